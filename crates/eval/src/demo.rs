@@ -22,7 +22,6 @@ use bm_testbed::testbed::{self, TestbedError, TestbedOptions};
 
 pub use daemon::DaemonError;
 use daemon::Way;
-pub(crate) use scene::POLLING_PRIORITY;
 use scene::Scene;
 use story::Story;
 

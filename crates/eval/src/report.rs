@@ -3,6 +3,7 @@
 //! One row is one subject of one case. The JSON of a row is a contract (`brickmoon bench --json`).
 
 mod plot;
+mod svg;
 mod sweep;
 mod text;
 

@@ -34,7 +34,7 @@ use bm_testbed::testbed::cores;
 use super::{BenchError, Options, SMALLEST, size_suffix};
 use crate::alternate::{Measured, Subject, Turns, alternate, thread_time};
 use crate::report::Row;
-use bed::{Batching, Bed, FRAMES, NEXT_HOPS, Running, next_hop_mac, next_hop_port, port_mac};
+use bed::{Batching, Bed, FRAMES, InBed, NEXT_HOPS, Running, next_hop_mac, next_hop_port, port_mac};
 use packet::{FRAME, Packet, arriving, leaving};
 
 /// Seconds that the bench takes if it is not told.
@@ -154,7 +154,7 @@ fn pin() {
     }
 }
 
-fn measure<A: Packet>(case: &Case, bed: &Bed, turns: Turns) -> Result<Vec<Row>, BenchError> {
+fn measure<A: InBed>(case: &Case, bed: &Bed, turns: Turns) -> Result<Vec<Row>, BenchError> {
     let side = A::side(bed);
     let destinations = routable(case.pattern, side);
     let mut router = bed.router_of_sizes(&destinations, case.sizes, Batching::default())?;

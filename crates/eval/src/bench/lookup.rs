@@ -18,6 +18,7 @@ mod contender;
 mod family;
 mod peers;
 mod updates;
+mod variant;
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use bm_bpf::Bpffs;
 use bm_testbed::interrupt;
+use bm_testbed::testbed::napi::POLLING_PRIORITY;
 use bm_testbed::testbed::{Testbed, TestbedError, cores};
 
-use super::scene::POLLING_PRIORITY;
 use crate::program::router;
 
 /// How long it may take until it is ready: a full table is mirrored meanwhile.

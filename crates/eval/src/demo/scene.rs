@@ -9,7 +9,7 @@ use bm_testbed::random::Seed;
 use bm_testbed::tables::{Route, Table};
 use bm_testbed::testbed::cores::Cores;
 use bm_testbed::testbed::kernel::Change;
-use bm_testbed::testbed::napi::{Napi, kernel_threads_are_seen};
+use bm_testbed::testbed::napi::{Napi, POLLING_PRIORITY, kernel_threads_are_seen};
 use bm_testbed::testbed::{Testbed, TestbedError};
 use bm_testbed::traffic::{DESTINATIONS_MAX, Programs, Sink, SinkMode, Stream, Traffic};
 
@@ -24,9 +24,6 @@ use crate::measure::Measure;
 const SLICES: u32 = 5;
 /// Until the kernel path has seen that a far end takes frames.
 const NOTICED: Duration = Duration::from_millis(1500);
-/// Real-time priority of polling, for Linux and brickmoon alike: without it a polling thread waits for the
-/// tick whenever anything else wants its core.
-pub const POLLING_PRIORITY: i32 = 50;
 /// Destinations of the thin flow: few enough that its order can be tracked.
 const THIN_DESTINATIONS: usize = 4096;
 /// Packets a second of the flow that goes on while the daemon dies.

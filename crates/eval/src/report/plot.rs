@@ -4,19 +4,13 @@
 
 use std::fmt::Write;
 
+use super::svg::{COLOURS, WIDTH, escaped, label};
 use super::{Row, sweep, text};
 
 const BAR: usize = 18;
 const GAP: usize = 14;
 const LEFT: usize = 130;
-const PLOT: usize = 520;
-pub(super) const WIDTH: usize = LEFT + PLOT + 110;
-/// Told apart by people who see colours otherwise, too (Okabe and Ito; then some of Tol's).
-pub(super) const COLOURS: [&str; 12] = [
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#000000", "#882255",
-    "#44aa99", "#999933", "#332288",
-];
-
+const PLOT: usize = WIDTH - LEFT - 110;
 /// The rows as one SVG document. Rows of a case must stand together. Each unit has a scale of its own, and
 /// cases over the batch size are drawn as lines.
 pub fn svg(title: &str, rows: &[Row]) -> String {
@@ -69,18 +63,6 @@ fn bar(body: &mut String, row: &Row, y: usize, scale: f64, colour: &str) {
         at(row.max),
     );
     label(body, at(row.max) as usize + 6, y + 13, "start", &text::figure(row.median), "normal");
-}
-
-pub(super) fn label(body: &mut String, x: usize, y: usize, anchor: &str, text: &str, weight: &str) {
-    let text = escaped(text);
-    let _ = writeln!(
-        body,
-        "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\" font-weight=\"{weight}\">{text}</text>"
-    );
-}
-
-pub(super) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

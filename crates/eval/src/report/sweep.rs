@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use super::plot::{COLOURS, WIDTH, escaped, label};
+use super::svg::{COLOURS, WIDTH, escaped, label};
 use super::{Row, text};
 
 const HEIGHT: usize = 220;

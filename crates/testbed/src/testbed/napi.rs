@@ -8,6 +8,10 @@ use std::collections::HashSet;
 use super::namespace::Namespace;
 use super::{TestbedError, cores};
 
+/// Real-time priority of polling, for Linux and brickmoon alike: without it a polling thread waits for the
+/// tick whenever anything else wants its core.
+pub const POLLING_PRIORITY: i32 = 50;
+
 /// The polling threads of one interface. Dropping it has the interface polled wherever frames are sent again.
 pub struct Napi<'a> {
     namespace: &'a Namespace,

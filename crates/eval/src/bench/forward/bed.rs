@@ -66,6 +66,24 @@ pub(super) struct Bed {
     _next_hops: NextHopWriter,
 }
 
+/// A family whose table a bed has.
+pub(super) trait InBed: Packet {
+    /// The table that its packets are looked up in.
+    fn side(bed: &Bed) -> &Side<Self>;
+}
+
+impl InBed for u32 {
+    fn side(bed: &Bed) -> &Side<Self> {
+        &bed.ipv4
+    }
+}
+
+impl InBed for u128 {
+    fn side(bed: &Bed) -> &Side<Self> {
+        &bed.ipv6
+    }
+}
+
 /// An engine at work, and what it is checked by.
 pub(super) struct Running {
     pub engine: Engine,

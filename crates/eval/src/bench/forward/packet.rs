@@ -9,8 +9,6 @@ use bm_wire::checksum;
 use bm_wire::ipv4::is_single_host;
 use bm_wire::prefix::Prefix;
 
-use super::bed::{Bed, Side};
-
 /// Bytes of the least frame, within which all headers are.
 pub(super) const FRAME: usize = 60;
 
@@ -88,9 +86,6 @@ pub(super) trait Packet: Space {
     fn everything() -> Prefix<Self> {
         Prefix::containing(Self::default(), 0).expect("0 is within every width")
     }
-
-    /// The table of a router that this family's packets are looked up in.
-    fn side(bed: &Bed) -> &Side<Self>;
 }
 
 impl Packet for u32 {
@@ -167,10 +162,6 @@ impl Packet for u32 {
     fn routable(self) -> Option<Self> {
         is_single_host(self).then_some(self)
     }
-
-    fn side(bed: &Bed) -> &Side<Self> {
-        &bed.ipv4
-    }
 }
 
 impl Packet for u128 {
@@ -229,10 +220,6 @@ impl Packet for u128 {
     /// Global unicast is 2000::/3 as yet; what is drawn from the whole space is moved there.
     fn routable(self) -> Option<Self> {
         Some(self & Self::MAX >> 3 | 1 << 125)
-    }
-
-    fn side(bed: &Bed) -> &Side<Self> {
-        &bed.ipv6
     }
 }
 

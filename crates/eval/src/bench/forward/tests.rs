@@ -104,7 +104,7 @@ fn a_mix_is_seven_four_one() {
 
 #[test]
 fn a_worker_allocates_nothing_once_it_runs() {
-    fn asked<A: Packet>(bed: &Bed, pattern: Pattern) -> (u64, u64) {
+    fn asked<A: InBed>(bed: &Bed, pattern: Pattern) -> (u64, u64) {
         let destinations = routable(pattern, A::side(bed));
         let mut router = bed.router(&destinations, Batching::default()).unwrap();
         breathe(&mut router);

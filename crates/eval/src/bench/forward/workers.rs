@@ -19,7 +19,7 @@ use bm_testbed::addresses::Pattern;
 use bm_testbed::tables::Table;
 use bm_testbed::testbed::cores;
 
-use super::bed::{Bed, Making, NEXT_HOPS, Running};
+use super::bed::{Bed, InBed, Making, NEXT_HOPS, Running};
 use super::packet::Packet;
 use super::pipeline::Cut;
 use super::{BREATHS, BenchError, Options, breathe, check_all, routable};
@@ -178,7 +178,7 @@ struct Shift {
 }
 
 /// Turn about, all layouts: by the clock on the wall, and in CPU time.
-fn measure<A: Packet>(
+fn measure<A: InBed>(
     case: &str,
     beds: &Beds,
     layouts: &[Layout],

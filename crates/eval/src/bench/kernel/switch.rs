@@ -9,7 +9,7 @@ use std::time::Duration;
 use bm_switch::{Pattern, Settings, Switch};
 use bm_testbed::addresses::Sizes;
 use bm_testbed::testbed::cores::Cores;
-use bm_testbed::testbed::napi::Napi;
+use bm_testbed::testbed::napi::{Napi, POLLING_PRIORITY};
 use bm_testbed::testbed::{Testbed, TestbedError, TestbedOptions, mac};
 use bm_testbed::traffic::{Programs, Sink, SinkMode, Stream};
 
@@ -18,7 +18,6 @@ use super::bed::{Ahead, OVERHEAD, SLOT, WARM_UP};
 use super::figures::{rounded, with_spread};
 use crate::alternate::{Measured as Rates, Sample};
 use crate::bench::BenchError;
-use crate::demo::POLLING_PRIORITY;
 use crate::measure::{Flow, Measure};
 use crate::report::Row;
 

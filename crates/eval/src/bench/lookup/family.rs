@@ -7,7 +7,7 @@ use bm_fib::{Dxr, Structure};
 use bm_testbed::tables::{Route, Space, Table};
 use bm_wire::prefix::Prefix;
 
-use super::peers::{self, Variant};
+use super::variant::{self, Variant};
 
 /// An address family with its structures.
 pub trait Family: Space {
@@ -51,7 +51,7 @@ impl Family for u32 {
         Structure::of::<Dxr<20, 0>>("dxr20", "DXR, 20-bit root, then ranges: 6 MiB"),
         Structure::of::<Dxr<16, 4>>("dxr16x4", "DXR, 16-bit root, 4-bit extension, then ranges: 3 MiB"),
     ];
-    const PEERS: &'static [Variant] = peers::IPV4;
+    const PEERS: &'static [Variant] = variant::IPV4;
     const LONGEST: u8 = 24;
     type Wire = Self;
 
@@ -82,7 +82,7 @@ impl Family for u128 {
     const NAME: &'static str = "ipv6";
     const CONFIGURABLE: &'static [Structure<Self>] = structure::IPV6;
     const FURTHER: &'static [Structure<Self>] = &[];
-    const PEERS: &'static [Variant] = peers::IPV6;
+    const PEERS: &'static [Variant] = variant::IPV6;
     const LONGEST: u8 = 48;
     type Wire = [u8; 16];
 
