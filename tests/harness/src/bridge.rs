@@ -6,9 +6,9 @@
 //!   bm-..-far   f0  f1  f2 ..       ends, without addresses, IPv6 or traffic of their own
 //! ```
 
+use crate::binary::binary;
 use crate::command::{Running, finish};
 use crate::netns::Namespace;
-use crate::subject::binary;
 use crate::sys::PacketSocket;
 use crate::{audit, report, sys};
 use serde_json::Value;

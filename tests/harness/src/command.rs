@@ -1,7 +1,8 @@
 //! Commands within a namespace: with a time limit, their output kept, nothing left running.
 
+use crate::binary::binary;
 use crate::netns::Namespace;
-use crate::{mounts, subject, sys};
+use crate::{mounts, sys};
 use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A command that will start brickmoon in the machine's network namespace, with the tests' own bpffs mounted: what it
 /// mounts and pins is gone after the test. `None` if there is no binary.
 pub fn brickmoon() -> Option<Command> {
-    let mut command = Command::new(subject::binary()?);
+    let mut command = Command::new(binary()?);
     sys::start_within(&mut command, None, mounts::descriptor());
     Some(command)
 }
@@ -20,7 +21,7 @@ pub fn brickmoon() -> Option<Command> {
 impl Namespace {
     /// A command that will start here. Brickmoon itself starts where the tests' own bpffs is mounted.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mounts = subject::binary().filter(|binary| binary.as_os_str() == program.as_ref());
+        let mounts = binary().filter(|binary| binary.as_os_str() == program.as_ref());
         let mounts = mounts.and_then(|_| mounts::descriptor());
         let mut command = Command::new(program);
         sys::start_within(&mut command, Some(self.descriptor()), mounts);

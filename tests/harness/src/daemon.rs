@@ -5,9 +5,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use crate::binary::binary;
 use crate::netns::Namespace;
 use crate::packet::{Ip4, Ip6, ip_frame, routed};
-use crate::{command, report, subject, sys};
+use crate::{command, report, sys};
 use bm_wire::Mac;
 use std::fs::File;
 use std::path::PathBuf;
@@ -28,7 +29,7 @@ impl<'a> Daemon<'a> {
     /// Starts it; `None`, with a message, if there is no binary or it has no DPDK.
     pub fn start(namespace: &'a Namespace, ports: &[&str]) -> Option<Self> {
         let test = namespace.name();
-        let Some(binary) = subject::binary() else {
+        let Some(binary) = binary() else {
             report::skip(test, "there is no binary; build one, or name it in BRICKMOON");
             return None;
         };
@@ -72,7 +73,7 @@ impl<'a> Daemon<'a> {
     /// The same for callers that must not panic.
     fn try_ask(&self, what: &[&str]) -> Result<serde_json::Value, String> {
         let line = what.join(" ");
-        let mut command = self.namespace.command(subject::binary().ok_or("there is no binary")?);
+        let mut command = self.namespace.command(binary().ok_or("there is no binary")?);
         command.args(what).args(["--json", "--socket"]).arg(self.folder.join("api.sock"));
         let output = command::run(&line, &mut command, PATIENCE)?;
         if !output.status.success() {

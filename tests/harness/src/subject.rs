@@ -1,5 +1,6 @@
 //! The router under test: Linux alone, or brickmoon on top of it, controlled as its users do.
 
+pub use crate::binary::binary;
 use crate::command::{Running, finish};
 use crate::lab::{Ends, Lab, SIDES};
 use crate::netns::Namespace;
@@ -135,19 +136,6 @@ pub fn each(test: &str, ends: Ends, deed: impl Fn(&Lab, &mut Router)) {
         router.settle();
         router.stop();
     }
-}
-
-/// `$BRICKMOON`, or the newest that the workspace has built.
-pub fn binary() -> Option<PathBuf> {
-    if let Some(path) = std::env::var_os("BRICKMOON").map(PathBuf::from) {
-        assert!(path.is_file(), "BRICKMOON={}: no such file", path.display());
-        return Some(path);
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    ["release", "debug"]
-        .map(|profile| root.join("target").join(profile).join("brickmoon"))
-        .into_iter()
-        .find(|path| path.is_file())
 }
 
 /// A running subject. Dropping it kills the daemon; `stop` ends it as a user would.
