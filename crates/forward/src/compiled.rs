@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 
 use bm_wire::flow::Policy;
 
-use crate::tables::{Interface, PortInterfaces, ReversePath, Settings, Vlan};
+use crate::interface::{Interface, PortInterfaces, ReversePath, Settings, Vlan};
 use crate::validate::AheadOfFragment;
 
 /// A MAC address as a number, with its first byte lowest above two zero bytes: reading it from a frame takes one load

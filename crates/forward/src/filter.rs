@@ -12,8 +12,7 @@
 mod counts;
 mod key;
 mod rates;
-
-use std::sync::Arc;
+mod set;
 
 use bm_fib::next_hop::Action;
 use bm_filter::{AnyAddress, Filters, Key, SourceCheck, UNMATCHED};
@@ -26,22 +25,7 @@ use crate::tables::{Feasible, ReversePath, Tables, Vlan};
 
 pub use counts::RuleCounts;
 pub use rates::SourceRates;
-
-/// The filters, as workers use them.
-pub struct FilterSet {
-    /// Rules, fragments, rates.
-    pub filters: Arc<Filters>,
-    /// How sources are checked, by brickmoon's index of the interface; [`SourceCheck::None`] past the end.
-    pub checks: Vec<SourceCheck>,
-    /// Families, IPv4 first, whose routes only Linux knows: the reverse path is not checked.
-    pub unknown: [bool; 2],
-    /// For each port, whether workers filter what arrives there; past the end they do not.
-    pub ports: Vec<bool>,
-    /// Counters of matched rules.
-    pub counts: Arc<RuleCounts>,
-    /// Rates of sources; `None` without a rate limit.
-    pub rates: Option<Arc<SourceRates>>,
-}
+pub use set::FilterSet;
 
 /// What filters do with a frame of a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,23 +10,10 @@ use bm_wire::ethernet::{Ethernet, HEADER_LEN, Network, ethertype};
 use bm_wire::{Mac, ipv4, ipv6};
 
 use crate::compiled::{Compiled, Ingress, MacKey, PortView, key_of, mac_key};
-use crate::tables::Vlan;
+use crate::interface::Vlan;
+pub(crate) use crate::kind::Kind;
 use crate::validate::is_fragment;
 use crate::verdict::{Refusal, Verdict};
-
-/// The routable protocols that a frame may contain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Ipv4,
-    Ipv6,
-}
-
-impl Kind {
-    /// The other one.
-    pub fn other(self) -> Self {
-        if self == Self::Ipv4 { Self::Ipv6 } else { Self::Ipv4 }
-    }
-}
 
 /// A frame that may be routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

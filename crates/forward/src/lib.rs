@@ -27,6 +27,8 @@ pub mod filter;
 mod hook;
 mod hop_by_hop;
 mod input;
+mod interface;
+mod kind;
 mod lookup;
 mod output;
 mod rewrite;

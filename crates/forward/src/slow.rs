@@ -25,6 +25,7 @@ mod option;
 mod returning;
 mod tell;
 mod thread;
+mod waiter;
 mod waiting;
 
 use std::net::IpAddr;
@@ -52,9 +53,9 @@ use crate::route::{self, Way};
 use crate::tables::Tables;
 use crate::validate::Facts;
 use crate::verdict::{Refusal, Verdict};
-use hold::Waiter;
 use hook::SlowHooks;
 use limit::{Bucket, IcmpLimits};
+use waiter::Waiter;
 use waiting::Waiting;
 
 /// Makes the kernel resolve neighbors. Control does this with netlink.

@@ -1,5 +1,7 @@
 //! Filters in a router; what they say of each frame is compared with the kernel path in crates/control/tests.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::input;
 use crate::testing::Lab;

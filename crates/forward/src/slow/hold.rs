@@ -13,19 +13,13 @@ use bm_wire::ipv6::Ipv6;
 
 use super::option::Echo;
 use super::tell::{self, Error};
+use super::waiter::Waiter;
 use super::waiting::Held;
 use super::{Core, Now, SlowCounter};
 use crate::rewrite;
 use crate::route::{self, Neighbor, Way};
 use crate::tables::Tables;
 use crate::validate::Facts;
-
-/// A frame that waits.
-pub(super) struct Waiter {
-    pub frame: Frame,
-    /// Created here: its TTL is not decremented, and a failure is not reported.
-    pub own: bool,
-}
 
 impl Core {
     /// Lets a frame wait for its neighbor, and makes the kernel resolve it.

@@ -20,6 +20,7 @@ use bm_wire::ipv6::Ipv6;
 
 use super::limit::Limited;
 use super::option::Echo;
+use super::waiter::Waiter;
 use super::{Core, Now, SlowCounter, address};
 use crate::rewrite;
 use crate::route::{self, Way};
@@ -178,7 +179,7 @@ impl Core {
         };
         match way {
             Way::Resolve { neighbor, .. } => {
-                self.hold(tables, super::Waiter { frame, own: true }, neighbor, now);
+                self.hold(tables, Waiter { frame, own: true }, neighbor, now);
             }
             Way::Forward { hop, entry } => {
                 tables.next_hops.mark_used(hop);

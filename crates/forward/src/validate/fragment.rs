@@ -4,7 +4,7 @@ use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::Ipv6;
 use bm_wire::protocol;
 
-use crate::input::Kind;
+use crate::kind::Kind;
 
 /// Next headers of IPv6 packets that may have a fragment header: one bit each, starting with [`Self::FIRST`].
 ///

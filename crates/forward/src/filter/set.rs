@@ -1,0 +1,23 @@
+//! The filters of all ports, as control publishes them.
+
+use std::sync::Arc;
+
+use bm_filter::{Filters, SourceCheck};
+
+use super::{RuleCounts, SourceRates};
+
+/// The filters, as workers use them.
+pub struct FilterSet {
+    /// Rules, fragments, rates.
+    pub filters: Arc<Filters>,
+    /// How sources are checked, by brickmoon's index of the interface; [`SourceCheck::None`] past the end.
+    pub checks: Vec<SourceCheck>,
+    /// Families, IPv4 first, whose routes only Linux knows: the reverse path is not checked.
+    pub unknown: [bool; 2],
+    /// For each port, whether workers filter what arrives there; past the end they do not.
+    pub ports: Vec<bool>,
+    /// Counters of matched rules.
+    pub counts: Arc<RuleCounts>,
+    /// Rates of sources; `None` without a rate limit.
+    pub rates: Option<Arc<SourceRates>>,
+}

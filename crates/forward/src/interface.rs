@@ -1,0 +1,117 @@
+//! Logical interfaces, and the settings of the kernel that apply to their packets.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// A logical interface: a port's own, or a VLAN of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Name in Linux.
+    pub name: String,
+    /// Index in Linux.
+    pub ifindex: u32,
+    /// The port that its frames go through.
+    pub port: u16,
+    /// Its tag; `None` for untagged frames.
+    pub vlan: Option<Vlan>,
+    /// Its MAC address: the source of frames sent, the destination of frames accepted.
+    pub mac: [u8; 6],
+    /// Largest IP packet, in bytes.
+    pub mtu: u16,
+    /// Whether it is up and has a carrier. Nothing is sent where it is not.
+    pub up: bool,
+    /// Index of its routing table in [`Tables::vrfs`](crate::tables::Tables::vrfs).
+    pub vrf: u16,
+    /// `net.ipv4.conf.*.forwarding`.
+    pub forward_ipv4: bool,
+    /// `net.ipv6.conf.*.forwarding`.
+    pub forward_ipv6: bool,
+    /// Families, IPv4 first, that only Linux may handle when they arrive here; these are not forwarded.
+    pub linux_only_in: [bool; 2],
+    /// Families, IPv4 first, of which only Linux may handle fragments that come in here: it reassembles them.
+    pub linux_only_fragments: [bool; 2],
+    /// Whether only Linux may send here.
+    pub linux_only_out: bool,
+    /// `net.ipv4.conf.*.rp_filter`, the stronger of the interface's and `all`'s.
+    pub reverse_path: ReversePath,
+    /// `net.ipv4.conf.*.accept_local`, of the interface or of `all`: sources that are our own may come in.
+    pub accept_local: bool,
+    /// `net.ipv6.conf.*.hop_limit`, for IPv6 packets that we originate.
+    pub hop_limit: u8,
+    /// Its addresses, primary ones first, with their prefix lengths.
+    pub ipv4: Vec<(Ipv4Addr, u8)>,
+    /// Its addresses that are usable (not tentative), with their prefix lengths.
+    pub ipv6: Vec<(Ipv6Addr, u8)>,
+}
+
+/// A VLAN tag without its priority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Vlan {
+    /// 0x8100, or 0x88a8 for a service tag.
+    pub protocol: u16,
+    /// VLAN identifier, 0 to 4094.
+    pub id: u16,
+}
+
+/// Which logical interface a port's frames belong to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortInterfaces {
+    /// That of frames without a tag.
+    pub untagged: Option<u16>,
+    /// Interfaces of tagged frames.
+    pub tagged: Vec<(Vlan, u16)>,
+}
+
+/// Reverse path filter (RFC 3704), as `rp_filter` counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReversePath {
+    /// 0: sources are not checked.
+    #[default]
+    Off,
+    /// 1: the route to the source must lead out of the interface it came in on.
+    Strict,
+    /// 2: there must be some route to the source.
+    Loose,
+}
+
+/// The kernel's settings that a packet's way depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// `net.ipv4.fib_multipath_hash_policy`.
+    pub hash_policy_ipv4: u8,
+    /// `net.ipv6.fib_multipath_hash_policy`.
+    pub hash_policy_ipv6: u8,
+    /// Seed of the flow hash: routers that forward to each other need different ones.
+    pub hash_seed: u32,
+    /// `net.ipv4.ip_default_ttl`, for packets that we originate.
+    pub default_ttl: u8,
+    /// `net.ipv4.icmp_ratelimit`: minimum milliseconds between two errors to one address; 0 is no limit.
+    pub icmp_ratelimit_ms: u32,
+    /// `net.ipv4.icmp_ratemask`: the ICMP types to which the limit applies.
+    pub icmp_ratemask: u32,
+    /// `net.ipv4.icmp_errors_use_inbound_ifaddr`.
+    pub icmp_source_inbound: bool,
+    /// `net.ipv6.icmp.ratelimit`, in milliseconds.
+    pub icmp6_ratelimit_ms: u32,
+    /// `net.ipv4.icmp_msgs_per_sec`: errors to all addresses together, a second.
+    pub icmp_messages_per_second: u32,
+    /// `net.ipv4.icmp_msgs_burst`: how many of them may come at once.
+    pub icmp_messages_burst: u32,
+}
+
+impl Default for Settings {
+    /// As a fresh kernel has them.
+    fn default() -> Self {
+        Self {
+            hash_policy_ipv4: 0,
+            hash_policy_ipv6: 0,
+            hash_seed: 0,
+            default_ttl: 64,
+            icmp_ratelimit_ms: 1000,
+            icmp_ratemask: 6168,
+            icmp_source_inbound: false,
+            icmp6_ratelimit_ms: 1000,
+            icmp_messages_per_second: 1000,
+            icmp_messages_burst: 50,
+        }
+    }
+}
