@@ -1,10 +1,10 @@
--- Filters under the name of pflua, for programs that bring no pflua of their own.
+-- Filters under pflua's module name, for programs that do not bring their own pflua.
 
 local compile = require("brickmoon.filter").compile
 
 local M = {}
 
--- A function (data, length). Options choose among pflua's ways to compile, of which there is one here.
+-- A function (data, length). pflua's options select a way to compile; here there is only one.
 function M.compile_filter (text, _) return compile(text) end
 
 function M.selftest ()

@@ -1,6 +1,6 @@
--- Against DNS amplification, at `ingress`: drops UDP answers from port 53 that are large or that nobody here can have
--- asked for, and queries of type ANY.
--- args: largest = bytes of UDP an answer may have, resolvers = { "9.9.9.9", ... }: who may answer at all (empty: all)
+-- Protects against DNS amplification, at `ingress`: drops UDP answers from port 53 that are large or come from a server
+-- that nobody here uses, and queries of type ANY.
+-- args: largest = most bytes of UDP in an answer, resolvers = { "9.9.9.9", ... }: servers in use (empty: any)
 local hook = require("brickmoon.hook")
 local args = ...
 

@@ -1,6 +1,6 @@
--- ECMP by a hash of our own at `lookup`: all packets between two hosts take one of several gateways, whatever their
--- ports and direction, so a stateful box behind each gateway sees both halves of a flow.
--- args: gateways = { "198.51.100.7", ... }, only = "198.51.100.7": the gateway whose packets are spread
+-- ECMP with our own hash at `lookup`: all packets between two hosts go to the same one of several gateways, whatever
+-- their ports and direction. So a stateful box behind each gateway sees both directions of a flow.
+-- args: gateways = { "198.51.100.7", ... }, only = "198.51.100.7": the gateway whose packets are distributed
 local hook = require("brickmoon.hook")
 local ffi = require("ffi")
 local args = ...
@@ -21,13 +21,13 @@ local spread = hook.counter("spread")
 
 return { lookup = function (burst)
    if burst.family ~= 4 then return end
-   -- Neighbors change: their next hops are looked up once per burst.
+   -- Neighbors change, so their next hops are looked up once per burst.
    for k = 1, n do hops[k - 1] = burst.route4(gateways[k]) end
    local from = burst.route4(only)
    for i in burst.each() do
       if burst.next_hop[i] == from then
          local d = burst.packet[i].data
-         -- The sum of both addresses is the same both ways.
+         -- The sum of both addresses is the same in both directions.
          local sum = 0
          for at = 26, 30, 4 do sum = sum + ((d[at] * 256 + d[at + 1]) * 256 + d[at + 2]) * 256 + d[at + 3] end
          sum = bit.tobit(sum)

@@ -1,9 +1,10 @@
--- A firewall between two ports, in the Snabb manner: rules in the language of tcpdump, replies by state.
+-- A firewall between two ports, as a network of apps: rules in tcpdump's language, with connection state for replies.
 --
 --    brickmoon run firewall.lua --inside PORT --outside PORT [--in FILTER]... [--out FILTER]... [--duration SECONDS]
 --
--- From inside, what matches an --out filter passes (all, if there is none) and opens its way back. From outside, what
--- answers, or matches an --in filter, passes. ARP and neighbor discovery always do. The rest is dropped and counted.
+-- From inside, packets that match an --out filter pass (all packets, if there is no such filter), and so do their
+-- replies. From outside, replies pass, and packets that match an --in filter. ARP and neighbor discovery always pass.
+-- Everything else is dropped and counted.
 local ffi = require("ffi")
 local lib, link, packet = require("core.lib"), require("core.link"), require("core.packet")
 local counter = require("core.counter")
@@ -22,7 +23,7 @@ local Firewall = {
 Firewall.__index = Firewall
 
 function Firewall:new (conf)
-   local function rules (texts) -- one filter for all of them
+   local function rules (texts) -- combines them into one filter
       return #texts > 0 and filter.compile("("..table.concat(texts, ") or (")..")")
    end
    return setmetatable({
@@ -32,7 +33,7 @@ function Firewall:new (conf)
    }, Firewall)
 end
 
--- The flow of a packet, the same for both directions; nil if there is none.
+-- The flow of a packet, which is the same for both directions; nil if there is none.
 function Firewall:flow_of (p, outward)
    if not has_flow(p.data, p.length) then return nil end
    local ip4, flow, at = views.ip4(p.data), self.flow, views.afterIP4(p.data)

@@ -1,4 +1,4 @@
--- What goes out comes back; what was not asked for does not come in, but by a rule.
+-- Replies to what went out come in; other packets from outside come in only if a rule allows it.
 local ffi, pcap, views = require("ffi"), require("lib.pcap.pcap"), require("brickmoon.views")
 local folder = debug.getinfo(1, "S").source:match("^@(.*)/")
 

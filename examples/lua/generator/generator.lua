@@ -1,8 +1,8 @@
--- A packet generator with a rate, and a histogram of how long its packets are on the way.
+-- A packet generator with a fixed rate, and a histogram of its packets' latency.
 --
 --    brickmoon run generator.lua [--to PORT] [--from PORT] [--rate PPS] [--size BYTES] [--flows N] [--duration SECONDS]
 --
--- Sends UDP from --to and takes it back on --from; without ports, to itself.
+-- Sends UDP packets from --to and receives them on --from. Without ports, it sends to itself.
 local ffi = require("ffi")
 require("core.lib_h")
 local lib, link, packet = require("core.lib"), require("core.link"), require("core.packet")
@@ -10,7 +10,7 @@ local config, histogram = require("core.config"), require("core.histogram")
 local ports, views, ipsum = require("brickmoon.ports"), require("brickmoon.views"), require("lib.checksum").ipsum
 local C = ffi.C
 
--- After the UDP header: whose packet it is, its number, and when it left.
+-- The payload: a magic number, the packet's number, and when it was sent.
 local stamp_ptr = ffi.typeof("struct { uint32_t magic; uint32_t number; uint64_t sent_ns; } __attribute__((packed)) *")
 local STAMP, MAGIC = 42, 0x6e6f6f4d
 
@@ -42,7 +42,7 @@ function Generator:new (conf)
    return setmetatable({ conf = conf, template = template(conf.size), sent = 0, late = 0, start = false }, Generator)
 end
 
--- As many as the rate asks for by now. What does not fit is late, and sent in a later breath.
+-- Sends as many packets as the rate requires by now. Those that do not fit are late, and sent in a later breath.
 function Generator:pull ()
    local output, now = self.output.output, C.get_time_ns()
    self.start = self.start or now

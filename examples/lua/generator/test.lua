@@ -1,4 +1,4 @@
--- To itself: the rate is kept, and nothing is lost or damaged. To a file: the packets are what they should be.
+-- Sending to itself: the rate is kept, and nothing is lost or damaged. Sending to a file: the packets are correct.
 local pcap = require("lib.pcap.pcap")
 local folder = debug.getinfo(1, "S").source:match("^@(.*)/")
 local program = assert(loadfile(folder.."/generator.lua"))

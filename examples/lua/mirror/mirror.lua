@@ -1,5 +1,5 @@
--- Port mirror at `egress`: a copy of every frame that leaves through one port also leaves through another.
--- args: from = name of a port, to = name of the port where the probe is
+-- Port mirror at `egress`: a copy of every frame sent on one port is also sent on another.
+-- args: from = name of the mirrored port, to = name of the port with the probe
 local hook = require("brickmoon.hook")
 local packet = require("core.packet")
 local args = ...
@@ -11,7 +11,7 @@ return { egress = function (burst)
    for i in burst.each() do
       if burst.out[i] == from then
          local copy = packet.clone(burst.packet[i])
-         -- 64 copies fit in a burst: what is beyond is counted, and the packet itself is never held up.
+         -- A burst has room for 64 copies. Copies beyond that are counted; the packet itself is never delayed.
          if burst.emit(copy, to) then
             copied:add()
          else

@@ -1,10 +1,10 @@
--- NAT44 for UDP and TCP: the slow path makes bindings, workers rewrite by them at `ingress`.
+-- NAT44 for UDP and TCP: the slow path creates bindings, and workers rewrite packets by them at `ingress`.
 --
---    first packet of a flow: worker punts ─► slow path: binding in shared memory, rewritten, forwarded
---    all others, both ways:  worker rewrites address, port and checksums, and the router continues
+--    first packet of a flow:      worker punts ─► slow path: creates the binding in shared memory, rewrites, forwards
+--    all others, both directions: worker rewrites address, port and checksums, and the router continues
 --
--- args: inside = "192.0.2." (prefix in dots), outside = "203.0.113.77": routed here, and no address of this machine
--- Bindings are not timed out: one external port belongs to one internal address and port until the daemon ends.
+-- args: inside = "192.0.2." (prefix, as text), outside = "203.0.113.77": routed to us, and no address of this machine
+-- Bindings never expire: an external port belongs to one internal address and port until the daemon ends.
 local ffi = require("ffi")
 local bit = require("bit")
 local hook = require("brickmoon.hook")
@@ -13,7 +13,7 @@ local args = ...
 local band, rshift = bit.band, bit.rshift
 local FIRST, PORTS, SLOTS = 1024, 64512, 262144
 ffi.cdef "struct nat_binding { uint32_t address; uint16_t port; uint8_t protocol, used; };"
--- By external port and protocol; and external ports by internal address, port and protocol (0: free).
+-- Bindings by external port and protocol; and external ports by internal address, port and protocol (0: free).
 local by_outside = hook.memory("nat44.outside", "struct nat_binding", 2 * 65536)
 local by_inside = hook.memory("nat44.inside", "uint32_t", SLOTS)
 local next_port = hook.memory("nat44.next", "uint32_t", 2)
@@ -30,7 +30,7 @@ local out, back, made = hook.counter("out"), hook.counter("back"), hook.counter(
 local function word (d, at) return d[at] * 256 + d[at + 1] end
 local function address (d, at) return word(d, at) * 65536 + word(d, at + 2) end
 
--- RFC 1624: updates the sum at `at` for the 16-bit words that change from old to new.
+-- Updates the checksum at `at` (RFC 1624) for the 16-bit words that change from old to new.
 local function update_checksum (d, at, old, new)
    local sum = band(0xffff - word(d, at), 0xffff) + (0xffff - old) + new
    sum = band(sum, 0xffff) + rshift(sum, 16)
@@ -51,13 +51,13 @@ local function rewrite (d, at, port_at, new_address, new_port)
    end
    if has_sum then update_checksum(d, sum_at, word(d, port_at), new_port) end
    d[port_at], d[port_at + 1] = rshift(new_port, 8), band(new_port, 0xff)
-   -- A UDP sum of 0 means none (RFC 768).
+   -- A UDP checksum of 0 means that there is none (RFC 768).
    if d[23] == 17 and has_sum and word(d, 40) == 0 then d[40], d[41] = 0xff, 0xff end
 end
 
 local OUTSIDE = ((outside[1] * 256 + outside[2]) * 256 + outside[3]) * 256 + outside[4]
 
--- Whether this is IPv4 without options, no fragment, UDP or TCP, with its whole header.
+-- Whether this is an unfragmented IPv4 packet without options, with a whole UDP or TCP header.
 local function is_ours (p)
    local d = p.data
    return p.length >= 42 and d[12] == 8 and d[13] == 0 and d[14] == 0x45 and band(d[20], 0x3f) == 0 and d[21] == 0
@@ -71,7 +71,7 @@ end
 
 local function at_outside (protocol, port) return (protocol == 6 and 65536 or 0) + port end
 
--- The place of a flow's internal end in by_inside, and its external port, 0 if there is none.
+-- The slot of a flow's internal end in by_inside, and its external port, 0 if there is none.
 local function find (source, port, protocol)
    local place = band(bit.bxor(source, port * 40503, protocol * 7919), SLOTS - 1)
    for _ = 1, 64 do
@@ -84,7 +84,7 @@ local function find (source, port, protocol)
    return nil, 0
 end
 
--- Slow path only: one writer. The binding is whole before its number can be found.
+-- Slow path only, so there is one writer. The binding is complete before its number can be found.
 local function bind (source, port, protocol)
    local place, external = find(source, port, protocol)
    if external ~= 0 or not place then return external end

@@ -1,5 +1,5 @@
--- Rate limit a source at `ingress`: each IPv4 source gets a token bucket of its own, per worker.
--- args: rate = packets per second, burst = packets at once, sources = how many are tracked
+-- Limits the rate of each source at `ingress`: every IPv4 source has its own token bucket on each worker.
+-- args: rate = packets per second, burst = packets at once, sources = number of sources tracked
 local hook = require("brickmoon.hook")
 local ffi = require("ffi")
 local args = ...
@@ -10,7 +10,7 @@ ffi.cdef "struct rate_limit_bucket { uint32_t source; double tokens, time; };"
 local buckets = ffi.new("struct rate_limit_bucket[?]", count)
 local limited = hook.reason("rate_limited", "its source exceeds its rate limit")
 
--- Two sources in one place take turns: the newer one begins with a full bucket.
+-- When two sources have the same slot, the newer one takes it over with a full bucket.
 local function place (source)
    return bit.band(bit.bxor(source * 0x9e3779b1 % 2 ^ 32, bit.rshift(source, 15)), count - 1)
 end

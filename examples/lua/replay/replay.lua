@@ -1,4 +1,4 @@
--- A load generator that replays a capture file, with its own timing or at a rate, once or many times.
+-- A load generator that replays a capture file, with its own timing or at a fixed rate, once or several times.
 --
 --    brickmoon run replay.lua [--rate PPS | --speed FACTOR] [--loops N] FILE.pcap PORT
 local ffi = require("ffi")
@@ -6,7 +6,7 @@ require("core.lib_h")
 local lib, link, packet = require("core.lib"), require("core.link"), require("core.packet")
 local config, ports, pcap = require("core.config"), require("brickmoon.ports"), require("lib.pcap.pcap")
 
--- Holds all frames in packets, so that sending one is a copy of a few cache lines.
+-- Keeps all frames in packets, so that sending one means copying a few cache lines.
 local Replay = { config = { file = { required = true }, rate = {}, speed = { default = 1 }, loops = { default = 1 } } }
 Replay.__index = Replay
 
@@ -16,7 +16,7 @@ function Replay:new (conf)
       local seconds = record.ts_sec + record.ts_usec / 1e6
       first = first or seconds
       frames[#frames + 1] = packet.from_string(data)
-      -- When it is due, in seconds from the start; a file may not go back in time.
+      -- When it is due, in seconds from the start; times in a file must not go backwards.
       local due = conf.rate and (#frames - 1) / conf.rate or (seconds - first) / conf.speed
       times[#times + 1] = math.max(due, times[#times] or 0)
    end

@@ -1,4 +1,4 @@
--- Frames come in order, as often as asked for, and when they are due.
+-- Frames are sent in order, as many times as requested, and when they are due.
 local ffi, pcap = require("ffi"), require("lib.pcap.pcap")
 require("core.lib_h")
 local folder = debug.getinfo(1, "S").source:match("^@(.*)/")

@@ -1,4 +1,4 @@
--- An Ethernet switch that learns, over any number of ports.
+-- A learning Ethernet switch with any number of ports.
 --
 --    brickmoon run switch.lua [--age SECONDS] [--duration SECONDS] PORT PORT...
 local ffi = require("ffi")
@@ -7,7 +7,7 @@ local counter = require("core.counter")
 local config, ports, hash = require("core.config"), require("brickmoon.ports"), require("brickmoon.table")
 
 local mac_ptr = ffi.typeof("const struct { uint32_t high; uint16_t low; } __attribute__((packed)) *")
-local function mac_at (data) -- six bytes as a number
+local function mac_at (data) -- returns the six bytes as a number
    local mac = ffi.cast(mac_ptr, data)
    return mac.high + mac.low * 4294967296
 end
@@ -24,7 +24,7 @@ function Switch:new (conf)
 end
 
 function Switch:learn (data, port)
-   if bit.band(data[6], 1) == 1 then return end -- a group never sends
+   if bit.band(data[6], 1) == 1 then return end -- a group address cannot be a source
    local entry = self.macs:put(mac_at(data + 6))
    if entry == nil then return counter.add(self.shm.unlearnt) end
    entry.port, entry.seen = port, engine.now()
@@ -51,7 +51,7 @@ function Switch:push ()
             if entry == nil then
                self:flood(p, from)
             elseif entry.port == from then
-               packet.free(p) -- it is where it came from
+               packet.free(p) -- the destination is on the port that it came from
             else
                counter.add(self.shm.unicast)
                link.transmit(self.output[entry.port], p)
@@ -61,7 +61,7 @@ function Switch:push ()
    end
 end
 
--- Forgets MAC addresses that have been silent, a few slots a millisecond.
+-- Removes MAC addresses not seen for a long time, a few slots each millisecond.
 function Switch:tick ()
    local oldest = engine.now() - self.age
    self.macs:sweep(function (entry) return entry.seen < oldest end, 32)
@@ -77,7 +77,7 @@ local c = config.new()
 config.app(c, "switch", Switch, { age = age })
 for i, device in ipairs(devices) do
    ports.open(c, "port"..i, device)
-   -- Names in order, so that input i and output i are the same port.
+   -- Port names sort in this order, so that input i and output i are the same port.
    config.link(c, ("port%d.output -> switch.p%04d"):format(i, i))
    config.link(c, ("switch.p%04d -> port%d.input"):format(i, i))
 end

@@ -1,4 +1,4 @@
--- Three ports: frames go to the port of their destination, and to all others while that is not known.
+-- Three ports: frames are sent to the port of their destination, or flooded while that is unknown.
 local pcap = require("lib.pcap.pcap")
 local folder = debug.getinfo(1, "S").source:match("^@(.*)/")
 
@@ -23,7 +23,7 @@ local function texts (path)
    return table.concat(found, " ")
 end
 
--- In one breath, ports are served in their order: 1 learns A, 2 learns B, 3 learns C.
+-- In one breath, the ports are handled in order: 1 learns A, 2 learns B, 3 learns C.
 local one, sent1 = port({ frame(all, mac(1), "broadcast"), frame(mac(1), mac(1), "to-itself"), "short" })
 local two, sent2 = port({ frame(mac(1), mac(2), "to-1"), frame(mac(9), mac(2), "unknown") })
 local three, sent3 = port({ frame(mac(2), mac(3), "to-2"), frame(mac(1), "\3\0\0\0\0\1", "from-group") })

@@ -1,8 +1,8 @@
--- Neighbors' packets pass, those from further away do not.
+-- Packets from neighbors pass, those from further away do not.
 local folder = debug.getinfo(1, "S").source:match("^@(.*)/") or "."
 local TtlGuard = dofile(folder.."/ttl-guard.lua")
 
--- A frame with an ethertype, and with 255 or less hops at byte `at`.
+-- A frame with this EtherType, and TTL or hop limit `hops` at byte `at`.
 local function frame (kind, at, hops)
    local bytes = {}
    for i = 1, 60 do bytes[i] = 0 end

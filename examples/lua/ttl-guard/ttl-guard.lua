@@ -1,7 +1,7 @@
--- Passes packets that cannot have crossed a router (RFC 5082): TTL or hop limit at least `minimum`.
+-- Forwards only packets that cannot have crossed a router (RFC 5082): TTL or hop limit at least `minimum`.
 local link, packet, counter = require("core.link"), require("core.packet"), require("core.counter")
 
--- Where the type and the two fields are in an untagged frame.
+-- Offsets of the type and the two fields in an untagged frame.
 local TYPE, TTL, HOP_LIMIT = 12, 14 + 8, 14 + 7
 
 local TtlGuard = { config = { minimum = { default = 255 } } }

@@ -1,5 +1,5 @@
--- checksum(pointer, length, initial), under the name that Snabb's lib.checksum takes it from; so it may not ask for
--- lib.checksum itself.
+-- checksum(pointer, length, initial), under the name by which Snabb's lib.checksum requires it. So this module must
+-- not require lib.checksum.
 
 local C = require("ffi").C
 require("lib.checksum_h")

@@ -1,4 +1,4 @@
--- Runs for `brickmoon bench lua`: functions that run a number of breaths and return the number of packets.
+-- Workloads for `brickmoon bench lua`: functions that run a number of breaths and return the number of packets.
 
 local config = require("core.config")
 local engine = require("core.app")
@@ -18,7 +18,7 @@ local function breathe (count)
    }
 end
 
--- A turn whose packets are those that go into `counted`.
+-- A workload that counts the packets put into the link `counted`.
 function M.turn (counted)
    return function (count)
       local before = counted.txpackets
@@ -27,11 +27,11 @@ function M.turn (counted)
    end
 end
 
--- Breaths between two renewals of packets that go round.
+-- Number of breaths after which the packets in a ring are restored.
 local RENEW = 100
 
--- A turn of two apps of `class` in a ring, round which `frames` packets go. Each RENEW breaths `renew` makes a packet
--- as it was. Counted is each packet at each app.
+-- A workload of two apps of `class` in a ring, in which `frames` packets circulate. Every RENEW breaths, `renew`
+-- restores each packet. A packet is counted once at each app.
 function M.round (class, frames, bytes, renew)
    local c = config.new()
    config.app(c, "a", class)

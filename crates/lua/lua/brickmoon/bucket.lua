@@ -1,8 +1,8 @@
--- Token buckets for the packet path: a C structure that takes the time as an argument, so that thousands can lie in
--- an array or a brickmoon.table, and a test can be run again.
+-- Token buckets for the packet path: a C structure that takes the time as an argument, so that thousands fit into
+-- an array or a brickmoon.table, and a test can be repeated.
 --
 --    local bucket = require("brickmoon.bucket")
---    local limit = bucket.new(1000, 50)                  -- 1000 a second, up to 50 at once
+--    local limit = bucket.new(1000, 50)                  -- 1000 a second, bursts of up to 50
 --    if not limit:take(1, now_ns) then burst.drop(i, ...) end
 
 local ffi = require("ffi")
@@ -14,7 +14,8 @@ typedef struct { double tokens, per_ns, size, time_ns; } bm_bucket;
 local M = {}
 local Bucket = {}
 
--- Fills up to now, then takes n tokens (packets, bytes) if they are there. Time that goes backwards fills nothing.
+-- Adds the tokens due until now, then takes n tokens (packets, bytes) if there are enough. If time goes backwards,
+-- nothing is added.
 function Bucket:take (n, now_ns)
    local elapsed = now_ns - self.time_ns
    local tokens = self.tokens
@@ -31,8 +32,8 @@ function Bucket:take (n, now_ns)
    return true
 end
 
--- Sets rate (tokens a second) and size (tokens at once), and fills it. For buckets in arrays and tables: one that is
--- all zero has not been set, and `is_set` says so.
+-- Sets rate (tokens a second) and size (most tokens at once), and fills the bucket. For buckets in arrays and tables:
+-- `is_set` is false for a bucket that is all zeros.
 function Bucket:set (rate, size, now_ns)
    if not (rate >= 0 and size > 0) then error("bucket: rate must be 0 or more, and size above 0", 2) end
    self.per_ns, self.size, self.tokens, self.time_ns = rate / 1e9, size, size, now_ns or 0
@@ -40,7 +41,7 @@ end
 
 function Bucket:is_set () return self.size > 0 end
 
--- The tokens that it would have at this time.
+-- The number of tokens that the bucket would have at this time.
 function Bucket:level (now_ns)
    return math.min(self.size, self.tokens + math.max(0, now_ns - self.time_ns) * self.per_ns)
 end
@@ -50,7 +51,7 @@ local bucket_t = ffi.metatype("bm_bucket", { __index = Bucket })
 -- The C type's name, for arrays and for values of tables.
 M.ctype = "bm_bucket"
 
--- A full bucket of `size` tokens (as many as a second brings if not given).
+-- A full bucket of `size` tokens (one second's worth if not given).
 function M.new (rate, size, now_ns)
    local bucket = bucket_t()
    bucket:set(rate, size or math.max(rate, 1), now_ns)
@@ -61,8 +62,8 @@ function M.selftest ()
    local b = M.new(1000, 2, 0)
    assert(b:take(1, 0) and b:take(1, 0) and not b:take(1, 0))
    assert(not b:take(1, 999999) and b:take(1, 1000001) and not b:take(1, 1000002))
-   assert(not b:take(1, 500), "time that goes back")
-   assert(b:take(2, 5e9) and not b:take(1, 5e9), "no more than its size")
+   assert(not b:take(1, 500), "time that goes backwards must add no tokens")
+   assert(b:take(2, 5e9) and not b:take(1, 5e9), "a bucket must not hold more than its size")
    assert(math.abs(b:level(5e9 + 5e5) - 0.5) < 1e-6 and not b:take(3, 1e15))
    local none = M.new(0, 1)
    assert(none:take(1, 1e9) and not none:take(1, 1e18) and not pcall(M.new, -1) and not ffi.new("bm_bucket"):is_set())

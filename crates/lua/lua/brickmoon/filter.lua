@@ -3,11 +3,11 @@
 --    local match = require("brickmoon.filter").compile("tcp dst port 443")
 --    if match(p.data, p.length) then ... end
 --
---    text -> lexer -> parser (with tests: what primitives stand for; arithmetic) -> emit -> a function
+--    text -> lexer -> parser (tests: what the primitives mean; arithmetic) -> emit -> a function
 --
--- The function allocates nothing and is traced into whatever loop calls it. It takes a pointer to an Ethernet frame
--- and its length in bytes. Differences to libpcap are refused, not guessed: names of hosts are not looked up, and
--- words for other links (wlan, atm) or for what frames do not contain (inbound) are errors.
+-- The function allocates nothing and compiles into the trace of the loop that calls it. It takes a pointer to an
+-- Ethernet frame and its length in bytes. What works differently in libpcap is an error: host names are not looked
+-- up, and keywords for other link types (wlan, atm) or for facts that are not in the frame (inbound) are refused.
 
 local ffi = require("ffi")
 local bit = require("bit")
@@ -23,14 +23,14 @@ end
 local function shift_left (a, n) return n < 32 and bit.lshift(a, n) % 4294967296 or 0 end
 local function shift_right (a, n) return n < 32 and bit.rshift(a, n) % 4294967296 or 0 end
 
--- The Lua text that a filter becomes.
+-- The Lua source that a filter compiles to.
 function M.source (text)
    if type(text) ~= "string" then error("filter: expected a string, not a "..type(text), 2) end
    return emit.source(parser.parse(text))
 end
 
--- A function (data, length) that says whether a frame matches. An empty filter matches all. An error of three
--- lines has the reason, the filter, and the position in it.
+-- Returns a function (data, length) that tells whether a frame matches. An empty filter matches every frame. An error
+-- has three lines: the reason, the filter, and the position in it.
 function M.compile (text)
    local chunk = assert(loadstring(M.source(text), "=filter '"..text:sub(1, 40).."'"))
    return chunk(ffi, bit.band, bit.bor, bit.bxor, bit.bswap, bit.rshift, math.floor, multiply, shift_left, shift_right)

@@ -1,20 +1,20 @@
--- Modules that are no Lua files: made on the fly from what lies in the user's trees.
+-- Modules that are not Lua files: generated when required, from other files in the user's folders.
 --
 --    lib.checksum_h       lib/checksum.h             C declarations, given to FFI
---    lib.checksum.h       lib/checksum.h             the same: Snabb's binary has one name for both
+--    lib.checksum.h       lib/checksum.h             the same: Snabb uses both names
 --    program.x.README_inc program/x/README.inc       a text, as a string
 --    lib.yang.ietf_a_yang lib/yang/ietf-a.yang       the same
 --    core.app_events      core/app.events            the same
---    lib.hash.siphash     lib/hash/siphash.dasl      Lua with assembler lines, through the tree's own DynASM
+--    lib.hash.siphash     lib/hash/siphash.dasl      Lua with assembler lines, translated by the DynASM in that folder
 --
--- A real Lua file of the name goes before all of these.
+-- If there is a Lua file of the same name, it is used instead.
 
 local ffi = require("ffi")
 local startup = require("core.startup")
 
 local M = {}
 
--- Lines for the C preprocessor mean nothing to FFI; line numbers in its messages stay right.
+-- Removes preprocessor lines, which FFI does not understand; line numbers in its messages stay right.
 local function without_preprocessor (text)
    return (("\n"..text):gsub("\n[ \t]*#[^\n]*", "\n"):sub(2))
 end
@@ -52,14 +52,14 @@ local kinds = {
    { suffix = "", extension = ".dasl", make = assembler },
 }
 
--- The path without what tells the kind: X_h and X/h are both X of the kind _h. Nil for a module of another kind.
+-- The path without the part that names its kind: X_h and X/h are both X of kind _h. nil for a module of another kind.
 local function stem (path, suffix)
    if suffix == "" then return path end
    local base, mark = path:match("^(.+)([_/])"..suffix:sub(2).."$")
    return mark and base
 end
 
--- A loader for the module, or nil. find(path) gives the name and the text of a file.
+-- A loader for the module, or nil. find(path) returns the name and the text of a file.
 function M.maker (name, find)
    local path = name:gsub("%.", "/")
    for _, kind in ipairs(kinds) do
@@ -72,7 +72,7 @@ function M.maker (name, find)
    return nil
 end
 
--- Makes the module search ask us.
+-- Adds this module to the module search.
 function M.install ()
    local makers = startup.makers
    for _, maker in ipairs(makers) do

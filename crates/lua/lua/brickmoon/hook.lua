@@ -9,8 +9,8 @@
 --       end
 --    end
 --
--- The burst is one struct that Rust fills and reads (crates/lua/src/hook/burst.rs): all that is done for a packet is
--- loads and stores, in the same trace as the hook itself. docs/hooks.md is the reference.
+-- The burst is one struct that Rust fills and reads (crates/lua/src/hook/burst.rs). Everything done for a packet is a
+-- load or a store, in the same trace as the hook itself. docs/hooks.md is the reference.
 
 local ffi = require("ffi")
 local bit = require("bit")
@@ -51,7 +51,7 @@ local SEND, COUNTERS, REASONS = 0x8000, 32, 64
 
 local M = { name = bridge.name, worker = bridge.worker, workers = bridge.workers, ports = {} }
 
--- Ports by name, as `show ports` lists them: what burst.send takes.
+-- Ports by name, as `show ports` lists them, with the numbers that burst.send takes.
 for index, name in ipairs(bridge.ports) do M.ports[name] = index - 1 end
 
 -- The number of a port, by name.
@@ -62,13 +62,13 @@ function M.port (name)
    error(("there is no port %q: the ports are %s"):format(tostring(name), known), 2)
 end
 
--- Drop reasons: numbers from 1, in the order they were declared.
+-- Drop reasons: numbers from 1, in the order in which they were declared.
 local numbers, reasons = {}, {}
 M.declared = reasons
 
 local function is_name (name) return type(name) == "string" and name:match("^[%l%d_]+$") and #name <= 40 end
 
--- Declares a reason to drop for; `show drops` lists it under this name.
+-- Declares a drop reason; `show drops` lists it under this name.
 function M.reason (name, meaning)
    if not is_name(name) then
       error(("the name of a reason must consist of lower-case letters, digits and _ (at most 40), not %q")
@@ -79,13 +79,13 @@ function M.reason (name, meaning)
    if #reasons == REASONS then error("a hook can declare at most 64 reasons", 2) end
    table.insert(reasons, { name = name, meaning = meaning or "dropped by hook "..bridge.name })
    numbers[name] = #reasons
-   -- Both the name and the number stand for it.
+   -- A reason can be given by name or by number.
    numbers[#reasons] = #reasons
    return #reasons
 end
 
 ffi.metatype("struct brickmoon_count", { __index = {
-   -- Counts n more, or one.
+   -- Adds n, or 1.
    add = function (self, n) self.c = self.c + (n or 1) end,
    read = function (self) return self.c end,
 } })
@@ -93,7 +93,7 @@ ffi.metatype("struct brickmoon_count", { __index = {
 local counters = {}
 M.counters = counters
 
--- A counter of the hook's own; `show hooks` prints it, summed over workers.
+-- A counter of this hook; `show hooks` prints the sum over all workers.
 function M.counter (name)
    if not is_name(name) then
       error(("the name of a counter must consist of lower-case letters, digits and _ (at most 40), not %q")
@@ -140,7 +140,7 @@ local function outside (i)
    error(("the burst has packets 0 to %d, not %s"):format(b.count - 1, tostring(i)), 3)
 end
 
--- Takes frame i off its way, with a verdict; nothing if it is off already.
+-- Removes frame i from the burst, with a verdict. Does nothing if it was removed before.
 local function take_off (i, verdict)
    local w, own = rshift(i, 5), lshift(1, i)
    local word = words[w]
@@ -161,7 +161,7 @@ end
 local scratch = ffi.new("uint8_t[16]")
 
 local methods = {
-   -- Drops frame i; reason is a name or what hook.reason gave.
+   -- Drops frame i; reason is a name or a number that hook.reason returned.
    drop = function (i, reason)
       local number = numbers[reason]
       if not number then
@@ -170,21 +170,21 @@ local methods = {
       if i < 0 or i >= b.count then outside(i) end
       take_off(i, number)
    end,
-   -- Hands frame i to the slow path; from there to Linux.
+   -- Hands frame i to the slow path, and from there to Linux.
    punt = function (i)
       if i < 0 or i >= b.count then outside(i) end
       take_off(i, 0)
    end,
-   -- Sends frame i out of a port, as it is.
+   -- Sends frame i unchanged out of a port.
    send = function (i, port)
       if i < 0 or i >= b.count then outside(i) end
       take_off(i, SEND + port_number(port))
    end,
-   -- Whether frame i is still on its way.
+   -- Whether frame i is still in the burst.
    has = function (i) return band(words[rshift(i, 5)], lshift(1, i)) ~= 0 end,
-   -- for i in burst.each() do: the frames that are still on their way.
+   -- for i in burst.each() do: the frames that are still in the burst.
    each = function () return next_in, b.mask, -1 end,
-   -- Sends an additional packet (of core.packet) from a port; false if the burst has no room for more.
+   -- Sends an additional packet (of core.packet) out of a port; false if the burst has no room for more.
    emit = function (p, port)
       local n = b.made_count
       if n >= b.made_max then return false end
@@ -193,7 +193,7 @@ local methods = {
       b.made_count = n + 1
       return true
    end,
-   -- The number of the next hop to an IPv4 address (a number, most significant byte first), 0 for none.
+   -- The number of the next hop for an IPv4 address (a number, most significant byte first), 0 if there is none.
    route4 = function (address) return b.find4(b.routes, address) end,
    -- The same for IPv6: 16 bytes.
    route6 = function (bytes)
@@ -204,16 +204,16 @@ local methods = {
 
 ffi.metatype("struct brickmoon_burst", { __index = methods })
 
--- Publishing: a table that all workers read. It is copied as a whole; no worker sees half of a change.
+-- Publishing: a table that all workers read. It is copied as a whole, so no worker sees half a change.
 
 local seen = {}
 
--- Gives all states a new value under this name: a table, a string, a number, a truth value.
+-- Publishes a value (table, string, number or boolean) under this name to all workers.
 function M.publish (name, value)
    bridge.publish(name, buffer.encode(value))
 end
 
--- What was published under this name last; nil before that. Cheap enough for every burst, not for every packet.
+-- The value last published under this name, or nil. Cheap enough for every burst, not for every packet.
 function M.shared (name)
    local generation = b.published[0]
    local entry = seen[name]
@@ -227,8 +227,8 @@ function M.shared (name)
    return entry.value
 end
 
--- An array of `count` things of a C type that all states have together, zero at first. It outlives a reload. Who
--- writes it and in which order is the hook's own matter.
+-- An array of `count` elements of a C type that all workers share, zeroed at first. It survives a reload. Coordinating
+-- its writers is up to the hook.
 function M.memory (name, ctype, count)
    local size = ffi.sizeof(ctype) * (count or 1)
    return ffi.cast(ffi.typeof("$ *", ffi.typeof(ctype)), bridge.memory(name, size))
@@ -274,7 +274,7 @@ local function load_file (path, arguments, stage)
    return functions(chunk(arguments), stage, path)
 end
 
--- For Rust: true, the message handler, the four functions (or false) and the burst; or false and what went wrong.
+-- For Rust. Returns true, the message handler, the four functions (or false) and the burst; or false and the error.
 function M.load (path, arguments, stage)
    local fine, found = xpcall(load_file, trace, path, arguments, stage)
    if not fine then return false, found end
@@ -288,7 +288,7 @@ function M.load (path, arguments, stage)
       trace, found.ingress or false, found.lookup or false, found.egress or false, found.slow or false, b
 end
 
--- The same for what Rust has left in its table, where it finds the answer.
+-- The same for the request that Rust has left in its table; Rust finds the answer there.
 function M.load_ordered ()
    bridge.loaded = { M.load(bridge.file, bridge.arguments, bridge.stage) }
 end

@@ -1,10 +1,10 @@
 -- Ports by the names that the command line uses, for programs that work on any of them.
 --
---    ports.open(c, "in", "xdp:eth0")           in.output gives what is received, what goes to in.input is sent
---    ports.open(c, "out", "pcap:,sent.pcap")   files: what to receive, where to write; either may be left out
+--    ports.open(c, "in", "xdp:eth0")           received frames come from in.output, in.input sends frames
+--    ports.open(c, "out", "pcap:,sent.pcap")   files: one to read from, one to write to; either may be left out
 --
--- A bare name is an interface for AF_XDP. Devices are apps in Rust; capture files are read and written here, so that
--- programs can be tried and tested anywhere.
+-- A bare name is an interface, opened with AF_XDP. Device ports are apps in Rust. Capture files are read and written
+-- here, so that programs can be tested on any machine.
 
 local ffi = require("ffi")
 local config = require("core.config")
@@ -56,7 +56,7 @@ function PcapPort:stop ()
    if self.file then self.file:close() end
 end
 
--- Adds the port to the configuration, as the app `name`. An error if the device's name is not of a known form.
+-- Adds the port to the configuration, as the app `name`. The form of the device's name must be known.
 function M.open (c, name, device)
    local kind, rest = device:match("^(%l+):(.*)$")
    if not kind then kind, device = "xdp", "xdp:"..device end
@@ -70,7 +70,7 @@ function M.open (c, name, device)
    end
 end
 
--- Have all capture files among the apps been read to their end? False if there are other ports.
+-- Whether all capture files have been read to their end. False if there are other ports.
 function M.all_read ()
    for _, app in pairs(engine.app_table) do
       if app.native or app.done == false then return false end

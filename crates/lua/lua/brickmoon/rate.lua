@@ -1,14 +1,14 @@
--- Rates for the control side: a token bucket over the clock, and a logger that cannot flood its reader.
+-- Rate limits for control code: a token bucket that reads the clock, and a logger with a limited message rate.
 --
--- The packet path has a bucket of its own, brickmoon.bucket, which takes the time as an argument and lives in C
--- memory. These two are what core.lib gives programs as token_bucket_new and logger_new.
+-- The packet path has its own bucket, brickmoon.bucket, which takes the time as an argument and lives in C memory.
+-- core.lib offers the two here as token_bucket_new and logger_new.
 
 local C = require("ffi").C
 require("core.lib_h")
 
 local M = {}
 
--- A bucket that fills with `rate` tokens a second (10 if not given) and holds as many, but at least one.
+-- A bucket that fills with `rate` tokens a second (default 10) and holds one second's worth, but at least one token.
 local Bucket = {}
 Bucket.__index = Bucket
 
@@ -18,7 +18,7 @@ function M.token_bucket_new (config)
    return bucket
 end
 
--- The rate; with an argument, sets it, fills the bucket, and returns the rate before.
+-- Returns the rate. With an argument, sets a new rate, fills the bucket, and returns the old rate.
 function Bucket:rate (rate)
    local before = self._rate
    if rate == nil then return before end
@@ -34,14 +34,14 @@ local function refill (bucket)
    bucket._tstamp = now
 end
 
--- Are there n tokens (one if not given)? The clock is read only if there seem to be too few.
+-- Whether there are n tokens (default 1). Reads the clock only if there seem to be too few.
 function Bucket:can_take (n)
    n = n or 1
    if n > self._tokens then refill(self) end
    return n <= self._tokens
 end
 
--- Takes n tokens and returns true, or leaves the bucket as it is and returns false.
+-- Takes n tokens (default 1) and returns true, or takes none and returns false.
 function Bucket:take (n)
    n = n or 1
    if not self:can_take(n) then return false end
@@ -55,9 +55,9 @@ M.logger_default = {
 }
 M.logger_throttle = { interval = 10, excess = 5, increment = 4, min_rate = 0.1 }
 
--- A logger of at most `rate` messages a second. Discarded ones are counted, and the count is logged at most
--- `discard_rate` times a second. While more than `excess` times the rate is discarded over an `interval`, the rate
--- is halved, down to min_rate; it comes back by 1/increment of itself an interval.
+-- A logger of at most `rate` messages a second. Further messages are discarded and counted, and the count is logged at
+-- most `discard_rate` times a second. While more than `excess` times the rate is discarded over an `interval`, the
+-- rate is halved, down to min_rate; afterwards it grows by 1/increment of itself in each interval.
 local Logger = {}
 Logger.__index = Logger
 
@@ -99,7 +99,7 @@ local function adapt (logger)
    logger._since, logger._start = 0, C.get_monotonic_time()
 end
 
--- Logs the message, or counts it as discarded.
+-- Logs the message, or discards and counts it.
 function Logger:log (message)
    if not self:can_log() then return end
    self._tb:take(1)
@@ -112,7 +112,7 @@ function Logger:log (message)
    if self._config.flush then self._config.fh:flush() end
 end
 
--- Would log() write now? If not, the message that the caller spares itself is counted as discarded.
+-- Whether log() would write now. If not, a message is counted as discarded, and the caller need not format it.
 function Logger:can_log ()
    if self._tb:can_take(1) then return true end
    self._discards, self._since = self._discards + 1, self._since + 1

@@ -1,7 +1,7 @@
--- The few system calls that our modules need, straight through FFI.
+-- The few system calls that our modules need, called through FFI.
 --
--- Every function is declared under a private name for the real symbol, so that nothing here can clash
--- with what a program or ljsyscall declares. Failures return nil and the system's message.
+-- Every function is declared under a private name for the real symbol, so that nothing here clashes with declarations
+-- of a program or of ljsyscall. On failure a function returns nil and the system's message.
 
 local ffi = require("ffi")
 
@@ -43,7 +43,7 @@ local C = ffi.C
 local M = {}
 
 local O_RDONLY, O_RDWR, O_CREAT, O_CLOEXEC = 0, 2, 0x40, 0x80000
--- These two are other bits on each architecture.
+-- The values of these two differ between architectures.
 local O_DIRECTORY = ffi.arch == "arm64" and 0x4000 or 0x10000
 local O_NOFOLLOW = ffi.arch == "arm64" and 0x8000 or 0x20000
 local AT_EMPTY_PATH, STATX_BASIC_STATS, OWNER = 0x1000, 0x7ff, 20
@@ -65,10 +65,10 @@ function M.exists (path) return C.bm_access(path, 0) == 0 end
 function M.writable (path) return C.bm_access(path, 2) == 0 end
 function M.symlink (target, path) return done(C.bm_symlink(target, path)) end
 function M.usleep (microseconds) C.bm_usleep(microseconds) end
--- Ends the process on the spot.
+-- Ends the process immediately.
 function M.exit (status) C.bm_exit(status) end
 
--- Makes the folder and those above it. One that is there already is fine.
+-- Creates the directory and its parents. It is no error if it exists.
 function M.mkdirs (path, mode)
    local at = path:sub(1, 1) == "/" and "" or "."
    for name in path:gmatch("[^/]+") do
@@ -80,8 +80,8 @@ function M.mkdirs (path, mode)
    return true
 end
 
--- Makes a folder that only this user can enter, or takes one that is there if it is this user's. A link in its place is not
--- followed: in a folder that everybody can write to, another user may have put it there.
+-- Creates a directory that only this user can access, or accepts an existing one that belongs to this user. A symbolic
+-- link is refused: in a directory that everybody can write to, another user may have put it there.
 function M.own_folder (path)
    local private = 0x1c0
    if C.bm_mkdir(path, private) ~= 0 and ffi.errno() ~= EEXIST then return nil, path..": "..why() end
@@ -97,7 +97,7 @@ function M.own_folder (path)
    return true
 end
 
--- Names in a folder, sorted, without `.` and `..`; nil if there is no such folder.
+-- Names in a directory, sorted, without `.` and `..`; nil if there is no such directory.
 function M.names (path)
    local folder = C.bm_opendir(path)
    if folder == nil then return nil, why() end
@@ -113,7 +113,7 @@ function M.names (path)
    return names
 end
 
--- Removes a file, a link, or a folder with all in it. Links are removed, not followed.
+-- Removes a file, a symbolic link, or a directory with all its content. Links are not followed.
 function M.remove (path)
    path = path:gsub("/+$", "")
    if C.bm_unlink(path) == 0 then return true end
@@ -123,8 +123,8 @@ function M.remove (path)
    return done(C.bm_rmdir(path))
 end
 
--- Maps the first `bytes` bytes of a file; with `create` it is made, or brought to that size, first.
--- Returns the address and the size that the file had before, nil if there was none.
+-- Maps the first `bytes` bytes of a file. With `create` the file is first created or resized.
+-- Returns the address and the size that the file had before (nil if it did not exist).
 function M.map_file (path, bytes, readonly, create)
    local flags = create and O_RDWR + O_CREAT or readonly and O_RDONLY or O_RDWR
    local fd = C.bm_open(path, flags + O_CLOEXEC, 0x1a4)
@@ -136,7 +136,7 @@ function M.map_file (path, bytes, readonly, create)
    end
    if create then
       local reason = C.bm_ftruncate(fd, bytes) ~= 0 and why()
-      -- Where the file system is full this is an error; a store to a page that it has not got would end the process.
+      -- On a full file system this returns an error; storing to a page without a block would kill the process.
       local number = reason and 0 or C.bm_fallocate(fd, 0, bytes)
       if number ~= 0 then reason = why(number) end
       if reason then
@@ -153,7 +153,7 @@ function M.map_file (path, bytes, readonly, create)
    return at, before
 end
 
--- Anonymous memory, on huge pages if requested and available. Returns the address and whether it is huge.
+-- Anonymous memory, on huge pages if requested and available. Returns the address and whether the pages are huge.
 function M.map_memory (bytes, huge)
    local flags = MAP_PRIVATE + MAP_ANONYMOUS + (huge and MAP_HUGETLB or 0)
    local at = C.bm_mmap(nil, bytes, PROT_READ + PROT_WRITE, flags, -1, 0)
@@ -172,7 +172,7 @@ function M.readlink (path)
    return ffi.string(text, length)
 end
 
--- `count` bytes from the kernel's generator, as uint8_t[count]: of fixed length, so that it can be assigned to a field.
+-- `count` random bytes from the kernel, as uint8_t[count]. The fixed length allows assigning them to a field.
 function M.random_bytes (count)
    local bytes = ffi.new(ffi.typeof("uint8_t[$]", count))
    local fd = C.bm_open("/dev/urandom", O_RDONLY + O_CLOEXEC, 0)
@@ -187,7 +187,7 @@ function M.random_bytes (count)
    return bytes
 end
 
--- The environment as a table.
+-- The environment variables as a table.
 function M.environ ()
    local all, at = {}, 0
    while C.bm_environ[at] ~= nil do
@@ -198,14 +198,14 @@ function M.environ ()
    return all
 end
 
--- A NULL-terminated array of C strings; the second value keeps the strings alive.
+-- A NULL-terminated array of C strings. The second result keeps the strings alive.
 local function string_array (strings)
    local array = ffi.new("char *[?]", #strings + 1)
    for i, text in ipairs(strings) do array[i - 1] = ffi.cast("char *", text) end
    return array, strings
 end
 
--- Starts a process with this environment (a table; ours if nil). Returns its pid.
+-- Starts a process with this environment (a table; nil means ours). Returns its pid.
 function M.spawn (path, arguments, environment)
    local settings = {}
    for name, value in pairs(environment or M.environ()) do settings[#settings + 1] = name.."="..value end
@@ -217,7 +217,7 @@ function M.spawn (path, arguments, environment)
    return pid[0], keep_arguments, keep_settings
 end
 
--- Becomes another program; returns only if that fails.
+-- Replaces this process by another program; returns only on failure.
 function M.execve (path, arguments)
    local settings = {}
    for name, value in pairs(M.environ()) do settings[#settings + 1] = name.."="..value end
@@ -227,7 +227,7 @@ end
 
 function M.kill (pid, signal) return done(C.bm_kill(pid, signal)) end
 
--- nil while the child runs; else "exit" or "signal", and the number. `block` waits for its end.
+-- nil while the child runs; then "exit" or "signal", and the number. With `block`, waits for the child to end.
 function M.wait (pid, block)
    local status = ffi.new("int[1]")
    local found = C.bm_waitpid(pid, status, block and 0 or 1)
@@ -241,7 +241,7 @@ end
 function M.selftest ()
    local folder = os.tmpname()
    os.remove(folder)
-   assert(M.mkdirs(folder.."/a/b") and M.mkdirs(folder.."/a/b"), "twice is fine")
+   assert(M.mkdirs(folder.."/a/b") and M.mkdirs(folder.."/a/b"), "creating it twice is no error")
    local at, before = M.map_file(folder.."/a/file", 8, false, true)
    assert(before == 0)
    ffi.cast("uint64_t *", at)[0] = 42
@@ -253,7 +253,7 @@ function M.selftest ()
    assert(M.symlink("file", folder.."/a/link") and M.readlink(folder.."/a/link") == "file")
    assert(table.concat(M.names(folder.."/a"), " ") == "b file link")
    local own = folder.."/own"
-   assert(M.own_folder(own) and M.own_folder(own), "twice is fine")
+   assert(M.own_folder(own) and M.own_folder(own), "creating it twice is no error")
    assert(M.symlink(folder.."/a", folder.."/to-a"))
    local refused, link = M.own_folder(folder.."/to-a")
    assert(not refused and link:find("Not a directory", 1, true), link)

@@ -1,13 +1,13 @@
--- Hash tables in C memory: for flows, sources, MAC addresses. Open addressing with linear probing; all memory is
--- taken at the start, looking up and putting in allocate nothing.
+-- Hash tables in C memory: for flows, sources, MAC addresses. Open addressing with linear probing. All memory is
+-- allocated when the table is created; lookups and insertions allocate nothing.
 --
 --    local hash = require("brickmoon.table")
 --    local flows = hash.new { key = "uint32_t", value = "struct { uint64_t packets; }", capacity = 100000 }
 --    local value = flows:put(ip4.src.uint32)     -- a pointer; zeroed if the key is new; nil if the table is full
 --    value.packets = value.packets + 1
 --
--- Keys are numbers or, for structures, pointers to them; structures are compared byte by byte, so they must have no
--- holes. A pointer to a value is good until the next put or remove. One thread a table.
+-- Keys are numbers or pointers to structures. Structures are compared byte by byte, so they must have no padding. A
+-- pointer to a value is valid until the next put or remove. A table belongs to one thread.
 
 local ffi = require("ffi")
 local sys = require("brickmoon.sys")
@@ -29,7 +29,7 @@ void bm_hash_take_out(struct bm_hash *table, uint64_t place);
 local C, cast = ffi.C, ffi.cast
 
 local M = {}
--- Tables with numbers as keys, and with structures.
+-- Tables with numbers as keys, and tables with structures as keys.
 local Numbers, Structs = {}, {}
 Numbers.__index, Structs.__index = Numbers, Structs
 
@@ -45,7 +45,7 @@ local function allocate (bytes, capacity)
    return ffi.gc(cast("uint8_t *", memory), function (at) sys.unmap(at, bytes) end)
 end
 
--- options: key and value (C types or their names), capacity (entries it must hold).
+-- options: key and value (C types or their names), capacity (number of entries it must hold).
 function M.new (options)
    local capacity = options.capacity
    if not (capacity and capacity > 0) then error("table: 'capacity' must be the number of entries to hold", 2) end
@@ -79,8 +79,8 @@ function Structs:get (key)
    return cast(self.value_ptr, value)
 end
 
--- A pointer to the key's value, which is zeroed if the key is new; nil if it is new and the table is full. The second
--- result says whether it was there.
+-- A pointer to the key's value, zeroed if the key is new; nil if the key is new and the table is full. The second
+-- result tells whether the key existed.
 function Numbers:put (key)
    local value = C.bm_hash_put_number(self.hash, key)
    if value == nil then return nil, false end
@@ -93,17 +93,17 @@ function Structs:put (key)
    return cast(self.value_ptr, value), self.hash.found == 1
 end
 
--- Takes the key out. Says whether it was there.
+-- Removes the key. Returns whether it existed.
 function Numbers:remove (key) return C.bm_hash_remove_number(self.hash, key) == 1 end
 function Structs:remove (key) return C.bm_hash_remove(self.hash, key) == 1 end
 
 local Table = {}
 
--- How many entries there are.
+-- The number of entries.
 function Table:entries () return self.hash.count end
 
--- for key, value in t:each() do. The key is a number, or the structure in the table. Nothing may be put or removed
--- meanwhile.
+-- for key, value in t:each() do. The key is a number, or the structure in the table. The loop must not put or remove
+-- entries.
 function Table:each ()
    local at = -1
    return function ()
@@ -116,15 +116,15 @@ function Table:each ()
    end
 end
 
--- Removes entries for which is_old(value, key) is true, among the next `steps` slots: a little in each tick, so that
--- the packet path never waits for a whole sweep. Returns how many were removed.
+-- Removes entries for which is_old(value, key) is true, among the next `steps` slots. Called with few steps in each
+-- tick, it cleans the table without delaying packets. Returns the number of removed entries.
 function Table:sweep (is_old, steps)
    local removed = 0
    for _ = 1, math.min(steps or self.size, self.size) do
       local at = self.next_sweep
       local slot = self.slots + at
       if slot.used == 1 and is_old(cast(self.value_ptr, slot), slot.key) then
-         -- What moved up into this slot is looked at next time.
+         -- An entry that moved into this slot is checked in the next sweep.
          C.bm_hash_take_out(self.hash, at)
          removed = removed + 1
       else

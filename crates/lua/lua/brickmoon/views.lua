@@ -1,13 +1,13 @@
--- Headers by name over the bytes of a packet, with the names that libmoon's users know.
+-- Access to packet headers by field name, with the method names of libmoon.
 --
 --    local views = require("brickmoon.views")
 --    local ip4 = views.ip4(burst.packet[i].data)      -- or p.data in an app
 --    if ip4:getDst() == views.parseIP4("192.0.2.1") then ip4:setTTL(ip4:getTTL() - 1) end
 --    local pkt = views.getUdp4Packet(data)             -- pkt.eth, pkt.ip4, pkt.udp, pkt.payload
 --
--- A view is a pointer: making one checks nothing and allocates nothing in compiled code. Whoever makes it knows
--- that the bytes are there (`length`) and of that kind (eth:getType(), ip4:getProtocol()). Numbers go in and out in
--- host order; fields read directly, as in `udp.dst`, are in the order of the wire, as in libmoon.
+-- A view is a pointer: making one checks nothing, and allocates nothing in compiled code. The caller makes sure that
+-- the bytes exist (`length`) and have that type (eth:getType(), ip4:getProtocol()). Methods take and return numbers in
+-- host byte order; fields accessed directly, as in `udp.dst`, are in network byte order, as in libmoon.
 
 local ffi = require("ffi")
 local checksum = require("lib.checksum").ipsum
@@ -16,7 +16,7 @@ local types = require("brickmoon.views.types")
 local cast = ffi.cast
 local M = { parseIP4 = types.parse_ip4, parseMac = types.parse_mac }
 
--- views.NAME(data[, offset]): the header at the offset, which is where it usually is if not given.
+-- views.NAME(data[, offset]): the header at this offset; without one, where this header usually is.
 local function view (name, usual)
    local pointer_t = ffi.typeof("bm_view_"..name.." *")
    M[name] = function (data, offset) return cast(pointer_t, cast("uint8_t *", data) + (offset or usual)) end
@@ -30,7 +30,7 @@ view("icmp", 34)
 view("udp", 34)
 view("tcp", 34)
 
--- Whole packets, for headers without options: getUdp4Packet(data).udp and so on.
+-- Whole packets with headers without options: getUdp4Packet(data).udp and so on.
 local packets = {
    Ethernet = "bm_view_eth eth;",
    Vlan = "bm_view_eth eth; bm_view_vlan vlan;",
@@ -49,7 +49,7 @@ for name, fields in pairs(packets) do
    M["get"..name.."Packet"] = function (data) return cast(pointer_t, data) end
 end
 
--- Where the header after an IPv4 header at `offset` (14) begins.
+-- Where the header after an IPv4 header begins. The IPv4 header is at `offset` (default 14).
 function M.afterIP4 (data, offset)
    offset = offset or 14
    return offset + bit.band(cast("uint8_t *", data)[offset], 15) * 4

@@ -1,8 +1,9 @@
--- The closed account of each app: received + allocated = sent + freed + held.
+-- The packet account of each app: received + allocated = sent + freed + held.
 --
--- What an app allocates and frees shows in the worker's list of free packets, before and after each call of the app
--- (core.breath); what it receives and sends, in its links. The difference is what it holds: a store of packets, or
--- packets that it forgot. An app that still holds some when it has been stopped has lost them, and is named.
+-- What an app allocates and frees shows in the worker's freelist before and after each call of the app (core.breath);
+-- what it receives and sends shows in its links. The difference is what the app holds: packets that it keeps on
+-- purpose, or packets that it forgot. An app that still holds packets after it was stopped has lost them, and is
+-- reported.
 
 local ffi = require("ffi")
 local link = require("core.link")
@@ -12,8 +13,8 @@ local account_t = ffi.typeof("struct brickmoon_account")
 
 local M = { complain = function (text) io.stderr:write("brickmoon: ", text, "\n") end }
 
--- By app: what it took and gave outside of links, and what went through links before they were its own, or since
--- they are no more.
+-- For each app: packets allocated and freed, and packets of links from before they were the app's, or after they were
+-- removed.
 local accounts = setmetatable({}, { __mode = "k" })
 
 function M.new ()
@@ -28,7 +29,7 @@ function M.of (app)
    return accounts[app].sum
 end
 
--- Packets that an app took out of a link, or put in.
+-- The number of packets that an app took from a link or put into it.
 local function through (side, l)
    if side == "input" then return tonumber(l.txpackets) - link.nreadable(l) end
    return -tonumber(l.txpackets)
@@ -42,7 +43,7 @@ function M.unlinked (app, side, l)
    accounts[app].base = accounts[app].base + through(side, l)
 end
 
--- What an app took and gave, all in all. What a ring brings comes out of another worker: its breath counts that.
+-- The balance of an app over its whole life. Packets that a ring brings from another worker are counted by core.breath.
 local function balance (app)
    local account = accounts[app]
    local left = tonumber(app.ring and account.sum.brought or account.sum.net) + account.base
@@ -55,14 +56,14 @@ local function balance (app)
    return left
 end
 
--- Packets that an app holds: below zero it freed or sent more than it had.
+-- The number of packets that an app holds. A negative number means that it freed or sent more than it had.
 function M.held (app)
-   -- What is outside keeps an account of its own, and what a ring takes in comes out in another worker.
+   -- Apps outside this network have accounts of their own, and what goes into a ring comes out in another worker.
    if app.outer or app.ring then return 0 end
    return balance(app)
 end
 
--- Every { writer, reader } of a link between two apps whose accounts are ours.
+-- Every { writer, reader } of a link between two apps that have an account here.
 local function neighbors (app_table)
    local readers, list = {}, {}
    for _, app in pairs(app_table) do
@@ -87,25 +88,25 @@ local function settle_between (writer, reader)
    end
 end
 
--- The neighbors when accounts were last settled, and the apps stopped since.
+-- The neighbors when accounts were settled last, and the apps stopped since.
 local known, stopped = {}, {}
 
 -- An app may put packets back into its own input, as Snabb's IPFIX exporter does to look at them twice. A link cannot
--- tell that from what its writer sends: so what the writer sent beyond what it had, and the reader lacks, was put
--- there by the reader. To be called before accounts are read.
+-- tell them from those that its writer sends. So if the writer sent more than it had, and the reader lacks as many,
+-- then the reader put them there. Call this before reading accounts.
 function M.settle (app_table)
    known = neighbors(app_table)
    for _, pair in ipairs(known) do settle_between(pair[1], pair[2]) end
 end
 
--- After the app was stopped and its links were removed. Its account is checked in M.finish.
+-- Called after the app was stopped and its links were removed. M.finish checks its account.
 function M.close (app)
    accounts[app].closed = true
    stopped[#stopped + 1] = app
 end
 
--- After all that were to be stopped have been: names those that have lost packets. What a writer kept until it was
--- stopped hid that its reader had put as many back, so they settle once more.
+-- Called after all apps that had to stop were stopped: reports those that have lost packets. Settles once more, since
+-- packets that a writer kept until it was stopped can hide that its reader put as many back.
 function M.finish ()
    for _, pair in ipairs(known) do
       if accounts[pair[1]] and accounts[pair[2]] then settle_between(pair[1], pair[2]) end
@@ -123,7 +124,7 @@ function M.finish ()
    known, stopped = {}, {}
 end
 
--- Who holds most, for the message that no packets are left.
+-- Which apps hold the most packets, for the message that no free packets are left.
 function M.explain (app_table)
    M.settle(app_table)
    local list = {}

@@ -1,4 +1,4 @@
--- From the current network to the configured one: computes the actions, and carries them out.
+-- Computes the actions that lead from the current network to the configured one, and carries them out.
 
 local ffi = require("ffi")
 local lib = require("core.lib")
@@ -23,7 +23,7 @@ local function add (actions, name, ...)
    actions[#actions + 1] = { name, { ... } }
 end
 
--- What becomes of the apps. Returns those that start afresh, and so must be linked again.
+-- Adds the actions for apps. Returns the apps that are started anew, whose links must be connected again.
 local function app_actions (actions, old, new)
    local fresh = {}
    local function start (name, info)
@@ -33,7 +33,7 @@ local function app_actions (actions, old, new)
    for _, name in ipairs(sorted(old.apps)) do
       if not new.apps[name] then add(actions, "stop_app", name) end
    end
-   -- A router opens the ports that other apps are queues of, so it comes first.
+   -- A router opens the ports whose queues are other apps, so it is started first.
    local names = sorted(new.apps)
    local function is_router (name) return new.apps[name].class.in_rust == "router" end
    table.sort(names, function (a, b)
@@ -54,7 +54,7 @@ local function app_actions (actions, old, new)
    return fresh
 end
 
--- The actions from configuration `old` to `new`, as a list of { name, { arguments } }.
+-- The actions that lead from configuration `old` to `new`: a list of { name, { arguments } }.
 function M.compute (old, new)
    local actions = {}
    for _, spec in ipairs(sorted(new.links)) do
@@ -82,12 +82,12 @@ function M.compute (old, new)
    return actions
 end
 
--- Calls a method of an app if it has it, on the app's account.
+-- Calls a method of an app, if it has one of this name, and counts packets on the app's account.
 local function tell (app, method, ...)
    if app[method] then breath.charge(account.of(app), app[method], app, ...) end
 end
 
--- The doing of actions on `engine`: its app_table, link_table and configuration.
+-- The functions that carry out actions on `engine`: on its app_table, link_table and configuration.
 local function operations (engine)
    local apps, links, ops = engine.app_table, engine.link_table, {}
 
@@ -99,7 +99,7 @@ local function operations (engine)
       for i, other in ipairs(app[side]) do
          if other == l then table.remove(app[side], i) break end
       end
-      -- Without unlink(), link() hears of links that go, too.
+      -- An app without unlink() gets a call of link() for removed links, too.
       tell(app, app.unlink and "unlink" or "link", side, name)
    end
 
@@ -132,7 +132,7 @@ local function operations (engine)
 
    function ops.stop_app (name)
       local app = apps[name]
-      -- Links that stay are another's concern from now on.
+      -- The links that remain belong to the app's successor from now on.
       for _, side in ipairs { "input", "output" } do
          for key, l in pairs(app[side]) do
             if type(key) == "string" then account.unlinked(app, side, l) end
@@ -159,7 +159,7 @@ local function operations (engine)
          or rawget(getfenv(class.new), "_NAME") or name
       account.open(app, sum)
       apps[name] = app
-      -- From here on the app is stopped like any other, whatever fails.
+      -- From here on the app is stopped like any other, even if the rest of its start fails.
       engine.configuration.apps[name] = { class = class, arg = arg }
       if app.shm then
          app.shm.dtime = { counter, os.time() }
@@ -179,7 +179,7 @@ local function operations (engine)
    return ops
 end
 
--- Tells the supervisor that apps are being created or changed, one after the other.
+-- Tells the supervisor when the creation or change of apps begins and ends.
 local function at_setup (on)
    local odd = shared.setup % 2 == 1
    if on then shared.setup = shared.setup + (odd and 2 or 1) elseif odd then shared.setup = shared.setup + 1 end
@@ -188,7 +188,7 @@ M.at_setup = at_setup
 
 function M.apply (engine, actions)
    local ops = operations(engine)
-   -- While links still tell who wrote to whom.
+   -- Settle accounts while the links still show which app wrote to which.
    account.settle(engine.app_table)
    for _, action in ipairs(actions) do
       local name, arguments = action[1], action[2]

@@ -1,9 +1,9 @@
--- The engine: makes a network of apps what a configuration says, and breathes.
+-- The engine: builds the network of apps that a configuration describes, and runs its breaths.
 --
---    engine.configure(c)             start, stop, reconfigure apps; make and take links: only what differs
---    engine.main({ duration = 1 })   breathe: pull all, push along the links, tick; sleep when nothing comes
+--    engine.configure(c)             start, stop and reconfigure apps, add and remove links, where something changed
+--    engine.main({ duration = 1 })   run breaths: pull all, push along the links, tick; sleep when idle
 --
--- core.actions does the first, core.order and core.breath make the second one function. Programs know this module
+-- core.actions does the former; core.order and core.breath compile the latter into one function. Programs know this
 -- as `engine`.
 
 local ffi = require("ffi")
@@ -36,9 +36,9 @@ local M = {
    test_skipped_code = 43,
    -- Pacing: see core.pace.
    Hz = false, sleep = 0, maxsleep = 100, busywait = false,
-   -- How often a second tick() is called.
+   -- How many times a second tick() is called.
    tick_Hz = 1000,
-   -- Seconds of monotonic time as the breath began.
+   -- Monotonic time in seconds at the start of the breath.
    monotonic_now = false,
    breaths = counter.create("engine/breaths.counter"),
    frees = counter.create("engine/frees.counter"),
@@ -53,11 +53,11 @@ packet.explain = function () return account.explain(M.app_table) end
 local running = false
 local all_steps = function () end
 local ticks, pulls_in_lua = {}, false
--- When tick() is due, in seconds; false if never.
+-- When tick() is due, in seconds; false for never.
 local next_tick = false
 local latency
 
--- Seconds of monotonic time, as the breath began if one is running.
+-- Monotonic time in seconds; during a breath, the time at its start.
 function M.now ()
    return running and M.monotonic_now or pace.seconds()
 end
@@ -66,11 +66,11 @@ end
 local function show_frees ()
    counter.set(M.frees, frees.packets)
    counter.set(M.freebytes, frees.bytes)
-   -- What a packet takes on the wire: at least 46 bytes, and 9 beside them.
+   -- What a packet occupies on the wire: at least 46 bytes, plus 9.
    counter.set(M.freebits, (frees.bytes + frees.short_bytes + frees.packets * 9) * 8)
 end
 
--- Whether the breath is still of a network that was.
+-- Whether the compiled breath is that of an earlier network.
 local stale = false
 
 local function compute_breathe_order ()
@@ -86,13 +86,13 @@ end
 M.compute_config_actions = actions.compute
 
 function M.apply_config_actions (list)
-   -- Whatever fails, the next breath is of the apps that are there.
+   -- Even if an action fails, the next breath must be compiled for the apps that exist.
    stale = true
    actions.apply(M, list)
    compute_breathe_order()
 end
 
--- Makes the network of this worker what `new` says, with as few changes as it takes.
+-- Changes the network of this worker to `new`, with as few actions as possible.
 function M.configure_here (new)
    local events = event_log.events()
    events.configure(tonumber(counter.read(M.configs)) + 1)
@@ -101,12 +101,12 @@ function M.configure_here (new)
    events.config_applied()
 end
 
--- Makes the network what `new` says, on all workers that it takes: see core.workers.
+-- Changes the network to `new`, on all workers that it uses: see core.workers.
 function M.configure (new, options)
    M.configure_here(workers.spread(new, options))
 end
 
--- What went through the links, of all workers together: { link = { txpackets = ..., ... } }.
+-- Link counters, summed over all workers: { link = { txpackets = ..., ... } }.
 M.link_stats = workers.link_stats
 
 -- Stops all apps.
@@ -123,7 +123,7 @@ local function tick (now)
    for _, app in ipairs(ticks) do breath.charge(account.of(app), app.tick, app) end
 end
 
--- Looks at what does not come with packets: signals, and workers that have failed. The first worker does.
+-- Checks for signals and for workers that have failed. Signals are handled by the first worker.
 local function look_around ()
    if workers.trouble() then return true end
    if shared.asked[0] ~= 0 then report.answer(M) end
@@ -133,18 +133,18 @@ local function look_around ()
    end
 end
 
--- How often timers and signals are looked at, and shared counters brought up to date, in seconds.
+-- How often timers and signals are checked, and how often shared counters are updated, in seconds.
 local LOOK_EVERY, SHOW_EVERY = 2e-4, 0.1
 local next_look, next_show = 0, 0
 
--- Part of the breath, since programs with a loop of their own may never rest, and counters are for other processes.
+-- Runs within the breath, since programs with their own loop may never sleep, and other processes read the counters.
 local function show (now)
    next_show = now + SHOW_EVERY
    link.show_all()
    counter.commit()
 end
 
--- One breath.
+-- Runs one breath.
 function M.breathe ()
    if stale then compute_breathe_order() end
    running = true
@@ -160,7 +160,7 @@ function M.breathe ()
    if now >= next_show then show(now) end
 end
 
--- Only some breaths are measured: reading the clock costs as much as ten packets.
+-- Only every eighth breath is measured: reading the clock costs as much as ten packets.
 local MEASURE = 8
 
 local function measured (breathe)
@@ -174,7 +174,7 @@ local function measured (breathe)
    end
 end
 
--- Whether a loop of breaths is over: by the clock, or by what the program says.
+-- The function that tells whether a loop of breaths must end: by the clock, or by the program's own condition.
 local function finish (options)
    if not options.duration then return options.done end
    assert(not options.done, "engine.main: duration and done exclude each other")
@@ -182,7 +182,7 @@ local function finish (options)
    return function () return M.monotonic_now >= finish end
 end
 
--- What falls due between breaths; true if the loop must end, since a worker has failed.
+-- What is done between breaths. Returns true if the loop must end because a worker has failed.
 local function attend (now, no_timers)
    if now < next_look then return false end
    next_look = now + LOOK_EVERY
@@ -202,15 +202,15 @@ local function breaths_until (done, breathe, no_timers)
    until done and done()
 end
 
--- For programs that call breathe() in a loop of their own: rests as `main` would (by Hz or maxsleep; busywait is
--- the caller's to heed), and takes up signals and questions of `brickmoon show`. Timers are left to the program.
+-- For programs that call breathe() in their own loop: sleeps as `main` would (by Hz or maxsleep; the caller handles
+-- busywait), and handles signals and requests of `brickmoon show`. Timers are left to the program.
 function M.pace_breathing ()
    local now = M.monotonic_now or pace.seconds()
    attend(now, true)
    rest(now)
 end
 
--- Breathes until `duration` seconds are over or `done` gives true; for ever without both.
+-- Runs breaths until `duration` seconds have passed or `done` returns true; without either, forever.
 function M.main (options)
    options = options or {}
    local done = finish(options)
@@ -243,7 +243,7 @@ local function totals ()
             bits = tonumber(counter.read(M.freebits)), breaths = tonumber(counter.read(M.breaths)) }
 end
 
--- Prints what was done since the last time: packets freed a second, a breath, and their size.
+-- Prints the load since the last call: packets freed per second and per breath, and their size.
 function M.report_load ()
    local now = totals()
    if last then
@@ -271,7 +271,7 @@ function M.report_links ()
    end
 end
 
--- Has each app of this worker report, in the order of names.
+-- Calls report() of each app of this worker, in the order of names.
 function M.report_apps_here ()
    local names = {}
    for name in pairs(M.app_table) do names[#names + 1] = name end
@@ -279,9 +279,9 @@ function M.report_apps_here ()
    for _, name in ipairs(names) do
       local app = M.app_table[name]
       if app.report then
-         -- Where all workers run the network, each has an app of this name.
+         -- Where all workers run the whole network, each of them has an app of this name.
          print(workers.total > 1 and ("%s (worker %d)"):format(name, shared.worker) or name)
-         -- A failing report must not end the program.
+         -- An error in report() must not end the program.
          local fine, why = pcall(app.report, app)
          if not fine then
             startup.pass_on(why)
@@ -298,21 +298,21 @@ function M.report_apps ()
    workers.ask("report_apps")
 end
 
--- The app that is at work, for error messages; nil between steps.
+-- The app that is running, for error messages; nil between apps.
 function M.at_work ()
    return running and breath.current()
 end
 
--- Packets that an app holds, by its account.
+-- The number of packets that an app holds, according to its account.
 function M.held (name)
    account.settle(M.app_table)
    return account.held(M.app_table[name])
 end
 
--- The log of what the engine does: see core.timeline.
+-- The engine's event log: see core.timeline.
 M.timeline, M.randomize_log_rate = event_log.timeline, event_log.randomize_log_rate
 
--- Profiles are not kept; programs may ask for them.
+-- There are no VM profiles, but programs call these functions.
 function M.setvmprofile () end
 function M.clearvmprofiles () end
 function M.enable_auditlog () end

@@ -1,4 +1,5 @@
--- What the engine owes to apps: life, order, links by name and place, ticks, accounts. Run by core.app's selftest.
+-- Tests of what the engine guarantees to apps: life cycle, order, links by name and index, ticks, accounts. Run by
+-- core.app's selftest.
 
 local ffi = require("ffi")
 local config = require("core.config")
@@ -13,7 +14,7 @@ local basic = require("apps.basic.basic_apps")
 
 local M = {}
 
--- A class whose instances note in `log` what the engine does with them.
+-- A class whose instances record in `log` what the engine calls.
 local function class (log, fields)
    local C = fields or {}
    function C:new (arg)
@@ -76,8 +77,8 @@ local function test_links (engine)
    engine.stop()
 end
 
--- Apps note when they are pushed; a diamond is pushed from its source on, its last app once for
--- each way to it; and a loop ends.
+-- Apps record when they are pushed. In a diamond, apps are pushed from the source on, and the last one once for each
+-- path to it. A loop is pushed only once around.
 local function test_order (engine)
    local log = {}
    local Source = class({}, { pull = function () log[#log + 1] = "source" end })
@@ -139,7 +140,7 @@ local function test_traffic (engine)
    engine.stop()
 end
 
--- An app that forgets packets is named when it stops, and one that frees twice when it does.
+-- An app that forgets packets is reported when it stops; an app that frees a packet twice is reported at once.
 local function test_accounts (engine)
    local Thief = class({})
    function Thief:push ()
@@ -168,7 +169,7 @@ local function test_accounts (engine)
    account.complain = complain
 end
 
--- An app that puts packets back into its own input, and keeps two, holds two; who wrote to it holds none.
+-- An app that puts packets back into its own input, and keeps two, holds two; the app that sent them holds none.
 local function test_own_input (engine)
    local Writer, Twice = class({}), class({})
    function Writer:pull ()
@@ -195,7 +196,7 @@ local function test_own_input (engine)
    assert(#said == 1 and said[1]:match("app t has lost 3 packets"), said[1])
 end
 
--- The same after an app that keeps a packet of its own until it is stopped: none is lost.
+-- The same behind an app that keeps a packet of its own until it is stopped: no packet counts as lost.
 local function test_own_input_behind_a_source (engine)
    local Twice = class({})
    function Twice:push ()
@@ -215,7 +216,7 @@ local function test_own_input_behind_a_source (engine)
    assert(#said == 0, said[1])
 end
 
--- What an app's timer allocates, sends and frees is the app's, whether it was activated in new() or in a breath.
+-- What an app's timer allocates, sends and frees counts for that app, whether it was activated in new() or in a breath.
 local function test_timers (engine)
    local timer = require("core.timer")
    local Timed = class({})
@@ -255,14 +256,14 @@ local function test_names (engine)
    assert(not engine.enumerate_named_programs()["bm-test-two"] and not engine.program_name)
 end
 
--- What programs find around them: core modules by their full names, and a profiler that keeps nothing.
+-- What programs expect in their environment: core modules by their full names, and a profiler that does nothing.
 local function test_surroundings (engine)
    assert(core.app == engine and core.link == link and core.no_such_module == nil)
    local profiler = require("jit.vmprofile")
    assert(profiler == jit.vmprofile and not profiler.start() and not profiler.stop())
 end
 
--- A loop of the program's own: as quick as Hz says, slower while nothing comes, and no timers but its own.
+-- A program's own loop runs as fast as Hz says, slows down while idle, and runs no timers.
 local function test_own_loop (engine)
    local Hz, ran = engine.Hz, 0
    timer.activate(timer.new("own loop", function () ran = ran + 1 end, 0))
@@ -281,7 +282,7 @@ local function test_own_loop (engine)
       engine.pace_breathing()
    end
    assert(engine.sleep > 0 and ran == 0)
-   -- Running breaths is enough to publish counters to other processes, those of links too.
+   -- Running breaths is enough to publish counters to other processes, including those of links.
    engine.configure(network({ source = { basic.Source }, sink = { basic.Sink } }, { "source.x -> sink.y" }))
    local counter_t = ffi.typeof("struct counter")
    local breaths = shm.open("engine/breaths.counter", counter_t, true)

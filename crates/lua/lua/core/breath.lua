@@ -1,8 +1,8 @@
--- Generated code for one breath of a network: pull all, then push all, each step a separate function.
+-- Generates the code of one breath of a network: pull all apps, then push all. Each step is a separate function.
 --
--- LuaJIT keeps traces with the code of a function. Were the loop of one push() shared by all apps of a class, the
--- traces of the second app would hang on the exits of the first one's. So each app gets a copy of its methods, with
--- the same upvalues, and each step a copy of the lines that call it.
+-- LuaJIT attaches traces to the code of a function. If all apps of a class shared the loop of one push(), the traces
+-- of the second app would be side traces of the first one's. So each app gets a copy of its methods, with the same
+-- upvalues, and each step gets a copy of the lines that call them.
 
 local ffi = require("ffi")
 local runtime = require("core.runtime")
@@ -14,11 +14,11 @@ struct brickmoon_account { int64_t net, brought; };
 
 local M = {}
 
--- Which step is at work, and how many packets were out when it began.
+-- The step that is running, and how many packets were in use when it began.
 local state = ffi.new("struct brickmoon_state")
 
--- A copy of a Lua function: the same upvalues and environment, traces of its own. What cannot be copied, such as a
--- function of C, is used as it is.
+-- A copy of a Lua function with the same upvalues and environment, but its own traces. A function that cannot be
+-- copied, such as one written in C, is used as it is.
 local function own (f)
    local fine, code = pcall(string.dump, f)
    local copy = fine and load(code, nil, "b")
@@ -44,13 +44,13 @@ return function ()
 end
 ]]
 
--- A method that the app replaces while it runs is the one to call.
+-- Looks the method up in each breath, since an app may replace it at run time.
 local PULL = [[
 local now = app.pull
    if now == link then method(app) else now(app) end
 ]]
 
--- What was received from a ring, without what its link's reader may put back.
+-- Counts what was received from a ring, without packets that the link's reader may put back.
 local BRING = [[
 local l = app.output.output
    local before = l.txpackets
@@ -62,7 +62,7 @@ local function step (code, name, ...)
    return assert(load(STEP:format(code), "=(breath of "..name..")"))(state, runtime.freelist, ...)
 end
 
--- One function that calls all of `list`, by groups: a function has no more than 60 upvalues.
+-- One function that calls all functions of `list`, in groups: a function can have at most 60 upvalues.
 local function chain (list)
    while #list > 1 do
       local groups = {}
@@ -82,7 +82,7 @@ local function chain (list)
    return list[1] or function () end
 end
 
--- The breath of a network. `names` gets the app of each step, `account_of` gives an app's account.
+-- Compiles the breath of a network. `names` receives the app of each step, `account_of` returns an app's account.
 function M.compile (pulls, pushes, account_of)
    local list, names, accounts = {}, {}, {}
    local function add (app, code, method, extra)
@@ -108,19 +108,19 @@ function M.compile (pulls, pushes, account_of)
    local all = chain(list)
    return function ()
       state.out = freelist.traded - freelist.held
-      -- An error ends a call before it can say so.
+      -- If a call outside of a breath raised an error, this is still set.
       M.charged = nil
       all()
       state.step = 0
    end
 end
 
--- The app that is at work, or nil.
+-- The app that is running, or nil.
 function M.current ()
    return M.names and M.names[state.step]
 end
 
--- Calls f(...) for an app outside of a breath, and keeps its account.
+-- Calls f(...) for an app outside of a breath, and counts packets on the app's account.
 function M.charge (account, f, ...)
    local freelist, outer = runtime.freelist, M.charged
    local before = freelist.traded - freelist.held
@@ -131,7 +131,7 @@ function M.charge (account, f, ...)
    return result
 end
 
--- The account of the app at work, in a breath or outside of it, or nil.
+-- The account of the running app, in a breath or outside of it, or nil.
 function M.account_at_work ()
    return M.charged or M.accounts and M.accounts[state.step]
 end

@@ -1,21 +1,21 @@
--- Network cards for programs of Snabb's that name them by PCI address: each is one of our ports.
+-- Network cards for Snabb programs that name them by PCI address: each is one of our ports.
 --
---    eth0                     an interface of Linux's             xdp:eth0
---    0000:01:00.0, 01:00.0    a card, with an interface           xdp:INTERFACE
+--    eth0                     an interface of Linux               xdp:eth0
+--    0000:01:00.0, 01:00.0    a card with an interface            xdp:INTERFACE
 --    0000:01:00.0             a card without, bound to vfio-pci   dpdk:0000:01:00.0
---    dpdk:net_tap0, tap:t0    a port as our programs name it      itself
+--    dpdk:net_tap0, tap:t0    a port, named as in our programs    the same
 --
 -- Programs ask lib.hardware.pci for the module that drives a card, and make an app of its `driver`; or they name the
--- module themselves. Snabb's drivers need physical addresses of packets, which brickmoon does not have. So
--- device_info() knows the names above, and the classes of driver modules make ports (core.quirks has both done).
--- What such an app is told beside the address, of queues or of MAC addresses to filter by, has no effect: a port has
--- all that its interface gets.
+-- module themselves. Snabb's drivers need physical addresses of packets, which brickmoon does not have. So here
+-- device_info() accepts the names above, and the classes of driver modules create ports (core.quirks installs both).
+-- Other arguments of such an app, such as queues or MAC addresses to filter by, have no effect: a port receives
+-- everything that its interface gets.
 
 local sys = require("brickmoon.sys")
 
 local M = { driver = "apps.intel_mp.intel_mp" }
 
--- Where Linux tells of cards and interfaces. Tests have folders of their own.
+-- Where Linux describes cards and interfaces. Tests use directories of their own.
 M.cards, M.interfaces = "/sys/bus/pci/devices/", "/sys/class/net/"
 
 local function first_line (path)
@@ -44,7 +44,7 @@ function M.port (name)
    return "dpdk:"..card
 end
 
--- What lib.hardware.pci says of a card: see device_info() there.
+-- What lib.hardware.pci returns about a card: see device_info() there.
 function M.info (name)
    local port, interface = M.port(name)
    if not port then error("No such device: "..interface, 2) end
@@ -56,7 +56,7 @@ function M.info (name)
    }
 end
 
--- All interfaces but the loopback, and network cards (class 0x02....) that have none.
+-- All interfaces but the loopback, and all network cards (class 0x02....) that have no interface.
 local function all ()
    local list = {}
    for _, name in ipairs(sys.names(M.interfaces) or {}) do
@@ -69,7 +69,7 @@ local function all ()
    return list
 end
 
--- Has lib.hardware.pci know ports.
+-- Makes lib.hardware.pci accept the names of ports.
 function M.patch_pci (pci)
    if type(pci) ~= "table" or type(rawget(pci, "device_info")) ~= "function" then return end
    local canonical, qualified = pci.canonical, pci.qualified
@@ -79,7 +79,7 @@ function M.patch_pci (pci)
    function pci.qualified (name) return address(name) and qualified(name) or name end
 end
 
--- Ports have no place in the machine that is known, unless they are cards.
+-- A port has a NUMA node only if it is a card.
 function M.patch_numa (numa)
    local of_card = type(numa) == "table" and rawget(numa, "pci_get_numa_node")
    if type(of_card) ~= "function" then return end
@@ -88,7 +88,7 @@ function M.patch_numa (numa)
    end
 end
 
--- Has the classes of a module make ports.
+-- Makes the classes of a driver module create ports.
 function M.patch_driver (module, names)
    for _, name in ipairs(names) do
       local class = type(module) == "table" and rawget(module, name)

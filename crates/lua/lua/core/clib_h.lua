@@ -1,5 +1,5 @@
--- Declarations of the C library that apps and libraries call through `ffi.C` without a cdef of
--- their own. Types follow the platform's ABI where apps only pass and compare numbers.
+-- Declarations of the C library that apps and libraries call through `ffi.C` without a cdef of their own. The types
+-- follow the platform's ABI where apps only pass and compare numbers.
 
 require("ffi").cdef [[
 unsigned int sleep(unsigned int seconds);

@@ -1,15 +1,15 @@
--- Values as bytes, so that a configuration can go to another worker: classes and functions too.
+-- Encodes values as bytes, including classes and functions, so that a configuration can be sent to another worker.
 --
--- What a module holds goes by name, and is the other worker's own. Any other function goes as its code with its
--- upvalues, and two functions that share a variable share it there, too. What has no meaning in another state, such
--- as a pointer or a coroutine, is refused by name.
+-- Values that a module holds are sent by name: the other worker uses its own. Other functions are sent as bytecode with
+-- their upvalues, and two functions that share a variable share it there, too. Values without a meaning in another Lua
+-- state, such as pointers and coroutines, are errors.
 
 local ffi = require("ffi")
 local buffer = require("string.buffer")
 
 local M = {}
 
--- Tables, functions and libraries by what modules call them.
+-- Tables, functions and libraries, by the names under which modules hold them.
 local function named ()
    local names = {}
    for name, module in pairs(package.loaded) do
@@ -22,7 +22,7 @@ local function named ()
          end
       end
    end
-   -- A module goes before a module's field of the same value.
+   -- A module's own name has precedence over a field of another module with the same value.
    for name, module in pairs(package.loaded) do names[module] = { "named", name } end
    names[_G] = { "named", "_G" }
    return names
@@ -92,7 +92,7 @@ end
 
 local plain = { ["nil"] = true, boolean = true, number = true, string = true }
 
--- A plain value as { value }, any other as the number of its node.
+-- Encodes a plain value as { value }, any other as the number of its node.
 function Encoder:value (value)
    local kind = type(value)
    if plain[kind] then return { value } end
@@ -106,14 +106,14 @@ function Encoder:value (value)
    return self.known[value]
 end
 
--- `value` as bytes; `name` is what messages call it.
+-- Encodes `value` as bytes; `name` is used in error messages.
 function M.encode (value, name)
    local encoder = setmetatable({ nodes = {}, known = {}, names = named(), path = { name or "value" } }, Encoder)
    local root = encoder:value(value)
    return buffer.encode({ encoder.nodes, root })
 end
 
--- What each node becomes before it is filled.
+-- Creates the value of each node, before it is filled.
 local make = {}
 function make.table () return {} end
 make["function"] = function (node) return assert(load(node[2], nil, "b")) end

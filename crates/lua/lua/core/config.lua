@@ -1,4 +1,4 @@
--- The configuration of a network: apps by name, and links between them. engine.configure() applies it.
+-- The configuration of a network: apps by name, and the links between them. engine.configure() applies it.
 
 local lib = require("core.lib")
 
@@ -8,8 +8,8 @@ function M.new ()
    return { apps = {}, links = {} }
 end
 
--- Checks an app's argument by its class's schema, and fills in what is left out. A string is Lua.
--- Without a schema, as apps of old call it, it is only read.
+-- Checks an app's argument against the schema of its class, and fills in defaults. A string is evaluated as Lua.
+-- Without a schema, as older apps call this, the argument is only evaluated.
 function M.parse_app_arg (arg, schema)
    if type(arg) == "string" then arg = lib.load_string(arg) end
    if not schema then return arg end
@@ -17,7 +17,7 @@ function M.parse_app_arg (arg, schema)
 end
 
 -- Adds an app. `class` is a table with new(), or the name of an app in Rust, such as "router" or "xdp:eth0".
--- `place` may hold `core`, the core whose worker runs the app.
+-- `place` may hold `core`, the core whose worker is to run the app.
 function M.app (config, name, class, arg, place)
    if type(name) ~= "string" then error("config.app: the name must be a string", 2) end
    if type(class) == "string" then
@@ -59,7 +59,7 @@ function M.link (config, spec)
    config.links[M.canonical_link(spec)] = true
 end
 
--- The network as a drawing for Graphviz.
+-- The network as a graph for Graphviz.
 function M.graphviz (config)
    local lines = {}
    for spec in pairs(config.links) do

@@ -1,8 +1,8 @@
 -- Counters: 64-bit numbers that other processes can read.
 --
--- Each has a private copy that the packet path adds to, and a public one in shared memory that commit() brings up
--- to date; the engine does so now and then. Public ones lie at the start of a page each, so adding to them would
--- have all counters fight for the same lines of the cache.
+-- Each has a private copy that the packet path adds to, and a public copy in shared memory. The engine calls commit()
+-- now and then to update the public copies. Each public copy is at the start of a memory page, so adding to them
+-- directly would make all counters compete for the same cache lines.
 
 local ffi = require("ffi")
 local shm = require("core.shm")
@@ -15,10 +15,10 @@ local counter_t = ffi.metatype("struct counter", {
    __tostring = function (counter) return require("core.lib").comma_value(counter.c) end,
 })
 
--- Those we write, in an array for commit(), and all by name.
+-- The counters that we write, in an array for commit(), and all counters by name.
 local ours, by_name = {}, {}
 
--- A counter that we write. One that is there under this name is given again, as it stands.
+-- A counter that we write. If there is one of this name, it is returned unchanged.
 function M.create (name, initial)
    local known = by_name[name]
    if known then return known.private end
@@ -31,7 +31,7 @@ function M.create (name, initial)
    return record.private
 end
 
--- A counter that another process writes (or we).
+-- A counter that another process writes, or this one.
 function M.open (name)
    local known = by_name[name]
    if known then return known.private end
@@ -40,7 +40,7 @@ function M.open (name)
    return public
 end
 
--- Unmaps it; unlinks it too if we made it. An error if there is none of this name.
+-- Unmaps a counter, and removes it if we created it. It is an error if there is none of this name.
 function M.delete (name)
    local record = by_name[name] or error("counter not found for deletion: "..name, 2)
    by_name[name] = nil
@@ -55,7 +55,7 @@ function M.delete (name)
    end
 end
 
--- Brings the public copies up to date.
+-- Updates the public copies.
 function M.commit ()
    for i = 1, #ours do
       local record = ours[i]

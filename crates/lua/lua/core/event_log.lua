@@ -1,7 +1,7 @@
--- What the engine logs to its timeline (core.timeline), where SNABB_TIMELINE_ENABLE asks for one.
+-- What the engine logs to its timeline (core.timeline) if SNABB_TIMELINE_ENABLE is set.
 --
--- Breaths, with what has been counted at both ends; main() as it begins and ends; new configurations. Between apps of a
--- breath nothing is logged: a breath is one compiled function. Without a log, breaths are not changed.
+-- It logs breaths, with packet counts at their start and end, the start and end of main(), and new configurations.
+-- Individual apps are not logged, since a breath is one compiled function. Without a log, breaths are not changed.
 
 local ffi = require("ffi")
 local counter = require("core.counter")
@@ -13,7 +13,7 @@ local C = ffi.C
 local M = {}
 local log, events
 
--- The engine's timeline, created at its first use; false if logging is off.
+-- The engine's timeline, created when first used; false if logging is off.
 function M.timeline ()
    if log == nil then
       log = timeline.new("events.timeline")
@@ -28,8 +28,8 @@ function M.events ()
    return events
 end
 
--- Draws the rate below which events of the next breath are left out: each rate comes five times as often as the one
--- below it.
+-- Draws the log rate of the next breath; events with a lower rate are left out. Each rate is drawn five times as often
+-- as the one below it.
 function M.randomize_log_rate ()
    if log then timeline.rate(log, math.max(1, math.ceil(math.log(math.random(5 ^ 9)) / math.log(5)))) end
 end
@@ -39,13 +39,13 @@ local function counted (engine)
       tonumber(counter.read(engine.freebytes)), tonumber(counter.read(engine.freebits))
 end
 
--- For engine.main(): the breath as it is to run, and what to call at the end.
+-- For engine.main(): returns the breath function to run, and a function to call at the end.
 function M.start (engine, breathe)
    if not M.timeline() then return breathe, function () end end
    local log_event = M.events()
    timeline.rate(log, 6)
    log_event.engine_started()
-   -- The first breath is logged in full, whatever is drawn for those that follow.
+   -- The first breath is always logged in full.
    timeline.rate(log, 1)
    local function logged ()
       log_event.breath_start(counted(engine))

@@ -1,6 +1,6 @@
--- What programs presume of the globals, beside the modules that core.startup puts there.
+-- Globals that programs expect, beside the modules that core.startup makes global.
 
--- A system call that fails gives its error as cdata. Who catches an error looks for text in it, so text it becomes.
+-- A system call that fails reports its error as cdata. Code that catches errors expects text, so it is converted.
 local builtin = assert
 local function assert (condition, ...)
    if condition then return condition, ... end
@@ -9,17 +9,17 @@ local function assert (condition, ...)
    return builtin(condition, ...)
 end
 
--- Modules that call module() leave themselves in a global of their name: `core.app.now()`. Ours do not call it.
+-- Modules that call module() are available as a global of their name: `core.app.now()`. Ours do not call it.
 local core = setmetatable({}, { __index = function (_, name)
    local module = package.loaded["core."..name]
    return type(module) == "table" and module or nil
 end })
 
--- RaptorJIT's profiler: this LuaJIT has none, so nothing is kept.
+-- RaptorJIT's profiler. This LuaJIT has none, so its functions do nothing.
 local function nothing () end
 
--- Compiled code of this LuaJIT shifts wrongly by a count that is a 64-bit integer, as in rshift(x, 1ULL); by a number it
--- is right. For numbers the compiler leaves nothing of this.
+-- Compiled code of this LuaJIT shifts incorrectly if the count is a 64-bit integer, as in rshift(x, 1ULL), but
+-- correctly if it is a number. For numbers this conversion compiles to nothing.
 local bit = require("bit")
 local band = bit.band
 local function by_number (shift)
@@ -44,7 +44,7 @@ function M.install ()
    local jit = require("jit")
    jit.vmprofile = jit.vmprofile or { open = nothing, close = nothing, select = nothing, start = nothing, stop = nothing }
    package.loaded["jit.vmprofile"] = jit.vmprofile
-   -- RaptorJIT's too, by which apps keep loops from being compiled as one; it has nothing to say to this compiler.
+   -- RaptorJIT's too; apps call it to compile loops separately. This compiler has no such thing.
    jit.tracebarrier = jit.tracebarrier or nothing
 end
 

@@ -1,12 +1,12 @@
--- A queue of chunks of packet addresses in shared memory: many processes put chunks in and take them out, no locks.
+-- A lock-free queue of chunks of packet addresses in shared memory, with many producer and consumer processes.
 --
---    local chunk, seq = start_add(fl)       a free place, ours until finish(); nothing when the queue is full
+--    local chunk, seq = start_add(fl)       a free chunk, ours until finish(); nil when the queue is full
 --    chunk.list[0], chunk.nfree = p, 1
---    finish(chunk, seq)                     now others can take it: start_remove(fl), and finish() again
+--    finish(chunk, seq)                     now others can take it with start_remove(fl), and finish() again
 --
--- Each place has a sequence number that says whose turn it is (D. Vyukov's bounded queue for many producers and many
--- consumers): position n of the queue may be filled when the number is n and emptied when it is n + 1.
--- Packets themselves are not in shared memory here: this is for programs that use the queue for what is theirs.
+-- Each chunk has a sequence number that tells whose turn it is (D. Vyukov's bounded MPMC queue): position n of the
+-- queue may be filled when the number is n, and emptied when it is n + 1. In brickmoon packets are not in shared
+-- memory: this module is for programs that use the queue for their own purposes.
 
 local ffi = require("ffi")
 local shm = require("core.shm")
@@ -46,7 +46,7 @@ function M.freelist_open (name, readonly)
    return shm.open(name, "struct group_freelist", readonly, size)
 end
 
--- Makes a queue of `size` chunks, a power of two; or opens the one that is there.
+-- Creates a queue of `size` chunks, a power of two; or opens the existing one.
 function M.freelist_create (name, size)
    size = size or 1024
    if size < 1 or band(size, size - 1) ~= 0 then error("group_freelist: size must be a power of two, not "..size, 2) end
@@ -61,7 +61,7 @@ function M.freelist_create (name, size)
    return fl
 end
 
--- Takes the next position of a side, where its chunk has its turn: `turn` more than the position. Nil if it has not.
+-- Takes the next position of one side, if it is that side's turn: if the number is the position plus `turn`. Else nil.
 local function claim (fl, position, mask, turn)
    while true do
       local at = sync.load64(position)
@@ -103,7 +103,7 @@ local function test_order (fl)
    local first, first_seq = M.start_add(fl)
    local second, second_seq = M.start_add(fl)
    M.finish(second, second_seq)
-   -- The first is not whole yet, and the second waits for it.
+   -- The first is not finished yet, so the second has to wait.
    assert(not M.start_remove(fl) and tostring(fl) == "4096/16384")
    M.finish(first, first_seq)
    for _, expected in ipairs { first, second } do
@@ -114,7 +114,7 @@ local function test_order (fl)
    assert(not M.start_remove(fl))
 end
 
--- Round and round: what goes in comes out, in order, and never more than there is room for.
+-- Many times around the queue: chunks come out in order, and never more fit than there is room for.
 local function test_rounds (fl)
    local put, taken = 0, 0
    for round = 1, 1000 do

@@ -1,5 +1,5 @@
--- Histograms with buckets that grow by a constant factor, for latencies above all: 507 of them between a minimum
--- and a maximum, one below, one above, on one page that other processes can read. Adding allocates nothing.
+-- Histograms with exponentially growing buckets, mainly for latencies: 507 buckets between a minimum and a maximum,
+-- one below, and one above, in one page that other processes can read. Adding allocates nothing.
 
 local ffi = require("ffi")
 local shm = require("core.shm")
@@ -21,12 +21,12 @@ local function growth_log (minimum, maximum)
    return log(maximum / minimum) / INNER
 end
 
--- A histogram of our own.
+-- A private histogram.
 function M.new (minimum, maximum)
    return histogram_t(minimum, growth_log(minimum, maximum))
 end
 
--- One that others can open by its name. It starts empty.
+-- A histogram that others can open by its name. It starts empty.
 function M.create (name, minimum, maximum)
    local growth = growth_log(minimum, maximum)
    local histogram = shm.create(name, histogram_t)
@@ -53,8 +53,8 @@ local function bounds (histogram, bucket)
    return edge(bucket - 1), bucket == LAST and huge or edge(bucket)
 end
 
--- for count, low, high in histogram:iterate([previous]): every bucket, lowest first. With a snapshot of before,
--- the counts since then. Counts are uint64_t.
+-- for count, low, high in histogram:iterate([previous]): every bucket, lowest first. With an earlier snapshot, the
+-- counts since then. Counts are uint64_t.
 function M.iterate (histogram, previous)
    local bucket = -1
    return function ()
@@ -66,7 +66,7 @@ function M.iterate (histogram, previous)
    end
 end
 
--- Copies into `copy`, or into a new one.
+-- Copies the histogram into `copy`, or into a new one.
 function M.snapshot (histogram, copy)
    copy = copy or histogram_t()
    ffi.copy(copy, histogram, ffi.sizeof(histogram_t))
@@ -78,7 +78,7 @@ function M.clear (histogram)
    ffi.fill(histogram.buckets, ffi.sizeof(histogram.buckets))
 end
 
--- A function that calls `thunk` and adds how far now() went on meanwhile.
+-- A function that calls `thunk` and adds the time it took according to now().
 function M.wrap_thunk (histogram, thunk, now)
    return function ()
       local start = now()
@@ -87,7 +87,7 @@ function M.wrap_thunk (histogram, thunk, now)
    end
 end
 
--- Least, mean and greatest, as far as the buckets tell; 0, 0, 0 if there is nothing since `previous`.
+-- Minimum, mean and maximum, to the precision of the buckets; 0, 0, 0 if nothing was added since `previous`.
 function M.summarize (histogram, previous)
    local least, greatest, sum, total = nil, 0, 0, 0
    for count, low, high in M.iterate(histogram, previous) do
@@ -102,7 +102,7 @@ function M.summarize (histogram, previous)
    return least, sum / total, greatest
 end
 
--- The upper bound of the bucket below which the share `q` (0 to 1) of all measurements lies.
+-- The upper bound of the bucket that holds the quantile `q` (0 to 1).
 function M.quantile (histogram, q, previous)
    local total = tonumber(histogram.total) - (previous and tonumber(previous.total) or 0)
    local sum = 0

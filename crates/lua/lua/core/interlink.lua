@@ -1,9 +1,8 @@
--- Packets between processes, for lib.interlink of Snabb's tree: bytes in shared memory.
+-- Packets between processes, for Snabb's lib.interlink: copied through shared memory.
 --
--- There a queue holds addresses of packets, which all processes map at the same place. Here each process has packets
--- of its own. So beside the queue there is an object with room for the bytes of each of its places: insert() copies a
--- packet into its place and frees it, extract() makes a packet of what is there. Who reads and writes when is the
--- queue's business, as it was.
+-- In Snabb a queue holds addresses of packets, which all processes map at the same address. Here each process has its
+-- own packets. So beside the queue there is an object with room for the bytes of each queue entry: insert() copies a
+-- packet there and frees it, extract() creates a packet from it. The queue's own protocol is unchanged.
 
 local ffi = require("ffi")
 local packet = require("core.packet")
@@ -15,7 +14,7 @@ struct brickmoon_interlink_place { uint32_t length, unused; uint8_t data[%d]; };
 
 local M = {}
 
--- The places of queues that this process has attached to, by address.
+-- The buffers of queues that this process is attached to, by the queue's address.
 local places = {}
 
 local function key (queue) return tonumber(ffi.cast("uintptr_t", ffi.cast("void *", queue))) end
@@ -40,7 +39,7 @@ local function detaching (detach)
    end
 end
 
--- Has the module copy packets.
+-- Makes the module copy packets.
 function M.patch (interlink)
    if type(interlink) ~= "table" then return end
    local insert, extract = rawget(interlink, "insert"), rawget(interlink, "extract")
@@ -64,7 +63,7 @@ function M.patch (interlink)
 end
 
 function M.selftest ()
-   -- A queue of two places, in the way of the tree's.
+   -- A queue of two entries, laid out like Snabb's.
    ffi.cdef "struct interlink_selftest { uint32_t size, nread, nwrite; };"
    local tree = {}
    local function attach (name) return shm.create(name, "struct interlink_selftest") end

@@ -1,19 +1,19 @@
--- What the compiler does: traces made, given up and thrown away, and the machine code that there is. A program that
--- stays fast shows none of the middle two after it has warmed up.
+-- Statistics of the JIT compiler: traces compiled, aborted and flushed, and the size of machine code. A program that
+-- runs at full speed aborts and flushes no traces once it has warmed up.
 
 local jit = require("jit")
 local ffi = require("ffi")
 local util = require("jit.util")
 
--- Where Rust sees them.
+-- Where Rust reads the statistics.
 local shared = require("core.runtime").shared
 local counts, places, places_max = shared.jit, shared.places, shared.places_max
 local M = {}
 
--- The line at which the trace begins that is being made.
+-- The line at which the trace being recorded begins.
 local line = ""
 
--- Records where a trace's code is and for which line: errors name endless loops with it.
+-- Records where a trace's machine code is and which line it belongs to: errors about endless loops name the line.
 local function note (trace, code, address)
    if trace >= places_max then return end
    local place = places[trace]
@@ -23,7 +23,7 @@ local function note (trace, code, address)
    place.from, place.to = address, address + #code
 end
 
--- Called by the compiler, outside of traces.
+-- Called by the compiler, never from a trace.
 jit.attach(function (what, trace, func, pc)
    if what == "start" then
       line = util.funcinfo(func, pc).loc or ""
@@ -40,7 +40,7 @@ jit.attach(function (what, trace, func, pc)
    end
 end, "trace")
 
--- All of it as plain numbers, with the bytes that the collector looks after.
+-- All statistics as plain numbers, with the bytes that the garbage collector manages.
 function M.read ()
    return {
       traces = tonumber(counts.traces), aborts = tonumber(counts.aborts), flushes = tonumber(counts.flushes),
@@ -50,7 +50,7 @@ end
 
 local shown
 
--- Brings the counters in shared memory up to date; the first call makes them.
+-- Updates the counters in shared memory; the first call creates them.
 function M.publish ()
    local counter = require("core.counter")
    if not shown then

@@ -1,7 +1,7 @@
--- What apps and programs use everywhere: files, text, bytes, byte order, options, arguments, random numbers.
+-- Functions that apps and programs use everywhere: files, text, bytes, byte order, options, arguments, random numbers.
 --
--- Called from configuration code for the most part; htons and its like, bitfield and the checksums also from the
--- packet path, where they allocate nothing. Token buckets and loggers live in brickmoon.rate and are given on.
+-- Most are for configuration code. The packet path may call htons and the like, bitfield and the checksums, which
+-- allocate nothing. Token buckets and loggers are those of brickmoon.rate.
 
 local ffi = require("ffi")
 local bit = require("bit")
@@ -27,8 +27,8 @@ local function same_table (x, y)
    return true
 end
 
--- True if x and y are alike: tables by content, C data by type and bytes, all else by `==`. What a table with a
--- metatable has for content, only its maker knows: it equals what `==` says it does, and nothing else.
+-- True if x and y are equal: tables by content, C data by type and bytes, all else by `==`. Tables with a metatable
+-- are compared by `==` only, since only their author knows what counts as content.
 function M.equal (x, y)
    if type(x) ~= type(y) then return false end
    if type(x) == "table" then
@@ -120,7 +120,7 @@ end
 
 M.readlink = sys.readlink
 
--- Follow POSIX: dirname("/a/") is "/", basename("/a/") is "a".
+-- As in POSIX: dirname("/a/") is "/", basename("/a/") is "a".
 function M.dirname (path)
    if not path then return path end
    local folder = path:gsub("/+$", ""):match("^(.*)/[^/]*$")
@@ -147,7 +147,7 @@ end
 function M.firstfile (folder) return M.files_in_directory(folder)[1] end
 function M.firstline (path) return M.readfile(path, "*l") end
 
--- Is there a network interface of this name?
+-- Whether there is a network interface of this name.
 function M.is_iface (name)
    return type(name) == "string" and not name:find("/", 1, true) and name ~= "" and name:sub(1, 1) ~= "."
       and sys.exists("/sys/class/net/"..name)
@@ -194,7 +194,7 @@ function M.print_object (value, stream)
    stream:write("\n")
 end
 
--- Stores a value so that load_conf gives it back.
+-- Stores a value in a file that load_conf can read.
 function M.store_conf (path, value)
    local stream = open_file(path, "w")
    stream:write("return ")
@@ -225,8 +225,8 @@ function M.hexdump (bytes)
    return (bytes:gsub(".", function (byte) return ("%02X "):format(byte:byte()) end):gsub(" $", ""))
 end
 
--- The first n bytes that the hex digits in `text` stand for, whatever is between the pairs; short text is filled
--- up with zeros, or refused if `strict`.
+-- The first n bytes that the hex digits in `text` stand for. Other characters between the pairs are ignored. Short
+-- text is padded with zeros, or is an error if `strict`.
 function M.hexundump (text, n, strict)
    local bytes, count = ffi.new("char[?]", n), 0
    for pair in text:gmatch("%x%x") do
@@ -260,15 +260,15 @@ end
 
 function M.bitset (value, n) return band(value, lshift(1, n)) ~= 0 end
 
--- The next multiple of `size`, or the value if it is one. No address is aligned to all of the address space, which is
--- what packet.packet_alignment says of packets (core.packet): such a value is left as it is.
+-- Rounds the value up to a multiple of `size`. packet.packet_alignment is larger than the address space (see
+-- core.packet), and nothing can be aligned to that: for such a size the value is returned unchanged.
 function M.align (value, size)
    if size >= 2 ^ 47 then return value end
    local over = value % size
    return over == 0 and value or value + size - over
 end
 
--- The brackets keep these from being tail calls, which would end a trace.
+-- The parentheses prevent tail calls, which would end a trace.
 function M.htonl (n) return (tonumber(cast("uint32_t", bswap(n)))) end
 function M.htons (n) return (rshift(bswap(n), 16)) end
 function M.htonll (n) return (bswap(cast("uint64_t", n))) end
@@ -284,8 +284,8 @@ local function get_field (size, struct, member)
    return struct[member]
 end
 
--- Reads the `bits` bits at `offset`, counted from the highest, of a member of 8, 16 or 32 bits in network order;
--- with a value, writes them.
+-- Reads `bits` bits at `offset`, counted from the most significant, of a member of 8, 16 or 32 bits in network byte
+-- order; with a value, writes them.
 function M.bitfield (size, struct, member, offset, bits, value)
    local field = get_field(size, struct, member)
    local shift = size - (bits + offset)
@@ -315,7 +315,7 @@ function M.csum (at, length) return M.finish_csum(M.update_csum(at, length)) end
 
 -- Memory
 
--- Memory for one `type` (a C type or its name), as a pointer to it. It is never given back.
+-- Allocates memory for one `type` (a C type or its name) and returns a pointer to it. It is never freed.
 function M.malloc (ctype)
    ctype = ffi.typeof(ctype)
    return cast(ffi.typeof("$ *", ctype), (require("core.memory").dma_alloc(ffi.sizeof(ctype))))
@@ -337,16 +337,16 @@ function M.bounds_checked (ctype, base, offset, size)
    return view(cast(pointer, cast("uint8_t *", base) + offset))
 end
 
--- Keeps the JIT from moving loads and stores across the call.
+-- Keeps the JIT compiler from moving loads and stores across the call.
 function M.compiler_barrier () C.nop() end
 
--- Time. The engine's time stands still within a breath; outside of an engine the clock is read.
+-- Time. The engine's time does not advance within a breath; without an engine the clock is read.
 local function now ()
    local engine = rawget(_G, "engine")
    return engine and engine.now and engine.now() or C.get_monotonic_time()
 end
 
--- A function that returns true at most once in that many seconds.
+-- A function that returns true at most once in this number of seconds.
 function M.throttle (seconds)
    local next_time = now()
    return function ()
@@ -356,7 +356,7 @@ function M.throttle (seconds)
    end
 end
 
--- A function that returns true once that many seconds have passed.
+-- A function that returns true once this number of seconds has passed.
 function M.timeout (seconds)
    local deadline = now() + seconds
    return function () return now() > deadline end
@@ -366,7 +366,7 @@ function M.waitfor (condition)
    while not condition() do sys.usleep(100) end
 end
 
--- Tries `test` up to `attempts` times, `interval` microseconds apart, and says so on stdout.
+-- Tries `test` up to `attempts` times, `interval` microseconds apart, and prints the progress on stdout.
 function M.waitfor2 (name, test, attempts, interval)
    io.write("Waiting for "..name..".")
    for _ = 1, attempts do
@@ -384,7 +384,7 @@ end
 
 -- Programs
 
--- Calls actions[option](value) for each option; returns the arguments left.
+-- Calls actions[option](value) for each option; returns the remaining arguments.
 function M.dogetopt (args, actions, short, long)
    local names, at, values = getopt.get_ordered_opts(args, short, long)
    for i, name in ipairs(names) do
@@ -396,7 +396,7 @@ function M.dogetopt (args, actions, short, long)
    return rest
 end
 
--- Can `name` be required?
+-- Whether the module `name` can be required.
 function M.have_module (name)
    if package.loaded[name] or package.preload[name] then return true end
    for _, searcher in ipairs(package.loaders) do
@@ -434,7 +434,7 @@ function M.random_bytes_from_math_random (count)
    return bytes
 end
 
--- `count` random bytes as uint8_t[count]: from the kernel, or from the seed after randomseed(seed).
+-- `count` random bytes as uint8_t[count]: from the kernel, or after randomseed(seed) from a seeded generator.
 M.random_bytes = M.random_bytes_from_dev_urandom
 
 -- Seeds math.random; with a number also random_bytes, so that a run can be repeated. Returns the seed.
@@ -455,7 +455,7 @@ function M.random_data (length) return ffi.string(M.random_bytes(length), length
 
 local alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
--- Letters, digits, `_` and `-` with that many bits of entropy (160 by default).
+-- Random letters, digits, `_` and `-`, with `entropy` bits of entropy (default 160).
 function M.random_printable_string (entropy)
    local out = {}
    local bytes = M.random_bytes(math.ceil((entropy or 160) / 6))

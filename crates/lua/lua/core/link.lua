@@ -1,8 +1,8 @@
 -- Links: rings of packets between two apps of one worker.
 --
--- The ring is the one that Rust's apps use (crates/link). Counted is what goes in; what came out is that less what
--- waits, so receive() counts nothing. `l.stats` brings the counters under links/NAME up to date and gives them; the
--- engine does so for all links now and then.
+-- The ring is the one that Rust's apps use (crates/link). Only packets put in are counted. Packets taken out are that
+-- number minus those in the link, so receive() counts nothing. `l.stats` updates the counters under links/NAME and
+-- returns them; the engine does so for all links now and then.
 
 local ffi = require("ffi")
 local bit = require("bit")
@@ -41,7 +41,7 @@ function M.nwritable (l)
    return MASK - band(l.write - l.read, MASK)
 end
 
--- As Snabb's documentation calls it.
+-- The name in Snabb's documentation.
 M.nwriteable = M.nwritable
 
 function M.empty (l)
@@ -52,7 +52,7 @@ function M.full (l)
    return band(l.write + 1, MASK) == l.read
 end
 
--- The oldest packet; the link must not be empty.
+-- Takes the oldest packet; the link must not be empty.
 function M.receive (l)
    local read = l.read
    local p = l.packets[read]
@@ -60,12 +60,12 @@ function M.receive (l)
    return p
 end
 
--- The oldest packet, left where it is, or nil.
+-- The oldest packet, which stays in the link, or nil.
 function M.front (l)
    if l.read ~= l.write then return l.packets[l.read] end
 end
 
--- Puts a packet in; one that does not fit is counted in txdrop, and freed.
+-- Puts a packet into the link. If the link is full, the packet is counted in txdrop and freed.
 function M.transmit (l, p)
    local write = l.write
    local after = band(write + 1, MASK)
@@ -89,7 +89,7 @@ local function waiting_bytes (l)
    return bytes
 end
 
--- What went through, as plain numbers.
+-- The link's counters, as plain numbers.
 function M.stats (l)
    local txpackets, txbytes = tonumber(l.txpackets), tonumber(l.txbytes)
    local stats = {
@@ -102,7 +102,7 @@ function M.stats (l)
    return stats
 end
 
--- Brings the counters of a link up to date, and gives them.
+-- Updates the counters of a link and returns them.
 local function show (l)
    local counters = shown[index_of(l)]
    if not counters then return nil end
@@ -115,12 +115,12 @@ local function show (l)
 end
 M.show = show
 
--- All links' counters, for other processes: before a commit().
+-- Updates the counters of all links for other processes; call it before commit().
 function M.show_all ()
    for index in pairs(shown) do show(links + index) end
 end
 
--- A fresh link. With a name its counters are shown under links/NAME.
+-- A new link. If it has a name, its counters are under links/NAME.
 function M.new (name)
    local index = bridge.take_link()
    if name then
@@ -134,7 +134,7 @@ function M.new (name)
    return links + index
 end
 
--- Frees what waits in it, and the link itself.
+-- Frees the packets in the link, and the link itself.
 function M.free (l, name)
    while not M.empty(l) do free(M.receive(l)) end
    local index = index_of(l)
@@ -172,7 +172,7 @@ function M.selftest ()
    end
    stats = M.stats(l)
    assert(stats.rxpackets == 10 and stats.rxbytes == 55 and M.nwritable(l) == 10)
-   -- Round the end of the ring, in order.
+   -- Across the end of the ring, packets stay in order.
    for i = 1, 10 do M.transmit(l, packet.from_string(("y"):rep(i))) end
    for _ = 1, M.max - 10 do packet.free(M.receive(l)) end
    for i = 1, 10 do

@@ -1,4 +1,4 @@
--- The layout of links comes with core.link; modules require it by this name too.
+-- core.link declares the layout of links; modules require it by this name too.
 
 require("core.link")
 return {}

@@ -1,34 +1,34 @@
--- How a program is found by name, knows its arguments, and ends.
+-- How a program is found by name, gets its arguments, and ends.
 
 local bridge = require("core.startup").bridge
 
 local M = {
-   -- What followed the program's name on the command line.
+   -- The arguments after the program's name on the command line.
    parameters = {},
 }
 
--- Ends the program: apps are stopped and everything is given back first.
+-- Ends the program. Apps are stopped and all resources are released first.
 function M.exit (status)
    os.exit(status or 0)
 end
 
--- For programs that take care of other processes; here nothing outlives its process but counters in shared memory.
+-- For programs that manage other processes. All that a process leaves behind here are its counters in shared memory.
 function M.shutdown (pid)
    require("core.shm").unlink("/"..pid)
 end
 
--- Prints what runs the program.
+-- Prints the version.
 function M.version ()
    print("brickmoon "..bridge.version)
 end
 
--- The name of a program from that of an executable file: `/usr/bin/snabb-nfv-1.0` is `nfv`.
+-- The name of the program for the name of an executable file: `/usr/bin/snabb-nfv-1.0` is `nfv`.
 function M.programname (file)
    local name = file:match("[^/]*$"):gsub("%-[%d.]+[%w-]*$", ""):gsub("%-", "_")
    return (name:gsub("^snabb_", ""))
 end
 
--- The module in which the program's run() is.
+-- The module that holds the program's run().
 function M.modulename (program)
    local name = M.programname(program)
    return ("program.%s.%s"):format(name, name)
@@ -41,7 +41,7 @@ function M.parse_command_line ()
    return words
 end
 
--- Takes the program's name from words of a command line, which may begin with `snabb`. Returns it and what is left.
+-- Takes the program's name from the words of a command line, which may begin with `snabb`. Returns it and the rest.
 function M.select_program (words)
    local name = M.programname(table.remove(words, 1))
    if name == "snabb" then

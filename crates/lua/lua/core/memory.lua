@@ -1,15 +1,14 @@
--- Memory in large pages, in pieces that are never given back.
+-- Memory in huge pages, allocated in pieces that are never freed.
 --
--- Programs ask for it as memory for devices. Our devices have a memory of their own (the frame region), so there
--- are no physical addresses here: where programs expect one they get the virtual address, which is right for any
--- use but programming a NIC.
+-- Programs request it as DMA memory. Our devices have their own memory (the frame region), so there are no physical
+-- addresses here. Programs that expect one get the virtual address, which is fine for any use but programming a NIC.
 
 local ffi = require("ffi")
 local sys = require("brickmoon.sys")
 
 local M = { base_page_size = 4096 }
 
--- Bytes of a huge page, and how many of them the system has put aside.
+-- The size of a huge page in bytes, and how many of them the system has reserved.
 local function read_huge_pages ()
    local file = io.open("/proc/meminfo")
    local text = file and file:read("*a") or ""
@@ -18,19 +17,19 @@ local function read_huge_pages ()
    return kib and kib > 0 and kib * 1024 or 2 * 1024 * 1024, tonumber(text:match("HugePages_Total:%s+(%d+)")) or 0
 end
 
--- Bytes of a huge page, and how many bits address them.
+-- The size of a huge page in bytes, and its binary logarithm.
 M.huge_page_size = read_huge_pages()
 M.huge_page_bits = math.floor(math.log(M.huge_page_size) / math.log(2) + 0.5)
 
--- Bytes that a mapping of huge pages is a multiple of; those of a plain page where the system has put none aside.
--- Programs ask for huge pages, take plain ones where there are none, and round up what they unmap in both cases: with
--- the larger number they would take their neighbors' memory away.
+-- The size that mappings of huge pages are multiples of; that of a plain page if the system has reserved no huge ones.
+-- Programs request huge pages, fall back to plain ones, and round up the size that they unmap in both cases: with the
+-- larger size they would then unmap memory that is not theirs.
 function M.get_huge_page_size ()
    local size, pages = read_huge_pages()
    return pages > 0 and size or M.base_page_size
 end
 
--- { pointer, physical, size, used, huge } of each piece taken from the system.
+-- { pointer, physical, size, used, huge } of each piece allocated from the system.
 M.chunks = {}
 
 local function next_chunk ()
@@ -42,8 +41,8 @@ local function next_chunk ()
    return chunk
 end
 
--- Zeroed memory. Returns the pointer, the address as a number (see above) and the size. An error if it is more
--- than a huge page.
+-- Allocates zeroed memory. Returns the pointer, the address as a number (see above) and the size. More than a huge
+-- page is an error.
 function M.dma_alloc (bytes, align)
    if bytes > M.huge_page_size then
       error(("memory: %d bytes requested, but one allocation can have at most %d"):format(bytes, M.huge_page_size), 2)
@@ -59,7 +58,7 @@ end
 -- The address as a number.
 function M.virtual_to_physical (pointer) return ffi.cast("uint64_t", pointer) end
 
--- Nothing outlives the process, so there is nothing to take down.
+-- Nothing outlives the process, so there is nothing to do.
 function M.shutdown () end
 
 function M.selftest ()

@@ -1,3 +1,3 @@
--- Nothing to declare: memory comes from Lua. The name is here because modules require it.
+-- Nothing to declare: memory is managed in Lua. The module exists because other modules require it.
 
 return {}

@@ -1,4 +1,4 @@
--- Programs by name: a link under by-name/ to the folder of the process, so that others find it.
+-- Names of running programs: a link under by-name/ to the directory of the process, so that others find it.
 
 local ffi = require("ffi")
 local shm = require("core.shm")
@@ -19,14 +19,14 @@ local function readlink (path)
    return length > 0 and ffi.string(to, length) or nil
 end
 
--- The process that a link points to, and whether it runs.
+-- The process that a link points to, and whether it is running.
 local function process (link)
    local target = readlink(link)
    local pid = target and tonumber(target:match("([^/]+)$"))
    return pid, pid and C.kill(pid, 0) == 0
 end
 
--- Takes `name`, and gives up the name that the program had.
+-- Claims `name`, and gives up the program's previous name.
 function M.claim (name, had)
    if had == name then return name end
    local mine, link = shm.root.."/"..C.getpid(), folder().."/"..name
@@ -37,7 +37,7 @@ function M.claim (name, had)
       if runs then
          error(("Name already taken: %s is used by process %d: stop it, or choose another name"):format(name, pid), 3)
       end
-      -- Its program was killed before it could give the name up.
+      -- The program with this name was killed before it could give it up.
       C.unlink(link)
       if C.symlink(mine, link) ~= 0 then error(("cannot make %s"):format(link), 3) end
    end
@@ -55,7 +55,7 @@ function M.unclaim (name)
    return false
 end
 
--- Programs that run: { name -> pid }, or with `by_pid` { pid -> name }.
+-- Running programs: { name -> pid }, or with `by_pid` { pid -> name }.
 function M.enumerate (by_pid)
    local programs = {}
    for _, name in ipairs(shm.children("/by-name") or {}) do

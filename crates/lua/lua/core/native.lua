@@ -1,9 +1,9 @@
--- Apps in Rust in a Lua program: the router, ports, and whatever else the binary offers.
+-- Apps written in Rust, in a Lua program: the router, ports, and all others in the binary.
 --
 --    config.app(c, "eth0", "xdp:eth0")
 --    config.app(c, "rt", "router", { ports = { "eth0", "eth1" } })
 --
--- To the engine such an app is like any other; its pull and push are one call through a function pointer a breath.
+-- The engine treats such an app like any other; its pull and push are one call each, through a function pointer.
 
 local ffi = require("ffi")
 local runtime = require("core.runtime")
@@ -14,7 +14,7 @@ local M = {}
 local Native = {}
 Native.__index = Native
 
--- Links as Rust knows them: names with places in the pool.
+-- Links in the form that Rust expects: names with indexes in the pool.
 local function list (links)
    local names = {}
    for name in pairs(links) do
@@ -27,7 +27,7 @@ local function list (links)
    return names
 end
 
--- After its links have changed: the engine calls it before the next breath.
+-- Called by the engine after the app's links have changed, before the next breath.
 function Native:relinked ()
    bridge.connect(self.handle, list(self.input), list(self.output))
 end
@@ -40,7 +40,7 @@ end
 
 local classes = {}
 
--- The class of an app in Rust; always the same one for the same name, so that a new configuration can be compared.
+-- The class of an app in Rust. The same name gives the same class, so that configurations can be compared.
 function M.class (name)
    if classes[name] then return classes[name] end
    local class = { name = name, in_rust = name }

@@ -1,8 +1,8 @@
--- In which order apps are pulled and pushed, by the links between them.
+-- The order in which apps are pulled and pushed, given by the links between them.
 --
--- Pushing goes along the links: who puts packets in comes before who takes them out. Links that pulling fills come
--- first, then what follows from them; a loop is cut where it was met first. An app whose links come apart in that
--- order is pushed more than once in a breath.
+-- Pushing follows the links: the app that writes to a link comes before the app that reads it. Links filled by pulling
+-- come first, then those behind them; a loop is cut where it is first met. An app whose input links are not adjacent in
+-- this order is pushed more than once in a breath.
 
 local M = {}
 
@@ -10,7 +10,7 @@ local function by (names)
    return function (a, b) return names[a] < names[b] end
 end
 
--- Links that lead to an app, and who takes from each: { link -> { app, push, link } }, with their names.
+-- The input links of all apps, with the reader of each: { link -> { app, push, link } }, and their names.
 local function takers (app_table)
    local inputs, names = {}, {}
    for appname, app in pairs(app_table) do
@@ -24,7 +24,7 @@ local function takers (app_table)
    return inputs, names
 end
 
--- The links with a name of a table of links, in the order of `names`.
+-- The named links of a table of links, in the order of `names`.
 local function sorted (links, inputs, names)
    local list = {}
    for name, link in pairs(links) do
@@ -34,7 +34,7 @@ local function sorted (links, inputs, names)
    return list
 end
 
--- Links so that each comes before those that follow from it: the reverse of the order in which a walk leaves them.
+-- Sorts links topologically: the reverse of the order in which a depth-first walk leaves them.
 local function walk (starts, follow)
    local seen, left = {}, {}
    local function visit (link)
@@ -52,7 +52,7 @@ local function walk (starts, follow)
    return order
 end
 
--- Apps to pull, in order; { app, push, link } to push, in order; apps to tick, in order.
+-- Apps to pull; { app, push, link } to push; apps to tick; each list in order.
 function M.compute (app_table)
    local inputs, names = takers(app_table)
    local pulls, ticks, appnames = {}, {}, {}
@@ -63,7 +63,7 @@ function M.compute (app_table)
    end
    table.sort(pulls, by(appnames))
    table.sort(ticks, by(appnames))
-   -- Links are cdata: equal pointers are unequal keys, so the keys are the very objects of `input`.
+   -- Links are cdata: equal pointers are different keys, so the keys are the objects in `input` themselves.
    local starts, all = {}, {}
    for _, app in ipairs(pulls) do
       for _, link in ipairs(sorted(app.output, inputs, names)) do starts[#starts + 1] = link end

@@ -1,6 +1,6 @@
--- When the engine rests: at a fixed rhythm (`engine.Hz`), or longer and longer while nothing comes.
+-- When the engine sleeps: at a fixed rate (`engine.Hz`), or longer and longer while it is idle.
 --
--- The garbage collector works here first: no packets are waiting then.
+-- The garbage collector runs here before sleeping: no packets are waiting then.
 
 local ffi = require("ffi")
 local runtime = require("core.runtime")
@@ -10,22 +10,21 @@ local C, shared, freelist, frees = ffi.C, runtime.shared, runtime.freelist, runt
 
 require("core.lib_h")
 
--- `sleeps`: how often it rested since nothing came.
+-- `sleeps`: how many times it slept because it was idle.
 local M = { sleeps = 0 }
 
--- Seconds of monotonic time.
 function M.seconds () return C.get_monotonic_time() end
 
--- Asks on for so long after the last packet, in seconds.
+-- How long it keeps polling after the last packet, in seconds.
 local PATIENCE = 2e-5
--- Longest rest while apps in Rust, whose ports can wake us, are the only ones to pull, in microseconds.
+-- Longest sleep while all apps that pull are written in Rust, whose ports can wake us, in microseconds.
 local LONGEST = shared.worker == 0 and 20000 or 2000
--- Shortest that is worth collecting garbage.
+-- Shortest sleep before which garbage is collected, in microseconds.
 local COLLECT_FROM = 10
 
 local last_moved, last_time, next_breath = -1, 0, false
 
--- What changes when a packet moves: those freed, those in use, those that apps in Rust moved.
+-- A number that changes when a packet moves: packets freed, in use, and moved by apps in Rust.
 local function moved ()
    return tonumber(frees.packets) + tonumber(shared.moved) + freelist.held
 end
@@ -54,7 +53,7 @@ local function idle (engine, ticking, pulls_in_lua)
    shared.wait(shared, engine.sleep * 1e3)
 end
 
--- After a breath that began at `now`.
+-- Called after a breath that began at `now`.
 function M.rest (engine, now, ticking, pulls_in_lua)
    if engine.Hz then return rhythm(engine, now) end
    local before = last_moved

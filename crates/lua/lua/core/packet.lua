@@ -1,18 +1,18 @@
--- Packets: bytes in a slot of frame memory, and the list of those that are free.
+-- Packets: bytes in a slot of frame memory, and the list of free ones.
 --
 -- A packet is the header that Rust's apps know as a frame (crates/frame): `length`, and `at`, which points into the
--- slot with at least 256 bytes before it. Programs know what is there as `data`, an array. A free packet's length is
--- FREED: so a packet that is freed twice is found at once, and the error names the line that does it.
+-- slot with at least 256 bytes before it. Programs access the bytes as the array `data`. The length of a free packet
+-- is FREED, so freeing a packet twice is detected immediately, and the error names the line.
 --
--- Programs may also have a `struct packet` as part of a structure of their own, zeroed, and copy it about with that:
--- then `at` and `slot` are nil and data is the structure's own `room`. Such a packet can be filled, cloned and sent;
--- who frees it leaves it where it is.
+-- A program may also have a zeroed `struct packet` in a structure of its own, and copy it with that structure. Then
+-- `at` and `slot` are nil and data is the structure's own `room`. Such a packet can be filled, cloned and sent; freeing
+-- it does nothing to its memory.
 
 local ffi = require("ffi")
 local runtime = require("core.runtime")
 
 local shared, freelist, frees = runtime.shared, runtime.freelist, runtime.frees
--- The list is longer than its declared type: the places are reached by a pointer.
+-- The list is longer than its declared type, so it is accessed through a pointer.
 local list = ffi.cast("struct packet **", freelist.list)
 local cast, copy, fill = ffi.cast, ffi.copy, ffi.fill
 
@@ -23,20 +23,20 @@ struct packet_line { double a, b, c, d, e, f, g, h; };
 local C = ffi.C
 local line_t = ffi.typeof("struct packet_line *")
 
--- Of the slot: where data begins in a fresh packet, and where it may begin at all.
+-- Offsets in the slot: where the data of a new packet begins, and the least offset that it may have.
 local DATA, HEADROOM = 512, 256
 local FREED = 0xffff
 local ROOM = shared.room
 
 local M = {
    max_payload = ROOM,
-   -- Who asks for room in front of the packet itself takes its address modulo this. There are 48 bytes
-   -- before each (FRONT of crates/frame), whatever its address: so that is to be no less.
+   -- Code that wants room in front of the packet structure computes its address modulo this. There are always 48 bytes
+   -- before it (FRONT of crates/frame), at any address, so the result must not be less than that.
    packet_alignment = 2 ^ 47,
    default_headroom = DATA - HEADROOM,
 }
 
--- Who to ask where packets are when there are none left; core.app says which apps hold them.
+-- Returns which apps hold the packets when none are left; set by core.app.
 M.explain = function () return "" end
 
 local function exhausted ()
@@ -64,7 +64,7 @@ local function twice (p)
    error(("packet %s was freed before: whoever frees or transmits a packet must not use it again"):format(tostring(p)), 3)
 end
 
--- Counts a packet as freed, without freeing it: for I/O apps that hand packets on elsewhere.
+-- Counts a packet as freed, without freeing it: for I/O apps that pass packets on elsewhere.
 function M.account_free (p)
    local length = p.length
    if length < 46 then frees.short_bytes = frees.short_bytes + (46 - length) end
@@ -103,8 +103,8 @@ local function room_behind (p)
    return p.slot_size - tonumber(p.at - p.slot)
 end
 
--- A copy of a packet that was freed, since the link that it was sent to was full: apps that flood send first and
--- clone then. Its bytes are whole still, and most likely the copy is the packet itself.
+-- A copy of a packet that was freed because the link it was sent to was full: apps that flood send a packet first and
+-- clone it afterwards. Its bytes are still intact, and most likely the copy is the packet itself.
 local function revive (p)
    local from, length = p.at, math.min(p.dropped, room_behind(p))
    local q = allocate()
@@ -113,8 +113,8 @@ local function revive (p)
    return q
 end
 
--- A copy. Short packets are copied as a line of the cache, whatever their length: a slot has that much. It is a line
--- of floating-point numbers, since the compiler knows that counters are no such thing, and keeps those in registers.
+-- A copy. For short packets a fixed number of bytes, one cache line, is copied: a slot has at least that. The copy uses
+-- floating-point numbers: the compiler knows that they do not alias counters, and keeps those in registers.
 function M.clone (p)
    local length = p.length
    if length == FREED then return revive(p) end
@@ -133,20 +133,20 @@ function M.clone (p)
    return q
 end
 
--- Frees a packet that a full link has no place for, so that it can still be cloned.
+-- Frees a packet that does not fit into a full link, so that it can still be cloned.
 function M.drop (p)
    p.dropped = p.length
    free(p)
 end
 
--- Makes room for `bytes` more bytes, where they fit at all.
+-- Checks that `bytes` more bytes fit into the packet.
 local function check (p, bytes)
    if bytes < 0 or p.length + bytes > ROOM then
       error(("packet payload overflow: %d bytes and %d more do not fit into %d"):format(p.length, bytes, ROOM), 3)
    end
 end
 
--- Moves data to the usual place, if what is behind it ends too early.
+-- Moves the data to its usual place, if there is too little room behind it.
 local function settle (p, bytes)
    if p.length + bytes > room_behind(p) and p.at ~= nil then
       C.memmove(p.slot + DATA, p.at, p.length)
@@ -154,7 +154,7 @@ local function settle (p, bytes)
    end
 end
 
--- Adds bytes behind.
+-- Appends bytes.
 function M.append (p, pointer, length)
    check(p, length)
    settle(p, length)
@@ -163,10 +163,10 @@ function M.append (p, pointer, length)
    return p
 end
 
--- Extends the packet by `bytes` at its front, without initializing them; use the returned packet.
+-- Extends the packet by `bytes` uninitialized bytes at its front; use the returned packet.
 function M.shiftright (p, bytes)
    if p.at == nil then
-      -- How much room there is, only the program knows whose memory it is.
+      -- The program that owns this memory must know how much room there is.
       C.memmove(p.room + bytes, p.room, p.length)
       p.length = p.length + bytes
       return p
@@ -175,7 +175,7 @@ function M.shiftright (p, bytes)
    if tonumber(p.at - p.slot) - HEADROOM >= bytes then
       p.at = p.at - bytes
    else
-      -- No headroom left: the packet moves so that it has as much again, or as near to its slot's end as it must.
+      -- No headroom left: the data is moved so that headroom is full again, or as far as the slot's end permits.
       local start = math.min(DATA, p.slot_size - p.length - bytes)
       C.memmove(p.slot + start + bytes, p.at, p.length)
       p.at = p.slot + start
@@ -199,7 +199,7 @@ function M.shiftleft (p, bytes)
    return p
 end
 
--- Adds bytes in front; use the returned packet.
+-- Prepends bytes; use the returned packet.
 function M.prepend (p, pointer, length)
    p = M.shiftright(p, length)
    copy(p.data, pointer, length)
@@ -227,14 +227,14 @@ function M.from_string (bytes)
    return M.append(allocate(), bytes, #bytes)
 end
 
--- A copy of the bytes in the memory of another packet.
+-- Copies the bytes into the memory of another packet.
 function M.clone_to_memory (to, from)
    copy(to.data, from.data, from.length)
    to.length = from.length
    return to
 end
 
--- Packets come from one region for all workers, made at start; these have nothing left to do.
+-- Packets come from one region for all workers, allocated at start, so these functions have nothing to do.
 function M.initialize () end
 function M.enable_group_freelist () end
 function M.rebalance_freelists () end
@@ -275,7 +275,7 @@ local function test_full ()
    M.free(p)
 end
 
--- A packet within a structure goes where that is copied to.
+-- A packet within a structure is copied with it.
 local function test_embedded ()
    local pair_t = ffi.typeof("struct { uint16_t before; struct packet packet; } __attribute__((packed))")
    local one, other = pair_t(), pair_t()
@@ -291,7 +291,7 @@ local function test_embedded ()
    M.free(long) M.free(short)
 end
 
--- What a full link has dropped can still be cloned, as flooding apps do; what was freed otherwise is empty.
+-- A packet dropped by a full link can still be cloned, as flooding apps do; a packet freed otherwise is empty.
 local function test_dropped ()
    local p = M.shiftleft(M.from_string(("0123456789"):rep(20)), 3)
    M.drop(p)

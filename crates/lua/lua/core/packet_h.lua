@@ -1,4 +1,4 @@
--- The layout of packets comes with core.packet; modules require it by this name too.
+-- core.packet declares the layout of packets; modules require it by this name too.
 
 require("core.packet")
 return {}

@@ -1,10 +1,10 @@
--- Apps of the daemon's configuration: on each worker a network of their own, joined with the worker's ports and its
--- router.
+-- Apps of the daemon's configuration. On each worker they form a network that is connected to the worker's ports and
+-- its router.
 --
---    worker: eth0.output ─► [ eth0 ─► guard ─► router ] ─► router.eth0        in brackets: this state
+--    worker: eth0.output ─► [ eth0 ─► guard ─► router ] ─► router.eth0        in brackets: this Lua state
 --
--- What is outside stands in the network as an app that does nothing: src/apps/part.rs moves packets between the links
--- of such an app and the links outside. It calls `breathe` once a breath, `idle` before the worker sleeps,
+-- Apps outside are represented in this network by apps that do nothing: src/apps/part.rs moves packets between the
+-- links of such an app and the links outside. It calls `breathe` once a breath, `idle` before the worker sleeps,
 -- `configure` for a new configuration, and `stop`.
 
 local engine = require("core.app")
@@ -22,11 +22,11 @@ local shared = runtime.shared
 
 local M = {}
 
--- Stands for an app outside.
+-- Represents an app outside.
 local Outer = {}
 function Outer:new () return setmetatable({ outer = true }, { __index = Outer }) end
 
--- Files by path, as they were when they were run last: one that has not changed is the same class again.
+-- Files by path, with their content when they were last run: a file that has not changed gives the same class again.
 local files = {}
 
 local function read (path)
@@ -55,7 +55,7 @@ local function is_class (value)
    return type(value) == "table" and type(rawget(value, "new")) == "function"
 end
 
--- The class that a module gives, itself or as one of its fields.
+-- The class that a module returns, directly or as one of its fields.
 local function class_of (app)
    local place = app.file or app.module
    local value
@@ -90,7 +90,7 @@ local function add_app (c, app)
    config.app(c, app.name, app.rust or class_of(app), app.config)
 end
 
--- The network for `spec`, and what is wrong with it: { { app, message }, ... }.
+-- Builds the network for `spec`. Also returns a list of errors: { { app, message }, ... }.
 local function build (spec)
    local c, problems = config.new(), {}
    for _, name in ipairs(spec.outer) do c.apps[name] = { class = Outer } end
@@ -108,8 +108,8 @@ local function place_of (l)
    return tonumber(ffi.cast("struct link *", l) - shared.links)
 end
 
--- Where packets cross: for each link with an app outside, what it is called there, its place among the links of this
--- state, and which way it leads.
+-- Where packets enter and leave: for each link with an app outside, its name there, its index among the links of this
+-- state, and its direction.
 local function crossings ()
    local list = {}
    for name, app in pairs(engine.app_table) do
@@ -125,7 +125,7 @@ local function crossings ()
    return list
 end
 
--- Microseconds that the worker may sleep: pulling apps in Lua, ticks and timers do not wake it.
+-- Microseconds that the worker may sleep: apps in Lua that pull, ticks and timers do not wake it.
 local PULL_US, TICK_US = 500, 1000
 local rest_us = 0
 
@@ -138,7 +138,7 @@ local function settle ()
    engine.enable_tick()
 end
 
--- Configures the network as in `spec`; if that fails, restores the previous one. Returns nothing, or the reason.
+-- Configures the network as in `spec`; if that fails, restores the previous one. Returns nothing, or the error.
 function M.become (spec, workers)
    require("core.workers").total = workers
    local before = engine.configuration
@@ -163,13 +163,13 @@ local function revert ()
    settle()
 end
 
--- For Rust, which leaves the order in its table and finds the answer there.
+-- For Rust, which leaves the request in its table and finds the answer there.
 local bridge = packages["core.part.bridge"]
 
 local live = false
 function M.configure ()
-   -- In a running worker, an app that does not return shall end by an error, so that all others continue. That
-   -- reaches what is interpreted.
+   -- In a running worker, an app that does not return must be ended by an error, so that all others continue. This
+   -- works only in interpreted code.
    if live then jit.off() end
    if bridge.spec then bridge.refused = M.become(bridge.spec, bridge.workers) else bridge.refused = revert() end
    bridge.crossings = crossings()
@@ -177,13 +177,13 @@ function M.configure ()
    live = true
 end
 
--- What is wrong with the order, as build() reports it; nothing is started.
+-- Reports the errors in the request, as build() does, without starting anything.
 function M.check ()
    local _, problems = build(bridge.spec)
    bridge.problems = problems
 end
 
--- How often timers and questions are looked at, in seconds.
+-- How often timers and requests are checked, in seconds.
 local LOOK_EVERY = 2e-4
 local next_look = 0
 
@@ -197,7 +197,7 @@ function M.breathe ()
    end
 end
 
--- No packets are waiting now, so garbage is collected.
+-- No packets are waiting now, so this is the time to collect garbage.
 function M.idle ()
    collectgarbage("step", 1)
    shared.rest_us = timer.any() and (rest_us == 0 and TICK_US or rest_us) or rest_us
@@ -216,7 +216,7 @@ local function explain (what)
    return "it called os.exit(), which would end the daemon: raise an error, or call stop() on what should end"
 end
 
--- For Rust: the functions that its stack must contain.
+-- For Rust: the functions that must be on its stack.
 function M.functions ()
    return explain, M.breathe, M.configure, M.idle, M.stop, M.check, true
 end

@@ -1,22 +1,22 @@
--- What modules of Snabb's tree take for granted of Snabb's LuaJIT, and ours does not give.
+-- Properties of Snabb's LuaJIT that modules of Snabb rely on, and that our LuaJIT lacks.
 --
--- There pairs() goes through the keys of a table in an order that depends on the keys alone; ours chooses another one
--- in every process. Where a module needs that order, it is given here, once the module is loaded.
+-- In Snabb's, pairs() iterates over a table in an order that depends only on the keys; ours uses another order in every
+-- process. For modules that need that order, it is provided here, after the module is loaded.
 --
---    apps.bridge.learning    packet lists are handed to C as an array, in the order of a table of three keys
---    lib.yang.schema         of leaves that have one name, the first in a walk over the schema is the one whose name
---                            stands alone in the output for InfluxDB
+--    apps.bridge.learning    packet lists are passed to C as an array, in the order of a table of three keys
+--    lib.yang.schema         of several leaves with one name, the first in a walk over the schema appears under its
+--                            plain name in the output for InfluxDB
 --
--- And math.min(n, nan), which Snabb's compiled code takes for n, is nan here.
+-- Also, math.min(n, nan) is n in code compiled by Snabb's, but nan here.
 --
---    program.packetblaster.lwaftr.lib    tokens at an infinite rate, of which it takes math.min(most, tokens)
+--    program.packetblaster.lwaftr.lib    has tokens at an infinite rate, and takes math.min(most, tokens) of them
 --
--- Modules that know cards know ports in their place (core.cards), and lib.interlink, by which processes hand each other
--- packets, has their bytes copied (core.interlink).
+-- Modules that know cards are changed to know ports instead (core.cards). lib.interlink, by which processes exchange
+-- packets, is changed to copy the bytes (core.interlink).
 
 local M = {}
 
--- Has pairs(t) go through these keys, in this order, and through no other.
+-- Makes pairs(t) iterate over these keys, in this order, and over no others.
 local function in_order (t, keys)
    local function following (_, key)
       for i = key == nil and 1 or keys[key], #keys do
@@ -28,7 +28,7 @@ local function in_order (t, keys)
    setmetatable(t, { __pairs = function () return following, t, nil end })
 end
 
--- pairs() for tables with strings for keys: short ones first, and of one length by the alphabet.
+-- pairs() for tables with string keys: shorter keys first, keys of equal length in alphabetical order.
 local function by_length (t)
    local keys, i = {}, 0
    for key in pairs(t) do keys[#keys + 1] = key end
@@ -43,7 +43,7 @@ local function by_length (t)
    end
 end
 
--- The variable `name` that function `f` has from outside, or nil.
+-- The upvalue `name` of function `f`, or nil.
 local function upvalue (f, name)
    if type(f) ~= "function" then return nil end
    for i = 1, 60 do
@@ -66,7 +66,7 @@ patches["lib.yang.schema"] = function (module)
    if type(walk) == "function" then setfenv(walk, setmetatable({ pairs = by_length }, { __index = getfenv(walk) })) end
 end
 
--- math with a min() that gives the other number where one is none.
+-- math with a min() that returns the other argument if one is nan.
 local lenient = setmetatable({ min = function (a, b) return b ~= b and a or math.min(a, b) end }, { __index = math })
 
 patches["program.packetblaster.lwaftr.lib"] = function (module)
@@ -76,7 +76,7 @@ patches["program.packetblaster.lwaftr.lib"] = function (module)
    end
 end
 
--- The classes by which programs open cards.
+-- The classes with which programs open cards.
 local drivers = {
    ["apps.intel.intel_app"] = { "Intel82599", "driver" },
    ["apps.intel.loadgen"] = { "LoadGen" },
@@ -93,7 +93,7 @@ patches["lib.interlink"] = function (module) require("core.interlink").patch(mod
 patches["lib.hardware.pci"] = function (module) require("core.cards").patch_pci(module) end
 patches["lib.numa"] = function (module) require("core.cards").patch_numa(module) end
 
--- A loader of the module `name`: the one given, and what has to be done for it after that.
+-- A loader for the module `name`: calls the given loader, then applies what the module needs.
 function M.loader (name, loader)
    local patch = patches[name]
    if not patch then return loader end
@@ -104,13 +104,13 @@ function M.loader (name, loader)
    end
 end
 
--- Known by name, for the test.
+-- Exported for the test.
 M.in_order, M.upvalue = in_order, upvalue
 
 function M.selftest ()
    local t = { c = 3, a = 1, b = 2 }
    for _ = 1, 300 do
-      -- New strings get numbers, by which tables are ordered.
+      -- New strings get new hash values, which determine the order of tables.
       local fresh = { ["k".._] = 1, b = 2, a = 1, c = false }
       in_order(fresh, { "c", "missing", "b", "a" })
       local seen = {}
@@ -119,7 +119,7 @@ function M.selftest ()
    end
    local function user () return t end
    assert(upvalue(user, "t") == t and upvalue(user, "other") == nil and upvalue(nil, "t") == nil)
-   -- A module of that name and shape; one of another shape is left alone.
+   -- A module of that name and shape is changed; one of another shape is left alone.
    local class = {}
    do
       local pft_spec = { discard = 1, flood = 2, ucast = 3 }

@@ -1,6 +1,6 @@
--- How this worker is, for who asks from outside the program (`brickmoon show`): apps, links, compiler.
+-- The state of this worker, for other processes (`brickmoon show`): apps, links, compiler.
 --
--- The engine looks at `shared.asked` now and then; only then is anything gathered.
+-- The engine checks `shared.asked` now and then; nothing is gathered unless it is set.
 
 local link = require("core.link")
 local account = require("core.account")
@@ -25,10 +25,10 @@ local function taken (l) return tonumber(l.txpackets) - link.nreadable(l) end
 local function put (l) return tonumber(l.txpackets) end
 local function full (l) return tonumber(l.txdrop) end
 
--- A number that is neither negative nor negative zero: Rust reads it as a count.
+-- Converts to a number that is neither negative nor negative zero: Rust reads it as a count.
 local function count (n) return n > 0 and n or 0 end
 
--- An app's account. Only the difference of allocated and freed packets is known, so one of the two is zero.
+-- An app's account. Only the difference between allocated and freed packets is known, so one of the two is zero.
 local function of_app (app)
    local received, sent = sum(app, "input", taken), sum(app, "output", put)
    local held, dropped = count(account.held(app)), sum(app, "output", full)
@@ -39,12 +39,12 @@ local function of_app (app)
    }
 end
 
--- Everything, as plain numbers and texts (src/report.rs reads it).
+-- The whole report, as plain numbers and texts (src/report.rs reads it).
 function M.read (engine)
    local apps, links, moves = {}, {}, 0
    account.settle(engine.app_table)
    for _, app in pairs(engine.app_table) do
-      -- Those in Rust, and those outside, keep accounts of their own.
+      -- Apps in Rust, and those outside, have accounts of their own.
       if not (app.native or app.outer) then apps[#apps + 1] = of_app(app) end
    end
    for name, l in pairs(engine.link_table) do
@@ -62,7 +62,7 @@ function M.read (engine)
    }
 end
 
--- Answers who asks.
+-- Answers the request.
 function M.answer (engine)
    bridge.answer(M.read(engine))
 end

@@ -1,7 +1,7 @@
--- What Lua and Rust share: links, packets, free packets and the calls between them, as C structs.
+-- What Lua and Rust share: links, packets, the freelist and the calls between them, as C structs.
 --
--- The layouts are those of crates/lua/src/runtime.rs, crates/link/src/link.rs and crates/frame/src. All that is done
--- for each packet is loads and stores here; Rust is called for what is rare.
+-- The layouts are those of crates/lua/src/runtime.rs, crates/link/src/link.rs and crates/frame/src. Everything done for
+-- each packet is a load or a store here; Rust is only called for rare things.
 
 local ffi = require("ffi")
 local bridge = require("core.startup").bridge
@@ -51,8 +51,8 @@ struct brickmoon_frees { uint64_t packets, bytes, short_bytes; };
 
 local shared = ffi.cast("struct brickmoon *", bridge.address)
 
--- Packets have no field `data`: it is what `at` points to. `room` is that of packets that programs make part of
--- structures of their own; all others have their slot, and no memory for it.
+-- Packets have no field `data`: it is what `at` points to. `room` is for packets that are part of a program's own
+-- structure; all others have their slot, and no memory for `room`.
 ffi.cdef(([[
 enum { PACKET_PAYLOAD_SIZE = %d };
 struct packet {
@@ -69,7 +69,7 @@ struct packet {
 
 local cast, whole_t = ffi.cast, ffi.typeof("unsigned char (*)[$]", shared.room)
 
--- Data is an array as long as any packet, so that ffi.sizeof() says how much can be read into it.
+-- `data` is an array of the maximum packet length, so that ffi.sizeof() tells how much can be read into it.
 ffi.metatype("struct packet", {
    __index = function (p, key)
       if key == "data" then
@@ -85,6 +85,6 @@ return {
    bridge = bridge,
    shared = shared,
    freelist = shared.freelist,
-   -- What core.packet counts of freed packets; core.app shows it.
+   -- Freed packets, as counted by core.packet and shown by core.app.
    frees = ffi.new("struct brickmoon_frees"),
 }

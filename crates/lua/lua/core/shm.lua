@@ -1,11 +1,11 @@
--- Shared memory by name: objects that other processes can open while we work on them.
+-- Named objects in shared memory, which other processes can open while we use them.
 --
 --    create("apps/foo/drops.counter", "struct counter")   ->  ROOT/PID/apps/foo/drops.counter
 --    open("/1234/apps/foo/drops.counter", ...)            ->  ROOT/1234/apps/foo/drops.counter
 --
--- Each object is a file on a RAM disk, mapped. ROOT is SNABB_SHM_ROOT if set, else /run/brickmoon/shm if we may
--- write there, else a folder of the user's. Who makes a name unlinks it; unlinked memory lives until it is
--- unmapped. Absent on purpose: locks. One writer an object.
+-- Each object is a mapped file on a RAM disk. ROOT is SNABB_SHM_ROOT if set, else /run/brickmoon/shm if it is
+-- writable, else a directory of the user. The creator of a name unlinks it; unlinked memory lives until it is unmapped.
+-- There are no locks on purpose: an object has one writer.
 
 local ffi = require("ffi")
 local sys = require("brickmoon.sys")
@@ -24,17 +24,17 @@ local function pick_root ()
    return shared
 end
 
--- The folder below which all objects are.
+-- The directory that holds all objects.
 M.root = pick_root()
 
--- Sizes of what is mapped, by address.
+-- Sizes of mappings, by address.
 M.mappings = {}
 
--- Other workers of a program have their objects in folders of their own; `group` is one for all.
+-- Other workers of a program have their objects in directories of their own; `group` is shared by all.
 local worker = require("core.startup").bridge.worker
 local home = worker == 0 and "" or "workers/"..worker.."/"
 
--- Removes what processes left behind that ended without a chance to do so themselves, by SIGKILL say.
+-- Removes objects of processes that ended without removing them, for example by SIGKILL.
 function M.sweep ()
    for _, pid in ipairs(sys.names(M.root) or {}) do
       if pid:match("^%d+$") and not sys.exists("/proc/"..pid) then sys.remove(M.root.."/"..pid) end
@@ -42,7 +42,7 @@ function M.sweep ()
 end
 if worker == 0 then M.sweep() end
 
--- The path of a name below ROOT: a leading slash means that the name starts with a process id.
+-- The path of a name below ROOT: with a leading slash, the name starts with a process id.
 function M.resolve (name)
    local slash, rest = name:match("^(/*)(.*)")
    if slash == "/" then return rest end
@@ -56,13 +56,13 @@ function M.pointer_to_number (pointer)
    return tonumber(ffi.cast("uint64_t", ffi.cast("void *", pointer)))
 end
 
--- Makes the folder `name`, which is already resolved.
+-- Creates the directory `name`, which is already resolved.
 function M.mkdir (name)
    local made, why = sys.mkdirs(M.root.."/"..name)
    if not made then error("shm: cannot create a folder: "..why, 2) end
 end
 
--- For a type of variable length, `...` is how many elements it has.
+-- For a type of variable length, `...` is the number of its elements.
 local function map (name, ctype, readonly, create, ...)
    ctype = ffi.typeof(ctype)
    local resolved, size = M.resolve(name), ffi.sizeof(ctype, ...)
@@ -76,15 +76,15 @@ local function map (name, ctype, readonly, create, ...)
    return ffi.cast(ffi.typeof("$ &", ctype), at)
 end
 
--- Maps an object of this C type, made if it is not there. An object that is there keeps its content.
+-- Maps an object of this C type, and creates it if it does not exist. An existing object keeps its content.
 function M.create (name, ctype, ...) return map(name, ctype, false, true, ...) end
 
--- Maps an object that is there; an error if it is not, or is smaller.
+-- Maps an existing object. It is an error if it does not exist or is too small.
 function M.open (name, ctype, readonly, ...) return map(name, ctype, readonly, false, ...) end
 
 function M.exists (name) return sys.exists(M.path(name)) end
 
--- Gives `target` one more name.
+-- Gives `target` another name.
 function M.alias (name, target)
    M.mkdir(M.resolve(name):match("^(.*)/[^/]*$") or "")
    local made, why = sys.symlink(M.path(target), M.path(name))
@@ -98,7 +98,7 @@ function M.unmap (pointer)
    M.mappings[at] = nil
 end
 
--- Removes the name and, if it is a folder, all below it. True, or nil and the reason.
+-- Removes the name and, if it is a directory, everything below it. Returns true, or nil and the reason.
 function M.unlink (name)
    local resolved = M.resolve(name)
    if resolved:match("^/*$") or ("/"..resolved.."/"):find("/../", 1, true) then
@@ -107,15 +107,15 @@ function M.unlink (name)
    return sys.remove(M.root.."/"..resolved)
 end
 
--- The names in a folder; empty if there is no such folder.
+-- The names in a directory; empty if there is no such directory.
 function M.children (name) return sys.names(M.path(name)) or {} end
 
--- Frames: a folder of objects whose types are the suffixes of their names.
+-- Frames: a directory of objects whose types are the suffixes of their names.
 
 -- Modules by the suffix of their objects.
 M.types = {}
 
--- Makes `module` known as the one for objects with the suffix `.type`. Returns the type.
+-- Registers `module` for objects with the suffix `.type`. Returns the type.
 function M.register (type, module)
    assert(module, "Must supply module")
    assert(not M.types[type], "Duplicate shm type: "..type)
@@ -123,7 +123,7 @@ function M.register (type, module)
    return type
 end
 
--- Makes the objects { name = { module, arguments... } } below path: frame[name] is each of them.
+-- Creates the objects { name = { module, arguments... } } below path. frame[name] is the object.
 function M.create_frame (path, specs)
    local frame = { specs = specs, path = path.."/" }
    for name, spec in pairs(specs) do
@@ -134,7 +134,7 @@ function M.create_frame (path, specs)
    return frame
 end
 
--- Opens the objects below path, for reading. Objects of unregistered types are skipped.
+-- Opens the objects below path for reading. Objects of unregistered types are skipped.
 function M.open_frame (path)
    local frame = { specs = {}, path = path.."/", readonly = true }
    for _, file in ipairs(M.children(path)) do
@@ -149,7 +149,7 @@ function M.open_frame (path)
    return frame
 end
 
--- Unmaps a frame's objects; the folder goes too if create_frame made it.
+-- Unmaps a frame's objects, and removes the directory if create_frame made it.
 function M.delete_frame (frame)
    for name, spec in pairs(frame.specs) do
       local module = spec[1]
@@ -209,7 +209,7 @@ local function test_frames ()
 end
 
 local function test_sweep ()
-   -- No process has such a number: the kernel ends at 4194304.
+   -- No process has this number: pids are at most 4194304.
    local gone = "/99999999/left/object"
    M.create(gone, "int")
    assert(M.exists(gone))

@@ -1,21 +1,21 @@
--- What runs first in every state: module search, globals, and the ways to start a program.
+-- What runs first in every Lua state: module search, globals, and the functions that start a program.
 --
--- Called with what Rust gives (src/bridge.rs): theirs(path) and ours(path), which give the name and the text of a file
--- of the user's trees or of the binary, and what core.runtime tells of. Returns the functions that Rust calls; each
--- through `protected`, which turns an error into a message with file, line and traceback, and main.exit() into an
--- exit status.
+-- Called with a table from Rust (src/bridge.rs): theirs(path) and ours(path), which return the name and text of a file
+-- from the user's folders or from the binary, and what core.runtime describes. Returns the functions that Rust calls.
+-- Each is called through `protected`, which turns an error into a message with file, line and traceback, and
+-- main.exit() into an exit status.
 
 local bridge = ...
 
 local startup = {}
 
--- What os.exit() throws: the stack unwinds, and everything is given back before the process ends.
+-- What os.exit() throws: it unwinds the stack, so that everything is released before the process ends.
 local Exit = { __tostring = function (self) return "exit with status "..self.status end }
 
--- The coroutine that Rust runs the program in.
+-- The coroutine in which Rust runs the program.
 local home
 
--- Whether an error would come to a program's own pcall() or coroutine, and go no further. Ours pass it on.
+-- Whether a program's own pcall() or coroutine would catch an error. Our own code passes Exit on.
 local function is_held_up ()
    if (coroutine.running()) ~= home then return true end
    for level = 2, 250 do
@@ -31,7 +31,7 @@ end
 
 function os.exit (status)
    if status == true or status == nil then status = 0 elseif status == false then status = 1 end
-   -- Where many programs share a process, as in tests, it stays.
+   -- If many programs share a process, as in tests, the process stays.
    if bridge.worker == 0 and is_held_up() and startup.has_process() then
       pcall(startup.finish)
       require("brickmoon.sys").exit(status)
@@ -39,7 +39,7 @@ function os.exit (status)
    error(setmetatable({ status = status }, Exit), 0)
 end
 
--- Raises again what an internal pcall() has caught, if it is the end of the program.
+-- Raises an error again that an internal pcall() has caught, if it is the end of the program.
 function startup.pass_on (why)
    if getmetatable(why) == Exit then error(why, 0) end
 end
@@ -49,15 +49,15 @@ function startup.has_process ()
    return (require("brickmoon.sys").readlink("/proc/self/exe") or ""):match("/brickmoon$") ~= nil
 end
 
--- The streams of C, whatever a program puts in their place.
+-- The C library's streams; programs may replace io.stdout and io.stderr.
 local stdout, stderr = io.stdout, io.stderr
 
--- Makers of generated modules (X_h, .dasl): functions that take the module's name and give a
--- loader, or nothing. brickmoon.generate adds them.
+-- Makers of generated modules (X_h, .dasl): functions that take the module's name and return a loader, or nothing.
+-- brickmoon.generate adds them.
 startup.makers = {}
 
--- Files that a module may be in. Where names of modules have an underscore, names of files may have a minus; and a dot
--- in front of the last part: x_h is x.h too, as in x.h.inc.
+-- The files that a module may be in. An underscore in a module's name may be a hyphen in the file's name, or a dot
+-- before the last part: x_h is also x.h, as in x.h.inc.
 function startup.candidates (path)
    local folder, base = path:match("^(.*/)([^/]*)$")
    if not folder then folder, base = "", path end
@@ -74,7 +74,7 @@ local function compiled (name, found, text)
    return not name:match("^core%.") and require("core.quirks").loader(name, loader) or loader
 end
 
--- A loader of the module from the files that find(path) knows, or nil.
+-- A loader for the module from the files that find(path) knows, or nil.
 local function from (find, name)
    for _, path in ipairs(startup.candidates((name:gsub("%.", "/")))) do
       for _, file in ipairs { path..".lua", path.."/init.lua" } do
@@ -88,7 +88,7 @@ local function from (find, name)
    end
 end
 
--- The user's trees go before the binary, whatever kind of file a module is made from.
+-- The user's folders come before the binary, whatever kind of file a module is made from.
 local function searcher (name)
    return from(bridge.theirs, name) or from(bridge.ours, name)
       or "\n\tno module '"..name.."' in the folders of --path, in those of [lua] path, or in brickmoon"
@@ -100,7 +100,7 @@ package.loaded["core.startup"] = startup
 startup.bridge = bridge
 require("brickmoon.generate").install()
 
--- Where the program is: the innermost line that is not ours.
+-- The position in the program: the innermost line that is not ours.
 local function place ()
    for level = 3, 250 do
       local info = debug.getinfo(level, "Sl")
@@ -111,7 +111,7 @@ local function place ()
    end
 end
 
--- The app whose method was called by the engine, or nothing.
+-- The app whose method the engine called, or nothing.
 local function app_at_work ()
    local app = package.loaded["core.app"]
    local name = type(app) == "table" and app.at_work and app.at_work()
@@ -121,7 +121,7 @@ end
 local function trace (what)
    if type(what) == "table" and what.traceback then return what end
    if getmetatable(what) == Exit then return what end
-   -- What Rust says brings a traceback of its own.
+   -- Errors from Rust come with a traceback of their own.
    local message = tostring(what):gsub("\nstack traceback:.*", "")
    if not message:match("^[^\n]-:%d+: ") then message = place()..message end
    return { message = message..app_at_work(), traceback = debug.traceback("", 2):gsub("^\n", "") }
@@ -137,7 +137,7 @@ function startup.protected (f, ...)
    return "error", what.message, what.traceback
 end
 
--- Globals as programs expect them; strictness comes last, so that ours do not trip over it.
+-- Globals that programs expect. Strictness is enabled last, so that our own modules are not affected.
 local function globals ()
    require("lib.lua.class")
    for _, name in ipairs { "lib", "config", "link", "packet", "timer", "main" } do
@@ -163,7 +163,7 @@ local function parameters (...)
    if main then main.parameters = { ... } end
 end
 
--- Writes what is still in buffers, before objects are collected that may close descriptors 1 and 2.
+-- Writes what is still buffered, before collected objects may close descriptors 1 and 2.
 local lost = false
 local function flush ()
    stdout:flush()
@@ -176,14 +176,14 @@ local function flush ()
    stderr:write("brickmoon: io.stdout cannot be written: ", tostring(why), "\n")
 end
 
--- At the end, however it came: apps are stopped, so that they give back what they hold. Both they and what came
--- before may have left something to write.
+-- Called at every end of a program: stops the apps, so that they release what they hold. Flushes before and after,
+-- since both the program and the stopping apps may have left something to write.
 function startup.finish ()
    flush()
    local app = package.loaded["core.app"]
    if type(app) == "table" and app.stop then app.stop() end
    if type(app) == "table" and app.program_name then app.unclaim_name() end
-   -- Objects in shared memory go with the process. Where many programs share one, as in tests, they stay.
+   -- Objects in shared memory end with the process, unless many programs share one, as in tests.
    local shm = package.loaded["core.shm"]
    if shm and startup.has_process() then shm.unlink("/"..require("brickmoon.sys").getpid()) end
    flush()
@@ -214,27 +214,27 @@ function startup.named (name, ...)
    program.run({ ... })
 end
 
--- The order that Rust has left here, { function, arguments ... }; it finds the answer here, too.
+-- The request that Rust has left here: { function, arguments ... }. Rust finds the answer here, too.
 function startup.carry_out ()
    local order = startup.order
    home = coroutine.running()
    startup.outcome = { startup.protected(startup[order[1]], unpack(order, 2)) }
 end
 
--- What the first worker of a program has another one do: a function of core.workers, with bytes for it.
+-- A request of the program's first worker to another one: a function of core.workers, with its argument as bytes.
 local begun = false
 function startup.worker (name, bytes)
    if not begun then globals() begun = true end
    startup.result = require("core.workers").remote[name](bytes)
 end
 
--- The apps of a daemon's worker: gives core.part.
+-- The apps of a daemon's worker: returns core.part.
 function startup.part ()
    globals()
    startup.prepared = require("core.part")
 end
 
--- Runs a chunk for the function that it gives back.
+-- Runs a chunk, and keeps the function that it returns.
 function startup.prepare (name, text, argument)
    globals()
    startup.prepared = assert(load(text, "@"..name))(argument)

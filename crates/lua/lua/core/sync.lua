@@ -1,4 +1,4 @@
--- Atomic words in memory that processes share, and locks made of them.
+-- Atomic words in memory that processes share, and locks built on them.
 
 local ffi = require("ffi")
 
@@ -15,7 +15,7 @@ local C, int_ptr = ffi.C, ffi.typeof("int *")
 
 local M = {}
 
--- Puts `new` there if `old` is there. Says whether it did.
+-- Stores `new` if the value is `old`. Returns whether it did.
 function M.cas (at, old, new)
    return C.bm_sync_cas(ffi.cast(int_ptr, at), ffi.cast("int", old), ffi.cast("int", new))
 end
@@ -23,14 +23,14 @@ end
 -- The same for 64 bits.
 function M.cas64 (at, old, new) return C.bm_sync_cas64(at, old, new) end
 
--- What is there: 32 bits as a number, 64 as a uint64_t. What others wrote before it is seen after it.
+-- Loads with acquire semantics: 32 bits as a number, 64 bits as a uint64_t.
 function M.load (at) return C.bm_sync_load(at) end
 function M.load64 (at) return C.bm_sync_load64(at) end
 
--- Waits, busily, until the word is 0, and makes it 1.
+-- Spins until the word is 0, and sets it to 1.
 function M.lock (at) C.bm_sync_lock(ffi.cast(int_ptr, at)) end
 
--- The same without waiting: says whether it was 0.
+-- The same without waiting: returns whether the word was 0.
 function M.trylock (at) return C.bm_sync_trylock(ffi.cast(int_ptr, at)) end
 
 function M.unlock (at) C.bm_sync_unlock(ffi.cast(int_ptr, at)) end
@@ -43,7 +43,7 @@ function M.selftest ()
    local wide = ffi.new("uint64_t[3]")
    assert(M.cas64(wide + 1, 0, 0x123456789abcdefULL) and not M.cas64(wide + 1, 0, 2))
    assert(M.load64(wide + 1) == 0x123456789abcdefULL and wide[0] == 0 and wide[2] == 0)
-   -- Equal in their lower halves only: another word.
+   -- Equal only in the lower half, so not equal.
    assert(not M.cas64(wide + 1, 0x89abcdefULL, 1) and M.cas64(wide + 1, wide[1], 3) and wide[1] == 3)
    M.lock(words)
    assert(words[0] == 1 and not M.trylock(words))

@@ -1,12 +1,12 @@
--- A log of events with the processor's time stamps, in a ring in shared memory: what a program does, breath by breath.
+-- A log of events with TSC time stamps, in a ring in shared memory: what a program does, breath by breath.
 --
 --    SNABB_TIMELINE_ENABLE=1 brickmoon snabb PROGRAM       logs to ROOT/PID/events.timeline
 --    brickmoon snabb timeline PID                          prints it (program.timeline)
 --
--- The file is laid out as Snabb's (version 3): a header of 64 bytes, the ring of entries of 64 bytes, a table of
--- texts. Events are declared in texts, a paragraph each: `level,rate|name: arguments`, and a description. The engine
--- draws a rate for each breath; an event is logged if its own is no lower, so that frequent ones are logged seldom.
--- Without the environment variable nothing is made and events cost a call of an empty function.
+-- The file has Snabb's layout (version 3): a header of 64 bytes, a ring of 64-byte entries, a string table. Events are
+-- declared in a text, one paragraph each: `level,rate|name: arguments`, and a description. The engine draws a rate for
+-- each breath; an event is logged if its own rate is at least that, so that frequent events are logged less often.
+-- Without the environment variable no file is created, and logging an event is a call of an empty function.
 
 local ffi = require("ffi")
 local shm = require("core.shm")
@@ -41,10 +41,10 @@ local MAGIC, NO_ROOM = 0xa3ff7223441d0001ULL, 0xffff
 local asked = os.getenv("SNABB_TIMELINE_ENABLE")
 local M = { enabled = asked ~= nil and asked ~= "" }
 
--- The places of texts in the table of each timeline.
+-- For each timeline, the offsets of strings in its table.
 local places = setmetatable({}, { __mode = "k" })
 
--- Makes a timeline in shared memory; false if logging is off.
+-- Creates a timeline in shared memory; returns false if logging is off.
 function M.new (path, entries, bytes_of_texts)
    if not M.enabled then return false end
    entries, bytes_of_texts = entries or 1e6, bytes_of_texts or 1e6
@@ -59,14 +59,14 @@ function M.new (path, entries, bytes_of_texts)
    return timeline
 end
 
--- Sets the rate below which events are left out, if one is given. Returns the one in force.
+-- Sets the rate below which events are left out, if one is given. Returns the current one.
 function M.rate (timeline, rate)
    if not timeline then return 1 / 0 end
    if rate then timeline.rate = rate end
    return timeline.rate
 end
 
--- The text's number, by which entries name it. All that find no room share one number that names nothing.
+-- The string's number, which entries refer to. Strings that do not fit share one number without a text.
 local function intern (timeline, text)
    local known = places[timeline]
    if known[text] then return known[text] end
@@ -90,7 +90,7 @@ local by_arguments = {
    function (t, rate, id) return function (a, b, c, d, e, f) log(t, rate, id, a, b, c, d, e, f) end end,
 }
 
--- The function that logs one event, from its declaration. `extra` are attributes that go into its text.
+-- Creates the function that logs one event from its declaration. `extra` holds attributes to add to its text.
 function M.mkevent (timeline, category, declaration, extra)
    local level, rate, name, arguments, more = declaration:match("^(%d),(%d)|([%w_]+)([^:\n]*):?([^\n]*)")
    if not level or arguments ~= "" then
@@ -115,12 +115,12 @@ function M.load_events_from_string (timeline, declarations, category, extra)
    return events
 end
 
--- The same for the events of a module, in the file X.events beside it.
+-- The same for the events of a module, declared in the file X.events beside it.
 function M.load_events (timeline, module, extra)
    return M.load_events_from_string(timeline, require(module.."_events"), module:match("[^.]+$"), extra)
 end
 
--- What is in a timeline's file, in order of time: { { tsc =, core =, event =, values = { ... } } ... }.
+-- The content of a timeline's file, ordered by time: { { tsc =, core =, event =, values = { ... } } ... }.
 function M.read (path)
    local header = shm.open(path, "struct timeline_header", true)
    local magic, entries_bytes, strings_bytes = header.magic, header.log_bytes, header.strings_bytes

@@ -1,5 +1,5 @@
--- Timers in ticks of a millisecond, in a table by the tick they are due. The engine runs them once a breath. What one
--- allocates, frees and sends is on the account of the app that activated it.
+-- Timers with a resolution of a millisecond (a tick), in a table by the tick they are due. The engine runs them once a
+-- breath. What a timer allocates, frees and sends counts for the app that activated it.
 
 local C = require("ffi").C
 require("core.lib_h")
@@ -13,7 +13,7 @@ M.ticks = false
 
 local due = {}
 
--- fn(timer) is called `ns` nanoseconds after activate(), and again each `ns` if mode is 'repeating'.
+-- fn(timer) is called `ns` nanoseconds after activate(), and then every `ns` if mode is 'repeating'.
 function M.new (name, fn, ns, mode)
    return { name = name, fn = fn, ticks = math.ceil(ns / M.ns_per_tick), repeating = mode == "repeating" }
 end
@@ -35,8 +35,8 @@ local function forget (timer)
    timer.due = nil
 end
 
--- Takes back an activation: by the timer, or by name for all of that name. From within its own function it stops
--- a repeating timer.
+-- Cancels an activation: that of a timer, or those of all timers of a name. Called from a repeating timer's own
+-- function, it stops that timer.
 function M.cancel (which)
    if type(which) == "table" then
       which.cancelled = which.running
@@ -65,7 +65,7 @@ local function run_due (ns)
       M.ticks = tick
       local list = due[tick]
       if list then
-         -- Not ipairs over a copy: a function may cancel another timer of this very tick.
+         -- Not ipairs over a copy: a function may cancel another timer of the same tick.
          local timer = table.remove(list, 1)
          while timer do
             call(timer)
@@ -76,19 +76,19 @@ local function run_due (ns)
    end
 end
 
--- Runs what is due up to this time in nanoseconds. A timer activated meanwhile runs too if it is due. Programs with a
--- loop of their own call this where others call engine.main(), and so end here by a signal.
+-- Runs the timers due up to this time in nanoseconds, including those activated meanwhile. Programs with their own loop
+-- call this instead of engine.main(), so this is where a signal ends them.
 function M.run_to_time (ns)
    if shared.worker == 0 and shared.interrupted[0] ~= 0 then os.exit(0) end
    run_due(ns)
 end
 
--- Whether any is active.
+-- Whether any timer is active.
 function M.any ()
    return next(due) ~= nil
 end
 
--- Runs what is due now.
+-- Runs the timers that are due now.
 function M.run ()
    if M.ticks then run_due(C.get_time_ns()) end
 end

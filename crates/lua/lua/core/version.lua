@@ -1,3 +1,3 @@
--- What programs print as their version: brickmoon's own.
+-- The version that programs print: that of brickmoon.
 
 return { version = require("core.startup").bridge.version, extra_version = "brickmoon" }

@@ -2,20 +2,20 @@
 --
 --    worker.start("w1", [[ engine.configure(...) engine.main() ]])
 --
--- A worker has our `--path` folders and environment, shares the shm folder `group` with us, and dies with us.
--- For many cores in one process see the engine's own workers.
+-- A worker has our `--path` folders and environment, shares the shm directory `group` with us, and ends when we end.
+-- To use many cores in one process, see core.workers.
 
 local shm = require("core.shm")
 local sys = require("brickmoon.sys")
 
 local M = {}
 
--- The program that runs workers; set it where the process is not brickmoon itself.
+-- The program that runs workers; change it where the process is not brickmoon itself.
 M.executable = "/proc/self/exe"
 
 local children = {}
 
--- Comes before the worker's code: PR_SET_PDEATHSIG, then a look whether the parent has died before that.
+-- Runs before the worker's code: sets PR_SET_PDEATHSIG, then checks whether the parent has died before that.
 local prelude = [[
 require("ffi").cdef("int bm_prctl(int, unsigned long) __asm__(\"prctl\"); int bm_getppid(void) __asm__(\"getppid\");")
 require("ffi").C.bm_prctl(1, 9)
@@ -32,7 +32,7 @@ local function command_line ()
    return words
 end
 
--- The options about modules and packets that we were started with.
+-- The options about modules and packets that this process was started with.
 local function own_options ()
    local words, found = command_line(), {}
    for i, word in ipairs(words) do
@@ -45,20 +45,20 @@ local function own_options ()
    return found
 end
 
--- The file of a worker's code. Names of workers may have any characters in them, such as a slash, or be numbers.
+-- The file with a worker's code. A worker's name may be a number, or have any characters in it, such as a slash.
 local function code_path (name)
    local plain = tostring(name):gsub("[^%w_.-]", function (c) return ("%%%02x"):format(c:byte()) end)
    return shm.path("group/worker-"..plain..".lua")
 end
 
--- Starts a worker that runs the code. Returns its process id; an error if it cannot be started.
+-- Starts a worker that runs the code. Returns its process id; raises an error if it cannot be started.
 function M.start (name, luacode)
    if children[name] and not children[name].how then error("worker '"..name.."' is running already", 2) end
    local pid = sys.getpid()
    shm.mkdir(shm.resolve("group"))
    local path = code_path(name)
    local file = assert(io.open(path, "w"))
-   -- On one line, so that line numbers in messages are those of the code.
+   -- On one line, so that line numbers in messages are those of the worker's code.
    file:write((prelude:format(pid, pid):gsub("\n", " ")), luacode)
    file:close()
    local arguments = { "brickmoon", "run" }
@@ -77,7 +77,7 @@ local function update (child)
    end
 end
 
--- Ends a worker, at once.
+-- Kills a worker.
 function M.stop (name)
    local child = children[name] or error("no such worker: "..tostring(name), 2)
    update(child)
@@ -87,7 +87,7 @@ function M.stop (name)
    os.remove(child.path)
 end
 
--- { name = { pid =, alive =, status = } }: status is the exit status of one that has ended by itself.
+-- { name = { pid =, alive =, status = } }: status is the exit status of a worker that has ended by itself.
 function M.status ()
    local status = {}
    for name, child in pairs(children) do

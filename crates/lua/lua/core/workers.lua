@@ -1,11 +1,11 @@
--- Many cores: a network laid over workers, each a thread with a state and an engine of its own.
+-- Many cores: a network spread over workers, each a thread with its own Lua state and engine.
 --
---    engine.configure(c, { workers = N })           every worker runs the whole network; ports give each its queue
---    brickmoon run --workers N                      the same for programs that name no number
+--    engine.configure(c, { workers = N })           every worker runs the whole network and has its own queue of a port
+--    brickmoon run --workers N                      the same for programs that do not set a number
 --    config.app(c, "b", B, arg, { core = K })       the app runs on core K, all others in the first worker
 --
--- A link between two workers becomes a ring, with an app in Rust at each end. This file is both sides: the first
--- worker (`lead`), and what the others do on request (`remote`).
+-- A link between two workers becomes a ring, with an app in Rust at each end. This file holds both sides: that of the
+-- first worker (`lead`), and what the others do on request (`remote`).
 
 local startup = require("core.startup")
 local runtime = require("core.runtime")
@@ -17,10 +17,10 @@ local bridge, shared = runtime.bridge, runtime.shared
 
 local M = { total = 1, remote = {} }
 
--- Cores of the workers beside the first, by number; `false` if it may run anywhere.
+-- Cores of the workers other than the first, by number; `false` if a worker may run anywhere.
 local cores = {}
 
--- Which worker runs on a core; a new one if none does.
+-- The worker that runs on a core; a new one if there is none.
 local function worker_on (core)
    if core == nil then return 0 end
    for number, other in pairs(cores) do
@@ -30,14 +30,14 @@ local function worker_on (core)
    return #cores
 end
 
--- Adds an app directly, without checking a schema.
+-- Adds an app without checking its argument against a schema.
 local function ring_app (to, class, spec)
    local name = ("%s_%s"):format(class == "ring>" and "to" or "from", spec:gsub("[^%w]", "_"))
    to.apps[name] = { class = require("core.native").class(class..spec) }
    return name
 end
 
--- The networks of all workers, by number, of one that is laid over cores.
+-- The networks of all workers, by number, for a network that is spread over cores.
 local function lay_out (new)
    local parts = { [0] = config.new() }
    local of = {}
@@ -65,7 +65,7 @@ local function lay_out (new)
    return parts
 end
 
--- Each app of a network as bytes; a message names the app that cannot go.
+-- Encodes each app of a network as bytes; an error names the app that cannot be sent.
 local function encoded (network)
    for name, info in pairs(network.apps) do
       codec.encode(info.class.in_rust or info.class, "app "..name)
@@ -82,7 +82,7 @@ local function tell (number, name, bytes)
    return bridge.call_worker(number, cores[number] or nil, name, bytes or "")
 end
 
--- Whether every app may run on all of several workers; an error names the first that may not.
+-- Checks that every app can run on several workers at once; an error names the first that cannot.
 local function check_replicas (new, count)
    local names = {}
    for name in pairs(new.apps) do names[#names + 1] = name end
@@ -97,8 +97,9 @@ local function check_replicas (new, count)
    end
 end
 
--- Lays `new` over workers, and gives the part of the first one. `options.workers` replicates it, or else the number
--- of `brickmoon run --workers N`. Classes whose `one_worker` says why cannot be replicated.
+-- Spreads `new` over workers, and returns the part of the first one. The whole network is replicated on
+-- `options.workers` workers, or else the number of `brickmoon run --workers N`. A class with `one_worker` cannot be
+-- replicated; the field says why.
 function M.spread (new, options)
    local count = options and options.workers or startup.workers or 1
    if type(count) ~= "number" or count < 1 or count % 1 ~= 0 then
@@ -116,14 +117,14 @@ function M.spread (new, options)
       parts = lay_out(new)
    end
    M.total = count > 1 and count or 1
-   -- Workers that are there and have no part any more stop their apps.
+   -- Existing workers without a part in the new network stop their apps.
    for number = 1, #cores do tell(number, "configure", encoded(parts[number] or config.new())) end
    return parts[0]
 end
 
 function M.any () return #cores > 0 end
 
--- Has the others run while f does. Their errors, and f's, come out when all have stopped.
+-- Runs the other workers while f runs. Their errors, and f's, are raised after all have stopped.
 function M.run_while (f)
    if #cores == 0 then return f() end
    bridge.run_workers()
@@ -138,7 +139,7 @@ end
 -- Whether another worker has failed.
 function M.trouble () return shared.trouble[0] ~= 0 end
 
--- What each other worker's function `name` gives, by number.
+-- What function `name` returns on each other worker, by number.
 function M.ask (name, argument)
    local answers = {}
    for number = 1, #cores do
@@ -147,14 +148,14 @@ function M.ask (name, argument)
    return answers
 end
 
--- What went through the links of this worker.
+-- The link counters of this worker.
 local function own_links ()
    local all = {}
    for spec, l in pairs(require("core.app").link_table) do all[spec] = link.stats(l) end
    return all
 end
 
--- What went through links, of all workers together.
+-- The link counters, summed over all workers.
 function M.link_stats ()
    local sums = own_links()
    for _, links in pairs(M.ask("links")) do
@@ -172,7 +173,7 @@ function M.link_stats ()
    return sums
 end
 
--- What a worker does when the first one tells it. Each takes bytes and gives bytes.
+-- What other workers do on request of the first one. Each function takes bytes and returns bytes.
 
 function M.remote.configure (bytes)
    local asked, new = codec.decode(bytes), config.new()
@@ -186,7 +187,7 @@ function M.remote.configure (bytes)
    return ""
 end
 
--- Each message creates its classes again. A class from code that has not changed is replaced by the existing one.
+-- Each message creates its classes anew. A class whose code has not changed is replaced by the existing one.
 local before = {}
 function M.settled (name, class)
    if class.in_rust then return class end

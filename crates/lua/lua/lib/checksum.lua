@@ -1,6 +1,6 @@
--- Internet checksums of packets (RFC 1071), over the binary's own code.
+-- Internet checksums of packets (RFC 1071), computed by C code in the binary.
 --
--- Buffers are byte pointers; sums are in host order, also the `initial` one that a sum over parts starts from.
+-- Buffers are byte pointers. Sums are in host byte order, including the `initial` sum of earlier parts.
 
 local ffi = require("ffi")
 local lib = require("core.lib")
@@ -13,7 +13,7 @@ local M = {}
 -- The checksum of `length` bytes: ipsum(pointer, length, initial).
 M.ipsum = C.cksum
 
--- Writes the checksum of `length` bytes at `offset`; what is there should be zero before.
+-- Writes the checksum of `length` bytes at `offset`; the field must be zero before.
 function M.finish_packet (buffer, length, offset)
    ffi.cast("uint16_t *", buffer + offset)[0] = lib.htons(M.ipsum(buffer, length, 0))
 end
@@ -22,7 +22,7 @@ local function header_size (buffer)
    return band(buffer[0], 0xf0) == 0x60 and 40 or band(buffer[0], 0x0f) * 4
 end
 
--- Checks an IP packet's TCP or UDP checksum (and the IPv4 header's). nil for other protocols.
+-- Checks the TCP or UDP checksum of an IP packet, and the IPv4 header's checksum. nil for other protocols.
 function M.verify_packet (buffer, length)
    local initial = C.pseudo_header_initial(buffer, length)
    if initial == 0xffff0001 then return nil end
@@ -33,8 +33,8 @@ end
 
 local offsets = { [6] = 16, [17] = 6 }
 
--- Writes the sum of the pseudo-header where the checksum belongs, for hardware to finish. Returns where the sum
--- starts and the checksum's offset from there, or nothing if the protocol has none.
+-- Writes the sum of the pseudo-header into the checksum field, for hardware to complete. Returns where the checksummed
+-- data starts and the field's offset from there, or nothing if the protocol has no checksum.
 local function prepare (buffer, length, start, protocol)
    local offset = offsets[protocol]
    local sum = C.pseudo_header_initial(buffer, length)

@@ -1,4 +1,4 @@
--- The apps that every other one is tried with: sources, sinks, and pipes between them.
+-- Basic apps that most networks use: sources, sinks, and apps that join, split or copy streams.
 
 local ffi = require("ffi")
 local app = require("core.app")
@@ -10,7 +10,7 @@ local clone, free = packet.clone, packet.free
 
 local M = {}
 
--- Puts copies of one packet on every output: `size` bytes, 60 unless another number is given.
+-- Sends copies of one packet on every output: 60 bytes long, or `size` bytes if given.
 local Source = {}
 Source.__index = Source
 
@@ -28,7 +28,7 @@ function Source:pull ()
    end
 end
 
--- Sends copies of `p` from now on, and frees the packet that was sent before.
+-- Sends copies of `p` from now on, and frees the packet used before.
 function Source:set_packet (p)
    free(self.packet)
    self.packet = p
@@ -39,7 +39,7 @@ function Source:stop ()
 end
 M.Source = Source
 
--- All inputs to one output, called `output` or `out`.
+-- Joins all inputs into one output, called `output` or `out`.
 local Join = {}
 Join.__index = Join
 
@@ -56,7 +56,7 @@ function Join:push ()
 end
 M.Join = Join
 
--- Each input to the first output that has room, then to the next.
+-- Sends each input to the first output that has room, and the rest to the next output.
 local Split = {}
 Split.__index = Split
 
@@ -75,7 +75,7 @@ function Split:push ()
 end
 M.Split = Split
 
--- Frees what comes.
+-- Frees all packets it receives.
 local Sink = {}
 Sink.__index = Sink
 
@@ -91,7 +91,7 @@ function Sink:push ()
 end
 M.Sink = Sink
 
--- Each packet to every output: copies to all but the last, which gets the packet itself.
+-- Sends each packet to every output: copies to all but the last, which gets the packet itself.
 local Tee = {}
 Tee.__index = Tee
 
@@ -121,7 +121,7 @@ function Tee:push ()
 end
 M.Tee = Tee
 
--- Keeps what comes, and sends copies of it round and round.
+-- Keeps the packets it receives, and sends copies of them over and over.
 local Repeater = {}
 Repeater.__index = Repeater
 
@@ -147,7 +147,7 @@ function Repeater:stop ()
 end
 M.Repeater = Repeater
 
--- Cuts or fills each packet to `n` bytes.
+-- Cuts each packet to `n` bytes, or pads it to that length.
 local Truncate = {}
 Truncate.__index = Truncate
 

@@ -1,12 +1,12 @@
--- Apps that read frames from capture files and write them there.
+-- Apps that read frames from capture files and write frames to them.
 
 local ffi = require("ffi")
 local link = require("core.link")
 local packet = require("core.packet")
 local pcap = require("lib.pcap.pcap")
 
--- Sends the frames of a file to `output`, as fast as they are taken. Its argument is the file's name; `done` is
--- true once all were sent.
+-- Sends the frames of a file to `output`, as fast as the output accepts them. The argument is the file's name; `done`
+-- is true once all frames have been sent.
 local PcapReader = { one_worker = "each worker would send all frames of the file" }
 PcapReader.__index = PcapReader
 
@@ -27,8 +27,8 @@ function PcapReader:pull ()
    end
 end
 
--- Writes the frames from `input` to a file. Its argument is the file's name, or { name, mode } with the mode of
--- io.open ("w" if not given; with "a" frames are added to the file).
+-- Writes the frames from `input` to a file. The argument is the file's name, or { name, mode } with the mode of
+-- io.open ("w" if not given; with "a" frames are appended to the file).
 local PcapWriter = { one_worker = "each worker would overwrite the file" }
 PcapWriter.__index = PcapWriter
 
@@ -78,7 +78,7 @@ local function selftest ()
    local function bytes (name) return io.open(name, "rb"):read("*a") end
    assert(bytes(from) == bytes(to), "the copy differs")
    copy("a")
-   assert(#bytes(to) == 2 * #bytes(from) - 24, "added, without a second header")
+   assert(#bytes(to) == 2 * #bytes(from) - 24, "mode 'a' must append frames without a second file header")
    os.remove(from)
    os.remove(to)
 end

@@ -1,4 +1,4 @@
--- An app that passes frames on and writes some of them to a capture file on the way.
+-- An app that forwards all frames and writes some of them to a capture file.
 
 local lib = require("core.lib")
 local link = require("core.link")
@@ -10,8 +10,8 @@ local Tap = {
    config = {
       filename = { required = true },
       mode = { default = "truncate" }, -- or "append"
-      filter = {},                     -- only frames that match, in the language of tcpdump
-      sample = { default = 1 },        -- only each n-th of those
+      filter = {},                     -- only frames that match this filter, in tcpdump's language
+      sample = { default = 1 },        -- only every n-th of these
    },
 }
 Tap.__index = Tap

@@ -1,5 +1,5 @@
 -- Arithmetic in filters: `ip[8] < 2`, `tcp[tcpflags] & (tcp-syn|tcp-ack) = tcp-syn`, `len > 100`. All numbers are
--- unsigned, of 32 bits.
+-- unsigned 32-bit integers.
 
 local tests = require("brickmoon.filter.tests")
 
@@ -22,12 +22,12 @@ local constants = {
 
 local relations = { [">"] = ">", [">="] = ">=", ["<"] = "<", ["<="] = "<=", ["="] = "==", ["=="] = "==", ["!="] = "~=" }
 
--- Binding, weakest first.
+-- Operators by precedence, lowest first.
 local levels = { { "|", "^" }, { "&" }, { "<<", ">>" }, { "+", "-" }, { "*", "/", "%" } }
 
 local binary, unary
 
--- protocol[index] or protocol[index:size]; its guard goes to parser.guards.
+-- protocol[index] or protocol[index:size]; its guard is added to parser.guards.
 local function load_bytes (parser, token)
    parser.place = parser.place + 2
    local guards_before = #parser.guards
@@ -54,7 +54,7 @@ local function operand (parser)
       if token.value > 0xffffffff then parser:fail(token, "numbers are limited to 32 bits") end
       return { op = "number", value = parser:next().value }
    elseif token.kind == "range" then
-      -- 8-4 was read as a range of ports.
+      -- The lexer read 8-4 as a port range.
       parser:next()
       local a, b = token.value:match("^(%d+)%-(%d+)$")
       return { op = "-", { op = "number", value = tonumber(a) }, { op = "number", value = tonumber(b) } }
@@ -103,7 +103,7 @@ local function relation (parser)
    return all
 end
 
--- Whether arithmetic may start here. For brackets, their content decides.
+-- Whether arithmetic may start here. For a parenthesis, its content decides.
 local function begins (parser, ahead)
    local token = parser:peek(ahead)
    if token.kind == "(" then return begins(parser, ahead + 1) end
@@ -114,7 +114,7 @@ local function begins (parser, ahead)
    return token.kind == "number" or token.kind == "range"
 end
 
--- Is there an operator or a comparison after the first operand? If not, a number is a host or a port.
+-- Whether an operator or a comparison follows the first operand. If not, a number is a host or a port.
 local function is_sure (parser)
    local first = parser:peek()
    if first.kind == "name" or first.kind == "-" then return true end
@@ -125,7 +125,7 @@ local function is_sure (parser)
    return nil
 end
 
--- A relation if one begins here, else nil and nothing is taken.
+-- Parses a relation if one begins here; otherwise returns nil and consumes nothing.
 function M.try_relation (parser)
    if not begins(parser, 0) then return nil end
    local sure = is_sure(parser)
@@ -136,7 +136,7 @@ function M.try_relation (parser)
    parser.guards = guards
    if fine then return node end
    if sure then error(node, 0) end
-   -- A bracket around a filter, not around a number.
+      -- The parenthesis encloses a filter, not a number.
    parser.place = place
    return nil
 end

@@ -1,9 +1,9 @@
--- From a tree to a Lua function. Each test jumps to where its result leads, so a filter is a row of comparisons
--- without calls; bytes are loaded straight from the frame, and compared in the order in which they lie there.
+-- Turns the syntax tree into a Lua function. Each test jumps directly to the code for its result, so a filter is a
+-- sequence of comparisons without calls. Bytes are loaded from the frame and compared in network byte order.
 --
--- A frame that ends before a byte that a test looks at does not match the filter, whatever else the filter says:
--- that is what BPF does. How long the frame is known to be is tracked along each way, so that a length is checked
--- once.
+-- If a frame ends before a byte that a test reads, the frame does not match, whatever else the filter says. This is
+-- what BPF does. The compiler tracks on each path how long the frame is known to be, so that each length is checked
+-- only once.
 
 local bit = require("bit")
 local bswap, rshift, tobit = bit.bswap, bit.rshift, bit.tobit
@@ -25,7 +25,7 @@ local function jump (target)
    return "goto "..target
 end
 
--- Goes to `yes` or `no`; `following` is the label that comes next in any case.
+-- Jumps to `yes` or `no`; `following` is the label that comes next in the code.
 function Emitter:branch (condition, yes, no, following)
    if following == yes then
       self:line("if not (%s) then %s end", condition, jump(no))
@@ -35,14 +35,14 @@ function Emitter:branch (condition, yes, no, following)
    end
 end
 
--- Makes sure that the frame has this many bytes, if `known` does not say so. Returns what is known then.
+-- Emits a check that the frame has this many bytes, unless `known` implies it. Returns the length known afterwards.
 function Emitter:need (bytes, known)
    if bytes <= known then return known end
    self:line("if length < %d then return false end", bytes)
    return bytes
 end
 
--- Conditions on bytes at fixed places
+-- Conditions on bytes at fixed offsets
 
 local function raw16 (offset) return ("cast(u16, d + %d)[0]"):format(offset) end
 local function raw32 (offset) return ("cast(i32, d + %d)[0]"):format(offset) end
@@ -70,7 +70,7 @@ local conditions = {
    end },
 }
 
--- Nodes: each gives what is known of the length on the way to yes and on the way to no.
+-- Nodes: each returns the frame length known on its yes path and on its no path.
 
 local nodes = {}
 
@@ -136,7 +136,7 @@ end
 function Emitter:node (node, yes, no, following, known)
    local simple = conditions[node.op]
    if not simple then
-      -- An empty row of tests, such as a net of length 0, holds.
+      -- An empty list of tests, such as that of a prefix of length 0, is true.
       if node.op == "and" and #node == 0 then
          if following ~= yes then self:line("do %s end", jump(yes)) end
          return known, known
@@ -171,7 +171,7 @@ local function load_bytes (emitter, node, known)
       index = ("%d"):format(offset)
    else
       index, known = arithmetic.value(emitter, node.index, known)
-      -- BPF adds the header's length with 32 bits, and what comes before that without a limit.
+      -- BPF adds the header's length in 32-bit arithmetic, but does not wrap the base offset.
       if node.variable then index = ("(band(d[%d], 15) * 4 + %s) %% 4294967296"):format(node.base, index) end
       index = emitter:temporary("%s + %d", index, node.base)
       emitter:line("if length < %s + %d then return false end", index, node.size)
@@ -211,7 +211,7 @@ local d = cast(u8, data)]]
 
 local M = {}
 
--- The Lua text of a tree.
+-- The Lua source of a syntax tree.
 function M.source (tree)
    local emitter = setmetatable({ lines = { head }, labels = 0, temporaries = 0 }, Emitter)
    if tree then emitter:node(tree, "accept", "reject", "reject", 0) end

@@ -1,9 +1,10 @@
--- Words of a filter: { kind, value, first, last } with columns counted from 1. Kinds: "number", "name" (a keyword or a
--- word such as http), "escaped" (\tcp), "mac", "ip6", "ip4" (also in part: 10.1), "range" (80-90), an operator, "end".
+-- Splits a filter into tokens: { kind, value, first, last } with columns counted from 1. Kinds: "number", "name" (a
+-- keyword or a word such as http), "escaped" (\tcp), "mac", "ip6", "ip4" (or its first bytes: 10.1), "range" (80-90),
+-- an operator, "end".
 
 local M = {}
 
--- Ends with an error that shows the place.
+-- Raises an error that shows the position.
 function M.fail (text, column, format, ...)
    local message = format:format(...)
    error(("filter, column %d: %s\n   %s\n   %s^"):format(column, message, text, (" "):rep(column - 1)), 0)
@@ -25,7 +26,7 @@ local function match_mac (text, at)
    end
 end
 
--- An address has two colons at least; a size in brackets, as in ip[2:4], has one.
+-- An address has at least two colons; a size in brackets, as in ip[2:4], has one.
 local function match_ip6 (text, at)
    local word = text:match("^[%x:]+[%x:%.]*", at)
    if word and select(2, word:gsub(":", "")) >= 2 then return "ip6", word, word end

@@ -1,5 +1,5 @@
--- From words to a tree. `and` and `or` bind alike and to the left, `not` binds to the next primitive, and a bare
--- address or port takes the qualifiers of the one before it: all as in libpcap.
+-- Turns tokens into a syntax tree. As in libpcap, `and` and `or` have equal precedence and group to the left, `not`
+-- applies to the next primitive, and a bare address or port takes the qualifiers of the one before it.
 
 local ffi = require("ffi")
 local lexer = require("brickmoon.filter.lexer")
@@ -62,7 +62,7 @@ function Parser:direction ()
    return first.value
 end
 
--- Numbers as words
+-- Numbers and names
 
 local function number_of (parser, token, limit, what)
    if token.kind ~= "number" then parser:fail(token, "expected %s, not '%s'", what, token.word) end
@@ -75,7 +75,7 @@ local function service_port (name, protocol)
    return service ~= nil and bit.rshift(bit.bswap(service.port), 16) or nil
 end
 
--- A port, and its protocol if it was given by a name that only one has.
+-- A port, and its protocol if it was given by a service name that only one protocol has.
 function Parser:port (protocol)
    local token = self:next()
    if token.kind ~= "name" and token.kind ~= "escaped" then return number_of(self, token, 65535, "a port") end
@@ -118,7 +118,7 @@ end
 
 local function mask_of (length) return length == 0 and 0 or (2 ^ 32 - 2 ^ (32 - length)) end
 
--- Address and mask of what follows: 10.0.0.1, 10.1 (in part), 10.0.0.0/8, 10.0.0.0 mask 255.0.0.0, or a number.
+-- Address and mask: 10.0.0.1, 10.1 (first bytes), 10.0.0.0/8, 10.0.0.0 mask 255.0.0.0, or a number.
 function Parser:ip4 (is_net)
    local token = self:next()
    local value, length
@@ -212,7 +212,7 @@ end
 
 local by_type = { host = host, net = host, port = port, portrange = port, proto = proto }
 
--- The values after qualifiers: one, or several in brackets.
+-- The values after qualifiers: one, or several in parentheses.
 function Parser:values (q)
    if not self:accept("(") then return by_type[q.type](self, q, self:peek()) end
    local node = self:values(q)
@@ -233,7 +233,7 @@ function alone.vlan (parser)
    local id
    if parser:peek().kind == "number" then id = number_of(parser, parser:next(), 4095, "a VLAN id") end
    local node = tests.vlan(parser.at, id)
-   -- What follows in the filter is about the frame inside of the tag.
+   -- The rest of the filter is about the frame inside the tag.
    parser.at = { type = parser.at.type + 4, payload = parser.at.payload + 4 }
    return node
 end
@@ -285,7 +285,7 @@ function Parser:qualified ()
    return self:values(self.last)
 end
 
--- A bare value takes the last qualifiers.
+-- A bare value takes the qualifiers used last.
 function Parser:bare (token)
    if token.kind == "name" and unsupported[token.value] then
       self:fail(token, "'%s' is not supported", token.value)
@@ -329,7 +329,7 @@ function Parser:expression ()
       if not joint then return node end
       local op = (joint.value == "and" or joint.value == "&&") and "and" or "or"
       local right = self:primitive()
-      -- A long row of the same word is one node, so that a list of a thousand hosts does not nest.
+      -- A long chain of the same operator is one node, so that a list of a thousand hosts does not nest.
       if node.op == op and node.row then
          node[#node + 1] = right
       else
@@ -340,7 +340,7 @@ end
 
 local M = {}
 
--- The tree of a filter; nil if it is empty, which matches all. An error names the column.
+-- The syntax tree of a filter; nil for an empty filter, which matches every frame. An error names the column.
 function M.parse (text)
    local tokens = lexer.split(text)
    if #tokens == 1 then return nil end

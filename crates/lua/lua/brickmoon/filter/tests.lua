@@ -1,7 +1,7 @@
--- What primitives stand for, as trees of tests on bytes of an Ethernet frame. Follows libpcap (gencode.c, 1.10) in
--- what is tested; see brickmoon.filter for the nodes.
+-- The meaning of primitives, as trees of tests on bytes of an Ethernet frame. The tests are those of libpcap
+-- (gencode.c, 1.10); see brickmoon.filter for the nodes.
 --
--- `at` says where headers are: at.type (of the Ethernet type field) and at.payload (of what follows it).
+-- `at` holds the offsets of headers: at.type (the Ethernet type field) and at.payload (what follows it).
 
 local M = {}
 
@@ -31,13 +31,13 @@ local families = {
    icmp6 = { "ip6" },
 }
 
--- A length instead of a type means IEEE 802.2: there a number is compared with the service access point.
+-- A length instead of a type means IEEE 802.2: the number is then compared with the service access point.
 function M.ether_proto (at, number)
    if number > 1500 then return eq16(at.type, number) end
    return both({ op = "le16", offset = at.type, value = 1500 }, eq8(at.payload, number))
 end
 
--- The protocol field; in IPv6 also that of a fragment header that comes first.
+-- Tests the protocol field; for IPv6 also that of a fragment header that comes first.
 function M.ip_proto (at, family, number)
    local type_is = eq16(at.type, ETHERTYPE[family])
    if family == "ip" then return both(type_is, eq8(at.payload + 9, number)) end
@@ -54,7 +54,7 @@ function M.protocol (at, name)
    return #list == 1 and list[1] or list
 end
 
--- Joins what is tested of source and destination.
+-- Combines the tests of source and destination.
 local function by_direction (direction, source, destination)
    if direction == "src" then return source() end
    if direction == "dst" then return destination() end
@@ -106,7 +106,7 @@ function M.ether_host (direction, mac)
    return by_direction(direction, part(6), part(0))
 end
 
--- Ports low..high of tcp, udp or sctp, or of any of them. IPv4 fragments but the first have no ports.
+-- Ports low..high of tcp, udp or sctp, or of any of them. Only the first IPv4 fragment has ports.
 function M.ports (at, protocol, direction, low, high)
    local numbers = protocol and { M.protocols[protocol] } or { 6, 17, 132 }
    local four, six = { op = "or" }, { op = "or" }
@@ -125,7 +125,7 @@ function M.ports (at, protocol, direction, low, high)
            by_direction(direction, port4(0), port4(2))))
 end
 
--- A VLAN tag, with this id if there is one.
+-- A VLAN tag, with this VLAN id if one is given.
 function M.vlan (at, id)
    local tag = either(eq16(at.type, 0x8100), eq16(at.type, 0x88a8), eq16(at.type, 0x9100))
    if not id then return tag end
@@ -141,7 +141,7 @@ function M.multicast (at, protocol)
    return { op = "bits8", offset = 0, value = 1 }
 end
 
--- Where the bytes of `protocol[...]` are, and what must hold for them to be there: { guard, base, variable }. With
+-- Where the bytes of `protocol[...]` are, and the condition under which they exist: { guard, base, variable }. With
 -- `variable`, the IPv4 header's length is added, and `first` is tested before the guards of bytes in the index. nil if
 -- the protocol has no bytes.
 function M.bytes_of (at, protocol)

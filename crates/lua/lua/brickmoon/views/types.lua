@@ -1,5 +1,5 @@
--- The structures behind brickmoon.views, and their methods. Methods are made from a table of fields: for each, a
--- getter and a setter that turn the byte order.
+-- The structures behind brickmoon.views, and their methods. The methods are generated from a table of fields: for each
+-- field a getter and a setter that convert the byte order.
 
 local ffi = require("ffi")
 local bit = require("bit")
@@ -36,7 +36,7 @@ typedef struct {
 
 local M = {}
 
--- Text to numbers: for set-up, not for the packet path.
+-- Addresses from text: for setup, not for the packet path.
 function M.parse_ip4 (text)
    local a, b, c, d = text:match("^(%d+)%.(%d+)%.(%d+)%.(%d+)$")
    a, b, c, d = tonumber(a), tonumber(b), tonumber(c), tonumber(d)
@@ -53,7 +53,7 @@ end
 local function swap16 (n) return rshift(bswap(n), 16) end
 local function swap32 (n) return bswap(n) % 4294967296 end
 
--- Addresses: get and set numbers in host order, getString and setString text.
+-- Addresses: get and set use numbers in host byte order, getString and setString use text.
 
 local mac = {}
 function mac:get ()
@@ -75,7 +75,7 @@ function ip4_address:getString ()
 end
 function ip4_address:setString (text) self:set(M.parse_ip4(text)) end
 
--- An IPv6 address is not a number: get returns the union itself, set copies another.
+-- An IPv6 address is not a number: get returns the union itself, set copies from another one.
 local ip6_address = {}
 function ip6_address:get () return self end
 function ip6_address:set (other) ffi.copy(self.uint8, other, 16) end
@@ -86,7 +86,7 @@ ffi.metatype("bm_view_mac", { __index = mac })
 ffi.metatype("bm_view_ip4_address", { __index = ip4_address })
 ffi.metatype("bm_view_ip6_address", { __index = ip6_address })
 
--- Fields: make(methods, "Name", "member") adds getName and setName.
+-- Fields: u8(methods, "Name", "member") and its like add getName and setName.
 
 local function u8 (methods, name, member)
    methods["get"..name] = function (self) return self[member] end
@@ -103,7 +103,7 @@ local function u32 (methods, name, member)
    methods["set"..name] = function (self, n) self[member] = bswap(bit.tobit(n)) end
 end
 
--- `bits` bits, `shift` above the lowest, of a member of 8, 16 or 32 bits.
+-- `count` bits, `shift` above the lowest, of a member of 8, 16 or 32 bits.
 local function bits (methods, name, member, size, shift, count)
    local mask = 2 ^ count - 1
    local turn = size == 8 and function (n) return n end or size == 16 and swap16 or bswap

@@ -1,9 +1,9 @@
--- Command line options in the manner of getopt_long: `-v`, `-ofile`, `-o file`, `-vq`, `--out=file`,
--- `--out file`, and `--` or a lone `-` or a first plain word as the end.
+-- Command line options as in getopt_long: `-v`, `-ofile`, `-o file`, `-vq`, `--out=file`, `--out file`. `--`, a lone
+-- `-` or the first argument that is no option ends them.
 --
--- Short options are one string, a colon behind those that take a value ("vo:"). Long ones are a
--- table: 0 for none, 1 for a value, or a string, the option that the name stands for. Bad usage
--- says so on stderr and ends with status 1.
+-- Short options are one string, with a colon after those that take a value ("vo:"). Long ones are a table: 0 for no
+-- value, 1 for a value, or a string: the option that the name is an alias for. Wrong usage prints an error on stderr
+-- and ends the program with status 1.
 
 local M = {}
 
@@ -56,7 +56,7 @@ local function short_options (known, args, at, add)
    return at + 1
 end
 
--- Returns the options in order, the index of the first argument left, and the values by position.
+-- Returns the options in order, the index of the first remaining argument, and the values by position.
 function M.get_ordered_opts (args, short, long)
    local known, names, values, count, at = known_options(short, long), {}, {}, 0, 1
    local function add (name, value)
@@ -76,7 +76,7 @@ function M.get_ordered_opts (args, short, long)
    return names, at, values
 end
 
--- The same as a table of name to value, 1 for options without one.
+-- The same as a table from name to value; the value is 1 for options without one.
 function M.get_opts (args, short, long)
    local names, at, values = M.get_ordered_opts(args, short, long)
    local found = {}

@@ -1,11 +1,11 @@
--- subClass(parent): classes with inheritance and reuse of instances, as lib.protocol builds on them.
+-- subClass(parent): classes with inheritance and recycled instances, as lib.protocol uses them.
 --
 --    local Child = subClass(Parent)
 --    function Child:new (x) local o = Child:superClass().new(self); o.x = x; return o end
 --
--- Methods of the parent are called with a dot and the object. new() on a class takes an instance that free() gave
--- back, or makes one; new() on an instance gives that same instance back, to be filled again. `_recycled` tells
--- a constructor that fields of an earlier life are still there.
+-- Methods of the parent are called with a dot and the object. new() on a class takes an instance that free() has
+-- returned, or creates one; new() on an instance returns that same instance, to be initialized again. `_recycled`
+-- tells a constructor that fields of the instance's earlier use are still set.
 
 local Base = { _name = "elementary class" }
 
@@ -29,7 +29,7 @@ function Base:name ()
    return self._name
 end
 
--- Gives the instance back to its class.
+-- Returns the instance to its class.
 function Base:free ()
    local spare = self:class()._spare
    spare[#spare + 1] = self

@@ -1,4 +1,4 @@
--- Reading or setting an undeclared global in a function is an error: a typing mistake shows at once.
+-- Makes it an error to read or set an undeclared global in a function, so that typing mistakes are found.
 --
 -- A global is declared by an assignment in a main chunk, or by C.
 

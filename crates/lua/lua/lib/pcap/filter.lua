@@ -1,4 +1,4 @@
--- Packet filters in the language of tcpdump, as objects. brickmoon.filter does the work.
+-- Packet filters in tcpdump's language, as objects. brickmoon.filter does the work.
 
 local compile = require("brickmoon.filter").compile
 require("lib.lua.class")
@@ -6,14 +6,14 @@ require("lib.lua.class")
 local filter = subClass(nil)
 filter._name = "pcap packet filter"
 
--- An error that names the column if the program is not a filter.
+-- Raises an error that names the column if the filter is invalid.
 function filter:new (program)
    local o = filter:superClass().new(self)
    o._filter = compile(program)
    return o
 end
 
--- Does the frame of `length` bytes at `data` match?
+-- Whether the frame of `length` bytes at `data` matches.
 function filter:match (data, length) return self._filter(data, length) end
 
 function filter.selftest ()

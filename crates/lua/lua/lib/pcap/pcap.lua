@@ -1,11 +1,11 @@
--- Capture files in the classic pcap format, of either byte order, with times in microseconds or nanoseconds.
+-- Capture files in the classic pcap format, in either byte order, with time stamps in microseconds or nanoseconds.
 --
--- Files are Lua file handles; records come and go as strings, or as bytes behind a pointer.
+-- Files are Lua file handles. Records are strings, or bytes at a pointer.
 
 local ffi = require("ffi")
 local bswap, rshift = bit.bswap, bit.rshift
 
--- Without names of C: pflua declares structures of a file and a record itself, and a name may be declared once.
+-- These structures have no names in C: pflua declares its own, and a name can be declared only once.
 local file_t = ffi.typeof [[struct {
    uint32_t magic_number;
    uint16_t version_major, version_minor;
@@ -27,7 +27,7 @@ local function write_struct (file, struct)
    assert(file:write(ffi.string(struct, ffi.sizeof(struct))))
 end
 
--- Starts a file of Ethernet frames.
+-- Writes the header of a file of Ethernet frames.
 function M.write_file_header (file)
    write_struct(file, file_t(0xa1b2c3d4, 2, 4, 0, 0, 65535, LINKTYPE_ETHERNET))
    file:flush()
@@ -35,7 +35,7 @@ end
 
 local scratch = record_t()
 
--- The header of a record. The time is in seconds, 0 if not given.
+-- Writes the header of a record. The time is in seconds, 0 if not given.
 function M.write_record_header (file, length, seconds)
    seconds = seconds or 0
    local whole = math.floor(seconds)
@@ -44,15 +44,15 @@ function M.write_record_header (file, length, seconds)
    write_struct(file, scratch)
 end
 
--- A record, of `length` bytes at `data`.
+-- Writes a record with `length` bytes at `data`.
 function M.write_record (file, data, length, seconds)
    M.write_record_header(file, length, seconds)
    assert(file:write(ffi.string(data, length)))
    file:flush()
 end
 
--- Reads an object of this C type, given as such or by name: a pointer to it, nil at the end of the file, an error if
--- it ends within, with the name `what` if there is one.
+-- Reads an object of this C type (or type name). Returns a pointer to it, or nil at the end of the file. It is an error
+-- if the file ends within the object; the message calls the object `what`.
 function M.readc (file, ctype, what)
    local size = ffi.sizeof(ctype)
    local bytes = file:read(size)

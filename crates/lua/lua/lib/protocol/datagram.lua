@@ -1,8 +1,8 @@
--- A packet as a stack of headers: parse them one after another, take them off, put others in front.
+-- A packet as a stack of headers: parse headers one after another, remove them, put others in front.
 --
--- Parsing changes no byte: headers lie over the packet. push and pop change the packet at once, for which no header
--- may be parsed, as it would be moved away from under its structure; or, with { delayed_commit = true }, they only
--- take note, and commit() does all in one move. Up to 512 bytes can be put in front between two commits.
+-- Parsing changes no bytes: headers are pointers into the packet. push and pop change the packet immediately. Then no
+-- header may be parsed, since the bytes would move away from under it. With { delayed_commit = true } they are only
+-- recorded, and commit() does all of them in one move. Up to 512 bytes can be pushed between two commits.
 
 local ffi = require("ffi")
 local packet = require("core.packet")
@@ -24,8 +24,8 @@ local function forget_headers (parse)
    parse.index = 0
 end
 
--- A datagram over packet p, or over a new one. `class` is that of the first header. An instance that is made anew
--- frees the headers that it had.
+-- A datagram for packet p, or for a new packet. `class` is that of the first header. When new() is called on an
+-- instance again, it frees that instance's headers.
 function datagram:new (p, class, options)
    local o = datagram:superClass().new(self)
    if not o._recycled then
@@ -48,10 +48,10 @@ local function nothing_parsed (self)
    end
 end
 
--- Puts a header in front.
+-- Pushes a header in front.
 function datagram:push (header) self:push_raw(header:header_ptr(), header:sizeof()) end
 
--- Puts `length` bytes in front.
+-- Pushes `length` bytes in front.
 function datagram:push_raw (data, length)
    if self._delayed_commit then
       local push = self._push
@@ -65,8 +65,8 @@ function datagram:push_raw (data, length)
    self._parse.offset = self._parse.offset + length
 end
 
--- Parses the next header as `class`, or as what the header before it says. check(header) may refuse it. Returns the
--- header; nil, with nothing changed, if there is no class for it, too few bytes, or it was refused.
+-- Parses the next header as `class`, or as the header before it says. check(header) may refuse it. Returns the header,
+-- or nil (with nothing changed) if there is no class for it, if there are too few bytes, or if it was refused.
 function datagram:parse_match (class, check)
    local parse = self._parse
    class = class or parse.ulp
@@ -85,8 +85,8 @@ function datagram:parse_match (class, check)
    return header
 end
 
--- parse_match for each { class, check } of a sequence, as far as they match. Returns the last header, or nil if one
--- did not match.
+-- Calls parse_match for each { class, check } of a sequence, as long as they match. Returns the last header, or nil if
+-- one did not match.
 function datagram:parse (sequence)
    if not sequence then return self:parse_match() end
    local header
@@ -97,7 +97,7 @@ function datagram:parse (sequence)
    return header
 end
 
--- Parses n headers (one if not given). Returns the last, or nil if there are fewer.
+-- Parses n headers (default 1). Returns the last, or nil if there are fewer.
 function datagram:parse_n (n)
    local header
    for _ = 1, n or 1 do
@@ -107,7 +107,7 @@ function datagram:parse_n (n)
    return header
 end
 
--- Gives the last n parsed headers back to the payload.
+-- Returns the last n parsed headers to the payload.
 function datagram:unparse (n)
    local parse = self._parse
    while n > 0 and parse.index > 0 do
@@ -121,7 +121,7 @@ function datagram:unparse (n)
    end
 end
 
--- Takes the first n parsed headers off the packet.
+-- Removes the first n parsed headers from the packet.
 function datagram:pop (n)
    local parse, bytes = self._parse, 0
    if n > parse.index then error(("datagram: cannot pop %d headers, only %d are parsed"):format(n, parse.index), 2) end
@@ -137,7 +137,7 @@ function datagram:pop (n)
    parse.offset = parse.offset - bytes
 end
 
--- Takes `length` bytes off the front; `ulp` is the class of what is there then.
+-- Removes `length` bytes from the front; `ulp` is the class of the header that is first then.
 function datagram:pop_raw (length, ulp)
    if self._delayed_commit then
       self._offset = self._offset + length
@@ -153,20 +153,20 @@ end
 function datagram:stack () return self._parse.stack end
 function datagram:packet () return self._packet[0] end
 
--- Where the payload is and how long. With arguments, `size` bytes at `mem` are added to it before.
+-- The payload's address and length. With arguments, `size` bytes at `mem` are appended to it first.
 function datagram:payload (mem, size)
    if mem then self._packet[0] = packet.append(self._packet[0], ffi.cast("uint8_t *", mem), size) or self._packet[0] end
    local p = self._packet[0]
    return p.data + self._parse.offset, p.length - self._parse.offset
 end
 
--- The whole packet's bytes and length.
+-- The address and length of the whole packet.
 function datagram:data ()
    local p = self._packet[0]
    return p.data, p.length
 end
 
--- Does what was pushed and popped since the last commit.
+-- Applies all pushes and pops since the last commit.
 function datagram:commit ()
    if not self._delayed_commit then return end
    nothing_parsed(self)
@@ -211,7 +211,7 @@ function datagram.selftest ()
    assert(not pcall(dgram.push, dgram, ether) and not pcall(dgram.pop, dgram, 4))
    dgram:unparse(2)
    assert(ip:eq(dgram:parse()) and dgram:parse_match(nil, function () return false end) == nil)
-   -- Two headers off, two others on, in one move.
+   -- Two headers removed and two others pushed in one move.
    dgram:new(dgram:packet(), ethernet, { delayed_commit = true })
    local ether2, ip2 = pair("02:00:00:00:00:01", "::2")
    dgram:push(ip2)

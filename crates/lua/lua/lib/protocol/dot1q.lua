@@ -1,4 +1,4 @@
--- VLAN tags (IEEE 802.1Q): what follows the type 0x8100 of an Ethernet header.
+-- VLAN tags (IEEE 802.1Q): what follows the EtherType 0x8100.
 
 local ffi = require("ffi")
 local header = require("lib.protocol.header")

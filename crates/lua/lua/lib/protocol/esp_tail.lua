@@ -1,4 +1,4 @@
--- ESP trailers (RFC 4303, section 2): what comes after the padding, before the integrity value.
+-- ESP trailers (RFC 4303, section 2): what follows the padding and precedes the integrity check value.
 
 local ffi = require("ffi")
 local header = require("lib.protocol.header")

@@ -1,4 +1,4 @@
--- Ethernet headers (IEEE 802.3, without a tag).
+-- Untagged Ethernet headers (IEEE 802.3).
 
 local ffi = require("ffi")
 local header = require("lib.protocol.header")
@@ -17,7 +17,7 @@ ethernet:init { ffi.typeof [[
    struct { uint8_t ether_dhost[6], ether_shost[6]; uint16_t ether_type; } __attribute__((packed))
 ]] }
 
--- config: dst, src (uint8_t[6], as pton gives), type (host order). What is absent is zero.
+-- config: dst, src (uint8_t[6], as pton returns), type (host byte order). Absent fields are zero.
 function ethernet:new (config)
    local o = ethernet:superClass().new(self)
    o:dst(config.dst)
@@ -26,7 +26,7 @@ function ethernet:new (config)
    return o
 end
 
--- "02:00:00:00:00:01" as uint8_t[6]; an error for anything else.
+-- Converts "02:00:00:00:00:01" to uint8_t[6]; raises an error for anything else.
 function ethernet:pton (text)
    local mac, count = mac_t(), 0
    for pair in text:gmatch("[^:]+") do
@@ -43,7 +43,7 @@ function ethernet:ntop (mac)
    return ("%02x:%02x:%02x:%02x:%02x:%02x"):format(b[0], b[1], b[2], b[3], b[4], b[5])
 end
 
--- Where an IPv6 multicast address is sent to (RFC 2464, section 7).
+-- The MAC address for an IPv6 multicast address (RFC 2464, section 7).
 function ethernet:ipv6_mcast (ip)
    local bytes = ffi.cast("uint8_t *", ip)
    assert(bytes[0] == 0xff, "not an IPv6 multicast address")
@@ -60,7 +60,7 @@ fields.address(ethernet, "src", "ether_shost", 6)
 fields.address(ethernet, "dst", "ether_dhost", 6)
 fields.u16(ethernet, "type", "ether_type")
 
--- Exchanges source and destination.
+-- Swaps source and destination.
 function ethernet:swap ()
    local h = self:header()
    for i = 0, 5 do h.ether_dhost[i], h.ether_shost[i] = h.ether_shost[i], h.ether_dhost[i] end

@@ -1,6 +1,6 @@
--- Accessors for header fields, made once a class: a method with a value sets the field, and always gives the field.
+-- Creates accessors for header fields, once per class. A method with an argument sets the field; it always returns it.
 --
--- Values are in host order, structures in network order.
+-- Values are in host byte order, structures in network byte order.
 
 local ffi = require("ffi")
 local lib = require("core.lib")
@@ -34,7 +34,7 @@ function M.u32 (class, name, member)
    end
 end
 
--- `bits` bits at `offset`, from the highest, of a member of `size` bits.
+-- `bits` bits at `offset`, counted from the most significant, of a member of `size` bits.
 function M.bits (class, name, member, size, offset, bits)
    class[name] = function (self, value)
       local h = self:header()
@@ -43,7 +43,7 @@ function M.bits (class, name, member, size, offset, bits)
    end
 end
 
--- An address of `bytes` bytes: name(pointer) copies it in, name() gives the array, name_eq(pointer) compares.
+-- An address of `bytes` bytes: name(pointer) copies it in, name() returns the array, name_eq(pointer) compares.
 function M.address (class, name, member, bytes)
    class[name] = function (self, value)
       local h = self:header()

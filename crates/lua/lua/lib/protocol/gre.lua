@@ -1,4 +1,4 @@
--- GRE headers (RFC 2784), with the optional checksum and key (RFC 2890). Sequence numbers are not supported.
+-- GRE headers (RFC 2784) with optional checksum and key (RFC 2890). Sequence numbers are not supported.
 
 local ffi = require("ffi")
 local lib = require("core.lib")
@@ -20,7 +20,7 @@ gre:init {
 
 local function variant (has_checksum, has_key) return 1 + (has_key and 1 or 0) + (has_checksum and 2 or 0) end
 
--- config: protocol, checksum (true for one), key.
+-- config: protocol, checksum (true to have one), key.
 function gre:new (config)
    local o = gre:superClass().new(self)
    config = config or {}
@@ -36,7 +36,7 @@ function gre:new (config)
    return o
 end
 
--- nil if the bytes are too few, or hold what we do not support (RFC 2784: such packets are dropped).
+-- Returns nil if there are too few bytes, or an unsupported feature (RFC 2784: such packets are dropped).
 function gre:new_from_mem (mem, size)
    local o = gre:superClass().new_from_mem(self, mem, size)
    if not o then return nil end
@@ -63,19 +63,19 @@ local function compute (o, payload, length)
    return ipsum(payload, length, bit.band(bit.bnot(sum), 0xffff))
 end
 
--- With a payload, writes the checksum. Returns it; nil if this header has none.
+-- With a payload, writes the checksum. Returns it, or nil if this header has none.
 function gre:checksum (payload, length)
    if not self._checksum then return nil end
    if payload ~= nil then self:header().csum = htons(compute(self, payload, length)) end
    return ntohs(self:header().csum)
 end
 
--- Is the checksum right? True if there is none.
+-- Whether the checksum is correct. True if there is none.
 function gre:checksum_check (payload, length)
    return not self._checksum or compute(self, payload, length) == ntohs(self:header().csum)
 end
 
--- The key; nil if this header has none.
+-- The key, or nil if this header has none.
 function gre:key (key)
    if not self._key then return nil end
    if key ~= nil then self:header().key = htonl(key) end

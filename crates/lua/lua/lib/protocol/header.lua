@@ -1,10 +1,10 @@
--- The base class of protocol headers: a C structure over memory of its own, or over bytes of a packet.
+-- The base class of protocol headers: a C structure in its own memory, or over bytes of a packet.
 --
--- A class names its structures once, `class:init({ t1, t2, ... })`; the first is the base header, others are
--- variants that a constructor may pick (lib.protocol.gre does). An instance holds for each variant a structure
--- (`data`) and a box with a pointer to where the header really is; `_header` is the variant in force. Instances are
--- recycled by free(), so that parsing packets allocates nothing. `_ulp` says how the next header is told: `method`
--- gives the number, `class_map` the module for it.
+-- A class declares its structures once, `class:init({ t1, t2, ... })`. The first is the base header, others are
+-- variants that a constructor may choose (as lib.protocol.gre does). For each variant an instance holds a structure
+-- (`data`) and a box with a pointer to the actual header; `_header` is the current variant. free() recycles instances,
+-- so that parsing packets allocates nothing. `_ulp` describes how to find the next header: `method` returns its number,
+-- `class_map` maps the number to a module.
 
 local ffi = require("ffi")
 require("lib.lua.class")
@@ -12,7 +12,7 @@ require("lib.lua.class")
 local header = subClass(nil)
 header._ulp = {}
 
--- Gives a class its structures.
+-- Sets the structures of a class.
 function header:init (ctypes)
    assert(#ctypes > 0, "a protocol needs at least a structure")
    self._headers = {}
@@ -37,7 +37,7 @@ local function instance (class)
    return o
 end
 
--- A header of zeros in memory of its own.
+-- A zeroed header in its own memory.
 function header:new ()
    local o = instance(self)
    local base = o._header
@@ -46,7 +46,7 @@ function header:new ()
    return o
 end
 
--- A header over `size` bytes at `mem`; nil if they are too few.
+-- A header over `size` bytes at `mem`; nil if there are too few.
 function header:new_from_mem (mem, size)
    if ffi.sizeof(self._headers[1].t) > size then return nil end
    local o = instance(self)
@@ -54,26 +54,26 @@ function header:new_from_mem (mem, size)
    return o
 end
 
--- The structure itself, a pointer to it, its C type, its size in bytes.
+-- The structure itself, a pointer to it, its C type, and its size in bytes.
 function header:header () return self._header.box[0][0] end
 function header:header_ptr () return self._header.box[0] end
 function header:ctype () return self._header.t end
 function header:sizeof () return ffi.sizeof(self._header.t) end
 
--- Same type and same bytes?
+-- Whether both have the same type and the same bytes.
 function header:eq (other)
    local size = self:sizeof()
    return self:ctype() == other:ctype()
       and ffi.string(self:header_ptr(), size) == ffi.string(other:header_ptr(), size)
 end
 
--- Copies the bytes to `destination`; with `relocate` the header is there from now on.
+-- Copies the bytes to `destination`. With `relocate`, the instance refers to the copy from then on.
 function header:copy (destination, relocate)
    ffi.copy(destination, self:header_ptr(), self:sizeof())
    if relocate then self._header.box[0] = ffi.cast(self._header.ptr_t, destination) end
 end
 
--- A header of the same content in memory of its own. It allocates: not for the packet path.
+-- A copy in its own memory. It allocates, so it is not for the packet path.
 function header:clone ()
    local class, size = self:class(), self:sizeof()
    local bytes = ffi.new("uint8_t[?]", size)
@@ -83,7 +83,7 @@ function header:clone ()
    return copy
 end
 
--- The class of the header that follows, or nil if there is none or we have none for it.
+-- The class of the next header, or nil if there is none or it is unknown.
 function header:upper_layer ()
    local method = self._ulp.method
    local name = method and self._ulp.class_map[self[method](self)]

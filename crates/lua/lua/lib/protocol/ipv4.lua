@@ -31,8 +31,8 @@ ipv4:init { ffi.typeof [[
    } __attribute__((packed))
 ]] }
 
--- config: src, dst (uint8_t[4]), protocol, ttl, id, dscp, ecn, flags, frag_off. The total length is that of the
--- header alone, and the checksum is right for it.
+-- config: src, dst (uint8_t[4]), protocol, ttl, id, dscp, ecn, flags, frag_off. The total length is that of the header
+-- alone; the checksum is correct for it.
 function ipv4:new (config)
    local o = ipv4:superClass().new(self)
    o._ph = o._ph or pseudo_t()
@@ -58,21 +58,21 @@ function ipv4:new_from_mem (mem, size)
    return o
 end
 
--- "192.0.2.1" as uint8_t[4]; false and a message for anything else.
+-- Converts "192.0.2.1" to uint8_t[4]; returns false and a message for anything else.
 function ipv4:pton (text)
    local address = address_t()
    if C.inet_pton(AF_INET, text, address) ~= 1 then return false, "malformed IPv4 address: "..text end
    return address
 end
 
--- An address as text. The address may be any pointer, array or string of four bytes in network order: callers also
--- pass a uint32_t[1] or a whole header's member.
+-- Formats an address. The address may be any pointer, array or string of four bytes in network byte order: callers
+-- also pass a uint32_t[1] or a member of a header.
 function ipv4:ntop (address)
    local bytes = ffi.cast("const uint8_t *", address)
    return ("%d.%d.%d.%d"):format(bytes[0], bytes[1], bytes[2], bytes[3])
 end
 
--- "192.0.2.0/24" as address and length.
+-- Splits "192.0.2.0/24" into address and prefix length.
 function ipv4:pton_cidr (text)
    local prefix, length = text:match("^([^/]*)/(%d+)$")
    if not prefix then error("malformed IPv4 prefix: "..text, 2) end
@@ -92,7 +92,7 @@ fields.u8(ipv4, "protocol", "protocol")
 fields.address(ipv4, "src", "src_ip", 4)
 fields.address(ipv4, "dst", "dst_ip", 4)
 
--- Writes the header's checksum and returns it.
+-- Computes and writes the header's checksum, and returns it.
 function ipv4:checksum ()
    local h = self:header()
    h.checksum = 0
@@ -105,7 +105,7 @@ function ipv4:checksum_ok ()
    return ipsum(ffi.cast("uint8_t *", self:header()), self:ihl() * 4, 0) == 0
 end
 
--- Is it a part of a datagram, be it the first?
+-- Whether this is a fragment, including the first one.
 function ipv4:is_fragment () return self:frag_off() ~= 0 or bit.band(self:flags(), 1) ~= 0 end
 
 function ipv4:eq (other)
@@ -113,7 +113,7 @@ function ipv4:eq (other)
       and self:src_eq(other:src()) and self:dst_eq(other:dst())
 end
 
--- What TCP and UDP checksums start with. The structure is the instance's own, good until the next call.
+-- The pseudo-header for TCP and UDP checksums. It belongs to the instance and is valid until the next call.
 function ipv4:pseudo_header (length, protocol)
    local pseudo, h = self._ph, self:header()
    ffi.copy(pseudo.src_ip, h.src_ip, 4)

@@ -33,7 +33,7 @@ ipv6:init { ffi.typeof [[
    } __attribute__((packed))
 ]] }
 
--- config: src, dst (uint8_t[16]), next_header (59, none), hop_limit (64), traffic_class, flow_label.
+-- config: src, dst (uint8_t[16]), next_header (default 59, none), hop_limit (default 64), traffic_class, flow_label.
 function ipv6:new (config)
    local o = ipv6:superClass().new(self)
    o._ph = o._ph or pseudo_t()
@@ -54,7 +54,7 @@ function ipv6:new_from_mem (mem, size)
    return o
 end
 
--- "2001:db8::1" as uint8_t[16]; false and a message for anything else.
+-- Converts "2001:db8::1" to uint8_t[16]; returns false and a message for anything else.
 function ipv6:pton (text)
    local address = address_t()
    if C.inet_pton(AF_INET6, text, address) ~= 1 then return false, "malformed IPv6 address: "..text end
@@ -67,14 +67,14 @@ function ipv6:ntop (address)
    return ffi.string(text)
 end
 
--- "2001:db8::/32" as address and length.
+-- Splits "2001:db8::/32" into address and prefix length.
 function ipv6:pton_cidr (text)
    local prefix, length = text:match("^([^/]*)/(%d+)$")
    if not prefix then error("malformed IPv6 prefix: "..text, 2) end
    return ipv6:pton(prefix), tonumber(length)
 end
 
--- The solicited-node multicast address of an address (RFC 4291, section 2.7.1).
+-- The solicited-node multicast address for an address (RFC 4291, section 2.7.1).
 function ipv6:solicited_node_mcast (address)
    local group = self:pton("ff02::1:ff00:0")
    ffi.copy(group + 13, ffi.cast("uint8_t *", address) + 13, 3)
@@ -92,7 +92,7 @@ fields.u8(ipv6, "hop_limit", "hop_limit")
 fields.address(ipv6, "src", "src_ip", 16)
 fields.address(ipv6, "dst", "dst_ip", 16)
 
--- What upper-layer checksums start with (RFC 8200, section 8.1). Good until the next call.
+-- The pseudo-header for upper-layer checksums (RFC 8200, section 8.1). Valid until the next call.
 function ipv6:pseudo_header (length, next_header)
    local pseudo, h = self._ph, self:header()
    ffi.fill(pseudo, ffi.sizeof(pseudo_t))

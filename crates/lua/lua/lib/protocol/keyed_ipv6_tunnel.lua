@@ -1,4 +1,4 @@
--- Keyed IPv6 tunnels (RFC 8159): L2TPv3 over IPv6 with only a session id and a cookie of 64 bits.
+-- Keyed IPv6 tunnels (RFC 8159): L2TPv3 over IPv6 with only a session id and a 64-bit cookie.
 
 local ffi = require("ffi")
 local header = require("lib.protocol.header")
@@ -17,7 +17,7 @@ local cookie_t = ffi.metatype(ffi.typeof("union { uint8_t cookie[8]; uint64_t co
 })
 tunnel:init { ffi.typeof("struct { uint32_t session_id; $ cookie; } __attribute__((packed))", cookie_t) }
 
--- A cookie of a string of 8 bytes.
+-- A cookie from a string of 8 bytes.
 function tunnel:new_cookie (bytes)
    if type(bytes) ~= "string" or #bytes ~= 8 then error("invalid cookie: expected a string of 8 bytes", 2) end
    local cookie = cookie_t()
@@ -27,7 +27,7 @@ end
 
 local zero = tunnel:new_cookie(("\0"):rep(8))
 
--- config: session_id (all ones if not given), cookie (zero).
+-- config: session_id (default: all ones), cookie (default: zero).
 function tunnel:new (config)
    local o = tunnel:superClass().new(self)
    o:session_id(config and config.session_id or 0xffffffff)
@@ -35,7 +35,7 @@ function tunnel:new (config)
    return o
 end
 
--- nil also for session 0, which marks control messages.
+-- Also returns nil for session 0, which marks control messages.
 function tunnel:new_from_mem (mem, size)
    local o = tunnel:superClass().new_from_mem(self, mem, size)
    if o and o:session_id() == 0 then

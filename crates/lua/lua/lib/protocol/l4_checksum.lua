@@ -1,10 +1,11 @@
--- The checksum of TCP, UDP and ICMP headers: pseudo-header if there is an IP header, then header, then payload.
+-- The checksum of TCP, UDP and ICMP: over the pseudo-header (if there is an IP header), the header, and the payload.
 
 local ffi = require("ffi")
 local ipsum = require("lib.checksum").ipsum
 local band, bnot = bit.band, bit.bnot
 
--- `h` is the header's structure, its checksum field zero; `ip` an ipv4 or ipv6 instance, or nil. Host order.
+-- `h` is the header's structure with a zeroed checksum field; `ip` is an ipv4 or ipv6 instance, or nil. Returns the
+-- checksum in host byte order.
 return function (h, size, payload, length, ip, protocol)
    local sum = 0
    if ip then

@@ -18,8 +18,8 @@ tcp:init { ffi.typeof [[
 
 local flags = { "ns", "cwr", "ece", "urg", "ack", "psh", "rst", "syn", "fin" }
 
--- config: src_port, dst_port, seq, ack_num, window_size, offset (words of 32 bits), and 0 or 1 for each of ns, cwr,
--- ece, urg, ack, psh, rst, syn, fin.
+-- config: src_port, dst_port, seq, ack_num, window_size, offset (in 32-bit words), and 0 or 1 for each of ns, cwr, ece,
+-- urg, ack, psh, rst, syn, fin.
 function tcp:new (config)
    local o = tcp:superClass().new(self)
    o:src_port(config.src_port)
@@ -41,15 +41,15 @@ fields.u16(tcp, "urgent", "pad")
 fields.bits(tcp, "flags", "off_flags", 16, 7, 9)
 for i, flag in ipairs(flags) do fields.bits(tcp, flag, "off_flags", 16, 6 + i, 1) end
 
--- The header's length in words of 32 bits. Setting it clears the reserved bits.
+-- The header's length in 32-bit words. Setting it clears the reserved bits.
 function tcp:offset (words)
    local h = self:header()
    if words ~= nil then lib.bitfield(16, h, "off_flags", 0, 7, words * 8) end
    return lib.bitfield(16, h, "off_flags", 0, 4)
 end
 
--- With a payload, writes the checksum over it and the header, and the pseudo-header of `ip` if given. Returns the
--- checksum that is in the header.
+-- With a payload, computes the checksum over the pseudo-header of `ip` (if given), the header and the payload, and
+-- writes it. Returns the checksum that is in the header.
 function tcp:checksum (payload, length, ip)
    local h = self:header()
    if payload then

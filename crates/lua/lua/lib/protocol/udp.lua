@@ -23,14 +23,14 @@ fields.u16(udp, "src_port", "src_port")
 fields.u16(udp, "dst_port", "dst_port")
 fields.u16(udp, "length", "len")
 
--- With a payload, writes the checksum over it and the header, and the pseudo-header of `ip` if given. Returns the
--- checksum that is in the header.
+-- With a payload, computes the checksum over the pseudo-header of `ip` (if given), the header and the payload, and
+-- writes it. Returns the checksum that is in the header.
 function udp:checksum (payload, length, ip)
    local h = self:header()
    if payload then
       h.checksum = 0
       local sum = l4_checksum(h, self:sizeof(), payload, length, ip, 17)
-      -- A sum of zero would say that there is none.
+      -- A checksum of zero would mean that there is none.
       h.checksum = lib.htons(sum == 0 and 0xffff or sum)
    end
    return lib.ntohs(h.checksum)
@@ -49,7 +49,7 @@ function udp.selftest ()
    local ip = ipv4:new({ src = ipv4:pton("192.0.2.1"), dst = ipv4:pton("198.51.100.7"), protocol = 17 })
    local payload = "abcd"
    local sum = u:checksum(payload, 4, ip)
-   -- The same by hand: pseudo-header, header, payload.
+   -- The same computed by hand: pseudo-header, header, payload.
    local all = "\xc0\0\x02\x01\xc6\x33\x64\x07\0\x11\0\x0c\x04\0\0\x35\0\x0c\0\0abcd"
    assert(sum == lib.csum(all, #all) and sum == u:checksum())
    local six = ipv6:new({ src = ipv6:pton("2001:db8::1"), dst = ipv6:pton("2001:db8::2"), next_header = 17 })

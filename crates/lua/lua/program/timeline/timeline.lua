@@ -3,7 +3,7 @@
 --    PID    the program's process id, or the name that it has claimed
 --    PATH   the timeline, if it is not events.timeline
 --
--- One line an event: the time stamp less the first one, in cycles; the core; the event; its arguments.
+-- One line per event: the time since the first event in cycles, the core, the event, and its arguments.
 
 local timeline = require("core.timeline")
 local names = require("core.names")

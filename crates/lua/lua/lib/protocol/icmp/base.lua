@@ -1,4 +1,4 @@
--- ICMP headers of both families: type, code, checksum (RFC 792, RFC 4443).
+-- Headers of ICMP and ICMPv6: type, code, checksum (RFC 792, RFC 4443).
 
 local ffi = require("ffi")
 local lib = require("core.lib")
@@ -29,7 +29,7 @@ local function compute (self, payload, length, ip)
    return sum
 end
 
--- Writes the checksum; `ip` is the IPv6 header that the pseudo-header is made from, nil with IPv4.
+-- Writes the checksum. `ip` is the IPv6 header for the pseudo-header; nil with IPv4.
 function icmp:checksum (payload, length, ip)
    self:header().checksum = lib.htons(compute(self, payload, length, ip))
 end

@@ -1,4 +1,4 @@
--- The name that ICMP had before it was split by family: the form for IPv6, which also takes IPv4 messages, as the
--- pseudo-header goes in only if it is given.
+-- The module's name from before ICMP was split by address family. It is the IPv6 class, which also handles IPv4
+-- messages, since the pseudo-header is only included if it is given.
 
 return require("lib.protocol.icmp.ipv6.header")

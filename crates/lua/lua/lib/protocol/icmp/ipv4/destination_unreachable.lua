@@ -1,5 +1,5 @@
--- Destination unreachable (RFC 792), and its code 4 with the next hop's MTU (RFC 1191). The packet it is about
--- follows as payload.
+-- Destination unreachable (RFC 792), and its code 4 with the next hop's MTU (RFC 1191). The payload is the packet that
+-- it is about.
 
 local ffi = require("ffi")
 local lib = require("core.lib")

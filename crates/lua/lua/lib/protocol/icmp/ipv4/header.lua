@@ -1,4 +1,4 @@
--- ICMP for IPv4: there is no pseudo-header in the checksum (RFC 792).
+-- ICMP for IPv4: its checksum includes no pseudo-header (RFC 792).
 
 local icmp = subClass(require("lib.protocol.icmp.base"))
 icmp._ulp = { method = "type", class_map = { [3] = "lib.protocol.icmp.ipv4.destination_unreachable" } }

@@ -1,4 +1,4 @@
--- Packet too big (RFC 4443, section 3.2). The packet it is about follows as payload.
+-- Packet too big (RFC 4443, section 3.2). The payload is the packet that it is about.
 
 local ffi = require("ffi")
 local ptb = subClass(require("lib.protocol.header"))

@@ -3,7 +3,7 @@
 local tlv = require("lib.protocol.icmp.ipv6.nd.options.tlv")
 local nd = subClass(require("lib.protocol.header"))
 
--- The options in `size` bytes, as an array; an error if they do not fit in exactly.
+-- Returns the options in `size` bytes as an array. It is an error if they do not fill the bytes exactly.
 function nd:options (mem, size)
    local found = {}
    while size > 0 do

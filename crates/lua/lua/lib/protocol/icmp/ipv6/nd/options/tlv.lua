@@ -1,5 +1,5 @@
--- Options of neighbor discovery: type, length in units of 8 bytes, content. The two that hold a link-layer
--- address are known.
+-- Options of neighbor discovery: type, length in units of 8 bytes, content. The two options with a link-layer address
+-- are supported.
 
 local ffi = require("ffi")
 local tlv = subClass(nil)
@@ -19,7 +19,7 @@ local function attach (o, mem, size)
    return o
 end
 
--- `data` is C data; with the two bytes before it, it must fill units of 8 bytes.
+-- `data` is C data. Together with the two bytes before it, its size must be a multiple of 8 bytes.
 function tlv:new (type, data)
    local size = 2 + ffi.sizeof(data)
    assert(self._types[type], "tlv: unsupported type")
@@ -30,7 +30,7 @@ function tlv:new (type, data)
    return attach(o, o._bytes, size)
 end
 
--- nil if the bytes are too few, or the type is unknown.
+-- Returns nil if there are too few bytes, or the type is unknown.
 function tlv:new_from_mem (mem, size)
    local head = ffi.cast(head_ptr_t, mem)
    if size < 8 or not self._types[head.type] then return nil end
