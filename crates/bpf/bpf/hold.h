@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
 /*
- * What to drop while the filters of an interface are not in place yet. An interface that comes back runs a program
- * of ours before control has told that program about it. Frames that only passed then would be routed by Linux,
- * also those that a filter forbids; so whatever Linux might route is dropped for these few milliseconds.
+ * What to drop while the filters of an interface are not in place yet. When an interface comes back, our program runs
+ * on it before control has configured the program. If it passed all frames until then, Linux would route even those
+ * that a filter forbids; so whatever Linux might route is dropped for these few milliseconds.
  */
 #pragma once
 
@@ -11,8 +11,8 @@
 #include <bpf/bpf_endian.h>
 
 /*
- * Whether Linux might route a frame. It never routes what came by a group MAC or goes to a link-local address
- * (fe80::/10, RFC 4291 2.5.6), so ARP, neighbor discovery and routing protocols work meanwhile.
+ * Whether Linux might route a frame. It never routes frames sent to a group MAC or packets to a link-local address
+ * (fe80::/10, RFC 4291 2.5.6), so ARP, neighbor discovery and routing protocols keep working.
  */
 static __always_inline bool may_be_routed(const void *data, const void *end)
 {

@@ -1,6 +1,6 @@
-// Internet checksums (RFC 1071) under the names by which Lua programs reach them through FFI.
-// All take and give host order. The sum runs in 64-bit words of memory order and is turned at the
-// end, since one's-complement addition does not mind the order of bytes (RFC 1071, section 2 (B)).
+// Internet checksums (RFC 1071) under the names by which Lua programs call them through FFI. All functions take and
+// return host byte order. Sums are computed over 64-bit words in memory order and converted at the end, since
+// one's-complement addition does not depend on the byte order (RFC 1071, section 2 (B)).
 
 #include <endian.h>
 #include <stddef.h>
@@ -28,7 +28,7 @@ static uint16_t fold(uint64_t sum)
 	return (uint16_t)sum;
 }
 
-// Four sums at once, as a single one would wait for its own carry at each step.
+// Four sums at once: in a single sum, each step would wait for the carry of the one before.
 static uint64_t sum_blocks(const unsigned char **data, size_t *length)
 {
 	uint64_t sum[4] = { 0, 0, 0, 0 };
@@ -64,8 +64,8 @@ uint16_t cksum_generic(unsigned char *data, size_t length, uint16_t initial)
 	return cksum(data, length, initial);
 }
 
-// Programs pick these by what the CPU has. The loop above is vectorised by the compiler where that
-// pays, so there is one implementation under all names.
+// Programs choose among these by CPU features. The compiler vectorises the loop above where that is faster, so all
+// names share one implementation.
 uint16_t cksum_sse2(unsigned char *data, size_t length, uint16_t initial)
 {
 	return cksum(data, length, initial);
@@ -120,8 +120,8 @@ static uint32_t pseudo_sum(const unsigned char *addresses, size_t bytes, uint8_t
 	return be16toh(fold(add_carry(sum, htobe16((uint16_t)length))));
 }
 
-// The folded sum over the pseudo-header of the TCP or UDP packet at `data`, or one of the two marks
-// above, which no folded sum can equal.
+// The folded sum over the pseudo-header of the TCP or UDP packet at `data`, or one of the two values above, which no
+// folded sum can have.
 uint32_t pseudo_header_initial(const int8_t *packet, size_t length)
 {
 	const unsigned char *data = (const unsigned char *)packet;

@@ -1,5 +1,5 @@
-// Time, sleep and memory ordering, under the names by which Lua programs reach them through FFI.
-// Absent on purpose: anything that allocates or fails. A clock that the kernel lacks reads as 0.
+// Time, sleep and memory ordering, under the names by which Lua programs call them through FFI. Nothing here allocates
+// or fails: a clock that the kernel does not have reads as 0.
 
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -41,7 +41,7 @@ void sleep_ns(int nanoseconds)
 		nanosleep(&wait, 0);
 }
 
-// Seconds since the epoch when the file last changed; 0 when there is none, as programs expect.
+// When the file was last modified, in seconds since the epoch; 0 if it does not exist, as programs expect.
 unsigned int stat_mtime(const char *path)
 {
 	struct stat found;
@@ -53,5 +53,5 @@ void full_memory_barrier(void) { __sync_synchronize(); }
 void prefetch_for_read(const void *address) { __builtin_prefetch(address, 0); }
 void prefetch_for_write(const void *address) { __builtin_prefetch(address, 1); }
 
-// A call that does nothing: the JIT keeps no load or store across it.
+// Does nothing: the JIT compiler moves no load or store across the call.
 void nop(void) { }

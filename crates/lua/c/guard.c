@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0
 /*
- * Calls a hook so that it can be broken off from outside.
+ * Calls a hook so that it can be interrupted from outside.
  *
- * Where Lua interprets, an error may be raised at the next instruction: a call that is `gentle` is asked to end that way
- * first, and its state goes on. (LuaJIT's lua_sethook may be called by a signal handler.)
+ * Interpreted Lua code can raise an error at the next instruction. A call that is `gentle` is first asked to end that
+ * way, which keeps its Lua state usable. (LuaJIT's lua_sethook may be called in a signal handler.)
  *
- * A compiled loop never looks at anything, so an endless one can only be left by force: the supervisor sends the
- * thread a signal, whose handler jumps back to before the call. What the hook was doing is never looked at again,
- * its Lua state is left as it is. That is sound while nothing that other threads share is half done, so the handler
- * does not jump out of the libraries that were there before any hook was loaded (malloc's locks, the loader's), nor
- * while one of our own functions runs for Lua (`held`). There it lets the processor step on, instruction by
- * instruction, until that is over: so a hook that sleeps in the kernel again and again is met on its way back. Where
- * a program cannot single-step itself, the signal is sent again a moment later.
+ * A compiled loop checks nothing, so an endless one can only be left by force: the supervisor sends the thread a
+ * signal, whose handler jumps back to before the call. The hook's work is abandoned, and its Lua state is not used any
+ * more. This is sound as long as nothing that other threads share is half done. So the handler does not jump out of
+ * libraries that were loaded before any hook (with locks of malloc or of the loader), nor while one of our own
+ * functions runs for Lua (`held`). In these it single-steps the processor until they return; so even a hook that
+ * sleeps in the kernel again and again is caught on its way back. Where a program cannot single-step itself, the
+ * signal is sent again a moment later.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,14 +25,14 @@
 #include <unistd.h>
 
 /*
- * What the supervisor sees of a thread. The same in src/hook/guard.rs. Two threads read and write it at any time, so
- * each access is an atomic one, by GET and SET.
+ * What the supervisor sees of a thread. The layout is the same in src/hook/guard.rs. Two threads read and write it at
+ * any time, so each access is atomic, through GET and SET.
  */
 struct bm_pulse {
-	uint64_t calls;   /* raised at the begin and at the end of each call: odd while a hook runs */
+	uint64_t calls;   /* incremented at the start and at the end of each call: odd while a hook runs */
 	uint64_t broken;  /* the call that the supervisor wants to end */
-	int32_t thread;   /* the kernel's number of the thread, 0 before the first call */
-	int32_t gentle;   /* the call may be asked to end by an error, before it is left by force */
+	int32_t thread;   /* the kernel's thread id, 0 before the first call */
+	int32_t gentle;   /* the call may be asked to end by an error before it is left by force */
 };
 
 #define GET(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
@@ -53,13 +53,13 @@ struct bm_guard {
 	const struct bm_lua *lua;
 	void *state;
 	volatile sig_atomic_t asked;
-	volatile uintptr_t left_at;   /* where the last call was that was left by force */
+	volatile uintptr_t left_at;   /* program counter where the last call was left by force */
 	volatile sig_atomic_t armed;
 	volatile sig_atomic_t held;
 	struct bm_pulse *pulse;
 };
 
-/* Text of shared libraries that must not be left halfway. */
+/* Code of shared libraries that must not be interrupted halfway. */
 struct range {
 	uintptr_t from, to;
 };
@@ -91,7 +91,7 @@ static int may_be_left(uintptr_t at)
 	return 1;
 }
 
-/* Lets the thread stop after its next instruction, or run on. */
+/* Turns single-stepping on or off. */
 static void step(ucontext_t *context, int on)
 {
 #if defined(__x86_64__)
@@ -135,7 +135,7 @@ static int note(struct dl_phdr_info *info, size_t size, void *data)
 {
 	(void)size;
 	(void)data;
-	/* The first one is the program itself: LuaJIT is in there. */
+	/* The first entry is the program itself, which contains LuaJIT. */
 	if (!info->dlpi_name || !*info->dlpi_name)
 		return 0;
 	for (int i = 0; i < info->dlpi_phnum && ranges_used < RANGES; i++) {
@@ -155,7 +155,7 @@ static int signal_number(void)
 	return SIGRTMIN + 5;
 }
 
-/* Once, before any hook is loaded. 0, or what the system said. */
+/* Called once, before any hook is loaded. Returns 0 or errno. */
 int bm_guard_install(void)
 {
 	struct sigaction action;
@@ -163,9 +163,9 @@ int bm_guard_install(void)
 	dl_iterate_phdr(note, NULL);
 	memset(&action, 0, sizeof(action));
 	action.sa_sigaction = handle;
-	/* Without SA_RESTART: a hook that sleeps in the kernel comes back, and is met in its own code next time. */
+	/* Without SA_RESTART, so that a hook that sleeps in the kernel returns to its own code, where it can be left. */
 	action.sa_flags = SA_SIGINFO;
-	/* One at a time: one that came inside the other would find this handler interrupted, and not malloc below it. */
+	/* No nested signals: the inner handler would see the outer handler as interrupted, not malloc below it. */
 	sigemptyset(&action.sa_mask);
 	sigaddset(&action.sa_mask, SIGTRAP);
 	sigaddset(&action.sa_mask, signal_number());
@@ -174,14 +174,14 @@ int bm_guard_install(void)
 	return sigaction(signal_number(), &action, NULL) ? errno : 0;
 }
 
-/* Asks the thread to leave the call that it is in. */
+/* Asks the thread to leave its current call. */
 void bm_guard_break(struct bm_pulse *pulse, uint64_t call)
 {
 	SET(pulse->broken, call);
 	syscall(SYS_tgkill, getpid(), GET(pulse->thread), signal_number());
 }
 
-/* Our own functions that Lua calls: not to be left halfway. Gives what was before. */
+/* Marks that one of our own functions runs for Lua and must not be interrupted. Returns the previous value. */
 int bm_guard_hold(int held)
 {
 	int before = 0;
@@ -193,7 +193,7 @@ int bm_guard_hold(int held)
 	return before;
 }
 
-/* What a guarded call gives when it was broken off. */
+/* The result of a guarded call that was interrupted. */
 #define BROKEN_OFF 1000
 
 size_t bm_guard_size(void)
@@ -201,13 +201,13 @@ size_t bm_guard_size(void)
 	return sizeof(struct bm_guard);
 }
 
-/* Where the call was that was left by force. */
+/* The program counter where the last call was left by force. */
 uintptr_t bm_guard_left_at(const struct bm_guard *guard)
 {
 	return guard->left_at;
 }
 
-/* Calls the function at `function` of the stack with the value at `argument`. */
+/* Calls the function at stack index `function` with the value at index `argument`. */
 int bm_guard_call(struct bm_guard *guard, struct bm_pulse *pulse, void *state, const struct bm_lua *lua,
 		  int function, int argument)
 {
@@ -221,7 +221,7 @@ int bm_guard_call(struct bm_guard *guard, struct bm_pulse *pulse, void *state, c
 	if (sigsetjmp(guard->back, 0)) {
 		sigset_t ours;
 
-		/* The handler was left without its end, so the signal is still held back. */
+		/* The handler did not return, so the signal is still blocked. */
 		sigemptyset(&ours);
 		sigaddset(&ours, signal_number());
 		sigaddset(&ours, SIGTRAP);
@@ -243,7 +243,7 @@ int bm_guard_call(struct bm_guard *guard, struct bm_pulse *pulse, void *state, c
 	current = NULL;
 	SET(pulse->calls, GET(pulse->calls) + 1);
 	if (__builtin_expect(guard->asked, 0)) {
-		/* It may have come to its end before it met the hook. */
+		/* The call may have ended before the Lua hook ran. */
 		lua->sethook(state, NULL, 0, 0);
 		guard->asked = 0;
 	}

@@ -1,5 +1,5 @@
-// The probing of brickmoon.table. It is in C because a loop within a trace ends the trace: in Lua a lookup cost nine
-// times as much. The memory and its layout are the Lua module's.
+// The probing of brickmoon.table. It is in C because a loop in a trace ends the trace: in Lua a lookup took nine times
+// as long. The Lua module allocates the memory and defines its layout.
 
 #include <stddef.h>
 #include <stdint.h>
@@ -46,7 +46,7 @@ static uint64_t home(const struct bm_hash *table, const uint8_t *key)
 	return hash(key, table->key_size) >> table->shift;
 }
 
-// The place of the key, or the free one where it belongs. There is always a free one: a quarter stays so.
+// The slot of the key, or the free slot where it belongs. There is always one: a quarter of the slots stays free.
 static uint64_t find(struct bm_hash *table, const uint8_t *key)
 {
 	uint64_t place = home(table, key);
@@ -67,7 +67,7 @@ void *bm_hash_get(struct bm_hash *table, const void *key)
 	return table->found ? slot_at(table, place) : NULL;
 }
 
-// The value, zeroed if the key is new; NULL if it is new and the table is full. `found` says which.
+// The value, zeroed if the key is new; NULL if it is new and the table is full. `found` tells whether it existed.
 void *bm_hash_put(struct bm_hash *table, const void *key)
 {
 	uint8_t *slot = slot_at(table, find(table, key));
@@ -83,7 +83,7 @@ void *bm_hash_put(struct bm_hash *table, const void *key)
 	return slot;
 }
 
-// Empties a slot, and moves up those behind it that it kept from where they belong.
+// Empties a slot, and moves entries behind it that belong further up.
 void bm_hash_take_out(struct bm_hash *table, uint64_t hole)
 {
 	for (uint64_t place = (hole + 1) & table->mask; is_used(table, place); place = (place + 1) & table->mask) {
@@ -108,7 +108,8 @@ int bm_hash_remove(struct bm_hash *table, const void *key)
 	return 1;
 }
 
-// The same with numbers as keys, so that Lua needs no memory for them. Only little-endian machines run LuaJIT here.
+// The same with numbers as keys, so that Lua allocates no memory for them. This needs a little-endian machine, as all
+// are on which LuaJIT runs here.
 void *bm_hash_get_number(struct bm_hash *table, uint64_t key) { return bm_hash_get(table, &key); }
 void *bm_hash_put_number(struct bm_hash *table, uint64_t key) { return bm_hash_put(table, &key); }
 int bm_hash_remove_number(struct bm_hash *table, uint64_t key) { return bm_hash_remove(table, &key); }

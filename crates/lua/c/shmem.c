@@ -1,5 +1,5 @@
-// Files that processes map and let grow, for lib.ipc.shmem: `file` is a FILE *, which FFI makes of a Lua file.
-// Failures are told on standard error, and by NULL or false.
+// Files that processes map and extend, for lib.ipc.shmem: `file` is the FILE * that FFI makes of a Lua file.
+// Failures are printed on standard error and returned as NULL or false.
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ char *shmem_attach(void *file, size_t bytes)
 	return 0;
 }
 
-// What was mapped at `old`, if anything, is mapped no more: the file of its new length is, perhaps elsewhere.
+// Unmaps `old`, if it is mapped, and maps the file with its new length, perhaps elsewhere.
 char *shmem_grow(void *file, void *old, size_t old_bytes, size_t bytes)
 {
 	if (old && !shmem_unmap(old, old_bytes))

@@ -1,6 +1,6 @@
-// Table and window functions that Snabb's apps and libraries reach through FFI: the learning
-// bridge's MAC table, two lookups in flat route arrays, the ESP replay window. The layouts belong
-// to those modules; this file only walks them. None of it allocates.
+// Table and window functions that Snabb's apps and libraries call through FFI: the learning bridge's MAC table, two
+// lookups in flat route arrays, the ESP replay window. Those modules define the layouts and allocate; nothing here
+// does.
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 struct packet;
 
-// apps.bridge: a bucket is a row of six entries, the first free one ends it.
+// apps.bridge: a bucket is a row of six entries; the first free entry ends it.
 enum { BUCKET = 6 };
 struct mac_entry { uint64_t mac; uint16_t port, group; };
 struct mac_table { uint32_t used_buckets, entries; uint8_t overflow; struct mac_entry rows[][BUCKET]; };
@@ -50,7 +50,7 @@ void mac_table_insert(uint64_t mac, uint16_t port, uint16_t group, struct mac_ta
 	insert(tables[1], index, new);
 }
 
-// Port 0 means that the address is not known. The result is good until the thread's next call.
+// Port 0 means that the address is unknown. The result is valid until the thread's next call.
 struct mac_result *mac_table_lookup(uint64_t mac, struct mac_entry *row)
 {
 	static __thread struct mac_result result;
@@ -64,8 +64,8 @@ struct mac_result *mac_table_lookup(uint64_t mac, struct mac_entry *row)
 	return &result;
 }
 
-// Queues the packet on tables[0] for one port, on tables[1] for flooding, or on tables[2] when it
-// would leave where it came in.
+// Queues the packet on tables[0] for one port, on tables[1] for flooding, or on tables[2] if it would leave on the port
+// that it came from.
 void mac_table_lookup_pft(uint64_t mac, struct mac_entry *row, uint16_t port, uint16_t group,
 			  struct packet *packet, struct forward_table **tables,
 			  struct port_list *flood)
@@ -83,7 +83,7 @@ void mac_table_lookup_pft(uint64_t mac, struct mac_entry *row, uint16_t port, ui
 		entry->ports->ports[0] = slot->port;
 }
 
-// lib.lpm.lpm4_248: the top bit of a first-level word says that the rest names a block of 256.
+// lib.lpm.lpm4_248: if the top bit of a first-level word is set, the rest is the number of a block of 256.
 uint16_t lpm4_248_search(uint32_t address, uint16_t *first, uint16_t *blocks)
 {
 	uint16_t word = first[address >> 8];
@@ -98,7 +98,7 @@ uint32_t lpm4_248_search32(uint32_t address, uint32_t *first, uint32_t *blocks)
 	return word > 0x80000000u ? blocks[((size_t)(word - 0x80000000u) << 8) + (address & 0xff)] : word;
 }
 
-// lib.lpm.lpm4_dxr: `ends` are the last addresses of ranges; the first one not below ours is it.
+// lib.lpm.lpm4_dxr: `ends` holds the last addresses of ranges; the range with the first one not below ours matches.
 uint16_t lpm4_dxr_search(uint32_t address, uint16_t *ends, uint16_t *keys, uint32_t *bottoms,
 			 uint32_t *tops)
 {
@@ -133,7 +133,7 @@ static void mark(bool on, uint64_t number, uint8_t *window, uint32_t size)
 	window[bit / 8] = (uint8_t)((window[bit / 8] & ~(1u << bit % 8)) | (unsigned)on << bit % 8);
 }
 
-// The high half that belongs to `low`, or -1 for a number that has been seen.
+// The high half that belongs to `low`, or -1 for a number that was received before.
 int64_t check_seq_no(uint32_t low, uint64_t top, uint8_t *window, uint32_t size)
 {
 	uint32_t top_low = (uint32_t)top, high = (uint32_t)(top >> 32);
@@ -147,7 +147,7 @@ int64_t check_seq_no(uint32_t low, uint64_t top, uint8_t *window, uint32_t size)
 	return number <= top && seen(number, window, size) ? -1 : (int64_t)high;
 }
 
-// Marks the number and returns the new highest one.
+// Marks the number as received and returns the new highest one.
 uint64_t track_seq_no(uint32_t high, uint32_t low, uint64_t top, uint8_t *window, uint32_t size)
 {
 	uint64_t number = (uint64_t)high << 32 | low;
@@ -163,7 +163,7 @@ uint64_t track_seq_no(uint32_t high, uint32_t low, uint64_t top, uint8_t *window
 	return top;
 }
 
-// 1 when equal. The time it takes depends on the length alone.
+// Returns 1 if equal. The run time depends only on the length.
 int consttime_memequal(const void *a, const void *b, size_t length)
 {
 	const uint8_t *left = a, *right = b;

@@ -1,4 +1,4 @@
-// One event into the ring of core.timeline. In C for the time stamp; the layout is the Lua module's.
+// Writes an event into the ring of core.timeline. In C for the time stamp; the Lua module defines the layout.
 
 #include <stdint.h>
 #include <time.h>
@@ -15,7 +15,7 @@ struct timeline_state {
 	uint32_t rate, next_entry, num_entries;
 };
 
-// The processor's cycle counter and, below it, which core and node this is; nanoseconds where there is no such counter.
+// The cycle counter, and the core and NUMA node that it was read on; nanoseconds on machines without such a counter.
 static double stamp(uint16_t *core_numa)
 {
 #if defined(__x86_64__)
@@ -33,7 +33,7 @@ static double stamp(uint16_t *core_numa)
 #endif
 }
 
-// Events of a rate below the timeline's are left out.
+// Events with a lower rate than the timeline's are left out.
 void bm_timeline_log(struct timeline_state *log, uint32_t rate, uint16_t message, double a, double b, double c,
 		     double d, double e, double f)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
 /*
- * Frames that a worker gives back to Linux, many in one system call. The kernel runs a program by hand so many times,
- * always over the same bytes, and the program puts the next frame in their place. It is `steer` that is run: before and
- * after a program that is attached nowhere the kernel waits for 10 ms.
+ * Frames that a worker hands back to Linux, many in one system call. BPF_PROG_TEST_RUN runs a program many times over
+ * the same bytes, and each time the program replaces them by the next frame. The program is `steer` itself: the kernel
+ * waits for 10 ms before and after running a program that is not attached anywhere.
  *
- * Native mode alone: in generic mode such a frame comes by `steer` again. Needs Linux 5.18.
+ * Native mode only: in generic mode such a frame would pass through `steer` again. Needs Linux 5.18.
  */
 #pragma once
 
@@ -12,10 +12,10 @@
 #include <linux/if_ether.h>
 #include <bpf/bpf_helpers.h>
 
-/* The same in batch.rs, as is the layout of `queue`. */
+/* batch.rs has the same values, and the same layout of `queue`. */
 #define FRAMES 32
 #define FRAME_MAX 3500
-#define BY_HAND 28 /* bytes of metadata that tell such a run from a frame of a driver's */
+#define BY_HAND 28 /* size of the metadata that tells such a run from a frame of the driver */
 
 struct held {
 	__u32 length;
@@ -23,7 +23,7 @@ struct held {
 };
 
 struct queue {
-	__u64 passed; /* a bit for each frame that has gone on to Linux */
+	__u64 passed; /* a bit for each frame that was passed on to Linux */
 	__u32 next;
 	__u32 count; /* 0 unless this is a test run of the program */
 	struct held of[FRAMES];
@@ -42,7 +42,7 @@ static __always_inline bool is_by_hand(const struct xdp_md *ctx)
 	void *data = (void *)(long)ctx->data, *meta = (void *)(long)ctx->data_meta;
 	long length = data - meta;
 
-	/* The verifier wants the difference of the two pointers by itself. */
+	/* The verifier needs the difference of the two pointers in a register of its own. */
 	asm volatile("" : "+r"(length));
 	return length == BY_HAND;
 }
@@ -65,7 +65,7 @@ static __noinline int deliver_next(struct xdp_md *ctx)
 		return XDP_DROP;
 	if (bpf_xdp_adjust_tail(ctx, (int)length - (int)bpf_xdp_get_buff_len(ctx)))
 		return XDP_DROP;
-	/* Once more, and in the register that is passed on: the verifier of Linux 6.1 forgets what it knew of `length`. */
+	/* Again, and in the register that is passed on: the verifier of Linux 6.1 forgets the bounds of `length`. */
 	bytes = length;
 	asm volatile("" : "+r"(bytes));
 	if (bytes > FRAME_MAX)

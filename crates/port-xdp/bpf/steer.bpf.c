@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0
 /*
- * Which frames of a port the user path gets, and which Linux keeps.
+ * Decides which frames of a port go to the user path, and which stay with Linux.
  *
- * Taken are unicast IPv4 and IPv6 packets to the port's MAC whose destination is not Linux's own, broken
- * headers too: the worker counts those by name. Everything else goes to Linux untouched, as does all when
- * no worker is bound. In doubt: XDP_PASS.
+ * The user path gets unicast IPv4 and IPv6 packets sent to the port's MAC whose destination is not a local address of
+ * Linux. This includes packets with broken headers, since the worker counts those by drop reason. Everything else goes
+ * to Linux unchanged, and so do all frames while no worker is bound. In doubt: XDP_PASS.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -23,9 +23,9 @@
 #define LINK_LOCAL 0xfe80 /* fe80::/10, RFC 4291 2.5.6 */
 #define ND_FIRST 133	  /* router solicitation, RFC 4861 4.1 */
 #define ND_LAST 137	  /* redirect, RFC 4861 4.5 */
-#define UNATTENDED_NS (40 * 1000 * 1000) /* a busy machine lets a living worker wait for 20 ms */
+#define UNATTENDED_NS (40 * 1000 * 1000) /* on a busy machine a live worker may have to wait for 20 ms */
 
-/* What became of a frame; the order is that of `SteerCounters` in steer.rs. */
+/* What was done with a frame, in the order of `SteerCounters` in steer.rs. */
 enum kind {
 	STEERED,
 	PASSED_NO_WORKER,
@@ -38,7 +38,7 @@ enum kind {
 	PASSED_DELIVERED,
 	PASSED_UNATTENDED,
 	PASSED_FIREWALL, /* only Linux may handle the family */
-	DROPPED_HELD, /* Linux might route it, and no filter has been asked */
+	DROPPED_HELD, /* Linux might route it before the filters are in place */
 	KINDS
 };
 
@@ -46,12 +46,12 @@ struct counts {
 	__u64 of[KINDS];
 };
 
-/* The layout is that of `Control` in steer.rs. */
+/* The same layout as `Control` in steer.rs. */
 struct control {
-	__u64 mac; /* the port's own, in wire order in the low 48 bits */
+	__u64 mac; /* the port's own, in network byte order in the low 48 bits */
 	__u32 active;
-	__u32 other_macs; /* how many there are in `macs` */
-	__u32 linux_only; /* families that only Linux may handle */
+	__u32 other_macs; /* number of entries in `macs` */
+	__u32 linux_only; /* address families that only Linux may handle */
 	__u32 held; /* not active yet, and there are filters to wait for */
 };
 
@@ -101,8 +101,8 @@ struct {
 } local6 SEC(".maps");
 
 /*
- * Bit `hint_of(address)` is set for each local address, so that most others need no look into the maps
- * above. Shared as they are.
+ * Bit `hint_of(address)` is set for each local address, so that most other addresses need no lookup in the maps above.
+ * Shared by all ports, like those.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -119,9 +119,9 @@ struct {
 } counts SEC(".maps");
 
 /*
- * Since when frames wait that the worker of a queue has not come for; 0 while it comes. A killed process
- * keeps its sockets until its memory is taken apart, and a worker that hangs for ever: Linux takes over
- * meanwhile. A line for each queue, as in pulse.rs.
+ * Since when frames have been waiting for the worker of a queue; 0 while it fetches them. A killed process keeps its
+ * sockets until its memory is freed, and a worker may hang forever: meanwhile Linux takes over. One cache line per
+ * queue, as in pulse.rs.
  */
 struct pulse {
 	__u64 since;
@@ -137,8 +137,8 @@ struct {
 } pulses SEC(".maps");
 
 /*
- * What `deliver` puts before a frame that it sends up, and a generic-mode `steer` meets again: perhaps on another
- * CPU, where RPS spreads frames. Random, so that no frame from a wire has it by what was there before.
+ * What `deliver` puts before a frame that it sends to Linux, so that a generic-mode `steer` recognizes the frame when
+ * it passes again, perhaps on another CPU because of RPS. Random, so that no received frame contains it by accident.
  */
 struct mark {
 	__u64 word;
@@ -147,7 +147,7 @@ struct mark {
 struct control control SEC(".data.control");
 
 const volatile bool take_tagged = false;
-const volatile bool take_all = false; /* whatever comes, as a program of the user's own wants it */
+const volatile bool take_all = false; /* all frames, for programs that want every packet of a port */
 const volatile bool generic_mode = false;
 const volatile bool delivers_many = false;
 const volatile __u64 delivered_mark = 0;
@@ -167,13 +167,13 @@ static __always_inline int pass(enum kind kind)
 	return XDP_PASS;
 }
 
-/* Whether `deliver` made this frame: in generic mode it comes by here on its way up. The mark is taken off. */
+/* Whether `deliver` made this frame: in generic mode it passes here on its way to Linux. Removes the mark. */
 static __always_inline bool was_delivered(struct xdp_md *ctx)
 {
 	struct mark *mark;
 	bool delivered = false;
 
-	/* Generic mode calls nothing metadata, but the bytes are where they were. */
+	/* In generic mode the frame arrives without metadata, but the bytes are still in front of it. */
 	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*mark)))
 		return false;
 	mark = (void *)(long)ctx->data_meta;
@@ -195,7 +195,7 @@ static __always_inline bool is_our_mac(const struct ethhdr *eth)
 	return control.other_macs && bpf_map_lookup_elem(&macs, &mac);
 }
 
-/* Whether an address may be a local one, by its 32 bits or a mix of its 128. The same sum is in shared.rs. */
+/* Whether an address may be local, by its 32 bits or a hash of its 128 bits. shared.rs computes the same. */
 static __always_inline bool may_be_local(__u32 mixed)
 {
 	__u32 zero = 0, bit = mixed * 0x9e3779b1u >> 22;
@@ -204,7 +204,7 @@ static __always_inline bool may_be_local(__u32 mixed)
 	return !hints || hints->words[bit / 32 % (HINT_BITS / 32)] >> bit % 32 & 1;
 }
 
-/* The reason to leave an IPv4 packet to Linux, or STEERED. What is cut short is the worker's to count. */
+/* The reason to leave an IPv4 packet to Linux, or STEERED. Truncated packets are left to the worker to count. */
 static __always_inline enum kind ipv4(void *packet, void *end)
 {
 	__be32 *destination = packet + 16;
@@ -272,7 +272,7 @@ static __always_inline enum kind kind_of(struct xdp_md *ctx)
 	return PASSED_OTHER_TYPE;
 }
 
-/* Whether frames of the queue have waited so long that its worker does not seem to be running. */
+/* Whether frames of the queue have waited so long that its worker does not seem to run. */
 static __always_inline bool is_unattended(__u32 queue)
 {
 	struct pulse *pulse = bpf_map_lookup_elem(&pulses, &queue);
@@ -315,7 +315,7 @@ int steer(struct xdp_md *ctx)
 	return verdict;
 }
 
-/* Run by hand over a frame that a worker gives back, as if it had come in on the port just now. */
+/* Run through BPF_PROG_TEST_RUN over a frame that a worker hands back, as if the port had just received it. */
 SEC("xdp")
 int deliver(struct xdp_md *ctx)
 {
@@ -323,7 +323,7 @@ int deliver(struct xdp_md *ctx)
 
 	if (!generic_mode)
 		return XDP_PASS;
-	/* There is always room. Without a mark the frame would come to the worker again, and so for ever. */
+	/* There is always headroom. A frame without a mark would go to the worker again, in an endless loop. */
 	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*mark)))
 		return XDP_DROP;
 	mark = (void *)(long)ctx->data_meta;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
 /*
- * What a port may say of itself: addresses that it may send from, and whether it may be a DHCP server or a router.
- * What cannot be read to the end of its headers does not pass (RFC 7113).
+ * What a port may claim to be: which addresses it may send from, and whether it may be a DHCP server or a router.
+ * Frames whose headers cannot be read to the end are dropped (RFC 7113).
  */
 #pragma once
 
-#define TAGS 2 /* VLAN tags that are looked behind */
-#define EXTENSIONS 4 /* the same of IPv6 extension headers */
+#define TAGS 2 /* number of VLAN tags that are skipped */
+#define EXTENSIONS 4 /* number of IPv6 extension headers that are skipped */
 #define ICMPV6_ROUTER_ADVERTISEMENT 134
 #define ICMPV6_NEIGHBOR_ADVERTISEMENT 136
 #define ICMPV6_REDIRECT 137
@@ -21,7 +21,7 @@ struct binding {
 	__u8 address[16];
 };
 
-/* The daemon sets how many there can be. */
+/* The daemon sets the size. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -37,7 +37,7 @@ struct arp {
 	__u8 target[4];
 };
 
-/* A sender that is looked at. */
+/* The sender of a frame that is checked. */
 struct suspect {
 	__u32 slot;
 	__u32 flags; /* of its port */
@@ -69,7 +69,7 @@ static __always_inline bool may_be_ipv4(const struct suspect *of, const void *ad
 	return may_be(of, mapped);
 }
 
-/* Its link-local address that is made of its MAC needs no word (RFC 4291, appendix A). */
+/* The link-local address derived from its MAC needs no entry (RFC 4291, appendix A). */
 static __always_inline bool may_be_ipv6(const struct suspect *of, const __u8 *address)
 {
 	__u64 mac = of->mac;
@@ -88,7 +88,7 @@ static __always_inline int guard_arp(struct xdp_md *ctx, const struct suspect *o
 		return FORWARDED;
 	if (bpf_xdp_load_bytes(ctx, at, &arp, sizeof(arp)) || mac_at(arp.sender_mac) != of->mac)
 		return DROP_SOURCE_GUARD;
-	/* A probe has no sender (RFC 5227). */
+	/* A probe has no sender address (RFC 5227). */
 	__builtin_memcpy(&sender, arp.sender, sizeof(sender));
 	return !sender || may_be_ipv4(of, arp.sender) ? FORWARDED : DROP_SOURCE_GUARD;
 }
@@ -106,14 +106,14 @@ static __always_inline int guard_ipv4(struct xdp_md *ctx, const struct suspect *
 		return DROP_SOURCE_GUARD;
 	if (of->flags & PORT_DHCP_GUARD && ports[0] == bpf_htons(BOOTP_SERVER))
 		return DROP_DHCP_GUARD;
-	/* Who has no address yet may ask for one. */
+	/* A client without an address may ask for one. */
 	asks = !ip.addresses[0] && ports[1] == bpf_htons(BOOTP_SERVER);
 	if (of->flags & PORT_SOURCE_GUARD && !asks && !may_be_ipv4(of, &ip.addresses[0]))
 		return DROP_SOURCE_GUARD;
 	return FORWARDED;
 }
 
-/* Behind its headers: what it is, and where; a protocol of 256 if that cannot be said. */
+/* The upper-layer protocol and its offset, behind IPv6 extension headers; 256 if they cannot be parsed. */
 static __always_inline __u32 upper_layer(struct xdp_md *ctx, __u32 protocol, __u32 *at)
 {
 	for (int i = 0; i <= EXTENSIONS; i++) {
@@ -124,7 +124,7 @@ static __always_inline __u32 upper_layer(struct xdp_md *ctx, __u32 protocol, __u
 			return protocol;
 		if (bpf_xdp_load_bytes(ctx, *at, header, sizeof(header)))
 			break;
-		/* A later fragment cannot be checked, and is useless without the first one. */
+		/* A later fragment cannot be checked, but it is useless without the first one. */
 		if (protocol == IPPROTO_FRAGMENT && (header[2] || header[3] & 0xf8))
 			return IPPROTO_NONE;
 		*at += protocol == IPPROTO_FRAGMENT ? 8 : (header[1] + 1) * 8;
@@ -166,7 +166,7 @@ static __always_inline int guard_ipv6(struct xdp_md *ctx, const struct suspect *
 	return FORWARDED;
 }
 
-/* FORWARDED, or why a frame of a guarded port is dropped. Not for ports without guards. */
+/* FORWARDED, or why a frame is dropped. Only called for ports with a guard. */
 static __noinline int guard(struct xdp_md *ctx, __u32 slot, __u32 flags, __u64 mac)
 {
 	struct suspect of = { .slot = slot, .flags = flags, .mac = mac };

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
-/* What the programs and ../src/layout.rs share. A change needs another version in the program's name. */
+/* Shared by the programs and ../src/layout.rs. A change needs a new version in the program's name. */
 #pragma once
 
 #include <linux/types.h>
 
 #define SLOTS 1024 /* ports of one switch */
 #define VIDS 4096
-#define ALL_VLANS 0 /* the VLAN of every frame where the switch knows none */
+#define ALL_VLANS 0 /* the VLAN of every frame if the switch has no VLANs */
 
 /* What a port can do. */
 enum {
 	PORT_UP = 1,
-	PORT_TAKES_FRAMES = 2, /* its device has room for frames that XDP sends */
-	PORT_PARTIAL_SUMS = 4, /* its senders leave checksums to a device that is none */
-	PORT_TAKES_LONG = 8, /* its device takes frames in several buffers too */
+	PORT_TAKES_FRAMES = 2, /* its device accepts frames that XDP redirects */
+	PORT_PARTIAL_SUMS = 4, /* its senders leave checksums to offloading, but there is no device to compute them */
+	PORT_TAKES_LONG = 8, /* its device also accepts frames in several buffers */
 	PORT_NO_LEARNING = 16, /* source addresses are not learned */
-	PORT_LOCKED = 32, /* and only known source addresses may send */
-	PORT_ISOLATED = 64, /* exchanges no frames with others of the kind */
+	PORT_LOCKED = 32, /* only known source addresses may send */
+	PORT_ISOLATED = 64, /* exchanges no frames with other isolated ports */
 	PORT_SOURCE_GUARD = 128, /* may send only from configured addresses */
 	PORT_DHCP_GUARD = 256, /* must not be a DHCP server */
 	PORT_RA_GUARD = 512, /* must not be a router */
@@ -25,16 +25,16 @@ enum {
 
 struct port {
 	__u32 ifindex; /* 0: the slot is free */
-	__u32 mtu; /* largest packet, Ethernet and tag not counted */
+	__u32 mtu; /* largest packet, without Ethernet header and tag */
 	__u32 flags;
 	__u32 untagged; /* VLAN of frames without a tag; 0 for none */
-	__u64 flood_interval_ns; /* between frames that go to many; 0 for no limit */
-	__u64 flood_burst_ns; /* as much may come early */
-	__u64 move_interval_ns; /* the same for MAC addresses that move here */
+	__u64 flood_interval_ns; /* between flooded frames; 0 for no limit */
+	__u64 flood_burst_ns; /* how much too early a frame may come */
+	__u64 move_interval_ns; /* the same for MAC addresses that move to this port */
 	__u64 move_burst_ns;
 	__u32 places; /* MAC addresses that can be learned here */
 	__u32 unused;
-	__u64 tagged[VIDS / 64]; /* VLANs whose frames have a tag here */
+	__u64 tagged[VIDS / 64]; /* VLANs whose frames are tagged on this port */
 };
 
 /* The port that a MAC address is behind. `slot` and `flags` are written together. */
@@ -57,21 +57,21 @@ struct fdb_entry {
 
 #define FDB_STATIC 1
 
-/* The same for the life of a program. */
+/* Settings that do not change while the program is loaded. */
 struct rules {
 	__u64 ageing_ns; /* 0: MAC addresses never age */
-	__u64 refresh_ns; /* the time last seen is not written more often */
-	__u32 vlans; /* whether tags count */
+	__u64 refresh_ns; /* least time between two updates of `seen_ns` */
+	__u32 vlans; /* whether the switch has VLANs */
 	__u32 table; /* MAC addresses beyond OWN_PLACES of each port, in total */
 	__u32 isolation; /* whether any port is isolated */
-	__u32 flood_kinds; /* whether any port does not take frames of some kind of flood */
+	__u32 flood_kinds; /* whether any port is excluded from some kind of flooding */
 	__u32 guards; /* whether any port has a guard */
 	__u32 unused;
 };
 
 /*
- * Who gets a flooded frame depends on its VLAN, on what it is flooded for, and on whether it comes from an isolated
- * port: the map of members is at vlan + VIDS * (2 * kind + isolated).
+ * Which ports get a flooded frame depends on its VLAN, on why it is flooded, and on whether it comes from an isolated
+ * port: their map is at index vlan + VIDS * (2 * kind + isolated).
  */
 enum flood_kind {
 	FLOOD_UNKNOWN, /* to an unknown MAC address */
@@ -82,7 +82,7 @@ enum flood_kind {
 
 #define FLOOD_SETS (2 * FLOOD_KINDS)
 
-/* In the order of ../src/counters.rs. What became of a frame that came in, one of these each. */
+/* In the order of ../src/counters.rs. Each received frame is counted under one of these. */
 enum verdict {
 	FORWARDED,
 	FLOODED,
@@ -103,7 +103,7 @@ enum verdict {
 	DROP_SOURCE_GUARD,
 	DROP_DHCP_GUARD,
 	DROP_RA_GUARD,
-	/* What happened besides. */
+	/* Counted additionally. */
 	RECEIVED_BYTES,
 	SENT,
 	SENT_BYTES,

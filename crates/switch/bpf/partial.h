@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
-/* Checksums that a sender has left to its device, found and completed (sum.h). */
+/* Finds and completes checksums that a sender has left to its device (sum.h). */
 #pragma once
 
 struct ipv4 {
@@ -22,7 +22,7 @@ struct ipv6 {
 	__be32 addresses[8];
 } __attribute__((packed));
 
-/* What a segment of these addresses, protocol and length has in its checksum's field while it is not complete. */
+/* The checksum field of an incomplete segment with these addresses, protocol and length. */
 static __always_inline __u16 pseudo_sum(const __be32 *addresses, int count, __u8 protocol, __u32 length)
 {
 	__u64 sum = (__u64)bpf_htons(protocol) + bpf_htons(length);
@@ -37,7 +37,7 @@ static __always_inline bool is_partial(void *data, void *end, struct segment *se
 	__u32 at = segment->start + (protocol == IPPROTO_TCP ? 16 : 6);
 	__u16 *field;
 
-	/* Says to the verifier what the compiler knows: two headers and a bit. */
+	/* Tells the verifier what the compiler knows: the offset is at most two headers and a bit. */
 	asm volatile("" : "+r"(at));
 	at &= 0x7f;
 	field = data + at;
@@ -88,7 +88,7 @@ static __always_inline bool wants_sum(void *data, void *end, struct segment *seg
 	return false;
 }
 
-/* A function of its own, so that the verifier walks through it once. */
+/* A function of its own, so that the verifier analyses it only once. */
 static __noinline int complete_sum(struct xdp_md *ctx, __u32 slot)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;

@@ -4,7 +4,7 @@
 
 #define EEXIST 17
 
-/* By MAC, and VLAN above it. The daemon sets how many there can be. */
+/* By MAC address, with the VLAN above it. The daemon sets the size. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -16,7 +16,7 @@ struct {
 struct of_port {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
-	__uint(map_flags, BPF_F_INNER_MAP); /* as many places as the port may have */
+	__uint(map_flags, BPF_F_INNER_MAP); /* the port's limit sets the size */
 	__type(key, __u32);
 	__type(value, __u64);
 };
@@ -29,7 +29,7 @@ struct {
 	__array(values, struct of_port);
 } places SEC(".maps");
 
-/* By slot: where a place is looked for next. */
+/* By slot: the place at which the next search starts. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, SLOTS);
@@ -55,7 +55,7 @@ static __always_inline void give_back(__u32 place)
 		__sync_fetch_and_add(count, -1);
 }
 
-/* Whether a MAC address may have a place that is free. */
+/* Whether a MAC address may have this free place. */
 static __always_inline bool may_take(__u32 place)
 {
 	__u32 zero = 0;
@@ -69,7 +69,7 @@ static __always_inline bool may_take(__u32 place)
 	return true;
 }
 
-/* The MAC address that has a place; NULL for a free one. */
+/* The entry that occupies a place; NULL if it is free. */
 static __always_inline struct fdb_entry *tenant(__u32 slot, __u32 place, __u64 name)
 {
 	struct fdb_entry *known = name ? bpf_map_lookup_elem(&fdb, &name) : NULL;
@@ -79,7 +79,7 @@ static __always_inline struct fdb_entry *tenant(__u32 slot, __u32 place, __u64 n
 	return known;
 }
 
-/* A free place, or that of the MAC address seen longest ago among those tried. */
+/* A free place, or among those tried the one whose MAC address was seen longest ago. */
 static __always_inline __u32 choose(void *of, __u32 slot, __u32 places, __u32 hand)
 {
 	__u32 oldest = 0, place;
@@ -107,8 +107,8 @@ static __always_inline __u32 choose(void *of, __u32 slot, __u32 places, __u32 ha
 }
 
 /*
- * Takes a place for a MAC address, from another MAC address of the port where none is free; false if another core has
- * taken it at the same moment.
+ * Takes a place for a MAC address, evicting another one of the port if none is free. Returns false if another core
+ * took the place at the same moment.
  */
 static __always_inline bool take_place(__u32 slot, __u32 places_here, __u64 name, __u32 *place)
 {
@@ -135,7 +135,7 @@ static __always_inline bool take_place(__u32 slot, __u32 places_here, __u64 name
 	return true;
 }
 
-/* Learns a source address at its port. */
+/* Learns a source address on its port. */
 static __always_inline void learn_at(__u32 slot, __u32 places_here, __u64 name, __u64 now)
 {
 	struct fdb_entry entry = { .slot = slot, .seen_ns = now };

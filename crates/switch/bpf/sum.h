@@ -2,34 +2,34 @@
 /*
  * Checksums that a sender has left to its device (RFC 1071).
  *
- * On a veth or TAP there is no device to fill them in. The kernel's mark of such a frame is not to be seen from
- * XDP and does not survive a redirect, so the sum is completed here. The field then holds the sum of the
- * pseudo-header alone. One good segment in 65,536 has that value by chance: completing it gives the same value.
+ * On a veth or TAP there is no device to compute them. XDP cannot see the kernel's mark on such a frame, and a redirect
+ * drops the mark, so the checksum is completed here. The field of an incomplete segment holds the sum of the
+ * pseudo-header alone. One correct segment in 65,536 has that value by chance: completing it gives the same value.
  */
 #pragma once
 
 #include <linux/in.h>
 #include <stdbool.h>
 
-#define SUM_CHUNK 512 /* what bpf_csum_diff takes at once on Linux 6.1 */
-#define SUM_CHUNKS 129 /* 64 KiB, and the end */
+#define SUM_CHUNK 512 /* what bpf_csum_diff accepts at once on Linux 6.1 */
+#define SUM_CHUNKS 129 /* 64 KiB, and the rest */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u8[SUM_CHUNK + 8]); /* more than fits: the verifier rounds up as we do */
+	__type(value, __u8[SUM_CHUNK + 8]); /* larger than needed: the verifier rounds up as we do */
 } scratch SEC(".maps");
 
 /* A TCP or UDP segment whose checksum is not complete. */
 struct segment {
-	__u32 start; /* from the frame's begin */
+	__u32 start; /* from the start of the frame */
 	__u32 length;
-	__u32 field; /* of the checksum, from the frame's begin */
+	__u32 field; /* of the checksum, from the start of the frame */
 	bool udp;
 };
 
-/* To 16 bits, not complemented. */
+/* Folds a sum to 16 bits, without complementing it. */
 static __always_inline __u16 folded(__u64 sum)
 {
 	sum = (sum & 0xffffffff) + (sum >> 32);
@@ -56,11 +56,11 @@ static long sum_chunk(__u32 index, void *context)
 
 	if (!chunk || !size)
 		return 1;
-	/* Says to the verifier, that of Linux 6.1 too, what the line above says: 1 to SUM_CHUNK. */
+	/* Tells the verifier (also that of Linux 6.1) what the line above ensures: 1 to SUM_CHUNK. */
 	asm volatile("" : "+r"(size));
 	size = ((size - 1) & (SUM_CHUNK - 1)) + 1;
 	if (size < SUM_CHUNK) {
-		/* A whole number of words is summed, the last one filled up with zeros. */
+		/* bpf_csum_diff sums whole words, so the last one is padded with zeros. */
 		__u32 last = (size - 1) & (SUM_CHUNK - 4);
 
 		*(__u32 *)(chunk + last) = 0;
@@ -77,7 +77,7 @@ static long sum_chunk(__u32 index, void *context)
 	return of->failed || !of->left;
 }
 
-/* Works out a segment's checksum as its field should hold it; false if the frame is shorter than it says. */
+/* Computes a segment's checksum for its field; false if the frame is shorter than its headers say. */
 static __always_inline bool completed(struct xdp_md *ctx, const struct segment *segment, __u16 *sum)
 {
 	struct summing of = { .ctx = ctx, .at = segment->start, .left = segment->length };
@@ -86,7 +86,7 @@ static __always_inline bool completed(struct xdp_md *ctx, const struct segment *
 	if (of.failed || of.left)
 		return false;
 	*sum = ~folded(of.sum);
-	/* To UDP, 0 says that there is none (RFC 768). To TCP it is a sum as any other. */
+	/* In UDP, 0 means that there is no checksum (RFC 768). In TCP it is a checksum like any other. */
 	if (segment->udp && !*sum)
 		*sum = 0xffff;
 	return true;

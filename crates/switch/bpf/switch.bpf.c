@@ -2,13 +2,13 @@
 /*
  * A learning bridge (IEEE 802.1Q) among the ports of one switch.
  *
- *     frame -> which VLAN -> learn the source -> [fdb] -> one port: redirect
- *                                                    '------> not known, or a group: flood its VLAN
+ *     frame -> find its VLAN -> learn the source -> [fdb] -> known destination: redirect to its port
+ *                                                     '----> unknown or group address: flood the VLAN
  *
- * Every frame ends under one name of `enum verdict`. Group addresses that no bridge passes on (BPDUs, LLDP,
- * LACP) are Linux's. Frames leave through a map of ports in which each has a program of its own, `leave`: it
- * takes the tag off where the port wants none, and counts. A port's frames must all take that way, since the
- * kernel runs the program of the first frame of a bulk over all of it.
+ * Every frame is counted under one name of `enum verdict`. Frames to group addresses that a bridge never forwards
+ * (BPDUs, LLDP, LACP) are passed to Linux. Frames leave through a device map in which each port has a program of its
+ * own, `leave`, which removes the tag where the port is untagged, and counts. All frames of a port must take that way,
+ * since the kernel runs the program of the first frame of a bulk on the whole bulk.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -34,7 +34,7 @@ struct {
 	__type(value, struct port);
 } ports SEC(".maps");
 
-/* By number of the interface. */
+/* By interface index. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, SLOTS);
@@ -91,14 +91,14 @@ struct tagged {
 	struct tag tag;
 } __attribute__((packed));
 
-/* What is known of a frame. */
+/* What is known about a frame. */
 struct frame {
 	const struct port *in;
 	__u32 slot;
 	__u32 length;
 	__u32 vlan;
 	__u32 to; /* slot of the port that it goes to */
-	__u32 members; /* whom it is flooded to */
+	__u32 members; /* index of the ports that it is flooded to */
 	bool has_tag;
 	bool long_; /* in more than one buffer */
 };
@@ -118,12 +118,12 @@ static __always_inline bool carries(const struct port *port, __u32 vlan)
 {
 	__u32 word = vlan >> 6;
 
-	/* Says to the verifier of Linux 6.1 what the compiler knows: a VLAN has 12 bits. */
+	/* Tells the verifier of Linux 6.1 what the compiler knows: a VLAN id has 12 bits. */
 	asm volatile("" : "+r"(word));
 	return !rules.vlans || port->untagged == vlan || port->tagged[word & 63] >> (vlan & 63) & 1;
 }
 
-/* A MAC as the low 48 bits, first byte lowest. */
+/* A MAC address in the low 48 bits, first byte lowest. */
 static __always_inline __u64 mac_at(const void *at)
 {
 	const __u16 *words = at;
@@ -141,13 +141,13 @@ static __always_inline bool is_group(__u64 mac)
 	return mac & 1;
 }
 
-/* 01:80:c2:00:00:00 to :0f, which end at every bridge (802.1Q 8.6.3). */
+/* 01:80:c2:00:00:00 to :0f, which no bridge forwards (802.1Q 8.6.3). */
 static __always_inline bool is_link_local(__u64 mac)
 {
 	return (mac & 0xf0ffffffffffull) == 0x0000000000c28001ull;
 }
 
-/* The VLAN of a frame; false where its port is not in it. */
+/* Finds the VLAN of a frame; false if its port is not a member of it. */
 static __always_inline bool classify(struct frame *frame, void *data, void *end)
 {
 	struct tagged *eth = data;
@@ -166,7 +166,7 @@ static __always_inline bool classify(struct frame *frame, void *data, void *end)
 	return frame->vlan && frame->vlan < VIDS - 1 && carries(frame->in, frame->vlan);
 }
 
-/* Whether something may happen once more now: a virtual schedule (GCRA, ITU-T I.371). */
+/* Whether an event is within its rate limit, by virtual scheduling (GCRA, ITU-T I.371). */
 static __always_inline bool in_time(__u64 *of, __u64 interval, __u64 burst)
 {
 	__u64 now, due, base;
@@ -185,7 +185,7 @@ static __always_inline bool in_time(__u64 *of, __u64 interval, __u64 burst)
 	return false;
 }
 
-/* A source address not known at its port yet; false if its frame must not pass. Not called for every frame. */
+/* Learns a source address that is new on its port; false if its frame must not pass. Rarely called. */
 static __noinline int learn_anew(const struct frame *frame, __u64 name, __u64 now)
 {
 	struct fdb_entry *known = bpf_map_lookup_elem(&fdb, &name);
@@ -213,7 +213,7 @@ static __noinline int learn_anew(const struct frame *frame, __u64 name, __u64 no
 	return true;
 }
 
-/* Remembers where a frame comes from; false where it is not to pass. */
+/* Learns the source address; false if the frame must not pass. */
 static __always_inline bool learn(const struct frame *frame, __u64 mac)
 {
 	__u64 name = key(mac, frame->vlan), now = bpf_ktime_get_coarse_ns();
@@ -222,7 +222,7 @@ static __always_inline bool learn(const struct frame *frame, __u64 mac)
 	if (!known || known->slot != frame->slot)
 		return learn_anew(frame, name, now);
 	if (now - known->seen_ns > rules.refresh_ns)
-		known->seen_ns = now; /* not for every frame: other cores read this line */
+		known->seen_ns = now; /* not for every frame: other cores read this cache line */
 	return true;
 }
 
@@ -241,7 +241,7 @@ static __always_inline bool find(struct frame *frame, __u64 mac)
 	return true;
 }
 
-/* Whether a port may flood one more frame now. */
+/* Whether a port may flood another frame now. */
 static __always_inline bool may_flood(const struct frame *frame)
 {
 	__u32 slot = frame->slot;
@@ -250,7 +250,7 @@ static __always_inline bool may_flood(const struct frame *frame)
 	return !of || in_time(&of->flood, frame->in->flood_interval_ns, frame->in->flood_burst_ns);
 }
 
-/* Gives a frame its VLAN's tag. */
+/* Adds the tag of the frame's VLAN. */
 static __always_inline bool tag(struct xdp_md *ctx, struct frame *frame)
 {
 	struct tagged *eth;
@@ -261,7 +261,7 @@ static __always_inline bool tag(struct xdp_md *ctx, struct frame *frame)
 		eth = (void *)(long)ctx->data;
 		if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
 			return false;
-		/* VLAN 0 is only a priority; that stays. */
+		/* A tag with VLAN 0 carries only a priority, which is kept. */
 		eth->tag.control = (eth->tag.control & bpf_htons(0xf000)) | control;
 		return true;
 	}
@@ -300,7 +300,7 @@ static __always_inline enum verdict forward(struct xdp_md *ctx, struct frame *fr
 		return DROP_MTU;
 	if (frame->in->flags & PORT_PARTIAL_SUMS)
 		complete_sum(ctx, frame->slot);
-	/* Without a tag to without a tag is the common way, and needs none in between. */
+	/* The common case is from untagged to untagged, which needs no tag in between. */
 	if (rules.vlans && (frame->has_tag || out->untagged != frame->vlan) && !tag(ctx, frame))
 		return DROP_HEADROOM;
 	return FORWARDED;
@@ -326,7 +326,7 @@ static __always_inline enum verdict flood(struct xdp_md *ctx, struct frame *fram
 {
 	if (!has_members(frame, destination))
 		return DROP_NO_FLOOD;
-	/* The kernel's copies contain only the first buffer. */
+	/* The kernel's copies of a frame contain only the first buffer. */
 	if (frame->long_)
 		return DROP_LONG;
 	if (!may_flood(frame))
@@ -367,7 +367,7 @@ static __always_inline enum verdict bridge(struct xdp_md *ctx, struct frame *fra
 	if (is_group(destination) || !find(frame, destination))
 		return flood(ctx, frame, destination);
 	out = bpf_map_lookup_elem(&ports, &frame->to);
-	/* Its port has left. */
+	/* The destination's port was removed from the switch. */
 	if (!out || !out->ifindex)
 		return flood(ctx, frame, destination);
 	return forward(ctx, frame, out);
@@ -380,7 +380,7 @@ static __always_inline int sent_to_many(__u32 set)
 	return members ? bpf_redirect_map(members, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS) : XDP_DROP;
 }
 
-/* The name ends in the version of layout.h, by which the next daemon knows it (../src/pins.rs). */
+/* The name ends in the version of layout.h, by which a later daemon recognizes it (../src/pins.rs). */
 SEC("xdp.frags")
 int bm_switch_2(struct xdp_md *ctx)
 {
@@ -390,7 +390,7 @@ int bm_switch_2(struct xdp_md *ctx)
 	struct counts *of;
 
 	if (!slot)
-		return XDP_PASS; /* not a port now */
+		return XDP_PASS; /* no longer a port */
 	frame.slot = *slot;
 	frame.in = bpf_map_lookup_elem(&ports, &frame.slot);
 	of = bpf_map_lookup_elem(&counts, &frame.slot);
@@ -404,7 +404,7 @@ int bm_switch_2(struct xdp_md *ctx)
 	if (verdict == FORWARDED) {
 		int action = bpf_redirect_map(&everyone, frame.to, XDP_DROP);
 
-		/* Keeps this call apart from that for many: one with a single map becomes a direct call. */
+		/* Keeps this call separate from the flooding one: a call with a single map compiles to a direct call. */
 		asm volatile("" : "+r"(action));
 		return action;
 	}
@@ -413,7 +413,7 @@ int bm_switch_2(struct xdp_md *ctx)
 	return verdict == LINUX_LINK_LOCAL ? XDP_PASS : XDP_DROP;
 }
 
-/* Takes the tag off. */
+/* Removes the tag. */
 static __always_inline bool untag(struct xdp_md *ctx)
 {
 	struct tagged *eth = (void *)(long)ctx->data;
@@ -430,7 +430,7 @@ static __always_inline bool untag(struct xdp_md *ctx)
 	return true;
 }
 
-/* A frame on its way out of a port, its own copy of it. */
+/* Runs on each frame that leaves through a port, on the port's own copy. */
 SEC("xdp.frags/devmap")
 int leave(struct xdp_md *ctx)
 {

@@ -1,9 +1,9 @@
-/* Faults by a seed, in a program that knows nothing of it: the daemon is started with this library in LD_PRELOAD, and
- * calls of the C library fail as the system may fail them. BM_FAULTS names the file in which a test says when and how
- * often, and reads how many there were (src/faults.rs).
+/* Injects faults, chosen by a seed, into an unmodified program: the daemon is started with this library in LD_PRELOAD,
+ * and calls of the C library fail in ways in which the system may fail them. BM_FAULTS names the file in which a test
+ * sets when and how often, and in which it reads how many faults there were (src/faults.rs).
  *
- * Which call of a kind fails depends on the seed and on how many of the kind there have been under it, and on nothing
- * else. What goes past the C library is not seen: system calls made inline, as rustix makes them.
+ * Which call of a kind fails depends only on the seed and on the number of calls of this kind under that seed. Inline
+ * system calls, as rustix makes them, bypass the C library and never fail here.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -23,10 +23,10 @@
 
 enum kind { RECEIVE, SEND, WAIT, OPEN, SOCKET, READ, MAP, BPF, CLOCK, KINDS };
 
-/* Shared with the test, which writes it through the file; both count up alone. */
+/* Shared with the test, which writes it through the file; only this library changes the counts. */
 struct control {
 	uint64_t seed;
-	/* Calls of 1024 that fail; 0 is none. */
+	/* How many of 1024 calls fail; 0 for none. */
 	uint64_t rate;
 	uint64_t calls[KINDS];
 	uint64_t faults[KINDS];
@@ -86,7 +86,7 @@ int recvmmsg(int fd, struct mmsghdr *messages, unsigned int count, int flags, st
 	NEXT(recvmmsg);
 	uint64_t fault = fails(RECEIVE);
 
-	/* One message instead of all that are there, or none and a reason. */
+	/* One message instead of all available ones, or none and an error. */
 	if (fault && fault % 4 == 0)
 		return real(fd, messages, 1, flags, timeout);
 	return fault ? FAILED(fault, ENOBUFS, EINTR, ENOMEM) : real(fd, messages, count, flags, timeout);
@@ -180,7 +180,7 @@ ssize_t read(int fd, void *data, size_t length)
 	NEXT(read);
 	uint64_t fault = fails(READ);
 
-	/* Fewer bytes than are there; a counter of events has eight or none. */
+	/* Fewer bytes than available. An event counter is read as eight bytes or not at all. */
 	if (fault && fault % 2 && length > 8)
 		return real(fd, data, 1 + fault % (length - 1));
 	return fault ? FAILED(fault, EINTR) : real(fd, data, length);
@@ -219,7 +219,7 @@ long syscall(long number, ...)
 	return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
-/* The time of day jumps, by up to twelve days; what counts from the start of the machine never does. */
+/* The time of day jumps by up to twelve days; clocks that count from boot never jump. */
 int clock_gettime(clockid_t clock, struct timespec *time)
 {
 	NEXT(clock_gettime);
