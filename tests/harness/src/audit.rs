@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-/// Entries of an account for incoming frames, and for where they may go.
+/// Entries of an account for frames that came in, and for where they went.
 const IN: [&str; 2] = ["received", "originated"];
 const OUT: [&str; 6] = ["sent", "host", "passed", "held", "consumed", "dropped"];
 
-/// The accounts below a value: every object that counts received and dropped frames.
+/// All accounts in a JSON value: every object that counts received and dropped frames.
 fn accounts<'a>(value: &'a Value, found: &mut Vec<&'a Value>) {
     match value {
         Value::Object(object) => {

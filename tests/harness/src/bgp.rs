@@ -1,4 +1,4 @@
-//! A BGP speaker that only talks (RFC 4271): opens a session, announces and withdraws IPv4 prefixes.
+//! A BGP speaker that only sends (RFC 4271): opens a session, announces and withdraws IPv4 prefixes.
 //!
 //! It accepts whatever the peer sends, and keeps the session up as long as it exists.
 
@@ -17,7 +17,7 @@ const KEEPALIVE: u8 = 4;
 const HEADER_LEN: usize = 19;
 /// Bytes of the longest message.
 const MESSAGE_MAX: usize = 4096;
-/// How long the peer may take to listen and to open.
+/// How long the peer may take to listen and to open the session.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A session with the router.
@@ -32,7 +32,7 @@ impl Speaker {
         let address: SocketAddr = format!("{router}:179").parse().expect("an address and a port");
         let open = open(autonomous_system, id.parse().expect("an address"));
         let deadline = Instant::now() + PATIENCE;
-        // A peer that has just been started refuses at first, in several ways.
+        // A peer that has just started refuses connections at first, with various errors.
         let stream = loop {
             match namespace.within(|| handshake(&address, &open)) {
                 Ok(stream) => break stream,
@@ -62,7 +62,7 @@ impl Speaker {
         sent
     }
 
-    /// Takes prefixes back.
+    /// Withdraws prefixes; returns the number of messages.
     pub fn withdraw(&mut self, prefixes: &[Prefix]) -> usize {
         let parts = parts(prefixes, MESSAGE_MAX - HEADER_LEN - 4);
         for part in &parts {
@@ -114,7 +114,7 @@ fn open(autonomous_system: u32, id: Ipv4Addr) -> Vec<u8> {
     message(OPEN, &body)
 }
 
-/// Prefixes in the encoding of messages, in pieces of at most `room` bytes.
+/// Encodes prefixes for messages, in pieces of at most `room` bytes.
 fn parts(prefixes: &[Prefix], room: usize) -> Vec<Vec<u8>> {
     let mut parts: Vec<Vec<u8>> = Vec::new();
     for (address, length) in prefixes {
@@ -142,7 +142,7 @@ fn receive(stream: &mut TcpStream) -> std::io::Result<(u8, Vec<u8>)> {
     Ok((header[18], body))
 }
 
-/// Answers each KEEPALIVE with one, on a thread that ends with the session.
+/// Answers each KEEPALIVE with another, on a thread that ends with the session.
 fn keep_alive(stream: &TcpStream) {
     let mut stream = stream.try_clone().expect("a socket can be shared");
     std::thread::spawn(move || {

@@ -54,7 +54,7 @@ impl Bridge {
         Some(bridge)
     }
 
-    /// More pairs, up and fit for XDP.
+    /// Adds more pairs, up and suitable for XDP.
     pub fn add_pairs(&self, numbers: std::ops::Range<usize>) {
         let lines = |line: &dyn Fn(usize) -> String| numbers.clone().map(line).collect::<String>();
         self.sw.ip(&lines(&|n| {
@@ -164,12 +164,12 @@ impl Bridge {
         self.far.packet_socket(&format!("f{number}"))
     }
 
-    /// Every account is closed, and every drop has a name.
+    /// Asserts that every account adds up and every drop has a reason.
     #[track_caller]
     pub fn assert_closed(&self) {
         for what in ["show switch", "show apps"] {
             let open = audit::open(&self.json(what));
-            assert!(open.is_empty(), "{what}: accounts that are not closed:\n{}", open.join("\n"));
+            assert!(open.is_empty(), "{what}: accounts that do not add up:\n{}", open.join("\n"));
         }
     }
 
@@ -190,7 +190,7 @@ impl Bridge {
         }
     }
 
-    /// How many interfaces of the switch's namespace have an XDP program.
+    /// Number of interfaces with an XDP program in the switch's namespace.
     pub fn programs(&self) -> usize {
         self.sw.run("ip -o link").lines().filter(|line| line.contains(" xdp")).count()
     }

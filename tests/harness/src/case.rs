@@ -28,10 +28,10 @@ impl Packet for Vec<u8> {
     }
 }
 
-/// A change to the router before the frames, and how it is undone.
+/// A change to the router before the frames are sent, and how to undo it.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// Lines for `ip`, there and back.
+    /// Lines for `ip` that make the change, and lines that undo it.
     Ip(String, String),
     /// A setting below `/proc/sys`, which is restored.
     Setting(String, String),
@@ -46,13 +46,13 @@ pub struct Case {
     pub name: &'static str,
     /// Changes to the router, in order.
     pub changes: Vec<Change>,
-    /// Frames, and from where.
+    /// Frames to send, and the end that each is sent from.
     pub frames: Vec<(Side, Vec<u8>)>,
     /// What a router that follows the RFCs sends.
     pub expected: Vec<Seen>,
     /// What Linux does instead, with a description of it.
     pub linux: Option<(&'static str, Vec<Seen>)>,
-    /// Whether a fence can pass under the changes.
+    /// Whether a fence can pass with the changes in place.
     pub fenced: bool,
 }
 
@@ -63,19 +63,19 @@ impl Case {
         Self { check, name, changes, frames, expected, linux: None, fenced: true }
     }
 
-    /// After this change to routes, rules, neighbors or links, which `undo` reverts.
+    /// Makes this change to routes, rules, neighbors or links first; `undo` reverts it.
     pub fn after(mut self, lines: &str, undo: &str) -> Self {
         self.changes.push(Change::Ip(lines.into(), undo.into()));
         self
     }
 
-    /// Under another setting.
+    /// Changes a setting first.
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.changes.push(Change::Setting(name.into(), value.into()));
         self
     }
 
-    /// The changes stop even the fence: listen for a while instead.
+    /// For changes that even the fence cannot pass: listens for a while instead.
     pub fn unfenced(mut self) -> Self {
         self.fenced = false;
         self
@@ -110,12 +110,12 @@ impl Case {
         self.sends(packet).expects(side, out)
     }
 
-    /// The same with the usual next hop, neighbor 2 of the sink.
+    /// The same with the default next hop, neighbor 2 of the sink.
     pub fn passes(self, packet: impl Packet) -> Self {
         self.forwards(packet, Side::Snk, 2)
     }
 
-    /// Expects a packet of the router's own to the source.
+    /// Expects the router itself to send a packet to the source.
     pub fn replies(self, packet: impl Packet) -> Self {
         self.expects(Side::Src, Side::Src.to_neighbor(2, &packet.into_bytes()))
     }
@@ -140,7 +140,7 @@ impl Case {
         self.but_linux(words, |case| packets.into_iter().fold(case, Self::passes))
     }
 
-    /// What is expected of Linux.
+    /// What Linux is expected to send.
     pub fn expected_of_linux(&self) -> &[Seen] {
         self.linux.as_ref().map_or(&self.expected, |(_, expected)| expected)
     }

@@ -36,7 +36,7 @@ impl Namespace {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The same, for a command that may fail.
+    /// The same for a command that may fail.
     pub fn try_run(&self, line: &str) -> Output {
         self.attempt(line).unwrap_or_else(|why| panic!("{why}"))
     }
@@ -148,13 +148,13 @@ pub fn has(program: &str) -> bool {
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()))
 }
 
-/// A process of the background that is ended when dropped.
+/// A background process that is killed when this is dropped.
 pub struct Running {
     child: Child,
 }
 
 impl Running {
-    /// Starts it; its standard error is the test's own.
+    /// Starts it; it shares the test's standard error.
     pub fn start(command: &mut Command) -> Self {
         let child = command.spawn().unwrap_or_else(|error| panic!("{:?}: {error}", command.get_program()));
         Self { child }

@@ -123,7 +123,7 @@ impl Drop for Daemon<'_> {
 }
 
 impl Daemon<'_> {
-    /// Prints what may have led to a failure.
+    /// Prints what may explain a failure.
     fn lament(&mut self) {
         for line in ["ip addr", "ip neigh", "ip -6 neigh", "ip -6 route"] {
             match self.namespace.attempt(line) {
@@ -190,7 +190,7 @@ impl End<'_> {
     }
 }
 
-/// Packets of both families and of all sizes from one end to another, the smallest frame to the largest.
+/// Packets of both families from one end to another, in all sizes from the smallest frame to the largest.
 fn packets(from: &End<'_>, to: &End<'_>) -> Vec<Vec<u8>> {
     let ([v4, v6], [to_v4, to_v6]) = (from.addresses(), to.addresses());
     let lengths = [18, 19, 64, 470, 982, 1471, 1472];
@@ -202,8 +202,8 @@ fn packets(from: &End<'_>, to: &End<'_>) -> Vec<Vec<u8>> {
     packets
 }
 
-/// Sends packets from one end to the other and waits for what the router must make of each, byte by byte, and exactly
-/// once. Both must have resolved each other's MAC address already.
+/// Sends packets from one end to the other and expects each as the router must forward it, byte by byte, exactly
+/// once. Both ends must have resolved the router's MAC address already.
 pub fn cross(router: &Namespace, from: &End<'_>, to: &End<'_>) {
     let [near, far] = [from, to].map(|end| (mac(end.host, end.wire), mac(router, &end.host_tap)));
     let [source, sink] = [from, to].map(|end| end.host.packet_socket(end.wire));
@@ -238,11 +238,14 @@ mod tests {
         let (process, folder) = (child.id(), std::env::temp_dir().join(namespace.name()));
         std::fs::create_dir_all(&folder).unwrap();
         let daemon = Daemon { namespace: &namespace, child, folder: folder.clone() };
-        // It listens on no socket, so whatever is asked fails.
+        // It listens on no socket, so every request fails.
         let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
             assert_eq!(daemon.log(), "something");
         }));
         assert!(failed.is_err());
-        assert!(sys::signal(process, 0).is_err() && !folder.exists(), "it is still there");
+        assert!(
+            sys::signal(process, 0).is_err() && !folder.exists(),
+            "the daemon or its folder is still there"
+        );
     }
 }

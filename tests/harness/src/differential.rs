@@ -22,7 +22,7 @@ const CARRIER_MAX: Duration = Duration::from_secs(5);
 /// Bytes of a frame that a failure shows.
 const SHOWN: usize = 96;
 
-/// A difference that is meant, from `differences.toml`.
+/// An intended difference, from `differences.toml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Difference {
@@ -55,7 +55,7 @@ pub fn run(group: &str, cases: &[Case]) {
                 of_linux = Some(heard);
             }
             Subject::Brickmoon { forwarding, .. } => {
-                // What is not plain forwarding is done by Linux itself there, so nothing may differ.
+                // On the kernel path Linux itself does everything but plain forwarding, so nothing may differ.
                 let listed = if *forwarding == Forwarding::User { differences() } else { Vec::new() };
                 let name = subject.to_string();
                 judge_brickmoon((group, &name), cases, of_linux.as_deref(), &heard, &listed, &mut faults);
@@ -86,7 +86,7 @@ fn observe(subject: &Subject, group: &str, cases: &[Case], faults: &mut Vec<Stri
     heard
 }
 
-/// One exchange, with its frames made comparable.
+/// Runs one exchange and makes its frames comparable.
 fn exchange(lab: &Lab, case: &Case, subject: &Subject, faults: &mut Vec<String>) -> Vec<Seen> {
     let heard = lab.exchange(&case.frames, case.expected_of_linux().len(), case.fenced);
     if !heard.complete {
@@ -115,7 +115,7 @@ fn settled_exchange(lab: &Lab, case: &Case, subject: &Subject, faults: &mut Vec<
 fn settle_again(router: &Router, lab: &Lab, case: &Case, start: &str) {
     router.settle();
     let now = settled_state(&lab.rtr, |now| now == start);
-    assert_eq!(now, start, "{}: its undoing leaves another state than it found", case.name);
+    assert_eq!(now, start, "{}: undoing its changes does not restore the state before", case.name);
 }
 
 /// Frames as the comparison sees them, sorted by end and bytes.
@@ -245,17 +245,17 @@ fn differences() -> Vec<Difference> {
     differences.difference
 }
 
-/// Fails where a listed difference names no case, or another check than the case has.
+/// Fails if a listed difference names no case, or a check other than that of the case.
 pub fn assert_list_is_true(cases: &[Case]) {
     for listed in differences() {
         let case = cases.iter().find(|case| case.name == listed.case);
         let case = case.unwrap_or_else(|| panic!("differences.toml: no case is called {:?}", listed.case));
-        assert_eq!(case.check, listed.check, "differences.toml: {} is of another check", case.name);
+        assert_eq!(case.check, listed.check, "differences.toml: {} belongs to another check", case.name);
         assert!(!listed.reason.is_empty(), "differences.toml: {} has no reason", case.name);
     }
 }
 
-/// Both lists without what they have in common, in hexadecimal, with the position of the first difference.
+/// What differs between both lists, in hexadecimal, with the position of the first difference.
 fn contrast(title: &str, expected: &[Seen], heard: &[Seen]) -> String {
     let mut text = title.to_string();
     let missing: Vec<_> = expected.iter().filter(|seen| !heard.contains(seen)).collect();

@@ -12,7 +12,7 @@ use crate::sys;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the expected frames and the fence may take. Slow machines share two cores among many.
+/// How long the expected frames and the fence may take. Test machines may be slow and busy.
 const PATIENCE: Duration = Duration::from_millis(2500);
 /// How long expected frames may take once the fence is through: this is also how long the test waits for a dropped
 /// packet.
@@ -27,7 +27,7 @@ const MARK: &[u8] = b"bm-fence";
 /// Packets of a fence that come back.
 const FENCE_PACKETS: usize = 4;
 
-/// A frame that came out, and where.
+/// A frame that arrived at an end.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seen {
     /// The end at which it arrived.
@@ -36,10 +36,10 @@ pub struct Seen {
     pub frame: Vec<u8>,
 }
 
-/// All that came of an exchange.
+/// The result of an exchange.
 #[derive(Clone, Debug, Default)]
 pub struct Heard {
-    /// Frames in the order of each end.
+    /// Frames in the order in which they arrived at each end.
     pub seen: Vec<Seen>,
     /// Whether the fence came through, or none was asked for.
     pub complete: bool,
@@ -122,7 +122,7 @@ impl Lab {
         }
     }
 
-    /// All frames that arrive at a side within a time, noise apart.
+    /// All frames that arrive at a side within this time, without noise.
     pub fn collect(&self, side: Side, time: Duration) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         let deadline = Instant::now() + time;

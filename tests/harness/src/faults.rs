@@ -1,4 +1,4 @@
-//! Faults of the system by a seed, in a daemon that knows nothing of it.
+//! Injects system faults, chosen by a seed, into an unmodified daemon.
 //!
 //! ```text
 //! test ─► Faults ─► a file, mapped by both ─► src/faults.c in the daemon (LD_PRELOAD): recvmmsg, open, bpf, ... fail
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 /// What can fail, in the order of `enum kind` in `faults.c`.
 const KINDS: [&str; 9] = ["receive", "send", "wait", "open", "socket", "read", "mmap", "bpf", "clock"];
-/// Position of the counters: after the seed and the rate, with calls first.
+/// Offset of the counters: after the seed and the rate. Calls come first.
 const CALLS: u64 = 16;
 const FAULTS: u64 = CALLS + 8 * KINDS.len() as u64;
 const LENGTH: u64 = FAULTS + 8 * KINDS.len() as u64;
@@ -57,7 +57,7 @@ impl fmt::Display for Failed {
 }
 
 impl Faults {
-    /// For the daemons that `router` starts from now on; none fails before [`begin`](Self::begin).
+    /// Fault injection for the daemons that `router` starts from now on; nothing fails before [`begin`](Self::begin).
     ///
     /// # Errors
     /// If the file cannot be created.
@@ -70,7 +70,7 @@ impl Faults {
         Ok(Self { file, path })
     }
 
-    /// From now on `rate` of 1024 calls fail; the seed decides which.
+    /// Makes `rate` of 1024 calls fail from now on; the seed decides which.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -80,7 +80,7 @@ impl Faults {
         self.file.write_all_at(&rate.to_ne_bytes(), 8)
     }
 
-    /// From now on none fails; how many did.
+    /// Makes all calls succeed from now on. Returns how many failed.
     ///
     /// # Errors
     /// If the file cannot be written or read.

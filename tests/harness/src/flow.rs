@@ -96,7 +96,8 @@ impl Stream {
         (done, judge(sent, arrivals, self.destinations.len() as u32))
     }
 
-    /// The same; of each packet that arrived its number, and when it was sent: time since 1970. In order, each once.
+    /// The same. Returns the number of each packet that arrived, and when it was sent (time since 1970): in order, each
+    /// once.
     pub fn passed_during<T>(&self, lab: &Lab, deed: impl FnOnce() -> T) -> (T, Vec<(u32, Duration)>) {
         let (done, _, arrivals) = self.arrivals_during(lab, deed);
         let mut passed: Vec<_> = arrivals.iter().map(|arrival| (arrival.number, arrival.sent)).collect();
@@ -105,7 +106,7 @@ impl Stream {
         (done, passed)
     }
 
-    /// Also how many were sent.
+    /// Also returns how many were sent.
     fn arrivals_during<T>(&self, lab: &Lab, deed: impl FnOnce() -> T) -> (T, u32, Vec<Arrival>) {
         let sender = lab.src.packet_socket(Side::Src.host());
         let receivers = SIDES.map(|side| lab.host(side).packet_socket(side.host()));
@@ -131,7 +132,7 @@ impl Stream {
         self.destinations.iter().map(|to| template(to)).collect()
     }
 
-    /// Sends for a time in which nothing else happens.
+    /// Sends for this time, while nothing else happens.
     pub fn for_a_while(&self, lab: &Lab, time: Duration) -> Outcome {
         self.during(lab, || std::thread::sleep(time)).1
     }
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_only_what_was_taken() {
+    fn counts_only_packets_that_were_accepted() {
         let (stop, tries) = (AtomicBool::new(false), std::cell::Cell::new(0));
         let full = |_: &[u8]| {
             tries.set(tries.get() + 1);
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_in_what_came_before_the_stop() {
+    fn receives_what_arrived_before_the_stop() {
         if !sys::is_root() {
             return crate::report::skip("flow", "needs root for a network namespace");
         }
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_what_is_missing() {
+    fn counts_missing_packets() {
         let outcome = judge(7, arrivals(&[(0, 0, 1), (1, 1, 2), (4, 4, 9), (3, 3, 10), (4, 4, 11)]), 1);
         assert_eq!((outcome.received, outcome.lost(), outcome.longest_loss), (4, 3, 2));
         assert_eq!((outcome.twice, outcome.out_of_order), (1, 1));
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_senders_pause_is_not_the_routers() {
+    fn a_pause_of_the_sender_is_not_blamed_on_the_router() {
         let outcome = judge(3, arrivals(&[(0, 0, 1), (1, 100, 101), (2, 101, 105)]), 1);
         assert_eq!(outcome.longest_gap, Duration::from_millis(3));
     }

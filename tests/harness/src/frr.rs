@@ -1,4 +1,4 @@
-//! FRR's zebra and bgpd within a namespace, with files of their own, apart from any FRR of the machine.
+//! FRR's zebra and bgpd in a namespace, with their own files, independent of any FRR on the machine.
 
 use crate::command::Running;
 use crate::netns::Namespace;
@@ -16,17 +16,17 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Both daemons; dropping it ends them and removes their files. The routes that they added stay.
 pub struct Frr {
-    // Before the folder, so that it outlives them.
+    // Before the folder, which must outlive the daemons.
     _bgpd: Running,
     _zebra: Running,
     _folder: Folder,
 }
 
-/// A folder that goes when it is dropped.
+/// A folder that is removed when this is dropped.
 struct Folder(PathBuf);
 
 impl Frr {
-    /// Why it cannot run here, if it cannot.
+    /// The reason why FRR cannot run here, if there is one.
     pub fn missing() -> Option<String> {
         let paths = ["zebra", "bgpd"].map(|name| Path::new(FOLDER).join(name));
         let missing = paths.iter().find(|path| !path.is_file())?;

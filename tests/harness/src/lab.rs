@@ -138,7 +138,7 @@ impl Lab {
         self.host(side).run(&format!("ethtool -K {} gro on", side.host()));
     }
 
-    /// Builds the picture of the crate's page. `test` goes into the names of the namespaces.
+    /// Builds what the picture in `lib.rs` shows. `test` becomes part of the namespaces' names.
     pub fn new(test: &str, ends: Ends) -> Self {
         Self::with_queues(test, ends, 0)
     }

@@ -20,14 +20,14 @@ struct Mounts {
     bpffs: File,
 }
 
-/// Of this process; none without root.
+/// The mount namespace of this process; none without root.
 fn mounts() -> Option<&'static Mounts> {
     static MOUNTS: OnceLock<Option<Mounts>> = OnceLock::new();
     let make = || std::thread::spawn(make).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     MOUNTS.get_or_init(|| sys::is_root().then(make)).as_ref()
 }
 
-/// Creates it, on a thread that ends with it.
+/// Creates it, on a thread that ends right afterwards.
 fn make() -> Mounts {
     sys::leave_mounts().unwrap_or_else(|error| panic!("unshare: {error}"));
     run("mount", &["--make-rprivate", "/"], true);

@@ -53,7 +53,7 @@ impl Requests {
         self.add(libc::RTM_DELROUTE, REQUEST, &route(prefix), &[(libc::RTA_DST, bytes(prefix.0))]);
     }
 
-    /// A permanent neighbor.
+    /// Adds or replaces a permanent neighbor.
     pub fn replace_neighbor(&mut self, address: IpAddr, mac: [u8; 6]) {
         let attributes = [(libc::NDA_DST, bytes(address)), (libc::NDA_LLADDR, mac.to_vec())];
         self.add(libc::RTM_NEWNEIGH, REPLACE, &self.neighbor(address), &attributes);
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn linux_has_what_was_asked_for() {
+    fn linux_has_the_requested_routes_and_neighbors() {
         if !sys::is_root() {
             return crate::report::skip("netlink", "needs root for a network namespace");
         }
@@ -175,7 +175,7 @@ mod tests {
         let neighbors = namespace.ip("neigh show dev w0 nud permanent\n");
         assert!(neighbors.contains("192.0.2.9 lladdr 02:00:00:00:00:09"), "{neighbors}");
         assert!(!neighbors.contains("192.0.2.8"), "{neighbors}");
-        // There is none any more.
+        // It was deleted before.
         requests.delete_route((address("10.0.0.0"), 24));
         let (refused, why) = requests.finish();
         assert_eq!((refused, why.and_then(|why| why.raw_os_error())), (1, Some(libc::ESRCH)));

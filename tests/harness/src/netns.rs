@@ -1,8 +1,8 @@
 //! Network namespaces that clean up after themselves.
 //!
-//! A name is `bm-<test>-p<pid>-<role>`. The namespace is deleted when its [`Namespace`] is dropped, also in a panic;
-//! those of killed tests are removed by the next one, which recognizes them by the process ID of an owner that is
-//! gone.
+//! A name is `bm-<test>-p<pid>-<role>`. The namespace is deleted when its [`Namespace`] is dropped, also in a panic.
+//! Those of killed tests are removed by the next test, which recognizes them by the process ID of a process that no
+//! longer exists.
 //!
 //! Everything here panics if it cannot do its work, and says how to fix it: all callers are tests.
 
@@ -15,12 +15,12 @@ use std::process::Command;
 use std::sync::Once;
 
 const FOLDER: &str = "/run/netns";
-/// Where brickmoon pins in a bpffs, a folder for each namespace.
+/// Where brickmoon pins in a bpffs: a folder for each namespace.
 const PINS: &str = "brickmoon";
-/// The same of its switches.
+/// The same for switches.
 const SWITCH_PINS: &str = "brickmoon-switch";
 
-/// A network namespace of our own.
+/// A network namespace that belongs to a test.
 pub struct Namespace {
     name: String,
     file: File,
@@ -107,7 +107,7 @@ impl Drop for Namespace {
     fn drop(&mut self) {
         let pins = [self.pins(), self.switch_pins()];
         remove(&self.name);
-        // What a killed daemon left there. Most have left nothing.
+        // Removes what a killed daemon left there; usually there is nothing.
         pins.map(std::fs::remove_dir_all).into_iter().for_each(drop);
         [PINS, SWITCH_PINS]
             .map(|folder| std::fs::remove_dir(mounts::bpffs().join(folder)))
@@ -116,7 +116,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Dots separate, as `sysctl` writes it, unless the name has slashes.
+/// The path of a setting, whose name has dots as in `sysctl`, or slashes.
 fn setting_path(name: &str) -> String {
     if name.contains('/') {
         format!("/proc/sys/{name}")
@@ -125,7 +125,7 @@ fn setting_path(name: &str) -> String {
     }
 }
 
-/// Ends processes that still run in a namespace and unlinks it.
+/// Kills processes that still run in a namespace, and deletes it.
 fn remove(name: &str) {
     let pids = Command::new("ip").args(["netns", "pids", name]).output();
     let pids = pids.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn knows_whose_a_namespace_is() {
+    fn finds_the_owner_of_a_namespace() {
         assert_eq!(owner("bm-icmp-errors-p4711-src"), Some(4711));
         assert_eq!(owner("bm-p-p7-rtr"), Some(7));
         for foreign in ["kb-src", "bm-src", "bm-x-p-src", "bm-demo-px1-src", "vpn-p5-x"] {

@@ -1,17 +1,17 @@
 //! The only place that defines what may differ between two correct routers.
 //!
-//! 1. *IPv4 identification of packets that the router itself makes* (errors, replies): Linux counts with a
-//!    secret of its own. The field becomes 0, and the header checksum follows, but only if it was right.
-//! 2. *Flow label of IPv6 packets that the router itself makes*: Linux hashes with a secret of each boot. It
-//!    becomes 0; no checksum covers it.
-//! 3. *The time in an IPv4 timestamp option*: milliseconds since midnight. They become 0, and the header
-//!    checksum follows as in 1. Quoted packets are left as they are, since errors quote what was received.
-//! 4. *Order of frames*: compared as sorted lists an end, since slow ways may be overtaken by fast ones. Order
-//!    within one flow is `flow`'s matter.
-//! 5. *When* an answer comes, and so how many pass a rate limit: cases run with limits off; the limits have
-//!    tests of their own.
-//! 6. Noise that the kernel makes by itself at any time: MLD and IGMP reports, router solicitations, and ARP
-//!    or ND that only keeps an entry fresh. [`is_noise`] knows it; tests about these look for themselves.
+//! 1. *IPv4 identification of packets that the router itself creates* (errors, replies): Linux derives it from a
+//!    secret. It is set to 0, and the header checksum is updated, but only if it was correct.
+//! 2. *Flow label of IPv6 packets that the router itself creates*: Linux hashes it with a secret that changes with
+//!    each boot. It is set to 0; no checksum covers it.
+//! 3. *The time in an IPv4 timestamp option*: milliseconds since midnight. It is set to 0, and the header checksum
+//!    is updated as in 1. Quoted packets are not changed, since errors quote what was received.
+//! 4. *Order of frames*: sorted lists are compared for each end, since packets on a fast path may overtake those on a
+//!    slow one. `flow` checks the order within a flow.
+//! 5. *When* an answer comes, and so how many pass a rate limit: cases run with limits off, and the limits have their
+//!    own tests.
+//! 6. Noise that the kernel sends at any time: MLD and IGMP reports, router solicitations, and ARP or ND that only
+//!    confirms an entry. [`is_noise`] recognizes it; tests about these packets do not use it.
 
 use crate::lab::SIDES;
 use crate::packet::put16;
@@ -25,7 +25,7 @@ pub const LOCAL4: &str = "10.77.1.2";
 /// Option type of a timestamp (RFC 791).
 const TIMESTAMP: u8 = 68;
 
-/// A frame with everything normalised that may differ.
+/// The frame with everything normalised that may differ.
 pub fn frame(mut frame: Vec<u8>) -> Vec<u8> {
     match kind(&frame) {
         Some(ethertype::IPV4) => ipv4(&mut frame[PACKET..]),
@@ -55,7 +55,7 @@ fn ipv4(packet: &mut [u8]) {
     put16(packet, 10, sum);
 }
 
-/// Zeroes what routers have written into a timestamp option: with flags 0 only times, else address and time.
+/// Zeroes the times in a timestamp option: with flags 0 it holds only times, otherwise addresses and times.
 fn clear_timestamps(options: &mut [u8]) {
     let mut at = 0;
     while at + 1 < options.len() && options[at] != 0 {
@@ -80,7 +80,7 @@ fn ipv6(packet: &mut [u8]) {
     }
 }
 
-/// Whether a frame is something that a Linux kernel sends at any time by itself.
+/// Whether a frame is one that a Linux kernel may send at any time by itself.
 pub fn is_noise(frame: &[u8]) -> bool {
     let packet = frame.get(PACKET..).unwrap_or_default();
     match kind(frame) {
@@ -106,7 +106,7 @@ mod tests {
     use crate::packet::{Ip4, time_exceeded4};
 
     #[test]
-    fn the_id_of_an_error_does_not_count_but_its_checksum_does() {
+    fn the_id_of_an_error_may_differ_but_not_its_checksum() {
         let about = Ip4::udp("192.0.2.2", "10.0.0.1", 8).ttl(1).bytes();
         let error = |id| Side::Src.to_neighbor(2, &time_exceeded4("192.0.2.1", &about).id(id).bytes());
         assert_eq!(frame(error(0x77)), frame(error(0)));
@@ -116,13 +116,13 @@ mod tests {
     }
 
     #[test]
-    fn the_id_of_a_forwarded_packet_counts() {
+    fn the_id_of_a_forwarded_packet_must_be_equal() {
         let sent = Side::Snk.to_neighbor(2, &Ip4::udp("192.0.2.2", "10.0.0.1", 8).id(7).bytes());
         assert_eq!(frame(sent.clone()), sent);
     }
 
     #[test]
-    fn times_do_not_count_but_addresses_do() {
+    fn times_may_differ_but_not_addresses() {
         let with = |time: u8| {
             let option = [68, 20, 13, 1, 192, 0, 2, 1, 1, 2, 3, time, 0, 0, 0, 0, 0, 0, 0, 0];
             Side::Snk.to_neighbor(2, &Ip4::udp("192.0.2.2", "10.0.0.1", 8).options(&option).bytes())

@@ -1,4 +1,4 @@
-//! Packets to send and packets to expect, byte by byte, right or wrong on purpose.
+//! Packets to send and packets to expect, byte by byte, valid or deliberately broken.
 //!
 //! The builders fill in lengths and checksums; `with` breaks what a case wants broken. Expected results are computed
 //! here according to the RFCs, separately from the router's own code except for the checksum.

@@ -11,16 +11,16 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A question that the router asked.
+/// A request that the router sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// Whose MAC.
+    /// The address that it asks for.
     pub target: IpAddr,
-    /// Whether the request was unicast, as when an entry is only confirmed.
+    /// Whether the request was unicast, which is so if an entry is only being confirmed.
     pub unicast: bool,
 }
 
-/// The MAC of an address; none for hosts that are silent.
+/// The MAC of an address; none for silent hosts.
 pub type Answer = dyn Fn(IpAddr) -> Option<Mac> + Send;
 
 /// A thread that answers at one end until it is dropped.

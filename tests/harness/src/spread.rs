@@ -1,4 +1,4 @@
-//! Many flows at once, one packet each: which next hop does each take?
+//! Finds out which next hop each of many flows takes, with one packet per flow.
 
 use crate::lab::{Lab, SIDES, Side};
 use crate::sys;
@@ -6,7 +6,7 @@ use bm_wire::Mac;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Where a packet came out: at which end, for which MAC.
+/// Where a packet came out: at which end, and to which MAC address.
 pub type Exit = (Side, Mac);
 
 /// Packets sent before waiting for their arrival: fewer than any ring on the way can hold.
@@ -49,7 +49,7 @@ fn exit(side: Side, frame: &[u8]) -> Option<(u32, Exit)> {
     let (mark, number) = frame[start..].split_at(8);
     let mac = Mac(frame[..6].try_into().ok()?);
     let number = u32::from_be_bytes(number.try_into().ok()?);
-    // Towards the source only errors go, which quote our packets.
+    // Only errors, which quote our packets, are sent towards the source.
     (mark == MARK && side != Side::Src).then_some((number, (side, mac)))
 }
 

@@ -30,7 +30,7 @@ pub enum Subject {
     },
 }
 
-/// The argument of `up --path`.
+/// The path that the daemon forwards on: the argument of `up --path`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forwarding {
     /// In workers.
@@ -161,7 +161,7 @@ impl Router<'_> {
         self.daemon.is_some()
     }
 
-    /// Whether this is brickmoon forwarding in the kernel, where Linux does all that is not plain.
+    /// Whether this is brickmoon forwarding in the kernel, where Linux does everything but plain forwarding.
     pub fn is_kernel(&self) -> bool {
         self.daemon.as_ref().is_some_and(|daemon| daemon.forwarding == Forwarding::Kernel)
     }
@@ -175,7 +175,7 @@ impl Router<'_> {
             if verify.status.success() {
                 return;
             }
-            assert!(Instant::now() < deadline, "brickmoon verify stays unclean:\n{}", daemon.told(&verify));
+            assert!(Instant::now() < deadline, "brickmoon verify still fails:\n{}", daemon.told(&verify));
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -208,7 +208,7 @@ impl Router<'_> {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Frames that brickmoon itself has sent, on all ports; none for Linux.
+    /// Frames that brickmoon itself has sent, on all ports; 0 for Linux.
     pub fn sent(&self) -> u64 {
         let ports = self.json(&["show", "ports"]);
         let ports = ports["ports"].as_array().into_iter().flatten();
@@ -253,7 +253,7 @@ impl Router<'_> {
         }
     }
 
-    /// Starts the daemon again with these ports and a configuration, the path left to it.
+    /// Starts the daemon again with these ports and a configuration; the daemon chooses the path.
     pub fn restart_choosing(&mut self, ports: &[&str], config: &str) {
         if let Some(daemon) = &mut self.daemon {
             daemon.forwarding = Forwarding::Auto;
@@ -348,7 +348,7 @@ impl Daemon {
     ) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        // A folder, since the daemon keeps more than the socket there, and leaves it when it is killed.
+        // A folder, since the daemon has more files than the socket, and leaves them behind when it is killed.
         let folder = std::env::temp_dir().join(format!("bm-p{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
         let socket = folder.join("api.sock");
@@ -391,8 +391,8 @@ impl Daemon {
         finish(&format!("brickmoon {command}"), child, b"", PATIENCE * 3)
     }
 
-    /// Every account is closed once nothing moves (check 112), and the daemon has done the work: a test in
-    /// which Linux did it proves nothing.
+    /// Asserts that every account adds up once nothing moves (check 112), and that the daemon has done the work: a test
+    /// in which Linux did it proves nothing.
     fn audit(&self, namespace: &Namespace) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -402,7 +402,7 @@ impl Daemon {
             let open = [audit::open(&ports), audit::open(&apps)].concat();
             if open.is_empty() {
                 let [received, sent, host, dropped] = audit::totals(&ports);
-                // In the kernel it may have met no plain packet.
+                // On the kernel path there may have been no packet that it could forward.
                 let worked = if self.forwarding == Forwarding::User { sent } else { received };
                 assert!(worked > 0, "brickmoon has done nothing: {ports}\n{}", self.log());
                 report::say(&format!(
@@ -411,7 +411,7 @@ impl Daemon {
                 ));
                 return;
             }
-            assert!(Instant::now() < deadline, "accounts that are not closed:\n{}", open.join("\n"));
+            assert!(Instant::now() < deadline, "accounts that do not add up:\n{}", open.join("\n"));
             std::thread::sleep(Duration::from_millis(50));
         }
     }

@@ -56,7 +56,7 @@ pub fn start_within(command: &mut Command, namespace: Option<RawFd>, mounts: Opt
     unsafe { command.pre_exec(enter) };
 }
 
-/// Gives the calling thread a mount namespace of its own.
+/// Gives the calling thread its own mount namespace.
 pub fn leave_mounts() -> Result<()> {
     // SAFETY: takes a number and touches no memory of ours.
     check(unsafe { libc::unshare(libc::CLONE_NEWNS) }).map(drop)
@@ -113,14 +113,14 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        // A thread that has ended needs nothing.
+        // If the thread has ended, there is nothing to do.
         let _ended = self.trace(libc::PTRACE_DETACH);
     }
 }
 
 /// Time since 1970, like packet timestamps.
 pub fn wall_clock() -> Duration {
-    std::time::UNIX_EPOCH.elapsed().expect("the clock stands after 1970")
+    std::time::UNIX_EPOCH.elapsed().expect("the clock shows a time after 1970")
 }
 
 /// Whether this process may create namespaces.
@@ -190,7 +190,7 @@ pub fn socket_option(socket: &impl AsRawFd, level: libc::c_int, name: libc::c_in
     check(result).map(|_| value)
 }
 
-/// A frame as the wire had it, tags included, and when the kernel took it from there.
+/// A frame as it was on the wire, including tags, and when the kernel received it.
 #[derive(Clone, Debug)]
 pub struct Captured {
     /// From the destination address to the last byte of payload or padding.
@@ -255,7 +255,7 @@ impl PacketSocket {
         }
     }
 
-    /// Frames that were lost since the last call, because earlier ones had not been read.
+    /// Number of frames lost since the last call because earlier ones had not been read.
     pub fn overflowed(&self) -> Result<u32> {
         // SAFETY: a C struct of integers, for which all zeroes is a value.
         let mut counts: libc::tpacket_stats = unsafe { zeroed() };
@@ -268,12 +268,12 @@ impl PacketSocket {
         Ok(counts.tp_drops)
     }
 
-    /// Keeps next to nothing of what arrives from now on, for a socket that nobody reads for long.
+    /// Keeps almost nothing of what arrives from now on: for a socket that is not read for a long time.
     pub fn stop_listening(&self) -> Result<()> {
         set_socket_option(&self.0, libc::SOL_SOCKET, libc::SO_RCVBUF, 0)
     }
 
-    /// Takes the next frame that has arrived, if there is one.
+    /// Returns the next frame that has arrived, if there is one.
     pub fn receive(&self) -> Result<Option<Captured>> {
         let mut frame: Vec<u8> = Vec::with_capacity(FRAME_MAX);
         let mut control = [0u64; 32];
@@ -333,7 +333,7 @@ pub fn route_socket() -> Result<File> {
     Ok(socket)
 }
 
-/// Opens a TAP device that is there, as a virtual machine does: its frames are read and written, one a call.
+/// Opens an existing TAP device as a virtual machine does; each read or write is one frame.
 pub fn open_tap(name: &str) -> Result<File> {
     /// `TUNSETIFF` of `<linux/if_tun.h>`.
     const ATTACH: libc::Ioctl = 0x4004_54ca;
@@ -353,7 +353,7 @@ pub fn open_tap(name: &str) -> Result<File> {
     Ok(file)
 }
 
-/// Puts a VLAN tag back that the kernel has taken out of the bytes.
+/// Restores a VLAN tag that the kernel has removed from the bytes.
 fn restore_tag(frame: &mut Vec<u8>, extra: &libc::tpacket_auxdata) {
     if extra.tp_status & VLAN_VALID == 0 || frame.len() < 12 {
         return;
@@ -363,7 +363,7 @@ fn restore_tag(frame: &mut Vec<u8>, extra: &libc::tpacket_auxdata) {
     frame.splice(12..12, tag);
 }
 
-/// Waits until one of the sockets has a frame; `false` where none had within the time.
+/// Waits until one of the sockets has a frame; `false` if none had within this time.
 pub fn wait_readable(sockets: &[&PacketSocket], at_most: Duration) -> Result<bool> {
     wait(sockets, libc::POLLIN, at_most)
 }

@@ -1,27 +1,27 @@
-//! What a process holds and uses, as `/proc` tells it, and whether that grows.
+//! The resources that a process uses according to `/proc`, and whether they grow.
 
 use std::fmt;
 use std::time::Duration;
 
-/// At one time.
+/// The resources in use at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// Memory, its part of what it shares included, in KiB.
+    /// Memory in KiB, with its share of memory that it shares with others.
     pub pss_kib: u64,
-    /// Memory with all that it shares, in KiB.
+    /// Memory in KiB, with all memory that it shares with others.
     pub rss_kib: u64,
     /// Open descriptors.
     pub descriptors: u64,
-    /// Memory that the kernel keeps for BPF maps and programs, in KiB.
+    /// Memory of BPF maps and programs in the kernel, in KiB.
     pub bpf_kib: u64,
     /// Threads.
     pub threads: u64,
-    /// Time of processors so far.
+    /// CPU time so far.
     pub processor: Duration,
 }
 
 impl Usage {
-    /// Of a process now.
+    /// Of this process, now.
     pub fn of(process: u32) -> std::io::Result<Self> {
         let read = |file: &str| std::fs::read_to_string(format!("/proc/{process}/{file}"));
         let (memory, status) = (read("smaps_rollup")?, read("status")?);
@@ -47,13 +47,13 @@ impl fmt::Display for Usage {
     }
 }
 
-/// The number behind a name at the start of a line.
+/// The number after a name at the start of a line.
 fn field(text: &str, name: &str) -> u64 {
     let value = text.lines().find_map(|line| line.strip_prefix(name));
     value.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap_or_default()
 }
 
-/// What the maps and programs that it has open take, in bytes. One that is open twice counts once.
+/// Memory of the maps and programs that the process has open, in bytes. Each counts once.
 fn bpf_memory(process: u32) -> std::io::Result<u64> {
     let mut seen = std::collections::BTreeMap::new();
     for entry in std::fs::read_dir(format!("/proc/{process}/fdinfo"))?.flatten() {
@@ -68,17 +68,17 @@ fn bpf_memory(process: u32) -> std::io::Result<u64> {
     Ok(seen.values().sum())
 }
 
-/// Time in user and in system mode, from `/proc/PID/stat`.
+/// CPU time in user and system mode, from `/proc/PID/stat`.
 fn processor(stat: &str) -> Duration {
-    // The name before the last parenthesis may hold anything; the 14th and 15th field of all are ticks of 10 ms.
+    // The name before the last parenthesis may contain anything. Fields 14 and 15 are in ticks of 10 ms.
     let fields = stat.rsplit(')').next().unwrap_or_default();
     let ticks: u64 =
         fields.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
     Duration::from_millis(10 * ticks)
 }
 
-/// How much something grows in the time that the samples span, by the line that fits them best; samples are pairs of
-/// a time and a value. Zero for fewer than two.
+/// How much a value grows over the time of the samples, by linear regression. Samples are pairs of a time and a
+/// value. Zero for fewer than two.
 pub fn growth(samples: &[(f64, f64)]) -> f64 {
     let count = samples.len() as f64;
     let [Some(first), Some(last)] = [samples.first(), samples.last()] else { return 0.0 };
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sees_what_this_process_opens() {
+    fn sees_files_and_memory_of_this_process() {
         let before = Usage::of(std::process::id()).expect("this process");
         let memory = vec![1u8; 64 << 20];
         let files: Vec<_> = (0..100).map(|_| std::fs::File::open("/dev/null").expect("a file")).collect();
@@ -141,8 +141,8 @@ mod tests {
     }
 
     #[test]
-    fn a_leak_rises_and_noise_does_not() {
-        // Up and down by a tenth, by the hash of the time.
+    fn a_leak_is_a_trend_and_noise_is_not() {
+        // Noise of a tenth, from a hash of the time.
         let noise = |time: u32| f64::from(time.wrapping_mul(2_654_435_761) >> 16) / 65_536.0 * 0.1;
         let of = |leak: f64| -> Vec<_> {
             (0..600).map(|time| (f64::from(time), 1.0 + noise(time) + leak * f64::from(time))).collect()
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_parentheses_is_no_number() {
+    fn a_name_with_parentheses_does_not_confuse_the_parser() {
         let stat = "7 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0";
         assert_eq!(processor(stat), Duration::from_secs(3));
     }

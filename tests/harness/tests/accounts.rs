@@ -1,10 +1,10 @@
-//! Byte counters of ports: every byte that came in, and every byte that left, on both paths.
+//! Byte counters of ports: every byte received and every byte sent, on both paths.
 
 use bm_tests::lab::{Ends, Side};
 use bm_tests::packet::{Ip4, Ip6, routed};
 use bm_tests::subject::{Router, each};
 
-/// Bytes received and sent of the port that packets come in on.
+/// Bytes received and sent on the port that packets arrive on.
 fn bytes(router: &Router) -> [u64; 2] {
     let reply = router.ask("show", &["ports", "--json"]).expect("a daemon");
     let ports: serde_json::Value = serde_json::from_slice(&reply.stdout).expect("show prints JSON");
@@ -32,7 +32,7 @@ fn bytes_of_forwarded_and_refused_frames_are_counted() {
             expected[0] += 14 + packet.len() as u64;
             expected[1] += 14 + packet.len() as u64;
         }
-        // Exchanges end with a fence of packets of their own, so the figures are bounds.
+        // Each exchange ends with additional packets, a fence, so the test checks bounds.
         let mut broken = Side::Src.to_router(&Ip4::udp("192.0.2.2", "10.9.9.9", 1000).bytes());
         broken[24] ^= 0xff;
         let fenced = bytes(router);

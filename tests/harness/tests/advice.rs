@@ -1,4 +1,4 @@
-//! Advice in error messages: each command that a message offers is run, and must help.
+//! Advice in error messages: runs each command that a message suggests, which must solve the problem.
 
 use bm_tests::daemon::Daemon;
 use bm_tests::netns::Namespace;
@@ -20,13 +20,13 @@ fn veth(test: &str) -> Option<(Namespace, Namespace)> {
     Some((router, host))
 }
 
-/// What `brickmoon up` says when it refuses to start.
+/// The message of `brickmoon up` when it refuses to start.
 fn refused(router: &Namespace, arguments: &[&str]) -> String {
     let mut up = router.command(subject::binary().expect("the binary"));
     let socket = std::env::temp_dir().join(format!("{}.sock", router.name()));
     up.arg("up").args(arguments).arg("--socket").arg(&socket);
     let done = command::run("brickmoon up", &mut up, PATIENCE).expect("it ends");
-    assert!(!done.status.success(), "it starts");
+    assert!(!done.status.success(), "it must refuse to start");
     String::from_utf8_lossy(&done.stderr).into_owned()
 }
 
@@ -36,7 +36,7 @@ fn commands(text: &str) -> Vec<String> {
     words.filter(|words| words.contains(' ')).map(String::from).collect()
 }
 
-/// A program that passes everything, for iproute2 to attach; `None` where no compiler is.
+/// An XDP program that passes everything, for iproute2 to attach; `None` without a compiler.
 fn object(test: &str) -> Option<std::path::PathBuf> {
     let folder = std::env::temp_dir().join(format!("bm-{test}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -54,7 +54,7 @@ fn object(test: &str) -> Option<std::path::PathBuf> {
 }
 
 #[test]
-fn a_foreign_program_is_detached_by_the_command_offered() {
+fn the_suggested_command_detaches_a_foreign_program() {
     let Some((router, _host)) = veth("taken") else { return };
     let Some(object) = object("taken") else { return report::skip("taken", "it needs clang") };
     for mode in ["xdpgeneric", "xdpdrv"] {
@@ -64,7 +64,7 @@ fn a_foreign_program_is_detached_by_the_command_offered() {
             let offered = commands(&said);
             let [command] = &offered[..] else { panic!("{mode}, {path}: {said}") };
             router.run(command);
-            let daemon = Daemon::start(&router, &["r0"]).expect("the command has helped");
+            let daemon = Daemon::start(&router, &["r0"]).expect("the suggested command must help");
             daemon.stop();
         }
     }
@@ -72,7 +72,7 @@ fn a_foreign_program_is_detached_by_the_command_offered() {
 }
 
 #[test]
-fn a_program_that_a_link_holds_is_detached_by_the_command_offered() {
+fn the_suggested_command_detaches_a_program_held_by_a_link() {
     let Some((router, _host)) = veth("linked") else { return };
     if std::process::Command::new("bpftool").arg("version").output().is_err() {
         return report::skip("linked", "it needs bpftool");
@@ -88,7 +88,7 @@ fn a_program_that_a_link_holds_is_detached_by_the_command_offered() {
 }
 
 #[test]
-fn frames_that_no_slot_holds_are_made_smaller_by_the_command_offered() {
+fn the_suggested_command_makes_frames_fit_into_slots() {
     let Some((router, host)) = veth("slots") else { return };
     router.run("ip link set r0 mtu 9000");
     host.run("ip link set k0 mtu 9000");
@@ -97,14 +97,14 @@ fn frames_that_no_slot_holds_are_made_smaller_by_the_command_offered() {
     let offered = commands(&said);
     let [command] = &offered[..] else { panic!("{said}") };
     router.run(command);
-    Daemon::start(&router, &["r0"]).expect("the command has helped").stop();
+    Daemon::start(&router, &["r0"]).expect("the suggested command must help").stop();
     router.run("ip link set r0 mtu 3000");
     let said = refused(&router, &["--path", "user", "--port", "r0"]);
     assert!(said.contains("set slot_size = 4096 in [daemon]"), "{said}");
 }
 
 #[test]
-fn an_end_without_gro_is_told_with_the_command_that_turns_it_on() {
+fn an_end_without_gro_is_reported_with_the_command_that_enables_it() {
     let Some((router, host)) = veth("gro") else { return };
     host.run("ethtool -K k0 gro off");
     let daemon = Daemon::start(&router, &["r0"]).expect("the binary is there");
@@ -123,7 +123,7 @@ fn an_end_without_gro_is_told_with_the_command_that_turns_it_on() {
     let daemon = Daemon::start(&router, &["r0"]).expect("the binary is there");
     assert!(!reason(&daemon).contains("gro"), "{}", reason(&daemon));
     daemon.stop();
-    // An interface that GRO does not help gets no such advice.
+    // An interface for which GRO would not help gets no such advice.
     router.run("ip link add vx1 type vxlan id 7 dstport 4789 dev r0 local 10.0.0.1");
     router.run("ip link set vx1 up");
     let daemon = Daemon::start(&router, &["vx1"]).expect("the binary is there");
@@ -134,7 +134,7 @@ fn an_end_without_gro_is_told_with_the_command_that_turns_it_on() {
 }
 
 #[test]
-fn without_root_nothing_is_offered_that_needs_it_too() {
+fn without_root_no_command_is_suggested_that_needs_root_too() {
     let Some((router, _host)) = veth("unprivileged") else { return };
     let binary = subject::binary().expect("the binary");
     let copy = std::env::temp_dir().join(format!("{}-brickmoon", router.name()));

@@ -1,5 +1,5 @@
-//! Apps in Lua of the configuration, between real ports and the router: what goes through them, what of them is shown,
-//! changed while packets flow, and what becomes of one that fails.
+//! Lua apps of the configuration, between real ports and the router: packets pass through them, they are shown, they
+//! are changed while packets flow, and one that fails is started again.
 
 use bm_tests::lab::{Ends, Lab, SIDES, Side};
 use bm_tests::packet::{Ip4, routed};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Writes `mark` into the sender's MAC; drops UDP to port 23; fails, or hangs, on ports 6666 and 7777.
+/// Writes `mark` into the source MAC; drops UDP to port 23; fails on port 6666 and hangs on port 7777.
 const MARK: &str = r#"
 local Mark = { config = { mark = { required = true } } }
 function Mark:new (conf) return setmetatable({ mark = conf.mark }, { __index = Mark }) end
@@ -32,7 +32,7 @@ end
 return { Mark = Mark }
 "#;
 
-/// What leaves on r1, and what the router sends on r0, goes through an app.
+/// Packets sent on r1, and packets that the router sends on r0, pass through an app.
 fn config(file: &Path, mark: u8) -> String {
     let file = file.display();
     format!(
@@ -83,14 +83,14 @@ fn with_apps(test: &str, deed: impl FnOnce(&Lab, &mut Router, &Path)) {
     deed(&lab, &mut router, &file.0);
 }
 
-/// Where a packet of the source to 10/8 comes out, and what stands in its sender's MAC then.
+/// The mark in the source MAC of a packet that the source sent to 10/8, if the packet comes out.
 fn comes_out(lab: &Lab, packet: &[u8]) -> Option<u8> {
     let heard = lab.exchange(&[(Side::Src, Side::Src.to_router(packet))], 1, true);
     let mut expected = Side::Snk.to_neighbor(2, &routed(packet));
     let same = |frame: &[u8]| frame.len() == expected.len() && frame[12..] == expected[12..];
     let seen = heard.seen.iter().find(|seen| seen.side == Side::Snk && same(&seen.frame))?;
     expected[6] = seen.frame[6];
-    assert_eq!(seen.frame, expected, "only that byte is the app's");
+    assert_eq!(seen.frame, expected, "the app must change only that byte");
     Some(seen.frame[6])
 }
 
@@ -103,7 +103,7 @@ fn shown(router: &Router, what: &str) -> serde_json::Value {
     serde_json::from_slice(&reply.stdout).expect("show prints JSON")
 }
 
-/// Sends until the packet comes out with `mark`.
+/// Sends packets until one comes out with `mark`.
 fn await_mark(lab: &Lab, mark: u8) {
     let deadline = Instant::now() + PATIENCE;
     while comes_out(lab, &udp(80)) != Some(mark) {
@@ -112,10 +112,10 @@ fn await_mark(lab: &Lab, mark: u8) {
 }
 
 #[test]
-fn packets_go_through_apps_and_a_changed_one_takes_over() {
+fn packets_pass_through_apps_and_a_reload_changes_them() {
     with_apps("appsway", |lab, router, file| {
         assert_eq!(comes_out(lab, &udp(80)), Some(0x42));
-        assert_eq!(comes_out(lab, &udp(23)), None, "an app drops it");
+        assert_eq!(comes_out(lab, &udp(23)), None, "the app must drop it");
         let (apps, links) = (shown(router, "apps"), shown(router, "links"));
         let of = |name: &str| {
             let mut apps = apps["apps"].as_array().into_iter().flatten();
@@ -141,7 +141,7 @@ fn packets_go_through_apps_and_a_changed_one_takes_over() {
         }
         let workers = shown(router, "workers");
         assert!(workers["workers"][0]["lua"]["heap_bytes"].as_u64() > Some(0), "{workers}");
-        // Another argument holds from then on; a wrong one does not, and names its line.
+        // A changed argument takes effect; a wrong one does not, and the error names its line.
         let reloaded = router.reload_with(&config(file, 0x43)).expect("a daemon");
         let said = String::from_utf8_lossy(&reloaded.stdout).into_owned();
         assert!(reloaded.status.success() && said.contains("app.out"), "{said}");
@@ -157,7 +157,7 @@ fn packets_go_through_apps_and_a_changed_one_takes_over() {
 }
 
 #[test]
-fn an_app_that_fails_is_started_again_and_linux_forwards_meanwhile() {
+fn a_failed_app_is_started_again_while_linux_forwards() {
     with_apps("appsfail", |lab, router, _| {
         assert_eq!(comes_out(lab, &udp(80)), Some(0x42));
         lab.send(Side::Src, &Side::Src.to_router(&udp(6666)));
@@ -178,7 +178,7 @@ fn an_app_that_fails_is_started_again_and_linux_forwards_meanwhile() {
 }
 
 #[test]
-fn a_hook_that_hangs_is_ejected_and_packets_go_on() {
+fn a_hook_that_hangs_is_ejected_and_packets_keep_flowing() {
     const HOOK: &str = r#"
         return { ingress = function (burst)
            for i = 0, burst.count - 1 do
@@ -205,8 +205,8 @@ fn a_hook_that_hangs_is_ejected_and_packets_go_on() {
     while hook(&router)["state"] != "hung" {
         assert!(begin.elapsed() < PATIENCE, "{}", hook(&router));
     }
-    report::say(&format!("hookhang: broken off within {:?}", begin.elapsed()));
-    // By the worker without it, or by Linux while it looked away: the packet is the same.
+    report::say(&format!("hookhang: interrupted within {:?}", begin.elapsed()));
+    // The worker forwards without the hook, or Linux does while the worker is restarted: the packet is the same.
     for port in [80, 7777] {
         assert_eq!(comes_out(&lab, &udp(port)), Some(2));
     }
@@ -220,7 +220,7 @@ fn a_hook_that_hangs_is_ejected_and_packets_go_on() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(router.log().contains("is hung: it did not return"), "{}", router.log());
-    // Loaded again it is in charge again.
+    // After a reload the hook is active again.
     assert!(router.ask("reload", &[]).expect("a daemon").status.success());
     assert_eq!(hook(&router)["state"], "active");
     router.settle();

@@ -1,4 +1,4 @@
-//! Which path the daemon takes where nobody says: the kernel's, unless something in use needs workers.
+//! The path that the daemon chooses by itself: the kernel path, unless something in use needs workers.
 
 use bm_tests::flow::Stream;
 use bm_tests::lab::{Ends, Lab, SIDES, Side};
@@ -43,10 +43,10 @@ fn the_kernel_unless_something_in_use_needs_workers() {
     forwards(&lab, "with workers");
     router.end(&[]);
 
-    // A veth whose far end has neither GRO nor a program takes no frames from XDP; workers can send there.
+    // XDP cannot redirect to a veth whose far end has neither GRO nor an XDP program; workers can send there.
     lab.host(Side::Snk).run("ethtool -K k0 gro off");
     router.restart_choosing(&ALL, "");
-    assert_eq!(path(&router).0, "mixed", "that port alone goes to workers");
+    assert_eq!(path(&router).0, "mixed", "only that port must use workers");
     let reply = router.ask("show", &["ports", "--json"]).expect("a daemon");
     let ports: serde_json::Value = serde_json::from_slice(&reply.stdout).expect("show prints JSON");
     let paths: Vec<_> = (0..3).map(|port| ports["ports"][port]["path"].clone()).collect();
@@ -57,7 +57,7 @@ fn the_kernel_unless_something_in_use_needs_workers() {
     SIDES.iter().for_each(|side| lab.receive_offload(*side));
     router.end(&[]);
 
-    // What the kernel path left is taken off when workers are to forward.
+    // The programs of the kernel path are detached when workers are to forward.
     router.restart_choosing(&ALL, "");
     router.end(&["--keep"]);
     router.restart_choosing(&ALL, "[daemon]\nworkers = 1\n");

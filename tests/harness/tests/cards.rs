@@ -1,12 +1,12 @@
-//! Network cards by their PCI addresses, as `make test-vm` has them: emulated by QEMU, driven by DPDK.
+//! Network cards named by PCI address, as in `make test-vm`: emulated by QEMU, driven by DPDK.
 //!
 //! ```text
 //!  src: far 0 ══ cable ══ card 0 ┤ brickmoon ├ card 1 ══ cable ══ far 1 :snk
 //! ```
 //!
-//! `BM_CARDS` names them (`0000:00:04.0=eth0 0000:00:05.0=eth1`: a card for brickmoon, the interface at the far
-//! end of its cable, and the same again) and `BM_CARDS_DRIVER` says who gives cards to programs: `vfio-pci` or
-//! `uio_pci_generic`. Without them there is nothing to test.
+//! `BM_CARDS` names them (`0000:00:04.0=eth0 0000:00:05.0=eth1`: twice a card for brickmoon and the interface at the
+//! far end of its cable), and `BM_CARDS_DRIVER` the driver that gives cards to programs: `vfio-pci` or
+//! `uio_pci_generic`. Without these variables there is nothing to test.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -15,7 +15,7 @@ use bm_tests::netns::Namespace;
 use bm_tests::{report, subject};
 use std::path::{Path, PathBuf};
 
-/// A card for brickmoon, and who is at the far end of its cable.
+/// A card for brickmoon, and the interface at the far end of its cable.
 struct Card {
     /// PCI address.
     place: String,
@@ -28,7 +28,7 @@ impl Card {
         Path::new("/sys/bus/pci/devices").join(&self.place)
     }
 
-    /// Gives it to `driver`, as `dpdk-devbind.py -b` does.
+    /// Binds it to `driver`, as `dpdk-devbind.py -b` does.
     fn bind(&self, driver: &str) {
         let write = |file: &Path, text: &str| {
             std::fs::write(file, text).unwrap_or_else(|error| panic!("{text} > {}: {error}", file.display()));
@@ -51,7 +51,7 @@ impl Card {
     }
 }
 
-/// What the machine has.
+/// The cards of this machine and their driver.
 fn cards() -> Option<([Card; 2], String)> {
     let text = std::env::var("BM_CARDS").ok()?;
     let card = |word: &str| {
@@ -63,8 +63,7 @@ fn cards() -> Option<([Card; 2], String)> {
     Some((cards.try_into().unwrap_or_else(|_| panic!("BM_CARDS: two cards")), driver))
 }
 
-/// The host at the far end of card `n`: 10.0.N.2/24 and fd00:N::2/64, N being one more; and the same in VLAN 10 with
-/// N and 100 more.
+/// The host at the far end of card `n`: 10.0.N.2/24 and fd00:N::2/64 with N = n + 1; in VLAN 10 the same with N + 100.
 fn host(card: &Card, role: &str, n: usize) -> Namespace {
     let host = Namespace::new("cards", role);
     let (far, net, tagged) = (&card.far, n + 1, n + 101);
@@ -81,7 +80,7 @@ fn host(card: &Card, role: &str, n: usize) -> Namespace {
     host
 }
 
-/// Until a driver for programs has it, the error says how that is done.
+/// As long as the card is not bound to such a driver, the error must tell how to bind it.
 fn refused_while_linux_has_it(router: &Namespace, card: &Card, giver: &str) {
     let kernel = std::fs::read_link(card.folder().join("driver")).unwrap();
     let kernel = kernel.file_name().unwrap().to_str().unwrap().to_string();
@@ -116,12 +115,12 @@ fn cards_forward_byte_by_byte_and_have_twins() {
              link add link {host_tap} name vlan{n} type vlan id 10\nlink set vlan{n} up\n\
              addr add 10.0.{tagged}.1/24 dev vlan{n}"
         ));
-        // The host TAP is the card: its MAC as QEMU gave it, and its link.
+        // The host TAP shows the card's MAC address, which QEMU set, and its link state.
         assert_eq!(mac(&router, &host_tap).0, [2, 0, 0, 0, 0x0b, n as u8]);
         let carrier = || router.run(&format!("ip -o link show dev {host_tap}")).contains("LOWER_UP");
         eventually("the cards have their links", carrier);
     }
-    // To Linux behind the host TAP, and through the router: neighbors are found, both families, a tag, a full frame.
+    // To Linux behind the host TAP, and through the router: neighbor resolution, both families, a tag, a full frame.
     ping(&src, "10.0.1.1", 56, 64);
     ping(&src, "10.0.2.2", 1472, 63);
     ping(&snk, "fd00:1::2", 1400, 63);
@@ -138,7 +137,7 @@ fn cards_forward_byte_by_byte_and_have_twins() {
         assert!(port["account"]["sent"].as_u64().unwrap() >= 10, "{port}");
         assert!(port["hardware_counters"]["rx_good_packets"].as_u64().unwrap() >= 15, "{port}");
     }
-    // The device follows the host TAP's MTU: what is longer than it is answered, not sent.
+    // The device follows the host TAP's MTU: longer packets get an ICMP error and are not sent.
     router.ip(&format!("link set {} mtu 1400", two.host_tap()));
     eventually("packets above the new MTU are refused", || {
         let said = src.try_run("ping -c 1 -W 1 -M do -s 1400 10.0.2.2");

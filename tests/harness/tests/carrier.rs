@@ -1,4 +1,4 @@
-//! A link loses its carrier under load, and tables are published again and again (checks 73, 76, 107).
+//! A link loses its carrier under load, and tables are published many times (checks 73, 76, 107).
 
 use bm_tests::flow::{Outcome, Stream};
 use bm_tests::lab::{Ends, Lab};
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 /// Packets a second.
 const RATE: u32 = 10_000;
-/// Of each subject: a machine that others use delays one or the other.
+/// Tries with each subject: a busy machine may delay some of them.
 const TRIES: usize = 5;
-/// From the loss of the carrier to the last packet sent there.
+/// Time from the loss of the carrier to the last packet sent to that link.
 const SHRINKS_WITHIN: Duration = Duration::from_millis(10);
 
 /// Flows to many addresses, so that a group shares them among all its members.
@@ -34,7 +34,7 @@ route add 2001:db8:a081::/48 nhid 16");
 }
 
 #[test]
-fn a_group_shrinks_at_once_when_a_carrier_is_lost() {
+fn a_group_shrinks_immediately_when_a_carrier_is_lost() {
     each("carrier", Ends::Silent, |lab, router| {
         groups(lab);
         router.settle();
@@ -46,10 +46,10 @@ fn a_group_shrinks_at_once_when_a_carrier_is_lost() {
                 std::thread::sleep(Duration::from_millis(200));
             });
             report::say(&format!("carrier: {}: {outcome}, over {:.1?}", router.name(), outcome.loss_span));
-            assert!(outcome.at[1] > 0, "the group had both members: {outcome}");
+            assert!(outcome.at[1] > 0, "the group must have used both members: {outcome}");
             spans.push(outcome.loss_span);
             lab.snk.ip("link set k0 up");
-            // Linux has removed what led there.
+            // Linux has removed the next hops and routes of that link.
             lab.rtr.ip("nexthop replace id 4 via 198.51.100.4 dev r1
 nexthop replace id 6 group 4/5
 nexthop replace id 14 via 2001:db8:2::4 dev r1
@@ -63,7 +63,7 @@ nexthop replace id 16 group 14/15");
     });
 }
 
-/// What becomes of packets while addresses and an MTU change, each of which publishes a table.
+/// Sends packets while addresses and an MTU change; each change publishes a table.
 fn published_a_hundred_times(lab: &Lab) -> Outcome {
     let ((), outcome) = spread().during(lab, || {
         for number in 1..=50 {
@@ -77,7 +77,7 @@ fn published_a_hundred_times(lab: &Lab) -> Outcome {
     outcome
 }
 
-/// So many runs on the kernel path, in each of which nothing may be lost.
+/// Runs this many times on the kernel path; no run may lose a packet.
 fn publishes(test: &str, runs: u32) {
     let Some(subject) = Subject::kernel(test) else { return };
     let lab = Lab::new(test, Ends::Silent);

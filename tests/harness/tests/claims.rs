@@ -1,4 +1,4 @@
-//! Claims: of a port that the kernel forwards for, workers and their hooks get what was claimed, and no more.
+//! Claims: workers and their hooks get the claimed packets of a port on the kernel path, and no others.
 
 use bm_tests::lab::{Ends, Lab, SIDES, Side};
 use bm_tests::packet::{Ip4, Ip6, routed};
@@ -6,7 +6,7 @@ use bm_tests::subject::{Router, Subject};
 
 const CLAIM: &str = "[[claim]]\nname = 'dns'\nprotocol = 'udp'\ndestination_ports = 53\n";
 
-/// The router with these claims and a hook that counts what it sees, its path left to it.
+/// A router with these claims and a hook that counts the packets it gets. The daemon chooses the path.
 fn with_claims(test: &str, more: &str, deed: impl Fn(&Lab, &mut Router)) {
     let Some(subject) = Subject::kernel(test) else { return };
     let lab = Lab::new(test, Ends::Silent);
@@ -39,14 +39,14 @@ fn udp(destination: &str, port: u16) -> Vec<u8> {
     Ip4::udp_ports("192.0.2.2", destination, 4000, port, &[7; 20]).bytes()
 }
 
-/// Whether a packet from the source comes out where it should, once.
+/// Whether a packet from the source comes out where it should, and only once.
 fn passes(lab: &Lab, to: Side, packet: &[u8]) -> bool {
     let expected = to.to_neighbor(2, &routed(packet));
     let heard = lab.exchange(&[(Side::Src, Side::Src.to_router(packet))], 1, true);
     heard.complete && heard.seen.iter().filter(|seen| seen.side == to && seen.frame == expected).count() == 1
 }
 
-/// What the first port's program counted under a name.
+/// A counter of the first port's XDP program.
 fn counted(router: &Router, name: &str) -> u64 {
     shown(router, "ports")["ports"][0]["kernel_counters"][name].as_u64().unwrap_or(0)
 }
@@ -58,14 +58,14 @@ fn seen_by_hook(router: &Router) -> u64 {
 }
 
 #[test]
-fn a_hook_sees_what_is_claimed_and_no_more() {
+fn a_hook_gets_only_claimed_packets() {
     with_claims("claim", CLAIM, |lab, router| {
         let path = "path kernel (workers get only claimed packets), 1 worker,";
         assert!(said(router, &["status"]).contains(path), "{}", said(router, &["status"]));
         for port in [53, 54, 53, 5353, 53] {
             assert!(passes(lab, Side::Snk, &udp("10.9.9.9", port)), "port {port}");
         }
-        // What leaves by another port of the kernel, what the slow path answers, and what is not UDP.
+        // A packet that leaves by another kernel port, one that the slow path answers, and one that is not UDP.
         assert!(passes(lab, Side::Low, &udp("10.2.3.4", 53)));
         let udp = Ip4::udp_ports("192.0.2.2", "10.9.9.9", 4000, 53, &[7; 20]);
         let spent = Ip4 { ttl: 1, ..udp };
@@ -78,7 +78,7 @@ fn a_hook_sees_what_is_claimed_and_no_more() {
             &Ip6::new("2001:db8:1::2", "2001:db8:a000::9", 253, vec![0; 8]).bytes()
         ));
         assert_eq!(seen_by_hook(router), 5);
-        // The port's account says what became of claimed packets, too.
+        // The port's account includes claimed packets.
         let account = &shown(router, "ports")["ports"][0]["account"];
         let number = |name: &str| account[name].as_u64().expect("a number");
         let came = number("received") + number("originated");
@@ -95,9 +95,9 @@ fn a_hook_sees_what_is_claimed_and_no_more() {
 }
 
 #[test]
-fn an_app_gets_what_is_claimed_and_no_more() {
+fn an_app_gets_only_claimed_packets() {
     let file = std::env::temp_dir().join(format!("bm-claimed-{}.lua", std::process::id()));
-    // Takes what is for 10.9.8.0/24, and lets all else through.
+    // Drops packets to 10.9.8.0/24, and lets all others pass.
     let script = "local Guard = {}\n\
         function Guard:new () return setmetatable({}, { __index = Guard }) end\n\
         function Guard:push ()\n\
@@ -118,8 +118,8 @@ fn an_app_gets_what_is_claimed_and_no_more() {
     with_claims("claim-app", &app, |lab, router| {
         assert!(said(router, &["status"]).contains("path kernel"), "{}", said(router, &["status"]));
         assert!(passes(lab, Side::Snk, &udp("10.9.9.9", 53)));
-        assert!(!passes(lab, Side::Snk, &udp("10.9.8.9", 53)), "the app takes it");
-        assert!(passes(lab, Side::Snk, &udp("10.9.8.9", 54)), "the app does not see it");
+        assert!(!passes(lab, Side::Snk, &udp("10.9.8.9", 53)), "the app must drop it");
+        assert!(passes(lab, Side::Snk, &udp("10.9.8.9", 54)), "the app must not get it");
         assert_eq!((seen_by_hook(router), counted(router, "claimed")), (1, 2));
         assert!(counted(router, "forwarded") >= 1);
     });
@@ -137,7 +137,7 @@ fn filters_come_before_claims() {
 }
 
 #[test]
-fn what_linux_has_a_say_in_comes_before_claims() {
+fn rules_of_linux_come_before_claims() {
     with_claims("claim-linux", CLAIM, |lab, router| {
         let rules = |text: &str| {
             lab.rtr.feed("nft -f -", &format!("flush ruleset\n{text}")).expect("a ruleset");
@@ -150,10 +150,10 @@ fn what_linux_has_a_say_in_comes_before_claims() {
         rules(
             "table ip t { chain f { type filter hook forward priority 0; ip daddr 10.9.9.0/24 udp dport 53 drop; }\n}",
         );
-        assert!(!passes(lab, Side::Snk, &udp("10.9.9.9", 53)), "Linux drops it though it is claimed");
-        assert!(passes(lab, Side::Snk, &udp("10.9.8.9", 53)), "the others are claimed");
+        assert!(!passes(lab, Side::Snk, &udp("10.9.9.9", 53)), "Linux must drop it although it is claimed");
+        assert!(passes(lab, Side::Snk, &udp("10.9.8.9", 53)), "other packets must still be claimed");
         assert_eq!(seen_by_hook(router), 2);
-        // What Linux lets through does not come by the hook either.
+        // The hook does not get packets that Linux lets pass, either.
         rules(
             "table ip t { chain f { type filter hook forward priority 0; udp dport 53 ct state new accept; }\n}",
         );
@@ -178,7 +178,7 @@ fn claims_change_while_packets_flow() {
         assert!(router.reload_with(&other).expect("a daemon").status.success());
         assert!(passes(lab, Side::Snk, &udp("10.9.9.9", 53)) && passes(lab, Side::Snk, &udp("10.9.9.9", 54)));
         assert_eq!(seen_by_hook(router), 2);
-        // A hook that would get no packets is refused aloud, and everything stays as it is.
+        // A hook that would get no packets is an error, and nothing changes.
         let none = config.replace(CLAIM, "");
         let refused = router.reload_with(&none).expect("a daemon");
         assert!(
@@ -187,7 +187,7 @@ fn claims_change_while_packets_flow() {
         );
         assert!(passes(lab, Side::Snk, &udp("10.9.9.9", 54)));
         assert_eq!(seen_by_hook(router), 3);
-        // Without the hook no claim is needed: all is the kernel's again.
+        // Without the hook no claim is needed: the kernel path forwards everything again.
         let (none, _) = none.split_once("[[hook]]").expect("a hook");
         assert!(router.reload_with(&format!("{none}\n")).expect("a daemon").status.success());
         let before = counted(router, "claimed");

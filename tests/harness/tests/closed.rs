@@ -1,5 +1,5 @@
-//! Filters where brickmoon does not get a port's packets: nftables filters there by the same rules, and what was put is
-//! removed again. On both paths.
+//! Filters on interfaces whose packets brickmoon does not get: nftables filters there by the same rules, and these
+//! are removed afterwards. On both paths.
 
 use bm_tests::daemon::eventually;
 use bm_tests::lab::{Ends, Lab, Side};
@@ -30,14 +30,14 @@ const ROUNDS: u16 = 20;
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A router for each path, with the three links as ports and a configuration.
+/// Runs a test on each path, with the three links as ports and a configuration.
 fn with(test: &str, config: &str, deed: impl Fn(&Lab, &mut Router, &str)) {
     with_paths(test, &["kernel", "user"], config, deed);
 }
 
 fn with_paths(test: &str, paths: &[&str], config: &str, deed: impl Fn(&Lab, &mut Router, &str)) {
     if !command::has("nft") {
-        return report::skip("closed", "there is no nft to look at tables with");
+        return report::skip("closed", "it needs nft to list tables");
     }
     for &path in paths {
         let Some(subject) = Subject::kernel(test) else { return };
@@ -53,7 +53,7 @@ fn ports(path: &str) -> String {
     ["r0", "r1", "r2"].map(|port| format!("[[port]]\ndevice = '{port}'\npath = '{path}'\n")).concat()
 }
 
-/// Packets from behind `r2` that filters forbid, of one round.
+/// Packets of one round from behind `r2` that filters forbid.
 fn forbidden(round: u16) -> Vec<Vec<u8>> {
     let telnet = Ip4::tcp_syn(&Side::Low.v4(2), "10.9.9.9", 4000 + round, 23);
     let mut tiny = Ip4::tcp_syn(&Side::Low.v4(2), "10.9.9.9", 4000 + round, 22).flags(Ip4::MF);
@@ -62,7 +62,7 @@ fn forbidden(round: u16) -> Vec<Vec<u8>> {
     vec![telnet.bytes(), telnet.options(&[1, 1, 1, 0]).bytes(), tiny.bytes(), other.bytes()]
 }
 
-/// Packets from there that they accept.
+/// Packets of one round from behind `r2` that filters accept.
 fn allowed(round: u16) -> Vec<Vec<u8>> {
     let ssh = Ip4::tcp_syn(&Side::Low.v4(2), "10.9.9.9", 4000 + round, 22);
     // A later fragment has no ports, so a rule that drops by port does not match.
@@ -95,7 +95,7 @@ fn judged(lab: &Lab, from: &PacketSocket, mac: Mac) -> (usize, usize) {
     (bad, good)
 }
 
-/// What comes out if filters hold.
+/// The result of [`judged`] if filters are effective.
 fn held() -> (usize, usize) {
     (0, usize::from(ROUNDS) * allowed(0).len())
 }
@@ -108,7 +108,7 @@ fn waits(router: &Router, what: &str, number: u64) {
     eventually(&format!("{what} is not {number}"), || count(router, what) == number);
 }
 
-/// Our tables, by family and name.
+/// Our nftables tables, by family and name.
 fn tables(lab: &Lab) -> Vec<String> {
     let listed = lab.rtr.run("nft list tables");
     listed.lines().filter(|line| line.contains("brickmoon_filters")).map(Into::into).collect()
@@ -121,7 +121,7 @@ fn state(router: &Router, name: &str) -> String {
     port.map_or_else(String::new, |port| port["state"].as_str().unwrap_or_default().into())
 }
 
-/// Puts `r2` into a bridge that routes in its place and has its MAC; a second port of the bridge ends in `x1`.
+/// Puts `r2` into a bridge that has its addresses and MAC address; the bridge's second port leads to `x1`.
 fn enslave(lab: &Lab) {
     let (v4, v6) = (Side::Low.v4(1), Side::Low.v6(1));
     lab.rtr.ip(&format!(
@@ -132,7 +132,7 @@ fn enslave(lab: &Lab) {
     ));
 }
 
-/// Ends that, and returns a socket at the far end of `r2`, which was made again.
+/// Undoes that, and returns a socket at the far end of `r2`, which was created again.
 fn free(lab: &Lab, router: &Router) -> PacketSocket {
     lab.rtr.ip("link set r2 nomaster\nlink del br0\nlink del x0");
     waits(router, "nftables_ports", 0);
@@ -155,7 +155,7 @@ fn a_bridged_port_is_filtered() {
             "{path}: routed\n{}",
             lab.rtr.run("nft list ruleset")
         );
-        // Frames that the bridge forwards are filtered as well; those to this machine are not.
+        // Frames that the bridge forwards are filtered, too; those to this machine are not.
         let (out, own) = (lab.rtr.packet_socket("x1"), lab.rtr.packet_socket("br0"));
         let to = |mac: Mac, address: &str, port| {
             ip_frame(mac, Side::Low.mac(2), &Ip4::tcp_syn(&Side::Low.v4(2), address, 4000, port).bytes())
@@ -168,7 +168,7 @@ fn a_bridged_port_is_filtered() {
         ];
         frames.iter().for_each(|frame| from.send(frame).expect("a frame"));
         let mut seen = Vec::new();
-        eventually(&format!("{path}: what is allowed does not come"), || {
+        eventually(&format!("{path}: allowed packets must arrive"), || {
             while let Ok(Some(captured)) = out.receive() {
                 seen.push(captured.frame);
             }
@@ -177,14 +177,14 @@ fn a_bridged_port_is_filtered() {
             }
             seen.contains(&frames[1]) && seen.contains(&frames[2])
         });
-        assert!(!seen.contains(&frames[0]), "{path}: telnet crosses the bridge");
+        assert!(!seen.contains(&frames[0]), "{path}: telnet must not cross the bridge");
         assert!(router.told().contains("nftables filters packets that arrive there"), "{}", router.told());
         assert!(router.log().contains("port r2: nftables filters"), "{}", router.log());
         let metrics = router.get("/v1/metrics").unwrap_or_default();
         assert!(metrics.contains("brickmoon_nftables_ports{} 1"), "{path}");
         let from = free(lab, router);
         eventually("no table at ingress", || tables(lab).iter().all(|table| !table.contains("netdev")));
-        assert_eq!(judged(lab, &from, Side::Low.mac(1)), held(), "{path}: again a port");
+        assert_eq!(judged(lab, &from, Side::Low.mac(1)), held(), "{path}: r2 is a port again");
         router.end(&[]);
         assert_eq!(tables(lab), Vec::<String>::new(), "{path}");
     });
@@ -192,7 +192,7 @@ fn a_bridged_port_is_filtered() {
 
 #[test]
 fn a_refused_port_is_filtered() {
-    // The kernel path takes whatever frames this machine can make.
+    // The kernel path accepts frames of any size that this machine supports.
     with_paths("closed-refused", &["user"], RULES, |lab, router, path| {
         lab.delete(Side::Low);
         eventually("the port is missing", || state(router, "r2") == "missing");
@@ -211,12 +211,12 @@ fn a_refused_port_is_filtered() {
     });
 }
 
-/// Sends forbidden packets to `r2` until told to stop, and counts those that were taken.
+/// Sends forbidden packets to `r2` until told to stop, and counts those that were accepted for sending.
 fn stream(lab: &Lab, mac: Mac, stop: &AtomicBool, taken: &AtomicU64) {
     let socket = lab.host(Side::Low).packet_socket(Side::Low.host());
     let frames: Vec<_> = forbidden(0).iter().map(|packet| ip_frame(mac, Side::Low.mac(2), packet)).collect();
     while !stop.load(Ordering::Relaxed) {
-        // Nothing is taken while the other end is down.
+        // Sending fails while the other end is down.
         let sent = frames.iter().filter(|frame| socket.send(frame).is_ok()).count();
         taken.fetch_add(sent as u64, Ordering::Relaxed);
         std::thread::sleep(Duration::from_micros(100));
@@ -224,7 +224,7 @@ fn stream(lab: &Lab, mac: Mac, stop: &AtomicBool, taken: &AtomicU64) {
 }
 
 #[test]
-fn an_interface_that_is_made_again_is_filtered_from_its_first_moment() {
+fn an_interface_that_is_created_again_is_filtered_from_its_first_packet() {
     with("closed-again", RULES, |lab, router, path| {
         let (mac, taken) = (Side::Low.mac(0x51), AtomicU64::new(0));
         let expected: Vec<_> =
@@ -236,21 +236,24 @@ fn an_interface_that_is_made_again_is_filtered_from_its_first_moment() {
             let stop = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 let sending = scope.spawn(|| stream(lab, mac, &stop, &taken));
-                // Up at once, whoever has it by then.
+                // Up immediately, whether brickmoon has it by then or not.
                 lab.bring_up(Side::Low);
                 eventually("the port is taken", || state(router, "r2") == "attached");
                 stop.store(true, Ordering::Relaxed);
                 sending.join().expect("the sender does not panic");
             });
             while let Ok(Some(captured)) = lab.socket(Side::Snk).receive() {
-                assert!(!expected.contains(&captured.frame), "{path}: a forbidden packet in round {round}");
+                assert!(
+                    !expected.contains(&captured.frame),
+                    "{path}: a forbidden packet passed in round {round}"
+                );
             }
         }
         let taken = taken.load(Ordering::Relaxed);
         report::say(&format!(
-            "closed: {path}: {taken} forbidden packets sent while r2 was made again, 0 came out"
+            "closed: {path}: {taken} forbidden packets sent while r2 was created again, 0 came out"
         ));
-        assert!(taken > 100, "{path}: too few were sent to tell: {taken}");
+        assert!(taken > 100, "{path}: too few packets were sent for a result: {taken}");
         let from = lab.host(Side::Low).packet_socket(Side::Low.host());
         assert_eq!(judged(lab, &from, mac), held(), "{path}");
         router.end(&[]);
@@ -258,7 +261,7 @@ fn an_interface_that_is_made_again_is_filtered_from_its_first_moment() {
 }
 
 #[test]
-fn filters_hold_when_the_daemon_is_killed_until_somebody_stops_it() {
+fn filters_outlive_a_killed_daemon_until_stop_removes_them() {
     with("closed-killed", RULES, |lab, router, path| {
         let from = lab.host(Side::Low).packet_socket(Side::Low.host());
         eventually("tables are there", || tables(lab).len() == 2);
@@ -277,7 +280,7 @@ fn filters_hold_when_the_daemon_is_killed_until_somebody_stops_it() {
 }
 
 #[test]
-fn tables_follow_the_configuration_and_come_back_when_they_are_flushed() {
+fn tables_follow_the_configuration_and_are_restored_after_a_flush() {
     with("closed-reload", RULES, |lab, router, path| {
         eventually("tables are there", || tables(lab).len() == 2);
         assert!(router.json(&["status"])["firewall"]["linux_only"].as_array().is_some_and(Vec::is_empty));
@@ -292,7 +295,7 @@ fn tables_follow_the_configuration_and_come_back_when_they_are_flushed() {
             assert!(done.status.success(), "{path}: {done:?}");
             eventually("tables are there", || tables(lab).len() == 2);
         }
-        // What nftables cannot do as we do is not done by halves.
+        // A configuration that nftables cannot express exactly is not applied in part.
         let rates = "[filter]\nrate_packets = 1000000\n";
         let done = router.reload_with(&(ports(path) + rates)).expect("a daemon");
         assert!(done.status.success(), "{path}: {done:?}");
@@ -308,7 +311,7 @@ fn tables_follow_the_configuration_and_come_back_when_they_are_flushed() {
         let from = free(lab, router);
         let deadline = Instant::now() + PATIENCE;
         while judged(lab, &from, Side::Low.mac(1)).1 != held().1 {
-            assert!(Instant::now() < deadline, "{path}: what is forwarded does not come");
+            assert!(Instant::now() < deadline, "{path}: forwarded packets must arrive");
         }
         router.end(&[]);
         assert_eq!(tables(lab), Vec::<String>::new(), "{path}");

@@ -1,4 +1,4 @@
-//! Ports that DPDK drives, on its virtual devices: the host TAP in Linux, and two processes on one memif.
+//! Ports driven by DPDK, on its virtual devices: the host TAP in Linux, and two processes on one memif.
 //!
 //! ```text
 //!  host-a ─ veth ─ bridge ─ net_tap1 ┤ brickmoon ├ net_tap2 ─ bridge ─ veth ─ host-b      host TAP
@@ -19,7 +19,7 @@ fn host(test: &str, role: &str, router: &Namespace, wire: &str, net: u8) -> Name
         "link set lo up\nlink add {wire} type veth peer name v0\nlink set {wire} netns {}",
         router.name()
     ));
-    // Checksums are left to a device that there is not.
+    // Without this, checksums would be left to hardware that does not exist.
     host.run("ethtool -K v0 tx off");
     host.ip(&format!(
         "link set v0 up\naddr add 10.0.{net}.2/24 dev v0\naddr add fd00:{net}::2/64 dev v0 nodad\n\
@@ -34,17 +34,17 @@ fn router(test: &str, role: &str) -> Namespace {
     let router = Namespace::new(test, role);
     router.ip("link set lo up");
     router.set(&[("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1")]);
-    // The kernel's end of a net_tap has the MAC of its host TAP at first: each would find its address taken.
+    // The kernel's end of a net_tap starts with the MAC of its host TAP, so duplicate address detection would fail.
     router.set(&[("net.ipv6.conf.all.accept_dad", "0"), ("net.ipv6.conf.default.accept_dad", "0")]);
     router
 }
 
-/// Joins `a` and `b` of a namespace, as a cable would.
+/// Connects `a` and `b` of a namespace like a cable.
 fn join(namespace: &Namespace, bridge: &str, a: &str, b: &str) {
     namespace.ip(&format!("link add {bridge} type bridge mcast_snooping 0"));
     let quiet = [bridge, a].map(|name| format!("net.ipv6.conf.{name}.disable_ipv6"));
     quiet.iter().for_each(|name| namespace.set(&[(name, "1")]));
-    // Linux is on the cable as well, and would answer for the router's addresses.
+    // Linux is attached to the bridge as well, and would answer for the router's addresses.
     namespace.set(&[(&format!("net.ipv4.conf.{bridge}.arp_ignore"), "8")]);
     namespace.ip(&format!(
         "link set {a} master {bridge}\nlink set {b} master {bridge}\nlink set {bridge} up\nlink set {a} up"
@@ -54,7 +54,7 @@ fn join(namespace: &Namespace, bridge: &str, a: &str, b: &str) {
 #[test]
 fn a_port_is_an_interface_of_linux() {
     if !sys::is_root() {
-        return report::skip("dpdk", "it makes namespaces, which needs root");
+        return report::skip("dpdk", "namespaces need root");
     }
     let rtr = router("dpdk", "rtr");
     let (a, b) = (host("dpdk", "a", &rtr, "w1", 1), host("dpdk", "b", &rtr, "w2", 2));
@@ -62,14 +62,14 @@ fn a_port_is_an_interface_of_linux() {
         return;
     };
     for net in [1, 2] {
-        // The kernel's end has the MAC of DPDK's, which a bridge would take for its own.
+        // The kernel's end has the same MAC as DPDK's, and a bridge would keep frames to it.
         rtr.ip(&format!("link set dt{net} address 02:00:00:00:{net:02x}:99"));
         join(&rtr, &format!("br{net}"), &format!("dt{net}"), &format!("w{net}"));
         rtr.ip(&format!(
             "addr add 10.0.{net}.1/24 dev bm-tap{net}\naddr add fd00:{net}::1/64 dev bm-tap{net} nodad"
         ));
     }
-    // To Linux, and through the router: ARP, neighbor discovery, both families, a full frame.
+    // To Linux and through the router: ARP, neighbor discovery, both families, a full frame.
     ping(&a, "10.0.1.1", 56, 64);
     ping(&a, "10.0.2.2", 1472, 63);
     ping(&b, "fd00:1::2", 1400, 63);
@@ -82,14 +82,14 @@ fn a_port_is_an_interface_of_linux() {
     assert!(port["account"]["sent"].as_u64().unwrap() >= 10, "{port}");
     assert!(port["account"]["host"].as_u64().unwrap() >= 5, "{port}");
     assert!(port["hardware_counters"]["rx_good_packets"].as_u64().unwrap() >= 15, "{port}");
-    // Its MTU is Linux's to change.
+    // The MTU is set in Linux.
     let has_mtu = |name: &str| rtr.run(&format!("ip -o link show dev {name}")).contains("mtu 1280 ");
     rtr.ip("link set bm-tap1 mtu 1280");
     eventually("the device's MTU follows", || has_mtu("dt1"));
     rtr.ip("link set bm-tap1 mtu 9000");
     eventually("what no slot holds is refused", || has_mtu("bm-tap1"));
     obeys_linux(&rtr, &a);
-    // Its link is the device's.
+    // The host TAP shows the device's link state.
     let carrier = || rtr.run("ip -o link show dev bm-tap1").contains("LOWER_UP");
     assert!(carrier());
     rtr.ip("link set dt1 down");
@@ -103,15 +103,15 @@ fn a_port_is_an_interface_of_linux() {
     daemon.stop();
 }
 
-/// Why a port does not work, as `show ports` has it.
+/// Why a port does not work, according to `show ports`.
 fn reason(daemon: &Daemon, port: &str) -> String {
     daemon.port(port)["state_reason"].as_str().unwrap_or_default().to_owned()
 }
 
-/// What Linux forbids on the host TAPs comes through neither here nor there, and comes through again afterwards.
+/// Packets that rules of Linux forbid on a host TAP come through in neither direction until the rule is removed.
 fn obeys_linux(rtr: &Namespace, a: &Namespace) {
     if !command::has("nft") {
-        return report::skip("dpdk", "rules of Linux: there is no nft");
+        return report::skip("dpdk", "rules of Linux need nft");
     }
     rtr.run("nft add table ip t");
     rtr.feed("nft -f -", "add chain ip t f { type filter hook forward priority 0; }").unwrap();
@@ -121,8 +121,8 @@ fn obeys_linux(rtr: &Namespace, a: &Namespace) {
             let said = a.try_run("ping -c 5 -i 0.05 -W 1 10.0.2.2");
             String::from_utf8_lossy(&said.stdout).contains("ttl=")
         };
-        eventually(&format!("{rule}: it holds"), || !comes_through());
-        assert!(!comes_through(), "{rule}: it goes on holding");
+        eventually(&format!("{rule}: must be effective"), || !comes_through());
+        assert!(!comes_through(), "{rule}: must stay effective");
         rtr.run("nft flush chain ip t f");
         ping(a, "10.0.2.2", 56, 63);
     }
@@ -137,19 +137,19 @@ fn ends<'a>(kind: &str, hosts: [&'a Namespace; 2]) -> [End<'a>; 2] {
     })
 }
 
-/// Interfaces of Linux by one of DPDK's drivers for them.
+/// Tests one of DPDK's drivers for interfaces of Linux.
 fn borrow(kind: &str) {
     if !sys::is_root() {
-        return report::skip("dpdk", "it makes namespaces, which needs root");
+        return report::skip("dpdk", "namespaces need root");
     }
     let rtr = router(kind, "rtr");
     let (a, b) = (host(kind, "a", &rtr, "w1", 1), host(kind, "b", &rtr, "w2", 2));
     for wire in ["w1", "w2"] {
-        // Linux hears what packet sockets hear, and would forward each packet as well.
+        // Linux receives what packet sockets receive, and would forward each packet as well.
         let chain = format!("{{ type filter hook ingress device {wire} priority 0; policy drop; }}");
         rtr.run(&format!("nft add table netdev {wire}"));
         if !rtr.try_run(&format!("nft add chain netdev {wire} in {chain}")).status.success() {
-            return report::skip(kind, "Linux cannot be kept from packets: no nftables with ingress hooks");
+            return report::skip(kind, "cannot keep packets from Linux: needs nftables with ingress hooks");
         }
     }
     let devices = [1, 2].map(|n| format!("dpdk:net_{kind}{n},iface=w{n}"));
@@ -173,16 +173,16 @@ fn packet_sockets_carry_packets_byte_by_byte() {
     borrow("af_packet");
 }
 
-/// With more frames than fit in a page each, which Linux must be able to reach to the last.
+/// Also with frames that are larger than a page; Linux must have access to the last byte.
 #[test]
 fn af_xdp_by_dpdk_carries_packets_byte_by_byte() {
     borrow("af_xdp");
 }
 
-/// Two daemons, each with a host on AF_XDP, joined by two devices of DPDK; `no_copy` says whose frames are ours.
+/// Two daemons, each with a host on AF_XDP, connected by two DPDK devices; `no_copy` tells which of them do not copy.
 fn meet(test: &str, devices: [&str; 2], host_taps: [&str; 2], no_copy: [bool; 2]) {
     if !sys::is_root() {
-        return report::skip(test, "it makes namespaces, which needs root");
+        return report::skip(test, "namespaces need root");
     }
     let (left, right) = (router(test, "left"), router(test, "right"));
     let (a, b) = (host(test, "a", &left, "w1", 1), host(test, "b", &right, "w2", 2));

@@ -1,4 +1,4 @@
-//! What is used up around a daemon changes nothing of what it does, and what it cannot have is an error with a reason.
+//! A daemon keeps working when a resource is exhausted, and reports what it cannot get as an error with a reason.
 
 use bm_tests::daemon::eventually;
 use bm_tests::flow::Stream;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Connections that say nothing.
+/// Number of connections that send nothing.
 const IDLE: usize = 980;
 
 fn on_kernel(test: &str, config: &str, deed: impl FnOnce(&Lab, &mut Router)) {
@@ -27,14 +27,14 @@ fn on_kernel(test: &str, config: &str, deed: impl FnOnce(&Lab, &mut Router)) {
     deed(&lab, &mut router);
 }
 
-/// The text of a scrape, or as much of it as came.
+/// The text of a scrape, or as much of it as arrived.
 fn scrape(lab: &Lab) -> String {
     lab.rtr.within(|| {
-        let mut stream = TcpStream::connect("127.0.0.1:9187").expect("somebody listens");
+        let mut stream = TcpStream::connect("127.0.0.1:9187").expect("the daemon listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time");
         let asked = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         let mut said = String::new();
-        // What came before a connection was broken off is still worth showing.
+        // What arrived before a connection was closed is still worth showing.
         let _broken = asked.and_then(|()| stream.read_to_string(&mut said));
         said
     })
@@ -45,24 +45,24 @@ fn descriptors(process: u32) -> usize {
 }
 
 #[test]
-fn idle_connections_take_nothing_from_anybody() {
+fn idle_connections_do_not_affect_others() {
     on_kernel("idle", "[daemon]\nmetrics = \"127.0.0.1:9187\"\n", |lab, router| {
         let process = router.process().expect("a daemon");
         let before = descriptors(process);
-        let connect = |_| TcpStream::connect("127.0.0.1:9187").expect("somebody listens");
+        let connect = |_| TcpStream::connect("127.0.0.1:9187").expect("the daemon listens");
         let idle: Vec<TcpStream> = lab.rtr.within(|| (0..IDLE).map(connect).collect());
         let begin = Instant::now();
         let said = scrape(lab);
         assert!(said.contains("brickmoon_ready{} 1"), "{said}");
         report::say(&format!("exhaustion: scraped {:?} behind {IDLE} idle connections", begin.elapsed()));
         assert!(descriptors(process) < before + 100, "{} of {IDLE}", descriptors(process) - before);
-        // A setting changes meanwhile, and what ports do with it.
+        // Meanwhile a setting changes, which ports must follow.
         lab.rtr.run("sysctl -qw net.ipv4.ip_default_ttl=77");
         router.settle();
         let metrics = router.get("/v1/metrics").expect("metrics");
         assert!(metrics.contains("brickmoon_mirror_unread_total{} 0"), "{metrics}");
-        // They are closed in time although nobody wants their places.
-        eventually("idle connections stay", || descriptors(process) <= before + 2);
+        // They are closed after a while even if nobody else wants to connect.
+        eventually("idle connections must be closed", || descriptors(process) <= before + 2);
         drop(idle);
     });
 }
@@ -76,7 +76,7 @@ fn limits(process: u32) -> [u64; 2] {
 }
 
 #[test]
-fn the_daemon_has_descriptors_enough() {
+fn the_daemon_raises_its_limit_on_descriptors() {
     on_kernel("limit", "", |lab, router| {
         router.end(&[]);
         let socket = std::env::temp_dir().join(format!("{}.sock", lab.rtr.name()));
@@ -121,7 +121,7 @@ fn a_full_file_system_is_an_error() {
 }
 
 #[test]
-fn a_full_or_closed_output_is_no_panic() {
+fn a_full_or_closed_output_does_not_panic() {
     on_kernel("output", "", |lab, router| {
         let full = || std::fs::File::create("/dev/full").expect("a device");
         let folder = std::env::temp_dir().join(lab.rtr.name());
@@ -158,12 +158,12 @@ fn a_full_or_closed_output_is_no_panic() {
     });
 }
 
-/// Lets a process open so many descriptors more, and then none.
+/// Lets a process open this many more descriptors, and then no more.
 fn leave_descriptors(process: u32, more: usize) {
     let open = std::fs::read_dir(format!("/proc/{process}/fd")).expect("a process").flatten();
     let number = |name: std::ffi::OsString| name.to_string_lossy().parse::<u64>().expect("a number");
     let open: std::collections::BTreeSet<_> = open.map(|entry| number(entry.file_name())).collect();
-    // The limit is on their numbers, of which the lowest free one is taken.
+    // The limit is on the numbers of descriptors; the kernel always uses the lowest free number.
     let limit = (0..).filter(|number| !open.contains(number)).nth(more).expect("a free number");
     let mut limited = Command::new("prlimit");
     limited.arg(format!("--pid={process}")).arg(format!("--nofile={limit}:"));
@@ -171,7 +171,7 @@ fn leave_descriptors(process: u32, more: usize) {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// The thread that is the first worker of a process, if there is one.
+/// The thread of a process's first worker, if there is one.
 fn worker(process: u32) -> Option<String> {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("a process").flatten();
     let name = |path: std::path::PathBuf| std::fs::read_to_string(path.join("comm")).unwrap_or_default();
@@ -193,8 +193,8 @@ fn workers_start_again_without_new_descriptors() {
         |lab: &Lab| Stream::to(&Side::Snk.v4(2), 1000).for_a_while(lab, Duration::from_millis(500)).received;
     assert!(flows(&lab) > 0);
     leave_descriptors(process, 0);
-    // They take whatever becomes free while connections are accepted.
-    let connect = |_| TcpStream::connect("127.0.0.1:9187").expect("somebody listens");
+    // Accepted connections use up all descriptors that become free.
+    let connect = |_| TcpStream::connect("127.0.0.1:9187").expect("the daemon listens");
     let idle: Vec<TcpStream> = lab.rtr.within(|| (0..100).map(connect).collect());
     for ring in [1024, 512] {
         let before = worker(process);
@@ -211,9 +211,9 @@ fn workers_start_again_without_new_descriptors() {
         eventually("workers forward nothing", || flows(&lab) > 0);
     }
     assert!(flows(&lab) > 0, "{}", router.log());
-    // With room again, it answers.
+    // With free descriptors it answers again.
     leave_descriptors(process, 300);
-    eventually("status does not answer", || router.ask("status", &[]).expect("a daemon").status.success());
+    eventually("status must answer", || router.ask("status", &[]).expect("a daemon").status.success());
     drop(idle);
     let before = router.sent();
     let received = u64::from(flows(&lab));
@@ -226,7 +226,7 @@ fn a_route_changes_without_descriptors() {
     on_kernel("route-fds", "[daemon]\nmetrics = \"127.0.0.1:9187\"\n", |lab, router| {
         let process = router.process().expect("a daemon");
         leave_descriptors(process, 2);
-        let connect = |_| TcpStream::connect("127.0.0.1:9187").expect("somebody listens");
+        let connect = |_| TcpStream::connect("127.0.0.1:9187").expect("the daemon listens");
         let idle: Vec<TcpStream> = lab.rtr.within(|| (0..100).map(connect).collect());
         lab.rtr.ip(&format!("route add 32.7.0.0/16 via {}", Side::Snk.v4(2)));
         let flows = || Stream::to("32.7.0.9", 1000).for_a_while(lab, Duration::from_millis(500)).received;
@@ -234,9 +234,7 @@ fn a_route_changes_without_descriptors() {
         lab.rtr.ip("route add blackhole 32.7.0.0/24");
         eventually("the blackhole is not followed", || flows() == 0);
         drop(idle);
-        eventually("status does not answer", || {
-            router.ask("status", &[]).expect("a daemon").status.success()
-        });
+        eventually("status must answer", || router.ask("status", &[]).expect("a daemon").status.success());
         leave_descriptors(process, 300);
         router.settle();
         router.assert_verified();
@@ -244,7 +242,7 @@ fn a_route_changes_without_descriptors() {
 }
 
 #[test]
-fn long_answers_leave_no_memory_behind() {
+fn long_answers_do_not_leak_memory() {
     on_kernel("answers", "", |lab, router| {
         let mut requests = Requests::about(&lab.rtr, Side::Snk.router());
         let via = Side::Snk.v4(2).parse().expect("an address");
@@ -263,7 +261,7 @@ fn long_answers_leave_no_memory_behind() {
             let asking = || (0..4).for_each(|_| ask());
             (0..32).for_each(|_| drop(scope.spawn(asking)));
         });
-        // No more than eight are written at the same time, and what they leave in the allocator serves the next.
+        // At most eight are written at the same time, and the allocator reuses their memory for the next ones.
         let grown = || Usage::of(process).expect("a daemon").pss_kib.saturating_sub(before.pss_kib);
         eventually("answers stay in memory", || grown() < 32 << 10);
         let after = Usage::of(process).expect("a daemon");

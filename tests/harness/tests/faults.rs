@@ -1,8 +1,9 @@
-//! The system fails the daemon, by a seed: no memory, no descriptors, no buffers, calls broken off, short reads, maps and
-//! programs that the kernel does not take, a time of day that jumps. Meanwhile tables change and packets flow.
+//! System calls of the daemon fail, chosen by a seed: no memory, no descriptors, no buffers, interrupted calls, short
+//! reads, maps and programs that the kernel refuses, a time of day that jumps. Meanwhile tables change and packets
+//! flow.
 //!
-//! Packets go on, by brickmoon or by Linux; nothing hangs or ends; afterwards tables are what Linux has, and accounts
-//! close. `BM_SEED` names the first seed, `BM_FAULT_SEEDS` how many there are; a failure says which seeds it was after.
+//! Packets keep flowing, forwarded by brickmoon or by Linux; nothing hangs or ends; afterwards tables equal those of
+//! Linux, and accounts add up. `BM_SEED` sets the first seed, `BM_FAULT_SEEDS` their number; a failure names its seeds.
 
 use bm_tests::faults::{Failed, Faults};
 use bm_tests::flow::Stream;
@@ -13,12 +14,12 @@ use std::time::{Duration, Instant};
 
 /// Seeds on each path.
 const SEEDS: u64 = 500;
-/// After so many, tables must be right again.
+/// After this many seeds, tables must be correct again.
 const BETWEEN: u64 = 50;
 /// How long that may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Changes, each with the one that puts it back.
+/// Changes, each with the command that undoes it.
 const CHANGES: [[&str; 2]; 8] = [
     ["ip xfrm policy add src 10.250.0.0/16 dst 10.251.0.0/16 dir fwd action block", "ip xfrm policy flush"],
     ["ip route replace 10.77.0.0/16 via 198.51.100.3", "ip route replace 10.77.0.0/16 via 198.51.100.4"],
@@ -37,11 +38,11 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
 }
 
-/// Waits until tables are what Linux has and the daemon answers, although it has been failed.
+/// Waits until the tables equal those of Linux and the daemon answers again.
 fn recovered(router: &mut Router, process: Option<u32>, after: u64) {
     let begin = Instant::now();
     loop {
-        assert_eq!(router.process(), process, "seed {after}: it is another daemon");
+        assert_eq!(router.process(), process, "seed {after}: the daemon was replaced by another");
         let verify = router.ask("verify", &[]).expect("a daemon");
         if verify.status.success() {
             return;
@@ -52,12 +53,12 @@ fn recovered(router: &mut Router, process: Option<u32>, after: u64) {
     }
 }
 
-/// Long enough for a change to be followed.
+/// Waits long enough for the daemon to follow a change.
 fn pause() {
     std::thread::sleep(Duration::from_millis(10));
 }
 
-/// Lets the system fail under one seed, while something changes.
+/// Injects faults with one seed, while something changes.
 fn one_seed(lab: &Lab, faults: &Faults, seed: u64) -> Failed {
     let [change, back] = CHANGES[seed as usize % CHANGES.len()];
     faults.begin(seed, 16 << (seed % 5)).expect("the file is there");
@@ -68,7 +69,7 @@ fn one_seed(lab: &Lab, faults: &Faults, seed: u64) -> Failed {
     faults.end().expect("the file is there")
 }
 
-/// All seeds on one path.
+/// Runs all seeds on one path.
 fn seeds(lab: &Lab, router: &mut Router) {
     router.end(&[]);
     let faults = Faults::of(router, lab.rtr.name()).expect("a folder for files");
@@ -89,16 +90,16 @@ fn seeds(lab: &Lab, router: &mut Router) {
     });
     let name = router.name();
     report::say(&format!("faults: {name}, {count} seeds in {:?}: {failed}; {outcome}", begin.elapsed()));
-    assert!(failed.sum() > count, "hardly anything failed: {failed}");
+    assert!(failed.sum() > count, "too few faults were injected: {failed}");
     for kind in ["receive", "wait", "open"] {
-        assert!(failed.of(kind) > 0, "nothing of this kind failed: {kind}");
+        assert!(failed.of(kind) > 0, "no fault of this kind was injected: {kind}");
     }
     assert_eq!((outcome.lost(), outcome.twice), (0, 0), "{outcome}\n{}", router.log());
     assert!(!router.log().contains("panicked"), "{}", router.log());
 }
 
 #[test]
-fn packets_go_on_while_the_system_fails() {
+fn packets_keep_flowing_while_system_calls_fail() {
     for subject in Subject::all("faults") {
         if subject == Subject::Linux {
             continue;

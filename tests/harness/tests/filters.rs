@@ -26,7 +26,7 @@ action = 'drop'
 destination = '2001:db8:b000::/36'
 ";
 
-/// Runs a test on each path, started with a configuration.
+/// Runs a test on each path, with this configuration.
 fn with_config(test: &str, config: &str, deed: impl Fn(&Lab, &mut Router)) {
     for subject in Subject::all(test).into_iter().filter(|subject| *subject != Subject::Linux) {
         let lab = Lab::new(test, Ends::Silent);
@@ -39,11 +39,11 @@ fn with_config(test: &str, config: &str, deed: impl Fn(&Lab, &mut Router)) {
     }
 }
 
-/// Whether a packet of the source comes out where it should.
+/// Whether a packet from the source comes out where it should.
 fn passes(lab: &Lab, out: Side, packet: &[u8]) -> bool {
     let expected = out.to_neighbor(2, &routed(packet));
     let heard = lab.exchange(&[(Side::Src, Side::Src.to_router(packet))], 1, true);
-    assert!(heard.complete, "the fence passes, whatever is filtered");
+    assert!(heard.complete, "the fence must pass whatever is filtered");
     heard.seen.iter().any(|seen| seen.side == out && seen.frame == expected)
 }
 
@@ -71,7 +71,7 @@ fn rules_drop_and_are_counted_by_name() {
         let tcp = |port| Ip4::tcp_syn("192.0.2.2", "10.9.9.9", 4000, port);
         assert!(passes(lab, Side::Snk, &tcp(22).bytes()));
         assert!(!passes(lab, Side::Snk, &tcp(23).bytes()));
-        // What Linux would forward: an option, an unknown protocol, another family.
+        // Packets that Linux would forward: with an option, a later fragment, another family.
         assert!(!passes(lab, Side::Snk, &tcp(23).options(&[1, 1, 1, 0]).bytes()));
         assert!(!passes(lab, Side::Low, &Ip4::udp("192.0.2.2", "10.2.3.4", 20).bytes()));
         assert!(!passes(lab, Side::Low, &Ip4::udp("192.0.2.2", "10.2.3.4", 20).flags(99).bytes()));
@@ -80,7 +80,7 @@ fn rules_drop_and_are_counted_by_name() {
             Side::Low,
             &Ip6::new("2001:db8:1::2", "2001:db8:b000::9", 253, vec![0; 8]).bytes()
         ));
-        // Eight bytes of TCP: no filter could see its flags.
+        // A fragment with eight bytes of TCP, in which no filter can see the flags.
         let mut tiny = tcp(22).flags(Ip4::MF);
         tiny.payload.truncate(8);
         assert!(!passes(lab, Side::Snk, &tiny.bytes()));
@@ -93,9 +93,9 @@ fn rules_drop_and_are_counted_by_name() {
     });
 }
 
-/// A family of which Linux's firewall has all packets goes to Linux, but not what filters drop.
+/// When all packets of a family must go to Linux's firewall, packets that filters drop do not go there.
 #[test]
-fn what_filters_drop_does_not_come_through_linux() {
+fn dropped_packets_do_not_pass_through_linux() {
     if !command::has("nft") {
         return report::skip("filters", "there is no nft");
     }
@@ -112,18 +112,18 @@ fn what_filters_drop_does_not_come_through_linux() {
         let rules = "add table inet t; add chain inet t f { type filter hook forward priority 0; }; \
                      add rule inet t f meta mark 7 drop";
         lab.rtr.feed("nft -f -", rules).expect("nft takes a rule");
-        wait_until(router, "all packets are Linux's", |left| {
+        wait_until(router, "all packets must be left to Linux", |left| {
             left.iter().any(|entry| entry["packets"] == "all packets")
         });
         both("with all packets left to Linux");
         lab.rtr.run("nft flush ruleset");
-        wait_until(router, "nothing is Linux's", <[_]>::is_empty);
+        wait_until(router, "no packets must be left to Linux", <[_]>::is_empty);
         both("without rules in Linux again");
         assert_eq!((matched(router, "no-telnet"), matched(router, "net-10-2")), (3, 3));
     });
 }
 
-/// Waits until what is left to Linux is as it must be.
+/// Waits until the right packets are left to Linux.
 fn wait_until(router: &Router, what: &str, is_so: impl Fn(&[serde_json::Value]) -> bool) {
     let begin = Instant::now();
     loop {
@@ -147,7 +147,7 @@ fn sources_are_checked_as_the_configuration_says() {
     with_config("urpf", &config("strict"), |lab, router| {
         let from = |source: &str| Ip4::udp(source, "10.9.9.9", 20).bytes();
         let from6 = |source: &str| Ip6::new(source, "2001:db8:a000::9", 253, vec![0; 8]).bytes();
-        // The way back to these leads to the source, to the sink, nowhere.
+        // The reverse path of these leads to the source, to the sink, nowhere.
         let (near, far, unknown) = ("172.16.0.7", "10.7.7.7", "100.64.0.1");
         let (near6, far6, unknown6) = ("2001:db8:c000::7", "2001:db8:a000::7", "2001:db8:f000::7");
         for (rule, through) in
@@ -167,14 +167,14 @@ fn sources_are_checked_as_the_configuration_says() {
 }
 
 #[test]
-fn sources_may_come_by_worse_routes_where_the_configuration_says_so() {
+fn feasible_sources_may_use_routes_that_are_not_the_best() {
     let feasible = "[[port]]\ndevice = 'r0'\nreverse_path = 'feasible'\n";
     with_config("feasible", feasible, |lab, router| {
         let passes4 = |source: &str| passes(lab, Side::Snk, &Ip4::udp(source, "10.9.9.9", 20).bytes());
         let passes6 = |source: &str| {
             passes(lab, Side::Snk, &Ip6::new(source, "2001:db8:a000::9", 253, vec![0; 8]).bytes())
         };
-        // The best way back leads to the sink.
+        // The best route back leads to the sink.
         let (far, far6) = ("10.7.7.7", "2001:db8:a000::7");
         let both = |expected: bool, what: &str| {
             assert_eq!((passes4(far), passes6(far6)), (expected, expected), "{what}");
@@ -201,7 +201,7 @@ fn sources_may_come_by_worse_routes_where_the_configuration_says_so() {
 }
 
 #[test]
-fn a_source_is_held_to_its_rate() {
+fn the_rate_of_a_source_is_limited() {
     let config = "[filter]\nrate_packets = 500\nrate_burst = 50\n[daemon]\nworkers = 'auto'\n";
     with_config("rate", config, |lab, router| {
         let started = Instant::now();
@@ -215,8 +215,8 @@ fn a_source_is_held_to_its_rate() {
 }
 
 #[test]
-fn each_packet_meets_the_old_set_or_the_new_one() {
-    // Both sets drop the stream's packets, by rules of which neither is in the other.
+fn each_packet_is_filtered_by_the_old_set_or_the_new_one() {
+    // Both sets drop the stream's packets, but by different rules.
     let by_port = "[[filter.rule]]\naction = 'drop'\nprotocol = 'udp'\ndestination_ports = 5000\n";
     let by_prefix = "[[filter.rule]]\naction = 'drop'\ndestination = '10.9.9.0/24'\n";
     with_config("change", by_port, |lab, router| {
@@ -228,11 +228,11 @@ fn each_packet_meets_the_old_set_or_the_new_one() {
                 assert!(router.reload_with(set).expect("a daemon").status.success());
             }
         });
-        // A worker that the machine keeps waiting for 40 ms is taken for dead, and Linux forwards unfiltered.
+        // A worker that gets no CPU time for 40 ms counts as hung, and then Linux forwards without filters.
         if !by_workers {
-            assert_eq!(outcome.received, 0, "nothing comes through while sets change: {outcome}");
+            assert_eq!(outcome.received, 0, "nothing may come through while sets change: {outcome}");
         }
-        // Nor is anything lost that no set drops, when filters come and go.
+        // Packets that no set drops are not lost when filters are added and removed.
         assert!(router.reload_with("").expect("a daemon").status.success());
         let ((), outcome) = stream.during(lab, || {
             for set in [harmless(by_prefix), String::new(), harmless(by_port)].iter().cycle().take(12) {
@@ -245,7 +245,7 @@ fn each_packet_meets_the_old_set_or_the_new_one() {
 }
 
 #[test]
-fn a_rule_for_what_is_no_port_is_refused_aloud() {
+fn a_rule_for_an_unknown_port_is_an_error() {
     let Some(subject) = Subject::kernel("refuse") else { return };
     let lab = Lab::new("refuse", Ends::Silent);
     for path in ["user", "kernel"] {
@@ -254,7 +254,7 @@ fn a_rule_for_what_is_no_port_is_refused_aloud() {
     }
 }
 
-/// Figures: filters come, change and go in a flow of 10,000 packets a second that none of them drops.
+/// Filters are added, changed and removed in a stream of 10,000 packets a second that none of them drops.
 #[test]
 #[ignore = "ten runs, half a minute: cargo test -p bm-tests --test filters -- --ignored --nocapture"]
 fn ten_runs_of_changed_sets_lose_nothing() {
@@ -280,7 +280,7 @@ fn ten_runs_of_changed_sets_lose_nothing() {
     router.stop();
 }
 
-/// A port that is none any more is not filtered if the configuration lets filters fail open, and everybody is told.
+/// If the configuration lets filters fail open, a port that was lost is not filtered, and this is reported.
 #[test]
 fn a_port_that_filters_cannot_reach_is_reported() {
     let open = RULES.replace("[filter]", "[filter]\nfail = 'open'");
@@ -314,7 +314,7 @@ fn a_port_that_filters_cannot_reach_is_reported() {
     });
 }
 
-/// What a command says.
+/// The output of a command.
 fn shown_by(router: &Router, command: &str) -> String {
     let said = router.ask(command, &[]).expect("a daemon");
     String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned()

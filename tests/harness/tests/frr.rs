@@ -1,7 +1,7 @@
 //! FRR fills the kernel's tables by BGP: 100,000 routes announced, moved and withdrawn.
 //!
-//! The speaker sits where the routes lead to, as a transit provider would. Measured: how long after the last
-//! change in the kernel the subject has all of it, and what other routes lose meanwhile, which must be nothing.
+//! The speaker is where the routes lead to, like a transit provider. The test measures how long after the last change
+//! in the kernel the subject has all routes, and how many packets to other routes are lost meanwhile: none may be.
 
 use bm_tests::bgp::{Prefix, Speaker};
 use bm_tests::flow::Stream;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const ROUTES: u32 = 100_000;
 /// The neighbors that they are spread over: 3 to 9 of the sink.
 const NEXT_HOPS: u32 = 7;
-/// How long FRR may take for all of them; it makes some 10,000 a second here.
+/// How long FRR may take for all of them; it adds about 10,000 a second here.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long the mirror may lag. The goal is 1 s on a quiet machine; the figure is reported.
 const LAG: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ fn kernel_prefixes(lab: &Lab) -> u32 {
         .unwrap_or_else(|| panic!("fib_triestat has no count:\n{text}"))
 }
 
-/// Whether the last routes to each neighbor have come to it: FRR keeps the order more or less.
+/// Whether the last routes of each neighbor have arrived: FRR roughly keeps the order.
 fn moved(lab: &Lab, shift: u32) -> bool {
     let last = (ROUTES - 100 * NEXT_HOPS + 99..ROUTES).step_by(100);
     let lines: String = last.clone().map(|number| format!("route show {}/24\n", prefix(number).0)).collect();
@@ -57,7 +57,7 @@ fn moved(lab: &Lab, shift: u32) -> bool {
         && shown.lines().zip(last).all(|(line, number)| line.contains(&via(number)))
 }
 
-/// Waits until the kernel has what was asked for; then how long the subject takes to have it too.
+/// Waits until the kernel has the requested routes, then measures how long the subject takes to have them, too.
 fn measure(lab: &Lab, router: &Router, what: &str, done: impl Fn() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -77,7 +77,7 @@ fn measure(lab: &Lab, router: &Router, what: &str, done: impl Fn() -> bool) {
     assert!(lag < LAG, "{what}: the mirror lags {lag:?}");
 }
 
-/// Packets to routes all over the table leave by the neighbor that was announced.
+/// Asserts that packets to routes all over the table leave by the announced neighbor.
 fn assert_forwarded(lab: &Lab, router: &Router, shift: u32) {
     let numbers: Vec<u32> = (0..ROUTES).step_by(199).collect();
     let packet = |index: usize| {
@@ -104,7 +104,7 @@ fn bgp_feeds_and_withdraws_a_table() {
             let (address, mac) = (Side::Snk.v4(n), Side::Snk.mac(n));
             lab.rtr.ip(&format!("neigh replace {address} lladdr {mac} dev r1 nud permanent"));
         }
-        // The neighbor of the undisturbed stream must not depend on anybody's cache.
+        // The neighbor entry of the undisturbed stream must never have to be resolved.
         lab.rtr.ip(&format!(
             "neigh replace {} lladdr {} dev r1 nud permanent",
             Side::Snk.v4(2),
@@ -134,8 +134,8 @@ fn bgp_feeds_and_withdraws_a_table() {
         });
         report::say(&format!("frr: {}: another route meanwhile: {outcome}", router.name()));
         assert_eq!(outcome.lost(), 0, "{}: {outcome}", router.name());
-        // A worker that gets no core for 40 ms counts as hung: Linux takes over, and packets overtake those
-        // that wait for it. A pause of that length shows in the stream itself; without one, order is kept.
+        // A worker that gets no CPU time for 40 ms counts as hung: Linux takes over, and packets overtake those that
+        // wait for the worker. Such a pause shows in the stream itself; without one, the order must be kept.
         let paused = outcome.longest_gap >= Duration::from_millis(30);
         assert!(outcome.out_of_order == 0 || paused, "{}: {outcome}", router.name());
     });

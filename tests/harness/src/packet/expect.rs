@@ -1,10 +1,10 @@
-//! What a router makes of a packet, worked out byte by byte as the RFCs have it.
+//! What a router must make of a packet, computed byte by byte according to the RFCs.
 
 use super::icmp::{Quote, error4, error6};
 use super::ipv4::summed;
 use super::{Ip4, Ip6, get16, put16};
 
-/// The packet one hop on: a hop less, padding gone.
+/// The packet after one hop: TTL or hop limit decremented, padding removed.
 pub fn routed(packet: &[u8]) -> Vec<u8> {
     if packet[0] >> 4 == 6 {
         let mut out = packet[..40 + usize::from(get16(packet, 4))].to_vec();
@@ -19,7 +19,7 @@ pub fn routed(packet: &[u8]) -> Vec<u8> {
 
 /// The fragments of an IPv4 packet for a link of `mtu` bytes (RFC 791 3.2), as they leave after one hop.
 ///
-/// The reserved flag "must be zero", and in a new header it is.
+/// The reserved flag "must be zero", so it is zero in a new header.
 pub fn fragments4(packet: &[u8], mtu: usize) -> Vec<Vec<u8>> {
     let packet = routed(packet);
     let header_len = usize::from(packet[0] & 15) * 4;
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hop_costs_one_and_padding() {
+    fn a_hop_decrements_the_ttl_and_removes_padding() {
         let packet = Ip4::udp("192.0.2.2", "10.2.0.1", 4).ttl(9);
         let padded = [packet.bytes(), vec![0xaa; 20]].concat();
         assert_eq!(routed(&padded), packet.ttl(8).bytes());

@@ -7,13 +7,13 @@ use bm_wire::{checksum, protocol};
 const ERROR4_MAX: usize = 576;
 /// Bytes of the longest ICMPv6 error (RFC 4443 2.4 c).
 const ERROR6_MAX: usize = 1280;
-/// Hops that Linux gives to what it sends by itself.
+/// TTL and hop limit of packets that Linux itself sends.
 const HOPS: u8 = 64;
 
-/// How much of the packet an error is about it quotes.
+/// How much an error quotes of the packet that it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quote {
-    /// As much as the RFC lets an error hold.
+    /// As much as the RFC allows.
     Full,
     /// This many bytes.
     Bytes(usize),
@@ -42,7 +42,7 @@ pub fn echo4(source: &str, destination: &str, rest: u32, length: usize) -> Ip4 {
     Ip4::new(source, destination, protocol::ICMP, message4(8, 0, rest, &pattern(length)))
 }
 
-/// What an echo request is answered by: the same data, from the address that was asked.
+/// The reply to an echo request: the same data, from the address that the request was sent to.
 pub fn reply4(request: &Ip4) -> Ip4 {
     let mut reply = Ip4 { id: 0, ttl: HOPS, flags: 0, ..request.clone() };
     (reply.source, reply.destination) = (request.destination, request.source);
@@ -51,7 +51,7 @@ pub fn reply4(request: &Ip4) -> Ip4 {
     reply
 }
 
-/// An ICMP error about `packet`. Its precedence is that of control traffic (RFC 1812 4.3.2.5).
+/// An ICMP error about `packet`, with the precedence of control traffic (RFC 1812 4.3.2.5).
 pub fn error4(from: &str, kind: u8, code: u8, rest: u32, packet: &[u8], quote: Quote) -> Ip4 {
     let source = std::net::Ipv4Addr::new(packet[12], packet[13], packet[14], packet[15]).to_string();
     let whole = &packet[..usize::from(get16(packet, 2)).min(packet.len())];
@@ -72,7 +72,7 @@ pub fn echo6(source: &str, destination: &str, rest: u32, length: usize) -> Ip6 {
     Ip6::icmp(source, destination, 128, 0, &[&rest.to_be_bytes()[..], &pattern(length)].concat())
 }
 
-/// What an echo request is answered by.
+/// The reply to an echo request.
 pub fn reply6(request: &Ip6) -> Ip6 {
     let (from, to) = (request.destination.to_string(), request.source.to_string());
     Ip6::icmp(&from, &to, 129, 0, &request.payload[4..]).hop_limit(HOPS).class(request.class)

@@ -5,22 +5,22 @@ use bm_wire::checksum::{self, Pseudo};
 use bm_wire::protocol;
 use std::net::Ipv4Addr;
 
-/// An IPv4 packet by its fields; lengths and header checksum follow.
+/// An IPv4 packet by its fields; lengths and header checksum are filled in.
 #[derive(Clone, Debug)]
 pub struct Ip4 {
     /// Type of service.
     pub tos: u8,
     /// Identification.
     pub id: u16,
-    /// Reserved bit, DF, MF and the offset in units of 8 bytes, as the field has them.
+    /// The 16-bit field: reserved bit, DF, MF and the offset in units of 8 bytes.
     pub flags: u16,
     /// Time to live.
     pub ttl: u8,
     /// Protocol of the payload.
     pub protocol: u8,
-    /// From whom.
+    /// Source address.
     pub source: Ipv4Addr,
-    /// To whom.
+    /// Destination address.
     pub destination: Ipv4Addr,
     /// Options, a multiple of four bytes.
     pub options: Vec<u8>,
@@ -34,7 +34,7 @@ impl Ip4 {
     /// More fragments.
     pub const MF: u16 = 0x2000;
 
-    /// Any packet with 64 hops left. Addresses are texts, as tests write them.
+    /// A packet with a TTL of 64. Addresses are given as text.
     pub fn new(source: &str, destination: &str, protocol: u8, payload: Vec<u8>) -> Self {
         let address = |text: &str| text.parse().unwrap_or_else(|_| panic!("{text} is no IPv4 address"));
         Self {
@@ -80,7 +80,7 @@ impl Ip4 {
         Pseudo::V4 { source: self.source.into(), destination: self.destination.into() }
     }
 
-    /// With other hops left.
+    /// With another TTL.
     pub fn ttl(self, ttl: u8) -> Self {
         Self { ttl, ..self }
     }
@@ -123,7 +123,7 @@ impl Ip4 {
         bytes
     }
 
-    /// The bytes after a change that the header checksum follows, over the header length they then claim.
+    /// The bytes after a change, with a correct header checksum over the header length that they then claim.
     pub fn broken(&self, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let mut bytes = self.bytes();
         change(&mut bytes);
@@ -132,7 +132,7 @@ impl Ip4 {
     }
 }
 
-/// Writes the header checksum of the packet at the front of `bytes`.
+/// Writes the header checksum of the packet at the start of `bytes`.
 pub(super) fn summed(bytes: &mut [u8]) {
     let header_len = (usize::from(bytes[0] & 15) * 4).clamp(20, bytes.len().max(20));
     let sum = checksum::ipv4_header(&bytes[..header_len]);

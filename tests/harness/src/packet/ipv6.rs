@@ -5,29 +5,29 @@ use bm_wire::checksum::{self, Pseudo};
 use bm_wire::protocol;
 use std::net::Ipv6Addr;
 
-/// An IPv6 packet by its fields; the payload length follows.
+/// An IPv6 packet by its fields; the payload length is filled in.
 #[derive(Clone, Debug)]
 pub struct Ip6 {
     /// Traffic class.
     pub class: u8,
     /// Flow label, 20 bits.
     pub label: u32,
-    /// Hops left.
+    /// Hop limit.
     pub hop_limit: u8,
-    /// From whom.
+    /// Source address.
     pub source: Ipv6Addr,
-    /// To whom.
+    /// Destination address.
     pub destination: Ipv6Addr,
     /// Extension headers, each its type and its bytes; their next-header bytes are filled in.
     pub extensions: Vec<(u8, Vec<u8>)>,
-    /// What the last header says follows it.
+    /// Next-header value of the last header.
     pub protocol: u8,
     /// What follows all headers.
     pub payload: Vec<u8>,
 }
 
 impl Ip6 {
-    /// Any packet with 64 hops left. Addresses are texts, as tests write them.
+    /// A packet with a hop limit of 64. Addresses are given as text.
     pub fn new(source: &str, destination: &str, protocol: u8, payload: Vec<u8>) -> Self {
         let address = |text: &str| text.parse().unwrap_or_else(|_| panic!("{text} is no IPv6 address"));
         Self {
@@ -78,7 +78,7 @@ impl Ip6 {
         Pseudo::V6 { source: self.source.into(), destination: self.destination.into() }
     }
 
-    /// With other hops left.
+    /// With another hop limit.
     pub fn hop_limit(self, hop_limit: u8) -> Self {
         Self { hop_limit, ..self }
     }
@@ -93,7 +93,7 @@ impl Ip6 {
         Self { label, ..self }
     }
 
-    /// With one more extension header behind those it has; `body` is what follows its first byte.
+    /// With another extension header after the existing ones; `body` is what follows its first byte.
     pub fn extension(mut self, kind: u8, body: &[u8]) -> Self {
         self.extensions.push((kind, [&[0], body].concat()));
         self

@@ -1,4 +1,4 @@
-//! Group B, checks 29 to 33: fragments and path MTU of IPv4 (RFC 791, 1191, 1858, 6864). `r2` has 1300 bytes.
+//! Group B, checks 29 to 33: fragments and path MTU of IPv4 (RFC 791, 1191, 1858, 6864). The MTU of `r2` is 1300.
 
 use bm_tests::case::Case;
 use bm_tests::lab::{LOW_MTU, Side};
@@ -6,10 +6,10 @@ use bm_tests::packet::{self, Ip4, fragments4, too_big4};
 
 const HOST: &str = "192.0.2.2";
 const ROUTER: &str = "192.0.2.1";
-/// Behind the link of 1300 bytes.
+/// A destination behind the link with an MTU of 1300.
 const LOW: &str = "10.2.9.9";
 
-/// UDP whose IP packet has this many bytes.
+/// A UDP datagram whose IP packet has this many bytes.
 fn sized(to: &str, bytes: usize) -> Ip4 {
     Ip4::udp(HOST, to, bytes - 28)
 }
@@ -102,7 +102,7 @@ fn with_options() -> Vec<Case> {
     vec![
         low(low(Case::new(32, "copied-options"), &both), &copied),
         low(Case::new(32, "uncopied-option-in-a-later-fragment"), &later).but_linux(
-            "leaves the options of later fragments alone",
+            "keeps all options in later fragments",
             |case| {
                 let keep = |mut part: Vec<u8>| {
                     part[20..24].copy_from_slice(&later.options);

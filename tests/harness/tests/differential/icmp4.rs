@@ -139,7 +139,7 @@ fn echoes() -> Vec<Case> {
 fn delivered() -> Vec<Case> {
     let syn = Ip4::tcp_syn(HOST, ROUTER, 1000, 81);
     let mut reset = Ip4::tcp_syn(ROUTER, HOST, 81, 1000).id(0).flags(Ip4::DF);
-    // RST and ACK of the SYN's number plus one, window 0.
+    // RST with an ACK of the SYN's sequence number plus one, window 0.
     let words = [81, 1000, 0, 0, 0x1122, 0x3345, 0x5014, 0, 0, 0].map(u16::to_be_bytes);
     reset.payload = words.concat();
     let pseudo =

@@ -91,7 +91,7 @@ fn route_types() -> Vec<Case> {
         Case::new(14, name).after(&format!("route add {route}"), &format!("route del {route}"))
     };
     let to = LOCAL4;
-    // Linux keeps a budget a source for these answers: one source a packet.
+    // Linux limits these answers per source, so each packet has another source.
     let from = |last: u8, to: &str| Ip4::udp(&format!("172.16.14.{last}"), to, 20);
     let rejected =
         |case: Case, packet: Ip4, code| case.answers(packet, |sent| unreachable4(ROUTER, code, sent));

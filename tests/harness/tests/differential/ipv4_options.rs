@@ -1,4 +1,4 @@
-//! Group A, checks 22 to 25: IP options, whole and broken (RFC 791 3.1, RFC 1812 5.2.4.1 and 5.3.13, RFC 7126).
+//! Group A, checks 22 to 25: valid and broken IP options (RFC 791 3.1, RFC 1812 5.2.4.1 and 5.3.13, RFC 7126).
 
 use bm_tests::case::Case;
 use bm_tests::lab::Side;
@@ -7,7 +7,7 @@ use bm_tests::packet::{Ip4, Quote, error4, parameter_problem4};
 const HOST: &str = "192.0.2.2";
 const FAR: &str = "10.9.9.9";
 const ROUTER: &str = "192.0.2.1";
-/// The router's address on the link to the sink, which is what it records.
+/// The router's address on the link to the sink, which it records in options.
 const OUT: [u8; 4] = [198, 51, 100, 1];
 
 fn with_options(options: &[u8]) -> Ip4 {
@@ -18,7 +18,7 @@ pub fn cases() -> Vec<Case> {
     [unchanged(), record_route(), timestamps(), source_routes(), broken()].concat()
 }
 
-/// Sends one option and expects another a hop on.
+/// Sends one option and expects another after the hop.
 fn becomes(case: Case, sent: &[u8], out: &[u8]) -> Case {
     let out = with_options(out).ttl(63).bytes();
     case.sends(with_options(sent)).expects(Side::Snk, Side::Snk.to_neighbor(2, &out))
@@ -71,7 +71,7 @@ fn record_route() -> Vec<Case> {
     ]
 }
 
-/// The second is refused.
+/// Two options of which the second is refused.
 fn two_record_routes() -> Case {
     let first = [7, 7, 8, 1, 2, 3, 4];
     let packet = with_options(&[&first[..], &[1], &first].concat());
@@ -84,7 +84,7 @@ fn two_record_routes() -> Case {
         })
 }
 
-/// What a router writes into an option is the address of the link that the packet leaves by (RFC 1812 4.2.2.3).
+/// A router writes the address of the outgoing interface into an option (RFC 1812 4.2.2.3).
 fn timestamp_with_address() -> Case {
     let sent = [68, 12, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0];
     let written = |address: [u8; 4]| [&[68, 12, 13, 1], &address[..], &[0; 4]].concat();
@@ -102,7 +102,7 @@ fn timestamps() -> Vec<Case> {
     let elsewhere = [68, 12, 5, 3, 10, 9, 9, 9, 0, 0, 0, 0];
     let full = [68, 8, 9, 0, 1, 2, 3, 4];
     vec![
-        // The times themselves are left out of the comparison.
+        // The comparison ignores the times themselves.
         becomes(
             case("timestamp-alone"),
             &[68, 12, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0],

@@ -1,4 +1,4 @@
-//! Group A, checks 1 to 7 and 16 to 21: what may not be forwarded at all (RFC 1812 5.2.2 and 5.3).
+//! Group A, checks 1 to 7 and 16 to 21: packets that must not be forwarded at all (RFC 1812 5.2.2 and 5.3).
 
 use bm_tests::case::Case;
 use bm_tests::lab::Side;
@@ -13,7 +13,7 @@ fn udp() -> Ip4 {
     Ip4::udp(HOST, FAR, 26)
 }
 
-/// A packet in a frame whose type says IPv4, whatever the packet says.
+/// A packet in a frame with the EtherType of IPv4, whatever the packet's version is.
 fn as_ipv4(packet: &[u8]) -> Vec<u8> {
     packet::frame(Side::Src.mac(1), Side::Src.mac(2), ethertype::IPV4, packet)
 }
@@ -55,13 +55,13 @@ fn checksums() -> Vec<Case> {
         },
     );
     let absent = Case::new(2, "header-checksum-zero").sends(with(udp().bytes(), |bytes| put16(bytes, 10, 0)));
-    // Both zeroes of one's complement are right for a header that adds up to 0xffff without its checksum.
+    // Both zeros of one's complement are correct for a header that adds up to 0xffff without its checksum.
     let zero = udp_with_checksum(0);
     let two_zeroes = Case::new(11, "checksum-0000-and-ffff")
         .passes(zero.clone())
         .sends(with(zero.clone(), |bytes| put16(bytes, 10, 0xffff)))
         .expects(Side::Snk, Side::Snk.to_neighbor(2, &packet::routed(&zero)));
-    // The shortcut RFC 1624 warns of goes wrong where the sum is about to wrap.
+    // The shortcut that RFC 1624 warns about fails where the sum is about to wrap.
     let edges = [0x0001, 0x00ff, 0x0100, 0xfe00, 0xfefe, 0xfeff, 0xff00, 0xfffe];
     let incremental =
         edges.into_iter().map(udp_with_checksum).fold(Case::new(11, "checksum-at-the-edges"), Case::passes);
@@ -71,11 +71,11 @@ fn checksums() -> Vec<Case> {
     vec![wrong, absent, two_zeroes, incremental, many]
 }
 
-/// A packet whose right checksum is this, by choice of its identification.
+/// A packet with this correct checksum, which is achieved by choosing its identification.
 fn udp_with_checksum(wanted: u16) -> Vec<u8> {
     let found =
         (0..=u16::MAX).map(|id| udp().id(id).bytes()).find(|bytes| packet::get16(bytes, 10) == wanted);
-    found.expect("the identification can make any sum")
+    found.expect("some identification gives every checksum")
 }
 
 fn lengths() -> Vec<Case> {

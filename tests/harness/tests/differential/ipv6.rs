@@ -16,7 +16,7 @@ fn udp(to: &str) -> Ip6 {
     Ip6::udp(HOST, to, 20)
 }
 
-/// A packet in a frame whose type says IPv6, whatever the packet says.
+/// A packet in a frame with the EtherType of IPv6, whatever the packet's version is.
 fn as_ipv6(packet: &[u8]) -> Vec<u8> {
     packet::frame(Side::Src.mac(1), Side::Src.mac(2), ethertype::IPV6, packet)
 }
@@ -180,7 +180,7 @@ fn sizes() -> Vec<Case> {
             }),
         under("ipv6-locked-mtu-of-the-route", "mtu lock"),
         under("ipv6-mtu-of-the-route", "mtu").but_linux(
-            "about an unlocked MTU of a route it quotes the packet with its hop already spent",
+            "for an unlocked MTU of a route it quotes the packet with its hop limit already decremented",
             |case| {
                 let quoted = packet::routed(&sized(to, 1351).bytes());
                 case.replies(too_big6(ROUTER, 1350, &quoted)).passes(sized(to, 1350))

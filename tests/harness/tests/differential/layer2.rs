@@ -1,4 +1,4 @@
-//! What stands in front of the packet: types, tags and lengths of frames.
+//! The Ethernet header in front of the packet: types, tags, and lengths of frames.
 
 use bm_tests::case::Case;
 use bm_tests::lab::Side;

@@ -1,7 +1,7 @@
-//! Groups A to E of docs/conformance.md, packet by packet: Linux by the book, brickmoon by Linux.
+//! Groups A to E of docs/conformance.md, packet by packet: Linux is compared with the RFCs, brickmoon with Linux.
 //!
-//! Each module holds the cases of one group; a case names its check. Cases of one test share a lab and a
-//! daemon, and put back what they change.
+//! Each module holds the cases of one group; a case names its check. Cases of one test share a lab and a daemon, and
+//! undo their changes.
 
 mod fragments;
 mod icmp4;
@@ -19,7 +19,7 @@ use bm_tests::differential;
 
 type Cases = fn() -> Vec<Case>;
 
-/// Every group, by the name that its namespaces get.
+/// All groups, by the name that appears in their namespaces.
 const GROUPS: [(&str, Cases); 10] = [
     ("a-valid", ipv4_validation::cases),
     ("a-forward", ipv4_forwarding::cases),

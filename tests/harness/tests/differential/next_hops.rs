@@ -1,4 +1,4 @@
-//! Group E, checks 70 to 75, as far as one packet shows them. What takes time is in `tests/neighbors.rs`.
+//! Group E, checks 70 to 75, as far as single packets can show. Checks that take time are in `tests/neighbors.rs`.
 
 use bm_tests::case::Case;
 use bm_tests::lab::Side;
@@ -18,7 +18,7 @@ fn udp6(to: &str) -> Ip6 {
     Ip6::udp(HOST6, to, 20)
 }
 
-/// After adding routes, which go again.
+/// Adds routes first, which are deleted afterwards.
 fn routes(check: u16, name: &'static str, routes: &[&str]) -> Case {
     let lines = |verb: &str| routes.iter().map(|route| format!("route {verb} {route}\n")).collect::<String>();
     Case::new(check, name).after(&lines("add"), &lines("del"))

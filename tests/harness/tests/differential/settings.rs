@@ -1,4 +1,4 @@
-//! Settings of the kernel that decide what happens to a packet; the mirror follows them.
+//! Kernel settings that decide what happens to a packet; the mirror follows them.
 
 use bm_tests::case::Case;
 use bm_tests::lab::Side;
@@ -74,7 +74,7 @@ fn others() -> Vec<Case> {
     let hairpin = Ip4::udp("192.0.2.3", "172.16.3.4", 20);
     let redirect = {
         let gateway = u32::from_be_bytes([192, 0, 2, 2]);
-        // Linux quotes the packet with its hop already spent.
+        // Linux quotes the packet with its TTL already decremented.
         error4(ROUTER, 5, 1, gateway, &packet::routed(&hairpin.bytes()), Quote::Full)
     };
     let directed = Ip4::udp(HOST, "198.51.100.255", 20);
