@@ -1,5 +1,5 @@
-//! What may hang or be in the way of a daemon at work: nobody waits for it, and no packet goes by tables that nobody
-//! keeps.
+//! Threads that hang, or a log that is not read: nothing else waits for them, and no packet is forwarded by tables that
+//! are no longer kept up to date.
 
 use bm_tests::daemon::eventually;
 use bm_tests::flow::Stream;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A daemon whose standard error is a pipe that nobody reads.
+/// A daemon whose standard error is a pipe that is not read.
 struct Unread<'a> {
     lab: &'a Lab,
     child: Child,
@@ -26,7 +26,7 @@ struct Unread<'a> {
 }
 
 impl<'a> Unread<'a> {
-    /// Starts it on this path, saying as much as it can.
+    /// Starts it on this path, with its most verbose log.
     fn start(lab: &'a Lab, path: &str) -> Self {
         let folder = std::env::temp_dir().join(lab.rtr.name());
         std::fs::create_dir_all(&folder).expect("a folder");
@@ -37,7 +37,7 @@ impl<'a> Unread<'a> {
         let mut child = command.spawn().expect("it starts");
         let (output, errors) = (child.stdout.take().expect("a pipe"), child.stderr.take().expect("a pipe"));
         let mut line = String::new();
-        BufReader::new(output).read_line(&mut line).expect("it says something");
+        BufReader::new(output).read_line(&mut line).expect("a line of output");
         assert!(line.starts_with("ready"), "{line}");
         Self { lab, child, errors, folder }
     }
@@ -48,7 +48,7 @@ impl<'a> Unread<'a> {
         command::run(&what.join(" "), &mut command, PATIENCE).expect("an answer")
     }
 
-    /// What is in the pipe, and what comes until the daemon has ended.
+    /// Reads the pipe until the daemon has ended.
     fn rest(mut self) -> String {
         let mut said = Vec::new();
         self.errors.read_to_end(&mut said).expect("a pipe");
@@ -74,15 +74,15 @@ fn is_forwarded(lab: &Lab, to: &str) -> bool {
 }
 
 #[test]
-fn a_log_that_nobody_reads_keeps_nobody_waiting() {
+fn a_log_that_is_not_read_blocks_nothing() {
     for subject in Subject::all("unread").into_iter().filter(|subject| *subject != Subject::Linux) {
         let path = if subject.to_string() == "brickmoon" { "user" } else { "kernel" };
         let lab = Lab::new("unread", Ends::Silent);
         SIDES.iter().for_each(|side| lab.receive_offload(*side));
         let daemon = Unread::start(&lab, path);
         assert!(is_forwarded(&lab, "10.9.9.9"));
-        // Each says some lines, so that the pipe (64 KiB) and what may wait for it (1 MiB) are full.
-        eventually("the log has room for everything", || {
+        // Each change logs some lines, until the pipe (64 KiB) and the queue in front of it (1 MiB) are full.
+        eventually("the log must fill up", || {
             let moved = |turn: u32| {
                 format!("route replace 10.200.{}.0/24 via 198.51.100.{}\n", turn % 250, 3 + turn % 4)
             };
@@ -91,7 +91,7 @@ fn a_log_that_nobody_reads_keeps_nobody_waiting() {
             assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stderr));
             String::from_utf8_lossy(&status.stdout).contains("log lines were lost")
         });
-        // Control goes on all the same.
+        // Control keeps working.
         lab.rtr.ip("route add blackhole 10.9.0.0/16");
         eventually("control does not follow", || !is_forwarded(&lab, "10.9.9.9"));
         lab.rtr.ip("route del blackhole 10.9.0.0/16");
@@ -104,7 +104,7 @@ fn a_log_that_nobody_reads_keeps_nobody_waiting() {
     }
 }
 
-/// The daemon on both paths.
+/// Runs a test with the daemon on each path.
 fn on_both(test: &str, deed: impl Fn(&Lab, &mut Router)) {
     for subject in Subject::all(test).into_iter().filter(|subject| *subject != Subject::Linux) {
         let lab = Lab::new(test, Ends::Silent);
@@ -117,7 +117,7 @@ fn stream() -> Stream {
     Stream { destinations: vec!["10.9.9.9".into(), "2001:db8:a000::9".into()], rate: 4000 }
 }
 
-/// How long after `since` Linux is seen to forward.
+/// How long after `since` Linux forwards.
 fn until_linux_forwards(lab: &Lab, before: u64, since: Instant) -> Duration {
     while by_linux(lab) == before {
         assert!(since.elapsed() < PATIENCE, "Linux does not forward");
@@ -126,7 +126,7 @@ fn until_linux_forwards(lab: &Lab, before: u64, since: Instant) -> Duration {
     since.elapsed()
 }
 
-/// Whether brickmoon forwards: a stream crosses, and Linux has no part in it.
+/// Whether brickmoon forwards: a stream arrives without any help from Linux.
 fn forwards(lab: &Lab) -> bool {
     let before = by_linux(lab);
     let outcome = stream().for_a_while(lab, Duration::from_millis(200));
@@ -134,7 +134,7 @@ fn forwards(lab: &Lab) -> bool {
     by_linux(lab) == before
 }
 
-/// 500 ms on a machine that is not busy.
+/// Generous for busy machines; on an idle one it takes 500 ms.
 const BOUND: Duration = Duration::from_secs(2);
 
 #[test]
@@ -153,9 +153,9 @@ fn linux_forwards_while_control_hangs() {
             frozen
         });
         assert_eq!(outcome.lost(), 0, "{name}: {outcome}");
-        // What changes now, control does not follow.
+        // Control does not follow changes from now on.
         lab.rtr.ip("route add blackhole 10.9.0.0/16");
-        assert!(!is_forwarded(lab, "10.9.9.9"), "{name}: by old tables");
+        assert!(!is_forwarded(lab, "10.9.9.9"), "{name}: forwarded by old tables");
         lab.rtr.ip("route del blackhole 10.9.0.0/16");
         let status = router.ask("status", &["--timeout", "60"]).expect("brickmoon");
         let said = String::from_utf8_lossy(&status.stderr).into_owned();
@@ -170,11 +170,11 @@ fn linux_forwards_while_control_hangs() {
 }
 
 #[test]
-fn a_daemon_outlives_a_control_thread_that_hangs_for_long() {
+fn a_daemon_survives_a_long_hang_of_its_control_thread() {
     on_both("outlives", |lab, router| {
         let name = router.name();
         eventually("brickmoon does not forward", || forwards(lab));
-        // A port that is refused is looked at again and again, for which control is asked.
+        // A port that is refused is tried again and again, which needs control.
         lab.delete(Side::Low);
         lab.rtr.run("ip tuntap add dev r2 mode tun");
         let is_refused = || router.json(&["show", "ports"])["ports"][2]["state"] == "refused";
@@ -194,7 +194,7 @@ fn a_daemon_outlives_a_control_thread_that_hangs_for_long() {
 }
 
 #[test]
-fn a_daemon_whose_control_hangs_ends_when_it_is_told() {
+fn a_daemon_whose_control_hangs_ends_on_sigterm() {
     on_both("sigterm", |lab, router| {
         let name = router.name();
         let process = router.process().expect("a daemon");
@@ -203,12 +203,12 @@ fn a_daemon_whose_control_hangs_ends_when_it_is_told() {
             let since = Instant::now();
             sys::signal(process, libc::SIGTERM).expect("it is there");
             while !frozen.has_ended() {
-                assert!(since.elapsed() < PATIENCE, "{name}: it goes on");
+                assert!(since.elapsed() < PATIENCE, "{name}: the daemon must end");
                 std::thread::sleep(Duration::from_millis(20));
             }
             report::say(&format!("hangs: {name}: ended {:?} after SIGTERM", since.elapsed()));
         });
-        // Nobody can tell a port of workers to take nothing more: what is in its ring at the end is lost.
+        // Without control, a port on workers cannot be told to accept no more packets, so those in its ring are lost.
         let most = if router.is_kernel() { 0 } else { 400 };
         assert!(outcome.lost() <= most, "{name}: {outcome}");
         eventually("the program stays", || !lab.rtr.run("ip link show").contains("xdp"));
@@ -217,7 +217,7 @@ fn a_daemon_whose_control_hangs_ends_when_it_is_told() {
 }
 
 #[test]
-fn a_daemon_that_stands_still_as_a_whole_has_linux_forward() {
+fn linux_forwards_while_the_whole_daemon_is_stopped() {
     on_both("still", |lab, router| {
         let name = router.name();
         let process = router.process().expect("a daemon");
@@ -235,7 +235,7 @@ fn a_daemon_that_stands_still_as_a_whole_has_linux_forward() {
     });
 }
 
-/// What systemd hears within this time.
+/// The messages that systemd gets within this time.
 fn heard(systemd: &UnixDatagram, within: Duration) -> Vec<String> {
     let begin = Instant::now();
     let mut all = Vec::new();
@@ -250,7 +250,7 @@ fn heard(systemd: &UnixDatagram, within: Duration) -> Vec<String> {
 }
 
 #[test]
-fn systemd_hears_of_life_as_long_as_there_is_any() {
+fn systemd_gets_watchdog_messages_while_no_thread_hangs() {
     on_both("systemd", |lab, router| {
         router.end(&[]);
         let path = std::env::temp_dir().join(format!("{}.sock", lab.rtr.name()));
@@ -264,7 +264,7 @@ fn systemd_hears_of_life_as_long_as_there_is_any() {
             all.first().is_some_and(|first| first == "READY=1") && all.iter().any(|said| said == "WATCHDOG=1")
         });
         let frozen = Frozen::new(router.process().expect("a daemon"), "bm-control").expect("a thread");
-        // Those that were on their way.
+        // Messages that were already sent.
         heard(&systemd, BOUND);
         assert_eq!(heard(&systemd, BOUND), [""; 0], "a thread hangs");
         drop(frozen);

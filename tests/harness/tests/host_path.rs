@@ -1,5 +1,5 @@
-//! What is not for forwarding: control traffic that Linux must get (check 65), fragments that never become
-//! whole (check 38), and rubbish, while another flow must not notice any of it.
+//! Packets that are not to be forwarded: control traffic for Linux (check 65), fragments that can never be reassembled
+//! (check 38), and garbage. Another flow must not be affected by any of them.
 
 use bm_tests::flow::Stream;
 use bm_tests::lab::{Ends, Lab, Side};
@@ -14,10 +14,10 @@ const HOST: &str = "192.0.2.2";
 const ROUTER: &str = "192.0.2.1";
 const HOST6: &str = "2001:db8:1::2";
 const ROUTER6: &str = "2001:db8:1::1";
-/// Frames of a flood.
+/// Number of frames of a flood.
 const FLOOD: u32 = 20_000;
 
-/// A stream that passes the router by both families.
+/// A stream of both families through the router.
 fn bystander() -> Stream {
     Stream { destinations: vec!["10.9.9.9".into(), "2001:db8:a000::9".into()], rate: 1000 }
 }
@@ -35,26 +35,26 @@ fn flood(lab: &Lab, frame: impl Fn(u32) -> Vec<u8>) {
 #[test]
 fn multicast_listener_query_reaches_the_host() {
     each("mld", Ends::Silent, |lab, router| {
-        // A general query (RFC 3810 5.1) that wants reports at once.
+        // A general query (RFC 3810 5.1) that requests immediate reports.
         let body = [&[0, 1, 0, 0][..], &[0; 16], &[2, 1, 0, 0]].concat();
         let query = Ip6::icmp("fe80::2", "ff02::1", 130, 0, &body)
             .hop_limit(1)
             .extension(HOP_BY_HOP, &[0, 5, 2, 0, 0, 1, 0]);
         let frame = packet::ip_frame(Mac([0x33, 0x33, 0, 0, 0, 1]), Side::Src.mac(2), &query.bytes());
-        // What the link reported on its own when it came up.
+        // Skips what was reported without a query when the link came up.
         lab.collect(Side::Src, Duration::from_millis(300));
         lab.drain();
         lab.send(Side::Src, &frame);
         let is_report = |frame: &[u8]| frame.get(20) == Some(&HOP_BY_HOP) && frame.get(62) == Some(&143);
         let report = lab.await_frame(Side::Src, Duration::from_secs(3), is_report);
         assert!(report.is_some(), "{}: no report of multicast listeners", router.name());
-        // The bystander makes the daemon show that it is there at all.
+        // Without another stream the daemon would not have sent anything.
         assert_eq!(bystander().for_a_while(lab, Duration::from_millis(50)).lost(), 0);
     });
 }
 
 #[test]
-fn fragments_that_never_become_whole() {
+fn fragments_that_can_never_be_reassembled() {
     each("reassembly", Ends::Silent, |lab, router| {
         let ((), outcome) = bystander().during(lab, || {
             flood(lab, |number| {
@@ -72,7 +72,7 @@ fn fragments_that_never_become_whole() {
     });
 }
 
-/// Numbers that look random and are the same in each run (splitmix64).
+/// Pseudo-random numbers, the same in each run (splitmix64).
 fn mixed(seed: u64) -> u64 {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -80,7 +80,7 @@ fn mixed(seed: u64) -> u64 {
     x ^ x >> 31
 }
 
-/// A packet with some bytes changed behind the addresses of the frame, and often cut or grown.
+/// A packet with some bytes changed after the MAC addresses, and often truncated or extended.
 fn rubbish(number: u32) -> Vec<u8> {
     let random = |salt: u64| mixed(u64::from(number) << 8 | salt);
     let packet = match random(0) % 6 {
@@ -107,11 +107,11 @@ fn rubbish(number: u32) -> Vec<u8> {
 }
 
 #[test]
-fn rubbish_moves_counters_only() {
+fn garbage_only_changes_counters() {
     each("rubbish", Ends::Silent, |lab, router| {
         let ((), outcome) = bystander().during(lab, || flood(lab, rubbish));
         report::say(&format!("rubbish: {}: {FLOOD} frames; meanwhile {outcome}", router.name()));
         assert_eq!(outcome.lost(), 0, "{}: {outcome}", router.name());
-        // That the accounts are closed, with a name for each drop, is seen when the router stops.
+        // Stopping the router checks that accounts add up and each drop has a reason.
     });
 }

@@ -1,4 +1,4 @@
-//! Real programs on real Linux hosts at both sides of the router: ping, UDP, TCP, traceroute, path MTU.
+//! Real programs on real Linux hosts on both sides of the router: ping, UDP, TCP, traceroute, path MTU.
 
 use bm_tests::command::{Running, finish, has};
 use bm_tests::lab::{Ends, LOW_MTU, Lab};
@@ -16,7 +16,7 @@ const SINK: [&str; 2] = ["198.51.100.2", "2001:db8:2::2"];
 const LOW: [&str; 2] = ["203.0.113.2", "2001:db8:3::2"];
 const ROUTER: [&str; 2] = ["192.0.2.1", "2001:db8:1::1"];
 
-/// Whether a program is missing; says so.
+/// Whether a program is missing, which is reported.
 fn lacks(test: &str, program: &str) -> bool {
     let lacks = !has(program);
     if lacks {
@@ -25,7 +25,7 @@ fn lacks(test: &str, program: &str) -> bool {
     lacks
 }
 
-/// Ten pings without DF, so that the router cuts IPv4; hosts cut IPv6 once they have been told to.
+/// Ten pings without DF, so that the router fragments IPv4; hosts fragment IPv6 after a Packet Too Big.
 fn ping(lab: &Lab, router: &Router, to: &str, bytes: usize) {
     let line = format!("ping -n -M dont -c 10 -i 0.02 -W 2 -s {bytes} {to}");
     if LOW[1] == to {
@@ -50,7 +50,7 @@ fn ping_of_all_sizes() {
     });
 }
 
-/// A socket in the sink that sends back what it gets, until it is dropped.
+/// A socket in the sink that echoes what it receives, until it is dropped.
 struct EchoServer {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -67,7 +67,7 @@ impl EchoServer {
             let mut buffer = [0; 65_536];
             while !stopped.load(Ordering::Relaxed) {
                 if let Ok((length, from)) = socket.recv_from(&mut buffer) {
-                    // Loss shows at the other end.
+                    // The client notices if this is lost.
                     let _ = socket.send_to(&buffer[..length], from);
                 }
             }
@@ -110,8 +110,8 @@ fn udp_of_all_sizes_comes_back() {
                         socket.send(&data)?;
                         socket.recv(&mut buffer)
                     };
-                    // On the way to a low MTU the first large one only brings the news, and an error of the
-                    // socket with it.
+                    // On the path with a low MTU the first large datagram only leads to an ICMP error, which
+                    // the socket reports.
                     let tries = if LOW.contains(&to) { 3 } else { 1 };
                     let got = (0..tries).find_map(|_| trial().ok()).unwrap_or_default();
                     let what = format!("{}: {length} bytes to {to}, offloads {words}", router.name());
@@ -122,7 +122,7 @@ fn udp_of_all_sizes_comes_back() {
     });
 }
 
-/// A second of TCP; megabits a second and retransmissions.
+/// Runs TCP for a second; returns megabits a second and retransmissions.
 fn iperf3(lab: &Lab, router: &Router, to: &str, reverse: bool) -> (f64, u64) {
     let mut server = lab.snk.command("iperf3");
     server.args(["-s", "-1", "-B", to]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -163,7 +163,7 @@ fn tcp_with_and_without_offloads() {
                     "tcp: {}: offloads {words}, {way} {to}: {rate:.0} Mbit/s, {again} retransmitted",
                     router.name()
                 ));
-                // Not a bench: a stream that crawls has a broken checksum or a lost segment in each window.
+                // Not a benchmark: a stream this slow has a broken checksum or a lost segment in each window.
                 assert!(rate > 20.0, "{}: {rate} Mbit/s", router.name());
             }
         }
@@ -188,7 +188,7 @@ fn tcp_finds_the_low_mtu() {
     });
 }
 
-/// Addresses that traceroute prints, one a hop.
+/// The addresses that traceroute prints, one per hop.
 fn hops(lab: &Lab, words: &str, to: &str) -> Vec<String> {
     let text = lab.src.run(&format!("traceroute -n -q 1 -w 2 -N 1 -m 5 {words} {to}"));
     let address = |line: &str| line.split_whitespace().nth(1).map(str::to_string);
@@ -209,7 +209,7 @@ fn traceroute_shows_each_hop_once() {
     });
 }
 
-/// Options of a socket that must not fragment, and its idea of the path's MTU, a family.
+/// The path MTU that the kernel knows for a connected socket.
 fn path_mtu(socket: &UdpSocket, v6: bool) -> std::io::Result<libc::c_int> {
     let (level, name) =
         if v6 { (libc::IPPROTO_IPV6, libc::IPV6_MTU) } else { (libc::IPPROTO_IP, libc::IP_MTU) };
@@ -235,7 +235,7 @@ fn path_mtu_is_discovered() {
             forbid_fragments(&socket, v6);
             let header = if v6 { 48 } else { 28 };
             assert_eq!(path_mtu(&socket, v6).ok(), Some(1500), "{}: before", router.name());
-            // The first is lost on the way, and an error comes back for it.
+            // The first datagram is too big, and an ICMP error comes back.
             let _ = socket.send(&vec![0; 1500 - header]);
             let deadline = Instant::now() + Duration::from_secs(2);
             while path_mtu(&socket, v6).ok() == Some(1500) && Instant::now() < deadline {

@@ -1,6 +1,7 @@
-//! The kernel path outlives its daemon: packets go on in XDP by the last tables, and the next daemon takes over.
+//! The kernel path outlives its daemon: XDP keeps forwarding by the last tables, and the next daemon takes over.
 //!
-//! Nothing may be lost here, and Linux's own count of forwarded packets shows who forwarded: XDP's are not in it.
+//! Nothing may be lost here. Linux's count of forwarded packets, which does not include those of XDP, shows who
+//! forwarded.
 
 use bm_tests::flow::{Outcome, Stream};
 use bm_tests::lab::{Ends, Lab, SIDES, Side, by_linux};
@@ -42,7 +43,7 @@ fn programs(lab: &Lab) -> [Option<u64>; 3] {
     SIDES.map(|side| program(lab, side))
 }
 
-/// A stream while `deed` runs: nothing is lost, and Linux forwards nothing.
+/// Sends a stream while `deed` runs: nothing may be lost, and Linux must not forward anything.
 #[track_caller]
 fn in_xdp_alone(lab: &Lab, what: &str, deed: impl FnOnce()) {
     let before = by_linux(lab);
@@ -60,11 +61,11 @@ fn whole(what: &str, outcome: &Outcome) {
 #[track_caller]
 fn nothing_stays(lab: &Lab) {
     assert_eq!(programs(lab), [None; 3]);
-    assert!(!lab.rtr.pins().exists(), "{} stays", lab.rtr.pins().display());
+    assert!(!lab.rtr.pins().exists(), "{} must be removed", lab.rtr.pins().display());
 }
 
 #[test]
-fn a_crash_leaves_forwarding_on_and_the_next_daemon_takes_over() {
+fn forwarding_survives_a_crash_and_the_next_daemon_takes_over() {
     on_kernel("crash", |lab, router| {
         let first = programs(lab);
         in_xdp_alone(lab, "kill -9", || {
@@ -72,7 +73,7 @@ fn a_crash_leaves_forwarding_on_and_the_next_daemon_takes_over() {
             router.kill();
             pause(700);
         });
-        assert_eq!(programs(lab), first, "the program stays");
+        assert_eq!(programs(lab), first, "the program must stay attached");
         lab.leaves_by("10.1.1.200", 6);
         in_xdp_alone(lab, "started again", || {
             pause(300);
@@ -85,7 +86,7 @@ fn a_crash_leaves_forwarding_on_and_the_next_daemon_takes_over() {
         lab.leaves_by("10.1.1.200", 3);
         lab.leaves_by("10.90.1.1", 8);
         for (new, old) in programs(lab).into_iter().zip(first) {
-            assert!(new.is_some() && new != old, "the program is the new daemon's");
+            assert!(new.is_some() && new != old, "the program must be that of the new daemon");
         }
         router.settle();
         router.end(&[]);
@@ -94,7 +95,7 @@ fn a_crash_leaves_forwarding_on_and_the_next_daemon_takes_over() {
 }
 
 #[test]
-fn stop_keep_leaves_forwarding_on_and_stop_takes_it_off() {
+fn stop_keep_keeps_forwarding_and_stop_ends_it() {
     on_kernel("keep", |lab, router| {
         in_xdp_alone(lab, "stop --keep, then up", || {
             pause(200);
@@ -113,7 +114,7 @@ fn stop_keep_leaves_forwarding_on_and_stop_takes_it_off() {
         );
         nothing_stays(lab);
         let stop = router.ask("stop", &[]).expect("a daemon's command");
-        assert!(!stop.status.success(), "there is nothing to stop any more");
+        assert!(!stop.status.success(), "there must be nothing left to stop");
         whole("after the stop", &stream().for_a_while(lab, Duration::from_millis(200)));
     });
 }
@@ -134,15 +135,15 @@ fn taken_over_ten_times_under_load() {
 }
 
 #[test]
-fn linux_forwards_once_the_grace_is_over() {
+fn linux_forwards_after_the_grace_period() {
     on_kernel("grace", |lab, router| {
         router.end(&[]);
         let ports = SIDES.map(|side| side.router());
         router.restart_with(&ports, SHORT_GRACE);
-        // A daemon at work is never late, however short the grace.
+        // A running daemon is never too late, however short the grace period is.
         in_xdp_alone(lab, "idle for two graces", || pause(2000));
         let before = by_linux(lab);
-        // How long after the kill Linux was seen to forward; it may have done so a little before.
+        // How long after the kill this test sees Linux forward; it may have started a little earlier.
         let (took, outcome) = stream().during(lab, || {
             let killed = Instant::now();
             router.kill();
@@ -156,9 +157,12 @@ fn linux_forwards_once_the_grace_is_over() {
         });
         whole("the grace is over", &outcome);
         report::say(&format!("kept: Linux forwarded {:.2} s after the end", took.as_secs_f64()));
-        // A second counts from the last beat, not from the kill. Only too soon is wrong however busy the machine is.
-        assert!(took > Duration::from_millis(400), "the grace of 1 s took {took:?}");
-        assert!(programs(lab).iter().all(Option::is_some), "the program is there, and leaves all to Linux");
+        // The second counts from the last heartbeat, not from the kill. On a busy machine, only too soon is wrong.
+        assert!(took > Duration::from_millis(400), "the grace period of 1 s took {took:?}");
+        assert!(
+            programs(lab).iter().all(Option::is_some),
+            "the program must stay attached and pass everything to Linux"
+        );
         let before = programs(lab);
         router.restart_with(&ports, "");
         assert_ne!(programs(lab), before);
@@ -169,7 +173,7 @@ fn linux_forwards_once_the_grace_is_over() {
 }
 
 #[test]
-fn what_is_no_port_any_more_is_given_back() {
+fn an_interface_that_is_no_longer_a_port_is_released() {
     on_kernel("fewer", |lab, router| {
         router.kill();
         assert!(program(lab, Side::Low).is_some());
@@ -183,7 +187,7 @@ fn what_is_no_port_any_more_is_given_back() {
     });
 }
 
-/// Starts the daemon where no bpffs is mounted, kills it, and looks in another mount namespace for what it has pinned.
+/// Starts the daemon where no bpffs is mounted, kills it, and lists what it has pinned from another mount namespace.
 const WITHOUT_BPFFS: &str = r#"
 set -eu
 brickmoon=$0 folder=$1
@@ -200,7 +204,7 @@ unshare --mount --propagation private sh -c \
 echo "left: $(ls /run/brickmoon/bpf | grep -c brickmoon)"
 "#;
 
-/// Starts the daemon for workers alone where no bpffs is mounted, and adds a switch, which pins, by `reload`.
+/// Starts a daemon with only workers where no bpffs is mounted, and adds a switch, which pins objects, by `reload`.
 const SWITCH_WITHOUT_BPFFS: &str = r#"
 set -eu
 brickmoon=$0 folder=$1
@@ -215,7 +219,7 @@ echo "pinned: $(ls /run/brickmoon/bpf/brickmoon-switch/*/s0 | wc -l)"
 "$brickmoon" stop --socket "$folder/api.sock"
 "#;
 
-/// Runs one of the scripts in mount and process namespaces of its own, at the router of a laboratory. What it said.
+/// Runs one of the scripts in new mount and process namespaces, in the router of a lab. Returns its output.
 fn without_bpffs(test: &str, script: &str) -> Option<(Lab, String)> {
     let Some(Subject::Brickmoon { path, .. }) = Subject::kernel(test) else { return None };
     let lab = Lab::new(test, Ends::Silent);

@@ -1,6 +1,6 @@
-//! The daemon comes, goes and crashes while packets flow: Linux forwards whenever brickmoon does not.
+//! The daemon starts, stops and crashes while packets flow: Linux forwards whenever brickmoon does not.
 //!
-//! Neighbors are learnt, not given, so the flow also shows that the kernel's entries were kept usable.
+//! Neighbors are learned, not permanent, so the stream also shows that the kernel's entries were kept usable.
 
 use bm_tests::flow::{Outcome, Stream};
 use bm_tests::lab::{Ends, Lab, Side};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Packets a second of the flow.
 const RATE: u32 = 10_000;
-/// The goal on a quiet machine is 50 ms. What fails here is a router that does not hand over at all.
+/// The goal on an idle machine is 50 ms. Only a router that does not hand over at all fails here.
 const GAP_MAX: Duration = Duration::from_secs(1);
 
 fn stream() -> Stream {
@@ -41,7 +41,7 @@ fn warm(lab: &Lab) -> [Responder; 2] {
 }
 
 #[test]
-fn killed_in_mid_flow_and_started_again() {
+fn killed_while_packets_flow_and_started_again() {
     each("kill", Ends::Unknown, |lab, router| {
         let _responders = warm(lab);
         let name = router.name();
@@ -93,8 +93,8 @@ fn started_and_stopped_as_a_user_would() {
         });
         judge(&name, "stopped", &outcome);
         let outcome = stream().for_a_while(&lab, Duration::from_millis(300));
-        assert_eq!(outcome.lost(), 0, "{name}: Linux forwards after the stop: {outcome}");
-        // Nothing stays behind on the links.
+        assert_eq!(outcome.lost(), 0, "{name}: Linux must forward after the stop: {outcome}");
+        // No program stays attached to the links.
         let links = lab.rtr.run("ip link show");
         assert!(!links.contains("xdp"), "{name}: a program stays attached:\n{links}");
     }
@@ -123,7 +123,7 @@ neigh replace 198.51.100.2 lladdr 02:00:00:00:01:99 dev r1 nud permanent");
 
 #[test]
 fn stream_counts_are_plausible() {
-    // The other tests lean on the stream's own arithmetic: with nothing in the way nothing is lost.
+    // The other tests rely on the stream's own arithmetic: without any disturbance, nothing is lost.
     for subject in Subject::all("plausible").into_iter().take(1) {
         let lab = Lab::new("plausible", Ends::Silent);
         let router = subject.start(&lab);

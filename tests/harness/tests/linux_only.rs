@@ -1,9 +1,9 @@
-//! What only Linux may handle: what its firewall, IPsec policies and traffic control forbid, change or delay, with Linux alone
-//! beside brickmoon on both paths (docs/conformance.md, group J).
+//! Packets that only Linux may handle because its firewall, IPsec policies or traffic control forbid, change or delay
+//! them: Linux alone is compared with brickmoon on both paths (docs/conformance.md, group J).
 //!
-//! Each case is a list of commands that set something in the router's namespace, packets with whether they must come
-//! through then, and commands that take it back. Linux alone must do what the case says; brickmoon must do the same, and
-//! forward by itself again once all is taken back.
+//! Each case has commands that set something in the router's namespace, packets that must or must not come through
+//! then, and commands that undo the setting. Linux alone must do what the case says. Brickmoon must do the same, and
+//! forward by itself again once everything is undone.
 
 use bm_tests::lab::{Ends, Lab, Side};
 use bm_tests::packet::{Ip4, Ip6, routed};
@@ -11,10 +11,10 @@ use bm_tests::subject::{Router, Subject, each};
 use bm_tests::{command, report};
 use std::time::{Duration, Instant};
 
-/// How long a busy machine may take to carry out a change of a rule.
+/// How long a busy machine may take to follow a change of a rule.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A packet that a host behind `s0` sends, and where it must come out; `None` if it must not.
+/// A packet that a host behind `s0` sends, where it comes out, and whether it must.
 struct Packet {
     bytes: Vec<u8>,
     out: Side,
@@ -34,18 +34,18 @@ fn both(passes4: bool, passes6: bool) -> Vec<Packet> {
     vec![udp("10.9.9.9", 5000, Side::Snk, passes4), udp6("2001:db8:a000::9", Side::Snk, passes6)]
 }
 
-/// Besides these, one that leaves by r2 and passes.
+/// Adds a packet that leaves by r2 and must pass.
 fn with_r2(mut packets: Vec<Packet>) -> Vec<Packet> {
     packets.push(udp("10.2.9.9", 5000, Side::Low, true));
     packets
 }
 
-/// IPv4 packets by way of r1 alone must not come through.
+/// IPv4 packets that leave by r1 must not come through; all others must.
 fn only_ipv4_by_r1() -> Vec<Packet> {
     with_r2(both(false, true))
 }
 
-/// Which of the packets come out as they must when they are routed.
+/// Sends the packets; returns which of them come out as routed.
 fn passed(lab: &Lab, packets: &[Packet]) -> Vec<bool> {
     let frames: Vec<_> =
         packets.iter().map(|packet| (Side::Src, Side::Src.to_router(&packet.bytes))).collect();
@@ -57,7 +57,7 @@ fn passed(lab: &Lab, packets: &[Packet]) -> Vec<bool> {
     packets.iter().map(came).collect()
 }
 
-/// Waits until packets do as they must, and looks again to see that it stays so. Says how long it took.
+/// Waits until the right packets come through, and checks again a moment later. Returns how long it took.
 fn become_so(lab: &Lab, router: &Router, packets: &[Packet], what: &str) -> Duration {
     let wanted: Vec<bool> = packets.iter().map(|packet| packet.passes).collect();
     let begin = Instant::now();
@@ -75,7 +75,7 @@ fn become_so(lab: &Lab, router: &Router, packets: &[Packet], what: &str) -> Dura
     took
 }
 
-/// What is left to Linux, by the part of Linux.
+/// The parts of Linux to which packets are left.
 fn left(router: &Router) -> Vec<String> {
     let status = router.json(&["status"]);
     let list = status["firewall"]["linux_only"].as_array().cloned().unwrap_or_default();
@@ -91,7 +91,7 @@ fn fast_again(lab: &Lab, router: &Router, packets: &[Packet]) {
     loop {
         let before = router.sent();
         let came = passed(lab, packets);
-        // Counters of workers are read a moment later.
+        // Workers update their counters with a short delay.
         std::thread::sleep(Duration::from_millis(20));
         if came.iter().all(|came| *came) && router.sent() >= before + packets.len() as u64 {
             return;
@@ -100,8 +100,7 @@ fn fast_again(lab: &Lab, router: &Router, packets: &[Packet]) {
     }
 }
 
-/// Has Linux do something; the commands may be of `nft`, `iptables`, `ip` or `tc`. What stands between apostrophes is
-/// one word.
+/// Runs commands of `nft`, `iptables`, `ip` or `tc`. Text between apostrophes is one word.
 fn set(lab: &Lab, lines: &[&str]) {
     for line in lines {
         let mut words: Vec<&str> = Vec::new();
@@ -260,7 +259,7 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn what_linux_forbids_stays_forbidden() {
+fn packets_that_linux_forbids_do_not_come_through() {
     each("linux-only", Ends::Silent, |lab, router| {
         let all = both(true, true);
         fast_again(lab, router, &all);
@@ -291,7 +290,7 @@ fn what_linux_forbids_stays_forbidden() {
     });
 }
 
-/// What a narrow rule does not touch stays on the fast path, and what it touches is counted.
+/// Packets that a narrow rule does not match stay on the fast path, and those that it matches are counted.
 #[test]
 fn a_narrow_rule_leaves_the_rest_to_the_fast_path() {
     each("narrow", Ends::Silent, |lab, router| {
@@ -313,14 +312,14 @@ fn a_narrow_rule_leaves_the_rest_to_the_fast_path() {
         let ports = router.told();
         assert!(ports.contains("left to Linux: IPv4 packets: from any to 10.9.0.0/16: xfrm: "), "{ports}");
         if router.is_kernel() {
-            assert!(ports.contains(" firewall"), "it is counted by name: {ports}");
+            assert!(ports.contains(" firewall"), "they must be counted by name: {ports}");
         }
         set(lab, &["ip xfrm policy flush"]);
         fast_again(lab, router, &[udp("10.9.9.9", 5000, Side::Snk, true)]);
     });
 }
 
-/// `[firewall]` has them forwarded all the same, and says so for as long as it holds.
+/// With a bypass in `[firewall]`, packets are forwarded despite rules, and the bypass is shown.
 #[test]
 fn a_bypass_is_effective_and_shown() {
     for subject in Subject::all("bypass").into_iter().filter(|subject| *subject != Subject::Linux) {
@@ -360,14 +359,14 @@ fn a_bypass_is_effective_and_shown() {
     }
 }
 
-/// Whether a frame comes out at a side after a packet is sent into the router from another.
+/// Sends a packet from one side; returns whether the expected packet comes out at another.
 fn crosses(lab: &Lab, from: Side, packet: &Ip4, out: Side, expected: &Ip4) -> bool {
     let heard = lab.exchange(&[(from, from.to_router(&packet.bytes()))], 1, false);
     let frame = out.to_neighbor(2, &routed(&expected.bytes()));
     heard.seen.iter().any(|seen| seen.side == out && seen.frame == frame)
 }
 
-/// Waits until it does.
+/// Waits until [`crosses`] is true.
 fn comes_to_cross(lab: &Lab, router: &Router, from: Side, packet: &Ip4, out: Side, expected: &Ip4) {
     let begin = Instant::now();
     while !crosses(lab, from, packet, out, expected) {
@@ -384,7 +383,7 @@ fn to_sink(source: &str, destination: &str) -> Ip4 {
 }
 
 #[test]
-fn rules_that_know_connections_hold() {
+fn rules_with_connection_tracking_are_effective() {
     each("stateful", Ends::Silent, |lab, router| {
         set(
             lab,
@@ -423,14 +422,17 @@ fn addresses_are_translated() {
         comes_to_cross(lab, router, Side::Src, &sent, Side::Snk, &changed);
         let (sent, changed) = (to_sink("192.0.2.3", "10.9.9.9"), to_sink("198.51.100.1", "10.9.9.9"));
         comes_to_cross(lab, router, Side::Src, &sent, Side::Snk, &changed);
-        assert!(!crosses(lab, Side::Src, &sent, Side::Snk, &sent), "the private address is on the wire");
+        assert!(
+            !crosses(lab, Side::Src, &sent, Side::Snk, &sent),
+            "the private address must not be on the wire"
+        );
         set(lab, FLUSH);
         fast_again(lab, router, &both(true, true));
     });
 }
 
 #[test]
-fn marks_choose_another_way() {
+fn marks_select_another_route() {
     each("marks", Ends::Silent, |lab, router| {
         set(
             lab,
@@ -454,7 +456,7 @@ fn marks_choose_another_way() {
 }
 
 #[test]
-fn a_shaper_holds_its_rate() {
+fn a_shaper_limits_the_rate() {
     each("shaper", Ends::Silent, |lab, router| {
         set(lab, &["tc qdisc add dev r1 root tbf rate 1mbit burst 10kb latency 50ms"]);
         if router.is_brickmoon() {
@@ -473,7 +475,7 @@ fn a_shaper_holds_its_rate() {
         }
         came += lab.collect(Side::Snk, Duration::from_millis(300)).len();
         let seconds = begin.elapsed().as_secs_f64();
-        // A burst and a queue beside the rate.
+        // The rate, plus a burst and a queue.
         let most = 125_000.0 / packet.len() as f64 * seconds + 40.0;
         report::say(&format!("{}: {came} of 500 packets in {seconds:.2} s", router.name()));
         assert!(
@@ -481,7 +483,7 @@ fn a_shaper_holds_its_rate() {
             "{came} in {seconds} s, at most {most}\n{}",
             router.told()
         );
-        // What leaves elsewhere is not shaped, and stays here.
+        // Packets that leave by another interface are not shaped, and stay on the fast path.
         fast_again(lab, router, &[udp("10.2.9.9", 5000, Side::Low, true)]);
         set(lab, &["tc qdisc del dev r1 root"]);
         fast_again(lab, router, &both(true, true));
@@ -493,7 +495,7 @@ fn an_interface_without_ipv6_forwards_none() {
     each("no-ipv6", Ends::Silent, |lab, router| {
         for (interface, repair) in [
             ("r0", ""),
-            // With the setting go addresses, neighbors and routes.
+            // The setting also removes addresses, neighbors and routes.
             (
                 "r1",
                 "addr add 2001:db8:2::1/64 dev r1 nodad\n\

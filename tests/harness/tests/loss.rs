@@ -1,7 +1,7 @@
-//! No loss where Linux loses nothing, and rings and priority as they are asked for.
+//! No loss where Linux loses nothing, and rings and priority as configured.
 //!
-//! The traffic is that of `brickmoon bench loss`, which has a busy process on each core and a sender that waits for room:
-//! what it calls lost is lost by the router.
+//! The traffic is that of `brickmoon bench loss`, with a busy process on each core and a sender that waits for room, so
+//! that only the router loses packets.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -16,13 +16,13 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a bench may take on a busy machine; on an idle one it takes a tenth.
+/// How long a bench may take on a busy machine; on an idle one it takes a tenth of this.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Percent of packets that may be lost all the same: a machine may stop for longer than any ring lasts, in virtual
-/// machines above all. Without rings and priority it was 4 to 20 % here.
+/// Percentage of packets that may be lost: a machine, especially a virtual one, may stop for longer than any ring
+/// lasts. Without rings and priority it was 4 to 20 % here.
 const LOST_PERCENT_MAX: f64 = 0.5;
 
-/// What the bench says of each subject of a case; `None`, said aloud, without root or a binary.
+/// Results of the bench for each subject of a case; `None`, with a message, without root or a binary.
 fn bench(case: &str) -> Option<HashMap<String, Value>> {
     if !sys::is_root() {
         report::skip("loss", "namespaces need root");
@@ -32,7 +32,7 @@ fn bench(case: &str) -> Option<HashMap<String, Value>> {
         report::skip("loss", "there is no binary; build one, or name it in BRICKMOON");
         return None;
     };
-    // One at a time: they are about what one of them does to a busy machine.
+    // One at a time, since each makes the machine busy.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let arguments = ["bench", "loss", "--case", case, "--seconds", "1", "--json"];
@@ -52,7 +52,7 @@ fn detail(row: &Value, name: &str) -> f64 {
     row["detail"][name].as_f64().unwrap_or_else(|| panic!("no {name} in {row}"))
 }
 
-/// Neither path loses more than Linux does, or than a machine that stops can explain.
+/// Asserts that neither path loses more than Linux does, with an allowance for a machine that stops.
 fn loses_no_more_than_linux(case: &str, sent: f64) {
     let Some(rows) = bench(case) else { return };
     let linux = detail(&rows["linux"], "lost_percent");
@@ -74,17 +74,17 @@ fn a_hundred_and_fifty_thousand_a_second() {
 }
 
 #[test]
-fn more_than_it_can_carry() {
+fn more_packets_than_it_can_forward() {
     let Some(rows) = bench("uniform-flood") else { return };
     let row = &rows["user-path"];
-    // It does not collapse: it carries on about as much as Linux, which nobody can offer too much over a veth.
+    // Throughput does not collapse: it stays near that of Linux, which cannot be overloaded over a veth.
     let (user, linux) = (detail(row, "mpps"), detail(&rows["linux"], "mpps"));
     assert!(user >= linux / 2.0, "Linux: {linux} Mpps; {row}");
-    // What it carries has not waited for longer than the ring lasts, and some turns of other programs.
+    // Forwarded packets have waited at most for a full ring, and for some time slices of other programs.
     assert!(detail(row, "delay_ms_max") < 1_000.0, "{row}");
 }
 
-/// What `show` says of the first worker, or port.
+/// The first worker or port in the output of `show`.
 fn first(router: &Router, what: &str) -> Value {
     let reply = router.ask("show", &[what, "--json"]).expect("a daemon");
     serde_json::from_slice::<Value>(&reply.stdout).unwrap()[what][0].take()
@@ -95,7 +95,7 @@ fn may_have_real_time() -> bool {
     Command::new("chrt").args(["-f", "1", "true"]).status().is_ok_and(|status| status.success())
 }
 
-/// A daemon with workers, between the wires of a lab.
+/// Starts a daemon with workers in a lab.
 fn with_workers(test: &str, config: &str, look: impl FnOnce(&Router)) {
     let is_user =
         |subject: &Subject| matches!(subject, Subject::Brickmoon { forwarding: Forwarding::User, .. });
@@ -125,7 +125,7 @@ fn rings_and_priority_are_shown() {
 }
 
 #[test]
-fn goes_on_without_real_time_priority_and_says_so() {
+fn runs_without_real_time_priority_and_logs_it() {
     if !sys::is_root() {
         return report::skip("loss-refused", "namespaces need root");
     }
@@ -154,7 +154,7 @@ fn goes_on_without_real_time_priority_and_says_so() {
     assert!(log.contains("CAP_SYS_NICE"), "{log}");
 }
 
-/// A folder that is gone when the test ends.
+/// A folder that is removed at the end of the test.
 struct Folder(std::path::PathBuf);
 
 impl Drop for Folder {
@@ -163,7 +163,7 @@ impl Drop for Folder {
     }
 }
 
-/// A process that ends with the test.
+/// A process that is killed at the end of the test.
 struct Killed(std::process::Child);
 
 impl Drop for Killed {

@@ -1,4 +1,4 @@
-//! Lua programs between real interfaces: a cable of the program's own, and the router as one of its apps.
+//! Lua programs on real interfaces: one that works like a cable, and one with the router as an app.
 
 use bm_tests::command::Running;
 use bm_tests::flow::Stream;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Frames from r0 leave on r1 with their last byte raised, whatever they are; `ready` is made once it runs.
+/// Sends all frames from r0 on r1 with their last byte incremented; creates the file `ready` once it runs.
 const CABLE: &str = r#"
 local ready = ...
 local Raise = {}
@@ -33,7 +33,7 @@ io.open(ready, "w"):close()
 engine.main()
 "#;
 
-/// The same cable without a change, as a program in Snabb's words that names no number of workers.
+/// The same without changing frames, as an ordinary Snabb program that does not set a number of workers.
 const PLAIN_CABLE: &str = r#"
 local ready = ...
 local c = config.new()
@@ -59,14 +59,14 @@ io.open(ready, "w"):close()
 engine.main()
 "#;
 
-/// A program that runs in the router's namespace, with its files.
+/// A program running in the router's namespace, with its files.
 struct Program {
     running: Running,
     files: [PathBuf; 2],
 }
 
 impl Program {
-    /// Starts it and waits until it is ready; `None`, and said so, where this run cannot.
+    /// Starts it and waits until it is ready; `None`, with a message, if it cannot run here.
     fn start(lab: &Lab, name: &str, text: &str) -> Option<Self> {
         Self::start_with(lab, name, text, &[])
     }
@@ -92,7 +92,7 @@ impl Program {
         Some(program)
     }
 
-    /// Ends it with SIGTERM: status 0, and its programs leave the interfaces.
+    /// Ends it with SIGTERM: it must exit with status 0 and detach its XDP programs.
     fn end(mut self, lab: &Lab) {
         assert!(self.running.terminate(PATIENCE), "it did not end");
         let status = self.running.child().wait().expect("it is ours");
@@ -111,13 +111,13 @@ impl Drop for Program {
 }
 
 #[test]
-fn a_program_gets_every_frame_and_sends_what_it_makes_of_it() {
+fn a_program_gets_every_frame_and_sends_it_changed() {
     if !sys::is_root() {
         return report::skip("lua-cable", "namespaces need root");
     }
     let lab = Lab::new("luacable", Ends::Silent);
     let Some(program) = Program::start(&lab, "cable", CABLE) else { return };
-    // To nobody here, of a type that nobody knows: Linux would drop both.
+    // To an unknown MAC address and of an unknown type: Linux would drop both.
     let frames: Vec<Vec<u8>> = (0..2u8)
         .map(|n| [&[2, 9, 9, 9, 9, n, 2, 8, 8, 8, 8, 8, 0x88, 0xb5][..], &[n; 50]].concat())
         .collect();
@@ -138,7 +138,7 @@ fn a_program_gets_every_frame_and_sends_what_it_makes_of_it() {
 }
 
 #[test]
-fn an_unmodified_program_runs_on_two_workers_each_with_its_queue() {
+fn an_unmodified_program_runs_on_two_workers_with_a_queue_each() {
     if !sys::is_root() {
         return report::skip("lua-workers", "namespaces need root");
     }
@@ -147,7 +147,7 @@ fn an_unmodified_program_runs_on_two_workers_each_with_its_queue() {
     let socket = socket.to_str().expect("a plain path");
     let options = ["--workers", "2", "--socket", socket];
     let Some(program) = Program::start_with(&lab, "workers", PLAIN_CABLE, &options) else { return };
-    // So many flows that no queue is without any.
+    // Enough flows for every queue to have some.
     let stream = Stream { destinations: (0..64).map(|n| format!("10.9.9.{n}")).collect(), rate: 5_000 };
     let counts = |name: &str| -> Vec<u64> {
         let binary = subject::binary().expect("it was there a moment ago");
@@ -165,7 +165,7 @@ fn an_unmodified_program_runs_on_two_workers_each_with_its_queue() {
         }
         counts(name)
     };
-    // Until both run, Linux forwards packets that have waited too long, which then arrive before those still in a ring.
+    // Until both run, Linux forwards packets if others wait for too long, and they overtake those in a ring.
     let running = until_both("breaths");
     assert!(running.len() == 2 && running.iter().all(|breaths| *breaths > 0), "{running:?}");
     let (shown, outcome) = stream.during(&lab, || until_both("moves"));
@@ -187,7 +187,7 @@ fn the_router_is_an_app_of_a_program() {
 }
 
 #[test]
-fn a_program_says_how_it_is() {
+fn show_works_for_a_lua_program() {
     let Some(binary) = subject::binary() else {
         return report::skip("lua-show", "no binary: build it, or name it with BRICKMOON");
     };
@@ -216,7 +216,7 @@ fn a_program_says_how_it_is() {
     let json = |what: &str| -> Option<serde_json::Value> {
         serde_json::from_str(&ask(&["show", what, "--json"])?).ok()
     };
-    // Until both workers have answered once: their reports are there from then on.
+    // Waits until both workers have answered once: from then on their reports are available.
     let deadline = Instant::now() + PATIENCE * 3;
     let workers = loop {
         let workers = json("workers").unwrap_or_default()["workers"].clone();
@@ -248,7 +248,7 @@ fn a_program_says_how_it_is() {
         Command::new(&binary).args(["show", "routes", "--socket"]).arg(&socket).output().expect("it starts");
     let said = String::from_utf8_lossy(&routes.stderr);
     assert!(!routes.status.success() && said.contains("a Lua program cannot answer this request"), "{said}");
-    assert!(ask(&["stop"]).is_some(), "it can be stopped");
+    assert!(ask(&["stop"]).is_some(), "it must stop");
     let status = running.child().wait().expect("it is ours");
     assert!(status.success() && !socket.exists(), "{status}");
     std::fs::remove_file(program).expect("it is ours");

@@ -1,10 +1,10 @@
-//! Ports of both paths in one daemon: who forwards is told by port, and every packet comes out where it should.
+//! Ports of both paths in one daemon: each port shows its path, and every packet comes out where it should.
 
 use bm_tests::lab::{Ends, Lab, SIDES, Side};
 use bm_tests::packet::{Ip4, Ip6, routed};
 use bm_tests::subject::{Router, Subject};
 
-/// The router's ports with these paths, `r0` first.
+/// Runs a test with these paths for the router's ports, `r0` first.
 fn with_paths(test: &str, paths: [&str; 3], more: &str, deed: impl Fn(&Lab, &mut Router)) {
     let Some(subject) = Subject::kernel(test) else { return };
     let lab = Lab::new(test, Ends::Silent);
@@ -19,7 +19,7 @@ fn with_paths(test: &str, paths: [&str; 3], more: &str, deed: impl Fn(&Lab, &mut
     router.stop();
 }
 
-/// Whether a packet that comes in on one side leaves by another as it should.
+/// Whether a packet that arrives on one side leaves by another as it should.
 fn passes(lab: &Lab, from: Side, to: Side, packet: &[u8]) -> bool {
     let expected = to.to_neighbor(2, &routed(packet));
     let heard = lab.exchange(&[(from, from.to_router(packet))], 1, true);
@@ -31,7 +31,7 @@ fn shown(router: &Router, what: &str) -> serde_json::Value {
     serde_json::from_slice(&reply.stdout).expect("show prints JSON")
 }
 
-/// Packets between all three sides, of both families.
+/// Sends packets of both families between all three sides.
 fn check_all_ways(lab: &Lab) {
     let ways = [
         (Side::Src, Side::Snk, "10.9.9.9", "2001:db8:a000::9"),
@@ -50,12 +50,12 @@ fn check_all_ways(lab: &Lab) {
 }
 
 #[test]
-fn packets_cross_between_the_paths_both_ways() {
+fn packets_cross_between_the_paths_in_both_directions() {
     for (test, paths) in [("mixed-a", ["kernel", "user", "kernel"]), ("mixed-b", ["user", "kernel", "user"])]
     {
         with_paths(test, paths, "", |lab, router| {
             check_all_ways(lab);
-            // Somebody forwarded each of them by himself: Linux got none of these.
+            // Brickmoon forwarded all of them: Linux got none.
             let ports = shown(router, "ports");
             for (port, path) in ports["ports"].as_array().expect("ports").iter().zip(paths) {
                 assert_eq!(port["path"], path);
@@ -71,12 +71,12 @@ fn packets_cross_between_the_paths_both_ways() {
 #[test]
 fn a_user_port_answers_for_what_leaves_by_a_kernel_port() {
     with_paths("mixed-icmp", ["user", "kernel", "kernel"], "", |lab, _| {
-        // Too big for the link behind r2: the worker's slow path says so.
+        // Too big for the link behind r2: the worker's slow path answers.
         let packet = Ip4::udp("192.0.2.2", "10.2.3.4", 1380).flags(Ip4::DF).bytes();
         let heard = lab.exchange(&[(Side::Src, Side::Src.to_router(&packet))], 1, true);
         let is_error = |frame: &[u8]| frame.get(23) == Some(&1) && frame.get(34..36) == Some(&[3, 4]);
         assert!(heard.seen.iter().any(|seen| seen.side == Side::Src && is_error(&seen.frame)));
-        // And cuts what may be cut.
+        // Without DF, it fragments the packet.
         let packet = Ip4::udp("192.0.2.2", "10.2.3.4", 1380).bytes();
         let heard = lab.exchange(&[(Side::Src, Side::Src.to_router(&packet))], 2, true);
         assert_eq!(heard.seen.iter().filter(|seen| seen.side == Side::Low).count(), 2);
@@ -84,7 +84,7 @@ fn a_user_port_answers_for_what_leaves_by_a_kernel_port() {
 }
 
 #[test]
-fn filters_hold_on_both_sides() {
+fn filters_are_effective_on_both_paths() {
     let rules = "[[filter.rule]]\nname = 'no'\naction = 'drop'\nprotocol = 'tcp'\ndestination_ports = 23\n";
     with_paths("mixed-filter", ["kernel", "user", "kernel"], rules, |lab, router| {
         let tcp = |from: Side, to, port| Ip4::tcp_syn(&from.v4(2), to, 4000, port).bytes();

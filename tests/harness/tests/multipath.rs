@@ -1,6 +1,6 @@
-//! Several next hops: shares, stickiness, and what a change of the group costs (checks 39, 73, 75, 81).
+//! Several next hops: shares, stickiness, and losses when the group changes (checks 39, 73, 75, 81).
 //!
-//! Which flow takes which way is each router's own secret, so nothing is compared packet by packet.
+//! Each router hashes flows in its own way, so results are not compared packet by packet.
 
 use bm_tests::flow::Stream;
 use bm_tests::lab::{Ends, Lab, Side};
@@ -13,10 +13,10 @@ use std::time::Duration;
 
 const HOST: &str = "192.0.2.2";
 const HOST6: &str = "2001:db8:1::2";
-/// Flows of a trial: shares then stray by half a percent.
+/// Flows of a trial; the standard deviation of shares is then half a percent.
 const FLOWS: u32 = 10_000;
 
-/// One packet for each flow, to as many destinations and ports as `vary` makes of a number.
+/// One packet for each flow; `vary` derives destination and port from its number.
 fn flows(count: u32, vary: impl Fn(u32) -> (String, u16)) -> Vec<Vec<u8>> {
     let packet = |number: u32| {
         let (to, port) = vary(number);
@@ -38,14 +38,14 @@ fn v6(number: u32) -> (String, u16) {
     (format!("2001:db8:a081::{number:x}"), 4000)
 }
 
-/// Exits of all packets; none may be lost.
+/// Where all packets come out; none may be lost.
 fn exits(lab: &Lab, router: &Router, packets: &[Vec<u8>]) -> BTreeMap<u32, Exit> {
     let exits = spread::exits(lab, packets);
     assert_eq!(exits.len(), packets.len(), "{}: packets were lost", router.name());
     exits
 }
 
-/// Share of each neighbor of the sink's two links, in percent of all.
+/// Share of each neighbor of the sink's two links, in percent.
 fn percents(exits: &BTreeMap<u32, Exit>) -> BTreeMap<(Side, u8), f64> {
     let shares = spread::shares(exits).into_iter();
     shares.map(|((side, mac), count)| ((side, mac.0[5]), count as f64 * 100.0 / exits.len() as f64)).collect()
@@ -57,7 +57,7 @@ fn assert_shares(router: &Router, what: &str, exits: &BTreeMap<u32, Exit>, expec
     report::say(&format!("multipath: {}: {what}: {found:.2?}", router.name()));
     assert_eq!(found.len(), expected.len(), "{}: {what}: {found:?}", router.name());
     for (exit, percent) in expected {
-        // Check 81 asks for 1 % at 10,000 flows; a fair coin strays further than that in one of 20 trials.
+        // Check 81 requires 1 % at 10,000 flows, but a fair coin deviates by more in one of 20 trials.
         let strays = (found.get(exit).copied().unwrap_or_default() - percent).abs();
         assert!(strays < 2.0, "{}: {what}: {found:?}, not {expected:?}", router.name());
     }
@@ -87,7 +87,7 @@ route add 2001:db8:a081::/48 nhid 6",
 }
 
 #[test]
-fn hash_policy_says_what_a_flow_is() {
+fn hash_policy_defines_what_a_flow_is() {
     each("policy", Ends::Silent, |lab, router| {
         lab.rtr.ip("route add 10.81.0.0/16 nexthop via 198.51.100.4 nexthop via 203.0.113.4
 route add 2001:db8:a081::/48 nexthop via 2001:db8:2::4 nexthop via 2001:db8:3::4");
@@ -103,7 +103,7 @@ route add 2001:db8:a081::/48 nexthop via 2001:db8:2::4 nexthop via 2001:db8:3::4
         for packets in &families {
             assert!(spreads(lab, router, packets), "{}: policy 1 must look at ports", router.name());
         }
-        // A fragment has no ports, and what stands in their place is payload (check 39).
+        // A fragment has no ports, but payload in their place (check 39).
         let fragment = |number: u32| {
             let data = [&number.to_be_bytes()[..], &[0; 4], &spread::label(number)].concat();
             let offset = if number == 0 { Ip4::MF } else { number as u16 };
@@ -111,12 +111,17 @@ route add 2001:db8:a081::/48 nexthop via 2001:db8:2::4 nexthop via 2001:db8:3::4
         };
         let fragments: Vec<_> = (0..64).map(fragment).collect();
         let one = spread::shares(&exits(lab, router, &fragments));
-        assert_eq!(one.len(), 1, "{}: fragments of one datagram part ways: {one:?}", router.name());
+        assert_eq!(
+            one.len(),
+            1,
+            "{}: fragments of one datagram take different paths: {one:?}",
+            router.name()
+        );
     });
 }
 
-/// Whether both ways get some 40 to 60 percent, if not at once then soon: the kernel does not announce the
-/// setting, so a mirror may look for it only now and then.
+/// Waits until both next hops get about 40 to 60 percent: the kernel does not announce a change of the setting, so a
+/// mirror may have to poll it.
 fn spreads(lab: &Lab, router: &Router, packets: &[Vec<u8>]) -> bool {
     (0..20).any(|_| {
         let shares = percents(&exits(lab, router, packets));
@@ -188,7 +193,7 @@ fn group_deleted_in_use_comes_back() {
         let make = "nexthop add id 10 group 3/4\nroute add 10.81.0.0/16 nhid 10";
         lab.rtr.ip(&format!("{GROUP}{make}"));
         router.settle();
-        // The route goes with the group, and 10.0.0.0/8 takes over: nothing may be lost.
+        // The kernel deletes the route with the group, and 10.0.0.0/8 is used: nothing may be lost.
         let ((), outcome) = stream().during(lab, || {
             for _ in 0..10 {
                 lab.rtr.ip("nexthop del id 10");

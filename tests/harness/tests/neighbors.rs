@@ -1,7 +1,7 @@
-//! Group E, checks 67 to 71 and 76: next hops that must be found, change, grow old or go away.
+//! Group E, checks 67 to 71 and 76: next hops that must be resolved, change, become stale or disappear.
 //!
-//! These take time and depend on clocks, so both subjects are judged by the same assertions instead of byte
-//! by byte. Hosts do not exist: a responder answers for them, or does not.
+//! These take time and depend on clocks, so the same assertions apply to both subjects instead of a comparison byte by
+//! byte. The hosts do not exist: a responder answers for them, or does not.
 
 use bm_tests::daemon::eventually;
 use bm_tests::flow::Stream;
@@ -23,7 +23,7 @@ fn millis(time: u64) -> Duration {
     Duration::from_millis(time)
 }
 
-/// Clocks of the router's neighbor tables made short enough for a test.
+/// Makes the timeouts of the router's neighbor tables short enough for a test.
 fn hasten(lab: &Lab) {
     for family in ["ipv4", "ipv6"] {
         for link in ["r0", "r1", "r2"] {
@@ -42,7 +42,7 @@ fn is_forwarded(frame: &[u8], packet: &[u8]) -> bool {
     frame.get(14..) == Some(&packet::routed(packet)[..])
 }
 
-/// Sends packets to one destination in a row; which of them came out at the sink, and in what order?
+/// Sends packets to one destination in a row; returns which of them came out at the sink, in the order of arrival.
 fn arrived(lab: &Lab, packets: &[Vec<u8>]) -> Vec<usize> {
     lab.drain();
     for packet in packets {
@@ -68,9 +68,9 @@ fn packets_wait_for_their_next_hop() {
         let _sink = Responder::start(lab, Side::Snk, millis(60), Box::new(answer));
         let v4: Vec<_> = (0..3).map(|id| Ip4::udp(HOST, FAR, 20).id(id).bytes()).collect();
         let v6: Vec<_> = (0..3).map(|label| Ip6::udp(HOST6, FAR6, 20).label(label).bytes()).collect();
-        assert_eq!(arrived(lab, &v4), [0, 1, 2], "IPv4 packets behind an empty cache");
-        assert_eq!(arrived(lab, &v6), [0, 1, 2], "IPv6 packets behind an empty cache");
-        assert_eq!(arrived(lab, &v4), [0, 1, 2], "and once it is filled");
+        assert_eq!(arrived(lab, &v4), [0, 1, 2], "IPv4 packets with an empty neighbor table");
+        assert_eq!(arrived(lab, &v6), [0, 1, 2], "IPv6 packets with an empty neighbor table");
+        assert_eq!(arrived(lab, &v4), [0, 1, 2], "IPv4 packets with an entry in the table");
     });
 }
 
@@ -89,7 +89,7 @@ fn error(frame: &[u8]) -> Option<(u8, u8, Vec<u8>)> {
 }
 
 #[test]
-fn silent_next_hop_is_reported_and_tried_again() {
+fn silent_next_hop_is_reported_and_retried() {
     each("silent", Ends::Unknown, |lab, router| {
         hasten(lab);
         let _source = Responder::usual(lab, Side::Src);
@@ -102,7 +102,7 @@ fn silent_next_hop_is_reported_and_tried_again() {
         for (packet, wanted) in &expected {
             lab.drain();
             let start = Instant::now();
-            // On a busy machine Linux itself may stay silent about the first packet.
+            // On a busy machine Linux itself may send no error for the first packet.
             let found = (0..5).find_map(|_| {
                 lab.send(Side::Src, &Side::Src.to_router(packet));
                 lab.await_frame(Side::Src, millis(2000), |frame| error(frame).as_ref() == Some(wanted))
@@ -114,7 +114,7 @@ fn silent_next_hop_is_reported_and_tried_again() {
                 start.elapsed().as_millis()
             ));
         }
-        // The host comes up: a failed entry must not hold packets back for good.
+        // The host comes up: a failed entry must not block packets forever.
         let _sink = Responder::usual(lab, Side::Snk);
         for (packet, _) in &expected {
             let got = (0..20).any(|_| !arrived(lab, std::slice::from_ref(packet)).is_empty());
@@ -135,21 +135,21 @@ fn group_mac_in_an_arp_reply() {
         lab.send(Side::Src, &Side::Src.to_router(&packet));
         let out = lab.await_frame(Side::Snk, millis(700), |frame| is_forwarded(frame, &packet));
         let to_group = out.is_some_and(|captured| captured.frame[..6] == group.0);
-        // Check 68 wants it ignored; Linux takes it. Either is accepted, and said.
-        let verb = if to_group { "takes" } else { "ignores" };
-        // What goes elsewhere does not suffer.
+        // Check 68 requires ignoring it, but Linux accepts it. Either is allowed, and reported.
+        let verb = if to_group { "accepts" } else { "ignores" };
+        // Other next hops are not affected.
         let _low = Responder::usual(lab, Side::Low);
         let other = Ip4::udp(HOST, "10.2.9.9", 20).bytes();
         lab.send(Side::Src, &Side::Src.to_router(&other));
         let out = lab.await_frame(Side::Low, millis(2000), |frame| is_forwarded(frame, &other));
         assert!(out.is_some(), "{}: another next hop is not resolved", router.name());
         report::say(&format!("group-mac: {} {verb} a group MAC from ARP (check 68)", router.name()));
-        assert!(to_group || router.is_brickmoon(), "linux is said to take it");
+        assert!(to_group || router.is_brickmoon(), "docs say that Linux accepts it");
     });
 }
 
 #[test]
-fn changed_mac_is_used_at_once() {
+fn changed_mac_is_used_immediately() {
     each("moved", Ends::Unknown, |lab, router| {
         hasten(lab);
         let _source = Responder::usual(lab, Side::Src);
@@ -191,7 +191,7 @@ fn neighbor_in_use_stays_fresh() {
         hasten(lab);
         let _source = Responder::usual(lab, Side::Src);
         let sink = Responder::usual(lab, Side::Snk);
-        // Past the first resolution.
+        // Wait until the next hop is resolved.
         assert!(!arrived(lab, &[Ip4::udp(HOST, FAR, 20).bytes()]).is_empty());
         assert!(!arrived(lab, &[Ip6::udp(HOST6, FAR6, 20).bytes()]).is_empty());
         let stream = Stream { destinations: vec![FAR.into(), FAR6.into()], rate: 400 };
@@ -202,8 +202,8 @@ fn neighbor_in_use_stays_fresh() {
             let probes = asked.iter().filter(|asked| asked.target == address && asked.unicast).count();
             let state = state(lab, next_hop);
             report::say(&format!("fresh: {}: {next_hop}: {probes} probes, {}", router.name(), state.trim()));
-            // 600 ms reachable, 1 s delay: some two to three rounds in the time.
-            assert!(probes >= 1, "{}: the next hop was never asked whether it still lives", router.name());
+            // 600 ms reachable, 1 s delay: about two to three probes in this time.
+            assert!(probes >= 1, "{}: the next hop was never probed", router.name());
             let fresh = ["REACHABLE", "DELAY", "PROBE"].iter().any(|fresh| state.contains(fresh));
             assert!(fresh, "{}: {state}", router.name());
         }
@@ -212,7 +212,7 @@ fn neighbor_in_use_stays_fresh() {
 }
 
 #[test]
-fn next_hop_that_dies_is_noticed() {
+fn next_hop_that_disappears_is_noticed() {
     each("dies", Ends::Unknown, |lab, router| {
         hasten(lab);
         let _source = Responder::usual(lab, Side::Src);
@@ -262,20 +262,24 @@ fn scan_of_a_link_is_bounded() {
             "scan: {}: {SCANNED} + {SCANNED} addresses, {asked} questions, {entries} + {entries6} entries; meanwhile {outcome}",
             router.name()
         ));
-        // Three questions are a round. Four packets come for each address, and a round that has failed may be
-        // followed by one more.
-        assert!(asked <= 2 * 3 * 2 * SCANNED as usize, "{}: {asked} questions", router.name());
+        // A resolution sends three requests. There are four packets for each address, and after a failed resolution
+        // another may follow.
+        assert!(asked <= 2 * 3 * 2 * SCANNED as usize, "{}: {asked} requests", router.name());
         let most = SCANNED as usize + 20;
-        assert!(entries <= most && entries6 <= most, "{}: entries for nobody", router.name());
+        assert!(
+            entries <= most && entries6 <= most,
+            "{}: too many entries for hosts that do not exist",
+            router.name()
+        );
         assert_eq!(outcome.lost(), 0, "{}: {outcome}", router.name());
     });
 }
 
-/// Hosts of a scan, a family. The kernel's limit of 1024 entries holds over all namespaces: a scan that
-/// reached it would starve whatever else runs on this machine.
+/// Number of hosts of a scan, per family. The kernel's limit of 1024 entries is shared by all namespaces, so a scan
+/// that reached it would affect everything else on this machine.
 const SCANNED: u32 = 400;
 
-/// Packets to hosts that are not there, of each family, four times over.
+/// Sends four packets of each family to each of many hosts that do not exist.
 fn scan(lab: &Lab) {
     for host in (0..4).flat_map(|_| 0..SCANNED) {
         let v4 = Ip4::udp(HOST, &format!("10.60.{}.{}", host >> 8, host & 255), 20);
@@ -288,7 +292,7 @@ fn scan(lab: &Lab) {
     }
 }
 
-/// Two ways to one prefix, by the sink's two links.
+/// Adds two next hops for one prefix, on the sink's two links.
 fn two_ways(lab: &Lab, router: &Router) {
     lab.rtr.ip("route add 10.80.0.0/16 nexthop via 198.51.100.4 nexthop via 203.0.113.4
 route add 2001:db8:a080::/48 nexthop via 2001:db8:2::4 nexthop via 2001:db8:3::4");
@@ -296,9 +300,9 @@ route add 2001:db8:a080::/48 nexthop via 2001:db8:2::4 nexthop via 2001:db8:3::4
 }
 
 #[test]
-fn dead_link_is_left_by_all_flows() {
+fn all_flows_leave_a_link_without_carrier() {
     each("carrier", Ends::Silent, |lab, router| {
-        // Without it the kernel, and so its mirror, goes on sending into a link without carrier.
+        // Without this setting the kernel, and so its mirror, keeps using a link without carrier.
         lab.rtr.set(&[
             ("net.ipv4.conf.all.ignore_routes_with_linkdown", "1"),
             ("net.ipv4.conf.r2.ignore_routes_with_linkdown", "1"),
@@ -313,7 +317,7 @@ fn dead_link_is_left_by_all_flows() {
         assert_eq!(before.lost(), 0, "{}: {before}", router.name());
         assert!(before.at.iter().skip(1).all(|share| *share > before.sent / 5), "{before} {:?}", before.at);
         lab.snk.ip("link set k1 down");
-        // On a busy machine it takes Linux itself a while to notice.
+        // On a busy machine even Linux takes a while to notice.
         for route in ["-4 route show 10.80.0.0/16", "-6 route show 2001:db8:a080::/48"] {
             eventually("Linux notices", || lab.rtr.run(&format!("ip {route}")).contains("linkdown"));
         }

@@ -1,4 +1,4 @@
-//! The harness itself: namespaces go, frames are captured as they were sent, commands end.
+//! Tests of the harness: namespaces are removed, frames are captured as they were sent, commands end.
 
 use bm_tests::command::finish;
 use bm_tests::lab::{Ends, Lab, Side};
@@ -22,7 +22,7 @@ fn exists(name: &str) -> bool {
 }
 
 #[test]
-fn namespaces_go_with_their_owner_and_what_runs_there() {
+fn namespaces_and_their_processes_end_with_the_owner() {
     if !is_root("netns") {
         return;
     }
@@ -35,25 +35,25 @@ fn namespaces_go_with_their_owner_and_what_runs_there() {
     });
     let thrown = panicked.expect_err("it panics").downcast::<(String, std::process::Child)>();
     let (name, mut child) = *thrown.expect("the panic carries the name");
-    assert!(!exists(&name), "{name} is left");
+    assert!(!exists(&name), "{name} must be removed");
     let deadline = Instant::now() + Duration::from_secs(2);
     while child.try_wait().expect("the child is ours").is_none() {
-        assert!(Instant::now() < deadline, "a process is left in {name}");
+        assert!(Instant::now() < deadline, "the process in {name} must be killed");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn sweep_takes_what_dead_tests_left() {
+fn sweep_removes_namespaces_of_dead_tests() {
     if !is_root("sweep") {
         return;
     }
-    // A process id above what the kernel gives: its owner is gone.
+    // A process id above the kernel's maximum, so the owner does not exist.
     let left = format!("bm-left{}-p99999999-rtr", std::process::id());
     let made = std::process::Command::new("ip").args(["netns", "add", &left]).status();
     assert!(made.expect("ip runs").success());
     bm_tests::netns::sweep();
-    assert!(!exists(&left), "{left} is left");
+    assert!(!exists(&left), "{left} must be removed");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn frames_arrive_as_they_were_sent() {
 }
 
 #[test]
-fn commands_are_ended_and_settings_are_local() {
+fn commands_are_killed_and_settings_are_local() {
     if !is_root("command") {
         return;
     }

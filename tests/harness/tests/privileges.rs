@@ -1,5 +1,5 @@
-//! What the daemon and the process that watches over its tables have given up once they are at work, and who may ask what
-//! at the control socket.
+//! Privileges that the daemon and the process that watches its tables have dropped once they run, and who may send
+//! which requests to the control socket.
 
 use bm_tests::lab::{Ends, Lab};
 use bm_tests::subject::Subject;
@@ -8,13 +8,13 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// A user without any rights, and a group that it may be a member of.
+/// A user without privileges, and a group that it may be a member of.
 const NOBODY: u32 = 65534;
 const GROUP: u32 = 47_110;
-/// The socket that the process of another user asks at.
+/// The socket to which the process of another user sends requests.
 const ASK: &str = "BM_ASK";
 
-/// Capabilities that the daemon keeps, by their names in capabilities(7) and their numbers.
+/// Capabilities that the daemon keeps, with their names in capabilities(7) and their numbers.
 const DAEMON: [(&str, u64); 7] = [
     ("NET_ADMIN", 12),
     ("NET_RAW", 13),
@@ -24,7 +24,7 @@ const DAEMON: [(&str, u64); 7] = [
     ("PERFMON", 38),
     ("BPF", 39),
 ];
-/// Those that the watching process does without.
+/// Those that the watching process does not keep.
 const NOT_OF_WATCHER: [&str; 2] = ["NET_RAW", "IPC_LOCK"];
 
 fn bits(names: impl Iterator<Item = &'static (&'static str, u64)>) -> u64 {
@@ -37,7 +37,7 @@ fn line(status: &str, name: &str) -> String {
     value.unwrap_or_else(|| panic!("no {name} in {status}")).trim().into()
 }
 
-/// Asserts what a thread may do.
+/// Asserts that a thread has dropped its privileges.
 fn assert_confined(status: &str, most: u64, filters: u32) {
     let who = line(status, "Name");
     for set in ["CapPrm", "CapEff"] {
@@ -45,8 +45,8 @@ fn assert_confined(status: &str, most: u64, filters: u32) {
         assert_eq!(has & !most, 0, "{set} of {who} is {has:x}");
     }
     let kept = u64::from_str_radix(&line(status, "CapEff"), 16).expect("a set");
-    assert_ne!(kept, 0, "{who} keeps what it needs");
-    // Whoever executes a program gets no more than there is in this set.
+    assert_ne!(kept, 0, "{who} must keep some capabilities");
+    // A program that it executes gets no more capabilities than this set has.
     let bounds = u64::from_str_radix(&line(status, "CapBnd"), 16).expect("a set");
     assert_eq!(bounds & !bits(DAEMON.iter()), 0, "CapBnd of {who} is {bounds:x}");
     assert_eq!(line(status, "CapInh"), "0000000000000000", "{who}");
@@ -60,7 +60,7 @@ fn threads(process: u32) -> Vec<String> {
 }
 
 #[test]
-fn every_thread_has_given_up_what_it_does_not_need() {
+fn every_thread_has_dropped_privileges() {
     let test = "every_thread_has_given_up_what_it_does_not_need";
     for subject in Subject::all(test) {
         let lab = Lab::new("privileges", Ends::Silent);
@@ -104,7 +104,7 @@ fn the_sandbox_can_be_turned_off() {
     }
 }
 
-/// What the socket answers to a user of this group: the status of each reply.
+/// Sends requests as a user of this group; returns the status of each reply.
 fn answers_to(socket: &str, group: u32) -> String {
     let mut command = Command::new("/proc/self/exe");
     command.args(["--exact", "asks_as_another_user", "--nocapture"]).env(ASK, socket);
@@ -113,11 +113,11 @@ fn answers_to(socket: &str, group: u32) -> String {
     said.lines().filter_map(|line| line.strip_prefix("answer: ")).collect::<Vec<_>>().join(", ")
 }
 
-/// Part of the test below: what runs as another user.
+/// Part of the test below that runs as another user.
 #[test]
 fn asks_as_another_user() {
     let Ok(socket) = std::env::var(ASK) else { return };
-    // Whatever the test runner has written on this line.
+    // Ends the line that the test runner has begun.
     println!();
     for question in
         ["GET /v1/status", "GET /v1/metrics", "POST /v1/verify", "POST /v1/reload", "POST /v1/stop"]
@@ -135,13 +135,13 @@ fn asks_as_another_user() {
 }
 
 #[test]
-fn a_group_may_read_and_others_may_nothing() {
+fn a_group_may_read_and_others_have_no_access() {
     for subject in Subject::all("a_group_may_read_and_others_may_nothing") {
         let lab = Lab::new("readers", Ends::Silent);
         let mut router = subject.start(&lab);
         let Some(socket) = router.socket() else { continue };
         let denied = ["PermissionDenied"; 5].join(", ");
-        assert_eq!(answers_to(&socket, GROUP), denied, "without a group the socket is root's");
+        assert_eq!(answers_to(&socket, GROUP), denied, "without a group only root has access");
         router.end(&[]);
         let way = if router.is_kernel() { "kernel" } else { "user" };
         let config = format!("[daemon]\nread_group = \"{GROUP}\"\npath = \"{way}\"\n");
@@ -149,7 +149,7 @@ fn a_group_may_read_and_others_may_nothing() {
         let socket = router.socket().expect("a daemon");
         assert_eq!(answers_to(&socket, GROUP), "200, 200, 403, 403, 403");
         assert_eq!(answers_to(&socket, NOBODY), "403, 403, 403, 403, 403");
-        // The socket of others does not take root's place.
+        // Access for the group does not replace that of root.
         assert_eq!(router.json(&["status"])["ready"], true);
         router.end(&[]);
     }

@@ -1,4 +1,4 @@
-//! More queues than workers: who has which, and queues that change workers while packets flow.
+//! More queues than workers: which worker has which queue, and queues that change workers while packets flow.
 
 use bm_tests::flow::{Outcome, Stream};
 use bm_tests::lab::{Ends, Lab};
@@ -7,14 +7,14 @@ use bm_tests::subject::{Forwarding, Router, Subject};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Flows of the stream: so many that no queue is without any.
+/// Flows of the stream: enough for every queue to have some.
 const FLOWS: u32 = 64;
 
 fn stream() -> Stream {
     Stream { destinations: (0..FLOWS).map(|n| format!("10.9.9.{n}")).collect(), rate: 10_000 }
 }
 
-/// A hook at whose stage each packet takes 150 us of its worker's time.
+/// A hook that takes 150 us of its worker's time for each packet.
 const SLOW_HOOK: &str = r#"
     local ffi = require("ffi")
     ffi.cdef("typedef struct { long s, ns; } bm_test_time; int clock_gettime(int, bm_test_time *);")
@@ -30,17 +30,17 @@ const SLOW_HOOK: &str = r#"
        end
     end"#;
 
-/// A file that is gone when the test ends.
+/// A file that is removed at the end of the test.
 struct File(PathBuf);
 
 impl Drop for File {
     fn drop(&mut self) {
-        // Where it is gone already, so much the better.
+        // It may not exist any more.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// Three ports with so many queues, on two workers, where queues 2 and 3 of the first are those of `workers`.
+/// Three ports with this many queues on two workers; `placed` may assign the first port's queues to workers.
 fn config(queues: u32, placed: &str, more: &str) -> String {
     let port = |name: &str, placed: &str| format!("[[port]]\ndevice = '{name}'\nqueues = {queues}\n{placed}");
     let ports = [port("r0", placed), port("r1", ""), port("r2", "")].concat();
@@ -56,7 +56,7 @@ fn shown(router: &Router, what: &str) -> serde_json::Value {
     serde_json::from_slice(&reply.stdout).expect("show prints JSON")
 }
 
-/// The queues of `r0` that each worker has.
+/// For each worker, its queues of `r0`.
 fn map(router: &Router) -> Vec<Vec<u64>> {
     let workers = shown(router, "workers");
     let of_worker = |worker: &serde_json::Value| -> Vec<u64> {
@@ -66,7 +66,7 @@ fn map(router: &Router) -> Vec<Vec<u64>> {
     workers["workers"].as_array().expect("workers").iter().map(of_worker).collect()
 }
 
-/// What each queue of `r0` has received, and whose it is said to be.
+/// For each queue of `r0`, how many frames it has received, and its worker.
 fn received(router: &Router) -> Vec<(u64, u64)> {
     let ports = shown(router, "ports");
     let ports = ports["ports"].as_array().expect("ports");
@@ -90,7 +90,7 @@ fn whole(what: &str, outcome: &Outcome) {
     assert_eq!((outcome.lost(), outcome.twice), (0, 0), "{what}: {outcome}");
 }
 
-/// Runs a test on two workers and ports of four queues each, of which `queues` are taken.
+/// Runs a test on two workers and ports with four queues each, of which `queues` are used.
 fn on_queues(test: &str, queues: u32, deed: impl FnOnce(&Lab, &mut Router)) {
     let is_user =
         |subject: &Subject| matches!(subject, Subject::Brickmoon { forwarding: Forwarding::User, .. });
@@ -107,7 +107,7 @@ fn on_queues(test: &str, queues: u32, deed: impl FnOnce(&Lab, &mut Router)) {
 #[test]
 fn queues_change_workers_while_packets_flow() {
     on_queues("queues", 4, |lab, router| {
-        assert_eq!(map(router), [[0, 2], [1, 3]], "dealt out in turn");
+        assert_eq!(map(router), [[0, 2], [1, 3]], "queues must be assigned in turn");
         let ((), outcome) = stream().during(lab, || {
             for workers in ["[0, 1, 1, 1]", "[0, 1, 0, 0]", "[0, 1, 1, 0]", "[0, 1, 1, 1]", "[]"] {
                 std::thread::sleep(Duration::from_millis(100));
@@ -125,12 +125,15 @@ fn queues_change_workers_while_packets_flow() {
         whole("moved five times", &outcome);
         let received = received(router);
         assert_eq!(received.iter().map(|(_, worker)| *worker).collect::<Vec<_>>(), [0, 1, 0, 1]);
-        assert!(received.iter().all(|(frames, _)| *frames > 0), "every queue has had packets: {received:?}");
+        assert!(
+            received.iter().all(|(frames, _)| *frames > 0),
+            "every queue must have received packets: {received:?}"
+        );
     });
 }
 
 #[test]
-fn a_reload_maps_queues_anew_and_says_what_cannot_be() {
+fn a_reload_reassigns_queues_and_reports_errors() {
     on_queues("queues-reload", 2, |lab, router| {
         assert_eq!(map(router), [[0], [1]]);
         let said = reloads(router, &config(3, "", "rebalance = 'on'\n"));
@@ -141,17 +144,17 @@ fn a_reload_maps_queues_anew_and_says_what_cannot_be() {
             let said = String::from_utf8_lossy(&refused.stderr).into_owned();
             assert!(!refused.status.success() && said.contains(why), "{said}");
         }
-        assert_eq!(map(router), [vec![0, 2], vec![1]], "all goes on as before");
+        assert_eq!(map(router), [vec![0, 2], vec![1]], "nothing may change");
         let said = reloads(router, &config(3, "", "").replace("workers = 2", "workers = 1"));
         assert!(said.contains("daemon.workers"), "{said}");
         assert_eq!(map(router), [[0, 1, 2]]);
-        // The fourth queue is Linux's.
+        // The fourth queue is left to Linux.
         whole("three queues on one worker", &stream().for_a_while(lab, Duration::from_millis(200)));
     });
 }
 
 #[test]
-fn the_busiest_worker_gives_a_queue_away() {
+fn the_busiest_worker_gives_up_a_queue() {
     on_queues("queues-load", 4, |lab, router| {
         let file = File(std::env::temp_dir().join(format!("bm-queues-{}.lua", std::process::id())));
         std::fs::write(&file.0, SLOW_HOOK).expect("the test can write");
@@ -163,7 +166,7 @@ fn the_busiest_worker_gives_a_queue_away() {
         router.end(&[]);
         router.restart_with(&[], &config);
         assert_eq!(map(router), [vec![0, 2, 3], vec![1]]);
-        // Three quarters of a second's work in each second, of it three quarters on the first worker.
+        // The load is three quarters of a core, and the first worker has three quarters of it.
         let ((), outcome) = Stream { rate: 5000, ..stream() }.during(lab, || {
             let begin = Instant::now();
             while map(router)[0].len() == 3 {
@@ -176,6 +179,6 @@ fn the_busiest_worker_gives_a_queue_away() {
         let mut queues = map(router);
         assert_eq!((queues[0].len(), queues[1].len()), (2, 2), "{queues:?}");
         queues.iter_mut().for_each(|queues| queues.truncate(1));
-        assert_eq!(queues, [[0], [1]], "those that a worker sends by stay with it");
+        assert_eq!(queues, [[0], [1]], "the queues that a worker sends on must stay the same");
     });
 }

@@ -1,15 +1,16 @@
-//! `reload`: what it changes goes on at once, what cannot be changed is said, and packets and counts go on.
+//! `reload`: changes take effect immediately, those that are not possible are reported, and packets and counters
+//! continue.
 
 use bm_tests::lab::{Ends, Lab, SIDES, Side};
 use bm_tests::packet::{Ip4, routed};
 use bm_tests::subject::{Forwarding, Router, Subject};
 
-/// Ports on workers, by names of the router's interfaces.
+/// A configuration of ports by the names of the router's interfaces.
 fn ports(names: &[&str]) -> String {
     names.iter().map(|name| format!("[[port]]\ndevice = '{name}'\n")).collect()
 }
 
-/// Runs a test on workers with these ports, which the configuration names.
+/// Runs a test on workers with these ports in the configuration.
 fn on_workers(test: &str, names: &[&str], deed: impl FnOnce(&Lab, &mut Router)) {
     let is_user =
         |subject: &Subject| matches!(subject, Subject::Brickmoon { forwarding: Forwarding::User, .. });
@@ -23,7 +24,7 @@ fn on_workers(test: &str, names: &[&str], deed: impl FnOnce(&Lab, &mut Router)) 
     router.stop();
 }
 
-/// Sends a packet from one side that must leave by another.
+/// Sends a packet from one side, which must leave by another.
 fn crosses(lab: &Lab, from: Side, to: Side) {
     let packet = Ip4::udp(&from.v4(2), ["172.16.0.7", "10.9.9.9", "10.2.3.4"][to as usize], 20).bytes();
     let expected = to.to_neighbor(2, &routed(&packet));
@@ -32,7 +33,7 @@ fn crosses(lab: &Lab, from: Side, to: Side) {
     assert_eq!(came, 1, "{from:?} to {to:?}: {:?}", heard.seen);
 }
 
-/// Reloads, which must be refused. What it says.
+/// Reloads, which must be refused. Returns the message.
 fn refuses(router: &Router, config: &str) -> String {
     let done = router.reload_with(config).expect("a daemon");
     let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
@@ -40,7 +41,7 @@ fn refuses(router: &Router, config: &str) -> String {
     said
 }
 
-/// Reloads, which must do. What it says.
+/// Reloads, which must succeed. Returns the message.
 fn reloads(router: &Router, config: &str) -> String {
     let done = router.reload_with(config).expect("a daemon");
     let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
@@ -48,7 +49,7 @@ fn reloads(router: &Router, config: &str) -> String {
     said
 }
 
-/// Makes an interface whose frames are larger than what workers can take.
+/// Creates an interface whose frames are too large for workers.
 fn too_large(lab: &Lab) {
     lab.rtr.run("ip link add big0 mtu 9000 type veth peer name big1 mtu 9000");
 }
@@ -58,7 +59,7 @@ fn shown(router: &Router, what: &str) -> serde_json::Value {
     serde_json::from_slice(&reply.stdout).expect("show prints JSON")
 }
 
-/// The account of a port, by the name of its interface.
+/// Frames sent on a port, by the name of its interface.
 fn sent(router: &Router, port: &str) -> Option<u64> {
     let ports = shown(router, "ports");
     let port = ports["ports"].as_array()?.iter().find(|one| one["name"] == port)?.clone();
@@ -66,7 +67,7 @@ fn sent(router: &Router, port: &str) -> Option<u64> {
 }
 
 #[test]
-fn workers_that_are_started_again_count_on_in_the_same_counters() {
+fn restarted_workers_continue_their_counters() {
     let names = SIDES.map(Side::router);
     on_workers("reload-count", &names, |lab, router| {
         crosses(lab, Side::Src, Side::Snk);
@@ -86,7 +87,7 @@ fn workers_that_are_started_again_count_on_in_the_same_counters() {
 }
 
 #[test]
-fn what_cannot_be_carried_out_is_not_carried_out_at_all() {
+fn a_configuration_with_an_error_changes_nothing() {
     let names = SIDES.map(Side::router);
     on_workers("reload-undo", &names, |lab, router| {
         crosses(lab, Side::Src, Side::Snk);
@@ -94,7 +95,7 @@ fn what_cannot_be_carried_out_is_not_carried_out_at_all() {
         too_large(lab);
         let said = refuses(router, &format!("{}{rule}[[port]]\ndevice = 'big0'\n", ports(&names)));
         assert!(said.contains("big0") && said.contains("nothing has changed"), "{said}");
-        // Neither the ports nor the filters are the new ones.
+        // Neither the ports nor the filters have changed.
         crosses(lab, Side::Src, Side::Snk);
         let said = reloads(router, &format!("{}{rule}", ports(&names)));
         assert!(said.contains("filter.rule") && !said.contains("restarted"), "{said}");
@@ -102,7 +103,7 @@ fn what_cannot_be_carried_out_is_not_carried_out_at_all() {
 }
 
 #[test]
-fn questions_are_answered_while_workers_are_started_again() {
+fn requests_are_answered_while_workers_restart() {
     let names = SIDES.map(Side::router);
     on_workers("reload-ask", &names, |lab, router| {
         crosses(lab, Side::Src, Side::Snk);
@@ -131,7 +132,7 @@ fn questions_are_answered_while_workers_are_started_again() {
     });
 }
 
-/// The names of the ports that are shown, with their paths.
+/// The ports in `show ports`, with their paths.
 fn shown_ports(router: &Router) -> Vec<(String, String)> {
     let ports = shown(router, "ports");
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_string();
@@ -140,7 +141,7 @@ fn shown_ports(router: &Router) -> Vec<(String, String)> {
 }
 
 #[test]
-fn ports_come_and_go() {
+fn ports_are_added_and_removed() {
     on_workers("reload-port", &["r0", "r1"], |lab, router| {
         let on_workers = |names: &[&str]| names.iter().map(|name| ((*name).into(), "user".into())).collect();
         crosses(lab, Side::Src, Side::Snk);
@@ -150,8 +151,8 @@ fn ports_come_and_go() {
         assert_eq!(shown_ports(router), all);
         crosses(lab, Side::Src, Side::Low);
         crosses(lab, Side::Low, Side::Snk);
-        assert!(sent(router, "r2") >= Some(1), "Linux has forwarded what came in on r2");
-        // The first goes, so all others have another number.
+        assert!(sent(router, "r2") >= Some(1), "Linux must have forwarded what came in on r2");
+        // The first port is removed, so all others get another number.
         reloads(router, &ports(&["r1", "r2"]));
         let left: Vec<_> = on_workers(&["r1", "r2"]);
         assert_eq!(shown_ports(router), left);
@@ -159,17 +160,17 @@ fn ports_come_and_go() {
         crosses(lab, Side::Low, Side::Snk);
         assert!(sent(router, "r2") > before);
         crosses(lab, Side::Src, Side::Snk);
-        assert_eq!(sent(router, "r0"), None, "it is Linux's");
+        assert_eq!(sent(router, "r0"), None, "it must be left to Linux");
     });
 }
 
 #[test]
-fn ports_that_the_memory_is_too_small_for_are_refused() {
+fn ports_that_need_too_much_memory_are_refused() {
     on_workers("reload-full", &["r0"], |lab, router| {
         let rings = "[daemon]\nring = 16384\n";
         let said = refuses(router, &format!("{}{rings}", ports(&["r0", "r1", "r2"])));
         assert!(said.contains("3 ports and 1 worker need 63488 frames"), "{said}");
-        // Where nobody asks for a size, rings are as large as the memory allows.
+        // Without a configured size, rings are as large as the memory allows.
         reloads(router, &ports(&["r0", "r1"]));
         crosses(lab, Side::Src, Side::Snk);
         let shown = shown(router, "ports");
@@ -178,11 +179,11 @@ fn ports_that_the_memory_is_too_small_for_are_refused() {
 }
 
 #[test]
-fn interfaces_that_are_ours_stay_with_their_addresses() {
+fn interfaces_created_by_the_daemon_keep_their_addresses() {
     let tap = "[[port]]\ndevice = 'tap:vm0'\n[[port]]\ndevice = 'tap:vm1'\n";
     on_workers("reload-tap", &["r0", "r1", "r2"], |lab, router| {
         let all = format!("{}{tap}", ports(&["r0", "r1", "r2"]));
-        // One is there already, as for a virtual machine, and has room for one queue alone.
+        // One exists already, as for a virtual machine, and has only one queue.
         lab.rtr.run("ip tuntap add dev vm1 mode tap");
         reloads(router, &all);
         lab.rtr.ip("addr add 203.0.113.129/25 dev bm-vm0");
@@ -204,7 +205,7 @@ fn interfaces_that_are_ours_stay_with_their_addresses() {
             assert!(said.contains("restarted"), "{said}");
             assert_eq!(state(), before);
         }
-        // Also over one that fails in the middle.
+        // Also across a reload that fails halfway.
         too_large(lab);
         let said = refuses(router, &all.replace("'r2'", "'big0'"));
         assert!(said.contains("nothing has changed"), "{said}");
@@ -212,7 +213,10 @@ fn interfaces_that_are_ours_stay_with_their_addresses() {
         crosses(lab, Side::Src, Side::Snk);
         reloads(router, &ports(&["r0", "r1", "r2"]));
         let left = lab.rtr.run("ip -o link");
-        assert!(!left.contains("vm0") && !left.contains("bm-vm1"), "they go with their port: {left}");
-        assert!(left.contains("vm1"), "this one was not ours");
+        assert!(
+            !left.contains("vm0") && !left.contains("bm-vm1"),
+            "they must be removed with their port: {left}"
+        );
+        assert!(left.contains("vm1"), "an interface that existed before must stay");
     });
 }

@@ -1,5 +1,5 @@
-//! Ports follow their interfaces by name: deleted and made again, late, renamed, refused; and `reload` adds and removes
-//! ports on every path. What happens to one port is no matter of the others.
+//! Ports follow their interfaces by name: deleted and created again, late, renamed, refused; and `reload` adds and
+//! removes ports on every path. What happens to one port does not affect the others.
 
 use bm_tests::daemon::eventually;
 use bm_tests::flow::{Outcome, Stream};
@@ -22,7 +22,7 @@ fn ports(paths: [&str; 3]) -> String {
     SIDES.into_iter().zip(paths).map(port).collect()
 }
 
-/// A router with this configuration, its path left to that.
+/// Runs a test on a router with this configuration, which also selects the path.
 fn with(test: &str, config: &str, deed: impl FnOnce(&Lab, &mut Router)) {
     let Some(subject) = Subject::kernel(test) else { return };
     let lab = Lab::new(test, Ends::Silent);
@@ -40,7 +40,7 @@ fn shown(router: &Router, what: &[&str]) -> serde_json::Value {
     serde_json::from_slice(&reply.stdout).expect("it prints JSON")
 }
 
-/// What `show ports` says of a port.
+/// The entry of a port in `show ports`.
 fn port(router: &Router, name: &str) -> serde_json::Value {
     let ports = shown(router, &["show", "ports"]);
     let ports = ports["ports"].as_array().expect("ports");
@@ -51,9 +51,9 @@ fn state(router: &Router, name: &str) -> String {
     port(router, name)["state"].as_str().unwrap_or_default().into()
 }
 
-/// Waits until a port has its interface and takes packets.
+/// Waits until a port is attached to its interface.
 fn taken(router: &Router, name: &str) {
-    eventually(&format!("{name} is not taken: {:#}\n{}", port(router, name), router.log()), || {
+    eventually(&format!("{name} is not attached: {:#}\n{}", port(router, name), router.log()), || {
         let port = port(router, name);
         port["state"] == "attached" && port["active"] == true && port["up"] == true
     });
@@ -67,7 +67,7 @@ fn sent(router: &Router, name: &str) -> u64 {
     port(router, name)["account"]["sent"].as_u64().unwrap_or_default()
 }
 
-/// The far end of a link that was made again, with the MAC of the router's end.
+/// The far end of a link that was created again, with the MAC address of the router's end.
 struct Far {
     side: Side,
     socket: PacketSocket,
@@ -92,7 +92,7 @@ impl Far {
         false
     }
 
-    /// Packets of both families to this link and from it, byte by byte.
+    /// Sends packets of both families to this link and from it, and compares them byte by byte.
     fn crosses(&self, lab: &Lab) {
         let (side, ours) = (self.side, self.side.mac(self.last));
         let out = [
@@ -102,7 +102,7 @@ impl Far {
         for packet in out {
             lab.send(Side::Src, &Side::Src.to_router(&packet));
             let expected = ip_frame(side.mac(2), ours, &routed(&packet));
-            assert!(self.receives(&expected), "a packet to {side:?} is not there as it should be");
+            assert!(self.receives(&expected), "no correct packet arrives at {side:?}");
         }
         let back = [
             Ip4::udp(&side.v4(2), "10.9.9.9", 20).bytes(),
@@ -113,12 +113,12 @@ impl Far {
             self.socket.send(&ip_frame(ours, side.mac(2), &packet)).expect("a frame");
             let expected = Side::Snk.to_neighbor(2, &routed(&packet));
             let came = lab.await_frame(Side::Snk, Duration::from_secs(2), |frame| frame == expected);
-            assert!(came.is_some(), "a packet from {side:?} is not there as it should be");
+            assert!(came.is_some(), "no correct packet from {side:?} arrives");
         }
     }
 }
 
-/// A flow between the two other links.
+/// A stream between the two other links.
 fn flow() -> Stream {
     let destinations = vec!["10.9.9.9".into(), "2001:db8:a000::9".into(), "10.1.1.200".into()];
     Stream { destinations, rate: 5_000 }
@@ -137,12 +137,12 @@ const WAYS: [(&str, [&str; 3]); 4] = [
 ];
 
 #[test]
-fn an_interface_that_is_made_again_is_taken_again_and_others_lose_nothing() {
+fn an_interface_that_is_created_again_is_used_again_and_others_lose_nothing() {
     for (way, paths) in WAYS {
         with(&format!("back-{way}"), &ports(paths), |lab, router| {
             Far::of(lab, Side::Low, 1).crosses(lab);
             let before = sent(router, "r2");
-            assert!(before > 0, "{way}: Linux has done it");
+            assert!(before > 0, "{way}: brickmoon must forward");
             for nth in 0..2 {
                 let ((), outcome) = flow().during(lab, || {
                     lab.delete(Side::Low);
@@ -155,9 +155,12 @@ fn an_interface_that_is_made_again_is_taken_again_and_others_lose_nothing() {
                 router.settle();
                 Far::of(lab, Side::Low, 0x51 + nth).crosses(lab);
                 let now = sent(router, "r2");
-                assert!(now >= before + 2 * u64::from(nth + 1), "{way}: counts go on: {now} after {before}");
+                assert!(
+                    now >= before + 2 * u64::from(nth + 1),
+                    "{way}: counters must continue: {now} after {before}"
+                );
             }
-            // Gone and back before anybody can look, within one call.
+            // Deleted and created again within one call, before the daemon can notice.
             let ((), outcome) = flow().during(lab, || {
                 lab.delete(Side::Low);
                 lab.make_again(Side::Low, 0x61);
@@ -200,19 +203,19 @@ fn twenty_flaps_in_a_second() {
 }
 
 #[test]
-fn renamed_moved_and_of_another_kind() {
+fn renamed_moved_or_of_another_kind() {
     for (way, paths) in [WAYS[0], WAYS[1]] {
         with(&format!("name-{way}"), &ports(paths), |lab, router| {
             let is_on = || lab.rtr.run("ip -d link show").contains("prog/xdp");
             Far::of(lab, Side::Low, 1).crosses(lab);
-            // By another name it is no port, and nothing of ours stays on it.
+            // With another name it is no port, and no program stays attached.
             lab.rtr.ip("link set r2 down\nlink set r2 name other\nlink set other up");
             eventually("the port is missing", || state(router, "r2") == "missing");
             eventually("the program is gone", || !lab.rtr.run("ip -d link show other").contains("prog/xdp"));
-            assert!(is_on(), "others have it");
+            assert!(is_on(), "the other ports must keep their programs");
             lab.rtr.ip("link set other down\nlink set other name r2\nlink set r2 up");
             taken(router, "r2");
-            // Moved away and back.
+            // Moved to another namespace and back.
             let far = lab.snk.name();
             lab.rtr.run(&format!("ip link set r2 netns {far}"));
             eventually("the port is missing", || state(router, "r2") == "missing");
@@ -221,7 +224,7 @@ fn renamed_moved_and_of_another_kind() {
             lab.snk.run(&format!("ip link set r2 netns {back}"));
             lab.rtr.ip("link set r2 up");
             taken(router, "r2");
-            // Of a kind without Ethernet headers.
+            // An interface without Ethernet headers.
             lab.delete(Side::Low);
             lab.rtr.run("ip tuntap add dev r2 mode tun");
             eventually("the port is refused", || state(router, "r2") == "refused");
@@ -236,10 +239,10 @@ fn renamed_moved_and_of_another_kind() {
 }
 
 #[test]
-fn an_interface_that_cannot_be_taken_is_tried_again() {
+fn an_interface_that_cannot_be_used_is_tried_again() {
     for (way, paths) in [WAYS[1], WAYS[3]] {
         with(&format!("refused-{way}"), &ports(paths), |lab, router| {
-            // Its frames are larger than what XDP takes.
+            // Its frames are too large for XDP.
             let far = lab.snk.name();
             lab.delete(Side::Low);
             eventually("the port is missing", || state(router, "r2") == "missing");
@@ -249,21 +252,23 @@ fn an_interface_that_cannot_be_taken_is_tried_again() {
             assert!(why.contains("r2") && notes(router).contains("port r2 is waiting"), "{why}");
             let outcome = flow().for_a_while(lab, Duration::from_millis(300));
             unharmed(&format!("{way}: beside a refused port"), &outcome);
-            // Once it can be, it is.
+            // Once it can be used, it is.
             lab.rtr.run("ip link set r2 mtu 1400");
             lab.snk.ip("link set k1 mtu 1400\nlink set k1 up");
             lab.rtr.run("ip link set r2 up");
-            eventually(&format!("taken: {}", router.log()), || state(router, "r2") == "attached");
+            eventually(&format!("r2 must be attached: {}", router.log()), || {
+                state(router, "r2") == "attached"
+            });
         });
     }
 }
 
-/// A rule that drops what comes in on the link, and one for what goes there.
+/// A rule for packets that arrive on the link, and one for packets sent there.
 const RULES: &str = "[[filter.rule]]\nname = 'in'\naction = 'drop'\nport = 'r2'\n\
     [[filter.rule]]\nname = 'low'\naction = 'drop'\ndestination = '10.2.0.0/16'\n";
 
 #[test]
-fn filters_hold_when_an_interface_comes_back() {
+fn filters_are_effective_when_an_interface_comes_back() {
     for (way, paths) in [WAYS[0], WAYS[1]] {
         with(&format!("rules-{way}"), &(ports(paths) + RULES), |lab, router| {
             let refused = |last: u8| {
@@ -273,7 +278,7 @@ fn filters_hold_when_an_interface_comes_back() {
                 far.socket.send(&ip_frame(Side::Low.mac(last), Side::Low.mac(2), &packet)).expect("a frame");
                 let expected = Side::Snk.to_neighbor(2, &routed(&packet));
                 let came = lab.await_frame(Side::Snk, Duration::from_millis(300), |frame| frame == expected);
-                assert!(came.is_none(), "{way}: what is filtered passes");
+                assert!(came.is_none(), "{way}: filtered packets must not pass");
                 let packet = Ip4::udp(&Side::Src.v4(2), "10.2.3.4", 20).bytes();
                 let _sent = lab.exchange(&[(Side::Src, Side::Src.to_router(&packet))], 0, true);
             };
@@ -284,12 +289,12 @@ fn filters_hold_when_an_interface_comes_back() {
             lab.make_again(Side::Low, 0x51);
             taken(router, "r2");
             refused(0x51);
-            assert_eq!((matched(0), matched(1)), (Some(2), Some(2)), "{way}: counts go on");
+            assert_eq!((matched(0), matched(1)), (Some(2), Some(2)), "{way}: counters must continue");
         });
     }
 }
 
-/// Sends forbidden packets of both families from the far end of `r2` without a pause, until told to stop.
+/// Sends forbidden packets of both families from the far end of `r2` without pause, until told to stop.
 fn forbidden_stream(lab: &Lab, stop: &AtomicBool) {
     let socket = lab.host(Side::Low).packet_socket(Side::Low.host());
     let packets = [
@@ -298,13 +303,13 @@ fn forbidden_stream(lab: &Lab, stop: &AtomicBool) {
     ];
     let frames = packets.map(|packet| ip_frame(Side::Low.mac(0x51), Side::Low.mac(2), &packet));
     while !stop.load(Ordering::Relaxed) {
-        // Nothing is taken while the other end is down.
+        // Sending fails while the other end is down.
         let _refused = frames.iter().map(|frame| socket.send(frame)).all(|sent| sent.is_ok());
         std::thread::sleep(Duration::from_micros(100));
     }
 }
 
-/// What has come out at the sink from the far end of `r2`.
+/// Number of packets from the far end of `r2` that have come out at the sink.
 fn came_out(lab: &Lab) -> usize {
     let sources = [ip(&Side::Low.v4(2)), ip(&Side::Low.v6(2))];
     let is_forbidden =
@@ -324,7 +329,7 @@ fn ip(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn filters_hold_from_the_first_frame() {
+fn filters_are_effective_from_the_first_frame() {
     const ROUNDS: usize = 20;
     for (way, paths) in [WAYS[0], WAYS[1]] {
         with(&format!("first-{way}"), &(ports(paths) + RULES), |lab, router| {
@@ -362,7 +367,7 @@ fn filters_hold_from_the_first_frame() {
 }
 
 #[test]
-fn claims_go_to_workers_again_when_an_interface_comes_back() {
+fn claims_work_again_when_an_interface_comes_back() {
     let claim = "[[claim]]\nname = 'dns'\nprotocol = 'udp'\ndestination_ports = 53\n";
     with("back-claim", &(ports(["kernel"; 3]) + claim), |lab, router| {
         let claimed = || port(router, "r2")["kernel_counters"]["claimed"].as_u64().unwrap_or_default();
@@ -373,7 +378,7 @@ fn claims_go_to_workers_again_when_an_interface_comes_back() {
             far.socket.send(&ip_frame(Side::Low.mac(last), Side::Low.mac(2), &packet)).expect("a frame");
             let expected = Side::Snk.to_neighbor(2, &routed(&packet));
             let came = lab.await_frame(Side::Snk, Duration::from_secs(2), |frame| frame == expected);
-            assert!(came.is_some(), "what is claimed does not come out");
+            assert!(came.is_some(), "claimed packets must come out");
             far.crosses(lab);
         };
         crosses(1);
@@ -386,7 +391,7 @@ fn claims_go_to_workers_again_when_an_interface_comes_back() {
     });
 }
 
-/// Reloads, which must do. What it says.
+/// Reloads, which must succeed. Returns the message.
 fn reloads(router: &Router, config: &str) -> String {
     let done = router.reload_with(config).expect("a daemon");
     let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
@@ -399,30 +404,36 @@ fn named(names: &[&str], path: &str) -> String {
 }
 
 #[test]
-fn reload_adds_and_removes_ports_in_the_kernel() {
+fn reload_adds_and_removes_ports_of_the_kernel_path() {
     with("reload-k", &named(&["r0", "r1"], "kernel"), |lab, router| {
         let counted = sent(router, "r0");
         let (said, outcome) = flow().during(lab, || reloads(router, &named(&["r2", "r0", "r1"], "kernel")));
         unharmed("a port is added", &outcome);
         assert!(said.contains("changed: port.xdp:r2") && !said.contains("restart"), "{said}");
-        assert!(sent(router, "r0") > counted, "the kernel path did it");
+        assert!(sent(router, "r0") > counted, "the kernel path must have forwarded");
         Far::of(lab, Side::Low, 1).crosses(lab);
         let counted = (sent(router, "r0"), sent(router, "r2"));
-        assert!(counted.1 >= 2, "Linux forwards what comes in on r2");
+        assert!(counted.1 >= 2, "Linux must forward what comes in on r2");
         let (said, outcome) = flow().during(lab, || reloads(router, &named(&["r0", "r1"], "kernel")));
         unharmed("a port is removed", &outcome);
         assert!(said.contains("changed: port.xdp:r2"), "{said}");
-        assert!(sent(router, "r0") > counted.0, "its number is another, and its counters go on");
-        assert!(!lab.rtr.run("ip -d link show r2").contains("prog/xdp"), "the program stays on r2");
+        assert!(
+            sent(router, "r0") > counted.0,
+            "the port has another number, but its counters must continue"
+        );
+        assert!(
+            !lab.rtr.run("ip -d link show r2").contains("prog/xdp"),
+            "the program must be detached from r2"
+        );
         router.settle();
         Far::of(lab, Side::Low, 1).crosses(lab);
-        assert_eq!(state(router, "r2"), "", "it is Linux's");
-        // One that is not there yet.
+        assert_eq!(state(router, "r2"), "", "it must be left to Linux");
+        // An interface that does not exist yet.
         reloads(router, &named(&["r0", "r1", "late"], "kernel"));
         assert_eq!(state(router, "late"), "missing");
         lab.rtr.run("ip link add late type veth peer name far");
         eventually("late is taken", || state(router, "late") == "attached");
-        // One that cannot be taken: all goes on as before.
+        // An interface that cannot be used: nothing changes.
         lab.rtr.run("ip link add taken type veth peer name far2");
         lab.rtr.run("ip link set r2 down");
         let refused = router.reload_with(&named(&["r0", "r1", "tap:x"], "kernel")).expect("a daemon");
@@ -451,7 +462,7 @@ fn reload_changes_the_path_of_a_port() {
 }
 
 #[test]
-fn starts_without_ports_and_takes_them_late() {
+fn starts_without_ports_and_adds_them_later() {
     let Some(subject) = Subject::kernel("late") else { return };
     let lab = Lab::new("late", Ends::Silent);
     let mut router = subject.start(&lab);
@@ -480,7 +491,7 @@ fn starts_without_ports_and_takes_them_late() {
 }
 
 #[test]
-fn one_port_that_the_kernel_path_cannot_have_moves_no_other() {
+fn a_port_that_the_kernel_path_cannot_use_affects_no_other() {
     let Some(subject) = Subject::kernel("auto-one") else { return };
     let lab = Lab::new("auto-one", Ends::Silent);
     let mut router = subject.start(&lab);

@@ -1,6 +1,6 @@
-//! How soon a rule of Linux's holds while packets flow: rules are added and removed in a stream, on both paths, also while
-//! a batch of routes is being followed. What was sent after a rule's command had returned and still arrived is what the
-//! fast path forwarded though Linux would have dropped it.
+//! How soon a rule of Linux takes effect while packets flow: rules are added and removed in a stream, on both paths,
+//! also while a batch of routes is being followed. Packets that were sent after a rule's command had returned, and
+//! still arrived, were forwarded by the fast path although Linux would have dropped them.
 
 use bm_tests::flow::Stream;
 use bm_tests::lab::{Ends, Lab};
@@ -9,17 +9,17 @@ use bm_tests::{command, report, sys};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Median that a rule may take.
+/// Largest allowed median of the time that a rule takes.
 const BOUND: Duration = Duration::from_millis(100);
 /// How often each rule is added and removed.
 const ROUNDS: usize = 5;
-/// How long it stays, and how long it is gone.
+/// How long a rule stays, and how long there is none in between.
 const STAYS: Duration = Duration::from_millis(220);
 const GONE: Duration = Duration::from_millis(100);
 /// Packets a second.
 const RATE: u32 = 5_000;
 
-/// A rule about what the stream sends, with what has to be there before it.
+/// A rule that drops the stream's packets, and what it needs to exist before.
 struct Rule {
     name: &'static str,
     needs: &'static str,
@@ -59,7 +59,7 @@ const RULES: &[Rule] = &[
     },
 ];
 
-/// When a rule was added and removed: just before each command, and when it had returned.
+/// When a rule was added and removed: just before each command, and after it had returned.
 struct Marks {
     add: [Duration; 2],
     remove: [Duration; 2],
@@ -69,7 +69,7 @@ fn shell(lab: &Lab, line: &str) {
     lab.rtr.feed(line, "").unwrap_or_else(|why| panic!("{line}: {why}"));
 }
 
-/// Runs a command; when it began and when it had returned.
+/// Runs a command; returns when it began and when it had returned.
 fn timed(lab: &Lab, line: &str) -> [Duration; 2] {
     let begin = sys::wall_clock();
     shell(lab, line);
@@ -85,14 +85,14 @@ fn add_and_remove(lab: &Lab, rule: &Rule) -> Marks {
     Marks { add, remove }
 }
 
-/// How long after a rule's command had returned, and after it had begun, the last packet was sent that came through.
+/// When the last packet that came through was sent: time since a rule's command had returned, and since it had begun.
 fn lag(passed: &[(u32, Duration)], marks: &Marks) -> [Duration; 2] {
     let last = passed.iter().map(|(_, sent)| *sent).filter(|sent| *sent < marks.remove[0]).max();
     let last = last.unwrap_or_default();
     [marks.add[1], marks.add[0]].map(|since| last.saturating_sub(since))
 }
 
-/// Nothing is lost of what was sent between two times.
+/// Asserts that no packet sent between two times was lost.
 fn assert_whole(passed: &[(u32, Duration)], from: Duration, to: Duration, what: &str) {
     let numbers: Vec<u32> =
         passed.iter().filter(|(_, sent)| (from..to).contains(sent)).map(|(number, _)| *number).collect();
@@ -102,7 +102,7 @@ fn assert_whole(passed: &[(u32, Duration)], from: Duration, to: Duration, what: 
     assert_eq!(lost, 0, "{what}: of {} packets", last - first + 1);
 }
 
-/// Says how long rules took, and holds the median against the bound.
+/// Reports how long rules took, and compares the median with the bound.
 fn judge(router: &Router, what: &str, passed: &[(u32, Duration)], rounds: &[Marks]) {
     let lags: Vec<_> = rounds.iter().map(|marks| lag(passed, marks)).collect();
     let of = |which: usize| {
@@ -120,12 +120,12 @@ fn judge(router: &Router, what: &str, passed: &[(u32, Duration)], rounds: &[Mark
     ));
     assert!(median < BOUND.as_secs_f64() * 1e3, "{what}: {median:.1} ms\n{}", router.told());
     for (marks, next) in rounds.iter().zip(&rounds[1..]) {
-        assert_whole(passed, marks.remove[1], next.add[0], &format!("{what}: after the rule is gone"));
+        assert_whole(passed, marks.remove[1], next.add[0], &format!("{what}: after the rule was removed"));
     }
 }
 
 #[test]
-fn a_rule_holds_at_once_while_packets_flow() {
+fn a_rule_takes_effect_immediately_while_packets_flow() {
     each("in-time", Ends::Silent, |lab, router| {
         for rule in RULES {
             if !command::has(rule.needs) {
@@ -141,10 +141,10 @@ fn a_rule_holds_at_once_while_packets_flow() {
     });
 }
 
-/// Routes of a batch.
+/// Number of routes in a batch.
 const ROUTES: u32 = 50_000;
 
-/// Lines that have all of them lead to a neighbor of the sink.
+/// Commands that make all of them lead to this neighbor of the sink.
 fn routes(neighbor: u32) -> String {
     let to = |number: u32| format!("{}.{}.{}.0/24", 20 + (number >> 16), number >> 8 & 255, number & 255);
     let line = |number| format!("route replace {} via 198.51.100.{neighbor}\n", to(number));
@@ -152,7 +152,7 @@ fn routes(neighbor: u32) -> String {
 }
 
 #[test]
-fn a_rule_does_not_wait_behind_a_batch_of_routes() {
+fn a_rule_does_not_wait_for_a_batch_of_routes() {
     each("in-batch", Ends::Silent, |lab, router| {
         let rule = &RULES[2];
         let (batches, done) = ([2, 3].map(routes), AtomicBool::new(false));

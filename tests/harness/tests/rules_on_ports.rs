@@ -1,5 +1,5 @@
-//! What Linux forbids, on ports that are no interfaces of Linux themselves: a TAP and capture files, whose host TAPs stand for
-//! them in Linux; and on ports of both paths in one daemon.
+//! Rules of Linux on ports that are not interfaces of Linux: a TAP and capture files, which are represented by host
+//! TAPs; and on ports of both paths in one daemon.
 
 use bm_tests::lab::{Ends, Lab, Side};
 use bm_tests::netns::Namespace;
@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 
 /// How long a busy machine may take.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long what must not come is waited for.
+/// How long to wait for packets that must not come.
 const QUIET: Duration = Duration::from_millis(100);
 /// The host behind the port.
 const FAR: &str = "10.66.0.2";
 const FAR_MAC: Mac = Mac([2, 0, 0, 0, 9, 2]);
-/// Workers for all ports, and for those alone that need them.
+/// Workers for all ports, and workers only for the ports that need them.
 const WAYS: [(&str, &str); 2] = [("user", "[daemon]\nworkers = 1\n"), ("mixed", "")];
 
-/// A daemon with this port besides `r0` and `r1`, its path left to it, that starts by a ruleset.
+/// Runs a test on a daemon with this port in addition to `r0` and `r1`. The ruleset is set before the daemon starts.
 fn with_port(test: &str, port: &str, (config, ruleset): (&str, &str), deed: impl Fn(&Lab, &Router)) {
     let Some(subject) = Subject::kernel(test) else { return };
     if !command::has("nft") || !Path::new("/dev/net/tun").exists() {
@@ -37,7 +37,7 @@ fn with_port(test: &str, port: &str, (config, ruleset): (&str, &str), deed: impl
     router.stop();
 }
 
-/// Sets the ruleset, and waits until it is carried out.
+/// Sets the ruleset, and waits until it is effective.
 fn rules(lab: &Lab, router: &Router, text: &str) {
     lab.rtr.feed("nft -f -", &format!("flush ruleset\n{text}")).unwrap_or_else(|why| panic!("{text}: {why}"));
     router.settle();
@@ -47,7 +47,7 @@ fn forward_chain(rules: &str) -> String {
     format!("table ip t {{ chain f {{ type filter hook forward priority 0; {rules} }}\n}}")
 }
 
-/// Gives a host TAP its addresses and the neighbor behind the port.
+/// Adds addresses to a host TAP, and the neighbor behind the port.
 fn settle_twin(lab: &Lab, router: &Router, host_tap: &str) {
     lab.rtr.ip(&format!(
         "addr add 10.66.0.1/24 dev {host_tap}\nneigh replace {FAR} lladdr {FAR_MAC} dev {host_tap} nud permanent\n"
@@ -59,7 +59,7 @@ fn udp(source: &str, destination: &str, port: u16) -> Vec<u8> {
     Ip4::udp_ports(source, destination, 4000, port, b"rules-on-ports").bytes()
 }
 
-/// Whether a frame comes to a socket; all others are forgotten.
+/// Whether a frame arrives at a socket; others are discarded.
 fn comes(socket: &PacketSocket, wanted: &[u8], wait: Duration) -> bool {
     let begin = Instant::now();
     loop {
@@ -76,7 +76,7 @@ fn comes(socket: &PacketSocket, wanted: &[u8], wait: Duration) -> bool {
     }
 }
 
-/// What waits for a frame: long for one that must come, shortly for one that must not.
+/// How long to wait for a frame: long for one that must arrive, briefly for one that must not.
 fn wait_for(passes: bool) -> Duration {
     if passes { PATIENCE } else { QUIET }
 }
@@ -101,7 +101,7 @@ impl<'a> Vm<'a> {
         Self { lab, wire: snk.packet_socket(name), host_tap }
     }
 
-    /// A packet from the source to the far host comes out of the TAP, or not.
+    /// Asserts that a packet from the source to the far host comes out of the TAP, or not.
     fn gets(&self, port: u16, passes: bool, what: &str) {
         let packet = udp("192.0.2.2", FAR, port);
         self.lab.send(Side::Src, &Side::Src.to_router(&packet));
@@ -109,7 +109,7 @@ impl<'a> Vm<'a> {
         assert_eq!(comes(&self.wire, &expected, wait_for(passes)), passes, "{what}: to the TAP");
     }
 
-    /// A packet from the far host comes to the sink, or not.
+    /// Asserts that a packet from the far host arrives at the sink, or not.
     fn sends(&self, port: u16, passes: bool, what: &str) {
         let packet = udp(FAR, "10.9.9.9", port);
         self.wire.send(&ip_frame(self.host_tap, FAR_MAC, &packet)).expect("a frame into the TAP");
@@ -125,7 +125,7 @@ impl<'a> Vm<'a> {
 }
 
 #[test]
-fn rules_hold_for_a_tap() {
+fn rules_are_effective_on_a_tap() {
     for (way, config) in WAYS {
         with_port(&format!("tap-{way}"), "tap:vm0", (config, ""), |lab, router| {
             let path = router.json(&["status"])["path"].clone();
@@ -141,7 +141,7 @@ fn rules_hold_for_a_tap() {
             vm.sends(5001, true, "beside a rule by interface");
             rules(lab, router, &forward_chain("oifname bm-vm0 drop;"));
             vm.both(5000, false, true, "a rule by the interface where packets leave");
-            // What Linux lets pass goes by its way: into the host TAP, and out of it.
+            // Packets that Linux lets pass go through Linux: into the host TAP, and out of it.
             rules(lab, router, &forward_chain("policy drop; ct state new udp dport 5001 accept;"));
             vm.both(5000, false, false, "policy drop");
             vm.both(5001, true, true, "accepted by Linux");
@@ -157,12 +157,12 @@ fn rules_hold_for_a_tap() {
             rules(lab, router, "");
             let before = router.sent();
             vm.both(5000, true, true, "nothing is set any more");
-            assert!(router.sent() >= before + 2, "forwarded by brickmoon again: {}", router.told());
+            assert!(router.sent() >= before + 2, "brickmoon must forward again: {}", router.told());
         });
     }
 }
 
-/// A capture of frames of Ethernet.
+/// A capture file of Ethernet frames.
 fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1].map(u32::to_le_bytes).concat();
     for frame in frames {
@@ -173,7 +173,7 @@ fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// The frames of a capture that brickmoon has written, as far as they are there.
+/// The frames of a capture file that brickmoon has written so far.
 fn frames(file: &Path) -> Vec<Vec<u8>> {
     let bytes = std::fs::read(file).unwrap_or_default();
     let (mut frames, mut rest) = (Vec::new(), bytes.get(24..).unwrap_or_default());
@@ -186,7 +186,7 @@ fn frames(file: &Path) -> Vec<Vec<u8>> {
     frames
 }
 
-/// A packet from the source is written to the capture, or not.
+/// Asserts that a packet from the source is written to the capture file, or not.
 fn is_captured(lab: &Lab, file: &Path, host_tap: Mac, port: u16, passes: bool, what: &str) {
     let packet = udp("192.0.2.2", FAR, port);
     lab.send(Side::Src, &Side::Src.to_router(&packet));
@@ -199,7 +199,7 @@ fn is_captured(lab: &Lab, file: &Path, host_tap: Mac, port: u16, passes: bool, w
 }
 
 #[test]
-fn rules_hold_for_capture_files() {
+fn rules_are_effective_on_capture_files() {
     for (way, config) in WAYS {
         let folder = std::env::temp_dir().join(format!("bm-rules-{way}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder for captures");
@@ -210,13 +210,17 @@ fn rules_hold_for_capture_files() {
         let arriving: Vec<_> = sent.iter().map(|packet| ip_frame(host_tap, FAR_MAC, packet)).collect();
         std::fs::write(&input, capture(&arriving)).expect("a capture");
         let port = format!("pcap:{},{}", input.display(), output.display());
-        // The file is read at once, so the rule is there before the daemon.
+        // The file is read immediately, so the rule must exist before the daemon starts.
         let first = forward_chain("udp dport 5000 drop;");
         with_port(&format!("pcap-{way}"), &port, (config, &first), |lab, router| {
             let sink = lab.socket(Side::Snk);
             let out = |packet: &Vec<u8>| Side::Snk.to_neighbor(2, &routed(packet));
-            assert!(comes(sink, &out(&sent[0]), PATIENCE), "beside the rule\n{}", router.told());
-            assert!(!comes(sink, &out(&sent[1]), QUIET), "the rule\n{}", router.told());
+            assert!(
+                comes(sink, &out(&sent[0]), PATIENCE),
+                "a packet that the rule does not match\n{}",
+                router.told()
+            );
+            assert!(!comes(sink, &out(&sent[1]), QUIET), "a packet that the rule drops\n{}", router.told());
             settle_twin(lab, router, "bm-pcap2");
             is_captured(lab, &output, host_tap, 5001, true, "beside the rule, to the file");
             is_captured(lab, &output, host_tap, 5000, false, "the rule, to the file");
