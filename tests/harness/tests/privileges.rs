@@ -61,7 +61,7 @@ fn threads(process: u32) -> Vec<String> {
 
 #[test]
 fn every_thread_has_dropped_privileges() {
-    let test = "every_thread_has_given_up_what_it_does_not_need";
+    let test = "every_thread_has_dropped_privileges";
     for subject in Subject::all(test) {
         let lab = Lab::new("privileges", Ends::Silent);
         let mut router = subject.start(&lab);
@@ -136,7 +136,7 @@ fn asks_as_another_user() {
 
 #[test]
 fn a_group_may_read_and_others_have_no_access() {
-    for subject in Subject::all("a_group_may_read_and_others_may_nothing") {
+    for subject in Subject::all("a_group_may_read_and_others_have_no_access") {
         let lab = Lab::new("readers", Ends::Silent);
         let mut router = subject.start(&lab);
         let Some(socket) = router.socket() else { continue };

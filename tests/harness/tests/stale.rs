@@ -1,7 +1,7 @@
-//! Tables that no daemon keeps forward nothing that Linux has changed since: after `kill -9`, the first change hands
-//! everything to Linux, and until then nothing is lost and the kernel path goes on.
+//! Without a daemon, the kernel path must not forward by outdated tables: after `kill -9`, the first change in Linux
+//! hands everything to Linux. Until then the kernel path keeps forwarding, and nothing is lost.
 //!
-//! Linux's own count of forwarded packets shows who forwards: XDP's are not in it.
+//! Linux's count of forwarded packets, which does not include those of XDP, shows who forwards.
 
 use bm_tests::flow::Stream;
 use bm_tests::lab::{Ends, Lab, SIDES, Side, by_linux};
@@ -11,12 +11,12 @@ use bm_tests::subject::{Router, Subject};
 use bm_tests::sys;
 use std::time::{Duration, Instant};
 
-/// How long Linux may take to get the packets on a busy machine; 10 ms on one that is not.
+/// How long it may take on a busy machine until Linux gets the packets; on an idle one it takes 10 ms.
 const BOUND: Duration = Duration::from_millis(500);
-/// A long time in which nothing may happen.
+/// A long time in which nothing must happen.
 const QUIET: Duration = Duration::from_millis(1500);
 
-/// What is there before the daemon starts, for changes that need it.
+/// Settings before the daemon starts, which some changes need.
 const BEFORE: &str = "\
 ip link add x0 type veth peer name x1
 ip link set x0 up
@@ -26,7 +26,7 @@ ip route add 10.55.0.0/16 nhid 7
 ip addr add 198.51.100.78/24 dev r1
 ";
 
-/// A change a line: what it is | the command | the one that puts it back.
+/// One change per line: description | command | command that undoes it.
 const CHANGES: &str = "\
 a route is moved | ip route replace 10.1.1.200/32 via 198.51.100.3 | ip route replace 10.1.1.200/32 via 198.51.100.6
 a route is deleted | ip route del 10.1.1.200/32 | ip route add 10.1.1.200/32 via 198.51.100.6
@@ -56,7 +56,7 @@ fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Runs a test on the kernel path with what [`BEFORE`] says.
+/// Runs a test on the kernel path with the settings of [`BEFORE`].
 fn on_kernel(test: &str, deed: impl FnOnce(&Lab, &mut Router)) {
     let Some(subject) = Subject::kernel(test) else { return };
     let lab = Lab::new(test, Ends::Silent);
@@ -71,12 +71,12 @@ fn on_kernel(test: &str, deed: impl FnOnce(&Lab, &mut Router)) {
     deed(&lab, &mut router);
 }
 
-/// To neighbors that no test changes.
+/// A stream to neighbors that no test changes.
 fn stream() -> Stream {
     Stream { destinations: vec!["10.9.9.9".into(), "2001:db8:a000::9".into()], rate: 4000 }
 }
 
-/// How long after `since` Linux is seen to forward.
+/// How long after `since` Linux forwards.
 fn until_linux_forwards(lab: &Lab, before: u64, since: Instant, what: &str) -> Duration {
     while by_linux(lab) == before {
         assert!(since.elapsed() < Duration::from_secs(20), "{what}: Linux does not forward");
@@ -85,16 +85,16 @@ fn until_linux_forwards(lab: &Lab, before: u64, since: Instant, what: &str) -> D
     since.elapsed()
 }
 
-/// Kills the daemon in a stream and makes a change: how long until Linux forwards.
+/// Kills the daemon during a stream and makes a change; returns how long it took until Linux forwarded.
 fn handed_over(lab: &Lab, router: &mut Router, what: &str, change: &str) -> Duration {
     let (took, outcome) = stream().during(lab, || {
         pause(Duration::from_millis(100));
         router.kill();
-        // So long that the death itself is over, and a change before it counts no more.
+        // Long enough for the end of the process to be complete, so that only the change matters.
         pause(Duration::from_millis(400));
         let before = by_linux(lab);
         pause(Duration::from_millis(200));
-        assert_eq!(by_linux(lab), before, "{what}: Linux forwards before anything has changed");
+        assert_eq!(by_linux(lab), before, "{what}: Linux must not forward before anything has changed");
         lab.rtr.run(change);
         until_linux_forwards(lab, before, Instant::now(), what)
     });
@@ -125,10 +125,10 @@ fn the_first_change_without_a_daemon_hands_everything_to_linux() {
 }
 
 #[test]
-fn what_the_daemon_had_not_read_when_it_died_counts() {
+fn changes_that_a_killed_daemon_had_not_read_count() {
     on_kernel("unread", |lab, router| {
         lab.leaves_by("10.1.1.200", 6);
-        // It gets no chance to read of it.
+        // The daemon gets no chance to read the change.
         sys::signal(router.process().expect("a daemon"), libc::SIGSTOP).expect("kill -STOP");
         lab.rtr.ip("route replace 10.1.1.200/32 via 198.51.100.3");
         router.kill();
@@ -136,7 +136,7 @@ fn what_the_daemon_had_not_read_when_it_died_counts() {
         pause(BOUND);
         lab.leaves_by("10.1.1.200", 3);
         report::say(&format!("stale: followed within {:?} of the death", since.elapsed()));
-        // The next daemon has it in its tables.
+        // The next daemon has the change in its tables.
         router.restart();
         let before = by_linux(lab);
         lab.leaves_by("10.1.1.200", 3);
@@ -145,14 +145,14 @@ fn what_the_daemon_had_not_read_when_it_died_counts() {
 }
 
 #[test]
-fn what_changes_nothing_does_not_end_the_grace() {
+fn events_that_change_no_table_do_not_end_forwarding() {
     on_kernel("refresh", |lab, router| {
         lab.rtr.run("ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud reachable");
         let ((), outcome) = stream().during(lab, || {
             router.kill();
             pause(Duration::from_millis(400));
             let before = by_linux(lab);
-            // A neighbor is confirmed and grows old, another namespace changes, and a file is read.
+            // A neighbor is confirmed and becomes stale, another namespace changes, and a file is read.
             lab.rtr.run("ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud stale");
             lab.rtr.run("ip neigh replace 198.51.100.9 lladdr 02:00:00:00:01:09 dev r1 nud reachable");
             lab.rtr.run("sysctl -qw net.ipv4.fib_multipath_hash_policy=0");
@@ -167,7 +167,7 @@ fn what_changes_nothing_does_not_end_the_grace() {
     });
 }
 
-/// Whether the kernel path forwards: a stream crosses, and Linux has no part in it.
+/// Whether the kernel path forwards: a stream arrives without any help from Linux.
 fn in_xdp(lab: &Lab) -> bool {
     let before = by_linux(lab);
     let outcome = stream().for_a_while(lab, Duration::from_millis(200));
@@ -176,14 +176,14 @@ fn in_xdp(lab: &Lab) -> bool {
 }
 
 #[test]
-fn what_is_kept_on_purpose_is_watched_as_well() {
+fn tables_kept_on_purpose_are_watched_as_well() {
     on_kernel("kept", |lab, router| {
         router.end(&["--keep"]);
         pause(Duration::from_millis(300));
         assert!(in_xdp(lab), "kept");
         lab.rtr.ip("route add blackhole 10.77.0.0/16");
         pause(BOUND);
-        assert!(!in_xdp(lab), "it forwards by old tables");
+        assert!(!in_xdp(lab), "it must not forward by old tables");
         router.restart();
         assert!(in_xdp(lab), "taken over");
         router.settle();
@@ -191,7 +191,7 @@ fn what_is_kept_on_purpose_is_watched_as_well() {
     });
 }
 
-/// Ends the process that watches, by a signal, and waits until it is gone.
+/// Ends the watching process with a signal, and waits until it is gone.
 fn end_watcher(by: &str, signal: i32) {
     let process: u32 = by.strip_prefix("process ").and_then(|number| number.parse().ok()).expect("process N");
     sys::signal(process, signal).expect("it is there");
@@ -201,7 +201,7 @@ fn end_watcher(by: &str, signal: i32) {
         stat.is_empty() || stat.contains(") Z ")
     };
     while !gone() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "the watcher goes on");
+        assert!(begin.elapsed() < Duration::from_secs(20), "the watcher must end");
         pause(Duration::from_millis(10));
     }
 }
@@ -213,13 +213,13 @@ fn watched_by(router: &Router) -> Option<String> {
 }
 
 #[test]
-fn the_watcher_is_started_again_and_leaves_nothing_unwatched() {
+fn the_watcher_is_restarted_and_its_end_ends_forwarding() {
     on_kernel("watcher", |lab, router| {
         let first = watched_by(router).expect("watched");
         end_watcher(&first, libc::SIGKILL);
         let begin = Instant::now();
         let second = loop {
-            assert!(begin.elapsed() < Duration::from_secs(20), "no other watcher");
+            assert!(begin.elapsed() < Duration::from_secs(20), "another watcher must start");
             match watched_by(router) {
                 Some(other) if other != first => break other,
                 _ => pause(Duration::from_millis(20)),
@@ -228,9 +228,9 @@ fn the_watcher_is_started_again_and_leaves_nothing_unwatched() {
         router.kill();
         pause(Duration::from_millis(300));
         assert!(in_xdp(lab), "without a daemon");
-        // As systemd ends what a service has left.
+        // As systemd ends remaining processes of a service.
         end_watcher(&second, libc::SIGTERM);
-        assert!(!in_xdp(lab), "nobody watches, so Linux forwards");
+        assert!(!in_xdp(lab), "without a watcher Linux must forward");
         assert!(
             SIDES
                 .iter()
@@ -240,7 +240,7 @@ fn the_watcher_is_started_again_and_leaves_nothing_unwatched() {
 }
 
 #[test]
-fn a_watcher_that_is_killed_leaves_nothing_at_work() {
+fn killing_the_watcher_ends_forwarding_by_the_kernel_path() {
     on_kernel("murder", |lab, router| {
         let watcher = watched_by(router).expect("watched");
         router.kill();
@@ -255,7 +255,7 @@ fn a_watcher_that_is_killed_leaves_nothing_at_work() {
         });
         assert_eq!((outcome.lost(), outcome.twice), (0, 0), "{outcome}");
         report::say(&format!("stale: Linux forwards {took:?} after SIGKILL to the watcher"));
-        // 400 ms on a machine that is not busy.
+        // 400 ms on an idle machine.
         assert!(took < Duration::from_secs(2), "{took:?}");
     });
 }
@@ -275,11 +275,11 @@ fn without_a_watcher_nothing_outlives_the_daemon() {
         );
         assert!(in_xdp(lab), "with a daemon");
         let keep = router.ask("stop", &["--keep"]).expect("a daemon's command");
-        assert!(!keep.status.success(), "there is nothing to keep");
+        assert!(!keep.status.success(), "there must be nothing to keep");
         router.kill();
         pause(BOUND);
         assert!(!in_xdp(lab), "without one");
-        assert!(!lab.rtr.run("ip link show dev r0").contains("xdp"), "the program is gone");
+        assert!(!lab.rtr.run("ip link show dev r0").contains("xdp"), "the program must be detached");
     });
 }
 
@@ -289,7 +289,7 @@ fn settings_are_followed_while_the_daemon_lives() {
     on_kernel("settings", |lab, router| {
         lab.rtr.ip("route add 10.60.0.0/16 nexthop via 198.51.100.4 nexthop via 198.51.100.5");
         router.settle();
-        // Ports alone tell these flows apart.
+        // Only the ports of these flows differ.
         let ways = || {
             let stream = |port: u16| {
                 let packet = Ip4::udp_ports("192.0.2.2", "10.60.1.1", port, 5000, b"flow").bytes();
@@ -308,7 +308,10 @@ fn settings_are_followed_while_the_daemon_lives() {
             lab.rtr.run(&format!("sysctl -qw net.ipv4.fib_multipath_hash_policy={policy}"));
             let begin = Instant::now();
             while ways() != (policy == 1) {
-                assert!(begin.elapsed() < Duration::from_secs(20), "turn {turn}: it is not followed");
+                assert!(
+                    begin.elapsed() < Duration::from_secs(20),
+                    "turn {turn}: the setting must be followed"
+                );
             }
             report::say(&format!("stale: hash policy {policy} followed after {:?}", begin.elapsed()));
             assert!(begin.elapsed() < Duration::from_secs(2), "turn {turn}: {:?}", begin.elapsed());

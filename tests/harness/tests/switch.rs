@@ -1,4 +1,4 @@
-//! The switch as its users start it: containers, virtual machines, VLANs, and ports that come and go.
+//! The switch as its users start it: containers, virtual machines, VLANs, and ports that are added and removed.
 
 use bm_tests::bridge::{Bridge, mac, mac_text};
 use bm_tests::sys::{self, PacketSocket};
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 const BROADCAST: [u8; 6] = [0xff; 6];
 const LAN: &str = "[[switch]]\nname = 'lan'\nports = ['p*']\n";
-/// A frame that is not here by then does not come.
+/// How long to wait for a frame that must arrive.
 const SOON: Duration = Duration::from_secs(5);
-/// How long what should not come is waited for.
+/// How long to wait for frames that must not arrive.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// A frame of a type for experiments that says from whom to whom.
+/// A frame of an experimental EtherType that holds its sender and a number.
 fn frame(to: [u8; 6], from: usize, number: u16) -> Vec<u8> {
     let mut frame = [&to[..], &mac(from), &[0x88, 0xb5], &number.to_be_bytes()].concat();
     frame.resize(60, 0);
@@ -33,9 +33,9 @@ fn send(socket: &PacketSocket, frame: &[u8]) {
     }
 }
 
-/// Numbered frames from the second end to the first, one each `pause`, while `deed` runs; how many.
+/// Sends numbered frames from the second end to the first, one each `pause`, while `deed` runs; returns how many.
 fn sending(socket: &PacketSocket, pause: Duration, deed: impl FnOnce()) -> u16 {
-    // The sender ends also when `deed` panics: nobody holds this any more then.
+    // The sender also ends when `deed` panics, since this is dropped then.
     let going = Arc::new(());
     let seen = Arc::downgrade(&going);
     std::thread::scope(|scope| {
@@ -58,7 +58,7 @@ fn next(socket: &PacketSocket) -> Option<Vec<u8>> {
     socket.receive().unwrap_or_else(|error| panic!("receiving: {error}")).map(|captured| captured.frame)
 }
 
-/// The next so many frames of a socket.
+/// Receives this many frames from a socket.
 #[track_caller]
 fn take(socket: &PacketSocket, count: usize, what: &str) -> Vec<Vec<u8>> {
     let until = Instant::now() + SOON;
@@ -84,7 +84,7 @@ fn nothing(sockets: &[&PacketSocket], what: &str) {
 }
 
 #[test]
-fn among_250_ports_everyone_reaches_everyone() {
+fn all_of_250_ports_reach_each_other() {
     const PORTS: usize = 250;
     let Some(mut bridge) = Bridge::new("sw-250", PORTS) else { return };
     bridge.up(&format!("{LAN}flood_limit = 0\n"));
@@ -93,7 +93,7 @@ fn among_250_ports_everyone_reaches_everyone() {
         let open = |number| sys::interface_index(&format!("f{number}")).and_then(PacketSocket::open);
         (0..PORTS).map(|number| open(number).unwrap_or_else(|error| panic!("f{number}: {error}"))).collect()
     });
-    // To all: each comes out of all others once, and of its own port not at all.
+    // Broadcasts: each comes out of all other ports once, and not of its own.
     for (from, end) in ends.iter().enumerate() {
         send(end, &frame(BROADCAST, from, 0));
         for (to, other) in ends.iter().enumerate().filter(|(to, _)| *to != from) {
@@ -102,7 +102,7 @@ fn among_250_ports_everyone_reaches_everyone() {
         }
     }
     assert_eq!(bridge.macs().len(), PORTS);
-    // To each: it comes out there, and nowhere else.
+    // Unicast: each comes out of the destination's port and nowhere else.
     for (from, end) in ends.iter().enumerate() {
         for to in (0..PORTS).filter(|to| *to != from) {
             send(end, &frame(mac(to), from, to as u16));
@@ -138,7 +138,7 @@ fn learns_moves_and_forgets() {
     assert_eq!((take(b, 1, "unknown at b").len(), take(c, 1, "unknown at c").len()), (1, 1));
     send(b, &frame(mac(0), 1, 2));
     assert_eq!(take(a, 1, "known at a"), [frame(mac(0), 1, 2)]);
-    // The MAC address behind a is behind c now.
+    // The MAC address moves from a to c.
     send(c, &frame(mac(1), 0, 3));
     assert_eq!(take(b, 1, "moved"), [frame(mac(1), 0, 3)]);
     send(b, &frame(mac(0), 1, 4));
@@ -148,9 +148,9 @@ fn learns_moves_and_forgets() {
     assert!(macs.contains(&(mac_text(0), 0, "p2".into())), "{macs:?}");
     assert!(macs.contains(&("02:00:00:00:00:63".into(), 0, "p2".into())), "{macs:?}");
     assert!(bridge.ask("show macs").contains("static"));
-    // Nobody is heard for more than a second.
+    // No MAC address sends for more than a second.
     std::thread::sleep(Duration::from_millis(1300));
-    assert_eq!(bridge.macs().len(), 1, "the static one alone");
+    assert_eq!(bridge.macs().len(), 1, "only the static one must be left");
     send(b, &frame(mac(0), 1, 5));
     assert_eq!((take(a, 1, "forgotten").len(), take(c, 1, "forgotten").len()), (1, 1));
     nothing(&[a, b, c], "no more than that");
@@ -159,7 +159,7 @@ fn learns_moves_and_forgets() {
 }
 
 #[test]
-fn a_storm_is_cut_to_its_limit() {
+fn a_broadcast_storm_is_limited() {
     const LIMIT: usize = 200;
     let Some(mut bridge) = Bridge::new("sw-storm", 3) else { return };
     bridge.up(&format!("{LAN}flood_limit = {LIMIT}\n"));
@@ -170,7 +170,7 @@ fn a_storm_is_cut_to_its_limit() {
     while started.elapsed() < Duration::from_secs(1) {
         send(&a, &frame(BROADCAST, 0, 1));
     }
-    // What goes to one MAC address alone is not limited.
+    // Unicast to a known MAC address is not limited.
     (0..100).for_each(|number| send(&a, &frame(mac(1), 0, number)));
     let took = started.elapsed().as_secs_f64();
     bridge.until("all is counted", |bridge| bridge.port("p0")["counters"]["forwarded"].as_u64() == Some(100));
@@ -193,7 +193,7 @@ fn a_storm_is_cut_to_its_limit() {
     bridge.stop("stop");
 }
 
-/// The daemon knows as many MAC addresses as the table has, and what one port does to it is no other port's loss.
+/// The MAC table can be filled completely, and one port that fills it does not affect other ports.
 #[test]
 fn a_guest_fills_its_own_share_of_the_table() {
     const TABLE: usize = 16_384;
@@ -205,7 +205,7 @@ fn a_guest_fills_its_own_share_of_the_table() {
     bridge.until("Linux's new MAC is known", |bridge| {
         bridge.macs().contains(&(own.clone(), 0, "lan0.bm".into()))
     });
-    // Sources from a whole range, then a claim to be Linux's own interface.
+    // Many source addresses, then the address of Linux's own interface.
     for number in 0..TABLE as u32 + 100 {
         let mut claim = frame(BROADCAST, 0, 0);
         claim[6..12].copy_from_slice(&[&[2, 7][..], &number.to_be_bytes()].concat());
@@ -219,10 +219,10 @@ fn a_guest_fills_its_own_share_of_the_table() {
     let macs = bridge.macs();
     let of = |port: &str| macs.iter().filter(|entry| entry.2 == port).count();
     assert_eq!((of("p0"), of("lan0.bm")), (TABLE, 1), "of {}", macs.len());
-    assert!(macs.contains(&(own, 0, "lan0.bm".into())), "Linux's own interface stays where it is");
+    assert!(macs.contains(&(own, 0, "lan0.bm".into())), "the entry of Linux's own interface must not move");
     let evicted = bridge.port("p0")["counters"]["evicted"].as_u64();
-    assert_eq!(evicted, Some(100), "its own oldest ones");
-    // A new MAC address elsewhere is learned, and what goes to it reaches nobody else.
+    assert_eq!(evicted, Some(100), "the port's oldest entries must be evicted");
+    // A new MAC address on another port is learned, and frames to it reach only that port.
     for end in [&a, &b, &c] {
         while next(end).is_some() {}
     }
@@ -250,7 +250,7 @@ trunk = [10, '20-29']
 ";
 
 #[test]
-fn vlans_are_apart() {
+fn vlans_are_isolated() {
     let Some(mut bridge) = Bridge::new("sw-vlan", 5) else { return };
     bridge.up(&format!("{LAN}{VLANS}"));
     let [a, b, other, trunk, default] = [0, 1, 2, 3, 4].map(|number| bridge.end(number));
@@ -305,7 +305,7 @@ fn a_virtual_machines_tap_is_a_port() {
 }
 
 #[test]
-fn ports_join_and_leave_while_it_runs() {
+fn ports_are_added_and_removed_while_it_runs() {
     let Some(mut bridge) = Bridge::new("sw-join", 1) else { return };
     bridge.up(LAN);
     assert_eq!(bridge.ports().len(), 1);
@@ -322,7 +322,7 @@ fn ports_join_and_leave_while_it_runs() {
     bridge.sw.ip("link del p3");
     bridge.until("it has left", |bridge| bridge.ports().len() == 3);
     assert_eq!(bridge.macs(), [(mac_text(0), 0, "p0".into())]);
-    // One whose program is another's is told of, and joins once it is free.
+    // An interface with a foreign program is reported, and becomes a port once it is free.
     bridge.sw.ip("link set p2 down\nlink set p2 name x2");
     bridge.until("it has left, too", |bridge| bridge.ports().len() == 2);
     assert_eq!(bridge.programs(), 2);
@@ -333,7 +333,7 @@ fn ports_join_and_leave_while_it_runs() {
 }
 
 #[test]
-fn it_goes_on_without_its_daemon() {
+fn it_keeps_forwarding_without_its_daemon() {
     let Some(mut bridge) = Bridge::new("sw-kept", 3) else { return };
     bridge.up(LAN);
     let [a, b, c] = [0, 1, 2].map(|number| bridge.end(number));
@@ -343,7 +343,7 @@ fn it_goes_on_without_its_daemon() {
     bridge.kill();
     send(&b, &frame(mac(0), 1, 1));
     assert_eq!(take(&a, 1, "after a crash"), [frame(mac(0), 1, 1)]);
-    // While it is taken over, and again, nothing is lost, doubled or flooded.
+    // While another daemon takes over, twice, no frame is lost, duplicated or flooded.
     let sent = sending(&b, Duration::from_micros(200), || {
         bridge.up(LAN);
         bridge.stop("stop --keep");
@@ -362,7 +362,7 @@ fn it_goes_on_without_its_daemon() {
     assert_eq!((bridge.programs(), bridge.sw.switch_pins().exists()), (0, false));
 }
 
-/// A changed switch is carried out by `reload` while frames pass, and a wrong file changes nothing.
+/// `reload` changes a switch while frames pass, and a configuration with an error changes nothing.
 #[test]
 fn reload_changes_a_switch_without_losing_frames() {
     let Some(mut bridge) = Bridge::new("sw-reload", 4) else { return };
@@ -377,7 +377,7 @@ fn reload_changes_a_switch_without_losing_frames() {
     }
     let isolated = "[[switch.port]]\nports = ['p1', 'p2']\nisolated = 'on'\n";
     let sent = sending(&b, Duration::from_millis(1), || {
-        // Another port, another interface of Linux, and two that must not reach each other.
+        // Another port, another interface in Linux, and two ports that must not reach each other.
         bridge.configure(&format!("{LAN}interface = 'lan1'\nageing_s = 77\n{isolated}"));
         let said = bridge.ask("reload");
         assert!(said.contains("switch.lan"), "{said}");
@@ -392,14 +392,14 @@ fn reload_changes_a_switch_without_losing_frames() {
     let shown = bridge.ask("show switch");
     assert!(shown.contains("lan: 5 ports") && shown.contains("ageing 77 s"), "{shown}");
     assert!(shown.contains("p1: isolated on") && shown.contains("interface lan1 in Linux"), "{shown}");
-    assert!(!bridge.sw.run("ip -o link").contains("lan0"), "the earlier interface is gone");
+    assert!(!bridge.sw.run("ip -o link").contains("lan0"), "the earlier interface must be deleted");
     send(&b, &frame(mac(2), 1, 1));
     bridge.until("the isolated cannot reach each other", |bridge| {
         bridge.port("p1")["account"]["drops"]["isolated"] == 1
     });
     send(&d, &frame(mac(2), 3, 2));
     assert_eq!(take(&c, 1, "the new port reaches both"), [frame(mac(2), 3, 2)]);
-    // Another switch beside it, with a port that this one gives up; then none but that.
+    // Adds another switch with a port of this one; then removes this one.
     let other = "[[switch]]\nname = 'other'\nports = ['p2', 'p3']\n";
     bridge.configure(&format!("[[switch]]\nname = 'lan'\nports = ['p0', 'p1']\n{other}"));
     bridge.ask("reload");
@@ -432,12 +432,12 @@ fn a_switch_beside_workers_is_kept_too() {
     assert_eq!(bridge.programs(), 0);
 }
 
-/// TCP and UDP of real hosts, whose kernels leave checksums and segments to a device.
+/// TCP and UDP of real hosts, whose kernels offload checksums and segmentation.
 #[test]
-fn hosts_with_offloads_understand_each_other() {
+fn hosts_with_offloads_can_communicate() {
     for mtu in [1500, 9000] {
         let Some(mut bridge) = Bridge::new(&format!("sw-hosts-{mtu}"), 2) else { return };
-        // Two ends of one namespace would speak over its loopback.
+        // Two ends in one namespace would communicate over its loopback interface.
         let other = bm_tests::netns::Namespace::new(&format!("sw-hosts-{mtu}"), "other");
         bridge.far.ip(&format!("link set f1 netns {}", other.name()));
         for (namespace, number) in [(&bridge.far, 0), (&other, 1)] {
@@ -470,7 +470,7 @@ fn hosts_with_offloads_understand_each_other() {
                 assert!(got == sent, "{} of {} bytes", got.len(), sent.len());
             });
         }
-        // A datagram that fills a frame, from Linux on the switch.
+        // A datagram that fills a frame, sent by Linux on the switch.
         let bind = |to: &str| UdpSocket::bind(to).unwrap_or_else(|error| panic!("{to}: {error}"));
         let server = bridge.far.within(|| bind("192.0.2.1:9"));
         let client = bridge.sw.within(|| bind("192.0.2.254:9"));
@@ -488,12 +488,12 @@ fn hosts_with_offloads_understand_each_other() {
         );
         bridge.assert_closed();
         bridge.stop("stop");
-        assert!(!bridge.sw.run("ip -o link").contains("lan0"), "its own interface goes with it");
+        assert!(!bridge.sw.run("ip -o link").contains("lan0"), "its interface in Linux must be deleted, too");
     }
 }
 
 #[test]
-fn says_what_is_wrong_and_goes_on() {
+fn reports_problems_and_keeps_running() {
     let Some(mut bridge) = Bridge::new("sw-wrong", 2) else { return };
     bridge.far.run("ethtool -K f1 gro off");
     bridge.up(&format!("{LAN}[[switch]]\nname = 'other'\nports = ['p0']\n"));
@@ -507,9 +507,9 @@ fn says_what_is_wrong_and_goes_on() {
     send(&b, &frame(BROADCAST, 1, 0));
     take(&a, 1, "it can still send");
     send(&a, &frame(mac(1), 0, 1));
-    bridge.until("the frame has its name", |bridge| bridge.port("p0")["account"]["drops"]["far_end"] == 1);
+    bridge.until("the drop is counted", |bridge| bridge.port("p0")["account"]["drops"]["far_end"] == 1);
     bridge.far.run("ethtool -K f1 gro on");
-    bridge.until("that is seen", |bridge| bridge.port("p1")["takes_frames"] == true);
+    bridge.until("the change is noticed", |bridge| bridge.port("p1")["takes_frames"] == true);
     send(&a, &frame(mac(1), 0, 2));
     assert_eq!(take(&b, 1, "now it goes"), [frame(mac(1), 0, 2)]);
     bridge.stop("stop");

@@ -1,4 +1,4 @@
-//! What a veth does to XDP beside hosts' offloads (`hosts`): jumbo frames, which lie in several buffers.
+//! XDP on veth with jumbo frames, which are in several buffers. For offloads of hosts see `hosts`.
 
 use bm_tests::lab::{Ends, Lab, Side};
 use bm_tests::subject::{Forwarding, Subject};
@@ -9,7 +9,7 @@ use std::time::Duration;
 const MTU: usize = 9000;
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The sink's addresses and the headers in front of a datagram's bytes.
+/// The sink's addresses, and the length of the headers in front of a datagram's payload.
 const SINKS: [(&str, &str, usize); 2] =
     [("198.51.100.2:7", "192.0.2.2:0", 28), ("[2001:db8:2::2]:7", "[2001:db8:1::2]:0", 48)];
 
@@ -19,7 +19,7 @@ fn bind(to: &str) -> UdpSocket {
     socket
 }
 
-/// Sends a datagram until it has come back whole; the first ones may wait for neighbors in vain.
+/// Sends a datagram until it has come back intact; the first ones may be lost while neighbors are resolved.
 fn there_and_back(socket: &UdpSocket, to: &str, bytes: usize, what: &str) {
     let sent: Vec<u8> = (0..bytes).map(|at| (at * 31 + bytes) as u8).collect();
     let mut buffer = vec![0; 1 << 16];
@@ -31,13 +31,13 @@ fn there_and_back(socket: &UdpSocket, to: &str, bytes: usize, what: &str) {
             return;
         }
     }
-    panic!("{what}: {bytes} bytes to {to} do not come back");
+    panic!("{what}: {bytes} bytes to {to} must come back");
 }
 
 #[test]
 fn jumbo_frames_pass_the_kernel_path() {
     for subject in Subject::all("jumbo") {
-        // The user path has slots of a page at most.
+        // On the user path a slot is at most a page.
         if matches!(subject, Subject::Brickmoon { forwarding: Forwarding::User, .. }) {
             continue;
         }
@@ -47,7 +47,7 @@ fn jumbo_frames_pass_the_kernel_path() {
             lab.host(side).ip(&format!("link set {} mtu {MTU}", side.host()));
         }
         for gro in ["on", "off"] {
-            // Checksums left to a card, or not; GRO on the router's own ends joins what Linux forwards.
+            // With and without checksum offload; GRO on the router's ends merges packets that Linux forwards.
             lab.set_offloads(gro == "on", true);
             for side in [Side::Src, Side::Snk] {
                 lab.rtr.run(&format!("ethtool -K {} gro {gro}", side.router()));
@@ -65,7 +65,7 @@ fn jumbo_frames_pass_the_kernel_path() {
                             }
                         }
                     });
-                    // Of one buffer, on its edge, of several, a full frame, fragments of full frames.
+                    // One buffer, at its limit, several buffers, a full frame, fragments of full frames.
                     for bytes in [100, 1472, 3400, 3600, 4096, 8000, MTU - headers, 20_000] {
                         there_and_back(&client, to, bytes, &format!("{subject}, gro {gro}"));
                     }

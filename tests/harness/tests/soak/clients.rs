@@ -1,5 +1,5 @@
-//! Those who ask the daemon: a reader of statistics that asks a thousand times a second, and readers that let the
-//! answer lie.
+//! Clients of the daemon: a reader of statistics with a thousand requests a second, and readers that are slow to read
+//! the answer.
 
 use crate::Loads;
 use std::io::{BufRead, BufReader, Error, Read, Result, Write};
@@ -9,28 +9,28 @@ use std::time::{Duration, Instant};
 
 /// How long an answer may take on a machine that others use as well.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What is asked in turn.
+/// Paths requested in turn.
 const STATISTICS: [&str; 4] = ["/v1/ports", "/v1/drops", "/v1/metrics", "/v1/workers"];
-/// What has a long answer.
+/// A path with a long answer.
 const LONG: &str = "/v1/routes?limit=100000";
-/// How much of it a slow reader takes at a time, and how long it rests.
+/// How much a slow reader reads at a time, and how long it pauses.
 const SIP: usize = 256;
 const REST: Duration = Duration::from_millis(100);
 
-/// Answers so far.
+/// Results of requests so far.
 #[derive(Debug, Default)]
 pub struct Asked {
     /// Answers with status 200.
     pub answers: u64,
     /// Connections that ended, each after ten minutes at the latest.
     pub reconnected: u64,
-    /// The longest that an answer took.
+    /// Longest time that an answer took.
     pub slowest: Duration,
-    /// The first that was no answer.
+    /// The first error.
     pub failure: Option<String>,
 }
 
-/// A connection on which one question follows the other.
+/// A connection for many requests.
 struct Connection(BufReader<UnixStream>);
 
 impl Connection {
@@ -40,7 +40,7 @@ impl Connection {
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// Asks for a path; the body of the answer.
+    /// Requests a path; returns the body of the answer.
     fn get(&mut self, path: &str) -> Result<Vec<u8>> {
         self.ask(path)?;
         let mut length = 0;
@@ -70,7 +70,7 @@ impl Connection {
 }
 
 impl Asked {
-    /// Together with what another has asked.
+    /// Adds the results of another client.
     pub fn and(self, other: Self) -> Self {
         Self {
             answers: self.answers + other.answers,
@@ -81,7 +81,7 @@ impl Asked {
     }
 }
 
-/// Asks `rate` times a second for statistics.
+/// Requests statistics `rate` times a second.
 pub fn read_statistics(socket: &Path, rate: f64, loads: &Loads) -> Asked {
     let (start, mut asked) = (Instant::now(), Asked::default());
     let mut connection = None;
@@ -101,7 +101,7 @@ pub fn read_statistics(socket: &Path, rate: f64, loads: &Loads) -> Asked {
                 asked.answers += u64::from(!body.is_empty());
                 number += 1;
             }
-            // The daemon closes a connection after ten minutes; the next question goes by another.
+            // The daemon closes a connection after ten minutes; the next request opens another.
             Err(error) if is_closed(&error) => asked.reconnected += 1,
             Err(error) => {
                 asked.failure.get_or_insert(error.to_string());
@@ -118,7 +118,7 @@ pub fn open_counters(socket: &Path) -> bm_stats::Reader {
     bm_stats::Reader::open(&socket.with_extension("stats")).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Reads all of them; where the kernel path forwards for all ports there are none.
+/// Reads all counters; there are none if the kernel path forwards for all ports.
 pub fn read_counters(counters: &bm_stats::Reader) {
     std::hint::black_box(counters.counters());
 }
@@ -128,7 +128,7 @@ fn is_closed(error: &Error) -> bool {
     [BrokenPipe, ConnectionReset, UnexpectedEof].contains(&error.kind())
 }
 
-/// Asks for long answers and takes them a little at a time. How many bytes came.
+/// Requests long answers and reads them a little at a time. Returns the number of bytes read.
 pub fn read_slowly(socket: &Path, loads: &Loads) -> u64 {
     let mut bytes = 0;
     let mut some = [0; SIP];

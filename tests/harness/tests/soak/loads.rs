@@ -1,4 +1,4 @@
-//! What goes on around a router all the time: routes, neighbors and a link that change, and reloads.
+//! The loads that run all the time: changes of routes, neighbors and a link, and reloads.
 
 use crate::Plan;
 use crate::clients;
@@ -11,39 +11,39 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Neighbors that routes lead to: 3 to 9 of the sink.
+/// Number of neighbors that routes lead to: 3 to 9 of the sink.
 const NEXT_HOPS: u32 = 7;
-/// One route in so many is of IPv6.
+/// One route in this many is an IPv6 route.
 const IPV6_EVERY: u32 = 20;
-/// Neighbors that come, change and go, and how many of these changes there are a second.
+/// Neighbors that are added, changed and deleted, and the number of such changes a second.
 const NEIGHBORS: u32 = 4000;
 const NEIGHBOR_CHANGES: f64 = 1000.0;
-/// Packets a second to neighbors that nobody has, and how many of those there are: the neighbor table's limit of
-/// 1024 holds over all namespaces of the machine.
+/// Packets a second to neighbors that do not exist, and the number of such neighbors. The neighbor table's limit of
+/// 1024 entries is shared by all namespaces of the machine.
 const SCANS: f64 = 200.0;
 const SCANNED: u32 = 60;
-/// Questions for statistics a second, and by how many connections.
+/// Requests for statistics a second, and the number of connections for them.
 const STATISTICS: f64 = 1000.0;
 const READERS: u32 = 4;
 
-/// Whether the loads are to go on.
+/// Tells the loads when to stop.
 #[derive(Debug, Default)]
 pub struct Loads(AtomicBool);
 
 impl Loads {
-    /// Whether they shall end.
+    /// Whether they must stop.
     pub fn are_over(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Calls `deed` with 0, 1, 2 and so on, `rate` times a second: after a pause, for all that was due in it.
+    /// Calls `deed` with 0, 1, 2 and so on, `rate` times a second; after a pause, with everything that was due in it.
     fn paced(&self, rate: f64, mut deed: impl FnMut(std::ops::Range<u64>)) -> u64 {
         let start = Instant::now();
         let mut done = 0;
         while !self.are_over() {
             let due = (start.elapsed().as_secs_f64() * rate) as u64;
             if due > done {
-                // Not all at once after a long pause, so that the end is seen soon.
+                // Not everything at once after a long pause, so that the stop is noticed soon.
                 let until = due.min(done + 50_000);
                 deed(done..until);
                 done = until;
@@ -58,7 +58,7 @@ impl Loads {
     }
 }
 
-/// What the loads came to.
+/// Results of the loads.
 #[derive(Debug)]
 pub struct Done {
     /// Changes of routes, and how many the kernel refused.
@@ -68,20 +68,20 @@ pub struct Done {
     pub counters: u64,
     /// Changes of neighbors.
     pub neighbors: u64,
-    /// Packets to neighbors that nobody has.
+    /// Packets to neighbors that do not exist.
     pub scans: u64,
     /// Times that the link went down and up.
     pub flaps: u64,
-    /// Reloads, and what the first that failed said.
+    /// Number of reloads, and the message of the first that failed.
     pub reloads: u64,
     pub reload_failed: Option<String>,
     /// The reader of statistics.
     pub statistics: clients::Asked,
-    /// Bytes that slow readers took.
+    /// Bytes read by slow readers.
     pub slow_bytes: u64,
 }
 
-/// The route of this number. Those of the stream are among them.
+/// The route with this number. The routes that the stream uses are among them.
 pub fn prefix(number: u32) -> Prefix {
     if number.is_multiple_of(IPV6_EVERY) {
         let net = u128::from(0x2001_0db9_u32) << 96 | u128::from(number) << 80;
@@ -91,7 +91,7 @@ pub fn prefix(number: u32) -> Prefix {
     }
 }
 
-/// An address that it leads to.
+/// A destination address of this route.
 pub fn address(number: u32) -> String {
     match prefix(number).0 {
         IpAddr::V4(net) => std::net::Ipv4Addr::from(u32::from(net) + 9).to_string(),
@@ -106,7 +106,7 @@ fn via(number: u32, turn: u32) -> IpAddr {
     text.parse().expect("an address of the lab")
 }
 
-/// Puts all routes into Linux. How long that took.
+/// Adds all routes to Linux. Returns how long that took.
 pub fn fill(lab: &Lab, routes: u32) -> Duration {
     let start = Instant::now();
     let mut requests = Requests::about(&lab.rtr, Side::Snk.router());
@@ -116,7 +116,7 @@ pub fn fill(lab: &Lab, routes: u32) -> Duration {
     start.elapsed()
 }
 
-/// Runs all of them until `deed` is done.
+/// Runs all loads until `deed` has returned.
 pub fn during<T>(lab: &Lab, router: &Router, plan: &Plan, deed: impl FnOnce() -> T) -> (T, Done) {
     let loads = Loads::default();
     let socket = router.socket().expect("a daemon");
@@ -157,14 +157,14 @@ pub fn during<T>(lab: &Lab, router: &Router, plan: &Plan, deed: impl FnOnce() ->
     })
 }
 
-/// Most routes move to another neighbor, those of the stream among them; of every 64 numbers eight go and come back,
-/// none of which the stream uses.
+/// Most routes move to another neighbor, including those of the stream. Of every 64 routes, eight are deleted and
+/// added again; the stream uses none of those.
 fn change_routes(lab: &Lab, plan: &Plan, loads: &Loads) -> (u64, u64) {
     let mut requests = Requests::about(&lab.rtr, Side::Snk.router());
     let mut refused = 0;
     let done = loads.paced(plan.changes, |due| {
         for change in due {
-            // An odd step reaches all numbers before it comes to one again.
+            // An odd step reaches all numbers before any repeats.
             let number = (change.wrapping_mul(7919) % u64::from(plan.routes)) as u32;
             let turn = (change / u64::from(plan.routes)) as u32;
             if comes_and_goes(number) && turn.is_multiple_of(2) {
@@ -178,7 +178,7 @@ fn change_routes(lab: &Lab, plan: &Plan, loads: &Loads) -> (u64, u64) {
     (done, refused)
 }
 
-/// Whether a route is deleted at times.
+/// Whether a route is one of those that are deleted and added again.
 pub fn comes_and_goes(number: u32) -> bool {
     number % 64 >= 56
 }
@@ -204,20 +204,20 @@ fn change_neighbors(lab: &Lab, loads: &Loads) -> u64 {
     done
 }
 
-/// Packets to addresses of a connected network that nobody has.
+/// Sends packets to addresses of a connected network that do not exist.
 fn scan(lab: &Lab, loads: &Loads) -> u64 {
     let socket = lab.src.packet_socket(Side::Src.host());
     loads.paced(SCANS, |due| {
         for number in due {
             let to = format!("198.51.100.{}", 100 + number % u64::from(SCANNED));
             let packet = Ip4::udp(&Side::Src.v4(2), &to, 20).bytes();
-            // It is a load; that it is lost at our own end is no matter.
+            // This is only a load, so losses at our own end do not matter.
             let _sent = socket.send(&Side::Src.to_router(&packet));
         }
     })
 }
 
-/// The third link loses its carrier and comes back, and changes its MTU.
+/// The third link loses and regains its carrier, and changes its MTU.
 fn flap(lab: &Lab, loads: &Loads) -> u64 {
     let mut flaps = 0;
     while !loads.are_over() {
@@ -232,7 +232,7 @@ fn flap(lab: &Lab, loads: &Loads) -> u64 {
     flaps
 }
 
-/// The configuration with which a router is started, and those which reloads give it in turn.
+/// The configuration with which a router is started, and those of later reloads.
 pub fn config(router: &Router, plan: &Plan, turn: u32) -> String {
     let mut text = format!(
         "[[filter.rule]]\nname = 'turn-{}'\naction = 'drop'\nprotocol = 'udp'\ndestination_ports = {}\n",
@@ -245,7 +245,7 @@ pub fn config(router: &Router, plan: &Plan, turn: u32) -> String {
     text
 }
 
-/// A hook that counts, each time under another name of its local variable.
+/// Writes a hook that counts. A local variable gets another name each time, so that the file differs.
 pub fn write_hook(plan: &Plan, turn: u32) {
     let text = format!(
         "local hook = require('brickmoon.hook')\nlocal seen{turn} = hook.counter('seen')\n\
@@ -254,11 +254,11 @@ pub fn write_hook(plan: &Plan, turn: u32) {
     std::fs::write(&plan.hook, text).unwrap_or_else(|error| panic!("{}: {error}", plan.hook));
 }
 
-/// Filters and the hook change each second.
+/// Changes filters and the hook each second.
 fn reload(router: &Router, plan: &Plan, loads: &Loads) -> (u64, Option<String>) {
     let mut failure = None;
     let done = loads.paced(1.0, |due| {
-        // After a pause once is enough.
+        // After a pause, once is enough.
         let turn = due.end as u32;
         write_hook(plan, turn);
         let done = router.reload_with(&config(router, plan, turn)).expect("a daemon");

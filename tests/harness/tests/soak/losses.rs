@@ -1,7 +1,7 @@
-//! Every counter by which a packet of the stream may have been lost, of brickmoon and of Linux.
+//! All counters of brickmoon and of Linux that may count a lost packet of the stream.
 //!
-//! What other loads lose is not here: packets of the scan have no neighbor, and those for the link that flaps have
-//! no way out.
+//! Losses of other loads are left out: packets of the scan have no neighbor, and those for the link that flaps cannot
+//! be sent.
 
 use bm_tests::lab::{Lab, Side};
 use bm_tests::netns::Namespace;
@@ -13,7 +13,7 @@ pub type Counters = BTreeMap<String, u64>;
 
 /// Reasons for which brickmoon drops packets of other loads.
 const OF_OTHERS: [&str; 4] = ["neighbor_unresolved", "neighbor_queue_full", "interface_down", "filter"];
-/// Linux's counters of what it drops or refuses in forwarding.
+/// Linux's counters of packets that it drops or refuses in forwarding.
 const OF_LINUX: [&str; 8] = [
     "InHdrErrors",
     "InDiscards",
@@ -25,7 +25,7 @@ const OF_LINUX: [&str; 8] = [
     "Ip6InTruncatedPkts",
 ];
 
-/// All of them now.
+/// All counters now.
 pub fn all(lab: &Lab, router: &Router) -> Counters {
     let mut all = Counters::new();
     let drops = router.json(&["show", "drops"]);
@@ -49,7 +49,7 @@ pub fn all(lab: &Lab, router: &Router) -> Counters {
     all
 }
 
-/// What has been added to each since then; those to which nothing was are left out.
+/// How much each counter has increased; those that have not are left out.
 pub fn since(before: &Counters, now: &Counters) -> Counters {
     let added =
         |name: &String, value: &u64| value.saturating_sub(before.get(name).copied().unwrap_or_default());
@@ -59,7 +59,7 @@ pub fn since(before: &Counters, now: &Counters) -> Counters {
         .collect()
 }
 
-/// How many packets these counters can explain at most. What one end of a wire refuses both ends count.
+/// The most lost packets that these counters can explain. Both ends of a wire count what one of them refuses.
 pub fn explained(added: &Counters) -> u64 {
     let of = |name: &str| added.get(name).copied().unwrap_or_default();
     let twice = |[from, to]: [&str; 2]| {
@@ -89,7 +89,7 @@ fn of_interface(namespace: &Namespace, interface: &str) -> Counters {
     names.into_iter().map(|(at, what)| (format!("{interface}: {what}"), value(at))).collect()
 }
 
-/// Those of [`OF_LINUX`] in the namespace of the router.
+/// The counters [`OF_LINUX`] in the router's namespace.
 fn of_linux(router: &Namespace) -> Counters {
     let ipv4 = read(router, "snmp");
     let mut lines = ipv4.lines().filter(|line| line.starts_with("Ip:")).map(str::split_whitespace);
@@ -101,7 +101,7 @@ fn of_linux(router: &Namespace) -> Counters {
     wanted.map(|(name, value)| (format!("Linux: {name}"), value.parse().unwrap_or_default())).collect()
 }
 
-/// Frames that did not fit into the queue of a processor, in all namespaces.
+/// Frames that did not fit into a CPU's backlog queue, in all namespaces.
 fn backlog() -> u64 {
     let text = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
     let dropped = |line: &str| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
@@ -109,7 +109,7 @@ fn backlog() -> u64 {
 }
 
 #[test]
-fn only_what_has_risen_is_told() {
+fn only_counters_that_increased_are_reported() {
     let counters = |list: &[(&str, u64)]| -> Counters {
         list.iter().map(|(name, value)| ((*name).into(), *value)).collect()
     };

@@ -1,16 +1,17 @@
-//! An hour under everything at once (`make soak`), or half a minute of it in `make test`.
+//! An hour under all loads at once (`make soak`), or half a minute of it in `make test`.
 //!
 //! ```text
 //!   a stream of 10,000 packets a second ──► router on the user path,   both at the same time,
 //!   the same                            ──► router on the kernel path  each with these loads:
 //! ```
 //!
-//! A full table of which 10,000 routes change a second, among them those of the stream; reloads each second, which
-//! change filters and hooks; counters read from shared memory a thousand times a second, and as many questions as the
-//! daemon answers up to that; clients that let long answers lie; neighbors that come and go, a scan of addresses that nobody has, and a link that flaps.
+//! A full table in which 10,000 routes change a second, including those of the stream; a reload each second, which
+//! changes filters and hooks; counters read from shared memory a thousand times a second, and up to as many requests
+//! to the daemon; clients that read long answers slowly; neighbors that are added and deleted, a scan of addresses
+//! that do not exist, and a link that flaps.
 //!
-//! At the end every packet that was lost must be in a counter of the router, of Linux or of the receiver's own
-//! socket; memory and descriptors must not have grown, and `verify` must be clean. The report has all of it.
+//! At the end every lost packet must be in a counter of the router, of Linux or of the receiver's own socket; memory
+//! and descriptors must not have grown, and `verify` must succeed. The report shows all of this.
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -33,21 +34,21 @@ use std::time::{Duration, Instant};
 
 /// Packets a second of each stream.
 const RATE: u32 = 10_000;
-/// Destinations of a stream.
+/// Number of destinations of a stream.
 const DESTINATIONS: u32 = 64;
-/// Where a run begins to be a long one, whose growth counts.
+/// Runs from this length on are long, and their growth is checked.
 const LONG: Duration = Duration::from_secs(600);
-/// How often a long run says how far it is.
+/// How often a long run reports its progress.
 const SAY_EVERY: Duration = Duration::from_secs(300);
-/// How long `verify` may take to be clean.
+/// How long it may take until `verify` succeeds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What is done.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// For so long.
+    /// How long it takes.
     pub time: Duration,
-    /// Routes.
+    /// Number of routes.
     pub routes: u32,
     /// Changes of routes a second.
     pub changes: f64,
@@ -56,7 +57,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// As the environment says.
+    /// The parameters from the environment.
     fn of(name: &str) -> Self {
         let number = |name: &str| {
             let text = std::env::var(name).ok()?;
@@ -73,12 +74,12 @@ impl Plan {
         }
     }
 
-    /// How often usage is looked at.
+    /// How often resource usage is sampled.
     fn interval(&self) -> Duration {
         (self.time / 200).clamp(Duration::from_millis(500), Duration::from_secs(10))
     }
 
-    /// The stream's packets go to routes all over the table that change their neighbor, but are never gone.
+    /// A stream to routes all over the table that change their neighbor but are never deleted.
     fn stream(&self) -> Stream {
         let steps = self.routes / DESTINATIONS;
         let numbers = (0..DESTINATIONS).map(|step| step * steps / 64 * 64 + step % 56);
@@ -86,10 +87,10 @@ impl Plan {
     }
 }
 
-/// What a process held at each time since the start of the loads, in seconds.
+/// Resource usage of a process, with the time in seconds since the start of the loads.
 pub type Samples = Vec<(f64, Usage)>;
 
-/// Looks at the daemon until the time is over, and says at times how it is.
+/// Samples the daemon's usage until the time is over, and reports it now and then.
 fn watch(process: u32, name: &str, plan: &Plan, losses: impl Fn() -> losses::Counters) -> Samples {
     let start = Instant::now();
     let mut said = start;
@@ -110,7 +111,7 @@ fn watch(process: u32, name: &str, plan: &Plan, losses: impl Fn() -> losses::Cou
     samples
 }
 
-/// Waits until the tables equal the kernel's; how long that took.
+/// Waits until the tables equal the kernel's; returns how long that took.
 fn until_verified(router: &Router) -> Duration {
     let start = Instant::now();
     loop {
@@ -119,7 +120,7 @@ fn until_verified(router: &Router) -> Duration {
             return start.elapsed();
         }
         let said = String::from_utf8_lossy(&[verify.stdout, verify.stderr].concat()).into_owned();
-        assert!(start.elapsed() < PATIENCE, "{}: verify stays unclean:\n{said}", router.name());
+        assert!(start.elapsed() < PATIENCE, "{}: verify still fails:\n{said}", router.name());
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -129,7 +130,7 @@ fn soak(subject: &Subject) {
     let plan = Plan::of(&name);
     let lab =
         Lab::new(&format!("soak-{}", if name == "brickmoon" { "user" } else { "kernel" }), Ends::Silent);
-    // Nobody reads those of the lab, and what they keep is memory.
+    // The lab's sockets are not read here, and would only use memory.
     lab.sockets().iter().for_each(|socket| socket.stop_listening().expect("a socket"));
     let mut router = subject.start(&lab);
     router.end(&[]);
@@ -172,7 +173,7 @@ fn both_paths_at_once() {
 }
 
 #[test]
-fn the_stream_uses_routes_that_are_never_gone() {
+fn the_stream_uses_routes_that_are_never_deleted() {
     for routes in [100_000, 1_000_000] {
         let plan = Plan { routes, ..Plan::of("plan") };
         let stream = plan.stream();

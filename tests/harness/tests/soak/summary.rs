@@ -1,4 +1,4 @@
-//! The report of a run, and what is wrong with it.
+//! The report of a run, and its faults.
 
 use crate::{LONG, Plan, RATE, Samples, loads, losses, traffic};
 use bm_tests::report;
@@ -7,30 +7,30 @@ use bm_tests::usage::{Usage, growth, rises};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What is left out at the start, when caches, stacks and tables still fill: a part of the time.
+/// Part of the time that is ignored at the start, while caches, stacks and tables still fill.
 const WARM_UP: f64 = 0.15;
-/// How much memory may seem to grow over a long run: what the line through the samples rises. More is a fault only if
-/// it is a trend ([`rises`]): memory of the user path fluctuates by a tenth, and the end of the line with it.
+/// Allowed growth of memory over a long run, by linear regression. More is a fault only if it is also a trend
+/// ([`rises`]): memory of the user path fluctuates by a tenth, and with it the end of the regression line.
 const MEMORY_GROWTH: f64 = 0.02;
-/// Descriptors that connections of the moment make more or less.
+/// Allowed growth of descriptors, since the number of open connections varies.
 const DESCRIPTORS_GROWTH: f64 = 3.0;
 
-/// All that a run came to.
+/// All results of a run.
 #[derive(Debug)]
 pub struct Run {
-    /// The daemon at all times.
+    /// The daemon's resource usage over time.
     pub samples: Samples,
     /// The loads.
     pub done: loads::Done,
     /// The stream.
     pub traffic: traffic::Outcome,
-    /// What may have lost packets of the stream.
+    /// Counters that may have counted lost packets of the stream.
     pub counters: losses::Counters,
-    /// How long after the loads `verify` was clean.
+    /// How long after the loads `verify` succeeded.
     pub settled: Duration,
 }
 
-/// Says everything; what must not be is returned.
+/// Reports everything, and returns the faults.
 pub fn report(plan: &Plan, router: &Router, run: &Run) -> Vec<String> {
     let name = router.name();
     let say = |line: String| report::say(&format!("soak: {name}: {line}"));
@@ -46,7 +46,7 @@ pub fn report(plan: &Plan, router: &Router, run: &Run) -> Vec<String> {
     faults
 }
 
-/// Lines of the log that warn, without their numbers, and how often each is there: most often first.
+/// Warnings of the log without their numbers, and how often each occurs: most frequent first.
 fn of_log(log: &str) -> Vec<(String, usize)> {
     let mut counts = BTreeMap::<String, usize>::new();
     let warns = |line: &&str| ["WARN", "ERROR"].iter().any(|level| line.trim_start().starts_with(level));
@@ -74,7 +74,7 @@ fn of_traffic(run: &Run, say: &dyn Fn(String), faults: &mut Vec<String>) {
     for (counter, count) in &run.counters {
         say(format!("lost perhaps: {counter}: {count}"));
     }
-    // Each refusal of the sender's interface is in a counter, too, and lost nothing.
+    // Refusals by the sender's interface are counted, too, but these packets were sent again.
     let explained = (ledger.overflowed + losses::explained(&run.counters)).saturating_sub(*refused);
     let unexplained = ledger.lost.saturating_sub(explained);
     say(format!("unexplained: {unexplained}"));
@@ -93,7 +93,7 @@ fn of_traffic(run: &Run, say: &dyn Fn(String), faults: &mut Vec<String>) {
     say(rates(&ledger.rates));
 }
 
-/// Packets a second over the run: of the first and the last fifth, and of single seconds.
+/// Packets a second: in the first and the last fifth of the run, and in single seconds.
 fn rates(rates: &[u32]) -> String {
     let mut sorted = rates.to_vec();
     sorted.sort_unstable();
@@ -157,7 +157,7 @@ fn of_loads(plan: &Plan, run: &Run, say: &dyn Fn(String), faults: &mut Vec<Strin
     }
 }
 
-/// How a part of the daemon's memory grew.
+/// How much a part of the daemon's memory grew.
 struct Grown {
     growth: f64,
     mean: f64,

@@ -1,6 +1,6 @@
-//! A stream that flows for hours, of which every packet is accounted for in little memory.
+//! A stream that runs for hours, in which every packet is tracked with little memory.
 //!
-//! What has not come [`WINDOW`] packets later is lost. Who sends and who receives have threads of their own.
+//! A packet that has not arrived [`WINDOW`] packets later is lost. Sender and receiver have threads of their own.
 
 use bm_tests::flow::{self, Stream};
 use bm_tests::lab::{Lab, Side};
@@ -9,25 +9,25 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How many packets later one may come and not be lost yet: a minute and a half at 10,000 a second.
+/// How many packets late one may arrive before it counts as lost: a minute and a half at 10,000 a second.
 const WINDOW: usize = 1 << 20;
-/// Runs of lost packets that are kept with their numbers.
+/// How many runs of lost packets are recorded.
 const RUNS: usize = 1000;
-/// How long stragglers are waited for at the end.
+/// How long to wait for stragglers at the end.
 const STRAGGLERS: Duration = Duration::from_secs(2);
-/// The rate is looked at in steps of this length.
+/// The rate is measured in steps of this length.
 const STEP: Duration = Duration::from_secs(1);
 
 /// Packets with consecutive numbers that were lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Run {
-    /// Number of the first.
+    /// Number of the first packet.
     pub first: u32,
-    /// How many.
+    /// How many packets.
     pub length: u32,
 }
 
-/// What became of a stream so far.
+/// What has happened to the packets of a stream so far.
 #[derive(Debug, Default)]
 pub struct Ledger {
     /// For each number from `base` on, whether it has arrived.
@@ -37,13 +37,13 @@ pub struct Ledger {
     pub received: u64,
     /// Packets that arrived again.
     pub twice: u64,
-    /// Packets that arrived after they were given up.
+    /// Packets that arrived after they had been counted as lost.
     pub late: u64,
     /// Packets that did not arrive.
     pub lost: u64,
-    /// The first runs of those.
+    /// The first runs of lost packets.
     pub runs: Vec<Run>,
-    /// The longest way through, from the sender's call to the receiver's interface.
+    /// Longest delay, from the sender's call to the receiver's interface.
     pub slowest: Duration,
     /// Packets that arrived in each [`STEP`].
     pub rates: Vec<u32>,
@@ -68,7 +68,7 @@ impl Ledger {
         self.settle(self.window.len().saturating_sub(WINDOW));
     }
 
-    /// Decides on the oldest so many.
+    /// Counts the oldest packets of the window as received or lost.
     fn settle(&mut self, count: usize) {
         for seen in self.window.drain(..count) {
             if !seen {
@@ -84,21 +84,21 @@ impl Ledger {
         }
     }
 
-    /// All of the `sent` packets that have not come are lost.
+    /// Counts all of the `sent` packets that have not arrived as lost.
     fn close(&mut self, sent: u32) {
         self.window.resize((sent - self.base) as usize, false);
         self.settle(self.window.len());
     }
 }
 
-/// What a stream came to.
+/// Result of a stream.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Packets that the sender's interface took.
+    /// Packets that the sender's interface accepted.
     pub sent: u32,
-    /// Times that it refused one, which was then sent again.
+    /// How many times it refused a packet, which was then sent again.
     pub refused: u64,
-    /// What became of them.
+    /// What happened to them.
     pub ledger: Ledger,
 }
 
@@ -133,7 +133,7 @@ fn receive(socket: &PacketSocket, is_last: &AtomicBool, stop: &AtomicBool) -> Le
     let mut step = (Instant::now(), 0);
     let mut stopped = false;
     while !stopped {
-        // Looked at first: a thread that was kept waiting until after the stop still takes what has come before it.
+        // Checked first: a thread that was delayed until after the stop still receives what came before it.
         stopped = stop.load(Ordering::Relaxed);
         // An error shows as loss.
         let _ = sys::wait_readable(&[socket], Duration::from_millis(50));
@@ -144,7 +144,7 @@ fn receive(socket: &PacketSocket, is_last: &AtomicBool, stop: &AtomicBool) -> Le
         }
         if step.0.elapsed() >= STEP {
             let rate = (ledger.received - step.1) as f64 / step.0.elapsed().as_secs_f64();
-            // What comes after the end of sending is no rate.
+            // Packets that arrive after the end of sending are not part of the rate.
             ledger.rates.extend((!is_last.load(Ordering::Relaxed)).then_some(rate as u32));
             step = (Instant::now(), ledger.received);
             ledger.overflowed += u64::from(socket.overflowed().unwrap_or_default());
@@ -155,12 +155,12 @@ fn receive(socket: &PacketSocket, is_last: &AtomicBool, stop: &AtomicBool) -> Le
 }
 
 #[test]
-fn a_ledger_knows_what_is_missing() {
+fn a_ledger_counts_missing_packets() {
     let mut ledger = Ledger::default();
     let count = WINDOW as u32 + 1000;
     let is_lost = |number: &u32| [5, 6, 7, 900].contains(number) || *number == count - 1;
     (0..count).filter(|number| !is_lost(number)).for_each(|number| ledger.arrived(number));
-    // One that was given up, and one that comes twice.
+    // A packet that was counted as lost, and one that arrives twice.
     ledger.arrived(6);
     ledger.arrived(count - 2);
     assert_eq!((ledger.lost, ledger.late, ledger.twice), (4, 1, 1));
