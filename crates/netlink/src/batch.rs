@@ -105,11 +105,6 @@ impl Batch {
         self.add(next_hop::RTM_NEWNEXTHOP, flag::CREATE | flag::REPLACE, |message| next_hop.write(message))
     }
 
-    /// Deletes a next-hop object or group; routes that name it go with it.
-    pub fn delete_next_hop(&mut self, id: u32) -> Result<(), Error> {
-        self.add(next_hop::RTM_DELNEXTHOP, 0, |message| NextHop::write_delete(id, message))
-    }
-
     /// Makes the kernel use a neighbor as for a packet of its own: an unknown one is resolved, a stale one is
     /// confirmed. The result arrives as an event.
     pub fn use_neighbor(&mut self, ifindex: u32, address: &IpAddr) -> Result<(), Error> {

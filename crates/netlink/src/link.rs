@@ -32,7 +32,6 @@ mod ifla {
 mod iff {
     pub const UP: u32 = 1;
     pub const LOOPBACK: u32 = 8;
-    pub const POINT_TO_POINT: u32 = 0x10;
     pub const RUNNING: u32 = 0x40;
     pub const LOWER_UP: u32 = 0x1_0000;
     pub const DORMANT: u32 = 0x2_0000;
@@ -118,11 +117,6 @@ impl Link {
         self.flags & (iff::RUNNING | iff::LOWER_UP) != 0
     }
 
-    /// Whether the driver reports a carrier.
-    pub fn lower_up(&self) -> bool {
-        self.flags & iff::LOWER_UP != 0
-    }
-
     /// Whether packets may be sent: switched on and in operation.
     pub fn running(&self) -> bool {
         self.up() && self.flags & iff::RUNNING != 0
@@ -131,11 +125,6 @@ impl Link {
     /// Whether it leads back to this machine.
     pub fn loopback(&self) -> bool {
         self.flags & iff::LOOPBACK != 0
-    }
-
-    /// Whether it has a single peer and no neighbors to resolve.
-    pub fn point_to_point(&self) -> bool {
-        self.flags & iff::POINT_TO_POINT != 0
     }
 
     /// The same without the flags that follow the carrier.

@@ -140,12 +140,6 @@ impl NextHop {
             Object::Group { members, resilient } => write_group(members, resilient.as_ref(), message),
         }
     }
-
-    /// Appends the part after the netlink header of a request to delete the object `id`.
-    pub(crate) fn write_delete(id: u32, message: &mut Vec<u8>) {
-        message.extend_from_slice(&[0; HEADER]);
-        attribute::put(message, nha::ID, &id.to_ne_bytes());
-    }
 }
 
 fn read_members(value: &[u8]) -> Result<Box<[Member]>, Malformed> {

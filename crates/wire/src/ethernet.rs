@@ -38,8 +38,6 @@ pub mod ethertype {
     pub const VLAN: u16 = 0x8100;
     /// IPv6.
     pub const IPV6: u16 = 0x86dd;
-    /// MPLS, unicast.
-    pub const MPLS: u16 = 0x8847;
     /// An 802.1ad service tag follows: the outer one of QinQ.
     pub const SERVICE_VLAN: u16 = 0x88a8;
     /// LLDP.

@@ -52,8 +52,6 @@ pub mod kind {
     pub const PARAMETER_PROBLEM: u8 = 12;
     /// Timestamp request.
     pub const TIMESTAMP: u8 = 13;
-    /// Timestamp reply.
-    pub const TIMESTAMP_REPLY: u8 = 14;
     /// Last type of RFC 792 and 950; types above may be errors.
     pub const LAST_KNOWN: u8 = 18;
 }
@@ -70,12 +68,6 @@ pub mod unreachable {
     pub const PORT: u8 = 3;
     /// Too big, and DF is set; carries the next hop's MTU (RFC 1191).
     pub const FRAGMENTATION_NEEDED: u8 = 4;
-    /// A source route could not be followed.
-    pub const SOURCE_ROUTE_FAILED: u8 = 5;
-    /// The network is prohibited.
-    pub const NETWORK_PROHIBITED: u8 = 9;
-    /// The host is prohibited.
-    pub const HOST_PROHIBITED: u8 = 10;
     /// Prohibited by a filter or a `prohibit` route (RFC 1812).
     pub const ADMINISTRATIVELY_PROHIBITED: u8 = 13;
 }

@@ -40,12 +40,6 @@ pub mod kind {
     pub const ECHO_REQUEST: u8 = 128;
     /// Echo reply.
     pub const ECHO_REPLY: u8 = 129;
-    /// Multicast listener query.
-    pub const LISTENER_QUERY: u8 = 130;
-    /// Multicast listener report.
-    pub const LISTENER_REPORT: u8 = 131;
-    /// Multicast listener done.
-    pub const LISTENER_DONE: u8 = 132;
     /// Router solicitation.
     pub const ROUTER_SOLICITATION: u8 = 133;
     /// Router advertisement.
@@ -56,8 +50,6 @@ pub mod kind {
     pub const NEIGHBOR_ADVERTISEMENT: u8 = 136;
     /// Redirect.
     pub const REDIRECT: u8 = 137;
-    /// Multicast listener report, version 2.
-    pub const LISTENER_REPORT_V2: u8 = 143;
 }
 
 /// Codes of "destination unreachable".
@@ -66,14 +58,10 @@ pub mod unreachable {
     pub const NO_ROUTE: u8 = 0;
     /// Prohibited by a filter.
     pub const PROHIBITED: u8 = 1;
-    /// A link-local source would leave its link.
-    pub const BEYOND_SCOPE: u8 = 2;
     /// The neighbor does not answer, or any other reason.
     pub const ADDRESS: u8 = 3;
     /// Nothing listens on the port.
     pub const PORT: u8 = 4;
-    /// The source address is not allowed here.
-    pub const SOURCE_POLICY: u8 = 5;
     /// A reject route.
     pub const REJECT_ROUTE: u8 = 6;
 }

@@ -23,22 +23,10 @@ pub const HEADER_LEN: usize = at::OPTIONS;
 
 /// Flags.
 pub mod flag {
-    /// No more data.
-    pub const FIN: u8 = 0x01;
     /// Opens a connection.
     pub const SYN: u8 = 0x02;
-    /// Ends a connection at once.
-    pub const RST: u8 = 0x04;
-    /// Hand the data on now.
-    pub const PSH: u8 = 0x08;
     /// The acknowledgement counts.
     pub const ACK: u8 = 0x10;
-    /// The urgent pointer counts.
-    pub const URG: u8 = 0x20;
-    /// Congestion was echoed (RFC 3168).
-    pub const ECE: u8 = 0x40;
-    /// The window was reduced (RFC 3168).
-    pub const CWR: u8 = 0x80;
 }
 
 /// A TCP segment: the payload of its packet. Its existence proves that the header is complete.

@@ -10,8 +10,6 @@ pub const NO_OPERATION: u8 = 1;
 pub const RECORD_ROUTE: u8 = 7;
 /// Internet Timestamp.
 pub const TIMESTAMP: u8 = 68;
-/// Security (RFC 1108).
-pub const SECURITY: u8 = 130;
 /// Loose Source and Record Route.
 pub const LOOSE_SOURCE_ROUTE: u8 = 131;
 /// Strict Source and Record Route.
