@@ -17,6 +17,7 @@ mod paced;
 mod program;
 mod sink;
 
+use bm_wire::Family;
 use bm_wire::prefix::{Address, Prefix};
 
 use crate::addresses::{FCS_BYTES, Sizes};
@@ -43,7 +44,7 @@ pub const TRACKED_MAX: usize = 1 << 16;
 #[derive(Clone, Debug)]
 pub struct Stream {
     destinations: Vec<Destination>,
-    is_ipv6: bool,
+    family: Family,
     /// Frame sizes in memory, in turn.
     sizes: Vec<u16>,
     rate: Option<f64>,
@@ -58,23 +59,23 @@ impl Stream {
             octets[..4].copy_from_slice(&address.to_be_bytes());
             octets
         };
-        Self::new(destinations.iter().map(octets), false, sizes.in_memory(layout::IPV4_BYTES_MIN))
+        Self::new(destinations.iter().map(octets), Family::V4, sizes.in_memory(layout::IPV4_BYTES_MIN))
     }
 
     /// The same for IPv6.
     pub fn ipv6(destinations: &[u128], sizes: Sizes) -> Self {
         let octets = |address: &u128| address.to_be_bytes();
-        Self::new(destinations.iter().map(octets), true, sizes.in_memory(layout::IPV6_BYTES_MIN))
+        Self::new(destinations.iter().map(octets), Family::V6, sizes.in_memory(layout::IPV6_BYTES_MIN))
     }
 
-    fn new(destinations: impl Iterator<Item = [u8; 16]>, is_ipv6: bool, sizes: Vec<u16>) -> Self {
+    fn new(destinations: impl Iterator<Item = [u8; 16]>, family: Family, sizes: Vec<u16>) -> Self {
         let destinations: Vec<Destination> =
             destinations.map(|address| Destination { address, ..Destination::default() }).collect();
         assert!(
             (1..=DESTINATIONS_MAX).contains(&destinations.len()),
             "a stream has 1 to {DESTINATIONS_MAX} destinations"
         );
-        Self { destinations, is_ipv6, sizes, rate: None, is_bridged: false }
+        Self { destinations, family, sizes, rate: None, is_bridged: false }
     }
 
     /// The same at so many packets a second.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use bm_api::{Bypassed, Firewall as Shown, LinuxOnlyTo, RouteQuery, Routes};
 use bm_filter::{AnyAddress, Flat, Key, Kind};
 use bm_netlink::{Addresses, LinuxOnly, Match, Mirror, Traffic};
+use bm_wire::Family;
 
 use crate::compile::{leaves_by, rule_of};
 use crate::config::{Firewall, FirewallMode};
@@ -148,13 +149,13 @@ impl Listed {
 fn matches_destination(of: &Match, address: AnyAddress) -> Option<bool> {
     // Everything but the destination aside, a rule matches by the destination alone.
     let (alone, key) = match address {
-        AnyAddress::V4(to) => (destination_of(of, false)?, Key::ipv4([0, to], 0, 0, Kind::None)),
+        AnyAddress::V4(to) => (destination_of(of, Family::V4)?, Key::ipv4([0, to], 0, 0, Kind::None)),
         AnyAddress::V6(to) => {
             let mut words = [0; 8];
             for (at, word) in words[4..].iter_mut().enumerate() {
                 *word = (to >> (96 - 32 * at)) as u32;
             }
-            (destination_of(of, true)?, Key::ipv6(words, 0, 0, Kind::None))
+            (destination_of(of, Family::V6)?, Key::ipv6(words, 0, 0, Kind::None))
         }
     };
     let some = Flat::may_match(&rule_of(&alone), None).any(|rule| rule.matches(&key));
@@ -162,11 +163,11 @@ fn matches_destination(of: &Match, address: AnyAddress) -> Option<bool> {
 }
 
 /// The destination part of a match; `None` if it is for the other family.
-fn destination_of(of: &Match, ipv6: bool) -> Option<Match> {
-    let addresses = match (&of.addresses, ipv6) {
+fn destination_of(of: &Match, family: Family) -> Option<Match> {
+    let addresses = match (&of.addresses, family) {
         (Addresses::Any, _) => Addresses::Any,
-        (Addresses::Ipv4(_, destination), false) => Addresses::Ipv4(None, *destination),
-        (Addresses::Ipv6(_, destination), true) => Addresses::Ipv6(None, *destination),
+        (Addresses::Ipv4(_, destination), Family::V4) => Addresses::Ipv4(None, *destination),
+        (Addresses::Ipv6(_, destination), Family::V6) => Addresses::Ipv6(None, *destination),
         _ => return None,
     };
     Some(Match { addresses, ..Match::default() })

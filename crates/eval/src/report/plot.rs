@@ -11,6 +11,7 @@ const BAR: usize = 18;
 const GAP: usize = 14;
 const LEFT: usize = 130;
 const PLOT: usize = WIDTH - LEFT - 110;
+
 /// The rows as one SVG document. Rows of a case must stand together. Each unit has a scale of its own, and
 /// cases over the batch size are drawn as lines.
 pub fn svg(title: &str, rows: &[Row]) -> String {

@@ -1,6 +1,8 @@
 //! The memory that the BPF programs share with us, field by field as `traffic.bpf.c` has it, and the
 //! packets that both sides make.
 
+use bm_wire::Family;
+
 use super::Stream;
 use crate::testbed::{SOURCE_IPV4, SOURCE_IPV6, mac};
 
@@ -98,11 +100,11 @@ impl GeneratorState {
     pub fn of(stream: &Stream, ifindex: u32) -> Self {
         let mut size = [0; SIZES];
         size[..stream.sizes.len()].copy_from_slice(&stream.sizes);
-        let source = source(stream.is_ipv6);
+        let source = source(stream.family);
         Self {
             ifindex,
             destinations: stream.destinations.len() as u32,
-            is_ipv6: stream.is_ipv6.into(),
+            is_ipv6: (stream.family == Family::V6).into(),
             sizes: stream.sizes.len() as u32,
             size,
             ethernet: ethernet(stream.is_bridged),
@@ -122,11 +124,11 @@ fn ethernet(is_bridged: bool) -> [u8; 12] {
     bytes
 }
 
-fn source(is_ipv6: bool) -> [u8; 16] {
+fn source(family: Family) -> [u8; 16] {
     let mut source = [0; 16];
-    match is_ipv6 {
-        true => source = SOURCE_IPV6.octets(),
-        false => source[..4].copy_from_slice(&SOURCE_IPV4.octets()),
+    match family {
+        Family::V6 => source = SOURCE_IPV6.octets(),
+        Family::V4 => source[..4].copy_from_slice(&SOURCE_IPV4.octets()),
     }
     source
 }
@@ -144,16 +146,22 @@ pub fn frame(stream: &Stream, sequence: u32, sent_ns: u64) -> Vec<u8> {
     let to = &stream.destinations[index];
     let size = usize::from(stream.sizes[sequence as usize % stream.sizes.len()]);
     let port = PORT_FIRST + (index % PORTS) as u16;
-    let mut payload = vec![0; size - 14 - if stream.is_ipv6 { 40 } else { 20 } - 8];
+    let ip_header = match stream.family {
+        Family::V4 => 20,
+        Family::V6 => 40,
+    };
+    let mut payload = vec![0; size - 14 - ip_header - 8];
     payload[..4].copy_from_slice(&sequence.to_be_bytes());
     payload[4..6].copy_from_slice(&to.next_hop);
     payload[8..16].copy_from_slice(&sent_ns.to_ne_bytes());
     let udp_bytes = (payload.len() + 8) as u16;
     let mut udp = [port.to_be_bytes(), PORT_DISCARD.to_be_bytes(), udp_bytes.to_be_bytes(), [0; 2]].concat();
     udp.extend(payload);
-    let ether_type: &[u8] = if stream.is_ipv6 { &[0x86, 0xdd] } else { &[8, 0] };
-    let header = if stream.is_ipv6 { ipv6(to, &mut udp) } else { ipv4(to, udp_bytes) };
-    [&ethernet(false), ether_type, &header, &udp].concat()
+    let (ether_type, header) = match stream.family {
+        Family::V4 => ([8, 0], ipv4(to, udp_bytes)),
+        Family::V6 => ([0x86, 0xdd], ipv6(to, &mut udp)),
+    };
+    [&ethernet(false)[..], &ether_type, &header, &udp].concat()
 }
 
 fn ipv4(to: &Destination, udp_bytes: u16) -> Vec<u8> {

@@ -90,7 +90,7 @@ fn generator_and_sender_agree() {
         for sequence in 0..30 {
             let (verdict, frame) = run_once(&programs.generate, &vec![0; longest.into()]);
             assert_eq!(verdict, 4, "XDP_REDIRECT");
-            let time = if stream.is_ipv6 { 70..78 } else { 50..58 };
+            let time = if stream.family == Family::V6 { 70..78 } else { 50..58 };
             let sent_ns = u64::from_ne_bytes(frame[time].try_into().unwrap());
             assert_eq!(frame, layout::frame(&stream, sequence, sent_ns), "packet {sequence}");
         }
@@ -102,7 +102,7 @@ fn generator_and_sender_agree() {
 fn forwarded(stream: &Stream, sequence: u32, next_hop: u16) -> Vec<u8> {
     let mut frame = layout::frame(stream, sequence, 0);
     frame[..6].copy_from_slice(&crate::testbed::mac::next_hop(next_hop));
-    if stream.is_ipv6 {
+    if stream.family == Family::V6 {
         frame[21] -= 1;
         return frame;
     }
