@@ -279,14 +279,18 @@ fn choose_ipv6(
     choose(&tables.next_hops, entry, || hash_ipv6(tables.compiled.flow_ipv6, packet))
 }
 
-/// The number of an IPv4 packet's flow.
-pub(crate) fn hash_ipv4(by: FlowHash, packet: &[u8]) -> Option<u32> {
+fn hash_ipv4(by: FlowHash, packet: &[u8]) -> Option<u32> {
     Ipv4::parse(packet).ok().map(|ip| flow::ipv4(&ip, by.policy).hash(by.seed))
 }
 
-/// The number of an IPv6 packet's flow.
-pub(crate) fn hash_ipv6(by: FlowHash, packet: &[u8]) -> Option<u32> {
+fn hash_ipv6(by: FlowHash, packet: &[u8]) -> Option<u32> {
     Ipv6::parse(packet).ok().map(|ip| flow::ipv6(&ip, by.policy).hash(by.seed))
+}
+
+/// The number of a packet's flow; 0 if it is neither IPv4 nor IPv6.
+pub(crate) fn hash(tables: &Tables, packet: &[u8]) -> u32 {
+    let compiled = &tables.compiled;
+    hash_ipv4(compiled.flow_ipv4, packet).or_else(|| hash_ipv6(compiled.flow_ipv6, packet)).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use bm_fib::NextHop;
 use bm_fib::next_hop::{Action, Entry};
 use bm_frame::Meta;
 
-use crate::tables::{Tables, Vrf};
+use crate::rewrite;
+use crate::tables::Tables;
 
 /// A neighbor: an address on a logical interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,26 +46,24 @@ impl Way {
     }
 }
 
-/// The way to an IPv4 destination; `hash` is asked for where several next hops serve it.
-pub(crate) fn ipv4(tables: &Tables, vrf: u16, destination: u32, hash: impl FnOnce() -> u32) -> Way {
-    let hop = vrf_of(tables, vrf).map_or(NextHop::NONE, |vrf| vrf.ipv4.lookup(destination));
-    way(tables, hop, IpAddr::V4(destination.into()), hash)
+/// The way to a destination; `hash` is asked for where several next hops serve it.
+pub(crate) fn to(tables: &Tables, vrf: u16, destination: IpAddr, hash: impl FnOnce() -> u32) -> Way {
+    let hop = tables.vrfs.get(usize::from(vrf)).map_or(NextHop::NONE, |vrf| match destination {
+        IpAddr::V4(address) => vrf.ipv4.lookup(address.into()),
+        IpAddr::V6(address) => vrf.ipv6.lookup(address.into()),
+    });
+    way(tables, hop, destination, hash)
 }
 
-/// The way to an IPv6 destination.
-pub(crate) fn ipv6(tables: &Tables, vrf: u16, destination: u128, hash: impl FnOnce() -> u32) -> Way {
-    let hop = vrf_of(tables, vrf).map_or(NextHop::NONE, |vrf| vrf.ipv6.lookup(destination));
-    way(tables, hop, IpAddr::V6(destination.into()), hash)
+/// The way of a packet to `destination`: that of the table, or another that a hook chose on the fast path.
+pub(crate) fn of_packet(tables: &Tables, meta: &Meta, vrf: u16, destination: IpAddr, packet: &[u8]) -> Way {
+    let hash = || rewrite::hash(tables, packet);
+    let found = to(tables, vrf, destination, hash);
+    chosen(tables, meta, found, destination, hash)
 }
 
 /// The way that `found` in the table is, or another that a hook chose on the fast path.
-pub(crate) fn chosen(
-    tables: &Tables,
-    meta: &Meta,
-    found: Way,
-    destination: IpAddr,
-    hash: impl FnOnce() -> u32,
-) -> Way {
+fn chosen(tables: &Tables, meta: &Meta, found: Way, destination: IpAddr, hash: impl FnOnce() -> u32) -> Way {
     if meta.chosen == 0 {
         return found;
     }
@@ -79,10 +78,6 @@ pub(crate) fn chosen(
         Way::None if meta.next_hop != NextHop::NONE.0 => found,
         _ => chosen,
     }
-}
-
-fn vrf_of(tables: &Tables, vrf: u16) -> Option<&Vrf> {
-    tables.vrfs.get(usize::from(vrf))
 }
 
 fn way(tables: &Tables, hop: NextHop, destination: IpAddr, hash: impl FnOnce() -> u32) -> Way {

@@ -14,13 +14,16 @@
 //! that need it.
 
 mod address;
+mod error;
 mod fragment;
+mod header;
 mod hold;
 mod hook;
 mod ipv4;
 mod ipv6;
 mod leave;
 mod limit;
+mod onward;
 mod option;
 mod returning;
 mod tell;
@@ -53,6 +56,8 @@ use crate::route::{self, Way};
 use crate::tables::Tables;
 use crate::validate::Facts;
 use crate::verdict::{Refusal, Verdict};
+use error::Error;
+use header::Header;
 use hook::SlowHooks;
 use limit::{Bucket, IcmpLimits};
 use waiter::Waiter;
@@ -194,7 +199,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 enum Fate {
     Host,
     Drop(Reason),
-    Tell(tell::Error, Reason),
+    Tell(Error, Reason),
     Send(NextHop, Hop),
     Cut(NextHop, Hop, usize),
     Hold(route::Neighbor),
@@ -444,10 +449,5 @@ fn is_for_us(tables: &Tables, frame: &Frame) -> bool {
     let Some((interface, network)) = found else { return true };
     let packet = frame.data().get(network..).unwrap_or(&[]);
     let vrf = tables.compiled.ingress.get(usize::from(interface)).map_or(0, |on| on.vrf);
-    let way = match (bm_wire::ipv4::Ipv4::parse(packet), bm_wire::ipv6::Ipv6::parse(packet)) {
-        (Ok(ip), _) => route::ipv4(tables, vrf, ip.destination(), || 0),
-        (_, Ok(ip)) => route::ipv6(tables, vrf, ip.destination(), || 0),
-        _ => Way::None,
-    };
-    way == Way::Host
+    Header::parse(packet).is_some_and(|header| route::to(tables, vrf, header.destination, || 0) == Way::Host)
 }

@@ -6,13 +6,11 @@ use bm_fib::NextHop;
 use bm_fib::next_hop::Entry as Hop;
 use bm_frame::Frame;
 use bm_stats::Reason;
-use bm_wire::icmp::{self, unreachable};
-use bm_wire::icmpv6;
-use bm_wire::ipv4::Ipv4;
-use bm_wire::ipv6::Ipv6;
+use bm_wire::Family;
 
-use super::option::Echo;
-use super::tell::{self, Error};
+use super::error::Error;
+use super::header::Header;
+use super::tell;
 use super::waiter::Waiter;
 use super::waiting::Held;
 use super::{Core, Now, SlowCounter};
@@ -142,8 +140,8 @@ impl Core {
                 self.deliver_linux_only(frame);
                 continue;
             }
-            if !own && let Some(error) = spend_hop(&mut frame) {
-                self.tell(tables, &frame, error, now);
+            if !own && let Some(family) = spend_hop(&mut frame) {
+                self.tell(tables, &frame, Error::neighbor_unresolved(family), now);
             }
             self.lose(frame, Reason::NeighborUnresolved);
         }
@@ -175,50 +173,30 @@ fn leads_to(tables: &Tables, way: Way, neighbor: &Neighbor) -> bool {
 
 /// The destination of a frame's packet.
 fn destination(frame: &Frame) -> Option<IpAddr> {
-    let packet = tell::packet(frame);
-    match (Ipv4::parse(packet), Ipv6::parse(packet)) {
-        (Ok(ip), _) => Some(IpAddr::V4(ip.destination().into())),
-        (_, Ok(ip)) => Some(IpAddr::V6(ip.destination().into())),
-        _ => None,
-    }
+    Header::parse(tell::packet(frame)).map(|header| header.destination)
 }
 
 /// Where a waiting frame would go now.
 fn way_of(tables: &Tables, frame: &Frame) -> Way {
     let (packet, vrf) = (tell::packet(frame), tell::vrf(tables, frame));
-    match (Ipv4::parse(packet), Ipv6::parse(packet)) {
-        (Ok(ip), _) => {
-            let hash = || rewrite::hash_ipv4(tables.compiled.flow_ipv4, packet).unwrap_or(0);
-            let way = route::ipv4(tables, vrf, ip.destination(), hash);
-            route::chosen(tables, frame.meta(), way, IpAddr::V4(ip.destination().into()), hash)
-        }
-        (_, Ok(ip)) => {
-            let hash = || rewrite::hash_ipv6(tables.compiled.flow_ipv6, packet).unwrap_or(0);
-            let way = route::ipv6(tables, vrf, ip.destination(), hash);
-            route::chosen(tables, frame.meta(), way, IpAddr::V6(ip.destination().into()), hash)
-        }
-        _ => Way::None,
-    }
+    destination(frame)
+        .map_or(Way::None, |destination| route::of_packet(tables, frame.meta(), vrf, destination, packet))
 }
 
-/// Decrements the TTL of a packet that was about to be sent; returns the error for its source.
-fn spend_hop(frame: &mut Frame) -> Option<Error> {
+/// Decrements the TTL of a packet that was about to be sent; returns its family.
+fn spend_hop(frame: &mut Frame) -> Option<Family> {
     let network = usize::from(frame.meta().network);
     let packet = frame.data_mut().get_mut(network..)?;
     match packet.first()? >> 4 {
         4 => {
             let header = packet.first_chunk_mut()?;
             rewrite::spend_hop(header, Facts::ipv4(header));
-            Some(Error::Ipv4 {
-                problem: icmp::destination_unreachable(unreachable::HOST, 0),
-                by_route: false,
-                options: Echo::default(),
-            })
+            Some(Family::V4)
         }
         6 => {
             let hops = packet.get_mut(7)?;
             *hops = hops.saturating_sub(1);
-            Some(Error::Ipv6 { problem: icmpv6::destination_unreachable(icmpv6::unreachable::ADDRESS) })
+            Some(Family::V6)
         }
         _ => None,
     }

@@ -1,17 +1,17 @@
 //! The handling of IPv4 packets that are not of the common kind.
 
-use std::net::IpAddr;
-
 use bm_fib::NextHop;
 use bm_fib::next_hop::Entry as Hop;
 use bm_frame::{Frame, Meta};
 use bm_stats::{Entry, Reason};
 use bm_wire::ethernet::{HEADER_LEN, TAG_LEN, ethertype};
-use bm_wire::icmp::{self, exceeded, unreachable};
+use bm_wire::icmp;
 use bm_wire::ipv4::{self, Ipv4};
+use bm_wire::prefix::Address as _;
 
-use super::option::{self, Context, Echo, Fault};
-use super::tell::Error;
+use super::error::Error;
+use super::onward::onward;
+use super::option::{self, Context, Fault};
 use super::{ALERTS_BURST, ALERTS_PER_SECOND, Core, Fate, Now, SlowCounter, address};
 use crate::compiled::Ingress;
 use crate::rewrite;
@@ -53,7 +53,7 @@ impl Core {
         if has_options {
             self.with_options(tables, packet, &asked, now)
         } else {
-            onward(tables, packet, &asked)
+            onward(tables, packet, asked.way)
         }
     }
 
@@ -61,12 +61,12 @@ impl Core {
     /// handled again, and one that causes an error is quoted as it arrived.
     fn with_options(&mut self, tables: &Tables, packet: &mut [u8], asked: &Asked, now: Now) -> Fate {
         let header_len = usize::from(packet[0] & 0x0f) * 4;
-        let known_as = route::ipv4(tables, asked.vrf, asked.source, || 0).out();
+        let known_as = route::to(tables, asked.vrf, asked.source.show(), || 0).out();
         let known_as = known_as.map_or(0, |out| own_address(tables, out, asked.source));
         let context = Context {
             address: known_as,
             midnight_ms: now.midnight_ms,
-            is_ours: &|address| route::ipv4(tables, asked.vrf, address, || 0) == Way::Host,
+            is_ours: &|address| route::to(tables, asked.vrf, address.show(), || 0) == Way::Host,
         };
         let mut options = [0; ipv4::HEADER_LEN_MAX - ipv4::HEADER_LEN];
         let options = &mut options[..header_len - ipv4::HEADER_LEN];
@@ -74,9 +74,11 @@ impl Core {
         let done = option::process(options, &context);
         let fate = match done.fault {
             Some(Fault::SourceRoute) => return Fate::Drop(Reason::Ipv4Options),
-            Some(Fault::At(pointer)) => tell(icmp::parameter_problem(pointer), Reason::Ipv4Options),
+            Some(Fault::At(pointer)) => {
+                Fate::Tell(icmp::parameter_problem(pointer).into(), Reason::Ipv4Options)
+            }
             None if done.alert && self.may_alert(now) => return Fate::Host,
-            None => onward(tables, packet, asked),
+            None => onward(tables, packet, asked.way),
         };
         match fate {
             Fate::Tell(Error::Ipv4 { problem, by_route, .. }, reason) => match done.echo(options, &context) {
@@ -158,10 +160,8 @@ fn asked(tables: &Tables, meta: &Meta, ip: &Ipv4<&[u8]>) -> Asked {
     let on = tables.compiled.ingress.get(usize::from(interface)).copied();
     let (vrf, reverse_path, accept_local) =
         on.map_or((0, ReversePath::Off, false), |on: Ingress| (on.vrf, on.reverse_path, on.accept_local));
-    let hash = || rewrite::hash_ipv4(tables.compiled.flow_ipv4, ip.packet()).unwrap_or(0);
-    let way = route::ipv4(tables, vrf, ip.destination(), hash);
-    let way = route::chosen(tables, meta, way, IpAddr::V4(ip.destination().into()), hash);
     let (source, destination) = (ip.source(), ip.destination());
+    let way = route::of_packet(tables, meta, vrf, destination.show(), ip.packet());
     Asked { interface, vrf, reverse_path, accept_local, source, destination, way }
 }
 
@@ -183,47 +183,4 @@ fn refused_source(tables: &Tables, asked: &Asked) -> Option<Reason> {
 /// Our address on the way out to `destination`.
 fn own_address(tables: &Tables, (hop, interface): (NextHop, u16), destination: u32) -> u32 {
     address::ipv4(tables, interface, address::gateway_ipv4(tables, hop).unwrap_or(destination))
-}
-
-fn tell(problem: icmp::Problem, reason: Reason) -> Fate {
-    Fate::Tell(Error::Ipv4 { problem, by_route: false, options: Echo::default() }, reason)
-}
-
-/// The error for a route that refuses.
-fn reject(code: u8, reason: Reason) -> Fate {
-    let problem = icmp::destination_unreachable(code, 0);
-    Fate::Tell(Error::Ipv4 { problem, by_route: true, options: Echo::default() }, reason)
-}
-
-/// The rest: route, TTL, size, neighbor.
-fn onward(tables: &Tables, packet: &[u8], asked: &Asked) -> Fate {
-    let (hop, interface) = match asked.way {
-        Way::Host => return Fate::Host,
-        Way::Blackhole => return Fate::Drop(Reason::Blackhole),
-        Way::None => return reject(unreachable::NETWORK, Reason::NoRoute),
-        Way::Unreachable => return reject(unreachable::HOST, Reason::Unreachable),
-        Way::Prohibit => return reject(unreachable::ADMINISTRATIVELY_PROHIBITED, Reason::Prohibit),
-        Way::Forward { hop, entry } => (hop, entry.interface()),
-        Way::Resolve { hop, neighbor } => (hop, neighbor.interface),
-    };
-    let Ok(ip) = Ipv4::parse(packet) else { return Fate::Drop(Reason::Ipv4Short) };
-    if ip.ttl() <= 1 {
-        return tell(icmp::time_exceeded(exceeded::IN_TRANSIT), Reason::TtlExceeded);
-    }
-    let egress = match rewrite::egress(tables, interface) {
-        Ok(egress) if egress.mtu > 0 => egress,
-        Ok(_) => return Fate::Drop(Reason::InterfaceDown),
-        Err(refusal) => return refusal.into(),
-    };
-    let mtu = rewrite::mtu(egress, tables.next_hops.mtu(hop));
-    let too_big = ip.total_len() > mtu;
-    match asked.way {
-        _ if too_big && ip.dont_fragment() => {
-            tell(icmp::destination_unreachable(unreachable::FRAGMENTATION_NEEDED, mtu), Reason::TooBig)
-        }
-        Way::Resolve { neighbor, .. } => Fate::Hold(neighbor),
-        Way::Forward { hop, entry } if too_big => Fate::Cut(hop, entry, usize::from(mtu)),
-        Way::Forward { hop, entry } => Fate::Send(hop, entry),
-        _ => Fate::Drop(Reason::NoRoute),
-    }
 }

@@ -14,6 +14,8 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
+use bm_wire::Family;
+
 use crate::tables::Settings;
 
 /// Addresses remembered. There are more only when sources are forged, and then the global limit applies.
@@ -102,50 +104,22 @@ impl IcmpLimits {
         Self { all: Bucket::full(0), peers: HashMap::with_capacity(PEERS_MAX), sweep_at_ms: 0 }
     }
 
-    /// Whether an ICMPv4 error of `kind` may go to `target`; `None` is a kind that is never limited.
-    pub fn allow_ipv4(
+    /// Whether an ICMP or ICMPv6 error of `kind` may go to `target`; `None` is a kind that is never limited.
+    pub fn allow(
         &mut self,
         settings: &Settings,
         kind: Option<u8>,
         target: Target,
         now_ns: u64,
     ) -> Result<(), Limited> {
-        let limited = |kind: u8| settings.icmp_ratemask.checked_shr(u32::from(kind)).unwrap_or(0) & 1 == 1;
-        if !kind.is_some_and(limited) {
+        let in_mask = |kind: u8| settings.icmp_ratemask.checked_shr(u32::from(kind)).unwrap_or(0) & 1 == 1;
+        let (is_limited, each_ms) = match Family::of(&target.1) {
+            Family::V4 => (kind.is_some_and(in_mask), u64::from(settings.icmp_ratelimit_ms)),
+            Family::V6 => (kind.is_some(), u64::from(settings.icmp6_ratelimit_ms)),
+        };
+        if !is_limited {
             return Ok(());
         }
-        self.allow(settings, u64::from(settings.icmp_ratelimit_ms), target, now_ns)
-    }
-
-    /// The same for ICMPv6.
-    pub fn allow_ipv6(
-        &mut self,
-        settings: &Settings,
-        kind: Option<u8>,
-        target: Target,
-        now_ns: u64,
-    ) -> Result<(), Limited> {
-        if kind.is_none() {
-            return Ok(());
-        }
-        self.allow(settings, u64::from(settings.icmp6_ratelimit_ms), target, now_ns)
-    }
-
-    /// Whether an IPv4 route that refuses may answer `target` at all; checked before the limits above.
-    pub fn allow_reject(&mut self, target: Target, now_ns: u64) -> Result<(), Limited> {
-        let taken = self
-            .peer(target, now_ns)
-            .is_none_or(|peer| peer.take(now_ns / 1_000_000, REJECT_COST_MS, REJECT_BURST_MS));
-        if taken { Ok(()) } else { Err(Limited::Address) }
-    }
-
-    fn allow(
-        &mut self,
-        settings: &Settings,
-        each_ms: u64,
-        target: Target,
-        now_ns: u64,
-    ) -> Result<(), Limited> {
         let (per_second, burst) = (settings.icmp_messages_per_second, settings.icmp_messages_burst);
         let cost = self.all.offer(now_ns, per_second, burst).ok_or(Limited::All)?;
         let peer = self.peer(target, now_ns);
@@ -154,6 +128,14 @@ impl IcmpLimits {
         }
         self.all.filled_ns -= cost;
         Ok(())
+    }
+
+    /// Whether an IPv4 route that refuses may answer `target` at all; checked before the limits above.
+    pub fn allow_reject(&mut self, target: Target, now_ns: u64) -> Result<(), Limited> {
+        let taken = self
+            .peer(target, now_ns)
+            .is_none_or(|peer| peer.take(now_ns / 1_000_000, REJECT_COST_MS, REJECT_BURST_MS));
+        if taken { Ok(()) } else { Err(Limited::Address) }
     }
 
     /// The entry of an address; `None` if there is no room for it.
@@ -196,7 +178,7 @@ mod tests {
         now_ns: u64,
         count: u32,
     ) -> usize {
-        (0..count).filter(|_| limits.allow_ipv4(settings, kind, target(1), now_ns).is_ok()).count()
+        (0..count).filter(|_| limits.allow(settings, kind, target(1), now_ns).is_ok()).count()
     }
 
     #[test]
@@ -206,15 +188,15 @@ mod tests {
         assert_eq!(allowed(&mut limits, &settings, kind, 5000 * MS, 20), 6);
         assert_eq!(allowed(&mut limits, &settings, kind, 5999 * MS, 20), 0);
         assert_eq!(allowed(&mut limits, &settings, kind, 6000 * MS, 20), 1);
-        assert_eq!(limits.allow_ipv4(&settings, kind, target(2), 6000 * MS), Ok(()));
-        assert_eq!(limits.allow_ipv4(&settings, kind, target(1), 6000 * MS), Err(Limited::Address));
+        assert_eq!(limits.allow(&settings, kind, target(2), 6000 * MS), Ok(()));
+        assert_eq!(limits.allow(&settings, kind, target(1), 6000 * MS), Err(Limited::Address));
     }
 
     #[test]
     fn all_together_are_limited_too() {
         let (mut limits, settings) = (IcmpLimits::new(), Settings::default());
         let tell = |limits: &mut IcmpLimits, last, now| {
-            limits.allow_ipv4(&settings, Some(kind::TIME_EXCEEDED), target(last), now)
+            limits.allow(&settings, Some(kind::TIME_EXCEEDED), target(last), now)
         };
         let sent = (0..200).filter(|&last| tell(&mut limits, last, 0).is_ok()).count();
         assert_eq!(sent, 50);
@@ -228,14 +210,14 @@ mod tests {
         let (v4, v6) = (Some(kind::TIME_EXCEEDED), Some(3));
         let mut limits = IcmpLimits::new();
         // More than all together may have: but for six, all are refused for the address's sake.
-        let noisy = (0..1000).map(|_| limits.allow_ipv4(&settings, v4, target(1), 0));
+        let noisy = (0..1000).map(|_| limits.allow(&settings, v4, target(1), 0));
         assert_eq!(noisy.filter(|said| *said == Err(Limited::Address)).count(), 994);
-        assert_eq!(limits.allow_ipv4(&settings, v4, target(2), 0), Ok(()));
+        assert_eq!(limits.allow(&settings, v4, target(2), 0), Ok(()));
         let six = |last| (0, IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, last]));
         let mut limits = IcmpLimits::new();
-        let noisy = (0..1000).map(|_| limits.allow_ipv6(&settings, v6, six(1), 0));
+        let noisy = (0..1000).map(|_| limits.allow(&settings, v6, six(1), 0));
         assert_eq!(noisy.filter(|said| *said == Err(Limited::Address)).count(), 994);
-        assert_eq!(limits.allow_ipv6(&settings, v6, six(2), 0), Ok(()));
+        assert_eq!(limits.allow(&settings, v6, six(2), 0), Ok(()));
     }
 
     #[test]
@@ -266,8 +248,7 @@ mod tests {
         let (mut limits, settings) = (IcmpLimits::new(), many());
         let kind = Some(kind::DESTINATION_UNREACHABLE);
         let sent = (0..20).filter(|_| {
-            limits.allow_reject(target(1), 0).is_ok()
-                && limits.allow_ipv4(&settings, kind, target(1), 0).is_ok()
+            limits.allow_reject(target(1), 0).is_ok() && limits.allow(&settings, kind, target(1), 0).is_ok()
         });
         assert_eq!(sent.count(), 2);
     }
@@ -278,7 +259,7 @@ mod tests {
         let settings = Settings { icmp_messages_burst: 1_000_000, ..many() };
         for n in 0..3 * PEERS_MAX as u32 {
             let target = (0, IpAddr::from(n.to_be_bytes()));
-            let _limited = limits.allow_ipv4(&settings, Some(kind::TIME_EXCEEDED), target, 0);
+            let _limited = limits.allow(&settings, Some(kind::TIME_EXCEEDED), target, 0);
         }
         assert!(limits.peers.len() <= PEERS_MAX);
         // They are forgotten in time.

@@ -12,27 +12,21 @@ use std::net::IpAddr;
 use bm_fib::NextHop;
 use bm_frame::Frame;
 use bm_stats::{Entry, Reason};
-use bm_wire::ethernet::{HEADER_LEN, ethertype};
+use bm_wire::ethernet::HEADER_LEN;
 use bm_wire::icmp::{self, Sender, unreachable};
 use bm_wire::icmpv6;
 use bm_wire::ipv4::{self, Ipv4};
 use bm_wire::ipv6::Ipv6;
+use bm_wire::prefix::Address as _;
 
+use super::error::Error;
+use super::header::Header;
 use super::limit::Limited;
-use super::option::Echo;
 use super::waiter::Waiter;
 use super::{Core, Now, SlowCounter, address};
 use crate::rewrite;
 use crate::route::{self, Way};
 use crate::tables::Tables;
-
-/// An error to report.
-pub(super) enum Error {
-    /// By ICMP. Errors caused by routes have one more limit; `options` are the error's own.
-    Ipv4 { problem: icmp::Problem, by_route: bool, options: Echo },
-    /// By ICMPv6.
-    Ipv6 { problem: icmpv6::Problem },
-}
 
 impl Core {
     /// Sends an error about `original` to its source, if that is allowed.
@@ -42,7 +36,10 @@ impl Core {
                 let allowed = self.allow_ipv4(tables, original, &problem, by_route, now);
                 allowed.and_then(|out| self.make_ipv4(tables, original, &problem, out, options.bytes()))
             }
-            Error::Ipv6 { problem } => self.make_ipv6(tables, original, &problem, now),
+            Error::Ipv6 { problem } => {
+                let allowed = self.allow_ipv6(tables, original, &problem, now);
+                allowed.and_then(|(_, interface)| self.make_ipv6(tables, original, &problem, interface))
+            }
         };
         match made {
             Ok(frame) => {
@@ -62,22 +59,47 @@ impl Core {
         by_route: bool,
         now: Now,
     ) -> Result<(NextHop, u16), SlowCounter> {
-        let packet = packet(original);
-        let ip = Ipv4::parse(packet).map_err(|_| SlowCounter::ErrorsSilent)?;
+        let ip = Ipv4::parse(packet(original)).map_err(|_| SlowCounter::ErrorsSilent)?;
         icmp::may_answer(&ip, false).map_err(|_| SlowCounter::ErrorsSilent)?;
-        let vrf = vrf(tables, original);
-        let hash = || rewrite::hash_ipv4(tables.compiled.flow_ipv4, packet).unwrap_or(0);
-        let out = route::ipv4(tables, vrf, ip.source(), hash).out().ok_or(SlowCounter::ErrorsSilent)?;
-        let target = (vrf, IpAddr::V4(ip.source().into()));
-        if by_route {
-            self.limits.allow_reject(target, now.monotonic_ns).map_err(SlowCounter::from)?;
-        }
         let always = problem.code == unreachable::FRAGMENTATION_NEEDED
             && problem.kind == icmp::kind::DESTINATION_UNREACHABLE;
         let kind = (!always).then_some(problem.kind);
-        self.limits
-            .allow_ipv4(&tables.settings, kind, target, now.monotonic_ns)
-            .map_err(SlowCounter::from)?;
+        self.way_back(tables, original, ip.source().show(), kind, by_route, now)
+    }
+
+    /// The same for ICMPv6.
+    fn allow_ipv6(
+        &mut self,
+        tables: &Tables,
+        original: &Frame,
+        problem: &icmpv6::Problem,
+        now: Now,
+    ) -> Result<(NextHop, u16), SlowCounter> {
+        let ip = Ipv6::parse(packet(original)).map_err(|_| SlowCounter::ErrorsSilent)?;
+        icmpv6::may_answer(&ip, problem, false).map_err(|_| SlowCounter::ErrorsSilent)?;
+        let kind = (problem.kind != icmpv6::kind::PACKET_TOO_BIG).then_some(problem.kind);
+        self.way_back(tables, original, ip.source().show(), kind, false, now)
+    }
+
+    /// The way to `source` for an error of `kind`, unless there is none or the limits forbid the error.
+    fn way_back(
+        &mut self,
+        tables: &Tables,
+        original: &Frame,
+        source: IpAddr,
+        kind: Option<u8>,
+        by_route: bool,
+        now: Now,
+    ) -> Result<(NextHop, u16), SlowCounter> {
+        let vrf = vrf(tables, original);
+        let way = route::to(tables, vrf, source, || rewrite::hash(tables, packet(original)));
+        let out = way.out().ok_or(SlowCounter::ErrorsSilent)?;
+        let target = (vrf, source);
+        let now_ns = now.monotonic_ns;
+        if by_route {
+            self.limits.allow_reject(target, now_ns)?;
+        }
+        self.limits.allow(&tables.settings, kind, target, now_ns)?;
         Ok(out)
     }
 
@@ -115,20 +137,9 @@ impl Core {
         tables: &Tables,
         original: &Frame,
         problem: &icmpv6::Problem,
-        now: Now,
+        interface: u16,
     ) -> Result<Frame, SlowCounter> {
-        let packet = packet(original);
-        let ip = Ipv6::parse(packet).map_err(|_| SlowCounter::ErrorsSilent)?;
-        icmpv6::may_answer(&ip, problem, false).map_err(|_| SlowCounter::ErrorsSilent)?;
-        let vrf = vrf(tables, original);
-        let hash = || rewrite::hash_ipv6(tables.compiled.flow_ipv6, packet).unwrap_or(0);
-        let way = route::ipv6(tables, vrf, ip.source(), hash);
-        let (_, interface) = way.out().ok_or(SlowCounter::ErrorsSilent)?;
-        let target = (vrf, IpAddr::V6(ip.source().into()));
-        let kind = (problem.kind != icmpv6::kind::PACKET_TOO_BIG).then_some(problem.kind);
-        self.limits
-            .allow_ipv6(&tables.settings, kind, target, now.monotonic_ns)
-            .map_err(SlowCounter::from)?;
+        let ip = Ipv6::parse(packet(original)).map_err(|_| SlowCounter::ErrorsSilent)?;
         let source = address::ipv6(tables, original.meta().interface, ip.source());
         let source = source.ok_or(SlowCounter::ErrorsSilent)?;
         let leaves_on = tables.interfaces.get(usize::from(interface));
@@ -165,18 +176,8 @@ impl Core {
     pub(super) fn send_own(&mut self, tables: &Tables, mut frame: Frame, now: Now) {
         let (network, vrf) = (usize::from(frame.meta().network), vrf(tables, &frame));
         let packet = packet(&frame);
-        let (way, kind, length) = match (Ipv4::parse(packet), Ipv6::parse(packet)) {
-            (Ok(ip), _) => {
-                let hash = || rewrite::hash_ipv4(tables.compiled.flow_ipv4, packet).unwrap_or(0);
-                let way = route::ipv4(tables, vrf, ip.destination(), hash);
-                (way, ethertype::IPV4, usize::from(ip.total_len()))
-            }
-            (_, Ok(ip)) => {
-                let hash = || rewrite::hash_ipv6(tables.compiled.flow_ipv6, packet).unwrap_or(0);
-                (route::ipv6(tables, vrf, ip.destination(), hash), ethertype::IPV6, ip.total_len())
-            }
-            _ => return self.lose(frame, Reason::NoRoute),
-        };
+        let Some(header) = Header::parse(packet) else { return self.lose(frame, Reason::NoRoute) };
+        let way = route::to(tables, vrf, header.destination, || rewrite::hash(tables, packet));
         match way {
             Way::Resolve { neighbor, .. } => {
                 self.hold(tables, Waiter { frame, own: true }, neighbor, now);
@@ -185,7 +186,14 @@ impl Core {
                 tables.next_hops.mark_used(hop);
                 let egress = rewrite::egress(tables, entry.interface()).copied();
                 let made = egress.and_then(|egress| {
-                    let made = rewrite::encapsulate(&mut frame, network, length, &egress, entry, kind);
+                    let made = rewrite::encapsulate(
+                        &mut frame,
+                        network,
+                        header.length,
+                        &egress,
+                        entry,
+                        header.ethertype(),
+                    );
                     made.map(|()| egress)
                 });
                 match made {

@@ -1,0 +1,44 @@
+//! The last decision on a packet, the same for both families: route, hops left, size, neighbor.
+
+use bm_stats::Reason;
+use bm_wire::Family;
+
+use super::Fate;
+use super::error::Error;
+use super::header::Header;
+use crate::rewrite;
+use crate::route::Way;
+use crate::tables::Tables;
+
+/// What is done with a packet whose way is known.
+pub(super) fn onward(tables: &Tables, packet: &[u8], way: Way) -> Fate {
+    let Some(header) = Header::parse(packet) else { return Fate::Drop(Reason::EthernetShort) };
+    let family = header.family;
+    let (hop, interface) = match way {
+        Way::Host => return Fate::Host,
+        Way::Blackhole => return Fate::Drop(Reason::Blackhole),
+        Way::None => return Fate::Tell(Error::no_route(family), Reason::NoRoute),
+        Way::Unreachable => return Fate::Tell(Error::unreachable(family), Reason::Unreachable),
+        Way::Prohibit => return Fate::Tell(Error::prohibited(family), Reason::Prohibit),
+        Way::Forward { hop, entry } => (hop, entry.interface()),
+        Way::Resolve { hop, neighbor } => (hop, neighbor.interface),
+    };
+    if header.ttl <= 1 {
+        return Fate::Tell(Error::time_exceeded(family), Reason::TtlExceeded);
+    }
+    let egress = match rewrite::egress(tables, interface) {
+        Ok(egress) if egress.mtu > 0 => egress,
+        Ok(_) => return Fate::Drop(Reason::InterfaceDown),
+        Err(refusal) => return refusal.into(),
+    };
+    let mtu = rewrite::mtu(egress, tables.next_hops.mtu(hop));
+    let mtu = if family == Family::V6 { rewrite::mtu_ipv6(mtu) } else { mtu.into() };
+    let too_big = header.length > mtu;
+    match way {
+        _ if too_big && !header.may_be_cut => Fate::Tell(Error::too_big(family, mtu), Reason::TooBig),
+        Way::Resolve { neighbor, .. } => Fate::Hold(neighbor),
+        Way::Forward { hop, entry } if too_big => Fate::Cut(hop, entry, mtu),
+        Way::Forward { hop, entry } => Fate::Send(hop, entry),
+        _ => Fate::Drop(Reason::NoRoute),
+    }
+}
