@@ -1,4 +1,4 @@
-//! Commands whose daemon does not answer end and report what they waited for.
+//! Commands end when the daemon does not answer, and report what they waited for.
 
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ fn brickmoon(silent: &Silent, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_question_that_nobody_answers_ends_and_says_what_it_waited_for() {
+fn a_request_without_an_answer_times_out_with_a_message() {
     let silent = Silent::new("question");
     let cases: [(&[&str], &str); 5] = [
         (&["status"], "GET /v1/status"),
@@ -54,9 +54,9 @@ fn a_question_that_nobody_answers_ends_and_says_what_it_waited_for() {
 }
 
 #[test]
-fn a_daemon_that_accepts_nobody_any_more_keeps_no_command_waiting() {
+fn a_daemon_that_accepts_no_connections_does_not_block_a_command() {
     let silent = Silent::new("full");
-    // As many as its queue takes, and one that blocks.
+    // As many connections as its queue holds, and one that blocks.
     let path = silent.0.clone();
     std::thread::spawn(move || {
         let mut all = Vec::new();

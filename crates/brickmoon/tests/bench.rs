@@ -37,7 +37,7 @@ fn refuses_options_of_another_bench() {
     }
 }
 
-/// Folders of this test's own; the router is in the first of them, without `brickmoon-bench`.
+/// Folders of this test; the router is in the first of them, without `brickmoon-bench`.
 struct Folders(PathBuf);
 
 impl Folders {
@@ -47,7 +47,7 @@ impl Folders {
         for folder in ["sbin", "path"] {
             fs::create_dir_all(folders.0.join(folder)).expect("cargo's folder takes files");
         }
-        // A link, as the program is large: it is started from where its name is.
+        // A hard link, since the program is large; it looks in the folder of its own name.
         fs::hard_link(ROUTER, folders.0.join("sbin/brickmoon")).expect("on the same file system");
         folders
     }
@@ -96,7 +96,7 @@ fn starts_brickmoon_bench_from_its_own_folder_or_from_path() {
 }
 
 #[test]
-fn help_and_mistakes_are_of_the_command_that_was_given() {
+fn help_and_errors_are_those_of_the_given_command() {
     let run = |arguments: &[&str]| {
         let done = Command::new(ROUTER).args(arguments).output().expect("cargo has built it");
         let [said, errors] =
@@ -119,8 +119,8 @@ fn help_and_mistakes_are_of_the_command_that_was_given() {
 }
 
 #[test]
-fn the_router_contains_nothing_of_the_benches() {
-    // Paths of sources are in the messages of panics, and in what debuggers read.
+fn the_router_contains_no_code_of_the_benches() {
+    // Paths of sources are part of panic messages and of debug information.
     let [router, bench] = [ROUTER, BENCH].map(|program| fs::read(program).expect("cargo has built it"));
     for path in ["crates/eval/src", "crates/testbed/src"] {
         let is_in = |program: &[u8]| program.windows(path.len()).any(|bytes| bytes == path.as_bytes());

@@ -35,7 +35,7 @@ fn can_measure(test: &str) -> bool {
     can
 }
 
-/// 300 routes of each family over several next hops.
+/// Writes 300 routes of each family with several next hops.
 fn table(file: &Path) {
     let mut lines = String::new();
     for number in 0..300 {
@@ -43,12 +43,12 @@ fn table(file: &Path) {
         let _ = writeln!(lines, "20.{}.{}.0/24 10.9.0.{hop}", number / 100, number % 100);
         let _ = writeln!(lines, "2001:{number:x}::/32 fd09::{hop}");
     }
-    std::fs::write(file, lines).expect("the folder for temporary files takes some");
+    std::fs::write(file, lines).expect("the folder for temporary files is writable");
 }
 
 #[test]
-fn every_subject_forwards_rightly() {
-    if !can_measure("every_subject_forwards_rightly") {
+fn every_subject_forwards_correctly() {
+    if !can_measure("every_subject_forwards_correctly") {
         return;
     }
     let file = std::env::temp_dir().join(format!("bm-bench-kernel-{}.txt", std::process::id()));
@@ -70,7 +70,7 @@ fn every_subject_forwards_rightly() {
 }
 
 #[test]
-fn says_what_is_wrong() {
+fn reports_what_is_wrong() {
     let wrong = bench(&["--peers"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("brickmoon bench lookup"));

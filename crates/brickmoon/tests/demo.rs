@@ -3,10 +3,10 @@
 use std::process::Command;
 
 #[test]
-fn tells_its_story_with_the_daemon() {
+fn runs_with_the_daemon() {
     let id = Command::new("id").arg("-u").output().expect("coreutils are there");
     if id.stdout != b"0\n" {
-        return eprintln!("skipped tells_its_story_with_the_daemon: needs root");
+        return eprintln!("skipped runs_with_the_daemon: needs root");
     }
     // The daemons that it starts mount a bpffs if there is none; it ends with this thread.
     bm_bpf::testing::own_bpffs().expect("root may mount");

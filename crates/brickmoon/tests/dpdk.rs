@@ -39,7 +39,7 @@ print("rounds", engine.app_table.loop.rounds >= 100000)
 "#;
 
 #[test]
-fn packets_of_lua_go_through_dpdk_where_they_lie() {
+fn packets_of_lua_pass_through_dpdk_without_a_copy() {
     let program = std::env::temp_dir().join(format!("bm-dpdk-{}.lua", std::process::id()));
     std::fs::write(&program, PROGRAM).expect("the test can write");
     let socket = program.with_extension("sock");

@@ -7,7 +7,7 @@ use std::process::Command;
 const EXPOSURE_MAX: f64 = 2.9;
 
 #[test]
-fn the_unit_gives_away_no_more_than_it_did() {
+fn the_exposure_of_the_unit_does_not_increase() {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/brickmoon.service");
     let mut analyze = Command::new("systemd-analyze");
     analyze.args(["security", "--offline=yes", "--no-pager"]).arg(&unit);
@@ -31,7 +31,7 @@ fn the_unit_names_files_that_are_installed() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = std::env::temp_dir().join(format!("bm-install-{}", std::process::id()));
     let mut make = Command::new("make");
-    // The binaries need not be built: `-o` uses files as they are.
+    // The binaries need not be built: `-o` uses existing files as they are.
     make.args(["-o", "build", "install", "SUDO=", "BRICKMOON=/bin/true", "BENCH=/bin/true"]);
     make.arg(format!("DESTDIR={}", folder.display())).current_dir(&repository);
     let Ok(made) = make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL").output() else {

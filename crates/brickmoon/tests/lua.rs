@@ -1,4 +1,4 @@
-//! The binary as Lua programs see it: C functions by name, workers as processes, nothing left behind.
+//! The binary as Lua programs see it: C functions by name, workers as processes, no files left behind.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,7 +28,7 @@ fn workers_are_processes_of_this_binary() {
 }
 
 #[test]
-fn shared_memory_is_given_back() {
+fn shared_memory_is_removed() {
     let (code, id, stderr) = snabb("core.app");
     assert_eq!(code, Some(0), "{stderr}");
     for root in ["/run/brickmoon/shm", "/dev/shm/brickmoon-0"] {
@@ -44,7 +44,7 @@ fn program(name: &str, text: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn the_engine_logs_to_a_timeline_that_another_process_prints() {
+fn another_process_prints_the_timeline_of_the_engine() {
     let text = r#"
         local basic = require("apps.basic.basic_apps")
         local c = config.new()
@@ -84,5 +84,5 @@ fn the_engine_logs_to_a_timeline_that_another_process_prints() {
     ] {
         assert!(with.contains(event), "{event} is not in:\n{with}");
     }
-    assert_eq!(without.trim(), "", "nothing is logged unasked");
+    assert_eq!(without.trim(), "", "nothing may be logged without the environment variable");
 }

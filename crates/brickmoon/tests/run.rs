@@ -1,4 +1,4 @@
-//! `brickmoon run` and `brickmoon snabb` as a user types them.
+//! `brickmoon run` and `brickmoon snabb` on the command line.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -10,12 +10,12 @@ fn brickmoon(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_brickmoon"));
     command.args([what, "--socket", text(&socket)]).args(rest);
     let output = command.output().expect("the binary is there");
-    // A program that is killed leaves it.
+    // A program that is killed leaves its socket.
     let _gone = std::fs::remove_file(socket);
     output
 }
 
-/// A socket path of its own for each program, not the default of the machine.
+/// A socket path for each program, instead of the default of the machine.
 fn socket() -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -68,7 +68,7 @@ engine.main { done = function () return link.stats(last).rxpackets >= 10 end, re
 "#;
 
 #[test]
-fn packets_go_through_apps_in_rust_and_in_lua() {
+fn packets_pass_through_apps_in_rust_and_in_lua() {
     let frames: Vec<[u8; 60]> = (0..10).map(|n| [n; 60]).collect();
     let (program, input) = (file("mark.lua", PROGRAM.as_bytes()), file("in.pcap", &capture(&frames)));
     let output = file("out.pcap", b"");
@@ -84,7 +84,7 @@ fn packets_go_through_apps_in_rust_and_in_lua() {
 }
 
 #[test]
-fn errors_and_statuses_are_those_of_the_contract() {
+fn errors_and_exit_statuses_are_as_documented() {
     let program =
         file("bad.lua", b"local c = config.new()\nconfig.app(c, 'x', 'card:7')\nengine.configure(c)\n");
     let run = brickmoon(&["run", text(&program)]);
@@ -99,7 +99,7 @@ fn errors_and_statuses_are_those_of_the_contract() {
 }
 
 #[test]
-fn what_was_said_comes_out_though_the_program_closed_its_streams() {
+fn output_is_written_even_if_the_program_closed_its_streams() {
     let program = "local ffi = require('ffi')\nffi.cdef 'int close(int);'\n\
         for n = 1, 2 do _G[n] = ffi.gc(ffi.new('int[1]', n), function (fd) ffi.C.close(fd[0]) end) end\n\
         io.stdout:setvbuf('full')\nprint('to C')\n\
@@ -175,7 +175,7 @@ engine.main {{ duration = 0.5, report = {{ showapps = true }} }}
 
 /// os.exit() ends a program even inside a pcall() or a coroutine.
 #[test]
-fn exit_is_not_held_up() {
+fn exit_cannot_be_caught() {
     for body in [
         "os.exit(7)",
         "pcall(function () os.exit(7) end)",
@@ -197,8 +197,8 @@ fn exit_is_not_held_up() {
 }
 
 #[test]
-fn a_program_that_does_not_come_back_is_broken_off_with_its_line() {
-    // In the interpreter, and in a compiled loop.
+fn a_program_that_does_not_return_is_interrupted_with_its_line() {
+    // In the interpreter and in a compiled loop.
     for body in ["jit.off() while true do end", "local n = 0 while true do n = n + 1 end"] {
         let new = format!("local A = {{}}\nfunction A:new ()\n{body}\nend\n");
         let program = file(
@@ -209,7 +209,7 @@ fn a_program_that_does_not_come_back_is_broken_off_with_its_line() {
         let said = String::from_utf8_lossy(&run.stderr).into_owned();
         assert_eq!(run.status.code(), Some(1), "{body}: {said}");
         assert!(said.contains("endless.lua:3: it did not return, and was interrupted"), "{body}: {said}");
-        // What it does beside its apps ends by a signal; by SIGTERM without a word, as programs of engine.main() do.
+        // Code outside of apps is ended by a signal; by SIGTERM without a message, as with programs in engine.main().
         std::fs::write(&program, format!("print('ready') io.flush()\n{body}\n")).expect("the test can write");
         let (code, said) = ended_by("-INT", &program);
         assert_eq!(code, Some(1), "{body}: {said}");

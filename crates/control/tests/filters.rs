@@ -134,7 +134,7 @@ fn frame(dice: &mut Dice) -> Vec<u8> {
     frame
 }
 
-/// The part after the IP headers: ports that rules match, and more or less of the rest.
+/// The part after the IP headers: ports that rules match, and a random part of the rest.
 fn payload(dice: &mut Dice) -> Vec<u8> {
     let length = dice.one_of(&[0, 3, 4, 7, 8, 15, 16, 19, 20, 40]);
     let ports = [dice.one_of(&PORTS), dice.one_of(&PORTS)].map(u16::to_be_bytes).concat();
@@ -388,8 +388,8 @@ impl Lab {
 const FIREWALL: &str = "linux_firewall";
 
 #[test]
-fn both_paths_say_the_same_of_any_frame() {
-    inside("both_paths_say_the_same_of_any_frame", compare);
+fn both_paths_decide_the_same_for_any_frame() {
+    inside("both_paths_decide_the_same_for_any_frame", compare);
 }
 
 fn compare() {

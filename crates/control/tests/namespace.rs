@@ -122,7 +122,7 @@ fn start(told: &Told) -> Driver {
 fn until(what: &str, mut done: impl FnMut() -> bool) -> Duration {
     let started = Instant::now();
     while !done() {
-        assert!(started.elapsed() < Duration::from_secs(20), "waited in vain: {what}");
+        assert!(started.elapsed() < Duration::from_secs(20), "timed out: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
     started.elapsed()
@@ -174,8 +174,8 @@ fn follows_the_kernel() {
 }
 
 #[test]
-fn carries_out_a_hundred_thousand_changes() {
-    inside("carries_out_a_hundred_thousand_changes", || {
+fn follows_a_hundred_thousand_changes() {
+    inside("follows_a_hundred_thousand_changes", || {
         let driver = start(&Told::default());
         ip("neigh add 192.0.2.9 lladdr 02:00:00:00:00:09 dev a");
         let routes = |verb: &str| -> String {
@@ -195,8 +195,8 @@ fn carries_out_a_hundred_thousand_changes() {
 }
 
 #[test]
-fn asks_for_neighbors_and_says_who_does_not_answer() {
-    inside("asks_for_neighbors_and_says_who_does_not_answer", || {
+fn requests_neighbors_and_reports_those_that_fail() {
+    inside("requests_neighbors_and_reports_those_that_fail", || {
         let driver = start(&Told::default());
         let mut neighbor_requests = driver.handle().neighbor_requests().unwrap();
         let nobody = (ifindex("a"), "192.0.2.77".parse().unwrap());
@@ -205,7 +205,7 @@ fn asks_for_neighbors_and_says_who_does_not_answer() {
             let neighbors = driver.handle().neighbors().unwrap().neighbors;
             neighbors.into_iter().find(|neighbor| neighbor.address == address.parse::<IpAddr>().unwrap())
         };
-        until("the question", || known("192.0.2.77").is_some());
+        until("the request", || known("192.0.2.77").is_some());
         until("the failure", || neighbor_requests.next_failed() == Some(nobody));
         // A gateway is resolved before any packet needs it, and confirmed when it is stale.
         ip("route add 203.0.113.0/24 via 192.0.2.9");
@@ -216,8 +216,8 @@ fn asks_for_neighbors_and_says_who_does_not_answer() {
 }
 
 #[test]
-fn tells_ports_what_is_linuxs() {
-    inside("tells_ports_what_is_linuxs", || {
+fn tells_ports_the_addresses_of_linux() {
+    inside("tells_ports_the_addresses_of_linux", || {
         let told = Told::default();
         let driver = start(&told);
         let is_told = |what: &str, done: &dyn Fn(&Said) -> bool| {
@@ -247,15 +247,15 @@ fn tells_ports_what_is_linuxs() {
         ip("link set dev b master br");
         is_told("part of a bridge", &|said| !said.active);
         drop(driver);
-        assert!(!told.0.lock().unwrap().active, "a driver that ends leaves all to Linux");
+        assert!(!told.0.lock().unwrap().active, "a driver that ends must leave everything to Linux");
     });
 }
 
-/// A restart of workers removes all ports and adds them again; filters precede Linux all the time.
+/// A restart of workers removes all ports and adds them again. Filters must be effective all the time.
 #[test]
 fn ports_of_the_kernel_path_are_filtered_while_ports_change() {
     inside("ports_of_the_kernel_path_are_filtered_while_ports_change", || {
-        // The other end is a host of its own, in the namespace of a process.
+        // The other end is a separate host, in the namespace of a process.
         let far = Command::new("unshare").args(["--net", "sleep", "60"]).spawn().unwrap();
         let far = Far(far);
         let own = std::fs::read_link("/proc/self/ns/net").unwrap();

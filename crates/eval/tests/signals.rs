@@ -1,4 +1,4 @@
-//! What signals do, in a process of its own: they would reach all tests that run beside these.
+//! Effects of signals, in a process of their own, since they would reach all other tests of a process.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -9,7 +9,7 @@ use bm_eval::demo::{self, DemoOptions};
 use bm_testbed::interrupt::{Interrupted, Watch, check, sleep};
 use bm_testbed::testbed::{self, TestbedOptions};
 
-/// Signals are the process's, so these tests take turns.
+/// Signals reach the whole process, so only one of these tests runs at a time.
 static ONE: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -28,10 +28,10 @@ fn a_signal_ends_the_sleep_and_not_the_process() {
 }
 
 #[test]
-fn ctrl_c_ends_the_demo_and_leaves_nothing() {
+fn ctrl_c_ends_the_demo_and_cleans_up() {
     let _one = ONE.lock();
     if testbed::require_root().is_err() {
-        return eprintln!("skipped ctrl_c_ends_the_demo_and_leaves_nothing: needs root");
+        return eprintln!("skipped ctrl_c_ends_the_demo_and_cleans_up: needs root");
     }
     let program = std::env::temp_dir().join(format!("bm-eval-signals-{}", std::process::id()));
     std::fs::write(&program, "#!/bin/sh\necho ready\nsleep 100\n").unwrap();

@@ -1,5 +1,4 @@
-//! Do the structures agree with a plain trie, on nested random tables and on real ones, through
-//! random updates?
+//! Compares the structures with a plain trie, on random nested tables and on real ones, with random updates.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
@@ -56,8 +55,7 @@ where
     }
 }
 
-/// Prefixes that nest and touch: few bits vary, at places where the structures change from one level to
-/// the next.
+/// Nested and adjacent prefixes: few bits vary, around the borders between levels of the structures.
 fn changes<A: Number>(borders: &'static [u8], n: usize) -> impl Strategy<Value = Vec<Change<A>>> {
     let part = (0..borders.len(), 0u8..16);
     let address = prop::collection::vec(part, 0..4).prop_map(move |parts| {
@@ -132,15 +130,15 @@ proptest! {
         check::<Range6>(&changes, seed);
     }
 
-    /// So dense that nodes split and join.
+    /// Dense enough for nodes to split and merge.
     #[test]
     fn range6_on_dense_tables(changes in changes::<u128>(&[42, 44, 46, 48, 50, 64], 400), seed: u64) {
         check::<Range6>(&changes, seed);
     }
 }
 
-/// The whole real table, then `n` random updates: a third goes, a third comes back or moves to
-/// another next hop, a third is new; compared around each.
+/// The whole real table, then `n` random updates: a third deletes routes, a third adds them again or changes their
+/// next hop, a third adds new ones. Compares around each.
 fn churn<B: BuildFib>(name: &str, n: usize, at_once: usize)
 where
     B::Address: Number,

@@ -1,4 +1,4 @@
-//! A builder in a memfd, a reader at a second mapping of it: do they agree, also after updates?
+//! A table is built in a memfd and read through a second mapping: both must agree, also after updates.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
@@ -15,7 +15,7 @@ use common::{Number, Seeded};
 
 fn random_change<A: Number>(seeded: &mut Seeded) -> Change<A> {
     let length = seeded.below(usize::from(A::WIDTH) + 1) as u8;
-    // Few first bits, so that prefixes nest.
+    // The first bits vary little, so that prefixes nest.
     let address =
         seeded.address::<A>().and(A::mask(6).not()).and(A::mask(24).or(A::mask(A::WIDTH - 4).not()));
     let prefix = Prefix::containing(address, length).unwrap();
@@ -37,7 +37,7 @@ where
     B::Address: Number,
 {
     let (readers, mut seeded) = (Readers::new(), Seeded(5));
-    // The writer's proxy of the readers elsewhere.
+    // Represents the readers of the second mapping for the writer.
     let mut elsewhere = readers.register();
     let file = memfd(c"table").unwrap();
     let routes: Vec<_> = (0..500)
@@ -83,7 +83,7 @@ fn range6_in_a_memfd() {
 }
 
 #[test]
-fn a_reader_refuses_another_structure() {
+fn a_reader_refuses_a_table_of_another_structure() {
     let file = memfd(c"table").unwrap();
     Range6::build_in([], &Readers::new(), &Source::shared(&file).unwrap()).unwrap();
     assert!(Dir24_8Fib::attach(&Source::attached(&file).unwrap()).is_err());

@@ -1,8 +1,8 @@
-//! Readers look up while the writer churns: is every answer one that was right in its window?
+//! Readers look up addresses while the writer changes the table: every result must have been correct at some time
+//! during the lookup.
 //!
-//! The writer numbers its steps. Each address watched has its own prefixes, whose next hops name the
-//! address and tell how recent they are; an answer may be no older than what stood when the lookup
-//! began, and no newer than what stands when it has ended.
+//! The writer numbers its rounds. Each watched address has its own prefixes, whose next hops encode the address and
+//! the round. A result must not be older than the table when the lookup began, nor newer than when it ended.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
@@ -21,7 +21,7 @@ const ROUNDS: u64 = 400;
 
 struct Watched<A> {
     address: A,
-    /// The round that its routes were last brought to, and the one that is being brought in.
+    /// The last round that is complete for its routes, and the round that is in progress.
     done: AtomicU64,
     begun: AtomicU64,
 }
@@ -30,8 +30,8 @@ fn hop(which: usize, round: u64) -> NextHop {
     NextHop(1 + which as u32 * ROUNDS as u32 + round as u32)
 }
 
-/// The two prefixes that take turns: a host route, and one that covers it. Between them there is
-/// always one, so no route at all is a wrong answer.
+/// Two prefixes that alternate: a host route, and one that covers it. One of them always exists, so finding no route
+/// is an error.
 fn turns<A: Number>(address: A, length: u8, which: usize, round: u64) -> Vec<Change<A>> {
     let wide = Prefix::containing(address, length).unwrap();
     let host = Prefix::host(address);
@@ -63,11 +63,11 @@ fn reader<A: Number>(
     }
 }
 
-/// Other routes come and go around, so that blocks and nodes are freed and used again all the time.
+/// Other routes nearby are added and deleted, so that blocks and nodes are freed and reused all the time.
 fn noise<A: Number>(address: A, length: u8, seeded: &mut Seeded) -> [Change<A>; 2] {
     let near = Prefix::containing(address, length.max(A::WIDTH - 16)).unwrap();
     let mut other = || loop {
-        // Few places, so that what comes also goes.
+        // Few prefixes, so that each is also deleted.
         let place = near.first().either(A::number(seeded.below(32) as u128 * 67));
         let prefix = Prefix::containing(place, A::WIDTH - seeded.below(4) as u8).unwrap();
         if !prefix.contains(address) {
@@ -104,7 +104,7 @@ where
                 table.apply(&noise(watched.address, length, &mut seeded)).unwrap();
             }
             if all.iter().any(|reader| reader.is_finished()) {
-                break; // it found a wrong answer
+                break; // a reader found a wrong result
             }
         }
         stop.store(true, Relaxed);
@@ -113,7 +113,7 @@ where
 
 #[test]
 fn dir24_8_under_churn() {
-    // A host route each in slots of their own; what covers it is a /20.
+    // Each host route is in a slot of its own, covered by a /20.
     stress::<Dir24_8>(0x0a00_0001, 12, 20);
 }
 
@@ -126,7 +126,7 @@ fn dir18_under_churn() {
 
 #[test]
 fn range6_under_churn() {
-    // Neighboring host routes in one /64, so that they share nodes, each under a /112.
+    // Adjacent host routes in one /64, so that they share nodes, each covered by a /112.
     stress::<Range6>(0x2001_0db8 << 96 | 1, 16, 112);
 }
 
@@ -137,18 +137,18 @@ fn range6_under_churn_of_short_routes() {
 
 #[test]
 fn chunk17_under_churn() {
-    // A host route each, many to a slot, so that blocks are deep and large.
+    // Many host routes per slot, so that blocks are deep and large.
     stress::<Chunk17>(0x0a00_0001, 12, 20);
 }
 
 #[test]
 fn d18r_under_churn() {
-    // A host route each, four to a slot.
+    // Four host routes per slot.
     stress::<Dxr18>(0x0a00_0001, 12, 20);
 }
 
 #[test]
 fn d16x4r_under_churn() {
-    // The slots of one extension come and go one by one.
+    // The slots of one extension are added and removed one by one.
     stress::<Dxr<16, 4>>(0x0a00_0001, 12, 20);
 }

@@ -1,5 +1,5 @@
-//! Frames of workers on two memory nodes lie there, page by page as the kernel tells it. `make test-vm` boots a machine
-//! that has two; on one that has a single node the test says that it was skipped.
+//! With two NUMA nodes, frames must be on the node of their worker, as the kernel reports it for each page.
+//! `make test-vm` boots a machine with two nodes; with a single node the test is skipped.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +20,7 @@ fn node_of_page(address: usize) -> i32 {
 }
 
 #[test]
-fn frames_lie_on_the_node_of_their_worker() {
+fn frames_are_on_the_node_of_their_worker() {
     let cores: Vec<Node> = (0..).map_while(node_of_core).collect();
     if !Path::new("/sys/devices/system/node/node1").exists() {
         eprintln!("skipped: this machine has one memory node (cores {cores:?})");
@@ -42,6 +42,6 @@ fn frames_lie_on_the_node_of_their_worker() {
             apart += here.into_iter().filter(|here| !here).count();
         }
     }
-    // Where the shares meet, a huge page is one node's: as many headers as it holds, at most.
-    assert!(apart <= (2 << 20) / HEADER_STRIDE, "{apart} slots and headers lie on the other node");
+    // Where the shares of both workers meet, a huge page belongs to one node: at most its headers may be wrong.
+    assert!(apart <= (2 << 20) / HEADER_STRIDE, "{apart} slots and headers are on the other node");
 }

@@ -1,5 +1,5 @@
-//! Apps of a configuration on a worker: what goes through them byte by byte, what is refused, what is changed while
-//! they run, and what becomes of those that fail.
+//! Apps of a configuration on a worker: packets through them byte by byte, errors in them, changes while they run, and
+//! apps that fail.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use bm_port::{MemoryPort, Wire};
 use bm_stats::{Account, Registry, Scope};
 use serde_json::{Value, json};
 
-/// Adds `by` to the first byte of what goes through; what begins with `last` is dropped.
+/// Adds `by` to the first byte of packets; drops packets that begin with `last`.
 const ADD: &str = r#"
 local Add = { config = { by = { required = true }, last = { default = 255 } } }
 function Add:new (conf) return setmetatable({ by = conf.by, last = conf.last, seen = 0 }, { __index = Add }) end
@@ -83,7 +83,7 @@ impl Rig {
         Self::joined(text, folder, spec, (1, &["left.output -> lua.left:output"]))
     }
 
-    /// The first of so many workers, with the ports joined by `inwards` to what `spec` has.
+    /// The first of this many workers, with its ports connected by `inwards` to the apps of `spec`.
     fn joined(
         text: &str,
         folder: PathBuf,
@@ -110,7 +110,7 @@ impl Rig {
         Ok(Self { engine, left, right, set, spec, frame_pool, folder })
     }
 
-    /// What comes out on the right when this goes in on the left.
+    /// The packets that come out on the right when these go in on the left.
     fn pass(&mut self, packets: &[[u8; 60]]) -> Vec<Vec<u8>> {
         packets.iter().for_each(|packet| self.left.send(packet));
         (0..3).for_each(|_| _ = self.engine.breathe());
@@ -134,7 +134,7 @@ impl Rig {
         })
     }
 
-    /// What the supervisor hears once there is something to hear, while the worker breathes.
+    /// Runs breaths until there is news for the supervisor, and returns it.
     fn news(&mut self) -> Vec<AppNews> {
         loop {
             let news = self.set.look_after(Instant::now());
@@ -152,14 +152,14 @@ impl Drop for Rig {
     }
 }
 
-/// A packet that begins so.
+/// A packet with this first byte.
 fn packet(first: u8) -> [u8; 60] {
     let mut packet = [7; 60];
     packet[..2].copy_from_slice(&[first, 0]);
     packet
 }
 
-/// The same as it comes out.
+/// The same as it must come out.
 fn out(first: u8, seen: u8) -> Vec<u8> {
     let mut packet = packet(first);
     packet[1] = seen;
@@ -191,10 +191,10 @@ fn apps_find_modules_in_the_trees_of_their_specification() {
 }
 
 #[test]
-fn packets_go_through_an_app_and_none_is_lost() {
+fn packets_pass_through_an_app_without_loss() {
     let mut rig = Rig::new(ADD, json!({ "by": 2, "last": 9 })).unwrap();
     assert_eq!(rig.pass(&[packet(1), packet(9), packet(3)]), [out(3, 1), out(5, 3)]);
-    // More than a link holds at a time.
+    // More than a link can hold.
     for round in 0..4 {
         let many: Vec<_> = (0..200).map(|_| packet(20)).collect();
         assert_eq!(rig.pass(&many).len(), 200, "round {round}");
@@ -207,7 +207,7 @@ fn packets_go_through_an_app_and_none_is_lost() {
 }
 
 #[test]
-fn an_app_with_a_core_is_in_a_worker_of_its_own_behind_rings() {
+fn an_app_with_a_core_has_its_own_worker_behind_rings() {
     let folder = folder();
     let mut spec = spec(folder.join("app.lua"), json!({ "by": 1 }));
     spec.apps[0].core = Some(1);
@@ -218,7 +218,7 @@ fn an_app_with_a_core_is_in_a_worker_of_its_own_behind_rings() {
     let mut network = Network::new();
     network.app("lua", Box::new(part)).unwrap();
     let mut engine = Engine::new(network, Freelist::new(rig.frame_pool.clone(), 128)).unwrap();
-    // Both workers breathe in turn here.
+    // Breaths of both workers alternate here.
     let mut pass = |rig: &mut Rig, packets: &[[u8; 60]]| {
         packets.iter().for_each(|packet| rig.left.send(packet));
         for _ in 0..5 {
@@ -231,7 +231,7 @@ fn an_app_with_a_core_is_in_a_worker_of_its_own_behind_rings() {
     for round in 0..4 {
         assert_eq!(pass(&mut rig, &vec![packet(20); 200]).len(), 200, "round {round}");
     }
-    // A changed argument gets to the worker that has the app.
+    // A changed argument reaches the app's worker.
     spec.apps[0].argument = json!({ "by": 10 });
     std::thread::scope(|scope| {
         let reloading = scope.spawn(|| rig.set.reload(&spec));
@@ -248,7 +248,7 @@ fn an_app_with_a_core_is_in_a_worker_of_its_own_behind_rings() {
     }
     assert_eq!(rig.right.take(), [out(11, 1)]);
     assert_eq!((rig.engine.stop(), engine.stop()), (0, 0));
-    // What several workers have each for itself cannot be linked with it.
+    // Apps that exist once per worker cannot be linked to it.
     let frame_pool = FramePool::new(4096, 2048).unwrap();
     let set = AppSet::new(AppWorld { frame_pool, natives: Arc::new(NoNatives) }).unwrap();
     let why = set.start(&rig.spec, 2).unwrap_err().to_string();
@@ -256,7 +256,7 @@ fn an_app_with_a_core_is_in_a_worker_of_its_own_behind_rings() {
     assert!(why.starts_with(link) && why.contains("set workers = 1"), "{why}");
 }
 
-/// Takes two packets a breath.
+/// Takes only two packets per breath.
 const SLOW: &str = r#"
 local Slow = {}
 function Slow:new () return setmetatable({}, { __index = Slow }) end
@@ -269,14 +269,14 @@ return Slow
 "#;
 
 #[test]
-fn two_ways_into_a_full_link_lose_nothing() {
+fn two_inputs_of_a_full_link_lose_nothing() {
     let folder = folder();
     let mut spec = spec(folder.join("app.lua"), Value::Null);
     spec.links[0] = link("router.right", "app.input");
     spec.outer.push("router".into());
     let inwards = ["left.output -> lua.router:right", "right.output -> lua.slow:right"];
     let mut rig = Rig::joined(SLOW, folder, spec, (1, &inwards)).unwrap();
-    // On each side more than half a link.
+    // On each side more than half of what a link holds.
     const EACH: u16 = 1200;
     for number in 0..EACH {
         let [high, low] = number.to_be_bytes();
@@ -296,7 +296,7 @@ fn two_ways_into_a_full_link_lose_nothing() {
 }
 
 #[test]
-fn says_how_its_apps_are() {
+fn reports_the_counters_of_its_apps() {
     let mut rig = Rig::new(ADD, json!({ "by": 1, "last": 9 })).unwrap();
     rig.pass(&[packet(1), packet(9), packet(3)]);
     let (set, engine) = (&rig.set, &mut rig.engine);
@@ -318,10 +318,10 @@ fn says_how_its_apps_are() {
 }
 
 #[test]
-fn a_changed_argument_or_file_holds_and_a_wrong_one_does_not() {
+fn a_changed_argument_or_file_takes_effect_unless_it_is_wrong() {
     let mut rig = Rig::new(ADD, json!({ "by": 1 })).unwrap();
     assert_eq!(rig.pass(&[packet(1)]), [out(2, 1)]);
-    // The same again: the app goes on, with what it has counted.
+    // Without a change the app keeps running, with its counters.
     rig.reload(json!({ "by": 1 })).unwrap();
     assert_eq!(rig.pass(&[packet(1)]), [out(2, 2)]);
     rig.reload(json!({ "by": 10 })).unwrap();
@@ -331,7 +331,7 @@ fn a_changed_argument_or_file_holds_and_a_wrong_one_does_not() {
     rig.write("return {");
     let why = rig.reload(json!({ "by": 10 })).unwrap_err();
     assert!(why.contains("app.lua:1:"), "{why}");
-    // new() fails when the one before has been stopped: that one is started again.
+    // If new() fails after the earlier app was stopped, the earlier one is started again.
     rig.write(&ADD.replace("return setmeta", "assert(conf.by < 20, 'too much') return setmeta"));
     let why = rig.reload(json!({ "by": 30 })).unwrap_err();
     assert!(why.contains("too much"), "{why}");
@@ -343,7 +343,7 @@ fn a_changed_argument_or_file_holds_and_a_wrong_one_does_not() {
 }
 
 #[test]
-fn a_worker_goes_back_to_what_it_had_when_another_refuses() {
+fn a_worker_reverts_when_another_refuses() {
     let folder = folder();
     let spec = spec(folder.join("app.lua"), json!({ "by": 1 }));
     let mut rig = Rig::joined(ADD, folder, spec, (2, &["left.output -> lua.left:output"])).unwrap();
@@ -351,7 +351,7 @@ fn a_worker_goes_back_to_what_it_had_when_another_refuses() {
     network.app("lua", Box::new(rig.set.part(1).unwrap())).unwrap();
     let mut second = Engine::new(network, Freelist::new(rig.frame_pool.clone(), 128)).unwrap();
     assert_eq!(rig.pass(&[packet(1)]), [out(2, 1)]);
-    // The first worker that makes it can, and the second cannot.
+    // new() succeeds on the first worker and fails on the second.
     let flag = rig.folder.join("made");
     let new = format!(
         "local made = io.open('{0}') if made then made:close() error('made before') end
@@ -369,12 +369,12 @@ fn a_worker_goes_back_to_what_it_had_when_another_refuses() {
     });
     assert!(flag.exists() && why.contains("made before"), "{why}");
     assert!(rig.set.look_after(Instant::now()).is_empty());
-    // It adds again, though the file says otherwise by now.
+    // It adds again, although the file has changed since.
     assert_eq!(rig.pass(&[packet(1)]), [out(2, 1)]);
 }
 
 #[test]
-fn an_error_ends_the_apps_and_says_where() {
+fn an_error_ends_the_apps_and_names_its_line() {
     let text = ADD.replace("self.seen = self.seen + 1", "self.sen = self.sen + 1");
     let mut rig = Rig::new(&text, json!({ "by": 1 })).unwrap();
     assert!(rig.pass(&[packet(1)]).is_empty());
@@ -383,11 +383,11 @@ fn an_error_ends_the_apps_and_says_where() {
     assert!(why.contains("app.lua:7: ") && why.contains("'sen'") && why.contains("(in app app)"), "{why}");
     assert!(why.contains("stack traceback:"), "{why}");
     rig.engine.breathe();
-    assert!(rig.set.look_after(Instant::now()).is_empty(), "told once");
+    assert!(rig.set.look_after(Instant::now()).is_empty(), "it must be reported only once");
 }
 
 #[test]
-fn an_app_that_hangs_is_broken_off() {
+fn an_app_that_hangs_is_interrupted() {
     for body in ["while true do end", "local x = 0 while true do x = x + 1 end"] {
         let text = ADD.replace("self.seen = self.seen + 1", body);
         let mut rig = Rig::new(&text, json!({ "by": 1 })).unwrap();
@@ -403,7 +403,7 @@ fn an_app_that_hangs_is_broken_off() {
                     std::thread::sleep(Duration::from_millis(5));
                 }
             });
-            // The worker's thread, which is not the one that made the apps.
+            // On the worker's thread, which is not the thread that created the apps.
             scope.spawn(|| engine.breathe()).join().unwrap();
             watching.join().unwrap()
         });
@@ -422,15 +422,15 @@ const ENDLESS: [&str; 4] = [
 ];
 
 #[test]
-fn an_app_that_does_not_come_back_from_its_new_is_broken_off_before_packets_flow() {
-    // A sleep is waited for much longer. Protected calls swallow the error, so they are left by force.
+fn an_app_whose_new_does_not_return_is_interrupted() {
+    // A sleep would take much longer. Protected calls catch the error, so they are left by force.
     for (body, named) in [(ENDLESS[0], true), (ENDLESS[1], true), (ENDLESS[3], false)] {
         let said =
             |line: &str| format!("{}did not return, and was interrupted", if named { line } else { "" });
         let text = ADD.replace("return setmetatable", &format!("\n{body}\n return setmetatable"));
         let why = Rig::new(&text, json!({ "by": 1 })).err().unwrap();
         assert!(why.contains(&said("app.lua:4: it ")), "{body}: {why}");
-        // The same at the top of the file is found by whoever checks it.
+        // The same at the top level of the file is found by a check.
         let file = folder().join("app.lua");
         std::fs::write(&file, format!("\n\n{body}")).unwrap();
         let why = match check(&spec(file, Value::Null)) {
@@ -442,14 +442,14 @@ fn an_app_that_does_not_come_back_from_its_new_is_broken_off_before_packets_flow
 }
 
 #[test]
-fn a_reload_that_does_not_come_back_leaves_what_runs() {
+fn a_reload_that_does_not_return_keeps_the_running_apps() {
     for body in ENDLESS.into_iter().take(3) {
         let mut rig = Rig::new(ADD, json!({ "by": 1 })).unwrap();
         assert_eq!(rig.pass(&[packet(1)]), [out(2, 1)]);
         rig.write(&ADD.replace("return setmetatable", &format!("\n{body}\n return setmetatable")));
         let why = rig.reload(json!({ "by": 1 })).unwrap_err();
         assert!(why.contains("app.lua:4: it did not return, and was interrupted"), "{body}: {why}");
-        assert_eq!(rig.pass(&[packet(1)]), [out(2, 1)], "{body}: the old class, made anew");
+        assert_eq!(rig.pass(&[packet(1)]), [out(2, 1)], "{body}: an app of the old class");
         assert!(rig.set.look_after(Instant::now()).is_empty(), "{body}");
         rig.write(&ADD.replace("+ self.by", "- self.by"));
         rig.reload(json!({ "by": 1 })).unwrap();
@@ -458,7 +458,7 @@ fn a_reload_that_does_not_come_back_leaves_what_runs() {
 }
 
 #[test]
-fn what_is_wrong_with_apps_is_found_before_they_start() {
+fn errors_in_apps_are_found_before_they_start() {
     let file = |text: &str| {
         let file = folder().join("app.lua");
         std::fs::write(&file, text).unwrap();

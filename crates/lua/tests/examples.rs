@@ -1,4 +1,4 @@
-//! Each program in `examples/lua` does what its `test.lua` says.
+//! Runs the `test.lua` of each program in `examples/lua`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ fn run(name: &str) {
 }
 
 #[test]
-fn firewall_lets_answers_in() {
+fn firewall_lets_replies_in() {
     run("firewall");
 }
 
@@ -32,11 +32,11 @@ fn replay_keeps_order_and_time() {
 }
 
 #[test]
-fn ttl_guard_passes_neighbors_alone() {
+fn ttl_guard_passes_only_neighbors() {
     run("ttl-guard");
 }
 
 #[test]
-fn switch_learns_where_hosts_are() {
+fn switch_learns_mac_addresses() {
     run("switch");
 }

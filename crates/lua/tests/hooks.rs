@@ -1,4 +1,4 @@
-//! Hooks on a router in memory: what goes in, what comes out byte by byte, and under which names the rest is counted.
+//! Hooks on a router in memory: packets in, packets out byte by byte, and counters for all others.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,7 +28,7 @@ pub(crate) const WORLD: &str = "
     neighbor 203.0.113.5 other 02:00:00:00:03:05
     route 0.0.0.0/0 via 198.51.100.7 right";
 
-/// 192.0.2.9:12345 > 8.8.8.8:53, UDP "data", TTL 64, to the router; the same as it leaves, TTL 63.
+/// 192.0.2.9:12345 > 8.8.8.8:53, UDP "data", TTL 64, to the router; and the same as it leaves, with TTL 63.
 pub(crate) const IN: [u8; 46] = [
     2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 9, 8, 0, 0x45, 0, 0, 32, 0x12, 0x34, 0, 0, 64, 17, 0x96, 0x80, 192, 0,
     2, 9, 8, 8, 8, 8, 0x30, 0x39, 0, 53, 0, 12, 0, 0, b'd', b'a', b't', b'a',
@@ -38,7 +38,7 @@ pub(crate) const OUT: [u8; 46] = [
     2, 9, 8, 8, 8, 8, 0x30, 0x39, 0, 53, 0, 12, 0, 0, b'd', b'a', b't', b'a',
 ];
 
-/// Hooks in files of their own, on a router.
+/// Hooks on a router, each in its own file.
 pub(crate) struct Rig {
     pub(crate) lab: Lab,
     pub(crate) set: Arc<HookSet>,
@@ -63,12 +63,12 @@ pub(crate) fn spec(file: PathBuf, stage: Option<Stage>) -> HookSpec {
 }
 
 impl Rig {
-    /// One hook called `hook.lua`, whose text this is, on `stage`.
+    /// One hook with this text in `hook.lua`, at `stage`.
     pub(crate) fn new(stage: Stage, text: &str) -> Self {
         Self::with(|spec| HookSpec { stage: Some(stage), ..spec }, text)
     }
 
-    /// The same, with a specification of the test's own.
+    /// The same with a changed specification.
     pub(crate) fn with(change: impl FnOnce(HookSpec) -> HookSpec, text: &str) -> Self {
         let folder = folder();
         let file = folder.join("hook.lua");
@@ -76,7 +76,7 @@ impl Rig {
         Self::of(vec![change(spec(file, None))], folder, WORLD).unwrap()
     }
 
-    /// Hooks that are there.
+    /// Hooks whose files exist.
     pub(crate) fn of(specs: Vec<HookSpec>, folder: PathBuf, world: &str) -> Result<Self, String> {
         let registry = Arc::new(Registry::anonymous(4096).unwrap());
         let mut set = None;
@@ -96,12 +96,12 @@ impl Rig {
         }
     }
 
-    /// Writes another text and has it loaded.
+    /// Writes another text and reloads the hook.
     pub(crate) fn reload(&mut self, text: &str) -> Result<(), String> {
         std::fs::write(self.folder.join("hook.lua"), text).unwrap();
         let (set, specs) = (self.set.clone(), self.specs.clone());
         let reloading = std::thread::spawn(move || set.reload(&specs).map_err(|error| error.to_string()));
-        // A worker takes new versions over while it runs.
+        // A worker installs new versions while it runs.
         while !reloading.is_finished() {
             self.lab.run();
         }
@@ -126,7 +126,7 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // What was replaced is closed: its frames are free again.
+        // Closes versions that were replaced, which frees their frames.
         self.set.look_after();
         let _gone = std::fs::remove_dir_all(&self.folder);
     }

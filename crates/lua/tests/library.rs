@@ -1,4 +1,4 @@
-//! Runs each test in `tests/lua`: programs in Lua that fail by an error, and skip with status 43.
+//! Runs each test in `tests/lua`: Lua programs that fail by an error and exit with status 43 if they are skipped.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,12 +30,12 @@ fn core_lib_does_what_programs_expect() {
 }
 
 #[test]
-fn packets_are_as_apps_of_snabb_know_them() {
+fn packets_are_compatible_with_apps_of_snabb() {
     run("packets");
 }
 
 #[test]
-fn names_of_the_system_are_left_to_programs() {
+fn names_of_system_calls_are_left_to_programs() {
     run("names");
 }
 

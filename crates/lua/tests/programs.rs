@@ -1,4 +1,4 @@
-//! Whole programs: many cores, errors, what is given back at the end.
+//! Whole programs: several cores, errors, release of resources at the end.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ fn run(name: &str, text: &str) -> (Result<Outcome, LuaError>, World) {
     run_within(name, text, None)
 }
 
-/// The same, with a limit on what its apps take to be made.
+/// The same with a time limit for creating its apps.
 fn run_within(name: &str, text: &str, setup: Option<Duration>) -> (Result<Outcome, LuaError>, World) {
     start(name, text, setup, 1)
 }
 
-/// The same, on so many workers unless it names a number.
+/// The same on this many workers, unless the program sets a number.
 fn run_on(workers: usize, name: &str, text: &str) -> (Result<Outcome, LuaError>, World) {
     start(name, text, None, workers)
 }
@@ -73,7 +73,7 @@ end
 "#;
 
 #[test]
-fn an_app_on_another_core_gets_and_gives_packets_and_is_reconfigured() {
+fn an_app_on_another_core_exchanges_packets_and_is_reconfigured() {
     let (outcome, world) = run(
         "cores",
         &format!(
@@ -96,11 +96,11 @@ fn an_app_on_another_core_gets_and_gives_packets_and_is_reconfigured() {
         ),
     );
     assert_eq!(outcome, Ok(Outcome::Done));
-    assert_eq!(world.frame_pool.available(), world.frame_pool.memory().slots(), "packets are lost");
+    assert_eq!(world.frame_pool.available(), world.frame_pool.memory().slots(), "no packets may be lost");
 }
 
 #[test]
-fn packets_that_an_app_on_another_core_puts_back_into_its_input_are_its_own() {
+fn packets_that_a_remote_app_puts_back_into_its_input_count_as_its_own() {
     let (outcome, world) = run(
         "own-input",
         &format!(
@@ -130,7 +130,7 @@ fn packets_that_an_app_on_another_core_puts_back_into_its_input_are_its_own() {
         ),
     );
     assert_eq!(outcome, Ok(Outcome::Done));
-    assert_eq!(world.frame_pool.available(), world.frame_pool.memory().slots(), "packets are lost");
+    assert_eq!(world.frame_pool.available(), world.frame_pool.memory().slots(), "no packets may be lost");
 }
 
 #[test]
@@ -152,11 +152,11 @@ fn a_replicated_network_runs_on_every_worker_and_its_counters_are_summed() {
         ),
     );
     assert_eq!(outcome, Ok(Outcome::Done));
-    assert_eq!(world.frame_pool.available(), world.frame_pool.memory().slots(), "packets are lost");
+    assert_eq!(world.frame_pool.available(), world.frame_pool.memory().slots(), "no packets may be lost");
 }
 
 #[test]
-fn a_program_that_names_no_number_runs_on_the_workers_asked_for() {
+fn a_program_without_a_number_of_workers_runs_on_the_requested_ones() {
     let text = format!(
         r#"{APPS}
         config.app(c, "mark", Mark, 7)
@@ -171,7 +171,7 @@ fn a_program_that_names_no_number_runs_on_the_workers_asked_for() {
     );
     let (outcome, world) = run_on(2, "unmodified", &text);
     assert_eq!(outcome, Ok(Outcome::Done));
-    assert_eq!(world.frame_pool.available(), world.frame_pool.memory().slots(), "packets are lost");
+    assert_eq!(world.frame_pool.available(), world.frame_pool.memory().slots(), "no packets may be lost");
 }
 
 #[test]
@@ -217,11 +217,11 @@ engine.main()"#,
     let message = outcome.unwrap_err().message;
     assert!(message.starts_with("worker 1: "), "{message}");
     assert!(message.ends_with("trouble.lua:3: out of order (in app bad)"), "{message}");
-    assert_eq!(world.frame_pool.available(), world.frame_pool.memory().slots(), "packets are lost");
+    assert_eq!(world.frame_pool.available(), world.frame_pool.memory().slots(), "no packets may be lost");
 }
 
 #[test]
-fn what_cannot_move_to_another_core_is_named() {
+fn values_that_cannot_move_to_another_core_are_named() {
     let (outcome, _) = run(
         "pointer",
         r#"local p = packet.allocate()
@@ -238,7 +238,7 @@ engine.configure(c)"#,
 }
 
 #[test]
-fn programs_end_as_they_say() {
+fn programs_end_with_their_exit_status() {
     let (outcome, _) = run("exit", "assert((...) == 'one' and main.parameters[1] == 'one') main.exit(3)");
     assert_eq!(outcome, Ok(Outcome::Exit(3)));
     let (outcome, _) = run("syntax", "local x = = 1");
@@ -255,7 +255,7 @@ fn programs_end_as_they_say() {
 }
 
 #[test]
-fn a_program_that_loses_all_packets_is_told_who_holds_them() {
+fn a_program_without_free_packets_learns_which_app_holds_them() {
     let (outcome, _) = run(
         "hoard",
         r#"local Hoard = { new = function (self) return setmetatable({ kept = {} }, { __index = self }) end }
@@ -274,7 +274,7 @@ engine.main()"#,
 }
 
 #[test]
-fn a_name_is_a_programs_for_as_long_as_it_runs() {
+fn a_program_keeps_its_name_as_long_as_it_runs() {
     let text = r#"local shm = require("core.shm")
 ffi = require("ffi")
 ffi.cdef("int symlink (const char *target, const char *path); int getpid (void);")
@@ -301,7 +301,7 @@ assert(not fine and why:find("Name already taken: "..parent.." is used by proces
     }
 }
 
-/// An app whose new() does this.
+/// An app with this body of new().
 fn making(body: &str) -> String {
     format!(
         "local Slow = {{}}
@@ -320,20 +320,24 @@ while os.clock() - before < 0.5 do end"
 }
 
 #[test]
-fn an_app_that_does_not_come_back_while_it_is_made_is_broken_off() {
+fn an_app_whose_new_does_not_return_is_interrupted() {
     let limit = Some(Duration::from_millis(200));
     for body in ["jit.off() while true do end", "local n = 0 while true do n = n + 1 end"] {
         let (outcome, world) = run_within("endless", &making(body), limit);
         let message = outcome.unwrap_err().message;
         assert!(message.contains("endless.lua:3: it did not return, and was interrupted"), "{message}");
         if body.starts_with("jit.off") {
-            assert_eq!(world.frame_pool.available(), world.frame_pool.memory().slots(), "packets are lost");
+            assert_eq!(
+                world.frame_pool.available(),
+                world.frame_pool.memory().slots(),
+                "no packets may be lost"
+            );
         }
     }
 }
 
 #[test]
-fn a_program_may_take_its_time_but_for_its_apps() {
+fn only_apps_have_a_time_limit() {
     let (outcome, _) = run_within("slow", &making("local n = 0"), Some(Duration::from_millis(200)));
     assert_eq!(outcome, Ok(Outcome::Done));
 }

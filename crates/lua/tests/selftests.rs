@@ -1,4 +1,4 @@
-//! Every module in the binary that has a `selftest()` passes it. `BM_SELFTEST=core.lib` runs one alone.
+//! Runs `selftest()` of every module in the binary that has one. `BM_SELFTEST=core.lib` runs only that of one module.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Hooks on two workers, each a thread with a state of its own: what one publishes both see, whole; memory is shared;
-//! and a worker that hangs leaves the other at work.
+//! Hooks on two workers, each a thread with its own Lua state: both see the whole of what one publishes, memory is
+//! shared, and a worker that hangs does not stop the other.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,8 +12,8 @@ use bm_graph::{HookBurst, HookRoom, NoRoutes, Stage, StageHook};
 use bm_lua::hook::{Health, HookNews, HookSet, HookSpec, HookWorld};
 use bm_stats::Registry;
 
-/// A packet that begins with 1 publishes a table of its second byte; a 2 is dropped if the table that was published
-/// last says so, and counted in memory of all workers; a 3 hangs.
+/// A packet that begins with 1 publishes a table of its second byte. A packet that begins with 2 is dropped if the
+/// table published last says so, and counted in shared memory. A packet that begins with 3 hangs.
 const HOOK: &str = r#"
 local hook = require("brickmoon.hook")
 local told, calls = hook.reason("told"), hook.memory("calls", "uint32_t", 1)
@@ -88,7 +88,7 @@ impl Drop for Rig {
     }
 }
 
-/// One worker's hooks, and bursts of one packet for them.
+/// One worker's hooks, which get bursts of one packet.
 struct Worker {
     hook: Box<dyn StageHook>,
     frames: Freelist,
@@ -96,7 +96,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Whether a packet with these first bytes goes on; and its third byte then.
+    /// Whether a packet with these first bytes passes, and its third byte then.
     fn pass(&mut self, kind: u8, number: u8) -> (bool, u8) {
         let mut bytes = [0; 60];
         bytes[..2].copy_from_slice(&[kind, number]);
@@ -122,11 +122,11 @@ impl Worker {
 }
 
 #[test]
-fn what_one_worker_publishes_both_see() {
+fn both_workers_see_what_one_publishes() {
     let rig = Rig::new("publish");
     let [mut first, mut second] = [rig.worker(0), rig.worker(1)];
-    assert_eq!(second.pass(2, 7), (true, 0), "nothing is published");
-    // On threads of their own, as workers are.
+    assert_eq!(second.pass(2, 7), (true, 0), "nothing was published yet");
+    // On a thread of its own, like a worker.
     std::thread::scope(|scope| _ = scope.spawn(|| first.pass(1, 7)).join().unwrap());
     assert_eq!((first.pass(2, 7), second.pass(2, 7)), ((false, 1), (false, 2)), "one table, one memory");
     std::thread::scope(|scope| _ = scope.spawn(|| second.pass(1, 9)).join().unwrap());
@@ -152,7 +152,7 @@ fn readers_see_one_table_or_the_other_while_both_workers_publish() {
 }
 
 #[test]
-fn a_worker_that_hangs_is_freed_soon_and_the_other_goes_on() {
+fn a_worker_that_hangs_is_freed_soon_while_the_other_keeps_running() {
     let rig = Rig::new("hang");
     let [mut first, mut second] = [rig.worker(0), rig.worker(1)];
     let hanging = std::thread::spawn(move || {
@@ -165,16 +165,20 @@ fn a_worker_that_hangs_is_freed_soon_and_the_other_goes_on() {
         if !news.is_empty() {
             break news;
         }
-        // The other worker forwards meanwhile.
+        // Meanwhile the other worker forwards.
         if rig.set.report()[0].health == Health::Good {
             assert_eq!(second.pass(0, 0), (true, 0));
         }
         std::thread::sleep(Duration::from_millis(5));
     };
-    println!("broken off after {:?}", begin.elapsed());
+    println!("interrupted after {:?}", begin.elapsed());
     let ((passed, _), mut first) = hanging.join().unwrap();
-    assert!(passed, "the packet goes on as if there were no hook");
+    assert!(passed, "the packet must pass as if there were no hook");
     let [HookNews::Retired { health: Health::Hung, .. }] = &news[..] else { panic!("{news:?}") };
     assert_eq!((rig.count("hangs"), rig.set.report()[0].running), (1, None));
-    assert_eq!((first.pass(3, 0).0, second.pass(3, 0).0), (true, true), "it is off on both");
+    assert_eq!(
+        (first.pass(3, 0).0, second.pass(3, 0).0),
+        (true, true),
+        "the hook must be off on both workers"
+    );
 }

@@ -1,10 +1,10 @@
-//! Every C function that Lua modules reach by name is in the binary, and does what its name says.
+//! Every C function that Lua modules call by name is in the binary and works.
 
 #![allow(clippy::unwrap_used)]
 
 use bm_lua::{NoNatives, Outcome, PAYLOAD, Program, Tree, What, World};
 
-/// Names, with a declaration each, that modules of Snabb's tree look up through `ffi.C`.
+/// Declarations of the functions that modules of Snabb look up through `ffi.C`.
 const DECLARATIONS: &str = "
     uint64_t get_time_ns(); uint64_t get_unix_time_ns(); double get_monotonic_time(); double get_unix_time();
     void sleep_ns(int); void full_memory_barrier(); void prefetch_for_read(const void *);
@@ -60,8 +60,8 @@ fn every_name_is_found() {
 }
 
 #[test]
-fn types_that_snabbs_core_brings_are_known() {
-    // pflua's `pf.types` points to it, and ljsyscall defines it for whoever loads that afterwards.
+fn types_declared_by_snabbs_core_exist() {
+    // pflua's `pf.types` refers to it, and ljsyscall declares it if it is loaded later.
     run(
         "tags",
         "local ffi = require('ffi')
@@ -72,7 +72,7 @@ fn types_that_snabbs_core_brings_are_known() {
 }
 
 #[test]
-fn clocks_run_forward() {
+fn clocks_advance() {
     run(
         "clocks",
         r#"require("core.lib_h")
@@ -144,7 +144,7 @@ fn tables_of_the_bridge_and_of_routes() {
 }
 
 #[test]
-fn shared_files_grow_and_keep_what_is_in_them() {
+fn shared_files_grow_and_keep_their_content() {
     run(
         "shmem",
         r#"local ffi = require("ffi")
@@ -168,7 +168,7 @@ fn shared_files_grow_and_keep_what_is_in_them() {
 }
 
 #[test]
-fn dynasm_encodes_what_then_runs() {
+fn code_encoded_by_dynasm_runs() {
     run(
         "dynasm",
         r#"local ffi = require("ffi")
@@ -195,7 +195,7 @@ fn dynasm_encodes_what_then_runs() {
 }
 
 #[test]
-fn modules_are_made_from_files_of_the_trees() {
+fn modules_are_generated_from_files_of_the_user() {
     let root = std::env::temp_dir().join(format!("bm-lua-made-{}", std::process::id()));
     let files = [
         ("lib/thing.h", "#define X 1\nstruct thing { uint16_t a, b; };"),
@@ -204,7 +204,7 @@ fn modules_are_made_from_files_of_the_trees() {
         ("lib/yang/ietf-x.yang", "module ietf-x {}"),
         ("lib/code.dasl", "| nop"),
         ("lib/with-minus.lua", "return 'with-minus'"),
-        // Ours is a Lua file; the user's goes before it all the same.
+        // Ours is a Lua file, but the user's file still has precedence.
         ("lib/checksum.dasl", "| nop"),
         (
             "dynasm.lua",

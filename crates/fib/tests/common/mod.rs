@@ -1,5 +1,5 @@
-//! What the tests share: a plain trie as oracle, seeded numbers, the real tables.
-#![allow(dead_code)] // each test uses its part
+//! Shared by the tests: a plain trie as oracle, seeded random numbers, the real tables.
+#![allow(dead_code)] // each test uses only some items
 
 use bm_fib::{Change, NextHop};
 use bm_wire::prefix::{Address, Prefix};
@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Longest match as simply as can be: a node a bit.
+/// The simplest longest-prefix match: a trie with a node for each bit.
 #[derive(Default)]
 pub struct Plain {
     hop: Option<NextHop>,
@@ -40,7 +40,7 @@ impl Plain {
     }
 }
 
-/// What tests do with addresses beyond what tables need.
+/// Functions on addresses that only tests need.
 pub trait Number: Address {
     fn number(bits: u128) -> Self;
     fn next(self) -> Self;
@@ -106,7 +106,7 @@ impl Seeded {
     }
 }
 
-/// The real table of that name, or nothing, said aloud, where the folder with them is not there.
+/// The real table of this name; `None`, with a message, if the folder with these tables does not exist.
 pub fn real_table<A: Address>(name: &str) -> Option<Vec<(Prefix<A>, NextHop)>>
 where
     Prefix<A>: FromStr<Err: std::fmt::Debug>,

@@ -27,7 +27,7 @@ fn sum(bytes: &[u8], start: u32) -> u16 {
     !((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// An Ethernet frame with UDP or TCP (20 bytes) in IPv4, with right sums.
+/// An Ethernet frame with UDP or TCP (20 bytes) over IPv4, with correct checksums.
 fn frame(
     macs: [[u8; 6]; 2],
     ttl: u8,
@@ -83,7 +83,7 @@ fn rate_limit() {
     (0..10).for_each(|_| rig.lab.send(LEFT, &IN));
     rig.lab.run();
     assert_eq!(rig.lab.take(RIGHT), vec![OUT.to_vec(); 3]);
-    // Another source has a bucket of its own.
+    // Another source has its own bucket.
     let other = frame(TO_LEFT, 64, 17, ([192, 0, 2, 77], 1), (FAR, 2), &[]);
     assert_eq!(rig.lab.exchange(LEFT, &other).sent.len(), 1);
     assert_eq!(rig.count("drop/rate_limited"), 7);
@@ -105,11 +105,14 @@ fn ecmp() {
             assert_eq!(bytes, frame(macs, 63, 17, (source, port), (FAR, 53), &[]));
             chosen.push(out);
         }
-        assert!(chosen.iter().all(|out| *out == chosen[0]), "a pair of hosts has one way");
+        assert!(
+            chosen.iter().all(|out| *out == chosen[0]),
+            "all packets of a pair of hosts must take the same path"
+        );
         ports[chosen[0]] += 1;
     }
     assert!(ports[RIGHT] > 10 && ports[OTHER] > 10, "{ports:?}");
-    // What has another next hop is left alone.
+    // Packets with another next hop are not changed.
     let direct = frame(TO_LEFT, 64, 17, (HOST, 1), ([203, 0, 113, 5], 2), &[]);
     assert_eq!(rig.lab.exchange(LEFT, &direct).only().unwrap().0, OTHER);
     assert_eq!(rig.count("count/spread"), 64 * 3);
@@ -122,7 +125,7 @@ fn mirror() {
     assert_eq!(answer.sent, [(RIGHT, OUT.to_vec()), (OTHER, OUT.to_vec())]);
     let direct = frame(TO_LEFT, 64, 17, (HOST, 1), ([203, 0, 113, 5], 2), &[]);
     assert_eq!(rig.lab.exchange(LEFT, &direct).sent.len(), 1);
-    // More than fit in a burst: every packet leaves, and what was not copied is counted.
+    // More than fit in a burst: every packet leaves, and packets without a copy are counted.
     (0..200).for_each(|_| rig.lab.send(LEFT, &IN));
     rig.lab.run();
     assert_eq!(rig.lab.take(RIGHT).len(), 200);
@@ -165,7 +168,7 @@ fn nat44() {
             let out = frame(TO_LEFT, 64, protocol, (HOST, port), (FAR, 80), payload);
             let expected = frame(FROM_RIGHT, 63, protocol, (OUTSIDE, external), (FAR, 80), payload);
             let slow = rig.lab.passed_to_slow_path();
-            // The first takes the slow path, the second the fast one; both leave alike.
+            // The first packet takes the slow path, the second the fast path; both leave in the same form.
             for passed in [1, 1] {
                 assert_eq!(rig.lab.exchange(LEFT, &out).only(), Some((RIGHT, &expected[..])));
                 assert_eq!(rig.lab.passed_to_slow_path() - slow, passed);
@@ -176,7 +179,7 @@ fn nat44() {
         }
     }
     assert_eq!((rig.count("count/bindings"), rig.count("count/out"), rig.count("count/back")), (4, 4, 4));
-    // Bindings outlive a reload.
+    // Bindings survive a reload.
     let (set, specs) = (rig.set.clone(), rig.specs.clone());
     let reloading = std::thread::spawn(move || set.reload(&specs));
     while !reloading.is_finished() {

@@ -1,4 +1,4 @@
-//! Hooks that fail: in their text, in a burst, in what they cost, or by never coming back.
+//! Hooks that fail: when they are loaded, in a burst, by exceeding their budget, or by never returning.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::{IN, OUT, Rig, WORLD, folder, spec};
 const LEFT: usize = 0;
 const RIGHT: usize = 1;
 
-/// Drops everything under this name.
+/// A hook that drops everything with this reason.
 fn dropping(name: &str) -> String {
     format!(
         "local hook = require('brickmoon.hook')
@@ -45,7 +45,7 @@ fn finds_modules_in_the_trees_of_its_specification() {
 }
 
 #[test]
-fn a_reload_takes_the_new_text_or_keeps_the_old() {
+fn a_reload_loads_the_new_text_or_keeps_the_old() {
     let mut rig = Rig::new(Stage::Ingress, &dropping("one"));
     assert!(rig.lab.exchange(LEFT, &IN).is_silence());
     let refused = rig.reload("return function (burst)\n  local = 3\nend").unwrap_err();
@@ -90,7 +90,7 @@ fn an_error_in_a_burst_has_no_effect_on_it() {
         panic!("{news:?}")
     };
     assert_eq!(name, "hook");
-    assert!(rig.news().is_empty(), "told once");
+    assert!(rig.news().is_empty(), "it must be reported only once");
 }
 
 #[test]
@@ -98,14 +98,14 @@ fn the_last_good_version_takes_over() {
     let mut rig = Rig::new(Stage::Ingress, &dropping("good"));
     assert!(rig.lab.exchange(LEFT, &IN).is_silence());
     rig.reload("return function (burst) error('bad luck') end").unwrap();
-    // The burst that it fails on goes on as if there were no hook.
+    // The burst in which it fails is forwarded as if there were no hook.
     passes(&mut rig);
     assert!(rig.lab.exchange(LEFT, &IN).is_silence());
     assert_eq!((rig.count("drop/good"), rig.count("errors")), (2, 1));
     let report = rig.report();
     assert_eq!((report.version, report.running, report.health), (2, Some(1), Health::Failed));
     assert!(report.error.unwrap().contains("bad luck"));
-    // A new one that is good stands alone again.
+    // A new version without errors replaces both.
     rig.reload(&dropping("better")).unwrap();
     assert!(rig.lab.exchange(LEFT, &IN).is_silence());
     assert_eq!((rig.count("drop/better"), rig.report().running), (1, Some(3)));
@@ -127,7 +127,7 @@ fn of_several_hooks_each_has_its_last_good_version() {
 }
 
 #[test]
-fn names_and_places_that_are_wrong_are_errors() {
+fn wrong_names_and_indexes_are_errors() {
     for (what, words) in [
         ("burst.drop(0, 'unknown')", "there is no reason unknown"),
         ("burst.drop(1, 'known')", "the burst has packets 0 to 0, not 1"),
@@ -144,7 +144,7 @@ fn names_and_places_that_are_wrong_are_errors() {
 }
 
 #[test]
-fn what_cannot_be_loaded_says_why() {
+fn a_file_that_cannot_be_loaded_is_an_error_with_a_reason() {
     let folder = folder();
     let missing = spec(folder.join("missing.lua"), Some(Stage::Ingress));
     let why = Rig::of(vec![missing], folder.clone(), crate::WORLD).err().unwrap();
@@ -168,7 +168,7 @@ fn a_file_is_checked_without_running_it() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Takes far more than 10 cycles a frame, and drops.
+/// Takes far more than 10 cycles per frame, and drops it.
 const DEAR: &str = "local hook = require('brickmoon.hook')
     hook.reason('dear')
     local n = hook.counter('n')
@@ -180,7 +180,7 @@ const DEAR: &str = "local hook = require('brickmoon.hook')
     end";
 
 #[test]
-fn over_its_budget_for_long_it_is_ejected() {
+fn a_hook_over_its_budget_for_long_is_ejected() {
     let change = |spec| HookSpec {
         stage: Some(Stage::Ingress),
         budget: 10,
@@ -193,9 +193,9 @@ fn over_its_budget_for_long_it_is_ejected() {
         (0..256).for_each(|_| rig.lab.send(LEFT, &IN));
         rig.lab.run();
         rig.lab.take(RIGHT);
-        assert!(start.elapsed() < Duration::from_secs(20), "never ejected");
+        assert!(start.elapsed() < Duration::from_secs(20), "the hook must be ejected");
     }
-    assert!(start.elapsed() >= Duration::from_millis(100), "ejected at once");
+    assert!(start.elapsed() >= Duration::from_millis(100), "the hook must not be ejected immediately");
     passes(&mut rig);
     let report = rig.report();
     assert_eq!((report.health, report.running, rig.count("ejections")), (Health::Ejected, None, 1));
@@ -204,7 +204,7 @@ fn over_its_budget_for_long_it_is_ejected() {
 }
 
 #[test]
-fn within_its_budget_it_stays() {
+fn a_hook_within_its_budget_stays() {
     let change = |spec| HookSpec {
         stage: Some(Stage::Ingress),
         budget: 100_000_000,
@@ -230,7 +230,7 @@ const ENDLESS: [&str; 5] = [
 ];
 
 #[test]
-fn an_endless_hook_is_broken_off() {
+fn an_endless_hook_is_interrupted() {
     for text in ENDLESS {
         let mut rig = Rig::new(Stage::Ingress, &dropping("before"));
         rig.reload(text).unwrap();
@@ -245,11 +245,11 @@ fn an_endless_hook_is_broken_off() {
             news
         });
         let start = Instant::now();
-        // The burst that it hangs in goes on as if there were no hook, and so do the frames behind it.
+        // The burst in which it hangs is forwarded as if there were no hook, and so are later frames.
         passes(&mut rig);
         let lasted = start.elapsed();
         assert!((Duration::from_millis(90)..Duration::from_secs(20)).contains(&lasted), "{lasted:?}");
-        // The version before takes over; its state is whole.
+        // The previous version takes over; its Lua state is intact.
         assert!(rig.lab.exchange(LEFT, &IN).is_silence());
         assert_eq!((rig.count("hangs"), rig.count("drop/before")), (1, 1), "{text}");
         let report = rig.report();
@@ -260,14 +260,14 @@ fn an_endless_hook_is_broken_off() {
             matches!(&news[..], [HookNews::Retired { health: Health::Hung, version: 2, .. }]),
             "{text}: {news:?}"
         );
-        // And a new version can be loaded on top.
+        // A new version can be loaded afterwards.
         rig.reload("return function () end").unwrap();
         passes(&mut rig);
     }
 }
 
 #[test]
-fn a_file_that_does_not_come_back_is_not_loaded() {
+fn a_file_that_does_not_return_is_not_loaded() {
     bm_lua::limit_loading(Duration::from_millis(100));
     let mut rig = Rig::new(Stage::Ingress, &dropping("before"));
     for body in ["jit.off() while true do end", "local n = 0 while true do n = n + 1 end"] {
@@ -281,7 +281,7 @@ fn a_file_that_does_not_come_back_is_not_loaded() {
 }
 
 #[test]
-fn workers_share_what_is_published() {
+fn workers_share_published_values() {
     let text = "local hook = require('brickmoon.hook')
         hook.reason('listed')
         local hits = hook.memory('hits', 'uint64_t', 4)
@@ -308,7 +308,7 @@ fn workers_share_what_is_published() {
     let mut another = IN;
     (another[29], another[24], another[25]) = (8, 0x96, 0x81);
     assert_eq!(rig.lab.exchange(LEFT, &another).sent.len(), 1);
-    // It outlives a reload.
+    // It survives a reload.
     rig.reload(text).unwrap();
     assert!(rig.lab.exchange(LEFT, &IN).is_silence());
 }

@@ -9,7 +9,7 @@ const LEFT: usize = 0;
 const RIGHT: usize = 1;
 const OTHER: usize = 2;
 
-/// A hook that does `what` with every frame that is there.
+/// A hook that does `what` with every frame.
 fn each(what: &str) -> String {
     format!(
         "local hook = require('brickmoon.hook')
@@ -31,7 +31,7 @@ fn a_hook_that_does_nothing_changes_nothing() {
 }
 
 #[test]
-fn drops_under_a_name_at_every_stage() {
+fn drops_with_a_reason_at_every_stage() {
     for stage in [Stage::Ingress, Stage::Lookup, Stage::Egress] {
         let mut rig = Rig::new(stage, &each("burst.drop(i, 'own')"));
         assert!(rig.lab.exchange(LEFT, &IN).is_silence(), "{stage:?}");
@@ -48,15 +48,15 @@ fn drops_on_the_slow_path_too() {
     (spent[22], spent[24]) = (1, 0xd5);
     assert!(rig.lab.exchange(LEFT, &spent).is_silence());
     assert_eq!((rig.lab.drops(), rig.count("drop/own")), (vec![(Reason::Hook, 1)], 1));
-    // What the fast path forwards, the slow path never sees.
+    // Packets that the fast path forwards never reach the slow path.
     assert_eq!(rig.lab.exchange(LEFT, &IN).only(), Some((RIGHT, &OUT[..])));
 }
 
 #[test]
-fn a_punted_frame_goes_on_as_it_came() {
+fn a_punted_frame_is_forwarded_unchanged() {
     for stage in [Stage::Ingress, Stage::Lookup] {
         let mut rig = Rig::new(stage, &each("burst.punt(i)"));
-        // The slow path forwards it all the same.
+        // The slow path still forwards it.
         assert_eq!(rig.lab.exchange(LEFT, &IN).only(), Some((RIGHT, &OUT[..])), "{stage:?}");
         assert_eq!(rig.lab.passed_to_slow_path(), 1);
     }
@@ -66,7 +66,7 @@ fn a_punted_frame_goes_on_as_it_came() {
 }
 
 #[test]
-fn behind_rewriting_there_is_no_way_back() {
+fn after_rewriting_a_frame_cannot_be_punted() {
     let mut rig = Rig::new(Stage::Egress, &each("burst.punt(i)"));
     assert!(rig.lab.exchange(LEFT, &IN).is_silence());
     assert_eq!(rig.lab.drops(), [(Reason::HookRefused, 1)]);
@@ -85,7 +85,7 @@ fn the_slow_path_punts_to_linux() {
 }
 
 #[test]
-fn sends_a_frame_as_it_is() {
+fn sends_a_frame_unchanged() {
     let port = "burst.send(i, 'other')";
     for (stage, bytes) in [(Stage::Ingress, IN), (Stage::Lookup, IN), (Stage::Egress, OUT)] {
         let mut rig = Rig::new(stage, &each(port));
@@ -97,7 +97,7 @@ fn sends_a_frame_as_it_is() {
     }";
     let mut rig = Rig::with(|spec| spec, text);
     assert_eq!(rig.lab.exchange(LEFT, &IN).only(), Some((OTHER, &IN[..])));
-    // A port that is not there: counted, not lost.
+    // A port that does not exist: the frame is counted, not lost.
     let mut rig = Rig::new(Stage::Ingress, &each("burst.send(i, 9)"));
     assert!(rig.lab.exchange(LEFT, &IN).is_silence());
     assert_eq!(rig.lab.drops(), [(Reason::NoOutput, 1)]);
@@ -119,13 +119,13 @@ fn chooses_the_next_hop() {
     let mut expected = OUT;
     expected[..12].copy_from_slice(&[2, 0, 0, 0, 3, 5, 2, 0, 0, 0, 0, 3]);
     assert_eq!(rig.lab.exchange(LEFT, &IN).only(), Some((OTHER, &expected[..])));
-    // A number that is no next hop is refused as no route is.
+    // An invalid next hop is handled like a missing route.
     let mut rig = Rig::new(Stage::Lookup, &each("burst.next_hop[i] = 0xffffff"));
     assert!(rig.lab.exchange(LEFT, &IN).host.is_empty());
 }
 
 #[test]
-fn sees_where_a_frame_leaves_and_came_in() {
+fn sees_the_input_and_output_ports_of_a_frame() {
     let text = "local hook = require('brickmoon.hook')
         local out, came = hook.counter('out'), hook.counter('came')
         return function (burst)
@@ -139,7 +139,7 @@ fn sees_where_a_frame_leaves_and_came_in() {
 }
 
 #[test]
-fn sends_copies_besides() {
+fn sends_additional_copies() {
     let text = "local packet = require('core.packet')
         return function (burst)
            for i in burst.each() do assert(burst.emit(packet.clone(burst.packet[i]), 'other')) end
@@ -153,7 +153,7 @@ fn sends_copies_besides() {
 
 #[test]
 fn a_whole_burst_keeps_its_order() {
-    // Every third frame is dropped, every fifth punted: the rest leaves in the order it came.
+    // Every third frame is dropped, every fifth punted; the rest must leave in the order of arrival.
     let text = "local hook = require('brickmoon.hook')
         hook.reason('third')
         return function (burst)
