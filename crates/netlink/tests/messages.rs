@@ -1,6 +1,6 @@
-//! Messages as the kernel sent them (Linux 6.18, veth `va` is 3, `vb` is 2), and what they mean.
+//! Messages captured from the kernel (Linux 6.18; veth `va` is interface 3, `vb` is 2), and how they are read.
 //!
-//! Where netlink-packet-route knows a message, it reads the same bytes and has to agree.
+//! Messages that netlink-packet-route supports are also read by it, with the same result.
 
 #![allow(clippy::unwrap_used)]
 
@@ -50,7 +50,7 @@ const VIA_SIX: &str = "4c00000018000006 8a13026b714d0000 0218 0000 fe03 0001 000
 /// `ip route add blackhole 203.0.113.0/24 metric 7`
 const BLACKHOLE: &str = "3400000018000006 8a13026b7d4d0000 0218 0000 fe03 0006 00000000 08000f00fe000000
     08000100cb007100 0800060007000000";
-/// `ip route add 198.51.103.0/24 nhid 20`, a group; the kernel spells its hops out as well.
+/// `ip route add 198.51.103.0/24 nhid 20`, a group; the kernel lists its hops as well.
 const BY_OBJECT: &str = "5800000018000006 8b13026b944d0000 0218 0000 fe03 0001 00000000 08000f00fe000000
     08000100c6336700 08001e0014000000 24000900 1000000103000000 08000500c0000202
     1000000003000000 08000500c0000203";
@@ -86,7 +86,7 @@ fn route6(hex: &str) -> RouteMessage<u128> {
 }
 
 #[test]
-fn ipv4_routes_say_what_happened_and_where_they_lead() {
+fn ipv4_routes_are_read_with_event_and_next_hop() {
     let added = route4(ADDED);
     let prefix = "198.51.100.0/24".parse().unwrap();
     assert_eq!((added.event, added.table, added.prefix), (RouteEvent::Added, 254, prefix));
@@ -109,11 +109,11 @@ fn ipv4_routes_say_what_happened_and_where_they_lead() {
     assert_eq!(route4(VIA_SIX).body, body(Via::One(Hop::via(ip("2001:db8::2"), 3))));
     let blackhole = RouteBody { kind: RouteKind::Blackhole, priority: 7, ..body(Via::Nowhere) };
     assert_eq!(route4(BLACKHOLE).body, blackhole);
-    assert_eq!(route4(BY_OBJECT).body, body(Via::Object(20)), "the object counts, not its hops of today");
+    assert_eq!(route4(BY_OBJECT).body, body(Via::Object(20)), "the object counts, not its current hops");
 }
 
 #[test]
-fn ipv6_hops_are_in_one_order_however_the_kernel_lists_them() {
+fn ipv6_hops_are_sorted_however_the_kernel_lists_them() {
     let appended = route6(SIX_APPENDED);
     let hop = |last: u32| Hop::via(ip(&format!("2001:db8::{last}")), 3);
     let expected = RouteBody { priority: 1024, ..body(Via::from_hops(vec![hop(2), hop(3), hop(4)])) };
@@ -128,7 +128,7 @@ fn ipv6_hops_are_in_one_order_however_the_kernel_lists_them() {
 }
 
 #[test]
-fn a_listed_route_is_no_event_and_a_cloned_one_no_route() {
+fn listed_routes_are_no_events_and_cloned_ones_are_ignored() {
     let mut listed = bytes(ADDED);
     listed[6..8].copy_from_slice(&[2, 0]);
     let messages = Message::read_all(&listed).unwrap();
@@ -208,13 +208,13 @@ fn next_hop_objects_and_groups() {
     let mut gone = bytes(OBJECT);
     gone[4] = 105;
     assert_eq!(Message::read_all(&gone), Ok(vec![Message::NextHopGone(10)]));
-    // An entry of a bridge's forwarding database (NHA_FDB) forwards nothing of ours.
+    // A next hop for a bridge's forwarding database (NHA_FDB) is not used by routes.
     let mut fdb = bytes(DROPS);
     fdb[34] = 11;
     assert_eq!(Message::read_all(&fdb), Ok(vec![]));
 }
 
-/// A veth, cut to what is read of it: `vb` (2), up without carrier, MTU 1500, peer 3.
+/// A veth, reduced to the attributes that are read: `vb` (2), up without carrier, MTU 1500, peer 3.
 const VETH: &str = "7c00000010000000 0000000000000000 0000 0100 02000000 03100000 00000000
     07000300 76620000 05001000 02000000 08000400dc050000 08002000 02000000 08000500 03000000
     0a000100 02000000000b 0000 10001200 09000100 7665746800000000 08000a00 07000000 08002500 05000000
@@ -228,7 +228,7 @@ const VRF: &str = "4000000010000000 0000000000000000 0000 0100 09000000 c3040100
     08000300 76726600 18001200 08000100 76726600 0c000280 08000100 0a000000";
 
 #[test]
-fn links_of_every_kind_that_matters() {
+fn links_of_all_relevant_kinds() {
     let link = |hex| match read(hex) {
         Message::Link(link) => link,
         other => panic!("{other:?}"),
@@ -243,14 +243,14 @@ fn links_of_every_kind_that_matters() {
     assert_eq!((vlan.kind, vlan.lower), (Kind::Vlan { id: 100, protocol: 0x88a8 }, Some(3)));
     assert!(vlan.flags & 0x1_0000 != 0 && vlan.master == Some(9));
     assert_eq!(link(VRF).kind, Kind::Vrf { table: 10 });
-    // A VLAN without its number is no VLAN.
+    // A VLAN link without a VLAN id is not a VLAN.
     let mut cut = bytes(VLAN);
     cut[82] = 9;
     assert_eq!(Message::read_all(&cut), Err(Malformed::Missing { kind: 1 }));
 }
 
 #[test]
-fn a_bridge_speaking_of_its_port_is_no_word_on_the_link() {
+fn messages_of_a_bridge_about_its_port_do_not_change_the_link() {
     let mut gone = bytes(VETH);
     gone[4] = 17;
     assert_eq!(Message::read_all(&gone), Ok(vec![Message::LinkGone(2)]));
@@ -269,7 +269,7 @@ const PEER: &str = "3000000014000000 0000000000000000 02208000 03000000 08000100
     0800080080000000";
 
 #[test]
-fn addresses_with_their_peers_and_their_state() {
+fn addresses_with_peer_and_state() {
     let address = |hex| match read(hex) {
         Message::Address(address) => address,
         other => panic!("{other:?}"),
@@ -292,7 +292,7 @@ const MULTICAST: &str = "580000001c000000 0000000000000000 0a000000 02000000 400
     14000300e8170000780100007801000000000000";
 
 #[test]
-fn neighbors_but_no_proxies_bridges_or_silent_ones() {
+fn neighbors_without_proxy_bridge_and_noarp_entries() {
     let Message::Neighbor(known) = read(NEIGHBOR) else { panic!("not a neighbor") };
     assert_eq!((known.ifindex, known.address, known.state), (3, ip("192.0.2.9"), neighbor::state::PERMANENT));
     assert_eq!(known.reachable_at(), Some([2, 0, 0, 0, 0, 9]));
@@ -314,7 +314,7 @@ const VRF_RULE: &str = "4400000020000000 8d13026bf14d0000 02000000 00000001 0000
     08000e00ffffffff 0500150000000000 08000600e8030000 0500130001000000";
 
 #[test]
-fn rules_that_select_are_told_from_the_usual_ones() {
+fn selective_rules_are_distinguished_from_standard_ones() {
     let rule = |hex| match read(hex) {
         Message::Rule(rule) => rule,
         other => panic!("{other:?}"),
@@ -326,7 +326,7 @@ fn rules_that_select_are_told_from_the_usual_ones() {
     assert_eq!(selects.to_string(), "IPv4 50: from 192.0.2.0/24 fwmark 0x5/0xffffffff lookup 100");
 }
 
-/// `sysctl -w net.ipv4.conf.va.rp_filter=1`: only what changed.
+/// `sysctl -w net.ipv4.conf.va.rp_filter=1`: holds only what changed.
 const NETCONF: &str = "2400000050000000 0000000000000000 02000000 0800010003000000 0800030001000000";
 
 #[test]
@@ -341,7 +341,7 @@ fn settings_change_one_at_a_time() {
 }
 
 #[test]
-fn no_cut_and_no_flipped_bit_makes_a_panic() {
+fn truncated_messages_and_flipped_bits_cause_no_panic() {
     let samples =
         [REPLACED, TWO_HOPS, VIA_SIX, SIX_APPENDED, RESILIENT, VETH, VLAN, PEER, NEIGHBOR, RULE, NETCONF];
     for hex in samples {
@@ -362,7 +362,7 @@ fn no_cut_and_no_flipped_bit_makes_a_panic() {
 }
 
 #[test]
-fn flags_of_liveness_are_kept_and_those_of_hardware_dropped() {
+fn flags_of_dead_links_are_kept_and_those_of_hardware_ignored() {
     let mut offloaded = bytes(TWO_HOPS);
     offloaded[16 + 12 + 8 + 8 + 4 + 2] = 0x8 | 0x10 | 0x1; // offload, linkdown, dead
     let [Message::Route4(route)] = &Message::read_all(&offloaded).unwrap()[..] else { panic!("not a route") };

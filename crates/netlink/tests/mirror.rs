@@ -55,7 +55,7 @@ fn route6(event: RouteEvent, prefix: &str, body: RouteBody) -> Message {
     Message::Route6(RouteMessage { event, table: MAIN, prefix: net6(prefix), body })
 }
 
-/// A mirror of two links that are up, its changes taken.
+/// A mirror with two links that are up, and no pending changes.
 fn two_links() -> Mirror {
     let mut mirror = Mirror::default();
     [link(2, UP), link(3, UP)].into_iter().for_each(|message| mirror.apply(message));
@@ -80,7 +80,7 @@ const P: &str = "198.51.100.0/24";
 const P6: &str = "2001:db8:1::/48";
 
 #[test]
-fn the_lowest_metric_for_any_tos_is_active() {
+fn the_route_with_the_lowest_metric_and_no_tos_is_active() {
     use RouteEvent::{Added, Appended, Deleted};
     let mut mirror = two_links();
     let low_delay = RouteBody { tos: 0x10, ..body(0, one("192.0.2.9", 2)) };
@@ -108,11 +108,11 @@ fn the_lowest_metric_for_any_tos_is_active() {
     assert!(!mirror.take_doubt());
     mirror.apply(route4(Deleted, P, body(10, one("192.0.2.77", 2))));
     assert!(mirror.take_changes().is_empty());
-    assert!(mirror.take_doubt(), "deleting what is not there is a reason to compare");
+    assert!(mirror.take_doubt(), "deleting a route that does not exist must cause a comparison");
 }
 
 #[test]
-fn a_replacement_takes_the_place_of_the_first_of_its_rank() {
+fn a_replacement_replaces_the_first_route_of_its_metric() {
     use RouteEvent::{Added, Appended, Replaced};
     let mut mirror = two_links();
     mirror.apply(route4(Added, P, body(0, one("192.0.2.2", 2))));
@@ -123,11 +123,11 @@ fn a_replacement_takes_the_place_of_the_first_of_its_rank() {
     assert_eq!(gateways4(&mirror, P), expected);
     mirror.take_changes();
     mirror.apply(route4(Replaced, P, body(0, one("192.0.2.5", 2))));
-    assert!(mirror.take_changes().is_empty(), "the same again is no change");
+    assert!(mirror.take_changes().is_empty(), "the same route again must not be a change");
 }
 
 #[test]
-fn ipv6_hops_join_by_a_whole_message_or_by_their_own() {
+fn ipv6_hops_join_in_one_message_or_in_one_each() {
     use RouteEvent::{Added, Appended, Deleted};
     let all = many(&[("fe80::1", 2), ("fe80::1", 3), ("fe80::2", 2)]);
     for messages in [
@@ -141,7 +141,7 @@ fn ipv6_hops_join_by_a_whole_message_or_by_their_own() {
             (Added, many(&[("fe80::1", 2), ("fe80::1", 3)])),
             (Added, all.clone()),
         ],
-        // Linux before 4.11: each hop has a message of its own.
+        // Linux before 4.11 sends a message for each hop.
         vec![(Added, one("fe80::1", 2)), (Appended, one("fe80::2", 2)), (Appended, one("fe80::1", 3))],
     ] {
         let mut mirror = two_links();
@@ -161,7 +161,7 @@ fn ipv6_hops_join_by_a_whole_message_or_by_their_own() {
 }
 
 #[test]
-fn ipv6_routes_that_cannot_join_stay_apart() {
+fn ipv6_routes_that_cannot_join_stay_separate() {
     use RouteEvent::{Added, Deleted, Replaced};
     let mut mirror = two_links();
     let local = "fe80::/64";
@@ -170,7 +170,7 @@ fn ipv6_routes_that_cannot_join_stay_apart() {
     assert_eq!(gateways6(&mirror, local), ["dev 2", "dev 3"]);
     mirror.apply(route6(Deleted, local, body(256, Via::One(Hop::link(2)))));
     assert_eq!(gateways6(&mirror, local), ["dev 3"]);
-    // A replacement looks for its own sort first: the joined hops, not the object.
+    // A replacement first looks for a route of its own kind: the joined hops, not the object.
     mirror.apply(route6(Added, P6, body(10, Via::Object(7))));
     mirror.apply(route6(Added, P6, body(10, many(&[("fe80::1", 2), ("fe80::2", 2)]))));
     mirror.apply(route6(Replaced, P6, body(10, one("fe80::3", 3))));
@@ -186,7 +186,7 @@ fn one_link_local_gateway_on_two_links_is_two_next_hops() {
 }
 
 #[test]
-fn a_link_that_goes_down_takes_its_ipv4_routes_with_it() {
+fn a_link_that_goes_down_removes_its_ipv4_routes() {
     let mut mirror = two_links();
     mirror.apply(Message::Address(address(2, "192.0.2.1")));
     let local = RouteBody { kind: RouteKind::Local, scope: 254, ..body(0, Via::One(Hop::link(2))) };
@@ -203,7 +203,7 @@ fn a_link_that_goes_down_takes_its_ipv4_routes_with_it() {
     }
     mirror.take_changes();
     mirror.apply(link(2, DOWN));
-    assert!(mirror.take_doubt(), "a rule of ours is to be checked");
+    assert!(mirror.take_doubt(), "what the mirror deduced must be compared");
     let left: Vec<_> =
         ["192.0.2.0/24", "192.0.2.1/32", "192.0.2.255/32", P, "198.51.101.0/24", "198.51.102.0/24"]
             .iter()
@@ -222,11 +222,11 @@ fn a_link_that_goes_down_takes_its_ipv4_routes_with_it() {
     );
     mirror.apply(link(2, UP));
     assert_eq!(mirror.ipv4().body(shared).unwrap().via.hops()[0].flags, HopFlags(0));
-    assert_eq!(mirror.ipv4().get(MAIN, net("198.51.101.0/24")), [shared], "its number has stayed");
+    assert_eq!(mirror.ipv4().get(MAIN, net("198.51.101.0/24")), [shared], "its number must stay the same");
 }
 
 #[test]
-fn without_carrier_the_next_metric_counts_only_where_the_link_is_set_so() {
+fn without_carrier_the_next_metric_is_used_only_if_the_link_is_set_so() {
     let mut mirror = two_links();
     mirror.apply(route4(RouteEvent::Added, P, body(1, one("192.0.2.2", 2))));
     mirror.apply(route4(RouteEvent::Added, P, body(2, one("10.0.0.2", 3))));
@@ -239,7 +239,7 @@ fn without_carrier_the_next_metric_counts_only_where_the_link_is_set_so() {
     ];
     Message::read_all(&ignore).unwrap().into_iter().for_each(|message| mirror.apply(message));
     assert_eq!(active(&mirror), 2);
-    // The kernel now calls such a hop dead as well; that is not what it is, but what follows.
+    // The kernel then also flags such a hop as dead, but that is a consequence, not its state.
     let mut dead = body(1, one("192.0.2.2", 2));
     if let Via::One(hop) = &mut dead.via {
         hop.flags = HopFlags(17);
@@ -252,7 +252,7 @@ fn without_carrier_the_next_metric_counts_only_where_the_link_is_set_so() {
 }
 
 #[test]
-fn the_last_address_takes_the_routes_of_its_link_and_its_own_those_that_send_from_it() {
+fn deleting_addresses_removes_routes_of_the_link_and_routes_with_that_source() {
     let mut mirror = two_links();
     for local in ["192.0.2.1", "192.0.2.9"] {
         mirror.apply(Message::Address(address(2, local)));
@@ -272,14 +272,14 @@ fn the_last_address_takes_the_routes_of_its_link_and_its_own_those_that_send_fro
     mirror.apply(Message::Route4(elsewhere));
     mirror.apply(Message::AddressGone(address(2, "192.0.2.9")));
     assert!(gateways4(&mirror, P).is_empty());
-    assert_eq!(mirror.ipv4().get(100, net(P)).len(), 1, "the kernel looks in the link's own table only");
+    assert_eq!(mirror.ipv4().get(100, net(P)).len(), 1, "the kernel only looks in the link's own table");
     assert_eq!(gateways4(&mirror, "198.51.101.0/24").len(), 1);
     mirror.apply(Message::AddressGone(address(2, "192.0.2.1")));
     assert!(gateways4(&mirror, "198.51.101.0/24").is_empty());
 }
 
 #[test]
-fn addresses_stay_in_the_order_in_which_they_came() {
+fn addresses_stay_in_order_of_arrival() {
     let in_order = |locals: [&str; 3]| {
         let mut mirror = two_links();
         locals.iter().for_each(|local| mirror.apply(Message::Address(address(2, local))));
@@ -288,7 +288,7 @@ fn addresses_stay_in_the_order_in_which_they_came() {
     let mut mirror = in_order(["192.0.2.9", "192.0.2.1", "192.0.2.5"]);
     let locals = |mirror: &Mirror| mirror.addresses(2).iter().map(|a| a.local).collect::<Vec<_>>();
     assert_eq!(locals(&mirror), [ip("192.0.2.9"), ip("192.0.2.1"), ip("192.0.2.5")]);
-    // A dump tells the kernel's order, which may have changed unannounced: taken over, and no difference.
+    // A dump has the kernel's order, which may change without an event: it is adopted and is no difference.
     let mut findings = Findings::up_to(1);
     mirror.adopt(in_order(["192.0.2.1", "192.0.2.5", "192.0.2.9"]), &mut findings);
     assert_eq!(findings.count, 0, "{findings:?}");
@@ -305,7 +305,7 @@ fn object(id: u32, gateway: &str, ifindex: u32) -> Message {
 }
 
 #[test]
-fn groups_lose_their_members_and_routes_their_objects() {
+fn groups_lose_members_and_routes_lose_objects() {
     let mut mirror = two_links();
     let keeps = Some(Resilient { buckets: 8, idle_timer: 3000, unbalanced_timer: 0 });
     for message in [
@@ -333,20 +333,20 @@ fn groups_lose_their_members_and_routes_their_objects() {
     assert!(gateways4(&mirror, "198.51.101.0/24").is_empty() && gateways6(&mirror, P6).is_empty());
     assert!(mirror.next_hop(21).is_none() && mirror.take_doubt());
 
-    // Restored, routes that come again lead on (docs/conformance.md 75).
+    // When objects are restored, routes added again use them (docs/conformance.md 75).
     mirror.apply(object(10, "192.0.2.2", 2));
     mirror.apply(group(21, &[(10, 1)], None));
     mirror.apply(route4(RouteEvent::Added, "198.51.101.0/24", body(0, Via::Object(21))));
     assert_eq!(paths(&mirror, "198.51.101.0/24").hops, [Hop::via(ip("192.0.2.2"), 2)]);
 
-    // Without carrier the kernel drops objects in silence.
+    // Without carrier the kernel deletes objects without an event.
     mirror.apply(link(3, NO_CARRIER));
     assert!(mirror.next_hop(11).is_none() && mirror.next_hop(20).is_none());
     assert!(gateways4(&mirror, P).is_empty());
 }
 
 #[test]
-fn an_object_that_is_not_there_is_named_and_a_blackhole_is_one() {
+fn missing_objects_are_named_and_blackhole_objects_work() {
     let mut mirror = two_links();
     mirror.apply(route4(RouteEvent::Added, P, body(0, Via::Object(99))));
     assert_eq!(mirror.paths(&body(0, Via::Object(99))).unknown, Some(99));
@@ -357,7 +357,7 @@ fn an_object_that_is_not_there_is_named_and_a_blackhole_is_one() {
 }
 
 #[test]
-fn a_link_that_is_gone_takes_all_that_names_it() {
+fn a_deleted_link_removes_everything_that_refers_to_it() {
     let mut mirror = two_links();
     let neighbor = Neighbor {
         ifindex: 2,
@@ -377,7 +377,10 @@ fn a_link_that_is_gone_takes_all_that_names_it() {
     }
     assert!(mirror.link(2).is_none() && mirror.addresses(2).is_empty());
     assert!(mirror.neighbor(2, ip("192.0.2.2")).is_none() && mirror.next_hop(10).is_none());
-    assert!(gateways4(&mirror, P).is_empty(), "with one hop gone for good the kernel drops them all");
+    assert!(
+        gateways4(&mirror, P).is_empty(),
+        "when one hop is gone for good, the kernel deletes the whole route"
+    );
 }
 
 #[test]
@@ -392,7 +395,7 @@ fn a_link_in_a_vrf_has_its_table() {
 }
 
 #[test]
-fn adopting_tells_the_differences_and_nothing_else() {
+fn adopting_reports_only_the_differences() {
     use RouteEvent::{Added, Listed};
     let mut mirror = two_links();
     let kept = body(0, one("192.0.2.2", 2));
@@ -422,11 +425,11 @@ fn adopting_tells_the_differences_and_nothing_else() {
     let expected = [P, "203.0.113.0/24", "203.0.114.0/24"]
         .map(|prefix| Change::Route4 { table: MAIN, prefix: net(prefix) });
     assert_eq!(routes, expected);
-    assert_eq!(mirror.ipv4().get(MAIN, net("10.0.0.0/24")), [number], "numbers have stayed");
+    assert_eq!(mirror.ipv4().get(MAIN, net("10.0.0.0/24")), [number], "numbers must stay the same");
     assert_eq!(mirror.ipv4().body_count(), 2);
 }
 
-/// Numbers without end, the same for the same seed.
+/// Pseudo-random numbers, the same for the same seed.
 struct Numbers(u64);
 
 impl Numbers {
@@ -436,11 +439,11 @@ impl Numbers {
     }
 }
 
-/// Events of a kernel with few prefixes and few routes, each legal after those before it. If `several`,
-/// there are several routes of one metric and none is replaced; else one, which may be.
+/// Events of a kernel with few prefixes and few routes, each possible after those before it. With `several`, there may
+/// be several routes of one metric, and none is replaced; otherwise there is at most one, which may be replaced.
 ///
-/// Both together cannot be told apart: a replacement names no victim. The driver compares once more
-/// after a dump that met replacements.
+/// A mixture of both would be ambiguous, since a replacement does not say which route it replaces. The driver compares
+/// again after a dump during which there were replacements.
 fn history(numbers: &mut Numbers, several: bool, length: usize) -> Vec<(RouteEvent, String, RouteBody)> {
     let mut kernel = two_links();
     let mut events = Vec::new();
@@ -471,13 +474,13 @@ fn state_after(events: &[(RouteEvent, String, RouteBody)]) -> Mirror {
 }
 
 #[test]
-fn a_dump_taken_amid_events_and_then_given_them_all_ends_up_right() {
+fn a_dump_during_events_is_correct_after_applying_the_events() {
     let mut numbers = Numbers(7);
     for round in 0..300 {
         let events = history(&mut numbers, round % 2 == 0, 60);
         let dumped_at = numbers.below(60) as usize;
         let from = numbers.below(dumped_at as u64 + 1) as usize;
-        // The dump shows the state after `dumped_at`; events from `from` on are still to come.
+        // The dump has the state after `dumped_at`; events from `from` on are applied afterwards.
         let mut fresh = two_links();
         let dump = state_after(&events[..dumped_at]);
         for (table, routes) in dump.ipv4().tables() {
@@ -514,8 +517,7 @@ fn a_dump_taken_amid_events_and_then_given_them_all_ends_up_right() {
     }
 }
 
-/// As the kernel keeps the hops of an IPv6 route: one list, and events with all of it or with the hop
-/// that is gone.
+/// Events of an IPv6 route as the kernel sends them: with all hops, or with the hop that was deleted.
 fn history6(numbers: &mut Numbers, length: usize) -> Vec<(RouteEvent, Vec<u64>, Vec<u64>)> {
     let mut kernel: Vec<u64> = Vec::new();
     let mut events = Vec::new();
@@ -548,7 +550,7 @@ fn history6(numbers: &mut Numbers, length: usize) -> Vec<(RouteEvent, Vec<u64>, 
 }
 
 #[test]
-fn a_dump_of_ipv6_amid_events_ends_up_right_too() {
+fn an_ipv6_dump_during_events_is_correct_too() {
     let hops = |list: &[u64]| {
         let mut hops: Vec<_> = list.iter().map(|last| Hop::via(ip(&format!("fe80::{last}")), 2)).collect();
         hops.sort();

@@ -1,7 +1,7 @@
-//! The mirror against a real kernel, in network namespaces of its own. Needs root and iproute2.
+//! Compares the mirror with a real kernel, in network namespaces. Needs root and iproute2.
 //!
-//! Each test makes its changes with `ip` and then compares: nothing may differ from a fresh dump, and no
-//! comparison by the watch itself runs before, so that none hides what the events missed.
+//! Each test makes changes with `ip`; afterwards the mirror must equal a fresh dump. The watch's own comparisons are
+//! off, since they would hide missed events.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! A frame crosses from and to other kinds of ports where it lies: the address of its data says so.
+//! Frames cross between DPDK and other kinds of ports without being copied: the address of the data stays the same.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -17,12 +17,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn packet(number: u8) -> Vec<u8> {
     let mut packet = vec![number; 100];
-    // To a group, of a protocol for experiments: nobody answers.
+    // To a multicast address and with an experimental EtherType, so that nothing answers.
     packet[..14].copy_from_slice(&[3, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5]);
     packet
 }
 
-/// This thread alone goes to a network of its own, which ends with it. `false` where that needs root.
+/// Moves only this thread to a new network namespace, which ends with it. `false` if this fails without root.
 fn alone() -> bool {
     bm_sys::Namespace::Network.unshare().is_ok()
 }
@@ -31,14 +31,14 @@ fn ip(line: &str) {
     assert!(Command::new("ip").args(line.split(' ')).status().unwrap().success(), "ip {line}");
 }
 
-/// A socket that sends and gets whole frames at an interface.
+/// A socket that sends and receives whole frames on an interface.
 struct Wire(OwnedFd);
 
 impl Wire {
     fn on(name: &str) -> Self {
         let protocol = (libc::ETH_P_ALL as u16).to_be();
         let name = std::ffi::CString::new(name).unwrap();
-        // SAFETY: plain system calls; the address is whole and outlives its call.
+        // SAFETY: plain system calls; the address is complete and outlives its call.
         unsafe {
             let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, i32::from(protocol));
             assert!(fd >= 0, "{}", std::io::Error::last_os_error());
@@ -58,7 +58,7 @@ impl Wire {
         assert_eq!(sent, packet.len() as isize, "{}", std::io::Error::last_os_error());
     }
 
-    /// Waits until that packet arrives; others are none of ours.
+    /// Waits until this packet arrives; ignores others.
     fn expect(&self, packet: &[u8]) {
         let begin = Instant::now();
         let mut buffer = [0u8; 2048];
@@ -74,7 +74,7 @@ impl Wire {
     }
 }
 
-/// Receives until one of our packets is there; frees all others.
+/// Receives until this packet arrives; frees all others.
 fn receive(port: &mut dyn Port, frames: &mut Freelist, wanted: &[u8]) -> Burst {
     let begin = Instant::now();
     let mut burst = Burst::new();
@@ -91,7 +91,7 @@ fn receive(port: &mut dyn Port, frames: &mut Freelist, wanted: &[u8]) -> Burst {
             return burst;
         }
     }
-    panic!("nothing came in");
+    panic!("the packet did not arrive");
 }
 
 fn ring(name: &str, frame_pool: &Arc<FramePool>) -> DpdkPort {
@@ -99,11 +99,11 @@ fn ring(name: &str, frame_pool: &Arc<FramePool>) -> DpdkPort {
     device.queue(0).unwrap()
 }
 
-/// From `outside` to `port`, through a ring of DPDK, and back the same way: the frame never moves.
+/// From `outside` to `port`, through a DPDK ring, and back the same way: the frame must never be copied.
 fn there_and_back(port: &mut dyn Port, ring: &mut DpdkPort, frames: &mut Freelist, outside: &Wire) {
     for number in 0..5 {
         let bytes = packet(number);
-        // AF_XDP takes packets only while somebody asks for them.
+        // AF_XDP delivers packets only while the port is polled.
         let mut early = Burst::new();
         port.receive(&mut early, frames);
         early.free_all(frames);
@@ -127,13 +127,13 @@ fn whole(frame_pool: &Arc<FramePool>, mut frames: Freelist, mut port: Box<dyn Po
     port.close(&mut frames);
     ring.close(&mut frames);
     drop((port, ring, frames));
-    assert_eq!(frame_pool.available(), frame_pool.memory().slots(), "every frame has come back");
+    assert_eq!(frame_pool.available(), frame_pool.memory().slots(), "every frame must be free again");
 }
 
 #[test]
 fn frames_of_af_xdp_and_dpdk_are_the_same() {
     if !alone() {
-        return eprintln!("skipped: a network of its own needs root");
+        return eprintln!("skipped: a network namespace needs root");
     }
     ip("link add x0 type veth peer name x1");
     ip("link set x0 up");
@@ -152,7 +152,7 @@ fn frames_of_af_xdp_and_dpdk_are_the_same() {
 #[test]
 fn frames_of_tap_and_dpdk_are_the_same() {
     if !alone() {
-        return eprintln!("skipped: a network of its own needs root");
+        return eprintln!("skipped: a network namespace needs root");
     }
     let frame_pool = FramePool::new(4096, 2048).unwrap();
     let mut device = TapDevice::open("t0").unwrap();
@@ -162,11 +162,11 @@ fn frames_of_tap_and_dpdk_are_the_same() {
     whole(&frame_pool, frames, port, ring);
 }
 
-/// Tags that a device takes off are put back: as Linux does to whoever reads a packet socket.
+/// VLAN tags that a device strips are restored, as on packet sockets.
 #[test]
-fn a_tag_that_the_device_took_off_is_there_again() {
+fn a_tag_stripped_by_the_device_is_restored() {
     if !alone() {
-        return eprintln!("skipped: a network of its own needs root");
+        return eprintln!("skipped: a network namespace needs root");
     }
     ip("link add y0 type veth peer name y1");
     ip("link set y0 up");
@@ -174,7 +174,7 @@ fn a_tag_that_the_device_took_off_is_there_again() {
     let frame_pool = FramePool::new(4096, 4096).unwrap();
     let device =
         DpdkDevice::open(&Spec::new("net_af_packet_tag,iface=y0"), &frame_pool, Options::default()).unwrap();
-    assert_eq!(device.copied(), None, "slots of 4096 bytes are large enough for the driver");
+    assert_eq!(device.copied(), None, "the driver must be able to use slots of 4096 bytes");
     let (mut port, mut frames) = (device.queue(0).unwrap(), Freelist::new(frame_pool.clone(), 1024));
     let outside = Wire::on("y1");
     let mut tagged = packet(7);
@@ -187,11 +187,11 @@ fn a_tag_that_the_device_took_off_is_there_again() {
     assert_eq!(frame_pool.available(), 4096);
 }
 
-/// A frame longer than those of DPDK's own does not keep its place in front of all others.
+/// A frame that is too long for a port that copies must not block the frames behind it.
 #[test]
-fn what_never_fits_a_copying_port_is_dropped() {
+fn a_frame_that_never_fits_a_copying_port_is_dropped() {
     if !alone() {
-        return eprintln!("skipped: a network of its own needs root");
+        return eprintln!("skipped: a network namespace needs root");
     }
     ip("link add w0 type veth peer name w1");
     ip("link set w0 up");
@@ -215,11 +215,11 @@ fn what_never_fits_a_copying_port_is_dropped() {
     assert_eq!(frame_pool.available(), 4096);
 }
 
-/// Flow rules and further MACs, on a driver that knows rules (net_tap, by tc) and on one that knows neither.
+/// Flow rules and additional MAC addresses, on a driver that supports rules (net_tap, by tc) and one that does not.
 #[test]
-fn what_control_says_is_taken_or_done_without() {
+fn settings_of_control_are_applied_or_ignored() {
     if !alone() {
-        return eprintln!("skipped: a network of its own needs root");
+        return eprintln!("skipped: a network namespace needs root");
     }
     let frame_pool = FramePool::new(8192, 4096).unwrap();
     for text in ["net_tap_rules,iface=z0", "net_ring_rules"] {

@@ -1,6 +1,6 @@
-//! Frames through DPDK's virtual devices: the same slots come back, and all of them in the end.
+//! Frames through DPDK's virtual devices: they come back in the same slots, and in the end all of them do.
 //!
-//! One process, one EAL: the tests of this file share it.
+//! A process has only one EAL, which the tests of this file share.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -23,7 +23,7 @@ fn frame_pool() -> Arc<FramePool> {
     FramePool::new(SLOTS, 2048).unwrap()
 }
 
-/// A frame to a group, so that any device takes it, with `number` at its end.
+/// A frame to a multicast address, so that any device receives it, with `number` at its end.
 fn packet(number: u8) -> [u8; 60] {
     let mut packet = [0; 60];
     packet[0] = 1;
@@ -37,7 +37,7 @@ fn addresses(burst: &Burst) -> Vec<*const u8> {
 }
 
 #[test]
-fn a_ring_gives_back_the_same_slots_and_bytes() {
+fn a_ring_returns_the_same_slots_and_bytes() {
     let frame_pool = frame_pool();
     let (device, mut port) = open("net_ring_same", &frame_pool);
     assert_eq!((device.driver(), device.queues()), ("net_ring", 1));
@@ -63,7 +63,7 @@ fn a_ring_gives_back_the_same_slots_and_bytes() {
 }
 
 #[test]
-fn what_a_full_ring_refuses_stays_in_the_burst_and_the_rest_is_drained() {
+fn frames_that_a_full_ring_refuses_stay_in_the_burst() {
     let frame_pool = frame_pool();
     let (device, mut port) = open("net_ring_full", &frame_pool);
     let mut frames = Freelist::new(frame_pool.clone(), 512);
@@ -78,7 +78,7 @@ fn what_a_full_ring_refuses_stays_in_the_burst_and_the_rest_is_drained() {
     }
     sent -= burst.frames();
     assert_eq!(sent, 1023);
-    // In order: what is left is the end of the burst.
+    // In order: what remains is the end of the burst.
     assert_eq!(burst.get(249).unwrap().data()[59], 249);
     assert!(burst.get(0).is_none());
     burst.free_all(&mut frames);
@@ -88,7 +88,7 @@ fn what_a_full_ring_refuses_stays_in_the_burst_and_the_rest_is_drained() {
 }
 
 #[test]
-fn moved_data_leaves_as_it_is() {
+fn frames_with_moved_data_are_sent_unchanged() {
     let frame_pool = frame_pool();
     let (_device, mut port) = open("net_ring_moved", &frame_pool);
     let mut frames = Freelist::new(frame_pool.clone(), 512);
@@ -111,7 +111,7 @@ fn moved_data_leaves_as_it_is() {
 }
 
 #[test]
-fn what_is_no_frame_is_refused() {
+fn invalid_frames_are_refused() {
     let frame_pool = frame_pool();
     let (_device, mut port) = open("net_ring_short", &frame_pool);
     let mut frames = Freelist::new(frame_pool.clone(), 512);
@@ -122,15 +122,15 @@ fn what_is_no_frame_is_refused() {
     assert_eq!(port.transmit(&mut burst, &mut frames), 1);
     port.receive(&mut burst, &mut frames);
     assert_eq!((burst.len(), burst.get(0).unwrap().len()), (1, 14));
-    assert_eq!(port.device_counters().transmit_invalid, 0, "the device never saw it");
+    assert_eq!(port.device_counters().transmit_invalid, 0, "the device must not get it");
     burst.free_all(&mut frames);
     drop(frames);
     assert_eq!(frame_pool.available(), SLOTS);
 }
 
-/// Frames of net_null come out of our freelist and go back there; when that is used up, none come.
+/// net_null takes frames from our freelist and returns them there; when the freelist is empty, none are received.
 #[test]
-fn a_driver_takes_and_gives_at_our_freelist() {
+fn a_driver_allocates_from_our_freelist_and_frees_to_it() {
     let frame_pool = FramePool::new(300, 2048).unwrap();
     let (device, mut port) = open("net_null_take,size=100", &frame_pool);
     let mut frames = Freelist::new(frame_pool.clone(), 64);
@@ -143,7 +143,7 @@ fn a_driver_takes_and_gives_at_our_freelist() {
     let mut lines: Vec<_> = addresses(&one).iter().map(|&data| data as usize / 64 % 32).collect();
     lines.sort_unstable();
     lines.dedup();
-    assert_eq!(lines.len(), 7, "packets begin at seven lines of their slots, by turns");
+    assert_eq!(lines.len(), 7, "packets must begin at seven different cache lines of their slots, in turn");
     assert_eq!(port.transmit(&mut one, &mut frames), 0);
     two.free_all(&mut frames);
     port.close(&mut frames);
@@ -159,10 +159,10 @@ fn toeplitz(key: &[u8], input: [u8; 12]) -> u32 {
     (0..96).filter(|&index| bit(&input, index) == 1).fold(0, |hash, index| hash ^ window(index))
 }
 
-/// net_null has no hash of its own and takes no key, but keeps the table it is told, in which all queues have their
-/// share. The key is the one that the shim gives to devices that take one.
+/// net_null has no RSS hash and accepts no key, but stores the redirection table, in which all queues have their
+/// share. The key is the one that the shim sets on devices that accept one.
 #[test]
-fn flows_are_spread_evenly_and_both_ways_alike() {
+fn flows_are_spread_evenly_and_symmetrically() {
     let frame_pool = frame_pool();
     let options = Options { queues: 3, mtu: None };
     let device = DpdkDevice::open(&Spec::new("net_null_spread"), &frame_pool, options).unwrap();
@@ -186,7 +186,7 @@ fn flows_are_spread_evenly_and_both_ways_alike() {
     assert!(one.spread().queues.is_empty(), "net_ring has no table");
 }
 
-/// A folder that goes with the test.
+/// A folder that is removed at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -230,7 +230,7 @@ fn read_capture(file: &Path) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn capture_files_come_in_and_go_out_byte_by_byte() {
+fn capture_files_are_read_and_written_byte_by_byte() {
     let (frame_pool, folder) = (frame_pool(), Folder::new("pcap"));
     let packets: Vec<Vec<u8>> = (60..1500)
         .step_by(97)
@@ -262,10 +262,10 @@ fn capture_files_come_in_and_go_out_byte_by_byte() {
     assert_eq!(frame_pool.available(), SLOTS);
 }
 
-/// With slots of 16 KiB a device takes an MTU of 9000, and frames of that size pass whole and without a copy; with
-/// slots of 2 KiB it is refused, with the setting that helps.
+/// With slots of 16 KiB a device accepts an MTU of 9000, and frames of that size pass in one piece and without a copy.
+/// With slots of 2 KiB the MTU is refused, and the error names the setting that helps.
 #[test]
-fn jumbo_frames_pass_where_slots_hold_them() {
+fn jumbo_frames_pass_if_slots_are_large_enough() {
     let (small, large, folder) = (frame_pool(), FramePool::new(1024, 16_384).unwrap(), Folder::new("9000"));
     let (input, output) = (folder.0.join("in.pcap"), folder.0.join("out.pcap"));
     let packets: Vec<Vec<u8>> = [9014, 60, 9018, 4097]
@@ -309,7 +309,7 @@ fn frames_larger_than_a_slot_are_counted() {
 }
 
 #[test]
-fn errors_say_what_dpdk_said() {
+fn errors_contain_the_message_of_dpdk() {
     let frame_pool = frame_pool();
     let refused =
         |text: &str| DpdkDevice::open(&Spec::new(text), &frame_pool, Options::default()).err().unwrap();
@@ -322,7 +322,7 @@ fn errors_say_what_dpdk_said() {
     assert!(matches!(device.queue(1), Err(DpdkError::Queues { wanted: 2, has: 1, .. })));
     assert!(matches!(device.set_mtu(9000), Err(DpdkError::Mtu { mtu: 9000, mtu_max: 1514, .. })));
     assert!(device.link().up);
-    // A name that was given back can be taken again.
+    // A name that was released can be used again.
     drop((device, _port));
     open("net_ring_errors", &frame_pool);
 }

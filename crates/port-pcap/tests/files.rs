@@ -1,4 +1,4 @@
-//! Capture files in and out, byte by byte.
+//! Reading and writing of capture files, byte by byte.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,8 +19,8 @@ const TWO: [u8; 24 + 16 + 14 + 16 + 15] = [
 ];
 const FIRST: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
 const SECOND: [u8; 15] = [2, 0, 0, 0, 0, 3, 2, 0, 0, 0, 0, 4, 8, 0, 7];
-/// pcapng, big-endian: section header, an Ethernet interface, the first packet as an enhanced packet block,
-/// a block of a type that nobody knows, the second packet as a simple packet block.
+/// pcapng, big-endian: section header, an Ethernet interface, the first packet as an enhanced packet block, a block of
+/// an unknown type, the second packet as a simple packet block.
 const TWO_NG: [u8; 28 + 20 + 48 + 16 + 32] = [
     0x0a, 0x0d, 0x0d, 0x0a, 0, 0, 0, 28, 0x1a, 0x2b, 0x3c, 0x4d, 0, 1, 0, 0, //
     0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 28, //
@@ -32,7 +32,7 @@ const TWO_NG: [u8; 28 + 20 + 48 + 16 + 32] = [
     2, 0, 0, 0, 0, 3, 2, 0, 0, 0, 0, 4, 8, 0, 7, 0, 0, 0, 0, 32,
 ];
 
-/// A file that goes when the test ends.
+/// A file that is removed at the end of the test.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -57,7 +57,7 @@ fn frames() -> Freelist {
     Freelist::new(FramePool::new(512, 2048).unwrap(), 512)
 }
 
-/// All packets that the port has, in bursts.
+/// Receives all packets of the port, in bursts.
 fn received(port: &mut PcapPort, frames: &mut Freelist) -> Vec<Vec<u8>> {
     let (mut burst, mut packets) = (Burst::new(), Vec::new());
     while !port.is_done() {
@@ -79,7 +79,7 @@ fn error_of(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn what_comes_in_goes_out_byte_by_byte() {
+fn received_packets_are_written_byte_by_byte() {
     let (input, output) = (Temporary::holding("in", &TWO), Temporary::new("out"));
     let mut nanoseconds = 1_000_000_000;
     let clock = move || {
@@ -102,9 +102,8 @@ fn what_comes_in_goes_out_byte_by_byte() {
     assert_eq!(frame_pool.available(), 512);
 }
 
-/// A packet larger than what waits in memory finds the disk full at once.
 #[test]
-fn what_was_sent_is_in_the_file_while_the_port_is_open() {
+fn sent_packets_are_in_the_file_while_the_port_is_open() {
     let output = Temporary::new("followed");
     let mut frames = frames();
     let mut port = PcapPort::new(None, Some(&output.0), false).unwrap();
@@ -119,7 +118,7 @@ fn what_was_sent_is_in_the_file_while_the_port_is_open() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused() {
+fn packets_that_cannot_be_written_are_refused() {
     let mut frames = Freelist::new(FramePool::new(16, 10_816).unwrap(), 16);
     let mut port = PcapPort::new(None, Some(Path::new("/dev/full")), false).unwrap();
     let mut burst = Burst::new();
@@ -130,7 +129,7 @@ fn what_cannot_be_written_is_refused() {
     port.close(&mut frames);
     let mut port = PcapPort::new(None, Some(Path::new("/dev/full")), false).unwrap();
     burst.push(frames.allocate_with(&[7; 60]).unwrap()).unwrap();
-    assert_eq!(port.transmit(&mut burst, &mut frames), 1, "a frame that only the buffer took");
+    assert_eq!(port.transmit(&mut burst, &mut frames), 1, "a frame that only reached the buffer is refused");
     let frame_pool = frames.frame_pool().clone();
     drop(frames);
     assert_eq!(frame_pool.available(), 16);
@@ -147,7 +146,7 @@ fn reads_both_formats() {
 }
 
 #[test]
-fn a_loop_goes_round_and_round() {
+fn a_loop_repeats_the_file() {
     let file = Temporary::holding("loop", &TWO);
     let mut port = PcapPort::new(Some(&file.0), None, true).unwrap();
     let (mut frames, mut burst) = (frames(), Burst::new());
@@ -178,7 +177,7 @@ fn waits_for_frames_and_loses_none() {
 }
 
 #[test]
-fn a_packet_larger_than_a_slot_is_counted_and_passed_over() {
+fn a_packet_larger_than_a_slot_is_counted_and_skipped() {
     let mut bytes = TWO[..24].to_vec();
     bytes.extend([[0, 0, 0, 0], [0, 0, 0, 0], 1537u32.to_le_bytes(), 1537u32.to_le_bytes()].concat());
     bytes.extend([9; 1537]);
@@ -219,7 +218,7 @@ fn errors_name_file_and_packet() {
     );
 }
 
-/// Whatever stands in a file, reading it ends, with packets or with an error.
+/// Reading a file with any content ends, with packets or with an error.
 #[test]
 fn no_broken_file_breaks_the_port() {
     for bytes in [&TWO[..], &TWO_NG[..]] {

@@ -21,7 +21,7 @@ const TO_LINUX: [u8; 44] = [
     10, 0, 3, 1, 0x07, 0xd0, 0x03, 0xe8, 0, 10, 0, 0, b'h', b'i',
 ];
 
-/// Takes the namespace away also when the test fails.
+/// Deletes the namespace even if the test fails.
 struct Namespace(String);
 
 impl Drop for Namespace {
@@ -30,13 +30,13 @@ impl Drop for Namespace {
     }
 }
 
-/// Runs `test` in a thread of its own in a fresh namespace.
+/// Runs `test` on a new thread in a new namespace.
 fn in_namespace(name: &str, test: impl FnOnce() + Send + 'static) {
     if bm_sys::effective_user() != 0 || !std::path::Path::new("/dev/net/tun").exists() {
         eprintln!("skipped: {name} needs root and /dev/net/tun");
         return;
     }
-    // The process id keeps those of another checkout's tests apart, and tells who may sweep them.
+    // The process id separates namespaces of concurrent tests, and tells which of them may be removed.
     let namespace = Namespace(format!("bm-tap-{name}-p{}-r", std::process::id()));
     let _left_over = Command::new("ip").args(["netns", "del", &namespace.0]).output();
     ip(&format!("netns add {}", namespace.0));
@@ -51,7 +51,7 @@ fn in_namespace(name: &str, test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Runs `ip` in the namespace of the thread, as a child has it too.
+/// Runs `ip` in the thread's namespace, which a child inherits.
 fn ip(arguments: &str) {
     let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
@@ -71,14 +71,14 @@ fn first_udp(mut next: impl FnMut() -> Option<Vec<u8>>) -> Vec<u8> {
     panic!("Linux sent no UDP packet");
 }
 
-/// Whether the UDP checksum is there and right: Linux leaves it to a card where it may.
+/// Whether the UDP checksum is complete and correct: Linux leaves it to hardware if it can.
 fn has_right_checksum(frame: &[u8]) -> bool {
     let pseudo = Pseudo::V4 { source: 0x0a00_0301, destination: 0x0a00_0302 };
     frame[40..42] != [0, 0] && pseudo.checksum(17, &frame[34..]) == 0
 }
 
 #[test]
-fn a_port_carries_frames_both_ways() {
+fn a_port_carries_frames_in_both_directions() {
     in_namespace("port", || {
         let mut device = TapDevice::open("bm%d").unwrap();
         assert_eq!(device.name(), "bm0");
@@ -94,7 +94,7 @@ fn a_port_carries_frames_both_ways() {
         let mut burst = Burst::new();
         burst.push(frames.allocate_with(&TO_LINUX).unwrap()).unwrap();
         burst.push(frames.allocate_with(&TO_LINUX[..10]).unwrap()).unwrap();
-        assert_eq!(port.transmit(&mut burst, &mut frames), 1, "the short one");
+        assert_eq!(port.transmit(&mut burst, &mut frames), 1, "a short frame");
         assert!(burst.is_empty());
         let mut buffer = [0; 100];
         assert_eq!(socket.recv(&mut buffer).unwrap(), 2);
@@ -124,7 +124,7 @@ fn a_frame_larger_than_a_slot_is_counted() {
         let mut port = device.queue(frame_pool.memory().room()).unwrap();
         ip("link set bm0 mtu 4000");
         let socket = UdpSocket::bind("10.0.3.1:1000").unwrap();
-        // 42 bytes of headers: 1536 in all, which just fits, and one more.
+        // With 42 bytes of headers: 1536 in total, which just fits, and one more.
         socket.send_to(&[7; 1494], "10.0.3.2:2000").unwrap();
         socket.send_to(&[7; 1495], "10.0.3.2:2000").unwrap();
         let mut burst = Burst::new();
@@ -169,7 +169,7 @@ fn flows_spread_over_queues() {
 }
 
 #[test]
-fn a_twin_stands_for_its_port() {
+fn a_host_tap_represents_its_port() {
     in_namespace("host_tap", || {
         let mut host_tap = HostTap::new("twin0", MAC, 1400).unwrap();
         ip("addr add 10.0.3.1/24 dev twin0");
@@ -193,16 +193,16 @@ fn a_twin_stands_for_its_port() {
     });
 }
 
-/// Whether a wait on it would end at once.
+/// Whether a wait on it would end immediately.
 fn is_ready(fd: BorrowedFd<'_>) -> bool {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one `pollfd` that outlives the call.
     unsafe { libc::poll(&mut poll, 1, 0) == 1 }
 }
 
-/// An epoll of one descriptor, as a worker makes it once and for all.
+/// An epoll on one descriptor, as a worker creates it at its start.
 fn epoll_on(fd: BorrowedFd<'_>) -> OwnedFd {
-    // SAFETY: passes a number; the descriptor is fresh and owned by nobody else.
+    // SAFETY: passes a number; the descriptor is new and has no other owner.
     let epoll = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) };
     let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
     // SAFETY: the event outlives the call.
@@ -213,7 +213,7 @@ fn epoll_on(fd: BorrowedFd<'_>) -> OwnedFd {
 }
 
 #[test]
-fn a_deleted_interface_keeps_nobody_awake() {
+fn a_deleted_interface_wakes_no_worker() {
     in_namespace("deleted", || {
         let frame_pool = FramePool::new(512, 2048).unwrap();
         let mut frames = Freelist::new(frame_pool.clone(), 128);
@@ -225,27 +225,27 @@ fn a_deleted_interface_keeps_nobody_awake() {
         ip("link del twin0");
         assert!(
             is_ready(waits.as_fd()) && is_ready(host_tap.wait_on().unwrap()),
-            "Linux says so by an error"
+            "Linux must report it by an error"
         );
         let mut burst = Burst::new();
         port.receive(&mut burst, &mut frames);
         assert!(burst.is_empty());
-        // A process that another test is just forking holds what was closed until it becomes its program.
+        // A process that another test has just forked keeps closed descriptors open until it calls exec.
         let until = Instant::now() + Duration::from_secs(10);
         while is_ready(waits.as_fd()) {
-            assert!(Instant::now() < until, "a worker that waits on it would spin");
+            assert!(Instant::now() < until, "a worker that waits on it must not spin");
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(!is_ready(port.wait_on().unwrap()), "nor is it one that must be asked");
+        assert!(!is_ready(port.wait_on().unwrap()), "it must not need polling either");
         burst.push(frames.allocate_with(&TO_LINUX).unwrap()).unwrap();
-        assert_eq!(port.transmit(&mut burst, &mut frames), 1, "nobody sends it");
+        assert_eq!(port.transmit(&mut burst, &mut frames), 1, "the frame must not be sent");
         assert!(burst.is_empty());
         port.receive(&mut burst, &mut frames);
         assert!(burst.is_empty());
         let mut buffer = [0; 100];
         assert_eq!(host_tap.collect(&mut buffer).unwrap_err().raw_os_error(), Some(libc::EBADFD));
         assert!(host_tap.wait_on().is_none());
-        assert!(host_tap.collect(&mut buffer).unwrap().is_none(), "told once");
+        assert!(host_tap.collect(&mut buffer).unwrap().is_none(), "it must be reported only once");
         assert!(host_tap.deliver(&TO_LINUX).is_err());
         drop((port, device, host_tap, frames));
         assert_eq!(frame_pool.available(), 512);
@@ -253,7 +253,7 @@ fn a_deleted_interface_keeps_nobody_awake() {
 }
 
 #[test]
-fn errors_say_what_to_mend() {
+fn errors_say_how_to_fix_them() {
     in_namespace("errors", || {
         let error = |name: &str| TapDevice::open(name).map(drop).unwrap_err();
         assert!(matches!(error("a-name-that-is-too-long"), TapError::Name { .. }));
@@ -264,7 +264,7 @@ fn errors_say_what_to_mend() {
             taken.starts_with("TAP interface veth0: ") && taken.contains("the name is in use"),
             "{taken}"
         );
-        // One that somebody made to stay, with one queue, can be opened, and then not again.
+        // A persistent interface with one queue can be opened, but only once.
         ip("tuntap add dev stays mode tap");
         let _first = TapDevice::open("stays").unwrap();
         assert!(matches!(error("stays"), TapError::Taken { .. }));

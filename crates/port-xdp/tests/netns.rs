@@ -18,16 +18,16 @@ use common::{MAC_A, MAC_B, MAC_R0, MAC_R1, Net, in_net, udp4};
 const SLOTS: usize = 16_384;
 const SECOND: Duration = Duration::from_secs(1);
 const A: [u8; 4] = [10, 0, 1, 2];
-/// Behind host b, which says nothing to packets for it.
+/// An address behind host b, which does not answer packets to it.
 const B: [u8; 4] = [10, 0, 9, 9];
-/// Linux's own addresses in the router.
+/// The router's own addresses.
 const LOCAL: [&str; 4] = ["10.0.1.1", "10.0.2.1", "fd00:1::1", "fd00:2::1"];
 
 fn local() -> Vec<IpAddr> {
     LOCAL.iter().map(|address| address.parse().unwrap()).collect()
 }
 
-/// Both ports of the router, and the worker's part of it.
+/// Both ports of the router, with what a worker does.
 struct Router {
     frame_pool: Arc<FramePool>,
     frames: Freelist,
@@ -55,7 +55,7 @@ impl Router {
         Self { frame_pool, frames, devices, ports, steering }
     }
 
-    /// Moves frames for `time` or until `enough` have moved: r0 to r1 and r1 to r0, addressed to the host there.
+    /// Moves frames from r0 to r1 and back, addressed to the host there, for `time` or until `enough` have moved.
     fn forward(&mut self, time: Duration, enough: usize, until: impl Fn() -> bool) -> [usize; 2] {
         let begin = Instant::now();
         let mut moved = [0; 2];
@@ -81,7 +81,7 @@ impl Router {
         moved
     }
 
-    /// Closes all and says how many frames are not free.
+    /// Closes everything; returns how many frames are not free.
     fn close(mut self) -> usize {
         for port in self.ports.iter_mut().flatten() {
             port.close(&mut self.frames);
@@ -126,7 +126,7 @@ fn forwards_in_generic_mode() {
 }
 
 #[test]
-fn linux_answers_for_itself_meanwhile() {
+fn linux_still_answers_for_its_addresses() {
     in_net("ping", 1, |net| {
         let router = Router::open(&Options::default());
         for address in LOCAL.iter().filter(|address| address.contains("1.1") || address.contains("1::1")) {
@@ -155,12 +155,12 @@ fn without_a_worker_linux_forwards() {
         assert!(ping(), "no socket");
         let mut frames = Freelist::new(frame_pool.clone(), 512);
         let mut port = device.queue(0).unwrap();
-        assert!(!ping(), "the worker has it now");
-        assert!(ping(), "the worker does not come for it");
+        assert!(!ping(), "the worker must get it");
+        assert!(ping(), "the worker does not fetch it");
         let mut burst = Burst::new();
         port.receive(&mut burst, &mut frames);
         burst.free_all(&mut frames);
-        assert!(!ping(), "the worker came");
+        assert!(!ping(), "the worker has polled");
         steering.set_active(false).unwrap();
         assert!(ping(), "steering off again");
         steering.set_active(true).unwrap();
@@ -170,13 +170,13 @@ fn without_a_worker_linux_forwards() {
         assert!(counters.unattended > 0, "{counters:?}");
         assert!(counters.inactive > 0 && counters.no_worker > 0 && counters.steered > 0, "{counters:?}");
         drop((device, frames));
-        assert!(ping(), "program gone");
+        assert!(ping(), "program detached");
         assert_eq!(frame_pool.available(), SLOTS);
     });
 }
 
 #[test]
-fn frames_that_come_before_the_worker_wait_for_it() {
+fn frames_that_arrive_before_the_worker_wait_for_it() {
     in_net("before", 1, |net| {
         let frame_pool = FramePool::new(SLOTS, 2048).unwrap();
         let shared = Shared::new(&frame_pool).unwrap();
@@ -194,7 +194,7 @@ fn frames_that_come_before_the_worker_wait_for_it() {
         let received: Vec<_> = burst.places().iter().flatten().map(|frame| frame.data().to_vec()).collect();
         assert_eq!(received, sent);
         burst.free_all(&mut frames);
-        // Nobody closes it: what the driver had to receive into comes back nevertheless.
+        // Without a close: frames in the fill ring must come back, too.
         drop((port, frames));
         assert_eq!(frame_pool.available(), SLOTS);
     });
@@ -215,7 +215,7 @@ fn echo(net: &Net, address: &'static str) {
     });
 }
 
-/// Sends `bytes` and gets them back, by TCP and then some by UDP.
+/// Whether `bytes` are echoed by TCP, and then some of them by UDP.
 fn is_echoed(from: &str, to: &str, bytes: &[u8]) -> bool {
     let mut stream = TcpStream::connect(to).unwrap();
     let mut reader = stream.try_clone().unwrap();
@@ -236,7 +236,7 @@ fn is_echoed(from: &str, to: &str, bytes: &[u8]) -> bool {
     udp.recv(&mut buffer).is_ok_and(|length| buffer[..length] == bytes[..1000])
 }
 
-/// TCP and UDP between hosts whose veths leave checksums and segments to a card that is not there.
+/// TCP and UDP between hosts whose veths offload checksums and segmentation, although there is no hardware.
 #[test]
 fn tcp_and_udp_work_with_offloads_on() {
     in_net("offl", 1, |net| {
@@ -268,7 +268,7 @@ fn tcp_and_udp_work_with_offloads_on() {
 #[test]
 fn each_queue_has_its_own_port() {
     in_net("queues", 2, |net| {
-        // This thread came by `setns`: /sys shows another namespace.
+        // This thread has used `setns`: /sys shows another namespace.
         assert_eq!(["r0", "lo", "nowhere"].map(bm_port_xdp::queues), [2, 1, 1]);
         let mut router = Router::open(&Options::default());
         assert_eq!(router.ports.each_ref().map(Vec::len), [2, 2]);
@@ -293,13 +293,13 @@ fn each_queue_has_its_own_port() {
             }
             assert!(b.receive(SECOND, is_udp_to(2000)).is_some(), "flow {flow}");
         }
-        assert!(by_queue.iter().all(|&count| count > 10), "flows spread: {by_queue:?}");
+        assert!(by_queue.iter().all(|&count| count > 10), "flows must be spread: {by_queue:?}");
         assert_eq!(router.close(), 0);
     });
 }
 
 #[test]
-fn what_the_program_goes_by_is_read_back() {
+fn differences_in_the_programs_settings_are_found() {
     in_net("readback", 1, |_| {
         let frame_pool = FramePool::new(SLOTS, 2048).unwrap();
         let shared = Shared::new(&frame_pool).unwrap();
@@ -313,15 +313,15 @@ fn what_the_program_goes_by_is_read_back() {
         let tells = |text: &str| found.iter().any(|found| found.contains(text));
         assert!(found.len() == 1 && tells("linux_only: 1,") && tells("linux_only: 2,"), "{found:?}");
         other.set_macs(&[MAC_R0, [2, 0, 0, 0, 7, 7]]).unwrap();
-        assert_eq!(ours.differences().unwrap().len(), 2, "a MAC more");
+        assert_eq!(ours.differences().unwrap().len(), 2, "another MAC");
         ours.set_macs(&[MAC_R0, [2, 0, 0, 0, 7, 7]]).unwrap();
         assert_eq!(ours.differences().unwrap(), [""; 0]);
     });
 }
 
-/// Frames of all lengths in one go come up as they are and in order, but for those that no frame can be like.
+/// Delivers frames of all lengths at once: they must arrive unchanged and in order, except those that are too long.
 fn many_are_delivered(host: &mut XdpHost, socket: &UdpSocket) {
-    // Fewer than the socket has room for, more than go in one call.
+    // Fewer than the socket has room for, but more than fit in one call.
     let lengths = (42..1515).step_by(41).chain([1514, 3300]);
     let frames: Vec<_> = lengths.map(|length| udp4(MAC_R0, A, [10, 0, 1, 1], (1000, 9), length)).collect();
     let short = vec![0; 13];
@@ -331,7 +331,7 @@ fn many_are_delivered(host: &mut XdpHost, socket: &UdpSocket) {
     assert_eq!(host.deliver_all(&packets), [0, 2]);
     let mut buffer = [0; 4000];
     for frame in &frames {
-        let (got, _) = socket.recv_from(&mut buffer).expect("it came up");
+        let (got, _) = socket.recv_from(&mut buffer).expect("it must be delivered");
         assert!(buffer[..got] == frame[42..], "{} bytes", frame.len());
     }
 }
@@ -347,12 +347,12 @@ fn is_delivered(attach: Attach) {
     let mut host = device.host().unwrap();
     let socket = UdpSocket::bind("10.0.1.1:9").unwrap();
     socket.set_read_timeout(Some(SECOND)).unwrap();
-    // The router's address is not among the local ones here: so that steering would take the frame again.
+    // The router's address is not configured as local here, so steering would take the frame again.
     for length in [60, 42 + 1200, 1514] {
         let frame = udp4(MAC_R0, A, [10, 0, 1, 1], (1000, 9), length);
         host.deliver(&frame).unwrap();
         let mut buffer = [0; 2000];
-        let (got, from) = socket.recv_from(&mut buffer).expect("it came up");
+        let (got, from) = socket.recv_from(&mut buffer).expect("it must be delivered");
         assert_eq!((&buffer[..got], from.to_string().as_str()), (&frame[42..], "10.0.1.2:1000"));
     }
     many_are_delivered(&mut host, &socket);
@@ -366,31 +366,31 @@ fn is_delivered(attach: Attach) {
     println!("{attach:?}: a delivery takes {:?}, one of 32 {:?}", one_by_one / 1000, together / 1024);
     let mut burst = Burst::new();
     port.receive(&mut burst, &mut frames);
-    assert!(burst.is_empty(), "what is delivered does not come back");
+    assert!(burst.is_empty(), "delivered frames must not come back");
     assert_eq!(host.deliver(&[0; 4000]).unwrap_err().raw_os_error(), Some(libc::EMSGSIZE));
     assert!(host.deliver(&[0; 13]).is_err());
     port.close(&mut frames);
 }
 
 #[test]
-fn linux_gets_what_is_handed_back() {
+fn linux_gets_frames_that_are_handed_back() {
     in_net("host", 1, |_| is_delivered(Attach::Native));
 }
 
 #[test]
-fn linux_gets_what_is_handed_back_in_generic_mode() {
+fn linux_gets_frames_that_are_handed_back_in_generic_mode() {
     in_net("hostgen", 1, |_| is_delivered(Attach::Generic));
 }
 
-/// Where Linux spreads frames over processors, it is another one that meets what was handed back.
+/// With RPS, another CPU gets the frames that were handed back.
 #[test]
-fn linux_gets_what_is_handed_back_on_another_processor() {
+fn linux_gets_frames_that_are_handed_back_on_another_cpu() {
     if std::thread::available_parallelism().is_ok_and(|count| count.get() < 2) {
-        eprintln!("skipped: needs two processors");
+        eprintln!("skipped: needs two CPUs");
         return;
     }
     in_net("hostrps", 1, |net| {
-        // The second alone gets them, and the first hands them back.
+        // Only the second CPU gets them, and the first one hands them back.
         assert!(net.succeeds("r", "sh -c echo${IFS}2>/sys/class/net/r0/queues/rx-0/rps_cpus"));
         // SAFETY: a set of numbers that outlives the calls.
         unsafe {
@@ -402,7 +402,7 @@ fn linux_gets_what_is_handed_back_on_another_processor() {
     });
 }
 
-/// Frames in the fill ring, received and not taken, sent and not reported: all are there after the close.
+/// Frames in the fill ring, received but not fetched, sent but not completed: all must be free after the close.
 #[test]
 fn closing_loses_no_frame() {
     in_net("close", 1, |net| {
@@ -421,14 +421,14 @@ fn closing_loses_no_frame() {
             burst.push(frame).unwrap();
         }
         assert_eq!(router.ports[1][0].transmit(&mut burst, &mut router.frames), 0);
-        assert!(router.ports[1][0].in_kernel() >= 512 + 10, "they cannot leave");
+        assert!(router.ports[1][0].in_kernel() >= 512 + 10, "they must still be in the kernel");
         assert_eq!(router.close(), 0);
     });
 }
 
-/// The kernel would skip an empty one without giving its slot back.
+/// The kernel would skip an empty frame without returning its slot.
 #[test]
-fn what_is_shorter_than_a_header_is_refused_and_its_slot_free() {
+fn frames_shorter_than_a_header_are_refused_and_freed() {
     in_net("short", 1, |net| {
         let mut router = Router::open(&Options::default());
         let b = net.wire("b", "b0");
@@ -441,7 +441,7 @@ fn what_is_shorter_than_a_header_is_refused_and_its_slot_free() {
         assert_eq!(port.transmit(&mut burst, &mut router.frames), 3);
         assert!(burst.is_empty());
         assert_eq!(b.receive(SECOND, is_udp_to(2000)), Some(whole));
-        assert_eq!(port.device_counters().transmit_invalid, 0, "the kernel never saw them");
+        assert_eq!(port.device_counters().transmit_invalid, 0, "the kernel must not get them");
         assert_eq!(router.close(), 0);
     });
 }
@@ -471,11 +471,11 @@ fn lost_frames_are_counted_by_the_device() {
         }
         std::thread::sleep(SECOND / 10);
         let counters = router.ports[0][0].device_counters();
-        // On a busy machine the sender may take so long that Linux gets the last ones.
+        // On a busy machine the sender may be so slow that Linux gets the last frames.
         let lost = 36 - router.devices[0].counters().unwrap().unattended;
         assert_eq!((counters.receive_no_frame, counters.receive_other), (lost, 0));
         router.forward(SECOND, 64, || false);
-        // Larger than a slot holds, though the sender's MTU allows it.
+        // Too large for a slot, although the sender's MTU allows it.
         net.ip("a", "link set a0 mtu 2000");
         net.ip("r", "link set r0 mtu 2000");
         a.send(&udp4(MAC_R0, A, B, (1000, 2000), 1537));
@@ -487,7 +487,7 @@ fn lost_frames_are_counted_by_the_device() {
 }
 
 #[test]
-fn errors_say_what_to_mend() {
+fn errors_say_how_to_fix_them() {
     in_net("errors", 1, |net| {
         let frame_pool = FramePool::new(256, 2048).unwrap();
         let shared = Shared::new(&frame_pool).unwrap();
@@ -529,9 +529,9 @@ fn errors_say_what_to_mend() {
     });
 }
 
-/// What is taken and what is left to Linux, kind by kind.
+/// Frames that are taken and frames that are left to Linux, kind by kind.
 #[test]
-fn steers_what_the_fast_path_wants() {
+fn steers_frames_for_the_fast_path() {
     in_net("steer", 1, |net| {
         let mut router = Router::open(&Options { tagged: true, ..Options::default() });
         let quiet = ["a", "r"];
@@ -597,13 +597,13 @@ fn steers_what_the_fast_path_wants() {
             let seen: Vec<_> = moved.iter().filter(|(_, count)| *count > 0).map(|(kind, _)| *kind).collect();
             assert_eq!((seen, steered), (vec![*kind], *kind == "steered"), "{frame:02x?}");
         }
-        // Another MAC of ours, and then no longer.
+        // Adds another MAC address of ours, and removes it.
         for (macs, taken) in [(&[MAC_R0, [2, 0, 0, 0, 1, 9]][..], 1), (&[MAC_R0][..], 0)] {
             router.steering[0].set_macs(macs).unwrap();
             a.send(&changed(&|frame| frame[5] = 9));
             assert_eq!(router.forward(SECOND / 20, 1, || false)[0], taken);
         }
-        // A local address that is one no longer.
+        // An address that is no longer local.
         router.steering[1].set_local(&["10.0.9.2".parse().unwrap()]).unwrap();
         for (last, taken) in [(1, 1), (2, 0)] {
             a.send(&changed(&|frame| frame[33] = last));

@@ -1,4 +1,4 @@
-//! What holds for all bytes: no view panics, and what is emitted reads back as it was.
+//! Properties for all bytes: no view panics, and what is emitted is read back unchanged.
 
 use bm_wire::arp::Arp;
 use bm_wire::checksum::{self, Pseudo};
@@ -16,7 +16,7 @@ use proptest::prelude::*;
 
 const POLICIES: [Policy; 3] = [Policy::Addresses, Policy::Ports, Policy::Inner];
 
-/// Reads all that a frame shows and does all that can be done with it.
+/// Calls all functions that read or change a frame.
 fn use_ethernet(mut bytes: Vec<u8>) {
     if let Ok(mut frame) = Ethernet::parse(&mut bytes[..]) {
         let _ = (frame.destination(), frame.source(), frame.tag(), frame.network(), frame.payload().len());
@@ -36,8 +36,8 @@ fn use_ipv4(mut bytes: Vec<u8>, buffer: &mut [u8]) {
         let _ = icmp::may_answer(&ip, false);
         if let Ok(length) = icmp::destination_unreachable(4, 1280).emit(&sender, &ip, buffer) {
             assert!(length <= icmp::ERROR_LEN_MAX);
-            let error = Ipv4::parse(&buffer[..length]).expect("what is emitted reads back");
-            assert!(error.checksum_ok() && Icmp::parse(error.payload()).expect("so does this").checksum_ok());
+            let error = Ipv4::parse(&buffer[..length]).expect("what was emitted can be read");
+            assert!(error.checksum_ok() && Icmp::parse(error.payload()).expect("so can this").checksum_ok());
         }
         if let Ok(message) = Icmp::parse(ip.payload()) {
             let _ = (message.is_error(), message.checksum_ok(), message.id(), message.data().len());
@@ -68,8 +68,8 @@ fn use_ipv6(mut bytes: Vec<u8>, buffer: &mut [u8]) {
         let _ = icmpv6::may_answer(&ip, &problem, true);
         if let Ok(length) = problem.emit(&sender, &ip, buffer) {
             assert!(length <= icmpv6::ERROR_LEN_MAX);
-            let error = Ipv6::parse(&buffer[..length]).expect("what is emitted reads back");
-            let message = Icmpv6::parse(error.payload()).expect("so does this");
+            let error = Ipv6::parse(&buffer[..length]).expect("what was emitted can be read");
+            let message = Icmpv6::parse(error.payload()).expect("so can this");
             assert!(message.checksum_ok(&error.pseudo()));
         }
         if let Ok(message) = Icmpv6::parse(ip.payload()) {
@@ -98,7 +98,7 @@ fn use_layer_4(mut bytes: Vec<u8>, pseudo: &Pseudo) {
     let _ = Arp::parse(&bytes).map(|message| message.reply(Mac::BROADCAST));
 }
 
-/// Packets that get past the first checks: a version, a length that fits, a protocol that has a parser.
+/// Packets that pass the first checks: a version, a plausible length, a protocol with a parser.
 fn plausible() -> impl Strategy<Value = Vec<u8>> {
     let protocol = prop::sample::select(vec![1, 4, 6, 17, 41, 47, 50, 51, 58]);
     (prop_oneof![0x45..0x50u8, Just(0x60)], protocol, inner(), vec(any::<u8>(), 40)).prop_map(
@@ -130,7 +130,7 @@ fn ipv6(next_header: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What packets carry: bytes, a chain of extension headers, an ICMP error, or a tunnel.
+/// Payloads: bytes, a chain of extension headers, an ICMP error, or a tunnel.
 fn inner() -> impl Strategy<Value = Vec<u8>> {
     let bytes = || vec(any::<u8>(), 0..100);
     let kind = prop::sample::select(vec![0, 6, 17, 43, 44, 51, 58, 60, 60, 60, 60, 60]);
@@ -196,7 +196,7 @@ proptest! {
     }
 
     #[test]
-    fn builders_say_when_there_is_no_room(room in 0..100usize, data in vec(any::<u8>(), 0..40)) {
+    fn builders_report_missing_room(room in 0..100usize, data in vec(any::<u8>(), 0..40)) {
         let mut buffer = vec![0; room];
         let fits = |length: usize, done: Result<usize, bm_wire::NoRoom>| match done {
             Ok(written) => written == length && length <= room,
@@ -221,7 +221,7 @@ proptest! {
         let header = Ipv4Header { total_len: (header_len + payload) as u16, ..header };
         let mut bytes = vec![0; header_len + payload + 7];
         prop_assert_eq!(header.emit_with_options(&options, &mut bytes), Ok(header_len));
-        let ip = Ipv4::parse(bytes).expect("what is emitted reads back");
+        let ip = Ipv4::parse(bytes).expect("what was emitted can be read");
         prop_assert!(ip.checksum_ok());
         prop_assert_eq!(ip.repr(), header);
         prop_assert_eq!(&ip.options()[..options.len()], &options[..]);
@@ -233,7 +233,7 @@ proptest! {
         let header = Ipv6Header { payload_len: payload, ..header };
         let mut bytes = vec![0; 40 + usize::from(payload) + 7];
         prop_assert_eq!(header.emit(&mut bytes), Ok(40));
-        let ip = Ipv6::parse(bytes).expect("what is emitted reads back");
+        let ip = Ipv6::parse(bytes).expect("what was emitted can be read");
         prop_assert_eq!(ip.repr(), header);
         prop_assert_eq!(ip.payload().len(), usize::from(payload));
     }
@@ -249,7 +249,7 @@ proptest! {
     }
 
     #[test]
-    fn tags_come_off_as_they_went_on(frame in vec(any::<u8>(), 14..80), control: u16, service: bool) {
+    fn removing_a_tag_restores_the_frame(frame in vec(any::<u8>(), 14..80), control: u16, service: bool) {
         let protocol = if service { 0x88a8 } else { 0x8100 };
         let tag = Tag { protocol, pcp: (control >> 13) as u8, dei: control & 0x1000 != 0, vid: control & 0x0fff };
         let mut bytes = [&[0; 4], &frame[..]].concat();
@@ -259,8 +259,8 @@ proptest! {
     }
 
     #[test]
-    fn an_updated_checksum_is_the_full_one(mut bytes in vec(any::<u8>(), 6..80), at: prop::sample::Index, new: u32) {
-        // Something that never changes keeps the sum from being zero, as every header does.
+    fn an_updated_checksum_is_the_full_sum(mut bytes in vec(any::<u8>(), 6..80), at: prop::sample::Index, new: u32) {
+        // A constant bit keeps the sum from being zero, as in every header.
         bytes[0] |= 1;
         let at = 2 + at.index((bytes.len() - 4) / 2) * 2;
         let before = checksum::checksum(&bytes);

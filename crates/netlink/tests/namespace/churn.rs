@@ -1,4 +1,4 @@
-//! A long random walk over all kinds of objects; at the end the mirror says what `ip` says.
+//! Long sequences of random changes to all kinds of objects; at the end the mirror must show what `ip` shows.
 
 use super::support::{Namespace, agrees, alone, settle, watch};
 use bm_netlink::{Mirror, Options, Watch};
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Numbers without end, the same for the same seed.
+/// Pseudo-random numbers, the same for the same seed.
 struct Numbers(u64);
 
 impl Numbers {
@@ -22,7 +22,7 @@ impl Numbers {
     }
 }
 
-/// One command of the walk, for `ip -batch`; many fail, as they should.
+/// A random command for `ip -batch`; many fail, which is intended.
 fn command(numbers: &mut Numbers) -> String {
     let verb = numbers.pick(&["add", "add", "replace", "append", "prepend", "del", "del"]);
     let (x, metric) = (numbers.below(12), numbers.below(3));
@@ -83,14 +83,14 @@ fn walk(namespace: &Namespace, seed: u64, steps: usize) {
     let mut input = ip.stdin.take().unwrap();
     for _ in 0..steps {
         let command = command(&mut numbers);
-        // `-batch` takes no family option in a line: `-6` is told from the address.
+        // Lines for `-batch` cannot have a family option; `ip` derives the family from the address.
         writeln!(input, "{}", command.trim_start_matches("-6 ")).unwrap();
     }
     drop(input);
     ip.wait().unwrap();
 }
 
-/// Table, prefix, metric and type of each route, with how many there are: as the mirror has them.
+/// Table, prefix, metric and type of each route in the mirror, and how many there are.
 fn ours(mirror: &Mirror) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     let mut note = |table: u32, address: IpAddr, length: u8, body: &bm_netlink::RouteBody| {
@@ -124,7 +124,7 @@ fn sorted(mut list: Vec<String>) -> String {
     list.join(",")
 }
 
-/// The same, as `ip -json` prints them.
+/// The same according to `ip -json`.
 fn theirs(namespace: &Namespace) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     for (family, width) in [("-4", 32), ("-6", 128)] {
@@ -173,7 +173,7 @@ fn their_route(route: &Value, family: &str, width: u8) -> String {
     format!("{table} {destination} {metric} {kind} {hops}")
 }
 
-/// Looks several times: duplicate address detection ends when it likes, between the two looks too.
+/// Compares several times, since duplicate address detection may end between reading both.
 fn same_as_ip(watch: &mut Watch, namespace: &Namespace, seed: u64) {
     for last in [false, false, false, true] {
         settle(watch);
@@ -189,7 +189,7 @@ fn same_as_ip(watch: &mut Watch, namespace: &Namespace, seed: u64) {
 }
 
 #[test]
-fn after_a_random_walk_the_mirror_says_what_ip_says() {
+fn after_random_changes_the_mirror_equals_ip() {
     let Some(namespace) = Namespace::new("churn").map(Namespace::with_links) else { return };
     namespace.enter();
     let mut watch = watch(alone());
@@ -204,7 +204,7 @@ fn after_a_random_walk_the_mirror_says_what_ip_says() {
 }
 
 #[test]
-fn comparisons_amid_events_find_no_false_differences() {
+fn comparisons_during_events_find_no_false_differences() {
     let Some(namespace) = Namespace::new("amid").map(Namespace::with_links) else { return };
     namespace.enter();
     let often = Duration::from_millis(1);

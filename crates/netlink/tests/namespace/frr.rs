@@ -1,4 +1,4 @@
-//! FRR's zebra at work: it makes next-hop objects of its own, and takes them away again.
+//! With FRR's zebra, which creates next-hop objects and deletes them again.
 
 use super::support::{Namespace, agrees, alone, settle, until, watch};
 use std::fmt::Write;
@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 const DAEMONS: &str = "/usr/lib/frr";
-/// staticd takes seconds of core to read a few thousand.
+/// Few, since staticd takes seconds of CPU time to read a few thousand.
 const ROUTES: usize = 200;
 
 /// FRR's daemons in a namespace, ended when dropped.
@@ -16,7 +16,7 @@ struct Frr {
 }
 
 impl Frr {
-    /// None, and a word on what is skipped, where FRR is not there.
+    /// `None`, with a message, if FRR is not installed.
     fn start(namespace: &Namespace, configuration: &str) -> Option<Self> {
         if !PathBuf::from(DAEMONS).join("zebra").exists() {
             eprintln!("skipped: FRR is not installed");
@@ -26,7 +26,7 @@ impl Frr {
         std::fs::create_dir_all(&frr.folder).unwrap();
         std::fs::write(frr.folder.join("staticd.conf"), configuration).unwrap();
         std::fs::write(frr.folder.join("zebra.conf"), "").unwrap();
-        // The daemons give up root.
+        // The daemons drop root privileges.
         assert!(Command::new("chown").args(["-R", "frr"]).arg(&frr.folder).status().unwrap().success());
         for daemon in ["zebra", "staticd"] {
             let folder = frr.folder.display();
@@ -35,7 +35,7 @@ impl Frr {
                  -z {folder}/zserv.api -f {folder}/{daemon}.conf"
             );
             assert!(namespace.run(&command), "{command}");
-            // A daemon that finds no zebra tries again only much later.
+            // Without zebra, a daemon tries again only much later.
             let socket = frr.folder.join("zserv.api");
             (0..100)
                 .take_while(|_| !socket.exists())
@@ -57,7 +57,7 @@ impl Drop for Frr {
 }
 
 #[test]
-fn zebra_comes_and_links_flap_and_zebra_goes() {
+fn zebra_starts_links_flap_and_zebra_ends() {
     let Some(namespace) = Namespace::new("frr").map(Namespace::with_links) else { return };
     let mut configuration = String::new();
     for index in 0..ROUTES {

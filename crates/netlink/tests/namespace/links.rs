@@ -1,4 +1,4 @@
-//! Links, addresses, and the routes that go with them in silence.
+//! Links, addresses, and the routes that the kernel deletes with them without events.
 
 use super::support::{Namespace, agrees, alone, settle, until, watch};
 use bm_netlink::route::TABLE_MAIN;
@@ -9,7 +9,7 @@ fn routes_to(watch: &Watch, prefix: &str) -> usize {
     watch.mirror().ipv4().get(TABLE_MAIN, prefix.parse::<Ipv4Prefix>().unwrap()).len()
 }
 
-/// How many hops of the active route are usable.
+/// Number of usable hops of the active route.
 fn usable(watch: &Watch, prefix: &str) -> usize {
     let (mirror, prefix) = (watch.mirror(), prefix.parse::<Ipv4Prefix>().unwrap());
     let Some((_, body)) = mirror.active(mirror.ipv4(), TABLE_MAIN, prefix) else { return 0 };
@@ -82,7 +82,7 @@ fn carrier_lost_and_back() {
     until(&mut watch, "no carrier", carrier(false));
     agrees(&mut watch, "carrier lost");
     assert!(watch.mirror().next_hop(10).is_none() && watch.mirror().next_hop(20).is_none());
-    assert_eq!(usable(&watch, "203.0.113.0/24"), 2, "the kernel goes on using such hops");
+    assert_eq!(usable(&watch, "203.0.113.0/24"), 2, "the kernel keeps using such hops");
     assert!(namespace.run("sysctl -qw net.ipv4.conf.all.ignore_routes_with_linkdown=1"));
     assert!(namespace.run("sysctl -qw net.ipv4.conf.a.ignore_routes_with_linkdown=1"));
     agrees(&mut watch, "such hops ignored");
@@ -97,7 +97,7 @@ fn carrier_lost_and_back() {
 }
 
 #[test]
-fn addresses_taken_away() {
+fn addresses_deleted() {
     let Some(namespace) = Namespace::new("address").map(Namespace::with_links) else { return };
     namespace.enter();
     let mut watch = watch(alone());
@@ -170,14 +170,14 @@ fn masters_vlans_and_vrfs() {
         agrees(&mut watch, "a port that left its bridge");
         assert!(watch.mirror().link_named("b2").is_some_and(|link| link.master.is_none()));
     } else {
-        eprintln!("skipped: bridges, which this kernel has not");
+        eprintln!("skipped: bridges, which this kernel does not support");
     }
     if namespace.try_ip("link add name a.5 link a type vlan id 5") {
         agrees(&mut watch, "a VLAN");
         let kind = watch.mirror().link_named("a.5").map(|link| link.kind.clone());
         assert_eq!(kind, Some(Kind::Vlan { id: 5, protocol: 0x8100 }));
     } else {
-        eprintln!("skipped: VLANs, which this kernel has not");
+        eprintln!("skipped: VLANs, which this kernel does not support");
     }
     if namespace.try_ip("link add name red type vrf table 10") {
         namespace.ip("link set dev red up");
@@ -186,6 +186,6 @@ fn masters_vlans_and_vrfs() {
         let a = watch.mirror().link_named("a").unwrap().ifindex;
         assert_eq!(watch.mirror().table_of(a), 10);
     } else {
-        eprintln!("skipped: VRFs, which this kernel has not");
+        eprintln!("skipped: VRFs, which this kernel does not support");
     }
 }

@@ -1,15 +1,15 @@
-//! What only Linux may handle: each kind of setting added and taken away while it is watched.
+//! Traffic that only Linux may handle: each kind of setting is added and removed while it is watched.
 
 use super::support::Namespace;
 use bm_netlink::{Addresses, LinuxOnly, LinuxOnlyOptions, LinuxOnlyWatch, Match, Traffic};
 use std::time::{Duration, Instant};
 
-/// How long a change may take to be seen; on an idle machine it takes a few milliseconds.
+/// How long it may take to notice a change; on an idle machine it takes a few milliseconds.
 const SEEN_WITHIN: Duration = Duration::from_secs(2);
 const ALL: Traffic = Traffic::All { ipv4: true, ipv6: true };
 const IPV4: Traffic = Traffic::All { ipv4: true, ipv6: false };
 
-/// A namespace with links, and a watch in it whose list is empty.
+/// A namespace with links, and a watch in it with an empty list.
 struct Watched {
     namespace: Namespace,
     watch: LinuxOnlyWatch,
@@ -29,7 +29,7 @@ impl Watched {
         Some(Self { namespace, watch, slowest: Duration::ZERO })
     }
 
-    /// Runs a command, which has to succeed, and waits for the list to be as wanted.
+    /// Runs a command, which must succeed, and waits for the list to be as wanted.
     fn after(&mut self, command: &str, wanted: impl Fn(&[LinuxOnly]) -> bool) {
         assert!(self.namespace.shell(command), "{command} failed");
         let start = Instant::now();
@@ -46,7 +46,7 @@ impl Watched {
         self.watch.process(Instant::now());
     }
 
-    /// As [`Self::after`], for a list of one entry with this traffic and these words in its reason.
+    /// Like [`Self::after`], for a list of one entry with this traffic and this text in its reason.
     fn one(&mut self, command: &str, traffic: &Traffic, why: &str) {
         self.after(
             command,
@@ -58,7 +58,7 @@ impl Watched {
         self.after(command, <[LinuxOnly]>::is_empty);
     }
 
-    /// Nothing comes of it, though there is time for it.
+    /// Runs a command after which the list must stay empty.
     fn nothing_after(&mut self, command: &str) {
         assert!(self.namespace.shell(command), "{command} failed");
         let start = Instant::now();
@@ -108,7 +108,7 @@ fn policies_of_nftables_chains() {
 }
 
 #[test]
-fn whatever_tracks_connections_has_fragments_reassembled() {
+fn connection_tracking_reassembles_fragments() {
     let Some(mut watched) = Watched::new("tracked") else { return };
     let fragments = |ipv4, ipv6| Traffic::Fragments { ipv4, ipv6 };
     let input = "nft 'add table inet f; add chain inet f in { type filter hook input priority 0; }'";
@@ -116,7 +116,7 @@ fn whatever_tracks_connections_has_fragments_reassembled() {
     let why = "chain in of table inet f: a match by ct: connection tracking reassembles fragments";
     watched.one("nft 'add rule inet f in ct state established accept'", &fragments(true, true), why);
     watched.none("nft 'flush chain inet f in'");
-    // Two transactions: elements of a set are followed by no event that is read.
+    // Two transactions: the events of a set's elements are not read.
     watched.nothing_after("nft 'add set inet f s { type inet_service; flags dynamic; }'");
     watched.one(
         "nft 'add set inet f counted { type inet_service; flags dynamic; ct count over 5; }'",
@@ -221,7 +221,7 @@ fn qdiscs_and_tc_filters() {
 fn legacy_tables() {
     let Some(mut watched) = Watched::new("legacy") else { return };
     if !watched.namespace.shell("iptables-legacy -L FORWARD") {
-        eprintln!("skipped: legacy iptables, which this machine has not");
+        eprintln!("skipped: this machine has no legacy iptables");
         return;
     }
     watched.one(
@@ -268,7 +268,7 @@ fn legacy_tables() {
     watched.none(&format!("ip6tables-legacy -D {rule}"));
 }
 
-/// Commands for nft that add so many rules, each for another address.
+/// Commands for nft that add this many rules, each for another address.
 fn rules(count: u32) -> String {
     let mut text = "table ip t { chain fw { type filter hook forward priority 0;\n".to_owned();
     for index in 0..count {
@@ -293,7 +293,7 @@ fn a_ruleset_of_thousands_of_rules() {
 }
 
 #[test]
-fn lost_events_are_made_up_for() {
+fn lost_events_are_recovered() {
     let options = LinuxOnlyOptions { receive_buffer: 2048 };
     let Some(mut watched) = Watched::with("lost", options) else { return };
     let file = std::env::temp_dir().join(format!("{}.nft", watched.namespace.name));
@@ -306,7 +306,7 @@ fn lost_events_are_made_up_for() {
 }
 
 #[test]
-fn an_audit_of_what_was_seen_finds_nothing() {
+fn an_audit_without_missed_events_finds_nothing() {
     let Some(mut watched) = Watched::new("audit") else { return };
     watched.one("iptables -P FORWARD DROP", &IPV4, "policy drop");
     assert_eq!(watched.watch.audit().unwrap(), [""; 0]);

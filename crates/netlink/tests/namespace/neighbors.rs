@@ -1,4 +1,4 @@
-//! Neighbors: set by hand, resolved on request, failed.
+//! Neighbors: added by commands, resolved on request, failed.
 
 use super::support::{Namespace, agrees, alone, settle, until, watch};
 use bm_netlink::neighbor::state;
@@ -11,7 +11,7 @@ fn state_of(mirror: &Mirror, address: &str) -> u16 {
 }
 
 #[test]
-fn set_changed_and_deleted_by_hand() {
+fn added_changed_and_deleted_by_commands() {
     let Some(namespace) = Namespace::new("neigh").map(Namespace::with_links) else { return };
     namespace.enter();
     let mut watch = watch(alone());
@@ -32,7 +32,7 @@ fn set_changed_and_deleted_by_hand() {
 }
 
 #[test]
-fn the_kernel_resolves_and_keeps_fresh_what_we_use() {
+fn the_kernel_resolves_and_confirms_neighbors_in_use() {
     let Some(namespace) = Namespace::new("use").map(Namespace::with_links) else { return };
     let Some(peer) = Namespace::new("peer") else { return };
     namespace.ip(&format!("link set dev a2 netns {}", peer.name));
@@ -60,13 +60,13 @@ fn the_kernel_resolves_and_keeps_fresh_what_we_use() {
         });
     }
     until(&mut watch, "failure", |mirror| state_of(mirror, "192.0.2.99") == state::FAILED);
-    // A stale one is confirmed again once it is used.
+    // A stale entry is confirmed again once it is used.
     namespace.ip("neigh change 192.0.2.2 dev a nud stale");
     until(&mut watch, "staleness", |mirror| state_of(mirror, "192.0.2.2") == state::STALE);
     assert!(watch.mirror().neighbor(a, "192.0.2.2".parse().unwrap()).unwrap().needs_use());
     ask(&mut batch, &["192.0.2.2"]);
     until(&mut watch, "confirmation", |mirror| state_of(mirror, "192.0.2.2") == state::REACHABLE);
-    // A changed address is one change, of the neighbor alone (docs/conformance.md 70).
+    // A changed MAC address is a single change, that of the neighbor (docs/conformance.md 70).
     settle(&mut watch);
     namespace.ip("neigh replace 192.0.2.2 lladdr 02:00:00:00:00:03 dev a nud reachable");
     let changes = settle(&mut watch);
@@ -75,7 +75,7 @@ fn the_kernel_resolves_and_keeps_fresh_what_we_use() {
 }
 
 #[test]
-fn a_refused_request_says_why_in_the_kernels_words() {
+fn a_refused_request_has_the_kernels_error_message() {
     let Some(namespace) = Namespace::new("refused").map(Namespace::with_links) else { return };
     namespace.enter();
     let mut batch = Batch::open().unwrap();

@@ -20,7 +20,7 @@ fn body(gateway: &str, ifindex: u32) -> RouteBody {
     RouteBody { protocol: 186, priority: 20, via, ..RouteBody::default() }
 }
 
-/// Processes until the watch is at rest; the changes.
+/// Processes events until the watch is idle; returns the changes.
 fn rest(watch: &mut Watch) -> Vec<Change> {
     let (start, mut all) = (Instant::now(), Vec::new());
     loop {
@@ -30,7 +30,11 @@ fn rest(watch: &mut Watch) -> Vec<Change> {
             return all;
         }
         all.extend(changes);
-        assert!(start.elapsed() < Duration::from_secs(60), "no rest: {:?}", watch.statistics());
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "the watch must become idle: {:?}",
+            watch.statistics()
+        );
     }
 }
 
@@ -56,10 +60,10 @@ fn two_hundred_thousand_routes_through_a_tiny_buffer() {
     assert_eq!(watch.mirror().ipv4().len(), before + 180_000);
     let routes =
         changes.iter().filter(|change| matches!(change, Change::Route4 { .. } | Change::Route6 { .. }));
-    assert!(routes.count() >= 200_000, "every route came out as a change");
+    assert!(routes.count() >= 200_000, "every route must be among the changes");
     assert!(!changes.contains(&Change::Everything));
 
-    // Some replaced, some deleted, again unseen.
+    // Some are replaced and some deleted, again without being read.
     let other = body("192.0.2.3", a);
     for index in (0..180_000).step_by(3) {
         batch.replace_route(TABLE, four(index), &other).unwrap();
@@ -75,7 +79,7 @@ fn two_hundred_thousand_routes_through_a_tiny_buffer() {
 }
 
 #[test]
-fn overruns_while_the_dump_is_under_way() {
+fn overruns_during_the_dump() {
     let Some(namespace) = Namespace::new("flood").map(Namespace::with_links) else { return };
     namespace.enter();
     let mut watch = watch(Options { receive_buffer: 65_536, ..alone() });
@@ -102,7 +106,7 @@ fn overruns_while_the_dump_is_under_way() {
         watch.process(Instant::now()).unwrap();
     }
     assert_eq!(flood.join().unwrap().refused, 0);
-    // The audit that a dump among replacements asks for is a day off here; this one is ours.
+    // A dump during replacements requests an audit, which is a day away here; the test runs its own.
     let start = Instant::now();
     while watch.timeout(Instant::now()) == Some(Duration::ZERO)
         || start.elapsed() < Duration::from_millis(300)
@@ -115,14 +119,14 @@ fn overruns_while_the_dump_is_under_way() {
 }
 
 #[test]
-fn ipv6_dumps_amid_deletions_lose_nothing() {
+fn ipv6_dumps_during_deletions_lose_nothing() {
     let Some(namespace) = Namespace::new("shift").map(Namespace::with_links) else { return };
     namespace.enter();
     let mut watch = watch(Options { audit_delay: Duration::from_secs(86_400), ..Options::default() });
     let a = watch.mirror().link_named("a").unwrap().ifindex;
     let via = body("2001:db8:a::2", a);
     let mut batch = Batch::open().unwrap();
-    // Those at the front come and go; a dump that continues by count then skips some of the rest.
+    // Routes at the front are added and deleted; a dump that continues by count then skips some of the rest.
     for index in 0..30_000 {
         batch.add_route(TABLE, six(index), &via).unwrap();
     }
@@ -145,5 +149,5 @@ fn ipv6_dumps_amid_deletions_lose_nothing() {
     }
     walker.join().unwrap();
     println!("{:?}", watch.statistics());
-    assert!(watch.statistics().repeated > 0, "no dump was disturbed: {:?}", watch.statistics());
+    assert!(watch.statistics().repeated > 0, "some dump must have been disturbed: {:?}", watch.statistics());
 }

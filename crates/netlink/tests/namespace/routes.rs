@@ -35,7 +35,7 @@ fn kind4(watch: &Watch, prefix: &str) -> Option<RouteKind> {
     mirror.active(mirror.ipv4(), TABLE_MAIN, prefix).map(|(_, body)| body.kind)
 }
 
-/// Runs each command, and compares with a fresh dump after each.
+/// Runs the commands, and compares with a fresh dump after each.
 fn each(namespace: &Namespace, watch: &mut Watch, commands: &[&str]) {
     for command in commands {
         namespace.ip(command);
@@ -101,11 +101,11 @@ fn metrics_types_and_replacements() {
         ],
     );
     assert_eq!(watch.mirror().ipv4().table(77).map(|table| table.len()), Some(1));
-    assert!(via6(&watch, "2001:db8:e::/48").is_empty(), "it is for some sources only");
+    assert!(via6(&watch, "2001:db8:e::/48").is_empty(), "a route for some sources must not be used for all");
 }
 
 #[test]
-fn several_hops_of_both_families() {
+fn multipath_routes_of_both_families() {
     let Some(namespace) = Namespace::new("ecmp").map(Namespace::with_links) else { return };
     namespace.enter();
     let mut watch = watch(alone());
@@ -141,7 +141,7 @@ fn several_hops_of_both_families() {
 }
 
 #[test]
-fn objects_groups_and_what_goes_with_them() {
+fn objects_groups_and_their_routes() {
     let Some(namespace) = Namespace::new("objects").map(Namespace::with_links) else { return };
     namespace.enter();
     let mut watch = watch(alone());
@@ -185,7 +185,7 @@ fn objects_groups_and_what_goes_with_them() {
     each(&namespace, &mut watch, &["nexthop del id 12"]);
     assert!(watch.mirror().next_hop(22).is_none() && via6(&watch, "2001:db8:f::/48").is_empty());
     assert!(via4(&watch, "203.0.115.0/24").is_empty());
-    // Restored, the routes recover (docs/conformance.md 75).
+    // When objects are restored, routes can use them again (docs/conformance.md 75).
     each(
         &namespace,
         &mut watch,
@@ -200,7 +200,7 @@ fn objects_groups_and_what_goes_with_them() {
 }
 
 #[test]
-fn without_the_old_way_of_announcing_objects() {
+fn without_nexthop_compat_mode() {
     let Some(namespace) = Namespace::new("compat").map(Namespace::with_links) else { return };
     assert!(namespace.run("sysctl -qw net.ipv4.nexthop_compat_mode=0"));
     namespace.enter();

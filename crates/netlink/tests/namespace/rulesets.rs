@@ -1,7 +1,7 @@
-//! Random rulesets against Linux itself: every packet that Linux does not forward unchanged is in the list.
+//! Compares random rulesets with Linux itself: every packet that Linux does not forward unchanged must be in the list.
 //!
-//! Linux forwards alone from `a` to `b`. Packets are sent by the other end of `a` and taken from the other end of `b`, so
-//! what becomes of them is the kernel's judgement. `BM_SEED` sets the seed, `BM_RULESETS` makes a run longer.
+//! Linux alone forwards from `a` to `b`. Packets are sent at the other end of `a` and received at the other end of `b`,
+//! so only the kernel decides about them. `BM_SEED` sets the seed, `BM_RULESETS` the number of rulesets.
 
 use super::support::Namespace;
 use bm_netlink::{Addresses, LinuxOnly, LinuxOnlyOptions, LinuxOnlyWatch, Match, Traffic};
@@ -14,9 +14,9 @@ use std::net::IpAddr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Rulesets of a run, unless told otherwise.
+/// Default number of rulesets in a run.
 const RULESETS: usize = 24;
-/// Packets for each.
+/// Number of packets for each ruleset.
 const PACKETS: usize = 120;
 const NET: Net = Net {
     input: "a",
@@ -44,7 +44,7 @@ fn matches(probe: &Probe, matching: &Match, input: u32) -> bool {
         }
         _ => false,
     };
-    // As the router: what cannot be told of a packet counts as a match.
+    // As in the router: what cannot be read from a packet counts as a match.
     let hides_protocol = probe.shape != Shape::Plain && probe.source.is_ipv6();
     let hides_ports = probe.shape == Shape::Fragment || hides_protocol;
     let port = |wanted: &Option<std::ops::RangeInclusive<u16>>, port| {
@@ -69,13 +69,13 @@ fn is_covered(probe: &Probe, list: &[LinuxOnly], (input, output): (u32, u32)) ->
     })
 }
 
-/// The next packet at an end, without its Ethernet header; none if none comes soon.
+/// The next packet at an end, without its Ethernet header; `None` if none arrives in time.
 fn receive(socket: &PacketSocket, wait: Duration) -> Option<Vec<u8>> {
     wait_readable(&[socket], wait).unwrap();
     socket.receive().unwrap().map(|mut captured| captured.frame.split_off(14))
 }
 
-/// A namespace that forwards from `a` to `b`, and both other ends.
+/// A namespace that forwards from `a` to `b`, with sockets at both far ends.
 struct Bed {
     namespace: Namespace,
     watch: LinuxOnlyWatch,
@@ -104,7 +104,7 @@ impl Bed {
         Some(Self { namespace, watch, sender, receiver, ports: (index("a"), index("b")) })
     }
 
-    /// Runs a command with something to read; whether it succeeded.
+    /// Runs a command with this input; returns whether it succeeded.
     fn feed(&self, command: &str, text: &str) -> bool {
         let mut run = Command::new("ip");
         run.args(["netns", "exec", &self.namespace.name, "sh", "-c", command]);
@@ -117,7 +117,7 @@ impl Bed {
         output.status.success()
     }
 
-    /// Follows for as long as what has no events may take.
+    /// Processes events for this time, in which changes without events are noticed, too.
     fn follow(&mut self, time: Duration) {
         let start = Instant::now();
         while start.elapsed() < time {
@@ -126,22 +126,22 @@ impl Bed {
         }
     }
 
-    /// Sends packets and says which of them Linux forwarded, each as it came out.
+    /// Sends packets; returns those that Linux forwarded, as they came out.
     fn forwarded(&self, probes: &[Probe]) -> HashMap<u32, Vec<u8>> {
         while receive(&self.receiver, Duration::ZERO).is_some() {}
         for probe in probes {
             self.sender.send(&Side::Src.to_router(&probe.bytes(64))).unwrap();
         }
         let mut found = HashMap::new();
-        // Errors that the kernel sends back leave by `a`.
+        // ICMP errors of the kernel leave by `a`.
         while let Some(packet) = receive(&self.receiver, Duration::from_millis(60)) {
             found.extend(Probe::id_of(&packet).map(|id| (id, packet)));
         }
         found
     }
 
-    /// Holds Linux's judgement of random packets against the list. Returns how many it did not forward unchanged, and how
-    /// many are not in the list.
+    /// Compares the list with what Linux does with random packets. Returns how many packets it did not forward
+    /// unchanged, and how many are not in the list.
     fn check(&self, random: &mut Random, ruleset: &str) -> (usize, usize) {
         let ids = (0..PACKETS as u32).map(|id| 0xb000_0000 + id);
         let packets: Vec<_> = ids.map(|id| Probe::random(&NET, random, id)).collect();
@@ -168,7 +168,7 @@ fn run(tag: &str, command: &str, settle: Duration, ruleset: fn(&Net, &mut Random
     let mut random = Random::of_this_run();
     let rulesets = rulesets::count(RULESETS);
     let all = bed.check(&mut random, "nothing");
-    assert_eq!(all, (0, PACKETS), "without a ruleset Linux forwards everything");
+    assert_eq!(all, (0, PACKETS), "without a ruleset Linux must forward everything");
     let (mut judged, mut left, mut refused) = (0, 0, 0);
     for _ in 0..rulesets {
         let text = ruleset(&NET, &mut random);
@@ -185,7 +185,7 @@ fn run(tag: &str, command: &str, settle: Duration, ruleset: fn(&Net, &mut Random
         "{sent} packets: Linux dropped or changed {judged}, {left} are left to the fast path; {refused} rulesets refused"
     );
     assert!(refused * 4 < rulesets, "too many rulesets were refused");
-    assert!(judged > 0 && left > 0, "the rulesets have tried nothing");
+    assert!(judged > 0 && left > 0, "the rulesets must affect some packets, but not all");
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn random_nftables_rulesets() {
 }
 
 #[test]
-fn random_rulesets_that_track_connections() {
+fn random_rulesets_with_connection_tracking() {
     run("ctrandom", "nft -f -", Duration::from_millis(20), rulesets::tracking);
 }
 

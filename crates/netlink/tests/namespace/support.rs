@@ -1,4 +1,4 @@
-//! Namespaces that clean up after themselves, and a watch in one.
+//! Namespaces that are deleted at the end of a test, and a watch in a namespace.
 
 use bm_netlink::{Change, Findings, Mirror, Options, Watch};
 use std::process::Command;
@@ -10,7 +10,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes one; none, and a word on what is skipped, without root.
+    /// Creates one; `None`, with a message, without root.
     pub fn new(tag: &str) -> Option<Self> {
         if bm_sys::effective_user() != 0 {
             eprintln!("skipped: {tag} needs root to make network namespaces");
@@ -27,7 +27,7 @@ impl Namespace {
         assert!(self.try_ip(arguments), "ip {arguments} failed");
     }
 
-    /// Runs `ip` in it; whether it succeeded.
+    /// Runs `ip` in it; returns whether it succeeded.
     pub fn try_ip(&self, arguments: &str) -> bool {
         let mut command = Command::new("ip");
         command.args(["-n", &self.name]).args(arguments.split_whitespace());
@@ -38,7 +38,7 @@ impl Namespace {
         output.status.success()
     }
 
-    /// What `ip` prints in it.
+    /// Runs `ip` in it; returns its output.
     pub fn ip_output(&self, arguments: &str) -> String {
         let output =
             Command::new("ip").args(["-n", &self.name]).args(arguments.split_whitespace()).output().unwrap();
@@ -53,7 +53,7 @@ impl Namespace {
         ip.output().unwrap().status.success()
     }
 
-    /// Runs a line of a shell in it. Returns whether it succeeded, and prints what it said if not.
+    /// Runs a shell command in it. Returns whether it succeeded, and prints its error output if not.
     pub fn shell(&self, line: &str) -> bool {
         let mut ip = Command::new("ip");
         ip.args(["netns", "exec", &self.name, "sh", "-c", line]);
@@ -94,20 +94,20 @@ impl Drop for Namespace {
     }
 }
 
-/// Options under which no comparison happens unasked.
+/// Options with which the watch runs no comparisons by itself.
 pub fn alone() -> Options {
     let never = Duration::from_secs(86_400);
     Options { audit_every: None, audit_delay: never, ..Options::default() }
 }
 
-/// A watch of the calling thread's namespace, its first change taken.
+/// A watch of the calling thread's namespace, without pending changes.
 pub fn watch(options: Options) -> Watch {
     let mut watch = Watch::open(options).unwrap();
     assert_eq!(watch.process(Instant::now()).unwrap(), [Change::Everything]);
     watch
 }
 
-/// Applies events until none has come for a while; what changed.
+/// Applies events until none has arrived for a while; returns the changes.
 pub fn settle(watch: &mut Watch) -> Vec<Change> {
     let mut all = Vec::new();
     let mut quiet = Instant::now();
@@ -122,24 +122,24 @@ pub fn settle(watch: &mut Watch) -> Vec<Change> {
     all
 }
 
-/// Applies events until `done`, for at most some seconds.
+/// Applies events until `done` is true, for at most some seconds.
 pub fn until(watch: &mut Watch, what: &str, done: impl Fn(&Mirror) -> bool) {
     let start = Instant::now();
     while !done(watch.mirror()) {
-        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain: {what}");
+        assert!(start.elapsed() < Duration::from_secs(20), "timed out: {what}");
         watch.wait(Duration::from_millis(20)).unwrap();
         watch.process(Instant::now()).unwrap();
     }
 }
 
-/// Settles, and has nothing differ from a fresh dump.
+/// Settles, and asserts that the mirror equals a fresh dump.
 pub fn agrees(watch: &mut Watch, after: &str) {
     settle(watch);
     let audit = watch.compare().unwrap();
     assert_eq!(audit.findings.count, 0, "after {after}: {}", told(&audit.findings));
 }
 
-/// Findings, a line each.
+/// Findings as text, one per line.
 pub fn told(findings: &Findings) -> String {
     findings.list.iter().take(20).map(|difference| format!("\n  {difference}")).collect()
 }

@@ -1,7 +1,7 @@
-//! Network namespaces for the tests: host a -- r0 router r1 -- host b, by veth pairs.
+//! Network namespaces for the tests: host a -- r0 router r1 -- host b, connected by veth pairs.
 //!
-//! The test runs in a thread of its own inside the router's namespace. All namespaces go when it ends, also
-//! when it fails. Where root is missing the test says so and counts as passed.
+//! The test runs on a new thread in the router's namespace. All namespaces are deleted when it ends, even if it fails.
+//! Without root the test prints that it is skipped, and passes.
 
 #![allow(dead_code)]
 
@@ -32,30 +32,30 @@ impl Drop for Net {
 impl Net {
     /// The full name of namespace `part`: "a", "r" or "b".
     pub fn of(&self, part: &str) -> String {
-        // The process id keeps those of another checkout's tests apart, and tells who may sweep them.
+        // The process id separates namespaces of concurrent tests, and tells which of them may be removed.
         format!("bm-ports-{}-p{}-{part}", self.name, std::process::id())
     }
 
-    /// Runs `ip` and the words of `arguments` in a namespace.
+    /// Runs `ip` with these arguments in a namespace.
     pub fn ip(&self, part: &str, arguments: &str) {
         let namespace = self.of(part);
         run("ip", &[&["-n", &namespace], &*arguments.split(' ').collect::<Vec<_>>()].concat());
     }
 
-    /// Runs any command in a namespace; says whether it went well.
+    /// Runs a command in a namespace; returns whether it succeeded.
     pub fn succeeds(&self, part: &str, command: &str) -> bool {
         let namespace = self.of(part);
         let words = [&["netns", "exec", &namespace], &*command.split(' ').collect::<Vec<_>>()].concat();
         Command::new("ip").args(words).output().expect("ip runs").status.success()
     }
 
-    /// Waits until IPv6 works all the way: Linux takes a second or two over a new interface.
+    /// Waits until IPv6 works between the hosts: on a new interface Linux takes a second or two.
     pub fn settle(&self) {
         let ready = (0..10).any(|_| self.succeeds("a", "ping -c 1 -W 1 fd00:2::2"));
-        assert!(ready, "Linux forwards by itself");
+        assert!(ready, "Linux must forward by itself");
     }
 
-    /// Does something, such as opening a socket, in another namespace.
+    /// Runs a job, such as opening a socket, in another namespace.
     pub fn inside<T: Send + 'static>(&self, part: &str, job: impl FnOnce() -> T + Send + 'static) -> T {
         let namespace = self.of(part);
         std::thread::spawn(move || {
@@ -63,10 +63,10 @@ impl Net {
             job()
         })
         .join()
-        .expect("the job in the namespace ends well")
+        .expect("the job in the namespace does not panic")
     }
 
-    /// A wire that sees all frames of an interface.
+    /// A packet socket that receives all frames of an interface.
     pub fn wire(&self, part: &str, interface: &'static str) -> Wire {
         self.inside(part, move || Wire::open(interface).expect("a packet socket"))
     }
@@ -84,7 +84,7 @@ pub fn enter(namespace: &str) {
     bm_sys::Namespace::Network.enter(&file).expect("the thread may enter it");
 }
 
-/// Runs `test` in the router's namespace of a fresh net, with `queues` queues on each interface.
+/// Runs `test` in the router's namespace of a new net, with `queues` queues on each interface.
 pub fn in_net(name: &str, queues: u32, test: impl FnOnce(&Net) + Send + 'static) {
     if bm_sys::effective_user() != 0 {
         eprintln!("skipped: {name} needs root for network namespaces");
@@ -135,7 +135,7 @@ fn connect(net: &Net, queues: u32) {
     net.succeeds("r", "sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
 }
 
-/// A packet socket: sends and sees whole frames.
+/// A packet socket: sends and receives whole frames.
 pub struct Wire(OwnedFd);
 
 impl Wire {
@@ -146,7 +146,7 @@ impl Wire {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is fresh and owned by nobody else.
+        // SAFETY: the descriptor is new and has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         let name = std::ffi::CString::new(interface)?;
         // SAFETY: a C string that outlives the call; then a zeroed struct of numbers.
@@ -167,7 +167,7 @@ impl Wire {
         assert_eq!(sent, frame.len() as isize, "{}", io::Error::last_os_error());
     }
 
-    /// The next frame that came in and that `wanted` likes.
+    /// The next received frame that `wanted` accepts.
     pub fn receive(&self, within: Duration, wanted: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
         let end = Instant::now() + within;
         let mut frame = vec![0; 65_536];
@@ -183,7 +183,7 @@ impl Wire {
                 let address = std::ptr::from_mut(&mut from).cast();
                 (libc::recvfrom(self.0.as_raw_fd(), buffer, frame.len(), flags, address, &mut size), from)
             };
-            // Our own frames come by too.
+            // Frames that were sent from here are received, too.
             if length > 0 && from.sll_pkttype != 4 && wanted(&frame[..length as usize]) {
                 frame.truncate(length as usize);
                 return Some(frame);
@@ -193,7 +193,7 @@ impl Wire {
     }
 }
 
-/// A UDP packet over IPv4 in an Ethernet frame, sums right; `length` bytes in all.
+/// A UDP packet over IPv4 in an Ethernet frame of `length` bytes, with correct checksums.
 pub fn udp4(to: [u8; 6], source: [u8; 4], destination: [u8; 4], ports: (u16, u16), length: usize) -> Vec<u8> {
     assert!(length >= 42);
     let mut frame = vec![0; length];
