@@ -1,4 +1,4 @@
-//! Keeps the C functions that Lua programs reach by name visible in tests and in the fuzzer (`bm-lua`, folder `c/`).
+//! Exports the C functions that Lua programs call by name (`bm-lua`, folder `c/`) from tests and the fuzzer.
 
 fn main() {
     println!("cargo:rustc-link-arg=-rdynamic");

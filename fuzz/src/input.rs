@@ -1,10 +1,10 @@
-//! Bytes read as what a target needs. All reads succeed: past the end there are zeros.
+//! Reads the bytes of an input as the values that a target needs. All reads succeed: past the end there are zeros.
 
-/// What is left of an input.
+/// The remaining bytes of an input.
 pub struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
-    /// All of it.
+    /// The whole input.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -20,7 +20,7 @@ impl<'a> Input<'a> {
         byte
     }
 
-    /// The next two, the low one first.
+    /// The next two bytes, the low one first.
     pub fn number(&mut self) -> u16 {
         u16::from_le_bytes(self.array())
     }
@@ -40,18 +40,18 @@ impl<'a> Input<'a> {
         taken
     }
 
-    /// Bytes behind a length of two bytes.
+    /// Bytes preceded by their length in two bytes.
     pub fn counted(&mut self) -> &'a [u8] {
         let count = self.number();
         self.bytes(count.into())
     }
 
-    /// All that is left.
+    /// All remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         self.bytes(usize::MAX)
     }
 
-    /// One of these.
+    /// One of these items.
     pub fn one_of<'t, T>(&mut self, list: &'t [T]) -> &'t T {
         &list[usize::from(self.byte()) % list.len()]
     }

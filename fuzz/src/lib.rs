@@ -1,30 +1,30 @@
-//! Fuzz targets: whatever bytes come in, nothing panics, and what must hold of the result holds.
+//! Fuzz targets: for any bytes, nothing may panic, and the result must have certain properties.
 //!
 //! ```text
-//! corpus/NAME/* ─┬─► tests/targets.rs   any toolchain: the corpus, and mutations of it by a seed   (make test)
-//!                └─► libFuzzer          nightly: mutations led by coverage                          (make fuzz)
+//! corpus/NAME/* ─┬─► tests/targets.rs   any toolchain: the corpus, and seeded mutations of it       (make test)
+//!                └─► libFuzzer          nightly: mutations guided by coverage                       (make fuzz)
 //!                          both call ─► a target's function
 //! ```
 //!
-//! A [`Target`] is a function that takes bytes and panics if something is wrong. Each states what it holds the code to
-//! in its own module. README.md says how they are run, and how a target is added.
+//! A [`Target`] is a function that takes bytes and panics if something is wrong. The page of each target's module lists
+//! what it checks. README.md says how to run targets and how to add one.
 
 pub mod input;
 pub mod mutate;
 pub mod replay;
 mod targets;
 
-/// Bytes go in; it panics if something is wrong.
+/// A function that takes bytes and panics if something is wrong.
 pub struct Target {
-    /// Its name, also that of its corpus.
+    /// Its name, which is also that of its corpus.
     pub name: &'static str,
-    /// Tries some bytes.
+    /// Runs the target on some bytes.
     pub run: fn(&[u8]),
-    /// Why it cannot run here, if it cannot.
+    /// The reason why it cannot run here, if there is one.
     pub missing: fn() -> Option<&'static str>,
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "router", run: targets::router::run, missing: nothing },
     Target { name: "netlink", run: targets::netlink::run, missing: nothing },

@@ -1,6 +1,6 @@
-//! Mutations by a seed, for toolchains without libFuzzer: what it does to bytes, without coverage to lead it.
+//! Seeded mutations for toolchains without libFuzzer: the same changes to bytes, but not guided by coverage.
 
-/// A generator whose numbers are the same each time (Steele, Lea, Flood 2014).
+/// A pseudo-random generator, the same for the same seed (Steele, Lea, Flood 2014).
 pub struct Numbers(pub u64);
 
 impl Numbers {
@@ -18,10 +18,10 @@ impl Numbers {
     }
 }
 
-/// Numbers at which code is often wrong.
+/// Numbers for which code is often wrong.
 const EDGES: [u64; 12] =
     [0, 1, 0x7f, 0x80, 0xff, 0x100, 0x7fff, 0x8000, 0xffff, 0x7fff_ffff, 0xffff_ffff, u64::MAX];
-/// An input grows no longer than this.
+/// Maximum length of an input.
 const LENGTH_MAX: usize = 16 << 10;
 
 /// A mutation of one of `corpus`.

@@ -1,6 +1,6 @@
-//! A target as a test: its corpus, then mutations of it by a seed, until the time is up.
+//! Runs a target as a test: its corpus, then seeded mutations of it until the time is up.
 //!
-//! What fails is kept in `target/fuzz`, and the message says how to repeat it.
+//! An input that fails is written to `target/fuzz`, and the message says how to repeat it.
 
 use crate::Target;
 use crate::mutate::{Numbers, mutated};
@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-/// How long a target is tried in a test, unless `BM_FUZZ_SECONDS` says.
+/// How long a target runs in a test, unless `BM_FUZZ_SECONDS` is set.
 const SECONDS: f64 = 2.0;
-/// An input that takes longer than this hangs, on a busy machine too.
+/// An input that takes longer than this counts as a hang, even on a busy machine.
 const HANGS: Duration = Duration::from_secs(20);
 
-/// What a run did.
+/// The inputs of a run.
 pub struct Tried {
-    /// Inputs of the corpus.
+    /// Number of inputs of the corpus.
     pub corpus: usize,
-    /// Mutations of them.
+    /// Number of mutations of them.
     pub mutations: u64,
 }
 
@@ -84,7 +84,7 @@ fn try_one(target: &Target, bytes: &[u8]) {
     }
 }
 
-/// Keeps an input, and says how to repeat it.
+/// Writes an input to a file, and prints how to repeat it.
 fn keep(name: &str, bytes: &[u8], what: &str) {
     let folder = folder().join("../target/fuzz");
     let digest = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |digest, byte| {

@@ -1,4 +1,4 @@
-//! Each target on its corpus and on mutations of it, for two seconds or `BM_FUZZ_SECONDS`.
+//! Runs each target on its corpus and on mutations of it, for two seconds or `BM_FUZZ_SECONDS`.
 
 use bm_fuzz::replay::replay;
 

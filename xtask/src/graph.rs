@@ -1,4 +1,4 @@
-//! `docs/graph.svg`: the crates by layer and the arrows between them, made from the manifests.
+//! `docs/graph.svg`: the crates by layer and the arrows between them, generated from the manifests.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ pub fn write(root: &Path) -> Result<String, Vec<String>> {
     Ok(format!("{FILE}: drawn"))
 }
 
-/// A finding if the file differs from what would be drawn now.
+/// A finding if the file is out of date.
 pub fn check(root: &Path) -> Option<String> {
     match draw(root) {
         Ok(drawn) if std::fs::read_to_string(root.join(FILE)).is_ok_and(|there| there == drawn) => None,
@@ -63,7 +63,7 @@ fn draw(root: &Path) -> Result<String, String> {
     Ok(svg)
 }
 
-/// Upper left corners: the top layer on top, each layer a row.
+/// Upper left corners of the boxes: a row for each layer, the top layer first.
 fn places(layers: &Layers) -> BTreeMap<String, (usize, usize)> {
     let top = layers.values().map(|row| row.layer).max().unwrap_or_default();
     let mut taken = BTreeMap::new();

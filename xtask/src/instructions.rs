@@ -1,14 +1,14 @@
-//! `cargo xtask instructions`: how many instructions does a packet cost, and is that more than it was?
+//! `cargo xtask instructions`: counts instructions per packet, and compares the count with the record.
 //!
 //! Time on a busy machine says little about a change of a few instructions; callgrind counts them all. It presents a
 //! CPU with AVX2 and without AVX-512 to programs, so the count is the same on every machine that has AVX2. The
-//! record, `xtask/instructions.toml`, is a ratchet: a count above it fails, one below it asks for `--record`.
+//! record, `xtask/instructions.toml`, is a ratchet: a higher count fails, a lower one should be recorded (`--record`).
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Breaths that are counted: some 40,000 packets.
+/// Number of breaths that are counted: about 40,000 packets.
 const BREATHS: &str = "100";
 /// The function whose instructions are counted, with everything that it calls.
 const COUNTED: &str = "--toggle-collect=bm_graph::engine::Engine::breathe*";
@@ -16,10 +16,10 @@ const COUNTED: &str = "--toggle-collect=bm_graph::engine::Engine::breathe*";
 const MARGIN_PERCENT: f64 = 2.0;
 const FAMILIES: [&str; 2] = ["ipv4", "ipv6"];
 const RECORD: &str = "xtask/instructions.toml";
-const HEAD: &str = "# Instructions a packet: 60-byte frames through the whole router, bursts of 256, AVX2.\n\
+const HEAD: &str = "# Instructions per packet: 60-byte frames through the whole router, bursts of 256, AVX2.\n\
                     # `cargo xtask instructions` compares, `cargo xtask instructions --record` writes.\n";
 
-/// Counts, and compares with the record, or writes it.
+/// Counts, and compares with the record or writes it.
 pub fn run(root: &Path, record: bool) -> Result<String, Vec<String>> {
     if let Some(why) = cannot_count() {
         return Ok(format!("instructions: skipped, since {why}"));
@@ -40,16 +40,16 @@ pub fn run(root: &Path, record: bool) -> Result<String, Vec<String>> {
         let before = recorded.get(family).and_then(toml::Value::as_float).unwrap_or(0.0);
         match verdict(before, count) {
             Verdict::Same => said.push(format!("{family} {count:.1} of {before:.1}")),
-            Verdict::Less => said.push(format!("{family} {count:.1} of {before:.1}, so record it with --record")),
+            Verdict::Less => said.push(format!("{family} {count:.1} of {before:.1} (less; record it with --record)")),
             Verdict::More => findings.push(format!(
-                "instructions: {family} takes {count:.1} a packet, {before:.1} were recorded in {RECORD}. Find what \
+                "instructions: {family} takes {count:.1} per packet, but {before:.1} were recorded in {RECORD}. Find what \
                  was added (valgrind --tool=callgrind, docs/performance.md); if it is worth that, say so in the \
                  commit and run: cargo xtask instructions --record"
             )),
         }
     }
     if findings.is_empty() {
-        Ok(format!("instructions a packet: {}", said.join("; ")))
+        Ok(format!("instructions per packet: {}", said.join("; ")))
     } else {
         Err(findings)
     }
@@ -104,7 +104,7 @@ fn executable(messages: &str) -> Option<String> {
     rest.split_once('"').map(|(path, _)| path.to_string())
 }
 
-/// Instructions a packet.
+/// Instructions per packet.
 fn count(program: &str, family: &str) -> Result<f64, Vec<String>> {
     let file = std::env::temp_dir().join(format!("bm-instructions-{}-{family}", std::process::id()));
     let to = format!("--callgrind-out-file={}", file.display());

@@ -8,7 +8,7 @@ pub struct Row {
     pub layer: i64,
     pub may_use: Vec<String>,
     pub may_be_unsafe: bool,
-    /// Lines of Rust that it may have, tests apart.
+    /// Lines of Rust that it may have, without tests.
     pub lines: usize,
 }
 
@@ -29,14 +29,14 @@ pub fn read(root: &Path) -> Result<Layers, String> {
                 .get("lines")
                 .and_then(toml::Value::as_integer)
                 .and_then(|lines| usize::try_from(lines).ok())
-                .ok_or(format!("{name}: no budget of lines"))?,
+                .ok_or(format!("{name}: no line budget"))?,
         };
         Ok((name.clone(), row))
     };
     table.iter().map(row).collect()
 }
 
-/// The workspace crates that `name` uses, according to its Cargo.toml; without those for tests.
+/// The workspace crates that `name` uses according to its Cargo.toml, without those for tests.
 pub fn used(root: &Path, name: &str) -> Result<Vec<String>, String> {
     let path = root.join("crates").join(name).join("Cargo.toml");
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -46,7 +46,7 @@ pub fn used(root: &Path, name: &str) -> Result<Vec<String>, String> {
     Ok(names.filter_map(|name| name.strip_prefix("bm-")).map(str::to_string).collect())
 }
 
-/// Every arrow that the rows do not allow, and every crate without a row.
+/// Findings for every arrow that the rows do not allow, and every crate without a row.
 pub fn check(root: &Path, layers: &Layers) -> Vec<String> {
     let mut findings = Vec::new();
     for (name, row) in layers {

@@ -1,8 +1,8 @@
 //! `cargo xtask snabb TREE`: runs the tests of Snabb's public tree, unmodified, on brickmoon.
 //!
 //! The tree is copied to `target/snabb`, so that nothing is written into it, and gets a `src/snabb` of two lines that
-//! calls the brickmoon binary. Each test is a process in a network namespace of its own with a time limit; several
-//! run at once. The table shows for each: passed, skipped itself, failed or timed out, and the first line of the
+//! calls the brickmoon binary. Each test is a process in its own network namespace with a time limit; several run at
+//! once. The table shows for each: passed, skipped itself, failed or timed out, and the first line of the
 //! reason. Tests that cannot pass anywhere or on this kind of machine are listed by name, with the reason
 //! (`known.rs`): they are run and shown, but do not count as failures. Absent on purpose: changes to the tree, and
 //! skipping for it.
@@ -61,7 +61,7 @@ fn parse(root: &Path, mut arguments: impl Iterator<Item = String>) -> Result<Opt
             options.coverage = true;
             continue;
         }
-        let value = arguments.next().ok_or_else(|| format!("{option} wants a value; {USAGE}"))?;
+        let value = arguments.next().ok_or_else(|| format!("{option} needs a value; {USAGE}"))?;
         let number = || {
             value
                 .parse()
@@ -97,7 +97,7 @@ fn prepare(options: &Options, folder: &Path) -> Result<PathBuf, String> {
     for part in ["src", "lib"] {
         shell(Command::new("cp").args(["-a", "--reflink=auto"]).arg(tree.join(part)).arg(&copy))?;
     }
-    // Scripts of the tree look for shared memory where Snabb has it.
+    // Scripts of the tree expect shared memory where Snabb has it.
     let line = format!("exec {} snabb --path {} \"$@\"", binary.display(), copy.display());
     let script = format!("#!/bin/sh\nSNABB_SHM_ROOT=/var/run/snabb {line}\n");
     let snabb = copy.join("src/snabb");

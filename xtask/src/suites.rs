@@ -42,7 +42,7 @@ pub fn run(root: &Path, wanted: &[String]) -> Result<String, Vec<String>> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let mut sum = Sum::default();
     let mut again = Vec::new();
-    // Programs sleep about half the time.
+    // Programs sleep about half of the time.
     for (programs, lanes) in [(beside, cores + 1), (in_pairs, 2), (alone, 1)] {
         again.extend(side_by_side(programs, lanes, &mut sum));
     }
@@ -54,7 +54,7 @@ pub fn run(root: &Path, wanted: &[String]) -> Result<String, Vec<String>> {
     sum.end(begin.elapsed())
 }
 
-/// The most failed programs that are run once more. If more have failed, none is: that is not by chance.
+/// The most failed programs that are run once more. If more have failed, none is, since that is not by chance.
 const AGAIN_MAX: usize = 2;
 /// Prefix of the names of the harness's programs.
 const HARNESS: &str = "bm-tests ";
@@ -117,7 +117,7 @@ fn side_by_side(
     ended.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).1
 }
 
-/// A folder for a program's temporary files, removed when the program has ended, however it has.
+/// A folder for a program's temporary files, removed when the program has ended in any way.
 struct TemporaryFiles(PathBuf);
 
 impl TemporaryFiles {
@@ -133,7 +133,7 @@ impl TemporaryFiles {
 impl Drop for TemporaryFiles {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("{} stays: {error}", self.0.display());
+            eprintln!("{} is not removed: {error}", self.0.display());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A target under libFuzzer: `BM_FUZZ_TARGET` says which, libFuzzer's own options come as arguments (tools/fuzz).
+//! Runs a target under libFuzzer: `BM_FUZZ_TARGET` names it, the arguments are libFuzzer's options (tools/fuzz).
 
 #![no_main]
 

@@ -1,7 +1,7 @@
 //! Capture files: pcap and pcapng of both byte orders.
 //!
-//! Held: a file is read to its end or to the first thing that is wrong with it, whose error names the file; packets are
-//! no longer than the file, and those of a port that repeats are the same each time.
+//! Checks: a file is read to its end or to the first error, which names the file; packets are no longer than the file;
+//! and a port that repeats the file receives the same packets each time.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,13 +17,14 @@ use std::sync::Arc;
 static DEPOT: LazyLock<Arc<FramePool>> =
     LazyLock::new(|| FramePool::new(1024, 2048).expect("memory for a few frames"));
 
-/// Tries a file.
+/// Reads a file.
 pub fn run(bytes: &[u8]) {
     in_file(bytes, |path| {
         let once = packets(path, false, usize::MAX, bytes.len());
         if let Ok((packets, None)) = &once {
             let again = self::packets(path, true, packets.len() * 2, bytes.len());
-            let again = again.unwrap_or_else(|error| panic!("read once, but not to repeat: {error}")).0;
+            let again =
+                again.unwrap_or_else(|error| panic!("can be read once, but not repeatedly: {error}")).0;
             assert_eq!(again, [&packets[..], packets].concat());
         }
     });
@@ -31,7 +32,7 @@ pub fn run(bytes: &[u8]) {
 
 type Packets = (Vec<Vec<u8>>, Option<String>);
 
-/// What a port receives of a file, up to `most`, and what went wrong on the way.
+/// The packets that a port receives from a file, at most `most`, and the error, if any.
 fn packets(path: &Path, repeat: bool, most: usize, length: usize) -> Result<Packets, String> {
     let mut port = PcapPort::new(Some(path), None, repeat).map_err(|error| error.to_string())?;
     let mut frames = Freelist::new(DEPOT.clone(), 256);

@@ -1,13 +1,13 @@
-//! Configuration files, and the texts of devices and addresses in them.
+//! Configuration files, and the devices and addresses in them.
 //!
-//! Held: a text is a configuration or has complaints, each with a line of the text and with words; reading is the same
-//! each time; a device that is read is written as it is read.
+//! Checks: a text is a valid configuration or has errors, each with a line of the text and a message; reading it again
+//! gives the same result; and a device that was read is printed in a form that reads back as the same device.
 
 use std::path::Path;
 
 use bm_control::config::{Config, Device};
 
-/// Tries a text.
+/// Reads a text.
 pub fn run(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let file = Path::new("/etc/brickmoon/brickmoon.toml");

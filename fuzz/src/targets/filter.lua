@@ -1,5 +1,5 @@
--- A filter from any text, on a frame. The argument is the address of an input: its length, then the length of the text,
--- the text, the frame.
+-- Compiles a filter from any text and runs it on a frame. The argument is the address of an input: its length, the
+-- length of the text, the text, the frame.
 
 local ffi = require("ffi")
 local filter = require("lib.pcap.filter")
@@ -13,7 +13,7 @@ return function (address)
    local text, frame = input:sub(2, 1 + count), input:sub(2 + count, 1 + count + ROOM)
    local fine, compiled = pcall(filter.new, filter, text)
    if not fine then
-      assert(type(compiled) == "string" and #compiled > 0, "refused without words")
+      assert(type(compiled) == "string" and #compiled > 0, "refused without a message")
       return 0
    end
    -- What is behind the frame differs, and must not matter.
@@ -23,6 +23,6 @@ return function (address)
    end
    local one, two = compiled:match(frames[1], #frame), compiled:match(frames[2], #frame)
    assert(one == two, "the answer depends on what is behind the frame: "..text)
-   assert(one == compiled:match(frames[1], #frame), "another answer the second time: "..text)
+   assert(one == compiled:match(frames[1], #frame), "another result the second time: "..text)
    return 1
 end

@@ -1,7 +1,7 @@
-//! Rules of filters, and prefixes as they are written.
+//! Filter rules, and prefixes as text.
 //!
-//! Held: whatever the rules, a tree finds what a look at each of them finds, beside claims and what only Linux may
-//! handle; a prefix that is read is written as it is read.
+//! Checks: for any rules, claims and traffic for Linux only, a tree finds what a linear search finds; and a prefix that
+//! was read is printed in a form that reads back as the same prefix.
 
 use bm_filter::{Action, AnyPrefix, Flat, Key, Kind, Rule, Tree};
 use bm_wire::prefix::{Address, Prefix};
@@ -9,14 +9,14 @@ use std::net::IpAddr;
 
 use crate::input::Input;
 
-/// Tries some rules on some keys.
+/// Looks up keys in rules.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     prefix(&String::from_utf8_lossy(input.counted()));
     let [rules, claims, linux_only] = [24, 8, 8].map(|most| rules(&mut input, most));
     let tree = Tree::grow_with(rules.clone(), claims.clone()).expect("there is room for a few");
     let tree = tree.with_linux_only(linux_only.clone()).expect("there is room for a few");
-    // Keys at the edges of the rules, and any others.
+    // Keys at the edges of the rules, and random keys.
     let near: Vec<Key> = [&rules, &claims, &linux_only].into_iter().flatten().map(inside).collect();
     let mut keys = near.clone();
     while !input.is_empty() && keys.len() < 256 {

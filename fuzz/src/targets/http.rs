@@ -1,8 +1,7 @@
-//! HTTP requests to a server like the daemon's, whose connections are served by the daemon's own code, and bodies of
-//! answers as commands read them.
+//! HTTP requests to a server that uses the daemon's code for connections, and bodies of answers as commands read them.
 //!
-//! Held: the server answers a well-formed request after whatever has come before on another connection; what it says
-//! begins as an answer does; an answer is read, or refused with words.
+//! Checks: the server answers a well-formed request after any bytes on another connection; its output begins like an
+//! HTTP answer; and an answer is read, or refused with a message.
 
 use std::cell::RefCell;
 use std::io;
@@ -17,17 +16,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
-// The daemon's own, which is a module of the binary: so it cannot be had as a crate.
-#[expect(dead_code, reason = "the daemon alone pauses")]
+// The daemon's module, which belongs to a binary, so it cannot be used as a crate.
+#[expect(dead_code, reason = "only the daemon pauses")]
 #[path = "../../../crates/brickmoon/src/daemon/connections.rs"]
 mod connections;
 
-/// No answer takes this long, on a busy machine either.
+/// No answer takes this long, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Bytes that a connection holds on their way.
+/// Size of a connection's buffer in bytes.
 const PIPE: usize = 64 << 10;
 
-/// Connections from memory in place of a socket.
+/// Accepts connections in memory instead of a socket.
 struct FromMemory(mpsc::UnboundedReceiver<DuplexStream>);
 
 impl Listener for FromMemory {
@@ -46,7 +45,7 @@ impl Listener for FromMemory {
     }
 }
 
-/// A server, and the way to it.
+/// A server, and a channel to connect to it.
 struct Server {
     runtime: Runtime,
     connect: mpsc::UnboundedSender<DuplexStream>,
@@ -70,7 +69,7 @@ impl Server {
         Self { runtime, connect }
     }
 
-    /// All that comes back for these bytes; if told so, nothing more can be sent after them.
+    /// Sends these bytes and returns the whole answer. Optionally closes the sending side after them.
     fn exchange(&self, bytes: &[u8], hangs_up: bool) -> Vec<u8> {
         let (mut ours, theirs) = tokio::io::duplex(PIPE);
         self.connect.send(theirs).expect("the server runs");
@@ -78,7 +77,7 @@ impl Server {
             let exchange = async {
                 let (mut reader, mut writer) = tokio::io::split(&mut ours);
                 let send = async {
-                    // It may have hung up before all is sent.
+                    // The server may have closed the connection before everything is sent.
                     let _sent = writer.write_all(bytes).await;
                     if hangs_up {
                         let _ended = writer.shutdown().await;
@@ -94,7 +93,7 @@ impl Server {
     }
 }
 
-/// Tries bytes as a request, and as the body of an answer.
+/// Uses the bytes as a request, and as the body of an answer.
 pub fn run(bytes: &[u8]) {
     SERVER.with_borrow(|server| {
         let answer = server.exchange(bytes, true);
@@ -104,9 +103,9 @@ pub fn run(bytes: &[u8]) {
         assert!(after.starts_with(b"HTTP/1.1 200 ") && after.ends_with(b"status"), "{after:?}");
     });
     if let Err(error) = bm_api::decode::<bm_api::Status>(200, bytes) {
-        assert!(!error.to_string().is_empty(), "refused without words");
+        assert!(!error.to_string().is_empty(), "refused without a message");
     }
-    // What the daemon says of an error is passed on as it is.
+    // The body of an error is used as the message, so it is not checked.
     let _error = bm_api::decode::<bm_api::Status>(400, bytes);
     let _routes = bm_api::decode::<bm_api::Routes>(200, bytes);
     let _ports = bm_api::decode::<bm_api::Ports>(200, bytes);

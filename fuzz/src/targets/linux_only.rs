@@ -1,14 +1,14 @@
-//! Listings of nftables, XFRM, legacy iptables and traffic control: what in them only Linux may handle.
+//! Dumps of nftables, XFRM, legacy iptables and traffic control, from which traffic for Linux only is derived.
 //!
-//! Held: a listing is read or refused; what is read comes out the same twice, in a list that is bounded.
+//! Checks: a dump is read or refused; reading it twice gives the same list; and the list is bounded.
 
 use bm_netlink::Feature;
 use bm_netlink::linux_only::from_listing;
 
-/// Entries that a list may have.
+/// Most entries of a list.
 const ENTRIES: usize = 1 << 14;
 
-/// The first byte says of what, the rest is the listing.
+/// The first byte selects the kind, the rest is the dump.
 pub fn run(bytes: &[u8]) {
     let Some((first, listing)) = bytes.split_first() else { return };
     let feature = match first % 4 {

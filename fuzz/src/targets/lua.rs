@@ -1,9 +1,9 @@
-//! What Lua programs reach of ours by FFI: packets in frame memory and the C functions on their bytes; and filters in the
-//! language of tcpdump, compiled from any text.
+//! What Lua programs access through FFI: packets in frame memory and the C functions on their bytes; and filters in
+//! tcpdump's language, compiled from any text.
 //!
-//! Held: packets hold what a model of strings holds, and no operation on one touches another; checksums by C are those of
-//! [`bm_wire`]; a text is a filter or an error with words; a filter gives the same answer twice and reads nothing behind
-//! the frame (other bytes there change no answer).
+//! Checks: packets have the same content as strings in a model, and no operation on one affects another; checksums of
+//! the C functions equal those of [`bm_wire`]; a text is a filter or an error with a message; a filter gives the same
+//! result twice and reads nothing beyond the frame (other bytes there do not change the result).
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use bm_lua::{NoNatives, PAYLOAD, Prepared, State, World};
 const PACKETS: &str = include_str!("packets.lua");
 const FILTER: &str = include_str!("filter.lua");
 
-/// A program that takes the address of an input.
+/// A Lua program that takes the address of an input.
 struct Loaded {
     prepared: Prepared,
     _state: State,
@@ -27,7 +27,7 @@ impl Loaded {
         Self { prepared, _state: state }
     }
 
-    /// Calls it with an input: a length of four bytes, then so many.
+    /// Calls it with an input: a length in four bytes, then the bytes.
     fn call(&self, bytes: &[u8]) -> u64 {
         let input = [&(bytes.len() as u32).to_ne_bytes()[..], bytes].concat();
         let called = self.prepared.call(input.as_ptr() as u64);
@@ -44,7 +44,7 @@ thread_local! {
 pub fn packets(bytes: &[u8]) {
     WITH_PACKETS.with_borrow_mut(|loaded| {
         loaded.get_or_insert_with(|| Loaded::new("packets.lua", PACKETS)).call(bytes);
-        // The checksum of all bytes, by C.
+        // The checksum of all bytes, computed by C.
         let sum = loaded.as_ref().map_or(0, |loaded| loaded.call(&[b"\xff", bytes].concat()));
         let odd = bytes.len() % 2;
         let padded = [bytes, &[0][..odd]].concat();
@@ -52,7 +52,7 @@ pub fn packets(bytes: &[u8]) {
     });
 }
 
-/// A filter of up to 255 bytes behind their number, then a frame.
+/// A length byte, a filter of that length, then a frame.
 pub fn filter(bytes: &[u8]) {
     WITH_FILTER.with_borrow_mut(|loaded| {
         loaded.get_or_insert_with(|| Loaded::new("filter.lua", FILTER)).call(bytes);

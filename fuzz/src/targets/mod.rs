@@ -1,4 +1,4 @@
-//! The targets, one a kind of input.
+//! The targets, one for each kind of input.
 
 pub mod capture;
 pub mod config;

@@ -1,7 +1,7 @@
 //! Messages of rtnetlink: links, addresses, neighbors, routes, next hops, rules.
 //!
-//! Held: a message is read or refused; two mirrors that have read the same messages agree; every body of a route is
-//! there; tables compiled from the mirror are what it says, and again so after it has changed.
+//! Checks: a message is read or refused; two mirrors that have read the same messages are equal; every route has a
+//! body; tables compiled from the mirror equal it, also after it has changed.
 
 use bm_api::Area;
 use bm_control::compile::{Compiler, Options};
@@ -9,14 +9,14 @@ use bm_fib::published::Readers;
 use bm_netlink::mirror::Findings;
 use bm_netlink::{Message, Mirror, Routes};
 
-/// Routes over which a compiler is asked for, since it is slow.
+/// Most routes for which a compiler runs, since it is slow.
 const COMPILED: usize = 64;
 
-/// Tries a buffer of messages.
+/// Reads a buffer of messages.
 pub fn run(bytes: &[u8]) {
     let messages: Vec<Message> =
         each(bytes).filter_map(|one| Message::read_all(one).ok()).flatten().collect();
-    // The whole at once is what the kernel would send.
+    // The kernel would send the whole buffer at once.
     let _refused = Message::read_all(bytes);
     let [mut mirror, twin] = [(); 2].map(|()| {
         let mut mirror = Mirror::default();
@@ -34,7 +34,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Each message by itself, so that one that is malformed hides none.
+/// Reads each message separately, so that a malformed one does not hide others.
 fn each(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
@@ -61,7 +61,7 @@ fn compiled(mirror: &Mirror, changes: Vec<bm_netlink::Change>) {
     compiler.set_ports(ports);
     compiler.apply(mirror, &changes).expect("memory for small tables");
     let checked = compiler.verify(mirror);
-    // What cannot be compiled is Linux's, and named.
+    // Routes that cannot be compiled are left to Linux and reported.
     let wrong = checked.differences.iter().find(|(area, _)| *area != Area::Refused);
     assert_eq!(wrong, None, "tables differ from the mirror");
 }

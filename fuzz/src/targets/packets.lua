@@ -1,5 +1,5 @@
--- Packets beside a model of strings. The argument is the address of an input: its length, then operations of one byte
--- each with what they need. An input that begins with 0xff asks for the checksum of the rest instead.
+-- Compares packets with a model of strings. The argument is the address of an input: its length, then operations of
+-- one byte each with their operands. For an input that begins with 0xff, returns the checksum of the rest instead.
 
 local ffi = require("ffi")
 local packet, checksum = require("core.packet"), require("lib.checksum")
@@ -10,7 +10,7 @@ local MAX, SLOTS = packet.max_payload, 4
 local function append (p, bytes) return packet.append(p, ffi.cast("const uint8_t *", bytes), #bytes) or p end
 local function prepend (p, bytes) return packet.prepend(p, ffi.cast("const uint8_t *", bytes), #bytes) or p end
 
--- Parses headers as far as they go, and looks at each: nothing of the packet changes.
+-- Parses as many headers as there are and reads each one: this must not change the packet.
 local function parse (p)
    local d = datagram:new(p, ethernet)
    for _ = 1, 8 do
@@ -91,7 +91,7 @@ return function (address)
       packets[slot], texts[slot] = operation(packets[slot], texts[slot], bytes)
       for other = 1, SLOTS do
          local p, text = packets[other], texts[other]
-         assert(p.length == #text and ffi.string(p.data, p.length) == text, "a packet is not what it was made")
+         assert(p.length == #text and ffi.string(p.data, p.length) == text, "a packet differs from the model")
       end
    end
    for slot = 1, SLOTS do packet.free(packets[slot]) end

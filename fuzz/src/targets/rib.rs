@@ -1,10 +1,10 @@
-//! Routing tables in files: MRT dumps and lines of text, as they are or compressed.
+//! Routing tables in files: MRT dumps and lines of text, plain or compressed.
 //!
-//! Held: a file is read, or refused with a place; what is read is sorted, and has no prefix twice.
+//! Checks: a file is read, or refused with a position; the routes are sorted, and no prefix appears twice.
 
 use super::capture::in_file;
 
-/// Tries a file.
+/// Reads a file.
 pub fn run(bytes: &[u8]) {
     in_file(bytes, |path| match bm_testbed::rib::read(&[path]) {
         Ok(rib) => {

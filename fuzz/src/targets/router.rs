@@ -1,7 +1,7 @@
-//! Frames through a whole router in memory, while its tables change, time passes and Linux refuses.
+//! Frames through a whole router in memory, while its tables change, time passes and Linux refuses packets.
 //!
-//! Held: every account is closed after each step and no frame is lost (a [`Lab`] asserts both); what is forwarded has a
-//! header that is right, and lengths that fit.
+//! Checks: every account adds up after each step and no frame is lost (a [`Lab`] asserts both); forwarded packets have
+//! a correct header and matching lengths.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use bm_wire::ipv6::Ipv6;
 use crate::input::Input;
 
 const PORTS: usize = 3;
-/// Networks on three ports, of which the last has a small MTU, and a VLAN in a VRF; routes of all kinds.
+/// Networks on three ports, the last of which has a small MTU, and a VLAN in a VRF; routes of all kinds.
 const LINES: &str = "
     interface left 0 02:00:00:00:00:01 192.0.2.1/24 2001:db8:1::1/64 fe80::1/64
     interface right 1 02:00:00:00:00:02 198.51.100.1/24 2001:db8:2::1/64 fe80::2/64
@@ -42,7 +42,7 @@ const LINES: &str = "
     route 2001:db8:b::/48 via 2001:db8:2::99 right
     route 2001:db8:c::/48 unreachable
     route 2001:db8:d::/48 blackhole";
-/// What may change on the way.
+/// Changes between packets.
 const CHANGES: [&str; 8] = [
     "no route 8.0.0.0/8",
     "route 8.0.0.0/8 via 203.0.113.5 narrow",
@@ -54,7 +54,7 @@ const CHANGES: [&str; 8] = [
     "route 0.0.0.0/0 via 198.51.100.7 right",
 ];
 
-/// Tries a run of steps.
+/// Runs a sequence of steps.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut lab = Lab::new(LINES);
@@ -65,7 +65,7 @@ pub fn run(bytes: &[u8]) {
     }
     lab.run();
     check(&lab);
-    // Long enough for what waits to be given up.
+    // Long enough for waiting packets to be dropped.
     lab.pass(10);
     lab.pass(4000);
     check(&lab);
@@ -75,9 +75,9 @@ fn step(lab: &mut Lab, input: &mut Input<'_>) {
     let step = input.byte();
     let port = usize::from(step >> 4) % PORTS;
     match step & 0xf {
-        // As it comes.
+        // An arbitrary frame.
         0 | 1 => lab.send(port, frame(input.counted())),
-        // A packet, in a frame of its own.
+        // A packet in a valid frame.
         2..=5 => lab.send(port, frame(&framed(port, input.counted(), step & 1 == 1))),
         6 | 7 => {
             lab.run();
@@ -93,12 +93,12 @@ fn step(lab: &mut Lab, input: &mut Input<'_>) {
     }
 }
 
-/// No device receives more than fits into a slot.
+/// Cuts a frame to the length of a slot, since no device receives more.
 fn frame(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.len().min(1518)]
 }
 
-/// A frame to the port's own MAC; if told so, with its IPv4 checksum mended.
+/// A frame to the port's own MAC, optionally with a corrected IPv4 checksum.
 pub fn framed(port: usize, packet: &[u8], mended: bool) -> Vec<u8> {
     let six = packet.first().is_some_and(|first| first >> 4 == 6);
     let kind: [u8; 2] = if six { [0x86, 0xdd] } else { [8, 0] };
@@ -154,14 +154,14 @@ fn filters(input: &mut Input<'_>) -> FilterSet {
     }
 }
 
-/// Accounts are closed, and what left is right.
+/// Asserts that accounts add up and sent frames are correct.
 fn check(lab: &Lab) {
     lab.check();
     for (port, frame) in lab.answer().sent {
         let from_us = frame.get(6..12) == Some(&[2, 0, 0, 0, 0, port as u8 + 1][..]);
         let tagged = frame.get(12..14) == Some(&[0x81, 0][..]);
         let packet = frame.get(if tagged { 18 } else { 14 }..).unwrap_or_default();
-        // What Linux sends through a port goes out as it came.
+        // Packets that Linux sends through a port are not changed.
         if !from_us {
             continue;
         }

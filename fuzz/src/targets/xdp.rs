@@ -1,7 +1,7 @@
-//! The kernel path's program, run by the kernel itself (BPF_PROG_TEST_RUN), beside the router of the user path.
+//! The kernel path's program, run by the kernel itself (BPF_PROG_TEST_RUN), compared with the router of the user path.
 //!
-//! Held: a frame that the program redirects is the one that the router sends, byte by byte; one that it drops the router
-//! drops for a filter's reason; and what it leaves to Linux it leaves as it came.
+//! Checks: a frame that the program redirects equals the one that the router sends, byte by byte; a frame that it
+//! drops is dropped by a filter of the router, too; and a frame that it leaves to Linux is unchanged.
 
 use std::cell::RefCell;
 use std::process::Command;
@@ -20,7 +20,7 @@ use bm_forward::testing::Lab;
 use super::router::framed;
 use crate::input::Input;
 
-/// MACs of the interface `in`, of the other one, and of the two neighbors.
+/// MAC addresses of the interface `in`, of the other one, and of the two neighbors.
 const IN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const OUT: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const NEIGHBORS: [[u8; 6]; 2] = [[2, 0, 0, 0, 2, 7], [2, 0, 0, 0, 2, 8]];
@@ -44,11 +44,11 @@ struct Both {
     kernel: Kernel,
     ifindex: u32,
     router: Lab,
-    /// What the program reads.
+    /// The tables that the program reads.
     _tables: (NextHopWriter, Chunk17, Range6),
 }
 
-/// Filters, each a bit; a pair of paths for each, since the kernel takes a while to load a program.
+/// Combinations of filters, a bit each; each has its own pair of paths, since loading a program takes a while.
 const CHOICES: [u8; 3] = [0, 0b0111, 0b1111];
 
 thread_local! {
@@ -56,14 +56,14 @@ thread_local! {
     static IFINDEX: u32 = interface();
 }
 
-/// Why this cannot be tried, if it cannot.
+/// The reason why this cannot run here, if there is one.
 pub fn missing() -> Option<&'static str> {
-    // SAFETY: takes nothing and gives a number.
+    // SAFETY: takes nothing and returns a number.
     let root = unsafe { libc::geteuid() } == 0;
     (!root).then_some("needs root for a network namespace and BPF")
 }
 
-/// The first byte chooses filters and how the rest is a frame.
+/// The first byte selects the filters and how the rest becomes a frame.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let chosen = input.byte();
@@ -71,7 +71,7 @@ pub fn run(bytes: &[u8]) {
         0 => input.rest().to_vec(),
         how => framed(0, input.rest(), how & 1 == 1),
     };
-    // The kernel takes no frame without a whole Ethernet header, and no device one that is longer.
+    // The kernel accepts no frame without a whole Ethernet header, and a device none that is longer.
     if !(14..=1518).contains(&frame.len()) {
         return;
     }
@@ -81,7 +81,7 @@ pub fn run(bytes: &[u8]) {
     });
 }
 
-/// The interface `in`, in a network namespace that this thread has from here on.
+/// Creates the interface `in`, in a new network namespace of this thread.
 fn interface() -> u32 {
     // SAFETY: takes a number; only this thread's network namespace is another one from here on.
     let unshared = unsafe { libc::unshare(libc::CLONE_NEWNET) };
@@ -123,17 +123,17 @@ impl Both {
         let before = self.filter_drops();
         let answer = self.router.exchange(0, frame);
         self.router.check();
-        // What waits for its neighbor is given up, so that rates of errors and places are there for the next.
+        // Drops packets that wait for a neighbor, so that rate limits and queues are reset for the next input.
         self.router.pass(4000);
         self.router.answer();
         let filtered = self.filter_drops() - before;
         match verdict {
             Verdict::Redirect => {
-                assert_eq!(answer.sent, [(1, out)], "sent otherwise by the router: {frame:02x?}");
+                assert_eq!(answer.sent, [(1, out)], "the router sends it differently: {frame:02x?}");
                 assert_eq!(filtered, 0, "the router filters {frame:02x?}");
             }
             Verdict::Drop => {
-                assert_eq!(filtered, 1, "dropped by the program alone: {frame:02x?} {answer:02x?}");
+                assert_eq!(filtered, 1, "only the program drops it: {frame:02x?} {answer:02x?}");
             }
             Verdict::Linux => assert_eq!(out, frame, "Linux gets another frame"),
         }
@@ -171,7 +171,7 @@ fn situation(ifindex: u32) -> Situation {
     }
 }
 
-/// The routes of [`LINES`], where the program reads them.
+/// The routes of [`LINES`], in tables that the program reads.
 fn tables(kernel: &mut Kernel) -> (NextHopWriter, Chunk17, Range6) {
     const ROOM: &str = "memory for small tables";
     let readers = Readers::new();
@@ -220,7 +220,7 @@ fn filters(chosen: u8) -> Filters {
 mod tests {
     use super::*;
 
-    /// A comparison in which the program leaves everything to Linux would hold whatever it did.
+    /// The comparison would always succeed if the program left everything to Linux.
     #[test]
     fn plain_packets_are_redirected_and_filtered_ones_dropped() {
         if let Some(missing) = missing() {

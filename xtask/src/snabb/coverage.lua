@@ -29,7 +29,7 @@ local function has (t, name)
    return fine and value ~= nil
 end
 
--- Whether a function of the module returns a table that has this method: the class of what the module creates.
+-- Whether a function of the module returns a table with this method: the class of objects that the module creates.
 local function makes (module, method)
    for _, value in pairs(module) do
       for i = 1, type(value) == "function" and 60 or 0 do

@@ -1,4 +1,4 @@
-//! How much of the public API exists: what Snabb's own READMEs describe, looked up in the modules as they load here.
+//! How much of the public API exists: looks up what Snabb's READMEs describe in the modules as they are loaded here.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use super::shell;
 /// READMEs of the tree, with the Lua module of the names in them, if it is a different one.
 const LOOK: &str = include_str!("coverage.lua");
 
-/// A table by README: how many functions, methods and variables are described, how many are there, and which are not.
+/// A table by README: how many functions, methods and variables are described, how many exist, and which do not.
 pub fn count(root: &Path, binary: &Path, copy: &Path) -> Result<String, String> {
     let script = root.join("target/snabb/coverage.lua");
     std::fs::write(&script, LOOK).map_err(|why| format!("{}: {why}", script.display()))?;

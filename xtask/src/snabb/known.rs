@@ -1,6 +1,6 @@
-//! Tests that cannot pass, with the reasons. They are run all the same: the table shows if one passes.
+//! Tests that cannot pass, with the reasons. They still run, and the table shows if one passes.
 
-/// Name, and reason.
+/// Name and reason.
 const KNOWN: &[(&str, &str)] = &[
     (
         "lwaftr end-to-end data 12: NDP: With receiving NA, next_hop6_mac not initially set",
@@ -9,7 +9,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("lib.pmu_x86", "needs /sys/devices/cpu/rdpmc: performance counters of the processor"),
 ];
 
-/// Why the test of this name cannot pass, if that is known.
+/// The known reason why the test of this name cannot pass.
 pub fn reason(name: &str) -> Option<&'static str> {
     KNOWN.iter().find(|(known, _)| *known == name).map(|(_, reason)| *reason)
 }

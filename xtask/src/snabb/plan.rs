@@ -14,7 +14,7 @@ pub struct Test {
     pub command: String,
     /// Whether nothing else may run meanwhile, because it measures time.
     pub alone: bool,
-    /// How many times the usual limit on its time it has.
+    /// Factor for its time limit.
     pub patience: u32,
 }
 
@@ -89,7 +89,7 @@ fn scripts(src: &Path, files: &[PathBuf]) -> Vec<Job> {
     let command = |name: &str| {
         if name.ends_with(".snabb") { format!("./snabb snsh {name}") } else { format!("./{name}") }
     };
-    // The soak test is all end-to-end cases four times, each with its traffic again and again.
+    // The soak test runs all end-to-end cases four times, each with its traffic repeated many times.
     let patience = |name: &str| if name.contains("/soaktest/") { 8 } else { 1 };
     names
         .map(|name| vec![Test { command: command(&name), patience: patience(&name), alone: false, name }])

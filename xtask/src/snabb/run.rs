@@ -22,13 +22,13 @@ pub struct Place {
 /// Snabb's sign for a test that skipped itself.
 const SKIPPED: i32 = 43;
 
-/// Before each test's command: its own loopback interface, its own view of interfaces; namespaces that `ip netns`
-/// creates, and Snabb's folder of shared memory, end with it.
+/// Runs before each test's command: gives it its own loopback interface and /sys, and private folders for `ip netns`
+/// and for Snabb's shared memory, which are gone afterwards.
 const FIRST: &str = "ip link set lo up; mount -t sysfs sysfs /sys; mkdir -p /run/netns /run/snabb
 mount -t tmpfs tmpfs /run/netns; mount -t tmpfs tmpfs /run/snabb";
 
 impl Place {
-    /// For the copy of a tree; the output of tests goes below `folder`.
+    /// For the copy of a tree; the output of tests is written below `folder`.
     pub fn new(copy: &Path, folder: &Path, limit: Duration) -> Self {
         Self { src: copy.join("src"), logs: folder.join("log"), limit }
     }

@@ -2,7 +2,7 @@
 
 use super::known;
 
-/// How a test ended, with the first line of why.
+/// How a test ended, with the first line of the reason.
 pub enum Outcome {
     Passed,
     Skipped(String),
@@ -51,7 +51,7 @@ pub fn line(row: &Row) -> String {
     format!("{state:14}  {:60}  {:6.1} s  {why}", row.name, row.seconds).trim_end().to_owned()
 }
 
-/// The count, and which failed.
+/// The counts, and the tests that failed.
 pub fn summary(rows: Vec<Row>) -> Result<String, Vec<String>> {
     let count = |is: fn(&Row) -> bool| rows.iter().filter(|row| is(row)).count();
     let known = |row: &Row| known::reason(&row.name).is_some();

@@ -9,7 +9,7 @@ const FILE: &str = "xtask/suites.toml";
 /// A program to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Its crate, and its file if it is not the crate's own; a binary's name.
+    /// Its crate, followed by the file of an integration test, or by the name of a binary.
     pub name: String,
     pub path: PathBuf,
     pub arguments: Vec<String>,
@@ -28,7 +28,7 @@ pub struct Plan {
 /// Programs in the order in which they run.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Order {
-    /// As many at a time as keep the machine busy, the longest first.
+    /// Several at a time, enough to keep the machine busy, the longest first.
     pub beside: Vec<Program>,
     /// Two at a time, after those.
     pub in_pairs: Vec<Program>,
@@ -114,7 +114,7 @@ fn program(message: &Value) -> Option<Program> {
     Some(Program { name, path, arguments: Vec::new(), environment: Vec::new(), folder })
 }
 
-/// The name in a package's identity: `path+file:///x/crates/fib#bm-fib@0.1.0`, or `...crates/xtask#0.1.0` where the
+/// The name in a package's identity: `path+file:///x/crates/fib#bm-fib@0.1.0`, or `...crates/xtask#0.1.0` if the
 /// folder has the package's name.
 fn package(id: &str) -> Option<String> {
     let (place, fragment) = id.rsplit_once('#')?;

@@ -1,4 +1,4 @@
-//! The output of test programs, and its sum.
+//! The output of test programs, and the sum of their results.
 
 use std::process::Output;
 use std::time::Duration;
@@ -10,7 +10,7 @@ pub struct Sum {
     failed: u64,
     ignored: u64,
     programs: usize,
-    /// Programs that ended badly, and how.
+    /// Programs that failed, and how.
     bad: Vec<String>,
     /// Programs that failed while others were running, and passed when they were run again.
     passed_alone: Vec<String>,
@@ -44,7 +44,7 @@ impl Sum {
         }
     }
 
-    /// Remembers that a program has passed only when it was run again.
+    /// Records that a program passed only when it was run again.
     pub fn passed_alone(&mut self, name: &str) {
         self.passed_alone.push(name.into());
     }

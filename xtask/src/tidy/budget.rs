@@ -27,7 +27,7 @@ pub fn check(layers: &Layers, sources: &[Source]) -> Vec<String> {
 /// How many lines a budget may exceed the actual number.
 const SLACK: usize = 1000;
 
-/// Lines of each crate, tests apart.
+/// Lines of each crate, without tests.
 fn lines(sources: &[Source]) -> BTreeMap<&str, usize> {
     let mut lines = BTreeMap::new();
     for source in sources.iter().filter(|source| !source.is_test) {

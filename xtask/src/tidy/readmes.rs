@@ -1,8 +1,8 @@
-//! Every crate has a README: the page that a newcomer to it reads first.
+//! Every crate has a README: the page that newcomers read first.
 
 use std::path::{Path, PathBuf};
 
-/// A finding for each crate below `crates/` without one.
+/// A finding for each crate below `crates/` without a README.
 pub fn check(root: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(root.join("crates")).into_iter().flatten().flatten();
     let folders = entries.map(|entry| entry.path()).filter(|path| path.is_dir());

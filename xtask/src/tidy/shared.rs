@@ -1,5 +1,5 @@
-//! Memory that C, Lua, the kernel or another process sees as well: its declaration must say with whom it is shared,
-//! when, and why the compiler knows (docs/decisions/0020-memory-that-others-see.md).
+//! Memory that C, Lua, the kernel or another process also accesses: its declaration must say with whom it is shared,
+//! when, and how the compiler knows (docs/decisions/0020-memory-that-others-see.md).
 //!
 //! - Every `#[repr(C)]` type has a comment with "Shared with" or "Not shared".
 //! - Every field of a type that Lua sees (`unsafe impl LuaSees for`) is a cell, an atomic, a raw pointer or a function.
@@ -75,7 +75,7 @@ impl<'ast> Visit<'ast> for Finder {
 fn is_repr_c(attributes: &[syn::Attribute]) -> bool {
     let mut found = false;
     for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("repr")) {
-        // `align(64)` has an argument of its own, which does not matter.
+        // The argument of `align(64)` does not matter.
         let _whole = attribute.parse_nested_meta(|meta| {
             found |= meta.path.is_ident("C");
             meta.input.parse::<Option<proc_macro2::Group>>().map(drop)
@@ -121,7 +121,7 @@ mod tests {
             findings("/// A word.\n#[repr(C)]\n// Not shared: for vectors.\nstruct Word(u32);").is_empty()
         );
         assert!(findings("/// A word.\n#[repr(align(64))]\nstruct Word(u32); // repr(C").is_empty());
-        // What stands above another item is not its own.
+        // A comment above another item does not count.
         let other = "/// Shared with C.\n#[repr(C)]\nstruct A(u8);\n\n#[repr(C)]\nstruct B(u8);";
         assert_eq!(findings(other).len(), 1);
     }

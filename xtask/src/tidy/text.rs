@@ -12,10 +12,10 @@ pub fn check(layers: &Layers, sources: &[Source]) -> Vec<String> {
             let path = source.path.display().to_string();
             let is_root = path.ends_with("src/lib.rs") || path.ends_with("/main.rs");
             if !source.is_test && !source.text.starts_with("//!") {
-                findings.push(format!("{path}: opens without its reason; begin with a //! page"));
+                findings.push(format!("{path}: has no module documentation; begin with //! and say what it is for"));
             }
             if is_root && forbids(layers, &path) && !source.text.contains("#![forbid(unsafe_code)]") {
-                findings.push(format!("{path}: may hold no unsafe code; add #![forbid(unsafe_code)]"));
+                findings.push(format!("{path}: must not contain unsafe code; add #![forbid(unsafe_code)]"));
             }
             if is_of_router(&path) {
                 let found = OF_BENCHES.iter().filter(|name| source.text.contains(**name));
@@ -31,10 +31,10 @@ pub fn check(layers: &Layers, sources: &[Source]) -> Vec<String> {
         .collect()
 }
 
-/// What is for benches and tests only (docs/decisions/0027-benches-apart.md).
+/// Crates for benches and tests only (docs/decisions/0027-benches-apart.md).
 const OF_BENCHES: [&str; 2] = ["bm_eval", "bm_testbed"];
 
-/// Whether the file is of the program `brickmoon`, whose package also has `brickmoon-bench`.
+/// Whether the file belongs to the program `brickmoon`, whose package also has `brickmoon-bench`.
 fn is_of_router(path: &str) -> bool {
     path.strip_prefix("crates/brickmoon/src/").is_some_and(|rest| !rest.starts_with("bin/"))
 }
@@ -44,7 +44,7 @@ fn forbids(layers: &Layers, path: &str) -> bool {
     name.and_then(|name| layers.get(name)).is_some_and(|row| !row.may_be_unsafe)
 }
 
-/// The words are put together here, so that this file does not find itself.
+/// The words are composed here, so that this file does not report itself.
 fn leftover(line: &str) -> Option<String> {
     let line = line.trim();
     let macros = ["to", "un", "db"].into_iter().zip(["do!", "implemented!", "g!"]);
@@ -52,7 +52,7 @@ fn leftover(line: &str) -> Option<String> {
     let marks = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"]].map(|parts| parts.concat());
     let mark = marks.into_iter().find(|mark| line.starts_with("//") && line.contains(mark.as_str()));
     if let Some(word) = found.or(mark) {
-        return Some(format!("{word} is left; finish it or take it out"));
+        return Some(format!("{word} is left over; finish or remove it"));
     }
     let comment = line.strip_prefix("// ")?.trim();
     let is_code = comment.ends_with(';')
