@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_cargo_and_callgrind_say() {
+    fn reads_output_of_cargo_and_callgrind() {
         let messages =
             "{\"executable\":null}\n{\"executable\":\"/x/breaths\",\"fresh\":true}\n{\"success\":true}";
         assert_eq!(executable(messages).as_deref(), Some("/x/breaths"));

@@ -41,7 +41,7 @@ pub struct Seen {
 pub struct Heard {
     /// Frames in the order in which they arrived at each end.
     pub seen: Vec<Seen>,
-    /// Whether the fence came through, or none was asked for.
+    /// Whether the fence came through, if there was one.
     pub complete: bool,
 }
 

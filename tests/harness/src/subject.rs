@@ -450,7 +450,7 @@ fn follow(
     std::thread::spawn(move || {
         for line in BufReader::new(pipe).lines().map_while(Result::ok) {
             if let Some(ready) = ready.as_ref().filter(|_| line.starts_with("ready")) {
-                // After the first time, nobody listens any more.
+                // After the first time, there is no receiver any more.
                 let _ = ready.send(());
             }
             if let Ok(mut log) = log.lock() {

@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Bytes asked for a capturing socket: some 20,000 small frames, as the kernel counts them.
+/// Buffer size of a capturing socket: about 20,000 small frames, as the kernel accounts them.
 const RECEIVE_BUFFER: libc::c_int = 64 << 20;
 /// Bytes of the longest frame: what a host with segmentation offload hands to its veth.
 const FRAME_MAX: usize = 1 << 16;

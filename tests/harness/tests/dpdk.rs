@@ -187,7 +187,7 @@ fn meet(test: &str, devices: [&str; 2], host_taps: [&str; 2], no_copy: [bool; 2]
     let (left, right) = (router(test, "left"), router(test, "right"));
     let (a, b) = (host(test, "a", &left, "w1", 1), host(test, "b", &right, "w2", 2));
     let Some(one) = Daemon::start(&left, &["xdp:w1", devices[0]]) else { return };
-    eventually("it says that nobody is there", || reason(&one, host_taps[0]).contains("no link"));
+    eventually("it must report that there is no link", || reason(&one, host_taps[0]).contains("no link"));
     let two = Daemon::start(&right, &["xdp:w2", devices[1]]).expect("the same binary");
     left.ip(&format!("addr add 10.0.1.1/24 dev w1\naddr add 10.0.12.1/24 dev {}", host_taps[0]));
     right.ip(&format!("addr add 10.0.2.1/24 dev w2\naddr add 10.0.12.2/24 dev {}", host_taps[1]));
@@ -197,7 +197,7 @@ fn meet(test: &str, devices: [&str; 2], host_taps: [&str; 2], no_copy: [bool; 2]
     eventually("the devices connect", || {
         has_carrier(&left, host_taps[0]) && has_carrier(&right, host_taps[1])
     });
-    eventually("nothing is wrong any more", || reason(&one, host_taps[0]).is_empty());
+    eventually("it must report no problem any more", || reason(&one, host_taps[0]).is_empty());
     left.ip("route add 10.0.2.0/24 via 10.0.12.2");
     right.ip("route add 10.0.1.0/24 via 10.0.12.1");
     ping(&left, "10.0.12.2", 56, 64);
@@ -209,7 +209,7 @@ fn meet(test: &str, devices: [&str; 2], host_taps: [&str; 2], no_copy: [bool; 2]
         assert_eq!(port["mode_reason"].is_null(), no_copy[index], "{port}");
     }
     two.stop();
-    eventually("the link goes with the far end", || !has_carrier(&left, host_taps[0]));
+    eventually("the link must be lost with the far end", || !has_carrier(&left, host_taps[0]));
     one.stop();
 }
 

@@ -110,7 +110,7 @@ fn rubbish(number: u32) -> Vec<u8> {
 fn garbage_only_changes_counters() {
     each("rubbish", Ends::Silent, |lab, router| {
         let ((), outcome) = bystander().during(lab, || flood(lab, rubbish));
-        report::say(&format!("rubbish: {}: {FLOOD} frames; meanwhile {outcome}", router.name()));
+        report::say(&format!("garbage: {}: {FLOOD} frames; meanwhile {outcome}", router.name()));
         assert_eq!(outcome.lost(), 0, "{}: {outcome}", router.name());
         // Stopping the router checks that accounts add up and each drop has a reason.
     });

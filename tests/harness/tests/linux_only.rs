@@ -396,7 +396,7 @@ fn rules_with_connection_tracking_are_effective() {
         );
         let inbound = to_sink("192.0.2.2", "10.9.9.9");
         let outbound = Ip4::udp_ports("10.9.9.9", "192.0.2.2", 5000, 4000, b"linux-only");
-        become_so(lab, router, &[udp("10.9.9.9", 5000, Side::Snk, false)], "nothing is asked for");
+        become_so(lab, router, &[udp("10.9.9.9", 5000, Side::Snk, false)], "a packet without a request");
         comes_to_cross(lab, router, Side::Snk, &outbound, Side::Src, &outbound);
         assert!(crosses(lab, Side::Src, &inbound, Side::Snk, &inbound), "a reply\n{}", router.told());
         become_so(lab, router, &[udp("10.9.9.8", 5000, Side::Snk, false)], "no reply");

@@ -259,7 +259,7 @@ fn scan_of_a_link_is_bounded() {
         let entries = lab.rtr.run("ip -4 neigh show dev r1").lines().count();
         let entries6 = lab.rtr.run("ip -6 neigh show dev r1").lines().count();
         report::say(&format!(
-            "scan: {}: {SCANNED} + {SCANNED} addresses, {asked} questions, {entries} + {entries6} entries; meanwhile {outcome}",
+            "scan: {}: {SCANNED} + {SCANNED} addresses, {asked} requests, {entries} + {entries6} entries; meanwhile {outcome}",
             router.name()
         ));
         // A resolution sends three requests. There are four packets for each address, and after a failed resolution

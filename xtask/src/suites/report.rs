@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_passes_only_alone_is_named() {
+    fn a_program_that_passes_only_alone_is_named() {
         let mut sum = Sum::default();
         sum.count("a", &ended(0, GOOD));
         sum.passed_alone("a");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_fails_in_whatever_way_fails_all() {
+    fn a_failed_program_fails_the_run() {
         let bad = "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s";
         for output in
             [ended(101, bad), ended(101, "killed before its result"), Err("there is no such file".into())]

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn says_where_a_link_leads_nowhere() {
+    fn reports_broken_links() {
         let root = std::env::temp_dir().join(format!("bm-links-{}", std::process::id()));
         std::fs::create_dir_all(root.join("docs")).expect("a folder");
         std::fs::write(

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_a_layout_must_be_said() {
+    fn a_shared_layout_needs_a_comment() {
         let plain = findings("/// A word.\n#[repr(C, align(64))]\nstruct Word(u32);");
         assert!(plain[0].starts_with("a.rs:3: Word is #[repr(C)]"), "{plain:?}");
         assert!(findings("/// Shared with the kernel for a call.\n#[repr(C)]\nstruct Word(u32);").is_empty());
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lua_sees_is_in_cells() {
+    fn fields_that_lua_sees_must_be_cells() {
         let text = "/// Shared with Lua.\n#[repr(C)]\nstruct Seen { a: Cell<u32>, b: [AtomicU8; 4], c: *const u8, \
             d: extern \"C\" fn(), e: UnsafeCell<[u8; 4]>, f: u32 }\nunsafe impl LuaSees for Seen {}";
         let found = findings(text);

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_c_are_measured_as_well() {
+    fn c_files_are_measured_too() {
         let root = std::env::temp_dir().join(format!("bm-sizes-{}", std::process::id()));
         for (file, lines) in [("bpf/long.h", 501), ("c/short.c", 500), ("tests/long.c", 501)] {
             let file = root.join("crates/one").join(file);

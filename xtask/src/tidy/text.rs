@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_what_is_left_and_nothing_else() {
+    fn finds_leftover_code() {
         let todo = ["to", "do!(\"later\");"].concat();
         assert!(leftover(&todo).is_some());
         assert!(leftover("// let x = 5;").is_some());

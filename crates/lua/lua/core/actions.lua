@@ -23,7 +23,7 @@ local function add (actions, name, ...)
    actions[#actions + 1] = { name, { ... } }
 end
 
--- Adds the actions for apps. Returns the apps that are started anew, whose links must be connected again.
+-- Adds the actions for apps. Returns the apps that are restarted, whose links must be connected again.
 local function app_actions (actions, old, new)
    local fresh = {}
    local function start (name, info)

@@ -76,8 +76,8 @@ local function run_due (ns)
    end
 end
 
--- Runs the timers due up to this time in nanoseconds, including those activated meanwhile. Programs with their own loop
--- call this instead of engine.main(), so this is where a signal ends them.
+-- Runs the timers due up to this time in nanoseconds, including those activated while it runs. Programs with their own
+-- loop call this instead of engine.main(), so this is where a signal ends them.
 function M.run_to_time (ns)
    if shared.worker == 0 and shared.interrupted[0] ~= 0 then os.exit(0) end
    run_due(ns)

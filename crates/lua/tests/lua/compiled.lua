@@ -1,7 +1,7 @@
--- A function gives the same when it is compiled: a uint32_t stays without sign, however it came about.
+-- Compiled functions return the same as interpreted ones: a uint32_t stays unsigned, however it was computed.
 --
--- Left out: ffi.cast("int64_t", x) of such a uint32_t, which compiled code takes for negative when it is compared at
--- once (LuaJIT issue 1492). Adding 0LL in its place is right.
+-- Not tested: ffi.cast("int64_t", x) of such a uint32_t, which compiled code treats as negative if the result is
+-- compared immediately (LuaJIT issue 1492). Adding 0LL instead is correct.
 
 local ffi, bit = require("ffi"), require("bit")
 local high = 0xd8923b5a -- its top bit is set

@@ -66,7 +66,7 @@ assert(lib.comma_value(0 / 0) == "NaN" and lib.yesno(1) == "yes" and lib.yesno(n
 
 -- bits and byte order
 assert(lib.bits({ RESET = 0, ENABLE = 4 }, 0x100) == 0x111 and lib.bitset(0x10, 4) and not lib.bitset(0x10, 3))
--- Objects may answer for keys as they like.
+-- Objects with an __index function of their own.
 local function object () return setmetatable({}, { __index = function (_, key) error("no key "..tostring(key)) end,
                                                    __pairs = function () return next, { 1, 2 } end }) end
 local one = object()
@@ -87,7 +87,7 @@ assert(lib.bitfield(32, fields, "word", 0, 4) == 15 and lib.bitfield(32, fields,
 lib.bitfield(8, fields, "byte", 4, 4, 9)
 assert(fields.byte == 9)
 
--- checksums: an odd byte counts as the high one
+-- checksums: an odd last byte is the high byte of a word
 assert(lib.csum("\1", 1) == 0xfeff and lib.csum("\1\0", 2) == 0xfeff and lib.csum("", 0) == 0xffff)
 local parts = lib.finish_csum(lib.update_csum("\3\4", 2, lib.update_csum("\1\2", 2)))
 assert(parts == lib.csum("\1\2\3\4", 4))
@@ -104,7 +104,7 @@ fails("index 2 is outside of 0..1", function () return view[2] end)
 fails("index -1 is outside of 0..1", function () view[-1] = 1 end)
 lib.compiler_barrier()
 
--- time, with an engine that stands in
+-- time, with a fake engine
 local clock = 10
 local before = rawget(_G, "engine")
 rawset(_G, "engine", { now = function () return clock end })

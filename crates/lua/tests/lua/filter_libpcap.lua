@@ -1,4 +1,4 @@
--- Filters against libpcap's own: random frames, random filters, and each must give the same answer.
+-- Compares filters with those of libpcap: for random frames and random filters, the results must be equal.
 
 local ffi = require("ffi")
 local filter = require("brickmoon.filter")
@@ -25,7 +25,7 @@ math.randomseed(seed)
 local random = math.random
 local function one_of (list) return list[random(#list)] end
 
--- Frames, from few values, so that filters match often.
+-- Random frames from few values, so that filters match often.
 
 local ports = { 22, 53, 80, 81, 443, 8080, 65535 }
 local named = { "http", "domain", "ssh" }
@@ -94,7 +94,7 @@ local nets = { "10.0.0.0/8", "10", "10.0.0.0/24", "192.168", "10.0.0.0/31", "0.0
 local mac_texts = { "02:00:00:00:00:01", "02:00:00:00:00:02", "ff:ff:ff:ff:ff:ff" }
 local directions = { "", "", "src ", "dst ", "src or dst ", "src and dst " }
 
--- libpcap forgets to test the protocol of bytes on the right of an operator; we do not, so there are none there.
+-- libpcap does not test the protocol of bytes on the right of an operator, but we do, so there are none in this test.
 local function number (depth, only_ether)
    local kind = random(depth > 2 and 4 or 9)
    if kind <= 2 then return tostring(one_of { 0, 1, 2, 4, 8, 13, 64, 255, 256, 1000, 65535, 0x7fffffff, 0xffffffff }) end
@@ -164,7 +164,7 @@ local function compare (text, optimize)
    return true, matched
 end
 
--- Rubbish is refused in words that name a column, never by an error of the compiler's own.
+-- Garbage must be refused with a message that names a column, never by an internal error of the compiler.
 local words = {}
 for word in ([[tcp udp ip ip6 arp host net port portrange src dst or and not ! ( ) [ ] : = < >= & | + - * / % << 80 443 0x10
    10.0.0.1 10.0.0.0/8 2001:db8::1 02:00:00:00:00:01 vlan less greater len ether proto \\tcp mask tcp-syn tcpflags 80-90
@@ -181,7 +181,7 @@ local filters = tonumber(os.getenv("BM_FILTERS") or 1500)
 local compiled, refused, matches, reasons = 0, 0, 0, {}
 for _ = 1, filters do
    local text = expression(0)
-   -- Without its optimizer: that one takes away loads that would have ended the filter.
+   -- Without libpcap's optimizer, which removes loads that would end the filter.
    local fine, result = compare(text, 0)
    if fine then
       compiled, matches = compiled + 1, matches + result

@@ -1,4 +1,4 @@
--- Our modules define no C structure under a name of the system's: programs and ljsyscall bring those themselves.
+-- Our modules must not define C structures under names of the system: programs and ljsyscall declare those themselves.
 
 local ffi = require("ffi")
 for _, name in ipairs { "core.app", "core.shm", "core.worker", "core.sync", "lib.checksum", "lib.pcap.pcap",
@@ -10,7 +10,7 @@ end
 -- pflua declares these.
 ffi.cdef "struct pcap_file { int a; }; struct pcap_record { int a; }; struct pcap_pkthdr { int a; };"
 
--- ljsyscall itself, where it is installed; it brings all of these, so nobody else may have.
+-- ljsyscall itself, if it is installed. It declares all of these, so they must not be declared before.
 package.path = package.path..";/usr/share/lua/5.1/?.lua"
 local found, S = pcall(require, "syscall")
 if found then
@@ -24,7 +24,7 @@ for name in ([[timespec timeval stat dirent iovec msghdr sockaddr sockaddr_in so
    ffi.cdef(("struct %s { int defined_by_a_program; };"):format(name))
    assert(ffi.sizeof("struct "..name) == 4)
 end
--- Functions may be declared again, in another way.
+-- Functions may be declared again, even differently.
 ffi.cdef [[
 int open(const char *path, int flags, ...);
 int kill(int32_t pid, int signal);

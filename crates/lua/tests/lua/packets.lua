@@ -1,9 +1,9 @@
--- What apps written for Snabb do with packets beside receiving and sending them.
+-- What apps written for Snabb do with packets other than receiving and sending them.
 
 local ffi, bit = require("ffi"), require("bit")
 local packet, link = require("core.packet"), require("core.link")
 
--- Notes in front of packets: 48 bytes below the packet's address, asked for by that address.
+-- Metadata in front of packets: 48 bytes before the packet's address, accessed by that address.
 local notes_t = ffi.typeof("struct { uint64_t number[6]; } *")
 local held = {}
 for i = 1, 3000 do
@@ -21,7 +21,7 @@ for i, p in ipairs(held) do
    packet.free(p)
 end
 
--- As much is read as fits, and no further; data is an array, whoever asks.
+-- Reads as much as fits and no more: data is an array of known size.
 local p = packet.allocate()
 assert(ffi.sizeof(p.data) == packet.max_payload and ffi.C.PACKET_PAYLOAD_SIZE == packet.max_payload)
 local box = ffi.new("uint8_t *[1]")
@@ -33,7 +33,7 @@ local fine, why = pcall(function () return p.nonsense end)
 assert(not fine and why:match("'struct packet' has no member named 'nonsense'"), why)
 packet.free(p)
 
--- A table of structures that packets are part of, which is moved about.
+-- A table of structures that contain packets, which moves them in memory.
 local entry_t = ffi.typeof("struct { uint16_t fragments; struct packet packet; } __attribute__((packed))")
 local entries = ffi.new(ffi.typeof("$[4]", entry_t))
 packet.append(entries[0].packet, "fragment 1, ", 12)
@@ -44,8 +44,8 @@ local whole = packet.clone(entries[3].packet)
 assert(ffi.string(whole.data, whole.length) == "fragment 1, fragment 2")
 packet.free(whole)
 
--- A packet in memory of one's own, longer than any of ours: headers go in front, and it is sent and freed as others
--- are, but stays where it is.
+-- A packet in the program's own memory, longer than any of ours: headers can be prepended, and it is sent and freed
+-- like others, but its memory is not freed.
 local memory = ffi.new("uint8_t[?]", 50000)
 local own = ffi.cast("struct packet *", require("core.lib").align(ffi.cast("uintptr_t", memory), packet.packet_alignment)
                                         + packet.default_headroom)
@@ -66,7 +66,7 @@ for _ = 1, 5000 do
 end
 for _ = 1, 5000 do packet.free(held[_]) end
 
--- An app that floods sends first and clones then: a full link in front loses what it is to carry, and nothing else.
+-- An app that floods sends a packet first and clones it afterwards: a full link loses only its own copy.
 local full, free = link.new("full"), link.new("free")
 while not link.full(full) do link.transmit(full, packet.from_string("waits")) end
 for i = 1, 500 do

@@ -1,4 +1,4 @@
--- docs/lua-reference.md names every function that modules offer.
+-- docs/lua-reference.md must name every function of the modules.
 
 local file = assert(io.open(debug.getinfo(1, "S").source:match("^@(.*)/").."/../../../../docs/lua-reference.md"))
 local text = file:read("*a")
@@ -6,7 +6,7 @@ file:close()
 
 local known = {}
 for word in text:gmatch("[%w_]+") do known[word] = true end
--- What the engine calls by itself, and what only old programs ask for.
+-- Functions that only the engine calls, and functions that only old programs use.
 local silent = require("core.lib").set("selftest", "account_free", "free_internal", "clone_to_memory", "initialize",
    "enable_group_freelist", "rebalance_freelists", "preallocate_step", "shutdown", "explain", "show", "deactivate", "init",
    "pointer_to_number", "random_bytes_from_dev_urandom", "random_bytes_from_math_random", "version", "class", "superClass",
@@ -29,7 +29,7 @@ for _, module in ipairs { "core.lib", "core.shm", "core.counter", "core.histogra
                           "lib.protocol.keyed_ipv6_tunnel" } do
    look(module, require(module))
 end
--- Address fields compare by NAME_eq, which the page says once.
+-- Address fields are compared with NAME_eq, which the page mentions only once.
 for i = #missing, 1, -1 do
    if missing[i]:match("_eq$") or missing[i]:match("tunnel%.id$") then table.remove(missing, i) end
 end

@@ -96,7 +96,7 @@ fn with_options() -> Vec<Case> {
     let sent = recorded.clone();
     recorded.options = vec![7, 7, 8, 203, 0, 113, 1, 0];
     let parts = fragments4(&recorded.bytes(), LOW_MTU);
-    let record = parts.iter().fold(Case::new(32, "record-route-in-the-first-alone"), |case, part| {
+    let record = parts.iter().fold(Case::new(32, "record-route-only-in-the-first"), |case, part| {
         case.expects(Side::Low, Side::Low.to_neighbor(2, part))
     });
     vec![

@@ -123,7 +123,7 @@ fn discovery() -> Vec<Case> {
             .sends_frame(Side::Src, frame(ask(&[own.clone(), vec![7, 0, 0, 0, 0, 0, 0, 0]].concat()))),
         Case::new(64, "discovery-with-an-option-past-the-end-is-ignored")
             .sends_frame(Side::Src, frame(ask(&[1, 2, 2, 0, 0, 0, 0, 2]))),
-        Case::new(64, "discovery-for-somebody-else").sends_frame(
+        Case::new(64, "discovery-for-another-host").sends_frame(
             Side::Src,
             frame(neighbor_solicitation(HOST, asked, "2001:db8:1::77".parse().expect("an address"), &own)),
         ),

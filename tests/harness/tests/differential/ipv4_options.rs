@@ -104,12 +104,12 @@ fn timestamps() -> Vec<Case> {
     vec![
         // The comparison ignores the times themselves.
         becomes(
-            case("timestamp-alone"),
+            case("timestamp-only"),
             &[68, 12, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0],
             &[68, 12, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         ),
         timestamp_with_address(),
-        case("timestamp-for-somebody-else").passes(with_options(&elsewhere)),
+        case("timestamp-for-another-router").passes(with_options(&elsewhere)),
         becomes(
             case("timestamp-for-us"),
             &[68, 12, 5, 3, 192, 0, 2, 1, 0, 0, 0, 0],

@@ -93,7 +93,7 @@ fn lengths() -> Vec<Case> {
             let packet = Ip4::udp(HOST, FAR, padding % 10).bytes();
             case.passes([packet, vec![0xaa; padding]].concat())
         });
-    let header_only = Case::new(7, "header-alone-padded")
+    let header_only = Case::new(7, "header-only-padded")
         .passes([Ip4::new(HOST, FAR, 253, Vec::new()).bytes(), vec![0x55; 26]].concat());
     let unpadded = Case::new(7, "shorter-than-60-bytes").passes(Ip4::udp(HOST, FAR, 0));
     vec![below, below_options, above, padding, header_only, unpadded]
@@ -115,7 +115,7 @@ fn broadcasts() -> Vec<Case> {
         .sends(own.clone())
         .sends_frame(Side::Src, packet::ip_frame(Mac::BROADCAST, Side::Src.mac(2), &own));
     let other = Mac([2, 0, 0, 0, 0x99, 0x99]);
-    let mac = Case::new(28, "frame-for-somebody-else").sends_frame(Side::Src, to(other)).sends_frame(
+    let mac = Case::new(28, "frame-for-another-mac").sends_frame(Side::Src, to(other)).sends_frame(
         Side::Src,
         packet::ip_frame(other, Side::Src.mac(2), &packet::echo4(HOST, "192.0.2.1", 7, 20).bytes()),
     );

@@ -54,7 +54,7 @@ fn headers() -> Vec<Case> {
         above,
         padded,
         empty,
-        Case::new(28, "ipv6-frame-for-somebody-else").sends_frame(Side::Src, other),
+        Case::new(28, "ipv6-frame-for-another-mac").sends_frame(Side::Src, other),
         Case::new(16, "ipv6-link-layer-group")
             .sends_frame(Side::Src, broadcast)
             .sends_frame(Side::Src, group),

@@ -24,9 +24,9 @@ pub fn cases() -> Vec<Case> {
 
 fn types() -> Vec<Case> {
     let kinds = [0x88b5, 0x8847, 0x8863, 0x0842, 0x9000, 0xffff];
-    let unknown = kinds.into_iter().fold(Case::new(0, "types-nobody-knows"), |case, kind| {
-        case.sends_frame(Side::Src, typed(kind, &udp()))
-    });
+    let unknown = kinds
+        .into_iter()
+        .fold(Case::new(0, "unknown-types"), |case, kind| case.sends_frame(Side::Src, typed(kind, &udp())));
     let lengths =
         [0, 48, 0x05dc, 0x05ff].into_iter().fold(Case::new(0, "lengths-for-types"), |case, length| {
             case.sends_frame(Side::Src, typed(length, &udp()))

@@ -137,12 +137,12 @@ pub fn during<T>(lab: &Lab, router: &Router, plan: &Plan, deed: impl FnOnce() ->
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(deed));
         loads.end();
         let (routes, refused) = routes.join().expect("routes change");
-        let (reloads, reload_failed) = reloads.join().expect("reloads go on");
+        let (reloads, reload_failed) = reloads.join().expect("reloads continue");
         let all = Done {
             routes,
             refused,
             neighbors: neighbors.join().expect("neighbors change"),
-            scans: scans.join().expect("the scan goes on"),
+            scans: scans.join().expect("the scan continues"),
             flaps: flaps.join().expect("the link flaps"),
             reloads,
             reload_failed,
@@ -151,7 +151,7 @@ pub fn during<T>(lab: &Lab, router: &Router, plan: &Plan, deed: impl FnOnce() ->
                 .into_iter()
                 .map(|reader| reader.join().expect("statistics are read"))
                 .fold(clients::Asked::default(), clients::Asked::and),
-            slow_bytes: slow.into_iter().map(|slow| slow.join().expect("somebody reads slowly")).sum(),
+            slow_bytes: slow.into_iter().map(|slow| slow.join().expect("slow readers do not panic")).sum(),
         };
         (done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), all)
     })
