@@ -95,7 +95,7 @@ fn refused_while_linux_has_it(router: &Namespace, card: &Card, giver: &str) {
 }
 
 #[test]
-fn cards_forward_byte_by_byte_and_have_twins() {
+fn cards_forward_byte_by_byte_and_have_host_taps() {
     let Some(([one, two], driver)) = cards() else {
         return report::skip("cards", "BM_CARDS names no network cards; `make test-vm` has some");
     };

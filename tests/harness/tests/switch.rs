@@ -418,7 +418,7 @@ fn reload_changes_a_switch_without_losing_frames() {
 }
 
 #[test]
-fn a_switch_beside_workers_is_kept_too() {
+fn a_switch_outlives_a_daemon_with_workers() {
     let Some(mut bridge) = Bridge::new("sw-beside", 2) else { return };
     bridge.up(&format!("{LAN}[[port]]\ndevice = 'tap:vm0'\n"));
     assert!(bridge.log().contains("1 port, 1 worker,"), "{}", bridge.log());

@@ -456,7 +456,7 @@ fn without_room_for_next_hops_linux_forwards_until_there_is() {
 
 /// A neighbor without room for its next hop is left to Linux and reported, and is added when there is room.
 #[test]
-fn neighbors_without_a_next_hop_are_linuxs_until_there_is_room() {
+fn neighbors_without_a_next_hop_go_to_linux_until_there_is_room() {
     // Room for the fixed ones, the link, and one neighbor.
     let mut world = World::with_room(Options { next_hops: 8, group_buckets: 4096, ..Options::default() });
     world.add("192.0.2.0/24", on_link(1));
@@ -487,7 +487,7 @@ fn neighbors_without_a_next_hop_are_linuxs_until_there_is_room() {
 
 /// 111: without memory a table is rejected; the published one stays.
 #[test]
-fn a_table_without_memory_is_refused_and_made_good() {
+fn a_table_without_memory_is_refused_and_recovers() {
     let mut world = World::new();
     world.add("192.0.2.0/24", via("10.0.0.1", 1)).compile();
     world.tell(Message::Link(Link { kind: Kind::Vrf { table: 10 }, ..link(9, UP) }));

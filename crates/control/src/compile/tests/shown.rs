@@ -68,7 +68,7 @@ fn pages_together_are_all_routes_in_order() {
 }
 
 #[test]
-fn a_question_narrows_what_is_shown() {
+fn a_query_filters_what_is_shown() {
     let world = some();
     let within = |prefix: &str, limit| RouteQuery {
         prefix: Some(prefix.into()),
@@ -88,7 +88,7 @@ fn a_question_narrows_what_is_shown() {
 }
 
 #[test]
-fn a_question_that_makes_no_sense_is_answered_with_the_mend() {
+fn an_invalid_request_is_answered_with_a_hint() {
     let mut world = some();
     let prefix = |text: &str| RouteQuery { prefix: Some(text.into()), ..RouteQuery::default() };
     let hint = "write it as 192.0.2.0/24 or 2001:db8::/32";

@@ -348,7 +348,7 @@ fn leaf_of(rules: u16, matching: u16) -> Arc<Filters> {
 }
 
 #[test]
-fn each_packet_meets_one_set_whole_while_sets_change() {
+fn each_packet_is_filtered_by_one_whole_set_while_sets_change() {
     let Some(mut lab) = filtered(&[]) else { return };
     // Three sets, each of which drops the packet, by a rule far back in a leaf, by one in front, by its source.
     // One that met two of them would go on. The search through the long leaf takes most of the time.
@@ -457,7 +457,7 @@ fn sockets_of_two_interfaces_share_no_place() {
 }
 
 #[test]
-fn claimed_packets_are_linuxs_while_no_worker_is_there() {
+fn claimed_packets_go_to_linux_without_a_worker() {
     let Some(mut lab) = lab() else { return };
     let hop = lab.hop(1);
     lab.set4("0.0.0.0/0", hop);

@@ -6,7 +6,7 @@ use crate::pins::{NoPins, remove_kept};
 use bm_bpf::NotClaimed;
 
 #[test]
-fn leaves_everything_to_linux_once_nobody_beats() {
+fn leaves_everything_to_linux_without_a_heartbeat() {
     let Some(mut lab) = lab() else { return };
     let hop = lab.hop(1);
     lab.set4("0.0.0.0/0", hop);

@@ -90,7 +90,7 @@ fn the_switchs_own_mac_cannot_be_taken() {
 }
 
 #[test]
-fn macs_move_no_faster_than_they_may() {
+fn moves_of_macs_are_rate_limited() {
     let Some(mut lab) = Lab::of(3, Settings { move_limit: 10, ..settings() }) else { return };
     let started = Instant::now();
     let claim = frame(BROADCAST, mac(7), "here");
