@@ -88,7 +88,7 @@ local function read_record (file, swapped, name)
    return record
 end
 
--- for data, record, extra in records(path): each frame as a string, with its record: ts_sec, ts_usec, incl_len, orig_len.
+-- for data, record, extra in records(path): each frame as a string, its record (ts_sec, ts_usec, incl_len, orig_len).
 function M.records (path)
    local file, why = io.open(path, "rb")
    if not file then error("Unable to open file: "..path.." ("..tostring(why)..")", 2) end
