@@ -322,7 +322,7 @@ mod tests {
             let port = Port::new(port).expect("a port");
             let destination = Destination { epoch: Epoch::new(epoch), output, port, to };
             let mac = destination.mac();
-            prop_assert!(mac.is_station() && mac.0[0] & 2 != 0);
+            prop_assert!(mac.is_host() && mac.0[0] & 2 != 0);
             prop_assert_eq!(Destination::parse(mac), Ok(destination));
         }
 
@@ -330,7 +330,7 @@ mod tests {
         fn sources_survive(input in nodes(), via in proptest::option::of(nodes()), sample: Option<(u8, u16)>) {
             let sample = sample.map(|(flow, sequence)| Sample { flow, sequence: sequence % Sample::SEQUENCES });
             let source = Source { input, via, sample };
-            prop_assert!(source.mac().is_station());
+            prop_assert!(source.mac().is_host());
             prop_assert_eq!(Source::parse(source.mac()), Ok(source));
         }
 
