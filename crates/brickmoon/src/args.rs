@@ -60,6 +60,12 @@ pub enum Command {
     /// Run a demonstration in network namespaces: Linux and brickmoon side by side, with a full table (`make demo`).
     #[command(disable_help_flag = true, disable_version_flag = true)]
     Demo(PassedOn),
+    /// Simulate a cluster of routers packet by packet: loads, reordering, losses; a seed repeats a run.
+    #[command(disable_help_flag = true, disable_version_flag = true)]
+    Simulate(PassedOn),
+    /// Plan a cluster from a list of servers and network cards: topology, links, loads, price.
+    #[command(disable_help_flag = true, disable_version_flag = true)]
+    Plan(PassedOn),
     /// Watch the kernel path's tables after the daemon has ended; started by `up`, not by hand.
     #[command(hide = true)]
     WatchTables {
@@ -281,7 +287,7 @@ pub struct Routes {
     pub query: Query,
 }
 
-/// Options of `brickmoon bench` and `brickmoon demo`, `--help` included: `brickmoon-bench` reads them.
+/// Options of `brickmoon bench`, `demo`, `simulate` and `plan`, `--help` included: `brickmoon-bench` reads them.
 #[derive(Debug, Args)]
 pub struct PassedOn {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

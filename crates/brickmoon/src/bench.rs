@@ -1,4 +1,4 @@
-//! `brickmoon bench` and `brickmoon demo`, which another program runs: `brickmoon-bench`.
+//! `brickmoon bench`, `demo`, `simulate` and `plan`, which another program runs: `brickmoon-bench`.
 //!
 //! The router contains nothing that exists only to be measured (docs/decisions/0027-benches-apart.md). For these commands
 //! its process is replaced by that program, so options, help and exit status are those of `brickmoon-bench`.

@@ -24,6 +24,8 @@ pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
         Command::Snabb(snabb) => lua::snabb(snabb),
         Command::Bench(passed_on) => Err(bench::exec("bench", verbose, passed_on)),
         Command::Demo(passed_on) => Err(bench::exec("demo", verbose, passed_on)),
+        Command::Simulate(passed_on) => Err(bench::exec("simulate", verbose, passed_on)),
+        Command::Plan(passed_on) => Err(bench::exec("plan", verbose, passed_on)),
         Command::WatchTables { grace_ms, confined } => {
             daemon::watcher::run(Duration::from_millis(grace_ms), confined)
         }

@@ -15,7 +15,7 @@ mod ports;
 mod routes;
 mod status;
 mod switches;
-mod table;
+pub mod table;
 mod verify;
 mod workers;
 

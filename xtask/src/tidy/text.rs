@@ -32,7 +32,7 @@ pub fn check(layers: &Layers, sources: &[Source]) -> Vec<String> {
 }
 
 /// Crates for benches and tests only (docs/decisions/0027-benches-apart.md).
-const OF_BENCHES: [&str; 2] = ["bm_eval", "bm_testbed"];
+const OF_BENCHES: [&str; 3] = ["bm_eval", "bm_simulate", "bm_testbed"];
 
 /// Whether the file belongs to the program `brickmoon`, whose package also has `brickmoon-bench`.
 fn is_of_router(path: &str) -> bool {

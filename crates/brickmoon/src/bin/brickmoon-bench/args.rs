@@ -1,4 +1,4 @@
-//! The command line: the benches and the demo with their options.
+//! The command line: the benches, the demo, the simulator and the planner, with their options.
 //!
 //! It reads the same words as `brickmoon`, which starts this program with its own command line.
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 use bm_testbed::addresses::Sizes;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// What `brickmoon bench` and `brickmoon demo` run.
+/// What `brickmoon bench`, `demo`, `simulate` and `plan` run.
 #[derive(Debug, Parser)]
 #[command(name = "brickmoon", bin_name = "brickmoon", version, about)]
 #[command(propagate_version = true, disable_help_subcommand = true)]
@@ -28,6 +28,99 @@ pub enum Command {
     Bench(Bench),
     /// Run a demonstration in network namespaces: Linux and brickmoon side by side, with a full table (`make demo`).
     Demo(Demo),
+    /// Simulate a cluster of routers packet by packet: loads, reordering, losses; a seed repeats a run.
+    #[command(after_help = SIMULATE_EXAMPLES)]
+    Simulate(Simulate),
+    /// Plan a cluster from a list of servers and network cards: topology, links, loads, price.
+    #[command(after_help = PLAN_EXAMPLES)]
+    Plan(Plan),
+}
+
+const SIMULATE_EXAMPLES: &str = "\
+Examples:
+  brickmoon simulate                                   16 nodes, uniform traffic
+  brickmoon simulate --nodes 64 --matrix all --quota R/N --quota 2R/N
+                                                       compare both quotas with every matrix
+  brickmoon simulate --fly 2,3 --matrix permutation    eight ports in a 2-ary 3-fly
+  brickmoon simulate --seeds 100                       100 short runs of random clusters with faults
+  brickmoon simulate --seeds 1 --seed 17               run number 17 of those once more";
+
+const PLAN_EXAMPLES: &str = "\
+Examples:
+  brickmoon plan cluster.toml
+  brickmoon plan cluster.toml --ports 2048 --svg cluster.svg
+
+crates/simulate/examples/routebricks.toml shows the format.";
+
+/// `brickmoon simulate`.
+#[derive(Debug, Args)]
+pub struct Simulate {
+    /// Number of nodes in a full mesh.
+    #[arg(long, value_name = "N", default_value_t = 16, conflicts_with = "fly")]
+    pub nodes: u16,
+    /// A k-ary n-fly instead of a mesh: k^n nodes with ports.
+    #[arg(long, value_name = "K,N", value_parser = fly)]
+    pub fly: Option<(u32, u32)>,
+    /// R, what each node receives by its external ports, in Mbit/s.
+    #[arg(long, value_name = "MBPS", default_value_t = 1000)]
+    pub rate: u64,
+    /// Rate of a link between nodes, in percent of R/N (mesh) or of R (n-fly).
+    #[arg(long, value_name = "PERCENT", default_value_t = 400)]
+    pub link: u64,
+    /// Offered load, in percent of R.
+    #[arg(long, value_name = "PERCENT", default_value_t = 95)]
+    pub load: u64,
+    /// uniform, hot, permutation, adversarial or all. May be repeated [default: uniform].
+    #[arg(long, value_name = "MATRIX")]
+    pub matrix: Vec<String>,
+    /// R/N, 2R/N, classic or direct-only. May be repeated [default: 2R/N].
+    #[arg(long, value_name = "QUOTA")]
+    pub quota: Vec<bm_vlb::Mode>,
+    /// Gap between flowlets in microseconds; 0 chooses for each packet [default: from measured delays].
+    #[arg(long, value_name = "US")]
+    pub delta: Option<u64>,
+    /// Bytes that a path may carry at once beyond its share: more keeps flows together, less keeps loads even.
+    #[arg(long, value_name = "BYTES", default_value_t = 6_000, value_parser = clap::value_parser!(u64).range(1_600..=100_000_000))]
+    pub burst: u64,
+    /// Simulated time in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 100)]
+    pub time: u64,
+    /// Let nodes and links fail, messages get lost, the store be out of reach.
+    #[arg(long)]
+    pub faults: bool,
+    /// Seed of the run.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Instead: this many short runs of random small clusters, from --seed on; stops at the first that fails.
+    #[arg(long, value_name = "N", conflicts_with_all = ["nodes", "fly", "rate", "link", "load", "matrix", "quota", "delta", "burst", "time", "faults"])]
+    pub seeds: Option<u64>,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `brickmoon plan`.
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// What is wanted, and the servers, network cards and switches that can be bought.
+    #[arg(value_name = "FILE.toml")]
+    pub file: PathBuf,
+    /// Number of external ports, instead of the one in the file.
+    #[arg(long, value_name = "N")]
+    pub ports: Option<u64>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Draw the prices into this file.
+    #[arg(long, value_name = "FILE.svg")]
+    pub svg: Option<PathBuf>,
+}
+
+/// Parses `K,N`.
+fn fly(text: &str) -> Result<(u32, u32), String> {
+    let numbers =
+        text.split_once(',').and_then(|(k, n)| Some((k.trim().parse().ok()?, n.trim().parse().ok()?)));
+    numbers.ok_or_else(|| "expected K,N, such as 2,3 for a 2-ary 3-fly".into())
 }
 
 /// `brickmoon bench`.
@@ -129,6 +222,12 @@ fn duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reads_a_fly() {
+        assert_eq!(fly("2,3"), Ok((2, 3)));
+        assert!(["", "2", "2,", "a,b", "2,3,4"].iter().all(|text| fly(text).is_err()));
+    }
 
     #[test]
     fn reads_times_and_sizes() {

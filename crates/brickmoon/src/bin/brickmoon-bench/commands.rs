@@ -2,19 +2,21 @@
 
 use bm_eval::demo::DemoOptions;
 
-use crate::Failure;
 use crate::args::{Bench, BenchWhat, Command, Demo};
+use crate::{Failure, cluster};
 
 /// Runs a command.
 pub fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Bench(bench) => self::bench(&bench),
         Command::Demo(demo) => self::demo(demo),
+        Command::Simulate(simulate) => cluster::simulate(&simulate),
+        Command::Plan(plan) => cluster::plan(&plan),
     }
 }
 
 /// Writes to standard output. A closed pipe (`| head`) is not an error.
-fn write(text: &str) -> Result<(), Failure> {
+pub fn write(text: &str) -> Result<(), Failure> {
     use std::io::Write as _;
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::failed(error)),

@@ -1,11 +1,13 @@
-//! `brickmoon-bench`: what `brickmoon bench` and `brickmoon demo` run.
+//! `brickmoon-bench`: what `brickmoon bench`, `demo`, `simulate` and `plan` run.
 //!
-//! It is a program beside the router, so that the router contains nothing that exists only to be measured
-//! (docs/decisions/0027-benches-apart.md). The benches and the demo themselves are in `bm-eval`.
+//! It is a program beside the router, so that the router contains nothing that exists only to be measured, simulated or planned
+//! (docs/decisions/0027-benches-apart.md). The benches and the demo themselves are in `bm-eval`,
+//! the simulator and the planner in `bm-simulate`.
 
 #![forbid(unsafe_code)]
 
 mod args;
+mod cluster;
 mod commands;
 
 use std::io::IsTerminal;

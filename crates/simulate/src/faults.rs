@@ -1,0 +1,74 @@
+//! What goes wrong in a run with faults, and when: all from the seed.
+
+use bm_vlb::{LinkId, Node, Topology};
+
+use crate::random::Random;
+
+/// Something that happens to the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A node stops, or goes on with what it knew before.
+    Node(Node, bool),
+    /// A link is cut or mended.
+    Link(LinkId, bool),
+    /// A node gets no messages from the store any more, or gets them again.
+    Store(Node, bool),
+    /// Nobody changes the membership any more, or again.
+    Frozen(bool),
+    /// A node is told to drain.
+    Drain(Node),
+}
+
+/// All faults of a run, with their times.
+pub fn plan(topology: &Topology, time_ns: u64, seed: u64) -> Vec<(u64, Fault)> {
+    let mut random = Random::new(seed, 2);
+    let mut at = |from: u64, to: u64| time_ns * from / 100 + random.below(time_ns * (to - from) / 100 + 1);
+    let times = [
+        at(10, 25),
+        at(40, 55),
+        at(15, 35),
+        at(50, 70),
+        at(5, 15),
+        at(45, 60),
+        at(60, 65),
+        at(70, 75),
+        at(76, 85),
+    ];
+    let mut pick = |bound: usize| random.below(bound.max(1) as u64);
+    let terminals = topology.terminals();
+    let mut node = || Node::new(pick(terminals.into()) as u16);
+    let (Some(stopped), Some(apart), Some(drained)) = (node(), node(), node()) else { return Vec::new() };
+    let link = LinkId(pick(topology.links().len()) as u32);
+    let mut faults = vec![
+        (times[0], Fault::Node(stopped, false)),
+        (times[1], Fault::Node(stopped, true)),
+        (times[2], Fault::Link(link, false)),
+        (times[3], Fault::Link(link, true)),
+        (times[4], Fault::Store(apart, false)),
+        (times[5], Fault::Store(apart, true)),
+        (times[6], Fault::Frozen(true)),
+        (times[7], Fault::Frozen(false)),
+        (times[8], Fault::Drain(drained)),
+    ];
+    faults.sort_by_key(|(at, _)| *at);
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_breaks_is_mended() {
+        let mesh = Topology::mesh(8, 1).expect("a mesh");
+        let faults = plan(&mesh, 1_000_000, 5);
+        assert!(
+            faults.is_sorted_by_key(|(at, _)| *at) && faults.last().is_some_and(|(at, _)| *at <= 850_000)
+        );
+        assert_eq!(faults, plan(&mesh, 1_000_000, 5));
+        let up = |fault: &(u64, Fault)| {
+            matches!(fault.1, Fault::Node(_, true) | Fault::Link(_, true) | Fault::Store(_, true))
+        };
+        assert_eq!(faults.iter().filter(|fault| up(fault)).count(), 3);
+    }
+}
