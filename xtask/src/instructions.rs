@@ -8,15 +8,19 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Number of breaths that are counted: about 40,000 packets.
-const BREATHS: &str = "100";
+/// What is counted: its name in the record, and the arguments of `breaths`, for some 20,000 packets.
+const CASES: [(&str, [&str; 3]); 4] = [
+    ("ipv4", ["ipv4", "100", "256"]),
+    ("ipv4-32", ["ipv4", "400", "32"]),
+    ("ipv6", ["ipv6", "100", "256"]),
+    ("ipv6-32", ["ipv6", "400", "32"]),
+];
 /// The function whose instructions are counted, with everything that it calls.
 const COUNTED: &str = "--toggle-collect=bm_graph::engine::Engine::breathe*";
 /// Percentage by which a count may increase: compilers differ slightly.
 const MARGIN_PERCENT: f64 = 2.0;
-const FAMILIES: [&str; 2] = ["ipv4", "ipv6"];
 const RECORD: &str = "xtask/instructions.toml";
-const HEAD: &str = "# Instructions per packet: 60-byte frames through the whole router, bursts of 256, AVX2.\n\
+const HEAD: &str = "# Instructions per packet: 60-byte frames through the whole router, bursts of 256 and of 32, AVX2.\n\
                     # `cargo xtask instructions` compares, `cargo xtask instructions --record` writes.\n";
 
 /// Counts, and compares with the record or writes it.
@@ -26,23 +30,23 @@ pub fn run(root: &Path, record: bool) -> Result<String, Vec<String>> {
     }
     let program = build(root)?;
     let mut counts = Vec::new();
-    for family in FAMILIES {
-        counts.push((family, count(&program, family)?));
+    for (name, arguments) in CASES {
+        counts.push((name, count(&program, name, arguments)?));
     }
     if record {
-        let lines: String = counts.iter().map(|(family, count)| format!("{family} = {count:.1}\n")).collect();
+        let lines: String = counts.iter().map(|(name, count)| format!("{name} = {count:.1}\n")).collect();
         fs::write(root.join(RECORD), format!("{HEAD}{lines}")).map_err(|error| one(RECORD, &error))?;
     }
     let recorded = recorded(root)?;
     let mut findings = Vec::new();
     let mut said = Vec::new();
-    for (family, count) in counts {
-        let before = recorded.get(family).and_then(toml::Value::as_float).unwrap_or(0.0);
+    for (name, count) in counts {
+        let before = recorded.get(name).and_then(toml::Value::as_float).unwrap_or(0.0);
         match verdict(before, count) {
-            Verdict::Same => said.push(format!("{family} {count:.1} of {before:.1}")),
-            Verdict::Less => said.push(format!("{family} {count:.1} of {before:.1} (less; record it with --record)")),
+            Verdict::Same => said.push(format!("{name} {count:.1} of {before:.1}")),
+            Verdict::Less => said.push(format!("{name} {count:.1} of {before:.1}, so record it with --record")),
             Verdict::More => findings.push(format!(
-                "instructions: {family} takes {count:.1} per packet, but {before:.1} were recorded in {RECORD}. Find what \
+                "instructions: {name} takes {count:.1} a packet, {before:.1} were recorded in {RECORD}. Find what \
                  was added (valgrind --tool=callgrind, docs/performance.md); if it is worth that, say so in the \
                  commit and run: cargo xtask instructions --record"
             )),
@@ -104,12 +108,13 @@ fn executable(messages: &str) -> Option<String> {
     rest.split_once('"').map(|(path, _)| path.to_string())
 }
 
-/// Instructions per packet.
-fn count(program: &str, family: &str) -> Result<f64, Vec<String>> {
-    let file = std::env::temp_dir().join(format!("bm-instructions-{}-{family}", std::process::id()));
+/// Instructions a packet.
+fn count(program: &str, name: &str, arguments: [&str; 3]) -> Result<f64, Vec<String>> {
+    let file = std::env::temp_dir().join(format!("bm-instructions-{}-{name}", std::process::id()));
     let to = format!("--callgrind-out-file={}", file.display());
     let run = Command::new("valgrind")
-        .args(["--tool=callgrind", COUNTED, &to, program, family, BREATHS])
+        .args(["--tool=callgrind", COUNTED, &to, program])
+        .args(arguments)
         .output()
         .map_err(|error| one("valgrind", &error))?;
     let counted = fs::read_to_string(&file).map_err(|error| one("callgrind's output", &error));
@@ -121,7 +126,7 @@ fn count(program: &str, family: &str) -> Result<f64, Vec<String>> {
         (Some(packets), Some(total)) if packets > 0.0 && total > 0.0 => Ok(total / packets),
         _ => {
             let said = String::from_utf8_lossy(&run.stderr).into_owned();
-            Err(vec![format!("instructions: `breaths {family}` under valgrind counted nothing:\n{said}")])
+            Err(vec![format!("instructions: `breaths {name}` under valgrind counted nothing:\n{said}")])
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::validate::AheadOfFragment;
 pub(crate) type MacKey = u64;
 
 /// A key that no address has.
-const NO_MAC: MacKey = u64::MAX;
+pub(crate) const NO_MAC: MacKey = u64::MAX;
 
 /// The key of the address that these bytes begin with.
 #[inline(always)]

@@ -31,6 +31,7 @@ mod interface;
 mod kind;
 mod lookup;
 mod output;
+mod plain;
 mod rewrite;
 mod route;
 mod router;

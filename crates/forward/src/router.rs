@@ -5,12 +5,15 @@
 //!                              '--------'---------'-----------'---------'---------'---> refused: slow path, or drop
 //! ```
 //!
+//! Plain IPv4 frames take a shorter way through the same steps (`plain`), and what it leaves takes this one.
+//!
 //! A stage clears the bits of the frames that it refuses and records why; nothing is moved or freed before the last
 //! one. After the start there is no allocation, lock or log here, and at most one system call each time the slow path
 //! sleeps.
 
 mod arrive;
 mod family;
+mod plain;
 mod rewriting;
 
 use std::sync::Arc;
@@ -28,6 +31,7 @@ use crate::hook::{Hooks, TableRoutes};
 use crate::input::Kind;
 use crate::lookup::FamilyBatch;
 use crate::output::{NO_OUTPUT, Tally};
+use crate::plain::Chunk;
 use crate::rewrite::fast::KnownHops;
 use crate::source;
 use crate::tables::{ReversePath, Tables};
@@ -79,6 +83,10 @@ struct Work {
     /// Port that each accepted frame leaves through.
     port: [u16; BURST],
     known: KnownHops,
+    /// How many more bursts do not try the plain way.
+    not_plain: u8,
+    /// Columns of the plain way: of those frames that are looked up, and of the next ones.
+    chunks: [Chunk; 2],
     /// Frames on their way to one of several ports; otherwise empty.
     leaving: Burst,
 }
@@ -214,6 +222,8 @@ impl Work {
             untagged: true,
             port: [0; BURST],
             known: KnownHops::new(),
+            not_plain: 0,
+            chunks: [const { Chunk::new() }; 2],
             leaving: Burst::new(),
         })
     }
@@ -230,7 +240,12 @@ impl Work {
         if tables.stand_aside() {
             return self.refuse_all(Refusal::Slow(Verdict::LinuxOnly));
         }
-        self.input_and_validate(tables, view);
+        let left = self.plain_way(tables, view, hooks.is_some());
+        match left {
+            left if left.is_empty() => return,
+            left if left == Mask::first(self.burst.len()) => self.input_and_validate(tables, view),
+            left => self.input_and_validate_left(tables, view, &left),
+        }
         self.route_family::<u32>(tables, port, view, hooks.as_deref_mut());
         self.route_family::<u128>(tables, port, view, hooks.as_deref_mut());
         if let Some(hooks) = hooks.filter(|hooks| hooks.has(Stage::Egress)) {

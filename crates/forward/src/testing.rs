@@ -356,6 +356,16 @@ impl Lab {
         counted.filter(|(_, count)| *count > 0).collect()
     }
 
+    /// Every entry and every drop of every account, by its name.
+    pub fn accounts(&self) -> Vec<(String, Vec<u64>)> {
+        let all = self.books.accounts.iter().map(|(name, account)| {
+            let entries = Entry::ALL.iter().map(|&entry| account.get(entry));
+            let drops = Reason::ALL.iter().map(|&reason| account.dropped(reason));
+            (name.clone(), entries.chain(drops).collect())
+        });
+        all.collect()
+    }
+
     /// Frames that the fast path has passed on.
     pub fn passed_to_slow_path(&self) -> u64 {
         let fast = self.books.accounts.iter().filter(|(name, _)| name.starts_with("fast/"));

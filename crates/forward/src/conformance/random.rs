@@ -1,9 +1,11 @@
 //! Random bytes: nothing panics, every account adds up, no frame is lost (a [`Lab`] asserts that).
 
+use bm_graph::{HookBurst, Stage, StageHook, Stages};
 use proptest::prelude::*;
 
 use super::frames::{LEFT_HOST, LEFT_MAC, V4, V6, frame};
-use super::{LEFT, lab};
+use super::{LEFT, LINES, lab};
+use crate::testing::Lab;
 
 /// A valid packet of some kind.
 fn valid() -> impl Strategy<Value = Vec<u8>> {
@@ -65,6 +67,40 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![8 => mutated, 1 => noise, 2 => headed]
 }
 
+/// A hook that does nothing: where there is one, no frame goes the plain way.
+struct Idle;
+
+impl StageHook for Idle {
+    fn begin(&mut self) -> Stages {
+        Stages::NONE.with(Stage::Lookup)
+    }
+
+    fn run(&mut self, _stage: Stage, _burst: &mut HookBurst<'_>) {}
+}
+
+/// Plain packets, possibly padded or too large for one of the interfaces.
+fn plain() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let destination = prop::sample::select(vec!["8.8.8.8", "9.9.9.9", "8.1.2.3", "192.0.2.9"]);
+    let payload = prop_oneof![8 => 8..40usize, 1 => 0..8usize, 1 => 1250..1290usize];
+    let packet = (destination, payload, 2..=255u8, any::<u16>(), 0..3usize).prop_map(
+        |(destination, length, ttl, id, padding)| {
+            let packet = V4 { ttl, id, payload: vec![0x5a; length], ..V4::to(destination) };
+            let mut frame = packet.sent();
+            frame.resize(frame.len().max(60) + padding, 0);
+            frame
+        },
+    );
+    prop::collection::vec(packet, 1..70)
+}
+
+/// Runs of plain frames, with some of any kind in between.
+fn mostly_plain() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let others = prop::collection::vec(frames(), 0..3);
+    let own = Just(vec![V4 { source: "198.51.100.1", ..V4::to("8.8.8.8") }.sent()]);
+    let runs = prop::collection::vec(prop_oneof![4 => plain(), 2 => others, 1 => own], 1..9);
+    runs.prop_map(|runs| runs.concat().into_iter().take(300).collect())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
@@ -118,5 +154,23 @@ proptest! {
         prop_assert_eq!(found.sent, expected.sent);
         prop_assert_eq!(found.host, expected.host);
         prop_assert_eq!(together.drops(), apart.drops());
+    }
+
+    /// What goes the plain way leaves as if it had gone the general way: the same bytes in the same order, and the
+    /// same in every account.
+    #[test]
+    fn the_plain_way_agrees_with_the_general_way(frames in mostly_plain()) {
+        let (mut plain, mut general) = (lab(), Lab::with_hooks(LINES, |_| [Some(Box::new(Idle)), None]));
+        for lab in [&mut plain, &mut general] {
+            for burst in frames.chunks(100) {
+                burst.iter().for_each(|frame| lab.send(LEFT, frame));
+                lab.run();
+            }
+            lab.check();
+        }
+        let (found, expected) = (plain.answer(), general.answer());
+        prop_assert_eq!(found.sent, expected.sent);
+        prop_assert_eq!(found.host, expected.host);
+        prop_assert_eq!(plain.accounts(), general.accounts());
     }
 }

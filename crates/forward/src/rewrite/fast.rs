@@ -29,15 +29,15 @@ pub(crate) const IPV6_SPENT: usize = HEADER_LEN + 4;
 /// Not shared: laid out for vectors.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
-struct Known {
+pub(crate) struct Known {
     /// The frame's first eight bytes: the destination, and the source's first two.
-    start: u64,
+    pub start: u64,
     /// The source's other four.
-    rest: [u8; 4],
-    hop: NextHop,
+    pub rest: [u8; 4],
+    pub hop: NextHop,
     /// The longest packet that fits; 0, so that none does, if the next hop is not plain.
-    mtu: u16,
-    port: u16,
+    pub mtu: u16,
+    pub port: u16,
 }
 
 /// A worker's cache of next hops, which contains those of most packets.
@@ -71,9 +71,15 @@ impl KnownHops {
         }
     }
 
+    /// What is cached where `hop` belongs: about it, or about another one.
+    #[inline(always)]
+    pub fn place_of(&self, hop: NextHop) -> &Known {
+        &self.known[hop.index() % KNOWN]
+    }
+
     /// The cached data of `hop`, read now if needed.
     #[inline(always)]
-    fn of(&mut self, tables: &Tables, hop: NextHop) -> &Known {
+    pub fn of(&mut self, tables: &Tables, hop: NextHop) -> &Known {
         let known = &mut self.known[hop.index() % KNOWN];
         if known.hop != hop {
             look(tables, hop, known);
@@ -144,7 +150,7 @@ pub(crate) fn rewrite_eight<const HEAD: usize, const SPENT: usize>(
     frames: &mut [Option<Frame>; LANES],
     ports: &mut [u16; LANES],
 ) -> usize {
-    let known: [&Known; LANES] = std::array::from_fn(|lane| &known.known[of.hops[lane].index() % KNOWN]);
+    let known: [&Known; LANES] = std::array::from_fn(|lane| known.place_of(of.hops[lane]));
     let (mut others, mut unfit) = (0, 0);
     for lane in 0..LANES {
         others |= known[lane].hop.0 ^ of.hops[lane].0;

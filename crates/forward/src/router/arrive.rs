@@ -53,6 +53,22 @@ impl Work {
         }
     }
 
+    /// The same for those that the plain way has left, one by one.
+    #[inline(never)]
+    pub(super) fn input_and_validate_left(&mut self, tables: &Tables, view: &PortView, left: &Mask) {
+        let mut closer = Mask::NONE;
+        self.all = Mask::first(self.burst.len());
+        self.batches.ipv4.mask = *left;
+        for place in left.iter() {
+            self.arrivals[place] = (view.untagged.unwrap_or(0), ethernet::HEADER_LEN as u16);
+            self.validate_one(tables, view, place, &mut closer);
+        }
+        self.untagged = closer.is_empty();
+        if !self.untagged {
+            self.look_closer(tables, view, &closer);
+        }
+    }
+
     /// Stores common frames, and marks the others in `closer`. All are assumed to be of the family of the previous
     /// ones, until none of them is.
     #[inline(always)]
