@@ -106,6 +106,8 @@ fn help_and_errors_are_those_of_the_given_command() {
     for (command, usage, option) in [
         ("bench", "Usage: brickmoon bench [OPTIONS] <WHAT>", "--structure <all|NAME>"),
         ("demo", "Usage: brickmoon demo [OPTIONS]", "--routes <N>"),
+        ("simulate", "Usage: brickmoon simulate [OPTIONS]", "--quota <QUOTA>"),
+        ("plan", "Usage: brickmoon plan [OPTIONS] <FILE.toml>", "--svg <FILE.svg>"),
     ] {
         let (status, said, errors) = run(&[command, "--help"]);
         assert_eq!((status, errors.as_str()), (Some(0), ""));
@@ -122,7 +124,7 @@ fn help_and_errors_are_those_of_the_given_command() {
 fn the_router_contains_no_code_of_the_benches() {
     // Paths of sources are part of panic messages and of debug information.
     let [router, bench] = [ROUTER, BENCH].map(|program| fs::read(program).expect("cargo has built it"));
-    for path in ["crates/eval/src", "crates/testbed/src"] {
+    for path in ["crates/eval/src", "crates/simulate/src", "crates/testbed/src"] {
         let is_in = |program: &[u8]| program.windows(path.len()).any(|bytes| bytes == path.as_bytes());
         assert!(is_in(&bench), "{path} is not in brickmoon-bench, so this test finds nothing");
         assert!(!is_in(&router), "{path} is in brickmoon");

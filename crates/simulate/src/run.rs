@@ -73,6 +73,8 @@ pub(crate) struct Run {
     store: Store,
     /// Nodes that the others take for failed.
     suspected: Vec<bool>,
+    /// The pairs of nodes between which no link is left, as far as that has been noticed.
+    broken: Vec<(Node, Node)>,
     spread: DelaySpread,
     random: Random,
     hops_max: u8,
@@ -105,6 +107,7 @@ impl Run {
             wheel: Wheel::new(shortest.max(2).ilog2()),
             store: Store::new(topology.terminals()),
             suspected: vec![false; topology.nodes().into()],
+            broken: Vec::new(),
             spread: DelaySpread::new(100_000_000),
             hops_max: match options.shape {
                 Shape::Mesh(_) => 2,
@@ -372,6 +375,7 @@ impl Run {
             }
             _ => {}
         }
+        self.broken = self.broken_pairs();
         self.terminals().for_each(|node| self.refresh(node, now));
     }
 
@@ -438,14 +442,13 @@ impl Run {
             transit: view.is_intermediate(other),
         };
         let peers: Vec<_> = self.terminals().map(peer).collect();
-        let broken = self.broken();
         let server = &mut self.servers[node.index()];
         server.balancer.set_peers(&peers, now + server.skew_ns);
-        server.balancer.set_broken(&broken);
+        server.balancer.set_broken(&self.broken);
     }
 
     /// The pairs of nodes between which no link, or no path of a fly, is left.
-    fn broken(&self) -> Vec<(Node, Node)> {
+    fn broken_pairs(&self) -> Vec<(Node, Node)> {
         if self.topology.links().iter().all(|link| link.bps > 0) {
             return Vec::new();
         }
