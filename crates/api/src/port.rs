@@ -43,6 +43,12 @@ pub struct Port {
     /// Why this path was chosen; absent if the configuration sets it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_reason: Option<String>,
+    /// What the kernel path is attached to: `xdp` or `tc`; absent where it is not attached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attach: Option<String>,
+    /// Why it is attached there; absent if the configuration sets it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attach_reason: Option<String>,
     /// Packets that arrive or leave here and that only Linux may handle.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub linux_only: Vec<LinuxOnly>,

@@ -1,4 +1,4 @@
-//! Shared by everything that loads BPF programs: XDP on interfaces, pinned links, and the file system that they are
+//! Shared by everything that loads BPF programs: XDP and tc on interfaces, pinned links, and the file system that they are
 //! pinned in.
 //!
 //! `fastpath` and `switch` pin links in a [`Bpffs`], so that they outlive the daemon. The daemon, its successor and
@@ -12,6 +12,7 @@ mod mount;
 mod occupant;
 pub mod pins;
 mod program;
+pub mod tcx;
 pub mod testing;
 pub mod xdp;
 
@@ -20,3 +21,4 @@ pub use claim::{ClaimedFolder, NotClaimed};
 pub use occupant::Occupant;
 pub use pins::{PinFolder, PinnedLink};
 pub use program::ProgramInfo;
+pub use tcx::AttachType;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! /sys/fs/bpf/brickmoon/4026531840/7              root, network namespace (its inode), interface (its index)
+//! /sys/fs/bpf/brickmoon/4026531840/7-tc           the same, of a program at tc
 //! /sys/fs/bpf/brickmoon-switch/4026531840/lan/7   the same with a level of its owner's own
 //! ```
 //!
@@ -18,6 +19,7 @@ use libbpf_rs::query::LinkTypeInfo;
 
 use crate::claim::{ClaimedFolder, NotClaimed};
 use crate::program::ProgramInfo;
+use crate::tcx::AttachType;
 
 /// A pinned link.
 pub struct PinnedLink {
@@ -27,6 +29,8 @@ pub struct PinnedLink {
     pub link: Link,
     /// Its interface index; 0 if the interface is deleted.
     pub ifindex: u32,
+    /// What its program is attached to there.
+    pub attach_type: AttachType,
     /// Its program; without a name if the kernel does not say.
     pub program: ProgramInfo,
 }
@@ -35,10 +39,10 @@ impl PinnedLink {
     fn open(path: PathBuf) -> Option<Self> {
         let link = Link::open(&path).ok()?;
         let info = link.info().ok()?;
-        let LinkTypeInfo::Xdp(of) = info.info else { return None };
+        let (ifindex, attach_type) = place(&info.info)?;
         let id = info.prog_id;
         let program = ProgramInfo::of(id).unwrap_or_else(|_| ProgramInfo { id, ..ProgramInfo::default() });
-        Some(Self { path, link, ifindex: of.ifindex, program })
+        Some(Self { path, link, ifindex, attach_type, program })
     }
 
     /// Detaches the program from its interface and removes the file.
@@ -46,6 +50,15 @@ impl PinnedLink {
         // A link whose interface is gone is already detached; only its file is left.
         let _detached = self.link.detach();
         let _gone = fs::remove_file(&self.path);
+    }
+}
+
+/// The interface of a link, 0 if it is deleted, and what its program is attached to there; `None` for other links.
+pub fn place(link: &LinkTypeInfo) -> Option<(u32, AttachType)> {
+    match link {
+        LinkTypeInfo::Xdp(of) => Some((of.ifindex, AttachType::Xdp)),
+        LinkTypeInfo::Tcx(of) => Some((of.ifindex, AttachType::Tc)),
+        _ => None,
     }
 }
 
@@ -91,8 +104,11 @@ impl PinFolder {
     }
 
     /// The file of an interface.
-    pub fn path(&self, ifindex: u32) -> PathBuf {
-        self.0.path().join(ifindex.to_string())
+    pub fn path(&self, ifindex: u32, attach_type: AttachType) -> PathBuf {
+        self.0.path().join(match attach_type {
+            AttachType::Xdp => ifindex.to_string(),
+            AttachType::Tc => format!("{ifindex}-tc"),
+        })
     }
 
     /// Pins a link of ours.
@@ -100,7 +116,8 @@ impl PinFolder {
     /// # Errors
     /// What the kernel says.
     pub fn pin(&self, ifindex: u32, link: &mut Link) -> Result<PathBuf, NotPinned> {
-        let path = self.path(ifindex);
+        let placed = link.info().ok().and_then(|info| place(&info.info));
+        let path = self.path(ifindex, placed.map_or(AttachType::Xdp, |(_, attach_type)| attach_type));
         match link.pin(&path) {
             Ok(()) => Ok(path),
             Err(error) => Err(NotPinned { path, error }),
@@ -153,7 +170,8 @@ mod tests {
         sweep(&root, 2);
         let left: Vec<_> = names_in(&root).flat_map(|name| names_in(&root.join(name))).collect();
         assert_eq!(left, ["lan"], "only what is claimed stays");
-        assert_eq!(ours.path(7), root.join("1/lan/7"));
+        assert_eq!(ours.path(7, AttachType::Xdp), root.join("1/lan/7"));
+        assert_eq!(ours.path(7, AttachType::Tc), root.join("1/lan/7-tc"));
         drop(ours);
         assert!(!root.exists());
         sweep(&root, 2);

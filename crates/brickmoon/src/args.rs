@@ -123,6 +123,9 @@ pub struct Up {
     /// Path of the packets: kernel, user or auto; PORT=kernel sets it for one port. May be repeated.
     #[arg(long = "path", value_name = "[PORT=]PATH")]
     pub paths: Vec<PathOf>,
+    /// What the kernel path is attached to on ports whose [[port]] does not say: xdp, tc or auto.
+    #[arg(long, value_name = "TYPE")]
+    pub attach: Option<Attach>,
     /// Number of workers, each on one core [default: as many as each port has queues, at most one per core].
     #[arg(long, value_name = "N")]
     pub workers: Option<usize>,
@@ -225,6 +228,17 @@ pub enum Path {
     /// In user space, by workers over AF_XDP.
     User,
     /// In the kernel, unless something in the configuration needs workers; `brickmoon status` says what.
+    Auto,
+}
+
+/// What the kernel path is attached to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Attach {
+    /// XDP, which gets frames before Linux does.
+    Xdp,
+    /// The ingress of tc, which keeps large packets and incomplete checksums as they are.
+    Tc,
+    /// What suits the device; `brickmoon show ports` says which and why.
     Auto,
 }
 

@@ -34,7 +34,7 @@ pub fn ports(reply: &Ports) -> String {
             port.name.clone(),
             port.device.clone(),
             state(port).into(),
-            mode(port.mode).into(),
+            mode(port),
             port.queues.len().to_string(),
             port.ring.map_or("-".into(), |frames| count(frames.into())),
             count(account.received),
@@ -72,6 +72,9 @@ pub fn ports(reply: &Ports) -> String {
         if let Some(reason) = &port.path_reason {
             let _written = writeln!(text, "  {}: {} path: {reason}", port.name, port.path);
         }
+        if let (Some(attach), Some(reason)) = (&port.attach, &port.attach_reason) {
+            let _written = writeln!(text, "  {}: attached at {attach}: {reason}", port.name);
+        }
         if let Some(reason) = &port.mode_reason {
             let _written = writeln!(text, "  {}: {reason}", port.name);
         }
@@ -89,14 +92,19 @@ fn state(port: &Port) -> &'static str {
     }
 }
 
-fn mode(mode: PortMode) -> &'static str {
-    match mode {
+fn mode(port: &Port) -> String {
+    let mode = match port.mode {
         PortMode::Memory => "memory",
         PortMode::ZeroCopy => "zero-copy",
         PortMode::Copy => "copy",
         PortMode::Tap => "tap",
         PortMode::Dpdk => "dpdk",
         PortMode::Kernel => "kernel",
+    };
+    // XDP is the usual way.
+    match port.attach.as_deref() {
+        Some("tc") => format!("{mode}, tc"),
+        _ => mode.into(),
     }
 }
 

@@ -25,6 +25,7 @@ pub use filter::{Fail, Filter, SourceRule};
 pub use firewall::{Firewall, FirewallMode};
 pub use hook::{Hook, HookStage};
 
+use bm_fastpath::AttachChoice;
 use bm_fib::structure::{self, Structure};
 use bm_filter::Rule;
 use bm_graph::{Idle, RealTime, Schedule};
@@ -88,6 +89,8 @@ pub struct Daemon {
     pub rebalance: bool,
     /// Which path packets take.
     pub path: PathChoice,
+    /// How the kernel path is attached to interfaces.
+    pub attach: AttachChoice,
     /// How long the kernel path forwards with its last tables without a daemon; zero for no limit.
     pub kernel_grace: Duration,
     /// What workers do when no packets arrive.
@@ -126,6 +129,7 @@ impl Default for Daemon {
             cores: Vec::new(),
             rebalance: false,
             path: PathChoice::Auto,
+            attach: AttachChoice::Auto,
             kernel_grace: Duration::from_secs(60),
             idle: IdleChoice::Sleep,
             poll_us: None,
@@ -177,6 +181,8 @@ pub struct Port {
     pub reverse_path: Option<SourceRule>,
     /// Path of its packets; `Auto` for that of `[daemon]`.
     pub path: PathChoice,
+    /// How the kernel path is attached to its interface; `None` for that of `[daemon]`.
+    pub attach: Option<AttachChoice>,
 }
 
 impl Port {
@@ -191,6 +197,7 @@ impl Port {
             checksum_completion: auto,
             reverse_path: None,
             path: PathChoice::Auto,
+            attach: None,
         }
     }
 }
@@ -329,6 +336,11 @@ impl Config {
     /// Source check of a port.
     pub fn source_rule(&self, port: &Port) -> SourceRule {
         port.reverse_path.unwrap_or(self.filter.reverse_path)
+    }
+
+    /// How the kernel path is attached to the interface of a port.
+    pub fn attach_of(&self, port: &Port) -> AttachChoice {
+        port.attach.unwrap_or(self.daemon.attach)
     }
 
     /// Whether any port checks sources by feasible paths.

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use bm_api::request::RouteQuery;
 use bm_api::{Area, Error, Neighbors, NextHops, Routes, Status, Verify};
-use bm_fastpath::{Attachment, Counters, Kernel};
+use bm_fastpath::{AttachChoice, Attachment, Counters, Kernel};
 use bm_fib::published::{Published, Readers};
 use bm_fib::structure;
 use bm_forward::tables::Tables;
@@ -334,9 +334,9 @@ impl Handle {
     ///
     /// # Errors
     /// If the control thread has ended, there is no kernel path, or the interface cannot take it.
-    pub fn attach(&self, interface: &str) -> Result<Attachment, Error> {
+    pub fn attach(&self, interface: &str, choice: AttachChoice) -> Result<Attachment, Error> {
         let interface = interface.to_owned();
-        self.ask(move |control| control.attach(&interface))?
+        self.ask(move |control| control.attach(&interface, choice))?
     }
 
     /// Detaches the kernel path from all interfaces except these.

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bm_fastpath::{Filters, Kernel, Rate, Situation, SourceCheck, Tag, Verdict};
+use bm_fastpath::{AttachChoice, Filters, Kernel, Rate, Situation, SourceCheck, Tag, Verdict};
 use bm_fib::memory::Part;
 use bm_fib::next_hop::{Action as Hop, Gateway, NextHopWriter};
 use bm_fib::published::Readers;
@@ -239,7 +239,7 @@ fn lab() -> Lab {
     run("link set dev in up");
     run("link set dev far up");
     let mut kernel = Kernel::load(Duration::from_secs(60)).unwrap();
-    let ifindex = kernel.attach("in").unwrap().ifindex;
+    let ifindex = kernel.attach("in", AttachChoice::Xdp).unwrap().ifindex;
     let readers = Readers::new();
     let source = kernel.source(Part::NextHops).unwrap();
     let mut hops = NextHopWriter::with_room_in(1 << 16, 18, &readers, &source).unwrap();

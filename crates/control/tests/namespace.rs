@@ -8,7 +8,7 @@ use bm_api::request::RouteQuery;
 use bm_api::{Action, RouteState};
 use bm_control::config::Config;
 use bm_control::driver::{ControlPort, Driver};
-use bm_fastpath::Kernel;
+use bm_fastpath::{AttachChoice, Kernel};
 use bm_fib::published::Readers;
 use bm_forward::Resolver;
 use bm_port::Steering;
@@ -267,7 +267,7 @@ fn ports_of_the_kernel_path_are_filtered_while_ports_change() {
         far.run("ip link set dev a2 up");
         far.run("ip route add default via 192.0.2.1");
         let mut kernel = Kernel::load(Duration::from_secs(60)).unwrap();
-        let ifindex = kernel.attach("a").unwrap().ifindex;
+        let ifindex = kernel.attach("a", AttachChoice::Xdp).unwrap().ifindex;
         let text = "[[port]]\ndevice = 'a'\nreverse_path = 'strict'\n\
                     [[filter.rule]]\nname = 'all'\naction = 'drop'\n";
         let config = Config::parse(std::path::Path::new("test.toml"), text).unwrap();

@@ -43,26 +43,12 @@ static __always_inline bool is_claimable(const struct packet *packet, const stru
 	       (mac == logical->mac || mac == packet->ingress->mac) && !is_unattended();
 }
 
-/* Sends a claimed frame to the worker of its queue; Linux has it where there is none. */
-static __always_inline int claimed(struct xdp_md *ctx, const struct packet *packet)
-{
-	__u32 queue = ctx->rx_queue_index, place;
-	int verdict = XDP_PASS;
-
-	place = (ctx->ingress_ifindex & (INGRESSES - 1)) * CLAIM_QUEUES + queue;
-	if (queue < CLAIM_QUEUES)
-		verdict = bpf_redirect_map(&claims, place, XDP_PASS);
-	count(packet->ingress->interface, verdict == XDP_REDIRECT ? CLAIMED : PASSED_NO_WORKER,
-	      bpf_xdp_get_buff_len(ctx), 0);
-	return verdict;
-}
-
 /* Whether a frame lies in several buffers, which no worker's socket takes. */
-static __always_inline bool is_in_pieces(struct xdp_md *ctx)
+static __always_inline bool is_in_pieces(context *ctx)
 {
 	long length = (void *)(long)ctx->data_end - (void *)(long)ctx->data;
 
 	/* The verifier wants the difference of the two pointers by itself. */
 	asm volatile("" : "+r"(length));
-	return bpf_xdp_get_buff_len(ctx) > (__u64)length;
+	return whole_length(ctx) > (__u64)length;
 }

@@ -18,7 +18,6 @@
 #include "rate.h"
 #include "rules.h"
 #include "source.h"
-#include "vlan.h"
 
 /* Whether a packet is for this machine or its link: Linux's own filters are there for those. */
 __noinline int is_for_linux(const struct filter_key *key, __u32 may_be_local)
@@ -58,30 +57,12 @@ static __always_inline enum verdict filter_verdict(const struct filter_set *set,
 	return set->interval && source_over_rate(key) ? DROPPED_RATE_LIMIT : FORWARDED;
 }
 
-/* The interface on which a frame arrived; NULL if only Linux knows it. */
-static __always_inline const struct ingress *logical_interface(const struct packet *packet)
-{
-	const struct ethernet *eth = packet->data;
-	const struct vlan_tag *tag = (void *)(eth + 1);
-	__u32 number;
-
-	if (!is_tag(eth->type) || (void *)(tag + 1) > packet->end)
-		return packet->ingress;
-	if (is_tag(tag->type))
-		return NULL;
-	number = bpf_ntohs(tag->priority_id) & VLAN_ID;
-	if (!number)
-		return packet->ingress;
-	return vlan_ingress(packet->view, packet->ingress->ifindex,
-			    (__u32)bpf_ntohs(eth->type) << 16 | number);
-}
-
 /* Whether filters are asked about a frame: Linux takes tagged ones for the MACs of its VLANs as well. */
-static __always_inline bool is_filtered(const struct packet *packet)
+static __always_inline bool is_filtered(context *ctx, const struct packet *packet)
 {
 	const struct ethernet *eth = packet->data;
 
-	return *(__u64 *)eth << 16 == packet->ingress->mac || is_tag(eth->type);
+	return *(__u64 *)eth << 16 == packet->ingress->mac || is_tagged(ctx, packet);
 }
 
 /* Linux's rules name the VLAN that a packet came in on, where those of the configuration name the port. */
@@ -96,7 +77,7 @@ static __always_inline bool is_linux_only(struct filter_key *key)
 }
 
 /* What filters say of a frame: FORWARDED, CLAIMED, PASSED_FIREWALL, or why it is dropped. */
-static __always_inline enum verdict filtered(struct xdp_md *ctx, const struct packet *packet)
+static __always_inline enum verdict filtered(context *ctx, const struct packet *packet)
 {
 	const struct filters *both = both_sets();
 	const struct ethernet *eth = packet->data;
@@ -110,7 +91,7 @@ static __always_inline enum verdict filtered(struct xdp_md *ctx, const struct pa
 	/* Read once: control may make the other set current at any time, and a packet meets one of them whole. */
 	key.of[KEY_SET] = *(volatile const __u32 *)&both->current & 1;
 	set = &both->of[key.of[KEY_SET] & 1];
-	logical = logical_interface(packet);
+	logical = logical_interface(ctx, packet);
 	key.of[KEY_INTERFACE] = packet->ingress->interface;
 	key.of[KEY_LOGICAL] = logical ? logical->interface : NO_INTERFACE;
 	verdict = filter_verdict(set, &key);

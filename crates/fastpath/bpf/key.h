@@ -4,7 +4,7 @@
  *
  *     frame -> behind its tags -> IPv4, or IPv6 and its chain of extension headers -> key
  *
- * The words are those of crates/filter/src/key.rs. Frames are read by bpf_xdp_load_bytes, wherever headers end; only
+ * The words are those of crates/filter/src/key.rs. Frames are read by load_bytes, wherever headers end; only
  * the common sort is read in one go.
  */
 #pragma once
@@ -51,24 +51,24 @@ static __always_inline bool has_port_numbers(__u8 protocol)
 /* Bytes of a TCP header up to and with its flags, which a first fragment must hold (RFC 1858). */
 #define TCP_FLAGS_END 16
 
-static __always_inline void filter_ports(struct filter_key *key, struct xdp_md *ctx, __u32 at, __u32 room)
+static __always_inline void filter_ports(struct filter_key *key, context *ctx, __u32 at, __u32 room)
 {
 	__be32 ports;
 
 	if (has_port_numbers(key->of[KEY_PROTOCOL]) && room >= sizeof(ports) &&
-	    !bpf_xdp_load_bytes(ctx, at, &ports, sizeof(ports))) {
+	    !load_bytes(ctx, at, &ports, sizeof(ports))) {
 		key->of[KEY_PORTS] = bpf_ntohl(ports);
 		key->of[KEY_KIND] = KIND_PORTS;
 	}
 }
 
 /* False for what no router passes on: Linux drops it. `at` is where the header is in the frame. */
-static __noinline int filter_key4(struct xdp_md *ctx, struct filter_key *key, __u32 at)
+static __noinline int filter_key4(context *ctx, struct filter_key *key, __u32 at)
 {
 	struct ipv4 ip;
 	__u32 header, length, fragment;
 
-	if (!key || bpf_xdp_load_bytes(ctx, at, &ip, sizeof(ip)))
+	if (!key || load_bytes(ctx, at, &ip, sizeof(ip)))
 		return 0;
 	header = (ip.version_ihl & 0xf) * 4;
 	length = bpf_ntohs(ip.total_length);
@@ -99,7 +99,7 @@ static __always_inline __u32 least_of(__u32 protocol)
  * Follows a chain of extension headers to what rules ask for. Where it cannot be followed to its end, the last
  * next header counts as the protocol, without ports.
  */
-static __noinline int filter_chain(struct xdp_md *ctx, struct filter_key *key, __u32 at, __u32 room)
+static __noinline int filter_chain(context *ctx, struct filter_key *key, __u32 at, __u32 room)
 {
 	struct extension header;
 	__u32 size, first = 0;
@@ -108,7 +108,7 @@ static __noinline int filter_chain(struct xdp_md *ctx, struct filter_key *key, _
 		return 0;
 	for (int i = 0; i < EXTENSIONS_MAX && is_extension(key->of[KEY_PROTOCOL]); i++) {
 		at &= 0xffff;
-		if (room < 8 || bpf_xdp_load_bytes(ctx, at, &header, sizeof(header))) {
+		if (room < 8 || load_bytes(ctx, at, &header, sizeof(header))) {
 			key->of[KEY_FRAGMENT] = first;
 			return 0;
 		}
@@ -137,12 +137,12 @@ static __noinline int filter_chain(struct xdp_md *ctx, struct filter_key *key, _
 	return 0;
 }
 
-static __noinline int filter_key6(struct xdp_md *ctx, struct filter_key *key, __u32 at)
+static __noinline int filter_key6(context *ctx, struct filter_key *key, __u32 at)
 {
 	struct ipv6 ip;
 	__u32 *words = (void *)ip.source, room;
 
-	if (!key || bpf_xdp_load_bytes(ctx, at, &ip, sizeof(ip)) ||
+	if (!key || load_bytes(ctx, at, &ip, sizeof(ip)) ||
 	    (ip.version_class_label & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000))
 		return 0;
 	for (int i = 0; i < 8; i++)
@@ -182,7 +182,7 @@ static __always_inline bool filter_quick(const struct packet *packet, struct fil
 }
 
 /* What rules ask of a frame; false if it is none of theirs. Tags are looked through, as Linux does. */
-static __noinline int filter_key(struct xdp_md *ctx, __be16 type, struct filter_key *key)
+static __noinline int filter_key(context *ctx, __be16 type, struct filter_key *key)
 {
 	__u32 at = sizeof(struct ethernet);
 	struct vlan_tag tag;
@@ -191,7 +191,7 @@ static __noinline int filter_key(struct xdp_md *ctx, __be16 type, struct filter_
 		return 0;
 	key->of[KEY_KIND] = KIND_NONE;
 	for (int i = 0; i < 2 && is_tag(type); i++, at += sizeof(tag)) {
-		if (bpf_xdp_load_bytes(ctx, at, &tag, sizeof(tag)))
+		if (load_bytes(ctx, at, &tag, sizeof(tag)))
 			return 0;
 		type = tag.type;
 	}

@@ -111,6 +111,7 @@ struct view {
 	struct ingress ingress[INGRESSES];
 	struct egress egress[INTERFACES];
 	struct vlan vlans[VLANS];
+	__u16 tc_mtus[INTERFACES]; /* of egresses, for skb.bpf.c, which can send through any device; 0: VLAN, or down */
 };
 
 /* Two views: control fills the one that is not current, then flips. */

@@ -13,6 +13,7 @@ struct packet {
 	const struct ingress *ingress;
 	__u32 length; /* of the packet, padding not counted */
 	__u32 frame;  /* bytes of the frame as it came in */
+	__u32 largest; /* only in skb.bpf.c: of a packet that is cut up on the way out, the longest that comes of it */
 };
 
 /* Bytes from the one to the other. */

@@ -5,17 +5,29 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use bm_bpf::Occupant;
 use bm_bpf::xdp::{self, Xdp};
+use bm_bpf::{AttachType, Occupant, pins, tcx};
 use bm_sys::Interfaces;
-use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, ProgramMut};
 
+use crate::counters::Counters;
 use crate::error::KernelError;
 use crate::tags;
 
 /// The first Linux version that reports which devices can send redirected frames.
 const FEATURES_ARE_TOLD: (u32, u32) = (6, 3);
+
+/// How the program is to be attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AttachChoice {
+    /// As XDP, until packets come that XDP has to leave to Linux and tc has not.
+    #[default]
+    Auto,
+    /// As XDP.
+    Xdp,
+    /// At tc.
+    Tc,
+}
 
 /// The result of [`crate::Kernel::attach`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +38,18 @@ pub struct Attachment {
     pub generic: bool,
     /// An earlier daemon's program is attached, of this layout version, until [`crate::Kernel::take_over`].
     pub adopted: Option<u32>,
+    /// What the program is attached to.
+    pub attach_type: AttachType,
 }
 
 /// An interface to which the program is attached.
 pub struct Attached {
     pub ifindex: u32,
+    pub attach_type: AttachType,
+    /// Whether that was chosen automatically, and why.
+    pub reason: Option<String>,
+    /// Its counters when it was last checked whether tc is better.
+    pub seen: Option<Counters>,
     pub link: Link,
     /// Where it is pinned.
     pub pin: Option<PathBuf>,
@@ -112,22 +131,37 @@ pub fn exists(ifindex: u32) -> bool {
     bm_sys::interface::name(ifindex).is_ok()
 }
 
-/// Attaches the program to an interface, in native mode if the driver supports it.
-pub fn attach(interface: &str, program: &ProgramMut<'_>) -> Result<Attached, KernelError> {
+/// Attaches the program to an interface; as XDP, in native mode if the driver supports it.
+pub fn attach(
+    interface: &str,
+    attach_type: AttachType,
+    program: &ProgramMut<'_>,
+) -> Result<Attached, KernelError> {
     let ifindex = ifindex(interface)?;
-    if let Some(occupant) = Occupant::of(ifindex, interface) {
-        return Err(KernelError::Taken(occupant));
-    }
-    let failed = |error| KernelError::Attach { interface: interface.into(), error };
-    let link = program.attach_xdp(ifindex as i32).map_err(failed)?;
+    let link = match attach_type {
+        AttachType::Xdp => {
+            if let Some(occupant) = Occupant::of(ifindex, interface) {
+                return Err(KernelError::Taken(occupant));
+            }
+            let failed = |error| KernelError::Attach { interface: interface.into(), error };
+            program.attach_xdp(ifindex as i32).map_err(failed)?
+        }
+        AttachType::Tc => {
+            let failed = |error| KernelError::AttachTc { interface: interface.into(), error };
+            tcx::attach(program, ifindex).map_err(failed)?
+        }
+    };
     Ok(Attached {
         ifindex,
+        attach_type,
+        reason: None,
+        seen: None,
         link,
         pin: None,
         waits: false,
         held: None,
         kept: false,
-        tags_kept: tags::keep(interface, true),
+        tags_kept: attach_type == AttachType::Xdp && tags::keep(interface, true),
     })
 }
 
@@ -146,7 +180,7 @@ impl Attached {
     /// another one has got the same index.
     pub fn is_live(&self) -> bool {
         let on = self.link.info().map(|info| info.info);
-        matches!(on, Ok(LinkTypeInfo::Xdp(of)) if of.ifindex == self.ifindex)
+        on.is_ok_and(|on| pins::place(&on) == Some((self.ifindex, self.attach_type)))
     }
 }
 

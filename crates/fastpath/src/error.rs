@@ -30,6 +30,13 @@ pub enum KernelError {
         /// What the kernel said.
         error: libbpf_rs::Error,
     },
+    /// The program could not be attached to the ingress of the interface.
+    AttachTc {
+        /// Its name.
+        interface: String,
+        /// What the kernel said.
+        error: libbpf_rs::Error,
+    },
     /// The link could not be pinned.
     Pin {
         /// Where.
@@ -89,6 +96,10 @@ impl fmt::Display for KernelError {
             Self::Attach { interface, error } => {
                 write!(f, "{interface}: the forwarding program cannot be attached: {error}")
             }
+            Self::AttachTc { interface, error } => write!(
+                f,
+                "{interface}: the forwarding program cannot be attached at tc: {error}; that needs Linux 6.6 or newer: set attach = \"xdp\" for this port"
+            ),
             Self::Pin { path, error } => {
                 write!(f, "{}: the program cannot be pinned there: {error}", path.display())
             }

@@ -2,15 +2,14 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Relaxed, Release};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bm_bpf::PinnedLink;
+use bm_bpf::{AttachType, PinnedLink};
 use bm_fib::memory::{Part, Source};
-use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramMut};
+use libbpf_rs::{MapHandle, Object};
 
-use crate::attach::{self, Attached, Attachment};
+use crate::attach::{self, Attached};
 use crate::claims::Claims;
 use crate::counters::Counters;
 use crate::error::KernelError;
@@ -18,15 +17,8 @@ use crate::filters::FilterMaps;
 use crate::grace;
 use crate::layout::{self, FIB4_ROOMS, FIB6_ROOMS, HOPS_ROOMS, SOURCES4_ROOMS, SOURCES6_ROOMS, View, Views};
 use crate::maps::{self, MappedViews};
-use crate::pins::{Pins, version_of};
+use crate::pins::Pins;
 use crate::situation::Situation;
-use crate::tags;
-
-/// The object file, made by the build script.
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forward.bpf.o"));
-
-/// The name of the forwarding program in it.
-pub(crate) const PROGRAM: &str = "bm_forward_5";
 
 /// The maps with the tables that one program reads.
 struct Tables {
@@ -54,6 +46,8 @@ pub struct Kernel {
     /// Whether the program handles VLAN tags.
     tags: bool,
     object: Object,
+    /// The program for tc, with the same maps, once an interface has needed it.
+    tc: Option<Object>,
     attached: Vec<Attached>,
     /// Links of an earlier daemon that no port has taken over.
     left: Vec<PinnedLink>,
@@ -62,17 +56,6 @@ pub struct Kernel {
     grace: Duration,
     /// Dropped last: it releases the folder.
     pins: Option<Pins>,
-}
-
-/// The result of [`Kernel::take_over`].
-#[derive(Debug, Default)]
-pub struct TakenOver {
-    /// The number of interfaces that were switched from an earlier daemon's program to this one.
-    pub switched: usize,
-    /// Interfaces that are no longer ports; Linux forwards for them.
-    pub removed: Vec<String>,
-    /// Pinned links whose program is not brickmoon's, with the program's name: they are left alone.
-    pub foreign: Vec<(PathBuf, String)>,
 }
 
 impl Kernel {
@@ -95,7 +78,10 @@ impl Kernel {
         let jiffies =
             attended::jiffies(grace).map_err(KernelError::system("finding the length of a jiffy"))?;
         mapped.head().grace_jiffies.store(jiffies, Relaxed);
-        let object = object(&tables, &views, None, None, None, false)?;
+        let object = object::load(
+            object::XDP,
+            With { tables: &tables, views: &views, counts: None, filters: None, claims: None, tags: false },
+        )?;
         let (counts, held) = (find(&object, "counts")?, find(&object, hold::MAP)?);
         let mut kernel = Self {
             tables,
@@ -108,6 +94,7 @@ impl Kernel {
             claims: None,
             tags: false,
             object,
+            tc: None,
             attached: Vec::new(),
             left: Vec::new(),
             pins: None,
@@ -142,97 +129,6 @@ impl Kernel {
         let source = Source::laid_out(&map.as_fd(), rooms(part))?;
         self.newer[part as usize] = Some(map);
         Ok(source)
-    }
-
-    /// Attaches the program to an interface, unless it is attached already. Nothing is forwarded from there before
-    /// [`Self::publish`] says so.
-    ///
-    /// If an earlier daemon left its program there, that keeps forwarding with its own tables until
-    /// [`Self::take_over`], whatever its layout version: it shares no map with this one.
-    ///
-    /// # Errors
-    /// If there is no such interface, another program is attached to it, or the kernel refused.
-    pub fn attach(&mut self, interface: &str) -> Result<Attachment, KernelError> {
-        self.put_on(interface, false)
-    }
-
-    fn put_on(&mut self, interface: &str, held: bool) -> Result<Attachment, KernelError> {
-        let ifindex = attach::ifindex(interface)?;
-        // Entries of deleted interfaces would be in the way of a new one with the same index.
-        self.attached.retain(Attached::is_live);
-        if self.attached.iter().any(|attached| attached.ifindex == ifindex) {
-            return Ok(Attachment { ifindex, generic: attach::is_generic(ifindex), adopted: None });
-        }
-        let on = attach::program_on(ifindex);
-        let of_it = |pinned: &PinnedLink| pinned.ifindex == ifindex && Some(pinned.program.id) == on;
-        let adopted = match self.left.iter().position(of_it) {
-            Some(at) => Some(self.adopt(interface, at)?),
-            None => {
-                let name = if held { hold::PROGRAM } else { PROGRAM };
-                let mut attached = attach::attach(interface, &program(&mut self.object, name))?;
-                attached.held = held.then(Instant::now);
-                if !held {
-                    hold::pin(self.pins.as_ref(), &mut attached)?;
-                }
-                self.attached.push(attached);
-                None
-            }
-        };
-        Ok(Attachment { ifindex, generic: attach::is_generic(ifindex), adopted })
-    }
-
-    /// Detaches the program from all interfaces except these: Linux gets their packets from then on.
-    pub fn detach_others(&mut self, keep: &[u32]) {
-        self.attached.retain(|attached| keep.contains(&attached.ifindex) && attached.is_live());
-    }
-
-    /// Adopts a pinned link; returns the layout version of its program.
-    fn adopt(&mut self, interface: &str, at: usize) -> Result<u32, KernelError> {
-        let pinned = &self.left[at];
-        let Some(version) = version_of(pinned) else {
-            let (interface, path) = (interface.into(), pinned.path.clone());
-            return Err(KernelError::Foreign { interface, path, program: pinned.program.name.clone() });
-        };
-        let PinnedLink { path, link, ifindex, .. } = self.left.swap_remove(at);
-        // The earlier daemon did this already, and how it was before is unknown.
-        let tags_kept = tags::keep(interface, true);
-        self.attached.push(Attached {
-            ifindex,
-            link,
-            pin: Some(path),
-            waits: true,
-            held: None,
-            kept: false,
-            tags_kept,
-        });
-        Ok(version)
-    }
-
-    /// Switches interfaces that an earlier daemon left from its program to this one, which must have its tables by
-    /// now, and detaches its program from interfaces that are no longer ports. A repeated call does what is left to
-    /// do.
-    ///
-    /// # Errors
-    /// What the kernel refused. Interfaces that were not switched keep the earlier program.
-    pub fn take_over(&mut self) -> Result<TakenOver, KernelError> {
-        let mut done = TakenOver::default();
-        let forward = program(&mut self.object, PROGRAM);
-        for attached in self.attached.iter_mut().filter(|attached| attached.waits) {
-            switch(attached, &forward)?;
-            attached.waits = false;
-            done.switched += 1;
-            // The kernel waits for its devices with each of them.
-            bm_heartbeat::beat();
-        }
-        for pinned in self.left.drain(..) {
-            if version_of(&pinned).is_some() {
-                done.removed.push(attach::name(pinned.ifindex));
-                pinned.remove();
-            } else {
-                done.foreign.push((pinned.path, pinned.program.name));
-            }
-        }
-        Ok(done)
     }
 
     /// Allows packets to be claimed for workers by filters; returns where their sockets are registered. To be called
@@ -300,16 +196,29 @@ impl Kernel {
             fib6: clone(fib6, &self.tables.fib6).map_err(&failed)?,
             sources: if feasible { self.sources().map_err(&failed)? } else { None },
         };
-        let with = filters.as_ref().unwrap_or(&self.filters).as_ref();
-        let mut object =
-            object(&tables, &self.views, Some([&self.counts, &self.held]), with, self.claims.as_ref(), tags)?;
-        let forward = program(&mut object, PROGRAM);
+        let with = With {
+            tables: &tables,
+            views: &self.views,
+            counts: Some([&self.counts, &self.held]),
+            filters: filters.as_ref().unwrap_or(&self.filters).as_ref(),
+            claims: self.claims.as_ref(),
+            tags,
+        };
+        let mut object = object::load(object::XDP, with)?;
+        let at_tc = self.attached.iter().any(|attached| attached.attach_type == AttachType::Tc);
+        let mut tc = at_tc.then(|| object::load(object::TC, with)).transpose()?;
         for attached in self.attached.iter_mut().filter(|attached| !attached.waits && attached.held.is_none())
         {
-            switch(attached, &forward)?;
+            let of_it = match attached.attach_type {
+                AttachType::Xdp => Some(&mut object),
+                AttachType::Tc => tc.as_mut(),
+            };
+            if let Some(object) = of_it {
+                switch(attached, &program(object, object::forwards(attached.attach_type)))?;
+            }
         }
         self.newer = [const { None }; 5];
-        self.object = object;
+        (self.object, self.tc) = (object, tc);
         self.tables = tables;
         if let Some(filters) = filters {
             self.filters = filters;
@@ -337,16 +246,6 @@ impl Kernel {
     }
 }
 
-/// Makes an interface run this program; a deleted interface runs none.
-fn switch(attached: &mut Attached, forward: &ProgramMut<'_>) -> Result<(), KernelError> {
-    match attached.link.update_prog(forward) {
-        Err(error) if attached.is_live() => {
-            Err(KernelError::Program { step: "switching an interface to new tables", error })
-        }
-        _ => Ok(()),
-    }
-}
-
 fn rooms(part: Part) -> &'static [usize] {
     match part {
         Part::NextHops => &HOPS_ROOMS,
@@ -368,89 +267,21 @@ fn table(part: Part) -> libbpf_rs::Result<MapHandle> {
     maps::create(name, layout::bytes(rooms(part)))
 }
 
-/// The parts of the object file that only a program with filters has.
-const FILTER_MAPS: [&str; 3] = ["filters", "filter_counts", "filter_sources"];
-/// The section that says whether the program filters.
-const FILTERS_ON: &str = ".rodata.filters";
-/// The section that says whether it handles VLAN tags.
-const TAGS_ON: &str = ".rodata.tags";
-/// The section that says whether it checks feasible reverse paths, and the maps that exist only then.
-const FEASIBLE_ON: &str = ".rodata.feasible";
-const SOURCE_MAPS: [&str; 2] = ["sources4", "sources6"];
-/// The section that says whether packets may be claimed for workers, and the map that exists only then.
-const CLAIMS_ON: &str = ".rodata.claims";
-const CLAIMS_MAP: &str = "claims";
-
-/// Loads the program with these maps.
-fn object(
-    tables: &Tables,
-    views: &MapHandle,
-    counts: Option<[&MapHandle; 2]>,
-    filters: Option<&FilterMaps>,
-    claims: Option<&MapHandle>,
-    tags: bool,
-) -> Result<Object, KernelError> {
-    let failed = KernelError::program("loading the program");
-    let mut builder = ObjectBuilder::default();
-    let mut open = builder.open_memory(OBJECT).map_err(&failed)?;
-    for mut map in open.maps_mut() {
-        let name = map.name().to_string_lossy().into_owned();
-        let feasible = tables.sources.is_some();
-        let claiming = claims.filter(|_| filters.is_some());
-        let switches = [
-            (FILTERS_ON, filters.is_some()),
-            (TAGS_ON, tags),
-            (FEASIBLE_ON, feasible),
-            (CLAIMS_ON, claiming.is_some()),
-        ];
-        for (switch, on) in switches {
-            if name == switch {
-                map.set_initial_value(&u32::from(on).to_ne_bytes()).map_err(&failed)?;
-            }
-        }
-        if filters.is_none() && FILTER_MAPS.contains(&name.as_str())
-            || !feasible && SOURCE_MAPS.contains(&name.as_str())
-            || claiming.is_none() && name == CLAIMS_MAP
-        {
-            map.set_autocreate(false).map_err(&failed)?;
-        }
-        let shared = match name.as_str() {
-            ".bss.hops" => Some(&tables.hops),
-            ".bss.fib4" => Some(&tables.fib4),
-            ".bss.fib6" => Some(&tables.fib6),
-            CLAIMS_MAP => claiming,
-            "sources4" => tables.sources.as_ref().map(|[ipv4, _]| ipv4),
-            "sources6" => tables.sources.as_ref().map(|[_, ipv6]| ipv6),
-            ".bss.views" => Some(views),
-            "counts" => counts.map(|[counts, _]| counts),
-            hold::MAP => counts.map(|[_, held]| held),
-            "filters" => filters.map(|maps| &maps.filters),
-            "filter_counts" => filters.map(|maps| &maps.counts),
-            "filter_sources" => filters.map(|maps| &maps.sources),
-            _ => None,
-        };
-        if let Some(shared) = shared {
-            map.reuse_fd(shared.as_fd()).map_err(&failed)?;
-        }
-    }
-    open.load().map_err(&failed)
-}
-
-fn find(object: &Object, name: &str) -> Result<MapHandle, KernelError> {
-    let map = object.maps().find(|map| map.name() == name).expect("the program has this map");
-    MapHandle::try_from(&map).map_err(KernelError::program("finding the maps"))
-}
-
-fn program<'o>(object: &'o mut Object, name: &str) -> ProgramMut<'o> {
-    object.progs_mut().find(|program| program.name() == name).expect("the object has this program")
-}
-
+mod adapt;
 mod attended;
 mod check;
 mod filtering;
 mod hold;
+mod object;
 mod outlive;
+mod place;
 mod trial;
+use object::{With, find, program};
+use place::switch;
+
+pub use adapt::Moved;
+pub(crate) use object::forwards;
+pub use place::TakenOver;
 pub use trial::Verdict;
 
 #[cfg(test)]

@@ -101,6 +101,9 @@ pub struct View {
     pub ingress: [Ingress; INGRESSES],
     pub egress: [Egress; INTERFACES],
     pub vlans: [Vlan; VLANS],
+    /// MTUs of egresses for the program at tc, which can send through any device; 0 for VLANs, and where nothing may
+    /// be sent.
+    pub tc_mtus: [u16; INTERFACES],
 }
 
 impl View {
@@ -114,6 +117,7 @@ impl View {
             ingress: [Ingress::default(); INGRESSES],
             egress: [Egress::default(); INTERFACES],
             vlans: [Vlan::default(); VLANS],
+            tc_mtus: [0; INTERFACES],
         })
     }
 }
@@ -141,7 +145,7 @@ mod tests {
     #[test]
     fn is_as_the_program_has_it() {
         assert_eq!((size_of::<Ingress>(), size_of::<Egress>()), (16, 16));
-        assert_eq!(size_of::<View>(), 16 + 512 + 65_536 + 16_384 + 49_152);
+        assert_eq!(size_of::<View>(), 16 + 512 + 65_536 + 16_384 + 49_152 + 2_048);
         assert_eq!(size_of::<Views>(), 64 + 2 * size_of::<View>());
         assert_eq!(bytes(&HOPS_ROOMS), 4096 + (512 + 1024 + 128 + 64) * 1024);
         assert_eq!(bytes(&FIB4_ROOMS), 4096 + (512 + 8192) * 1024);

@@ -1,4 +1,4 @@
-//! The kernel path: common packets are forwarded from interface to interface in XDP.
+//! The kernel path: common packets are forwarded from interface to interface in XDP, or at tc.
 //!
 //! ```text
 //! bm-fib's builders ──► maps: hops, fib4, fib6, sources4, sources6 ──┐
@@ -38,13 +38,14 @@ mod pins;
 mod situation;
 mod tags;
 
-pub use attach::{Attachment, ifindex, is_ethernet, is_there, why_no_frames};
+pub use attach::{AttachChoice, Attachment, ifindex, is_ethernet, is_there, why_no_frames};
+pub use bm_bpf::AttachType;
 pub use bm_filter::{Filters, Rate, SourceCheck};
 pub use claims::{CLAIM_QUEUES, Claims};
 pub use counters::{COUNTERS, Counters};
 pub use error::KernelError;
 pub use grace::Grace;
-pub use kernel::{Kernel, TakenOver, Verdict};
+pub use kernel::{Kernel, Moved, TakenOver, Verdict};
 pub use layout::{BUCKETS, HOPS, INTERFACES};
 pub use lease::{Lease, go_first, stand_alone};
 pub use pins::{NoPins, Pins, remove_kept};

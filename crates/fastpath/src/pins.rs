@@ -25,6 +25,8 @@ use crate::error::KernelError;
 const FOLDER: &str = "brickmoon";
 /// The program's name starts with this; its layout version follows.
 const PREFIX: &str = "bm_forward_";
+/// The name of the program for tc ends with this.
+const AT_TC: &str = "_tc";
 
 /// The folder of this network namespace in bpffs, claimed until this is dropped.
 #[derive(Debug)]
@@ -60,7 +62,8 @@ pub(crate) fn version_of(pinned: &PinnedLink) -> Option<u32> {
 
 /// The layout version in the name of a program of brickmoon.
 fn version(name: &str) -> Option<u32> {
-    name.strip_prefix(PREFIX)?.parse().ok()
+    let version = name.strip_prefix(PREFIX)?;
+    version.strip_suffix(AT_TC).unwrap_or(version).parse().ok()
 }
 
 impl Pins {
@@ -94,7 +97,7 @@ impl Pins {
     /// The file of an interface.
     #[cfg(test)]
     pub(crate) fn path(&self, ifindex: u32) -> PathBuf {
-        self.folder.path(ifindex)
+        self.folder.path(ifindex, bm_bpf::AttachType::Xdp)
     }
 
     /// Pins a link.
@@ -124,10 +127,13 @@ pub fn remove_kept() -> Result<Vec<String>, NoPins> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bm_bpf::AttachType;
 
     #[test]
     fn knows_its_own_programs_by_name() {
-        assert_eq!(version(crate::kernel::PROGRAM), Some(5));
+        for attach_type in [AttachType::Xdp, AttachType::Tc] {
+            assert_eq!(version(crate::kernel::forwards(attach_type)), Some(6));
+        }
         assert_eq!(version("bm_forward_17"), Some(17));
         for other in ["bm_forward_", "bm_forward", "steer", "xdp_pass", ""] {
             assert_eq!(version(other), None, "{other}");

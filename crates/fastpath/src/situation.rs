@@ -84,7 +84,9 @@ pub struct Interface {
     pub mtu: u16,
     /// Whether received packets may be forwarded, for IPv4 and IPv6.
     pub forward: [bool; 2],
-    /// Whether packets may be sent through it: it is up, and its device (for a VLAN, the underlying port) can send
+    /// Whether it is up.
+    pub up: bool,
+    /// Whether packets may be sent through it by XDP: it is up, and its device (for a VLAN, the underlying port) can send
     /// frames for XDP.
     pub sends: bool,
     /// The reverse path filter of Linux: packets that fail go to Linux.
@@ -146,6 +148,9 @@ impl Situation {
         for interface in &self.interfaces {
             if let Some(egress) = view.egress.get_mut(usize::from(interface.index)) {
                 *egress = interface.egress();
+                if interface.up && interface.vlan.is_none() {
+                    view.tc_mtus[usize::from(interface.index)] = interface.mtu;
+                }
             }
             let ingress = &mut view.ingress[interface.ifindex as usize % INGRESSES];
             if interface.is_looked_at() && ingress.ifindex == 0 && usize::from(interface.index) < INTERFACES {
@@ -214,6 +219,7 @@ mod tests {
             mac: [2, 0, 0, 0, 1, 0xfe],
             mtu: 1500,
             forward: [true, false],
+            up: true,
             sends: true,
             ..Interface::default()
         }

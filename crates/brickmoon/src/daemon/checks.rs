@@ -5,6 +5,7 @@ use std::path::Path;
 
 use bm_api::Error;
 use bm_control::config::{self, Config, Device, IdleChoice, PathChoice, Port};
+use bm_fastpath::AttachChoice;
 
 use super::path::Paths;
 use super::{apps, hooks, ports, running};
@@ -25,6 +26,7 @@ pub fn all(file: Option<&Path>, config: &Config, paths: &Paths) -> Result<(), Er
         hooks::can_run(config, paths)?;
         apps::can_run(config, paths)?;
         rules(config)?;
+        attached(config)?;
         running::check_queues(config).map_err(Error::new)?;
         without_effect(config, paths)?;
     }
@@ -69,6 +71,24 @@ fn rules(config: &Config) -> Result<(), Error> {
                 .hint(hint))
         }
     }
+}
+
+/// Checks that the kernel path can be attached as `attach` says.
+fn attached(config: &Config) -> Result<(), Error> {
+    let at_tc = |port: &&Port| config.attach_of(port) == AttachChoice::Tc;
+    if let Some(port) = config.ports.iter().find(at_tc).filter(|_| !config.claims.is_empty()) {
+        let why = format!(
+            "port {}: attach = \"tc\" does not go with [[claim]]: only XDP can give packets to workers",
+            port.device
+        );
+        return Err(Error::new(why).hint("set attach = \"xdp\", or remove the claims"));
+    }
+    let no_use = |port: &&Port| port.path == PathChoice::User && port.attach.is_some();
+    if let Some(port) = config.ports.iter().find(no_use) {
+        let why = format!("attach of port {} has no effect on the user path", port.device);
+        return Err(Error::new(why).hint("remove it, or set path = \"kernel\" for this port"));
+    }
+    Ok(())
 }
 
 /// Checks that every setting has an effect: some are for workers, which the kernel path does not have.

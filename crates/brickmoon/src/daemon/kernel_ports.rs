@@ -2,7 +2,7 @@
 
 use bm_control::config::{Config, Device, Port};
 use bm_control::driver::LEASE;
-use bm_fastpath::{Attachment, Claims, Kernel, NoPins, Pins};
+use bm_fastpath::{AttachChoice, AttachType, Attachment, Claims, Kernel, NoPins, Pins};
 
 use super::path::Paths;
 use super::ports::GENERIC;
@@ -42,7 +42,7 @@ pub fn start(config: &Config, paths: &Paths) -> Result<Started, Failure> {
         }
         Err(why) => notes.push(unpinned(&why)),
     }
-    let mut put_on = |name: &str| kernel.attach(name).map_err(Failure::failed);
+    let mut put_on = |name: &str, choice| kernel.attach(name, choice).map_err(Failure::failed);
     let on = attach(config, paths, claims.is_some(), &|_| true, &mut put_on)?;
     Ok((Some(kernel), on, claims, notes))
 }
@@ -52,9 +52,9 @@ pub fn start(config: &Config, paths: &Paths) -> Result<Started, Failure> {
 /// # Errors
 /// Why an existing interface cannot take it.
 pub fn attach_one(
-    name: &str,
+    (name, choice): (&str, AttachChoice),
     claims: bool,
-    attach: impl FnOnce(&str) -> Result<Attachment, Failure>,
+    attach: impl FnOnce(&str, AttachChoice) -> Result<Attachment, Failure>,
 ) -> Result<OnPort, Failure> {
     if !bm_fastpath::is_there(name) {
         return Ok(OnPort { presence: Presence::Missing, reason: None });
@@ -62,7 +62,7 @@ pub fn attach_one(
     if let Some(why) = unfit(name) {
         return Ok(OnPort { presence: Presence::refused(why), reason: None });
     }
-    let Attachment { ifindex, generic, adopted } = match attach(name) {
+    let Attachment { ifindex, generic, adopted, attach_type } = match attach(name, choice) {
         Err(_) if !bm_fastpath::is_there(name) => {
             return Ok(OnPort { presence: Presence::Missing, reason: None });
         }
@@ -76,7 +76,7 @@ pub fn attach_one(
             "{name}: {GENERIC}; packets that workers give back to Linux would be claimed again: remove [[claim]] from the configuration, or set path = \"user\" for this port"
         )));
     }
-    if let Some(why) = bm_fastpath::why_no_frames(name) {
+    if let Some(why) = bm_fastpath::why_no_frames(name).filter(|_| attach_type == AttachType::Xdp) {
         tracing::warn!("{why}: Linux forwards packets that leave there");
     }
     let presence = Presence::Here { ifindex, birth: None };
@@ -93,7 +93,7 @@ pub fn attach(
     paths: &Paths,
     claims: bool,
     strict: &dyn Fn(&Port) -> bool,
-    attach: &mut dyn FnMut(&str) -> Result<Attachment, Failure>,
+    attach: &mut dyn FnMut(&str, AttachChoice) -> Result<Attachment, Failure>,
 ) -> Result<Vec<Option<OnPort>>, Failure> {
     let mut on = Vec::new();
     for (port, path) in config.ports.iter().zip(&paths.0) {
@@ -105,7 +105,7 @@ pub fn attach(
             on.push(None);
             continue;
         }
-        on.push(Some(match attach_one(name, claims, &mut *attach) {
+        on.push(Some(match attach_one((name, config.attach_of(port)), claims, &mut *attach) {
             Err(failure) if !strict(port) => {
                 let why = super::why(failure);
                 tracing::warn!(%why, "port {name} is waiting");

@@ -39,6 +39,7 @@ use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use bm_control::config::{self, Config, Device, IdleChoice, PathChoice, Port};
+use bm_fastpath::AttachChoice;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{self, Poll, Up};
@@ -231,6 +232,11 @@ fn with_arguments(mut config: Config, up: &Up) -> Result<Config, Failure> {
         Poll::Sleep => IdleChoice::Sleep,
     });
     config.daemon.workers = up.workers.map(|workers| workers as u32).or(config.daemon.workers);
+    config.daemon.attach = up.attach.map_or(config.daemon.attach, |attach| match attach {
+        args::Attach::Xdp => AttachChoice::Xdp,
+        args::Attach::Tc => AttachChoice::Tc,
+        args::Attach::Auto => AttachChoice::Auto,
+    });
     for said in &up.paths {
         let path = match said.path {
             args::Path::Kernel => PathChoice::Kernel,

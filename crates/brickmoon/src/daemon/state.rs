@@ -23,7 +23,7 @@ use bm_api::{
 use bm_api::{Macs, Stopping, Switches, Verify, Worker, Workers};
 use bm_control::config::{self, Config};
 use bm_control::driver::{Driver, OfControl, OfPort};
-use bm_fastpath::{Claims, Kernel};
+use bm_fastpath::{AttachType, Claims, Kernel};
 use bm_fib::published::Readers;
 use bm_stats::{Registry, Scope};
 use tokio::sync::Notify;
@@ -279,6 +279,8 @@ impl Daemon {
     /// Ports with their interfaces and accounts.
     pub fn ports(&self) -> Ports {
         let (interfaces, kernel) = self.driver.handle().ports().unwrap_or_default();
+        let is_xdp = |of_port: &OfPort| matches!(of_port.attached, Some((AttachType::Xdp, _)));
+        let by_xdp = interfaces.iter().any(is_xdp);
         let counters = self.counters_with(&kernel);
         let setup = self.setup();
         let has_apps = |port: &str| setup.config.has_apps_behind(port);
@@ -286,7 +288,7 @@ impl Daemon {
         let Some(running) = running.as_ref() else { return Ports::default() };
         let ports = running.ports.iter().enumerate();
         let port = |(index, info): (usize, &PortInfo)| {
-            let OfPort { up, interfaces: of_port, linux_only, left_to_linux: left } =
+            let OfPort { up, interfaces: of_port, linux_only, left_to_linux: left, attached } =
                 interfaces.get(index).cloned().unwrap_or_default();
             let before_workers = kernel.get(index).copied().unwrap_or_default();
             let in_kernel = info.path.in_kernel.then_some(&before_workers);
@@ -313,10 +315,12 @@ impl Daemon {
                 ring: info.ring,
                 mode_reason: info.reason.clone().or_else(|| {
                     in_kernel?;
-                    left_to_linux(&of_port).or_else(|| no_frames(info))
+                    left_to_linux(&of_port).or_else(|| no_frames(info).filter(|_| by_xdp))
                 }),
                 path: if in_kernel.is_some() { "kernel" } else { "user" }.into(),
                 path_reason: info.path.reason.clone(),
+                attach: attached.as_ref().map(|(attach_type, _)| attach_type.to_string()),
+                attach_reason: attached.and_then(|(_, reason)| reason),
                 linux_only,
                 queues: (0..info.queues).map(queue).collect(),
                 interfaces: of_port,

@@ -55,6 +55,7 @@ impl Config {
         set("daemon.cores", &daemon.cores, Workers);
         set("daemon.rebalance", &daemon.rebalance, Live);
         set("daemon.path", &daemon.path, Workers);
+        set("daemon.attach", &daemon.attach, Workers);
         set("daemon.kernel_grace_s", &daemon.kernel_grace.as_secs(), Daemon);
         set("daemon.idle", &daemon.idle, Workers);
         set("daemon.poll_us", &daemon.poll_us, Workers);

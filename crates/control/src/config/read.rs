@@ -83,6 +83,8 @@ fn whole(document: &Table<'_>, report: &mut Report) -> Config {
 
 const PATHS: [(&str, PathChoice); 3] =
     [("auto", PathChoice::Auto), ("user", PathChoice::User), ("kernel", PathChoice::Kernel)];
+const ATTACH: [(&str, AttachChoice); 3] =
+    [("auto", AttachChoice::Auto), ("xdp", AttachChoice::Xdp), ("tc", AttachChoice::Tc)];
 const SWITCH: [(&str, Switch); 3] = [("auto", Switch::Auto), ("on", Switch::On), ("off", Switch::Off)];
 
 fn daemon(section: &mut Section<'_, '_>, daemon: &mut Daemon) {
@@ -94,6 +96,7 @@ fn daemon(section: &mut Section<'_, '_>, daemon: &mut Daemon) {
     section.numbers("cores", 0..=4095, &mut daemon.cores);
     section.choice("rebalance", &[("off", false), ("on", true)], &mut daemon.rebalance);
     section.choice("path", &PATHS, &mut daemon.path);
+    section.choice("attach", &ATTACH, &mut daemon.attach);
     section.duration("kernel_grace_s", Duration::from_secs, 0..=86_400, &mut daemon.kernel_grace);
     section.choice("idle", &[("sleep", IdleChoice::Sleep), ("busy", IdleChoice::Busy)], &mut daemon.idle);
     section.number_or("poll_us", "auto", 0..=1_000_000, &mut daemon.poll_us);
@@ -199,6 +202,10 @@ fn port(section: &mut Section<'_, '_>, start: usize) -> Option<(usize, Port)> {
     section.choice("zero_copy", &SWITCH, &mut port.zero_copy);
     section.choice("checksum_completion", &SWITCH, &mut port.checksum_completion);
     section.choice("path", &PATHS, &mut port.path);
+    if section.table.contains_key("attach") {
+        section.choice("attach", &ATTACH, port.attach.get_or_insert_default());
+    }
+    section.known.push("attach");
     if section.table.contains_key("reverse_path") {
         let reverse_path = port.reverse_path.get_or_insert_default();
         section.choice("reverse_path", &SOURCE_RULES, reverse_path);

@@ -71,6 +71,7 @@ fn reads_every_key() {
         cores = [2, 3]
         rebalance = 'on'
         path = 'user'
+        attach = 'xdp'
         kernel_grace_s = 5
         idle = 'busy'
         poll_us = 7
@@ -86,6 +87,7 @@ fn reads_every_key() {
         zero_copy = 'off'
         checksum_completion = 'on'
         path = 'kernel'
+        attach = 'tc'
         reverse_path = 'strict'
         [[port]]
         device = 'pcap:in.pcap,out.pcap'
@@ -149,6 +151,7 @@ fn reads_every_key() {
         cores: vec![2, 3],
         rebalance: true,
         path: PathChoice::User,
+        attach: AttachChoice::Xdp,
         kernel_grace: Duration::from_secs(5),
         idle: IdleChoice::Busy,
         poll_us: Some(7),
@@ -167,6 +170,7 @@ fn reads_every_key() {
         checksum_completion: Switch::On,
         reverse_path: Some(SourceRule::Strict),
         path: PathChoice::Kernel,
+        attach: Some(AttachChoice::Tc),
     };
     let files = Device::Pcap { input: Some("in.pcap".into()), output: Some("out.pcap".into()) };
     assert_eq!(config.ports, [eth0, Port::new(files)]);
@@ -214,7 +218,7 @@ fn reads_every_key() {
     assert_eq!(config.daemon.schedule(), Schedule { idle: Idle::Busy, ..Schedule::default() });
     // Every setting differs, except a structure without alternatives.
     let chosen = 1 + usize::from(range6 != structure::IPV6[0]);
-    assert_eq!(Config::default().diff(&config).len(), 29 + chosen + 1 + 2 + 9 + 1 + 1 + 5);
+    assert_eq!(Config::default().diff(&config).len(), 30 + chosen + 1 + 2 + 9 + 1 + 1 + 5);
 }
 
 #[test]

@@ -7,7 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bm_api::Error;
-use bm_fastpath::{Attachment, Counters, Grace, Interface, Kernel, ReversePath, Situation, SourceCheck, Tag};
+use bm_fastpath::{
+    AttachChoice, AttachType, Attachment, Counters, Grace, Interface, Kernel, Moved, ReversePath, Situation,
+    SourceCheck, Tag,
+};
 use bm_fib::memory::{OutOfMemory, Part, Source};
 use bm_fib::published::Readers;
 use bm_forward::tables;
@@ -147,11 +150,24 @@ impl KernelPath {
         if self.takes_over {
             self.take_over();
         }
+        self.adapt();
         let situation = self.situation(now);
         if self.last_situation.lacks(&situation) {
             self.tell(situation)?;
         }
         self.release(now)
+    }
+
+    /// Moves interfaces to tc for which that is better.
+    fn adapt(&self) {
+        for Moved { interface, reason, error } in lock(&self.kernel).adapt() {
+            match error {
+                None => tracing::info!("{interface}: the kernel path is now attached at tc: {reason}"),
+                Some(error) => {
+                    tracing::warn!(%error, "{interface}: the kernel path stays attached as XDP, although {reason}");
+                }
+            }
+        }
     }
 
     /// Time until the next beat.
@@ -211,10 +227,18 @@ impl KernelPath {
 
     /// Attaches the program to an interface, unless it is already attached. With `held`, packets that filters may drop
     /// do not pass until the filters are in place.
-    pub fn attach(&self, interface: &str, held: bool) -> Result<Attachment, Error> {
+    pub fn attach(&self, interface: &str, choice: AttachChoice, held: bool) -> Result<Attachment, Error> {
         let mut kernel = lock(&self.kernel);
-        let attached = if held { kernel.attach_held(interface) } else { kernel.attach(interface) };
+        let attached = match held {
+            true => kernel.attach_held(interface, choice),
+            false => kernel.attach(interface, choice),
+        };
         attached.map_err(Error::new)
+    }
+
+    /// What the program is attached to on an interface, and why if that was chosen automatically.
+    pub fn attached(&self, ifindex: u32) -> Option<(AttachType, Option<String>)> {
+        lock(&self.kernel).attached(ifindex)
     }
 
     /// Detaches the program from all interfaces except these.
@@ -290,6 +314,7 @@ impl KernelPath {
                     receives && own.forward_ipv6 && !linux_only[1],
                 ],
                 vlan: own.vlan.map(|vlan| Tag { port: device, protocol: vlan.protocol, id: vlan.id }),
+                up: own.up,
                 sends: own.up && kernel.sends_through(device),
                 reverse_path: match own.reverse_path {
                     _ if rule != SourceRule::Kernel => ReversePath::Off,

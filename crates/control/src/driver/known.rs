@@ -1,7 +1,7 @@
 //! State of the control thread for replies.
 
 use bm_api::{Interface, Status};
-use bm_fastpath::Counters;
+use bm_fastpath::{AttachType, Counters};
 
 /// State of the control thread for metrics.
 #[derive(Clone, Debug, Default)]
@@ -27,4 +27,6 @@ pub struct OfPort {
     pub linux_only: Vec<bm_api::LinuxOnly>,
     /// Number of these packets that its steering program has left to Linux.
     pub left_to_linux: u64,
+    /// What the kernel path is attached to there, and why if that was chosen automatically; `None` if it is not.
+    pub attached: Option<(AttachType, Option<String>)>,
 }

@@ -1,7 +1,7 @@
 //! Adds and removes ports and changes their interfaces while everything else keeps running.
 
 use bm_api::Error;
-use bm_fastpath::{Attachment, Counters};
+use bm_fastpath::{AttachChoice, AttachType, Attachment, Counters};
 use bm_netlink::Kind;
 use bm_port::{NoSteering, Steering};
 
@@ -67,12 +67,17 @@ impl Control {
         self.on_links = Some(tell);
     }
 
-    pub fn attach(&mut self, interface: &str) -> Result<Attachment, Error> {
+    pub fn attach(&mut self, interface: &str, choice: AttachChoice) -> Result<Attachment, Error> {
         match &self.kernel {
-            Some(kernel) => kernel.attach(interface, self.compiler.filters_drop()),
+            Some(kernel) => kernel.attach(interface, choice, self.compiler.filters_drop()),
             None => Err(Error::new("the daemon was started without the kernel path")
                 .hint("restart it to use the kernel path for this port")),
         }
+    }
+
+    /// What the kernel path is attached to on a port, and why if that was chosen automatically.
+    pub fn attached(&self, port: &ControlPort) -> Option<(AttachType, Option<String>)> {
+        self.kernel.as_ref()?.attached(port.ifindex.filter(|_| port.in_kernel)?)
     }
 
     pub fn detach_others(&mut self, keep: &[u32]) {

@@ -34,7 +34,11 @@ fn of_views(found: &View, should: &View) -> Vec<String> {
             .push(format!("the kernel path has the egress settings {found:x?} and should have {should:x?}"));
     }
     let rest = |view: &View| (view.flow_seed, view.policy_ipv4, view.policy_ipv6);
-    if rest(found) != rest(should) || found.local != should.local || found.vlans != should.vlans {
+    if rest(found) != rest(should)
+        || found.local != should.local
+        || found.vlans != should.vlans
+        || found.tc_mtus != should.tc_mtus
+    {
         differences
             .push("the kernel path does not use the addresses, VLANs or hash settings that it should".into());
     }

@@ -10,17 +10,24 @@
 
 use std::time::Duration;
 
+use bm_bpf::AttachType;
 use libbpf_rs::{MapCore, MapFlags};
 
-use super::{Kernel, program, switch};
-use crate::attach::{Attached, Attachment};
+use super::Kernel;
+use crate::attach::{AttachChoice, Attached, Attachment};
 use crate::counters::Counters;
 use crate::error::KernelError;
 use crate::grace;
 use crate::pins::Pins;
 
-/// The program, and the map with its counters.
-pub(super) const PROGRAM: &str = "bm_hold";
+/// The program.
+pub(super) fn program_of(attach_type: AttachType) -> &'static str {
+    match attach_type {
+        AttachType::Xdp => "bm_hold",
+        AttachType::Tc => "bm_hold_tc",
+    }
+}
+/// The map with its counters.
 pub(super) const MAP: &str = "held";
 /// The longest time to hold an interface that control never publishes. After that Linux gets its packets.
 const HELD_MAX: Duration = Duration::from_secs(10);
@@ -31,8 +38,8 @@ impl Kernel {
     ///
     /// # Errors
     /// As [`Kernel::attach`].
-    pub fn attach_held(&mut self, interface: &str) -> Result<Attachment, KernelError> {
-        self.put_on(interface, true)
+    pub fn attach_held(&mut self, interface: &str, choice: AttachChoice) -> Result<Attachment, KernelError> {
+        self.put_on(interface, choice, true)
     }
 
     /// Whether the filters of any interface are not in place yet.
@@ -47,10 +54,10 @@ impl Kernel {
     /// What the kernel refused; the interfaces then stay held.
     pub fn release(&mut self, ready: impl Fn(u32) -> bool) -> Result<Vec<(u32, Counters)>, KernelError> {
         let mut released = Vec::new();
-        let forward = program(&mut self.object, super::PROGRAM);
-        for attached in self.attached.iter_mut().filter(|attached| attached.held.is_some()) {
-            if ready(attached.ifindex) {
-                switch(attached, &forward)?;
+        for at in 0..self.attached.len() {
+            if self.attached[at].held.is_some() && ready(self.attached[at].ifindex) {
+                self.forward(at)?;
+                let attached = &mut self.attached[at];
                 attached.held = None;
                 released.push(attached.ifindex);
                 pin(self.pins.as_ref(), attached)?;

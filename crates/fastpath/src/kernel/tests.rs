@@ -2,12 +2,13 @@
 //! test's own.
 
 use super::*;
+use crate::attach::{AttachChoice, Attachment};
 use crate::situation::{Interface, ReversePath};
 use bm_fib::memory::Part;
 use bm_fib::next_hop::{Action, Gateway, NextHopWriter};
 use bm_fib::published::Readers;
 use bm_fib::{BuildFib, Change, Chunk17, NextHop, Range6};
-use libbpf_rs::ProgramInput;
+use libbpf_rs::{MapCore, ProgramInput};
 use std::process::Command;
 
 mod cost;
@@ -15,6 +16,7 @@ mod filters;
 mod hold;
 mod outlives;
 mod tagged;
+mod tc;
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
@@ -65,7 +67,7 @@ fn lab() -> Option<Lab> {
     run("link set dev in up");
     run("link set dev far up");
     let mut kernel = Kernel::load(Duration::from_secs(60)).unwrap();
-    let Attachment { ifindex, generic, .. } = kernel.attach("in").unwrap();
+    let Attachment { ifindex, generic, .. } = kernel.attach("in", AttachChoice::Xdp).unwrap();
     assert!(!generic, "veth knows XDP");
     let readers = Readers::new();
     let source = kernel.source(Part::NextHops).unwrap();
@@ -78,6 +80,7 @@ fn lab() -> Option<Lab> {
         mac: IN,
         mtu: 1500,
         forward: [true, true],
+        up: true,
         sends: true,
         ..Interface::default()
     };

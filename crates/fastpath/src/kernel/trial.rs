@@ -1,9 +1,18 @@
 //! Test-runs the program on a frame.
 
+use bm_bpf::AttachType;
 use libbpf_rs::ProgramInput;
 
-use super::{Kernel, PROGRAM, program};
+use super::{Kernel, forwards, program};
 use crate::error::KernelError;
+
+/// `struct __sk_buff` of `<linux/bpf.h>` in words, and what of it is set.
+const SKB_WORDS: usize = 48;
+const SKB_IFINDEX: usize = 10;
+const SKB_GSO_SIZE: usize = 44;
+/// Of `<linux/pkt_cls.h>`.
+const TC_ACT_SHOT: u32 = 2;
+const TC_ACT_REDIRECT: u32 = 7;
 
 /// The result of the program for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,10 +32,44 @@ impl Kernel {
     /// # Errors
     /// What the kernel refused, such as a frame without a whole Ethernet header.
     pub fn trial(&mut self, ifindex: u32, frame: &[u8]) -> Result<(Verdict, Vec<u8>), KernelError> {
-        self.trial_of(PROGRAM, ifindex, frame)
+        self.trial_of(forwards(AttachType::Xdp), ifindex, frame)
     }
 
-    /// The same for one of the object's programs.
+    /// The same for the program at tc, with a frame that is to be cut up into segments of so many bytes; 0 for one that
+    /// is not.
+    ///
+    /// # Errors
+    /// As [`Self::trial`].
+    pub fn trial_at_tc(
+        &mut self,
+        ifindex: u32,
+        frame: &[u8],
+        gso_size: u32,
+    ) -> Result<(Verdict, Vec<u8>), KernelError> {
+        let mut context = [0u32; SKB_WORDS];
+        (context[SKB_IFINDEX], context[SKB_GSO_SIZE]) = (ifindex, gso_size);
+        let mut context: Vec<u8> = context.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let mut out = vec![0; frame.len()];
+        let input = ProgramInput {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            context_in: Some(&mut context),
+            ..ProgramInput::default()
+        };
+        let name = forwards(AttachType::Tc);
+        let done = program(self.object_of(AttachType::Tc)?, name).test_run(input);
+        let done = done.map_err(KernelError::program("test-running the program at tc"))?;
+        let (said, length) = (done.return_value, done.data.map_or(0, |data| data.len()));
+        out.truncate(length);
+        let verdict = match said {
+            TC_ACT_SHOT => Verdict::Drop,
+            TC_ACT_REDIRECT => Verdict::Redirect,
+            _ => Verdict::Linux,
+        };
+        Ok((verdict, out))
+    }
+
+    /// The same for one of the XDP object's programs.
     pub(super) fn trial_of(
         &mut self,
         name: &str,

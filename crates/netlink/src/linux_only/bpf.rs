@@ -22,6 +22,7 @@ const ASKED: usize = 64;
 /// Commands of the system call (`BPF_*`).
 mod command {
     pub const OBJ_GET_INFO_BY_FD: i32 = 15;
+    pub const PROG_GET_FD_BY_ID: i32 = 13;
     pub const PROG_QUERY: i32 = 16;
     pub const LINK_GET_FD_BY_ID: i32 = 30;
     pub const LINK_GET_NEXT_ID: i32 = 31;
@@ -35,6 +36,12 @@ const PLACES: [(u32, bool, &str); 4] = [
 ];
 /// Type of a BPF link at netfilter.
 const LINK_NETFILTER: u32 = 10;
+/// Programs that are looked at in one place.
+const PROGRAMS: usize = 64;
+/// How the names of the kernel path's programs at tc begin and end (`crates/fastpath/bpf/skb.bpf.c`).
+const OURS: (&[u8], &[u8]) = (b"bm_", b"_tc");
+/// Bytes of `struct bpf_prog_info` up to the end of the program's name, which is 16 bytes.
+const PROGRAM_INFO: usize = 80;
 /// The size of a query, which is that of older kernels; the rest is taken as zero.
 const QUESTION: usize = 64;
 
@@ -126,11 +133,36 @@ impl Part for OnInterfaces {
     }
 }
 
-/// Whether there is a program. A kernel that does not know the place has none there.
+/// Whether there is a program that is not brickmoon's. A kernel that does not know the place has none there.
 fn has_program(ifindex: u32, place: u32) -> bool {
-    let mut question = Question::new(&[(0, ifindex), (4, place)]);
-    // SAFETY: the addresses for lists of programs are 0, so that only their number is told.
-    unsafe { question.ask(command::PROG_QUERY) }.is_ok() && question.word(24) > 0
+    let mut programs = [0u32; PROGRAMS];
+    let mut question = Question::new(&[(0, ifindex), (4, place), (24, PROGRAMS as u32)]);
+    question.0[16..24].copy_from_slice(&(programs.as_mut_ptr() as u64).to_ne_bytes());
+    // SAFETY: the address is that of `programs`, which has room for as many as said and lives for the call.
+    match unsafe { question.ask(command::PROG_QUERY) } {
+        Ok(_) => programs[..PROGRAMS.min(question.word(24) as usize)].iter().any(|&id| !is_ours(id)),
+        // More than there is room for.
+        Err(error) => error.raw_os_error() == Some(libc::ENOSPC),
+    }
+}
+
+/// Whether a program is that of the kernel path, of this daemon or an earlier one.
+fn is_ours(program: u32) -> bool {
+    let mut question = Question::new(&[(0, program)]);
+    // SAFETY: this question has no addresses.
+    let Ok(fd) = (unsafe { question.ask(command::PROG_GET_FD_BY_ID) }) else { return false };
+    // SAFETY: the descriptor is new and nobody else has it.
+    let program = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut info = [0u64; PROGRAM_INFO / 8];
+    let mut question = Question::new(&[(0, program.as_raw_fd() as u32), (4, PROGRAM_INFO as u32)]);
+    question.0[8..16].copy_from_slice(&(info.as_mut_ptr() as u64).to_ne_bytes());
+    // SAFETY: the address is that of `info`, which is as long as said and lives for the call; it names no other memory.
+    if unsafe { question.ask(command::OBJ_GET_INFO_BY_FD) }.is_err() {
+        return false;
+    }
+    let name: Vec<u8> = info[PROGRAM_INFO / 8 - 2..].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    name.starts_with(OURS.0) && name.ends_with(OURS.1)
 }
 
 /// Programs at netfilter's hooks.
@@ -238,7 +270,7 @@ mod tests {
     }
 
     /// A program that only returns a number.
-    fn program(kind: u32, place: u32, result: i32) -> OwnedFd {
+    fn program(kind: u32, place: u32, result: i32, name: &[u8]) -> OwnedFd {
         let mut code = [0u8; 16];
         (code[0], code[8]) = (0xb7, 0x95);
         code[4..8].copy_from_slice(&result.to_ne_bytes());
@@ -247,6 +279,7 @@ mod tests {
         question[4..8].copy_from_slice(&2u32.to_ne_bytes());
         question[8..16].copy_from_slice(&(code.as_ptr() as u64).to_ne_bytes());
         question[16..24].copy_from_slice(&(c"GPL".as_ptr() as u64).to_ne_bytes());
+        question[48..48 + name.len()].copy_from_slice(name);
         question[68..].copy_from_slice(&place.to_ne_bytes());
         // SAFETY: the question is as long as said; code and licence live for the call, which only reads them.
         let fd = unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, question.as_mut_ptr(), question.len()) };
@@ -259,7 +292,7 @@ mod tests {
     fn a_program_on_an_interface_is_seen_while_it_is_there() {
         alone(|| {
             assert!(!has_program(LOOPBACK, TCX_INGRESS));
-            let program = program(SCHED_CLS, 0, -1);
+            let program = program(SCHED_CLS, 0, -1, b"bm_other");
             let words = [(0, LOOPBACK), (4, program.as_raw_fd() as u32), (8, TCX_INGRESS)];
             // SAFETY: this question has no addresses.
             if let Err(error) = unsafe { Question::new(&words).ask(PROG_ATTACH) } {
@@ -276,11 +309,29 @@ mod tests {
     }
 
     #[test]
+    fn the_program_of_the_kernel_path_does_not_count() {
+        alone(|| {
+            let ours = program(SCHED_CLS, 0, -1, b"bm_forward_9_tc");
+            let words = [(0, LOOPBACK), (4, ours.as_raw_fd() as u32), (8, TCX_INGRESS)];
+            // SAFETY: this question has no addresses.
+            if unsafe { Question::new(&words).ask(PROG_ATTACH) }.is_err() {
+                return eprintln!("skipped: this kernel has no tcx");
+            }
+            assert!(!has_program(LOOPBACK, TCX_INGRESS));
+            let other = program(SCHED_CLS, 0, -1, b"my_filter_tc");
+            let words = [(0, LOOPBACK), (4, other.as_raw_fd() as u32), (8, TCX_INGRESS)];
+            // SAFETY: as above.
+            unsafe { Question::new(&words).ask(PROG_ATTACH) }.unwrap();
+            assert!(has_program(LOOPBACK, TCX_INGRESS), "beside ours");
+        });
+    }
+
+    #[test]
     fn a_link_at_netfilter_tells_its_family_and_hook() {
         /// The hook input, whose links are no reason for anybody.
         const INPUT: u32 = 1;
         alone(|| {
-            let program = program(NETFILTER, AT_NETFILTER, 1);
+            let program = program(NETFILTER, AT_NETFILTER, 1, b"");
             let family = libc::AF_INET as u32;
             let words =
                 [(0, program.as_raw_fd() as u32), (8, AT_NETFILTER), (16, family), (20, INPUT), (24, 7)];

@@ -39,7 +39,7 @@ impl Daemon {
         control
             .detach_others(stay.into_iter().flatten().map(|link| link.ifindex).collect())
             .map_err(Failure::failed)?;
-        let mut put_on = |name: &str| control.attach(name).map_err(Failure::failed);
+        let mut put_on = |name: &str, choice| control.attach(name, choice).map_err(Failure::failed);
         let on = kernel_ports::attach(config, paths, self.claims.is_some(), strict, &mut put_on)?;
         let openers = Openers { workers: opener.as_ref(), claims: self.claims.as_ref(), strict };
         let (mut opened, ports) = Opened::open(config, paths, on, &openers)?;

@@ -266,8 +266,9 @@ impl Daemon {
     ) -> Result<Taken, Failure> {
         let control = self.driver.handle();
         let name = port.name(index);
-        let attach = |name: &str| control.attach(name).map_err(Failure::failed);
-        let OnPort { presence, reason } = kernel_ports::attach_one(&name, self.claims.is_some(), attach)?;
+        let attach = |name: &str, choice| control.attach(name, choice).map_err(Failure::failed);
+        let on = (&*name, setup.config.attach_of(port));
+        let OnPort { presence, reason } = kernel_ports::attach_one(on, self.claims.is_some(), attach)?;
         let Some(ifindex) = presence.ifindex() else { return Ok(Taken::Gone) };
         let opened = self.open_again(&setup.config, running, port)?;
         if let Some(queues) = opened.as_ref().and_then(|on| other_queues(&running.ports[index], on)) {

@@ -52,6 +52,7 @@ impl Control {
                 interfaces: self.compiler.shown_interfaces(mirror, index as u16),
                 linux_only: self.linux_only.of_links(mirror, links),
                 left_to_linux: port.steering.linux_only(),
+                attached: self.attached(port),
             }
         };
         self.ports.iter().enumerate().map(of_port).collect()

@@ -9,6 +9,7 @@
 
 use super::*;
 use bm_wire::prefix::{Address, Prefix};
+use libbpf_rs::ObjectBuilder;
 use std::os::fd::AsRawFd;
 use std::str::FromStr;
 
@@ -151,7 +152,7 @@ fn cost() {
     let first = object.progs_mut().find(|program| program.name() == "next_packet").unwrap();
     let _there = first.attach_xdp(attach::ifindex("far").unwrap() as i32).unwrap();
     let floor = object.progs().find(|program| program.name() == "fixed_next_hop").unwrap();
-    let ours = program(&mut lab.kernel.object, PROGRAM).as_fd().as_raw_fd();
+    let ours = program(&mut lab.kernel.object, forwards(bm_bpf::AttachType::Xdp)).as_fd().as_raw_fd();
     // No padding: cutting it off is not asked for here.
     let mut frame = with(&IPV4, 16, &[0, 46]);
     frame.resize(60, 0);

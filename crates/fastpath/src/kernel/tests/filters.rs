@@ -374,7 +374,7 @@ fn each_packet_is_filtered_by_one_whole_set_while_sets_change() {
     while !flips.is_finished() {
         let (data_in, context_in) = (Some(&IPV4[..]), Some(&mut context[..]));
         let input = ProgramInput { data_in, context_in, repeat: 1 << 14, ..ProgramInput::default() };
-        match program(&mut lab.kernel.object, PROGRAM).test_run(input) {
+        match program(&mut lab.kernel.object, forwards(bm_bpf::AttachType::Xdp)).test_run(input) {
             Ok(_) => {}
             // A signal to this thread ends the repetition early; what ran is counted.
             Err(error) if error.kind() == libbpf_rs::ErrorKind::Interrupted => {}
@@ -419,7 +419,8 @@ fn what_filters_cost() {
             repeat: 1 << 20,
             ..ProgramInput::default()
         };
-        let done = program(&mut lab.kernel.object, PROGRAM).test_run(input).unwrap();
+        let done =
+            program(&mut lab.kernel.object, forwards(bm_bpf::AttachType::Xdp)).test_run(input).unwrap();
         assert_eq!(done.return_value, XDP_PASS);
         done.duration.as_nanos()
     };

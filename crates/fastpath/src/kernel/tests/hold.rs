@@ -6,8 +6,11 @@ use super::*;
 fn a_held_interface_forwards_once_it_is_released() {
     let Some((load, ifindex)) = pinned() else { return };
     let mut kernel = load();
-    kernel.attach_held("in").unwrap();
-    assert!(kernel.holds_any() && kernel.attach("in").is_ok(), "asked again, it stays as it is");
+    kernel.attach_held("in", AttachChoice::Xdp).unwrap();
+    assert!(
+        kernel.holds_any() && kernel.attach("in", AttachChoice::Xdp).is_ok(),
+        "asked again, it stays as it is"
+    );
     let held = attach::program_on(ifindex);
     let pin = kernel.pins.as_ref().unwrap().path(ifindex);
     assert!(held.is_some() && !pin.exists(), "a crash takes it off");
@@ -23,7 +26,7 @@ fn a_held_interface_forwards_once_it_is_released() {
     assert_eq!(attach::program_on(ifindex), None);
     // Without a daemon nothing is dropped.
     let mut kernel = load();
-    kernel.attach_held("in").unwrap();
+    kernel.attach_held("in", AttachChoice::Xdp).unwrap();
     drop(kernel);
     assert_eq!(attach::program_on(ifindex), None);
 }

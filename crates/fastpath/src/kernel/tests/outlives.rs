@@ -23,11 +23,14 @@ fn leaves_everything_to_linux_without_a_heartbeat() {
 fn says_why_it_cannot_attach() {
     let Some(mut lab) = lab() else { return };
     let text = |result: Result<Attachment, KernelError>| result.unwrap_err().to_string();
-    assert!(text(lab.kernel.attach("nowhere")).starts_with("nowhere: there is no such interface"));
+    assert!(
+        text(lab.kernel.attach("nowhere", AttachChoice::Xdp))
+            .starts_with("nowhere: there is no such interface")
+    );
     // The same once more is no mistake; another one is.
-    assert!(lab.kernel.attach("in").is_ok());
+    assert!(lab.kernel.attach("in", AttachChoice::Xdp).is_ok());
     let mut other = Kernel::load(Duration::from_secs(60)).unwrap();
-    assert!(text(other.attach("in")).contains("`bpftool link detach id "));
+    assert!(text(other.attach("in", AttachChoice::Xdp)).contains("`bpftool link detach id "));
     assert!(lab.kernel.sends_through(lab.ifindex) || !attach::takes_frames(lab.ifindex));
 }
 
@@ -50,7 +53,7 @@ fn a_grace_is_counted_in_jiffies_of_this_kernel() {
 fn is_kept_and_taken_over() {
     let Some((load, ifindex)) = pinned() else { return };
     let mut first = load();
-    assert_eq!(first.attach("in").unwrap().adopted, None);
+    assert_eq!(first.attach("in", AttachChoice::Xdp).unwrap().adopted, None);
     assert!(matches!(Pins::claim(), Err(NoPins::Folder(NotClaimed::Taken { .. }))), "one at a time");
     first.keep().unwrap();
     drop(first);
@@ -58,12 +61,12 @@ fn is_kept_and_taken_over() {
     assert!(kept.is_some());
 
     let mut failed = load();
-    assert_eq!(failed.attach("in").unwrap().adopted, Some(5));
+    assert_eq!(failed.attach("in", AttachChoice::Xdp).unwrap().adopted, Some(6));
     drop(failed);
     assert_eq!(attach::program_on(ifindex), kept, "a start that fails takes nothing away");
 
     let mut second = load();
-    second.attach("in").unwrap();
+    second.attach("in", AttachChoice::Xdp).unwrap();
     second.publish(&Situation::default()).unwrap();
     assert_eq!(attach::program_on(ifindex), kept, "not before it is told to");
     assert_eq!(second.take_over().unwrap().switched, 1);
@@ -74,7 +77,7 @@ fn is_kept_and_taken_over() {
     let mut other = load();
     assert_eq!(other.take_over().unwrap().removed, ["in"]);
     assert_eq!(attach::program_on(ifindex), None);
-    other.attach("in").unwrap();
+    other.attach("in", AttachChoice::Xdp).unwrap();
     drop(other);
     assert_eq!(attach::program_on(ifindex), None, "without `keep` it ends with its owner");
     assert_eq!(remove_kept().unwrap(), Vec::<String>::new());
@@ -102,7 +105,7 @@ fn leaves_pinned_programs_of_others_alone() {
     }
     drop(pins);
     let mut kernel = load();
-    let refused = kernel.attach("in").unwrap_err().to_string();
+    let refused = kernel.attach("in", AttachChoice::Xdp).unwrap_err().to_string();
     assert!(refused.contains("\"other\"") && refused.contains("`rm /sys/fs/bpf/brickmoon/"), "{refused}");
     assert_eq!(kernel.take_over().unwrap().foreign, [(file.clone(), "other".to_string())]);
     drop(kernel);

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
+/*
+ * What is decided about a packet, whichever program meets it: whether it is plain forwarding, by which way it leaves,
+ * and what is rewritten.
+ *
+ *     forward.bpf.c ─ xdp.h ─┐
+ *                            ├─► forward.h: [fib4|fib6] -> [hops] -> [egress]
+ *     skb.bpf.c ───── skb.h ─┘
+ *
+ * xdp.h and skb.h say what only the one or the other knows: how long a packet is and whether it fits, whether its
+ * checksum is complete, how bytes are read, and which tag it has. They come first.
+ */
+#pragma once
+
+#include <linux/in.h>
+#include <linux/in6.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "extension.h"
+#include "fib4.h"
+#include "fib6.h"
+#include "flow.h"
+#include "layout.h"
+#include "packet.h"
+#include "sum.h"
+
+/*
+ * Maps of one value each, as variables: an address in the program's text, where a lookup would be a call that
+ * empties registers. Who loads the program puts maps of its own in the place of these.
+ */
+struct hops hops SEC(".bss.hops");
+struct fib4 fib4 SEC(".bss.fib4");
+struct fib6 fib6 SEC(".bss.fib6");
+struct views views SEC(".bss.views");
+
+/* By our index of the ingress interface. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, INTERFACES);
+	__type(key, __u32);
+	__type(value, struct counts);
+} counts SEC(".maps");
+
+/* One frame, with its bytes as it came in, and as it leaves where it is forwarded. */
+static __always_inline void count(__u32 interface, enum verdict verdict, __u32 received, __u32 sent)
+{
+	struct counts *of = bpf_map_lookup_elem(&counts, &interface);
+
+	/* What a call answered has bounds for the verifier only if they are looked at. */
+	if (!of || verdict >= VERDICTS)
+		return;
+	of->of[verdict]++;
+	of->of[RECEIVED_BYTES] += received;
+	if (verdict == FORWARDED)
+		of->of[FORWARDED_BYTES] += sent;
+}
+
+/* How a packet leaves, once the verdict is FORWARDED; not set before, since each check would pay for zeros. */
+struct way {
+	__u64 entry;
+	const struct egress *egress;
+};
+
+/* Whether a source may be an address of this machine. */
+static __always_inline bool may_be_local(const struct view *view, __u32 address)
+{
+	__u32 hash = address * LOCAL_HASH >> 20;
+
+	return view->local[hash >> 6 & (LOCAL_BITS / 64 - 1)] >> (hash & 63) & 1;
+}
+
+/* Sources that need a second lookup: those that may be this machine's, and all if the reverse path is checked. */
+static __noinline int source_is_fine(__u32 source, __u32 asks)
+{
+	__u32 hop, out, reverse_path = asks >> 16, interface = asks & 0xffff;
+
+	hop = fib4_lookup(&fib4, source);
+	out = HOP_INTERFACE(hops.entries[hop & (HOPS - 1)]);
+	if (out == HOP_HOST)
+		return 0;
+	if (reverse_path == REVERSE_PATH_STRICT)
+		return out == interface;
+	return reverse_path != REVERSE_PATH_LOOSE || out < HOP_SPECIAL || out == HOP_GROUP;
+}
+
+/* The action of a next hop that is not a group, and whether the packet fits through its interface. */
+static __always_inline enum verdict leave(__u32 hop, struct packet *packet, struct way *way)
+{
+	__u32 out, mtu;
+
+	hop &= HOPS - 1;
+	way->entry = hops.entries[hop];
+	out = HOP_INTERFACE(way->entry);
+	if (out >= INTERFACES)
+		return out == HOP_HOST	      ? PASSED_LOCAL :
+		       out == HOP_LINUX_ONLY ? PASSED_FIREWALL :
+					       PASSED_UNRESOLVED;
+	if (out == packet->ingress->interface)
+		return PASSED_SAME_INTERFACE;
+	way->egress = &packet->view->egress[out & (INTERFACES - 1)];
+	mtu = mtu_of(packet, way->egress, out);
+	if (largest_of(packet) > mtu)
+		return mtu ? PASSED_MTU : PASSED_EGRESS;
+	if (hops.mtus[hop] && largest_of(packet) > hops.mtus[hop])
+		return PASSED_MTU;
+	if (!hops.used[hop])
+		hops.used[hop] = 1;
+	return FORWARDED;
+}
+
+static __always_inline bool is_group(__u32 hop)
+{
+	return HOP_INTERFACE(hops.entries[hop & (HOPS - 1)]) == HOP_GROUP;
+}
+
+static __always_inline __u32 member(__u32 hop, __u32 hash)
+{
+	__u64 group = hops.entries[hop & (HOPS - 1)];
+	__u32 count = 1u << (group >> 32 & 31);
+
+	return hops.buckets[((__u32)group + (hash & (count - 1))) & (BUCKETS - 1)];
+}
+
+/* The plain sum of a header's ten words, which is all ones if the header is whole (RFC 1071). */
+static __always_inline bool is_whole(const struct ipv4 *ip)
+{
+	const __u32 *words = (const void *)ip;
+	__u64 sum = (__u64)words[0] + words[1] + words[2] + words[3] + words[4];
+
+	return is_ones(sum);
+}
+
+/* Neither 0/8, 127/8, multicast nor broadcast; the rest of 255/8 is not worth a closer look. */
+static __always_inline bool is_single_host(__u32 address)
+{
+	__u32 first = address >> 24;
+
+	return (__u8)(first + 1) > 1 && first != 127 && first >> 4 != 0xe;
+}
+
+static __always_inline enum verdict route4(struct packet *packet, struct ipv4 *ip, struct way *way)
+{
+	const struct ingress *ingress = packet->ingress;
+	__u32 source, destination, hop, hash;
+
+	if (!(ingress->flags & FORWARD_IPV4))
+		return ingress->flags & LINUX_ONLY_IPV4 ? PASSED_FIREWALL : PASSED_INACTIVE;
+	packet->length = bpf_ntohs(ip->total_length);
+	source = bpf_ntohl(ip->source);
+	destination = bpf_ntohl(ip->destination);
+	if (ip->version_ihl != 0x45 || packet->length < sizeof(*ip) ||
+	    packet->length > room_from(packet, ip) || ip->fragment & bpf_htons(0x3fff) || !is_whole(ip) ||
+	    !is_single_host(source) || !is_single_host(destination))
+		return PASSED_HEADER;
+	if (ip->ttl <= 1)
+		return PASSED_HOPS;
+	if (sums_may_be_partial(packet) &&
+	    is_partial((__u64)ip->source + ip->destination, ip->protocol, ip + 1, packet->length - sizeof(*ip),
+		       packet->end))
+		return PASSED_PARTIAL_SUM;
+	hop = fib4_lookup(&fib4, destination);
+	if (ingress->reverse_path || (!(ingress->flags & ACCEPT_LOCAL) && may_be_local(packet->view, source))) {
+		if (!source_is_fine(source, (__u32)ingress->reverse_path << 16 | ingress->interface))
+			return PASSED_SOURCE;
+	}
+	if (is_group(hop)) {
+		if (!flow4(packet, ip, &hash))
+			return PASSED_FLOW;
+		hop = member(hop, hash);
+	}
+	return leave(hop, packet, way);
+}
+
+/* 2000::/3 or fc00::/7, where nothing is special. */
+static __always_inline bool is_plain(__u64 high)
+{
+	return high >> 61 == 1 || high >> 57 == 0x7e;
+}
+
+static __always_inline __u64 sum_of_addresses(const struct ipv6 *ip)
+{
+	const __u32 *words = (const void *)ip->source;
+	__u64 sum = 0;
+
+	for (int i = 0; i < 8; i++)
+		sum += words[i];
+	return sum;
+}
+
+static __always_inline enum verdict route6(struct packet *packet, struct ipv6 *ip, struct way *way)
+{
+	struct address6 source, destination;
+	__u32 hop, hash;
+
+	if ((packet->ingress->flags & (FORWARD_IPV6 | LINUX_ONLY_FRAGMENTS_IPV6)) != FORWARD_IPV6) {
+		if (!(packet->ingress->flags & FORWARD_IPV6))
+			return packet->ingress->flags & LINUX_ONLY_IPV6 ? PASSED_FIREWALL : PASSED_INACTIVE;
+		if (may_be_fragment(ip + 1, packet->end, ip->next_header))
+			return PASSED_FIREWALL;
+	}
+	packet->length = bpf_ntohs(ip->payload_length) + sizeof(*ip);
+	source.high = bpf_be64_to_cpu(ip->source[0]);
+	source.low = bpf_be64_to_cpu(ip->source[1]);
+	destination.high = bpf_be64_to_cpu(ip->destination[0]);
+	destination.low = bpf_be64_to_cpu(ip->destination[1]);
+	if ((ip->version_class_label & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000) ||
+	    packet->length > room_from(packet, ip) || ip->next_header == IPPROTO_HOPOPTS ||
+	    !is_plain(source.high) || !is_plain(destination.high))
+		return PASSED_HEADER;
+	if (ip->hop_limit <= 1)
+		return PASSED_HOPS;
+	if (sums_may_be_partial(packet) &&
+	    is_partial(sum_of_addresses(ip), ip->next_header, ip + 1, packet->length - sizeof(*ip), packet->end))
+		return PASSED_PARTIAL_SUM;
+	hop = fib6_lookup(&fib6, destination);
+	if (is_group(hop)) {
+		if (!flow6(packet, ip, source, destination, &hash))
+			return PASSED_FLOW;
+		hop = member(hop, hash);
+	}
+	return leave(hop, packet, way);
+}
+
+/* Twelve bytes in two stores; the word of an egress begins with its MAC. */
+static __always_inline void write_macs(struct ethernet *eth, const struct way *way)
+{
+	__u64 own = way->egress->mac_mtu;
+
+	*(__u64 *)eth->to = (way->entry & 0xffffffffffff) | own << 48;
+	*(__u32 *)&eth->from[1] = own >> 16;
+}
+
+/* TTL is a word's high byte in wire order: the sum grows by what that word shrinks (RFC 1624). */
+static __always_inline void spend_ttl(struct ipv4 *ip)
+{
+	__u32 sum = ip->checksum + (__u32)bpf_htons(0x0100);
+
+	ip->checksum = sum + (sum >= 0xffff);
+	ip->ttl--;
+}
+
+/* Whether no daemon has said for longer than the grace time that the tables are good. */
+static __always_inline bool is_unattended(void)
+{
+	return views.grace_jiffies && (__s64)(bpf_jiffies64() - views.alive_until) > 0;
+}
+
+/* A frame of one of our interfaces; false if it is not one now, which is not counted. */
+static __always_inline bool arrived(context *ctx, struct packet *packet)
+{
+	__u32 ifindex = arrival_of(ctx);
+
+	packet->view = &views.of[views.current & 1];
+	packet->ingress = &packet->view->ingress[ifindex & (INGRESSES - 1)];
+	return packet->ingress->ifindex == ifindex;
+}

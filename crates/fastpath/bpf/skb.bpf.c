@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0
+/*
+ * The kernel path for devices that carry large packets, such as a veth: the same as forward.bpf.c, at tc's ingress.
+ *
+ *     skb -> gathered -> filters -> whose -> forward.h -> one hop less, MACs -> redirect
+ *               '------------'--------'---------'--> the next program, then Linux: untouched, with the reason counted
+ *
+ * XDP on a veth makes Linux cut up each large packet and complete its checksum before it comes, and a frame that
+ * XDP sends has lost what Linux knew of it. Here it stays as it is: 64 KiB of TCP are one packet from end to end.
+ *
+ * Tagged frames are filtered, and left to Linux. Packets are not claimed for workers here.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define NULL ((void *)0)
+
+#include "skb.h"
+#include "forward.h"
+#include "filter.h"
+#include "hold.h"
+#include "held.h"
+
+/* As <linux/bpf.h> has them from Linux 6.6 on. */
+#define TCX_NEXT -1
+#define TCX_DROP 2
+
+/* Bands of Linux's rt_tos2priority by the two high bits of the old TOS: best effort, bulk, interactive, both. */
+#define TOS_BANDS 0x4620
+
+static __always_inline void set_priority(context *ctx, __u8 tos)
+{
+	ctx->priority = TOS_BANDS >> (tos >> 3 & 3) * 4 & 0xf;
+}
+
+/*
+ * What Linux has to know of a packet before it is routed: of one that is cut up, how long its pieces are. False if
+ * that is Linux's to tell: of other protocols than TCP, of more than 64 KiB.
+ */
+static __always_inline bool is_plain_size(context *ctx, struct packet *packet)
+{
+	struct ethernet *eth = packet->data;
+	struct ipv4 *ip4 = (void *)(eth + 1);
+	struct ipv6 *ip6 = (void *)(eth + 1);
+	__u32 length;
+
+	packet->largest = 0;
+	if (!ctx->gso_size)
+		return true;
+	if (eth->type == bpf_htons(ETH_P_IP)) {
+		if ((void *)(ip4 + 1) > packet->end)
+			return false;
+		length = bpf_ntohs(ip4->total_length);
+		packet->largest = segment_length(ctx->gso_size, sizeof(*ip4), ip4->protocol, ip4 + 1, packet->end);
+	} else {
+		if ((void *)(ip6 + 1) > packet->end)
+			return false;
+		length = bpf_ntohs(ip6->payload_length) + sizeof(*ip6);
+		packet->largest = segment_length(ctx->gso_size, sizeof(*ip6), ip6->next_header, ip6 + 1, packet->end);
+	}
+	return packet->largest && length + sizeof(*eth) == packet->frame;
+}
+
+/* Takes padding off: what Linux forwards has none. */
+static __always_inline bool unpadded(context *ctx, const struct packet *packet)
+{
+	__u32 length = sizeof(struct ethernet) + packet->length;
+
+	return packet->frame == length || !bpf_skb_change_tail(ctx, length, 0);
+}
+
+/* The network header of `size` bytes, with the MACs ahead of it written; NULL if the frame cannot be changed. */
+static __always_inline void *readdressed(context *ctx, const struct packet *packet, const struct way *way, __u32 size)
+{
+	struct ethernet *eth;
+
+	if (!unpadded(ctx, packet))
+		return NULL;
+	eth = (void *)(long)ctx->data;
+	if ((void *)(eth + 1) + size > (void *)(long)ctx->data_end)
+		return NULL;
+	write_macs(eth, way);
+	return eth + 1;
+}
+
+static __always_inline enum verdict send4(context *ctx, const struct packet *packet, const struct way *way)
+{
+	struct ipv4 *ip = readdressed(ctx, packet, way, sizeof(*ip));
+
+	if (!ip)
+		return PASSED_HEADER;
+	spend_ttl(ip);
+	set_priority(ctx, ip->tos);
+	return FORWARDED;
+}
+
+/* The sum of all bytes that a card has given to Linux must follow the hop limit; IPv4's checksum levels the TTL out. */
+static __always_inline enum verdict send6(context *ctx, const struct packet *packet, const struct way *way)
+{
+	struct ipv6 *ip = readdressed(ctx, packet, way, sizeof(*ip));
+	__u8 hop_limit;
+
+	if (!ip)
+		return PASSED_HEADER;
+	hop_limit = ip->hop_limit - 1;
+	if (bpf_skb_store_bytes(ctx, sizeof(struct ethernet) + __builtin_offsetof(struct ipv6, hop_limit),
+				&hop_limit, sizeof(hop_limit), BPF_F_RECOMPUTE_CSUM))
+		return PASSED_HEADER;
+	return FORWARDED;
+}
+
+static __always_inline enum verdict forward_packet(context *ctx, struct packet *packet, struct way *way)
+{
+	struct ethernet *eth = packet->data;
+	void *ip = eth + 1;
+	enum verdict verdict;
+
+	if (ctx->vlan_present)
+		return PASSED_OTHER_TYPE;
+	if (eth->type != bpf_htons(ETH_P_IP) && eth->type != bpf_htons(ETH_P_IPV6))
+		return PASSED_OTHER_TYPE;
+	if (!is_plain_size(ctx, packet))
+		return PASSED_HEADER;
+	if (eth->type == bpf_htons(ETH_P_IP)) {
+		if (ip + sizeof(struct ipv4) > packet->end)
+			return PASSED_HEADER;
+		verdict = route4(packet, ip, way);
+		return verdict == FORWARDED ? send4(ctx, packet, way) : verdict;
+	}
+	if (ip + sizeof(struct ipv6) > packet->end)
+		return PASSED_HEADER;
+	verdict = route6(packet, ip, way);
+	return verdict == FORWARDED ? send6(ctx, packet, way) : verdict;
+}
+
+static __always_inline void look_at(context *ctx, struct packet *packet)
+{
+	packet->data = (void *)(long)ctx->data;
+	packet->end = (void *)(long)ctx->data_end;
+	packet->frame = ctx->len;
+}
+
+/* What becomes of a frame that filters drop or only Linux may have, which is counted then; FORWARDED for others. */
+static __noinline int filters_take(context *ctx)
+{
+	struct packet packet = {};
+	enum verdict verdict;
+
+	look_at(ctx, &packet);
+	if (!arrived(ctx, &packet) || packet.data + sizeof(struct ethernet) > packet.end ||
+	    !is_filtered(ctx, &packet))
+		return FORWARDED;
+	verdict = filtered(ctx, &packet);
+	if (verdict != FORWARDED)
+		count(packet.ingress->interface, verdict, packet.frame, 0);
+	return verdict;
+}
+
+static __always_inline enum verdict forward(context *ctx, struct packet *packet, struct way *way)
+{
+	if (packet->data + sizeof(struct ethernet) > packet->end)
+		return PASSED_OTHER_TYPE;
+	if (*(__u64 *)packet->data << 16 != packet->ingress->mac)
+		return PASSED_OTHER_MAC;
+	if (is_unattended())
+		return PASSED_UNATTENDED;
+	return forward_packet(ctx, packet, way);
+}
+
+/* The name is that of the program of forward.bpf.c with an ending, by which the next daemon knows it. */
+SEC("tcx/ingress")
+int bm_forward_6_tc(context *ctx)
+{
+	struct packet packet;
+	enum verdict verdict;
+	struct way way;
+
+	if (!gathered(ctx))
+		return filters_on ? TCX_DROP : TCX_NEXT;
+	if (filters_on) {
+		verdict = filters_take(ctx);
+		if (verdict != FORWARDED)
+			return verdict >= DROPPED_FILTER ? TCX_DROP : TCX_NEXT;
+	}
+	look_at(ctx, &packet);
+	if (!arrived(ctx, &packet))
+		return TCX_NEXT;
+	verdict = forward(ctx, &packet, &way);
+	if (verdict != FORWARDED) {
+		count(packet.ingress->interface, verdict, packet.frame, 0);
+		return TCX_NEXT;
+	}
+	count(packet.ingress->interface, FORWARDED, packet.frame, sizeof(struct ethernet) + packet.length);
+	return bpf_redirect(way.egress->ifindex, 0);
+}
+
+/* Replaces the forwarding program on an interface that was created again, until control has published it. */
+SEC("tcx/ingress")
+int bm_hold_tc(context *ctx)
+{
+	if (!gathered(ctx))
+		return TCX_DROP;
+	if (!ctx->vlan_present && !may_be_routed((void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		return TCX_NEXT;
+	count_held(ctx->ifindex, ctx->len);
+	return TCX_DROP;
+}
+
+char LICENSE[] SEC("license") = "GPL";

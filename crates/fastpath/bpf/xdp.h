@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
+/* What only XDP knows of a frame: it lies in memory from its first byte to its last, with its tag. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <stdbool.h>
+#include <bpf/bpf_helpers.h>
+#include "packet.h"
+#include "vlan.h"
+
+typedef struct xdp_md context;
+
+static __always_inline __u32 arrival_of(const context *ctx)
+{
+	return ctx->ingress_ifindex;
+}
+
+static __always_inline __u64 whole_length(context *ctx)
+{
+	return bpf_xdp_get_buff_len(ctx);
+}
+
+static __always_inline long load_bytes(context *ctx, __u32 at, void *to, __u32 size)
+{
+	return bpf_xdp_load_bytes(ctx, at, to, size);
+}
+
+/* Bytes from the network header to the end of the frame. */
+static __always_inline long room_from(const struct packet *packet, const void *ip)
+{
+	return packet->end - ip;
+}
+
+/* What has to fit through the egress interface. */
+static __always_inline __u32 largest_of(const struct packet *packet)
+{
+	return packet->length;
+}
+
+/* 0 where nothing may be sent. */
+static __always_inline __u32 mtu_of(const struct packet *packet, const struct egress *egress, __u32 out)
+{
+	return egress->mac_mtu >> 48;
+}
+
+/* Whether a checksum may be half done, of which nothing tells but its value (sum.h). */
+static __always_inline bool sums_may_be_partial(const struct packet *packet)
+{
+	return packet->ingress->flags & PARTIAL_SUMS;
+}
+
+static __always_inline bool is_tagged(context *ctx, const struct packet *packet)
+{
+	return is_tag(((const struct ethernet *)packet->data)->type);
+}
+
+/* The interface on which a frame arrived; NULL if only Linux knows it. */
+static __always_inline const struct ingress *logical_interface(context *ctx, const struct packet *packet)
+{
+	const struct ethernet *eth = packet->data;
+	const struct vlan_tag *tag = (void *)(eth + 1);
+	__u32 number;
+
+	if (!is_tag(eth->type) || (void *)(tag + 1) > packet->end)
+		return packet->ingress;
+	if (is_tag(tag->type))
+		return NULL;
+	number = bpf_ntohs(tag->priority_id) & VLAN_ID;
+	if (!number)
+		return packet->ingress;
+	return vlan_ingress(packet->view, packet->ingress->ifindex,
+			    (__u32)bpf_ntohs(eth->type) << 16 | number);
+}

@@ -1,0 +1,100 @@
+//! Interfaces whose attachment is chosen automatically: XDP, until what comes says that tc is better.
+//!
+//! ```text
+//! XDP ──► a tenth of what comes in a second has an incomplete checksum, or is too large ──► tc, from then on
+//! ```
+//!
+//! A container on a veth sends 64 KiB at once and leaves the checksum to a card that is not there. XDP on the veth makes
+//! Linux cut that up, and then has to leave each piece to Linux. Whether the other end of a veth does so cannot be
+//! read, since it is in another network namespace; so what comes is counted.
+
+use bm_bpf::{AttachType, PinnedLink};
+
+use super::Kernel;
+use crate::attach::{self, AttachChoice};
+use crate::error::KernelError;
+use crate::layout::INGRESSES;
+
+/// The least number of packets in a second that are worth a change.
+const PACKETS_MIN: u64 = 500;
+/// XDP stays while it leaves less than one packet in so many to Linux.
+const ONE_IN: u64 = 10;
+
+/// What XDP leaves to Linux and tc may forward.
+const FOR_TC: [&str; 2] = ["linux_partial_sum", "linux_mtu"];
+
+/// An interface that was moved to tc, or could not be.
+#[derive(Debug)]
+pub struct Moved {
+    /// Its name.
+    pub interface: String,
+    /// Why.
+    pub reason: String,
+    /// What the kernel refused.
+    pub error: Option<KernelError>,
+}
+
+impl Kernel {
+    /// What to attach the program to on an interface, and why, if that is not said.
+    pub(super) fn choose(&self, ifindex: u32, choice: AttachChoice) -> (AttachType, Option<String>) {
+        let of_it = |attached: &&attach::Attached| attached.ifindex == ifindex && attached.reason.is_some();
+        let is_at_tc =
+            |pinned: &PinnedLink| pinned.ifindex == ifindex && pinned.attach_type == AttachType::Tc;
+        match choice {
+            AttachChoice::Xdp => (AttachType::Xdp, None),
+            AttachChoice::Tc => (AttachType::Tc, None),
+            AttachChoice::Auto => match self.attached.iter().find(of_it) {
+                Some(attached) => (attached.attach_type, attached.reason.clone()),
+                None if self.left.iter().any(is_at_tc) && self.claims.is_none() => {
+                    (AttachType::Tc, Some("an earlier daemon had moved it there".into()))
+                }
+                None => {
+                    (AttachType::Xdp, Some("few packets have come that XDP has to leave to Linux".into()))
+                }
+            },
+        }
+    }
+
+    /// Moves interfaces to tc that XDP serves badly, if their attachment is chosen automatically; returns which. To be
+    /// called once a second.
+    pub fn adapt(&mut self) -> Vec<Moved> {
+        if self.claims.is_some() {
+            return Vec::new();
+        }
+        let mut moved = Vec::new();
+        for ifindex in self.attached.iter().map(|attached| attached.ifindex).collect::<Vec<_>>() {
+            let Some(reason) = self.is_served_badly(ifindex) else { continue };
+            let interface = attach::name(ifindex);
+            let error = self.put_on(&interface, AttachChoice::Tc, false).err();
+            if let Some(attached) = self.attached.iter_mut().find(|attached| attached.ifindex == ifindex) {
+                // Once is enough where the kernel cannot do it.
+                attached.reason = error.is_none().then(|| reason.clone());
+            }
+            moved.push(Moved { interface, reason, error });
+        }
+        moved
+    }
+
+    /// Why an interface would be better off at tc; `None` if it is not.
+    fn is_served_badly(&mut self, ifindex: u32) -> Option<String> {
+        let own = self.view.ingress[ifindex as usize % INGRESSES];
+        let has_vlans = self.view.vlans.iter().any(|vlan| vlan.port == ifindex);
+        let at = self.attached.iter().position(|attached| attached.ifindex == ifindex)?;
+        let attached = &self.attached[at];
+        let is_free = attached.reason.is_some() && !attached.waits && attached.held.is_none();
+        if attached.attach_type != AttachType::Xdp || !is_free || own.ifindex != ifindex || has_vlans {
+            return None;
+        }
+        let counters = self.counters(own.interface).ok()?;
+        // The first look is what the second is compared with.
+        let since = counters.since(self.attached[at].seen.replace(counters)?);
+        let lost = since.named().filter(|(name, _)| FOR_TC.contains(name));
+        let (left, received) = (lost.map(|(_, frames)| frames).sum::<u64>(), since.received());
+        if left < PACKETS_MIN || left < received / ONE_IN {
+            return None;
+        }
+        Some(format!(
+            "{left} of {received} packets came in one second with incomplete checksums or too large, which XDP leaves to Linux"
+        ))
+    }
+}

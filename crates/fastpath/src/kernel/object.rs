@@ -1,0 +1,106 @@
+//! The object files, made by the build script: which maps and settings their programs are loaded with.
+
+use std::os::fd::AsFd;
+
+use bm_bpf::AttachType;
+use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramMut};
+
+use super::{Tables, hold};
+use crate::error::KernelError;
+use crate::filters::FilterMaps;
+
+/// The object file with the XDP program, and with the one that extends the time for which tables are valid.
+pub(super) static XDP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forward.bpf.o"));
+/// The object file with the program for tc.
+pub(super) static TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/skb.bpf.o"));
+
+/// The name of the forwarding program.
+pub(crate) fn forwards(attach_type: AttachType) -> &'static str {
+    match attach_type {
+        AttachType::Xdp => "bm_forward_6",
+        AttachType::Tc => "bm_forward_6_tc",
+    }
+}
+
+/// The parts of the object file that only a program with filters has.
+const FILTER_MAPS: [&str; 3] = ["filters", "filter_counts", "filter_sources"];
+/// The section that says whether the program filters.
+const FILTERS_ON: &str = ".rodata.filters";
+/// The section that says whether it handles VLAN tags.
+const TAGS_ON: &str = ".rodata.tags";
+/// The section that says whether it checks feasible reverse paths, and the maps that exist only then.
+const FEASIBLE_ON: &str = ".rodata.feasible";
+const SOURCE_MAPS: [&str; 2] = ["sources4", "sources6"];
+/// The section that says whether packets may be claimed for workers, and the map that exists only then.
+const CLAIMS_ON: &str = ".rodata.claims";
+const CLAIMS_MAP: &str = "claims";
+
+/// What the programs are loaded with.
+#[derive(Clone, Copy)]
+pub(super) struct With<'a> {
+    pub tables: &'a Tables,
+    pub views: &'a MapHandle,
+    /// The counters, and those of what is held; new ones without.
+    pub counts: Option<[&'a MapHandle; 2]>,
+    pub filters: Option<&'a FilterMaps>,
+    pub claims: Option<&'a MapHandle>,
+    pub tags: bool,
+}
+
+/// Loads an object file.
+pub(super) fn load(file: &[u8], with: With<'_>) -> Result<Object, KernelError> {
+    let With { tables, views, counts, filters, claims, tags } = with;
+    let failed = KernelError::program("loading the program");
+    let mut builder = ObjectBuilder::default();
+    let mut open = builder.open_memory(file).map_err(&failed)?;
+    for mut map in open.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        let feasible = tables.sources.is_some();
+        let claiming = claims.filter(|_| filters.is_some());
+        let switches = [
+            (FILTERS_ON, filters.is_some()),
+            (TAGS_ON, tags),
+            (FEASIBLE_ON, feasible),
+            (CLAIMS_ON, claiming.is_some()),
+        ];
+        for (switch, on) in switches {
+            if name == switch {
+                map.set_initial_value(&u32::from(on).to_ne_bytes()).map_err(&failed)?;
+            }
+        }
+        if filters.is_none() && FILTER_MAPS.contains(&name.as_str())
+            || !feasible && SOURCE_MAPS.contains(&name.as_str())
+            || claiming.is_none() && name == CLAIMS_MAP
+        {
+            map.set_autocreate(false).map_err(&failed)?;
+        }
+        let shared = match name.as_str() {
+            ".bss.hops" => Some(&tables.hops),
+            ".bss.fib4" => Some(&tables.fib4),
+            ".bss.fib6" => Some(&tables.fib6),
+            CLAIMS_MAP => claiming,
+            "sources4" => tables.sources.as_ref().map(|[ipv4, _]| ipv4),
+            "sources6" => tables.sources.as_ref().map(|[_, ipv6]| ipv6),
+            ".bss.views" => Some(views),
+            "counts" => counts.map(|[counts, _]| counts),
+            hold::MAP => counts.map(|[_, held]| held),
+            "filters" => filters.map(|maps| &maps.filters),
+            "filter_counts" => filters.map(|maps| &maps.counts),
+            "filter_sources" => filters.map(|maps| &maps.sources),
+            _ => None,
+        };
+        if let Some(shared) = shared {
+            map.reuse_fd(shared.as_fd()).map_err(&failed)?;
+        }
+    }
+    open.load().map_err(&failed)
+}
+
+pub(super) fn find(object: &Object, name: &str) -> Result<MapHandle, KernelError> {
+    let map = object.maps().find(|map| map.name() == name).expect("the program has this map");
+    MapHandle::try_from(&map).map_err(KernelError::program("finding the maps"))
+}
+
+pub(super) fn program<'o>(object: &'o mut Object, name: &str) -> ProgramMut<'o> {
+    object.progs_mut().find(|program| program.name() == name).expect("the object has this program")
+}
