@@ -47,7 +47,7 @@ pub fn run(group: &str, cases: &[Case]) {
     assert_eq!(names.len(), cases.len(), "{group}: two cases have one name");
     let mut faults = Vec::new();
     let mut of_linux = None;
-    for subject in Subject::all(group) {
+    for subject in Subject::with_tc(group) {
         let heard = observe(&subject, group, cases, &mut faults);
         match &subject {
             Subject::Linux => {

@@ -37,8 +37,17 @@ pub enum Forwarding {
     User,
     /// In the kernel, by XDP.
     Kernel,
+    /// In the kernel, at tc.
+    KernelTc,
     /// As the daemon chooses.
     Auto,
+}
+
+impl Forwarding {
+    /// Whether Linux does all that is not plain.
+    fn is_kernel(self) -> bool {
+        matches!(self, Self::Kernel | Self::KernelTc)
+    }
 }
 
 impl fmt::Display for Subject {
@@ -47,25 +56,36 @@ impl fmt::Display for Subject {
             Self::Linux => "linux",
             Self::Brickmoon { forwarding: Forwarding::User, .. } => "brickmoon",
             Self::Brickmoon { forwarding: Forwarding::Kernel, .. } => "brickmoon-kernel",
+            Self::Brickmoon { forwarding: Forwarding::KernelTc, .. } => "brickmoon-tc",
             Self::Brickmoon { forwarding: Forwarding::Auto, .. } => "brickmoon-auto",
         })
     }
 }
 
 impl Subject {
-    /// The subjects of this run, Linux first: all, or the one that `BM_SUBJECT` names.
+    /// The subjects of this run, Linux first: Linux and both paths, or the one that `BM_SUBJECT` names.
     pub fn all(test: &str) -> Vec<Self> {
+        let mut subjects = Self::with_tc(test);
+        let wants_tc = std::env::var("BM_SUBJECT").is_ok_and(|wanted| wanted == "brickmoon-tc");
+        subjects.retain(|subject| {
+            wants_tc || !matches!(subject, Self::Brickmoon { forwarding: Forwarding::KernelTc, .. })
+        });
+        subjects
+    }
+
+    /// The same, with the kernel path at tc beside that of XDP.
+    pub fn with_tc(test: &str) -> Vec<Self> {
         if !sys::is_root() {
             report::skip(test, "namespaces need root");
             return Vec::new();
         }
         let wanted = std::env::var("BM_SUBJECT").unwrap_or_default();
-        let names = ["linux", "brickmoon", "brickmoon-kernel"];
+        let names = ["linux", "brickmoon", "brickmoon-kernel", "brickmoon-tc"];
         assert!(wanted.is_empty() || names.contains(&&*wanted), "BM_SUBJECT={wanted}: one of {names:?}");
         let mut subjects = vec![Self::Linux];
         match binary() {
             Some(path) => subjects.extend(
-                [Forwarding::User, Forwarding::Kernel]
+                [Forwarding::User, Forwarding::Kernel, Forwarding::KernelTc]
                     .map(|forwarding| Self::Brickmoon { path: path.clone(), forwarding }),
             ),
             None if wanted.starts_with("brickmoon") => panic!("no brickmoon binary: cargo build --release"),
@@ -75,10 +95,10 @@ impl Subject {
         subjects
     }
 
-    /// The kernel path, if it is a subject of this run.
+    /// The kernel path, if it is a subject of this run: by XDP, unless `BM_SUBJECT` says at tc.
     pub fn kernel(test: &str) -> Option<Self> {
         let is_kernel =
-            |subject: &Self| matches!(subject, Self::Brickmoon { forwarding: Forwarding::Kernel, .. });
+            |subject: &Self| matches!(subject, Self::Brickmoon { forwarding, .. } if forwarding.is_kernel());
         Self::all(test).into_iter().find(is_kernel)
     }
 
@@ -152,6 +172,7 @@ impl Router<'_> {
             None => "linux",
             Some(Daemon { forwarding: Forwarding::User, .. }) => "brickmoon",
             Some(Daemon { forwarding: Forwarding::Kernel, .. }) => "brickmoon-kernel",
+            Some(Daemon { forwarding: Forwarding::KernelTc, .. }) => "brickmoon-tc",
             Some(Daemon { forwarding: Forwarding::Auto, .. }) => "brickmoon-auto",
         }
     }
@@ -163,7 +184,7 @@ impl Router<'_> {
 
     /// Whether this is brickmoon forwarding in the kernel, where Linux does everything but plain forwarding.
     pub fn is_kernel(&self) -> bool {
-        self.daemon.as_ref().is_some_and(|daemon| daemon.forwarding == Forwarding::Kernel)
+        self.daemon.as_ref().is_some_and(|daemon| daemon.forwarding.is_kernel())
     }
 
     /// Waits until the subject has the current state of the kernel's tables.
@@ -357,7 +378,8 @@ impl Daemon {
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         match forwarding {
             Forwarding::User => command.args(["--path", "user"]),
-            Forwarding::Kernel => command.args(["--path", "kernel"]),
+            Forwarding::Kernel => command.args(["--path", "kernel", "--attach", "xdp"]),
+            Forwarding::KernelTc => command.args(["--path", "kernel", "--attach", "tc"]),
             Forwarding::Auto => &mut command,
         };
         for port in ports {

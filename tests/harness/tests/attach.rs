@@ -1,0 +1,113 @@
+//! What the kernel path is attached to: as the configuration says, or as what comes asks for.
+
+use bm_tests::lab::{Ends, Lab};
+use bm_tests::report;
+use bm_tests::subject::{Router, Subject};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+const ALL: [&str; 3] = ["r0", "r1", "r2"];
+/// The sink's address on its first link.
+const SINK: &str = "198.51.100.2";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What each port is attached to, and why.
+fn attached(router: &Router) -> Vec<(String, String)> {
+    let ports = router.json(&["show", "ports"]);
+    let ports = ports["ports"].as_array().cloned().unwrap_or_default();
+    let text = |port: &serde_json::Value, key: &str| port[key].as_str().unwrap_or_default().to_string();
+    ports.iter().map(|port| (text(port, "attach"), text(port, "attach_reason"))).collect()
+}
+
+/// Sends over one connection until `enough` says so; returns the bytes that came out at the other end.
+fn transfer(lab: &Lab, mut enough: impl FnMut(u64) -> bool) -> u64 {
+    let listener = lab.snk.within(|| TcpListener::bind((SINK, 0))).expect("a port of the sink");
+    let port = listener.local_addr().expect("it is bound").port();
+    let mut sender =
+        lab.src.within(|| TcpStream::connect((SINK, port))).expect("a connection through the router");
+    sender.set_write_timeout(Some(PATIENCE)).expect("a time-out can be set");
+    let (mut receiver, _) = listener.accept().expect("the connection");
+    let reader = std::thread::spawn(move || {
+        let (mut chunk, mut all) = (vec![0; 1 << 17], 0);
+        while let Ok(read @ 1..) = receiver.read(&mut chunk) {
+            assert!(chunk[..read].iter().all(|byte| *byte == 0x5a), "other bytes came");
+            all += read as u64;
+        }
+        all
+    });
+    let (chunk, mut sent) = (vec![0x5a; 1 << 17], 0);
+    while !enough(sent) {
+        sender.write_all(&chunk).expect("TCP goes through");
+        sent += chunk.len() as u64;
+    }
+    drop(sender);
+    let came = reader.join().expect("the reader ends");
+    assert_eq!(came, sent);
+    came
+}
+
+#[test]
+fn a_port_moves_to_tc_when_hosts_leave_work_to_their_devices() {
+    let Some(subject) = Subject::kernel("attach") else { return };
+    let lab = Lab::new("attach", Ends::Hosts);
+    lab.set_offloads(true, true);
+    let mut router = subject.start(&lab);
+    router.end(&[]);
+    router.restart_choosing(&ALL, "[daemon]\npath = 'kernel'\n");
+    assert_eq!(attached(&router)[0].0, "xdp");
+    let begin = Instant::now();
+    let mut looked = Instant::now();
+    let mut is_moved = || {
+        if looked.elapsed() < Duration::from_millis(200) {
+            return false;
+        }
+        looked = Instant::now();
+        attached(&router)[0].0 == "tc"
+    };
+    let bytes = transfer(&lab, |_| is_moved() || begin.elapsed() > PATIENCE);
+    let (attach, why) = attached(&router)[0].clone();
+    assert_eq!(attach, "tc", "{bytes} bytes: {}", router.told());
+    assert!(why.contains("incomplete checksums"), "{why}");
+    // From now on brickmoon forwards it.
+    let before = router.sent();
+    transfer(&lab, |sent| sent > 1 << 26);
+    let frames = router.sent() - before;
+    assert!(frames > 0, "{}", router.told());
+    report::say(&format!("attach: moved after {bytes} bytes; {frames} packets for 64 MiB then"));
+    router.assert_verified();
+    // A daemon that starts while the other's program is there keeps it at tc.
+    router.kill();
+    router.restart();
+    assert_eq!(attached(&router)[0].0, "tc", "{}", router.told());
+    transfer(&lab, |sent| sent > 1 << 24);
+    router.end(&[]);
+}
+
+#[test]
+fn each_port_is_attached_as_it_says() {
+    let Some(subject) = Subject::kernel("attach-each") else { return };
+    let lab = Lab::new("attach-each", Ends::Hosts);
+    let mut router = subject.start(&lab);
+    router.end(&[]);
+    let port = |name: &str, attach: &str| format!("[[port]]\ndevice = '{name}'\nattach = '{attach}'\n");
+    let config = |r0: &str, r1: &str| {
+        format!(
+            "[daemon]\npath = 'kernel'\nattach = 'xdp'\n{}{}[[port]]\ndevice = 'r2'\n",
+            port("r0", r0),
+            port("r1", r1)
+        )
+    };
+    router.restart_choosing(&[], &config("tc", "xdp"));
+    let types = |router: &Router| attached(router).into_iter().map(|(attach, _)| attach).collect::<Vec<_>>();
+    assert_eq!(types(&router), ["tc", "xdp", "xdp"]);
+    transfer(&lab, |sent| sent > 1 << 24);
+    let reloaded = router.reload_with(&config("xdp", "tc")).expect("a daemon");
+    assert!(reloaded.status.success(), "{}", String::from_utf8_lossy(&reloaded.stderr));
+    assert_eq!(types(&router), ["xdp", "tc", "xdp"]);
+    transfer(&lab, |sent| sent > 1 << 24);
+    router.end(&[]);
+    let claims = format!("{}[[claim]]\nprotocol = 'udp'\n", port("r0", "tc"));
+    let said = subject.refused(&lab, "kernel", &claims);
+    assert!(said.contains("attach = \"tc\" does not go with [[claim]]"), "{said}");
+}
