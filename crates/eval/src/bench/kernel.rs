@@ -10,6 +10,8 @@
 //! floor        XDP that sends everything to one next hop, without a lookup
 //! ```
 //!
+//! Cases named `tcp-..` send one TCP connection through Linux, both kinds of the kernel path, and the user path.
+//!
 //! Cases named `switch-..` put a switch in the place of the router: Linux's bridge and ours, in turn.
 //!
 //! The daemon runs all the time. Its program is put on the interfaces for its turns alone, so that the others
@@ -20,6 +22,7 @@ mod bed;
 mod figures;
 mod rivals;
 mod switch;
+mod tcp;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -124,7 +127,8 @@ pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
     // A switch knows no routes, and some cases have a single one.
     let routers = Case::ALL.iter().map(|case| (case.name(), case.table == "full"));
     let switches = switch::Case::ALL.iter().map(|case| (case.name.to_string(), false));
-    options.common.refuse_unused_rib(routers.chain(switches))?;
+    let connections = tcp::Case::ALL.iter().map(|case| (case.name.to_string(), false));
+    options.common.refuse_unused_rib(routers.chain(switches).chain(connections))?;
     bm_testbed::testbed::require_root()?;
     if !kernel_threads_are_seen() {
         return Err(BenchError::KernelThreads);
@@ -143,16 +147,21 @@ pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
     let cases: Vec<_> = Case::ALL.into_iter().filter(wanted).collect();
     let switches: Vec<_> =
         switch::Case::ALL.into_iter().filter(|case| options.common.wants(case.name)).collect();
-    if cases.is_empty() && switches.is_empty() {
+    let connections: Vec<_> =
+        tcp::Case::ALL.into_iter().filter(|case| options.common.wants(case.name)).collect();
+    if cases.is_empty() && switches.is_empty() && connections.is_empty() {
         return Err(BenchError::NoCase { wanted: options.common.case.clone().unwrap_or_default() });
     }
     let _watch = Watch::begin();
     let before = daemon::Before::look();
     // A switch has two subjects, so a case of it takes half as long.
-    let share = cases.len() as f64 / (cases.len() as f64 + switches.len() as f64 / 2.0);
-    let rows = measure(options, &cases, &full, (begin, whole(options).mul_f64(share)));
+    let shares = [cases.len() as f64, switches.len() as f64 / 2.0, connections.len() as f64];
+    let [routing, switching, connecting] =
+        shares.map(|share| whole(options).mul_f64(share / shares.iter().sum::<f64>()));
+    let rows = measure(options, &cases, &full, (begin, routing));
     let rows = rows.and_then(|mut rows| {
-        rows.extend(switch::measure(options, &switches, whole(options).saturating_sub(begin.elapsed()))?);
+        rows.extend(switch::measure(options, &switches, switching)?);
+        rows.extend(tcp::measure(options, &connections, connecting)?);
         Ok(rows)
     });
     // Everything has been dropped by now, also after an error.

@@ -104,6 +104,8 @@ pub enum Way {
     User,
     /// In the kernel, by XDP.
     Kernel,
+    /// In the kernel, at tc.
+    KernelTc,
 }
 
 /// A running daemon. Dropping it kills it.
@@ -140,7 +142,11 @@ impl Daemon {
         let config = write_config(&folder.0, core).map_err(TestbedError::system("write a configuration"))?;
         let mut command = Command::new(&program);
         command.arg("up").arg("--config").arg(config).arg("--socket").arg(folder.0.join(SOCKET));
-        command.args(["--path", if way == Way::Kernel { "kernel" } else { "user" }]);
+        command.args(match way {
+            Way::User => &["--path", "user"][..],
+            Way::Kernel => &["--path", "kernel", "--attach", "xdp"],
+            Way::KernelTc => &["--path", "kernel", "--attach", "tc"],
+        });
         for port in [&testbed.interfaces.router_in, &testbed.interfaces.router_out] {
             command.args(["--port", port]);
         }

@@ -99,7 +99,7 @@ impl Scene {
     ) -> Result<Daemon, DemoError> {
         let what = match way {
             Way::User => format!("start brickmoon, which mirrors {} routes", thousands(self.routes)),
-            Way::Kernel => "start it with --path kernel".into(),
+            Way::Kernel | Way::KernelTc => "start it with --path kernel".into(),
         };
         let daemon = story.step(&what, || self.daemon(options, way))?;
         if let Some(bytes) = daemon.resident_bytes() {
