@@ -10,16 +10,15 @@ use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use crate::Failure;
 use crate::args::Socket;
-use crate::lua::place;
+use crate::failure::Failure;
+use crate::serve::program_socket;
+use crate::serve::socket::somebody_listens;
 
 /// Time limit of a request that only reads.
 const GET_MAX: Duration = Duration::from_secs(30);
 /// Time limit of a request that changes something or takes long: comparing a million routes, opening ports again.
 const POST_MAX: Duration = Duration::from_secs(300);
-/// Time limit for finding out whether anything answers at all.
-const CONNECT_MAX: Duration = Duration::from_secs(5);
 
 /// Sends a request and decodes the daemon's reply.
 ///
@@ -38,14 +37,6 @@ pub fn ask<T: DeserializeOwned>(socket: &Socket, method: Method, path: &str) -> 
 }
 
 /// Whether a process listens on a socket, even if it accepts no connections at the moment.
-pub async fn somebody_listens(socket: &Path) -> bool {
-    match tokio::time::timeout(CONNECT_MAX, UnixStream::connect(socket)).await {
-        Ok(Err(error)) => error.kind() == std::io::ErrorKind::WouldBlock,
-        Ok(Ok(_)) | Err(_) => true,
-    }
-}
-
-/// Like [`somebody_listens`], for callers outside an async runtime.
 pub fn is_listening(socket: &Path) -> Result<bool, Failure> {
     Ok(runtime()?.block_on(somebody_listens(socket)))
 }
@@ -77,8 +68,10 @@ async fn exchange(socket: &Path, method: Method, path: &str) -> Result<(u16, Byt
 
 fn unreachable(socket: &Path, error: &std::io::Error) -> Failure {
     use std::io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied, WouldBlock};
-    let programs =
-        place::programs_beside(socket).iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+    let programs = program_socket::programs_beside(socket)
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect::<Vec<_>>();
     let programs = match programs.is_empty() {
         true => String::new(),
         false => format!("; Lua programs listen at {}", programs.join(", ")),

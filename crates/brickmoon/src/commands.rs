@@ -7,13 +7,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::args::{Cli, Command, Query, Routes, Show, Socket, What};
-use crate::{Failure, bench, client, daemon, lua};
+use crate::failure::Failure;
+use crate::{bench, client, daemon, lua};
 use bm_api::request;
 
 /// Runs a command.
 pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
     match command {
-        Command::Up(up) => daemon::up(up),
+        Command::Up(up) => daemon::up(up, lua::natives),
         Command::Stop(stop) => self::stop(&stop.socket, stop.keep),
         Command::Reload(query) => print(&query, Method::POST, request::RELOAD, bm_cli::reloaded),
         Command::Check { file } => daemon::check(&file),

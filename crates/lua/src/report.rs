@@ -7,7 +7,7 @@
 //! Nothing is collected until it is requested, so the packet path pays only an occasional load.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,9 @@ use serde::Deserialize;
 pub struct Report {
     /// Its number, from 0.
     pub worker: usize,
+    /// Whether its thread runs: false once it has panicked.
+    #[serde(skip)]
+    pub alive: bool,
     /// Rounds through its apps.
     pub breaths: u64,
     /// Packets that went into its links.
@@ -90,6 +93,8 @@ pub(crate) struct ReportSlot {
     /// The number of answers, and the last one.
     answer: Mutex<(u64, Report)>,
     answered: Condvar,
+    /// The thread of the worker has panicked: there will be no further answer.
+    panicked: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -121,7 +126,13 @@ impl ReportSlots {
         lock(&self.0).insert(worker, report_slot.clone());
     }
 
+    /// The worker ends. One that ends by a panic stays in the reports, as no longer alive, until another takes its place.
     pub(crate) fn close(&self, worker: usize, report_slot: &Arc<ReportSlot>) {
+        if std::thread::panicking() {
+            report_slot.panicked.store(true, Ordering::Release);
+            report_slot.answered.notify_all();
+            return;
+        }
         let mut report_slots = lock(&self.0);
         if report_slots.get(&worker).is_some_and(|open| Arc::ptr_eq(open, report_slot)) {
             report_slots.remove(&worker);
@@ -131,22 +142,25 @@ impl ReportSlots {
     /// The reports of all workers, by number. For a worker that does not answer within `patience`, because it is busy
     /// with something other than packets, this is its last answer; one that never answered is left out.
     pub fn ask(&self, patience: Duration) -> Vec<Report> {
-        let report_slots: Vec<_> = lock(&self.0).values().cloned().collect();
+        let report_slots: Vec<_> = lock(&self.0).clone().into_iter().collect();
         let before: Vec<u64> = report_slots
             .iter()
-            .map(|report_slot| {
+            .map(|(_, report_slot)| {
                 let answers = lock(&report_slot.answer).0;
                 report_slot.asked.store(1, Ordering::Relaxed);
                 answers
             })
             .collect();
         let end = Instant::now() + patience;
-        let wait = |(report_slot, before): (&Arc<ReportSlot>, u64)| {
+        let wait = |((worker, report_slot), before): (&(usize, Arc<ReportSlot>), u64)| {
             let mut answer = lock(&report_slot.answer);
             loop {
+                if report_slot.panicked.load(Ordering::Acquire) {
+                    return Some(Report { worker: *worker, alive: false, ..answer.1.clone() });
+                }
                 let left = end.saturating_duration_since(Instant::now());
                 if answer.0 > before || left.is_zero() {
-                    return (answer.0 > 0).then(|| answer.1.clone());
+                    return (answer.0 > 0).then(|| Report { alive: true, ..answer.1.clone() });
                 }
                 let woken = report_slot.answered.wait_timeout(answer, left);
                 answer = woken.unwrap_or_else(PoisonError::into_inner).0;
@@ -182,5 +196,31 @@ mod tests {
         report_slots.close(1, &here);
         report_slots.close(0, &here);
         assert_eq!(breaths(&report_slots.ask(Duration::ZERO)), [7]);
+    }
+
+    #[test]
+    fn a_worker_that_panicked_is_reported_until_another_takes_its_place() {
+        let (report_slots, slot) = (ReportSlots::default(), Arc::new(ReportSlot::default()));
+        report_slots.open(2, &slot);
+        slot.answer(Report { worker: 2, breaths: 7, ..Report::default() });
+        let state = |reports: &[Report]| {
+            reports.iter().map(|report| (report.worker, report.alive, report.breaths)).collect::<Vec<_>>()
+        };
+        assert_eq!(state(&report_slots.ask(Duration::ZERO)), [(2, true, 7)]);
+        struct Ends(ReportSlots, Arc<ReportSlot>);
+        impl Drop for Ends {
+            fn drop(&mut self) {
+                self.0.close(2, &self.1);
+            }
+        }
+        let ends = Ends(report_slots.clone(), slot);
+        let thread = std::thread::spawn(move || {
+            let _ends = ends;
+            std::panic::resume_unwind(Box::new("without a message"));
+        });
+        assert!(thread.join().is_err());
+        assert_eq!(state(&report_slots.ask(Duration::from_secs(600))), [(2, false, 7)]);
+        report_slots.open(2, &Arc::new(ReportSlot::default()));
+        assert_eq!(state(&report_slots.ask(Duration::ZERO)), []);
     }
 }

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 // The daemon's module, which belongs to a binary, so it cannot be used as a crate.
 #[expect(dead_code, reason = "only the daemon pauses")]
-#[path = "../../../crates/brickmoon/src/daemon/connections.rs"]
+#[path = "../../../crates/brickmoon/src/serve/connections.rs"]
 mod connections;
 
 /// No answer takes this long, even on a busy machine.

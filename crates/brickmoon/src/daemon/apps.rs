@@ -1,25 +1,18 @@
 //! Lua apps of the configuration: linked with the workers' ports and router, and reported by `show`.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use bm_api::{Account, App, Drop, DropAt, Drops, Error, Link, Lua};
+use bm_api::Error;
 use bm_control::config::Config;
 use bm_control::config::app::{self, ROUTER};
 use bm_graph::{Network, NetworkError};
 use bm_lua::apps::{AppLink, AppNews, AppSet, AppSpec, AppsSpec, Module};
-use bm_lua::{AppReport, JitReport, LinkReport, Report, Tree};
-use bm_stats::Scope;
 
-use super::hooks;
 use super::path::Paths;
-use super::report::Counters;
-use crate::Failure;
-
-/// Name of the one app in which workers run all Lua apps.
-pub const PART: &str = "lua";
-/// How long a worker may take to report on its apps; it sleeps for at most a tenth of a second.
-pub const PATIENCE: Duration = Duration::from_millis(250);
+use super::scripts::{self, trees};
+use crate::failure::Failure;
+use crate::serve::app_report::PART;
 
 /// The apps of a configuration in the form that `bm-lua` takes.
 pub fn spec(config: &Config) -> AppsSpec {
@@ -42,11 +35,6 @@ pub fn spec(config: &Config) -> AppsSpec {
         outer: ports.chain([ROUTER.into()]).collect(),
         trees: trees(config),
     }
-}
-
-/// Directories that are searched for modules before our own.
-pub fn trees(config: &Config) -> Vec<Tree> {
-    config.lua.path.iter().flat_map(|folder| Tree::at(folder)).collect()
 }
 
 /// Directories of `[lua] path` that do not exist, by line.
@@ -113,7 +101,7 @@ pub fn check(file: Option<&Path>, config: &Config) -> Result<(), Error> {
         return Ok(());
     }
     problems.sort();
-    let file = hooks::of(file);
+    let file = scripts::of(file);
     let lines = problems.into_iter().map(|(line, why)| format!("{file}, line {line}: {why}"));
     Err(Error::new(lines.collect::<Vec<_>>().join("\n")))
 }
@@ -124,7 +112,7 @@ pub fn can_run(config: &Config, paths: &Paths) -> Result<(), Error> {
         && !paths.needs_workers(config)
     {
         let why = format!("app {} needs the user path, but the ports use the kernel path", app.name);
-        let hint = format!("{}, or remove [[app]] from the configuration", hooks::FOR_WORKERS);
+        let hint = format!("{}, or remove [[app]] from the configuration", scripts::FOR_WORKERS);
         return Err(Error::new(why).hint(hint));
     }
     if paths.claims(config) {
@@ -188,97 +176,10 @@ pub fn look_after(set: &AppSet) -> Result<Option<String>, Failure> {
             AppNews::Failed { worker, why } => {
                 trouble.get_or_insert(format!("the apps of worker {worker} failed: {why}"));
             }
-            AppNews::Stuck { lasts } => return Err(hooks::stuck("an app", lasts)),
+            AppNews::Stuck { lasts } => return Err(scripts::stuck("an app", lasts)),
         }
     }
     Ok(trouble)
-}
-
-/// The apps of a worker.
-pub fn apps_of(report: &Report) -> impl Iterator<Item = App> {
-    report.apps.iter().map(|app| {
-        let AppReport { name, received, originated, sent, held, consumed, dropped } = app.clone();
-        let drops = (dropped > 0).then(|| (bm_stats::Reason::LinkFull.name().to_string(), dropped));
-        let drops = drops.into_iter().collect();
-        let account =
-            Account { received, originated, sent, held, consumed, dropped, drops, ..Account::default() };
-        App { name, worker: Some(report.worker as u32), account }
-    })
-}
-
-/// The links of a worker.
-pub fn links_of(report: &Report) -> impl Iterator<Item = Link> {
-    report.links.iter().map(|link| {
-        let LinkReport { name, txpackets, txbytes, rxpackets, rxbytes, txdrop } = link.clone();
-        Link {
-            name,
-            worker: report.worker as u32,
-            tx: txpackets,
-            tx_bytes: txbytes,
-            rx: rxpackets,
-            rx_bytes: rxbytes,
-            dropped: txdrop,
-            waiting: txpackets.saturating_sub(rxpackets),
-        }
-    })
-}
-
-/// What LuaJIT did, for `show workers`.
-pub fn lua_of(jit: JitReport) -> Lua {
-    let JitReport { traces, aborts, flushes, code_bytes, heap_bytes } = jit;
-    Lua { traces, aborts, flushes, code_bytes, heap_bytes }
-}
-
-/// Replaces the links to and from [`PART`] by the links of the Lua apps.
-pub fn add_links(reports: &[Report], links: &mut Vec<Link>) {
-    let hidden = |name: &str| name.contains(&format!("-> {PART}.")) || name.starts_with(&format!("{PART}."));
-    links.retain(|link| !hidden(&link.name));
-    links.extend(reports.iter().flat_map(links_of));
-    links.sort_by(|one, two| (one.worker, &one.name).cmp(&(two.worker, &two.name)));
-}
-
-/// Adds the frames that apps dropped because links were full.
-pub fn add_drops(reports: &[Report], drops: &mut Drops) {
-    let reason = bm_stats::Reason::LinkFull;
-    let at = reports.iter().flat_map(|report| &report.apps).filter(|app| app.dropped > 0);
-    let at: Vec<_> = at.map(|app| DropAt { app: format!("app {}", app.name), frames: app.dropped }).collect();
-    let frames: u64 = at.iter().map(|at| at.frames).sum();
-    if frames == 0 {
-        return;
-    }
-    drops.total += frames;
-    match drops.drops.iter_mut().find(|drop| drop.reason == reason.name()) {
-        Some(drop) => {
-            drop.frames += frames;
-            drop.at.extend(at);
-        }
-        None => {
-            let (reason, meaning) = (reason.name().into(), reason.meaning().into());
-            drops.drops.push(Drop { reason, meaning, frames, at });
-        }
-    }
-    drops.drops.sort_by_key(|drop| std::cmp::Reverse(drop.frames));
-}
-
-/// What LuaJIT did on a worker, for hooks (whose counters are passed) and apps together; `None` without either.
-pub fn lua_of_worker(worker: usize, counters: &Counters, reports: &[Report]) -> Option<Lua> {
-    let mut sum: Option<Lua> = None;
-    for report in reports.iter().filter(|report| report.worker == worker) {
-        *sum.get_or_insert_default() += lua_of(report.jit);
-    }
-    for (name, &value) in counters {
-        let (Scope::Hook { worker: Some(of), .. }, name) = Scope::parse(name) else { continue };
-        let Some(what) = name.strip_prefix("jit/").filter(|_| of == worker) else { continue };
-        let sum = sum.get_or_insert_default();
-        match what {
-            "traces" => sum.traces += value,
-            "aborts" => sum.aborts += value,
-            "flushes" => sum.flushes += value,
-            "code_bytes" => sum.code_bytes += value,
-            _ => sum.heap_bytes += value,
-        }
-    }
-    sum
 }
 
 #[cfg(test)]
@@ -410,29 +311,5 @@ mod tests {
             let port = bm_control::config::Port::new(bm_control::config::Device::Dpdk(device.into()));
             assert_eq!(port.name(0), bm_port_dpdk::Spec::new(device).host_tap());
         }
-    }
-
-    #[test]
-    fn hides_what_stands_for_all_apps() {
-        let named = |name: &str| Link { name: name.into(), ..Link::default() };
-        let names = [
-            "eth0.output -> lua.eth0:output",
-            "lua.router:eth0 -> router.eth0",
-            "router.eth0 -> eth0.router",
-        ];
-        let mut links: Vec<_> = names.map(named).into();
-        let own = LinkReport {
-            name: "eth0.output -> guard.input".into(),
-            txpackets: 3,
-            rxpackets: 1,
-            ..LinkReport::default()
-        };
-        let app = AppReport { name: "guard".into(), received: 1, consumed: 1, ..AppReport::default() };
-        let report = Report { apps: vec![app], links: vec![own], ..Report::default() };
-        let apps: Vec<_> = apps_of(&report).collect();
-        add_links(&[report], &mut links);
-        let left: Vec<_> = links.iter().map(|link| (link.name.as_str(), link.waiting)).collect();
-        assert_eq!(left, [("eth0.output -> guard.input", 2), ("router.eth0 -> eth0.router", 0)]);
-        assert_eq!((apps[0].name.as_str(), apps[0].worker), ("guard", Some(0)));
     }
 }

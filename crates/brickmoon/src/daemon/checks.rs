@@ -140,13 +140,13 @@ fn slots(config: &Config, paths: &Paths) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::{path, why};
+    use crate::daemon::path;
 
     /// The error of a configuration, assuming devices that can do everything.
     fn wrong(text: &str) -> String {
         let config = Config::parse(Path::new("f.toml"), text).expect("a right file");
         match path::choose(&config, |_| None) {
-            Err(failure) => why(failure),
+            Err(failure) => failure.to_string(),
             Ok(paths) => all(Some(Path::new("f.toml")), &config, &paths)
                 .err()
                 .map_or_else(String::new, |error| error.to_string()),

@@ -19,7 +19,9 @@ use bm_port::{HostPort, Port};
 use bm_stats::{Account, CounterKind, Counters, Registry, Scope};
 
 use super::queues::{Move, Queues};
-use crate::Failure;
+use super::{apps, hooks};
+use crate::failure::Failure;
+use crate::serve::app_report::PART;
 
 /// Size of the freelist of each worker, in frames.
 const FREELIST: usize = 1024;
@@ -108,11 +110,11 @@ impl DataPlane {
         let mut slow = slow_path(config, shared, resolver, &frame_pool)?;
         let names: Vec<_> = parts.iter().map(|part| part.name.clone()).collect();
         if let Some(hooks) = shared.hooks.get() {
-            hooks.start(&super::hooks::specs(config), workers, names.clone()).map_err(Failure::usage)?;
+            hooks.start(&hooks::specs(config), workers, names.clone()).map_err(Failure::usage)?;
             hooks.slow().into_iter().for_each(|hook| slow.set_hook(hook));
         }
         if let Some(apps) = shared.apps.get() {
-            apps.start(&super::apps::spec(config), workers).map_err(Failure::usage)?;
+            apps.start(&apps::spec(config), workers).map_err(Failure::usage)?;
         }
         let mut networks: Vec<Network> = (0..workers).map(|_| Network::new()).collect();
         let mut queues = Queues::default();
@@ -276,9 +278,9 @@ fn start_worker(
     if let Some(part) =
         shared.apps.get().filter(|_| !config.apps.is_empty()).and_then(|apps| apps.part(index))
     {
-        network.app(super::apps::PART, Box::new(part)).map_err(Failure::failed)?;
+        network.app(PART, Box::new(part)).map_err(Failure::failed)?;
     }
-    super::apps::join(&mut network, config, names).map_err(Failure::failed)?;
+    apps::join(&mut network, config, names).map_err(Failure::failed)?;
     let core = config.daemon.cores.get(index).map(|&core| core as usize);
     let schedule = Schedule { core, ..config.daemon.schedule() };
     run(shared, frame_pool, (index, &format!("bm-worker-{index}")), schedule, network, waker)
@@ -294,7 +296,7 @@ fn start_apart(
     part: bm_lua::apps::Part,
 ) -> Result<Running, Failure> {
     let mut network = Network::new();
-    network.app(super::apps::PART, Box::new(part)).map_err(Failure::failed)?;
+    network.app(PART, Box::new(part)).map_err(Failure::failed)?;
     let waker = Waker::new().map_err(Failure::failed)?;
     // No real-time priority: Lua code may run for any time.
     let schedule = Schedule { core: Some(core), real_time: None, ..config.daemon.schedule() };

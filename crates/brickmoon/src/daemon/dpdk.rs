@@ -19,8 +19,8 @@ use bm_port::Port;
 use bm_port_dpdk::{DpdkDevice, Options, Spec};
 use bm_port_tap::{HostTap, HostTapHandle};
 
-use super::ports::OpenPort;
-use crate::Failure;
+use super::open_port::OpenPort;
+use crate::failure::Failure;
 
 /// How often the states of device and host TAP are compared.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use bm_control::driver::Handle;
 use bm_heartbeat::{Trouble, What};
 
+use super::lock::lock;
 use super::notify;
-use super::state::lock;
 use crate::log;
 
 /// How long the main thread may make no progress; it restarts a data path that has failed.

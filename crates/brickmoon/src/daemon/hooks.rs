@@ -1,7 +1,6 @@
 //! Lua hooks: from the configuration to the hooks of each thread, and their reports for `show hooks`.
 
 use std::path::Path;
-use std::time::Duration;
 
 use bm_api::{Drop, DropAt, Drops, Error, Hook, Hooks};
 use bm_control::config::{self, Config, HookStage};
@@ -11,15 +10,13 @@ use bm_lua::hook::{HookNews, HookReport, HookSet, HookSpec};
 use bm_stats::Scope;
 
 use super::path::Paths;
-use super::report::Counters;
-use crate::Failure;
-
-/// Hint for hooks and apps that get no packets since all ports use the kernel path.
-pub const FOR_WORKERS: &str = "start with --path user or auto, set path = \"user\" for a port, select packets for workers with [[claim]]";
+use super::scripts;
+use crate::failure::Failure;
+use crate::serve::report::Counters;
 
 /// The hooks of a configuration in the form that `bm-lua` takes.
 pub fn specs(config: &Config) -> Vec<HookSpec> {
-    let trees = super::apps::trees(config);
+    let trees = scripts::trees(config);
     config.hooks.iter().map(|hook| spec(hook, &trees)).collect()
 }
 
@@ -43,7 +40,7 @@ fn spec(hook: &config::Hook, trees: &[Tree]) -> HookSpec {
 
 /// Checks that every file can be read and compiled; reports all errors with the lines that name the files.
 pub fn check(file: Option<&Path>, config: &Config) -> Result<(), Error> {
-    let file = of(file);
+    let file = scripts::of(file);
     let complaint = |hook: &config::Hook| {
         let error = bm_lua::hook::check(&hook.file).err()?;
         Some(format!("{file}, line {}: hook {}: {error}", hook.line, hook.name))
@@ -52,17 +49,13 @@ pub fn check(file: Option<&Path>, config: &Config) -> Result<(), Error> {
     if complaints.is_empty() { Ok(()) } else { Err(Error::new(complaints.join("\n"))) }
 }
 
-/// Name of the configuration file in messages.
-pub fn of(file: Option<&Path>) -> String {
-    file.map_or_else(|| "the configuration".into(), |file| file.display().to_string())
-}
-
 /// Checks that hooks get packets: only workers run them.
 pub fn can_run(config: &Config, paths: &Paths) -> Result<(), Error> {
     match config.hooks.first() {
         Some(hook) if !paths.needs_workers(config) => {
             let why = format!("hook {} needs the user path, but the ports use the kernel path", hook.name);
-            Err(Error::new(why).hint(format!("{FOR_WORKERS}, or remove [[hook]] from the configuration")))
+            Err(Error::new(why)
+                .hint(format!("{}, or remove [[hook]] from the configuration", scripts::FOR_WORKERS)))
         }
         _ => Ok(()),
     }
@@ -91,17 +84,10 @@ pub fn look_after(set: &HookSet) -> Result<(), Failure> {
                 let (file, health) = (file.display(), health.name());
                 tracing::error!("hook {name}: version {version} of {file} is {health}: {why}");
             }
-            HookNews::Stuck { lasts } => return Err(stuck("a hook", lasts)),
+            HookNews::Stuck { lasts } => return Err(scripts::stuck("a hook", lasts)),
         }
     }
     Ok(())
-}
-
-/// The error for Lua code that hangs in a C function, where only ending the process helps.
-pub fn stuck(what: &str, lasts: Duration) -> Failure {
-    let seconds = lasts.as_secs();
-    let why = format!("{what} has been in a C function for {seconds} s and cannot be aborted");
-    Failure::Failed(format!("{why}: Linux forwards from now on"))
 }
 
 /// All hooks with their counters.

@@ -7,7 +7,7 @@ use bm_fastpath::{AttachChoice, AttachType, Attachment, Claims, Kernel, NoPins, 
 use super::path::Paths;
 use super::ports::GENERIC;
 use super::presence::{Presence, unfit};
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Logs, and returns as a note for `status`, that the program ends with the daemon.
 fn unpinned(why: &NoPins) -> String {
@@ -107,7 +107,7 @@ pub fn attach(
         }
         on.push(Some(match attach_one((name, config.attach_of(port)), claims, &mut *attach) {
             Err(failure) if !strict(port) => {
-                let why = super::why(failure);
+                let why = failure.to_string();
                 tracing::warn!(%why, "port {name} is waiting");
                 OnPort { presence: Presence::refused(why), reason: None }
             }

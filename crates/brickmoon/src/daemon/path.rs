@@ -15,7 +15,7 @@
 use bm_control::config::{Config, Device, IdleChoice, PathChoice, Port};
 use bm_netlink::{Kind, Link};
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// The path of one port, and the reason if it was chosen automatically.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use bm_control::config::Config;
 use bm_graph::{Network, PortApp, QueueOwner};
 use bm_stats::{Account, Entry};
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Interval between two checks of the load; each moves at most one queue.
 const LOOK_EVERY: Duration = Duration::from_secs(5);

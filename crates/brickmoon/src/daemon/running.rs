@@ -13,12 +13,13 @@ use bm_frame::{FramePool, Node, Pages};
 
 use super::dataplane::{DataPlane, Part, Shared, WorkerState};
 use super::kernel_ports::OnPort;
+use super::open_port::{Hardware, OnInterface, OpenPort, Trouble};
 use super::path::{Paths, PortPath};
 use super::places::Places;
-use super::ports::{self, Hardware, OnInterface, OpenPort, Opener, Taking, Trouble};
+use super::ports::{self, Opener, Taking};
 use super::presence::{self, Presence, unfit};
 use super::queues::{self, Move};
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Frames per queue in addition to those in its receive ring: being sent, or in the hands of the worker.
 const FRAMES_SENT: usize = 2 * 2048;
@@ -356,7 +357,7 @@ impl Opener {
             Err(_) if !bm_fastpath::is_there(name) => Ok((Presence::Missing, missing()?)),
             Err(failure) if (openers.strict)(port) => Err(failure),
             Err(failure) => {
-                let why = super::why(failure);
+                let why = failure.to_string();
                 tracing::warn!(%why, "port {name} is waiting");
                 Ok((Presence::refused(why), missing()?))
             }

@@ -11,7 +11,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
-use super::connections::Pause;
+use crate::serve::connections::Pause;
 
 /// Descriptors in reserve. A restart needs fewer than this in addition to those that it closes: for files that it reads,
 /// and for sockets that it opens before the old ones are closed.

@@ -7,9 +7,9 @@ use bm_control::config::Config;
 use bm_stats::Scope;
 use bm_switch::{FdbEntryView, PortView, Service, Switch};
 
-use super::report::Counters;
-use super::state::lock;
-use crate::Failure;
+use super::lock::lock;
+use crate::failure::Failure;
+use crate::serve::report::Counters;
 
 /// All switches; empty after the end.
 #[derive(Default)]

@@ -17,7 +17,7 @@ use bm_graph::Waker;
 use bm_privilege::Calls;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// The command of the process (`args::Command::WatchTables`).
 const COMMAND: &str = "watch-tables";

@@ -1,22 +1,25 @@
 //! `brickmoon run` and `brickmoon snabb`: Lua programs.
 
+mod answers;
 mod natives;
-pub mod place;
+mod port_memory;
 mod router;
-mod server;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bm_lua::{Outcome, Program, Tree, What, World};
+use bm_lua::{Natives, Outcome, Program, Tree, What, World};
 use bm_stats::Registry;
 
-use crate::Failure;
 use crate::args::{Lua, Run, Snabb};
+use crate::failure::Failure;
 
-use server::{Facts, Server};
+use answers::{Facts, Server};
 
-pub use natives::Apps as Natives;
+/// The Rust apps that Lua apps of the daemon can use; accounts are kept in `registry`.
+pub fn natives(registry: Arc<Registry>) -> Arc<dyn Natives> {
+    Arc::new(natives::Apps::new(registry))
+}
 
 /// Maximum number of counters.
 const COUNTERS: usize = 1 << 15;
@@ -48,7 +51,7 @@ fn start(what: What, arguments: Vec<String>, lua: &Lua) -> Result<(), Failure> {
     }
     let trees = lua.trees.iter().flat_map(|folder| Tree::at(folder)).collect();
     let registry = Arc::new(Registry::anonymous(COUNTERS).map_err(Failure::failed)?);
-    let apps = Arc::new(natives::Apps::new(registry.clone()));
+    let apps = natives(registry.clone());
     let world = World::new(apps, trees, lua.packet_bytes as usize).map_err(Failure::failed)?;
     bm_lua::end_on_signals().map_err(Failure::failed)?;
     let facts = Facts {

@@ -9,10 +9,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bm_control::config::Device;
-use bm_frame::FramePool;
 use bm_graph::PortApp;
 use bm_lua::{Natives, Opened, Wanted};
-use bm_port::{Copied, LoopPort, Port, Steering as _};
+use bm_port::{LoopPort, Port, Steering as _};
 use bm_port_dpdk::{DpdkDevice, Spec};
 use bm_port_pcap::PcapPort;
 use bm_port_tap::TapDevice;
@@ -20,12 +19,8 @@ use bm_port_xdp::{Options, Shared, XdpDevice};
 use bm_stats::{Account, Registry, Scope};
 use serde_json::Value;
 
+use super::port_memory::PortMemory;
 use super::router::Routers;
-
-/// Number of slots for AF_XDP where the program's own are too large for it.
-const SMALL_SLOTS: usize = 16_384;
-/// Bytes of such a slot; enough for an MTU of 1514 (4096 bytes: 3562).
-const SMALL: usize = 2048;
 
 /// The open devices by name. Workers share a device; each has its own queue of it.
 pub struct Apps {
@@ -41,30 +36,6 @@ struct Open {
     taps: HashMap<String, TapDevice>,
     dpdk: HashMap<String, DpdkDevice>,
     routers: Routers,
-}
-
-/// Memory for the frames of ports: the program's own, or a second one.
-#[derive(Clone)]
-pub struct PortMemory {
-    /// Memory with slots that AF_XDP accepts.
-    pub frame_pool: Arc<FramePool>,
-    /// Whether frames are copied between this memory and the program's.
-    pub copied: bool,
-}
-
-impl PortMemory {
-    fn beside(frame_pool: &Arc<FramePool>) -> Result<Self, String> {
-        if matches!(frame_pool.memory().slot_size(), 2048 | 4096) {
-            return Ok(Self { frame_pool: frame_pool.clone(), copied: false });
-        }
-        let frame_pool = FramePool::new(SMALL_SLOTS, SMALL).map_err(|error| error.to_string())?;
-        Ok(Self { frame_pool, copied: true })
-    }
-
-    /// Wraps a port so that it copies frames if necessary.
-    pub fn port(&self, port: Box<dyn Port>) -> Box<dyn Port> {
-        if self.copied { Box::new(Copied::new(port, self.frame_pool.clone())) } else { port }
-    }
 }
 
 impl Apps {

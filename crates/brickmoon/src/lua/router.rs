@@ -23,7 +23,7 @@ use bm_lua::{Opened, Wanted};
 use bm_port::Port;
 use bm_stats::{Account, Registry, Scope};
 
-use super::natives::PortMemory;
+use super::port_memory::PortMemory;
 use crate::daemon::{self, OpenPort, Rings};
 
 /// What must live as long as the ports.
@@ -139,7 +139,7 @@ impl Set {
         // Other apps of the program use the memory, too.
         let rings = Rings { memory: &memory.frame_pool, ring: bm_port_xdp::RING };
         let opened = daemon::open_ports(&config.ports, &rings, &|_| wanted.workers);
-        let opened = opened.map_err(daemon::why)?;
+        let opened = opened.map_err(text)?;
         let readers = Readers::new();
         let (mut control, mut parts, mut keep) = (Vec::new(), Vec::new(), Vec::new());
         let (mut queues, mut devices) = (HashMap::new(), Vec::new());
@@ -164,8 +164,7 @@ impl Set {
         };
         let neighbor_requests = Box::new(driver.handle().neighbor_requests().map_err(text)?);
         let frame_pool: &Arc<FramePool> = wanted.frame_pool;
-        let mut slow =
-            daemon::slow_path(&config, &shared, neighbor_requests, frame_pool).map_err(daemon::why)?;
+        let mut slow = daemon::slow_path(&config, &shared, neighbor_requests, frame_pool).map_err(text)?;
         let names: Vec<_> = parts.iter().map(|(name, _)| name.clone()).collect();
         for (name, host) in parts {
             let account = Account::open(registry, Scope::SlowPort { port: &name }).map_err(text)?;

@@ -1,15 +1,14 @@
-//! The HTTP servers of the control socket and the metrics address.
+//! The HTTP servers of the control socket and the metrics address: one path for each method of [`Answers`].
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use bm_api::request::{self, RouteQuery, StopQuery};
 use bm_api::{Error, encode};
 use serde::Serialize;
@@ -18,9 +17,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 
+use super::answers::{Answers, AnswersOfDaemon};
 use super::connections::serve;
-use super::state::Daemon;
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Maximum number of connections to the metrics address, which only scrapers use.
 const CONNECTIONS_OF_METRICS: usize = 64;
@@ -43,16 +42,6 @@ pub fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().max_blocking_threads(THREADS).thread_name("bm-answer").build()
 }
 
-/// A file that is removed on drop: at the end, or if the start fails.
-pub struct Removed(pub PathBuf);
-
-impl Drop for Removed {
-    fn drop(&mut self) {
-        // It may already be gone.
-        let _gone = std::fs::remove_file(&self.0);
-    }
-}
-
 /// Opens the metrics address.
 pub async fn listen_for_metrics(address: SocketAddr) -> Result<TcpListener, Failure> {
     TcpListener::bind(address)
@@ -61,90 +50,96 @@ pub async fn listen_for_metrics(address: SocketAddr) -> Result<TcpListener, Fail
 }
 
 /// Serves metrics until the task is dropped.
-pub async fn serve_metrics(listener: TcpListener, daemon: Arc<Daemon>) {
-    let routes = Router::new().route("/metrics", get(metrics)).with_state(daemon);
+pub async fn serve_metrics<A: Answers>(listener: TcpListener, asked: Arc<A>) {
+    let routes = Router::new().route("/metrics", metrics()).with_state(asked);
     serve(listener, |_| (0, routes.clone()), CONNECTIONS_OF_METRICS).await;
 }
 
-/// All routes of the daemon.
-pub fn routes(daemon: Arc<Daemon>) -> Router {
-    let orders = Router::new()
-        .route(request::VERIFY, post(|State(daemon): State<Arc<Daemon>>| carry_out(daemon, Daemon::verify)))
-        .route(request::RELOAD, post(|State(daemon): State<Arc<Daemon>>| carry_out(daemon, Daemon::reload)))
-        .route(request::STOP, post(stop))
-        .with_state(daemon.clone());
-    questions(daemon).merge(orders)
+/// All routes of a Lua program.
+pub fn routes_of_program<A: Answers>(program: Arc<A>) -> Router {
+    let orders = Router::new().route(request::STOP, post(stop::<A>));
+    questions().merge(orders).fallback(no_such_path::<A>).with_state(program)
 }
 
-/// The routes for clients with read access only.
-pub fn routes_of_readers(daemon: Arc<Daemon>) -> Router {
+/// All routes of the daemon.
+pub fn routes<D: AnswersOfDaemon>(daemon: Arc<D>) -> Router {
+    let orders = Router::new()
+        .route(request::VERIFY, post(|State(daemon): State<Arc<D>>| carry_out(daemon, D::verify)))
+        .route(request::RELOAD, post(|State(daemon): State<Arc<D>>| carry_out(daemon, D::reload)))
+        .route(request::STOP, post(stop::<D>));
+    questions().merge(questions_of_daemon()).merge(orders).fallback(no_such_path::<D>).with_state(daemon)
+}
+
+/// The routes of the daemon for clients with read access only.
+pub fn routes_of_readers<D: AnswersOfDaemon>(daemon: Arc<D>) -> Router {
     let refuse = || async {
         let error =
             Error::new("members of this group have read access only").hint("run this command as root");
         refused(StatusCode::FORBIDDEN, error)
     };
     let orders = [request::VERIFY, request::RELOAD, request::STOP];
-    orders.into_iter().fold(questions(daemon), |routes, order| routes.route(order, post(refuse)))
+    let questions = questions().merge(questions_of_daemon());
+    let routes = orders.into_iter().fold(questions, |routes, order| routes.route(order, post(refuse)));
+    routes.fallback(no_such_path::<D>).with_state(daemon)
 }
 
-/// The routes that only read.
-fn questions(daemon: Arc<Daemon>) -> Router {
+/// The routes that only read, and that every process has.
+fn questions<A: Answers>() -> Router<Arc<A>> {
     Router::new()
-        .route(request::STATUS, get(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::status)))
-        .route(
-            request::PORTS,
-            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.ports()))),
-        )
-        .route(request::ROUTES, get(routes_of))
-        .route(request::NEIGHBORS, get(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::neighbors)))
-        .route(request::NEXT_HOPS, get(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::next_hops)))
-        .route(
-            request::APPS,
-            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.apps()))),
-        )
-        .route(
-            request::LINKS,
-            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.links()))),
-        )
-        .route(
-            request::WORKERS,
-            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.workers()))),
-        )
-        .route(
-            request::DROPS,
-            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.drops()))),
-        )
-        .route(
-            request::SWITCHES,
-            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.switches()))),
-        )
-        .route(
-            request::MACS,
-            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.macs()))),
-        )
-        .route(request::FILTERS, get(|State(daemon): State<Arc<Daemon>>| answer(daemon, Daemon::filters)))
-        .route(
-            request::HOOKS,
-            get(|State(daemon): State<Arc<Daemon>>| answer(daemon, |daemon| Ok(daemon.hooks()))),
-        )
-        .route(request::METRICS, get(metrics))
-        .fallback(|| async {
-            let hint = format!("paths begin with /{}/; docs/api.md lists them", request::VERSION);
-            not_found(Error::new("no such path").hint(hint))
-        })
-        .with_state(daemon)
+        .route(request::STATUS, question(A::status))
+        .route(request::APPS, question(|asked: &A| Ok(asked.apps())))
+        .route(request::LINKS, question(|asked: &A| Ok(asked.links())))
+        .route(request::WORKERS, question(|asked: &A| Ok(asked.workers())))
+        .route(request::DROPS, question(|asked: &A| Ok(asked.drops())))
+        .route(request::METRICS, metrics())
 }
 
-async fn stop(State(daemon): State<Arc<Daemon>>, Query(query): Query<StopQuery>) -> Response {
-    carry_out(daemon, move |daemon| daemon.stop(&query)).await
+/// The routes that only read, and that only the daemon has.
+fn questions_of_daemon<D: AnswersOfDaemon>() -> Router<Arc<D>> {
+    Router::new()
+        .route(request::PORTS, question(|daemon: &D| Ok(daemon.ports())))
+        .route(request::ROUTES, get(routes_of::<D>))
+        .route(request::NEIGHBORS, question(D::neighbors))
+        .route(request::NEXT_HOPS, question(D::next_hops))
+        .route(request::SWITCHES, question(|daemon: &D| Ok(daemon.switches())))
+        .route(request::MACS, question(|daemon: &D| Ok(daemon.macs())))
+        .route(request::FILTERS, question(D::filters))
+        .route(request::HOOKS, question(|daemon: &D| Ok(daemon.hooks())))
 }
 
-async fn routes_of(State(daemon): State<Arc<Daemon>>, Query(query): Query<RouteQuery>) -> Response {
+/// A route that answers a question without parameters.
+fn question<A: Answers, T: Serialize + Send + 'static>(
+    question: impl FnOnce(&A) -> Result<T, Error> + Clone + Send + Sync + 'static,
+) -> MethodRouter<Arc<A>> {
+    get(move |State(asked): State<Arc<A>>| answer(asked, question))
+}
+
+async fn stop<A: Answers>(State(asked): State<Arc<A>>, Query(query): Query<StopQuery>) -> Response {
+    carry_out(asked, move |asked| asked.stop(&query)).await
+}
+
+async fn routes_of<D: AnswersOfDaemon>(
+    State(daemon): State<Arc<D>>,
+    Query(query): Query<RouteQuery>,
+) -> Response {
     answer(daemon, move |daemon| daemon.routes(&query)).await
 }
 
+async fn no_such_path<A: Answers>(State(asked): State<Arc<A>>) -> Response {
+    refused(StatusCode::NOT_FOUND, asked.no_such_path())
+}
+
+/// The metrics, in the OpenMetrics format.
+fn metrics<A: Answers>() -> MethodRouter<Arc<A>> {
+    get(|State(asked): State<Arc<A>>| async {
+        let text = beside(&QUESTIONS, move || asked.metrics()).await.unwrap_or_default();
+        let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        ([(header::CONTENT_TYPE, kind)], text).into_response()
+    })
+}
+
 /// Answers a GET request on another thread, since some wait for control. [`QUESTIONS`] limits their number.
-pub async fn answer<D: Send + Sync + 'static, T: Serialize + Send + 'static>(
+async fn answer<D: Send + Sync + 'static, T: Serialize + Send + 'static>(
     asked: Arc<D>,
     question: impl FnOnce(&D) -> Result<T, Error> + Send + 'static,
 ) -> Response {
@@ -186,11 +181,6 @@ async fn beside<T: Send + 'static>(
     .await
 }
 
-/// The reply for an unknown path.
-pub fn not_found(error: Error) -> Response {
-    refused(StatusCode::NOT_FOUND, error)
-}
-
 /// An error reply with this status.
 pub fn refused(status: StatusCode, error: Error) -> Response {
     reply::<()>(status, Err(error))
@@ -202,17 +192,6 @@ fn reply<T: Serialize>(unless: StatusCode, result: Result<T, Error>) -> Response
         Err(error) => (unless, encode(&error).unwrap_or_default()),
     };
     (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
-}
-
-async fn metrics(State(daemon): State<Arc<Daemon>>) -> Response {
-    metrics_reply(move || daemon.metrics()).await
-}
-
-/// The output of `render` as a reply in the OpenMetrics format.
-pub async fn metrics_reply(render: impl FnOnce() -> String + Send + 'static) -> Response {
-    let text = beside(&QUESTIONS, render).await.unwrap_or_default();
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use bm_api::request::SOCKET;
 use bm_privilege::LockFile;
 use tokio::net::UnixStream;
 
-use crate::Failure;
-use crate::daemon::socket::Socket;
+use super::socket::Socket;
+use crate::failure::Failure;
 
 /// Time limit of a connection attempt.
 const CONNECT_MAX: Duration = Duration::from_millis(100);

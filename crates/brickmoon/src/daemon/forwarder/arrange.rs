@@ -10,13 +10,14 @@
 
 use bm_control::config::Port;
 
-use super::after::Restarts;
-use super::{Daemon, Setup, lock};
-use crate::Failure;
+use super::restarts::Restarts;
+use super::{Forwarder, Setup};
+use crate::daemon::lock::lock;
 use crate::daemon::running::{Opened, Openers, Running};
 use crate::daemon::{apps, kernel_ports};
+use crate::failure::Failure;
 
-impl Daemon {
+impl Forwarder {
     /// Applies `setup`. An existing interface that cannot be used is an error for ports that `strict` selects; other
     /// ports wait for a better one.
     pub(super) fn arrange(

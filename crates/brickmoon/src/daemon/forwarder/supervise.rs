@@ -1,59 +1,24 @@
 //! Restarts the data path when a part of it fails. Linux forwards meanwhile.
 //!
-//! A thread that starts the data path, after a failure or for a reload, or ends it, holds [`Restarts`] until it is done.
+//! A thread that starts the data path, after a failure or for a reload, or ends it, holds [`Restarts`](super::restarts::Restarts) until it is done.
 
-use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::{Daemon, lock};
-use crate::Failure;
+use super::Forwarder;
+use super::restarts::{FAILURES_MAX, FAILURES_WITHIN};
+use crate::daemon::lock::lock;
 use crate::daemon::running::Running;
-use crate::daemon::spare::Spare;
-use crate::daemon::{apps, hooks, why};
+use crate::daemon::{apps, hooks};
+use crate::failure::Failure;
 
-/// A data path that fails more often than this is not restarted; Linux forwards instead.
-const FAILURES_MAX: usize = 5;
-/// For how long a failure counts.
-const FAILURES_WITHIN: Duration = Duration::from_secs(600);
-
-/// Held by the one thread that may start or end the data path.
-#[derive(Default)]
-pub(super) struct Restarts {
-    /// When the data path failed recently.
-    failures: VecDeque<Instant>,
-    /// Descriptors that keep our interfaces in Linux until a data path has them again.
-    pub held: Vec<OwnedFd>,
-    /// Reserved file descriptors for the next start.
-    pub spare: Spare,
-    /// The daemon is ending: nothing may be started any more.
-    pub ended: bool,
-}
-
-impl Restarts {
-    /// No failures yet, with reserved descriptors for the first restart.
-    pub fn with_spare() -> Self {
-        let mut restarts = Self::default();
-        restarts.spare.fill();
-        restarts
-    }
-
-    /// Records a failure; returns whether recent failures are few enough for a restart.
-    fn allows(&mut self, now: Instant) -> bool {
-        self.failures.retain(|then| now.duration_since(*then) < FAILURES_WITHIN);
-        self.failures.push_back(now);
-        self.failures.len() <= FAILURES_MAX
-    }
-}
-
-impl Daemon {
+impl Forwarder {
     /// Restarts the data path if one of its threads panicked or hangs; Linux forwards meanwhile.
     pub fn look_after(&self) -> Result<(), Failure> {
         let starts = self.starts.load(Ordering::Acquire);
         let grace = self.setup().config.daemon.kernel_grace;
         lock(&self.watch).look_after(self.driver.handle(), grace);
-        if lock(&self.held).is_to_be_put() {
+        if lock(&self.filter_tables).is_to_be_put() {
             self.links.notify_one();
         }
         let trouble = lock(&self.running).as_mut().and_then(Running::trouble);
@@ -79,7 +44,7 @@ impl Daemon {
             Err(stuck) => {
                 // Its thread never ends, so the process must; the kernel then takes back what is not given back here.
                 let _given_back = self.driver.handle().set_active(false);
-                tracing::error!("{}", why(stuck));
+                tracing::error!("{stuck}");
                 crate::log::flush();
                 std::process::exit(1);
             }
@@ -131,28 +96,10 @@ impl Daemon {
                 self.driver.handle().let_go();
             }
             lock(&self.watch).end();
-            lock(&self.held).remove();
+            lock(&self.filter_tables).remove();
         }
         let running = lock(&self.running).take();
         drop(running.map(Running::stop));
         self.switches.end();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn failures_long_ago_do_not_count() {
-        let begin = Instant::now();
-        let (mut restarts, often) = (Restarts::default(), Duration::from_secs(60));
-        for nth in 0..FAILURES_MAX as u32 {
-            assert!(restarts.allows(begin + often * nth), "{nth}");
-        }
-        assert!(!restarts.allows(begin + often * 5), "the sixth within ten minutes");
-        let mut restarts = Restarts::default();
-        // Every two minutes is five times in ten minutes, never six.
-        assert!((0..1000).all(|nth| restarts.allows(begin + often * 2 * nth)));
     }
 }

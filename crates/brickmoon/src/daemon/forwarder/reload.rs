@@ -8,11 +8,12 @@
 use bm_api::{Error, Reloaded};
 use bm_control::config::{Config, Effect, PathChoice, Port};
 
-use super::after::Restarts;
-use super::{Daemon, Setup, lock};
+use super::restarts::Restarts;
+use super::{Forwarder, Setup};
+use crate::daemon::lock::lock;
 use crate::daemon::path::Paths;
 use crate::daemon::running::{Running, check_memory};
-use crate::daemon::{apps, checks, hooks, path, why, with_arguments};
+use crate::daemon::{apps, checks, hooks, path};
 
 /// What a reload does.
 struct Plan {
@@ -78,26 +79,26 @@ fn kept_paths(old: &Setup, new: &Config, chosen: Paths) -> Paths {
     Paths(paths.map(|(port, chosen)| before(port).filter(|_| stays).cloned().unwrap_or(chosen)).collect())
 }
 
-impl Daemon {
-    /// Reads the configuration file again and applies all changes that are possible while running.
+impl Forwarder {
+    /// Applies all changes that are possible while running, from the configuration that `read` returns.
     ///
     /// # Errors
-    /// What is wrong with the file, or why it cannot be applied. Then nothing has changed, or the error says what has.
-    pub fn reload(&self) -> Result<Reloaded, Error> {
+    /// What is wrong with it, or why it cannot be applied. Then nothing has changed, or the error says what has.
+    pub fn reload(&self, read: impl FnOnce() -> Result<Config, Error>) -> Result<Reloaded, Error> {
         // From here on no other thread starts or ends the data path.
         let mut restarts = lock(&self.restarts);
         if restarts.ended {
             return Err(Error::new("the daemon is shutting down"));
         }
         let _pause = restarts.spare.release();
-        let reloaded = self.reload_with(&mut restarts);
+        let reloaded = read().and_then(|new| self.reload_with(&mut restarts, new));
         restarts.spare.fill();
         reloaded
     }
 
-    fn reload_with(&self, restarts: &mut Restarts) -> Result<Reloaded, Error> {
+    fn reload_with(&self, restarts: &mut Restarts, new: Config) -> Result<Reloaded, Error> {
         let old = self.setup();
-        let Plan { setup, said, arranged } = self.plan(&old, self.read_again()?)?;
+        let Plan { setup, said, arranged } = self.plan(&old, new)?;
         self.carry_out(restarts, &old, &setup, &arranged)?;
         *lock(&self.setup) = setup.into();
         // Interfaces may have changed meanwhile.
@@ -105,21 +106,11 @@ impl Daemon {
         Ok(said)
     }
 
-    /// Reads the file again, overridden by the command line of the daemon.
-    fn read_again(&self) -> Result<Config, Error> {
-        let Some(file) = &self.up.config else {
-            let hint = "start it with `brickmoon up --config FILE`";
-            return Err(Error::new("the daemon was started without a configuration file").hint(hint));
-        };
-        let config = Config::load(file).map_err(Error::new)?;
-        with_arguments(config, &self.up).map_err(|failure| Error::new(why(failure)))
-    }
-
     /// Plans the changes from `old` to `new`, without those that need a restart of the daemon.
     fn plan(&self, old: &Setup, mut new: Config) -> Result<Plan, Error> {
-        let chosen = path::choose(&new, path::obstacle).map_err(|failure| Error::new(why(failure)))?;
+        let chosen = path::choose(&new, path::obstacle).map_err(Error::new)?;
         let paths = if self.has_kernel { kept_paths(old, &new, chosen) } else { chosen.on_workers() };
-        checks::all(self.up.config.as_deref(), &new, &paths)?;
+        checks::all(self.file.as_deref(), &new, &paths)?;
         let with_workers = old.paths.needs_workers(&old.config) || paths.needs_workers(&new);
         let (mut said, mut arranged) = (Reloaded::default(), Vec::new());
         for changed in old.config.diff(&new) {
@@ -195,7 +186,7 @@ impl Daemon {
                 // Errors on ports that this reload adds or changes are fatal; older ports may have changed since they worked.
                 let is_asked = |port: &Port| arranged.contains(&format!("port.{}", port.device));
                 let strict = |port: &Port| std::ptr::eq(setup, new) && is_asked(port);
-                self.arrange(restarts, setup, &strict).map_err(|failure| Error::new(why(failure)))
+                self.arrange(restarts, setup, &strict).map_err(Error::new)
             });
             steps.extend([step, freed]);
             return all_or_nothing(steps, old, new);

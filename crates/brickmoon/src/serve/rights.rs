@@ -11,7 +11,7 @@ use bm_api::Error;
 use tokio::net::UnixStream;
 
 use super::server;
-use crate::Failure;
+use crate::failure::Failure;
 
 /// The routes for each kind of client.
 #[derive(Clone)]

@@ -1,33 +1,28 @@
 //! Collects the state of the daemon for `status`.
 
-use bm_api::{Error, Status};
+use bm_api::Status;
 use bm_control::driver::OfPort;
 use bm_frame::Pages;
 
-use super::{Daemon, Setup, left_to_linux, lock, no_frames};
-use crate::daemon::report;
+use super::Daemon;
+use super::kernel_notes::{left_to_linux, no_frames};
+use crate::daemon::forwarder::Setup;
+use crate::daemon::lock::lock;
 use crate::daemon::running::PortInfo;
 use crate::log;
+use crate::serve::report;
 
 impl Daemon {
-    /// State of the daemon.
-    ///
-    /// # Errors
-    /// If the control thread does not answer.
-    pub fn status(&self) -> Result<Status, Error> {
-        self.driver.handle().status().map(|(status, ports)| self.completed(status, &ports))
-    }
-
     /// Adds everything that the control thread does not know to its part of the status.
     pub(super) fn completed(&self, mut status: Status, interfaces: &[OfPort]) -> Status {
-        let not_ours = self.not_ours(interfaces);
+        let not_ours = self.forwarder.not_ours(interfaces);
         status.unfiltered_ports = not_ours.unfiltered.len() as u32;
         status.nftables_ports = not_ours.held.len() as u32;
         status.notes.extend(not_ours.unfiltered.into_iter().chain(not_ours.held));
-        status.notes.extend(lock(&self.held).trouble());
-        let setup = self.setup();
+        status.notes.extend(self.forwarder.filter_tables_trouble());
+        let setup = self.forwarder.setup();
         let Setup { config, paths } = &*setup;
-        let running = lock(&self.running);
+        let running = lock(&self.forwarder.running);
         status.version = env!("CARGO_PKG_VERSION").into();
         status.pid = std::process::id();
         status.uptime_s = self.started.elapsed().as_secs();
@@ -36,12 +31,12 @@ impl Daemon {
         status.config = self.up.config.as_ref().map(|file| file.display().to_string());
         status.workers = running.as_ref().map_or(0, |running| running.workers().len()) as u32;
         status.ports = running.as_ref().map_or(0, |running| running.ports.len()) as u32;
-        status.tables_watched_by = lock(&self.watch).by();
-        status.notes.extend(lock(&self.watch).note());
+        status.tables_watched_by = lock(&self.forwarder.watch).by();
+        status.notes.extend(lock(&self.forwarder.watch).note());
         status.notes.extend(self.unconfined.clone());
         status.notes.extend(running.iter().flat_map(|running| running.notes.iter().cloned()));
-        (status.switches, status.switch_ports) = self.switches.count();
-        status.notes.extend(self.switches.notes());
+        (status.switches, status.switch_ports) = self.forwarder.switches.count();
+        status.notes.extend(self.forwarder.switches.notes());
         let in_kernel = interfaces.iter().zip(&paths.0).filter(|(_, path)| path.in_kernel);
         status.notes.extend(in_kernel.filter_map(|(of_port, _)| left_to_linux(&of_port.interfaces)));
         let infos = running.iter().flat_map(|running| &running.ports).filter(|info| info.path.in_kernel);
@@ -59,6 +54,7 @@ impl Daemon {
             );
         }
         if self
+            .forwarder
             .worker_resources
             .frame_pool
             .get()

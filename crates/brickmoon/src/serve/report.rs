@@ -5,10 +5,18 @@
 use std::collections::BTreeMap;
 
 use bm_api::{Account, App, Apps, Drop, DropAt, Drops, Link, Links};
-use bm_stats::{Entry, Reason, Scope};
+use bm_stats::{Entry, Reason, Registry, Scope};
 
 /// All counters with their values, by name.
 pub type Counters = BTreeMap<String, u64>;
+
+/// The counters in shared memory. After a change of links, counters of the same name may exist more than once: they are
+/// summed.
+pub fn counters(registry: &Registry) -> Counters {
+    let mut counters = Counters::new();
+    registry.counters().into_iter().for_each(|(name, value)| *counters.entry(name).or_default() += value);
+    counters
+}
 
 /// The account of `scope`.
 pub fn account(counters: &Counters, scope: Scope<'_>) -> Account {

@@ -1,17 +1,18 @@
 //! Ports that the daemon cannot filter, because their interface cannot be used or has become part of a bridge, for
-//! example. Either nftables filters with the same rules ([`super::held`]), or Linux forwards unfiltered. Both are reported
+//! example. Either nftables filters with the same rules ([`super::filter_tables`]), or Linux forwards unfiltered. Both are reported
 //! by `status`, `verify` and the metrics, and logged on change.
 
 use bm_control::driver::OfPort;
 use bm_control::nftables;
 
-use super::{Daemon, lock};
+use super::Forwarder;
+use crate::daemon::lock::lock;
 use crate::daemon::presence::Presence;
 use crate::daemon::running::PortInfo;
 
 /// One message for each port that should drop packets but does not have its interface.
 #[derive(Default)]
-pub(super) struct NotOurs {
+pub struct NotOurs {
     /// Ports where Linux forwards packets that the filters should drop.
     pub unfiltered: Vec<String>,
     /// Ports where nftables filters.
@@ -32,9 +33,9 @@ fn why(port: &PortInfo, control: Option<&OfPort>) -> Option<String> {
     }
 }
 
-impl Daemon {
+impl Forwarder {
     /// Ports with drop rules that do not have their interface.
-    pub(super) fn not_ours(&self, of_control: &[OfPort]) -> NotOurs {
+    pub fn not_ours(&self, of_control: &[OfPort]) -> NotOurs {
         let mut all = NotOurs::default();
         let setup = self.setup();
         if !setup.config.filters_drop() {

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use axum::Router;
 use bm_privilege::LockFile;
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 
 use super::connections::serve;
 use super::rights::Rights;
-use crate::{Failure, client};
+use crate::failure::Failure;
 
 /// Number of attempts to take the lock, and the pause in between: a child process that is just being started may hold
 /// it for a moment longer than its parent.
@@ -23,6 +23,9 @@ const TRIES: usize = 10;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Maximum number of connections for each kind of client.
 const CONNECTIONS: usize = 256;
+
+/// Time limit for finding out whether anything answers at all.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
 
 /// A listening socket; removed on drop.
 pub struct Socket {
@@ -44,7 +47,7 @@ impl Socket {
     pub async fn listen(path: &Path, open: bool) -> Result<Self, Failure> {
         make_folder(path)?;
         let lock = lock(path).await?;
-        if client::somebody_listens(path).await {
+        if somebody_listens(path).await {
             return Err(taken(path));
         }
         Self::make(path, open, Some(lock))
@@ -99,6 +102,14 @@ impl Drop for Made {
     }
 }
 
+/// Whether a process listens on a socket, even if it accepts no connections at the moment.
+pub async fn somebody_listens(socket: &Path) -> bool {
+    match tokio::time::timeout(CONNECT_MAX, UnixStream::connect(socket)).await {
+        Ok(Err(error)) => error.kind() == std::io::ErrorKind::WouldBlock,
+        Ok(Ok(_)) | Err(_) => true,
+    }
+}
+
 fn make_folder(path: &Path) -> Result<(), Failure> {
     let Some(folder) = path.parent() else { return Ok(()) };
     std::fs::create_dir_all(folder).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
@@ -128,7 +139,6 @@ fn taken(path: &Path) -> Failure {
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
-    use tokio::net::UnixStream;
 
     fn place(test: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("bm-socket-{test}-{}", std::process::id()));
@@ -137,7 +147,7 @@ mod tests {
     }
 
     fn why(result: Result<Socket, Failure>) -> String {
-        crate::daemon::why(result.err().expect("a refusal"))
+        result.err().expect("a refusal").to_string()
     }
 
     #[tokio::test]

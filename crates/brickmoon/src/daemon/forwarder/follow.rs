@@ -15,15 +15,17 @@ use bm_control::config::{Config, Device, Port};
 use bm_control::driver::LinkNow;
 use bm_port::{NoSteering, Steering};
 
-use super::{Daemon, Setup, lock};
-use crate::Failure;
+use super::{Forwarder, Setup};
 use crate::daemon::kernel_ports::{self, OnPort};
+use crate::daemon::lock::lock;
+use crate::daemon::open_port::OnInterface;
+use crate::daemon::path;
 use crate::daemon::path::PortPath;
 use crate::daemon::places::Nowhere;
-use crate::daemon::ports::{OnInterface, Taking};
+use crate::daemon::ports::Taking;
 use crate::daemon::presence::{AGAIN, Presence, missing, unfit};
 use crate::daemon::running::{self, PortInfo, Running};
-use crate::daemon::{path, why};
+use crate::failure::Failure;
 
 /// Result of checking one port.
 enum Looked {
@@ -78,8 +80,8 @@ fn does_not_fit(
     None
 }
 
-impl Daemon {
-    /// Subscribes to changes of interfaces, which notify [`Daemon::links`].
+impl Forwarder {
+    /// Subscribes to changes of interfaces, which notify [`Forwarder::links`].
     pub fn watch_links(&self) -> Result<(), Failure> {
         let links = Arc::clone(&self.links);
         self.driver.handle().on_links(move || links.notify_one()).map_err(Failure::failed)?;
@@ -242,7 +244,7 @@ impl Daemon {
             Ok(Taken::Gone) => Presence::Missing,
             Err(_) if !bm_fastpath::is_there(&name) => Presence::Missing,
             Err(failure) => {
-                let why = why(failure);
+                let why = failure.to_string();
                 // Log the same failure only once.
                 if !again {
                     tracing::warn!(%why, "port {name}: cannot use its interface; Linux forwards its packets; trying again");

@@ -9,21 +9,17 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use axum::Router;
-use axum::extract::State;
-use axum::routing::{get, post};
-use bm_api::request;
+use bm_api::request::{self, StopQuery};
 use bm_api::{Account, App, Apps, Drops, Error, Link, Links, Status, Stopping, Worker, Workers};
 use bm_frame::FramePool;
 use bm_lua::{Report, ReportSlots};
 use bm_stats::Registry;
 use tokio::sync::oneshot;
 
-use super::place;
-use crate::Failure;
-use crate::daemon::server::{answer, metrics_reply, not_found, runtime};
-use crate::daemon::socket::Socket;
-use crate::daemon::{apps, report};
+use crate::failure::Failure;
+use crate::serve::server::{routes_of_program, runtime};
+use crate::serve::socket::Socket;
+use crate::serve::{Answers, app_report, program_socket, report};
 
 /// The sources of the answers.
 pub struct Facts {
@@ -60,7 +56,7 @@ impl Server {
         let socket = runtime.block_on(async {
             match path {
                 Some(path) => Socket::listen(path, false).await.map(Some),
-                None => Ok(place::somewhere().await),
+                None => Ok(program_socket::somewhere().await),
             }
         })?;
         let Some(socket) = socket else { return Ok(None) };
@@ -68,7 +64,7 @@ impl Server {
         let work = move || {
             runtime.block_on(async {
                 tokio::select! {
-                    _ = socket.serve_all(routes(Arc::new(facts))) => {}
+                    _ = socket.serve_all(routes_of_program(Arc::new(facts))) => {}
                     _ = ended => {}
                 }
             });
@@ -90,74 +86,41 @@ impl Drop for Server {
     }
 }
 
-fn routes(facts: Arc<Facts>) -> Router {
-    let others = "a Lua program answers status, apps, links, workers, drops, metrics and stop";
-    Router::new()
-        .route(
-            request::STATUS,
-            get(|State(facts): State<Arc<Facts>>| answer(facts, |facts| Ok(facts.status()))),
-        )
-        .route(request::APPS, get(|State(facts): State<Arc<Facts>>| answer(facts, |facts| Ok(facts.apps()))))
-        .route(
-            request::LINKS,
-            get(|State(facts): State<Arc<Facts>>| answer(facts, |facts| Ok(facts.links()))),
-        )
-        .route(
-            request::WORKERS,
-            get(|State(facts): State<Arc<Facts>>| answer(facts, |facts| Ok(facts.workers()))),
-        )
-        .route(
-            request::DROPS,
-            get(|State(facts): State<Arc<Facts>>| answer(facts, |facts| Ok(facts.drops()))),
-        )
-        .route(request::STOP, post(|State(facts): State<Arc<Facts>>| answer(facts, |_| Ok(stop()))))
-        .route(
-            request::METRICS,
-            get(|State(facts): State<Arc<Facts>>| metrics_reply(move || facts.metrics())),
-        )
-        .fallback(move || async move {
-            not_found(Error::new("a Lua program cannot answer this request").hint(others))
-        })
-        .with_state(facts)
-}
-
-fn stop() -> Stopping {
-    bm_lua::interrupt();
-    Stopping { pid: std::process::id(), kept: false }
-}
-
 impl Facts {
     fn reports(&self) -> Vec<Report> {
-        self.report_slots.ask(apps::PATIENCE)
+        self.report_slots.ask(app_report::PATIENCE)
     }
 
     fn counters(&self) -> report::Counters {
-        let mut counters = report::Counters::new();
-        let all = self.registry.counters().into_iter();
-        all.for_each(|(name, value)| *counters.entry(name).or_default() += value);
-        counters
+        report::counters(&self.registry)
     }
 
-    fn status(&self) -> Status {
+    fn state(&self) -> Status {
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             uptime_s: self.started.elapsed().as_secs(),
             path: "lua".into(),
-            workers: self.reports().len() as u32,
+            workers: self.reports().iter().filter(|report| report.alive).count() as u32,
             ..Status::default()
         }
+    }
+}
+
+impl Answers for Facts {
+    fn status(&self) -> Result<Status, Error> {
+        Ok(self.state())
     }
 
     fn apps(&self) -> Apps {
         let mut all = report::apps(&self.counters()).apps;
-        all.extend(self.reports().iter().flat_map(apps::apps_of));
+        all.extend(self.reports().iter().flat_map(app_report::apps_of));
         Apps { apps: summed(all) }
     }
 
     fn links(&self) -> Links {
         let mut sums: BTreeMap<String, Link> = BTreeMap::new();
-        for link in self.reports().iter().flat_map(apps::links_of) {
+        for link in self.reports().iter().flat_map(app_report::links_of) {
             let sum = sums.entry(link.name.clone()).or_default();
             sum.tx += link.tx;
             sum.tx_bytes += link.tx_bytes;
@@ -176,13 +139,13 @@ impl Facts {
         let (frames, free) = (self.frame_pool.memory().slots() as u32, self.frame_pool.available() as u32);
         let worker = |report: &Report| Worker {
             worker: report.worker as u32,
-            alive: true,
+            alive: report.alive,
             breaths: report.breaths,
             moves: report.moves,
             sleeps: report.sleeps,
             frames,
             frames_free: free,
-            lua: Some(apps::lua_of(report.jit)),
+            lua: Some(app_report::lua_of(report.jit)),
             ..Worker::default()
         };
         Workers { workers: self.reports().iter().map(worker).collect() }
@@ -190,13 +153,23 @@ impl Facts {
 
     fn drops(&self) -> Drops {
         let mut drops = report::drops(&self.counters());
-        apps::add_drops(&self.reports(), &mut drops);
+        app_report::add_drops(&self.reports(), &mut drops);
         drops
     }
 
     fn metrics(&self) -> String {
         let counters: Vec<_> = self.counters().into_iter().collect();
-        bm_telemetry::render(&self.status(), &counters)
+        bm_telemetry::render(&self.state(), &counters)
+    }
+
+    fn stop(&self, _query: &StopQuery) -> Result<Stopping, Error> {
+        bm_lua::interrupt();
+        Ok(Stopping { pid: std::process::id(), kept: false })
+    }
+
+    fn no_such_path(&self) -> Error {
+        let others = "a Lua program answers status, apps, links, workers, drops, metrics and stop";
+        Error::new("a Lua program cannot answer this request").hint(others)
     }
 }
 

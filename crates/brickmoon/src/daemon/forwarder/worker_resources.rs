@@ -4,21 +4,31 @@ use std::sync::{Arc, OnceLock};
 
 use bm_control::config::Config;
 use bm_frame::FramePool;
+use bm_lua::Natives;
 use bm_lua::apps::{AppSet, AppWorld};
 use bm_lua::hook::{HookSet, HookWorld};
+use bm_stats::Registry;
 
-use crate::Failure;
 use crate::daemon::dataplane::Shared;
 use crate::daemon::ports::{Opener, Rings};
 use crate::daemon::running::{self, frame_memory};
+use crate::failure::Failure;
+
+/// Makes the Rust apps that Lua apps can use, with accounts in a registry.
+pub type MakeNatives = fn(Arc<Registry>) -> Arc<dyn Natives>;
 
 /// What workers need apart from ports; empty before the first workers.
-#[derive(Default)]
-pub(super) struct WorkerResources {
+pub struct WorkerResources {
     pub frame_pool: OnceLock<Arc<FramePool>>,
+    natives: MakeNatives,
 }
 
 impl WorkerResources {
+    /// Nothing yet; Lua apps will use apps in Rust that `natives` makes.
+    pub fn new(natives: MakeNatives) -> Self {
+        Self { frame_pool: OnceLock::new(), natives }
+    }
+
     /// The frame memory; allocated for this configuration if there is none yet.
     pub fn frame_pool(&self, config: &Config) -> Result<&Arc<FramePool>, Failure> {
         if self.frame_pool.get().is_none() {
@@ -41,7 +51,7 @@ impl WorkerResources {
         let (Some(frame_pool), None) = (self.frame_pool.get(), shared.hooks.get()) else { return Ok(()) };
         let world = HookWorld { frame_pool: frame_pool.clone(), registry: shared.registry.clone() };
         let hooks = Arc::new(HookSet::new(world).map_err(Failure::failed)?);
-        let natives = Arc::new(crate::lua::Natives::new(shared.registry.clone()));
+        let natives = (self.natives)(shared.registry.clone());
         let world = AppWorld { frame_pool: frame_pool.clone(), natives };
         let apps = Arc::new(AppSet::new(world).map_err(Failure::failed)?);
         // Cannot fail: only one thread at a time starts workers.

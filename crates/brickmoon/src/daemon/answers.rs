@@ -1,0 +1,296 @@
+//! The daemon as its clients see it: answers to API requests.
+
+mod kernel_notes;
+mod status;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bm_api::request::{self, RouteQuery, StopQuery};
+use bm_api::{
+    Apps, Drops, Error, Filters, Hooks, Links, Neighbors, NextHops, Port, Ports, Queue, Reloaded, Routes,
+};
+use bm_api::{Macs, Status, Stopping, Switches, Verify, Worker, Workers};
+use bm_control::config;
+use bm_control::driver::{OfControl, OfPort};
+use bm_fastpath::AttachType;
+use bm_stats::Scope;
+use tokio::sync::Notify;
+
+use super::dataplane::{DataPlane, WorkerState};
+use super::forwarder::Forwarder;
+use super::health::{Health, Silent};
+use super::lock::lock;
+use super::running::PortInfo;
+use super::{configuration, hooks};
+use crate::args::Up;
+use crate::log;
+use crate::serve::report::{self, Counters};
+use crate::serve::{Answers, AnswersOfDaemon, app_report};
+use kernel_notes::{left_to_linux, no_frames};
+
+/// The daemon as its clients see it.
+pub struct Daemon {
+    forwarder: Arc<Forwarder>,
+    /// The command line.
+    up: Up,
+    started: Instant,
+    /// The note for `status` of a daemon that keeps all privileges.
+    unconfined: Option<String>,
+    /// Threads that make no progress.
+    silent: Silent,
+    /// Notified when the daemon is to end.
+    pub end: Notify,
+}
+
+impl Daemon {
+    /// Answers for this forwarder.
+    pub fn new(forwarder: Arc<Forwarder>, up: Up, started: Instant, unconfined: Option<String>) -> Self {
+        let silent = Health::hear_from(forwarder.driver.handle());
+        Self { forwarder, up, started, unconfined, silent, end: Notify::new() }
+    }
+
+    /// The line that is printed when the daemon is ready.
+    pub fn ready(&self) -> String {
+        let status = self.status().unwrap_or_default();
+        let switches = match (status.switches, status.switch_ports) {
+            (0, _) => String::new(),
+            (switches, ports) => format!(
+                "{} with {}, ",
+                bm_cli::counted_as(switches.into(), "switch", "switches"),
+                bm_cli::counted(ports.into(), "port")
+            ),
+        };
+        format!(
+            "ready: {switches}{}, {}, {} IPv4 and {} IPv6 routes in {} ms",
+            bm_cli::counted(status.ports.into(), "port"),
+            bm_cli::counted(status.workers.into(), "worker"),
+            bm_cli::count(status.routes_ipv4 as u64),
+            bm_cli::count(status.routes_ipv6 as u64),
+            self.started.elapsed().as_millis(),
+        )
+    }
+
+    /// The note for a daemon without ports.
+    pub fn no_ports(&self) -> Option<String> {
+        let setup = self.forwarder.setup();
+        let file = self.up.config.as_deref().unwrap_or(Path::new(config::FILE));
+        let nothing = setup.config.ports.is_empty() && setup.config.switches.is_empty();
+        nothing.then(|| {
+            format!("no ports: add [[port]] tables to {}, then run `brickmoon reload`", file.display())
+        })
+    }
+
+    /// All counters, including those of the kernel path.
+    fn counters(&self) -> Counters {
+        self.counters_with(&self.forwarder.driver.handle().kernel_counters().unwrap_or_default())
+    }
+
+    /// All counters, with the given ones of the kernel path for each port.
+    fn counters_with(&self, kernel: &[bm_fastpath::Counters]) -> Counters {
+        let mut counters = Counters::new();
+        // After a change of links, counters of the same name may exist more than once: they are summed.
+        let all = self.forwarder.shared.registry.counters().into_iter();
+        all.for_each(|(name, value)| *counters.entry(name).or_default() += value);
+        self.forwarder.switches.add_to(&mut counters);
+        if let Some(running) = lock(&self.forwarder.running).as_ref() {
+            for (port, kernel) in running.ports.iter().zip(kernel) {
+                match port.path.in_kernel {
+                    true => report::add_kernel(&mut counters, &port.name, kernel),
+                    false => report::add_steering(&mut counters, &port.name, kernel),
+                }
+            }
+        }
+        counters
+    }
+
+    /// Reports of the Lua apps of each worker.
+    fn reports(&self) -> Vec<bm_lua::Report> {
+        let apps = self.forwarder.shared.apps.get().into_iter().filter(|apps| !apps.is_empty());
+        apps.flat_map(|apps| apps.reports(app_report::PATIENCE)).collect()
+    }
+}
+
+impl Answers for Daemon {
+    fn status(&self) -> Result<Status, Error> {
+        self.forwarder.driver.handle().status().map(|(status, ports)| self.completed(status, &ports))
+    }
+
+    fn apps(&self) -> Apps {
+        let mut apps = report::apps(&self.counters());
+        apps.apps.extend(self.reports().iter().flat_map(app_report::apps_of));
+        apps
+    }
+
+    fn links(&self) -> Links {
+        let mut links = report::links(&self.counters());
+        app_report::add_links(&self.reports(), &mut links.links);
+        links
+    }
+
+    fn workers(&self) -> Workers {
+        // Counters of the kernel path do not concern workers.
+        let (counters, reports) = (self.counters_with(&[]), self.reports());
+        let running = lock(&self.forwarder.running);
+        let Some(running) = running.as_ref() else { return Workers::default() };
+        let (frames, free) = running.plane.as_ref().map_or((0, 0), DataPlane::frames);
+        let restarts = self.forwarder.failures();
+        let worker = |(index, state): (usize, WorkerState)| {
+            let [breaths, moves, sleeps] = state.counters;
+            Worker {
+                worker: index as u32,
+                core: state.core.map(|core| core as u32),
+                alive: state.alive,
+                priority: state.priority,
+                queues: state.queues,
+                breaths,
+                moves,
+                sleeps,
+                restarts,
+                frames: frames as u32,
+                frames_free: free as u32,
+                lua: app_report::lua_of_worker(index, &counters, &reports),
+            }
+        };
+        Workers { workers: running.workers().into_iter().enumerate().map(worker).collect() }
+    }
+
+    fn drops(&self) -> Drops {
+        let counters = self.counters();
+        let mut drops = report::drops(&counters);
+        let hooks = self.forwarder.shared.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();
+        hooks::name_drops(&mut drops, &hooks, &counters);
+        self.forwarder.switches.add_drops(&mut drops);
+        app_report::add_drops(&self.reports(), &mut drops);
+        drops
+    }
+
+    fn metrics(&self) -> String {
+        let OfControl { status, ports, kernel, filters } =
+            self.forwarder.driver.handle().everything().unwrap_or_default();
+        let mut counters = self.counters_with(&kernel);
+        counters.insert("log/lines_lost".into(), log::lost());
+        report::add_filters(&mut counters, &filters);
+        let counters: Vec<_> = counters.into_iter().collect();
+        bm_telemetry::render(&self.completed(status, &ports), &counters)
+    }
+
+    fn stop(&self, query: &StopQuery) -> Result<Stopping, Error> {
+        if query.keep {
+            self.forwarder.keep()?;
+        }
+        self.end.notify_one();
+        Ok(Stopping { pid: std::process::id(), kept: query.keep })
+    }
+
+    fn no_such_path(&self) -> Error {
+        let hint = format!("paths begin with /{}/; docs/api.md lists them", request::VERSION);
+        Error::new("no such path").hint(hint)
+    }
+}
+
+impl AnswersOfDaemon for Daemon {
+    fn ports(&self) -> Ports {
+        let (interfaces, kernel) = self.forwarder.driver.handle().ports().unwrap_or_default();
+        let is_xdp = |of_port: &OfPort| matches!(of_port.attached, Some((AttachType::Xdp, _)));
+        let by_xdp = interfaces.iter().any(is_xdp);
+        let counters = self.counters_with(&kernel);
+        let setup = self.forwarder.setup();
+        let has_apps = |port: &str| setup.config.has_apps_behind(port);
+        let running = lock(&self.forwarder.running);
+        let Some(running) = running.as_ref() else { return Ports::default() };
+        let ports = running.ports.iter().enumerate();
+        let port = |(index, info): (usize, &PortInfo)| {
+            let OfPort { up, interfaces: of_port, linux_only, left_to_linux: left, attached } =
+                interfaces.get(index).cloned().unwrap_or_default();
+            let before_workers = kernel.get(index).copied().unwrap_or_default();
+            let in_kernel = info.path.in_kernel.then_some(&before_workers);
+            let of_workers = || report::port_account(&counters, &info.name, has_apps(&info.name));
+            let queue = |queue: usize| {
+                let scope = Scope::PortReceive { port: &info.name, queue };
+                Queue {
+                    queue: queue as u32,
+                    worker: running.worker_of(&info.name, queue) as u32,
+                    account: report::account(&counters, scope),
+                }
+            };
+            let (state, state_reason) = info.presence.shown(&info.name);
+            let trouble = || info.trouble.as_ref()?();
+            Port {
+                index: index as u16,
+                state,
+                state_reason: state_reason.or_else(trouble),
+                name: info.name.clone(),
+                device: info.device.clone(),
+                up,
+                active: !of_port.is_empty(),
+                mode: info.mode,
+                ring: info.ring,
+                mode_reason: info.reason.clone().or_else(|| {
+                    in_kernel?;
+                    left_to_linux(&of_port).or_else(|| no_frames(info).filter(|_| by_xdp))
+                }),
+                path: if in_kernel.is_some() { "kernel" } else { "user" }.into(),
+                path_reason: info.path.reason.clone(),
+                attach: attached.as_ref().map(|(attach_type, _)| attach_type.to_string()),
+                attach_reason: attached.and_then(|(_, reason)| reason),
+                linux_only,
+                queues: (0..info.queues).map(queue).collect(),
+                interfaces: of_port,
+                account: match (in_kernel, of_workers()) {
+                    (Some(kernel), workers) => report::with_claimed(report::kernel_account(kernel), &workers),
+                    (None, workers) => report::with_steering(workers, &before_workers),
+                },
+                device_counters: report::device_counters(&counters, &info.name),
+                hardware_counters: info.hardware.iter().flat_map(|hardware| hardware()).collect(),
+                kernel_counters: in_kernel.map_or_else(
+                    || report::steering_counters(left, &before_workers),
+                    report::kernel_counters,
+                ),
+            }
+        };
+        Ports { ports: ports.map(port).collect() }
+    }
+
+    fn routes(&self, query: &RouteQuery) -> Result<Routes, Error> {
+        self.forwarder.driver.handle().routes(query)
+    }
+
+    fn neighbors(&self) -> Result<Neighbors, Error> {
+        self.forwarder.driver.handle().neighbors()
+    }
+
+    fn next_hops(&self) -> Result<NextHops, Error> {
+        self.forwarder.driver.handle().next_hops()
+    }
+
+    fn switches(&self) -> Switches {
+        self.forwarder.switches.switches()
+    }
+
+    fn macs(&self) -> Macs {
+        self.forwarder.switches.macs()
+    }
+
+    fn filters(&self) -> Result<Filters, Error> {
+        self.forwarder.driver.handle().filters()
+    }
+
+    fn hooks(&self) -> Hooks {
+        let reports = self.forwarder.shared.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();
+        hooks::hooks(reports, &self.counters())
+    }
+
+    fn verify(&self) -> Result<Verify, Error> {
+        let mut verify = self.forwarder.driver.handle().verify()?;
+        let not_ours =
+            self.forwarder.not_ours(&self.forwarder.driver.handle().interfaces().unwrap_or_default());
+        verify.notes.extend(not_ours.unfiltered.into_iter().chain(not_ours.held));
+        Ok(verify)
+    }
+
+    fn reload(&self) -> Result<Reloaded, Error> {
+        self.forwarder.reload(|| configuration::read_again(&self.up))
+    }
+}

@@ -1,0 +1,103 @@
+//! What forwards: the kernel path, ports with their workers, and switches. It carries out plans.
+
+mod arrange;
+mod filter_tables;
+mod follow;
+mod hold_filters;
+mod reload;
+mod restarts;
+mod setup;
+mod start;
+mod supervise;
+mod unfiltered;
+mod worker_resources;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bm_api::Error;
+use bm_control::driver::Driver;
+use bm_fastpath::Claims;
+use tokio::sync::Notify;
+
+use super::dataplane::Shared;
+use super::lock::lock;
+use super::running::Running;
+use super::statistics::Removed;
+use super::switches::Bridges;
+use super::watcher::Watch;
+use filter_tables::FilterTables;
+use restarts::Restarts;
+use worker_resources::WorkerResources;
+
+pub use setup::Setup;
+pub use worker_resources::MakeNatives;
+
+/// What forwards. One thread at a time changes it: the one that holds `restarts`.
+pub struct Forwarder {
+    pub(super) driver: Driver,
+    pub(super) shared: Shared,
+    pub(super) worker_resources: WorkerResources,
+    /// `None` while the data path is being started again, and at the end.
+    pub(super) running: Mutex<Option<Running>>,
+    pub(super) switches: Bridges,
+    setup: Mutex<Arc<Setup>>,
+    /// The map that takes workers' sockets for claimed packets.
+    claims: Option<Claims>,
+    /// The process that watches the kernel path's tables after this one has ended.
+    pub(super) watch: Mutex<Watch>,
+    /// Whether the kernel path is loaded, for ports that use it now or later.
+    has_kernel: bool,
+    /// Notes for `status` on the kernel path.
+    notes: Vec<String>,
+    /// The configuration file, for messages.
+    file: Option<PathBuf>,
+    restarts: Mutex<Restarts>,
+    /// Number of restarts of the data path, in total and after failures.
+    starts: AtomicU64,
+    failures: AtomicU64,
+    /// Whether the kernel path keeps forwarding after the end.
+    keeps: AtomicBool,
+    /// Notified when interfaces have changed.
+    pub(super) links: Arc<Notify>,
+    /// Whether interfaces must be checked again because the control thread did not answer.
+    unfollowed: AtomicBool,
+    /// The last log messages on ports that are not filtered.
+    said_unfiltered: Mutex<Vec<String>>,
+    /// The tables of nftables that filter for ports.
+    filter_tables: Mutex<FilterTables>,
+    _stats: Removed,
+}
+
+impl Forwarder {
+    /// The configuration in use, and the paths of its ports.
+    pub fn setup(&self) -> Arc<Setup> {
+        lock(&self.setup).clone()
+    }
+
+    /// Number of restarts of the data path after failures.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// What is wrong with the tables of nftables that filter for ports, as a note for `status`.
+    pub fn filter_tables_trouble(&self) -> Option<String> {
+        lock(&self.filter_tables).trouble()
+    }
+
+    /// Makes the kernel path and switches keep forwarding after the end.
+    ///
+    /// # Errors
+    /// Why they cannot.
+    pub fn keep(&self) -> Result<(), Error> {
+        // Workers end with the daemon; switches need not.
+        let in_kernel = self.setup().paths.any_kernel();
+        if in_kernel || self.switches.count().0 == 0 {
+            self.driver.handle().keep()?;
+        }
+        self.switches.keep()?;
+        self.keeps.store(in_kernel, Ordering::Relaxed);
+        Ok(())
+    }
+}

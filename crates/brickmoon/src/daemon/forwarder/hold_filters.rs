@@ -1,0 +1,86 @@
+//! Has nftables filter the packets that the daemon does not get.
+//!
+//! The tables are created after ports have followed their interfaces, and again if somebody flushes the ruleset. They stay when
+//! the daemon is killed: `brickmoon up` or `brickmoon stop` removes them.
+
+use bm_control::config::{Config, Device, Fail};
+use bm_control::driver::OfPort;
+use bm_control::nftables::{self, Has, PortNow};
+
+use super::Forwarder;
+use crate::daemon::lock::lock;
+use crate::daemon::presence::Presence;
+use crate::daemon::running::PortInfo;
+
+/// Whether a port has its interface.
+fn has(info: &PortInfo, control: Option<&OfPort>) -> Has {
+    // The interface may disappear before its port is updated.
+    let denied = || bm_fastpath::ifindex(&info.name).map_or(Has::Nothing, Has::Denied);
+    match (&info.presence, control) {
+        (Presence::Missing, _) => Has::Nothing,
+        (Presence::Here { .. }, Some(of_port)) if of_port.interfaces.is_empty() => denied(),
+        (Presence::Here { ifindex, .. }, _) => {
+            Has::Interface { ifindex: *ifindex, workers: !info.path.in_kernel }
+        }
+        (Presence::Refused { .. }, _) => denied(),
+    }
+}
+
+fn is_closed(config: &Config) -> bool {
+    config.filters_drop() && config.filter.fail == Fail::Closed
+}
+
+impl Forwarder {
+    /// Creates the tables for ports that the daemon does not filter, and logs which filters apply where.
+    pub(super) fn follow_filters(&self) {
+        // Read once for both; later changes are handled in the next call.
+        let of_control = self.driver.handle().interfaces().unwrap_or_default();
+        self.hold_filters(&of_control);
+        self.say_unfiltered(&of_control);
+    }
+
+    fn hold_filters(&self, of_control: &[OfPort]) {
+        let setup = self.setup();
+        let config = &setup.config;
+        let name = nftables::name(&config.daemon.socket);
+        if !is_closed(config) {
+            lock(&self.filter_tables).put(&name, Vec::new());
+            return;
+        }
+        // While workers are being restarted, the tables stay.
+        let Some(ports) = self.ports_now(config, of_control) else { return };
+        let tables = nftables::tables(config, &name, &ports);
+        let mut held = lock(&self.filter_tables);
+        let before = held.trouble();
+        held.put(&name, tables);
+        if let Some(why) = held.trouble().filter(|why| before.as_ref() != Some(why)) {
+            tracing::error!("{why}");
+        }
+    }
+
+    fn ports_now(&self, config: &Config, of_control: &[OfPort]) -> Option<Vec<PortNow>> {
+        let running = lock(&self.running);
+        let infos = running.as_ref()?.ports.iter().zip(&config.ports).enumerate();
+        let interfaces = infos.filter(|(_, (_, port))| matches!(port.device, Device::Xdp(_)));
+        let now = |(index, (info, _)): (usize, (&PortInfo, _))| PortNow {
+            name: info.name.clone(),
+            index,
+            has: has(info, of_control.get(index)),
+        };
+        Some(interfaces.map(now).collect())
+    }
+
+    /// What nftables does for a port that does not have its interface; `None` if nothing.
+    pub(super) fn held_by_nftables(&self, index: usize, name: &str) -> Option<String> {
+        let setup = self.setup();
+        let held = lock(&self.filter_tables);
+        let table = is_closed(&setup.config) && held.filters(name);
+        table.then(|| match nftables::inexact(&setup.config, index) {
+            None => format!("nftables filters packets that arrive there (table netdev {})", held.name()),
+            Some(why) => format!(
+                "nftables drops all packets that Linux would forward from there (table netdev {}), because {why}",
+                held.name()
+            ),
+        })
+    }
+}

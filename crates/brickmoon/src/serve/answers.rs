@@ -1,0 +1,75 @@
+//! What the API server asks: a method for each request.
+
+use bm_api::request::{RouteQuery, StopQuery};
+use bm_api::{
+    Apps, Drops, Error, Filters, Hooks, Links, Macs, Neighbors, NextHops, Ports, Reloaded, Routes, Status,
+    Stopping, Switches, Verify, Workers,
+};
+
+/// What every process with a control socket answers.
+pub trait Answers: Send + Sync + 'static {
+    /// State of the process.
+    ///
+    /// # Errors
+    /// If a thread does not answer.
+    fn status(&self) -> Result<Status, Error>;
+    /// Apps and their accounts.
+    fn apps(&self) -> Apps;
+    /// Links between apps.
+    fn links(&self) -> Links;
+    /// Workers with their state and frame memory.
+    fn workers(&self) -> Workers;
+    /// Dropped frames by reason.
+    fn drops(&self) -> Drops;
+    /// Metrics for Prometheus.
+    fn metrics(&self) -> String;
+    /// Makes the process end after this reply has been sent.
+    ///
+    /// # Errors
+    /// Why it cannot end as the query says.
+    fn stop(&self, query: &StopQuery) -> Result<Stopping, Error>;
+    /// The error for a path that this process does not serve.
+    fn no_such_path(&self) -> Error;
+}
+
+/// What only the daemon answers.
+pub trait AnswersOfDaemon: Answers {
+    /// Ports with their interfaces and accounts.
+    fn ports(&self) -> Ports;
+    /// Routes, as the fast path uses them.
+    ///
+    /// # Errors
+    /// What is wrong with the query, or that the control thread does not answer.
+    fn routes(&self, query: &RouteQuery) -> Result<Routes, Error>;
+    /// The kernel's neighbors on our ports.
+    ///
+    /// # Errors
+    /// If the control thread does not answer.
+    fn neighbors(&self) -> Result<Neighbors, Error>;
+    /// Next hops and next-hop groups.
+    ///
+    /// # Errors
+    /// If the control thread does not answer.
+    fn next_hops(&self) -> Result<NextHops, Error>;
+    /// Switches with their ports.
+    fn switches(&self) -> Switches;
+    /// The MAC addresses that switches have learned.
+    fn macs(&self) -> Macs;
+    /// Filter rules with their matches.
+    ///
+    /// # Errors
+    /// If the control thread does not answer.
+    fn filters(&self) -> Result<Filters, Error>;
+    /// Lua hooks with their counters.
+    fn hooks(&self) -> Hooks;
+    /// Compares all tables with the kernel's.
+    ///
+    /// # Errors
+    /// If the control thread does not answer, or the kernel's tables cannot be read.
+    fn verify(&self) -> Result<Verify, Error>;
+    /// Reads the configuration file again and applies all changes that are possible while running.
+    ///
+    /// # Errors
+    /// What is wrong with the file, or why it cannot be applied. Then nothing has changed, or the error says what has.
+    fn reload(&self) -> Result<Reloaded, Error>;
+}
