@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use bm_frame::Freelist;
+use bm_frame::{DATA_OFFSET, Freelist};
 use bm_port::Port as _;
 use libbpf_rs::{MapCore, MapFlags};
 
@@ -42,7 +42,7 @@ impl XdpDevice {
     /// See [`XdpError`]: no such interface, an MTU that is too large, another XDP program, no support.
     pub fn attach(interface: &str, shared: &Arc<Shared>, options: Options) -> Result<Self, XdpError> {
         let interface = Interface::find(interface)?;
-        check_mtu(&interface, shared.memory())?;
+        check_mtu(&interface.name, interface.mtu, shared.memory().slot_size())?;
         let program = Program::attach(&interface, shared, &options)?;
         // Drivers that do not support this report an error; then there is nothing to restore.
         let tags_kept = interface.keep_tags_in_frames(true).unwrap_or(false);
@@ -56,7 +56,7 @@ impl XdpDevice {
     /// Like [`Self::attach`], except for errors of attaching.
     pub fn beside(interface: &str, shared: &Arc<Shared>, options: Options) -> Result<Self, XdpError> {
         let interface = Interface::find(interface)?;
-        check_mtu(&interface, shared.memory())?;
+        check_mtu(&interface.name, interface.mtu, shared.memory().slot_size())?;
         let program = Program::beside(&interface, shared, &options)?;
         let options = Options { bind: Bind::Copy, ..options };
         Ok(Self { interface, options, shared: shared.clone(), program, tags_kept: false })
@@ -228,15 +228,14 @@ impl Drop for XdpDevice {
     }
 }
 
-fn check_mtu(interface: &Interface, memory: &bm_frame::Memory) -> Result<(), XdpError> {
-    let mtu_max = memory.room() - FRAME_OVERHEAD;
-    if interface.mtu <= mtu_max {
+/// Checks that frames of an interface with this MTU fit into slots of this size.
+///
+/// # Errors
+/// [`XdpError::Mtu`].
+pub fn check_mtu(interface: &str, mtu: usize, slot_size: usize) -> Result<(), XdpError> {
+    let mtu_max = slot_size.saturating_sub(DATA_OFFSET + FRAME_OVERHEAD);
+    if mtu <= mtu_max {
         return Ok(());
     }
-    Err(XdpError::Mtu {
-        interface: interface.name.clone(),
-        mtu: interface.mtu,
-        mtu_max,
-        slot_size: memory.slot_size(),
-    })
+    Err(XdpError::Mtu { interface: interface.into(), mtu, mtu_max, slot_size })
 }

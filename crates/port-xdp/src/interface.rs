@@ -44,6 +44,11 @@ impl Interface {
     }
 }
 
+/// The MTU of an interface in bytes; `None` if there is no such interface.
+pub fn mtu(interface: &str) -> Option<usize> {
+    Interface::find(interface).ok().map(|interface| interface.mtu)
+}
+
 /// The number of receive queues of an interface; 1 if that is unknown, or there is no such interface.
 pub fn queues(interface: &str) -> u32 {
     Interface::find(interface).map_or(1, |interface| interface.queues)

@@ -27,10 +27,10 @@ mod socket;
 mod steer;
 
 pub use batch::DELIVER_MAX;
-pub use device::XdpDevice;
+pub use device::{XdpDevice, check_mtu};
 pub use error::XdpError;
 pub use host::XdpHost;
-pub use interface::queues;
+pub use interface::{mtu, queues};
 pub use options::{Attach, Bind, BusyPoll, Checksums, Options, RING};
 pub use port::XdpPort;
 pub use shared::Shared;

@@ -7,56 +7,36 @@ use bm_api::Error;
 use bm_control::config::{Config, Device, IdleChoice, PathChoice, Port};
 use bm_fastpath::AttachChoice;
 
-use super::{checks, path, presence};
+use super::look;
 use crate::args::{self, Poll, Up};
 use crate::failure::Failure;
 use crate::log;
+use crate::plan::machine::Machine;
+use crate::plan::{self, Request};
 
-/// `brickmoon check`: reports what is wrong with a configuration file, and warns of missing interfaces.
+/// `brickmoon check`: reports what is wrong with a configuration file on this machine, and warns of missing interfaces.
 pub fn check(file: &Path) -> Result<(), Failure> {
     let config = Config::load(file).map_err(Failure::usage)?;
-    // The devices may be on another machine, or appear later.
-    let paths = path::choose(&config, |_| None)?;
-    checks::all(Some(file), &config, &paths).map_err(Failure::usage)?;
-    for name in config.ports.iter().filter_map(missing) {
-        log::say(&format!("warning: port {name}: {}", presence::missing(name)));
-    }
+    // Anybody may check a file; the daemon has these rights, or says so.
+    let machine = Machine { net_admin: true, pins: true, ..look::machine(&config) };
+    let request = Request { file: Some(file), named: &[], may_grow: true };
+    let plan = plan::plan(&config, &machine, &request).map_err(Failure::usage)?;
+    plan.warnings.iter().for_each(|warning| log::say(&format!("warning: {warning}")));
     Ok(())
 }
 
-/// The interface of a port, if it does not exist.
-fn missing(port: &Port) -> Option<&str> {
-    let Device::Xdp(name) = &port.device else { return None };
-    (!bm_fastpath::is_there(name)).then_some(name)
-}
-
-/// Reads and checks the configuration: the file, overridden by the command line.
-pub fn configuration(up: &Up) -> Result<Config, Failure> {
+/// Reads and checks the configuration: the file, overridden by the command line. Also returns the machine that it was
+/// checked for.
+pub fn configuration(up: &Up) -> Result<(Config, Machine), Failure> {
     let config = match &up.config {
         Some(file) => Config::load(file).map_err(Failure::usage)?,
         None => Config::default(),
     };
     let config = with_arguments(config, up)?;
-    // Ports can be added to a file later; without a file they never can.
-    if up.config.is_none() {
-        checks::has_ports(&config).map_err(Failure::usage)?;
-    }
-    asked_for(&config, up)?;
-    let paths = path::choose(&config, path::obstacle)?;
-    checks::all(up.config.as_deref(), &config, &paths).map_err(Failure::usage)?;
-    Ok(config)
-}
-
-/// Checks that the interfaces named on the command line exist. Such a name is more often mistyped than meant for an
-/// interface that appears later.
-fn asked_for(config: &Config, up: &Up) -> Result<(), Failure> {
-    let is_asked = |port: &&Port| up.ports.iter().any(|asked| asked.parse().as_ref() == Ok(&port.device));
-    match config.ports.iter().filter(is_asked).find_map(missing) {
-        None => Ok(()),
-        Some(name) => Err(Failure::Failed(format!(
-            "interface {name:?} does not exist: `ip link` lists interfaces; a [[port]] in a configuration file waits for its interface"
-        ))),
-    }
+    let machine = look::machine(&config);
+    let request = Request { file: up.config.as_deref(), named: &up.ports, may_grow: up.config.is_some() };
+    plan::plan(&config, &machine, &request)?;
+    Ok((config, machine))
 }
 
 /// Overrides a configuration with the options of the command line.

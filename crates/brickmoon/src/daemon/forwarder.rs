@@ -17,16 +17,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bm_api::Error;
+use bm_control::config::Config;
 use bm_control::driver::Driver;
 use bm_fastpath::Claims;
 use tokio::sync::Notify;
 
 use super::dataplane::Shared;
 use super::lock::lock;
+use super::look;
 use super::running::Running;
 use super::statistics::Removed;
 use super::switches::Bridges;
 use super::watcher::Watch;
+use crate::plan::machine::Machine;
 use filter_tables::FilterTables;
 use restarts::Restarts;
 use worker_resources::WorkerResources;
@@ -71,9 +74,19 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// The configuration in use, and the paths of its ports.
+    /// The configuration in use, and its plan.
     pub fn setup(&self) -> Arc<Setup> {
         lock(&self.setup).clone()
+    }
+
+    /// The machine for a configuration, with what this daemon cannot change while it runs.
+    fn machine(&self, config: &Config) -> Machine {
+        let no_kernel_path = "the daemon was started without the kernel path";
+        Machine {
+            no_kernel_path: (!self.has_kernel).then(|| no_kernel_path.into()),
+            slots: self.worker_resources.frame_pool.get().map(|frame_pool| frame_pool.memory().slots()),
+            ..look::without_scripts(config)
+        }
     }
 
     /// Number of restarts of the data path after failures.
@@ -92,7 +105,7 @@ impl Forwarder {
     /// Why they cannot.
     pub fn keep(&self) -> Result<(), Error> {
         // Workers end with the daemon; switches need not.
-        let in_kernel = self.setup().paths.any_kernel();
+        let in_kernel = self.setup().plan.paths.any_kernel();
         if in_kernel || self.switches.count().0 == 0 {
             self.driver.handle().keep()?;
         }

@@ -1,7 +1,5 @@
 //! Lua hooks: from the configuration to the hooks of each thread, and their reports for `show hooks`.
 
-use std::path::Path;
-
 use bm_api::{Drop, DropAt, Drops, Error, Hook, Hooks};
 use bm_control::config::{self, Config, HookStage};
 use bm_graph::Stage;
@@ -9,7 +7,6 @@ use bm_lua::Tree;
 use bm_lua::hook::{HookNews, HookReport, HookSet, HookSpec};
 use bm_stats::Scope;
 
-use super::path::Paths;
 use super::scripts;
 use crate::failure::Failure;
 use crate::serve::report::Counters;
@@ -35,29 +32,6 @@ fn spec(hook: &config::Hook, trees: &[Tree]) -> HookSpec {
         budget: u64::from(hook.budget),
         patience: hook.patience,
         trees: trees.to_vec(),
-    }
-}
-
-/// Checks that every file can be read and compiled; reports all errors with the lines that name the files.
-pub fn check(file: Option<&Path>, config: &Config) -> Result<(), Error> {
-    let file = scripts::of(file);
-    let complaint = |hook: &config::Hook| {
-        let error = bm_lua::hook::check(&hook.file).err()?;
-        Some(format!("{file}, line {}: hook {}: {error}", hook.line, hook.name))
-    };
-    let complaints: Vec<_> = config.hooks.iter().filter_map(complaint).collect();
-    if complaints.is_empty() { Ok(()) } else { Err(Error::new(complaints.join("\n"))) }
-}
-
-/// Checks that hooks get packets: only workers run them.
-pub fn can_run(config: &Config, paths: &Paths) -> Result<(), Error> {
-    match config.hooks.first() {
-        Some(hook) if !paths.needs_workers(config) => {
-            let why = format!("hook {} needs the user path, but the ports use the kernel path", hook.name);
-            Err(Error::new(why)
-                .hint(format!("{}, or remove [[hook]] from the configuration", scripts::FOR_WORKERS)))
-        }
-        _ => Ok(()),
     }
 }
 

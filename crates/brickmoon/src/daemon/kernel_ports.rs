@@ -4,10 +4,10 @@ use bm_control::config::{Config, Device, Port};
 use bm_control::driver::LEASE;
 use bm_fastpath::{AttachChoice, AttachType, Attachment, Claims, Kernel, NoPins, Pins};
 
-use super::path::Paths;
 use super::ports::GENERIC;
 use super::presence::{Presence, unfit};
 use crate::failure::Failure;
+use crate::plan::path::Paths;
 
 /// Logs, and returns as a note for `status`, that the program ends with the daemon.
 fn unpinned(why: &NoPins) -> String {

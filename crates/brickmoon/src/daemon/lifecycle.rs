@@ -37,7 +37,7 @@ pub fn up(mut up: Up, natives: MakeNatives) -> Result<(), Failure> {
     if up.config.is_none() && up.ports.is_empty() {
         up.config = Some(config::FILE.into()).filter(|file: &PathBuf| file.exists());
     }
-    let config = configuration(&up)?;
+    let (config, machine) = configuration(&up)?;
     let runtime = server::runtime().map_err(Failure::failed)?;
     let ended = runtime.block_on(async {
         let readers = rights::group(config.daemon.read_group.as_deref())?;
@@ -48,7 +48,7 @@ pub fn up(mut up: Up, natives: MakeNatives) -> Result<(), Failure> {
         };
         let unconfined = confine::confine(&config, up.config.as_deref());
         log::release();
-        let forwarder = Arc::new(Forwarder::start(config, up.config.clone(), natives)?);
+        let forwarder = Arc::new(Forwarder::start(config, machine, up.config.clone(), natives)?);
         let daemon = Arc::new(Daemon::new(forwarder.clone(), up, started, unconfined));
         forwarder.watch_links()?;
         let answering = tokio::spawn(socket.serve(answers(&daemon, readers)));

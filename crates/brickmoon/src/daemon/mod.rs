@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! lifecycle: start, signals, end ─┬─► answers: requests at the control socket ─┐
-//!                                 └─► forwarder: what forwards, from its plan ◄┘
+//!                                 └─► forwarder: carries out plans ◄───────────┘
 //!
 //! Config ─► ports open (no packets yet) ─► control: tables ready ─► workers, slow path ─► ports take packets
 //! ```
@@ -11,7 +11,6 @@
 
 mod answers;
 mod apps;
-mod checks;
 mod configuration;
 mod confine;
 mod dataplane;
@@ -23,9 +22,9 @@ mod kernel_ports;
 mod lifecycle;
 mod limits;
 mod lock;
+mod look;
 mod notify;
 mod open_port;
-mod path;
 mod places;
 mod ports;
 mod presence;

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
 
-use bm_api::{Error, PortMode};
+use bm_api::PortMode;
 use bm_control::config::{self, Device, Switch};
 use bm_fastpath::Claims;
 use bm_frame::{FramePool, Memory};
@@ -16,6 +16,7 @@ use bm_port_xdp::{Bind, Checksums, Options, Shared, XdpDevice};
 use super::dpdk;
 use super::open_port::{OnInterface, OpenPort};
 use crate::failure::Failure;
+use crate::plan::workers::check_slots;
 
 /// Why XDP on an interface is slower than it could be.
 pub const GENERIC: &str =
@@ -101,25 +102,6 @@ impl Opener {
         most: usize,
     ) -> Result<OnInterface, Failure> {
         xdp(interface, port, taking, &self.shared, self.ring, most)
-    }
-}
-
-/// Number of queues of a device; 1 if that is unknown before it is open.
-pub fn queues(port: &config::Port) -> usize {
-    let has = port.device.interface().map_or(1, |interface| bm_port_xdp::queues(interface) as usize);
-    match (&port.device, port.queues) {
-        (Device::Dpdk(_), wanted) => wanted.map_or(1, |wanted| wanted as usize),
-        (_, wanted) => wanted.map_or(has, |wanted| has.min(wanted as usize)),
-    }
-}
-
-/// Checks that AF_XDP accepts slots of this size.
-pub fn check_slots(interface: &str, slot_size: usize) -> Result<(), Error> {
-    match slot_size {
-        2048 | 4096 => Ok(()),
-        _ => Err(Error::new(format!(
-            "slot_size = {slot_size}, but AF_XDP on {interface} needs slots of 2048 or 4096 bytes"
-        ))),
     }
 }
 

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use bm_api::PortState;
 
+use crate::plan::{missing, not_ethernet};
+
 /// Time after which an interface that could not be used is tried again, unless it changes earlier.
 pub const AGAIN: Duration = Duration::from_secs(1);
 
@@ -54,13 +56,7 @@ impl Presence {
     }
 }
 
-/// Message for a port whose interface does not exist.
-pub fn missing(name: &str) -> String {
-    format!("interface {name} does not exist; the port is used as soon as it appears")
-}
-
 /// Why no path can use an interface; `None` if one can.
 pub fn unfit(interface: &str) -> Option<String> {
-    (!bm_fastpath::is_ethernet(interface))
-        .then(|| format!("{interface} is not an Ethernet interface: Linux forwards its packets"))
+    (!bm_fastpath::is_ethernet(interface)).then(|| not_ethernet(interface))
 }

@@ -75,30 +75,6 @@ fn named(config: &Config, port: &str, number: usize) -> Option<usize> {
     port.queue_workers.get(number).map(|&worker| worker as usize)
 }
 
-/// Checks `queue_workers` for this number of workers.
-///
-/// # Errors
-/// Which queue cannot have its worker, and how to fix it.
-pub fn check(config: &Config, workers: usize) -> Result<(), String> {
-    for (index, port) in config.ports.iter().enumerate() {
-        for (number, &worker) in port.queue_workers.iter().enumerate() {
-            let name = port.name(index);
-            if worker as usize >= workers {
-                return Err(format!(
-                    "queue_workers gives queue {number} of {name} to worker {worker}, but the last worker is {}",
-                    workers - 1
-                ));
-            }
-            if number < workers && worker as usize != number {
-                return Err(format!(
-                    "queue_workers gives queue {number} of {name} to worker {worker}, but worker {number} sends through it: use {number} instead"
-                ));
-            }
-        }
-    }
-    Ok(())
-}
-
 impl Queues {
     /// Moves queues to the workers that the configuration names; without a name and without rebalancing, to their
     /// initial workers. Queues that cannot move while running are skipped.
@@ -224,22 +200,6 @@ mod tests {
     fn choice(busy: &[f64], loads: &[(usize, u64, bool)]) -> Option<(usize, usize)> {
         let load = |&(worker, frames, may_move): &_| Load { worker, frames, may_move };
         choose(busy, &loads.iter().map(load).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn says_which_queue_cannot_have_its_worker() {
-        let checked = |queue_workers: &[u32]| {
-            let mut config = Config::default();
-            let mut port = bm_control::config::Port::new("eth0".parse().expect("a device"));
-            port.queue_workers = queue_workers.into();
-            config.ports.push(port);
-            check(&config, 2).err()
-        };
-        assert_eq!([checked(&[]), checked(&[0, 1, 1, 0])], [None, None]);
-        let at_home = checked(&[1]).expect("worker 0 sends by it");
-        assert!(at_home.ends_with("worker 0 sends through it: use 0 instead"), "{at_home}");
-        let beyond = checked(&[0, 1, 2]).expect("there are two");
-        assert!(beyond.contains("queue 2 of eth0 to worker 2, but the last worker is 1"), "{beyond}");
     }
 
     #[test]

@@ -5,32 +5,24 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bm_api::{Error, PortMode};
+use bm_api::PortMode;
 use bm_control::config::{Config, Device, Port, Switch};
 use bm_control::driver::{ControlPort, Handle};
 use bm_fastpath::Claims;
-use bm_frame::{FramePool, Node, Pages};
+use bm_frame::{FramePool, Pages};
 
 use super::dataplane::{DataPlane, Part, Shared, WorkerState};
 use super::kernel_ports::OnPort;
 use super::open_port::{Hardware, OnInterface, OpenPort, Trouble};
-use super::path::{Paths, PortPath};
 use super::places::Places;
-use super::ports::{self, Opener, Taking};
-use super::presence::{self, Presence, unfit};
-use super::queues::{self, Move};
+use super::ports::{Opener, Taking};
+use super::presence::{Presence, unfit};
+use super::queues::Move;
 use crate::failure::Failure;
+use crate::plan::path::PortPath;
+use crate::plan::workers::{Workers, too_few_queues};
+use crate::plan::{self, Plan};
 
-/// Frames per queue in addition to those in its receive ring: being sent, or in the hands of the worker.
-const FRAMES_SENT: usize = 2 * 2048;
-/// Minimum of [`FRAMES_SENT`]; a smaller memory is rejected.
-const FRAMES_SENT_LEAST: usize = 2048;
-/// Maximum receive ring of a queue of other devices than Linux interfaces, in frames.
-const RING_BESIDE: usize = 2048;
-/// Minimum ring size of AF_XDP ports, in frames, where the configuration does not set it.
-const RING_LEAST: u32 = 2048;
-/// Additional frames: in the hands of workers, and waiting for neighbors.
-const FRAMES_BESIDE: usize = 8192;
 /// A worker without a breath for this long hangs; even an idle worker breathes twenty times in it.
 const HANGS_AFTER: Duration = Duration::from_secs(2);
 /// After this time without a breath a worker loses real-time priority, so that it cannot starve the threads that could help.
@@ -69,7 +61,7 @@ pub struct Opened {
     parts: Vec<Part>,
     infos: Vec<PortInfo>,
     held: Vec<OwnedFd>,
-    workers: usize,
+    workers: Option<Workers>,
     /// Ring size of each queue in frames.
     ring: Option<u32>,
     notes: Vec<String>,
@@ -85,81 +77,18 @@ pub struct Running {
     pub notes: Vec<String>,
     /// Opens interfaces that appear again; `None` without workers.
     pub opener: Option<Opener>,
-    /// The planned number of workers.
-    pub planned: usize,
+    /// The planned workers.
+    pub planned: Option<Workers>,
     held: Vec<OwnedFd>,
     seen: Vec<(u64, Instant)>,
 }
 
-/// Number of workers: as configured, or as many as every port has queues, at most one per core.
-pub fn workers(config: &Config) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let there = config.ports.iter().filter(|port| match &port.device {
-        Device::Xdp(name) => bm_fastpath::is_there(name),
-        _ => true,
-    });
-    let queues = there.map(ports::queues).min().unwrap_or(1);
-    config.daemon.workers.map_or(queues.min(cores), |workers| workers as usize).max(1)
-}
-
-/// The NUMA node of each worker's core; empty if the system chooses the cores.
-fn nodes(config: &Config) -> Vec<Node> {
-    let cores = config.daemon.cores.iter().take(workers(config));
-    cores.filter_map(|&core| bm_frame::node_of_core(core as usize)).collect()
-}
-
-/// Checks that each queue can have the worker that `queue_workers` gives it.
-///
-/// # Errors
-/// Which queue cannot have its worker, and how to fix it.
-pub fn check_queues(config: &Config) -> Result<(), String> {
-    queues::check(config, workers(config))
-}
-
-/// Maximum number of queues to use of a port: one for each worker, or `queues` if that is greater. With links to apps,
-/// which are one per port and worker, there are no more than workers.
-pub fn queues_taken(config: &Config, port: &Port, workers: usize) -> usize {
-    let may_be_more = matches!(port.device, Device::Xdp(_)) && config.links.is_empty();
-    let wanted = port.queues.filter(|_| may_be_more).unwrap_or(0);
-    workers.max(wanted as usize)
-}
-
-/// Number of queues of all AF_XDP ports, and of all other ports.
-fn queues_of_all(config: &Config) -> [usize; 2] {
-    let workers = workers(config);
-    let of = |is_xdp: bool| {
-        let ports = config.ports.iter().filter(|port| matches!(port.device, Device::Xdp(_)) == is_xdp);
-        ports.map(|port| queues_taken(config, port, workers)).sum()
-    };
-    [of(true), of(false)]
-}
-
-/// Frames needed for all rings of all ports, with `sent` more for each queue, and for everything else.
-fn frames(config: &Config, ring: u32, sent: usize) -> usize {
-    let [xdp, others] = queues_of_all(config);
-    xdp * (ring as usize + sent) + others * (RING_BESIDE + sent) + FRAMES_BESIDE
-}
-
-/// Ring size of AF_XDP ports, in frames, for a memory of `slots` slots: smaller than the default if a reload has added
-/// ports, unless the configuration sets it.
-pub fn ring(config: &Config, slots: usize) -> u32 {
-    let mut ring = config.daemon.ring(queues_of_all(config)[0]);
-    while config.daemon.ring.is_none() && ring > RING_LEAST && frames(config, ring, FRAMES_SENT_LEAST) > slots
-    {
-        ring /= 2;
-    }
-    ring
-}
-
-/// Allocates frame memory that is large enough for all rings of all ports.
-pub fn frame_memory(config: &Config) -> Result<Arc<FramePool>, Failure> {
-    let workers = workers(config);
-    let ring = config.daemon.ring(queues_of_all(config)[0]);
-    let least = frames(config, ring, FRAMES_SENT);
-    let slots = (config.daemon.slots as usize * workers).max(least);
+/// Allocates frame memory as planned.
+pub fn frame_memory(config: &Config, workers: &Workers) -> Result<Arc<FramePool>, Failure> {
+    let slots = workers.slots;
     let best = if config.daemon.huge_pages == Switch::Off { Pages::Plain } else { Pages::Huge };
     let slot_size = config.daemon.slot_size as usize;
-    let frame_pool = FramePool::on_nodes(slots, slot_size, best, &nodes(config)).map_err(Failure::failed)?;
+    let frame_pool = FramePool::on_nodes(slots, slot_size, best, &workers.nodes).map_err(Failure::failed)?;
     for (node, slots) in frame_pool.nodes() {
         tracing::info!("{slots} frames on NUMA node {node}, for the workers there");
     }
@@ -170,25 +99,6 @@ pub fn frame_memory(config: &Config) -> Result<Arc<FramePool>, Failure> {
         )));
     }
     Ok(frame_pool)
-}
-
-/// Checks that the memory that the daemon has had since its start, of `slots` slots, is enough for a configuration.
-///
-/// # Errors
-/// How many frames the configuration needs.
-pub fn check_memory(config: &Config, slots: usize) -> Result<(), Error> {
-    let (ports, workers) = (config.ports.len(), workers(config));
-    let least = frames(config, ring(config, slots), FRAMES_SENT_LEAST);
-    if slots >= least {
-        return Ok(());
-    }
-    let hint = "restart the daemon with this configuration to allocate more";
-    let why = format!(
-        "{} and {} need {least} frames, but the daemon allocated {slots} when it started",
-        bm_cli::counted(ports as u64, "port"),
-        bm_cli::counted(workers as u64, "worker"),
-    );
-    Err(Error::new(why).hint(hint))
 }
 
 /// Logs, and returns as a note for `status`, that workers run at normal priority.
@@ -215,27 +125,29 @@ impl Opened {
     /// and receive claimed packets.
     pub fn open(
         config: &Config,
-        paths: &Paths,
+        plan: &Plan,
         on: Vec<Option<OnPort>>,
         openers: &Openers<'_>,
     ) -> Result<(Self, Vec<ControlPort>), Failure> {
-        let workers = openers.workers.map_or(0, |_| workers(config));
         let mut opened = Self {
             parts: Vec::new(),
             infos: Vec::new(),
             held: Vec::new(),
-            workers,
+            workers: plan.workers.clone(),
             ring: openers.workers.map(Opener::ring),
             notes: Vec::new(),
         };
         let mut control = Vec::new();
-        for (index, ((port, path), on)) in config.ports.iter().zip(&paths.0).zip(on).enumerate() {
+        for (index, ((port, path), on)) in config.ports.iter().zip(&plan.paths.0).zip(on).enumerate() {
             let (presence, open) = match openers.workers {
-                Some(opener) => opener.port(config, (index, port), on, workers, openers)?,
+                Some(opener) => {
+                    let most = plan.workers.as_ref().map_or(0, |workers| workers.queues[index]);
+                    opener.port(config, (index, port), on, most, openers)?
+                }
                 None => in_kernel(port, on),
             };
             if let Presence::Missing = presence {
-                tracing::warn!("port {}: {}", open.name, presence::missing(&open.name));
+                tracing::warn!("port {}: {}", open.name, plan::missing(&open.name));
             }
             control.push(opened.add(open, presence, path));
         }
@@ -258,7 +170,7 @@ impl Opened {
             trouble,
             held,
         } = open;
-        let count = if self.workers == 0 { 0 } else { queues.len() };
+        let count = if self.workers.is_none() { 0 } else { queues.len() };
         self.infos.push(PortInfo {
             name: name.clone(),
             device,
@@ -292,22 +204,15 @@ impl Opened {
         control: &Handle,
         opener: Opener,
     ) -> Result<Running, Failure> {
-        let Self { parts, infos, held, workers, ring: _, notes } = self;
+        let Self { parts, infos, held, workers: planned, ring: _, notes } = self;
+        let workers = planned.as_ref().map_or(0, |planned| planned.count);
         let neighbor_requests = Box::new(control.neighbor_requests().map_err(Failure::failed)?);
         let plane =
             DataPlane::start(config, workers, parts, shared, neighbor_requests, opener.frame_pool().clone())?;
         let seen = vec![(0, Instant::now()); plane.workers().len()];
         let mut notes = notes;
         notes.extend(plane.priority_refused().map(refused_priority));
-        Ok(Running {
-            plane: Some(plane),
-            ports: infos,
-            opener: Some(opener),
-            planned: workers,
-            notes,
-            held,
-            seen,
-        })
+        Ok(Running { plane: Some(plane), ports: infos, opener: Some(opener), planned, notes, held, seen })
     }
 }
 
@@ -325,10 +230,9 @@ impl Opener {
         config: &Config,
         (index, port): (usize, &Port),
         on: Option<OnPort>,
-        workers: usize,
+        most: usize,
         openers: &Openers<'_>,
     ) -> Result<(Presence, OpenPort), Failure> {
-        let most = queues_taken(config, port, workers);
         let Device::Xdp(name) = &port.device else {
             let open = self.open(index, port, most)?;
             let ifindex = open.ifindex.unwrap_or_default();
@@ -349,7 +253,7 @@ impl Opener {
             false => Taking::Frames { held: false },
         };
         let opened = self.interface(name, port, taking, most);
-        match opened.and_then(|open| enough_queues(config, port, open, workers)) {
+        match opened.and_then(|open| enough_queues(config, port, open)) {
             Ok(open) => {
                 let presence = Presence::Here { ifindex: open.ifindex, birth: None };
                 Ok((presence, OpenPort::on(name, port, Some(open), most)?))
@@ -374,28 +278,21 @@ fn here(name: &str) -> Presence {
     }
 }
 
-/// Checks that there is a queue for each worker, if the number of workers is configured.
-fn enough_queues(
-    config: &Config,
-    port: &Port,
-    open: OnInterface,
-    workers: usize,
-) -> Result<OnInterface, Failure> {
-    if open.queues.len() >= workers || config.daemon.workers.is_none() {
+/// Checks that there is a queue for each worker, if the number of workers is configured: the interface may have changed
+/// since it was planned.
+fn enough_queues(config: &Config, port: &Port, open: OnInterface) -> Result<OnInterface, Failure> {
+    let (queues, workers) = (open.queues.len(), config.daemon.workers.unwrap_or(0) as usize);
+    if queues >= workers {
         return Ok(open);
     }
-    let name = port.name(0);
-    Err(Failure::Usage(format!(
-        "{workers} workers, but {name} has only {} queue(s), and each worker needs a queue of every port: use fewer workers, or `ethtool -L {name} combined {workers}`",
-        open.queues.len()
-    )))
+    Err(Failure::Usage(too_few_queues(&port.name(0), queues, workers)))
 }
 
 impl Opened {
     /// The running state without workers.
     pub fn without_workers(self) -> Running {
         let Self { infos, held, notes, .. } = self;
-        Running { plane: None, ports: infos, opener: None, planned: 0, notes, held, seen: Vec::new() }
+        Running { plane: None, ports: infos, opener: None, planned: None, notes, held, seen: Vec::new() }
     }
 }
 
@@ -451,34 +348,5 @@ impl Running {
         plane.into_iter().for_each(DataPlane::stop);
         drop(ports);
         held
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_lasts_for_three_times_the_ports_with_smaller_rings() {
-        let with_ports = |count: usize| {
-            let ports = (0..count).map(|at| format!("[[port]]\ndevice = 'bm-none{at}'\n"));
-            let text = format!("[daemon]\nworkers = 2\n{}", ports.collect::<String>());
-            Config::parse(std::path::Path::new("test.toml"), &text).expect("a right configuration")
-        };
-        let three = with_ports(3);
-        let slots = frames(&three, three.daemon.ring(6), FRAMES_SENT);
-        assert_eq!(
-            [ring(&three, slots), ring(&with_ports(6), slots), ring(&with_ports(9), slots)],
-            [8192, 4096, 2048]
-        );
-        assert_eq!(check_memory(&with_ports(9), slots), Ok(()));
-        let refused = check_memory(&with_ports(10), slots).map_err(|error| error.to_string());
-        assert_eq!(
-            refused,
-            Err("10 ports and 2 workers need 90112 frames, but the daemon allocated 81920 when it started: restart the daemon with this configuration to allocate more".into())
-        );
-        let mut fixed = with_ports(6);
-        fixed.daemon.ring = Some(8192);
-        assert!(check_memory(&fixed, slots).is_err(), "a ring that somebody asked for stays as it is");
     }
 }

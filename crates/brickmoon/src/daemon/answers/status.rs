@@ -21,7 +21,8 @@ impl Daemon {
         status.notes.extend(not_ours.unfiltered.into_iter().chain(not_ours.held));
         status.notes.extend(self.forwarder.filter_tables_trouble());
         let setup = self.forwarder.setup();
-        let Setup { config, paths } = &*setup;
+        let Setup { config, plan } = &*setup;
+        let paths = &plan.paths;
         let running = lock(&self.forwarder.running);
         status.version = env!("CARGO_PKG_VERSION").into();
         status.pid = std::process::id();

@@ -16,6 +16,7 @@ use crate::daemon::lock::lock;
 use crate::daemon::running::{Opened, Openers, Running};
 use crate::daemon::{apps, kernel_ports};
 use crate::failure::Failure;
+use crate::plan;
 
 impl Forwarder {
     /// Applies `setup`. An existing interface that cannot be used is an error for ports that `strict` selects; other
@@ -26,13 +27,14 @@ impl Forwarder {
         setup: &Setup,
         strict: &dyn Fn(&Port) -> bool,
     ) -> Result<(), Failure> {
-        let Setup { config, paths } = setup;
+        let config = &setup.config;
         let control = self.driver.handle();
         self.end_workers(restarts)?;
-        let opener = match paths.needs_workers(config) {
-            true => Some(self.worker_resources.opener(config)?),
-            false => None,
-        };
+        // Interfaces may have other queues than when the paths were chosen.
+        let plan = plan::with_paths(config, &self.machine(config), setup.plan.paths.clone());
+        let paths = &plan.paths;
+        let opener = plan.workers.as_ref().map(|workers| self.worker_resources.opener(config, workers));
+        let opener = opener.transpose()?;
         let stay = config.ports.iter().zip(&paths.0).filter(|(_, path)| path.in_kernel);
         let stay: Vec<String> =
             stay.filter_map(|(port, _)| port.device.interface().map(Into::into)).collect();
@@ -43,7 +45,7 @@ impl Forwarder {
         let mut put_on = |name: &str, choice| control.attach(name, choice).map_err(Failure::failed);
         let on = kernel_ports::attach(config, paths, self.claims.is_some(), strict, &mut put_on)?;
         let openers = Openers { workers: opener.as_ref(), claims: self.claims.as_ref(), strict };
-        let (mut opened, ports) = Opened::open(config, paths, on, &openers)?;
+        let (mut opened, ports) = Opened::open(config, &plan, on, &openers)?;
         opened.note(&self.notes);
         control.set_ports(ports, config).map_err(Failure::failed)?;
         let running = match opener {

@@ -18,14 +18,15 @@ use bm_port::{NoSteering, Steering};
 use super::{Forwarder, Setup};
 use crate::daemon::kernel_ports::{self, OnPort};
 use crate::daemon::lock::lock;
+use crate::daemon::look;
 use crate::daemon::open_port::OnInterface;
-use crate::daemon::path;
-use crate::daemon::path::PortPath;
 use crate::daemon::places::Nowhere;
 use crate::daemon::ports::Taking;
-use crate::daemon::presence::{AGAIN, Presence, missing, unfit};
-use crate::daemon::running::{self, PortInfo, Running};
+use crate::daemon::presence::{AGAIN, Presence, unfit};
+use crate::daemon::running::{PortInfo, Running};
 use crate::failure::Failure;
+use crate::plan::path::PortPath;
+use crate::plan::{Plan, missing, workers};
 
 /// Result of checking one port.
 enum Looked {
@@ -54,9 +55,11 @@ fn other_queues(info: &PortInfo, on: &OnInterface) -> Option<usize> {
 /// Why the new interface of a port cannot use the kernel path, if that path was chosen automatically. A veth keeps its
 /// path: what it can do depends on its other end, which is rarely ready when the veth appears.
 fn obstacle(setup: &Setup, index: usize, link: LinkNow) -> Option<String> {
-    let path = setup.paths.0.get(index)?;
+    let path = setup.plan.paths.0.get(index)?;
     let is_chosen = path.in_kernel && path.reason.is_some();
-    (is_chosen && !link.veth).then(|| path::obstacle(&setup.config.ports[index].name(index))).flatten()
+    (is_chosen && !link.veth)
+        .then(|| look::interface(&setup.config.ports[index].name(index))?.obstacle())
+        .flatten()
 }
 
 /// Why the new interface of a port cannot simply replace the old one.
@@ -70,8 +73,8 @@ fn does_not_fit(
     if let Some(why) = obstacle(setup, index, link) {
         return Some(format!("port {} moves to the user path, since {why}", info.name));
     }
-    let workers = running::workers(config);
-    if info.places.is_some() && workers != running.planned {
+    let workers = workers::count(config, &look::without_scripts(config));
+    if info.places.is_some() && Some(workers) != running.planned.as_ref().map(|planned| planned.count) {
         return Some(format!(
             "port {} has appeared, and now there are queues for {workers} workers",
             info.name
@@ -123,7 +126,7 @@ impl Forwarder {
             links => links.map_err(Failure::failed)?,
         };
         self.unfollowed.store(false, Ordering::Relaxed);
-        let (mut arrange, mut paths) = (None, setup.paths.clone());
+        let (mut arrange, mut paths) = (None, setup.plan.paths.clone());
         for ((index, port), link) in ports().zip(links) {
             if let Some(why) = link.and_then(|link| obstacle(&setup, index, link)) {
                 paths.0[index] = PortPath { in_kernel: false, reason: Some(why) };
@@ -138,7 +141,8 @@ impl Forwarder {
         self.follow_filters();
         let Some(why) = arrange else { return Ok(()) };
         tracing::warn!("{why}: restarting the workers; Linux forwards for their ports meanwhile");
-        let setup = Arc::new(Setup { config: setup.config.clone(), paths });
+        let setup =
+            Arc::new(Setup { config: setup.config.clone(), plan: Plan { paths, ..setup.plan.clone() } });
         self.arrange(&mut restarts, &setup, &|_| false)?;
         *lock(&self.setup) = setup;
         // Interfaces may have changed meanwhile.
@@ -272,7 +276,7 @@ impl Forwarder {
         let on = (&*name, setup.config.attach_of(port));
         let OnPort { presence, reason } = kernel_ports::attach_one(on, self.claims.is_some(), attach)?;
         let Some(ifindex) = presence.ifindex() else { return Ok(Taken::Gone) };
-        let opened = self.open_again(&setup.config, running, port)?;
+        let opened = self.open_again(&setup.config, running, (index, port))?;
         if let Some(queues) = opened.as_ref().and_then(|on| other_queues(&running.ports[index], on)) {
             return Ok(Taken::Other(queues));
         }
@@ -291,7 +295,9 @@ impl Forwarder {
         running: &mut Running,
         (index, port): (usize, &Port),
     ) -> Result<Taken, Failure> {
-        let Some(on) = self.open_again(&setup.config, running, port)? else { return Ok(Taken::Gone) };
+        let Some(on) = self.open_again(&setup.config, running, (index, port))? else {
+            return Ok(Taken::Gone);
+        };
         if let Some(queues) = other_queues(&running.ports[index], &on) {
             return Ok(Taken::Other(queues));
         }
@@ -308,11 +314,11 @@ impl Forwarder {
         &self,
         config: &Config,
         running: &Running,
-        port: &Port,
+        (index, port): (usize, &Port),
     ) -> Result<Option<OnInterface>, Failure> {
         let (Some(opener), Device::Xdp(name)) = (&running.opener, &port.device) else { return Ok(None) };
         let in_kernel = running.ports.iter().any(|info| info.name == *name && info.mode == PortMode::Kernel);
-        let most = running::queues_taken(config, port, running.planned);
+        let most = running.planned.as_ref().map_or(0, |planned| planned.queues[index]);
         let taking = match in_kernel {
             true => Taking::Claimed(self.claims.as_ref()),
             false => Taking::Frames { held: config.filters_drop() },

@@ -1,27 +1,20 @@
 //! Applies another configuration while the daemon runs: all changes that are possible without a restart, or none.
 //!
 //! ```text
-//! file ─► checks ─► plan ─► switches ─┬─► control ─► apps ─► hooks     each step applies the new configuration;
+//! file, machine ─► plan ─► switches ─┬─► control ─► apps ─► hooks     each step applies the new configuration;
 //!                                     └─► ports and workers            if one fails, earlier ones are undone
 //! ```
 
 use bm_api::{Error, Reloaded};
-use bm_control::config::{Config, Effect, PathChoice, Port};
+use bm_control::config::{Config, Port};
 
 use super::restarts::Restarts;
 use super::{Forwarder, Setup};
 use crate::daemon::lock::lock;
-use crate::daemon::path::Paths;
-use crate::daemon::running::{Running, check_memory};
-use crate::daemon::{apps, checks, hooks, path};
-
-/// What a reload does.
-struct Plan {
-    setup: Setup,
-    said: Reloaded,
-    /// Changed keys of ports, paths and workers, which are rearranged.
-    arranged: Vec<String>,
-}
+use crate::daemon::running::Running;
+use crate::daemon::{apps, hooks, look};
+use crate::plan::changes::{self, Changes, Current};
+use crate::plan::machine::Machine;
 
 /// Applies a configuration to one part of the daemon.
 type CarryOut<'a, S> = Box<dyn FnMut(&S) -> Result<(), Error> + 'a>;
@@ -67,18 +60,6 @@ fn all_or_nothing<S>(mut steps: Vec<Step<'_, S>>, old: &S, new: &S) -> Result<()
     }
 }
 
-/// The paths for a new configuration: a port whose path is chosen automatically keeps the one that it has, unless the
-/// configured paths have changed.
-fn kept_paths(old: &Setup, new: &Config, chosen: Paths) -> Paths {
-    let before = |port: &Port| {
-        let mut all = old.config.ports.iter().zip(&old.paths.0);
-        all.find(|(other, _)| other.device == port.device && other.path == port.path).map(|(_, path)| path)
-    };
-    let stays = old.config.daemon.path == new.daemon.path;
-    let paths = new.ports.iter().zip(chosen.0);
-    Paths(paths.map(|(port, chosen)| before(port).filter(|_| stays).cloned().unwrap_or(chosen)).collect())
-}
-
 impl Forwarder {
     /// Applies all changes that are possible while running, from the configuration that `read` returns.
     ///
@@ -98,7 +79,8 @@ impl Forwarder {
 
     fn reload_with(&self, restarts: &mut Restarts, new: Config) -> Result<Reloaded, Error> {
         let old = self.setup();
-        let Plan { setup, said, arranged } = self.plan(&old, new)?;
+        let Changes { config, plan, said, arranged } = self.changes(&old, new)?;
+        let setup = Setup { config, plan };
         self.carry_out(restarts, &old, &setup, &arranged)?;
         *lock(&self.setup) = setup.into();
         // Interfaces may have changed meanwhile.
@@ -107,57 +89,17 @@ impl Forwarder {
     }
 
     /// Plans the changes from `old` to `new`, without those that need a restart of the daemon.
-    fn plan(&self, old: &Setup, mut new: Config) -> Result<Plan, Error> {
-        let chosen = path::choose(&new, path::obstacle).map_err(Error::new)?;
-        let paths = if self.has_kernel { kept_paths(old, &new, chosen) } else { chosen.on_workers() };
-        checks::all(self.file.as_deref(), &new, &paths)?;
-        let with_workers = old.paths.needs_workers(&old.config) || paths.needs_workers(&new);
-        let (mut said, mut arranged) = (Reloaded::default(), Vec::new());
-        for changed in old.config.diff(&new) {
-            match changed.effect {
-                Effect::Live => said.changed.push(changed.key),
-                Effect::Workers if self.has_kernel || changed.key != "daemon.path" => {
-                    arranged.push(changed.key)
-                }
-                Effect::Workers | Effect::Daemon => said.needs_restart.push(changed.key),
-            }
-        }
-        if with_workers {
-            said.restarted.clone_from(&arranged)
-        } else {
-            said.changed.extend(arranged.clone())
-        }
-        if !self.has_kernel {
-            let told = new.ports.iter().filter(|port| port.path == PathChoice::Kernel);
-            said.needs_restart.extend(told.map(|port| format!("port.{}.path", port.device)));
-        }
-        if let Some(frame_pool) = self
-            .worker_resources
-            .frame_pool
-            .get()
-            .filter(|_| paths.needs_workers(&new) && !arranged.is_empty())
-        {
-            check_memory(&new, frame_pool.memory().slots())?;
-        }
-        // The kernel path was loaded without the map for workers' sockets.
-        if paths.any_kernel() && self.claims.is_none() && !new.claims.is_empty() {
-            said.changed.retain(|key| !key.starts_with("claim."));
-            said.needs_restart.push("claim".into());
-            new.claims.clear();
-        }
-        // Files are always loaded again, whether they have changed or not.
-        let mut loads = |what: &str, is: &dyn Fn(&str) -> bool| {
-            if !said.changed.iter().any(|key| is(key)) {
-                said.changed.push(what.into());
-            }
+    fn changes(&self, old: &Setup, new: Config) -> Result<Changes, Error> {
+        let machine = self.machine(&new);
+        let machine = Machine { scripts: look::scripts(&new, &machine.online), ..machine };
+        let current = Current {
+            config: &old.config,
+            plan: &old.plan,
+            takes_claims: self.claims.is_some(),
+            has_hooks: self.shared.hooks.get().is_some(),
+            apps: self.shared.apps.get().map(|set| !set.is_empty()),
         };
-        if self.shared.hooks.get().is_some() && !new.hooks.is_empty() {
-            loads("hook", &|key| key == "hook");
-        }
-        if self.live_apps(&new) && arranged.is_empty() {
-            loads("app", &|key| key.starts_with("app."));
-        }
-        Ok(Plan { setup: Setup { config: new, paths }, said, arranged })
+        changes::reload(&current, new, &machine, self.file.as_deref())
     }
 
     /// Whether workers have apps, or will have.
@@ -179,7 +121,7 @@ impl Forwarder {
         let mut steps = vec![Step::by_halves(|setup: &Setup| self.switches.change(&setup.config))];
         let freed = Step::whole(|_: &Setup| self.switches.take_what_is_free());
         if !arranged.is_empty() {
-            if let Some(set) = self.shared.hooks.get().filter(|_| new.paths.needs_workers(&new.config)) {
+            if let Some(set) = self.shared.hooks.get().filter(|_| new.plan.paths.needs_workers(&new.config)) {
                 hooks::try_load(set, &new.config)?;
             }
             let step = Step::by_halves(|setup: &Setup| {

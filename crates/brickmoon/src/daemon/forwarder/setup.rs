@@ -2,11 +2,11 @@
 
 use bm_control::config::Config;
 
-use crate::daemon::path::Paths;
+use crate::plan::Plan;
 
-/// The configuration in use, and the paths of its ports.
+/// The configuration in use, and its plan.
 #[derive(Default)]
 pub struct Setup {
     pub config: Config,
-    pub paths: Paths,
+    pub plan: Plan,
 }

@@ -1,6 +1,6 @@
 //! Starts what forwards.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -14,63 +14,69 @@ use super::restarts::Restarts;
 use super::worker_resources::{MakeNatives, WorkerResources};
 use super::{Forwarder, Setup};
 use crate::daemon::dataplane::Shared;
-use crate::daemon::path::{self, Paths};
 use crate::daemon::random::random;
 use crate::daemon::running::{Opened, Openers};
 use crate::daemon::switches::Bridges;
 use crate::daemon::watcher::Watch;
-use crate::daemon::{kernel_ports, statistics};
+use crate::daemon::{kernel_ports, look, statistics};
 use crate::failure::Failure;
+use crate::plan::machine::Machine;
+use crate::plan::{self, Plan, Request};
 
 impl Forwarder {
     /// Starts the switches, then the router, which may have a port on a switch.
-    pub fn start(config: Config, file: Option<PathBuf>, natives: MakeNatives) -> Result<Self, Failure> {
+    pub fn start(
+        config: Config,
+        machine: Machine,
+        file: Option<PathBuf>,
+        natives: MakeNatives,
+    ) -> Result<Self, Failure> {
         let switches = Bridges::start(&config)?;
-        let mut forwarder = Self::start_router(config, natives)?;
+        // Switches may have created interfaces.
+        let machine = Machine { scripts: machine.scripts, ..look::without_scripts(&config) };
+        let mut forwarder = Self::start_router(config, machine, file.as_deref(), natives)?;
         (forwarder.switches, forwarder.file) = (switches, file);
         Ok(forwarder)
     }
 
     /// Opens ports, loads tables, starts workers, and then lets the ports take packets.
-    fn start_router(config: Config, natives: MakeNatives) -> Result<Self, Failure> {
-        let paths = path::choose(&config, path::obstacle)?;
-        let with_kernel = paths.any_kernel() || path::may_come_to_kernel(&config);
-        if !with_kernel {
-            return Self::start_on(config, natives, paths, false);
-        }
-        match Self::start_on(config.clone(), natives, paths.clone(), true) {
-            // If the configuration does not require the kernel path, workers replace it.
-            Err(Failure::Failed(why)) if paths.may_do_without() => {
+    fn start_router(
+        config: Config,
+        mut machine: Machine,
+        file: Option<&Path>,
+        natives: MakeNatives,
+    ) -> Result<Self, Failure> {
+        let request = Request { file, named: &[], may_grow: true };
+        let plan = plan::plan(&config, &machine, &request)?;
+        // If the configuration does not require the kernel path, workers replace it.
+        let may_do_without = plan.with_kernel && plan.paths.may_do_without();
+        match Self::start_with(config.clone(), plan, natives) {
+            Err(Failure::Failed(why)) if may_do_without => {
                 tracing::warn!(%why, "the kernel path is not available; using the user path instead");
-                Self::start_on(config, natives, paths.instead(&why), false)
+                machine.no_kernel_path = Some(why);
+                let plan = plan::plan(&config, &machine, &request)?;
+                Self::start_with(config, plan, natives)
             }
             tried => tried,
         }
     }
 
-    /// Starts the router on these paths, with or without the kernel path loaded. If all ports use the kernel path, there
-    /// is no frame memory and there are no workers.
-    fn start_on(
-        config: Config,
-        natives: MakeNatives,
-        paths: Paths,
-        with_kernel: bool,
-    ) -> Result<Self, Failure> {
+    /// Starts the router as planned. If all ports use the kernel path, there is no frame memory and there are no workers.
+    fn start_with(config: Config, plan: Plan, natives: MakeNatives) -> Result<Self, Failure> {
         let (registry, stats) = statistics::counters(&config)?;
         let readers = Readers::new();
         let strict = |_: &config::Port| true;
-        let (kernel, on, claims, notes) = match with_kernel {
-            true => kernel_ports::start(&config, &paths)?,
+        let (kernel, on, claims, notes) = match plan.with_kernel {
+            true => kernel_ports::start(&config, &plan.paths)?,
             false => kernel_ports::without(&config),
         };
+        let has_kernel = kernel.is_some();
         let pinned = kernel.as_ref().is_some_and(Kernel::is_pinned);
         let worker_resources = WorkerResources::new(natives);
-        let opener = match paths.needs_workers(&config) {
-            true => Some(worker_resources.opener(&config)?),
-            false => None,
-        };
+        let opener = plan.workers.as_ref().map(|workers| worker_resources.opener(&config, workers));
+        let opener = opener.transpose()?;
         let openers = Openers { workers: opener.as_ref(), claims: claims.as_ref(), strict: &strict };
-        let (mut opened, ports) = Opened::open(&config, &paths, on, &openers)?;
+        let (mut opened, ports) = Opened::open(&config, &plan, on, &openers)?;
         opened.note(&notes);
         let hash_seed = config.fib.hash_seed.unwrap_or_else(random);
         let driver = Driver::start(&config, hash_seed, &readers, ports, kernel).map_err(Failure::failed)?;
@@ -96,9 +102,9 @@ impl Forwarder {
             worker_resources,
             running: Mutex::new(Some(running)),
             switches: Bridges::default(),
-            setup: Mutex::new(Setup { config, paths }.into()),
+            setup: Mutex::new(Setup { config, plan }.into()),
             claims,
-            has_kernel: with_kernel,
+            has_kernel,
             notes,
             watch: watch.into(),
             file: None,

@@ -11,8 +11,9 @@ use bm_stats::Registry;
 
 use crate::daemon::dataplane::Shared;
 use crate::daemon::ports::{Opener, Rings};
-use crate::daemon::running::{self, frame_memory};
+use crate::daemon::running::frame_memory;
 use crate::failure::Failure;
+use crate::plan::workers::Workers;
 
 /// Makes the Rust apps that Lua apps can use, with accounts in a registry.
 pub type MakeNatives = fn(Arc<Registry>) -> Arc<dyn Natives>;
@@ -30,9 +31,9 @@ impl WorkerResources {
     }
 
     /// The frame memory; allocated for this configuration if there is none yet.
-    pub fn frame_pool(&self, config: &Config) -> Result<&Arc<FramePool>, Failure> {
+    pub fn frame_pool(&self, config: &Config, workers: &Workers) -> Result<&Arc<FramePool>, Failure> {
         if self.frame_pool.get().is_none() {
-            let frame_pool = frame_memory(config)?;
+            let frame_pool = frame_memory(config, workers)?;
             let memory = frame_pool.memory();
             tracing::info!("{} MiB of frame memory on {}", memory.bytes() >> 20, memory.pages());
             return Ok(self.frame_pool.get_or_init(|| frame_pool));
@@ -41,9 +42,9 @@ impl WorkerResources {
     }
 
     /// Creates the opener of ports that use this memory.
-    pub fn opener(&self, config: &Config) -> Result<Opener, Failure> {
-        let memory = self.frame_pool(config)?;
-        Opener::new(&Rings { memory, ring: running::ring(config, memory.memory().slots()) })
+    pub fn opener(&self, config: &Config, workers: &Workers) -> Result<Opener, Failure> {
+        let memory = self.frame_pool(config, workers)?;
+        Opener::new(&Rings { memory, ring: workers.ring })
     }
 
     /// Creates the sets of Lua hooks and apps for workers, if they do not exist yet.

@@ -1,0 +1,110 @@
+//! Plans a reload: from the plan that a daemon carries out to that for another configuration.
+
+use bm_api::{Error, Reloaded};
+use bm_control::config::{Config, Effect, PathChoice, Port};
+
+use super::machine::Machine;
+use super::path::{self, Paths};
+use super::{Plan, checks, problems, with_paths, workers};
+
+/// What a running daemon carries out, and what it cannot change while it runs.
+pub struct Current<'a> {
+    /// The configuration in use.
+    pub config: &'a Config,
+    /// Its plan.
+    pub plan: &'a Plan,
+    /// Whether workers' sockets can take claimed packets: the kernel path was loaded with the map for them.
+    pub takes_claims: bool,
+    /// Whether there are workers with hooks.
+    pub has_hooks: bool,
+    /// Whether there are workers that apps can run on, and whether they have some.
+    pub apps: Option<bool>,
+}
+
+/// What a reload does.
+#[derive(Debug)]
+pub struct Changes {
+    /// The new configuration, without what needs a restart of the daemon.
+    pub config: Config,
+    /// Its plan.
+    pub plan: Plan,
+    /// The reply.
+    pub said: Reloaded,
+    /// Changed keys of ports, paths and workers, which are rearranged.
+    pub arranged: Vec<String>,
+}
+
+/// Plans the changes from the current configuration to `new`.
+///
+/// # Errors
+/// What is wrong with the new configuration on this machine, and how to fix it. Ports that are not changed may wait for
+/// better interfaces.
+pub fn reload(
+    current: &Current<'_>,
+    mut new: Config,
+    machine: &Machine,
+    file: Option<&std::path::Path>,
+) -> Result<Changes, Error> {
+    let chosen = path::choose(&new, machine).map_err(Error::new)?;
+    let has_kernel = machine.no_kernel_path.is_none();
+    let paths = if has_kernel { kept_paths(current, &new, chosen) } else { chosen };
+    checks::all(file, &new, machine, &paths)?;
+    let (mut said, arranged) = effects(current.config, &new, has_kernel);
+    let is_asked = |index: usize| arranged.contains(&format!("port.{}", new.ports[index].device));
+    if let Some((_, why)) = problems(&new, machine, &paths).into_iter().find(|(index, _)| is_asked(*index)) {
+        return Err(Error::new(why).hint("nothing has changed"));
+    }
+    let needs_workers = paths.needs_workers(&new);
+    if needs_workers || current.plan.paths.needs_workers(current.config) {
+        said.restarted.clone_from(&arranged);
+    } else {
+        said.changed.extend(arranged.clone());
+    }
+    if let Some(slots) = machine.slots.filter(|_| needs_workers && !arranged.is_empty()) {
+        workers::check_memory(&new, machine, slots)?;
+    }
+    if paths.any_kernel() && !current.takes_claims && !new.claims.is_empty() {
+        said.changed.retain(|key| !key.starts_with("claim."));
+        said.needs_restart.push("claim".into());
+        new.claims.clear();
+    }
+    // Files are always loaded again, whether they have changed or not.
+    if current.has_hooks && !new.hooks.is_empty() && !said.changed.iter().any(|key| key == "hook") {
+        said.changed.push("hook".into());
+    }
+    let live_apps = current.apps.is_some_and(|has_some| has_some || !new.apps.is_empty());
+    if live_apps && arranged.is_empty() && !said.changed.iter().any(|key| key.starts_with("app.")) {
+        said.changed.push("app".into());
+    }
+    Ok(Changes { plan: with_paths(&new, machine, paths), config: new, said, arranged })
+}
+
+/// How each change takes effect: what the reply says so far, and the keys that are rearranged.
+fn effects(old: &Config, new: &Config, has_kernel: bool) -> (Reloaded, Vec<String>) {
+    let (mut said, mut arranged) = (Reloaded::default(), Vec::new());
+    for changed in old.diff(new) {
+        match changed.effect {
+            Effect::Live => said.changed.push(changed.key),
+            Effect::Workers if has_kernel || changed.key != "daemon.path" => arranged.push(changed.key),
+            Effect::Workers | Effect::Daemon => said.needs_restart.push(changed.key),
+        }
+    }
+    if !has_kernel {
+        let asked = new.ports.iter().filter(|port| port.path == PathChoice::Kernel);
+        said.needs_restart.extend(asked.map(|port| format!("port.{}.path", port.device)));
+    }
+    (said, arranged)
+}
+
+/// The paths for a new configuration: a port whose path is chosen automatically keeps the one that it has, unless the
+/// configured paths have changed.
+fn kept_paths(current: &Current<'_>, new: &Config, chosen: Paths) -> Paths {
+    let old = current.config;
+    let before = |port: &Port| {
+        let mut all = old.ports.iter().zip(&current.plan.paths.0);
+        all.find(|(other, _)| other.device == port.device && other.path == port.path).map(|(_, path)| path)
+    };
+    let stays = old.daemon.path == new.daemon.path;
+    let paths = new.ports.iter().zip(chosen.0);
+    Paths(paths.map(|(port, chosen)| before(port).filter(|_| stays).cloned().unwrap_or(chosen)).collect())
+}
