@@ -10,6 +10,15 @@ pub struct Row {
     pub may_be_unsafe: bool,
     /// Lines of Rust that it may have, without tests.
     pub lines: usize,
+    /// Modules that may import each other.
+    pub cycles: Vec<Cycle>,
+}
+
+/// Modules of a crate that import each other for a good reason.
+#[derive(Debug)]
+pub struct Cycle {
+    /// Their paths in the crate, sorted.
+    pub modules: Vec<String>,
 }
 
 pub type Layers = BTreeMap<String, Row>;
@@ -30,10 +39,30 @@ pub fn read(root: &Path) -> Result<Layers, String> {
                 .and_then(toml::Value::as_integer)
                 .and_then(|lines| usize::try_from(lines).ok())
                 .ok_or(format!("{name}: no line budget"))?,
+            cycles: cycles(name, row)?,
         };
         Ok((name.clone(), row))
     };
     table.iter().map(row).collect()
+}
+
+/// `cycles = [{ modules = ["a", "b"], why = "a sentence" }]`.
+fn cycles(name: &str, row: &toml::Value) -> Result<Vec<Cycle>, String> {
+    let cycles = row.get("cycles").and_then(toml::Value::as_array).into_iter().flatten();
+    let of_one = |cycle: &toml::Value| {
+        let modules = cycle.get("modules").and_then(toml::Value::as_array).into_iter().flatten();
+        let mut modules: Vec<_> = modules.filter_map(toml::Value::as_str).map(str::to_string).collect();
+        modules.sort();
+        let why = cycle.get("why").and_then(toml::Value::as_str).unwrap_or_default();
+        if modules.len() > 1 && !why.is_empty() {
+            Ok(Cycle { modules })
+        } else {
+            Err(format!(
+                "{name}: each of `cycles` names two modules or more, and says why they import each other"
+            ))
+        }
+    };
+    cycles.map(of_one).collect()
 }
 
 /// The workspace crates that `name` uses according to its Cargo.toml, without those for tests.

@@ -96,7 +96,7 @@ fn length(span: Span) -> usize {
 }
 
 /// `#[cfg(test)]`, `#[cfg(all(test, ..))]` or `#[test]`.
-fn is_test(attributes: &[syn::Attribute]) -> bool {
+pub fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("test")
             || attribute.path().is_ident("cfg")

@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: every rule of the tree that a program can check.
 
 mod budget;
+mod cycles;
 mod links;
 mod names;
 mod readmes;
@@ -24,6 +25,7 @@ pub fn run(root: &Path) -> Result<String, Vec<String>> {
     findings.extend(readmes::check(root));
     findings.extend(names::check(&sources));
     findings.extend(budget::check(&layers, &sources));
+    findings.extend(cycles::check(&layers, &sources));
     findings.extend(graph::check(root));
     if findings.is_empty() {
         let functions: usize = sources.iter().map(|source| source.functions.len()).sum();

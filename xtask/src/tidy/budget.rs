@@ -51,7 +51,8 @@ mod tests {
     }
 
     fn findings(budget: usize) -> Vec<String> {
-        let row = Row { layer: 0, may_use: Vec::new(), may_be_unsafe: false, lines: budget };
+        let row =
+            Row { layer: 0, may_use: Vec::new(), may_be_unsafe: false, lines: budget, cycles: Vec::new() };
         let sources = [
             ("crates/one/src/a.rs", 700, false),
             ("crates/one/src/b.rs", 50, false),
