@@ -16,7 +16,7 @@
 
 use bm_wire::ethernet::Mac;
 
-use crate::membership::Epoch;
+use crate::epoch::Epoch;
 
 /// The four highest bits of both addresses.
 const MARK: u64 = 0b1011;

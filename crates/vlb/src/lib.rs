@@ -18,6 +18,7 @@
 pub mod address;
 pub mod balancer;
 mod bucket;
+mod epoch;
 mod flowlet;
 pub mod membership;
 pub mod quota;
