@@ -15,17 +15,18 @@
 pub mod options;
 pub mod plan;
 pub mod report;
-pub mod run;
 
 mod account;
 mod control;
 mod faults;
 mod links;
 mod random;
+mod run;
 mod server;
+mod simulate;
 mod traffic;
 mod wheel;
 
 pub use options::{Matrix, Options, Shape};
 pub use report::Report;
-pub use run::{Failed, simulate};
+pub use simulate::{Failed, simulate};

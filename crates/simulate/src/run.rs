@@ -12,7 +12,6 @@ use crate::faults::{self, Fault};
 use crate::links::{Frame, HOP_NS, QUEUE_NS, Queue, Truth};
 use crate::options::{Options, Shape};
 use crate::random::Random;
-use crate::report::Report;
 use crate::server::{DELTA_NS, Server, index, neighbor, port};
 use crate::traffic::{GAP_BYTES, time_ns};
 use crate::wheel::Wheel;
@@ -28,25 +27,6 @@ const TICK_NS: u64 = 1_000_000;
 const DRAIN_NS: u64 = 30_000_000_000;
 /// Neighbors of an output node; they have other indexes in each epoch.
 const NEIGHBORS: u16 = 256;
-
-/// A check that failed: a fault of the cluster's code, or of the simulator's.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failed {
-    /// What is wrong.
-    pub what: String,
-    /// When.
-    pub at_ns: u64,
-    /// The seed that repeats it.
-    pub seed: u64,
-}
-
-impl std::fmt::Display for Failed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} after {} us; --seed {} repeats it", self.what, self.at_ns / 1000, self.seed)
-    }
-}
-
-impl std::error::Error for Failed {}
 
 enum Event {
     /// A packet comes in at a node.
@@ -80,21 +60,8 @@ pub(crate) struct Run {
     hops_max: u8,
 }
 
-/// Runs a simulation. The same options give the same report, bit for bit.
-pub fn simulate(options: &Options) -> Result<Report, Failed> {
-    let failed = |what| Failed { what, at_ns: 0, seed: options.seed };
-    options.check().map_err(failed)?;
-    let topology = options.topology().map_err(|why| failed(why.to_string()))?;
-    let mut run = Run::new(*options, topology);
-    run.start();
-    run.go().map_err(|(at_ns, what)| Failed { what, at_ns, seed: options.seed })?;
-    let report = Report::new(&run);
-    report.check(options).map_err(|what| Failed { what, at_ns: options.time_ns, seed: options.seed })?;
-    Ok(report)
-}
-
 impl Run {
-    fn new(options: Options, topology: Topology) -> Self {
+    pub(crate) fn new(options: Options, topology: Topology) -> Self {
         // No event of less than this is added: the shortest frame, or the way to the next node.
         let shortest = time_ns(64 + GAP_BYTES, options.input_bps).min(HOP_NS);
         let mut random = Random::new(options.seed, 1);
@@ -120,7 +87,7 @@ impl Run {
     }
 
     /// The first events.
-    fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         for node in self.terminals() {
             self.refresh(node, 0);
             let first = 1 + self.random.below(50_000);
@@ -137,7 +104,7 @@ impl Run {
         (0..self.topology.terminals()).filter_map(Node::new)
     }
 
-    fn go(&mut self) -> Result<(), (u64, String)> {
+    pub(crate) fn go(&mut self) -> Result<(), (u64, String)> {
         let (until, mut spare) = (self.options.time_ns + DRAIN_NS, Vec::new());
         while let Some(mut events) = self.wheel.next(until, spare) {
             for (at, event) in events.drain(..) {
@@ -456,6 +423,3 @@ impl Run {
         pairs.filter(|(from, to)| from != to && self.topology.capacity(*from, *to) == 0).collect()
     }
 }
-
-#[cfg(test)]
-mod tests;

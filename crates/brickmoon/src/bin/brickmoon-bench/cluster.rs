@@ -7,7 +7,7 @@ use bm_vlb::Mode;
 
 use crate::Failure;
 use crate::args::{Plan, Simulate};
-use crate::commands::write;
+use crate::output::write;
 
 /// Runs one simulation for each matrix and quota, or many short ones.
 pub fn simulate(simulate: &Simulate) -> Result<(), Failure> {

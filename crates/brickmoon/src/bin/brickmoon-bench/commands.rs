@@ -3,6 +3,7 @@
 use bm_eval::demo::DemoOptions;
 
 use crate::args::{Bench, BenchWhat, Command, Demo};
+use crate::output::write;
 use crate::{Failure, cluster};
 
 /// Runs a command.
@@ -12,15 +13,6 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Demo(demo) => self::demo(demo),
         Command::Simulate(simulate) => cluster::simulate(&simulate),
         Command::Plan(plan) => cluster::plan(&plan),
-    }
-}
-
-/// Writes to standard output. A closed pipe (`| head`) is not an error.
-pub fn write(text: &str) -> Result<(), Failure> {
-    use std::io::Write as _;
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::failed(error)),
-        _ => Ok(()),
     }
 }
 

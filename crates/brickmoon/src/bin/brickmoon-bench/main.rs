@@ -9,6 +9,7 @@
 mod args;
 mod cluster;
 mod commands;
+mod output;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 use bm_vlb::{Mode, Rule};
 
 use super::*;
-use crate::options::Matrix;
+use crate::options::{Matrix, Shape};
 
 fn run(options: Options) -> Report {
     simulate(&options).unwrap_or_else(|failed| panic!("{options:?}: {failed}"))

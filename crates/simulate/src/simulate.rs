@@ -1,0 +1,40 @@
+//! A simulation as a whole: from its options to its report.
+
+use crate::options::Options;
+use crate::report::Report;
+use crate::run::Run;
+
+/// A check that failed: a fault of the cluster's code, or of the simulator's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// What is wrong.
+    pub what: String,
+    /// When.
+    pub at_ns: u64,
+    /// The seed that repeats it.
+    pub seed: u64,
+}
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} after {} us; --seed {} repeats it", self.what, self.at_ns / 1000, self.seed)
+    }
+}
+
+impl std::error::Error for Failed {}
+
+/// Runs a simulation. The same options give the same report, bit for bit.
+pub fn simulate(options: &Options) -> Result<Report, Failed> {
+    let failed = |what| Failed { what, at_ns: 0, seed: options.seed };
+    options.check().map_err(failed)?;
+    let topology = options.topology().map_err(|why| failed(why.to_string()))?;
+    let mut run = Run::new(*options, topology);
+    run.start();
+    run.go().map_err(|(at_ns, what)| Failed { what, at_ns, seed: options.seed })?;
+    let report = Report::new(&run);
+    report.check(options).map_err(|what| Failed { what, at_ns: options.time_ns, seed: options.seed })?;
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests;
