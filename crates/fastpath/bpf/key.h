@@ -36,7 +36,8 @@ enum filter_word {
 
 enum filter_kind { KIND_PORTS = 1, KIND_LATER = 2, KIND_NONE = 4 };
 #define KIND_IPV6_SHIFT 3
-#define KIND_EXTENSIONS 0x40 /* beside the kind: an IPv6 packet with extension headers */
+#define KIND_EXTENSIONS 0x40 /* beside the kind: an IPv6 packet with extension headers, or a truncated one */
+#define KIND_TRUNCATED 0x80  /* beside the kind: an IPv4 packet whose TCP or UDP header is truncated */
 
 struct filter_key {
 	__u32 of[KEY_WORDS];
@@ -60,6 +61,12 @@ static __always_inline void filter_ports(struct filter_key *key, context *ctx, _
 		key->of[KEY_PORTS] = bpf_ntohl(ports);
 		key->of[KEY_KIND] = KIND_PORTS;
 	}
+}
+
+/* The least length of a transport header, which a first fragment of IPv6 must hold (RFC 7112). */
+static __always_inline __u32 least_of(__u32 protocol)
+{
+	return protocol == IPPROTO_TCP ? 20 : protocol == IPPROTO_UDP || protocol == IPPROTO_ICMPV6 ? 8 : 0;
 }
 
 /* False for what no router passes on: Linux drops it. `at` is where the header is in the frame. */
@@ -86,13 +93,9 @@ static __noinline int filter_key4(context *ctx, struct filter_key *key, __u32 at
 	key->of[KEY_FRAGMENT] = ip.protocol == IPPROTO_TCP && fragment & 0x2000 &&
 				length - header < TCP_FLAGS_END;
 	filter_ports(key, ctx, at + header, length - header);
+	if (length - header < least_of(ip.protocol))
+		key->of[KEY_KIND] |= KIND_TRUNCATED;
 	return 1;
-}
-
-/* What a first fragment must hold of the header behind the extensions (RFC 7112). */
-static __always_inline __u32 least_of(__u32 protocol)
-{
-	return protocol == IPPROTO_TCP ? 20 : protocol == IPPROTO_UDP || protocol == IPPROTO_ICMPV6 ? 8 : 0;
 }
 
 /*
@@ -155,12 +158,15 @@ static __noinline int filter_key6(context *ctx, struct filter_key *key, __u32 at
 	else
 		filter_ports(key, ctx, at + sizeof(ip), room);
 	key->of[KEY_KIND] <<= KIND_IPV6_SHIFT;
-	if (is_extension(ip.next_header))
+	if (is_extension(ip.next_header) || room < least_of(ip.next_header))
 		key->of[KEY_KIND] |= KIND_EXTENSIONS;
 	return 1;
 }
 
-/* The same for the common sort, in one go: no tag, no options, no fragment, ports within the packet. */
+/* What follows the header in the common sort: any transport header without options. */
+#define QUICK_ROOM 20
+
+/* The same for the common sort, in one go: no tag, no options, no fragment, a whole transport header. */
 static __always_inline bool filter_quick(const struct packet *packet, struct filter_key *key)
 {
 	const struct ethernet *eth = packet->data;
@@ -168,7 +174,7 @@ static __always_inline bool filter_quick(const struct packet *packet, struct fil
 	const __be32 *ports = (void *)(ip + 1);
 
 	if (eth->type != bpf_htons(ETH_P_IP) || (void *)(ports + 1) > packet->end || ip->version_ihl != 0x45 ||
-	    ip->fragment & bpf_htons(0x3fff) || bpf_ntohs(ip->total_length) < sizeof(*ip) + sizeof(*ports))
+	    ip->fragment & bpf_htons(0x3fff) || bpf_ntohs(ip->total_length) < sizeof(*ip) + QUICK_ROOM)
 		return false;
 	key->of[KEY_SOURCE] = bpf_ntohl(ip->source);
 	key->of[KEY_DESTINATION] = bpf_ntohl(ip->destination);

@@ -29,8 +29,11 @@ pub enum Kind {
 /// How much higher the bits of a [`Kind`] are for IPv6.
 pub const IPV6_SHIFT: u32 = 3;
 /// A flag besides the kind of an IPv6 packet: it has extension headers, so its protocol depends on how far they are
-/// parsed.
+/// parsed; or its TCP or UDP header is truncated.
 pub const EXTENSIONS: u8 = 1 << 6;
+/// A flag besides the kind of an IPv4 packet: its TCP or UDP header is truncated, as in a tiny first fragment. Any match
+/// of iptables on that protocol drops such a packet, whatever its ports.
+pub const TRUNCATED: u8 = 1 << 7;
 
 /// The parts of a packet that rules match, in host order: source (0 to 3) and destination (4 to 7), where an IPv4
 /// address is in the first word; ports, source port in the high half (8); protocol (9); brickmoon's index of the
@@ -70,6 +73,13 @@ impl Key {
     #[must_use]
     pub fn with_extensions(mut self) -> Self {
         self.0[KIND] |= u32::from(EXTENSIONS);
+        self
+    }
+
+    /// The key of a packet whose TCP or UDP header is truncated.
+    #[must_use]
+    pub fn with_truncated_header(mut self) -> Self {
+        self.0[KIND] |= u32::from(if self.0[FAMILY] == 0 { TRUNCATED } else { EXTENSIONS });
         self
     }
 

@@ -1,7 +1,8 @@
 //! Rules: as users write them, and flat, as packets are compared with them.
 
 use crate::key::{
-    DESTINATION, EXTENSIONS, INTERFACE, IPV6_SHIFT, KIND, Key, Kind, PORTS, PROTOCOL, SOURCE, words,
+    DESTINATION, EXTENSIONS, INTERFACE, IPV6_SHIFT, KIND, Key, Kind, PORTS, PROTOCOL, SOURCE, TRUNCATED,
+    words,
 };
 use bm_wire::prefix::{Address, Ipv4Prefix, Ipv6Prefix, Prefix};
 use std::fmt;
@@ -220,7 +221,7 @@ impl Flat {
     }
 
     /// A flat rule that matches every packet that *may* match the rule: including those whose ports are in another
-    /// fragment, and IPv6 packets whose protocol follows extension headers.
+    /// fragment or whose header is truncated, and IPv6 packets whose protocol follows extension headers.
     pub fn may_match(rule: &Rule, interface: Option<u16>) -> impl Iterator<Item = Self> + use<> {
         let addresses = Rule {
             action: Action::Accept,
@@ -233,8 +234,9 @@ impl Flat {
         let behind = behind.then_some(Self { kinds: EXTENSIONS, ..any });
         let of_protocol =
             Self { protocol: rule.protocol.map_or(any.protocol, |protocol| [protocol; 2]), ..any };
+        let truncated = if any.kinds & IPV4_KINDS != 0 { TRUNCATED } else { 0 };
         let without_ports =
-            has_ports(rule).then_some(Self { kinds: any.kinds & !KINDS_OF_PORTS, ..of_protocol });
+            has_ports(rule).then_some(Self { kinds: any.kinds & !KINDS_OF_PORTS | truncated, ..of_protocol });
         let mut exact = of_protocol;
         if has_ports(rule) {
             exact.kinds &= KINDS_OF_PORTS;
@@ -331,6 +333,12 @@ mod tests {
         assert!(may(four(6, Some((9, 80)), Kind::Ports)) && may(six(6, Some((9, 80)), Kind::Ports)));
         assert!(may(four(6, None, Kind::Later)) && may(four(6, None, Kind::None)), "its ports are elsewhere");
         assert!(!may(four(6, Some((80, 9)), Kind::Ports)) && !may(four(17, None, Kind::Later)));
+        // Linux may drop it before it compares ports.
+        let truncated = |key: Key| may(key.with_truncated_header());
+        assert!(
+            truncated(four(6, Some((80, 9)), Kind::Ports)) && truncated(six(6, Some((80, 9)), Kind::Ports))
+        );
+        assert!(!truncated(four(17, Some((80, 9)), Kind::Ports)));
         assert!(!may(six(60, None, Kind::Later)) && may(six(60, None, Kind::Later).with_extensions()));
         let narrow = Rule { source: "192.0.2.0/24".parse().ok(), ..rule };
         let flat: Vec<_> = Flat::may_match(&narrow, Some(3)).collect();

@@ -84,7 +84,8 @@ fn ipv4(packet: &[u8]) -> Option<Asked> {
     }
     let room = length - header_len;
     let tiny = protocol == protocol::TCP && fragment & MORE != 0 && room < TCP_FLAGS_END;
-    Some(Asked { key: key(ports(packet, protocol, header_len, room)), tiny })
+    let key = key(ports(packet, protocol, header_len, room));
+    Some(Asked { key: if room < least_of(protocol) { key.with_truncated_header() } else { key }, tiny })
 }
 
 fn ipv6(packet: &[u8]) -> Option<Asked> {
@@ -96,9 +97,16 @@ fn ipv6(packet: &[u8]) -> Option<Asked> {
     for (word, bytes) in addresses.iter_mut().zip(header[8..].as_chunks::<4>().0) {
         *word = u32::from_be_bytes(*bytes);
     }
-    let chain = follow(packet, header[6], usize::from(be16(header, 4)?));
+    let room = usize::from(be16(header, 4)?);
+    let chain = follow(packet, header[6], room);
     let key = Key::ipv6(addresses, chain.protocol, chain.ports, chain.kind);
-    let key = if is_extension(header[6]) { key.with_extensions() } else { key };
+    let key = if is_extension(header[6]) {
+        key.with_extensions()
+    } else if room < least_of(header[6]) {
+        key.with_truncated_header()
+    } else {
+        key
+    };
     Some(Asked { key, tiny: chain.tiny })
 }
 
@@ -121,7 +129,7 @@ fn is_extension(next: u8) -> bool {
     )
 }
 
-/// What a first fragment must contain of the header after the extensions (RFC 7112).
+/// The least length of a transport header, which a first fragment of IPv6 must contain (RFC 7112).
 fn least_of(protocol: u8) -> usize {
     match protocol {
         protocol::TCP => 20,
