@@ -13,7 +13,7 @@
 //! sends and captures them, `case` contains the expected result, `differential` compares: Linux with
 //! docs/conformance.md, brickmoon with Linux. `bridge` is a switch of brickmoon with many ends, `daemon` one on ports
 //! of DPDK. `flow` counts the losses of a steady stream; `bgp` and `frr` add routes, `netlink` does so without a
-//! routing daemon; `usage` measures the resources of a process.
+//! routing daemon; `connections` empties the table of connection tracking; `usage` measures the resources of a process.
 //!
 //! Nothing here uses brickmoon's crates except `bm-wire`'s checksum: the binary is controlled from outside. All
 //! functions panic if a test cannot continue, and say how to fix it.
@@ -24,6 +24,7 @@ mod binary;
 pub mod bridge;
 pub mod case;
 pub mod command;
+pub mod connections;
 pub mod daemon;
 pub mod differential;
 pub mod exchange;

@@ -31,7 +31,7 @@ pub type Prefix = (IpAddr, u8);
 impl Requests {
     /// For the interface of this name.
     pub fn about(namespace: &Namespace, interface: &str) -> Self {
-        let open = || Ok((sys::route_socket()?, sys::interface_index(interface)?));
+        let open = || Ok((sys::netlink_socket(libc::NETLINK_ROUTE)?, sys::interface_index(interface)?));
         let opened: std::io::Result<_> = namespace.within(open);
         let (socket, interface) = opened.unwrap_or_else(|error| panic!("netlink, {interface}: {error}"));
         Self { socket, interface, buffer: Vec::new() }

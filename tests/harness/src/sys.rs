@@ -319,12 +319,12 @@ impl PacketSocket {
     }
 }
 
-/// A netlink socket for routes and the like, in the calling thread's network namespace, where it stays. Reads do not
-/// wait.
-pub fn route_socket() -> Result<File> {
+/// A netlink socket of a protocol (`NETLINK_ROUTE`, ..), in the calling thread's network namespace, where it stays. Reads
+/// do not wait.
+pub fn netlink_socket(protocol: libc::c_int) -> Result<File> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: no memory is involved.
-    let socket = check(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) })?;
+    let socket = check(unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) })?;
     // SAFETY: the call above made the descriptor, and nobody else has it.
     let socket = unsafe { File::from_raw_fd(socket) };
     // SAFETY: takes numbers.
