@@ -184,7 +184,10 @@ impl Hooks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::filter::{FilterSet, RuleCounts};
     use crate::testing::Lab;
+    use bm_filter::{Filters, Flat, Rule, Tree};
+    use std::sync::Arc;
 
     /// Sends every packet the way of this address.
     struct Detour(u32);
@@ -196,6 +199,15 @@ mod tests {
             let hop = burst.routes.ipv4(self.0);
             burst.mask.iter().for_each(|place| burst.room.next_hops[place] = hop);
         }
+    }
+
+    /// Has a hook on the slow path, which leaves every packet as it is.
+    struct Watches;
+    impl StageHook for Watches {
+        fn begin(&mut self) -> Stages {
+            Stages::NONE.with(Stage::Slow)
+        }
+        fn run(&mut self, _stage: Stage, _burst: &mut HookBurst<'_>) {}
     }
 
     /// The router's own network on the left, the detour on the right. No route leads to 9.0.0.0/8.
@@ -232,6 +244,47 @@ mod tests {
         frame.resize(34 + length, 7);
         frame[16..18].copy_from_slice(&(20 + length as u16).to_be_bytes());
         sealed(frame, 20)
+    }
+
+    /// More than a burst of frames for Linux; a hook of the slow path sees those to this router, and not those that
+    /// only Linux may handle.
+    #[test]
+    fn a_hook_of_the_slow_path_leaves_no_frame_in_the_queue() {
+        let text = "
+            interface left 0 02:00:00:00:00:01 192.0.2.1/24
+            interface right 1 02:00:00:00:00:02 198.51.100.1/24
+            neighbor 198.51.100.7 right 02:00:00:00:02:07
+            route 9.0.0.0/8 via 198.51.100.7 right";
+        let only_linux = packet([192, 0, 2, 9]);
+        let mut to_router = only_linux.clone();
+        to_router[23] = 6;
+        to_router[30..34].copy_from_slice(&[192, 0, 2, 1]);
+        let to_router = sealed(to_router, 20);
+        // All of one kind, alternating, and all of the other.
+        for period in [1, 2, u32::MAX] {
+            let mut lab = Lab::with_hooks(text, |_| [None, Some(Box::new(Watches))]);
+            let udp = Rule { protocol: Some(17), ..Rule::default() };
+            let tree = Tree::default().with_linux_only(Flat::may_match(&udp, None).collect());
+            let filters = Filters { tree: tree.unwrap(), ..Filters::default() };
+            lab.filter(Arc::new(FilterSet {
+                filters: Arc::new(filters),
+                checks: Vec::new(),
+                unknown: [false; 2],
+                ports: vec![true; 2],
+                counts: Arc::new(RuleCounts::new().unwrap()),
+                rates: None,
+            }));
+            let is_only_linux = |number: u32| number % period == 1 % period;
+            let mut sent: Vec<_> = (2..402)
+                .map(|number| if is_only_linux(number) { only_linux.clone() } else { to_router.clone() })
+                .collect();
+            sent.iter().for_each(|frame| lab.send(0, frame));
+            lab.run();
+            let mut host = lab.take_host(0);
+            host.sort();
+            sent.sort();
+            assert!(host == sent, "one in {period}: {} of {}", host.len(), sent.len());
+        }
     }
 
     #[test]

@@ -63,6 +63,19 @@ fn c40_routes_that_were_recorded_come_back() {
 }
 
 #[test]
+fn c40_options_of_an_error_leave_less_room_for_the_quote() {
+    let options = vec![7, 7, 8, 1, 2, 3, 4, 1, 7, 7, 8, 1, 2, 3, 4, 0];
+    for length in [503, 504, 505, 1000] {
+        let packet = V4 { options: options.clone(), payload: vec![0x5a; length], ..V4::default() };
+        let answer = lab().exchange(LEFT, &packet.sent());
+        let (_, error) = answer.only().unwrap();
+        // Of the 576 bytes, 28 are the header, 8 ICMP's, and 36 the quoted header.
+        let quoted = &packet.bytes()[..36 + length.min(504)];
+        assert_eq!((error[14], &error[50..]), (0x47, quoted), "{length}");
+    }
+}
+
+#[test]
 fn c40_a_narrow_way_back_quotes_less() {
     let mut lab = lab();
     lab.change("route 77.0.0.0/8 via 192.0.2.9 left mtu 300");

@@ -86,6 +86,21 @@ fn d53_too_big_is_told_and_never_cut() {
 }
 
 #[test]
+fn d53_what_waits_for_its_neighbor_may_be_as_long_as_the_mtu() {
+    let sized = |bytes: usize| V6 { payload: vec![1; bytes - 40], ..V6::to("2001:db8:9::9") };
+    let mut lab = lab();
+    lab.change("no neighbor 2001:db8:3::5 narrow");
+    assert!(lab.exchange(LEFT, &sized(1300).sent()).is_silence());
+    assert_eq!(lab.asked(), [("narrow".into(), "2001:db8:3::5".parse().unwrap())]);
+    let expected = error_ipv6(ROUTER, 2, 0, 1300, &sized(1301).bytes());
+    assert_eq!(lab.exchange(LEFT, &sized(1301).sent()).only(), Some((LEFT, &expected[..])));
+    lab.change("neighbor 2001:db8:3::5 narrow 02:00:00:00:03:05");
+    lab.pass(1000);
+    let expected = frame(NARROW_HOST, NARROW_MAC, 0x86dd, &sized(1300).one_hop_on());
+    assert_eq!(lab.answer().only(), Some((NARROW, &expected[..])));
+}
+
+#[test]
 fn d54_errors_hold_1280_bytes() {
     for length in [0, 8, 1191, 1192, 1193, 1460] {
         let packet = V6 { hop_limit: 1, payload: vec![7; length], ..V6::default() };
