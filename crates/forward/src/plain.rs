@@ -1,4 +1,4 @@
-//! The plain way of IPv4: what nearly all frames need, done for 32 of them in columns, each byte of a frame read once.
+//! The plain path of IPv4: what nearly all frames need, done for 32 of them in columns, each byte of a frame read once.
 //!
 //! ```text
 //! gather:   frame -> where its bytes are, how many                         (a column each)
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A frame that is not plain is left as it is, and its bit is not set: the stages of [`crate::router`] then do
-//! with it whatever there is to do. They are the general way, and what this one is tested against. Every question
+//! with it whatever there is to do. They are the general path, and what this one is tested against. Every question
 //! here is also asked there, so no answer may be wrong in favour of a frame; the other way round only costs time.
 
 #![allow(unsafe_code)]

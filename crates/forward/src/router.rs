@@ -83,9 +83,9 @@ struct Work {
     /// Port that each accepted frame leaves through.
     port: [u16; BURST],
     known: KnownHops,
-    /// How many more bursts do not try the plain way.
+    /// How many more bursts do not try the plain path.
     not_plain: u8,
-    /// Columns of the plain way: of those frames that are looked up, and of the next ones.
+    /// Columns of the plain path: of those frames that are looked up, and of the next ones.
     chunks: [Chunk; 2],
     /// Frames on their way to one of several ports; otherwise empty.
     leaving: Burst,
@@ -240,7 +240,7 @@ impl Work {
         if tables.stand_aside() {
             return self.refuse_all(Refusal::Slow(Verdict::LinuxOnly));
         }
-        let left = self.plain_way(tables, view, hooks.is_some());
+        let left = self.plain_path(tables, view, hooks.is_some());
         match left {
             left if left.is_empty() => return,
             left if left == Mask::first(self.burst.len()) => self.input_and_validate(tables, view),

@@ -67,7 +67,7 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![8 => mutated, 1 => noise, 2 => headed]
 }
 
-/// A hook that does nothing: where there is one, no frame goes the plain way.
+/// A hook that does nothing: where there is one, no frame takes the plain path.
 struct Idle;
 
 impl StageHook for Idle {
@@ -156,10 +156,10 @@ proptest! {
         prop_assert_eq!(together.drops(), apart.drops());
     }
 
-    /// What goes the plain way leaves as if it had gone the general way: the same bytes in the same order, and the
+    /// What takes the plain path leaves as if it had taken the general path: the same bytes in the same order, and the
     /// same in every account.
     #[test]
-    fn the_plain_way_agrees_with_the_general_way(frames in mostly_plain()) {
+    fn the_plain_path_agrees_with_the_general_path(frames in mostly_plain()) {
         let (mut plain, mut general) = (lab(), Lab::with_hooks(LINES, |_| [Some(Box::new(Idle)), None]));
         for lab in [&mut plain, &mut general] {
             for burst in frames.chunks(100) {

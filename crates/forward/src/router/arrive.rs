@@ -53,7 +53,7 @@ impl Work {
         }
     }
 
-    /// The same for those that the plain way has left, one by one.
+    /// The same for those that the plain path has left, one by one.
     #[inline(never)]
     pub(super) fn input_and_validate_left(&mut self, tables: &Tables, view: &PortView, left: &Mask) {
         let mut closer = Mask::NONE;

@@ -1,4 +1,4 @@
-//! The plain way through a burst, chosen once for it: no hooks, no reverse path filter, one routing table.
+//! The plain path through a burst, chosen once for it: no hooks, no reverse path filter, one routing table.
 //!
 //! ```text
 //! chunk n + 1:  gather ........... check, ask the table ahead ..............
@@ -17,14 +17,14 @@ use crate::input::Kind;
 use crate::plain::{CHUNK, every};
 use crate::tables::Tables;
 
-/// Bursts that go the general way at once after one of which more than three quarters were not plain: most likely
+/// Bursts that go the general path at once after one of which more than three quarters were not plain: most likely
 /// they are like it, for example of a route with several next hops.
 const NOT_PLAIN: u8 = 31;
 
 impl Work {
     /// Rewrites the plain frames of the burst, and stores their ports; returns the places of all others.
     #[inline(always)]
-    pub(super) fn plain_way(&mut self, tables: &Tables, view: &PortView, hooked: bool) -> Mask {
+    pub(super) fn plain_path(&mut self, tables: &Tables, view: &PortView, hooked: bool) -> Mask {
         let count = self.burst.len();
         let plain = !hooked && !view.filters && view.fast_ipv4 != NO_MAC && self.family == Kind::Ipv4;
         let vrf = view.vrf.and_then(|vrf| tables.vrfs.get(usize::from(vrf)));
