@@ -226,3 +226,51 @@ fn a_hook_that_hangs_is_ejected_and_packets_keep_flowing() {
     router.settle();
     router.stop();
 }
+
+/// The exit status of a process that has ended and that nobody has waited for yet.
+fn exit_status(process: u32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let code: i32 = fields.split_whitespace().last()?.parse().ok()?;
+    fields.starts_with('Z').then_some(code >> 8)
+}
+
+#[test]
+fn a_hook_that_never_returns_from_c_ends_the_daemon_and_linux_forwards() {
+    // The second lock of a mutex waits for ever, also after signals.
+    const HOOK: &str = "
+        local ffi = require('ffi')
+        ffi.cdef('int pthread_mutex_lock (void *);')
+        local mutex = ffi.new('char[64]')
+        return { ingress = function (burst)
+           for i = 0, burst.count - 1 do
+              local d = burst.packet[i].data
+              if d[36] * 256 + d[37] == 7777 then
+                 ffi.C.pthread_mutex_lock(mutex)
+                 ffi.C.pthread_mutex_lock(mutex)
+              end
+           end
+        end }";
+    let Some(subject) = Subject::user("hookstuck") else { return };
+    let file = File(std::env::temp_dir().join(format!("bm-hook-stuck-{}.lua", std::process::id())));
+    std::fs::write(&file.0, HOOK).expect("the test can write");
+    let lab = Lab::new("hookstuck", Ends::Silent);
+    let mut router = subject.start(&lab);
+    router.end(&[]);
+    let config = format!("[[hook]]\nname = 'lock'\nfile = '{}'\n", file.0.display());
+    router.restart_with(&SIDES.map(|side| side.router()), &config);
+    assert_eq!(comes_out(&lab, &udp(80)), Some(2), "the router's own MAC");
+    let process = router.process().expect("a daemon");
+    lab.send(Side::Src, &Side::Src.to_router(&udp(7777)));
+    let deadline = Instant::now() + 2 * PATIENCE;
+    let status = loop {
+        match exit_status(process) {
+            Some(status) => break status,
+            None => assert!(Instant::now() < deadline, "the daemon goes on: {}", router.log()),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(status, 1, "{}", router.log());
+    assert!(router.log().contains("cannot be aborted: Linux forwards from now on"), "{}", router.log());
+    assert_eq!(comes_out(&lab, &udp(80)), Some(2), "Linux forwards");
+}

@@ -174,6 +174,11 @@ impl AppSet {
         Err(LuaError::new(why))
     }
 
+    /// Whether an app hangs that could not be interrupted yet: its thread cannot be stopped now.
+    pub fn is_overdue(&self, now: Instant) -> bool {
+        lock(&self.inner).workers.iter().any(|worker| worker.watch.is_overdue(now))
+    }
+
     /// Supervises all workers: interrupts what hangs, reports what has failed.
     pub fn look_after(&self, now: Instant) -> Vec<AppNews> {
         let mut inner = lock(&self.inner);

@@ -164,6 +164,9 @@ const STUCK_AFTER: Duration = Duration::from_secs(10);
 /// How often one check tries to interrupt the thread: it may be inside malloc now, but not a moment later.
 const ATTEMPTS: u32 = 20;
 
+/// A call that lasts this long has been told to end, and has not: it is still being interrupted.
+const OVERDUE_AFTER: Duration = Duration::from_secs(1);
+
 /// The limits for a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -213,6 +216,11 @@ impl Watch {
     /// With its own limits.
     pub fn new(limits: Limits) -> Self {
         Self { seen: None, limits }
+    }
+
+    /// Whether the call has been running for so long at `now` that it should have been interrupted.
+    pub fn is_overdue(&self, now: Instant) -> bool {
+        self.seen.is_some_and(|seen| now.duration_since(seen.since) > OVERDUE_AFTER)
     }
 
     /// Checks once, at `now`. Interrupts a call that hangs; returns for how long it has run if it resists so long

@@ -259,6 +259,11 @@ impl HookSet {
         news
     }
 
+    /// Whether a hook hangs that could not be interrupted yet: its thread cannot be stopped now.
+    pub fn is_overdue(&self, now: Instant) -> bool {
+        lock(&self.inner).threads.iter().any(|thread| thread.watch.is_overdue(now))
+    }
+
     /// How every hook is, in the order of the configuration.
     pub fn report(&self) -> Vec<HookReport> {
         let inner = lock(&self.inner);

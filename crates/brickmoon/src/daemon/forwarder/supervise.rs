@@ -23,6 +23,8 @@ impl Forwarder {
         }
         let trouble = lock(&self.running).as_mut().and_then(Running::trouble);
         match trouble {
+            // A restart would wait for its thread. It is interrupted soon, or the process ends.
+            Some(_) if self.lua_is_overdue() => Ok(()),
             Some(trouble) => self.start_again(trouble, starts),
             None => {
                 if self.setup().config.daemon.rebalance {
@@ -49,6 +51,13 @@ impl Forwarder {
                 std::process::exit(1);
             }
         }
+    }
+
+    /// Whether Lua code hangs that could not be interrupted yet.
+    fn lua_is_overdue(&self) -> bool {
+        let now = Instant::now();
+        self.shared.hooks.get().is_some_and(|hooks| hooks.is_overdue(now))
+            || self.shared.apps.get().is_some_and(|apps| apps.is_overdue(now))
     }
 
     /// Whether any Lua hook or app is running.
