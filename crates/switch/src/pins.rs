@@ -102,7 +102,8 @@ pub fn remove_kept(but: &[&str]) -> Vec<u32> {
     let Ok(namespace) = pins::of_namespace(&root) else { return removed };
     let named = |switch: &OsString| but.iter().any(|but| switch == but);
     for switch in pins::names_in(&root.join(&namespace)).filter(|switch| !named(switch)) {
-        let Ok(folder) = PinFolder::try_claim(&root, &namespace.join(switch)) else { continue };
+        // A process that the previous owner is starting may have its lock for a moment, so this is tried more than once.
+        let Ok(folder) = PinFolder::claim(&root, &namespace.join(switch)) else { continue };
         for pinned in folder.links().into_iter().filter(is_ours) {
             removed.push(pinned.ifindex);
             pinned.remove();
