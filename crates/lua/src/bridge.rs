@@ -4,6 +4,7 @@
 use std::ffi::c_void;
 
 use std::cell::RefCell;
+use std::io::Write as _;
 use std::rc::Rc;
 
 use mlua::{ExternalError as _, LightUserData, Lua, LuaSerdeExt as _, LuaString, Table, Value};
@@ -53,7 +54,11 @@ pub(crate) fn table(
         // Packets are processed further even if the answer fails.
         held(|| match report {
             Ok(report) => report_slot.answer(report),
-            Err(error) => eprintln!("brickmoon: worker {worker} cannot report its state: {error}"),
+            // A closed standard error must not end the worker, as `eprintln!` would.
+            Err(error) => drop(writeln!(
+                std::io::stderr(),
+                "brickmoon: worker {worker} cannot report its state: {error}"
+            )),
         });
         Ok(())
     };

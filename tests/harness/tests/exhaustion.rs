@@ -158,6 +158,79 @@ fn a_full_or_closed_output_does_not_panic() {
     });
 }
 
+/// Every command that prints more than a line; `SOCKET` and `FILE` stand for those of the test.
+const TALKATIVE: &[&str] = &[
+    "status",
+    "show ports",
+    "show routes",
+    "show routes 10.9.9.9",
+    "show neighbors",
+    "show nexthops",
+    "show apps",
+    "show links",
+    "show workers",
+    "show drops",
+    "show hooks",
+    "show switch",
+    "show macs",
+    "show filters",
+    "verify",
+    "reload",
+];
+/// The same of commands that ask no daemon.
+const ALONE: &[&str] = &[
+    "--help",
+    "--version",
+    "up --help",
+    "show --help",
+    "bench --help",
+    "demo --help",
+    "run --help",
+    "run FILE",
+    "snabb -t lib.ipv4",
+    "check /nonexistent.toml",
+    "nonsense",
+];
+
+/// As with `brickmoon ... | head -1`: whoever reads goes away, which is no reason to fail or to complain.
+#[test]
+fn nobody_reads_to_the_end() {
+    on_kernel("head", "[filter]\nunmatched = \"accept\"\n", |_, router| {
+        let binary = subject::binary().expect("a binary");
+        let socket = router.socket().expect("a daemon");
+        let program = std::env::temp_dir().join(format!("bm-head-{}.lua", std::process::id()));
+        std::fs::write(&program, "for line = 1, 100000 do print('line', line) end\n").expect("a file");
+        let closed = || {
+            let (reader, writer) = std::io::pipe().expect("a pipe");
+            drop(reader);
+            writer
+        };
+        // The status with its output closed, and with its output read; what it said to standard error meanwhile.
+        let run = |line: &str, output: Stdio, errors: Stdio| {
+            let mut command = command::brickmoon().expect("a binary");
+            let words = line.split(' ').map(|word| word.replace("FILE", &program.to_string_lossy()));
+            command.args(words).stdin(Stdio::null()).stdout(output).stderr(errors);
+            let done = command.spawn().and_then(std::process::Child::wait_with_output);
+            let done = done.unwrap_or_else(|error| panic!("{}: {error}", binary.display()));
+            (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
+        };
+        let asked = TALKATIVE.iter().flat_map(|line| {
+            [format!("{line} --socket {socket}"), format!("{line} --json --socket {socket}")]
+        });
+        for line in asked.chain(ALONE.iter().map(|line| line.to_string())) {
+            let read = run(&line, Stdio::null(), Stdio::piped());
+            assert!(
+                TALKATIVE.iter().all(|asked| !line.starts_with(asked)) || read.0 == Some(0),
+                "{line}: {read:?}"
+            );
+            assert_eq!(run(&line, closed().into(), Stdio::piped()), read, "{line}");
+            let silent = run(&line, closed().into(), closed().into());
+            assert_eq!(silent, (read.0, String::new()), "{line} 2>&1");
+        }
+        let _gone = std::fs::remove_file(program);
+    });
+}
+
 /// Lets a process open this many more descriptors, and then no more.
 fn leave_descriptors(process: u32, more: usize) {
     let open = std::fs::read_dir(format!("/proc/{process}/fd")).expect("a process").flatten();

@@ -1,10 +1,10 @@
 //! The commands: turns options into those of `bm-eval`, and prints its results.
 
-use bm_eval::demo::DemoOptions;
+use bm_eval::demo::{DemoError, DemoOptions};
 
 use crate::args::{Bench, BenchWhat, Command, Demo};
 use crate::output::write;
-use crate::{Failure, cluster};
+use crate::{Failure, cluster, say};
 
 /// Runs a command.
 pub fn run(command: Command) -> Result<(), Failure> {
@@ -76,7 +76,7 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
         BenchWhat::Lookup => {
             let options = bench::LookupOptions { common, structure, peers: bench.peers };
             let found = bench::lookup(&options).map_err(asked_wrongly)?;
-            found.notes.iter().for_each(|note| eprintln!("brickmoon: {note}"));
+            found.notes.iter().for_each(|note| say(note));
             ("brickmoon bench lookup", found.rows)
         }
         BenchWhat::Batch => {
@@ -86,12 +86,12 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
         BenchWhat::Forward => ("brickmoon bench forward", bench::forward(&common).map_err(asked_wrongly)?),
         BenchWhat::Workers => {
             let found = bench::workers(&common).map_err(asked_wrongly)?;
-            found.notes.iter().for_each(|note| eprintln!("brickmoon: {note}"));
+            found.notes.iter().for_each(|note| say(note));
             ("brickmoon bench workers", found.rows)
         }
         BenchWhat::Ports => {
             let found = bench::ports(&common).map_err(asked_wrongly)?;
-            found.notes.iter().for_each(|note| eprintln!("brickmoon: {note}"));
+            found.notes.iter().for_each(|note| say(note));
             ("brickmoon bench ports", found.rows)
         }
         BenchWhat::Lua => ("brickmoon bench lua", bench::lua(&common).map_err(asked_wrongly)?),
@@ -129,5 +129,9 @@ fn soak(bench: &Bench, options: &bm_eval::bench::Options, time: std::time::Durat
 fn demo(demo: Demo) -> Result<(), Failure> {
     let Demo { rib, routes, seconds, json } = demo;
     let options = DemoOptions { rib, routes, seconds, json, ..DemoOptions::default() };
-    bm_eval::demo::run(&options, &mut std::io::stdout()).map_err(Failure::failed)
+    match bm_eval::demo::run(&options, &mut std::io::stdout()) {
+        // As in `write`: nobody reads the rest.
+        Err(DemoError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        done => done.map_err(Failure::failed),
+    }
 }

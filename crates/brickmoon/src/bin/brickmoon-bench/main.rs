@@ -11,7 +11,7 @@ mod cluster;
 mod commands;
 mod output;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -46,8 +46,13 @@ fn main() -> ExitCode {
         Err(Failure::Failed(why)) => (1, why),
         Err(Failure::Usage(why)) => (2, why),
     };
-    eprintln!("brickmoon: {why}");
+    say(&why);
     ExitCode::from(status)
+}
+
+/// Writes a line to standard error, unless that is closed.
+fn say(line: &str) {
+    let _closed = writeln!(std::io::stderr(), "brickmoon: {line}");
 }
 
 /// Logs to standard error, by how often `-v` was given or as `RUST_LOG` says, like the router.
