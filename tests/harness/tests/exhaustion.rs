@@ -9,6 +9,7 @@ use bm_tests::usage::Usage;
 use bm_tests::{command, report};
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -229,6 +230,123 @@ fn nobody_reads_to_the_end() {
         }
         let _gone = std::fs::remove_file(program);
     });
+}
+
+/// Changes of interfaces that are no ports: as many as a host with 100,000 of them makes.
+const EVENTS: usize = 100_000;
+/// The most that one run of `ip` is asked for.
+const BATCH: usize = 10_000;
+
+#[test]
+fn changes_of_a_hundred_thousand_other_interfaces_delay_nothing() {
+    subject::each("noise", Ends::Silent, |lab, router| {
+        let batches = |line: &dyn Fn(usize) -> String| {
+            for first in (0..EVENTS).step_by(BATCH) {
+                lab.rtr.ip(&(first..first + BATCH).map(line).collect::<String>());
+            }
+        };
+        lab.rtr.ip("link add n0 type veth peer name n1\nlink set n0 up\nlink set n1 up");
+        let begin = Instant::now();
+        let ((), outcome) = Stream::to("10.9.9.9", 1000).during(lab, || {
+            batches(&|number| format!("link set n{} mtu {}\n", number % 2, 1400 + number / 2 % 2));
+            // Some of them come and go.
+            for _ in 0..2 {
+                let add = |n| format!("link add m{n} type veth peer name k{n}\nlink set m{n} up\n");
+                lab.rtr.ip(&(0..250).map(add).collect::<String>());
+                lab.rtr.ip(&(0..250).map(|n| format!("link del m{n}\n")).collect::<String>());
+            }
+            // What comes last is followed all the same.
+            lab.rtr.ip("route add blackhole 10.66.0.0/16");
+            router.settle();
+        });
+        report::say(&format!(
+            "noise: {}: {EVENTS} changes in {:?}; {outcome}",
+            router.name(),
+            begin.elapsed()
+        ));
+        assert_eq!(outcome.lost(), 0, "{}: {outcome}", router.name());
+        let routes = router.json(&["show", "routes", "10.66.1.1"]).to_string();
+        assert!(!router.is_brickmoon() || routes.contains("blackhole"), "{routes}");
+        lab.rtr.ip("route del blackhole 10.66.0.0/16\nlink del n0");
+    });
+}
+
+/// A group of processes that may use so much more memory (cgroups); deleted when dropped.
+struct Limited(PathBuf);
+
+impl Limited {
+    /// None where this machine has no such groups, or lets nobody make one.
+    fn new(bytes: usize) -> Option<Self> {
+        let name = format!("bm-limited-p{}", std::process::id());
+        let folders = [("memory", "memory.limit_in_bytes"), ("", "memory.max")];
+        folders.into_iter().find_map(|(controller, limit)| {
+            let folder = Path::new("/sys/fs/cgroup").join(controller).join(&name);
+            std::fs::create_dir(&folder).ok()?;
+            let group = Self(folder);
+            std::fs::write(group.0.join(limit), bytes.to_string()).ok()?;
+            Some(group)
+        })
+    }
+
+    fn take(&self, process: u32) {
+        let file = self.0.join("cgroup.procs");
+        std::fs::write(&file, process.to_string())
+            .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        // Its processes have ended, or end with the test.
+        let _busy = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// Whether a child has ended that nobody has waited for yet.
+fn has_ended(process: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The state follows the name, which is in parentheses.
+    status.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+}
+
+/// Memory that a daemon may use beside what it has, and routes that need more.
+const MORE_MEMORY: usize = 8 << 20;
+const ROUTES_TOO_MANY: u32 = 400_000;
+
+/// The system ends a daemon that needs more memory than its cgroup allows. Linux forwards from then on, and a daemon
+/// that is started again does.
+#[test]
+fn a_limit_of_memory_leaves_packets_to_linux() {
+    for subject in Subject::all("memory").iter().filter(|subject| **subject != Subject::Linux) {
+        let Some(group) = Limited::new(MORE_MEMORY) else {
+            return report::skip("exhaustion", "a limit of memory: no cgroup for memory can be made");
+        };
+        let lab = Lab::new("memory", Ends::Silent);
+        let mut router = subject.start(&lab);
+        group.take(router.process().expect("a daemon"));
+        let mut requests = Requests::about(&lab.rtr, "r1");
+        let via = Side::Snk.v4(2).parse().expect("an address");
+        let prefix = |number: u32| (IpAddr::from((0x1400_0000 + (number << 8)).to_be_bytes()), 24);
+        (0..ROUTES_TOO_MANY).for_each(|number| requests.replace_route(prefix(number), via));
+        assert_eq!(requests.finish().0, 0);
+        let process = router.process().expect("a daemon");
+        eventually("the daemon lives within its limit", || has_ended(process));
+        lab.rtr.ip("route add blackhole 10.9.9.0/24");
+        let blackholed = Stream::to("10.9.9.9", 500);
+        eventually("a change is not followed", || {
+            blackholed.for_a_while(&lab, Duration::from_millis(100)).received == 0
+        });
+        let last = IpAddr::from((0x1400_0000 + ((ROUTES_TOO_MANY - 1) << 8) + 9).to_be_bytes());
+        let passes = Stream::to(&last.to_string(), 1000);
+        let outcome = passes.for_a_while(&lab, Duration::from_millis(500));
+        assert_eq!(outcome.lost(), 0, "{}: {outcome}", router.name());
+        router.kill();
+        router.restart();
+        router.settle();
+        let outcome = passes.for_a_while(&lab, Duration::from_millis(500));
+        assert_eq!(outcome.lost(), 0, "{}: {outcome}", router.name());
+        router.stop();
+    }
 }
 
 /// Lets a process open this many more descriptors, and then no more.
