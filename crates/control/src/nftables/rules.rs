@@ -76,8 +76,10 @@ pub fn not_forwarded(family: Family, kind: Kind) -> Vec<Rule> {
     let accept = |asked| rule("not forwarded", vec![asked], Verdict::Accept);
     let (mut rules, types): (Vec<_>, &[u32]) = match kind.is_ipv6() {
         false => {
-            let groups = masked(Value::Network(16, 1), [0xe0], [0xe0]);
-            (vec![accept(groups)], &[LOCAL, BROADCAST, MULTICAST])
+            let groups = masked(Value::Network(16, 1), [0xe0], [0xf0]);
+            // Linux forwards to the rest of 240.0.0.0/4.
+            let broadcast = is(Value::Network(16, 4), [0xff; 4]);
+            (vec![accept(groups), accept(broadcast)], &[LOCAL, BROADCAST, MULTICAST])
         }
         true => {
             let groups = is(Value::Network(24, 1), [0xff]);
@@ -205,4 +207,17 @@ fn tiny6() -> Vec<Rule> {
     let later = Match::IsNot(Value::Network(6, 1), vec![FRAGMENT], None);
     let chained = EXTENSIONS.map(|extension| tiny([first.clone(), next(extension)]));
     short.into_iter().chain([tiny([first.clone(), later])]).chain(chained).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn linux_forwards_to_240() {
+        let matches: Vec<_> =
+            not_forwarded(Family::Bridge, Kind::Ipv4).into_iter().map(|rule| rule.matches).collect();
+        let groups = masked(Value::Network(16, 1), [0xe0], [0xf0]);
+        assert_eq!(matches, [vec![groups], vec![is(Value::Network(16, 4), [0xff; 4])]]);
+    }
 }
