@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0
 /*
- * The kernel path: IPv4 and IPv6 packets of the common sort go from interface to interface here.
+ * The kernel path: forwards ordinary IPv4 and IPv6 packets from interface to interface.
  *
- *     frame -> whose -> sound -> [fib4|fib6] -> [hops] -> [egress] -> one hop less, MACs -> redirect
- *                '--------'-----------'-----------'----------'--> Linux, untouched, with the reason counted
+ *     frame -> for us? -> valid? -> [fib4|fib6] -> [hops] -> [egress] -> decrement TTL, MACs -> redirect
+ *               '----------'-----------'-----------'----------'--> Linux, unchanged, with the reason counted
  *
- * Nothing is dropped here but by filters, where there are any (filter.h). What is not plain forwarding
- * (local, options, fragments, used-up TTL, unknown neighbors, no route, too big) goes to Linux, which
- * answers, resolves and drops as it always does. In doubt: XDP_PASS. What is decided is in forward.h, which skb.bpf.c
- * shares.
+ * Only filters drop packets here (filter.h). Whatever needs more than forwarding (local destination, options,
+ * fragments, expired TTL, unknown neighbor, no route, too big) is passed to Linux, which answers, resolves and drops as
+ * usual. In doubt: XDP_PASS. The decisions are made in forward.h, which skb.bpf.c includes as well.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -24,32 +23,6 @@
 #include "forward.h"
 #include "hold.h"
 #include "held.h"
-
-/* Frames of real wires are padded to 60 bytes, and what Linux forwards is not: padding goes. */
-static __always_inline int unpadded(struct xdp_md *ctx, __u32 frame)
-{
-	__u32 length = frame_bytes((void *)(long)ctx->data, (void *)(long)ctx->data_end);
-
-	return length > frame ? bpf_xdp_adjust_tail(ctx, (int)frame - (int)length) : 0;
-}
-
-/*
- * Takes padding off and writes the MACs; returns where the network header of `size` bytes begins, or NULL if
- * the frame cannot be cut.
- */
-static __always_inline void *readdressed(struct xdp_md *ctx, const struct packet *packet, const struct way *way,
-					 __u32 size)
-{
-	struct ethernet *eth;
-
-	if (unpadded(ctx, sizeof(*eth) + packet->length))
-		return NULL;
-	eth = (void *)(long)ctx->data;
-	if ((void *)(eth + 1) + size > (void *)(long)ctx->data_end)
-		return NULL;
-	write_macs(eth, way);
-	return eth + 1;
-}
 
 static __always_inline enum verdict send4(struct xdp_md *ctx, const struct packet *packet, const struct way *way)
 {
@@ -77,7 +50,7 @@ static __always_inline __u32 sent_bytes(const struct packet *packet, const struc
 	return sizeof(struct ethernet) + packet->length + (way->egress->tag ? sizeof(struct vlan_tag) : 0);
 }
 
-/* On the way out: the last that is done with a frame. */
+/* Counts a frame and redirects it. */
 static __always_inline int departed(const struct packet *packet, const struct way *way)
 {
 	count(packet->ingress->interface, FORWARDED, packet->frame, sent_bytes(packet, way));
@@ -86,14 +59,14 @@ static __always_inline int departed(const struct packet *packet, const struct wa
 
 #include "tagged.h"
 
-/* A frame that has come without a tag, and leaves with one. */
+/* Sends a frame that arrived without a tag with one. */
 static __always_inline enum verdict send_untagged(struct xdp_md *ctx, const struct packet *packet,
 						  const struct way *way, __be16 type)
 {
 	return send_tagged(ctx, FRAME(packet, type, 0, sizeof(struct ethernet)), way->entry, way->egress);
 }
 
-/* What XDP is to do, or why it is Linux's, less than 0: so what a frame that leaves needs ends here. */
+/* The XDP action, or the negative reason why Linux gets the packet. */
 static __always_inline int forward_packet(struct xdp_md *ctx, struct packet *packet)
 {
 	struct ethernet *eth = packet->data;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
 /*
- * What is decided about a packet, whichever program meets it: whether it is plain forwarding, by which way it leaves,
- * and what is rewritten.
+ * The decisions about a packet, in either program: whether it can be forwarded here, through which interface and to
+ * which next hop, and how its headers are rewritten.
  *
  *     forward.bpf.c ─ xdp.h ─┐
  *                            ├─► forward.h: [fib4|fib6] -> [hops] -> [egress]
  *     skb.bpf.c ───── skb.h ─┘
  *
- * xdp.h and skb.h say what only the one or the other knows: how long a packet is and whether it fits, whether its
- * checksum is complete, how bytes are read, and which tag it has. They come first.
+ * xdp.h and skb.h, one of which is included first, have what differs: how long a packet is and whether it fits, whether
+ * its checksum is complete, how bytes are read and cut off, and which tag it has.
  */
 #pragma once
 
@@ -228,6 +228,23 @@ static __always_inline void write_macs(struct ethernet *eth, const struct way *w
 
 	*(__u64 *)eth->to = (way->entry & 0xffffffffffff) | own << 48;
 	*(__u32 *)&eth->from[1] = own >> 16;
+}
+
+/*
+ * Cuts padding off and writes the MACs. Returns the network header, which has at least `size` bytes; NULL if the frame
+ * cannot be cut.
+ */
+static __always_inline void *readdressed(context *ctx, const struct packet *packet, const struct way *way, __u32 size)
+{
+	struct ethernet *eth;
+
+	if (!cut_padding(ctx, sizeof(*eth) + packet->length))
+		return NULL;
+	eth = (void *)(long)ctx->data;
+	if ((void *)(eth + 1) + size > (void *)(long)ctx->data_end)
+		return NULL;
+	write_macs(eth, way);
+	return eth + 1;
 }
 
 /* TTL is a word's high byte in wire order: the sum grows by what that word shrinks (RFC 1624). */

@@ -2,13 +2,13 @@
 /*
  * The kernel path for devices that carry large packets, such as a veth: the same as forward.bpf.c, at tc's ingress.
  *
- *     skb -> gathered -> filters -> whose -> forward.h -> one hop less, MACs -> redirect
- *               '------------'--------'---------'--> the next program, then Linux: untouched, with the reason counted
+ *     skb -> headers readable -> filters -> for us? -> forward.h -> decrement TTL, MACs -> redirect
+ *                       '------------'----------'---------'--> next program, then Linux: unchanged, reason counted
  *
- * XDP on a veth makes Linux cut up each large packet and complete its checksum before it comes, and a frame that
- * XDP sends has lost what Linux knew of it. Here it stays as it is: 64 KiB of TCP are one packet from end to end.
+ * If XDP is attached to a veth, Linux segments each large packet before the program sees it, and a frame that XDP sends
+ * loses its offload state. At tc a packet keeps it: 64 KiB of TCP are one packet from end to end.
  *
- * Tagged frames are filtered, and left to Linux. Packets are not claimed for workers here.
+ * Tagged frames are filtered, then passed to Linux. Claims for workers do not work here.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -25,7 +25,7 @@
 #include "hold.h"
 #include "held.h"
 
-/* As <linux/bpf.h> has them from Linux 6.6 on. */
+/* In <linux/bpf.h> since Linux 6.6. */
 #define TCX_NEXT -1
 #define TCX_DROP 2
 
@@ -38,8 +38,8 @@ static __always_inline void set_priority(context *ctx, __u8 tos)
 }
 
 /*
- * What Linux has to know of a packet before it is routed: of one that is cut up, how long its pieces are. False if
- * that is Linux's to tell: of other protocols than TCP, of more than 64 KiB.
+ * Sets the size that must fit the MTU: for a packet that will be segmented (GSO), that of its segments. False if only
+ * Linux can tell: for protocols other than TCP, and for more than 64 KiB.
  */
 static __always_inline bool is_plain_size(context *ctx, struct packet *packet)
 {
@@ -65,28 +65,6 @@ static __always_inline bool is_plain_size(context *ctx, struct packet *packet)
 	return packet->largest && length + sizeof(*eth) == packet->frame;
 }
 
-/* Takes padding off: what Linux forwards has none. */
-static __always_inline bool unpadded(context *ctx, const struct packet *packet)
-{
-	__u32 length = sizeof(struct ethernet) + packet->length;
-
-	return packet->frame == length || !bpf_skb_change_tail(ctx, length, 0);
-}
-
-/* The network header of `size` bytes, with the MACs ahead of it written; NULL if the frame cannot be changed. */
-static __always_inline void *readdressed(context *ctx, const struct packet *packet, const struct way *way, __u32 size)
-{
-	struct ethernet *eth;
-
-	if (!unpadded(ctx, packet))
-		return NULL;
-	eth = (void *)(long)ctx->data;
-	if ((void *)(eth + 1) + size > (void *)(long)ctx->data_end)
-		return NULL;
-	write_macs(eth, way);
-	return eth + 1;
-}
-
 static __always_inline enum verdict send4(context *ctx, const struct packet *packet, const struct way *way)
 {
 	struct ipv4 *ip = readdressed(ctx, packet, way, sizeof(*ip));
@@ -98,7 +76,10 @@ static __always_inline enum verdict send4(context *ctx, const struct packet *pac
 	return FORWARDED;
 }
 
-/* The sum of all bytes that a card has given to Linux must follow the hop limit; IPv4's checksum levels the TTL out. */
+/*
+ * CHECKSUM_COMPLETE, the sum that a card computed, must follow the hop limit. In IPv4 the header checksum makes up for
+ * the TTL, so that sum stays the same.
+ */
 static __always_inline enum verdict send6(context *ctx, const struct packet *packet, const struct way *way)
 {
 	struct ipv6 *ip = readdressed(ctx, packet, way, sizeof(*ip));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
 /*
- * What only a program at tc knows of a frame: Linux has taken its tag off, the rest may lie in several places, it may be
- * up to 64 KiB of TCP that are cut up on the way out (GSO), and Linux keeps in mind whether its checksum is complete.
+ * What differs at tc: Linux has removed the frame's tag, its bytes may not be contiguous, it may be up to 64 KiB of TCP
+ * that are segmented later (GSO), and the skb says whether its checksum is complete.
  */
 #pragma once
 
@@ -35,6 +35,12 @@ static __always_inline __u32 room_from(const struct packet *packet, const void *
 	return packet->frame - sizeof(struct ethernet);
 }
 
+/* Linux forwards frames without padding; false if it cannot be cut. */
+static __always_inline bool cut_padding(context *ctx, __u32 length)
+{
+	return ctx->len == length || !bpf_skb_change_tail(ctx, length, 0);
+}
+
 /* What has to fit through the egress interface. */
 static __always_inline __u32 largest_of(const struct packet *packet)
 {
@@ -47,7 +53,7 @@ static __always_inline __u32 mtu_of(const struct packet *packet, const struct eg
 	return packet->view->tc_mtus[out & (INTERFACES - 1)];
 }
 
-/* Never for us: Linux completes a checksum where that is needed. */
+/* Does not matter here: Linux completes a checksum where that is needed. */
 static __always_inline bool sums_may_be_partial(const struct packet *packet)
 {
 	return false;

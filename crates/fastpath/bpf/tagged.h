@@ -32,7 +32,7 @@ static __noinline int send_tagged(struct xdp_md *ctx, __u64 frame, __u64 entry, 
 	tag = egress->tag;
 	new_head = tag ? sizeof(*eth) + sizeof(*written) : sizeof(*eth);
 	shift = (int)head - (int)new_head;
-	if (unpadded(ctx, head + (frame & 0xffff)) || (shift && bpf_xdp_adjust_head(ctx, shift)))
+	if (!cut_padding(ctx, head + (frame & 0xffff)) || (shift && bpf_xdp_adjust_head(ctx, shift)))
 		return PASSED_HEADER;
 	eth = (void *)(long)ctx->data;
 	ip = (void *)eth + new_head;

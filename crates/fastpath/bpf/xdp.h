@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
-/* What only XDP knows of a frame: it lies in memory from its first byte to its last, with its tag. */
+/* What differs at XDP: a frame is contiguous in memory, and contains its tag. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -31,6 +31,14 @@ static __always_inline long room_from(const struct packet *packet, const void *i
 	return packet->end - ip;
 }
 
+/* Frames are padded to 60 bytes on the wire, and Linux forwards them without that; false if it fails. */
+static __always_inline bool cut_padding(context *ctx, __u32 length)
+{
+	__u32 frame = frame_bytes((void *)(long)ctx->data, (void *)(long)ctx->data_end);
+
+	return frame <= length || !bpf_xdp_adjust_tail(ctx, (int)length - (int)frame);
+}
+
 /* What has to fit through the egress interface. */
 static __always_inline __u32 largest_of(const struct packet *packet)
 {
@@ -43,7 +51,7 @@ static __always_inline __u32 mtu_of(const struct packet *packet, const struct eg
 	return egress->mac_mtu >> 48;
 }
 
-/* Whether a checksum may be half done, of which nothing tells but its value (sum.h). */
+/* Whether a checksum may be partial, which only its value tells (sum.h). */
 static __always_inline bool sums_may_be_partial(const struct packet *packet)
 {
 	return packet->ingress->flags & PARTIAL_SUMS;
