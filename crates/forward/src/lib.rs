@@ -19,6 +19,8 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 mod compiled;
 #[cfg(test)]
 mod conformance;

@@ -1,15 +1,15 @@
-//! The plain path of IPv4: what nearly all frames need, done for 32 of them in columns, each byte of a frame read once.
+//! The plain path of IPv4: forwards ordinary packets, 32 at a time in columns, and reads each byte of a frame once.
 //!
 //! ```text
-//! gather:   frame -> where its bytes are, how many                         (a column each)
-//! check:    first bytes -> plain or not, destination, length, new TTL and checksum
+//! gather:   frame -> pointer to its bytes, their number                    (a column each)
+//! check:    headers -> plain or not, destination, length, new TTL and checksum
 //!           look up the destinations (any FIB structure)
-//! rewrite:  next hop known, packet short enough -> three stores; else not plain after all
+//! rewrite:  next hop known, packet within the MTU -> three stores; otherwise not plain after all
 //! ```
 //!
-//! A frame that is not plain is left as it is, and its bit is not set: the stages of [`crate::router`] then do
-//! with it whatever there is to do. They are the general path, and what this one is tested against. Every question
-//! here is also asked there, so no answer may be wrong in favour of a frame; the other way round only costs time.
+//! A frame that is not plain is left unchanged, and its bit is not set: the stages of [`crate::router`] then handle it.
+//! They are the general path, and what this one is tested against. A frame may be left to them without need, which only
+//! costs time, but a frame that is called plain must pass all their checks.
 
 #![allow(unsafe_code)]
 
@@ -33,10 +33,10 @@ pub(crate) const CHUNK: usize = 32;
 /// Frames that a vector form checks at once.
 const LANES: usize = 8;
 
-/// What lanes without a frame refer to: bytes that are no packet, and are never written.
+/// Lanes without a frame point here: not a packet, and never written.
 static NOTHING: [u8; HEAD] = [0; HEAD];
 
-/// Where the headers of each frame are: [`HEAD`] bytes at least.
+/// Pointers to the headers of frames: at least [`HEAD`] bytes each.
 struct Heads([*mut u8; CHUNK]);
 
 // SAFETY: nothing is read or written through these pointers but within a call of [`Chunk::check`] or
@@ -49,18 +49,18 @@ unsafe impl Send for Heads {}
 #[repr(C, align(64))]
 pub(crate) struct Chunk {
     heads: Heads,
-    /// Bytes of the frames.
+    /// Lengths of the frames in bytes.
     frame_lengths: [u16; CHUNK],
-    /// Bytes of the packets.
+    /// Lengths of the packets in bytes.
     lengths: [u16; CHUNK],
     destinations: [u32; CHUNK],
-    /// The words with the TTL and the checksum as they leave.
+    /// The words with the TTL and the checksum, after forwarding.
     spent: [u32; CHUNK],
     hops: [NextHop; CHUNK],
     count: usize,
     /// A bit for each lane that is plain so far.
     plain: u32,
-    /// Whether a plain frame has bytes behind its packet.
+    /// Whether a plain frame has padding.
     padded: bool,
 }
 
@@ -85,7 +85,7 @@ impl Chunk {
         }
     }
 
-    /// Notes where the bytes of up to 32 frames are, and prefetches them.
+    /// Stores pointers to the bytes of up to 32 frames, and prefetches them.
     #[inline(always)]
     pub fn gather(&mut self, frames: &mut [Option<Frame>]) {
         self.count = frames.len().min(CHUNK);
@@ -105,8 +105,8 @@ impl Chunk {
         }
     }
 
-    /// Finds out which frames are plain: untagged IPv4 for `mac`, whole and unfragmented, without options, with hops
-    /// left, from one host to another, and not from an address that `local` may have.
+    /// Finds out which frames are plain: untagged IPv4 for `mac`, complete, not a fragment, without options, with a TTL
+    /// above 1, between two unicast addresses, and not from an address that `local` may contain.
     ///
     /// # Safety
     /// The frames gathered last are still the caller's, and unchanged in their place and length.
@@ -131,8 +131,8 @@ impl Chunk {
         (&self.destinations[..self.count], &mut self.hops[..self.count])
     }
 
-    /// Rewrites the plain frames whose next hop forwards and whose packet fits, and notes their ports; returns a bit
-    /// for each. All others are unchanged. `frames` are those that were gathered.
+    /// Rewrites the plain frames whose next hop forwards and whose packet fits the MTU, and stores their ports. Returns
+    /// a bit for each. All others are unchanged. `frames` are those that were gathered.
     ///
     /// # Safety
     /// As for [`check`](Self::check), which was called for these frames.
@@ -229,7 +229,7 @@ impl Chunk {
         true
     }
 
-    /// What follows a packet is padding of a short frame, not data.
+    /// Cuts off what follows the packet: the padding of a short frame.
     #[inline(never)]
     fn cut_padding(&self, done: u32, frames: &mut [Option<Frame>]) {
         for (lane, frame) in frames.iter_mut().enumerate().take(self.count) {
@@ -240,7 +240,7 @@ impl Chunk {
     }
 }
 
-/// Where the bytes of a frame are that has both headers, and how many; prefetches them.
+/// Pointer to the bytes of a frame that has both headers, and their number; prefetches them.
 #[inline(always)]
 fn place_of(frame: &mut Option<Frame>) -> (*mut u8, u16) {
     match frame {
@@ -257,7 +257,7 @@ fn nothing() -> (*mut u8, u16) {
     (NOTHING.as_ptr().cast_mut(), 0)
 }
 
-/// The bits of so many lanes.
+/// The bits of the first `count` lanes.
 #[inline(always)]
 pub(crate) fn every(count: usize) -> u32 {
     u32::MAX.unbounded_shr((CHUNK - count.min(CHUNK)) as u32)

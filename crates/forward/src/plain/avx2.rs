@@ -3,23 +3,25 @@
 //! ```text
 //! frame a:  .. MAC | source | type | start | id | TTL | source | destination       two loads of 16 bytes, from byte 2
 //! frame b:  ..
-//!             '-> turned round: start of all eight, id of all eight, ...
-//! question: 0 where a lane is plain; all questions are ORed, and asked once
+//!             '-> transposed: start of all eight, id of all eight, ...
+//! each condition is 0 in the lanes that meet it; all are ORed and compared once
 //! ```
 //!
-//! The loads leave out the first two bytes of the MAC address, which are compared one by one: they differ so rarely
-//! that this branch is free.
+//! The loads leave out the first two bytes of the MAC address, which are compared frame by frame: they differ so rarely
+//! that this branch costs nothing.
 
 use std::arch::x86_64::*;
 
 use bm_wire::{ethernet, ipv4};
 
 use super::{Checked, Chunk, HEAD, LANES};
+use crate::avx2::{all, each, fours};
 use crate::compiled::{LocalFilter, MacKey};
 
 /// Where the loads begin: the second one ends with the IPv4 header.
 const LOAD: usize = HEAD - 2 * size_of::<__m128i>();
-/// As [`Chunk::check`], for so many groups of lanes.
+
+/// As [`Chunk::check`], for this many groups of lanes.
 ///
 /// # Safety
 /// The heads of these groups refer to [`HEAD`] bytes each, which nobody changes meanwhile.
@@ -44,11 +46,11 @@ pub(super) unsafe fn check(chunk: &mut Chunk, groups: usize, mac: MacKey, local:
         let room = _mm256_sub_epi16(room, all(HEAD as u32));
         padded = _mm256_or_si256(padded, _mm256_subs_epu16(room, payload));
         let too_long = _mm256_subs_epu16(payload, room);
-        let questions = _mm256_or_si256(_mm256_or_si256(too_long, words.unlike((mac >> 32) as u32)), {
+        let faults = _mm256_or_si256(_mm256_or_si256(too_long, words.unlike((mac >> 32) as u32)), {
             let numbers = _mm256_or_si256(words.sum(), words.no_hosts());
             _mm256_or_si256(numbers, words.may_be_ours(local))
         });
-        plain |= (bits(_mm256_cmpeq_epi32(questions, all(0))) & !others) << (group * LANES);
+        plain |= (bits(_mm256_cmpeq_epi32(faults, all(0))) & !others) << (group * LANES);
 
         // SAFETY: each store fills an array of as many bytes.
         unsafe {
@@ -122,8 +124,8 @@ impl Words {
         Self { mac, kind, start, id, ttl, source, destination }
     }
 
-    /// 0 where the frame is for that end of a MAC address and IPv4, without options and unfragmented, and has a hop
-    /// left.
+    /// 0 where the destination ends with these bytes of a MAC address, and the packet is IPv4 without options, not a
+    /// fragment, and has a TTL above 1.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn unlike(&self, mac: u32) -> __m256i {
@@ -166,7 +168,7 @@ impl Words {
         _mm256_or_si256(outside, _mm256_cmpeq_epi16(first, _mm256_set1_epi16(127)))
     }
 
-    /// 0 where the source is no address of this machine.
+    /// 0 where the source is certainly not an address of this machine.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn may_be_ours(&self, local: &LocalFilter) -> __m256i {
@@ -192,37 +194,6 @@ impl Words {
         let risen = _mm256_add_epi16(self.ttl, all(0x0001_fffe));
         _mm256_sub_epi16(risen, wraps)
     }
-}
-
-/// Four rows turned round within each half.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn fours([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
-    let (ab, ab2) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-    let (cd, cd2) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
-    [
-        _mm256_unpacklo_epi64(ab, cd),
-        _mm256_unpackhi_epi64(ab, cd),
-        _mm256_unpacklo_epi64(ab2, cd2),
-        _mm256_unpackhi_epi64(ab2, cd2),
-    ]
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn all(value: u32) -> __m256i {
-    _mm256_set1_epi32(value as i32)
-}
-
-/// The same choice of four bytes for every word.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn each([a, b, c, d]: [u8; 4]) -> __m256i {
-    let first = _mm256_set1_epi32(i32::from_le_bytes([a, b, c, d]));
-    // Each word counts its bytes from its own first; a byte for zero stays so.
-    let words =
-        _mm256_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c, 0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c);
-    _mm256_or_si256(first, words)
 }
 
 /// A bit for each lane that is all ones.

@@ -1,12 +1,12 @@
 //! The plain path through a burst, chosen once for it: no hooks, no reverse path filter, one routing table.
 //!
 //! ```text
-//! chunk n + 1:  gather ........... check, ask the table ahead ..............
+//! chunk n + 1:  gather ........... check, prefetch from the table ..........
 //! chunk n:             look up ................................ rewrite
 //! ```
 //!
-//! Each step of a chunk waits for memory while another chunk is worked on. What is not plain is left unchanged to the
-//! other stages, so the frames of a burst still leave in the order they came: nothing is sent before all have a port.
+//! While one chunk waits for memory, the other is processed. Frames that are not plain are left unchanged for the other
+//! stages. Nothing is sent before all frames have a port, so the frames of a burst leave in the order they came.
 
 use bm_fib::Fib;
 use bm_frame::Mask;
@@ -17,8 +17,8 @@ use crate::input::Kind;
 use crate::plain::{CHUNK, every};
 use crate::tables::Tables;
 
-/// Bursts that go the general path at once after one of which more than three quarters were not plain: most likely
-/// they are like it, for example of a route with several next hops.
+/// The number of bursts that take the general path after one in which more than three quarters of the frames were not
+/// plain: they are most likely similar, for example packets of a multipath route.
 const NOT_PLAIN: u8 = 31;
 
 impl Work {

@@ -8,6 +8,7 @@ use std::arch::x86_64::*;
 use bm_frame::Frame;
 
 use super::LANES;
+use crate::avx2::{all, each, fours};
 
 pub(super) use ipv4::common_ipv4;
 pub(super) use ipv6::common_ipv6;
@@ -51,37 +52,6 @@ fn fields<const FROM: usize, const HEAD: usize>(heads: &[&[u8; HEAD]; LANES]) ->
         _mm256_permute2x128_si256::<0x31>(near0, far0),
         _mm256_permute2x128_si256::<0x31>(near1, far1),
     ]
-}
-
-/// Four rows turned round within each half.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn fours([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
-    let (ab, ab2) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-    let (cd, cd2) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
-    [
-        _mm256_unpacklo_epi64(ab, cd),
-        _mm256_unpackhi_epi64(ab, cd),
-        _mm256_unpacklo_epi64(ab2, cd2),
-        _mm256_unpackhi_epi64(ab2, cd2),
-    ]
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn all(value: u32) -> __m256i {
-    _mm256_set1_epi32(value as i32)
-}
-
-/// The same choice of four bytes for every word.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn each([a, b, c, d]: [u8; 4]) -> __m256i {
-    let first = _mm256_set1_epi32(i32::from_le_bytes([a, b, c, d]));
-    // Each word counts its bytes from its own first; a byte for zero stays so.
-    let words =
-        _mm256_setr_epi32(0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c, 0, 0x0404_0404, 0x0808_0808, 0x0c0c_0c0c);
-    _mm256_or_si256(first, words)
 }
 
 #[inline]
