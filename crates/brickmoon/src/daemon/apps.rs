@@ -93,18 +93,7 @@ pub fn look_after(set: &AppSet) -> Result<Option<String>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
-
-    fn config(links: &str) -> Config {
-        let text = format!(
-            "[[port]]\ndevice = 'eth0'\n[[port]]\ndevice = 'eth1'\n[[app]]\nname = 'guard'\nmodule = 'guard.lua'\n{links}"
-        );
-        Config::parse(Path::new("/etc/x/test.toml"), &text).expect("a right configuration")
-    }
-
-    fn link(from: &str, to: &str) -> String {
-        format!("[[link]]\nfrom = '{from}'\nto = '{to}'\n")
-    }
+    use crate::plan::scripts::tests::{config, link};
 
     struct Nothing;
     impl bm_graph::App for Nothing {}

@@ -124,17 +124,18 @@ fn apps_get_packets(config: &Config, paths: &Paths) -> Result<(), Error> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn config(links: &str) -> Config {
+    /// A configuration with two ports, one app and these links.
+    pub(crate) fn config(links: &str) -> Config {
         let text = format!(
             "[[port]]\ndevice = 'eth0'\n[[port]]\ndevice = 'eth1'\n[[app]]\nname = 'guard'\nmodule = 'guard.lua'\n{links}"
         );
         Config::parse(Path::new("/etc/x/test.toml"), &text).expect("a right configuration")
     }
 
-    fn link(from: &str, to: &str) -> String {
+    pub(crate) fn link(from: &str, to: &str) -> String {
         format!("[[link]]\nfrom = '{from}'\nto = '{to}'\n")
     }
 

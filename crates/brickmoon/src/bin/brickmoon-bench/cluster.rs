@@ -225,7 +225,7 @@ fn text_of(plans: &Plans) -> String {
         text += &match &switched.impossible {
             Some(why) => format!("\nswitches between the servers: impossible: {why}\n"),
             None => format!(
-                "\nswitches between the servers: {}, {} switches, {} ports used, price {:.0}, {:.0} W (without servers)\n",
+                "\nswitches between the servers: {} (switches: {}, ports used: {}), price {:.0}, {:.0} W without servers\n",
                 switched.topology, switched.switches, switched.ports_used, switched.price, switched.power_w
             ),
         };
