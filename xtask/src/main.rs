@@ -2,7 +2,7 @@
 //! runs the tests, `cargo xtask instructions` counts instructions per packet, and `cargo xtask snabb` runs the tests
 //! of Snabb's tree.
 //!
-//! Limits are tests here (see STYLE.md): a program checks what a reviewer would otherwise have to look for, and each
+//! Limits are tests here (see docs/style.md): a program checks what a reviewer would otherwise have to look for, and each
 //! finding says what to do.
 
 mod graph;

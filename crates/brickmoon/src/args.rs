@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 const EXAMPLES: &str = "\
 Examples:
-  brickmoon up --port eth0 --port eth1     forward between eth0 and eth1 with the routes that Linux has
+  brickmoon up --port eth0 --port eth1     forward between eth0 and eth1 by Linux's routes
   brickmoon show drops                     what was dropped, why, and where
   brickmoon show routes 192.0.2.1          what the fast path does with packets to this address
   brickmoon verify                         compare every table with the kernel's
@@ -17,7 +17,7 @@ Linux stays in charge: `ip`, FRR, BIRD and strongSwan work as before. Packets th
 handle go to Linux, and if brickmoon ends, for whatever reason, Linux keeps forwarding.
 Exit status: 0 success, 1 failure, 2 bad usage or configuration.";
 
-/// A software router for Linux that you can program.
+/// A programmable software router for Linux.
 #[derive(Debug, Parser)]
 #[command(version, about, after_help = EXAMPLES, propagate_version = true, disable_help_subcommand = true)]
 pub struct Cli {
@@ -54,13 +54,13 @@ pub enum Command {
     Run(Run),
     /// Run a program written for Snabb, or the selftest of a module.
     Snabb(Snabb),
-    /// Run a benchmark: alternatives take turns in one run; prints min, median and max.
+    /// Run a benchmark, alternating between what it compares; prints minimum, median and maximum.
     #[command(disable_help_flag = true, disable_version_flag = true)]
     Bench(PassedOn),
     /// Run a demonstration in network namespaces: Linux and brickmoon side by side, with a full table (`make demo`).
     #[command(disable_help_flag = true, disable_version_flag = true)]
     Demo(PassedOn),
-    /// Simulate a cluster of routers packet by packet: loads, reordering, losses; a seed repeats a run.
+    /// Simulate a cluster of routers packet by packet: loads, reordering, losses. The same seed gives the same run.
     #[command(disable_help_flag = true, disable_version_flag = true)]
     Simulate(PassedOn),
     /// Plan a cluster from a list of servers and network cards: topology, links, loads, price.
@@ -123,7 +123,7 @@ pub struct Up {
     /// Path of the packets: kernel, user or auto; PORT=kernel sets it for one port. May be repeated.
     #[arg(long = "path", value_name = "[PORT=]PATH")]
     pub paths: Vec<PathOf>,
-    /// What the kernel path is attached to on ports whose [[port]] does not say: xdp, tc or auto.
+    /// Where the kernel path attaches to ports without `attach` in their [[port]]: xdp, tc or auto.
     #[arg(long, value_name = "TYPE")]
     pub attach: Option<Attach>,
     /// Number of workers, each on one core [default: as many as each port has queues, at most one per core].
@@ -236,9 +236,9 @@ pub enum Path {
 pub enum Attach {
     /// XDP, which gets frames before Linux does.
     Xdp,
-    /// The ingress of tc, which keeps large packets and incomplete checksums as they are.
+    /// tc ingress, which keeps large packets whole and leaves checksums incomplete.
     Tc,
-    /// What suits the device; `brickmoon show ports` says which and why.
+    /// XDP, or tc once it suits the traffic better; `brickmoon show ports` says which and why.
     Auto,
 }
 
@@ -291,7 +291,7 @@ pub struct Routes {
     /// Show only IPv4 (4) or IPv6 (6).
     #[arg(long, value_parser = clap::value_parser!(u8).range(4..=6))]
     pub family: Option<u8>,
-    /// Continue after this prefix, which the reply before named.
+    /// Continue after this prefix, which the previous reply named.
     #[arg(long, value_name = "PREFIX")]
     pub after: Option<String>,
     /// Show at most this many routes.

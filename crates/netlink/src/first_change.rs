@@ -118,7 +118,7 @@ impl FirstChange {
         self.read_at = now;
         self.attend(now)?;
         if now < self.settled_at {
-            return Ok(Some("a ruleset or a setting, just before the daemon's end"));
+            return Ok(Some("a ruleset or a setting, just before the daemon ended"));
         }
         // The daemon has not read what is in the queue now.
         if let Some(what) = self.changed_table()? {

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The simulator moves frames between nodes by discrete events; what happens to a frame is decided by the code of
-//! `bm-vlb`, which the data path shares. A seed repeats a run bit for bit: there are no threads, no clocks and no
+//! `bm-vlb`, which the data path shares. The same seed gives the same run, bit for bit: there are no threads, no clocks and no
 //! floating-point numbers in the simulation itself, only in its report.
 
 #![forbid(unsafe_code)]

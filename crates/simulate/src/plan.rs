@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use costs::Switched;
 pub use fabric::{Fabric, Fan};
 
-/// What is wanted, and what can be bought. Prices are in any currency.
+/// Requirements, and the hardware that is available. Prices are in any currency.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wanted {

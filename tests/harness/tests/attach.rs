@@ -109,5 +109,5 @@ fn each_port_is_attached_as_it_says() {
     router.end(&[]);
     let claims = format!("{}[[claim]]\nprotocol = 'udp'\n", port("r0", "tc"));
     let said = subject.refused(&lab, "kernel", &claims);
-    assert!(said.contains("attach = \"tc\" does not go with [[claim]]"), "{said}");
+    assert!(said.contains("attach = \"tc\" cannot be combined with [[claim]]"), "{said}");
 }

@@ -56,7 +56,7 @@ pub struct Places {
 impl Places {
     /// Replaces the queues and the host port by those of another interface, or by none, and closes the old ones. False
     /// if a worker did not accept its queue in time: then the data path must be restarted.
-    #[must_use = "the port is half of one interface and half of another otherwise"]
+    #[must_use = "otherwise one half of the port would be on another interface"]
     pub fn replace(
         &self,
         queues: Vec<Box<dyn Port>>,

@@ -76,7 +76,7 @@ fn attached(config: &Config) -> Result<(), Error> {
     let at_tc = |port: &&Port| config.attach_of(port) == AttachChoice::Tc;
     if let Some(port) = config.ports.iter().find(at_tc).filter(|_| !config.claims.is_empty()) {
         let why = format!(
-            "port {}: attach = \"tc\" does not go with [[claim]]: only XDP can give packets to workers",
+            "port {}: attach = \"tc\" cannot be combined with [[claim]]: only XDP can pass packets to workers",
             port.device
         );
         return Err(Error::new(why).hint("set attach = \"xdp\", or remove the claims"));

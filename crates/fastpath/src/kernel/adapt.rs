@@ -49,7 +49,7 @@ impl Kernel {
                     (AttachType::Tc, Some("an earlier daemon had moved it there".into()))
                 }
                 None => {
-                    (AttachType::Xdp, Some("few packets have come that XDP has to leave to Linux".into()))
+                    (AttachType::Xdp, Some("XDP has had to leave few packets to Linux".into()))
                 }
             },
         }
@@ -94,7 +94,7 @@ impl Kernel {
             return None;
         }
         Some(format!(
-            "{left} of {received} packets came in one second with incomplete checksums or too large, which XDP leaves to Linux"
+            "{left} of {received} packets in one second had incomplete checksums or were too large, which XDP leaves to Linux"
         ))
     }
 }

@@ -24,11 +24,11 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a benchmark: alternatives take turns in one run; prints min, median and max.
+    /// Run a benchmark, alternating between what it compares; prints minimum, median and maximum.
     Bench(Bench),
     /// Run a demonstration in network namespaces: Linux and brickmoon side by side, with a full table (`make demo`).
     Demo(Demo),
-    /// Simulate a cluster of routers packet by packet: loads, reordering, losses; a seed repeats a run.
+    /// Simulate a cluster of routers packet by packet: loads, reordering, losses. The same seed gives the same run.
     #[command(after_help = SIMULATE_EXAMPLES)]
     Simulate(Simulate),
     /// Plan a cluster from a list of servers and network cards: topology, links, loads, price.
@@ -85,13 +85,13 @@ pub struct Simulate {
     /// Simulated time in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 100)]
     pub time: u64,
-    /// Let nodes and links fail, messages get lost, the store be out of reach.
+    /// Simulate failing nodes and links, lost messages and an unreachable store.
     #[arg(long)]
     pub faults: bool,
     /// Seed of the run.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Instead: this many short runs of random small clusters, from --seed on; stops at the first that fails.
+    /// Simulate this many random small clusters instead, starting with --seed, and stop at the first failure.
     #[arg(long, value_name = "N", conflicts_with_all = ["nodes", "fly", "rate", "link", "load", "matrix", "quota", "delta", "burst", "time", "faults"])]
     pub seeds: Option<u64>,
     /// Print one JSON object per line.
@@ -102,7 +102,7 @@ pub struct Simulate {
 /// `brickmoon plan`.
 #[derive(Debug, Args)]
 pub struct Plan {
-    /// What is wanted, and the servers, network cards and switches that can be bought.
+    /// Requirements, and the servers, network cards and switches that are available.
     #[arg(value_name = "FILE.toml")]
     pub file: PathBuf,
     /// Number of external ports, instead of the one in the file.
@@ -111,7 +111,7 @@ pub struct Plan {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-    /// Draw the prices into this file.
+    /// Write a chart of the prices to this file.
     #[arg(long, value_name = "FILE.svg")]
     pub svg: Option<PathBuf>,
 }
@@ -143,10 +143,10 @@ pub struct Bench {
     /// separated by commas, or all [default: 64].
     #[arg(long, value_name = "BYTES|imix|all", value_delimiter = ',', value_parser = sizes)]
     pub sizes: Vec<Vec<Sizes>>,
-    /// lookup: measure only this structure, also in its scalar version. A wrong name lists the right ones.
+    /// lookup: measure only this structure, also in its scalar version. An unknown name lists the valid ones.
     #[arg(long, value_name = "all|NAME")]
     pub structure: Option<String>,
-    /// lookup: measure DPDK's structures, too, if DPDK is installed (apt-get install libdpdk-dev).
+    /// lookup: also measure DPDK's structures, if DPDK is installed (apt-get install libdpdk-dev).
     #[arg(long)]
     pub peers: bool,
     /// lua: run for this long (90s, 20m, 2h) and report each minute whether the speed holds; best with one --case,
@@ -168,7 +168,7 @@ pub enum BenchWhat {
     Lookup,
     /// The whole router in memory, on one core with full tables.
     Forward,
-    /// The same with different batch sizes, with masks and with new batches for frames that leave the common case.
+    /// The same with different batch sizes.
     Batch,
     /// The whole router in memory on one core, on two and so on up to all, and as a pipeline over two cores.
     Workers,

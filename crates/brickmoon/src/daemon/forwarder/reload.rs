@@ -53,7 +53,7 @@ fn all_or_nothing<S>(mut steps: Vec<Step<'_, S>>, old: &S, new: &S) -> Result<()
         None => Err(error),
         Some(left) => {
             let hint = format!(
-                "restart the daemon: undoing the other changes failed, too ({left}); Linux forwards packets that it does not"
+                "restart the daemon: undoing the other changes also failed ({left}); Linux forwards packets that the daemon does not"
             );
             Err(Error::new(error).hint(hint))
         }
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(
             said.as_deref(),
             Some(
-                "hooks new fails: restart the daemon: undoing the other changes failed, too (apps old fails); Linux forwards packets that it does not"
+                "hooks new fails: restart the daemon: undoing the other changes also failed (apps old fails); Linux forwards packets that the daemon does not"
             )
         );
     }
