@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn says_so_when_the_body_is_not_ours() {
+    fn errors_say_that_the_body_is_unknown() {
         let error = decode::<Reloaded>(502, b"<html>").unwrap_err();
         assert_eq!(error.message, "the daemon answered with HTTP status 502");
         let error = decode::<Reloaded>(200, b"[]x").unwrap_err();

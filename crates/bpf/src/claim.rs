@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_others_is_not_waited_for() {
+    fn waiting_stops_for_a_folder_of_another_user() {
         let (top, below) = (top("once"), Path::new("4026531840"));
         let ours = ClaimedFolder::claim(&top, below).unwrap();
         let asked = std::time::Instant::now();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_stays() {
+    fn folders_in_use_are_kept() {
         let top = top("levels");
         let low = ClaimedFolder::claim(&top, Path::new("1/low")).unwrap();
         drop(ClaimedFolder::claim(&top, Path::new("1/high")).unwrap());

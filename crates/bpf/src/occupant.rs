@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_way_of_attaching_has_its_command() {
+    fn each_kind_of_attachment_has_its_detach_command() {
         let mut occupant = Occupant {
             interface: "eth0".into(),
             program_id: 7,

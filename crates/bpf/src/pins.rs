@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sweep_goes_down_to_its_level_and_removes_empty_folders() {
+    fn a_sweep_removes_empty_folders_down_to_its_level() {
         let root = std::env::temp_dir().join(format!("bm-pins-sweep-{}", std::process::id()));
         for folder in ["1/lan", "1/wan", "2/lan"] {
             fs::create_dir_all(root.join(folder)).unwrap();

@@ -93,13 +93,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_has_no_program_and_sends_no_frames() {
+    fn loopback_has_no_program_and_cannot_send_xdp_frames() {
         let expected = Xdp { program_id: None, generic: false, sends_frames: false };
         assert_eq!(Xdp::of(1).unwrap(), expected);
     }
 
     #[test]
-    fn what_is_no_program_is_not_attached() {
+    fn only_programs_are_attached() {
         let file = std::fs::File::open("/dev/null").unwrap();
         for mode in [Mode::Native, Mode::Generic] {
             assert!(attach(&file, 1, mode).is_err());

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_counted_and_said_where_it_is_missing() {
+    fn lost_lines_are_counted_and_reported_in_place() {
         let mut waiting = Waiting::default();
         let line = [b'x'; 1023];
         let line = [&line[..], b"\n"].concat();

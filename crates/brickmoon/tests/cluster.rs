@@ -58,7 +58,7 @@ fn a_plan_is_a_table_json_and_a_drawing() {
 }
 
 #[test]
-fn refuses_what_makes_no_sense() {
+fn rejects_invalid_options() {
     let file = routebricks();
     for (arguments, words) in [
         (&["simulate", "--nodes", "3", "--matrix", "adversarial"][..], "needs at least 4 nodes"),

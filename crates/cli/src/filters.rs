@@ -48,7 +48,7 @@ mod tests {
     use bm_api::{Filter, SourceCheck};
 
     #[test]
-    fn shows_what_each_name_has_matched() {
+    fn shows_matches_by_name() {
         let filter = |name: &str, rules, packets| Filter {
             name: name.into(),
             action: "drop".into(),

@@ -42,7 +42,7 @@ mod tests {
     use bm_api::Bypassed;
 
     #[test]
-    fn says_what_goes_to_linux_and_what_does_not() {
+    fn shows_packets_left_to_linux_and_bypasses() {
         let left = |feature: &str, setting: &str| LinuxOnly {
             feature: feature.into(),
             packets: "all IPv4 packets".into(),

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shows_what_counts_and_what_went_wrong() {
+    fn shows_counters_and_errors() {
         let hook = Hook {
             name: "acl".into(),
             stages: vec!["ingress".into()],

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_with_the_right_number_of_the_noun() {
+    fn uses_singular_and_plural() {
         assert_eq!([0, 1, 2000].map(|n| counted(n, "port")), ["0 ports", "1 port", "2,000 ports"]);
         assert_eq!([1, 2].map(|n| counted_as(n, "switch", "switches")), ["1 switch", "2 switches"]);
     }

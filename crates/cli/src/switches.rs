@@ -121,7 +121,7 @@ mod tests {
     use bm_api::{Account, Mac, MacEntry};
 
     #[test]
-    fn shows_ports_and_what_is_wrong() {
+    fn shows_ports_and_their_problems() {
         let account = Account { received: 1234, passed: 1234, ..Account::default() };
         let counters = [("forwarded".to_string(), 1200), ("flooded".to_string(), 34)].into();
         let port = SwitchPort {

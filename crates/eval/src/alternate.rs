@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_turns_and_moves_on() {
+    fn alternates_and_advances() {
         let mut order = Vec::new();
         let sample = Sample { items: 1, rate: 1.0, ns: 1.0 };
         let taken: Result<_, ()> = alternate_samples(3, vec!["a".into(), "b".into()], |index| {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_a_slow_subject_from_a_quick_one() {
+    fn distinguishes_slow_and_fast_subjects() {
         let turns = Turns { runs: 3, slot: Duration::from_millis(5), warm_up: Duration::from_millis(1) };
         let spin = |rounds: u64| (0..rounds).fold(1u64, |sum, n| std::hint::black_box(sum ^ n));
         let measured = alternate(
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_to_the_time_given() {
+    fn keeps_to_the_time_limit() {
         for (seconds, measurements) in [(1, 4), (10, 12), (60, 3), (5, 400)] {
             let turns = Turns::within(Duration::from_secs(seconds), measurements);
             let whole = (turns.slot + turns.warm_up) * turns.runs * measurements as u32;

@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_what_is_wrong_with_the_options() {
+    fn reports_invalid_options() {
         let missing = Options { rib: vec!["/nonexistent/rib.gz".into()], ..Options::default() };
         let error = missing.table(16).unwrap_err().to_string();
         assert!(error.starts_with("/nonexistent/rib.gz: "), "{error}");

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_as_the_contract_says() {
+    fn json_has_the_documented_fields() {
         assert_eq!(
             json_lines(&rows()[1..2]),
             concat!(

@@ -194,14 +194,14 @@ mod tests {
 
     /// The sizes that clang gave the structures in `rules.h`.
     #[test]
-    fn is_as_the_program_has_it() {
+    fn layout_matches_the_program() {
         assert_eq!((WORDS_AT, RULES_AT), (56 + 1024 + 512, 1_050_176));
         assert_eq!((SET, RULES_AT % align_of::<Flat>()), (2_623_040, 0));
         assert_eq!((FIRST + SET) % align_of::<Flat>(), 0);
     }
 
     #[test]
-    fn a_rate_is_an_interval_and_how_far_ahead_a_source_may_be() {
+    fn a_rate_becomes_an_interval_and_a_burst() {
         let rate = Some(Rate { packets: 1000, burst: 5, lengths: [24, 56] });
         let head = Head::of(&Filters { rate, ..Filters::default() }, &Asked::default());
         assert_eq!((head.interval, head.depth), (16_000_000, 64_000_000));

@@ -89,7 +89,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn what_was_retired_comes_free_after_a_grace_and_not_before() {
+    fn retired_memory_is_freed_after_the_grace_period() {
         let readers = Readers::new();
         let grace = Grace::start(&readers).unwrap();
         let mut retired = Retired::new(&readers);

@@ -143,7 +143,7 @@ mod tests {
 
     /// The sizes that clang gave the structures in `layout.h`.
     #[test]
-    fn is_as_the_program_has_it() {
+    fn layout_matches_the_program() {
         assert_eq!((size_of::<Ingress>(), size_of::<Egress>()), (16, 16));
         assert_eq!(size_of::<View>(), 16 + 512 + 65_536 + 16_384 + 49_152 + 2_048);
         assert_eq!(size_of::<Views>(), 64 + 2 * size_of::<View>());

@@ -130,7 +130,7 @@ mod tests {
     use bm_bpf::AttachType;
 
     #[test]
-    fn knows_its_own_programs_by_name() {
+    fn recognizes_its_own_programs_by_name() {
         for attach_type in [AttachType::Xdp, AttachType::Tc] {
             assert_eq!(version(crate::kernel::forwards(attach_type)), Some(6));
         }

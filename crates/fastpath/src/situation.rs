@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn macs_stand_as_the_first_bytes_of_a_frame() {
+    fn macs_have_the_byte_order_of_a_frame() {
         let frame = [2, 0, 0, 0, 1, 0xfe, 0xaa, 0xaa];
         let situation = Situation { interfaces: vec![interface(3, 7)], ..Situation::default() };
         let view = situation.view();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_place_is_told() {
+    fn interfaces_without_a_slot_are_reported() {
         let interfaces = vec![interface(0, 7), interface(1, 7 + INGRESSES as u32), interface(1024, 9)];
         let situation = Situation { interfaces, ..Situation::default() };
         assert_eq!(situation.without_place(), [7 + INGRESSES as u32, 9]);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_where_nothing_may() {
+    fn interfaces_that_cannot_send_are_not_used() {
         let down = Interface { sends: false, ..interface(5, 6) };
         let view = Situation { interfaces: vec![down], ..Situation::default() }.view();
         assert_eq!((view.egress[5].mtu, view.ingress[6].ifindex), (0, 6));

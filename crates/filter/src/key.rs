@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_come_out_as_they_went_in() {
+    fn addresses_survive_a_round_trip() {
         let [one, other]: [std::net::Ipv6Addr; 2] =
             ["2001:db8:1:2:3:4:5:6", "fe80::ffff:0:1"].map(|text| text.parse().unwrap());
         let key = Key::new([one.into(), other.into()], 6, None, Kind::None, 1);

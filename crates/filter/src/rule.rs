@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_are_read_strictly() {
+    fn prefixes_with_host_bits_are_rejected() {
         let read = |text: &str| text.parse::<AnyPrefix>().map(|prefix| prefix.to_string());
         assert_eq!(read("192.0.2.0/24").as_deref(), Ok("192.0.2.0/24"));
         assert_eq!(read("192.0.2.7").as_deref(), Ok("192.0.2.7/32"));
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn later_fragments_follow_what_is_accepted_by_port() {
+    fn later_fragments_match_rules_that_accept_by_port() {
         let web =
             |action| Rule { action, protocol: Some(6), destination_ports: Some(80..=80), ..Rule::default() };
         let flat = |action| Flat::of(&web(action), 0, None).collect::<Vec<_>>();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_meant_matches_where_it_cannot_be_told() {
+    fn rules_match_if_a_match_cannot_be_excluded() {
         let rule = Rule { protocol: Some(6), destination_ports: Some(80..=80), ..Rule::default() };
         let flat: Vec<_> = Flat::may_match(&rule, None).collect();
         let may = |key: Key| flat.iter().any(|rule| rule.matches(&key));
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn is_as_the_program_has_it() {
+    fn layout_matches_the_program() {
         assert_eq!((size_of::<Flat>(), align_of::<Flat>()), (96, 32));
         assert_eq!(std::mem::offset_of!(Flat, kinds), 30);
         assert_eq!(std::mem::offset_of!(Flat, rest), 32);

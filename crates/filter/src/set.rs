@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_costs_its_share_of_a_second() {
+    fn a_packet_costs_a_second_divided_by_the_rate() {
         let rate = |packets, burst| Rate { packets, burst, lengths: [32, 64] }.ticks();
         assert_eq!(rate(1000, 3), (16_000_000, 32_000_000), "a millisecond, and two of them ahead");
         assert_eq!(rate(1, 1), (16_000_000_000, 0));
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_rule_matches_has_a_counter_of_its_own() {
+    fn unmatched_packets_have_a_counter() {
         assert_eq!(usize::from(UNMATCHED) + 1, COUNTERS);
     }
 }

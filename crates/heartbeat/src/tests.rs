@@ -40,7 +40,7 @@ fn said_of(observer: &mut Observer, name: &str, longest: Duration) -> Option<Wha
 }
 
 #[test]
-fn a_silent_thread_is_found_and_one_that_goes_on_is_not() {
+fn only_threads_without_progress_are_silent() {
     let _turn = turn();
     let (tell, thread) = thread("silent", SHORT);
     let mut observer = Observer::new();
@@ -57,7 +57,7 @@ fn a_silent_thread_is_found_and_one_that_goes_on_is_not() {
 }
 
 #[test]
-fn who_rests_may_be_silent() {
+fn resting_threads_are_not_silent() {
     let _turn = turn();
     let (tell, thread) = thread("rests", SHORT);
     tell.send(rest).unwrap();
@@ -72,7 +72,7 @@ fn who_rests_may_be_silent() {
 }
 
 #[test]
-fn a_panic_is_told_once() {
+fn a_panic_is_reported_once() {
     let _turn = turn();
     let (tell, thread) = thread("panics", PATIENCE);
     tell.send(|| panic!("on purpose")).unwrap();
@@ -83,7 +83,7 @@ fn a_panic_is_told_once() {
 }
 
 #[test]
-fn who_is_kept_from_running_is_not_said_to_hang_and_who_spins_is() {
+fn preempted_threads_do_not_count_as_hanging_but_spinning_ones_do() {
     let _turn = turn();
     let (tell, thread) = thread("spins", SHORT);
     static GO_ON: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(true);
@@ -101,7 +101,7 @@ fn who_is_kept_from_running_is_not_said_to_hang_and_who_spins_is() {
 }
 
 #[test]
-fn whoever_nobody_watches_may_beat() {
+fn unwatched_threads_may_beat() {
     let _turn = turn();
     beat();
     rest();

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_core_is_never_theirs() {
+    fn core_modules_cannot_be_replaced() {
         let root = std::env::temp_dir().join(format!("bm-lua-tree-{}", std::process::id()));
         for file in ["src/core/startup.lua", "src/lib/lua/class.lua", "src/apps/own.lua"] {
             std::fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn asks_those_who_are_there_and_remembers_the_others() {
+    fn remembers_reports_of_workers_that_do_not_answer() {
         let (report_slots, here, away) =
             (ReportSlots::default(), Arc::new(ReportSlot::default()), Arc::new(ReportSlot::default()));
         let breaths = |reports: &[Report]| reports.iter().map(|report| report.breaths).collect::<Vec<_>>();

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_lengths_past_the_end_or_below_the_header() {
+    fn rejects_lengths_beyond_the_end_or_below_the_header() {
         let room = Attributes::new(&[9, 0, 1, 0, 1, 2, 3, 4]).next().unwrap();
         assert_eq!(room, Err(Malformed::Attribute { length: 9, room: 8 }));
         let mut short = Attributes::new(&[3, 0, 1, 0]);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_and_every_length_is_met_without_a_panic() {
+    fn no_truncation_or_length_causes_a_panic() {
         for end in 0..TWO.len() {
             for byte in 0..=255 {
                 let mut bytes = TWO[..end].to_vec();

@@ -199,7 +199,7 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     #[test]
-    fn goes_on_after_an_exchange_that_failed() {
+    fn continues_after_a_failed_exchange() {
         let mut batch = Batch::open().unwrap();
         let (ours, kernel) = UnixDatagram::pair().unwrap();
         // SAFETY: both are open; the socket's number stays its own and now stands for `ours`.

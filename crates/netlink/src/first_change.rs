@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_new_is_no_change() {
+    fn repeated_messages_are_not_changes() {
         let mut known = known();
         assert_eq!(known.changed_by(Message::Link(link(7, 1500))), None);
         assert_eq!(known.changed_by(Message::Link(link(7, 1400))), Some("an interface"));
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn before_anything_is_known_every_message_is_a_change() {
+    fn without_known_state_every_message_is_a_change() {
         let reachable = Message::Neighbor(neighbor(state::REACHABLE, Some([1; 6])));
         assert_eq!(Known::default().changed_by(reachable), Some("a neighbor"));
     }

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_hop_longer_than_the_list() {
+    fn rejects_hops_longer_than_the_list() {
         let mut list = LIST;
         list[16] = 33;
         assert_eq!(read_list(9, &list), Err(Malformed::Value { kind: 9, length: 32 }));

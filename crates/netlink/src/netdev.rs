@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trouble_is_no_old_linux() {
+    fn errors_are_distinguished_from_an_old_kernel() {
         let refused = |errno| Error::Refused { request: "find", errno, text: None };
         assert!(is_unknown(&refused(libc::ENOENT)));
         for errno in [libc::EMFILE, libc::ENOMEM, libc::ENOBUFS] {

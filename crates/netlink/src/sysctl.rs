@@ -290,14 +290,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_absent_has_the_value_linux_begins_with() {
+    fn absent_settings_have_linuxs_defaults() {
         let none = Sysctls::read(&mut Files::below(Path::new("/nonexistent")), &Sysctls::default());
         assert_eq!(none, Sysctls::default());
         assert!(none.to_string().contains("ipv4/ip_default_ttl = 64\n"));
     }
 
     #[test]
-    fn an_open_file_is_read_again_and_a_new_one_in_its_place_after_that() {
+    fn open_files_are_reread_and_replaced_files_are_reopened() {
         let root = std::env::temp_dir().join(format!("bm-sysctl-{}", std::process::id()));
         std::fs::create_dir_all(root.join("ipv4")).unwrap();
         let path = root.join("ipv4/ip_default_ttl");
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_keeps_its_value_and_is_told() {
+    fn unreadable_settings_keep_their_values_and_are_reported() {
         let root = std::env::temp_dir().join(format!("bm-sysctl-kept-{}", std::process::id()));
         let path = root.join("ipv4/ip_default_ttl");
         std::fs::create_dir_all(&path).unwrap();
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn with_many_links_each_has_its_turn() {
+    fn many_links_are_read_in_turn() {
         let mut files = SysctlFiles::new();
         let names: Vec<String> = (0..1000).map(|number| format!("bm-none{number}")).collect();
         let links = || (1..).zip(names.iter().map(String::as_str));

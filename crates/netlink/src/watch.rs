@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_that_failed_is_made_again() {
+    fn a_failed_comparison_is_repeated() {
         let mut watch = Watch::open(QUIET).unwrap();
         let now = Instant::now();
         watch.request_audit(now);
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_event_asks_for_a_comparison() {
+    fn a_malformed_event_triggers_a_comparison() {
         let mut watch = Watch::open(QUIET).unwrap();
         let (ours, kernel) = UnixDatagram::pair().unwrap();
         exchange(&watch.events, ours);
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn is_in_step_unless_a_dump_is_owed() {
+    fn is_in_step_unless_a_dump_is_pending() {
         let mut watch = Watch::open(QUIET).unwrap();
         assert!(watch.in_step());
         let now = Instant::now();

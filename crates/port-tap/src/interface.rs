@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_driver_is_told_from_other_trouble() {
+    fn a_missing_driver_is_distinguished_from_other_errors() {
         let said = |code| not_opened("tap0".into(), io::Error::from_raw_os_error(code)).to_string();
         for code in [libc::ENOENT, libc::ENODEV, libc::ENXIO] {
             assert!(said(code).ends_with("load the driver with: modprobe tun"), "{}", said(code));

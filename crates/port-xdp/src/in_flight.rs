@@ -75,7 +75,7 @@ mod tests {
     use bm_frame::{FramePool, Freelist};
 
     #[test]
-    fn gives_back_each_slot_once_and_only_if_lent() {
+    fn returns_each_slot_once_and_only_if_lent() {
         let frame_pool = FramePool::new(100, 4096).unwrap();
         let mut frames = Freelist::new(frame_pool.clone(), 128);
         let mut in_flight = InFlight::new(frame_pool.memory());

@@ -115,7 +115,7 @@ mod tests {
     use std::sync::Mutex;
 
     #[test]
-    fn copies_both_ways_and_refuses_what_is_too_long() {
+    fn copies_both_ways_and_rejects_long_packets() {
         let (small, large) = (FramePool::new(512, 2048).unwrap(), FramePool::new(512, 10_816).unwrap());
         let wire = Wire::new();
         let mut port = Copied::new(Box::new(MemoryPort::new(wire.clone())), small.clone());
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_stays_with_the_caller_and_what_is_refused_is_told() {
+    fn unsent_frames_stay_with_the_caller_and_refused_ones_are_reported() {
         let (small, large) = (FramePool::new(512, 2048).unwrap(), FramePool::new(512, 10_816).unwrap());
         let sent = Arc::<Mutex<Vec<u8>>>::default();
         let mut port = Copied::new(Box::new(Choosy(sent.clone())), small.clone());

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_replays_its_faults() {
+    fn the_same_seed_gives_the_same_faults() {
         let faults = Faults { lose: 6553, double: 6553, reorder: 6553 };
         assert_eq!(received(1, faults), received(1, faults));
         assert_ne!(received(1, faults), received(2, faults));

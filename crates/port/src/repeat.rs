@@ -48,7 +48,7 @@ mod tests {
     use bm_frame::FramePool;
 
     #[test]
-    fn gives_back_what_it_was_given_and_holds_so_many() {
+    fn returns_frames_in_order_up_to_its_capacity() {
         let frame_pool = FramePool::new(HOLDS + 256, 2048).unwrap();
         let (mut frames, mut port) = (Freelist::new(frame_pool.clone(), 128), LoopPort::default());
         let mut burst = Burst::new();

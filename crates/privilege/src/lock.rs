@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_has_it() {
+    fn only_one_holder_at_a_time() {
         let path = place("one");
         let ours = LockFile::take(&path).unwrap().unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);

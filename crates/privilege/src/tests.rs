@@ -59,8 +59,8 @@ const SYS_PTRACE: u64 = 1 << 19;
 const OF_DAEMON: u64 = NET_ADMIN | 1 << 13 | 1 << 14 | 1 << 21 | 1 << 23 | 1 << 38 | 1 << 39;
 
 #[test]
-fn only_what_is_kept_is_left() {
-    aside("only_what_is_kept_is_left", || {
+fn only_the_kept_capabilities_remain() {
+    aside("only_the_kept_capabilities_remain", || {
         let before = status();
         confine(kept_by_daemon(false, false), Calls::Daemon { raw_io: false }).unwrap();
         let after = status();
@@ -82,8 +82,8 @@ fn only_what_is_kept_is_left() {
 }
 
 #[test]
-fn calls_that_nothing_makes_are_not_permitted() {
-    aside("calls_that_nothing_makes_are_not_permitted", || {
+fn unneeded_system_calls_are_not_permitted() {
+    aside("unneeded_system_calls_are_not_permitted", || {
         confine(kept_by_daemon(true, true), Calls::Daemon { raw_io: false }).unwrap();
         for (number, arguments) in [
             (libc::SYS_ptrace, [usize::MAX, 0, 0, 0]),
@@ -138,8 +138,8 @@ fn the_watcher_starts_no_process() {
 }
 
 #[test]
-fn io_ports_are_for_those_who_ask() {
-    aside("io_ports_are_for_those_who_ask", || {
+fn io_ports_are_permitted_only_on_request() {
+    aside("io_ports_are_permitted_only_on_request", || {
         let before = status();
         confine(kept_by_daemon(true, false), Calls::Daemon { raw_io: true }).unwrap();
         assert_eq!(set(&status(), "CapPrm"), set(&before, "CapPrm") & (OF_DAEMON | SYS_RAWIO));

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_come_one_after_the_other() {
+    fn changes_are_applied_one_at_a_time() {
         let nodes: Vec<Node> = (0..3).filter_map(Node::new).collect();
         let mut store = Store::new(3);
         assert!(store.change(Change::Drain(nodes[1])));

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_breaks_is_mended() {
+    fn faults_are_repaired() {
         let mesh = Topology::mesh(8, 1).expect("a mesh");
         let faults = plan(&mesh, 1_000_000, 5);
         assert!(

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_wait_and_are_dropped_when_it_is_full() {
+    fn frames_are_queued_and_dropped_when_the_queue_is_full() {
         let mut queue = Queue::default();
         assert_eq!(queue.send(980, 8_000_000_000, 100), Some(1100));
         assert_eq!(queue.send(980, 8_000_000_000, 100), Some(2100));

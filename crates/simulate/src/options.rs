@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_what_cannot_run() {
+    fn rejects_impossible_options() {
         let wrong = [
             (
                 Options { shape: Shape::Mesh(3), matrix: Matrix::Adversarial, ..Options::default() },

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repeats_and_is_spread() {
+    fn random_numbers_repeat_and_are_uniform() {
         let numbers = |seed, stream| {
             let mut random = Random::new(seed, stream);
             (0..1000).map(|_| random.below(10)).collect::<Vec<_>>()

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_offer_what_the_matrix_says() {
+    fn sources_follow_the_traffic_matrix() {
         let options = |matrix, load_percent| Options { matrix, load_percent, ..Options::default() };
         let (uniform, load) = offered(&options(Matrix::Uniform, 95), 3);
         assert!(uniform.len() == 15 && (load - 95.0).abs() < 1.0, "{uniform:?} {load}");

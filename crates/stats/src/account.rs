@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn balances_only_when_every_frame_is_named() {
+    fn balances_only_if_every_frame_is_accounted_for() {
         let registry = Registry::anonymous(128).unwrap();
         let account = Account::open(&registry, Scope::Other("app/router")).unwrap();
         account.add(Entry::Received, 10);

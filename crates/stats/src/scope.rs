@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_name_is_in_another_scope() {
+    fn other_names_belong_to_other_scopes() {
         for (name, path, own) in [
             ("lines", "", "lines"),
             ("lines/read", "lines", "read"),

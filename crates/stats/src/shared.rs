@@ -296,7 +296,7 @@ mod tests {
     use std::ffi::CString;
 
     #[test]
-    fn counts_and_is_read_from_outside() {
+    fn counters_are_read_by_other_processes() {
         let path = std::env::temp_dir().join(format!("bm-stats-test-{}", std::process::id()));
         let registry = Registry::create(&path, 64).unwrap();
         let first = registry.block("port/a", &["received", "sent"]).unwrap();
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_does_not_fit_and_keeps_the_rest() {
+    fn rejects_what_does_not_fit_and_keeps_the_rest() {
         let registry = Registry::anonymous(8).unwrap();
         let names: Vec<_> = (0..9).map(|n| n.to_string()).collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn who_starts_again_counts_on() {
+    fn counters_continue_after_a_restart() {
         let registry = Registry::anonymous(16).unwrap();
         for restart in 0..100 {
             let block = registry.block("worker/0", &["breaths", "moves"]).unwrap();
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_file_of_something_else() {
+    fn rejects_files_of_other_programs() {
         let path = std::env::temp_dir().join(format!("bm-stats-other-{}", std::process::id()));
         std::fs::write(&path, vec![7; 8192]).unwrap();
         let opened = Reader::open(&path);

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_takes_no_frames() {
+    fn loopback_accepts_no_xdp_frames() {
         let Features::Told(all) = Features::read().unwrap() else {
             return eprintln!("skipped: this Linux does not tell");
         };

@@ -40,7 +40,7 @@ mod tests {
     use crate::settings::{Pattern, PortRule, Vlans};
 
     #[test]
-    fn a_port_is_in_the_sets_whose_frames_it_takes() {
+    fn a_port_is_in_the_flood_sets_of_its_frames() {
         let with = |flags: PortFlags, other: PortFlags| {
             let rule = |name, flags| PortRule {
                 vlans: Some(Vlans::Access(10)),

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_failed_is_tried_again_without_news() {
+    fn failures_are_retried_without_events() {
         let mut follower = Follower::default();
         let mut tried = |news, done: bool| {
             let mut tried = false;

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_names_a_port_holds() {
+    fn the_first_rule_that_names_a_port_applies() {
         let mut settings = Settings::new("lan");
         settings.ports = vec![Pattern::new("veth*")];
         assert_eq!(settings.of("veth1").vlans, Vlans::Access(0));

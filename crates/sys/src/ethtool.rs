@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn structures_are_as_long_as_the_kernels() {
+    fn structures_have_the_kernels_sizes() {
         assert_eq!((size_of::<Driver>(), size_of::<Channels>()), (196, 36));
         assert_eq!(std::mem::offset_of!(Statistics, of), 8);
     }

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_as_long_as_the_kernel_takes_it_to_be() {
+    fn ifreq_has_the_kernels_size() {
         let least = size_of::<libc::ifreq>();
         assert!(size_of::<Request<c_short>>() >= least && size_of::<Request<libc::sockaddr>>() >= least);
         assert_eq!(std::mem::offset_of!(Request<*mut c_void>, value), libc::IFNAMSIZ);

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_follow_what_a_file_holds() {
+    fn memory_beyond_the_files_content_is_zero() {
         let file = file(PAGE);
         let map = Map::file_then_zeros(&file, 0, PAGE, 4 * PAGE).unwrap();
         map.atomics::<AtomicU32>(PAGE - 4, 1)[0].store(9, Relaxed);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn says_why_nothing_was_mapped() {
+    fn errors_say_why_mapping_failed() {
         let error = |map: io::Result<Map>| map.unwrap_err().raw_os_error();
         assert_eq!(error(Map::anonymous(1 << 47, Commit::OnDemand)), Some(libc::ENOMEM));
         assert_eq!(error(Map::anonymous(0, Commit::Now)), Some(libc::EINVAL));
@@ -388,18 +388,18 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "2 items at 4088 in a map of 4096 bytes")]
-    fn nothing_beyond_the_map_is_given() {
+    fn access_beyond_the_map_panics() {
         Map::anonymous(PAGE, Commit::Now).unwrap().atomics::<AtomicU64>(PAGE - 8, 2);
     }
 
     #[test]
     #[should_panic(expected = "1 items at 4 in a map of 4096 bytes")]
-    fn nothing_misaligned_is_given() {
+    fn misaligned_access_panics() {
         Map::anonymous(PAGE, Commit::Now).unwrap().place::<u64>(4, 1);
     }
 
     #[test]
-    fn a_vector_may_be_of_any_size() {
+    fn vectors_may_have_any_length() {
         advise_huge(&Vec::<u8>::new());
         advise_huge(&Vec::<u64>::with_capacity(3 * HUGE_PAGE / 8));
     }

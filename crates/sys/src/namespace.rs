@@ -57,7 +57,7 @@ mod tests {
     use std::fs::File;
 
     #[test]
-    fn a_new_network_has_the_loopback_alone_and_the_old_one_can_be_entered_again() {
+    fn a_new_namespace_has_only_loopback_and_the_old_one_can_be_reentered() {
         std::thread::spawn(|| {
             let before = File::open("/proc/thread-self/ns/net").unwrap();
             let interfaces = interface::list().unwrap();

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sorts_counters_into_families() {
+    fn groups_counters_into_metric_families() {
         let counters = [
             ("port/eth0/0/receive/received", 7),
             ("router/0/eth0/drop/no_route", 2),

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_decides_all() {
+    fn the_same_seed_gives_the_same_result() {
         let routes = routes();
         for pattern in Pattern::ALL {
             let draw = |seed| destinations(pattern, Seed(seed), 1_000, &routes);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn stays_within_prefixes_but_for_uniform() {
+    fn all_patterns_but_uniform_stay_within_prefixes() {
         let routes = routes();
         let hits = |pattern| {
             destinations(pattern, Seed(3), 200, &routes)
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn zipf_has_its_shape() {
+    fn zipf_follows_zipfs_law() {
         let mut count = HashMap::new();
         let drawn = destinations::<u32>(Pattern::Zipf, Seed(5), 400_000, &routes());
         drawn.iter().for_each(|address| *count.entry(address).or_insert(0u32) += 1);

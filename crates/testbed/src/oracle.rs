@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn agrees_with_the_slow_way() {
+    fn agrees_with_a_linear_search() {
         let options = TableOptions { ipv4: 5_000, ipv6: 2_000, ..TableOptions::default() };
         let table = generate(&options).unwrap();
         agrees(&table.ipv4);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_both_ends_of_the_space() {
+    fn finds_both_ends_of_the_address_space() {
         let route = |text: &str, next_hop| Route { prefix: text.parse().unwrap(), next_hop };
         let routes: [Route<u32>; 4] = [
             route("0.0.0.0/0", 1),

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_seed_decides_all() {
+    fn the_same_seed_gives_the_same_result() {
         let draw = |seed| {
             let mut random = Random::new(Seed(seed));
             [random.next_u64(), random.next_u64(), random.next_u64()]
@@ -81,14 +81,14 @@ mod tests {
 
     /// Published test vector of splitmix64 for the seed 1234567.
     #[test]
-    fn fills_as_published() {
+    fn fills_with_the_published_sequence() {
         let mut state = 1_234_567;
         assert_eq!(splitmix(&mut state), 6_457_827_717_110_365_317);
         assert_eq!(splitmix(&mut state), 3_203_168_211_198_807_973);
     }
 
     #[test]
-    fn below_reaches_every_number_about_equally() {
+    fn below_is_uniform() {
         let mut random = Random::new(Seed(1));
         let mut count = [0u32; 10];
         (0..100_000).for_each(|_| count[random.below(10)] += 1);

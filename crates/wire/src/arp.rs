@@ -131,7 +131,7 @@ mod tests {
     ];
 
     #[test]
-    fn asks_and_answers() {
+    fn builds_requests_and_replies() {
         let mut buffer = [0; 60];
         let request = Arp::request(OURS, 0xc000_0201, 0xc000_0202);
         assert_eq!(request.emit_frame(&mut buffer), Ok(42));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_groups_and_other_formats() {
+    fn rejects_group_addresses_and_other_formats() {
         let fault = |at: usize, byte: u8| {
             let mut message = REPLY;
             message[14 + at] = byte;

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_as_the_rfc_does() {
+    fn matches_the_rfcs_example() {
         assert_eq!(sum(&EXAMPLE), 0xddf2);
         assert_eq!(checksum(&EXAMPLE), !0xddf2);
         assert_eq!((sum(&[]), sum(&[0x12]), sum(&[0; 40])), (0, 0x1200, 0));

@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_groups() {
+    fn recognizes_group_addresses() {
         assert!(Mac::BROADCAST.is_broadcast() && Mac::BROADCAST.is_multicast());
         let all_nodes = Mac::of_ipv6_group(0xff02 << 112 | 1);
         assert_eq!(all_nodes.to_string(), "33:33:00:00:00:01");
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_address() {
+    fn rejects_invalid_addresses() {
         for text in ["", "02:00:5e:00:53", "02:00:5e:00:53:01:02", "02:00:5e:00:53:+1", "02:00:5e:00:53:001"]
         {
             assert_eq!(text.parse::<Mac>(), Err(NotAMac), "{text}");

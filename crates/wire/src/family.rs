@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_says_its_family() {
+    fn addresses_know_their_family() {
         assert_eq!(Family::of(&"192.0.2.1".parse().unwrap()), Family::V4);
         assert_eq!(Family::of(&"2001:db8::1".parse().unwrap()), Family::V6);
         assert_eq!(Family::BOTH.map(|family| family.to_string()), ["IPv4", "IPv6"]);

@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_about_errors() {
+    fn no_error_for_errors() {
         assert_eq!(verdict(false, |_| ()), Ok(()));
         for kind in 0..=u8::MAX {
             let silent = matches!(kind, 3 | 4 | 5 | 11 | 12) || kind > 18;
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_about_later_fragments_groups_and_odd_sources() {
+    fn no_error_for_later_fragments_groups_and_invalid_sources() {
         assert_eq!(verdict(false, |packet| packet[6] = 0x20), Ok(()), "first fragment");
         assert_eq!(verdict(false, |packet| packet[7] = 1), Err(Silence::LaterFragment));
         assert_eq!(verdict(true, |_| ()), Err(Silence::LinkGroup));

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_about_errors_and_redirects() {
+    fn no_error_for_errors_and_redirects() {
         for kind in 0..=u8::MAX {
             let silent = kind < 128 || kind == kind::REDIRECT;
             let expected = if silent { Err(Silence::IcmpError) } else { Ok(()) };
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_hear_of_size_and_of_options_that_ask_for_it() {
+    fn errors_to_groups_only_for_size_and_unknown_options() {
         let group = 0xff02 << 112 | 1;
         // Destination options: one unknown option, whose high bits are set to each of the four demands.
         for (demand, told) in [(0b00, false), (0b01, false), (0b10, true), (0b11, false)] {
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_to_sources_that_are_no_host() {
+    fn no_error_to_sources_that_are_not_hosts() {
         for source in [0, 0xff02 << 112 | 1] {
             let mut ip = Ipv6::parse(packet(9, protocol::UDP, &[0; 8])).unwrap();
             ip.set_source(source);

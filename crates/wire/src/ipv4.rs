@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_rfc_1812_5_2_2_refuses() {
+    fn rejects_what_rfc_1812_5_2_2_forbids() {
         assert_eq!(fault(&[]), Some(Malformed::Short));
         assert_eq!(fault(&TTL_2[..19]), Some(Malformed::Short));
         assert_eq!(fault(&with(TTL_2, 0, 0x65)), Some(Malformed::Version));
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_no_payload() {
+    fn padding_is_not_payload() {
         let mut padded = [0xaa; 46];
         padded[..32].copy_from_slice(&FRAGMENT);
         let mut packet = Ipv4::parse(&mut padded[..]).unwrap();
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn setters_write_their_own_bytes_only() {
+    fn setters_write_only_their_own_bytes() {
         let mut bytes = FRAGMENT;
         let mut packet = Ipv4::parse(&mut bytes).unwrap();
         packet.set_source(0xc000_0201);
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_the_end_of_the_longest_packet() {
+    fn computes_the_end_of_the_longest_packet() {
         let ends = |fragment: u16, payload: u8| {
             let mut bytes = [0; 40];
             bytes[..20].copy_from_slice(&TTL_2);
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_kinds_of_address() {
+    fn classifies_addresses() {
         let kinds = |text: &str| {
             let address = u32::from(text.parse::<std::net::Ipv4Addr>().unwrap());
             (is_single_host(address), is_multicast(address), is_link_local(address))

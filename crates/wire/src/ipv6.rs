@@ -268,7 +268,7 @@ mod tests {
     ];
 
     #[test]
-    fn refuses_what_rfc_8200_refuses() {
+    fn rejects_what_rfc_8200_forbids() {
         let fault = |bytes: &[u8]| Ipv6::parse(bytes).err();
         assert_eq!(fault(&UDP[..39]), Some(Malformed::Short));
         assert_eq!(fault(&UDP[..43]), Some(Malformed::Truncated));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn setters_touch_their_field_only() {
+    fn setters_write_only_their_own_field() {
         let mut packet = Ipv6::parse(UDP).unwrap();
         packet.decrement_hop_limit();
         packet.set_traffic_class(0x01);
@@ -317,14 +317,14 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_no_payload() {
+    fn padding_is_not_payload() {
         let mut padded = [0xaa; 60];
         padded[..44].copy_from_slice(&UDP);
         assert_eq!(Ipv6::parse(padded).unwrap().packet(), UDP);
     }
 
     #[test]
-    fn knows_kinds_of_address() {
+    fn classifies_addresses() {
         let kinds = |text: &str| {
             let address = u128::from(text.parse::<std::net::Ipv6Addr>().unwrap());
             (is_multicast(address), is_link_local(address), is_unspecified(address), is_loopback(address))

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_buffer_is_named_with_both_sizes() {
+    fn errors_about_short_buffers_have_both_sizes() {
         let error = room(&mut [0; 20], 28).unwrap_err();
         assert_eq!(error.to_string(), "the packet needs 28 bytes, the buffer has 20");
     }

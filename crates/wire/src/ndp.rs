@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_rfc_4861_7_1_refuses() {
+    fn rejects_what_rfc_4861_7_1_forbids() {
         assert_eq!(parsed(|bytes| bytes[7] = 254), Err(Malformed::HopLimit));
         assert_eq!(parsed(|bytes| bytes[41] = 1), Err(Malformed::Kind));
         assert_eq!(parsed(|bytes| bytes[65] = 0), Err(Malformed::Option));

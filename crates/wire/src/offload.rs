@@ -89,7 +89,7 @@ mod tests {
 
     /// 10.9.0.1 > 10.10.0.9, 1,400 times "x", as a veth of Linux 6.18 handed it over.
     #[test]
-    fn completes_what_linux_left() {
+    fn completes_checksums_left_by_linux() {
         let mut packet = vec![b'x'; 1428];
         packet[..28].copy_from_slice(&[
             0x45, 0, 0x05, 0x94, 0, 0, 0x40, 0, 0x40, 0x11, 0x21, 0x3d, 0x0a, 9, 0, 1, 0x0a, 0x0a, 0, 9,
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_fragments_other_protocols_and_cut_packets_alone() {
+    fn skips_fragments_other_protocols_and_truncated_packets() {
         let changed = |change: &dyn Fn(&mut Vec<u8>)| {
             let mut packet = UDP_PARTIAL.to_vec();
             change(&mut packet);
@@ -132,7 +132,7 @@ mod tests {
 
     /// Whichever it was, half done or whole, the result is right: over all 65,536 sums that a payload can make.
     #[test]
-    fn is_right_whichever_it_was() {
+    fn complete_and_partial_checksums_become_correct() {
         let check = |template: &[u8], header: usize, field: usize, varied: usize, protocol: u8| {
             let mut mistaken = 0;
             for word in 0..=u16::MAX {

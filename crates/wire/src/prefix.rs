@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn covers_only_what_is_inside() {
+    fn contains_only_addresses_inside() {
         let wide: Ipv6Prefix = "2001:db8::/32".parse().unwrap();
         assert!(wide.covers(&"2001:db8:1::/48".parse().unwrap()));
         assert!(!wide.covers(&"2001:db9::/48".parse().unwrap()));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_network_order_of_its_own_length_alone() {
+    fn reads_network_order_of_exact_length() {
         let bytes: Vec<u8> = (1..=16).collect();
         assert_eq!(u32::from_bytes(&bytes[..4]), Some(0x0102_0304));
         assert_eq!(u128::from_bytes(&bytes), Some(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn errors_say_what_is_wrong() {
         assert_eq!("192.0.2.1/24".parse::<Ipv4Prefix>(), Err(NotAPrefix::HostBitsSet));
         assert_eq!("192.0.2.0/33".parse::<Ipv4Prefix>(), Err(NotAPrefix::Length));
         assert_eq!("fe80::/10".parse::<Ipv4Prefix>(), Err(NotAPrefix::Address));

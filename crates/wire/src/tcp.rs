@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_data_offsets_that_cannot_be() {
+    fn rejects_impossible_data_offsets() {
         let fault = |offset: u8, bytes: usize| {
             let mut segment = SYN;
             segment[12] = offset << 4;

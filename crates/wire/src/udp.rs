@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_lengths_that_cannot_be() {
+    fn rejects_impossible_lengths() {
         let fault = |length: u8, bytes: usize| {
             let mut datagram = HI;
             datagram[5] = length;
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_means_none_in_ipv4_only() {
+    fn zero_means_no_checksum_only_in_ipv4() {
         let mut datagram = Udp::parse(HI).unwrap();
         datagram.set_checksum(0);
         assert!(datagram.checksum_ok(&V4) && !datagram.checksum_ok(&V6));

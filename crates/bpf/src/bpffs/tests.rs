@@ -57,8 +57,8 @@ fn mounts() -> usize {
 }
 
 #[test]
-fn the_usual_one_is_taken_where_it_is_mounted() {
-    without_bpffs("the_usual_one_is_taken_where_it_is_mounted", || {
+fn the_usual_bpffs_is_used_if_mounted() {
+    without_bpffs("the_usual_bpffs_is_used_if_mounted", || {
         shell("mount -t bpf bpf /sys/fs/bpf");
         let usual = Bpffs { path: USUAL.into(), mounted_now: false };
         assert_eq!(Bpffs::find_or_mount().unwrap(), usual);
@@ -71,8 +71,8 @@ fn the_usual_one_is_taken_where_it_is_mounted() {
 }
 
 #[test]
-fn one_is_mounted_where_there_is_none() {
-    without_bpffs("one_is_mounted_where_there_is_none", || {
+fn a_bpffs_is_mounted_if_there_is_none() {
+    without_bpffs("a_bpffs_is_mounted_if_there_is_none", || {
         let first = Bpffs::find_or_mount().unwrap();
         assert_eq!(first, own(true));
         assert_eq!(
@@ -87,8 +87,8 @@ fn one_is_mounted_where_there_is_none() {
 }
 
 #[test]
-fn one_that_is_mounted_from_another_mount_namespace_is_everybodys() {
-    without_bpffs("one_that_is_mounted_from_another_mount_namespace_is_everybodys", || {
+fn a_bpffs_mounted_from_another_mount_namespace_is_shared() {
+    without_bpffs("a_bpffs_mounted_from_another_mount_namespace_is_shared", || {
         let there = in_another_mount_namespace(|| Bpffs::find_or_mount().unwrap());
         assert_eq!(there.path(), Path::new("/proc/1/root/run/brickmoon/bpf"));
         assert_eq!(Bpffs::find(), Some(own(false)));
@@ -96,8 +96,8 @@ fn one_that_is_mounted_from_another_mount_namespace_is_everybodys() {
 }
 
 #[test]
-fn those_who_mount_at_once_get_the_same() {
-    without_bpffs("those_who_mount_at_once_get_the_same", || {
+fn simultaneous_mounts_share_one_bpffs() {
+    without_bpffs("simultaneous_mounts_share_one_bpffs", || {
         let before = mounts();
         std::thread::scope(|scope| {
             let all: Vec<_> = (0..16).map(|_| scope.spawn(|| Bpffs::find_or_mount().unwrap())).collect();
@@ -108,8 +108,8 @@ fn those_who_mount_at_once_get_the_same() {
 }
 
 #[test]
-fn it_is_unmounted_only_when_nothing_is_in_it() {
-    without_bpffs("it_is_unmounted_only_when_nothing_is_in_it", || {
+fn it_is_unmounted_only_if_empty() {
+    without_bpffs("it_is_unmounted_only_if_empty", || {
         Bpffs::unmount_own();
         let bpffs = Bpffs::find_or_mount().unwrap();
         let folder = bpffs.path().join("brickmoon");
@@ -123,8 +123,8 @@ fn it_is_unmounted_only_when_nothing_is_in_it() {
 }
 
 #[test]
-fn a_refusal_says_what_to_do() {
-    without_bpffs("a_refusal_says_what_to_do", || {
+fn a_refused_mount_says_what_to_do() {
+    without_bpffs("a_refused_mount_says_what_to_do", || {
         shell("mount -o remount,ro /run");
         let refused = Bpffs::find_or_mount().unwrap_err().to_string();
         assert!(
@@ -139,8 +139,8 @@ fn a_refusal_says_what_to_do() {
 }
 
 #[test]
-fn one_that_is_kept_open_is_found_without_process_1() {
-    without_bpffs("one_that_is_kept_open_is_found_without_process_1", || {
+fn an_open_bpffs_is_found_without_process_1() {
+    without_bpffs("an_open_bpffs_is_found_without_process_1", || {
         shell("mount -t bpf bpf /sys/fs/bpf");
         in_another_mount_namespace(|| {
             Bpffs::keep_open().unwrap();

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_through_apps_where_they_are_asked_to() {
+    fn configured_links_pass_through_apps() {
         let plain = joined("");
         assert_eq!(plain.len(), 6);
         assert_eq!(plain[0], "eth0.output -> router.eth0");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn twins_are_called_in_links_as_in_linux() {
+    fn links_name_host_taps_as_linux_does() {
         for device in ["net_pcap0,rx_pcap=a.pcap", "0000:01:00.0", "eth_af_packet_with_a_long_name"] {
             let port = bm_control::config::Port::new(bm_control::config::Device::Dpdk(device.into()));
             assert_eq!(port.name(0), bm_port_dpdk::Spec::new(device).host_tap());

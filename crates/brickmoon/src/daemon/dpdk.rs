@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_without_link_says_what_it_waits_for() {
+    fn reports_why_a_device_has_no_link() {
         assert!(without_link("net_memif0,role=client").contains("socket"));
         assert!(without_link("net_vhost1,iface=/tmp/s").contains("virtual machine"));
         assert!(without_link("0000:01:00.0").contains("other end"));

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_threads_are_counted_until_they_go_on() {
+    fn silent_threads_are_counted_until_they_continue() {
         let (mut health, silent) = Health::new();
         health.take(&[trouble("bm-slow", What::Silent(Duration::from_secs(3)))]);
         assert_eq!(silent.count(), 1);
@@ -125,14 +125,14 @@ mod tests {
     /// What the next test starts in a process of its own.
     #[test]
     #[ignore = "ends the process"]
-    fn control_panics() {
+    fn a_panic_of_control_ends_the_process() {
         Health::new().0.take(&[trouble("bm-control", What::Panicked)]);
     }
 
     #[test]
-    fn a_panic_of_a_thread_that_nobody_starts_again_ends_the_process() {
+    fn a_panic_of_a_thread_that_cannot_be_restarted_ends_the_process() {
         let mut child = std::process::Command::new(std::env::current_exe().expect("this test's own"));
-        child.args(["--ignored", "--exact", "daemon::health::tests::control_panics"]);
+        child.args(["--ignored", "--exact", "daemon::health::tests::a_panic_of_control_ends_the_process"]);
         let output = child.output().expect("it starts");
         // A test that fails ends with 101, and one that goes on with 0.
         assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));

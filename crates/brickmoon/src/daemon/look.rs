@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vlans_in_a_vrf_are_seen() {
+    fn vlans_in_a_vrf_are_found() {
         let link = |ifindex, name: &str, kind| Link { ifindex, name: name.into(), kind, ..Link::default() };
         let vlan = |ifindex, name, lower| Link {
             lower: Some(lower),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_modules_and_hooks_that_are_not_there_are_found() {
+    fn missing_module_folders_and_hooks_are_found() {
         let text = "[lua]\npath = ['x', '/']\n[[hook]]\nfile = 'gone.lua'\n";
         let config = Config::parse(std::path::Path::new("/none/b.toml"), text).expect("readable");
         let found = scripts(&config, &[]);

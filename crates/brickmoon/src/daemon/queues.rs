@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_busiest_gives_what_evens_loads_best_to_the_idlest() {
+    fn moves_the_queue_that_balances_loads_best() {
         // The gap is 0.8: of 0.9, parts of 0.45, 0.27 and 0.18 may go.
         let loads = [(0, 50, true), (1, 10, false), (0, 30, true), (0, 20, true)];
         assert_eq!(choice(&[0.9, 0.1, 0.5], &loads), Some((0, 1)));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_moves_that_brings_little() {
+    fn queues_do_not_move_for_small_gains() {
         let loads = [(0, 50, true), (1, 10, true), (0, 50, true)];
         assert_eq!(choice(&[0.45, 0.0], &loads), None, "nobody is busy");
         assert_eq!(choice(&[0.9, 0.75], &loads), None, "loads waver");
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_does_not_lead_back() {
+    fn a_moved_queue_does_not_move_back() {
         // After it, both have the same to do.
         assert_eq!(choice(&[0.8, 0.0], &[(0, 50, false), (0, 50, true)]), Some((1, 1)));
         assert_eq!(choice(&[0.4, 0.4], &[(0, 50, false), (1, 50, true)]), None);

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accounts_of_all_workers_are_one() {
+    fn accounts_of_all_workers_are_summed() {
         let of = |name: &str, worker, received| App {
             name: name.into(),
             worker: Some(worker),

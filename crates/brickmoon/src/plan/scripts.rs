@@ -140,7 +140,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong_with_links() {
+    fn reports_errors_in_links() {
         for (links, why) in [
             (
                 link("eth0.output", "gard.input"),
@@ -173,7 +173,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn says_which_cores_cannot_have_apps() {
+    fn reports_cores_that_cannot_run_apps() {
         let text = |core: u32, daemon: &str| {
             format!(
                 "[daemon]\n{daemon}\n[[port]]\ndevice = 'eth0'\n[[app]]\nname = 'a'\nmodule = 'a.lua'\ncore = {core}\n\

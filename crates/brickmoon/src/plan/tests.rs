@@ -334,7 +334,7 @@ fn errors_say_what_is_wrong_and_how_to_fix_it() {
 }
 
 #[test]
-fn what_the_command_line_says_is_checked() {
+fn command_line_settings_are_checked() {
     let (mut machine, empty) = (machine(), Config::default());
     let up = Request { may_grow: false, ..request() };
     let said = |config: &Config, machine: &Machine, request: &Request<'_>| {
@@ -392,7 +392,7 @@ fn workers_get_queues_rings_and_memory() {
 }
 
 #[test]
-fn the_kernel_path_is_loaded_where_ports_use_it_or_may_come_to_it() {
+fn the_kernel_path_is_loaded_if_ports_use_it_or_may_move_to_it() {
     let without: Edit = |machine| machine.no_kernel_path = Some("no BPF here".into());
     for (text, edit, loaded) in [
         ("", SAME, true),
@@ -408,7 +408,7 @@ fn the_kernel_path_is_loaded_where_ports_use_it_or_may_come_to_it() {
 }
 
 #[test]
-fn warnings_name_what_waits_or_goes_to_linux() {
+fn warnings_name_waiting_ports_and_packets_left_to_linux() {
     let rows: &[Row<'_, &[&str]>] = &[
         ("eth0 eth1=user", "", SAME, &[]),
         (
@@ -466,7 +466,7 @@ fn reloaded(old: &str, new: &str, edit: Edit) -> Result<Changes, String> {
 }
 
 #[test]
-fn a_reload_says_what_changes() {
+fn a_reload_lists_its_changes() {
     let without: Edit = |machine| machine.no_kernel_path = Some("the daemon was started without it".into());
     let [one, two, user] = [ports("eth0"), ports("eth0 eth1"), ports("eth0=user")];
     let cases: &[(String, String, Edit, [&str; 4])] = &[
@@ -496,7 +496,7 @@ fn a_reload_says_what_changes() {
 }
 
 #[test]
-fn a_reload_is_refused_for_what_it_asks_for_only() {
+fn a_reload_is_refused_only_for_its_own_changes() {
     let user = ports("eth0=user");
     let many: String = (0..9).map(|index| format!("gone{index}=user ")).collect();
     for (new, why) in [
@@ -540,7 +540,7 @@ fn memory_lasts_for_three_times_the_ports_with_smaller_rings() {
 }
 
 #[test]
-fn what_may_work_is_planned() {
+fn possible_configurations_are_planned() {
     for (text, workers) in [
         ("", false),
         ("[[hook]]\nfile = '/dev/null'\n", false),

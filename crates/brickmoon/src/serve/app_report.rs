@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hides_what_stands_for_all_apps() {
+    fn hides_apps_that_stand_for_all_apps() {
         let named = |name: &str| Link { name: name.into(), ..Link::default() };
         let names = [
             "eth0.output -> lua.eth0:output",

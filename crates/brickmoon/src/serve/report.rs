@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ports_account_closes_over_all_apps() {
+    fn a_ports_account_balances_over_all_apps() {
         let account = port_account(&counters(), "eth0", false);
         assert_eq!((account.received, account.originated, account.dropped), (10, 2, 2));
         assert_eq!((account.received_bytes, account.sent_bytes), (1000, 640));
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_linux_sends_through_a_twin_is_in_the_account() {
+    fn packets_that_linux_sends_through_a_host_tap_are_in_the_account() {
         let mut with_twin = counters();
         with_twin.insert("slow/eth0/received".into(), 7);
         with_twin.insert("slow/eth0/sent".into(), 6);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_claimed_is_accounted_for_by_workers() {
+    fn claimed_packets_are_accounted_for_by_workers() {
         let drops = BTreeMap::from([("filter".to_string(), 3)]);
         let kernel =
             Account { received: 30, sent: 12, host: 4, passed: 11, dropped: 3, drops, ..Account::default() };
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_come_with_meaning_and_place() {
+    fn drops_have_a_meaning_and_a_location() {
         let drops = drops(&counters());
         assert_eq!((drops.total, drops.drops.len()), (2, 2));
         let checksum = drops.drops.iter().find(|drop| drop.reason == "ipv4_checksum").unwrap();

@@ -202,7 +202,7 @@ mod tests {
     use tokio::task::JoinSet;
 
     #[test]
-    fn many_questions_start_few_threads() {
+    fn many_requests_start_few_threads() {
         let runtime = runtime().unwrap();
         let threads: HashSet<ThreadId> = runtime.block_on(async {
             let mut asked = JoinSet::new();

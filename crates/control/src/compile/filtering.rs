@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_of_nothing() {
+    fn no_rules_compile_to_no_filters() {
         let interfaces = Interfaces::default();
         assert_eq!(filtering(&read("")).filters(&interfaces, &[]), Ok(None));
         let mut strict = filtering(&read("[[port]]\ndevice = 'eth0'\nreverse_path = 'strict'\n"));
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_for_a_port_that_is_not_there_matches_nothing() {
+    fn a_rule_for_a_missing_port_matches_nothing() {
         let config =
             read("[[filter.rule]]\naction = 'drop'\nport = 'eth9'\n[[filter.rule]]\naction = 'drop'\n");
         let filters = filtering(&config).filters(&Interfaces::default(), &[]).unwrap().unwrap();

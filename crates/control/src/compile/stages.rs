@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn follows_the_usual_rules() {
+    fn follows_the_default_routing_rules() {
         let usual = [rule(0, 255), rule(32_766, 254), rule(32_767, 253)];
         let mirror = mirror(&usual);
         let main = Stages { tables: vec![255, 254, 253], else_linux: false };
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vrf_is_asked_where_its_rule_stands() {
+    fn the_vrf_rule_is_applied_at_its_priority() {
         let vrf = Rule { l3mdev: true, ..rule(1000, 0) };
         let mirror = mirror(&[rule(32_765, 255), vrf, rule(32_766, 254)]);
         let of_ten = Stages { tables: vec![10], else_linux: true };
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_rules_that_look_at_more() {
+    fn detects_rules_that_match_more_than_the_destination() {
         let from = Rule { source: Some(("192.0.2.0".parse().unwrap(), 24)), ..rule(100, 7) };
         let mirror = mirror(&[rule(0, 255), from.clone(), rule(200, 8), rule(32_766, 254)]);
         assert_eq!(unsupported(&mirror, Family::V4).collect::<Vec<_>>(), [&from]);

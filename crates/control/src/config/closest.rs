@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_letters_apart() {
+    fn counts_differing_letters() {
         for (one, two, away) in [
             ("port", "port", 0),
             ("prot", "port", 1),

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_to_mend() {
+    fn errors_have_hints() {
         assert_eq!(refused("xpd:eth0"), "unknown kind of device `xpd`: did you mean `xdp:`?");
         assert_eq!(
             refused("vhost:a"),

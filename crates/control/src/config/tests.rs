@@ -33,7 +33,7 @@ fn an_empty_file_means_the_defaults() {
 }
 
 #[test]
-fn the_example_is_the_defaults_and_names_every_key() {
+fn the_example_has_every_key_with_its_default() {
     assert_eq!(read(EXAMPLE), Config::default());
     // The port of the example is commented out, since no port exists on every machine.
     let shown = EXAMPLE.replace("# [[port]]", "[[port]]").replace("# device", "device");
@@ -222,7 +222,7 @@ fn reads_every_key() {
 }
 
 #[test]
-fn names_the_key_that_was_meant() {
+fn suggests_the_intended_key() {
     assert_eq!(refused("[[prots]]\n"), "test.toml, line 1: unknown key `prots`: did you mean `port`?");
     assert_eq!(
         refused("[interfaces]\n"),
@@ -241,7 +241,7 @@ fn names_the_key_that_was_meant() {
 }
 
 #[test]
-fn says_which_type_is_wanted() {
+fn errors_name_the_expected_type() {
     assert_eq!(
         complaint("daemon", "slots = 'many'"),
         "`slots` in [daemon] must be a whole number, not the string \"many\": write slots = 16384"
@@ -290,7 +290,7 @@ fn says_which_type_is_wanted() {
 }
 
 #[test]
-fn real_time_goes_with_sleep_and_rings_with_room() {
+fn checks_priority_against_idle_and_ring_sizes() {
     let busy = complaint("daemon", "priority = 5\nidle = 'busy'");
     assert!(
         busy.starts_with("priority = 5 with idle = \"busy\": ") && busy.contains("set priority = 0"),
@@ -317,7 +317,7 @@ fn real_time_goes_with_sleep_and_rings_with_room() {
 }
 
 #[test]
-fn says_which_values_fit() {
+fn errors_name_the_valid_values() {
     let range = "`slots` in [daemon] is 10: must be from 1024 to 4194304";
     assert_eq!(complaint("daemon", "slots = 10"), range);
     assert_eq!(complaint("daemon", "slots = -1"), range.replace("10:", "-1:"));
@@ -356,7 +356,7 @@ fn says_which_values_fit() {
 }
 
 #[test]
-fn says_what_is_wrong_with_a_port() {
+fn reports_errors_in_ports() {
     assert_eq!(
         refused("\n[[port]]\nqueues = 1\n"),
         "test.toml, line 2: this [[port]] has no `device`: add one, such as device = \"xdp:eth0\""
@@ -376,7 +376,7 @@ fn says_what_is_wrong_with_a_port() {
 }
 
 #[test]
-fn says_where_the_text_is_no_toml() {
+fn errors_locate_invalid_toml() {
     let text = refused("[daemon]\nslots = \n");
     assert!(text.starts_with("test.toml, line 2: invalid TOML: "), "{text}");
     let text = refused("[daemon]\nslots = 2048\nslots = 2048\n");
@@ -384,14 +384,14 @@ fn says_where_the_text_is_no_toml() {
 }
 
 #[test]
-fn reports_all_that_is_wrong_by_line() {
+fn reports_all_errors_by_line() {
     let text = refused("[mirror]\ncompare = 1\n[daemon]\nslots = 1\n\n[[port]]\n");
     let lines: Vec<&str> = text.lines().map(|line| line.split(": ").next().unwrap()).collect();
     assert_eq!(lines, ["test.toml, line 2", "test.toml, line 4", "test.toml, line 6"]);
 }
 
 #[test]
-fn says_that_a_file_is_not_there() {
+fn reports_a_missing_file() {
     assert_eq!(
         Config::load(Path::new("/nonexistent.toml")).unwrap_err().to_string(),
         "/nonexistent.toml: cannot read the configuration: No such file or directory (os error 2); \
@@ -400,7 +400,7 @@ fn says_that_a_file_is_not_there() {
 }
 
 #[test]
-fn tells_what_a_change_takes() {
+fn reports_the_effect_of_each_change() {
     let old = read("[[port]]\ndevice = 'eth0'\n[[port]]\ndevice = 'eth1'\n[daemon]\nslots = 2048\n");
     assert_eq!(old.diff(&old), []);
     let new = read(

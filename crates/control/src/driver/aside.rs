@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_are_linuxs_while_there_is_a_reason() {
+    fn packets_are_left_to_linux_while_there_is_a_reason() {
         let workers = Arc::new(AtomicBool::new(false));
         let aside = Aside::new(&workers, None);
         let is_linuxs = || workers.load(Ordering::SeqCst);

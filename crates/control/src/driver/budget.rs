@@ -39,7 +39,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn gives_no_more_than_its_rate() {
+    fn allows_no_more_than_its_rate() {
         let start = Instant::now();
         let mut budget = Budget::new(10, start);
         assert_eq!((0..100).filter(|_| budget.take(start)).count(), 10);

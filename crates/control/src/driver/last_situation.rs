@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_failed_is_to_be_told_again_though_it_is_the_same() {
+    fn failed_updates_are_repeated_even_if_unchanged() {
         let mut last = LastSituation::default();
         let (one, two) = (Situation::default(), Situation { flow_seed: 2, ..Situation::default() });
         assert!(last.lacks(&one) && !last.is_sure());

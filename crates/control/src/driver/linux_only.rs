@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_bypassed_does_not_hold_and_is_shown() {
+    fn bypassed_entries_are_not_applied_but_shown() {
         let firewall =
             Firewall { nftables: FirewallMode::Bypass, shaping: FirewallMode::Bypass, ..Firewall::default() };
         let mut listed = Listed::new(firewall);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn says_whether_all_packets_to_an_address_are_meant() {
+    fn reports_whether_all_packets_to_an_address_match() {
         let address = AnyAddress::V4(0x0a01_0203);
         assert_eq!(matches_destination(&to("10.0.0.0/8", None), address), Some(true));
         assert_eq!(matches_destination(&to("10.0.0.0/8", Some(6)), address), Some(false));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_said_in_words() {
+    fn lists_are_described_in_words() {
         let mirror = Mirror::default();
         let said = |traffic| packets(&mirror, &traffic);
         assert_eq!(said(Traffic::Fragments { ipv4: true, ipv6: true }), "all fragments");

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_go_on_over_places_that_come_and_go() {
+    fn counters_continue_when_interfaces_come_and_go() {
         let mut tally = Tally::default();
         let mut counted = BTreeMap::from([(0, 5), (1, 7)]);
         let read = |counted: &BTreeMap<u16, u64>, place: u16| {

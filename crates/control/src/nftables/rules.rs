@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn linux_forwards_to_240() {
+    fn forwards_packets_to_240() {
         let matches: Vec<_> =
             not_forwarded(Family::Bridge, Kind::Ipv4).into_iter().map(|rule| rule.matches).collect();
         let groups = masked(Value::Network(16, 1), [0xe0], [0xf0]);

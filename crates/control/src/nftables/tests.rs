@@ -26,7 +26,7 @@ fn shape(tables: &[Table]) -> Vec<(Family, bool)> {
 }
 
 #[test]
-fn rules_by_name_leave_out_only_what_is_filtered_elsewhere() {
+fn rules_by_name_skip_only_interfaces_filtered_elsewhere() {
     let (inet, bridge, netdev) = (Family::Inet, Family::Bridge, Family::Netdev);
     assert_eq!(shape(&with(TELNET, Has::Nothing)), [(inet, false), (bridge, false)]);
     let kernel = Has::Interface { ifindex: 7, workers: false };
@@ -47,7 +47,7 @@ fn a_port_that_drops_nothing_has_no_table() {
 }
 
 #[test]
-fn what_cannot_be_translated_drops_everything() {
+fn untranslatable_filters_drop_everything() {
     for filter in ["rate_packets = 5\n", "reverse_path = 'strict'\n"] {
         let tables = with(filter, Has::Denied(7));
         let chain = tables[0].chains.iter().find(|chain| chain.name == "r0_ipv4").unwrap();

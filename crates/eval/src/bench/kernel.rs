@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cases_are_named_as_the_contract_says() {
+    fn cases_have_the_documented_names() {
         let names: Vec<_> = Case::ALL.iter().map(Case::name).collect();
         assert!(
             names.contains(&"ipv4-full-prefix-imix".into()) && names.contains(&"ipv6-one-uniform-64".into())
@@ -241,9 +241,9 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong_before_it_makes_anything() {
+    fn reports_errors_before_creating_anything() {
         if bm_testbed::testbed::require_root().is_err() {
-            return eprintln!("skipped says_what_is_wrong_before_it_makes_anything: needs root");
+            return eprintln!("skipped reports_errors_before_creating_anything: needs root");
         }
         let common = Options { case: Some("ipv5".into()), ..Options::default() };
         let error = kernel(&KernelOptions::new(common)).unwrap_err().to_string();

@@ -336,9 +336,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_what_is_wrong_before_it_makes_anything() {
+    fn reports_errors_before_creating_anything() {
         if bm_testbed::testbed::require_root().is_err() {
-            return eprintln!("skipped says_what_is_wrong_before_it_makes_anything: needs root");
+            return eprintln!("skipped reports_errors_before_creating_anything: needs root");
         }
         let common = Options { case: Some("ipv5".into()), ..Options::default() };
         let error = loss(&LossOptions::new(common)).unwrap_err().to_string();

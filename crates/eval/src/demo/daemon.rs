@@ -388,13 +388,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn knows_a_ready_line() {
+    fn recognizes_the_ready_line() {
         assert!(says_ready("ready") && says_ready("brickmoon: ready, 1200000 routes"));
         assert!(!says_ready("already up") && !says_ready(""));
     }
 
     #[test]
-    fn writes_the_core_down() {
+    fn writes_the_core_into_the_configuration() {
         let folder = std::env::temp_dir().join(format!("bm-eval-config-{}", std::process::id()));
         let file = write_config(&folder, Some(3)).unwrap();
         assert_eq!(fs::read_to_string(file).unwrap(), "[daemon]\nworkers = 1\ncores = [3]\npriority = 51\n");

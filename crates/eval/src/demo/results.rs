@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn stands_side_by_side() {
+    fn prints_results_side_by_side() {
         let want = "                Linux Mpps  lost    ns  user Mpps    lost   ns  by ns  kernel Mpps  lost   ns  by ns\n\
                     IPv4, 64 bytes       0.800  90 %  1250      1.200  0.50 %  833   1.50        4.000   0 %  250   5.00\n";
         let table = results().table();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn is_read_by_programs() {
+    fn json_can_be_parsed() {
         let text = results().json();
         let rows: Vec<serde_json::Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_say_what_and_how_long() {
+    fn steps_print_what_and_how_long() {
         let mut text = Vec::new();
         let mut story = Story::begin(&mut text, false);
         story.step("do it", || Ok::<_, io::Error>(())).unwrap();

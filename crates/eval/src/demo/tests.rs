@@ -55,8 +55,8 @@ fn is_clean(name: &str) -> bool {
 static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 #[test]
-fn tells_the_story_twice_and_leaves_nothing() {
-    if is_skipped("tells_the_story_twice_and_leaves_nothing") {
+fn runs_twice_and_leaves_nothing() {
+    if is_skipped("runs_twice_and_leaves_nothing") {
         return;
     }
     let _one = ONE.lock();
@@ -90,8 +90,8 @@ fn tells_the_story_twice_and_leaves_nothing() {
 }
 
 #[test]
-fn says_why_the_daemon_is_not_there() {
-    if is_skipped("says_why_the_daemon_is_not_there") {
+fn reports_why_the_daemon_did_not_start() {
+    if is_skipped("reports_why_the_daemon_did_not_start") {
         return;
     }
     let _one = ONE.lock();

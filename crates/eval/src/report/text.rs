@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_keep_four_digits() {
+    fn figures_have_four_digits() {
         let shown = [0.1234, 9.8765, 12.345, 123.45, 12345.6].map(figure);
         assert_eq!(shown, ["0.123", "9.877", "12.35", "123.5", "12346"]);
     }

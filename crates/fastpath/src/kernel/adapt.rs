@@ -48,9 +48,7 @@ impl Kernel {
                 None if self.left.iter().any(is_at_tc) && self.claims.is_none() => {
                     (AttachType::Tc, Some("an earlier daemon had moved it there".into()))
                 }
-                None => {
-                    (AttachType::Xdp, Some("XDP has had to leave few packets to Linux".into()))
-                }
+                None => (AttachType::Xdp, Some("XDP has had to leave few packets to Linux".into())),
             },
         }
     }

@@ -51,7 +51,7 @@ mod tests {
     use crate::layout::LINUX_ONLY;
 
     #[test]
-    fn each_difference_is_told() {
+    fn each_difference_is_reported() {
         let (mut found, should) = (View::empty(), View::empty());
         assert!(of_views(&found, &should).is_empty());
         found.ingress[3].flags = LINUX_ONLY[0];

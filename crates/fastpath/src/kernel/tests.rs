@@ -143,7 +143,7 @@ impl Lab {
 
 /// On Linux 6.1 too, where the kernel's answer about its program does not say that it has gone.
 #[test]
-fn an_interface_that_has_gone_holds_nothing_up() {
+fn a_deleted_interface_blocks_nothing() {
     let Some(mut lab) = lab() else { return };
     assert!(attach::exists(lab.ifindex));
     run("link del in");
@@ -154,7 +154,7 @@ fn an_interface_that_has_gone_holds_nothing_up() {
 }
 
 #[test]
-fn what_the_program_goes_by_is_read_back() {
+fn the_programs_settings_are_read_back() {
     let Some(mut lab) = lab() else { return };
     assert_eq!(lab.kernel.differences(&lab.situation), [""; 0]);
     let mut other = lab.situation.clone();
@@ -187,7 +187,7 @@ fn with(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn forwards_ipv4_with_one_hop_less() {
+fn forwards_ipv4_with_decremented_ttl() {
     let Some(mut lab) = lab() else { return };
     let hop = lab.hop(0x1234);
     lab.set4("198.51.100.0/24", hop);
@@ -208,7 +208,7 @@ fn forwards_ipv4_with_one_hop_less() {
 }
 
 #[test]
-fn forwards_ipv6_with_one_hop_less() {
+fn forwards_ipv6_with_decremented_hop_limit() {
     let Some(mut lab) = lab() else { return };
     let hop = lab.hop(7);
     lab.set6("2001:db8:2::/48", hop);
@@ -221,7 +221,7 @@ fn forwards_ipv6_with_one_hop_less() {
 }
 
 #[test]
-fn leaves_to_linux_what_is_not_plain_ipv4() {
+fn leaves_unusual_ipv4_packets_to_linux() {
     let Some(mut lab) = lab() else { return };
     let hop = lab.hop(1);
     lab.set4("0.0.0.0/0", hop);
@@ -265,7 +265,7 @@ fn leaves_to_linux_what_is_not_plain_ipv4() {
 }
 
 #[test]
-fn leaves_half_done_checksums_to_linux() {
+fn leaves_partial_checksums_to_linux() {
     let Some(mut lab) = lab() else { return };
     let hop = lab.hop(1);
     lab.set4("0.0.0.0/0", hop);
@@ -305,7 +305,7 @@ fn leaves_frames_of_several_buffers_to_linux() {
 }
 
 #[test]
-fn leaves_to_linux_what_is_not_plain_ipv6() {
+fn leaves_unusual_ipv6_packets_to_linux() {
     let Some(mut lab) = lab() else { return };
     let hop = lab.hop(1);
     lab.set6("::/0", hop);
@@ -329,7 +329,7 @@ fn leaves_to_linux_what_is_not_plain_ipv6() {
 }
 
 #[test]
-fn leaves_to_linux_what_a_next_hop_says() {
+fn leaves_next_hops_of_linux_to_linux() {
     let Some(mut lab) = lab() else { return };
     lab.check_linux(&IPV4, "linux_unresolved");
     lab.check_linux(&IPV6, "linux_unresolved");
@@ -452,7 +452,7 @@ fn next(state: &mut u64) -> u64 {
 }
 
 #[test]
-fn finds_what_the_builders_readers_find() {
+fn finds_the_same_routes_as_user_space_readers() {
     use bm_wire::prefix::Prefix;
     let Some(mut lab) = lab() else { return };
     let hops: Vec<_> = (0..500).map(|number| lab.hop(number)).collect();

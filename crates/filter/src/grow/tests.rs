@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 /// What only Linux may handle is looked for by itself, and rules are found as before.
 #[test]
-fn trees_beside_each_other_find_their_own() {
+fn several_trees_share_the_nodes_without_mixing() {
     let mut next = numbers(11);
     let [rules, claims, linux] = [700, 90, 300].map(|count| five_tuples(count, &mut next));
     let alone = Tree::grow_with(rules.clone(), claims.clone()).unwrap();
@@ -43,7 +43,7 @@ fn numbers(mut state: u64) -> impl FnMut() -> u64 {
 }
 
 #[test]
-fn some_number_has_these_bits() {
+fn masks_and_values_are_satisfiable() {
     let mut next = numbers(7);
     for _ in 0..20_000 {
         let (a, b) = (next() as u32 & 0xff, next() as u32 & 0xff);
@@ -91,7 +91,7 @@ fn five_tuples(count: u32, next: &mut impl FnMut() -> u64) -> Vec<Flat> {
 }
 
 #[test]
-fn ten_thousand_rules_are_a_few_steps_away() {
+fn ten_thousand_rules_are_found_in_a_few_steps() {
     let mut next = numbers(1);
     let rules = five_tuples(10_000, &mut next);
     let tree = Tree::grow(rules).unwrap();
@@ -104,7 +104,7 @@ fn ten_thousand_rules_are_a_few_steps_away() {
 }
 
 #[test]
-fn what_cannot_be_told_apart_stands_in_one_leaf() {
+fn indistinguishable_rules_share_a_leaf() {
     // Ranges of ports that all overlap, no two alike.
     let rule = |n: u16| Rule {
         action: Action::Drop,
@@ -124,7 +124,7 @@ fn what_cannot_be_told_apart_stands_in_one_leaf() {
 }
 
 #[test]
-fn nothing_is_found_among_no_rules() {
+fn an_empty_set_matches_nothing() {
     assert_eq!(Tree::grow(Vec::new()).unwrap().find(&Key::default()), None);
     let many = vec![Flat::default(); crate::ROOM_RULES + 1];
     assert!(Tree::grow(many).is_err());
@@ -160,7 +160,7 @@ fn rule() -> impl Strategy<Value = (Rule, Option<u16>)> {
 
 proptest! {
     #[test]
-    fn a_tree_finds_what_a_look_at_each_finds(rules in prop::collection::vec(rule(), 0..80), seed in 1..u64::MAX) {
+    fn the_tree_agrees_with_a_linear_search(rules in prop::collection::vec(rule(), 0..80), seed in 1..u64::MAX) {
         let flat = |(n, (rule, interface)): (usize, &(Rule, Option<u16>))| {
             Flat::of(rule, n as u16, *interface).collect::<Vec<_>>()
         };
@@ -180,14 +180,14 @@ proptest! {
 
 /// The kernel path has words of an earlier set behind those of a new one: a search must end before.
 #[test]
-fn no_rules_are_a_tree_as_well() {
+fn an_empty_rule_list_makes_a_tree() {
     assert_eq!(Tree::default(), Tree::grow(Vec::new()).unwrap());
     assert_eq!(Tree::default().worst(), (0, 0));
 }
 
 /// Rules of IPv6 that differ in one word of one side alone: cuts are by that word, whichever it is.
 #[test]
-fn every_word_of_an_address_is_cut() {
+fn the_tree_cuts_every_word_of_an_address() {
     for shift in [0u32, 32, 64, 96] {
         for side in [0, 1] {
             let prefix = |number: u32| {

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_for_a_call_is_there_during_the_call() {
+    fn frames_are_accessible_only_during_a_call() {
         let shared = Shown::new(Shared::new(std::ptr::null()));
         let (address, hook) =
             (black_box(shared.address()), black_box(hook as extern "C" fn(*mut Shared) -> u32));

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_lasts_is_too_much() {
+    fn only_lasting_excess_is_over_budget() {
         let start = Instant::now();
         let mut meter = Meter::new(100, Duration::from_secs(1));
         let mut window = |each: u64, ms: u64| {

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_one_for_all_who_name_it() {
+    fn memory_of_the_same_name_is_shared() {
         let published = Published::default();
         let first = published.memory("bindings", 100).unwrap();
         assert_eq!(published.memory("bindings", 104).unwrap(), first);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_replaced_whole() {
+    fn texts_are_replaced_atomically() {
         let published = Published::default();
         published.publish("list".into(), b"one");
         published.publish("list".into(), b"two");

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_alone_are_no_change() {
+    fn changed_counters_are_not_a_change() {
         let digest = |entries: &[u8]| {
             let mut hasher = DefaultHasher::new();
             hash(&Layout::of(Family::V4), entries, &mut hasher);

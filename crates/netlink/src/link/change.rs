@@ -92,7 +92,7 @@ mod tests {
     use crate::Link;
 
     #[test]
-    fn a_pair_is_asked_for_in_nested_attributes() {
+    fn a_veth_request_has_nested_attributes() {
         let body = veth("lan0", "lan0-port");
         let (header, attributes) = body.split_at(HEADER);
         assert_eq!(header, [0; HEADER]);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_is_made_heard_of_and_removed() {
+    fn a_veth_is_created_announced_and_deleted() {
         std::thread::spawn(|| {
             if let Err(error) = bm_sys::Namespace::Network.unshare() {
                 return eprintln!("skipped: needs root for a network namespace: {error}");

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_on_an_interface_is_seen_while_it_is_there() {
+    fn a_program_on_an_interface_is_listed_until_it_is_detached() {
         alone(|| {
             assert!(!has_program(LOOPBACK, TCX_INGRESS));
             let program = program(SCHED_CLS, 0, -1, b"bm_other");
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_at_netfilter_tells_its_family_and_hook() {
+    fn a_netfilter_link_has_its_family_and_hook() {
         /// The hook input, whose links are no reason for anybody.
         const INPUT: u32 = 1;
         alone(|| {

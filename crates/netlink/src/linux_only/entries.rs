@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_traffic_is_one_entry_that_counts_its_reasons() {
+    fn entries_for_the_same_packets_are_merged() {
         let mut entries = Entries::default();
         for rule in 1..=3 {
             entries.add(Feature::Nftables, Traffic::In(4), || format!("rule {rule}"));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_are_not_listed_beside_all_packets_of_their_family() {
+    fn fragments_are_not_listed_with_all_packets_of_their_family() {
         let entry = |feature, ipv4, ipv6, all: bool| {
             let families = Families { ipv4, ipv6 };
             let traffic = if all { families.all() } else { families.fragments() };
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn more_matches_than_a_filter_holds_become_all_packets_of_their_family() {
+    fn too_many_matches_become_all_packets_of_their_family() {
         let entry = |feature, traffic| LinuxOnly { feature, traffic, why: String::new() };
         let many = (0..MATCHES_MAX as u16).map(|port| entry(Feature::Nftables, to_port(port)));
         let mut list: Vec<_> = many.collect();

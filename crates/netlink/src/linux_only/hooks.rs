@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_of_others_count_and_known_ones_do_not() {
+    fn foreign_hook_functions_count_and_known_ones_do_not() {
         for (name, module) in [
             ("nft_do_chain_ipv4", "nf_tables"),
             ("ipv4_conntrack_defrag", "nf_defrag_ipv4"),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_headings_has_no_service() {
+    fn a_list_with_only_headings_has_no_service() {
         let headings = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  \
                         -> RemoteAddress:Port Forward Weight ActiveConn InActConn\n";
         assert!(!has_service(headings) && !has_service(""));

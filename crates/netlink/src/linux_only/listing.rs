@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_of_drop_is_for_all_packets_of_its_family() {
+    fn policy_drop_applies_to_all_packets_of_its_family() {
         let all = |list: Vec<LinuxOnly>| list.into_iter().map(|entry| entry.traffic).collect::<Vec<_>>();
         let listed = |verdict| from_listing(Feature::Iptables, &table(0, 0, verdict)).map(all);
         assert_eq!(listed(-1), Ok(vec![Traffic::All { ipv4: true, ipv6: false }]));
@@ -82,7 +82,7 @@ mod tests {
 
     /// Found by a fuzzer: it was a panic.
     #[test]
-    fn a_chain_that_ends_before_it_begins_is_malformed() {
+    fn a_chain_with_its_end_before_its_start_is_malformed() {
         assert!(from_listing(Feature::Iptables, &table(152, 0, -2)).is_err());
     }
 }

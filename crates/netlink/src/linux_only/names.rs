@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_found_until_it_is_changed_or_taken_away() {
+    fn names_are_found_until_changed_or_removed() {
         let mut names = names([link(1, "lo", Kind::Device), link(2, "r0", Kind::Veth)]);
         let r0 = Device::Name("r0".into());
         assert_eq!(names.find(&r0), Found::Index(2));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn two_interfaces_may_change_names_with_each_other() {
+    fn two_interfaces_may_swap_names() {
         let mut names = names([link(2, "a", Kind::Veth), link(3, "b", Kind::Veth)]);
         for step in [link(2, "c", Kind::Veth), link(3, "a", Kind::Veth), link(2, "b", Kind::Veth)] {
             names.apply(Message::Link(step));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vrf_stands_for_its_members() {
+    fn a_vrf_matches_its_members() {
         let names = names([link(5, "red", Kind::Vrf { table: 10 })]);
         assert_eq!(names.find(&Device::Name("red".into())), Found::Several);
     }

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_qdisc_that_somebody_set_shapes() {
+    fn only_configured_qdiscs_count() {
         let shaper = read(SHAPER);
         assert_eq!((&*shaper.kind, shaper.shapes()), ("tbf", true));
         assert_eq!(shaping(&shaper).what, "tc qdisc tbf");
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_cut_short_is_malformed() {
+    fn truncated_messages_are_malformed() {
         let raw = Raw { kind: libc::RTM_NEWQDISC, flags: 0, sequence: 1, body: &[0; 12] };
         assert!(Object::read(&raw).is_err());
     }

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_that_block_or_transform_have_a_say() {
+    fn blocking_and_transforming_policies_are_listed() {
         let tcp = Match {
             addresses: Addresses::Ipv4(Some("10.0.0.0/8".parse().unwrap()), None),
             protocol: Some(6),
@@ -313,12 +313,12 @@ mod tests {
     }
 
     #[test]
-    fn policies_that_allow_or_are_for_this_machine_have_none() {
+    fn allowing_and_local_policies_are_not_listed() {
         assert_eq!((listed(&bytes(ALLOW)), listed(&bytes(IN))), (vec![], vec![]));
     }
 
     #[test]
-    fn a_range_of_ports_by_a_mask_does_not_narrow() {
+    fn a_port_range_by_mask_matches_all_ports() {
         let mut policy = bytes(BLOCK_TCP);
         policy[at::DESTINATION_PORT + 3] = 0xf0;
         let Traffic::Matching(found) = listed(&policy).remove(0).0 else { panic!("it has a prefix") };
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_for_both_families_is_about_all_packets() {
+    fn a_selector_for_both_families_matches_all_packets() {
         let mut policy = bytes(BLOCK_TCP);
         policy[at::FAMILY].fill(0);
         policy[at::PROTOCOL] = 0;
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_cut_short_are_malformed() {
+    fn truncated_policies_are_malformed() {
         let whole = bytes(TEMPLATE);
         for end in 0..POLICY {
             assert!(read_policy(&whole[..end]).is_err());

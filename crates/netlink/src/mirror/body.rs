@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_each_body_once_and_uses_numbers_again() {
+    fn stores_each_body_once_and_reuses_numbers() {
         let mut bodies = Bodies::default();
         let (one, two) = (bodies.intern(body(1)), bodies.intern(body(2)));
         assert_eq!((bodies.intern(body(1)), bodies.intern(body(2))), (one, two));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_may_make_two_of_one_and_loses_neither() {
+    fn a_change_may_split_a_body_without_losing_either() {
         let mut bodies = Bodies::default();
         let (one, two) = (bodies.intern(body(1)), bodies.intern(body(2)));
         bodies.change(two, body(1));

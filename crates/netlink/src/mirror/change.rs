@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_object_once_however_often_it_changed() {
+    fn lists_each_changed_object_once() {
         let mut changes = Changes::default();
         for round in 0..1_000_000u32 {
             changes.push(Change::Link(round % 7));

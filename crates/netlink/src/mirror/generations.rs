@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_that_comes_back_is_another_one() {
+    fn a_recreated_link_has_a_new_generation() {
         let mut generations = Generations::default();
         generations.appeared(7);
         let first = generations.of(7);
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_keeps_those_that_were_known() {
+    fn a_comparison_keeps_known_generations() {
         let mut generations = Generations::default();
         generations.appeared(1);
         generations.appeared(2);

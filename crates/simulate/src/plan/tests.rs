@@ -32,7 +32,7 @@ fn routebricks_meshes() {
 }
 
 #[test]
-fn beyond_the_mesh_it_is_a_fly() {
+fn large_clusters_are_an_n_fly() {
     let plans = routebricks(2048).plans;
     let Outcome::Impossible(why) = &plans[0].outcome else { panic!("{plans:?}") };
     assert!(why.contains("n-fly: fan-out: a relay needs 12 ports of 10 Gbit/s"), "{why}");
@@ -44,7 +44,7 @@ fn beyond_the_mesh_it_is_a_fly() {
 }
 
 #[test]
-fn what_cannot_work_names_the_constraint() {
+fn impossible_plans_name_the_constraint() {
     let text = |ports: &str, server: &str, nic: &str| {
         format!(
             "ports = {ports}\nrate_gbps = 10\n[[server]]\nname = \"s\"\n{server}\n[[nic]]\nname = \"n\"\n{nic}\n"
@@ -75,7 +75,7 @@ fn what_cannot_work_names_the_constraint() {
 }
 
 #[test]
-fn wrong_files_are_refused() {
+fn invalid_files_are_rejected() {
     let cases = [
         ("ports = 4\nrate_gbps = 1\n", "add a [[server]]"),
         ("ports = 4\nrate_gbps = 1\n[[server]]\nname = \"a\"\nports = 1\nslots = 1\n", "add a [[nic]]"),
@@ -89,7 +89,7 @@ fn wrong_files_are_refused() {
 }
 
 #[test]
-fn fabrics_hold_what_they_promise() {
+fn fabrics_carry_the_planned_load() {
     for ports in [2, 3, 8, 31, 33, 100, 153, 155, 500, 4000] {
         for plan in &routebricks(ports).plans {
             let Outcome::Built(fabric) = &plan.outcome else { continue };

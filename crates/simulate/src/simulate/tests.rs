@@ -8,7 +8,7 @@ fn run(options: Options) -> Report {
 }
 
 #[test]
-fn a_seed_repeats_a_run() {
+fn the_same_seed_gives_the_same_run() {
     let options = Options { time_ns: 20_000_000, faults: true, ..Options::default() };
     let (one, same) = (run(options), run(options));
     assert_eq!(one, same);

@@ -159,7 +159,7 @@ impl Lab {
 }
 
 #[test]
-fn learns_where_hosts_are() {
+fn learns_source_addresses() {
     let Some(lab) = Lab::of(4, settings()) else { return };
     lab.goes(0, &frame(mac(1), mac(0), "unknown"), &[1, 2, 3]);
     assert_eq!(lab.fdb(), [(0, 0, "p0".into())]);
@@ -175,14 +175,14 @@ fn learns_where_hosts_are() {
 }
 
 #[test]
-fn a_tagged_frame_is_data_where_no_vlans_are_known() {
+fn tags_are_ignored_without_vlans() {
     let Some(lab) = Lab::of(2, settings()) else { return };
     lab.goes(0, &tagged(&frame(BROADCAST, mac(0), "a"), 0x6123), &[1]);
     assert_eq!(lab.fdb(), [(0, 0, "p0".into())]);
 }
 
 #[test]
-fn a_mac_that_moves_is_learned_anew() {
+fn a_moved_mac_is_relearned() {
     let Some(lab) = Lab::of(3, settings()) else { return };
     lab.goes(0, &frame(BROADCAST, mac(7), "here"), &[1, 2]);
     lab.goes(1, &frame(mac(7), mac(1), "to 0"), &[0]);
@@ -217,7 +217,7 @@ fn fill(lab: &Lab, count: u32) {
 }
 
 #[test]
-fn ageing_and_taking_over_lose_no_mac_of_a_full_table() {
+fn ageing_and_takeover_keep_all_macs_of_a_full_table() {
     for count in [100, 1_023, 1_024, 16_384] {
         let settings = || Settings { fdb_max_learned: 0, ..settings() };
         let Some(mut lab) = Lab::of(2, settings()) else { return };
@@ -249,7 +249,7 @@ fn static_macs_neither_move_nor_age() {
 }
 
 #[test]
-fn drops_and_punts_by_name() {
+fn counts_drops_and_punts_by_reason() {
     let Some(mut lab) = Lab::of(2, settings()) else { return };
     lab.drops(0, &frame(mac(1), BROADCAST, "from a group"), "drop_source");
     lab.drops(0, &frame(mac(1), [0; 6], "from nobody"), "drop_source");
@@ -281,7 +281,7 @@ fn drops_and_punts_by_name() {
 }
 
 #[test]
-fn floods_no_more_than_a_port_may() {
+fn floods_are_rate_limited() {
     let Some(mut lab) = Lab::of(2, Settings { flood_limit: 100, ..settings() }) else { return };
     let started = Instant::now();
     let all = frame(BROADCAST, mac(0), "storm");
@@ -344,7 +344,7 @@ fn keeps_vlans_apart() {
 }
 
 #[test]
-fn a_port_takes_frames_of_its_vlans_alone() {
+fn a_port_accepts_only_frames_of_its_vlans() {
     let Some(lab) = Lab::of(5, with_vlans()) else { return };
     let plain = frame(BROADCAST, mac(0), "odd");
     lab.drops(0, &tagged(&plain, 20), "drop_vlan");
@@ -387,7 +387,7 @@ fn sum(bytes: &[u8], start: u32) -> u16 {
 }
 
 #[test]
-fn completes_checksums_that_senders_left() {
+fn completes_partial_checksums() {
     let Some(mut lab) = Lab::of(2, settings()) else { return };
     lab.goes(1, &frame(BROADCAST, mac(1), "here"), &[0]);
     for size in [0, 1, 2, 3, 4, 5, 63, 64, 503, 504, 505, 512, 1015, 1016, 1017, 1471, 1472] {
@@ -426,7 +426,7 @@ fn tcp_of_sum_zero(partial: bool) -> Vec<u8> {
 }
 
 #[test]
-fn a_tcp_sum_of_zero_is_completed_as_any_other() {
+fn a_zero_tcp_checksum_is_completed() {
     let Some(mut lab) = Lab::of(2, settings()) else { return };
     lab.goes(1, &frame(BROADCAST, mac(1), "here"), &[0]);
     assert_eq!(lab.run(0, &tcp_of_sum_zero(true)), (XDP_REDIRECT, tcp_of_sum_zero(false)));
@@ -477,7 +477,7 @@ fn ports_come_and_go() {
 }
 
 #[test]
-fn says_why_an_interface_is_no_port() {
+fn reports_why_an_interface_is_not_a_port() {
     let Some(()) = pairs(2) else { return };
     let first = Switch::open(Settings { ports: vec![Pattern::new("p0")], ..settings() }).unwrap();
     let second = Switch::open(Settings { name: "other".into(), ..settings() }).unwrap();
@@ -486,7 +486,7 @@ fn says_why_an_interface_is_no_port() {
 }
 
 #[test]
-fn linux_is_on_the_switch_by_an_interface_of_its_own() {
+fn linux_is_connected_by_the_switchs_interface() {
     let interface = Some("lan0".to_string());
     let Some(lab) = Lab::of(2, Settings { interface: interface.clone(), ..settings() }) else { return };
     let own = PacketSocket::open("lan0");
@@ -530,7 +530,7 @@ fn is_kept_and_taken_over() {
 }
 
 #[test]
-fn a_link_that_cannot_be_taken_over_is_let_go() {
+fn a_link_that_cannot_be_taken_over_is_detached() {
     let Some(mut lab) = Lab::of(1, settings()) else { return };
     let ifindex = interface::index("p0").unwrap();
     let path = lab.switch.joined[&ifindex].pin.clone().unwrap();
@@ -545,7 +545,7 @@ fn a_link_that_cannot_be_taken_over_is_let_go() {
 }
 
 #[test]
-fn a_short_frame_and_a_stranger_do_no_harm() {
+fn short_frames_and_foreign_interfaces_are_harmless() {
     let Some(mut lab) = Lab::of(1, settings()) else { return };
     let whole = frame(BROADCAST, mac(0), "x");
     assert_eq!(lab.run(0, &whole[..14]).0, XDP_REDIRECT);

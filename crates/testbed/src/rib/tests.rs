@@ -73,7 +73,7 @@ fn compression_changes_nothing() {
 }
 
 #[test]
-fn says_which_line_and_why() {
+fn errors_have_line_and_reason() {
     for (text, want) in [
         ("192.0.2.0/24\n192.0.2.1/24 1\n", "line 2: \"192.0.2.1/24\": has bits past its length"),
         ("192.0.2.0/33\n", "line 1: \"192.0.2.0/33\": not a prefix length"),
@@ -189,7 +189,7 @@ fn joins_files_of_different_kinds() {
 }
 
 #[test]
-fn says_which_record_and_why() {
+fn errors_have_record_and_reason() {
     let peers = peer_index_table();
     let at = peers.len();
     let after = |record: Vec<u8>| [peers.clone(), record].concat();

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn scales_to_the_very_number() {
+    fn scales_to_the_exact_number() {
         for total in [0, 1, 2, 999, 10_000, 1_000_000, 1_050_000, 3_000_000] {
             assert_eq!(sum(&scaled(IPV4, total)).0, total);
             assert_eq!(sum(&scaled(IPV6, total)).0, total);

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn knows_what_is_taken() {
+    fn tracks_used_prefixes() {
         let mut roots = Roots::new();
         let (short, long): (Prefix<u32>, Prefix<u32>) =
             ("8.0.0.0/9".parse().unwrap(), "9.1.2.0/24".parse().unwrap());
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_single_addresses() {
+    fn tracks_single_addresses() {
         let mut roots = Roots::new();
         roots.insert(Prefix::host(0x2a00_u128 << 112 | 7));
         assert!(roots.cover(0x2a00 << 112 | 7) && !roots.cover(0x2a00 << 112 | 6));

@@ -26,7 +26,7 @@ fn audit<A: Space>(routes: &[Route<A>]) -> Vec<Share> {
 }
 
 #[test]
-fn the_seed_decides_all() {
+fn the_same_seed_gives_the_same_result() {
     assert_eq!(small(1), small(1));
     assert_ne!(small(1), small(2));
 }
@@ -39,7 +39,7 @@ fn has_the_histogram_of_the_full_table_at_any_size() {
 }
 
 #[test]
-fn full_size_is_as_nested_as_the_real_table() {
+fn a_full_table_is_nested_like_a_real_one() {
     let table = generate(&TableOptions::default()).unwrap();
     let (ipv4, ipv6) = (audit(&table.ipv4), audit(&table.ipv6));
     let counts = |shares: &[Share]| shares.iter().map(|s| (s.length, s.count)).collect::<Vec<_>>();
@@ -51,7 +51,7 @@ fn full_size_is_as_nested_as_the_real_table() {
 }
 
 #[test]
-fn uses_every_next_hop_and_no_other() {
+fn uses_exactly_the_given_next_hops() {
     let options = TableOptions { ipv4: 50_000, ipv6: 0, next_hops: NEXT_HOPS_MAX, ..TableOptions::default() };
     let table = generate(&options).unwrap();
     let mut used: Vec<u16> = table.ipv4.iter().map(|route| route.next_hop).collect();
@@ -65,7 +65,7 @@ fn uses_every_next_hop_and_no_other() {
 }
 
 #[test]
-fn refuses_what_cannot_be() {
+fn rejects_impossible_sizes() {
     let options = TableOptions { next_hops: 0, ..TableOptions::default() };
     assert_eq!(generate(&options), Err(TableError::NextHops { wanted: 0 }));
     let options = TableOptions { next_hops: 1024, ..TableOptions::default() };

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_for_each_core_until_dropped() {
+    fn keeps_each_core_busy_until_dropped() {
         let busy = Busy::on_all_cores().unwrap();
         let processes: Vec<_> = busy.0.iter().map(Child::id).collect();
         assert_eq!(processes.len(), cores::allowed().len());

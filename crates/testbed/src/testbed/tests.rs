@@ -34,7 +34,7 @@ fn hosts_reach_each_other_and_nothing_is_left() {
 }
 
 #[test]
-fn clears_what_an_earlier_run_left() {
+fn removes_remains_of_earlier_runs() {
     let Some(first) = testbed("again", "eb") else { return };
     let mut sleeper = std::process::Command::new("sleep");
     first.router.confine(sleeper.arg("1000")).unwrap();
@@ -48,7 +48,7 @@ fn clears_what_an_earlier_run_left() {
 }
 
 #[test]
-fn routes_go_in_change_and_come_out() {
+fn routes_are_added_changed_and_removed() {
     let Some(testbed) = testbed("routes", "ec") else { return };
     let options = TableOptions { ipv4: 3_000, ipv6: 2_000, ..TableOptions::default() };
     let mut table = generate(&options).unwrap();
@@ -89,7 +89,7 @@ fn polling_moves_to_a_thread_on_its_core() {
 }
 
 #[test]
-fn says_what_is_wrong() {
+fn errors_say_what_is_wrong() {
     assert!(TestbedError::NotRoot.to_string().contains("sudo"));
     if require_root().is_err() {
         return eprintln!("skipped the rest: needs root");

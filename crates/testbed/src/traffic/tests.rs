@@ -63,7 +63,7 @@ fn ipv6_stream(sizes: Sizes) -> Stream {
 
 #[test]
 #[cfg(target_endian = "little")]
-fn frames_are_as_written_out() {
+fn frames_match_the_documented_bytes() {
     let frame = layout::frame(&ipv4_stream(Sizes::Fixed(64)), 0, 0x0807_0605_0403_0201);
     assert_eq!(frame, IPV4_FRAME);
     let frame = layout::frame(&ipv6_stream(Sizes::Fixed(64)), 1, 0);
@@ -228,22 +228,22 @@ fn through_linux<A: Traffic>(tag: &str, routes: &[crate::tables::Route<A>], size
 }
 
 #[test]
-fn linux_forwards_ipv4_right() {
-    if !is_skipped("linux_forwards_ipv4_right") {
+fn linux_forwards_ipv4_correctly() {
+    if !is_skipped("linux_forwards_ipv4_correctly") {
         through_linux("fa", &table().ipv4, Sizes::Fixed(64), SinkMode::Skbs);
     }
 }
 
 #[test]
-fn linux_forwards_ipv6_imix_right() {
-    if !is_skipped("linux_forwards_ipv6_imix_right") {
+fn linux_forwards_ipv6_imix_correctly() {
+    if !is_skipped("linux_forwards_ipv6_imix_correctly") {
         through_linux("fb", &table().ipv6, Sizes::Imix, SinkMode::Frames);
     }
 }
 
 #[test]
-fn paced_sender_keeps_its_pace() {
-    if is_skipped("paced_sender_keeps_its_pace") {
+fn paced_sender_keeps_its_rate() {
+    if is_skipped("paced_sender_keeps_its_rate") {
         return;
     }
     let testbed = testbed("paced", "fc");

@@ -45,7 +45,7 @@ fn key6(policy: Policy, next_header: u8, payload: &[u8]) -> Key {
 }
 
 #[test]
-fn policies_are_linux_s() {
+fn policies_hash_the_fields_that_linux_hashes() {
     assert_eq!(Policy::from_sysctl(0), Some(Policy::default()));
     assert_eq!(Policy::from_sysctl(1), Some(Policy::Ports));
     assert_eq!(Policy::from_sysctl(2), Some(Policy::Inner));
@@ -56,7 +56,7 @@ fn policies_are_linux_s() {
 }
 
 #[test]
-fn fragments_share_a_key_and_show_no_port() {
+fn fragments_share_a_key_without_ports() {
     let all = v4((0, 0), 17);
     assert_eq!(key4(Policy::Ports, |packet| packet[6] = 0x20), all, "first");
     assert_eq!(key4(Policy::Ports, |packet| (packet[6], packet[7]) = (0x20, 5)), all, "middle");
@@ -70,7 +70,7 @@ fn fragments_share_a_key_and_show_no_port() {
 }
 
 #[test]
-fn ports_are_read_where_there_are_any() {
+fn ports_are_read_if_the_protocol_has_them() {
     assert_eq!(key4(Policy::Ports, |packet| packet[9] = 6), v4((1000, 2000), 6));
     assert_eq!(key4(Policy::Ports, |packet| packet[9] = 132), v4((1000, 2000), 132));
     assert_eq!(key4(Policy::Ports, |packet| packet[9] = 1), v4((0, 0), 1));
@@ -84,7 +84,7 @@ fn ports_are_read_where_there_are_any() {
 }
 
 #[test]
-fn an_icmp_error_goes_with_the_flow_it_is_about() {
+fn icmp_errors_belong_to_the_flow_they_quote() {
     let mut buffer = [0; 1280];
     let router = Sender { source: 0x0909_0909, ttl: 64, id: 0 };
     let original = Ipv4::parse(UDP).unwrap();
@@ -106,7 +106,7 @@ fn an_icmp_error_goes_with_the_flow_it_is_about() {
 }
 
 #[test]
-fn inner_looks_into_tunnels() {
+fn inner_policy_hashes_tunneled_packets() {
     let tunnel = |protocol: u8, head: &[u8], inner: &[u8]| {
         let total_len = (20 + head.len() + inner.len()) as u16;
         let header =
@@ -197,7 +197,7 @@ fn flipped(key: Key, bit: u32) -> Option<Key> {
 }
 
 #[test]
-fn both_directions_have_one_hash() {
+fn both_directions_have_the_same_hash() {
     let mut random = Random(1);
     for _ in 0..1000 {
         for key in [random.key4(), random.key6()] {
@@ -209,7 +209,7 @@ fn both_directions_have_one_hash() {
 /// Each bit of a key turns each bit of the hash in half of all cases. Over 4,000 cases the share of a fair
 /// coin has a deviation of 0.8 %; 5 % is six of them.
 #[test]
-fn every_bit_counts_for_every_bit() {
+fn each_input_bit_affects_each_output_bit() {
     const CASES: u32 = 4000;
     let check = |mut draw: Box<dyn FnMut() -> Key>| {
         for bit in 0.. {
@@ -299,7 +299,7 @@ fn seeds_choose_independently() {
 
 /// A new version must choose the same next hops, so that flows keep their path while routers are updated.
 #[test]
-fn hashes_are_those_of_earlier_versions() {
+fn hashes_have_not_changed_since_earlier_versions() {
     assert_eq!((V4_UDP.hash(0), V4_UDP.hash(7)), (1_866_638_240, 1_451_797_266));
     let key = Key::V6 {
         source: 0x2001_0db8 << 96 | 1,

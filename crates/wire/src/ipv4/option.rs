@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_inherit_by_the_copy_bit() {
+    fn fragments_inherit_options_with_the_copy_bit() {
         let mut buffer = [0xff; 40];
         assert_eq!(copied_into_fragments(&MIXED, &mut buffer), 4);
         assert_eq!(buffer[..5], [148, 4, 0, 0, 0]);

@@ -283,14 +283,14 @@ mod tests {
 
     /// RFC 8200 4.5: the second byte is reserved and ignored; it is not a length as in other headers.
     #[test]
-    fn a_fragment_header_has_eight_bytes_whatever_is_reserved() {
+    fn fragment_headers_have_eight_bytes_whatever_the_reserved_field() {
         let fragment = Some(Fragment { offset: 0, more: true, id: 7 });
         let found = upper(44, &[17, 0xff, 0, 1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(found, Ok(Upper { protocol: 17, offset: 48, fragment }));
     }
 
     #[test]
-    fn only_a_whole_packet_is_an_atomic_fragment() {
+    fn only_whole_packets_are_atomic_fragments() {
         let is_atomic = |offset, more| Fragment { offset, more, id: 7 }.is_atomic();
         assert!(is_atomic(0, false));
         assert!(!is_atomic(0, true) && !is_atomic(8, false) && !is_atomic(8, true));

@@ -224,13 +224,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_a_fly() {
+    fn parses_k_and_n_of_an_n_fly() {
         assert_eq!(fly("2,3"), Ok((2, 3)));
         assert!(["", "2", "2,", "a,b", "2,3,4"].iter().all(|text| fly(text).is_err()));
     }
 
     #[test]
-    fn reads_times_and_sizes() {
+    fn parses_times_and_sizes() {
         let seconds = |text| duration(text).map(|time| time.as_secs());
         assert_eq!((sizes("imix"), sizes("all").map(|all| all.len())), (Ok(vec![Sizes::Imix]), Ok(7)));
         assert!(sizes("65536").is_err());

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_long_ago_do_not_count() {
+    fn old_failures_do_not_count() {
         let begin = Instant::now();
         let (mut restarts, often) = (Restarts::default(), Duration::from_secs(60));
         for nth in 0..FAILURES_MAX as u32 {

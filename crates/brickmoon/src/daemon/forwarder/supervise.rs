@@ -101,7 +101,9 @@ impl Forwarder {
         lock(&self.restarts).ended = true;
         if !self.keeps.load(Ordering::Relaxed) {
             if let Err(error) = self.driver.handle().set_active(false) {
-                tracing::error!("cannot hand the ports back to Linux: {error}; this happens when the process exits");
+                tracing::error!(
+                    "cannot hand the ports back to Linux: {error}; this happens when the process exits"
+                );
                 self.driver.handle().let_go();
             }
             lock(&self.watch).end();

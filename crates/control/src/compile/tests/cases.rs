@@ -51,7 +51,7 @@ fn a_changed_mac_touches_no_route() {
 
 /// 72: one link-local next hop on two interfaces stays two.
 #[test]
-fn a_link_local_gateway_is_one_for_each_link() {
+fn a_link_local_gateway_is_a_next_hop_per_link() {
     let mut world = World::new();
     world.add("2001:db8:1::/48", via("fe80::1", 1)).add("2001:db8:2::/48", via("fe80::1", 2));
     world.neighbor(1, "fe80::1", STALE, Some(mac(1))).neighbor(2, "fe80::1", STALE, Some(mac(2))).compile();
@@ -61,7 +61,7 @@ fn a_link_local_gateway_is_one_for_each_link() {
 
 /// 74: IPv4 via an IPv6 next hop (RFC 8950).
 #[test]
-fn ipv4_goes_through_an_ipv6_gateway() {
+fn ipv4_routes_may_have_ipv6_gateways() {
     let mut world = World::new();
     world.add("192.0.2.0/24", via("fe80::1", 1)).compile();
     assert_eq!(world.to("192.0.2.1"), resolve(1, "fe80::1"));
@@ -71,7 +71,7 @@ fn ipv4_goes_through_an_ipv6_gateway() {
 
 /// 76: nothing is sent without carrier, and a group shrinks; routes are not touched.
 #[test]
-fn a_lost_carrier_shrinks_groups_and_comes_back() {
+fn lost_carriers_shrink_groups_until_they_return() {
     let mut world = World::new();
     world.add("0.0.0.0/0", multipath(&[("10.0.0.1", 1), ("10.0.1.1", 2)]));
     world.add("198.51.100.0/24", via("10.0.1.1", 2));
@@ -205,7 +205,7 @@ fn a_neighbors_entry_keeps_the_mtu_of_its_link_route() {
 }
 
 #[test]
-fn local_comes_before_main_and_main_before_default() {
+fn tables_are_searched_in_order_local_main_default() {
     let mut world = World::new();
     let (local, fallback) = (of_kind(RouteKind::Local), of_kind(RouteKind::Blackhole));
     world.route(RouteEvent::Added, 255, "192.0.2.1/32", local.clone());
@@ -222,7 +222,7 @@ fn local_comes_before_main_and_main_before_default() {
 }
 
 #[test]
-fn a_throw_route_leads_out_of_its_table() {
+fn a_throw_route_continues_in_the_next_table() {
     let mut world = World::new();
     world.add("0.0.0.0/0", via("10.0.0.1", 1)).add("192.0.2.0/24", of_kind(RouteKind::Throw)).compile();
     assert_eq!(world.to("192.0.2.1"), Answer::NoRoute);
@@ -232,7 +232,7 @@ fn a_throw_route_leads_out_of_its_table() {
 }
 
 #[test]
-fn the_best_of_several_routes_to_a_prefix_counts() {
+fn the_best_route_to_a_prefix_is_used() {
     let mut world = World::new();
     let far = RouteBody { priority: 200, ..via("10.0.0.2", 1) };
     world.add("192.0.2.0/24", far.clone()).add("192.0.2.0/24", via("10.0.0.1", 1)).compile();
@@ -245,7 +245,7 @@ fn the_best_of_several_routes_to_a_prefix_counts() {
 }
 
 #[test]
-fn a_vrf_has_its_own_table_and_else_linux() {
+fn a_vrf_has_its_own_table_or_is_left_to_linux() {
     let mut world = World::new();
     world.tell(Message::Link(Link { kind: Kind::Vrf { table: 10 }, ..link(9, UP) }));
     world.tell(Message::Link(Link { master: Some(9), ..link(2, UP) }));
@@ -282,7 +282,7 @@ fn to_table(family: Family, priority: u32, table: u32) -> Rule {
 }
 
 #[test]
-fn rules_that_only_linux_can_follow_leave_the_family_to_it() {
+fn unsupported_rules_leave_the_family_to_linux() {
     let mut world = World::new();
     world.add("0.0.0.0/0", via("10.0.0.1", 1)).add("::/0", via("fe80::1", 1)).compile();
     let rule = Rule { source: Some((ip("192.0.2.0"), 24)), ..to_table(Family::V4, 100, 7) };
@@ -295,7 +295,7 @@ fn rules_that_only_linux_can_follow_leave_the_family_to_it() {
 }
 
 #[test]
-fn what_is_not_ours_to_send_is_linuxs() {
+fn routes_through_other_interfaces_are_left_to_linux() {
     let mut world = World::new();
     world.tell(Message::Link(link(4, UP))).neighbor(1, "10.0.0.1", STALE, Some(mac(1)));
     world.add("192.0.2.0/24", via("10.0.4.1", 4));
@@ -317,7 +317,7 @@ fn what_is_not_ours_to_send_is_linuxs() {
 }
 
 #[test]
-fn a_bridge_or_bond_takes_its_port_from_us() {
+fn ports_in_a_bridge_or_bond_are_left_to_linux() {
     let mut world = World::new();
     world
         .add("0.0.0.0/0", via("10.0.0.1", 1))
@@ -327,7 +327,7 @@ fn a_bridge_or_bond_takes_its_port_from_us() {
 }
 
 #[test]
-fn interfaces_say_what_linux_says() {
+fn interfaces_have_linuxs_settings() {
     let mut world = World::new();
     let vlan = Link {
         kind: Kind::Vlan { id: 100, protocol: 0x8100 },
@@ -378,7 +378,7 @@ fn interfaces_say_what_linux_says() {
 }
 
 #[test]
-fn an_interface_keeps_its_index_and_leaves_its_place_behind() {
+fn interfaces_keep_their_slot_until_deleted() {
     let mut world = World::new();
     let vlan = |ifindex, id| {
         Message::Link(Link { kind: Kind::Vlan { id, protocol: 0x8100 }, lower: Some(1), ..link(ifindex, UP) })
@@ -407,7 +407,7 @@ fn nothing_is_published_for_routes_alone() {
 
 /// A route without room leads to Linux, even if there is a shorter route, and is added when there is room.
 #[test]
-fn a_full_table_sends_to_linux_what_it_cannot_hold() {
+fn routes_beyond_a_full_table_are_left_to_linux() {
     plain::ROOM.set(1);
     let mut world = World::new();
     world.add("0.0.0.0/0", via("10.0.0.1", 1)).add("192.0.2.0/25", via("10.0.0.2", 1)).compile();
@@ -551,7 +551,7 @@ fn a_vlan_that_is_a_port_is_no_vlan_of_another() {
 }
 
 #[test]
-fn nothing_is_left_of_what_is_gone() {
+fn nothing_remains_of_deleted_objects() {
     let mut world = World::new();
     world.object(1, Object::Hop(Hop::via(ip("10.0.0.9"), 2)));
     world.add("0.0.0.0/0", multipath(&[("10.0.0.1", 1), ("10.0.1.1", 2)]));
@@ -571,7 +571,7 @@ fn sentences(world: &mut World) -> Vec<String> {
 }
 
 #[test]
-fn verify_finds_what_was_not_carried_out() {
+fn verify_finds_missed_updates() {
     let mut world = World::new();
     world.add("192.0.2.0/24", via("10.0.0.1", 1)).add("10.0.0.0/24", on_link(1)).compile();
     assert_eq!(sentences(&mut world), [""; 0]);
@@ -608,7 +608,7 @@ fn verify_lists_what_cannot_be_compiled() {
 
 /// 71: gateways of routes, and neighbors that packets were sent to.
 #[test]
-fn says_which_neighbors_are_in_use() {
+fn reports_neighbors_in_use() {
     let mut world = World::new();
     world.add("0.0.0.0/0", multipath(&[("10.0.0.1", 1), ("10.0.1.1", 2)])).add("192.0.2.0/24", on_link(1));
     for last in 1..4 {

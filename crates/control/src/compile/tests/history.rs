@@ -356,7 +356,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn workers_do_what_linux_would(history in prop::collection::vec(prop::collection::vec(steps(), 1..4), 1..40)) {
+    fn tables_agree_with_linuxs_rules(history in prop::collection::vec(prop::collection::vec(steps(), 1..4), 1..40)) {
         let probes: Vec<IpAddr> = PROBES.iter().map(|probe| ip(probe)).collect();
         let mut world = World::whole_machine();
         for batch in &history {

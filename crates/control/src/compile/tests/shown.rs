@@ -44,7 +44,7 @@ fn some() -> World {
 }
 
 #[test]
-fn pages_together_are_all_routes_in_order() {
+fn pages_list_all_routes_in_order() {
     let world = some();
     let whole = prefixes(&world, &RouteQuery::default());
     let expected = [
@@ -68,7 +68,7 @@ fn pages_together_are_all_routes_in_order() {
 }
 
 #[test]
-fn a_query_filters_what_is_shown() {
+fn a_query_selects_routes() {
     let world = some();
     let within = |prefix: &str, limit| RouteQuery {
         prefix: Some(prefix.into()),
@@ -108,7 +108,7 @@ fn an_invalid_request_is_answered_with_a_hint() {
 }
 
 #[test]
-fn a_route_tells_what_it_is_and_why() {
+fn routes_show_their_action_and_reason() {
     let mut world = World::new();
     world.neighbor(1, "10.0.0.1", REACHABLE, Some(mac(1))).neighbor(1, "192.0.2.9", STALE, Some(mac(9)));
     world.add("203.0.113.0/24", RouteBody { mtu: 1400, ..via("10.0.0.1", 1) });
@@ -174,7 +174,7 @@ fn next_hops_and_neighbors_are_shown_with_their_parts() {
 }
 
 #[test]
-fn says_what_the_tables_are_made_as() {
+fn shows_the_lookup_structures() {
     let world = some();
     let both = world.compiler.shown_routes(&world.mirror, &RouteQuery::default()).unwrap().lookup;
     assert_eq!(both, world.compiler.lookup());

@@ -23,7 +23,7 @@ impl World {
 }
 
 #[test]
-fn every_route_to_the_prefix_is_a_way() {
+fn every_route_to_the_prefix_is_a_feasible_path() {
     let mut world = World::new();
     let worse = |gateway, ifindex| RouteBody { priority: 500, ..via(gateway, ifindex) };
     world.add("192.0.2.0/24", via("10.0.0.1", 1)).add("192.0.2.0/24", worse("10.0.1.1", 2));
@@ -42,7 +42,7 @@ fn every_route_to_the_prefix_is_a_way() {
 }
 
 #[test]
-fn all_members_of_a_group_are_ways_alive_or_not() {
+fn all_members_of_a_group_are_feasible_paths() {
     let mut world = World::new();
     let hops = [("10.0.0.1", 1), ("10.0.1.1", 2)].map(|(gateway, on)| Hop::via(ip(gateway), on));
     world.add("192.0.2.0/24", unicast(Via::Many(hops.into()))).compile();
@@ -55,7 +55,7 @@ fn all_members_of_a_group_are_ways_alive_or_not() {
 }
 
 #[test]
-fn ways_are_kept_only_while_somebody_asks() {
+fn reverse_paths_exist_only_while_needed() {
     let mut world = World::new();
     world.add("192.0.2.0/24", via("10.0.0.1", 1)).compile();
     let kept = |world: &World| {
@@ -92,7 +92,7 @@ fn pairs() -> World {
 }
 
 #[test]
-fn without_a_set_the_sources_of_a_route_pass_aloud() {
+fn without_a_free_set_sources_pass_with_a_warning() {
     let mut world = pairs();
     let routes = 92 * 91 / 2;
     assert_eq!((routes, sets::ROOM), (4186, 4093));
@@ -119,7 +119,7 @@ fn without_a_set_the_sources_of_a_route_pass_aloud() {
 }
 
 #[test]
-fn without_room_every_source_passes_with_no_gap() {
+fn without_room_every_source_passes() {
     let mut world = World::new();
     world.add("192.0.2.0/24", via("10.0.0.1", 1)).compile();
     plain::ROOM.set(0);
@@ -132,7 +132,7 @@ fn without_room_every_source_passes_with_no_gap() {
 }
 
 #[test]
-fn without_memory_for_ways_back_packets_are_forwarded_and_every_source_passes() {
+fn without_memory_for_reverse_paths_every_source_passes() {
     let memory = Arc::new(Scarce::default());
     let mut world = World::in_memory(Options::default(), memory.clone());
     world.add("192.0.2.0/24", via("10.0.0.1", 1)).compile();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn says_what_is_wrong_with_a_rule() {
+fn reports_errors_in_rules() {
     let of_rule = |line: &str| refused(&format!("[[filter.rule]]\naction = 'drop'\n{line}\n"));
     for (line, at, text) in [
         (
@@ -35,7 +35,7 @@ fn says_what_is_wrong_with_a_rule() {
 }
 
 #[test]
-fn counts_rules_as_they_are_searched() {
+fn counts_rules_as_compiled() {
     let by_port = |action: &str| {
         format!("[[filter.rule]]\naction = '{action}'\nprotocol = 'udp'\ndestination_ports = 53\n")
     };
@@ -50,7 +50,7 @@ fn counts_rules_as_they_are_searched() {
 }
 
 #[test]
-fn rules_name_ports_that_there_are() {
+fn rules_may_only_name_existing_ports() {
     let config = read("[[filter.rule]]\naction = 'drop'\nport = 'eth1'\n[[port]]\ndevice = 'eth0'\n");
     assert_eq!(config.unknown_ports_of_rules(), ["eth1"]);
     assert!(config.filter.drops() && !read("").filter.drops());

@@ -20,7 +20,7 @@ fn reads_hooks() {
 }
 
 #[test]
-fn refuses_wrong_hooks() {
+fn reports_errors_in_hooks() {
     assert_eq!(
         refused("\n[[hook]]\n"),
         "test.toml, line 2: `file` in [[hook]] is missing: write file = \"acl.lua\""
@@ -36,7 +36,7 @@ fn refuses_wrong_hooks() {
 }
 
 #[test]
-fn reads_where_lua_modules_are() {
+fn reads_the_lua_path() {
     let parse = |text: &str| Config::parse(Path::new("/etc/brickmoon/b.toml"), text).unwrap();
     let config = parse("\n[lua]\npath = ['lua', '/usr/share/nf']\n");
     let path = vec!["/etc/brickmoon/lua".into(), "/usr/share/nf".into()];
@@ -117,7 +117,7 @@ fn reads_apps_and_links() {
 }
 
 #[test]
-fn says_what_is_wrong_with_apps_and_links() {
+fn reports_errors_in_apps_and_links() {
     let said = |text: &str| Config::parse(Path::new("x.toml"), text).unwrap_err().to_string();
     let app = "[[app]]\nname = 'a'\nmodule = 'a.lua'\n";
     for (text, why) in [

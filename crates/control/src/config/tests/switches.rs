@@ -40,7 +40,7 @@ fn reads_switches() {
 }
 
 #[test]
-fn reads_what_a_port_does_as_linuxs_bridge_says_it() {
+fn reads_the_port_flags_of_linuxs_bridge() {
     use bm_switch::PortFlags;
     let options = "access = 10\nisolated = 'on'\nlocked = 'on'\nlearning = 'off'\nflood = 'off'\n\
                    mcast_flood = 'off'\nbcast_flood = 'off'\nsource_guard = 'on'\ndhcp_guard = 'on'\nra_guard = 'on'\nmove_limit = 5\nfdb_max_learned = 7";
@@ -79,7 +79,7 @@ fn reads_what_a_port_does_as_linuxs_bridge_says_it() {
 }
 
 #[test]
-fn says_what_is_wrong_with_a_switch() {
+fn reports_errors_in_switches() {
     let told = |from: &str, to: &str| {
         assert!(SWITCH.contains(from), "{from}");
         let text = refused(&SWITCH.replace(from, to));
@@ -117,7 +117,7 @@ fn says_what_is_wrong_with_a_switch() {
 }
 
 #[test]
-fn the_example_of_a_switch_holds() {
+fn the_example_of_a_switch_is_valid() {
     let (_, shown) = EXAMPLE.split_once("# [[switch]]").unwrap();
     let (shown, _) = shown.split_once("\n[fib]").unwrap();
     let lines = shown.lines().filter_map(|line| line.strip_prefix("# "));

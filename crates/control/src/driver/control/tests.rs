@@ -19,7 +19,7 @@ impl Memory for Scarce {
 }
 
 #[test]
-fn what_failed_is_made_good_whoever_comes_next() {
+fn failed_updates_are_repeated_by_the_next_request() {
     let (memory, readers) = (Arc::new(Scarce::default()), Readers::new());
     let compiler = Compiler::new_in(&readers, Options::default(), memory.clone()).unwrap();
     let aside = Aside::new(compiler.aside(), None);

@@ -111,7 +111,7 @@ mod tests {
     use bm_testbed::tables::{TableOptions, generate};
 
     #[test]
-    fn every_cell_forwards_all_it_receives() {
+    fn every_case_forwards_all_it_receives() {
         let options = TableOptions { ipv4: 1_000, ipv6: 10, ..TableOptions::default() };
         let bed = Bed::new(generate(&options).unwrap(), Bed::frame_pool().unwrap()).unwrap();
         let sizes = [(1, 1), (8, 128), (32, 32), (256, 2), (1024, 128)];
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn says_when_there_is_no_such_case() {
+    fn reports_unknown_cases() {
         let outcome = batch(&Options { case: Some("flags".into()), ..Options::default() });
         assert!(matches!(outcome, Err(BenchError::NoCase { wanted }) if wanted == "flags"));
     }

@@ -83,7 +83,7 @@ mod tests {
     use bm_frame::FramePool;
 
     #[test]
-    fn frames_stay_right_however_often_they_pass() {
+    fn frames_stay_valid_however_often_they_pass() {
         let frame_pool = FramePool::new(512, 2048).unwrap();
         let list = || Freelist::new(frame_pool.clone(), 128);
         let mut ipv4 = Headers::<u32>::new(300, list(), &[0x0808_0808, 0x0909_0909]).unwrap();

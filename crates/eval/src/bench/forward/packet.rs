@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaving_frame_has_spent_a_hop() {
+    fn forwarded_frames_have_a_decremented_ttl() {
         let bytes = leaving::<u32>(0x0808_0808, HOP, PORT, 60);
         let packet = Ipv4::parse(&bytes[14..]).unwrap();
         assert!(packet.checksum_ok() && packet.ttl() == 63);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_out_what_no_router_forwards() {
+    fn skips_addresses_that_are_never_forwarded() {
         assert_eq!([0xe000_0001u32, 0x7f00_0001, 5].map(Packet::routable), [None; 3]);
         assert_eq!(0x0808_0808u32.routable(), Some(0x0808_0808));
         assert_eq!((0xff02u128 << 112).routable().map(|address| address >> 112), Some(0x3f02));

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_missing() {
+    fn reports_what_is_missing() {
         let nothing = Options { case: Some("net_nosuch".into()), ..Options::default() };
         assert!(matches!(ports(&nothing), Err(BenchError::NoCase { .. })));
         if !BUILT {
@@ -267,7 +267,7 @@ mod tests {
     /// Each case forwards every frame as it should, before and after its turns.
     #[cfg(feature = "dpdk")]
     #[test]
-    fn every_case_forwards_rightly() {
+    fn every_case_forwards_correctly() {
         let table = bm_testbed::tables::generate(&bm_testbed::tables::TableOptions {
             ipv4: 1000,
             ipv6: 10,

@@ -103,7 +103,7 @@ fn a_mix_is_seven_four_one() {
 }
 
 #[test]
-fn a_worker_allocates_nothing_once_it_runs() {
+fn a_running_worker_does_not_allocate() {
     fn asked<A: InBed>(bed: &Bed, pattern: Pattern) -> (u64, u64) {
         let destinations = routable(pattern, A::side(bed));
         let mut router = bed.router(&destinations, Batching::default()).unwrap();
@@ -123,7 +123,7 @@ fn a_worker_allocates_nothing_once_it_runs() {
 }
 
 #[test]
-fn notices_a_frame_that_leaves_the_wrong_way() {
+fn detects_wrong_output_ports() {
     let mut bed = bed();
     let destinations: Arc<[u32]> = routable(Pattern::Prefix, &bed.ipv4);
     let mut router = bed.router(&destinations, Batching::default()).unwrap();
@@ -135,7 +135,7 @@ fn notices_a_frame_that_leaves_the_wrong_way() {
 }
 
 #[test]
-fn notices_frames_that_are_not_forwarded() {
+fn detects_frames_that_are_not_forwarded() {
     let bed = bed();
     // The router's own network: nothing is forwarded to a group.
     let destinations: Arc<[u32]> = Arc::new([0x0808_0808, 0xe000_0001]);
@@ -145,7 +145,7 @@ fn notices_frames_that_are_not_forwarded() {
 }
 
 #[test]
-fn a_router_that_forwards_nothing_is_no_router_that_passes() {
+fn detects_a_router_that_forwards_nothing() {
     let bed = bed();
     let destinations = routable(Pattern::Prefix, &bed.ipv4);
     let idle = Batching { receive: 0, ..Batching::default() };
@@ -155,7 +155,7 @@ fn a_router_that_forwards_nothing_is_no_router_that_passes() {
 }
 
 #[test]
-fn says_when_there_is_no_such_case() {
+fn reports_unknown_cases() {
     let file = std::env::temp_dir().join(format!("bm-bench-forward-{}", std::process::id()));
     std::fs::write(&file, "192.0.2.0/24 10.0.0.1\n").unwrap();
     let asked = |case: &str| {

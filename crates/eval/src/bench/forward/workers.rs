@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn lays_routers_over_cores() {
+    fn distributes_routers_over_cores() {
         let subjects = |pipelines, cores| -> Vec<String> {
             Layout::all(pipelines, cores).into_iter().map(Layout::subject).collect()
         };
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_what_each_clock_says() {
+    fn computes_rates_from_each_clock() {
         let shift = |items, wall, cpu| Shift {
             items,
             wall: Duration::from_millis(wall),

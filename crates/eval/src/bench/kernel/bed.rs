@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_to_the_time_given() {
+    fn keeps_to_the_time_limit() {
         for (seconds, cases) in [(120, 8), (30, 1), (1, 8), (600, 2)] {
             let turns = Turns::within(Duration::from_secs(seconds), cases);
             assert!((3..=15).contains(&turns.runs) && turns.slot >= SLOT);

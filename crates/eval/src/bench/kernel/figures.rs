@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_even_number_has_its_middle() {
+    fn the_median_of_an_even_number_is_the_mean() {
         let row = Row::mpps("kernel", "case", &Rates { subject: "linux".into(), samples: Vec::new() });
         let row = with_spread(row, "x", [4.0, 1.0, 2.0, 3.0].into_iter());
         let of = |end: &str| row.detail[&format!("x_{end}")].as_f64();

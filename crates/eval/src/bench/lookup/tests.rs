@@ -28,7 +28,7 @@ fn churned<A: Family>(table: &Table, peers: bool, mut contenders: Vec<Contender<
 }
 
 #[test]
-fn every_structure_agrees_with_the_oracle_and_churn_comes_back() {
+fn every_structure_agrees_with_the_oracle_before_and_after_churn() {
     let table = table();
     churned(&table, false, of::<u32>(&table.ipv4));
     churned(&table, false, of::<u128>(&table.ipv6));
@@ -79,7 +79,7 @@ fn names_every_case_once() {
 }
 
 #[test]
-fn refuses_a_structure_that_there_is_not() {
+fn rejects_unknown_structures() {
     let options = LookupOptions { structure: Some("dir42".into()), ..LookupOptions::default() };
     let said = lookup(&options).unwrap_err().to_string();
     assert!(said.starts_with("there is no structure \"dir42\": use all or one of "), "{said}");

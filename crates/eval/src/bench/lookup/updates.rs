@@ -60,7 +60,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn the_way_back_leads_back() {
+    fn undoing_updates_restores_the_table() {
         let table = generate(&TableOptions { ipv4: 5_000, ipv6: 0, ..TableOptions::default() }).unwrap();
         let churn = Churn::new(&table.ipv4, 16, 3_000, Seed(1));
         assert!(churn.there.len() > 2_000 && churn.there.len() == churn.back.len());

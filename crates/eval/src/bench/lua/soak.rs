@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_what_is_asked_for() {
+    fn runs_the_selected_cases() {
         let options = Options { case: Some("source-sink".into()), ..Options::default() };
         let minutes = soak(&options, Duration::from_millis(1), |_| {}).unwrap();
         assert_eq!((minutes.len(), minutes[0].case, minutes[0].minute), (1, "source-sink", 1));

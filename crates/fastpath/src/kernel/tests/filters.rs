@@ -78,7 +78,7 @@ fn the_first_rule_that_matches_decides() {
 }
 
 #[test]
-fn what_linux_would_forward_is_filtered_alike() {
+fn packets_left_to_linux_are_filtered_as_well() {
     let net = Rule { source: Some("192.0.2.0/24".parse().unwrap()), ..rule(Say::Drop) };
     let six = Rule { protocol: Some(17), ..rule(Say::Drop) };
     let Some(mut lab) = filtered(&[net, six]) else { return };
@@ -104,7 +104,7 @@ fn what_linux_would_forward_is_filtered_alike() {
 }
 
 #[test]
-fn what_is_for_this_machine_is_left_to_linux() {
+fn packets_to_this_machine_are_left_to_linux() {
     let Some(mut lab) = filtered(&[rule(Say::Drop)]) else { return };
     lab.check_drop(&IPV4, "drop_filter");
     lab.check_drop(&IPV6, "drop_filter");
@@ -126,7 +126,7 @@ fn what_is_for_this_machine_is_left_to_linux() {
 }
 
 #[test]
-fn tiny_fragments_are_dropped_where_they_shall_be() {
+fn tiny_fragments_are_dropped_if_configured() {
     let Some(mut lab) = filtered(&[]) else { return };
     // Eight bytes of TCP with more to come, the fragment that would overwrite its flags, a whole header.
     let tiny = with(&tcp4(&SYN[..8]), 20, &[0x20, 0]);
@@ -151,7 +151,7 @@ fn tiny_fragments_are_dropped_where_they_shall_be() {
 }
 
 #[test]
-fn sources_without_a_way_back_are_dropped() {
+fn sources_without_a_reverse_path_are_dropped() {
     let Some(mut lab) = lab() else { return };
     let there = lab.hop(1);
     let back = Action::Forward { mac: [2; 6], interface: 0 };
@@ -197,7 +197,7 @@ fn sources_without_a_way_back_are_dropped() {
 }
 
 #[test]
-fn what_comes_in_on_no_interface_of_ours_is_checked_as_none() {
+fn packets_from_other_interfaces_are_checked_as_from_none() {
     let Some(mut lab) = lab() else { return };
     let last = INTERFACES as u16 - 1;
     let other = Interface { index: last, ifindex: 99, check: SourceCheck::Strict, ..Interface::default() };
@@ -209,7 +209,7 @@ fn what_comes_in_on_no_interface_of_ours_is_checked_as_none() {
 }
 
 #[test]
-fn sources_may_come_by_any_feasible_way() {
+fn sources_may_use_any_feasible_path() {
     let Some(mut lab) = lab() else { return };
     let there = lab.hop(1);
     for prefix in ["198.51.100.0/24", "192.0.2.0/24"] {
@@ -256,7 +256,7 @@ fn sources_may_come_by_any_feasible_way() {
 }
 
 #[test]
-fn a_source_may_send_its_burst_and_then_its_rate() {
+fn a_source_may_send_a_burst_and_then_the_rate() {
     const RATE: u32 = 4;
     const BURST: usize = 5;
     let Some(mut lab) = filtered(&[]) else { return };
@@ -300,7 +300,7 @@ fn a_source_may_send_its_burst_and_then_its_rate() {
 }
 
 #[test]
-fn ten_thousand_rules_are_found_as_the_tree_finds_them() {
+fn ten_thousand_rules_match_as_in_user_space() {
     let mut seed = 5;
     let mut rules = Vec::new();
     for _ in 0..10_000 {
@@ -348,7 +348,7 @@ fn leaf_of(rules: u16, matching: u16) -> Arc<Filters> {
 }
 
 #[test]
-fn each_packet_is_filtered_by_one_whole_set_while_sets_change() {
+fn packets_see_one_complete_set_while_sets_change() {
     let Some(mut lab) = filtered(&[]) else { return };
     // Three sets, each of which drops the packet, by a rule far back in a leaf, by one in front, by its source.
     // One that met two of them would go on. The search through the long leaf takes most of the time.
@@ -443,7 +443,7 @@ fn what_filters_cost() {
 }
 
 #[test]
-fn sockets_of_two_interfaces_share_no_place() {
+fn sockets_of_two_interfaces_have_separate_slots() {
     let Some(mut lab) = lab() else { return };
     let twin = 2 * INGRESSES as u32 + lab.ifindex;
     run(&format!("link add name twin index {twin} type veth peer name twin2"));

@@ -32,7 +32,7 @@ fn a_held_interface_forwards_once_it_is_released() {
 }
 
 #[test]
-fn what_linux_might_route_is_dropped_and_counted() {
+fn a_held_interface_drops_and_counts_routable_packets() {
     let Some(mut lab) = lab() else { return };
     let ifindex = lab.ifindex;
     let mut verdict = |frame: &[u8]| lab.kernel.trial_of("bm_hold", ifindex, frame).unwrap().0;

@@ -20,7 +20,7 @@ fn leaves_everything_to_linux_without_a_heartbeat() {
 }
 
 #[test]
-fn says_why_it_cannot_attach() {
+fn errors_say_why_attaching_failed() {
     let Some(mut lab) = lab() else { return };
     let text = |result: Result<Attachment, KernelError>| result.unwrap_err().to_string();
     assert!(
@@ -35,7 +35,7 @@ fn says_why_it_cannot_attach() {
 }
 
 #[test]
-fn a_grace_is_counted_in_jiffies_of_this_kernel() {
+fn grace_times_are_in_jiffies_of_this_kernel() {
     let Some(mut lab) = lab() else { return };
     let mut alive_until = || {
         lab.kernel.beat().unwrap();

@@ -41,7 +41,7 @@ fn sent(frame: &[u8], interface: u8) -> Vec<u8> {
 }
 
 #[test]
-fn tags_come_off_go_on_and_change() {
+fn tags_are_removed_added_and_changed() {
     let Some((mut lab, plain, nine)) = trunk() else { return };
     for frame in [&IPV4[..], &IPV6[..]] {
         let in_seven = tagged(frame, &[(0x8100, 0xa007)]);
@@ -65,7 +65,7 @@ fn tags_come_off_go_on_and_change() {
 }
 
 #[test]
-fn number_0_is_no_vlan_but_a_priority() {
+fn vlan_0_is_a_priority_tag() {
     let Some((mut lab, plain, _)) = trunk() else { return };
     lab.set4("198.51.100.0/24", plain);
     assert_eq!(lab.pass(&tagged(&IPV4, &[(0x8100, 0x6000)])), (XDP_REDIRECT, sent(&IPV4, 1)));
@@ -73,7 +73,7 @@ fn number_0_is_no_vlan_but_a_priority() {
 }
 
 #[test]
-fn what_no_vlan_of_ours_is_for_is_linuxs() {
+fn frames_of_unknown_vlans_are_left_to_linux() {
     let Some((mut lab, plain, _)) = trunk() else { return };
     lab.set4("198.51.100.0/24", plain);
     let stacked = tagged(&IPV4, &[(0x88a8, 7), (0x8100, 7)]);
@@ -97,7 +97,7 @@ fn what_no_vlan_of_ours_is_for_is_linuxs() {
 }
 
 #[test]
-fn filters_look_through_tags() {
+fn filters_apply_to_tagged_frames() {
     use bm_filter::{Filters, SourceCheck};
     let Some((mut lab, plain, _)) = trunk() else { return };
     lab.set4("198.51.100.0/24", plain);

@@ -44,7 +44,7 @@ fn long6(protocol: u8, payload: usize) -> Vec<u8> {
 }
 
 #[test]
-fn tc_decides_and_rewrites_as_xdp_does() {
+fn tc_forwards_like_xdp() {
     let Some(mut lab) = lab() else { return };
     let hop = lab.hop(1);
     lab.set4("198.51.100.0/24", hop);
@@ -80,7 +80,7 @@ fn tc_decides_and_rewrites_as_xdp_does() {
 }
 
 #[test]
-fn what_is_cut_up_must_fit_in_pieces() {
+fn segments_of_large_packets_must_fit_the_mtu() {
     let Some(mut lab) = lab() else { return };
     let hop = lab.hop(1);
     lab.set4("0.0.0.0/0", hop);
@@ -116,7 +116,7 @@ fn tc_sends_where_xdp_cannot() {
 }
 
 #[test]
-fn an_interface_changes_from_one_to_the_other() {
+fn an_interface_moves_between_xdp_and_tc() {
     let Some((load, ifindex)) = pinned() else { return };
     let mut kernel = load();
     let at = |kernel: &Kernel| kernel.attached(ifindex).unwrap().0;
@@ -150,7 +150,7 @@ fn an_interface_changes_from_one_to_the_other() {
 }
 
 #[test]
-fn what_filters_may_forbid_is_held_at_tc_too() {
+fn tc_also_holds_packets_until_filters_are_ready() {
     let Some((load, ifindex)) = pinned() else { return };
     let mut kernel = load();
     kernel.attach_held("in", AttachChoice::Tc).unwrap();

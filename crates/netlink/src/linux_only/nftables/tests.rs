@@ -158,7 +158,7 @@ fn dropping(condition: Condition) -> Rule {
 }
 
 #[test]
-fn matches_before_the_verdict_narrow() {
+fn matches_before_the_verdict_restrict_the_packets() {
     let narrow = Match {
         input: Some(2),
         protocol: Some(6),
@@ -185,13 +185,13 @@ fn matches_before_the_verdict_narrow() {
 }
 
 #[test]
-fn a_set_does_not_narrow_but_what_stands_before_it_does() {
+fn sets_do_not_restrict_but_matches_before_them_do() {
     let tcp = Match { protocol: Some(6), ..Match::default() };
     assert_eq!(of_rule(read(SET))[0].0, Traffic::Matching(tcp));
 }
 
 #[test]
-fn rules_that_know_connections_concern_all_packets() {
+fn rules_with_ct_apply_to_all_packets() {
     for (rule, what) in [(CT_STATE, "a match by ct"), (MASQUERADE, "MASQUERADE")] {
         let found = of_rule(read(rule));
         assert_eq!(found[0].0, ALL);
@@ -200,7 +200,7 @@ fn rules_that_know_connections_concern_all_packets() {
 }
 
 #[test]
-fn whatever_asks_for_connection_tracking_has_fragments_reassembled() {
+fn connection_tracking_implies_reassembly_of_fragments() {
     let reasons = |ruleset: &Ruleset| {
         let mut entries = Entries::default();
         tracking::analyse(ruleset, &mut entries);
@@ -223,13 +223,13 @@ fn whatever_asks_for_connection_tracking_has_fragments_reassembled() {
 }
 
 #[test]
-fn a_rule_that_only_accepts_has_no_say_and_one_that_marks_has() {
+fn accept_rules_are_ignored_and_mark_rules_are_not() {
     assert_eq!(of_rule(read(ACCEPT)), []);
     assert_eq!(of_rule(read(MARK))[0].0, ALL);
 }
 
 #[test]
-fn a_chain_that_is_led_to_counts_with_the_matches_on_the_way() {
+fn a_chain_is_followed_with_the_matches_of_the_jump() {
     let jump = read(JUMP);
     assert_eq!(list(&ruleset(&[("fw", vec![jump.clone()]), ("x", vec![])])), []);
     assert_eq!(list(&ruleset(&[("fw", vec![jump.clone()]), ("x", vec![read(ACCEPT)])])), []);
@@ -244,7 +244,7 @@ fn a_chain_that_is_led_to_counts_with_the_matches_on_the_way() {
 }
 
 #[test]
-fn chains_that_multiply_without_end_count_whole() {
+fn endless_chains_apply_to_all_packets() {
     let chains: Vec<(String, Vec<Rule>)> = (0..15)
         .map(|depth| {
             let target = format!("c{}", depth + 1);
@@ -277,7 +277,7 @@ fn interfaces_by_name() {
 }
 
 #[test]
-fn ports_count_only_where_the_protocol_is_known_to_have_them() {
+fn ports_count_only_if_the_protocol_is_known() {
     let ports = |protocol| {
         let condition = Condition { protocol, destination_ports: Some(53..=53), ..Condition::default() };
         of_rule(dropping(condition)).remove(0).0
@@ -290,7 +290,7 @@ fn ports_count_only_where_the_protocol_is_known_to_have_them() {
 }
 
 #[test]
-fn chains_of_interfaces_reach_what_is_above_them() {
+fn ingress_chains_apply_to_upper_interfaces() {
     let device = |name: &str| DeviceName::Exactly(name.into());
     let mut ruleset = ruleset(&[("fw", vec![dropping(Condition::default())])]);
     ruleset.bases[0].place = Place::Ingress(vec![device("eth0"), device("eth9")]);
@@ -308,7 +308,7 @@ fn chains_of_interfaces_reach_what_is_above_them() {
 }
 
 #[test]
-fn cut_off_rules_are_met_without_a_panic() {
+fn truncated_rules_cause_no_panic() {
     for hex in [NARROW, CT_STATE, JUMP, SET, BOTH_PORTS, RANGE, MARK, MASQUERADE] {
         let whole = bytes(hex);
         for end in 0..whole.len() {

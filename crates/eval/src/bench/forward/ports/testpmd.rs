@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forwards_for_a_turn_or_says_what_is_missing() {
+    fn forwards_for_a_turn_or_reports_what_is_missing() {
         for mode in MODES {
             match Testpmd::start(mode, "net_ring_testpmd", (0, 1514)) {
                 Ok(mut testpmd) => {
