@@ -294,8 +294,20 @@ pub struct Lua {
     /// Directories that are searched for modules before brickmoon's own; a relative path starts at the directory of the
     /// configuration file.
     pub path: Vec<PathBuf>,
-    /// Line of the setting; 0 if it is not set.
+    /// Line of `path`; 0 if it is not set.
     pub line: usize,
+    /// What to do about a hook or app that does not return while packets wait.
+    pub hung_calls: HungCalls,
+}
+
+/// What to do about a Lua function that does not return.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HungCalls {
+    /// Interrupt it; its worker continues without it.
+    #[default]
+    Interrupt,
+    /// Leave packets to Linux and end the daemon, which systemd starts again.
+    Restart,
 }
 
 /// On, off, or automatic.

@@ -19,6 +19,6 @@ mod set;
 mod version;
 mod worker;
 
-pub use guard::HANGS_AFTER;
+pub use guard::{HANGS_AFTER, OnHang};
 pub use set::{HookNews, HookReport, HookSet, HookWorld, check};
 pub use version::{Health, HookSpec};

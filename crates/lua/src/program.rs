@@ -15,7 +15,7 @@ use mlua::{IntoLua as _, MultiValue, Value, ffi};
 use rustix::io::{Errno, dup, fcntl_getfd};
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 
-use crate::hook::guard::{self, BROKEN_OFF, Guard, Limits, Pulse, Watch};
+use crate::hook::guard::{self, BROKEN_OFF, Guard, Limits, OnHang, Pulse, Watch};
 use crate::runtime::{interrupted, terminated};
 use crate::state::{LuaError, State};
 use crate::world::World;
@@ -179,7 +179,7 @@ impl Supervisor {
     fn look(&mut self, pulse: &Pulse, now: Instant) {
         if interrupted() {
             // A program that cannot be interrupted ends at a second signal.
-            let _stuck = self.at_end.look(pulse, now);
+            let _stuck = self.at_end.look(pulse, now, OnHang::Interrupt);
             return;
         }
         // SAFETY: the runtime lives for as long as the program runs, and this thread ends before.
@@ -190,6 +190,6 @@ impl Supervisor {
             self.at_setup = Watch::new(Limits { loops, sleeps: Duration::MAX });
             return;
         }
-        let _stuck = self.at_setup.look(pulse, now);
+        let _stuck = self.at_setup.look(pulse, now, OnHang::Interrupt);
     }
 }

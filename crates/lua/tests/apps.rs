@@ -12,6 +12,7 @@ use bm_frame::{FramePool, Freelist};
 use bm_graph::{Engine, Network, PortApp};
 use bm_lua::NoNatives;
 use bm_lua::apps::{AppLink, AppNews, AppSet, AppSpec, AppWorld, AppsSpec, Module, check};
+use bm_lua::hook::OnHang;
 use bm_port::{MemoryPort, Wire};
 use bm_stats::{Account, Registry, Scope};
 use serde_json::{Value, json};
@@ -137,7 +138,7 @@ impl Rig {
     /// Runs breaths until there is news for the supervisor, and returns it.
     fn news(&mut self) -> Vec<AppNews> {
         loop {
-            let news = self.set.look_after(Instant::now());
+            let news = self.set.look_after(Instant::now(), OnHang::Interrupt);
             if !news.is_empty() {
                 return news;
             }
@@ -339,7 +340,7 @@ fn a_changed_argument_or_file_takes_effect_unless_it_is_wrong() {
     rig.write(&ADD.replace("+ self.by", "- self.by"));
     rig.reload(json!({ "by": 1 })).unwrap();
     assert_eq!(rig.pass(&[packet(5)]), [out(4, 1)]);
-    assert!(rig.set.look_after(Instant::now()).is_empty());
+    assert!(rig.set.look_after(Instant::now(), OnHang::Interrupt).is_empty());
 }
 
 #[test]
@@ -368,7 +369,7 @@ fn a_worker_reverts_when_another_refuses() {
         reloading.join().unwrap().unwrap_err()
     });
     assert!(flag.exists() && why.contains("made before"), "{why}");
-    assert!(rig.set.look_after(Instant::now()).is_empty());
+    assert!(rig.set.look_after(Instant::now(), OnHang::Interrupt).is_empty());
     // It adds again, although the file has changed since.
     assert_eq!(rig.pass(&[packet(1)]), [out(2, 1)]);
 }
@@ -383,7 +384,10 @@ fn an_error_ends_the_apps_and_names_its_line() {
     assert!(why.contains("app.lua:7: ") && why.contains("'sen'") && why.contains("(in app app)"), "{why}");
     assert!(why.contains("stack traceback:"), "{why}");
     rig.engine.breathe();
-    assert!(rig.set.look_after(Instant::now()).is_empty(), "it must be reported only once");
+    assert!(
+        rig.set.look_after(Instant::now(), OnHang::Interrupt).is_empty(),
+        "it must be reported only once"
+    );
 }
 
 #[test]
@@ -396,7 +400,7 @@ fn an_app_that_hangs_is_interrupted() {
         let news = std::thread::scope(|scope| {
             let watching = scope.spawn(|| {
                 loop {
-                    let news = set.look_after(Instant::now());
+                    let news = set.look_after(Instant::now(), OnHang::Interrupt);
                     if !news.is_empty() {
                         return news;
                     }
@@ -450,7 +454,7 @@ fn a_reload_that_does_not_return_keeps_the_running_apps() {
         let why = rig.reload(json!({ "by": 1 })).unwrap_err();
         assert!(why.contains("app.lua:4: it did not return, and was interrupted"), "{body}: {why}");
         assert_eq!(rig.pass(&[packet(1)]), [out(2, 1)], "{body}: an app of the old class");
-        assert!(rig.set.look_after(Instant::now()).is_empty(), "{body}");
+        assert!(rig.set.look_after(Instant::now(), OnHang::Interrupt).is_empty(), "{body}");
         rig.write(&ADD.replace("+ self.by", "- self.by"));
         rig.reload(json!({ "by": 1 })).unwrap();
         assert_eq!(rig.pass(&[packet(5)]), [out(4, 1)]);

@@ -16,7 +16,7 @@ use std::time::Duration;
 use bm_forward::testing::Lab;
 use bm_frame::FramePool;
 use bm_graph::Stage;
-use bm_lua::hook::{HookNews, HookReport, HookSet, HookSpec, HookWorld};
+use bm_lua::hook::{HookNews, HookReport, HookSet, HookSpec, HookWorld, OnHang};
 use bm_stats::Registry;
 
 /// A router between 192.0.2.0/24 and 198.51.100.0/24, with everything else behind 198.51.100.7.
@@ -120,14 +120,14 @@ impl Rig {
     }
 
     pub(crate) fn news(&self) -> Vec<HookNews> {
-        self.set.look_after()
+        self.set.look_after(OnHang::Interrupt)
     }
 }
 
 impl Drop for Rig {
     fn drop(&mut self) {
         // Closes versions that were replaced, which frees their frames.
-        self.set.look_after();
+        self.set.look_after(OnHang::Interrupt);
         let _gone = std::fs::remove_dir_all(&self.folder);
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bm_frame::{Burst, FramePool, Freelist, Mask};
 use bm_graph::{HookBurst, HookRoom, NoRoutes, Stage, StageHook};
-use bm_lua::hook::{Health, HookNews, HookSet, HookSpec, HookWorld};
+use bm_lua::hook::{Health, HookNews, HookSet, HookSpec, HookWorld, OnHang};
 use bm_stats::Registry;
 
 /// A packet that begins with 1 publishes a table of its second byte. A packet that begins with 2 is dropped if the
@@ -161,7 +161,7 @@ fn a_worker_that_hangs_is_freed_soon_while_the_other_keeps_running() {
     });
     let begin = Instant::now();
     let news = loop {
-        let news = rig.set.look_after();
+        let news = rig.set.look_after(OnHang::Interrupt);
         if !news.is_empty() {
             break news;
         }

@@ -251,13 +251,33 @@ fn a_hook_that_never_returns_from_c_ends_the_daemon_and_linux_forwards() {
               end
            end
         end }";
-    let Some(subject) = Subject::user("hookstuck") else { return };
-    let file = File(std::env::temp_dir().join(format!("bm-hook-stuck-{}.lua", std::process::id())));
-    std::fs::write(&file.0, HOOK).expect("the test can write");
-    let lab = Lab::new("hookstuck", Ends::Silent);
+    let Some(log) = log_after_hang("hookstuck", HOOK, "") else { return };
+    assert!(log.contains("cannot be interrupted: Linux forwards from now on"), "{log}");
+}
+
+#[test]
+fn a_hook_that_loops_ends_the_daemon_if_it_must_not_be_interrupted() {
+    const HOOK: &str = "
+        return { ingress = function (burst)
+           for i = 0, burst.count - 1 do
+              local d = burst.packet[i].data
+              while d[36] * 256 + d[37] == 7777 do end
+           end
+        end }";
+    let Some(log) = log_after_hang("hookloops", HOOK, "[lua]\nhung_calls = 'restart'\n") else { return };
+    assert!(log.contains("`hung_calls` in [lua] is \"restart\"): Linux forwards from now on"), "{log}");
+}
+
+/// Starts a router with this hook and these settings, and sends a packet to UDP port 7777, in which the hook hangs.
+/// Checks that the daemon ends with status 1 and that Linux forwards; returns the log. `None` if the test is skipped.
+fn log_after_hang(name: &str, hook: &str, settings: &str) -> Option<String> {
+    let subject = Subject::user(name)?;
+    let file = File(std::env::temp_dir().join(format!("bm-{name}-{}.lua", std::process::id())));
+    std::fs::write(&file.0, hook).expect("the test can write");
+    let lab = Lab::new(name, Ends::Silent);
     let mut router = subject.start(&lab);
     router.end(&[]);
-    let config = format!("[[hook]]\nname = 'lock'\nfile = '{}'\n", file.0.display());
+    let config = format!("{settings}[[hook]]\nname = 'hangs'\nfile = '{}'\n", file.0.display());
     router.restart_with(&SIDES.map(|side| side.router()), &config);
     assert_eq!(comes_out(&lab, &udp(80)), Some(2), "the router's own MAC");
     let process = router.process().expect("a daemon");
@@ -271,6 +291,6 @@ fn a_hook_that_never_returns_from_c_ends_the_daemon_and_linux_forwards() {
         std::thread::sleep(Duration::from_millis(20));
     };
     assert_eq!(status, 1, "{}", router.log());
-    assert!(router.log().contains("cannot be aborted: Linux forwards from now on"), "{}", router.log());
     assert_eq!(comes_out(&lab, &udp(80)), Some(2), "Linux forwards");
+    Some(router.log())
 }

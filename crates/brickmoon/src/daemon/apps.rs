@@ -7,6 +7,7 @@ use bm_control::config::Config;
 use bm_control::config::app::{self, ROUTER};
 use bm_graph::{Network, NetworkError};
 use bm_lua::apps::{AppLink, AppNews, AppSet, AppSpec, AppsSpec, Module};
+use bm_lua::hook::OnHang;
 
 use super::scripts::{self, trees};
 use crate::failure::Failure;
@@ -73,18 +74,18 @@ pub fn reload(set: &AppSet, config: &Config) -> Result<(), Error> {
     set.reload(&spec(config)).map_err(|error| Error::new(error).hint(hint))
 }
 
-/// Aborts apps that hang. Returns why the workers must be restarted, if they must.
+/// Interrupts apps that hang, unless `on_hang` forbids it. Returns why the workers must be restarted, if they must.
 ///
 /// # Errors
-/// An app hangs in a C function, so that only ending the process helps.
-pub fn look_after(set: &AppSet) -> Result<Option<String>, Failure> {
+/// A call hangs that is not or cannot be interrupted, so that only ending the process helps.
+pub fn look_after(set: &AppSet, on_hang: OnHang) -> Result<Option<String>, Failure> {
     let mut trouble = None;
-    for news in set.look_after(Instant::now()) {
+    for news in set.look_after(Instant::now(), on_hang) {
         match news {
             AppNews::Failed { worker, why } => {
                 trouble.get_or_insert(format!("the apps of worker {worker} failed: {why}"));
             }
-            AppNews::Stuck { lasts } => return Err(scripts::stuck("an app", lasts)),
+            AppNews::Stuck { lasts } => return Err(scripts::stuck("an app", lasts, on_hang)),
         }
     }
     Ok(trouble)

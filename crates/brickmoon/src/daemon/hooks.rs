@@ -4,7 +4,7 @@ use bm_api::{Drop, DropAt, Drops, Error, Hook, Hooks};
 use bm_control::config::{self, Config, HookStage};
 use bm_graph::Stage;
 use bm_lua::Tree;
-use bm_lua::hook::{HookNews, HookReport, HookSet, HookSpec};
+use bm_lua::hook::{HookNews, HookReport, HookSet, HookSpec, OnHang};
 use bm_stats::Scope;
 
 use super::scripts;
@@ -47,18 +47,18 @@ pub fn try_load(set: &HookSet, config: &Config) -> Result<(), Error> {
     set.try_load(&specs(config)).map_err(|error| Error::new(error).hint(hint))
 }
 
-/// Aborts hooks that hang, and logs failures.
+/// Interrupts hooks that hang, unless `on_hang` forbids it, and logs failures.
 ///
 /// # Errors
-/// A hook hangs in a C function, so that only ending the process helps.
-pub fn look_after(set: &HookSet) -> Result<(), Failure> {
-    for news in set.look_after() {
+/// A call hangs that is not or cannot be interrupted, so that only ending the process helps.
+pub fn look_after(set: &HookSet, on_hang: OnHang) -> Result<(), Failure> {
+    for news in set.look_after(on_hang) {
         match news {
             HookNews::Retired { name, file, version, health, why } => {
                 let (file, health) = (file.display(), health.name());
                 tracing::error!("hook {name}: version {version} of {file} is {health}: {why}");
             }
-            HookNews::Stuck { lasts } => return Err(scripts::stuck("a hook", lasts)),
+            HookNews::Stuck { lasts } => return Err(scripts::stuck("a hook", lasts, on_hang)),
         }
     }
     Ok(())

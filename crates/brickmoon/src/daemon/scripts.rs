@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use bm_control::config::Config;
+use bm_control::config::{Config, HungCalls};
 use bm_lua::Tree;
+use bm_lua::hook::OnHang;
 
 use crate::failure::Failure;
 
@@ -12,9 +13,24 @@ pub fn trees(config: &Config) -> Vec<Tree> {
     config.lua.path.iter().flat_map(|folder| Tree::at(folder)).collect()
 }
 
-/// The error for Lua code that hangs in a C function, where only ending the process helps.
-pub fn stuck(what: &str, lasts: Duration) -> Failure {
+/// What the configuration says about Lua code that hangs.
+pub fn on_hang(config: &Config) -> OnHang {
+    match config.lua.hung_calls {
+        HungCalls::Interrupt => OnHang::Interrupt,
+        HungCalls::Restart => OnHang::Wait,
+    }
+}
+
+/// The error for Lua code that hangs and is not interrupted, so that only ending the process helps.
+pub fn stuck(what: &str, lasts: Duration, on_hang: OnHang) -> Failure {
     let seconds = lasts.as_secs();
-    let why = format!("{what} has been in a C function for {seconds} s and cannot be aborted");
+    let why = match on_hang {
+        OnHang::Interrupt => {
+            format!("{what} has been in a C function for {seconds} s and cannot be interrupted")
+        }
+        OnHang::Wait => {
+            format!("{what} has not returned for {seconds} s (`hung_calls` in [lua] is \"restart\")")
+        }
+    };
     Failure::Failed(format!("{why}: Linux forwards from now on"))
 }

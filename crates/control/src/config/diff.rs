@@ -135,6 +135,7 @@ impl Config {
         }
         // Hooks are loaded into new Lua states every time; apps keep theirs, which contain the module path.
         set("lua.path", &lua.path, if apps.is_empty() { Live } else { Workers });
+        set("lua.hung_calls", &lua.hung_calls, Live);
         for app in apps {
             set(&format!("app.{}", app.name), &app::App { line: 0, core: None, ..app.clone() }, Live);
             // A core for apps has a worker of its own.

@@ -163,6 +163,8 @@ fn lua(section: &mut Section<'_, '_>, lua: &mut Lua) {
         lua.line = if path.is_empty() { 0 } else { section.report.line(at) };
         lua.path = path.into_iter().map(PathBuf::from).collect();
     }
+    let choices = [("interrupt", HungCalls::Interrupt), ("restart", HungCalls::Restart)];
+    section.choice("hung_calls", &choices, &mut lua.hung_calls);
 }
 
 fn ports(top: &mut Section<'_, '_>) -> Vec<Port> {

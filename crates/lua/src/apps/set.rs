@@ -10,7 +10,7 @@ use bm_link::{Producer, channel};
 use super::loaded::Loaded;
 use super::part::{Ends, Failure, Order, Part, Reply};
 use super::spec::AppsSpec;
-use crate::hook::guard::{self, Pulse, Watch};
+use crate::hook::guard::{self, OnHang, Pulse, Watch};
 use crate::natives::{Natives, NoNatives};
 use crate::report::{Report, ReportSlots};
 use crate::ring::Rings;
@@ -179,12 +179,12 @@ impl AppSet {
         lock(&self.inner).workers.iter().any(|worker| worker.watch.is_overdue(now))
     }
 
-    /// Supervises all workers: interrupts what hangs, reports what has failed.
-    pub fn look_after(&self, now: Instant) -> Vec<AppNews> {
+    /// Supervises all workers: interrupts what hangs, if it may, and reports what has failed.
+    pub fn look_after(&self, now: Instant, on_hang: OnHang) -> Vec<AppNews> {
         let mut inner = lock(&self.inner);
         let mut news = Vec::new();
         for (number, worker) in inner.workers.iter_mut().enumerate() {
-            if let Some(lasts) = worker.watch.look(&worker.pulse, now) {
+            if let Some(lasts) = worker.watch.look(&worker.pulse, now, on_hang) {
                 news.push(AppNews::Stuck { lasts });
             }
             if let Some(why) = lock(&worker.failure).take() {
@@ -230,7 +230,7 @@ impl Worker {
             match self.replies.recv_timeout(LOOK_EVERY) {
                 Ok(refused) => return refused,
                 // Nobody else can supervise the worker as long as the set is locked.
-                Err(_) => stuck = watch.look(&self.pulse, Instant::now()).is_some(),
+                Err(_) => stuck = watch.look(&self.pulse, Instant::now(), OnHang::Interrupt).is_some(),
             }
         }
         Some("a worker did not apply the new configuration in time".into())

@@ -189,6 +189,16 @@ const ASKED: Limits = Limits { loops: Duration::from_millis(50), sleeps: Duratio
 /// How often a call is checked that has no other supervisor.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// What to do about a call that hangs while packets wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnHang {
+    /// It is interrupted, and its thread goes on without it.
+    #[default]
+    Interrupt,
+    /// Nothing: it is reported as stuck after ten seconds.
+    Wait,
+}
+
 /// A call that was running at the first check.
 #[derive(Clone, Copy)]
 struct Seen {
@@ -223,9 +233,9 @@ impl Watch {
         self.seen.is_some_and(|seen| now.duration_since(seen.since) > OVERDUE_AFTER)
     }
 
-    /// Checks once, at `now`. Interrupts a call that hangs; returns for how long it has run if it resists so long
-    /// that it always will.
-    pub fn look(&mut self, pulse: &Pulse, now: Instant) -> Option<Duration> {
+    /// Checks once, at `now`. Interrupts a call that hangs, if it may; returns for how long it has run if it resists so
+    /// long that it always will.
+    pub fn look(&mut self, pulse: &Pulse, now: Instant, on_hang: OnHang) -> Option<Duration> {
         let call = pulse.calls.load(Ordering::Relaxed);
         if call.is_multiple_of(2) {
             self.seen = None;
@@ -242,6 +252,9 @@ impl Watch {
         let limits = if seen.asked { ASKED } else { self.limits };
         if worked < limits.loops && (lasts < limits.sleeps || is_runnable(thread)) {
             return None;
+        }
+        if on_hang == OnHang::Wait {
+            return (lasts > STUCK_AFTER).then_some(lasts);
         }
         if pulse.gentle.load(Ordering::Relaxed) != 0 && !seen.asked {
             // SAFETY: the pulse lives; a thread that is gone gets no signal, any other looks at its own guard.
@@ -292,7 +305,7 @@ pub fn loading<T>(work: impl FnOnce(&Pulse) -> T) -> T {
     let loops = Duration::from_millis(LOADING_MS.load(Ordering::Relaxed));
     let mut watch = Watch::new(Limits { loops, sleeps: LOADING_SLEEPS });
     // A call that cannot be interrupted does no harm yet.
-    watched(move |pulse| _ = watch.look(pulse, Instant::now()), work)
+    watched(move |pulse| _ = watch.look(pulse, Instant::now(), OnHang::Interrupt), work)
 }
 
 /// Whether a thread only waits for its turn: then the machine is slow, not the thread.

@@ -10,7 +10,7 @@ use bm_graph::{Stage, StageHook};
 use bm_link::{Consumer, Producer, channel};
 use bm_stats::{Block, Registry, Scope};
 
-use super::guard::{self, Pulse, Watch};
+use super::guard::{self, OnHang, Pulse, Watch};
 use super::loaded::{HookContext, Loaded};
 use super::published::Published;
 use super::version::{Health, HookSpec, Version};
@@ -236,8 +236,8 @@ impl HookSet {
         self.world.registry.block(&scope.to_string(), &names).map_err(LuaError::new)
     }
 
-    /// Supervises everything: closes old versions, interrupts what hangs. Returns the news.
-    pub fn look_after(&self) -> Vec<HookNews> {
+    /// Supervises everything: closes old versions, interrupts what hangs, if it may. Returns the news.
+    pub fn look_after(&self, on_hang: OnHang) -> Vec<HookNews> {
         let mut inner = lock(&self.inner);
         let mut news = Vec::new();
         let now = Instant::now();
@@ -245,7 +245,7 @@ impl HookSet {
             while let Some(old) = thread.old.pop() {
                 drop(old);
             }
-            let lasts = thread.watch.look(&thread.pulse, now);
+            let lasts = thread.watch.look(&thread.pulse, now, on_hang);
             if let Some(lasts) = lasts {
                 news.push(HookNews::Stuck { lasts });
             }

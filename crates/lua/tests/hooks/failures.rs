@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bm_graph::Stage;
-use bm_lua::hook::{Health, HookNews, HookSpec};
+use bm_lua::hook::{Health, HookNews, HookSpec, OnHang};
 
 use crate::{IN, OUT, Rig, WORLD, folder, spec};
 
@@ -239,9 +239,9 @@ fn an_endless_hook_is_interrupted() {
         let supervisor = std::thread::spawn(move || {
             let mut news = Vec::new();
             while stopped.recv_timeout(Duration::from_millis(50)).is_err() {
-                news.extend(set.look_after());
+                news.extend(set.look_after(OnHang::Interrupt));
             }
-            news.extend(set.look_after());
+            news.extend(set.look_after(OnHang::Interrupt));
             news
         });
         let start = Instant::now();

@@ -14,7 +14,7 @@ use super::restarts::Restarts;
 use super::{Forwarder, Setup};
 use crate::daemon::lock::lock;
 use crate::daemon::running::{Opened, Openers, Running};
-use crate::daemon::{apps, kernel_ports};
+use crate::daemon::{apps, kernel_ports, scripts};
 use crate::failure::Failure;
 use crate::plan;
 
@@ -69,7 +69,8 @@ impl Forwarder {
             let before = lock(&self.running).take();
             restarts.held.extend(before.into_iter().flat_map(Running::stop));
             // Discards failures of the workers that have just ended.
-            let _ended = self.shared.apps.get().map(|apps| apps::look_after(apps));
+            let on_hang = scripts::on_hang(&self.setup().config);
+            let _ended = self.shared.apps.get().map(|apps| apps::look_after(apps, on_hang));
         }
         self.starts.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
         Ok(())

@@ -9,7 +9,7 @@ use super::Forwarder;
 use super::restarts::{FAILURES_MAX, FAILURES_WITHIN};
 use crate::daemon::lock::lock;
 use crate::daemon::running::Running;
-use crate::daemon::{apps, hooks};
+use crate::daemon::{apps, hooks, scripts};
 use crate::failure::Failure;
 
 impl Forwarder {
@@ -35,11 +35,12 @@ impl Forwarder {
         }
     }
 
-    /// Aborts Lua code that hangs; restarts the data path if its apps have failed.
+    /// Interrupts Lua code that hangs; restarts the data path if its apps have failed.
     pub fn look_after_lua(&self) -> Result<(), Failure> {
         let starts = self.starts.load(Ordering::Acquire);
-        let hooks = self.shared.hooks.get().map_or(Ok(()), |hooks| hooks::look_after(hooks));
-        let apps = self.shared.apps.get().map_or(Ok(None), |apps| apps::look_after(apps));
+        let on_hang = scripts::on_hang(&self.setup().config);
+        let hooks = self.shared.hooks.get().map_or(Ok(()), |hooks| hooks::look_after(hooks, on_hang));
+        let apps = self.shared.apps.get().map_or(Ok(None), |apps| apps::look_after(apps, on_hang));
         match hooks.and(apps) {
             Ok(None) => Ok(()),
             Ok(Some(trouble)) => self.start_again(&trouble, starts),

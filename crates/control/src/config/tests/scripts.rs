@@ -40,7 +40,8 @@ fn reads_the_lua_path() {
     let parse = |text: &str| Config::parse(Path::new("/etc/brickmoon/b.toml"), text).unwrap();
     let config = parse("\n[lua]\npath = ['lua', '/usr/share/nf']\n");
     let path = vec!["/etc/brickmoon/lua".into(), "/usr/share/nf".into()];
-    assert_eq!(config.lua, Lua { path, line: 3 });
+    assert_eq!(config.lua, Lua { path, line: 3, hung_calls: HungCalls::Interrupt });
+    assert_eq!(parse("[lua]\nhung_calls = 'restart'\n").lua.hung_calls, HungCalls::Restart);
     let effect = |apps: &str| {
         let before = parse(apps);
         let after = parse(&format!("[lua]\npath = ['lua']\n{apps}"));
