@@ -21,6 +21,7 @@ pub mod first_change;
 pub mod hop;
 pub mod link;
 pub mod linux_only;
+pub mod list;
 pub mod message;
 pub mod mirror;
 pub mod neighbor;

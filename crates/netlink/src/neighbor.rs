@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 /// Fixed part of a message: `struct ndmsg`.
-const HEADER: usize = 12;
+pub(crate) const HEADER: usize = 12;
 /// Attribute types (`NDA_*`).
 mod nda {
     pub const DST: u16 = 1;
@@ -118,6 +118,14 @@ pub(crate) fn write_permanent(ifindex: u32, address: &IpAddr, mac: [u8; 6], mess
     message.extend_from_slice(&[0, 0]);
     attribute::put_address(message, nda::DST, address);
     attribute::put(message, nda::LLADDR, &mac);
+}
+
+/// Appends the part after the netlink header of a request to delete a neighbor.
+pub(crate) fn write_gone(ifindex: u32, address: &IpAddr, message: &mut Vec<u8>) {
+    message.extend_from_slice(&[crate::Family::of(address).number(), 0, 0, 0]);
+    message.extend_from_slice(&ifindex.to_ne_bytes());
+    message.extend_from_slice(&[0; 4]);
+    attribute::put_address(message, nda::DST, address);
 }
 
 impl fmt::Display for Neighbor {

@@ -10,6 +10,7 @@ mod command {
     pub const GET_STATISTICS: u32 = 0x1d;
     pub const GET_FLAGS: u32 = 0x25;
     pub const SET_FLAGS: u32 = 0x26;
+    pub const SET_TRANSMIT_CHECKSUMS: u32 = 0x17;
     pub const SET_GRO: u32 = 0x2c;
     pub const GET_CHANNELS: u32 = 0x3c;
 }
@@ -160,6 +161,15 @@ impl Interfaces {
             return Ok(false);
         }
         self.ethtool(name, &mut Value { command: command::SET_FLAGS, data: wanted }).map(|()| true)
+    }
+
+    /// Turns transmit checksum offload on or off. A veth has no hardware that completes checksums, and XDP at its other end
+    /// passes on what it gets.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_transmit_checksums(&self, name: &str, on: bool) -> io::Result<()> {
+        self.ethtool(name, &mut Value { command: command::SET_TRANSMIT_CHECKSUMS, data: on.into() })
     }
 
     /// Turns generic receive offload on or off.

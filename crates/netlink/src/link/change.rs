@@ -67,6 +67,18 @@ impl LinkEvents {
         Ok(Self(socket))
     }
 
+    /// Subscribes to those, and to events about addresses and neighbors.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn listen_with_neighbors() -> Result<Self, Error> {
+        let Self(mut socket) = Self::listen()?;
+        for group in [libc::RTNLGRP_NEIGH, libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV6_IFADDR] {
+            socket.join(group)?;
+        }
+        Ok(Self(socket))
+    }
+
     /// Reads all events that have arrived, without waiting for more; returns whether there were any, including lost
     /// ones.
     pub fn drain(&mut self) -> bool {
