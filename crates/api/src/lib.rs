@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 pub mod codec;
 pub mod error;
 pub mod filter;
@@ -29,6 +30,7 @@ pub mod switch;
 pub mod verify;
 pub mod worker;
 
+pub use cluster::{Cluster, FabricLink};
 pub use codec::{decode, encode};
 pub use error::Error;
 pub use filter::{Filter, Filters, SourceCheck};

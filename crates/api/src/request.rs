@@ -31,6 +31,8 @@ pub const DROPS: &str = "/v1/drops";
 pub const SWITCHES: &str = "/v1/switches";
 /// `GET`, [`crate::Macs`]: MAC addresses that switches have learned.
 pub const MACS: &str = "/v1/macs";
+/// `GET`, [`crate::Cluster`]: this node of a cluster.
+pub const CLUSTER: &str = "/v1/cluster";
 /// `GET`, [`crate::Filters`].
 pub const FILTERS: &str = "/v1/filters";
 /// `GET`, [`crate::Hooks`].
@@ -88,7 +90,7 @@ mod tests {
         let prefix = format!("/{VERSION}/");
         let all = [
             STATUS, PORTS, ROUTES, NEIGHBORS, NEXT_HOPS, APPS, LINKS, WORKERS, DROPS, SWITCHES, MACS,
-            FILTERS, HOOKS, VERIFY, RELOAD, STOP, METRICS,
+            CLUSTER, FILTERS, HOOKS, VERIFY, RELOAD, STOP, METRICS,
         ];
         assert!(all.iter().all(|path| path.starts_with(&prefix)));
     }

@@ -50,6 +50,8 @@ pub enum Command {
     Status(Query),
     /// Show the daemon's ports, routes, workers, drops and more.
     Show(Show),
+    /// Show the cluster that this node belongs to.
+    Cluster(OfCluster),
     /// Run a Lua program made of apps and links, as in Snabb.
     Run(Run),
     /// Run a program written for Snabb, or the selftest of a module.
@@ -273,10 +275,27 @@ pub enum What {
     Switch(Query),
     /// The MAC addresses that switches have learned, and their ports.
     Macs(Query),
+    /// This node of a cluster, its fabric links and their counters.
+    Cluster(Query),
     /// The Lua hooks: cost, counters, drops and last error of each.
     Hooks(Query),
     /// The filter rules, and how many packets each has matched.
     Filters(Query),
+}
+
+/// `brickmoon cluster`.
+#[derive(Debug, Args)]
+pub struct OfCluster {
+    /// What to do.
+    #[command(subcommand)]
+    pub what: OfClusterWhat,
+}
+
+/// What to do with this node of a cluster.
+#[derive(Debug, Subcommand)]
+pub enum OfClusterWhat {
+    /// The same as `brickmoon show cluster`.
+    Status(Query),
 }
 
 /// `brickmoon show routes`.

@@ -6,7 +6,7 @@ use hyper::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::args::{Cli, Command, Query, Routes, Show, Socket, What};
+use crate::args::{Cli, Command, OfCluster, OfClusterWhat, Query, Routes, Show, Socket, What};
 use crate::failure::Failure;
 use crate::{bench, client, daemon, lua};
 use bm_api::request;
@@ -21,6 +21,7 @@ pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
         Command::Verify(query) => verify(&query),
         Command::Status(query) => print(&query, Method::GET, request::STATUS, bm_cli::status),
         Command::Show(Show { what }) => show(what),
+        Command::Cluster(OfCluster { what: OfClusterWhat::Status(query) }) => show(What::Cluster(query)),
         Command::Run(run) => lua::run(run),
         Command::Snabb(snabb) => lua::snabb(snabb),
         Command::Bench(passed_on) => Err(bench::exec("bench", verbose, passed_on)),
@@ -47,6 +48,7 @@ fn show(what: What) -> Result<(), Failure> {
         What::Hooks(query) => print(&query, get, request::HOOKS, bm_cli::hooks),
         What::Switch(query) => print(&query, get, request::SWITCHES, bm_cli::switches),
         What::Macs(query) => print(&query, get, request::MACS, bm_cli::macs),
+        What::Cluster(query) => print(&query, get, request::CLUSTER, bm_cli::cluster),
         What::Filters(query) => print(&query, get, request::FILTERS, bm_cli::filters),
     }
 }
@@ -119,6 +121,7 @@ fn take_off(socket: &std::path::Path) -> Result<bool, Failure> {
     let mut interfaces = bm_fastpath::remove_kept().unwrap_or_default();
     bm_control::watcher::dismiss();
     interfaces.extend(bm_switch::remove_kept_but(&[]));
+    interfaces.extend(bm_cluster::remove_kept());
     interfaces.extend(bm_control::nftables::remove(&bm_control::nftables::name(socket)));
     if interfaces.is_empty() {
         return Ok(false);

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cluster;
 mod drops;
 mod filters;
 mod firewall;
@@ -19,6 +20,7 @@ pub mod table;
 mod verify;
 mod workers;
 
+pub use cluster::cluster;
 pub use drops::drops;
 pub use filters::filters;
 pub use hooks::hooks;

@@ -53,6 +53,8 @@ pub struct Config {
     pub mirror: Mirror,
     /// Each `[[switch]]`, in the order of the file.
     pub switches: Vec<bm_switch::Settings>,
+    /// `[cluster]`; `None` for a router of its own.
+    pub cluster: Option<bm_cluster::Settings>,
     /// `[filter]`.
     pub filter: Filter,
     /// `[firewall]`.
@@ -348,6 +350,12 @@ impl Config {
     /// Source check of a port.
     pub fn source_rule(&self, port: &Port) -> SourceRule {
         port.reverse_path.unwrap_or(self.filter.reverse_path)
+    }
+
+    /// The interfaces of fabric links.
+    pub fn fabric_devices(&self) -> Vec<String> {
+        let links = self.cluster.iter().flat_map(|cluster| &cluster.links);
+        links.map(|link| link.device.clone()).collect()
     }
 
     /// How the kernel path is attached to the interface of a port.

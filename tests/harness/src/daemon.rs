@@ -28,6 +28,12 @@ pub struct Daemon<'a> {
 impl<'a> Daemon<'a> {
     /// Starts it; `None`, with a message, if there is no binary or it has no DPDK.
     pub fn start(namespace: &'a Namespace, ports: &[&str]) -> Option<Self> {
+        let arguments: Vec<_> = ports.iter().flat_map(|port| ["--port", port]).collect();
+        Self::start_with(namespace, &arguments)
+    }
+
+    /// The same with these arguments of `brickmoon up`.
+    pub fn start_with(namespace: &'a Namespace, arguments: &[&str]) -> Option<Self> {
         let test = namespace.name();
         let Some(binary) = binary() else {
             report::skip(test, "there is no binary; build one, or name it in BRICKMOON");
@@ -38,7 +44,7 @@ impl<'a> Daemon<'a> {
         let log = File::create(folder.join("log")).unwrap();
         let mut command = namespace.command(binary);
         command.args(["-v", "up", "--socket"]).arg(folder.join("api.sock"));
-        command.args(ports.iter().flat_map(|port| ["--port", port]));
+        command.args(arguments);
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         let mut daemon = Self { namespace, child: command.spawn().unwrap(), folder };
         let begin = Instant::now();
@@ -87,6 +93,12 @@ impl<'a> Daemon<'a> {
         let ports = self.ask(&["show", "ports"]);
         let ports = ports["ports"].as_array().unwrap();
         ports.iter().find(|port| port["name"] == name).unwrap_or_else(|| panic!("{name}: {ports:?}")).clone()
+    }
+
+    /// Kills it as a crash would.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     /// Ends it as a user would; all accounts must close.

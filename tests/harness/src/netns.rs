@@ -19,6 +19,8 @@ const FOLDER: &str = "/run/netns";
 const PINS: &str = "brickmoon";
 /// The same for switches.
 const SWITCH_PINS: &str = "brickmoon-switch";
+/// The same for nodes of a cluster.
+const CLUSTER_PINS: &str = "brickmoon-cluster";
 
 /// A network namespace that belongs to a test.
 pub struct Namespace {
@@ -97,6 +99,11 @@ impl Namespace {
         self.below(SWITCH_PINS)
     }
 
+    /// Where the fabric program is pinned here.
+    pub fn cluster_pins(&self) -> PathBuf {
+        self.below(CLUSTER_PINS)
+    }
+
     fn below(&self, folder: &str) -> PathBuf {
         let inode = self.file.metadata().unwrap_or_else(|error| panic!("{}: {error}", self.name)).ino();
         mounts::bpffs().join(folder).join(inode.to_string())
@@ -105,11 +112,11 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        let pins = [self.pins(), self.switch_pins()];
+        let pins = [self.pins(), self.switch_pins(), self.cluster_pins()];
         remove(&self.name);
         // Removes what a killed daemon left there; usually there is nothing.
         pins.map(std::fs::remove_dir_all).into_iter().for_each(drop);
-        [PINS, SWITCH_PINS]
+        [PINS, SWITCH_PINS, CLUSTER_PINS]
             .map(|folder| std::fs::remove_dir(mounts::bpffs().join(folder)))
             .into_iter()
             .for_each(drop);

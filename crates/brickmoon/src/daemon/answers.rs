@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use bm_api::request::{self, RouteQuery, StopQuery};
 use bm_api::{
-    Apps, Drops, Error, Filters, Hooks, Links, Neighbors, NextHops, Port, Ports, Queue, Reloaded, Routes,
+    Apps, Cluster, Drops, Error, Filters, Hooks, Links, Neighbors, NextHops, Port, Ports, Queue, Reloaded,
+    Routes,
 };
 use bm_api::{Macs, Status, Stopping, Switches, Verify, Worker, Workers};
 use bm_control::config;
@@ -162,6 +163,7 @@ impl Answers for Daemon {
         let hooks = self.forwarder.shared.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();
         hooks::name_drops(&mut drops, &hooks, &counters);
         self.forwarder.switches.add_drops(&mut drops);
+        self.forwarder.cluster.add_drops(&mut drops);
         app_report::add_drops(&self.reports(), &mut drops);
         drops
     }
@@ -271,6 +273,10 @@ impl AnswersOfDaemon for Daemon {
 
     fn macs(&self) -> Macs {
         self.forwarder.switches.macs()
+    }
+
+    fn cluster(&self) -> Cluster {
+        self.forwarder.cluster.cluster()
     }
 
     fn filters(&self) -> Result<Filters, Error> {

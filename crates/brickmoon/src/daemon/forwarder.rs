@@ -22,6 +22,7 @@ use bm_control::driver::Driver;
 use bm_fastpath::Claims;
 use tokio::sync::Notify;
 
+use super::cluster::Node;
 use super::dataplane::Shared;
 use super::lock::lock;
 use super::look;
@@ -45,6 +46,7 @@ pub struct Forwarder {
     /// `None` while the data path is being started again, and at the end.
     pub(super) running: Mutex<Option<Running>>,
     pub(super) switches: Bridges,
+    pub(super) cluster: Node,
     setup: Mutex<Arc<Setup>>,
     /// The map that takes workers' sockets for claimed packets.
     claims: Option<Claims>,
@@ -110,6 +112,7 @@ impl Forwarder {
             self.driver.handle().keep()?;
         }
         self.switches.keep()?;
+        self.cluster.keep()?;
         self.keeps.store(in_kernel, Ordering::Relaxed);
         Ok(())
     }

@@ -11,6 +11,7 @@
 
 mod answers;
 mod apps;
+mod cluster;
 mod configuration;
 mod confine;
 mod dataplane;

@@ -19,6 +19,7 @@ pub fn all(file: Option<&Path>, config: &Config, machine: &Machine, paths: &Path
         return Err(Error::new("0 workers").hint("use at least one"));
     }
     switches(config)?;
+    cluster(config, paths)?;
     scripts::check(file, config, machine)?;
     // A file without ports leaves them to the command line.
     if has_ports(config).is_ok() {
@@ -54,6 +55,38 @@ fn switches(config: &Config) -> Result<(), Error> {
             let why =
                 format!("{port} is a port of switch {}, so it cannot be a port of the router", switch.name);
             return Err(Error::new(why).hint("remove it from one of them"));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the external ports of a cluster are ports of the router, and that none of these needs workers.
+///
+/// # Errors
+/// What does not go together.
+fn cluster(config: &Config, paths: &Paths) -> Result<(), Error> {
+    let Some(cluster) = &config.cluster else { return Ok(()) };
+    if paths.needs_workers(config) {
+        return Err(Error::new(
+            "a cluster needs the kernel path on all ports: workers cannot send to fabric links yet",
+        )
+        .hint("set path = \"kernel\", and remove what needs workers: hooks, apps, claims, `workers`"));
+    }
+    let is_port = |name: &str| config.ports.iter().any(|port| port.device.interface() == Some(name));
+    if let Some(port) = cluster.ports.iter().find(|port| !is_port(&port.device)) {
+        let why = format!("the external port {} of the cluster is not a port of the router", port.device);
+        return Err(
+            Error::new(why).hint("add it as a [[port]] or with --port, or remove the [[cluster.port]]")
+        );
+    }
+    let links = cluster.links.iter().map(|link| link.device.as_str());
+    for device in links {
+        let switch = config.switches.iter().find(|switch| switch.has(device));
+        if switch.is_some() || is_port(device) {
+            let what = switch
+                .map_or("a port of the router".into(), |switch| format!("a port of switch {}", switch.name));
+            return Err(Error::new(format!("the fabric link {device} is also {what}"))
+                .hint("remove it from one of them"));
         }
     }
     Ok(())

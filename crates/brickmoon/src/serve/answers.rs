@@ -2,8 +2,8 @@
 
 use bm_api::request::{RouteQuery, StopQuery};
 use bm_api::{
-    Apps, Drops, Error, Filters, Hooks, Links, Macs, Neighbors, NextHops, Ports, Reloaded, Routes, Status,
-    Stopping, Switches, Verify, Workers,
+    Apps, Cluster, Drops, Error, Filters, Hooks, Links, Macs, Neighbors, NextHops, Ports, Reloaded, Routes,
+    Status, Stopping, Switches, Verify, Workers,
 };
 
 /// What every process with a control socket answers.
@@ -55,6 +55,8 @@ pub trait AnswersOfDaemon: Answers {
     fn switches(&self) -> Switches;
     /// The MAC addresses that switches have learned.
     fn macs(&self) -> Macs;
+    /// This node of a cluster, with its links.
+    fn cluster(&self) -> Cluster;
     /// Filter rules with their matches.
     ///
     /// # Errors

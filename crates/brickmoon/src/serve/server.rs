@@ -103,6 +103,7 @@ fn questions_of_daemon<D: AnswersOfDaemon>() -> Router<Arc<D>> {
         .route(request::NEXT_HOPS, question(D::next_hops))
         .route(request::SWITCHES, question(|daemon: &D| Ok(daemon.switches())))
         .route(request::MACS, question(|daemon: &D| Ok(daemon.macs())))
+        .route(request::CLUSTER, question(|daemon: &D| Ok(daemon.cluster())))
         .route(request::FILTERS, question(D::filters))
         .route(request::HOOKS, question(|daemon: &D| Ok(daemon.hooks())))
 }

@@ -102,6 +102,7 @@ impl Config {
         let Self {
             ports,
             switches,
+            cluster,
             claims,
             lua,
             hooks,
@@ -150,6 +151,9 @@ impl Config {
         if !links.is_empty() {
             let ends: Vec<_> = links.iter().map(|link| (&link.from, &link.to)).collect();
             set("link", &ends, Workers);
+        }
+        if let Some(cluster) = cluster {
+            set("cluster", cluster, Live);
         }
         for switch in switches {
             set(&format!("switch.{}", switch.name), switch, Live);

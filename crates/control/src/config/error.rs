@@ -86,6 +86,8 @@ pub enum What {
         /// Line of the first.
         first: usize,
     },
+    /// A cluster that cannot be.
+    Cluster(bm_cluster::Problem),
     /// A number that is not a power of two.
     PowerOfTwo {
         /// Section and key.
@@ -232,6 +234,7 @@ impl fmt::Display for What {
             Self::Again { what, first } => {
                 write!(f, "duplicate {what}, first on line {first}: remove one of the two")
             }
+            Self::Cluster(problem) => write!(f, "{problem}"),
             Self::PowerOfTwo { key, found } => {
                 let above = found.checked_next_power_of_two().unwrap_or(1 << 63);
                 write!(f, "{key} is {found}: must be a power of two, such as {} or {above}", above / 2)

@@ -4,6 +4,7 @@
 //! of known keys always matches the keys that are read.
 
 mod apps;
+mod cluster;
 mod filter;
 mod hooks;
 mod switches;
@@ -39,44 +40,23 @@ pub(super) fn config(text: &str) -> Result<Config, Vec<Problem>> {
 fn whole(document: &Table<'_>, report: &mut Report) -> Config {
     let mut config = Config::default();
     let mut top = Section { name: "", table: document, known: Vec::new(), report };
-    if let Some(mut section) = top.section("daemon", "[daemon]") {
-        daemon(&mut section, &mut config.daemon);
-        section.finish();
-    }
+    top.read("daemon", "[daemon]", |section| daemon(section, &mut config.daemon));
     config.ports = ports(&mut top);
-    if let Some(mut section) = top.section("fib", "[fib]") {
-        fib(&mut section, &mut config.fib);
-        section.finish();
-    }
-    if let Some(mut section) = top.section("slow_path", "[slow_path]") {
-        slow_path(&mut section, &mut config.slow_path);
-        section.finish();
-    }
-    if let Some(mut section) = top.section("neighbors", "[neighbors]") {
-        neighbors(&mut section, &mut config.neighbors);
-        section.finish();
-    }
-    if let Some(mut section) = top.section("mirror", "[mirror]") {
-        mirror(&mut section, &mut config.mirror);
-        section.finish();
-    }
-    if let Some(mut section) = top.section("lua", "[lua]") {
-        lua(&mut section, &mut config.lua);
-        section.finish();
-    }
+    top.read("fib", "[fib]", |section| fib(section, &mut config.fib));
+    top.read("slow_path", "[slow_path]", |section| slow_path(section, &mut config.slow_path));
+    top.read("neighbors", "[neighbors]", |section| neighbors(section, &mut config.neighbors));
+    top.read("mirror", "[mirror]", |section| mirror(section, &mut config.mirror));
+    top.read("lua", "[lua]", |section| lua(section, &mut config.lua));
     config.hooks = hooks::hooks(&mut top);
     config.apps = apps::apps(&mut top);
     config.links = apps::links(&mut top);
     config.claims = filter::claims(&mut top);
     config.switches = switches::switches(&mut top, &config.ports);
-    if let Some(mut section) = top.section("filter", "[filter]") {
-        filter::filter(&mut section, &mut config.filter, &config.claims);
-        section.finish();
-    }
-    if let Some(mut section) = top.section("firewall", "[firewall]") {
-        firewall(&mut section, &mut config.firewall);
-        section.finish();
-    }
+    top.read("cluster", "[cluster]", |section| {
+        config.cluster = Some(cluster::cluster(section, &config.ports))
+    });
+    top.read("filter", "[filter]", |section| filter::filter(section, &mut config.filter, &config.claims));
+    top.read("firewall", "[firewall]", |section| firewall(section, &mut config.firewall));
     top.finish();
     config
 }
@@ -284,6 +264,14 @@ impl<'s, 't> Section<'s, 't> {
                 self.wrong_type(self.key(key), value, "a table", format!("{name} on a line of its own"));
                 None
             }
+        }
+    }
+
+    /// Reads a section, if there is one.
+    fn read(&mut self, key: &'static str, name: &'static str, read: impl FnOnce(&mut Section<'_, '_>)) {
+        if let Some(mut section) = self.section(key, name) {
+            read(&mut section);
+            section.finish();
         }
     }
 

@@ -1,5 +1,6 @@
 //! Tests what the configuration accepts, and its error messages.
 
+mod cluster;
 mod rules;
 mod scripts;
 mod switches;
@@ -36,7 +37,7 @@ fn an_empty_file_means_the_defaults() {
 fn the_example_has_every_key_with_its_default() {
     assert_eq!(read(EXAMPLE), Config::default());
     // The port of the example is commented out, since no port exists on every machine.
-    let shown = EXAMPLE.replace("# [[port]]", "[[port]]").replace("# device", "device");
+    let shown = EXAMPLE.replace("# [[port]]", "[[port]]").replacen("# device", "device", 1);
     let shown = shown
         .replace("# queues", "queues")
         .replace("# zero_copy", "zero_copy")
@@ -227,7 +228,7 @@ fn suggests_the_intended_key() {
     assert_eq!(
         refused("[interfaces]\n"),
         "test.toml, line 1: unknown key `interfaces`, expected `daemon`, `port`, `fib`, `slow_path`, \
-         `neighbors`, `mirror`, `lua`, `hook`, `app`, `link`, `claim`, `switch`, `filter` or `firewall`"
+         `neighbors`, `mirror`, `lua`, `hook`, `app`, `link`, `claim`, `switch`, `cluster`, `filter` or `firewall`"
     );
     assert_eq!(complaint("daemon", "slot = 1"), "unknown key `slot` in [daemon]: did you mean `slots`?");
     assert_eq!(

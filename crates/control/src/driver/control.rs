@@ -42,6 +42,10 @@ pub(super) struct Control {
     aside: Aside,
     pub(super) batch: Batch,
     pub(super) ports: Vec<ControlPort>,
+    /// Interfaces of fabric links. Packets leave by them; the fabric program has what comes in.
+    pub(super) fabric: Vec<String>,
+    /// Their indices in Linux, as far as they exist.
+    pub(super) fabric_links: Vec<u32>,
     active: bool,
     /// Workers are being restarted: their ports leave all packets to Linux.
     pub(super) workers_rest: bool,
@@ -101,6 +105,8 @@ impl Control {
             aside,
             batch,
             ports,
+            fabric: config.fabric_devices(),
+            fabric_links: Vec::new(),
             active: false,
             workers_rest: false,
             tally: Tally::default(),
@@ -200,6 +206,10 @@ impl Control {
         let started = Instant::now();
         let whole = [Change::Everything];
         let changes = if self.behind.is_some() { &whole } else { changes };
+        let links = |change: &Change| matches!(change, Change::Everything | Change::Link(_));
+        if changes.iter().any(links) {
+            self.find_fabric();
+        }
         let report = self.compile(changes)?;
         self.done.last_batch = started.elapsed();
         self.done.last_batch_changes = changes.len() as u64;
@@ -211,7 +221,6 @@ impl Control {
             self.steer();
         }
         self.tell_slow_path(changes);
-        let links = |change: &Change| matches!(change, Change::Everything | Change::Link(_));
         if let Some(tell) = self.on_links.as_ref().filter(|_| changes.iter().any(links)) {
             tell();
         }
@@ -268,6 +277,8 @@ impl Control {
 
     pub fn reconfigure(&mut self, config: &Config) -> Result<(), Error> {
         self.take_settings(config);
+        self.fabric = config.fabric_devices();
+        self.find_fabric();
         let before = self.linux_only.honored();
         self.linux_only.configure(&config.firewall);
         self.enforce(&before)?;

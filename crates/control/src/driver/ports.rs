@@ -51,8 +51,23 @@ impl Control {
     /// Tells the compiler which interfaces the ports have now.
     fn name_ports(&mut self) {
         self.last_steering = None;
-        self.compiler.set_ports(self.ports.iter().map(|port| port.ifindex).collect());
-        self.compiler.set_worker_ports(self.ports.iter().map(|port| !port.in_kernel).collect());
+        let fabric = || self.fabric_links.iter();
+        let ports = self.ports.iter().map(|port| port.ifindex);
+        self.compiler.set_ports(ports.chain(fabric().map(|ifindex| Some(*ifindex))).collect());
+        let of_workers = self.ports.iter().map(|port| !port.in_kernel);
+        self.compiler.set_worker_ports(of_workers.chain(fabric().map(|_| false)).collect());
+    }
+
+    /// Looks up the interfaces of fabric links. They come after the ports: next hops may name them, and nothing is
+    /// forwarded from them.
+    pub(super) fn find_fabric(&mut self) {
+        let mirror = self.watch.mirror();
+        let link = |name: &String| mirror.link_named(name).map(|link| link.ifindex);
+        let found: Vec<_> = self.fabric.iter().filter_map(link).collect();
+        if found != self.fabric_links {
+            self.fabric_links = found;
+            self.name_ports();
+        }
     }
 
     /// The link with this name, if there is one.

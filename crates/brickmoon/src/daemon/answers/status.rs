@@ -38,6 +38,7 @@ impl Daemon {
         status.notes.extend(running.iter().flat_map(|running| running.notes.iter().cloned()));
         (status.switches, status.switch_ports) = self.forwarder.switches.count();
         status.notes.extend(self.forwarder.switches.notes());
+        status.notes.extend(self.forwarder.cluster.notes());
         let in_kernel = interfaces.iter().zip(&paths.0).filter(|(_, path)| path.in_kernel);
         status.notes.extend(in_kernel.filter_map(|(of_port, _)| left_to_linux(&of_port.interfaces)));
         let infos = running.iter().flat_map(|running| &running.ports).filter(|info| info.path.in_kernel);

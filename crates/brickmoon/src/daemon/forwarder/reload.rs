@@ -118,7 +118,10 @@ impl Forwarder {
         let control = self.driver.handle();
         // An interface that a switch releases may become a port, and vice versa: hence one step before the ports and one
         // after them.
-        let mut steps = vec![Step::by_halves(|setup: &Setup| self.switches.change(&setup.config))];
+        let mut steps = vec![
+            Step::by_halves(|setup: &Setup| self.switches.change(&setup.config)),
+            Step::by_halves(|setup: &Setup| self.cluster.change(&setup.config)),
+        ];
         let freed = Step::whole(|_: &Setup| self.switches.take_what_is_free());
         if !arranged.is_empty() {
             if let Some(set) = self.shared.hooks.get().filter(|_| new.plan.paths.needs_workers(&new.config)) {

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use super::restarts::Restarts;
 use super::worker_resources::{MakeNatives, WorkerResources};
 use super::{Forwarder, Setup};
+use crate::daemon::cluster::Node;
 use crate::daemon::dataplane::Shared;
 use crate::daemon::random::random;
 use crate::daemon::running::{Opened, Openers};
@@ -24,7 +25,7 @@ use crate::plan::machine::Machine;
 use crate::plan::{self, Plan, Request};
 
 impl Forwarder {
-    /// Starts the switches, then the router, which may have a port on a switch.
+    /// Starts the switches, this node of a cluster, then the router, which may have a port on a switch.
     pub fn start(
         config: Config,
         machine: Machine,
@@ -32,10 +33,11 @@ impl Forwarder {
         natives: MakeNatives,
     ) -> Result<Self, Failure> {
         let switches = Bridges::start(&config)?;
+        let cluster = Node::start(&config)?;
         // Switches may have created interfaces.
         let machine = Machine { scripts: machine.scripts, ..look::without_scripts(&config) };
         let mut forwarder = Self::start_router(config, machine, file.as_deref(), natives)?;
-        (forwarder.switches, forwarder.file) = (switches, file);
+        (forwarder.switches, forwarder.cluster, forwarder.file) = (switches, cluster, file);
         Ok(forwarder)
     }
 
@@ -102,6 +104,7 @@ impl Forwarder {
             worker_resources,
             running: Mutex::new(Some(running)),
             switches: Bridges::default(),
+            cluster: Node::default(),
             setup: Mutex::new(Setup { config, plan }.into()),
             claims,
             has_kernel,

@@ -113,5 +113,6 @@ impl Forwarder {
         let running = lock(&self.running).take();
         drop(running.map(Running::stop));
         self.switches.end();
+        self.cluster.end();
     }
 }

@@ -53,7 +53,7 @@ fn shared(one: &Settings, two: &Settings) -> Option<String> {
 }
 
 /// The tables of an array, with their positions.
-fn tables<'s, 't>(of: &mut Section<'s, 't>, key: &'static str, example: &str) -> Tables<'s, 't> {
+pub(super) fn tables<'s, 't>(of: &mut Section<'s, 't>, key: &'static str, example: &str) -> Tables<'s, 't> {
     let Some(value) = of.value(key) else { return Vec::new() };
     let mut found = Vec::new();
     let DeValue::Array(list) = value.get_ref() else {
@@ -105,7 +105,7 @@ fn switch(section: &mut Section<'_, '_>) -> Settings {
     switch
 }
 
-fn is_interface(name: &str) -> bool {
+pub(super) fn is_interface(name: &str) -> bool {
     let odd = |c: char| c == '/' || c == ':' || c.is_whitespace();
     (1..=INTERFACE_MAX).contains(&name.len()) && !name.contains(odd) && name != "." && name != ".."
 }
@@ -203,12 +203,12 @@ fn read_mac(text: &str) -> Option<[u8; 6]> {
 }
 
 impl<'s, 't> Section<'s, 't> {
-    fn odd(&mut self, key: &'static str, at: usize, found: &str, hint: &'static str) {
+    pub(super) fn odd(&mut self, key: &'static str, at: usize, found: &str, hint: &'static str) {
         let what = What::Text { key: self.key(key), found: found.into(), hint };
         self.report.add(at, what);
     }
 
-    fn required(&mut self, key: &'static str, example: &'static str) -> Option<(usize, &'s str)> {
+    pub(super) fn required(&mut self, key: &'static str, example: &'static str) -> Option<(usize, &'s str)> {
         let found = self.text(key, example.split_once(" = ").map_or(example, |(_, value)| value));
         if !self.table.contains_key(key) {
             self.missing(key, example);
@@ -216,7 +216,7 @@ impl<'s, 't> Section<'s, 't> {
         found
     }
 
-    fn missing(&mut self, key: &'static str, example: &'static str) {
+    pub(super) fn missing(&mut self, key: &'static str, example: &'static str) {
         let what = What::Missing { key: self.key(key), example };
         // The position of the table is unknown; use that of its first key.
         let at = self.table.keys().map(|key| key.span().start).min().unwrap_or(0);

@@ -119,7 +119,7 @@ fn reports_errors_in_switches() {
 #[test]
 fn the_example_of_a_switch_is_valid() {
     let (_, shown) = EXAMPLE.split_once("# [[switch]]").unwrap();
-    let (shown, _) = shown.split_once("\n[fib]").unwrap();
+    let (shown, _) = shown.split_once("\n\n").unwrap();
     let lines = shown.lines().filter_map(|line| line.strip_prefix("# "));
     let lines: Vec<_> = lines.filter(|line| line.starts_with("[[") || line.contains(" = ")).collect();
     let config = read(&format!("[[switch]]\n{}", lines.join("\n")));

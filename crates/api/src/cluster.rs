@@ -1,0 +1,53 @@
+//! `show cluster`: this node of a cluster, and its links to the others.
+
+use crate::Account;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// This node as part of a cluster. Without `[cluster]` in the configuration, `members` is 0.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cluster {
+    /// Name of this node.
+    pub name: String,
+    /// Its number.
+    pub node: u16,
+    /// Number of the membership.
+    pub epoch: u8,
+    /// Number of members, this node among them.
+    pub members: usize,
+    /// Neighbors of this node's external ports that have an index, so that other nodes can send to them.
+    pub neighbors: usize,
+    /// Neighbors without an index, because those of this epoch are used up.
+    pub neighbors_without_index: usize,
+    /// Routes in Linux that lead to other nodes.
+    pub routes: usize,
+    /// Links, in the order of the configuration.
+    pub links: Vec<FabricLink>,
+}
+
+/// A fabric link.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FabricLink {
+    /// Name of the interface.
+    pub device: String,
+    /// Name of the node at the other end.
+    pub peer: String,
+    /// Its number.
+    pub node: u16,
+    /// `up`; `no-daemon`: only the fabric program of the peer answers; `no-program`: only its daemon; `down`; `missing`:
+    /// there is no interface, or it cannot be used.
+    pub state: String,
+    /// What is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+    /// How long the last probe took to come back, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub round_trip_us: Option<u64>,
+    /// Account of frames received from the peer. `passed`: sent on to another node, or out of an external port; `host`:
+    /// handed to Linux; `consumed`: probes, which are sent back.
+    pub account: Account,
+    /// The same in detail: `transit`, `output`, `linux_resolve`, `linux_host`, `linux_control`, `linux_other`, `probes`.
+    pub counters: BTreeMap<String, u64>,
+}

@@ -1,0 +1,130 @@
+//! `brickmoon show cluster`.
+
+use std::fmt::Write as _;
+
+use bm_api::{Cluster, FabricLink};
+
+use crate::number::{count, counted};
+use crate::table::{
+    Align::{Left, Right},
+    Table,
+};
+
+/// This node, one line per link, then what is wrong.
+pub fn cluster(reply: &Cluster) -> String {
+    if reply.members == 0 {
+        return "no cluster: the configuration has no [cluster]\n".into();
+    }
+    let columns = [
+        ("LINK", Left),
+        ("PEER", Left),
+        ("STATE", Left),
+        ("RTT", Right),
+        ("RECEIVED", Right),
+        ("TRANSIT", Right),
+        ("OUTPUT", Right),
+        ("HOST", Right),
+        ("DROPPED", Right),
+    ];
+    let mut table = Table::new(&columns, "no links");
+    for link in &reply.links {
+        let counter = |name| count(link.counters.get(name).copied().unwrap_or(0));
+        table.row([
+            link.device.clone(),
+            format!("{} ({})", link.peer, link.node),
+            link.state.clone(),
+            link.round_trip_us.map_or("-".into(), |us| format!("{} us", count(us))),
+            count(link.account.received),
+            counter("transit"),
+            counter("output"),
+            count(link.account.host),
+            count(link.account.dropped),
+        ]);
+    }
+    let mut text = format!(
+        "node {} ({}) of {}, epoch {}: {}, {} to other nodes\n{table}",
+        reply.name,
+        reply.node,
+        reply.members,
+        reply.epoch,
+        counted(reply.neighbors as u64, "neighbor"),
+        counted(reply.routes as u64, "route"),
+    );
+    if reply.neighbors_without_index > 0 {
+        let _written = writeln!(
+            text,
+            "  {} without an index: all of this epoch are used up; set the next epoch on all nodes",
+            counted(reply.neighbors_without_index as u64, "neighbor")
+        );
+    }
+    for link in &reply.links {
+        if let Some(said) = remarks(link) {
+            let _written = writeln!(text, "  {}: {said}", link.device);
+        }
+    }
+    text
+}
+
+/// What is wrong with a link, and why frames were dropped; `None` if nothing is and none were.
+fn remarks(link: &FabricLink) -> Option<String> {
+    let dropped =
+        link.account.drops.iter().map(|(reason, frames)| format!("{} dropped: {reason}", count(*frames)));
+    let all: Vec<_> = link.trouble.iter().cloned().chain(dropped).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_api::Account;
+
+    #[test]
+    fn shows_links_and_problems() {
+        let counters = |transit, output| [("transit".into(), transit), ("output".into(), output)].into();
+        let fine = FabricLink {
+            device: "fab1".into(),
+            peer: "b".into(),
+            node: 1,
+            state: "up".into(),
+            round_trip_us: Some(1234),
+            account: Account { received: 1300, passed: 1234, host: 66, ..Account::default() },
+            counters: counters(34, 1200),
+            ..FabricLink::default()
+        };
+        let bad = FabricLink {
+            device: "fab2".into(),
+            peer: "c".into(),
+            node: 2,
+            state: "down".into(),
+            trouble: Some("its cable is loose".into()),
+            account: Account {
+                received: 7,
+                dropped: 7,
+                drops: [("epoch".into(), 7)].into(),
+                ..Account::default()
+            },
+            counters: counters(0, 0),
+            ..FabricLink::default()
+        };
+        let node = Cluster {
+            name: "a".into(),
+            epoch: 3,
+            members: 3,
+            neighbors: 5,
+            neighbors_without_index: 1,
+            routes: 12,
+            links: vec![fine, bad],
+            ..Cluster::default()
+        };
+        let expected = "\
+node a (0) of 3, epoch 3: 5 neighbors, 12 routes to other nodes
+LINK  PEER   STATE       RTT  RECEIVED  TRANSIT  OUTPUT  HOST  DROPPED
+fab1  b (1)  up     1,234 us     1,300       34   1,200    66        0
+fab2  c (2)  down          -         7        0       0     0        7
+  1 neighbor without an index: all of this epoch are used up; set the next epoch on all nodes
+  fab2: its cable is loose; 7 dropped: epoch
+";
+        assert_eq!(cluster(&node), expected);
+        assert_eq!(cluster(&Cluster::default()), "no cluster: the configuration has no [cluster]\n");
+    }
+}

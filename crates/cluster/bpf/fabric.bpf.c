@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0
+/*
+ * What a node does with frames from other nodes of its cluster, by their two MAC addresses alone.
+ *
+ *     frame -> via this node? remove it -> for another node? -> [links] -> redirect to the link to that node
+ *                                     '-> for this node: [neighbors] -> both MACs -> redirect to the external port
+ *                                                    '-> resolve, host: MAC of this interface, to Linux
+ *
+ * The steps are those of crates/vlb/src/transit.rs for a node that is no relay. IP headers are never read: the input
+ * node has checked the packet, looked it up and counted down its TTL.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define NULL ((void *)0)
+
+#include "layout.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct self);
+} self SEC(".maps");
+
+/* By node: the interface of the link to it; NO_INTERFACE while it does not exist, 0 for what is no member. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, NODES);
+	__type(key, __u32);
+	__type(value, __u32);
+} links SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, NEIGHBORS);
+	__type(key, __u32);
+	__type(value, struct neighbor);
+} neighbors SEC(".maps");
+
+/* Set here for a neighbor that frames were sent to, taken by the daemon, which keeps the neighbor fresh in Linux. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, NEIGHBORS);
+	__type(key, __u32);
+	__type(value, __u64);
+} used SEC(".maps");
+
+/* By the number of the interface; interfaces without an entry are not fabric links. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, FABRIC_LINKS);
+	__type(key, __u32);
+	__type(value, struct counts);
+} counts SEC(".maps");
+
+struct ethernet {
+	__u8 to[6];
+	__u8 from[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct frame {
+	struct ethernet *eth;
+	__u64 to;   /* the addresses as numbers */
+	__u64 from;
+	const struct self *self;
+};
+
+/* A counter, or a counter and the interface to which the frame goes. */
+struct fate {
+	enum counter counter;
+	__u32 ifindex;
+};
+
+static __always_inline __u64 read_mac(const __u8 *mac)
+{
+	return (__u64)mac[0] << 40 | (__u64)mac[1] << 32 | (__u64)mac[2] << 24 | (__u64)mac[3] << 16 |
+	       (__u64)mac[4] << 8 | mac[5];
+}
+
+static __always_inline void write_mac(__u8 *mac, __u64 bits)
+{
+	mac[0] = bits >> 40;
+	mac[1] = bits >> 32;
+	mac[2] = bits >> 24;
+	mac[3] = bits >> 16;
+	mac[4] = bits >> 8;
+	mac[5] = bits;
+}
+
+static __always_inline bool is_marked(__u64 bits)
+{
+	return bits >> MARK_AT == MARK && (bits >> LOCAL_AT & 3) == LOCAL;
+}
+
+/* The source address of frames that this node sends itself, which is also the MAC of its fabric interfaces. */
+static __always_inline __u64 own_mac(const struct self *self)
+{
+	return MARK << MARK_AT | LOCAL << LOCAL_AT | (__u64)self->node << INPUT_AT | (__u64)NO_NODE << VIA_AT;
+}
+
+/* Whether reserved bits are set, or a number that no node has. */
+static __always_inline bool is_malformed(__u64 to, __u64 from)
+{
+	__u32 kind = to >> KIND_AT & 3, sampled = from >> KIND_AT & 3;
+
+	return (to >> OUTPUT_AT & NODE_BITS) == NO_NODE || (from >> INPUT_AT & NODE_BITS) == NO_NODE ||
+	       (kind != NEIGHBOR && (to & 0xffff)) || (sampled & 1) || (sampled != SAMPLED && (from & SAMPLE_BITS));
+}
+
+static __always_inline __u32 link_to(__u32 node)
+{
+	__u32 *ifindex = bpf_map_lookup_elem(&links, &node);
+
+	return ifindex ? *ifindex : 0;
+}
+
+/* Makes Linux take a frame as one for this machine. */
+static __always_inline struct fate to_linux(struct frame *frame, enum counter counter)
+{
+	write_mac(frame->eth->to, own_mac(frame->self));
+	return (struct fate){ counter };
+}
+
+static __always_inline struct fate to_neighbor(struct frame *frame)
+{
+	__u32 index = frame->to & 0xffff, port = frame->to >> PORT_AT & PORT_BITS;
+	struct neighbor *neighbor = bpf_map_lookup_elem(&neighbors, &index);
+	__u64 *is_used = bpf_map_lookup_elem(&used, &index);
+
+	if (!neighbor || !neighbor->ifindex || neighbor->port != port)
+		return (struct fate){ DROP_NEIGHBOR };
+	__builtin_memcpy(frame->eth->to, neighbor->to, 6);
+	__builtin_memcpy(frame->eth->from, neighbor->from, 6);
+	if (is_used && !*is_used)
+		*is_used = 1;
+	return (struct fate){ OUTPUT, neighbor->ifindex };
+}
+
+/* Sends a probe back: it shows its sender that this program runs, with or without a daemon. */
+static __always_inline struct fate control(struct frame *frame, __u32 ifindex)
+{
+	__u32 port = frame->to >> PORT_AT & PORT_BITS;
+	__u64 input = frame->from >> INPUT_AT & NODE_BITS;
+
+	if (port != PORT_PROBE)
+		return (struct fate){ LINUX_CONTROL };
+	write_mac(frame->eth->to, MARK << MARK_AT | LOCAL << LOCAL_AT | (__u64)CONTROL << KIND_AT |
+				      (__u64)frame->self->epoch << EPOCH_AT | input << OUTPUT_AT |
+				      (__u64)PORT_PROBE_REPLY << PORT_AT);
+	write_mac(frame->eth->from, own_mac(frame->self));
+	return (struct fate){ PROBES, ifindex };
+}
+
+/* A frame whose output node is this one. */
+static __always_inline struct fate arrived(struct frame *frame, __u32 ifindex)
+{
+	__u32 kind = frame->to >> KIND_AT & 3, epoch = frame->to >> EPOCH_AT & 0xff;
+
+	/* Of every epoch: how else would two nodes with different ones learn of it? */
+	if (kind == CONTROL)
+		return control(frame, ifindex);
+	if (epoch != frame->self->epoch && epoch != frame->self->epoch_before)
+		return (struct fate){ DROP_EPOCH };
+	if (kind == RESOLVE)
+		return to_linux(frame, LINUX_RESOLVE);
+	if (kind == HOST)
+		return to_linux(frame, LINUX_HOST);
+	return to_neighbor(frame);
+}
+
+static __always_inline struct fate steer(struct frame *frame, __u32 ifindex)
+{
+	__u32 output = frame->to >> OUTPUT_AT & NODE_BITS, via = frame->from >> VIA_AT & NODE_BITS, out;
+	bool was_intermediate = via == frame->self->node;
+
+	if (!link_to(frame->from >> INPUT_AT & NODE_BITS))
+		return (struct fate){ DROP_MEMBER };
+	if (was_intermediate) {
+		frame->from |= (__u64)NO_NODE << VIA_AT;
+		via = NO_NODE;
+	}
+	if (via != NO_NODE)
+		return (struct fate){ DROP_STRAY };
+	if (output == frame->self->node)
+		return arrived(frame, ifindex);
+	if (!was_intermediate)
+		return (struct fate){ DROP_STRAY };
+	out = link_to(output);
+	if (!out || out == NO_INTERFACE)
+		return (struct fate){ DROP_LINK };
+	write_mac(frame->eth->from, frame->from);
+	return (struct fate){ TRANSIT, out };
+}
+
+static __always_inline struct fate fate_of(struct frame *frame, __u32 ifindex)
+{
+	frame->to = read_mac(frame->eth->to);
+	frame->from = read_mac(frame->eth->from);
+	if (!is_marked(frame->to) || !is_marked(frame->from))
+		return (struct fate){ LINUX_OTHER };
+	if (is_malformed(frame->to, frame->from))
+		return (struct fate){ DROP_MALFORMED };
+	return steer(frame, ifindex);
+}
+
+/* The name ends in the version of layout.h, by which the next daemon knows it (../src/pins.rs). */
+SEC("xdp.frags")
+int bm_fabric_1(struct xdp_md *ctx)
+{
+	__u32 ifindex = ctx->ingress_ifindex, first = 0;
+	struct frame frame = { .eth = (void *)(long)ctx->data };
+	struct counts *count = bpf_map_lookup_elem(&counts, &ifindex);
+	struct fate fate;
+
+	frame.self = bpf_map_lookup_elem(&self, &first);
+	if (!count || !frame.self || (void *)(frame.eth + 1) > (void *)(long)ctx->data_end)
+		return XDP_PASS;
+	count->of[RECEIVED_BYTES] += bpf_xdp_get_buff_len(ctx);
+	fate = fate_of(&frame, ifindex);
+	if (fate.counter >= COUNTERS)
+		return XDP_PASS;
+	count->of[fate.counter]++;
+	if (fate.counter == PROBES)
+		return XDP_TX;
+	if (fate.ifindex)
+		return bpf_redirect(fate.ifindex, 0);
+	return fate.counter >= DROP_MALFORMED ? XDP_DROP : XDP_PASS;
+}
+
+char LICENSE[] SEC("license") = "GPL";

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
+/* Shared by the program and ../src/layout.rs. A change needs a new version in the program's name. */
+#pragma once
+
+#include <linux/types.h>
+
+/* Fields of the two addresses, as 48-bit numbers; crates/vlb/src/address.rs draws them. */
+#define MARK 0xbULL
+#define MARK_AT 44
+#define LOCAL_AT 40
+#define LOCAL 2ULL
+#define KIND_AT 42
+#define EPOCH_AT 32
+#define OUTPUT_AT 21
+#define PORT_AT 16
+#define INPUT_AT 29
+#define VIA_AT 18
+#define NODE_BITS 0x7ffULL
+#define PORT_BITS 0x1f
+#define SAMPLE_BITS 0x3ffffULL
+#define SAMPLED 2
+#define NO_NODE 0x7ff
+
+enum kind { NEIGHBOR, RESOLVE, HOST, CONTROL };
+
+/* In place of the external port in frames of kind CONTROL. */
+#define PORT_PROBE 1
+#define PORT_PROBE_REPLY 2
+
+#define NODES 2048
+#define NEIGHBORS 65536
+#define FABRIC_LINKS 2048
+#define NO_EPOCH 0x100
+#define NO_INTERFACE 0xffffffff
+
+/* This node. */
+struct self {
+	__u32 node;
+	__u32 epoch;
+	__u32 epoch_before; /* NO_EPOCH: none */
+	__u32 unused;
+};
+
+/* A neighbor of an external port of this node, by its index. It never changes: another MAC is another index. */
+struct neighbor {
+	__u8 to[6];
+	__u8 from[6];
+	__u32 ifindex; /* 0: no such neighbor */
+	__u32 port;    /* number of the external port */
+	__u32 family;  /* from here on only for the daemon: which neighbor it is */
+	__u8 address[16];
+};
+
+/* What became of the frames that came in by a fabric link; the names are in ../src/counters.rs, in this order. */
+enum counter {
+	TRANSIT,	/* on to the output node */
+	OUTPUT,		/* out of an external port */
+	LINUX_RESOLVE,	/* to Linux, which resolves the neighbor and sends the packet */
+	LINUX_HOST,	/* to Linux: an address of this node */
+	LINUX_CONTROL,	/* messages of other nodes, read by the daemon */
+	LINUX_OTHER,	/* not a frame of a cluster */
+	PROBES,		/* sent back at once */
+	DROP_MALFORMED,
+	DROP_MEMBER,
+	DROP_EPOCH,
+	DROP_STRAY,
+	DROP_NEIGHBOR,
+	DROP_LINK,
+	RECEIVED_BYTES,
+	COUNTERS
+};
+
+struct counts {
+	__u64 of[COUNTERS];
+};

@@ -1,0 +1,182 @@
+//! What this node has to tell the others: its external ports, their prefixes and neighbors, its own addresses.
+
+use std::net::IpAddr;
+
+use bm_netlink::{Address, Link, Neighbor, list};
+
+use crate::indices::{Indices, Meaning};
+use crate::message::Entry;
+use crate::settings::Settings;
+
+/// An external port whose interface exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalPort {
+    /// Its number.
+    pub number: u8,
+    /// Index of its interface in Linux.
+    pub ifindex: u32,
+    /// MAC of its interface.
+    pub mac: [u8; 6],
+    /// MTU of its interface.
+    pub mtu: u32,
+}
+
+/// The state of Linux that matters here.
+#[derive(Clone, Debug, Default)]
+pub struct Local {
+    /// All interfaces.
+    pub links: Vec<Link>,
+    addresses: Vec<Address>,
+    neighbors: Vec<Neighbor>,
+}
+
+impl Local {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn read() -> Result<Self, bm_netlink::Error> {
+        Ok(Self { links: Link::list()?, addresses: list::addresses()?, neighbors: list::neighbors()? })
+    }
+
+    /// The interface of this name.
+    pub fn link(&self, name: &str) -> Option<&Link> {
+        self.links.iter().find(|link| &*link.name == name)
+    }
+
+    /// The external ports that are up.
+    pub fn ports(&self, settings: &Settings) -> Vec<LocalPort> {
+        let port = |port: &crate::settings::ExternalPort| {
+            let link = self.link(&port.device).filter(|link| link.running())?;
+            Some(LocalPort {
+                number: port.number.number(),
+                ifindex: link.ifindex,
+                mac: link.mac?,
+                mtu: link.mtu,
+            })
+        };
+        settings.ports.iter().filter_map(port).collect()
+    }
+
+    /// The neighbors of external ports that frames can be sent to.
+    pub fn meanings(&self, ports: &[LocalPort]) -> Vec<Meaning> {
+        let meaning = |neighbor: &Neighbor| {
+            let port = ports.iter().find(|port| port.ifindex == neighbor.ifindex)?;
+            let to = neighbor.reachable_at().filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6])?;
+            is_routed(neighbor.address).then_some(Meaning {
+                ifindex: port.ifindex,
+                port: port.number,
+                address: neighbor.address,
+                to,
+                from: port.mac,
+            })
+        };
+        let mut meanings: Vec<_> = self.neighbors.iter().filter_map(meaning).collect();
+        meanings.sort_unstable();
+        meanings.dedup();
+        meanings
+    }
+
+    /// Whether Linux would ask a neighbor again if it were used.
+    pub fn needs_use(&self, meaning: &Meaning) -> bool {
+        let is_it =
+            |neighbor: &&Neighbor| neighbor.ifindex == meaning.ifindex && neighbor.address == meaning.address;
+        self.neighbors.iter().find(is_it).is_some_and(Neighbor::needs_use)
+    }
+
+    /// Everything that other nodes have to know, in an order of its own.
+    pub fn entries(&self, ports: &[LocalPort], meanings: &[Meaning], indices: &Indices) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for port in ports {
+            entries.push(Entry::Port(port.number, u16::try_from(port.mtu).unwrap_or(u16::MAX)));
+        }
+        for address in self.addresses.iter().filter(|address| address.usable() && is_routed(address.local)) {
+            let Some(port) = ports.iter().find(|port| port.ifindex == address.ifindex) else { continue };
+            entries.push(Entry::Own(address.local));
+            let on_link = address.peer.unwrap_or(address.local);
+            if let Some(prefix) = first(on_link, address.length) {
+                entries.push(Entry::Prefix(port.number, prefix, address.length));
+            }
+        }
+        for meaning in meanings {
+            if let Some(index) = indices.get(meaning) {
+                entries.push(Entry::Neighbor(meaning.port, meaning.address, index));
+            }
+        }
+        entries.sort_unstable();
+        entries.dedup();
+        entries
+    }
+
+    /// Whether an address is one of this node's, or a neighbor's on one of its external ports.
+    pub fn has(&self, address: IpAddr, meanings: &[Meaning]) -> bool {
+        self.addresses.iter().any(|own| own.local == address)
+            || meanings.iter().any(|meaning| meaning.address == address)
+    }
+}
+
+/// The first address of a prefix; `None` for one of a single address.
+fn first(address: IpAddr, length: u8) -> Option<IpAddr> {
+    match address {
+        IpAddr::V4(address) if length < 32 => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+            Some(IpAddr::V4((u32::from(address) & mask).into()))
+        }
+        IpAddr::V6(address) if length < 128 => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
+            Some(IpAddr::V6((u128::from(address) & mask).into()))
+        }
+        _ => None,
+    }
+}
+
+/// Whether packets to an address are routed: addresses of a link, of groups and of the machine itself are not.
+fn is_routed(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            !(address.is_loopback()
+                || address.is_link_local()
+                || address.is_multicast()
+                || address.is_broadcast()
+                || address.is_unspecified())
+        }
+        IpAddr::V6(address) => {
+            !(address.is_loopback()
+                || address.is_unicast_link_local()
+                || address.is_multicast()
+                || address.is_unspecified())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn computes_the_first_address_of_a_prefix() {
+        let at = |text: &str, length| first(text.parse().unwrap(), length).map(|first| first.to_string());
+        assert_eq!(at("192.0.2.77", 24).as_deref(), Some("192.0.2.0"));
+        assert_eq!(at("192.0.2.77", 0).as_deref(), Some("0.0.0.0"));
+        assert_eq!(at("2001:db8::77", 64).as_deref(), Some("2001:db8::"));
+        assert_eq!((at("192.0.2.77", 32), at("2001:db8::77", 128)), (None, None));
+    }
+
+    #[test]
+    fn link_local_and_group_addresses_are_not_announced() {
+        for text in [
+            "127.0.0.1",
+            "169.254.3.4",
+            "224.0.0.1",
+            "255.255.255.255",
+            "0.0.0.0",
+            "::1",
+            "fe80::1",
+            "ff02::1",
+            "::",
+        ] {
+            assert!(!is_routed(text.parse().unwrap()), "{text}");
+        }
+        assert!(is_routed("10.0.0.1".parse().unwrap()) && is_routed("2001:db8::1".parse().unwrap()));
+    }
+}

@@ -1,0 +1,369 @@
+//! What two nodes tell each other over the link between them.
+//!
+//! ```text
+//! 0         6         12     14    18  19   20    21 22     24       26          34          42         50          n-16
+//! | to      | from    | type |magic| v|kind|epoch|0 |sender |receiver| own nonce | its nonce | sequence | contents | tag |
+//! ```
+//!
+//! The tag is the first half of an HMAC-SHA-256 over everything from the magic on, with the key that all members share.
+//! *Own nonce* is a random number that the sender has drawn at its start, *its nonce* the one that the receiver has sent
+//! last: a message in which the receiver finds its own nonce is not an old one that somebody sends again.
+//!
+//! All numbers are in network byte order.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use bm_vlb::address::{Destination, Node, Port, To};
+use bm_vlb::membership::Epoch;
+use bm_wire::ethernet::Mac as MacAddress;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use crate::layout::PORT_MESSAGE;
+
+/// IEEE 802 local experimental.
+pub const ETHERTYPE: u16 = 0x88b5;
+/// Length of an Ethernet header.
+pub const ETHERNET: usize = 14;
+const MAGIC: [u8; 4] = *b"bmcl";
+const VERSION: u8 = 1;
+/// Length of what precedes the contents, after the Ethernet header.
+const HEADER: usize = 36;
+const TAG: usize = 16;
+/// Contents of one message at most, so that a frame fits into 1,280 bytes.
+const CONTENTS: usize = 1200;
+/// Longest form of an entry.
+const ENTRY: usize = 6 + 16;
+/// Entries of one message: whatever their form, they fit.
+pub const ENTRIES: usize = (CONTENTS - 12) / ENTRY;
+
+/// The key that all members share.
+#[derive(Clone)]
+pub struct Key(Hmac<Sha256>);
+
+impl Key {
+    /// From the contents of a file, without white space at both ends.
+    pub fn new(text: &[u8]) -> Self {
+        let key = text.trim_ascii();
+        Self(Hmac::new_from_slice(key).expect("HMAC takes keys of any length"))
+    }
+
+    fn tag(&self, message: &[u8]) -> [u8; TAG] {
+        let mut mac = self.0.clone();
+        mac.update(message);
+        let whole = mac.finalize().into_bytes();
+        std::array::from_fn(|at| whole[at])
+    }
+
+    /// Appends the tag of a message.
+    pub fn seal(&self, message: &mut Vec<u8>, from: usize) {
+        let tag = self.tag(&message[from..]);
+        message.extend_from_slice(&tag);
+    }
+
+    /// The message without its tag, if that is right.
+    pub fn open<'m>(&self, message: &'m [u8]) -> Option<&'m [u8]> {
+        let (message, tag) = message.split_last_chunk::<TAG>()?;
+        let mut mac = self.0.clone();
+        mac.update(message);
+        mac.verify_truncated_left(tag).ok()?;
+        Some(message)
+    }
+}
+
+/// Something that a node knows and others need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Entry {
+    /// An external port, with its MTU.
+    Port(u8, u16),
+    /// A prefix on the link of an external port.
+    Prefix(u8, IpAddr, u8),
+    /// An address of the node itself.
+    Own(IpAddr),
+    /// A neighbor of an external port, with its index.
+    Neighbor(u8, IpAddr, u16),
+}
+
+/// The contents of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// Sent all the time.
+    Hello {
+        /// Changes with each change of what the sender knows.
+        version: u64,
+        /// The version that the sender has of what the receiver knows; 0 for none.
+        has: u64,
+        /// The sender's name.
+        name: String,
+    },
+    /// A part of what the sender knows.
+    Part {
+        /// The version to which it belongs.
+        version: u64,
+        /// Its number, from 0.
+        part: u16,
+        /// How many there are.
+        parts: u16,
+        /// The entries.
+        entries: Vec<Entry>,
+    },
+}
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The sender's epoch.
+    pub epoch: Epoch,
+    /// Who sends it.
+    pub sender: u16,
+    /// For whom it is.
+    pub receiver: u16,
+    /// The sender's nonce.
+    pub own_nonce: u64,
+    /// The receiver's nonce as the sender knows it; 0 if it does not.
+    pub its_nonce: u64,
+    /// Counts the messages of the sender.
+    pub sequence: u64,
+    /// What it says.
+    pub contents: Contents,
+}
+
+/// Why a message is ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// It is not a message of this version.
+    Form,
+    /// It was sealed with another key.
+    Key,
+}
+
+/// The frame of a message.
+pub fn frame(message: &Message, key: &Key, from: MacAddress, to: Node) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(1280);
+    begin(&mut frame, message.epoch, from, to, PORT_MESSAGE);
+    let kind = match message.contents {
+        Contents::Hello { .. } => 1,
+        Contents::Part { .. } => 2,
+    };
+    frame.extend_from_slice(&MAGIC);
+    frame.extend_from_slice(&[VERSION, kind, message.epoch.number(), 0]);
+    frame.extend_from_slice(&message.sender.to_be_bytes());
+    frame.extend_from_slice(&message.receiver.to_be_bytes());
+    for number in [message.own_nonce, message.its_nonce, message.sequence] {
+        frame.extend_from_slice(&number.to_be_bytes());
+    }
+    match &message.contents {
+        Contents::Hello { version, has, name } => {
+            frame.extend_from_slice(&version.to_be_bytes());
+            frame.extend_from_slice(&has.to_be_bytes());
+            frame.extend_from_slice(name.as_bytes());
+        }
+        Contents::Part { version, part, parts, entries } => {
+            frame.extend_from_slice(&version.to_be_bytes());
+            frame.extend_from_slice(&part.to_be_bytes());
+            frame.extend_from_slice(&parts.to_be_bytes());
+            entries.iter().for_each(|entry| write(entry, &mut frame));
+        }
+    }
+    key.seal(&mut frame, ETHERNET);
+    frame
+}
+
+/// The Ethernet header of a message or probe.
+pub fn begin(frame: &mut Vec<u8>, epoch: Epoch, from: MacAddress, to: Node, port: u8) {
+    let port = Port::new(port).expect("a small constant");
+    let to = Destination { epoch, output: to, port, to: To::Control };
+    frame.extend_from_slice(&to.mac().0);
+    frame.extend_from_slice(&from.0);
+    frame.extend_from_slice(&ETHERTYPE.to_be_bytes());
+}
+
+/// Reads a message, given without its Ethernet header.
+pub fn read(body: &[u8], key: &Key) -> Result<Message, Unread> {
+    if body.len() < HEADER + TAG || body[..4] != MAGIC || body[4] != VERSION {
+        return Err(Unread::Form);
+    }
+    let body = key.open(body).ok_or(Unread::Key)?;
+    let mut bytes = Bytes(&body[5..]);
+    whole(&mut bytes).ok_or(Unread::Form)
+}
+
+fn whole(bytes: &mut Bytes<'_>) -> Option<Message> {
+    let (kind, epoch) = (bytes.number::<1>()?, bytes.number::<1>()?);
+    bytes.number::<1>()?;
+    let (sender, receiver) = (bytes.number::<2>()? as u16, bytes.number::<2>()? as u16);
+    let (own_nonce, its_nonce, sequence) = (bytes.number::<8>()?, bytes.number::<8>()?, bytes.number::<8>()?);
+    let version = bytes.number::<8>()?;
+    let contents = match kind {
+        1 => Contents::Hello {
+            version,
+            has: bytes.number::<8>()?,
+            name: String::from_utf8(std::mem::take(&mut bytes.0).to_vec()).ok()?,
+        },
+        2 => {
+            let (part, parts) = (bytes.number::<2>()? as u16, bytes.number::<2>()? as u16);
+            let mut entries = Vec::new();
+            while !bytes.0.is_empty() {
+                entries.push(read_entry(bytes)?);
+            }
+            Contents::Part { version, part, parts, entries }
+        }
+        _ => return None,
+    };
+    let epoch = Epoch::new(epoch as u8);
+    Some(Message { epoch, sender, receiver, own_nonce, its_nonce, sequence, contents })
+}
+
+/// An entry: kind, port, prefix length, length of the address, a number, the address.
+fn write(entry: &Entry, to: &mut Vec<u8>) {
+    let (kind, port, length, number, address) = match *entry {
+        Entry::Port(port, mtu) => (1, port, 0, mtu, None),
+        Entry::Prefix(port, address, length) => (2, port, length, 0, Some(address)),
+        Entry::Own(address) => (3, 0, 0, 0, Some(address)),
+        Entry::Neighbor(port, address, index) => (4, port, 0, index, Some(address)),
+    };
+    let (four, six);
+    let address: &[u8] = match address {
+        None => &[],
+        Some(IpAddr::V4(address)) => {
+            four = address.octets();
+            &four
+        }
+        Some(IpAddr::V6(address)) => {
+            six = address.octets();
+            &six
+        }
+    };
+    to.extend_from_slice(&[kind, port, length, address.len() as u8]);
+    to.extend_from_slice(&number.to_be_bytes());
+    to.extend_from_slice(address);
+}
+
+fn read_entry(bytes: &mut Bytes<'_>) -> Option<Entry> {
+    let [kind, port, length, of_address] = *bytes.take::<4>()?;
+    let number = bytes.number::<2>()? as u16;
+    let address = match of_address {
+        0 => None,
+        4 => Some(IpAddr::from(Ipv4Addr::from(*bytes.take::<4>()?))),
+        16 => Some(IpAddr::from(Ipv6Addr::from(*bytes.take::<16>()?))),
+        _ => return None,
+    };
+    let longest = address.map_or(0, |address| if address.is_ipv4() { 32 } else { 128 });
+    match (kind, address) {
+        _ if port >= Port::COUNT || length > longest => None,
+        (1, None) => Some(Entry::Port(port, number)),
+        (2, Some(address)) => Some(Entry::Prefix(port, address, length)),
+        (3, Some(address)) => Some(Entry::Own(address)),
+        (4, Some(address)) => Some(Entry::Neighbor(port, address, number)),
+        _ => None,
+    }
+}
+
+/// Bytes that have not been read yet.
+struct Bytes<'b>(&'b [u8]);
+
+impl<'b> Bytes<'b> {
+    fn take<const N: usize>(&mut self) -> Option<&'b [u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    /// A number of up to eight bytes.
+    fn number<const N: usize>(&mut self) -> Option<u64> {
+        Some(self.take::<N>()?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_vlb::address::Source;
+
+    fn key() -> Key {
+        Key::new(b" 0123456789abcdef0123456789abcdef\n")
+    }
+
+    fn message(contents: Contents) -> Message {
+        Message {
+            epoch: Epoch::new(7),
+            sender: 1,
+            receiver: 2,
+            own_nonce: 0x0102,
+            its_nonce: u64::MAX,
+            sequence: 9,
+            contents,
+        }
+    }
+
+    fn own() -> MacAddress {
+        Source { input: Node::new(1).expect("small"), via: None, sample: None }.mac()
+    }
+
+    fn framed(message: &Message) -> Vec<u8> {
+        frame(message, &key(), own(), Node::new(2).expect("small"))
+    }
+
+    #[test]
+    fn encodes_a_hello() {
+        let hello = message(Contents::Hello { version: 3, has: 4, name: "b".into() });
+        let frame = framed(&hello);
+        let mut expected = vec![0xbe, 7, 0, 0x40, 0, 0, 0xb2, 0, 0x3f, 0xfc, 0, 0, 0x88, 0xb5];
+        expected.extend(b"bmcl\x01\x01\x07\0\0\x01\0\x02");
+        expected.extend([0, 0, 0, 0, 0, 0, 1, 2]);
+        expected.extend([0xff; 8]);
+        expected.extend([0, 0, 0, 0, 0, 0, 0, 9]);
+        expected.extend([0, 0, 0, 0, 0, 0, 0, 3]);
+        expected.extend([0, 0, 0, 0, 0, 0, 0, 4]);
+        expected.extend(b"b");
+        assert_eq!(frame[..frame.len() - TAG], expected);
+        assert_eq!(read(&frame[ETHERNET..], &key()), Ok(hello));
+    }
+
+    #[test]
+    fn parts_round_trip_and_fit_into_a_frame() {
+        let six = IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 9]);
+        let entries = vec![
+            Entry::Port(31, 9000),
+            Entry::Prefix(1, IpAddr::from([192, 0, 2, 0]), 24),
+            Entry::Own(six),
+            Entry::Neighbor(1, IpAddr::from([192, 0, 2, 9]), 0xffff),
+        ];
+        let part = message(Contents::Part { version: 1, part: 0, parts: 1, entries });
+        assert_eq!(read(&framed(&part)[ETHERNET..], &key()), Ok(part));
+        let entries = vec![Entry::Neighbor(0, six, 1); ENTRIES];
+        let full = framed(&message(Contents::Part { version: 1, part: 0, parts: 1, entries }));
+        assert!(full.len() <= 1280, "{}", full.len());
+    }
+
+    #[test]
+    fn rejects_modified_messages() {
+        let frame = framed(&message(Contents::Hello { version: 3, has: 4, name: "b".into() }));
+        let body = &frame[ETHERNET..];
+        for at in 0..body.len() {
+            let mut changed = body.to_vec();
+            changed[at] ^= 1;
+            let expected = if at < 5 { Unread::Form } else { Unread::Key };
+            assert_eq!(read(&changed, &key()), Err(expected), "byte {at}");
+        }
+        assert_eq!(read(body, &Key::new(b"another")), Err(Unread::Key));
+        for length in 0..body.len() {
+            assert!(read(&body[..length], &key()).is_err());
+        }
+    }
+
+    #[test]
+    fn rejects_invalid_entries() {
+        let entry = |bytes: &[u8]| read_entry(&mut Bytes(bytes));
+        assert_eq!(entry(&[1, 0, 0, 0, 5, 220]), Some(Entry::Port(0, 1500)));
+        for odd in [
+            &[9u8, 0, 0, 0, 0, 0][..],
+            &[1, 32, 0, 0, 0, 0],
+            &[2, 0, 33, 4, 0, 0, 1, 2, 3, 4],
+            &[3, 0, 0, 5, 0, 0, 1, 2, 3, 4, 5],
+            &[4, 0, 0, 4, 0, 0, 1, 2, 3],
+        ] {
+            assert_eq!(entry(odd), None, "{odd:?}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Probes: frames that the fabric program at the other end of a link sends back, with or without its daemon.
+//!
+//! ```text
+//! 0         6         12     14    18      26       34    50
+//! | to      | from    | type |magic| nonce | sent at | tag |
+//! ```
+//!
+//! Only their sender reads them, by its own clock. The tag is that of messages, so nobody else can make them up; those that
+//! were sent long ago do not count.
+
+use std::path::Path;
+
+use bm_vlb::address::Node;
+use bm_vlb::membership::Epoch;
+use bm_wire::ethernet::Mac;
+
+use crate::error::ClusterError;
+use crate::layout::PORT_PROBE;
+use crate::message::{ETHERNET, Key, begin};
+use crate::session::SILENT_NS;
+
+const MAGIC: [u8; 4] = *b"bmpr";
+/// The shortest key.
+const KEY_MIN: usize = 16;
+
+/// The frame of a probe.
+pub fn frame(epoch: Epoch, from: Mac, to: Node, key: &Key, nonce: u64, now_ns: u64) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(64);
+    begin(&mut frame, epoch, from, to, PORT_PROBE);
+    frame.extend_from_slice(&MAGIC);
+    frame.extend_from_slice(&nonce.to_be_bytes());
+    frame.extend_from_slice(&now_ns.to_be_bytes());
+    key.seal(&mut frame, ETHERNET);
+    frame
+}
+
+/// How long a probe that has come back was away, if it is one of ours; given without its Ethernet header.
+pub fn read(body: &[u8], key: &Key, nonce: u64, now_ns: u64) -> Option<u64> {
+    // Linux may have padded it.
+    let body = key.open(body.get(..36)?)?;
+    let (magic, rest) = body.split_first_chunk::<4>()?;
+    let (sent_nonce, sent) = rest.split_first_chunk::<8>()?;
+    let sent = u64::from_be_bytes(*sent.first_chunk::<8>()?);
+    let away = now_ns.checked_sub(sent)?;
+    (*magic == MAGIC && u64::from_be_bytes(*sent_nonce) == nonce && away < SILENT_NS).then_some(away)
+}
+
+/// Reads the key that all members share.
+///
+/// # Errors
+/// The file cannot be read, is readable for others, or is too short.
+pub fn read_key(path: &Path) -> Result<Key, ClusterError> {
+    use std::os::unix::fs::PermissionsExt;
+    let wrong = |why: String| ClusterError::Key { path: path.into(), why };
+    let metadata = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?;
+    if metadata.permissions().mode() & 0o007 != 0 {
+        return Err(wrong("all users of this machine can access it".into()));
+    }
+    let text = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    if text.trim_ascii().len() < KEY_MIN {
+        return Err(wrong(format!("a key has at least {KEY_MIN} bytes")));
+    }
+    Ok(Key::new(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_vlb::address::Source;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn accepts_only_own_and_recent_probes() {
+        let key = Key::new(b"0123456789abcdef");
+        let node = |number| Node::new(number).expect("small");
+        let from = Source { input: node(1), via: None, sample: None }.mac();
+        let frame = frame(Epoch::new(7), from, node(2), &key, 11, 1000);
+        assert_eq!((frame[..6].to_vec(), frame.len()), (vec![0xbe, 7, 0, 0x41, 0, 0], 50));
+        let body = &frame[ETHERNET..];
+        assert_eq!(read(body, &key, 11, 1250), Some(250));
+        assert_eq!(read(&[body, &[0; 10]].concat(), &key, 11, 1250), Some(250), "padded");
+        assert_eq!(read(body, &key, 12, 1250), None);
+        assert_eq!(read(body, &key, 11, 999), None);
+        assert_eq!(read(body, &key, 11, 1000 + SILENT_NS), None);
+        assert_eq!(read(body, &Key::new(b"another"), 11, 1250), None);
+        assert_eq!(read(&body[1..], &key, 11, 1250), None);
+    }
+
+    #[test]
+    fn checks_the_key_file() {
+        let path = std::env::temp_dir().join(format!("bm-key-{}", std::process::id()));
+        let why = |mode, text: &str| {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            read_key(&path).err().map(|error| error.to_string())
+        };
+        assert_eq!(why(0o600, "0123456789abcdef\n"), None);
+        assert!(why(0o600, "short\n").unwrap().contains("a key has at least 16 bytes; create one"));
+        assert!(why(0o644, "0123456789abcdef").unwrap().contains("all users of this machine"));
+        std::fs::remove_file(&path).unwrap();
+        assert!(read_key(&path).is_err());
+    }
+}

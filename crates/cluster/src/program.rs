@@ -1,0 +1,149 @@
+//! The program and its maps.
+
+use std::os::fd::AsFd;
+
+use bm_bpf::PinnedLink;
+use bm_vlb::address::Node;
+use bm_vlb::membership::Epoch;
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut};
+
+use crate::counters::{COUNTERS, Counters};
+use crate::error::ClusterError;
+use crate::layout::{NO_EPOCH, Neighbor, Own, PROGRAM, Plain};
+use crate::pins;
+
+/// The object file with the program, made by the build script.
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fabric.bpf.o"));
+const MAPS: [&str; 5] = ["self", "links", "neighbors", "used", "counts"];
+
+/// The program and its maps.
+pub struct Program {
+    object: Object,
+    own: MapHandle,
+    links: MapHandle,
+    neighbors: MapHandle,
+    used: MapHandle,
+    counts: MapHandle,
+    /// Whether the maps are those of an earlier daemon.
+    pub inherited: bool,
+}
+
+impl Program {
+    /// Loads the program without attaching it to an interface; over the maps of an earlier daemon's program if that has
+    /// left one with the same layout.
+    pub fn load(left: &[PinnedLink]) -> Result<Self, ClusterError> {
+        let failed = ClusterError::program("loading the fabric program");
+        let of_earlier = |name: &str| {
+            left.iter().filter(|pinned| pins::is_ours(pinned)).find_map(|pinned| pins::map(pinned, name))
+        };
+        let mut builder = ObjectBuilder::default();
+        let mut open = builder.open_memory(OBJECT).map_err(&failed)?;
+        let mut inherited = false;
+        for mut map in open.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if let Some(earlier) =
+                Some(&name).filter(|name| MAPS.contains(&name.as_str())).and_then(|name| of_earlier(name))
+            {
+                map.reuse_fd(earlier.as_fd()).map_err(&failed)?;
+                inherited = true;
+            }
+        }
+        let object = open.load().map_err(&failed)?;
+        let find = |name| find(&object, name);
+        Ok(Self {
+            own: find("self")?,
+            links: find("links")?,
+            neighbors: find("neighbors")?,
+            used: find("used")?,
+            counts: find("counts")?,
+            inherited,
+            object,
+        })
+    }
+
+    /// The program to attach to fabric links.
+    pub fn on_links(&mut self) -> ProgramMut<'_> {
+        self.object
+            .progs_mut()
+            .find(|program| program.name() == PROGRAM)
+            .expect("the object has this program")
+    }
+
+    /// Sets the number of this node and the epochs whose frames it accepts.
+    pub fn set_own(&self, node: Node, epoch: Epoch, before: Option<Epoch>) -> Result<(), ClusterError> {
+        let own = Own {
+            node: node.number().into(),
+            epoch: epoch.number().into(),
+            epoch_before: before.map_or(NO_EPOCH, |before| before.number().into()),
+            unused: 0,
+        };
+        put(&self.own, 0, own.bytes(), "setting the number of this node")
+    }
+
+    /// The epochs that an earlier daemon has set: the current one, and the one before it.
+    pub fn epochs(&self) -> Option<(Epoch, Option<Epoch>)> {
+        let own = Own::of(&self.own.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??)?;
+        let epoch = |number: u32| u8::try_from(number).ok().map(Epoch::new);
+        Some((epoch(own.epoch)?, epoch(own.epoch_before)))
+    }
+
+    /// Sets the interface of the link to a node; 0: it is no member.
+    pub fn set_link(&self, node: Node, ifindex: u32) -> Result<(), ClusterError> {
+        put(&self.links, node.number().into(), &ifindex.to_ne_bytes(), "setting a fabric link")
+    }
+
+    /// Counts frames of an interface as those of a fabric link from now on, or no longer.
+    pub fn count(&self, ifindex: u32, counted: bool) -> Result<(), ClusterError> {
+        let key = ifindex.to_ne_bytes();
+        if !counted {
+            let _gone = self.counts.delete(&key);
+            return Ok(());
+        }
+        if Counters::read(&self.counts, ifindex).is_some() {
+            return Ok(());
+        }
+        let failed = ClusterError::program("adding the counters of a fabric link");
+        let cpus = libbpf_rs::num_possible_cpus().map_err(&failed)?;
+        let zeros = vec![vec![0; COUNTERS.len() * 8]; cpus];
+        self.counts.update_percpu(&key, &zeros, MapFlags::ANY).map_err(failed)
+    }
+
+    /// Sets the neighbor with an index.
+    pub fn set_neighbor(&self, index: u16, neighbor: &Neighbor) -> Result<(), ClusterError> {
+        put(&self.neighbors, index.into(), neighbor.bytes(), "setting a neighbor")
+    }
+
+    /// All neighbors by index, among them those that are gone. Used once, after an earlier daemon.
+    pub fn neighbors(&self) -> Vec<(u16, Neighbor)> {
+        let of_one = |index: u16| {
+            let value = self.neighbors.lookup(&u32::from(index).to_ne_bytes(), MapFlags::ANY).ok()??;
+            Neighbor::of(&value).filter(|neighbor| neighbor.family != 0).map(|neighbor| (index, neighbor))
+        };
+        (0..=u16::MAX).filter_map(of_one).collect()
+    }
+
+    /// Whether frames were sent to a neighbor since the last call.
+    pub fn take_used(&self, index: u16) -> bool {
+        let key = u32::from(index).to_ne_bytes();
+        let used = self.used.lookup(&key, MapFlags::ANY).ok().flatten();
+        let was = used.is_some_and(|value| value.iter().any(|byte| *byte != 0));
+        if was {
+            let _never_fails = self.used.update(&key, &0u64.to_ne_bytes(), MapFlags::ANY);
+        }
+        was
+    }
+
+    /// The counters of an interface; `None` if it is no link.
+    pub fn counters(&self, ifindex: u32) -> Option<Counters> {
+        Counters::read(&self.counts, ifindex)
+    }
+}
+
+fn put(map: &MapHandle, key: u32, value: &[u8], step: &'static str) -> Result<(), ClusterError> {
+    map.update(&key.to_ne_bytes(), value, MapFlags::ANY).map_err(ClusterError::program(step))
+}
+
+fn find(object: &Object, name: &str) -> Result<MapHandle, ClusterError> {
+    let map = object.maps().find(|map| map.name() == name).expect("the program has this map");
+    MapHandle::try_from(&map).map_err(ClusterError::program("finding the maps of the fabric program"))
+}

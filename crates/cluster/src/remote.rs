@@ -1,0 +1,166 @@
+//! What other nodes have told, as routes and neighbors of Linux.
+//!
+//! | told | in Linux, on the fabric link to that node |
+//! |---|---|
+//! | neighbor 192.0.2.9, index 7 of port 3 | `192.0.2.9 dev fab1`, a permanent neighbor with the MAC *neighbor 7 of port 3* |
+//! | address 192.0.2.1 of the node | `192.0.2.1 dev fab1`, a permanent neighbor with the MAC *host* |
+//! | prefix 192.0.2.0/24 on port 3 | `192.0.2.0/24 via 169.254.0.35 dev fab1 onlink`, and for that gateway the MAC *resolve, port 3* |
+//!
+//! So each longest match gives the MAC that the frame needs. Every route has the MTU of the port that packets leave by.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use bm_vlb::address::{Destination, Node, Port, To};
+use bm_vlb::membership::Epoch;
+
+use crate::message::Entry;
+
+/// A route to a prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The fabric link.
+    pub ifindex: u32,
+    /// The gateway; `None` if the destination is a neighbor on the link.
+    pub gateway: Option<IpAddr>,
+    /// Largest packet.
+    pub mtu: u32,
+}
+
+/// Routes and permanent neighbors of this node's Linux.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Objects {
+    /// By prefix.
+    pub routes: BTreeMap<(IpAddr, u8), Route>,
+    /// MACs by interface and address.
+    pub neighbors: BTreeMap<(u32, IpAddr), [u8; 6]>,
+}
+
+/// The other end of a fabric link.
+#[derive(Clone, Copy, Debug)]
+pub struct Far {
+    /// The node.
+    pub node: Node,
+    /// Index of our interface to it.
+    pub ifindex: u32,
+    /// MTU of that interface.
+    pub mtu: u32,
+    /// The epoch of the frames that are sent there.
+    pub epoch: Epoch,
+}
+
+impl Far {
+    fn mac(&self, port: u8, to: To) -> Option<[u8; 6]> {
+        let port = Port::new(port)?;
+        Some(Destination { epoch: self.epoch, output: self.node, port, to }.mac().0)
+    }
+
+    /// The gateway that stands for a port of the node: its neighbors have yet to be resolved.
+    fn gateway(&self, port: u8, six: bool) -> IpAddr {
+        let number = self.node.number() << 5 | u16::from(port);
+        let [high, low] = number.to_be_bytes();
+        match six {
+            false => Ipv4Addr::new(169, 254, high, low).into(),
+            true => Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xb1, self.node.number(), port.into()).into(),
+        }
+    }
+}
+
+impl Objects {
+    /// Adds what a node has told, except for what `is_ours`: the nearest way is to send it ourselves.
+    pub fn add(&mut self, far: &Far, entries: &[Entry], is_ours: impl Fn(IpAddr) -> bool) {
+        let mtus: BTreeMap<u8, u32> = entries
+            .iter()
+            .filter_map(|entry| match *entry {
+                Entry::Port(port, mtu) => Some((port, far.mtu.min(mtu.into()))),
+                _ => None,
+            })
+            .collect();
+        let mtu = |port: u8| mtus.get(&port).copied().unwrap_or(far.mtu);
+        for entry in entries {
+            match *entry {
+                Entry::Port(..) => {}
+                Entry::Own(address) if !is_ours(address) => {
+                    self.host(far, address, far.mac(0, To::Host), far.mtu);
+                }
+                Entry::Neighbor(port, address, index) if !is_ours(address) => {
+                    self.host(far, address, far.mac(port, To::Neighbor(index)), mtu(port));
+                }
+                Entry::Prefix(port, address, length) => self.prefix(far, (address, length), port, mtu(port)),
+                Entry::Own(_) | Entry::Neighbor(..) => {}
+            }
+        }
+    }
+
+    fn host(&mut self, far: &Far, address: IpAddr, mac: Option<[u8; 6]>, mtu: u32) {
+        let Some(mac) = mac else { return };
+        let length = if address.is_ipv4() { 32 } else { 128 };
+        // If two nodes tell of the same address, the first counts.
+        self.routes.entry((address, length)).or_insert_with(|| {
+            self.neighbors.insert((far.ifindex, address), mac);
+            Route { ifindex: far.ifindex, gateway: None, mtu }
+        });
+    }
+
+    fn prefix(&mut self, far: &Far, prefix: (IpAddr, u8), port: u8, mtu: u32) {
+        let Some(mac) = far.mac(port, To::Resolve) else { return };
+        let gateway = far.gateway(port, prefix.0.is_ipv6());
+        self.routes.entry(prefix).or_insert_with(|| {
+            self.neighbors.insert((far.ifindex, gateway), mac);
+            Route { ifindex: far.ifindex, gateway: Some(gateway), mtu }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn far(node: u16) -> Far {
+        Far { node: Node::new(node).expect("small"), ifindex: 4, mtu: 1600, epoch: Epoch::new(0x12) }
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn entries_become_routes_and_neighbors() {
+        let entries = [
+            Entry::Port(3, 1500),
+            Entry::Prefix(3, ip("192.0.2.0"), 24),
+            Entry::Prefix(3, ip("2001:db8::"), 64),
+            Entry::Own(ip("192.0.2.1")),
+            Entry::Neighbor(3, ip("192.0.2.9"), 0x0708),
+        ];
+        let mut objects = Objects::default();
+        objects.add(&far(0x2a), &entries, |_| false);
+        let route = |gateway, mtu| Route { ifindex: 4, gateway, mtu };
+        let (four, six) = (ip("169.254.5.67"), ip("fe80::b1:2a:3"));
+        let routes = [
+            ((ip("192.0.2.0"), 24), route(Some(four), 1500)),
+            ((ip("192.0.2.1"), 32), route(None, 1600)),
+            ((ip("192.0.2.9"), 32), route(None, 1500)),
+            ((ip("2001:db8::"), 64), route(Some(six), 1500)),
+        ];
+        assert_eq!(objects.routes.into_iter().collect::<Vec<_>>(), routes);
+        let neighbors = [
+            ((4, four), [0xb6, 0x12, 0x05, 0x43, 0, 0]),
+            ((4, ip("192.0.2.1")), [0xba, 0x12, 0x05, 0x40, 0, 0]),
+            ((4, ip("192.0.2.9")), [0xb2, 0x12, 0x05, 0x43, 7, 8]),
+            ((4, six), [0xb6, 0x12, 0x05, 0x43, 0, 0]),
+        ];
+        assert_eq!(objects.neighbors, neighbors.into());
+    }
+
+    #[test]
+    fn own_and_earlier_entries_have_priority() {
+        let entries = [Entry::Neighbor(0, ip("192.0.2.9"), 1), Entry::Neighbor(0, ip("192.0.2.10"), 2)];
+        let mut objects = Objects::default();
+        objects.add(&far(1), &entries[..1], |_| false);
+        objects.add(&Far { ifindex: 5, ..far(2) }, &entries, |address| address == ip("192.0.2.10"));
+        assert_eq!(objects.routes.len(), 1);
+        assert_eq!(objects.routes[&(ip("192.0.2.9"), 32)].ifindex, 4);
+        assert_eq!(objects.neighbors.len(), 1);
+    }
+}

@@ -1,0 +1,163 @@
+//! A node with the thread that keeps it up to date.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bm_netlink::link::LinkEvents;
+
+use crate::error::ClusterError;
+use crate::node::Cluster;
+use crate::settings::Settings;
+use crate::view::ClusterView;
+
+/// Longest wait.
+const WAIT_MAX: Duration = Duration::from_millis(100);
+/// How long to collect events before handling them: they often come in groups.
+const GATHER: Duration = Duration::from_millis(2);
+
+/// A running node. It ends when this is dropped, unless [`Service::keep`] was called.
+pub struct Service {
+    cluster: Arc<Mutex<Cluster>>,
+    /// Closed at the end, which wakes the thread.
+    ends: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    /// Starts a node in this thread's network namespace.
+    ///
+    /// # Errors
+    /// What is wrong with the settings, or what the kernel refused.
+    pub fn start(settings: Settings) -> Result<Self, ClusterError> {
+        let failed = ClusterError::system("subscribing to events of interfaces and neighbors");
+        // Subscribed before the first reading, so that nothing is missed in between.
+        let mut heard = LinkEvents::listen_with_neighbors().map_err(|error| failed(error.into()))?;
+        let (ends, end) = UnixStream::pair().map_err(&failed)?;
+        let cluster = Arc::new(Mutex::new(Cluster::open(settings, now_ns(), random)?));
+        let shared = Arc::clone(&cluster);
+        let run = move || run(&shared, &mut heard, &end);
+        let thread = std::thread::Builder::new().name("bm-cluster".into()).spawn(run).map_err(&failed)?;
+        Ok(Self { cluster, ends: Some(ends), thread: Some(thread) })
+    }
+
+    /// Replaces this node by one with other settings. Frames of other nodes are forwarded meanwhile.
+    ///
+    /// # Errors
+    /// As [`Self::start`]. Program and routes of this node then stay without a daemon, for one started with its settings.
+    pub fn replace(self, settings: Settings) -> Result<Self, ClusterError> {
+        if let Err(error) = self.keep() {
+            tracing::warn!("the cluster stops forwarding for a moment: {error}");
+        }
+        drop(self);
+        Self::start(settings)
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> Settings {
+        self.cluster().settings().clone()
+    }
+
+    /// What the operator should know.
+    pub fn notes(&self) -> Vec<String> {
+        self.cluster().notes().to_vec()
+    }
+
+    /// The node as it is now.
+    pub fn view(&self) -> ClusterView {
+        self.cluster().view(now_ns())
+    }
+
+    /// Keeps program, routes and neighbors at the end.
+    ///
+    /// # Errors
+    /// If the program is not pinned.
+    pub fn keep(&self) -> Result<(), ClusterError> {
+        self.cluster().keep()
+    }
+
+    fn cluster(&self) -> MutexGuard<'_, Cluster> {
+        lock(&self.cluster)
+    }
+}
+
+fn lock(cluster: &Mutex<Cluster>) -> MutexGuard<'_, Cluster> {
+    // After a panic of another thread the data is still usable.
+    cluster.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        drop(self.ends.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported by itself.
+            let _panicked = thread.join();
+        }
+    }
+}
+
+fn run(cluster: &Mutex<Cluster>, heard: &mut LinkEvents, end: &UnixStream) {
+    let mut failing = false;
+    loop {
+        let (descriptors, due) = {
+            let cluster = lock(cluster);
+            (cluster.descriptors(), cluster.due_ns())
+        };
+        if wait(heard, end, &descriptors, due) {
+            return;
+        }
+        let news = heard.drain();
+        if news {
+            std::thread::sleep(GATHER);
+            heard.drain();
+        }
+        let mut cluster = lock(cluster);
+        if news {
+            cluster.touch();
+        }
+        match cluster.step(now_ns()) {
+            Ok(()) => failing = false,
+            // Logged once, not on each attempt.
+            Err(error) if !failing => {
+                failing = true;
+                tracing::error!(%error, "the cluster is not up to date; trying again");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Waits for news or until `due_ns`; whether the node is to end.
+fn wait(heard: &LinkEvents, end: &UnixStream, others: &[i32], due_ns: u64) -> bool {
+    let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let own = [end.as_raw_fd(), heard.as_fd().as_raw_fd()];
+    let mut all: Vec<_> = own.into_iter().chain(others.iter().copied()).map(poll).collect();
+    let wait = Duration::from_nanos(due_ns.saturating_sub(now_ns())).min(WAIT_MAX);
+    let wait_ms = wait.as_millis() as i32 + 1;
+    // SAFETY: an array of as many as said.
+    let ready = unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, wait_ms) };
+    if ready < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+        // The wait failed; sleep instead of spinning.
+        std::thread::sleep(WAIT_MAX);
+    }
+    ready > 0 && all[0].revents != 0
+}
+
+/// The time since the machine was started.
+fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+/// A random number.
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // SAFETY: the buffer is as long as said, and outlives the call, which for so few bytes is not interrupted.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    u64::from_ne_bytes(bytes)
+}

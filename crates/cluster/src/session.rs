@@ -1,0 +1,359 @@
+//! What is known of the node at the other end of a link, from its messages and probes.
+//!
+//! ```text
+//! nothing heard ─ hello ─► its nonce is known ─ hello with our nonce ─► confirmed: what it says counts
+//!                              ▲                                            │ another nonce: it was started again
+//!                              └────────────────────────────────────────────┘
+//! ```
+//!
+//! Probes are answered by the fabric program at the other end, messages by its daemon. As long as probes are answered,
+//! what the node has said last remains valid: a daemon that is started again takes nobody's routes away.
+//!
+//! Pure: no socket and no clock, so its rules are tested without either.
+
+use bm_vlb::address::Node;
+use bm_vlb::membership::Epoch;
+
+use crate::message::{Contents, ENTRIES, Entry, Message};
+
+/// How long a node may be silent before it counts as unreachable.
+pub const SILENT_NS: u64 = 1_000_000_000;
+/// How long a refusal is shown after the last message that was refused.
+const REFUSED_NS: u64 = 3_000_000_000;
+
+/// Why messages of the node at the other end are refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// They are sealed with another key.
+    Key,
+    /// They come from another node than the one that the link is said to lead to.
+    Peer(String, u16),
+    /// They are for another node than this one.
+    Receiver(String, u16),
+    /// The node has another epoch.
+    Epoch(Epoch),
+}
+
+/// The state of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Frames go to the node and come from it.
+    Up,
+    /// Its program answers, its daemon does not: it goes on with what it has.
+    NoDaemon,
+    /// Its daemon answers, its program does not.
+    NoProgram,
+    /// Neither does.
+    Down,
+}
+
+/// One end of a link.
+#[derive(Debug)]
+pub struct Session {
+    own: Node,
+    name: String,
+    peer: Node,
+    epoch: Epoch,
+    nonce: u64,
+    sequence: u64,
+    /// The nonce of the peer that has sent ours back, and the last sequence number that came with it.
+    confirmed: Option<(u64, u64)>,
+    /// A nonce of the peer that has not done so yet.
+    candidate: Option<u64>,
+    heard_ns: Option<u64>,
+    probed_ns: Option<u64>,
+    /// The last time that a probe took to come back.
+    pub round_trip_ns: Option<u64>,
+    refused: Option<(Refused, u64)>,
+    /// The version that the peer has of what we know.
+    peer_has: u64,
+    version: u64,
+    entries: Vec<Entry>,
+    parts: Option<(u64, Vec<Option<Vec<Entry>>>)>,
+}
+
+impl Session {
+    /// A session that has heard nothing; `nonce` is random and not 0.
+    pub fn new(own: Node, name: &str, peer: Node, epoch: Epoch, nonce: u64) -> Self {
+        Self {
+            own,
+            name: name.into(),
+            peer,
+            epoch,
+            nonce,
+            sequence: 0,
+            confirmed: None,
+            candidate: None,
+            heard_ns: None,
+            probed_ns: None,
+            round_trip_ns: None,
+            refused: None,
+            peer_has: 0,
+            version: 0,
+            entries: Vec::new(),
+            parts: None,
+        }
+    }
+
+    /// The node at the other end.
+    pub fn peer(&self) -> Node {
+        self.peer
+    }
+
+    /// Our nonce, which probes carry.
+    pub fn nonce(&self) -> u64 {
+        self.nonce
+    }
+
+    fn message(&mut self, contents: Contents) -> Message {
+        self.sequence += 1;
+        Message {
+            epoch: self.epoch,
+            sender: self.own.number(),
+            receiver: self.peer.number(),
+            own_nonce: self.nonce,
+            its_nonce: self.candidate.or(self.confirmed.map(|(nonce, _)| nonce)).unwrap_or(0),
+            sequence: self.sequence,
+            contents,
+        }
+    }
+
+    /// The next hello; `version` is that of what we know.
+    pub fn hello(&mut self, version: u64) -> Message {
+        let (has, name) = (self.version, self.name.clone());
+        self.message(Contents::Hello { version, has, name })
+    }
+
+    /// What the peer has to be told: all parts of what we know, unless it has this version.
+    pub fn news(&mut self, version: u64, entries: &[Entry], now_ns: u64) -> Vec<Message> {
+        if self.peer_has == version || !self.hears(now_ns) || self.candidate.is_some() {
+            return Vec::new();
+        }
+        let mut parts: Vec<_> = entries.chunks(ENTRIES).map(<[Entry]>::to_vec).collect();
+        if parts.is_empty() {
+            parts.push(Vec::new());
+        }
+        let count = parts.len() as u16;
+        let part = |(part, entries)| Contents::Part { version, part, parts: count, entries };
+        (0..).zip(parts).map(part).map(|contents| self.message(contents)).collect()
+    }
+
+    /// Takes a message; whether what is known of the peer has changed.
+    pub fn receive(&mut self, message: Message, now_ns: u64) -> bool {
+        if let Some(refused) = self.refuses(&message) {
+            self.refuse(refused, now_ns);
+            return false;
+        }
+        if message.its_nonce != self.nonce {
+            if self.confirmed.map(|(nonce, _)| nonce) != Some(message.own_nonce) {
+                self.candidate = Some(message.own_nonce);
+            }
+            return false;
+        }
+        match self.confirmed {
+            // Sent again by somebody, or overtaken.
+            Some((nonce, last)) if nonce == message.own_nonce && message.sequence <= last => return false,
+            Some((nonce, _)) if nonce == message.own_nonce => {}
+            // The peer was started again: it knows nothing of us, and counts its versions anew.
+            _ => (self.version, self.parts, self.peer_has) = (0, None, 0),
+        }
+        let was_up = self.hears(now_ns);
+        self.confirmed = Some((message.own_nonce, message.sequence));
+        (self.candidate, self.heard_ns, self.refused) = (None, Some(now_ns), None);
+        self.take(message.contents) || !was_up
+    }
+
+    fn refuses(&self, message: &Message) -> Option<Refused> {
+        let name = match &message.contents {
+            Contents::Hello { name, .. } => name.clone(),
+            Contents::Part { .. } => String::new(),
+        };
+        if message.sender != self.peer.number() {
+            return Some(Refused::Peer(name, message.sender));
+        }
+        if message.receiver != self.own.number() {
+            return Some(Refused::Receiver(name, message.receiver));
+        }
+        (message.epoch != self.epoch).then_some(Refused::Epoch(message.epoch))
+    }
+
+    /// Notes why a message was refused.
+    pub fn refuse(&mut self, why: Refused, now_ns: u64) {
+        self.refused = Some((why, now_ns));
+    }
+
+    fn take(&mut self, contents: Contents) -> bool {
+        match contents {
+            Contents::Hello { version: _, has, name: _ } => {
+                self.peer_has = has;
+                false
+            }
+            Contents::Part { version, part, parts, entries } => self.take_part(version, part, parts, entries),
+        }
+    }
+
+    fn take_part(&mut self, version: u64, part: u16, count: u16, entries: Vec<Entry>) -> bool {
+        if version == self.version || part >= count {
+            return false;
+        }
+        let (of, parts) = self.parts.get_or_insert_with(|| (version, vec![None; count.into()]));
+        if *of != version || parts.len() != usize::from(count) {
+            (*of, *parts) = (version, vec![None; count.into()]);
+        }
+        parts[usize::from(part)] = Some(entries);
+        if parts.iter().any(Option::is_none) {
+            return false;
+        }
+        let (version, parts) = self.parts.take().unwrap_or_default();
+        (self.version, self.entries) = (version, parts.into_iter().flatten().flatten().collect());
+        true
+    }
+
+    /// Notes that a probe has come back; whether the peer was unreachable before.
+    pub fn probed(&mut self, round_trip_ns: u64, now_ns: u64) -> bool {
+        let was = self.answers(now_ns);
+        (self.probed_ns, self.round_trip_ns) = (Some(now_ns), Some(round_trip_ns));
+        !was
+    }
+
+    fn hears(&self, now_ns: u64) -> bool {
+        self.heard_ns.is_some_and(|at| now_ns.saturating_sub(at) < SILENT_NS)
+    }
+
+    fn answers(&self, now_ns: u64) -> bool {
+        self.probed_ns.is_some_and(|at| now_ns.saturating_sub(at) < SILENT_NS)
+    }
+
+    /// The state of the link.
+    pub fn state(&self, now_ns: u64) -> State {
+        match (self.answers(now_ns), self.hears(now_ns)) {
+            (true, true) => State::Up,
+            (true, false) => State::NoDaemon,
+            (false, true) => State::NoProgram,
+            (false, false) => State::Down,
+        }
+    }
+
+    /// Why messages are refused.
+    pub fn refused(&self, now_ns: u64) -> Option<&Refused> {
+        self.refused.as_ref().filter(|(_, at)| now_ns.saturating_sub(*at) < REFUSED_NS).map(|(why, _)| why)
+    }
+
+    /// Whether the peer has told anything yet.
+    pub fn has_told(&self) -> bool {
+        self.version != 0
+    }
+
+    /// What the peer has told, as long as frames reach it.
+    pub fn entries(&self, now_ns: u64) -> &[Entry] {
+        if self.answers(now_ns) { &self.entries } else { &[] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::IpAddr;
+
+    const MS: u64 = 1_000_000;
+
+    fn session(own: u16, peer: u16, nonce: u64) -> Session {
+        let node = |number| Node::new(number).expect("small");
+        Session::new(node(own), &format!("n{own}"), node(peer), Epoch::new(1), nonce)
+    }
+
+    /// Each says hello once.
+    fn exchange(one: &mut Session, two: &mut Session, now: u64) {
+        let hello = one.hello(1);
+        two.receive(hello, now);
+        let hello = two.hello(1);
+        one.receive(hello, now);
+    }
+
+    fn meet(one: &mut Session, two: &mut Session, now: u64) {
+        for _ in 0..3 {
+            exchange(one, two, now);
+        }
+        one.probed(5, now);
+    }
+
+    fn own(last: u8) -> Entry {
+        Entry::Own(IpAddr::from([192, 0, 2, last]))
+    }
+
+    #[test]
+    fn two_nodes_exchange_entries() {
+        let (mut one, mut two) = (session(1, 2, 11), session(2, 1, 22));
+        assert_eq!(one.state(0), State::Down);
+        assert_eq!(one.news(1, &[own(1)], 0), []);
+        meet(&mut one, &mut two, 5);
+        assert_eq!((one.state(5), two.state(5)), (State::Up, State::NoProgram));
+        let many: Vec<_> = (0..=255).map(own).collect();
+        let parts = two.news(7, &many, 6);
+        assert!(parts.len() > 1);
+        let changed: Vec<_> = parts.into_iter().rev().map(|part| one.receive(part, 6)).collect();
+        // The first to be sent is the last to arrive here: the others are old then.
+        assert!(changed.iter().all(|changed| !changed));
+        for part in two.news(7, &many, 6) {
+            one.receive(part, 6);
+        }
+        assert_eq!((one.entries(6), one.has_told()), (&many[..], true));
+        let hello = one.hello(1);
+        two.receive(hello, 7);
+        assert_eq!(two.news(7, &many, 7), [], "it has them");
+        assert_eq!(two.news(8, &[], 7).len(), 1, "nothing is news as well");
+    }
+
+    #[test]
+    fn replayed_messages_are_ignored() {
+        let (mut one, mut two) = (session(1, 2, 11), session(2, 1, 22));
+        meet(&mut one, &mut two, 5);
+        let old = two.news(7, &[own(1)], 6);
+        let new = two.news(8, &[own(2)], 6);
+        assert!(one.receive(new[0].clone(), 6));
+        assert!(!one.receive(old[0].clone(), 6));
+        assert_eq!(one.entries(6), [own(2)]);
+        // Another run of the first node draws another nonce: no message of before counts.
+        let mut again = session(1, 2, 12);
+        assert!(!again.receive(new[0].clone(), 7) && !again.has_told());
+    }
+
+    #[test]
+    fn a_restarted_daemon_keeps_its_entries() {
+        let (mut one, mut two) = (session(1, 2, 11), session(2, 1, 22));
+        meet(&mut one, &mut two, 0);
+        for part in two.news(7, &[own(1)], 1) {
+            one.receive(part, 1);
+        }
+        let later = 2 * SILENT_NS;
+        one.probed(5, later);
+        assert_eq!((one.state(later), one.entries(later)), (State::NoDaemon, &[own(1)][..]));
+        let mut two = session(2, 1, 33);
+        for _ in 0..3 {
+            exchange(&mut one, &mut two, later);
+        }
+        assert_eq!((one.state(later), one.entries(later)), (State::Up, &[own(1)][..]));
+        for part in two.news(1, &[own(2)], later) {
+            one.receive(part, later);
+        }
+        assert_eq!(one.entries(later), [own(2)]);
+        assert_eq!(one.entries(later + SILENT_NS), [], "and no probe comes back");
+        assert_eq!(one.state(later + SILENT_NS), State::Down);
+    }
+
+    #[test]
+    fn reports_why_a_peer_is_rejected() {
+        let mut one = session(1, 2, 11);
+        let mut three = session(3, 1, 33);
+        assert!(!one.receive(three.hello(1), 5));
+        assert_eq!(one.refused(5), Some(&Refused::Peer("n3".into(), 3)));
+        let mut two = session(2, 9, 22);
+        one.receive(two.hello(1), 6);
+        assert_eq!(one.refused(6), Some(&Refused::Receiver("n2".into(), 9)));
+        let mut two = Session { epoch: Epoch::new(2), ..session(2, 1, 22) };
+        one.receive(two.hello(1), 7);
+        assert_eq!(one.refused(7), Some(&Refused::Epoch(Epoch::new(2))));
+        assert_eq!(one.refused(7 + 4000 * MS), None);
+        assert_eq!(one.state(7), State::Down);
+    }
+}

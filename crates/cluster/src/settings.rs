@@ -1,0 +1,250 @@
+//! The settings of a node: who the members are, which interface leads to which, and which ports are external.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use bm_vlb::address::{Node, Port};
+use bm_vlb::membership::Epoch;
+
+/// Settings of this node and of its cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The name of this node, one of the members.
+    pub name: String,
+    /// The number of the membership; the same on all nodes, and a new one after each change of the members.
+    pub epoch: Epoch,
+    /// File with the key that all members share.
+    pub key_file: PathBuf,
+    /// The members, this node among them.
+    pub members: Vec<Member>,
+    /// Links to other nodes.
+    pub links: Vec<FabricLink>,
+    /// External ports of this node.
+    pub ports: Vec<ExternalPort>,
+}
+
+/// A member of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub node: Node,
+}
+
+/// A link to another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FabricLink {
+    /// Interface on this node.
+    pub device: String,
+    /// Name of the member at the other end.
+    pub peer: String,
+}
+
+/// A port through which packets enter and leave the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExternalPort {
+    /// Interface; also a port of the router.
+    pub device: String,
+    /// Its number on this node.
+    pub number: Port,
+}
+
+/// What is wrong with settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// This node is not a member.
+    NotAMember,
+    /// Two members have the same name.
+    NameTwice(String),
+    /// Two members have the same number.
+    NumberTwice(String, String, u16),
+    /// A link leads to a node that is not a member.
+    UnknownPeer(String, String),
+    /// A link leads from this node to itself.
+    OwnPeer(String),
+    /// An interface is named twice.
+    DeviceTwice(String),
+    /// Two links lead to the same member.
+    PeerTwice(String, String, String),
+    /// There is no link to a member.
+    NoLink(String),
+    /// Two external ports have the same number.
+    PortTwice(String, String, u8),
+    /// There is no other member.
+    Alone,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAMember => f.write_str(
+                "`name` in [cluster] is not the name of a [[cluster.member]]: this node has to be among the members",
+            ),
+            Self::NameTwice(name) => write!(f, "two members are named {name:?}"),
+            Self::NumberTwice(one, two, node) => {
+                write!(f, "the members {one:?} and {two:?} have the same number {node}: each needs one of its own")
+            }
+            Self::UnknownPeer(device, peer) => write!(
+                f,
+                "the fabric link {device} leads to {peer:?}, which is not a member: add it as a [[cluster.member]], or correct `peer`"
+            ),
+            Self::OwnPeer(device) => {
+                write!(f, "the fabric link {device} leads to this node itself: `peer` has to be another member")
+            }
+            Self::DeviceTwice(device) => {
+                write!(f, "{device} is named twice: an interface is one fabric link or one external port")
+            }
+            Self::PeerTwice(one, two, peer) => write!(
+                f,
+                "the fabric links {one} and {two} both lead to {peer:?}: several links between two nodes are not supported yet"
+            ),
+            Self::NoLink(name) => write!(
+                f,
+                "there is no [[cluster.fabric]] with peer = {name:?}: nodes are connected as a full mesh, so each needs a link to each other one"
+            ),
+            Self::PortTwice(one, two, number) => {
+                write!(f, "the external ports {one} and {two} have the same number {number}")
+            }
+            Self::Alone => f.write_str("there is only one [[cluster.member]]: a cluster has two or more"),
+        }
+    }
+}
+
+impl std::error::Error for Problem {}
+
+impl Settings {
+    /// The number of this node; `None` if it is not a member.
+    pub fn own(&self) -> Option<Node> {
+        self.member(&self.name).map(|member| member.node)
+    }
+
+    /// The member of this name.
+    pub fn member(&self, name: &str) -> Option<&Member> {
+        self.members.iter().find(|member| member.name == name)
+    }
+
+    /// Everything that is wrong with these settings, whatever the machine.
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut problems = self.problems_of_members();
+        problems.extend(self.problems_of_links());
+        for (at, port) in self.ports.iter().enumerate() {
+            if let Some(other) = self.ports[..at].iter().find(|other| other.number == port.number) {
+                let (one, two) = (other.device.clone(), port.device.clone());
+                problems.push(Problem::PortTwice(one, two, port.number.number()));
+            }
+        }
+        let devices: Vec<_> = self.devices().collect();
+        for (at, device) in devices.iter().enumerate() {
+            if devices[..at].contains(device) {
+                problems.push(Problem::DeviceTwice((*device).into()));
+            }
+        }
+        problems
+    }
+
+    fn devices(&self) -> impl Iterator<Item = &str> {
+        let links = self.links.iter().map(|link| link.device.as_str());
+        links.chain(self.ports.iter().map(|port| port.device.as_str()))
+    }
+
+    fn problems_of_members(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if self.own().is_none() {
+            problems.push(Problem::NotAMember);
+        } else if self.members.len() < 2 {
+            problems.push(Problem::Alone);
+        }
+        for (at, member) in self.members.iter().enumerate() {
+            for other in &self.members[..at] {
+                if other.name == member.name {
+                    problems.push(Problem::NameTwice(member.name.clone()));
+                } else if other.node == member.node {
+                    let (one, two) = (other.name.clone(), member.name.clone());
+                    problems.push(Problem::NumberTwice(one, two, member.node.number()));
+                }
+            }
+        }
+        problems
+    }
+
+    fn problems_of_links(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        for (at, link) in self.links.iter().enumerate() {
+            let (device, peer) = (link.device.clone(), link.peer.clone());
+            if peer == self.name {
+                problems.push(Problem::OwnPeer(device));
+            } else if self.member(&peer).is_none() {
+                problems.push(Problem::UnknownPeer(device, peer));
+            } else if let Some(other) = self.links[..at].iter().find(|other| other.peer == peer) {
+                problems.push(Problem::PeerTwice(other.device.clone(), device, peer));
+            }
+        }
+        for member in self.members.iter().filter(|member| member.name != self.name) {
+            if !self.links.iter().any(|link| link.peer == member.name) {
+                problems.push(Problem::NoLink(member.name.clone()));
+            }
+        }
+        problems
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Node `a` of three, with a link to each other one.
+    pub(crate) fn settings() -> Settings {
+        let member =
+            |name: &str, number| Member { name: name.into(), node: Node::new(number).expect("small") };
+        let link = |device: &str, peer: &str| FabricLink { device: device.into(), peer: peer.into() };
+        Settings {
+            name: "a".into(),
+            epoch: Epoch::new(1),
+            key_file: "/etc/brickmoon/cluster.key".into(),
+            members: vec![member("a", 0), member("b", 1), member("c", 2)],
+            links: vec![link("fab1", "b"), link("fab2", "c")],
+            ports: vec![ExternalPort { device: "ext0".into(), number: Port::new(0).expect("small") }],
+        }
+    }
+
+    fn problems(change: impl FnOnce(&mut Settings)) -> Vec<Problem> {
+        let mut settings = settings();
+        change(&mut settings);
+        settings.problems()
+    }
+
+    #[test]
+    fn reports_each_problem() {
+        assert_eq!(problems(|_| ()), []);
+        assert_eq!(problems(|all| all.name = "d".into()), [Problem::NotAMember, Problem::NoLink("a".into())]);
+        let twice = |all: &mut Settings| all.members[2].node = all.members[1].node;
+        assert_eq!(problems(twice), [Problem::NumberTwice("b".into(), "c".into(), 1)]);
+        let unknown = |all: &mut Settings| all.links[1].peer = "x".into();
+        let expected = [Problem::UnknownPeer("fab2".into(), "x".into()), Problem::NoLink("c".into())];
+        assert_eq!(problems(unknown), expected);
+        let own = |all: &mut Settings| all.links[1].peer = "a".into();
+        assert_eq!(problems(own), [Problem::OwnPeer("fab2".into()), Problem::NoLink("c".into())]);
+        let both = |all: &mut Settings| all.links[1].peer = "b".into();
+        let expected =
+            [Problem::PeerTwice("fab1".into(), "fab2".into(), "b".into()), Problem::NoLink("c".into())];
+        assert_eq!(problems(both), expected);
+        assert_eq!(
+            problems(|all| all.ports[0].device = "fab1".into()),
+            [Problem::DeviceTwice("fab1".into())]
+        );
+        assert_eq!(
+            problems(|all| all.ports.push(ExternalPort { device: "ext1".into(), ..all.ports[0].clone() })),
+            [Problem::PortTwice("ext0".into(), "ext1".into(), 0)]
+        );
+        let alone = |all: &mut Settings| {
+            all.members.truncate(1);
+            all.links.clear();
+        };
+        assert_eq!(problems(alone), [Problem::Alone]);
+        let name = |all: &mut Settings| {
+            all.members.push(Member { node: Node::new(9).expect("small"), ..all.members[1].clone() })
+        };
+        assert_eq!(problems(name), [Problem::NameTwice("b".into())]);
+    }
+}

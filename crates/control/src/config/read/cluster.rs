@@ -1,0 +1,110 @@
+//! Reads `[cluster]`: this node, the members, links to them, external ports.
+
+use super::switches::{is_interface, tables};
+use super::*;
+use bm_cluster::{ExternalPort, FabricLink, Member, Settings};
+use bm_vlb::address::{Node, Port as Number};
+use bm_vlb::membership::Epoch;
+
+/// Default path of the key that all members share.
+const KEY_FILE: &str = "/etc/brickmoon/cluster.key";
+/// The longest name of a node.
+const NAME_MAX: usize = 63;
+
+/// Reads the section; `ports` are the ports of the router, which external ports are and fabric links are not.
+pub(super) fn cluster(section: &mut Section<'_, '_>, ports: &[Port]) -> Settings {
+    let mut key_file = PathBuf::from(KEY_FILE);
+    let mut epoch = 0;
+    let name = name(section, "name", "name = \"a\"").unwrap_or_default();
+    section.number("epoch", 0..=255, &mut epoch);
+    section.file("key_file", &mut key_file);
+    let before = section.report.problems.len();
+    let mut settings = Settings {
+        name,
+        epoch: Epoch::new(epoch as u8),
+        key_file,
+        members: Vec::new(),
+        links: Vec::new(),
+        ports: Vec::new(),
+    };
+    for (_, table) in tables(section, "member", "[[cluster.member]] with name and node below it") {
+        let mut part = of(section, "[[cluster.member]]", table);
+        settings.members.extend(member(&mut part));
+        part.finish();
+    }
+    for (_, table) in tables(section, "fabric", "[[cluster.fabric]] with device and peer below it") {
+        let mut part = of(section, "[[cluster.fabric]]", table);
+        settings.links.extend(fabric(&mut part, ports));
+        part.finish();
+    }
+    for (_, table) in tables(section, "port", "[[cluster.port]] with device and number below it") {
+        let mut part = of(section, "[[cluster.port]]", table);
+        settings.ports.extend(external(&mut part));
+        part.finish();
+    }
+    // What is missing would only be told again in other words.
+    if section.report.problems.len() == before && !settings.name.is_empty() {
+        let at = section.table.keys().map(|key| key.span().start).min().unwrap_or(0);
+        for problem in settings.problems() {
+            section.report.add(at, What::Cluster(problem));
+        }
+    }
+    settings
+}
+
+fn of<'a, 't>(parent: &'a mut Section<'_, '_>, name: &'static str, table: &'a Table<'t>) -> Section<'a, 't> {
+    Section { name, table, known: Vec::new(), report: parent.report }
+}
+
+/// The name of a node.
+fn name(section: &mut Section<'_, '_>, key: &'static str, example: &'static str) -> Option<String> {
+    let (at, name) = section.required(key, example)?;
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(fits) {
+        section.odd(key, at, name, "use 1 to 63 letters, digits, `-`, `_` or `.`");
+        return None;
+    }
+    Some(name.into())
+}
+
+/// The name of an interface.
+fn device(section: &mut Section<'_, '_>, example: &'static str) -> Option<(usize, String)> {
+    let (at, device) = section.required("device", example)?;
+    if !is_interface(device) {
+        section.odd("device", at, device, "must be the name of an interface");
+        return None;
+    }
+    Some((at, device.into()))
+}
+
+/// A number that has to be there.
+fn number(section: &mut Section<'_, '_>, key: &'static str, example: &'static str, most: u64) -> Option<u32> {
+    let value = section.value(key);
+    if value.is_none() {
+        section.missing(key, example);
+    }
+    section.in_range(key, value, 0..=most, "a whole number", example.into()).map(|number| number as u32)
+}
+
+fn member(section: &mut Section<'_, '_>) -> Option<Member> {
+    let name = name(section, "name", "name = \"b\"");
+    let node = number(section, "node", "node = 1", u64::from(Node::COUNT) - 1);
+    Some(Member { name: name?, node: Node::new(node? as u16)? })
+}
+
+fn fabric(section: &mut Section<'_, '_>, ports: &[Port]) -> Option<FabricLink> {
+    let device = device(section, "device = \"fab1\"");
+    let peer = name(section, "peer", "peer = \"b\"");
+    let (at, device) = device?;
+    if ports.iter().any(|port| port.device.interface() == Some(&device)) {
+        let hint = "this is also a [[port]] of the router: remove that, a fabric link needs none";
+        section.odd("device", at, &device, hint);
+    }
+    Some(FabricLink { device, peer: peer? })
+}
+
+fn external(section: &mut Section<'_, '_>) -> Option<ExternalPort> {
+    let device = device(section, "device = \"eth0\"");
+    let number = number(section, "number", "number = 0", u64::from(Number::COUNT) - 1);
+    Some(ExternalPort { device: device?.1, number: Number::new(number? as u8)? })
+}

@@ -1,0 +1,72 @@
+//! A node of a cluster.
+
+use super::*;
+
+const CLUSTER: &str = "\
+[[port]]
+device = 'ext0'
+[cluster]
+name = 'a'
+epoch = 3
+key_file = '/etc/key'
+[[cluster.member]]
+name = 'a'
+node = 0
+[[cluster.member]]
+name = 'b'
+node = 1
+[[cluster.fabric]]
+device = 'fab1'
+peer = 'b'
+[[cluster.port]]
+device = 'ext0'
+number = 2
+";
+
+#[test]
+fn reads_a_cluster() {
+    let config = read(CLUSTER);
+    let cluster = config.cluster.as_ref().unwrap();
+    assert_eq!((cluster.name.as_str(), cluster.epoch.number()), ("a", 3));
+    assert_eq!(cluster.key_file.to_str(), Some("/etc/key"));
+    assert_eq!((cluster.members[1].name.as_str(), cluster.members[1].node.number()), ("b", 1));
+    assert_eq!((cluster.links[0].device.as_str(), cluster.links[0].peer.as_str()), ("fab1", "b"));
+    assert_eq!((cluster.ports[0].device.as_str(), cluster.ports[0].number.number()), ("ext0", 2));
+    let changed = Config { cluster: None, ..config.clone() }.diff(&config);
+    assert_eq!(changed, [Changed { key: "cluster".into(), effect: Effect::Live }]);
+    assert_eq!(read("").cluster, None);
+}
+
+#[test]
+fn reports_errors_in_cluster() {
+    let complaint = |from: &str, to: &str| {
+        assert!(CLUSTER.contains(from), "{from}");
+        refused(&CLUSTER.replace(from, to))
+    };
+    for (from, to, expected) in [
+        ("name = 'a'\nepoch", "epoch", "`name` in [cluster] is missing: write name = \"a\""),
+        ("epoch = 3", "epoch = 256", "5: `epoch` in [cluster] is 256: must be from 0 to 255"),
+        ("node = 1", "node = 2047", "12: `node` in [[cluster.member]] is 2047: must be from 0 to 2046"),
+        ("node = 1\n", "", "`node` in [[cluster.member]] is missing: write node = 1"),
+        ("number = 2", "number = 32", "18: `number` in [[cluster.port]] is 32: must be from 0 to 31"),
+        ("'fab1'", "'ext0'", "14: `device` in [[cluster.fabric]] is \"ext0\": this is also a [[port]]"),
+        ("peer = 'b'", "peers = 'b'", "unknown key `peers` in [[cluster.fabric]]: did you mean `peer`?"),
+        ("peer = 'b'", "peer = 'c'", "4: the fabric link fab1 leads to \"c\", which is not a member"),
+        ("node = 1", "node = 0", "4: the members \"a\" and \"b\" have the same number 0"),
+        ("name = 'b'", "name = 'b b'", "11: `name` in [[cluster.member]] is \"b b\": use 1 to 63 letters"),
+    ] {
+        let text = complaint(from, to);
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[test]
+fn the_example_cluster_is_valid() {
+    let (_, shown) = EXAMPLE.split_once("# [cluster]").unwrap();
+    let (shown, _) = shown.split_once("\n\n").unwrap();
+    let lines = shown.lines().filter_map(|line| line.strip_prefix("# "));
+    let lines: Vec<_> = lines.filter(|line| line.starts_with("[[") || line.contains(" = ")).collect();
+    let config = read(&format!("[[port]]\ndevice = 'eth0'\n[cluster]\n{}", lines.join("\n")));
+    let cluster = config.cluster.unwrap();
+    assert_eq!((cluster.members.len(), cluster.links.len(), cluster.ports.len()), (2, 1, 1));
+}

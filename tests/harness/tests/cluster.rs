@@ -1,0 +1,317 @@
+//! Four nodes as one router: a full mesh of veth pairs, and a host on the external port of each.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use bm_tests::daemon::{Daemon, eventually, mac, ping};
+use bm_tests::netns::Namespace;
+use bm_tests::packet::{Ip4, Ip6, ip_frame, routed};
+use bm_tests::{report, sys};
+use bm_wire::Mac;
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const NODES: usize = 4;
+/// A frame that must not come has had at least this long.
+const MOMENT: Duration = Duration::from_millis(100);
+
+/// Routers `r0`.. with `ext0` to host `hN` and `fabM` to node M; hosts have 10.0.N.2 and fd00:N::2 on `e`.
+struct Mesh {
+    routers: Vec<Namespace>,
+    hosts: Vec<Namespace>,
+    folder: PathBuf,
+}
+
+impl Mesh {
+    fn new(test: &str) -> Option<Self> {
+        if !sys::is_root() {
+            report::skip(test, "needs root for network namespaces");
+            return None;
+        }
+        let spaces = |role| (0..NODES).map(|n| Namespace::new(test, &format!("{role}{n}"))).collect();
+        let (routers, hosts): (Vec<_>, Vec<_>) = (spaces("r"), spaces("h"));
+        let folder = std::env::temp_dir().join(routers[0].name()).with_extension("cluster");
+        std::fs::create_dir_all(&folder).unwrap();
+        let mesh = Self { routers, hosts, folder };
+        (0..NODES).for_each(|n| mesh.wire(n));
+        mesh.key("key", "0123456789abcdef0123456789abcdef");
+        Some(mesh)
+    }
+
+    fn wire(&self, n: usize) {
+        let (router, host) = (&self.routers[n], &self.hosts[n]);
+        router.ip(&format!(
+            "link set lo up\nlink add ext0 up type veth peer name e netns {}\n\
+             addr add 10.0.{n}.1/24 dev ext0\naddr add fd00:{n}::1/64 dev ext0 nodad\n",
+            host.name()
+        ));
+        host.ip(&format!(
+            "link set lo up\nlink set e up\naddr add 10.0.{n}.2/24 dev e\naddr add fd00:{n}::2/64 dev e nodad\n\
+             route add default via 10.0.{n}.1\nroute add default via fd00:{n}::1\n"
+        ));
+        host.run("ethtool -K e gro on tx off");
+        for m in n + 1..NODES {
+            let far = self.routers[m].name();
+            router.ip(&format!("link add fab{m} up type veth peer name fab{n} netns {far}\n"));
+            self.routers[m].ip(&format!("link set fab{n} up\n"));
+        }
+        router.set(&[("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1")]);
+    }
+
+    fn key(&self, name: &str, key: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        let file = self.folder.join(name);
+        std::fs::write(&file, key).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+
+    /// The configuration file of a node.
+    fn configure(&self, n: usize, key: &str, epoch: u8) -> String {
+        let key = self.folder.join(key);
+        let mut text = format!(
+            "[[port]]\ndevice = 'ext0'\n[cluster]\nname = 'n{n}'\nepoch = {epoch}\nkey_file = '{}'\n\
+             [[cluster.port]]\ndevice = 'ext0'\nnumber = {n}\n",
+            key.display()
+        );
+        for m in 0..NODES {
+            text += &format!("[[cluster.member]]\nname = 'n{m}'\nnode = {m}\n");
+        }
+        for m in (0..NODES).filter(|m| *m != n) {
+            text += &format!("[[cluster.fabric]]\ndevice = 'fab{m}'\npeer = 'n{m}'\n");
+        }
+        let file = self.folder.join(format!("n{n}.toml"));
+        std::fs::write(&file, text).unwrap();
+        file.display().to_string()
+    }
+
+    fn start(&self, n: usize, key: &str, epoch: u8) -> Option<Daemon<'_>> {
+        Daemon::start_with(&self.routers[n], &["--config", &self.configure(n, key, epoch)])
+    }
+
+    fn start_all(&self) -> Option<Vec<Daemon<'_>>> {
+        (0..NODES).map(|n| self.start(n, "key", 7)).collect()
+    }
+
+    /// Waits until each node knows all addresses, prefixes and hosts of the others, so that no packet has to wait.
+    fn until_known(&self, daemons: &[Daemon<'_>]) {
+        for n in 0..NODES {
+            // So that its router has it as a neighbor.
+            ping(&self.hosts[n], &format!("10.0.{n}.1"), 56, 64);
+            ping(&self.hosts[n], &format!("fd00:{n}::1"), 56, 64);
+        }
+        let all = (NODES - 1) as u64 * 6;
+        for (n, daemon) in daemons.iter().enumerate() {
+            eventually(&format!("n{n} does not know all others"), || {
+                let node = daemon.ask(&["show", "cluster"]);
+                node["routes"] == all && links(&node).iter().all(|link| link["state"] == "up")
+            });
+            eventually("the kernel path has the routes", || {
+                daemon.ask(&["status"])["routes_ipv4"].as_u64().unwrap() >= all / 2
+            });
+        }
+    }
+
+    /// The MAC by which a node sends to an address of another one.
+    fn mac_of(&self, n: usize, address: &str) -> Mac {
+        let text = self.routers[n].run(&format!("ip neigh show {address}"));
+        let mac = text.split("lladdr ").nth(1).unwrap_or_else(|| panic!("{address}: {text}"));
+        let bytes: Vec<u8> = mac[..17].split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+        Mac(bytes.try_into().unwrap())
+    }
+
+    /// Sends a frame into the fabric of a node, as another node would.
+    fn inject(&self, n: usize, link: &str, frame: &[u8]) {
+        let socket = self.routers[n].packet_socket(link);
+        eventually("the frame is sent", || socket.send(frame).is_ok());
+    }
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn links(node: &Value) -> &[Value] {
+    node["links"].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn link<'v>(node: &'v Value, device: &str) -> &'v Value {
+    links(node).iter().find(|link| link["device"] == device).unwrap_or_else(|| panic!("{device}: {node}"))
+}
+
+/// A counter of all links of a node.
+fn total(daemon: &Daemon<'_>, name: &str) -> u64 {
+    let node = daemon.ask(&["cluster", "status"]);
+    links(&node).iter().map(|link| link["counters"][name].as_u64().unwrap()).sum()
+}
+
+/// Every account of a link adds up.
+fn assert_closed(daemon: &Daemon<'_>) {
+    for link in links(&daemon.ask(&["show", "cluster"])) {
+        let account = &link["account"];
+        let number = |key: &str| account[key].as_u64().unwrap();
+        let went: u64 = ["passed", "host", "consumed", "dropped"].map(number).iter().sum();
+        assert_eq!(number("received"), went, "{link}");
+    }
+}
+
+/// A source address of node 0 that still has to visit node `via`.
+fn source_via(via: u64) -> Mac {
+    let bits = 0xb2u64 << 40 | via << 18;
+    Mac(*bits.to_be_bytes().last_chunk().unwrap())
+}
+
+/// Waits for a frame, and for others like it.
+fn expect(socket: &sys::PacketSocket, expected: &[u8], what: &str) {
+    let mut came = Vec::new();
+    eventually(what, || {
+        sys::wait_readable(&[socket], MOMENT).unwrap();
+        came.extend(std::iter::from_fn(|| socket.receive().unwrap()).map(|captured| captured.frame));
+        came.iter().any(|frame| frame == expected)
+    });
+    std::thread::sleep(MOMENT);
+    came.extend(std::iter::from_fn(|| socket.receive().unwrap()).map(|captured| captured.frame));
+    assert_eq!(came.iter().filter(|frame| *frame == expected).count(), 1, "{what}: once");
+}
+
+#[test]
+fn four_nodes_forward_as_one_router() {
+    let Some(mesh) = Mesh::new("cl-four") else { return };
+    let Some(daemons) = mesh.start_all() else { return };
+    mesh.until_known(&daemons);
+    let resolved: u64 = daemons.iter().map(|daemon| total(daemon, "linux_resolve")).sum();
+    // From each host to each other: one hop less, whatever the number of nodes.
+    for (n, m) in (0..NODES).flat_map(|n| (0..NODES).map(move |m| (n, m))).filter(|(n, m)| n != m) {
+        ping(&mesh.hosts[n], &format!("10.0.{m}.2"), 1400, 63);
+        ping(&mesh.hosts[n], &format!("fd00:{m}::2"), 1400, 63);
+    }
+    // An address of another node: its Linux answers, straight to the host.
+    ping(&mesh.hosts[0], "10.0.3.1", 56, 64);
+    let now: u64 = daemons.iter().map(|daemon| total(daemon, "linux_resolve")).sum();
+    assert_eq!(now, resolved, "all neighbors were known");
+    assert!(total(&daemons[3], "linux_host") >= 5);
+    // Packets byte by byte: only the TTL and the checksum change. One header is parsed, at the input.
+    let [near, far] = [0, 3].map(|n| (mac(&mesh.hosts[n], "e"), mac(&mesh.routers[n], "ext0")));
+    let [source, sink] = [0, 3].map(|n| mesh.hosts[n].packet_socket("e"));
+    let before = (daemons[0].port("ext0"), total(&daemons[3], "output"));
+    let packets = [
+        Ip4::udp("10.0.0.2", "10.0.3.2", 18).id(1).bytes(),
+        Ip4::udp("10.0.0.2", "10.0.3.2", 1472).id(2).bytes(),
+        Ip6::udp("fd00:0::2", "fd00:3::2", 1452).bytes(),
+    ];
+    for packet in &packets {
+        source.send(&ip_frame(near.1, near.0, packet)).unwrap();
+        expect(&sink, &ip_frame(far.0, far.1, &routed(packet)), "a packet through the cluster");
+    }
+    assert!(total(&daemons[3], "output") - before.1 >= 3);
+    let forwarded = |port: &Value| {
+        port["account"]["passed"].as_u64().unwrap_or(0) + port["account"]["sent"].as_u64().unwrap_or(0)
+    };
+    assert!(forwarded(&daemons[0].port("ext0")) > 0, "{}", before.0);
+    daemons.iter().for_each(assert_closed);
+    let pins: Vec<_> = mesh.routers.iter().map(Namespace::cluster_pins).collect();
+    daemons.into_iter().for_each(Daemon::stop);
+    for (n, pins) in pins.iter().enumerate() {
+        assert!(!pins.exists(), "the program of n{n} is still pinned");
+        let routes = mesh.routers[n].run("ip route show proto 178");
+        let neighbors = mesh.routers[n].run("ip neigh show nud permanent");
+        assert_eq!((routes.as_str(), neighbors.as_str()), ("", ""), "n{n}");
+    }
+}
+
+#[test]
+fn intermediates_forward_by_mac_addresses() {
+    let Some(mesh) = Mesh::new("cl-transit") else { return };
+    let Some(daemons) = mesh.start_all() else { return };
+    mesh.until_known(&daemons);
+    let packet = routed(&Ip4::udp("10.0.0.2", "10.0.2.2", 64).id(7).bytes());
+    let sink = mesh.hosts[2].packet_socket("e");
+    let to = mesh.mac_of(0, "10.0.2.2");
+    assert_eq!((to.0[0], to.0[1]), (0xb2, 7), "a neighbor, under epoch 7");
+    let expected = ip_frame(mac(&mesh.hosts[2], "e"), mac(&mesh.routers[2], "ext0"), &packet);
+    // Over node 1, as VLB does: neither it nor node 2 changes the packet.
+    mesh.inject(0, "fab1", &ip_frame(to, source_via(1), &packet));
+    expect(&sink, &expected, "over an intermediate");
+    assert_eq!((total(&daemons[1], "transit"), total(&daemons[2], "transit")), (1, 0));
+    // Of an epoch that node 2 does not know, with an index that nobody has, not for node 1, from a node that is no member.
+    let epoch = Mac([to.0[0], 6, to.0[2], to.0[3], to.0[4], to.0[5]]);
+    let index = Mac([to.0[0], to.0[1], to.0[2], to.0[3], 0xff, 0xff]);
+    let own = source_via(0x7ff);
+    let stranger = Mac([0xb2, 9, own.0[2], own.0[3], own.0[4], own.0[5]]);
+    for (node, reason, to, from) in [
+        (2, "epoch", epoch, own),
+        (2, "neighbor", index, own),
+        (1, "stray", to, own),
+        (2, "member", to, stranger),
+    ] {
+        mesh.inject(0, &format!("fab{node}"), &ip_frame(to, from, &packet));
+        eventually(reason, || {
+            link(&daemons[node].ask(&["show", "cluster"]), "fab0")["account"]["drops"][reason] == 1
+        });
+    }
+    std::thread::sleep(MOMENT);
+    let same = std::iter::from_fn(|| sink.receive().unwrap()).filter(|captured| captured.frame == expected);
+    assert_eq!(same.count(), 0, "nothing that is dropped is delivered");
+    let drops = daemons[2].ask(&["show", "drops"]).to_string();
+    assert!(drops.contains("cluster from fab0"), "{drops}");
+    daemons.iter().for_each(assert_closed);
+    daemons.into_iter().for_each(Daemon::stop);
+}
+
+#[test]
+fn a_node_forwards_without_its_daemon() {
+    let Some(mesh) = Mesh::new("cl-killed") else { return };
+    let Some(mut daemons) = mesh.start_all() else { return };
+    mesh.until_known(&daemons);
+    let state = |daemons: &[Daemon<'_>], wanted: &str| {
+        eventually(&format!("n0 finds n3 {wanted}"), || {
+            link(&daemons[0].ask(&["show", "cluster"]), "fab3")["state"] == wanted
+        });
+    };
+    let last = mesh.mac_of(0, "10.0.3.2");
+    daemons.pop().unwrap().kill();
+    state(&daemons, "no-daemon");
+    // Its fabric program still sends to its host, and other nodes keep their routes to it.
+    ping(&mesh.hosts[0], "10.0.3.2", 56, 63);
+    assert_eq!(daemons[0].ask(&["show", "cluster"])["routes"], 18);
+    daemons.push(mesh.start(3, "key", 7).unwrap());
+    state(&daemons, "up");
+    mesh.until_known(&daemons);
+    assert_eq!(mesh.mac_of(0, "10.0.3.2"), last, "neighbors keep their indices");
+    ping(&mesh.hosts[0], "10.0.3.2", 56, 63);
+    // Ended as it should be, it is gone.
+    daemons.pop().unwrap().stop();
+    state(&daemons, "down");
+    eventually("routes to n3 are gone", || daemons[0].ask(&["show", "cluster"])["routes"] == 12);
+    assert_eq!(mesh.routers[0].run("ip route show 10.0.3.0/24"), "");
+    daemons.into_iter().for_each(Daemon::stop);
+}
+
+#[test]
+fn reports_wrong_peers_keys_and_epochs() {
+    let Some(mesh) = Mesh::new("cl-wrong") else { return };
+    mesh.key("other", "another key of sufficient length");
+    // Two links are crossed: fab1 of node 0 leads to node 2 now, and fab2 to node 1.
+    mesh.routers[0].ip("link set fab1 down\nlink set fab1 name x\nlink set fab2 down\nlink set fab2 name fab1\nlink set x name fab2\nlink set fab1 up\nlink set fab2 up\n");
+    let daemons = [
+        mesh.start(0, "key", 7),
+        mesh.start(1, "key", 7),
+        mesh.start(2, "other", 7),
+        mesh.start(3, "key", 8),
+    ];
+    let Some(daemons) = daemons.into_iter().collect::<Option<Vec<_>>>() else { return };
+    let trouble = |n: usize, device: &str, expected: &str| {
+        eventually(&format!("n{n} says of {device}: {expected}"), || {
+            let node = daemons[n].ask(&["show", "cluster"]);
+            link(&node, device)["trouble"].as_str().is_some_and(|said| said.contains(expected))
+        });
+    };
+    trouble(0, "fab2", "n1 (node 1) is at the other end instead of n2");
+    trouble(0, "fab1", "another key");
+    trouble(0, "fab3", "n3 has epoch 8");
+    trouble(3, "fab1", "n1 has epoch 7");
+    assert!(daemons.iter().all(|daemon| daemon.ask(&["show", "cluster"])["routes"] == 0));
+    assert!(daemons[0].log().contains("check the cable"), "{}", daemons[0].log());
+    daemons.into_iter().for_each(Daemon::stop);
+}
