@@ -7,11 +7,10 @@
 
 use bm_stats::Reason;
 use bm_wire::ethernet::{Ethernet, HEADER_LEN, Network, ethertype};
-use bm_wire::{Mac, ipv4, ipv6};
+use bm_wire::{Family, Mac, ipv4, ipv6};
 
 use crate::compiled::{Compiled, Ingress, MacKey, PortView, key_of, mac_key};
 use crate::interface::Vlan;
-pub(crate) use crate::kind::Kind;
 use crate::validate::is_fragment;
 use crate::verdict::{Refusal, Verdict};
 
@@ -22,7 +21,7 @@ pub(crate) struct Arrival {
     pub interface: u16,
     /// Where the network header begins.
     pub network: u16,
-    pub kind: Kind,
+    pub family: Family,
 }
 
 const HOST: Refusal = Refusal::Slow(Verdict::Host);
@@ -63,16 +62,16 @@ pub(crate) fn classify(tables: &Compiled, view: &PortView, frame: &[u8]) -> Resu
     if !is_ours(view, ingress, ethernet.destination()) {
         return Err(Refusal::Drop(Reason::OtherHost));
     }
-    let (kind, forwards) = match network.ethertype {
-        ethertype::IPV4 => (Kind::Ipv4, ingress.forward_ipv4),
-        ethertype::IPV6 => (Kind::Ipv6, ingress.forward_ipv6),
+    let (family, forwards) = match network.ethertype {
+        ethertype::IPV4 => (Family::V4, ingress.forward_ipv4),
+        ethertype::IPV6 => (Family::V6, ingress.forward_ipv6),
         _ => return Err(HOST),
     };
-    let family = kind as usize;
-    if ingress.linux_only[family] || ingress.linux_only_fragments[family] && is_fragment(kind, payload) {
+    let index = family as usize;
+    if ingress.linux_only[index] || ingress.linux_only_fragments[index] && is_fragment(family, payload) {
         return Err(Refusal::Slow(Verdict::LinuxOnly));
     }
-    let arrival = Arrival { interface, network: network.offset as u16, kind };
+    let arrival = Arrival { interface, network: network.offset as u16, family };
     // Where forwarding is off Linux may still want the packet for itself, and drops it if not.
     if forwards { Ok(arrival) } else { Err(HOST) }
 }
@@ -167,12 +166,12 @@ mod tests {
 
     #[test]
     fn lets_ip_for_us_through() {
-        let arrival = |interface, network, kind| Ok(Arrival { interface, network, kind });
-        assert_eq!(decide(OURS, &[8, 0, 0x45]), arrival(0, 14, Kind::Ipv4));
-        assert_eq!(decide(OURS, &[0x86, 0xdd, 0x60]), arrival(0, 14, Kind::Ipv6));
-        assert_eq!(decide(OURS, &[0x81, 0, 0xe0, 7, 8, 0]), arrival(1, 18, Kind::Ipv4));
-        assert_eq!(decide([2, 0, 0, 0, 0, 0x77], &[0x81, 0, 0, 7, 8, 0]), arrival(1, 18, Kind::Ipv4));
-        assert_eq!(decide(OURS, &[0x81, 0, 0xe0, 0, 8, 0]), arrival(0, 18, Kind::Ipv4));
+        let arrival = |interface, network, family| Ok(Arrival { interface, network, family });
+        assert_eq!(decide(OURS, &[8, 0, 0x45]), arrival(0, 14, Family::V4));
+        assert_eq!(decide(OURS, &[0x86, 0xdd, 0x60]), arrival(0, 14, Family::V6));
+        assert_eq!(decide(OURS, &[0x81, 0, 0xe0, 7, 8, 0]), arrival(1, 18, Family::V4));
+        assert_eq!(decide([2, 0, 0, 0, 0, 0x77], &[0x81, 0, 0, 7, 8, 0]), arrival(1, 18, Family::V4));
+        assert_eq!(decide(OURS, &[0x81, 0, 0xe0, 0, 8, 0]), arrival(0, 18, Family::V4));
     }
 
     #[test]

@@ -30,7 +30,6 @@ mod hook;
 mod hop_by_hop;
 mod input;
 mod interface;
-mod kind;
 mod lookup;
 mod output;
 mod plain;

@@ -23,12 +23,12 @@ use bm_fib::published::{Published, ReaderHandle};
 use bm_frame::{BURST, Burst, Mask};
 use bm_graph::{App, Io, Stage, StageHook};
 use bm_stats::{Account, Entry, Reason};
+use bm_wire::Family;
 
 use crate::compiled::{Ingress, PortView};
 use crate::entrance::Entrance;
 use crate::filter::{PortFilter, Taken};
 use crate::hook::{Hooks, TableRoutes};
-use crate::input::Kind;
 use crate::lookup::FamilyBatch;
 use crate::output::{NO_OUTPUT, Tally};
 use crate::plain::Chunk;
@@ -66,7 +66,7 @@ pub struct Router {
 struct Work {
     form: Form,
     /// The family that frames are first assumed to be.
-    family: Kind,
+    family: Family,
     burst: Burst,
     refused: Refused,
     batches: FamilyBatches,
@@ -211,7 +211,7 @@ impl Work {
     fn new() -> Box<Self> {
         Box::new(Self {
             form: Form::best(),
-            family: Kind::Ipv4,
+            family: Family::V4,
             burst: Burst::new(),
             refused: Refused::new(),
             batches: FamilyBatches::new(),

@@ -43,6 +43,7 @@ use bm_graph::{StageHook, Waker};
 use bm_link::{Producer, channel};
 use bm_port::HostPort;
 use bm_stats::{Account, Counters, Entry, Reason};
+use bm_wire::Family;
 
 pub use returning::SlowReturn;
 pub use thread::SlowThread;
@@ -50,7 +51,7 @@ pub use waiting::WaitLimits;
 
 use crate::entrance::{Arrivals, Bell, Entrance, entrance};
 use crate::filter::PortFilter;
-use crate::input::{self, Arrival, Kind};
+use crate::input::{self, Arrival};
 use crate::rewrite;
 use crate::route::{self, Way};
 use crate::tables::Tables;
@@ -377,12 +378,12 @@ impl Core {
             return self.deliver_linux_only(frame);
         }
         match input::classify(&tables.compiled, view, frame.data()) {
-            Ok(Arrival { interface, network, kind }) => {
+            Ok(Arrival { interface, network, family }) => {
                 let meta = frame.meta_mut();
                 (meta.interface, meta.network) = (interface, network);
-                let fate = match kind {
-                    Kind::Ipv4 => self.decide_ipv4(tables, &mut frame, now),
-                    Kind::Ipv6 => self.decide_ipv6(tables, &frame, now),
+                let fate = match family {
+                    Family::V4 => self.decide_ipv4(tables, &mut frame, now),
+                    Family::V6 => self.decide_ipv6(tables, &frame, now),
                 };
                 self.carry_out(tables, frame, fate, now);
             }

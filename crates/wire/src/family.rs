@@ -38,6 +38,15 @@ impl Family {
         }
     }
 
+    /// The other family.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::V4 => Self::V6,
+            Self::V6 => Self::V4,
+        }
+    }
+
     /// The family of an address.
     pub fn of(address: &IpAddr) -> Self {
         match address {
@@ -75,5 +84,6 @@ mod tests {
         assert_eq!(Family::of(&"192.0.2.1".parse().unwrap()), Family::V4);
         assert_eq!(Family::of(&"2001:db8::1".parse().unwrap()), Family::V6);
         assert_eq!(Family::BOTH.map(|family| family.to_string()), ["IPv4", "IPv6"]);
+        assert_eq!(Family::BOTH.map(Family::other), [Family::V6, Family::V4]);
     }
 }

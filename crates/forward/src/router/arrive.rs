@@ -8,12 +8,12 @@
 use std::ops::Range;
 
 use bm_frame::{Frame, Mask};
-use bm_wire::{ethernet, ipv4, ipv6};
+use bm_wire::{Family, ethernet, ipv4, ipv6};
 
 use super::family::FamilyBatches;
 use super::{TOGETHER, Work};
 use crate::compiled::PortView;
-use crate::input::{self, Arrival, Kind};
+use crate::input::{self, Arrival};
 use crate::lookup::FamilyBatch;
 use crate::rewrite;
 use crate::tables::Tables;
@@ -74,8 +74,8 @@ impl Work {
     #[inline(always)]
     fn validate(&mut self, tables: &Tables, view: &PortView, mut places: Range<usize>, closer: &mut Mask) {
         let (count, common) = match self.family {
-            Kind::Ipv4 => self.validate_ipv4(tables, view, places.clone()).unwrap_or((0, 0)),
-            Kind::Ipv6 => (places.len(), self.validate_ipv6(view, places.clone())),
+            Family::V4 => self.validate_ipv4(tables, view, places.clone()).unwrap_or((0, 0)),
+            Family::V6 => (places.len(), self.validate_ipv6(view, places.clone())),
         };
         if count != 0 && common == 0 {
             self.family = self.family.other();
@@ -174,16 +174,16 @@ impl Work {
             let Some(frame) = burst.get(place) else { continue };
             let arrival = input::classify(&tables.compiled, view, frame.data());
             arrivals[place] = arrival.map_or((0, 0), |arrival| (arrival.interface, arrival.network));
-            let accepted = arrival.and_then(|Arrival { network, kind, .. }| {
+            let accepted = arrival.and_then(|Arrival { network, family, .. }| {
                 let packet = frame.data().get(usize::from(network)..).unwrap_or(&[]);
-                match kind {
-                    Kind::Ipv4 => validate::ipv4(packet).map(|packet| {
+                match family {
+                    Family::V4 => validate::ipv4(packet).map(|packet| {
                         sources[place] = packet.source;
                         suspects.set(place);
                         ipv4.mask.set(place);
                         ipv4.note(place, packet);
                     }),
-                    Kind::Ipv6 => validate::ipv6(packet).map(|packet| {
+                    Family::V6 => validate::ipv6(packet).map(|packet| {
                         ipv6.mask.set(place);
                         ipv6.note(place, packet);
                     }),

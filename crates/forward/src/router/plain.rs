@@ -10,10 +10,10 @@
 
 use bm_fib::Fib;
 use bm_frame::Mask;
+use bm_wire::Family;
 
 use super::Work;
 use crate::compiled::{NO_MAC, PortView};
-use crate::input::Kind;
 use crate::plain::{CHUNK, every};
 use crate::tables::Tables;
 
@@ -26,7 +26,7 @@ impl Work {
     #[inline(always)]
     pub(super) fn plain_path(&mut self, tables: &Tables, view: &PortView, hooked: bool) -> Mask {
         let count = self.burst.len();
-        let plain = !hooked && !view.filters && view.fast_ipv4 != NO_MAC && self.family == Kind::Ipv4;
+        let plain = !hooked && !view.filters && view.fast_ipv4 != NO_MAC && self.family == Family::V4;
         let vrf = view.vrf.and_then(|vrf| tables.vrfs.get(usize::from(vrf)));
         let Some(vrf) = vrf.filter(|_| plain && count != 0) else { return Mask::first(count) };
         if self.not_plain > 0 {

@@ -2,9 +2,7 @@
 
 use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::Ipv6;
-use bm_wire::protocol;
-
-use crate::kind::Kind;
+use bm_wire::{Family, protocol};
 
 /// Next headers of IPv6 packets that may have a fragment header: one bit each, starting with [`Self::FIRST`].
 ///
@@ -37,10 +35,10 @@ impl AheadOfFragment {
 }
 
 /// Whether a packet is a fragment, or may be one because its chain of headers cannot be followed.
-pub(crate) fn is_fragment(kind: Kind, packet: &[u8]) -> bool {
-    match kind {
-        Kind::Ipv4 => Ipv4::parse(packet).is_ok_and(|ip| ip.is_fragment()),
-        Kind::Ipv6 => {
+pub(crate) fn is_fragment(family: Family, packet: &[u8]) -> bool {
+    match family {
+        Family::V4 => Ipv4::parse(packet).is_ok_and(|ip| ip.is_fragment()),
+        Family::V6 => {
             Ipv6::parse(packet).is_ok_and(|ip| !ip.upper().is_ok_and(|upper| upper.fragment.is_none()))
         }
     }
@@ -65,7 +63,7 @@ mod tests {
         {
             let mut packet = [0x45, 0, 0, 20, 0, 1, 0, 0, 2, 17, 0, 0, 192, 0, 2, 1, 198, 51, 100, 7];
             packet[6..8].copy_from_slice(&word.to_be_bytes());
-            assert_eq!(is_fragment(Kind::Ipv4, &packet), expected, "{word:#x}");
+            assert_eq!(is_fragment(Family::V4, &packet), expected, "{word:#x}");
         }
     }
 
@@ -74,14 +72,14 @@ mod tests {
         let fragment = [17, 0, 0, 1, 0, 0, 0, 7];
         let padding = |next| [next, 0, 1, 4, 0, 0, 0, 0];
         let behind = |next: u8, rest: &[u8]| [&padding(next)[..], rest].concat();
-        assert!(is_fragment(Kind::Ipv6, &ipv6(44, &fragment)));
-        assert!(is_fragment(Kind::Ipv6, &ipv6(60, &behind(44, &fragment))));
-        assert!(is_fragment(Kind::Ipv6, &ipv6(0, &behind(43, &behind(44, &fragment)))));
-        assert!(is_fragment(Kind::Ipv6, &ipv6(60, &[44])), "cut off");
-        assert!(!is_fragment(Kind::Ipv6, &ipv6(60, &behind(17, &[0; 8]))));
-        assert!(!is_fragment(Kind::Ipv6, &ipv6(17, &[44; 8])));
+        assert!(is_fragment(Family::V6, &ipv6(44, &fragment)));
+        assert!(is_fragment(Family::V6, &ipv6(60, &behind(44, &fragment))));
+        assert!(is_fragment(Family::V6, &ipv6(0, &behind(43, &behind(44, &fragment)))));
+        assert!(is_fragment(Family::V6, &ipv6(60, &[44])), "cut off");
+        assert!(!is_fragment(Family::V6, &ipv6(60, &behind(17, &[0; 8]))));
+        assert!(!is_fragment(Family::V6, &ipv6(17, &[44; 8])));
         // Nothing is seen behind encryption.
-        assert!(!is_fragment(Kind::Ipv6, &ipv6(50, &[44; 16])));
+        assert!(!is_fragment(Family::V6, &ipv6(50, &[44; 16])));
     }
 
     #[test]
