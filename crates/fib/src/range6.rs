@@ -49,6 +49,8 @@
 //! split one level higher, as in a B+-tree. What was unlinked is reused only after all readers have moved past it.
 
 mod arena;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 mod bulk;
 mod change;
 mod line;
@@ -117,14 +119,19 @@ impl Fib for Range6Fib {
     type Address = u128;
 
     fn lookup(&self, address: u128) -> NextHop {
-        #[cfg(target_arch = "x86_64")]
-        if self.form.kind() == Kind::Avx512 {
+        match self.form.kind() {
+            #[cfg(target_arch = "x86_64")]
             // SAFETY: the form is the proof that the CPU has AVX-512.
-            return unsafe { wide::single(self, address) };
+            Kind::Avx512 => unsafe { wide::single(self, address) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the same for AVX2.
+            Kind::Avx2 => unsafe { avx2::single(self, address) },
+            _ => {
+                let (root, lines) = self.flat();
+                let word = Word(root[slot(address)].load(Acquire));
+                search::from(search::Halving, lines, word, address, 0)
+            }
         }
-        let (root, lines) = self.flat();
-        let word = Word(root[slot(address)].load(Acquire));
-        search::from(search::Halving, lines, word, address, 0)
     }
 
     fn prefetch(&self, addresses: &[u128]) {
@@ -138,13 +145,15 @@ impl Fib for Range6Fib {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the form is the proof that the CPU has AVX-512.
             Kind::Avx512 => unsafe { wide::burst(self, addresses, hops) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the same for AVX2.
+            Kind::Avx2 => unsafe { avx2::burst(self, addresses, hops) },
             _ => search::burst::<_, 8, 8>(search::Halving, self, addresses, hops),
         }
     }
 
     fn form(&self) -> Form {
-        // There is no narrower vector form.
-        if self.form.kind() == Kind::Avx512 { self.form } else { Form::SCALAR }
+        self.form
     }
 
     fn pages(&self) -> crate::memory::Pages {

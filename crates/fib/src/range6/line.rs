@@ -90,6 +90,13 @@ impl Word {
         self.0 & NODE != 0
     }
 
+    /// What this word is if `root` is a tree, else `root`: without a branch, so that many are done together.
+    #[inline(always)]
+    pub fn if_tree(self, root: Self) -> u32 {
+        let is_tree = (root.0 as i32 >> 31) as u32;
+        self.0 & is_tree | root.0 & !is_tree
+    }
+
     /// Whether it is a tree of at least `height`.
     #[inline(always)]
     pub fn is_tree_of(self, height: u32) -> bool {
@@ -325,6 +332,8 @@ mod tests {
         let word = Word::tree(5, 7);
         assert!(word.is_tree() && word.is_tree_of(7) && !Word::tree(5, 6).is_tree_of(7));
         assert_eq!((word.line(), word.height()), (5, 7));
-        assert!(!Word::hop(NextHop(3)).is_tree());
+        let hop = Word::hop(NextHop(3));
+        assert!(!hop.is_tree());
+        assert_eq!((Word(9).if_tree(word), Word(9).if_tree(hop)), (9, 3));
     }
 }

@@ -19,7 +19,7 @@ use crate::memory::prefetch;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Acquire;
 
-/// Addresses that go down together.
+/// The most addresses whose leaves are prefetched before the first of them is read.
 pub const LANES: usize = 64;
 
 /// One step down. The key is bits 16 to 47 of the address, which for deeper windows comes shifted.
@@ -96,7 +96,7 @@ impl At {
 /// Any number of addresses; `hops` is as long.
 ///
 /// `TURN` lanes descend to their leaves together. A step waits for the previous one: with more lanes there is more to
-/// do meanwhile, but fewer of them fit into registers. `TURNS` of them are [`LANES`].
+/// do meanwhile, but fewer of them fit into registers. After `TURNS` of them their leaves are read: at most [`LANES`].
 #[inline(always)]
 pub fn burst<S: Step, const TURN: usize, const TURNS: usize>(
     step: S,
@@ -104,7 +104,7 @@ pub fn burst<S: Step, const TURN: usize, const TURNS: usize>(
     addresses: &[u128],
     hops: &mut [NextHop],
 ) {
-    const { assert!(TURN * TURNS == LANES) };
+    const { assert!(TURN * TURNS <= LANES) };
     let (root, lines) = fib.flat();
     let (turns, rest) = addresses.as_chunks::<TURN>();
     let (hops, hops_rest) = hops.as_chunks_mut::<TURN>();
@@ -155,7 +155,7 @@ fn lanes<S: Step, const TURN: usize, const TURNS: usize>(
     let mut any = 0;
     for ((hops, found), words) in hops.iter_mut().zip(&found).zip(&words) {
         for i in 0..TURN {
-            hops[i] = NextHop(if words[i].is_tree() { found[i].0 } else { words[i].0 });
+            hops[i] = NextHop(found[i].if_tree(words[i]));
             any |= hops[i].0;
         }
     }
