@@ -1,8 +1,8 @@
-//! The plain path of IPv4: forwards ordinary packets, 32 at a time in columns, and reads each byte of a frame once.
+//! The plain path: forwards ordinary packets, 32 at a time in columns, and reads each byte of a frame once.
 //!
 //! ```text
 //! gather:   frame -> pointer to its bytes, their number                    (a column each)
-//! check:    headers -> plain or not, destination, length, new TTL and checksum
+//! check:    headers -> plain or not, destination, length, word with the TTL as it leaves
 //!           look up the destinations (any FIB structure)
 //! rewrite:  next hop known, packet within the MTU -> three stores; otherwise not plain after all
 //! ```
@@ -20,13 +20,15 @@ mod portable;
 mod tests;
 
 use bm_fib::{Form, NextHop};
-use bm_frame::Frame;
+use bm_frame::{Frame, Mask};
 use bm_wire::ethernet;
+use bm_wire::prefix::Address;
 
 use crate::compiled::{LocalFilter, MacKey};
-use crate::rewrite::IPV4_HEAD as HEAD;
-use crate::rewrite::fast::{IPV4_SPENT, Known, KnownHops};
+use crate::rewrite::fast::{IPV4_SPENT, IPV6_SPENT, Known, KnownHops};
+use crate::rewrite::{IPV4_HEAD, IPV6_HEAD};
 use crate::tables::Tables;
+use crate::validate::AheadOfFragment;
 
 /// Frames that go through the columns together.
 pub(crate) const CHUNK: usize = 32;
@@ -34,53 +36,139 @@ pub(crate) const CHUNK: usize = 32;
 const LANES: usize = 8;
 
 /// Lanes without a frame point here: not a packet, and never written.
-static NOTHING: [u8; HEAD] = [0; HEAD];
+static NOTHING: [u8; IPV6_HEAD] = [0; IPV6_HEAD];
 
-/// Pointers to the headers of frames: at least [`HEAD`] bytes each.
+/// What frames are compared with.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    /// The MAC address that frames of the family must be for.
+    pub mac: MacKey,
+    /// Sources that packets must not have, for IPv4.
+    pub local: &'a LocalFilter,
+    /// Next headers that packets must not have, for IPv6.
+    pub closer: AheadOfFragment,
+}
+
+/// What the plain path needs to know of an address family.
+pub(crate) trait PlainFamily: Address {
+    /// Bytes of the headers of an untagged frame.
+    const HEAD: usize;
+    /// Offset of the word with the TTL.
+    const SPENT: usize;
+
+    /// As [`Chunk::check`], for this many groups of lanes.
+    ///
+    /// # Safety
+    /// The heads of these groups refer to [`HEAD`](Self::HEAD) bytes each, which nobody changes meanwhile.
+    unsafe fn check(chunk: &mut Chunk<Self>, form: Form, groups: usize, asked: Asked<'_>) -> Checked;
+}
+
+impl PlainFamily for u32 {
+    const HEAD: usize = IPV4_HEAD;
+    const SPENT: usize = IPV4_SPENT;
+
+    #[inline(always)]
+    unsafe fn check(chunk: &mut Chunk<Self>, form: Form, groups: usize, asked: Asked<'_>) -> Checked {
+        // SAFETY: the caller's promise. Every form but the scalar one has AVX2.
+        unsafe {
+            match form {
+                #[cfg(target_arch = "x86_64")]
+                form if form != Form::SCALAR => avx2::ipv4(chunk, groups, asked),
+                _ => portable::ipv4(chunk, groups, asked),
+            }
+        }
+    }
+}
+
+impl PlainFamily for u128 {
+    const HEAD: usize = IPV6_HEAD;
+    const SPENT: usize = IPV6_SPENT;
+
+    #[inline(always)]
+    unsafe fn check(chunk: &mut Chunk<Self>, form: Form, groups: usize, asked: Asked<'_>) -> Checked {
+        // SAFETY: the caller's promise. Every form but the scalar one has AVX2.
+        unsafe {
+            match form {
+                #[cfg(target_arch = "x86_64")]
+                form if form != Form::SCALAR => avx2::ipv6(chunk, groups, asked),
+                _ => portable::ipv6(chunk, groups, asked),
+            }
+        }
+    }
+}
+
+/// Pointers to the headers of frames: at least [`PlainFamily::HEAD`] bytes each.
+#[derive(Clone, Copy)]
 struct Heads([*mut u8; CHUNK]);
 
 // SAFETY: nothing is read or written through these pointers but within a call of [`Chunk::check`] or
 // [`Chunk::rewrite`], whose caller promises that the frames gathered are still its own.
 unsafe impl Send for Heads {}
 
+/// Where the bytes of up to 32 frames are.
+///
+/// Not shared: laid out for vectors.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Lanes {
+    heads: Heads,
+    /// Lengths of the frames in bytes.
+    frame_lengths: [u16; CHUNK],
+    /// Places of the frames in their burst, if they are not one after the other.
+    places: [u8; CHUNK],
+    count: usize,
+}
+
+impl Lanes {
+    pub fn new() -> Self {
+        let heads = Heads([std::ptr::null_mut(); CHUNK]);
+        Self { heads, frame_lengths: [0; CHUNK], places: [0; CHUNK], count: 0 }
+    }
+
+    /// Whether there is no room for another frame.
+    #[inline(always)]
+    pub fn is_full(&self) -> bool {
+        self.count >= CHUNK
+    }
+}
+
 /// Up to 32 frames as columns, with a lane for each.
 ///
 /// Not shared: laid out for vectors.
 #[repr(C, align(64))]
-pub(crate) struct Chunk {
-    heads: Heads,
-    /// Lengths of the frames in bytes.
-    frame_lengths: [u16; CHUNK],
+pub(crate) struct Chunk<A> {
+    lanes: Lanes,
     /// Lengths of the packets in bytes.
     lengths: [u16; CHUNK],
-    destinations: [u32; CHUNK],
+    destinations: [A; CHUNK],
     /// The words with the TTL and the checksum, after forwarding.
     spent: [u32; CHUNK],
     hops: [NextHop; CHUNK],
-    count: usize,
     /// A bit for each lane that is plain so far.
     plain: u32,
+    /// No plain packet is longer.
+    longest: u16,
     /// Whether a plain frame has padding.
     padded: bool,
 }
 
 /// What a form of the check found.
-struct Checked {
+pub(crate) struct Checked {
     plain: u32,
+    longest: u16,
     padded: bool,
 }
 
-impl Chunk {
-    pub const fn new() -> Self {
+impl<A: PlainFamily> Chunk<A> {
+    pub fn new() -> Self {
         Self {
-            heads: Heads([std::ptr::null_mut(); CHUNK]),
-            frame_lengths: [0; CHUNK],
+            lanes: Lanes::new(),
             lengths: [0; CHUNK],
-            destinations: [0; CHUNK],
+            destinations: [A::default(); CHUNK],
             spent: [0; CHUNK],
             hops: [NextHop::NONE; CHUNK],
-            count: 0,
             plain: 0,
+            longest: 0,
             padded: false,
         }
     }
@@ -88,100 +176,120 @@ impl Chunk {
     /// Stores pointers to the bytes of up to 32 frames, and prefetches them.
     #[inline(always)]
     pub fn gather(&mut self, frames: &mut [Option<Frame>]) {
-        self.count = frames.len().min(CHUNK);
-        let heads = self.heads.0.as_chunks_mut::<LANES>().0.iter_mut();
-        let mut lanes = heads.zip(self.frame_lengths.as_chunks_mut::<LANES>().0);
+        let Lanes { heads, frame_lengths, count, .. } = &mut self.lanes;
+        *count = frames.len().min(CHUNK);
+        let mut lanes =
+            heads.0.as_chunks_mut::<LANES>().0.iter_mut().zip(frame_lengths.as_chunks_mut::<LANES>().0);
         let (eights, rest) = frames.as_chunks_mut::<LANES>();
         for (frames, (heads, lengths)) in eights.iter_mut().zip(&mut lanes) {
             for lane in 0..LANES {
-                (heads[lane], lengths[lane]) = place_of(&mut frames[lane]);
+                (heads[lane], lengths[lane]) = place_of::<A>(&mut frames[lane]);
             }
         }
         if let Some((heads, lengths)) = lanes.next().filter(|_| !rest.is_empty()) {
             // The forms check whole groups.
             for lane in 0..LANES {
-                (heads[lane], lengths[lane]) = rest.get_mut(lane).map_or_else(nothing, place_of);
+                (heads[lane], lengths[lane]) = rest.get_mut(lane).map_or_else(nothing, place_of::<A>);
             }
         }
     }
 
-    /// Finds out which frames are plain: untagged IPv4 for `mac`, complete, not a fragment, without options, with a TTL
-    /// above 1, between two unicast addresses, and not from an address that `local` may contain.
+    /// The same for frames that [`sort`] has added to `sorted`, which is then empty.
+    #[inline(always)]
+    pub fn gather_sorted(&mut self, sorted: &mut Lanes) {
+        self.lanes = *sorted;
+        sorted.count = 0;
+        let Lanes { heads, frame_lengths, count, .. } = &mut self.lanes;
+        // The forms check whole groups.
+        let unused = *count..count.next_multiple_of(LANES).min(CHUNK);
+        let (head, length) = nothing();
+        heads.0[unused.clone()].fill(head);
+        frame_lengths[unused].fill(length);
+    }
+
+    /// Places of the frames that were sorted.
+    #[inline(always)]
+    pub fn places(&self) -> &[u8] {
+        &self.lanes.places[..self.lanes.count.min(CHUNK)]
+    }
+
+    /// Finds out which frames are plain: untagged, for the MAC address asked for, complete, with a TTL above 1, and
+    /// between two addresses that may be routed between.
+    ///
+    /// - IPv4: without options, not a fragment, and not from an address that may be of this machine.
+    /// - IPv6: without hop-by-hop options or another header to be looked at, and both addresses in 2000::/3 or fc00::/7.
     ///
     /// # Safety
     /// The frames gathered last are still the caller's, and unchanged in their place and length.
     #[inline]
-    pub unsafe fn check(&mut self, form: Form, mac: MacKey, local: &LocalFilter) {
-        let groups = self.count.div_ceil(LANES);
-        // SAFETY: `gather` has filled whole groups, with frames of at least `HEAD` bytes or with `NOTHING`, and the
-        // caller promises that they are still there. Every form but the scalar one has AVX2.
-        let checked = unsafe {
-            match form {
-                #[cfg(target_arch = "x86_64")]
-                form if form != Form::SCALAR => avx2::check(self, groups, mac, local),
-                _ => portable::check(self, groups, mac, local),
-            }
-        };
-        (self.plain, self.padded) = (checked.plain, checked.padded);
+    pub unsafe fn check(&mut self, form: Form, asked: Asked<'_>) {
+        let groups = self.lanes.count.div_ceil(LANES);
+        // SAFETY: gathering has filled whole groups, with frames of at least `HEAD` bytes or with `NOTHING`, and the
+        // caller promises that they are still there.
+        let checked = unsafe { A::check(self, form, groups, asked) };
+        Checked { plain: self.plain, longest: self.longest, padded: self.padded } = checked;
     }
 
     /// The columns of a lookup.
     #[inline(always)]
-    pub fn lookup(&mut self) -> (&[u32], &mut [NextHop]) {
-        (&self.destinations[..self.count], &mut self.hops[..self.count])
+    pub fn lookup(&mut self) -> (&[A], &mut [NextHop]) {
+        (&self.destinations[..self.lanes.count], &mut self.hops[..self.lanes.count])
     }
 
     /// Rewrites the plain frames whose next hop forwards and whose packet fits the MTU, and stores their ports. Returns
-    /// a bit for each. All others are unchanged. `frames` are those that were gathered.
+    /// a bit for each. All others are unchanged.
     ///
     /// # Safety
     /// As for [`check`](Self::check), which was called for these frames.
     #[inline]
-    pub unsafe fn rewrite(
-        &mut self,
-        tables: &Tables,
-        known: &mut KnownHops,
-        (frames, ports): (&mut [Option<Frame>], &mut [u16]),
-    ) -> u32 {
+    pub unsafe fn rewrite(&mut self, tables: &Tables, known: &mut KnownHops, ports: &mut [u16]) -> u32 {
         let mut done = self.plain;
         for (group, ports) in ports.chunks_mut(LANES).enumerate().take(CHUNK / LANES) {
             let first = group * LANES;
             let plain = self.plain >> first & 0xff;
-            let written = match ports.first_chunk_mut() {
+            let all = match ports.first_chunk_mut() {
                 // SAFETY: these lanes are plain, so they have frames, which are the caller's.
-                Some(ports) if plain == 0xff => unsafe { self.rewrite_group(known, group, ports) },
-                _ => 0,
+                Some(ports) if plain == 0xff => unsafe {
+                    if known.all_take(self.longest) {
+                        self.rewrite_group::<false>(known, group, ports)
+                    } else {
+                        self.rewrite_group::<true>(known, group, ports)
+                    }
+                },
+                _ => false,
             };
-            if written < LANES {
-                let left = plain & 0xff << written;
+            if !all {
                 // SAFETY: the same.
-                let refused = unsafe { self.rewrite_each(tables, known, (first, left), ports) };
+                let refused = unsafe { self.rewrite_each(tables, known, (first, plain), ports) };
                 done &= !(refused << first);
             }
-        }
-        if self.padded {
-            self.cut_padding(done, frames);
         }
         done
     }
 
-    /// Rewrites eight frames, or the first of them: up to one whose next hop is not known yet, or does not take it.
-    /// Returns how many.
+    /// Rewrites eight frames; `false` if there is one whose next hop is not known yet or does not take it. Those before
+    /// it are rewritten then, which may be done again.
+    ///
+    /// `CHECKS` says whether a packet may be too long for a next hop that is known.
     ///
     /// # Safety
     /// The frames of these lanes are the caller's.
     #[inline(always)]
-    unsafe fn rewrite_group(&self, known: &KnownHops, group: usize, ports: &mut [u16; LANES]) -> usize {
-        let Some(hops) = self.hops.as_chunks::<LANES>().0.get(group) else { return 0 };
+    unsafe fn rewrite_group<const CHECKS: bool>(
+        &self,
+        known: &KnownHops,
+        group: usize,
+        ports: &mut [u16; LANES],
+    ) -> bool {
+        let Some(hops) = self.hops.as_chunks::<LANES>().0.get(group) else { return false };
         for lane in 0..LANES {
+            let known = known.place_of(hops[lane]);
             // SAFETY: the caller's promise.
-            if !unsafe {
-                self.rewrite_lane(known.place_of(hops[lane]), group * LANES + lane, &mut ports[lane])
-            } {
-                return lane;
+            if !unsafe { self.rewrite_lane::<CHECKS>(known, group * LANES + lane, &mut ports[lane]) } {
+                return false;
             }
         }
-        LANES
+        true
     }
 
     /// Rewrites those of eight frames whose bit is set, one by one, and returns the bits of those that are not plain
@@ -202,7 +310,7 @@ impl Chunk {
             let lane = left.trailing_zeros() as usize;
             let known = known.of(tables, self.hops[first + lane]);
             // SAFETY: the caller's promise.
-            if !unsafe { self.rewrite_lane(known, first + lane, &mut ports[lane]) } {
+            if !unsafe { self.rewrite_lane::<true>(known, first + lane, &mut ports[lane]) } {
                 refused |= 1 << lane;
             }
             left &= left - 1;
@@ -215,36 +323,77 @@ impl Chunk {
     /// # Safety
     /// The frame of the lane is the caller's.
     #[inline(always)]
-    unsafe fn rewrite_lane(&self, known: &Known, lane: usize, port: &mut u16) -> bool {
-        if known.hop != self.hops[lane] || self.lengths[lane] > known.mtu {
+    unsafe fn rewrite_lane<const CHECKS: bool>(&self, known: &Known, lane: usize, port: &mut u16) -> bool {
+        if known.hop != self.hops[lane] || CHECKS && self.lengths[lane] > known.mtu {
             return false;
         }
+        const { assert!(12 <= A::SPENT && A::SPENT + size_of::<u32>() <= A::HEAD) };
+        let head = self.lanes.heads.0[lane];
         // SAFETY: a plain lane's head are the first `HEAD` bytes of a frame that the caller owns, and no reference
-        // to them exists.
-        let head = unsafe { &mut *self.heads.0[lane].cast::<[u8; HEAD]>() };
-        head[..8].copy_from_slice(&known.start.to_le_bytes());
-        head[8..12].copy_from_slice(&known.rest);
-        head[IPV4_SPENT..IPV4_SPENT + 4].copy_from_slice(&self.spent[lane].to_le_bytes());
+        // to them exists. All stores are within, and ask for no alignment.
+        unsafe {
+            head.cast::<u64>().write_unaligned(known.start.to_le());
+            head.add(8).cast::<[u8; 4]>().write(known.rest);
+            head.add(A::SPENT).cast::<u32>().write_unaligned(self.spent[lane].to_le());
+        }
         *port = known.port;
         true
     }
 
-    /// Cuts off what follows the packet: the padding of a short frame.
+    /// Cuts off what follows the packets of rewritten frames, the padding of short ones: passes their lanes, and how
+    /// long they are without, to the caller.
+    #[inline(always)]
+    pub fn cut_padding(&self, done: u32, cut: impl FnMut(usize, u16)) {
+        if self.padded {
+            self.cut(done, cut);
+        }
+    }
+
     #[inline(never)]
-    fn cut_padding(&self, done: u32, frames: &mut [Option<Frame>]) {
-        for (lane, frame) in frames.iter_mut().enumerate().take(self.count) {
-            if let Some(frame) = frame.as_mut().filter(|_| done >> lane & 1 == 1) {
-                frame.truncate(self.lengths[lane].wrapping_add(ethernet::HEADER_LEN as u16));
-            }
+    fn cut(&self, mut done: u32, mut cut: impl FnMut(usize, u16)) {
+        while done != 0 {
+            let lane = done.trailing_zeros() as usize;
+            cut(lane, self.lengths[lane].wrapping_add(ethernet::HEADER_LEN as u16));
+            done &= done - 1;
         }
     }
 }
 
+/// Adds the frames of a burst from place `from` on to the lanes of their family, IPv4's or IPv6's, until one of them is
+/// full. Sets the places of those in `left` that are shorter than both headers of IPv6. Returns the place to go on from.
+/// All that is not IPv6 by its type is IPv4 here: the check finds out.
+pub(crate) fn sort(
+    frames: &mut [Option<Frame>],
+    from: usize,
+    lanes: &mut [Lanes; 2],
+    left: &mut Mask,
+) -> usize {
+    for (place, frame) in frames.iter_mut().enumerate().skip(from) {
+        let bytes = frame.as_mut().map_or(&mut [][..], Frame::data_mut);
+        let Some(head) = bytes.first_chunk::<IPV6_HEAD>() else {
+            left.set(place);
+            continue;
+        };
+        // Calculated without a branch, since either may be the case.
+        let family =
+            usize::from(u16::from_ne_bytes([head[12], head[13]]) == ethernet::ethertype::IPV6.to_be());
+        let Lanes { heads, frame_lengths, places, count } = &mut lanes[family];
+        let lane = *count % CHUNK;
+        (heads.0[lane], frame_lengths[lane]) = (bytes.as_mut_ptr(), bytes.len() as u16);
+        places[lane] = place as u8;
+        *count = lane + 1;
+        if *count == CHUNK {
+            return place + 1;
+        }
+    }
+    frames.len()
+}
+
 /// Pointer to the bytes of a frame that has both headers, and their number; prefetches them.
 #[inline(always)]
-fn place_of(frame: &mut Option<Frame>) -> (*mut u8, u16) {
+fn place_of<A: PlainFamily>(frame: &mut Option<Frame>) -> (*mut u8, u16) {
     match frame {
-        Some(frame) if frame.len() >= HEAD => {
+        Some(frame) if frame.len() >= A::HEAD => {
             frame.prefetch();
             (frame.data_mut().as_mut_ptr(), frame.len() as u16)
         }

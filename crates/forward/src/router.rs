@@ -5,7 +5,7 @@
 //!                              '--------'---------'-----------'---------'---------'---> refused: slow path, or drop
 //! ```
 //!
-//! Plain IPv4 frames take a shorter way through the same steps (`plain`), and what it leaves takes this one.
+//! Plain frames take a shorter way through the same steps (`plain`), and what it leaves takes this one.
 //!
 //! A stage clears the bits of the frames that it refuses and records why; nothing is moved or freed before the last
 //! one. After the start there is no allocation, lock or log here, and at most one system call each time the slow path
@@ -31,12 +31,12 @@ use crate::filter::{PortFilter, Taken};
 use crate::hook::{Hooks, TableRoutes};
 use crate::lookup::FamilyBatch;
 use crate::output::{NO_OUTPUT, Tally};
-use crate::plain::Chunk;
 use crate::rewrite::fast::KnownHops;
 use crate::source;
 use crate::tables::{ReversePath, Tables};
 use crate::verdict::{Refusal, Refused, Verdict};
 use family::{FamilyBatches, RoutedFamily};
+use plain::PlainPath;
 
 /// A port as a worker's router sees it. Its index is its place in [`Tables::ports`].
 pub struct RouterPort {
@@ -83,10 +83,7 @@ struct Work {
     /// Port that each accepted frame leaves through.
     port: [u16; BURST],
     known: KnownHops,
-    /// How many more bursts do not try the plain path.
-    not_plain: u8,
-    /// Columns of the plain path: of those frames that are looked up, and of the next ones.
-    chunks: [Chunk; 2],
+    plain: PlainPath,
     /// Frames on their way to one of several ports; otherwise empty.
     leaving: Burst,
 }
@@ -222,8 +219,7 @@ impl Work {
             untagged: true,
             port: [0; BURST],
             known: KnownHops::new(),
-            not_plain: 0,
-            chunks: [const { Chunk::new() }; 2],
+            plain: PlainPath::new(),
             leaving: Burst::new(),
         })
     }

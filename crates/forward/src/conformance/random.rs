@@ -85,19 +85,44 @@ fn plain() -> impl Strategy<Value = Vec<Vec<u8>>> {
     let packet = (destination, payload, 2..=255u8, any::<u16>(), 0..3usize).prop_map(
         |(destination, length, ttl, id, padding)| {
             let packet = V4 { ttl, id, payload: vec![0x5a; length], ..V4::to(destination) };
-            let mut frame = packet.sent();
-            frame.resize(frame.len().max(60) + padding, 0);
-            frame
+            padded(packet.sent(), padding)
         },
     );
     prop::collection::vec(packet, 1..70)
+}
+
+/// The same for IPv6.
+fn plain_ipv6() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let destination = prop::sample::select(vec!["2001:db8:8::8", "2001:db8:9::9", "2001:db8:2::5"]);
+    let payload = prop_oneof![8 => 0..40usize, 1 => 1430..1470usize];
+    let packet =
+        (destination, payload, 1..=255u8, 0..3usize).prop_map(|(destination, length, hop_limit, padding)| {
+            let packet = V6 { hop_limit, payload: vec![0x5a; length], ..V6::to(destination) };
+            padded(packet.sent(), padding)
+        });
+    prop::collection::vec(packet, 1..70)
+}
+
+/// A frame of at least 60 bytes, with so many behind it.
+fn padded(mut frame: Vec<u8>, padding: usize) -> Vec<u8> {
+    frame.resize(frame.len().max(60) + padding, 0);
+    frame
+}
+
+/// Plain packets of both families, in any order.
+fn plain_mixed() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let both = (plain(), plain_ipv6()).prop_map(|(ipv4, ipv6)| [ipv4, ipv6].concat());
+    both.prop_shuffle()
 }
 
 /// Runs of plain frames, with some of any kind in between.
 fn mostly_plain() -> impl Strategy<Value = Vec<Vec<u8>>> {
     let others = prop::collection::vec(frames(), 0..3);
     let own = Just(vec![V4 { source: "198.51.100.1", ..V4::to("8.8.8.8") }.sent()]);
-    let runs = prop::collection::vec(prop_oneof![4 => plain(), 2 => others, 1 => own], 1..9);
+    let runs = prop::collection::vec(
+        prop_oneof![4 => plain(), 4 => plain_ipv6(), 4 => plain_mixed(), 4 => others, 1 => own],
+        1..9,
+    );
     runs.prop_map(|runs| runs.concat().into_iter().take(300).collect())
 }
 

@@ -18,6 +18,13 @@ const FRAME: [u8; 42] = [
     2, 9, 8, 8, 8, 8, 0x30, 0x39, 0, 53, 0, 8, 0, 0,
 ];
 
+/// 2001:db8:1::9 > fd00::8, UDP of ten bytes, to our MAC.
+const FRAME_IPV6: [u8; 72] = [
+    2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 9, 0x86, 0xdd, 0x6a, 0xbc, 0xde, 0xf0, 0, 18, 17, 64, 0x20, 1, 0xd,
+    0xb8, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0x30, 0x39,
+    0, 53, 0, 18, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10,
+];
+
 /// Frames for all cases: their memory is never returned.
 fn list() -> Freelist {
     static POOL: OnceLock<Arc<FramePool>> = OnceLock::new();
@@ -61,41 +68,81 @@ fn frames() -> impl Strategy<Value = Option<Vec<u8>>> {
     prop_oneof![8 => changed.prop_map(Some), 8 => numbered.prop_map(Some), 1 => Just(None)]
 }
 
+/// The same for IPv6, often with a byte that matters.
+fn frames_ipv6() -> impl Strategy<Value = Option<Vec<u8>>> {
+    let at = prop_oneof![0..54usize, prop::sample::select(vec![12usize, 13, 14, 18, 19, 20, 21, 22, 38])];
+    let byte = prop_oneof![
+        any::<u8>(),
+        prop::sample::select(vec![
+            0u8, 1, 2, 42, 43, 44, 51, 60, 61, 75, 0x1f, 0x20, 0x3f, 0x40, 0xfb, 0xfc, 0xfd, 0xfe, 0xff
+        ]),
+    ];
+    let changed = (prop::collection::vec((at, byte), 0..3), 20..80usize).prop_map(|(changes, length)| {
+        let mut frame = FRAME_IPV6.to_vec();
+        changes.into_iter().for_each(|(at, byte)| frame[at] = byte);
+        frame.resize(length, 0);
+        frame
+    });
+    prop_oneof![8 => changed.prop_map(Some), 4 => (0..=255u8, 72..80usize).prop_map(|(hop_limit, length)| {
+        let mut frame = FRAME_IPV6.to_vec();
+        frame[21] = hop_limit;
+        frame.resize(length, 0);
+        Some(frame)
+    }), 1 => Just(None)]
+}
+
+/// A family whose frames are checked one by one.
+trait Alone: PlainFamily {
+    /// What a frame contains, if the packet behind its Ethernet header is plain.
+    fn packet(frame: &[u8], closer: AheadOfFragment) -> Option<validate::Packet<Self>>;
+}
+
+impl Alone for u32 {
+    fn packet(frame: &[u8], _: AheadOfFragment) -> Option<validate::Packet<Self>> {
+        let packet = validate::common_ipv4(frame.get(14..)?.first_chunk()?, frame.len() - 14)?;
+        (frame[12..14] == [8, 0] && !local().may_hold(packet.source)).then_some(packet)
+    }
+}
+
+impl Alone for u128 {
+    fn packet(frame: &[u8], closer: AheadOfFragment) -> Option<validate::Packet<Self>> {
+        let packet = validate::common_ipv6(frame.get(14..)?.first_chunk()?, frame.len() - 14, closer)?;
+        (frame[12..14] == [0x86, 0xdd]).then_some(packet)
+    }
+}
+
 /// What a plain frame contains, whether it has padding.
-fn alone(frame: &[u8]) -> Option<(validate::Facts, u32, bool)> {
-    let head = frame.first_chunk::<HEAD>()?;
-    let packet = validate::common_ipv4(head.last_chunk()?, frame.len() - 14)?;
-    let plain = frame[..6] == MAC
-        && frame[12..14] == [8, 0]
-        && packet.facts.ttl > 1
-        && !local().may_hold(packet.source);
+fn alone<A: Alone>(frame: &[u8], closer: AheadOfFragment) -> Option<(validate::Facts, A, bool)> {
+    let packet = A::packet(frame, closer)?;
+    let plain = frame[..6] == MAC && packet.facts.ttl > 1;
     let padded = frame.len() - 14 > usize::from(packet.facts.length);
     plain.then_some((packet.facts, packet.destination, padded))
 }
 
 /// The chunk as a form left it.
-fn checked(form: Form, frames: &mut [Option<Frame>], mac: MacKey) -> Chunk {
+fn checked<A: PlainFamily>(form: Form, frames: &mut [Option<Frame>], closer: AheadOfFragment) -> Chunk<A> {
     let mut chunk = Chunk::new();
     chunk.gather(frames);
     // SAFETY: the frames are not touched in between.
-    unsafe { chunk.check(form, mac, &local()) };
+    unsafe { chunk.check(form, Asked { mac: key_of(MAC), local: &local(), closer }) };
     chunk
 }
 
-fn compare(cases: &[Option<Vec<u8>>]) -> Result<(), TestCaseError> {
+fn compare<A: Alone>(cases: &[Option<Vec<u8>>], closer: AheadOfFragment) -> Result<(), TestCaseError> {
     let mut list = list();
     let allocated = |bytes: &Option<Vec<u8>>| bytes.as_ref().and_then(|bytes| list.allocate_with(bytes));
     let mut frames: Vec<Option<Frame>> = cases.iter().map(allocated).collect();
     for form in Form::all() {
-        let chunk = checked(form, &mut frames, key_of(MAC));
+        let chunk = checked::<A>(form, &mut frames, closer);
         let mut padded = false;
         prop_assert_eq!(chunk.plain & !every(cases.len()), 0);
         for (lane, case) in cases.iter().enumerate() {
-            let expected = case.as_deref().and_then(alone);
+            let expected = case.as_deref().and_then(|frame| alone(frame, closer));
             prop_assert_eq!(chunk.plain >> lane & 1 == 1, expected.is_some(), "{} {:02x?}", form, case);
             let Some((facts, destination, has_padding)) = expected else { continue };
             padded |= has_padding;
             prop_assert_eq!(chunk.lengths[lane], facts.length);
+            prop_assert!(chunk.longest >= facts.length);
             prop_assert_eq!(chunk.destinations[lane], destination);
             prop_assert_eq!(chunk.spent[lane].to_le_bytes(), facts.spent);
         }
@@ -109,7 +156,35 @@ fn compare(cases: &[Option<Vec<u8>>]) -> Result<(), TestCaseError> {
 proptest! {
     #[test]
     fn each_lane_fares_as_its_frame_alone(cases in prop::collection::vec(frames(), 1..=CHUNK)) {
-        compare(&cases)?;
+        compare::<u32>(&cases, AheadOfFragment::NONE)?;
+    }
+
+    #[test]
+    fn each_ipv6_lane_fares_as_its_frame_alone(
+        cases in prop::collection::vec(frames_ipv6(), 1..=CHUNK),
+        looks_closer in any::<bool>(),
+    ) {
+        compare::<u128>(&cases, if looks_closer { AheadOfFragment::ALL } else { AheadOfFragment::NONE })?;
+    }
+}
+
+/// A frame that takes one byte through all its values.
+fn all_values(frame: &[u8], at: usize) -> Vec<Option<Vec<u8>>> {
+    let with = |byte| {
+        let mut frame = frame.to_vec();
+        frame[at] = byte;
+        Some(frame)
+    };
+    (0..=255u8).map(with).collect()
+}
+
+#[test]
+fn all_next_headers_hop_limits_and_first_bytes_of_ipv6_agree() {
+    for at in [14, 20, 21, 22, 38] {
+        for closer in [AheadOfFragment::ALL, AheadOfFragment::NONE] {
+            let frames = all_values(&FRAME_IPV6, at);
+            frames.chunks(CHUNK).for_each(|cases| compare::<u128>(cases, closer).unwrap());
+        }
     }
 }
 
@@ -131,35 +206,74 @@ fn checksums_of_all_values_agree() {
         Some(frame)
     });
     let headers: Vec<_> = headers.collect();
-    headers.chunks(CHUNK).for_each(|cases| compare(cases).unwrap());
+    headers.chunks(CHUNK).for_each(|cases| compare::<u32>(cases, AheadOfFragment::NONE).unwrap());
 }
 
 #[test]
 fn all_first_bytes_of_addresses_agree() {
     for at in [26, 30] {
-        let frames: Vec<_> = (0..=255u8)
-            .map(|first| {
-                let mut frame = FRAME.to_vec();
-                frame[at] = first;
-                Some(sealed(frame))
-            })
-            .collect();
-        frames.chunks(CHUNK).for_each(|cases| compare(cases).unwrap());
+        let frames: Vec<_> = all_values(&FRAME, at).into_iter().map(|frame| frame.map(sealed)).collect();
+        frames.chunks(CHUNK).for_each(|cases| compare::<u32>(cases, AheadOfFragment::NONE).unwrap());
+    }
+}
+
+fn every_byte_of_the_mac_counts_in<A: PlainFamily>(frame: &[u8]) {
+    let mut list = list();
+    for at in 0..MAC.len() {
+        let mut other = frame.to_vec();
+        other[at] ^= 1;
+        let mut frames: Vec<_> = [frame, &other].iter().map(|bytes| list.allocate_with(bytes)).collect();
+        for form in Form::all() {
+            let chunk = checked::<A>(form, &mut frames, AheadOfFragment::NONE);
+            assert_eq!(chunk.plain, 1, "{form}: byte {at}");
+        }
+        frames.into_iter().flatten().for_each(|frame| list.free(frame));
     }
 }
 
 #[test]
 fn every_byte_of_the_mac_counts() {
+    every_byte_of_the_mac_counts_in::<u32>(&FRAME);
+    every_byte_of_the_mac_counts_in::<u128>(&FRAME_IPV6);
+}
+
+/// Every frame is in a lane of its family, or left, and each is where its place says.
+#[test]
+fn sorting_loses_no_frame() {
     let mut list = list();
-    for at in 0..MAC.len() {
-        let mut frame = FRAME;
-        frame[at] ^= 1;
-        let mut frames: Vec<_> = [FRAME, frame].iter().map(|bytes| list.allocate_with(bytes)).collect();
-        for form in Form::all() {
-            assert_eq!(checked(form, &mut frames, key_of(MAC)).plain, 1, "{form}: byte {at}");
+    let padded = [&FRAME[..], &[0; 18]].concat();
+    let kinds: [Option<&[u8]>; 6] =
+        [Some(&padded), Some(&FRAME_IPV6), Some(&FRAME), Some(&FRAME_IPV6[..53]), Some(&FRAME_IPV6), None];
+    let mut frames: Vec<_> = (0..200usize)
+        .map(|place| kinds[place * place % 23 % kinds.len()].and_then(|bytes| list.allocate_with(bytes)))
+        .collect();
+    let (mut lanes, mut left, mut chunk) = ([Lanes::new(); 2], Mask::NONE, Chunk::<u32>::new());
+    let (mut from, mut sorted) = (0, Vec::new());
+    while from < frames.len() {
+        from = sort(&mut frames, from, &mut lanes, &mut left);
+        let ends = from == frames.len();
+        assert!(ends || lanes[0].is_full() != lanes[1].is_full(), "one of them is full");
+        for (lanes, length) in lanes.iter_mut().zip([padded.len(), FRAME_IPV6.len()]) {
+            if !ends && !lanes.is_full() {
+                continue;
+            }
+            chunk.gather_sorted(lanes);
+            assert_eq!(lanes.count, 0);
+            let lanes = &chunk.lanes;
+            for (lane, &place) in chunk.places().iter().enumerate() {
+                let data = frames[usize::from(place)].as_ref().unwrap().data();
+                assert_eq!((lanes.heads.0[lane].cast_const(), data.len()), (data.as_ptr(), length));
+                assert_eq!(usize::from(lanes.frame_lengths[lane]), length);
+                sorted.push(usize::from(place));
+            }
+            let unused = lanes.count..lanes.count.next_multiple_of(LANES);
+            assert!(lanes.heads.0[unused].iter().all(|head| head.cast_const() == NOTHING.as_ptr()));
         }
-        frames.into_iter().flatten().for_each(|frame| list.free(frame));
     }
+    sorted.extend(left.iter());
+    sorted.sort_unstable();
+    assert!(sorted.into_iter().eq(0..200));
+    frames.into_iter().flatten().for_each(|frame| list.free(frame));
 }
 
 #[test]

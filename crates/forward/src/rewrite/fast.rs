@@ -43,6 +43,8 @@ pub(crate) struct Known {
 /// A worker's cache of next hops, which contains those of most packets.
 pub(crate) struct KnownHops {
     known: [Known; KNOWN],
+    /// The least MTU that is cached: no packet up to that length is too long.
+    least_mtu: u16,
     /// Where the readers' retirements stood, and in which spell of time.
     since: (Point, u64),
 }
@@ -58,7 +60,7 @@ impl KnownHops {
         let unknown = Known { start: 0, rest: [0; 4], hop: NextHop(u32::MAX), mtu: 0, port: 0 };
         let mut known = [unknown; KNOWN];
         known[KNOWN - 1].hop = NextHop(0);
-        Self { known, since: (Point::default(), 0) }
+        Self { known, least_mtu: u16::MAX, since: (Point::default(), 0) }
     }
 
     /// Before a burst: clears the cache if something has changed, and from time to time, so that next hops in use are
@@ -77,12 +79,19 @@ impl KnownHops {
         &self.known[hop.index() % KNOWN]
     }
 
+    /// Whether packets of this length fit through all next hops that are cached, which are then all plain.
+    #[inline(always)]
+    pub fn all_take(&self, length: u16) -> bool {
+        length <= self.least_mtu
+    }
+
     /// The cached data of `hop`, read now if needed.
     #[inline(always)]
     pub fn of(&mut self, tables: &Tables, hop: NextHop) -> &Known {
         let known = &mut self.known[hop.index() % KNOWN];
         if known.hop != hop {
             look(tables, hop, known);
+            self.least_mtu = self.least_mtu.min(known.mtu);
         }
         known
     }

@@ -1,12 +1,12 @@
 //! The differences between IPv4 and IPv6 in the router's stages, which are written once for both.
 
 use bm_fib::Fib;
-use bm_wire::prefix::Address;
 
 use super::Work;
 use super::rewriting::Rewrite;
-use crate::compiled::PortView;
+use crate::compiled::{MacKey, NO_MAC, PortView};
 use crate::lookup::FamilyBatch;
+use crate::plain::{Chunk, PlainFamily};
 use crate::rewrite::{self, fast};
 use crate::tables::{Tables, Vrf};
 use crate::verdict::Refused;
@@ -23,14 +23,34 @@ impl FamilyBatches {
     }
 }
 
+/// Columns of the plain path: of those frames that are looked up, and of the next ones.
+pub(super) type Chunks<A> = [Chunk<A>; 2];
+
+/// Those of both families.
+pub(super) struct PlainChunks {
+    pub ipv4: Chunks<u32>,
+    pub ipv6: Chunks<u128>,
+}
+
+impl PlainChunks {
+    pub fn new() -> Self {
+        Self { ipv4: [Chunk::new(), Chunk::new()], ipv6: [Chunk::new(), Chunk::new()] }
+    }
+}
+
 /// What the router's stages need to know of an address family.
-pub(super) trait RoutedFamily: Address {
+pub(super) trait RoutedFamily: PlainFamily {
     /// The IP version that hooks see.
     const VERSION: u8;
 
     fn batch(batches: &mut FamilyBatches) -> &mut FamilyBatch<Self>;
 
     fn fib(vrf: &Vrf) -> &dyn Fib<Address = Self>;
+
+    fn chunks(chunks: &mut PlainChunks) -> &mut Chunks<Self>;
+
+    /// The MAC address of frames that may take the plain path; none if the port has a check that it does not make.
+    fn plain_mac(view: &PortView) -> MacKey;
 
     /// Checks the sources of packets that would be forwarded.
     fn check_sources(work: &mut Work, tables: &Tables, view: &PortView);
@@ -50,6 +70,17 @@ impl RoutedFamily for u32 {
     #[inline(always)]
     fn fib(vrf: &Vrf) -> &dyn Fib<Address = Self> {
         &*vrf.ipv4
+    }
+
+    #[inline(always)]
+    fn chunks(chunks: &mut PlainChunks) -> &mut Chunks<Self> {
+        &mut chunks.ipv4
+    }
+
+    /// The reverse path filter is not on the plain path.
+    #[inline(always)]
+    fn plain_mac(view: &PortView) -> MacKey {
+        if view.filters { NO_MAC } else { view.fast_ipv4 }
     }
 
     #[inline(always)]
@@ -74,6 +105,16 @@ impl RoutedFamily for u128 {
     #[inline(always)]
     fn fib(vrf: &Vrf) -> &dyn Fib<Address = Self> {
         &*vrf.ipv6
+    }
+
+    #[inline(always)]
+    fn chunks(chunks: &mut PlainChunks) -> &mut Chunks<Self> {
+        &mut chunks.ipv6
+    }
+
+    #[inline(always)]
+    fn plain_mac(view: &PortView) -> MacKey {
+        view.fast_ipv6
     }
 
     /// Linux has no reverse path filter for IPv6.

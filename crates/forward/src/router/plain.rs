@@ -7,51 +7,97 @@
 //!
 //! While one chunk waits for memory, the other is processed. Frames that are not plain are left unchanged for the other
 //! stages. Nothing is sent before all frames have a port, so the frames of a burst leave in the order they came.
+//!
+//! All frames of a burst are taken for one family, that of the last burst. If many of a burst are of the other family,
+//! the frames of those that follow are sorted by their type, and those of each family go through chunks of their own.
 
-use bm_fib::Fib;
-use bm_frame::Mask;
-use bm_wire::Family;
+use bm_fib::Form;
+use bm_frame::{BURST, Frame, Mask};
+use bm_wire::{Family, ethernet};
 
 use super::Work;
+use super::family::{PlainChunks, RoutedFamily};
 use crate::compiled::{NO_MAC, PortView};
-use crate::plain::{CHUNK, every};
-use crate::tables::Tables;
+use crate::plain::{Asked, CHUNK, Chunk, Lanes, every, sort};
+use crate::rewrite::fast::KnownHops;
+use crate::tables::{Tables, Vrf};
 
 /// The number of bursts that take the general path after one in which more than three quarters of the frames were not
 /// plain: they are most likely similar, for example packets of a multipath route.
 const NOT_PLAIN: u8 = 31;
+/// A burst is mixed if at least one frame of so many is of the other family.
+const MIXED: usize = 8;
+
+/// What the plain path keeps between bursts.
+pub(super) struct PlainPath {
+    /// How many more bursts do not try it.
+    pause: u8,
+    /// Whether the last burst had many frames of both families.
+    mixed: bool,
+    chunks: PlainChunks,
+    /// Frames that are sorted by family, IPv4 first.
+    lanes: [Lanes; 2],
+}
+
+impl PlainPath {
+    pub fn new() -> Self {
+        Self { pause: 0, mixed: false, chunks: PlainChunks::new(), lanes: [Lanes::new(); 2] }
+    }
+}
 
 impl Work {
     /// Rewrites the plain frames of the burst, and stores their ports; returns the places of all others.
     #[inline(always)]
     pub(super) fn plain_path(&mut self, tables: &Tables, view: &PortView, hooked: bool) -> Mask {
         let count = self.burst.len();
-        let plain = !hooked && !view.filters && view.fast_ipv4 != NO_MAC && self.family == Family::V4;
         let vrf = view.vrf.and_then(|vrf| tables.vrfs.get(usize::from(vrf)));
-        let Some(vrf) = vrf.filter(|_| plain && count != 0) else { return Mask::first(count) };
-        if self.not_plain > 0 {
-            self.not_plain -= 1;
+        let Some(vrf) = vrf.filter(|_| !hooked && count != 0) else { return Mask::first(count) };
+        if self.plain.pause > 0 {
+            self.plain.pause -= 1;
             return Mask::first(count);
         }
-        let left = self.plain_ipv4(tables, view, &*vrf.ipv4);
-        if !left.is_empty() && left.count() * 4 > count * 3 {
-            self.not_plain = NOT_PLAIN;
+        if self.plain.mixed {
+            return self.plain_mixed(tables, view, vrf);
+        }
+        let left = match self.family {
+            Family::V4 => self.plain_whole::<u32>(tables, view, vrf),
+            Family::V6 => self.plain_whole::<u128>(tables, view, vrf),
+        };
+        if !left.is_empty() && left.count() * MIXED >= count {
+            self.learn_from(&left);
         }
         left
     }
 
+    /// Finds out what many frames are that were not plain.
+    #[cold]
+    fn learn_from(&mut self, left: &Mask) {
+        let (count, places, other) = (self.burst.len(), self.burst.places(), self.family.other());
+        let others = left.iter().filter(|&place| family_of(places[place].as_ref()) == Some(other)).count();
+        if others == count {
+            self.family = other;
+        } else if others * MIXED >= count {
+            self.plain.mixed = true;
+        } else if are_few_plain(left, count) {
+            self.plain.pause = NOT_PLAIN;
+        }
+    }
+
+    /// All frames of the burst as packets of one family.
     #[inline(never)]
     #[allow(unsafe_code)]
-    fn plain_ipv4(&mut self, tables: &Tables, view: &PortView, fib: &dyn Fib<Address = u32>) -> Mask {
-        let Self { form, burst, port, known, chunks: [now, next], .. } = self;
+    fn plain_whole<A: RoutedFamily>(&mut self, tables: &Tables, view: &PortView, vrf: &Vrf) -> Mask {
+        let Self { form, burst, port, known, plain, .. } = self;
+        let [now, next] = A::chunks(&mut plain.chunks);
         let (mut now, mut next) = (now, next);
-        let (mac, local) = (view.fast_ipv4, &tables.compiled.local);
+        let Some(asked) = asked::<A>(tables, view) else { return Mask::first(burst.len()) };
+        let fib = A::fib(vrf);
         let mut left = [0; 4];
         let frames = burst.places_mut();
         let start = CHUNK.min(frames.len());
         now.gather(&mut frames[..start]);
         // SAFETY: the frames are in the burst, and nothing happens to them in between; the same below.
-        unsafe { now.check(*form, mac, local) };
+        unsafe { now.check(*form, asked) };
         for first in (0..frames.len()).step_by(CHUNK) {
             let end = frames.len().min(first + CHUNK);
             let ahead = end..frames.len().min(end + CHUNK);
@@ -63,15 +109,121 @@ impl Work {
             fib.lookup_burst(destinations, hops);
             if more {
                 // SAFETY: see above.
-                unsafe { next.check(*form, mac, local) };
+                unsafe { next.check(*form, asked) };
                 fib.prefetch(next.lookup().0);
             }
             // SAFETY: see above.
-            let done =
-                unsafe { now.rewrite(tables, known, (&mut frames[first..end], &mut port[first..end])) };
+            let done = unsafe { now.rewrite(tables, known, &mut port[first..end]) };
+            now.cut_padding(done, |lane, length| truncate(frames, first + lane, length));
             left[first / 64] |= u64::from(every(end - first) & !done) << (first % 64);
             std::mem::swap(&mut now, &mut next);
         }
         Mask::from_words(left)
+    }
+
+    /// The frames of the burst by family.
+    #[inline(never)]
+    fn plain_mixed(&mut self, tables: &Tables, view: &PortView, vrf: &Vrf) -> Mask {
+        let Self { form, burst, port, known, plain, .. } = self;
+        let PlainPath { pause, mixed, chunks: PlainChunks { ipv4: [ipv4, _], ipv6: [ipv6, _] }, lanes } =
+            plain;
+        let frames = burst.places_mut();
+        let mut sorted = Sorted { tables, view, vrf, form: *form, known, port, left: Mask::NONE };
+        let (mut from, mut fetched, mut counts) = (0, 0, [0; 2]);
+        while from < frames.len() {
+            // Two chunks have room for as many.
+            let ahead = frames.len().min(from + 2 * CHUNK);
+            frames[fetched..ahead].iter().flatten().for_each(Frame::prefetch);
+            fetched = ahead;
+            from = sort(frames, from, lanes, &mut sorted.left);
+            let ends = from == frames.len();
+            if ends || lanes[0].is_full() {
+                counts[0] += sorted.finish(frames, ipv4, &mut lanes[0]);
+            }
+            if ends || lanes[1].is_full() {
+                counts[1] += sorted.finish(frames, ipv6, &mut lanes[1]);
+            }
+        }
+        let left = sorted.left;
+        *mixed = counts.iter().all(|count| count * MIXED >= frames.len());
+        if are_few_plain(&left, frames.len()) {
+            *pause = NOT_PLAIN;
+        }
+        self.family = if counts[0] >= counts[1] { Family::V4 } else { Family::V6 };
+        left
+    }
+}
+
+/// What frames need that were sorted by family.
+struct Sorted<'a> {
+    tables: &'a Tables,
+    view: &'a PortView,
+    vrf: &'a Vrf,
+    form: Form,
+    known: &'a mut KnownHops,
+    port: &'a mut [u16; BURST],
+    left: Mask,
+}
+
+impl Sorted<'_> {
+    /// Forwards those frames in the lanes that are plain, and empties these; returns how many frames there were.
+    #[inline(never)]
+    #[allow(unsafe_code)]
+    fn finish<A: RoutedFamily>(
+        &mut self,
+        frames: &mut [Option<Frame>],
+        chunk: &mut Chunk<A>,
+        lanes: &mut Lanes,
+    ) -> usize {
+        chunk.gather_sorted(lanes);
+        let Self { tables, view, vrf, form, known, port, left } = self;
+        let mut ports = [0; CHUNK];
+        let count = chunk.places().len();
+        let done = asked::<A>(tables, view).map_or(0, |asked| {
+            // SAFETY: the frames are in the burst, and nothing happened to them since they were sorted; the same below.
+            unsafe { chunk.check(*form, asked) };
+            let (destinations, hops) = chunk.lookup();
+            A::fib(vrf).lookup_burst(destinations, hops);
+            // SAFETY: see above.
+            unsafe { chunk.rewrite(tables, known, &mut ports[..count]) }
+        });
+        for (&place, &to) in chunk.places().iter().zip(&ports) {
+            port[usize::from(place)] = to;
+        }
+        let mut others = every(count) & !done;
+        while others != 0 {
+            left.set(usize::from(chunk.places()[others.trailing_zeros() as usize]));
+            others &= others - 1;
+        }
+        chunk.cut_padding(done, |lane, length| truncate(frames, usize::from(chunk.places()[lane]), length));
+        count
+    }
+}
+
+/// Whether so many of a burst are left that the next ones need not try.
+fn are_few_plain(left: &Mask, count: usize) -> bool {
+    !left.is_empty() && left.count() * 4 > count * 3
+}
+
+/// What plain frames of a family are compared with; `None` if the port has none.
+#[inline(always)]
+fn asked<'a, A: RoutedFamily>(tables: &'a Tables, view: &PortView) -> Option<Asked<'a>> {
+    let mac = A::plain_mac(view);
+    (mac != NO_MAC).then_some(Asked { mac, local: &tables.compiled.local, closer: view.closer })
+}
+
+/// The family of an untagged frame, by its type.
+#[inline(always)]
+fn family_of(frame: Option<&Frame>) -> Option<Family> {
+    match frame?.data().get(12..ethernet::HEADER_LEN)? {
+        [0x08, 0x00] => Some(Family::V4),
+        [0x86, 0xdd] => Some(Family::V6),
+        _ => None,
+    }
+}
+
+fn truncate(frames: &mut [Option<Frame>], place: usize, length: u16) {
+    if let Some(frame) = frames.get_mut(place).and_then(Option::as_mut) {
+        frame.truncate(length);
     }
 }

@@ -12,6 +12,9 @@ mod avx512;
 #[cfg(test)]
 mod ipv6_tests;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::Ipv6Headers;
+
 use bm_fib::Form;
 use bm_frame::Frame;
 use bm_wire::{ethernet, ipv6};

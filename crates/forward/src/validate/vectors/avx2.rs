@@ -11,6 +11,7 @@ use super::LANES;
 use crate::avx2::{all, each, fours};
 
 pub(super) use ipv4::common_ipv4;
+pub(crate) use ipv6::Ipv6Headers;
 pub(super) use ipv6::common_ipv6;
 
 /// In a choice of bytes: none, a zero.
