@@ -2,8 +2,10 @@
 //! the nanoseconds of CPU time for each.
 //!
 //! ```text
-//! breaths ipv4|ipv6 BREATHS [BURST [ROUTES]]
+//! breaths TRAFFIC BREATHS [BURST [ROUTES]]     TRAFFIC: ipv4, ipv6, mix-ipv4, mix-ipv6, mix-mixed, mix-options, mix-ttl
 //! ```
+//!
+//! The kinds with `mix-` have ports that write frames whole: compare them with each other only.
 
 use std::process::ExitCode;
 
@@ -13,7 +15,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let numbers: Result<Vec<usize>, _> = arguments.iter().skip(1).map(|word| word.parse()).collect();
     let (Some(family), Ok([breaths, rest @ ..])) = (arguments.first(), numbers.as_deref()) else {
-        eprintln!("usage: breaths ipv4|ipv6 BREATHS [BURST [ROUTES]]");
+        eprintln!("usage: breaths TRAFFIC BREATHS [BURST [ROUTES]]");
         return ExitCode::from(2);
     };
     let burst = rest.first().copied().unwrap_or(256).clamp(1, 256);

@@ -8,6 +8,8 @@
 //! Frames of other sizes, or a mix of sizes, are measured with the router and without (`source-sink`): lookups and
 //! headers are the same for all.
 //!
+//! Traffic of both families, and with odd packets, is a case of its own ([`mix`]).
+//!
 //! Figures count only if every frame was forwarded, and rightly: all accounts must close, and before and
 //! after the turns of a case what leaves is compared, byte by byte, with what an oracle of plain binary
 //! search says must leave.
@@ -16,9 +18,11 @@ pub(super) mod batch;
 mod bed;
 mod circle;
 mod headers;
+mod mix;
 mod packet;
 mod pipeline;
 pub mod ports;
+mod running;
 pub(super) mod workers;
 
 use std::sync::Arc;
@@ -34,8 +38,9 @@ use bm_testbed::testbed::cores;
 use super::{BenchError, Options, SMALLEST, size_suffix};
 use crate::alternate::{Measured, Subject, Turns, alternate, thread_time};
 use crate::report::Row;
-use bed::{Batching, Bed, FRAMES, InBed, NEXT_HOPS, Running, next_hop_mac, next_hop_port, port_mac};
+use bed::{Batching, Bed, FRAMES, InBed, NEXT_HOPS, next_hop_mac, next_hop_port, port_mac};
 use packet::{FRAME, Packet, arriving, leaving};
+use running::Running;
 
 /// Seconds that the bench takes if it is not told.
 const SECONDS: u64 = 30;
@@ -118,7 +123,8 @@ fn rounded(value: f64) -> f64 {
 pub fn forward(options: &Options) -> Result<Vec<Row>, BenchError> {
     let begin = Instant::now();
     let all = || options.sizes().into_iter().flat_map(Case::all);
-    options.refuse_unused_rib(all().map(|case| (case.name(), case.table == "full")))?;
+    let mix = std::iter::once((mix::CASE.to_string(), true));
+    options.refuse_unused_rib(all().map(|case| (case.name(), case.table == "full")).chain(mix))?;
     let table = options.table(NEXT_HOPS)?;
     let has_routes = |case: &Case| match case.family {
         "ipv4" => !table.ipv4.is_empty(),
@@ -126,14 +132,16 @@ pub fn forward(options: &Options) -> Result<Vec<Row>, BenchError> {
     };
     let wanted = |case: &Case| options.wants(&case.name()) && has_routes(case);
     let cases: Vec<_> = all().filter(wanted).collect();
-    if cases.is_empty() {
+    let mixes = options.wants(mix::CASE) && !table.ipv4.is_empty() && !table.ipv6.is_empty();
+    if cases.is_empty() && !mixes {
         return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
     }
     pin();
-    let frame_pool = Bed::frame_pool()?;
+    let frame_pool = Bed::frame_pool_of(4)?;
     let (full, one) = (Bed::new(table, frame_pool.clone())?, Bed::new(Table::default(), frame_pool)?);
     let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
-    let measurements = cases.iter().map(Case::subjects).sum::<usize>();
+    let measurements =
+        cases.iter().map(Case::subjects).sum::<usize>() + if mixes { mix::Mix::ALL.len() } else { 0 };
     let left = whole.saturating_sub(begin.elapsed()).max(LEAST * measurements as u32);
     let turns = Turns::within(left, measurements);
     let mut rows = Vec::new();
@@ -143,6 +151,9 @@ pub fn forward(options: &Options) -> Result<Vec<Row>, BenchError> {
             "ipv4" => measure::<u32>(case, bed, turns)?,
             _ => measure::<u128>(case, bed, turns)?,
         });
+    }
+    if mixes {
+        rows.extend(mix::measure(&full, turns)?);
     }
     Ok(rows)
 }
@@ -196,31 +207,35 @@ pub struct CountOptions {
 /// What it found.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted {
-    /// Packets that were forwarded in the breaths that count.
+    /// Packets that came to the router in the breaths that count.
     pub packets: u64,
     /// CPU time that they took.
     pub time: Duration,
 }
 
-/// Breathes a number of times over a small table, for tools that count instructions. `family` is `ipv4` or `ipv6`.
+/// Breathes a number of times over a small table, for tools that count instructions. `traffic` is `ipv4` or `ipv6`, or
+/// `mix-` and a kind of [`mix::Mix`].
 ///
 /// # Errors
 /// See [`BenchError`].
-pub fn forward_counted(family: &str, options: CountOptions) -> Result<Counted, BenchError> {
+pub fn forward_counted(traffic: &str, options: CountOptions) -> Result<Counted, BenchError> {
     let CountOptions { breaths, burst, routes } = options;
     let options = tables::TableOptions { ipv4: routes, ipv6: routes, ..tables::TableOptions::default() };
     let table = tables::generate(&options).map_err(BenchError::Table)?;
-    let bed = Bed::new(table, Bed::frame_pool()?)?;
+    let bed = Bed::new(table, Bed::frame_pool_of(4)?)?;
     let batching = Batching { receive: burst, ..Batching::default() };
-    let mut running = match family {
-        "ipv4" => bed.router::<u32>(&routable(Pattern::Prefix, &bed.ipv4), batching)?,
-        "ipv6" => bed.router::<u128>(&routable(Pattern::Prefix, &bed.ipv6), batching)?,
-        other => return Err(BenchError::NoCase { wanted: other.into() }),
+    let mixed = mix::Mix::ALL.into_iter().find(|mix| traffic.strip_prefix("mix-") == Some(mix.name()));
+    let mut running = match (traffic, mixed) {
+        (_, Some(mix)) => mix::router(&bed, mix, batching)?,
+        ("ipv4", None) => bed.router::<u32>(&routable(Pattern::Prefix, &bed.ipv4), batching)?,
+        ("ipv6", None) => bed.router::<u128>(&routable(Pattern::Prefix, &bed.ipv6), batching)?,
+        (other, None) => return Err(BenchError::NoCase { wanted: other.into() }),
     };
-    let (begin, before) = (thread_time(), running.sent());
+    let (begin, before) = (thread_time(), running.received());
     (0..breaths).for_each(|_| _ = running.engine.breathe());
-    let counted = Counted { packets: running.sent() - before, time: thread_time() - begin };
-    running.check_accounts().map_err(|counters| BenchError::Lost { case: family.into(), counters })?;
+    let counted = Counted { packets: running.received() - before, time: thread_time() - begin };
+    let checked = if mixed.is_some() { running.check_closed() } else { running.check_accounts() };
+    checked.map_err(|counters| BenchError::Lost { case: traffic.into(), counters })?;
     Ok(counted)
 }
 

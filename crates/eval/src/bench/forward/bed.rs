@@ -18,10 +18,10 @@ use bm_fib::structure::{IPV4, IPV6};
 use bm_fib::{Fib, NextHop, Structure, next_hop::NextHopWriter};
 use bm_forward::tables::{Interface, PortInterfaces, ReversePath, Settings, Tables, Vrf};
 use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, WaitLimits};
-use bm_frame::{BURST, FramePool, Freelist};
+use bm_frame::{BURST, Frame, FramePool, Freelist};
 use bm_graph::{Engine, Network, PortApp, Waker};
 use bm_port::Port;
-use bm_stats::{Account, Counters, Entry, Registry, Scope};
+use bm_stats::{Account, Counters, Registry, Scope};
 use bm_testbed::addresses::Sizes;
 use bm_testbed::oracle::Oracle;
 use bm_testbed::tables::{Route, Table};
@@ -29,6 +29,7 @@ use bm_testbed::tables::{Route, Table};
 use super::circle::{Arrivals, Circle, Sample};
 use super::headers::Headers;
 use super::packet::{FRAME, Packet};
+use super::running::Running;
 use crate::bench::{BenchError, SMALLEST};
 
 /// Names of the ports.
@@ -82,16 +83,6 @@ impl InBed for u128 {
     fn side(bed: &Bed) -> &Side<Self> {
         &bed.ipv6
     }
-}
-
-/// An engine at work, and what it is checked by.
-pub(super) struct Running {
-    pub engine: Engine,
-    pub sample: Arc<Sample>,
-    /// Accounts whose frames must all be sent.
-    accounts: Vec<(String, Account)>,
-    /// Kept, so that the router's way to it stays open.
-    _slow: Option<SlowPath>,
 }
 
 /// How many frames are handled together.
@@ -229,6 +220,17 @@ impl Bed {
         making.device(device)?;
         making.link("left.output -> left.left")?;
         making.running(None)
+    }
+
+    /// The router at work on ports that `port` makes, each of its index, its frames, and what takes copies.
+    pub fn router_of_ports(
+        &self,
+        batching: Batching,
+        port: impl Fn(usize, Vec<Frame>, Arc<Sample>) -> Box<dyn Port>,
+    ) -> Result<Running, BenchError> {
+        let mut making = Making::new(&self.frame_pool)?;
+        making.ports_of(batching, port)?;
+        self.routed(making, PORTS.len())
     }
 
     /// A router between the first `joined` of the ports in the making.
@@ -412,20 +414,30 @@ impl Making {
         batching: Batching,
     ) -> Result<(), BenchError> {
         const { assert!(FRAMES <= Circle::<u32>::ROOM) };
-        let share = FRAMES / PORTS.len();
         let arrivals = Arrivals::new(destinations, &sizes.in_memory(FRAME as u16));
+        let begin = [0, 1].map(|port| self.begin(port, arrivals.len()));
+        self.ports_of(batching, |index, frames, sample| {
+            let mac = (index, port_mac(index));
+            let burst = batching.receive.min(BURST);
+            Box::new(Circle::<A>::new((frames, burst), mac, (arrivals.clone(), begin[index]), sample))
+        })
+    }
+
+    /// Both ports, as `port` makes them of half of the frames each.
+    fn ports_of(
+        &mut self,
+        batching: Batching,
+        port: impl Fn(usize, Vec<Frame>, Arc<Sample>) -> Box<dyn Port>,
+    ) -> Result<(), BenchError> {
+        let share = FRAMES / PORTS.len();
         for (index, name) in PORTS.into_iter().enumerate() {
             let frames: Vec<_> = (0..share).map_while(|_| self.frames.allocate()).collect();
             if frames.len() < share {
                 return Err(BenchError::build("frame memory")("too few slots"));
             }
-            let mac = (index, port_mac(index));
-            let part = (arrivals.clone(), self.begin(index, arrivals.len()));
-            let burst = batching.receive.min(BURST);
-            let circle = Circle::<A>::new((frames, burst), mac, part, self.sample.clone());
             let received = self.account(&format!("port/{name}/receive"))?;
             let sent = self.watched(&format!("port/{name}/transmit"))?;
-            let app = PortApp::new(Box::new(circle), received, sent);
+            let app = PortApp::new(port(index, frames, self.sample.clone()), received, sent);
             let app = app.with_batches(batching.receive.div_ceil(BURST), batching.send);
             self.app(name, Box::new(app))?;
         }
@@ -444,31 +456,5 @@ impl Making {
         let Self { network, frames, sample, accounts, .. } = self;
         let engine = Engine::new(network, frames).map_err(BenchError::build("network"))?;
         Ok(Running { engine, sample, accounts, _slow: slow })
-    }
-}
-
-impl Running {
-    /// Frames that the ports have sent so far.
-    pub fn sent(&self) -> u64 {
-        let ports = self.accounts.iter().filter(|(name, _)| name.starts_with("port/"));
-        ports.map(|(_, account)| account.get(Entry::Sent)).sum()
-    }
-
-    /// Checks that every frame that came into an account was sent; else says which counters differ.
-    pub fn check_accounts(&self) -> Result<(), String> {
-        let differs = |account: &Account| account.get(Entry::Received) != account.get(Entry::Sent);
-        let shown = |(name, account): &(String, Account)| {
-            let (received, sent) = (account.get(Entry::Received), account.get(Entry::Sent));
-            let (passed, dropped) = (account.get(Entry::Passed), account.dropped_in_all());
-            format!("{name}: received {received}, sent {sent}, slow path {passed}, dropped {dropped}")
-        };
-        let wrong: Vec<_> = self.accounts.iter().filter(|(_, account)| differs(account)).map(shown).collect();
-        if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.engine.stop();
     }
 }

@@ -19,9 +19,10 @@ use bm_graph::{App, Io, PortApp};
 use bm_link::{Consumer, Producer, channel};
 use bm_port::Port;
 
-use super::bed::{Batching, Bed, FRAMES, Making, PORTS, Running, port_mac};
+use super::bed::{Batching, Bed, FRAMES, Making, PORTS, port_mac};
 use super::circle::{Sample, renew_all};
 use super::packet::{FRAME, Packet, Template};
+use super::running::Running;
 use crate::bench::{BenchError, SMALLEST};
 
 /// Places of each ring: all frames fit, so none is ever refused.

@@ -23,7 +23,8 @@ use bm_frame::{BURST, FramePool};
 use bm_port_dpdk::{BUILT, DpdkDevice, DpdkError, Options as DeviceOptions, Spec};
 use bm_testbed::addresses::{Pattern, Sizes};
 
-use super::bed::{Bed, NEXT_HOPS, Running, port_mac};
+use super::bed::{Bed, NEXT_HOPS, port_mac};
+use super::running::Running;
 use super::{BREATHS, BenchError, LEAST, SAMPLE_BREATHS, breathe, cores, routable};
 use crate::alternate::{Measured, Turns, alternate_samples, repeat};
 use crate::bench::{Options, SMALLEST, size_suffix};

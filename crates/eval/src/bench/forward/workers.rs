@@ -19,9 +19,10 @@ use bm_testbed::addresses::Pattern;
 use bm_testbed::tables::Table;
 use bm_testbed::testbed::cores;
 
-use super::bed::{Bed, InBed, Making, NEXT_HOPS, Running};
+use super::bed::{Bed, InBed, Making, NEXT_HOPS};
 use super::packet::Packet;
 use super::pipeline::Cut;
+use super::running::Running;
 use super::{BREATHS, BenchError, Options, breathe, check_all, routable};
 use crate::alternate::{Measured, Sample, Turns, alternate_samples, spread, thread_time};
 use crate::report::Row;

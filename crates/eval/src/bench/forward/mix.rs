@@ -1,0 +1,242 @@
+//! Traffic that is not all of one kind: both families by turns, or IPv4 with one odd packet in a hundred.
+//!
+//! The same router as in the other cases, over ports that write frames whole, so that any kind may come. An odd packet
+//! goes to the slow path, which is not at work here: its queue takes the first of them, then they are dropped. So the
+//! figures are what the worker has to do, per packet that arrives. `over_plain` compares with IPv4 alone, or where both
+//! families come with the mean of IPv4 alone and IPv6 alone.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bm_frame::{BURST, Burst, Frame, Freelist};
+use bm_port::Port;
+use bm_testbed::addresses::Pattern;
+use bm_wire::checksum;
+
+use super::bed::{Batching, Bed, FRAMES, InBed, PORTS, port_mac};
+use super::circle::Sample;
+use super::packet::{FRAME, arriving};
+use super::running::Running;
+use super::{BREATHS, BenchError, SAMPLE_BREATHS, expected, rounded, routable};
+use crate::alternate::{Subject, Turns, alternate};
+use crate::report::Row;
+
+/// The name of the case.
+pub(super) const CASE: &str = "mix-full-prefix";
+/// One packet of so many is odd.
+const ODD: usize = 100;
+
+/// The kinds of traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mix {
+    Ipv4,
+    Ipv6,
+    /// Both by turns.
+    Both,
+    /// IPv4, some of it with options.
+    Options,
+    /// IPv4, some of it with a TTL of 1.
+    Ttl,
+}
+
+impl Mix {
+    pub const ALL: [Self; 5] = [Self::Ipv4, Self::Ipv6, Self::Both, Self::Options, Self::Ttl];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "ipv4",
+            Self::Ipv6 => "ipv6",
+            Self::Both => "mixed",
+            Self::Options => "options",
+            Self::Ttl => "ttl",
+        }
+    }
+
+    /// The frames that arrive at a port, over and over.
+    fn arrivals(self, bed: &Bed, port: usize) -> Box<[[u8; FRAME]]> {
+        let ipv4 = || frames::<u32>(bed, port);
+        let odd = |change: fn(&mut [u8; FRAME])| {
+            ipv4().enumerate().map(move |(place, mut frame)| {
+                if is_odd(place) {
+                    change(&mut frame);
+                    seal(&mut frame);
+                }
+                frame
+            })
+        };
+        match self {
+            Self::Ipv4 => ipv4().collect(),
+            Self::Ipv6 => frames::<u128>(bed, port).collect(),
+            Self::Both => {
+                ipv4().zip(frames::<u128>(bed, port)).flat_map(|(ipv4, ipv6)| [ipv4, ipv6]).collect()
+            }
+            // Three times nothing, and the end.
+            Self::Options => odd(|frame| {
+                frame[14] = 0x46;
+                frame[34..38].copy_from_slice(&[1, 1, 1, 0]);
+            })
+            .collect(),
+            Self::Ttl => odd(|frame| frame[22] = 1).collect(),
+        }
+    }
+}
+
+/// Whether the arrival at this place is odd, where some are.
+fn is_odd(place: usize) -> bool {
+    place % ODD == ODD / 2
+}
+
+/// Frames of one family to destinations within its prefixes.
+fn frames<A: InBed>(bed: &Bed, port: usize) -> impl Iterator<Item = [u8; FRAME]> + use<A> {
+    let destinations: Arc<[A]> = routable(Pattern::Prefix, A::side(bed));
+    // The ports begin at different places, so that they do not send the same at a time.
+    let begin = destinations.len() / PORTS.len() * port;
+    (0..destinations.len()).filter_map(move |place| {
+        let destination = destinations[(begin + place) % destinations.len()];
+        arriving(destination, port_mac(port), FRAME as u16).first_chunk().copied()
+    })
+}
+
+/// Fills in the checksum of an IPv4 header, with its options.
+fn seal(frame: &mut [u8; FRAME]) {
+    let header = 14..14 + usize::from(frame[14] & 0xf) * 4;
+    frame[24..26].fill(0);
+    let sum = checksum::checksum(&frame[header]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// A port without a device: the frames that it sends come in again, each as the next of `arrivals`.
+struct WholeFrames {
+    waiting: VecDeque<Frame>,
+    arrivals: Box<[[u8; FRAME]]>,
+    next: usize,
+    /// Most frames that come at a time.
+    burst: usize,
+    /// Whether some of the frames do not come back, and are replaced.
+    loses: bool,
+    index: usize,
+    sample: Arc<Sample>,
+}
+
+impl Port for WholeFrames {
+    fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+        let count = burst.vacant_mut().len().min(self.waiting.len()).min(self.burst);
+        for place in &mut burst.vacant_mut()[..count] {
+            let Some(mut frame) = self.waiting.pop_front() else { break };
+            if frame.len() != FRAME {
+                frame.set_len(FRAME).expect("every slot has room for it");
+            }
+            *frame.data_mut().first_chunk_mut().expect("it is this long") = self.arrivals[self.next];
+            *place = Some(frame);
+            if self.loses && is_odd(self.next) {
+                self.waiting.extend(frames.allocate());
+            }
+            self.next = if self.next + 1 == self.arrivals.len() { 0 } else { self.next + 1 };
+        }
+        burst.occupy(count);
+    }
+
+    fn transmit(&mut self, burst: &mut Burst, _frames: &mut Freelist) -> usize {
+        self.sample.look(self.index, burst);
+        self.waiting.extend(burst.drain());
+        0
+    }
+
+    fn close(&mut self, frames: &mut Freelist) {
+        self.waiting.drain(..).for_each(|frame| frames.free(frame));
+    }
+}
+
+/// The router at work on a kind of traffic.
+pub(super) fn router(bed: &Bed, mix: Mix, batching: Batching) -> Result<Running, BenchError> {
+    let whole = |port, frames: Vec<Frame>, sample| -> Box<dyn Port> {
+        let mut waiting = VecDeque::with_capacity(2 * FRAMES);
+        waiting.extend(frames);
+        let loses = matches!(mix, Mix::Options | Mix::Ttl);
+        let (arrivals, burst) = (mix.arrivals(bed, port), batching.receive.min(BURST));
+        Box::new(WholeFrames { waiting, arrivals, next: 0, burst, loses, index: port, sample })
+    };
+    bed.router_of_ports(batching, whole)
+}
+
+/// Runs the router for a while and compares what leaves with what must; every frame has to be in an account.
+pub(super) fn check(bed: &Bed, mix: Mix, running: &mut Running) -> Result<(), BenchError> {
+    running.sample.begin();
+    (0..SAMPLE_BREATHS).for_each(|_| _ = running.engine.breathe());
+    let case = || format!("{CASE} {}", mix.name());
+    running.check_closed().map_err(|counters| BenchError::Lost { case: case(), counters })?;
+    let samples = running.sample.end();
+    if samples.is_empty() {
+        return Err(BenchError::NothingLeft { case: case() });
+    }
+    for (port, found) in samples {
+        let lengths = &[FRAME as u16];
+        let expected = match found.get(12) {
+            Some(0x86) => expected(&bed.ipv6, (port, lengths), &found),
+            _ => expected(&bed.ipv4, (port, lengths), &found),
+        };
+        let expected = expected.unwrap_or_default();
+        if expected != found {
+            return Err(BenchError::Wrong { case: case(), expected, found });
+        }
+    }
+    Ok(())
+}
+
+/// Breathes, and says how many frames arrived.
+fn breathe(running: &mut Running) -> u64 {
+    let before = running.received();
+    (0..BREATHS).for_each(|_| _ = running.engine.breathe());
+    running.received() - before
+}
+
+/// Measures all kinds, turn about.
+pub(super) fn measure(bed: &Bed, turns: Turns) -> Result<Vec<Row>, BenchError> {
+    let running = |mix| router(bed, mix, Batching::default());
+    let mut routers = Mix::ALL.map(running).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let check_all = |routers: &mut [Running]| {
+        Mix::ALL.iter().zip(routers).try_for_each(|(&mix, running)| check(bed, mix, running))
+    };
+    check_all(&mut routers)?;
+    let mut works: Vec<_> = routers.iter_mut().map(|running| || breathe(running)).collect();
+    let mut subjects: Vec<Subject<'_>> = Mix::ALL
+        .iter()
+        .zip(&mut works)
+        .map(|(mix, work)| (mix.name(), work as &mut dyn FnMut() -> u64))
+        .collect();
+    let measured = alternate(turns, &mut subjects);
+    check_all(&mut routers)?;
+    let rows: Vec<_> = measured.iter().map(|measured| Row::mpps("forward", CASE, measured)).collect();
+    let (ipv4, both) = (rows[0].ns, (rows[0].ns + rows[1].ns) / 2.0);
+    let over_plain = |(mix, row): (Mix, Row)| match mix {
+        Mix::Ipv4 | Mix::Ipv6 => row,
+        Mix::Both => row.clone().with("over_plain", rounded(row.ns / both)),
+        Mix::Options | Mix::Ttl => row.clone().with("over_plain", rounded(row.ns / ipv4)),
+    };
+    Ok(Mix::ALL.into_iter().zip(rows).map(over_plain).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_testbed::tables::{TableOptions, generate};
+    use std::time::Duration;
+
+    #[test]
+    fn every_kind_is_forwarded_but_for_what_is_odd() {
+        let options = TableOptions { ipv4: 5_000, ipv6: 2_000, ..TableOptions::default() };
+        let bed = Bed::new(generate(&options).unwrap(), Bed::frame_pool_of(4).unwrap()).unwrap();
+        for mix in Mix::ALL {
+            let mut running = router(&bed, mix, Batching::default()).unwrap();
+            check(&bed, mix, &mut running).unwrap();
+            let (received, left) = (running.received(), running.received() - running.forwarded());
+            let odd = if matches!(mix, Mix::Options | Mix::Ttl) { received / ODD as u64 } else { 0 };
+            assert!(received > 1000 && left.abs_diff(odd) <= 2, "{}: {left} of {received}", mix.name());
+        }
+        let turns = Turns { runs: 3, slot: Duration::from_millis(2), warm_up: Duration::from_millis(1) };
+        let rows = measure(&bed, turns).unwrap();
+        let compared: Vec<_> = rows.iter().map(|row| row.detail.contains_key("over_plain")).collect();
+        assert_eq!(compared, [false, false, true, true, true]);
+        assert!(rows.iter().all(|row| row.case == CASE && row.median > 0.0));
+    }
+}

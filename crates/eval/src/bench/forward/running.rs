@@ -1,0 +1,70 @@
+//! An engine of the bench at work, with the accounts of its ports and its router.
+
+use std::sync::Arc;
+
+use bm_forward::SlowPath;
+use bm_graph::Engine;
+use bm_stats::{Account, Entry};
+
+use super::circle::Sample;
+
+/// An engine at work, and what it is checked by.
+pub(super) struct Running {
+    pub engine: Engine,
+    pub sample: Arc<Sample>,
+    /// Accounts whose frames must all be sent.
+    pub accounts: Vec<(String, Account)>,
+    /// Kept, so that the router's way to it stays open.
+    pub _slow: Option<SlowPath>,
+}
+
+impl Running {
+    /// Frames that the ports have sent so far.
+    pub fn sent(&self) -> u64 {
+        let ports = self.accounts.iter().filter(|(name, _)| name.starts_with("port/"));
+        ports.map(|(_, account)| account.get(Entry::Sent)).sum()
+    }
+
+    /// Frames that came to the router so far.
+    pub fn received(&self) -> u64 {
+        self.routed(Entry::Received)
+    }
+
+    /// Frames that it has forwarded so far.
+    #[cfg(test)]
+    pub fn forwarded(&self) -> u64 {
+        self.routed(Entry::Sent)
+    }
+
+    fn routed(&self, entry: Entry) -> u64 {
+        let router = self.accounts.iter().filter(|(name, _)| name.starts_with("router/"));
+        router.map(|(_, account)| account.get(entry)).sum()
+    }
+
+    /// Checks that every frame that came into an account was sent; else says which counters differ.
+    pub fn check_accounts(&self) -> Result<(), String> {
+        self.check(|account| account.get(Entry::Sent))
+    }
+
+    /// The same, but frames may also have gone to the slow path, or been dropped.
+    pub fn check_closed(&self) -> Result<(), String> {
+        self.check(|account| account.get(Entry::Sent) + account.get(Entry::Passed) + account.dropped_in_all())
+    }
+
+    fn check(&self, left: impl Fn(&Account) -> u64) -> Result<(), String> {
+        let differs = |account: &Account| account.get(Entry::Received) != left(account);
+        let shown = |(name, account): &(String, Account)| {
+            let (received, sent) = (account.get(Entry::Received), account.get(Entry::Sent));
+            let (passed, dropped) = (account.get(Entry::Passed), account.dropped_in_all());
+            format!("{name}: received {received}, sent {sent}, slow path {passed}, dropped {dropped}")
+        };
+        let wrong: Vec<_> = self.accounts.iter().filter(|(_, account)| differs(account)).map(shown).collect();
+        if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.engine.stop();
+    }
+}
