@@ -230,10 +230,12 @@ impl<A: PlainFamily> Chunk<A> {
         Checked { plain: self.plain, longest: self.longest, padded: self.padded } = checked;
     }
 
-    /// The columns of a lookup.
+    /// The columns of a lookup, in whole groups: what is in unused lanes may be looked up too, which is faster than
+    /// single addresses at the end.
     #[inline(always)]
     pub fn lookup(&mut self) -> (&[A], &mut [NextHop]) {
-        (&self.destinations[..self.lanes.count], &mut self.hops[..self.lanes.count])
+        let count = self.lanes.count.next_multiple_of(LANES).min(CHUNK);
+        (&self.destinations[..count], &mut self.hops[..count])
     }
 
     /// Rewrites the plain frames whose next hop forwards and whose packet fits the MTU, and stores their ports. Returns
@@ -247,19 +249,15 @@ impl<A: PlainFamily> Chunk<A> {
         for (group, ports) in ports.chunks_mut(LANES).enumerate().take(CHUNK / LANES) {
             let first = group * LANES;
             let plain = self.plain >> first & 0xff;
-            let all = match ports.first_chunk_mut() {
-                // SAFETY: these lanes are plain, so they have frames, which are the caller's.
-                Some(ports) if plain == 0xff => unsafe {
-                    if known.all_take(self.longest) {
-                        self.rewrite_group::<false>(known, group, ports)
-                    } else {
-                        self.rewrite_group::<true>(known, group, ports)
-                    }
-                },
-                _ => false,
+            // SAFETY: these lanes are plain, so they have frames, which are the caller's; the same below.
+            let all = unsafe {
+                match ports.first_chunk_mut::<LANES>() {
+                    Some(ports) => plain == 0xff && self.rewrite_group(known, first, ports),
+                    None => plain == every(ports.len()) && self.rewrite_group(known, first, ports),
+                }
             };
             if !all {
-                // SAFETY: the same.
+                // SAFETY: see above.
                 let refused = unsafe { self.rewrite_each(tables, known, (first, plain), ports) };
                 done &= !(refused << first);
             }
@@ -267,25 +265,38 @@ impl<A: PlainFamily> Chunk<A> {
         done
     }
 
-    /// Rewrites eight frames; `false` if there is one whose next hop is not known yet or does not take it. Those before
-    /// it are rewritten then, which may be done again.
-    ///
-    /// `CHECKS` says whether a packet may be too long for a next hop that is known.
+    /// Rewrites as many frames as there are ports, up to eight; `false` if there is one whose next hop is not known yet
+    /// or does not take it. Those before it are rewritten then, which may be done again.
     ///
     /// # Safety
     /// The frames of these lanes are the caller's.
     #[inline(always)]
-    unsafe fn rewrite_group<const CHECKS: bool>(
+    unsafe fn rewrite_group(&self, known: &KnownHops, first: usize, ports: &mut [u16]) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if known.all_take(self.longest) {
+                self.rewrite_lanes::<false>(known, first, ports)
+            } else {
+                self.rewrite_lanes::<true>(known, first, ports)
+            }
+        }
+    }
+
+    /// The same. `CHECKS` says whether a packet may be too long for a next hop that is known.
+    ///
+    /// # Safety
+    /// The frames of these lanes are the caller's.
+    #[inline(always)]
+    unsafe fn rewrite_lanes<const CHECKS: bool>(
         &self,
         known: &KnownHops,
-        group: usize,
-        ports: &mut [u16; LANES],
+        first: usize,
+        ports: &mut [u16],
     ) -> bool {
-        let Some(hops) = self.hops.as_chunks::<LANES>().0.get(group) else { return false };
-        for lane in 0..LANES {
-            let known = known.place_of(hops[lane]);
+        for (lane, port) in (first..CHUNK).zip(ports) {
+            let known = known.place_of(self.hops[lane]);
             // SAFETY: the caller's promise.
-            if !unsafe { self.rewrite_lane::<CHECKS>(known, group * LANES + lane, &mut ports[lane]) } {
+            if !unsafe { self.rewrite_lane::<CHECKS>(known, lane, port) } {
                 return false;
             }
         }
