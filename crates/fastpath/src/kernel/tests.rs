@@ -63,6 +63,8 @@ fn lab() -> Option<Lab> {
         return None;
     }
     bm_bpf::testing::own_bpffs().unwrap();
+    // Otherwise Linux sends router solicitations, which the program counts.
+    std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
     run("link add name in address 02:00:00:00:00:01 type veth peer name far");
     run("link set dev in up");
     run("link set dev far up");
