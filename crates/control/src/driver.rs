@@ -74,8 +74,8 @@ const FIREWALL_WAITS: Duration = Duration::from_millis(40);
 pub struct LinkNow {
     /// Index in Linux.
     pub ifindex: u32,
-    /// Distinguishes it from earlier interfaces of its name ([`bm_netlink::Mirror::birth`]).
-    pub birth: u64,
+    /// Distinguishes it from earlier interfaces of its name ([`bm_netlink::Mirror::generation`]).
+    pub generation: u64,
     /// Whether it is an Ethernet interface with a MAC.
     pub ethernet: bool,
     /// Whether it is a veth, whose other end decides whether it accepts frames from XDP.

@@ -44,8 +44,8 @@ impl HostTap {
     ///
     /// # Errors
     /// [`TapError::System`] if there are no descriptors left.
-    pub fn hold(&self) -> Result<Option<OwnedFd>, TapError> {
-        interface::hold(&self.file)
+    pub fn keep_open(&self) -> Result<Option<OwnedFd>, TapError> {
+        interface::keep_open(&self.file)
     }
 
     /// The interface's index.

@@ -92,7 +92,7 @@ fn not_opened(name: String, error: io::Error) -> TapError {
 
 /// Another descriptor of a queue, which keeps its interface alive. `None` if the interface allows no other queue: it
 /// was created by another program, and exists without this process.
-pub(crate) fn hold(queue: &File) -> Result<Option<OwnedFd>, TapError> {
+pub(crate) fn keep_open(queue: &File) -> Result<Option<OwnedFd>, TapError> {
     let failed = |error| TapError::System { name: "TAP".into(), step: "keeping it open", error };
     if !tap::is_multi_queue(queue).map_err(failed)? {
         return Ok(None);

@@ -292,7 +292,7 @@ impl AnswersOfDaemon for Daemon {
         let mut verify = self.forwarder.driver.handle().verify()?;
         let not_ours =
             self.forwarder.not_ours(&self.forwarder.driver.handle().interfaces().unwrap_or_default());
-        verify.notes.extend(not_ours.unfiltered.into_iter().chain(not_ours.held));
+        verify.notes.extend(not_ours.unfiltered.into_iter().chain(not_ours.by_nftables));
         Ok(verify)
     }
 

@@ -7,7 +7,7 @@ use bm_api::Error;
 use bm_control::config::{Config, Device, IdleChoice, PathChoice, Port};
 use bm_fastpath::AttachChoice;
 
-use super::look;
+use super::probe;
 use crate::args::{self, Poll, Up};
 use crate::failure::Failure;
 use crate::log;
@@ -18,7 +18,7 @@ use crate::plan::{self, Request};
 pub fn check(file: &Path) -> Result<(), Failure> {
     let config = Config::load(file).map_err(Failure::usage)?;
     // Anybody may check a file; the daemon has these rights, or says so.
-    let machine = Machine { net_admin: true, pins: true, ..look::machine(&config) };
+    let machine = Machine { net_admin: true, pins: true, ..probe::machine(&config) };
     let request = Request { file: Some(file), named: &[], may_grow: true };
     let plan = plan::plan(&config, &machine, &request).map_err(Failure::usage)?;
     plan.warnings.iter().for_each(|warning| log::say(&format!("warning: {warning}")));
@@ -33,7 +33,7 @@ pub fn configuration(up: &Up) -> Result<(Config, Machine), Failure> {
         None => Config::default(),
     };
     let config = with_arguments(config, up)?;
-    let machine = look::machine(&config);
+    let machine = probe::machine(&config);
     let request = Request { file: up.config.as_deref(), named: &up.ports, may_grow: up.config.is_some() };
     plan::plan(&config, &machine, &request)?;
     Ok((config, machine))

@@ -19,7 +19,7 @@ use bm_port::Port;
 use bm_port_dpdk::{DpdkDevice, Options, Spec};
 use bm_port_tap::{HostTap, HostTapHandle};
 
-use super::open_port::OpenPort;
+use super::open_port::{OpenDevice, OpenPort};
 use crate::failure::Failure;
 
 /// How often the states of device and host TAP are compared.
@@ -60,17 +60,19 @@ pub fn open(
     Ok(OpenPort {
         name: host_tap.name(),
         device: port.device.to_string(),
-        ifindex: Some(host_tap.index().map_err(Failure::failed)?),
-        mode: PortMode::Dpdk,
-        reason,
-        queues,
-        held: Vec::from_iter(host_tap.hold().map_err(Failure::failed)?),
-        host: Box::new(host_tap),
-        steering: Box::new(steering),
-        keep: Box::new(Tended::start(device, handle, spec, last_trouble)?),
+        keep_open: Vec::from_iter(host_tap.keep_open().map_err(Failure::failed)?),
+        open: OpenDevice {
+            ifindex: Some(host_tap.index().map_err(Failure::failed)?),
+            mode: PortMode::Dpdk,
+            reason,
+            queues,
+            host: Box::new(host_tap),
+            steering: Box::new(steering),
+            keep: Box::new(Tended::start(device, handle, spec, last_trouble)?),
+        },
         hardware: Some(Arc::new(move || counted.counters())),
         trouble: Some(Arc::new(move || asked.get())),
-        places: None,
+        replaceable: None,
     })
 }
 

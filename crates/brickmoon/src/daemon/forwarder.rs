@@ -3,7 +3,7 @@
 mod arrange;
 mod filter_tables;
 mod follow;
-mod hold_filters;
+mod nftables_filters;
 mod reload;
 mod restarts;
 mod setup;
@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 use super::cluster::Node;
 use super::dataplane::Shared;
 use super::lock::lock;
-use super::look;
+use super::probe;
 use super::running::Running;
 use super::statistics::Removed;
 use super::switches::Bridges;
@@ -87,7 +87,7 @@ impl Forwarder {
         Machine {
             no_kernel_path: (!self.has_kernel).then(|| no_kernel_path.into()),
             slots: self.worker_resources.frame_pool.get().map(|frame_pool| frame_pool.memory().slots()),
-            ..look::without_scripts(config)
+            ..probe::without_scripts(config)
         }
     }
 

@@ -24,8 +24,17 @@ pub struct OnPort {
     pub reason: Option<String>,
 }
 
-/// The kernel path, its ports, the map for workers' sockets if there are claims, and notes for `status`.
-pub type Started = (Option<Kernel>, Vec<Option<OnPort>>, Option<Claims>, Vec<String>);
+/// The kernel path after the start.
+pub struct Started {
+    /// The loaded programs; `None` if workers forward for all ports.
+    pub kernel: Option<Kernel>,
+    /// The state of each port of the configuration; `None` for ports of workers.
+    pub ports: Vec<Option<OnPort>>,
+    /// The map for workers' sockets, if there are claims.
+    pub claims: Option<Claims>,
+    /// Notes for `status`.
+    pub notes: Vec<String>,
+}
 
 /// Loads the kernel path and attaches it to those of its ports whose interfaces exist.
 ///
@@ -43,8 +52,8 @@ pub fn start(config: &Config, paths: &Paths) -> Result<Started, Failure> {
         Err(why) => notes.push(unpinned(&why)),
     }
     let mut put_on = |name: &str, choice| kernel.attach(name, choice).map_err(Failure::failed);
-    let on = attach(config, paths, claims.is_some(), &|_| true, &mut put_on)?;
-    Ok((Some(kernel), on, claims, notes))
+    let ports = attach(config, paths, claims.is_some(), &|_| true, &mut put_on)?;
+    Ok(Started { kernel: Some(kernel), ports, claims, notes })
 }
 
 /// Attaches the kernel path to one interface, if it exists, by calling `attach`.
@@ -79,7 +88,7 @@ pub fn attach_one(
     if let Some(why) = bm_fastpath::why_no_frames(name).filter(|_| attach_type == AttachType::Xdp) {
         tracing::warn!("{why}: Linux forwards packets that leave there");
     }
-    let presence = Presence::Here { ifindex, birth: None };
+    let presence = Presence::Here { ifindex, generation: None };
     Ok(OnPort { presence, reason: generic.then(|| GENERIC.into()) })
 }
 
@@ -120,7 +129,8 @@ pub fn attach(
 /// Starts without the kernel path: workers forward for all ports.
 pub fn without(config: &Config) -> Started {
     remove_kept();
-    (None, config.ports.iter().map(|_| None).collect(), None, Vec::new())
+    let ports = config.ports.iter().map(|_| None).collect();
+    Started { kernel: None, ports, claims: None, notes: Vec::new() }
 }
 
 /// Detaches the kernel path that an earlier daemon left, since workers forward now.

@@ -14,7 +14,7 @@ use bm_port_tap::{HostTap, TapDevice};
 use bm_port_xdp::{Bind, Checksums, Options, Shared, XdpDevice};
 
 use super::dpdk;
-use super::open_port::{OnInterface, OpenPort};
+use super::open_port::{OpenDevice, OpenPort};
 use crate::failure::Failure;
 use crate::plan::workers::check_slots;
 
@@ -41,7 +41,7 @@ pub fn open(
     let opener = Opener::new(rings)?;
     let open = |(index, port): (usize, &config::Port)| match port.device.interface() {
         Some(interface) if matches!(port.device, Device::Xdp(_)) => {
-            let on = opener.interface(interface, port, Taking::Frames { held: false }, most(port))?;
+            let on = opener.interface(interface, port, Receives::AllFrames { held: false }, most(port))?;
             OpenPort::on(interface, port, Some(on), most(port))
         }
         _ => opener.open(index, port, most(port)),
@@ -49,11 +49,11 @@ pub fn open(
     ports.iter().enumerate().map(open).collect()
 }
 
-/// The packets that workers take from a Linux interface.
+/// What workers receive from a Linux interface.
 #[derive(Clone, Copy)]
-pub enum Taking<'c> {
+pub enum Receives<'c> {
     /// All frames. With `held`, frames that filters may drop are dropped until control knows the interface.
-    Frames { held: bool },
+    AllFrames { held: bool },
     /// Claimed packets, if there are claims: the kernel path forwards the others, and workers send here.
     Claimed(Option<&'c Claims>),
 }
@@ -98,21 +98,21 @@ impl Opener {
         &self,
         interface: &str,
         port: &config::Port,
-        taking: Taking<'_>,
+        receives: Receives<'_>,
         most: usize,
-    ) -> Result<OnInterface, Failure> {
-        xdp(interface, port, taking, &self.shared, self.ring, most)
+    ) -> Result<OpenDevice, Failure> {
+        xdp(interface, port, receives, &self.shared, self.ring, most)
     }
 }
 
 fn xdp(
     interface: &str,
     port: &config::Port,
-    taking: Taking<'_>,
+    receives: Receives<'_>,
     shared: &Arc<Shared>,
     ring: u32,
     most: usize,
-) -> Result<OnInterface, Failure> {
+) -> Result<OpenDevice, Failure> {
     check_slots(interface, shared.memory().slot_size()).map_err(Failure::usage)?;
     let options = Options {
         bind: match port.zero_copy {
@@ -127,12 +127,12 @@ fn xdp(
         },
         ring,
         tagged: true,
-        held: matches!(taking, Taking::Frames { held: true }),
+        held: matches!(receives, Receives::AllFrames { held: true }),
         ..Options::default()
     };
-    let device = match taking {
-        Taking::Claimed(_) => XdpDevice::beside(interface, shared, options),
-        Taking::Frames { .. } => XdpDevice::attach(interface, shared, options),
+    let device = match receives {
+        Receives::Claimed(_) => XdpDevice::beside(interface, shared, options),
+        Receives::AllFrames { .. } => XdpDevice::attach(interface, shared, options),
     };
     let device = device.map_err(Failure::failed)?;
     let count =
@@ -142,25 +142,25 @@ fn xdp(
     for queue in 0..count as u32 {
         let queue = device.queue(queue).map_err(Failure::failed)?;
         zero_copy &= queue.is_zero_copy();
-        if let (Taking::Claimed(Some(claims)), Some(socket)) = (taking, queue.socket()) {
+        if let (Receives::Claimed(Some(claims)), Some(socket)) = (receives, queue.socket()) {
             claims.bind(device.index(), queue.queue(), socket).map_err(Failure::failed)?;
         }
         queues.push(Box::new(queue));
     }
     tracing::info!("{device}");
-    Ok(OnInterface {
-        ifindex: device.index(),
-        mode: match taking {
-            Taking::Claimed(_) => PortMode::Kernel,
-            Taking::Frames { .. } if zero_copy => PortMode::ZeroCopy,
-            Taking::Frames { .. } => PortMode::Copy,
+    Ok(OpenDevice {
+        ifindex: Some(device.index()),
+        mode: match receives {
+            Receives::Claimed(_) => PortMode::Kernel,
+            Receives::AllFrames { .. } if zero_copy => PortMode::ZeroCopy,
+            Receives::AllFrames { .. } => PortMode::Copy,
         },
         reason: device.is_generic().then(|| GENERIC.into()),
         queues,
         host: Box::new(device.host().map_err(Failure::failed)?),
-        steering: match taking {
-            Taking::Claimed(_) => Box::new(NoSteering),
-            Taking::Frames { .. } => Box::new(device.steering().map_err(Failure::failed)?),
+        steering: match receives {
+            Receives::Claimed(_) => Box::new(NoSteering),
+            Receives::AllFrames { .. } => Box::new(device.steering().map_err(Failure::failed)?),
         },
         keep: Box::new(device),
     })
@@ -171,11 +171,11 @@ fn xdp(
 fn tap(name: &str, port: &config::Port, memory: &Memory, most: usize) -> Result<OpenPort, Failure> {
     let mut device = TapDevice::open(name).map_err(Failure::failed)?;
     let mtu = device.mtu().map_err(Failure::failed)?;
-    let mut held = Vec::new();
+    let mut keep_open = Vec::new();
     let mut queues: Vec<Box<dyn Port>> = Vec::new();
     for _ in 0..port.queues.unwrap_or(1).min(most as u32) {
         let queue = device.queue(memory.room()).map_err(Failure::failed)?;
-        held.extend(queue.hold().map_err(Failure::failed)?);
+        keep_open.extend(queue.keep_open().map_err(Failure::failed)?);
         queues.push(Box::new(queue));
     }
     let mut mac = device.mac().map_err(Failure::failed)?;
@@ -183,8 +183,8 @@ fn tap(name: &str, port: &config::Port, memory: &Memory, most: usize) -> Result<
     mac[5] ^= 1;
     let host_tap = host_tap(name, mac, mtu)?;
     let port = behind_host_tap(port, host_tap, queues, PortMode::Tap, Box::new(device))?;
-    held.extend(port.held);
-    Ok(OpenPort { held, ..port })
+    keep_open.extend(port.keep_open);
+    Ok(OpenPort { keep_open, ..port })
 }
 
 fn pcap(
@@ -213,16 +213,18 @@ fn behind_host_tap(
     Ok(OpenPort {
         name: host_tap.name(),
         device: port.device.to_string(),
-        ifindex: Some(host_tap.index().map_err(Failure::failed)?),
-        mode,
-        reason: None,
-        queues,
-        held: Vec::from_iter(host_tap.hold().map_err(Failure::failed)?),
-        host: Box::new(host_tap),
-        steering: Box::new(NoSteering),
-        keep,
+        keep_open: Vec::from_iter(host_tap.keep_open().map_err(Failure::failed)?),
+        open: OpenDevice {
+            ifindex: Some(host_tap.index().map_err(Failure::failed)?),
+            mode,
+            reason: None,
+            queues,
+            host: Box::new(host_tap),
+            steering: Box::new(NoSteering),
+            keep,
+        },
         hardware: None,
         trouble: None,
-        places: None,
+        replaceable: None,
     })
 }

@@ -17,7 +17,7 @@ pub enum Presence {
         /// Index of the interface in Linux.
         ifindex: u32,
         /// Distinguishes it from earlier interfaces of this name; `None` before the kernel's tables have been read.
-        birth: Option<u64>,
+        generation: Option<u64>,
     },
     /// There is no interface of its name.
     Missing,
@@ -26,7 +26,7 @@ pub enum Presence {
         /// Why.
         why: String,
         /// Distinguishes it from earlier interfaces of this name.
-        birth: Option<u64>,
+        generation: Option<u64>,
         /// When it was last tried.
         at: Instant,
     },
@@ -35,7 +35,7 @@ pub enum Presence {
 impl Presence {
     /// An interface that was tried now and could not be used.
     pub fn refused(why: impl Into<String>) -> Self {
-        Self::Refused { why: why.into(), birth: None, at: Instant::now() }
+        Self::Refused { why: why.into(), generation: None, at: Instant::now() }
     }
 
     /// Index of the interface, if the port has it.

@@ -13,11 +13,11 @@ use bm_frame::{FramePool, Pages};
 
 use super::dataplane::{DataPlane, Part, Shared, WorkerState};
 use super::kernel_ports::OnPort;
-use super::open_port::{Hardware, OnInterface, OpenPort, Trouble};
-use super::places::Places;
-use super::ports::{Opener, Taking};
+use super::open_port::{Hardware, OpenDevice, OpenPort, Trouble};
+use super::ports::{Opener, Receives};
 use super::presence::{Presence, unfit};
 use super::queues::Move;
+use super::replaceable::ReplaceableDevices;
 use crate::failure::Failure;
 use crate::plan::path::PortPath;
 use crate::plan::workers::{Workers, too_few_queues};
@@ -51,7 +51,7 @@ pub struct PortInfo {
     /// Whether it has its interface.
     pub presence: Presence,
     /// For replacing its interface, if it is a Linux interface.
-    pub places: Option<Places>,
+    pub replaceable: Option<ReplaceableDevices>,
     /// Kept as long as the port has its interface; dropping it detaches the steering program.
     pub keep: Box<dyn Any + Send>,
 }
@@ -60,7 +60,7 @@ pub struct PortInfo {
 pub struct Opened {
     parts: Vec<Part>,
     infos: Vec<PortInfo>,
-    held: Vec<OwnedFd>,
+    keep_open: Vec<OwnedFd>,
     workers: Option<Workers>,
     /// Ring size of each queue in frames.
     ring: Option<u32>,
@@ -79,7 +79,7 @@ pub struct Running {
     pub opener: Option<Opener>,
     /// The planned workers.
     pub planned: Option<Workers>,
-    held: Vec<OwnedFd>,
+    keep_open: Vec<OwnedFd>,
     seen: Vec<(u64, Instant)>,
 }
 
@@ -132,7 +132,7 @@ impl Opened {
         let mut opened = Self {
             parts: Vec::new(),
             infos: Vec::new(),
-            held: Vec::new(),
+            keep_open: Vec::new(),
             workers: plan.workers.clone(),
             ring: openers.workers.map(Opener::ring),
             notes: Vec::new(),
@@ -155,21 +155,8 @@ impl Opened {
     }
 
     fn add(&mut self, open: OpenPort, presence: Presence, path: &PortPath) -> ControlPort {
-        let OpenPort {
-            name,
-            device,
-            ifindex,
-            mode,
-            reason,
-            queues,
-            host,
-            steering,
-            keep,
-            places,
-            hardware,
-            trouble,
-            held,
-        } = open;
+        let OpenPort { name, device, open, replaceable, hardware, trouble, keep_open } = open;
+        let OpenDevice { ifindex, mode, reason, queues, host, steering, keep } = open;
         let count = if self.workers.is_none() { 0 } else { queues.len() };
         self.infos.push(PortInfo {
             name: name.clone(),
@@ -182,10 +169,10 @@ impl Opened {
             hardware,
             trouble,
             presence,
-            places,
+            replaceable,
             keep,
         });
-        self.held.extend(held);
+        self.keep_open.extend(keep_open);
         let control = ControlPort { name: name.clone(), ifindex, steering, in_kernel: path.in_kernel };
         self.parts.push(Part { name, queues, host });
         control
@@ -204,7 +191,7 @@ impl Opened {
         control: &Handle,
         opener: Opener,
     ) -> Result<Running, Failure> {
-        let Self { parts, infos, held, workers: planned, ring: _, notes } = self;
+        let Self { parts, infos, keep_open, workers: planned, ring: _, notes } = self;
         let workers = planned.as_ref().map_or(0, |planned| planned.count);
         let neighbor_requests = Box::new(control.neighbor_requests().map_err(Failure::failed)?);
         let plane =
@@ -212,7 +199,15 @@ impl Opened {
         let seen = vec![(0, Instant::now()); plane.workers().len()];
         let mut notes = notes;
         notes.extend(plane.priority_refused().map(refused_priority));
-        Ok(Running { plane: Some(plane), ports: infos, opener: Some(opener), planned, notes, held, seen })
+        Ok(Running {
+            plane: Some(plane),
+            ports: infos,
+            opener: Some(opener),
+            planned,
+            notes,
+            keep_open,
+            seen,
+        })
     }
 }
 
@@ -235,27 +230,29 @@ impl Opener {
     ) -> Result<(Presence, OpenPort), Failure> {
         let Device::Xdp(name) = &port.device else {
             let open = self.open(index, port, most)?;
-            let ifindex = open.ifindex.unwrap_or_default();
-            return Ok((Presence::Here { ifindex, birth: None }, open));
+            let ifindex = open.open.ifindex.unwrap_or_default();
+            return Ok((Presence::Here { ifindex, generation: None }, open));
         };
         let beside = on.is_some();
         let presence = on.map_or_else(|| here(name), |on| on.presence);
         let missing = || {
-            let open = OpenPort::on(name, port, None, most)?;
-            let mode = if beside { PortMode::Kernel } else { open.mode };
-            Ok::<_, Failure>(OpenPort { mode, ..open })
+            let mut missing = OpenPort::on(name, port, None, most)?;
+            if beside {
+                missing.open.mode = PortMode::Kernel;
+            }
+            Ok::<_, Failure>(missing)
         };
         if presence.ifindex().is_none() {
             return Ok((presence, missing()?));
         }
-        let taking = match beside {
-            true => Taking::Claimed(openers.claims),
-            false => Taking::Frames { held: false },
+        let receives = match beside {
+            true => Receives::Claimed(openers.claims),
+            false => Receives::AllFrames { held: false },
         };
-        let opened = self.interface(name, port, taking, most);
+        let opened = self.interface(name, port, receives, most);
         match opened.and_then(|open| enough_queues(config, port, open)) {
             Ok(open) => {
-                let presence = Presence::Here { ifindex: open.ifindex, birth: None };
+                let presence = Presence::Here { ifindex: open.ifindex.unwrap_or_default(), generation: None };
                 Ok((presence, OpenPort::on(name, port, Some(open), most)?))
             }
             Err(_) if !bm_fastpath::is_there(name) => Ok((Presence::Missing, missing()?)),
@@ -274,13 +271,13 @@ fn here(name: &str) -> Presence {
     match bm_fastpath::is_there(name) {
         false => Presence::Missing,
         // Its index is known once it is open.
-        true => unfit(name).map_or(Presence::Here { ifindex: 0, birth: None }, Presence::refused),
+        true => unfit(name).map_or(Presence::Here { ifindex: 0, generation: None }, Presence::refused),
     }
 }
 
 /// Checks that there is a queue for each worker, if the number of workers is configured: the interface may have changed
 /// since it was planned.
-fn enough_queues(config: &Config, port: &Port, open: OnInterface) -> Result<OnInterface, Failure> {
+fn enough_queues(config: &Config, port: &Port, open: OpenDevice) -> Result<OpenDevice, Failure> {
     let (queues, workers) = (open.queues.len(), config.daemon.workers.unwrap_or(0) as usize);
     if queues >= workers {
         return Ok(open);
@@ -291,8 +288,8 @@ fn enough_queues(config: &Config, port: &Port, open: OnInterface) -> Result<OnIn
 impl Opened {
     /// The running state without workers.
     pub fn without_workers(self) -> Running {
-        let Self { infos, held, notes, .. } = self;
-        Running { plane: None, ports: infos, opener: None, planned: None, notes, held, seen: Vec::new() }
+        let Self { infos, keep_open, notes, .. } = self;
+        Running { plane: None, ports: infos, opener: None, planned: None, notes, keep_open, seen: Vec::new() }
     }
 }
 
@@ -344,9 +341,9 @@ impl Running {
 
     /// Stops the threads, then detaches the steering programs. Returns the descriptors that keep our interfaces in Linux.
     pub fn stop(self) -> Vec<OwnedFd> {
-        let Self { plane, ports, opener: _, planned: _, notes: _, held, seen: _ } = self;
+        let Self { plane, ports, opener: _, planned: _, notes: _, keep_open, seen: _ } = self;
         plane.into_iter().for_each(DataPlane::stop);
         drop(ports);
-        held
+        keep_open
     }
 }

@@ -24,10 +24,7 @@ use bm_port::Port;
 use bm_stats::{Account, Registry, Scope};
 
 use super::port_memory::PortMemory;
-use crate::daemon::{self, OpenPort, Rings};
-
-/// What must live as long as the ports.
-type Kept = Vec<Box<dyn Any + Send>>;
+use crate::daemon::{self, OpenDevice, OpenPort, Rings};
 
 /// The routers of a program, by app name.
 #[derive(Default)]
@@ -38,8 +35,15 @@ struct Set {
     parts: Mutex<Vec<Option<RouterApp>>>,
     queues: Mutex<HashMap<(String, usize), Box<dyn Port>>>,
     devices: Vec<String>,
-    /// Dropped in this order: the last packets of the slow path are sent, then Linux gets all packets again.
-    _rest: Mutex<(SlowThread, Driver, Kept)>,
+    _threads: Mutex<Threads>,
+}
+
+/// What runs as long as the router. The fields are dropped in this order: the last packets of the slow path are sent,
+/// then Linux gets all packets again.
+struct Threads {
+    _slow_path: SlowThread,
+    _control: Driver,
+    _devices: Vec<Box<dyn Any + Send>>,
 }
 
 /// The router and the return path from the slow path as one app: both send on the same links.
@@ -144,7 +148,8 @@ impl Set {
         let (mut control, mut parts, mut keep) = (Vec::new(), Vec::new(), Vec::new());
         let (mut queues, mut devices) = (HashMap::new(), Vec::new());
         for port in opened {
-            let OpenPort { name, device, ifindex, queues: each, host, steering, keep: kept, .. } = port;
+            let OpenPort { name, device, open, .. } = port;
+            let OpenDevice { ifindex, queues: each, host, steering, keep: kept, .. } = open;
             let device = device.strip_prefix("xdp:").unwrap_or(&device).to_string();
             for (worker, queue) in each.into_iter().enumerate() {
                 queues.insert((device.clone(), worker), memory.port(queue));
@@ -190,7 +195,7 @@ impl Set {
             parts: Mutex::new(apps),
             queues: Mutex::new(queues),
             devices,
-            _rest: Mutex::new((slow, driver, keep)),
+            _threads: Mutex::new(Threads { _slow_path: slow, _control: driver, _devices: keep }),
         })
     }
 }

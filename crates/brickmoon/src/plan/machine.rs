@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use bm_control::config::{Device, Port};
 use bm_frame::Node;
 
-/// The machine, as far as plans depend on it. `daemon::look` reads it.
+/// The machine, as far as plans depend on it. `daemon::probe` reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     /// The interfaces of the configuration that exist, by name.

@@ -73,9 +73,9 @@ impl Control {
     /// The link with this name, if there is one.
     pub fn link_now(&self, name: &str) -> Option<LinkNow> {
         let link = self.watch.mirror().link_named(name)?;
-        let birth = self.watch.mirror().birth(link.ifindex)?;
+        let generation = self.watch.mirror().generation(link.ifindex)?;
         let ethernet = link.hardware == ETHERNET && link.mac.is_some();
-        Some(LinkNow { ifindex: link.ifindex, birth, ethernet, veth: link.kind == Kind::Veth })
+        Some(LinkNow { ifindex: link.ifindex, generation, ethernet, veth: link.kind == Kind::Veth })
     }
 
     pub fn on_links(&mut self, tell: Box<dyn Fn() + Send>) {

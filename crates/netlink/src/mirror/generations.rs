@@ -51,7 +51,7 @@ mod tests {
         generations.gone(7);
         assert_eq!(generations.of(7), None);
         generations.appeared(7);
-        assert!(generations.of(7).is_some_and(|birth| Some(birth) != first));
+        assert!(generations.of(7).is_some_and(|generation| Some(generation) != first));
     }
 
     #[test]

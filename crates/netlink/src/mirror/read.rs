@@ -36,7 +36,7 @@ impl Mirror {
     /// Which appearance of a link this is: the number changes each time that a link with this index is created, or
     /// returns from another namespace. A link that disappears and reappears between two reads of the mirror shows
     /// only by this.
-    pub fn birth(&self, ifindex: u32) -> Option<u64> {
+    pub fn generation(&self, ifindex: u32) -> Option<u64> {
         self.generations.of(ifindex)
     }
 

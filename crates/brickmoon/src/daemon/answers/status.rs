@@ -17,8 +17,8 @@ impl Daemon {
     pub(super) fn completed(&self, mut status: Status, interfaces: &[OfPort]) -> Status {
         let not_ours = self.forwarder.not_ours(interfaces);
         status.unfiltered_ports = not_ours.unfiltered.len() as u32;
-        status.nftables_ports = not_ours.held.len() as u32;
-        status.notes.extend(not_ours.unfiltered.into_iter().chain(not_ours.held));
+        status.nftables_ports = not_ours.by_nftables.len() as u32;
+        status.notes.extend(not_ours.unfiltered.into_iter().chain(not_ours.by_nftables));
         status.notes.extend(self.forwarder.filter_tables_trouble());
         let setup = self.forwarder.setup();
         let Setup { config, plan } = &*setup;

@@ -56,7 +56,7 @@ impl Forwarder {
             None => opened.without_workers(),
         };
         *lock(&self.running) = Some(running);
-        restarts.held.clear();
+        restarts.keep_open.clear();
         control.set_active(true).map_err(Failure::failed)
     }
 
@@ -67,7 +67,7 @@ impl Forwarder {
             // Steering programs must be detached before others can be attached.
             self.driver.handle().rest_workers().map_err(Failure::failed)?;
             let before = lock(&self.running).take();
-            restarts.held.extend(before.into_iter().flat_map(Running::stop));
+            restarts.keep_open.extend(before.into_iter().flat_map(Running::stop));
             // Discards failures of the workers that have just ended.
             let on_hang = scripts::on_hang(&self.setup().config);
             let _ended = self.shared.apps.get().map(|apps| apps::look_after(apps, on_hang));

@@ -18,38 +18,38 @@ use bm_port::{NoSteering, Steering};
 use super::{Forwarder, Setup};
 use crate::daemon::kernel_ports::{self, OnPort};
 use crate::daemon::lock::lock;
-use crate::daemon::look;
-use crate::daemon::open_port::OnInterface;
-use crate::daemon::places::Nowhere;
-use crate::daemon::ports::Taking;
+use crate::daemon::open_port::OpenDevice;
+use crate::daemon::ports::Receives;
 use crate::daemon::presence::{AGAIN, Presence, unfit};
+use crate::daemon::probe;
+use crate::daemon::replaceable::NoHost;
 use crate::daemon::running::{PortInfo, Running};
 use crate::failure::Failure;
 use crate::plan::path::PortPath;
 use crate::plan::{Plan, missing, workers};
 
 /// Result of checking one port.
-enum Looked {
+enum Checked {
     /// Nothing more to do.
     Done,
     /// All ports must be rearranged, for this reason.
-    Arrange(String),
+    Rearrange(String),
 }
 
-/// Result of taking an interface.
-enum Taken {
+/// Result of receives an interface.
+enum Attached {
     /// The port has the interface with this index.
-    On(u32),
+    To(u32),
     /// The interface no longer exists.
     Gone,
     /// It has this number of queues, which differs from before.
-    Other(usize),
+    OtherQueues(usize),
 }
 
 /// Number of queues of an interface, if it differs from the number that the workers have.
-fn other_queues(info: &PortInfo, on: &OnInterface) -> Option<usize> {
-    let places = info.places.as_ref().map(|places| places.queues.len());
-    (places != Some(on.queues.len())).then_some(on.queues.len())
+fn other_queues(info: &PortInfo, on: &OpenDevice) -> Option<usize> {
+    let replaceable = info.replaceable.as_ref().map(|replaceable| replaceable.queues.len());
+    (replaceable != Some(on.queues.len())).then_some(on.queues.len())
 }
 
 /// Why the new interface of a port cannot use the kernel path, if that path was chosen automatically. A veth keeps its
@@ -58,7 +58,7 @@ fn obstacle(setup: &Setup, index: usize, link: LinkNow) -> Option<String> {
     let path = setup.plan.paths.0.get(index)?;
     let is_chosen = path.in_kernel && path.reason.is_some();
     (is_chosen && !link.veth)
-        .then(|| look::interface(&setup.config.ports[index].name(index))?.obstacle())
+        .then(|| probe::interface(&setup.config.ports[index].name(index))?.obstacle())
         .flatten()
 }
 
@@ -73,8 +73,8 @@ fn does_not_fit(
     if let Some(why) = obstacle(setup, index, link) {
         return Some(format!("port {} moves to the user path, since {why}", info.name));
     }
-    let workers = workers::count(config, &look::without_scripts(config));
-    if info.places.is_some() && Some(workers) != running.planned.as_ref().map(|planned| planned.count) {
+    let workers = workers::count(config, &probe::without_scripts(config));
+    if info.replaceable.is_some() && Some(workers) != running.planned.as_ref().map(|planned| planned.count) {
         return Some(format!(
             "port {} has appeared, and now there are queues for {workers} workers",
             info.name
@@ -133,9 +133,9 @@ impl Forwarder {
             }
             let mut running = lock(&self.running);
             let Some(running) = running.as_mut() else { return Ok(()) };
-            match self.look_at(&setup, running, (index, port), link)? {
-                Looked::Done => {}
-                Looked::Arrange(why) => arrange = Some(why),
+            match self.check_port(&setup, running, (index, port), link)? {
+                Checked::Done => {}
+                Checked::Rearrange(why) => arrange = Some(why),
             }
         }
         self.follow_filters();
@@ -151,46 +151,48 @@ impl Forwarder {
     }
 
     /// Adapts one port to the state of its interface.
-    fn look_at(
+    fn check_port(
         &self,
         setup: &Setup,
         running: &mut Running,
         (index, port): (usize, &Port),
         link: Option<LinkNow>,
-    ) -> Result<Looked, Failure> {
+    ) -> Result<Checked, Failure> {
         let info = &mut running.ports[index];
-        let now = link.map(|link| link.birth);
+        let now = link.map(|link| link.generation);
         match (&mut info.presence, link) {
-            (Presence::Here { ifindex, birth: birth @ None }, Some(link)) if *ifindex == link.ifindex => {
-                *birth = Some(link.birth);
-                return Ok(Looked::Done);
-            }
-            (Presence::Here { birth, .. }, Some(_)) if *birth == now => return Ok(Looked::Done),
-            (Presence::Missing, None) => return Ok(Looked::Done),
-            (Presence::Refused { birth, at, .. }, Some(link))
-                if birth.is_none_or(|birth| birth == link.birth) =>
+            (Presence::Here { ifindex, generation: generation @ None }, Some(link))
+                if *ifindex == link.ifindex =>
             {
-                *birth = Some(link.birth);
+                *generation = Some(link.generation);
+                return Ok(Checked::Done);
+            }
+            (Presence::Here { generation, .. }, Some(_)) if *generation == now => return Ok(Checked::Done),
+            (Presence::Missing, None) => return Ok(Checked::Done),
+            (Presence::Refused { generation, at, .. }, Some(link))
+                if generation.is_none_or(|generation| generation == link.generation) =>
+            {
+                *generation = Some(link.generation);
                 if at.elapsed() < AGAIN {
-                    return Ok(Looked::Done);
+                    return Ok(Checked::Done);
                 }
             }
             _ => {}
         }
         if info.presence.ifindex().is_some() {
-            self.leave(running, index)?;
+            self.detach_port(running, index)?;
         }
         let Some(link) = link else {
             let info = &mut running.ports[index];
             tracing::warn!("port {}: {}", info.name, missing(&info.name));
             info.presence = Presence::Missing;
-            return Ok(Looked::Done);
+            return Ok(Checked::Done);
         };
-        self.enter(setup, running, (index, port), link)
+        self.attach_port(setup, running, (index, port), link)
     }
 
     /// Releases the interface of a port.
-    fn leave(&self, running: &mut Running, index: usize) -> Result<(), Failure> {
+    fn detach_port(&self, running: &mut Running, index: usize) -> Result<(), Failure> {
         self.set_port(index, None, Box::new(NoSteering));
         let info = &mut running.ports[index];
         info.presence = Presence::Missing;
@@ -198,9 +200,9 @@ impl Forwarder {
             self.detach_others(running)?;
         }
         let info = &mut running.ports[index];
-        if let (Some(places), Some(opener)) = (&info.places, &running.opener) {
+        if let (Some(replaceable), Some(opener)) = (&info.replaceable, &running.opener) {
             // A worker that does not accept the change hangs, which is handled elsewhere.
-            let _all = places.replace(Vec::new(), Box::new(Nowhere), opener.frame_pool());
+            let _all = replaceable.replace(Vec::new(), Box::new(NoHost), opener.frame_pool());
         }
         // Now that no worker uses its sockets.
         info.keep = Box::new(());
@@ -215,37 +217,40 @@ impl Forwarder {
     }
 
     /// Takes the interface that now has the name of a port.
-    fn enter(
+    fn attach_port(
         &self,
         setup: &Setup,
         running: &mut Running,
         (index, port): (usize, &Port),
         link: LinkNow,
-    ) -> Result<Looked, Failure> {
+    ) -> Result<Checked, Failure> {
         let name = port.name(index);
         let info = &running.ports[index];
         if link.ethernet
             && let Some(why) = does_not_fit(setup, running, (index, info), link)
         {
-            return Ok(Looked::Arrange(why));
+            return Ok(Checked::Rearrange(why));
         }
         let in_kernel = info.path.in_kernel;
-        let taken = match unfit(&name) {
+        let attached = match unfit(&name) {
             Some(why) => Err(Failure::Failed(why)),
-            None if in_kernel => self.enter_in_kernel(setup, running, (index, port)),
-            None => self.enter_for_workers(setup, running, (index, port)),
+            None if in_kernel => self.attach_in_kernel(setup, running, (index, port)),
+            None => self.attach_to_workers(setup, running, (index, port)),
         };
         let again = matches!(&running.ports[index].presence, Presence::Refused { .. });
         let info = &mut running.ports[index];
-        info.presence = match taken {
-            Ok(Taken::Other(queues)) => {
-                return Ok(Looked::Arrange(format!("port {name} now has {queues} queues")));
+        info.presence = match attached {
+            Ok(Attached::OtherQueues(queues)) => {
+                return Ok(Checked::Rearrange(format!("port {name} now has {queues} queues")));
             }
-            Ok(Taken::On(ifindex)) => {
+            Ok(Attached::To(ifindex)) => {
                 tracing::info!("port {name}: now using its interface (index {ifindex})");
-                Presence::Here { ifindex, birth: Some(link.birth).filter(|_| ifindex == link.ifindex) }
+                Presence::Here {
+                    ifindex,
+                    generation: Some(link.generation).filter(|_| ifindex == link.ifindex),
+                }
             }
-            Ok(Taken::Gone) => Presence::Missing,
+            Ok(Attached::Gone) => Presence::Missing,
             Err(_) if !bm_fastpath::is_there(&name) => Presence::Missing,
             Err(failure) => {
                 let why = failure.to_string();
@@ -253,60 +258,61 @@ impl Forwarder {
                 if !again {
                     tracing::warn!(%why, "port {name}: cannot use its interface; Linux forwards its packets; trying again");
                 }
-                Presence::Refused { why, birth: Some(link.birth), at: Instant::now() }
+                Presence::Refused { why, generation: Some(link.generation), at: Instant::now() }
             }
         };
         if in_kernel && info.presence.ifindex().is_none() {
             // The program may already be attached.
             self.detach_others(running)?;
         }
-        Ok(Looked::Done)
+        Ok(Checked::Done)
     }
 
     /// Attaches the kernel path to the interface of a port.
-    fn enter_in_kernel(
+    fn attach_in_kernel(
         &self,
         setup: &Setup,
         running: &mut Running,
         (index, port): (usize, &Port),
-    ) -> Result<Taken, Failure> {
+    ) -> Result<Attached, Failure> {
         let control = self.driver.handle();
         let name = port.name(index);
         let attach = |name: &str, choice| control.attach(name, choice).map_err(Failure::failed);
         let on = (&*name, setup.config.attach_of(port));
         let OnPort { presence, reason } = kernel_ports::attach_one(on, self.claims.is_some(), attach)?;
-        let Some(ifindex) = presence.ifindex() else { return Ok(Taken::Gone) };
+        let Some(ifindex) = presence.ifindex() else { return Ok(Attached::Gone) };
         let opened = self.open_again(&setup.config, running, (index, port))?;
         if let Some(queues) = opened.as_ref().and_then(|on| other_queues(&running.ports[index], on)) {
-            return Ok(Taken::Other(queues));
+            return Ok(Attached::OtherQueues(queues));
         }
         self.set_port(index, Some(ifindex), Box::new(NoSteering));
         running.ports[index].reason = reason;
-        if let Some(OnInterface { queues, host, keep, .. }) = opened {
-            self.replace(running, index, queues, host, keep);
+        if let Some(open) = opened {
+            Self::replace(running, index, open.queues, open.host, open.keep);
         }
-        Ok(Taken::On(ifindex))
+        Ok(Attached::To(ifindex))
     }
 
     /// Opens the interface of a port for the workers and hands it over.
-    fn enter_for_workers(
+    fn attach_to_workers(
         &self,
         setup: &Setup,
         running: &mut Running,
         (index, port): (usize, &Port),
-    ) -> Result<Taken, Failure> {
+    ) -> Result<Attached, Failure> {
         let Some(on) = self.open_again(&setup.config, running, (index, port))? else {
-            return Ok(Taken::Gone);
+            return Ok(Attached::Gone);
         };
         if let Some(queues) = other_queues(&running.ports[index], &on) {
-            return Ok(Taken::Other(queues));
+            return Ok(Attached::OtherQueues(queues));
         }
-        let OnInterface { ifindex, mode, reason, queues, host, steering, keep } = on;
+        let OpenDevice { ifindex, mode, reason, queues, host, steering, keep } = on;
+        let Some(ifindex) = ifindex else { return Ok(Attached::Gone) };
         let info = &mut running.ports[index];
         (info.mode, info.reason) = (mode, reason);
-        self.replace(running, index, queues, host, keep);
+        Self::replace(running, index, queues, host, keep);
         self.set_port(index, Some(ifindex), steering);
-        Ok(Taken::On(ifindex))
+        Ok(Attached::To(ifindex))
     }
 
     /// Opens the interface of a port for workers, if there are any.
@@ -315,15 +321,15 @@ impl Forwarder {
         config: &Config,
         running: &Running,
         (index, port): (usize, &Port),
-    ) -> Result<Option<OnInterface>, Failure> {
+    ) -> Result<Option<OpenDevice>, Failure> {
         let (Some(opener), Device::Xdp(name)) = (&running.opener, &port.device) else { return Ok(None) };
         let in_kernel = running.ports.iter().any(|info| info.name == *name && info.mode == PortMode::Kernel);
         let most = running.planned.as_ref().map_or(0, |planned| planned.queues[index]);
-        let taking = match in_kernel {
-            true => Taking::Claimed(self.claims.as_ref()),
-            false => Taking::Frames { held: config.filters_drop() },
+        let receives = match in_kernel {
+            true => Receives::Claimed(self.claims.as_ref()),
+            false => Receives::AllFrames { held: config.filters_drop() },
         };
-        opener.interface(name, port, taking, most).map(Some)
+        opener.interface(name, port, receives, most).map(Some)
     }
 
     /// Tells control which interface a port has.
@@ -336,7 +342,6 @@ impl Forwarder {
 
     /// Hands the queues of an interface to the workers and the host port to the slow path.
     fn replace(
-        &self,
         running: &mut Running,
         index: usize,
         queues: Vec<Box<dyn bm_port::Port>>,
@@ -345,8 +350,8 @@ impl Forwarder {
     ) {
         let Running { ports, opener, .. } = running;
         let info = &mut ports[index];
-        if let (Some(places), Some(opener)) = (&info.places, opener)
-            && !places.replace(queues, host, opener.frame_pool())
+        if let (Some(replaceable), Some(opener)) = (&info.replaceable, opener)
+            && !replaceable.replace(queues, host, opener.frame_pool())
         {
             // The worker hangs, which is handled elsewhere.
             tracing::error!("port {}: a worker did not accept its queue", info.name);

@@ -12,7 +12,7 @@ use super::restarts::Restarts;
 use super::{Forwarder, Setup};
 use crate::daemon::lock::lock;
 use crate::daemon::running::Running;
-use crate::daemon::{apps, hooks, look};
+use crate::daemon::{apps, hooks, probe};
 use crate::plan::changes::{self, Changes, Current};
 use crate::plan::machine::Machine;
 
@@ -91,7 +91,7 @@ impl Forwarder {
     /// Plans the changes from `old` to `new`, without those that need a restart of the daemon.
     fn changes(&self, old: &Setup, new: Config) -> Result<Changes, Error> {
         let machine = self.machine(&new);
-        let machine = Machine { scripts: look::scripts(&new, &machine.online), ..machine };
+        let machine = Machine { scripts: probe::scripts(&new, &machine.online), ..machine };
         let current = Current {
             config: &old.config,
             plan: &old.plan,

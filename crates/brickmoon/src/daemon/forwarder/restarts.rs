@@ -17,7 +17,7 @@ pub struct Restarts {
     /// When the data path failed recently.
     failures: VecDeque<Instant>,
     /// Descriptors that keep our interfaces in Linux until a data path has them again.
-    pub held: Vec<OwnedFd>,
+    pub keep_open: Vec<OwnedFd>,
     /// Reserved file descriptors for the next start.
     pub spare: Spare,
     /// The daemon is ending: nothing may be started any more.

@@ -15,11 +15,12 @@ use super::worker_resources::{MakeNatives, WorkerResources};
 use super::{Forwarder, Setup};
 use crate::daemon::cluster::Node;
 use crate::daemon::dataplane::Shared;
+use crate::daemon::kernel_ports::{self, Started};
 use crate::daemon::random::random;
 use crate::daemon::running::{Opened, Openers};
 use crate::daemon::switches::Bridges;
 use crate::daemon::watcher::Watch;
-use crate::daemon::{kernel_ports, look, statistics};
+use crate::daemon::{probe, statistics};
 use crate::failure::Failure;
 use crate::plan::machine::Machine;
 use crate::plan::{self, Plan, Request};
@@ -35,7 +36,7 @@ impl Forwarder {
         let switches = Bridges::start(&config)?;
         let cluster = Node::start(&config)?;
         // Switches may have created interfaces.
-        let machine = Machine { scripts: machine.scripts, ..look::without_scripts(&config) };
+        let machine = Machine { scripts: machine.scripts, ..probe::without_scripts(&config) };
         let mut forwarder = Self::start_router(config, machine, file.as_deref(), natives)?;
         (forwarder.switches, forwarder.cluster, forwarder.file) = (switches, cluster, file);
         Ok(forwarder)
@@ -68,7 +69,7 @@ impl Forwarder {
         let (registry, stats) = statistics::counters(&config)?;
         let readers = Readers::new();
         let strict = |_: &config::Port| true;
-        let (kernel, on, claims, notes) = match plan.with_kernel {
+        let Started { kernel, ports: on, claims, notes } = match plan.with_kernel {
             true => kernel_ports::start(&config, &plan.paths)?,
             false => kernel_ports::without(&config),
         };

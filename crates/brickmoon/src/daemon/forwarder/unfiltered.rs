@@ -16,7 +16,7 @@ pub struct NotOurs {
     /// Ports where Linux forwards packets that the filters should drop.
     pub unfiltered: Vec<String>,
     /// Ports where nftables filters.
-    pub held: Vec<String>,
+    pub by_nftables: Vec<String>,
 }
 
 /// Why drop rules do not apply on a port; `None` if they do, or if no packet can arrive.
@@ -46,8 +46,8 @@ impl Forwarder {
         for (index, port) in ports.filter(|(index, _)| nftables::drops(&setup.config, *index)) {
             let Some(why) = why(port, of_control.get(index)) else { continue };
             let name = &port.name;
-            match self.held_by_nftables(index, name) {
-                Some(does) => all.held.push(format!("port {name}: {does}, since brickmoon cannot: {why}")),
+            match self.nftables_note(index, name) {
+                Some(does) => all.by_nftables.push(format!("port {name}: {does}, since brickmoon cannot: {why}")),
                 None => all.unfiltered.push(format!(
                     "port {name} is not filtered: Linux forwards packets that arrive there without applying [filter]: {why}"
                 )),
@@ -58,12 +58,12 @@ impl Forwarder {
 
     /// Logs which ports the daemon does not filter, when that changes.
     pub(super) fn say_unfiltered(&self, of_control: &[OfPort]) {
-        let NotOurs { unfiltered, held } = self.not_ours(of_control);
-        let now = [unfiltered.clone(), held.clone()].concat();
+        let NotOurs { unfiltered, by_nftables } = self.not_ours(of_control);
+        let now = [unfiltered.clone(), by_nftables.clone()].concat();
         let before = std::mem::replace(&mut *lock(&self.said_unfiltered), now.clone());
         let is_new = |line: &&String| !before.contains(line);
         unfiltered.iter().filter(is_new).for_each(|line| tracing::error!("{line}"));
-        held.iter().filter(is_new).for_each(|line| tracing::warn!("{line}"));
+        by_nftables.iter().filter(is_new).for_each(|line| tracing::warn!("{line}"));
         if !before.is_empty() && now.is_empty() {
             tracing::warn!("[filter] applies on all ports again");
         }

@@ -35,11 +35,11 @@ impl Forwarder {
     pub(super) fn follow_filters(&self) {
         // Read once for both; later changes are handled in the next call.
         let of_control = self.driver.handle().interfaces().unwrap_or_default();
-        self.hold_filters(&of_control);
+        self.apply_nftables_filters(&of_control);
         self.say_unfiltered(&of_control);
     }
 
-    fn hold_filters(&self, of_control: &[OfPort]) {
+    fn apply_nftables_filters(&self, of_control: &[OfPort]) {
         let setup = self.setup();
         let config = &setup.config;
         let name = nftables::name(&config.daemon.socket);
@@ -50,10 +50,10 @@ impl Forwarder {
         // While workers are being restarted, the tables stay.
         let Some(ports) = self.ports_now(config, of_control) else { return };
         let tables = nftables::tables(config, &name, &ports);
-        let mut held = lock(&self.filter_tables);
-        let before = held.trouble();
-        held.put(&name, tables);
-        if let Some(why) = held.trouble().filter(|why| before.as_ref() != Some(why)) {
+        let mut installed = lock(&self.filter_tables);
+        let before = installed.trouble();
+        installed.put(&name, tables);
+        if let Some(why) = installed.trouble().filter(|why| before.as_ref() != Some(why)) {
             tracing::error!("{why}");
         }
     }
@@ -71,15 +71,15 @@ impl Forwarder {
     }
 
     /// What nftables does for a port that does not have its interface; `None` if nothing.
-    pub(super) fn held_by_nftables(&self, index: usize, name: &str) -> Option<String> {
+    pub(super) fn nftables_note(&self, index: usize, name: &str) -> Option<String> {
         let setup = self.setup();
-        let held = lock(&self.filter_tables);
-        let table = is_closed(&setup.config) && held.filters(name);
+        let installed = lock(&self.filter_tables);
+        let table = is_closed(&setup.config) && installed.filters(name);
         table.then(|| match nftables::inexact(&setup.config, index) {
-            None => format!("nftables filters packets that arrive there (table netdev {})", held.name()),
+            None => format!("nftables filters packets that arrive there (table netdev {})", installed.name()),
             Some(why) => format!(
                 "nftables drops all packets that Linux would forward from there (table netdev {}), because {why}",
-                held.name()
+                installed.name()
             ),
         })
     }

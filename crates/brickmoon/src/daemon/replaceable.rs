@@ -16,9 +16,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const CLOSING: usize = 256;
 
 /// The host port of a port without an interface: delivers nothing.
-pub struct Nowhere;
+pub struct NoHost;
 
-impl HostPort for Nowhere {
+impl HostPort for NoHost {
     fn deliver(&mut self, _packet: &[u8]) -> io::Result<()> {
         Err(io::ErrorKind::NotConnected.into())
     }
@@ -46,14 +46,14 @@ impl HostPort for ReplaceableHost {
 }
 
 /// The replaceable parts of a port.
-pub struct Places {
+pub struct ReplaceableDevices {
     /// The queues, by number.
     pub queues: Vec<Replacer>,
     /// The host port that the slow path uses.
     pub host: Arc<Mutex<Box<dyn HostPort>>>,
 }
 
-impl Places {
+impl ReplaceableDevices {
     /// Replaces the queues and the host port by those of another interface, or by none, and closes the old ones. False
     /// if a worker did not accept its queue in time: then the data path must be restarted.
     #[must_use = "otherwise one half of the port would be on another interface"]
@@ -78,7 +78,7 @@ impl Places {
             };
             old.into_iter().for_each(|mut old| old.close(&mut frames));
         }
-        // More queues than there are places.
+        // More queues than there are replaceable.
         queues.for_each(|mut left| left.close(&mut frames));
         all
     }
