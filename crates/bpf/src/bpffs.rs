@@ -68,7 +68,7 @@ impl fmt::Display for Bpffs {
 }
 
 /// A bpffs that this process keeps open.
-struct Kept {
+struct OpenBpffs {
     /// The path by which this process reaches it: through the open file, if there is no other way.
     found: Bpffs,
     /// The path at which it was found.
@@ -76,12 +76,12 @@ struct Kept {
     _folder: File,
 }
 
-static KEPT: OnceLock<Kept> = OnceLock::new();
+static KEPT: OnceLock<OpenBpffs> = OnceLock::new();
 
 /// A path as other processes can use it: one that starts at an open file of this process is of no use to them.
 pub(crate) fn for_others(path: &Path) -> PathBuf {
     // Component by component: joining an empty rest would leave a slash at the end.
-    let rest = |kept: &'static Kept| {
+    let rest = |kept: &'static OpenBpffs| {
         path.strip_prefix(&kept.found.path)
             .ok()
             .map(|rest| kept.place.components().chain(rest.components()).collect())
@@ -106,7 +106,7 @@ impl Bpffs {
             false => found.path,
         };
         // The first one is kept, because pins are in it.
-        let _first = KEPT.get_or_init(|| Kept { found: Self { path, ..found }, place, _folder: folder });
+        let _first = KEPT.get_or_init(|| OpenBpffs { found: Self { path, ..found }, place, _folder: folder });
         Ok(())
     }
 

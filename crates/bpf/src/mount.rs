@@ -18,7 +18,7 @@ const MAGIC: u32 = 0xcafe_4a11;
 /// Mounts a bpffs for the whole system, unless another process has just done so.
 pub(crate) fn mount(at: &Path) -> io::Result<()> {
     in_init_namespace(|| {
-        let _turn = Turn::take(at)?;
+        let _turn = MountLock::take(at)?;
         if is_bpffs(at) {
             return Ok(());
         }
@@ -42,7 +42,7 @@ pub(crate) fn mount_here(at: &Path) -> io::Result<()> {
 /// Unmounts a bpffs if it contains no folder. The kernel puts files of its own there (`maps.debug`).
 pub(crate) fn unmount(at: &Path) -> io::Result<()> {
     in_init_namespace(|| {
-        let _turn = Turn::take(at)?;
+        let _turn = MountLock::take(at)?;
         if !is_bpffs(at) || fs::read_dir(at)?.flatten().any(|entry| entry.path().is_dir()) {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
@@ -67,11 +67,11 @@ pub(crate) fn leave() -> io::Result<()> {
 }
 
 /// A lock on the folder of the mount point, so that two processes that find no bpffs do not both mount one.
-struct Turn {
+struct MountLock {
     _folder: File,
 }
 
-impl Turn {
+impl MountLock {
     fn take(at: &Path) -> io::Result<Self> {
         let folder = at.parent().unwrap_or(at);
         fs::create_dir_all(folder)?;

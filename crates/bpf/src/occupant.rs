@@ -50,7 +50,7 @@ impl Occupant {
     }
 
     /// The command that detaches it.
-    pub fn removal(&self) -> String {
+    pub fn detach_command(&self) -> String {
         match (self.link_id, self.generic) {
             (Some(id), _) => format!("bpftool link detach id {id}"),
             (None, true) => format!("ip link set dev {} xdpgeneric off", self.interface),
@@ -67,7 +67,7 @@ impl fmt::Display for Occupant {
             if self.program.is_empty() { "without a name" } else { &self.program },
             self.program_id,
             self.interface,
-            self.removal()
+            self.detach_command()
         )
     }
 }
@@ -85,9 +85,9 @@ mod tests {
             generic: false,
             link_id: None,
         };
-        assert_eq!(occupant.removal(), "ip link set dev eth0 xdp off");
+        assert_eq!(occupant.detach_command(), "ip link set dev eth0 xdp off");
         occupant.generic = true;
-        assert_eq!(occupant.removal(), "ip link set dev eth0 xdpgeneric off");
+        assert_eq!(occupant.detach_command(), "ip link set dev eth0 xdpgeneric off");
         occupant.link_id = Some(12);
         assert_eq!(
             occupant.to_string(),

@@ -61,11 +61,11 @@ fn print<T: DeserializeOwned + Serialize>(
     text: fn(&T) -> String,
 ) -> Result<(), Failure> {
     let reply: T = client::ask(&query.socket, method, path)?;
-    say(query.json, &reply, text)
+    print_reply(query.json, &reply, text)
 }
 
 /// Prints a reply, as text or as JSON.
-fn say<T: Serialize>(json: bool, reply: &T, text: fn(&T) -> String) -> Result<(), Failure> {
+fn print_reply<T: Serialize>(json: bool, reply: &T, text: fn(&T) -> String) -> Result<(), Failure> {
     let text = if json { serde_json::to_string(reply).map_err(Failure::failed)? + "\n" } else { text(reply) };
     write(&text)
 }
@@ -112,12 +112,12 @@ fn escape(value: &str) -> String {
 
 fn verify(query: &Query) -> Result<(), Failure> {
     let reply: bm_api::Verify = client::ask(&query.socket, Method::POST, request::VERIFY)?;
-    say(query.json, &reply, bm_cli::verify)?;
+    print_reply(query.json, &reply, bm_cli::verify)?;
     if reply.equal { Ok(()) } else { Err(Failure::failed("the tables differ from the kernel's")) }
 }
 
 /// Removes what a daemon that has ended left in the kernel; false if there was nothing.
-fn take_off(socket: &std::path::Path) -> Result<bool, Failure> {
+fn detach_leftovers(socket: &std::path::Path) -> Result<bool, Failure> {
     let mut interfaces = bm_fastpath::remove_kept().unwrap_or_default();
     bm_control::watcher::dismiss();
     interfaces.extend(bm_switch::remove_kept_but(&[]));
@@ -136,7 +136,7 @@ fn take_off(socket: &std::path::Path) -> Result<bool, Failure> {
 
 /// Tells the daemon to end, and waits until it has.
 fn stop(socket: &Socket, keep: bool) -> Result<(), Failure> {
-    if !keep && !client::is_listening(&socket.socket)? && take_off(&socket.socket)? {
+    if !keep && !client::is_listening(&socket.socket)? && detach_leftovers(&socket.socket)? {
         return Ok(());
     }
     let path = if keep { format!("{}?keep=true", request::STOP) } else { request::STOP.into() };

@@ -133,7 +133,7 @@ impl Log {
     /// Whether there is a thread that writes; starts it if necessary.
     fn is_written(&'static self) -> bool {
         *self.writes.get_or_init(|| {
-            let write = move || self.write_on_and_on(&mut std::io::stderr());
+            let write = move || self.writer_loop(&mut std::io::stderr());
             std::thread::Builder::new().name("bm-log".into()).spawn(write).is_ok()
         })
     }
@@ -148,7 +148,7 @@ impl Log {
         }
     }
 
-    fn write_on_and_on(&self, to: &mut impl Write) {
+    fn writer_loop(&self, to: &mut impl Write) {
         loop {
             let mut waiting = self.waiting();
             while waiting.bytes.is_empty() {

@@ -292,7 +292,7 @@ impl Compiler {
     pub fn apply(&mut self, mirror: &Mirror, changes: &[Change]) -> Result<Report, CompileError> {
         let mut pending = Pending::of(changes);
         let vrfs = self.vrfs(mirror);
-        let reshaped = self.reshape(mirror, &vrfs, &mut pending);
+        let reshaped = self.update_interfaces(mirror, &vrfs, &mut pending);
         self.prepare_filters().map_err(CompileError::Filters)?;
         let mut replaced = self.replaced(pending.everything);
         let interfaces = Arc::clone(&self.state.interfaces);
@@ -301,7 +301,7 @@ impl Compiler {
         self.ipv4.reassess(view, &mut self.targets, pending.moves_bodies(), &mut pending.ipv4);
         self.ipv6.reassess(view, &mut self.targets, pending.moves_bodies(), &mut pending.ipv6);
 
-        let remade = match self.remake(view, &vrfs, &mut replaced) {
+        let remade = match self.rebuild(view, &vrfs, &mut replaced) {
             Ok(remade) => remade,
             Err(why) => {
                 // The published tables still use these: they are swept once others are published.
@@ -338,7 +338,7 @@ impl Compiler {
 
     /// Creates missing tables and those with changed stages; returns whether there were any. The tables that they replace
     /// are in `replaced`, also on errors.
-    fn remake(
+    fn rebuild(
         &mut self,
         view: View<'_>,
         vrfs: &BTreeSet<Option<u32>>,
@@ -346,9 +346,9 @@ impl Compiler {
     ) -> Result<bool, CompileError> {
         let tables = family::TableMemory { readers: &self.readers, memory: &*self.memory };
         let feasible = self.choices.feasible;
-        let ipv4 = self.ipv4.remake(view, &mut self.targets, vrfs, &tables, feasible, &mut replaced.ipv4);
+        let ipv4 = self.ipv4.rebuild(view, &mut self.targets, vrfs, &tables, feasible, &mut replaced.ipv4);
         let ipv4 = ipv4.map_err(CompileError::Ipv4)?;
-        let ipv6 = self.ipv6.remake(view, &mut self.targets, vrfs, &tables, feasible, &mut replaced.ipv6);
+        let ipv6 = self.ipv6.rebuild(view, &mut self.targets, vrfs, &tables, feasible, &mut replaced.ipv6);
         Ok(ipv6.map_err(CompileError::Ipv6)? || ipv4)
     }
 
@@ -367,9 +367,14 @@ impl Compiler {
 
     /// Updates interfaces, addresses and settings. Links that became ours, or are no longer, are
     /// added to `pending`.
-    fn reshape(&mut self, mirror: &Mirror, vrfs: &BTreeSet<Option<u32>>, pending: &mut Pending) -> Reshaped {
+    fn update_interfaces(
+        &mut self,
+        mirror: &Mirror,
+        vrfs: &BTreeSet<Option<u32>>,
+        pending: &mut Pending,
+    ) -> InterfaceChanges {
         if !(pending.everything || pending.shape || std::mem::take(&mut self.reshape)) {
-            return Reshaped::default();
+            return InterfaceChanges::default();
         }
         let (interfaces, linux_only_rules, filters) = self.interfaces_and_filters(mirror, vrfs);
         let rule = |interface: &Interface| self.filtering.source_rule(interface.port);
@@ -407,7 +412,7 @@ impl Compiler {
         }
         let state = now != self.state;
         self.state = now;
-        Reshaped { state, moved }
+        InterfaceChanges { state, moved }
     }
 
     fn refresh_targets(&mut self, view: View<'_>, pending: &Pending, moved: bool) {
@@ -465,9 +470,9 @@ impl Replaced {
     }
 }
 
-/// Result of [`Compiler::reshape`].
+/// Result of [`Compiler::update_interfaces`].
 #[derive(Clone, Copy, Default)]
-struct Reshaped {
+struct InterfaceChanges {
     /// The published state must change.
     state: bool,
     /// Interfaces were added or removed, or changed their VRF.

@@ -47,7 +47,7 @@ use crate::compile;
 use crate::config::Config;
 use aside::{Aside, Why};
 use control::{Control, Pending};
-pub use known::{OfControl, OfPort};
+pub use known::{ControlPortState, ControlState};
 pub use neighbor_requests::NeighborRequests;
 use watchdog::{Health, Watchdog};
 
@@ -139,7 +139,7 @@ impl Driver {
         let mut memory: Arc<dyn compile::Memory> = Arc::new(compile::Anonymous);
         if let Some(kernel) = &kernel {
             memory = Arc::new(kernel::InMaps(Arc::clone(kernel)));
-            fit(&mut options);
+            limit_to_kernel_path(&mut options);
         }
         let compiler = compile::Compiler::new_in(readers, options, memory).map_err(Error::new)?;
         let lease = kernel.as_ref().map(|kernel| kernel::lock(kernel).lease()).transpose();
@@ -177,7 +177,7 @@ impl Driver {
                 Ok(driver)
             }
             Ok(Err(error)) => Err(error),
-            Err(_) => Err(gone()),
+            Err(_) => Err(control_ended()),
         }
     }
 
@@ -201,7 +201,7 @@ impl Drop for Driver {
 }
 
 /// Adapts the options to the kernel path, which supports two structures and has maps of limited size.
-fn fit(options: &mut compile::Options) {
+fn limit_to_kernel_path(options: &mut compile::Options) {
     let by_name = |name| structure::IPV4.iter().find(|structure| structure.name == name);
     if let Some(chunk17) = by_name("chunk17") {
         options.ipv4 = *chunk17;
@@ -211,7 +211,7 @@ fn fit(options: &mut compile::Options) {
     options.group_buckets = options.group_buckets.min(bm_fastpath::BUCKETS as u32);
 }
 
-fn gone() -> Error {
+fn control_ended() -> Error {
     Error::new("the control thread has ended").hint("restart the daemon and report this bug with its log")
 }
 
@@ -224,7 +224,7 @@ impl Handle {
         let request: Request = Box::new(move |control| {
             let _gone = answer.send(job(control));
         });
-        self.requests.send(request).map_err(|_| gone())?;
+        self.requests.send(request).map_err(|_| control_ended())?;
         self.waker.wake();
         self.wait(&answered)
     }
@@ -304,8 +304,8 @@ impl Handle {
     ///
     /// # Errors
     /// If the control thread has ended, or the new tables found no memory.
-    pub fn rest_workers(&self) -> Result<(), Error> {
-        self.ask(Control::rest_workers)?
+    pub fn release_worker_ports(&self) -> Result<(), Error> {
+        self.ask(Control::release_worker_ports)?
     }
 
     /// The interfaces with these names; `None` for those that do not exist.
@@ -366,18 +366,18 @@ impl Handle {
         let request: Request = Box::new(move |control| {
             let _gone = answer.send(control.set_linux_only(list));
         });
-        self.requests.send(request).map_err(|_| gone())?;
+        self.requests.send(request).map_err(|_| control_ended())?;
         self.waker.wake();
         let done = match answered.recv_timeout(FIREWALL_WAITS) {
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 self.step_for_firewall();
                 self.wait(&answered)
             }
-            done => done.map_err(|_| gone()),
+            done => done.map_err(|_| control_ended()),
         };
         let done = done.and_then(|done| done);
         match &done {
-            Ok(()) => drop(self.aside.back(Why::Firewall)),
+            Ok(()) => drop(self.aside.remove_reason(Why::Firewall)),
             // The compiled tables would forward packets that Linux forbids.
             Err(_) => self.step_for_firewall(),
         }
@@ -385,7 +385,7 @@ impl Handle {
     }
 
     fn step_for_firewall(&self) {
-        if self.aside.step(Why::Firewall) {
+        if self.aside.add_reason(Why::Firewall) {
             tracing::info!("leaving all packets to Linux until a change of its firewall is applied");
         }
     }
@@ -394,7 +394,7 @@ impl Handle {
     ///
     /// # Errors
     /// If the control thread has ended.
-    pub fn status(&self) -> Result<(Status, Vec<OfPort>), Error> {
+    pub fn status(&self) -> Result<(Status, Vec<ControlPortState>), Error> {
         self.ask(|control| (control.status(), control.interfaces()))
     }
 
@@ -402,8 +402,8 @@ impl Handle {
     ///
     /// # Errors
     /// If the control thread has ended.
-    pub fn everything(&self) -> Result<OfControl, Error> {
-        self.ask(|control| OfControl {
+    pub fn everything(&self) -> Result<ControlState, Error> {
+        self.ask(|control| ControlState {
             status: control.status(),
             ports: control.interfaces(),
             kernel: control.kernel_counters(),
@@ -415,7 +415,7 @@ impl Handle {
     ///
     /// # Errors
     /// If the control thread has ended.
-    pub fn ports(&self) -> Result<(Vec<OfPort>, Vec<Counters>), Error> {
+    pub fn ports(&self) -> Result<(Vec<ControlPortState>, Vec<Counters>), Error> {
         self.ask(|control| (control.interfaces(), control.kernel_counters()))
     }
 
@@ -423,7 +423,7 @@ impl Handle {
     ///
     /// # Errors
     /// If the control thread has ended.
-    pub fn interfaces(&self) -> Result<Vec<OfPort>, Error> {
+    pub fn interfaces(&self) -> Result<Vec<ControlPortState>, Error> {
         self.ask(|control| control.interfaces())
     }
 

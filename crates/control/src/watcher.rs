@@ -24,7 +24,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::time::{Duration, Instant};
 
-use bm_fastpath::{Lease, go_first};
+use bm_fastpath::{Lease, prioritize};
 use bm_graph::Waker;
 use bm_netlink::{FirstChange, first_change::What};
 use rustix::net::{
@@ -101,16 +101,17 @@ pub fn run(stream: &UnixStream, grace: Duration, stop: &Waker) -> io::Result<End
     let [events, views, beat] = take(stream)?;
     let lease = Lease::open(views.as_fd(), beat)?;
     let mut first = FirstChange::open(events).map_err(io::Error::other)?;
-    go_first();
+    prioritize();
     (&*stream).write_all(READY)?;
     stream.set_nonblocking(true)?;
-    let watched = attend(stream, &mut first, stop).and_then(|()| after(&lease, &mut first, grace, stop));
+    let watched =
+        wait_for_end(stream, &mut first, stop).and_then(|()| after(&lease, &mut first, grace, stop));
     lease.expire();
     watched
 }
 
 /// Waits until the daemon has ended.
-fn attend(stream: &UnixStream, first: &mut FirstChange, stop: &Waker) -> io::Result<()> {
+fn wait_for_end(stream: &UnixStream, first: &mut FirstChange, stop: &Waker) -> io::Result<()> {
     loop {
         stop.wait(first.rulesets().chain([stream.as_fd()]), first.timeout(Instant::now()).min(SLEEP_MAX));
         match (&*stream).read(&mut [0]) {
@@ -118,7 +119,7 @@ fn attend(stream: &UnixStream, first: &mut FirstChange, stop: &Waker) -> io::Res
             // The daemon's end of the stream is closed.
             _ => return Ok(()),
         }
-        first.attend(Instant::now()).map_err(io::Error::other)?;
+        first.record_changes(Instant::now()).map_err(io::Error::other)?;
         // While the daemon runs, the daemon decides when to end.
         stop.clear();
     }

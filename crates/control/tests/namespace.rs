@@ -289,7 +289,7 @@ fn ports_of_the_kernel_path_are_filtered_while_ports_change() {
         is_filtered("a drop");
         control.set_active(false).unwrap();
         is_filtered("a drop with nothing forwarded");
-        control.rest_workers().unwrap();
+        control.release_worker_ports().unwrap();
         is_filtered("a drop while workers are started again");
         control.set_ports(ports(), &config).unwrap();
         is_filtered("a drop with new ports");

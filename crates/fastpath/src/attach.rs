@@ -84,10 +84,10 @@ fn query(ifindex: u32) -> io::Result<Xdp> {
 /// Whether the device of an interface can send frames that XDP redirects to it: a veth can once its other end has GRO
 /// or a program, most network cards always can. Linux before 6.3 does not say; then the answer is yes.
 pub fn takes_frames(ifindex: u32) -> bool {
-    query(ifindex).is_ok_and(|xdp| xdp.sends_frames || !features_are_told())
+    query(ifindex).is_ok_and(|xdp| xdp.sends_frames || !reports_features())
 }
 
-fn features_are_told() -> bool {
+fn reports_features() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= FEATURES_ARE_TOLD

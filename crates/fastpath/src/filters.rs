@@ -50,7 +50,7 @@ const SET: usize = RULES_AT + size_of::<Flat>() * ROOM_RULES;
 const FIRST: usize = 64;
 
 impl Head {
-    fn of(filters: &Filters, asked: &Asked) -> Box<Self> {
+    fn of(filters: &Filters, asked: &FilterInputs) -> Box<Self> {
         let flag = |on: bool, flag: u32| if on { flag } else { 0 };
         let mut head = Box::new(Self {
             root: filters.tree.root,
@@ -93,7 +93,7 @@ impl Head {
 
 /// The parts of a situation that filters depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct FilterInputs {
     pub checks: Vec<(u16, SourceCheck)>,
     pub local_ipv6: Vec<Ipv6Addr>,
     pub unknown: [bool; 2],
@@ -107,7 +107,7 @@ pub(crate) struct FilterMaps {
     /// The value of `filters`.
     map: Map,
     /// What the program uses now.
-    current: Option<(Arc<Filters>, Asked)>,
+    current: Option<(Arc<Filters>, FilterInputs)>,
 }
 
 impl FilterMaps {
@@ -132,15 +132,15 @@ impl FilterMaps {
     }
 
     /// Whether the program uses something else now.
-    pub fn differs(&self, filters: &Arc<Filters>, asked: &Asked) -> bool {
-        let same = |(old, was): &(Arc<Filters>, Asked)| {
+    pub fn differs(&self, filters: &Arc<Filters>, asked: &FilterInputs) -> bool {
+        let same = |(old, was): &(Arc<Filters>, FilterInputs)| {
             (Arc::ptr_eq(old, filters) || old == filters) && was == asked
         };
         !self.current.as_ref().is_some_and(same)
     }
 
     /// Makes the program use `filters`. A grace period must have passed since the last call.
-    pub fn publish(&mut self, filters: &Arc<Filters>, asked: Asked) {
+    pub fn publish(&mut self, filters: &Arc<Filters>, asked: FilterInputs) {
         let head = Head::of(filters, &asked);
         let next = self.number().load(Ordering::Relaxed) & 1 ^ 1;
         let words = &filters.tree.words[..filters.tree.words.len().min(ROOM_WORDS)];
@@ -159,7 +159,7 @@ impl FilterMaps {
     }
 
     /// Whether the map contains these filters, and the program uses them.
-    pub fn holds(&self, filters: &Filters, asked: &Asked) -> bool {
+    pub fn holds(&self, filters: &Filters, asked: &FilterInputs) -> bool {
         let head = Head::of(filters, asked);
         let words = &filters.tree.words[..filters.tree.words.len().min(ROOM_WORDS)];
         let rules = &filters.tree.rules[..filters.tree.rules.len().min(ROOM_RULES)];
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn a_rate_becomes_an_interval_and_a_burst() {
         let rate = Some(Rate { packets: 1000, burst: 5, lengths: [24, 56] });
-        let head = Head::of(&Filters { rate, ..Filters::default() }, &Asked::default());
+        let head = Head::of(&Filters { rate, ..Filters::default() }, &FilterInputs::default());
         assert_eq!((head.interval, head.depth), (16_000_000, 64_000_000));
         assert_eq!((head.mask, head.masks), (0xffff_ff00, [u32::MAX, 0xffff_ff00, 0, 0]));
     }

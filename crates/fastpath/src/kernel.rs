@@ -126,7 +126,7 @@ impl Kernel {
     /// What the kernel refused.
     pub fn source(&mut self, part: Part) -> io::Result<Source> {
         let map = table(part).map_err(|error| io::Error::other(error.to_string()))?;
-        let source = Source::laid_out(&map.as_fd(), rooms(part))?;
+        let source = Source::laid_out(&map.as_fd(), capacities(part))?;
         self.newer[part as usize] = Some(map);
         Ok(source)
     }
@@ -144,7 +144,7 @@ impl Kernel {
     }
 
     /// Whether frames can be sent through an interface of the kernel path.
-    pub fn sends_through(&self, ifindex: u32) -> bool {
+    pub fn can_send_through(&self, ifindex: u32) -> bool {
         attach::takes_frames(ifindex)
     }
 
@@ -166,7 +166,7 @@ impl Kernel {
         {
             self.renew(filters, tags, feasible)?;
         }
-        self.refilter(situation)?;
+        self.apply_filters(situation)?;
         if *view != *self.view {
             grace::wait()
                 .map_err(KernelError::system("waiting for packets that are still in the program"))?;
@@ -246,7 +246,7 @@ impl Kernel {
     }
 }
 
-fn rooms(part: Part) -> &'static [usize] {
+fn capacities(part: Part) -> &'static [usize] {
     match part {
         Part::NextHops => &HOPS_ROOMS,
         Part::Ipv4 => &FIB4_ROOMS,
@@ -264,7 +264,7 @@ fn table(part: Part) -> libbpf_rs::Result<MapHandle> {
         Part::Sources4 => "sources4",
         Part::Sources6 => "sources6",
     };
-    maps::create(name, layout::bytes(rooms(part)))
+    maps::create(name, layout::bytes(capacities(part)))
 }
 
 mod adapt;

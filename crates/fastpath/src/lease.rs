@@ -67,7 +67,7 @@ impl Lease {
 }
 /// Detaches this process from the one that started it, so that it can outlive it: it gets its own session, so that no
 /// terminal ends it, and keeps no open file except its input and output.
-pub fn stand_alone() {
+pub fn detach_from_parent() {
     // SAFETY: takes nothing.
     let _leads_already = unsafe { libc::setsid() };
     // SAFETY: passes numbers. What libraries of the other process left open is nobody's here; nothing was opened yet.
@@ -75,7 +75,7 @@ pub fn stand_alone() {
 }
 
 /// Gives this thread priority over all threads without real-time priority, or as much as is allowed.
-pub fn go_first() {
+pub fn prioritize() {
     let parameter = libc::sched_param { sched_priority: PRIORITY };
     // SAFETY: the structure outlives the call.
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameter) } != 0 {

@@ -47,6 +47,6 @@ pub use error::KernelError;
 pub use grace::Grace;
 pub use kernel::{Kernel, Moved, TakenOver, Verdict};
 pub use layout::{BUCKETS, HOPS, INTERFACES};
-pub use lease::{Lease, go_first, stand_alone};
+pub use lease::{Lease, detach_from_parent, prioritize};
 pub use pins::{NoPins, Pins, remove_kept};
 pub use situation::{Interface, ReversePath, Situation, Tag};

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use crate::filters::Asked;
+use crate::filters::FilterInputs;
 use crate::layout::{
     ACCEPT_LOCAL, Egress, FORWARD_IPV4, FORWARD_IPV6, INGRESSES, INTERFACES, Ingress, LINUX_ONLY,
     LINUX_ONLY_FRAGMENTS_IPV6, LOCAL_BITS, LOCAL_HASH, PARTIAL_SUMS, VLAN_HASH_PORT, VLAN_HASH_TAG,
@@ -107,7 +107,7 @@ pub struct Interface {
 
 impl Interface {
     /// Whether the program has anything to do with received frames.
-    fn is_looked_at(&self) -> bool {
+    fn needs_program(&self) -> bool {
         self.looked_at || self.forward != [false; 2]
     }
 
@@ -153,11 +153,12 @@ impl Situation {
                 }
             }
             let ingress = &mut view.ingress[interface.ifindex as usize % INGRESSES];
-            if interface.is_looked_at() && ingress.ifindex == 0 && usize::from(interface.index) < INTERFACES {
+            if interface.needs_program() && ingress.ifindex == 0 && usize::from(interface.index) < INTERFACES
+            {
                 *ingress = interface.ingress();
             }
         }
-        for interface in self.interfaces.iter().filter(|interface| interface.is_looked_at()) {
+        for interface in self.interfaces.iter().filter(|interface| interface.needs_program()) {
             let Some(tag) = interface.vlan else { continue };
             // Without a slot the program does not know the tag, so Linux gets its frames.
             if let Some(place) = tag.places().find(|place| view.vlans[*place].port == 0) {
@@ -188,18 +189,18 @@ impl Situation {
     }
 
     /// The parts that filters depend on.
-    pub(crate) fn asked(&self) -> Asked {
+    pub(crate) fn filter_inputs(&self) -> FilterInputs {
         let checked = self.interfaces.iter().filter(|interface| interface.check != SourceCheck::None);
         let checks = checked.map(|interface| (interface.index, interface.check)).collect();
-        Asked { checks, local_ipv6: self.local_ipv6.clone(), unknown: self.unknown }
+        FilterInputs { checks, local_ipv6: self.local_ipv6.clone(), unknown: self.unknown }
     }
 
     /// Interfaces that should forward but found no slot, by their index in Linux.
-    pub fn without_place(&self) -> Vec<u32> {
+    pub fn without_slot(&self) -> Vec<u32> {
         let view = self.view();
         let placed = |interface: &&Interface| {
             let has_place = |tag: Tag| tag.places().any(|at| view.vlans[at].ifindex == interface.ifindex);
-            !interface.is_looked_at()
+            !interface.needs_program()
                 || interface.vlan.is_none_or(has_place)
                     && view.ingress[interface.ifindex as usize % INGRESSES].ifindex == interface.ifindex
         };
@@ -239,7 +240,7 @@ mod tests {
     fn interfaces_without_a_slot_are_reported() {
         let interfaces = vec![interface(0, 7), interface(1, 7 + INGRESSES as u32), interface(1024, 9)];
         let situation = Situation { interfaces, ..Situation::default() };
-        assert_eq!(situation.without_place(), [7 + INGRESSES as u32, 9]);
+        assert_eq!(situation.without_slot(), [7 + INGRESSES as u32, 9]);
         assert_eq!(situation.view().ingress[7].ifindex, 7);
     }
 

@@ -32,19 +32,19 @@ const BEAT: u64 = 4;
 /// Number of threads watched so far.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 /// All threads that are watched.
-static THREADS: Mutex<Vec<Arc<Pulse>>> = Mutex::new(Vec::new());
+static THREADS: Mutex<Vec<Arc<ThreadState>>> = Mutex::new(Vec::new());
 
 thread_local! {
     /// The entry of this thread.
-    static OWN: RefCell<Option<Arc<Pulse>>> = const { RefCell::new(None) };
+    static OWN: RefCell<Option<Arc<ThreadState>>> = const { RefCell::new(None) };
 }
 
-fn threads() -> MutexGuard<'static, Vec<Arc<Pulse>>> {
+fn threads() -> MutexGuard<'static, Vec<Arc<ThreadState>>> {
     // A panic while the lock was held cannot leave the list half-changed.
     THREADS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Pulse {
+struct ThreadState {
     /// Unique number of the entry.
     number: u64,
     name: String,
@@ -55,7 +55,7 @@ struct Pulse {
     word: AtomicU64,
 }
 
-impl Pulse {
+impl ThreadState {
     fn set(&self, flags: u64) {
         let beats = self.word.load(Ordering::Relaxed) & !(BEAT - 1);
         self.word.store(beats.wrapping_add(BEAT) | flags, Ordering::Relaxed);
@@ -65,7 +65,7 @@ impl Pulse {
 /// Watches the calling thread until it is dropped.
 #[must_use = "the thread is watched as long as this lives"]
 pub struct Watched {
-    pulse: Arc<Pulse>,
+    pulse: Arc<ThreadState>,
     /// Not `Send`: it belongs to its thread.
     _here: std::marker::PhantomData<*const ()>,
 }
@@ -75,7 +75,7 @@ pub fn watch(silent_max: Duration) -> Watched {
     let name = std::thread::current().name().unwrap_or("(unnamed)").into();
     let task = std::fs::read_link("/proc/thread-self").map(|task| std::path::Path::new("/proc").join(task));
     let (number, task) = (COUNT.fetch_add(1, Ordering::Relaxed), task.unwrap_or_default());
-    let pulse = Arc::new(Pulse { number, name, task, silent_max, word: AtomicU64::new(BEAT) });
+    let pulse = Arc::new(ThreadState { number, name, task, silent_max, word: AtomicU64::new(BEAT) });
     threads().push(pulse.clone());
     OWN.set(Some(pulse.clone()));
     Watched { pulse, _here: std::marker::PhantomData }
@@ -154,7 +154,7 @@ impl Observer {
         found
     }
 
-    fn look_at(&mut self, pulse: &Arc<Pulse>, now: Instant) -> Option<What> {
+    fn look_at(&mut self, pulse: &Arc<ThreadState>, now: Instant) -> Option<What> {
         let word = pulse.word.load(Ordering::Relaxed);
         let fresh = || Seen { word, since: now, waited: Waited::default() };
         let seen = self.seen.entry(pulse.number).or_insert_with(fresh);

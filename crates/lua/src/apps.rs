@@ -4,7 +4,7 @@
 //!             worker's engine (bm-graph)                     one state a worker (core.part)
 //! eth0.output ─► lua ─► router.eth0            [ eth0 ─► guard ─► router ]   in brackets: Lua's own engine
 //!                 └── Part: moves packets in and out, one guarded call a breath
-//! AppSet ── start, reload ─► Part        look_after: what hangs is broken off; what failed is told
+//! AppSet ── start, reload ─► Part        supervise: what hangs is interrupted; failures are reported
 //! ```
 //!
 //! For the worker all apps in Lua are one app, so that an error or a hang in any of them leaves ports and router

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use mlua::{ExternalError as _, LightUserData, Lua, LuaSerdeExt as _, LuaString, Table, Value};
 
-use crate::hook::guard::held;
+use crate::hook::guard::uninterrupted;
 use crate::modules;
 use crate::natives::{Opened, Wanted};
 use crate::pool::Pool;
@@ -31,20 +31,20 @@ pub(crate) fn table(
     table.set("worker", context.worker)?;
     table.set("version", env!("CARGO_PKG_VERSION"))?;
     let trees = world.trees.clone();
-    let theirs = move |lua: &Lua, name: String| file(lua, modules::theirs(&trees, &name));
+    let theirs = move |lua: &Lua, name: String| file(lua, modules::from_trees(&trees, &name));
     table.set("theirs", lua.create_function(theirs)?)?;
-    table.set("ours", lua.create_function(|lua, name: String| file(lua, modules::ours(&name)))?)?;
+    table.set("ours", lua.create_function(|lua, name: String| file(lua, modules::from_binary(&name)))?)?;
     // SAFETY of all blocks below: the runtime outlives the state, these functions run on the thread that holds
     // both, and Lua waits for them; each borrow ends with its call.
     let take_link = move |_: &Lua, (): ()| {
         // SAFETY: see above.
-        held(|| unsafe { (*runtime).links.take() })
+        uninterrupted(|| unsafe { (*runtime).links.take() })
             .ok_or_else(|| "all 4096 links are in use: use fewer links".into_lua_err())
     };
     table.set("take_link", lua.create_function(take_link)?)?;
     let give_link = move |_: &Lua, index: usize| {
         // SAFETY: see above.
-        held(|| unsafe { (*runtime).links.give(index) });
+        uninterrupted(|| unsafe { (*runtime).links.give(index) });
         Ok(())
     };
     table.set("give_link", lua.create_function(give_link)?)?;
@@ -52,7 +52,7 @@ pub(crate) fn table(
     let answer = move |lua: &Lua, report: Value| {
         let report = lua.from_value(report);
         // Packets are processed further even if the answer fails.
-        held(|| match report {
+        uninterrupted(|| match report {
             Ok(report) => report_slot.answer(report),
             // A closed standard error must not end the worker, as `eprintln!` would.
             Err(error) => drop(writeln!(
@@ -92,7 +92,8 @@ fn natives(
         let (frame_pool, worker) = (&world.frame_pool, if context.apart { 0 } else { context.worker });
         let wanted = Wanted { class: &class, name: &name, argument: &argument, worker, workers, frame_pool };
         // Must not be interrupted here: it may hold locks.
-        let opened = held(|| context.rings.open(&class).unwrap_or_else(|| world.natives.open(&wanted)));
+        let opened =
+            uninterrupted(|| context.rings.open(&class).unwrap_or_else(|| world.natives.open(&wanted)));
         let Opened { app, pulls } = opened.map_err(|error| format!("app {name}: {error}").into_lua_err())?;
         // SAFETY: as in `table`.
         let native = unsafe { (*runtime).natives.adopt(Native::new(app, runtime)) };
@@ -111,7 +112,7 @@ fn natives(
     table.set("connect", lua.create_function(connect)?)?;
     let close = move |_: &Lua, native: LightUserData| {
         // SAFETY: as in `table`.
-        held(|| unsafe { Runtime::close(runtime, pointer(native)) });
+        uninterrupted(|| unsafe { Runtime::close(runtime, pointer(native)) });
         Ok(())
     };
     table.set("close", lua.create_function(close)?)

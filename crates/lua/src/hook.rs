@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! HookSet ── start, reload ──► a state for each hook and thread ──► ThreadHooks: StageHook ──► Router, SlowPath
-//!    ▲ look_after: what hangs is broken off, old versions are closed            │ one protected call a burst
+//!    ▲ supervise: what hangs is interrupted, old versions are closed            │ one protected call a burst
 //!    └────────────── Version: good, failed, ejected, hung ◄─────────────────────┘
 //! ```
 //!

@@ -34,12 +34,12 @@ impl Tree {
 
 /// A file in the user's folders by its relative path, such as `lib/lua/class.lua`: its name in messages, and its
 /// content. Files under `core/` always come from the binary.
-pub fn theirs(trees: &[Tree], name: &str) -> Option<(String, Vec<u8>)> {
+pub fn from_trees(trees: &[Tree], name: &str) -> Option<(String, Vec<u8>)> {
     if name.starts_with("core/") { None } else { trees.iter().find_map(|tree| tree.read(name)) }
 }
 
 /// A file in the binary, in the same way.
-pub fn ours(name: &str) -> Option<(String, Vec<u8>)> {
+pub fn from_binary(name: &str) -> Option<(String, Vec<u8>)> {
     let (path, bytes) = embedded().find(|(path, _)| *path == name)?;
     Some((format!("brickmoon/{path}"), bytes.to_vec()))
 }
@@ -57,12 +57,14 @@ mod tests {
         }
         let trees = Tree::at(&root);
         assert_eq!(trees, [Tree(root.join("src"))]);
-        assert_eq!(theirs(&trees, "core/startup.lua"), None);
-        assert_eq!(ours("core/startup.lua").unwrap().0, "brickmoon/core/startup.lua");
+        assert_eq!(from_trees(&trees, "core/startup.lua"), None);
+        assert_eq!(from_binary("core/startup.lua").unwrap().0, "brickmoon/core/startup.lua");
         let own = root.join("src/apps/own.lua").display().to_string();
-        assert_eq!(theirs(&trees, "apps/own.lua"), Some((own, b"theirs".to_vec())));
-        assert!(theirs(&trees, "lib/lua/class.lua").is_some() && ours("lib/lua/class.lua").is_some());
-        assert_eq!((theirs(&trees, "apps/none.lua"), ours("apps/none.lua")), (None, None));
+        assert_eq!(from_trees(&trees, "apps/own.lua"), Some((own, b"theirs".to_vec())));
+        assert!(
+            from_trees(&trees, "lib/lua/class.lua").is_some() && from_binary("lib/lua/class.lua").is_some()
+        );
+        assert_eq!((from_trees(&trees, "apps/none.lua"), from_binary("apps/none.lua")), (None, None));
         std::fs::remove_dir_all(&root).unwrap();
     }
 }

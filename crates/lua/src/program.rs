@@ -15,7 +15,7 @@ use mlua::{IntoLua as _, MultiValue, Value, ffi};
 use rustix::io::{Errno, dup, fcntl_getfd};
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 
-use crate::hook::guard::{self, BROKEN_OFF, Guard, Limits, OnHang, Pulse, Watch};
+use crate::hook::guard::{self, CallState, Guard, INTERRUPTED, Limits, OnHang, Watch};
 use crate::runtime::{interrupted, terminated};
 use crate::state::{LuaError, State};
 use crate::world::World;
@@ -80,12 +80,12 @@ impl Program {
         let thread = prepare(&state, function, subject, self.arguments)?;
         let mut guard = Guard::new();
         let mut watch = Supervisor::new(&state, self.setup);
-        let look = move |pulse: &Pulse| watch.look(pulse, Instant::now());
+        let look = move |pulse: &CallState| watch.look(pulse, Instant::now());
         // SAFETY: `prepare` laid the stack out: message handler, function, argument. After a call that was broken off
         // the state is forgotten.
-        let run = |pulse: &Pulse| unsafe { guard.call(pulse, thread, FUNCTION, ARGUMENT) };
+        let run = |pulse: &CallState| unsafe { guard.call(pulse, thread, FUNCTION, ARGUMENT) };
         let status = guard::watched(look, run);
-        if status == BROKEN_OFF {
+        if status == INTERRUPTED {
             let line = state.line_at(guard.left_at()).map(|line| format!("{line}: "));
             state.forget();
             if terminated() {
@@ -176,7 +176,7 @@ impl Supervisor {
         Self { setup: state.setup() as usize, limit, seen: 0, at_setup, at_end: Watch::new(END) }
     }
 
-    fn look(&mut self, pulse: &Pulse, now: Instant) {
+    fn look(&mut self, pulse: &CallState, now: Instant) {
         if interrupted() {
             // A program that cannot be interrupted ends at a second signal.
             let _stuck = self.at_end.look(pulse, now, OnHang::Interrupt);

@@ -104,7 +104,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl ReportSlot {
     /// The flag that Lua checks.
-    pub fn asked(&self) -> *const AtomicI32 {
+    pub fn request_flag(&self) -> *const AtomicI32 {
         &self.asked
     }
 

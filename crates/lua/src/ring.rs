@@ -25,12 +25,12 @@ const BREATH: usize = 256;
 
 /// How the consumer is woken when it sleeps.
 #[derive(Clone)]
-struct Bell {
+struct ConsumerWaker {
     waker: Waker,
     asleep: Arc<Asleep>,
 }
 
-type Ends = (Option<Producer<Frame>>, Option<Consumer<Frame>>, Bell);
+type Ends = (Option<Producer<Frame>>, Option<Consumer<Frame>>, ConsumerWaker);
 
 /// The rings of a program, by the name of their link; each end can be opened once.
 #[derive(Clone, Default)]
@@ -49,15 +49,15 @@ impl Rings {
         if !rings.contains_key(link) {
             rings.insert(link.into(), ends().map_err(|error| error.to_string())?);
         }
-        let (producer, consumer, bell) = rings.get_mut(link).ok_or("it has been removed")?;
-        let bell = bell.clone();
+        let (producer, consumer, waker) = rings.get_mut(link).ok_or("it has been removed")?;
+        let waker = waker.clone();
         let taken = "its end is already in use";
         let opened = if out {
             let producer = producer.take().ok_or(taken)?;
-            Opened { app: Box::new(Outlet { producer, bell }), pulls: false }
+            Opened { app: Box::new(Outlet { producer, waker }), pulls: false }
         } else {
             let consumer = consumer.take().ok_or(taken)?;
-            Opened { app: Box::new(Inlet { consumer, bell }), pulls: true }
+            Opened { app: Box::new(Inlet { consumer, waker }), pulls: true }
         };
         if producer.is_none() && consumer.is_none() {
             rings.remove(link);
@@ -69,13 +69,13 @@ impl Rings {
 fn ends() -> io::Result<Ends> {
     let (producer, consumer) = channel(CAPACITY);
     let waker = Waker::new().map_err(io::Error::other)?;
-    Ok((Some(producer), Some(consumer), Bell { waker, asleep: Arc::default() }))
+    Ok((Some(producer), Some(consumer), ConsumerWaker { waker, asleep: Arc::default() }))
 }
 
 /// Puts the frames of its input into the ring.
 struct Outlet {
     producer: Producer<Frame>,
-    bell: Bell,
+    waker: ConsumerWaker,
 }
 
 impl App for Outlet {
@@ -89,8 +89,8 @@ impl App for Outlet {
                 Err(frame) => io.frames.free(frame),
             }
         }
-        if moved && self.bell.asleep.must_wake() {
-            self.bell.waker.wake();
+        if moved && self.waker.asleep.must_wake() {
+            self.waker.waker.wake();
         }
     }
 }
@@ -98,7 +98,7 @@ impl App for Outlet {
 /// Takes frames out of the ring, to its output.
 struct Inlet {
     consumer: Consumer<Frame>,
-    bell: Bell,
+    waker: ConsumerWaker,
 }
 
 impl App for Inlet {
@@ -112,17 +112,17 @@ impl App for Inlet {
     }
 
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.bell.waker.fd())
+        Some(self.waker.waker.fd())
     }
 
     fn before_sleep(&mut self) -> bool {
-        self.bell.asleep.sleeps();
+        self.waker.asleep.sleeps();
         self.consumer.readable() == 0
     }
 
     fn after_sleep(&mut self) {
-        self.bell.asleep.wakes();
-        self.bell.waker.clear();
+        self.waker.asleep.wakes();
+        self.waker.waker.clear();
     }
 
     fn stop(&mut self, io: &mut Io<'_>) {

@@ -167,7 +167,7 @@ impl Runtime {
             interrupted: &INTERRUPTED,
             pause: Arc::as_ptr(&flags.pause),
             trouble: Arc::as_ptr(&flags.trouble),
-            asked: flags.report_slot.asked(),
+            asked: flags.report_slot.request_flag(),
             refill,
             spill,
             clock,

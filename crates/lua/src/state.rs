@@ -108,8 +108,8 @@ impl State {
         context: &WorkerContext,
     ) -> Result<Table, LuaError> {
         let bridge = bridge::table(lua, world, runtime, context)?;
-        let (path, bytes) =
-            modules::ours("core/startup.lua").ok_or_else(|| LuaError::new("core.startup is missing"))?;
+        let (path, bytes) = modules::from_binary("core/startup.lua")
+            .ok_or_else(|| LuaError::new("core.startup is missing"))?;
         Ok(lua.load(bytes).set_name(format!("@{path}")).call(bridge)?)
     }
 

@@ -138,7 +138,7 @@ impl Rig {
     /// Runs breaths until there is news for the supervisor, and returns it.
     fn news(&mut self) -> Vec<AppNews> {
         loop {
-            let news = self.set.look_after(Instant::now(), OnHang::Interrupt);
+            let news = self.set.supervise(Instant::now(), OnHang::Interrupt);
             if !news.is_empty() {
                 return news;
             }
@@ -213,9 +213,9 @@ fn an_app_with_a_core_has_its_own_worker_behind_rings() {
     let mut spec = spec(folder.join("app.lua"), json!({ "by": 1 }));
     spec.apps[0].core = Some(1);
     let mut rig = Rig::joined(ADD, folder, spec.clone(), (1, &["left.output -> lua.left:output"])).unwrap();
-    let mut apart = rig.set.apart();
+    let mut apart = rig.set.on_cores();
     let (index, core, part) = apart.pop().unwrap();
-    assert_eq!((index, core, apart.len(), rig.set.apart().len()), (1, 1, 0, 0));
+    assert_eq!((index, core, apart.len(), rig.set.on_cores().len()), (1, 1, 0, 0));
     let mut network = Network::new();
     network.app("lua", Box::new(part)).unwrap();
     let mut engine = Engine::new(network, Freelist::new(rig.frame_pool.clone(), 128)).unwrap();
@@ -340,7 +340,7 @@ fn a_changed_argument_or_file_takes_effect_unless_it_is_wrong() {
     rig.write(&ADD.replace("+ self.by", "- self.by"));
     rig.reload(json!({ "by": 1 })).unwrap();
     assert_eq!(rig.pass(&[packet(5)]), [out(4, 1)]);
-    assert!(rig.set.look_after(Instant::now(), OnHang::Interrupt).is_empty());
+    assert!(rig.set.supervise(Instant::now(), OnHang::Interrupt).is_empty());
 }
 
 #[test]
@@ -369,7 +369,7 @@ fn a_worker_reverts_when_another_refuses() {
         reloading.join().unwrap().unwrap_err()
     });
     assert!(flag.exists() && why.contains("made before"), "{why}");
-    assert!(rig.set.look_after(Instant::now(), OnHang::Interrupt).is_empty());
+    assert!(rig.set.supervise(Instant::now(), OnHang::Interrupt).is_empty());
     // It adds again, although the file has changed since.
     assert_eq!(rig.pass(&[packet(1)]), [out(2, 1)]);
 }
@@ -384,10 +384,7 @@ fn an_error_ends_the_apps_and_names_its_line() {
     assert!(why.contains("app.lua:7: ") && why.contains("'sen'") && why.contains("(in app app)"), "{why}");
     assert!(why.contains("stack traceback:"), "{why}");
     rig.engine.breathe();
-    assert!(
-        rig.set.look_after(Instant::now(), OnHang::Interrupt).is_empty(),
-        "it must be reported only once"
-    );
+    assert!(rig.set.supervise(Instant::now(), OnHang::Interrupt).is_empty(), "it must be reported only once");
 }
 
 #[test]
@@ -400,7 +397,7 @@ fn an_app_that_hangs_is_interrupted() {
         let news = std::thread::scope(|scope| {
             let watching = scope.spawn(|| {
                 loop {
-                    let news = set.look_after(Instant::now(), OnHang::Interrupt);
+                    let news = set.supervise(Instant::now(), OnHang::Interrupt);
                     if !news.is_empty() {
                         return news;
                     }
@@ -454,7 +451,7 @@ fn a_reload_that_does_not_return_keeps_the_running_apps() {
         let why = rig.reload(json!({ "by": 1 })).unwrap_err();
         assert!(why.contains("app.lua:4: it did not return, and was interrupted"), "{body}: {why}");
         assert_eq!(rig.pass(&[packet(1)]), [out(2, 1)], "{body}: an app of the old class");
-        assert!(rig.set.look_after(Instant::now(), OnHang::Interrupt).is_empty(), "{body}");
+        assert!(rig.set.supervise(Instant::now(), OnHang::Interrupt).is_empty(), "{body}");
         rig.write(&ADD.replace("+ self.by", "- self.by"));
         rig.reload(json!({ "by": 1 })).unwrap();
         assert_eq!(rig.pass(&[packet(5)]), [out(4, 1)]);

@@ -120,14 +120,14 @@ impl Rig {
     }
 
     pub(crate) fn news(&self) -> Vec<HookNews> {
-        self.set.look_after(OnHang::Interrupt)
+        self.set.supervise(OnHang::Interrupt)
     }
 }
 
 impl Drop for Rig {
     fn drop(&mut self) {
         // Closes versions that were replaced, which frees their frames.
-        self.set.look_after(OnHang::Interrupt);
+        self.set.supervise(OnHang::Interrupt);
         let _gone = std::fs::remove_dir_all(&self.folder);
     }
 }

@@ -161,7 +161,7 @@ fn a_worker_that_hangs_is_freed_soon_while_the_other_keeps_running() {
     });
     let begin = Instant::now();
     let news = loop {
-        let news = rig.set.look_after(OnHang::Interrupt);
+        let news = rig.set.supervise(OnHang::Interrupt);
         if !news.is_empty() {
             break news;
         }

@@ -62,7 +62,7 @@ impl Address {
         }
         let (mut address, mut local, mut broadcast) = (None, None, None);
         let mut flags = u32::from(message[2]);
-        for attribute in Attributes::behind(message, HEADER) {
+        for attribute in Attributes::after_header(message, HEADER) {
             match attribute? {
                 (ifa::ADDRESS, value) => address = Some(attribute::address(ifa::ADDRESS, value)?),
                 (ifa::LOCAL, value) => local = Some(attribute::address(ifa::LOCAL, value)?),

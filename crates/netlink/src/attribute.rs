@@ -28,7 +28,7 @@ impl<'a> Attributes<'a> {
     }
 
     /// The list after a fixed header of `header` bytes, if the message has one.
-    pub fn behind(bytes: &'a [u8], header: usize) -> Self {
+    pub fn after_header(bytes: &'a [u8], header: usize) -> Self {
         Self(bytes.get(aligned(header)..).unwrap_or_default())
     }
 

@@ -2,9 +2,9 @@
 //! [`Watch`](crate::Watch) has ended.
 //!
 //! ```text
-//! the daemon lives    FirstChange::attend     rulesets and settings: when did they change last?
-//! it ends             FirstChange::take_over  its own socket for events: what has it not read?
-//!                     FirstChange::find       the first message, and settings every few milliseconds
+//! the daemon lives    FirstChange::record_changes  rulesets and settings: when did they change last?
+//! it ends             FirstChange::take_over       its own socket for events: what has it not read?
+//!                     FirstChange::find            the first message, and settings every few milliseconds
 //! ```
 //!
 //! The daemon's socket is shared with the process that uses this, which reads from it only once the daemon has ended.
@@ -98,7 +98,7 @@ impl FirstChange {
     ///
     /// # Errors
     /// If the kernel's messages cannot be read.
-    pub fn attend(&mut self, now: Instant) -> Result<(), Error> {
+    pub fn record_changes(&mut self, now: Instant) -> Result<(), Error> {
         let mut changed = self.changed_ruleset()?.is_some();
         if now >= self.read_at {
             self.read_at = now + ATTEND_EVERY;
@@ -116,7 +116,7 @@ impl FirstChange {
     /// If the kernel's messages cannot be read: then the answer is unknown.
     pub fn take_over(&mut self, now: Instant) -> Result<Option<What>, Error> {
         self.read_at = now;
-        self.attend(now)?;
+        self.record_changes(now)?;
         if now < self.settled_at {
             return Ok(Some("a ruleset or a setting, just before the daemon ended"));
         }

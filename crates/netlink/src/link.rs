@@ -148,7 +148,7 @@ impl Link {
             flags: attribute::number_u32(0, &message[8..12])?,
             ..Self::default()
         };
-        for attribute in Attributes::behind(message, HEADER) {
+        for attribute in Attributes::after_header(message, HEADER) {
             let (kind, value) = attribute?;
             link.take(kind, value)?;
         }

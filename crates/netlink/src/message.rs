@@ -82,7 +82,7 @@ pub enum Message {
         /// Interface, [`netconf::ALL`] or [`netconf::DEFAULT`].
         ifindex: i32,
         /// The settings in the message.
-        said: netconf::Said,
+        said: netconf::NetconfUpdate,
     },
     /// An interface no longer has settings of a family.
     NetconfGone {

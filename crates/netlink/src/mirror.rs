@@ -5,7 +5,7 @@
 //! ends up equal to the kernel.
 //!
 //! The kernel removes some objects without an event (see `flush`); the same rules are applied here, and the mirror
-//! then requests a comparison ([`Mirror::take_doubt`]), because these rules are only a copy of the kernel's.
+//! then requests a comparison ([`Mirror::take_comparison_request`]), because these rules are only a copy of the kernel's.
 //!
 //! Absent on purpose: which route a packet takes. That is decided by the code that builds forwarding tables.
 
@@ -116,7 +116,7 @@ impl Mirror {
 
     /// Whether something has happened since the last call after which the mirror should be compared with the kernel:
     /// the kernel has removed objects silently, or an event was about an object that the mirror did not have.
-    pub fn take_doubt(&mut self) -> bool {
+    pub fn take_comparison_request(&mut self) -> bool {
         std::mem::take(&mut self.doubt)
     }
 
@@ -166,7 +166,7 @@ impl Mirror {
         self.generations.appeared(ifindex);
         let Some((was_up, had_carrier)) = before else { return };
         self.doubt |= was_up && !up || had_carrier && !carrier;
-        self.link_told(ifindex, !was_up && up);
+        self.link_reported(ifindex, !was_up && up);
     }
 
     fn drop_link(&mut self, ifindex: u32) {

@@ -82,7 +82,7 @@ impl Neighbor {
             return Ok(None);
         }
         let (mut address, mut mac) = (None, None);
-        for attribute in Attributes::behind(message, HEADER) {
+        for attribute in Attributes::after_header(message, HEADER) {
             match attribute? {
                 (nda::DST, value) => address = Some(attribute::address(nda::DST, value)?),
                 (nda::LLADDR, value) => mac = value.try_into().ok(),

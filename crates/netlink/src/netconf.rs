@@ -50,7 +50,7 @@ pub struct Netconf {
 
 /// The settings in a message: an event contains only those that changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct NetconfUpdate {
     forwarding: Option<bool>,
     rp_filter: Option<u8>,
     mc_forwarding: Option<bool>,
@@ -62,7 +62,7 @@ pub struct Said {
 
 impl Netconf {
     /// Applies the settings in a message.
-    pub(crate) fn take(&mut self, said: &Said) {
+    pub(crate) fn take(&mut self, said: &NetconfUpdate) {
         fn set<T: Copy>(ours: &mut T, said: Option<T>) {
             *ours = said.unwrap_or(*ours);
         }
@@ -78,13 +78,13 @@ impl Netconf {
 
 /// Reads the part after the netlink header: family, interface ([`ALL`], [`DEFAULT`] or an index) and settings. `None`
 /// for an address family other than IPv4 and IPv6.
-pub(crate) fn read(message: &[u8]) -> Result<Option<(Family, i32, Said)>, Malformed> {
+pub(crate) fn read(message: &[u8]) -> Result<Option<(Family, i32, NetconfUpdate)>, Malformed> {
     let Some(&number) = message.first() else {
         return Err(Malformed::Header { kind: RTM_NEWNETCONF, length: 0 });
     };
     let Some(family) = Family::from_number(number) else { return Ok(None) };
-    let (mut ifindex, mut said) = (None, Said::default());
-    for attribute in Attributes::behind(message, HEADER) {
+    let (mut ifindex, mut said) = (None, NetconfUpdate::default());
+    for attribute in Attributes::after_header(message, HEADER) {
         let (kind, value) = attribute?;
         if kind == netconfa::IFINDEX {
             ifindex = Some(attribute::number_i32(kind, value)?);

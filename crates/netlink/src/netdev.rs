@@ -36,7 +36,7 @@ pub fn xdp_features() -> Result<Option<BTreeMap<u32, u64>>, Error> {
         let mut all = BTreeMap::new();
         let dumped =
             dump::dump(&mut socket, "list the XDP features of devices", family, &header(DEV_GET), |raw| {
-                let attributes = Attributes::behind(raw.body, HEADER);
+                let attributes = Attributes::after_header(raw.body, HEADER);
                 let Some(ifindex) = attributes.find(DEV_IFINDEX)? else { return Ok(()) };
                 let features = attributes.find(DEV_XDP_FEATURES)?;
                 let features =
@@ -57,7 +57,7 @@ fn family(socket: &mut Socket) -> Result<Option<u16>, Error> {
     attribute::put(&mut body, FAMILY_NAME, b"netdev\0");
     let mut family = None;
     let answer = dump::request(socket, "find the netlink family netdev", CONTROLLER, &body, |raw| {
-        if let Some(value) = Attributes::behind(raw.body, HEADER).find(FAMILY_ID)? {
+        if let Some(value) = Attributes::after_header(raw.body, HEADER).find(FAMILY_ID)? {
             family = Some(attribute::number_u16(FAMILY_ID, value)?);
         }
         Ok(())

@@ -90,7 +90,7 @@ impl NextHop {
         let mut hop = Hop { weight: 1, flags: HopFlags::kept(flags), ..Hop::default() };
         let (mut id, mut blackhole, mut members, mut resilient) = (None, false, None, None);
         let mut group_type = 0;
-        for attribute in Attributes::behind(message, HEADER) {
+        for attribute in Attributes::after_header(message, HEADER) {
             let (kind, value) = attribute?;
             match kind {
                 nha::ID => id = Some(attribute::number_u32(kind, value)?),

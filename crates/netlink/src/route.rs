@@ -247,7 +247,7 @@ impl<A: Address> RouteMessage<A> {
             return Ok(None);
         }
         let mut draft = Draft::new(message, flags);
-        for attribute in Attributes::behind(message, HEADER) {
+        for attribute in Attributes::after_header(message, HEADER) {
             let (kind, value) = attribute?;
             draft.take(kind, value, message[at::SRC_LENGTH])?;
         }

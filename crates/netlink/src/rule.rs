@@ -106,7 +106,7 @@ impl Rule {
             others: Box::default(),
         };
         let mut others = Vec::new();
-        for attribute in Attributes::behind(message, HEADER) {
+        for attribute in Attributes::after_header(message, HEADER) {
             let (kind, value) = attribute?;
             rule.take(kind, value, (message[2], message[1]), &mut others)?;
         }

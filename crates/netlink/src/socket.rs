@@ -97,7 +97,7 @@ impl Socket {
     /// Subscribes to the groups of all tables that we mirror.
     pub fn subscribe(&mut self) -> Result<(), Error> {
         let doing = "subscribe to routing events";
-        self.keep_out_bridges().map_err(|source| Error::System { doing, source })?;
+        self.filter_bridge_messages().map_err(|source| Error::System { doing, source })?;
         for group in [
             libc::RTNLGRP_LINK,
             libc::RTNLGRP_NEIGH,
@@ -124,7 +124,7 @@ impl Socket {
 
     /// Makes the kernel drop messages about bridge ports and their forwarding databases, and about buckets of
     /// resilient groups: on a host with many guests that is most of the traffic, and it is not needed here.
-    fn keep_out_bridges(&mut self) -> io::Result<()> {
+    fn filter_bridge_messages(&mut self) -> io::Result<()> {
         use libc::{BPF_ABS, BPF_B, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_RET};
         // The low byte of the message type, and the family: the first byte after the header.
         let (kind, family) = (if cfg!(target_endian = "little") { 4 } else { 5 }, message::HEADER as u32);
@@ -272,7 +272,7 @@ fn kernel_text(raw: &Raw<'_>) -> Option<String> {
     }
     // An error's code is followed by the header of the request, without the rest, as requested.
     let header = if i32::from(raw.kind) == libc::NLMSG_ERROR { 4 + message::HEADER } else { 4 };
-    let text = Attributes::behind(raw.body, header).find(MESSAGE).ok()??;
+    let text = Attributes::after_header(raw.body, header).find(MESSAGE).ok()??;
     Some(attribute::text(text).into())
 }
 

@@ -209,7 +209,7 @@ impl Watch {
 
     /// The second half: does what is due, without reading events.
     pub fn process_received(&mut self, now: Instant) -> Result<Vec<Change>, Error> {
-        self.do_due(now)?;
+        self.run_due(now)?;
         Ok(self.mirror.take_changes())
     }
 
@@ -239,16 +239,16 @@ impl Watch {
 
     fn advance(&mut self, now: Instant) -> Result<(), Error> {
         self.read_events(now)?;
-        self.do_due(now)
+        self.run_due(now)
     }
 
-    fn do_due(&mut self, now: Instant) -> Result<(), Error> {
+    fn run_due(&mut self, now: Instant) -> Result<(), Error> {
         if now >= self.sysctl_next {
             self.sysctl_next = now + self.options.sysctl_every;
             self.read_sysctls();
         }
-        if self.mirror.take_doubt() {
-            self.doubt(now);
+        if self.mirror.take_comparison_request() {
+            self.schedule_comparison(now);
         }
         if self.audit_next.is_some_and(|at| now >= at) {
             self.audit_next = self.options.audit_every.map(|every| now + every);
@@ -287,7 +287,7 @@ impl Watch {
     }
 
     /// The mirror may not be right: it is compared before long, yet not on and on.
-    fn doubt(&mut self, now: Instant) {
+    fn schedule_comparison(&mut self, now: Instant) {
         self.want_audit((now + self.options.audit_delay).max(self.doubt_not_before));
     }
 
@@ -337,7 +337,7 @@ impl Watch {
         }
         if malformed {
             // It is unknown what it would have changed.
-            self.doubt(now);
+            self.schedule_comparison(now);
         }
     }
 
@@ -380,7 +380,7 @@ impl Watch {
         let Some(load) = &mut self.load else { return Ok(()) };
         match load.step(&mut self.dumps, &mut self.statistics) {
             Ok(Step::Continue) => Ok(()),
-            Ok(Step::Finished) if !load.rested(now) => Ok(()),
+            Ok(Step::Finished) if !load.may_finish(now) => Ok(()),
             Ok(Step::Finished) => {
                 let load = self.load.take().expect("it was there above");
                 self.finish(load, now);

@@ -105,10 +105,10 @@ fn the_route_with_the_lowest_metric_and_no_tos_is_active() {
         matches!(changes[..], [Change::Body(Family::V4, _), Change::Route4 { table: MAIN, .. }]),
         "{changes:?}"
     );
-    assert!(!mirror.take_doubt());
+    assert!(!mirror.take_comparison_request());
     mirror.apply(route4(Deleted, P, body(10, one("192.0.2.77", 2))));
     assert!(mirror.take_changes().is_empty());
-    assert!(mirror.take_doubt(), "deleting a route that does not exist must cause a comparison");
+    assert!(mirror.take_comparison_request(), "deleting a route that does not exist must cause a comparison");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn ipv6_hops_join_in_one_message_or_in_one_each() {
         mirror.apply(route6(Deleted, P6, body(1024, one("fe80::2", 2))));
         assert!(gateways6(&mirror, P6).is_empty() && mirror.ipv6().is_empty());
         assert_eq!(mirror.ipv6().body_count(), 0);
-        assert!(!mirror.take_doubt());
+        assert!(!mirror.take_comparison_request());
     }
 }
 
@@ -203,7 +203,7 @@ fn a_link_that_goes_down_removes_its_ipv4_routes() {
     }
     mirror.take_changes();
     mirror.apply(link(2, DOWN));
-    assert!(mirror.take_doubt(), "what the mirror deduced must be compared");
+    assert!(mirror.take_comparison_request(), "what the mirror deduced must be compared");
     let left: Vec<_> =
         ["192.0.2.0/24", "192.0.2.1/32", "192.0.2.255/32", P, "198.51.101.0/24", "198.51.102.0/24"]
             .iter()
@@ -331,7 +331,7 @@ fn groups_lose_members_and_routes_lose_objects() {
     mirror.apply(Message::NextHopGone(10));
     assert_eq!(paths(&mirror, P).hops, [Hop::via(ip("10.0.0.3"), 3)]);
     assert!(gateways4(&mirror, "198.51.101.0/24").is_empty() && gateways6(&mirror, P6).is_empty());
-    assert!(mirror.next_hop(21).is_none() && mirror.take_doubt());
+    assert!(mirror.next_hop(21).is_none() && mirror.take_comparison_request());
 
     // When objects are restored, routes added again use them (docs/conformance.md 75).
     mirror.apply(object(10, "192.0.2.2", 2));
@@ -416,10 +416,13 @@ fn adopting_reports_only_the_differences() {
     }
     let mut findings = Findings::up_to(10);
     mirror.adopt(fresh, &mut findings);
-    let told: Vec<_> = findings.list.iter().map(ToString::to_string).collect();
-    assert_eq!((findings.count, told.len()), (3, 3), "{told:?}");
-    assert!(told.contains(&format!("only in the mirror: route {P} table 254 [{kept}]")), "{told:?}");
-    assert!(findings.list.iter().any(|difference| matches!(difference, Difference::Missing(_))), "{told:?}");
+    let listed: Vec<_> = findings.list.iter().map(ToString::to_string).collect();
+    assert_eq!((findings.count, listed.len()), (3, 3), "{listed:?}");
+    assert!(listed.contains(&format!("only in the mirror: route {P} table 254 [{kept}]")), "{listed:?}");
+    assert!(
+        findings.list.iter().any(|difference| matches!(difference, Difference::Missing(_))),
+        "{listed:?}"
+    );
     let routes: Vec<_> =
         mirror.take_changes().into_iter().filter(|change| matches!(change, Change::Route4 { .. })).collect();
     let expected = [P, "203.0.113.0/24", "203.0.114.0/24"]

@@ -14,7 +14,7 @@ use crate::host::XdpHost;
 use crate::interface::Interface;
 use crate::options::{Bind, Checksums, Options};
 use crate::port::XdpPort;
-use crate::pulse::Pulse;
+use crate::pulse::QueueHeartbeat;
 use crate::shared::Shared;
 use crate::socket::{Binding, Failed};
 use crate::steer::{Program, SteerCounters, XdpSteering};
@@ -119,7 +119,7 @@ impl XdpDevice {
         let failed = |(step, error): Failed| XdpError::Socket { interface: interface(), queue, step, error };
         let (binding, (socket, rings)) = self.bind(queue).map_err(failed)?;
         let (key, value) = (queue.to_ne_bytes(), socket.as_raw_fd().to_ne_bytes());
-        let pulse = Pulse::open(&self.program.pulses, queue, self.queues()).map_err(|error| {
+        let pulse = QueueHeartbeat::open(&self.program.pulses, queue, self.queues()).map_err(|error| {
             XdpError::System { interface: interface(), step: "mapping the heartbeat of a queue", error }
         })?;
         let frame_pool = self.shared.frame_pool();

@@ -14,7 +14,7 @@ use bm_wire::ethernet::Ethernet;
 use bm_wire::offload;
 
 use crate::in_flight::InFlight;
-use crate::pulse::Pulse;
+use crate::pulse::QueueHeartbeat;
 use crate::socket::{self, Binding, Rings};
 
 /// The most send calls for one burst: old kernels send 32 frames per call.
@@ -52,14 +52,14 @@ pub struct XdpPort {
 struct Bound {
     socket: Arc<OwnedFd>,
     rings: Rings,
-    pulse: Pulse,
+    pulse: QueueHeartbeat,
 }
 
 impl XdpPort {
     pub(crate) fn new(
         socket: Arc<OwnedFd>,
         rings: Rings,
-        pulse: Pulse,
+        pulse: QueueHeartbeat,
         frame_pool: &Arc<FramePool>,
         binding: Binding,
         complete_checksums: bool,

@@ -19,13 +19,13 @@ use bm_sys::{Access, Map};
 const LINE: usize = 64;
 
 /// The word of one queue.
-pub(crate) struct Pulse {
+pub(crate) struct QueueHeartbeat {
     map: Map,
     /// Where the word is, in bytes.
     at: usize,
 }
 
-impl Pulse {
+impl QueueHeartbeat {
     /// Maps the word of `queue` from the array `map`, which has a cache line for each of `queues`.
     pub fn open(map: &impl AsFd, queue: u32, queues: u32) -> io::Result<Self> {
         debug_assert!(queue < queues);

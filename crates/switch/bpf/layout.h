@@ -32,7 +32,7 @@ struct port {
 	__u64 flood_burst_ns; /* how much too early a frame may come */
 	__u64 move_interval_ns; /* the same for MAC addresses that move to this port */
 	__u64 move_burst_ns;
-	__u32 places; /* MAC addresses that can be learned here */
+	__u32 learned_max; /* MAC addresses that can be learned here */
 	__u32 unused;
 	__u64 tagged[VIDS / 64]; /* VLANs whose frames are tagged on this port */
 };
@@ -42,18 +42,18 @@ struct fdb_entry {
 	__u32 slot;
 	__u32 flags;
 	__u64 seen_ns; /* coarse monotonic time */
-	__u32 place; /* among those of its port */
+	__u32 index; /* in the list of its port */
 	__u32 unused;
 };
 
 /*
- * Each port has places for the MAC addresses that are learned there. A place is occupied if it holds the key of an
- * FDB entry whose `place` is its number; any other place is free. A MAC address that finds no free place takes that
- * of another one of the same port. So no port can use up the room of others: the first OWN_PLACES of each port are
- * not counted against the table's size, further ones are.
+ * Each port has a list of the MAC addresses that are learned there. An index in it is used if it has the key of an FDB
+ * entry with this `index`; any other is free. If a MAC address finds no free index, it replaces another MAC address of
+ * the same port, so no port can use up the room of others: the first RESERVED_MACS of each port do not count against
+ * the table's size, further ones do.
  */
-#define OWN_PLACES 16
-#define PLACES_TRIED 8
+#define RESERVED_MACS 16
+#define INDEXES_TRIED 8
 
 #define FDB_STATIC 1
 
@@ -62,7 +62,7 @@ struct rules {
 	__u64 ageing_ns; /* 0: MAC addresses never age */
 	__u64 refresh_ns; /* least time between two updates of `seen_ns` */
 	__u32 vlans; /* whether the switch has VLANs */
-	__u32 table; /* MAC addresses beyond OWN_PLACES of each port, in total */
+	__u32 table; /* MAC addresses beyond RESERVED_MACS of each port, in total */
 	__u32 isolation; /* whether any port is isolated */
 	__u32 flood_kinds; /* whether any port is excluded from some kind of flooding */
 	__u32 guards; /* whether any port has a guard */

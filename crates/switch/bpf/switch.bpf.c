@@ -111,7 +111,7 @@ static __always_inline void add(__u32 slot, __u32 counter, __u64 value)
 		of->of[counter] += value;
 }
 
-#include "places.h"
+#include "learned.h"
 #include "partial.h"
 
 static __always_inline bool carries(const struct port *port, __u32 vlan)
@@ -190,23 +190,23 @@ static __noinline int learn_anew(const struct frame *frame, __u64 name, __u64 no
 {
 	struct fdb_entry *known = bpf_map_lookup_elem(&fdb, &name);
 	const struct port *in = frame->in;
-	__u32 slot = frame->slot, place = 0;
+	__u32 slot = frame->slot, index = 0;
 	struct due *of = bpf_map_lookup_elem(&due, &slot);
 
 	if (in->flags & (PORT_LOCKED | PORT_NO_LEARNING))
 		return !(in->flags & PORT_LOCKED);
 	if (!known) {
-		learn_at(slot, in->places, name, now);
+		learn_at(slot, in->learned_max, name, now);
 		return true;
 	}
 	if (known->flags & FDB_STATIC || !of ||
 	    !in_time(&of->move, in->move_interval_ns, in->move_burst_ns) ||
-	    !take_place(slot, in->places, name, &place)) {
+	    !take_index(slot, in->learned_max, name, &index)) {
 		add(slot, MOVE_REFUSED, 1);
 		return true;
 	}
-	give_back(known->place);
-	known->place = place;
+	give_back_share(known->index);
+	known->index = index;
 	known->slot = slot;
 	known->seen_ns = now;
 	add(slot, MOVED, 1);

@@ -11,7 +11,7 @@ const TAKES_LONG: u64 = 64;
 
 /// What one device supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Takes {
+pub struct Accepts {
     /// It can send frames that XDP redirects to it.
     pub frames: bool,
     /// It can send frames that are in several buffers.
@@ -21,10 +21,10 @@ pub struct Takes {
 /// What every device of this thread's network namespace supports.
 pub enum Features {
     /// By interface index.
-    Told(BTreeMap<u32, u64>),
+    Reported(BTreeMap<u32, u64>),
     /// Linux before 6.3 cannot be queried. Frames are then sent to every device that may be able to send them, and
     /// frames in several buffers to none.
-    Untold,
+    Unreported,
 }
 
 impl Features {
@@ -33,16 +33,16 @@ impl Features {
     /// # Errors
     /// The error that Linux returned, unless it only means that it does not know the query.
     pub fn read() -> io::Result<Self> {
-        Ok(netdev::xdp_features()?.map_or(Self::Untold, Self::Told))
+        Ok(netdev::xdp_features()?.map_or(Self::Unreported, Self::Reported))
     }
 
     /// What a device supports.
-    pub fn of(&self, ifindex: u32) -> Takes {
+    pub fn of(&self, ifindex: u32) -> Accepts {
         match self {
-            Self::Untold => Takes { frames: true, long: false },
-            Self::Told(all) => {
+            Self::Unreported => Accepts { frames: true, long: false },
+            Self::Reported(all) => {
                 let has = all.get(&ifindex).copied().unwrap_or(0);
-                Takes { frames: has & TAKES_FRAMES != 0, long: has & TAKES_LONG != 0 }
+                Accepts { frames: has & TAKES_FRAMES != 0, long: has & TAKES_LONG != 0 }
             }
         }
     }
@@ -54,10 +54,10 @@ mod tests {
 
     #[test]
     fn loopback_accepts_no_xdp_frames() {
-        let Features::Told(all) = Features::read().unwrap() else {
+        let Features::Reported(all) = Features::read().unwrap() else {
             return eprintln!("skipped: this Linux does not tell");
         };
         assert!(all.contains_key(&1), "{all:?}");
-        assert_eq!(Features::Told(all).of(1), Takes { frames: false, long: false });
+        assert_eq!(Features::Reported(all).of(1), Accepts { frames: false, long: false });
     }
 }

@@ -23,7 +23,7 @@ impl Sets {
     /// The numbers of the sets that a port belongs to.
     pub fn with(&self, port: &PortSettings) -> Vec<u32> {
         let kinds = KINDS[..if self.kinds { KINDS.len() } else { 1 }].iter().zip(0u32..);
-        let taken = kinds.filter(|(takes, _)| !self.kinds || takes(&port.flags)).map(|(_, kind)| kind);
+        let taken = kinds.filter(|(accepts, _)| !self.kinds || accepts(&port.flags)).map(|(_, kind)| kind);
         let sets = taken.flat_map(|kind| {
             let from_isolated = self.isolation && !port.flags.isolated;
             std::iter::once(2 * kind).chain(from_isolated.then_some(2 * kind + 1))

@@ -6,7 +6,7 @@ use bm_bpf::xdp::Xdp;
 pub use bm_sys::interface::{index, list};
 use bm_sys::{Flag, Interfaces, Offload};
 
-use crate::features::Takes;
+use crate::features::Accepts;
 
 /// The kind of device that an interface is, as far as it matters to a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,10 +21,10 @@ pub enum Driver {
 
 /// What a switch has to know about an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct InterfaceState {
     pub mtu: u32,
     pub up: bool,
-    pub takes: Takes,
+    pub accepts: Accepts,
     pub driver: Driver,
 }
 
@@ -38,20 +38,20 @@ impl Driver {
     }
 }
 
-impl Facts {
+impl InterfaceState {
     /// Queries everything about an interface.
-    pub fn of(interfaces: &Interfaces, name: &str, takes: Takes) -> io::Result<Self> {
-        Self { mtu: 0, up: false, takes, driver: Driver::of(interfaces, name) }.renewed(interfaces, name)
+    pub fn of(interfaces: &Interfaces, name: &str, accepts: Accepts) -> io::Result<Self> {
+        Self { mtu: 0, up: false, accepts, driver: Driver::of(interfaces, name) }.refreshed(interfaces, name)
     }
 
     /// Queries what changes often and what Linux sends events for; the rest is taken from `self`.
-    pub fn renewed(&self, interfaces: &Interfaces, name: &str) -> io::Result<Self> {
+    pub fn refreshed(&self, interfaces: &Interfaces, name: &str) -> io::Result<Self> {
         Ok(Self { mtu: interfaces.mtu(name)?, up: interfaces.flag(name, Flag::Up)?, ..*self })
     }
 }
 
 /// Prepares one end of a veth to receive frames from XDP: NAPI (GRO) on, and VLAN tags kept in the frames.
-pub fn prepare_far_end(interfaces: &Interfaces, name: &str) -> io::Result<()> {
+pub fn prepare_peer(interfaces: &Interfaces, name: &str) -> io::Result<()> {
     interfaces.set_gro(name, true)?;
     interfaces.set_offload(name, Offload::TransmitVlan, false).map(drop)
 }

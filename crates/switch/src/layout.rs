@@ -15,7 +15,7 @@ pub const PORT_SOURCE_GUARD: u32 = 128;
 pub const PORT_DHCP_GUARD: u32 = 256;
 pub const PORT_RA_GUARD: u32 = 512;
 /// MAC addresses that each port can have without counting against the size of the table.
-pub const OWN_PLACES: u32 = 16;
+pub const RESERVED_MACS: u32 = 16;
 /// The numbers of VLANs in the map of members, for each kind of flood.
 pub const VIDS: u32 = 4096;
 pub const FDB_STATIC: u32 = 1;
@@ -52,7 +52,7 @@ pub struct Port {
     pub flood_burst_ns: u64,
     pub move_interval_ns: u64,
     pub move_burst_ns: u64,
-    pub places: u32,
+    pub learned_max: u32,
     pub unused: u32,
     pub tagged: [u64; 64],
 }
@@ -68,7 +68,7 @@ impl Port {
         flood_burst_ns: 0,
         move_interval_ns: 0,
         move_burst_ns: 0,
-        places: 0,
+        learned_max: 0,
         unused: 0,
         tagged: [0; 64],
     };
@@ -83,7 +83,7 @@ pub struct FdbEntry {
     pub slot: u32,
     pub flags: u32,
     pub seen_ns: u64,
-    pub place: u32,
+    pub index: u32,
     pub unused: u32,
 }
 

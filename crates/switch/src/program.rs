@@ -10,7 +10,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, Pr
 use crate::counters::Counters;
 use crate::error::SwitchError;
 use crate::flood::Sets;
-use crate::layout::{Binding, FDB_STATIC, FdbEntry, Member, OWN_PLACES, Plain, Port, Rules, SLOTS};
+use crate::layout::{Binding, FDB_STATIC, FdbEntry, Member, Plain, Port, RESERVED_MACS, Rules, SLOTS};
 use crate::settings::{Address, PortSettings, Settings};
 use crate::table;
 
@@ -33,10 +33,10 @@ pub struct Programs {
     everyone: MapHandle,
     vlans: MapHandle,
     /// The keys of the learned addresses of each port, by slot.
-    places: MapHandle,
+    learned: MapHandle,
     shared: MapHandle,
     bindings: MapHandle,
-    of_ports: BTreeMap<u32, MapHandle>,
+    learned_by_port: BTreeMap<u32, MapHandle>,
     sets: Sets,
     /// The members of each set that has had any, by its number in `vlans`.
     members: BTreeMap<u32, MapHandle>,
@@ -51,7 +51,7 @@ impl Programs {
         let rules = Rules {
             ageing_ns: settings.ageing.as_nanos() as u64,
             refresh_ns: REFRESH.min(settings.ageing / 8).as_nanos() as u64,
-            vlans: u32::from(settings.knows_vlans()),
+            vlans: u32::from(settings.has_vlans()),
             table: settings.table,
             isolation: u32::from(settings.isolates()),
             flood_kinds: u32::from(settings.limits_floods()),
@@ -60,7 +60,7 @@ impl Programs {
         };
         for mut map in open.maps_mut() {
             if map.name() == "fdb" {
-                map.set_max_entries(settings.table + SLOTS as u32 * OWN_PLACES).map_err(&failed)?;
+                map.set_max_entries(settings.table + SLOTS as u32 * RESERVED_MACS).map_err(&failed)?;
             } else if map.name() == "bindings" {
                 // Room for a port that leaves and another that joins at the same time.
                 let count: usize = settings.statics.iter().map(|one| one.addresses.len()).sum();
@@ -78,10 +78,10 @@ impl Programs {
             counts: find("counts")?,
             everyone: find("everyone")?,
             vlans: find("vlans")?,
-            places: find("places")?,
+            learned: find("learned")?,
             shared: find("shared")?,
             bindings: find("bindings")?,
-            of_ports: BTreeMap::new(),
+            learned_by_port: BTreeMap::new(),
             sets: Sets::of(settings),
             members: BTreeMap::new(),
             object,
@@ -118,10 +118,10 @@ impl Programs {
             };
             members.update(&key, member.bytes(), MapFlags::ANY).map_err(&failed)?;
         }
-        let places = places(settings.fdb_max_learned).map_err(&failed)?;
-        let fd = places.as_fd().as_raw_fd().to_ne_bytes();
-        self.places.update(&key, &fd, MapFlags::ANY).map_err(&failed)?;
-        self.of_ports.insert(slot, places);
+        let macs = learned_macs(settings.fdb_max_learned).map_err(&failed)?;
+        let fd = macs.as_fd().as_raw_fd().to_ne_bytes();
+        self.learned.update(&key, &fd, MapFlags::ANY).map_err(&failed)?;
+        self.learned_by_port.insert(slot, macs);
         Ok(())
     }
 
@@ -132,8 +132,8 @@ impl Programs {
         for members in std::iter::once(&self.everyone).chain(self.members.values()) {
             let _gone = members.delete(&key);
         }
-        let _gone = self.places.delete(&key);
-        self.of_ports.remove(&slot);
+        let _gone = self.learned.delete(&key);
+        self.learned_by_port.remove(&slot);
         let _never_fails = self.ports.update(&key, Port::NOBODY.bytes(), MapFlags::ANY);
         let _never_fails = self.counts.update_percpu(&key, &zeros(&self.counts), MapFlags::ANY);
     }
@@ -155,9 +155,9 @@ impl Programs {
     /// Adds a learned address to the table and to the list of its port.
     pub fn set_learned(&self, address: Address, entry: &FdbEntry) -> Result<(), SwitchError> {
         let failed = SwitchError::program("writing a learned MAC address");
-        if let Some(places) = self.of_ports.get(&entry.slot) {
-            let at = entry.place.to_ne_bytes();
-            places.update(&at, &table::key(address), MapFlags::ANY).map_err(failed)?;
+        if let Some(macs) = self.learned_by_port.get(&entry.slot) {
+            let at = entry.index.to_ne_bytes();
+            macs.update(&at, &table::key(address), MapFlags::ANY).map_err(failed)?;
         }
         self.set_fdb_entry(address, entry)
     }
@@ -215,10 +215,10 @@ fn options(map_flags: u32) -> libbpf_sys::bpf_map_create_opts {
 }
 
 /// A list of the learned addresses of one port.
-fn places(count: u32) -> libbpf_rs::Result<MapHandle> {
+fn learned_macs(count: u32) -> libbpf_rs::Result<MapHandle> {
     // As an inner map, its size may differ from that of other ports.
     let options = options(libbpf_sys::BPF_F_INNER_MAP);
-    MapHandle::create(MapType::Array, Some("of_port"), 4, 8, count, &options)
+    MapHandle::create(MapType::Array, Some("learned_macs"), 4, 8, count, &options)
 }
 
 /// A map of devices by slot.

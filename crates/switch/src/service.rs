@@ -94,8 +94,8 @@ impl Drop for Service {
 fn run(switch: &Mutex<Switch>, heard: &mut LinkEvents, end: &UnixStream) {
     let mut follower = Follower::default();
     loop {
-        let said = wait(heard, end);
-        if said == Said::End {
+        let wake = wait(heard, end);
+        if wake == Wake::End {
             return;
         }
         let news = heard.drain();
@@ -104,7 +104,7 @@ fn run(switch: &Mutex<Switch>, heard: &mut LinkEvents, end: &UnixStream) {
             heard.drain();
         }
         follower.step(news, || lock(switch).reconcile());
-        lock(switch).look();
+        lock(switch).maintain();
     }
 }
 
@@ -137,13 +137,13 @@ impl Follower {
 }
 
 #[derive(PartialEq, Eq)]
-enum Said {
+enum Wake {
     Something,
     End,
 }
 
 /// Waits until an interface changes, a check is due, or the switch is to end.
-fn wait(heard: &LinkEvents, end: &UnixStream) -> Said {
+fn wait(heard: &LinkEvents, end: &UnixStream) -> Wake {
     let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut both = [poll(heard.as_fd().as_raw_fd()), poll(end.as_raw_fd())];
     // SAFETY: an array of two, as said.
@@ -152,7 +152,7 @@ fn wait(heard: &LinkEvents, end: &UnixStream) -> Said {
         // The wait failed; sleep instead of spinning.
         std::thread::sleep(LOOK_EVERY);
     }
-    if ready > 0 && both[1].revents != 0 { Said::End } else { Said::Something }
+    if ready > 0 && both[1].revents != 0 { Wake::End } else { Wake::Something }
 }
 
 #[cfg(test)]

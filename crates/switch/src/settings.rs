@@ -52,7 +52,7 @@ impl Settings {
     }
 
     /// Whether frames of different VLANs are kept apart. If not, tags are treated as data.
-    pub fn knows_vlans(&self) -> bool {
+    pub fn has_vlans(&self) -> bool {
         self.rules.iter().any(|rule| rule.vlans.is_some()) || self.statics.iter().any(|one| one.vlan > 0)
     }
 
@@ -70,7 +70,7 @@ impl Settings {
     /// The settings of a port.
     pub fn of(&self, interface: &str) -> PortSettings {
         let rule = self.rules.iter().find(|rule| rule.ports.matches(interface));
-        let default = Vlans::Access(if self.knows_vlans() { VLAN_DEFAULT } else { 0 });
+        let default = Vlans::Access(if self.has_vlans() { VLAN_DEFAULT } else { 0 });
         let limit = rule.and_then(|rule| rule.fdb_max_learned).unwrap_or(self.fdb_max_learned);
         PortSettings {
             vlans: rule.and_then(|rule| rule.vlans.clone()).unwrap_or(default),

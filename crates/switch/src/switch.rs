@@ -21,7 +21,7 @@ use libbpf_rs::Link;
 
 use crate::error::SwitchError;
 use crate::features::Features;
-use crate::interface::{self, Driver, Facts};
+use crate::interface::{self, Driver, InterfaceState};
 use crate::layout::{
     PORT_DHCP_GUARD, PORT_ISOLATED, PORT_LOCKED, PORT_NO_LEARNING, PORT_PARTIAL_SUMS, PORT_RA_GUARD,
     PORT_SOURCE_GUARD, PORT_TAKES_FRAMES, PORT_TAKES_LONG, PORT_UP, Port, SLOTS,
@@ -45,7 +45,7 @@ struct Joined {
     name: String,
     slot: u32,
     settings: PortSettings,
-    facts: Facts,
+    interface: InterfaceState,
     entry: Port,
     generic: bool,
     /// Whether brickmoon turned on promiscuous mode.
@@ -110,7 +110,7 @@ impl Switch {
             kept: false,
         };
         switch.reconcile()?;
-        switch.let_go();
+        switch.detach_leftovers();
         Ok(switch)
     }
 
@@ -142,7 +142,7 @@ impl Switch {
             .iter()
             .filter_map(|(ifindex, port)| (wanted.get(ifindex) != Some(&port.name)).then_some(*ifindex))
             .collect();
-        gone.into_iter().for_each(|ifindex| self.leave(ifindex));
+        gone.into_iter().for_each(|ifindex| self.remove_port(ifindex));
         self.refused.retain(|name, _| wanted.values().any(|other| other == name));
         let mut new = Vec::new();
         // Before any interface is added, because an added one would not be checked again.
@@ -155,31 +155,31 @@ impl Switch {
         };
         for (&ifindex, name) in &wanted {
             if let Some(port) = self.joined.get(&ifindex) {
-                if let Ok(facts) = port.facts.renewed(&self.interfaces, name) {
-                    self.refresh(ifindex, &facts);
+                if let Ok(interface) = port.interface.refreshed(&self.interfaces, name) {
+                    self.refresh(ifindex, &interface);
                 }
                 continue;
             }
-            let Some(takes) = features.as_ref().map(|features| features.of(ifindex)) else { continue };
-            let Ok(facts) = Facts::of(&self.interfaces, name, takes) else { continue };
-            match self.enter(ifindex, name, &facts) {
+            let Some(accepts) = features.as_ref().map(|features| features.of(ifindex)) else { continue };
+            let Ok(interface) = InterfaceState::of(&self.interfaces, name, accepts) else { continue };
+            match self.add_port(ifindex, name, &interface) {
                 Ok(()) => new.push(ifindex),
-                Err(why) => self.refuse(name, &why),
+                Err(why) => self.record_refusal(name, &why),
             }
         }
-        self.inherit();
+        self.take_over_fdb();
         self.place_own();
         for ifindex in new {
             if let Err(why) = self.place_statics(ifindex).and_then(|()| self.attach(ifindex)) {
                 let name = wanted[&ifindex].clone();
-                self.leave(ifindex);
-                self.refuse(&name, &why);
+                self.remove_port(ifindex);
+                self.record_refusal(&name, &why);
             }
         }
         Ok(())
     }
 
-    fn refuse(&mut self, name: &str, why: &SwitchError) {
+    fn record_refusal(&mut self, name: &str, why: &SwitchError) {
         let why = why.to_string();
         if self.refused.get(name) != Some(&why) {
             tracing::warn!("{name} cannot be a port of switch {}: {why}", self.settings.name);
@@ -204,17 +204,17 @@ impl Switch {
     }
 
     /// Writes an interface into all maps.
-    fn enter(&mut self, ifindex: u32, name: &str, facts: &Facts) -> Result<(), SwitchError> {
+    fn add_port(&mut self, ifindex: u32, name: &str, interface: &InterfaceState) -> Result<(), SwitchError> {
         let slot = self.slot(ifindex).ok_or(SwitchError::ManyPorts)?;
         let settings = self.settings.of(name);
-        let entry = entry(ifindex, facts, &settings);
+        let entry = entry(ifindex, interface, &settings);
         let port = Joined {
             name: name.into(),
             slot,
-            facts: *facts,
+            interface: *interface,
             entry,
             generic: false,
-            promiscuous: facts.driver == Driver::Other
+            promiscuous: interface.driver == Driver::Other
                 && self.interfaces.set_flag(name, Flag::Promiscuous, true).unwrap_or(false),
             link: None,
             pin: None,
@@ -224,7 +224,7 @@ impl Switch {
         self.joined.insert(ifindex, port);
         let done = done.and_then(|()| self.programs.set_port(slot, &entry));
         if done.is_err() {
-            self.leave(ifindex);
+            self.remove_port(ifindex);
         }
         done
     }
@@ -255,7 +255,7 @@ impl Switch {
             }
         };
         // A veth or TAP never is, and the query gets slower with the number of interfaces.
-        let generic = port.facts.driver == Driver::Other && interface::is_generic(ifindex);
+        let generic = port.interface.driver == Driver::Other && interface::is_generic(ifindex);
         if let Some(port) = self.joined.get_mut(&ifindex) {
             (port.link, port.pin, port.generic) = (Some(link), pin, generic);
             self.refused.remove(&port.name);
@@ -265,16 +265,16 @@ impl Switch {
     }
 
     /// Updates a port whose interface has changed.
-    fn refresh(&mut self, ifindex: u32, facts: &Facts) {
+    fn refresh(&mut self, ifindex: u32, interface: &InterfaceState) {
         let Some(port) = self.joined.get_mut(&ifindex) else { return };
-        port.facts = *facts;
-        let entry = entry(ifindex, facts, &port.settings);
+        port.interface = *interface;
+        let entry = entry(ifindex, interface, &port.settings);
         if entry != port.entry && self.programs.set_port(port.slot, &entry).is_ok() {
             port.entry = entry;
         }
     }
 
-    fn leave(&mut self, ifindex: u32) {
+    fn remove_port(&mut self, ifindex: u32) {
         let Some(mut port) = self.joined.remove(&ifindex) else { return };
         if self.settings.own_port().as_ref() == Some(&port.name) {
             self.own = None;
@@ -282,7 +282,7 @@ impl Switch {
         if port.link.is_some() {
             tracing::info!(port = port.name, switch = self.settings.name, "left");
         }
-        take_off(&mut port);
+        detach(&mut port);
         if port.promiscuous {
             let _gone = self.interfaces.set_flag(&port.name, Flag::Promiscuous, false);
         }
@@ -292,14 +292,14 @@ impl Switch {
     }
 
     /// Detaches an earlier daemon's programs from interfaces that are no longer ports.
-    fn let_go(&mut self) {
+    fn detach_leftovers(&mut self) {
         for pinned in self.left.drain(..).filter(pins::is_ours) {
             pinned.remove();
         }
     }
 
     /// Periodic work: removes expired addresses, and checks the other ends of veth pairs.
-    pub fn look(&mut self) {
+    pub fn maintain(&mut self) {
         let every = match self.settings.ageing / 4 {
             Duration::ZERO => SWEEP_EVERY.1,
             every => every.clamp(SWEEP_EVERY.0, SWEEP_EVERY.1),
@@ -320,11 +320,12 @@ impl Switch {
         };
         self.untold = false;
         let changed = |(ifindex, port): (&u32, &Joined)| {
-            let takes = features.of(*ifindex);
-            (takes != port.facts.takes).then_some((*ifindex, Facts { takes, ..port.facts }))
+            let accepts = features.of(*ifindex);
+            (accepts != port.interface.accepts)
+                .then_some((*ifindex, InterfaceState { accepts, ..port.interface }))
         };
         let changed: Vec<_> = self.joined.iter().filter_map(changed).collect();
-        changed.iter().for_each(|(ifindex, facts)| self.refresh(*ifindex, facts));
+        changed.iter().for_each(|(ifindex, interface)| self.refresh(*ifindex, interface));
     }
 
     /// The number of ports.
@@ -368,7 +369,7 @@ impl Drop for Switch {
             return;
         }
         for port in self.joined.values_mut() {
-            take_off(port);
+            detach(port);
             if port.promiscuous {
                 let _gone = self.interfaces.set_flag(&port.name, Flag::Promiscuous, false);
             }
@@ -380,7 +381,7 @@ impl Drop for Switch {
 }
 
 /// Detaches the program from a port immediately, even if a forked child still has the descriptors.
-fn take_off(port: &mut Joined) {
+fn detach(port: &mut Joined) {
     if let Some(pin) = port.pin.take() {
         let _gone = std::fs::remove_file(pin);
     }
@@ -396,7 +397,7 @@ fn own_interface(settings: &Settings, interfaces: &Interfaces) -> Result<(), Swi
     if interface::index(name).is_none() || interface::index(&port).is_none() {
         link::make_veth(name, &port).map_err(io::Error::from).map_err(failed)?;
     }
-    interface::prepare_far_end(interfaces, name).map_err(failed)?;
+    interface::prepare_peer(interfaces, name).map_err(failed)?;
     for name in [&port, name] {
         interfaces.set_flag(name, Flag::Up, true).map_err(failed)?;
     }
@@ -404,18 +405,18 @@ fn own_interface(settings: &Settings, interfaces: &Interfaces) -> Result<(), Swi
 }
 
 /// The entry of a port in the program's map.
-fn entry(ifindex: u32, facts: &Facts, settings: &PortSettings) -> Port {
+fn entry(ifindex: u32, interface: &InterfaceState, settings: &PortSettings) -> Port {
     let flag = |on: bool, flag: u32| if on { flag } else { 0 };
     let flags = &settings.flags;
     let (flood_interval_ns, flood_burst_ns) = schedule(settings.flood_limit);
     let (move_interval_ns, move_burst_ns) = schedule(settings.move_limit);
     let mut port = Port {
         ifindex,
-        mtu: facts.mtu,
-        flags: flag(facts.up, PORT_UP)
-            | flag(facts.takes.frames, PORT_TAKES_FRAMES)
-            | flag(facts.takes.long, PORT_TAKES_LONG)
-            | flag(facts.driver != Driver::Other, PORT_PARTIAL_SUMS)
+        mtu: interface.mtu,
+        flags: flag(interface.up, PORT_UP)
+            | flag(interface.accepts.frames, PORT_TAKES_FRAMES)
+            | flag(interface.accepts.long, PORT_TAKES_LONG)
+            | flag(interface.driver != Driver::Other, PORT_PARTIAL_SUMS)
             | flag(!flags.learning, PORT_NO_LEARNING)
             | flag(flags.locked, PORT_LOCKED)
             | flag(flags.isolated, PORT_ISOLATED)
@@ -427,7 +428,7 @@ fn entry(ifindex: u32, facts: &Facts, settings: &PortSettings) -> Port {
         flood_burst_ns,
         move_interval_ns,
         move_burst_ns,
-        places: settings.fdb_max_learned,
+        learned_max: settings.fdb_max_learned,
         unused: 0,
         tagged: [0; 64],
     };

@@ -70,7 +70,7 @@ struct Batch {
 }
 
 /// Why the batch is not full, and how many entries it contains nevertheless.
-struct Ended {
+struct EndOfBatch {
     code: i32,
     count: usize,
 }
@@ -85,7 +85,7 @@ impl Batch {
     }
 
     /// Reads the next entries and returns their number.
-    fn read_next(&mut self, map: &MapHandle) -> Result<usize, Ended> {
+    fn read_next(&mut self, map: &MapHandle) -> Result<usize, EndOfBatch> {
         let (mut count, mut next) = (self.room() as u32, 0u64);
         let from = self.next.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
         // SAFETY: the arrays have room for `count` keys and values of this map's sizes; both positions have room for
@@ -107,7 +107,7 @@ impl Batch {
                 self.next = Some(next);
                 Ok(count)
             }
-            code => Err(Ended { code: -code, count }),
+            code => Err(EndOfBatch { code: -code, count }),
         }
     }
 }

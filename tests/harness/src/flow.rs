@@ -93,7 +93,7 @@ impl Stream {
     /// Sends while `deed` runs, and a little longer.
     pub fn during<T>(&self, lab: &Lab, deed: impl FnOnce() -> T) -> (T, Outcome) {
         let (done, sent, arrivals) = self.arrivals_during(lab, deed);
-        (done, judge(sent, arrivals, self.destinations.len() as u32))
+        (done, evaluate(sent, arrivals, self.destinations.len() as u32))
     }
 
     /// The same. Returns the number of each packet that arrived, and when it was sent (time since 1970): in order, each
@@ -213,7 +213,7 @@ pub fn arrival(frame: &[u8], at: Duration, side: Side) -> Option<Arrival> {
     (mark == MARK).then_some(Arrival { number, sent, at, side })
 }
 
-fn judge(sent: u32, mut arrivals: Vec<Arrival>, destinations: u32) -> Outcome {
+fn evaluate(sent: u32, mut arrivals: Vec<Arrival>, destinations: u32) -> Outcome {
     let mut outcome = Outcome { sent, ..Outcome::default() };
     arrivals.sort_by_key(|arrival| arrival.at);
     let mut latest: HashMap<u32, u32> = HashMap::new();
@@ -303,18 +303,18 @@ mod tests {
 
     #[test]
     fn counts_missing_packets() {
-        let outcome = judge(7, arrivals(&[(0, 0, 1), (1, 1, 2), (4, 4, 9), (3, 3, 10), (4, 4, 11)]), 1);
+        let outcome = evaluate(7, arrivals(&[(0, 0, 1), (1, 1, 2), (4, 4, 9), (3, 3, 10), (4, 4, 11)]), 1);
         assert_eq!((outcome.received, outcome.lost(), outcome.longest_loss), (4, 3, 2));
         assert_eq!((outcome.twice, outcome.out_of_order), (1, 1));
         assert_eq!(outcome.longest_gap, Duration::from_millis(7));
         assert_eq!(outcome.loss_span, Duration::MAX, "the last ones are missing");
-        let outcome = judge(6, arrivals(&[(0, 0, 1), (1, 1, 2), (3, 3, 4), (5, 5, 6)]), 1);
+        let outcome = evaluate(6, arrivals(&[(0, 0, 1), (1, 1, 2), (3, 3, 4), (5, 5, 6)]), 1);
         assert_eq!(outcome.loss_span, Duration::from_millis(4));
     }
 
     #[test]
     fn a_pause_of_the_sender_is_not_blamed_on_the_router() {
-        let outcome = judge(3, arrivals(&[(0, 0, 1), (1, 100, 101), (2, 101, 105)]), 1);
+        let outcome = evaluate(3, arrivals(&[(0, 0, 1), (1, 100, 101), (2, 101, 105)]), 1);
         assert_eq!(outcome.longest_gap, Duration::from_millis(3));
     }
 }

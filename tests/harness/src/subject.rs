@@ -196,7 +196,7 @@ impl Router<'_> {
             if verify.status.success() {
                 return;
             }
-            assert!(Instant::now() < deadline, "brickmoon verify still fails:\n{}", daemon.told(&verify));
+            assert!(Instant::now() < deadline, "brickmoon verify still fails:\n{}", daemon.with_log(&verify));
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -205,7 +205,7 @@ impl Router<'_> {
     pub fn assert_verified(&self) {
         if let Some(daemon) = &self.daemon {
             let verify = daemon.ask(self.namespace, "verify", &[]);
-            assert!(verify.status.success(), "brickmoon verify:\n{}", daemon.told(&verify));
+            assert!(verify.status.success(), "brickmoon verify:\n{}", daemon.with_log(&verify));
         }
     }
 
@@ -222,7 +222,7 @@ impl Router<'_> {
     }
 
     /// The output of the most informative commands, for a failing test.
-    pub fn told(&self) -> String {
+    pub fn status_text(&self) -> String {
         let said =
             |words: &[&str]| self.ask(words[0], &words[1..]).map(|said| said.stdout).unwrap_or_default();
         let text = [said(&["status"]), said(&["show", "ports"])].concat();
@@ -324,7 +324,7 @@ impl Router<'_> {
     pub fn end(&mut self, arguments: &[&str]) {
         if let Some(daemon) = &mut self.daemon {
             let stop = daemon.ask(self.namespace, "stop", arguments);
-            assert!(stop.status.success(), "brickmoon stop {arguments:?}:\n{}", daemon.told(&stop));
+            assert!(stop.status.success(), "brickmoon stop {arguments:?}:\n{}", daemon.with_log(&stop));
             assert!(daemon.process.wait(PATIENCE), "brickmoon does not stop within {PATIENCE:?}");
         }
     }
@@ -333,10 +333,10 @@ impl Router<'_> {
     pub fn stop(self) {
         let Some(mut daemon) = self.daemon else { return };
         let verify = daemon.ask(self.namespace, "verify", &[]);
-        assert!(verify.status.success(), "brickmoon verify at the end:\n{}", daemon.told(&verify));
+        assert!(verify.status.success(), "brickmoon verify at the end:\n{}", daemon.with_log(&verify));
         daemon.audit(self.namespace);
         let stop = daemon.ask(self.namespace, "stop", &[]);
-        assert!(stop.status.success(), "brickmoon stop:\n{}", daemon.told(&stop));
+        assert!(stop.status.success(), "brickmoon stop:\n{}", daemon.with_log(&stop));
         assert!(
             daemon.process.wait(PATIENCE),
             "brickmoon does not stop within {PATIENCE:?}\n{}",
@@ -440,14 +440,14 @@ impl Daemon {
 
     fn json(&self, output: &Output) -> serde_json::Value {
         let value = serde_json::from_slice(&output.stdout);
-        value.unwrap_or_else(|error| panic!("brickmoon show --json: {error}\n{}", self.told(output)))
+        value.unwrap_or_else(|error| panic!("brickmoon show --json: {error}\n{}", self.with_log(output)))
     }
 
     fn log(&self) -> String {
         self.log.lock().map(|log| log.clone()).unwrap_or_default()
     }
 
-    fn told(&self, output: &Output) -> String {
+    fn with_log(&self, output: &Output) -> String {
         let [stdout, stderr] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
         format!("{}\n{stdout}{stderr}\nthe daemon's log:\n{}", output.status, self.log())
     }

@@ -67,19 +67,19 @@ fn a_port_moves_to_tc_when_hosts_leave_work_to_their_devices() {
     };
     let bytes = transfer(&lab, |_| is_moved() || begin.elapsed() > PATIENCE);
     let (attach, why) = attached(&router)[0].clone();
-    assert_eq!(attach, "tc", "{bytes} bytes: {}", router.told());
+    assert_eq!(attach, "tc", "{bytes} bytes: {}", router.status_text());
     assert!(why.contains("incomplete checksums"), "{why}");
     // From now on brickmoon forwards it.
     let before = router.sent();
     transfer(&lab, |sent| sent > 1 << 26);
     let frames = router.sent() - before;
-    assert!(frames > 0, "{}", router.told());
+    assert!(frames > 0, "{}", router.status_text());
     report::say(&format!("attach: moved after {bytes} bytes; {frames} packets for 64 MiB then"));
     router.assert_verified();
     // A daemon that starts while the other's program is there keeps it at tc.
     router.kill();
     router.restart();
-    assert_eq!(attached(&router)[0].0, "tc", "{}", router.told());
+    assert_eq!(attached(&router)[0].0, "tc", "{}", router.status_text());
     transfer(&lab, |sent| sent > 1 << 24);
     router.end(&[]);
 }

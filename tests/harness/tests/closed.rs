@@ -72,7 +72,7 @@ fn allowed(round: u16) -> Vec<Vec<u8>> {
 }
 
 /// Sends from the far end of `r2` to this MAC; returns how many forbidden packets came out, and how many others.
-fn judged(lab: &Lab, from: &PacketSocket, mac: Mac) -> (usize, usize) {
+fn count_passed(lab: &Lab, from: &PacketSocket, mac: Mac) -> (usize, usize) {
     let all = |packets: fn(u16) -> Vec<Vec<u8>>| (0..ROUNDS).flat_map(packets).collect::<Vec<_>>();
     let out = |packets: &[Vec<u8>]| -> Vec<Vec<u8>> {
         packets.iter().map(|packet| Side::Snk.to_neighbor(2, &routed(packet))).collect()
@@ -95,7 +95,7 @@ fn judged(lab: &Lab, from: &PacketSocket, mac: Mac) -> (usize, usize) {
     (bad, good)
 }
 
-/// The result of [`judged`] if filters are effective.
+/// The result of [`count_passed`] if filters are effective.
 fn held() -> (usize, usize) {
     (0, usize::from(ROUNDS) * allowed(0).len())
 }
@@ -150,7 +150,7 @@ fn a_bridged_port_is_filtered() {
         assert_eq!(count(router, "unfiltered_ports"), 0, "{path}");
         let from = lab.host(Side::Low).packet_socket(Side::Low.host());
         assert_eq!(
-            judged(lab, &from, Side::Low.mac(1)),
+            count_passed(lab, &from, Side::Low.mac(1)),
             held(),
             "{path}: routed\n{}",
             lab.rtr.run("nft list ruleset")
@@ -178,13 +178,17 @@ fn a_bridged_port_is_filtered() {
             seen.contains(&frames[1]) && seen.contains(&frames[2])
         });
         assert!(!seen.contains(&frames[0]), "{path}: telnet must not cross the bridge");
-        assert!(router.told().contains("nftables filters packets that arrive there"), "{}", router.told());
+        assert!(
+            router.status_text().contains("nftables filters packets that arrive there"),
+            "{}",
+            router.status_text()
+        );
         assert!(router.log().contains("port r2: nftables filters"), "{}", router.log());
         let metrics = router.get("/v1/metrics").unwrap_or_default();
         assert!(metrics.contains("brickmoon_nftables_ports{} 1"), "{path}");
         let from = free(lab, router);
         eventually("no table at ingress", || tables(lab).iter().all(|table| !table.contains("netdev")));
-        assert_eq!(judged(lab, &from, Side::Low.mac(1)), held(), "{path}: r2 is a port again");
+        assert_eq!(count_passed(lab, &from, Side::Low.mac(1)), held(), "{path}: r2 is a port again");
         router.end(&[]);
         assert_eq!(tables(lab), Vec::<String>::new(), "{path}");
     });
@@ -205,7 +209,7 @@ fn a_refused_port_is_filtered() {
         eventually("the port is refused", || state(router, "r2") == "refused");
         waits(router, "nftables_ports", 1);
         let from = lab.host(Side::Low).packet_socket(Side::Low.host());
-        assert_eq!(judged(lab, &from, ours), held(), "{path}\n{}", lab.rtr.run("nft list ruleset"));
+        assert_eq!(count_passed(lab, &from, ours), held(), "{path}\n{}", lab.rtr.run("nft list ruleset"));
         router.end(&[]);
         assert_eq!(tables(lab), Vec::<String>::new(), "{path}");
     });
@@ -255,7 +259,7 @@ fn an_interface_that_is_created_again_is_filtered_from_its_first_packet() {
         ));
         assert!(taken > 100, "{path}: too few packets were sent for a result: {taken}");
         let from = lab.host(Side::Low).packet_socket(Side::Low.host());
-        assert_eq!(judged(lab, &from, mac), held(), "{path}");
+        assert_eq!(count_passed(lab, &from, mac), held(), "{path}");
         router.end(&[]);
     });
 }
@@ -267,7 +271,7 @@ fn filters_outlive_a_killed_daemon_until_stop_removes_them() {
         eventually("tables are there", || tables(lab).len() == 2);
         router.kill();
         assert_eq!(
-            judged(lab, &from, Side::Low.mac(1)),
+            count_passed(lab, &from, Side::Low.mac(1)),
             held(),
             "{path}\n{}",
             lab.rtr.run("nft list ruleset")
@@ -302,15 +306,15 @@ fn tables_follow_the_configuration_and_are_restored_after_a_flush() {
         enslave(lab);
         waits(router, "nftables_ports", 1);
         assert!(
-            router.told().contains("nftables drops all packets that Linux would forward"),
+            router.status_text().contains("nftables drops all packets that Linux would forward"),
             "{}",
-            router.told()
+            router.status_text()
         );
         let from = lab.host(Side::Low).packet_socket(Side::Low.host());
-        assert_eq!(judged(lab, &from, Side::Low.mac(1)), (0, 0), "{path}");
+        assert_eq!(count_passed(lab, &from, Side::Low.mac(1)), (0, 0), "{path}");
         let from = free(lab, router);
         let deadline = Instant::now() + PATIENCE;
-        while judged(lab, &from, Side::Low.mac(1)).1 != held().1 {
+        while count_passed(lab, &from, Side::Low.mac(1)).1 != held().1 {
             assert!(Instant::now() < deadline, "{path}: forwarded packets must arrive");
         }
         router.end(&[]);

@@ -132,7 +132,7 @@ fn wait_until(router: &Router, what: &str, is_so: impl Fn(&[serde_json::Value]) 
         if is_so(left) {
             return;
         }
-        assert!(begin.elapsed() < Duration::from_secs(20), "{what}: {left:?}\n{}", router.told());
+        assert!(begin.elapsed() < Duration::from_secs(20), "{what}: {left:?}\n{}", router.status_text());
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -293,13 +293,13 @@ fn a_port_that_filters_cannot_reach_is_reported() {
         lab.rtr.ip("link add br0 type bridge\nlink set r2 master br0");
         let deadline = Instant::now() + Duration::from_secs(20);
         while count() != Some(1) || !router.log().contains("port r2 is not filtered") {
-            assert!(Instant::now() < deadline, "{name}: {}\n{}", router.told(), router.log());
+            assert!(Instant::now() < deadline, "{name}: {}\n{}", router.status_text(), router.log());
             std::thread::sleep(Duration::from_millis(50));
         }
         assert!(
-            router.told().contains("port r2 is not filtered: Linux forwards"),
+            router.status_text().contains("port r2 is not filtered: Linux forwards"),
             "{name}: {}",
-            router.told()
+            router.status_text()
         );
         assert!(shown_by(router, "verify").contains("port r2 is not filtered"), "{name}");
         assert!(
@@ -308,7 +308,7 @@ fn a_port_that_filters_cannot_reach_is_reported() {
         );
         lab.rtr.ip("link set r2 nomaster\nlink del br0");
         while count() != Some(0) || !router.log().contains("[filter] applies on all ports again") {
-            assert!(Instant::now() < deadline, "{name}: {}\n{}", router.told(), router.log());
+            assert!(Instant::now() < deadline, "{name}: {}\n{}", router.status_text(), router.log());
             std::thread::sleep(Duration::from_millis(50));
         }
     });

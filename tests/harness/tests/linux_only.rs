@@ -66,11 +66,11 @@ fn become_so(lab: &Lab, router: &Router, packets: &[Packet], what: &str) -> Dura
         if found == wanted {
             break begin.elapsed();
         }
-        assert!(begin.elapsed() < PATIENCE, "{what}: {found:?}, not {wanted:?}\n{}", router.told());
+        assert!(begin.elapsed() < PATIENCE, "{what}: {found:?}, not {wanted:?}\n{}", router.status_text());
         found = passed(lab, packets);
     };
     for _ in 0..2 {
-        assert_eq!(passed(lab, packets), wanted, "{what}, a moment later\n{}", router.told());
+        assert_eq!(passed(lab, packets), wanted, "{what}, a moment later\n{}", router.status_text());
     }
     took
 }
@@ -96,7 +96,7 @@ fn fast_again(lab: &Lab, router: &Router, packets: &[Packet]) {
         if came.iter().all(|came| *came) && router.sent() >= before + packets.len() as u64 {
             return;
         }
-        assert!(begin.elapsed() < PATIENCE, "not forwarded here again: {came:?}\n{}", router.told());
+        assert!(begin.elapsed() < PATIENCE, "not forwarded here again: {came:?}\n{}", router.status_text());
     }
 }
 
@@ -276,7 +276,7 @@ fn packets_that_linux_forbids_do_not_come_through() {
                     left(router).iter().any(|feature| feature == case.feature),
                     "{}\n{}",
                     case.name,
-                    router.told()
+                    router.status_text()
                 );
                 router.assert_verified();
             }
@@ -284,7 +284,7 @@ fn packets_that_linux_forbids_do_not_come_through() {
             become_so(lab, router, &all, case.name);
             fast_again(lab, router, &all);
             if router.is_brickmoon() {
-                assert!(left(router).is_empty(), "{} is gone\n{}", case.name, router.told());
+                assert!(left(router).is_empty(), "{} is gone\n{}", case.name, router.status_text());
             }
         }
     });
@@ -309,7 +309,7 @@ fn a_narrow_rule_leaves_the_rest_to_the_fast_path() {
         assert_eq!((&to["all"], &to["entry"]["feature"]), (&true.into(), &"xfrm".into()), "{routes}");
         let routes = router.json(&["show", "routes", "10.8.9.9"]);
         assert!(routes["linux_only"].is_null(), "{routes}");
-        let ports = router.told();
+        let ports = router.status_text();
         assert!(ports.contains("left to Linux: IPv4 packets: from any to 10.9.0.0/16: xfrm: "), "{ports}");
         if router.is_kernel() {
             assert!(ports.contains(" firewall"), "they must be counted by name: {ports}");
@@ -373,7 +373,7 @@ fn comes_to_cross(lab: &Lab, router: &Router, from: Side, packet: &Ip4, out: Sid
         assert!(
             begin.elapsed() < PATIENCE,
             "{packet:?} does not come out as {expected:?}\n{}",
-            router.told()
+            router.status_text()
         );
     }
 }
@@ -398,7 +398,7 @@ fn rules_with_connection_tracking_are_effective() {
         let outbound = Ip4::udp_ports("10.9.9.9", "192.0.2.2", 5000, 4000, b"linux-only");
         become_so(lab, router, &[udp("10.9.9.9", 5000, Side::Snk, false)], "a packet without a request");
         comes_to_cross(lab, router, Side::Snk, &outbound, Side::Src, &outbound);
-        assert!(crosses(lab, Side::Src, &inbound, Side::Snk, &inbound), "a reply\n{}", router.told());
+        assert!(crosses(lab, Side::Src, &inbound, Side::Snk, &inbound), "a reply\n{}", router.status_text());
         become_so(lab, router, &[udp("10.9.9.8", 5000, Side::Snk, false)], "no reply");
         set(lab, FLUSH);
         fast_again(lab, router, &[udp("10.9.9.9", 5000, Side::Snk, true)]);
@@ -462,7 +462,7 @@ fn a_shaper_limits_the_rate() {
         if router.is_brickmoon() {
             let begin = Instant::now();
             while !left(router).iter().any(|feature| feature == "shaping") {
-                assert!(begin.elapsed() < PATIENCE, "{}", router.told());
+                assert!(begin.elapsed() < PATIENCE, "{}", router.status_text());
             }
         }
         let packet = Ip4::udp_ports("192.0.2.2", "10.9.9.9", 4000, 5000, &[7; 1000]).bytes();
@@ -481,7 +481,7 @@ fn a_shaper_limits_the_rate() {
         assert!(
             (10.0..most).contains(&(came as f64)),
             "{came} in {seconds} s, at most {most}\n{}",
-            router.told()
+            router.status_text()
         );
         // Packets that leave by another interface are not shaped, and stay on the fast path.
         fast_again(lab, router, &[udp("10.2.9.9", 5000, Side::Low, true)]);

@@ -118,7 +118,7 @@ fn judge(router: &Router, what: &str, passed: &[(u32, Duration)], rounds: &[Mark
         rounds.len(),
         since_begin[1],
     ));
-    assert!(median < BOUND.as_secs_f64() * 1e3, "{what}: {median:.1} ms\n{}", router.told());
+    assert!(median < BOUND.as_secs_f64() * 1e3, "{what}: {median:.1} ms\n{}", router.status_text());
     for (marks, next) in rounds.iter().zip(&rounds[1..]) {
         assert_whole(passed, marks.remove[1], next.add[0], &format!("{what}: after the rule was removed"));
     }

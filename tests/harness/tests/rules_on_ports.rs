@@ -129,7 +129,7 @@ fn rules_are_effective_on_a_tap() {
     for (way, config) in WAYS {
         with_port(&format!("tap-{way}"), "tap:vm0", (config, ""), |lab, router| {
             let path = router.json(&["status"])["path"].clone();
-            assert_eq!(path, way, "{}", router.told());
+            assert_eq!(path, way, "{}", router.status_text());
             let vm = Vm::new(lab, "vm0");
             settle_twin(lab, router, "bm-vm0");
             vm.both(5000, true, true, "nothing is set");
@@ -157,7 +157,7 @@ fn rules_are_effective_on_a_tap() {
             rules(lab, router, "");
             let before = router.sent();
             vm.both(5000, true, true, "nothing is set any more");
-            assert!(router.sent() >= before + 2, "brickmoon must forward again: {}", router.told());
+            assert!(router.sent() >= before + 2, "brickmoon must forward again: {}", router.status_text());
         });
     }
 }
@@ -218,9 +218,13 @@ fn rules_are_effective_on_capture_files() {
             assert!(
                 comes(sink, &out(&sent[0]), PATIENCE),
                 "a packet that the rule does not match\n{}",
-                router.told()
+                router.status_text()
             );
-            assert!(!comes(sink, &out(&sent[1]), QUIET), "a packet that the rule drops\n{}", router.told());
+            assert!(
+                !comes(sink, &out(&sent[1]), QUIET),
+                "a packet that the rule drops\n{}",
+                router.status_text()
+            );
             settle_twin(lab, router, "bm-pcap2");
             is_captured(lab, &output, host_tap, 5001, true, "beside the rule, to the file");
             is_captured(lab, &output, host_tap, 5000, false, "the rule, to the file");

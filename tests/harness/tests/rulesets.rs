@@ -138,7 +138,7 @@ impl Bed<'_> {
             of_linux.len(),
             lacks(&seen, of_linux),
             lacks(of_linux, &seen),
-            self.router.told()
+            self.router.status_text()
         );
     }
 }
@@ -263,7 +263,7 @@ fn what_comes_out_is_what_comes_out_of_linux() {
         assert!(
             bed.router.sent() > u64::from(PACKETS) || !bed.router.is_brickmoon(),
             "{}",
-            bed.router.told()
+            bed.router.status_text()
         );
         bed.router.settle();
         bed.router.stop();

@@ -51,7 +51,7 @@ impl Place {
                 let status = wait(&mut child, began + self.limit * test.patience);
                 let _gone = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).output();
                 let _reaped = child.wait();
-                judge(status, &fs::read(&log).unwrap_or_default())
+                outcome_of(status, &fs::read(&log).unwrap_or_default())
             }
         };
         Row { name: test.name.clone(), outcome, seconds: began.elapsed().as_secs_f64() }
@@ -70,7 +70,7 @@ fn wait(child: &mut Child, until: Instant) -> Option<ExitStatus> {
 
 /// By the exit status; Python uses the same one for tests that were all skipped and tests that passed, and only
 /// prints the difference.
-fn judge(status: Option<ExitStatus>, log: &[u8]) -> Outcome {
+fn outcome_of(status: Option<ExitStatus>, log: &[u8]) -> Outcome {
     let log = String::from_utf8_lossy(log);
     let Some(status) = status else { return Outcome::TimedOut(table::why(&log)) };
     let count = |after: &str| -> Option<u32> {

@@ -14,7 +14,7 @@ use bm_api::{
 };
 use bm_api::{Macs, Status, Stopping, Switches, Verify, Worker, Workers};
 use bm_control::config;
-use bm_control::driver::{OfControl, OfPort};
+use bm_control::driver::{ControlPortState, ControlState};
 use bm_fastpath::AttachType;
 use bm_stats::Scope;
 use tokio::sync::Notify;
@@ -48,7 +48,7 @@ pub struct Daemon {
 impl Daemon {
     /// Answers for this forwarder.
     pub fn new(forwarder: Arc<Forwarder>, up: Up, started: Instant, unconfined: Option<String>) -> Self {
-        let silent = Health::hear_from(forwarder.driver.handle());
+        let silent = Health::subscribe(forwarder.driver.handle());
         Self { forwarder, up, started, unconfined, silent, end: Notify::new() }
     }
 
@@ -169,7 +169,7 @@ impl Answers for Daemon {
     }
 
     fn metrics(&self) -> String {
-        let OfControl { status, ports, kernel, filters } =
+        let ControlState { status, ports, kernel, filters } =
             self.forwarder.driver.handle().everything().unwrap_or_default();
         let mut counters = self.counters_with(&kernel);
         counters.insert("log/lines_lost".into(), log::lost());
@@ -195,7 +195,7 @@ impl Answers for Daemon {
 impl AnswersOfDaemon for Daemon {
     fn ports(&self) -> Ports {
         let (interfaces, kernel) = self.forwarder.driver.handle().ports().unwrap_or_default();
-        let is_xdp = |of_port: &OfPort| matches!(of_port.attached, Some((AttachType::Xdp, _)));
+        let is_xdp = |of_port: &ControlPortState| matches!(of_port.attached, Some((AttachType::Xdp, _)));
         let by_xdp = interfaces.iter().any(is_xdp);
         let counters = self.counters_with(&kernel);
         let setup = self.forwarder.setup();
@@ -204,7 +204,7 @@ impl AnswersOfDaemon for Daemon {
         let Some(running) = running.as_ref() else { return Ports::default() };
         let ports = running.ports.iter().enumerate();
         let port = |(index, info): (usize, &PortInfo)| {
-            let OfPort { up, interfaces: of_port, linux_only, left_to_linux: left, attached } =
+            let ControlPortState { up, interfaces: of_port, linux_only, left_to_linux: left, attached } =
                 interfaces.get(index).cloned().unwrap_or_default();
             let before_workers = kernel.get(index).copied().unwrap_or_default();
             let in_kernel = info.path.in_kernel.then_some(&before_workers);

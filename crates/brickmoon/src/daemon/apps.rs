@@ -78,14 +78,14 @@ pub fn reload(set: &AppSet, config: &Config) -> Result<(), Error> {
 ///
 /// # Errors
 /// A call hangs that is not or cannot be interrupted, so that only ending the process helps.
-pub fn look_after(set: &AppSet, on_hang: OnHang) -> Result<Option<String>, Failure> {
+pub fn supervise(set: &AppSet, on_hang: OnHang) -> Result<Option<String>, Failure> {
     let mut trouble = None;
-    for news in set.look_after(Instant::now(), on_hang) {
+    for news in set.supervise(Instant::now(), on_hang) {
         match news {
             AppNews::Failed { worker, why } => {
                 trouble.get_or_insert(format!("the apps of worker {worker} failed: {why}"));
             }
-            AppNews::Stuck { lasts } => return Err(scripts::stuck("an app", lasts, on_hang)),
+            AppNews::Stuck { lasts } => return Err(scripts::hang_failure("an app", lasts, on_hang)),
         }
     }
     Ok(trouble)

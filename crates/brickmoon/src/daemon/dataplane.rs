@@ -131,8 +131,8 @@ impl DataPlane {
         for (index, network) in networks.into_iter().enumerate() {
             running.push(start_worker(config, shared, &mut slow, &frame_pool, index, &names, network)?);
         }
-        for (index, core, part) in shared.apps.get().iter().flat_map(|apps| apps.apart()) {
-            running.push(start_apart(config, shared, &frame_pool, index, core, part)?);
+        for (index, core, part) in shared.apps.get().iter().flat_map(|apps| apps.on_cores()) {
+            running.push(start_app_worker(config, shared, &frame_pool, index, core, part)?);
         }
         let slow = Some(SlowThread::start(slow).map_err(Failure::failed)?);
         running.iter().for_each(Running::await_first_breath);
@@ -287,7 +287,7 @@ fn start_worker(
 }
 
 /// Starts a worker without ports for the Lua apps of one core.
-fn start_apart(
+fn start_app_worker(
     config: &Config,
     shared: &Shared,
     frame_pool: &Arc<FramePool>,

@@ -68,7 +68,7 @@ pub fn open(
             queues,
             host: Box::new(host_tap),
             steering: Box::new(steering),
-            keep: Box::new(Tended::start(device, handle, spec, last_trouble)?),
+            keep: Box::new(Monitored::start(device, handle, spec, last_trouble)?),
         },
         hardware: Some(Arc::new(move || counted.counters())),
         trouble: Some(Arc::new(move || asked.get())),
@@ -122,12 +122,12 @@ fn without_link(device: &str) -> &'static str {
 }
 
 /// A device, and the thread that keeps it and its host TAP in the same state.
-struct Tended {
+struct Monitored {
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Tended {
+impl Monitored {
     fn start(
         device: Arc<DpdkDevice>,
         host_tap: HostTapHandle,
@@ -136,11 +136,11 @@ impl Tended {
     ) -> Result<Self, Failure> {
         let (end, ended) = mpsc::channel();
         let (mtu, mac) = (device.mtu(), host_tap.mac().ok());
-        let mut tending = Tending { mtu, mac, up: None, failed: None, device, host_tap, spec, last_trouble };
+        let mut tending = Monitor { mtu, mac, up: None, failed: None, device, host_tap, spec, last_trouble };
         let look = move || {
             let _watched = bm_heartbeat::watch(SILENT_MAX);
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                tending.look();
+                tending.update();
                 bm_heartbeat::beat();
             }
         };
@@ -150,7 +150,7 @@ impl Tended {
     }
 }
 
-impl Drop for Tended {
+impl Drop for Monitored {
     fn drop(&mut self) {
         self.end = None;
         // A panic was logged when it happened.
@@ -158,7 +158,7 @@ impl Drop for Tended {
     }
 }
 
-struct Tending {
+struct Monitor {
     device: Arc<DpdkDevice>,
     host_tap: HostTapHandle,
     mtu: u16,
@@ -170,8 +170,8 @@ struct Tending {
     last_trouble: LastTrouble,
 }
 
-impl Tending {
-    fn look(&mut self) {
+impl Monitor {
+    fn update(&mut self) {
         let up = self.device.link().up;
         if self.up != Some(up) {
             self.up = Some(up);

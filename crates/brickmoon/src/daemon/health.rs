@@ -56,7 +56,7 @@ impl Health {
     }
 
     /// Subscribes to the watchdog of a driver; returns a view of the threads that make no progress.
-    pub fn hear_from(control: &Handle) -> Silent {
+    pub fn subscribe(control: &Handle) -> Silent {
         let (mut health, silent) = Self::new();
         control.on_health(move |found| health.take(found));
         silent
@@ -77,7 +77,7 @@ impl Health {
             What::Panicked => None,
         });
         let silent: Vec<_> = silent.collect();
-        self.say(silent.iter().map(|(thread, _)| thread.clone()).collect());
+        self.log_changes(silent.iter().map(|(thread, _)| thread.clone()).collect());
         if silent.is_empty() {
             self.tell_systemd();
         }
@@ -85,7 +85,7 @@ impl Health {
     }
 
     /// Logs each thread once when it stops making progress, and once when it continues.
-    fn say(&mut self, silent: BTreeSet<String>) {
+    fn log_changes(&mut self, silent: BTreeSet<String>) {
         for thread in silent.difference(&self.said) {
             tracing::error!("thread {thread} makes no progress");
         }

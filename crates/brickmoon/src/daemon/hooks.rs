@@ -51,14 +51,14 @@ pub fn try_load(set: &HookSet, config: &Config) -> Result<(), Error> {
 ///
 /// # Errors
 /// A call hangs that is not or cannot be interrupted, so that only ending the process helps.
-pub fn look_after(set: &HookSet, on_hang: OnHang) -> Result<(), Failure> {
-    for news in set.look_after(on_hang) {
+pub fn supervise(set: &HookSet, on_hang: OnHang) -> Result<(), Failure> {
+    for news in set.supervise(on_hang) {
         match news {
             HookNews::Retired { name, file, version, health, why } => {
                 let (file, health) = (file.display(), health.name());
                 tracing::error!("hook {name}: version {version} of {file} is {health}: {why}");
             }
-            HookNews::Stuck { lasts } => return Err(scripts::stuck("a hook", lasts, on_hang)),
+            HookNews::Stuck { lasts } => return Err(scripts::hang_failure("a hook", lasts, on_hang)),
         }
     }
     Ok(())

@@ -91,13 +91,13 @@ fn end_within(longest: Duration, forwarder: Weak<Forwarder>) {
         std::thread::sleep(longest);
         // On a thread of its own: a thread that hangs may hold what this waits for.
         let (done, waiting) = mpsc::channel();
-        let let_go = move || {
+        let detach_without_waiting = move || {
             if let Some(forwarder) = forwarder.upgrade() {
-                forwarder.let_go();
+                forwarder.detach_without_waiting();
             }
             let _nobody_waits = done.send(());
         };
-        if std::thread::Builder::new().name("bm-let-go".into()).spawn(let_go).is_ok() {
+        if std::thread::Builder::new().name("bm-detach".into()).spawn(detach_without_waiting).is_ok() {
             let _took_too_long = waiting.recv_timeout(ANSWERS_MAX);
         }
         log::say(&format!(
@@ -162,12 +162,12 @@ async fn tend(daemon: &Arc<Daemon>, forwarder: &Arc<Forwarder>) -> Result<(), Fa
             }
             _ = look_at_lua.tick(), if forwarder.has_scripts() => {
                 let looked = forwarder.clone();
-                tokio::task::spawn_blocking(move || looked.look_after_lua()).await.map_err(Failure::failed)??;
+                tokio::task::spawn_blocking(move || looked.supervise_lua()).await.map_err(Failure::failed)??;
             }
             () = forwarder.links.notified() => follow(forwarder).await?,
             _ = look.tick() => {
                 let looked = forwarder.clone();
-                tokio::task::spawn_blocking(move || looked.look_after()).await.map_err(Failure::failed)??;
+                tokio::task::spawn_blocking(move || looked.supervise()).await.map_err(Failure::failed)??;
                 if forwarder.has_refused() {
                     follow(forwarder).await?;
                 }

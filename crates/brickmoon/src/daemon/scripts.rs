@@ -22,7 +22,7 @@ pub fn on_hang(config: &Config) -> OnHang {
 }
 
 /// The error for Lua code that hangs and is not interrupted, so that only ending the process helps.
-pub fn stuck(what: &str, lasts: Duration, on_hang: OnHang) -> Failure {
+pub fn hang_failure(what: &str, lasts: Duration, on_hang: OnHang) -> Failure {
     let seconds = lasts.as_secs();
     let why = match on_hang {
         OnHang::Interrupt => {

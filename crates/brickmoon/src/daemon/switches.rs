@@ -62,7 +62,7 @@ impl Bridges {
     ///
     /// # Errors
     /// If the interfaces cannot be read from Linux.
-    pub fn take_what_is_free(&self) -> Result<(), Error> {
+    pub fn attach_freed_interfaces(&self) -> Result<(), Error> {
         lock(&self.0).iter().try_for_each(|service| service.switch().reconcile()).map_err(Error::new)
     }
 
@@ -85,7 +85,7 @@ impl Bridges {
     pub fn switches(&self) -> Switches {
         let view = |switch: &Switch| bm_api::Switch {
             name: switch.settings().name.clone(),
-            vlans: switch.settings().knows_vlans(),
+            vlans: switch.settings().has_vlans(),
             ageing_s: switch.settings().ageing.as_secs(),
             macs: switch.fdb_count(),
             macs_max: switch.settings().table,
@@ -99,7 +99,7 @@ impl Bridges {
     /// The MAC addresses that the switches have learned.
     pub fn macs(&self) -> Macs {
         let of_one = |switch: &Switch| {
-            let vlans = switch.settings().knows_vlans();
+            let vlans = switch.settings().has_vlans();
             let name = &switch.settings().name;
             switch.fdb().iter().map(|one| entry(name, vlans, one)).collect::<Vec<_>>()
         };

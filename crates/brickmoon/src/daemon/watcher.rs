@@ -102,7 +102,7 @@ impl Watch {
     }
 
     /// Starts the process again if it has ended.
-    pub fn look_after(&mut self, handle: &Handle, grace: Duration) {
+    pub fn supervise(&mut self, handle: &Handle, grace: Duration) {
         let Self::By(watcher) = self else { return };
         if let Ok(Some(status)) = watcher.child.try_wait() {
             tracing::warn!(%status, "the process that watches the tables has ended; restarting it");
@@ -120,7 +120,7 @@ impl Watch {
     }
 
     /// What watches the tables, for `status`.
-    pub fn by(&self) -> Option<String> {
+    pub fn watched_by(&self) -> Option<String> {
         match self {
             Self::By(watcher) => Some(format!("process {}", watcher.child.id())),
             Self::NotNeeded | Self::Nobody { .. } => None,
@@ -139,7 +139,7 @@ impl Watch {
 /// Main function of the process: `brickmoon watch-tables`.
 pub fn run(grace: Duration, confined: bool) -> Result<(), Failure> {
     // First, since it closes all descriptors except the standard streams.
-    bm_fastpath::stand_alone();
+    bm_fastpath::detach_from_parent();
     // Before another thread is started.
     if confined && let Err(why) = bm_privilege::confine(bm_privilege::kept_by_watcher(), Calls::Watcher) {
         tracing::warn!("the process that watches the tables could not drop privileges: {why}");

@@ -77,7 +77,7 @@ pub fn plan(config: &Config, machine: &Machine, request: &Request<'_>) -> Result
 pub fn with_paths(config: &Config, machine: &Machine, paths: Paths) -> Plan {
     Plan {
         with_kernel: machine.no_kernel_path.is_none()
-            && (paths.any_kernel() || path::may_come_to_kernel(config)),
+            && (paths.any_kernel() || path::may_use_kernel_later(config)),
         workers: paths.needs_workers(config).then(|| Workers::of(config, machine)),
         warnings: warnings(config, machine, &paths),
         paths,

@@ -67,12 +67,12 @@ impl Paths {
     }
 
     /// Whether workers may replace the kernel path on all its ports: no path is set by the configuration.
-    pub fn may_do_without(&self) -> bool {
+    pub fn may_use_workers_instead(&self) -> bool {
         self.0.iter().filter(|port| port.in_kernel).all(|port| port.reason.is_some())
     }
 
     /// These paths where there is no kernel path, for this reason.
-    fn instead(&self, why: &str) -> Self {
+    fn without_kernel_path(&self, why: &str) -> Self {
         let port = |port: &PortPath| match port.in_kernel {
             true => PortPath { in_kernel: false, reason: Some(why.into()) },
             false => port.clone(),
@@ -116,7 +116,7 @@ pub fn choose(config: &Config, machine: &Machine) -> Result<Paths, Failure> {
         }
     }
     Ok(match &machine.no_kernel_path {
-        Some(why) => paths.instead(why),
+        Some(why) => paths.without_kernel_path(why),
         None => paths,
     })
 }
@@ -146,6 +146,6 @@ fn needs_workers(config: &Config) -> Option<&'static str> {
 }
 
 /// Whether to load the kernel path although there are no ports yet, since ports may be added that use it.
-pub fn may_come_to_kernel(config: &Config) -> bool {
+pub fn may_use_kernel_later(config: &Config) -> bool {
     config.ports.is_empty() && config.daemon.path != PathChoice::User && needs_workers(config).is_none()
 }

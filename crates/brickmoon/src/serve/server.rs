@@ -26,10 +26,10 @@ const CONNECTIONS_OF_METRICS: usize = 64;
 
 /// Maximum number of GET and of POST requests that are handled at the same time, each on its own thread. Every thread
 /// keeps a stack; further requests wait for a moment, since most are answered within a millisecond.
-static QUESTIONS: Semaphore = Semaphore::const_new(8);
-static ORDERS: Semaphore = Semaphore::const_new(4);
-/// Maximum number of threads of the runtime in addition to the one that serves connections: for [`QUESTIONS`],
-/// [`ORDERS`], the supervision of the data path, and a reserve. Without a limit tokio starts more and more threads under
+static GET_THREADS: Semaphore = Semaphore::const_new(8);
+static POST_THREADS: Semaphore = Semaphore::const_new(4);
+/// Maximum number of threads of the runtime in addition to the one that serves connections: for [`GET_THREADS`],
+/// [`POST_THREADS`], the supervision of the data path, and a reserve. Without a limit tokio starts more and more threads under
 /// constant load: a thread that has just answered is not idle yet when the next request comes, and none is ever idle for
 /// the ten seconds after which it would end.
 const THREADS: usize = 16;
@@ -50,24 +50,24 @@ pub async fn listen_for_metrics(address: SocketAddr) -> Result<TcpListener, Fail
 }
 
 /// Serves metrics until the task is dropped.
-pub async fn serve_metrics<A: Answers>(listener: TcpListener, asked: Arc<A>) {
-    let routes = Router::new().route("/metrics", metrics()).with_state(asked);
+pub async fn serve_metrics<A: Answers>(listener: TcpListener, answers: Arc<A>) {
+    let routes = Router::new().route("/metrics", metrics()).with_state(answers);
     serve(listener, |_| (0, routes.clone()), CONNECTIONS_OF_METRICS).await;
 }
 
 /// All routes of a Lua program.
 pub fn routes_of_program<A: Answers>(program: Arc<A>) -> Router {
     let orders = Router::new().route(request::STOP, post(stop::<A>));
-    questions().merge(orders).fallback(no_such_path::<A>).with_state(program)
+    read_routes().merge(orders).fallback(no_such_path::<A>).with_state(program)
 }
 
 /// All routes of the daemon.
 pub fn routes<D: AnswersOfDaemon>(daemon: Arc<D>) -> Router {
     let orders = Router::new()
-        .route(request::VERIFY, post(|State(daemon): State<Arc<D>>| carry_out(daemon, D::verify)))
-        .route(request::RELOAD, post(|State(daemon): State<Arc<D>>| carry_out(daemon, D::reload)))
+        .route(request::VERIFY, post(|State(daemon): State<Arc<D>>| answer_post(daemon, D::verify)))
+        .route(request::RELOAD, post(|State(daemon): State<Arc<D>>| answer_post(daemon, D::reload)))
         .route(request::STOP, post(stop::<D>));
-    questions().merge(questions_of_daemon()).merge(orders).fallback(no_such_path::<D>).with_state(daemon)
+    read_routes().merge(read_routes_of_daemon()).merge(orders).fallback(no_such_path::<D>).with_state(daemon)
 }
 
 /// The routes of the daemon for clients with read access only.
@@ -78,106 +78,106 @@ pub fn routes_of_readers<D: AnswersOfDaemon>(daemon: Arc<D>) -> Router {
         refused(StatusCode::FORBIDDEN, error)
     };
     let orders = [request::VERIFY, request::RELOAD, request::STOP];
-    let questions = questions().merge(questions_of_daemon());
-    let routes = orders.into_iter().fold(questions, |routes, order| routes.route(order, post(refuse)));
+    let read_routes = read_routes().merge(read_routes_of_daemon());
+    let routes = orders.into_iter().fold(read_routes, |routes, order| routes.route(order, post(refuse)));
     routes.fallback(no_such_path::<D>).with_state(daemon)
 }
 
 /// The routes that only read, and that every process has.
-fn questions<A: Answers>() -> Router<Arc<A>> {
+fn read_routes<A: Answers>() -> Router<Arc<A>> {
     Router::new()
-        .route(request::STATUS, question(A::status))
-        .route(request::APPS, question(|asked: &A| Ok(asked.apps())))
-        .route(request::LINKS, question(|asked: &A| Ok(asked.links())))
-        .route(request::WORKERS, question(|asked: &A| Ok(asked.workers())))
-        .route(request::DROPS, question(|asked: &A| Ok(asked.drops())))
+        .route(request::STATUS, get_route(A::status))
+        .route(request::APPS, get_route(|answers: &A| Ok(answers.apps())))
+        .route(request::LINKS, get_route(|answers: &A| Ok(answers.links())))
+        .route(request::WORKERS, get_route(|answers: &A| Ok(answers.workers())))
+        .route(request::DROPS, get_route(|answers: &A| Ok(answers.drops())))
         .route(request::METRICS, metrics())
 }
 
 /// The routes that only read, and that only the daemon has.
-fn questions_of_daemon<D: AnswersOfDaemon>() -> Router<Arc<D>> {
+fn read_routes_of_daemon<D: AnswersOfDaemon>() -> Router<Arc<D>> {
     Router::new()
-        .route(request::PORTS, question(|daemon: &D| Ok(daemon.ports())))
+        .route(request::PORTS, get_route(|daemon: &D| Ok(daemon.ports())))
         .route(request::ROUTES, get(routes_of::<D>))
-        .route(request::NEIGHBORS, question(D::neighbors))
-        .route(request::NEXT_HOPS, question(D::next_hops))
-        .route(request::SWITCHES, question(|daemon: &D| Ok(daemon.switches())))
-        .route(request::MACS, question(|daemon: &D| Ok(daemon.macs())))
-        .route(request::CLUSTER, question(|daemon: &D| Ok(daemon.cluster())))
-        .route(request::FILTERS, question(D::filters))
-        .route(request::HOOKS, question(|daemon: &D| Ok(daemon.hooks())))
+        .route(request::NEIGHBORS, get_route(D::neighbors))
+        .route(request::NEXT_HOPS, get_route(D::next_hops))
+        .route(request::SWITCHES, get_route(|daemon: &D| Ok(daemon.switches())))
+        .route(request::MACS, get_route(|daemon: &D| Ok(daemon.macs())))
+        .route(request::CLUSTER, get_route(|daemon: &D| Ok(daemon.cluster())))
+        .route(request::FILTERS, get_route(D::filters))
+        .route(request::HOOKS, get_route(|daemon: &D| Ok(daemon.hooks())))
 }
 
-/// A route that answers a question without parameters.
-fn question<A: Answers, T: Serialize + Send + 'static>(
-    question: impl FnOnce(&A) -> Result<T, Error> + Clone + Send + Sync + 'static,
+/// A GET route without parameters.
+fn get_route<A: Answers, T: Serialize + Send + 'static>(
+    handler: impl FnOnce(&A) -> Result<T, Error> + Clone + Send + Sync + 'static,
 ) -> MethodRouter<Arc<A>> {
-    get(move |State(asked): State<Arc<A>>| answer(asked, question))
+    get(move |State(answers): State<Arc<A>>| answer_get(answers, handler))
 }
 
-async fn stop<A: Answers>(State(asked): State<Arc<A>>, Query(query): Query<StopQuery>) -> Response {
-    carry_out(asked, move |asked| asked.stop(&query)).await
+async fn stop<A: Answers>(State(answers): State<Arc<A>>, Query(query): Query<StopQuery>) -> Response {
+    answer_post(answers, move |answers| answers.stop(&query)).await
 }
 
 async fn routes_of<D: AnswersOfDaemon>(
     State(daemon): State<Arc<D>>,
     Query(query): Query<RouteQuery>,
 ) -> Response {
-    answer(daemon, move |daemon| daemon.routes(&query)).await
+    answer_get(daemon, move |daemon| daemon.routes(&query)).await
 }
 
-async fn no_such_path<A: Answers>(State(asked): State<Arc<A>>) -> Response {
-    refused(StatusCode::NOT_FOUND, asked.no_such_path())
+async fn no_such_path<A: Answers>(State(answers): State<Arc<A>>) -> Response {
+    refused(StatusCode::NOT_FOUND, answers.no_such_path())
 }
 
 /// The metrics, in the OpenMetrics format.
 fn metrics<A: Answers>() -> MethodRouter<Arc<A>> {
-    get(|State(asked): State<Arc<A>>| async {
-        let text = beside(&QUESTIONS, move || asked.metrics()).await.unwrap_or_default();
+    get(|State(answers): State<Arc<A>>| async {
+        let text = on_thread(&GET_THREADS, move || answers.metrics()).await.unwrap_or_default();
         let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
         ([(header::CONTENT_TYPE, kind)], text).into_response()
     })
 }
 
-/// Answers a GET request on another thread, since some wait for control. [`QUESTIONS`] limits their number.
-async fn answer<D: Send + Sync + 'static, T: Serialize + Send + 'static>(
-    asked: Arc<D>,
-    question: impl FnOnce(&D) -> Result<T, Error> + Send + 'static,
+/// Answers a GET request on another thread, since some wait for control. [`GET_THREADS`] limits their number.
+async fn answer_get<D: Send + Sync + 'static, T: Serialize + Send + 'static>(
+    answers: Arc<D>,
+    handler: impl FnOnce(&D) -> Result<T, Error> + Send + 'static,
 ) -> Response {
-    answer_within(&QUESTIONS, asked, question).await
+    answer_within(&GET_THREADS, answers, handler).await
 }
 
 /// Handles a POST request on another thread. These do not wait for GET requests.
-async fn carry_out<D: Send + Sync + 'static, T: Serialize + Send + 'static>(
-    asked: Arc<D>,
-    order: impl FnOnce(&D) -> Result<T, Error> + Send + 'static,
+async fn answer_post<D: Send + Sync + 'static, T: Serialize + Send + 'static>(
+    answers: Arc<D>,
+    handler: impl FnOnce(&D) -> Result<T, Error> + Send + 'static,
 ) -> Response {
-    answer_within(&ORDERS, asked, order).await
+    answer_within(&POST_THREADS, answers, handler).await
 }
 
 async fn answer_within<D: Send + Sync + 'static, T: Serialize + Send + 'static>(
     threads: &'static Semaphore,
-    asked: Arc<D>,
-    question: impl FnOnce(&D) -> Result<T, Error> + Send + 'static,
+    answers: Arc<D>,
+    handler: impl FnOnce(&D) -> Result<T, Error> + Send + 'static,
 ) -> Response {
     // The body is encoded on that thread, too: a long one takes a while.
-    let answer = beside(threads, move || reply(StatusCode::BAD_REQUEST, question(&asked)));
+    let answer = on_thread(threads, move || reply(StatusCode::BAD_REQUEST, handler(&answers)));
     answer
         .await
         .unwrap_or_else(|panicked| reply::<()>(StatusCode::INTERNAL_SERVER_ERROR, Err(Error::new(panicked))))
 }
 
 /// Runs a function on another thread as soon as fewer than the limit are running.
-async fn beside<T: Send + 'static>(
+async fn on_thread<T: Send + 'static>(
     threads: &'static Semaphore,
-    deed: impl FnOnce() -> T + Send + 'static,
+    work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
     // The semaphore is never closed; if it were, the answer would matter more than the limit.
-    let turn = threads.acquire().await.ok();
+    let permit = threads.acquire().await.ok();
     // The thread continues if the client goes away; it counts until it is done.
     tokio::task::spawn_blocking(move || {
-        let _turn = turn;
-        deed()
+        let _permit = permit;
+        work()
     })
     .await
 }
@@ -206,12 +206,12 @@ mod tests {
     fn many_requests_start_few_threads() {
         let runtime = runtime().unwrap();
         let threads: HashSet<ThreadId> = runtime.block_on(async {
-            let mut asked = JoinSet::new();
+            let mut answers = JoinSet::new();
             for n in 0..20_000 {
-                let threads = if n % 3 == 0 { &ORDERS } else { &QUESTIONS };
-                asked.spawn(beside(threads, || std::thread::current().id()));
+                let threads = if n % 3 == 0 { &POST_THREADS } else { &GET_THREADS };
+                answers.spawn(on_thread(threads, || std::thread::current().id()));
             }
-            asked.join_all().await.into_iter().map(Result::unwrap).collect()
+            answers.join_all().await.into_iter().map(Result::unwrap).collect()
         });
         assert!((1..=THREADS).contains(&threads.len()), "{} threads", threads.len());
     }

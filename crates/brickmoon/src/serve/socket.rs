@@ -30,11 +30,11 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// A listening socket; removed on drop.
 pub struct Socket {
     listener: UnixListener,
-    made: Made,
+    made: SocketFile,
 }
 
 /// The file of a socket.
-struct Made {
+struct SocketFile {
     path: PathBuf,
     inode: u64,
     /// Dropped last.
@@ -48,7 +48,7 @@ impl Socket {
         make_folder(path)?;
         let lock = lock(path).await?;
         if somebody_listens(path).await {
-            return Err(taken(path));
+            return Err(in_use(path));
         }
         Self::make(path, open, Some(lock))
     }
@@ -77,7 +77,7 @@ impl Socket {
             let _gone = std::fs::remove_file(&new);
             failed(error)
         })?;
-        Ok(Self { listener, made: Made { path: path.into(), inode, _lock: lock } })
+        Ok(Self { listener, made: SocketFile { path: path.into(), inode, _lock: lock } })
     }
 
     /// Serves clients by their rights until the task is dropped.
@@ -93,7 +93,7 @@ impl Socket {
     }
 }
 
-impl Drop for Made {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         if std::fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.ino() == self.inode) {
             // It may already be gone.
@@ -127,10 +127,10 @@ async fn lock(path: &Path) -> Result<LockFile, Failure> {
         }
         tokio::time::sleep(PAUSE).await;
     }
-    Err(taken(path))
+    Err(in_use(path))
 }
 
-fn taken(path: &Path) -> Failure {
+fn in_use(path: &Path) -> Failure {
     let hint = "stop it with `brickmoon stop`, or use another socket with --socket";
     Failure::Failed(format!("another daemon or program already answers at {}: {hint}", path.display()))
 }

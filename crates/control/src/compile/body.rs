@@ -115,7 +115,7 @@ struct State {
 pub(super) struct Bodies {
     states: Vec<Option<State>>,
     /// Bodies that lead to Linux because there was no room.
-    troubled: BTreeSet<BodyId>,
+    waiting_for_room: BTreeSet<BodyId>,
 }
 
 impl Bodies {
@@ -164,13 +164,13 @@ impl Bodies {
     }
 
     /// Bodies whose next hop found no room, to try again.
-    pub fn troubled(&self, most: usize) -> Vec<BodyId> {
-        self.troubled.iter().take(most).copied().collect()
+    pub fn waiting_for_room(&self, most: usize) -> Vec<BodyId> {
+        self.waiting_for_room.iter().take(most).copied().collect()
     }
 
     /// Number of these bodies.
     pub fn without_room(&self) -> usize {
-        self.troubled.len()
+        self.waiting_for_room.len()
     }
 
     /// Releases all targets.
@@ -180,7 +180,7 @@ impl Bodies {
                 targets.release(target);
             }
         }
-        self.troubled.clear();
+        self.waiting_for_room.clear();
     }
 
     /// The target of each body that has one.
@@ -193,11 +193,11 @@ impl Bodies {
     }
 
     fn assess<A: RouteFamily>(&mut self, id: BodyId, view: View<'_>, targets: &mut Targets) {
-        self.troubled.remove(&id);
+        self.waiting_for_room.remove(&id);
         let Some(body) = A::routes(view.mirror).body(id) else { return };
         let (outcome, why) = assessed::<A>(body, view, targets);
         if matches!(why, Some(Why::NextHop(_))) {
-            self.troubled.insert(id);
+            self.waiting_for_room.insert(id);
         }
         let on_link = match outcome {
             Outcome::To(target) => targets.on_link(target),
@@ -207,7 +207,7 @@ impl Bodies {
             self.states.resize_with(id.index() + 1, || None);
         }
         self.states[id.index()] =
-            Some(State { body: body.clone(), outcome, on_link, ways: ways(body, view), why });
+            Some(State { body: body.clone(), outcome, on_link, ways: feasible_interfaces(body, view), why });
     }
 }
 
@@ -244,7 +244,7 @@ fn assessed<A: RouteFamily>(
     }
 }
 
-fn ways(body: &RouteBody, view: View<'_>) -> Box<[u16]> {
+fn feasible_interfaces(body: &RouteBody, view: View<'_>) -> Box<[u16]> {
     let interface = |hop: &bm_netlink::Hop| view.interfaces.index_of(hop.ifindex);
     let mut ways: Vec<u16> = match &body.via {
         bm_netlink::Via::Object(_) => view.mirror.paths(body).hops.iter().filter_map(interface).collect(),

@@ -121,7 +121,7 @@ impl<A: RouteFamily> Context<'_, A> {
 
     /// Our interfaces of all routes to `prefix` itself, if there are several: packets from there may arrive on any of
     /// them. `None` if it has no route.
-    pub fn ways(&mut self, stages: &Stages, prefix: Prefix<A>) -> Option<Vec<u16>> {
+    pub fn feasible_interfaces(&mut self, stages: &Stages, prefix: Prefix<A>) -> Option<Vec<u16>> {
         let routes = A::routes(self.view.mirror);
         let (mut any, mut ways) = (false, Vec::new());
         for id in stages.tables.iter().flat_map(|table| routes.get(*table, prefix)) {

@@ -79,7 +79,7 @@ impl<A: RouteFamily> Tables<A> {
 
     /// Whether there was no room for feasible reverse paths.
     pub fn has_lost_sources(&self) -> bool {
-        self.lacks_sources() || self.vrfs.values().filter_map(Table::sources).any(Sources::is_lost)
+        self.lacks_sources() || self.vrfs.values().filter_map(Table::sources).any(Sources::passes_all)
     }
 
     /// Whether there was not even memory for an empty table of feasible reverse paths.
@@ -122,7 +122,7 @@ impl<A: RouteFamily> Tables<A> {
             let all = routes.bodies().map(|(id, _)| id);
             bodies.reassess::<A>(all, view, targets, &mut flipped);
         } else {
-            bodies.reassess::<A>(bodies.troubled(RETRIES), view, targets, &mut flipped);
+            bodies.reassess::<A>(bodies.waiting_for_room(RETRIES), view, targets, &mut flipped);
         }
         pending.add_routes_of(&flipped, routes);
     }
@@ -130,7 +130,7 @@ impl<A: RouteFamily> Tables<A> {
     /// Creates missing tables and those with changed stages, and removes those without a VRF; returns whether any table has
     /// changed. Removed tables are moved to `old`, also on errors: workers read them until new ones are
     /// published.
-    pub fn remake(
+    pub fn rebuild(
         &mut self,
         view: View<'_>,
         targets: &mut Targets,

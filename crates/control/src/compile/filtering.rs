@@ -24,13 +24,13 @@ pub(super) struct Filtering {
     counters: BTreeMap<String, u16>,
     /// Number of counters used so far.
     fresh: u16,
-    made: Option<Made>,
+    made: Option<CompiledFilters>,
     /// The configuration has changed since the last compilation.
     changed: bool,
 }
 
 /// Compiled filters, and the interfaces that port names in rules stood for.
-struct Made {
+struct CompiledFilters {
     interfaces: Vec<Option<u16>>,
     /// The filters of the configuration only.
     configured: Arc<Filters>,
@@ -39,9 +39,9 @@ struct Made {
     filters: Arc<Filters>,
 }
 
-impl Made {
+impl CompiledFilters {
     /// Adds rules for packets that only Linux may handle to those of the configuration.
-    fn stand_beside(&mut self, linux_only: &[Flat]) -> Result<(), TooMany> {
+    fn add_linux_only(&mut self, linux_only: &[Flat]) -> Result<(), TooMany> {
         self.filters = Arc::clone(&self.configured);
         self.linux_only.clear();
         if !linux_only.is_empty() {
@@ -128,13 +128,13 @@ impl Filtering {
                     before.map(|made| made.configured).unwrap_or_default()
                 });
                 let filters = Arc::clone(&configured);
-                Made { interfaces, configured, linux_only: Vec::new(), filters }
+                CompiledFilters { interfaces, configured, linux_only: Vec::new(), filters }
             }
         };
         self.changed = false;
         let beside = match made.linux_only == linux_only {
             true => Ok(()),
-            false => made.stand_beside(linux_only),
+            false => made.add_linux_only(linux_only),
         };
         let filters = Arc::clone(&made.filters);
         self.made = Some(made);

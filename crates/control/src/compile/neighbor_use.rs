@@ -28,7 +28,7 @@ impl Compiler {
 
     /// Whether a route leads to this neighbor, or packets may be sent to it now.
     pub fn is_known(&self, ifindex: u32, address: IpAddr) -> bool {
-        self.targets.of_place(ifindex, address).is_some()
+        self.targets.of_neighbor(ifindex, address).is_some()
     }
 
     fn uses_by_host_entries(&self) -> BTreeMap<Target, u32> {

@@ -128,7 +128,7 @@ impl Compiler {
                 used: self.used.contains(&(neighbor.ifindex, neighbor.address)),
                 next_hop: self
                     .targets
-                    .of_place(neighbor.ifindex, neighbor.address)
+                    .of_neighbor(neighbor.ifindex, neighbor.address)
                     .map(|target| self.targets.hop(target).0),
             }
         };

@@ -48,16 +48,18 @@ impl<A: RouteFamily> Sources<A> {
         room: &Room<'_>,
     ) -> Result<Self, TableFull<A>> {
         let ways: Vec<_> = stages.prefixes(context.view.mirror);
-        let ways = ways.into_iter().filter_map(|prefix| Some((prefix, context.ways(stages, prefix)?)));
+        let ways = ways
+            .into_iter()
+            .filter_map(|prefix| Some((prefix, context.feasible_interfaces(stages, prefix)?)));
         let ways: Vec<_> = ways.collect();
         match Self::of(structure, &ways, room) {
             Ok(mut sources) => {
-                sources.tell();
+                sources.log_shortage();
                 Ok(sources)
             }
             Err(_) => {
                 let mut sources = Self::of(structure, &[], room)?;
-                sources.lose();
+                sources.pass_all();
                 Ok(sources)
             }
         }
@@ -85,7 +87,7 @@ impl<A: RouteFamily> Sources<A> {
     }
 
     /// Whether every source passes because there is no room.
-    pub fn is_lost(&self) -> bool {
+    pub fn passes_all(&self) -> bool {
         self.lost
     }
 
@@ -95,7 +97,7 @@ impl<A: RouteFamily> Sources<A> {
     }
 
     /// Reports once that there are no free sets, and again if there were some in between.
-    fn tell(&mut self) {
+    fn log_shortage(&mut self) {
         let routes = self.without_set();
         if routes > 0 && !self.warned {
             let most = sets::ROOM;
@@ -123,7 +125,7 @@ impl<A: RouteFamily> Sources<A> {
         sorted.dedup();
         for prefix in sorted {
             let before = self.fib.rib().get(prefix);
-            let now = context.ways(stages, prefix).map(|ways| self.sets.take(&ways));
+            let now = context.feasible_interfaces(stages, prefix).map(|ways| self.sets.take(&ways));
             match (before, now) {
                 (Some(before), Some(now)) if before == now => self.sets.release(now),
                 (_, Some(now)) => changes.push(Change::Set(prefix, now)),
@@ -133,16 +135,16 @@ impl<A: RouteFamily> Sources<A> {
             left.extend(before.filter(|before| Some(*before) != now));
         }
         if self.fib.apply(&changes).is_err() {
-            self.lose();
+            self.pass_all();
             return;
         }
         left.into_iter().for_each(|set| self.sets.release(set));
         self.fib.reclaim();
-        self.tell();
+        self.log_shortage();
     }
 
     /// Lets every source pass from now on, because there is no room.
-    fn lose(&mut self) {
+    fn pass_all(&mut self) {
         tracing::error!(
             "no room for the feasible reverse paths of all sources: reverse_path = \"feasible\" lets every source pass"
         );
@@ -168,7 +170,7 @@ impl<A: RouteFamily> Sources<A> {
         let wanted = stages.prefixes(context.view.mirror);
         for prefix in &wanted {
             checked.compared += 1;
-            let (is, should) = (self.fib.rib().get(*prefix), context.ways(stages, *prefix));
+            let (is, should) = (self.fib.rib().get(*prefix), context.feasible_interfaces(stages, *prefix));
             if (is, should.is_some()) == (Some(sets::ALL), true) {
                 checked.differs(Area::Refused, || {
                     format!(

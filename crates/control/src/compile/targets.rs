@@ -132,7 +132,7 @@ pub struct Targets {
     /// By interface, the next hop of group members while Linux chooses among them.
     linux_only: BTreeMap<u16, NextHop>,
     /// Targets that are left to Linux because there was no room.
-    troubled: BTreeSet<Target>,
+    waiting_for_room: BTreeSet<Target>,
     /// Targets that lost their last user, to check later.
     unused: Vec<Target>,
 }
@@ -150,7 +150,7 @@ impl Targets {
             by_object: BTreeMap::new(),
             by_hop: Vec::new(),
             linux_only: BTreeMap::new(),
-            troubled: BTreeSet::new(),
+            waiting_for_room: BTreeSet::new(),
             unused: Vec::new(),
         };
         for made in hops {
@@ -196,7 +196,7 @@ impl Targets {
     }
 
     /// The target of a neighbor, if there is one.
-    pub(super) fn of_place(&self, ifindex: u32, address: IpAddr) -> Option<Target> {
+    pub(super) fn of_neighbor(&self, ifindex: u32, address: IpAddr) -> Option<Target> {
         self.by_place.get(&ifindex)?.get(&Some(address))?.first().copied()
     }
 
@@ -345,7 +345,7 @@ impl Targets {
     fn change_state(&mut self, target: Target, state: State) {
         let before = std::mem::replace(&mut self.get_mut(target).state, State::Still(Action::Host));
         match before {
-            State::Plain(place) => self.forget_place(target, &place),
+            State::Plain(place) => self.remove_neighbor(target, &place),
             State::Members(members) => {
                 for member in members {
                     self.get_mut(member.target).groups.remove(&target);
@@ -370,7 +370,7 @@ impl Targets {
         (entry.state, entry.linux_only) = (state, false);
     }
 
-    fn forget_place(&mut self, target: Target, place: &Adjacency) {
+    fn remove_neighbor(&mut self, target: Target, place: &Adjacency) {
         let Some(of_link) = self.by_place.get_mut(&place.ifindex) else { return };
         if let Some(there) = of_link.get_mut(&place.gateway) {
             there.remove(&target);

@@ -62,7 +62,7 @@ impl View<'_> {
             // Linux may send on a link without carrier, where packets are lost. We do not.
             && (!ours || self.running(hop.ifindex))
             // For hops that are left to Linux, Linux decides whether they are alive.
-            && !(family == Family::V4 && ours && hop.encap == 0 && self.passed_over(hop))
+            && !(family == Family::V4 && ours && hop.encap == 0 && self.skipped_by_linux(hop))
     }
 
     /// What happens to packets for an adjacency.
@@ -105,7 +105,7 @@ impl View<'_> {
     }
 
     /// Whether Linux skips a hop because its neighbor does not answer (`fib_multipath_use_neigh`).
-    fn passed_over(&self, hop: &Hop) -> bool {
+    fn skipped_by_linux(&self, hop: &Hop) -> bool {
         let asked = self.mirror.sysctls().ipv4_multipath_use_neigh != 0;
         let neighbor = || self.mirror.neighbor(hop.ifindex, hop.gateway?);
         asked && neighbor().is_some_and(|neighbor| neighbor.reachable_at().is_none())

@@ -32,12 +32,12 @@ pub(super) fn config(text: &str) -> Result<Config, Vec<Problem>> {
     if !errors.is_empty() {
         return Err(report.problems);
     }
-    let config = whole(document.get_ref(), &mut report);
+    let config = read_all(document.get_ref(), &mut report);
     report.problems.sort_by_key(|problem| problem.line);
     if report.problems.is_empty() { Ok(config) } else { Err(report.problems) }
 }
 
-fn whole(document: &Table<'_>, report: &mut Report) -> Config {
+fn read_all(document: &Table<'_>, report: &mut Report) -> Config {
     let mut config = Config::default();
     let mut top = Section { name: "", table: document, known: Vec::new(), report };
     top.read("daemon", "[daemon]", |section| daemon(section, &mut config.daemon));
@@ -88,13 +88,13 @@ fn daemon(section: &mut Section<'_, '_>, daemon: &mut Daemon) {
     if daemon.idle == IdleChoice::Busy
         && let Some(priority) = daemon.priority.filter(|priority| *priority > 0)
     {
-        section.complain("priority", What::BusyRealTime { priority });
+        section.report("priority", What::BusyRealTime { priority });
     }
     if let Some(workers) = daemon.workers
         && !daemon.cores.is_empty()
         && daemon.cores.len() < workers as usize
     {
-        section.complain("cores", What::FewCores { cores: daemon.cores.len(), workers });
+        section.report("cores", What::FewCores { cores: daemon.cores.len(), workers });
     }
 }
 
@@ -284,7 +284,7 @@ impl<'s, 't> Section<'s, 't> {
         }
     }
 
-    fn complain(&mut self, key: &'static str, what: What) {
+    fn report(&mut self, key: &'static str, what: What) {
         let at = self.table.get(key).map_or(0, |value| value.span().start);
         self.report.add(at, what);
     }
@@ -374,7 +374,7 @@ impl<'s, 't> Section<'s, 't> {
         self.number(key, range, target);
         if !target.is_power_of_two() {
             let what = What::PowerOfTwo { key: self.key(key), found: u64::from(*target) };
-            self.complain(key, what);
+            self.report(key, what);
             *target = before;
         }
     }
@@ -409,7 +409,7 @@ impl<'s, 't> Section<'s, 't> {
         self.number_or(key, word, range, target);
         if let Some(found) = target.filter(|number| !number.is_power_of_two()) {
             let what = What::PowerOfTwo { key: self.key(key), found: found.into() };
-            self.complain(key, what);
+            self.report(key, what);
             *target = None;
         }
     }

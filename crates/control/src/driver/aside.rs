@@ -33,7 +33,7 @@ impl Aside {
     }
 
     /// Leaves all packets to Linux for this reason; returns whether the reason is new.
-    pub fn step(&self, why: Why) -> bool {
+    pub fn add_reason(&self, why: Why) -> bool {
         let before = self.why.fetch_or(why as u8, Ordering::SeqCst);
         self.enforce();
         before & why as u8 == 0
@@ -45,7 +45,7 @@ impl Aside {
     }
 
     /// Withdraws this reason; returns whether it was set.
-    pub fn back(&self, why: Why) -> bool {
+    pub fn remove_reason(&self, why: Why) -> bool {
         let before = self.why.fetch_and(!(why as u8), Ordering::SeqCst);
         if before == why as u8 {
             self.workers.store(false, Ordering::SeqCst);
@@ -83,13 +83,13 @@ mod tests {
         let workers = Arc::new(AtomicBool::new(false));
         let aside = Aside::new(&workers, None);
         let is_linuxs = || workers.load(Ordering::SeqCst);
-        assert!(aside.step(Why::Firewall) && is_linuxs());
-        assert!(aside.step(Why::Control) && is_linuxs());
-        assert!(!aside.step(Why::Control), "it is one already");
-        assert!(aside.back(Why::Firewall) && is_linuxs(), "the other reason is left");
+        assert!(aside.add_reason(Why::Firewall) && is_linuxs());
+        assert!(aside.add_reason(Why::Control) && is_linuxs());
+        assert!(!aside.add_reason(Why::Control), "it is one already");
+        assert!(aside.remove_reason(Why::Firewall) && is_linuxs(), "the other reason is left");
         aside.renew();
         assert!(is_linuxs());
-        assert!(aside.back(Why::Control) && !is_linuxs());
-        assert!(!aside.back(Why::Control) && !is_linuxs(), "it is none any more");
+        assert!(aside.remove_reason(Why::Control) && !is_linuxs());
+        assert!(!aside.remove_reason(Why::Control) && !is_linuxs(), "it is none any more");
     }
 }

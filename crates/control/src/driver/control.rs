@@ -15,7 +15,7 @@ use super::linux_only::{self, Listed};
 use super::neighbor_requests::{NeighborRequests, QueuedRequests, neighbor_requests};
 use super::tally::Tally;
 use super::watchdog::CONTROL_SILENT_MAX;
-use super::{ControlPort, OfPort, Request};
+use super::{ControlPort, ControlPortState, Request};
 use crate::compile::{Choices, Compiler, Report};
 use crate::config::Config;
 
@@ -124,8 +124,8 @@ impl Control {
             ended: false,
         };
         control.step()?;
-        control.linux_only.say_changes(&[], control.watch.mirror());
-        control.linux_only.say_bypassed(control.watch.mirror());
+        control.linux_only.log_changes(&[], control.watch.mirror());
+        control.linux_only.log_bypassed(control.watch.mirror());
         control.done.first_sync = started.elapsed();
         Ok(control)
     }
@@ -144,7 +144,7 @@ impl Control {
             if let Err(error) = self.step() {
                 tracing::error!(%error, "cannot follow changes of the kernel's tables; trying again");
                 std::thread::sleep(Duration::from_millis(100));
-            } else if was_silent && self.is_settled() && self.aside.back(Why::Control) {
+            } else if was_silent && self.is_settled() && self.aside.remove_reason(Why::Control) {
                 tracing::warn!("the tables are up to date again: forwarding packets");
             }
             while let Ok(request) = requests.try_recv() {
@@ -193,7 +193,7 @@ impl Control {
         // The program must not see incomplete tables.
         let aside = self.compiler.aside().load(std::sync::atomic::Ordering::Relaxed);
         if self.behind.is_none() && !aside && self.kernel.as_ref().is_some_and(KernelPath::is_due) {
-            self.tell_kernel(KernelPath::beat)?;
+            self.update_kernel_path(KernelPath::beat)?;
         }
         if Instant::now() >= self.refresh_at {
             self.keep_fresh();
@@ -220,7 +220,7 @@ impl Control {
         if report.published || changes.iter().any(shapes) {
             self.steer();
         }
-        self.tell_slow_path(changes);
+        self.notify_slow_path(changes);
         if let Some(tell) = self.on_links.as_ref().filter(|_| changes.iter().any(links)) {
             tell();
         }
@@ -282,7 +282,7 @@ impl Control {
         let before = self.linux_only.honored();
         self.linux_only.configure(&config.firewall);
         self.enforce(&before)?;
-        self.linux_only.say_bypassed(self.watch.mirror());
+        self.linux_only.log_bypassed(self.watch.mirror());
         Ok(())
     }
 
@@ -320,7 +320,7 @@ impl Control {
         }
         self.compiler.set_linux_only(&now);
         self.carry_out()?;
-        self.linux_only.say_changes(before, self.watch.mirror());
+        self.linux_only.log_changes(before, self.watch.mirror());
         Ok(())
     }
 

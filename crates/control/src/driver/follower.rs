@@ -118,7 +118,7 @@ fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<
                 tracing::error!(%error, "cannot apply the list of packets to leave to Linux: leaving all packets to Linux and trying again");
             }
         }
-        if was_silent && !failed && control.aside.back(Why::Follower) {
+        if was_silent && !failed && control.aside.remove_reason(Why::Follower) {
             tracing::warn!("following Linux's firewall again: forwarding packets");
         }
         // Only now the findings have been applied.

@@ -73,7 +73,7 @@ pub(super) struct KernelPath {
     last_situation: LastSituation,
     /// Frames dropped on interfaces before their filters were in place.
     held: Vec<(u32, Counters)>,
-    without_place: Vec<u32>,
+    without_slot: Vec<u32>,
 }
 
 impl KernelPath {
@@ -81,7 +81,7 @@ impl KernelPath {
         let grace = Grace::start(readers).map_err(Error::new)?;
         // Until the tables are complete for the first time.
         lock(&kernel).set_busy(true);
-        let (beat_at, without_place) = (Instant::now(), Vec::new());
+        let (beat_at, without_slot) = (Instant::now(), Vec::new());
         Ok(Self {
             kernel,
             grace,
@@ -91,14 +91,14 @@ impl KernelPath {
             kept: false,
             last_situation: LastSituation::default(),
             held: Vec::new(),
-            without_place,
+            without_slot,
         })
     }
 
     /// Applies the compiled state to the program. Failures are tried again with the next beat.
     pub fn follow(&mut self, now: Now<'_>) -> Result<(), Error> {
         let situation = self.situation(now);
-        self.tell(situation)?;
+        self.apply_situation(situation)?;
         self.release(now)
     }
 
@@ -115,18 +115,18 @@ impl KernelPath {
     }
 
     /// Frames dropped on interfaces before their filters were in place, since the last call.
-    pub fn take_held(&mut self) -> Vec<(u32, Counters)> {
+    pub fn take_held_drops(&mut self) -> Vec<(u32, Counters)> {
         std::mem::take(&mut self.held)
     }
 
-    fn tell(&mut self, situation: Situation) -> Result<(), Error> {
+    fn apply_situation(&mut self, situation: Situation) -> Result<(), Error> {
         let kernel = &self.kernel;
         self.last_situation
-            .tell(situation, |situation| lock(kernel).publish(situation))
+            .apply(situation, |situation| lock(kernel).publish(situation))
             .map_err(Error::new)?;
         // Only now the program no longer uses entries that were removed from the tables.
         self.grace.ask();
-        self.complain();
+        self.warn_without_slot();
         Ok(())
     }
 
@@ -152,8 +152,8 @@ impl KernelPath {
         }
         self.adapt();
         let situation = self.situation(now);
-        if self.last_situation.lacks(&situation) {
-            self.tell(situation)?;
+        if self.last_situation.needs(&situation) {
+            self.apply_situation(situation)?;
         }
         self.release(now)
     }
@@ -315,7 +315,7 @@ impl KernelPath {
                 ],
                 vlan: own.vlan.map(|vlan| Tag { port: device, protocol: vlan.protocol, id: vlan.id }),
                 up: own.up,
-                sends: own.up && kernel.sends_through(device),
+                sends: own.up && kernel.can_send_through(device),
                 reverse_path: match own.reverse_path {
                     _ if rule != SourceRule::Kernel => ReversePath::Off,
                     tables::ReversePath::Off => ReversePath::Off,
@@ -347,16 +347,16 @@ impl KernelPath {
     }
 
     /// Logs once which interfaces do not fit into the program's tables.
-    fn complain(&mut self) {
-        let without = self.last_situation.last().map(Situation::without_place).unwrap_or_default();
-        if without != self.without_place {
+    fn warn_without_slot(&mut self) {
+        let without = self.last_situation.last().map(Situation::without_slot).unwrap_or_default();
+        if without != self.without_slot {
             for ifindex in &without {
                 tracing::warn!(
                     ifindex,
                     "too many interfaces for the kernel path: Linux forwards packets of this one"
                 );
             }
-            self.without_place = without;
+            self.without_slot = without;
         }
     }
 }

@@ -5,11 +5,11 @@ use bm_fastpath::{AttachType, Counters};
 
 /// State of the control thread for metrics.
 #[derive(Clone, Debug, Default)]
-pub struct OfControl {
+pub struct ControlState {
     /// Its part of the status.
     pub status: Status,
     /// State of each port.
-    pub ports: Vec<OfPort>,
+    pub ports: Vec<ControlPortState>,
     /// Counters of the kernel path for each port.
     pub kernel: Vec<Counters>,
     /// Filter rules with their matches.
@@ -18,7 +18,7 @@ pub struct OfControl {
 
 /// State of a port in the control thread.
 #[derive(Clone, Debug, Default)]
-pub struct OfPort {
+pub struct ControlPortState {
     /// Whether it is up and has a carrier.
     pub up: bool,
     /// The interfaces of the port; empty if it does not have its interface.

@@ -13,7 +13,7 @@ pub(super) struct LastSituation {
 
 impl LastSituation {
     /// Applies a configuration with `publish`. If that fails, the previous one stays in effect, and any next one counts as new.
-    pub fn tell<E>(
+    pub fn apply<E>(
         &mut self,
         situation: Situation,
         publish: impl FnOnce(&Situation) -> Result<(), E>,
@@ -35,7 +35,7 @@ impl LastSituation {
     }
 
     /// Whether this configuration must be applied.
-    pub fn lacks(&self, situation: &Situation) -> bool {
+    pub fn needs(&self, situation: &Situation) -> bool {
         !self.sure || self.last.as_ref() != Some(situation)
     }
 }
@@ -48,14 +48,14 @@ mod tests {
     fn failed_updates_are_repeated_even_if_unchanged() {
         let mut last = LastSituation::default();
         let (one, two) = (Situation::default(), Situation { flow_seed: 2, ..Situation::default() });
-        assert!(last.lacks(&one) && !last.is_sure());
-        last.tell(one.clone(), |_| Ok::<_, ()>(())).unwrap();
-        assert!(!last.lacks(&one) && last.lacks(&two) && last.is_sure());
+        assert!(last.needs(&one) && !last.is_sure());
+        last.apply(one.clone(), |_| Ok::<_, ()>(())).unwrap();
+        assert!(!last.needs(&one) && last.needs(&two) && last.is_sure());
         // New tables with an unchanged configuration: it must be published again.
-        last.tell(one.clone(), |_| Err(())).unwrap_err();
-        assert!(last.lacks(&one) && !last.is_sure());
+        last.apply(one.clone(), |_| Err(())).unwrap_err();
+        assert!(last.needs(&one) && !last.is_sure());
         assert_eq!(last.last(), Some(&one), "it stays in effect");
-        last.tell(one.clone(), |_| Ok::<_, ()>(())).unwrap();
-        assert!(!last.lacks(&one) && last.is_sure());
+        last.apply(one.clone(), |_| Ok::<_, ()>(())).unwrap();
+        assert!(!last.needs(&one) && last.is_sure());
     }
 }

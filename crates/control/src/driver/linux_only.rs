@@ -62,7 +62,7 @@ impl Listed {
     }
 
     /// Logs added and removed entries.
-    pub fn say_changes(&self, before: &[LinuxOnly], mirror: &Mirror) {
+    pub fn log_changes(&self, before: &[LinuxOnly], mirror: &Mirror) {
         let now = self.honored();
         for entry in now.iter().filter(|entry| !before.contains(entry)) {
             let (packets, key) = (packets(mirror, &entry.traffic), Firewall::key(entry.feature));
@@ -79,7 +79,7 @@ impl Listed {
     }
 
     /// Logs bypassed entries.
-    pub fn say_bypassed(&self, mirror: &Mirror) {
+    pub fn log_bypassed(&self, mirror: &Mirror) {
         for (key, list) in self.bypassed() {
             if list.is_empty() {
                 tracing::warn!("[firewall] {key} = \"bypass\": nothing to bypass at present");

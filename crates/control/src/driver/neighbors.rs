@@ -46,7 +46,7 @@ impl Control {
 
     /// Reports failed neighbors to the slow path, and wakes it for those that have answered, whose MACs are now in the
     /// tables: packets wait for them.
-    pub(super) fn tell_slow_path(&self, changes: &[Change]) {
+    pub(super) fn notify_slow_path(&self, changes: &[Change]) {
         let Some(asked) = &self.slow_path else { return };
         let neighbors = |change: &Change| matches!(change, Change::Everything | Change::Neighbor(..));
         if !changes.iter().any(neighbors) {

@@ -34,7 +34,7 @@ impl Control {
     }
 
     /// Leaves packets that arrive on ports of workers, or would leave by them, to Linux from now on.
-    pub fn rest_workers(&mut self) -> Result<(), Error> {
+    pub fn release_worker_ports(&mut self) -> Result<(), Error> {
         self.workers_rest = true;
         self.steer();
         for port in self.ports.iter_mut().filter(|port| !port.in_kernel) {

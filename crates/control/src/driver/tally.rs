@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use bm_fastpath::Counters;
 
 /// An index that a port has now.
-struct Place {
+struct PortIndex {
     port: String,
     /// Its counters when the port got it.
     before: Counters,
@@ -18,7 +18,7 @@ struct Place {
 /// The sums of all ports.
 #[derive(Default)]
 pub(super) struct Tally {
-    places: BTreeMap<u16, Place>,
+    indexes: BTreeMap<u16, PortIndex>,
     /// Counts of indexes that ports no longer have, by port name.
     earlier: BTreeMap<String, Counters>,
 }
@@ -29,10 +29,10 @@ impl Tally {
     pub fn begin<'a>(&mut self, now: impl Iterator<Item = (u16, &'a str)>, read: impl Fn(u16) -> Counters) {
         for (at, port) in now {
             let counted = read(at);
-            let place = || Place { port: port.into(), before: counted };
-            let Some(had) = self.places.insert(at, place()) else { continue };
+            let entry = || PortIndex { port: port.into(), before: counted };
+            let Some(had) = self.indexes.insert(at, entry()) else { continue };
             if had.port == port {
-                self.places.insert(at, had);
+                self.indexes.insert(at, had);
             } else {
                 add(&mut self.earlier, &had.port, counted.since(had.before));
             }
@@ -42,17 +42,17 @@ impl Tally {
     /// Sets the indexes of ports; `read` returns the counters of an index.
     pub fn settle<'a>(&mut self, now: impl Iterator<Item = (u16, &'a str)>, read: impl Fn(u16) -> Counters) {
         let now: BTreeMap<u16, &str> = now.collect();
-        let Self { places, earlier } = self;
-        places.retain(|at, place| {
-            let stays = now.get(at).is_some_and(|port| *port == place.port);
+        let Self { indexes, earlier } = self;
+        indexes.retain(|at, entry| {
+            let stays = now.get(at).is_some_and(|port| *port == entry.port);
             if !stays {
-                add(earlier, &place.port, read(*at).since(place.before));
+                add(earlier, &entry.port, read(*at).since(entry.before));
             }
             stays
         });
         for (at, port) in now {
-            let place = || Place { port: port.into(), before: read(at) };
-            places.entry(at).or_insert_with(place);
+            let entry = || PortIndex { port: port.into(), before: read(at) };
+            indexes.entry(at).or_insert_with(entry);
         }
     }
 
@@ -63,8 +63,8 @@ impl Tally {
 
     /// The counters of a port.
     pub fn of(&self, port: &str, read: impl Fn(u16) -> Counters) -> Counters {
-        let places = self.places.iter().filter(|(_, place)| place.port == port);
-        let now = places.map(|(at, place)| read(*at).since(place.before));
+        let indexes = self.indexes.iter().filter(|(_, entry)| entry.port == port);
+        let now = indexes.map(|(at, entry)| read(*at).since(entry.before));
         now.chain(self.earlier.get(port).copied()).sum()
     }
 }
@@ -82,28 +82,28 @@ mod tests {
     fn counters_continue_when_interfaces_come_and_go() {
         let mut tally = Tally::default();
         let mut counted = BTreeMap::from([(0, 5), (1, 7)]);
-        let read = |counted: &BTreeMap<u16, u64>, place: u16| {
-            Counters::only("forwarded", counted.get(&place).copied().unwrap_or_default())
+        let read = |counted: &BTreeMap<u16, u64>, index: u16| {
+            Counters::only("forwarded", counted.get(&index).copied().unwrap_or_default())
         };
         let of = |tally: &Tally, counted: &BTreeMap<u16, u64>, port: &str| {
-            tally.of(port, |place| read(counted, place)).forwarded()
+            tally.of(port, |index| read(counted, index)).forwarded()
         };
-        // What the places counted before is somebody else's.
-        tally.settle([(0, "r0"), (1, "r1")].into_iter(), |place| read(&counted, place));
+        // What was counted before belongs to other ports.
+        tally.settle([(0, "r0"), (1, "r1")].into_iter(), |index| read(&counted, index));
         counted.extend([(0, 15), (1, 8)]);
         assert_eq!((of(&tally, &counted, "r0"), of(&tally, &counted, "r1")), (10, 1));
-        // The interface of r0 goes, and what comes next in its place is r2's.
-        tally.settle([(1, "r1")].into_iter(), |place| read(&counted, place));
-        tally.settle([(0, "r2"), (1, "r1")].into_iter(), |place| read(&counted, place));
+        // The interface of r0 goes, and its index is reused by r2.
+        tally.settle([(1, "r1")].into_iter(), |index| read(&counted, index));
+        tally.settle([(0, "r2"), (1, "r1")].into_iter(), |index| read(&counted, index));
         counted.insert(0, 18);
         assert_eq!((of(&tally, &counted, "r0"), of(&tally, &counted, "r2")), (10, 3));
-        // What a new place counts while the program is being told of it is in.
-        tally.begin([(3, "r3")].into_iter(), |place| read(&counted, place));
+        // Packets counted while the program is updated for a new index are included.
+        tally.begin([(3, "r3")].into_iter(), |index| read(&counted, index));
         counted.extend([(2, 0), (3, 2)]);
-        tally.settle([(0, "r2"), (1, "r1"), (3, "r3")].into_iter(), |place| read(&counted, place));
+        tally.settle([(0, "r2"), (1, "r1"), (3, "r3")].into_iter(), |index| read(&counted, index));
         assert_eq!((of(&tally, &counted, "r3"), of(&tally, &counted, "r1")), (2, 1));
-        // It comes back to another place, and counts on.
-        tally.settle([(0, "r2"), (1, "r1"), (2, "r0")].into_iter(), |place| read(&counted, place));
+        // It comes back with another index, and its counters continue.
+        tally.settle([(0, "r2"), (1, "r1"), (2, "r0")].into_iter(), |index| read(&counted, index));
         counted.insert(2, 4);
         assert_eq!((of(&tally, &counted, "r0"), of(&tally, &counted, "r1")), (14, 1));
     }

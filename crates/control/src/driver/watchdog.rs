@@ -18,11 +18,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bm_api::Error;
-use bm_fastpath::go_first;
+use bm_fastpath::prioritize;
 use bm_heartbeat::{Observer, Trouble, What};
 
 use super::aside::{Aside, Why};
-use super::{Handle, gone};
+use super::{Handle, control_ended};
 
 /// How long control may make no progress before all packets are left to Linux.
 pub(super) const CONTROL_SILENT_MAX: Duration = Duration::from_millis(350);
@@ -45,10 +45,10 @@ type HealthListener = Box<dyn FnMut(&[Trouble]) + Send>;
 
 /// The results of the checks, for other threads.
 #[derive(Clone, Default)]
-pub(super) struct Health(Arc<Known>);
+pub(super) struct Health(Arc<HealthState>);
 
 #[derive(Default)]
-struct Known {
+struct HealthState {
     /// For how long control has made no progress, in milliseconds; 0 if it does.
     control_silent_ms: AtomicU64,
     listener: Mutex<Option<HealthListener>>,
@@ -73,7 +73,7 @@ impl Health {
     }
 
     /// Sets the function to call after each check.
-    pub fn tell(&self, listener: HealthListener) {
+    pub fn set_listener(&self, listener: HealthListener) {
         *self.0.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
     }
 
@@ -101,7 +101,7 @@ impl Handle {
                     None if !self.health.control_is_silent() => bm_heartbeat::beat(),
                     None => {}
                 },
-                answered => return answered.map_err(|_| gone()),
+                answered => return answered.map_err(|_| control_ended()),
             }
         }
     }
@@ -121,12 +121,12 @@ impl Handle {
     /// Calls `listener` about twenty times a second, on the watchdog thread, with the threads that make no progress. It must
     /// not block.
     pub fn on_health(&self, listener: impl FnMut(&[Trouble]) + Send + 'static) {
-        self.health.tell(Box::new(listener));
+        self.health.set_listener(Box::new(listener));
     }
 
     /// Leaves all packets to Linux and unpins the kernel path, so that it ends with the process; for when control hangs.
-    pub fn let_go(&self) {
-        self.aside.step(Why::Control);
+    pub fn detach_without_waiting(&self) {
+        self.aside.add_reason(Why::Control);
         if let Some(Ok(mut kernel)) = self.kernel.as_ref().map(|kernel| kernel.try_lock()) {
             kernel.unpin();
         }
@@ -143,7 +143,7 @@ impl Watchdog {
     pub fn start(aside: Aside, health: Health) -> Result<Self, Error> {
         let (end, ended) = mpsc::channel::<()>();
         let run = move || {
-            go_first();
+            prioritize();
             let mut observer = Observer::new();
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 look(&mut observer, &aside, &health);
@@ -160,7 +160,7 @@ fn look(observer: &mut Observer, aside: &Aside, health: &Health) {
     let found = observer.look(Instant::now());
     for (thread, why) in [(CONTROL, Why::Control), (FIREWALL, Why::Follower)] {
         // The thread itself withdraws the reason when it has caught up.
-        if found.iter().any(|trouble| trouble.thread == thread) && aside.step(why) {
+        if found.iter().any(|trouble| trouble.thread == thread) && aside.add_reason(why) {
             tracing::error!("all packets are left to Linux: thread {thread} makes no progress");
         }
     }

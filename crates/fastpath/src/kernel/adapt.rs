@@ -61,7 +61,7 @@ impl Kernel {
         }
         let mut moved = Vec::new();
         for ifindex in self.attached.iter().map(|attached| attached.ifindex).collect::<Vec<_>>() {
-            let Some(reason) = self.is_served_badly(ifindex) else { continue };
+            let Some(reason) = self.why_tc(ifindex) else { continue };
             let interface = attach::name(ifindex);
             let error = self.put_on(&interface, AttachChoice::Tc, false).err();
             if let Some(attached) = self.attached.iter_mut().find(|attached| attached.ifindex == ifindex) {
@@ -74,7 +74,7 @@ impl Kernel {
     }
 
     /// Why an interface would be better off at tc; `None` if it is not.
-    fn is_served_badly(&mut self, ifindex: u32) -> Option<String> {
+    fn why_tc(&mut self, ifindex: u32) -> Option<String> {
         let own = self.view.ingress[ifindex as usize % INGRESSES];
         let has_vlans = self.view.vlans.iter().any(|vlan| vlan.port == ifindex);
         let at = self.attached.iter().position(|attached| attached.ifindex == ifindex)?;

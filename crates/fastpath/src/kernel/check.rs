@@ -12,7 +12,7 @@ impl Kernel {
         let current = self.mapped.head().current.load(Acquire) as usize & 1;
         let mut differences = of_views(&self.mapped.read(current), &situation.view());
         let filters = match (&self.filters, &situation.filters) {
-            (Some(maps), Some(filters)) => maps.holds(filters, &situation.asked()),
+            (Some(maps), Some(filters)) => maps.holds(filters, &situation.filter_inputs()),
             (maps, filters) => maps.is_none() && filters.is_none(),
         };
         if !filters {

@@ -18,7 +18,7 @@ impl Kernel {
             (Some(filters), None) => {
                 let mut maps =
                     FilterMaps::create().map_err(KernelError::program("creating the filter maps"))?;
-                maps.publish(filters, situation.asked());
+                maps.publish(filters, situation.filter_inputs());
                 Ok(Some(Some(maps)))
             }
             (None, Some(_)) => Ok(Some(None)),
@@ -27,9 +27,9 @@ impl Kernel {
     }
 
     /// Makes a program with filters use those of the situation.
-    pub(super) fn refilter(&mut self, situation: &Situation) -> Result<(), KernelError> {
+    pub(super) fn apply_filters(&mut self, situation: &Situation) -> Result<(), KernelError> {
         let (Some(maps), Some(filters)) = (&mut self.filters, &situation.filters) else { return Ok(()) };
-        let asked = situation.asked();
+        let asked = situation.filter_inputs();
         if maps.differs(filters, &asked) {
             grace::wait()
                 .map_err(KernelError::system("waiting for packets that are still in the program"))?;

@@ -8,7 +8,7 @@ use bm_link::Link;
 use mlua::{LuaSerdeExt as _, MultiValue, Table, ffi};
 
 use super::spec::AppsSpec;
-use crate::hook::guard::{BROKEN_OFF, Guard, Pulse};
+use crate::hook::guard::{CallState, Guard, INTERRUPTED};
 use crate::runtime::Runtime;
 use crate::state::{LuaError, State, WorkerContext};
 use crate::world::World;
@@ -37,14 +37,14 @@ pub struct Crossing {
 
 /// Why a call did not come to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Broken {
+pub enum CallFailure {
     /// An error, with its traceback.
     Error(String),
     /// It was broken off: the state must never be called again. The line, where it is known.
     Hung(Option<String>),
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for CallFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Error(why) => f.write_str(why),
@@ -99,9 +99,13 @@ impl Loaded {
     /// What is wrong with `spec`, by app; nothing is started.
     ///
     /// # Errors
-    /// See [`Broken`]: the state is of no more use.
-    pub fn check(&mut self, pulse: &Pulse, spec: &AppsSpec) -> Result<Vec<(String, String)>, Broken> {
-        let say = |error: LuaError| Broken::Error(error.to_string());
+    /// See [`CallFailure`]: the state is of no more use.
+    pub fn check(
+        &mut self,
+        pulse: &CallState,
+        spec: &AppsSpec,
+    ) -> Result<Vec<(String, String)>, CallFailure> {
+        let say = |error: LuaError| CallFailure::Error(error.to_string());
         self.order(spec, 1).map_err(say)?;
         self.call(pulse, CHECK)?;
         let problems = self.bridge().and_then(|bridge| Ok(bridge.get::<Vec<Vec<String>>>("problems")?));
@@ -113,14 +117,14 @@ impl Loaded {
     /// changed.
     ///
     /// # Errors
-    /// See [`Broken`]: the state is of no more use.
+    /// See [`CallFailure`]: the state is of no more use.
     pub fn configure(
         &mut self,
-        pulse: &Pulse,
+        pulse: &CallState,
         spec: &AppsSpec,
         workers: usize,
-    ) -> Result<(Vec<Crossing>, Option<String>), Broken> {
-        let say = |error: LuaError| Broken::Error(error.to_string());
+    ) -> Result<(Vec<Crossing>, Option<String>), CallFailure> {
+        let say = |error: LuaError| CallFailure::Error(error.to_string());
         self.order(spec, workers).map_err(say)?;
         self.call(pulse, CONFIGURE)?;
         self.outcome().map_err(say)
@@ -129,9 +133,9 @@ impl Loaded {
     /// Restores the previous configuration of the network, with the same classes.
     ///
     /// # Errors
-    /// See [`Broken`]: the state is of no more use.
-    pub fn revert(&mut self, pulse: &Pulse) -> Result<(Vec<Crossing>, Option<String>), Broken> {
-        let say = |error: LuaError| Broken::Error(error.to_string());
+    /// See [`CallFailure`]: the state is of no more use.
+    pub fn revert(&mut self, pulse: &CallState) -> Result<(Vec<Crossing>, Option<String>), CallFailure> {
+        let say = |error: LuaError| CallFailure::Error(error.to_string());
         self.bridge().and_then(|bridge| Ok(bridge.set("spec", mlua::Value::Nil)?)).map_err(say)?;
         self.call(pulse, CONFIGURE)?;
         self.outcome().map_err(say)
@@ -162,16 +166,16 @@ impl Loaded {
     /// Runs one breath.
     ///
     /// # Errors
-    /// See [`Broken`].
-    pub fn breathe(&mut self, pulse: &Pulse) -> Result<(), Broken> {
+    /// See [`CallFailure`].
+    pub fn breathe(&mut self, pulse: &CallState) -> Result<(), CallFailure> {
         self.call(pulse, BREATHE)
     }
 
     /// Called before the worker sleeps. Returns for how many microseconds it may, 0 for no limit.
     ///
     /// # Errors
-    /// See [`Broken`].
-    pub fn idle(&mut self, pulse: &Pulse) -> Result<u64, Broken> {
+    /// See [`CallFailure`].
+    pub fn idle(&mut self, pulse: &CallState) -> Result<u64, CallFailure> {
         self.call(pulse, IDLE)?;
         // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now.
         Ok(unsafe { (*self.runtime()).shared.rest_us.get() }.max(0) as u64)
@@ -180,30 +184,30 @@ impl Loaded {
     /// Stops all apps.
     ///
     /// # Errors
-    /// See [`Broken`].
-    pub fn stop(&mut self, pulse: &Pulse) -> Result<(), Broken> {
+    /// See [`CallFailure`].
+    pub fn stop(&mut self, pulse: &CallState) -> Result<(), CallFailure> {
         self.call(pulse, STOP)
     }
 
-    fn call(&mut self, pulse: &Pulse, function: c_int) -> Result<(), Broken> {
+    fn call(&mut self, pulse: &CallState, function: c_int) -> Result<(), CallFailure> {
         if self.broken_off {
-            return Err(self.hung());
+            return Err(self.hang_failure());
         }
         // SAFETY: the thread is this value's, its stack was laid out in `new`; after a call that was broken off there
         // is no other, and the state is not closed.
         match unsafe { self.guard.call(pulse, self.thread, function, ARGUMENT) } {
             0 => Ok(()),
-            BROKEN_OFF => {
+            INTERRUPTED => {
                 self.broken_off = true;
-                Err(self.hung())
+                Err(self.hang_failure())
             }
-            _ => Err(Broken::Error(self.message())),
+            _ => Err(CallFailure::Error(self.message())),
         }
     }
 
     /// Where it was when it was broken off.
-    fn hung(&self) -> Broken {
-        Broken::Hung(self.state.line_at(self.guard.left_at()))
+    fn hang_failure(&self) -> CallFailure {
+        CallFailure::Hung(self.state.line_at(self.guard.left_at()))
     }
 
     #[cold]

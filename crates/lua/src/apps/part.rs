@@ -10,9 +10,9 @@ use bm_link::{Consumer, Link};
 use rustix::event::epoll;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-use super::loaded::{Broken, Crossing, Loaded};
+use super::loaded::{CallFailure, Crossing, Loaded};
 use super::spec::AppsSpec;
-use crate::hook::guard::{self, Pulse};
+use crate::hook::guard::{self, CallState};
 use crate::state::LuaError;
 
 /// An order for a worker's apps.
@@ -26,10 +26,10 @@ pub enum Order {
 /// The result of an order: `Some` contains why it was refused.
 pub type Reply = Option<String>;
 /// Why a part does nothing any more.
-pub type Failure = Arc<Mutex<Option<Broken>>>;
+pub type Failure = Arc<Mutex<Option<CallFailure>>>;
 
 /// A link outside, and the link inside to which it is joined.
-struct Joint {
+struct LinkPair {
     outside: usize,
     inside: usize,
 }
@@ -47,7 +47,7 @@ pub struct Ends {
     /// Results of orders.
     pub replies: Sender<Reply>,
     /// What the supervisor sees of calls.
-    pub pulse: Arc<Pulse>,
+    pub pulse: Arc<CallState>,
     /// Where a failure is reported.
     pub failure: Failure,
     /// How many workers there are.
@@ -61,12 +61,12 @@ pub struct Part {
     crossings: Vec<Crossing>,
     /// Names of the links outside, by their index in [`Io`].
     names: [Vec<String>; 2],
-    ins: Vec<Joint>,
+    ins: Vec<LinkPair>,
     entries: Vec<Entry>,
-    outs: Vec<Joint>,
+    outs: Vec<LinkPair>,
     ends: Ends,
     moved: u64,
-    wakes: Wakes,
+    wakes: WakeSources,
 }
 
 impl Part {
@@ -83,7 +83,7 @@ impl Part {
         if let Some(why) = refused {
             return Err(LuaError::new(why));
         }
-        let wakes = Wakes::new(&loaded).map_err(LuaError::new)?;
+        let wakes = WakeSources::new(&loaded).map_err(LuaError::new)?;
         let (names, ins, entries, outs) = Default::default();
         Ok(Self { loaded: Some(loaded), crossings, names, ins, entries, outs, ends, moved: 0, wakes })
     }
@@ -97,7 +97,7 @@ impl Part {
                 name.strip_prefix("slow:").map_or_else(|| name.clone(), |port| format!("router:{port}"));
             let crossing =
                 crossings.iter().find(|crossing| crossing.inwards == inwards && crossing.name == name)?;
-            Some(Joint { outside, inside: crossing.link })
+            Some(LinkPair { outside, inside: crossing.link })
         };
         *ins = inputs.iter().enumerate().filter_map(|input| joint(input, true)).collect();
         *outs = outputs.iter().enumerate().filter_map(|output| joint(output, false)).collect();
@@ -140,7 +140,7 @@ impl Part {
 
     /// Ends Lua's part of the worker; packets stay on the links that lead to it.
     #[cold]
-    fn fail(&mut self, why: Broken) {
+    fn fail(&mut self, why: CallFailure) {
         self.loaded = None;
         let mut failure = self.ends.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.get_or_insert(why);
@@ -148,7 +148,7 @@ impl Part {
 }
 
 /// Moves frames from `from` to `to` while there is room.
-fn enter(io: &mut Io<'_>, joint: &Joint, links: &mut [Link]) {
+fn enter(io: &mut Io<'_>, joint: &LinkPair, links: &mut [Link]) {
     let to = &mut links[joint.inside];
     for _ in 0..io.readable(joint.outside).min(to.writable()) {
         let Some(frame) = io.receive(joint.outside) else { break };
@@ -159,7 +159,7 @@ fn enter(io: &mut Io<'_>, joint: &Joint, links: &mut [Link]) {
 }
 
 /// Moves what Lua sent to the outside while there is room.
-fn leave(io: &mut Io<'_>, joint: &Joint, links: &mut [Link]) {
+fn leave(io: &mut Io<'_>, joint: &LinkPair, links: &mut [Link]) {
     let from = &mut links[joint.inside];
     for _ in 0..from.readable().min(io.writable(joint.outside)) {
         let Some(frame) = from.receive() else { break };
@@ -231,14 +231,14 @@ impl App for Part {
 }
 
 /// What wakes the worker for Lua: ports that apps have opened, and a timer.
-struct Wakes {
+struct WakeSources {
     all: OwnedFd,
     timer: OwnedFd,
     /// Duplicates of the watched descriptors, so that a closed one cannot be mistaken for another.
     ports: Vec<OwnedFd>,
 }
 
-impl Wakes {
+impl WakeSources {
     fn new(loaded: &Loaded) -> std::io::Result<Self> {
         let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;

@@ -10,7 +10,7 @@ use bm_link::{Producer, channel};
 use super::loaded::Loaded;
 use super::part::{Ends, Failure, Order, Part, Reply};
 use super::spec::AppsSpec;
-use crate::hook::guard::{self, OnHang, Pulse, Watch};
+use crate::hook::guard::{self, CallState, OnHang, Watch};
 use crate::natives::{Natives, NoNatives};
 use crate::report::{Report, ReportSlots};
 use crate::ring::Rings;
@@ -41,7 +41,7 @@ struct Worker {
     core: Option<usize>,
     orders: Producer<Order>,
     replies: Receiver<Reply>,
-    pulse: Arc<Pulse>,
+    pulse: Arc<CallState>,
     watch: Watch,
     failure: Failure,
 }
@@ -110,7 +110,7 @@ impl AppSet {
         if spec.apps.is_empty() {
             return Ok(());
         }
-        let (parts, rings) = (spec.laid_out(workers)?, Rings::default());
+        let (parts, rings) = (spec.by_core(workers)?, Rings::default());
         let with_ports = parts.iter().take(1).cycle().take(workers);
         let all = with_ports.chain(parts.iter().skip(1)).enumerate();
         let worker = |(worker, (core, spec)): (usize, &(Option<usize>, AppsSpec))| {
@@ -135,7 +135,7 @@ impl AppSet {
     ) -> Result<Worker, LuaError> {
         let (orders, taken) = channel(ORDERS);
         let (answer, replies) = replies();
-        let (pulse, failure) = (Arc::<Pulse>::default(), Failure::default());
+        let (pulse, failure) = (Arc::<CallState>::default(), Failure::default());
         let ends =
             Ends { orders: taken, replies: answer, pulse: pulse.clone(), failure: failure.clone(), workers };
         let world = World { trees: spec.trees.clone(), ..self.world.clone() };
@@ -149,7 +149,7 @@ impl AppSet {
     }
 
     /// The apps that are placed on cores, each core with its position among the workers; empty once they were taken.
-    pub fn apart(&self) -> Vec<(usize, usize, Part)> {
+    pub fn on_cores(&self) -> Vec<(usize, usize, Part)> {
         let mut inner = lock(&self.inner);
         let workers = inner.workers.iter_mut().enumerate();
         workers.filter_map(|(index, worker)| Some((index, worker.core?, worker.part.take()?))).collect()
@@ -162,8 +162,8 @@ impl AppSet {
     pub fn reload(&self, spec: &AppsSpec) -> Result<(), LuaError> {
         let mut inner = lock(&self.inner);
         let with_ports = inner.workers.iter().filter(|worker| worker.core.is_none()).count();
-        let new = spec.laid_out(with_ports)?;
-        let become_new = |(at, worker): (usize, &mut Worker)| Some((at, worker.become_part_of(&new)?));
+        let new = spec.by_core(with_ports)?;
+        let become_new = |(at, worker): (usize, &mut Worker)| Some((at, worker.apply_configuration(&new)?));
         let Some((at, why)) = inner.workers.iter_mut().enumerate().find_map(become_new) else {
             inner.spec = spec.clone();
             return Ok(());
@@ -180,7 +180,7 @@ impl AppSet {
     }
 
     /// Supervises all workers: interrupts what hangs, if it may, and reports what has failed.
-    pub fn look_after(&self, now: Instant, on_hang: OnHang) -> Vec<AppNews> {
+    pub fn supervise(&self, now: Instant, on_hang: OnHang) -> Vec<AppNews> {
         let mut inner = lock(&self.inner);
         let mut news = Vec::new();
         for (number, worker) in inner.workers.iter_mut().enumerate() {
@@ -207,7 +207,7 @@ impl AppSet {
 
 impl Worker {
     /// Makes it carry out a configuration's part for its core. Returns why not, if it does not.
-    fn become_part_of(&mut self, parts: &[(Option<usize>, AppsSpec)]) -> Option<String> {
+    fn apply_configuration(&mut self, parts: &[(Option<usize>, AppsSpec)]) -> Option<String> {
         match parts.iter().find(|(core, _)| *core == self.core) {
             Some((_, spec)) => self.carry_out(Order::Become(spec.clone())),
             None => Some("apps are now on other cores, which needs new workers: restart brickmoon".into()),
@@ -226,7 +226,7 @@ impl Worker {
         let (begin, mut watch) = (Instant::now(), Watch::new(guard::RELOADING));
         let mut stuck = false;
         // A worker that is busy with it returns, or is interrupted.
-        while begin.elapsed() < TAKEN_WITHIN || (self.pulse.is_at_work() && !stuck) {
+        while begin.elapsed() < TAKEN_WITHIN || (self.pulse.is_running() && !stuck) {
             match self.replies.recv_timeout(LOOK_EVERY) {
                 Ok(refused) => return refused,
                 // Nobody else can supervise the worker as long as the set is locked.

@@ -61,7 +61,7 @@ impl AppsSpec {
     ///
     /// # Errors
     /// A link between an app with a core and something that each of `workers` workers has.
-    pub(super) fn laid_out(&self, workers: usize) -> Result<Vec<(Option<usize>, Self)>, LuaError> {
+    pub(super) fn by_core(&self, workers: usize) -> Result<Vec<(Option<usize>, Self)>, LuaError> {
         let core = |name: &str| self.apps.iter().find(|app| app.name == name).and_then(|app| app.core);
         let mut cores: Vec<_> = self.apps.iter().filter_map(|app| app.core).collect();
         cores.sort_unstable();

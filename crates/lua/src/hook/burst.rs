@@ -52,7 +52,7 @@ pub struct Shared {
 unsafe impl LuaSees for Shared {}
 
 /// What `routes` points to during a call.
-struct Asked<'a>(&'a dyn Routes);
+struct RoutesRef<'a>(&'a dyn Routes);
 
 /// # Safety
 /// Called by Lua within a call, with the value of `routes`.
@@ -61,7 +61,7 @@ unsafe extern "C" fn route4(routes: *const c_void, address: u32) -> u32 {
         return 0;
     }
     // SAFETY: set by `begin` for the length of the call, null outside of it.
-    unsafe { &*routes.cast::<Asked<'_>>() }.0.ipv4(address)
+    unsafe { &*routes.cast::<RoutesRef<'_>>() }.0.ipv4(address)
 }
 
 /// # Safety
@@ -73,7 +73,7 @@ unsafe extern "C" fn route6(routes: *const c_void, address: *const u8) -> u32 {
     // SAFETY: as in `route4`; the bytes are Lua's word.
     unsafe {
         let address = u128::from_be_bytes(*address.cast::<[u8; 16]>());
-        (*routes.cast::<Asked<'_>>()).0.ipv6(address)
+        (*routes.cast::<RoutesRef<'_>>()).0.ipv6(address)
     }
 }
 
@@ -121,7 +121,7 @@ impl Shared {
         self.next_hop.set(burst.room.next_hops.as_mut_ptr());
         self.out.set(burst.ports.as_ptr());
         self.made_max.set((BURST - burst.room.made.len()).min(MADE) as i32);
-        let asked = Asked(burst.routes);
+        let asked = RoutesRef(burst.routes);
         self.routes.set(std::ptr::from_ref(&asked).cast());
         let result = call();
         self.routes.set(std::ptr::null());

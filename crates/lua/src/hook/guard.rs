@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use mlua::ffi;
 
 /// The status of a guarded call that was interrupted; all others are LuaJIT's own.
-pub const BROKEN_OFF: c_int = 1000;
+pub const INTERRUPTED: c_int = 1000;
 
 /// What the supervisor sees of a thread that calls hooks. The same in `c/guard.c`.
 ///
 /// Shared with C, with a signal handler and with the supervisor's thread at any time: only atomics, on both sides.
 #[repr(C)]
 #[derive(Default)]
-pub struct Pulse {
+pub struct CallState {
     /// Odd while a hook runs.
     calls: AtomicU64,
     broken: AtomicU64,
@@ -25,9 +25,9 @@ pub struct Pulse {
     gentle: AtomicI32,
 }
 
-impl Pulse {
+impl CallState {
     /// Whether a call is at work.
-    pub fn is_at_work(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         !self.calls.load(Ordering::Relaxed).is_multiple_of(2)
     }
 
@@ -88,13 +88,13 @@ pub struct Guard(Box<[u128]>);
 
 unsafe extern "C" {
     fn bm_guard_install() -> c_int;
-    fn bm_guard_break(pulse: *const Pulse, call: u64);
+    fn bm_guard_break(pulse: *const CallState, call: u64);
     fn bm_guard_hold(held: c_int) -> c_int;
     fn bm_guard_size() -> usize;
     fn bm_guard_left_at(guard: *const c_void) -> usize;
     fn bm_guard_call(
         guard: *mut c_void,
-        pulse: *const Pulse,
+        pulse: *const CallState,
         state: *mut ffi::lua_State,
         lua: *const LuaCalls,
         function: c_int,
@@ -123,11 +123,11 @@ impl Guard {
     /// is at place 1.
     ///
     /// # Safety
-    /// The state must belong to this thread and its stack have these values. After [`BROKEN_OFF`] it must never be
+    /// The state must belong to this thread and its stack have these values. After [`INTERRUPTED`] it must never be
     /// used again, not even be closed.
     pub unsafe fn call(
         &mut self,
-        pulse: &Pulse,
+        pulse: &CallState,
         state: *mut ffi::lua_State,
         function: c_int,
         argument: c_int,
@@ -145,7 +145,7 @@ impl Guard {
 }
 
 /// Runs `work`, which Lua called, without being interrupted: it may hold a lock.
-pub fn held<T>(work: impl FnOnce() -> T) -> T {
+pub fn uninterrupted<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: a store in this thread's own guard.
     let before = unsafe { bm_guard_hold(1) };
     let result = work();
@@ -235,7 +235,7 @@ impl Watch {
 
     /// Checks once, at `now`. Interrupts a call that hangs, if it may; returns for how long it has run if it resists so
     /// long that it always will.
-    pub fn look(&mut self, pulse: &Pulse, now: Instant, on_hang: OnHang) -> Option<Duration> {
+    pub fn look(&mut self, pulse: &CallState, now: Instant, on_hang: OnHang) -> Option<Duration> {
         let call = pulse.calls.load(Ordering::Relaxed);
         if call.is_multiple_of(2) {
             self.seen = None;
@@ -276,8 +276,8 @@ impl Watch {
 
 /// Does `work`, whose guarded calls beat on the pulse, while another thread looks after them by `look`, called again
 /// and again. A call ends by an error where it can.
-pub fn watched<T>(mut look: impl FnMut(&Pulse) + Send, work: impl FnOnce(&Pulse) -> T) -> T {
-    let pulse = Pulse::default();
+pub fn watched<T>(mut look: impl FnMut(&CallState) + Send, work: impl FnOnce(&CallState) -> T) -> T {
+    let pulse = CallState::default();
     pulse.set_gentle(true);
     std::thread::scope(|scope| {
         let (over, waits) = channel::<()>();
@@ -301,7 +301,7 @@ pub fn limit_loading(limit: Duration) {
 }
 
 /// The same for what is loaded before packets flow.
-pub fn loading<T>(work: impl FnOnce(&Pulse) -> T) -> T {
+pub fn loading<T>(work: impl FnOnce(&CallState) -> T) -> T {
     let loops = Duration::from_millis(LOADING_MS.load(Ordering::Relaxed));
     let mut watch = Watch::new(Limits { loops, sleeps: LOADING_SLEEPS });
     // A call that cannot be interrupted does no harm yet.

@@ -13,7 +13,7 @@ use mlua::{
 
 use super::burst::Shared;
 use super::counters::{HookCounter, HookCounters};
-use super::guard::{self, BROKEN_OFF, Guard, Pulse};
+use super::guard::{self, CallState, Guard, INTERRUPTED};
 use super::meter::{Meter, cycles};
 use super::published::Published;
 use super::version::{Health, Version};
@@ -125,7 +125,7 @@ impl Loaded {
     }
 
     /// Runs it over a burst. A hook that fails has no effect, and its version is retired.
-    pub fn run(&mut self, pulse: &Pulse, stage: Stage, burst: &mut HookBurst<'_>, now_ns: u64) -> Health {
+    pub fn run(&mut self, pulse: &CallState, stage: Stage, burst: &mut HookBurst<'_>, now_ns: u64) -> Health {
         let frames = burst.mask.count() as u64;
         let (guard, thread) = (&mut self.guard, self.thread);
         let function = FIRST + stage as c_int;
@@ -150,13 +150,13 @@ impl Loaded {
             self.counters.set_jit(&self.state.jit());
         }
         match self.meter.note(frames, took) {
-            Some(each) => self.eject(each),
+            Some(each) => self.deactivate(each),
             None => Health::Good,
         }
     }
 
     #[cold]
-    fn eject(&mut self, each: u64) -> Health {
+    fn deactivate(&mut self, each: u64) -> Health {
         let budget = self.version.spec.budget;
         let patience = self.version.spec.patience.as_millis();
         let why =
@@ -174,7 +174,7 @@ impl Loaded {
             // SAFETY: the runtime is the state's, which lives, and Lua does not run.
             unsafe { (*runtime).frames.free(frame) };
         }
-        if status == BROKEN_OFF {
+        if status == INTERRUPTED {
             self.broken_off = true;
             let why = "it did not return from a burst, and was interrupted".to_string();
             if self.version.retire(Health::Hung, why) {
@@ -238,7 +238,7 @@ fn load(state: &State, version: &Version) -> Result<(Declared, Vec<Value>), (Lua
     // SAFETY: `order` laid the stack out: message handler, function, argument. After a call that was broken off the
     // state is never touched again: the caller forgets it.
     let status = guard::loading(|pulse| unsafe { guard.call(pulse, thread, FIRST, FIRST + 1) });
-    if status == BROKEN_OFF {
+    if status == INTERRUPTED {
         let line = state.line_at(guard.left_at()).map(|line| format!("{line}: "));
         let why = format!("{}it did not return, and was interrupted", line.unwrap_or_default());
         return Err((LuaError::new(why), true));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mlua::{ExternalError as _, LightUserData, Lua, Table};
 
-use super::guard::held;
+use super::guard::uninterrupted;
 
 /// A text, and how often it has been published.
 type Text = (u64, Arc<[u8]>);
@@ -67,19 +67,19 @@ impl Published {
     pub fn bridge(self: &Arc<Self>, lua: &Lua, bridge: &Table) -> mlua::Result<()> {
         let shared = self.clone();
         let publish = move |_: &Lua, (name, text): (String, mlua::LuaString)| {
-            held(|| shared.publish(name, &text.as_bytes()));
+            uninterrupted(|| shared.publish(name, &text.as_bytes()));
             Ok(())
         };
         bridge.set("publish", lua.create_function(publish)?)?;
         let shared = self.clone();
-        let fetch = move |lua: &Lua, name: String| match held(|| shared.fetch(&name)) {
+        let fetch = move |lua: &Lua, name: String| match uninterrupted(|| shared.fetch(&name)) {
             Some((number, bytes)) => Ok((Some(number as f64), Some(lua.create_string(&*bytes)?))),
             None => Ok((None, None)),
         };
         bridge.set("fetch", lua.create_function(fetch)?)?;
         let shared = self.clone();
         let memory = move |_: &Lua, (name, bytes): (String, usize)| {
-            held(|| shared.memory(&name, bytes)).map(LightUserData).map_err(|why| why.into_lua_err())
+            uninterrupted(|| shared.memory(&name, bytes)).map(LightUserData).map_err(|why| why.into_lua_err())
         };
         bridge.set("memory", lua.create_function(memory)?)
     }

@@ -10,7 +10,7 @@ use bm_graph::{Stage, StageHook};
 use bm_link::{Consumer, Producer, channel};
 use bm_stats::{Block, Registry, Scope};
 
-use super::guard::{self, OnHang, Pulse, Watch};
+use super::guard::{self, CallState, OnHang, Watch};
 use super::loaded::{HookContext, Loaded};
 use super::published::Published;
 use super::version::{Health, HookSpec, Version};
@@ -40,7 +40,7 @@ struct Thread {
     old: Consumer<HookUpdate>,
     sent: u64,
     taken: Arc<AtomicU64>,
-    pulse: Arc<Pulse>,
+    pulse: Arc<CallState>,
     watch: Watch,
 }
 
@@ -237,7 +237,7 @@ impl HookSet {
     }
 
     /// Supervises everything: closes old versions, interrupts what hangs, if it may. Returns the news.
-    pub fn look_after(&self, on_hang: OnHang) -> Vec<HookNews> {
+    pub fn supervise(&self, on_hang: OnHang) -> Vec<HookNews> {
         let mut inner = lock(&self.inner);
         let mut news = Vec::new();
         let now = Instant::now();
@@ -300,7 +300,7 @@ impl Thread {
     fn new(worker: Option<usize>, update: HookUpdate) -> Self {
         let (mut incoming, to_thread) = channel(PARCELS);
         let (from_thread, old) = channel(PARCELS);
-        let (taken, pulse) = (Arc::<AtomicU64>::default(), Arc::<Pulse>::default());
+        let (taken, pulse) = (Arc::<AtomicU64>::default(), Arc::<CallState>::default());
         let hooks = ThreadHooks::new(to_thread, from_thread, taken.clone(), pulse.clone());
         // The ring is empty, so there is room.
         let _pushed = incoming.push(update);

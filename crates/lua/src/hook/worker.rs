@@ -7,7 +7,7 @@ use std::time::Instant;
 use bm_graph::{HookBurst, Stage, StageHook, Stages};
 use bm_link::{Consumer, Producer};
 
-use super::guard::Pulse;
+use super::guard::CallState;
 use super::loaded::Loaded;
 use super::version::Health;
 
@@ -30,7 +30,7 @@ pub struct ThreadHooks {
     /// What is no longer run: another thread closes it, since that takes time.
     old: Producer<HookUpdate>,
     taken: Arc<AtomicU64>,
-    pulse: Arc<Pulse>,
+    pulse: Arc<CallState>,
     /// From the caller's clock to the machine's, in nanoseconds.
     offset_ns: Option<u64>,
 }
@@ -40,7 +40,7 @@ impl ThreadHooks {
         incoming: Consumer<HookUpdate>,
         old: Producer<HookUpdate>,
         taken: Arc<AtomicU64>,
-        pulse: Arc<Pulse>,
+        pulse: Arc<CallState>,
     ) -> Self {
         Self { slots: Vec::new(), stages: Stages::NONE, incoming, old, taken, pulse, offset_ns: None }
     }

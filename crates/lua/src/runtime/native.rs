@@ -8,7 +8,7 @@ use bm_graph::{App, Io};
 use bm_link::Link;
 
 use super::Runtime;
-use crate::hook::guard::held;
+use crate::hook::guard::uninterrupted;
 
 /// An app in Rust with its links, as Lua's engine calls it.
 pub(crate) struct Native {
@@ -89,7 +89,7 @@ impl Native {
 /// `native` must have been opened by the runtime and not closed, and the call be on its thread.
 pub(crate) unsafe extern "C" fn pull(native: *mut Native) {
     // SAFETY: by the caller's word.
-    held(|| unsafe { (*native).with(|app, io| app.pull(io)) })
+    uninterrupted(|| unsafe { (*native).with(|app, io| app.pull(io)) })
 }
 
 /// The app's push, for Lua's engine.
@@ -98,5 +98,5 @@ pub(crate) unsafe extern "C" fn pull(native: *mut Native) {
 /// As [`pull`].
 pub(crate) unsafe extern "C" fn push(native: *mut Native) {
     // SAFETY: by the caller's word.
-    held(|| unsafe { (*native).with(|app, io| app.push(io)) })
+    uninterrupted(|| unsafe { (*native).with(|app, io| app.push(io)) })
 }

@@ -239,9 +239,9 @@ fn an_endless_hook_is_interrupted() {
         let supervisor = std::thread::spawn(move || {
             let mut news = Vec::new();
             while stopped.recv_timeout(Duration::from_millis(50)).is_err() {
-                news.extend(set.look_after(OnHang::Interrupt));
+                news.extend(set.supervise(OnHang::Interrupt));
             }
-            news.extend(set.look_after(OnHang::Interrupt));
+            news.extend(set.supervise(OnHang::Interrupt));
             news
         });
         let start = Instant::now();

@@ -94,7 +94,7 @@ impl Part for OnInterfaces {
         "the list of BPF programs on interfaces"
     }
 
-    fn every(&self) -> Option<Duration> {
+    fn poll_interval(&self) -> Option<Duration> {
         Some(EVERY)
     }
 
@@ -181,7 +181,7 @@ impl Part for AtNetfilter {
         "the list of BPF links"
     }
 
-    fn every(&self) -> Option<Duration> {
+    fn poll_interval(&self) -> Option<Duration> {
         Some(EVERY)
     }
 

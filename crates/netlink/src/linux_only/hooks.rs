@@ -84,7 +84,7 @@ impl Part for Hooks {
         "the list of netfilter's hooks"
     }
 
-    fn every(&self) -> Option<Duration> {
+    fn poll_interval(&self) -> Option<Duration> {
         (!self.absent).then_some(EVERY)
     }
 
@@ -145,7 +145,7 @@ fn read(
 /// The function in a message, unless it is known.
 fn function(raw: &Raw<'_>, family: Family, hook: &'static str) -> Result<Option<Function>, Malformed> {
     let text = |kind| -> Result<Box<str>, Malformed> {
-        let found = Attributes::behind(raw.body, HEADER).find(kind)?;
+        let found = Attributes::after_header(raw.body, HEADER).find(kind)?;
         Ok(found.map(attribute::text).unwrap_or_default())
     };
     let (name, module) = (text(nfnla::FUNCTION)?, text(nfnla::MODULE)?);
@@ -168,7 +168,7 @@ impl Part for Ipvs {
         "the list of IPVS services"
     }
 
-    fn every(&self) -> Option<Duration> {
+    fn poll_interval(&self) -> Option<Duration> {
         Some(EVERY)
     }
 

@@ -64,7 +64,7 @@ impl Part for Legacy {
         "the legacy tables of iptables"
     }
 
-    fn every(&self) -> Option<Duration> {
+    fn poll_interval(&self) -> Option<Duration> {
         Some(EVERY)
     }
 

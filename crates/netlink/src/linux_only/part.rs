@@ -49,7 +49,7 @@ pub(super) trait Part: Send + fmt::Debug {
     fn title(&self) -> &'static str;
 
     /// How often it has to be read if there are no events for it.
-    fn every(&self) -> Option<Duration> {
+    fn poll_interval(&self) -> Option<Duration> {
         None
     }
 
@@ -96,7 +96,7 @@ impl Slot {
         let read = self.part.read(names);
         let took = started.elapsed();
         self.not_before = now + took + took.clamp(PAUSE_MIN, PAUSE_MAX);
-        self.due = self.part.every().map(|every| now + every.max(took * POLL_SHARE));
+        self.due = self.part.poll_interval().map(|every| now + every.max(took * POLL_SHARE));
         let (changed, trouble) = match read {
             Ok(changed) => (changed || self.trouble.is_some(), None),
             Err(trouble) => (true, Some(trouble.to_string())),

@@ -41,7 +41,7 @@ struct Object {
 impl Object {
     fn read(raw: &Raw<'_>) -> Result<Self, Malformed> {
         let number = |at: usize| raw.body.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
-        let kind = Attributes::behind(raw.body, HEADER).find(KIND)?.unwrap_or_default();
+        let kind = Attributes::after_header(raw.body, HEADER).find(KIND)?.unwrap_or_default();
         let (Some(ifindex), Some(handle), Some(parent)) = (number(4), number(8), number(12)) else {
             return Err(Malformed::Header { kind: raw.kind, length: raw.body.len() });
         };

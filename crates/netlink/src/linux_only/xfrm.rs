@@ -167,7 +167,7 @@ fn read_policy(body: &[u8]) -> Result<Option<Policy>, Malformed> {
         FORWARD => "fwd",
         _ => return Ok(None),
     };
-    let templates = Attributes::behind(body, POLICY).find(TEMPLATES)?.unwrap_or_default();
+    let templates = Attributes::after_header(body, POLICY).find(TEMPLATES)?.unwrap_or_default();
     let action = match (fixed[at::ACTION] == BLOCK, templates.is_empty()) {
         (true, _) => "action block",
         (false, false) => "with a template",

@@ -62,7 +62,7 @@ impl Changes {
             return;
         }
         if self.list.len() >= self.squeeze_at.max(Self::SQUEEZE_MIN) {
-            self.squeeze();
+            self.compact();
             self.squeeze_at = self.list.len() * 2;
         }
         self.list.push(change);
@@ -78,11 +78,11 @@ impl Changes {
         if std::mem::take(&mut self.everything) {
             return vec![Change::Everything];
         }
-        self.squeeze();
+        self.compact();
         std::mem::take(&mut self.list)
     }
 
-    fn squeeze(&mut self) {
+    fn compact(&mut self) {
         self.list.sort_unstable();
         self.list.dedup();
     }

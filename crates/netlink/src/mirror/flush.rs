@@ -46,7 +46,7 @@ enum Flush {
 impl Mirror {
     /// Handles a message about a known link. Uses the state, not the difference: a dump may have shown the lost
     /// carrier before the kernel acted on it. Doing it twice does no harm.
-    pub(super) fn link_told(&mut self, ifindex: u32, came_up: bool) {
+    pub(super) fn link_reported(&mut self, ifindex: u32, came_up: bool) {
         let Some(link) = self.links.get(&ifindex) else { return };
         let (up, carrier, running) = (link.up(), link.carrier(), link.running());
         if !up || !carrier {

@@ -161,7 +161,7 @@ impl Load {
 
     /// Whether a finished dump may be used. An audit waits first: for some changes there are events just after a dump
     /// can see them, and they would look like differences.
-    pub fn rested(&mut self, now: Instant) -> bool {
+    pub fn may_finish(&mut self, now: Instant) -> bool {
         self.reason != Reason::Audit || now >= *self.rest_until.get_or_insert(now + REST)
     }
 
@@ -221,7 +221,7 @@ impl Load {
         }
         // Its changes do not matter, because it was never seen.
         self.fresh.take_changes();
-        self.fresh.take_doubt();
+        self.fresh.take_comparison_request();
         (self.fresh, replaced)
     }
 }

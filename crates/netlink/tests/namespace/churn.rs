@@ -215,7 +215,7 @@ fn comparisons_during_events_find_no_false_differences() {
             watch.wait(often).unwrap();
             watch.process(std::time::Instant::now()).unwrap();
             if let Some(audit) = watch.take_audit() {
-                assert_eq!(audit.findings.count, 0, "{}", super::support::told(&audit.findings));
+                assert_eq!(audit.findings.count, 0, "{}", super::support::listed(&audit.findings));
             }
         }
     });

@@ -1,6 +1,6 @@
 //! More events than the receive buffer holds: afterwards the tables equal the kernel's (docs/conformance.md 109).
 
-use super::support::{Namespace, alone, told, watch};
+use super::support::{Namespace, alone, listed, watch};
 use bm_netlink::{Batch, Change, Hop, Options, RouteBody, Via, Watch};
 use bm_wire::prefix::{Ipv4Prefix, Ipv6Prefix, Prefix};
 use std::time::{Duration, Instant};
@@ -75,7 +75,7 @@ fn two_hundred_thousand_routes_through_a_tiny_buffer() {
     rest(&mut watch);
     assert_eq!(watch.mirror().ipv4().len(), before + 120_000);
     let audit = watch.compare().unwrap();
-    assert_eq!(audit.findings.count, 0, "{}", told(&audit.findings));
+    assert_eq!(audit.findings.count, 0, "{}", listed(&audit.findings));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn overruns_during_the_dump() {
     }
     println!("{:?}", watch.statistics());
     let audit = watch.compare().unwrap();
-    assert_eq!(audit.findings.count, 0, "{}", told(&audit.findings));
+    assert_eq!(audit.findings.count, 0, "{}", listed(&audit.findings));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn ipv6_dumps_during_deletions_lose_nothing() {
     });
     while !walker.is_finished() {
         let audit = watch.compare().unwrap();
-        assert_eq!(audit.findings.count, 0, "{}", told(&audit.findings));
+        assert_eq!(audit.findings.count, 0, "{}", listed(&audit.findings));
     }
     walker.join().unwrap();
     println!("{:?}", watch.statistics());

@@ -136,10 +136,10 @@ pub fn until(watch: &mut Watch, what: &str, done: impl Fn(&Mirror) -> bool) {
 pub fn agrees(watch: &mut Watch, after: &str) {
     settle(watch);
     let audit = watch.compare().unwrap();
-    assert_eq!(audit.findings.count, 0, "after {after}: {}", told(&audit.findings));
+    assert_eq!(audit.findings.count, 0, "after {after}: {}", listed(&audit.findings));
 }
 
 /// Findings as text, one per line.
-pub fn told(findings: &Findings) -> String {
+pub fn listed(findings: &Findings) -> String {
     findings.list.iter().take(20).map(|difference| format!("\n  {difference}")).collect()
 }

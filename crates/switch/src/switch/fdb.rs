@@ -5,13 +5,19 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::Switch;
+use super::{Joined, Switch};
 use crate::error::SwitchError;
-use crate::layout::{FDB_STATIC, FdbEntry, OWN_PLACES};
+use crate::layout::{FDB_STATIC, FdbEntry, RESERVED_MACS};
 use crate::pins;
 use crate::program::is_static;
 use crate::settings::Address;
 use crate::view::FdbEntryView;
+
+/// Room for the learned addresses of a port.
+struct Room {
+    learned_max: u32,
+    used: u32,
+}
 
 impl Switch {
     /// Writes the static entries of a port.
@@ -72,16 +78,15 @@ impl Switch {
     }
 
     /// Copies the addresses that an earlier daemon's switch has learned, once.
-    pub(super) fn inherit(&mut self) {
+    pub(super) fn take_over_fdb(&mut self) {
         if self.inherited.is_empty() {
             return;
         }
         let slots = std::mem::take(&mut self.inherited);
         let Some(pinned) = self.left.iter().find(|pinned| pins::is_ours(pinned)) else { return };
-        // The number of addresses that each remaining port may have, and how many are used.
         let ports = self.joined.iter().filter(|(ifindex, port)| slots.get(ifindex) == Some(&port.slot));
-        let mut places: BTreeMap<u32, (u32, u32)> =
-            ports.map(|(_, port)| (port.slot, (port.settings.fdb_max_learned, 0))).collect();
+        let room = |port: &Joined| Room { learned_max: port.settings.fdb_max_learned, used: 0 };
+        let mut rooms: BTreeMap<u32, Room> = ports.map(|(_, port)| (port.slot, room(port))).collect();
         let mut fdb = pins::fdb(pinned).unwrap_or_else(|error| {
             tracing::warn!(%error, "switch {}: cannot take over the learned MAC addresses; learning them again", self.settings.name);
             Vec::new()
@@ -90,14 +95,14 @@ impl Switch {
         fdb.sort_by_key(|(_, entry)| Reverse(entry.seen_ns));
         let mut shared = 0;
         for (address, entry) in fdb.into_iter().filter(|(_, entry)| !is_static(entry)) {
-            let Some((limit, place)) = places.get_mut(&entry.slot) else { continue };
-            let shares = *place >= OWN_PLACES;
-            if place == limit || (shares && shared == self.settings.table) {
+            let Some(room) = rooms.get_mut(&entry.slot) else { continue };
+            let shares = room.used >= RESERVED_MACS;
+            if room.used == room.learned_max || (shares && shared == self.settings.table) {
                 continue;
             }
-            let entry = FdbEntry { place: *place, ..entry };
+            let entry = FdbEntry { index: room.used, ..entry };
             if self.programs.set_learned(address, &entry).is_ok() {
-                *place += 1;
+                room.used += 1;
                 shared += u32::from(shares);
             }
         }
@@ -111,7 +116,7 @@ impl Switch {
         let now = now_ns();
         let names = self.names();
         let view = |(address, entry): (Address, FdbEntry)| {
-            let port = names.get(&entry.slot).filter(|_| !self.is_old(&entry, now))?;
+            let port = names.get(&entry.slot).filter(|_| !self.is_expired(&entry, now))?;
             let age = (!is_static(&entry)).then(|| age(&entry, now));
             Some(FdbEntryView { address, port: (*port).into(), age })
         };
@@ -124,7 +129,7 @@ impl Switch {
     pub fn fdb_count(&self) -> usize {
         let now = now_ns();
         let names = self.names();
-        let counts = |entry: &FdbEntry| names.contains_key(&entry.slot) && !self.is_old(entry, now);
+        let counts = |entry: &FdbEntry| names.contains_key(&entry.slot) && !self.is_expired(entry, now);
         self.known().iter().filter(|(_, entry)| counts(entry)).count()
     }
 
@@ -134,7 +139,7 @@ impl Switch {
     }
 
     /// Whether an entry has expired, even if it has not been removed yet.
-    fn is_old(&self, entry: &FdbEntry, now: u64) -> bool {
+    fn is_expired(&self, entry: &FdbEntry, now: u64) -> bool {
         let ageing = self.settings.ageing;
         !is_static(entry) && !ageing.is_zero() && age(entry, now) > ageing
     }
@@ -142,7 +147,7 @@ impl Switch {
     /// Removes expired entries.
     pub(super) fn sweep(&self) {
         let now = now_ns();
-        self.forget(|entry| self.is_old(entry, now));
+        self.forget(|entry| self.is_expired(entry, now));
     }
 
     /// All entries, including expired ones; if the kernel cannot be read, none, and this is logged.
@@ -161,7 +166,7 @@ impl Switch {
                 if which(&entry) {
                     self.programs.remove_fdb_entry(address);
                 } else {
-                    shared += u64::from(!is_static(&entry) && entry.place >= OWN_PLACES);
+                    shared += u64::from(!is_static(&entry) && entry.index >= RESERVED_MACS);
                 }
             }
             self.programs.set_shared(shared)

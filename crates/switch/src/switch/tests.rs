@@ -65,7 +65,7 @@ fn pair(number: usize) {
     for end in ["p", "f"] {
         ip(&format!("link set {end}{number} up"));
     }
-    interface::prepare_far_end(&Interfaces::open().unwrap(), &format!("f{number}")).unwrap();
+    interface::prepare_peer(&Interfaces::open().unwrap(), &format!("f{number}")).unwrap();
 }
 
 fn settings() -> Settings {
@@ -108,7 +108,7 @@ impl Lab {
     fn goes(&self, from: usize, frame: &[u8], to: &[usize]) {
         self.send(from, frame);
         let expected: Vec<_> = to.iter().map(|port| (*port, frame.to_vec())).collect();
-        assert_eq!(self.caught(to.len()), expected, "{}", self.told());
+        assert_eq!(self.caught(to.len()), expected, "{}", self.port_counters());
     }
 
     fn count(&self, port: usize, name: &str) -> u64 {
@@ -121,14 +121,14 @@ impl Lab {
     fn drops(&self, from: usize, frame: &[u8], reason: &str) {
         let before = self.count(from, reason);
         self.goes(from, frame, &[]);
-        assert_eq!(self.count(from, reason) - before, 1, "{reason}: {}", self.told());
+        assert_eq!(self.count(from, reason) - before, 1, "{reason}: {}", self.port_counters());
     }
 
-    fn told(&self) -> String {
+    fn port_counters(&self) -> String {
         let ports = self.switch.ports();
         let told = ports.iter().map(|port| {
             let counts: Vec<_> = port.counters.named().filter(|(_, count)| *count > 0).collect();
-            format!("{} {counts:?} {}", port.name, if port.takes_frames { "" } else { "takes no frames" })
+            format!("{} {counts:?} {}", port.name, if port.takes_frames { "" } else { "accepts no frames" })
         });
         told.collect::<Vec<_>>().join("\n")
     }
@@ -202,7 +202,7 @@ fn macs_age() {
     assert_eq!(lab.fdb(), [(1, 0, "p1".into())]);
     assert_eq!(lab.switch.known().len(), 2);
     lab.switch.swept = Instant::now().checked_sub(SWEEP_EVERY.1).unwrap();
-    lab.switch.look();
+    lab.switch.maintain();
     assert_eq!(lab.switch.known().len(), 1, "swept");
 }
 
@@ -261,7 +261,7 @@ fn counts_drops_and_punts_by_reason() {
     let next = frame([1, 0x80, 0xc2, 0, 0, 0x10], mac(0), "not so");
     assert_eq!(lab.run(0, &next), (XDP_REDIRECT, next));
     assert_eq!(lab.fdb(), [(0, 0, "p0".into())], "link-local frames teach nothing");
-    // To a port that is down, too narrow, or takes no frames.
+    // To a port that is down, too narrow, or accepts no frames.
     lab.goes(1, &frame(BROADCAST, mac(1), "here"), &[0]);
     let change = |lab: &mut Lab, change: &dyn Fn(&mut Port)| {
         let port = lab.switch.joined.values_mut().find(|port| port.name == "p1").unwrap();
@@ -311,7 +311,7 @@ fn keeps_vlans_apart() {
     let Some(lab) = Lab::of(5, with_vlans()) else { return };
     let sent = |lab: &Lab, from: usize, frame: &[u8], expected: &[(usize, Vec<u8>)]| {
         lab.send(from, frame);
-        assert_eq!(lab.caught(expected.len()), expected, "{}", lab.told());
+        assert_eq!(lab.caught(expected.len()), expected, "{}", lab.port_counters());
     };
     let plain = frame(BROADCAST, mac(0), "of 10");
     sent(&lab, 0, &plain, &[(1, plain.clone()), (3, tagged(&plain, 10)), (4, plain.clone())]);
@@ -357,7 +357,7 @@ fn a_port_accepts_only_frames_of_its_vlans() {
         lab.send(0, &tagged(&plain, control));
         let tag = if control == 10 { 10 } else { 0x2000 | 10 };
         let expected = [(1, plain.clone()), (3, tagged(&plain, tag)), (4, plain.clone())];
-        assert_eq!(lab.caught(3), expected, "{}", lab.told());
+        assert_eq!(lab.caught(3), expected, "{}", lab.port_counters());
     }
 }
 
@@ -443,9 +443,9 @@ fn passes_frames_of_several_buffers() {
     lab.switch.reconcile().unwrap();
     lab.goes(1, &frame(BROADCAST, mac(1), "here"), &[0]);
     let (whole, partial) = (udp(mac(1), mac(0), 8900, false), udp(mac(1), mac(0), 8900, true));
-    if matches!(Features::read(), Ok(Features::Told(_))) {
+    if matches!(Features::read(), Ok(Features::Reported(_))) {
         lab.send(0, &partial);
-        assert_eq!(lab.caught(1), [(1, whole)], "{}", lab.told());
+        assert_eq!(lab.caught(1), [(1, whole)], "{}", lab.port_counters());
     } else {
         lab.drops(0, &partial, "drop_long");
     }
@@ -495,7 +495,7 @@ fn linux_is_connected_by_the_switchs_interface() {
     let got = std::iter::repeat_with(|| own.receive()).find(|got| got.is_some() || Instant::now() > until);
     assert_eq!(got.flatten(), Some(frame(BROADCAST, mac(0), "all")));
     own.send(&frame(mac(0), mac(9), "from Linux"));
-    assert_eq!(lab.caught(1), [(0, frame(mac(0), mac(9), "from Linux"))], "{}", lab.told());
+    assert_eq!(lab.caught(1), [(0, frame(mac(0), mac(9), "from Linux"))], "{}", lab.port_counters());
     drop(lab);
     assert_eq!(interface::index("lan0"), None);
 }
@@ -540,7 +540,7 @@ fn a_link_that_cannot_be_taken_over_is_detached() {
     lab.switch.left[0].link.detach().unwrap();
     assert!(lab.switch.attach(ifindex).is_err());
     assert_eq!(lab.switch.left.len(), 1, "somebody has to take it off");
-    lab.switch.let_go();
+    lab.switch.detach_leftovers();
     assert!(!path.exists());
 }
 

@@ -17,7 +17,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
 }
 
 /// The exit status of a bench error: wrong usage or failure.
-fn asked_wrongly(error: bm_eval::bench::BenchError) -> Failure {
+fn usage_or_failure(error: bm_eval::bench::BenchError) -> Failure {
     use bm_eval::bench::BenchError::{NoCase, NoStructure, UnusedRib};
     match error {
         NoCase { .. } | NoStructure { .. } | UnusedRib { .. } => Failure::usage(error),
@@ -36,7 +36,7 @@ const WITH_ROUTES: [BenchWhat; 6] = [
 ];
 
 /// Rejects options that have no effect on the bench.
-fn fits(bench: &Bench) -> Result<(), Failure> {
+fn check_options(bench: &Bench) -> Result<(), Failure> {
     let options = [
         ("--rib", !bench.rib.is_empty(), &WITH_ROUTES[..], "lookup|forward|batch|workers|ports|kernel"),
         ("--peers", bench.peers, &[BenchWhat::Lookup], "lookup"),
@@ -61,7 +61,7 @@ fn fits(bench: &Bench) -> Result<(), Failure> {
 /// Runs a benchmark; the results of all cases are printed at the end.
 fn bench(bench: &Bench) -> Result<(), Failure> {
     use bm_eval::bench;
-    fits(bench)?;
+    check_options(bench)?;
     let common = bench::Options {
         rib: bench.rib.clone(),
         seconds: bench.seconds,
@@ -75,33 +75,33 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
     let (title, rows) = match bench.what {
         BenchWhat::Lookup => {
             let options = bench::LookupOptions { common, structure, peers: bench.peers };
-            let found = bench::lookup(&options).map_err(asked_wrongly)?;
+            let found = bench::lookup(&options).map_err(usage_or_failure)?;
             found.notes.iter().for_each(|note| say(note));
             ("brickmoon bench lookup", found.rows)
         }
         BenchWhat::Batch => {
-            let rows = bench::batch(&common).map_err(asked_wrongly)?;
+            let rows = bench::batch(&common).map_err(usage_or_failure)?;
             ("brickmoon bench batch", rows)
         }
-        BenchWhat::Forward => ("brickmoon bench forward", bench::forward(&common).map_err(asked_wrongly)?),
+        BenchWhat::Forward => ("brickmoon bench forward", bench::forward(&common).map_err(usage_or_failure)?),
         BenchWhat::Workers => {
-            let found = bench::workers(&common).map_err(asked_wrongly)?;
+            let found = bench::workers(&common).map_err(usage_or_failure)?;
             found.notes.iter().for_each(|note| say(note));
             ("brickmoon bench workers", found.rows)
         }
         BenchWhat::Ports => {
-            let found = bench::ports(&common).map_err(asked_wrongly)?;
+            let found = bench::ports(&common).map_err(usage_or_failure)?;
             found.notes.iter().for_each(|note| say(note));
             ("brickmoon bench ports", found.rows)
         }
-        BenchWhat::Lua => ("brickmoon bench lua", bench::lua(&common).map_err(asked_wrongly)?),
+        BenchWhat::Lua => ("brickmoon bench lua", bench::lua(&common).map_err(usage_or_failure)?),
         BenchWhat::Kernel => {
             let options = bench::KernelOptions::new(common);
-            ("brickmoon bench kernel", bench::kernel(&options).map_err(asked_wrongly)?)
+            ("brickmoon bench kernel", bench::kernel(&options).map_err(usage_or_failure)?)
         }
         BenchWhat::Loss => {
             let options = bench::LossOptions::new(common);
-            ("brickmoon bench loss", bench::loss(&options).map_err(asked_wrongly)?)
+            ("brickmoon bench loss", bench::loss(&options).map_err(usage_or_failure)?)
         }
     };
     if let Some(file) = &bench.plot {
@@ -121,7 +121,7 @@ fn soak(bench: &Bench, options: &bm_eval::bench::Options, time: std::time::Durat
             written = write(&bench::text(&rows, true));
         }
     };
-    let minutes = bench::soak(options, time, each).map_err(asked_wrongly)?;
+    let minutes = bench::soak(options, time, each).map_err(usage_or_failure)?;
     written?;
     if json { Ok(()) } else { write(&bench::soak_table(&minutes)) }
 }

@@ -1,7 +1,7 @@
 //! Collects the state of the daemon for `status`.
 
 use bm_api::Status;
-use bm_control::driver::OfPort;
+use bm_control::driver::ControlPortState;
 use bm_frame::Pages;
 
 use super::Daemon;
@@ -14,7 +14,7 @@ use crate::serve::report;
 
 impl Daemon {
     /// Adds everything that the control thread does not know to its part of the status.
-    pub(super) fn completed(&self, mut status: Status, interfaces: &[OfPort]) -> Status {
+    pub(super) fn completed(&self, mut status: Status, interfaces: &[ControlPortState]) -> Status {
         let not_ours = self.forwarder.not_ours(interfaces);
         status.unfiltered_ports = not_ours.unfiltered.len() as u32;
         status.nftables_ports = not_ours.by_nftables.len() as u32;
@@ -32,7 +32,7 @@ impl Daemon {
         status.config = self.up.config.as_ref().map(|file| file.display().to_string());
         status.workers = running.as_ref().map_or(0, |running| running.workers().len()) as u32;
         status.ports = running.as_ref().map_or(0, |running| running.ports.len()) as u32;
-        status.tables_watched_by = lock(&self.forwarder.watch).by();
+        status.tables_watched_by = lock(&self.forwarder.watch).watched_by();
         status.notes.extend(lock(&self.forwarder.watch).note());
         status.notes.extend(self.unconfined.clone());
         status.notes.extend(running.iter().flat_map(|running| running.notes.iter().cloned()));

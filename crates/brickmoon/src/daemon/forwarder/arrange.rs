@@ -65,12 +65,12 @@ impl Forwarder {
         let has_workers = |running: &Running| running.plane.is_some();
         if lock(&self.running).as_ref().is_some_and(has_workers) {
             // Steering programs must be detached before others can be attached.
-            self.driver.handle().rest_workers().map_err(Failure::failed)?;
+            self.driver.handle().release_worker_ports().map_err(Failure::failed)?;
             let before = lock(&self.running).take();
             restarts.keep_open.extend(before.into_iter().flat_map(Running::stop));
             // Discards failures of the workers that have just ended.
             let on_hang = scripts::on_hang(&self.setup().config);
-            let _ended = self.shared.apps.get().map(|apps| apps::look_after(apps, on_hang));
+            let _ended = self.shared.apps.get().map(|apps| apps::supervise(apps, on_hang));
         }
         self.starts.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
         Ok(())

@@ -4,7 +4,7 @@
 //! the daemon is killed: `brickmoon up` or `brickmoon stop` removes them.
 
 use bm_control::config::{Config, Device, Fail};
-use bm_control::driver::OfPort;
+use bm_control::driver::ControlPortState;
 use bm_control::nftables::{self, Has, PortNow};
 
 use super::Forwarder;
@@ -13,7 +13,7 @@ use crate::daemon::presence::Presence;
 use crate::daemon::running::PortInfo;
 
 /// Whether a port has its interface.
-fn has(info: &PortInfo, control: Option<&OfPort>) -> Has {
+fn has(info: &PortInfo, control: Option<&ControlPortState>) -> Has {
     // The interface may disappear before its port is updated.
     let denied = || bm_fastpath::ifindex(&info.name).map_or(Has::Nothing, Has::Denied);
     match (&info.presence, control) {
@@ -39,7 +39,7 @@ impl Forwarder {
         self.say_unfiltered(&of_control);
     }
 
-    fn apply_nftables_filters(&self, of_control: &[OfPort]) {
+    fn apply_nftables_filters(&self, of_control: &[ControlPortState]) {
         let setup = self.setup();
         let config = &setup.config;
         let name = nftables::name(&config.daemon.socket);
@@ -58,7 +58,7 @@ impl Forwarder {
         }
     }
 
-    fn ports_now(&self, config: &Config, of_control: &[OfPort]) -> Option<Vec<PortNow>> {
+    fn ports_now(&self, config: &Config, of_control: &[ControlPortState]) -> Option<Vec<PortNow>> {
         let running = lock(&self.running);
         let infos = running.as_ref()?.ports.iter().zip(&config.ports).enumerate();
         let interfaces = infos.filter(|(_, (_, port))| matches!(port.device, Device::Xdp(_)));

@@ -23,18 +23,18 @@ type CarryOut<'a, S> = Box<dyn FnMut(&S) -> Result<(), Error> + 'a>;
 struct Step<'a, S> {
     carry_out: CarryOut<'a, S>,
     /// Whether a failed step may have changed something.
-    by_halves: bool,
+    partial: bool,
 }
 
 impl<'a, S> Step<'a, S> {
     /// A step that changes nothing if it fails.
-    fn whole(carry_out: impl FnMut(&S) -> Result<(), Error> + 'a) -> Self {
-        Self { carry_out: Box::new(carry_out), by_halves: false }
+    fn atomic(carry_out: impl FnMut(&S) -> Result<(), Error> + 'a) -> Self {
+        Self { carry_out: Box::new(carry_out), partial: false }
     }
 
     /// A step that may fail halfway.
-    fn by_halves(carry_out: impl FnMut(&S) -> Result<(), Error> + 'a) -> Self {
-        Self { carry_out: Box::new(carry_out), by_halves: true }
+    fn partial(carry_out: impl FnMut(&S) -> Result<(), Error> + 'a) -> Self {
+        Self { carry_out: Box::new(carry_out), partial: true }
     }
 }
 
@@ -45,7 +45,7 @@ impl<'a, S> Step<'a, S> {
 fn all_or_nothing<S>(mut steps: Vec<Step<'_, S>>, old: &S, new: &S) -> Result<(), Error> {
     let failed = steps.iter_mut().enumerate().find_map(|(at, step)| Some((at, (step.carry_out)(new).err()?)));
     let Some((at, error)) = failed else { return Ok(()) };
-    let done = at + usize::from(steps[at].by_halves);
+    let done = at + usize::from(steps[at].partial);
     let undone: Vec<_> =
         steps[..done].iter_mut().rev().filter_map(|step| (step.carry_out)(old).err()).collect();
     match undone.first() {
@@ -119,15 +119,15 @@ impl Forwarder {
         // An interface that a switch releases may become a port, and vice versa: hence one step before the ports and one
         // after them.
         let mut steps = vec![
-            Step::by_halves(|setup: &Setup| self.switches.change(&setup.config)),
-            Step::by_halves(|setup: &Setup| self.cluster.change(&setup.config)),
+            Step::partial(|setup: &Setup| self.switches.change(&setup.config)),
+            Step::partial(|setup: &Setup| self.cluster.change(&setup.config)),
         ];
-        let freed = Step::whole(|_: &Setup| self.switches.take_what_is_free());
+        let freed = Step::atomic(|_: &Setup| self.switches.attach_freed_interfaces());
         if !arranged.is_empty() {
             if let Some(set) = self.shared.hooks.get().filter(|_| new.plan.paths.needs_workers(&new.config)) {
                 hooks::try_load(set, &new.config)?;
             }
-            let step = Step::by_halves(|setup: &Setup| {
+            let step = Step::partial(|setup: &Setup| {
                 // Errors on ports that this reload adds or changes are fatal; older ports may have changed since they worked.
                 let is_asked = |port: &Port| arranged.contains(&format!("port.{}", port.device));
                 let strict = |port: &Port| std::ptr::eq(setup, new) && is_asked(port);
@@ -137,18 +137,18 @@ impl Forwarder {
             return all_or_nothing(steps, old, new);
         }
         // Building tables may fail after the settings have been changed.
-        steps.push(Step::by_halves(|setup: &Setup| control.reconfigure(&setup.config)));
+        steps.push(Step::partial(|setup: &Setup| control.reconfigure(&setup.config)));
         steps.push(freed);
-        steps.push(Step::whole(|setup: &Setup| {
+        steps.push(Step::atomic(|setup: &Setup| {
             lock(&self.running).iter().for_each(|running: &Running| running.place(&setup.config));
             Ok(())
         }));
         if let Some(set) = self.shared.apps.get().filter(|_| self.live_apps(&new.config)) {
-            steps.push(Step::whole(|setup: &Setup| apps::reload(set, &setup.config)));
+            steps.push(Step::atomic(|setup: &Setup| apps::reload(set, &setup.config)));
         }
         // Last, since it cannot be undone: the files may have changed.
         if let Some(set) = self.shared.hooks.get() {
-            steps.push(Step::whole(|setup: &Setup| hooks::reload(set, &setup.config)));
+            steps.push(Step::atomic(|setup: &Setup| hooks::reload(set, &setup.config)));
         }
         all_or_nothing(steps, old, new)
     }
@@ -171,7 +171,7 @@ mod tests {
             }
         };
         let steps =
-            vec![Step::by_halves(step("control")), Step::whole(step("apps")), Step::by_halves(step("hooks"))];
+            vec![Step::partial(step("control")), Step::atomic(step("apps")), Step::partial(step("hooks"))];
         let said = all_or_nothing(steps, &"old", &"new").err().map(|error| error.to_string());
         (done.take(), said)
     }

@@ -52,9 +52,9 @@ impl Forwarder {
         let request = Request { file, named: &[], may_grow: true };
         let plan = plan::plan(&config, &machine, &request)?;
         // If the configuration does not require the kernel path, workers replace it.
-        let may_do_without = plan.with_kernel && plan.paths.may_do_without();
+        let may_use_workers_instead = plan.with_kernel && plan.paths.may_use_workers_instead();
         match Self::start_with(config.clone(), plan, natives) {
-            Err(Failure::Failed(why)) if may_do_without => {
+            Err(Failure::Failed(why)) if may_use_workers_instead => {
                 tracing::warn!(%why, "the kernel path is not available; using the user path instead");
                 machine.no_kernel_path = Some(why);
                 let plan = plan::plan(&config, &machine, &request)?;

@@ -14,10 +14,10 @@ use crate::failure::Failure;
 
 impl Forwarder {
     /// Restarts the data path if one of its threads panicked or hangs; Linux forwards meanwhile.
-    pub fn look_after(&self) -> Result<(), Failure> {
+    pub fn supervise(&self) -> Result<(), Failure> {
         let starts = self.starts.load(Ordering::Acquire);
         let grace = self.setup().config.daemon.kernel_grace;
-        lock(&self.watch).look_after(self.driver.handle(), grace);
+        lock(&self.watch).supervise(self.driver.handle(), grace);
         if lock(&self.filter_tables).is_to_be_put() {
             self.links.notify_one();
         }
@@ -36,11 +36,11 @@ impl Forwarder {
     }
 
     /// Interrupts Lua code that hangs; restarts the data path if its apps have failed.
-    pub fn look_after_lua(&self) -> Result<(), Failure> {
+    pub fn supervise_lua(&self) -> Result<(), Failure> {
         let starts = self.starts.load(Ordering::Acquire);
         let on_hang = scripts::on_hang(&self.setup().config);
-        let hooks = self.shared.hooks.get().map_or(Ok(()), |hooks| hooks::look_after(hooks, on_hang));
-        let apps = self.shared.apps.get().map_or(Ok(None), |apps| apps::look_after(apps, on_hang));
+        let hooks = self.shared.hooks.get().map_or(Ok(()), |hooks| hooks::supervise(hooks, on_hang));
+        let apps = self.shared.apps.get().map_or(Ok(None), |apps| apps::supervise(apps, on_hang));
         match hooks.and(apps) {
             Ok(None) => Ok(()),
             Ok(Some(trouble)) => self.start_again(&trouble, starts),
@@ -90,9 +90,9 @@ impl Forwarder {
     }
 
     /// Detaches the programs in the kernel without waiting for any thread, unless they are to keep running.
-    pub fn let_go(&self) {
+    pub fn detach_without_waiting(&self) {
         if !self.keeps.load(Ordering::Relaxed) {
-            self.driver.handle().let_go();
+            self.driver.handle().detach_without_waiting();
         }
     }
 
@@ -105,7 +105,7 @@ impl Forwarder {
                 tracing::error!(
                     "cannot hand the ports back to Linux: {error}; this happens when the process exits"
                 );
-                self.driver.handle().let_go();
+                self.driver.handle().detach_without_waiting();
             }
             lock(&self.watch).end();
             lock(&self.filter_tables).remove();

@@ -2,7 +2,7 @@
 //! example. Either nftables filters with the same rules ([`super::filter_tables`]), or Linux forwards unfiltered. Both are reported
 //! by `status`, `verify` and the metrics, and logged on change.
 
-use bm_control::driver::OfPort;
+use bm_control::driver::ControlPortState;
 use bm_control::nftables;
 
 use super::Forwarder;
@@ -20,7 +20,7 @@ pub struct NotOurs {
 }
 
 /// Why drop rules do not apply on a port; `None` if they do, or if no packet can arrive.
-fn why(port: &PortInfo, control: Option<&OfPort>) -> Option<String> {
+fn why(port: &PortInfo, control: Option<&ControlPortState>) -> Option<String> {
     match (&port.presence, control) {
         (Presence::Refused { why, .. }, _) => Some(why.clone()),
         (Presence::Here { .. }, Some(of_port))
@@ -35,7 +35,7 @@ fn why(port: &PortInfo, control: Option<&OfPort>) -> Option<String> {
 
 impl Forwarder {
     /// Ports with drop rules that do not have their interface.
-    pub fn not_ours(&self, of_control: &[OfPort]) -> NotOurs {
+    pub fn not_ours(&self, of_control: &[ControlPortState]) -> NotOurs {
         let mut all = NotOurs::default();
         let setup = self.setup();
         if !setup.config.filters_drop() {
@@ -57,7 +57,7 @@ impl Forwarder {
     }
 
     /// Logs which ports the daemon does not filter, when that changes.
-    pub(super) fn say_unfiltered(&self, of_control: &[OfPort]) {
+    pub(super) fn say_unfiltered(&self, of_control: &[ControlPortState]) {
         let NotOurs { unfiltered, by_nftables } = self.not_ours(of_control);
         let now = [unfiltered.clone(), by_nftables.clone()].concat();
         let before = std::mem::replace(&mut *lock(&self.said_unfiltered), now.clone());

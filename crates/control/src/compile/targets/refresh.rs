@@ -6,7 +6,7 @@ use bm_api::Area;
 
 impl Entry {
     /// Whether a member of this group gets packets. A single member has its own reason if it does not.
-    fn lives(&self, view: View<'_>, member: &Member) -> bool {
+    fn receives_packets(&self, view: View<'_>, member: &Member) -> bool {
         let (Shape::Group { family, .. } | Shape::Object { family, .. }) = self.shape else { return true };
         let alone = matches!(&self.state, State::Members(members) if members.len() == 1);
         alone || view.alive(family, &member.hop)
@@ -76,7 +76,7 @@ impl Targets {
     pub(super) fn revive(&mut self, view: View<'_>, target: Target) {
         let entry = self.get(target);
         let State::Members(members) = &entry.state else { return };
-        let alive: Vec<bool> = members.iter().map(|member| entry.lives(view, member)).collect();
+        let alive: Vec<bool> = members.iter().map(|member| entry.receives_packets(view, member)).collect();
         let entry = self.get_mut(target);
         let mut changed = entry.trouble.is_some();
         let was = entry.linux_only;
@@ -206,15 +206,15 @@ impl Targets {
 
     fn note_trouble(&mut self, target: Target, trouble: Option<NextHopError>) {
         match trouble {
-            Some(_) => self.troubled.insert(target),
-            None => self.troubled.remove(&target),
+            Some(_) => self.waiting_for_room.insert(target),
+            None => self.waiting_for_room.remove(&target),
         };
         self.get_mut(target).trouble = trouble;
     }
 
     /// Tries again what found no room.
     pub(in super::super) fn retry(&mut self, view: View<'_>) {
-        let again: Vec<Target> = self.troubled.iter().take(super::super::RETRIES).copied().collect();
+        let again: Vec<Target> = self.waiting_for_room.iter().take(super::super::RETRIES).copied().collect();
         for target in again {
             match self.get(target).shape {
                 Shape::Object { .. } => self.redefine(view, target),
@@ -241,7 +241,8 @@ impl Targets {
                 State::Members(_) => self.writer.table().action(entry.hop),
             };
             if let State::Members(members) = &entry.state
-                && let Some(member) = members.iter().find(|member| member.alive != entry.lives(view, member))
+                && let Some(member) =
+                    members.iter().find(|member| member.alive != entry.receives_packets(view, member))
             {
                 checked.differs(Area::Compiled, || {
                     format!("group {} has the wrong state of member {}", entry.hop, member.hop)
@@ -285,7 +286,7 @@ impl Targets {
                 }
             }
             self.by_hop[entry.hop.index()] = None;
-            self.troubled.remove(&target);
+            self.waiting_for_room.remove(&target);
             let removed = self.writer.remove(entry.hop);
             debug_assert!(removed.is_ok(), "{removed:?}: it was in use until now");
             self.free.push(target);

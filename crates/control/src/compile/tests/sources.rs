@@ -9,7 +9,7 @@ fn via(gateway: &str, ifindex: u32) -> RouteBody {
 
 impl World {
     /// The interfaces on which packets from an address may arrive besides the best one.
-    fn ways(&self, source: &str) -> Vec<u32> {
+    fn feasible_interfaces(&self, source: &str) -> Vec<u32> {
         let reader = self.readers.register();
         let tables = self.compiler.published().load(&reader);
         let feasible = &tables.feasible[0];
@@ -29,15 +29,22 @@ fn every_route_to_the_prefix_is_a_feasible_path() {
     world.add("192.0.2.0/24", via("10.0.0.1", 1)).add("192.0.2.0/24", worse("10.0.1.1", 2));
     world.add("0.0.0.0/0", via("10.0.0.1", 1)).add("192.0.2.128/25", via("10.0.0.1", 1));
     world.add("2001:db8::/32", via("fe80::1", 1)).add("2001:db8::/32", worse("fe80::2", 2)).compile();
-    assert_eq!(world.ways("192.0.2.1"), [1, 2]);
-    assert_eq!(world.ways("2001:db8::1"), [1, 2]);
-    assert_eq!(world.ways("192.0.2.200"), [0; 0], "a longer prefix has a route of its own alone");
-    assert_eq!(world.ways("203.0.113.1"), [0; 0], "the best route is asked for elsewhere");
+    assert_eq!(world.feasible_interfaces("192.0.2.1"), [1, 2]);
+    assert_eq!(world.feasible_interfaces("2001:db8::1"), [1, 2]);
+    assert_eq!(
+        world.feasible_interfaces("192.0.2.200"),
+        [0; 0],
+        "a longer prefix has a route of its own alone"
+    );
+    assert_eq!(world.feasible_interfaces("203.0.113.1"), [0; 0], "the best route is asked for elsewhere");
     // The worse route is removed, and added again.
     world.delete("192.0.2.0/24", worse("10.0.1.1", 2)).compile();
-    assert_eq!(world.ways("192.0.2.1"), [0; 0]);
+    assert_eq!(world.feasible_interfaces("192.0.2.1"), [0; 0]);
     world.add("192.0.2.0/24", worse("10.0.1.1", 2)).delete("192.0.2.128/25", via("10.0.0.1", 1)).compile();
-    assert_eq!((world.ways("192.0.2.1"), world.ways("192.0.2.200")), (vec![1, 2], vec![1, 2]));
+    assert_eq!(
+        (world.feasible_interfaces("192.0.2.1"), world.feasible_interfaces("192.0.2.200")),
+        (vec![1, 2], vec![1, 2])
+    );
     world.is_sound().unwrap();
 }
 
@@ -46,11 +53,11 @@ fn all_members_of_a_group_are_feasible_paths() {
     let mut world = World::new();
     let hops = [("10.0.0.1", 1), ("10.0.1.1", 2)].map(|(gateway, on)| Hop::via(ip(gateway), on));
     world.add("192.0.2.0/24", unicast(Via::Many(hops.into()))).compile();
-    assert_eq!(world.ways("192.0.2.1"), [1, 2]);
+    assert_eq!(world.feasible_interfaces("192.0.2.1"), [1, 2]);
     world.tell(Message::Link(link(2, NO_CARRIER))).compile();
-    assert_eq!(world.ways("192.0.2.1"), [1, 2]);
+    assert_eq!(world.feasible_interfaces("192.0.2.1"), [1, 2]);
     world.tell(Message::LinkGone(2)).compile();
-    assert_eq!(world.ways("192.0.2.1"), [0; 0], "one is left, and it is the best");
+    assert_eq!(world.feasible_interfaces("192.0.2.1"), [0; 0], "one is left, and it is the best");
     world.is_sound().unwrap();
 }
 
@@ -96,9 +103,13 @@ fn without_a_free_set_sources_pass_with_a_warning() {
     let mut world = pairs();
     let routes = 92 * 91 / 2;
     assert_eq!((routes, sets::ROOM), (4186, 4093));
-    assert_eq!((world.ways("10.0.0.1"), world.ways("10.0.91.1").len()), (vec![1, 2], 2));
+    assert_eq!(
+        (world.feasible_interfaces("10.0.0.1"), world.feasible_interfaces("10.0.91.1").len()),
+        (vec![1, 2], 2)
+    );
     let without = routes - sets::ROOM;
-    let every = (0..routes).filter(|at| world.ways(&format!("10.{}.{}.1", at / 256, at % 256)).len() == 92);
+    let every = (0..routes)
+        .filter(|at| world.feasible_interfaces(&format!("10.{}.{}.1", at / 256, at % 256)).len() == 92);
     assert_eq!(every.count(), without);
     let notes = world.compiler.notes(&world.mirror);
     assert!(
@@ -126,7 +137,10 @@ fn without_room_every_source_passes() {
     let before = plain::EMPTIED.get();
     world.add("192.0.2.128/25", via("10.0.0.1", 1)).compile();
     assert!(world.compiler.ipv4.has_lost_sources() && !world.compiler.ipv6.has_lost_sources());
-    assert_eq!((world.ways("192.0.2.1"), world.ways("203.0.113.1")), (vec![1, 2], vec![1, 2]));
+    assert_eq!(
+        (world.feasible_interfaces("192.0.2.1"), world.feasible_interfaces("203.0.113.1")),
+        (vec![1, 2], vec![1, 2])
+    );
     assert_eq!(plain::EMPTIED.get(), before, "at no moment is a source without an entry");
     plain::ROOM.set(usize::MAX);
 }

@@ -61,7 +61,7 @@ fn name(section: &mut Section<'_, '_>, key: &'static str, example: &'static str)
     let (at, name) = section.required(key, example)?;
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(fits) {
-        section.odd(key, at, name, "use 1 to 63 letters, digits, `-`, `_` or `.`");
+        section.invalid(key, at, name, "use 1 to 63 letters, digits, `-`, `_` or `.`");
         return None;
     }
     Some(name.into())
@@ -71,7 +71,7 @@ fn name(section: &mut Section<'_, '_>, key: &'static str, example: &'static str)
 fn device(section: &mut Section<'_, '_>, example: &'static str) -> Option<(usize, String)> {
     let (at, device) = section.required("device", example)?;
     if !is_interface(device) {
-        section.odd("device", at, device, "must be the name of an interface");
+        section.invalid("device", at, device, "must be the name of an interface");
         return None;
     }
     Some((at, device.into()))
@@ -98,7 +98,7 @@ fn fabric(section: &mut Section<'_, '_>, ports: &[Port]) -> Option<FabricLink> {
     let (at, device) = device?;
     if ports.iter().any(|port| port.device.interface() == Some(&device)) {
         let hint = "this is also a [[port]] of the router: remove that, a fabric link needs none";
-        section.odd("device", at, &device, hint);
+        section.invalid("device", at, &device, hint);
     }
     Some(FabricLink { device, peer: peer? })
 }

@@ -42,7 +42,7 @@ pub(super) fn filter(section: &mut Section<'_, '_>, filter: &mut Filter, claims:
 fn check_room<'r>(section: &mut Section<'_, '_>, key: &'static str, rules: impl Iterator<Item = &'r Rule>) {
     let rules = rules.map(|rule| Flat::of(rule, 0, None).count()).sum();
     if rules > ROOM_RULES {
-        section.complain(key, What::ManyRules { rules, most: ROOM_RULES });
+        section.report(key, What::ManyRules { rules, most: ROOM_RULES });
     }
 }
 
@@ -124,7 +124,7 @@ fn matches(section: &mut Section<'_, '_>, start: usize, rule: &mut Rule) {
     if let (Some(source), Some(destination)) = (rule.source, rule.destination)
         && source.is_ipv6() != destination.is_ipv6()
     {
-        section.complain("destination", What::TwoFamilies { source, destination });
+        section.report("destination", What::TwoFamilies { source, destination });
     }
 }
 

@@ -74,7 +74,7 @@ fn switch(section: &mut Section<'_, '_>) -> Settings {
     if let Some((at, name)) = section.required("name", "name = \"lan\"") {
         let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(fits) {
-            section.odd("name", at, name, "use 1 to 12 letters, digits, `-` or `_`");
+            section.invalid("name", at, name, "use 1 to 12 letters, digits, `-` or `_`");
         }
         switch.name = name.into();
     }
@@ -86,7 +86,7 @@ fn switch(section: &mut Section<'_, '_>) -> Settings {
     section.number("fdb_max_learned", 0..=1 << 24, &mut switch.fdb_max_learned);
     if let Some((at, name)) = section.text("interface", "\"lan0\"") {
         if !is_interface(name) || name.len() > NAME_MAX {
-            section.odd("interface", at, name, "use 1 to 12 bytes for the name of the new interface");
+            section.invalid("interface", at, name, "use 1 to 12 bytes for the name of the new interface");
         }
         switch.interface = Some(name.into());
     }
@@ -99,7 +99,7 @@ fn switch(section: &mut Section<'_, '_>) -> Settings {
     for (_, table) in tables(section, "static", "[[switch.static]] with mac and port below it") {
         let mut section =
             Section { name: "[[switch.static]]", table, known: Vec::new(), report: section.report };
-        switch.statics.extend(given(&mut section));
+        switch.statics.extend(read_static(&mut section));
         section.finish();
     }
     switch
@@ -126,10 +126,10 @@ fn rules(section: &mut Section<'_, '_>) -> Vec<PortRule> {
         let key = section.key("access");
         let hint = "a port with `trunk` needs `native` for its untagged VLAN instead";
         let found = access.map(|vlan| vlan.to_string()).unwrap_or_default();
-        section.complain("access", What::Text { key, found, hint });
+        section.report("access", What::Text { key, found, hint });
     }
     if native.is_some() && tagged.is_none() {
-        section.complain("native", What::Missing { key: section.key("trunk"), example: "trunk = [20]" });
+        section.report("native", What::Missing { key: section.key("trunk"), example: "trunk = [20]" });
     }
     let vlans = match tagged {
         Some(tagged) => Some(Vlans::Trunk { tagged, native: native.map(|vlan| vlan as u16) }),
@@ -156,7 +156,7 @@ fn flags(section: &mut Section<'_, '_>) -> PortFlags {
     flags
 }
 
-fn given(section: &mut Section<'_, '_>) -> Option<Static> {
+fn read_static(section: &mut Section<'_, '_>) -> Option<Static> {
     let mac = section.required("mac", "mac = \"02:00:00:00:00:01\"");
     let port = section.required("port", "port = \"veth1\"");
     let mut addresses = Vec::new();
@@ -167,9 +167,12 @@ fn given(section: &mut Section<'_, '_>) -> Option<Static> {
     {
         match text.parse() {
             Ok(address) => addresses.push(address),
-            Err(_) => {
-                section.odd("addresses", at, text, "must be an IPv4 or IPv6 address, such as \"192.0.2.10\"")
-            }
+            Err(_) => section.invalid(
+                "addresses",
+                at,
+                text,
+                "must be an IPv4 or IPv6 address, such as \"192.0.2.10\"",
+            ),
         }
     }
     let mut vlan = None;
@@ -178,13 +181,13 @@ fn given(section: &mut Section<'_, '_>) -> Option<Static> {
         let read = read_mac(text);
         if read.is_none() {
             let hint = "must be a unicast MAC address, such as \"02:00:00:00:00:01\"";
-            section.odd("mac", at, text, hint);
+            section.invalid("mac", at, text, hint);
         }
         read
     });
     let (at, port) = port?;
     if !is_interface(port) || Pattern::new(port).name().is_none() {
-        section.odd("port", at, port, "must be the name of one interface");
+        section.invalid("port", at, port, "must be the name of one interface");
     }
     Some(Static { mac: read?, vlan: vlan.unwrap_or(0) as u16, port: port.into(), addresses })
 }
@@ -203,7 +206,7 @@ fn read_mac(text: &str) -> Option<[u8; 6]> {
 }
 
 impl<'s, 't> Section<'s, 't> {
-    pub(super) fn odd(&mut self, key: &'static str, at: usize, found: &str, hint: &'static str) {
+    pub(super) fn invalid(&mut self, key: &'static str, at: usize, found: &str, hint: &'static str) {
         let what = What::Text { key: self.key(key), found: found.into(), hint };
         self.report.add(at, what);
     }
@@ -241,7 +244,7 @@ impl<'s, 't> Section<'s, 't> {
                 DeValue::String(text) if is_interface(text) => patterns.push(Pattern::new(text)),
                 DeValue::String(text) => {
                     let hint = "must be the name of an interface, or a pattern such as \"veth*\"";
-                    self.odd(key, item.span().start, text, hint);
+                    self.invalid(key, item.span().start, text, hint);
                 }
                 _ => self.wrong_type(
                     self.key(key),
@@ -268,7 +271,7 @@ impl<'s, 't> Section<'s, 't> {
             if let DeValue::String(text) = item.get_ref() {
                 match range(text) {
                     Some(range) => vlans.push(range),
-                    None => self.odd(key, item.span().start, text, "must be a range, such as \"30-39\""),
+                    None => self.invalid(key, item.span().start, text, "must be a range, such as \"30-39\""),
                 }
                 continue;
             }

@@ -3,7 +3,7 @@
 use bm_api::request::RouteQuery;
 use bm_api::{Error, Mirror, Neighbors, NextHops, Routes, Status};
 
-use super::{Control, ControlPort, OfPort};
+use super::{Control, ControlPort, ControlPortState};
 
 impl Control {
     pub fn status(&self) -> Status {
@@ -40,14 +40,14 @@ impl Control {
         }
     }
 
-    pub fn interfaces(&self) -> Vec<OfPort> {
+    pub fn interfaces(&self) -> Vec<ControlPortState> {
         let mirror = self.watch.mirror();
         let of_port = |(index, port): (usize, &ControlPort)| {
             let up = port.ifindex.and_then(|ifindex| mirror.link(ifindex));
             let up = up.is_some_and(bm_netlink::Link::running);
             let links =
                 self.compiler.interfaces().of_port(index as u16).map(|(_, own)| own.ifindex).collect();
-            OfPort {
+            ControlPortState {
                 up,
                 interfaces: self.compiler.shown_interfaces(mirror, index as u16),
                 linux_only: self.linux_only.of_links(mirror, links),

@@ -14,13 +14,13 @@ impl Control {
     pub(in crate::driver) fn follow(&mut self) -> Result<(), Error> {
         if let Some(kernel) = &self.kernel {
             // The program uses new indexes as soon as it knows of them.
-            let places = places(self.compiler.interfaces(), &self.ports);
-            self.tally.begin(places, |place| kernel.counters(place));
+            let indexes = interface_indexes(self.compiler.interfaces(), &self.ports);
+            self.tally.begin(indexes, |index| kernel.counters(index));
         }
-        self.tell_kernel(KernelPath::follow)?;
+        self.update_kernel_path(KernelPath::follow)?;
         let Some(kernel) = &self.kernel else { return Ok(()) };
-        let places = places(self.compiler.interfaces(), &self.ports);
-        self.tally.settle(places, |place| kernel.counters(place));
+        let indexes = interface_indexes(self.compiler.interfaces(), &self.ports);
+        self.tally.settle(indexes, |index| kernel.counters(index));
         Ok(())
     }
 
@@ -33,7 +33,7 @@ impl Control {
     }
 
     /// Runs an update of the kernel path, and collects counts of frames dropped before filters were in place.
-    pub(super) fn tell_kernel(
+    pub(super) fn update_kernel_path(
         &mut self,
         tell: impl FnOnce(&mut KernelPath, Now<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
@@ -41,7 +41,7 @@ impl Control {
         let Some(kernel) = &mut self.kernel else { return Ok(()) };
         let (compiler, mirror) = (&self.compiler, self.watch.mirror());
         let told = tell(kernel, Now { compiler, mirror, ports: &ports, taken: &taken, active: self.active });
-        for (ifindex, held) in kernel.take_held() {
+        for (ifindex, held) in kernel.take_held_drops() {
             let port = self.ports.iter().find(|port| port.ifindex == Some(ifindex));
             port.into_iter().for_each(|port| self.tally.add(&port.name, held));
         }
@@ -62,8 +62,11 @@ impl Control {
 }
 
 /// Indexes of interfaces of the kernel path, with the names of their ports.
-fn places<'a>(interfaces: &'a Interfaces, ports: &'a [ControlPort]) -> impl Iterator<Item = (u16, &'a str)> {
+fn interface_indexes<'a>(
+    interfaces: &'a Interfaces,
+    ports: &'a [ControlPort],
+) -> impl Iterator<Item = (u16, &'a str)> {
     let in_kernel = ports.iter().zip(0u16..).filter(|(port, _)| port.in_kernel);
     in_kernel
-        .flat_map(|(port, number)| interfaces.of_port(number).map(|(place, _)| (place, port.name.as_str())))
+        .flat_map(|(port, number)| interfaces.of_port(number).map(|(index, _)| (index, port.name.as_str())))
 }

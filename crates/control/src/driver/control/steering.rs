@@ -25,7 +25,7 @@ struct PortSteering {
 impl Control {
     /// The current settings. A port whose interface has become part of a bridge, for example, leaves all packets to
     /// Linux.
-    fn to_tell(&self) -> LastSteering {
+    fn current_settings(&self) -> LastSteering {
         let interfaces = self.compiler.interfaces();
         let takes = self.active && !self.workers_rest;
         let of_port = |(port, on): (u16, &ControlPort)| {
@@ -52,7 +52,7 @@ impl Control {
 
     /// Applies the settings to all ports.
     pub(in crate::driver) fn steer(&mut self) {
-        let tell = self.to_tell();
+        let tell = self.current_settings();
         if self.last_steering.as_ref() == Some(&tell) {
             return;
         }
@@ -70,7 +70,7 @@ impl Control {
     /// each.
     pub(super) fn steering_differences(&self) -> Vec<String> {
         let mut differences = Vec::new();
-        if self.last_steering.as_ref() != Some(&self.to_tell()) {
+        if self.last_steering.as_ref() != Some(&self.current_settings()) {
             differences
                 .push("the ports do not have the current settings for packets to leave to Linux".into());
         }

@@ -1,7 +1,7 @@
 //! Filters, frame by frame.
 
 use super::*;
-use crate::filters::Asked;
+use crate::filters::FilterInputs;
 use crate::layout::{INGRESSES, INTERFACES};
 use bm_fib::sets::SetWriter;
 use bm_filter::{Action as Say, Filters, Flat, Key, Kind, Rate, Rule, SourceCheck, Tree};
@@ -352,10 +352,10 @@ fn packets_see_one_complete_set_while_sets_change() {
     let Some(mut lab) = filtered(&[]) else { return };
     // Three sets, each of which drops the packet, by a rule far back in a leaf, by one in front, by its source.
     // One that met two of them would go on. The search through the long leaf takes most of the time.
-    let strict = Asked { checks: vec![(0, SourceCheck::Strict)], ..Asked::default() };
+    let strict = FilterInputs { checks: vec![(0, SourceCheck::Strict)], ..FilterInputs::default() };
     let sets = [
-        (leaf_of(400, 399), Asked::default()),
-        (leaf_of(400, 1), Asked::default()),
+        (leaf_of(400, 399), FilterInputs::default()),
+        (leaf_of(400, 1), FilterInputs::default()),
         (Arc::new(Filters::default()), strict),
     ];
     let mut maps = lab.kernel.filters.take().unwrap();

@@ -31,7 +31,7 @@ fn errors_say_why_attaching_failed() {
     assert!(lab.kernel.attach("in", AttachChoice::Xdp).is_ok());
     let mut other = Kernel::load(Duration::from_secs(60)).unwrap();
     assert!(text(other.attach("in", AttachChoice::Xdp)).contains("`bpftool link detach id "));
-    assert!(lab.kernel.sends_through(lab.ifindex) || !attach::takes_frames(lab.ifindex));
+    assert!(lab.kernel.can_send_through(lab.ifindex) || !attach::takes_frames(lab.ifindex));
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub fn analyse(ruleset: &Ruleset, names: &Names, entries: &mut Entries) {
         match &base.place {
             Place::Ip(families) => of_ip(ruleset, base, *families, names, entries),
             Place::Ingress(devices) | Place::Egress(devices) => {
-                let Some(why) = has_say(ruleset, base) else { continue };
+                let Some(why) = why_linux(ruleset, base) else { continue };
                 for device in devices {
                     of_device(&base.place, device, names, entries, &why);
                 }
@@ -92,7 +92,7 @@ fn walk(
 }
 
 /// Why the packets of an interface's chain are Linux's, if they are.
-fn has_say(ruleset: &Ruleset, base: &Base) -> Option<String> {
+fn why_linux(ruleset: &Ruleset, base: &Base) -> Option<String> {
     if base.drops {
         return Some(format!("{} has policy drop", base.title()));
     }

@@ -106,7 +106,7 @@ fn header(family: u8) -> Vec<u8> {
 }
 
 fn attributes<'a>(raw: &Raw<'a>) -> Attributes<'a> {
-    Attributes::behind(raw.body, HEADER)
+    Attributes::after_header(raw.body, HEADER)
 }
 
 fn family(raw: &Raw<'_>) -> u8 {

@@ -87,18 +87,18 @@ impl Reading {
             "objref" => self.object(list)?,
             "ct" => {
                 let sets = list.find(nfta::CT_DREG)?.is_none();
-                self.knows_connections(if sets { "ct set" } else { "a match by ct" });
+                self.matches_connections(if sets { "ct set" } else { "a match by ct" });
             }
             "nat" => {
                 let is_source = list.find(nfta::NAT_TYPE)?.and_then(number) == Some(0);
-                self.knows_connections(if is_source { "snat" } else { "dnat" });
+                self.matches_connections(if is_source { "snat" } else { "dnat" });
             }
-            "masq" => self.knows_connections("masquerade"),
-            "redir" => self.knows_connections("redirect"),
-            "flow_offload" => self.knows_connections("flow add"),
-            "connlimit" => self.knows_connections("ct count"),
-            "notrack" | "dup" | "fwd" | "queue" => self.sends_elsewhere(name),
-            "tproxy" | "synproxy" => self.knows_connections(name),
+            "masq" => self.matches_connections("masquerade"),
+            "redir" => self.matches_connections("redirect"),
+            "flow_offload" => self.matches_connections("flow add"),
+            "connlimit" => self.matches_connections("ct count"),
+            "notrack" | "dup" | "fwd" | "queue" => self.has_side_effect(name),
+            "tproxy" | "synproxy" => self.matches_connections(name),
             "dynset" => {
                 if tracking::counts_connections(some(list, nfta::DYNSET)?)? {
                     self.tracks("ct count");
@@ -117,13 +117,13 @@ impl Reading {
         self.rule.effect.get_or_insert_with(|| what.into());
     }
 
-    fn knows_connections(&mut self, what: &str) {
+    fn matches_connections(&mut self, what: &str) {
         self.tracks(what);
-        self.sends_elsewhere(what);
+        self.has_side_effect(what);
     }
 
     /// The rule has an effect that does not depend only on what it matches.
-    fn sends_elsewhere(&mut self, what: &str) {
+    fn has_side_effect(&mut self, what: &str) {
         self.rule.stateful.get_or_insert_with(|| what.into());
         self.acts(what);
     }
@@ -166,7 +166,7 @@ impl Reading {
                 self.rule.target = Some(attribute::text(chain.unwrap_or_default()));
             }
             // Its upper half has the number of the queue.
-            code if code & 0xff == verdict::QUEUE && code > 0 => self.sends_elsewhere("queue"),
+            code if code & 0xff == verdict::QUEUE && code > 0 => self.has_side_effect("queue"),
             code if code > 1 => self.acts("verdict"),
             // Accept, continue, break, return.
             _ => {}
@@ -182,11 +182,11 @@ impl Reading {
             Some(4) => self.acts("limit"),
             Some(6) => self.acts("tunnel"),
             Some(8) => self.acts("secmark"),
-            Some(3) => self.knows_connections("ct helper"),
-            Some(7) => self.knows_connections("ct timeout"),
-            Some(9) => self.knows_connections("ct expectation"),
+            Some(3) => self.matches_connections("ct helper"),
+            Some(7) => self.matches_connections("ct timeout"),
+            Some(9) => self.matches_connections("ct expectation"),
             // A map of objects, or a kind of which nothing is known.
-            _ => self.sends_elsewhere("a named object"),
+            _ => self.has_side_effect("a named object"),
         }
         Ok(())
     }
@@ -197,7 +197,7 @@ impl Reading {
         match xt::read_match(&name, info.unwrap_or_default(), &mut self.rule.condition) {
             xt::Sort::Plain => {}
             xt::Sort::Acts => self.acts(&format!("match {name}")),
-            xt::Sort::Stateful => self.sends_elsewhere(&format!("match {name}")),
+            xt::Sort::Stateful => self.has_side_effect(&format!("match {name}")),
         }
         if xt::match_may_track(&name) {
             self.tracks(&format!("match {name}"));
@@ -208,7 +208,7 @@ impl Reading {
     fn xt_target(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
         let name = attribute::text(list.find(nfta::XT_NAME)?.unwrap_or_default());
         if xt::is_stateful_target(&name) {
-            self.sends_elsewhere(&name);
+            self.has_side_effect(&name);
         } else {
             self.acts(&name);
         }

@@ -47,14 +47,14 @@ fn icmp6(kind: u8, target: &str) -> Vec<u8> {
 }
 
 /// Frames that pass, and frames that are dropped for that reason.
-fn judges(lab: &mut Lab, passes: &[Vec<u8>], drops: &[Vec<u8>], reason: &str) {
+fn check_frames(lab: &mut Lab, passes: &[Vec<u8>], drops: &[Vec<u8>], reason: &str) {
     for (number, frame) in passes.iter().enumerate() {
         assert_eq!(lab.run(0, frame).0, XDP_REDIRECT, "{reason}: number {number} passes: {frame:02x?}");
     }
     for (number, frame) in drops.iter().enumerate() {
         let before = lab.count(0, reason);
         assert_eq!(lab.run(0, frame).0, XDP_DROP, "{reason}: number {number} is dropped: {frame:02x?}");
-        assert_eq!(lab.count(0, reason), before + 1, "{}", lab.told());
+        assert_eq!(lab.count(0, reason), before + 1, "{}", lab.port_counters());
     }
 }
 
@@ -87,7 +87,7 @@ fn a_source_guard_passes_only_addresses_of_static_macs() {
         ipv6(0, "fe80::1", 17, &[0; 8]),
         ipv6(0, "2001:db8::1", 58, &icmp6(136, "2001:db8::fe")),
     ];
-    judges(&mut lab, &passes, &drops, "drop_source_guard");
+    check_frames(&mut lab, &passes, &drops, "drop_source_guard");
     // Another port is free to send, and the MAC address of a dropped frame is not learned.
     assert_eq!(lab.run(1, &arp(5, 5, [192, 0, 2, 1])).0, XDP_REDIRECT);
     assert!(!lab.fdb().iter().any(|entry| entry.0 == 3), "{:?}", lab.fdb());
@@ -105,7 +105,7 @@ fn a_dhcp_guard_passes_clients_and_no_servers() {
         ipv6(0, "fe80::5", 17, &ports([547, 546])),
         ipv6(0, "fe80::5", 60, &behind),
     ];
-    judges(&mut lab, &passes, &drops, "drop_dhcp_guard");
+    check_frames(&mut lab, &passes, &drops, "drop_dhcp_guard");
 }
 
 #[test]
@@ -124,10 +124,10 @@ fn an_ra_guard_passes_no_routers_however_they_hide() {
         ipv6(0, "fe80::5", 44, &first),
         tagged(&ipv6(0, "fe80::5", 58, &advertisement), 9),
     ];
-    judges(&mut lab, &passes, &drops, "drop_ra_guard");
+    check_frames(&mut lab, &passes, &drops, "drop_ra_guard");
     // Too many headers to look behind, and one that is cut off.
     let many = (0..6).fold(advertisement, |body, depth| hop_by_hop(if depth == 0 { 58 } else { 60 }, &body));
     let mut cut = ipv6(0, "fe80::5", 44, &[60, 0, 0, 1, 0, 0, 0, 7]);
     cut.truncate(14 + 40 + 8);
-    judges(&mut lab, &[], &[ipv6(0, "fe80::5", 60, &many), cut], "drop_source_guard");
+    check_frames(&mut lab, &[], &[ipv6(0, "fe80::5", 60, &many), cut], "drop_source_guard");
 }

@@ -1,7 +1,7 @@
-//! Guests that want what is not theirs: room in the table, the places of others, frames that they shall not see.
+//! Hostile guests: they try to fill the table, to take over MAC addresses of others, and to receive their frames.
 
 use super::*;
-use crate::layout::OWN_PLACES;
+use crate::layout::RESERVED_MACS;
 use crate::settings::PortFlags;
 
 /// One of very many MAC addresses.
@@ -16,7 +16,7 @@ fn flags(port: &str, flags: PortFlags) -> PortRule {
 }
 
 /// The port that each known MAC address is behind.
-fn places(lab: &Lab) -> Vec<([u8; 6], String)> {
+fn ports_of_macs(lab: &Lab) -> Vec<([u8; 6], String)> {
     lab.switch.fdb().into_iter().map(|entry| (entry.address.mac, entry.port)).collect()
 }
 
@@ -30,13 +30,13 @@ fn a_port_at_its_limit_forgets_its_own_oldest_mac() {
         std::thread::sleep(Duration::from_millis(12));
     }
     let left: Vec<_> = (6..10).map(|number| (one_of_many(number), "p0".to_string())).collect();
-    assert_eq!(places(&lab), [&[(mac(1), "p1".into())][..], &left].concat());
+    assert_eq!(ports_of_macs(&lab), [&[(mac(1), "p1".into())][..], &left].concat());
     assert_eq!((lab.count(0, "learned"), lab.count(0, "evicted"), lab.count(0, "table_full")), (10, 6, 0));
     // One that is heard again is not the oldest any more: its time is written after half a second.
     std::thread::sleep(Duration::from_millis(600));
     lab.run(0, &frame(BROADCAST, one_of_many(6), "still here"));
     lab.run(0, &frame(BROADCAST, one_of_many(20), "another"));
-    let left: Vec<_> = places(&lab).into_iter().map(|(mac, _)| mac).collect();
+    let left: Vec<_> = ports_of_macs(&lab).into_iter().map(|(mac, _)| mac).collect();
     assert!(left.contains(&one_of_many(6)) && !left.contains(&one_of_many(7)), "{left:?}");
 }
 
@@ -47,14 +47,14 @@ fn one_port_cannot_fill_the_table_for_others() {
     for number in 0..20_000 {
         lab.run(0, &frame(BROADCAST, one_of_many(number), "one of many"));
     }
-    assert_eq!(lab.switch.fdb_count(), (TABLE + OWN_PLACES) as usize);
-    assert_eq!(lab.count(0, "learned") - lab.count(0, "evicted"), u64::from(TABLE + OWN_PLACES));
-    assert!(places(&lab).contains(&(one_of_many(19_999), "p0".into())), "its newest is known");
+    assert_eq!(lab.switch.fdb_count(), (TABLE + RESERVED_MACS) as usize);
+    assert_eq!(lab.count(0, "learned") - lab.count(0, "evicted"), u64::from(TABLE + RESERVED_MACS));
+    assert!(ports_of_macs(&lab).contains(&(one_of_many(19_999), "p0".into())), "its newest is known");
     // New MAC addresses of another port are learned, and what goes to them reaches no third.
-    for number in 0..OWN_PLACES as u8 {
+    for number in 0..RESERVED_MACS as u8 {
         lab.goes(1, &frame(BROADCAST, mac(number), "new"), &[0, 2, 3]);
     }
-    for number in 0..OWN_PLACES as u8 {
+    for number in 0..RESERVED_MACS as u8 {
         lab.goes(2, &frame(mac(number), mac(99), "to one of them"), &[1]);
     }
     assert_eq!((lab.count(1, "table_full"), lab.count(1, "evicted")), (0, 0));
@@ -78,7 +78,7 @@ fn the_switchs_own_mac_cannot_be_taken() {
             lab.goes(0, &frame(BROADCAST, to, &format!("I am lan0 {number}")), &[1]);
         }
         lab.goes(1, &frame(to, mac(1), "to Linux"), &[]);
-        assert!(places(lab).contains(&(to, "lan0.bm".into())), "{:?}", places(lab));
+        assert!(ports_of_macs(lab).contains(&(to, "lan0.bm".into())), "{:?}", ports_of_macs(lab));
     };
     reaches_linux(&lab, own);
     assert_eq!((lab.count(0, "moved"), lab.count(0, "move_refused")), (0, 10));
@@ -86,7 +86,7 @@ fn the_switchs_own_mac_cannot_be_taken() {
     ip("link set lan0 address 02:00:00:00:00:63");
     lab.switch.reconcile().unwrap();
     reaches_linux(&lab, mac(0x63));
-    assert!(!places(&lab).iter().any(|(mac, _)| *mac == own));
+    assert!(!ports_of_macs(&lab).iter().any(|(mac, _)| *mac == own));
 }
 
 #[test]
@@ -101,12 +101,16 @@ fn moves_of_macs_are_rate_limited() {
     }
     let most = BURST_EVENTS + 2 + started.elapsed().as_millis() as u64 / 100;
     for port in [0, 1] {
-        assert!((BURST_EVENTS..=most).contains(&lab.count(port, "moved")), "{} of {most}", lab.told());
+        assert!(
+            (BURST_EVENTS..=most).contains(&lab.count(port, "moved")),
+            "{} of {most}",
+            lab.port_counters()
+        );
     }
-    assert!(lab.count(0, "move_refused") + lab.count(1, "move_refused") > 400, "{}", lab.told());
+    assert!(lab.count(0, "move_refused") + lab.count(1, "move_refused") > 400, "{}", lab.port_counters());
     // The limit of one port is not that of others.
     lab.run(2, &claim);
-    assert_eq!((lab.count(2, "moved"), places(&lab)), (1, vec![(mac(7), "p2".into())]));
+    assert_eq!((lab.count(2, "moved"), ports_of_macs(&lab)), (1, vec![(mac(7), "p2".into())]));
 }
 
 #[test]
@@ -167,5 +171,5 @@ fn a_port_without_learning_forwards_and_learns_nothing() {
     let Some(lab) = Lab::of(3, Settings { rules: vec![flags("p0", deaf)], ..settings() }) else { return };
     lab.goes(0, &frame(BROADCAST, mac(0), "hello"), &[1, 2]);
     lab.goes(1, &frame(mac(0), mac(1), "not known"), &[0, 2]);
-    assert_eq!(places(&lab), [(mac(1), "p1".into())]);
+    assert_eq!(ports_of_macs(&lab), [(mac(1), "p1".into())]);
 }
