@@ -11,9 +11,14 @@ pub enum Align {
     Right,
 }
 
+struct Column {
+    name: String,
+    align: Align,
+}
+
 /// Rows below a heading; each column is as wide as its widest cell.
 pub struct Table {
-    columns: Vec<(String, Align)>,
+    columns: Vec<Column>,
     rows: Vec<Vec<String>>,
     empty: &'static str,
 }
@@ -22,7 +27,7 @@ impl Table {
     /// A table with these column names. `empty` is printed instead if there are no rows.
     pub fn new(columns: &[(&str, Align)], empty: &'static str) -> Self {
         Self {
-            columns: columns.iter().map(|&(name, align)| (name.into(), align)).collect(),
+            columns: columns.iter().map(|&(name, align)| Column { name: name.into(), align }).collect(),
             rows: Vec::new(),
             empty,
         }
@@ -34,11 +39,11 @@ impl Table {
     }
 
     fn widths(&self) -> Vec<usize> {
-        let widest = |(at, (name, _)): (usize, &(String, Align))| {
-            let cells = self.rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
-            cells.chain([name.chars().count()]).max().unwrap_or_default()
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+            cells.chain([self.columns[column].name.chars().count()]).max().unwrap_or_default()
         };
-        self.columns.iter().enumerate().map(widest).collect()
+        (0..self.columns.len()).map(width).collect()
     }
 }
 
@@ -48,12 +53,13 @@ impl fmt::Display for Table {
             return writeln!(f, "{}", self.empty);
         }
         let widths = self.widths();
-        let heading: Vec<_> = self.columns.iter().map(|(name, _)| name.clone()).collect();
+        let heading: Vec<_> = self.columns.iter().map(|column| column.name.clone()).collect();
         for row in std::iter::once(&heading).chain(&self.rows) {
             let mut line = String::new();
-            for (at, (&width, (_, align))) in widths.iter().zip(&self.columns).enumerate() {
+            for (at, column) in self.columns.iter().enumerate() {
                 let cell = row.get(at).map_or("", String::as_str);
-                line += &match align {
+                let width = widths[at];
+                line += &match column.align {
                     Align::Left => format!("{cell:<width$}  "),
                     Align::Right => format!("{cell:>width$}  "),
                 };

@@ -57,7 +57,7 @@ use bm_netlink::route::TABLE_MAIN;
 use bm_netlink::{Change, Family, Mirror};
 use const_fib::ConstFib;
 use filtering::Filtering;
-use linux_only::Enforced;
+use linux_only::{Enforced, FilteredInterfaces};
 use pending::Pending;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -376,7 +376,8 @@ impl Compiler {
         if !(pending.everything || pending.shape || std::mem::take(&mut self.reshape)) {
             return InterfaceChanges::default();
         }
-        let (interfaces, linux_only_rules, filters) = self.interfaces_and_filters(mirror, vrfs);
+        let FilteredInterfaces { interfaces, rules: linux_only_rules, filters } =
+            self.interfaces_and_filters(mirror, vrfs);
         let rule = |interface: &Interface| self.filtering.source_rule(interface.port);
         let now = PublishedState {
             filters,
@@ -399,8 +400,8 @@ impl Compiler {
             let vrf = |interfaces: &Interfaces| interfaces.of(ifindex).map(|interface| interface.vrf);
             moved |= vrf(before) != vrf(after) || before.index_of(ifindex) != after.index_of(ifindex);
         }
-        for (family, (was, is)) in Family::BOTH.iter().zip(self.state.linux_only.iter().zip(now.linux_only)) {
-            match (was, is) {
+        for (index, family) in Family::BOTH.iter().enumerate() {
+            match (self.state.linux_only[index], now.linux_only[index]) {
                 (false, true) => tracing::warn!(
                     "{family} is left to Linux: its routing rules match more than the destination"
                 ),

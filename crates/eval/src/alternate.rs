@@ -58,26 +58,38 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Least, median and greatest rate, in items a second.
-    pub fn rates(&self) -> (f64, f64, f64) {
+    /// The rates of all runs, in items a second.
+    pub fn rates(&self) -> Spread {
         spread(self.samples.iter().map(|sample| sample.rate))
     }
 
     /// Nanoseconds of core an item, at the median.
     pub fn ns(&self) -> f64 {
-        spread(self.samples.iter().map(|sample| sample.ns)).1
+        spread(self.samples.iter().map(|sample| sample.ns)).median
     }
 }
 
-/// Least, median and greatest; of an even number the mean of the two in the middle; zeros for nothing.
-pub fn spread(values: impl Iterator<Item = f64>) -> (f64, f64, f64) {
+/// Least, median and greatest of some values.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spread {
+    /// The least.
+    pub min: f64,
+    /// The median.
+    pub median: f64,
+    /// The greatest.
+    pub max: f64,
+}
+
+/// The spread of values; the median of an even number is the mean of the two in the middle; zeros for nothing.
+pub fn spread(values: impl Iterator<Item = f64>) -> Spread {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     let count = values.len();
     if count == 0 {
-        return (0.0, 0.0, 0.0);
+        return Spread::default();
     }
-    (values[0], (values[(count - 1) / 2] + values[count / 2]) / 2.0, values[count - 1])
+    let median = (values[(count - 1) / 2] + values[count / 2]) / 2.0;
+    Spread { min: values[0], median, max: values[count - 1] }
 }
 
 /// A subject of a bench: its name, and its work, which returns how many items it did.
@@ -173,15 +185,15 @@ mod tests {
             &mut [("quick", &mut || spin(1_000) & 1 | 1), ("slow", &mut || spin(100_000) & 1 | 1)],
         );
         assert!(measured[1].ns() > 10.0 * measured[0].ns(), "{measured:?}");
-        let (least, median, greatest) = measured[0].rates();
-        assert!(least <= median && median <= greatest);
+        let Spread { min, median, max } = measured[0].rates();
+        assert!(min <= median && median <= max);
     }
 
     #[test]
     fn spreads() {
-        assert_eq!(spread([3.0, 1.0, 2.0].into_iter()), (1.0, 2.0, 3.0));
-        assert_eq!(spread([4.0, 1.0].into_iter()), (1.0, 2.5, 4.0));
-        assert_eq!(spread(std::iter::empty()), (0.0, 0.0, 0.0));
+        assert_eq!(spread([3.0, 1.0, 2.0].into_iter()), Spread { min: 1.0, median: 2.0, max: 3.0 });
+        assert_eq!(spread([4.0, 1.0].into_iter()), Spread { min: 1.0, median: 2.5, max: 4.0 });
+        assert_eq!(spread(std::iter::empty()), Spread::default());
     }
 
     #[test]

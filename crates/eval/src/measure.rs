@@ -57,12 +57,12 @@ impl Flow {
 
     /// The median rate: packets a second that arrived and were right.
     pub fn forwarded(&self) -> f64 {
-        spread(self.samples.iter().map(|sample| sample.rate)).1
+        spread(self.samples.iter().map(|sample| sample.rate)).median
     }
 
     /// The median time of the router's core for a packet, in nanoseconds.
     pub fn core_ns(&self) -> f64 {
-        spread(self.samples.iter().map(|sample| sample.ns)).1
+        spread(self.samples.iter().map(|sample| sample.ns)).median
     }
 
     /// Bits a second at the median rate, as a wire counts them: with preamble, check sequence and gap.

@@ -10,7 +10,7 @@ mod text;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::alternate::Measured;
+use crate::alternate::{Measured, Spread};
 pub use plot::svg;
 pub use text::{Align, aligned};
 
@@ -42,7 +42,7 @@ pub struct Row {
 impl Row {
     /// The row of a subject whose items are packets or lookups, in millions a second.
     pub fn mpps(bench: &str, case: &str, measured: &Measured) -> Self {
-        let (min, median, max) = measured.rates();
+        let Spread { min, median, max } = measured.rates();
         let millions = |rate: f64| rounded(rate / 1e6);
         Self {
             bench: bench.into(),

@@ -75,9 +75,11 @@ impl Region {
 
     /// Whether every packet of the region matches.
     fn is_within(&self, wanted: &Wanted) -> bool {
-        let widths = FIELDS.iter().map(|field| u32::MAX >> (32 - field.width));
-        self.0.iter().zip(wanted).zip(widths).all(|(((mask, value), (least, greatest)), all)| {
-            least <= value && (value | (!mask & all)) <= *greatest
+        FIELDS.iter().enumerate().all(|(index, field)| {
+            let (mask, value) = self.0[index];
+            let (least, greatest) = wanted[index];
+            let all = u32::MAX >> (32 - field.width);
+            least <= value && (value | (!mask & all)) <= greatest
         })
     }
 

@@ -16,5 +16,5 @@ mod set;
 mod spec;
 
 pub use part::Part;
-pub use set::{AppNews, AppSet, AppWorld, check};
+pub use set::{AppNews, AppSet, AppWorld, CoreApps, check};
 pub use spec::{AppLink, AppSpec, AppsSpec, Module};

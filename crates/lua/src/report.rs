@@ -90,11 +90,49 @@ pub struct JitReport {
 #[derive(Default)]
 pub(crate) struct ReportSlot {
     asked: AtomicI32,
-    /// The number of answers, and the last one.
-    answer: Mutex<(u64, Report)>,
+    answer: Mutex<Answer>,
     answered: Condvar,
     /// The thread of the worker has panicked: there will be no further answer.
     panicked: AtomicBool,
+}
+
+/// A requested report.
+struct Request {
+    worker: usize,
+    slot: Arc<ReportSlot>,
+    /// The number of answers before this one.
+    answers_before: u64,
+}
+
+impl Request {
+    fn new(worker: usize, slot: Arc<ReportSlot>) -> Self {
+        let answers_before = lock(&slot.answer).count;
+        slot.asked.store(1, Ordering::Relaxed);
+        Self { worker, slot, answers_before }
+    }
+
+    /// The answer, or the last one if there is none in time; `None` if there has never been one.
+    fn wait_until(self, end: Instant) -> Option<Report> {
+        let slot = &self.slot;
+        let mut answer = lock(&slot.answer);
+        loop {
+            if slot.panicked.load(Ordering::Acquire) {
+                return Some(Report { worker: self.worker, alive: false, ..answer.last.clone() });
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if answer.count > self.answers_before || left.is_zero() {
+                return (answer.count > 0).then(|| Report { alive: true, ..answer.last.clone() });
+            }
+            answer = slot.answered.wait_timeout(answer, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// The answers of a worker.
+#[derive(Default)]
+struct Answer {
+    count: u64,
+    last: Report,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -111,7 +149,7 @@ impl ReportSlot {
     /// Called by the worker.
     pub fn answer(&self, report: Report) {
         let mut answer = lock(&self.answer);
-        *answer = (answer.0 + 1, report);
+        *answer = Answer { count: answer.count + 1, last: report };
         self.asked.store(0, Ordering::Relaxed);
         self.answered.notify_all();
     }
@@ -142,31 +180,11 @@ impl ReportSlots {
     /// The reports of all workers, by number. For a worker that does not answer within `patience`, because it is busy
     /// with something other than packets, this is its last answer; one that never answered is left out.
     pub fn ask(&self, patience: Duration) -> Vec<Report> {
-        let report_slots: Vec<_> = lock(&self.0).clone().into_iter().collect();
-        let before: Vec<u64> = report_slots
-            .iter()
-            .map(|(_, report_slot)| {
-                let answers = lock(&report_slot.answer).0;
-                report_slot.asked.store(1, Ordering::Relaxed);
-                answers
-            })
-            .collect();
+        let report_slots = lock(&self.0).clone();
+        let requests: Vec<Request> =
+            report_slots.into_iter().map(|(worker, slot)| Request::new(worker, slot)).collect();
         let end = Instant::now() + patience;
-        let wait = |((worker, report_slot), before): (&(usize, Arc<ReportSlot>), u64)| {
-            let mut answer = lock(&report_slot.answer);
-            loop {
-                if report_slot.panicked.load(Ordering::Acquire) {
-                    return Some(Report { worker: *worker, alive: false, ..answer.1.clone() });
-                }
-                let left = end.saturating_duration_since(Instant::now());
-                if answer.0 > before || left.is_zero() {
-                    return (answer.0 > 0).then(|| Report { alive: true, ..answer.1.clone() });
-                }
-                let woken = report_slot.answered.wait_timeout(answer, left);
-                answer = woken.unwrap_or_else(PoisonError::into_inner).0;
-            }
-        };
-        report_slots.iter().zip(before).filter_map(wait).collect()
+        requests.into_iter().filter_map(|request| request.wait_until(end)).collect()
     }
 }
 

@@ -30,11 +30,16 @@ struct ConsumerWaker {
     asleep: Arc<Asleep>,
 }
 
-type Ends = (Option<Producer<Frame>>, Option<Consumer<Frame>>, ConsumerWaker);
+/// A ring; an end is `None` once it has been opened.
+struct Ring {
+    producer: Option<Producer<Frame>>,
+    consumer: Option<Consumer<Frame>>,
+    waker: ConsumerWaker,
+}
 
 /// The rings of a program, by the name of their link; each end can be opened once.
 #[derive(Clone, Default)]
-pub(crate) struct Rings(Arc<Mutex<HashMap<String, Ends>>>);
+pub(crate) struct Rings(Arc<Mutex<HashMap<String, Ring>>>);
 
 impl Rings {
     /// The end that `class` names (`ring>LINK` puts in, `ring<LINK` takes out), or `None` if it names no ring.
@@ -47,9 +52,9 @@ impl Rings {
     fn end(&self, link: &str, out: bool) -> Result<Opened, String> {
         let mut rings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !rings.contains_key(link) {
-            rings.insert(link.into(), ends().map_err(|error| error.to_string())?);
+            rings.insert(link.into(), Ring::new().map_err(|error| error.to_string())?);
         }
-        let (producer, consumer, waker) = rings.get_mut(link).ok_or("it has been removed")?;
+        let Ring { producer, consumer, waker } = rings.get_mut(link).ok_or("it has been removed")?;
         let waker = waker.clone();
         let taken = "its end is already in use";
         let opened = if out {
@@ -66,10 +71,12 @@ impl Rings {
     }
 }
 
-fn ends() -> io::Result<Ends> {
-    let (producer, consumer) = channel(CAPACITY);
-    let waker = Waker::new().map_err(io::Error::other)?;
-    Ok((Some(producer), Some(consumer), ConsumerWaker { waker, asleep: Arc::default() }))
+impl Ring {
+    fn new() -> io::Result<Self> {
+        let (producer, consumer) = channel(CAPACITY);
+        let waker = ConsumerWaker { waker: Waker::new().map_err(io::Error::other)?, asleep: Arc::default() };
+        Ok(Self { producer: Some(producer), consumer: Some(consumer), waker })
+    }
 }
 
 /// Puts the frames of its input into the ring.

@@ -176,16 +176,17 @@ impl State {
         let mut all = MultiValue::new();
         all.push_back(Value::Function(self.startup.get(name)?));
         all.extend(arguments);
-        Self::read(protected.call(all)?)
+        let (what, message, traceback) = protected.call(all)?;
+        Self::read(what, message, traceback)
     }
 
     /// The result of the order that `core.startup` carried out; like [`call`](Self::call).
     pub(crate) fn outcome(&self) -> Result<Option<u8>, LuaError> {
         let list: Table = self.startup.get("outcome")?;
-        Self::read((list.get(1)?, list.get(2)?, list.get(3)?))
+        Self::read(list.get(1)?, list.get(2)?, list.get(3)?)
     }
 
-    fn read((what, message, traceback): (String, Value, Option<String>)) -> Result<Option<u8>, LuaError> {
+    fn read(what: String, message: Value, traceback: Option<String>) -> Result<Option<u8>, LuaError> {
         let text = |value: Value| value.to_string().unwrap_or_default();
         match what.as_str() {
             "done" => Ok(None),

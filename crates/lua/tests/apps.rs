@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bm_frame::{FramePool, Freelist};
 use bm_graph::{Engine, Network, PortApp};
 use bm_lua::NoNatives;
-use bm_lua::apps::{AppLink, AppNews, AppSet, AppSpec, AppWorld, AppsSpec, Module, check};
+use bm_lua::apps::{AppLink, AppNews, AppSet, AppSpec, AppWorld, AppsSpec, CoreApps, Module, check};
 use bm_lua::hook::OnHang;
 use bm_port::{MemoryPort, Wire};
 use bm_stats::{Account, Registry, Scope};
@@ -213,11 +213,11 @@ fn an_app_with_a_core_has_its_own_worker_behind_rings() {
     let mut spec = spec(folder.join("app.lua"), json!({ "by": 1 }));
     spec.apps[0].core = Some(1);
     let mut rig = Rig::joined(ADD, folder, spec.clone(), (1, &["left.output -> lua.left:output"])).unwrap();
-    let mut apart = rig.set.on_cores();
-    let (index, core, part) = apart.pop().unwrap();
-    assert_eq!((index, core, apart.len(), rig.set.on_cores().len()), (1, 1, 0, 0));
+    let mut on_cores = rig.set.on_cores();
+    let CoreApps { worker, core, apps } = on_cores.pop().unwrap();
+    assert_eq!((worker, core, on_cores.len(), rig.set.on_cores().len()), (1, 1, 0, 0));
     let mut network = Network::new();
-    network.app("lua", Box::new(part)).unwrap();
+    network.app("lua", Box::new(apps)).unwrap();
     let mut engine = Engine::new(network, Freelist::new(rig.frame_pool.clone(), 128)).unwrap();
     // Breaths of both workers alternate here.
     let mut pass = |rig: &mut Rig, packets: &[[u8; 60]]| {

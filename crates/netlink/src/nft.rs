@@ -140,8 +140,8 @@ impl Nft {
     /// What the kernel refused; then nothing has changed.
     pub fn put(&mut self, table: &Table) -> Result<(), Error> {
         let socket = &mut self.socket;
-        let (bytes, first, last) = write::put(table, || socket.next_sequence());
-        self.exchange("create an nftables table", &bytes, first, last)
+        let request = write::put(table, || socket.next_sequence());
+        self.exchange("create an nftables table", &request)
     }
 
     /// Removes a table if it is there.
@@ -153,8 +153,8 @@ impl Nft {
             return Ok(());
         }
         let socket = &mut self.socket;
-        let (bytes, first, last) = write::remove(family, name, || socket.next_sequence());
-        self.exchange("remove an nftables table", &bytes, first, last)
+        let request = write::remove(family, name, || socket.next_sequence());
+        self.exchange("remove an nftables table", &request)
     }
 
     /// Whether a table is there.
@@ -163,8 +163,8 @@ impl Nft {
     /// What the kernel refused.
     pub fn is_there(&mut self, family: Family, name: &str) -> Result<bool, Error> {
         let socket = &mut self.socket;
-        let (bytes, sequence) = write::ask(family, name, socket.next_sequence());
-        match self.exchange("look up an nftables table", &bytes, sequence, sequence) {
+        let request = write::ask(family, name, socket.next_sequence());
+        match self.exchange("look up an nftables table", &request) {
             Ok(()) => Ok(true),
             Err(error) if error.errno() == Some(libc::ENOENT) || is_absent(&error) => Ok(false),
             Err(error) => Err(error),
@@ -172,19 +172,20 @@ impl Nft {
     }
 
     /// Sends a batch and waits for its end: the answer to its last message, or the refusal of the batch.
-    fn exchange(&mut self, name: &'static str, bytes: &[u8], first: u32, last: u32) -> Result<(), Error> {
-        self.socket.send(bytes)?;
+    fn exchange(&mut self, name: &'static str, request: &write::Request) -> Result<(), Error> {
+        self.socket.send(&request.bytes)?;
         let mut refused = None;
         loop {
             for index in 0..self.socket.receive(true)? {
                 for raw in Messages(self.socket.slot(index)) {
                     let raw = raw?;
                     // The rest of an answer that was given up.
-                    if raw.sequence < first || raw.sequence > last {
+                    if raw.sequence < request.first || raw.sequence > request.last {
                         continue;
                     }
                     let Some(answer) = answer_end(name, &raw) else { continue };
-                    let ends = raw.sequence == last || answer.is_err() && raw.sequence == first;
+                    let ends =
+                        raw.sequence == request.last || answer.is_err() && raw.sequence == request.first;
                     refused = refused.or(answer.err());
                     if ends {
                         return refused.map_or(Ok(()), Err);

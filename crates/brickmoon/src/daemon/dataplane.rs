@@ -13,7 +13,7 @@ use bm_forward::tables::Tables;
 use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, SlowThread, WaitLimits};
 use bm_frame::{FramePool, Freelist};
 use bm_graph::{Engine, Network, PortApp, Schedule, Waker, Worker, WorkerCounter};
-use bm_lua::apps::AppSet;
+use bm_lua::apps::{AppSet, CoreApps};
 use bm_lua::hook::HookSet;
 use bm_port::{HostPort, Port};
 use bm_stats::{Account, CounterKind, Counters, Registry, Scope};
@@ -131,8 +131,8 @@ impl DataPlane {
         for (index, network) in networks.into_iter().enumerate() {
             running.push(start_worker(config, shared, &mut slow, &frame_pool, index, &names, network)?);
         }
-        for (index, core, part) in shared.apps.get().iter().flat_map(|apps| apps.on_cores()) {
-            running.push(start_app_worker(config, shared, &frame_pool, index, core, part)?);
+        for apps in shared.apps.get().iter().flat_map(|apps| apps.on_cores()) {
+            running.push(start_app_worker(config, shared, &frame_pool, apps)?);
         }
         let slow = Some(SlowThread::start(slow).map_err(Failure::failed)?);
         running.iter().for_each(Running::await_first_breath);
@@ -291,16 +291,15 @@ fn start_app_worker(
     config: &Config,
     shared: &Shared,
     frame_pool: &Arc<FramePool>,
-    index: usize,
-    core: usize,
-    part: bm_lua::apps::Part,
+    apps: CoreApps,
 ) -> Result<Running, Failure> {
+    let CoreApps { worker, core, apps } = apps;
     let mut network = Network::new();
-    network.app(PART, Box::new(part)).map_err(Failure::failed)?;
+    network.app(PART, Box::new(apps)).map_err(Failure::failed)?;
     let waker = Waker::new().map_err(Failure::failed)?;
     // No real-time priority: Lua code may run for any time.
     let schedule = Schedule { core: Some(core), real_time: None, ..config.daemon.schedule() };
-    run(shared, frame_pool, (index, &format!("bm-lua-{core}")), schedule, network, waker)
+    run(shared, frame_pool, (worker, &format!("bm-lua-{core}")), schedule, network, waker)
 }
 
 /// Starts a worker that runs `network`.

@@ -152,15 +152,21 @@ impl Queues {
     /// Load of each worker (0 to 1) and frames of each queue between two checks.
     fn loads(&self, old: &Seen, new: &Seen) -> (Vec<f64>, Vec<Load>) {
         let elapsed_ns = new.at.duration_since(old.at).as_nanos().max(1) as f64;
-        let busy = new.busy_ns.iter().zip(&old.busy_ns);
-        let busy = busy.map(|(new, old)| new.saturating_sub(*old) as f64 / elapsed_ns);
-        let loads = self.all.iter().zip(new.frames.iter().zip(&old.frames)).map(|(queue, (new, old))| Load {
+        let busy_ns = differences(&new.busy_ns, &old.busy_ns);
+        let busy = busy_ns.map(|busy_ns| busy_ns as f64 / elapsed_ns).collect();
+        let frames = differences(&new.frames, &old.frames);
+        let loads = self.all.iter().zip(frames).map(|(queue, frames)| Load {
             worker: queue.worker(),
-            frames: new.saturating_sub(*old),
+            frames,
             may_move: matches!(queue.place, Place::Shared(_)),
         });
-        (busy.collect(), loads.collect())
+        (busy, loads.collect())
     }
+}
+
+/// How much each counter has grown.
+fn differences<'a>(new: &'a [u64], old: &'a [u64]) -> impl Iterator<Item = u64> + 'a {
+    new.iter().zip(old).map(|(new, old)| new.saturating_sub(*old))
 }
 
 /// Load that a queue causes.
@@ -182,14 +188,16 @@ fn choose(busy: &[f64], loads: &[Load]) -> Option<(usize, usize)> {
     if busy[most] < BUSY || gap < GAP {
         return None;
     }
-    let its = || loads.iter().enumerate().filter(|(_, load)| load.worker == most);
-    let frames: u64 = its().map(|(_, load)| load.frames).sum();
-    let part = |load: &Load| busy[most] * load.frames as f64 / frames.max(1) as f64;
+    let busiest: Vec<usize> = (0..loads.len()).filter(|&queue| loads[queue].worker == most).collect();
+    let frames: u64 = busiest.iter().map(|&queue| loads[queue].frames).sum();
     // The gain of a move: the load that leaves the busiest worker, unless the idlest then becomes busier than that.
-    let brings = |load: &Load| part(load).min(gap - part(load));
-    let candidates = its().filter(|(_, load)| load.may_move && brings(load) >= GAP / 2.0);
-    let best = candidates.max_by(|(_, one), (_, two)| brings(one).total_cmp(&brings(two)))?;
-    Some((best.0, least))
+    let gain = |queue: usize| {
+        let part = busy[most] * loads[queue].frames as f64 / frames.max(1) as f64;
+        part.min(gap - part)
+    };
+    let candidates = busiest.into_iter().filter(|&queue| loads[queue].may_move && gain(queue) >= GAP / 2.0);
+    let best = candidates.max_by(|&one, &two| gain(one).total_cmp(&gain(two)))?;
+    Some((best, least))
 }
 
 #[cfg(test)]

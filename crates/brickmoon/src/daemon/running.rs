@@ -67,6 +67,14 @@ pub struct Opened {
     notes: Vec<String>,
 }
 
+/// The progress of a worker when it was last checked.
+#[derive(Clone, Copy)]
+struct Progress {
+    breaths: u64,
+    /// When this number was first seen.
+    since: Instant,
+}
+
 /// The running data path.
 pub struct Running {
     /// Workers and slow path; `None` if all ports use the kernel path.
@@ -80,7 +88,7 @@ pub struct Running {
     /// The planned workers.
     pub planned: Option<Workers>,
     keep_open: Vec<OwnedFd>,
-    seen: Vec<(u64, Instant)>,
+    progress: Vec<Progress>,
 }
 
 /// Allocates frame memory as planned.
@@ -138,7 +146,8 @@ impl Opened {
             notes: Vec::new(),
         };
         let mut control = Vec::new();
-        for (index, ((port, path), on)) in config.ports.iter().zip(&plan.paths.0).zip(on).enumerate() {
+        for (index, on) in on.into_iter().enumerate() {
+            let (port, path) = (&config.ports[index], &plan.paths.0[index]);
             let (presence, open) = match openers.workers {
                 Some(opener) => {
                     let most = plan.workers.as_ref().map_or(0, |workers| workers.queues[index]);
@@ -196,7 +205,7 @@ impl Opened {
         let neighbor_requests = Box::new(control.neighbor_requests().map_err(Failure::failed)?);
         let plane =
             DataPlane::start(config, workers, parts, shared, neighbor_requests, opener.frame_pool().clone())?;
-        let seen = vec![(0, Instant::now()); plane.workers().len()];
+        let progress = vec![Progress { breaths: 0, since: Instant::now() }; plane.workers().len()];
         let mut notes = notes;
         notes.extend(plane.priority_refused().map(refused_priority));
         Ok(Running {
@@ -206,7 +215,7 @@ impl Opened {
             planned,
             notes,
             keep_open,
-            seen,
+            progress,
         })
     }
 }
@@ -289,7 +298,15 @@ impl Opened {
     /// The running state without workers.
     pub fn without_workers(self) -> Running {
         let Self { infos, keep_open, notes, .. } = self;
-        Running { plane: None, ports: infos, opener: None, planned: None, notes, keep_open, seen: Vec::new() }
+        Running {
+            plane: None,
+            ports: infos,
+            opener: None,
+            planned: None,
+            notes,
+            keep_open,
+            progress: Vec::new(),
+        }
     }
 }
 
@@ -325,12 +342,13 @@ impl Running {
             return Some("a thread of the data path panicked");
         }
         let mut hangs = false;
-        for ((index, worker), seen) in plane.workers().into_iter().enumerate().zip(&mut self.seen) {
+        for (index, worker) in plane.workers().into_iter().enumerate() {
+            let Some(progress) = self.progress.get_mut(index) else { break };
             let [breaths, ..] = worker.counters;
-            if breaths != seen.0 {
-                *seen = (breaths, Instant::now());
+            if breaths != progress.breaths {
+                *progress = Progress { breaths, since: Instant::now() };
             }
-            let silent = seen.1.elapsed();
+            let silent = progress.since.elapsed();
             if silent > SEEMS_TO_HANG_AFTER {
                 plane.demote(index);
             }
@@ -341,7 +359,7 @@ impl Running {
 
     /// Stops the threads, then detaches the steering programs. Returns the descriptors that keep our interfaces in Linux.
     pub fn stop(self) -> Vec<OwnedFd> {
-        let Self { plane, ports, opener: _, planned: _, notes: _, keep_open, seen: _ } = self;
+        let Self { plane, ports, opener: _, planned: _, notes: _, keep_open, progress: _ } = self;
         plane.into_iter().for_each(DataPlane::stop);
         drop(ports);
         keep_open

@@ -114,8 +114,9 @@ fn apps_get_packets(config: &Config, paths: &Paths) -> Result<(), Error> {
     if paths.claims(config) {
         return Ok(());
     }
-    let in_kernel = config.ports.iter().enumerate().zip(&paths.0).filter(|(_, path)| path.in_kernel);
-    let names: Vec<_> = in_kernel.map(|((index, port), _)| port.name(index)).collect();
+    let in_kernel = |index: &usize| paths.0.get(*index).is_some_and(|path| path.in_kernel);
+    let ports = (0..config.ports.len()).filter(in_kernel);
+    let names: Vec<_> = ports.map(|index| config.ports[index].name(index)).collect();
     let Some(link) = config.links.iter().find(|link| names.contains(&link.from.0)) else { return Ok(()) };
     let (port, line) = (&link.from.0, link.line);
     let why = format!("the [[link]] on line {line} takes packets from {port}, which uses the kernel path");

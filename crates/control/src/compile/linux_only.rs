@@ -146,20 +146,28 @@ impl Compiler {
         &mut self,
         mirror: &Mirror,
         vrfs: &BTreeSet<Option<u32>>,
-    ) -> (Interfaces, Vec<Flat>, Option<Arc<Filters>>) {
+    ) -> FilteredInterfaces {
         self.crowded = false;
         let (interfaces, rules) = self.interfaces_now(mirror, vrfs);
         match self.filtering.filters(&interfaces, &rules) {
-            Ok(filters) => (interfaces, rules, filters),
+            Ok(filters) => FilteredInterfaces { interfaces, rules, filters },
             Err(error) => {
                 tracing::warn!(%error, "leaving all packets to Linux: its firewall has too many rules");
                 self.crowded = true;
                 let (interfaces, rules) = self.interfaces_now(mirror, vrfs);
                 let filters = self.filtering.filters(&interfaces, &rules).ok().flatten();
-                (interfaces, rules, filters)
+                FilteredInterfaces { interfaces, rules, filters }
             }
         }
     }
+}
+
+/// Interfaces, and the filters for their packets.
+pub(super) struct FilteredInterfaces {
+    pub interfaces: Interfaces,
+    /// Rules for packets that only Linux may handle.
+    pub rules: Vec<Flat>,
+    pub filters: Option<Arc<Filters>>,
 }
 
 /// A link, the lower links that its frames pass on their way from the wire, and its VRF: Linux evaluates rules for

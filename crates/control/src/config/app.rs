@@ -121,9 +121,9 @@ impl Config {
             }
             problems.extend(wrong.into_iter().flatten().map(|why| (link.line, why)));
             for before in &self.links[..at] {
-                for ((app, name), taken) in [(&link.from, &before.from), (&link.to, &before.to)] {
-                    if (app, name) == (&taken.0, &taken.1) {
-                        let line = before.line;
+                for (end, other) in [(&link.from, &before.from), (&link.to, &before.to)] {
+                    if end == other {
+                        let ((app, name), line) = (end, before.line);
                         problems.push((
                             link.line,
                             format!("{app}.{name} already has a link, on line {line}: remove one of the two"),

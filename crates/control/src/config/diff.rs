@@ -23,29 +23,37 @@ pub struct Changed {
     pub effect: Effect,
 }
 
+/// A setting of a configuration.
+pub(super) struct Setting {
+    /// As text.
+    value: String,
+    /// What it takes to apply a change.
+    effect: Effect,
+}
+
 impl Config {
     /// The changes from `self` to `new`, by key.
     pub fn diff(&self, new: &Self) -> Vec<Changed> {
         let (mut old, new) = (self.settings(), new.settings());
         let mut changed: Vec<Changed> = Vec::new();
-        for (key, (value, effect)) in new {
-            if old.remove(&key).is_none_or(|(before, _)| before != value) {
-                changed.push(Changed { key, effect });
+        for (key, setting) in new {
+            if old.remove(&key).is_none_or(|before| before.value != setting.value) {
+                changed.push(Changed { key, effect: setting.effect });
             }
         }
         // The rest are settings that no longer exist, such as removed ports.
-        changed.extend(old.into_iter().map(|(key, (_, effect))| Changed { key, effect }));
+        changed.extend(old.into_iter().map(|(key, setting)| Changed { key, effect: setting.effect }));
         changed.sort_by(|one, two| one.key.cmp(&two.key));
         changed
     }
 
-    /// All settings as text, with what it takes to change them.
-    pub(super) fn settings(&self) -> BTreeMap<String, (String, Effect)> {
+    /// All settings, by key.
+    pub(super) fn settings(&self) -> BTreeMap<String, Setting> {
         use Effect::{Daemon, Live, Workers};
         let Self { daemon, fib, slow_path, neighbors, mirror, filter, firewall, .. } = self;
         let mut settings = BTreeMap::new();
         let mut set = |key: &str, value: &dyn std::fmt::Debug, effect| {
-            settings.insert(key.to_owned(), (format!("{value:?}"), effect));
+            settings.insert(key.to_owned(), Setting { value: format!("{value:?}"), effect });
         };
         set("daemon.socket", &daemon.socket, Daemon);
         set("daemon.read_group", &daemon.read_group, Daemon);

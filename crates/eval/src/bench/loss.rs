@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::{BenchError, Options};
-use crate::alternate::{Measured, Sample, spread};
+use crate::alternate::{Measured, Sample, Spread, spread};
 use crate::demo::daemon::{self, Daemon, Way};
 use crate::program::router;
 use crate::report::Row;
@@ -304,7 +304,7 @@ impl Bed<'_> {
         let rates = Measured { subject: subject.into(), samples: turns.iter().map(sample).collect() };
         let mut row = Row::mpps("loss", case.name, &rates);
         if let Load::Paced(_) = case.load {
-            let (min, median, max) = spread(turns.iter().map(|turn| turn.lost() as f64));
+            let Spread { min, median, max } = spread(turns.iter().map(|turn| turn.lost() as f64));
             row = Row { unit: "lost".into(), min, median, max, ..row };
         }
         let sum = |of: fn(&Turn) -> u64| turns.iter().map(of).sum::<u64>();
@@ -318,10 +318,10 @@ impl Bed<'_> {
             .with("lost", lost)
             .with("lost_percent", rounded(lost as f64 * 100.0 / sent.max(1) as f64))
             .with("reordered", sum(|turn| turn.tracked.reordered))
-            .with("offered_mpps", rounded(spread(turns.iter().map(Turn::offered)).1 / 1e6))
-            .with("mpps", rounded(rates.rates().1 / 1e6))
-            .with("delay_ms_mean", rounded(delay(|tracked| tracked.delay_mean).1))
-            .with("delay_ms_max", rounded(delay(|tracked| tracked.delay_max).2))
+            .with("offered_mpps", rounded(spread(turns.iter().map(Turn::offered)).median / 1e6))
+            .with("mpps", rounded(rates.rates().median / 1e6))
+            .with("delay_ms_mean", rounded(delay(|tracked| tracked.delay_mean).median))
+            .with("delay_ms_max", rounded(delay(|tracked| tracked.delay_max).max))
             .with("busy_processes", self.busy);
         let mut device = std::collections::BTreeMap::<&str, u64>::new();
         for (name, count) in turns.iter().flat_map(|turn| &turn.device) {

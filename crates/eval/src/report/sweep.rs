@@ -57,7 +57,7 @@ impl Sweep<'_> {
         for log in 0..=logs {
             label(body, x(1 << log), high + 16, "middle", &(1u64 << log).to_string(), "normal");
         }
-        let mut ends: Vec<(f64, &str, &str)> = Vec::new();
+        let mut labels: Vec<Label<'_>> = Vec::new();
         for (index, subject) in subjects.iter().enumerate() {
             let mut points: Vec<(usize, f64)> = self
                 .rows
@@ -70,7 +70,7 @@ impl Sweep<'_> {
             let line: Vec<String> =
                 points.iter().map(|(batch, value)| format!("{},{:.1}", x(*batch), y(*value))).collect();
             if let Some((_, last)) = points.last() {
-                ends.push((y(*last), subject, colour));
+                labels.push(Label { y: y(*last), subject, colour });
                 let _ = writeln!(
                     body,
                     "<polyline points=\"{}\" stroke=\"{colour}\" stroke-width=\"2\" fill=\"none\"/>",
@@ -78,16 +78,23 @@ impl Sweep<'_> {
                 );
             }
         }
-        names(body, ends);
+        names(body, labels);
         high + 30
     }
 }
 
-/// The subjects beside the ends of their lines, none over another.
-fn names(body: &mut String, mut ends: Vec<(f64, &str, &str)>) {
-    ends.sort_by(|one, two| one.0.total_cmp(&two.0));
+/// The name of a subject beside the end of its line.
+struct Label<'a> {
+    y: f64,
+    subject: &'a str,
+    colour: &'a str,
+}
+
+/// Writes the labels so that none covers another.
+fn names(body: &mut String, mut labels: Vec<Label<'_>>) {
+    labels.sort_by(|one, two| one.y.total_cmp(&two.y));
     let mut free = f64::MIN;
-    for (y, subject, colour) in ends {
+    for Label { y, subject, colour } in labels {
         let at = y.max(free);
         free = at + 13.0;
         let _ = writeln!(

@@ -9,7 +9,7 @@ use bm_link::{Producer, channel};
 
 use super::loaded::Loaded;
 use super::part::{Ends, Failure, Order, Part, Reply};
-use super::spec::AppsSpec;
+use super::spec::{AppsSpec, WorkerSpec};
 use crate::hook::guard::{self, CallState, OnHang, Watch};
 use crate::natives::{Natives, NoNatives};
 use crate::report::{Report, ReportSlots};
@@ -81,6 +81,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The apps that are placed on a core.
+pub struct CoreApps {
+    /// The number of their worker.
+    pub worker: usize,
+    /// The core.
+    pub core: usize,
+    /// The apps, as one app of the worker.
+    pub apps: Part,
+}
+
 impl AppSet {
     /// No apps yet.
     ///
@@ -110,19 +120,19 @@ impl AppSet {
         if spec.apps.is_empty() {
             return Ok(());
         }
-        let (parts, rings) = (spec.by_core(workers)?, Rings::default());
-        let with_ports = parts.iter().take(1).cycle().take(workers);
-        let all = with_ports.chain(parts.iter().skip(1)).enumerate();
-        let worker = |(worker, (core, spec)): (usize, &(Option<usize>, AppsSpec))| {
+        let (specs, rings) = (spec.by_core(workers)?, Rings::default());
+        let with_ports = specs.iter().take(1).cycle().take(workers);
+        let mut all = Vec::new();
+        for (worker, WorkerSpec { core, apps }) in with_ports.chain(specs.iter().skip(1)).enumerate() {
             let context = WorkerContext {
                 worker,
                 apart: core.is_some(),
                 rings: rings.clone(),
                 ..WorkerContext::default()
             };
-            self.worker(spec, &context, *core, if core.is_some() { 1 } else { workers })
-        };
-        *inner = Inner { workers: all.map(worker).collect::<Result<_, _>>()?, spec: spec.clone() };
+            all.push(self.worker(apps, &context, *core, if core.is_some() { 1 } else { workers })?);
+        }
+        *inner = Inner { workers: all, spec: spec.clone() };
         Ok(())
     }
 
@@ -148,11 +158,15 @@ impl AppSet {
         lock(&self.inner).workers.get_mut(index)?.part.take()
     }
 
-    /// The apps that are placed on cores, each core with its position among the workers; empty once they were taken.
-    pub fn on_cores(&self) -> Vec<(usize, usize, Part)> {
+    /// The apps that are placed on cores; empty once they were taken.
+    pub fn on_cores(&self) -> Vec<CoreApps> {
         let mut inner = lock(&self.inner);
         let workers = inner.workers.iter_mut().enumerate();
-        workers.filter_map(|(index, worker)| Some((index, worker.core?, worker.part.take()?))).collect()
+        workers
+            .filter_map(|(worker, state)| {
+                Some(CoreApps { worker, core: state.core?, apps: state.part.take()? })
+            })
+            .collect()
     }
 
     /// Makes every worker use `spec`; links with ports and router must not change.
@@ -207,9 +221,9 @@ impl AppSet {
 
 impl Worker {
     /// Makes it carry out a configuration's part for its core. Returns why not, if it does not.
-    fn apply_configuration(&mut self, parts: &[(Option<usize>, AppsSpec)]) -> Option<String> {
-        match parts.iter().find(|(core, _)| *core == self.core) {
-            Some((_, spec)) => self.carry_out(Order::Become(spec.clone())),
+    fn apply_configuration(&mut self, specs: &[WorkerSpec]) -> Option<String> {
+        match specs.iter().find(|spec| spec.core == self.core) {
+            Some(spec) => self.carry_out(Order::Become(spec.apps.clone())),
             None => Some("apps are now on other cores, which needs new workers: restart brickmoon".into()),
         }
     }

@@ -55,31 +55,44 @@ pub struct AppLink {
     pub to: (String, String),
 }
 
+/// The apps of one kind of worker.
+pub(super) struct WorkerSpec {
+    /// The core on which the apps are placed; `None` for the workers with ports.
+    pub core: Option<usize>,
+    /// The apps and their links.
+    pub apps: AppsSpec,
+}
+
 impl AppsSpec {
-    /// Each worker's part of it: first those with ports, which are all equal, then one for each core on which apps
+    /// The apps of each kind of worker: first of those with ports, which are all equal, then of each core on which apps
     /// are placed. Links between them become rings.
     ///
     /// # Errors
     /// A link between an app with a core and something that each of `workers` workers has.
-    pub(super) fn by_core(&self, workers: usize) -> Result<Vec<(Option<usize>, Self)>, LuaError> {
-        let core = |name: &str| self.apps.iter().find(|app| app.name == name).and_then(|app| app.core);
+    pub(super) fn by_core(&self, workers: usize) -> Result<Vec<WorkerSpec>, LuaError> {
+        let core_of = |name: &str| self.apps.iter().find(|app| app.name == name).and_then(|app| app.core);
         let mut cores: Vec<_> = self.apps.iter().filter_map(|app| app.core).collect();
         cores.sort_unstable();
         cores.dedup();
-        let places = std::iter::once(None).chain(cores.into_iter().map(Some));
-        let part = |place: Option<usize>| {
-            let apps = self.apps.iter().filter(|app| app.core == place).cloned().collect();
-            let outer = if place.is_none() { self.outer.clone() } else { Vec::new() };
-            (place, Self { apps, links: Vec::new(), outer, trees: self.trees.clone() })
+        let spec_of = |core: Option<usize>| {
+            let apps = self.apps.iter().filter(|app| app.core == core).cloned().collect();
+            let outer = if core.is_none() { self.outer.clone() } else { Vec::new() };
+            let apps = Self { apps, links: Vec::new(), outer, trees: self.trees.clone() };
+            WorkerSpec { core, apps }
         };
-        let mut parts: Vec<_> = places.map(part).collect();
+        let mut specs = vec![spec_of(None)];
+        specs.extend(cores.into_iter().map(|core| spec_of(Some(core))));
+        let mut add = |core: Option<usize>, app: Option<AppSpec>, link: AppLink| {
+            if let Some(spec) = specs.iter_mut().find(|spec| spec.core == core) {
+                spec.apps.apps.extend(app);
+                spec.apps.links.push(link);
+            }
+        };
         for link in &self.links {
-            let (from, to) = (core(&link.from.0), core(&link.to.0));
+            let (from, to) = (core_of(&link.from.0), core_of(&link.to.0));
             let name = format!("{}.{} -> {}.{}", link.from.0, link.from.1, link.to.0, link.to.1);
             if from == to {
-                if let Some((_, part)) = parts.iter_mut().find(|(place, _)| *place == from) {
-                    part.links.push(link.clone());
-                }
+                add(from, None, link.clone());
                 continue;
             }
             if workers > 1 && (from.is_none() || to.is_none()) {
@@ -88,14 +101,10 @@ impl AppsSpec {
                 )));
             }
             let [exit, entry] = ring(link, &name);
-            for (place, app, link) in [(from, exit.0, exit.1), (to, entry.0, entry.1)] {
-                if let Some((_, part)) = parts.iter_mut().find(|(other, _)| *other == place) {
-                    part.apps.push(app);
-                    part.links.push(link);
-                }
-            }
+            add(from, Some(exit.0), exit.1);
+            add(to, Some(entry.0), entry.1);
         }
-        Ok(parts)
+        Ok(specs)
     }
 
     /// As `core.part` reads it.

@@ -27,12 +27,20 @@ mod command {
     pub const LINK_GET_FD_BY_ID: i32 = 30;
     pub const LINK_GET_NEXT_ID: i32 = 31;
 }
-/// Attach points of an interface: number, whether programs there see received packets, name.
-const PLACES: [(u32, bool, &str); 4] = [
-    (46, true, "tcx ingress"),
-    (47, false, "tcx egress"),
-    (54, false, "netkit primary"),
-    (55, true, "netkit peer"),
+/// A point of an interface at which programs can be attached.
+struct AttachPoint {
+    /// The kernel's number (`enum bpf_attach_type`).
+    number: u32,
+    /// Whether programs there see received packets.
+    incoming: bool,
+    name: &'static str,
+}
+
+const ATTACH_POINTS: [AttachPoint; 4] = [
+    AttachPoint { number: 46, incoming: true, name: "tcx ingress" },
+    AttachPoint { number: 47, incoming: false, name: "tcx egress" },
+    AttachPoint { number: 54, incoming: false, name: "netkit primary" },
+    AttachPoint { number: 55, incoming: true, name: "netkit peer" },
 ];
 /// Type of a BPF link at netfilter.
 const LINK_NETFILTER: u32 = 10;
@@ -106,24 +114,26 @@ impl Part for OnInterfaces {
         let later: Vec<u32> = names.after(last).take(ASKED).collect();
         let earlier = names.after(0).take_while(|&ifindex| ifindex <= last).take(ASKED - later.len());
         for ifindex in later.iter().copied().chain(earlier) {
-            let places = (0u8..).zip(PLACES).filter(|&(_, (place, _, _))| has_program(ifindex, place));
-            let places = places.fold(0, |bits, (bit, _)| bits | 1 << bit);
+            let mut points = 0;
+            for (bit, point) in ATTACH_POINTS.iter().enumerate() {
+                points |= u8::from(has_program(ifindex, point.number)) << bit;
+            }
             let old =
-                if places == 0 { self.found.remove(&ifindex) } else { self.found.insert(ifindex, places) };
-            changed |= old.unwrap_or(0) != places;
+                if points == 0 { self.found.remove(&ifindex) } else { self.found.insert(ifindex, points) };
+            changed |= old.unwrap_or(0) != points;
             self.last = ifindex;
         }
         Ok(changed)
     }
 
     fn analyse(&self, names: &Names, entries: &mut Entries) {
-        for (&ifindex, &places) in &self.found {
-            for (bit, (_, incoming, title)) in PLACES.iter().enumerate() {
-                if places & 1 << bit == 0 {
+        for (&ifindex, &points) in &self.found {
+            for (bit, point) in ATTACH_POINTS.iter().enumerate() {
+                if points & 1 << bit == 0 {
                     continue;
                 }
-                let why = || format!("BPF program at {title} of {}", names.name(ifindex));
-                if *incoming {
+                let why = || format!("BPF program at {} of {}", point.name, names.name(ifindex));
+                if point.incoming {
                     entries.add_in(Feature::TcFilter, names, ifindex, why);
                 } else {
                     entries.add_out(Feature::TcFilter, names, ifindex, why);
@@ -134,9 +144,9 @@ impl Part for OnInterfaces {
 }
 
 /// Whether there is a program that is not brickmoon's. A kernel that does not know the place has none there.
-fn has_program(ifindex: u32, place: u32) -> bool {
+fn has_program(ifindex: u32, attach_point: u32) -> bool {
     let mut programs = [0u32; PROGRAMS];
-    let mut question = Question::new(&[(0, ifindex), (4, place), (24, PROGRAMS as u32)]);
+    let mut question = Question::new(&[(0, ifindex), (4, attach_point), (24, PROGRAMS as u32)]);
     question.0[16..24].copy_from_slice(&(programs.as_mut_ptr() as u64).to_ne_bytes());
     // SAFETY: the address is that of `programs`, which has room for as many as said and lives for the call.
     match unsafe { question.ask(command::PROG_QUERY) } {

@@ -84,16 +84,25 @@ impl<F: FnMut() -> u32> Batch<F> {
         sequence
     }
 
-    fn finish(mut self) -> (Vec<u8>, u32) {
+    fn finish(mut self, first: u32) -> Request {
         let last = self.answered();
         self.marker(message::END);
-        (self.bytes, last)
+        Request { bytes: self.bytes, first, last }
     }
 }
 
-/// A batch that replaces the table of that name; with the sequence numbers of its first message and of the last that
-/// is acknowledged.
-pub fn put(table: &Table, next: impl FnMut() -> u32) -> (Vec<u8>, u32, u32) {
+/// Messages to send, and how their answers are recognized.
+pub struct Request {
+    /// The messages.
+    pub bytes: Vec<u8>,
+    /// Sequence number of the first message.
+    pub first: u32,
+    /// Sequence number of the last message that is acknowledged.
+    pub last: u32,
+}
+
+/// A batch that replaces the table of that name.
+pub fn put(table: &Table, next: impl FnMut() -> u32) -> Request {
     let (mut batch, first) = Batch::begin(table.family, next);
     // A table must exist to be deleted.
     batch.table(message::NEW_TABLE, flag::CREATE, &table.name);
@@ -109,25 +118,23 @@ pub fn put(table: &Table, next: impl FnMut() -> u32) -> (Vec<u8>, u32, u32) {
             });
         }
     }
-    let (bytes, last) = batch.finish();
-    (bytes, first, last)
+    batch.finish(first)
 }
 
 /// A batch that removes a table.
-pub fn remove(family: Family, name: &str, next: impl FnMut() -> u32) -> (Vec<u8>, u32, u32) {
+pub fn remove(family: Family, name: &str, next: impl FnMut() -> u32) -> Request {
     let (mut batch, first) = Batch::begin(family, next);
     batch.table(message::DELETE_TABLE, 0, name);
-    let (bytes, last) = batch.finish();
-    (bytes, first, last)
+    batch.finish(first)
 }
 
 /// A request for a table.
-pub fn ask(family: Family, name: &str, sequence: u32) -> (Vec<u8>, u32) {
+pub fn ask(family: Family, name: &str, sequence: u32) -> Request {
     let (mut batch, _) = Batch::begin(family, || sequence);
     batch.bytes.clear();
     batch.table(message::GET_TABLE, 0, name);
     batch.answered();
-    (batch.bytes, sequence)
+    Request { bytes: batch.bytes, first: sequence, last: sequence }
 }
 
 fn write_chain(body: &mut Vec<u8>, table: &str, chain: &Chain) {

@@ -22,36 +22,57 @@ const REST: Duration = Duration::from_millis(20);
 const V4: u8 = libc::AF_INET as u8;
 const V6: u8 = libc::AF_INET6 as u8;
 
-/// A part of a dump: its name, the request, the family, and the length of the fixed header.
-type Part = (&'static str, u16, u8, usize);
+/// A part of a dump.
+struct Part {
+    /// What is done, for messages.
+    name: &'static str,
+    kind: u16,
+    family: u8,
+    /// Length of the fixed header in bytes.
+    header: usize,
+}
+
+impl Part {
+    const fn new(name: &'static str, kind: u16, family: u8, header: usize) -> Self {
+        Self { name, kind, family, header }
+    }
+
+    fn is_routes(&self) -> bool {
+        self.kind == libc::RTM_GETROUTE
+    }
+
+    fn is_ipv6_routes(&self) -> bool {
+        self.is_routes() && self.family == V6
+    }
+
+    /// The request, after the netlink header.
+    fn request(&self) -> Vec<u8> {
+        const IFLA_EXT_MASK: u16 = 29;
+        const SKIP_STATS: u32 = 8;
+        let mut body = vec![0; self.header];
+        body[0] = self.family;
+        if self.kind == libc::RTM_GETLINK {
+            attribute::put(&mut body, IFLA_EXT_MASK, &SKIP_STATS.to_ne_bytes());
+        }
+        body
+    }
+}
 
 /// Objects to which others refer come first: events that are applied again find the same state.
 const PARTS: [Part; 12] = [
-    ("list links", libc::RTM_GETLINK, 0, 16),
-    ("list IPv4 settings", netconf::RTM_GETNETCONF, V4, 4),
-    ("list IPv6 settings", netconf::RTM_GETNETCONF, V6, 4),
-    ("list IPv4 addresses", libc::RTM_GETADDR, V4, 8),
-    ("list IPv6 addresses", libc::RTM_GETADDR, V6, 8),
-    ("list IPv4 rules", libc::RTM_GETRULE, V4, 12),
-    ("list IPv6 rules", libc::RTM_GETRULE, V6, 12),
-    ("list next-hop objects", next_hop::RTM_GETNEXTHOP, 0, 8),
-    ("list IPv4 neighbors", libc::RTM_GETNEIGH, V4, 12),
-    ("list IPv6 neighbors", libc::RTM_GETNEIGH, V6, 12),
-    ("list IPv4 routes", libc::RTM_GETROUTE, V4, 12),
-    ("list IPv6 routes", libc::RTM_GETROUTE, V6, 12),
+    Part::new("list links", libc::RTM_GETLINK, 0, 16),
+    Part::new("list IPv4 settings", netconf::RTM_GETNETCONF, V4, 4),
+    Part::new("list IPv6 settings", netconf::RTM_GETNETCONF, V6, 4),
+    Part::new("list IPv4 addresses", libc::RTM_GETADDR, V4, 8),
+    Part::new("list IPv6 addresses", libc::RTM_GETADDR, V6, 8),
+    Part::new("list IPv4 rules", libc::RTM_GETRULE, V4, 12),
+    Part::new("list IPv6 rules", libc::RTM_GETRULE, V6, 12),
+    Part::new("list next-hop objects", next_hop::RTM_GETNEXTHOP, 0, 8),
+    Part::new("list IPv4 neighbors", libc::RTM_GETNEIGH, V4, 12),
+    Part::new("list IPv6 neighbors", libc::RTM_GETNEIGH, V6, 12),
+    Part::new("list IPv4 routes", libc::RTM_GETROUTE, V4, 12),
+    Part::new("list IPv6 routes", libc::RTM_GETROUTE, V6, 12),
 ];
-
-/// The request for a part, after the netlink header.
-fn request(&(_, kind, family, header): &Part) -> Vec<u8> {
-    const IFLA_EXT_MASK: u16 = 29;
-    const SKIP_STATS: u32 = 8;
-    let mut body = vec![0; header];
-    body[0] = family;
-    if kind == libc::RTM_GETLINK {
-        attribute::put(&mut body, IFLA_EXT_MASK, &SKIP_STATS.to_ne_bytes());
-    }
-    body
-}
 
 /// Why tables are dumped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +156,7 @@ impl Load {
             Pass::Asked(sequence) => sequence,
             Pass::Begin | Pass::Ended => {
                 self.disturbed = false;
-                socket.ask_dump(part.1, &request(part))?
+                socket.ask_dump(part.kind, &part.request())?
             }
         };
         self.state = Pass::Asked(sequence);
@@ -147,7 +168,7 @@ impl Load {
                     continue;
                 }
                 self.interrupted |= raw.flags & flag::DUMP_INTERRUPTED != 0;
-                match answer_end(part.0, &raw) {
+                match answer_end(part.name, &raw) {
                     Some(end) => {
                         self.state = Pass::Ended;
                         absent_is_empty(end)?;
@@ -171,13 +192,14 @@ impl Load {
             Ok(None) => {}
             Err(why) => {
                 statistics.malformed += 1;
-                tracing::warn!(%why, part = PARTS[self.part].0, "a netlink dump contains a malformed entry");
+                tracing::warn!(%why, part = PARTS[self.part].name, "a netlink dump contains a malformed entry");
             }
         }
     }
 
     fn pass_ended(&mut self, statistics: &mut Statistics) {
-        let shifted = PARTS[self.part].1 == libc::RTM_GETROUTE && PARTS[self.part].2 == V6 && self.disturbed;
+        let part = &PARTS[self.part];
+        let shifted = part.is_ipv6_routes() && self.disturbed;
         let again = std::mem::take(&mut self.interrupted) || shifted;
         self.fresh.fill_routes(std::mem::take(&mut self.aside));
         self.state = Pass::Begin;
@@ -185,8 +207,8 @@ impl Load {
         if again && self.pass < PASSES {
             statistics.repeated += 1;
             // Lists of routes are ordered and cannot be read twice into one mirror; everything else can.
-            if PARTS[self.part].1 == libc::RTM_GETROUTE {
-                self.aside = self.fresh.take_routes(PARTS[self.part].2 == V6);
+            if part.is_routes() {
+                self.aside = self.fresh.take_routes(part.is_ipv6_routes());
             }
             return;
         }

@@ -15,8 +15,15 @@ pub struct FilterTables {
     /// Their name; empty before the first check.
     name: String,
     tables: Vec<Table>,
-    /// Families whose table could not be created or removed, with the time and the reason.
-    refused: Vec<(Family, Instant, String)>,
+    /// Families whose table could not be created or removed.
+    refused: Vec<RefusedTable>,
+}
+
+/// A table that the kernel rejected.
+struct RefusedTable {
+    family: Family,
+    at: Instant,
+    why: String,
 }
 
 impl FilterTables {
@@ -27,7 +34,7 @@ impl FilterTables {
         for family in nftables::FAMILIES {
             let of = |tables: &[Table]| tables.iter().find(|table| table.family == family).cloned();
             let (before, wanted) = (of(&self.tables), of(&wanted));
-            let was_refused = self.refused.iter().any(|(refused, ..)| *refused == family);
+            let was_refused = self.refused.iter().any(|refused| refused.family == family);
             let is_there = |table: &Table| !is_missing(&mut self.nft, table);
             if !begins && !was_refused && before == wanted && before.as_ref().is_none_or(is_there) {
                 continue;
@@ -35,10 +42,10 @@ impl FilterTables {
             // Before the first check there may be one that a killed daemon has left.
             let done = self.exchange(family, wanted.as_ref());
             self.tables.retain(|table| table.family != family);
-            self.refused.retain(|(refused, ..)| *refused != family);
+            self.refused.retain(|refused| refused.family != family);
             match done {
                 Ok(()) => self.tables.extend(wanted),
-                Err(why) => self.refused.push((family, Instant::now(), why)),
+                Err(why) => self.refused.push(RefusedTable { family, at: Instant::now(), why }),
             }
         }
     }
@@ -62,7 +69,7 @@ impl FilterTables {
 
     /// Whether a table has been removed, or a rejected one is due for another try.
     pub fn is_to_be_put(&mut self) -> bool {
-        let is_due = self.refused.iter().any(|(_, at, _)| at.elapsed() > AGAIN);
+        let is_due = self.refused.iter().any(|refused| refused.at.elapsed() > AGAIN);
         let Self { nft, tables, .. } = self;
         is_due || tables.iter().any(|table| is_missing(nft, table))
     }
@@ -80,7 +87,7 @@ impl FilterTables {
 
     /// The note for `status` on tables that could not be created.
     pub fn trouble(&self) -> Option<String> {
-        let (_, _, why) = self.refused.first()?;
+        let why = &self.refused.first()?.why;
         Some(format!("[filter] does not fail closed: {why}"))
     }
 

@@ -60,14 +60,14 @@ impl Forwarder {
 
     fn ports_now(&self, config: &Config, of_control: &[ControlPortState]) -> Option<Vec<PortNow>> {
         let running = lock(&self.running);
-        let infos = running.as_ref()?.ports.iter().zip(&config.ports).enumerate();
-        let interfaces = infos.filter(|(_, (_, port))| matches!(port.device, Device::Xdp(_)));
-        let now = |(index, (info, _)): (usize, (&PortInfo, _))| PortNow {
-            name: info.name.clone(),
-            index,
-            has: has(info, of_control.get(index)),
-        };
-        Some(interfaces.map(now).collect())
+        let mut ports = Vec::new();
+        for (index, info) in running.as_ref()?.ports.iter().enumerate() {
+            if config.ports.get(index).is_some_and(|port| matches!(port.device, Device::Xdp(_))) {
+                let has = has(info, of_control.get(index));
+                ports.push(PortNow { name: info.name.clone(), index, has });
+            }
+        }
+        Some(ports)
     }
 
     /// What nftables does for a port that does not have its interface; `None` if nothing.

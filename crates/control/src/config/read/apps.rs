@@ -4,19 +4,39 @@ use super::hooks::{table_of, value_of};
 use super::*;
 use crate::config::app::{App, Link, Module, TAKEN};
 
-/// Reads each table of an array such as `[[app]]` with `read`.
+/// An array of tables.
+struct TableList {
+    key: &'static str,
+    /// As in messages, such as `[[app]]`.
+    name: &'static str,
+    example: &'static str,
+}
+
+const APPS: TableList = TableList {
+    key: "app",
+    name: "[[app]]",
+    example: "[[app]] with name = \"guard\" and module = \"guard.lua\" below it",
+};
+const LINKS: TableList = TableList {
+    key: "link",
+    name: "[[link]]",
+    example: "[[link]] with from = \"eth0.output\" and to = \"guard.input\" below it",
+};
+
+/// Reads each table of an array with `read`.
 fn tables<T>(
     top: &mut Section<'_, '_>,
-    (key, name, example): (&'static str, &'static str, &str),
+    list: &TableList,
     mut read: impl FnMut(&mut Section<'_, '_>, usize) -> Option<T>,
 ) -> Vec<T> {
+    let &TableList { key, name, example } = list;
     let Some(value) = top.value(key) else { return Vec::new() };
-    let DeValue::Array(list) = value.get_ref() else {
+    let DeValue::Array(items) = value.get_ref() else {
         top.wrong_type(top.key(key), value, "an array of tables", example.into());
         return Vec::new();
     };
     let mut found = Vec::new();
-    for item in list {
+    for item in items {
         let DeValue::Table(table) = item.get_ref() else {
             top.wrong_type(top.key(key), item, "an array of tables", example.into());
             continue;
@@ -45,9 +65,8 @@ fn needed<'s>(
 
 /// All apps.
 pub(super) fn apps(top: &mut Section<'_, '_>) -> Vec<App> {
-    let example = "[[app]] with name = \"guard\" and module = \"guard.lua\" below it";
     let mut places: Vec<(String, usize)> = Vec::new();
-    tables(top, ("app", "[[app]]", example), |section, start| {
+    tables(top, &APPS, |section, start| {
         let app = app(section, start)?;
         if let Some((_, first)) = places.iter().find(|(name, _)| *name == app.name) {
             let what = What::Again { what: format!("app \"{}\"", app.name), first: *first };
@@ -69,16 +88,17 @@ fn app(section: &mut Section<'_, '_>, start: usize) -> Option<App> {
         DeValue::Table(table) => table_of(table),
         other => value_of(other),
     });
-    let ((at, name), (place, module)) = (name?, module?);
+    let (name_at, name) = name?;
+    let (module_at, module) = module?;
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     if name.is_empty() || name.len() > 24 || !name.chars().all(plain) {
         let hint = "use 1 to 24 letters, digits, `-` or `_`";
-        section.report.add(at, What::Text { key: section.key("name"), found: name.into(), hint });
+        section.report.add(name_at, What::Text { key: section.key("name"), found: name.into(), hint });
         return None;
     }
     if TAKEN.contains(&name) {
         let hint = "this name is reserved: use another";
-        section.report.add(at, What::Text { key: section.key("name"), found: name.into(), hint });
+        section.report.add(name_at, What::Text { key: section.key("name"), found: name.into(), hint });
         return None;
     }
     let module = Module::of(module);
@@ -86,7 +106,7 @@ fn app(section: &mut Section<'_, '_>, start: usize) -> Option<App> {
         && class != "memory"
         && let Err(why) = class.parse::<Device>()
     {
-        section.report.add(place, What::Device(why));
+        section.report.add(module_at, What::Device(why));
         return None;
     }
     let line = section.report.line(start);
@@ -95,8 +115,7 @@ fn app(section: &mut Section<'_, '_>, start: usize) -> Option<App> {
 
 /// All links.
 pub(super) fn links(top: &mut Section<'_, '_>) -> Vec<Link> {
-    let example = "[[link]] with from = \"eth0.output\" and to = \"guard.input\" below it";
-    tables(top, ("link", "[[link]]", example), |section, start| {
+    tables(top, &LINKS, |section, start| {
         let from = end(section, "from", "from = \"eth0.output\"", start);
         let to = end(section, "to", "to = \"guard.input\"", start);
         Some(Link { from: from?, to: to?, line: section.report.line(start) })

@@ -91,14 +91,14 @@ fn measure(bed: &Bed, cells: &[Cell], turn: Duration) -> Result<Vec<Row>, BenchE
     })?;
     let best = |way: Way| -> f64 {
         let of_way = cells.iter().zip(&measured).filter(|(cell, _)| cell.way == way);
-        of_way.map(|(_, measured)| measured.rates().1).fold(0.0, f64::max)
+        of_way.map(|(_, measured)| measured.rates().median).fold(0.0, f64::max)
     };
     let rows = cells.iter().zip(&measured).map(|(cell, measured)| row(cell, measured, best(cell.way)));
     Ok(rows.collect())
 }
 
 fn row(cell: &Cell, measured: &Measured, best: f64) -> Row {
-    let of_best = (measured.rates().1 / best * 1000.0).round() / 1000.0;
+    let of_best = (measured.rates().median / best * 1000.0).round() / 1000.0;
     Row::mpps("batch", &cell.case(), measured)
         .with("receive", cell.receive)
         .with("send", cell.send)

@@ -24,7 +24,7 @@ use super::packet::Packet;
 use super::pipeline::Cut;
 use super::running::Running;
 use super::{BREATHS, BenchError, Options, breathe, check_all, routable};
-use crate::alternate::{Measured, Sample, Turns, alternate_samples, spread, thread_time};
+use crate::alternate::{Measured, Sample, Spread, Turns, alternate_samples, spread, thread_time};
 use crate::report::Row;
 
 /// Seconds that the bench takes if it is not told.
@@ -253,8 +253,8 @@ fn rates(shifts: &[Shift]) -> (Sample, Sample) {
     (sample(by_wall), sample(items as f64 * cores / cpu))
 }
 
-/// Of so many cores' rate at one, what comes of it: least, median and greatest of the rounds.
-fn efficiency(measured: &Measured, one: &Measured, cores: usize) -> (f64, f64, f64) {
+/// The rate on several cores, divided by as many times the rate on one core, in each round.
+fn efficiency(measured: &Measured, one: &Measured, cores: usize) -> Spread {
     let rounds = measured.samples.iter().zip(&one.samples);
     spread(rounds.map(|(many, one)| many.rate / (one.rate * cores as f64)))
 }
@@ -269,9 +269,10 @@ impl WorkersFound {
                 self.rows.push(one.map_or_else(
                     || row.clone(),
                     |one| {
-                        let (least, median, greatest) = efficiency(measured_one, one, layout.cores());
-                        let row = row.clone().with("efficiency", rounded(median));
-                        row.with("efficiency_min", rounded(least)).with("efficiency_max", rounded(greatest))
+                        let efficiency = efficiency(measured_one, one, layout.cores());
+                        let row = row.clone().with("efficiency", rounded(efficiency.median));
+                        row.with("efficiency_min", rounded(efficiency.min))
+                            .with("efficiency_max", rounded(efficiency.max))
                     },
                 ));
             }
@@ -283,9 +284,9 @@ impl WorkersFound {
         };
         let workers = last.cores();
         let times = |measured: &[Measured]| {
-            let (least, median, greatest) = efficiency(&measured[workers - 1], &measured[0], workers);
-            let [least, median, greatest] = [least, median, greatest].map(|part| part * workers as f64);
-            format!("{median:.2} times as much as one ({least:.2} to {greatest:.2})")
+            let Spread { min, median, max } = efficiency(&measured[workers - 1], &measured[0], workers);
+            let [min, median, max] = [min, median, max].map(|part| part * workers as f64);
+            format!("{median:.2} times as much as one ({min:.2} to {max:.2})")
         };
         self.notes.push(format!(
             "{case}: {workers} workers forward {} by the CPU time that they got, {} by wall-clock time",
@@ -300,7 +301,7 @@ fn rounded(part: f64) -> f64 {
 }
 
 fn row(case: &str, layout: Layout, measured: &Measured) -> Row {
-    let per_core = measured.rates().1 / layout.cores() as f64 / 1e6;
+    let per_core = measured.rates().median / layout.cores() as f64 / 1e6;
     Row::mpps("workers", case, measured)
         .with("cores", layout.cores())
         .with("per_core_mpps", rounded(per_core))
@@ -330,10 +331,10 @@ mod tests {
             let (wall, cpu) = measure::<u32>("case", &beds, &layouts, &cores, turns()).unwrap();
             assert_eq!((wall.len(), cpu.len()), (layouts.len(), layouts.len()));
             for measured in wall.iter().chain(&cpu) {
-                assert!(measured.samples.len() == 3 && measured.rates().0 > 0.0, "{measured:?}");
+                assert!(measured.samples.len() == 3 && measured.rates().min > 0.0, "{measured:?}");
             }
             let (wall, _) = measure::<u128>("case", &beds, &layouts, &cores, turns()).unwrap();
-            assert!(wall.iter().all(|measured| measured.rates().0 > 0.0));
+            assert!(wall.iter().all(|measured| measured.rates().min > 0.0));
         }
         let free = beds.0[0].frames().available();
         assert_eq!(free, beds.0[0].frames().memory().slots(), "no layout keeps a frame");
@@ -362,7 +363,7 @@ mod tests {
         assert_eq!((wall.rate.round(), cpu.rate.round()), (15_000.0, 20_000.0));
         let one = Measured { subject: "workers-1".into(), samples: vec![rates(&[shift(1_000, 100, 100)]).1] };
         let two = Measured { subject: "workers-2".into(), samples: vec![cpu] };
-        assert!((efficiency(&two, &one, 2).1 - 1.0).abs() < 1e-9);
+        assert!((efficiency(&two, &one, 2).median - 1.0).abs() < 1e-9);
         let mut found = WorkersFound::default();
         let layouts = [Layout::Whole { workers: 1 }, Layout::Whole { workers: 2 }];
         found.add("case", &layouts, &[one.clone(), two.clone()], &[one, two]);

@@ -40,7 +40,7 @@ fn row(case: &str, subject: usize, measured: &Measured, bed: &Bed) -> Row {
     if subject != BRICKMOON {
         return row;
     }
-    let loaded = spread(turns.iter().map(|turn| turn.daemon)).1;
+    let loaded = spread(turns.iter().map(|turn| turn.daemon)).median;
     row.with("tables_bytes", bed.holds.tables_bytes)
         .with("daemon_bytes", bed.holds.resident_bytes)
         .with("ready_s", rounded(bed.holds.ready.as_secs_f64()))

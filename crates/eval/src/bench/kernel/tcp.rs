@@ -21,7 +21,7 @@ use bm_testbed::testbed::{Testbed, TestbedError, TestbedOptions, next_hop_ipv4};
 
 use super::KernelOptions;
 use super::figures::rounded;
-use crate::alternate::spread;
+use crate::alternate::{Spread, spread};
 use crate::bench::BenchError;
 use crate::demo::daemon::{Daemon, Way};
 use crate::report::Row;
@@ -92,9 +92,9 @@ fn turns(
             rates[subject].push(turn(options, testbed, SUBJECTS[subject].1, slot)?);
         }
     }
-    let linux = spread(rates[0].iter().copied()).1;
+    let linux = spread(rates[0].iter().copied()).median;
     let rows = SUBJECTS.iter().zip(&rates).map(|((subject, _), rates)| {
-        let (min, median, max) = spread(rates.iter().copied());
+        let Spread { min, median, max } = spread(rates.iter().copied());
         Row {
             bench: "kernel".into(),
             case: case.name.into(),

@@ -195,7 +195,7 @@ impl<A: Family> Contender<A> {
             ("pages", pages.to_string().into()),
         ];
         if self.builds_itself() {
-            let (_, median, _) = spread(self.builds.iter().copied());
+            let median = spread(self.builds.iter().copied()).median;
             detail.push(("build_s", to_three_digits(median).into()));
         }
         detail.into_iter().map(|(name, value)| (name.to_string(), value)).collect()

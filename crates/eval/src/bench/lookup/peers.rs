@@ -94,7 +94,7 @@ impl Peers {
         let pages = memory.pages();
         // SAFETY: each name is that of a function of `peers.c`, compiled from the source that these types
         // were written for.
-        let (shim, version, start) = unsafe { symbols(library)? };
+        let Symbols { shim, version, start } = unsafe { symbols(library)? };
         let core = CString::new(core.to_string()).map_err(missing)?;
         // DPDK keeps it until the process ends.
         let memory = Box::leak(Box::new(memory));
@@ -304,9 +304,16 @@ fn open(object: &Path) -> Result<Handle, Missing> {
 type Version = unsafe extern "C" fn() -> *const c_char;
 type Start = unsafe extern "C" fn(*const c_char, *mut c_void, usize, usize) -> c_int;
 
+/// The functions of `peers.c`.
+struct Symbols {
+    shim: Shim,
+    version: Version,
+    start: Start,
+}
+
 /// # Safety
 /// `library` must be what `peers.c` was compiled to.
-unsafe fn symbols(library: Handle) -> Result<(Shim, Version, Start), Missing> {
+unsafe fn symbols(library: Handle) -> Result<Symbols, Missing> {
     let find = |name: &CStr| {
         // SAFETY: the library is loaded and stays so; the name ends in a zero.
         let found = unsafe { libc::dlsym(library, name.as_ptr()) };
@@ -326,6 +333,7 @@ unsafe fn symbols(library: Handle) -> Result<(Shim, Version, Start), Missing> {
             error: std::mem::transmute::<Handle, Version>(find(c"peers_error")?),
         };
         let version = std::mem::transmute::<Handle, Version>(find(c"peers_version")?);
-        Ok((shim, version, std::mem::transmute::<Handle, Start>(find(c"peers_start")?)))
+        let start = std::mem::transmute::<Handle, Start>(find(c"peers_start")?);
+        Ok(Symbols { shim, version, start })
     }
 }

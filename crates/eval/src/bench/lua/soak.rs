@@ -134,7 +134,7 @@ impl Minute {
 
     /// Packets a second, the median of the turns: Lua's and Rust's.
     fn medians(&self) -> [f64; 2] {
-        [0, 1].map(|subject| self.measured(subject).rates().1)
+        [0, 1].map(|subject| self.measured(subject).rates().median)
     }
 
     /// Lua's median over Rust's.

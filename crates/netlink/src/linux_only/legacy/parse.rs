@@ -140,7 +140,7 @@ fn entry(family: Family, layout: &Layout, bytes: &[u8]) -> Option<Entry> {
     protocol(family, layout, bytes, &mut rule.condition)?;
     let (mut at, mut tracks) = (layout.matches, None);
     while at < target {
-        let (size, name, data) = extension(bytes.get(at..target)?)?;
+        let Extension { size, name, data } = extension(bytes.get(at..target)?)?;
         if xt::read_match(&name, data, &mut rule.condition) == xt::Sort::Stateful {
             rule.stateful.get_or_insert_with(|| format!("match {name}").into());
         }
@@ -149,7 +149,7 @@ fn entry(family: Family, layout: &Layout, bytes: &[u8]) -> Option<Entry> {
         }
         at += size;
     }
-    let (_, name, data) = extension(bytes.get(target..next)?)?;
+    let Extension { name, data, .. } = extension(bytes.get(target..next)?)?;
     if xt::target_may_track(&name) {
         tracks = tracks.or_else(|| Some(name.clone()));
     }
@@ -176,11 +176,18 @@ fn title(verdict: i32) -> &'static str {
     }
 }
 
-/// Size, name and data of a match or target.
-fn extension(bytes: &[u8]) -> Option<(usize, Box<str>, &[u8])> {
+/// A match or target.
+struct Extension<'a> {
+    /// In bytes, with its header.
+    size: usize,
+    name: Box<str>,
+    data: &'a [u8],
+}
+
+fn extension(bytes: &[u8]) -> Option<Extension<'_>> {
     let size = usize::from(number(bytes, 0)?);
     let data = bytes.get(EXTENSION..size)?;
-    Some((size, attribute::text(&bytes[2..EXTENSION - 1]), data))
+    Some(Extension { size, name: attribute::text(&bytes[2..EXTENSION - 1]), data })
 }
 
 fn addresses(layout: &Layout, bytes: &[u8]) -> Condition {
