@@ -68,6 +68,26 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// A rule that makes all packets look in a table.
+    pub fn lookup(family: Family, priority: u32, table: u32) -> Self {
+        Self {
+            family,
+            priority,
+            action: TO_TABLE,
+            table,
+            l3mdev: false,
+            invert: false,
+            tos: 0,
+            source: None,
+            destination: None,
+            input: None,
+            output: None,
+            mark: None,
+            suppress_length: None,
+            others: Box::default(),
+        }
+    }
+
     /// Whether it is one of the default rules, or the one for VRFs.
     pub fn standard(&self) -> bool {
         let usual = [(0, TABLE_LOCAL), (32_766, TABLE_MAIN), (32_767, TABLE_DEFAULT)];
@@ -90,20 +110,10 @@ impl Rule {
         }
         let Some(family) = Family::from_number(message[0]) else { return Ok(None) };
         let mut rule = Self {
-            family,
-            priority: 0,
             action: message[7],
-            table: u32::from(message[4]),
-            l3mdev: false,
             invert: attribute::number_u32(0, &message[8..12])? & INVERT != 0,
             tos: message[3],
-            source: None,
-            destination: None,
-            input: None,
-            output: None,
-            mark: None,
-            suppress_length: None,
-            others: Box::default(),
+            ..Self::lookup(family, 0, u32::from(message[4]))
         };
         let mut others = Vec::new();
         for attribute in Attributes::after_header(message, HEADER) {

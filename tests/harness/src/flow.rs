@@ -87,7 +87,12 @@ pub struct Arrival {
 impl Stream {
     /// A stream to one destination.
     pub fn to(destination: &str, rate: u32) -> Self {
-        Self { destinations: vec![destination.to_string()], rate }
+        Self::to_all(&[destination], rate)
+    }
+
+    /// A stream to several destinations in turn.
+    pub fn to_all(destinations: &[&str], rate: u32) -> Self {
+        Self { destinations: destinations.iter().map(ToString::to_string).collect(), rate }
     }
 
     /// Sends while `deed` runs, and a little longer.

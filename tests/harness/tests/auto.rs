@@ -17,10 +17,7 @@ fn path(router: &Router) -> (String, String) {
 }
 
 fn forwards(lab: &Lab, what: &str) {
-    let stream = Stream {
-        destinations: vec!["10.9.9.9".into(), "2001:db8:a000::9".into(), "10.1.1.200".into()],
-        rate: 5_000,
-    };
+    let stream = Stream::to_all(&["10.9.9.9", "2001:db8:a000::9", "10.1.1.200"], 5_000);
     let outcome = stream.for_a_while(lab, Duration::from_millis(300));
     report::say(&format!("auto: {what}: {outcome}"));
     assert_eq!(outcome.lost(), 0, "{what}: {outcome}");

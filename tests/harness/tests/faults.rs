@@ -77,7 +77,7 @@ fn seeds(lab: &Lab, router: &mut Router) {
     let process = router.process();
     let (first, count) = (number("BM_SEED", 1), number("BM_FAULT_SEEDS", SEEDS));
     let mut failed = Failed::default();
-    let stream = Stream { destinations: vec!["10.9.9.9".into(), "2001:db8:a000::9".into()], rate: 1000 };
+    let stream = Stream::to_all(&["10.9.9.9", "2001:db8:a000::9"], 1000);
     let begin = Instant::now();
     let ((), outcome) = stream.during(lab, || {
         for seed in first..first + count {

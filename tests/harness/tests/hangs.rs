@@ -114,7 +114,7 @@ fn on_both(test: &str, deed: impl Fn(&Lab, &mut Router)) {
 }
 
 fn stream() -> Stream {
-    Stream { destinations: vec!["10.9.9.9".into(), "2001:db8:a000::9".into()], rate: 4000 }
+    Stream::to_all(&["10.9.9.9", "2001:db8:a000::9"], 4000)
 }
 
 /// How long after `since` Linux forwards.

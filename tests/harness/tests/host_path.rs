@@ -19,7 +19,7 @@ const FLOOD: u32 = 20_000;
 
 /// A stream of both families through the router.
 fn bystander() -> Stream {
-    Stream { destinations: vec!["10.9.9.9".into(), "2001:db8:a000::9".into()], rate: 1000 }
+    Stream::to_all(&["10.9.9.9", "2001:db8:a000::9"], 1000)
 }
 
 /// Sends frames at a pace that a slow machine keeps up with.

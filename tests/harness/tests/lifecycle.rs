@@ -15,10 +15,7 @@ const RATE: u32 = 10_000;
 const GAP_MAX: Duration = Duration::from_secs(1);
 
 fn stream() -> Stream {
-    Stream {
-        destinations: vec!["10.9.9.9".into(), "2001:db8:a000::9".into(), "10.1.1.200".into()],
-        rate: RATE,
-    }
+    Stream::to_all(&["10.9.9.9", "2001:db8:a000::9", "10.1.1.200"], RATE)
 }
 
 fn pause(millis: u64) {

@@ -120,8 +120,7 @@ impl Far {
 
 /// A stream between the two other links.
 fn flow() -> Stream {
-    let destinations = vec!["10.9.9.9".into(), "2001:db8:a000::9".into(), "10.1.1.200".into()];
-    Stream { destinations, rate: 5_000 }
+    Stream::to_all(&["10.9.9.9", "2001:db8:a000::9", "10.1.1.200"], 5_000)
 }
 
 fn unharmed(what: &str, outcome: &Outcome) {

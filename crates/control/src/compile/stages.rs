@@ -114,22 +114,7 @@ mod tests {
     use bm_netlink::Message;
 
     fn rule(priority: u32, table: u32) -> Rule {
-        Rule {
-            family: Family::V4,
-            priority,
-            action: TO_TABLE,
-            table,
-            l3mdev: false,
-            invert: false,
-            tos: 0,
-            source: None,
-            destination: None,
-            input: None,
-            output: None,
-            mark: None,
-            suppress_length: None,
-            others: Box::default(),
-        }
+        Rule::lookup(Family::V4, priority, table)
     }
 
     fn mirror(rules: &[Rule]) -> Mirror {

@@ -148,20 +148,10 @@ fn lua(section: &mut Section<'_, '_>, lua: &mut Lua) {
 }
 
 fn ports(top: &mut Section<'_, '_>) -> Vec<Port> {
-    const EXAMPLE: &str = "[[port]] with device = \"xdp:eth0\" below it";
-    let Some(value) = top.value("port") else { return Vec::new() };
-    let DeValue::Array(list) = value.get_ref() else {
-        top.wrong_type(top.key("port"), value, "an array of tables", EXAMPLE.into());
-        return Vec::new();
-    };
     let mut ports: Vec<(usize, Port)> = Vec::new();
-    for item in list {
-        let DeValue::Table(table) = item.get_ref() else {
-            top.wrong_type(top.key("port"), item, "an array of tables", EXAMPLE.into());
-            continue;
-        };
+    for (start, table) in top.tables("port", "[[port]] with device = \"xdp:eth0\" below it") {
         let mut section = Section { name: "[[port]]", table, known: Vec::new(), report: top.report };
-        let port = port(&mut section, item.span().start);
+        let port = port(&mut section, start);
         section.finish();
         let Some((at, port)) = port else { continue };
         match ports.iter().find(|(_, other)| same_device(&other.device, &port.device)) {
@@ -244,6 +234,23 @@ struct Section<'s, 't> {
 }
 
 impl<'s, 't> Section<'s, 't> {
+    /// The tables of an array, with their positions.
+    fn tables(&mut self, key: &'static str, example: &str) -> Vec<(usize, &'s Table<'t>)> {
+        let Some(value) = self.value(key) else { return Vec::new() };
+        let mut found = Vec::new();
+        let DeValue::Array(list) = value.get_ref() else {
+            self.wrong_type(self.key(key), value, "an array of tables", example.into());
+            return found;
+        };
+        for item in list {
+            match item.get_ref() {
+                DeValue::Table(table) => found.push((item.span().start, table)),
+                _ => self.wrong_type(self.key(key), item, "an array of tables", example.into()),
+            }
+        }
+        found
+    }
+
     fn key(&self, key: &'static str) -> Key {
         Key { section: if self.name.is_empty() { "this file" } else { self.name }, key }
     }

@@ -1,7 +1,6 @@
 //! Test-runs the program on a frame.
 
-use bm_bpf::AttachType;
-use libbpf_rs::ProgramInput;
+use bm_bpf::{AttachType, testing};
 
 use super::{Kernel, forwards, program};
 use crate::error::KernelError;
@@ -13,6 +12,8 @@ const SKB_GSO_SIZE: usize = 44;
 /// Of `<linux/pkt_cls.h>`.
 const TC_ACT_SHOT: u32 = 2;
 const TC_ACT_REDIRECT: u32 = 7;
+/// How much longer a frame may get, in bytes.
+const TAG_ROOM: usize = 256;
 
 /// The result of the program for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,20 +49,10 @@ impl Kernel {
     ) -> Result<(Verdict, Vec<u8>), KernelError> {
         let mut context = [0u32; SKB_WORDS];
         (context[SKB_IFINDEX], context[SKB_GSO_SIZE]) = (ifindex, gso_size);
-        let mut context: Vec<u8> = context.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let mut out = vec![0; frame.len()];
-        let input = ProgramInput {
-            data_in: Some(frame),
-            data_out: Some(&mut out),
-            context_in: Some(&mut context),
-            ..ProgramInput::default()
-        };
-        let name = forwards(AttachType::Tc);
-        let done = program(self.object_of(AttachType::Tc)?, name).test_run(input);
-        let done = done.map_err(KernelError::program("test-running the program at tc"))?;
-        let (said, length) = (done.return_value, done.data.map_or(0, |data| data.len()));
-        out.truncate(length);
-        let verdict = match said {
+        let program = program(self.object_of(AttachType::Tc)?, forwards(AttachType::Tc));
+        let (result, out) = testing::run(&program, &context, frame, 0)
+            .map_err(KernelError::program("test-running the program at tc"))?;
+        let verdict = match result {
             TC_ACT_SHOT => Verdict::Drop,
             TC_ACT_REDIRECT => Verdict::Redirect,
             _ => Verdict::Linux,
@@ -76,22 +67,11 @@ impl Kernel {
         ifindex: u32,
         frame: &[u8],
     ) -> Result<(Verdict, Vec<u8>), KernelError> {
-        let mut context = [0u32; 6];
-        (context[1], context[3]) = (frame.len() as u32, ifindex);
-        let mut context: Vec<u8> = context.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let context = testing::xdp_context(frame.len(), ifindex);
         // The program may add a tag.
-        let mut out = vec![0; frame.len() + 256];
-        let input = ProgramInput {
-            data_in: Some(frame),
-            data_out: Some(&mut out),
-            context_in: Some(&mut context),
-            ..ProgramInput::default()
-        };
-        let done = program(&mut self.object, name).test_run(input);
-        let done = done.map_err(KernelError::program("test-running the program"))?;
-        let (said, length) = (done.return_value, done.data.map_or(0, |data| data.len()));
-        out.truncate(length);
-        let verdict = match said {
+        let (result, out) = testing::run(&program(&mut self.object, name), &context, frame, TAG_ROOM)
+            .map_err(KernelError::program("test-running the program"))?;
+        let verdict = match result {
             1 => Verdict::Drop,
             4 => Verdict::Redirect,
             _ => Verdict::Linux,

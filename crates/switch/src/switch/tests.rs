@@ -5,7 +5,7 @@ use super::fdb::now_ns;
 use super::*;
 use crate::layout::FdbEntry;
 use crate::settings::{Address, Pattern, PortRule, Static, Vlans};
-use libbpf_rs::ProgramInput;
+use bm_bpf::testing;
 use std::process::Command;
 
 mod guards;
@@ -141,20 +141,8 @@ impl Lab {
     /// What the program says of a frame that comes in on a port, and the frame as it is then.
     fn run(&mut self, port: usize, frame: &[u8]) -> (u32, Vec<u8>) {
         let ifindex = interface::index(&format!("p{port}")).unwrap();
-        let mut context = [0u32; 6];
-        (context[1], context[3]) = (frame.len() as u32, ifindex);
-        let mut context: Vec<u8> = context.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let mut out = vec![0; frame.len() + 256];
-        let input = ProgramInput {
-            data_in: Some(frame),
-            data_out: Some(&mut out),
-            context_in: Some(&mut context),
-            ..ProgramInput::default()
-        };
-        let done = self.switch.programs.on_ports().test_run(input).unwrap();
-        let (verdict, len) = (done.return_value, done.data.map_or(0, |data| data.len()));
-        out.truncate(len);
-        (verdict, out)
+        let context = testing::xdp_context(frame.len(), ifindex);
+        testing::run(&self.switch.programs.on_ports(), &context, frame, 256).unwrap()
     }
 }
 

@@ -261,31 +261,11 @@ fn a_vrf_has_its_own_table_or_is_left_to_linux() {
     assert_eq!(world.compiler.ipv4.vrfs.len(), 1);
 }
 
-/// A rule that makes all packets of a family look up a table.
-fn to_table(family: Family, priority: u32, table: u32) -> Rule {
-    Rule {
-        family,
-        priority,
-        action: 1,
-        table,
-        l3mdev: false,
-        invert: false,
-        tos: 0,
-        source: None,
-        destination: None,
-        input: None,
-        output: None,
-        mark: None,
-        suppress_length: None,
-        others: Box::default(),
-    }
-}
-
 #[test]
 fn unsupported_rules_leave_the_family_to_linux() {
     let mut world = World::new();
     world.add("0.0.0.0/0", via("10.0.0.1", 1)).add("::/0", via("fe80::1", 1)).compile();
-    let rule = Rule { source: Some((ip("192.0.2.0"), 24)), ..to_table(Family::V4, 100, 7) };
+    let rule = Rule { source: Some((ip("192.0.2.0"), 24)), ..Rule::lookup(Family::V4, 100, 7) };
     world.tell(Message::Rule(rule.clone())).compile();
     assert_eq!((world.to("8.8.8.8"), world.to("2001:db8::1")), (Answer::Host, resolve(1, "fe80::1")));
     world.add("8.8.8.0/24", of_kind(RouteKind::Blackhole)).compile();
@@ -520,8 +500,8 @@ fn a_table_without_memory_keeps_no_next_hop_of_others() {
     // The VRF goes and both families look up another table first, but there is memory for only one of them.
     world.tell(Message::Link(link(2, UP)));
     for family in Family::BOTH {
-        world.tell(Message::Rule(to_table(family, 50, 77)));
-        world.tell(Message::Rule(to_table(family, 32_766, 254)));
+        world.tell(Message::Rule(Rule::lookup(family, 50, 77)));
+        world.tell(Message::Rule(Rule::lookup(family, 32_766, 254)));
     }
     let changes = world.mirror.take_changes();
     for (part, changes) in [(Part::Ipv6, &changes[..]), (Part::Ipv4, &[Change::Everything])] {

@@ -289,24 +289,10 @@ impl World {
 
     fn change_rules(&mut self, which: u8) {
         for family in Family::BOTH {
-            let rule = |priority, table, l3mdev, mark| {
-                let none = Default::default();
-                Rule {
-                    family,
-                    priority,
-                    action: 1,
-                    table,
-                    l3mdev,
-                    mark,
-                    invert: false,
-                    tos: 0,
-                    source: None,
-                    destination: None,
-                    input: None,
-                    output: None,
-                    suppress_length: None,
-                    others: none,
-                }
+            let rule = |priority, table, l3mdev, mark| Rule {
+                l3mdev,
+                mark,
+                ..Rule::lookup(family, priority, table)
             };
             let marked = rule(50, 77, false, Some((1, u32::MAX)));
             let usual =

@@ -4,50 +4,6 @@ use super::hooks::{table_of, value_of};
 use super::*;
 use crate::config::app::{App, Link, Module, TAKEN};
 
-/// An array of tables.
-struct TableList {
-    key: &'static str,
-    /// As in messages, such as `[[app]]`.
-    name: &'static str,
-    example: &'static str,
-}
-
-const APPS: TableList = TableList {
-    key: "app",
-    name: "[[app]]",
-    example: "[[app]] with name = \"guard\" and module = \"guard.lua\" below it",
-};
-const LINKS: TableList = TableList {
-    key: "link",
-    name: "[[link]]",
-    example: "[[link]] with from = \"eth0.output\" and to = \"guard.input\" below it",
-};
-
-/// Reads each table of an array with `read`.
-fn tables<T>(
-    top: &mut Section<'_, '_>,
-    list: &TableList,
-    mut read: impl FnMut(&mut Section<'_, '_>, usize) -> Option<T>,
-) -> Vec<T> {
-    let &TableList { key, name, example } = list;
-    let Some(value) = top.value(key) else { return Vec::new() };
-    let DeValue::Array(items) = value.get_ref() else {
-        top.wrong_type(top.key(key), value, "an array of tables", example.into());
-        return Vec::new();
-    };
-    let mut found = Vec::new();
-    for item in items {
-        let DeValue::Table(table) = item.get_ref() else {
-            top.wrong_type(top.key(key), item, "an array of tables", example.into());
-            continue;
-        };
-        let mut section = Section { name, table, known: Vec::new(), report: top.report };
-        found.extend(read(&mut section, item.span().start));
-        section.finish();
-    }
-    found
-}
-
 /// A required string.
 fn needed<'s>(
     section: &mut Section<'s, '_>,
@@ -65,17 +21,22 @@ fn needed<'s>(
 
 /// All apps.
 pub(super) fn apps(top: &mut Section<'_, '_>) -> Vec<App> {
-    let mut places: Vec<(String, usize)> = Vec::new();
-    tables(top, &APPS, |section, start| {
-        let app = app(section, start)?;
-        if let Some((_, first)) = places.iter().find(|(name, _)| *name == app.name) {
-            let what = What::Again { what: format!("app \"{}\"", app.name), first: *first };
-            section.report.add(start, what);
-            return None;
+    let mut apps: Vec<App> = Vec::new();
+    let example = "[[app]] with name = \"guard\" and module = \"guard.lua\" below it";
+    for (start, table) in top.tables("app", example) {
+        let mut section = Section { name: "[[app]]", table, known: Vec::new(), report: top.report };
+        let app = app(&mut section, start);
+        section.finish();
+        let Some(app) = app else { continue };
+        match apps.iter().find(|other| other.name == app.name) {
+            Some(other) => {
+                let what = What::Again { what: format!("app \"{}\"", app.name), first: other.line };
+                top.report.add(start, what);
+            }
+            None => apps.push(app),
         }
-        places.push((app.name.clone(), app.line));
-        Some(app)
-    })
+    }
+    apps
 }
 
 fn app(section: &mut Section<'_, '_>, start: usize) -> Option<App> {
@@ -115,11 +76,17 @@ fn app(section: &mut Section<'_, '_>, start: usize) -> Option<App> {
 
 /// All links.
 pub(super) fn links(top: &mut Section<'_, '_>) -> Vec<Link> {
-    tables(top, &LINKS, |section, start| {
-        let from = end(section, "from", "from = \"eth0.output\"", start);
-        let to = end(section, "to", "to = \"guard.input\"", start);
-        Some(Link { from: from?, to: to?, line: section.report.line(start) })
-    })
+    let mut links = Vec::new();
+    let example = "[[link]] with from = \"eth0.output\" and to = \"guard.input\" below it";
+    for (start, table) in top.tables("link", example) {
+        let mut section = Section { name: "[[link]]", table, known: Vec::new(), report: top.report };
+        let from = end(&mut section, "from", "from = \"eth0.output\"", start);
+        let to = end(&mut section, "to", "to = \"guard.input\"", start);
+        let line = section.report.line(start);
+        section.finish();
+        links.extend(from.zip(to).map(|(from, to)| Link { from, to, line }));
+    }
+    links
 }
 
 fn end(

@@ -1,6 +1,6 @@
 //! Reads `[cluster]`: this node, the members, links to them, external ports.
 
-use super::switches::{is_interface, tables};
+use super::switches::is_interface;
 use super::*;
 use bm_cluster::{ExternalPort, FabricLink, Member, Settings};
 use bm_vlb::address::{Node, Port as Number};
@@ -27,17 +27,17 @@ pub(super) fn cluster(section: &mut Section<'_, '_>, ports: &[Port]) -> Settings
         links: Vec::new(),
         ports: Vec::new(),
     };
-    for (_, table) in tables(section, "member", "[[cluster.member]] with name and node below it") {
+    for (_, table) in section.tables("member", "[[cluster.member]] with name and node below it") {
         let mut part = of(section, "[[cluster.member]]", table);
         settings.members.extend(member(&mut part));
         part.finish();
     }
-    for (_, table) in tables(section, "fabric", "[[cluster.fabric]] with device and peer below it") {
+    for (_, table) in section.tables("fabric", "[[cluster.fabric]] with device and peer below it") {
         let mut part = of(section, "[[cluster.fabric]]", table);
         settings.links.extend(fabric(&mut part, ports));
         part.finish();
     }
-    for (_, table) in tables(section, "port", "[[cluster.port]] with device and number below it") {
+    for (_, table) in section.tables("port", "[[cluster.port]] with device and number below it") {
         let mut part = of(section, "[[cluster.port]]", table);
         settings.ports.extend(external(&mut part));
         part.finish();

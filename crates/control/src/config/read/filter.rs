@@ -47,22 +47,10 @@ fn check_room<'r>(section: &mut Section<'_, '_>, key: &'static str, rules: impl 
 }
 
 fn rules(filter: &mut Section<'_, '_>) -> Vec<Rule> {
-    const EXAMPLE: &str = "[[filter.rule]] with action = \"drop\" below it";
-    const WANTS: &str = "an array of tables";
-    let Some(value) = filter.value("rule") else { return Vec::new() };
-    let DeValue::Array(list) = value.get_ref() else {
-        filter.wrong_type(filter.key("rule"), value, WANTS, EXAMPLE.into());
-        return Vec::new();
-    };
     let mut rules = Vec::new();
-    for item in list {
-        let DeValue::Table(table) = item.get_ref() else {
-            filter.wrong_type(filter.key("rule"), item, WANTS, EXAMPLE.into());
-            continue;
-        };
+    for (start, table) in filter.tables("rule", "[[filter.rule]] with action = \"drop\" below it") {
         let (name, report) = ("[[filter.rule]]", &mut *filter.report);
         let mut section = Section { name, table, known: Vec::new(), report };
-        let start = item.span().start;
         rules.push(rule(&mut section, start, rules.len() + 1));
         section.finish();
     }
@@ -71,25 +59,14 @@ fn rules(filter: &mut Section<'_, '_>) -> Vec<Rule> {
 
 /// Reads all `[[claim]]` tables.
 pub(super) fn claims(top: &mut Section<'_, '_>) -> Vec<Rule> {
-    const EXAMPLE: &str = "[[claim]] with protocol = \"udp\" below it";
-    const WANTS: &str = "an array of tables";
-    let Some(value) = top.value("claim") else { return Vec::new() };
-    let DeValue::Array(list) = value.get_ref() else {
-        top.wrong_type(top.key("claim"), value, WANTS, EXAMPLE.into());
-        return Vec::new();
-    };
     let mut claims = Vec::new();
-    for item in list {
-        let DeValue::Table(table) = item.get_ref() else {
-            top.wrong_type(top.key("claim"), item, WANTS, EXAMPLE.into());
-            continue;
-        };
+    for (start, table) in top.tables("claim", "[[claim]] with protocol = \"udp\" below it") {
         let mut section = Section { name: "[[claim]]", table, known: Vec::new(), report: &mut *top.report };
         let mut claim = Rule { name: format!("claim-{}", claims.len() + 1), ..Rule::default() };
         if let Some((_, name)) = section.text("name", "\"dns\"") {
             claim.name = name.into();
         }
-        matches(&mut section, item.span().start, &mut claim);
+        matches(&mut section, start, &mut claim);
         section.finish();
         claims.push(claim);
     }

@@ -14,19 +14,8 @@ const STAGES: [(&str, Option<HookStage>); 5] = [
 
 /// All hooks, in the order they run.
 pub(super) fn hooks(top: &mut Section<'_, '_>) -> Vec<Hook> {
-    const EXAMPLE: &str = "[[hook]] with file = \"acl.lua\" below it";
-    let Some(value) = top.value("hook") else { return Vec::new() };
-    let DeValue::Array(list) = value.get_ref() else {
-        top.wrong_type(top.key("hook"), value, "an array of tables", EXAMPLE.into());
-        return Vec::new();
-    };
     let mut hooks: Vec<Hook> = Vec::new();
-    for item in list {
-        let DeValue::Table(table) = item.get_ref() else {
-            top.wrong_type(top.key("hook"), item, "an array of tables", EXAMPLE.into());
-            continue;
-        };
-        let start = item.span().start;
+    for (start, table) in top.tables("hook", "[[hook]] with file = \"acl.lua\" below it") {
         let mut section = Section { name: "[[hook]]", table, known: Vec::new(), report: top.report };
         let hook = hook(&mut section, start);
         section.finish();

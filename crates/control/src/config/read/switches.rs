@@ -9,12 +9,10 @@ const NAME_MAX: usize = 12;
 const INTERFACE_MAX: usize = 15;
 const VLANS: RangeInclusive<u64> = 1..=VLAN_MAX as u64;
 
-type Tables<'s, 't> = Vec<(usize, &'s Table<'t>)>;
-
 /// Reads all switches; `ports` are the ports of the router, which a switch cannot have.
 pub(super) fn switches(top: &mut Section<'_, '_>, ports: &[Port]) -> Vec<Settings> {
     let mut switches: Vec<(usize, Settings)> = Vec::new();
-    for (start, table) in tables(top, "switch", "[[switch]] with name = \"lan\" below it") {
+    for (start, table) in top.tables("switch", "[[switch]] with name = \"lan\" below it") {
         let mut section = Section { name: "[[switch]]", table, known: Vec::new(), report: top.report };
         let switch = switch(&mut section);
         section.finish();
@@ -52,23 +50,6 @@ fn shared(one: &Settings, two: &Settings) -> Option<String> {
     both.next().map(|name| format!("port {name}"))
 }
 
-/// The tables of an array, with their positions.
-pub(super) fn tables<'s, 't>(of: &mut Section<'s, 't>, key: &'static str, example: &str) -> Tables<'s, 't> {
-    let Some(value) = of.value(key) else { return Vec::new() };
-    let mut found = Vec::new();
-    let DeValue::Array(list) = value.get_ref() else {
-        of.wrong_type(of.key(key), value, "an array of tables", example.into());
-        return found;
-    };
-    for item in list {
-        match item.get_ref() {
-            DeValue::Table(table) => found.push((item.span().start, table)),
-            _ => of.wrong_type(of.key(key), item, "an array of tables", example.into()),
-        }
-    }
-    found
-}
-
 fn switch(section: &mut Section<'_, '_>) -> Settings {
     let mut switch = Settings::new("");
     if let Some((at, name)) = section.required("name", "name = \"lan\"") {
@@ -90,13 +71,13 @@ fn switch(section: &mut Section<'_, '_>) -> Settings {
         }
         switch.interface = Some(name.into());
     }
-    for (_, table) in tables(section, "port", "[[switch.port]] with ports = \"veth1\" below it") {
+    for (_, table) in section.tables("port", "[[switch.port]] with ports = \"veth1\" below it") {
         let mut section =
             Section { name: "[[switch.port]]", table, known: Vec::new(), report: section.report };
         switch.rules.extend(rules(&mut section));
         section.finish();
     }
-    for (_, table) in tables(section, "static", "[[switch.static]] with mac and port below it") {
+    for (_, table) in section.tables("static", "[[switch.static]] with mac and port below it") {
         let mut section =
             Section { name: "[[switch.static]]", table, known: Vec::new(), report: section.report };
         switch.statics.extend(read_static(&mut section));

@@ -27,6 +27,36 @@ pub const WARM_UP: Duration = Duration::from_millis(60);
 /// How long the daemon is watched while nothing is sent.
 const IDLE: Duration = Duration::from_secs(2);
 
+/// Threads that poll the interfaces on which packets arrive, each on a core of its own.
+pub struct Polling<'a> {
+    router: (Napi<'a>, usize),
+    sink: Option<(Napi<'a>, usize)>,
+}
+
+impl<'a> Polling<'a> {
+    /// Polls the router's interface, and the sink's if it has a core.
+    pub fn start(testbed: &'a Testbed, cores: &Cores) -> Result<Self, TestbedError> {
+        let interfaces = &testbed.interfaces;
+        let router = (Napi::threaded(&testbed.router, &interfaces.router_in)?, cores.router);
+        let sink = match cores.sink {
+            Some(core) => Some((Napi::threaded(&testbed.sink, &interfaces.sink)?, core)),
+            None => None,
+        };
+        Ok(Self { router, sink })
+    }
+
+    /// Moves the threads to their cores; an interface may have new ones since an XDP program was attached.
+    pub fn pin(&self) -> Result<(), TestbedError> {
+        let mut all = std::iter::once(&self.router).chain(&self.sink);
+        all.try_for_each(|(napi, core)| napi.pin(*core, POLLING_PRIORITY))
+    }
+
+    /// CPU time of the router's core.
+    pub fn router_ns(&self) -> u64 {
+        self.router.0.core_ns()
+    }
+}
+
 /// Rounds of a case, in which each subject has a turn.
 #[derive(Clone, Copy)]
 pub struct Turns {
@@ -139,17 +169,12 @@ impl Bed {
     /// Gives every subject its turns, each round beginning one further on.
     pub fn measure(&self, case: &str, flows: &Flows, turns: Turns) -> Result<Measured, BenchError> {
         let mut taken: [Vec<Turn>; 4] = Default::default();
-        let interfaces = &self.testbed.interfaces;
-        let mut polled =
-            vec![(Napi::threaded(&self.testbed.router, &interfaces.router_in)?, self.cores.router)];
-        if let Some(core) = self.cores.sink {
-            polled.push((Napi::threaded(&self.testbed.sink, &interfaces.sink)?, core));
-        }
+        let polling = Polling::start(&self.testbed, &self.cores)?;
         let _ahead = Ahead::of_others();
         for run in 0..turns.runs as usize {
             for place in 0..SUBJECTS.len() {
                 let subject = (run + place) % SUBJECTS.len();
-                let turn = self.turn(subject, flows, turns.slot, &polled)?;
+                let turn = self.turn(subject, flows, turns.slot, &polling)?;
                 let arrived = turn.flow.arrived;
                 if arrived.bad() > 0 || turn.flow.samples.iter().any(|sample| sample.items == 0) {
                     let subject = SUBJECTS[subject].into();
@@ -167,7 +192,7 @@ impl Bed {
         subject: usize,
         flows: &Flows,
         slot: Duration,
-        polled: &[(Napi<'_>, usize)],
+        polling: &Polling<'_>,
     ) -> Result<Turn, BenchError> {
         let (program, mode, stream) = match SUBJECTS[subject] {
             "linux" => (None, SinkMode::Skbs, &flows.checked),
@@ -177,8 +202,7 @@ impl Bed {
         };
         let _there = program.map(|program| OnRouter::attach(&self.testbed, program)).transpose()?;
         let sink = Sink::attach(&self.programs, &self.testbed, mode)?;
-        // An interface may have new threads since the program came.
-        polled.iter().try_for_each(|(napi, core)| napi.pin(*core, POLLING_PRIORITY))?;
+        polling.pin()?;
         let measure = Measure {
             testbed: &self.testbed,
             programs: &self.programs,
@@ -190,7 +214,7 @@ impl Bed {
         };
         let daemon_ns = || self.running.as_ref().map_or(0, |running| running.daemon.core_ns());
         let (linux, used, began) = (self.forwarded_by_linux()?, daemon_ns(), Instant::now());
-        let flow = measure.run(stream, || polled[0].0.core_ns())?;
+        let flow = measure.run(stream, || polling.router_ns())?;
         let daemon = (daemon_ns() - used) as f64 / began.elapsed().as_nanos() as f64;
         Ok(Turn { flow, by_linux: self.forwarded_by_linux()? - linux, daemon })
     }

@@ -9,12 +9,11 @@ use std::time::Duration;
 use bm_switch::{Pattern, Settings, Switch};
 use bm_testbed::addresses::Sizes;
 use bm_testbed::testbed::cores::Cores;
-use bm_testbed::testbed::napi::{Napi, POLLING_PRIORITY};
 use bm_testbed::testbed::{Testbed, TestbedError, TestbedOptions, mac};
 use bm_testbed::traffic::{Programs, Sink, SinkMode, Stream};
 
 use super::KernelOptions;
-use super::bed::{Ahead, OVERHEAD, SLOT, WARM_UP};
+use super::bed::{Ahead, OVERHEAD, Polling, SLOT, WARM_UP};
 use super::figures::{rounded, with_spread};
 use crate::alternate::{Measured as Rates, Sample};
 use crate::bench::BenchError;
@@ -116,19 +115,14 @@ struct Bed {
 impl Bed {
     /// Gives both their turns, each round beginning with the other.
     fn measure(&self, case: &Case, runs: usize) -> Result<Vec<Row>, BenchError> {
-        let interfaces = &self.testbed.interfaces;
-        let mut polled =
-            vec![(Napi::threaded(&self.testbed.router, &interfaces.router_in)?, self.cores.router)];
-        if let Some(core) = self.cores.sink {
-            polled.push((Napi::threaded(&self.testbed.sink, &interfaces.sink)?, core));
-        }
+        let polling = Polling::start(&self.testbed, &self.cores)?;
         let _ahead = Ahead::of_others();
         let stream = case.stream();
         let mut turns: [Vec<Flow>; 2] = Default::default();
         for run in 0..runs {
             for place in 0..SUBJECTS.len() {
                 let subject = (run + place) % SUBJECTS.len();
-                let flow = self.turn(subject, case, &stream, &polled)?;
+                let flow = self.turn(subject, case, &stream, &polling)?;
                 if flow.arrived.bad() > 0 || flow.samples.iter().any(|sample| sample.items == 0) {
                     let (case, subject) = (case.name.into(), SUBJECTS[subject].into());
                     return Err(BenchError::Arrived { case, subject, arrived: flow.arrived });
@@ -144,14 +138,14 @@ impl Bed {
         subject: usize,
         case: &Case,
         stream: &Stream,
-        polled: &[(Napi<'_>, usize)],
+        polling: &Polling<'_>,
     ) -> Result<Flow, BenchError> {
         let _there = Switching::start(SUBJECTS[subject], &self.testbed)?;
         let mode = if SUBJECTS[subject] == "linux" { SinkMode::Skbs } else { SinkMode::Frames };
         let sink = Sink::attach(&self.programs, &self.testbed, mode)?;
         sink.expect_bridged();
         // An interface may have new threads since the program came.
-        polled.iter().try_for_each(|(napi, core)| napi.pin(*core, POLLING_PRIORITY))?;
+        polling.pin()?;
         self.announce(case.hosts)?;
         let measure = Measure {
             testbed: &self.testbed,
@@ -162,7 +156,7 @@ impl Bed {
             time: self.slot,
             slices: 1,
         };
-        Ok(measure.run(stream, || polled[0].0.core_ns())?)
+        Ok(measure.run(stream, || polling.router_ns())?)
     }
 
     /// Each host sends a frame to the source, which tells the switch where it is.
