@@ -194,7 +194,7 @@ int bm_guard_hold(int held)
 }
 
 /* The result of a guarded call that was interrupted. */
-#define BROKEN_OFF 1000
+#define INTERRUPTED 1000
 
 size_t bm_guard_size(void)
 {
@@ -229,7 +229,7 @@ int bm_guard_call(struct bm_guard *guard, struct bm_pulse *pulse, void *state, c
 		guard->held = 0;
 		current = NULL;
 		SET(pulse->calls, GET(pulse->calls) + 1);
-		return BROKEN_OFF;
+		return INTERRUPTED;
 	}
 	SET(pulse->calls, GET(pulse->calls) + 1);
 	current = guard;
