@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use bm_frame::{BURST, Burst, Frame};
-use bm_port::Port;
+use bm_port::{Port, Transmitted};
 use bm_stats::{Account, Counters, Entry, Reason};
 
 use crate::app::{App, Io};
@@ -15,6 +15,8 @@ const LOOK_EVERY_NS: u64 = 100_000_000;
 /// A port in the network.
 pub struct PortApp {
     port: Box<dyn Port>,
+    /// Whether the port can use slots of links directly.
+    in_place: bool,
     received: Account,
     sent: Account,
     /// Frames for which the device had no room yet, and their number.
@@ -34,8 +36,9 @@ pub struct PortApp {
 
 impl PortApp {
     /// `received` is the account of received frames, `sent` that of sent ones.
-    pub fn new(port: Box<dyn Port>, received: Account, sent: Account) -> Self {
+    pub fn new(mut port: Box<dyn Port>, received: Account, sent: Account) -> Self {
         Self {
+            in_place: port.in_place().is_some(),
             port,
             received,
             sent,
@@ -73,6 +76,9 @@ impl PortApp {
 
     /// Sends what is pending, then what waits on the inputs, until the device has no more room.
     fn send(&mut self, io: &mut Io<'_>) {
+        if self.in_place && self.send_in_place(io) {
+            return;
+        }
         loop {
             let mut waiting = self.held;
             if waiting == 0 {
@@ -94,15 +100,43 @@ impl PortApp {
             }
             let refused = self.port.transmit(&mut self.pending, io.frames);
             self.held = self.pending.frames();
-            self.sent.add(Entry::Sent, waiting - self.held - refused);
-            if refused > 0 {
-                self.sent.drop(Reason::TransmitError, refused);
-            }
+            count_sent(&self.sent, waiting, Transmitted { refused, left: self.held });
             if self.held > 0 {
                 return;
             }
             self.pending.reset();
         }
+    }
+
+    /// If all that waits is on the first input: sends it straight from the link, until the device has no more room.
+    /// `false` if nothing was done.
+    #[inline(never)]
+    fn send_in_place(&mut self, io: &mut Io<'_>) -> bool {
+        let alone = self.held == 0 && (1..io.inputs()).all(|input| io.readable(input) == 0);
+        let Some(&first) = io.inputs.first().filter(|_| alone) else { return false };
+        let Some(port) = self.port.in_place() else { return false };
+        let link = &mut io.links[first];
+        while self.held == 0 && !link.is_empty() {
+            let waiting = link.waiting_mut();
+            let count = waiting.len().min(self.send_max);
+            let waiting = &mut waiting[..count];
+            let done = port.transmit_from(waiting, io.frames);
+            if done.left > 0 {
+                // They wait here, so that the link has room and the other inputs their turn.
+                waiting.iter_mut().filter_map(Option::take).for_each(|frame| {
+                    let pushed = self.pending.push(frame);
+                    debug_assert!(
+                        pushed.is_ok(),
+                        "nothing was pending, and a burst holds what is sent at a time"
+                    );
+                });
+                self.held = self.pending.frames();
+            }
+            link.release(count);
+            self.sent.add(Entry::Received, count);
+            count_sent(&self.sent, count, done);
+        }
+        true
     }
 
     /// The device has no room and frames keep coming: those that the link cannot hold are dropped here, with a
@@ -126,6 +160,11 @@ impl PortApp {
             // The next app is behind: what stays in the device is counted by the device.
             return false;
         }
+        if self.in_place
+            && let Some(count) = self.receive_in_place(io)
+        {
+            return count > 0;
+        }
         self.port.receive(&mut self.arrived, io.frames);
         if self.arrived.is_empty() {
             return false;
@@ -142,6 +181,42 @@ impl PortApp {
             self.received.drop(reason, self.arrived.free_all(io.frames));
         }
         true
+    }
+}
+
+impl PortApp {
+    /// Receives straight into the link to the next app, and returns how many frames; `None` if there is no such link.
+    #[inline(never)]
+    fn receive_in_place(&mut self, io: &mut Io<'_>) -> Option<usize> {
+        let port = self.port.in_place()?;
+        let link = &mut io.links[*io.outputs.first()?];
+        let (mut count, mut bytes) = (0, 0);
+        // Once more if the end of the link's ring cut the first time short.
+        for _ in 0..2 {
+            let vacant = link.vacant_mut();
+            let room = vacant.len().min(BURST - count);
+            let received = port.receive_into(&mut vacant[..room], io.frames);
+            link.occupy(received.count, received.bytes);
+            count += received.count;
+            bytes += received.bytes;
+            if received.count < room || count == BURST {
+                break;
+            }
+        }
+        if count > 0 {
+            self.received.add(Entry::Received, count);
+            self.received.add(Entry::Passed, count);
+            self.received.add(Entry::ReceivedBytes, bytes as usize);
+        }
+        Some(count)
+    }
+}
+
+/// Counts what became of `count` frames.
+fn count_sent(sent: &Account, count: usize, done: Transmitted) {
+    sent.add(Entry::Sent, count - done.left - done.refused);
+    if done.refused > 0 {
+        sent.drop(Reason::TransmitError, done.refused);
     }
 }
 
@@ -208,7 +283,7 @@ mod tests {
     use super::*;
     use bm_frame::{FramePool, Freelist};
     use bm_link::Link;
-    use bm_port::DeviceCounters;
+    use bm_port::{DeviceCounters, InPlace, Received};
     use bm_stats::{Registry, Scope};
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::{Arc, Mutex};
@@ -219,19 +294,39 @@ mod tests {
         room: usize,
         left: usize,
         sent: Arc<Mutex<Vec<u8>>>,
+        in_place: bool,
     }
 
     impl Narrow {
         fn new(room: usize, sent: &Arc<Mutex<Vec<u8>>>) -> Self {
-            Self { room, left: 0, sent: Arc::clone(sent) }
+            Self { room, left: 0, sent: Arc::clone(sent), in_place: false }
+        }
+
+        fn in_place(room: usize, sent: &Arc<Mutex<Vec<u8>>>) -> Self {
+            Self { in_place: true, ..Self::new(room, sent) }
         }
     }
 
     impl Port for Narrow {
         fn receive(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {}
         fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
+            self.transmit_from(burst.places_mut(), frames).refused
+        }
+        fn in_place(&mut self) -> Option<&mut dyn InPlace> {
+            self.in_place.then_some(self)
+        }
+        fn tend(&mut self, _frames: &mut Freelist) {
+            self.left = self.room;
+        }
+    }
+
+    impl InPlace for Narrow {
+        fn receive_into(&mut self, _places: &mut [Option<Frame>], _frames: &mut Freelist) -> Received {
+            Received::default()
+        }
+        fn transmit_from(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Transmitted {
             let mut refused = 0;
-            for frame in burst.places_mut().iter_mut().filter_map(Option::take).take(self.left) {
+            for frame in places.iter_mut().filter_map(Option::take).take(self.left) {
                 self.left -= 1;
                 match frame.len() < 14 {
                     true => refused += 1,
@@ -239,10 +334,7 @@ mod tests {
                 }
                 frames.free(frame);
             }
-            refused
-        }
-        fn tend(&mut self, _frames: &mut Freelist) {
-            self.left = self.room;
+            Transmitted { refused, left: places.iter().flatten().count() }
         }
     }
 
@@ -288,8 +380,13 @@ mod tests {
 
     #[test]
     fn every_input_has_its_share_of_a_port_that_has_too_much_to_send() {
+        shares(Narrow::new);
+        shares(Narrow::in_place);
+    }
+
+    fn shares(narrow: fn(usize, &Arc<Mutex<Vec<u8>>>) -> Narrow) {
         let sent = Arc::default();
-        let mut port = Busy::new(Narrow::new(BURST, &sent), 3);
+        let mut port = Busy::new(narrow(BURST, &sent), 3);
         port.fill(0, bm_link::CAPACITY);
         port.breathe();
         port.fill(1, 1);
@@ -334,8 +431,13 @@ mod tests {
 
     #[test]
     fn what_the_device_refuses_is_dropped_under_a_name_and_not_sent() {
+        refuses(Narrow::new);
+        refuses(Narrow::in_place);
+    }
+
+    fn refuses(narrow: fn(usize, &Arc<Mutex<Vec<u8>>>) -> Narrow) {
         let sent = Arc::default();
-        let mut port = Busy::new(Narrow::new(10, &sent), 1);
+        let mut port = Busy::new(narrow(10, &sent), 1);
         // Every third is too short.
         for n in 0..25 {
             let frame = port.frames.allocate_with(&[n; 60][..if n % 3 == 0 { 13 } else { 60 }]).unwrap();
@@ -350,6 +452,115 @@ mod tests {
         }
         assert_eq!(port.app.sent.dropped_in_all(), 9);
         assert_eq!(*sent.lock().unwrap(), (0..25).filter(|n| n % 3 != 0).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_port_in_place_sends_in_order_whatever_room_there_is() {
+        let sent = Arc::default();
+        let mut port = Busy::new(Narrow::in_place(100, &sent), 1);
+        let mut put = 0u8;
+        for breath in 0..200 {
+            // Now more than the device takes, now less, round the end of the link's ring.
+            for _ in 0..[150, 10, 290][breath % 3].min(port.links[0].writable()) {
+                let frame = port.frames.allocate_with(&[put; 60]).unwrap();
+                port.links[0].transmit(frame).unwrap();
+                put = put.wrapping_add(1);
+            }
+            port.breathe();
+            let waiting = port.links[0].readable() + port.app.held;
+            let account = &port.app.sent;
+            assert_eq!(account.balance(), 0, "breath {breath}");
+            assert_eq!(account.get(Entry::Held) as usize, port.app.held);
+            assert_eq!(
+                port.links[0].stats().txpackets as usize,
+                sent.lock().unwrap().len() + waiting + account.dropped_in_all() as usize
+            );
+        }
+        let sent = sent.lock().unwrap();
+        let skipped = sent.windows(2).filter(|pair| pair[1] != pair[0].wrapping_add(1)).count();
+        // Order is kept; what does not follow is what was shed.
+        assert!(sent.len() > 15_000, "{}", sent.len());
+        assert!(skipped == 0 || port.app.sent.dropped(Reason::TransmitFull) > 0, "{skipped}");
+        assert_eq!(port.app.sent.dropped_in_all(), port.app.sent.dropped(Reason::TransmitFull));
+    }
+
+    /// A device that gives numbered frames of growing length: so many a breath, and in one call as many as asked for.
+    struct Numbered {
+        room: usize,
+        left: usize,
+        next: u32,
+    }
+
+    impl Port for Numbered {
+        fn receive(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {
+            unreachable!("it receives in place");
+        }
+        fn transmit(&mut self, _burst: &mut Burst, _frames: &mut Freelist) -> usize {
+            0
+        }
+        fn in_place(&mut self) -> Option<&mut dyn InPlace> {
+            Some(self)
+        }
+        fn tend(&mut self, _frames: &mut Freelist) {
+            self.left = self.room;
+        }
+    }
+
+    impl InPlace for Numbered {
+        fn receive_into(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Received {
+            let mut received = Received::default();
+            for place in places.iter_mut().take(self.left) {
+                assert!(place.is_none(), "a place in use");
+                let bytes = &[self.next.to_be_bytes(), [0; 4]].concat()[..4 + self.next as usize % 4];
+                *place = frames.allocate_with(bytes);
+                received.count += 1;
+                received.bytes += bytes.len() as u64;
+                self.next += 1;
+            }
+            self.left -= received.count;
+            received
+        }
+        fn transmit_from(&mut self, _places: &mut [Option<Frame>], _frames: &mut Freelist) -> Transmitted {
+            Transmitted::default()
+        }
+    }
+
+    #[test]
+    fn a_port_in_place_receives_whole_bursts_round_the_end_of_the_ring() {
+        let registry = Registry::anonymous(256).unwrap();
+        let account = |name| Account::open(&registry, Scope::Other(name)).unwrap();
+        let port = Numbered { room: 200, left: 0, next: 0 };
+        let mut app = PortApp::new(Box::new(port), account("received"), account("sent"));
+        let mut links = [Link::new()];
+        let mut frames = Freelist::new(FramePool::new(4096, 2048).unwrap(), 1024);
+        let (mut expected, mut bytes) = (0u32, 0);
+        for breath in 0..60 {
+            app.pull(&mut Io {
+                links: &mut links,
+                inputs: &[],
+                outputs: &[0],
+                frames: &mut frames,
+                now_ns: 0,
+            });
+            // The app behind is slow at first: a link that is nearly full gets no more.
+            if breath < 5 {
+                let all = [200, 400, 600, 800, 800][breath];
+                assert_eq!(links[0].readable(), all);
+                continue;
+            }
+            while let Some(frame) = links[0].receive() {
+                assert_eq!(frame.data()[..4], expected.to_be_bytes());
+                bytes += frame.len() as u64;
+                expected += 1;
+                frames.free(frame);
+            }
+        }
+        // Each breath after the sixth gave a whole burst, wherever the ring's end was.
+        assert_eq!(expected, 800 + 54 * 200);
+        let received = &app.received;
+        let counted = [Entry::Received, Entry::Passed, Entry::ReceivedBytes].map(|entry| received.get(entry));
+        assert_eq!(counted, [u64::from(expected), u64::from(expected), bytes]);
+        assert_eq!((links[0].stats().rxpackets, links[0].stats().rxbytes), (u64::from(expected), bytes));
     }
 
     /// A device that says how often it was asked for its counters.

@@ -147,6 +147,44 @@ impl Link {
         count
     }
 
+    /// Free slots that follow each other, as many as there are before the ring's end: a port receives straight into
+    /// them, from the front, followed by a call of [`occupy`](Self::occupy).
+    #[inline]
+    pub fn vacant_mut(&mut self) -> &mut [Option<Frame>] {
+        let start = self.write as usize % PLACES;
+        let count = self.writable().min(PLACES - start);
+        &mut self.packets[start..start + count]
+    }
+
+    /// Adds the frames that now are in the first `count` of [these slots](Self::vacant_mut), of `bytes` bytes in all.
+    #[inline]
+    pub fn occupy(&mut self, count: usize, bytes: u64) {
+        let vacant = self.vacant_mut();
+        let count = count.min(vacant.len());
+        debug_assert_eq!(sums(&vacant[..count]), (count, bytes), "frames without gaps, and their bytes");
+        self.counts.txpackets += count as u64;
+        self.counts.txbytes += bytes;
+        self.write = (self.write + count as u32) % PLACES as u32;
+    }
+
+    /// The oldest frames, as many as follow each other before the ring's end: a port sends straight from there,
+    /// followed by a call of [`release`](Self::release).
+    #[inline]
+    pub fn waiting_mut(&mut self) -> &mut [Option<Frame>] {
+        let start = self.read as usize % PLACES;
+        let count = self.readable().min(PLACES - start);
+        &mut self.packets[start..start + count]
+    }
+
+    /// Removes the first `count` of [these slots](Self::waiting_mut), which must be empty by now.
+    #[inline]
+    pub fn release(&mut self, count: usize) {
+        let waiting = self.waiting_mut();
+        let count = count.min(waiting.len());
+        debug_assert!(waiting[..count].iter().all(Option::is_none), "a frame would be lost");
+        self.read = (self.read + count as u32) % PLACES as u32;
+    }
+
     /// Swaps `places` with slots of the ring from `start` on, wrapping around at its end.
     #[inline]
     fn swap(&mut self, start: usize, places: &mut [Option<Frame>]) {
@@ -300,6 +338,62 @@ mod tests {
         let stats = link.stats();
         assert_eq!((stats.txpackets, stats.rxpackets, stats.txdrop), (1983, 1983, 0));
         assert_eq!((stats.txbytes, stats.rxbytes), (4 * 1983, 4 * 1983));
+    }
+
+    #[test]
+    fn is_filled_and_emptied_in_place_round_the_end_of_the_ring() {
+        let (mut list, frames) = frames(2000);
+        let mut frames = frames.into_iter();
+        let (mut link, mut expected, mut turns_cut) = (Link::new(), 0u32, 0);
+        for count in [1000, 1, 22, 300, 1023, 255, 700].into_iter().cycle().take(21) {
+            let mut left = count.min(frames.len());
+            let before = link.readable();
+            assert_eq!(before, 0);
+            for turn in 0.. {
+                let vacant = link.vacant_mut();
+                assert!(vacant.iter().all(Option::is_none));
+                let here = vacant.len().min(left);
+                vacant[..here].iter_mut().for_each(|place| *place = frames.next());
+                link.occupy(here, 4 * here as u64);
+                left -= here;
+                if left == 0 {
+                    turns_cut += turn;
+                    break;
+                }
+            }
+            assert!(link.stats().rxpackets == u64::from(expected));
+            while !link.is_empty() {
+                let waiting = link.waiting_mut();
+                let here = waiting.len().min(256);
+                for place in &mut waiting[..here] {
+                    let frame = place.take().unwrap();
+                    assert_eq!(frame.data(), expected.to_be_bytes());
+                    expected += 1;
+                    list.free(frame);
+                }
+                link.release(here);
+            }
+        }
+        assert!(turns_cut > 0, "the ring's end was met");
+        assert!(link.waiting_mut().is_empty());
+        let stats = link.stats();
+        assert_eq!(
+            (stats.txpackets, stats.rxpackets, stats.txbytes, stats.rxbytes),
+            (2000, 2000, 8000, 8000)
+        );
+    }
+
+    #[test]
+    fn a_full_link_has_no_free_place_to_fill() {
+        let (mut list, frames) = frames(CAPACITY);
+        let mut link = Link::new();
+        frames.into_iter().for_each(|frame| link.transmit(frame).unwrap());
+        assert!(link.vacant_mut().is_empty());
+        link.occupy(1, 0);
+        assert_eq!((link.readable(), link.stats().txpackets), (CAPACITY, CAPACITY as u64));
+        while let Some(frame) = link.receive() {
+            list.free(frame);
+        }
     }
 
     #[test]

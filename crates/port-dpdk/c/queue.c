@@ -10,9 +10,12 @@
 /* Where data of a frame begins that is filled here (DATA_OFFSET of crates/frame). */
 #define DATA_OFFSET 512
 /* Mbufs and headers whose lines are asked for ahead of their turn. */
-#define AHEAD 6
+#define AHEAD 8
 #define ETHERNET_HEADER 14
 #define VLAN_TAG 4
+/* Flags of a received mbuf that need work: a tag that was stripped, and all that would tell a driver how to send it
+ * (they follow those that are left for dynamic flags). net_vhost sets such. */
+#define UNUSUAL (RTE_MBUF_F_RX_VLAN_STRIPPED | ~(2 * RTE_MBUF_F_LAST_FREE - 1))
 
 static void use_frames(const struct bm_queue *queue, struct bm_stack *stack, void *freelist)
 {
@@ -40,7 +43,7 @@ static void restore_tag(struct rte_mbuf *mbuf)
 	mbuf->pkt_len += VLAN_TAG;
 }
 
-/* A frame with a copy of what arrived in DPDK's own memory or in several parts; NULL if none is free. */
+/* A frame with a copy of what arrived in other memory than our slots, or in several parts; NULL if none is free. */
 static struct bm_header *copied(struct bm_queue *queue, struct rte_mbuf *mbuf)
 {
 	struct bm_header *header = NULL;
@@ -66,48 +69,77 @@ static struct bm_header *copied(struct bm_queue *queue, struct rte_mbuf *mbuf)
 	return header;
 }
 
-static inline struct bm_header *received(struct bm_queue *queue, struct rte_mbuf *mbuf)
+static inline void describe(struct bm_header *header, const struct rte_mbuf *mbuf)
 {
-	struct bm_header *header = bm_header_of(mbuf);
-
-	if (unlikely(mbuf->ol_flags & RTE_MBUF_F_RX_VLAN_STRIPPED))
-		restore_tag(mbuf);
-	if (unlikely(mbuf->pool != queue->pool || mbuf->nb_segs != 1))
-		return copied(queue, mbuf);
 	header->data = (uint8_t *)mbuf->buf_addr + mbuf->data_off;
 	header->length = mbuf->data_len;
-	return header;
+}
+
+/* The frame of any mbuf; NULL if it had to be copied and could not be. */
+static struct bm_header *received(struct bm_queue *queue, struct rte_mbuf *mbuf)
+{
+	if (mbuf->ol_flags & RTE_MBUF_F_RX_VLAN_STRIPPED)
+		restore_tag(mbuf);
+	if (mbuf->pool != queue->pool || mbuf->nb_segs != 1 || !RTE_MBUF_DIRECT(mbuf))
+		return copied(queue, mbuf);
+	mbuf->ol_flags = 0;
+	describe(bm_header_of(mbuf), mbuf);
+	return bm_header_of(mbuf);
+}
+
+/* The frames of mbufs, up to the first that is more than one part of our own memory, or that needs other work; returns
+ * how many, and sets the queue's `bytes` to theirs. `AHEAD` more pointers follow the mbufs. */
+static __rte_noinline unsigned int receive_plain(struct bm_queue *queue, struct rte_mbuf *const *mbufs,
+						 unsigned int count, struct bm_header **to)
+{
+	const void *const pool = queue->pool;
+	uint64_t bytes = 0;
+	unsigned int i = 0;
+
+	for (; i < count; i++) {
+		const struct rte_mbuf *mbuf = mbufs[i];
+
+		rte_prefetch0(mbufs[i + AHEAD]);
+		rte_prefetch0(bm_header_of(mbufs[i + AHEAD]));
+		if (unlikely(mbuf->pool != pool || mbuf->nb_segs != 1 || mbuf->ol_flags & UNUSUAL))
+			break;
+		describe(bm_header_of(mbuf), mbuf);
+		bytes += mbuf->data_len;
+		to[i] = bm_header_of(mbuf);
+	}
+	queue->bytes = bytes;
+	return i;
 }
 
 unsigned int bm_receive(struct bm_queue *queue, struct bm_stack *stack, void *freelist, struct bm_header **to,
 			unsigned int room)
 {
-	struct rte_mbuf *mbufs[BURST];
-	unsigned int count, kept = 0;
+	struct rte_mbuf *mbufs[BURST + AHEAD];
+	unsigned int count, i, kept;
 
 	use_frames(queue, stack, freelist);
 	count = rte_eth_rx_burst(queue->port, queue->queue, mbufs, RTE_MIN(room, (unsigned int)BURST));
-	for (unsigned int i = 0; i < count; i++) {
-		if (i + AHEAD < count) {
-			rte_prefetch0(mbufs[i + AHEAD]);
-			rte_prefetch0(bm_header_of(mbufs[i + AHEAD]));
-		}
+	for (i = 0; i < AHEAD && count; i++)
+		mbufs[count + i] = mbufs[count - 1];
+	i = kept = receive_plain(queue, mbufs, count, to);
+	for (; i < count; i++) {
 		to[kept] = received(queue, mbufs[i]);
-		kept += to[kept] != NULL;
+		if (!to[kept])
+			continue;
+		queue->bytes += to[kept]->length;
+		kept++;
 	}
 	leave_frames();
 	return kept;
 }
 
-/* The mbuf of a frame, told what the frame is. What a free mbuf is by DPDK's rules it still is: one reference, no
- * next part. */
+/* The mbuf of a frame, told what the frame is. It has one reference and no next part, like a free mbuf, and no flags
+ * that say how to send it: it was free before, or `bm_receive` has seen to that. */
 static inline struct rte_mbuf *filled(struct bm_header *header)
 {
 	struct rte_mbuf *mbuf = bm_mbuf_of(header);
 
 	mbuf->data_off = header->data - (uint8_t *)mbuf->buf_addr;
-	mbuf->nb_segs = 1;
-	mbuf->ol_flags = 0;
 	mbuf->data_len = header->length;
 	mbuf->pkt_len = header->length;
 	return mbuf;
@@ -151,58 +183,104 @@ static void drop_invalid(struct bm_queue *queue, struct bm_header **place)
 	*place = NULL;
 }
 
+/* Whether a driver can send a frame as it is. */
+static inline int is_plain(const struct bm_header *header)
+{
+	return header && header->length >= ETHERNET_HEADER &&
+	       header->data >= (uint8_t *)bm_mbuf_of(header)->buf_addr;
+}
+
+/* The mbufs of frames, up to the first place that is empty or has a frame that needs more work; returns how many. */
+static __rte_noinline unsigned int fill_plain(struct bm_header *const *places, unsigned int count,
+					      struct rte_mbuf **mbufs)
+{
+	unsigned int i = 0, ahead = count - RTE_MIN(count, (unsigned int)AHEAD);
+
+	for (; i < ahead && likely(is_plain(places[i])); i++) {
+		rte_prefetch0(bm_mbuf_of(places[i + AHEAD]));
+		mbufs[i] = filled(places[i]);
+	}
+	if (unlikely(i < ahead))
+		return i;
+	for (; i < count && likely(is_plain(places[i])); i++)
+		mbufs[i] = filled(places[i]);
+	return i;
+}
+
+/* The mbufs of frames from `first` on, whatever they are, behind as many that are ready; returns how many there are
+ * then. */
+static unsigned int prepare_rest(struct bm_queue *queue, struct bm_header **places, unsigned int first,
+				 unsigned int count, struct rte_mbuf **mbufs)
+{
+	const unsigned int longest =
+		queue->own_pool ? rte_pktmbuf_data_room_size(queue->own_pool) - RTE_PKTMBUF_HEADROOM : UINT16_MAX;
+	unsigned int ready = first;
+
+	for (unsigned int i = first; i < count; i++) {
+		if (!places[i])
+			continue;
+		/* One that never fits would else keep its place, and all behind it theirs. */
+		if (places[i]->length < ETHERNET_HEADER || places[i]->length > longest) {
+			drop_invalid(queue, &places[i]);
+			continue;
+		}
+		if (queue->own_pool) {
+			mbufs[ready] = copy_out(queue, places[i]);
+			if (!mbufs[ready])
+				break;
+		} else {
+			settle(places[i]);
+			mbufs[ready] = filled(places[i]);
+		}
+		ready++;
+	}
+	return ready;
+}
+
+/* Empties the places of the first `sent` frames, and frees those of which a copy was sent. Returns how many others there
+ * are. */
+static unsigned int empty_places(const struct bm_queue *queue, struct bm_header **places, unsigned int count,
+				 unsigned int sent)
+{
+	unsigned int left = 0;
+
+	for (unsigned int i = 0; i < count; i++) {
+		if (!places[i])
+			continue;
+		if (!sent) {
+			left++;
+			continue;
+		}
+		if (queue->own_pool) {
+			void *mbuf = bm_mbuf_of(places[i]);
+
+			rte_mempool_put(queue->pool, mbuf);
+		}
+		places[i] = NULL;
+		sent--;
+	}
+	return left;
+}
+
 unsigned int bm_transmit(struct bm_queue *queue, struct bm_stack *stack, void *freelist, struct bm_header **places,
 			 unsigned int count)
 {
 	struct rte_mbuf *mbufs[BURST];
-	unsigned int ready = 0, sent, left;
-	const unsigned int longest =
-		queue->own_pool ? rte_pktmbuf_data_room_size(queue->own_pool) - RTE_PKTMBUF_HEADROOM : UINT16_MAX;
+	unsigned int ready = 0, sent, left = 0;
 
 	use_frames(queue, stack, freelist);
-	for (unsigned int i = 0; i < count; i++) {
-		struct rte_mbuf *mbuf;
-
-		if (i + AHEAD < count && places[i + AHEAD]) {
-			rte_prefetch0(places[i + AHEAD]);
-			rte_prefetch0(bm_mbuf_of(places[i + AHEAD]));
-		}
-		if (unlikely(!places[i]))
-			continue;
-		/* One that never fits would else keep its place, and all behind it theirs. */
-		if (unlikely(places[i]->length < ETHERNET_HEADER || places[i]->length > longest)) {
-			drop_invalid(queue, &places[i]);
-			continue;
-		}
-		if (unlikely(queue->own_pool)) {
-			mbuf = copy_out(queue, places[i]);
-			if (!mbuf)
-				break;
-		} else {
-			settle(places[i]);
-			mbuf = filled(places[i]);
-		}
-		mbufs[ready++] = mbuf;
-	}
+	if (likely(!queue->own_pool))
+		ready = fill_plain(places, count, mbufs);
+	if (unlikely(ready < count))
+		ready = prepare_rest(queue, places, ready, count, mbufs);
 	sent = ready ? rte_eth_tx_burst(queue->port, queue->queue, mbufs, ready) : 0;
 	if (likely(!queue->own_pool && sent == ready)) {
 		memset(places, 0, count * sizeof(*places));
 	} else {
-		left = sent;
-		for (unsigned int i = 0; i < count && left; i++) {
-			if (!places[i])
-				continue;
-			if (queue->own_pool) {
-				void *mbuf = bm_mbuf_of(places[i]);
-
-				rte_mempool_put(queue->pool, mbuf);
-			}
-			places[i] = NULL;
-			left--;
-		}
+		left = empty_places(queue, places, count, sent);
 		for (unsigned int i = sent; queue->own_pool && i < ready; i++)
 			rte_pktmbuf_free(mbufs[i]);
 	}
 	leave_frames();
-	return sent;
+	return left;
 }

@@ -89,6 +89,8 @@ struct bm_queue {
 	void *pool, *own_pool;
 	/* Frames lost since they fit in no slot, since no slot was free, and since they were no frames. */
 	uint64_t too_long, no_frame, invalid;
+	/* Bytes of the frames that were received last. */
+	uint64_t bytes;
 };
 
 const char *bm_version(void);
@@ -117,8 +119,11 @@ int bm_device_xstats(uint16_t port, struct bm_named *named, unsigned int count);
 int bm_flow_to_queue(uint16_t port, const uint8_t *address, unsigned int bytes, uint16_t queue, void **flow);
 void bm_flow_remove(uint16_t port, void *flow);
 
+/* Fills places with received frames, BURST at most, and returns how many. */
 unsigned int bm_receive(struct bm_queue *queue, struct bm_stack *stack, void *freelist, struct bm_header **to,
 			unsigned int room);
+/* Sends frames, BURST places at most, and empties their places. Returns how many frames are left: the device had no room
+ * for them. */
 unsigned int bm_transmit(struct bm_queue *queue, struct bm_stack *stack, void *freelist, struct bm_header **places,
 			 unsigned int count);
 

@@ -5,8 +5,8 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bm_frame::{Burst, FramePool, Freelist};
-use bm_port::{Port, Steering};
+use bm_frame::{Burst, Frame, FramePool, Freelist};
+use bm_port::{InPlace, Port, Received, Steering, Transmitted};
 
 use crate::{DpdkError, Link, Options, Spec, Spread};
 
@@ -102,6 +102,16 @@ impl Port for DpdkPort {
     }
 
     fn transmit(&mut self, _burst: &mut Burst, _frames: &mut Freelist) -> usize {
+        match self.0 {}
+    }
+}
+
+impl InPlace for DpdkPort {
+    fn receive_into(&mut self, _places: &mut [Option<Frame>], _frames: &mut Freelist) -> Received {
+        match self.0 {}
+    }
+
+    fn transmit_from(&mut self, _places: &mut [Option<Frame>], _frames: &mut Freelist) -> Transmitted {
         match self.0 {}
     }
 }

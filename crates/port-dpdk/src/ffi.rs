@@ -98,6 +98,7 @@ pub struct Queue {
     pub too_long: u64,
     pub no_frame: u64,
     pub invalid: u64,
+    pub bytes: u64,
 }
 
 unsafe extern "C" {

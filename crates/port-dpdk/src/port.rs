@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use bm_frame::{BURST, Burst, Freelist};
-use bm_port::{DeviceCounters, Port};
+use bm_frame::{BURST, Burst, Frame, Freelist};
+use bm_port::{DeviceCounters, InPlace, Port, Received, Transmitted};
 
 use crate::ffi::{self, Counts, Header, Queue};
 use crate::rest::QueuePause;
@@ -36,43 +36,62 @@ impl DpdkPort {
             too_long: 0,
             no_frame: 0,
             invalid: 0,
+            bytes: 0,
         };
         let pause = shared.rest.pause();
         Self { queue, shared, pause, counts: Cell::default() }
     }
 }
 
-impl Port for DpdkPort {
-    fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+impl InPlace for DpdkPort {
+    fn receive_into(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Received {
         debug_assert!(std::ptr::eq(frames.memory(), self.shared.memory), "frames of the device's own memory");
+        debug_assert!(places.iter().all(Option::is_none), "a frame would be lost");
         if self.shared.rest.keeps(&self.pause) {
-            return;
+            return Received::default();
         }
         let (stack, freelist) = (frames.stack().as_ptr(), std::ptr::from_mut(frames));
-        let vacant = burst.vacant_mut();
-        let (to, room) = (vacant.as_mut_ptr().cast::<*mut Header>(), vacant.len() as u32);
+        let (to, room) = (places.as_mut_ptr().cast::<*mut Header>(), places.len().min(BURST) as u32);
         // SAFETY: an empty place is a null pointer and a frame the address of its header, so the shim can fill
         // places. It writes headers only of frames that the driver gives up, and takes free frames from the list
         // that we hold for as long as the call lasts.
         let count = unsafe { ffi::bm_receive(&mut self.queue, stack.cast(), freelist.cast(), to, room) };
-        burst.occupy(count as usize);
+        Received { count: count as usize, bytes: self.queue.bytes }
     }
 
-    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
+    fn transmit_from(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Transmitted {
         debug_assert!(std::ptr::eq(frames.memory(), self.shared.memory), "frames of the device's own memory");
+        // The shim's arrays have so many places.
+        let (places, rest) = places.split_at_mut(places.len().min(BURST));
+        let behind = || rest.iter().flatten().count();
         if self.shared.rest.keeps(&self.pause) {
-            return 0;
+            return Transmitted { refused: 0, left: places.iter().flatten().count() + behind() };
         }
         let before = self.queue.invalid;
         let (stack, freelist) = (frames.stack().as_ptr(), std::ptr::from_mut(frames));
-        let places = burst.places_mut();
         let (from, count) = (places.as_mut_ptr().cast::<*mut Header>(), places.len() as u32);
-        // SAFETY: as in `receive`; the shim empties the places of frames that the driver has taken over.
-        unsafe { ffi::bm_transmit(&mut self.queue, stack.cast(), freelist.cast(), from, count) };
-        if burst.places().last().is_none_or(Option::is_none) {
+        // SAFETY: as in `receive_into`; the shim empties the places of frames that the driver has taken over.
+        let left = unsafe { ffi::bm_transmit(&mut self.queue, stack.cast(), freelist.cast(), from, count) };
+        Transmitted { refused: (self.queue.invalid - before) as usize, left: left as usize + behind() }
+    }
+}
+
+impl Port for DpdkPort {
+    fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+        let received = self.receive_into(burst.vacant_mut(), frames);
+        burst.occupy(received.count);
+    }
+
+    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
+        let Transmitted { refused, left } = self.transmit_from(burst.places_mut(), frames);
+        if left == 0 {
             burst.reset();
         }
-        (self.queue.invalid - before) as usize
+        refused
+    }
+
+    fn in_place(&mut self) -> Option<&mut dyn InPlace> {
+        Some(self)
     }
 
     /// Leaves the queue alone while a full link keeps the worker from receiving.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bm_frame::{Burst, FramePool, Freelist};
-use bm_port::Port;
+use bm_port::{Port, Transmitted};
 use bm_port_dpdk::{DpdkDevice, DpdkError, DpdkPort, Options, Spec};
 
 const SLOTS: usize = 4096;
@@ -83,6 +83,55 @@ fn frames_that_a_full_ring_refuses_stay_in_the_burst() {
     assert!(burst.get(0).is_none());
     burst.free_all(&mut frames);
     port.close(&mut frames);
+    drop((port, device, frames));
+    assert_eq!(frame_pool.available(), SLOTS);
+}
+
+/// A frame that is refused is gone from its place, wherever that is: the others keep theirs.
+#[test]
+fn frames_that_wait_in_front_of_one_that_is_refused_are_kept() {
+    let frame_pool = frame_pool();
+    let (device, mut port) = open("net_ring_last", &frame_pool);
+    let mut frames = Freelist::new(frame_pool.clone(), 512);
+    let mut burst = Burst::new();
+    while burst.frames() == 0 {
+        burst.reset();
+        (0..250).for_each(|n| burst.push(frames.allocate_with(&packet(n)).unwrap()).unwrap());
+        assert_eq!(port.transmit(&mut burst, &mut frames), 0);
+    }
+    burst.free_all(&mut frames);
+    (0..3).for_each(|n| burst.push(frames.allocate_with(&packet(n)).unwrap()).unwrap());
+    burst.push(frames.allocate_with(&[0; 13]).unwrap()).unwrap();
+    assert_eq!(port.transmit(&mut burst, &mut frames), 1);
+    assert_eq!((burst.len(), burst.frames()), (4, 3));
+    assert!((0..3).all(|n| burst.get(n).unwrap().data()[59] == n as u8));
+    burst.free_all(&mut frames);
+    port.close(&mut frames);
+    drop((port, device, frames));
+    assert_eq!(frame_pool.available(), SLOTS);
+}
+
+#[test]
+fn links_are_filled_and_emptied_in_place() {
+    let frame_pool = frame_pool();
+    let (device, mut port) = open("net_ring_places", &frame_pool);
+    let mut frames = Freelist::new(frame_pool.clone(), 512);
+    // More than fit in one call.
+    let mut places: Vec<_> = (0..300).map(|n| frames.allocate_with(&packet(n as u8)[..60 - n % 7])).collect();
+    let sent: Vec<_> = places.iter().flatten().map(|frame| frame.data().as_ptr()).collect();
+    let port_in_place = port.in_place().unwrap();
+    assert_eq!(port_in_place.transmit_from(&mut places, &mut frames), Transmitted { refused: 0, left: 44 });
+    assert!(places[..256].iter().all(Option::is_none));
+    let left = port_in_place.transmit_from(&mut places[256..], &mut frames).left;
+    assert_eq!((left, places.iter().flatten().count()), (0, 0));
+    let received = port_in_place.receive_into(&mut places[..10], &mut frames);
+    assert_eq!((received.count, received.bytes), (10, (0..10).map(|n| 60 - n % 7).sum()));
+    let received = port_in_place.receive_into(&mut places[10..], &mut frames);
+    assert_eq!((received.count, received.bytes), (256, (10..266).map(|n| 60 - n % 7).sum()));
+    assert_eq!(port_in_place.receive_into(&mut places[266..], &mut frames).count, 34);
+    let found: Vec<_> = places.iter().flatten().map(|frame| frame.data().as_ptr()).collect();
+    assert_eq!(found, sent);
+    places.into_iter().flatten().for_each(|frame| frames.free(frame));
     drop((port, device, frames));
     assert_eq!(frame_pool.available(), SLOTS);
 }

@@ -16,7 +16,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
-use bm_frame::{Burst, Freelist};
+use bm_frame::{Burst, Frame, Freelist};
 
 pub use copied::Copied;
 pub use faulty::{Faults, Faulty};
@@ -47,6 +47,11 @@ pub trait Port: Send {
     #[must_use = "frames that are refused are lost, and the caller counts them"]
     fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize;
 
+    /// The port itself if it can use slots of links directly.
+    fn in_place(&mut self) -> Option<&mut dyn InPlace> {
+        None
+    }
+
     /// Does periodic work that is needed even if no frame moves, such as taking back sent frames.
     fn tend(&mut self, _frames: &mut Freelist) {}
 
@@ -62,6 +67,34 @@ pub trait Port: Send {
 
     /// Frees all frames that the port still has, at the end.
     fn close(&mut self, _frames: &mut Freelist) {}
+}
+
+/// Frames that a port has received into the first of some slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Their number.
+    pub count: usize,
+    /// Bytes of all of them.
+    pub bytes: u64,
+}
+
+/// What a port did with frames that it was to send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use = "frames that are refused are lost, and the caller counts them"]
+pub struct Transmitted {
+    /// Frames that were freed and never sent, as in [`Port::transmit`].
+    pub refused: usize,
+    /// Frames for which the device had no room: they are where they were.
+    pub left: usize,
+}
+
+/// A port that receives into slots of a link, and sends from there: frames are moved to no burst in between.
+pub trait InPlace {
+    /// Fills empty slots with received frames, from the front and without gaps.
+    fn receive_into(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Received;
+
+    /// Takes frames from the front, like [`Port::transmit`].
+    fn transmit_from(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Transmitted;
 }
 
 /// Delivers frames that arrived on a port to Linux, as if brickmoon had not taken them.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bm_frame::{Burst, Frame, FramePool, Freelist};
-use bm_port::Port;
+use bm_port::{InPlace, Port, Received, Transmitted};
 use bm_port_dpdk::DpdkPort;
 use bm_wire::checksum;
 
@@ -67,8 +67,8 @@ impl Sent {
     }
 
     #[cold]
-    fn keep(&self, burst: &Burst) {
-        let copies = burst.places().iter().flatten().map(|frame| frame.data().to_vec());
+    fn keep(&self, places: &[Option<Frame>]) {
+        let copies = places.iter().flatten().map(|frame| frame.data().to_vec());
         self.0.1.lock().unwrap_or_else(PoisonError::into_inner).extend(copies);
     }
 }
@@ -119,12 +119,12 @@ impl Looped {
 
     /// After so many laps, each frame of one lap gets its hops back.
     #[cold]
-    fn renew(&mut self, burst: &mut Burst) {
+    fn renew(&mut self, places: &mut [Option<Frame>]) {
         if self.due == 0 {
             (self.due, self.seen) = (self.running, 0);
         }
-        let here = self.due.min(burst.len());
-        burst.places_mut()[..here].iter_mut().flatten().for_each(restore);
+        let here = self.due.min(places.len());
+        places[..here].iter_mut().flatten().for_each(restore);
         self.due -= here;
     }
 }
@@ -137,24 +137,51 @@ fn restore(frame: &mut Frame) {
     }
 }
 
-impl Port for Looped {
-    fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
-        self.port.receive(burst, frames);
-        self.seen += burst.len();
+impl Looped {
+    fn arrived(&mut self, places: &mut [Option<Frame>]) {
+        self.seen += places.len();
         if self.running > 0 && (self.due > 0 || self.seen > LAPS * self.running) {
-            self.renew(burst);
+            self.renew(places);
         }
     }
 
-    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
+    fn leaving(&self, places: &[Option<Frame>]) {
         if self.sent.0.0.load(Ordering::Relaxed) {
-            self.sent.keep(burst);
+            self.sent.keep(places);
         }
+    }
+}
+
+impl Port for Looped {
+    fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+        self.port.receive(burst, frames);
+        self.arrived(burst.places_mut());
+    }
+
+    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
+        self.leaving(burst.places());
         self.port.transmit(burst, frames)
+    }
+
+    fn in_place(&mut self) -> Option<&mut dyn InPlace> {
+        Some(self)
     }
 
     fn close(&mut self, frames: &mut Freelist) {
         self.port.close(frames);
+    }
+}
+
+impl InPlace for Looped {
+    fn receive_into(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Received {
+        let received = InPlace::receive_into(&mut self.port, places, frames);
+        self.arrived(&mut places[..received.count]);
+        received
+    }
+
+    fn transmit_from(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Transmitted {
+        self.leaving(places);
+        InPlace::transmit_from(&mut self.port, places, frames)
     }
 }
 
