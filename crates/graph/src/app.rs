@@ -13,6 +13,12 @@ pub trait App: Send {
     /// Processes the frames that wait on the inputs.
     fn push(&mut self, _io: &mut Io<'_>) {}
 
+    /// Whether [`push`](Self::push) sends nothing to the outputs, which only [`pull`](Self::pull) does: what waits on
+    /// the inputs leaves the network here. Such an app is pushed after those that send to it, even in a loop of links.
+    fn is_port(&self) -> bool {
+        false
+    }
+
     /// Announces the names of the app's links; the position in the list is the link's index in [`Io`].
     fn connect(&mut self, _inputs: &[String], _outputs: &[String]) {}
 

@@ -148,6 +148,10 @@ impl MovableQueue {
 }
 
 impl App for MovableQueue {
+    fn is_port(&self) -> bool {
+        true
+    }
+
     fn pull(&mut self, io: &mut Io<'_>) {
         let is_ours = self.shared.owner.load(Ordering::Relaxed) == self.worker;
         match (is_ours, self.port.is_some()) {

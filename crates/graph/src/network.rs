@@ -143,7 +143,9 @@ impl Network {
         Ok(())
     }
 
-    /// Indices of the apps in the order of `push`: sources first; in a loop of links, as added.
+    /// Indices of the apps in the order of `push`: sources first; in a loop of links, as added. What a port has
+    /// received was on its links before anything is pushed, so its place does not depend on them: it is behind the apps
+    /// that send to it, and what they send leaves in the same breath, while it is still in the cache.
     pub(crate) fn push_order(&self) -> Vec<usize> {
         let index: HashMap<_, _> =
             self.apps.iter().enumerate().map(|(at, (name, _))| (name.as_str(), at)).collect();
@@ -152,6 +154,7 @@ impl Network {
             .links
             .iter()
             .filter_map(|link| Some((*index.get(link.from.0.as_str())?, *index.get(link.to.0.as_str())?)))
+            .filter(|&(from, _)| !self.apps[from].1.is_port())
             .collect();
         edges.iter().for_each(|&(_, to)| waiting[to] += 1);
         let mut order: Vec<usize> = Vec::with_capacity(self.apps.len());
@@ -208,5 +211,25 @@ mod tests {
         assert_eq!(net.push_order(), [2, 1, 0]);
         let net = network(&["port", "router"], &["port.o -> router.p", "router.p -> port.i"]);
         assert_eq!(net.push_order(), [0, 1]);
+    }
+
+    struct Port;
+    impl App for Port {
+        fn is_port(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn pushes_ports_after_what_sends_to_them() {
+        let mut net = Network::new();
+        ["left", "right"].iter().for_each(|name| net.app(name, Box::new(Port)).unwrap());
+        ["router", "slow"].iter().for_each(|name| net.app(name, Box::new(Nothing)).unwrap());
+        for port in ["left", "right"] {
+            net.link(&format!("{port}.output -> router.{port}")).unwrap();
+            net.link(&format!("router.{port} -> {port}.router")).unwrap();
+            net.link(&format!("slow.{port} -> {port}.slow")).unwrap();
+        }
+        assert_eq!(net.push_order(), [2, 3, 0, 1]);
     }
 }

@@ -221,6 +221,10 @@ fn count_sent(sent: &Account, count: usize, done: Transmitted) {
 }
 
 impl App for PortApp {
+    fn is_port(&self) -> bool {
+        true
+    }
+
     fn connect(&mut self, inputs: &[String], _outputs: &[String]) {
         self.share = (self.send_max / inputs.len().max(1)).max(1);
     }
