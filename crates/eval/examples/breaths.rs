@@ -2,7 +2,8 @@
 //! the nanoseconds of CPU time for each.
 //!
 //! ```text
-//! breaths TRAFFIC BREATHS [BURST [ROUTES]]     TRAFFIC: ipv4, ipv6, mix-ipv4, mix-ipv6, mix-mixed, mix-options, mix-ttl
+//! breaths TRAFFIC BREATHS [BURST [ROUTES]]     TRAFFIC: ipv4, ipv6, mix-ipv4, mix-ipv6, mix-mixed, mix-options, mix-ttl,
+//!                                              with DPDK: net_ring, net_ring-minimal (always in bursts of 256)
 //! ```
 //!
 //! The kinds with `mix-` have ports that write frames whole: compare them with each other only.
@@ -14,13 +15,13 @@ use bm_eval::bench::{CountOptions, forward_counted};
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let numbers: Result<Vec<usize>, _> = arguments.iter().skip(1).map(|word| word.parse()).collect();
-    let (Some(family), Ok([breaths, rest @ ..])) = (arguments.first(), numbers.as_deref()) else {
+    let (Some(traffic), Ok([breaths, rest @ ..])) = (arguments.first(), numbers.as_deref()) else {
         eprintln!("usage: breaths TRAFFIC BREATHS [BURST [ROUTES]]");
         return ExitCode::from(2);
     };
     let burst = rest.first().copied().unwrap_or(256).clamp(1, 256);
     let routes = rest.get(1).copied().unwrap_or(10_000);
-    match forward_counted(family, CountOptions { breaths: *breaths, burst, routes }) {
+    match forward_counted(traffic, CountOptions { breaths: *breaths, burst, routes }) {
         Ok(counted) => {
             let ns = counted.time.as_nanos() as f64 / counted.packets.max(1) as f64;
             println!("{} {ns:.2}", counted.packets);

@@ -82,6 +82,17 @@ pub struct Link {
 /// Whether this build includes DPDK.
 pub const BUILT: bool = cfg!(feature = "dpdk");
 
+/// Starts DPDK without huge pages, which a tool such as valgrind cannot give it: it has no room for the range of addresses
+/// that DPDK reserves for them. The first device starts it otherwise.
+///
+/// # Errors
+/// [`DpdkError`].
+pub fn start_on_plain_pages() -> Result<(), DpdkError> {
+    #[cfg(feature = "dpdk")]
+    eal::start(false)?;
+    Ok(())
+}
+
 /// Version of the DPDK that is linked; `None` if this build has none.
 pub fn version() -> Option<String> {
     #[cfg(feature = "dpdk")]

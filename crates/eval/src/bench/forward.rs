@@ -214,11 +214,15 @@ pub struct Counted {
 }
 
 /// Breathes a number of times over a small table, for tools that count instructions. `traffic` is `ipv4` or `ipv6`, or
-/// `mix-` and a kind of [`mix::Mix`].
+/// `mix-` and a kind of [`mix::Mix`]; with DPDK also `net_ring`, IPv4 on a port whose bursts are always of 256, or
+/// `net_ring-minimal`, that port without a router.
 ///
 /// # Errors
 /// See [`BenchError`].
 pub fn forward_counted(traffic: &str, options: CountOptions) -> Result<Counted, BenchError> {
+    if traffic.starts_with("net_ring") {
+        return ports::counted(traffic, options);
+    }
     let CountOptions { breaths, burst, routes } = options;
     let options = tables::TableOptions { ipv4: routes, ipv6: routes, ..tables::TableOptions::default() };
     let table = tables::generate(&options).map_err(BenchError::Table)?;
@@ -231,12 +235,16 @@ pub fn forward_counted(traffic: &str, options: CountOptions) -> Result<Counted, 
         ("ipv6", None) => bed.router::<u128>(&routable(Pattern::Prefix, &bed.ipv6), batching)?,
         (other, None) => return Err(BenchError::NoCase { wanted: other.into() }),
     };
-    let (begin, before) = (thread_time(), running.received());
-    (0..breaths).for_each(|_| _ = running.engine.breathe());
-    let counted = Counted { packets: running.received() - before, time: thread_time() - begin };
+    let counted = count_breaths(&mut running, breaths, Running::received);
     let checked = if mixed.is_some() { running.check_closed() } else { running.check_accounts() };
     checked.map_err(|counters| BenchError::Lost { case: traffic.into(), counters })?;
     Ok(counted)
+}
+
+fn count_breaths(running: &mut Running, breaths: usize, packets: fn(&Running) -> u64) -> Counted {
+    let (begin, before) = (thread_time(), packets(running));
+    (0..breaths).for_each(|_| _ = running.engine.breathe());
+    Counted { packets: packets(running) - before, time: thread_time() - begin }
 }
 
 fn row<A: Packet>(case: &Case, side: &bed::Side<A>, measured: &Measured) -> Row {

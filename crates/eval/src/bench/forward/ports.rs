@@ -22,10 +22,14 @@ use std::time::{Duration, Instant};
 use bm_frame::{BURST, FramePool};
 use bm_port_dpdk::{BUILT, DpdkDevice, DpdkError, Options as DeviceOptions, Spec};
 use bm_testbed::addresses::{Pattern, Sizes};
+use bm_testbed::tables::{self, TableOptions};
 
 use super::bed::{Bed, NEXT_HOPS, port_mac};
 use super::running::Running;
-use super::{BREATHS, BenchError, LEAST, SAMPLE_BREATHS, breathe, cores, routable};
+use super::{
+    BREATHS, BenchError, CountOptions, Counted, LEAST, SAMPLE_BREATHS, breathe, cores, count_breaths,
+    routable,
+};
 use crate::alternate::{Measured, Turns, alternate_samples, repeat};
 use crate::bench::{Options, SMALLEST, size_suffix};
 use crate::report::Row;
@@ -144,6 +148,29 @@ pub fn ports(options: &Options) -> Result<PortsFound, BenchError> {
         found.rows.extend(measured.iter().map(row));
     }
     Ok(found)
+}
+
+/// Breathes a number of times over a device's ring and a small table, for [`forward_counted`](super::forward_counted).
+pub(super) fn counted(case: &str, options: CountOptions) -> Result<Counted, BenchError> {
+    let routed = match case {
+        "net_ring" => true,
+        "net_ring-minimal" => false,
+        other => return Err(BenchError::NoCase { wanted: other.into() }),
+    };
+    let case = Case { routed, vdev: "net_ring", sizes: SMALLEST };
+    // Instructions are counted under valgrind.
+    bm_port_dpdk::start_on_plain_pages().map_err(BenchError::Dpdk)?;
+    let CountOptions { breaths, routes, .. } = options;
+    let table = TableOptions { ipv4: routes, ipv6: 10, next_hops: NEXT_HOPS, ..TableOptions::default() };
+    let table = tables::generate(&table).map_err(BenchError::Table)?;
+    let frame_pool = FramePool::new(SLOTS, 2048).map_err(BenchError::build("frame memory"))?;
+    let bed = Bed::with_hops(table, frame_pool, |_| (0, port_mac(0)))?;
+    let destinations = routable(Pattern::Prefix, &bed.ipv4);
+    let destinations = &destinations[..destinations.len().min(DESTINATIONS)];
+    let ((mut running, _sent), _device) = run(case, &bed, destinations, case.vdev)?;
+    let counted = count_breaths(&mut running, breaths, Running::sent);
+    running.check_accounts().map_err(|counters| BenchError::Lost { case: case.name(), counters })?;
+    Ok(counted)
 }
 
 fn row(case: &Case, bed: &Bed, measured: &Measured) -> Row {
@@ -269,11 +296,11 @@ mod tests {
     #[cfg(feature = "dpdk")]
     #[test]
     fn every_case_forwards_correctly() {
-        let table = bm_testbed::tables::generate(&bm_testbed::tables::TableOptions {
+        let table = tables::generate(&TableOptions {
             ipv4: 1000,
             ipv6: 10,
             next_hops: NEXT_HOPS,
-            ..bm_testbed::tables::TableOptions::default()
+            ..TableOptions::default()
         });
         let frame_pool = FramePool::new(SLOTS, 2048).expect("memory");
         let bed =
