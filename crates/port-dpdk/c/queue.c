@@ -13,7 +13,7 @@
 #define AHEAD 8
 #define ETHERNET_HEADER 14
 #define VLAN_TAG 4
-/* Flags of a received mbuf that need work: a tag that was stripped, and all that would tell a driver how to send it
+/* Flags of a received mbuf that need work: a tag that was stripped, and all that say how to send it
  * (they follow those that are left for dynamic flags). net_vhost sets such. */
 #define UNUSUAL (RTE_MBUF_F_RX_VLAN_STRIPPED | ~(2 * RTE_MBUF_F_LAST_FREE - 1))
 
@@ -133,7 +133,7 @@ unsigned int bm_receive(struct bm_queue *queue, struct bm_stack *stack, void *fr
 	return kept;
 }
 
-/* The mbuf of a frame, told what the frame is. It has one reference and no next part, like a free mbuf, and no flags
+/* The mbuf of a frame, with its place and length. It has one reference and no next part, like a free mbuf, and no flags
  * that say how to send it: it was free before, or `bm_receive` has seen to that. */
 static inline struct rte_mbuf *filled(struct bm_header *header)
 {
