@@ -7,7 +7,7 @@
  *                                                    '-> resolve, host: MAC of this interface, to Linux
  *
  * The steps are those of crates/vlb/src/transit.rs for a node that is no relay. IP headers are never read: the input
- * node has checked the packet, looked it up and counted down its TTL.
+ * node has checked the packet, looked it up and decremented its TTL.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

@@ -133,7 +133,7 @@ pub struct Message {
 pub enum Unread {
     /// It is not a message of this version.
     Form,
-    /// It was sealed with another key.
+    /// It was authenticated with another key.
     Key,
 }
 

@@ -24,7 +24,7 @@ const REFUSED_NS: u64 = 3_000_000_000;
 /// Why messages of the node at the other end are refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// They are sealed with another key.
+    /// They are authenticated with another key.
     Key,
     /// They come from another node than the one that the link is said to lead to.
     Peer(String, u16),

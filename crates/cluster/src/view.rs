@@ -61,7 +61,8 @@ pub fn refusal(why: &Refused, peer: &str) -> String {
     };
     match why {
         Refused::Key => {
-            "its messages are sealed with another key: `key_file` has to be the same on all nodes".into()
+            "its messages are authenticated with another key: `key_file` has to be the same on all nodes"
+                .into()
         }
         Refused::Peer(name, node) => format!(
             "{} is at the other end instead of {peer}: check the cable, or `peer` of this [[cluster.fabric]]",
