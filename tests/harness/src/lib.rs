@@ -13,7 +13,8 @@
 //! sends and captures them, `case` contains the expected result, `differential` compares: Linux with
 //! docs/conformance.md, brickmoon with Linux. `bridge` is a switch of brickmoon with many ends, `daemon` one on ports
 //! of DPDK. `flow` counts the losses of a steady stream; `bgp` and `frr` add routes, `netlink` does so without a
-//! routing daemon; `connections` empties the table of connection tracking; `usage` measures the resources of a process.
+//! routing daemon; `connections` empties the table of connection tracking; `reassembly` compares datagrams that Linux reassembled;
+//! `usage` measures the resources of a process.
 //!
 //! Nothing here uses brickmoon's crates except `bm-wire`'s checksum: the binary is controlled from outside. All
 //! functions panic if a test cannot continue, and say how to fix it.
@@ -37,6 +38,7 @@ pub mod netlink;
 pub mod netns;
 pub mod normalise;
 pub mod packet;
+pub mod reassembly;
 pub mod report;
 pub mod responder;
 pub mod rulesets;

@@ -12,6 +12,8 @@
 //!    own tests.
 //! 6. Noise that the kernel sends at any time: MLD and IGMP reports, router solicitations, and ARP or ND that only
 //!    confirms an entry. [`is_noise`] recognizes it; tests about these packets do not use it.
+//! 7. *The fragments of a datagram* that Linux reassembled because connections are tracked: `reassembly` compares such
+//!    datagrams as a whole, only for the suite `rulesets`.
 
 use crate::lab::SIDES;
 use crate::packet::put16;

@@ -200,7 +200,7 @@ impl Probe {
                 match shape {
                     Shape::Plain | Shape::Pieces(_) => packet,
                     // PadN.
-                    Shape::Options => packet.extension(60, &[0, 0, 1, 4, 0, 0, 0, 0]),
+                    Shape::Options => packet.extension(60, &[0, 1, 4, 0, 0, 0, 0]),
                     Shape::Fragment => packet.fragment(OFFSET << 3, false, self.id),
                 }
                 .bytes()

@@ -1,14 +1,15 @@
 //! Random rulesets of nftables, both iptables, IPsec policies and tc, set in three routers side by side: Linux alone, and
 //! brickmoon on both paths. What comes out of the two is what comes out of Linux, byte by byte: no packet passes that
-//! Linux drops, and none is changed otherwise.
+//! Linux drops, and none is changed otherwise. Datagrams that Linux reassembles are compared as a whole, since the size of
+//! the fragments that it then sends varies.
 //!
 //! `BM_SEED` sets the seed, `BM_RULESETS` makes a run longer.
 
 use bm_tests::exchange::Seen;
 use bm_tests::lab::{Ends, Lab, Side};
-use bm_tests::rulesets::{self, LEGACY_FLUSH, Net, Probe, Random};
+use bm_tests::rulesets::{self, Cut, LEGACY_FLUSH, Net, Probe, Random, Shape};
 use bm_tests::subject::{Router, Subject};
-use bm_tests::{command, connections, normalise, report, sys};
+use bm_tests::{command, connections, normalise, reassembly, report, sys};
 use std::time::{Duration, Instant};
 
 /// Rulesets of a run, unless told otherwise.
@@ -19,6 +20,7 @@ const PACKETS: u32 = 100;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long nothing has to come before a capture is whole. What comes later is found by the next one.
 const QUIET: Duration = Duration::from_millis(25);
+const TCP: u8 = 6;
 const NET: Net = Net {
     input: "r0",
     outputs: &["r1", "r2"],
@@ -123,9 +125,24 @@ impl Bed<'_> {
         }
     }
 
+    /// Sends packets; returns what arrives, and what the kernel has counted of fragments meanwhile.
+    fn exchange_counted(&self, probes: &[Probe], expected: usize) -> (Vec<Seen>, [u64; 6]) {
+        let before = reassembly::counted(&self.lab.rtr);
+        let seen = self.exchange(probes, expected);
+        let mut after = reassembly::counted(&self.lab.rtr).into_iter().zip(before);
+        (seen, [(); 6].map(|()| after.next().map_or(0, |(after, before)| after - before)))
+    }
+
     /// Holds what comes of packets against what comes of them in Linux.
-    fn check(&self, probes: &[Probe], of_linux: &[Seen], ruleset: &str) {
-        let seen = self.exchange(probes, of_linux.len());
+    ///
+    /// If Linux reassembles, brickmoon leaves all fragments to it, so the kernels count the same. The size of the
+    /// fragments that they then send varies.
+    fn check(&self, probes: &[Probe], (of_linux, counted): &(Vec<Seen>, [u64; 6]), ruleset: &str) {
+        let (mut seen, here) = self.exchange_counted(probes, of_linux.len());
+        let mut of_linux = of_linux.clone();
+        if *counted != [0; 6] {
+            (seen, of_linux) = (reassembly::datagrams(&seen), reassembly::datagrams(&of_linux));
+        }
         let lacks = |list: &[Seen], other: &[Seen]| {
             let lacking = list.iter().filter(|seen| !other.contains(seen)).take(5);
             lacking.map(|seen| format!("\n  {:?} {}", seen.side, hex(&seen.frame))).collect::<String>()
@@ -136,8 +153,15 @@ impl Bed<'_> {
             self.router.name(),
             seen.len(),
             of_linux.len(),
-            lacks(&seen, of_linux),
-            lacks(of_linux, &seen),
+            lacks(&seen, &of_linux),
+            lacks(&of_linux, &seen),
+            self.router.status_text()
+        );
+        assert_eq!(
+            here,
+            *counted,
+            "{}: fragments received, datagrams reassembled, fragments created; IPv4, then IPv6\n{ruleset}\n{}",
+            self.router.name(),
             self.router.status_text()
         );
     }
@@ -214,25 +238,38 @@ fn clear(beds: &[Bed], ruleset: &[(&Sort, String)]) {
 /// Sends packets through all routers; how many Linux did not forward unchanged.
 fn try_packets(beds: &[Bed], probes: &[Probe], ruleset: &str) -> usize {
     let (linux, others) = beds.split_first().expect("Linux at least");
-    let of_linux = linux.exchange(probes, 0);
+    let of_linux = linux.exchange_counted(probes, 0);
     others.iter().for_each(|bed| bed.check(probes, &of_linux, ruleset));
     let came =
-        |packet: Vec<u8>| of_linux.iter().any(|seen| seen.side != Side::Src && seen.frame[14..] == packet);
+        |packet: Vec<u8>| of_linux.0.iter().any(|seen| seen.side != Side::Src && seen.frame[14..] == packet);
     let unchanged = |probe: &&Probe| probe.packets(63).into_iter().all(came);
     probes.len() - probes.iter().filter(unchanged).count()
 }
 
-#[test]
-fn what_comes_out_is_what_comes_out_of_linux() {
+/// Runs a test on all routers side by side, unless Linux is not one of them.
+fn with_beds(name: &str, test: impl FnOnce(&[Bed])) {
     let subjects = Subject::all("rulesets");
     if subjects.first() != Some(&Subject::Linux) {
         return report::skip("rulesets", "Linux is no subject of this run");
     }
     let labs: Vec<Lab> =
-        subjects.iter().map(|subject| Lab::new(&format!("rules-{subject}"), Ends::Silent)).collect();
+        subjects.iter().map(|subject| Lab::new(&format!("{name}-{subject}"), Ends::Silent)).collect();
     let start = |(lab, subject): (_, &Subject)| Bed { lab, router: subject.start(lab) };
     let beds: Vec<Bed> = labs.iter().zip(&subjects).map(start).collect();
     beds.iter().for_each(|bed| drop(bed.set(CONNECTIONS, "")));
+    test(&beds);
+    for bed in beds {
+        bed.router.settle();
+        bed.router.stop();
+    }
+}
+
+#[test]
+fn what_comes_out_is_what_comes_out_of_linux() {
+    with_beds("rules", try_rulesets);
+}
+
+fn try_rulesets(beds: &[Bed]) {
     let (mut random, sorts, rounds) = (Random::of_this_run(), sorts(), rulesets::count(RULESETS));
     let probes = |random: &mut Random, round: usize| -> Vec<Probe> {
         let probe = |id| {
@@ -241,18 +278,18 @@ fn what_comes_out_is_what_comes_out_of_linux() {
         };
         (0..PACKETS).map(probe).collect()
     };
-    let kept = try_packets(&beds, &probes(&mut random, rounds), "nothing is set");
+    let kept = try_packets(beds, &probes(&mut random, rounds), "nothing is set");
     assert!(kept <= PACKETS as usize / 10 + 1, "Linux forwards all that have a hop left: {kept}");
     let (mut judged, mut refused) = (0, 0);
     for round in 0..rounds {
         let ruleset = ruleset(&mut random, &sorts);
-        if set(&beds, &ruleset) {
+        if set(beds, &ruleset) {
             let text: String = ruleset.iter().map(|(sort, text)| format!("{}:\n{text}", sort.name)).collect();
-            judged += try_packets(&beds, &probes(&mut random, round), &text);
+            judged += try_packets(beds, &probes(&mut random, round), &text);
         } else {
             refused += 1;
         }
-        clear(&beds, &ruleset);
+        clear(beds, &ruleset);
     }
     let tried = rounds - refused;
     report::say(&format!(
@@ -265,8 +302,40 @@ fn what_comes_out_is_what_comes_out_of_linux() {
             "{}",
             bed.router.status_text()
         );
-        bed.router.settle();
-        bed.router.stop();
     }
     assert!(refused * 4 <= rounds && judged > 0, "the rulesets have tried nothing: {refused} refused");
+}
+
+/// A rule that tracks connections, so that Linux reassembles, and drops some by a port that only first fragments have.
+const TRACKED: &str = "flush ruleset
+table inet t { chain c { type filter hook forward priority 0; ct state new tcp dport 22 drop; }; }
+";
+
+#[test]
+fn reassembled_datagrams_match_linux() {
+    with_beds("pieces", |beds| {
+        let tracked: Vec<_> = SORTS.iter().filter(|sort| sort.name == "connection tracking").collect();
+        if !tracked.iter().all(|sort| sort.needs.iter().all(|program| command::has(program))) {
+            return report::skip("rulesets", "reassembled datagrams: needs nft");
+        }
+        let ruleset: Vec<_> = tracked.into_iter().map(|sort| (sort, TRACKED.to_owned())).collect();
+        let mut random = Random::of_this_run();
+        // So that brickmoon has forwarded something, which ending it checks.
+        let plain: Vec<_> = (0..PACKETS).map(|id| Probe::random(&NET, &mut random, id)).collect();
+        try_packets(beds, &plain, "nothing is set");
+        assert!(set(beds, &ruleset), "Linux refuses the ruleset");
+        let cuts = [Cut::InOrder, Cut::InOrder, Cut::Reversed, Cut::BehindOptions];
+        for round in 1..=5 {
+            let probe = |id: u32| {
+                let mut probe = Probe::random(&NET, &mut random, round << 8 | id);
+                (probe.protocol, probe.shape) = (TCP, Shape::Pieces(random.of(&cuts)));
+                probe.ports.1 = random.of(&[22, 80]);
+                probe
+            };
+            let probes: Vec<_> = (0..PACKETS / 2).map(probe).collect();
+            let judged = try_packets(beds, &probes, TRACKED);
+            assert!(judged > 0, "Linux drops what goes to port 22");
+        }
+        clear(beds, &ruleset);
+    });
 }

@@ -65,7 +65,7 @@ impl Probe {
             IpAddr::V6(_) => {
                 let packet = Ip6::new(&source, &destination, self.protocol, bytes).hop_limit(ttl);
                 let packet = match cut {
-                    Cut::BehindOptions => packet.extension(60, &[0, 0, 1, 4, 0, 0, 0, 0]),
+                    Cut::BehindOptions => packet.extension(60, &[0, 1, 4, 0, 0, 0, 0]),
                     _ => packet,
                 };
                 packet.fragment(units << 3, more, self.id).bytes()
