@@ -92,7 +92,8 @@ fn fragment4(frame: &[u8]) -> Option<Fragment> {
         return None;
     }
     let (mut headers, data) = (frame[..HEADER_LEN + header.len()].to_vec(), packet[header.len()..].to_vec());
-    for (at, value) in [(2, 0), (6, position & !POSITION4), (10, 0)] {
+    // DF among them: Linux keeps it in new fragments, and not in those that arrived.
+    for (at, value) in [(2, 0), (6, 0), (10, 0)] {
         put16(&mut headers, HEADER_LEN + at, value);
     }
     let offset = usize::from(position & POSITION4 & !MORE4) * 8;

@@ -19,7 +19,7 @@ const PACKETS: u32 = 100;
 /// How long a frame that Linux lets out may take through brickmoon on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long nothing has to come before a capture is whole. What comes later is found by the next one.
-const QUIET: Duration = Duration::from_millis(25);
+const QUIET: Duration = Duration::from_millis(75);
 const TCP: u8 = 6;
 const NET: Net = Net {
     input: "r0",
