@@ -84,13 +84,19 @@ static __always_inline enum verdict filtered(context *ctx, const struct packet *
 	const struct filter_set *set;
 	const struct ingress *logical;
 	struct filter_key key = {};
-	__u32 verdict, local, claim = 0;
+	__u32 verdict, local, claim = 0, known = 1;
 
-	if (!both || (!filter_quick(packet, &key) && !filter_key(ctx, eth->type, &key)))
+	if (!both)
+		return FORWARDED;
+	if (!filter_quick(packet, &key))
+		known = filter_key(ctx, eth->type, &key);
+	if (!known)
 		return FORWARDED;
 	/* Read once: control may make the other set current at any time, and a packet meets one of them whole. */
 	key.of[KEY_SET] = *(volatile const __u32 *)&both->current & 1;
 	set = &both->of[key.of[KEY_SET] & 1];
+	if (known == KEY_UNKNOWN)
+		return set->flags & MAY_DROP ? DROPPED_FILTER : FORWARDED;
 	logical = logical_interface(ctx, packet);
 	key.of[KEY_INTERFACE] = packet->ingress->interface;
 	key.of[KEY_LOGICAL] = logical ? logical->interface : NO_INTERFACE;

@@ -187,7 +187,13 @@ static __always_inline bool filter_quick(const struct packet *packet, struct fil
 	return true;
 }
 
-/* What rules ask of a frame; false if it is none of theirs. Tags are looked through, as Linux does. */
+/*
+ * What rules ask of a frame: 1; 0 if no rule applies to it; KEY_UNKNOWN if it has more tags than are looked through.
+ * Linux removes as many as there are, if their VLAN is 0 or has an interface.
+ */
+#define KEY_UNKNOWN 2
+#define TAGS_MAX 2
+
 static __noinline int filter_key(context *ctx, __be16 type, struct filter_key *key)
 {
 	__u32 at = sizeof(struct ethernet);
@@ -196,12 +202,14 @@ static __noinline int filter_key(context *ctx, __be16 type, struct filter_key *k
 	if (!key)
 		return 0;
 	key->of[KEY_KIND] = KIND_NONE;
-	for (int i = 0; i < 2 && is_tag(type); i++, at += sizeof(tag)) {
+	for (int i = 0; i < TAGS_MAX && is_tag(type); i++, at += sizeof(tag)) {
 		if (load_bytes(ctx, at, &tag, sizeof(tag)))
 			return 0;
 		type = tag.type;
 	}
 	if (type == bpf_htons(ETH_P_IP))
 		return filter_key4(ctx, key, at);
-	return type == bpf_htons(ETH_P_IPV6) ? filter_key6(ctx, key, at) : 0;
+	if (type == bpf_htons(ETH_P_IPV6))
+		return filter_key6(ctx, key, at);
+	return is_tag(type) ? KEY_UNKNOWN : 0;
 }

@@ -40,6 +40,8 @@ struct filter_rule {
 #define UNKNOWN_IPV4 8
 #define UNKNOWN_IPV6 16
 #define HAS_LINUX_ONLY 32
+/* Some packet may be dropped: by a rule, as a tiny fragment, by its source or by the rate. */
+#define MAY_DROP 64
 
 struct filter_set {
 	__u32 root;

@@ -20,6 +20,7 @@ const DROP_UNMATCHED: u32 = 1;
 const DROP_TINY: u32 = 2;
 const HAS_CLAIMS: u32 = 4;
 const HAS_LINUX_ONLY: u32 = 32;
+const MAY_DROP: u32 = 64;
 /// By family, IPv4 first.
 const UNKNOWN: [u32; 2] = [8, 16];
 
@@ -58,6 +59,10 @@ impl Head {
                 | flag(filters.drop_tiny_fragments, DROP_TINY)
                 | flag(filters.tree.claims.is_some(), HAS_CLAIMS)
                 | flag(filters.tree.linux_only.is_some(), HAS_LINUX_ONLY)
+                | flag(
+                    filters.may_drop() || asked.checks.iter().any(|(_, check)| *check != SourceCheck::None),
+                    MAY_DROP,
+                )
                 | flag(asked.unknown[0], UNKNOWN[0])
                 | flag(asked.unknown[1], UNKNOWN[1]),
             interval: 0,

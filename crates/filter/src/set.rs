@@ -15,6 +15,13 @@ pub struct Filters {
     pub rate: Option<Rate>,
 }
 
+impl Filters {
+    /// Whether some packet may be dropped, apart from reverse path checks.
+    pub fn may_drop(&self) -> bool {
+        self.tree.drops || self.drop_unmatched || self.drop_tiny_fragments || self.rate.is_some()
+    }
+}
+
 /// The rate limit for each source: a token bucket of `burst` packets that refills with `packets` per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {

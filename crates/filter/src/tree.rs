@@ -47,6 +47,8 @@ pub struct Tree {
     pub claims: Option<u32>,
     /// Where the search for packets that only Linux may handle starts; `None` if there are none.
     pub linux_only: Option<u32>,
+    /// Whether a rule drops packets.
+    pub drops: bool,
 }
 
 /// The limits of rules per leaf to try, until all rules are in one leaf.
@@ -57,7 +59,7 @@ fn leaves() -> impl Iterator<Item = usize> {
 impl Default for Tree {
     /// The tree without rules: an empty list, so that a search ends there.
     fn default() -> Self {
-        Self { words: vec![0], root: LEAF, rules: Vec::new(), claims: None, linux_only: None }
+        Self { words: vec![0], root: LEAF, rules: Vec::new(), claims: None, linux_only: None, drops: false }
     }
 }
 
@@ -76,6 +78,7 @@ impl Tree {
     /// If there are too many.
     pub fn grow_with(mut rules: Vec<Flat>, claims: Vec<Flat>) -> Result<Self, TooMany> {
         let of_rules = rules.len() as u32;
+        let drops = rules.iter().any(|rule| rule.drops != 0);
         rules.extend(claims);
         let all = rules.len() as u32;
         if rules.len() > ROOM_RULES {
@@ -89,7 +92,7 @@ impl Tree {
         // With leaves that hold all rules it fits for certain.
         let (words, root, claims) = leaves().find_map(grown).ok_or(TooMany { rules: rules.len() })?;
         let claims = (all > of_rules).then_some(claims);
-        Ok(Self { words, root, rules, claims, linux_only: None })
+        Ok(Self { words, root, rules, claims, linux_only: None, drops })
     }
 
     /// The same rules and claims, with rules for packets that only Linux may handle, which are searched separately.

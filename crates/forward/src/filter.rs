@@ -63,7 +63,11 @@ impl<'a> PortFilter<'a> {
 
     /// What is done with a frame, if anything. Matching rules are counted.
     pub fn takes(&self, frame: &[u8]) -> Option<Taken> {
-        let (key::Asked { mut key, tiny }, logical) = self.asked(frame)?;
+        let Some((key::Asked { mut key, tiny }, logical)) = self.asked(frame) else {
+            // Rules cannot be compared with what Linux may find behind these tags.
+            let is_unknown = key::has_too_many_tags(frame) && self.set.may_drop();
+            return is_unknown.then_some(Taken::Drop(Reason::Filter));
+        };
         key.set_interface(self.view.untagged.unwrap_or(NO_INTERFACE));
         let Some((reason, counter)) = self.verdict(&key, tiny, logical) else {
             return self.is_for_linux_only(key, logical).then_some(Taken::LinuxOnly);

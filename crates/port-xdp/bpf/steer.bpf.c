@@ -241,6 +241,11 @@ static __always_inline enum kind ipv6(void *packet, void *end)
 	return bpf_map_lookup_elem(&local6, &address) ? PASSED_LOCAL : STEERED;
 }
 
+static __always_inline bool is_tag(__be16 type)
+{
+	return type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD);
+}
+
 static __always_inline enum kind kind_of(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -258,7 +263,7 @@ static __always_inline enum kind kind_of(struct xdp_md *ctx)
 	for (int i = 0; take_tagged && i < MAX_TAGS; i++) {
 		struct tag *tag = network;
 
-		if (type != bpf_htons(ETH_P_8021Q) && type != bpf_htons(ETH_P_8021AD))
+		if (!is_tag(type))
 			break;
 		network = tag + 1;
 		if (network > end)
@@ -269,7 +274,8 @@ static __always_inline enum kind kind_of(struct xdp_md *ctx)
 		return control.linux_only & LINUX_ONLY_IPV4 ? PASSED_FIREWALL : ipv4(network, end);
 	if (type == bpf_htons(ETH_P_IPV6))
 		return control.linux_only & LINUX_ONLY_IPV6 ? PASSED_FIREWALL : ipv6(network, end);
-	return PASSED_OTHER_TYPE;
+	/* Linux looks behind any number of tags with VLAN 0; the worker's filters may have to drop the frame. */
+	return take_tagged && is_tag(type) ? STEERED : PASSED_OTHER_TYPE;
 }
 
 /* Whether frames of the queue have waited so long that its worker does not seem to run. */

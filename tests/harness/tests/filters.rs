@@ -93,6 +93,30 @@ fn rules_drop_and_are_counted_by_name() {
     });
 }
 
+/// Linux removes any number of tags with VLAN 0, so filters must not be evaded by them.
+#[test]
+fn tags_do_not_hide_packets_from_filters() {
+    with_config("tags", RULES, |lab, router| {
+        let out_of = |tags: usize, port: u16| {
+            let packet = Ip4::tcp_syn("192.0.2.2", "10.9.9.9", 4000, port).bytes();
+            let mut frame = Side::Src.to_router(&packet);
+            frame.splice(12..12, [0x81, 0, 0, 0].repeat(tags));
+            let expected = Side::Snk.to_neighbor(2, &routed(&packet));
+            let heard = lab.exchange(&[(Side::Src, frame)], 1, true);
+            assert!(heard.complete, "the fence must pass whatever is filtered");
+            heard.seen.iter().any(|seen| seen.side == Side::Snk && seen.frame == expected)
+        };
+        for tags in 0..=5 {
+            assert_eq!((out_of(tags, 22), out_of(tags, 23)), (tags <= 2, false), "{tags} tags");
+        }
+        assert_eq!(
+            (matched(router, "no-telnet"), dropped(router, "filter")),
+            (3, 9),
+            "also on the user path"
+        );
+    });
+}
+
 /// When all packets of a family must go to Linux's firewall, packets that filters drop do not go there.
 #[test]
 fn dropped_packets_do_not_pass_through_linux() {

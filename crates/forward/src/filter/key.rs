@@ -45,6 +45,12 @@ pub(crate) fn asked(frame: &[u8]) -> Option<Asked> {
     }
 }
 
+/// Whether a frame has more tags than are looked through. Linux removes as many as there are, if their VLAN is 0 or has
+/// an interface.
+pub(crate) fn has_too_many_tags(frame: &[u8]) -> bool {
+    (0..=TAGS).all(|tag| be16(frame, HEADER_LEN - 2 + TAG_LEN * tag).is_some_and(is_tag))
+}
+
 /// Whether a type says that a tag follows (802.1Q, 802.1ad).
 pub(crate) fn is_tag(kind: u16) -> bool {
     kind == ethertype::VLAN || kind == ethertype::SERVICE_VLAN

@@ -21,3 +21,10 @@ pub struct FilterSet {
     /// Rates of sources; `None` without a rate limit.
     pub rates: Option<Arc<SourceRates>>,
 }
+
+impl FilterSet {
+    /// Whether some packet may be dropped.
+    pub fn may_drop(&self) -> bool {
+        self.filters.may_drop() || self.checks.iter().any(|check| *check != SourceCheck::None)
+    }
+}

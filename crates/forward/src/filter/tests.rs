@@ -237,3 +237,18 @@ fn what_filters_cost() {
         println!("round {round}: {empty:.1} ns with no rules, {full:.1} with 10,000, {rate:.1} with a rate");
     }
 }
+
+#[test]
+fn frames_with_too_many_tags_are_dropped_if_any_may_be() {
+    for (rules, drops) in [(vec![], false), (vec![Rule::default()], false), (vec![no_dns()], true)] {
+        let mut lab = Lab::new(TWO);
+        lab.filter(Arc::new(set(&rules, |_| {})));
+        for tags in 0..=5 {
+            let mut frame = udp([172, 16, 0, 1], [10, 0, 0, 7], 80);
+            frame.splice(12..12, [0x81, 0, 0, 0].repeat(tags));
+            lab.send(0, &frame);
+        }
+        lab.run();
+        assert_eq!(lab.dropped(Reason::Filter), if drops { 3 } else { 0 }, "{rules:?}");
+    }
+}
