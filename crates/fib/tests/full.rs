@@ -20,9 +20,10 @@ fn prefix(number: u32) -> Prefix<u32> {
     Prefix::containing(number << 8, 24).unwrap()
 }
 
-/// Neighbors differ, so that no two can share an entry.
+/// A mixture of the number's bits, so that no two blocks of a table are equal and can share their memory.
 fn hop(number: u32) -> NextHop {
-    NextHop(2 + number.wrapping_mul(0x9e37_79b1) % 1000)
+    let mixed = (number ^ number >> 15).wrapping_mul(0x85eb_ca6b);
+    NextHop(2 + ((mixed ^ mixed >> 13).wrapping_mul(0xc2b2_ae35) >> 20))
 }
 
 /// Adds a batch of routes; those that are refused are skipped, as control does.
