@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// How often a part is read before its passes together count as complete.
 const PASSES: u32 = 5;
 /// How long an audit waits for events about what it saw.
-const REST: Duration = Duration::from_millis(20);
+const REST: Duration = Duration::from_millis(50);
 const V4: u8 = libc::AF_INET as u8;
 const V6: u8 = libc::AF_INET6 as u8;
 

@@ -210,7 +210,7 @@ fn comparisons_during_events_find_no_false_differences() {
     let often = Duration::from_millis(1);
     let mut watch = watch(Options { audit_every: Some(often), audit_delay: often, ..Options::default() });
     std::thread::scope(|scope| {
-        let walker = scope.spawn(|| (20..32).for_each(|seed| walk(&namespace, seed, 400)));
+        let walker = scope.spawn(|| (20..70).for_each(|seed| walk(&namespace, seed, 400)));
         while !walker.is_finished() {
             watch.wait(often).unwrap();
             watch.process(std::time::Instant::now()).unwrap();
