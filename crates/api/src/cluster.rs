@@ -12,13 +12,13 @@ pub struct Cluster {
     pub name: String,
     /// Its number.
     pub node: u16,
-    /// Number of the membership.
+    /// Number of the membership, 0 to 255.
     pub epoch: u8,
     /// Number of members, this node among them.
     pub members: usize,
     /// Neighbors of this node's external ports that have an index, so that other nodes can send to them.
     pub neighbors: usize,
-    /// Neighbors without an index, because those of this epoch are used up.
+    /// Neighbors without an index, because all of this epoch are used.
     pub neighbors_without_index: usize,
     /// Routes in Linux that lead to other nodes.
     pub routes: usize,
@@ -42,12 +42,12 @@ pub struct FabricLink {
     /// What is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// How long the last probe took to come back, in microseconds.
+    /// Round-trip time of the last probe, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round_trip_us: Option<u64>,
-    /// Account of frames received from the peer. `passed`: sent on to another node, or out of an external port; `host`:
+    /// Account of frames received from the peer. `passed`: sent to another node, or out of an external port; `host`:
     /// handed to Linux; `consumed`: probes, which are sent back.
     pub account: Account,
-    /// The same in detail: `transit`, `output`, `linux_resolve`, `linux_host`, `linux_control`, `linux_other`, `probes`.
+    /// The same frames in detail: `transit`, `output`, `linux_resolve`, `linux_host`, `linux_control`, `linux_other`, `probes`.
     pub counters: BTreeMap<String, u64>,
 }

@@ -53,19 +53,19 @@ pub fn cluster(reply: &Cluster) -> String {
     if reply.neighbors_without_index > 0 {
         let _written = writeln!(
             text,
-            "  {} without an index: all of this epoch are used up; set the next epoch on all nodes",
+            "  {} without an index: all indices of this epoch are used; configure the next epoch on all nodes",
             counted(reply.neighbors_without_index as u64, "neighbor")
         );
     }
     for link in &reply.links {
-        if let Some(said) = remarks(link) {
-            let _written = writeln!(text, "  {}: {said}", link.device);
+        if let Some(remarks) = remarks(link) {
+            let _written = writeln!(text, "  {}: {remarks}", link.device);
         }
     }
     text
 }
 
-/// What is wrong with a link, and why frames were dropped; `None` if nothing is and none were.
+/// The problem of a link, and why frames were dropped; `None` if there is neither.
 fn remarks(link: &FabricLink) -> Option<String> {
     let dropped =
         link.account.drops.iter().map(|(reason, frames)| format!("{} dropped: {reason}", count(*frames)));
@@ -121,7 +121,7 @@ node a (0) of 3, epoch 3: 5 neighbors, 12 routes to other nodes
 LINK  PEER   STATE       RTT  RECEIVED  TRANSIT  OUTPUT  HOST  DROPPED
 fab1  b (1)  up     1,234 us     1,300       34   1,200    66        0
 fab2  c (2)  down          -         7        0       0     0        7
-  1 neighbor without an index: all of this epoch are used up; set the next epoch on all nodes
+  1 neighbor without an index: all indices of this epoch are used; configure the next epoch on all nodes
   fab2: its cable is loose; 7 dropped: epoch
 ";
         assert_eq!(cluster(&node), expected);

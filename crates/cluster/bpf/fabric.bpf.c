@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0
 /*
- * What a node does with frames from other nodes of its cluster, by their two MAC addresses alone.
+ * Forwards frames from other nodes of the cluster by their two MAC addresses.
  *
  *     frame -> via this node? remove it -> for another node? -> [links] -> redirect to the link to that node
  *                                     '-> for this node: [neighbors] -> both MACs -> redirect to the external port
@@ -26,7 +26,7 @@ struct {
 	__type(value, struct self);
 } self SEC(".maps");
 
-/* By node: the interface of the link to it; NO_INTERFACE while it does not exist, 0 for what is no member. */
+/* By node: the interface of the link to it; NO_INTERFACE while that does not exist, 0: not a member. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, NODES);
@@ -41,7 +41,7 @@ struct {
 	__type(value, struct neighbor);
 } neighbors SEC(".maps");
 
-/* Set here for a neighbor that frames were sent to, taken by the daemon, which keeps the neighbor fresh in Linux. */
+/* Set when a frame is sent to a neighbor; cleared by the daemon, which then makes Linux confirm the neighbor. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, NEIGHBORS);
@@ -70,8 +70,8 @@ struct frame {
 	const struct self *self;
 };
 
-/* A counter, or a counter and the interface to which the frame goes. */
-struct fate {
+/* The counter of a frame, and the interface to redirect it to, if any. */
+struct decision {
 	enum counter counter;
 	__u32 ifindex;
 };
@@ -119,53 +119,53 @@ static __always_inline __u32 link_to(__u32 node)
 	return ifindex ? *ifindex : 0;
 }
 
-/* Makes Linux take a frame as one for this machine. */
-static __always_inline struct fate to_linux(struct frame *frame, enum counter counter)
+/* Makes Linux accept a frame as addressed to this machine. */
+static __always_inline struct decision to_linux(struct frame *frame, enum counter counter)
 {
 	write_mac(frame->eth->to, own_mac(frame->self));
-	return (struct fate){ counter };
+	return (struct decision){ counter };
 }
 
-static __always_inline struct fate to_neighbor(struct frame *frame)
+static __always_inline struct decision to_neighbor(struct frame *frame)
 {
 	__u32 index = frame->to & 0xffff, port = frame->to >> PORT_AT & PORT_BITS;
 	struct neighbor *neighbor = bpf_map_lookup_elem(&neighbors, &index);
 	__u64 *is_used = bpf_map_lookup_elem(&used, &index);
 
 	if (!neighbor || !neighbor->ifindex || neighbor->port != port)
-		return (struct fate){ DROP_NEIGHBOR };
+		return (struct decision){ DROP_NEIGHBOR };
 	__builtin_memcpy(frame->eth->to, neighbor->to, 6);
 	__builtin_memcpy(frame->eth->from, neighbor->from, 6);
 	if (is_used && !*is_used)
 		*is_used = 1;
-	return (struct fate){ OUTPUT, neighbor->ifindex };
+	return (struct decision){ OUTPUT, neighbor->ifindex };
 }
 
 /* Sends a probe back: it shows its sender that this program runs, with or without a daemon. */
-static __always_inline struct fate control(struct frame *frame, __u32 ifindex)
+static __always_inline struct decision control(struct frame *frame, __u32 ifindex)
 {
 	__u32 port = frame->to >> PORT_AT & PORT_BITS;
 	__u64 input = frame->from >> INPUT_AT & NODE_BITS;
 
 	if (port != PORT_PROBE)
-		return (struct fate){ LINUX_CONTROL };
+		return (struct decision){ LINUX_CONTROL };
 	write_mac(frame->eth->to, MARK << MARK_AT | LOCAL << LOCAL_AT | (__u64)CONTROL << KIND_AT |
 				      (__u64)frame->self->epoch << EPOCH_AT | input << OUTPUT_AT |
 				      (__u64)PORT_PROBE_REPLY << PORT_AT);
 	write_mac(frame->eth->from, own_mac(frame->self));
-	return (struct fate){ PROBES, ifindex };
+	return (struct decision){ PROBES, ifindex };
 }
 
-/* A frame whose output node is this one. */
-static __always_inline struct fate arrived(struct frame *frame, __u32 ifindex)
+/* Handles a frame whose output node is this node. */
+static __always_inline struct decision arrived(struct frame *frame, __u32 ifindex)
 {
 	__u32 kind = frame->to >> KIND_AT & 3, epoch = frame->to >> EPOCH_AT & 0xff;
 
-	/* Of every epoch: how else would two nodes with different ones learn of it? */
+	/* Of every epoch, so that nodes with different ones notice it. */
 	if (kind == CONTROL)
 		return control(frame, ifindex);
 	if (epoch != frame->self->epoch && epoch != frame->self->epoch_before)
-		return (struct fate){ DROP_EPOCH };
+		return (struct decision){ DROP_EPOCH };
 	if (kind == RESOLVE)
 		return to_linux(frame, LINUX_RESOLVE);
 	if (kind == HOST)
@@ -173,38 +173,38 @@ static __always_inline struct fate arrived(struct frame *frame, __u32 ifindex)
 	return to_neighbor(frame);
 }
 
-static __always_inline struct fate steer(struct frame *frame, __u32 ifindex)
+static __always_inline struct decision steer(struct frame *frame, __u32 ifindex)
 {
 	__u32 output = frame->to >> OUTPUT_AT & NODE_BITS, via = frame->from >> VIA_AT & NODE_BITS, out;
 	bool was_intermediate = via == frame->self->node;
 
 	if (!link_to(frame->from >> INPUT_AT & NODE_BITS))
-		return (struct fate){ DROP_MEMBER };
+		return (struct decision){ DROP_MEMBER };
 	if (was_intermediate) {
 		frame->from |= (__u64)NO_NODE << VIA_AT;
 		via = NO_NODE;
 	}
 	if (via != NO_NODE)
-		return (struct fate){ DROP_STRAY };
+		return (struct decision){ DROP_STRAY };
 	if (output == frame->self->node)
 		return arrived(frame, ifindex);
 	if (!was_intermediate)
-		return (struct fate){ DROP_STRAY };
+		return (struct decision){ DROP_STRAY };
 	out = link_to(output);
 	if (!out || out == NO_INTERFACE)
-		return (struct fate){ DROP_LINK };
+		return (struct decision){ DROP_LINK };
 	write_mac(frame->eth->from, frame->from);
-	return (struct fate){ TRANSIT, out };
+	return (struct decision){ TRANSIT, out };
 }
 
-static __always_inline struct fate fate_of(struct frame *frame, __u32 ifindex)
+static __always_inline struct decision decide(struct frame *frame, __u32 ifindex)
 {
 	frame->to = read_mac(frame->eth->to);
 	frame->from = read_mac(frame->eth->from);
 	if (!is_marked(frame->to) || !is_marked(frame->from))
-		return (struct fate){ LINUX_OTHER };
+		return (struct decision){ LINUX_OTHER };
 	if (is_malformed(frame->to, frame->from))
-		return (struct fate){ DROP_MALFORMED };
+		return (struct decision){ DROP_MALFORMED };
 	return steer(frame, ifindex);
 }
 
@@ -215,21 +215,21 @@ int bm_fabric_1(struct xdp_md *ctx)
 	__u32 ifindex = ctx->ingress_ifindex, first = 0;
 	struct frame frame = { .eth = (void *)(long)ctx->data };
 	struct counts *count = bpf_map_lookup_elem(&counts, &ifindex);
-	struct fate fate;
+	struct decision decision;
 
 	frame.self = bpf_map_lookup_elem(&self, &first);
 	if (!count || !frame.self || (void *)(frame.eth + 1) > (void *)(long)ctx->data_end)
 		return XDP_PASS;
 	count->of[RECEIVED_BYTES] += bpf_xdp_get_buff_len(ctx);
-	fate = fate_of(&frame, ifindex);
-	if (fate.counter >= COUNTERS)
+	decision = decide(&frame, ifindex);
+	if (decision.counter >= COUNTERS)
 		return XDP_PASS;
-	count->of[fate.counter]++;
-	if (fate.counter == PROBES)
+	count->of[decision.counter]++;
+	if (decision.counter == PROBES)
 		return XDP_TX;
-	if (fate.ifindex)
-		return bpf_redirect(fate.ifindex, 0);
-	return fate.counter >= DROP_MALFORMED ? XDP_DROP : XDP_PASS;
+	if (decision.ifindex)
+		return bpf_redirect(decision.ifindex, 0);
+	return decision.counter >= DROP_MALFORMED ? XDP_DROP : XDP_PASS;
 }
 
 char LICENSE[] SEC("license") = "GPL";

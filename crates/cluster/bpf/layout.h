@@ -51,7 +51,7 @@ struct neighbor {
 	__u8 address[16];
 };
 
-/* What became of the frames that came in by a fabric link; the names are in ../src/counters.rs, in this order. */
+/* Counters of frames received from a fabric link; their names are in ../src/counters.rs, in this order. */
 enum counter {
 	TRANSIT,	/* on to the output node */
 	OUTPUT,		/* out of an external port */
@@ -59,7 +59,7 @@ enum counter {
 	LINUX_HOST,	/* to Linux: an address of this node */
 	LINUX_CONTROL,	/* messages of other nodes, read by the daemon */
 	LINUX_OTHER,	/* not a frame of a cluster */
-	PROBES,		/* sent back at once */
+	PROBES,		/* sent back */
 	DROP_MALFORMED,
 	DROP_MEMBER,
 	DROP_EPOCH,

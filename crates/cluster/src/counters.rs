@@ -1,11 +1,11 @@
-//! Counters of a fabric link: what became of the frames that came in by it.
+//! Counters of a fabric link: what happened to the frames received from it.
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-/// How many there are: `COUNTERS` of `layout.h`.
+/// Number of counters: `COUNTERS` of `layout.h`.
 const KINDS: usize = 14;
 
-/// Their names, in order.
+/// The names of all counters, in the order of `layout.h`.
 pub const COUNTERS: [&str; KINDS] = [
     "transit",
     "output",
@@ -23,17 +23,17 @@ pub const COUNTERS: [&str; KINDS] = [
     "received_bytes",
 ];
 
-/// Drop reasons, with a meaning for those who read `show drops`.
+/// Drop reasons, with their descriptions in `show drops`.
 pub const REASONS: [(&str, &str); 6] = [
     (
         "malformed",
-        "the addresses are those of a cluster, but have reserved bits set or numbers that no node has",
+        "the MAC addresses are fabric addresses, but with reserved bits set or a node number that does not exist",
     ),
     ("member", "the input node is not a member of the cluster"),
-    ("epoch", "sent under a membership that this node does not know, or knows no longer"),
-    ("stray", "this node is neither the intermediate nor the output node of the frame"),
-    ("neighbor", "the output port has no neighbor with this index"),
-    ("link", "there is no interface for the link to the output node"),
+    ("epoch", "the epoch is not the current one or the one before it"),
+    ("stray", "the frame names this node neither as intermediate nor as output node"),
+    ("neighbor", "the external port has no neighbor with this index"),
+    ("link", "the link to the output node has no interface"),
 ];
 
 /// The counters of one link, summed over all CPUs.
@@ -46,7 +46,7 @@ impl Counters {
         COUNTERS.into_iter().zip(self.0)
     }
 
-    /// A counter by its name; 0 if there is no counter of that name.
+    /// A counter by its name; 0 if there is none of that name.
     pub fn get(&self, name: &str) -> u64 {
         self.named().find(|(other, _)| *other == name).map_or(0, |(_, count)| count)
     }
@@ -73,10 +73,10 @@ impl Counters {
 
     /// Reads the counters of an interface; `None` if it is not a link of this node.
     pub(crate) fn read(map: &MapHandle, ifindex: u32) -> Option<Self> {
-        let of_each = map.lookup_percpu(&ifindex.to_ne_bytes(), MapFlags::ANY).ok()??;
+        let per_cpu = map.lookup_percpu(&ifindex.to_ne_bytes(), MapFlags::ANY).ok()??;
         let mut sum = [0u64; KINDS];
-        for of_one in of_each {
-            for (total, count) in sum.iter_mut().zip(of_one.as_chunks::<8>().0) {
+        for values in per_cpu {
+            for (total, count) in sum.iter_mut().zip(values.as_chunks::<8>().0) {
                 *total += u64::from_ne_bytes(*count);
             }
         }

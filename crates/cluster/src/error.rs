@@ -1,4 +1,4 @@
-//! Why a node could not do what was requested.
+//! Errors of a node.
 
 use std::fmt;
 use std::io;
@@ -6,37 +6,37 @@ use std::path::PathBuf;
 
 use bm_bpf::Occupant;
 
-/// Why a node could not do what was requested.
+/// Errors of a node.
 #[derive(Debug)]
 pub enum ClusterError {
-    /// The kernel refused the program or a map.
+    /// The kernel rejected the program or a map.
     Program {
-        /// What was being done.
+        /// The operation, as in "attaching the fabric program".
         step: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         error: libbpf_rs::Error,
     },
     /// A system call failed.
     System {
-        /// What was being done.
+        /// The operation, as in "attaching the fabric program".
         step: &'static str,
-        /// What it said.
+        /// Its error.
         error: io::Error,
     },
     /// Another XDP program is on the interface.
     Taken(Occupant),
     /// The program could not be pinned.
     Pin {
-        /// Where.
+        /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         error: libbpf_rs::Error,
     },
-    /// The interface could not be given the address of this node.
+    /// The MAC address of the interface could not be set.
     Mac {
-        /// Its name.
+        /// The interface.
         device: String,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
     /// The key cannot be used.
@@ -46,14 +46,14 @@ pub enum ClusterError {
         /// Why.
         why: String,
     },
-    /// The settings are wrong.
+    /// The settings are invalid.
     Settings(String),
-    /// The program is not pinned, so it would end with the daemon.
+    /// The program is not pinned, so it stops when the daemon ends.
     NotPinned,
 }
 
 impl ClusterError {
-    /// For `map_err`: the kernel refused a BPF operation.
+    /// For `map_err`: the kernel rejected a BPF operation.
     pub(crate) fn program(step: &'static str) -> impl Fn(libbpf_rs::Error) -> Self {
         move |error| Self::Program { step, error }
     }
@@ -73,11 +73,11 @@ impl fmt::Display for ClusterError {
             Self::System { step, error } => write!(f, "{step}: {error}"),
             Self::Taken(occupant) => write!(f, "{occupant}"),
             Self::Pin { path, error } => {
-                write!(f, "{}: the program cannot be pinned there: {error}", path.display())
+                write!(f, "{}: cannot pin the program: {error}", path.display())
             }
             Self::Mac { device, error } => write!(
                 f,
-                "{device}: cannot set its MAC address to that of this node: {error}; if its driver changes it only while the interface is down, run `ip link set {device} down` and start again"
+                "{device}: cannot set the MAC address to that of this node: {error}; some drivers change it only while the interface is down: run `ip link set {device} down` and try again"
             ),
             Self::Key { path, why } => write!(
                 f,
@@ -87,7 +87,7 @@ impl fmt::Display for ClusterError {
             ),
             Self::Settings(why) => f.write_str(why),
             Self::NotPinned => {
-                f.write_str("the fabric program is not pinned in bpffs, so it cannot outlive the daemon")
+                f.write_str("the fabric program is not pinned in bpffs, so it stops when the daemon ends")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Interfaces of fabric links: prepared, with the program on them, and as they were before.
+//! Interfaces of fabric links: prepares them, attaches the program, and restores them afterwards.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use crate::pins::{self, Pins};
 use crate::program::Program;
 use crate::socket::FabricSocket;
 
-/// An interface with the program on it.
-pub struct Joined {
+/// An interface to which the program is attached.
+pub struct AttachedLink {
     name: String,
-    /// Its index in Linux.
+    /// Its index.
     pub ifindex: u32,
     /// For messages and probes.
     pub socket: FabricSocket,
@@ -27,49 +27,49 @@ pub struct Joined {
     promiscuous: bool,
 }
 
-/// What is needed to take an interface.
-pub struct Taking<'a> {
+/// What attaching needs.
+pub struct AttachContext<'a> {
     pub interfaces: &'a Interfaces,
     pub program: &'a mut Program,
     pub pins: Option<&'a Pins>,
     /// Links of an earlier daemon that were not taken over yet.
-    pub left: &'a mut Vec<PinnedLink>,
+    pub earlier_links: &'a mut Vec<PinnedLink>,
     /// The MAC of all fabric interfaces of this node.
-    pub own: [u8; 6],
+    pub own_mac: [u8; 6],
 }
 
-impl Joined {
+impl AttachedLink {
     /// Prepares an interface and attaches the program.
     ///
     /// # Errors
-    /// What the kernel refused.
-    pub fn enter(taking: &mut Taking<'_>, interface: &Interface) -> Result<Self, ClusterError> {
+    /// If the kernel rejects a change.
+    pub fn attach(context: &mut AttachContext<'_>, interface: &Interface) -> Result<Self, ClusterError> {
         let (name, ifindex) = (interface.name.to_string(), interface.ifindex);
         let failed = |error| ClusterError::Mac { device: name.clone(), error };
-        let before = taking.interfaces.mac(&name).map_err(failed)?;
-        if before != taking.own {
-            taking.interfaces.set_mac(&name, taking.own).map_err(failed)?;
+        let before = context.interfaces.mac(&name).map_err(failed)?;
+        if before != context.own_mac {
+            context.interfaces.set_mac(&name, context.own_mac).map_err(failed)?;
         }
-        let promiscuous = match taking.interfaces.driver(&name).as_deref() {
-            // Takes all frames anyway. Without hardware nobody would complete checksums.
+        let promiscuous = match context.interfaces.driver(&name).as_deref() {
+            // Receives all frames anyway. Without hardware nobody would complete checksums.
             Ok("veth") => {
-                if let Err(error) = taking.interfaces.set_transmit_checksums(&name, false) {
+                if let Err(error) = context.interfaces.set_transmit_checksums(&name, false) {
                     tracing::warn!(%error, "{name}: cannot turn off transmit checksum offload: packets that Linux sends into the fabric may have wrong checksums");
                 }
                 false
             }
-            _ => taking.interfaces.set_flag(&name, Flag::Promiscuous, true).unwrap_or(false),
+            _ => context.interfaces.set_flag(&name, Flag::Promiscuous, true).unwrap_or(false),
         };
-        taking.program.count(ifindex, true)?;
-        let (link, pin) = attach(taking, &name, ifindex)?;
+        context.program.count(ifindex, true)?;
+        let (link, pin) = attach(context, &name, ifindex)?;
         let socket = FabricSocket::open(ifindex)
             .map_err(ClusterError::system("opening a packet socket on a fabric link"))?;
-        let mac_before = (before != taking.own).then_some(before);
+        let mac_before = (before != context.own_mac).then_some(before);
         Ok(Self { name, ifindex, socket, link, pin, mac_before, promiscuous })
     }
 
-    /// Takes the program off, and leaves the interface as it was.
-    pub fn leave(mut self, interfaces: &Interfaces) {
+    /// Detaches the program, and restores the interface.
+    pub fn detach(mut self, interfaces: &Interfaces) {
         if let Some(pin) = self.pin.take() {
             let _gone = std::fs::remove_file(pin);
         }
@@ -86,14 +86,15 @@ impl Joined {
 
 /// Attaches the program, or updates the link that an earlier daemon left there.
 fn attach(
-    taking: &mut Taking<'_>,
+    context: &mut AttachContext<'_>,
     name: &str,
     ifindex: u32,
 ) -> Result<(Link, Option<PathBuf>), ClusterError> {
-    let ours = taking.left.iter().position(|pinned| pinned.ifindex == ifindex && pins::is_ours(pinned));
-    let program = taking.program.on_links();
+    let ours =
+        context.earlier_links.iter().position(|pinned| pinned.ifindex == ifindex && pins::is_ours(pinned));
+    let program = context.program.xdp_program();
     if let Some(at) = ours {
-        let mut pinned = taking.left.swap_remove(at);
+        let mut pinned = context.earlier_links.swap_remove(at);
         let failed = ClusterError::program("taking over a fabric link");
         pinned.link.update_prog(&program).map_err(failed)?;
         return Ok((pinned.link, Some(pinned.path)));
@@ -103,6 +104,6 @@ fn attach(
         None => ClusterError::program("attaching the fabric program")(error),
     };
     let mut link = program.attach_xdp(ifindex.cast_signed()).map_err(failed)?;
-    let pin = taking.pins.map(|pins| pins.pin(ifindex, &mut link)).transpose()?;
+    let pin = context.pins.map(|pins| pins.pin(ifindex, &mut link)).transpose()?;
     Ok((link, pin))
 }

@@ -1,4 +1,4 @@
-//! Makes Linux have the routes and neighbors that stand for other nodes.
+//! Adds and removes the routes and neighbors that lead to other nodes.
 //!
 //! Routes are recognized by their protocol, neighbors by being permanent, on a fabric link, with the address of a cluster.
 //! Both outlive the daemon, as the fabric program does.
@@ -21,10 +21,10 @@ const METRIC: u32 = 20;
 const MAIN: u32 = 254;
 const SCOPE_LINK: u8 = 253;
 
-/// What there is of ours in Linux.
+/// The routes and neighbors of the cluster that are in Linux.
 ///
 /// # Errors
-/// What the kernel said.
+/// If the kernel rejects a dump.
 pub fn present(links: &BTreeSet<u32>) -> Result<Objects, Error> {
     let mut objects = Objects::default();
     let list::RouteList { ipv4, ipv6 } = list::routes(PROTOCOL)?;
@@ -50,14 +50,14 @@ fn v6(prefix: Prefix<u128>) -> (IpAddr, u8) {
     (IpAddr::V6(prefix.first().into()), prefix.length())
 }
 
-/// Changes what is present into what is wanted; entries of interfaces that `stays` names are not removed.
+/// Changes what is present into what is wanted; entries of interfaces for which `is_kept` holds are not removed.
 ///
 /// # Errors
-/// What the kernel said: nothing is known of the result then.
+/// If netlink fails: some of the changes may have been made.
 pub fn change(
     present: &Objects,
     wanted: &Objects,
-    stays: impl Fn(u32) -> bool,
+    is_kept: impl Fn(u32) -> bool,
 ) -> Result<bm_netlink::Outcome, Error> {
     let mut batch = Batch::open()?;
     // A neighbor comes before the routes that need it, and goes after them.
@@ -68,31 +68,31 @@ pub fn change(
     }
     for (prefix, route) in &wanted.routes {
         if present.routes.get(prefix) != Some(route) {
-            send(&mut batch, *prefix, route, true)?;
+            change_route(&mut batch, *prefix, route, true)?;
         }
     }
     for (prefix, route) in &present.routes {
-        if !wanted.routes.contains_key(prefix) && !stays(route.ifindex) {
-            send(&mut batch, *prefix, route, false)?;
+        if !wanted.routes.contains_key(prefix) && !is_kept(route.ifindex) {
+            change_route(&mut batch, *prefix, route, false)?;
         }
     }
     for (ifindex, address) in present.neighbors.keys() {
-        if !wanted.neighbors.contains_key(&(*ifindex, *address)) && !stays(*ifindex) {
+        if !wanted.neighbors.contains_key(&(*ifindex, *address)) && !is_kept(*ifindex) {
             batch.delete_neighbor(*ifindex, address)?;
         }
     }
     batch.finish()
 }
 
-/// Removes everything that is ours.
+/// Removes all routes and neighbors of the cluster.
 ///
 /// # Errors
-/// What the kernel said.
+/// If the kernel rejects a dump.
 pub fn remove(links: &BTreeSet<u32>) -> Result<(), Error> {
     change(&present(links)?, &Objects::default(), |_| false).map(drop)
 }
 
-fn send(
+fn change_route(
     batch: &mut Batch,
     (address, length): (IpAddr, u8),
     route: &Route,
@@ -123,10 +123,10 @@ fn send(
     }
 }
 
-/// Asks Linux to confirm neighbors, as for packets of its own: it does not see those that the program sends there.
+/// Makes Linux confirm neighbors as if it had sent packets to them: it does not see those that the program sends.
 ///
 /// # Errors
-/// What the kernel said.
+/// If the kernel rejects a dump.
 pub fn confirm(neighbors: &[(u32, IpAddr)]) -> Result<(), Error> {
     let mut batch = Batch::open()?;
     for (ifindex, address) in neighbors {

@@ -1,4 +1,4 @@
-//! What the program reads, byte by byte: `bpf/layout.h` in Rust.
+//! The values of the program's maps: `bpf/layout.h` in Rust.
 
 /// The program on fabric links; its name ends in the version of the layout.
 pub const PROGRAM: &str = "bm_fabric_1";

@@ -1,28 +1,28 @@
-//! One node of a cluster of routers: fabric links, what nodes tell each other, and remote neighbors in Linux.
+//! One node of a cluster of routers: fabric links, messages between nodes, and remote neighbors in Linux.
 //!
 //! ```text
 //! external port ─► kernel path: route, TTL, next hop ─► fabric link ═══► [bm_fabric on the output node] ─► external port
-//!                        ▲ its neighbor's MAC says: output node, port, index           ▲ map `neighbors`
+//!                        ▲ the next hop's MAC: output node, port, index              ▲ map `neighbors`
 //!                        │                                                             │
 //! this node's Linux: routes and permanent neighbors ◄── [`Service`] ◄── messages ──► [`Service`] ◄── that node's Linux
 //! ```
 //!
 //! The input node needs no code of its own: a remote neighbor is a neighbor on the fabric link, whose MAC is a fabric
-//! address (`bm_vlb::address`), so the kernel path and Linux itself write it. Intermediates and output nodes go by the
-//! addresses alone, in a program of their own (`bpf/fabric.bpf.c`), which outlives the daemon.
+//! address (`bm_vlb::address`), so the kernel path and Linux itself write it. Intermediates and output nodes read only the
+//! MAC addresses, in a program of their own (`bpf/fabric.bpf.c`), which outlives the daemon.
 //!
-//! Absent on purpose: the choice of intermediates (`bm_vlb::balancer`), which needs workers at the input, and membership
-//! that changes by itself. Both are to come.
+//! Not here yet: the choice of intermediates (`bm_vlb::balancer`), which needs workers at the input, and membership that
+//! changes by itself.
 
 mod counters;
 mod error;
 mod fabric;
-mod given;
 mod indices;
 mod kernel;
 mod layout;
 mod local;
 mod message;
+mod neighbor_map;
 mod node;
 mod pins;
 mod probe;
@@ -44,7 +44,7 @@ pub use session::State;
 pub use settings::{ExternalPort, FabricLink, Member, Problem, Settings};
 pub use view::{ClusterView, LinkView};
 
-/// Detaches what an earlier daemon left running in this network namespace, and removes its routes and neighbors. Returns
+/// Detaches the program that an earlier daemon left in this network namespace, and removes its routes and neighbors. Returns
 /// the interfaces that were fabric links.
 pub fn remove_kept() -> Vec<String> {
     let removed = pins::remove_kept();

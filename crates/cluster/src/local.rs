@@ -1,10 +1,10 @@
-//! What this node has to tell the others: its external ports, their prefixes and neighbors, its own addresses.
+//! What this node announces: its external ports, their prefixes and neighbors, its own addresses.
 
 use std::net::IpAddr;
 
 use bm_netlink::{Address, Link, Neighbor, list};
 
-use crate::indices::{Indices, Meaning};
+use crate::indices::{Indices, LocalNeighbor};
 use crate::message::Entry;
 use crate::settings::Settings;
 
@@ -21,7 +21,7 @@ pub struct LocalPort {
     pub mtu: u32,
 }
 
-/// The state of Linux that matters here.
+/// Linux's interfaces, addresses and neighbors.
 #[derive(Clone, Debug, Default)]
 pub struct Local {
     /// All interfaces.
@@ -31,10 +31,10 @@ pub struct Local {
 }
 
 impl Local {
-    /// Reads it.
+    /// Reads them.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// If the kernel rejects a dump.
     pub fn read() -> Result<Self, bm_netlink::Error> {
         Ok(Self { links: Link::list()?, addresses: list::addresses()?, neighbors: list::neighbors()? })
     }
@@ -58,12 +58,12 @@ impl Local {
         settings.ports.iter().filter_map(port).collect()
     }
 
-    /// The neighbors of external ports that frames can be sent to.
-    pub fn meanings(&self, ports: &[LocalPort]) -> Vec<Meaning> {
-        let meaning = |neighbor: &Neighbor| {
+    /// The neighbors of external ports that are resolved.
+    pub fn reachable_neighbors(&self, ports: &[LocalPort]) -> Vec<LocalNeighbor> {
+        let neighbor = |neighbor: &Neighbor| {
             let port = ports.iter().find(|port| port.ifindex == neighbor.ifindex)?;
             let to = neighbor.reachable_at().filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6])?;
-            is_routed(neighbor.address).then_some(Meaning {
+            is_routed(neighbor.address).then_some(LocalNeighbor {
                 ifindex: port.ifindex,
                 port: port.number,
                 address: neighbor.address,
@@ -71,21 +71,21 @@ impl Local {
                 from: port.mac,
             })
         };
-        let mut meanings: Vec<_> = self.neighbors.iter().filter_map(meaning).collect();
-        meanings.sort_unstable();
-        meanings.dedup();
-        meanings
+        let mut neighbors: Vec<_> = self.neighbors.iter().filter_map(neighbor).collect();
+        neighbors.sort_unstable();
+        neighbors.dedup();
+        neighbors
     }
 
-    /// Whether Linux would ask a neighbor again if it were used.
-    pub fn needs_use(&self, meaning: &Meaning) -> bool {
+    /// Whether Linux would probe a neighbor again if it were used (`STALE` or `FAILED`).
+    pub fn needs_use(&self, local: &LocalNeighbor) -> bool {
         let is_it =
-            |neighbor: &&Neighbor| neighbor.ifindex == meaning.ifindex && neighbor.address == meaning.address;
+            |neighbor: &&Neighbor| neighbor.ifindex == local.ifindex && neighbor.address == local.address;
         self.neighbors.iter().find(is_it).is_some_and(Neighbor::needs_use)
     }
 
-    /// Everything that other nodes have to know, in an order of its own.
-    pub fn entries(&self, ports: &[LocalPort], meanings: &[Meaning], indices: &Indices) -> Vec<Entry> {
+    /// The announcement, sorted.
+    pub fn entries(&self, ports: &[LocalPort], neighbors: &[LocalNeighbor], indices: &Indices) -> Vec<Entry> {
         let mut entries = Vec::new();
         for port in ports {
             entries.push(Entry::Port(port.number, u16::try_from(port.mtu).unwrap_or(u16::MAX)));
@@ -98,9 +98,9 @@ impl Local {
                 entries.push(Entry::Prefix(port.number, prefix, address.length));
             }
         }
-        for meaning in meanings {
-            if let Some(index) = indices.get(meaning) {
-                entries.push(Entry::Neighbor(meaning.port, meaning.address, index));
+        for neighbor in neighbors {
+            if let Some(index) = indices.get(neighbor) {
+                entries.push(Entry::Neighbor(neighbor.port, neighbor.address, index));
             }
         }
         entries.sort_unstable();
@@ -108,14 +108,14 @@ impl Local {
         entries
     }
 
-    /// Whether an address is one of this node's, or a neighbor's on one of its external ports.
-    pub fn has(&self, address: IpAddr, meanings: &[Meaning]) -> bool {
+    /// Whether an address belongs to this node, or to a neighbor on one of its external ports.
+    pub fn has(&self, address: IpAddr, neighbors: &[LocalNeighbor]) -> bool {
         self.addresses.iter().any(|own| own.local == address)
-            || meanings.iter().any(|meaning| meaning.address == address)
+            || neighbors.iter().any(|neighbor| neighbor.address == address)
     }
 }
 
-/// The first address of a prefix; `None` for one of a single address.
+/// The first address of a prefix; `None` if the prefix has only one address.
 fn first(address: IpAddr, length: u8) -> Option<IpAddr> {
     match address {
         IpAddr::V4(address) if length < 32 => {
@@ -130,7 +130,7 @@ fn first(address: IpAddr, length: u8) -> Option<IpAddr> {
     }
 }
 
-/// Whether packets to an address are routed: addresses of a link, of groups and of the machine itself are not.
+/// Whether packets to an address are routed: not if it is link-local, multicast or loopback.
 fn is_routed(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn link_local_and_group_addresses_are_not_announced() {
+    fn link_local_and_multicast_addresses_are_not_announced() {
         for text in [
             "127.0.0.1",
             "169.254.3.4",

@@ -1,13 +1,13 @@
-//! What two nodes tell each other over the link between them.
+//! Messages between two nodes over the link that connects them.
 //!
 //! ```text
 //! 0         6         12     14    18  19   20    21 22     24       26          34          42         50          n-16
-//! | to      | from    | type |magic| v|kind|epoch|0 |sender |receiver| own nonce | its nonce | sequence | contents | tag |
+//! | to      | from    | type |magic| v|kind|epoch|0 |sender |receiver| own nonce | peer nonce | sequence | contents | tag |
 //! ```
 //!
 //! The tag is the first half of an HMAC-SHA-256 over everything from the magic on, with the key that all members share.
-//! *Own nonce* is a random number that the sender has drawn at its start, *its nonce* the one that the receiver has sent
-//! last: a message in which the receiver finds its own nonce is not an old one that somebody sends again.
+//! *Own nonce* is a random number that the sender has drawn at its start, *peer nonce* the one that the receiver has sent
+//! last: a message in which the receiver finds its own nonce is no replay from before its start.
 //!
 //! All numbers are in network byte order.
 
@@ -27,14 +27,14 @@ pub const ETHERTYPE: u16 = 0x88b5;
 pub const ETHERNET: usize = 14;
 const MAGIC: [u8; 4] = *b"bmcl";
 const VERSION: u8 = 1;
-/// Length of what precedes the contents, after the Ethernet header.
+/// Length of the message header, after the Ethernet header.
 const HEADER: usize = 36;
 const TAG: usize = 16;
-/// Contents of one message at most, so that a frame fits into 1,280 bytes.
+/// Longest contents of a message, so that a frame fits into 1,280 bytes.
 const CONTENTS: usize = 1200;
 /// Longest form of an entry.
 const ENTRY: usize = 6 + 16;
-/// Entries of one message: whatever their form, they fit.
+/// Entries of one message; they fit even if all are of the longest form.
 pub const ENTRIES: usize = (CONTENTS - 12) / ENTRY;
 
 /// The key that all members share.
@@ -55,14 +55,14 @@ impl Key {
         std::array::from_fn(|at| whole[at])
     }
 
-    /// Appends the tag of a message.
-    pub fn seal(&self, message: &mut Vec<u8>, from: usize) {
+    /// Appends the tag of the message that begins at `from`.
+    pub fn append_tag(&self, message: &mut Vec<u8>, from: usize) {
         let tag = self.tag(&message[from..]);
         message.extend_from_slice(&tag);
     }
 
-    /// The message without its tag, if that is right.
-    pub fn open<'m>(&self, message: &'m [u8]) -> Option<&'m [u8]> {
+    /// The message without its tag, if that is valid.
+    pub fn verify<'m>(&self, message: &'m [u8]) -> Option<&'m [u8]> {
         let (message, tag) = message.split_last_chunk::<TAG>()?;
         let mut mac = self.0.clone();
         mac.update(message);
@@ -71,7 +71,7 @@ impl Key {
     }
 }
 
-/// Something that a node knows and others need.
+/// An entry of an announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Entry {
     /// An external port, with its MTU.
@@ -87,16 +87,16 @@ pub enum Entry {
 /// The contents of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// Sent all the time.
+    /// Sent at every tick.
     Hello {
-        /// Changes with each change of what the sender knows.
+        /// The version of the sender's announcement.
         version: u64,
-        /// The version that the sender has of what the receiver knows; 0 for none.
+        /// The version of the receiver's announcement that the sender has; 0: none.
         has: u64,
         /// The sender's name.
         name: String,
     },
-    /// A part of what the sender knows.
+    /// A part of the sender's announcement.
     Part {
         /// The version to which it belongs.
         version: u64,
@@ -114,25 +114,25 @@ pub enum Contents {
 pub struct Message {
     /// The sender's epoch.
     pub epoch: Epoch,
-    /// Who sends it.
+    /// Number of the node that sends it.
     pub sender: u16,
-    /// For whom it is.
+    /// Number of the node that it is for.
     pub receiver: u16,
     /// The sender's nonce.
     pub own_nonce: u64,
-    /// The receiver's nonce as the sender knows it; 0 if it does not.
-    pub its_nonce: u64,
+    /// The receiver's nonce as the sender knows it; 0: unknown.
+    pub peer_nonce: u64,
     /// Counts the messages of the sender.
     pub sequence: u64,
-    /// What it says.
+    /// Its contents.
     pub contents: Contents,
 }
 
 /// Why a message is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unread {
-    /// It is not a message of this version.
-    Form,
+pub enum MessageError {
+    /// It is not a message of this protocol version, or it is malformed.
+    Malformed,
     /// It was authenticated with another key.
     Key,
 }
@@ -149,7 +149,7 @@ pub fn frame(message: &Message, key: &Key, from: MacAddress, to: Node) -> Vec<u8
     frame.extend_from_slice(&[VERSION, kind, message.epoch.number(), 0]);
     frame.extend_from_slice(&message.sender.to_be_bytes());
     frame.extend_from_slice(&message.receiver.to_be_bytes());
-    for number in [message.own_nonce, message.its_nonce, message.sequence] {
+    for number in [message.own_nonce, message.peer_nonce, message.sequence] {
         frame.extend_from_slice(&number.to_be_bytes());
     }
     match &message.contents {
@@ -165,7 +165,7 @@ pub fn frame(message: &Message, key: &Key, from: MacAddress, to: Node) -> Vec<u8
             entries.iter().for_each(|entry| write(entry, &mut frame));
         }
     }
-    key.seal(&mut frame, ETHERNET);
+    key.append_tag(&mut frame, ETHERNET);
     frame
 }
 
@@ -179,20 +179,21 @@ pub fn begin(frame: &mut Vec<u8>, epoch: Epoch, from: MacAddress, to: Node, port
 }
 
 /// Reads a message, given without its Ethernet header.
-pub fn read(body: &[u8], key: &Key) -> Result<Message, Unread> {
+pub fn read(body: &[u8], key: &Key) -> Result<Message, MessageError> {
     if body.len() < HEADER + TAG || body[..4] != MAGIC || body[4] != VERSION {
-        return Err(Unread::Form);
+        return Err(MessageError::Malformed);
     }
-    let body = key.open(body).ok_or(Unread::Key)?;
+    let body = key.verify(body).ok_or(MessageError::Key)?;
     let mut bytes = Bytes(&body[5..]);
-    whole(&mut bytes).ok_or(Unread::Form)
+    read_contents(&mut bytes).ok_or(MessageError::Malformed)
 }
 
-fn whole(bytes: &mut Bytes<'_>) -> Option<Message> {
+fn read_contents(bytes: &mut Bytes<'_>) -> Option<Message> {
     let (kind, epoch) = (bytes.number::<1>()?, bytes.number::<1>()?);
     bytes.number::<1>()?;
     let (sender, receiver) = (bytes.number::<2>()? as u16, bytes.number::<2>()? as u16);
-    let (own_nonce, its_nonce, sequence) = (bytes.number::<8>()?, bytes.number::<8>()?, bytes.number::<8>()?);
+    let (own_nonce, peer_nonce, sequence) =
+        (bytes.number::<8>()?, bytes.number::<8>()?, bytes.number::<8>()?);
     let version = bytes.number::<8>()?;
     let contents = match kind {
         1 => Contents::Hello {
@@ -211,7 +212,7 @@ fn whole(bytes: &mut Bytes<'_>) -> Option<Message> {
         _ => return None,
     };
     let epoch = Epoch::new(epoch as u8);
-    Some(Message { epoch, sender, receiver, own_nonce, its_nonce, sequence, contents })
+    Some(Message { epoch, sender, receiver, own_nonce, peer_nonce, sequence, contents })
 }
 
 /// An entry: kind, port, prefix length, length of the address, a number, the address.
@@ -259,7 +260,7 @@ fn read_entry(bytes: &mut Bytes<'_>) -> Option<Entry> {
     }
 }
 
-/// Bytes that have not been read yet.
+/// The bytes that have not been read yet.
 struct Bytes<'b>(&'b [u8]);
 
 impl<'b> Bytes<'b> {
@@ -290,7 +291,7 @@ mod tests {
             sender: 1,
             receiver: 2,
             own_nonce: 0x0102,
-            its_nonce: u64::MAX,
+            peer_nonce: u64::MAX,
             sequence: 9,
             contents,
         }
@@ -343,10 +344,10 @@ mod tests {
         for at in 0..body.len() {
             let mut changed = body.to_vec();
             changed[at] ^= 1;
-            let expected = if at < 5 { Unread::Form } else { Unread::Key };
+            let expected = if at < 5 { MessageError::Malformed } else { MessageError::Key };
             assert_eq!(read(&changed, &key()), Err(expected), "byte {at}");
         }
-        assert_eq!(read(body, &Key::new(b"another")), Err(Unread::Key));
+        assert_eq!(read(body, &Key::new(b"another")), Err(MessageError::Key));
         for length in 0..body.len() {
             assert!(read(&body[..length], &key()).is_err());
         }

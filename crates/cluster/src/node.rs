@@ -1,9 +1,9 @@
-//! A node of a cluster: what it knows of Linux and of other nodes, and what follows from that.
+//! A node of a cluster: it announces its own neighbors to other nodes, and adds theirs to Linux.
 //!
 //! ```text
 //! Linux: neighbors, addresses of external ports ──► indices ──► map `neighbors` of the program
-//!                                                     └──► told to all other nodes
-//! other nodes: what they have told ──► routes and permanent neighbors on fabric links, in Linux
+//!                                                     └──► announced to all other nodes
+//! announcements of other nodes ──► routes and permanent neighbors on fabric links, in Linux
 //! ```
 
 use std::collections::BTreeSet;
@@ -15,28 +15,28 @@ use bm_vlb::address::{Destination, Node, Source};
 use bm_wire::ethernet::Mac;
 
 use crate::error::ClusterError;
-use crate::fabric::{Joined, Taking};
-use crate::given::{GONE, inherited, to_layout};
-use crate::indices::{Indices, Meaning};
+use crate::fabric::{AttachContext, AttachedLink};
+use crate::indices::{Indices, LocalNeighbor};
 use crate::kernel;
 use crate::layout::{NO_INTERFACE, PORT_MESSAGE, PORT_PROBE_REPLY};
 use crate::local::{Local, LocalPort};
-use crate::message::{self, ETHERNET, Entry, Key, Unread};
+use crate::message::{self, ETHERNET, Entry, Key, MessageError};
+use crate::neighbor_map::{GONE, inherited, to_layout};
 use crate::pins::{self, Pins};
 use crate::probe;
 use crate::program::Program;
-use crate::remote::{Far, Objects};
+use crate::remote::{Objects, RemoteNode};
 use crate::session::{Refused, Session, State};
 use crate::settings::{FabricLink, Settings};
-use crate::view::{ClusterView, LinkView, of_state, refusal};
+use crate::view::{ClusterView, LinkView, describe_refusal, describe_state};
 
 /// How often hellos and probes are sent.
 pub const TICK_NS: u64 = 100_000_000;
-/// The shortest time between two looks at Linux: neighbors may change all the time.
-const PAUSE_NS: u64 = 20_000_000;
-/// How often Linux is looked at although it has sent no event, and neighbors in use are confirmed.
-const LOOK_NS: u64 = 5_000_000_000;
-/// How long after the start the routes that an earlier daemon has left stay, although their node has not told of them yet.
+/// The shortest time between two updates from Linux's tables: neighbors may change all the time.
+const UPDATE_INTERVAL_NS: u64 = 20_000_000;
+/// How often Linux's tables are read without an event, and neighbors in use are confirmed.
+const POLL_NS: u64 = 5_000_000_000;
+/// How long after the start routes of an earlier daemon are kept although their node has not announced them yet.
 const GRACE_NS: u64 = 5_000_000_000;
 
 /// One link to another node.
@@ -44,12 +44,12 @@ struct FabricEnd {
     device: String,
     peer: String,
     session: Session,
-    joined: Option<Joined>,
+    attached: Option<AttachedLink>,
     mtu: u32,
     /// Why the interface cannot be used.
     trouble: Option<String>,
     /// What was logged last.
-    said: (Option<State>, Option<Refused>),
+    logged: (Option<State>, Option<Refused>),
 }
 
 /// This node.
@@ -60,12 +60,13 @@ pub struct Cluster {
     program: Program,
     interfaces: Interfaces,
     pins: Option<Pins>,
-    left: Vec<PinnedLink>,
+    /// Links of an earlier daemon that were not taken over yet.
+    earlier_links: Vec<PinnedLink>,
     links: Vec<FabricEnd>,
     indices: Indices,
     local: Local,
     ports: Vec<LocalPort>,
-    meanings: Vec<Meaning>,
+    neighbors: Vec<LocalNeighbor>,
     entries: Vec<Entry>,
     /// The version of `entries`.
     version: u64,
@@ -73,11 +74,11 @@ pub struct Cluster {
     notes: Vec<String>,
     started_ns: u64,
     tick_ns: u64,
-    look_ns: u64,
+    poll_ns: u64,
     updated_ns: u64,
-    /// What Linux refused, as logged last.
-    refused: String,
-    /// Linux has changed, or what other nodes have told.
+    /// The first change that Linux rejected, as logged last.
+    rejected: String,
+    /// Linux's tables have changed, or the announcements of other nodes.
     changed: bool,
     kept: bool,
 }
@@ -86,23 +87,23 @@ impl Cluster {
     /// Loads the program and attaches it to the interfaces of fabric links that exist. `nonce` gives random numbers.
     ///
     /// # Errors
-    /// What is wrong with the settings or the key, or what the kernel refused. An interface that cannot be used is no
+    /// If the settings or the key are invalid, or the kernel rejects the program. An interface that cannot be used is no
     /// error; see [`Self::view`].
     pub fn open(settings: Settings, now_ns: u64, nonce: impl FnMut() -> u64) -> Result<Self, ClusterError> {
         if let Some(problem) = settings.problems().first() {
             return Err(ClusterError::Settings(problem.to_string()));
         }
-        let own = settings.own().ok_or_else(|| ClusterError::Settings("this node is no member".into()))?;
+        let own = settings.own().ok_or_else(|| ClusterError::Settings("this node is not a member".into()))?;
         let key = probe::read_key(&settings.key_file)?;
         let interfaces =
             Interfaces::open().map_err(ClusterError::system("opening a socket to query interfaces"))?;
         let mut notes = Vec::new();
         let pins = Pins::claim()
-            .map_err(|why| notes.push(format!("the fabric program will end with the daemon: {why}")))
+            .map_err(|why| notes.push(format!("the fabric program stops when the daemon ends: {why}")))
             .ok();
-        let left = pins.as_ref().map(Pins::links).unwrap_or_default();
-        let program = Program::load(&left)?;
-        let links = ends(&settings, own, nonce);
+        let earlier_links = pins.as_ref().map(Pins::links).unwrap_or_default();
+        let program = Program::load(&earlier_links)?;
+        let links = fabric_ends(&settings, own, nonce);
         let indices = inherited(&program, settings.epoch, own)?;
         let mut cluster = Self {
             settings,
@@ -111,27 +112,27 @@ impl Cluster {
             program,
             interfaces,
             pins,
-            left,
+            earlier_links,
             links,
             indices,
             local: Local::default(),
             ports: Vec::new(),
-            meanings: Vec::new(),
+            neighbors: Vec::new(),
             entries: Vec::new(),
             version: 0,
             routes: 0,
             notes,
             started_ns: now_ns,
             tick_ns: now_ns,
-            look_ns: now_ns,
+            poll_ns: now_ns,
             updated_ns: 0,
-            refused: String::new(),
+            rejected: String::new(),
             changed: true,
             kept: false,
         };
-        cluster.place_links()?;
+        cluster.reset_links()?;
         cluster.update(now_ns)?;
-        for pinned in cluster.left.drain(..).filter(pins::is_ours) {
+        for pinned in cluster.earlier_links.drain(..).filter(pins::is_ours) {
             pinned.remove();
         }
         Ok(cluster)
@@ -142,13 +143,13 @@ impl Cluster {
         &self.settings
     }
 
-    /// What the operator should know.
+    /// Notes for `status`.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Sets the link to each node for which there is none yet.
-    fn place_links(&self) -> Result<(), ClusterError> {
+    /// Marks all members as reachable by no interface yet, and all other nodes as no members.
+    fn reset_links(&self) -> Result<(), ClusterError> {
         for node in (0..Node::COUNT).filter_map(Node::new) {
             let is_member = self.links.iter().any(|link| link.session.peer() == node);
             self.program.set_link(node, if is_member { NO_INTERFACE } else { 0 })?;
@@ -156,45 +157,45 @@ impl Cluster {
         Ok(())
     }
 
-    /// Notes that Linux has changed.
-    pub fn touch(&mut self) {
+    /// Notes an event of Linux: its tables are read again with the next step.
+    pub fn note_linux_event(&mut self) {
         self.changed = true;
     }
 
     /// The descriptors that messages arrive at.
     pub fn descriptors(&self) -> Vec<std::os::fd::RawFd> {
         use std::os::fd::{AsFd, AsRawFd};
-        let joined = self.links.iter().filter_map(|link| link.joined.as_ref());
-        joined.map(|joined| joined.socket.as_fd().as_raw_fd()).collect()
+        let attached = self.links.iter().filter_map(|link| link.attached.as_ref());
+        attached.map(|attached| attached.socket.as_fd().as_raw_fd()).collect()
     }
 
-    /// When [`Self::step`] has something to do without news.
+    /// When [`Self::step`] is due even if nothing arrives.
     pub fn due_ns(&self) -> u64 {
-        if self.changed { self.tick_ns.min(self.updated_ns + PAUSE_NS) } else { self.tick_ns }
+        if self.changed { self.tick_ns.min(self.updated_ns + UPDATE_INTERVAL_NS) } else { self.tick_ns }
     }
 
-    /// Reads what has arrived, sends what is due, and brings Linux up to date.
+    /// Reads messages that have arrived, sends those that are due, and updates Linux.
     ///
     /// # Errors
-    /// What the kernel said; it is tried again with the next step.
+    /// If the kernel rejects something; the next step tries again.
     pub fn step(&mut self, now_ns: u64) -> Result<(), ClusterError> {
         for at in 0..self.links.len() {
             self.receive(at, now_ns);
         }
-        let is_due = self.changed && now_ns >= self.updated_ns + PAUSE_NS || now_ns >= self.look_ns;
+        let is_due = self.changed && now_ns >= self.updated_ns + UPDATE_INTERVAL_NS || now_ns >= self.poll_ns;
         let done = if is_due { self.update(now_ns) } else { Ok(()) };
         if now_ns >= self.tick_ns {
             self.tick_ns = now_ns + TICK_NS;
             (0..self.links.len()).for_each(|at| self.send(at, now_ns));
         }
-        self.watch(now_ns);
+        self.log_changes(now_ns);
         done
     }
 
     fn receive(&mut self, at: usize, now_ns: u64) {
         let mut buffer = [0; 2048];
         while let Some(frame) =
-            self.links[at].joined.as_ref().and_then(|joined| joined.socket.receive(&mut buffer))
+            self.links[at].attached.as_ref().and_then(|attached| attached.socket.receive(&mut buffer))
         {
             let Some((header, body)) = frame.split_at_checked(ETHERNET) else { continue };
             let Some(to) = header.first_chunk::<6>().and_then(|to| Destination::parse(Mac(*to)).ok()) else {
@@ -204,11 +205,11 @@ impl Cluster {
             self.changed |= match to.port.number() {
                 PORT_MESSAGE => match message::read(body, &self.key) {
                     Ok(message) => session.receive(message, now_ns),
-                    Err(Unread::Key) => {
+                    Err(MessageError::Key) => {
                         session.refuse(Refused::Key, now_ns);
                         false
                     }
-                    Err(Unread::Form) => false,
+                    Err(MessageError::Malformed) => false,
                 },
                 PORT_PROBE_REPLY => probe::read(body, &self.key, session.nonce(), now_ns)
                     .is_some_and(|round_trip_ns| session.probed(round_trip_ns, now_ns)),
@@ -219,100 +220,104 @@ impl Cluster {
 
     fn send(&mut self, at: usize, now_ns: u64) {
         let (own, epoch) = (own_mac(self.own), self.settings.epoch);
-        let FabricEnd { session, joined: Some(joined), .. } = &mut self.links[at] else { return };
+        let FabricEnd { session, attached: Some(attached), .. } = &mut self.links[at] else { return };
         let peer = session.peer();
         let hello = session.hello(self.version);
-        let mut messages = session.news(self.version, &self.entries, now_ns);
+        let mut messages = session.announcement(self.version, &self.entries, now_ns);
         messages.push(hello);
         // In the order of their numbers.
         messages.sort_by_key(|message| message.sequence);
-        // A frame that is lost is sent again: until the other end has this version, and with the next tick.
-        joined.socket.send(&probe::frame(epoch, own, peer, &self.key, session.nonce(), now_ns));
+        // Lost frames do no harm: the next tick sends again, until the other end has this version.
+        attached.socket.send(&probe::frame(epoch, own, peer, &self.key, session.nonce(), now_ns));
         for message in &messages {
-            joined.socket.send(&message::frame(message, &self.key, own, peer));
+            attached.socket.send(&message::frame(message, &self.key, own, peer));
         }
     }
 
-    /// Logs changes of links, and notes that routes have to follow.
-    fn watch(&mut self, now_ns: u64) {
+    /// Logs changes of links; routes are updated when the state of one has changed.
+    fn log_changes(&mut self, now_ns: u64) {
         for link in &mut self.links {
-            let state = link.joined.is_some().then(|| link.session.state(now_ns));
+            let state = link.attached.is_some().then(|| link.session.state(now_ns));
             let refused = link.session.refused(now_ns).cloned();
-            let said = (state, refused);
-            if said == link.said {
+            let logged = (state, refused);
+            if logged == link.logged {
                 continue;
             }
-            self.changed |= said.0 != link.said.0;
+            self.changed |= logged.0 != link.logged.0;
             let (device, peer) = (&link.device, &link.peer);
-            match &said {
-                (_, Some(why)) => tracing::warn!("fabric link {device} to {peer}: {}", refusal(why, peer)),
+            match &logged {
+                (_, Some(why)) => {
+                    tracing::warn!("fabric link {device} to {peer}: {}", describe_refusal(why, peer))
+                }
                 (Some(State::Up), None) => tracing::info!("fabric link {device}: {peer} is up"),
-                (Some(state), None) => tracing::warn!("fabric link {device} to {peer}: {}", of_state(*state)),
+                (Some(state), None) => {
+                    tracing::warn!("fabric link {device} to {peer}: {}", describe_state(*state))
+                }
                 (None, None) => {}
             }
-            link.said = said;
+            link.logged = logged;
         }
     }
 
-    /// Brings the program, what others are told, and Linux up to date.
+    /// Updates the program's maps, the announcement, and Linux's routes and neighbors.
     fn update(&mut self, now_ns: u64) -> Result<(), ClusterError> {
         let failed =
             |step| move |error: bm_netlink::Error| ClusterError::System { step, error: error.into() };
         self.updated_ns = now_ns;
         self.local = Local::read().map_err(failed("reading interfaces, addresses and neighbors"))?;
-        self.follow_interfaces();
+        self.update_interfaces();
         self.ports = self.local.ports(&self.settings);
-        self.meanings = self.local.meanings(&self.ports);
-        for (index, meaning) in self.indices.set(&self.meanings, now_ns) {
-            let neighbor = meaning.map_or(GONE, |meaning| to_layout(&meaning));
+        self.neighbors = self.local.reachable_neighbors(&self.ports);
+        for (index, neighbor) in self.indices.set(&self.neighbors, now_ns) {
+            let neighbor = neighbor.map_or(GONE, |neighbor| to_layout(&neighbor));
             self.program.set_neighbor(index, &neighbor)?;
         }
-        let entries = self.local.entries(&self.ports, &self.meanings, &self.indices);
+        let entries = self.local.entries(&self.ports, &self.neighbors, &self.indices);
         if entries != self.entries || self.version == 0 {
             (self.entries, self.version) = (entries, self.version + 1);
             self.tick_ns = now_ns;
         }
-        self.follow_others(now_ns).map_err(failed("changing routes and neighbors"))?;
-        if now_ns >= self.look_ns {
-            self.look_ns = now_ns + LOOK_NS;
-            self.keep_fresh().map_err(failed("confirming neighbors"))?;
+        self.update_linux(now_ns).map_err(failed("changing routes and neighbors"))?;
+        if now_ns >= self.poll_ns {
+            self.poll_ns = now_ns + POLL_NS;
+            self.confirm_used_neighbors().map_err(failed("confirming neighbors"))?;
         }
         self.changed = false;
         Ok(())
     }
 
-    /// Takes interfaces of fabric links that have appeared, and lets go of those that are gone.
-    fn follow_interfaces(&mut self) {
+    /// Attaches the program to interfaces of fabric links that have appeared, and detaches it from those that are gone.
+    fn update_interfaces(&mut self) {
         for link in &mut self.links {
             let now = self.local.link(&link.device);
             let ifindex = now.map(|now| now.ifindex);
             let peer = link.session.peer();
-            if let Some(joined) = link.joined.take_if(|joined| Some(joined.ifindex) != ifindex) {
-                let _gone = self.program.count(joined.ifindex, false);
+            if let Some(attached) = link.attached.take_if(|attached| Some(attached.ifindex) != ifindex) {
+                let _gone = self.program.count(attached.ifindex, false);
                 let _never_fails = self.program.set_link(peer, NO_INTERFACE);
-                joined.leave(&self.interfaces);
+                attached.detach(&self.interfaces);
             }
             let Some(now) = now else {
                 link.trouble = Some(format!("there is no interface {}", link.device));
                 continue;
             };
             link.mtu = now.mtu;
-            if link.joined.is_some() {
+            if link.attached.is_some() {
                 continue;
             }
-            let mut taking = Taking {
+            let mut context = AttachContext {
                 interfaces: &self.interfaces,
                 program: &mut self.program,
                 pins: self.pins.as_ref(),
-                left: &mut self.left,
-                own: own_mac(self.own).0,
+                earlier_links: &mut self.earlier_links,
+                own_mac: own_mac(self.own).0,
             };
-            let entered = Joined::enter(&mut taking, now).and_then(|joined| {
-                self.program.set_link(peer, joined.ifindex)?;
-                Ok(joined)
+            let attached = AttachedLink::attach(&mut context, now).and_then(|attached| {
+                self.program.set_link(peer, attached.ifindex)?;
+                Ok(attached)
             });
-            match entered {
-                Ok(joined) => (link.joined, link.trouble) = (Some(joined), None),
+            match attached {
+                Ok(attached) => (link.attached, link.trouble) = (Some(attached), None),
                 Err(why) => {
                     let why = why.to_string();
                     if link.trouble.as_ref() != Some(&why) {
@@ -324,63 +329,63 @@ impl Cluster {
         }
     }
 
-    /// Makes Linux have what other nodes have told.
-    fn follow_others(&mut self, now_ns: u64) -> Result<(), bm_netlink::Error> {
+    /// Adds the announcements of other nodes to Linux, and removes what they no longer announce.
+    fn update_linux(&mut self, now_ns: u64) -> Result<(), bm_netlink::Error> {
         let mut wanted = Objects::default();
-        let is_ours = |address: IpAddr| self.local.has(address, &self.meanings);
-        let mut ends: Vec<_> = self.links.iter().collect();
-        ends.sort_by_key(|link| link.session.peer());
-        let (mut all, mut stay) = (BTreeSet::new(), BTreeSet::new());
-        for link in ends {
-            let Some(joined) = &link.joined else { continue };
-            let (node, ifindex) = (link.session.peer(), joined.ifindex);
+        let is_ours = |address: IpAddr| self.local.has(address, &self.neighbors);
+        let mut links: Vec<_> = self.links.iter().collect();
+        links.sort_by_key(|link| link.session.peer());
+        let (mut all, mut kept) = (BTreeSet::new(), BTreeSet::new());
+        for link in links {
+            let Some(attached) = &link.attached else { continue };
+            let (node, ifindex) = (link.session.peer(), attached.ifindex);
             all.insert(ifindex);
-            if !link.session.has_told() && now_ns < self.started_ns + GRACE_NS {
-                stay.insert(ifindex);
+            if !link.session.has_announced() && now_ns < self.started_ns + GRACE_NS {
+                kept.insert(ifindex);
             }
-            let far = Far { node, ifindex, mtu: link.mtu, epoch: self.settings.epoch };
-            wanted.add(&far, link.session.entries(now_ns), is_ours);
+            let remote = RemoteNode { node, ifindex, mtu: link.mtu, epoch: self.settings.epoch };
+            wanted.add(&remote, link.session.entries(now_ns), is_ours);
         }
         let present = kernel::present(&all)?;
         self.routes = wanted.routes.len();
         if present == wanted {
             return Ok(());
         }
-        let outcome = kernel::change(&present, &wanted, |ifindex| stay.contains(&ifindex))?;
-        let refused = outcome.first.first().map(|refusal| refusal.error.to_string()).unwrap_or_default();
-        if refused != self.refused && !refused.is_empty() {
+        let outcome = kernel::change(&present, &wanted, |ifindex| kept.contains(&ifindex))?;
+        let rejected = outcome.first.first().map(|refusal| refusal.error.to_string()).unwrap_or_default();
+        if rejected != self.rejected && !rejected.is_empty() {
             tracing::warn!(
                 count = outcome.refused,
-                "Linux refuses routes or neighbors of the cluster: {refused}"
+                "Linux rejected routes or neighbors of the cluster: {rejected}"
             );
         }
-        self.refused = refused;
+        self.rejected = rejected;
         Ok(())
     }
 
     /// Asks Linux to confirm neighbors that frames were sent to.
-    fn keep_fresh(&self) -> Result<(), bm_netlink::Error> {
-        let wanting = self.indices.iter().filter(|(meaning, _)| self.local.needs_use(meaning));
-        let used = wanting.filter(|(_, index)| self.program.take_used(*index));
-        let used: Vec<_> = used.map(|(meaning, _)| (meaning.ifindex, meaning.address)).collect();
+    fn confirm_used_neighbors(&self) -> Result<(), bm_netlink::Error> {
+        let stale = self.indices.iter().filter(|(neighbor, _)| self.local.needs_use(neighbor));
+        let used = stale.filter(|(_, index)| self.program.take_used(*index));
+        let used: Vec<_> = used.map(|(neighbor, _)| (neighbor.ifindex, neighbor.address)).collect();
         if used.is_empty() { Ok(()) } else { kernel::confirm(&used) }
     }
 
     /// The node as it is now.
     pub fn view(&self, now_ns: u64) -> ClusterView {
         let link = |link: &FabricEnd| {
-            let refused = link.session.refused(now_ns).map(|why| refusal(why, &link.peer));
+            let refused = link.session.refused(now_ns).map(|why| describe_refusal(why, &link.peer));
             LinkView {
                 device: link.device.clone(),
                 peer: link.peer.clone(),
                 node: link.session.peer().number(),
-                state: link.joined.is_some().then(|| link.session.state(now_ns)),
+                state: link.attached.is_some().then(|| link.session.state(now_ns)),
                 trouble: link.trouble.clone().or(refused),
                 round_trip_ns: link.session.round_trip_ns,
                 counters: link
-                    .joined
+                    .attached
                     .as_ref()
-                    .and_then(|joined| self.program.counters(joined.ifindex))
+                    .and_then(|attached| self.program.counters(attached.ifindex))
                     .unwrap_or_default(),
             }
         };
@@ -389,14 +394,14 @@ impl Cluster {
             node: self.own.number(),
             epoch: self.settings.epoch.number(),
             members: self.settings.members.len(),
-            neighbors: self.meanings.len() - self.indices.without,
+            neighbors: self.neighbors.len() - self.indices.without,
             without_index: self.indices.without,
             routes: self.routes,
             links: self.links.iter().map(link).collect(),
         }
     }
 
-    /// Keeps program, routes and neighbors when this is dropped.
+    /// Leaves the program, routes and neighbors in place when this is dropped.
     ///
     /// # Errors
     /// If the program is not pinned.
@@ -414,27 +419,27 @@ impl Drop for Cluster {
         if self.kept {
             return;
         }
-        let joined: Vec<_> = self.links.iter_mut().filter_map(|link| link.joined.take()).collect();
-        let all = joined.iter().map(|joined| joined.ifindex).collect();
+        let attached: Vec<_> = self.links.iter_mut().filter_map(|link| link.attached.take()).collect();
+        let all = attached.iter().map(|attached| attached.ifindex).collect();
         if let Err(error) = kernel::remove(&all) {
             tracing::warn!(%error, "routes to other nodes of the cluster could not be removed");
         }
-        joined.into_iter().for_each(|joined| joined.leave(&self.interfaces));
+        attached.into_iter().for_each(|attached| attached.detach(&self.interfaces));
     }
 }
 
-/// The links of these settings; none has an interface yet.
-fn ends(settings: &Settings, own: Node, mut nonce: impl FnMut() -> u64) -> Vec<FabricEnd> {
+/// One end for each configured link; none is attached to its interface yet.
+fn fabric_ends(settings: &Settings, own: Node, mut nonce: impl FnMut() -> u64) -> Vec<FabricEnd> {
     let end = |link: &FabricLink| {
         let peer = settings.member(&link.peer)?.node;
         let session = Session::new(own, &settings.name, peer, settings.epoch, nonce().max(1));
         let (device, peer) = (link.device.clone(), link.peer.clone());
-        Some(FabricEnd { device, peer, session, joined: None, mtu: 0, trouble: None, said: (None, None) })
+        Some(FabricEnd { device, peer, session, attached: None, mtu: 0, trouble: None, logged: (None, None) })
     };
     settings.links.iter().filter_map(end).collect()
 }
 
-/// The MAC of all fabric interfaces of a node: the source address of frames that it sends straight to their output node.
+/// The MAC of all fabric interfaces of a node: the source address of frames that it sends directly to their output node.
 fn own_mac(own: Node) -> Mac {
     Source { input: own, via: None, sample: None }.mac()
 }

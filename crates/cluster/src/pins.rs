@@ -4,8 +4,8 @@
 //! /sys/fs/bpf/brickmoon-cluster/4026531840/7     namespace (its inode), interface (its number)
 //! ```
 //!
-//! A pinned link keeps the program and its maps, so a node goes on as intermediate and as output node without a daemon.
-//! The next daemon loads its own program over the same maps, and so keeps the neighbors with their indices.
+//! A pinned link keeps the program and its maps, so a node remains intermediate and output node without a daemon.
+//! The next daemon loads its own program with the same maps, which keep the neighbors and their indices.
 
 use std::io;
 use std::path::PathBuf;

@@ -5,8 +5,8 @@
 //! | to      | from    | type |magic| nonce | sent at | tag |
 //! ```
 //!
-//! Only their sender reads them, by its own clock. The tag is that of messages, so nobody else can make them up; those that
-//! were sent long ago do not count.
+//! Only their sender reads them, by its own clock. They have the same tag as messages, so they cannot be forged; those that
+//! were sent more than a second ago are ignored.
 
 use std::path::Path;
 
@@ -30,14 +30,14 @@ pub fn frame(epoch: Epoch, from: Mac, to: Node, key: &Key, nonce: u64, now_ns: u
     frame.extend_from_slice(&MAGIC);
     frame.extend_from_slice(&nonce.to_be_bytes());
     frame.extend_from_slice(&now_ns.to_be_bytes());
-    key.seal(&mut frame, ETHERNET);
+    key.append_tag(&mut frame, ETHERNET);
     frame
 }
 
-/// How long a probe that has come back was away, if it is one of ours; given without its Ethernet header.
+/// The round-trip time of a probe, if it is one of ours; `body` is the frame without its Ethernet header.
 pub fn read(body: &[u8], key: &Key, nonce: u64, now_ns: u64) -> Option<u64> {
     // Linux may have padded it.
-    let body = key.open(body.get(..36)?)?;
+    let body = key.verify(body.get(..36)?)?;
     let (magic, rest) = body.split_first_chunk::<4>()?;
     let (sent_nonce, sent) = rest.split_first_chunk::<8>()?;
     let sent = u64::from_be_bytes(*sent.first_chunk::<8>()?);
@@ -45,10 +45,10 @@ pub fn read(body: &[u8], key: &Key, nonce: u64, now_ns: u64) -> Option<u64> {
     (*magic == MAGIC && u64::from_be_bytes(*sent_nonce) == nonce && away < SILENT_NS).then_some(away)
 }
 
-/// Reads the key that all members share.
+/// Reads the shared key of the cluster.
 ///
 /// # Errors
-/// The file cannot be read, is readable for others, or is too short.
+/// If the file cannot be read, is accessible by all users, or is too short.
 pub fn read_key(path: &Path) -> Result<Key, ClusterError> {
     use std::os::unix::fs::PermissionsExt;
     let wrong = |why: String| ClusterError::Key { path: path.into(), why };

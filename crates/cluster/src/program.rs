@@ -29,22 +29,22 @@ pub struct Program {
 }
 
 impl Program {
-    /// Loads the program without attaching it to an interface; over the maps of an earlier daemon's program if that has
-    /// left one with the same layout.
-    pub fn load(left: &[PinnedLink]) -> Result<Self, ClusterError> {
+    /// Loads the program without attaching it to an interface. Uses the maps of an earlier daemon's program if there is
+    /// one with the same layout.
+    pub fn load(earlier: &[PinnedLink]) -> Result<Self, ClusterError> {
         let failed = ClusterError::program("loading the fabric program");
-        let of_earlier = |name: &str| {
-            left.iter().filter(|pinned| pins::is_ours(pinned)).find_map(|pinned| pins::map(pinned, name))
+        let earlier_map = |name: &str| {
+            earlier.iter().filter(|pinned| pins::is_ours(pinned)).find_map(|pinned| pins::map(pinned, name))
         };
         let mut builder = ObjectBuilder::default();
         let mut open = builder.open_memory(OBJECT).map_err(&failed)?;
         let mut inherited = false;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
-            if let Some(earlier) =
-                Some(&name).filter(|name| MAPS.contains(&name.as_str())).and_then(|name| of_earlier(name))
+            if let Some(map_before) =
+                Some(&name).filter(|name| MAPS.contains(&name.as_str())).and_then(|name| earlier_map(name))
             {
-                map.reuse_fd(earlier.as_fd()).map_err(&failed)?;
+                map.reuse_fd(map_before.as_fd()).map_err(&failed)?;
                 inherited = true;
             }
         }
@@ -61,8 +61,8 @@ impl Program {
         })
     }
 
-    /// The program to attach to fabric links.
-    pub fn on_links(&mut self) -> ProgramMut<'_> {
+    /// The program, for attaching it to fabric links.
+    pub fn xdp_program(&mut self) -> ProgramMut<'_> {
         self.object
             .progs_mut()
             .find(|program| program.name() == PROGRAM)
@@ -77,7 +77,7 @@ impl Program {
             epoch_before: before.map_or(NO_EPOCH, |before| before.number().into()),
             unused: 0,
         };
-        put(&self.own, 0, own.bytes(), "setting the number of this node")
+        update(&self.own, 0, own.bytes(), "setting the number of this node")
     }
 
     /// The epochs that an earlier daemon has set: the current one, and the one before it.
@@ -87,12 +87,12 @@ impl Program {
         Some((epoch(own.epoch)?, epoch(own.epoch_before)))
     }
 
-    /// Sets the interface of the link to a node; 0: it is no member.
+    /// Sets the interface of the link to a node; 0: it is not a member.
     pub fn set_link(&self, node: Node, ifindex: u32) -> Result<(), ClusterError> {
-        put(&self.links, node.number().into(), &ifindex.to_ne_bytes(), "setting a fabric link")
+        update(&self.links, node.number().into(), &ifindex.to_ne_bytes(), "setting a fabric link")
     }
 
-    /// Counts frames of an interface as those of a fabric link from now on, or no longer.
+    /// Starts or stops counting frames of an interface.
     pub fn count(&self, ifindex: u32, counted: bool) -> Result<(), ClusterError> {
         let key = ifindex.to_ne_bytes();
         if !counted {
@@ -110,10 +110,10 @@ impl Program {
 
     /// Sets the neighbor with an index.
     pub fn set_neighbor(&self, index: u16, neighbor: &Neighbor) -> Result<(), ClusterError> {
-        put(&self.neighbors, index.into(), neighbor.bytes(), "setting a neighbor")
+        update(&self.neighbors, index.into(), neighbor.bytes(), "setting a neighbor")
     }
 
-    /// All neighbors by index, among them those that are gone. Used once, after an earlier daemon.
+    /// All neighbors by index, including those that are gone. Used once, to take over from an earlier daemon.
     pub fn neighbors(&self) -> Vec<(u16, Neighbor)> {
         let of_one = |index: u16| {
             let value = self.neighbors.lookup(&u32::from(index).to_ne_bytes(), MapFlags::ANY).ok()??;
@@ -133,13 +133,13 @@ impl Program {
         was
     }
 
-    /// The counters of an interface; `None` if it is no link.
+    /// The counters of an interface; `None` if it is not a fabric link.
     pub fn counters(&self, ifindex: u32) -> Option<Counters> {
         Counters::read(&self.counts, ifindex)
     }
 }
 
-fn put(map: &MapHandle, key: u32, value: &[u8], step: &'static str) -> Result<(), ClusterError> {
+fn update(map: &MapHandle, key: u32, value: &[u8], step: &'static str) -> Result<(), ClusterError> {
     map.update(&key.to_ne_bytes(), value, MapFlags::ANY).map_err(ClusterError::program(step))
 }
 

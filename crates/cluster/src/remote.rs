@@ -1,6 +1,6 @@
-//! What other nodes have told, as routes and neighbors of Linux.
+//! Announcements of other nodes, as routes and neighbors of Linux.
 //!
-//! | told | in Linux, on the fabric link to that node |
+//! | announced | in Linux, on the fabric link to that node |
 //! |---|---|
 //! | neighbor 192.0.2.9, index 7 of port 3 | `192.0.2.9 dev fab1`, a permanent neighbor with the MAC *neighbor 7 of port 3* |
 //! | address 192.0.2.1 of the node | `192.0.2.1 dev fab1`, a permanent neighbor with the MAC *host* |
@@ -36,26 +36,26 @@ pub struct Objects {
     pub neighbors: BTreeMap<(u32, IpAddr), [u8; 6]>,
 }
 
-/// The other end of a fabric link.
+/// A node at the other end of a fabric link.
 #[derive(Clone, Copy, Debug)]
-pub struct Far {
+pub struct RemoteNode {
     /// The node.
     pub node: Node,
     /// Index of our interface to it.
     pub ifindex: u32,
     /// MTU of that interface.
     pub mtu: u32,
-    /// The epoch of the frames that are sent there.
+    /// The epoch of frames to that node.
     pub epoch: Epoch,
 }
 
-impl Far {
+impl RemoteNode {
     fn mac(&self, port: u8, to: To) -> Option<[u8; 6]> {
         let port = Port::new(port)?;
         Some(Destination { epoch: self.epoch, output: self.node, port, to }.mac().0)
     }
 
-    /// The gateway that stands for a port of the node: its neighbors have yet to be resolved.
+    /// The gateway that stands for a port of the node whose neighbors are not resolved yet.
     fn gateway(&self, port: u8, six: bool) -> IpAddr {
         let number = self.node.number() << 5 | u16::from(port);
         let [high, low] = number.to_be_bytes();
@@ -67,47 +67,49 @@ impl Far {
 }
 
 impl Objects {
-    /// Adds what a node has told, except for what `is_ours`: the nearest way is to send it ourselves.
-    pub fn add(&mut self, far: &Far, entries: &[Entry], is_ours: impl Fn(IpAddr) -> bool) {
+    /// Adds what a node announces, except for addresses that `is_ours`: this node sends to those itself.
+    pub fn add(&mut self, remote: &RemoteNode, entries: &[Entry], is_ours: impl Fn(IpAddr) -> bool) {
         let mtus: BTreeMap<u8, u32> = entries
             .iter()
             .filter_map(|entry| match *entry {
-                Entry::Port(port, mtu) => Some((port, far.mtu.min(mtu.into()))),
+                Entry::Port(port, mtu) => Some((port, remote.mtu.min(mtu.into()))),
                 _ => None,
             })
             .collect();
-        let mtu = |port: u8| mtus.get(&port).copied().unwrap_or(far.mtu);
+        let mtu = |port: u8| mtus.get(&port).copied().unwrap_or(remote.mtu);
         for entry in entries {
             match *entry {
                 Entry::Port(..) => {}
                 Entry::Own(address) if !is_ours(address) => {
-                    self.host(far, address, far.mac(0, To::Host), far.mtu);
+                    self.host(remote, address, remote.mac(0, To::Host), remote.mtu);
                 }
                 Entry::Neighbor(port, address, index) if !is_ours(address) => {
-                    self.host(far, address, far.mac(port, To::Neighbor(index)), mtu(port));
+                    self.host(remote, address, remote.mac(port, To::Neighbor(index)), mtu(port));
                 }
-                Entry::Prefix(port, address, length) => self.prefix(far, (address, length), port, mtu(port)),
+                Entry::Prefix(port, address, length) => {
+                    self.prefix(remote, (address, length), port, mtu(port))
+                }
                 Entry::Own(_) | Entry::Neighbor(..) => {}
             }
         }
     }
 
-    fn host(&mut self, far: &Far, address: IpAddr, mac: Option<[u8; 6]>, mtu: u32) {
+    fn host(&mut self, remote: &RemoteNode, address: IpAddr, mac: Option<[u8; 6]>, mtu: u32) {
         let Some(mac) = mac else { return };
         let length = if address.is_ipv4() { 32 } else { 128 };
-        // If two nodes tell of the same address, the first counts.
+        // If two nodes announce the same address, the first counts.
         self.routes.entry((address, length)).or_insert_with(|| {
-            self.neighbors.insert((far.ifindex, address), mac);
-            Route { ifindex: far.ifindex, gateway: None, mtu }
+            self.neighbors.insert((remote.ifindex, address), mac);
+            Route { ifindex: remote.ifindex, gateway: None, mtu }
         });
     }
 
-    fn prefix(&mut self, far: &Far, prefix: (IpAddr, u8), port: u8, mtu: u32) {
-        let Some(mac) = far.mac(port, To::Resolve) else { return };
-        let gateway = far.gateway(port, prefix.0.is_ipv6());
+    fn prefix(&mut self, remote: &RemoteNode, prefix: (IpAddr, u8), port: u8, mtu: u32) {
+        let Some(mac) = remote.mac(port, To::Resolve) else { return };
+        let gateway = remote.gateway(port, prefix.0.is_ipv6());
         self.routes.entry(prefix).or_insert_with(|| {
-            self.neighbors.insert((far.ifindex, gateway), mac);
-            Route { ifindex: far.ifindex, gateway: Some(gateway), mtu }
+            self.neighbors.insert((remote.ifindex, gateway), mac);
+            Route { ifindex: remote.ifindex, gateway: Some(gateway), mtu }
         });
     }
 }
@@ -116,8 +118,8 @@ impl Objects {
 mod tests {
     use super::*;
 
-    fn far(node: u16) -> Far {
-        Far { node: Node::new(node).expect("small"), ifindex: 4, mtu: 1600, epoch: Epoch::new(0x12) }
+    fn remote(node: u16) -> RemoteNode {
+        RemoteNode { node: Node::new(node).expect("small"), ifindex: 4, mtu: 1600, epoch: Epoch::new(0x12) }
     }
 
     fn ip(text: &str) -> IpAddr {
@@ -134,7 +136,7 @@ mod tests {
             Entry::Neighbor(3, ip("192.0.2.9"), 0x0708),
         ];
         let mut objects = Objects::default();
-        objects.add(&far(0x2a), &entries, |_| false);
+        objects.add(&remote(0x2a), &entries, |_| false);
         let route = |gateway, mtu| Route { ifindex: 4, gateway, mtu };
         let (four, six) = (ip("169.254.5.67"), ip("fe80::b1:2a:3"));
         let routes = [
@@ -157,8 +159,8 @@ mod tests {
     fn own_and_earlier_entries_have_priority() {
         let entries = [Entry::Neighbor(0, ip("192.0.2.9"), 1), Entry::Neighbor(0, ip("192.0.2.10"), 2)];
         let mut objects = Objects::default();
-        objects.add(&far(1), &entries[..1], |_| false);
-        objects.add(&Far { ifindex: 5, ..far(2) }, &entries, |address| address == ip("192.0.2.10"));
+        objects.add(&remote(1), &entries[..1], |_| false);
+        objects.add(&RemoteNode { ifindex: 5, ..remote(2) }, &entries, |address| address == ip("192.0.2.10"));
         assert_eq!(objects.routes.len(), 1);
         assert_eq!(objects.routes[&(ip("192.0.2.9"), 32)].ifindex, 4);
         assert_eq!(objects.neighbors.len(), 1);

@@ -14,7 +14,7 @@ use crate::node::Cluster;
 use crate::settings::Settings;
 use crate::view::ClusterView;
 
-/// Longest wait.
+/// The longest wait.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 /// How long to collect events before handling them: they often come in groups.
 const GATHER: Duration = Duration::from_millis(2);
@@ -22,8 +22,8 @@ const GATHER: Duration = Duration::from_millis(2);
 /// A running node. It ends when this is dropped, unless [`Service::keep`] was called.
 pub struct Service {
     cluster: Arc<Mutex<Cluster>>,
-    /// Closed at the end, which wakes the thread.
-    ends: Option<UnixStream>,
+    /// Closing it ends the thread.
+    stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -31,26 +31,26 @@ impl Service {
     /// Starts a node in this thread's network namespace.
     ///
     /// # Errors
-    /// What is wrong with the settings, or what the kernel refused.
+    /// If the settings are invalid, or the kernel rejects the program.
     pub fn start(settings: Settings) -> Result<Self, ClusterError> {
         let failed = ClusterError::system("subscribing to events of interfaces and neighbors");
-        // Subscribed before the first reading, so that nothing is missed in between.
-        let mut heard = LinkEvents::listen_with_neighbors().map_err(|error| failed(error.into()))?;
-        let (ends, end) = UnixStream::pair().map_err(&failed)?;
+        // Subscribed before the first dump, so that no change in between is missed.
+        let mut events = LinkEvents::listen_with_neighbors().map_err(|error| failed(error.into()))?;
+        let (stop, stopped) = UnixStream::pair().map_err(&failed)?;
         let cluster = Arc::new(Mutex::new(Cluster::open(settings, now_ns(), random)?));
         let shared = Arc::clone(&cluster);
-        let run = move || run(&shared, &mut heard, &end);
+        let run = move || run(&shared, &mut events, &stopped);
         let thread = std::thread::Builder::new().name("bm-cluster".into()).spawn(run).map_err(&failed)?;
-        Ok(Self { cluster, ends: Some(ends), thread: Some(thread) })
+        Ok(Self { cluster, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Replaces this node by one with other settings. Frames of other nodes are forwarded meanwhile.
+    /// Restarts this node with other settings. Frames of other nodes are forwarded meanwhile.
     ///
     /// # Errors
-    /// As [`Self::start`]. Program and routes of this node then stay without a daemon, for one started with its settings.
+    /// As [`Self::start`]. The program and the routes then stay in place, for a daemon with valid settings to take over.
     pub fn replace(self, settings: Settings) -> Result<Self, ClusterError> {
         if let Err(error) = self.keep() {
-            tracing::warn!("the cluster stops forwarding for a moment: {error}");
+            tracing::warn!("this node forwards nothing for other nodes while it restarts: {error}");
         }
         drop(self);
         Self::start(settings)
@@ -61,7 +61,7 @@ impl Service {
         self.cluster().settings().clone()
     }
 
-    /// What the operator should know.
+    /// Notes for `status`.
     pub fn notes(&self) -> Vec<String> {
         self.cluster().notes().to_vec()
     }
@@ -71,7 +71,7 @@ impl Service {
         self.cluster().view(now_ns())
     }
 
-    /// Keeps program, routes and neighbors at the end.
+    /// Leaves the program, routes and neighbors in place at the end.
     ///
     /// # Errors
     /// If the program is not pinned.
@@ -91,7 +91,7 @@ fn lock(cluster: &Mutex<Cluster>) -> MutexGuard<'_, Cluster> {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        drop(self.ends.take());
+        drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has been reported by itself.
             let _panicked = thread.join();
@@ -99,41 +99,41 @@ impl Drop for Service {
     }
 }
 
-fn run(cluster: &Mutex<Cluster>, heard: &mut LinkEvents, end: &UnixStream) {
+fn run(cluster: &Mutex<Cluster>, events: &mut LinkEvents, stopped: &UnixStream) {
     let mut failing = false;
     loop {
         let (descriptors, due) = {
             let cluster = lock(cluster);
             (cluster.descriptors(), cluster.due_ns())
         };
-        if wait(heard, end, &descriptors, due) {
+        if wait(events, stopped, &descriptors, due) {
             return;
         }
-        let news = heard.drain();
-        if news {
+        let has_events = events.drain();
+        if has_events {
             std::thread::sleep(GATHER);
-            heard.drain();
+            events.drain();
         }
         let mut cluster = lock(cluster);
-        if news {
-            cluster.touch();
+        if has_events {
+            cluster.note_linux_event();
         }
         match cluster.step(now_ns()) {
             Ok(()) => failing = false,
             // Logged once, not on each attempt.
             Err(error) if !failing => {
                 failing = true;
-                tracing::error!(%error, "the cluster is not up to date; trying again");
+                tracing::error!(%error, "the cluster's routes and neighbors are not up to date; trying again");
             }
             Err(_) => {}
         }
     }
 }
 
-/// Waits for news or until `due_ns`; whether the node is to end.
-fn wait(heard: &LinkEvents, end: &UnixStream, others: &[i32], due_ns: u64) -> bool {
+/// Waits for an event or until `due_ns`; returns whether the node has to stop.
+fn wait(events: &LinkEvents, stopped: &UnixStream, others: &[i32], due_ns: u64) -> bool {
     let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let own = [end.as_raw_fd(), heard.as_fd().as_raw_fd()];
+    let own = [stopped.as_raw_fd(), events.as_fd().as_raw_fd()];
     let mut all: Vec<_> = own.into_iter().chain(others.iter().copied()).map(poll).collect();
     let wait = Duration::from_nanos(due_ns.saturating_sub(now_ns())).min(WAIT_MAX);
     let wait_ms = wait.as_millis() as i32 + 1;
@@ -146,7 +146,7 @@ fn wait(heard: &LinkEvents, end: &UnixStream, others: &[i32], due_ns: u64) -> bo
     ready > 0 && all[0].revents != 0
 }
 
-/// The time since the machine was started.
+/// The monotonic clock.
 fn now_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the structure outlives the call.

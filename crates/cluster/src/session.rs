@@ -1,13 +1,13 @@
-//! What is known of the node at the other end of a link, from its messages and probes.
+//! The state of the node at the other end of a link, from its messages and probes.
 //!
 //! ```text
-//! nothing heard ─ hello ─► its nonce is known ─ hello with our nonce ─► confirmed: what it says counts
-//!                              ▲                                            │ another nonce: it was started again
+//! nothing heard ─ hello ─► its nonce is known ─ hello with our nonce ─► confirmed: its messages are accepted
+//!                              ▲                                            │ another nonce: it was restarted
 //!                              └────────────────────────────────────────────┘
 //! ```
 //!
 //! Probes are answered by the fabric program at the other end, messages by its daemon. As long as probes are answered,
-//! what the node has said last remains valid: a daemon that is started again takes nobody's routes away.
+//! its last announcement remains valid: restarting a daemon removes no routes on other nodes.
 //!
 //! Pure: no socket and no clock, so its rules are tested without either.
 
@@ -26,9 +26,9 @@ const REFUSED_NS: u64 = 3_000_000_000;
 pub enum Refused {
     /// They are authenticated with another key.
     Key,
-    /// They come from another node than the one that the link is said to lead to.
+    /// They come from another node than the one configured for the link: its name and number.
     Peer(String, u16),
-    /// They are for another node than this one.
+    /// They are for another node than this one: the sender's name, the receiver's number.
     Receiver(String, u16),
     /// The node has another epoch.
     Epoch(Epoch),
@@ -37,11 +37,11 @@ pub enum Refused {
 /// The state of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Frames go to the node and come from it.
+    /// Its program and its daemon answer.
     Up,
-    /// Its program answers, its daemon does not: it goes on with what it has.
+    /// Only its program answers: it forwards with its last tables.
     NoDaemon,
-    /// Its daemon answers, its program does not.
+    /// Only its daemon answers.
     NoProgram,
     /// Neither does.
     Down,
@@ -65,7 +65,7 @@ pub struct Session {
     /// The last time that a probe took to come back.
     pub round_trip_ns: Option<u64>,
     refused: Option<(Refused, u64)>,
-    /// The version that the peer has of what we know.
+    /// The version of our announcement that the peer has.
     peer_has: u64,
     version: u64,
     entries: Vec<Entry>,
@@ -112,20 +112,20 @@ impl Session {
             sender: self.own.number(),
             receiver: self.peer.number(),
             own_nonce: self.nonce,
-            its_nonce: self.candidate.or(self.confirmed.map(|(nonce, _)| nonce)).unwrap_or(0),
+            peer_nonce: self.candidate.or(self.confirmed.map(|(nonce, _)| nonce)).unwrap_or(0),
             sequence: self.sequence,
             contents,
         }
     }
 
-    /// The next hello; `version` is that of what we know.
+    /// The next hello; `version` is that of our announcement.
     pub fn hello(&mut self, version: u64) -> Message {
         let (has, name) = (self.version, self.name.clone());
         self.message(Contents::Hello { version, has, name })
     }
 
-    /// What the peer has to be told: all parts of what we know, unless it has this version.
-    pub fn news(&mut self, version: u64, entries: &[Entry], now_ns: u64) -> Vec<Message> {
+    /// All parts of our announcement, unless the peer has this version.
+    pub fn announcement(&mut self, version: u64, entries: &[Entry], now_ns: u64) -> Vec<Message> {
         if self.peer_has == version || !self.hears(now_ns) || self.candidate.is_some() {
             return Vec::new();
         }
@@ -138,32 +138,32 @@ impl Session {
         (0..).zip(parts).map(part).map(|contents| self.message(contents)).collect()
     }
 
-    /// Takes a message; whether what is known of the peer has changed.
+    /// Handles a message; returns whether the peer's state or announcement has changed.
     pub fn receive(&mut self, message: Message, now_ns: u64) -> bool {
-        if let Some(refused) = self.refuses(&message) {
+        if let Some(refused) = self.refusal(&message) {
             self.refuse(refused, now_ns);
             return false;
         }
-        if message.its_nonce != self.nonce {
+        if message.peer_nonce != self.nonce {
             if self.confirmed.map(|(nonce, _)| nonce) != Some(message.own_nonce) {
                 self.candidate = Some(message.own_nonce);
             }
             return false;
         }
         match self.confirmed {
-            // Sent again by somebody, or overtaken.
+            // Replayed, or overtaken by a later one.
             Some((nonce, last)) if nonce == message.own_nonce && message.sequence <= last => return false,
             Some((nonce, _)) if nonce == message.own_nonce => {}
-            // The peer was started again: it knows nothing of us, and counts its versions anew.
+            // The peer was restarted: it has none of our entries, and its versions start again.
             _ => (self.version, self.parts, self.peer_has) = (0, None, 0),
         }
         let was_up = self.hears(now_ns);
         self.confirmed = Some((message.own_nonce, message.sequence));
         (self.candidate, self.heard_ns, self.refused) = (None, Some(now_ns), None);
-        self.take(message.contents) || !was_up
+        self.apply(message.contents) || !was_up
     }
 
-    fn refuses(&self, message: &Message) -> Option<Refused> {
+    fn refusal(&self, message: &Message) -> Option<Refused> {
         let name = match &message.contents {
             Contents::Hello { name, .. } => name.clone(),
             Contents::Part { .. } => String::new(),
@@ -182,17 +182,17 @@ impl Session {
         self.refused = Some((why, now_ns));
     }
 
-    fn take(&mut self, contents: Contents) -> bool {
+    fn apply(&mut self, contents: Contents) -> bool {
         match contents {
             Contents::Hello { version: _, has, name: _ } => {
                 self.peer_has = has;
                 false
             }
-            Contents::Part { version, part, parts, entries } => self.take_part(version, part, parts, entries),
+            Contents::Part { version, part, parts, entries } => self.add_part(version, part, parts, entries),
         }
     }
 
-    fn take_part(&mut self, version: u64, part: u16, count: u16, entries: Vec<Entry>) -> bool {
+    fn add_part(&mut self, version: u64, part: u16, count: u16, entries: Vec<Entry>) -> bool {
         if version == self.version || part >= count {
             return false;
         }
@@ -209,7 +209,7 @@ impl Session {
         true
     }
 
-    /// Notes that a probe has come back; whether the peer was unreachable before.
+    /// Notes that a probe has come back; returns whether the peer was unreachable before.
     pub fn probed(&mut self, round_trip_ns: u64, now_ns: u64) -> bool {
         let was = self.answers(now_ns);
         (self.probed_ns, self.round_trip_ns) = (Some(now_ns), Some(round_trip_ns));
@@ -239,12 +239,12 @@ impl Session {
         self.refused.as_ref().filter(|(_, at)| now_ns.saturating_sub(*at) < REFUSED_NS).map(|(why, _)| why)
     }
 
-    /// Whether the peer has told anything yet.
-    pub fn has_told(&self) -> bool {
+    /// Whether the peer has announced anything yet.
+    pub fn has_announced(&self) -> bool {
         self.version != 0
     }
 
-    /// What the peer has told, as long as frames reach it.
+    /// What the peer announces; empty while frames do not reach it.
     pub fn entries(&self, now_ns: u64) -> &[Entry] {
         if self.answers(now_ns) { &self.entries } else { &[] }
     }
@@ -262,7 +262,7 @@ mod tests {
         Session::new(node(own), &format!("n{own}"), node(peer), Epoch::new(1), nonce)
     }
 
-    /// Each says hello once.
+    /// Each sends a hello.
     fn exchange(one: &mut Session, two: &mut Session, now: u64) {
         let hello = one.hello(1);
         two.receive(hello, now);
@@ -285,44 +285,44 @@ mod tests {
     fn two_nodes_exchange_entries() {
         let (mut one, mut two) = (session(1, 2, 11), session(2, 1, 22));
         assert_eq!(one.state(0), State::Down);
-        assert_eq!(one.news(1, &[own(1)], 0), []);
+        assert_eq!(one.announcement(1, &[own(1)], 0), []);
         meet(&mut one, &mut two, 5);
         assert_eq!((one.state(5), two.state(5)), (State::Up, State::NoProgram));
         let many: Vec<_> = (0..=255).map(own).collect();
-        let parts = two.news(7, &many, 6);
+        let parts = two.announcement(7, &many, 6);
         assert!(parts.len() > 1);
         let changed: Vec<_> = parts.into_iter().rev().map(|part| one.receive(part, 6)).collect();
-        // The first to be sent is the last to arrive here: the others are old then.
+        // In reverse order: after the last part, the others have lower sequence numbers and are ignored.
         assert!(changed.iter().all(|changed| !changed));
-        for part in two.news(7, &many, 6) {
+        for part in two.announcement(7, &many, 6) {
             one.receive(part, 6);
         }
-        assert_eq!((one.entries(6), one.has_told()), (&many[..], true));
+        assert_eq!((one.entries(6), one.has_announced()), (&many[..], true));
         let hello = one.hello(1);
         two.receive(hello, 7);
-        assert_eq!(two.news(7, &many, 7), [], "it has them");
-        assert_eq!(two.news(8, &[], 7).len(), 1, "nothing is news as well");
+        assert_eq!(two.announcement(7, &many, 7), [], "it has them");
+        assert_eq!(two.announcement(8, &[], 7).len(), 1, "an empty announcement is sent as well");
     }
 
     #[test]
     fn replayed_messages_are_ignored() {
         let (mut one, mut two) = (session(1, 2, 11), session(2, 1, 22));
         meet(&mut one, &mut two, 5);
-        let old = two.news(7, &[own(1)], 6);
-        let new = two.news(8, &[own(2)], 6);
+        let old = two.announcement(7, &[own(1)], 6);
+        let new = two.announcement(8, &[own(2)], 6);
         assert!(one.receive(new[0].clone(), 6));
         assert!(!one.receive(old[0].clone(), 6));
         assert_eq!(one.entries(6), [own(2)]);
-        // Another run of the first node draws another nonce: no message of before counts.
+        // After a restart the first node has another nonce: earlier messages are ignored.
         let mut again = session(1, 2, 12);
-        assert!(!again.receive(new[0].clone(), 7) && !again.has_told());
+        assert!(!again.receive(new[0].clone(), 7) && !again.has_announced());
     }
 
     #[test]
     fn a_restarted_daemon_keeps_its_entries() {
         let (mut one, mut two) = (session(1, 2, 11), session(2, 1, 22));
         meet(&mut one, &mut two, 0);
-        for part in two.news(7, &[own(1)], 1) {
+        for part in two.announcement(7, &[own(1)], 1) {
             one.receive(part, 1);
         }
         let later = 2 * SILENT_NS;
@@ -333,7 +333,7 @@ mod tests {
             exchange(&mut one, &mut two, later);
         }
         assert_eq!((one.state(later), one.entries(later)), (State::Up, &[own(1)][..]));
-        for part in two.news(1, &[own(2)], later) {
+        for part in two.announcement(1, &[own(2)], later) {
             one.receive(part, later);
         }
         assert_eq!(one.entries(later), [own(2)]);

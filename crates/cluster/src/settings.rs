@@ -1,4 +1,4 @@
-//! The settings of a node: who the members are, which interface leads to which, and which ports are external.
+//! The settings of a node: the members, the links to them, and the external ports.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,11 +11,11 @@ use bm_vlb::membership::Epoch;
 pub struct Settings {
     /// The name of this node, one of the members.
     pub name: String,
-    /// The number of the membership; the same on all nodes, and a new one after each change of the members.
+    /// Number of the membership: the same on all nodes, changed with each change of the members.
     pub epoch: Epoch,
-    /// File with the key that all members share.
+    /// File with the shared key.
     pub key_file: PathBuf,
-    /// The members, this node among them.
+    /// The members, including this node.
     pub members: Vec<Member>,
     /// Links to other nodes.
     pub links: Vec<FabricLink>,
@@ -79,34 +79,34 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotAMember => f.write_str(
-                "`name` in [cluster] is not the name of a [[cluster.member]]: this node has to be among the members",
+                "`name` in [cluster] is not the name of any [[cluster.member]]: this node must be one of the members",
             ),
             Self::NameTwice(name) => write!(f, "two members are named {name:?}"),
             Self::NumberTwice(one, two, node) => {
-                write!(f, "the members {one:?} and {two:?} have the same number {node}: each needs one of its own")
+                write!(f, "the members {one:?} and {two:?} have the same number {node}; numbers must be unique")
             }
             Self::UnknownPeer(device, peer) => write!(
                 f,
-                "the fabric link {device} leads to {peer:?}, which is not a member: add it as a [[cluster.member]], or correct `peer`"
+                "`peer` of the fabric link {device} is {peer:?}, which is not a member: add it as a [[cluster.member]], or correct `peer`"
             ),
             Self::OwnPeer(device) => {
-                write!(f, "the fabric link {device} leads to this node itself: `peer` has to be another member")
+                write!(f, "`peer` of the fabric link {device} is this node itself; it must be another member")
             }
             Self::DeviceTwice(device) => {
-                write!(f, "{device} is named twice: an interface is one fabric link or one external port")
+                write!(f, "{device} is configured twice: an interface can be one fabric link or one external port")
             }
             Self::PeerTwice(one, two, peer) => write!(
                 f,
-                "the fabric links {one} and {two} both lead to {peer:?}: several links between two nodes are not supported yet"
+                "the fabric links {one} and {two} both have peer {peer:?}: several links between two nodes are not supported yet"
             ),
             Self::NoLink(name) => write!(
                 f,
-                "there is no [[cluster.fabric]] with peer = {name:?}: nodes are connected as a full mesh, so each needs a link to each other one"
+                "there is no [[cluster.fabric]] with peer = {name:?}: nodes form a full mesh, so each needs a link to every other node"
             ),
             Self::PortTwice(one, two, number) => {
                 write!(f, "the external ports {one} and {two} have the same number {number}")
             }
-            Self::Alone => f.write_str("there is only one [[cluster.member]]: a cluster has two or more"),
+            Self::Alone => f.write_str("there is only one [[cluster.member]]: a cluster needs at least two"),
         }
     }
 }
@@ -124,7 +124,7 @@ impl Settings {
         self.members.iter().find(|member| member.name == name)
     }
 
-    /// Everything that is wrong with these settings, whatever the machine.
+    /// Everything that is wrong with these settings on any machine.
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = self.problems_of_members();
         problems.extend(self.problems_of_links());

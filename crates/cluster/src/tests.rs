@@ -42,12 +42,12 @@ fn from(input: u16, via: Option<u16>) -> Source {
     Source { input: node(input), via: via.map(node), sample: Some(Sample { flow: 0xa5, sequence: 0x3c3 }) }
 }
 
-/// A frame whose packet is no packet: nobody reads it.
+/// A frame with an invalid packet: the program does not read it.
 fn frame(to: Mac, from: Mac) -> Vec<u8> {
     [&to.0[..], &from.0, &[0x08, 0x00], &[0xff; 46]].concat()
 }
 
-/// The program with its maps; `None`, said aloud, where that needs rights that are missing.
+/// The program with its maps. Without the necessary rights it says so and returns `None`.
 struct Lab(Program);
 
 impl Lab {
@@ -60,7 +60,7 @@ impl Lab {
             }
         };
         program.set_own(node(OWN), Epoch::new(EPOCH), Some(Epoch::new(BEFORE))).unwrap();
-        // The loopback as the way to everybody: the program is asked where it sends, and nothing is sent.
+        // All links are the loopback: test runs only return the decision and send nothing.
         PEERS.iter().for_each(|peer| program.set_link(node(*peer), INGRESS).unwrap());
         program.set_link(node(LATE), crate::layout::NO_INTERFACE).unwrap();
         program.count(INGRESS, true).unwrap();
@@ -76,7 +76,7 @@ impl Lab {
         let mut out = vec![0; frame.len() + 256];
         let input =
             ProgramInput { data_in: Some(frame), data_out: Some(&mut out), ..ProgramInput::default() };
-        let done = self.0.on_links().test_run(input).unwrap();
+        let done = self.0.xdp_program().test_run(input).unwrap();
         let (verdict, length) = (done.return_value, done.data.map_or(0, |data| data.len()));
         out.truncate(length);
         let after = self.0.counters(INGRESS).unwrap();
@@ -156,10 +156,10 @@ fn passes_messages_to_linux_and_returns_probes() {
     }
     // Shorter than an Ethernet header: the kernel itself refuses to run it.
     let short = ProgramInput { data_in: Some(&[0; 10]), ..ProgramInput::default() };
-    assert!(lab.0.on_links().test_run(short).is_err());
+    assert!(lab.0.xdp_program().test_run(short).is_err());
 }
 
-/// What the program has to do with a frame, by the code of the simulator.
+/// What the program has to do with a frame, according to the simulator's code.
 fn expected(to_mac: Mac, from_mac: Mac) -> (u32, &'static str) {
     let is_marked = |mac: Mac| mac.0[0] >> 4 == 0xb && mac.0[0] & 3 == 2;
     if !is_marked(to_mac) || !is_marked(from_mac) {

@@ -6,17 +6,17 @@ use crate::session::{Refused, State};
 /// A node as it is now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterView {
-    /// Its name.
+    /// This node's name.
     pub name: String,
     /// Its number.
     pub node: u16,
     /// The epoch.
     pub epoch: u8,
-    /// How many members there are.
+    /// Number of members.
     pub members: usize,
-    /// Neighbors of external ports that have an index, and those for which there was none left.
+    /// Neighbors of external ports that have an index.
     pub neighbors: usize,
-    /// Neighbors without an index, because all of this epoch are used up.
+    /// Neighbors without one, because all indices of this epoch are used.
     pub without_index: usize,
     /// Routes in Linux that lead to other nodes.
     pub routes: usize,
@@ -37,43 +37,42 @@ pub struct LinkView {
     pub state: Option<State>,
     /// What is wrong.
     pub trouble: Option<String>,
-    /// How long a probe took to come back.
+    /// Round-trip time of the last probe.
     pub round_trip_ns: Option<u64>,
     /// Counters of received frames.
     pub counters: Counters,
 }
 
-/// What a state means.
-pub fn of_state(state: State) -> &'static str {
+/// What a state means, for the log.
+pub fn describe_state(state: State) -> &'static str {
     match state {
         State::Up => "up",
-        State::NoDaemon => "its daemon does not answer; its fabric program goes on",
+        State::NoDaemon => "its daemon does not answer; its fabric program still forwards",
         State::NoProgram => "its fabric program does not answer probes, although its daemon runs",
-        State::Down => "nothing answers",
+        State::Down => "the node does not answer",
     }
 }
 
-/// Why messages of the node at the other end of a link are refused, and what to do.
-pub fn refusal(why: &Refused, peer: &str) -> String {
+/// Why messages of the node at the other end are refused, with a hint.
+pub fn describe_refusal(why: &Refused, peer: &str) -> String {
     let named = |name: &str, node: u16| match name {
         "" => format!("node {node}"),
         name => format!("{name} (node {node})"),
     };
     match why {
         Refused::Key => {
-            "its messages are authenticated with another key: `key_file` has to be the same on all nodes"
-                .into()
+            "its messages are authenticated with another key: all nodes need the same `key_file`".into()
         }
         Refused::Peer(name, node) => format!(
             "{} is at the other end instead of {peer}: check the cable, or `peer` of this [[cluster.fabric]]",
             named(name, *node)
         ),
         Refused::Receiver(name, node) => format!(
-            "the other end takes this node for node {node}: check the cable, or `peer` of the [[cluster.fabric]] of {}",
+            "the other end expects node {node} instead of this node: check the cable, or `peer` in the [[cluster.fabric]] of {}",
             if name.is_empty() { peer } else { name }
         ),
         Refused::Epoch(epoch) => {
-            format!("{peer} has epoch {}: all nodes need the same members and the same epoch", epoch.number())
+            format!("{peer} has epoch {}: all nodes need the same members and epoch", epoch.number())
         }
     }
 }

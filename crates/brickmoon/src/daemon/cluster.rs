@@ -9,12 +9,12 @@ use bm_control::config::Config;
 use super::lock::lock;
 use crate::failure::Failure;
 
-/// This node; none without `[cluster]`, and after the end.
+/// This node; none without `[cluster]`, and after [`Node::end`].
 #[derive(Default)]
 pub struct Node(Mutex<Option<Service>>);
 
 impl Node {
-    /// Starts the node of the configuration, or removes what an earlier daemon left of one.
+    /// Starts the node if one is configured, otherwise removes what an earlier daemon left of one.
     pub fn start(config: &Config) -> Result<Self, Failure> {
         let Some(settings) = &config.cluster else {
             remove_kept();
@@ -25,10 +25,10 @@ impl Node {
         Ok(Self(Mutex::new(Some(service))))
     }
 
-    /// Changes the node to that of another configuration.
+    /// Applies another configuration.
     ///
     /// # Errors
-    /// Why it cannot be started with those settings.
+    /// If it cannot be started with those settings.
     pub fn change(&self, config: &Config) -> Result<(), Error> {
         let mut node = lock(&self.0);
         let failed = |why| Error::new(format!("cluster: {why}"));
@@ -65,7 +65,7 @@ impl Node {
         }
     }
 
-    /// Adds drops on fabric links, with their meanings.
+    /// Adds drops on fabric links, with their descriptions.
     pub fn add_drops(&self, drops: &mut Drops) {
         let links = self.cluster().links;
         for (reason, meaning) in bm_cluster::REASONS {
@@ -82,12 +82,12 @@ impl Node {
         }
     }
 
-    /// Makes the node go on as intermediate and output node after the daemon has ended.
+    /// Leaves the node forwarding as intermediate and output node after the daemon has ended.
     pub fn keep(&self) -> Result<(), Error> {
         lock(&self.0).iter().try_for_each(Service::keep).map_err(Error::new)
     }
 
-    /// Ends the node, unless it is to be kept.
+    /// Stops the node, unless [`Node::keep`] was called.
     pub fn end(&self) {
         drop(lock(&self.0).take());
     }

@@ -86,7 +86,7 @@ pub enum What {
         /// Line of the first.
         first: usize,
     },
-    /// A cluster that cannot be.
+    /// The settings of the cluster contradict each other.
     Cluster(bm_cluster::Problem),
     /// A number that is not a power of two.
     PowerOfTwo {

@@ -100,7 +100,7 @@ fn many(first: u64, seeds: u64, as_json: bool) -> Result<(), Failure> {
     if as_json {
         return Ok(());
     }
-    write(&format!("{seeds} runs passed: {packets} packets, {lost} lost, each for a reason that is known\n"))
+    write(&format!("{seeds} runs passed: {packets} packets, {lost} lost, each for a known reason\n"))
 }
 
 fn json(value: &impl serde::Serialize) -> Result<String, Failure> {

@@ -6,12 +6,12 @@ use bm_cluster::{ExternalPort, FabricLink, Member, Settings};
 use bm_vlb::address::{Node, Port as Number};
 use bm_vlb::membership::Epoch;
 
-/// Default path of the key that all members share.
+/// Default path of the shared key.
 const KEY_FILE: &str = "/etc/brickmoon/cluster.key";
 /// The longest name of a node.
 const NAME_MAX: usize = 63;
 
-/// Reads the section; `ports` are the ports of the router, which external ports are and fabric links are not.
+/// Reads the section; `ports` are the ports of the router, which include the external ports but no fabric link.
 pub(super) fn cluster(section: &mut Section<'_, '_>, ports: &[Port]) -> Settings {
     let mut key_file = PathBuf::from(KEY_FILE);
     let mut epoch = 0;
@@ -42,7 +42,7 @@ pub(super) fn cluster(section: &mut Section<'_, '_>, ports: &[Port]) -> Settings
         settings.ports.extend(external(&mut part));
         part.finish();
     }
-    // What is missing would only be told again in other words.
+    // Without other problems, or a missing table would be reported twice.
     if section.report.problems.len() == before && !settings.name.is_empty() {
         let at = section.table.keys().map(|key| key.span().start).min().unwrap_or(0);
         for problem in settings.problems() {
@@ -77,7 +77,7 @@ fn device(section: &mut Section<'_, '_>, example: &'static str) -> Option<(usize
     Some((at, device.into()))
 }
 
-/// A number that has to be there.
+/// A required number.
 fn number(section: &mut Section<'_, '_>, key: &'static str, example: &'static str, most: u64) -> Option<u32> {
     let value = section.value(key);
     if value.is_none() {
@@ -97,7 +97,7 @@ fn fabric(section: &mut Section<'_, '_>, ports: &[Port]) -> Option<FabricLink> {
     let peer = name(section, "peer", "peer = \"b\"");
     let (at, device) = device?;
     if ports.iter().any(|port| port.device.interface() == Some(&device)) {
-        let hint = "this is also a [[port]] of the router: remove that, a fabric link needs none";
+        let hint = "it is also a [[port]] of the router: remove that; a fabric link must not be one";
         section.invalid("device", at, &device, hint);
     }
     Some(FabricLink { device, peer: peer? })

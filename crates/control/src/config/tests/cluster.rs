@@ -39,7 +39,7 @@ fn reads_a_cluster() {
 
 #[test]
 fn reports_errors_in_cluster() {
-    let complaint = |from: &str, to: &str| {
+    let error_of = |from: &str, to: &str| {
         assert!(CLUSTER.contains(from), "{from}");
         refused(&CLUSTER.replace(from, to))
     };
@@ -49,13 +49,13 @@ fn reports_errors_in_cluster() {
         ("node = 1", "node = 2047", "12: `node` in [[cluster.member]] is 2047: must be from 0 to 2046"),
         ("node = 1\n", "", "`node` in [[cluster.member]] is missing: write node = 1"),
         ("number = 2", "number = 32", "18: `number` in [[cluster.port]] is 32: must be from 0 to 31"),
-        ("'fab1'", "'ext0'", "14: `device` in [[cluster.fabric]] is \"ext0\": this is also a [[port]]"),
+        ("'fab1'", "'ext0'", "14: `device` in [[cluster.fabric]] is \"ext0\": it is also a [[port]]"),
         ("peer = 'b'", "peers = 'b'", "unknown key `peers` in [[cluster.fabric]]: did you mean `peer`?"),
-        ("peer = 'b'", "peer = 'c'", "4: the fabric link fab1 leads to \"c\", which is not a member"),
+        ("peer = 'b'", "peer = 'c'", "4: `peer` of the fabric link fab1 is \"c\", which is not a member"),
         ("node = 1", "node = 0", "4: the members \"a\" and \"b\" have the same number 0"),
         ("name = 'b'", "name = 'b b'", "11: `name` in [[cluster.member]] is \"b b\": use 1 to 63 letters"),
     ] {
-        let text = complaint(from, to);
+        let text = error_of(from, to);
         assert!(text.contains(expected), "{text}");
     }
 }
