@@ -4,18 +4,19 @@
 //! A frame is refused before its first byte is changed, so the slow path and Linux get it as it arrived. The decision
 //! uses data that was read with the header: the packet itself is only written here.
 
+mod family;
 pub(crate) mod fast;
 
 use bm_fib::NextHop;
-use bm_fib::next_hop::{Action, Entry, NextHops};
+use bm_fib::next_hop::{Action, Entry};
 use bm_frame::Frame;
 use bm_stats::Reason;
-use bm_wire::ethernet::{HEADER_LEN, TAG_LEN, Tag, ethertype};
-use bm_wire::flow;
-use bm_wire::ipv4::{self, Ipv4};
-use bm_wire::ipv6::{self, Ipv6};
+use bm_wire::ethernet::{HEADER_LEN, TAG_LEN, Tag};
+use bm_wire::{ipv4, ipv6};
 
-use crate::compiled::{Egress, FlowHash};
+pub(crate) use family::RewriteFamily;
+
+use crate::compiled::Egress;
 use crate::tables::{Tables, Vlan};
 use crate::validate::Facts;
 use crate::verdict::{Refusal, Verdict};
@@ -24,8 +25,8 @@ use crate::verdict::{Refusal, Verdict};
 pub(crate) const IPV4_HEAD: usize = HEADER_LEN + ipv4::HEADER_LEN;
 pub(crate) const IPV6_HEAD: usize = HEADER_LEN + ipv6::HEADER_LEN;
 
-/// Makes `frame` leave through `hop`; returns the port, or why not. `network` is the offset of its IPv4 header.
-pub(crate) fn ipv4(
+/// Makes `frame` leave through `hop`; returns the port, or why not. `network` is the offset of its IP header.
+pub(crate) fn rewrite<A: RewriteFamily>(
     tables: &Tables,
     hop: NextHop,
     facts: Facts,
@@ -34,28 +35,13 @@ pub(crate) fn ipv4(
 ) -> Result<u16, Refusal> {
     let through = match tables.next_hops.entry(hop) {
         entry if entry.is_forward() => (hop, entry),
-        entry => choose_ipv4(tables, entry, frame, network)?,
+        entry => choose::<A>(tables, entry, frame, network)?,
     };
-    ipv4_through(tables, through, facts, network, frame)
+    rewrite_through::<A>(tables, through, facts, network, frame)
 }
 
-/// The same for IPv6.
-pub(crate) fn ipv6(
-    tables: &Tables,
-    hop: NextHop,
-    facts: Facts,
-    network: u16,
-    frame: &mut Frame,
-) -> Result<u16, Refusal> {
-    let through = match tables.next_hops.entry(hop) {
-        entry if entry.is_forward() => (hop, entry),
-        entry => choose_ipv6(tables, entry, frame, network)?,
-    };
-    ipv6_through(tables, through, facts, network, frame)
-}
-
-/// Makes `frame` leave as an entry that forwards says. Options do not matter here.
-pub(crate) fn ipv4_through(
+/// Makes `frame` leave through an entry that forwards. Options do not matter here.
+pub(crate) fn rewrite_through<A: RewriteFamily>(
     tables: &Tables,
     (hop, entry): (NextHop, Entry),
     facts: Facts,
@@ -63,56 +49,20 @@ pub(crate) fn ipv4_through(
     frame: &mut Frame,
 ) -> Result<u16, Refusal> {
     let egress = egress(tables, entry.interface())?;
-    if !fits(facts, egress.mtu, tables.next_hops.mtu(hop)) {
+    if !A::fits(facts, egress, tables.next_hops.mtu(hop)) {
         return Err(unfit(facts.ttl, egress));
     }
     tables.next_hops.mark_used(hop);
     if usize::from(network) != HEADER_LEN || egress.tag.is_some() {
-        return tagged_ipv4(network, egress, facts, entry, frame);
+        return rewrite_tagged::<A>(network, egress, facts, entry, frame);
     }
-    let head = frame.data_mut().first_chunk_mut::<IPV4_HEAD>().ok_or(Refusal::Drop(Reason::Ipv4Short))?;
-    let (ethernet, packet) = split::<IPV4_HEAD, { ipv4::HEADER_LEN }>(head);
-    write_macs(ethernet, egress, entry);
-    spend_hop(packet, facts);
-    // What follows the datagram is padding of a short frame, not data.
-    frame.truncate(facts.length.wrapping_add(HEADER_LEN as u16));
-    Ok(egress.port)
-}
-
-/// The same for IPv6.
-pub(crate) fn ipv6_through(
-    tables: &Tables,
-    (hop, entry): (NextHop, Entry),
-    facts: Facts,
-    network: u16,
-    frame: &mut Frame,
-) -> Result<u16, Refusal> {
-    let egress = egress(tables, entry.interface())?;
-    let mtu = mtu(egress, tables.next_hops.mtu(hop));
-    if facts.ttl <= 1 || usize::from(facts.length) > mtu_ipv6(mtu) {
-        return Err(unfit(facts.ttl, egress));
-    }
-    tables.next_hops.mark_used(hop);
-    if usize::from(network) != HEADER_LEN || egress.tag.is_some() {
-        return tagged_ipv6(network, egress, facts, entry, frame);
-    }
-    let head = frame.data_mut().first_chunk_mut::<IPV6_HEAD>().ok_or(Refusal::Drop(Reason::Ipv6Short))?;
-    let (ethernet, packet) = split::<IPV6_HEAD, { ipv6::HEADER_LEN }>(head);
-    write_macs(ethernet, egress, entry);
-    spend_hop_ipv6(packet, facts);
-    frame.truncate(facts.length.wrapping_add(HEADER_LEN as u16));
-    Ok(egress.port)
-}
-
-/// Both headers of an untagged frame, at their known places.
-#[inline(always)]
-fn split<const HEAD: usize, const IP: usize>(
-    head: &mut [u8; HEAD],
-) -> (&mut [u8; HEADER_LEN], &mut [u8; IP]) {
-    const { assert!(HEAD == HEADER_LEN + IP) };
+    let head = frame.data_mut().get_mut(..HEADER_LEN + A::HEADER_LEN).ok_or(Refusal::Drop(A::SHORT))?;
     let (ethernet, packet) = head.split_at_mut(HEADER_LEN);
-    let whole = "the lengths are constants that add up";
-    (ethernet.try_into().expect(whole), packet.try_into().expect(whole))
+    write_macs(ethernet, egress, entry);
+    write_ttl::<A>(packet, facts);
+    // What follows the packet is padding of a short frame, not data.
+    frame.truncate(facts.length.wrapping_add(HEADER_LEN as u16));
+    Ok(egress.port)
 }
 
 #[inline(always)]
@@ -151,7 +101,7 @@ fn unfit(ttl: u16, egress: &Egress) -> Refusal {
 }
 
 #[inline(always)]
-fn write_macs(ethernet: &mut [u8; HEADER_LEN], egress: &Egress, entry: Entry) {
+fn write_macs(ethernet: &mut [u8], egress: &Egress, entry: Entry) {
     // Two stores: of the first source bytes with the destination, and of the rest.
     let [a, b, rest @ ..] = egress.mac;
     let start = entry.raw() << 16 >> 16 | u64::from(u16::from_le_bytes([a, b])) << 48;
@@ -159,47 +109,31 @@ fn write_macs(ethernet: &mut [u8; HEADER_LEN], egress: &Egress, entry: Entry) {
     ethernet[8..12].copy_from_slice(&rest);
 }
 
-/// Decrements the TTL of a header, which must be above 1, and updates the checksum.
+/// Decrements the TTL of a header, which must be above 1; for IPv4 also updates the checksum.
 #[inline(always)]
-pub(crate) fn spend_hop(packet: &mut [u8; ipv4::HEADER_LEN], facts: Facts) {
-    packet[8..12].copy_from_slice(&facts.spent);
+fn write_ttl<A: RewriteFamily>(header: &mut [u8], facts: Facts) {
+    header[A::TTL_WORD..A::TTL_WORD + 4].copy_from_slice(&facts.spent);
 }
 
-/// Decrements the hop limit of an IPv6 header, which must be above 1.
-#[inline(always)]
-fn spend_hop_ipv6(packet: &mut [u8; ipv6::HEADER_LEN], facts: Facts) {
-    packet[4..8].copy_from_slice(&facts.spent);
+/// Decrements the TTL of an IPv4 header, which must be above 1, and updates the checksum.
+pub(crate) fn decrement_ttl(header: &mut [u8; ipv4::HEADER_LEN]) {
+    let facts = Facts::ipv4(header);
+    write_ttl::<u32>(header, facts);
 }
 
 /// For frames that have a tag, or get one.
 #[inline(never)]
-fn tagged_ipv4(
+fn rewrite_tagged<A: RewriteFamily>(
     network: u16,
     egress: &Egress,
     facts: Facts,
     entry: Entry,
     frame: &mut Frame,
 ) -> Result<u16, Refusal> {
-    let packet = frame.data_mut().get_mut(usize::from(network)..).and_then(<[u8]>::first_chunk_mut);
-    spend_hop(packet.ok_or(Refusal::Drop(Reason::Ipv4Short))?, facts);
-    let length = usize::from(facts.length);
-    encapsulate(frame, usize::from(network), length, egress, entry, ethertype::IPV4)?;
-    Ok(egress.port)
-}
-
-#[inline(never)]
-fn tagged_ipv6(
-    network: u16,
-    egress: &Egress,
-    facts: Facts,
-    entry: Entry,
-    frame: &mut Frame,
-) -> Result<u16, Refusal> {
-    let packet = frame.data_mut().get_mut(usize::from(network)..);
-    let packet = packet.and_then(<[u8]>::first_chunk_mut);
-    spend_hop_ipv6(packet.ok_or(Refusal::Drop(Reason::Ipv6Short))?, facts);
-    let length = usize::from(facts.length);
-    encapsulate(frame, usize::from(network), length, egress, entry, ethertype::IPV6)?;
+    let network = usize::from(network);
+    let header = frame.data_mut().get_mut(network..network + A::HEADER_LEN);
+    write_ttl::<A>(header.ok_or(Refusal::Drop(A::SHORT))?, facts);
+    encapsulate(frame, network, facts.length.into(), egress, entry, A::ETHERTYPE)?;
     Ok(egress.port)
 }
 
@@ -233,14 +167,18 @@ pub(crate) fn encapsulate(
 }
 
 /// What an entry that does not forward means for a frame.
-fn choose(
-    next_hops: &NextHops,
+#[inline(never)]
+fn choose<A: RewriteFamily>(
+    tables: &Tables,
     entry: Entry,
-    hash: impl FnOnce() -> Option<u32>,
+    frame: &Frame,
+    network: u16,
 ) -> Result<(NextHop, Entry), Refusal> {
     let (hop, entry) = if entry.is_group() {
-        let hop = next_hops.select(entry, hash().unwrap_or(0));
-        (hop, next_hops.entry(hop))
+        let packet = frame.data().get(usize::from(network)..).unwrap_or(&[]);
+        let hash = A::flow_hash(&tables.compiled, packet).unwrap_or(0);
+        let hop = tables.next_hops.select(entry, hash);
+        (hop, tables.next_hops.entry(hop))
     } else {
         (NextHop::NONE, entry)
     };
@@ -257,45 +195,16 @@ fn choose(
     }
 }
 
-#[inline(never)]
-fn choose_ipv4(
-    tables: &Tables,
-    entry: Entry,
-    frame: &Frame,
-    network: u16,
-) -> Result<(NextHop, Entry), Refusal> {
-    let packet = frame.data().get(usize::from(network)..).unwrap_or(&[]);
-    choose(&tables.next_hops, entry, || hash_ipv4(tables.compiled.flow_ipv4, packet))
-}
-
-#[inline(never)]
-fn choose_ipv6(
-    tables: &Tables,
-    entry: Entry,
-    frame: &Frame,
-    network: u16,
-) -> Result<(NextHop, Entry), Refusal> {
-    let packet = frame.data().get(usize::from(network)..).unwrap_or(&[]);
-    choose(&tables.next_hops, entry, || hash_ipv6(tables.compiled.flow_ipv6, packet))
-}
-
-fn hash_ipv4(by: FlowHash, packet: &[u8]) -> Option<u32> {
-    Ipv4::parse(packet).ok().map(|ip| flow::ipv4(&ip, by.policy).hash(by.seed))
-}
-
-fn hash_ipv6(by: FlowHash, packet: &[u8]) -> Option<u32> {
-    Ipv6::parse(packet).ok().map(|ip| flow::ipv6(&ip, by.policy).hash(by.seed))
-}
-
 /// The number of a packet's flow; 0 if it is neither IPv4 nor IPv6.
 pub(crate) fn hash(tables: &Tables, packet: &[u8]) -> u32 {
     let compiled = &tables.compiled;
-    hash_ipv4(compiled.flow_ipv4, packet).or_else(|| hash_ipv6(compiled.flow_ipv6, packet)).unwrap_or(0)
+    u32::flow_hash(compiled, packet).or_else(|| u128::flow_hash(compiled, packet)).unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bm_wire::ipv4::Ipv4;
 
     /// 192.0.2.1 > 198.51.100.7, UDP without payload, two hops left; and the same packet one hop on.
     const TTL_2: [u8; 20] = [0x45, 0, 0, 20, 0, 1, 0, 0, 2, 17, 0xcc, 0x9c, 192, 0, 2, 1, 198, 51, 100, 7];
@@ -304,7 +213,7 @@ mod tests {
     #[test]
     fn decrements_the_ttl_and_updates_the_checksum() {
         let mut packet = TTL_2;
-        spend_hop(&mut packet, Facts::ipv4(&TTL_2));
+        decrement_ttl(&mut packet);
         assert_eq!(packet, TTL_1);
     }
 
@@ -314,8 +223,7 @@ mod tests {
             let mut packet = TTL_2;
             packet[4..6].copy_from_slice(&id.to_be_bytes());
             Ipv4::parse(&mut packet[..]).unwrap().fill_checksum();
-            let facts = Facts::ipv4(&packet);
-            spend_hop(&mut packet, facts);
+            decrement_ttl(&mut packet);
             assert!(Ipv4::parse(&packet[..]).unwrap().checksum_ok(), "id {id}");
             let spent = packet;
             Ipv4::parse(&mut packet[..]).unwrap().fill_checksum();

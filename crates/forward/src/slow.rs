@@ -434,10 +434,10 @@ fn forward(tables: &Tables, hop: NextHop, entry: Hop, frame: &mut Frame) -> Resu
     let packet = frame.data().get(usize::from(network)..).unwrap_or(&[]);
     match (packet.first().map_or(0, |first| first >> 4), packet.first_chunk(), packet.first_chunk()) {
         (4, Some(header), _) => {
-            rewrite::ipv4_through(tables, (hop, entry), Facts::ipv4(header), network, frame)
+            rewrite::rewrite_through::<u32>(tables, (hop, entry), Facts::ipv4(header), network, frame)
         }
         (6, _, Some(header)) => {
-            rewrite::ipv6_through(tables, (hop, entry), Facts::ipv6(header), network, frame)
+            rewrite::rewrite_through::<u128>(tables, (hop, entry), Facts::ipv6(header), network, frame)
         }
         _ => Err(Refusal::Drop(Reason::EthernetShort)),
     }

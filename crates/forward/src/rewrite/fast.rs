@@ -7,7 +7,7 @@
 //!
 //! What is cached about a next hop is valid until the readers' retirements move on ([`Point`]): whatever changes a
 //! next hop or the tables moves them, so a worker sees the change with its next burst, as it does a new table. Frames
-//! that are not plain are left unchanged for [`super::ipv4`] and [`super::ipv6`], which do the same in general.
+//! that are not plain are left unchanged for [`super::rewrite`], which handles all cases.
 
 use bm_fib::NextHop;
 use bm_fib::published::Point;
@@ -113,7 +113,7 @@ fn look(tables: &Tables, hop: NextHop, known: &mut Known) {
 }
 
 /// The fast case: makes `frame` leave through `hop` if nothing about it is special, and returns the port.
-/// [`NOT_FAST`] leaves the frame unchanged: [`super::ipv4`] or [`super::ipv6`] then decides.
+/// [`NOT_FAST`] leaves the frame unchanged: [`super::rewrite`] then decides.
 ///
 /// The frame has no tag. `HEAD` is [`super::IPV4_HEAD`] or [`super::IPV6_HEAD`], `SPENT` the offset of the word with
 /// the TTL.
@@ -186,7 +186,7 @@ pub(crate) fn rewrite_eight<const HEAD: usize, const SPENT: usize>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{IPV4_HEAD, IPV6_HEAD, ipv4, ipv6};
+    use super::super::{IPV4_HEAD, IPV6_HEAD, rewrite as rewrite_carefully};
     use super::*;
     use crate::testing::Lab;
     use bm_fib::next_hop::Action;
@@ -270,7 +270,7 @@ mod tests {
                     fast::<IPV6_HEAD, IPV6_SPENT>(tables, &mut known, work, &mut frames[0])
                 };
                 let network = HEADER_LEN as u16;
-                let careful = if is_ipv4 { ipv4 } else { ipv6 };
+                let careful = if is_ipv4 { rewrite_carefully::<u32> } else { rewrite_carefully::<u128> };
                 let port = careful(tables, hop, facts, network, &mut frames[1]);
                 // Nothing plain is left to the careful path, or the fast path would be of no use.
                 let entry = tables.next_hops.entry(hop);

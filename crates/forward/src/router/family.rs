@@ -90,7 +90,7 @@ impl RoutedFamily for u32 {
 
     #[inline(always)]
     fn rewrite(batch: Rewrite<'_, Self>, fast: bool, refused: &mut Refused) {
-        batch.all::<{ rewrite::IPV4_HEAD }, { fast::IPV4_SPENT }>(fast, rewrite::ipv4, refused);
+        batch.all::<{ rewrite::IPV4_HEAD }, { fast::IPV4_SPENT }>(fast, rewrite::rewrite::<Self>, refused);
     }
 }
 
@@ -123,6 +123,6 @@ impl RoutedFamily for u128 {
 
     #[inline(always)]
     fn rewrite(batch: Rewrite<'_, Self>, fast: bool, refused: &mut Refused) {
-        batch.all::<{ rewrite::IPV6_HEAD }, { fast::IPV6_SPENT }>(fast, rewrite::ipv6, refused);
+        batch.all::<{ rewrite::IPV6_HEAD }, { fast::IPV6_SPENT }>(fast, rewrite::rewrite::<Self>, refused);
     }
 }

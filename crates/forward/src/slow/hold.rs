@@ -17,7 +17,6 @@ use super::{Core, Now, SlowCounter};
 use crate::rewrite;
 use crate::route::{self, Neighbor, Way};
 use crate::tables::Tables;
-use crate::validate::Facts;
 
 impl Core {
     /// Lets a frame wait for its neighbor, and makes the kernel resolve it.
@@ -140,7 +139,7 @@ impl Core {
                 self.deliver_linux_only(frame);
                 continue;
             }
-            if !own && let Some(family) = spend_hop(&mut frame) {
+            if !own && let Some(family) = decrement_ttl(&mut frame) {
                 self.tell(tables, &frame, Error::neighbor_unresolved(family), now);
             }
             self.lose(frame, Reason::NeighborUnresolved);
@@ -184,13 +183,13 @@ fn way_of(tables: &Tables, frame: &Frame) -> Way {
 }
 
 /// Decrements the TTL of a packet that was about to be sent; returns its family.
-fn spend_hop(frame: &mut Frame) -> Option<Family> {
+fn decrement_ttl(frame: &mut Frame) -> Option<Family> {
     let network = usize::from(frame.meta().network);
     let packet = frame.data_mut().get_mut(network..)?;
     match packet.first()? >> 4 {
         4 => {
             let header = packet.first_chunk_mut()?;
-            rewrite::spend_hop(header, Facts::ipv4(header));
+            rewrite::decrement_ttl(header);
             Some(Family::V4)
         }
         6 => {

@@ -18,7 +18,7 @@ use crate::rewrite;
 use crate::route::{self, Way};
 use crate::source;
 use crate::tables::{ReversePath, Tables};
-use crate::validate::{self, Facts};
+use crate::validate;
 use crate::verdict::{Refusal, Verdict};
 
 /// Where a packet goes and where it came in.
@@ -121,7 +121,7 @@ impl Core {
             Err(_) => return self.lose(frame, Reason::NoInterface),
         };
         if let Some(packet) = frame.data_mut().get_mut(network..).and_then(<[u8]>::first_chunk_mut) {
-            rewrite::spend_hop(packet, Facts::ipv4(packet));
+            rewrite::decrement_ttl(packet);
         }
         let packet = frame.data().get(network..).unwrap_or(&[]);
         let plan = Ipv4::parse(packet).ok().and_then(|ip| super::fragment::Plan::new(&ip, mtu));
