@@ -1,28 +1,10 @@
-//! Builds the rivals of the kernel path, and their Rust skeleton.
+//! Compiles the rivals of the kernel path, and generates their Rust skeleton.
 
-use std::env;
-use std::path::{Path, PathBuf};
-
-use libbpf_cargo::SkeletonBuilder;
+#[path = "../bpf/compile.rs"]
+mod compile;
 
 fn main() {
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it for build scripts"));
-    build(&out);
+    compile::compile("rivals", |builder, out| builder.build_and_generate(out.join("rivals.skel.rs")));
     // Lua programs, of which the benches have some, reach C functions by name in the binary (bm-lua, folder c/).
     println!("cargo:rustc-link-arg=-rdynamic");
-}
-
-fn build(out: &Path) {
-    let source = "bpf/rivals.bpf.c";
-    println!("cargo:rerun-if-changed={source}");
-    // The kernel's headers include <asm/types.h>, which Debian keeps under the machine's name.
-    let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it for build scripts");
-    let built = SkeletonBuilder::new()
-        .source(source)
-        .clang_args([format!("-I/usr/include/{arch}-linux-gnu"), "-mcpu=v3".into(), "-Wall".into()])
-        .build_and_generate(out.join("rivals.skel.rs"));
-    if let Err(error) = built {
-        eprintln!("{source}: {error:#}\nIt needs: apt-get install clang libbpf-dev linux-libc-dev");
-        std::process::exit(1);
-    }
 }

@@ -1,31 +1,8 @@
-//! Builds the steering program and its Rust skeleton.
+//! Compiles the steering programs, and generates the Rust skeleton.
 
-use std::env;
-use std::path::PathBuf;
-
-use libbpf_cargo::SkeletonBuilder;
-
-const SOURCE: &str = "bpf/steer.bpf.c";
-/// Headers that other crates' programs use as well.
-const SHARED: &str = "../bpf/bpf";
+#[path = "../bpf/compile.rs"]
+mod compile;
 
 fn main() {
-    println!("cargo:rerun-if-changed=bpf");
-    println!("cargo:rerun-if-changed={SHARED}");
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it for build scripts"));
-    // The kernel's headers include <asm/types.h>, which Debian keeps under the machine's name.
-    let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it for build scripts");
-    let built = SkeletonBuilder::new()
-        .source(SOURCE)
-        .clang_args([
-            format!("-I/usr/include/{arch}-linux-gnu"),
-            format!("-I{SHARED}"),
-            "-mcpu=v3".into(),
-            "-Wall".into(),
-        ])
-        .build_and_generate(out.join("steer.skel.rs"));
-    if let Err(error) = built {
-        eprintln!("{SOURCE}: {error:#}\nIt needs: apt-get install clang libbpf-dev linux-libc-dev");
-        std::process::exit(1);
-    }
+    compile::compile("steer", |builder, out| builder.build_and_generate(out.join("steer.skel.rs")));
 }

@@ -1,13 +1,14 @@
-//! Shared by everything that loads BPF programs: XDP and tc on interfaces, pinned links, and the file system that they are
-//! pinned in.
+//! Shared by everything that loads BPF programs: XDP and tc on interfaces, values of maps, pinned links, and the file
+//! system that they are pinned in.
 //!
 //! `fastpath` and `switch` pin links in a [`Bpffs`], so that they outlive the daemon. The daemon, its successor and
 //! `brickmoon stop` must all find the same one, whatever mount namespace each runs in.
 //!
-//! Absent on purpose: programs and maps. They belong to the crates that load them.
+//! No programs and maps: they belong to the crates that load them.
 
 mod bpffs;
 mod claim;
+mod map;
 mod mount;
 mod occupant;
 pub mod pins;
@@ -18,6 +19,7 @@ pub mod xdp;
 
 pub use bpffs::{Bpffs, NotMounted};
 pub use claim::{ClaimedFolder, NotClaimed};
+pub use map::{MapValue, reset_counters, sum_counters};
 pub use occupant::Occupant;
 pub use pins::{PinFolder, PinnedLink};
 pub use program::ProgramInfo;

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use libbpf_rs::{Program, libbpf_sys};
+use libbpf_rs::{MapCore, MapHandle, Program, libbpf_sys};
 
 /// Maps of a program that are asked for, at most.
 const MAPS: usize = 32;
@@ -44,5 +44,11 @@ impl ProgramInfo {
         let name = CStr::from_bytes_until_nul(&name).map_err(io::Error::other)?;
         let count = (info.nr_map_ids as usize).min(MAPS);
         Ok(Self { id, name: name.to_string_lossy().into_owned(), maps: maps[..count].to_vec() })
+    }
+
+    /// The program's map of this name.
+    pub fn map(&self, name: &str) -> Option<MapHandle> {
+        let mut maps = self.maps.iter().filter_map(|id| MapHandle::from_map_id(*id).ok());
+        maps.find(|map| map.name() == name)
     }
 }

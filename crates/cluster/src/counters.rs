@@ -1,6 +1,6 @@
 //! Counters of a fabric link: what happened to the frames received from it.
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::MapHandle;
 
 /// Number of counters: `COUNTERS` of `layout.h`.
 const KINDS: usize = 14;
@@ -73,14 +73,7 @@ impl Counters {
 
     /// Reads the counters of an interface; `None` if it is not a link of this node.
     pub(crate) fn read(map: &MapHandle, ifindex: u32) -> Option<Self> {
-        let per_cpu = map.lookup_percpu(&ifindex.to_ne_bytes(), MapFlags::ANY).ok()??;
-        let mut sum = [0u64; KINDS];
-        for values in per_cpu {
-            for (total, count) in sum.iter_mut().zip(values.as_chunks::<8>().0) {
-                *total += u64::from_ne_bytes(*count);
-            }
-        }
-        Some(Self(sum))
+        bm_bpf::sum_counters(map, &ifindex.to_ne_bytes()).ok().flatten().map(Self)
     }
 }
 

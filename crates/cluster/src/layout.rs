@@ -1,5 +1,7 @@
 //! The values of the program's maps: `bpf/layout.h` in Rust.
 
+use bm_bpf::MapValue;
+
 /// The program on fabric links; its name ends in the version of the layout.
 pub const PROGRAM: &str = "bm_fabric_1";
 /// The largest number of entries of the map of neighbors.
@@ -12,24 +14,6 @@ pub const NO_EPOCH: u32 = 0x100;
 pub const PORT_MESSAGE: u8 = 0;
 pub const PORT_PROBE: u8 = 1;
 pub const PORT_PROBE_REPLY: u8 = 2;
-
-/// Values that are written into maps exactly as they are in memory.
-///
-/// # Safety
-/// The type must have no padding, and any bytes must be a valid value.
-pub unsafe trait Plain: Copy {
-    /// Its bytes.
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: the implementer has no padding, so every byte is initialised.
-        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
-    }
-
-    /// The value of these bytes; `None` if the number of bytes is wrong.
-    fn of(bytes: &[u8]) -> Option<Self> {
-        // SAFETY: as many bytes as the value has, of which any are one; they need not be aligned.
-        (bytes.len() == size_of::<Self>()).then(|| unsafe { bytes.as_ptr().cast::<Self>().read_unaligned() })
-    }
-}
 
 /// `struct self`.
 ///
@@ -58,9 +42,9 @@ pub struct Neighbor {
 }
 
 // SAFETY: numbers only, none narrower than what stands before it leaves a gap.
-unsafe impl Plain for Own {}
+unsafe impl MapValue for Own {}
 // SAFETY: the same.
-unsafe impl Plain for Neighbor {}
+unsafe impl MapValue for Neighbor {}
 
 const _: () = {
     assert!(size_of::<Own>() == 16);

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use bm_bpf::Bpffs;
 use bm_bpf::pins::{self, NotPinned, PinFolder, PinnedLink};
-use libbpf_rs::{Link, MapCore, MapHandle};
+use libbpf_rs::{Link, MapHandle};
 
 use crate::error::ClusterError;
 use crate::layout::PROGRAM;
@@ -32,11 +32,7 @@ pub fn is_ours(pinned: &PinnedLink) -> bool {
 
 /// A map of a link's program; `None` if its layout may be different from this version's.
 pub fn map(pinned: &PinnedLink, name: &str) -> Option<MapHandle> {
-    if pinned.program.name != PROGRAM {
-        return None;
-    }
-    let mut maps = pinned.program.maps.iter().filter_map(|id| MapHandle::from_map_id(*id).ok());
-    maps.find(|map| map.name() == name)
+    if pinned.program.name == PROGRAM { pinned.program.map(name) } else { None }
 }
 
 fn root(bpffs: &Bpffs) -> PathBuf {

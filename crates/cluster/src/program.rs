@@ -2,14 +2,14 @@
 
 use std::os::fd::AsFd;
 
-use bm_bpf::PinnedLink;
+use bm_bpf::{MapValue, PinnedLink};
 use bm_vlb::address::Node;
 use bm_vlb::membership::Epoch;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut};
 
-use crate::counters::{COUNTERS, Counters};
+use crate::counters::Counters;
 use crate::error::ClusterError;
-use crate::layout::{NO_EPOCH, Neighbor, Own, PROGRAM, Plain};
+use crate::layout::{NO_EPOCH, Neighbor, Own, PROGRAM};
 use crate::pins;
 
 /// The object file with the program, made by the build script.
@@ -82,7 +82,7 @@ impl Program {
 
     /// The epochs that an earlier daemon has set: the current one, and the one before it.
     pub fn epochs(&self) -> Option<(Epoch, Option<Epoch>)> {
-        let own = Own::of(&self.own.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??)?;
+        let own = Own::from_bytes(&self.own.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??)?;
         let epoch = |number: u32| u8::try_from(number).ok().map(Epoch::new);
         Some((epoch(own.epoch)?, epoch(own.epoch_before)))
     }
@@ -103,9 +103,7 @@ impl Program {
             return Ok(());
         }
         let failed = ClusterError::program("adding the counters of a fabric link");
-        let cpus = libbpf_rs::num_possible_cpus().map_err(&failed)?;
-        let zeros = vec![vec![0; COUNTERS.len() * 8]; cpus];
-        self.counts.update_percpu(&key, &zeros, MapFlags::ANY).map_err(failed)
+        bm_bpf::reset_counters(&self.counts, &key).map_err(failed)
     }
 
     /// Sets the neighbor with an index.
@@ -117,7 +115,9 @@ impl Program {
     pub fn neighbors(&self) -> Vec<(u16, Neighbor)> {
         let of_one = |index: u16| {
             let value = self.neighbors.lookup(&u32::from(index).to_ne_bytes(), MapFlags::ANY).ok()??;
-            Neighbor::of(&value).filter(|neighbor| neighbor.family != 0).map(|neighbor| (index, neighbor))
+            Neighbor::from_bytes(&value)
+                .filter(|neighbor| neighbor.family != 0)
+                .map(|neighbor| (index, neighbor))
         };
         (0..=u16::MAX).filter_map(of_one).collect()
     }

@@ -1,6 +1,6 @@
 //! Counters of an interface: frames by what happened to them, and by drop reason.
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::MapHandle;
 
 /// The number of counters: `VERDICTS` of `layout.h`.
 const KINDS: usize = 25;
@@ -112,13 +112,7 @@ impl Counters {
 
     /// Reads the counters of the interface that next hops call `index`.
     pub(crate) fn read(map: &MapHandle, index: u16) -> libbpf_rs::Result<Self> {
-        let mut sum = [0u64; KINDS];
         let key = u32::from(index).to_ne_bytes();
-        for of_one in map.lookup_percpu(&key, MapFlags::ANY)?.unwrap_or_default() {
-            for (total, count) in sum.iter_mut().zip(of_one.as_chunks::<8>().0) {
-                *total += u64::from_ne_bytes(*count);
-            }
-        }
-        Ok(Self(sum))
+        Ok(bm_bpf::sum_counters(map, &key)?.map_or(Self::default(), Self))
     }
 }

@@ -11,7 +11,7 @@ use bm_filter::{COUNTERS, Filters, Flat, ROOM_RULES, ROOM_WORDS, Rate, SOURCES, 
 use bm_sys::{Access, Map};
 use bm_wire::prefix::Address;
 use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use libbpf_rs::{MapHandle, MapType};
 
 use crate::layout::{INTERFACES, LOCAL_BITS, LOCAL_HASH};
 use crate::maps;
@@ -181,15 +181,13 @@ impl FilterMaps {
 
     /// How many packets a counter has counted, over all CPUs.
     pub fn count(&self, counter: u16) -> libbpf_rs::Result<u64> {
-        let of_each = self.counts.lookup_percpu(&u32::from(counter).to_ne_bytes(), MapFlags::ANY)?;
-        let number = |bytes: &Vec<u8>| bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
-        Ok(of_each.iter().flatten().map(number).sum())
+        let count = bm_bpf::sum_counters(&self.counts, &u32::from(counter).to_ne_bytes())?;
+        Ok(count.map_or(0, |[count]| count))
     }
 
     /// Resets a counter, for use by another rule.
     pub fn clear(&self, counter: u16) -> libbpf_rs::Result<()> {
-        let zeros = vec![vec![0u8; 8]; libbpf_rs::num_possible_cpus()?];
-        self.counts.update_percpu(&u32::from(counter).to_ne_bytes(), &zeros, MapFlags::ANY)
+        bm_bpf::reset_counters(&self.counts, &u32::from(counter).to_ne_bytes())
     }
 }
 

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use bm_bpf::Occupant;
 use bm_bpf::xdp::{self, Mode};
+use bm_bpf::{MapValue, Occupant};
 use bm_port::Steering;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
@@ -55,7 +55,10 @@ pub struct SteerCounters {
 const KINDS: usize = size_of::<SteerCounters>() / size_of::<u64>();
 
 /// `struct control` of `steer.bpf.c`.
+///
+/// Not shared: copied into and out of a map by system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 struct Control {
     mac: u64,
     active: u32,
@@ -66,27 +69,14 @@ struct Control {
     held: u32,
 }
 
-impl Control {
-    fn bytes(&self) -> [u8; 24] {
-        let mut bytes = [0; 24];
-        bytes[..8].copy_from_slice(&self.mac.to_ne_bytes());
-        bytes[8..12].copy_from_slice(&self.active.to_ne_bytes());
-        bytes[12..16].copy_from_slice(&self.other_macs.to_ne_bytes());
-        bytes[16..20].copy_from_slice(&self.linux_only.to_ne_bytes());
-        bytes[20..].copy_from_slice(&self.held.to_ne_bytes());
-        bytes
-    }
+// SAFETY: numbers only, the widest first and an even number of the others, so there is no padding.
+unsafe impl MapValue for Control {}
 
+impl Control {
     /// Reads the value in the program's map.
     fn read(map: &MapHandle) -> io::Result<Self> {
-        let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(system_error)?.unwrap_or_default();
-        let ([mac, rest @ ..], _) = value.as_chunks::<8>() else {
-            return Err(io::ErrorKind::InvalidData.into());
-        };
-        let words = rest.as_flattened().as_chunks::<4>().0;
-        let word = |at: usize| words.get(at).map_or(0, |word| u32::from_ne_bytes(*word));
-        let mac = u64::from_ne_bytes(*mac);
-        Ok(Self { mac, active: word(0), other_macs: word(1), linux_only: word(2), held: word(3) })
+        let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(system_error)?;
+        value.and_then(|value| Self::from_bytes(&value)).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 }
 
@@ -239,14 +229,8 @@ fn delivers_many(loaded: &SteerSkel<'_>) -> libbpf_rs::Result<(OwnedFd, MapHandl
 }
 
 fn counters(counts: &MapHandle) -> libbpf_rs::Result<SteerCounters> {
-    let mut sum = [0u64; KINDS];
-    let key = 0u32.to_ne_bytes();
-    for of_one in counts.lookup_percpu(&key, MapFlags::ANY)?.unwrap_or_default() {
-        for (total, count) in sum.iter_mut().zip(of_one.as_chunks::<8>().0) {
-            *total += u64::from_ne_bytes(*count);
-        }
-    }
-    let mut sums = sum.into_iter();
+    let sums: [u64; KINDS] = bm_bpf::sum_counters(counts, &0u32.to_ne_bytes())?.unwrap_or([0; KINDS]);
+    let mut sums = sums.into_iter();
     let mut next = || sums.next().unwrap_or_default();
     // In the order of the program's counters, which is that of the fields.
     Ok(SteerCounters {
@@ -287,7 +271,7 @@ pub struct XdpSteering {
 
 impl XdpSteering {
     fn set(&mut self, control: Control) -> io::Result<()> {
-        let written = self.control.update(&0u32.to_ne_bytes(), &control.bytes(), MapFlags::ANY);
+        let written = self.control.update(&0u32.to_ne_bytes(), control.bytes(), MapFlags::ANY);
         written.map_err(system_error)?;
         self.now = control;
         Ok(())

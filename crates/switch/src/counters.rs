@@ -1,6 +1,6 @@
 //! Counters of a port: frames by what happened to them, and by drop reason.
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::MapHandle;
 
 /// How many there are: `COUNTERS` of `layout.h`.
 const KINDS: usize = 28;
@@ -108,13 +108,7 @@ impl Counters {
 
     /// Reads the counters of the port in a slot.
     pub(crate) fn read(map: &MapHandle, slot: u32) -> libbpf_rs::Result<Self> {
-        let mut sum = [0u64; KINDS];
-        for of_one in map.lookup_percpu(&slot.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default() {
-            for (total, count) in sum.iter_mut().zip(of_one.as_chunks::<8>().0) {
-                *total += u64::from_ne_bytes(*count);
-            }
-        }
-        Ok(Self(sum))
+        Ok(bm_bpf::sum_counters(map, &slot.to_ne_bytes())?.map_or(Self::default(), Self))
     }
 }
 

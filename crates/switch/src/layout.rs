@@ -1,5 +1,6 @@
 //! What the programs read, byte by byte: `bpf/layout.h` in Rust.
 
+use bm_bpf::MapValue;
 use libbpf_rs::libbpf_sys;
 
 /// Ports of one switch.
@@ -19,24 +20,6 @@ pub const RESERVED_MACS: u32 = 16;
 /// The numbers of VLANs in the map of members, for each kind of flood.
 pub const VIDS: u32 = 4096;
 pub const FDB_STATIC: u32 = 1;
-
-/// Values that are written into maps exactly as they are in memory.
-///
-/// # Safety
-/// The type must have no padding, and any bytes must be a valid value.
-pub unsafe trait Plain: Copy {
-    /// Its bytes.
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: the implementer has no padding, so every byte is initialised.
-        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
-    }
-
-    /// The value of these bytes; `None` if the number of bytes is wrong.
-    fn of(bytes: &[u8]) -> Option<Self> {
-        // SAFETY: as many bytes as the value has, of which any are one; they need not be aligned.
-        (bytes.len() == size_of::<Self>()).then(|| unsafe { bytes.as_ptr().cast::<Self>().read_unaligned() })
-    }
-}
 
 /// `struct port`.
 ///
@@ -126,15 +109,15 @@ pub struct Member {
 }
 
 // SAFETY: numbers only, none narrower than what stands before it leaves a gap.
-unsafe impl Plain for Port {}
+unsafe impl MapValue for Port {}
 // SAFETY: the same.
-unsafe impl Plain for FdbEntry {}
+unsafe impl MapValue for FdbEntry {}
 // SAFETY: the same.
-unsafe impl Plain for Rules {}
+unsafe impl MapValue for Rules {}
 // SAFETY: the same.
-unsafe impl Plain for Binding {}
+unsafe impl MapValue for Binding {}
 // SAFETY: the same.
-unsafe impl Plain for Member {}
+unsafe impl MapValue for Member {}
 
 const _: () = {
     assert!(size_of::<Port>() == 56 + 512);

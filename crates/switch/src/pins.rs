@@ -40,11 +40,7 @@ pub fn is_ours(pinned: &PinnedLink) -> bool {
 
 /// A map of a link's program; `None` if its layout may be different from this version's.
 fn map(pinned: &PinnedLink, name: &str) -> Option<MapHandle> {
-    if pinned.program.name != PROGRAM {
-        return None;
-    }
-    let mut maps = pinned.program.maps.iter().filter_map(|id| MapHandle::from_map_id(*id).ok());
-    maps.find(|map| map.name() == name)
+    if pinned.program.name == PROGRAM { pinned.program.map(name) } else { None }
 }
 
 /// The MAC addresses that a link's program has learned; empty if its version uses another layout.

@@ -5,12 +5,13 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
+use bm_bpf::MapValue;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, ProgramMut, libbpf_sys};
 
 use crate::counters::Counters;
 use crate::error::SwitchError;
 use crate::flood::Sets;
-use crate::layout::{Binding, FDB_STATIC, FdbEntry, Member, Plain, Port, RESERVED_MACS, Rules, SLOTS};
+use crate::layout::{Binding, FDB_STATIC, FdbEntry, Member, Port, RESERVED_MACS, Rules, SLOTS};
 use crate::settings::{Address, PortSettings, Settings};
 use crate::table;
 
@@ -135,7 +136,7 @@ impl Programs {
         let _gone = self.learned.delete(&key);
         self.learned_by_port.remove(&slot);
         let _never_fails = self.ports.update(&key, Port::NOBODY.bytes(), MapFlags::ANY);
-        let _never_fails = self.counts.update_percpu(&key, &zeros(&self.counts), MapFlags::ANY);
+        let _never_fails = bm_bpf::reset_counters(&self.counts, &key);
     }
 
     /// All entries of the MAC address table, including expired ones.
@@ -195,10 +196,6 @@ impl Programs {
         // An array map contains all of its keys.
         Counters::read(&self.counts, slot).unwrap_or_default()
     }
-}
-
-fn zeros(map: &MapHandle) -> Vec<Vec<u8>> {
-    vec![vec![0; map.value_size() as usize]; libbpf_rs::num_possible_cpus().unwrap_or(1)]
 }
 
 /// Whether an entry is static, that is, does not age.

@@ -7,9 +7,10 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
+use bm_bpf::MapValue;
 use libbpf_rs::{MapCore, MapHandle, libbpf_sys};
 
-use crate::layout::{FdbEntry, Plain};
+use crate::layout::FdbEntry;
 use crate::settings::Address;
 
 /// Entries read at once.
@@ -54,7 +55,7 @@ pub fn read(map: &MapHandle) -> io::Result<Vec<(Address, FdbEntry)>> {
         let keys = batch.keys.as_chunks::<KEY>().0.iter();
         let values = batch.values.as_chunks::<VALUE>().0.iter();
         let pairs = keys.zip(values).take(count);
-        fdb.extend(pairs.filter_map(|(key, value)| Some((address(*key), FdbEntry::of(value)?))));
+        fdb.extend(pairs.filter_map(|(key, value)| Some((address(*key), FdbEntry::from_bytes(value)?))));
         if last {
             return Ok(fdb);
         }

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use bm_bpf::AttachType;
+use bm_bpf::{AttachType, MapValue};
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::Kernel;
@@ -78,10 +78,8 @@ impl Kernel {
         // No entry means that nothing was dropped.
         let value = self.held.lookup(&key, MapFlags::ANY).ok().flatten().unwrap_or_default();
         let _gone = self.held.delete(&key);
-        match value.as_chunks::<8>().0 {
-            [frames, bytes] => Counters::held(u64::from_ne_bytes(*frames), u64::from_ne_bytes(*bytes)),
-            _ => Counters::default(),
-        }
+        MapValue::from_bytes(&value)
+            .map_or(Counters::default(), |[frames, bytes]: [u64; 2]| Counters::held(frames, bytes))
     }
 }
 
