@@ -1,0 +1,242 @@
+//! An inbound SA: takes an ESP packet, and makes the IP packet of it in place.
+//!
+//! ```text
+//! lifetime ▸ length ▸ replay window ▸ ICV ▸│▸ window moves ▸ padding ▸ next header ▸ ECN ▸ selectors
+//! '------- changes nothing ---------------'
+//! ```
+//!
+//! Up to the ICV anyone can have sent the packet, so it changes nothing if it is refused. After that it is from the
+//! peer: its number is used, even if what is inside is refused (RFC 4303 3.4.3).
+
+use std::fmt;
+
+use bm_filter::Flat;
+use bm_wire::ipv4::Ipv4;
+use bm_wire::ipv6::Ipv6;
+use bm_wire::protocol;
+use bm_wire::tcp::Tcp;
+use bm_wire::udp::Udp;
+
+use crate::buffer::Buffer;
+use crate::cipher::{Cipher, ESP_HEADER};
+use crate::ecn;
+use crate::failure::Failure;
+use crate::header;
+use crate::key::key;
+use crate::lifetime::{Expiry, Limits, Used};
+use crate::locate::Esp;
+use crate::problem::{self, Problem};
+use crate::replay::Window;
+use crate::sa::{Mode, Sa, SaId};
+use crate::selector::LaterFragments;
+use crate::suite::Suite;
+
+/// An SA that decrypts.
+pub struct Inbound {
+    id: SaId,
+    suite: Suite,
+    cipher: Cipher,
+    mode: Mode,
+    esn: bool,
+    udp: bool,
+    window: Window,
+    selectors: Vec<Flat>,
+    limits: Limits,
+    used: Used,
+}
+
+impl Inbound {
+    /// The SA as it is configured.
+    ///
+    /// # Errors
+    /// The first problem of the SA.
+    pub fn new(sa: &Sa, now_ns: u64) -> Result<Self, Problem> {
+        if let Some(problem) = problem::of_sa(sa).into_iter().next() {
+            return Err(problem);
+        }
+        let selectors = sa.selectors.iter().flat_map(|selector| selector.flat(0, LaterFragments::Match));
+        Ok(Self {
+            id: sa.id(),
+            suite: sa.suite,
+            cipher: Cipher::new(sa.suite, &sa.encryption_key, &sa.integrity_key),
+            mode: sa.mode,
+            esn: sa.esn,
+            udp: sa.udp.is_some(),
+            window: Window::new(sa.replay_window, sa.esn),
+            selectors: selectors.collect(),
+            limits: sa.limits,
+            used: Used { added_ns: now_ns, ..Used::default() },
+        })
+    }
+
+    /// Which SA it is.
+    pub fn id(&self) -> SaId {
+        self.id
+    }
+
+    /// What it was used for.
+    pub fn used(&self) -> &Used {
+        &self.used
+    }
+
+    /// A lifetime that has ended.
+    pub fn expiry(&self, now_ns: u64) -> Option<Expiry> {
+        self.limits.expiry(&self.used, now_ns)
+    }
+
+    /// The highest sequence number that was received.
+    pub fn highest(&self) -> u64 {
+        self.window.top()
+    }
+
+    /// Continues an SA that has received numbers up to `highest` elsewhere: only higher ones are accepted.
+    pub fn resume(&mut self, highest: u64) {
+        self.window.resume(highest);
+    }
+
+    /// Decrypts a packet in place, in which [`locate`](crate::locate()) has found ESP of this SA. After a failure its
+    /// contents are undefined.
+    ///
+    /// # Errors
+    /// See [`Failure`], and this module's page for what a failure changes.
+    pub fn decrypt(&mut self, packet: &mut Buffer<'_>, esp: &Esp, now_ns: u64) -> Result<(), Failure> {
+        if self.expiry(now_ns) == Some(Expiry::Hard) {
+            return Err(Failure::Lifetime);
+        }
+        if esp.udp != self.udp {
+            return Err(Failure::Encapsulation);
+        }
+        packet.truncate(esp.length);
+        let start = esp.offset + ESP_HEADER + self.suite.iv_len();
+        let encrypted = packet.len().checked_sub(start + self.suite.icv_len()).ok_or(Failure::TooShort)?;
+        if encrypted < 2 || !encrypted.is_multiple_of(self.suite.alignment()) {
+            return Err(Failure::TooShort);
+        }
+        let data = packet.data_mut();
+        let low = u32::from_be_bytes(*data[esp.offset + 4..].first_chunk().ok_or(Failure::TooShort)?);
+        let number = self.window.check(low)?;
+        self.cipher.open(&mut data[esp.offset..], self.esn.then_some((number >> 32) as u32))?;
+        self.window.advance(number);
+        let (payload, next_header) = trailer(&data[start..start + encrypted])?;
+        self.used.count(payload);
+        // RFC 4303 2.6.
+        if next_header == protocol::NO_NEXT {
+            return Err(Failure::Dummy);
+        }
+        match self.mode {
+            Mode::Tunnel => {
+                packet.trim_front(start);
+                tunnel(packet, payload, next_header, esp.traffic_class)?;
+            }
+            Mode::Transport => {
+                packet.truncate(start + payload);
+                transport(packet, esp, start, next_header)?;
+            }
+        }
+        self.select(packet.data())
+    }
+
+    /// Decrypts packets in place, one outcome each.
+    pub fn decrypt_burst(
+        &mut self,
+        packets: &mut [(Buffer<'_>, Esp)],
+        outcomes: &mut [Result<(), Failure>],
+        now_ns: u64,
+    ) {
+        for ((packet, esp), outcome) in packets.iter_mut().zip(outcomes) {
+            *outcome = self.decrypt(packet, esp, now_ns);
+        }
+    }
+
+    /// Whether the SA's selectors allow the inner packet (RFC 4301 5.2).
+    fn select(&self, packet: &[u8]) -> Result<(), Failure> {
+        if self.selectors.is_empty() {
+            return Ok(());
+        }
+        let key = key(packet).ok_or(Failure::NextHeader)?;
+        let allowed = self.selectors.iter().any(|selector| selector.matches(&key));
+        if allowed { Ok(()) } else { Err(Failure::Selector) }
+    }
+}
+
+impl fmt::Debug for Inbound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Inbound");
+        shown.field("id", &self.id).field("suite", &self.suite).field("highest", &self.window.top());
+        shown.field("used", &self.used).finish_non_exhaustive()
+    }
+}
+
+/// Bytes of the payload in front of padding and trailer, and the next header.
+#[inline]
+fn trailer(decrypted: &[u8]) -> Result<(usize, u8), Failure> {
+    let [payload @ .., padding, next_header] = decrypted else { return Err(Failure::TooShort) };
+    let length = payload.len().checked_sub((*padding).into()).ok_or(Failure::Padding)?;
+    // RFC 4303 2.4: the receiver should check the padding.
+    let is_right = payload[length..].iter().zip(1..=u8::MAX).all(|(byte, expected)| *byte == expected);
+    if is_right { Ok((length, *next_header)) } else { Err(Failure::Padding) }
+}
+
+/// The packet inside a tunnel: what follows it is padding for traffic flow confidentiality (RFC 4303 2.7).
+#[inline]
+fn tunnel(packet: &mut Buffer<'_>, payload: usize, next_header: u8, outer: u8) -> Result<(), Failure> {
+    packet.truncate(payload);
+    let version = packet.data().first().map(|first| first >> 4);
+    match (next_header, version) {
+        (protocol::IPV4, Some(4)) | (protocol::IPV6, Some(6)) => {}
+        _ => return Err(Failure::NextHeader),
+    }
+    let (inner, length) = header::inner(packet.data()).ok_or(Failure::NextHeader)?;
+    packet.truncate(length);
+    let marked = ecn::decapsulated(inner.traffic_class, outer).ok_or(Failure::Ecn)?;
+    let traffic_class = inner.traffic_class & !ecn::MASK | marked;
+    if traffic_class != inner.traffic_class {
+        set_traffic_class(packet.data_mut(), traffic_class);
+    }
+    Ok(())
+}
+
+fn set_traffic_class(packet: &mut [u8], traffic_class: u8) {
+    if packet[0] >> 4 == 4 {
+        if let Ok(mut ip) = Ipv4::parse(packet) {
+            ip.set_tos(traffic_class);
+        }
+    } else if let Ok(mut ip) = Ipv6::parse(packet) {
+        ip.set_traffic_class(traffic_class);
+    }
+}
+
+/// Moves the IP header to the payload, which begins at `start`.
+fn transport(packet: &mut Buffer<'_>, esp: &Esp, start: usize, next_header: u8) -> Result<(), Failure> {
+    let moved = start - esp.ip_header;
+    packet.data_mut().copy_within(..esp.ip_header, moved);
+    packet.trim_front(moved);
+    let data = packet.data_mut();
+    data[esp.next_header_at] = next_header;
+    header::set_length(data, esp.ip_header);
+    if esp.udp {
+        fill_checksum(data, esp.ip_header, next_header).ok_or(Failure::NextHeader)?;
+    }
+    Ok(())
+}
+
+/// The checksum of TCP or UDP, after NAT may have changed the addresses that it includes (RFC 3948 3.1.2). The ICV has
+/// shown that the segment is as the peer sent it.
+fn fill_checksum(packet: &mut [u8], ip_header: usize, next_header: u8) -> Option<()> {
+    let pseudo = match packet[0] >> 4 {
+        4 => Ipv4::parse(&packet[..]).ok()?.pseudo(),
+        _ => Ipv6::parse(&packet[..]).ok()?.pseudo(),
+    };
+    let segment = &mut packet[ip_header..];
+    match next_header {
+        protocol::TCP => Tcp::parse(segment).ok()?.fill_checksum(&pseudo),
+        protocol::UDP => {
+            let mut datagram = Udp::parse(segment).ok()?;
+            if datagram.checksum() != 0 {
+                datagram.fill_checksum(&pseudo);
+            }
+        }
+        _ => {}
+    }
+    Some(())
+}

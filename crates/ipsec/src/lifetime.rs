@@ -1,0 +1,94 @@
+//! Lifetimes of an SA in bytes, packets and time (RFC 4301 4.4.2.1): soft ones ask for a new SA, hard ones end it.
+//!
+//! Bytes are those of the inner packet, as Linux counts them. An SA ends *at* its hard limit: the packet that reaches it
+//! is the last one.
+
+/// A soft and a hard limit; `None` for no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limit {
+    /// From here on the SA should be replaced.
+    pub soft: Option<u64>,
+    /// From here on it handles no packet.
+    pub hard: Option<u64>,
+}
+
+/// The limits of an SA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of inner packets.
+    pub bytes: Limit,
+    /// Packets.
+    pub packets: Limit,
+    /// Nanoseconds since the SA was added.
+    pub time_ns: Limit,
+}
+
+/// A limit that has been reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Expiry {
+    /// The SA should be replaced.
+    Soft,
+    /// The SA must not be used.
+    Hard,
+}
+
+/// What an SA has been used for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Bytes of inner packets.
+    pub bytes: u64,
+    /// Packets.
+    pub packets: u64,
+    /// When the SA was added, in nanoseconds.
+    pub added_ns: u64,
+}
+
+impl Limit {
+    fn expiry(&self, used: u64) -> Option<Expiry> {
+        let reached = |limit: Option<u64>| limit.is_some_and(|limit| used >= limit);
+        if reached(self.hard) {
+            return Some(Expiry::Hard);
+        }
+        reached(self.soft).then_some(Expiry::Soft)
+    }
+}
+
+impl Limits {
+    /// The worst of the limits that have been reached.
+    #[inline]
+    pub fn expiry(&self, used: &Used, now_ns: u64) -> Option<Expiry> {
+        let age = now_ns.saturating_sub(used.added_ns);
+        let each =
+            [self.bytes.expiry(used.bytes), self.packets.expiry(used.packets), self.time_ns.expiry(age)];
+        each.into_iter().max().flatten()
+    }
+}
+
+impl Used {
+    /// Counts a packet.
+    #[inline]
+    pub(crate) fn count(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+        self.packets += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn worst_limit_counts() {
+        let limit = |soft, hard| Limit { soft: Some(soft), hard: Some(hard) };
+        let limits = Limits { bytes: limit(100, 200), packets: limit(10, 20), time_ns: limit(1000, 2000) };
+        let used = |bytes, packets| Used { bytes, packets, added_ns: 500 };
+        assert_eq!(limits.expiry(&used(99, 9), 1499), None);
+        for (used, now) in [(used(100, 9), 0), (used(0, 10), 0), (used(0, 0), 1500), (used(199, 19), 2499)] {
+            assert_eq!(limits.expiry(&used, now), Some(Expiry::Soft), "{used:?}");
+        }
+        for (used, now) in [(used(200, 9), 0), (used(0, 20), 0), (used(0, 0), 2500)] {
+            assert_eq!(limits.expiry(&used, now), Some(Expiry::Hard), "{used:?}");
+        }
+        assert_eq!(Limits::default().expiry(&used(u64::MAX, u64::MAX), u64::MAX), None);
+    }
+}

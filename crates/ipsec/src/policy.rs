@@ -1,0 +1,86 @@
+//! The policy database (RFC 4301 4.4.1): which packets are discarded, bypass IPsec, or are protected, by which SA.
+//!
+//! As in Linux, the policy with the lowest priority that matches decides, and packets that no policy matches are not
+//! concerned. RFC 4301 discards these: add a policy for everything with the action `Discard`.
+
+use bm_filter::{Flat, Key, TooMany, Tree};
+
+use crate::sa::{Direction, SaId};
+use crate::selector::{LaterFragments, Selector};
+
+/// What happens to packets of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// They are dropped.
+    Discard,
+    /// They pass as they are.
+    Bypass,
+    /// Outbound: they are encrypted with this SA. Inbound: they must have come out of it.
+    Protect(SaId),
+}
+
+/// A policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Where it is configured, for errors: whatever the caller uses, such as an offset in a file.
+    pub at: usize,
+    /// Which packets it is compared with.
+    pub direction: Direction,
+    /// Lower ones are compared first.
+    pub priority: u32,
+    /// Which packets it is for.
+    pub selector: Selector,
+    /// What happens to them.
+    pub action: Action,
+}
+
+/// All policies, as they are looked up.
+#[derive(Clone, Debug, Default)]
+pub struct Policies {
+    /// By [`Direction`].
+    trees: [Tree; 2],
+    policies: Vec<Policy>,
+}
+
+impl Policies {
+    /// The database of these policies, whose [`problems`](crate::problems()) have been checked.
+    ///
+    /// # Errors
+    /// [`TooMany`] for more than the tree of `bm-filter` can hold.
+    pub fn new(mut policies: Vec<Policy>) -> Result<Self, TooMany> {
+        policies.sort_by_key(|policy| policy.priority);
+        if policies.len() > usize::from(u16::MAX) {
+            return Err(TooMany { rules: policies.len() });
+        }
+        let tree = |direction| Tree::grow(flat(&policies, direction));
+        let trees = [tree(Direction::Out)?, tree(Direction::In)?];
+        Ok(Self { trees, policies })
+    }
+
+    /// The policy for a packet; `None` if no policy matches.
+    #[inline]
+    pub fn find(&self, direction: Direction, key: &Key) -> Option<&Policy> {
+        let found = self.trees[direction as usize].find(key)?;
+        self.policies.get(usize::from(found.counter))
+    }
+
+    /// All policies, by priority.
+    pub fn all(&self) -> &[Policy] {
+        &self.policies
+    }
+}
+
+fn flat(policies: &[Policy], direction: Direction) -> Vec<Flat> {
+    let of_direction = policies.iter().enumerate().filter(|(_, policy)| policy.direction == direction);
+    let flat = of_direction.flat_map(|(index, policy)| {
+        let later = match policy.action {
+            Action::Bypass => LaterFragments::Differ,
+            Action::Discard | Action::Protect(_) => LaterFragments::Match,
+        };
+        policy.selector.flat(index as u16, later)
+    });
+    flat.collect()
+}
+
+#[cfg(test)]
+mod tests;
