@@ -34,9 +34,17 @@ struct control {
 
 static struct control *control;
 
+/* Set while dlsym runs, which frees memory: AddressSanitizer's free asks for the time, and dlsym cannot be nested.
+ * Volatile, since dlsym is declared as a function that never calls back. */
+static __thread volatile int searching;
+
 static void *next(const char *name)
 {
-	return dlsym(RTLD_NEXT, name);
+	searching = 1;
+	void *found = dlsym(RTLD_NEXT, name);
+
+	searching = 0;
+	return found;
 }
 #define NEXT(name) static __typeof__(&name) real; if (!real) real = next(#name)
 
@@ -222,6 +230,11 @@ long syscall(long number, ...)
 /* The time of day jumps by up to twelve days; clocks that count from boot never jump. */
 int clock_gettime(clockid_t clock, struct timespec *time)
 {
+	if (searching) {
+		/* An allocator only compares times. */
+		*time = (struct timespec){0};
+		return 0;
+	}
 	NEXT(clock_gettime);
 	static int64_t ahead;
 	int done = real(clock, time);
