@@ -2,12 +2,13 @@
 
 use std::sync::Mutex;
 
-use bm_api::{Account, Drop, DropAt, Drops, Error, FabricLink};
+use bm_api::{Account, Drops, Error, FabricLink};
 use bm_cluster::{LinkView, Service, State};
 use bm_control::config::Config;
 
 use super::lock::lock;
 use crate::failure::Failure;
+use crate::serve::report;
 
 /// This node; none without `[cluster]`, and after [`Node::end`].
 #[derive(Default)]
@@ -68,18 +69,8 @@ impl Node {
     /// Adds drops on fabric links, with their descriptions.
     pub fn add_drops(&self, drops: &mut Drops) {
         let links = self.cluster().links;
-        for (reason, meaning) in bm_cluster::REASONS {
-            let at = links.iter().filter_map(|link| {
-                let frames = *link.account.drops.get(reason)?;
-                Some(DropAt { app: format!("cluster from {}", link.device), frames })
-            });
-            let at: Vec<_> = at.collect();
-            let frames: u64 = at.iter().map(|at| at.frames).sum();
-            if frames > 0 {
-                drops.total += frames;
-                drops.drops.push(Drop { reason: reason.into(), meaning: meaning.into(), frames, at });
-            }
-        }
+        let accounts = links.iter().map(|link| (format!("cluster from {}", link.device), &link.account));
+        report::add_drops(drops, &bm_cluster::REASONS, &accounts.collect::<Vec<_>>());
     }
 
     /// Leaves the node forwarding as intermediate and output node after the daemon has ended.

@@ -2,14 +2,14 @@
 
 use std::sync::Mutex;
 
-use bm_api::{Account, Drop, DropAt, Drops, Error, Mac, MacEntry, Macs, SwitchPort, Switches};
+use bm_api::{Account, Drops, Error, Mac, MacEntry, Macs, SwitchPort, Switches};
 use bm_control::config::Config;
 use bm_stats::Scope;
 use bm_switch::{FdbEntryView, PortView, Service, Switch};
 
 use super::lock::lock;
 use crate::failure::Failure;
-use crate::serve::report::Counters;
+use crate::serve::report::{self, Counters};
 
 /// All switches; empty after the end.
 #[derive(Default)]
@@ -127,21 +127,12 @@ impl Bridges {
     /// Adds drops on switch ports, with their meanings.
     pub fn add_drops(&self, drops: &mut Drops) {
         let switches = self.switches().switches;
-        for (reason, meaning) in bm_switch::REASONS {
-            let ports =
-                switches.iter().flat_map(|switch| switch.ports.iter().map(move |port| (switch, port)));
-            let at = ports.filter_map(|(switch, port)| {
-                let frames = *port.account.drops.get(reason)?;
-                let scope = Scope::Switch { switch: &switch.name, port: &port.name };
-                Some(DropAt { app: scope.to_string(), frames })
-            });
-            let at: Vec<_> = at.collect();
-            let frames: u64 = at.iter().map(|at| at.frames).sum();
-            if frames > 0 {
-                drops.total += frames;
-                drops.drops.push(Drop { reason: reason.into(), meaning: meaning.into(), frames, at });
-            }
-        }
+        let ports = switches.iter().flat_map(|switch| switch.ports.iter().map(move |port| (switch, port)));
+        let accounts = ports.map(|(switch, port)| {
+            let scope = Scope::Switch { switch: &switch.name, port: &port.name };
+            (scope.to_string(), &port.account)
+        });
+        report::add_drops(drops, &bm_switch::REASONS, &accounts.collect::<Vec<_>>());
     }
 
     /// Makes switches keep forwarding after the daemon has ended.

@@ -73,7 +73,7 @@ pub fn port_account(counters: &Counters, port: &str, has_apps: bool) -> Account 
         consumed: routed.consumed + slow.consumed,
         ..Account::default()
     };
-    [&received, &routed, &slow].into_iter().for_each(|part| add_drops(&mut sum, part));
+    [&received, &routed, &slow].into_iter().for_each(|part| sum_drops(&mut sum, part));
     // Linux sent the rest through the port's host TAP.
     sum.originated += slow.received.saturating_sub(routed.passed);
     if has_apps {
@@ -83,7 +83,7 @@ pub fn port_account(counters: &Counters, port: &str, has_apps: bool) -> Account 
     sum
 }
 
-fn add_drops(sum: &mut Account, part: &Account) {
+fn sum_drops(sum: &mut Account, part: &Account) {
     sum.dropped += part.dropped;
     for (reason, frames) in &part.drops {
         *sum.drops.entry(reason.clone()).or_default() += frames;
@@ -156,6 +156,22 @@ pub fn drops(counters: &Counters) -> Drops {
     Drops { total: drops.iter().map(|drop| drop.frames).sum(), drops }
 }
 
+/// Adds what was dropped in `accounts`, each with its name, for these reasons with their descriptions.
+pub fn add_drops(drops: &mut Drops, reasons: &[(&str, &str)], accounts: &[(String, &Account)]) {
+    for &(reason, meaning) in reasons {
+        let at = accounts.iter().filter_map(|(app, account)| {
+            let frames = *account.drops.get(reason)?;
+            Some(DropAt { app: app.clone(), frames })
+        });
+        let at: Vec<_> = at.collect();
+        let frames: u64 = at.iter().map(|at| at.frames).sum();
+        if frames > 0 {
+            drops.total += frames;
+            drops.drops.push(Drop { reason: reason.into(), meaning: meaning.into(), frames, at });
+        }
+    }
+}
+
 /// The account of a port of the kernel path.
 pub fn kernel_account(counters: &bm_fastpath::Counters) -> Account {
     let (received_bytes, sent_bytes) = counters.bytes();
@@ -190,7 +206,7 @@ pub fn with_claimed(kernel: Account, workers: &Account) -> Account {
         host: kernel.host + workers.host,
         ..kernel
     };
-    add_drops(&mut sum, workers);
+    sum_drops(&mut sum, workers);
     sum
 }
 
@@ -247,7 +263,7 @@ pub fn steering_counters(firewall: u64, steering: &bm_fastpath::Counters) -> BTr
 pub fn with_steering(mut workers: Account, steering: &bm_fastpath::Counters) -> Account {
     let dropped = kernel_account(steering);
     workers.received += dropped.received;
-    add_drops(&mut workers, &dropped);
+    sum_drops(&mut workers, &dropped);
     workers
 }
 
