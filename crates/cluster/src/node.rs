@@ -148,7 +148,7 @@ impl Cluster {
         &self.notes
     }
 
-    /// Marks all members as reachable by no interface yet, and all other nodes as no members.
+    /// Marks all members as reachable by no interface yet, and all other nodes as not in the cluster.
     fn reset_links(&self) -> Result<(), ClusterError> {
         for node in (0..Node::COUNT).filter_map(Node::new) {
             let is_member = self.links.iter().any(|link| link.session.peer() == node);

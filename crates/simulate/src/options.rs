@@ -42,7 +42,7 @@ impl FromStr for Matrix {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|matrix| matrix.to_string() == text);
-        found.ok_or_else(|| format!("{text:?} is unknown; use uniform, hot, permutation or adversarial"))
+        found.ok_or_else(|| format!("unknown matrix {text:?}: use uniform, hot, permutation or adversarial"))
     }
 }
 
@@ -157,11 +157,11 @@ impl Options {
             return Err("the rate must be from 10 Mbit/s to 400 Gbit/s".into());
         }
         if !(1..=100).contains(&self.load_percent) {
-            return Err("the load must be from 1 to 100 percent; more is not admissible".into());
+            return Err("the load must be from 1 to 100 percent: more is not admissible".into());
         }
         if self.link_bps() < 100_000 {
             return Err(format!(
-                "links of {} bit/s are too slow; raise the rate, or the percentage of R/N that a link has",
+                "links of {} bit/s are too slow: raise the rate, or the speed of links in percent of R/N",
                 self.link_bps()
             ));
         }

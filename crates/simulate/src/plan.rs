@@ -138,13 +138,17 @@ impl Wanted {
     /// Why these values make no sense.
     pub fn check(&self) -> Result<(), String> {
         let positive = |what: &str, value: f64| {
-            if value.is_finite() && value > 0.0 { Ok(()) } else { Err(format!("{what} must be more than 0")) }
+            if value.is_finite() && value > 0.0 {
+                Ok(())
+            } else {
+                Err(format!("{what} must be greater than 0"))
+            }
         };
         if self.server.is_empty() {
-            return Err("there is no server type: add a [[server]] with name, ports and slots".into());
+            return Err("no server type is configured: add a [[server]] with name, ports and slots".into());
         }
         if self.nic.is_empty() {
-            return Err("there is no network card: add a [[nic]] with name, ports and rate_gbps".into());
+            return Err("no network card is configured: add a [[nic]] with name, ports and rate_gbps".into());
         }
         if !(2..=65_536).contains(&self.ports) {
             return Err("ports must be from 2 to 65536".into());

@@ -147,12 +147,15 @@ impl Report {
         }
         let long = options.time_ns >= 200_000_000;
         if options.matrix == Matrix::Hot && long && options.delta_ns != Some(0) && self.fairness < 0.97 {
-            return Err(format!("inputs were served unfairly at node 0: {:.3}", self.fairness));
+            return Err(format!(
+                "the inputs got unequal shares of node 0's output: Jain index {:.3}",
+                self.fairness
+            ));
         }
         let most = if options.mode == Mode::DirectVlb(Rule::TwoShares) { 3.2 } else { 3.4 };
         let is_mesh = matches!(options.shape, Shape::Mesh(_));
         if is_mesh && long && options.matrix != Matrix::Hot && self.busiest_link > most {
-            return Err(format!("a link carried {:.2} R/N", self.busiest_link));
+            return Err(format!("the busiest link carried {:.2} R/N, more than {most}", self.busiest_link));
         }
         Ok(())
     }

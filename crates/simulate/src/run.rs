@@ -120,9 +120,9 @@ impl Run {
         match (self.account.under_way, open) {
             (0, None) => Ok(()),
             (0, Some(link)) => {
-                Err((until, format!("link {link} has sent more frames than arrived or were lost")))
+                Err((until, format!("link {link} sent more frames than arrived or were lost")))
             }
-            (left, _) => Err((until, format!("{left} packets have neither left nor been lost"))),
+            (left, _) => Err((until, format!("{left} packets neither left the cluster nor were lost"))),
         }
     }
 
@@ -221,12 +221,13 @@ impl Run {
             return Ok(());
         }
         if frame.hops > self.hops_max {
-            return Err(format!("a loop: a frame has taken {} links", frame.hops));
+            return Err(format!("a frame looped: it crossed {} links", frame.hops));
         }
-        let not_ours =
-            |why: NotFabric| format!("a frame at node {} has a foreign address: {why}", frame.at.number());
-        let destination = Destination::parse(frame.addresses.0).map_err(not_ours)?;
-        let source = Source::parse(frame.addresses.1).map_err(not_ours)?;
+        let invalid = |why: NotFabric| {
+            format!("node {} received a frame with an invalid address: {why}", frame.at.number())
+        };
+        let destination = Destination::parse(frame.addresses.0).map_err(invalid)?;
+        let source = Source::parse(frame.addresses.1).map_err(invalid)?;
         let is_relay = self.topology.is_relay(frame.at);
         server.handled += u64::from(frame.bytes) + GAP_BYTES;
         match receive(frame.at, is_relay, &destination, source, &mut server.tables) {
@@ -240,7 +241,7 @@ impl Run {
             }
             Step::Drop(Refused::Epoch) => self.account.lose(Loss::Epoch),
             Step::Drop(Refused::Stray) => {
-                return Err(format!("a frame came to node {}, which it does not name", frame.at.number()));
+                return Err(format!("node {} received a frame that does not name it", frame.at.number()));
             }
         }
         Ok(())
@@ -265,7 +266,7 @@ impl Run {
             || destination.port != port(truth.neighbor)
         {
             return Err(format!(
-                "a packet for {:?} left by a wrong port of node {}",
+                "a packet for {:?} left through a wrong port of node {}",
                 truth.output,
                 frame.at.number()
             ));
@@ -300,10 +301,10 @@ impl Run {
 
     fn check_sums(&self) -> Result<(), String> {
         if !self.account.is_closed() {
-            return Err("packets that came in are not those that left, were lost or are under way".into());
+            return Err("the packets received are not those sent, lost and in flight".into());
         }
         match self.queues.iter().position(|queue| queue.arrived > queue.sent) {
-            Some(link) => Err(format!("more frames arrived by link {link} than were sent")),
+            Some(link) => Err(format!("more frames arrived over link {link} than were sent")),
             None => Ok(()),
         }
     }

@@ -66,7 +66,7 @@ impl fmt::Display for SwitchError {
             Self::System { step, error } => write!(f, "{step}: {error}"),
             Self::Taken(occupant) => write!(f, "{occupant}"),
             Self::Pin { path, error } => {
-                write!(f, "{}: the program cannot be pinned there: {error}", path.display())
+                write!(f, "{}: cannot pin the program: {error}", path.display())
             }
             Self::ManyPorts => write!(f, "a switch can have at most {} ports", crate::layout::SLOTS),
             Self::Own { interface, error } => write!(
@@ -74,7 +74,7 @@ impl fmt::Display for SwitchError {
                 "cannot create the switch's own interface {interface}: {error}; if another interface has that name, remove it with `ip link del {interface}`"
             ),
             Self::NotPinned => {
-                f.write_str("the programs are not pinned in bpffs, so they cannot outlive the daemon")
+                f.write_str("the programs are not pinned in bpffs, so they stop when the daemon ends")
             }
         }
     }

@@ -54,7 +54,7 @@ impl Service {
         let own = {
             let mut switch = self.switch();
             if let Err(error) = switch.keep() {
-                tracing::warn!("switch {} stops forwarding for a moment: {error}", settings.name);
+                tracing::warn!("switch {} forwards nothing while it restarts: {error}", settings.name);
             }
             switch.settings().own_port()
         };

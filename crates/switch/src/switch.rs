@@ -90,7 +90,7 @@ impl Switch {
         let programs = Programs::load(&settings)?;
         let mut notes = Vec::new();
         let pins = Pins::claim(&settings.name).map_err(|why| {
-            notes.push(format!("switch {} will end with the daemon: {why}", settings.name));
+            notes.push(format!("switch {} stops when the daemon ends: {why}", settings.name));
         });
         let pins = pins.ok();
         let left = pins.as_ref().map(Pins::links).unwrap_or_default();

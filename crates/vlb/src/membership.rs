@@ -69,7 +69,7 @@ impl fmt::Display for NoChange {
             Self::Frozen => {
                 f.write_str("membership is frozen until the cluster's store can be reached again")
             }
-            Self::In(State::Absent) => f.write_str("the node is no member"),
+            Self::In(State::Absent) => f.write_str("the node is not a member"),
             Self::In(State::Joining) => f.write_str("the node is still joining"),
             Self::In(State::Active) => f.write_str("the node is active; drain it before it leaves"),
             Self::In(State::Draining) => f.write_str("the node is draining"),

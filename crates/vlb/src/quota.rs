@@ -66,7 +66,7 @@ impl FromStr for Mode {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|mode| mode.to_string() == text);
-        found.ok_or_else(|| format!("{text:?} is unknown; use R/N, 2R/N, classic or direct-only"))
+        found.ok_or_else(|| format!("unknown quota {text:?}: use R/N, 2R/N, classic or direct-only"))
     }
 }
 

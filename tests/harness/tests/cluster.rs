@@ -247,7 +247,7 @@ fn intermediates_forward_by_mac_addresses() {
     mesh.inject(0, "fab1", &ip_frame(to, source_via(1), &packet));
     expect(&sink, &expected, "over an intermediate");
     assert_eq!((total(&daemons[1], "transit"), total(&daemons[2], "transit")), (1, 0));
-    // Of an epoch that node 2 does not know, with an index that nobody has, not for node 1, from a node that is no member.
+    // Of an epoch that node 2 does not know, with an index that nobody has, not for node 1, from a node that is not a member.
     let epoch = Mac([to.0[0], 6, to.0[2], to.0[3], to.0[4], to.0[5]]);
     let index = Mac([to.0[0], to.0[1], to.0[2], to.0[3], 0xff, 0xff]);
     let own = source_via(0x7ff);

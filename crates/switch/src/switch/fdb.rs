@@ -88,7 +88,7 @@ impl Switch {
         let room = |port: &Joined| Room { learned_max: port.settings.fdb_max_learned, used: 0 };
         let mut rooms: BTreeMap<u32, Room> = ports.map(|(_, port)| (port.slot, room(port))).collect();
         let mut fdb = pins::fdb(pinned).unwrap_or_else(|error| {
-            tracing::warn!(%error, "switch {}: cannot take over the learned MAC addresses; learning them again", self.settings.name);
+            tracing::warn!(%error, "switch {}: cannot take over the learned MAC addresses; they are learned again", self.settings.name);
             Vec::new()
         });
         // If there is less room than before, the addresses seen last are kept.
