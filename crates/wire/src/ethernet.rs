@@ -9,7 +9,7 @@
 //! Preamble and frame check sequence are never visible here. Forwarding between them is the switch's task.
 
 use crate::bytes::{be16, put16};
-use crate::malformed::{Malformed, NoRoom, room};
+use crate::malformed::Malformed;
 use std::fmt;
 use std::str::FromStr;
 
@@ -25,8 +25,6 @@ mod at {
 pub const HEADER_LEN: usize = at::PAYLOAD;
 /// Length of one tag in bytes.
 pub const TAG_LEN: usize = 4;
-/// Both addresses, which stay in front of all tags.
-const ADDRESSES_LEN: usize = 12;
 
 /// What the type field says about the payload.
 pub mod ethertype {
@@ -266,38 +264,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Ethernet<B> {
     }
 }
 
-/// Writes an untagged header and returns its length.
-pub fn emit(destination: Mac, source: Mac, ethertype: u16, buffer: &mut [u8]) -> Result<usize, NoRoom> {
-    let header = room(buffer, HEADER_LEN)?;
-    header[at::DESTINATION].copy_from_slice(&destination.0);
-    header[at::SOURCE].copy_from_slice(&source.0);
-    put16(&mut header[at::TYPE], ethertype);
-    Ok(HEADER_LEN)
-}
-
-/// Inserts `tag` as the outermost tag: `bytes` is `TAG_LEN` free bytes followed by a frame, and a frame afterwards.
-///
-/// The addresses move into the free bytes, so the payload stays where it is. `false`, without a change, if the bytes
-/// contain no frame.
-pub fn push_tag(bytes: &mut [u8], tag: Tag) -> bool {
-    if bytes.len() < TAG_LEN + HEADER_LEN {
-        return false;
-    }
-    bytes.copy_within(TAG_LEN..TAG_LEN + ADDRESSES_LEN, 0);
-    put16(&mut bytes[ADDRESSES_LEN..], tag.protocol);
-    put16(&mut bytes[ADDRESSES_LEN + 2..], tag.control());
-    true
-}
-
-/// Takes the outermost tag off: the frame is `frame[TAG_LEN..]` after it.
-///
-/// `None`, without a change, if the frame has no complete tag.
-pub fn pop_tag(frame: &mut [u8]) -> Option<Tag> {
-    let tag = Ethernet::parse(&*frame).ok()?.tag()?;
-    frame.copy_within(..ADDRESSES_LEN, TAG_LEN);
-    Some(tag)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -342,22 +308,6 @@ mod tests {
         assert_eq!(network(&DOUBLE), found(Some(SERVICE), Some(VLAN_100), 22));
         assert_eq!(network(&DOUBLE[..21]), Err(Malformed::Truncated));
         assert_eq!(network(&TAGGED[..14]), Err(Malformed::Truncated));
-    }
-
-    #[test]
-    fn pushes_and_pops_tags() {
-        let mut bytes = [0; 24];
-        bytes[8..].copy_from_slice(&PLAIN);
-        assert!(push_tag(&mut bytes[4..], VLAN_100));
-        assert_eq!(bytes[4..], TAGGED);
-        assert!(push_tag(&mut bytes, SERVICE));
-        assert_eq!(bytes, DOUBLE);
-        assert_eq!(pop_tag(&mut bytes), Some(SERVICE));
-        assert_eq!(bytes[4..], TAGGED);
-        assert_eq!(pop_tag(&mut bytes[4..]), Some(VLAN_100));
-        assert_eq!(bytes[8..], PLAIN);
-        assert_eq!(pop_tag(&mut bytes[8..]), None);
-        assert!(!push_tag(&mut bytes[..17], SERVICE));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! ICMPv6 (RFC 4443): reading messages, and building those that a router must send.
 //!
-//! Its checksum covers the addresses, so reading and building need them. Neighbor discovery is in `ndp`.
+//! Its checksum covers the addresses, so reading and building need them.
 
 use crate::bytes::{be16, be32, put16, put32};
 use crate::checksum::Pseudo;
@@ -40,14 +40,6 @@ pub mod kind {
     pub const ECHO_REQUEST: u8 = 128;
     /// Echo reply.
     pub const ECHO_REPLY: u8 = 129;
-    /// Router solicitation.
-    pub const ROUTER_SOLICITATION: u8 = 133;
-    /// Router advertisement.
-    pub const ROUTER_ADVERTISEMENT: u8 = 134;
-    /// Neighbor solicitation.
-    pub const NEIGHBOR_SOLICITATION: u8 = 135;
-    /// Neighbor advertisement.
-    pub const NEIGHBOR_ADVERTISEMENT: u8 = 136;
     /// Redirect.
     pub const REDIRECT: u8 = 137;
 }
@@ -279,8 +271,8 @@ pub fn echo_request(
     emit(sender, destination, 0, [kind::ECHO_REQUEST, 0], rest, data, buffer)
 }
 
-/// Writes a whole packet with one message; `ndp` uses this as well.
-pub(crate) fn emit(
+/// Writes a whole packet with one message.
+fn emit(
     sender: &Sender,
     destination: u128,
     traffic_class: u8,

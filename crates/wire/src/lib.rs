@@ -5,8 +5,8 @@
 //!
 //! ```text
 //!   frame ─► ethernet ─► ipv4 ─┬─► udp, tcp        parse: bytes -> view, or Malformed
-//!               │        ipv6 ─┼─► icmp, icmpv6    get:   view.ttl(), view.source() ...
-//!               └─► arp        └─► ndp             emit:  meaning -> a caller's buffer, or NoRoom
+//!               └──────► ipv6 ─┴─► icmp, icmpv6    get:   view.ttl(), view.source() ...
+//!                                                  emit:  meaning -> a caller's buffer, or NoRoom
 //!
 //!   checksum  sums and their shortcuts       flow  which packets belong together, as one number
 //!   prefix    an address and a length        offload  checksums left to a network card
@@ -18,7 +18,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod arp;
 mod bytes;
 pub mod checksum;
 pub mod ethernet;
@@ -29,7 +28,6 @@ pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
 pub mod malformed;
-pub mod ndp;
 pub mod offload;
 pub mod prefix;
 pub mod tcp;

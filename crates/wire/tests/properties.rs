@@ -1,8 +1,7 @@
 //! Properties for all bytes: no view panics, and what is emitted is read back unchanged.
 
-use bm_wire::arp::Arp;
 use bm_wire::checksum::{self, Pseudo};
-use bm_wire::ethernet::{self, Ethernet, Tag};
+use bm_wire::ethernet::Ethernet;
 use bm_wire::flow::{self, Policy};
 use bm_wire::icmp::{self, Icmp};
 use bm_wire::icmpv6::{self, Icmpv6};
@@ -10,7 +9,7 @@ use bm_wire::ipv4::{Ipv4, Ipv4Header, option};
 use bm_wire::ipv6::{Ipv6, Ipv6Header};
 use bm_wire::tcp::Tcp;
 use bm_wire::udp::{self, Udp};
-use bm_wire::{Mac, ndp, offload};
+use bm_wire::{Mac, offload};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -23,8 +22,6 @@ fn use_ethernet(mut bytes: Vec<u8>) {
         frame.set_destination(Mac::BROADCAST);
         frame.payload_mut().reverse();
     }
-    ethernet::push_tag(&mut bytes, Tag::vlan(7));
-    ethernet::pop_tag(&mut bytes);
 }
 
 fn use_ipv4(mut bytes: Vec<u8>, buffer: &mut [u8]) {
@@ -59,7 +56,7 @@ fn use_ipv4(mut bytes: Vec<u8>, buffer: &mut [u8]) {
 fn use_ipv6(mut bytes: Vec<u8>, buffer: &mut [u8]) {
     let sender = icmpv6::Sender { source: 1, hop_limit: 64 };
     for ip in [Ipv6::parse(&bytes[..]), Ipv6::parse_quoted(&bytes[..])].into_iter().flatten() {
-        let _ = (ip.repr(), ip.upper(), ip.payload().len(), ndp::Message::parse(&ip));
+        let _ = (ip.repr(), ip.upper(), ip.payload().len());
         for extension in ip.extensions().flatten() {
             let _ = (extension.next_header(), extension.routing(), extension.fragment());
             let _ = extension.options().count();
@@ -95,7 +92,6 @@ fn use_layer_4(mut bytes: Vec<u8>, pseudo: &Pseudo) {
         datagram.fill_checksum(pseudo);
         assert!(datagram.checksum_ok(pseudo));
     }
-    let _ = Arp::parse(&bytes).map(|message| message.reply(Mac::BROADCAST));
 }
 
 /// Packets that pass the first checks: a version, a plausible length, a protocol with a parser.
@@ -209,10 +205,6 @@ proptest! {
         prop_assert!(fits(8 + data.len(), udp::emit(&pseudo, 1, 2, &data, &mut buffer)));
         prop_assert!(fits(20, Ipv4Header::default().emit(&mut buffer)));
         prop_assert!(fits(40, Ipv6Header::default().emit(&mut buffer)));
-        prop_assert!(fits(14, ethernet::emit(Mac::BROADCAST, Mac::BROADCAST, 0, &mut buffer)));
-        prop_assert!(fits(42, Arp::request(Mac::BROADCAST, 1, 2).emit_frame(&mut buffer)));
-        prop_assert!(fits(72, ndp::solicitation(1, Mac::BROADCAST, 2, 2, &mut buffer)));
-        prop_assert!(fits(72, ndp::advertisement(1, 2, 3, Mac::BROADCAST, ndp::Flags::default(), &mut buffer)));
     }
 
     #[test]
@@ -239,23 +231,9 @@ proptest! {
     }
 
     #[test]
-    fn arp_and_addresses_read_what_they_write(mac: [u8; 6], sender: u32, target: u32) {
+    fn mac_addresses_read_what_they_write(mac: [u8; 6]) {
         let mac = Mac(mac);
         prop_assert_eq!(mac.to_string().parse(), Ok(mac));
-        let message = Arp::request(Mac([mac.0[0] & 0xfe, 1, 2, 3, 4, 5]), sender, target);
-        let mut bytes = [0; 28];
-        prop_assert_eq!(message.emit(&mut bytes), Ok(28));
-        prop_assert_eq!(Arp::parse(&bytes), Ok(message));
-    }
-
-    #[test]
-    fn removing_a_tag_restores_the_frame(frame in vec(any::<u8>(), 14..80), control: u16, service: bool) {
-        let protocol = if service { 0x88a8 } else { 0x8100 };
-        let tag = Tag { protocol, pcp: (control >> 13) as u8, dei: control & 0x1000 != 0, vid: control & 0x0fff };
-        let mut bytes = [&[0; 4], &frame[..]].concat();
-        prop_assert!(ethernet::push_tag(&mut bytes, tag));
-        prop_assert_eq!(ethernet::pop_tag(&mut bytes), Some(tag));
-        prop_assert_eq!(&bytes[4..], &frame[..]);
     }
 
     #[test]
