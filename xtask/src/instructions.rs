@@ -35,10 +35,10 @@ pub fn run(root: &Path, record: bool) -> Result<String, Vec<String>> {
     let features = crate::suites::features(root)?;
     let program = build(root, &features)?;
     let mut counts = Vec::new();
-    let mut said = Vec::new();
+    let mut printed = Vec::new();
     for (name, arguments) in CASES {
         if name == RING && features.is_empty() {
-            said.push(format!("{name} skipped, since there is no DPDK to build with"));
+            printed.push(format!("{name} skipped, since there is no DPDK to build with"));
         } else {
             counts.push((name, count(&program, name, arguments)?));
         }
@@ -53,8 +53,8 @@ pub fn run(root: &Path, record: bool) -> Result<String, Vec<String>> {
     for (name, count) in counts {
         let before = recorded.get(name).and_then(toml::Value::as_float).unwrap_or(0.0);
         match verdict(before, count) {
-            Verdict::Same => said.push(format!("{name} {count:.1} of {before:.1}")),
-            Verdict::Less => said.push(format!("{name} {count:.1} of {before:.1}, so record it with --record")),
+            Verdict::Same => printed.push(format!("{name} {count:.1} of {before:.1}")),
+            Verdict::Less => printed.push(format!("{name} {count:.1} of {before:.1}, so record it with --record")),
             Verdict::More => findings.push(format!(
                 "instructions: {name} takes {count:.1} a packet, {before:.1} were recorded in {RECORD}. Find what \
                  was added (valgrind --tool=callgrind, docs/performance.md); if it is worth that, say so in the \
@@ -63,7 +63,7 @@ pub fn run(root: &Path, record: bool) -> Result<String, Vec<String>> {
         }
     }
     if findings.is_empty() {
-        Ok(format!("instructions per packet: {}", said.join("; ")))
+        Ok(format!("instructions per packet: {}", printed.join("; ")))
     } else {
         Err(findings)
     }
@@ -142,8 +142,8 @@ fn count(program: &str, name: &str, arguments: [&str; 3]) -> Result<f64, Vec<Str
     match (packets, total(&counted?)) {
         (Some(packets), Some(total)) if packets > 0.0 && total > 0.0 => Ok(total / packets),
         _ => {
-            let said = String::from_utf8_lossy(&run.stderr).into_owned();
-            Err(vec![format!("instructions: `breaths {name}` under valgrind counted nothing:\n{said}")])
+            let printed = String::from_utf8_lossy(&run.stderr).into_owned();
+            Err(vec![format!("instructions: `breaths {name}` under valgrind counted nothing:\n{printed}")])
         }
     }
 }

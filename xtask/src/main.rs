@@ -43,8 +43,8 @@ fn main() -> ExitCode {
         ]),
     };
     match done {
-        Ok(said) => {
-            println!("{said}");
+        Ok(output) => {
+            println!("{output}");
             ExitCode::SUCCESS
         }
         Err(findings) => {

@@ -124,9 +124,9 @@ fn huge_pages() -> Result<(), String> {
 /// Runs a command that must succeed.
 fn shell(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|why| format!("{command:?}: {why}"))?;
-    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let message = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() {
-        return Ok(said(&output.stdout));
+        return Ok(message(&output.stdout));
     }
-    Err(format!("{command:?}: {}: {}{}", output.status, said(&output.stdout), said(&output.stderr)))
+    Err(format!("{command:?}: {}: {}{}", output.status, message(&output.stdout), message(&output.stderr)))
 }

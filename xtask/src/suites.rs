@@ -151,11 +151,11 @@ fn run_program(program: &Program) -> Result<Output, String> {
     // It has the other end of the pipe, which would otherwise never be closed.
     drop(command);
     let mut child = child?;
-    let mut said = Vec::new();
-    let read = io::Read::read_to_end(&mut { reader }, &mut said);
+    let mut text = Vec::new();
+    let read = io::Read::read_to_end(&mut { reader }, &mut text);
     let status = child.wait().map_err(describe)?;
     read.map_err(describe)?;
-    Ok(Output { status, stdout: said, stderr: Vec::new() })
+    Ok(Output { status, stdout: text, stderr: Vec::new() })
 }
 
 fn failed(what: &str, error: &dyn std::fmt::Display) -> Vec<String> {

@@ -47,7 +47,7 @@ pub enum NotClaimed {
     System {
         /// The folder.
         folder: PathBuf,
-        /// What it said.
+        /// Its error.
         error: io::Error,
     },
 }

@@ -67,7 +67,7 @@ pub fn place(link: &LinkTypeInfo) -> Option<(u32, AttachType)> {
 pub struct NotPinned {
     /// Where it was to be.
     pub path: PathBuf,
-    /// What the kernel said.
+    /// The kernel's error.
     pub error: libbpf_rs::Error,
 }
 
@@ -114,7 +114,7 @@ impl PinFolder {
     /// Pins a link of ours.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn pin(&self, ifindex: u32, link: &mut Link) -> Result<PathBuf, NotPinned> {
         let placed = link.info().ok().and_then(|info| place(&info.info));
         let path = self.path(ifindex, placed.map_or(AttachType::Xdp, |(_, attach_type)| attach_type));

@@ -24,7 +24,7 @@ impl ProgramInfo {
     /// Asks the kernel.
     ///
     /// # Errors
-    /// What the kernel says: mostly that there is no such program any more.
+    /// The kernel's error: usually that there is no such program any more.
     pub fn of(id: u32) -> io::Result<Self> {
         let program = Program::fd_from_id(id).map_err(io::Error::other)?;
         let mut maps = [0u32; MAPS];

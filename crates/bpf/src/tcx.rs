@@ -28,7 +28,7 @@ impl fmt::Display for AttachType {
 /// it when the last descriptor of the link is closed.
 ///
 /// # Errors
-/// What the kernel says: mostly that it is older than Linux 6.6.
+/// The kernel's error: usually that it is older than Linux 6.6.
 pub fn attach(program: &Program<'_>, ifindex: u32) -> libbpf_rs::Result<Link> {
     let program = program.as_libbpf_object().as_ptr();
     // SAFETY: the program is a loaded one and outlives the call; without options the kernel appends.

@@ -29,7 +29,7 @@ pub fn xdp_context(length: usize, ifindex: u32) -> [u32; 6] {
 /// Runs a program on a frame. Returns the program's result, and the frame, which may have grown by up to `room` bytes.
 ///
 /// # Errors
-/// What the kernel refused.
+/// The kernel's error.
 pub fn run(
     program: &ProgramMut<'_>,
     context: &[u32],

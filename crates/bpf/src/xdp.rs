@@ -25,7 +25,7 @@ impl Xdp {
     /// Asks the kernel.
     ///
     /// # Errors
-    /// What the kernel says. Before Linux 6.3 an interface that has gone is no error, and has no program.
+    /// The kernel's error. Before Linux 6.3 an interface that has gone is no error, and has no program.
     pub fn of(ifindex: u32) -> io::Result<Self> {
         let options = query(ifindex)?;
         Ok(Self {
@@ -60,7 +60,7 @@ pub enum Mode {
 /// Attaches a program in one mode, by a link: the kernel detaches it when the last descriptor of that is closed.
 ///
 /// # Errors
-/// What the kernel says: mostly that the driver knows no XDP, or that there is a program already.
+/// The kernel's error: usually that the driver knows no XDP, or that there is a program already.
 pub fn attach(program: &impl AsFd, ifindex: u32, mode: Mode) -> io::Result<OwnedFd> {
     let flags = match mode {
         Mode::Native => libbpf_sys::XDP_FLAGS_DRV_MODE,

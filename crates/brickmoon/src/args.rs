@@ -51,7 +51,7 @@ pub enum Command {
     /// Show the daemon's ports, routes, workers, drops and more.
     Show(Show),
     /// Show the cluster that this node belongs to.
-    Cluster(OfCluster),
+    Cluster(ClusterArgs),
     /// Run a Lua program made of apps and links, as in Snabb.
     Run(Run),
     /// Run a program written for Snabb, or the selftest of a module.
@@ -249,12 +249,12 @@ pub enum Attach {
 pub struct Show {
     /// What to show.
     #[command(subcommand)]
-    pub what: What,
+    pub what: ShowCommand,
 }
 
 /// What to show.
 #[derive(Debug, Subcommand)]
-pub enum What {
+pub enum ShowCommand {
     /// The ports, with their state and counters.
     Ports(Query),
     /// The routes, and what brickmoon does with packets to each prefix.
@@ -285,15 +285,15 @@ pub enum What {
 
 /// `brickmoon cluster`.
 #[derive(Debug, Args)]
-pub struct OfCluster {
+pub struct ClusterArgs {
     /// What to do.
     #[command(subcommand)]
-    pub what: OfClusterWhat,
+    pub what: ClusterCommand,
 }
 
 /// What to do with this node of a cluster.
 #[derive(Debug, Subcommand)]
-pub enum OfClusterWhat {
+pub enum ClusterCommand {
     /// The same as `brickmoon show cluster`.
     Status(Query),
 }

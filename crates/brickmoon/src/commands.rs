@@ -6,7 +6,7 @@ use hyper::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::args::{Cli, Command, OfCluster, OfClusterWhat, Query, Routes, Show, Socket, What};
+use crate::args::{Cli, ClusterArgs, ClusterCommand, Command, Query, Routes, Show, ShowCommand, Socket};
 use crate::failure::Failure;
 use crate::{bench, client, daemon, lua};
 use bm_api::request;
@@ -21,7 +21,9 @@ pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
         Command::Verify(query) => verify(&query),
         Command::Status(query) => print(&query, Method::GET, request::STATUS, bm_cli::status),
         Command::Show(Show { what }) => show(what),
-        Command::Cluster(OfCluster { what: OfClusterWhat::Status(query) }) => show(What::Cluster(query)),
+        Command::Cluster(ClusterArgs { what: ClusterCommand::Status(query) }) => {
+            show(ShowCommand::Cluster(query))
+        }
         Command::Run(run) => lua::run(run),
         Command::Snabb(snabb) => lua::snabb(snabb),
         Command::Bench(passed_on) => Err(bench::exec("bench", verbose, passed_on)),
@@ -34,22 +36,22 @@ pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
     }
 }
 
-fn show(what: What) -> Result<(), Failure> {
+fn show(what: ShowCommand) -> Result<(), Failure> {
     let get = Method::GET;
     match what {
-        What::Ports(query) => print(&query, get, request::PORTS, bm_cli::ports),
-        What::Routes(routes) => self::routes(routes),
-        What::Neighbors(query) => print(&query, get, request::NEIGHBORS, bm_cli::neighbors),
-        What::Nexthops(query) => print(&query, get, request::NEXT_HOPS, bm_cli::nexthops),
-        What::Apps(query) => print(&query, get, request::APPS, bm_cli::apps),
-        What::Links(query) => print(&query, get, request::LINKS, bm_cli::links),
-        What::Workers(query) => print(&query, get, request::WORKERS, bm_cli::workers),
-        What::Drops(query) => print(&query, get, request::DROPS, bm_cli::drops),
-        What::Hooks(query) => print(&query, get, request::HOOKS, bm_cli::hooks),
-        What::Switch(query) => print(&query, get, request::SWITCHES, bm_cli::switches),
-        What::Macs(query) => print(&query, get, request::MACS, bm_cli::macs),
-        What::Cluster(query) => print(&query, get, request::CLUSTER, bm_cli::cluster),
-        What::Filters(query) => print(&query, get, request::FILTERS, bm_cli::filters),
+        ShowCommand::Ports(query) => print(&query, get, request::PORTS, bm_cli::ports),
+        ShowCommand::Routes(routes) => self::routes(routes),
+        ShowCommand::Neighbors(query) => print(&query, get, request::NEIGHBORS, bm_cli::neighbors),
+        ShowCommand::Nexthops(query) => print(&query, get, request::NEXT_HOPS, bm_cli::nexthops),
+        ShowCommand::Apps(query) => print(&query, get, request::APPS, bm_cli::apps),
+        ShowCommand::Links(query) => print(&query, get, request::LINKS, bm_cli::links),
+        ShowCommand::Workers(query) => print(&query, get, request::WORKERS, bm_cli::workers),
+        ShowCommand::Drops(query) => print(&query, get, request::DROPS, bm_cli::drops),
+        ShowCommand::Hooks(query) => print(&query, get, request::HOOKS, bm_cli::hooks),
+        ShowCommand::Switch(query) => print(&query, get, request::SWITCHES, bm_cli::switches),
+        ShowCommand::Macs(query) => print(&query, get, request::MACS, bm_cli::macs),
+        ShowCommand::Cluster(query) => print(&query, get, request::CLUSTER, bm_cli::cluster),
+        ShowCommand::Filters(query) => print(&query, get, request::FILTERS, bm_cli::filters),
     }
 }
 

@@ -217,9 +217,9 @@ mod tests {
         let taken = (0..2000).filter(|_| waiting.take(&line)).count();
         assert_eq!(taken, BUFFER_MAX / 1024);
         assert!(!waiting.take(b"short\n"), "it would stand before those that are missing");
-        let said = String::from_utf8(waiting.begin()).unwrap();
-        assert_eq!(said.lines().count(), taken + 1);
-        assert!(said.ends_with(&format!(
+        let output = String::from_utf8(waiting.begin()).unwrap();
+        assert_eq!(output.lines().count(), taken + 1);
+        assert!(output.ends_with(&format!(
             "\n{} log lines are missing here: standard error was not read fast enough\n",
             2001 - taken
         )));

@@ -46,10 +46,10 @@ fn a_request_without_an_answer_times_out_with_a_message() {
     ];
     for (arguments, asked) in cases {
         let output = brickmoon(&silent, arguments);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {text}");
         let expected = format!("no answer to `{asked}` from {} within 1 s", silent.0.display());
-        assert!(said.contains(&expected), "{arguments:?}: {said}");
+        assert!(text.contains(&expected), "{arguments:?}: {text}");
     }
 }
 
@@ -67,11 +67,11 @@ fn a_daemon_that_accepts_no_connections_does_not_block_a_command() {
     let begin = Instant::now();
     loop {
         let output = brickmoon(&silent, &["stop"]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        if said.contains("accepts no connections") {
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        if text.contains("accepts no connections") {
             break;
         }
-        assert!(begin.elapsed() < PATIENCE, "{said}");
+        assert!(begin.elapsed() < PATIENCE, "{text}");
     }
 }

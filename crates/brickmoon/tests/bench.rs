@@ -31,9 +31,9 @@ fn refuses_options_of_another_bench() {
     ] {
         let mut command = Command::new(ROUTER);
         let done = command.arg("bench").args(arguments).output().expect("cargo has built it");
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert_eq!(done.status.code(), Some(2), "{arguments:?}: {said}");
-        assert!(said.contains(words), "{arguments:?}: {said}");
+        let message = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(2), "{arguments:?}: {message}");
+        assert!(message.contains(words), "{arguments:?}: {message}");
     }
 }
 
@@ -76,11 +76,11 @@ fn starts_brickmoon_bench_from_its_own_folder_or_from_path() {
     let folders = Folders::new("bench-program");
     for command in ["bench", "demo"] {
         let done = folders.run(&[command, "--json"]);
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert_eq!(done.status.code(), Some(1), "{said}");
+        let message = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(1), "{message}");
         let expected =
             format!("brickmoon: brickmoon {command} needs the program brickmoon-bench, which is neither");
-        assert!(said.starts_with(&expected) && said.contains("make install"), "{said}");
+        assert!(message.starts_with(&expected) && message.contains("make install"), "{message}");
     }
     let outcome = |arguments: &[&str]| {
         let done = folders.run(arguments);
@@ -99,9 +99,9 @@ fn starts_brickmoon_bench_from_its_own_folder_or_from_path() {
 fn help_and_errors_are_those_of_the_given_command() {
     let run = |arguments: &[&str]| {
         let done = Command::new(ROUTER).args(arguments).output().expect("cargo has built it");
-        let [said, errors] =
+        let [message, errors] =
             [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-        (done.status.code(), said, errors)
+        (done.status.code(), message, errors)
     };
     for (command, usage, option) in [
         ("bench", "Usage: brickmoon bench [OPTIONS] <WHAT>", "--structure <all|NAME>"),
@@ -109,15 +109,15 @@ fn help_and_errors_are_those_of_the_given_command() {
         ("simulate", "Usage: brickmoon simulate [OPTIONS]", "--quota <QUOTA>"),
         ("plan", "Usage: brickmoon plan [OPTIONS] <FILE.toml>", "--svg <FILE.svg>"),
     ] {
-        let (status, said, errors) = run(&[command, "--help"]);
+        let (status, message, errors) = run(&[command, "--help"]);
         assert_eq!((status, errors.as_str()), (Some(0), ""));
-        assert!(said.contains(usage) && said.contains(option), "{said}");
+        assert!(message.contains(usage) && message.contains(option), "{message}");
         let (status, _, errors) = run(&[command, "--nonsense"]);
         assert_eq!(status, Some(2), "{errors}");
         assert!(errors.contains("unexpected argument '--nonsense'") && errors.contains(usage), "{errors}");
     }
-    let (_, said, _) = run(&["--help"]);
-    assert!(said.contains("\n  bench ") && said.contains("\n  demo "), "{said}");
+    let (_, message, _) = run(&["--help"]);
+    assert!(message.contains("\n  bench ") && message.contains("\n  demo "), "{message}");
 }
 
 #[test]

@@ -70,8 +70,8 @@ fn rejects_invalid_options() {
         (&["plan", &file, "--ports", "1"], "ports must be from 2"),
     ] {
         let done = brickmoon(arguments);
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert_eq!(done.status.code(), Some(2), "{arguments:?}: {said}");
-        assert!(said.contains(words), "{arguments:?}: {said}");
+        let message = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(2), "{arguments:?}: {message}");
+        assert!(message.contains(words), "{arguments:?}: {message}");
     }
 }

@@ -13,14 +13,15 @@ fn runs_with_the_daemon() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_brickmoon"));
     let done = command.args(["demo", "--routes", "2000", "--seconds", "0.4", "--json"]).output();
     let done = done.expect("cargo has built it");
-    let [said, errors] = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    let [message, errors] =
+        [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
     assert!(done.status.success(), "{errors}");
     let rows: Vec<serde_json::Value> =
-        said.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        message.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     for subject in ["linux", "brickmoon", "brickmoon-kernel"] {
         let rows: Vec<_> =
             rows.iter().filter(|row| row["subject"] == subject && row["unit"] == "mpps").collect();
-        assert_eq!(rows.len(), 5, "{subject}: {said}");
+        assert_eq!(rows.len(), 5, "{subject}: {message}");
         for row in rows {
             assert!(row["median"].as_f64() > Some(0.0) && row["detail"]["bad"] == 0, "{row}");
         }

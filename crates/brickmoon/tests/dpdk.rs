@@ -48,7 +48,7 @@ fn packets_of_lua_pass_through_dpdk_without_a_copy() {
         .args([&socket, &program])
         .output();
     let run = run.expect("the binary is there");
-    let (said, failed) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
-    assert!(run.status.success() && said.contains("rounds\ttrue"), "{said}{failed}");
+    let (text, failed) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    assert!(run.status.success() && text.contains("rounds\ttrue"), "{text}{failed}");
     let _gone = std::fs::remove_file(program);
 }

@@ -14,16 +14,16 @@ fn the_exposure_of_the_unit_does_not_increase() {
     let Ok(output) = analyze.output() else {
         return eprintln!("skipped: there is no `systemd-analyze`, which is in the package systemd");
     };
-    let said = String::from_utf8_lossy(&output.stdout);
-    let Some((_, exposure)) = said.split_once("Overall exposure level for brickmoon.service: ") else {
+    let message = String::from_utf8_lossy(&output.stdout);
+    let Some((_, exposure)) = message.split_once("Overall exposure level for brickmoon.service: ") else {
         let why = String::from_utf8_lossy(&output.stderr);
         // Before version 250.
-        assert!(why.contains("offline"), "{said}{why}");
+        assert!(why.contains("offline"), "{message}{why}");
         return eprintln!("skipped: this `systemd-analyze` has no option --offline");
     };
     let exposure: f64 =
         exposure.split_whitespace().next().and_then(|text| text.parse().ok()).expect("a number");
-    assert!(exposure <= EXPOSURE_MAX, "{exposure}, and not {EXPOSURE_MAX}:\n{said}");
+    assert!(exposure <= EXPOSURE_MAX, "{exposure}, and not {EXPOSURE_MAX}:\n{message}");
 }
 
 #[test]

@@ -73,9 +73,9 @@ fn packets_pass_through_apps_in_rust_and_in_lua() {
     let (program, input) = (file("mark.lua", PROGRAM.as_bytes()), file("in.pcap", &capture(&frames)));
     let output = file("out.pcap", b"");
     let run = brickmoon(&["run", text(&program), text(&input), text(&output)]);
-    let said = String::from_utf8_lossy(&run.stdout).into_owned();
+    let message = String::from_utf8_lossy(&run.stdout).into_owned();
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-    assert!(said.contains("10 sent on mark.output -> to.input (loss rate: 0%)"), "{said}");
+    assert!(message.contains("10 sent on mark.output -> to.input (loss rate: 0%)"), "{message}");
     let written = std::fs::read(&output).expect("it was written");
     let expected: Vec<u8> = (0..10u8).flat_map(|n| [&[0xaa][..], &[n; 59]].concat()).collect();
     let packets: Vec<u8> = written[24..].chunks(76).flat_map(|record| &record[16..]).copied().collect();
@@ -88,9 +88,9 @@ fn errors_and_exit_statuses_are_as_documented() {
     let program =
         file("bad.lua", b"local c = config.new()\nconfig.app(c, 'x', 'card:7')\nengine.configure(c)\n");
     let run = brickmoon(&["run", text(&program)]);
-    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    let message = String::from_utf8_lossy(&run.stderr).into_owned();
     assert_eq!(run.status.code(), Some(1));
-    assert!(said.contains("bad.lua:3: app x: there is no app in Rust named \"card:7\""), "{said}");
+    assert!(message.contains("bad.lua:3: app x: there is no app in Rust named \"card:7\""), "{message}");
     std::fs::remove_file(program).expect("it is there");
     assert_eq!(brickmoon(&["snabb", "-t", "core.config"]).status.code(), Some(0));
     assert_eq!(brickmoon(&["snabb"]).status.code(), Some(2));
@@ -107,8 +107,8 @@ fn output_is_written_even_if_the_program_closed_its_streams() {
         error('a mistake')\n";
     let program = file("closing.lua", program.as_bytes());
     let run = brickmoon(&["run", text(&program)]);
-    let (said, wrong) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
-    assert_eq!((run.status.code(), &*said), (Some(1), "to C\n"), "{wrong}");
+    let (message, wrong) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    assert_eq!((run.status.code(), &*message), (Some(1), "to C\n"), "{wrong}");
     assert!(wrong.contains("brickmoon: io.stdout cannot be written: "), "{wrong}");
     assert!(wrong.contains("a full disk") && wrong.contains("closing.lua:7: a mistake"), "{wrong}");
     std::fs::remove_file(program).expect("it is there");
@@ -166,9 +166,9 @@ engine.main {{ duration = 0.5, report = {{ showapps = true }} }}
     for (text_of, expected) in cases {
         let program = file("report.lua", text_of.as_bytes());
         let run = brickmoon(&["run", text(&program)]);
-        let (said, wrong) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+        let (message, wrong) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
         assert!(run.status.success(), "{wrong}");
-        assert_eq!(said, expected, "{wrong}");
+        assert_eq!(message, expected, "{wrong}");
         std::fs::remove_file(program).expect("it is there");
     }
 }
@@ -189,9 +189,9 @@ fn exit_cannot_be_caught() {
         let start = "local c = config.new() config.app(c, 'a', A) engine.configure(c)";
         let program = file("exit.lua", format!("{apps}\n{start}\n{body}\nprint('went on')\n").as_bytes());
         let run = brickmoon(&["run", text(&program)]);
-        let said = String::from_utf8_lossy(&run.stderr).into_owned();
-        assert_eq!((run.status.code(), run.stdout.len()), (Some(7), 0), "{body}: {said}");
-        assert_eq!(said.matches("stopped").count(), 1, "{body}: apps are stopped once: {said}");
+        let message = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!((run.status.code(), run.stdout.len()), (Some(7), 0), "{body}: {message}");
+        assert_eq!(message.matches("stopped").count(), 1, "{body}: apps are stopped once: {message}");
         std::fs::remove_file(program).expect("it is there");
     }
 }
@@ -206,17 +206,23 @@ fn a_program_that_does_not_return_is_interrupted_with_its_line() {
             (new + "local c = config.new()\nconfig.app(c, 'a', A)\nengine.configure(c)\n").as_bytes(),
         );
         let run = brickmoon(&["run", "--setup-seconds", "1", text(&program)]);
-        let said = String::from_utf8_lossy(&run.stderr).into_owned();
-        assert_eq!(run.status.code(), Some(1), "{body}: {said}");
-        assert!(said.contains("endless.lua:3: it did not return, and was interrupted"), "{body}: {said}");
+        let message = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!(run.status.code(), Some(1), "{body}: {message}");
+        assert!(
+            message.contains("endless.lua:3: it did not return, and was interrupted"),
+            "{body}: {message}"
+        );
         // Code outside of apps is ended by a signal; by SIGTERM without a message, as with programs in engine.main().
         std::fs::write(&program, format!("print('ready') io.flush()\n{body}\n")).expect("the test can write");
-        let (code, said) = ended_by("-INT", &program);
-        assert_eq!(code, Some(1), "{body}: {said}");
-        assert!(said.contains("endless.lua:2: it did not return, and was interrupted"), "{body}: {said}");
-        let (code, said) = ended_by("-TERM", &program);
-        assert_eq!(code, Some(0), "{body}: {said}");
-        assert!(!said.contains("was interrupted"), "{body}: {said}");
+        let (code, message) = ended_by("-INT", &program);
+        assert_eq!(code, Some(1), "{body}: {message}");
+        assert!(
+            message.contains("endless.lua:2: it did not return, and was interrupted"),
+            "{body}: {message}"
+        );
+        let (code, message) = ended_by("-TERM", &program);
+        assert_eq!(code, Some(0), "{body}: {message}");
+        assert!(!message.contains("was interrupted"), "{body}: {message}");
         std::fs::remove_file(program).expect("it is there");
     }
 }

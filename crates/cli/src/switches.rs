@@ -66,8 +66,8 @@ fn switch(switch: &Switch) -> String {
             port.name
         );
     }
-    for (port, said) in switch.ports.iter().filter_map(|port| Some((port, remarks(port)?))) {
-        let _written = writeln!(text, "  {}: {said}", port.name);
+    for (port, remark) in switch.ports.iter().filter_map(|port| Some((port, remarks(port)?))) {
+        let _written = writeln!(text, "  {}: {remark}", port.name);
     }
     for (name, why) in &switch.refused {
         let _written = writeln!(text, "  {name} is not a port: {why}");
@@ -82,9 +82,9 @@ fn remarks(port: &SwitchPort) -> Option<String> {
         ("evicted", "addresses evicted"),
         ("table_full", "not learned, table full"),
     ];
-    let counted = counted.iter().filter_map(|(name, said)| {
+    let counted = counted.iter().filter_map(|(name, remark)| {
         let number = port.counters.get(*name).filter(|number| **number > 0)?;
-        Some(format!("{} {said}", count(*number)))
+        Some(format!("{} {remark}", count(*number)))
     });
     let all: Vec<_> = port.flags.iter().cloned().chain(counted).collect();
     (!all.is_empty()).then(|| all.join(", "))

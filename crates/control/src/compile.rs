@@ -34,7 +34,7 @@ mod table;
 mod targets;
 mod view;
 
-pub use body::{RouteFamily, Why};
+pub use body::{LinuxReason, RouteFamily};
 pub use checked::Checked;
 pub use interfaces::Interfaces;
 pub(crate) use linux_only::{leaves_by, rule_of};

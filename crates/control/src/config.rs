@@ -20,7 +20,7 @@ mod read;
 
 pub use device::{Device, DeviceError};
 pub use diff::{Changed, Effect};
-pub use error::{ConfigError, Problem, What};
+pub use error::{ConfigError, Problem, ProblemKind};
 pub use filter::{Fail, Filter, SourceRule};
 pub use firewall::{Firewall, FirewallMode};
 pub use hook::{Hook, HookStage};

@@ -27,31 +27,31 @@ pub const FAMILIES: [Family; 3] = [Family::Netdev, Family::Inet, Family::Bridge]
 /// Maximum number of rules: nftables evaluates them one after the other.
 const RULES_MAX: usize = 1024;
 
-/// Whether a port has its interface.
+/// The interface of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Has {
-    /// The interface does not exist.
-    Nothing,
-    /// The port has its interface.
-    Interface {
+pub enum PortInterface {
+    /// It does not exist.
+    Missing,
+    /// The port uses it.
+    Usable {
         /// Index of the interface.
         ifindex: u32,
         /// Whether workers get the packets; Linux gets them when the workers end.
         workers: bool,
     },
-    /// The interface with this index exists, but brickmoon cannot use it.
-    Denied(u32),
+    /// It exists with this index, but brickmoon cannot use it.
+    Unusable(u32),
 }
 
-/// A port, and whether it has its interface.
+/// A port and its interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortNow {
     /// Name of its interface.
     pub name: String,
     /// Index in the configuration.
     pub index: usize,
-    /// Whether it has its interface.
-    pub has: Has,
+    /// Its interface.
+    pub interface: PortInterface,
 }
 
 /// Name of the tables of the daemon with this socket; unique for each daemon and the same after a restart.
@@ -130,20 +130,20 @@ pub fn tables(config: &Config, table: &str, ports: &[PortNow]) -> Vec<Table> {
 /// Conditions under which a table of this family filters packets of a port; `None` if it never does.
 fn conditions(config: &Config, family: Family, port: &PortNow) -> Option<Vec<Match>> {
     if family == Family::Netdev {
-        return matches!(port.has, Has::Denied(_)).then(Vec::new);
+        return matches!(port.interface, PortInterface::Unusable(_)).then(Vec::new);
     }
     let mut name = port.name.clone().into_bytes();
     name.resize(16, 0);
     let named = Match::Is(Value::InterfaceName, name, None);
     let other_than = |ifindex: u32| Match::IsNot(Value::Interface, ifindex.to_ne_bytes().to_vec(), None);
     let always = |workers: bool| workers && inexact(config, port.index).is_none();
-    Some(match (family, port.has) {
+    Some(match (family, port.interface) {
         // The ingress chain knows which packets are for this machine.
-        (_, Has::Denied(ifindex)) => vec![named, other_than(ifindex)],
+        (_, PortInterface::Unusable(ifindex)) => vec![named, other_than(ifindex)],
         // An interface that brickmoon has is in no bridge, so this filters only if it is added to one.
-        (Family::Bridge, _) | (_, Has::Nothing) => vec![named],
-        (_, Has::Interface { workers, .. }) if always(workers) => vec![named],
-        (_, Has::Interface { ifindex, .. }) => vec![named, other_than(ifindex)],
+        (Family::Bridge, _) | (_, PortInterface::Missing) => vec![named],
+        (_, PortInterface::Usable { workers, .. }) if always(workers) => vec![named],
+        (_, PortInterface::Usable { ifindex, .. }) => vec![named, other_than(ifindex)],
     })
 }
 

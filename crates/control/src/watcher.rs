@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use bm_fastpath::{Lease, prioritize};
 use bm_graph::Waker;
-use bm_netlink::{FirstChange, first_change::What};
+use bm_netlink::{FirstChange, first_change::Subject};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -52,10 +52,10 @@ pub(crate) fn give(stream: &UnixStream, given: [BorrowedFd<'_>; GIVEN]) -> io::R
     message.push(SendAncillaryMessage::ScmRights(&given));
     sendmsg(stream, &[io::IoSlice::new(b"g")], &mut message, SendFlags::NOSIGNAL)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    let mut said = [0];
-    let count = (&*stream).read(&mut said)?;
+    let mut answer = [0];
+    let count = (&*stream).read(&mut answer)?;
     stream.set_read_timeout(None)?;
-    if said[..count] == *READY { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    if answer[..count] == *READY { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 /// Ends a watcher of this network namespace whose daemon has ended: another daemon has taken over, or the program was
@@ -87,9 +87,9 @@ pub enum Ended {
     /// The grace time is over.
     Grace,
     /// Linux forwards because this has changed.
-    Changed(What),
+    Changed(Subject),
     /// Linux forwards because the daemon was in the middle of a change, or the watcher was told to end.
-    Doubt(What),
+    Doubt(Subject),
 }
 
 /// Runs the watcher. `grace` is how long the tables stay in use without a daemon, zero for no limit; `stop` is woken if

@@ -64,7 +64,7 @@ pub enum BenchError {
     Build {
         /// Which part.
         part: &'static str,
-        /// What it said.
+        /// Its error.
         error: Box<dyn std::error::Error + Send + Sync>,
     },
     /// No case has that in its name.
@@ -143,7 +143,7 @@ pub enum BenchError {
     Plot {
         /// Where to.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }

@@ -13,7 +13,7 @@ pub enum KernelError {
     Program {
         /// What was being done.
         step: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         error: libbpf_rs::Error,
     },
     /// No such interface in this network namespace.
@@ -27,21 +27,21 @@ pub enum KernelError {
     Attach {
         /// Its name.
         interface: String,
-        /// What the kernel said.
+        /// The kernel's error.
         error: libbpf_rs::Error,
     },
     /// The program could not be attached to the ingress of the interface.
     AttachTc {
         /// Its name.
         interface: String,
-        /// What the kernel said.
+        /// The kernel's error.
         error: libbpf_rs::Error,
     },
     /// The link could not be pinned.
     Pin {
         /// Where.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         error: libbpf_rs::Error,
     },
     /// A pinned link of an interface has a program that is not brickmoon's.
@@ -66,7 +66,7 @@ pub enum KernelError {
     System {
         /// What was being done.
         step: &'static str,
-        /// What it said.
+        /// Its error.
         error: io::Error,
     },
 }

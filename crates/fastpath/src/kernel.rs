@@ -63,7 +63,7 @@ impl Kernel {
     /// `grace`, it leaves everything to Linux; zero means never.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub fn load(grace: Duration) -> Result<Self, KernelError> {
         let failed = KernelError::program("creating the maps");
         let tables = Tables {
@@ -113,7 +113,7 @@ impl Kernel {
         self
     }
 
-    /// How long the program forwards without [`Self::beat`]; zero means for ever.
+    /// How long the program forwards without [`Self::beat`]; zero means forever.
     pub fn grace(&self) -> Duration {
         self.grace
     }
@@ -123,7 +123,7 @@ impl Kernel {
     /// sets ([`bm_fib::sets::SetWriter`]).
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub fn source(&mut self, part: Part) -> io::Result<Source> {
         let map = table(part).map_err(|error| io::Error::other(error.to_string()))?;
         let source = Source::laid_out(&map.as_fd(), capacities(part))?;
@@ -135,7 +135,7 @@ impl Kernel {
     /// before the first [`Self::publish`].
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub fn take_claims(&mut self) -> Result<Claims, KernelError> {
         let failed = KernelError::program("creating the map of workers' sockets");
         let map = Claims::create().map_err(&failed)?;
@@ -154,7 +154,7 @@ impl Kernel {
     /// ms, if anything has changed.
     ///
     /// # Errors
-    /// What the kernel refused: the program then keeps using the old state.
+    /// The kernel's error: the program then keeps using the old state.
     pub fn publish(&mut self, situation: &Situation) -> Result<(), KernelError> {
         let view = situation.view();
         let filters = self.filters_for(situation)?;
@@ -240,7 +240,7 @@ impl Kernel {
     /// The counters of the interface that next hops call `index`.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub fn counters(&self, index: u16) -> Result<Counters, KernelError> {
         Counters::read(&self.counts, index).map_err(KernelError::program("reading the counters"))
     }

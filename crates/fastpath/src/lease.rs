@@ -25,7 +25,7 @@ impl Lease {
     /// Opens it from the descriptors of the map and the program ([`crate::Kernel::lease_parts`]).
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system's error.
     pub fn open(views: BorrowedFd<'_>, beat: OwnedFd) -> io::Result<Self> {
         Ok(Self { views: MappedViews::map(&views)?, beat })
     }
@@ -38,7 +38,7 @@ impl Lease {
     /// Allows the program to forward for the time that was passed to [`crate::Kernel::load`], from now on.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub fn renew(&self) -> io::Result<()> {
         let mut options = bpf_test_run_opts {
             sz: size_of::<bpf_test_run_opts>() as libbpf_sys::size_t,

@@ -110,12 +110,12 @@ pub struct Trouble {
     /// Name of the thread.
     pub thread: String,
     /// What is wrong with it.
-    pub what: What,
+    pub kind: TroubleKind,
 }
 
 /// What is wrong with a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum TroubleKind {
     /// It has panicked. Reported once.
     Panicked,
     /// It has made no progress for this long, which exceeds its limit.
@@ -146,20 +146,20 @@ impl Observer {
         let mut all = threads();
         let mut found = Vec::new();
         all.retain(|pulse| {
-            let what = self.look_at(pulse, now);
-            found.extend(what.map(|what| Trouble { thread: pulse.name.clone(), what }));
-            what != Some(What::Panicked)
+            let kind = self.check(pulse, now);
+            found.extend(kind.map(|kind| Trouble { thread: pulse.name.clone(), kind }));
+            kind != Some(TroubleKind::Panicked)
         });
         self.seen.retain(|seen, _| all.iter().any(|pulse| pulse.number == *seen));
         found
     }
 
-    fn look_at(&mut self, pulse: &Arc<ThreadState>, now: Instant) -> Option<What> {
+    fn check(&mut self, pulse: &Arc<ThreadState>, now: Instant) -> Option<TroubleKind> {
         let word = pulse.word.load(Ordering::Relaxed);
         let fresh = || Seen { word, since: now, waited: Waited::default() };
         let seen = self.seen.entry(pulse.number).or_insert_with(fresh);
         if word & PANICKED != 0 {
-            return Some(What::Panicked);
+            return Some(TroubleKind::Panicked);
         }
         if word != seen.word || word & RESTS != 0 {
             *seen = fresh();
@@ -171,7 +171,7 @@ impl Observer {
         }
         // A thread that got no core could not make progress.
         let waited = seen.waited.until(now, &pulse.task);
-        (silent.saturating_sub(waited) > pulse.silent_max).then_some(What::Silent(silent))
+        (silent.saturating_sub(waited) > pulse.silent_max).then_some(TroubleKind::Silent(silent))
     }
 }
 

@@ -27,12 +27,12 @@ fn thread(name: &str, silent_max: Duration) -> (mpsc::Sender<fn()>, std::thread:
 }
 
 /// Checks until something is reported about the thread, or `longest` has passed.
-fn said_of(observer: &mut Observer, name: &str, longest: Duration) -> Option<What> {
+fn said_of(observer: &mut Observer, name: &str, longest: Duration) -> Option<TroubleKind> {
     let begin = Instant::now();
     while begin.elapsed() < longest {
         let found = observer.look(Instant::now());
         if let Some(trouble) = found.iter().find(|trouble| trouble.thread == name) {
-            return Some(trouble.what);
+            return Some(trouble.kind);
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -45,7 +45,7 @@ fn only_threads_without_progress_are_silent() {
     let (tell, thread) = thread("silent", SHORT);
     let mut observer = Observer::new();
     let found = said_of(&mut observer, "silent", PATIENCE);
-    assert!(matches!(found, Some(What::Silent(silent)) if silent > SHORT), "{found:?}");
+    assert!(matches!(found, Some(TroubleKind::Silent(silent)) if silent > SHORT), "{found:?}");
     tell.send(beat).unwrap();
     let begin = Instant::now();
     while observer.look(Instant::now()).iter().any(|trouble| trouble.thread == "silent") {
@@ -66,7 +66,7 @@ fn resting_threads_are_not_silent() {
     std::thread::sleep(SHORT);
     assert_eq!(said_of(&mut observer, "rests", SHORT * 6), None);
     tell.send(beat).unwrap();
-    assert!(matches!(said_of(&mut observer, "rests", PATIENCE), Some(What::Silent(_))));
+    assert!(matches!(said_of(&mut observer, "rests", PATIENCE), Some(TroubleKind::Silent(_))));
     drop(tell);
     thread.join().unwrap();
 }
@@ -78,7 +78,7 @@ fn a_panic_is_reported_once() {
     tell.send(|| panic!("on purpose")).unwrap();
     assert!(thread.join().is_err());
     let mut observer = Observer::new();
-    assert_eq!(said_of(&mut observer, "panics", PATIENCE), Some(What::Panicked));
+    assert_eq!(said_of(&mut observer, "panics", PATIENCE), Some(TroubleKind::Panicked));
     assert_eq!(said_of(&mut observer, "panics", SHORT * 4), None);
 }
 
@@ -95,7 +95,7 @@ fn preempted_threads_do_not_count_as_hanging_but_spinning_ones_do() {
     .unwrap();
     let found = said_of(&mut Observer::new(), "spins", PATIENCE);
     GO_ON.store(false, Ordering::Relaxed);
-    assert!(matches!(found, Some(What::Silent(_))), "{found:?}");
+    assert!(matches!(found, Some(TroubleKind::Silent(_))), "{found:?}");
     drop(tell);
     thread.join().unwrap();
 }

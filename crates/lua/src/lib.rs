@@ -27,7 +27,7 @@ mod world;
 pub use hook::guard::limit_loading;
 pub use modules::{Tree, embedded};
 pub use natives::{Natives, NoNatives, Opened, Wanted};
-pub use program::{Outcome, Program, What};
+pub use program::{Outcome, Program, ProgramSource};
 pub use report::{AppReport, JitReport, LinkReport, Report, ReportSlots};
 pub use runtime::{end_on_signals, interrupt, interrupted};
 pub use state::{LuaError, Prepared, State};

@@ -64,7 +64,7 @@ impl Pool {
         reply
     }
 
-    /// Has all run.
+    /// Starts all of them.
     pub fn run(&mut self) {
         self.workers.values_mut().for_each(Worker::run);
     }

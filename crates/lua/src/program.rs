@@ -28,7 +28,7 @@ const ARGUMENT: c_int = 3;
 
 /// What to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum ProgramSource {
     /// A file; it sees its arguments as `...`, and in `main.parameters`.
     File(PathBuf),
     /// The module `program.NAME.NAME`, whose `run` gets the arguments as a table.
@@ -50,7 +50,7 @@ pub enum Outcome {
 #[derive(Clone)]
 pub struct Program {
     /// What to run.
-    pub what: What,
+    pub source: ProgramSource,
     /// Its arguments.
     pub arguments: Vec<String>,
     /// Packets, modules, and what creates apps in Rust.
@@ -72,10 +72,10 @@ impl Program {
         let _streams = StandardStreams::keep();
         let state = State::new(&self.world)?;
         state.startup().set("workers", self.workers)?;
-        let (function, subject) = match self.what {
-            What::File(path) => ("file", path.display().to_string()),
-            What::Named(name) => ("named", name),
-            What::Test(module) => ("test", module),
+        let (function, subject) = match self.source {
+            ProgramSource::File(path) => ("file", path.display().to_string()),
+            ProgramSource::Named(name) => ("named", name),
+            ProgramSource::Test(module) => ("test", module),
         };
         let thread = prepare(&state, function, subject, self.arguments)?;
         let mut guard = Guard::new();

@@ -350,7 +350,7 @@ unsafe extern "C" fn wait(runtime: *mut Runtime, most_ns: u64) {
 /// Makes SIGINT and SIGTERM end programs at their next breath; a second signal ends the process in any case.
 ///
 /// # Errors
-/// What the system said.
+/// The system's error.
 pub fn end_on_signals() -> io::Result<()> {
     extern "C" fn note(signal: libc::c_int) {
         INTERRUPTED.store(signal, Ordering::Relaxed);
@@ -370,7 +370,7 @@ pub fn end_on_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Has programs end at their next breath, as a signal would.
+/// Ends programs at their next breath, as a signal would.
 pub fn interrupt() {
     INTERRUPTED.store(libc::SIGINT, Ordering::Relaxed);
 }

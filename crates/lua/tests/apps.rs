@@ -177,9 +177,9 @@ fn apps_find_modules_in_the_trees_of_their_specification() {
     std::fs::write(folder.join("app.lua"), text).unwrap();
     let without = spec(folder.join("app.lua"), Value::Null);
     let with = AppsSpec { trees: bm_lua::Tree::at(&folder.join("site")), ..without.clone() };
-    let said = check(&without).unwrap();
+    let message = check(&without).unwrap();
     assert!(
-        said[0].1.contains(
+        message[0].1.contains(
             "no module 'nf.words' in the folders of --path, in those of [lua] path, or in brickmoon"
         )
     );
@@ -409,8 +409,8 @@ fn an_app_that_hangs_is_interrupted() {
             watching.join().unwrap()
         });
         let why = "app.lua:7: it did not return, and was interrupted";
-        let [AppNews::Failed { worker: 0, why: said }] = &news[..] else { panic!("{body}: {news:?}") };
-        assert!(said.ends_with(why), "{body}: {said}");
+        let [AppNews::Failed { worker: 0, why: message }] = &news[..] else { panic!("{body}: {news:?}") };
+        assert!(message.ends_with(why), "{body}: {message}");
     }
 }
 
@@ -426,11 +426,11 @@ const ENDLESS: [&str; 4] = [
 fn an_app_whose_new_does_not_return_is_interrupted() {
     // A sleep would take much longer. Protected calls catch the error, so they are left by force.
     for (body, named) in [(ENDLESS[0], true), (ENDLESS[1], true), (ENDLESS[3], false)] {
-        let said =
+        let message =
             |line: &str| format!("{}did not return, and was interrupted", if named { line } else { "" });
         let text = ADD.replace("return setmetatable", &format!("\n{body}\n return setmetatable"));
         let why = Rig::new(&text, json!({ "by": 1 })).err().unwrap();
-        assert!(why.contains(&said("app.lua:4: it ")), "{body}: {why}");
+        assert!(why.contains(&message("app.lua:4: it ")), "{body}: {why}");
         // The same at the top level of the file is found by a check.
         let file = folder().join("app.lua");
         std::fs::write(&file, format!("\n\n{body}")).unwrap();
@@ -438,7 +438,7 @@ fn an_app_whose_new_does_not_return_is_interrupted() {
             Ok(problems) => problems[0].1.clone(),
             Err(error) => error.to_string(),
         };
-        assert!(why.contains(&said("app.lua:3: it ")), "{body}: {why}");
+        assert!(why.contains(&message("app.lua:3: it ")), "{body}: {why}");
     }
 }
 
@@ -479,8 +479,8 @@ fn errors_in_apps_are_found_before_they_start() {
         ("error('no luck')", Value::Null, "app.lua:1: no luck"),
     ] {
         let problems = check(&spec(file(text), argument)).unwrap();
-        let [(name, said)] = &problems[..] else { panic!("{problems:?}") };
-        assert!(name == "app" && said.contains(why), "{said}");
+        let [(name, message)] = &problems[..] else { panic!("{problems:?}") };
+        assert!(name == "app" && message.contains(why), "{message}");
     }
     assert_eq!(check(&spec(file(ADD), json!({ "by": 1 }))).unwrap(), []);
     let missing = check(&spec("/nonexistent/app.lua".into(), Value::Null)).unwrap();

@@ -5,12 +5,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use bm_lua::{NoNatives, PAYLOAD, Program, What, World};
+use bm_lua::{NoNatives, PAYLOAD, Program, ProgramSource, World};
 
 fn run(name: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/lua").join(name).join("test.lua");
     let world = World::new(Arc::new(NoNatives), Vec::new(), PAYLOAD).unwrap();
-    let program = Program { what: What::File(path), arguments: Vec::new(), world, setup: None, workers: 1 };
+    let program =
+        Program { source: ProgramSource::File(path), arguments: Vec::new(), world, setup: None, workers: 1 };
     if let Err(error) = program.run() {
         panic!("{name}: {error}");
     }

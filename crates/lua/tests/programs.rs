@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bm_lua::{LuaError, NoNatives, Outcome, PAYLOAD, Program, What, World};
+use bm_lua::{LuaError, NoNatives, Outcome, PAYLOAD, Program, ProgramSource, World};
 
 /// Runs a program that is written to a file of this name.
 fn run(name: &str, text: &str) -> (Result<Outcome, LuaError>, World) {
@@ -32,7 +32,7 @@ fn start(
     let world =
         World::new(Arc::new(NoNatives), Vec::new(), PAYLOAD).expect("the test can write and allocate");
     let program = Program {
-        what: What::File(path.clone()),
+        source: ProgramSource::File(path.clone()),
         arguments: vec!["one".into()],
         world: world.clone(),
         setup,

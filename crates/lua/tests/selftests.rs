@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use bm_lua::{NoNatives, Outcome, PAYLOAD, Program, What, World, embedded};
+use bm_lua::{NoNatives, Outcome, PAYLOAD, Program, ProgramSource, World, embedded};
 
 fn run(world: &World, module: &str) -> Result<Outcome, String> {
     let program = Program {
-        what: What::Test(module.into()),
+        source: ProgramSource::Test(module.into()),
         arguments: Vec::new(),
         world: world.clone(),
         setup: None,

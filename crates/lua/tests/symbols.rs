@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use bm_lua::{NoNatives, Outcome, PAYLOAD, Program, Tree, What, World};
+use bm_lua::{NoNatives, Outcome, PAYLOAD, Program, ProgramSource, Tree, World};
 
 /// Declarations of the functions that modules of Snabb look up through `ffi.C`.
 const DECLARATIONS: &str = "
@@ -40,8 +40,13 @@ fn run_with(name: &str, program: &str, trees: Vec<Tree>) {
     let path = std::env::temp_dir().join(format!("bm-lua-{name}-{}.lua", std::process::id()));
     std::fs::write(&path, program).unwrap();
     let world = World::new(std::sync::Arc::new(NoNatives), trees, PAYLOAD).unwrap();
-    let program =
-        Program { what: What::File(path.clone()), arguments: Vec::new(), world, setup: None, workers: 1 };
+    let program = Program {
+        source: ProgramSource::File(path.clone()),
+        arguments: Vec::new(),
+        world,
+        setup: None,
+        workers: 1,
+    };
     let outcome = program.run();
     std::fs::remove_file(path).unwrap();
     assert_eq!(outcome.map_err(|error| error.to_string()), Ok(Outcome::Done));

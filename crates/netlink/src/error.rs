@@ -19,7 +19,7 @@ pub enum Error {
     System {
         /// What was being done, such as `open a netlink socket`.
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The kernel had more messages than the receive buffer could hold, and some are lost.

@@ -48,13 +48,13 @@ const RULESETS: [(isize, u32, &str); 3] = [
 ];
 
 /// What changed.
-pub type What = &'static str;
+pub type Subject = &'static str;
 
 /// Finds the first change.
 #[derive(Debug)]
 pub struct FirstChange {
     events: Socket,
-    rulesets: Vec<(Socket, What)>,
+    rulesets: Vec<(Socket, Subject)>,
     settings: Settings,
     /// When the settings are read next.
     read_at: Instant,
@@ -114,7 +114,7 @@ impl FirstChange {
     ///
     /// # Errors
     /// If the kernel's messages cannot be read: then the answer is unknown.
-    pub fn take_over(&mut self, now: Instant) -> Result<Option<What>, Error> {
+    pub fn take_over(&mut self, now: Instant) -> Result<Option<Subject>, Error> {
         self.read_at = now;
         self.record_changes(now)?;
         if now < self.settled_at {
@@ -137,7 +137,7 @@ impl FirstChange {
     ///
     /// # Errors
     /// If the kernel's messages cannot be read: then the answer is unknown.
-    pub fn find(&mut self, now: Instant) -> Result<Option<What>, Error> {
+    pub fn find(&mut self, now: Instant) -> Result<Option<Subject>, Error> {
         if let Some(what) = self.changed_table()? {
             return Ok(Some(what));
         }
@@ -167,7 +167,7 @@ impl FirstChange {
         self.read_at.saturating_duration_since(now)
     }
 
-    fn changed_ruleset(&mut self) -> Result<Option<What>, Error> {
+    fn changed_ruleset(&mut self) -> Result<Option<Subject>, Error> {
         let mut changed = None;
         for (socket, what) in &mut self.rulesets {
             receive(socket, |_| {
@@ -178,7 +178,7 @@ impl FirstChange {
         Ok(changed)
     }
 
-    fn changed_table(&mut self) -> Result<Option<What>, Error> {
+    fn changed_table(&mut self) -> Result<Option<Subject>, Error> {
         let (mut changed, known) = (None, &mut self.known);
         receive(&mut self.events, |raw| {
             if let Some(message) = Message::read(raw)? {
@@ -252,7 +252,7 @@ impl Known {
     }
 
     /// What a message changes, if anything.
-    fn changed_by(&mut self, message: Message) -> Option<What> {
+    fn changed_by(&mut self, message: Message) -> Option<Subject> {
         let what = match &message {
             Message::Route4(_) | Message::Route6(_) => Some("a route"),
             Message::NextHop(_) | Message::NextHopGone(_) => Some("a next hop"),
@@ -271,7 +271,7 @@ impl Known {
 
     /// Whether a neighbor in use now has another MAC address, or is not reachable any more. A neighbor that was not
     /// reachable before is not used by the tables, so it does not matter.
-    fn moved(&self, neighbor: &Neighbor, now: Option<[u8; 6]>) -> Option<What> {
+    fn moved(&self, neighbor: &Neighbor, now: Option<[u8; 6]>) -> Option<Subject> {
         let before = self.neighbors.get(&(neighbor.ifindex, neighbor.address));
         // Before neighbors are listed, this may be any of them.
         let unknown = self.links.is_empty();
@@ -329,7 +329,7 @@ impl Settings {
     }
 
     /// Reads all settings again; returns what has changed since the last time.
-    fn changed(&mut self, known: &Known) -> Option<What> {
+    fn changed(&mut self, known: &Known) -> Option<Subject> {
         let (sysctls, tables) = (self.files.read(), legacy_tables::digest());
         let links = self.links.is_some().then(|| self.links_now(known));
         let changed = if sysctls != self.sysctls || links != self.links {

@@ -20,7 +20,7 @@ const PROTOCOL_AT: usize = 5;
 /// The neighbors on all interfaces, of both families.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's error.
 pub fn neighbors() -> Result<Vec<Neighbor>, Error> {
     both("list neighbors", libc::RTM_GETNEIGH, neighbor::HEADER, |message| match message {
         Message::Neighbor(neighbor) => Some(neighbor),
@@ -31,7 +31,7 @@ pub fn neighbors() -> Result<Vec<Neighbor>, Error> {
 /// The addresses of this machine.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's error.
 pub fn addresses() -> Result<Vec<Address>, Error> {
     both("list addresses", libc::RTM_GETADDR, IFADDRMSG, |message| match message {
         Message::Address(address) => Some(address),
@@ -51,7 +51,7 @@ pub struct RouteList {
 /// The IPv4 and IPv6 routes of one protocol (`RTPROT_*`) in all tables.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's error.
 pub fn routes(protocol: u8) -> Result<RouteList, Error> {
     let body = |family: Family| {
         let mut body = [0; RTMSG];

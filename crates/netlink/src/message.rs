@@ -82,7 +82,7 @@ pub enum Message {
         /// Interface, [`netconf::ALL`] or [`netconf::DEFAULT`].
         ifindex: i32,
         /// The settings in the message.
-        said: netconf::NetconfUpdate,
+        update: netconf::NetconfUpdate,
     },
     /// An interface no longer has settings of a family.
     NetconfGone {
@@ -110,9 +110,11 @@ impl Message {
             libc::RTM_DELRULE => Rule::read(body)?.map(Self::RuleGone),
             next_hop::RTM_NEWNEXTHOP => NextHop::read(body)?.map(Self::NextHop),
             next_hop::RTM_DELNEXTHOP => NextHop::read(body)?.map(|object| Self::NextHopGone(object.id)),
-            netconf::RTM_NEWNETCONF => {
-                netconf::read(body)?.map(|(family, ifindex, said)| Self::Netconf { family, ifindex, said })
-            }
+            netconf::RTM_NEWNETCONF => netconf::read(body)?.map(|(family, ifindex, update)| Self::Netconf {
+                family,
+                ifindex,
+                update,
+            }),
             netconf::RTM_DELNETCONF => {
                 netconf::read(body)?.map(|(family, ifindex, _)| Self::NetconfGone { family, ifindex })
             }

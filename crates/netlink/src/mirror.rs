@@ -77,10 +77,10 @@ impl Mirror {
             Message::NextHopGone(id) => self.drop_next_hop(id),
             Message::Rule(rule) => self.put_rule(rule),
             Message::RuleGone(rule) => self.drop_rule(&rule),
-            Message::Netconf { family, ifindex, said } => {
+            Message::Netconf { family, ifindex, update } => {
                 let ours = self.netconf.entry((family, ifindex)).or_default();
                 let before = *ours;
-                ours.take(&said);
+                ours.take(&update);
                 if *ours != before {
                     self.changes.push(Change::Netconf(family, ifindex));
                 }

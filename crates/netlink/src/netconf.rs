@@ -62,17 +62,17 @@ pub struct NetconfUpdate {
 
 impl Netconf {
     /// Applies the settings in a message.
-    pub(crate) fn take(&mut self, said: &NetconfUpdate) {
-        fn set<T: Copy>(ours: &mut T, said: Option<T>) {
-            *ours = said.unwrap_or(*ours);
+    pub(crate) fn take(&mut self, update: &NetconfUpdate) {
+        fn set<T: Copy>(ours: &mut T, update: Option<T>) {
+            *ours = update.unwrap_or(*ours);
         }
-        set(&mut self.forwarding, said.forwarding);
-        set(&mut self.rp_filter, said.rp_filter);
-        set(&mut self.mc_forwarding, said.mc_forwarding);
-        set(&mut self.proxy_neigh, said.proxy_neigh);
-        set(&mut self.ignore_routes_with_linkdown, said.ignore_routes_with_linkdown);
-        set(&mut self.bc_forwarding, said.bc_forwarding);
-        set(&mut self.force_forwarding, said.force_forwarding);
+        set(&mut self.forwarding, update.forwarding);
+        set(&mut self.rp_filter, update.rp_filter);
+        set(&mut self.mc_forwarding, update.mc_forwarding);
+        set(&mut self.proxy_neigh, update.proxy_neigh);
+        set(&mut self.ignore_routes_with_linkdown, update.ignore_routes_with_linkdown);
+        set(&mut self.bc_forwarding, update.bc_forwarding);
+        set(&mut self.force_forwarding, update.force_forwarding);
     }
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn read(message: &[u8]) -> Result<Option<(Family, i32, NetconfUpdate)
         return Err(Malformed::Header { kind: RTM_NEWNETCONF, length: 0 });
     };
     let Some(family) = Family::from_number(number) else { return Ok(None) };
-    let (mut ifindex, mut said) = (None, NetconfUpdate::default());
+    let (mut ifindex, mut update) = (None, NetconfUpdate::default());
     for attribute in Attributes::after_header(message, HEADER) {
         let (kind, value) = attribute?;
         if kind == netconfa::IFINDEX {
@@ -92,18 +92,18 @@ pub(crate) fn read(message: &[u8]) -> Result<Option<(Family, i32, NetconfUpdate)
         }
         let flag = || attribute::number_u32(kind, value).map(|value| Some(value != 0));
         match kind {
-            netconfa::FORWARDING => said.forwarding = flag()?,
-            netconfa::RP_FILTER => said.rp_filter = Some(attribute::number_u32(kind, value)? as u8),
-            netconfa::MC_FORWARDING => said.mc_forwarding = flag()?,
-            netconfa::PROXY_NEIGH => said.proxy_neigh = flag()?,
-            netconfa::IGNORE_ROUTES_WITH_LINKDOWN => said.ignore_routes_with_linkdown = flag()?,
-            netconfa::BC_FORWARDING => said.bc_forwarding = flag()?,
-            netconfa::FORCE_FORWARDING => said.force_forwarding = flag()?,
+            netconfa::FORWARDING => update.forwarding = flag()?,
+            netconfa::RP_FILTER => update.rp_filter = Some(attribute::number_u32(kind, value)? as u8),
+            netconfa::MC_FORWARDING => update.mc_forwarding = flag()?,
+            netconfa::PROXY_NEIGH => update.proxy_neigh = flag()?,
+            netconfa::IGNORE_ROUTES_WITH_LINKDOWN => update.ignore_routes_with_linkdown = flag()?,
+            netconfa::BC_FORWARDING => update.bc_forwarding = flag()?,
+            netconfa::FORCE_FORWARDING => update.force_forwarding = flag()?,
             _ => {}
         }
     }
     let ifindex = ifindex.ok_or(Malformed::Missing { kind: netconfa::IFINDEX })?;
-    Ok(Some((family, ifindex, said)))
+    Ok(Some((family, ifindex, update)))
 }
 
 impl fmt::Display for Netconf {

@@ -28,7 +28,7 @@ const PASSES: usize = 10;
 /// `None` on a Linux before 6.3, which does not say.
 ///
 /// # Errors
-/// What the kernel said, other than that it does not know the question.
+/// The kernel's error, other than that it does not know the question.
 pub fn xdp_features() -> Result<Option<BTreeMap<u32, u64>>, Error> {
     let Some(mut socket) = dump::open(NETLINK_GENERIC)? else { return Ok(None) };
     let Some(family) = family(&mut socket)? else { return Ok(None) };

@@ -39,7 +39,7 @@ pub struct Resilient {
     pub buckets: u16,
     /// How long a bucket is idle before it may move.
     pub idle_timer: u32,
-    /// How long the group may be unbalanced before buckets are moved in any case; 0 for ever.
+    /// How long the group may be unbalanced before buckets are moved in any case; 0 forever.
     pub unbalanced_timer: u32,
 }
 

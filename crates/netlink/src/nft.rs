@@ -129,7 +129,7 @@ impl Nft {
     /// Opens a socket in the network namespace of the calling thread. None where the kernel has no nftables.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system's error.
     pub fn open() -> Result<Option<Self>, Error> {
         Ok(open(NETLINK_NETFILTER)?.map(|socket| Self { socket }))
     }
@@ -137,7 +137,7 @@ impl Nft {
     /// Creates a table, or replaces the one of the same name. Every packet meets either the old or the new one.
     ///
     /// # Errors
-    /// What the kernel refused; then nothing has changed.
+    /// The kernel's error; then nothing has changed.
     pub fn put(&mut self, table: &Table) -> Result<(), Error> {
         let socket = &mut self.socket;
         let request = write::put(table, || socket.next_sequence());
@@ -147,7 +147,7 @@ impl Nft {
     /// Removes a table if it is there.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub fn remove(&mut self, family: Family, name: &str) -> Result<(), Error> {
         if !self.is_there(family, name)? {
             return Ok(());
@@ -160,7 +160,7 @@ impl Nft {
     /// Whether a table is there.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub fn is_there(&mut self, family: Family, name: &str) -> Result<bool, Error> {
         let socket = &mut self.socket;
         let request = write::ask(family, name, socket.next_sequence());

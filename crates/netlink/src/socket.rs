@@ -276,7 +276,7 @@ fn kernel_text(raw: &Raw<'_>) -> Option<String> {
     Some(attribute::text(text).into())
 }
 
-/// Waits until there is something to receive, for at most `ms` milliseconds (for ever if negative).
+/// Waits until there is something to receive, for at most `ms` milliseconds (forever if negative).
 fn wait_for(fd: BorrowedFd<'_>, ms: i32) -> Result<bool, Error> {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: `poll` is one structure, as the count says, and lives for the call.
@@ -287,7 +287,7 @@ fn wait_for(fd: BorrowedFd<'_>, ms: i32) -> Result<bool, Error> {
     }
 }
 
-/// As [`wait_for`], for the driver: a duration, or for ever.
+/// As [`wait_for`], for the driver: a duration, or forever.
 pub(crate) fn wait_until(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<bool, Error> {
     let ms = timeout.map_or(-1, |timeout| {
         // Rounded up, so that a wait never ends too early and spins.

@@ -172,7 +172,7 @@ impl Watch {
         !self.more && self.in_step()
     }
 
-    /// How long the owner may sleep if no event comes; none for ever.
+    /// How long the owner may sleep if no event comes; none forever.
     pub fn timeout(&self, now: Instant) -> Option<Duration> {
         let resting = self.load.as_ref().and_then(|load| load.rest_until);
         if self.more || self.load.is_some() && resting.is_none() {

@@ -569,13 +569,13 @@ fn an_ipv6_dump_during_events_is_correct_too() {
             fresh.apply(route6(RouteEvent::Listed, P6, hops(&events[dumped_at].2)));
         }
         let mut live = two_links();
-        for (index, (event, said, after)) in events.iter().enumerate() {
-            live.apply(route6(*event, P6, hops(said)));
+        for (index, (event, output, after)) in events.iter().enumerate() {
+            live.apply(route6(*event, P6, hops(output)));
             let expected: Vec<_> =
                 (!after.is_empty()).then(|| hops(after).via.to_string()).into_iter().collect();
             assert_eq!(gateways6(&live, P6), expected, "round {round}, event {index}");
             if index >= from {
-                fresh.apply(route6(*event, P6, hops(said)));
+                fresh.apply(route6(*event, P6, hops(output)));
             }
         }
         assert_eq!(gateways6(&fresh, P6), gateways6(&live, P6), "round {round}");

@@ -13,7 +13,7 @@ pub enum PcapPortError {
     Open {
         /// Which file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// The file is truncated or malformed.
@@ -40,7 +40,7 @@ pub enum PcapPortError {
         path: PathBuf,
         /// Which packet, counted from 1.
         packet: u64,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }

@@ -35,7 +35,7 @@ enum Input {
 }
 
 impl PcapPort {
-    /// A port that receives `input` once, or for ever with `repeat`, and writes `output`. Without an output, sent
+    /// A port that receives `input` once, or forever with `repeat`, and writes `output`. Without an output, sent
     /// packets are discarded.
     ///
     /// # Errors

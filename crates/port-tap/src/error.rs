@@ -20,14 +20,14 @@ pub enum TapError {
     Permission {
         /// The requested name.
         name: String,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// Another interface has the name, or another process has the TAP interface open.
     Taken {
         /// The requested name.
         name: String,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// A frame of the interface is larger than a slot.
@@ -45,7 +45,7 @@ pub enum TapError {
         name: String,
         /// What was tried.
         step: &'static str,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }

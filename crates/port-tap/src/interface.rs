@@ -111,16 +111,17 @@ mod tests {
 
     #[test]
     fn a_missing_driver_is_distinguished_from_other_errors() {
-        let said = |code| not_opened("tap0".into(), io::Error::from_raw_os_error(code)).to_string();
+        let output = |code| not_opened("tap0".into(), io::Error::from_raw_os_error(code)).to_string();
         for code in [libc::ENOENT, libc::ENODEV, libc::ENXIO] {
-            assert!(said(code).ends_with("load the driver with: modprobe tun"), "{}", said(code));
+            assert!(output(code).ends_with("load the driver with: modprobe tun"), "{}", output(code));
         }
         for code in [libc::EMFILE, libc::ENFILE, libc::ENOMEM] {
-            let said = said(code);
+            let output = output(code);
             assert!(
-                said.starts_with("TAP interface tap0: opening /dev/net/tun: ") && !said.contains("modprobe")
+                output.starts_with("TAP interface tap0: opening /dev/net/tun: ")
+                    && !output.contains("modprobe")
             );
         }
-        assert!(said(libc::EACCES).contains("run as root"));
+        assert!(output(libc::EACCES).contains("run as root"));
     }
 }

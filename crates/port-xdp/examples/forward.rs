@@ -81,7 +81,11 @@ fn main() -> Result<(), Box<dyn Error>> {
                 }
                 continue;
             }
-            burst.places_mut().iter_mut().flatten().for_each(|frame| spend_hop(frame.data_mut(), &header));
+            burst
+                .places_mut()
+                .iter_mut()
+                .flatten()
+                .for_each(|frame| decrement_ttl(frame.data_mut(), &header));
             let count = burst.len();
             let refused = to.transmit(&mut burst, &mut frames);
             let left = refused + burst.free_all(&mut frames);
@@ -100,7 +104,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// New addresses, one hop less; IPv4 and IPv6 without tags.
-fn spend_hop(packet: &mut [u8], header: &[u8]) {
+fn decrement_ttl(packet: &mut [u8], header: &[u8]) {
     packet[..12].copy_from_slice(header);
     if packet[12..14] == [8, 0] {
         packet[22] -= 1;

@@ -66,9 +66,9 @@ fn receive_queues(interfaces: &Interfaces, name: &str, index: u32, mac: [u8; 6])
 /// may have that name.
 fn queues_in_sys(name: &str, index: u32, [a, b, c, d, e, f]: [u8; 6]) -> Option<u32> {
     let folder = Path::new("/sys/class/net").join(name);
-    let said = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
+    let output = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
     let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
-    if said("ifindex").trim() != index.to_string() || said("address").trim() != mac {
+    if output("ifindex").trim() != index.to_string() || output("address").trim() != mac {
         return None;
     }
     let entries = fs::read_dir(folder.join("queues")).ok()?;

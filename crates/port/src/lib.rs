@@ -102,7 +102,7 @@ pub trait HostPort: Send {
     /// Delivers `packet`, starting with its Ethernet header, to Linux as received on the port's interface.
     ///
     /// # Errors
-    /// What the system said; the packet is then lost, and the caller counts it.
+    /// The system's error; the packet is then lost, and the caller counts it.
     fn deliver(&mut self, packet: &[u8]) -> io::Result<()>;
 
     /// Delivers packets in order; returns the indices of those that were lost.
@@ -115,7 +115,7 @@ pub trait HostPort: Send {
     /// there is none, or if Linux sends by itself.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     fn collect<'a>(&mut self, _buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
         Ok(None)
     }
@@ -131,26 +131,26 @@ pub trait Steering: Send {
     /// The MAC addresses of this machine on this port: the interface's own, and those of VLANs on it.
     ///
     /// # Errors
-    /// What the system said; the previous setting then stays in effect.
+    /// The system's error; the previous setting then stays in effect.
     fn set_macs(&mut self, macs: &[[u8; 6]]) -> io::Result<()>;
 
     /// Linux's own addresses: packets to them never leave the kernel.
     ///
     /// # Errors
-    /// What the system said; the previous setting then stays in effect.
+    /// The system's error; the previous setting then stays in effect.
     fn set_local(&mut self, addresses: &[IpAddr]) -> io::Result<()>;
 
     /// Whether packets are taken at all: `false` leaves everything to Linux.
     ///
     /// # Errors
-    /// What the system said; the previous setting then stays in effect.
+    /// The system's error; the previous setting then stays in effect.
     fn set_active(&mut self, active: bool) -> io::Result<()>;
 
     /// The families, IPv4 first, whose packets never leave the kernel because only Linux may handle them. A port that
     /// does not support this takes them anyway, and its worker hands them back.
     ///
     /// # Errors
-    /// What the system said; the previous setting then stays in effect.
+    /// The system's error; the previous setting then stays in effect.
     fn set_linux_only(&mut self, _families: [bool; 2]) -> io::Result<()> {
         Ok(())
     }

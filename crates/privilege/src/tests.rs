@@ -14,9 +14,9 @@ fn aside(test: &str, deed: fn()) {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([&format!("tests::{test}"), "--exact", "--nocapture"]).env(CONFINED, "1");
         let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        let passed = output.status.success() && said.contains("1 passed");
-        return assert!(passed, "{said}{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8_lossy(&output.stdout);
+        let passed = output.status.success() && text.contains("1 passed");
+        return assert!(passed, "{text}{}", String::from_utf8_lossy(&output.stderr));
     }
     // SAFETY: the other thread of this process waits for this one, so it holds no lock that the child may want.
     let child = unsafe { libc::fork() };

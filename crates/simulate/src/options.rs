@@ -187,8 +187,8 @@ mod tests {
             (Options { shape: Shape::Fly { k: 1, n: 2 }, ..Options::default() }, "at least 2 nodes"),
         ];
         for (options, why) in wrong {
-            let said = options.check().expect_err(why);
-            assert!(said.contains(why), "{said}");
+            let output = options.check().expect_err(why);
+            assert!(output.contains(why), "{output}");
         }
         assert_eq!(Options::default().check(), Ok(()));
         assert_eq!(Options::default().link_bps(), 250_000_000);

@@ -29,7 +29,7 @@ pub enum StatsError {
     Io {
         /// Which file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// The file does not contain counters of this version.

@@ -13,14 +13,14 @@ pub enum SwitchError {
     Program {
         /// What was being done.
         step: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         error: libbpf_rs::Error,
     },
     /// A system call failed.
     System {
         /// What was being done.
         step: &'static str,
-        /// What it said.
+        /// Its error.
         error: io::Error,
     },
     /// Another XDP program is on the interface.
@@ -29,7 +29,7 @@ pub enum SwitchError {
     Pin {
         /// Where.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         error: libbpf_rs::Error,
     },
     /// All slots are in use.
@@ -38,7 +38,7 @@ pub enum SwitchError {
     Own {
         /// Its name.
         interface: String,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
     /// The programs are not pinned, so they would end with the daemon.

@@ -142,7 +142,7 @@ impl Programs {
     /// All entries of the MAC address table, including expired ones.
     ///
     /// # Errors
-    /// What the kernel said; nothing was read then.
+    /// The kernel's error; nothing was read then.
     pub fn fdb(&self) -> Result<Vec<(Address, FdbEntry)>, SwitchError> {
         table::read(&self.fdb).map_err(SwitchError::system("reading the MAC address table"))
     }

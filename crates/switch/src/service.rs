@@ -31,7 +31,7 @@ impl Service {
     /// Starts a switch in this thread's network namespace; its ports forward when this returns.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub fn start(settings: Settings) -> Result<Self, SwitchError> {
         let failed = SwitchError::system("subscribing to interface events");
         // Subscribed before the first listing, so that no interface is missed in between.
@@ -48,7 +48,7 @@ impl Service {
     /// so no frame is lost; if the programs are not pinned there is an interruption, which is logged.
     ///
     /// # Errors
-    /// What the kernel refused. This switch then keeps running without the daemon, so that it can be taken over by
+    /// The kernel's error. This switch then keeps running without the daemon, so that it can be taken over by
     /// one started with its settings.
     pub fn replace(self, settings: Settings) -> Result<Self, SwitchError> {
         let own = {

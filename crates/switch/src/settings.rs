@@ -20,7 +20,7 @@ pub struct Settings {
     pub rules: Vec<PortRule>,
     /// Static MAC addresses, which do not age.
     pub statics: Vec<Static>,
-    /// How long a MAC address is remembered after its last frame; zero means for ever.
+    /// How long a MAC address is remembered after its last frame; zero means forever.
     pub ageing: Duration,
     /// Flooded frames per second allowed from each port; 0 for no limit.
     pub flood_limit: u32,

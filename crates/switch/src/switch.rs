@@ -82,7 +82,7 @@ impl Switch {
     /// Loads the programs and attaches them to the existing interfaces.
     ///
     /// # Errors
-    /// What the kernel refused. An interface that cannot be a port is not an error; see [`Self::refused`].
+    /// The kernel's error. An interface that cannot be a port is not an error; see [`Self::refused`].
     pub fn open(settings: Settings) -> Result<Self, SwitchError> {
         let interfaces =
             Interfaces::open().map_err(SwitchError::system("opening a socket to query interfaces"))?;

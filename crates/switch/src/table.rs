@@ -34,7 +34,7 @@ fn address(key: [u8; KEY]) -> Address {
 /// Every entry of a map, including expired ones. Entries that are added or removed meanwhile may be missing.
 ///
 /// # Errors
-/// What the kernel said, and `InvalidData` if the map has another layout.
+/// The kernel's error, and `InvalidData` if the map has another layout.
 pub fn read(map: &MapHandle) -> io::Result<Vec<(Address, FdbEntry)>> {
     if (map.key_size() as usize, map.value_size() as usize) != (KEY, VALUE) {
         return Err(io::ErrorKind::InvalidData.into());

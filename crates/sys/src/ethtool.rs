@@ -119,7 +119,7 @@ impl Interfaces {
     /// The driver's name, such as `veth`.
     ///
     /// # Errors
-    /// What the kernel says: no such interface, or a driver without this query.
+    /// The kernel's error: no such interface, or a driver without this query.
     pub fn driver(&self, name: &str) -> io::Result<String> {
         self.driver_info(name).map(|driver| driver.name())
     }
@@ -142,7 +142,7 @@ impl Interfaces {
     /// The number of receive queues that the driver uses, including combined ones.
     ///
     /// # Errors
-    /// What the kernel says: usually that the driver does not support the query.
+    /// The kernel's error: usually that the driver does not support the query.
     pub fn receive_queues(&self, name: &str) -> io::Result<u32> {
         let mut channels = Channels { command: command::GET_CHANNELS, ..Channels::default() };
         self.ethtool(name, &mut channels)?;
@@ -152,7 +152,7 @@ impl Interfaces {
     /// Turns an offload on or off; whether that changed anything.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn set_offload(&self, name: &str, offload: Offload, on: bool) -> io::Result<bool> {
         let mut value = Value { command: command::GET_FLAGS, data: 0 };
         self.ethtool(name, &mut value)?;
@@ -167,7 +167,7 @@ impl Interfaces {
     /// passes on what it gets.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn set_transmit_checksums(&self, name: &str, on: bool) -> io::Result<()> {
         self.ethtool(name, &mut Value { command: command::SET_TRANSMIT_CHECKSUMS, data: on.into() })
     }
@@ -175,7 +175,7 @@ impl Interfaces {
     /// Turns generic receive offload on or off.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn set_gro(&self, name: &str, on: bool) -> io::Result<()> {
         self.ethtool(name, &mut Value { command: command::SET_GRO, data: on.into() })
     }

@@ -29,7 +29,7 @@ pub fn memfd(name: &CStr) -> io::Result<OwnedFd> {
 /// at a later store to a mapping.
 ///
 /// # Errors
-/// What `posix_fallocate` says.
+/// The error of `posix_fallocate`.
 pub fn allocate(file: &File, bytes: usize) -> io::Result<()> {
     // SAFETY: takes numbers.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) } {

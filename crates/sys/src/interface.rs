@@ -111,7 +111,7 @@ impl Interfaces {
     /// For the interfaces of this thread's network namespace.
     ///
     /// # Errors
-    /// What `socket` says.
+    /// The error of `socket`.
     pub fn open() -> io::Result<Self> {
         Ok(Self(socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?))
     }
@@ -130,7 +130,7 @@ impl Interfaces {
     /// The index of an interface.
     ///
     /// # Errors
-    /// What the kernel says: usually that there is no interface of that name.
+    /// The kernel's error: usually that there is no interface of that name.
     pub fn index(&self, name: &str) -> io::Result<u32> {
         Ok(netdevice::name_to_index(&self.0, name)?)
     }
@@ -138,7 +138,7 @@ impl Interfaces {
     /// The MTU in bytes.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn mtu(&self, name: &str) -> io::Result<u32> {
         self.request(GET_MTU, name, 0).map(c_int::cast_unsigned)
     }
@@ -146,7 +146,7 @@ impl Interfaces {
     /// Changes the MTU.
     ///
     /// # Errors
-    /// What the kernel says: usually that the driver does not support such an MTU.
+    /// The kernel's error: usually that the driver does not support such an MTU.
     pub fn set_mtu(&self, name: &str, bytes: u32) -> io::Result<()> {
         self.request(SET_MTU, name, bytes.cast_signed()).map(drop)
     }
@@ -154,7 +154,7 @@ impl Interfaces {
     /// The hardware address.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn hardware_address(&self, name: &str) -> io::Result<HardwareAddress> {
         let address = self.request(GET_ADDRESS, name, libc::sockaddr { sa_family: 0, sa_data: [0; 14] })?;
         let mac = std::array::from_fn(|at| address.sa_data[at] as u8);
@@ -164,7 +164,7 @@ impl Interfaces {
     /// The MAC of an Ethernet interface.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn mac(&self, name: &str) -> io::Result<[u8; 6]> {
         self.hardware_address(name).map(|address| address.mac)
     }
@@ -172,7 +172,7 @@ impl Interfaces {
     /// Changes the MAC of an Ethernet interface.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn set_mac(&self, name: &str, mac: [u8; 6]) -> io::Result<()> {
         let mut address = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data: [0; 14] };
         for (to, from) in address.sa_data.iter_mut().zip(mac) {
@@ -184,7 +184,7 @@ impl Interfaces {
     /// Whether a flag is set.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn flag(&self, name: &str, flag: Flag) -> io::Result<bool> {
         Ok(self.request(GET_FLAGS, name, 0)? & flag.bit() != 0)
     }
@@ -192,7 +192,7 @@ impl Interfaces {
     /// Sets a flag or clears it; whether that changed anything.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn set_flag(&self, name: &str, flag: Flag, on: bool) -> io::Result<bool> {
         let before = self.request(GET_FLAGS, name, 0)?;
         let after = if on { before | flag.bit() } else { before & !flag.bit() };
@@ -211,7 +211,7 @@ pub fn index(name: &str) -> Option<u32> {
 /// The name of an interface of this thread's network namespace.
 ///
 /// # Errors
-/// What the kernel says: usually that the interface does not exist.
+/// The kernel's error: usually that the interface does not exist.
 pub fn name(index: u32) -> io::Result<String> {
     Ok(netdevice::index_to_name(&Interfaces::open()?.0, index)?)
 }
@@ -219,7 +219,7 @@ pub fn name(index: u32) -> io::Result<String> {
 /// Index and name of every interface of this thread's network namespace.
 ///
 /// # Errors
-/// What the C library says.
+/// The C library's error.
 pub fn list() -> io::Result<Vec<(u32, String)>> {
     // SAFETY: takes nothing, and gives an array that is ours until we give it back.
     let Some(all) = NonNull::new(unsafe { libc::if_nameindex() }) else {

@@ -78,7 +78,7 @@ impl Map {
     /// Maps `bytes` bytes of a file from `offset` on, a multiple of a page, shared with everybody who maps them.
     ///
     /// # Errors
-    /// What `mmap` says.
+    /// The error of `mmap`.
     pub fn file(file: &impl AsFd, offset: usize, bytes: usize, access: Access) -> io::Result<Self> {
         Self::new(bytes, access.protection(), libc::MAP_SHARED, Some((file.as_fd(), offset)))
     }
@@ -86,7 +86,7 @@ impl Map {
     /// As [`file`](Self::file), to load from and store to, with all pages present: a ring that is used at once.
     ///
     /// # Errors
-    /// What `mmap` says.
+    /// The error of `mmap`.
     pub fn file_populated(file: &impl AsFd, offset: usize, bytes: usize) -> io::Result<Self> {
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
         Self::new(bytes, Access::ReadWrite.protection(), flags, Some((file.as_fd(), offset)))
@@ -95,7 +95,7 @@ impl Map {
     /// As [`file`](Self::file), beginning on a huge page, so that the file's huge pages can be used.
     ///
     /// # Errors
-    /// What `mmap` says.
+    /// The error of `mmap`.
     pub fn file_aligned(file: &impl AsFd, offset: usize, bytes: usize, access: Access) -> io::Result<Self> {
         let mut map = Self::aligned(bytes, Commit::OnDemand)?;
         map.overlay(file.as_fd(), offset, bytes, access)?;
@@ -106,7 +106,7 @@ impl Map {
     /// bytes together.
     ///
     /// # Errors
-    /// What `mmap` says.
+    /// The error of `mmap`.
     ///
     /// # Panics
     /// If `bytes` is more than `whole`.
@@ -120,7 +120,7 @@ impl Map {
     /// Zeroed memory of this process alone.
     ///
     /// # Errors
-    /// What `mmap` says.
+    /// The error of `mmap`.
     pub fn anonymous(bytes: usize, commit: Commit) -> io::Result<Self> {
         let commit = if commit == Commit::OnDemand { libc::MAP_NORESERVE } else { 0 };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | commit;
@@ -131,7 +131,7 @@ impl Map {
     /// unmapped.
     ///
     /// # Errors
-    /// What `mmap` says.
+    /// The error of `mmap`.
     pub fn aligned(bytes: usize, commit: Commit) -> io::Result<Self> {
         let mut map = Self::anonymous(bytes.saturating_add(HUGE_PAGE), commit)?;
         let ahead = map.start.as_ptr().align_offset(HUGE_PAGE);
@@ -144,7 +144,7 @@ impl Map {
     /// their size. With `populate` all of them are allocated now.
     ///
     /// # Errors
-    /// What `mmap` says: usually that the reserve has too few.
+    /// The error of `mmap`: usually that the reserve has too few.
     pub fn huge(bytes: usize, populate: bool) -> io::Result<Self> {
         let populate = if populate { libc::MAP_POPULATE } else { 0 };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | populate;
@@ -254,7 +254,7 @@ impl Map {
     /// accessed yet.
     ///
     /// # Errors
-    /// What `mbind` says: for example, that there is no such node.
+    /// The error of `mbind`: for example, that there is no such node.
     ///
     /// # Panics
     /// If the range lies outside the map.

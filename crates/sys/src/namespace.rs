@@ -23,7 +23,7 @@ impl Namespace {
     /// Moves the thread into a new namespace.
     ///
     /// # Errors
-    /// What `unshare` says: usually that it needs root.
+    /// The error of `unshare`: usually that it needs root.
     pub fn unshare(self) -> io::Result<()> {
         unshare(self.flag())
     }

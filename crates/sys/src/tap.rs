@@ -13,7 +13,7 @@ const GET_INTERFACE: Code<c_short> = Code::new(libc::TUNGETIFF as _);
 /// name may be a pattern (`bm%d`); returns the name that the kernel chose.
 ///
 /// # Errors
-/// What the kernel says: EBUSY or EINVAL for an interface that cannot have this queue.
+/// The kernel's error: EBUSY or EINVAL for an interface that cannot have this queue.
 pub fn attach(device: &impl AsFd, name: &str, multi_queue: bool) -> io::Result<String> {
     let queues = if multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
     let flags = libc::IFF_TAP | libc::IFF_NO_PI | queues;
@@ -25,7 +25,7 @@ pub fn attach(device: &impl AsFd, name: &str, multi_queue: bool) -> io::Result<S
 /// Whether the interface of a queue can have several queues.
 ///
 /// # Errors
-/// What the kernel says: EBADFD if the interface is deleted.
+/// The kernel's error: EBADFD if the interface is deleted.
 pub fn is_multi_queue(queue: &impl AsFd) -> io::Result<bool> {
     // The kernel fills in the name, too.
     let mut request = Request::new("tap", 0)?;
@@ -36,7 +36,7 @@ pub fn is_multi_queue(queue: &impl AsFd) -> io::Result<bool> {
 /// Turns the carrier of a queue's interface on or off.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn set_carrier(queue: &impl AsFd, up: bool) -> io::Result<()> {
     let carrier = c_int::from(up);
     // SAFETY: the request reads one number, which outlives the call.

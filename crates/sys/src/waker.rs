@@ -33,7 +33,7 @@ impl Waker {
     /// A waker without a waiting thread.
     ///
     /// # Errors
-    /// What `eventfd` says.
+    /// The error of `eventfd`.
     pub fn new() -> Result<Self, NoWaker> {
         fresh().map(|fd| Self(Arc::new(fd))).map_err(NoWaker)
     }
@@ -69,7 +69,7 @@ impl Waker {
 /// A file that never becomes readable.
 ///
 /// # Errors
-/// What `eventfd` says.
+/// The error of `eventfd`.
 pub fn never_readable() -> io::Result<File> {
     fresh().map(File::from)
 }

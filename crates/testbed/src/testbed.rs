@@ -53,7 +53,7 @@ pub enum TestbedError {
         /// The command line.
         command: String,
         /// Its standard error.
-        said: String,
+        output: String,
     },
     /// A system call failed; what it was for.
     System {
@@ -73,7 +73,7 @@ impl fmt::Display for TestbedError {
             Self::NextHops(wanted) => {
                 write!(f, "{wanted} next hops are not possible: use 1 to {NEXT_HOPS_MAX}")
             }
-            Self::Command { command, said } => write!(f, "{command}: {}", said.trim()),
+            Self::Command { command, output } => write!(f, "{command}: {}", output.trim()),
             Self::System { what, error } => write!(f, "cannot {what}: {error}"),
             Self::Interrupted => Interrupted.fmt(f),
         }

@@ -19,7 +19,7 @@ pub fn run(bytes: &[u8]) {
             let lines = text.lines().count().max(1) + 1;
             for problem in &error.problems {
                 assert!((1..=lines).contains(&problem.line), "line {} of {lines}: {problem:?}", problem.line);
-                assert!(!problem.what.to_string().is_empty(), "{problem:?}");
+                assert!(!problem.kind.to_string().is_empty(), "{problem:?}");
             }
         }
     }

@@ -52,8 +52,8 @@ impl Namespace {
     pub fn feed(&self, line: &str, text: &str) -> Result<(), String> {
         let mut command = self.command("sh");
         let output = finish(line, start(line, command.args(["-c", line])), text.as_bytes(), PATIENCE);
-        let complaint = || String::from_utf8_lossy(&output.stderr).into_owned();
-        if output.status.success() { Ok(()) } else { Err(complaint()) }
+        let stderr = || String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(()) } else { Err(stderr()) }
     }
 
     /// Runs the lines as commands of `ip`, in order: all of them or a panic. A line may begin with `-6`.

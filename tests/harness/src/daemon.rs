@@ -139,14 +139,14 @@ impl Daemon<'_> {
     fn lament(&mut self) {
         for line in ["ip addr", "ip neigh", "ip -6 neigh", "ip -6 route"] {
             match self.namespace.attempt(line) {
-                Ok(said) => eprintln!("{line}:\n{}", String::from_utf8_lossy(&said.stdout)),
+                Ok(message) => eprintln!("{line}:\n{}", String::from_utf8_lossy(&message.stdout)),
                 Err(why) => eprintln!("{why}"),
             }
         }
         if matches!(self.child.try_wait(), Ok(None)) {
             for what in ["ports", "drops"] {
                 match self.try_ask(&["show", what]) {
-                    Ok(said) => eprintln!("{said}"),
+                    Ok(message) => eprintln!("{message}"),
                     Err(why) => eprintln!("{why}"),
                 }
             }
@@ -167,11 +167,11 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 /// delay some on a busy machine.
 pub fn ping(from: &Namespace, to: &str, size: u16, ttl: u8) {
     eventually(&format!("no answers from {to}"), || {
-        let said = from.try_run(&format!("ping -c 20 -i 0.05 -W 1 -s {size} {to}"));
-        let said = String::from_utf8_lossy(&said.stdout).into_owned();
-        let came = said.matches("ttl=").count();
-        let right = said.matches(&format!("ttl={ttl} ")).count();
-        assert!(came == right && !said.contains("DUP"), "{said}");
+        let message = from.try_run(&format!("ping -c 20 -i 0.05 -W 1 -s {size} {to}"));
+        let message = String::from_utf8_lossy(&message.stdout).into_owned();
+        let came = message.matches("ttl=").count();
+        let right = message.matches(&format!("ttl={ttl} ")).count();
+        assert!(came == right && !message.contains("DUP"), "{message}");
         right >= 5
     });
 }

@@ -41,8 +41,8 @@ fn make() -> Mounts {
 fn run(program: &str, arguments: &[&str], must: bool) {
     let output = Command::new(program).args(arguments).output();
     let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!must || output.status.success(), "{program} {arguments:?}: {said}");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!must || output.status.success(), "{program} {arguments:?}: {text}");
 }
 
 /// The mount namespace, for `setns`.

@@ -121,9 +121,9 @@ impl Subject {
         let child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let done = finish("brickmoon up", child, b"", PATIENCE);
         let _removed = std::fs::remove_file(&file);
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert_eq!(done.status.code(), Some(2), "not refused: {said}");
-        said
+        let message = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(2), "not refused: {message}");
+        message
     }
 
     /// Starts it in the lab's router, with all three links as its ports.
@@ -223,9 +223,10 @@ impl Router<'_> {
 
     /// The output of the most informative commands, for a failing test.
     pub fn status_text(&self) -> String {
-        let said =
-            |words: &[&str]| self.ask(words[0], &words[1..]).map(|said| said.stdout).unwrap_or_default();
-        let text = [said(&["status"]), said(&["show", "ports"])].concat();
+        let message = |words: &[&str]| {
+            self.ask(words[0], &words[1..]).map(|message| message.stdout).unwrap_or_default()
+        };
+        let text = [message(&["status"]), message(&["show", "ports"])].concat();
         String::from_utf8_lossy(&text).into_owned()
     }
 

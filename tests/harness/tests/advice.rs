@@ -60,9 +60,9 @@ fn the_suggested_command_detaches_a_foreign_program() {
     for mode in ["xdpgeneric", "xdpdrv"] {
         for path in ["kernel", "user"] {
             router.run(&format!("ip link set dev r0 {mode} obj {} sec xdp", object.display()));
-            let said = refused(&router, &["--path", path, "--port", "r0"]);
-            let offered = commands(&said);
-            let [command] = &offered[..] else { panic!("{mode}, {path}: {said}") };
+            let message = refused(&router, &["--path", path, "--port", "r0"]);
+            let offered = commands(&message);
+            let [command] = &offered[..] else { panic!("{mode}, {path}: {message}") };
             router.run(command);
             let daemon = Daemon::start(&router, &["r0"]).expect("the suggested command must help");
             daemon.stop();
@@ -78,10 +78,10 @@ fn the_suggested_command_detaches_a_program_held_by_a_link() {
         return report::skip("linked", "it needs bpftool");
     }
     let first = Daemon::start(&router, &["r0"]).expect("the binary is there");
-    let said = refused(&router, &["--path", "user", "--port", "r0"]);
-    let offered = commands(&said);
-    let [command] = &offered[..] else { panic!("{said}") };
-    assert!(command.starts_with("bpftool link detach id "), "{said}");
+    let message = refused(&router, &["--path", "user", "--port", "r0"]);
+    let offered = commands(&message);
+    let [command] = &offered[..] else { panic!("{message}") };
+    assert!(command.starts_with("bpftool link detach id "), "{message}");
     router.run(command);
     assert!(router.run("ip -d link show r0").lines().all(|line| !line.contains("prog/xdp")));
     drop(first);
@@ -92,15 +92,15 @@ fn the_suggested_command_makes_frames_fit_into_slots() {
     let Some((router, host)) = veth("slots") else { return };
     router.run("ip link set r0 mtu 9000");
     host.run("ip link set k0 mtu 9000");
-    let said = refused(&router, &["--path", "user", "--port", "r0"]);
-    assert!(!said.contains("slot_size = 4096"), "no slot of AF_XDP holds 9000 bytes: {said}");
-    let offered = commands(&said);
-    let [command] = &offered[..] else { panic!("{said}") };
+    let message = refused(&router, &["--path", "user", "--port", "r0"]);
+    assert!(!message.contains("slot_size = 4096"), "no slot of AF_XDP holds 9000 bytes: {message}");
+    let offered = commands(&message);
+    let [command] = &offered[..] else { panic!("{message}") };
     router.run(command);
     Daemon::start(&router, &["r0"]).expect("the suggested command must help").stop();
     router.run("ip link set r0 mtu 3000");
-    let said = refused(&router, &["--path", "user", "--port", "r0"]);
-    assert!(said.contains("set slot_size = 4096 in [daemon]"), "{said}");
+    let message = refused(&router, &["--path", "user", "--port", "r0"]);
+    assert!(message.contains("set slot_size = 4096 in [daemon]"), "{message}");
 }
 
 #[test]
@@ -114,11 +114,11 @@ fn an_end_without_gro_is_reported_with_the_command_that_enables_it() {
             .map(|why| why.as_str().unwrap_or_default().to_string())
             .concat()
     };
-    let said = reason(&daemon);
-    let offered = commands(&said);
-    let [command] = &offered[..] else { panic!("{said}") };
+    let message = reason(&daemon);
+    let offered = commands(&message);
+    let [command] = &offered[..] else { panic!("{message}") };
     daemon.stop();
-    assert!(said.contains("in the network namespace of the other end"), "{said}");
+    assert!(message.contains("in the network namespace of the other end"), "{message}");
     host.run(&command.replace("NAME", "k0"));
     let daemon = Daemon::start(&router, &["r0"]).expect("the binary is there");
     assert!(!reason(&daemon).contains("gro"), "{}", reason(&daemon));
@@ -145,9 +145,9 @@ fn without_root_no_command_is_suggested_that_needs_root_too() {
         let socket = format!("/tmp/{}.sock", router.name());
         up.args(["up", "--path", path, "--port", "r0", "--socket", &socket]);
         let done = command::run("brickmoon up", &mut up, PATIENCE).expect("it ends");
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert!(!done.status.success() && said.contains("root"), "{path}: {said}");
-        assert!(!said.contains("--path user"), "{path}: {said}");
+        let message = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(!done.status.success() && message.contains("root"), "{path}: {message}");
+        assert!(!message.contains("--path user"), "{path}: {message}");
     }
     let _gone = std::fs::remove_file(copy);
 }

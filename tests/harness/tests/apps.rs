@@ -143,13 +143,13 @@ fn packets_pass_through_apps_and_a_reload_changes_them() {
         assert!(workers["workers"][0]["lua"]["heap_bytes"].as_u64() > Some(0), "{workers}");
         // A changed argument takes effect; a wrong one does not, and the error names its line.
         let reloaded = router.reload_with(&config(file, 0x43)).expect("a daemon");
-        let said = String::from_utf8_lossy(&reloaded.stdout).into_owned();
-        assert!(reloaded.status.success() && said.contains("app.out"), "{said}");
+        let message = String::from_utf8_lossy(&reloaded.stdout).into_owned();
+        assert!(reloaded.status.success() && message.contains("app.out"), "{message}");
         assert_eq!(comes_out(lab, &udp(80)), Some(0x43));
         let refused = router.reload_with(&config(file, 0x44).replace("mark = 0x12", "mask = 1"));
         let refused = refused.expect("a daemon");
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(!refused.status.success() && said.contains("line 6: app in: "), "{said}");
+        let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && message.contains("line 6: app in: "), "{message}");
         assert_eq!(comes_out(lab, &udp(80)), Some(0x43));
         router.reload_with(&config(file, 0x43)).expect("a daemon");
         router.settle();
@@ -161,17 +161,17 @@ fn a_failed_app_is_started_again_while_linux_forwards() {
     with_apps("appsfail", |lab, router, _| {
         assert_eq!(comes_out(lab, &udp(80)), Some(0x42));
         lab.send(Side::Src, &Side::Src.to_router(&udp(6666)));
-        let said = |router: &Router, text: &str| {
+        let message = |router: &Router, text: &str| {
             let deadline = Instant::now() + PATIENCE;
             while !router.log().contains(text) {
                 assert!(Instant::now() < deadline, "{text}: {}", router.log());
                 std::thread::sleep(Duration::from_millis(10));
             }
         };
-        said(router, "port 6666 is too much (in app in)");
+        message(router, "port 6666 is too much (in app in)");
         await_mark(lab, 0x42);
         lab.send(Side::Src, &Side::Src.to_router(&udp(7777)));
-        said(router, "did not return, and was interrupted");
+        message(router, "did not return, and was interrupted");
         await_mark(lab, 0x42);
         report::say("appsfail: forwards again after an error and after a hang");
     });

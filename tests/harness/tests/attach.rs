@@ -108,6 +108,6 @@ fn each_port_is_attached_as_it_says() {
     transfer(&lab, |sent| sent > 1 << 24);
     router.end(&[]);
     let claims = format!("{}[[claim]]\nprotocol = 'udp'\n", port("r0", "tc"));
-    let said = subject.refused(&lab, "kernel", &claims);
-    assert!(said.contains("attach = \"tc\" cannot be combined with [[claim]]"), "{said}");
+    let output = subject.refused(&lab, "kernel", &claims);
+    assert!(output.contains("attach = \"tc\" cannot be combined with [[claim]]"), "{output}");
 }

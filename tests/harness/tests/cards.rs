@@ -86,12 +86,12 @@ fn refused_while_linux_has_it(router: &Namespace, card: &Card, giver: &str) {
     let kernel = kernel.file_name().unwrap().to_str().unwrap().to_string();
     let mut command = router.command(subject::binary().unwrap());
     let refused = command.args(["up", "--port", &card.port()]).output().unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr);
+    let message = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success());
     for word in [&kernel, &format!("modprobe {giver} && dpdk-devbind.py -b {giver} {}", card.place)] {
-        assert!(said.contains(word), "{word} is not in:\n{said}");
+        assert!(message.contains(word), "{word} is not in:\n{message}");
     }
-    report::say(said.trim());
+    report::say(message.trim());
 }
 
 #[test]
@@ -140,8 +140,8 @@ fn cards_forward_byte_by_byte_and_have_host_taps() {
     // The device follows the host TAP's MTU: longer packets get an ICMP error and are not sent.
     router.ip(&format!("link set {} mtu 1400", two.host_tap()));
     eventually("packets above the new MTU are refused", || {
-        let said = src.try_run("ping -c 1 -W 1 -M do -s 1400 10.0.2.2");
-        String::from_utf8_lossy(&said.stdout).contains("mtu = 1400") || !said.status.success()
+        let message = src.try_run("ping -c 1 -W 1 -M do -s 1400 10.0.2.2");
+        String::from_utf8_lossy(&message.stdout).contains("mtu = 1400") || !message.status.success()
     });
     ping(&src, "10.0.2.2", 1300, 63);
     daemon.stop();

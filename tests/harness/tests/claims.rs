@@ -24,14 +24,14 @@ fn with_claims(test: &str, more: &str, deed: impl Fn(&Lab, &mut Router)) {
     let _gone = std::fs::remove_file(file);
 }
 
-fn said(router: &Router, what: &[&str]) -> String {
+fn query(router: &Router, what: &[&str]) -> String {
     let (verb, rest) = what.split_first().expect("a command");
     let reply = router.ask(verb, rest).expect("a daemon");
     String::from_utf8_lossy(&reply.stdout).into_owned()
 }
 
 fn shown(router: &Router, what: &str) -> serde_json::Value {
-    serde_json::from_str(&said(router, &["show", what, "--json"])).expect("show prints JSON")
+    serde_json::from_str(&query(router, &["show", what, "--json"])).expect("show prints JSON")
 }
 
 /// UDP to a port.
@@ -52,7 +52,7 @@ fn counted(router: &Router, name: &str) -> u64 {
 }
 
 fn seen_by_hook(router: &Router) -> u64 {
-    let text = said(router, &["show", "hooks"]);
+    let text = query(router, &["show", "hooks"]);
     let line = text.lines().find_map(|line| line.strip_prefix("watch counted seen "));
     line.map_or(0, |count| count.trim().replace(',', "").parse().expect("a number"))
 }
@@ -61,7 +61,7 @@ fn seen_by_hook(router: &Router) -> u64 {
 fn a_hook_gets_only_claimed_packets() {
     with_claims("claim", CLAIM, |lab, router| {
         let path = "path kernel (workers get only claimed packets), 1 worker,";
-        assert!(said(router, &["status"]).contains(path), "{}", said(router, &["status"]));
+        assert!(query(router, &["status"]).contains(path), "{}", query(router, &["status"]));
         for port in [53, 54, 53, 5353, 53] {
             assert!(passes(lab, Side::Snk, &udp("10.9.9.9", port)), "port {port}");
         }
@@ -116,7 +116,7 @@ fn an_app_gets_only_claimed_packets() {
         file.display()
     );
     with_claims("claim-app", &app, |lab, router| {
-        assert!(said(router, &["status"]).contains("path kernel"), "{}", said(router, &["status"]));
+        assert!(query(router, &["status"]).contains("path kernel"), "{}", query(router, &["status"]));
         assert!(passes(lab, Side::Snk, &udp("10.9.9.9", 53)));
         assert!(!passes(lab, Side::Snk, &udp("10.9.8.9", 53)), "the app must drop it");
         assert!(passes(lab, Side::Snk, &udp("10.9.8.9", 54)), "the app must not get it");
@@ -170,7 +170,7 @@ fn claims_change_while_packets_flow() {
     with_claims("claim-reload", CLAIM, |lab, router| {
         assert!(passes(lab, Side::Snk, &udp("10.9.9.9", 53)));
         assert_eq!(seen_by_hook(router), 1);
-        let file = said(router, &["status", "--json"]);
+        let file = query(router, &["status", "--json"]);
         let file: serde_json::Value = serde_json::from_str(&file).expect("status prints JSON");
         let path = file["config"].as_str().expect("a configuration file").to_string();
         let config = std::fs::read_to_string(path).expect("the configuration");

@@ -276,10 +276,10 @@ fn filters_outlive_a_killed_daemon_until_stop_removes_them() {
             "{path}\n{}",
             lab.rtr.run("nft list ruleset")
         );
-        let said = router.ask("stop", &[]).expect("a daemon");
-        let said = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
-        assert!(said.contains("nftables (tables brickmoon_filters"), "{path}: {said}");
-        assert_eq!(tables(lab), Vec::<String>::new(), "{path}: {said}");
+        let output = router.ask("stop", &[]).expect("a daemon");
+        let output = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.contains("nftables (tables brickmoon_filters"), "{path}: {output}");
+        assert_eq!(tables(lab), Vec::<String>::new(), "{path}: {output}");
     });
 }
 

@@ -292,8 +292,8 @@ fn a_node_forwards_without_its_daemon() {
         assert_eq!(daemons[0].ask(&["show", "cluster"])["routes"], 18);
         daemons.push(mesh.start(3, "key", 7).unwrap());
         state(&daemons, "up");
-        let said = pinging.join().unwrap();
-        assert!(said.contains(" 300 received"), "{said}");
+        let message = pinging.join().unwrap();
+        assert!(message.contains(" 300 received"), "{message}");
     });
     mesh.until_known(&daemons);
     assert_eq!(mesh.mac_of(0, "10.0.3.2"), last, "neighbors keep their indices");
@@ -322,7 +322,7 @@ fn reports_wrong_peers_keys_and_epochs() {
     let trouble = |n: usize, device: &str, expected: &str| {
         eventually(&format!("n{n} says of {device}: {expected}"), || {
             let node = daemons[n].ask(&["show", "cluster"]);
-            link(&node, device)["trouble"].as_str().is_some_and(|said| said.contains(expected))
+            link(&node, device)["trouble"].as_str().is_some_and(|message| message.contains(expected))
         });
     };
     trouble(0, "fab2", "n1 (node 1) is at the other end instead of n2");

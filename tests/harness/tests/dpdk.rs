@@ -118,8 +118,8 @@ fn obeys_linux(rtr: &Namespace, a: &Namespace) {
     for rule in ["iifname bm-tap1 drop", "ip daddr 10.0.2.2 drop", "oifname bm-tap2 ip protocol icmp drop"] {
         rtr.run(&format!("nft add rule ip t f {rule}"));
         let comes_through = || {
-            let said = a.try_run("ping -c 5 -i 0.05 -W 1 10.0.2.2");
-            String::from_utf8_lossy(&said.stdout).contains("ttl=")
+            let output = a.try_run("ping -c 5 -i 0.05 -W 1 10.0.2.2");
+            String::from_utf8_lossy(&output.stdout).contains("ttl=")
         };
         eventually(&format!("{rule}: must be effective"), || !comes_through());
         assert!(!comes_through(), "{rule}: must stay effective");

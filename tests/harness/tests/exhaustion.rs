@@ -34,10 +34,10 @@ fn scrape(lab: &Lab) -> String {
         let mut stream = TcpStream::connect("127.0.0.1:9187").expect("the daemon listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time");
         let asked = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-        let mut said = String::new();
+        let mut text = String::new();
         // What arrived before a connection was closed is still worth showing.
-        let _broken = asked.and_then(|()| stream.read_to_string(&mut said));
-        said
+        let _broken = asked.and_then(|()| stream.read_to_string(&mut text));
+        text
     })
 }
 
@@ -53,8 +53,8 @@ fn idle_connections_do_not_affect_others() {
         let connect = |_| TcpStream::connect("127.0.0.1:9187").expect("the daemon listens");
         let idle: Vec<TcpStream> = lab.rtr.within(|| (0..IDLE).map(connect).collect());
         let begin = Instant::now();
-        let said = scrape(lab);
-        assert!(said.contains("brickmoon_ready{} 1"), "{said}");
+        let text = scrape(lab);
+        assert!(text.contains("brickmoon_ready{} 1"), "{text}");
         report::say(&format!("exhaustion: scraped {:?} behind {IDLE} idle connections", begin.elapsed()));
         assert!(descriptors(process) < before + 100, "{} of {IDLE}", descriptors(process) - before);
         // Meanwhile a setting changes, which ports must follow.
@@ -110,15 +110,15 @@ fn a_full_file_system_is_an_error() {
     let Some(_) = Subject::kernel("full") else { return };
     let lab = Lab::new("full", Ends::Silent);
     let up = in_small_folder(&lab, "exec $BM up --port r0 --port r1 --socket $DIR/api.sock");
-    let said = String::from_utf8_lossy(&up.stderr).into_owned();
-    assert_eq!(up.status.code(), Some(1), "{}: {said}", up.status);
-    assert!(said.contains("/api.stats: No space left on device"), "{said}");
+    let text = String::from_utf8_lossy(&up.stderr).into_owned();
+    assert_eq!(up.status.code(), Some(1), "{}: {text}", up.status);
+    assert!(text.contains("/api.stats: No space left on device"), "{text}");
     let program = "local sys = require('brickmoon.sys') \
         local at, why = sys.map_file(os.getenv('DIR')..'/x', 2^20, false, true) print(at, why)";
     let line = format!("echo \"{program}\" > $DIR/p.lua && exec $BM run --socket $DIR/p.sock $DIR/p.lua");
     let run = in_small_folder(&lab, &line.replace("--socket $DIR/p.sock", "--socket /tmp/$$.sock"));
-    let said = String::from_utf8_lossy(&run.stdout).into_owned();
-    assert_eq!(said, "nil\tNo space left on device\n", "{run:?}");
+    let text = String::from_utf8_lossy(&run.stdout).into_owned();
+    assert_eq!(text, "nil\tNo space left on device\n", "{run:?}");
 }
 
 #[test]
@@ -143,10 +143,10 @@ fn a_full_or_closed_output_does_not_panic() {
         };
         let run = |line: &str| command::run(line, &mut ask(line), PATIENCE).expect("it ends");
         eventually("the daemon does not answer", || run("$BM status --socket $SOCKET").status.success());
-        let said = run("$BM status --socket $SOCKET > /dev/full");
-        let why = String::from_utf8_lossy(&said.stderr).into_owned();
+        let text = run("$BM status --socket $SOCKET > /dev/full");
+        let why = String::from_utf8_lossy(&text.stderr).into_owned();
         assert_eq!(
-            (said.status.code(), why.as_str()),
+            (text.status.code(), why.as_str()),
             (Some(1), "brickmoon: No space left on device (os error 28)\n")
         );
         for closed in ["$BM status --socket $SOCKET >&-", "$BM status --socket $SOCKET >&- 2>&-"] {

@@ -47,8 +47,8 @@ fn recovered(router: &mut Router, process: Option<u32>, after: u64) {
         if verify.status.success() {
             return;
         }
-        let said = String::from_utf8_lossy(&verify.stdout).into_owned();
-        assert!(begin.elapsed() < PATIENCE, "seed {after}: {said}\n{}", router.log());
+        let output = String::from_utf8_lossy(&verify.stdout).into_owned();
+        assert!(begin.elapsed() < PATIENCE, "seed {after}: {output}\n{}", router.log());
         std::thread::sleep(Duration::from_millis(100));
     }
 }

@@ -340,6 +340,6 @@ fn a_port_that_filters_cannot_reach_is_reported() {
 
 /// The output of a command.
 fn shown_by(router: &Router, command: &str) -> String {
-    let said = router.ask(command, &[]).expect("a daemon");
-    String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned()
+    let output = router.ask(command, &[]).expect("a daemon");
+    String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
 }

@@ -50,9 +50,9 @@ impl<'a> Unread<'a> {
 
     /// Reads the pipe until the daemon has ended.
     fn rest(mut self) -> String {
-        let mut said = Vec::new();
-        self.errors.read_to_end(&mut said).expect("a pipe");
-        String::from_utf8_lossy(&said).into_owned()
+        let mut text = Vec::new();
+        self.errors.read_to_end(&mut text).expect("a pipe");
+        String::from_utf8_lossy(&text).into_owned()
     }
 }
 
@@ -97,9 +97,9 @@ fn a_log_that_is_not_read_blocks_nothing() {
         lab.rtr.ip("route del blackhole 10.9.0.0/16");
         eventually("control does not follow", || is_forwarded(&lab, "10.9.9.9"));
         sys::signal(daemon.child.id(), libc::SIGTERM).expect("it is there");
-        let said = daemon.rest();
-        let missing = said.lines().find(|line| line.contains("log lines are missing here"));
-        let missing = missing.unwrap_or_else(|| panic!("{path}: {} bytes of log, no loss in it", said.len()));
+        let text = daemon.rest();
+        let missing = text.lines().find(|line| line.contains("log lines are missing here"));
+        let missing = missing.unwrap_or_else(|| panic!("{path}: {} bytes of log, no loss in it", text.len()));
         report::say(&format!("hangs: {path}: {missing}"));
     }
 }
@@ -158,9 +158,9 @@ fn linux_forwards_while_control_hangs() {
         assert!(!is_forwarded(lab, "10.9.9.9"), "{name}: forwarded by old tables");
         lab.rtr.ip("route del blackhole 10.9.0.0/16");
         let status = router.ask("status", &["--timeout", "60"]).expect("brickmoon");
-        let said = String::from_utf8_lossy(&status.stderr).into_owned();
-        assert_eq!(status.status.code(), Some(1), "{name}: {said}");
-        assert!(said.contains("the control thread has made no progress for"), "{name}: {said}");
+        let text = String::from_utf8_lossy(&status.stderr).into_owned();
+        assert_eq!(status.status.code(), Some(1), "{name}: {text}");
+        assert!(text.contains("the control thread has made no progress for"), "{name}: {text}");
         let metrics = router.get("/v1/metrics").expect("metrics");
         assert!(metrics.contains("brickmoon_silent_threads{} 1"), "{name}: {metrics}");
         drop(frozen);
@@ -261,7 +261,7 @@ fn systemd_gets_watchdog_messages_while_no_thread_hangs() {
         let mut all = Vec::new();
         eventually("systemd hears nothing", || {
             all.extend(heard(&systemd, Duration::from_millis(500)));
-            all.first().is_some_and(|first| first == "READY=1") && all.iter().any(|said| said == "WATCHDOG=1")
+            all.first().is_some_and(|first| first == "READY=1") && all.iter().any(|text| text == "WATCHDOG=1")
         });
         let frozen = Frozen::new(router.process().expect("a daemon"), "bm-control").expect("a thread");
         // Messages that were already sent.
@@ -269,10 +269,10 @@ fn systemd_gets_watchdog_messages_while_no_thread_hangs() {
         assert_eq!(heard(&systemd, BOUND), [""; 0], "a thread hangs");
         drop(frozen);
         eventually("systemd hears nothing more", || {
-            heard(&systemd, Duration::from_millis(500)).iter().any(|said| said == "WATCHDOG=1")
+            heard(&systemd, Duration::from_millis(500)).iter().any(|text| text == "WATCHDOG=1")
         });
         router.end(&[]);
-        assert!(heard(&systemd, BOUND).iter().any(|said| said == "STOPPING=1"));
+        assert!(heard(&systemd, BOUND).iter().any(|text| text == "STOPPING=1"));
         let _gone = std::fs::remove_file(&path);
     });
 }

@@ -104,10 +104,10 @@ fn stop_keep_keeps_forwarding_and_stop_ends_it() {
         router.end(&["--keep"]);
         assert!(programs(lab).iter().all(Option::is_some));
         let stop = router.ask("stop", &[]).expect("a daemon's command");
-        let said = String::from_utf8_lossy(&stop.stdout);
+        let output = String::from_utf8_lossy(&stop.stdout);
         assert!(
-            stop.status.success() && said.contains("left in the kernel on r0, r1, r2: Linux forwards now"),
-            "{said}"
+            stop.status.success() && output.contains("left in the kernel on r0, r1, r2: Linux forwards now"),
+            "{output}"
         );
         nothing_stays(lab);
         let stop = router.ask("stop", &[]).expect("a daemon's command");
@@ -225,10 +225,13 @@ fn without_bpffs(test: &str, script: &str) -> Option<(Lab, String)> {
     let mut command = lab.rtr.command("unshare");
     command.args(["--mount", "--pid", "--fork", "--mount-proc", "--propagation", "private", "--kill-child"]);
     command.args(["sh", "-c", script]).arg(path).arg(&folder);
-    let said = bm_tests::command::run("unshare", &mut command, Duration::from_secs(60));
+    let output = bm_tests::command::run("unshare", &mut command, Duration::from_secs(60));
     let _gone = std::fs::remove_dir_all(&folder);
-    let said = said.expect("it ends");
-    Some((lab, [&said.stdout, &said.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat()))
+    let output = output.expect("it ends");
+    Some((
+        lab,
+        [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat(),
+    ))
 }
 
 #[test]

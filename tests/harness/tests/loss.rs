@@ -37,14 +37,14 @@ fn bench(case: &str) -> Option<HashMap<String, Value>> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let arguments = ["bench", "loss", "--case", case, "--seconds", "1", "--json"];
     let output = command::run(case, brickmoon.args(arguments), PATIENCE).unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let rows = said.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let rows: HashMap<_, _> = rows.map(|row| (row["subject"].as_str().unwrap().to_owned(), row)).collect();
     for (subject, row) in &rows {
         report::say(&format!("loss: {case}: {subject}: {}", row["detail"]));
     }
-    assert_eq!(rows.len(), 3, "{said}");
+    assert_eq!(rows.len(), 3, "{text}");
     Some(rows)
 }
 
@@ -144,11 +144,11 @@ fn runs_without_real_time_priority_and_logs_it() {
     daemon.args(["--port", "r0", "--port", "r1", "--socket"]).arg(&socket);
     daemon.stdin(std::process::Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
     let mut child = Killed(daemon.spawn().unwrap());
-    let said = || std::fs::read_to_string(folder.join("log")).unwrap_or_default();
+    let text = || std::fs::read_to_string(folder.join("log")).unwrap_or_default();
     bm_tests::daemon::eventually("it is ready", || {
-        said().contains("ready: ") || child.0.try_wait().unwrap().is_some()
+        text().contains("ready: ") || child.0.try_wait().unwrap().is_some()
     });
-    let log = said();
+    let log = text();
     assert!(log.contains("ready: "), "{log}");
     assert_eq!(log.matches("workers run at normal priority").count(), 1, "{log}");
     assert!(log.contains("CAP_SYS_NICE"), "{log}");

@@ -181,8 +181,8 @@ fn the_router_is_an_app_of_a_program() {
     }
     let lab = Lab::new("luarouter", Ends::Hosts);
     let Some(program) = Program::start(&lab, "router", ROUTER) else { return };
-    let said = lab.src.run(&format!("ping -c 4 -i 0.2 -W 5 {}", Side::Snk.v4(2)));
-    assert!(said.contains("4 received") && said.contains("ttl=63"), "{said}");
+    let message = lab.src.run(&format!("ping -c 4 -i 0.2 -W 5 {}", Side::Snk.v4(2)));
+    assert!(message.contains("4 received") && message.contains("ttl=63"), "{message}");
     program.end(&lab);
 }
 
@@ -246,8 +246,11 @@ fn show_works_for_a_lua_program() {
     assert!(links["links"].as_array().is_some_and(|links| links.len() == 3) && sent(0) > 0, "{links}");
     let routes =
         Command::new(&binary).args(["show", "routes", "--socket"]).arg(&socket).output().expect("it starts");
-    let said = String::from_utf8_lossy(&routes.stderr);
-    assert!(!routes.status.success() && said.contains("a Lua program cannot answer this request"), "{said}");
+    let message = String::from_utf8_lossy(&routes.stderr);
+    assert!(
+        !routes.status.success() && message.contains("a Lua program cannot answer this request"),
+        "{message}"
+    );
     assert!(ask(&["stop"]).is_some(), "it must stop");
     let status = running.child().wait().expect("it is ours");
     assert!(status.success() && !socket.exists(), "{status}");

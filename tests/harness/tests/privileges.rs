@@ -109,8 +109,8 @@ fn answers_to(socket: &str, group: u32) -> String {
     let mut command = Command::new("/proc/self/exe");
     command.args(["--exact", "asks_as_another_user", "--nocapture"]).env(ASK, socket);
     let output = command.uid(NOBODY).gid(group).output().expect("this program once more");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    said.lines().filter_map(|line| line.strip_prefix("answer: ")).collect::<Vec<_>>().join(", ")
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().filter_map(|line| line.strip_prefix("answer: ")).collect::<Vec<_>>().join(", ")
 }
 
 /// Part of the test below that runs as another user.

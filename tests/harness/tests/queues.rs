@@ -79,9 +79,9 @@ fn received(router: &Router) -> Vec<(u64, u64)> {
 
 fn reloads(router: &Router, config: &str) -> String {
     let done = router.reload_with(config).expect("a daemon");
-    let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
-    assert!(done.status.success(), "{said}");
-    said
+    let output = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    assert!(done.status.success(), "{output}");
+    output
 }
 
 #[track_caller]
@@ -111,8 +111,8 @@ fn queues_change_workers_while_packets_flow() {
         let ((), outcome) = stream().during(lab, || {
             for workers in ["[0, 1, 1, 1]", "[0, 1, 0, 0]", "[0, 1, 1, 0]", "[0, 1, 1, 1]", "[]"] {
                 std::thread::sleep(Duration::from_millis(100));
-                let said = reloads(router, &config(4, &placed(workers), ""));
-                assert!(said.contains("queue_workers") && !said.contains("restart"), "{said}");
+                let output = reloads(router, &config(4, &placed(workers), ""));
+                assert!(output.contains("queue_workers") && !output.contains("restart"), "{output}");
                 let wanted: [&[u64]; 2] = match workers {
                     "[0, 1, 0, 0]" => [&[0, 2, 3], &[1]],
                     "[0, 1, 1, 0]" => [&[0, 3], &[1, 2]],
@@ -136,17 +136,17 @@ fn queues_change_workers_while_packets_flow() {
 fn a_reload_reassigns_queues_and_reports_errors() {
     on_queues("queues-reload", 2, |lab, router| {
         assert_eq!(map(router), [[0], [1]]);
-        let said = reloads(router, &config(3, "", "rebalance = 'on'\n"));
-        assert!(said.contains("port.xdp:r0") && said.contains("daemon.rebalance"), "{said}");
+        let output = reloads(router, &config(3, "", "rebalance = 'on'\n"));
+        assert!(output.contains("port.xdp:r0") && output.contains("daemon.rebalance"), "{output}");
         assert_eq!(map(router), [vec![0, 2], vec![1]]);
         for (workers, why) in [("[1]", "queue 0 of r0"), ("[0, 1, 2]", "worker 2")] {
             let refused = router.reload_with(&config(3, &placed(workers), "")).expect("a daemon");
-            let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-            assert!(!refused.status.success() && said.contains(why), "{said}");
+            let output = String::from_utf8_lossy(&refused.stderr).into_owned();
+            assert!(!refused.status.success() && output.contains(why), "{output}");
         }
         assert_eq!(map(router), [vec![0, 2], vec![1]], "nothing may change");
-        let said = reloads(router, &config(3, "", "").replace("workers = 2", "workers = 1"));
-        assert!(said.contains("daemon.workers"), "{said}");
+        let output = reloads(router, &config(3, "", "").replace("workers = 2", "workers = 1"));
+        assert!(output.contains("daemon.workers"), "{output}");
         assert_eq!(map(router), [[0, 1, 2]]);
         // The fourth queue is left to Linux.
         whole("three queues on one worker", &stream().for_a_while(lab, Duration::from_millis(200)));

@@ -39,17 +39,17 @@ fn crosses(lab: &Lab, from: Side, to: Side) {
 /// Reloads, which must be refused. Returns the message.
 fn refuses(router: &Router, config: &str) -> String {
     let done = router.reload_with(config).expect("a daemon");
-    let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
-    assert!(!done.status.success(), "{said}");
-    said
+    let output = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    assert!(!done.status.success(), "{output}");
+    output
 }
 
 /// Reloads, which must succeed. Returns the message.
 fn reloads(router: &Router, config: &str) -> String {
     let done = router.reload_with(config).expect("a daemon");
-    let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
-    assert!(done.status.success(), "{said}");
-    said
+    let output = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    assert!(done.status.success(), "{output}");
+    output
 }
 
 /// Creates an interface whose frames are too large for workers.
@@ -78,8 +78,8 @@ fn restarted_workers_continue_their_counters() {
         let breaths = |router: &Router| shown(router, "workers")["workers"][0]["breaths"].as_u64();
         let mut before = (sent(router, "r0"), breaths(router));
         for poll in 1..=4 {
-            let said = reloads(router, &format!("{}[daemon]\npoll_us = {poll}\n", ports(&names)));
-            assert!(said.contains("daemon.poll_us"), "{said}");
+            let output = reloads(router, &format!("{}[daemon]\npoll_us = {poll}\n", ports(&names)));
+            assert!(output.contains("daemon.poll_us"), "{output}");
             crosses(lab, Side::Src, Side::Snk);
             let now = (sent(router, "r0"), breaths(router));
             assert!(now.0 > before.0 && now.1 > before.1, "{now:?} after {before:?}");
@@ -96,15 +96,15 @@ fn a_configuration_with_an_error_changes_nothing() {
         crosses(lab, Side::Src, Side::Snk);
         let rule = "[[filter.rule]]\naction = 'drop'\nprotocol = 'udp'\n";
         too_large(lab);
-        let said = refuses(router, &format!("{}{rule}[[port]]\ndevice = 'big0'\n", ports(&names)));
-        assert!(said.contains("big0") && said.contains("nothing has changed"), "{said}");
+        let output = refuses(router, &format!("{}{rule}[[port]]\ndevice = 'big0'\n", ports(&names)));
+        assert!(output.contains("big0") && output.contains("nothing has changed"), "{output}");
         // That is known before anything changes. This shows when the port is opened, after the others have been closed.
-        let said = refuses(router, &format!("{}{rule}{UNREADABLE}", ports(&names)));
-        assert!(said.contains("none.pcap") && said.contains("nothing has changed"), "{said}");
+        let output = refuses(router, &format!("{}{rule}{UNREADABLE}", ports(&names)));
+        assert!(output.contains("none.pcap") && output.contains("nothing has changed"), "{output}");
         // Neither the ports nor the filters have changed.
         crosses(lab, Side::Src, Side::Snk);
-        let said = reloads(router, &format!("{}{rule}", ports(&names)));
-        assert!(said.contains("filter.rule") && !said.contains("restarted"), "{said}");
+        let output = reloads(router, &format!("{}{rule}", ports(&names)));
+        assert!(output.contains("filter.rule") && !output.contains("restarted"), "{output}");
     });
 }
 
@@ -151,8 +151,8 @@ fn ports_are_added_and_removed() {
     on_workers("reload-port", &["r0", "r1"], |lab, router| {
         let on_workers = |names: &[&str]| names.iter().map(|name| ((*name).into(), "user".into())).collect();
         crosses(lab, Side::Src, Side::Snk);
-        let said = reloads(router, &ports(&["r0", "r1", "r2"]));
-        assert!(said.contains("workers restarted: port.xdp:r2"), "{said}");
+        let output = reloads(router, &ports(&["r0", "r1", "r2"]));
+        assert!(output.contains("workers restarted: port.xdp:r2"), "{output}");
         let all: Vec<_> = on_workers(&["r0", "r1", "r2"]);
         assert_eq!(shown_ports(router), all);
         crosses(lab, Side::Src, Side::Low);
@@ -174,8 +174,8 @@ fn ports_are_added_and_removed() {
 fn ports_that_need_too_much_memory_are_refused() {
     on_workers("reload-full", &["r0"], |lab, router| {
         let rings = "[daemon]\nring = 16384\n";
-        let said = refuses(router, &format!("{}{rings}", ports(&["r0", "r1", "r2"])));
-        assert!(said.contains("3 ports and 1 worker need 63488 frames"), "{said}");
+        let output = refuses(router, &format!("{}{rings}", ports(&["r0", "r1", "r2"])));
+        assert!(output.contains("3 ports and 1 worker need 63488 frames"), "{output}");
         // Without a configured size, rings are as large as the memory allows.
         reloads(router, &ports(&["r0", "r1"]));
         crosses(lab, Side::Src, Side::Snk);
@@ -207,13 +207,13 @@ fn interfaces_created_by_the_daemon_keep_their_addresses() {
         let before = state();
         assert!(before.0.contains("203.0.113.129") && before.0.contains("02:00:00:00:09:02"), "{before:?}");
         for poll in 1..=3 {
-            let said = reloads(router, &format!("{all}[daemon]\npoll_us = {poll}\n"));
-            assert!(said.contains("restarted"), "{said}");
+            let output = reloads(router, &format!("{all}[daemon]\npoll_us = {poll}\n"));
+            assert!(output.contains("restarted"), "{output}");
             assert_eq!(state(), before);
         }
         // Also across a reload that fails halfway.
-        let said = refuses(router, &(ports(&["r0", "r1"]) + tap + UNREADABLE));
-        assert!(said.contains("none.pcap") && said.contains("nothing has changed"), "{said}");
+        let output = refuses(router, &(ports(&["r0", "r1"]) + tap + UNREADABLE));
+        assert!(output.contains("none.pcap") && output.contains("nothing has changed"), "{output}");
         assert_eq!(state(), before);
         crosses(lab, Side::Src, Side::Snk);
         reloads(router, &ports(&["r0", "r1", "r2"]));

@@ -393,9 +393,9 @@ fn claims_work_again_when_an_interface_comes_back() {
 /// Reloads, which must succeed. Returns the message.
 fn reloads(router: &Router, config: &str) -> String {
     let done = router.reload_with(config).expect("a daemon");
-    let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
-    assert!(done.status.success(), "{said}");
-    said
+    let output = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    assert!(done.status.success(), "{output}");
+    output
 }
 
 fn named(names: &[&str], path: &str) -> String {
@@ -406,16 +406,16 @@ fn named(names: &[&str], path: &str) -> String {
 fn reload_adds_and_removes_ports_of_the_kernel_path() {
     with("reload-k", &named(&["r0", "r1"], "kernel"), |lab, router| {
         let counted = sent(router, "r0");
-        let (said, outcome) = flow().during(lab, || reloads(router, &named(&["r2", "r0", "r1"], "kernel")));
+        let (output, outcome) = flow().during(lab, || reloads(router, &named(&["r2", "r0", "r1"], "kernel")));
         unharmed("a port is added", &outcome);
-        assert!(said.contains("changed: port.xdp:r2") && !said.contains("restart"), "{said}");
+        assert!(output.contains("changed: port.xdp:r2") && !output.contains("restart"), "{output}");
         assert!(sent(router, "r0") > counted, "the kernel path must have forwarded");
         Far::of(lab, Side::Low, 1).crosses(lab);
         let counted = (sent(router, "r0"), sent(router, "r2"));
         assert!(counted.1 >= 2, "Linux must forward what comes in on r2");
-        let (said, outcome) = flow().during(lab, || reloads(router, &named(&["r0", "r1"], "kernel")));
+        let (output, outcome) = flow().during(lab, || reloads(router, &named(&["r0", "r1"], "kernel")));
         unharmed("a port is removed", &outcome);
-        assert!(said.contains("changed: port.xdp:r2"), "{said}");
+        assert!(output.contains("changed: port.xdp:r2"), "{output}");
         assert!(
             sent(router, "r0") > counted.0,
             "the port has another number, but its counters must continue"
@@ -447,8 +447,8 @@ fn reload_changes_the_path_of_a_port() {
     with("reload-path", &named(&["r0", "r1", "r2"], "kernel"), |lab, router| {
         let path = |name: &str| port(router, name)["path"].as_str().unwrap_or_default().to_string();
         let (_, outcome) = flow().during(lab, || {
-            let said = reloads(router, &(named(&["r0", "r1"], "kernel") + &named(&["r2"], "user")));
-            assert!(said.contains("workers restarted: port.xdp:r2"), "{said}");
+            let output = reloads(router, &(named(&["r0", "r1"], "kernel") + &named(&["r2"], "user")));
+            assert!(output.contains("workers restarted: port.xdp:r2"), "{output}");
         });
         unharmed("a port goes to workers", &outcome);
         assert_eq!((path("r0"), path("r2")), ("kernel".into(), "user".into()));

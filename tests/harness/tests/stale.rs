@@ -268,10 +268,10 @@ fn without_a_watcher_nothing_outlives_the_daemon() {
         router.restart();
         assert_eq!(watched_by(router), None);
         let status = router.ask("status", &[]).expect("a daemon's command");
-        let said = String::from_utf8_lossy(&status.stdout).into_owned();
+        let output = String::from_utf8_lossy(&status.stdout).into_owned();
         assert!(
-            said.contains("will end with the daemon: cannot start the process that watches its tables"),
-            "{said}"
+            output.contains("will end with the daemon: cannot start the process that watches its tables"),
+            "{output}"
         );
         assert!(in_xdp(lab), "with a daemon");
         let keep = router.ask("stop", &["--keep"]).expect("a daemon's command");

@@ -357,8 +357,8 @@ fn it_keeps_forwarding_without_its_daemon() {
     nothing(&[&a, &c], "and no others");
     assert!(bridge.macs().contains(&(mac_text(0), 0, "p0".into())));
     bridge.kill();
-    let said = bridge.ask("stop");
-    assert!(said.contains("p0, p1, p2"), "{said}");
+    let output = bridge.ask("stop");
+    assert!(output.contains("p0, p1, p2"), "{output}");
     assert_eq!((bridge.programs(), bridge.sw.switch_pins().exists()), (0, false));
 }
 
@@ -379,8 +379,8 @@ fn reload_changes_a_switch_without_losing_frames() {
     let sent = sending(&b, Duration::from_millis(1), || {
         // Another port, another interface in Linux, and two ports that must not reach each other.
         bridge.configure(&format!("{LAN}interface = 'lan1'\nageing_s = 77\n{isolated}"));
-        let said = bridge.ask("reload");
-        assert!(said.contains("switch.lan"), "{said}");
+        let output = bridge.ask("reload");
+        assert!(output.contains("switch.lan"), "{output}");
         bridge.configure(&format!("{LAN}isolated = 'on'\n"));
         assert!(!bridge.try_ask("reload").status.success(), "the key belongs to a port");
     });

@@ -130,7 +130,8 @@ fn end_to_end(src: &Path, suite: &str) -> Result<Job, String> {
     let names =
         r#". ./test_env.sh; for ((i = 0; i < ${#TEST_DATA[@]}; i += 7)); do echo "${TEST_DATA[i]}"; done"#;
     let base = format!("../{suite}");
-    let said = shell(Command::new("bash").args(["-c", names]).current_dir(&folder).env("TEST_BASE", &base))?;
+    let output =
+        shell(Command::new("bash").args(["-c", names]).current_dir(&folder).env("TEST_BASE", &base))?;
     let case = |(index, name): (usize, &str)| Test {
         name: format!("lwaftr end-to-end {suite} {}: {name}", index + 1),
         command: format!(
@@ -140,7 +141,7 @@ fn end_to_end(src: &Path, suite: &str) -> Result<Job, String> {
         alone: false,
         patience: 1,
     };
-    Ok(said.lines().enumerate().map(case).collect())
+    Ok(output.lines().enumerate().map(case).collect())
 }
 
 /// Programs that need no network card: the arguments to run each with, and what it must print or write.

@@ -42,7 +42,9 @@ pub fn line(row: &Row) -> String {
     let known = known::reason(&row.name);
     let (state, why) = match (&row.outcome, known) {
         (Outcome::Passed, None) => ("passed", String::new()),
-        (Outcome::Passed, Some(reason)) => ("passed", format!("though it was said: {reason}")),
+        (Outcome::Passed, Some(reason)) => {
+            ("passed", format!("although it is listed as one that cannot pass: {reason}"))
+        }
         (Outcome::Skipped(why), _) => ("skipped itself", why.clone()),
         (_, Some(reason)) => ("cannot pass", reason.to_owned()),
         (Outcome::Failed(why), None) => ("FAILED", why.clone()),
@@ -57,7 +59,7 @@ pub fn summary(rows: Vec<Row>) -> Result<String, Vec<String>> {
     let known = |row: &Row| known::reason(&row.name).is_some();
     let failed = |row: &&Row| matches!(row.outcome, Outcome::Failed(_) | Outcome::TimedOut(_));
     let (cannot, wrong): (Vec<_>, Vec<_>) = rows.iter().filter(failed).partition(|row| known(row));
-    let said = format!(
+    let output = format!(
         "{} tests: {} passed, {} skipped themselves, {} cannot pass, {} failed, {} timed out",
         rows.len(),
         count(|row| matches!(row.outcome, Outcome::Passed)),
@@ -67,7 +69,7 @@ pub fn summary(rows: Vec<Row>) -> Result<String, Vec<String>> {
         wrong.iter().filter(|row| matches!(row.outcome, Outcome::TimedOut(_))).count(),
     );
     if wrong.is_empty() {
-        return Ok(said);
+        return Ok(output);
     }
-    Err(wrong.into_iter().map(line).chain([said]).collect())
+    Err(wrong.into_iter().map(line).chain([output]).collect())
 }

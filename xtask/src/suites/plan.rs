@@ -38,9 +38,9 @@ pub struct Order {
 
 impl Plan {
     pub fn read(root: &Path) -> Result<Self, Vec<String>> {
-        let said = |error: &dyn std::fmt::Display| vec![format!("{FILE}: {error}")];
-        let text = std::fs::read_to_string(root.join(FILE)).map_err(|error| said(&error))?;
-        Self::parse(&text).map_err(|error| said(&error))
+        let output = |error: &dyn std::fmt::Display| vec![format!("{FILE}: {error}")];
+        let text = std::fs::read_to_string(root.join(FILE)).map_err(|error| output(&error))?;
+        Self::parse(&text).map_err(|error| output(&error))
     }
 
     fn parse(text: &str) -> Result<Self, String> {

@@ -50,8 +50,8 @@ impl Sum {
     }
 
     /// Adds the numbers of a program's result lines.
-    fn add_results(&mut self, said: &str) {
-        for line in said.lines().filter_map(|line| line.strip_prefix("test result: ")) {
+    fn add_results(&mut self, text: &str) {
+        for line in text.lines().filter_map(|line| line.strip_prefix("test result: ")) {
             let number = |what: &str| {
                 let part = line.split([';', '.']).find_map(|part| part.trim().strip_suffix(what));
                 part.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0)
@@ -92,9 +92,9 @@ mod tests {
     const GOOD: &str = "\nrunning 3 tests\ntest a ... ok\n\ntest result: ok. 2 passed; 0 failed; 1 ignored; \
                         0 measured; 4 filtered out; finished in 0.21s\n";
 
-    fn ended(status: i32, said: &str) -> Result<Output, String> {
+    fn ended(status: i32, text: &str) -> Result<Output, String> {
         let status = ExitStatus::from_raw(status << 8);
-        Ok(Output { status, stdout: said.into(), stderr: Vec::new() })
+        Ok(Output { status, stdout: text.into(), stderr: Vec::new() })
     }
 
     #[test]
@@ -102,9 +102,9 @@ mod tests {
         let mut sum = Sum::default();
         sum.count("a", &ended(0, GOOD));
         sum.count("b", &ended(0, GOOD));
-        let said = sum.end(Duration::from_secs(9)).unwrap();
+        let text = sum.end(Duration::from_secs(9)).unwrap();
         assert_eq!(
-            said,
+            text,
             "all 2 test programs:\ntest result: ok. 4 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; \
              finished in 9.00s"
         );
@@ -115,8 +115,8 @@ mod tests {
         let mut sum = Sum::default();
         sum.count("a", &ended(0, GOOD));
         sum.passed_alone("a");
-        let said = sum.end(Duration::ZERO).unwrap();
-        assert!(said.starts_with("FAILED AT FIRST, and passed when it was run again alone: a\n"), "{said}");
+        let text = sum.end(Duration::ZERO).unwrap();
+        assert!(text.starts_with("FAILED AT FIRST, and passed when it was run again alone: a\n"), "{text}");
     }
 
     #[test]

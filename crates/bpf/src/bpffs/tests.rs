@@ -24,8 +24,8 @@ fn without_bpffs(test: &str, deed: impl FnOnce()) {
     command.args(["--mount", "--pid", "--fork", "--mount-proc", "--propagation", "private", "--kill-child"]);
     command.arg(std::env::current_exe().unwrap()).args(["--exact", &format!("bpffs::tests::{test}")]);
     let output = command.env(INSIDE, "1").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
 fn shell(line: &str) {

@@ -65,13 +65,13 @@ fn with_arguments(mut config: Config, up: &Up) -> Result<Config, Failure> {
         args::Attach::Tc => AttachChoice::Tc,
         args::Attach::Auto => AttachChoice::Auto,
     });
-    for said in &up.paths {
-        let path = match said.path {
+    for option in &up.paths {
+        let path = match option.path {
             args::Path::Kernel => PathChoice::Kernel,
             args::Path::User => PathChoice::User,
             args::Path::Auto => PathChoice::Auto,
         };
-        let Some(name) = &said.port else {
+        let Some(name) = &option.port else {
             config.daemon.path = path;
             continue;
         };

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bm_control::driver::Handle;
-use bm_heartbeat::{Trouble, What};
+use bm_heartbeat::{Trouble, TroubleKind};
 
 use super::lock::lock;
 use super::notify;
@@ -42,7 +42,7 @@ impl Silent {
 /// Receives the findings of the watchdog.
 pub struct Health {
     silent: Silent,
-    said: BTreeSet<String>,
+    logged: BTreeSet<String>,
     watchdog: Option<Duration>,
     told_at: Instant,
 }
@@ -52,7 +52,7 @@ impl Health {
     fn new() -> (Self, Silent) {
         let silent = Silent::default();
         let watchdog = notify::watchdog();
-        (Self { silent: silent.clone(), said: BTreeSet::new(), watchdog, told_at: Instant::now() }, silent)
+        (Self { silent: silent.clone(), logged: BTreeSet::new(), watchdog, told_at: Instant::now() }, silent)
     }
 
     /// Subscribes to the watchdog of a driver; returns a view of the threads that make no progress.
@@ -64,17 +64,18 @@ impl Health {
 
     /// Handles the findings of one check; called about twenty times a second.
     fn take(&mut self, found: &[Trouble]) {
-        let panicked =
-            |trouble: &&Trouble| trouble.what == What::Panicked && NEEDED.contains(&trouble.thread.as_str());
+        let panicked = |trouble: &&Trouble| {
+            trouble.kind == TroubleKind::Panicked && NEEDED.contains(&trouble.thread.as_str())
+        };
         if let Some(trouble) = found.iter().find(panicked) {
             tracing::error!("thread {} panicked: the daemon ends and must be restarted", trouble.thread);
             log::flush();
             // No orderly end: control may have left its tables half updated.
             std::process::exit(1);
         }
-        let silent = found.iter().filter_map(|trouble| match trouble.what {
-            What::Silent(silent) => Some((trouble.thread.clone(), silent)),
-            What::Panicked => None,
+        let silent = found.iter().filter_map(|trouble| match trouble.kind {
+            TroubleKind::Silent(silent) => Some((trouble.thread.clone(), silent)),
+            TroubleKind::Panicked => None,
         });
         let silent: Vec<_> = silent.collect();
         self.log_changes(silent.iter().map(|(thread, _)| thread.clone()).collect());
@@ -86,13 +87,13 @@ impl Health {
 
     /// Logs each thread once when it stops making progress, and once when it continues.
     fn log_changes(&mut self, silent: BTreeSet<String>) {
-        for thread in silent.difference(&self.said) {
+        for thread in silent.difference(&self.logged) {
             tracing::error!("thread {thread} makes no progress");
         }
-        for thread in self.said.difference(&silent) {
+        for thread in self.logged.difference(&silent) {
             tracing::warn!("thread {thread} makes progress again");
         }
-        self.said = silent;
+        self.logged = silent;
     }
 
     fn tell_systemd(&mut self) {
@@ -107,18 +108,18 @@ impl Health {
 mod tests {
     use super::*;
 
-    fn trouble(thread: &str, what: What) -> Trouble {
-        Trouble { thread: thread.into(), what }
+    fn trouble(thread: &str, kind: TroubleKind) -> Trouble {
+        Trouble { thread: thread.into(), kind }
     }
 
     #[test]
     fn silent_threads_are_counted_until_they_continue() {
         let (mut health, silent) = Health::new();
-        health.take(&[trouble("bm-slow", What::Silent(Duration::from_secs(3)))]);
+        health.take(&[trouble("bm-slow", TroubleKind::Silent(Duration::from_secs(3)))]);
         assert_eq!(silent.count(), 1);
         assert_eq!(silent.notes(), ["thread bm-slow has made no progress for 3 s"]);
         // The data path restarts this thread.
-        health.take(&[trouble("bm-slow", What::Panicked)]);
+        health.take(&[trouble("bm-slow", TroubleKind::Panicked)]);
         assert_eq!(silent.count(), 0);
     }
 
@@ -126,7 +127,7 @@ mod tests {
     #[test]
     #[ignore = "ends the process"]
     fn a_panic_of_control_ends_the_process() {
-        Health::new().0.take(&[trouble("bm-control", What::Panicked)]);
+        Health::new().0.take(&[trouble("bm-control", TroubleKind::Panicked)]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod router;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bm_lua::{Natives, Outcome, Program, Tree, What, World};
+use bm_lua::{Natives, Outcome, Program, ProgramSource, Tree, World};
 use bm_stats::Registry;
 
 use crate::args::{Lua, Run, Snabb};
@@ -27,25 +27,25 @@ const COUNTERS: usize = 1 << 15;
 /// `brickmoon run PROGRAM.lua ARGUMENTS`.
 pub fn run(run: Run) -> Result<(), Failure> {
     let Run { lua, program, arguments } = run;
-    start(What::File(program), arguments, &lua)
+    start(ProgramSource::File(program), arguments, &lua)
 }
 
 /// `brickmoon snabb -t MODULE`, or `brickmoon snabb PROGRAM ARGUMENTS`.
 pub fn snabb(snabb: Snabb) -> Result<(), Failure> {
     let Snabb { lua, test, program } = snabb;
     let mut words = program.into_iter();
-    let what = match test {
-        Some(module) => What::Test(module),
-        None => What::Named(words.next().ok_or_else(|| {
+    let source = match test {
+        Some(module) => ProgramSource::Test(module),
+        None => ProgramSource::Named(words.next().ok_or_else(|| {
             Failure::usage(
                 "no program given: use `brickmoon snabb PROGRAM [ARGUMENTS]`, or -t MODULE to run a selftest",
             )
         })?),
     };
-    start(what, words.collect(), &lua)
+    start(source, words.collect(), &lua)
 }
 
-fn start(what: What, arguments: Vec<String>, lua: &Lua) -> Result<(), Failure> {
+fn start(source: ProgramSource, arguments: Vec<String>, lua: &Lua) -> Result<(), Failure> {
     if let Some(folder) = lua.trees.iter().find(|folder| !folder.is_dir()) {
         return Err(Failure::usage(format!("--path {}: no such directory", folder.display())));
     }
@@ -61,10 +61,10 @@ fn start(what: What, arguments: Vec<String>, lua: &Lua) -> Result<(), Failure> {
         started: Instant::now(),
     };
     // A selftest ends before anybody could query it.
-    let is_test = matches!(what, What::Test(_)) && lua.socket.is_none();
+    let is_test = matches!(source, ProgramSource::Test(_)) && lua.socket.is_none();
     let _server = if is_test { None } else { Server::start(lua.socket.as_deref(), facts)? };
     let setup = (lua.setup_seconds > 0).then(|| Duration::from_secs(lua.setup_seconds));
-    match (Program { what, arguments, world, setup, workers: lua.workers.into() }).run() {
+    match (Program { source, arguments, world, setup, workers: lua.workers.into() }).run() {
         Ok(Outcome::Done | Outcome::Exit(0)) => Ok(()),
         Ok(Outcome::Exit(status)) => Err(Failure::Status(status)),
         Err(error) => Err(Failure::failed(error)),

@@ -87,12 +87,12 @@ impl Paths {
 /// If a port is set to the kernel path but is not a Linux interface.
 pub fn choose(config: &Config, machine: &Machine) -> Result<Paths, Failure> {
     let obstacle = |name: &String| machine.interfaces.get(name)?.obstacle();
-    let said = |port: &Port| match port.path {
+    let configured = |port: &Port| match port.path {
         PathChoice::Auto => config.daemon.path,
         path => path,
     };
     let why = needs_workers(config);
-    let of_port = |port: &Port| match said(port) {
+    let of_port = |port: &Port| match configured(port) {
         PathChoice::User => PortPath { in_kernel: false, reason: None },
         PathChoice::Kernel => PortPath { in_kernel: true, reason: None },
         PathChoice::Auto => {

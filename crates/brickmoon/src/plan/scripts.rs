@@ -15,13 +15,13 @@ const FOR_WORKERS: &str = "start with --path user or auto, set path = \"user\" f
 /// of `file` that name them.
 pub fn check(file: Option<&Path>, config: &Config, machine: &Machine) -> Result<(), Error> {
     let file = name_of(file);
-    let complaint = |hook: &config::Hook| {
+    let problem = |hook: &config::Hook| {
         let error = machine.scripts.hooks.get(&hook.file)?;
         Some(format!("{file}, line {}: hook {}: {error}", hook.line, hook.name))
     };
-    let complaints: Vec<_> = config.hooks.iter().filter_map(complaint).collect();
-    if !complaints.is_empty() {
-        return Err(Error::new(complaints.join("\n")));
+    let problems: Vec<_> = config.hooks.iter().filter_map(problem).collect();
+    if !problems.is_empty() {
+        return Err(Error::new(problems.join("\n")));
     }
     let mut problems = before_apps(config, &machine.scripts.missing, &machine.online);
     if problems.is_empty() {
@@ -164,8 +164,8 @@ pub(crate) mod tests {
                 "this [[link]] involves no app: ports and the router are linked automatically",
             ),
         ] {
-            let said = check(Some(Path::new("f.toml")), &config(&links), &Machine::default());
-            assert_eq!(said, Err(Error::new(format!("f.toml, line 8: {why}"))));
+            let message = check(Some(Path::new("f.toml")), &config(&links), &Machine::default());
+            assert_eq!(message, Err(Error::new(format!("f.toml, line 8: {why}"))));
         }
         let twice = link("eth0.output", "guard.input") + &link("eth1.output", "guard.input");
         let why =
@@ -181,16 +181,16 @@ pub(crate) mod tests {
                      [[link]]\nfrom = 'eth0.output'\nto = 'a.input'"
             )
         };
-        let said = |core, daemon| {
+        let message = |core, daemon| {
             let config = Config::parse(Path::new("t.toml"), &text(core, daemon)).expect("readable");
             wrong_cores(&config, &[0, 1])
         };
-        assert_eq!(said(1, "workers = 1"), []);
-        assert_eq!(said(1, ""), []);
-        assert_eq!(said(7, ""), [(5, "app a: core 7 does not exist; online cores: 0, 1".into())]);
+        assert_eq!(message(1, "workers = 1"), []);
+        assert_eq!(message(1, ""), []);
+        assert_eq!(message(7, ""), [(5, "app a: core 7 does not exist; online cores: 0, 1".into())]);
         let taken = "app a: `cores` in [daemon] gives core 1 to worker 0: use another core";
-        assert_eq!(said(1, "cores = [1]"), [(5, taken.into())]);
-        let many = said(1, "workers = 2");
+        assert_eq!(message(1, "cores = [1]"), [(5, taken.into())]);
+        let many = message(1, "workers = 2");
         assert!(many[0].0 == 9 && many[0].1.contains("(here: 2): set workers = 1"), "{many:?}");
     }
 }

@@ -73,7 +73,7 @@ pub(super) enum Outcome {
 
 /// Why Linux forwards packets of a route that brickmoon could forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum LinuxReason {
     /// The route is only for some packets, by type of service or source.
     Selects,
     /// It uses a nexthop object that the mirror does not have.
@@ -82,14 +82,14 @@ pub enum Why {
     NextHop(NextHopError),
 }
 
-impl Why {
+impl LinuxReason {
     /// Whether it is a fault, rather than a feature that only Linux supports.
     pub fn is_fault(&self) -> bool {
         !matches!(self, Self::Selects)
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for LinuxReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Selects => f.write_str("it is only for some types of service or sources"),
@@ -107,7 +107,7 @@ struct State {
     on_link: Option<Adjacency>,
     /// Our interfaces of its hops, whether they are alive or not.
     ways: Box<[u16]>,
-    why: Option<Why>,
+    why: Option<LinuxReason>,
 }
 
 /// The bodies of a family.
@@ -135,7 +135,7 @@ impl Bodies {
     }
 
     /// Why packets of a body are left to Linux unnecessarily, if so.
-    pub fn why(&self, id: BodyId) -> Option<Why> {
+    pub fn why(&self, id: BodyId) -> Option<LinuxReason> {
         self.states.get(id.index())?.as_ref()?.why
     }
 
@@ -196,7 +196,7 @@ impl Bodies {
         self.waiting_for_room.remove(&id);
         let Some(body) = A::routes(view.mirror).body(id) else { return };
         let (outcome, why) = assessed::<A>(body, view, targets);
-        if matches!(why, Some(Why::NextHop(_))) {
+        if matches!(why, Some(LinuxReason::NextHop(_))) {
             self.waiting_for_room.insert(id);
         }
         let on_link = match outcome {
@@ -216,7 +216,7 @@ fn assessed<A: RouteFamily>(
     body: &RouteBody,
     view: View<'_>,
     targets: &mut Targets,
-) -> (Outcome, Option<Why>) {
+) -> (Outcome, Option<LinuxReason>) {
     if !active::<A>(body, view) {
         return (Outcome::Inactive, None);
     }
@@ -225,7 +225,7 @@ fn assessed<A: RouteFamily>(
         (Outcome::To(fixed.target()), why)
     };
     if body.tos != 0 || body.source.is_some() {
-        return fixed(Fixed::Host, Some(Why::Selects));
+        return fixed(Fixed::Host, Some(LinuxReason::Selects));
     }
     match body.kind {
         RouteKind::Unicast => {}
@@ -239,7 +239,7 @@ fn assessed<A: RouteFamily>(
         Ok(target) => (Outcome::To(target), unknown(body, view)),
         Err(why) => {
             targets.retain(Fixed::Host.target());
-            (Outcome::To(Fixed::Host.target()), Some(Why::NextHop(why)))
+            (Outcome::To(Fixed::Host.target()), Some(LinuxReason::NextHop(why)))
         }
     }
 }
@@ -255,9 +255,9 @@ fn feasible_interfaces(body: &RouteBody, view: View<'_>) -> Box<[u16]> {
     ways.into()
 }
 
-fn unknown(body: &RouteBody, view: View<'_>) -> Option<Why> {
+fn unknown(body: &RouteBody, view: View<'_>) -> Option<LinuxReason> {
     match body.via {
-        bm_netlink::Via::Object(_) => view.mirror.paths(body).unknown.map(Why::UnknownObject),
+        bm_netlink::Via::Object(_) => view.mirror.paths(body).unknown.map(LinuxReason::UnknownObject),
         _ => None,
     }
 }

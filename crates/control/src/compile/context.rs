@@ -7,7 +7,7 @@
 //! The kernel looks up an address in one table after the other. Here each prefix of any table gets the answer for those
 //! of its addresses that have no longer prefix; then one lookup over all prefixes gives the same result.
 
-use super::body::{Bodies, Outcome, RouteFamily, Why};
+use super::body::{Bodies, LinuxReason, Outcome, RouteFamily};
 use super::stages::Stages;
 use super::targets::{Fixed, Target, Targets};
 use super::view::View;
@@ -63,7 +63,7 @@ impl<A: RouteFamily> Context<'_, A> {
                 continue;
             }
             // A body for only some packets, at any position, leaves the whole prefix to Linux.
-            if self.shared.bodies.why(*id) == Some(Why::Selects) {
+            if self.shared.bodies.why(*id) == Some(LinuxReason::Selects) {
                 return outcome;
             }
             if first == Outcome::Inactive {

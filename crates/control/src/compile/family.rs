@@ -1,6 +1,6 @@
 //! The routing tables of one family, for all VRFs; the same code for IPv4 and IPv6.
 
-use super::body::{RouteFamily, Why};
+use super::body::{LinuxReason, RouteFamily};
 use super::context::{Context, Shared};
 use super::pending::{FamilyPending, Pending};
 use super::sources::{Room, Sources};
@@ -61,8 +61,11 @@ impl<A: RouteFamily> Tables<A> {
     }
 
     /// Routes of the kernel's tables that cannot be compiled, so that Linux forwards their packets, and why.
-    pub fn faults<'a>(&self, routes: &'a Routes<A>) -> impl Iterator<Item = (u32, Prefix<A>, Why)> + 'a {
-        let fault = |id| self.shared.bodies.why(id).filter(Why::is_fault);
+    pub fn faults<'a>(
+        &self,
+        routes: &'a Routes<A>,
+    ) -> impl Iterator<Item = (u32, Prefix<A>, LinuxReason)> + 'a {
+        let fault = |id| self.shared.bodies.why(id).filter(LinuxReason::is_fault);
         let faults: BTreeMap<_, _> = routes.bodies().filter_map(|(id, _)| Some((id, fault(id)?))).collect();
         // Usually there are none among millions of routes.
         let tables = (!faults.is_empty()).then(|| routes.tables()).into_iter().flatten();

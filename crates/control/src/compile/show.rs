@@ -3,7 +3,7 @@
 mod routes;
 
 use super::Compiler;
-use super::body::Why;
+use super::body::LinuxReason;
 use super::stages;
 use super::targets::{Entry, State, Target};
 use bm_api::{Hop, Mac, Neighbor, Neighbors, NextHop, NextHops, Share};
@@ -60,7 +60,7 @@ impl Compiler {
             }
         }
         let without_next_hop = self.ipv4.size().without_next_hop + self.ipv6.size().without_next_hop;
-        let no_room = |why: &Why| matches!(why, Why::NextHop(_));
+        let no_room = |why: &LinuxReason| matches!(why, LinuxReason::NextHop(_));
         let [four, six] = [
             self.ipv4.faults(mirror.ipv4()).filter(|(_, _, why)| no_room(why)).count(),
             self.ipv6.faults(mirror.ipv6()).filter(|(_, _, why)| no_room(why)).count(),

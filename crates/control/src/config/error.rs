@@ -22,12 +22,12 @@ pub struct Problem {
     /// Line, from 1; 0 for the whole file.
     pub line: usize,
     /// What is wrong, and how to fix it.
-    pub what: What,
+    pub kind: ProblemKind,
 }
 
 /// Kinds of errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum ProblemKind {
     /// The file cannot be read.
     Unreadable(String),
     /// The file is not valid TOML.
@@ -192,8 +192,8 @@ impl fmt::Display for Key {
 
 impl ConfigError {
     pub(super) fn unreadable(file: &Path, error: &io::Error) -> Self {
-        let what = What::Unreadable(error.to_string());
-        Self { file: file.into(), problems: vec![Problem { line: 0, what }] }
+        let kind = ProblemKind::Unreadable(error.to_string());
+        Self { file: file.into(), problems: vec![Problem { line: 0, kind }] }
     }
 }
 
@@ -207,7 +207,7 @@ impl fmt::Display for ConfigError {
             if problem.line > 0 {
                 write!(f, ", line {}", problem.line)?;
             }
-            write!(f, ": {}", problem.what)?;
+            write!(f, ": {}", problem.kind)?;
         }
         Ok(())
     }
@@ -215,7 +215,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-impl fmt::Display for What {
+impl fmt::Display for ProblemKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable(why) => {

@@ -26,7 +26,7 @@ pub(super) fn config(text: &str) -> Result<Config, Vec<Problem>> {
     let (document, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
         let at = error.span().map_or(0, |span| span.start);
-        report.add(at, What::Syntax(error.message().into()));
+        report.add(at, ProblemKind::Syntax(error.message().into()));
     }
     // Text after a syntax error is read only in part, so further errors would be misleading.
     if !errors.is_empty() {
@@ -88,13 +88,13 @@ fn daemon(section: &mut Section<'_, '_>, daemon: &mut Daemon) {
     if daemon.idle == IdleChoice::Busy
         && let Some(priority) = daemon.priority.filter(|priority| *priority > 0)
     {
-        section.report("priority", What::BusyRealTime { priority });
+        section.report("priority", ProblemKind::BusyRealTime { priority });
     }
     if let Some(workers) = daemon.workers
         && !daemon.cores.is_empty()
         && daemon.cores.len() < workers as usize
     {
-        section.report("cores", What::FewCores { cores: daemon.cores.len(), workers });
+        section.report("cores", ProblemKind::FewCores { cores: daemon.cores.len(), workers });
     }
 }
 
@@ -157,7 +157,7 @@ fn ports(top: &mut Section<'_, '_>) -> Vec<Port> {
         match ports.iter().find(|(_, other)| same_device(&other.device, &port.device)) {
             Some((first, _)) => {
                 let first = top.report.line(*first);
-                top.report.add(at, What::DeviceTwice { device: port.device.to_string(), first });
+                top.report.add(at, ProblemKind::DeviceTwice { device: port.device.to_string(), first });
             }
             None => ports.push((at, port)),
         }
@@ -186,11 +186,11 @@ fn port(section: &mut Section<'_, '_>, start: usize) -> Option<(usize, Port)> {
     match device {
         Some((at, Ok(device))) => Some((at, Port { device, ..port })),
         Some((at, Err(why))) => {
-            section.report.add(at, What::Device(why));
+            section.report.add(at, ProblemKind::Device(why));
             None
         }
         None if !section.table.contains_key("device") => {
-            section.report.add(start, What::NoDevice);
+            section.report.add(start, ProblemKind::NoDevice);
             None
         }
         None => None,
@@ -219,9 +219,9 @@ impl Report {
         self.lines.partition_point(|start| *start <= at)
     }
 
-    fn add(&mut self, at: usize, what: What) {
+    fn add(&mut self, at: usize, kind: ProblemKind) {
         let line = self.line(at);
-        self.problems.push(Problem { line, what });
+        self.problems.push(Problem { line, kind });
     }
 }
 
@@ -287,18 +287,18 @@ impl<'s, 't> Section<'s, 't> {
         for key in self.table.keys().filter(|key| !self.known.contains(&key.get_ref().as_ref())) {
             let (key, at) = (key.get_ref().to_string(), key.span().start);
             let known = self.known.clone();
-            self.report.add(at, What::UnknownKey { key, section: self.name, known });
+            self.report.add(at, ProblemKind::UnknownKey { key, section: self.name, known });
         }
     }
 
-    fn report(&mut self, key: &'static str, what: What) {
+    fn report(&mut self, key: &'static str, kind: ProblemKind) {
         let at = self.table.get(key).map_or(0, |value| value.span().start);
-        self.report.add(at, what);
+        self.report.add(at, kind);
     }
 
     fn wrong_type(&mut self, key: Key, value: &Spanned<DeValue<'_>>, wants: &'static str, example: String) {
         let found = described(value.get_ref());
-        self.report.add(value.span().start, What::Type { key, wants, found, example });
+        self.report.add(value.span().start, ProblemKind::Type { key, wants, found, example });
     }
 
     fn text(&mut self, key: &'static str, example: &str) -> Option<(usize, &'s str)> {
@@ -350,8 +350,8 @@ impl<'s, 't> Section<'s, 't> {
             Ok(address) => *target = Some(address),
             Err(_) if text == "off" => *target = None,
             Err(_) => {
-                let what = What::Address { key: self.key(key), found: text.into() };
-                self.report.add(at, what);
+                let kind = ProblemKind::Address { key: self.key(key), found: text.into() };
+                self.report.add(at, kind);
             }
         }
     }
@@ -363,7 +363,7 @@ impl<'s, 't> Section<'s, 't> {
             Some((_, choice)) => *target = *choice,
             None => {
                 let known = choices.iter().map(|(word, _)| *word).collect();
-                self.report.add(at, What::Choice { key: self.key(key), found: text.into(), known });
+                self.report.add(at, ProblemKind::Choice { key: self.key(key), found: text.into(), known });
             }
         }
     }
@@ -380,8 +380,8 @@ impl<'s, 't> Section<'s, 't> {
         let before = *target;
         self.number(key, range, target);
         if !target.is_power_of_two() {
-            let what = What::PowerOfTwo { key: self.key(key), found: u64::from(*target) };
-            self.report(key, what);
+            let kind = ProblemKind::PowerOfTwo { key: self.key(key), found: u64::from(*target) };
+            self.report(key, kind);
             *target = before;
         }
     }
@@ -415,8 +415,8 @@ impl<'s, 't> Section<'s, 't> {
     ) {
         self.number_or(key, word, range, target);
         if let Some(found) = target.filter(|number| !number.is_power_of_two()) {
-            let what = What::PowerOfTwo { key: self.key(key), found: found.into() };
-            self.report(key, what);
+            let kind = ProblemKind::PowerOfTwo { key: self.key(key), found: found.into() };
+            self.report(key, kind);
             *target = None;
         }
     }
@@ -452,8 +452,8 @@ impl<'s, 't> Section<'s, 't> {
             let number = self.in_range(key, Some(item), range.clone(), WANTS, example.clone());
             match number.map(|number| number as u32) {
                 Some(number) if differ && target.contains(&number) => {
-                    let what = What::Twice { key: self.key(key), found: u64::from(number) };
-                    self.report.add(item.span().start, what);
+                    let kind = ProblemKind::Twice { key: self.key(key), found: u64::from(number) };
+                    self.report.add(item.span().start, kind);
                 }
                 number => target.extend(number),
             }
@@ -477,8 +477,8 @@ impl<'s, 't> Section<'s, 't> {
         let number = number.filter(|number| range.contains(number));
         if number.is_none() {
             let (least, most) = (*range.start(), *range.end());
-            let what = What::Range { key, found: integer.to_string(), least, most };
-            self.report.add(value.span().start, what);
+            let kind = ProblemKind::Range { key, found: integer.to_string(), least, most };
+            self.report.add(value.span().start, kind);
         }
         number
     }

@@ -17,7 +17,7 @@ fn refused(text: &str) -> String {
 }
 
 /// The error in the second line of a section.
-fn complaint(section: &str, line: &str) -> String {
+fn message_for(section: &str, line: &str) -> String {
     let text = refused(&format!("[{section}]\n{line}\n"));
     text.strip_prefix("test.toml, line 2: ").unwrap_or_else(|| panic!("{text}")).into()
 }
@@ -230,13 +230,13 @@ fn suggests_the_intended_key() {
         "test.toml, line 1: unknown key `interfaces`, expected `daemon`, `port`, `fib`, `slow_path`, \
          `neighbors`, `mirror`, `lua`, `hook`, `app`, `link`, `claim`, `switch`, `cluster`, `filter` or `firewall`"
     );
-    assert_eq!(complaint("daemon", "slot = 1"), "unknown key `slot` in [daemon]: did you mean `slots`?");
+    assert_eq!(message_for("daemon", "slot = 1"), "unknown key `slot` in [daemon]: did you mean `slots`?");
     assert_eq!(
-        complaint("neighbors", "arp = true"),
+        message_for("neighbors", "arp = true"),
         "unknown key `arp` in [neighbors], expected `refresh_s`, `resolve_per_second` or `resolve_queue`"
     );
     assert_eq!(
-        complaint("[port]", "zerocopy = 'on'\ndevice = 'eth0'"),
+        message_for("[port]", "zerocopy = 'on'\ndevice = 'eth0'"),
         "unknown key `zerocopy` in [[port]]: did you mean `zero_copy`?"
     );
 }
@@ -244,32 +244,32 @@ fn suggests_the_intended_key() {
 #[test]
 fn errors_name_the_expected_type() {
     assert_eq!(
-        complaint("daemon", "slots = 'many'"),
+        message_for("daemon", "slots = 'many'"),
         "`slots` in [daemon] must be a whole number, not the string \"many\": write slots = 16384"
     );
     assert_eq!(
-        complaint("daemon", "slots = 1.5"),
+        message_for("daemon", "slots = 1.5"),
         "`slots` in [daemon] must be a whole number, not the number 1.5: write slots = 16384"
     );
     assert_eq!(
-        complaint("daemon", "workers = 'two'"),
+        message_for("daemon", "workers = 'two'"),
         "`workers` in [daemon] must be a whole number or a keyword, not the string \"two\": \
          write workers = \"auto\" or workers = 1"
     );
     assert_eq!(
-        complaint("daemon", "cores = 3"),
+        message_for("daemon", "cores = 3"),
         "`cores` in [daemon] must be a list of whole numbers, not the number 3: write cores = [0, 1]"
     );
     assert_eq!(
-        complaint("daemon", "path = true"),
+        message_for("daemon", "path = true"),
         "`path` in [daemon] must be a string, not the boolean true: write path = \"auto\""
     );
     assert_eq!(
-        complaint("slow_path", "wait_ms = []"),
+        message_for("slow_path", "wait_ms = []"),
         "`wait_ms` in [slow_path] must be a whole number, not a list: write wait_ms = 3000"
     );
     assert_eq!(
-        complaint("daemon", "socket = 7"),
+        message_for("daemon", "socket = 7"),
         "`socket` in [daemon] must be a string, not the number 7: \
          write socket = \"/run/brickmoon/api.sock\""
     );
@@ -292,13 +292,13 @@ fn errors_name_the_expected_type() {
 
 #[test]
 fn checks_priority_against_idle_and_ring_sizes() {
-    let busy = complaint("daemon", "priority = 5\nidle = 'busy'");
+    let busy = message_for("daemon", "priority = 5\nidle = 'busy'");
     assert!(
         busy.starts_with("priority = 5 with idle = \"busy\": ") && busy.contains("set priority = 0"),
         "{busy}"
     );
     assert_eq!(
-        complaint("daemon", "ring = 3000"),
+        message_for("daemon", "ring = 3000"),
         "`ring` in [daemon] is 3000: must be a power of two, such as 2048 or 4096"
     );
     let daemon = |text: &str| read(&format!("[daemon]\n{text}")).daemon;
@@ -320,38 +320,41 @@ fn checks_priority_against_idle_and_ring_sizes() {
 #[test]
 fn errors_name_the_valid_values() {
     let range = "`slots` in [daemon] is 10: must be from 1024 to 4194304";
-    assert_eq!(complaint("daemon", "slots = 10"), range);
-    assert_eq!(complaint("daemon", "slots = -1"), range.replace("10:", "-1:"));
+    assert_eq!(message_for("daemon", "slots = 10"), range);
+    assert_eq!(message_for("daemon", "slots = -1"), range.replace("10:", "-1:"));
     assert_eq!(
-        complaint("daemon", "slots = 99999999999999999999999"),
+        message_for("daemon", "slots = 99999999999999999999999"),
         range.replace("10:", "99999999999999999999999:")
     );
     assert_eq!(
-        complaint("daemon", "slot_size = 3000"),
+        message_for("daemon", "slot_size = 3000"),
         "`slot_size` in [daemon] is 3000: must be a power of two, such as 2048 or 4096"
     );
     assert_eq!(
-        complaint("daemon", "path = 'usr'"),
+        message_for("daemon", "path = 'usr'"),
         "`path` in [daemon] is \"usr\", expected \"auto\", \"user\" or \"kernel\": did you mean \"user\"?"
     );
     assert_eq!(
-        complaint("daemon", "huge_pages = 'never'"),
+        message_for("daemon", "huge_pages = 'never'"),
         "`huge_pages` in [daemon] is \"never\", expected \"auto\", \"on\" or \"off\""
     );
-    let unknown = complaint("fib", "ipv4 = 'dir24-8'");
+    let unknown = message_for("fib", "ipv4 = 'dir24-8'");
     assert!(
         unknown.starts_with("`ipv4` in [fib] is \"dir24-8\", expected ")
             && unknown.ends_with(": did you mean \"dir24_8\"?"),
         "{unknown}"
     );
     assert_eq!(
-        complaint("daemon", "metrics = 'localhost'"),
+        message_for("daemon", "metrics = 'localhost'"),
         "`metrics` in [daemon] is \"localhost\": must be an address with a port, such as \"127.0.0.1:9473\" or \
          \"[::1]:9473\", or \"off\""
     );
-    assert_eq!(complaint("daemon", "cores = [1, 2, 1]"), "`cores` in [daemon] contains 1 twice: remove one");
     assert_eq!(
-        complaint("daemon", "cores = [1]\nworkers = 2"),
+        message_for("daemon", "cores = [1, 2, 1]"),
+        "`cores` in [daemon] contains 1 twice: remove one"
+    );
+    assert_eq!(
+        message_for("daemon", "cores = [1]\nworkers = 2"),
         "`cores` in [daemon] lists 1 core for 2 workers: list a core for each, or none"
     );
 }
@@ -363,11 +366,11 @@ fn reports_errors_in_ports() {
         "test.toml, line 2: this [[port]] has no `device`: add one, such as device = \"xdp:eth0\""
     );
     assert_eq!(
-        complaint("[port]", "device = 'xpd:eth0'"),
+        message_for("[port]", "device = 'xpd:eth0'"),
         "unknown kind of device `xpd`: did you mean `xdp:`?"
     );
     assert_eq!(
-        complaint("[port]", "device = 3"),
+        message_for("[port]", "device = 3"),
         "`device` in [[port]] must be a string, not the number 3: write device = \"xdp:eth0\""
     );
     assert_eq!(

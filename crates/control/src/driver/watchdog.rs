@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use bm_api::Error;
 use bm_fastpath::prioritize;
-use bm_heartbeat::{Observer, Trouble, What};
+use bm_heartbeat::{Observer, Trouble, TroubleKind};
 
 use super::aside::{Aside, Why};
 use super::{Handle, control_ended};
@@ -79,9 +79,9 @@ impl Health {
 
     fn note(&self, found: &[Trouble]) {
         let of_control = found.iter().find(|trouble| trouble.thread == CONTROL);
-        let silent = match of_control.map(|trouble| trouble.what) {
-            Some(What::Silent(silent)) => silent.as_millis().max(1) as u64,
-            Some(What::Panicked) | None => 0,
+        let silent = match of_control.map(|trouble| trouble.kind) {
+            Some(TroubleKind::Silent(silent)) => silent.as_millis().max(1) as u64,
+            Some(TroubleKind::Panicked) | None => 0,
         };
         self.0.control_silent_ms.store(silent, Ordering::Relaxed);
         if let Some(listener) = &mut *self.0.listener.lock().unwrap_or_else(PoisonError::into_inner) {

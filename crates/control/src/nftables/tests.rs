@@ -11,8 +11,8 @@ fn config(filter: &str) -> Config {
 const TELNET: &str =
     "[[filter.rule]]\naction = 'drop'\nprotocol = 'tcp'\ndestination_ports = 23\nport = 'r0'\n";
 
-fn with(filter: &str, has: Has) -> Vec<Table> {
-    tables(&config(filter), "t", &[PortNow { name: "r0".into(), index: 0, has }])
+fn with(filter: &str, interface: PortInterface) -> Vec<Table> {
+    tables(&config(filter), "t", &[PortNow { name: "r0".into(), index: 0, interface }])
 }
 
 /// The families with a table, and whether its rules exclude the interface with index 7.
@@ -28,28 +28,31 @@ fn shape(tables: &[Table]) -> Vec<(Family, bool)> {
 #[test]
 fn rules_by_name_skip_only_interfaces_filtered_elsewhere() {
     let (inet, bridge, netdev) = (Family::Inet, Family::Bridge, Family::Netdev);
-    assert_eq!(shape(&with(TELNET, Has::Nothing)), [(inet, false), (bridge, false)]);
-    let kernel = Has::Interface { ifindex: 7, workers: false };
+    assert_eq!(shape(&with(TELNET, PortInterface::Missing)), [(inet, false), (bridge, false)]);
+    let kernel = PortInterface::Usable { ifindex: 7, workers: false };
     assert_eq!(shape(&with(TELNET, kernel)), [(inet, true), (bridge, false)]);
-    let workers = Has::Interface { ifindex: 7, workers: true };
+    let workers = PortInterface::Usable { ifindex: 7, workers: true };
     assert_eq!(shape(&with(TELNET, workers)), [(inet, false), (bridge, false)], "they may end at any time");
     let rates = "rate_packets = 5\n";
     assert_eq!(shape(&with(rates, workers)), [(inet, true), (bridge, false)], "everything would be dropped");
-    assert_eq!(shape(&with(TELNET, Has::Denied(7))), [(netdev, false), (inet, true), (bridge, true)]);
+    assert_eq!(
+        shape(&with(TELNET, PortInterface::Unusable(7))),
+        [(netdev, false), (inet, true), (bridge, true)]
+    );
 }
 
 #[test]
 fn a_port_that_drops_nothing_has_no_table() {
-    let other = PortNow { name: "r1".into(), index: 1, has: Has::Nothing };
+    let other = PortNow { name: "r1".into(), index: 1, interface: PortInterface::Missing };
     assert_eq!(tables(&config(TELNET), "t", &[other]), []);
-    assert_eq!(with("[[filter.rule]]\naction = 'accept'\n", Has::Nothing), []);
-    assert_eq!(with("", Has::Denied(7)), []);
+    assert_eq!(with("[[filter.rule]]\naction = 'accept'\n", PortInterface::Missing), []);
+    assert_eq!(with("", PortInterface::Unusable(7)), []);
 }
 
 #[test]
 fn untranslatable_filters_drop_everything() {
     for filter in ["rate_packets = 5\n", "reverse_path = 'strict'\n"] {
-        let tables = with(filter, Has::Denied(7));
+        let tables = with(filter, PortInterface::Unusable(7));
         let chain = tables[0].chains.iter().find(|chain| chain.name == "r0_ipv4").unwrap();
         let last = chain.rules.last().unwrap();
         assert_eq!((last.matches.len(), &last.verdict), (0, &Verdict::Drop), "{filter}");

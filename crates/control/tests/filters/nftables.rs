@@ -7,7 +7,7 @@ use crate::frames::{self, Dice};
 use crate::lab::{Lab, lab};
 use crate::{LOCAL, LOCAL6, MAC, inside, run};
 use bm_control::config::Config;
-use bm_control::nftables::{Has, PortNow, tables};
+use bm_control::nftables::{PortInterface, PortNow, tables};
 use bm_fastpath::{Filters, SourceCheck};
 use bm_filter::{Action, Flat, Rule, Tree};
 use bm_forward::filter::{Taken, takes};
@@ -188,12 +188,12 @@ impl Chosen {
 
     /// Puts the tables of one family for `r0`; which, if there are any.
     fn put(&self, nft: &mut Nft, family: Family, ifindex: u32) -> bool {
-        let has = match family {
-            Family::Netdev => Has::Denied(ifindex),
-            Family::Inet => Has::Interface { ifindex, workers: true },
-            Family::Bridge => Has::Nothing,
+        let interface = match family {
+            Family::Netdev => PortInterface::Unusable(ifindex),
+            Family::Inet => PortInterface::Usable { ifindex, workers: true },
+            Family::Bridge => PortInterface::Missing,
         };
-        let port = PortNow { name: "r0".into(), index: 0, has };
+        let port = PortNow { name: "r0".into(), index: 0, interface };
         let made = tables(&self.config, NAME, &[port]).into_iter().find(|table| table.family == family);
         made.iter().for_each(|table| nft.put(table).unwrap());
         made.is_some()

@@ -278,8 +278,8 @@ impl Bed<'_> {
         let program = self.options.program.clone().unwrap_or_else(router);
         let socket = daemon.socket();
         let words = ["show", "ports", "--json", "--socket", socket.to_str().unwrap_or_default()];
-        let said = command(&mut std::process::Command::new(program), &words, "")?;
-        let ports: Value = serde_json::from_str(&said).unwrap_or_default();
+        let output = command(&mut std::process::Command::new(program), &words, "")?;
+        let ports: Value = serde_json::from_str(&output).unwrap_or_default();
         let mut counters = Vec::new();
         for port in ports["ports"].as_array().into_iter().flatten() {
             let name = port["name"].as_str().unwrap_or_default();

@@ -45,12 +45,12 @@ pub enum DaemonError {
         /// How.
         status: ExitStatus,
         /// Its last words.
-        said: String,
+        log: String,
     },
     /// It did not say that it is ready.
     NotReady {
         /// Its last words.
-        said: String,
+        log: String,
     },
     /// It was asked to end and did not.
     StillRuns,
@@ -59,7 +59,7 @@ pub enum DaemonError {
         /// How.
         status: ExitStatus,
         /// Its last words.
-        said: String,
+        log: String,
     },
     /// Something about it failed in the system.
     System(TestbedError),
@@ -76,14 +76,14 @@ impl fmt::Display for DaemonError {
                 )
             }
             Self::Start { program, error } => write!(f, "start {}: {error}", program.display()),
-            Self::Ended { status, said } => {
-                write!(f, "brickmoon up ended ({status}) before it was ready\n{said}")
+            Self::Ended { status, log } => {
+                write!(f, "brickmoon up ended ({status}) before it was ready\n{log}")
             }
-            Self::NotReady { said } => {
-                write!(f, "brickmoon up did not print \"ready\" within {} s\n{said}", READY.as_secs())
+            Self::NotReady { log } => {
+                write!(f, "brickmoon up did not print \"ready\" within {} s\n{log}", READY.as_secs())
             }
             Self::StillRuns => write!(f, "brickmoon up still runs {} s after SIGTERM", END.as_secs()),
-            Self::BadEnd { status, said } => write!(f, "brickmoon up ended with {status} at SIGTERM\n{said}"),
+            Self::BadEnd { status, log } => write!(f, "brickmoon up ended with {status} at SIGTERM\n{log}"),
             Self::System(error) => error.fmt(f),
         }
     }
@@ -111,7 +111,7 @@ pub enum Way {
 /// A running daemon. Dropping it kills it.
 pub struct Daemon {
     child: Child,
-    said: Arc<Mutex<VecDeque<String>>>,
+    log: Arc<Mutex<VecDeque<String>>>,
     /// Its socket and its configuration.
     folder: Folder,
 }
@@ -155,8 +155,8 @@ impl Daemon {
         testbed.router.confine(&mut command)?;
         die_with_us(&mut command);
         let mut child = command.spawn().map_err(|error| DaemonError::Start { program, error })?;
-        let (lines, said) = (listen(child.stdout.take()), keep(child.stderr.take()));
-        let mut daemon = Self { child, said, folder };
+        let (lines, log) = (listen(child.stdout.take()), keep(child.stderr.take()));
+        let mut daemon = Self { child, log, folder };
         daemon.await_ready(&lines)?;
         Ok(daemon)
     }
@@ -177,10 +177,10 @@ impl Daemon {
             }
             interrupt::check().map_err(TestbedError::from)?;
             if let Some(status) = self.ended()? {
-                return Err(DaemonError::Ended { status, said: self.last_words() });
+                return Err(DaemonError::Ended { status, log: self.log_tail() });
             }
             if began.elapsed() > READY {
-                return Err(DaemonError::NotReady { said: self.last_words() });
+                return Err(DaemonError::NotReady { log: self.log_tail() });
             }
         }
     }
@@ -199,7 +199,7 @@ impl Daemon {
         while began.elapsed() < END {
             match self.ended()? {
                 Some(status) if status.success() => return Ok(()),
-                Some(status) => return Err(DaemonError::BadEnd { status, said: self.last_words() }),
+                Some(status) => return Err(DaemonError::BadEnd { status, log: self.log_tail() }),
                 None => interrupt::sleep(Duration::from_millis(10)).map_err(TestbedError::from)?,
             }
         }
@@ -230,11 +230,11 @@ impl Daemon {
         self.folder.0.join(SOCKET)
     }
 
-    fn last_words(&self) -> String {
+    fn log_tail(&self) -> String {
         // Its last lines may still be on their way through the pipe.
         std::thread::sleep(Duration::from_millis(50));
-        let said = self.said.lock().map(|said| said.iter().cloned().collect::<Vec<_>>());
-        said.unwrap_or_default().join("\n")
+        let log = self.log.lock().map(|log| log.iter().cloned().collect::<Vec<_>>());
+        log.unwrap_or_default().join("\n")
     }
 }
 

@@ -30,7 +30,7 @@ pub struct Moved {
     pub interface: String,
     /// Why.
     pub reason: String,
-    /// What the kernel refused.
+    /// The kernel's error.
     pub error: Option<KernelError>,
 }
 

@@ -12,7 +12,7 @@ impl Kernel {
     /// Extends the time for which the tables are valid by another grace time.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub fn beat(&mut self) -> Result<(), KernelError> {
         let failed = KernelError::program("extending the time it may run without the daemon");
         let beat = program(&mut self.object, "beat");

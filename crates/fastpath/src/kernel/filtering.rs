@@ -42,7 +42,7 @@ impl Kernel {
     /// end are not included.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub fn rule_count(&self, counter: u16) -> Result<u64, KernelError> {
         let failed = KernelError::program("reading a rule's counter");
         self.filters.as_ref().map_or(Ok(0), |maps| maps.count(counter).map_err(failed))
@@ -51,7 +51,7 @@ impl Kernel {
     /// How many packets matched no rule.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub fn unmatched_count(&self) -> Result<u64, KernelError> {
         self.rule_count(UNMATCHED)
     }
@@ -59,7 +59,7 @@ impl Kernel {
     /// Resets a counter, for use by another rule.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel's error.
     pub fn clear_rule_count(&self, counter: u16) -> Result<(), KernelError> {
         let failed = KernelError::program("clearing a rule's counter");
         self.filters.as_ref().map_or(Ok(()), |maps| maps.clear(counter).map_err(failed))

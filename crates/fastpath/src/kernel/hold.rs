@@ -51,7 +51,7 @@ impl Kernel {
     /// was dropped on each meanwhile. Others that have been held for too long are left to Linux.
     ///
     /// # Errors
-    /// What the kernel refused; the interfaces then stay held.
+    /// The kernel's error; the interfaces then stay held.
     pub fn release(&mut self, ready: impl Fn(u32) -> bool) -> Result<Vec<(u32, Counters)>, KernelError> {
         let mut released = Vec::new();
         for at in 0..self.attached.len() {

@@ -18,7 +18,7 @@ impl Kernel {
     /// extends it.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system's error.
     pub fn lease_parts(&self) -> io::Result<[OwnedFd; 2]> {
         let beat = self.object.progs().find(|program| program.name() == "beat");
         let beat = beat.ok_or(io::ErrorKind::NotFound)?;
@@ -28,7 +28,7 @@ impl Kernel {
     /// The program's permission to forward, for threads that must not wait for the owner of this value.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system's error.
     pub fn lease(&self) -> io::Result<Lease> {
         let [views, beat] = self.lease_parts()?;
         Lease::open(views.as_fd(), beat)

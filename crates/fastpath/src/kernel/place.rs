@@ -166,7 +166,7 @@ impl Kernel {
     /// do.
     ///
     /// # Errors
-    /// What the kernel refused. Interfaces that were not switched keep the earlier program.
+    /// The kernel's error. Interfaces that were not switched keep the earlier program.
     pub fn take_over(&mut self) -> Result<TakenOver, KernelError> {
         let mut done = TakenOver::default();
         for at in 0..self.attached.len() {

@@ -31,7 +31,7 @@ impl Kernel {
     /// as it is then. Nothing is sent, but everything is counted. For tests.
     ///
     /// # Errors
-    /// What the kernel refused, such as a frame without a whole Ethernet header.
+    /// The kernel's error, such as a frame without a whole Ethernet header.
     pub fn trial(&mut self, ifindex: u32, frame: &[u8]) -> Result<(Verdict, Vec<u8>), KernelError> {
         self.trial_of(forwards(AttachType::Xdp), ifindex, frame)
     }

@@ -61,7 +61,7 @@ end
 local allocate = M.allocate
 
 local function twice (p)
-   error(("packet %s was freed before: whoever frees or transmits a packet must not use it again"):format(tostring(p)), 3)
+   error(("packet %s was freed before: do not use a packet after it was freed or transmitted"):format(tostring(p)), 3)
 end
 
 -- Counts a packet as freed, without freeing it: for I/O apps that pass packets on elsewhere.

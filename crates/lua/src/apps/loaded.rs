@@ -54,7 +54,7 @@ impl fmt::Display for CallFailure {
     }
 }
 
-/// A state with the apps of one worker. One that was interrupted is kept for ever: it may not even be closed.
+/// A state with the apps of one worker. One that was interrupted is kept forever: it may not even be closed.
 pub struct Loaded {
     state: ManuallyDrop<State>,
     broken_off: bool,

@@ -228,7 +228,7 @@ impl Worker {
         }
     }
 
-    /// Has it carry an order out. Why not, if it does not.
+    /// Makes it carry out an order; returns its error.
     fn carry_out(&mut self, order: Order) -> Option<String> {
         // An answer that came too late was to another question.
         while self.replies.try_recv().is_ok() {}

@@ -48,7 +48,7 @@ pub struct HookContext<'a> {
     pub counters: &'a dyn Fn(&[String]) -> Result<Block, LuaError>,
 }
 
-/// A hook in its own state. A state that was interrupted is kept for ever: it may not even be closed.
+/// A hook in its own state. A state that was interrupted is kept forever: it may not even be closed.
 pub struct Loaded {
     state: ManuallyDrop<State>,
     broken_off: bool,

@@ -15,7 +15,7 @@ const RECEIVE_BUFFER: usize = 1 << 20;
 /// Creates a veth pair in this thread's network namespace.
 ///
 /// # Errors
-/// What the kernel said: mostly that there is an interface of one of the names.
+/// The kernel's error: usually that there is an interface of one of the names.
 pub fn make_veth(name: &str, peer: &str) -> Result<(), Error> {
     let flags = flag::CREATE | flag::EXCLUSIVE;
     change("create a veth pair", libc::RTM_NEWLINK, flags, &veth(name, peer))
@@ -24,7 +24,7 @@ pub fn make_veth(name: &str, peer: &str) -> Result<(), Error> {
 /// Deletes an interface of this thread's network namespace.
 ///
 /// # Errors
-/// What the kernel said.
+/// The kernel's error.
 pub fn remove(ifindex: u32) -> Result<(), Error> {
     let mut body = [0; HEADER];
     body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
@@ -60,7 +60,7 @@ impl LinkEvents {
     /// Subscribes to those of this thread's network namespace.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system's error.
     pub fn listen() -> Result<Self, Error> {
         let mut socket = Socket::open(RECEIVE_BUFFER)?;
         socket.join(libc::RTNLGRP_LINK)?;
@@ -70,7 +70,7 @@ impl LinkEvents {
     /// Subscribes to those, and to events about addresses and neighbors.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system's error.
     pub fn listen_with_neighbors() -> Result<Self, Error> {
         let Self(mut socket) = Self::listen()?;
         for group in [libc::RTNLGRP_NEIGH, libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV6_IFADDR] {

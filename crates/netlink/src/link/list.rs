@@ -16,7 +16,7 @@ impl Link {
     /// process has moved with `setns`.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn list() -> Result<Vec<Self>, Error> {
         /// `struct ifinfomsg`, all zeroes: every link.
         const ALL: [u8; HEADER] = [0; HEADER];

@@ -27,9 +27,9 @@ impl Entries {
             return;
         }
         let place = self.list.len();
-        let (_, said) = self.places.entry((feature, traffic.clone())).or_insert((place, 0));
-        *said += 1;
-        if *said == 1 {
+        let (_, count) = self.places.entry((feature, traffic.clone())).or_insert((place, 0));
+        *count += 1;
+        if *count == 1 {
             self.list.push(LinuxOnly { feature, traffic, why: why() });
         }
     }
@@ -51,8 +51,8 @@ impl Entries {
     /// The list.
     pub fn finish(self) -> Vec<LinuxOnly> {
         let mut list = self.list;
-        for (place, said) in self.places.into_values() {
-            if let (Some(entry), more @ 1..) = (list.get_mut(place), said.saturating_sub(1)) {
+        for (place, count) in self.places.into_values() {
+            if let (Some(entry), more @ 1..) = (list.get_mut(place), count.saturating_sub(1)) {
                 entry.why.push_str(&format!(" (and {more} more)"));
             }
         }

@@ -78,7 +78,7 @@ impl Slot {
         Self { part, due: Some(now), not_before: now, trouble: None }
     }
 
-    /// Has it read as soon as it may be.
+    /// Schedules it to be read as soon as possible.
     pub fn want(&mut self, now: Instant) {
         let at = now.max(self.not_before);
         self.due = Some(self.due.map_or(at, |due| due.min(at)));

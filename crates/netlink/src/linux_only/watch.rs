@@ -164,7 +164,7 @@ impl LinuxOnlyWatch {
         self.events.iter().map(|events| events.socket.as_fd())
     }
 
-    /// How long the owner may sleep if no event comes; none for ever.
+    /// How long the owner may sleep if no event comes; none forever.
     pub fn timeout(&self, now: Instant) -> Option<Duration> {
         if self.more {
             return Some(Duration::ZERO);

@@ -74,7 +74,7 @@ impl<F: FnMut() -> u32> Batch<F> {
         self.add(kind, flags, |body| text(body, 1, name));
     }
 
-    /// Has the kernel answer the last message. Others are answered only if they are refused.
+    /// Requests an answer to the last message. Others are answered only if they are rejected.
     fn answered(&mut self) -> u32 {
         let (start, sequence) = self.last;
         // The flags are the two bytes after length and type.
@@ -220,7 +220,7 @@ fn write_match(list: &mut Vec<u8>, asked: &Match) {
     }
 }
 
-/// Has a value in the register.
+/// Loads a value into the register.
 fn write_load(list: &mut Vec<u8>, value: Value) {
     match value {
         Value::Protocol => write_meta(list, 1),

@@ -25,10 +25,10 @@ fn links_are_those_of_the_threads_namespace() {
     namespace.enter();
     let links = Link::list().unwrap();
     let names: Vec<_> = links.iter().map(|link| &*link.name).collect();
-    let said = namespace.ip_output("-o link show");
-    assert_eq!(names.len(), said.lines().count(), "{names:?}: {said}");
+    let output = namespace.ip_output("-o link show");
+    assert_eq!(names.len(), output.lines().count(), "{names:?}: {output}");
     let a = links.iter().find(|link| &*link.name == "a").unwrap();
-    assert!(a.kind == Kind::Veth && said.contains(&format!("{}: a@", a.ifindex)), "{a:?}: {said}");
+    assert!(a.kind == Kind::Veth && output.contains(&format!("{}: a@", a.ifindex)), "{a:?}: {output}");
 }
 
 #[test]

@@ -87,8 +87,8 @@ fn a_refused_request_has_the_kernels_error_message() {
     batch.add_route::<u32>(254, "10.0.0.0/8".parse().unwrap(), &body).unwrap();
     let outcome = batch.finish().unwrap();
     assert_eq!((outcome.sent, outcome.refused), (2, 2));
-    let said: Vec<_> =
+    let output: Vec<_> =
         outcome.first.iter().map(|refusal| (refusal.index, refusal.error.to_string())).collect();
-    assert_eq!((said[0].0, said[1].0), (0, 1));
-    assert!(said[1].1.contains("Nexthop has invalid gateway"), "{said:?}");
+    assert_eq!((output[0].0, output[1].0), (0, 1));
+    assert!(output[1].1.contains("Nexthop has invalid gateway"), "{output:?}");
 }

@@ -83,8 +83,8 @@ fn invalid_files_are_rejected() {
         ("ports = 4\nrate_gbps = 1\nport = 3\n", "unknown field"),
     ];
     for (text, why) in cases {
-        let said = Wanted::parse(text).expect_err(why);
-        assert!(said.contains(why), "{said}");
+        let output = Wanted::parse(text).expect_err(why);
+        assert!(output.contains(why), "{output}");
     }
 }
 

@@ -83,7 +83,7 @@ impl Namespace {
         self.handle.try_clone().map(Handle).map_err(TestbedError::system("duplicate a namespace"))
     }
 
-    /// Has a command run inside, from its start.
+    /// Makes a command join this namespace before it runs.
     pub fn confine(&self, command: &mut Command) -> Result<(), TestbedError> {
         use std::os::unix::process::CommandExt;
         let handle = self.handle()?;
@@ -195,9 +195,9 @@ pub fn command(program: &mut Command, words: &[&str], input: &str) -> Result<Str
     match output(program.args(words), input) {
         Ok(done) if done.status.success() => Ok(String::from_utf8_lossy(&done.stdout).into()),
         Ok(done) => {
-            let said = String::from_utf8_lossy(&done.stderr).into_owned();
-            let said = if said.trim().is_empty() { done.status.to_string() } else { said };
-            Err(TestbedError::Command { command: shown, said })
+            let text = String::from_utf8_lossy(&done.stderr).into_owned();
+            let text = if text.trim().is_empty() { done.status.to_string() } else { text };
+            Err(TestbedError::Command { command: shown, output: text })
         }
         Err(error) => Err(TestbedError::System { what: shown, error }),
     }

@@ -22,8 +22,8 @@ fn namespaces() -> String {
 fn hosts_reach_each_other_and_nothing_is_left() {
     let Some(testbed) = testbed("reach", "ea") else { return };
     for target in ["10.0.16.2", "fd00:2::2"] {
-        let said = testbed.source.run(&["ping", "-c", "1", "-W", "2", target]).unwrap();
-        assert!(said.contains(" 0% packet loss"), "{said}");
+        let output = testbed.source.run(&["ping", "-c", "1", "-W", "2", target]).unwrap();
+        assert!(output.contains(" 0% packet loss"), "{output}");
     }
     let neighbors = testbed.router.run(&["ip", "neigh", "show", "dev", "ear1"]).unwrap();
     assert!(neighbors.contains("10.0.16.17 lladdr 02:00:00:01:00:10 PERMANENT"), "{neighbors}");

@@ -128,7 +128,7 @@ fn fly(text: &str) -> Result<(u32, u32), String> {
 pub struct Bench {
     /// What to measure.
     #[arg(value_enum)]
-    pub what: BenchWhat,
+    pub what: BenchCommand,
     /// All but lua and loss: routing table as an MRT dump or as lines of PREFIX/LENGTH [NEXT_HOP], plain or
     /// compressed. May be repeated. Without it a table is generated.
     #[arg(long, value_name = "FILE")]
@@ -163,7 +163,7 @@ pub struct Bench {
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BenchWhat {
+pub enum BenchCommand {
     /// Longest-prefix match: lookups, updates, build time and memory of every structure, on one core with full tables.
     Lookup,
     /// The whole router in memory, on one core with full tables.

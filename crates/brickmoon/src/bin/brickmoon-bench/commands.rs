@@ -2,7 +2,7 @@
 
 use bm_eval::demo::{DemoError, DemoOptions};
 
-use crate::args::{Bench, BenchWhat, Command, Demo};
+use crate::args::{Bench, BenchCommand, Command, Demo};
 use crate::output::write;
 use crate::{Failure, cluster, say};
 
@@ -26,23 +26,23 @@ fn usage_or_failure(error: bm_eval::bench::BenchError) -> Failure {
 }
 
 /// The benches that use a routing table.
-const WITH_ROUTES: [BenchWhat; 6] = [
-    BenchWhat::Lookup,
-    BenchWhat::Forward,
-    BenchWhat::Batch,
-    BenchWhat::Workers,
-    BenchWhat::Ports,
-    BenchWhat::Kernel,
+const WITH_ROUTES: [BenchCommand; 6] = [
+    BenchCommand::Lookup,
+    BenchCommand::Forward,
+    BenchCommand::Batch,
+    BenchCommand::Workers,
+    BenchCommand::Ports,
+    BenchCommand::Kernel,
 ];
 
 /// Rejects options that have no effect on the bench.
 fn check_options(bench: &Bench) -> Result<(), Failure> {
     let options = [
         ("--rib", !bench.rib.is_empty(), &WITH_ROUTES[..], "lookup|forward|batch|workers|ports|kernel"),
-        ("--peers", bench.peers, &[BenchWhat::Lookup], "lookup"),
-        ("--structure", bench.structure.is_some(), &[BenchWhat::Lookup], "lookup"),
-        ("--sizes", !bench.sizes.is_empty(), &[BenchWhat::Forward, BenchWhat::Ports], "forward|ports"),
-        ("--soak", bench.soak.is_some(), &[BenchWhat::Lua], "lua"),
+        ("--peers", bench.peers, &[BenchCommand::Lookup], "lookup"),
+        ("--structure", bench.structure.is_some(), &[BenchCommand::Lookup], "lookup"),
+        ("--sizes", !bench.sizes.is_empty(), &[BenchCommand::Forward, BenchCommand::Ports], "forward|ports"),
+        ("--soak", bench.soak.is_some(), &[BenchCommand::Lua], "lua"),
     ];
     match options.into_iter().find(|(_, given, whats, _)| *given && !whats.contains(&bench.what)) {
         Some((option, _, _, names)) => {
@@ -73,33 +73,35 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
         return soak(bench, &common, time);
     }
     let (title, rows) = match bench.what {
-        BenchWhat::Lookup => {
+        BenchCommand::Lookup => {
             let options = bench::LookupOptions { common, structure, peers: bench.peers };
             let found = bench::lookup(&options).map_err(usage_or_failure)?;
             found.notes.iter().for_each(|note| say(note));
             ("brickmoon bench lookup", found.rows)
         }
-        BenchWhat::Batch => {
+        BenchCommand::Batch => {
             let rows = bench::batch(&common).map_err(usage_or_failure)?;
             ("brickmoon bench batch", rows)
         }
-        BenchWhat::Forward => ("brickmoon bench forward", bench::forward(&common).map_err(usage_or_failure)?),
-        BenchWhat::Workers => {
+        BenchCommand::Forward => {
+            ("brickmoon bench forward", bench::forward(&common).map_err(usage_or_failure)?)
+        }
+        BenchCommand::Workers => {
             let found = bench::workers(&common).map_err(usage_or_failure)?;
             found.notes.iter().for_each(|note| say(note));
             ("brickmoon bench workers", found.rows)
         }
-        BenchWhat::Ports => {
+        BenchCommand::Ports => {
             let found = bench::ports(&common).map_err(usage_or_failure)?;
             found.notes.iter().for_each(|note| say(note));
             ("brickmoon bench ports", found.rows)
         }
-        BenchWhat::Lua => ("brickmoon bench lua", bench::lua(&common).map_err(usage_or_failure)?),
-        BenchWhat::Kernel => {
+        BenchCommand::Lua => ("brickmoon bench lua", bench::lua(&common).map_err(usage_or_failure)?),
+        BenchCommand::Kernel => {
             let options = bench::KernelOptions::new(common);
             ("brickmoon bench kernel", bench::kernel(&options).map_err(usage_or_failure)?)
         }
-        BenchWhat::Loss => {
+        BenchCommand::Loss => {
             let options = bench::LossOptions::new(common);
             ("brickmoon bench loss", bench::loss(&options).map_err(usage_or_failure)?)
         }

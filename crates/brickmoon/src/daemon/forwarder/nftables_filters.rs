@@ -1,26 +1,26 @@
-//! Has nftables filter the packets that the daemon does not get.
+//! Filters packets that the daemon does not get with nftables.
 //!
 //! The tables are created after ports have followed their interfaces, and again if somebody flushes the ruleset. They stay when
 //! the daemon is killed: `brickmoon up` or `brickmoon stop` removes them.
 
 use bm_control::config::{Config, Device, Fail};
 use bm_control::driver::ControlPortState;
-use bm_control::nftables::{self, Has, PortNow};
+use bm_control::nftables::{self, PortInterface, PortNow};
 
 use super::Forwarder;
 use crate::daemon::lock::lock;
 use crate::daemon::presence::Presence;
 use crate::daemon::running::PortInfo;
 
-/// Whether a port has its interface.
-fn has(info: &PortInfo, control: Option<&ControlPortState>) -> Has {
+/// The interface of a port.
+fn interface(info: &PortInfo, control: Option<&ControlPortState>) -> PortInterface {
     // The interface may disappear before its port is updated.
-    let denied = || bm_fastpath::ifindex(&info.name).map_or(Has::Nothing, Has::Denied);
+    let denied = || bm_fastpath::ifindex(&info.name).map_or(PortInterface::Missing, PortInterface::Unusable);
     match (&info.presence, control) {
-        (Presence::Missing, _) => Has::Nothing,
+        (Presence::Missing, _) => PortInterface::Missing,
         (Presence::Here { .. }, Some(of_port)) if of_port.interfaces.is_empty() => denied(),
         (Presence::Here { ifindex, .. }, _) => {
-            Has::Interface { ifindex: *ifindex, workers: !info.path.in_kernel }
+            PortInterface::Usable { ifindex: *ifindex, workers: !info.path.in_kernel }
         }
         (Presence::Refused { .. }, _) => denied(),
     }
@@ -63,8 +63,8 @@ impl Forwarder {
         let mut ports = Vec::new();
         for (index, info) in running.as_ref()?.ports.iter().enumerate() {
             if config.ports.get(index).is_some_and(|port| matches!(port.device, Device::Xdp(_))) {
-                let has = has(info, of_control.get(index));
-                ports.push(PortNow { name: info.name.clone(), index, has });
+                let interface = interface(info, of_control.get(index));
+                ports.push(PortNow { name: info.name.clone(), index, interface });
             }
         }
         Some(ports)

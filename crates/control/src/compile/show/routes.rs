@@ -8,7 +8,7 @@ use crate::compile::body::RouteFamily;
 use crate::compile::check::shortage_text;
 use crate::compile::family;
 use crate::compile::table::Table;
-use crate::compile::{Compiler, Why};
+use crate::compile::{Compiler, LinuxReason};
 use bm_api::request::{ROUTES_MAX, RouteQuery};
 use bm_api::{Action, Error, Route, RouteState, Routes};
 use bm_fib::NextHop;
@@ -137,7 +137,7 @@ impl Compiler {
 }
 
 /// Why packets of a route that forwards are left to Linux.
-fn why_linux(action: Action, body: Option<&RouteBody>, why: Option<Why>) -> Option<String> {
+fn why_linux(action: Action, body: Option<&RouteBody>, why: Option<LinuxReason>) -> Option<String> {
     match (why, body) {
         (Some(why), _) => Some(why.to_string()),
         (None, Some(body)) if action == Action::Host && body.kind == RouteKind::Unicast => {

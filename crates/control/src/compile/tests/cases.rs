@@ -450,8 +450,11 @@ fn neighbors_without_a_next_hop_go_to_linux_until_there_is_room() {
     assert!((1..3).contains(&without), "{without}");
     let last = world.to("192.0.2.3");
     assert_eq!(last, Answer::Host);
-    let said = world.compiler.notes(&world.mirror).join("\n");
-    assert!(said.contains(&format!("of 8 next hops is full: 0 routes and {without} neighbors")), "{said}");
+    let output = world.compiler.notes(&world.mirror).join("\n");
+    assert!(
+        output.contains(&format!("of 8 next hops is full: 0 routes and {without} neighbors")),
+        "{output}"
+    );
     assert_eq!(sentences(&mut world).len(), without);
     // The first one goes: another one gets its room, without any change of its own.
     world.neighbor(1, "192.0.2.1", FAILED, None).compile();

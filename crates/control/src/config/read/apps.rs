@@ -13,8 +13,8 @@ fn needed<'s>(
 ) -> Option<(usize, &'s str)> {
     let text = section.text(key, example.split_once(" = ").map_or(example, |(_, value)| value));
     if !section.table.contains_key(key) {
-        let what = What::Missing { key: section.key(key), example };
-        section.report.add(start, what);
+        let kind = ProblemKind::Missing { key: section.key(key), example };
+        section.report.add(start, kind);
     }
     text
 }
@@ -30,8 +30,8 @@ pub(super) fn apps(top: &mut Section<'_, '_>) -> Vec<App> {
         let Some(app) = app else { continue };
         match apps.iter().find(|other| other.name == app.name) {
             Some(other) => {
-                let what = What::Again { what: format!("app \"{}\"", app.name), first: other.line };
-                top.report.add(start, what);
+                let kind = ProblemKind::Again { what: format!("app \"{}\"", app.name), first: other.line };
+                top.report.add(start, kind);
             }
             None => apps.push(app),
         }
@@ -54,12 +54,12 @@ fn app(section: &mut Section<'_, '_>, start: usize) -> Option<App> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     if name.is_empty() || name.len() > 24 || !name.chars().all(plain) {
         let hint = "use 1 to 24 letters, digits, `-` or `_`";
-        section.report.add(name_at, What::Text { key: section.key("name"), found: name.into(), hint });
+        section.report.add(name_at, ProblemKind::Text { key: section.key("name"), found: name.into(), hint });
         return None;
     }
     if TAKEN.contains(&name) {
         let hint = "this name is reserved: use another";
-        section.report.add(name_at, What::Text { key: section.key("name"), found: name.into(), hint });
+        section.report.add(name_at, ProblemKind::Text { key: section.key("name"), found: name.into(), hint });
         return None;
     }
     let module = Module::of(module);
@@ -67,7 +67,7 @@ fn app(section: &mut Section<'_, '_>, start: usize) -> Option<App> {
         && class != "memory"
         && let Err(why) = class.parse::<Device>()
     {
-        section.report.add(module_at, What::Device(why));
+        section.report.add(module_at, ProblemKind::Device(why));
         return None;
     }
     let line = section.report.line(start);
@@ -99,7 +99,7 @@ fn end(
     let end = Link::end(text);
     if end.is_none() {
         let hint = "must be the name of an app, a dot, and the name of the link in the app";
-        section.report.add(at, What::Text { key: section.key(key), found: text.into(), hint });
+        section.report.add(at, ProblemKind::Text { key: section.key(key), found: text.into(), hint });
     }
     end
 }

@@ -46,7 +46,7 @@ pub(super) fn cluster(section: &mut Section<'_, '_>, ports: &[Port]) -> Settings
     if section.report.problems.len() == before && !settings.name.is_empty() {
         let at = section.table.keys().map(|key| key.span().start).min().unwrap_or(0);
         for problem in settings.problems() {
-            section.report.add(at, What::Cluster(problem));
+            section.report.add(at, ProblemKind::Cluster(problem));
         }
     }
     settings

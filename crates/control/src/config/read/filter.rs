@@ -1,6 +1,6 @@
 //! Reads `[filter]` and its rules, and `[[claim]]`.
 
-use super::{DeValue, Section, What};
+use super::{DeValue, ProblemKind, Section};
 use crate::config::filter::{Fail, Filter, SOURCE_RULES};
 use bm_filter::{Action, AnyPrefix, Flat, Ports, ROOM_RULES, Rule};
 
@@ -42,7 +42,7 @@ pub(super) fn filter(section: &mut Section<'_, '_>, filter: &mut Filter, claims:
 fn check_room<'r>(section: &mut Section<'_, '_>, key: &'static str, rules: impl Iterator<Item = &'r Rule>) {
     let rules = rules.map(|rule| Flat::of(rule, 0, None).count()).sum();
     if rules > ROOM_RULES {
-        section.report(key, What::ManyRules { rules, most: ROOM_RULES });
+        section.report(key, ProblemKind::ManyRules { rules, most: ROOM_RULES });
     }
 }
 
@@ -81,7 +81,7 @@ fn rule(section: &mut Section<'_, '_>, start: usize, number: usize) -> Rule {
     }
     section.choice("action", &ACTIONS, &mut rule.action);
     if !section.table.contains_key("action") {
-        section.report.add(start, What::NoAction);
+        section.report.add(start, ProblemKind::NoAction);
     }
     matches(section, start, &mut rule);
     rule
@@ -96,12 +96,12 @@ fn matches(section: &mut Section<'_, '_>, start: usize, rule: &mut Rule) {
     rule.source_ports = section.ports("source_ports");
     rule.destination_ports = section.ports("destination_ports");
     if (rule.source_ports.is_some() || rule.destination_ports.is_some()) && !has_ports {
-        section.report.add(start, What::PortsOfNothing);
+        section.report.add(start, ProblemKind::PortsOfNothing);
     }
     if let (Some(source), Some(destination)) = (rule.source, rule.destination)
         && source.is_ipv6() != destination.is_ipv6()
     {
-        section.report("destination", What::TwoFamilies { source, destination });
+        section.report("destination", ProblemKind::TwoFamilies { source, destination });
     }
 }
 
@@ -129,8 +129,8 @@ impl Section<'_, '_> {
         let (at, text) = self.text(key, "\"192.0.2.0/24\"")?;
         let read = text.parse().ok();
         if read.is_none() {
-            let what = What::Prefix { key: self.key(key), found: text.into() };
-            self.report.add(at, what);
+            let kind = ProblemKind::Prefix { key: self.key(key), found: text.into() };
+            self.report.add(at, kind);
         }
         read
     }
@@ -148,8 +148,8 @@ impl Section<'_, '_> {
         match (first.trim().parse(), last.trim().parse()) {
             (Ok(first), Ok(last)) if first <= last => Some(first..=last),
             _ => {
-                let what = What::Ports { key: self.key(key), found: text.into() };
-                self.report.add(at, what);
+                let kind = ProblemKind::Ports { key: self.key(key), found: text.into() };
+                self.report.add(at, kind);
                 None
             }
         }

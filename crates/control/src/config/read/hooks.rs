@@ -22,8 +22,8 @@ pub(super) fn hooks(top: &mut Section<'_, '_>) -> Vec<Hook> {
         let Some(hook) = hook else { continue };
         match hooks.iter().find(|other| other.name == hook.name) {
             Some(other) => {
-                let what = What::Again { what: format!("hook \"{}\"", hook.name), first: other.line };
-                top.report.add(start, what);
+                let kind = ProblemKind::Again { what: format!("hook \"{}\"", hook.name), first: other.line };
+                top.report.add(start, kind);
             }
             None => hooks.push(hook),
         }
@@ -49,8 +49,8 @@ fn hook(section: &mut Section<'_, '_>, start: usize) -> Option<Hook> {
     }
     let Some(file) = file else {
         if !section.table.contains_key("file") {
-            let what = What::Missing { key: section.key("file"), example: "file = \"acl.lua\"" };
-            section.report.add(start, what);
+            let kind = ProblemKind::Missing { key: section.key("file"), example: "file = \"acl.lua\"" };
+            section.report.add(start, kind);
         }
         return None;
     };
@@ -59,7 +59,7 @@ fn hook(section: &mut Section<'_, '_>, start: usize) -> Option<Hook> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > 24 || !name.chars().all(plain) {
         let hint = "use 1 to 24 letters, digits, `-`, `_` or `.`";
-        section.report.add(at, What::Text { key: section.key("name"), found: name, hint });
+        section.report.add(at, ProblemKind::Text { key: section.key("name"), found: name, hint });
         return None;
     }
     (hook.file, hook.name) = (file, name);

@@ -16,20 +16,20 @@ pub(super) fn switches(top: &mut Section<'_, '_>, ports: &[Port]) -> Vec<Setting
         let mut section = Section { name: "[[switch]]", table, known: Vec::new(), report: top.report };
         let switch = switch(&mut section);
         section.finish();
-        let first = |what: String, other: usize| What::Again { what, first: top.report.line(other) };
+        let first = |what: String, other: usize| ProblemKind::Again { what, first: top.report.line(other) };
         let again =
             switches.iter().find_map(|(at, other)| shared(other, &switch).map(|what| first(what, *at)));
-        if let Some(what) = again {
-            top.report.add(start, what);
+        if let Some(kind) = again {
+            top.report.add(start, kind);
         }
         for port in ports {
             if let Some(name) = port.device.interface().filter(|name| switch.has(name)) {
-                let what = What::Text {
+                let kind = ProblemKind::Text {
                     key: Key { section: "[[switch]]", key: "ports" },
                     found: name.into(),
                     hint: "this is also a [[port]] of the router: remove one of the two, or give the switch an `interface` and use that as the port",
                 };
-                top.report.add(start, what);
+                top.report.add(start, kind);
             }
         }
         switches.push((start, switch));
@@ -107,10 +107,10 @@ fn rules(section: &mut Section<'_, '_>) -> Vec<PortRule> {
         let key = section.key("access");
         let hint = "a port with `trunk` needs `native` for its untagged VLAN instead";
         let found = access.map(|vlan| vlan.to_string()).unwrap_or_default();
-        section.report("access", What::Text { key, found, hint });
+        section.report("access", ProblemKind::Text { key, found, hint });
     }
     if native.is_some() && tagged.is_none() {
-        section.report("native", What::Missing { key: section.key("trunk"), example: "trunk = [20]" });
+        section.report("native", ProblemKind::Missing { key: section.key("trunk"), example: "trunk = [20]" });
     }
     let vlans = match tagged {
         Some(tagged) => Some(Vlans::Trunk { tagged, native: native.map(|vlan| vlan as u16) }),
@@ -188,8 +188,8 @@ fn read_mac(text: &str) -> Option<[u8; 6]> {
 
 impl<'s, 't> Section<'s, 't> {
     pub(super) fn invalid(&mut self, key: &'static str, at: usize, found: &str, hint: &'static str) {
-        let what = What::Text { key: self.key(key), found: found.into(), hint };
-        self.report.add(at, what);
+        let kind = ProblemKind::Text { key: self.key(key), found: found.into(), hint };
+        self.report.add(at, kind);
     }
 
     pub(super) fn required(&mut self, key: &'static str, example: &'static str) -> Option<(usize, &'s str)> {
@@ -201,10 +201,10 @@ impl<'s, 't> Section<'s, 't> {
     }
 
     pub(super) fn missing(&mut self, key: &'static str, example: &'static str) {
-        let what = What::Missing { key: self.key(key), example };
+        let kind = ProblemKind::Missing { key: self.key(key), example };
         // The position of the table is unknown; use that of its first key.
         let at = self.table.keys().map(|key| key.span().start).min().unwrap_or(0);
-        self.report.add(at, what);
+        self.report.add(at, kind);
     }
 
     /// One pattern, or a list of them.

@@ -50,10 +50,10 @@ fn reads_the_lua_path() {
     assert_eq!(effect("[[hook]]\nfile = 'a.lua'"), [("lua.path".into(), Effect::Live)]);
     assert_eq!(effect("[[app]]\nname = 'a'\nmodule = 'a.lua'"), [("lua.path".into(), Effect::Workers)]);
     assert_eq!(
-        complaint("lua", "path = 'lua'"),
+        message_for("lua", "path = 'lua'"),
         "`path` in [lua] must be a list of strings, not the string \"lua\": write path = [\"lua\", \"/usr/share/lua/site\"]"
     );
-    assert!(complaint("lua", "path = ['a', 3]").contains("not the number 3"));
+    assert!(message_for("lua", "path = ['a', 3]").contains("not the number 3"));
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn reads_apps_and_links() {
 
 #[test]
 fn reports_errors_in_apps_and_links() {
-    let said = |text: &str| Config::parse(Path::new("x.toml"), text).unwrap_err().to_string();
+    let message = |text: &str| Config::parse(Path::new("x.toml"), text).unwrap_err().to_string();
     let app = "[[app]]\nname = 'a'\nmodule = 'a.lua'\n";
     for (text, why) in [
         (
@@ -161,6 +161,6 @@ fn reports_errors_in_apps_and_links() {
             "x.toml, line 1: `to` in [[link]] is missing: write to = \"guard.input\"",
         ),
     ] {
-        assert_eq!(said(&text), why);
+        assert_eq!(message(&text), why);
     }
 }

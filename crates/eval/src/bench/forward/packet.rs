@@ -70,7 +70,7 @@ pub(super) trait Packet: Space {
     fn destination(bytes: &[u8; FRAME]) -> Self;
 
     /// Spends a hop, with the checksum summed up anew.
-    fn spend_hop(bytes: &mut [u8; FRAME]);
+    fn decrement_ttl(bytes: &mut [u8; FRAME]);
 
     /// Whether the type and the header are what they should be.
     fn is_right(bytes: &[u8; FRAME]) -> bool;
@@ -130,7 +130,7 @@ impl Packet for u32 {
         bytes[IPV4_DESTINATION].iter().fold(0, |number, &byte| number << 8 | Self::from(byte))
     }
 
-    fn spend_hop(bytes: &mut [u8; FRAME]) {
+    fn decrement_ttl(bytes: &mut [u8; FRAME]) {
         bytes[IPV4_TTL] -= 1;
         let sum = checksum::ipv4_header(&bytes[IPV4_HEADER]);
         bytes[IPV4_CHECKSUM].copy_from_slice(&sum.to_be_bytes());
@@ -197,7 +197,7 @@ impl Packet for u128 {
         bytes[IPV6_DESTINATION].iter().fold(0, |number, &byte| number << 8 | Self::from(byte))
     }
 
-    fn spend_hop(bytes: &mut [u8; FRAME]) {
+    fn decrement_ttl(bytes: &mut [u8; FRAME]) {
         bytes[IPV6_HOPS] -= 1;
     }
 
@@ -244,7 +244,7 @@ pub(super) fn leaving<A: Packet>(destination: A, to: [u8; 6], from: [u8; 6], len
     let mut bytes = arriving(destination, to, length);
     bytes[6..12].copy_from_slice(&from);
     if let Some(headers) = bytes.first_chunk_mut() {
-        A::spend_hop(headers);
+        A::decrement_ttl(headers);
     }
     bytes
 }

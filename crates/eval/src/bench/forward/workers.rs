@@ -206,7 +206,7 @@ fn measure<A: InBed>(
     Ok((wall, cpu))
 }
 
-/// Has each engine breathe on its core for a turn, all at once.
+/// Lets each engine breathe on its core for a turn, all at once.
 fn work(engines: &mut [Running], cores: &[&usize], turns: Turns) -> std::io::Result<Vec<Shift>> {
     let start = Barrier::new(engines.len());
     std::thread::scope(|scope| {

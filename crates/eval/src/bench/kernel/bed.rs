@@ -268,8 +268,8 @@ fn tables_bytes(options: &KernelOptions, daemon: &Daemon) -> Result<u64, BenchEr
     let program = options.program.clone().unwrap_or_else(router);
     let socket = daemon.socket();
     let words = ["status", "--json", "--socket", socket.to_str().unwrap_or_default()];
-    let said = command(&mut Command::new(program), &words, "")?;
-    let status: Value = serde_json::from_str(&said).unwrap_or_default();
+    let output = command(&mut Command::new(program), &words, "")?;
+    let status: Value = serde_json::from_str(&output).unwrap_or_default();
     Ok(status["tables_bytes"].as_u64().unwrap_or(0))
 }
 

@@ -101,7 +101,7 @@ impl Peers {
         // SAFETY: the memory is ours, is `MEMORY` long, and is never used by anybody else from here on.
         let started = unsafe { start(core.as_ptr(), memory.as_ptr().cast_mut().cast(), MEMORY, PAGE) };
         if started != 0 {
-            return Err(missing(format_args!("DPDK does not start: {}", shim.said())));
+            return Err(missing(format_args!("DPDK does not start: {}", shim.error_text())));
         }
         // SAFETY: the shim gives a string that lives as long as DPDK is loaded.
         let version = unsafe { CStr::from_ptr(version()) }.to_string_lossy().into_owned();
@@ -151,7 +151,7 @@ impl Peers {
 }
 
 impl Shim {
-    fn said(&self) -> String {
+    fn error_text(&self) -> String {
         // SAFETY: the shim gives a string that lives until its next call on this thread.
         unsafe { CStr::from_ptr((self.error)()) }.to_string_lossy().into_owned()
     }
@@ -284,8 +284,8 @@ fn compile(folder: &Path) -> Result<PathBuf, Missing> {
     if compiled.status.success() {
         return Ok(object);
     }
-    let said = String::from_utf8_lossy(&compiled.stderr).into_owned();
-    let first = said.lines().find(|line| line.contains("error")).unwrap_or("cc failed").to_string();
+    let text = String::from_utf8_lossy(&compiled.stderr).into_owned();
+    let first = text.lines().find(|line| line.contains("error")).unwrap_or("cc failed").to_string();
     Err(missing(format_args!("the shim does not compile against this DPDK: {first}; {INSTALL}")))
 }
 

@@ -81,7 +81,7 @@ fn names_every_case_once() {
 #[test]
 fn rejects_unknown_structures() {
     let options = LookupOptions { structure: Some("dir42".into()), ..LookupOptions::default() };
-    let said = lookup(&options).unwrap_err().to_string();
-    assert!(said.starts_with("there is no structure \"dir42\": use all or one of "), "{said}");
-    assert!(said.contains("dir24_8, ") && said.contains(", rte_fib-2b"), "{said}");
+    let output = lookup(&options).unwrap_err().to_string();
+    assert!(output.starts_with("there is no structure \"dir42\": use all or one of "), "{output}");
+    assert!(output.contains("dir24_8, ") && output.contains(", rte_fib-2b"), "{output}");
 }

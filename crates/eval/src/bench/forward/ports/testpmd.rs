@@ -109,9 +109,9 @@ impl Testpmd {
         self.tell(&start)?;
         std::thread::sleep(time);
         self.tell("stop\n")?;
-        let said = self.until("Done")?;
+        let message = self.until("Done")?;
         let ns = self.core_ns()? - before;
-        let sums = said.iter().skip_while(|line| !line.contains("Accumulated"));
+        let sums = message.iter().skip_while(|line| !line.contains("Accumulated"));
         let received = sums.filter_map(|line| line.trim().strip_prefix("RX-packets:")).next();
         let items = received.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
         let items = items.filter(|items| *items > 0).ok_or("testpmd forwarded nothing")?;
