@@ -21,6 +21,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+mod balancing;
 mod compiled;
 #[cfg(test)]
 mod conformance;
@@ -44,6 +45,7 @@ pub mod testing;
 mod validate;
 mod verdict;
 
+pub use balancing::{Balancing, BalancingCounter, BalancingCounters, BalancingPlan, FabricPort};
 pub use entrance::Entrance;
 pub use router::{Router, RouterPort};
 pub use slow::{

@@ -45,6 +45,11 @@ pub enum Scope<'a> {
         /// The worker.
         worker: usize,
     },
+    /// A worker's choice of fabric links, in a cluster.
+    Balancer {
+        /// The worker.
+        worker: usize,
+    },
     /// The slow path.
     Slow,
     /// The slow path, for frames received on one port.
@@ -134,6 +139,7 @@ impl<'a> Scope<'a> {
                 (Self::Router { worker, port }, own)
             }
             "return" => worker_and_rest().map(|(worker, own)| (Self::Return { worker }, own))?,
+            "balancer" => worker_and_rest().map(|(worker, own)| (Self::Balancer { worker }, own))?,
             "worker" => worker_and_rest().map(|(worker, own)| (Self::Worker { worker }, own))?,
             "slow" => match rest.split_once('/') {
                 Some((port, own)) => (Self::SlowPort { port }, own),
@@ -175,6 +181,7 @@ impl fmt::Display for Scope<'_> {
             Self::PortDevice { port, queue } => write!(f, "port/{port}/{queue}/device"),
             Self::Router { worker, port } => write!(f, "router/{worker}/{port}"),
             Self::Return { worker } => write!(f, "return/{worker}"),
+            Self::Balancer { worker } => write!(f, "balancer/{worker}"),
             Self::Slow => f.write_str("slow"),
             Self::SlowPort { port } => write!(f, "slow/{port}"),
             Self::Link { worker, link } => write!(f, "link/{worker}/{link}"),
@@ -203,6 +210,7 @@ mod tests {
             Scope::PortDevice { port, queue: 1 },
             Scope::Router { worker, port },
             Scope::Return { worker },
+            Scope::Balancer { worker },
             Scope::SlowPort { port },
             Scope::Link { worker, link: "eth0.output -> router.eth0" },
             Scope::Worker { worker },

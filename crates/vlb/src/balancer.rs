@@ -149,6 +149,14 @@ impl Balancer {
         }
     }
 
+    /// Makes room for what can become known of so many nodes, so that nothing is allocated later.
+    pub fn reserve(&mut self, nodes: usize) {
+        self.peers.reserve(nodes);
+        self.ring.reserve(nodes);
+        self.carries.reserve(nodes);
+        self.broken.reserve(nodes * nodes);
+    }
+
     /// Sets what is known about all nodes, by number. Quotas change with it; flowlets stay on their ways as long as these
     /// exist. The entry of this node itself does not matter.
     pub fn set_peers(&mut self, peers: &[Peer], now_ns: u64) {
@@ -174,8 +182,12 @@ impl Balancer {
         let carries = |(at, peer): (usize, &Peer)| {
             if at == own { classic } else { peer.transit && peer.capacity_bps > 0 }
         };
-        self.carries = peers.iter().enumerate().map(carries).collect();
-        self.ring = (0..peers.len() as u16).filter(|&at| self.carries[usize::from(at)]).collect();
+        // In the same memory: workers do not allocate.
+        self.carries.clear();
+        self.carries.extend(peers.iter().enumerate().map(carries));
+        self.ring.clear();
+        self.ring.reserve(peers.len());
+        self.ring.extend((0..).zip(&self.carries).filter(|(_, carries)| **carries).map(|(at, _)| at));
         shuffle(&mut self.ring, self.settings.seed ^ own as u64);
         self.cursor = 0;
     }
@@ -193,7 +205,8 @@ impl Balancer {
 
     /// Sets the links that other nodes have lost: (intermediate, output).
     pub fn set_broken(&mut self, links: &[(Node, Node)]) {
-        self.broken = links.iter().map(|(from, to)| (to.number(), from.number())).collect();
+        self.broken.clear();
+        self.broken.extend(links.iter().map(|(from, to)| (to.number(), from.number())));
         self.broken.sort_unstable();
         for (at, peer) in self.peers.iter_mut().enumerate() {
             let first = self.broken.partition_point(|&(to, _)| usize::from(to) < at);
