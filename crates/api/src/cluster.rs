@@ -22,6 +22,16 @@ pub struct Cluster {
     pub neighbors_without_index: usize,
     /// Routes in Linux that lead to other nodes.
     pub routes: usize,
+    /// How workers distribute packets for other nodes: `direct`, `vlb` or `classic`.
+    pub balancing: String,
+    /// What the external ports of this node receive together at most, in Mbit/s.
+    pub speed: u64,
+    /// The gap after which a flow may take another way, in microseconds.
+    pub flowlet_gap_us: u64,
+    /// What workers have done with packets for other nodes: `direct`, sent straight to their output node; `intermediate`,
+    /// over another node; `flowlets`, first packets of flowlets; `split`, moved to another way within a flowlet;
+    /// `over_share`, sent over a node that had more than its share; `sampled`, numbered. Empty without workers.
+    pub balanced: BTreeMap<String, u64>,
     /// Links, in the order of the configuration.
     pub links: Vec<FabricLink>,
 }
@@ -45,9 +55,14 @@ pub struct FabricLink {
     /// Round-trip time of the last probe, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round_trip_us: Option<u64>,
+    /// Frames that workers of this node have sent by the link.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
     /// Account of frames received from the peer. `passed`: sent to another node, or out of an external port; `host`:
     /// handed to Linux; `consumed`: probes, which are sent back.
     pub account: Account,
-    /// The same frames in detail: `transit`, `output`, `linux_resolve`, `linux_host`, `linux_control`, `linux_other`, `probes`.
+    /// The same frames in detail: `transit`, `output`, `linux_resolve`, `linux_host`, `linux_control`, `linux_other`, `probes`; of
+    /// `output`, `sampled`: numbered by their input node, and `reordered`: arrived after a later one of their flow.
     pub counters: BTreeMap<String, u64>,
 }

@@ -20,6 +20,7 @@ pub fn cluster(reply: &Cluster) -> String {
         ("PEER", Left),
         ("STATE", Left),
         ("RTT", Right),
+        ("SENT", Right),
         ("RECEIVED", Right),
         ("TRANSIT", Right),
         ("OUTPUT", Right),
@@ -34,6 +35,7 @@ pub fn cluster(reply: &Cluster) -> String {
             format!("{} ({})", link.peer, link.node),
             link.state.clone(),
             link.round_trip_us.map_or("-".into(), |us| format!("{} us", count(us))),
+            count(link.sent),
             count(link.account.received),
             counter("transit"),
             counter("output"),
@@ -50,6 +52,8 @@ pub fn cluster(reply: &Cluster) -> String {
         counted(reply.neighbors as u64, "neighbor"),
         counted(reply.routes as u64, "route"),
     );
+    text += &balanced(reply);
+    text += &order(reply);
     if reply.neighbors_without_index > 0 {
         let _written = writeln!(
             text,
@@ -63,6 +67,43 @@ pub fn cluster(reply: &Cluster) -> String {
         }
     }
     text
+}
+
+/// What workers have done with packets for other nodes; empty without workers.
+fn balanced(reply: &Cluster) -> String {
+    if reply.balanced.is_empty() {
+        return String::new();
+    }
+    let counter = |name| reply.balanced.get(name).copied().unwrap_or(0);
+    let (direct, intermediate) = (counter("direct"), counter("intermediate"));
+    format!(
+        "balancing: {} for {} Mbit/s; {} direct ({}), {} over other nodes; {} and {} split; gap {} us\n",
+        reply.balancing,
+        count(reply.speed),
+        count(direct),
+        percent(direct, direct + intermediate),
+        count(intermediate),
+        counted(counter("flowlets"), "flowlet"),
+        count(counter("split")),
+        count(reply.flowlet_gap_us),
+    )
+}
+
+/// In which order numbered packets came that this node has sent on to their neighbors; empty if there were none.
+fn order(reply: &Cluster) -> String {
+    let of_links = |name: &str| reply.links.iter().filter_map(|link| link.counters.get(name)).sum::<u64>();
+    match of_links("sampled") {
+        0 => String::new(),
+        all => format!(
+            "order: {} of {} numbered packets that left here came late\n",
+            count(of_links("reordered")),
+            count(all)
+        ),
+    }
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 { "-".into() } else { format!("{:.1} %", part as f64 * 100.0 / whole as f64) }
 }
 
 /// The problem of a link, and why frames were dropped; `None` if there is neither.
@@ -87,6 +128,7 @@ mod tests {
             node: 1,
             state: "up".into(),
             round_trip_us: Some(1234),
+            sent: 4321,
             account: Account { received: 1300, passed: 1234, host: 66, ..Account::default() },
             counters: counters(34, 1200),
             ..FabricLink::default()
@@ -118,13 +160,22 @@ mod tests {
         };
         let expected = "\
 node a (0) of 3, epoch 3: 5 neighbors, 12 routes to other nodes
-LINK  PEER   STATE       RTT  RECEIVED  TRANSIT  OUTPUT  HOST  DROPPED
-fab1  b (1)  up     1,234 us     1,300       34   1,200    66        0
-fab2  c (2)  down          -         7        0       0     0        7
+LINK  PEER   STATE       RTT   SENT  RECEIVED  TRANSIT  OUTPUT  HOST  DROPPED
+fab1  b (1)  up     1,234 us  4,321     1,300       34   1,200    66        0
+fab2  c (2)  down          -      0         7        0       0     0        7
   1 neighbor without an index: all indices of this epoch are used; configure the next epoch on all nodes
   fab2: its cable is loose; 7 dropped: epoch
 ";
         assert_eq!(cluster(&node), expected);
+        let counters = [("direct", 3), ("intermediate", 1), ("flowlets", 2), ("split", 1)];
+        let mut node = Cluster { balancing: "vlb".into(), speed: 10_000, flowlet_gap_us: 1000, ..node };
+        node.balanced = counters.map(|(name, packets)| (name.into(), packets)).into();
+        node.links[0].counters.extend([("sampled".into(), 7), ("reordered".into(), 2)]);
+        let balanced = "\
+balancing: vlb for 10,000 Mbit/s; 3 direct (75.0 %), 1 over other nodes; 2 flowlets and 1 split; gap 1,000 us
+order: 2 of 7 numbered packets that left here came late
+";
+        assert!(cluster(&node).contains(balanced), "{}", cluster(&node));
         assert_eq!(cluster(&Cluster::default()), "no cluster: the configuration has no [cluster]\n");
     }
 }

@@ -57,6 +57,25 @@ struct {
 	__type(value, struct counts);
 } counts SEC(".maps");
 
+/* Plain loads and stores: where two CPUs handle frames of one flow at once, their order has no meaning. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << FOLLOWED_BITS);
+	__type(key, __u32);
+	__type(value, struct followed);
+} order SEC(".maps");
+
+/*
+ * Frames for Linux go through this on a veth: an skb that another interface has sent there was marked as one for another
+ * host, by its MAC, before this program changed that, and Linux drops it. Here it becomes a new one. Empty otherwise.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_CPUMAP);
+	__uint(max_entries, 1);
+	__uint(key_size, 4);
+	__uint(value_size, 4);
+} cpus SEC(".maps");
+
 struct ethernet {
 	__u8 to[6];
 	__u8 from[6];
@@ -208,9 +227,28 @@ static __always_inline struct decision decide(struct frame *frame, __u32 ifindex
 	return steer(frame, ifindex);
 }
 
+/* Counts a frame that leaves, if it is numbered, and whether it is late. The steps are those of OrderCounter. */
+static __always_inline void count_order(struct counts *count, __u64 from)
+{
+	__u32 key = ((from >> INPUT_AT & NODE_BITS) << 8 | (from >> FLOW_AT & 0xff)) + 1;
+	__u32 place = (key * 0x9e3779b1U) >> (32 - FOLLOWED_BITS), sequence = from & SEQUENCE_BITS;
+	struct followed *followed = bpf_map_lookup_elem(&order, &place);
+
+	if ((from >> KIND_AT & 3) != SAMPLED || !followed)
+		return;
+	count->of[NUMBERED]++;
+	if (followed->key == key && ((sequence - followed->next) & SEQUENCE_BITS) > SEQUENCE_BITS / 2 &&
+	    followed->late < LATE_IN_A_ROW) {
+		followed->late++;
+		count->of[REORDERED]++;
+		return;
+	}
+	*followed = (struct followed){ key, (sequence + 1) & SEQUENCE_BITS };
+}
+
 /* The name ends in the version of layout.h, by which the next daemon knows it (../src/pins.rs). */
 SEC("xdp.frags")
-int bm_fabric_1(struct xdp_md *ctx)
+int bm_fabric_2(struct xdp_md *ctx)
 {
 	__u32 ifindex = ctx->ingress_ifindex, first = 0;
 	struct frame frame = { .eth = (void *)(long)ctx->data };
@@ -225,10 +263,14 @@ int bm_fabric_1(struct xdp_md *ctx)
 	if (decision.counter >= COUNTERS)
 		return XDP_PASS;
 	count->of[decision.counter]++;
+	if (decision.counter == OUTPUT)
+		count_order(count, frame.from);
 	if (decision.counter == PROBES)
 		return XDP_TX;
 	if (decision.ifindex)
 		return bpf_redirect(decision.ifindex, 0);
+	if (decision.counter == LINUX_RESOLVE || decision.counter == LINUX_HOST)
+		return bpf_redirect_map(&cpus, bpf_get_smp_processor_id(), XDP_PASS);
 	return decision.counter >= DROP_MALFORMED ? XDP_DROP : XDP_PASS;
 }
 

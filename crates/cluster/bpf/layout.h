@@ -18,6 +18,8 @@
 #define NODE_BITS 0x7ffULL
 #define PORT_BITS 0x1f
 #define SAMPLE_BITS 0x3ffffULL
+#define FLOW_AT 10
+#define SEQUENCE_BITS 0x3ff
 #define SAMPLED 2
 #define NO_NODE 0x7ff
 
@@ -51,6 +53,15 @@ struct neighbor {
 	__u8 address[16];
 };
 
+/* The flows whose order is watched: one at each place (../../vlb/src/reorder.rs, whose numbers these are). */
+#define FOLLOWED_BITS 12
+#define LATE_IN_A_ROW 32
+struct followed {
+	__u32 key; /* input node and flow, plus one; 0: none */
+	__u16 next;
+	__u16 late;
+};
+
 /* Counters of frames received from a fabric link; their names are in ../src/counters.rs, in this order. */
 enum counter {
 	TRANSIT,	/* on to the output node */
@@ -67,6 +78,8 @@ enum counter {
 	DROP_NEIGHBOR,
 	DROP_LINK,
 	RECEIVED_BYTES,
+	NUMBERED,	/* of OUTPUT: those that the input node has numbered */
+	REORDERED,	/* of NUMBERED: those that came after a later one of their flow (RFC 4737, section 3.3) */
 	COUNTERS
 };
 

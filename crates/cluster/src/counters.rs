@@ -3,7 +3,9 @@
 use libbpf_rs::MapHandle;
 
 /// Number of counters: `COUNTERS` of `layout.h`.
-const KINDS: usize = 14;
+const KINDS: usize = 16;
+/// The first of them say what happened to a frame; each frame is counted by one of these.
+const DECISIONS: usize = 13;
 
 /// The names of all counters, in the order of `layout.h`.
 pub const COUNTERS: [&str; KINDS] = [
@@ -21,6 +23,8 @@ pub const COUNTERS: [&str; KINDS] = [
     "drop_neighbor",
     "drop_link",
     "received_bytes",
+    "sampled",
+    "reordered",
 ];
 
 /// Drop reasons, with their descriptions in `show drops`.
@@ -53,7 +57,7 @@ impl Counters {
 
     /// Frames received.
     pub fn received(&self) -> u64 {
-        self.0[..KINDS - 1].iter().sum()
+        self.0[..DECISIONS].iter().sum()
     }
 
     /// Frames dropped, by reason.
@@ -88,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_not_counted_as_frames() {
+    fn only_what_became_of_frames_is_summed() {
         let all = Counters(std::array::from_fn(|at| at as u64));
         assert_eq!((all.received(), all.dropped(), all.linux()), (78, 57, 2 + 3 + 4 + 5));
         assert_eq!(all.get("received_bytes"), 13);

@@ -56,6 +56,7 @@ impl AttachedLink {
                 if let Err(error) = context.interfaces.set_transmit_checksums(&name, false) {
                     tracing::warn!(%error, "{name}: cannot turn off transmit checksum offload: packets that Linux sends into the fabric may have wrong checksums");
                 }
+                context.program.renew_packets()?;
                 false
             }
             _ => context.interfaces.set_flag(&name, Flag::Promiscuous, true).unwrap_or(false),

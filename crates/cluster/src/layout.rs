@@ -3,7 +3,7 @@
 use bm_bpf::MapValue;
 
 /// The program on fabric links; its name ends in the version of the layout.
-pub const PROGRAM: &str = "bm_fabric_1";
+pub const PROGRAM: &str = "bm_fabric_2";
 /// The largest number of entries of the map of neighbors.
 pub const NEIGHBORS: u32 = 65_536;
 /// Instead of an interface: the link exists, its interface does not.

@@ -11,8 +11,8 @@
 //! address (`bm_vlb::address`), so the kernel path and Linux itself write it. Intermediates and output nodes read only the
 //! MAC addresses, in a program of their own (`bpf/fabric.bpf.c`), which outlives the daemon.
 //!
-//! Not here yet: the choice of intermediates (`bm_vlb::balancer`), which needs workers at the input, and membership that
-//! changes by itself.
+//! Elsewhere: the choice of intermediates, which workers make (`bm_forward::Balancing`) with what [`Service::peers`] says.
+//! Not here yet: membership that changes by itself.
 
 mod counters;
 mod error;
@@ -33,6 +33,7 @@ mod session;
 mod settings;
 mod socket;
 mod view;
+mod ways;
 
 #[cfg(test)]
 mod tests;
@@ -41,7 +42,7 @@ pub use counters::{COUNTERS, Counters, REASONS};
 pub use error::ClusterError;
 pub use service::Service;
 pub use session::State;
-pub use settings::{ExternalPort, FabricLink, Member, Problem, Settings};
+pub use settings::{ExternalPort, FabricLink, Member, Problem, SPEED, Settings};
 pub use view::{ClusterView, LinkView};
 
 /// Detaches the program that an earlier daemon left in this network namespace, and removes its routes and neighbors. Returns

@@ -26,7 +26,7 @@ pub const ETHERTYPE: u16 = 0x88b5;
 /// Length of an Ethernet header.
 pub const ETHERNET: usize = 14;
 const MAGIC: [u8; 4] = *b"bmcl";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Length of the message header, after the Ethernet header.
 const HEADER: usize = 36;
 const TAG: usize = 16;
@@ -82,6 +82,8 @@ pub enum Entry {
     Own(IpAddr),
     /// A neighbor of an external port, with its index.
     Neighbor(u8, IpAddr, u16),
+    /// A node to which it has no link that works.
+    NoLink(u16),
 }
 
 /// The contents of a message.
@@ -222,6 +224,7 @@ fn write(entry: &Entry, to: &mut Vec<u8>) {
         Entry::Prefix(port, address, length) => (2, port, length, 0, Some(address)),
         Entry::Own(address) => (3, 0, 0, 0, Some(address)),
         Entry::Neighbor(port, address, index) => (4, port, 0, index, Some(address)),
+        Entry::NoLink(node) => (5, 0, 0, node, None),
     };
     let (four, six);
     let address: &[u8] = match address {
@@ -256,6 +259,7 @@ fn read_entry(bytes: &mut Bytes<'_>) -> Option<Entry> {
         (2, Some(address)) => Some(Entry::Prefix(port, address, length)),
         (3, Some(address)) => Some(Entry::Own(address)),
         (4, Some(address)) => Some(Entry::Neighbor(port, address, number)),
+        (5, None) => Node::new(number).map(|node| Entry::NoLink(node.number())),
         _ => None,
     }
 }
@@ -310,7 +314,7 @@ mod tests {
         let hello = message(Contents::Hello { version: 3, has: 4, name: "b".into() });
         let frame = framed(&hello);
         let mut expected = vec![0xbe, 7, 0, 0x40, 0, 0, 0xb2, 0, 0x3f, 0xfc, 0, 0, 0x88, 0xb5];
-        expected.extend(b"bmcl\x01\x01\x07\0\0\x01\0\x02");
+        expected.extend(b"bmcl\x02\x01\x07\0\0\x01\0\x02");
         expected.extend([0, 0, 0, 0, 0, 0, 1, 2]);
         expected.extend([0xff; 8]);
         expected.extend([0, 0, 0, 0, 0, 0, 0, 9]);
@@ -329,6 +333,7 @@ mod tests {
             Entry::Prefix(1, IpAddr::from([192, 0, 2, 0]), 24),
             Entry::Own(six),
             Entry::Neighbor(1, IpAddr::from([192, 0, 2, 9]), 0xffff),
+            Entry::NoLink(2046),
         ];
         let part = message(Contents::Part { version: 1, part: 0, parts: 1, entries });
         assert_eq!(read(&framed(&part)[ETHERNET..], &key()), Ok(part));
@@ -360,6 +365,7 @@ mod tests {
         for odd in [
             &[9u8, 0, 0, 0, 0, 0][..],
             &[1, 32, 0, 0, 0, 0],
+            &[5, 0, 0, 0, 7, 255],
             &[2, 0, 33, 4, 0, 0, 1, 2, 3, 4],
             &[3, 0, 0, 5, 0, 0, 1, 2, 3, 4, 5],
             &[4, 0, 0, 4, 0, 0, 1, 2, 3],

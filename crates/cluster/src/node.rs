@@ -8,10 +8,12 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use bm_bpf::PinnedLink;
 use bm_sys::Interfaces;
 use bm_vlb::address::{Destination, Node, Source};
+use bm_vlb::published::PublishedPeers;
 use bm_wire::ethernet::Mac;
 
 use crate::error::ClusterError;
@@ -29,6 +31,7 @@ use crate::remote::{Objects, RemoteNode};
 use crate::session::{Refused, Session, State};
 use crate::settings::{FabricLink, Settings};
 use crate::view::{ClusterView, LinkView, describe_refusal, describe_state};
+use crate::ways::{Way, Ways, detour};
 
 /// How often hellos and probes are sent.
 pub const TICK_NS: u64 = 100_000_000;
@@ -46,10 +49,21 @@ struct FabricEnd {
     session: Session,
     attached: Option<AttachedLink>,
     mtu: u32,
+    /// Its speed.
+    speed_bps: u64,
+    /// Whether the interface has a carrier and is up.
+    running: bool,
     /// Why the interface cannot be used.
     trouble: Option<String>,
     /// What was logged last.
     logged: (Option<State>, Option<Refused>),
+}
+
+impl FabricEnd {
+    /// Whether frames can be sent to the other end.
+    fn is_usable(&self, now_ns: u64) -> bool {
+        self.attached.is_some() && self.running && self.session.reaches(now_ns)
+    }
 }
 
 /// This node.
@@ -64,6 +78,7 @@ pub struct Cluster {
     earlier_links: Vec<PinnedLink>,
     links: Vec<FabricEnd>,
     indices: Indices,
+    ways: Ways,
     local: Local,
     ports: Vec<LocalPort>,
     neighbors: Vec<LocalNeighbor>,
@@ -105,6 +120,7 @@ impl Cluster {
         let program = Program::load(&earlier_links)?;
         let links = fabric_ends(&settings, own, nonce);
         let indices = inherited(&program, settings.epoch, own)?;
+        let ways = Ways::new(settings.nodes(), settings.flowlet_gap_us.map(|us| u64::from(us) * 1000));
         let mut cluster = Self {
             settings,
             own,
@@ -115,6 +131,7 @@ impl Cluster {
             earlier_links,
             links,
             indices,
+            ways,
             local: Local::default(),
             ports: Vec::new(),
             neighbors: Vec::new(),
@@ -141,6 +158,11 @@ impl Cluster {
     /// The settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// What the balancers of workers go by.
+    pub fn peers(&self) -> Arc<PublishedPeers> {
+        Arc::clone(self.ways.published())
     }
 
     /// Notes for `status`.
@@ -189,6 +211,7 @@ impl Cluster {
             (0..self.links.len()).for_each(|at| self.send(at, now_ns));
         }
         self.log_changes(now_ns);
+        self.ways.publish(self.ways_now(now_ns));
         done
     }
 
@@ -212,6 +235,7 @@ impl Cluster {
                     Err(MessageError::Malformed) => false,
                 },
                 PORT_PROBE_REPLY => probe::read(body, &self.key, session.nonce(), now_ns)
+                    .inspect(|round_trip_ns| self.ways.measured(*round_trip_ns, now_ns))
                     .is_some_and(|round_trip_ns| session.probed(round_trip_ns, now_ns)),
                 _ => false,
             };
@@ -272,7 +296,9 @@ impl Cluster {
             let neighbor = neighbor.map_or(GONE, |neighbor| to_layout(&neighbor));
             self.program.set_neighbor(index, &neighbor)?;
         }
-        let entries = self.local.entries(&self.ports, &self.neighbors, &self.indices);
+        let mut entries = self.local.entries(&self.ports, &self.neighbors, &self.indices);
+        let unusable = self.links.iter().filter(|link| !link.is_usable(now_ns));
+        entries.extend(unusable.map(|link| Entry::NoLink(link.session.peer().number())));
         if entries != self.entries || self.version == 0 {
             (self.entries, self.version) = (entries, self.version + 1);
             self.tick_ns = now_ns;
@@ -297,6 +323,7 @@ impl Cluster {
                 let _never_fails = self.program.set_link(peer, NO_INTERFACE);
                 attached.detach(&self.interfaces);
             }
+            link.running = now.is_some_and(bm_netlink::Link::running);
             let Some(now) = now else {
                 link.trouble = Some(format!("there is no interface {}", link.device));
                 continue;
@@ -329,6 +356,34 @@ impl Cluster {
         }
     }
 
+    /// Which ways to other nodes there are.
+    fn ways_now(&self, now_ns: u64) -> Vec<Way> {
+        let way = |link: &FabricEnd| {
+            let usable = link.is_usable(now_ns);
+            let without = |entry: &Entry| match entry {
+                Entry::NoLink(node) => Node::new(*node),
+                _ => None,
+            };
+            Way {
+                node: link.session.peer(),
+                capacity_bps: if usable { link.speed_bps } else { 0 },
+                without: link.session.announced().iter().filter(|_| usable).filter_map(without).collect(),
+            }
+        };
+        self.links.iter().map(way).collect()
+    }
+
+    /// The link by which routes to the node at the other end of this one lead, if that cannot be used but others lead
+    /// there: interface and MTU. Workers choose an intermediate for each packet then.
+    fn detour(&self, link: &FabricEnd, now_ns: u64) -> Option<(u32, u32)> {
+        if !self.settings.uses_intermediates() || link.is_usable(now_ns) || !link.session.has_announced() {
+            return None;
+        }
+        let over = detour(&self.ways_now(now_ns), link.session.peer())?;
+        let first = self.links.iter().find(|link| link.session.peer() == over)?;
+        Some((first.attached.as_ref()?.ifindex, first.mtu))
+    }
+
     /// Adds the announcements of other nodes to Linux, and removes what they no longer announce.
     fn update_linux(&mut self, now_ns: u64) -> Result<(), bm_netlink::Error> {
         let mut wanted = Objects::default();
@@ -344,7 +399,12 @@ impl Cluster {
                 kept.insert(ifindex);
             }
             let remote = RemoteNode { node, ifindex, mtu: link.mtu, epoch: self.settings.epoch };
-            wanted.add(&remote, link.session.entries(now_ns), is_ours);
+            match self.detour(link, now_ns) {
+                Some((ifindex, mtu)) => {
+                    wanted.add(&RemoteNode { ifindex, mtu, ..remote }, link.session.announced(), is_ours);
+                }
+                None => wanted.add(&remote, link.session.entries(now_ns), is_ours),
+            }
         }
         let present = kernel::present(&all)?;
         self.routes = wanted.routes.len();
@@ -397,6 +457,7 @@ impl Cluster {
             neighbors: self.neighbors.len() - self.indices.without,
             without_index: self.indices.without,
             routes: self.routes,
+            flowlet_gap_ns: self.ways.gap_ns(),
             links: self.links.iter().map(link).collect(),
         }
     }
@@ -434,7 +495,17 @@ fn fabric_ends(settings: &Settings, own: Node, mut nonce: impl FnMut() -> u64) -
         let peer = settings.member(&link.peer)?.node;
         let session = Session::new(own, &settings.name, peer, settings.epoch, nonce().max(1));
         let (device, peer) = (link.device.clone(), link.peer.clone());
-        Some(FabricEnd { device, peer, session, attached: None, mtu: 0, trouble: None, logged: (None, None) })
+        Some(FabricEnd {
+            device,
+            peer,
+            session,
+            attached: None,
+            mtu: 0,
+            speed_bps: u64::from(link.speed) * 1_000_000,
+            running: false,
+            trouble: None,
+            logged: (None, None),
+        })
     };
     settings.links.iter().filter_map(end).collect()
 }

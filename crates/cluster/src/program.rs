@@ -16,6 +16,9 @@ use crate::pins;
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fabric.bpf.o"));
 const MAPS: [&str; 5] = ["self", "links", "neighbors", "used", "counts"];
 
+/// How many frames for Linux can wait on a CPU.
+const WAITING_MAX: u32 = 2048;
+
 /// The program and its maps.
 pub struct Program {
     object: Object,
@@ -39,8 +42,12 @@ impl Program {
         let mut builder = ObjectBuilder::default();
         let mut open = builder.open_memory(OBJECT).map_err(&failed)?;
         let mut inherited = false;
+        let cpus = libbpf_rs::num_possible_cpus().map_err(&failed)?;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
+            if name == "cpus" {
+                map.set_max_entries(u32::try_from(cpus).unwrap_or(1)).map_err(&failed)?;
+            }
             if let Some(map_before) =
                 Some(&name).filter(|name| MAPS.contains(&name.as_str())).and_then(|name| earlier_map(name))
             {
@@ -90,6 +97,16 @@ impl Program {
     /// Sets the interface of the link to a node; 0: it is not a member.
     pub fn set_link(&self, node: Node, ifindex: u32) -> Result<(), ClusterError> {
         update(&self.links, node.number().into(), &ifindex.to_ne_bytes(), "setting a fabric link")
+    }
+
+    /// Makes new packets of frames for Linux, however Linux has marked the old ones: needed on veths.
+    pub fn renew_packets(&self) -> Result<(), ClusterError> {
+        let cpus = find(&self.object, "cpus")?;
+        for cpu in 0..cpus.max_entries() {
+            // Frames arrive on no CPU that is offline.
+            let _offline = cpus.update(&cpu.to_ne_bytes(), &WAITING_MAX.to_ne_bytes(), MapFlags::ANY);
+        }
+        Ok(())
     }
 
     /// Starts or stops counting frames of an interface.

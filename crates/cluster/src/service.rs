@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bm_netlink::link::LinkEvents;
+use bm_vlb::published::PublishedPeers;
 
 use crate::error::ClusterError;
 use crate::node::Cluster;
@@ -64,6 +65,11 @@ impl Service {
     /// Notes for `status`.
     pub fn notes(&self) -> Vec<String> {
         self.cluster().notes().to_vec()
+    }
+
+    /// What the balancers of workers go by. Another node, after [`Self::replace`], has another one.
+    pub fn peers(&self) -> Arc<PublishedPeers> {
+        self.cluster().peers()
     }
 
     /// The node as it is now.

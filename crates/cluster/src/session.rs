@@ -224,6 +224,11 @@ impl Session {
         self.probed_ns.is_some_and(|at| now_ns.saturating_sub(at) < SILENT_NS)
     }
 
+    /// Whether frames reach the peer by this link, with or without its daemon.
+    pub fn reaches(&self, now_ns: u64) -> bool {
+        self.answers(now_ns)
+    }
+
     /// The state of the link.
     pub fn state(&self, now_ns: u64) -> State {
         match (self.answers(now_ns), self.hears(now_ns)) {
@@ -242,6 +247,11 @@ impl Session {
     /// Whether the peer has announced anything yet.
     pub fn has_announced(&self) -> bool {
         self.version != 0
+    }
+
+    /// What the peer has announced last, whether frames still reach it by this link or not.
+    pub fn announced(&self) -> &[Entry] {
+        &self.entries
     }
 
     /// What the peer announces; empty while frames do not reach it.

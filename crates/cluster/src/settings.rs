@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use bm_vlb::address::{Node, Port};
 use bm_vlb::membership::Epoch;
+use bm_vlb::quota::Mode;
 
 /// Settings of this node and of its cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +16,10 @@ pub struct Settings {
     pub epoch: Epoch,
     /// File with the shared key.
     pub key_file: PathBuf,
+    /// How workers distribute packets for other nodes.
+    pub balancing: Mode,
+    /// The gap after which a flow may take another way, in microseconds; `None`: as measured delays require.
+    pub flowlet_gap_us: Option<u32>,
     /// The members, including this node.
     pub members: Vec<Member>,
     /// Links to other nodes.
@@ -39,6 +44,8 @@ pub struct FabricLink {
     pub device: String,
     /// Name of the member at the other end.
     pub peer: String,
+    /// Its speed in Mbit/s.
+    pub speed: u32,
 }
 
 /// A port through which packets enter and leave the cluster.
@@ -48,6 +55,8 @@ pub struct ExternalPort {
     pub device: String,
     /// Its number on this node.
     pub number: Port,
+    /// Its speed in Mbit/s.
+    pub speed: u32,
 }
 
 /// What is wrong with settings.
@@ -113,7 +122,25 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
+/// Speed of links and ports for which none is configured, in Mbit/s.
+pub const SPEED: u32 = 10_000;
+
 impl Settings {
+    /// What the external ports of this node receive at most, in bits per second.
+    pub fn input_bps(&self) -> u64 {
+        self.ports.iter().map(|port| u64::from(port.speed) * 1_000_000).sum()
+    }
+
+    /// All nodes have numbers below this.
+    pub fn nodes(&self) -> usize {
+        self.members.iter().map(|member| member.node.index() + 1).max().unwrap_or(0)
+    }
+
+    /// Whether packets take other ways than the link to their output node.
+    pub fn uses_intermediates(&self) -> bool {
+        self.balancing != Mode::DirectOnly
+    }
+
     /// The number of this node; `None` if it is not a member.
     pub fn own(&self) -> Option<Node> {
         self.member(&self.name).map(|member| member.node)
@@ -197,14 +224,21 @@ pub(crate) mod tests {
     pub(crate) fn settings() -> Settings {
         let member =
             |name: &str, number| Member { name: name.into(), node: Node::new(number).expect("small") };
-        let link = |device: &str, peer: &str| FabricLink { device: device.into(), peer: peer.into() };
+        let link =
+            |device: &str, peer: &str| FabricLink { device: device.into(), peer: peer.into(), speed: SPEED };
         Settings {
             name: "a".into(),
             epoch: Epoch::new(1),
             key_file: "/etc/brickmoon/cluster.key".into(),
+            balancing: Mode::DirectOnly,
+            flowlet_gap_us: None,
             members: vec![member("a", 0), member("b", 1), member("c", 2)],
             links: vec![link("fab1", "b"), link("fab2", "c")],
-            ports: vec![ExternalPort { device: "ext0".into(), number: Port::new(0).expect("small") }],
+            ports: vec![ExternalPort {
+                device: "ext0".into(),
+                number: Port::new(0).expect("small"),
+                speed: SPEED,
+            }],
         }
     }
 

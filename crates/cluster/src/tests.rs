@@ -2,6 +2,7 @@
 
 use bm_vlb::address::{Destination, Node, Port, Sample, Source, To};
 use bm_vlb::membership::{Accepted, Epoch};
+use bm_vlb::reorder::OrderCounter;
 use bm_vlb::transit::{self, Refused, Step};
 use bm_wire::ethernet::Mac;
 use libbpf_rs::ProgramInput;
@@ -237,6 +238,29 @@ fn program_and_simulator_agree() {
         Ok(())
     });
     ran.unwrap();
+}
+
+/// The program counts late frames as `OrderCounter` does, of two flows that share nothing and of one that starts anew.
+#[test]
+fn counts_late_frames() {
+    let Some(mut lab) = Lab::new() else { return };
+    let neighbor = to(OWN, PORT, To::Neighbor(INDEX)).mac();
+    let mut oracle = OrderCounter::default();
+    let numbers = [5u16, 6, 8, 7, 9, 4, 10, 1023, 0, 1022, 1, 600, 601, 2];
+    let flows = [(6, 1u8), (0, 1), (6, 200)];
+    for (input, flow) in flows {
+        for sequence in numbers.into_iter().chain((0..40).map(|at| (800 + at) % 1024)) {
+            let source = Source { input: node(input), via: None, sample: Some(Sample { flow, sequence }) };
+            oracle.count(&source);
+            lab.run(&frame(neighbor, source.mac()));
+        }
+        // Neither frames without a number nor those that are dropped.
+        lab.run(&frame(neighbor, Source { input: node(input), via: None, sample: None }.mac()));
+        lab.run(&frame(to(OWN, 30, To::Neighbor(INDEX)).mac(), from(input, None).mac()));
+    }
+    let counted = lab.0.counters(INGRESS).unwrap();
+    assert_eq!((counted.get("sampled"), counted.get("reordered")), (oracle.packets(), oracle.reordered()));
+    assert!(oracle.reordered() > 20 && oracle.packets() == 3 * 54, "{}", oracle.reordered());
 }
 
 fn to_input(input: Node) -> Mac {

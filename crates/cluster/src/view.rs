@@ -20,6 +20,8 @@ pub struct ClusterView {
     pub without_index: usize,
     /// Routes in Linux that lead to other nodes.
     pub routes: usize,
+    /// The gap after which a flow may take another way.
+    pub flowlet_gap_ns: u64,
     /// Links, in the order of the settings.
     pub links: Vec<LinkView>,
 }

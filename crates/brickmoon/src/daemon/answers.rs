@@ -276,7 +276,7 @@ impl AnswersOfDaemon for Daemon {
     }
 
     fn cluster(&self) -> Cluster {
-        self.forwarder.cluster.cluster()
+        self.forwarder.cluster.cluster(&self.counters())
     }
 
     fn filters(&self) -> Result<Filters, Error> {

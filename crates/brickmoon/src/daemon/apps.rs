@@ -36,13 +36,24 @@ pub fn spec(config: &Config) -> AppsSpec {
     }
 }
 
-/// Links the ports `names` with the router and the slow path, or with apps where the configuration links them.
+/// Name of the app that chooses fabric links.
+pub const BALANCER: &str = "balancer";
+
+/// Links the ports `names` with the router and the slow path, or with apps where the configuration links them. Packets for
+/// fabric links pass through the balancer; nothing comes in by these.
 pub fn join(network: &mut Network, config: &Config, names: &[String]) -> Result<(), NetworkError> {
     let has = |app: &str, name: &str, from: bool| {
         let mut ends = config.links.iter().map(|link| if from { &link.from } else { &link.to });
         ends.any(|(one, end)| one == app && end == name)
     };
+    let fabric = config.fabric_devices();
     for name in names.iter().filter(|name| network.has(name)).cloned().collect::<Vec<_>>() {
+        if fabric.contains(&name) {
+            network.link(&format!("router.{name} -> {BALANCER}.{name}"))?;
+            network.link(&format!("{BALANCER}.{name} -> {name}.{BALANCER}"))?;
+            network.link(&format!("slow.{name} -> {name}.slow"))?;
+            continue;
+        }
         if !has(&name, "output", true) && !has(ROUTER, &name, false) {
             network.link(&format!("{name}.output -> router.{name}"))?;
         }

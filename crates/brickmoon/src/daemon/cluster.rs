@@ -1,14 +1,25 @@
 //! The daemon's part of a cluster, and the API replies about it.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use bm_api::{Account, Drops, Error, FabricLink};
 use bm_cluster::{LinkView, Service, State};
 use bm_control::config::Config;
+use bm_forward::{BalancingCounter, BalancingPlan, FabricPort};
+use bm_stats::{CounterKind, Scope};
+use bm_vlb::balancer;
+use bm_vlb::quota::Mode;
 
 use super::lock::lock;
+use super::random::random;
 use crate::failure::Failure;
-use crate::serve::report;
+use crate::serve::report::{self, Counters};
+
+/// Entries of each worker's table of flowlets.
+const FLOWLETS: u32 = 16_384;
+/// How long a path may be used beyond its share: longer than workers may be kept waiting for a processor.
+const BURST_NS: u64 = 10_000_000;
 
 /// This node; none without `[cluster]`, and after [`Node::end`].
 #[derive(Default)]
@@ -46,15 +57,43 @@ impl Node {
         Ok(())
     }
 
+    /// How workers distribute packets over fabric links, so many workers together; `None` without a cluster.
+    pub fn balancing(&self, workers: usize) -> Option<BalancingPlan> {
+        let node = lock(&self.0);
+        let service = node.as_ref()?;
+        let settings = service.settings();
+        let link = |link: &bm_cluster::FabricLink| {
+            Some(FabricPort { name: link.device.clone(), node: settings.member(&link.peer)?.node })
+        };
+        let of_each = settings.input_bps() / workers.max(1) as u64;
+        Some(BalancingPlan {
+            settings: balancer::Settings {
+                mode: settings.balancing,
+                seed: u64::from(random()) << 32 | u64::from(random()),
+                flowlets: FLOWLETS,
+                burst_ns: BURST_NS,
+                ..balancer::Settings::new(settings.own()?, of_each)
+            },
+            links: settings.links.iter().filter_map(link).collect(),
+            peers: service.peers(),
+            workers,
+        })
+    }
+
     /// Notes for `status`.
     pub fn notes(&self) -> Vec<String> {
         lock(&self.0).iter().flat_map(Service::notes).collect()
     }
 
-    /// The node with its links.
-    pub fn cluster(&self) -> bm_api::Cluster {
+    /// The node with its links, and with what its workers have sent by `counters`.
+    pub fn cluster(&self, counters: &Counters) -> bm_api::Cluster {
         let Some(view) = lock(&self.0).as_ref().map(Service::view) else { return bm_api::Cluster::default() };
+        let settings = lock(&self.0).as_ref().map(Service::settings);
         bm_api::Cluster {
+            balancing: settings.as_ref().map_or("", |settings| balancing_name(settings.balancing)).into(),
+            speed: settings.map_or(0, |settings| settings.input_bps() / 1_000_000),
+            flowlet_gap_us: view.flowlet_gap_ns / 1000,
+            balanced: balanced(counters),
             name: view.name,
             node: view.node,
             epoch: view.epoch,
@@ -62,13 +101,13 @@ impl Node {
             neighbors: view.neighbors,
             neighbors_without_index: view.without_index,
             routes: view.routes,
-            links: view.links.iter().map(link).collect(),
+            links: view.links.iter().map(|view| link(view, counters)).collect(),
         }
     }
 
     /// Adds drops on fabric links, with their descriptions.
     pub fn add_drops(&self, drops: &mut Drops) {
-        let links = self.cluster().links;
+        let links = self.cluster(&Counters::new()).links;
         let accounts = links.iter().map(|link| (format!("cluster from {}", link.device), &link.account));
         report::add_drops(drops, &bm_cluster::REASONS, &accounts.collect::<Vec<_>>());
     }
@@ -94,7 +133,46 @@ fn remove_kept() {
     }
 }
 
-fn link(view: &LinkView) -> FabricLink {
+/// What the balancers of all workers have done, by name; empty without workers.
+fn balanced(counters: &Counters) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for (name, value) in counters {
+        if let (Scope::Balancer { .. }, name) = Scope::parse(name)
+            && BalancingCounter::NAMES.contains(&name)
+        {
+            *sums.entry(name.to_string()).or_default() += value;
+        }
+    }
+    sums
+}
+
+fn balancing_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::DirectOnly => "direct",
+        Mode::DirectVlb(_) => "vlb",
+        Mode::Classic => "classic",
+    }
+}
+
+/// Frames and bytes that workers have sent through a fabric link.
+fn sent(counters: &Counters, device: &str) -> (u64, u64) {
+    let leads_there = |link: &str| {
+        link.rsplit_once("-> ")
+            .is_some_and(|(_, to)| to.rsplit_once('.').is_some_and(|(port, _)| port == device))
+    };
+    let (mut frames, mut bytes) = (0, 0);
+    for (name, value) in counters {
+        match Scope::parse(name) {
+            (Scope::Link { link, .. }, "txpackets") if leads_there(link) => frames += value,
+            (Scope::Link { link, .. }, "txbytes") if leads_there(link) => bytes += value,
+            _ => {}
+        }
+    }
+    (frames, bytes)
+}
+
+fn link(view: &LinkView, workers: &Counters) -> FabricLink {
+    let (sent, sent_bytes) = sent(workers, &view.device);
     let counters = &view.counters;
     let drops = counters.drops().filter(|(_, frames)| *frames > 0);
     let state = match view.state {
@@ -111,6 +189,8 @@ fn link(view: &LinkView) -> FabricLink {
         node: view.node,
         state: state.into(),
         trouble: view.trouble.clone(),
+        sent,
+        sent_bytes,
         round_trip_us: view.round_trip_ns.map(|ns| ns / 1000),
         account: Account {
             received: counters.received(),

@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 use bm_control::config::Config;
 use bm_fib::published::{Published, Readers};
 use bm_forward::tables::Tables;
-use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, SlowThread, WaitLimits};
+use bm_forward::{
+    Balancing, BalancingCounters, BalancingPlan, Resolver, Router, RouterPort, SlowConfig, SlowPath,
+    SlowPort, SlowThread, WaitLimits,
+};
 use bm_frame::{FramePool, Freelist};
 use bm_graph::{Engine, Network, PortApp, Schedule, Waker, Worker, WorkerCounter};
 use bm_lua::apps::{AppSet, CoreApps};
@@ -36,6 +39,14 @@ pub struct Part {
     pub queues: Vec<Box<dyn Port>>,
     /// Delivers frames to Linux.
     pub host: Box<dyn HostPort>,
+}
+
+/// What a data path is made of.
+pub struct Parts {
+    /// Its ports, then the fabric links.
+    pub ports: Vec<Part>,
+    /// How packets are distributed over the fabric links; none without a cluster.
+    pub balancing: Option<BalancingPlan>,
 }
 
 /// What the data path shares with control.
@@ -102,11 +113,12 @@ impl DataPlane {
     pub fn start(
         config: &Config,
         workers: usize,
-        parts: Vec<Part>,
+        parts: Parts,
         shared: &Shared,
         resolver: Box<dyn Resolver>,
         frame_pool: Arc<FramePool>,
     ) -> Result<Self, Failure> {
+        let Parts { ports: parts, balancing } = parts;
         let mut slow = slow_path(config, shared, resolver, &frame_pool)?;
         let names: Vec<_> = parts.iter().map(|part| part.name.clone()).collect();
         if let Some(hooks) = shared.hooks.get() {
@@ -128,7 +140,11 @@ impl DataPlane {
             }
         }
         let mut running = Vec::new();
-        for (index, network) in networks.into_iter().enumerate() {
+        for (index, mut network) in networks.into_iter().enumerate() {
+            if let Some(plan) = &balancing {
+                let app = balancer(shared, plan.clone(), index)?;
+                network.app(apps::BALANCER, Box::new(app)).map_err(Failure::failed)?;
+            }
             running.push(start_worker(config, shared, &mut slow, &frame_pool, index, &names, network)?);
         }
         for apps in shared.apps.get().iter().flat_map(|apps| apps.on_cores()) {
@@ -248,6 +264,13 @@ fn port_app(
     let sent = account(shared, Scope::PortTransmit { port: name, queue })?;
     let device = counters(shared, Scope::PortDevice { port: name, queue })?;
     Ok((PortApp::new(port, received, sent).with_device(device), received))
+}
+
+/// The app of a worker that chooses fabric links.
+fn balancer(shared: &Shared, plan: BalancingPlan, worker: usize) -> Result<Balancing, Failure> {
+    let scope = Scope::Balancer { worker };
+    let counts = BalancingCounters { account: account(shared, scope)?, counters: counters(shared, scope)? };
+    Ok(Balancing::new(plan, worker, counts))
 }
 
 fn start_worker(

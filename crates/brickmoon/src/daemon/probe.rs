@@ -24,7 +24,9 @@ pub fn machine(config: &Config) -> Machine {
 /// The machine without what is wrong with Lua files, which takes longer to find out.
 pub fn without_scripts(config: &Config) -> Machine {
     let links = links();
+    let fabric = config.fabric_devices();
     let names = config.ports.iter().filter_map(|port| port.device.interface());
+    let names = names.chain(fabric.iter().map(String::as_str));
     let interfaces = names.filter_map(|name| Some((name.to_string(), read(name, &links)?)));
     let node = |&core: &u32| Some((core, bm_frame::node_of_core(core as usize)?));
     Machine {

@@ -11,7 +11,8 @@ use bm_control::driver::{ControlPort, Handle};
 use bm_fastpath::Claims;
 use bm_frame::{FramePool, Pages};
 
-use super::dataplane::{DataPlane, Part, Shared, WorkerState};
+use super::cluster::Node;
+use super::dataplane::{DataPlane, Part, Parts, Shared, WorkerState};
 use super::kernel_ports::OnPort;
 use super::open_port::{Hardware, OpenDevice, OpenPort, Trouble};
 use super::ports::{Opener, Receives};
@@ -60,6 +61,8 @@ pub struct PortInfo {
 pub struct Opened {
     parts: Vec<Part>,
     infos: Vec<PortInfo>,
+    /// Of the parts, those that are fabric links: the last ones.
+    fabric: Vec<PortInfo>,
     keep_open: Vec<OwnedFd>,
     workers: Option<Workers>,
     /// Ring size of each queue in frames.
@@ -81,6 +84,8 @@ pub struct Running {
     pub plane: Option<DataPlane>,
     /// Ports, by index.
     pub ports: Vec<PortInfo>,
+    /// Fabric links through which workers send, in the order of the configuration; none without workers.
+    pub fabric: Vec<PortInfo>,
     /// Notes for `status`.
     pub notes: Vec<String>,
     /// Opens interfaces that appear again; `None` without workers.
@@ -140,6 +145,7 @@ impl Opened {
         let mut opened = Self {
             parts: Vec::new(),
             infos: Vec::new(),
+            fabric: Vec::new(),
             keep_open: Vec::new(),
             workers: plan.workers.clone(),
             ring: openers.workers.map(Opener::ring),
@@ -159,6 +165,15 @@ impl Opened {
                 tracing::warn!("port {}: {}", open.name, plan::missing(&open.name));
             }
             control.push(opened.add(open, presence, path));
+        }
+        let count = plan.workers.as_ref().map_or(0, |workers| workers.count);
+        for name in config.fabric_devices().iter().filter(|_| openers.workers.is_some()) {
+            let Some(opener) = openers.workers else { break };
+            let (presence, open) = opener.fabric_link(config, name, count)?;
+            let path = PortPath { in_kernel: true, reason: None };
+            // Control knows fabric links by itself.
+            let _control = opened.add(open, presence, &path);
+            opened.fabric.extend(opened.infos.pop());
         }
         Ok((opened, control))
     }
@@ -199,18 +214,26 @@ impl Opened {
         shared: &Shared,
         control: &Handle,
         opener: Opener,
+        cluster: &Node,
     ) -> Result<Running, Failure> {
-        let Self { parts, infos, keep_open, workers: planned, ring: _, notes } = self;
+        let Self { parts, infos, fabric, keep_open, workers: planned, ring: _, notes } = self;
         let workers = planned.as_ref().map_or(0, |planned| planned.count);
         let neighbor_requests = Box::new(control.neighbor_requests().map_err(Failure::failed)?);
-        let plane =
-            DataPlane::start(config, workers, parts, shared, neighbor_requests, opener.frame_pool().clone())?;
+        let plane = DataPlane::start(
+            config,
+            workers,
+            Parts { ports: parts, balancing: cluster.balancing(workers) },
+            shared,
+            neighbor_requests,
+            opener.frame_pool().clone(),
+        )?;
         let progress = vec![Progress { breaths: 0, since: Instant::now() }; plane.workers().len()];
         let mut notes = notes;
         notes.extend(plane.priority_refused().map(refused_priority));
         Ok(Running {
             plane: Some(plane),
             ports: infos,
+            fabric,
             opener: Some(opener),
             planned,
             notes,
@@ -275,6 +298,26 @@ impl Opener {
     }
 }
 
+impl Opener {
+    /// Opens a fabric link for workers to send through; one that is missing, or cannot be used, waits.
+    fn fabric_link(
+        &self,
+        config: &Config,
+        name: &str,
+        workers: usize,
+    ) -> Result<(Presence, OpenPort), Failure> {
+        let port = fabric_port(name);
+        let on = OnPort { presence: here(name), reason: None };
+        let openers = Openers { workers: Some(self), claims: None, strict: &|_| false };
+        self.port(config, (0, &port), Some(on), workers, &openers)
+    }
+}
+
+/// A fabric link as a port with default settings.
+pub fn fabric_port(name: &str) -> Port {
+    Port::new(Device::Xdp(name.into()))
+}
+
 /// Whether an interface for workers exists and can be used.
 fn here(name: &str) -> Presence {
     match bm_fastpath::is_there(name) {
@@ -301,6 +344,7 @@ impl Opened {
         Running {
             plane: None,
             ports: infos,
+            fabric: Vec::new(),
             opener: None,
             planned: None,
             notes,
@@ -359,9 +403,9 @@ impl Running {
 
     /// Stops the threads, then detaches the steering programs. Returns the descriptors that keep our interfaces in Linux.
     pub fn stop(self) -> Vec<OwnedFd> {
-        let Self { plane, ports, opener: _, planned: _, notes: _, keep_open, progress: _ } = self;
+        let Self { plane, ports, fabric, opener: _, planned: _, notes: _, keep_open, progress: _ } = self;
         plane.into_iter().for_each(DataPlane::stop);
-        drop(ports);
+        drop((ports, fabric));
         keep_open
     }
 }

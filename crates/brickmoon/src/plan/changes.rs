@@ -49,7 +49,11 @@ pub fn reload(
     let has_kernel = machine.no_kernel_path.is_none();
     let paths = if has_kernel { kept_paths(current, &new, chosen) } else { chosen };
     checks::all(file, &new, machine, &paths)?;
-    let (mut said, arranged) = effects(current.config, &new, has_kernel);
+    let (mut said, mut arranged) = effects(current.config, &new, has_kernel);
+    if paths.needs_workers(&new) || current.plan.paths.needs_workers(current.config) {
+        // They send to fabric links, and balance.
+        arranged.extend(said.changed.extract_if(.., |key| key == "cluster"));
+    }
     let is_asked = |index: usize| arranged.contains(&format!("port.{}", new.ports[index].device));
     if let Some((_, why)) = problems(&new, machine, &paths).into_iter().find(|(index, _)| is_asked(*index)) {
         return Err(Error::new(why).hint("nothing has changed"));

@@ -60,17 +60,17 @@ fn switches(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks that the external ports of a cluster are ports of the router, and that none of these needs workers.
+/// Checks that the external ports of a cluster are ports of the router, and that there are workers if they have to balance.
 ///
 /// # Errors
 /// What does not go together.
 fn cluster(config: &Config, paths: &Paths) -> Result<(), Error> {
     let Some(cluster) = &config.cluster else { return Ok(()) };
-    if paths.needs_workers(config) {
+    if cluster.uses_intermediates() && !paths.any_user() {
         return Err(Error::new(
-            "a cluster needs the kernel path on all ports: workers cannot send to fabric links yet",
+            "balancing in [cluster] has no effect on the kernel path, which sends all packets straight to their output node",
         )
-        .hint("set path = \"kernel\", and remove what needs workers: hooks, apps, claims, `workers`"));
+        .hint("set balancing = \"direct\", or use the user path (--path user) on the external ports"));
     }
     let is_port = |name: &str| config.ports.iter().any(|port| port.device.interface() == Some(name));
     if let Some(port) = cluster.ports.iter().find(|port| !is_port(&port.device)) {

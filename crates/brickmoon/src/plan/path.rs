@@ -4,8 +4,8 @@
 //! [[port]] path, --path PORT=..  ─► else [daemon] path, --path ─► else: kernel, unless something needs workers
 //! ```
 //!
-//! All ports without a path of their own need workers if the configuration sets workers or cores, or has hooks or apps
-//! (unless claims select their packets, or some port is set to the user path). A single port needs workers if its
+//! All ports without a path of their own need workers if the configuration sets workers or cores, balances the load of a
+//! cluster, or has hooks or apps (unless claims select their packets, or some port is set to the user path). A single port needs workers if its
 //! device is not a Linux interface, if XDP cannot send through its interface, or if that is in a VRF; the other ports
 //! stay in the kernel.
 //!
@@ -138,6 +138,9 @@ fn needs_workers(config: &Config) -> Option<&'static str> {
     }
     if !config.hooks.is_empty() {
         return Some("hooks run on workers");
+    }
+    if config.cluster.as_ref().is_some_and(bm_cluster::Settings::uses_intermediates) {
+        return Some("workers choose the intermediates of the cluster");
     }
     if daemon.workers.is_some() || !daemon.cores.is_empty() {
         return Some("workers or cores are configured");

@@ -555,3 +555,36 @@ fn possible_configurations_are_planned() {
         assert_eq!(right(text, SAME).workers.is_some(), workers, "{text}");
     }
 }
+
+/// `[cluster]` of a node with `eth0` and a link `one0` to another node.
+fn cluster(more: &str) -> String {
+    format!(
+        "[cluster]\nname = 'a'\n{more}\n[[cluster.member]]\nname = 'a'\nnode = 0\n[[cluster.member]]\nname = 'b'\nnode = 1\n\
+         [[cluster.fabric]]\ndevice = 'one0'\npeer = 'b'\n[[cluster.port]]\ndevice = 'eth0'\nnumber = 0\n"
+    )
+}
+
+#[test]
+fn a_cluster_that_balances_has_workers_with_a_queue_of_every_fabric_link() {
+    let direct = right(&(ports("eth0") + &cluster("")), SAME);
+    assert_eq!(
+        (paths_of(&direct), direct.workers),
+        (vec!["kernel: nothing in use needs workers".into()], None)
+    );
+    let text = ports("eth0") + &cluster("balancing = 'vlb'");
+    let plan = right(&text, SAME);
+    assert_eq!(paths_of(&plan), ["user: workers choose the intermediates of the cluster"]);
+    let workers = plan.workers.unwrap();
+    assert_eq!((workers.count, workers.queues), (1, vec![1]), "one0 has one queue");
+    let more = right(&text, |machine| machine.interfaces.get_mut("one0").unwrap().queues = 2);
+    assert_eq!(more.workers.unwrap().count, 2);
+    let why = planned(&(ports("eth0=kernel") + &cluster("balancing = 'classic'")), SAME).unwrap_err();
+    assert!(why.contains("no effect on the kernel path") && why.contains("balancing = \"direct\""), "{why}");
+    // Hooks and apps are as usual.
+    assert!(right(&(ports("eth0=user") + &cluster("")), SAME).workers.is_some());
+    let old = ports("eth0=user") + &cluster("");
+    let new = ports("eth0=user") + &cluster("balancing = 'vlb'");
+    assert_eq!(reloaded(&old, &new, SAME).unwrap().arranged, ["cluster"], "workers are started again");
+    let (old, new) = (ports("eth0") + &cluster(""), ports("eth0") + &cluster("epoch = 2"));
+    assert_eq!(reloaded(&old, &new, SAME).unwrap().said.changed, ["cluster"]);
+}

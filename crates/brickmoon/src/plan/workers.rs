@@ -50,10 +50,12 @@ impl Workers {
     }
 }
 
-/// Number of workers: as configured, or as many as every port has queues, at most one per core.
+/// Number of workers: as configured, or as many as every port and fabric link has queues, at most one per core.
 pub fn count(config: &Config, machine: &Machine) -> usize {
     let there = config.ports.iter().filter(|port| machine.missing(port).is_none());
-    let queues = there.map(|port| queues(port, machine)).min().unwrap_or(1);
+    let devices = config.fabric_devices();
+    let fabric = devices.iter().filter_map(|name| Some(machine.interfaces.get(name)?.queues));
+    let queues = there.map(|port| queues(port, machine)).chain(fabric).min().unwrap_or(1);
     config.daemon.workers.map_or(queues.min(machine.cpus), |workers| workers as usize).max(1)
 }
 
@@ -89,7 +91,8 @@ impl Needs {
             let ports = config.ports.iter().filter(|port| matches!(port.device, Device::Xdp(_)) == is_xdp);
             ports.map(|port| queues_taken(config, port, workers)).sum()
         };
-        Self { xdp: of(true), others: of(false) }
+        // Each worker sends through a queue of every fabric link.
+        Self { xdp: of(true) + config.fabric_devices().len() * workers, others: of(false) }
     }
 
     /// Frames needed for all rings of all ports, with `sent` more for each queue, and for everything else.

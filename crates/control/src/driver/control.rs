@@ -44,8 +44,8 @@ pub(super) struct Control {
     pub(super) ports: Vec<ControlPort>,
     /// Interfaces of fabric links. Packets leave by them; the fabric program has what comes in.
     pub(super) fabric: Vec<String>,
-    /// Their indices in Linux, as far as they exist.
-    pub(super) fabric_links: Vec<u32>,
+    /// Their indices in Linux; `None` for those that do not exist.
+    pub(super) fabric_links: Vec<Option<u32>>,
     active: bool,
     /// Workers are being restarted: their ports leave all packets to Linux.
     pub(super) workers_rest: bool,

@@ -53,17 +53,17 @@ impl Control {
         self.last_steering = None;
         let fabric = || self.fabric_links.iter();
         let ports = self.ports.iter().map(|port| port.ifindex);
-        self.compiler.set_ports(ports.chain(fabric().map(|ifindex| Some(*ifindex))).collect());
+        self.compiler.set_ports(ports.chain(fabric().copied()).collect());
         let of_workers = self.ports.iter().map(|port| !port.in_kernel);
         self.compiler.set_worker_ports(of_workers.chain(fabric().map(|_| false)).collect());
     }
 
-    /// Looks up the interfaces of fabric links. They come after the ports: next hops may name them, and nothing is
-    /// forwarded from them.
+    /// Looks up the interfaces of fabric links. They come after the ports, in the order of the configuration, which is
+    /// also that of workers: next hops may name them, and nothing is forwarded from them.
     pub(super) fn find_fabric(&mut self) {
         let mirror = self.watch.mirror();
         let link = |name: &String| mirror.link_named(name).map(|link| link.ifindex);
-        let found: Vec<_> = self.fabric.iter().filter_map(link).collect();
+        let found: Vec<_> = self.fabric.iter().map(link).collect();
         if found != self.fabric_links {
             self.fabric_links = found;
             self.name_ports();

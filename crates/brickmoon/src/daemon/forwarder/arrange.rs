@@ -51,7 +51,7 @@ impl Forwarder {
         let running = match opener {
             Some(opener) => {
                 self.worker_resources.scripts(&self.shared)?;
-                opened.start(config, &self.shared, control, opener)?
+                opened.start(config, &self.shared, control, opener, &self.cluster)?
             }
             None => opened.without_workers(),
         };

@@ -19,11 +19,11 @@ use super::{Forwarder, Setup};
 use crate::daemon::kernel_ports::{self, OnPort};
 use crate::daemon::lock::lock;
 use crate::daemon::open_port::OpenDevice;
-use crate::daemon::ports::Receives;
+use crate::daemon::ports::{Opener, Receives};
 use crate::daemon::presence::{AGAIN, Presence, unfit};
 use crate::daemon::probe;
 use crate::daemon::replaceable::NoHost;
-use crate::daemon::running::{PortInfo, Running};
+use crate::daemon::running::{PortInfo, Running, fabric_port};
 use crate::failure::Failure;
 use crate::plan::path::PortPath;
 use crate::plan::{Plan, missing, workers};
@@ -138,6 +138,7 @@ impl Forwarder {
                 Checked::Rearrange(why) => arrange = Some(why),
             }
         }
+        self.follow_fabric_links()?;
         self.follow_filters();
         let Some(why) = arrange else { return Ok(()) };
         tracing::warn!("{why}: restarting the workers; Linux forwards for their ports meanwhile");
@@ -148,6 +149,67 @@ impl Forwarder {
         // Interfaces may have changed meanwhile.
         self.links.notify_one();
         Ok(())
+    }
+
+    /// Makes workers send through the interfaces that fabric links have now.
+    fn follow_fabric_links(&self) -> Result<(), Failure> {
+        let names = match lock(&self.running).as_ref() {
+            Some(running) => running.fabric.iter().map(|info| info.name.clone()).collect::<Vec<_>>(),
+            None => return Ok(()),
+        };
+        if names.is_empty() {
+            return Ok(());
+        }
+        let links = self.driver.handle().links(&names).map_err(Failure::failed)?;
+        let mut running = lock(&self.running);
+        let Some(running) = running.as_mut() else { return Ok(()) };
+        let workers = running.planned.as_ref().map_or(0, |planned| planned.count);
+        for (index, link) in links.into_iter().enumerate() {
+            self.follow_fabric_link(running, index, link, workers);
+        }
+        Ok(())
+    }
+
+    fn follow_fabric_link(&self, running: &mut Running, index: usize, link: Option<LinkNow>, workers: usize) {
+        let Running { fabric, opener: Some(opener), .. } = running else { return };
+        let info = &mut fabric[index];
+        match (&mut info.presence, link) {
+            (Presence::Here { ifindex, generation: generation @ None }, Some(link))
+                if *ifindex == link.ifindex =>
+            {
+                *generation = Some(link.generation);
+                return;
+            }
+            (Presence::Here { generation, .. }, Some(link)) if *generation == Some(link.generation) => return,
+            (Presence::Refused { at, .. }, Some(_)) if at.elapsed() < AGAIN => return,
+            (Presence::Missing, None) => return,
+            _ => {}
+        }
+        let Some(link) = link else {
+            tracing::warn!("fabric link {}: its interface is gone; workers send nothing there", info.name);
+            info.replace(Vec::new(), Box::new(NoHost), Box::new(()), opener);
+            info.presence = Presence::Missing;
+            return;
+        };
+        let opened = opener.interface(&info.name, &fabric_port(&info.name), Receives::Claimed(None), workers);
+        info.presence = match opened {
+            Ok(OpenDevice { ifindex: Some(ifindex), queues, host, keep, .. }) => {
+                info.replace(queues, host, keep, opener);
+                tracing::info!(
+                    "fabric link {}: workers send through its interface (index {ifindex})",
+                    info.name
+                );
+                Presence::Here { ifindex, generation: Some(link.generation) }
+            }
+            Ok(_) => Presence::Missing,
+            Err(failure) => {
+                let why = failure.to_string();
+                if !matches!(info.presence, Presence::Refused { .. }) {
+                    tracing::warn!(%why, "fabric link {}: workers cannot send through its interface; trying again", info.name);
+                }
+                Presence::Refused { why, generation: Some(link.generation), at: Instant::now() }
+            }
+        };
     }
 
     /// Adapts one port to the state of its interface.
@@ -350,12 +412,28 @@ impl Forwarder {
     ) {
         let Running { ports, opener, .. } = running;
         let info = &mut ports[index];
-        if let (Some(replaceable), Some(opener)) = (&info.replaceable, opener)
+        match opener {
+            Some(opener) => info.replace(queues, host, keep, opener),
+            None => info.keep = keep,
+        }
+    }
+}
+
+impl PortInfo {
+    /// Hands the queues of an interface to the workers and the host port to the slow path; those before are closed.
+    fn replace(
+        &mut self,
+        queues: Vec<Box<dyn bm_port::Port>>,
+        host: Box<dyn bm_port::HostPort>,
+        keep: Box<dyn std::any::Any + Send>,
+        opener: &Opener,
+    ) {
+        if let Some(replaceable) = &self.replaceable
             && !replaceable.replace(queues, host, opener.frame_pool())
         {
             // The worker hangs, which is handled elsewhere.
-            tracing::error!("port {}: a worker did not accept its queue", info.name);
+            tracing::error!("port {}: a worker did not accept its queue", self.name);
         }
-        info.keep = keep;
+        self.keep = keep;
     }
 }

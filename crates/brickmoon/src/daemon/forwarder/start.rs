@@ -37,7 +37,7 @@ impl Forwarder {
         let cluster = Node::start(&config)?;
         // Switches may have created interfaces.
         let machine = Machine { scripts: machine.scripts, ..probe::without_scripts(&config) };
-        let mut forwarder = Self::start_router(config, machine, file.as_deref(), natives)?;
+        let mut forwarder = Self::start_router(config, machine, file.as_deref(), natives, &cluster)?;
         (forwarder.switches, forwarder.cluster, forwarder.file) = (switches, cluster, file);
         Ok(forwarder)
     }
@@ -48,24 +48,25 @@ impl Forwarder {
         mut machine: Machine,
         file: Option<&Path>,
         natives: MakeNatives,
+        cluster: &Node,
     ) -> Result<Self, Failure> {
         let request = Request { file, named: &[], may_grow: true };
         let plan = plan::plan(&config, &machine, &request)?;
         // If the configuration does not require the kernel path, workers replace it.
         let may_use_workers_instead = plan.with_kernel && plan.paths.may_use_workers_instead();
-        match Self::start_with(config.clone(), plan, natives) {
+        match Self::start_with(config.clone(), plan, natives, cluster) {
             Err(Failure::Failed(why)) if may_use_workers_instead => {
                 tracing::warn!(%why, "the kernel path is not available; using the user path instead");
                 machine.no_kernel_path = Some(why);
                 let plan = plan::plan(&config, &machine, &request)?;
-                Self::start_with(config, plan, natives)
+                Self::start_with(config, plan, natives, cluster)
             }
             tried => tried,
         }
     }
 
     /// Starts the router as planned. If all ports use the kernel path, there is no frame memory and there are no workers.
-    fn start_with(config: Config, plan: Plan, natives: MakeNatives) -> Result<Self, Failure> {
+    fn start_with(config: Config, plan: Plan, natives: MakeNatives, cluster: &Node) -> Result<Self, Failure> {
         let (registry, stats) = statistics::counters(&config)?;
         let readers = Readers::new();
         let strict = |_: &config::Port| true;
@@ -89,7 +90,7 @@ impl Forwarder {
         let running = match opener {
             Some(opener) => {
                 worker_resources.scripts(&shared)?;
-                opened.start(&config, &shared, driver.handle(), opener)?
+                opened.start(&config, &shared, driver.handle(), opener, cluster)?
             }
             None => opened.without_workers(),
         };

@@ -2,12 +2,18 @@
 
 use super::switches::is_interface;
 use super::*;
-use bm_cluster::{ExternalPort, FabricLink, Member, Settings};
+use bm_cluster::{ExternalPort, FabricLink, Member, SPEED, Settings};
 use bm_vlb::address::{Node, Port as Number};
 use bm_vlb::membership::Epoch;
+use bm_vlb::quota::{Mode, Rule};
 
 /// Default path of the shared key.
 const KEY_FILE: &str = "/etc/brickmoon/cluster.key";
+/// How workers can distribute packets for other nodes.
+const BALANCING: [(&str, Mode); 3] =
+    [("direct", Mode::DirectOnly), ("vlb", Mode::DirectVlb(Rule::TwoShares)), ("classic", Mode::Classic)];
+/// The fastest link, in Mbit/s.
+const SPEED_MAX: u64 = 1_000_000;
 /// The longest name of a node.
 const NAME_MAX: usize = 63;
 
@@ -18,11 +24,16 @@ pub(super) fn cluster(section: &mut Section<'_, '_>, ports: &[Port]) -> Settings
     let name = name(section, "name", "name = \"a\"").unwrap_or_default();
     section.number("epoch", 0..=255, &mut epoch);
     section.file("key_file", &mut key_file);
+    let (mut balancing, mut flowlet_gap_us) = (Mode::DirectOnly, None);
+    section.choice("balancing", &BALANCING, &mut balancing);
+    section.number_or("flowlet_gap_us", "auto", 0..=10_000_000, &mut flowlet_gap_us);
     let before = section.report.problems.len();
     let mut settings = Settings {
         name,
         epoch: Epoch::new(epoch as u8),
         key_file,
+        balancing,
+        flowlet_gap_us,
         members: Vec::new(),
         links: Vec::new(),
         ports: Vec::new(),
@@ -86,6 +97,12 @@ fn number(section: &mut Section<'_, '_>, key: &'static str, example: &'static st
     section.in_range(key, value, 0..=most, "a whole number", example.into()).map(|number| number as u32)
 }
 
+fn speed(section: &mut Section<'_, '_>) -> u32 {
+    let mut speed = SPEED;
+    section.number("speed", 1..=SPEED_MAX, &mut speed);
+    speed
+}
+
 fn member(section: &mut Section<'_, '_>) -> Option<Member> {
     let name = name(section, "name", "name = \"b\"");
     let node = number(section, "node", "node = 1", u64::from(Node::COUNT) - 1);
@@ -100,11 +117,13 @@ fn fabric(section: &mut Section<'_, '_>, ports: &[Port]) -> Option<FabricLink> {
         let hint = "it is also a [[port]] of the router: remove that; a fabric link must not be one";
         section.invalid("device", at, &device, hint);
     }
-    Some(FabricLink { device, peer: peer? })
+    let speed = speed(section);
+    Some(FabricLink { device, peer: peer?, speed })
 }
 
 fn external(section: &mut Section<'_, '_>) -> Option<ExternalPort> {
     let device = device(section, "device = \"eth0\"");
     let number = number(section, "number", "number = 0", u64::from(Number::COUNT) - 1);
-    Some(ExternalPort { device: device?.1, number: Number::new(number? as u8)? })
+    let speed = speed(section);
+    Some(ExternalPort { device: device?.1, number: Number::new(number? as u8)?, speed })
 }

@@ -1,6 +1,7 @@
 //! A node of a cluster.
 
 use super::*;
+use bm_vlb::quota::Mode;
 
 const CLUSTER: &str = "\
 [[port]]
@@ -32,6 +33,15 @@ fn reads_a_cluster() {
     assert_eq!((cluster.members[1].name.as_str(), cluster.members[1].node.number()), ("b", 1));
     assert_eq!((cluster.links[0].device.as_str(), cluster.links[0].peer.as_str()), ("fab1", "b"));
     assert_eq!((cluster.ports[0].device.as_str(), cluster.ports[0].number.number()), ("ext0", 2));
+    assert_eq!((cluster.balancing, cluster.flowlet_gap_us), (Mode::DirectOnly, None));
+    assert_eq!(
+        (cluster.links[0].speed, cluster.ports[0].speed, cluster.input_bps()),
+        (10_000, 10_000, 10_000_000_000)
+    );
+    let balanced = CLUSTER.replace("epoch = 3", "epoch = 3\nbalancing = 'vlb'\nflowlet_gap_us = 500");
+    let balanced = read(&(balanced + "speed = 20\n")).cluster.unwrap();
+    assert_eq!((balanced.balancing, balanced.flowlet_gap_us), (Mode::default(), Some(500)));
+    assert_eq!((balanced.input_bps(), balanced.nodes()), (20_000_000, 2));
     let changed = Config { cluster: None, ..config.clone() }.diff(&config);
     assert_eq!(changed, [Changed { key: "cluster".into(), effect: Effect::Live }]);
     assert_eq!(read("").cluster, None);
@@ -48,6 +58,12 @@ fn reports_errors_in_cluster() {
         ("epoch = 3", "epoch = 256", "5: `epoch` in [cluster] is 256: must be from 0 to 255"),
         ("node = 1", "node = 2047", "12: `node` in [[cluster.member]] is 2047: must be from 0 to 2046"),
         ("node = 1\n", "", "`node` in [[cluster.member]] is missing: write node = 1"),
+        ("epoch = 3", "balancing = 'VLB'", "`balancing` in [cluster] is \"VLB\""),
+        (
+            "number = 2",
+            "number = 2\nspeed = 0",
+            "`speed` in [[cluster.port]] is 0: must be from 1 to 1000000",
+        ),
         ("number = 2", "number = 32", "18: `number` in [[cluster.port]] is 32: must be from 0 to 31"),
         ("'fab1'", "'ext0'", "14: `device` in [[cluster.fabric]] is \"ext0\": it is also a [[port]]"),
         ("peer = 'b'", "peers = 'b'", "unknown key `peers` in [[cluster.fabric]]: did you mean `peer`?"),

@@ -1,0 +1,109 @@
+//! Which ways to other nodes exist, and how far apart their delays are: what the balancers of workers go by.
+
+use std::sync::Arc;
+
+use bm_vlb::address::Node;
+use bm_vlb::balancer::Peer;
+use bm_vlb::published::PublishedPeers;
+use bm_vlb::spread::DelaySpread;
+
+/// How long a measured delay counts, at least.
+const WINDOW_NS: u64 = 500_000_000;
+/// The shortest gap after which a flow may take another way.
+const GAP_MIN_NS: u64 = 1_000_000;
+
+/// The link to another node, and what that says of its own links.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The node.
+    pub node: Node,
+    /// Capacity of the link; 0 while it cannot be used.
+    pub capacity_bps: u64,
+    /// The nodes to which it has no link.
+    pub without: Vec<Node>,
+}
+
+/// The intermediate over which a node can be reached without the link to it; the first of several.
+pub fn detour(ways: &[Way], to: Node) -> Option<Node> {
+    let leads = |way: &&Way| way.node != to && way.capacity_bps > 0 && !way.without.contains(&to);
+    ways.iter().find(leads).map(|way| way.node)
+}
+
+/// Tells the balancers of workers.
+pub struct Ways {
+    published: Arc<PublishedPeers>,
+    last: Vec<Way>,
+    spread: DelaySpread,
+    gap_ns: Option<u64>,
+}
+
+impl Ways {
+    /// For nodes with numbers below `nodes`; `gap_ns` is the configured gap between flowlets.
+    pub fn new(nodes: usize, gap_ns: Option<u64>) -> Self {
+        let published = Arc::new(PublishedPeers::new(nodes));
+        Self { published, last: Vec::new(), spread: DelaySpread::new(WINDOW_NS), gap_ns }
+    }
+
+    /// What workers read.
+    pub fn published(&self) -> &Arc<PublishedPeers> {
+        &self.published
+    }
+
+    /// Notes how long a probe took to come back.
+    pub fn measured(&mut self, round_trip_ns: u64, now_ns: u64) {
+        self.spread.add(round_trip_ns / 2, now_ns);
+    }
+
+    /// The gap after which a flow may take another way.
+    pub fn gap_ns(&self) -> u64 {
+        self.gap_ns.unwrap_or_else(|| self.spread.delta_ns(GAP_MIN_NS))
+    }
+
+    /// Tells workers what has changed.
+    pub fn publish(&mut self, ways: Vec<Way>) {
+        self.published.set_delta(self.gap_ns());
+        if ways == self.last {
+            return;
+        }
+        let mut peers = vec![Peer::default(); self.published.nodes()];
+        for way in &ways {
+            if let Some(peer) = peers.get_mut(way.node.index()) {
+                *peer = Peer { capacity_bps: way.capacity_bps, transit: true };
+            }
+        }
+        let lost = ways.iter().flat_map(|way| way.without.iter().map(|to| (way.node, *to)));
+        self.published.publish(&peers, &lost.collect::<Vec<_>>());
+        self.last = ways;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(number: u16) -> Node {
+        Node::new(number).expect("small")
+    }
+
+    fn way(number: u16, capacity_bps: u64, without: &[u16]) -> Way {
+        Way { node: node(number), capacity_bps, without: without.iter().copied().map(node).collect() }
+    }
+
+    #[test]
+    fn a_detour_leads_over_links_that_are_up() {
+        let ways = [way(1, 0, &[]), way(2, 9, &[1]), way(3, 9, &[2]), way(4, 9, &[])];
+        assert_eq!(detour(&ways, node(1)), Some(node(3)));
+        assert_eq!(detour(&ways, node(2)), Some(node(4)));
+        assert_eq!(detour(&ways[..2], node(1)), None);
+    }
+
+    #[test]
+    fn the_gap_follows_delays_unless_it_is_configured() {
+        let mut ways = Ways::new(4, None);
+        assert_eq!(ways.gap_ns(), GAP_MIN_NS);
+        ways.measured(200_000, 1);
+        ways.measured(8_200_000, 2);
+        assert_eq!(ways.gap_ns(), 6_000_000);
+        assert_eq!(Ways::new(4, Some(7)).gap_ns(), 7);
+    }
+}
