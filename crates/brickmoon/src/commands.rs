@@ -6,7 +6,9 @@ use hyper::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::args::{Cli, ClusterArgs, ClusterCommand, Command, Query, Routes, Show, ShowCommand, Socket};
+use crate::args::{
+    Cli, ClusterArgs, ClusterCommand, Command, PassedOn, Query, Routes, Show, ShowCommand, Socket,
+};
 use crate::failure::Failure;
 use crate::{bench, client, daemon, lua};
 use bm_api::request;
@@ -26,6 +28,10 @@ pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
         }
         Command::Run(run) => lua::run(run),
         Command::Snabb(snabb) => lua::snabb(snabb),
+        Command::Cluster(ClusterArgs { what: ClusterCommand::Demo(PassedOn { arguments }) }) => {
+            let arguments = std::iter::once("demo".into()).chain(arguments).collect();
+            Err(bench::exec("cluster", verbose, PassedOn { arguments }))
+        }
         Command::Bench(passed_on) => Err(bench::exec("bench", verbose, passed_on)),
         Command::Demo(passed_on) => Err(bench::exec("demo", verbose, passed_on)),
         Command::Simulate(passed_on) => Err(bench::exec("simulate", verbose, passed_on)),

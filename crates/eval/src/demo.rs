@@ -4,6 +4,7 @@
 //! is forwarded by Linux alone, then by brickmoon with the same routes. Then the daemon is killed in mid-flow
 //! and started again, and the longest gap is told. Everything goes away at the end, whatever happens.
 
+pub mod cluster;
 pub(crate) mod daemon;
 mod failover;
 mod results;
@@ -71,6 +72,8 @@ pub enum DemoError {
     Testbed(TestbedError),
     /// The daemon failed.
     Daemon(DaemonError),
+    /// The nodes of a cluster do not know each other.
+    NotReady(String),
     /// The result cannot be written.
     Output(io::Error),
     /// Something is still there at the end.
@@ -87,6 +90,7 @@ impl fmt::Display for DemoError {
             }
             Self::Testbed(error) => error.fmt(f),
             Self::Daemon(error) => error.fmt(f),
+            Self::NotReady(state) => write!(f, "the nodes of the cluster do not find each other: {state}"),
             Self::Output(error) => write!(f, "write the result: {error}"),
             Self::LeftBehind(what) => write!(f, "left behind: {what}"),
         }

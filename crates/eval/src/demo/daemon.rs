@@ -1,6 +1,7 @@
 //! The daemon as a child process inside the router's namespace: started, watched, killed, ended.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use bm_bpf::Bpffs;
 use bm_testbed::interrupt;
+use bm_testbed::testbed::namespace::Namespace;
 use bm_testbed::testbed::napi::POLLING_PRIORITY;
 use bm_testbed::testbed::{Testbed, TestbedError, cores};
 
@@ -140,19 +142,41 @@ impl Daemon {
         // The kernel path has no workers, and refuses settings of theirs.
         let core = core.filter(|_| way == Way::User);
         let config = write_config(&folder.0, core).map_err(TestbedError::system("write a configuration"))?;
-        let mut command = Command::new(&program);
-        command.arg("up").arg("--config").arg(config).arg("--socket").arg(folder.0.join(SOCKET));
-        command.args(match way {
+        let mut arguments: Vec<OsString> = vec!["--config".into(), config.into_os_string()];
+        let of_way = match way {
             Way::User => &["--path", "user"][..],
             Way::Kernel => &["--path", "kernel", "--attach", "xdp"],
             Way::KernelTc => &["--path", "kernel", "--attach", "tc"],
-        });
+        };
+        arguments.extend(of_way.iter().map(Into::into));
         for port in [&testbed.interfaces.router_in, &testbed.interfaces.router_out] {
-            command.args(["--port", port]);
+            arguments.extend(["--port".into(), port.into()]);
         }
+        Self::started(&testbed.router, folder, program, &arguments)
+    }
+
+    /// Starts `program up` with these arguments in a namespace, and waits until it is ready. The folder, where its socket
+    /// is, goes with it.
+    pub fn start_in(
+        namespace: &Namespace,
+        folder: PathBuf,
+        program: &Path,
+        arguments: &[OsString],
+    ) -> Result<Self, DaemonError> {
+        Self::started(namespace, Folder(folder), program.into(), arguments)
+    }
+
+    fn started(
+        namespace: &Namespace,
+        folder: Folder,
+        program: PathBuf,
+        arguments: &[OsString],
+    ) -> Result<Self, DaemonError> {
+        let mut command = Command::new(&program);
+        command.arg("up").arg("--socket").arg(folder.0.join(SOCKET)).args(arguments);
         // In a process group of its own, so that Ctrl-C reaches us alone and we end it in our order.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        testbed.router.confine(&mut command)?;
+        namespace.confine(&mut command)?;
         die_with_us(&mut command);
         let mut child = command.spawn().map_err(|error| DaemonError::Start { program, error })?;
         let (lines, log) = (listen(child.stdout.take()), keep(child.stderr.take()));
@@ -204,6 +228,19 @@ impl Daemon {
             }
         }
         Err(DaemonError::StillRuns)
+    }
+
+    /// Ends it in order if that is possible, also after an interruption.
+    pub fn end(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
+        // SAFETY: sends a signal to a child that has not been waited for, so its number is still its own.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
+        let began = Instant::now();
+        while began.elapsed() < END && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     fn ended(&mut self) -> Result<Option<ExitStatus>, DaemonError> {
@@ -321,7 +358,7 @@ impl Before {
     }
 
     /// What has come since. A bpffs that the daemon has mounted for the run goes.
-    fn new_pins(&self) -> Vec<PathBuf> {
+    pub fn new_pins(&self) -> Vec<PathBuf> {
         let new: Vec<_> = pins().difference(&self.pins).cloned().collect();
         self.unmount_new();
         new
@@ -342,7 +379,7 @@ fn pins() -> BTreeSet<PathBuf> {
     let inode = |entry: fs::DirEntry| fs::metadata(entry.path()).ok().map(|data| data.ino().to_string());
     let others: BTreeSet<_> = entries(Path::new("/run/netns")).filter_map(inode).collect();
     // The kernel puts files of its own into the root.
-    let folders = ["brickmoon", "brickmoon-switch"].map(|name| bpffs.path().join(name));
+    let folders = ["brickmoon", "brickmoon-switch", "brickmoon-cluster"].map(|name| bpffs.path().join(name));
     let namespaces = folders.iter().flat_map(|folder| entries(folder));
     let of_a_run = namespaces.filter(|entry| !others.contains(&*entry.file_name().to_string_lossy()));
     let mut found = BTreeSet::new();

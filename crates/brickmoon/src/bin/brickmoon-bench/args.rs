@@ -28,6 +28,8 @@ pub enum Command {
     Bench(Bench),
     /// Run a demonstration in network namespaces: Linux and brickmoon side by side, with a full table (`make demo`).
     Demo(Demo),
+    /// Show what four nodes of a cluster do.
+    Cluster(ClusterArgs),
     /// Simulate a cluster of routers packet by packet: loads, reordering, losses. The same seed gives the same run.
     #[command(after_help = SIMULATE_EXAMPLES)]
     Simulate(Simulate),
@@ -194,6 +196,36 @@ pub struct Demo {
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub routes: usize,
     /// Duration of each measurement, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 4.0)]
+    pub seconds: f64,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `brickmoon cluster`, as far as this program runs it.
+#[derive(Debug, Args)]
+pub struct ClusterArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub what: ClusterCommand,
+}
+
+/// What to do with a cluster.
+#[derive(Debug, Subcommand)]
+pub enum ClusterCommand {
+    /// Run four nodes in network namespaces: loads under several traffic matrices, then losses while a daemon is killed, a
+    /// link cut and a node switched off.
+    Demo(ClusterDemo),
+}
+
+/// `brickmoon cluster demo`.
+#[derive(Debug, Args)]
+pub struct ClusterDemo {
+    /// R: packets a second that each external port receives.
+    #[arg(long, value_name = "PPS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
+    pub rate: u32,
+    /// How long each matrix is offered, in seconds.
     #[arg(long, value_name = "S", default_value_t = 4.0)]
     pub seconds: f64,
     /// Print one JSON object per line.

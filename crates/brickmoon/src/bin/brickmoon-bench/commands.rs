@@ -1,8 +1,9 @@
 //! The commands: turns options into those of `bm-eval`, and prints its results.
 
+use bm_eval::demo::cluster::ClusterDemoOptions;
 use bm_eval::demo::{DemoError, DemoOptions};
 
-use crate::args::{Bench, BenchCommand, Command, Demo};
+use crate::args::{Bench, BenchCommand, ClusterArgs, ClusterCommand, ClusterDemo, Command, Demo};
 use crate::output::write;
 use crate::{Failure, cluster, say};
 
@@ -11,6 +12,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Bench(bench) => self::bench(&bench),
         Command::Demo(demo) => self::demo(demo),
+        Command::Cluster(ClusterArgs { what: ClusterCommand::Demo(demo) }) => cluster_demo(&demo),
         Command::Simulate(simulate) => cluster::simulate(&simulate),
         Command::Plan(plan) => cluster::plan(&plan),
     }
@@ -131,7 +133,21 @@ fn soak(bench: &Bench, options: &bm_eval::bench::Options, time: std::time::Durat
 fn demo(demo: Demo) -> Result<(), Failure> {
     let Demo { rib, routes, seconds, json } = demo;
     let options = DemoOptions { rib, routes, seconds, json, ..DemoOptions::default() };
-    match bm_eval::demo::run(&options, &mut std::io::stdout()) {
+    ended(bm_eval::demo::run(&options, &mut std::io::stdout()))
+}
+
+fn cluster_demo(demo: &ClusterDemo) -> Result<(), Failure> {
+    let options = ClusterDemoOptions {
+        rate: demo.rate,
+        seconds: demo.seconds,
+        json: demo.json,
+        ..ClusterDemoOptions::default()
+    };
+    ended(bm_eval::demo::cluster::run(&options, &mut std::io::stdout()))
+}
+
+fn ended(told: Result<(), DemoError>) -> Result<(), Failure> {
+    match told {
         // As in `write`: nobody reads the rest.
         Err(DemoError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         done => done.map_err(Failure::failed),

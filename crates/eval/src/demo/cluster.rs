@@ -1,0 +1,135 @@
+//! `brickmoon cluster demo`: four nodes as one router, in network namespaces.
+//!
+//! Every node has its external port on workers, which balance by Direct VLB. Hosts send matrices of packets at R a port;
+//! counters of the nodes say where these went. Then a daemon is killed and started, a link cut, and a node switched off,
+//! while packets flow. Everything goes away at the end, whatever happens.
+
+mod matrix;
+mod mesh;
+mod report;
+mod traffic;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bm_testbed::interrupt::{self, Watch};
+use bm_testbed::testbed;
+
+use super::{DemoError, daemon};
+use matrix::Matrix;
+use mesh::Mesh;
+use report::{Event, Load, Report};
+use traffic::{Run, Traffic};
+
+/// How many nodes there are.
+pub const NODES: usize = 4;
+/// Between the start of packets and an event.
+const BEFORE_EVENT: Duration = Duration::from_secs(1);
+/// After it, at least: longer than it takes to notice that a node is silent.
+const AFTER_EVENT: Duration = Duration::from_secs(3);
+
+/// What to show.
+#[derive(Clone, Debug)]
+pub struct ClusterDemoOptions {
+    /// R: packets a second that each external port receives.
+    pub rate: u32,
+    /// How long each matrix is offered, in seconds.
+    pub seconds: f64,
+    /// One JSON object a line as the result, and the telling on standard error.
+    pub json: bool,
+    /// The router's program; by default `brickmoon` beside the one that is running, or in PATH.
+    pub program: Option<PathBuf>,
+    /// What all names of namespaces begin with.
+    pub prefix: String,
+}
+
+impl Default for ClusterDemoOptions {
+    fn default() -> Self {
+        Self { rate: 10_000, seconds: 4.0, json: false, program: None, prefix: "bm-cluster".into() }
+    }
+}
+
+/// Shows it all; `out` gets the result.
+///
+/// # Errors
+/// What failed, or what was left behind.
+pub fn run(options: &ClusterDemoOptions, out: &mut dyn Write) -> Result<(), DemoError> {
+    testbed::require_root()?;
+    let _watch = Watch::begin();
+    let before = daemon::Before::look();
+    let mut report = Report::new(out, options.json);
+    let told = tell(options, &mut report);
+    // Everything has been dropped by now, also after an error: look before saying that all went well.
+    let left = mesh::left_behind(&options.prefix, &before);
+    told?;
+    if let Some(what) = left {
+        return Err(DemoError::LeftBehind(what));
+    }
+    Ok(report.end()?)
+}
+
+fn tell(options: &ClusterDemoOptions, report: &mut Report<'_>) -> Result<(), DemoError> {
+    report.say(&format!(
+        "{NODES} nodes, a full mesh, R = {} packets/s of {} bytes on the link ({} Mbit/s) for each port; no etcd, no FRR, no n-fly",
+        options.rate,
+        traffic::ON_THE_LINK,
+        traffic::speed(options.rate),
+    ))?;
+    let mut mesh = Mesh::up(options)?;
+    report.say("nodes are up, and know each other's hosts")?;
+    report.begin_loads()?;
+    for matrix in Matrix::ALL {
+        let load = measure(&mesh, options, matrix)?;
+        report.load(matrix, &load)?;
+    }
+    report.begin_events()?;
+    for event in Event::ALL {
+        let traffic = disturb(&mut mesh, options, event)?;
+        report.event(event, &traffic)?;
+    }
+    mesh.stop()
+}
+
+/// Offers a matrix for as long as asked, and returns the loads.
+fn measure(mesh: &Mesh, options: &ClusterDemoOptions, matrix: Matrix) -> Result<Load, DemoError> {
+    // Flows of before are over, and no quota is used up.
+    interrupt::sleep(Duration::from_millis(300))?;
+    let before = mesh.counters()?;
+    let run = Run::start(mesh, matrix, options.rate)?;
+    let seconds = options.seconds.max(0.2);
+    interrupt::sleep(Duration::from_secs_f64(seconds))?;
+    let traffic = run.end()?;
+    let after = mesh.counters()?;
+    Ok(Load::of(&before, &after, traffic, seconds * f64::from(options.rate)))
+}
+
+/// Makes something happen in the middle of uniform traffic, and repairs it.
+fn disturb(mesh: &mut Mesh, options: &ClusterDemoOptions, event: Event) -> Result<Traffic, DemoError> {
+    let run = Run::start(mesh, Matrix::Uniform, options.rate)?;
+    interrupt::sleep(BEFORE_EVENT)?;
+    match event {
+        Event::DaemonKilled => mesh.kill_daemon(event.node())?,
+        Event::LinkCut => mesh.set_link(0, event.node(), false)?,
+        Event::NodeDown => {
+            mesh.kill_daemon(event.node())?;
+            mesh.set_node(event.node(), false)?;
+        }
+    }
+    interrupt::sleep(AFTER_EVENT)?;
+    if event == Event::DaemonKilled {
+        mesh.start_daemon(options, event.node())?;
+        interrupt::sleep(BEFORE_EVENT)?;
+    }
+    let traffic = run.end()?;
+    match event {
+        Event::DaemonKilled => {}
+        Event::LinkCut => mesh.set_link(0, event.node(), true)?,
+        Event::NodeDown => {
+            mesh.set_node(event.node(), true)?;
+            mesh.start_daemon(options, event.node())?;
+        }
+    }
+    mesh.until_ready()?;
+    Ok(traffic)
+}

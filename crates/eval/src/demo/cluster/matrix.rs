@@ -1,0 +1,101 @@
+//! Who sends how much to whom.
+
+use super::NODES;
+
+/// A traffic matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matrix {
+    /// Each node sends as much to each other one.
+    Uniform,
+    /// The others send two thirds of R each to node 0: twice what its port could send if it had a rate.
+    Hot,
+    /// Each node sends everything to the next one.
+    Permutation,
+    /// 0 to 1 R/N, 0 to 2 the rest, 3 to 1 the rest: what loads a link most with a quota of R/N.
+    Adversarial,
+}
+
+impl Matrix {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Uniform, Self::Hot, Self::Permutation, Self::Adversarial];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Uniform => "uniform",
+            Self::Hot => "hot",
+            Self::Permutation => "permutation",
+            Self::Adversarial => "adversarial",
+        }
+    }
+
+    /// What a node sends to another, as a part of R.
+    pub fn share(self, from: usize, to: usize) -> f64 {
+        let of_all = 1.0 / NODES as f64;
+        match self {
+            _ if from == to => 0.0,
+            Self::Uniform => 1.0 / (NODES - 1) as f64,
+            Self::Hot if to == 0 => 2.0 / 3.0,
+            Self::Permutation if to == (from + 1) % NODES => 1.0,
+            Self::Adversarial => match (from, to) {
+                (0, 1) => of_all,
+                (0, 2) | (3, 1) => 1.0 - of_all,
+                _ => 0.0,
+            },
+            Self::Hot | Self::Permutation => 0.0,
+        }
+    }
+}
+
+/// Chooses outputs in turn so that each gets its share, at any moment as nearly as whole packets allow.
+pub struct Turns {
+    shares: [f64; NODES],
+    owed: [f64; NODES],
+}
+
+impl Turns {
+    /// For the packets of a node; `None` if it sends none.
+    pub fn of(matrix: Matrix, from: usize) -> Option<Self> {
+        let shares: [f64; NODES] = std::array::from_fn(|to| matrix.share(from, to));
+        let sum: f64 = shares.iter().sum();
+        (sum > 0.0).then(|| Self { shares: shares.map(|share| share / sum), owed: [0.0; NODES] })
+    }
+
+    /// The output of the next packet.
+    pub fn next(&mut self) -> usize {
+        self.owed.iter_mut().zip(self.shares).for_each(|(owed, share)| *owed += share);
+        let most = (0..NODES).max_by(|one, other| self.owed[*one].total_cmp(&self.owed[*other])).unwrap_or(0);
+        self.owed[most] -= 1.0;
+        most
+    }
+}
+
+/// What a node sends altogether, as a part of R.
+pub fn offered(matrix: Matrix, from: usize) -> f64 {
+    (0..NODES).map(|to| matrix.share(from, to)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_sends_more_than_r() {
+        for matrix in Matrix::ALL {
+            for node in 0..NODES {
+                let into: f64 = (0..NODES).map(|from| matrix.share(from, node)).sum();
+                assert!(offered(matrix, node) < 1.001, "{matrix:?} {node}");
+                assert!(into < 1.001 || matrix == Matrix::Hot && node == 0, "{matrix:?} {node}");
+            }
+        }
+    }
+
+    #[test]
+    fn outputs_get_their_shares() {
+        let mut turns = Turns::of(Matrix::Adversarial, 0).unwrap();
+        let mut counts = [0; NODES];
+        (0..400).for_each(|_| counts[turns.next()] += 1);
+        assert_eq!(counts, [0, 100, 300, 0]);
+        assert!(Turns::of(Matrix::Adversarial, 1).is_none());
+    }
+}

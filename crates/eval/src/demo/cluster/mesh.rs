@@ -1,0 +1,282 @@
+//! The namespaces of four nodes and their hosts, the daemons in them, and what these count.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use bm_bpf::Bpffs;
+use bm_testbed::interrupt;
+use bm_testbed::testbed::TestbedError;
+use bm_testbed::testbed::namespace::{Feature, Namespace, command};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+use super::super::daemon::{Before, Daemon};
+use super::traffic::speed;
+use super::{ClusterDemoOptions, DemoError, NODES};
+use crate::program::router;
+
+/// How long nodes may take to know each other.
+const READY: Duration = Duration::from_secs(30);
+/// What each node tells each other one: an address, a prefix, a neighbor.
+const ROUTES: u64 = 3 * (NODES as u64 - 1);
+
+/// Nodes with their hosts. Dropping it removes everything.
+pub struct Mesh {
+    daemons: Vec<Option<Daemon>>,
+    nodes: Vec<Namespace>,
+    /// The hosts, whose interface is `e`.
+    pub hosts: Vec<Namespace>,
+    program: PathBuf,
+    folder: Folder,
+}
+
+/// A folder that goes away with all that is in it.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What `show cluster --json` says of a node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Counted {
+    /// Its routes to other nodes.
+    pub routes: u64,
+    /// What its balancers have done.
+    pub balanced: BTreeMap<String, u64>,
+    /// Its links.
+    pub links: Vec<LinkCounted>,
+}
+
+/// What it says of a link.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct LinkCounted {
+    /// The node at the other end.
+    pub node: usize,
+    /// `up` if frames and messages pass.
+    pub state: String,
+    /// What became of the frames from there.
+    pub counters: BTreeMap<String, u64>,
+}
+
+fn folder(prefix: &str) -> PathBuf {
+    Path::new("/run").join(prefix)
+}
+
+impl Mesh {
+    /// Makes everything, and waits until all nodes know each other.
+    ///
+    /// # Errors
+    /// What failed; what was made by then is removed.
+    pub fn up(options: &ClusterDemoOptions) -> Result<Self, DemoError> {
+        let space = |role: &str, n: usize| Namespace::create(&format!("{}-{role}{n}", options.prefix));
+        let folder = Folder(folder(&options.prefix));
+        std::fs::create_dir_all(&folder.0).map_err(TestbedError::system("make a folder"))?;
+        let mut mesh = Self {
+            daemons: (0..NODES).map(|_| None).collect(),
+            nodes: Vec::new(),
+            hosts: Vec::new(),
+            program: options.program.clone().unwrap_or_else(router),
+            folder,
+        };
+        for n in 0..NODES {
+            mesh.nodes.push(space("n", n)?);
+            mesh.hosts.push(space("h", n)?);
+        }
+        (0..NODES).try_for_each(|n| mesh.wire(n))?;
+        mesh.write_key()?;
+        (0..NODES).try_for_each(|n| mesh.start_daemon(options, n))?;
+        mesh.until_ready()?;
+        Ok(mesh)
+    }
+
+    /// Connects a node with its host and with those that come later.
+    fn wire(&self, n: usize) -> Result<(), DemoError> {
+        let (node, host) = (&self.nodes[n], &self.hosts[n]);
+        let (near, far) = (format!("02:00:00:00:0{n}:01"), format!("02:00:00:00:0{n}:02"));
+        node.ip_batch(&format!(
+            "link set lo up\nlink add ext0 address {near} type veth peer name e address {far} netns {}\n\
+             link set ext0 up\naddr add 10.0.{n}.1/24 dev ext0\nneigh add 10.0.{n}.2 lladdr {far} dev ext0\n",
+            host.name()
+        ))?;
+        host.ip_batch(&format!(
+            "link set lo up\nlink set e up\naddr add 10.0.{n}.2/24 dev e\n\
+             neigh add 10.0.{n}.1 lladdr {near} dev e\nroute add default via 10.0.{n}.1\n"
+        ))?;
+        // XDP of the node at the other end can only send to an interface with GRO; and nobody completes checksums.
+        host.ethtool("e", Feature::Gro, true)?;
+        host.ethtool("e", Feature::TxChecksum, false)?;
+        for m in n + 1..NODES {
+            node.ip_batch(&format!(
+                "link add fab{m} up type veth peer name fab{n} netns {}\n",
+                self.nodes[m].name()
+            ))?;
+            self.nodes[m].ip_batch(&format!("link set fab{n} up\n"))?;
+        }
+        node.sysctl(&[("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/disable_ipv6", "1")])?;
+        Ok(())
+    }
+
+    fn write_key(&self) -> Result<(), DemoError> {
+        use std::io::Write;
+        use std::os::unix::fs::OpenOptionsExt;
+        let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0u8);
+        let write = || {
+            let file = self.folder.0.join("key");
+            let mut file =
+                std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)?;
+            writeln!(file, "demo-{random:016x}-of-a-cluster")
+        };
+        write().map_err(|error| TestbedError::system("write a key")(error).into())
+    }
+
+    /// Starts the daemon of a node.
+    ///
+    /// # Errors
+    /// It did not get ready.
+    pub fn start_daemon(&mut self, options: &ClusterDemoOptions, n: usize) -> Result<(), DemoError> {
+        let folder = self.folder.0.join(format!("n{n}"));
+        std::fs::create_dir_all(&folder).map_err(TestbedError::system("make a folder"))?;
+        let file = folder.join("config.toml");
+        std::fs::write(&file, self.config(options, n))
+            .map_err(TestbedError::system("write a configuration"))?;
+        let arguments = ["--config".into(), file.into_os_string()];
+        self.daemons[n] = Some(Daemon::start_in(&self.nodes[n], folder, &self.program, &arguments)?);
+        Ok(())
+    }
+
+    fn config(&self, options: &ClusterDemoOptions, n: usize) -> String {
+        let (key, speed) = (self.folder.0.join("key"), speed(options.rate));
+        let mut text = format!(
+            "[[port]]\ndevice = 'ext0'\n[cluster]\nname = 'n{n}'\nkey_file = '{}'\nbalancing = 'vlb'\n\
+             [[cluster.port]]\ndevice = 'ext0'\nnumber = 0\nspeed = {speed}\n",
+            key.display()
+        );
+        for m in 0..NODES {
+            text += &format!("[[cluster.member]]\nname = 'n{m}'\nnode = {m}\n");
+        }
+        for m in (0..NODES).filter(|m| *m != n) {
+            text += &format!("[[cluster.fabric]]\ndevice = 'fab{m}'\npeer = 'n{m}'\nspeed = {speed}\n");
+        }
+        text
+    }
+
+    /// Waits until all nodes know each other and all links are up.
+    ///
+    /// # Errors
+    /// They do not in time, or somebody interrupts.
+    pub fn until_ready(&self) -> Result<(), DemoError> {
+        let began = Instant::now();
+        loop {
+            let all = self.counters()?;
+            let is_ready =
+                |node: &Counted| node.routes == ROUTES && node.links.iter().all(|link| link.state == "up");
+            if all.iter().all(is_ready) {
+                return Ok(interrupt::sleep(Duration::from_millis(200))?);
+            }
+            if began.elapsed() > READY {
+                return Err(DemoError::NotReady(format!("{all:?}")));
+            }
+            interrupt::sleep(Duration::from_millis(100))?;
+        }
+    }
+
+    /// What each node has counted.
+    ///
+    /// # Errors
+    /// A daemon does not answer.
+    pub fn counters(&self) -> Result<Vec<Counted>, DemoError> {
+        let of = |daemon: &Option<Daemon>| {
+            let Some(daemon) = daemon else { return Ok(Counted::default()) };
+            let socket = daemon.socket().display().to_string();
+            let words = ["show", "cluster", "--json", "--socket", &socket];
+            let said = command(&mut Command::new(&self.program), &words, "")?;
+            serde_json::from_str(&said).map_err(|error| DemoError::NotReady(format!("{error}: {said}")))
+        };
+        self.daemons.iter().map(of).collect()
+    }
+
+    /// Ends a daemon as a crash would.
+    ///
+    /// # Errors
+    /// It cannot be killed.
+    pub fn kill_daemon(&mut self, n: usize) -> Result<(), DemoError> {
+        match self.daemons[n].take() {
+            Some(mut daemon) => Ok(daemon.kill()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Cuts the link between two nodes, or mends it.
+    ///
+    /// # Errors
+    /// What `ip` says.
+    pub fn set_link(&self, n: usize, m: usize, up: bool) -> Result<(), DemoError> {
+        let state = if up { "up" } else { "down" };
+        Ok(self.nodes[n].ip_batch(&format!("link set fab{m} {state}\n"))?)
+    }
+
+    /// Takes all interfaces of a node down, or up again.
+    ///
+    /// # Errors
+    /// What `ip` says.
+    pub fn set_node(&self, n: usize, up: bool) -> Result<(), DemoError> {
+        let state = if up { "up" } else { "down" };
+        let devices = (0..NODES).filter(|m| *m != n).map(|m| format!("fab{m}")).chain(["ext0".into()]);
+        let mut lines: String = devices.map(|device| format!("link set {device} {state}\n")).collect();
+        if up {
+            // Neighbors go with their interface.
+            lines += &format!("neigh replace 10.0.{n}.2 lladdr 02:00:00:00:0{n}:02 dev ext0\n");
+        }
+        Ok(self.nodes[n].ip_batch(&lines)?)
+    }
+
+    /// Ends all daemons in order.
+    ///
+    /// # Errors
+    /// One does not end as it should.
+    pub fn stop(&mut self) -> Result<(), DemoError> {
+        for place in &mut self.daemons {
+            if let Some(daemon) = place {
+                daemon.stop()?;
+            }
+            *place = None;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mesh {
+    /// Ends daemons that still run, after an error, and removes what those have left that were killed.
+    fn drop(&mut self) {
+        self.daemons.iter_mut().flatten().for_each(Daemon::end);
+        let Some(bpffs) = Bpffs::find() else { return };
+        for space in &self.nodes {
+            use std::os::unix::fs::MetadataExt;
+            let Ok(data) = std::fs::metadata(Path::new("/run/netns").join(space.name())) else { continue };
+            for folder in ["brickmoon", "brickmoon-cluster"] {
+                let _none = std::fs::remove_dir_all(bpffs.path().join(folder).join(data.ino().to_string()));
+            }
+        }
+    }
+}
+
+/// What is still there and should not be, in words.
+pub fn left_behind(prefix: &str, before: &Before) -> Option<String> {
+    let names = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let is_ours = |path: &PathBuf| {
+        path.file_name()
+            .and_then(|name| name.to_str())
+            .is_some_and(|name| name.starts_with(&format!("{prefix}-")))
+    };
+    let mut left: Vec<_> = names.map(|entry| entry.path()).filter(is_ours).collect();
+    left.extend(Some(folder(prefix)).filter(|folder| folder.exists()));
+    left.extend(before.new_pins());
+    let words = left.iter().map(|path| path.display().to_string());
+    (!left.is_empty()).then(|| words.collect::<Vec<_>>().join(", "))
+}

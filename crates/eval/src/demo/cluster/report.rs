@@ -1,0 +1,289 @@
+//! What is printed: loads of nodes and links for each matrix, losses for each event.
+
+use std::io::{self, Write};
+use std::time::Instant;
+
+use serde_json::json;
+
+use super::NODES;
+use super::matrix::Matrix;
+use super::mesh::Counted;
+use super::traffic::{Pair, Traffic};
+
+/// What happens while packets flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A daemon is killed, and started again seconds later.
+    DaemonKilled,
+    /// The link between nodes 0 and 1 is cut.
+    LinkCut,
+    /// A daemon is killed, and all interfaces of its node go down.
+    NodeDown,
+}
+
+impl Event {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::DaemonKilled, Self::LinkCut, Self::NodeDown];
+
+    /// The node that it happens to.
+    pub fn node(self) -> usize {
+        match self {
+            Self::DaemonKilled => 2,
+            Self::LinkCut => 1,
+            Self::NodeDown => 3,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::DaemonKilled => "daemon of node 2 killed and started",
+            Self::LinkCut => "link between 0 and 1 cut",
+            Self::NodeDown => "node 3 switched off",
+        }
+    }
+
+    /// Whether packets of a pair of hosts must go on.
+    fn spares(self, from: usize, to: usize) -> bool {
+        match self {
+            Self::LinkCut => true,
+            Self::DaemonKilled | Self::NodeDown => from != self.node() && to != self.node(),
+        }
+    }
+}
+
+/// Loads during one matrix.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Load {
+    /// What became of the packets.
+    pub traffic: Traffic,
+    /// What each node handled, divided by R: packets from its external port, for its external port, and for others.
+    pub nodes: [f64; NODES],
+    /// What went over each link, in R/N; by sender and receiver.
+    pub links: [[f64; NODES]; NODES],
+    /// Packets that went straight to their output node, and those that went over another node.
+    pub direct: u64,
+    pub intermediate: u64,
+    /// Numbered packets that left, and those of them that came late, as nodes counted.
+    pub sampled: u64,
+    pub reordered: u64,
+}
+
+fn grown(before: &Counted, after: &Counted, name: &str) -> u64 {
+    let of = |node: &Counted| node.balanced.get(name).copied().unwrap_or(0);
+    of(after).saturating_sub(of(before))
+}
+
+/// How much a counter of the link from a node has grown.
+fn from_node(before: &Counted, after: &Counted, node: usize, name: &str) -> u64 {
+    let of = |counted: &Counted| {
+        let link = counted.links.iter().find(|link| link.node == node);
+        link.and_then(|link| link.counters.get(name)).copied().unwrap_or(0)
+    };
+    of(after).saturating_sub(of(before))
+}
+
+impl Load {
+    /// From counters before and after, what hosts have sent, and the packets that R stands for in that time.
+    pub fn of(before: &[Counted], after: &[Counted], traffic: Traffic, most: f64) -> Self {
+        let sent = |from: usize| traffic.sum(|of, _| of == from).sent;
+        let mut load = Self {
+            nodes: [0.0; NODES],
+            links: [[0.0; NODES]; NODES],
+            direct: 0,
+            intermediate: 0,
+            sampled: 0,
+            reordered: 0,
+            traffic: traffic.clone(),
+        };
+        for (to, (before, after)) in before.iter().zip(after).enumerate() {
+            let mut handled = sent(to);
+            for from in (0..NODES).filter(|from| *from != to) {
+                let of = |name| from_node(before, after, from, name);
+                let frames = of("transit") + of("output");
+                handled += frames;
+                load.links[from][to] = frames as f64 * NODES as f64 / most;
+                load.sampled += of("sampled");
+                load.reordered += of("reordered");
+            }
+            load.nodes[to] = handled as f64 / most;
+            load.direct += grown(before, after, "direct");
+            load.intermediate += grown(before, after, "intermediate");
+        }
+        load
+    }
+
+    /// The load of the busiest link, in R/N.
+    fn busiest(&self) -> f64 {
+        self.links.iter().flatten().copied().fold(0.0, f64::max)
+    }
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    part as f64 * 100.0 / whole.max(1) as f64
+}
+
+/// Prints as it goes: figures to the output, or as JSON there with the text on standard error.
+pub struct Report<'a> {
+    out: &'a mut dyn Write,
+    is_json: bool,
+    began: Instant,
+}
+
+impl<'a> Report<'a> {
+    /// To this output.
+    pub fn new(out: &'a mut dyn Write, is_json: bool) -> Self {
+        Self { out, is_json, began: Instant::now() }
+    }
+
+    /// A line of text.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn say(&mut self, line: &str) -> io::Result<()> {
+        if self.is_json {
+            return writeln!(io::stderr(), "{line}");
+        }
+        writeln!(self.out, "{line}")?;
+        self.out.flush()
+    }
+
+    fn row(&mut self, row: &serde_json::Value) -> io::Result<()> {
+        if self.is_json { writeln!(self.out, "{row}") } else { Ok(()) }
+    }
+
+    /// The head of the table of loads.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn begin_loads(&mut self) -> io::Result<()> {
+        self.say("\nc: packets that a node handles, divided by R; links in R/N; late: at the hosts, and of the packets that nodes have numbered")?;
+        self.say("matrix          sent  lost  c of nodes 0 to 3    busiest link  direct %  late %  numbered late %")
+    }
+
+    /// A row of it, with the links below.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn load(&mut self, matrix: Matrix, load: &Load) -> io::Result<()> {
+        let all = load.traffic.sum(|_, _| true);
+        let (late, numbered) = (percent(all.late, all.arrived), percent(load.reordered, load.sampled));
+        let direct = percent(load.direct, load.direct + load.intermediate);
+        let nodes = load.nodes.map(|c| format!("{c:.2}")).join(" ");
+        self.say(&format!(
+            "{:<12} {:>7} {:>5}  {nodes}  {:>12.2} {direct:>9.1} {late:>7.3} {numbered:>16.3}",
+            matrix.name(),
+            all.sent,
+            all.lost(),
+            load.busiest(),
+        ))?;
+        let links = (0..NODES).flat_map(|from| (0..NODES).map(move |to| (from, to)));
+        let links = links.filter(|(from, to)| from != to);
+        let links: Vec<_> =
+            links.map(|(from, to)| format!("{from}-{to} {:.2}", load.links[from][to])).collect();
+        self.say(&format!("             links: {}", links.join("  ")))?;
+        self.row(&json!({
+            "matrix": matrix.name(), "sent": all.sent, "lost": all.lost(), "c": load.nodes,
+            "links": load.links, "direct": load.direct, "intermediate": load.intermediate,
+            "late": all.late, "sampled": load.sampled, "reordered": load.reordered,
+        }))
+    }
+
+    /// The head of the table of events.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn begin_events(&mut self) -> io::Result<()> {
+        self.say("\nuniform traffic meanwhile; others: between hosts whose nodes it does not happen to")?;
+        self.say("event                                others: sent  lost  longest gap ms  its own: sent  lost  longest gap ms")
+    }
+
+    /// A row of it.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn event(&mut self, event: Event, traffic: &Traffic) -> io::Result<()> {
+        let others = traffic.sum(|from, to| from != to && event.spares(from, to));
+        let own = traffic.sum(|from, to| from != to && !event.spares(from, to));
+        let ms = |pair: &Pair| pair.gap.as_secs_f64() * 1000.0;
+        self.say(&format!(
+            "{:<36} {:>12} {:>5} {:>15.1} {:>14} {:>5} {:>15.1}",
+            event.name(),
+            others.sent,
+            others.lost(),
+            ms(&others),
+            own.sent,
+            own.lost(),
+            ms(&own),
+        ))?;
+        self.row(&json!({
+            "event": event.name(),
+            "others": { "sent": others.sent, "lost": others.lost(), "late": others.late, "gap_ms": ms(&others) },
+            "own": { "sent": own.sent, "lost": own.lost(), "late": own.late, "gap_ms": ms(&own) },
+        }))
+    }
+
+    /// That all is well.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn end(&mut self) -> io::Result<()> {
+        let seconds = self.began.elapsed().as_secs();
+        self.say(&format!("\nNothing is left behind. {seconds} s in all."))?;
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mesh::LinkCounted;
+    use super::*;
+    use std::time::Duration;
+
+    fn node(balanced: &[(&str, u64)], links: &[(usize, &[(&str, u64)])]) -> Counted {
+        let counters = |all: &[(&str, u64)]| all.iter().map(|(name, n)| ((*name).into(), *n)).collect();
+        let links = links.iter().map(|(node, all)| LinkCounted {
+            node: *node,
+            counters: counters(all),
+            ..LinkCounted::default()
+        });
+        Counted { balanced: counters(balanced), links: links.collect(), ..Counted::default() }
+    }
+
+    #[test]
+    fn loads_come_from_counters() {
+        let mut traffic = Traffic::default();
+        traffic.pairs[0][2] = Pair { sent: 100, arrived: 99, late: 2, gap: Duration::ZERO };
+        let before = vec![node(&[("direct", 5)], &[]); NODES];
+        let after = vec![
+            node(&[("direct", 65), ("intermediate", 40)], &[]),
+            node(&[("direct", 5)], &[(0, &[("transit", 40)])]),
+            node(
+                &[("direct", 5)],
+                &[(0, &[("output", 60), ("sampled", 9)]), (1, &[("output", 40), ("reordered", 1)])],
+            ),
+            node(&[("direct", 5)], &[]),
+        ];
+        let load = Load::of(&before, &after, traffic, 100.0);
+        assert_eq!(load.nodes, [1.0, 0.4, 1.0, 0.0]);
+        assert_eq!((load.links[0][1], load.links[0][2], load.links[1][2]), (1.6, 2.4, 1.6));
+        assert_eq!((load.direct, load.intermediate, load.sampled, load.reordered), (60, 40, 9, 1));
+        let mut out = Vec::new();
+        let mut report = Report::new(&mut out, false);
+        report.load(Matrix::Permutation, &load).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.starts_with("permutation      100     1  1.00 0.40 1.00 0.00          2.40      60.0   2.020           11.111\n"), "{text}");
+        assert!(text.contains("0-1 1.60  0-2 2.40  0-3 0.00"), "{text}");
+    }
+
+    #[test]
+    fn events_are_about_those_that_must_go_on() {
+        assert!(Event::LinkCut.spares(0, 1) && !Event::NodeDown.spares(0, 3) && Event::NodeDown.spares(0, 1));
+        let mut traffic = Traffic::default();
+        traffic.pairs[0][1] = Pair { sent: 9, arrived: 8, late: 0, gap: Duration::from_millis(3) };
+        traffic.pairs[0][3] = Pair { sent: 7, arrived: 2, late: 0, gap: Duration::from_millis(40) };
+        let mut out = Vec::new();
+        Report::new(&mut out, true).event(Event::NodeDown, &traffic).unwrap();
+        let row: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!((&row["others"]["lost"], &row["own"]["lost"]), (&1.into(), &5.into()));
+    }
+}

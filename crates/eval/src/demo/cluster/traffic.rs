@@ -1,0 +1,276 @@
+//! Packets from hosts to hosts: UDP datagrams with numbers, sent at a rate, looked at where they arrive.
+
+use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bm_testbed::testbed::TestbedError;
+
+use super::matrix::{Matrix, Turns, offered};
+use super::mesh::Mesh;
+use super::{DemoError, NODES};
+
+/// Bytes of a packet's data.
+const DATA: usize = 134;
+/// Bytes that it takes on a link: data, UDP, IPv4, Ethernet, checksum, preamble and gap.
+pub const ON_THE_LINK: usize = DATA + 8 + 20 + 14 + 24;
+/// Flows from each host to each other.
+const FLOWS: usize = 8;
+/// Source port of the first flow, and the destination port.
+const PORT: u16 = 5000;
+/// How often a sender wakes up.
+const TICK: Duration = Duration::from_millis(1);
+/// What a sender that was kept waiting sends at once, at most.
+const OWED: Duration = Duration::from_millis(20);
+/// How long late packets are waited for.
+const LATE: Duration = Duration::from_millis(300);
+/// Room for what arrives while a receiver is kept waiting.
+static ROOM: libc::c_int = 16 << 20;
+
+/// The address of a host.
+pub fn host(node: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, node as u8, 2)
+}
+
+/// Speed in whole Mbit/s of a port that receives so many packets a second.
+pub fn speed(rate: u32) -> u32 {
+    (u64::from(rate) * ON_THE_LINK as u64 * 8).div_ceil(1_000_000) as u32
+}
+
+/// What became of the packets from one host to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pair {
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets that arrived.
+    pub arrived: u64,
+    /// Of these, those that came after a later one of their flow.
+    pub late: u64,
+    /// The longest time without a packet.
+    pub gap: Duration,
+}
+
+/// Packets from each host to each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// By source, then destination.
+    pub pairs: [[Pair; NODES]; NODES],
+}
+
+impl Traffic {
+    /// The sum over those pairs that `is_meant`; of gaps the longest.
+    pub fn sum(&self, is_meant: impl Fn(usize, usize) -> bool) -> Pair {
+        let mut sum = Pair::default();
+        for (from, to) in (0..NODES).flat_map(|from| (0..NODES).map(move |to| (from, to))) {
+            let pair = self.pairs[from][to];
+            if is_meant(from, to) {
+                sum.sent += pair.sent;
+                sum.arrived += pair.arrived;
+                sum.late += pair.late;
+                sum.gap = sum.gap.max(pair.gap);
+            }
+        }
+        sum
+    }
+}
+
+impl Pair {
+    /// Packets that did not arrive.
+    pub fn lost(&self) -> u64 {
+        self.sent.saturating_sub(self.arrived)
+    }
+}
+
+type Sent = [u64; NODES];
+type Arrived = [Pair; NODES];
+
+/// Packets on their way. Dropping it stops them.
+pub struct Run {
+    stop: Arc<AtomicBool>,
+    ends: Arc<AtomicBool>,
+    senders: Vec<JoinHandle<io::Result<Sent>>>,
+    receivers: Vec<JoinHandle<io::Result<Arrived>>>,
+}
+
+impl Run {
+    /// Starts to send a matrix at a rate.
+    ///
+    /// # Errors
+    /// A thread cannot be started, or a socket not be made.
+    pub fn start(mesh: &Mesh, matrix: Matrix, rate: u32) -> Result<Self, DemoError> {
+        let (stop, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let mut run = Self { stop, ends, senders: Vec::new(), receivers: Vec::new() };
+        let failed = |error| TestbedError::system("start a thread that sends or receives")(error);
+        for (node, space) in mesh.hosts.iter().enumerate() {
+            let (handle, ends) = (space.handle()?, run.ends.clone());
+            let (ready, is_ready) = std::sync::mpsc::channel();
+            let receive = move || {
+                handle.join_this_thread()?;
+                let socket = receiver(node)?;
+                let _listening = ready.send(());
+                receive(&socket, &ends)
+            };
+            run.receivers.push(std::thread::Builder::new().spawn(receive).map_err(failed)?);
+            // An error is found at the end.
+            let _ended = is_ready.recv();
+        }
+        for (node, space) in mesh.hosts.iter().enumerate() {
+            let Some(turns) = Turns::of(matrix, node) else { continue };
+            let (handle, stop) = (space.handle()?, run.stop.clone());
+            let interval = Duration::from_secs_f64(1.0 / (f64::from(rate) * offered(matrix, node)));
+            let send = move || {
+                handle.join_this_thread()?;
+                send(node, turns, interval, &stop)
+            };
+            run.senders.push(std::thread::Builder::new().spawn(send).map_err(failed)?);
+        }
+        Ok(run)
+    }
+
+    /// Stops, and returns what became of the packets.
+    ///
+    /// # Errors
+    /// A socket failed.
+    pub fn end(mut self) -> Result<Traffic, DemoError> {
+        let failed = |error| DemoError::Testbed(TestbedError::system("send or receive packets")(error));
+        let mut traffic = Traffic::default();
+        self.stop.store(true, Ordering::Relaxed);
+        let joined = |thread: JoinHandle<io::Result<Sent>>| thread.join().unwrap_or_else(|_| Err(panicked()));
+        let mut sent = Vec::new();
+        for sender in self.senders.drain(..) {
+            sent.push(joined(sender).map_err(failed)?);
+        }
+        std::thread::sleep(LATE);
+        self.ends.store(true, Ordering::Relaxed);
+        for (to, receiver) in self.receivers.drain(..).enumerate() {
+            let arrived = receiver.join().unwrap_or_else(|_| Err(panicked())).map_err(failed)?;
+            for (from, pair) in arrived.into_iter().enumerate() {
+                traffic.pairs[from][to] = pair;
+            }
+        }
+        // Each says how much it has sent in the place of its own node.
+        for of_one in sent {
+            let from = (0..NODES).find(|from| of_one[*from] == u64::MAX).unwrap_or(0);
+            for (to, sent) in of_one.into_iter().enumerate().filter(|(to, _)| *to != from) {
+                traffic.pairs[from][to].sent = sent;
+            }
+        }
+        Ok(traffic)
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.ends.store(true, Ordering::Relaxed);
+        self.senders.drain(..).for_each(|thread| drop(thread.join()));
+        self.receivers.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+fn panicked() -> io::Error {
+    io::Error::other("a thread panicked")
+}
+
+/// Sends until it is stopped; returns how many to each host, and in the place of its own the largest number.
+fn send(node: usize, mut turns: Turns, interval: Duration, stop: &AtomicBool) -> io::Result<Sent> {
+    let socket = |flow: usize| UdpSocket::bind((host(node), PORT + flow as u16));
+    let sockets = (1..=FLOWS).map(socket).collect::<io::Result<Vec<_>>>()?;
+    let (mut sent, mut numbers) = ([0; NODES], [[0u32; FLOWS]; NODES]);
+    let (mut due, mut random) = (Instant::now(), 0x9e37_79b9_u32 ^ node as u32);
+    while !stop.load(Ordering::Relaxed) {
+        let now = Instant::now();
+        if now < due {
+            std::thread::sleep(TICK);
+            continue;
+        }
+        due = (due + interval).max(now.checked_sub(OWED).unwrap_or(now));
+        let to = turns.next();
+        // Xorshift: which of the flows does not matter, as long as they mix.
+        random ^= random << 13;
+        random ^= random >> 17;
+        random ^= random << 5;
+        let flow = random as usize % FLOWS;
+        let mut data = [0; DATA];
+        data[0] = node as u8;
+        data[1] = flow as u8;
+        data[2..6].copy_from_slice(&numbers[to][flow].to_be_bytes());
+        match sockets[flow].send_to(&data, (host(to), PORT)) {
+            Ok(_) => {
+                numbers[to][flow] += 1;
+                sent[to] += 1;
+            }
+            // The interface has no room, or is down: it was not sent.
+            Err(error) if is_passing(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    sent[node] = u64::MAX;
+    Ok(sent)
+}
+
+/// Errors of a moment: no room, an interface that is down, an ICMP error for an earlier packet.
+fn is_passing(error: &io::Error) -> bool {
+    let codes = [libc::ENOBUFS, libc::EAGAIN, libc::EINTR, libc::ENETDOWN, libc::ENETUNREACH];
+    let refused = [libc::EHOSTUNREACH, libc::ECONNREFUSED];
+    error.raw_os_error().is_some_and(|code| codes.contains(&code) || refused.contains(&code))
+}
+
+fn receiver(node: usize) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((host(node), PORT))?;
+    socket.set_read_timeout(Some(Duration::from_millis(20)))?;
+    // SAFETY: the kernel reads a whole number that outlives the call.
+    let set = unsafe {
+        let (value, length) = ((&raw const ROOM).cast(), size_of_val(&ROOM) as libc::socklen_t);
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, value, length)
+    };
+    if set == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Receives until all is over.
+fn receive(socket: &UdpSocket, ends: &AtomicBool) -> io::Result<Arrived> {
+    let mut pairs = [Pair::default(); NODES];
+    let (mut next, mut last) = ([[0u32; FLOWS]; NODES], [None::<Instant>; NODES]);
+    let mut data = [0; 2 * DATA];
+    while !ends.load(Ordering::Relaxed) {
+        let length = match socket.recv(&mut data) {
+            Ok(length) => length,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let (from, flow) = (usize::from(data[0]), usize::from(data[1]));
+        if length != DATA || from >= NODES || flow >= FLOWS {
+            continue;
+        }
+        let number = u32::from_be_bytes([data[2], data[3], data[4], data[5]]);
+        let (pair, next, now) = (&mut pairs[from], &mut next[from][flow], Instant::now());
+        pair.arrived += 1;
+        pair.late += u64::from(number < *next);
+        *next = (*next).max(number + 1);
+        pair.gap = last[from].map_or(pair.gap, |last| pair.gap.max(now - last));
+        last[from] = Some(now);
+    }
+    Ok(pairs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_add_up() {
+        let mut traffic = Traffic::default();
+        traffic.pairs[0][1] = Pair { sent: 10, arrived: 8, late: 1, gap: Duration::from_millis(5) };
+        traffic.pairs[2][3] = Pair { sent: 5, arrived: 5, late: 0, gap: Duration::from_millis(9) };
+        let all = traffic.sum(|_, _| true);
+        assert_eq!((all.sent, all.lost(), all.late, all.gap), (15, 2, 1, Duration::from_millis(9)));
+        assert_eq!(traffic.sum(|from, to| from != 2 && to != 2).sent, 10);
+        assert_eq!((speed(10_000), ON_THE_LINK), (16, 200));
+    }
+}
