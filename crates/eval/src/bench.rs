@@ -4,6 +4,7 @@
 //! that every bench prints alike. Rivals of one case are measured turn about ([`crate::alternate`]).
 
 pub mod forward;
+pub mod ipsec;
 pub mod kernel;
 pub mod lookup;
 pub mod loss;
@@ -27,6 +28,7 @@ pub use forward::batch::batch;
 pub use forward::ports::{PortsFound, ports};
 pub use forward::workers::{WorkersFound, workers};
 pub use forward::{CountOptions, Counted, forward, forward_counted};
+pub use ipsec::ipsec;
 pub use kernel::{KernelOptions, kernel};
 pub use lookup::{LookupOptions, lookup};
 pub use loss::{LossOptions, loss};

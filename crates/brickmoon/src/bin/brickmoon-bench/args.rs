@@ -131,7 +131,7 @@ pub struct Bench {
     /// What to measure.
     #[arg(value_enum)]
     pub what: BenchCommand,
-    /// All but lua and loss: routing table as an MRT dump or as lines of PREFIX/LENGTH [NEXT_HOP], plain or
+    /// All but lua, ipsec and loss: routing table as an MRT dump or as lines of PREFIX/LENGTH [NEXT_HOP], plain or
     /// compressed. May be repeated. Without it a table is generated.
     #[arg(long, value_name = "FILE")]
     pub rib: Vec<PathBuf>,
@@ -181,6 +181,8 @@ pub enum BenchCommand {
     /// The kernel path, compared with Linux, bpf_fib_lookup and a fixed next hop, and the switch, compared with Linux's
     /// bridge (--case switch), in network namespaces; needs root and two cores.
     Kernel,
+    /// ESP: encryption and decryption with each suite, compared with the ciphers alone, on one core.
+    Ipsec,
     /// Packet loss of Linux, the user path and the kernel path with bursts, steady rates and overload while a process
     /// keeps each core busy, in network namespaces; needs root and two cores.
     Loss,

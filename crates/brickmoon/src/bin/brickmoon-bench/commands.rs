@@ -99,6 +99,7 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
             ("brickmoon bench ports", found.rows)
         }
         BenchCommand::Lua => ("brickmoon bench lua", bench::lua(&common).map_err(usage_or_failure)?),
+        BenchCommand::Ipsec => ("brickmoon bench ipsec", bench::ipsec(&common).map_err(usage_or_failure)?),
         BenchCommand::Kernel => {
             let options = bench::KernelOptions::new(common);
             ("brickmoon bench kernel", bench::kernel(&options).map_err(usage_or_failure)?)
