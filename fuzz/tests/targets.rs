@@ -27,4 +27,17 @@ macro_rules! targets {
     };
 }
 
-targets!(router, netlink, linux_only, config, filter, http, rib, capture, lua_packets, lua_filter, xdp);
+targets!(
+    router,
+    netlink,
+    linux_only,
+    config,
+    filter,
+    http,
+    rib,
+    capture,
+    lua_packets,
+    lua_filter,
+    ipsec,
+    xdp
+);

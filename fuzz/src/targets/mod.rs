@@ -4,6 +4,7 @@ pub mod capture;
 pub mod config;
 pub mod filter;
 pub mod http;
+pub mod ipsec;
 pub mod linux_only;
 pub mod lua;
 pub mod netlink;
