@@ -1,7 +1,8 @@
 //! `brickmoon cluster demo` with real daemons: its figures, and what it leaves behind.
 
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn is_skipped(test: &str) -> bool {
     let id = Command::new("id").arg("-u").output().expect("coreutils are there");
@@ -25,7 +26,7 @@ fn assert_clean() {
     let names = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let left = names.filter(|entry| entry.file_name().to_string_lossy().starts_with("bm-cluster-"));
     assert_eq!(left.count(), 0, "namespaces are left");
-    assert!(!std::path::Path::new("/run/bm-cluster").exists());
+    assert!(!Path::new("/run/bm-cluster").exists());
 }
 
 #[test]
@@ -75,9 +76,14 @@ fn an_interrupted_demo_leaves_nothing() {
     }
     let _one = ONE.lock();
     bm_bpf::testing::own_bpffs().expect("root may mount");
-    for after in [300, 4000] {
+    for after in [100, 4000] {
         let mut command = demo(&["--rate", "500"]);
         let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("cargo has built it");
+        // It looks at signals from before its first namespace on.
+        let began = Instant::now();
+        while !Path::new("/run/netns/bm-cluster-n0").exists() && began.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         std::thread::sleep(Duration::from_millis(after));
         interrupt(&child);
         let done = child.wait_with_output().expect("it ends");
