@@ -51,6 +51,7 @@ use bm_fib::published::{Published, Readers};
 use bm_fib::structure::{IPV4, IPV6};
 use bm_fib::{Fib, Structure, TableFull};
 use bm_filter::{Filters, Flat};
+use bm_forward::Lease as WorkerLease;
 use bm_forward::filter::{RuleCounts, SourceRates};
 use bm_forward::tables::{Feasible, Interface, ReversePath, Settings, Tables, Vrf};
 use bm_netlink::route::TABLE_MAIN;
@@ -63,7 +64,6 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use view::View;
 
 /// Number of bodies without room that are tried again with each change.
@@ -168,8 +168,8 @@ pub struct Compiler {
     /// Packets that only Linux may handle: as set, and as far as there is room.
     enforced: Enforced,
     crowded: bool,
-    /// Set by other threads while all packets are left to Linux.
-    aside: Arc<AtomicBool>,
+    /// Renewed by the watchdog; other threads end it while all packets are left to Linux.
+    lease: Arc<WorkerLease>,
     /// Ports whose packets workers filter.
     worker_ports: Vec<bool>,
     /// State of workers' filters, once there are any.
@@ -217,7 +217,7 @@ impl Compiler {
             filtering: Filtering::default(),
             enforced: Enforced::default(),
             crowded: false,
-            aside: Arc::default(),
+            lease: Arc::default(),
             worker_ports: Vec::new(),
             counts: None,
             rates: None,
@@ -449,7 +449,7 @@ impl Compiler {
         };
         let feasible = vrfs.iter().map_while(feasible).collect();
         let mut tables = tables(&self.state, vrfs.iter().map(of_vrf).collect(), &self.targets);
-        tables.aside = Arc::clone(&self.aside);
+        tables.lease = Arc::clone(&self.lease);
         tables.with_feasible(feasible).with_filters(self.filter_set())
     }
 }

@@ -63,8 +63,8 @@ pub struct ControlPort {
     pub in_kernel: bool,
 }
 
-/// How long the kernel path forwards when its lease is no longer renewed, neither by the daemon nor by the watching
-/// process; the argument of [`Kernel::load`].
+/// How long packets are forwarded when the lease is no longer renewed: on the kernel path neither by the daemon nor by
+/// the watching process (the argument of [`Kernel::load`]), on workers by the daemon.
 pub const LEASE: Duration = Duration::from_millis(400);
 /// How long a change of Linux's firewall waits for control before all packets are left to Linux.
 const FIREWALL_WAITS: Duration = Duration::from_millis(40);
@@ -143,7 +143,7 @@ impl Driver {
         }
         let compiler = compile::Compiler::new_in(readers, options, memory).map_err(Error::new)?;
         let lease = kernel.as_ref().map(|kernel| kernel::lock(kernel).lease()).transpose();
-        let aside = Aside::new(compiler.aside(), lease.map_err(Error::new)?);
+        let aside = Aside::new(compiler.lease(), lease.map_err(Error::new)?);
         let health = Health::default();
         let watchdog = Watchdog::start(aside.clone(), health.clone())?;
         let shared = kernel.clone();

@@ -36,6 +36,8 @@ use rustix::net::{
 const GIVEN: usize = 3;
 /// How often the lease is renewed.
 const RENEW_EVERY: Duration = Duration::from_millis(50);
+/// A watcher that sleeps for this much longer than it wanted to has been stopped.
+const LATE: Duration = Duration::from_millis(100);
 /// Sent by the watcher when it is ready.
 const READY: &[u8] = b"r";
 /// How long the watcher may take to become ready.
@@ -104,20 +106,22 @@ pub fn run(stream: &UnixStream, grace: Duration, stop: &Waker) -> io::Result<End
     prioritize();
     (&*stream).write_all(READY)?;
     stream.set_nonblocking(true)?;
-    let watched =
-        wait_for_end(stream, &mut first, stop).and_then(|()| after(&lease, &mut first, grace, stop));
+    let watched = wait_for_end(stream, &mut first, stop)
+        .and_then(|is_late| after(&lease, &mut first, grace, stop, is_late));
     lease.expire();
     watched
 }
 
-/// Waits until the daemon has ended.
-fn wait_for_end(stream: &UnixStream, first: &mut FirstChange, stop: &Waker) -> io::Result<()> {
+/// Waits until the daemon has ended. Returns whether this process has been stopped meanwhile, so that it may be late.
+fn wait_for_end(stream: &UnixStream, first: &mut FirstChange, stop: &Waker) -> io::Result<bool> {
     loop {
-        stop.wait(first.rulesets().chain([stream.as_fd()]), first.timeout(Instant::now()).min(SLEEP_MAX));
+        let now = Instant::now();
+        let sleep = first.timeout(now).min(SLEEP_MAX);
+        stop.wait(first.rulesets().chain([stream.as_fd()]), sleep);
         match (&*stream).read(&mut [0]) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             // The daemon's end of the stream is closed.
-            _ => return Ok(()),
+            _ => return Ok(now.elapsed() > sleep + LATE),
         }
         first.record_changes(Instant::now()).map_err(io::Error::other)?;
         // While the daemon runs, the daemon decides when to end.
@@ -126,13 +130,22 @@ fn wait_for_end(stream: &UnixStream, first: &mut FirstChange, stop: &Waker) -> i
 }
 
 /// Renews the lease after the end of the daemon.
-fn after(lease: &Lease, first: &mut FirstChange, grace: Duration, stop: &Waker) -> io::Result<Ended> {
+fn after(
+    lease: &Lease,
+    first: &mut FirstChange,
+    grace: Duration,
+    stop: &Waker,
+    is_late: bool,
+) -> io::Result<Ended> {
     let ended = Instant::now();
     if lease.is_busy() {
         return Ok(Ended::Doubt("the daemon was changing its tables when it ended"));
     }
-    // Renew first; a change is found soon after.
-    let mut leased = Leased::from(lease)?;
+    let mut leased = Leased { lease, renewed: None };
+    if !is_late {
+        // Renew first; a change is found soon after.
+        leased.renew(ended)?;
+    }
     if let Some(what) = first.take_over(ended).map_err(io::Error::other)? {
         return Ok(Ended::Changed(what));
     }
@@ -162,19 +175,14 @@ fn after(lease: &Lease, first: &mut FirstChange, grace: Duration, stop: &Waker) 
 /// A lease, and when it was last renewed.
 struct Leased<'a> {
     lease: &'a Lease,
-    renewed: Instant,
+    renewed: Option<Instant>,
 }
 
-impl<'a> Leased<'a> {
-    fn from(lease: &'a Lease) -> io::Result<Self> {
-        lease.renew()?;
-        Ok(Self { lease, renewed: Instant::now() })
-    }
-
+impl Leased<'_> {
     fn renew(&mut self, now: Instant) -> io::Result<()> {
-        if now.saturating_duration_since(self.renewed) >= RENEW_EVERY {
+        if self.renewed.is_none_or(|then| now.saturating_duration_since(then) >= RENEW_EVERY) {
             self.lease.renew()?;
-            self.renewed = now;
+            self.renewed = Some(now);
         }
         Ok(())
     }

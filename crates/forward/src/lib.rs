@@ -31,6 +31,7 @@ mod hook;
 mod hop_by_hop;
 mod input;
 mod interface;
+mod lease;
 mod lookup;
 mod output;
 mod plain;
@@ -47,6 +48,7 @@ mod verdict;
 
 pub use balancing::{Balancing, BalancingCounter, BalancingCounters, BalancingPlan, FabricPort};
 pub use entrance::Entrance;
+pub use lease::Lease;
 pub use router::{Router, RouterPort};
 pub use slow::{
     Now, Resolver, SlowConfig, SlowCounter, SlowPath, SlowPort, SlowReturn, SlowThread, WaitLimits,

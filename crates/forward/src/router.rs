@@ -168,7 +168,7 @@ impl App for Router {
                     hooks.ingress(&routes, &mut work.burst, io, entrance, outputs, &mut tally);
                     tally.close();
                 }
-                work.route(tables, port, hooks.as_deref_mut());
+                work.route(tables, port, io.now_ns, hooks.as_deref_mut());
                 work.leave(io, Tally::new(port, account), entrance, outputs, hooks.as_deref_mut());
                 let before = std::mem::replace(&mut sent_bytes, io.sent_bytes());
                 account.add(Entry::SentBytes, (sent_bytes - before) as usize);
@@ -225,7 +225,7 @@ impl Work {
     }
 
     /// All stages up to the last: afterwards each frame is refused, or rewritten and has its port.
-    fn route(&mut self, tables: &Tables, port: usize, mut hooks: Option<&mut Hooks>) {
+    fn route(&mut self, tables: &Tables, port: usize, now_ns: u64, mut hooks: Option<&mut Hooks>) {
         self.refused.mask = Mask::NONE;
         self.batches.ipv4.mask = Mask::NONE;
         self.batches.ipv6.mask = Mask::NONE;
@@ -233,7 +233,7 @@ impl Work {
         let Some(view) = tables.compiled.ports.get(port) else {
             return self.refuse_all(Refusal::Slow(Verdict::Host));
         };
-        if tables.stand_aside() {
+        if tables.stand_aside(now_ns) {
             return self.refuse_all(Refusal::Slow(Verdict::LinuxOnly));
         }
         let left = self.plain_path(tables, view, hooks.is_some());

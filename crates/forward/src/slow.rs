@@ -83,7 +83,7 @@ pub trait Resolver: Send {
 /// The time of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// Nanoseconds of a clock that never goes back.
+    /// Nanoseconds by the clock of the workers ([`bm_graph::clock_ns`]).
     pub monotonic_ns: u64,
     /// Milliseconds since midnight UTC, for the Timestamp option.
     pub midnight_ms: u32,
@@ -374,7 +374,9 @@ impl Core {
         };
         // It has passed the filters, and may have waited since.
         let filter = PortFilter::of(tables, port, 0, now.monotonic_ns);
-        if tables.stand_aside() || filter.is_some_and(|filter| filter.is_linux_only(frame.data())) {
+        if tables.stand_aside(now.monotonic_ns)
+            || filter.is_some_and(|filter| filter.is_linux_only(frame.data()))
+        {
             return self.deliver_linux_only(frame);
         }
         match input::classify(&tables.compiled, view, frame.data()) {

@@ -6,7 +6,6 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bm_fib::Fib;
 use bm_fib::next_hop::NextHops;
@@ -14,6 +13,7 @@ use bm_fib::sets::InterfaceSets;
 
 use crate::compiled::Compiled;
 use crate::filter::FilterSet;
+use crate::lease::Lease;
 
 pub use crate::interface::{Interface, PortInterfaces, ReversePath, Settings, Vlan};
 
@@ -39,8 +39,8 @@ pub struct Tables {
     pub feasible: Vec<Feasible>,
     /// The filters; `None` costs nothing.
     pub filters: Option<Arc<FilterSet>>,
-    /// Set while all packets go to Linux, because control has not applied a change of Linux's firewall yet.
-    pub aside: Arc<AtomicBool>,
+    /// Until when packets may be forwarded with these tables; all are left to Linux afterwards.
+    pub lease: Arc<Lease>,
     /// Linux sends ICMP errors about packets that cannot be forwarded, since it may have to change or drop the
     /// errors.
     pub linux_tells: bool,
@@ -60,7 +60,7 @@ impl Tables {
     ) -> Self {
         let (local_ipv4, local_ipv6) = local;
         let compiled = Compiled::of(&interfaces, &ports, &local_ipv4, &settings);
-        let (feasible, filters, linux_tells, aside) = (Vec::new(), None, false, Arc::default());
+        let (feasible, filters, linux_tells, lease) = (Vec::new(), None, false, Arc::default());
         Self {
             vrfs,
             interfaces,
@@ -71,16 +71,16 @@ impl Tables {
             settings,
             feasible,
             filters,
-            aside,
+            lease,
             linux_tells,
             compiled,
         }
     }
 
-    /// Whether all packets are Linux's for now.
+    /// Whether all packets are left to Linux for now.
     #[inline(always)]
-    pub(crate) fn stand_aside(&self) -> bool {
-        self.aside.load(Ordering::Relaxed)
+    pub(crate) fn stand_aside(&self, now_ns: u64) -> bool {
+        !self.lease.is_valid(now_ns)
     }
 
     /// The same with filters ahead of everything.

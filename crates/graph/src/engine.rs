@@ -23,6 +23,11 @@ fn epoch() -> Instant {
     *EPOCH.get_or_init(Instant::now)
 }
 
+/// Nanoseconds by the clock of all engines of the process ([`Io::now_ns`]).
+pub fn clock_ns() -> u64 {
+    epoch().elapsed().as_nanos() as u64
+}
+
 /// A link and its counters.
 #[derive(Clone, Debug)]
 pub struct LinkReport {

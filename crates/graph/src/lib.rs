@@ -28,7 +28,7 @@ mod worker;
 pub use app::{App, Io};
 pub use bm_sys::Waker;
 pub use counters::{DeviceCounter, LinkCounter, WorkerCounter};
-pub use engine::{Engine, LinkReport};
+pub use engine::{Engine, LinkReport, clock_ns};
 pub use hook::{HookBurst, HookFate, HookRoom, NoRoutes, Routes, Stage, StageHook, Stages};
 pub use movable_queue::{MovableQueue, QueueOwner};
 pub use network::{LinkSpec, Network, NetworkError};

@@ -191,9 +191,14 @@ fn tables_kept_on_purpose_are_watched_as_well() {
     });
 }
 
+/// The number of the watching process.
+fn number(by: &str) -> u32 {
+    by.strip_prefix("process ").and_then(|number| number.parse().ok()).expect("process N")
+}
+
 /// Ends the watching process with a signal, and waits until it is gone.
 fn end_watcher(by: &str, signal: i32) {
-    let process: u32 = by.strip_prefix("process ").and_then(|number| number.parse().ok()).expect("process N");
+    let process = number(by);
     sys::signal(process, signal).expect("it is there");
     let begin = Instant::now();
     let gone = || {
@@ -257,6 +262,31 @@ fn killing_the_watcher_ends_forwarding_by_the_kernel_path() {
         report::say(&format!("stale: Linux forwards {took:?} after SIGKILL to the watcher"));
         // 400 ms on an idle machine.
         assert!(took < Duration::from_secs(2), "{took:?}");
+    });
+}
+
+/// Daemon and watcher are stopped, as by a frozen cgroup; the daemon is killed, Linux's tables change, and the watcher
+/// continues: it must not let the kernel path forward for a moment before it has noticed.
+#[test]
+fn a_watcher_that_was_stopped_looks_before_it_renews_the_lease() {
+    on_kernel("thawed", |lab, router| {
+        let watcher = number(&watched_by(router).expect("watched"));
+        let stream = Stream::to("10.1.1.200", 10_000);
+        let (changed, passed) = stream.passed_during(lab, || {
+            pause(Duration::from_millis(100));
+            sys::signal(watcher, libc::SIGSTOP).expect("it is there");
+            router.kill();
+            pause(Duration::from_millis(1500));
+            lab.rtr.ip("route replace blackhole 10.1.1.200/32");
+            pause(Duration::from_millis(300));
+            let changed = sys::wall_clock();
+            sys::signal(watcher, libc::SIGCONT).expect("it is there");
+            pause(Duration::from_millis(500));
+            changed
+        });
+        assert!(passed.iter().any(|(_, sent)| *sent < changed), "nothing arrived before");
+        let stale = passed.iter().filter(|(_, sent)| *sent > changed).count();
+        assert_eq!(stale, 0, "packets were forwarded by the tables of before");
     });
 }
 

@@ -11,9 +11,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use bm_filter::{AnyPrefix, Filters, Flat, Rule};
+use bm_forward::Lease as WorkerLease;
 use bm_netlink::{Addresses, Kind, LinuxOnly, Match, Mirror, Traffic};
 
 use super::{Compiler, Interfaces};
@@ -107,9 +107,9 @@ impl Enforced {
 }
 
 impl Compiler {
-    /// Set while all packets are left to Linux; workers see it with their next burst.
-    pub fn aside(&self) -> &Arc<AtomicBool> {
-        &self.aside
+    /// Until when workers forward with the compiled tables; they check it with each burst.
+    pub fn lease(&self) -> &Arc<WorkerLease> {
+        &self.lease
     }
 
     /// Sets the packets that only Linux may handle. Takes effect with the next [`Self::apply`].

@@ -2,9 +2,12 @@
 //! table, for example, or while it hangs, until it has caught up.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use bm_fastpath::Lease;
+use bm_forward::Lease as WorkerLease;
+
+use super::LEASE;
 
 /// Reasons for leaving all packets to Linux; one bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,14 +24,14 @@ pub(super) enum Why {
 #[derive(Clone)]
 pub(super) struct Aside {
     /// Read by workers for each burst.
-    workers: Arc<AtomicBool>,
+    workers: Arc<WorkerLease>,
     /// The lease of the kernel path, which forwards only while it is valid.
     lease: Option<Arc<Lease>>,
     why: Arc<AtomicU8>,
 }
 
 impl Aside {
-    pub fn new(workers: &Arc<AtomicBool>, lease: Option<Lease>) -> Self {
+    pub fn new(workers: &Arc<WorkerLease>, lease: Option<Lease>) -> Self {
         Self { workers: Arc::clone(workers), lease: lease.map(Arc::new), why: Arc::default() }
     }
 
@@ -37,6 +40,11 @@ impl Aside {
         let before = self.why.fetch_or(why as u8, Ordering::SeqCst);
         self.enforce();
         before & why as u8 == 0
+    }
+
+    /// Whether packets are left to Linux for any reason.
+    pub fn is_for_any(&self) -> bool {
+        self.why.load(Ordering::SeqCst) != 0
     }
 
     /// Whether packets are left to Linux for this reason.
@@ -48,28 +56,27 @@ impl Aside {
     pub fn remove_reason(&self, why: Why) -> bool {
         let before = self.why.fetch_and(!(why as u8), Ordering::SeqCst);
         if before == why as u8 {
-            self.workers.store(false, Ordering::SeqCst);
             self.renew();
         }
         before & why as u8 != 0
     }
 
-    /// Renews the lease of the kernel path, unless packets are left to Linux.
+    /// Renews the leases of both paths, unless packets are left to Linux.
     pub fn renew(&self) {
-        if self.why.load(Ordering::SeqCst) == 0
-            && let Some(lease) = &self.lease
-            && let Err(error) = lease.renew()
-        {
-            tracing::error!(%error, "cannot renew the lease of the kernel path: it leaves all packets to Linux");
+        if !self.is_for_any() {
+            self.workers.renew(bm_graph::clock_ns() + LEASE.as_nanos() as u64);
+            if let Some(Err(error)) = self.lease.as_ref().map(|lease| lease.renew()) {
+                tracing::error!(%error, "cannot renew the lease of the kernel path: it leaves all packets to Linux");
+            }
         }
         // Another thread may have set a reason in between.
-        if self.why.load(Ordering::SeqCst) != 0 {
+        if self.is_for_any() {
             self.enforce();
         }
     }
 
     fn enforce(&self) {
-        self.workers.store(true, Ordering::SeqCst);
+        self.workers.expire();
         self.lease.iter().for_each(|lease| lease.expire());
     }
 }
@@ -77,12 +84,13 @@ impl Aside {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn packets_are_left_to_linux_while_there_is_a_reason() {
-        let workers = Arc::new(AtomicBool::new(false));
+        let workers = Arc::<WorkerLease>::default();
         let aside = Aside::new(&workers, None);
-        let is_linuxs = || workers.load(Ordering::SeqCst);
+        let is_linuxs = || !workers.is_valid(bm_graph::clock_ns());
         assert!(aside.add_reason(Why::Firewall) && is_linuxs());
         assert!(aside.add_reason(Why::Control) && is_linuxs());
         assert!(!aside.add_reason(Why::Control), "it is one already");
@@ -91,5 +99,9 @@ mod tests {
         assert!(is_linuxs());
         assert!(aside.remove_reason(Why::Control) && !is_linuxs());
         assert!(!aside.remove_reason(Why::Control) && !is_linuxs(), "it is none any more");
+        let later = |after: Duration| bm_graph::clock_ns() + after.as_nanos() as u64;
+        assert!(!workers.is_valid(later(LEASE)), "nobody renews it");
+        aside.renew();
+        assert!(workers.is_valid(later(LEASE / 2)));
     }
 }

@@ -191,8 +191,10 @@ impl Control {
         }
         self.ask_for_neighbors();
         // The program must not see incomplete tables.
-        let aside = self.compiler.aside().load(std::sync::atomic::Ordering::Relaxed);
-        if self.behind.is_none() && !aside && self.kernel.as_ref().is_some_and(KernelPath::is_due) {
+        if self.behind.is_none()
+            && !self.aside.is_for_any()
+            && self.kernel.as_ref().is_some_and(KernelPath::is_due)
+        {
             self.update_kernel_path(KernelPath::beat)?;
         }
         if Instant::now() >= self.refresh_at {

@@ -5,9 +5,10 @@
 //!                                     └─► one of them does not: all packets are left to Linux until it does
 //! ```
 //!
-//! The kernel path forwards only while it has a short lease. This thread renews it while the threads that update the
-//! tables make progress. If the whole process hangs, the lease expires; if it has ended, the watching process
-//! ([`crate::watcher`]) renews it. Workers read a flag ([`Aside`]) instead.
+//! Both paths forward only while they have a short lease ([`Aside`]). This thread renews it while the threads that update
+//! the tables make progress. If the whole process hangs or is stopped, the lease expires; when it continues, packets are
+//! left to Linux until these threads have caught up. If it has ended, the watching process ([`crate::watcher`]) renews the
+//! lease of the kernel path.
 //!
 //! This thread takes no lock that a hanging thread may hold.
 
@@ -22,7 +23,7 @@ use bm_fastpath::prioritize;
 use bm_heartbeat::{Observer, Trouble, TroubleKind};
 
 use super::aside::{Aside, Why};
-use super::{Handle, control_ended};
+use super::{Handle, LEASE, control_ended};
 
 /// How long control may make no progress before all packets are left to Linux.
 pub(super) const CONTROL_SILENT_MAX: Duration = Duration::from_millis(350);
@@ -144,9 +145,12 @@ impl Watchdog {
         let (end, ended) = mpsc::channel::<()>();
         let run = move || {
             prioritize();
-            let mut observer = Observer::new();
+            let (mut observer, mut looked) = (Observer::new(), Instant::now());
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                look(&mut observer, &aside, &health);
+                let now = Instant::now();
+                leave_after_gap(now.saturating_duration_since(looked), &aside);
+                look(&mut observer, now, &aside, &health);
+                looked = now;
             }
             // The next holder of the lease starts with a full one.
             aside.renew();
@@ -156,8 +160,24 @@ impl Watchdog {
     }
 }
 
-fn look(observer: &mut Observer, aside: &Aside, health: &Health) {
-    let found = observer.look(Instant::now());
+/// Leaves all packets to Linux if the last check was so long ago that the leases have expired: the process was stopped,
+/// and threads that beat again have not necessarily read what has changed since.
+fn leave_after_gap(gap: Duration, aside: &Aside) {
+    if gap < LEASE {
+        return;
+    }
+    // Each thread withdraws its reason when it has caught up.
+    let new = [Why::Control, Why::Follower].map(|why| aside.add_reason(why));
+    if new.contains(&true) {
+        tracing::warn!(
+            ?gap,
+            "the daemon did not run: all packets are left to Linux until its tables are up to date"
+        );
+    }
+}
+
+fn look(observer: &mut Observer, now: Instant, aside: &Aside, health: &Health) {
+    let found = observer.look(now);
     for (thread, why) in [(CONTROL, Why::Control), (FIREWALL, Why::Follower)] {
         // The thread itself withdraws the reason when it has caught up.
         if found.iter().any(|trouble| trouble.thread == thread) && aside.add_reason(why) {

@@ -185,14 +185,14 @@ fn linux_gets_what_only_it_may_handle() {
 fn all_packets_are_linux_s_while_control_is_late() {
     let mut lab = Lab::new(TWO);
     let tables = lab.tables();
-    let aside = Arc::clone(&tables.aside);
+    let lease = Arc::clone(&tables.lease);
     lab.publish(tables);
-    aside.store(true, std::sync::atomic::Ordering::Relaxed);
+    lease.expire();
     let frame = udp([172, 16, 0, 1], [10, 0, 0, 7], 80);
     lab.send(0, &frame);
     lab.run();
     assert_eq!((lab.take_host(0), lab.take(1).len()), (vec![frame.clone()], 0));
-    aside.store(false, std::sync::atomic::Ordering::Relaxed);
+    lease.renew(u64::MAX);
     lab.send(0, &frame);
     lab.run();
     assert_eq!((lab.take_host(0).len(), lab.take(1).len()), (0, 1));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bm_graph::{URGENT, Waker, WorkerError, set_nice};
 
@@ -33,9 +33,8 @@ impl SlowThread {
             let _watched = bm_heartbeat::watch(SILENT_MAX);
             // Without leave it works as well, only later on a busy machine.
             let _refused = set_nice(URGENT);
-            let started = Instant::now();
             while !stopped.load(Ordering::Relaxed) {
-                let now = now(started);
+                let now = now();
                 bm_heartbeat::beat();
                 if slow.run(now) == 0 {
                     slow.sleep(now);
@@ -81,12 +80,9 @@ impl Drop for SlowThread {
     }
 }
 
-fn now(started: Instant) -> Now {
+fn now() -> Now {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Now {
-        monotonic_ns: started.elapsed().as_nanos() as u64,
-        midnight_ms: (since_epoch.as_millis() % DAY_MS) as u32,
-    }
+    Now { monotonic_ns: bm_graph::clock_ns(), midnight_ms: (since_epoch.as_millis() % DAY_MS) as u32 }
 }
 
 #[cfg(test)]
@@ -94,6 +90,7 @@ mod tests {
     use super::*;
     use crate::testing::Lab;
     use bm_stats::Reason;
+    use std::time::Instant;
 
     const LINES: &str = "
         interface left 0 02:00:00:00:00:01 192.0.2.1/24
@@ -139,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_day_has_86400_seconds() {
-        let midnight_ms = now(Instant::now()).midnight_ms;
+        let midnight_ms = now().midnight_ms;
         assert!(midnight_ms < 86_400_000);
         assert_eq!(DAY_MS, 86_400_000);
     }
