@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use bm_port::HostPort;
 
 use crate::error::TapError;
-use crate::interface::{self, Interface, is_gone};
+use crate::interface::{self, Interface, is_gone, is_try_again};
 
 /// The TAP host TAP of a port: it has the port's MAC address and MTU, and is deleted with the process.
 pub struct HostTap {
@@ -125,7 +125,10 @@ impl HostTapHandle {
 
 impl HostPort for HostTap {
     fn deliver(&mut self, packet: &[u8]) -> io::Result<()> {
-        self.file.write(packet).map(drop)
+        match self.file.write(packet)? {
+            length if length < packet.len() => Err(io::ErrorKind::WriteZero.into()),
+            _ => Ok(()),
+        }
     }
 
     /// A packet larger than `buffer` is truncated: the buffer should have the MTU and 22 bytes for the header. After
@@ -135,7 +138,7 @@ impl HostPort for HostTap {
             return Ok(None);
         }
         match self.file.read(buffer) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) if is_try_again(&error) => Ok(None),
             Err(error) if is_gone(&error) => {
                 self.gone = true;
                 tracing::error!(

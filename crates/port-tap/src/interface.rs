@@ -100,6 +100,28 @@ pub(crate) fn keep_open(queue: &File) -> Result<Option<OwnedFd>, TapError> {
     queue.try_clone().map(|queue| Some(queue.into())).map_err(failed)
 }
 
+/// Whether a TAP interface still exists, whatever it is called now and in whichever network namespace it is.
+pub struct TapPresence {
+    pub(crate) queue: OwnedFd,
+    pub(crate) name: String,
+}
+
+impl TapPresence {
+    /// What is wrong with it, and how to fix that.
+    pub fn trouble(&self) -> Option<String> {
+        let gone = tap::is_multi_queue(&self.queue).is_err_and(|error| is_gone(&error));
+        gone.then(|| {
+            let name = &self.name;
+            format!("the TAP interface {name} was deleted: restart brickmoon to create it again")
+        })
+    }
+}
+
+/// Whether a call on a queue can be made again: there is nothing to read, no room to write, or it was interrupted.
+pub(crate) fn is_try_again(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
 /// Whether an error on a queue shows that its interface is deleted.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EBADFD)

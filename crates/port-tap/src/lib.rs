@@ -20,4 +20,5 @@ mod port;
 
 pub use error::TapError;
 pub use host_tap::{HostTap, HostTapHandle};
+pub use interface::TapPresence;
 pub use port::{TapDevice, TapPort};

@@ -8,7 +8,7 @@ use bm_frame::{Burst, Frame, Freelist};
 use bm_port::{DeviceCounters, Port};
 
 use crate::error::TapError;
-use crate::interface::{self, Interface, is_gone};
+use crate::interface::{self, Interface, TapPresence, is_gone, is_try_again};
 
 /// An Ethernet header and two VLAN tags: bytes of a frame beyond the MTU.
 const FRAME_OVERHEAD: usize = 14 + 2 * 4;
@@ -123,6 +123,16 @@ impl TapPort {
         interface::keep_open(&self.file)
     }
 
+    /// Tells other threads whether the interface was deleted. It is a descriptor like [`keep_open`](Self::keep_open), and
+    /// `None` where that is.
+    ///
+    /// # Errors
+    /// [`TapError::System`] if there are no descriptors left.
+    pub fn presence(&self) -> Result<Option<TapPresence>, TapError> {
+        let queue = interface::keep_open(&self.file)?;
+        Ok(queue.map(|queue| TapPresence { queue, name: self.name.clone() }))
+    }
+
     /// Reads the next frame into `frame`.
     fn read(&mut self, frame: &mut Frame) -> Got {
         let room = frame.tailroom().min(self.room);
@@ -133,7 +143,7 @@ impl TapPort {
         let mut overrun = [0];
         let mut buffers = [IoSliceMut::new(frame.data_mut()), IoSliceMut::new(&mut overrun)];
         match (&self.file).read_vectored(&mut buffers) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Got::Nothing,
+            Err(error) if is_try_again(&error) => Got::Nothing,
             Err(error) => Got::Failed(error),
             Ok(length) if frame.set_len(length.min(room)).is_err() || length > room => Got::TooLong,
             Ok(_) => Got::Frame,
@@ -190,13 +200,15 @@ impl Port for TapPort {
                 continue;
             }
             match (&self.file).write(frame.data()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(error) if is_try_again(&error) => {
                     *place = Some(frame);
                     return refused;
                 }
-                // EIO: the interface is down. EINVAL: shorter than an Ethernet header. EBADFD: the interface is
-                // deleted, which the next read notices.
+                // EIO: the interface is down. EINVAL: shorter than an Ethernet header. ENOBUFS, ENOMEM: Linux has no
+                // memory for it. EBADFD: the interface is deleted, which the next read notices.
                 Err(_) => refused += 1,
+                // Linux got the beginning of a frame, which is worth nothing.
+                Ok(length) if length < frame.len() => refused += 1,
                 Ok(_) => {}
             }
             frames.free(frame);

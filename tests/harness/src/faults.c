@@ -10,24 +10,29 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/bpf.h>
+#include <linux/if_tun.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
-enum kind { RECEIVE, SEND, WAIT, OPEN, SOCKET, READ, MAP, BPF, CLOCK, KINDS };
+enum kind { RECEIVE, SEND, WAIT, OPEN, SOCKET, READ, MAP, BPF, CLOCK, TAP_READ, TAP_WRITE, KINDS };
 
 /* Shared with the test, which writes it through the file; only this library changes the counts. */
 struct control {
 	uint64_t seed;
 	/* How many of 1024 calls fail; 0 for none. */
 	uint64_t rate;
+	/* Kinds of calls that may fail; a bit each. */
+	uint64_t kinds;
 	uint64_t calls[KINDS];
 	uint64_t faults[KINDS];
 };
@@ -67,7 +72,7 @@ static uint64_t fails(enum kind kind)
 {
 	uint64_t rate = control ? __atomic_load_n(&control->rate, __ATOMIC_RELAXED) : 0;
 
-	if (!rate)
+	if (!rate || !(__atomic_load_n(&control->kinds, __ATOMIC_RELAXED) >> kind & 1))
 		return 0;
 	uint64_t count = __atomic_fetch_add(&control->calls[kind], 1, __ATOMIC_RELAXED);
 	uint64_t x = control->seed * 0x9e3779b97f4a7c15 + ((uint64_t)kind << 56) + count;
@@ -183,10 +188,76 @@ int accept4(int fd, struct sockaddr *address, socklen_t *length, int flags)
 	return fault ? FAILED(fault, ECONNABORTED, EINTR) : real(fd, address, length, flags);
 }
 
+/* Which descriptors are queues of TAP interfaces. Duplicates of them carry no frames. */
+#define DESCRIPTORS 65536
+static uint8_t taps[DESCRIPTORS];
+
+static int is_tap(int fd)
+{
+	return fd >= 0 && fd < DESCRIPTORS && __atomic_load_n(&taps[fd], __ATOMIC_RELAXED);
+}
+
+static void note_tap(int fd, uint8_t tap)
+{
+	if (fd >= 0 && fd < DESCRIPTORS)
+		__atomic_store_n(&taps[fd], tap, __ATOMIC_RELAXED);
+}
+
+int ioctl(int fd, unsigned long request, ...)
+{
+	NEXT(ioctl);
+	va_list list;
+
+	va_start(list, request);
+	void *argument = va_arg(list, void *);
+	va_end(list);
+	int done = real(fd, request, argument);
+
+	if (request == TUNSETIFF && !done)
+		note_tap(fd, 1);
+	return done;
+}
+
+int close(int fd)
+{
+	NEXT(close);
+
+	note_tap(fd, 0);
+	return real(fd);
+}
+
+/* A frame that cannot be read stays in the queue. */
+static ssize_t tap_not_read(uint64_t fault)
+{
+	return FAILED(fault, EAGAIN, EIO, ENOBUFS, EINTR);
+}
+
+ssize_t readv(int fd, const struct iovec *parts, int count)
+{
+	NEXT(readv);
+	uint64_t fault = is_tap(fd) ? fails(TAP_READ) : 0;
+
+	return fault ? tap_not_read(fault) : real(fd, parts, count);
+}
+
+ssize_t write(int fd, const void *data, size_t length)
+{
+	NEXT(write);
+	uint64_t fault = is_tap(fd) ? fails(TAP_WRITE) : 0;
+
+	/* The beginning of a frame, or nothing and an error. */
+	if (fault && fault % 5 == 0 && length > 28)
+		return real(fd, data, length / 2);
+	return fault ? FAILED(fault, EAGAIN, EIO, ENOBUFS, EINTR) : real(fd, data, length);
+}
+
 ssize_t read(int fd, void *data, size_t length)
 {
 	NEXT(read);
-	uint64_t fault = fails(READ);
+	uint64_t fault = fails(is_tap(fd) ? TAP_READ : READ);
+
+	if (fault && is_tap(fd))
+		return tap_not_read(fault);
 
 	/* Fewer bytes than available. An event counter is read as eight bytes or not at all. */
 	if (fault && fault % 2 && length > 8)

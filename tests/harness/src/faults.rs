@@ -15,9 +15,10 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 /// What can fail, in the order of `enum kind` in `faults.c`.
-const KINDS: [&str; 9] = ["receive", "send", "wait", "open", "socket", "read", "mmap", "bpf", "clock"];
-/// Offset of the counters: after the seed and the rate. Calls come first.
-const CALLS: u64 = 16;
+const KINDS: [&str; 11] =
+    ["receive", "send", "wait", "open", "socket", "read", "mmap", "bpf", "clock", "tap-read", "tap-write"];
+/// Offset of the counters: after the seed, the rate and the kinds. Calls come first.
+const CALLS: u64 = 24;
 const FAULTS: u64 = CALLS + 8 * KINDS.len() as u64;
 const LENGTH: u64 = FAULTS + 8 * KINDS.len() as u64;
 
@@ -75,8 +76,19 @@ impl Faults {
     /// # Errors
     /// If the file cannot be written.
     pub fn begin(&self, seed: u64, rate: u64) -> Result<()> {
+        self.begin_only(&KINDS, seed, rate)
+    }
+
+    /// The same for calls of these kinds only.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn begin_only(&self, kinds: &[&str], seed: u64, rate: u64) -> Result<()> {
+        let bits = KINDS.iter().zip(0..).filter(|(kind, _)| kinds.contains(kind));
+        let bits: u64 = bits.map(|(_, bit)| 1 << bit).sum();
         self.file.write_all_at(&[0; (LENGTH - CALLS) as usize], CALLS)?;
         self.file.write_all_at(&seed.to_ne_bytes(), 0)?;
+        self.file.write_all_at(&bits.to_ne_bytes(), 16)?;
         self.file.write_all_at(&rate.to_ne_bytes(), 8)
     }
 

@@ -14,7 +14,7 @@ use bm_port_tap::{HostTap, TapDevice};
 use bm_port_xdp::{Bind, Checksums, Options, Shared, XdpDevice};
 
 use super::dpdk;
-use super::open_port::{OpenDevice, OpenPort};
+use super::open_port::{OpenDevice, OpenPort, Trouble};
 use crate::failure::Failure;
 use crate::plan::workers::check_slots;
 
@@ -171,11 +171,12 @@ fn xdp(
 fn tap(name: &str, port: &config::Port, memory: &Memory, most: usize) -> Result<OpenPort, Failure> {
     let mut device = TapDevice::open(name).map_err(Failure::failed)?;
     let mtu = device.mtu().map_err(Failure::failed)?;
-    let mut keep_open = Vec::new();
+    let (mut keep_open, mut presence) = (Vec::new(), None);
     let mut queues: Vec<Box<dyn Port>> = Vec::new();
     for _ in 0..port.queues.unwrap_or(1).min(most as u32) {
         let queue = device.queue(memory.room()).map_err(Failure::failed)?;
         keep_open.extend(queue.keep_open().map_err(Failure::failed)?);
+        presence = queue.presence().map_err(Failure::failed)?;
         queues.push(Box::new(queue));
     }
     let mut mac = device.mac().map_err(Failure::failed)?;
@@ -184,7 +185,8 @@ fn tap(name: &str, port: &config::Port, memory: &Memory, most: usize) -> Result<
     let host_tap = host_tap(name, mac, mtu)?;
     let port = behind_host_tap(port, host_tap, queues, PortMode::Tap, Box::new(device))?;
     keep_open.extend(port.keep_open);
-    Ok(OpenPort { keep_open, ..port })
+    let trouble: Trouble = Arc::new(move || presence.as_ref()?.trouble());
+    Ok(OpenPort { keep_open, trouble: Some(trouble), ..port })
 }
 
 fn pcap(
