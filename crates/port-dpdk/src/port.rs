@@ -18,7 +18,7 @@ pub struct DpdkPort {
     queue: Queue,
     shared: Arc<Shared>,
     pause: QueuePause,
-    /// The device's counters when they were read last; they are not read while it is paused.
+    /// The device's counters when they were read last; they are not read while it is paused or when it is gone.
     counts: Cell<Counts>,
 }
 
@@ -101,14 +101,16 @@ impl Port for DpdkPort {
 
     /// A device counts for all of its queues, so the first one reports.
     fn device_counters(&self) -> DeviceCounters {
-        let mut counts = Counts::default();
-        if self.shared.rest.keeps(&self.pause) {
-            counts = self.counts.get();
-        } else if self.queue.queue == 0 {
+        if self.queue.queue == 0 && !self.shared.rest.keeps(&self.pause) {
+            let mut counts = Counts::default();
             // SAFETY: the shim writes one `Counts`. What it does not know stays zero.
-            unsafe { ffi::bm_device_counts(self.queue.port, &mut counts) };
-            self.counts.set(counts);
+            let known = unsafe { ffi::bm_device_counts(self.queue.port, &mut counts) } == 0;
+            // Those of a device that is gone stay as they were.
+            if known {
+                self.counts.set(counts);
+            }
         }
+        let counts = self.counts.get();
         DeviceCounters {
             receive_ring_full: counts.missed,
             receive_no_frame: counts.no_frame + self.queue.no_frame,

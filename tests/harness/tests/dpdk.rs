@@ -10,7 +10,10 @@
 
 use bm_tests::daemon::{Daemon, End, cross, eventually, ping};
 use bm_tests::netns::Namespace;
+use bm_tests::subject::binary;
 use bm_tests::{command, report, sys};
+use std::process::Stdio;
+use std::time::Duration;
 
 /// A host on a veth whose far end, `wire`, is in the router's namespace. `NET` is 10.0.NET.2/24.
 fn host(test: &str, role: &str, router: &Namespace, wire: &str, net: u8) -> Namespace {
@@ -127,6 +130,124 @@ fn obeys_linux(rtr: &Namespace, a: &Namespace) {
         ping(a, "10.0.2.2", 56, 63);
     }
     rtr.run("nft delete table ip t");
+}
+
+/// Two hosts on AF_XDP ports, and a DPDK device as a third port; `None` as for [`Daemon::start`].
+struct Third<'a> {
+    hosts: [Namespace; 2],
+    daemon: Daemon<'a>,
+}
+
+impl<'a> Third<'a> {
+    fn start(test: &str, rtr: &'a Namespace, device: &str) -> Option<Self> {
+        let hosts = [host(test, "a", rtr, "w1", 1), host(test, "b", rtr, "w2", 2)];
+        let daemon = Daemon::start(rtr, &["xdp:w1", "xdp:w2", device])?;
+        rtr.ip("addr add 10.0.1.1/24 dev w1\naddr add 10.0.2.1/24 dev w2");
+        let third = Self { hosts, daemon };
+        third.carries();
+        Some(third)
+    }
+
+    /// Asserts that the other two ports carry packets.
+    fn carries(&self) {
+        ping(&self.hosts[0], "10.0.2.2", 56, 63);
+    }
+
+    /// Pings to the device's network for a while, and from host to host: of those none may be lost.
+    fn carries_beside(&self, what: &str, deed: impl FnOnce()) {
+        let [a, _] = &self.hosts;
+        let ping = |to: &str| {
+            let mut command = a.command("ping");
+            command
+                .args(["-c", "150", "-i", "0.02", "-W", "2", to])
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null());
+            command.spawn().unwrap()
+        };
+        let (beside, mut to) = (ping("10.0.2.2"), ping("10.0.3.2"));
+        std::thread::sleep(Duration::from_millis(500));
+        deed();
+        let said = beside.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert!(said.contains(" 150 received"), "{what}: {said}\n{}", self.daemon.log());
+        to.kill().unwrap();
+        to.wait().unwrap();
+    }
+}
+
+/// A device that has no link, and is then deleted in Linux: other ports lose nothing, and packets to it are counted.
+#[test]
+fn a_device_that_goes_away_disturbs_no_other_port() {
+    if !sys::is_root() {
+        return report::skip("dpdk", "namespaces need root");
+    }
+    let rtr = router("dpdkgone", "rtr");
+    let Some(third) = Third::start("dpdkgone", &rtr, "dpdk:net_tap3,iface=dt3") else { return };
+    rtr.ip(
+        "addr add 10.0.3.1/24 dev bm-tap3\nneigh add 10.0.3.2 lladdr 02:00:00:00:03:02 dev bm-tap3 nud permanent",
+    );
+    let sent = || third.daemon.port("bm-tap3")["account"]["sent"].as_u64().unwrap();
+    third.carries_beside("a link that works", || {
+        eventually("packets leave by it", || sent() > 0);
+    });
+    third.carries_beside("a link that is down", || drop(rtr.ip("link set dt3 down")));
+    eventually("it must say so", || reason(&third.daemon, "bm-tap3").contains("no link"));
+    rtr.ip("link set dt3 up");
+    eventually("it must recover", || reason(&third.daemon, "bm-tap3").is_empty());
+    let before = sent();
+    third.carries_beside("a link that is up again", || eventually("packets leave by it", || sent() > before));
+    third.carries_beside("a deleted interface", || drop(rtr.ip("link del dt3")));
+    third.carries();
+    eventually("it must say so", || reason(&third.daemon, "bm-tap3").contains("no link"));
+    third.daemon.stop();
+}
+
+/// A device that delivers frames without end, more than one worker handles: they are not the router's.
+#[test]
+fn a_device_that_floods_leaves_others_their_turn() {
+    if !sys::is_root() {
+        return report::skip("dpdk", "namespaces need root");
+    }
+    let rtr = router("dpdkflood", "rtr");
+    let Some(third) = Third::start("dpdkflood", &rtr, "dpdk:net_null0,size=60") else { return };
+    let received = || third.daemon.port("bm-null0")["account"]["received"].as_u64().unwrap();
+    eventually("frames come", || received() > 100_000);
+    third.carries();
+    let before = received();
+    eventually("frames still come", || received() > before + 100_000);
+    // They never stop, so a burst may be on its way while counters are read.
+    for app in third.daemon.ask(&["show", "apps"])["apps"].as_array().unwrap() {
+        let number = |key: &str| app["account"][key].as_u64().unwrap();
+        let came = number("received") + number("originated");
+        let went = ["sent", "host", "passed", "held", "consumed", "dropped"].map(number);
+        assert!(came.abs_diff(went.iter().sum()) <= 256, "{app}");
+    }
+    third.daemon.kill();
+}
+
+/// Devices that cannot be opened: `up` says why; a daemon that runs refuses them, and goes on.
+#[test]
+fn invalid_devices_are_refused_with_a_reason() {
+    if !sys::is_root() {
+        return report::skip("dpdk", "namespaces need root");
+    }
+    let rtr = router("dpdkargs", "rtr");
+    let Some(third) = Third::start("dpdkargs", &rtr, "dpdk:net_ring0") else { return };
+    let cases = [
+        ("net_nosuch0", "no DPDK driver accepts it"),
+        ("net_pcap9,rx_pcap=/nonexistent/in.pcap", "/nonexistent/in.pcap"),
+        ("net_af_packet9,iface=nosuch0", "net_af_packet9"),
+    ];
+    for (device, why) in cases {
+        let mut command = rtr.command(binary().unwrap());
+        let socket = std::env::temp_dir().join(format!("{}.sock", rtr.name()));
+        command.args(["up", "--port", &format!("dpdk:{device}"), "--socket"]).arg(&socket);
+        let refused = command::run(device, &mut command, Duration::from_secs(60)).unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains(why), "{device}: {:?}: {said}", refused.status);
+    }
+    third.carries();
+    third.daemon.stop();
 }
 
 /// The hosts behind the host TAPs `bm-KIND1` and `bm-KIND2`.
