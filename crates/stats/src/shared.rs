@@ -6,7 +6,7 @@ use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -109,8 +109,8 @@ fn bytes(capacity: usize) -> usize {
     HEADER + capacity * (NAME + size_of::<u64>())
 }
 
-fn map(file: &File, capacity: usize, access: Access) -> io::Result<Mapping> {
-    let map = Map::file(file, 0, bytes(capacity), access)?.leak();
+fn map(file: &File, capacity: usize) -> io::Result<Mapping> {
+    let map = Map::file(file, 0, bytes(capacity), Access::ReadWrite)?.leak();
     Ok(Mapping {
         header: &map.atomics(0, 1)[0],
         names: map.place(HEADER, capacity).as_ptr(),
@@ -161,7 +161,7 @@ impl Registry {
         let capacity = capacity.next_multiple_of(LINE);
         file.set_len(bytes(capacity) as u64)?;
         bm_sys::allocate(file, bytes(capacity))?;
-        let mapping = map(file, capacity, Access::ReadWrite)?;
+        let mapping = map(file, capacity)?;
         mapping.header.capacity.store(capacity as u32, Ordering::Relaxed);
         mapping.header.magic.store(MAGIC, Ordering::Release);
         Ok(Self { mapping, made: Mutex::default() })
@@ -233,9 +233,17 @@ impl Block {
     }
 }
 
-/// The counters of another process.
+/// The counters of another process. They are read as from any file: a mapping would end the reader with SIGBUS if somebody
+/// makes the file shorter.
 pub struct Reader {
-    mapping: Mapping,
+    file: File,
+    path: String,
+}
+
+/// The first two fields of the header that a reader needs.
+struct Extent {
+    capacity: usize,
+    used: usize,
 }
 
 impl Reader {
@@ -257,35 +265,64 @@ impl Reader {
         if ![0, bm_sys::effective_user()].contains(&meta.uid()) {
             return Err(StatsError::Owner { path: name(), owner: meta.uid() });
         }
-        let length = meta.len() as usize;
-        if !meta.is_file() || length < HEADER {
+        let length = meta.len();
+        if !meta.is_file() || length < HEADER as u64 {
             return Err(StatsError::Format { path: name() });
         }
-        let header = map(&file, 0, Access::Read).map_err(failed)?.header;
-        let capacity = header.capacity.load(Ordering::Relaxed) as usize;
-        if header.magic.load(Ordering::Acquire) != MAGIC || length < bytes(capacity) {
+        let reader = Self { file, path: name() };
+        if length < bytes(reader.extent()?.capacity) as u64 {
             return Err(StatsError::Format { path: name() });
         }
-        Ok(Self { mapping: map(&file, capacity, Access::Read).map_err(failed)? })
+        Ok(reader)
+    }
+
+    fn extent(&self) -> Result<Extent, StatsError> {
+        let mut magic = [0; 8];
+        self.read(&mut magic, 0)?;
+        let [mut capacity, mut used] = [[0; 4]; 2];
+        self.read(&mut capacity, 8)?;
+        self.read(&mut used, 12)?;
+        if u64::from_ne_bytes(magic) != MAGIC {
+            return Err(StatsError::Format { path: self.path.clone() });
+        }
+        let [capacity, used] = [capacity, used].map(|word| u32::from_ne_bytes(word) as usize);
+        Ok(Extent { capacity, used: used.min(capacity) })
+    }
+
+    fn read(&self, into: &mut [u8], offset: usize) -> Result<(), StatsError> {
+        let failed = |error| StatsError::Io { path: self.path.clone(), error };
+        self.file.read_exact_at(into, offset as u64).map_err(failed)
     }
 
     /// All counters and their current values.
-    pub fn counters(&self) -> Vec<(String, u64)> {
-        counters(&self.mapping)
+    ///
+    /// # Errors
+    /// [`StatsError::Io`] if the file has become shorter, or cannot be read.
+    pub fn counters(&self) -> Result<Vec<(String, u64)>, StatsError> {
+        let Extent { capacity, used } = self.extent()?;
+        let (mut names, mut values) = (vec![0; used * NAME], vec![0; used * size_of::<u64>()]);
+        self.read(&mut names, HEADER)?;
+        self.read(&mut values, HEADER + capacity * NAME)?;
+        let (names, _) = names.as_chunks::<NAME>();
+        // The kernel copies aligned words whole.
+        let (values, _) = values.as_chunks();
+        let values = values.iter().map(|word| u64::from_ne_bytes(*word));
+        Ok(names.iter().zip(values).filter_map(|(name, value)| Some((text(name)?, value))).collect())
     }
+}
+
+/// The name of a counter; `None` for the padding up to a cache line.
+fn text(name: &[u8; NAME]) -> Option<String> {
+    let length = name.iter().position(|&byte| byte == 0).unwrap_or(NAME);
+    (length > 0).then(|| OsStr::from_bytes(&name[..length]).to_string_lossy().into_owned())
 }
 
 fn counters(mapping: &Mapping) -> Vec<(String, u64)> {
     let used = mapping.header.used.load(Ordering::Acquire) as usize;
     let named = (0..used.min(mapping.values.len())).filter_map(|index| {
         // SAFETY: below `used`, so written before the release store that we acquired, and never again.
-        let name = unsafe { &*mapping.names.add(index) };
-        let length = name.iter().position(|&byte| byte == 0).unwrap_or(NAME);
-        // Padding up to the cache line has no name.
-        (length > 0).then(|| {
-            let name = OsStr::from_bytes(&name[..length]).to_string_lossy().into_owned();
-            (name, mapping.values[index].load(Ordering::Relaxed))
-        })
+        let name = text(unsafe { &*mapping.names.add(index) })?;
+        Some((name, mapping.values[index].load(Ordering::Relaxed)))
     });
     named.collect()
 }
@@ -304,10 +341,28 @@ mod tests {
         first.add(1, 5);
         second.add(0, 7);
         second.add(0, 1);
-        let seen = Reader::open(&path).unwrap().counters();
+        let seen = Reader::open(&path).unwrap().counters().unwrap();
         std::fs::remove_file(&path).unwrap();
         let expected = [("port/a/received", 0), ("port/a/sent", 5), ("port/b/received", 8)];
         assert_eq!(seen, expected.map(|(name, value)| (name.to_string(), value)));
+    }
+
+    #[test]
+    fn a_file_that_becomes_shorter_is_an_error() {
+        let path = std::env::temp_dir().join(format!("bm-stats-short-{}", std::process::id()));
+        let registry = Registry::create(&path, 4096).unwrap();
+        registry.block("port/a", &["received"]).unwrap().add(0, 9);
+        let reader = Reader::open(&path).unwrap();
+        assert_eq!(reader.counters().unwrap(), [("port/a/received".to_string(), 9)]);
+        // The registry is not touched any more: for its own process, this is fatal.
+        for length in [HEADER + 4096 * NAME, HEADER + 50, HEADER, 10, 0] {
+            OpenOptions::new().write(true).open(&path).unwrap().set_len(length as u64).unwrap();
+            let error = reader.counters().err().unwrap();
+            assert!(matches!(error, StatsError::Io { .. }), "{length}: {error}");
+        }
+        let opened = Reader::open(&path);
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(opened, Err(StatsError::Format { .. })));
     }
 
     #[test]
