@@ -326,6 +326,21 @@ mod tests {
     }
 
     #[test]
+    fn readers_see_what_was_published_last() {
+        let readers = Readers::new();
+        let published = Published::new(1, &readers);
+        let mut reader = readers.register();
+        assert_eq!(*published.load(&reader), 1);
+        published.publish(2);
+        assert_eq!((*published.load(&reader), published.reclaim()), (2, 1));
+        reader.quiescent();
+        published.publish(3);
+        assert_eq!((*published.load(&reader), published.reclaim()), (3, 1));
+        reader.quiescent();
+        assert_eq!(published.reclaim(), 0);
+    }
+
+    #[test]
     fn sleepers_and_leavers_hold_nothing_up() {
         let readers = Readers::new();
         let (mut sleeper, leaver) = (readers.register(), readers.register());

@@ -113,13 +113,11 @@ impl Range6Fib {
         let lines = (&*self.lines).try_into().expect("made with this length");
         (root, lines)
     }
-}
 
-impl Fib for Range6Fib {
-    type Address = u128;
-
-    fn lookup(&self, address: u128) -> NextHop {
-        match self.form.kind() {
+    /// One address by this form.
+    #[inline(always)]
+    fn lookup_by(&self, form: Form, address: u128) -> NextHop {
+        match form.kind() {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the form is the proof that the CPU has AVX-512.
             Kind::Avx512 => unsafe { wide::single(self, address) },
@@ -132,6 +130,15 @@ impl Fib for Range6Fib {
                 search::from(search::Halving, lines, word, address, 0)
             }
         }
+    }
+}
+
+impl Fib for Range6Fib {
+    type Address = u128;
+
+    #[inline]
+    fn lookup(&self, address: u128) -> NextHop {
+        self.lookup_by(self.form, address)
     }
 
     fn prefetch(&self, addresses: &[u128]) {

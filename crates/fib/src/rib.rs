@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn walks_in_order() {
         let rib = nested();
-        assert_eq!(rib.len(), 6);
+        assert_eq!((rib.len(), rib.is_empty(), Rib::<u32>::default().is_empty()), (6, false, true));
         assert_eq!(shown(rib.within(p("10.0.0.0/8"))).len(), 4);
         assert_eq!(shown(rib.within(p("10.0.0.0/15"))), ["10.1.0.0/16 3", "10.1.2.0/24 4"]);
         assert_eq!(shown(rib.nearest_within(p("10.0.0.0/8"))), ["10.1.0.0/16 3", "10.128.0.0/9 5"]);

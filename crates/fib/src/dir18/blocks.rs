@@ -172,7 +172,7 @@ impl Blocks {
         let (mut from, end) = (at + SIZES[usize::from(size)], at + SIZES[larger]);
         while from < end {
             // The largest that fits and does not cross a line, unless it starts one.
-            let room = if from % LINE == 0 { end - from } else { LINE - from % LINE };
+            let room = if from % LINE == 0 { end - from } else { (LINE - from % LINE).min(end - from) };
             let part = (0..SIZES.len()).rev().find(|part| SIZES[*part] <= room)?;
             self.free[part].push(from);
             from += SIZES[part];

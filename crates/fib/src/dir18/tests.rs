@@ -1,3 +1,4 @@
+use super::blocks::Values;
 use super::*;
 use crate::Change::Set;
 use crate::published::Readers;
@@ -35,6 +36,36 @@ fn holds_next_hops_of_any_size_below_the_mark() {
     let seen = ["10.0.0.1", "10.0.1.1", "10.0.2.63", "10.0.2.64", "10.0.2.65", "10.0.2.128", "11.2.3.4"];
     let expected = [65_535, 65_536, 0, 1 << 30, BLOCK - 1, 0, BLOCK - 1];
     assert_eq!(seen.map(|address| at(&table, address)), expected);
+}
+
+/// A small block is cut from a free larger one if no word is left, and the rest of that one is used as well.
+#[test]
+fn free_blocks_are_divided_when_no_word_is_left() {
+    let mut table = build(&[], &Readers::new()).unwrap();
+    let blocks = &mut table.blocks;
+    // 64 values of 16 bits and their bitmap, in three lines.
+    blocks.exhaust(24);
+    let mut values = Values::new();
+    (0..64).for_each(|bit| values.push(bit, 1 + bit));
+    let large = blocks.entry(&values, 0).unwrap();
+    assert_eq!(blocks.fork([1, 2, 3, 4]), Err(Shortage::Blocks));
+    let mut pieces = Vec::new();
+    blocks.behind(large, &mut pieces);
+    blocks.commit();
+    blocks.retire(pieces);
+    let mut forks: Vec<_> = std::iter::from_fn(|| blocks.fork([1, 2, 3, 4]).ok()).collect();
+    forks.iter_mut().for_each(|fork| *fork &= INDEX);
+    forks.sort_unstable();
+    let first = large & INDEX;
+    assert_eq!(forks, (first..first + 24).step_by(2).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_last_24_of_a_slot_may_be_divided() {
+    let table = build(&[("10.0.0.0/18", 1), ("10.0.63.64/26", 2)], &Readers::new()).unwrap();
+    let seen =
+        ["10.0.0.0", "10.0.62.255", "10.0.63.63", "10.0.63.64", "10.0.63.127", "10.0.63.128", "10.0.64.0"];
+    assert_eq!(seen.map(|address| at(&table, address)), [1, 1, 1, 2, 2, 1, 0]);
 }
 
 #[test]

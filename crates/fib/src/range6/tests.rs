@@ -6,11 +6,14 @@ fn p(text: &str) -> Prefix<u128> {
 }
 
 fn at(table: &Range6, text: &str) -> u32 {
-    let address = p(text).first();
-    let mut hops = [NextHop(u32::MAX)];
-    table.reader().lookup_burst(&[address], &mut hops);
-    assert_eq!(hops[0], table.reader().lookup(address), "{text}");
-    hops[0].0
+    let (address, fib) = (p(text).first(), &table.writer.fib);
+    let single = fib.lookup(address);
+    for form in Form::all() {
+        let mut hops = [NextHop(u32::MAX)];
+        fib.lookup_burst_by(form, &[address], &mut hops);
+        assert_eq!((hops[0], fib.lookup_by(form, address)), (single, single), "{text}, {form}");
+    }
+    single.0
 }
 
 fn build(routes: &[(&str, u32)], readers: &Readers) -> Range6 {

@@ -183,3 +183,29 @@ fn follow(packet: &[u8], mut next: u8, mut room: usize) -> Chain {
     let (kind, ports) = ports(packet, next, at, room);
     Chain { protocol: next, kind, ports, tiny }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// UDP from port 80 to 53 in a fragment with these two bytes of offset and flag.
+    fn fragment(offset: u16) -> Vec<u8> {
+        let [high, low] = offset.to_be_bytes();
+        let extension = [protocol::UDP, 0, high, low, 0, 0, 0, 1];
+        [&[0; 40][..], &extension, &[0, 80, 0, 53, 0, 8, 0, 0]].concat()
+    }
+
+    #[test]
+    fn later_fragments_of_ipv6_are_of_a_kind_of_their_own() {
+        let of = |offset| {
+            let Chain { protocol, kind, ports, tiny } = follow(&fragment(offset), protocol::FRAGMENT, 16);
+            (protocol, kind, ports, tiny)
+        };
+        for first in [0, 1] {
+            assert_eq!(of(first), (protocol::UDP, Kind::Ports, 80 << 16 | 53, false));
+        }
+        for later in [8, 9, 0xfff8] {
+            assert_eq!(of(later), (protocol::UDP, Kind::Later, 0, false));
+        }
+    }
+}

@@ -110,9 +110,9 @@ fn one(option: &mut [u8], at: usize, done: &mut Processed, context: &Context<'_>
         }
         TIMESTAMP if done.timestamp.is_some() => Err(0),
         TIMESTAMP => {
-            let (address, time, changed) = timestamp(option, context)?;
+            let (time, changed) = timestamp(option, context)?;
             done.changed |= changed;
-            done.timestamp = Some(Slot { address, time, ..slot });
+            done.timestamp = Some(Slot { time, ..slot });
             Ok(())
         }
         ROUTER_ALERT => {
@@ -148,12 +148,12 @@ fn record(option: &mut [u8], context: &Context<'_>) -> Result<bool, usize> {
     Ok(true)
 }
 
-/// Returns whether an address was written, whether a time was, and whether anything changed.
-fn timestamp(option: &mut [u8], context: &Context<'_>) -> Result<(bool, bool, bool), usize> {
+/// Returns whether a time was written, and whether anything changed.
+fn timestamp(option: &mut [u8], context: &Context<'_>) -> Result<(bool, bool), usize> {
     let pointer = pointer(option, 4, 5)?;
     let flags = option[3];
     if pointer > option.len() {
-        return overflow(option, flags).map(|changed| (false, false, changed));
+        return overflow(option, flags).map(|changed| (false, changed));
     }
     room(option, pointer, 4)?;
     let time = context.midnight_ms.to_be_bytes();
@@ -161,14 +161,14 @@ fn timestamp(option: &mut [u8], context: &Context<'_>) -> Result<(bool, bool, bo
         TIME_ONLY => {
             room(option, pointer, 4)?.copy_from_slice(&time);
             option[2] += 4;
-            Ok((false, true, true))
+            Ok((true, true))
         }
         TIME_AND_ADDRESS => {
             let (address, when) = room(option, pointer, 8)?.split_at_mut(4);
             address.copy_from_slice(&context.address.to_be_bytes());
             when.copy_from_slice(&time);
             option[2] += 8;
-            Ok((true, true, true))
+            Ok((true, true))
         }
         TIME_IF_ADDRESSED => {
             let (address, when) = room(option, pointer, 8)?.split_at_mut(4);
@@ -178,9 +178,9 @@ fn timestamp(option: &mut [u8], context: &Context<'_>) -> Result<(bool, bool, bo
                 when.copy_from_slice(&time);
                 option[2] += 8;
             }
-            Ok((false, ours, ours))
+            Ok((ours, ours))
         }
-        _ => Ok((false, false, false)),
+        _ => Ok((false, false)),
     }
 }
 
