@@ -20,7 +20,7 @@ mod portable;
 mod tests;
 
 use bm_fib::{Form, NextHop};
-use bm_frame::{Frame, Mask};
+use bm_frame::{AnyFrame, Mask};
 use bm_wire::ethernet;
 use bm_wire::prefix::Address;
 
@@ -175,7 +175,7 @@ impl<A: PlainFamily> Chunk<A> {
 
     /// Stores pointers to the bytes of up to 32 frames, and prefetches them.
     #[inline(always)]
-    pub fn gather(&mut self, frames: &mut [Option<Frame>]) {
+    pub fn gather<F: AnyFrame>(&mut self, frames: &mut [Option<F>]) {
         let Lanes { heads, frame_lengths, count, .. } = &mut self.lanes;
         *count = frames.len().min(CHUNK);
         let mut lanes =
@@ -183,13 +183,13 @@ impl<A: PlainFamily> Chunk<A> {
         let (eights, rest) = frames.as_chunks_mut::<LANES>();
         for (frames, (heads, lengths)) in eights.iter_mut().zip(&mut lanes) {
             for lane in 0..LANES {
-                (heads[lane], lengths[lane]) = place_of::<A>(&mut frames[lane]);
+                (heads[lane], lengths[lane]) = place_of::<A, F>(&mut frames[lane]);
             }
         }
         if let Some((heads, lengths)) = lanes.next().filter(|_| !rest.is_empty()) {
             // The forms check whole groups.
             for lane in 0..LANES {
-                (heads[lane], lengths[lane]) = rest.get_mut(lane).map_or_else(nothing, place_of::<A>);
+                (heads[lane], lengths[lane]) = rest.get_mut(lane).map_or_else(nothing, place_of::<A, F>);
             }
         }
     }
@@ -373,14 +373,14 @@ impl<A: PlainFamily> Chunk<A> {
 /// Adds the frames of a burst from place `from` on to the lanes of their family, IPv4's or IPv6's, until one of them is
 /// full. Sets the places of those in `left` that are shorter than both headers of IPv6. Returns the place to go on from.
 /// All that is not IPv6 by its type is IPv4 here: the check finds out.
-pub(crate) fn sort(
-    frames: &mut [Option<Frame>],
+pub(crate) fn sort<F: AnyFrame>(
+    frames: &mut [Option<F>],
     from: usize,
     lanes: &mut [Lanes; 2],
     left: &mut Mask,
 ) -> usize {
     for (place, frame) in frames.iter_mut().enumerate().skip(from) {
-        let bytes = frame.as_mut().map_or(&mut [][..], Frame::data_mut);
+        let bytes = frame.as_mut().map_or(&mut [][..], F::data_mut);
         let Some(head) = bytes.first_chunk::<IPV6_HEAD>() else {
             left.set(place);
             continue;
@@ -402,7 +402,7 @@ pub(crate) fn sort(
 
 /// Pointer to the bytes of a frame that has both headers, and their number; prefetches them.
 #[inline(always)]
-fn place_of<A: PlainFamily>(frame: &mut Option<Frame>) -> (*mut u8, u16) {
+fn place_of<A: PlainFamily, F: AnyFrame>(frame: &mut Option<F>) -> (*mut u8, u16) {
     match frame {
         Some(frame) if frame.len() >= A::HEAD => {
             frame.prefetch();

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use bm_fib::Form;
 use bm_fib::published::{Published, ReaderHandle};
-use bm_frame::{BURST, Burst, Mask};
+use bm_frame::{AnyFrame, BURST, Burst, Mask, MbufFrame};
 use bm_graph::{App, Io, Stage, StageHook};
 use bm_stats::{Account, Entry, Reason};
 use bm_wire::Family;
@@ -67,7 +67,9 @@ struct Work {
     form: Form,
     /// The family that frames are first assumed to be.
     family: Family,
+    /// The frames; or in `mbufs`, if only their mbufs say where their data is. All but the plain path use this one.
     burst: Burst,
+    mbufs: Burst<MbufFrame>,
     refused: Refused,
     batches: FamilyBatches,
     /// Slots whose source may be an address of this machine.
@@ -86,6 +88,7 @@ struct Work {
     plain: PlainPath,
     /// Frames on their way to one of several ports; otherwise empty.
     leaving: Burst,
+    leaving_mbufs: Burst<MbufFrame>,
 }
 
 /// Destinations that are passed to the routing table together for prefetching: about as many cache lines as can be
@@ -129,6 +132,10 @@ impl Router {
 }
 
 impl App for Router {
+    fn takes_mbufs(&mut self) -> bool {
+        self.hooks.is_none()
+    }
+
     /// # Panics
     /// If an input names no port: its frames would never be processed.
     fn connect(&mut self, inputs: &[String], outputs: &[String]) {
@@ -151,7 +158,11 @@ impl App for Router {
             let filter = PortFilter::of(tables, port, *worker, io.now_ns);
             let mut sent_bytes = io.sent_bytes();
             loop {
-                let count = io.receive_burst(input, &mut work.burst);
+                let count = if io.has_mbufs(input) && filter.is_none() && io.sends_mbufs() {
+                    io.receive_burst(input, &mut work.mbufs)
+                } else {
+                    io.receive_burst(input, &mut work.burst)
+                };
                 if count == 0 {
                     break;
                 }
@@ -210,6 +221,7 @@ impl Work {
             form: Form::best(),
             family: Family::V4,
             burst: Burst::new(),
+            mbufs: Burst::default(),
             refused: Refused::new(),
             batches: FamilyBatches::new(),
             suspects: Mask::NONE,
@@ -221,6 +233,7 @@ impl Work {
             known: KnownHops::new(),
             plain: PlainPath::new(),
             leaving: Burst::new(),
+            leaving_mbufs: Burst::default(),
         })
     }
 
@@ -237,8 +250,11 @@ impl Work {
             return self.refuse_all(Refusal::Slow(Verdict::LinuxOnly));
         }
         let left = self.plain_path(tables, view, hooks.is_some());
+        if left.is_empty() {
+            return;
+        }
+        self.write_headers();
         match left {
-            left if left.is_empty() => return,
             left if left == Mask::first(self.burst.len()) => self.input_and_validate(tables, view),
             left => self.input_and_validate_left(tables, view, &left),
         }
@@ -298,8 +314,22 @@ impl Work {
         self.burst.compact();
     }
 
+    /// From here on, all frames have headers that say where their data is.
+    #[inline]
+    fn write_headers(&mut self) {
+        if self.mbufs.is_empty() {
+            return;
+        }
+        let count = self.mbufs.len();
+        let places = self.burst.vacant_mut().iter_mut().zip(self.mbufs.places_mut());
+        places.for_each(|(to, from)| *to = from.take().map(AnyFrame::into_frame));
+        self.burst.occupy(count);
+        self.mbufs.reset();
+    }
+
     #[cold]
     fn refuse_all(&mut self, why: Refusal) {
+        self.write_headers();
         (0..self.burst.len()).for_each(|place| self.refused.add(place, why));
     }
 
@@ -411,25 +441,26 @@ impl Work {
         }
         let sent = self.send(io, outputs);
         tally.sent(sent);
+        let left = (self.burst.len() + self.mbufs.len()).saturating_sub(sent);
         // Bits are counted only where it matters: as a rule all are sent.
-        if sent < self.burst.len() && sent + self.refused.mask.count() < self.burst.len() {
+        if left > 0 && left > self.refused.mask.count() {
+            self.write_headers();
             self.lose_rest(io, &tally, outputs);
         }
         tally.close();
         self.burst.reset();
+        self.mbufs.reset();
     }
 
     /// Sends what was not refused to the links of its ports; returns how many frames.
     fn send(&mut self, io: &mut Io<'_>, outputs: &[u16]) -> usize {
-        let ports = &self.port[..self.burst.len()];
-        let output = |&port: &u16| outputs.get(usize::from(port)).copied().unwrap_or(NO_OUTPUT);
-        let Some(first) = ports.first() else { return 0 };
-        // Frames of one port often all leave through one other port.
-        let others: u16 = ports.iter().fold(0, |others, port| others | (port ^ first));
-        if others == 0 && self.refused.mask.is_empty() {
-            return io.transmit_burst(usize::from(output(first)), &mut self.burst);
+        let Self { burst, mbufs, port, leaving, leaving_mbufs, refused, .. } = self;
+        let all = refused.mask.is_empty();
+        if mbufs.is_empty() {
+            send(io, (burst, leaving), (port, outputs), all)
+        } else {
+            send(io, (mbufs, leaving_mbufs), (port, outputs), all)
         }
-        io.scatter(&mut self.burst, &self.port, outputs, &mut self.leaving)
     }
 
     /// Drops the frames for which there was no room.
@@ -441,6 +472,25 @@ impl Work {
             tally.lose(io, frame, if output == NO_OUTPUT { Reason::NoOutput } else { Reason::LinkFull });
         }
     }
+}
+
+/// Sends the frames of a burst to the links of their `ports`; `all` means that none is missing. Returns how many.
+#[inline(always)]
+fn send<F: AnyFrame>(
+    io: &mut Io<'_>,
+    (burst, leaving): (&mut Burst<F>, &mut Burst<F>),
+    (ports, outputs): (&[u16; BURST], &[u16]),
+    all: bool,
+) -> usize {
+    let ports = &ports[..burst.len()];
+    let output = |&port: &u16| outputs.get(usize::from(port)).copied().unwrap_or(NO_OUTPUT);
+    let Some(first) = ports.first() else { return 0 };
+    // Frames of one port often all leave through one other port.
+    let others: u16 = ports.iter().fold(0, |others, port| others | (port ^ first));
+    if others == 0 && all {
+        return io.transmit_burst(usize::from(output(first)), burst);
+    }
+    io.scatter(burst, ports, outputs, leaving)
 }
 
 fn ingress(tables: &Tables, interface: u16) -> Option<&Ingress> {

@@ -173,11 +173,30 @@ impl Lab {
         Self::build(frame_pool, text, Settings::default(), WaitLimits::default(), |_| [None, None])
     }
 
+    /// The same with ports that leave frames described by their mbufs, as those of DPDK.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn with_mbufs(text: &str) -> Self {
+        let settings = (Settings::default(), WaitLimits::default());
+        Self::build_over(frame_pool(), text, settings, MemoryPort::with_mbufs, |_| [None, None])
+    }
+
     fn build(
         frame_pool: Arc<FramePool>,
         text: &str,
         settings: Settings,
         waits: WaitLimits,
+        hooks: impl FnOnce(&Arc<FramePool>) -> [Option<Box<dyn StageHook>>; 2],
+    ) -> Self {
+        Self::build_over(frame_pool, text, (settings, waits), MemoryPort::new, hooks)
+    }
+
+    fn build_over(
+        frame_pool: Arc<FramePool>,
+        text: &str,
+        (settings, waits): (Settings, WaitLimits),
+        port: fn(Wire) -> MemoryPort,
         hooks: impl FnOnce(&Arc<FramePool>) -> [Option<Box<dyn StageHook>>; 2],
     ) -> Self {
         let readers = Readers::new();
@@ -204,7 +223,7 @@ impl Lab {
             let (wire, host) = (Wire::new(), Linux::default());
             let account = books.open(&format!("slow/{name}"));
             slow.add_port(SlowPort { account, host: Some(Box::new(host.clone())), worker: 0 });
-            let port = Box::new(MemoryPort::new(wire.clone()));
+            let port = Box::new(port(wire.clone()));
             let (received, sent) = (books.open(&format!("{name}/in")), books.open(&format!("{name}/out")));
             let app = Box::new(PortApp::new(port, received, sent));
             network.app(name, app).expect("names differ");

@@ -126,14 +126,16 @@ impl Iterator for Places {
 }
 
 /// Up to [`BURST`] frames. A slot is empty once its frame was taken.
-pub struct Burst {
-    frames: [Option<Frame>; BURST],
+///
+/// Its frames are of one kind, `F`: [`Frame`], or [`MbufFrame`](crate::MbufFrame).
+pub struct Burst<F = Frame> {
+    frames: [Option<F>; BURST],
     count: usize,
 }
 
-impl Default for Burst {
+impl<F> Default for Burst<F> {
     fn default() -> Self {
-        Self::new()
+        Self { frames: [const { None }; BURST], count: 0 }
     }
 }
 
@@ -143,6 +145,13 @@ impl Burst {
         Self { frames: [const { None }; BURST], count: 0 }
     }
 
+    /// Frees all frames; returns how many there were.
+    pub fn free_all(&mut self, freelist: &mut Freelist) -> usize {
+        self.drain().map(|frame| freelist.free(frame)).count()
+    }
+}
+
+impl<F> Burst<F> {
     /// The number of slots in use, including empty ones.
     #[inline]
     pub fn len(&self) -> usize {
@@ -171,7 +180,7 @@ impl Burst {
     /// # Errors
     /// Returns the frame if the burst is full.
     #[inline]
-    pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
+    pub fn push(&mut self, frame: F) -> Result<(), F> {
         match self.frames.get_mut(self.count) {
             Some(place) => {
                 *place = Some(frame);
@@ -184,7 +193,7 @@ impl Burst {
 
     /// The slots not in use yet, which may be filled from the front, followed by a call of [`occupy`](Self::occupy).
     #[inline]
-    pub fn vacant_mut(&mut self) -> &mut [Option<Frame>] {
+    pub fn vacant_mut(&mut self) -> &mut [Option<F>] {
         &mut self.frames[self.count..]
     }
 
@@ -196,37 +205,37 @@ impl Burst {
 
     /// The frame in a slot, unless it was taken.
     #[inline]
-    pub fn get(&self, place: usize) -> Option<&Frame> {
+    pub fn get(&self, place: usize) -> Option<&F> {
         self.frames[..self.count].get(place)?.as_ref()
     }
 
     /// The frame in a slot, mutable, unless it was taken.
     #[inline]
-    pub fn get_mut(&mut self, place: usize) -> Option<&mut Frame> {
+    pub fn get_mut(&mut self, place: usize) -> Option<&mut F> {
         self.frames[..self.count].get_mut(place)?.as_mut()
     }
 
     /// Takes the frame out of a slot.
     #[inline]
-    pub fn take(&mut self, place: usize) -> Option<Frame> {
+    pub fn take(&mut self, place: usize) -> Option<F> {
         self.frames[..self.count].get_mut(place)?.take()
     }
 
     /// All slots in use, in order; empty ones are `None`.
     #[inline]
-    pub fn places(&self) -> &[Option<Frame>] {
+    pub fn places(&self) -> &[Option<F>] {
         &self.frames[..self.count]
     }
 
     /// All slots in use, mutable.
     #[inline]
-    pub fn places_mut(&mut self) -> &mut [Option<Frame>] {
+    pub fn places_mut(&mut self) -> &mut [Option<F>] {
         &mut self.frames[..self.count]
     }
 
     /// Takes all frames out, in order, and leaves the burst empty.
     #[inline]
-    pub fn drain(&mut self) -> impl Iterator<Item = Frame> + '_ {
+    pub fn drain(&mut self) -> impl Iterator<Item = F> + '_ {
         let count = std::mem::take(&mut self.count);
         self.frames[..count].iter_mut().filter_map(Option::take)
     }
@@ -247,11 +256,6 @@ impl Burst {
     pub fn reset(&mut self) {
         debug_assert!(self.places().iter().all(Option::is_none), "a frame would be lost");
         self.count = 0;
-    }
-
-    /// Frees all frames; returns how many there were.
-    pub fn free_all(&mut self, freelist: &mut Freelist) -> usize {
-        self.drain().map(|frame| freelist.free(frame)).count()
     }
 }
 

@@ -148,6 +148,13 @@ impl Frame {
         &mut self.header_mut().meta
     }
 
+    /// Writes down where data is, which must be in the slot, and how long.
+    #[inline(always)]
+    pub(crate) fn describe(&mut self, data: NonNull<u8>, length: u16) {
+        let header = self.header_mut();
+        (header.data, header.length) = (data, length);
+    }
+
     pub(crate) fn header_address(&self) -> usize {
         self.0.as_ptr() as usize
     }
@@ -300,24 +307,27 @@ impl Frame {
     /// Prefetches the header, so that later accesses to it do not have to wait.
     #[inline]
     pub fn prefetch_header(&self) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: prefetching has no effect but on the cache, whatever the address.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.0.as_ptr().cast());
-        }
+        prefetch(self.0.cast());
     }
 
     /// Prefetches the first bytes of data. This reads the header: one such read among many that proceed in parallel.
     #[inline]
     pub fn prefetch(&self) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: prefetching has no effect but on the cache, whatever the address.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.header().data.as_ptr().cast());
-        }
+        prefetch(self.header().data);
     }
+}
+
+/// Prefetches the cache line of an address.
+#[inline(always)]
+pub(crate) fn prefetch(address: NonNull<u8>) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: prefetching has no effect but on the cache, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.as_ptr().cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }
 
 impl fmt::Debug for Frame {

@@ -29,6 +29,7 @@
 mod burst;
 mod frame;
 mod freelist;
+mod mbuf;
 mod memory;
 mod node;
 mod pick;
@@ -38,6 +39,7 @@ mod swap;
 pub use burst::{BURST, Burst, Mask, Places};
 pub use frame::{FRONT, Frame, HEADER_STRIDE, MBUF_OFFSET, Meta, NoRoom};
 pub use freelist::{FramePool, Freelist};
+pub use mbuf::{AnyFrame, MbufFrame};
 pub use memory::{Memory, MemoryError, Pages};
 pub use node::{Node, node_of_core};
 pub use stack::StackHead;

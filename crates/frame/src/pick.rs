@@ -9,9 +9,9 @@
 //! store starts after those that matched.
 
 use crate::burst::{BURST, Burst};
-use crate::frame::Frame;
+use crate::mbuf::AnyFrame;
 
-impl Burst {
+impl<F: AnyFrame> Burst<F> {
     /// Moves the frames for whose slot `keys` contains `key` to the end of `to`, in order; those for which there is
     /// no room stay. The slots of moved frames are empty then.
     #[inline]
@@ -20,14 +20,26 @@ impl Burst {
         if BURST - to.len() < count {
             return one_by_one(&mut self.places_mut()[..count], keys, key, to);
         }
-        pick(&mut self.places_mut()[..count], &keys[..count], key, to);
+        let moved = self.pick_into(keys, key, to.vacant_mut());
+        to.occupy(moved);
+    }
+
+    /// Moves the same frames to the front of `vacant`, which are empty slots; returns how many.
+    ///
+    /// # Panics
+    /// If there are fewer slots than in this burst.
+    #[inline]
+    pub fn pick_into(&mut self, keys: &[u16], key: u16, vacant: &mut [Option<F>]) -> usize {
+        let count = self.len().min(keys.len());
+        assert!(vacant.len() >= count, "there is room for all");
+        pick(&mut self.places_mut()[..count], &keys[..count], key, vacant)
     }
 }
 
-/// Moves the frames whose key is `key` to the end of `to`, which must have room for all of `frames`.
+/// Moves the frames whose key is `key` to the front of `to`, which are as many empty slots at least; returns how many.
 #[inline]
-fn pick(frames: &mut [Option<Frame>], keys: &[u16], key: u16, to: &mut Burst) {
-    debug_assert!(frames.len() == keys.len() && BURST - to.len() >= frames.len());
+fn pick<F: AnyFrame>(frames: &mut [Option<F>], keys: &[u16], key: u16, to: &mut [Option<F>]) -> usize {
+    debug_assert!(frames.len() == keys.len() && to.len() >= frames.len());
     #[cfg(target_arch = "x86_64")]
     if has_avx512() {
         // SAFETY: the CPU was just asked.
@@ -38,7 +50,19 @@ fn pick(frames: &mut [Option<Frame>], keys: &[u16], key: u16, to: &mut Burst) {
         // SAFETY: the CPU was just asked.
         return unsafe { vector::pick(frames, keys, key, to) };
     }
-    one_by_one(frames, keys, key, to);
+    rest(frames, keys, key, to)
+}
+
+/// The same without vector instructions.
+#[inline]
+fn rest<F: AnyFrame>(frames: &mut [Option<F>], keys: &[u16], key: u16, to: &mut [Option<F>]) -> usize {
+    let mut count = 0;
+    for (place, _) in frames.iter_mut().zip(keys).filter(|(place, other)| **other == key && place.is_some()) {
+        let Some(to) = to.get_mut(count) else { break };
+        *to = place.take();
+        count += 1;
+    }
+    count
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -50,8 +74,8 @@ fn has_avx512() -> bool {
         && is_x86_feature_detected!("popcnt")
 }
 
-/// The same without vector instructions; frames for which there is no room stay.
-fn one_by_one(frames: &mut [Option<Frame>], keys: &[u16], key: u16, to: &mut Burst) {
+/// Moves the frames to the end of a burst; those for which there is no room stay.
+fn one_by_one<F: AnyFrame>(frames: &mut [Option<F>], keys: &[u16], key: u16, to: &mut Burst<F>) {
     for (place, _) in frames.iter_mut().zip(keys).filter(|&(_, &other)| other == key) {
         if let Some(frame) = place.take() {
             *place = to.push(frame).err();
@@ -63,7 +87,7 @@ fn one_by_one(frames: &mut [Option<Frame>], keys: &[u16], key: u16, to: &mut Bur
 mod vector {
     use std::arch::x86_64::*;
 
-    use super::{Burst, Frame, one_by_one};
+    use super::{AnyFrame, rest};
 
     /// Frames at once.
     const LANES: usize = 4;
@@ -89,18 +113,22 @@ mod vector {
 
     /// Like [`super::pick`].
     #[target_feature(enable = "avx2,popcnt")]
-    pub(super) fn pick(frames: &mut [Option<Frame>], keys: &[u16], key: u16, to: &mut Burst) {
-        let (frames_4, rest) = frames.as_chunks_mut::<LANES>();
+    pub(super) fn pick<F: AnyFrame>(
+        frames: &mut [Option<F>],
+        keys: &[u16],
+        key: u16,
+        to: &mut [Option<F>],
+    ) -> usize {
+        let (frames_4, frames_rest) = frames.as_chunks_mut::<LANES>();
         let (keys_4, keys_rest) = keys.as_chunks::<LANES>();
-        let vacant = to.vacant_mut();
-        assert!(vacant.len() >= frames_4.len() * LANES, "there is room for all");
-        let (start, mut count) = (vacant.as_mut_ptr(), 0);
+        assert!(to.len() >= frames_4.len() * LANES, "there is room for all");
+        let (start, mut count) = (to.as_mut_ptr(), 0);
         let key_4 = _mm256_set1_epi64x(i64::from(key));
         for (frames, keys) in frames_4.iter_mut().zip(keys_4) {
             // SAFETY: four places are read and written, each a pointer that is null where there is no frame
             // (`Frame` is one, and `Option` of it too). Each frame is written once to where it stays: to the
             // vacant places if its lane is chosen, else back to its own. Of the four vacant places written, those
-            // behind the chosen lanes are written again or emptied below; all are within `vacant`, since
+            // behind the chosen lanes are written again or emptied below; all are within `to`, since
             // `count` grows by four at most for each four.
             unsafe {
                 let places = frames.as_mut_ptr().cast::<__m256i>();
@@ -116,14 +144,13 @@ mod vector {
                 count += set.count_ones() as usize;
             }
         }
-        let written = (count + LANES).min(vacant.len());
-        for place in &mut vacant[count..written] {
+        let written = (count + LANES).min(to.len());
+        for place in &mut to[count..written] {
             // SAFETY: what stands there is a copy of a frame that is elsewhere; `Frame` has no destructor, and
             // this one is forgotten.
             unsafe { std::ptr::from_mut(place).write(None) };
         }
-        to.occupy(count);
-        one_by_one(rest, keys_rest, key, to);
+        count + rest(frames_rest, keys_rest, key, &mut to[count..])
     }
 }
 
@@ -131,25 +158,29 @@ mod vector {
 mod wide {
     use std::arch::x86_64::*;
 
-    use super::{Burst, Frame, one_by_one};
+    use super::{AnyFrame, rest};
 
     /// Frames at once.
     const LANES: usize = 8;
 
     /// Like [`super::pick`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
-    pub(super) fn pick(frames: &mut [Option<Frame>], keys: &[u16], key: u16, to: &mut Burst) {
-        let (frames_8, rest) = frames.as_chunks_mut::<LANES>();
+    pub(super) fn pick<F: AnyFrame>(
+        frames: &mut [Option<F>],
+        keys: &[u16],
+        key: u16,
+        to: &mut [Option<F>],
+    ) -> usize {
+        let (frames_8, frames_rest) = frames.as_chunks_mut::<LANES>();
         let (keys_8, keys_rest) = keys.as_chunks::<LANES>();
-        let vacant = to.vacant_mut();
-        assert!(vacant.len() >= frames_8.len() * LANES, "there is room for all");
-        let (start, mut count) = (vacant.as_mut_ptr(), 0);
+        assert!(to.len() >= frames_8.len() * LANES, "there is room for all");
+        let (start, mut count) = (to.as_mut_ptr(), 0);
         let key_8 = _mm_set1_epi16(key as i16);
         for (frames, keys) in frames_8.iter_mut().zip(keys_8) {
             // SAFETY: eight places are read and written, each a pointer that is null where there is no frame
             // (`Frame` is one, and `Option` of it too). Each frame is written once to where it stays: to the
             // vacant places if its lane is chosen, else back to its own. Of the eight vacant places written, those
-            // behind the chosen lanes are left empty; all are within `vacant`, since `count` grows by eight at most
+            // behind the chosen lanes are left empty; all are within `to`, since `count` grows by eight at most
             // for each eight.
             unsafe {
                 let places = frames.as_mut_ptr().cast::<__m512i>();
@@ -161,14 +192,14 @@ mod wide {
                 count += chosen.count_ones() as usize;
             }
         }
-        to.occupy(count);
-        one_by_one(rest, keys_rest, key, to);
+        count + rest(frames_rest, keys_rest, key, &mut to[count..])
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::Frame;
     use crate::freelist::{FramePool, Freelist};
     use proptest::prelude::*;
     use std::sync::{Arc, OnceLock};
@@ -196,10 +227,19 @@ mod tests {
     fn ways(has_room: bool) -> Vec<Way> {
         let each: Way = |from, keys, key, to| one_by_one(from.places_mut(), keys, key, to);
         let mut ways = vec![each, Burst::move_where];
+        if has_room {
+            ways.push(|from, keys, key, to| {
+                let moved = rest(from.places_mut(), keys, key, to.vacant_mut());
+                to.occupy(moved);
+            });
+        }
         #[cfg(target_arch = "x86_64")]
         if has_room && is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") {
-            // SAFETY: the CPU was just asked.
-            ways.push(|from, keys, key, to| unsafe { vector::pick(from.places_mut(), keys, key, to) });
+            ways.push(|from, keys, key, to| {
+                // SAFETY: the CPU was just asked.
+                let moved = unsafe { vector::pick(from.places_mut(), keys, key, to.vacant_mut()) };
+                to.occupy(moved);
+            });
         }
         ways
     }

@@ -1,13 +1,11 @@
 //! Swaps slots between a burst and a ring: what happens to frames at every step.
 
-use crate::frame::Frame;
-
 /// Swaps the contents of `a` and `b`, slot by slot.
 ///
 /// # Panics
 /// If the lengths differ.
 #[inline]
-pub fn swap_places(a: &mut [Option<Frame>], b: &mut [Option<Frame>]) {
+pub fn swap_places<F>(a: &mut [Option<F>], b: &mut [Option<F>]) {
     #[cfg(target_arch = "x86_64")]
     if a.len() >= WORTH && is_x86_feature_detected!("avx2") {
         // SAFETY: the CPU was just asked.
@@ -23,13 +21,14 @@ const WORTH: usize = 8;
 /// The same, which the compiler turns into vectors of four slots.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn by_fours(a: &mut [Option<Frame>], b: &mut [Option<Frame>]) {
+fn by_fours<F>(a: &mut [Option<F>], b: &mut [Option<F>]) {
     a.swap_with_slice(b);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::Frame;
     use crate::freelist::{FramePool, Freelist};
 
     #[test]

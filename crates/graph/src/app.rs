@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use bm_frame::{Burst, Frame, Freelist};
+use bm_frame::{AnyFrame, Burst, Frame, Freelist};
 use bm_link::Link;
 
 /// A unit of processing with `pull` and `push`. The engine calls one app at a time.
@@ -16,6 +16,12 @@ pub trait App: Send {
     /// Whether [`push`](Self::push) sends nothing to the outputs, which only [`pull`](Self::pull) does: what waits on
     /// the inputs leaves the network here. Such an app is pushed after those that send to it, even in a loop of links.
     fn is_port(&self) -> bool {
+        false
+    }
+
+    /// Whether the app also receives frames that are described by their mbufs ([`Io::has_mbufs`]). To others, links
+    /// give frames with headers.
+    fn takes_mbufs(&mut self) -> bool {
         false
     }
 
@@ -107,9 +113,10 @@ impl<'a> Io<'a> {
         self.links[*self.inputs.get(index)?].receive()
     }
 
-    /// Moves frames of input `index` into `burst` until it is full; returns how many.
+    /// Moves frames of input `index` into `burst` until it is full; returns how many: none of
+    /// [`MbufFrame`](bm_frame::MbufFrame)s unless the input [has such](Self::has_mbufs).
     #[inline]
-    pub fn receive_burst(&mut self, index: usize, burst: &mut Burst) -> usize {
+    pub fn receive_burst<F: AnyFrame>(&mut self, index: usize, burst: &mut Burst<F>) -> usize {
         self.inputs.get(index).map_or(0, |&link| self.links[link].receive_burst(burst))
     }
 
@@ -119,22 +126,34 @@ impl<'a> Io<'a> {
         self.inputs.get(index).map_or(0, |&link| self.links[link].receive_some(burst, most))
     }
 
+    /// Whether the frames on input `index` are described by their mbufs.
+    #[inline]
+    pub fn has_mbufs(&self, index: usize) -> bool {
+        self.inputs.get(index).is_some_and(|&link| self.links[link].has_mbufs())
+    }
+
+    /// Whether each app that the outputs lead to takes frames that are described by their mbufs.
+    #[inline]
+    pub fn sends_mbufs(&self) -> bool {
+        self.outputs.iter().all(|&link| self.links[link].takes_mbufs())
+    }
+
     /// Moves the frames of `burst` to output `index` until the link is full; returns how many. Those that are left
     /// stay where they are in the burst.
     #[inline]
-    pub fn transmit_burst(&mut self, index: usize, burst: &mut Burst) -> usize {
+    pub fn transmit_burst<F: AnyFrame>(&mut self, index: usize, burst: &mut Burst<F>) -> usize {
         self.outputs.get(index).map_or(0, |&link| self.links[link].transmit_burst(burst))
     }
 
     /// Moves each frame of `burst` to an output: `ways` contains a number for each slot, and `outputs` the output for
     /// each number. Returns how many were moved. Frames whose link is full, or that have no such output, stay where
     /// they are in the burst. `between` is empty before and after.
-    pub fn scatter(
+    pub fn scatter<F: AnyFrame>(
         &mut self,
-        burst: &mut Burst,
+        burst: &mut Burst<F>,
         ways: &[u16],
         outputs: &[u16],
-        between: &mut Burst,
+        between: &mut Burst<F>,
     ) -> usize {
         let count = burst.len();
         let link_of = |output: &u16| self.outputs.get(usize::from(*output)).copied();
@@ -145,25 +164,28 @@ impl<'a> Io<'a> {
         let mut moved = 0;
         for (way, link) in (0..).zip(outputs.iter().map(link_of)) {
             let Some(link) = link else { continue };
-            burst.move_where(ways, way, between);
-            moved += self.links[link].transmit_burst(between);
+            moved += self.links[link].transmit_where(burst, ways, way).unwrap_or_else(|| {
+                burst.move_where(ways, way, between);
+                self.links[link].transmit_burst(between)
+            });
         }
         moved
     }
 
     /// The same for many outputs, or if a link may become full.
     #[cold]
-    fn scatter_each(&mut self, frames: &mut [Option<Frame>], ways: &[u16], outputs: &[u16]) -> usize {
+    fn scatter_each<F: AnyFrame>(
+        &mut self,
+        frames: &mut [Option<F>],
+        ways: &[u16],
+        outputs: &[u16],
+    ) -> usize {
         let mut moved = 0;
         for (place, &way) in frames.iter_mut().zip(ways) {
             let output =
                 outputs.get(usize::from(way)).and_then(|&output| self.outputs.get(usize::from(output)));
             let Some(&link) = output else { continue };
-            let Some(frame) = place.take() else { continue };
-            match self.links[link].transmit(frame) {
-                Ok(()) => moved += 1,
-                Err(frame) => *place = Some(frame),
-            }
+            moved += usize::from(self.links[link].transmit_from(place));
         }
         moved
     }

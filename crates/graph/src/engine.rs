@@ -78,9 +78,14 @@ impl Engine {
             app.connect(&input_names, &output_names);
             Placed { name, app, inputs, outputs }
         });
+        let mut apps: Vec<_> = apps.collect();
+        let mut links: Vec<_> = network.links.iter().map(|_| Link::new()).collect();
+        for placed in apps.iter_mut().filter_map(|placed| placed.app.takes_mbufs().then_some(placed)) {
+            placed.inputs.iter().for_each(|&input| links[input] = Link::with_mbufs());
+        }
         Ok(Self {
-            apps: apps.collect(),
-            links: network.links.iter().map(|_| Link::new()).collect(),
+            apps,
+            links,
             names: network.links.iter().map(ToString::to_string).collect(),
             order,
             frames,

@@ -2,8 +2,8 @@
 
 use std::os::fd::BorrowedFd;
 
-use bm_frame::{BURST, Burst, Frame};
-use bm_port::{Port, Transmitted};
+use bm_frame::{AnyFrame, BURST, Burst, Frame, Freelist};
+use bm_port::{InPlace, Port, Received, Transmitted};
 use bm_stats::{Account, Counters, Entry, Reason};
 
 use crate::app::{App, Io};
@@ -17,6 +17,8 @@ pub struct PortApp {
     port: Box<dyn Port>,
     /// Whether the port can use slots of links directly.
     in_place: bool,
+    /// Whether it can leave frames described by their mbufs there.
+    mbufs: bool,
     received: Account,
     sent: Account,
     /// Frames for which the device had no room yet, and their number.
@@ -39,6 +41,7 @@ impl PortApp {
     pub fn new(mut port: Box<dyn Port>, received: Account, sent: Account) -> Self {
         Self {
             in_place: port.in_place().is_some(),
+            mbufs: port.mbufs().is_some(),
             port,
             received,
             sent,
@@ -114,24 +117,18 @@ impl PortApp {
     fn send_in_place(&mut self, io: &mut Io<'_>) -> bool {
         let alone = self.held == 0 && (1..io.inputs()).all(|input| io.readable(input) == 0);
         let Some(&first) = io.inputs.first().filter(|_| alone) else { return false };
-        let Some(port) = self.port.in_place() else { return false };
         let link = &mut io.links[first];
         while self.held == 0 && !link.is_empty() {
-            let waiting = link.waiting_mut();
-            let count = waiting.len().min(self.send_max);
-            let waiting = &mut waiting[..count];
-            let done = port.transmit_from(waiting, io.frames);
-            if done.left > 0 {
-                // They wait here, so that the link has room and the other inputs their turn.
-                waiting.iter_mut().filter_map(Option::take).for_each(|frame| {
-                    let pushed = self.pending.push(frame);
-                    debug_assert!(
-                        pushed.is_ok(),
-                        "nothing was pending, and a burst holds what is sent at a time"
-                    );
-                });
-                self.held = self.pending.frames();
-            }
+            let (count, done) = if let Some(waiting) = link.waiting_mbufs_mut()
+                && let Some(port) = self.port.mbufs()
+            {
+                send_some(port, waiting, io.frames, (self.send_max, &mut self.pending))
+            } else if let Some(port) = self.port.in_place() {
+                send_some(port, link.waiting_mut(), io.frames, (self.send_max, &mut self.pending))
+            } else {
+                return false;
+            };
+            self.held = done.left;
             link.release(count);
             self.sent.add(Entry::Received, count);
             count_sent(&self.sent, count, done);
@@ -188,14 +185,19 @@ impl PortApp {
     /// Receives straight into the link to the next app, and returns how many frames; `None` if there is no such link.
     #[inline(never)]
     fn receive_in_place(&mut self, io: &mut Io<'_>) -> Option<usize> {
-        let port = self.port.in_place()?;
         let link = &mut io.links[*io.outputs.first()?];
         let (mut count, mut bytes) = (0, 0);
         // Once more if the end of the link's ring cut the first time short.
         for _ in 0..2 {
-            let vacant = link.vacant_mut();
-            let room = vacant.len().min(BURST - count);
-            let received = port.receive_into(&mut vacant[..room], io.frames);
+            let most = BURST - count;
+            let (room, received) = if self.mbufs
+                && let Some(vacant) = link.vacant_mbufs_mut()
+                && let Some(port) = self.port.mbufs()
+            {
+                receive_some(port, vacant, io.frames, most)
+            } else {
+                receive_some(self.port.in_place()?, link.vacant_mut(), io.frames, most)
+            };
             link.occupy(received.count, received.bytes);
             count += received.count;
             bytes += received.bytes;
@@ -212,6 +214,37 @@ impl PortApp {
     }
 }
 
+/// Receives at most `most` frames into slots; returns for how many there was room.
+fn receive_some<F>(
+    port: &mut dyn InPlace<F>,
+    vacant: &mut [Option<F>],
+    frames: &mut Freelist,
+    most: usize,
+) -> (usize, Received) {
+    let room = vacant.len().min(most);
+    (room, port.receive_into(&mut vacant[..room], frames))
+}
+
+/// Sends at most `most` of the waiting frames, and leaves their slots empty: those for which the device has no room are
+/// pending, so that the link has room and other inputs their turn. Returns how many slots these were.
+fn send_some<F: AnyFrame>(
+    port: &mut dyn InPlace<F>,
+    waiting: &mut [Option<F>],
+    frames: &mut Freelist,
+    (most, pending): (usize, &mut Burst),
+) -> (usize, Transmitted) {
+    let count = waiting.len().min(most);
+    let waiting = &mut waiting[..count];
+    let done = port.transmit_from(waiting, frames);
+    if done.left > 0 {
+        waiting.iter_mut().filter_map(Option::take).for_each(|frame| {
+            let pushed = pending.push(frame.into_frame());
+            debug_assert!(pushed.is_ok(), "nothing was pending, and a burst holds what is sent at a time");
+        });
+    }
+    (count, done)
+}
+
 /// Counts what became of `count` frames.
 fn count_sent(sent: &Account, count: usize, done: Transmitted) {
     sent.add(Entry::Sent, count - done.left - done.refused);
@@ -223,6 +256,10 @@ fn count_sent(sent: &Account, count: usize, done: Transmitted) {
 impl App for PortApp {
     fn is_port(&self) -> bool {
         true
+    }
+
+    fn takes_mbufs(&mut self) -> bool {
+        self.mbufs
     }
 
     fn connect(&mut self, inputs: &[String], _outputs: &[String]) {

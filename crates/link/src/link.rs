@@ -1,7 +1,10 @@
 //! The ring between two apps of one worker. Slots and indices are as in Snabb's `struct link`, so Lua can use them
 //! directly. Received frames are not counted: they are the frames sent, less those waiting.
+//!
+//! Where both ends allow it, a link also carries frames that are described by their mbufs only ([`MbufFrame`]). All
+//! frames that wait are of one kind. Whoever receives a [`Frame`] gets one: its header is written then.
 
-use bm_frame::{BURST, Burst, Frame, swap_places};
+use bm_frame::{AnyFrame, BURST, Burst, Frame, MbufFrame, swap_places};
 
 /// Slots of the ring.
 const PLACES: usize = 1024;
@@ -49,6 +52,10 @@ pub struct Link {
     read: u32,
     write: u32,
     counts: Counts,
+    /// Whether the waiting frames are [`MbufFrame`]s.
+    has_mbufs: bool,
+    /// Whether they may be: the app at the end asks for them.
+    takes_mbufs: bool,
 }
 
 impl Default for Link {
@@ -61,7 +68,25 @@ impl Link {
     /// An empty link.
     pub const fn new() -> Self {
         let counts = Counts { txbytes: 0, txpackets: 0, txdrop: 0 };
-        Self { packets: [const { None }; PLACES], read: 0, write: 0, counts }
+        let packets = [const { None }; PLACES];
+        Self { packets, read: 0, write: 0, counts, has_mbufs: false, takes_mbufs: false }
+    }
+
+    /// A link to an app that receives frames described by their mbufs, too.
+    pub const fn with_mbufs() -> Self {
+        Self { takes_mbufs: true, ..Self::new() }
+    }
+
+    /// Whether it may carry frames described by their mbufs.
+    #[inline]
+    pub fn takes_mbufs(&self) -> bool {
+        self.takes_mbufs
+    }
+
+    /// Whether frames described by their mbufs are waiting.
+    #[inline]
+    pub fn has_mbufs(&self) -> bool {
+        self.has_mbufs && !self.is_empty()
     }
 
     /// The number of waiting frames.
@@ -88,6 +113,7 @@ impl Link {
         if self.is_empty() {
             return None;
         }
+        self.use_kind::<Frame>();
         let frame = self.packets[self.read as usize % PLACES].take();
         self.read = (self.read + 1) % PLACES as u32;
         frame
@@ -104,6 +130,7 @@ impl Link {
             self.counts.txdrop += 1;
             return Err(frame);
         }
+        self.use_kind::<Frame>();
         self.counts.txpackets += 1;
         self.counts.txbytes += frame.len() as u64;
         self.packets[self.write as usize % PLACES] = Some(frame);
@@ -111,15 +138,20 @@ impl Link {
         Ok(())
     }
 
-    /// Moves frames into `burst` until it is full or the link is empty; returns how many.
+    /// Moves frames into `burst` until it is full or the link is empty; returns how many: none of [`MbufFrame`]s unless
+    /// the link [has such](Self::has_mbufs).
     #[inline]
-    pub fn receive_burst(&mut self, burst: &mut Burst) -> usize {
+    pub fn receive_burst<F: AnyFrame>(&mut self, burst: &mut Burst<F>) -> usize {
         self.receive_some(burst, BURST)
     }
 
     /// Like [`Self::receive_burst`], but at most `most` frames.
     #[inline]
-    pub fn receive_some(&mut self, burst: &mut Burst, most: usize) -> usize {
+    pub fn receive_some<F: AnyFrame>(&mut self, burst: &mut Burst<F>, most: usize) -> usize {
+        if F::IS_MBUF && !self.has_mbufs {
+            return 0;
+        }
+        self.use_kind::<F>();
         let to = burst.vacant_mut();
         let (count, start) = (self.readable().min(to.len()).min(most), self.read as usize % PLACES);
         // The slots are swapped: the ring gets the empty slots of the burst.
@@ -130,13 +162,15 @@ impl Link {
     }
 
     /// Moves frames from the front of `burst` until the link is full or the burst is empty; returns how many. Frames
-    /// that are left count as `txdrop`, as if each had been transmitted separately.
+    /// that are left count as `txdrop`, as if each had been transmitted separately. The headers of [`MbufFrame`]s are
+    /// written if the link does not take such frames, or if others wait in it.
     #[inline]
-    pub fn transmit_burst(&mut self, burst: &mut Burst) -> usize {
+    pub fn transmit_burst<F: AnyFrame>(&mut self, burst: &mut Burst<F>) -> usize {
+        let is_kind = self.use_kind::<F>();
         let from = burst.places_mut();
         let (count, start) = (from.len(), self.write as usize % PLACES);
         let (frames, bytes) = sums(from);
-        if frames < count || count > self.writable() {
+        if frames < count || count > self.writable() || !is_kind {
             return self.transmit_each(burst);
         }
         self.counts.txpackets += count as u64;
@@ -147,21 +181,56 @@ impl Link {
         count
     }
 
+    /// Moves those frames of `burst` into the link for whose slot `keys` contains `key`, in order; returns how many. `None`
+    /// if it does not take frames of their kind now, or if there may not be room for all before the ring's end: then
+    /// nothing is moved.
+    #[inline]
+    pub fn transmit_where<F: AnyFrame>(
+        &mut self,
+        burst: &mut Burst<F>,
+        keys: &[u16],
+        key: u16,
+    ) -> Option<usize> {
+        if !self.use_kind::<F>() {
+            return None;
+        }
+        let vacant = self.vacant();
+        if vacant.len() < burst.len() {
+            return None;
+        }
+        let count = burst.pick_into(keys, key, vacant);
+        let bytes = sums(&vacant[..count]).1;
+        self.occupy(count, bytes);
+        Some(count)
+    }
+
     /// Free slots that follow each other, as many as there are before the ring's end: a port receives straight into
     /// them, from the front, followed by a call of [`occupy`](Self::occupy).
     #[inline]
     pub fn vacant_mut(&mut self) -> &mut [Option<Frame>] {
+        self.use_kind::<Frame>();
+        self.vacant()
+    }
+
+    /// The same for frames described by their mbufs; `None` if the link does not take such frames now.
+    #[inline]
+    pub fn vacant_mbufs_mut(&mut self) -> Option<&mut [Option<MbufFrame>]> {
+        self.use_kind::<MbufFrame>().then(|| self.vacant())
+    }
+
+    #[inline(always)]
+    fn vacant<F: AnyFrame>(&mut self) -> &mut [Option<F>] {
         let start = self.write as usize % PLACES;
         let count = self.writable().min(PLACES - start);
-        &mut self.packets[start..start + count]
+        &mut self.slots()[start..start + count]
     }
 
     /// Adds the frames that now are in the first `count` of [these slots](Self::vacant_mut), of `bytes` bytes in all.
     #[inline]
     pub fn occupy(&mut self, count: usize, bytes: u64) {
-        let vacant = self.vacant_mut();
+        let vacant = self.vacant::<Frame>();
         let count = count.min(vacant.len());
-        debug_assert_eq!(sums(&vacant[..count]), (count, bytes), "frames without gaps, and their bytes");
+        debug_assert!(vacant[..count].iter().all(Option::is_some), "frames without gaps");
         self.counts.txpackets += count as u64;
         self.counts.txbytes += bytes;
         self.write = (self.write + count as u32) % PLACES as u32;
@@ -171,15 +240,27 @@ impl Link {
     /// followed by a call of [`release`](Self::release).
     #[inline]
     pub fn waiting_mut(&mut self) -> &mut [Option<Frame>] {
+        self.use_kind::<Frame>();
+        self.waiting()
+    }
+
+    /// The same for frames described by their mbufs; `None` if those that wait are others.
+    #[inline]
+    pub fn waiting_mbufs_mut(&mut self) -> Option<&mut [Option<MbufFrame>]> {
+        self.has_mbufs.then(|| self.waiting())
+    }
+
+    #[inline(always)]
+    fn waiting<F: AnyFrame>(&mut self) -> &mut [Option<F>] {
         let start = self.read as usize % PLACES;
         let count = self.readable().min(PLACES - start);
-        &mut self.packets[start..start + count]
+        &mut self.slots()[start..start + count]
     }
 
     /// Removes the first `count` of [these slots](Self::waiting_mut), which must be empty by now.
     #[inline]
     pub fn release(&mut self, count: usize) {
-        let waiting = self.waiting_mut();
+        let waiting = self.waiting::<Frame>();
         let count = count.min(waiting.len());
         debug_assert!(waiting[..count].iter().all(Option::is_none), "a frame would be lost");
         self.read = (self.read + count as u32) % PLACES as u32;
@@ -187,27 +268,71 @@ impl Link {
 
     /// Swaps `places` with slots of the ring from `start` on, wrapping around at its end.
     #[inline]
-    fn swap(&mut self, start: usize, places: &mut [Option<Frame>]) {
-        if let Some(ring) = self.packets.get_mut(start..start + places.len()) {
+    fn swap<F: AnyFrame>(&mut self, start: usize, places: &mut [Option<F>]) {
+        let packets = self.slots();
+        if let Some(ring) = packets.get_mut(start..start + places.len()) {
             return swap_places(places, ring);
         }
         let (front, back) = places.split_at_mut(PLACES - start);
-        swap_places(front, &mut self.packets[start..]);
-        swap_places(back, &mut self.packets[..back.len()]);
+        swap_places(front, &mut packets[start..]);
+        swap_places(back, &mut packets[..back.len()]);
+    }
+
+    /// All slots as those of one kind of frames: that of the waiting ones. Empty slots are of either.
+    #[inline(always)]
+    fn slots<F: AnyFrame>(&mut self) -> &mut [Option<F>; PLACES] {
+        // SAFETY: frames of all kinds are a pointer, and null where there is none. Callers ask for the kind of the waiting
+        // frames, or only for whether there are any.
+        unsafe { &mut *(&raw mut self.packets).cast() }
+    }
+
+    /// The slots of a link whose frames are described by their mbufs.
+    fn mbufs(&self) -> &[Option<MbufFrame>; PLACES] {
+        // SAFETY: as in `slots`.
+        unsafe { &*(&raw const self.packets).cast() }
+    }
+
+    /// Makes the link one of frames of a kind, if possible; returns whether it is. It is always possible for frames with
+    /// headers, and for others if the link takes them and none with headers wait.
+    #[inline(always)]
+    fn use_kind<F: AnyFrame>(&mut self) -> bool {
+        if F::IS_MBUF {
+            self.has_mbufs |= self.takes_mbufs && self.is_empty();
+            return self.has_mbufs;
+        }
+        if self.has_mbufs {
+            self.write_headers();
+        }
+        true
     }
 
     #[cold]
-    fn transmit_each(&mut self, burst: &mut Burst) -> usize {
-        let before = self.counts.txpackets;
-        for place in burst.places_mut() {
-            if let Some(frame) = place.take() {
-                *place = self.transmit(frame).err();
-            }
+    fn write_headers(&mut self) {
+        self.has_mbufs = false;
+        for at in 0..self.readable() {
+            let at = (self.read as usize + at) % PLACES;
+            let frame = self.slots::<MbufFrame>()[at].take();
+            self.packets[at] = frame.map(MbufFrame::into_frame);
         }
+    }
+
+    #[cold]
+    fn transmit_each<F: AnyFrame>(&mut self, burst: &mut Burst<F>) -> usize {
+        let sent =
+            burst.places_mut().iter_mut().filter_map(|place| self.transmit_from(place).then_some(())).count();
         if burst.frames() == 0 {
             burst.reset();
         }
-        (self.counts.txpackets - before) as usize
+        sent
+    }
+
+    /// Adds the frame of a slot; `false` if there is none, or if the link is full, which then counts `txdrop`.
+    pub fn transmit_from<F: AnyFrame>(&mut self, place: &mut Option<F>) -> bool {
+        if self.writable() == 0 {
+            self.counts.txdrop += u64::from(place.is_some());
+            return false;
+        }
+        place.take().is_some_and(|frame| self.transmit(frame.into_frame()).is_ok())
     }
 
     /// Empties the slots from `from` up to the next one to read, whose frames Lua received by reading the slots
@@ -228,8 +353,14 @@ impl Link {
     pub fn stats(&self) -> LinkStats {
         let Counts { txbytes, txpackets, txdrop } = self.counts;
         let (waiting, start) = (self.readable(), self.read as usize % PLACES);
-        let front = &self.packets[start..(start + waiting).min(PLACES)];
-        let bytes = sums(front).1 + sums(&self.packets[..waiting - front.len()]).1;
+        let end = (start + waiting).min(PLACES);
+        let back = waiting - (end - start);
+        let bytes = if self.has_mbufs {
+            let packets = self.mbufs();
+            sums(&packets[start..end]).1 + sums(&packets[..back]).1
+        } else {
+            sums(&self.packets[start..end]).1 + sums(&self.packets[..back]).1
+        };
         let (rxbytes, rxpackets) = (txbytes - bytes, txpackets - waiting as u64);
         LinkStats { txbytes, rxbytes, txpackets, rxpackets, txdrop }
     }
@@ -249,7 +380,7 @@ impl Link {
 
 /// The number of frames, and the sum of their bytes.
 #[inline]
-fn sums(places: &[Option<Frame>]) -> (usize, u64) {
+fn sums<F: AnyFrame>(places: &[Option<F>]) -> (usize, u64) {
     // In groups of eight, so that the compiler unrolls eight steps instead of two.
     let (eights, rest) = places.as_chunks::<8>();
     let (mut gaps, mut bytes) = (0, 0);
@@ -392,6 +523,81 @@ mod tests {
         link.occupy(1, 0);
         assert_eq!((link.readable(), link.stats().txpackets), (CAPACITY, CAPACITY as u64));
         while let Some(frame) = link.receive() {
+            list.free(frame);
+        }
+    }
+
+    fn mbufs(frames: &mut impl Iterator<Item = Frame>, count: usize) -> Burst<MbufFrame> {
+        let mut burst = Burst::default();
+        let mbufs = frames.take(count).map(|frame| MbufFrame::from_frame(frame).ok().unwrap());
+        mbufs.for_each(|frame| assert!(burst.push(frame).is_ok()));
+        burst
+    }
+
+    /// Frames that are numbered by their first bytes.
+    fn numbered(count: usize) -> (Freelist, impl Iterator<Item = Frame>) {
+        let mut list = Freelist::new(FramePool::new(2048, 2048).unwrap(), 4096);
+        let of = |n: usize| [&(n as u32).to_be_bytes()[..], &[0; 56]].concat();
+        let frames: Vec<_> = (0..count).map(|n| list.allocate_with(&of(n)).unwrap()).collect();
+        (list, frames.into_iter())
+    }
+
+    fn number(frame: &impl AnyFrame) -> u32 {
+        u32::from_be_bytes(*frame.data().first_chunk().unwrap())
+    }
+
+    #[test]
+    fn frames_described_by_mbufs_have_headers_for_those_who_ask() {
+        let (mut list, mut frames) = numbered(1500);
+        let mut link = Link::with_mbufs();
+        let mut expected = 0;
+        let mut check = |frame: Frame| {
+            assert_eq!((number(&frame), frame.len()), (expected, 60));
+            expected += 1;
+            list.free(frame);
+        };
+        for round in 0..5 {
+            assert_eq!(link.transmit_burst(&mut mbufs(&mut frames, 200)), 200);
+            let stats = link.stats();
+            assert!(link.has_mbufs() && stats.txbytes - stats.rxbytes == 60 * 200);
+            let mut as_they_are = Burst::<MbufFrame>::default();
+            let mut first = link.waiting_mbufs_mut().unwrap()[0].take().map(AnyFrame::into_frame);
+            link.release(1);
+            first.take().into_iter().for_each(&mut check);
+            if round % 2 == 0 {
+                assert_eq!(link.receive_burst(&mut as_they_are), 199);
+                as_they_are.drain().map(AnyFrame::into_frame).for_each(&mut check);
+                continue;
+            }
+            // A frame with a header behind them: all of them have one from now on.
+            link.transmit(frames.next().unwrap()).unwrap();
+            assert!(!link.has_mbufs() && link.receive_burst(&mut as_they_are) == 0);
+            assert_eq!(link.transmit_burst(&mut mbufs(&mut frames, 3)), 3);
+            check(link.receive().unwrap());
+            let mut rest = Burst::new();
+            assert_eq!(link.receive_burst(&mut rest), 202);
+            rest.drain().for_each(&mut check);
+        }
+        assert_eq!((link.stats().txpackets, link.stats().txbytes), (1008, 60_480));
+        assert_eq!((link.stats().rxpackets, link.stats().rxbytes), (1008, 60_480));
+    }
+
+    #[test]
+    fn only_links_that_take_them_carry_frames_described_by_mbufs() {
+        let (mut list, mut frames) = numbered(1030);
+        let mut link = Link::new();
+        assert!(!link.takes_mbufs() && link.vacant_mbufs_mut().is_none());
+        for _ in 0..4 {
+            link.transmit_burst(&mut mbufs(&mut frames, 255));
+            assert!(!link.has_mbufs() && link.waiting_mbufs_mut().is_none());
+        }
+        let mut burst = mbufs(&mut frames, 5);
+        assert_eq!((link.transmit_burst(&mut burst), burst.frames(), link.stats().txdrop), (3, 2, 2));
+        let left: Vec<_> = burst.drain().map(|frame| number(&frame)).collect();
+        assert_eq!(left, [1023, 1024]);
+        for expected in 0..CAPACITY as u32 {
+            let frame = link.receive().unwrap();
+            assert_eq!(number(&frame), expected);
             list.free(frame);
         }
     }

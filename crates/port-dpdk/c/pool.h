@@ -11,6 +11,11 @@
 #define BM_MBUF_OFFSET 64
 
 _Static_assert(sizeof(struct bm_header) == 40, "crates/frame says so");
+/* crates/frame/src/mbuf.rs reads and writes these. */
+_Static_assert(offsetof(struct rte_mbuf, buf_addr) == 0 && offsetof(struct rte_mbuf, data_off) == 16 &&
+	       offsetof(struct rte_mbuf, pkt_len) == 36 && offsetof(struct rte_mbuf, data_len) == 40 &&
+	       offsetof(struct rte_mbuf, buf_iova) == 8 && offsetof(struct rte_mbuf, buf_len) == 54,
+	       "crates/frame says so");
 _Static_assert(sizeof(struct rte_mbuf) == 128, "two lines, for which crates/frame leaves room");
 /* Lua programs write in the last 48 bytes of mbufs (FRONT of crates/frame): only what buffers from outside, PTP and
  * dynamic fields need is there. No port of ours asks a driver for those; net_pcap, net_vmxnet3, net_sfc and net_bnxt

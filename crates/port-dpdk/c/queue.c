@@ -87,12 +87,43 @@ static struct bm_header *received(struct bm_queue *queue, struct rte_mbuf *mbuf)
 	return bm_header_of(mbuf);
 }
 
-/* The frames of mbufs, up to the first that is more than one part of our own memory, or that needs other work; returns
- * how many, and sets the queue's `bytes` to theirs. `AHEAD` more pointers follow the mbufs. */
+/* The mbuf of a frame, with its place and length. It has one reference and no next part, like a free mbuf, and no flags
+ * that say how to send it: it was free before, or `bm_receive` has seen to that. */
+static inline struct rte_mbuf *filled(struct bm_header *header)
+{
+	struct rte_mbuf *mbuf = bm_mbuf_of(header);
+
+	mbuf->data_off = header->data - (uint8_t *)mbuf->buf_addr;
+	mbuf->data_len = header->length;
+	mbuf->pkt_len = header->length;
+	return mbuf;
+}
+
+/* Data that begins in front of where the mbuf's buffer does: the buffer begins there from now on. */
+static inline void settle(struct bm_header *header)
+{
+	struct rte_mbuf *mbuf = bm_mbuf_of(header);
+	size_t back;
+
+	if (likely(header->data >= (uint8_t *)mbuf->buf_addr))
+		return;
+	back = (uint8_t *)mbuf->buf_addr - header->slot;
+	mbuf->buf_addr = header->slot;
+	rte_mbuf_iova_set(mbuf, rte_mbuf_iova_get(mbuf) - back);
+	mbuf->buf_len += back;
+}
+
+/* Whether an mbuf is one part in our own memory, and needs no other work. */
+static inline int is_usual(const struct bm_queue *queue, const struct rte_mbuf *mbuf)
+{
+	return mbuf->pool == queue->pool && mbuf->nb_segs == 1 && !(mbuf->ol_flags & UNUSUAL);
+}
+
+/* The frames of mbufs, up to the first that is unusual; returns how many, and sets the queue's `bytes` to theirs. `AHEAD`
+ * more pointers follow the mbufs. */
 static __rte_noinline unsigned int receive_plain(struct bm_queue *queue, struct rte_mbuf *const *mbufs,
 						 unsigned int count, struct bm_header **to)
 {
-	const void *const pool = queue->pool;
 	uint64_t bytes = 0;
 	unsigned int i = 0;
 
@@ -101,7 +132,7 @@ static __rte_noinline unsigned int receive_plain(struct bm_queue *queue, struct 
 
 		rte_prefetch0(mbufs[i + AHEAD]);
 		rte_prefetch0(bm_header_of(mbufs[i + AHEAD]));
-		if (unlikely(mbuf->pool != pool || mbuf->nb_segs != 1 || mbuf->ol_flags & UNUSUAL))
+		if (unlikely(!is_usual(queue, mbuf)))
 			break;
 		describe(bm_header_of(mbuf), mbuf);
 		bytes += mbuf->data_len;
@@ -133,30 +164,64 @@ unsigned int bm_receive(struct bm_queue *queue, struct bm_stack *stack, void *fr
 	return kept;
 }
 
-/* The mbuf of a frame, with its place and length. It has one reference and no next part, like a free mbuf, and no flags
- * that say how to send it: it was free before, or `bm_receive` has seen to that. */
-static inline struct rte_mbuf *filled(struct bm_header *header)
+/* Mbufs from `first` on, whatever they are: those that can be frames move to the front, and the places behind them become
+ * empty. Returns how many there are then. */
+static __rte_noinline unsigned int receive_rest(struct bm_queue *queue, struct rte_mbuf **mbufs, unsigned int first,
+						unsigned int count)
 {
-	struct rte_mbuf *mbuf = bm_mbuf_of(header);
+	unsigned int kept = first;
 
-	mbuf->data_off = header->data - (uint8_t *)mbuf->buf_addr;
-	mbuf->data_len = header->length;
-	mbuf->pkt_len = header->length;
-	return mbuf;
+	for (unsigned int i = first; i < count; i++) {
+		struct bm_header *header = received(queue, mbufs[i]);
+
+		if (!header)
+			continue;
+		if (header->length < ETHERNET_HEADER) {
+			queue->no_packet++;
+			rte_mempool_put(queue->pool, bm_mbuf_of(header));
+			continue;
+		}
+		settle(header);
+		mbufs[kept] = filled(header);
+		queue->bytes += header->length;
+		kept++;
+	}
+	memset(mbufs + kept, 0, (count - kept) * sizeof(*mbufs));
+	return kept;
 }
 
-/* Data that begins in front of where the mbuf's buffer does: the buffer begins there from now on. */
-static inline void settle(struct bm_header *header)
+unsigned int bm_receive_mbufs(struct bm_queue *queue, struct bm_stack *stack, void *freelist, struct rte_mbuf **mbufs,
+			      unsigned int room)
 {
-	struct rte_mbuf *mbuf = bm_mbuf_of(header);
-	size_t back;
+	unsigned int count, last, i;
+	uint64_t bytes = 0;
 
-	if (likely(header->data >= (uint8_t *)mbuf->buf_addr))
-		return;
-	back = (uint8_t *)mbuf->buf_addr - header->slot;
-	mbuf->buf_addr = header->slot;
-	rte_mbuf_iova_set(mbuf, rte_mbuf_iova_get(mbuf) - back);
-	mbuf->buf_len += back;
+	use_frames(queue, stack, freelist);
+	count = rte_eth_rx_burst(queue->port, queue->queue, mbufs, RTE_MIN(room, (unsigned int)BURST));
+	last = count - 1;
+	for (i = 0; i < count; i++) {
+		rte_prefetch0(mbufs[RTE_MIN(i + AHEAD, last)]);
+		if (unlikely(!is_usual(queue, mbufs[i]) || mbufs[i]->data_len < ETHERNET_HEADER))
+			break;
+		bytes += mbufs[i]->data_len;
+	}
+	queue->bytes = bytes;
+	if (unlikely(i < count))
+		count = receive_rest(queue, mbufs, i, count);
+	leave_frames();
+	return count;
+}
+
+unsigned int bm_transmit_mbufs(struct bm_queue *queue, struct bm_stack *stack, void *freelist, struct rte_mbuf **mbufs,
+			       unsigned int count)
+{
+	unsigned int sent;
+
+	use_frames(queue, stack, freelist);
+	sent = rte_eth_tx_burst(queue->port, queue->queue, mbufs, count);
+	memset(mbufs, 0, sent * sizeof(*mbufs));
+	leave_frames();
+	return count - sent;
 }
 
 /* A copy in memory of DPDK's own; NULL if there is none to be had. */

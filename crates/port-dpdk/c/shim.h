@@ -82,13 +82,16 @@ struct bm_named {
 	uint64_t value;
 };
 
+struct rte_mbuf;
+
 /* One queue in the hands of one thread. */
 struct bm_queue {
 	uint16_t port, queue;
 	/* The pool over our frames, and the one of DPDK's own that frames are copied from and to, or NULL. */
 	void *pool, *own_pool;
-	/* Frames lost since they fit in no slot, since no slot was free, and since they were no frames. */
-	uint64_t too_long, no_frame, invalid;
+	/* Frames lost since they fit in no slot, since no slot was free, since what was to be sent was no frame, and since what
+	 * came in was none. */
+	uint64_t too_long, no_frame, invalid, no_packet;
 	/* Bytes of the frames that were received last. */
 	uint64_t bytes;
 };
@@ -126,5 +129,11 @@ unsigned int bm_receive(struct bm_queue *queue, struct bm_stack *stack, void *fr
  * for them. */
 unsigned int bm_transmit(struct bm_queue *queue, struct bm_stack *stack, void *freelist, struct bm_header **places,
 			 unsigned int count);
+/* The same with mbufs, of whose frames no header is written or read. Of places to send from, none is empty; those that are
+ * left are the last. */
+unsigned int bm_receive_mbufs(struct bm_queue *queue, struct bm_stack *stack, void *freelist, struct rte_mbuf **mbufs,
+			      unsigned int room);
+unsigned int bm_transmit_mbufs(struct bm_queue *queue, struct bm_stack *stack, void *freelist, struct rte_mbuf **mbufs,
+			       unsigned int count);
 
 #endif

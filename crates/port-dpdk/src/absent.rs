@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bm_frame::{Burst, Frame, FramePool, Freelist};
+use bm_frame::{Burst, Frame, FramePool, Freelist, MbufFrame};
 use bm_port::{InPlace, Port, Received, Steering, Transmitted};
 
 use crate::{DpdkError, Link, Options, Spec, Spread};
@@ -112,6 +112,16 @@ impl InPlace for DpdkPort {
     }
 
     fn transmit_from(&mut self, _places: &mut [Option<Frame>], _frames: &mut Freelist) -> Transmitted {
+        match self.0 {}
+    }
+}
+
+impl InPlace<MbufFrame> for DpdkPort {
+    fn receive_into(&mut self, _places: &mut [Option<MbufFrame>], _frames: &mut Freelist) -> Received {
+        match self.0 {}
+    }
+
+    fn transmit_from(&mut self, _places: &mut [Option<MbufFrame>], _frames: &mut Freelist) -> Transmitted {
         match self.0 {}
     }
 }

@@ -5,6 +5,9 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 /// A frame's header, opaque here.
 pub enum Header {}
 
+/// DPDK's `struct rte_mbuf`, opaque here.
+pub enum Mbuf {}
+
 /// Shared with C for the length of a call: C copies it.
 #[repr(C)]
 pub struct Calls {
@@ -98,6 +101,7 @@ pub struct Queue {
     pub too_long: u64,
     pub no_frame: u64,
     pub invalid: u64,
+    pub no_packet: u64,
     pub bytes: u64,
 }
 
@@ -153,6 +157,20 @@ unsafe extern "C" {
         stack: *mut c_void,
         freelist: *mut c_void,
         places: *mut *mut Header,
+        count: c_uint,
+    ) -> c_uint;
+    pub fn bm_receive_mbufs(
+        queue: *mut Queue,
+        stack: *mut c_void,
+        freelist: *mut c_void,
+        mbufs: *mut *mut Mbuf,
+        room: c_uint,
+    ) -> c_uint;
+    pub fn bm_transmit_mbufs(
+        queue: *mut Queue,
+        stack: *mut c_void,
+        freelist: *mut c_void,
+        mbufs: *mut *mut Mbuf,
         count: c_uint,
     ) -> c_uint;
 }

@@ -1,12 +1,13 @@
 //! One queue of a device, used by one worker.
 
 use std::cell::Cell;
+use std::ffi::c_void;
 use std::sync::Arc;
 
-use bm_frame::{BURST, Burst, Frame, Freelist};
+use bm_frame::{AnyFrame, BURST, Burst, Frame, Freelist, MbufFrame};
 use bm_port::{DeviceCounters, InPlace, Port, Received, Transmitted};
 
-use crate::ffi::{self, Counts, Header, Queue};
+use crate::ffi::{self, Counts, Header, Mbuf, Queue};
 use crate::rest::QueuePause;
 use crate::shared::Shared;
 
@@ -36,6 +37,7 @@ impl DpdkPort {
             too_long: 0,
             no_frame: 0,
             invalid: 0,
+            no_packet: 0,
             bytes: 0,
         };
         let pause = shared.rest.pause();
@@ -43,23 +45,33 @@ impl DpdkPort {
     }
 }
 
-impl InPlace for DpdkPort {
-    fn receive_into(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Received {
+impl DpdkPort {
+    /// Has the shim fill empty places: `receive` gets the queue, the free frames, and how many places there are.
+    #[inline(always)]
+    fn receive_by<F: AnyFrame>(
+        &mut self,
+        places: &mut [Option<F>],
+        frames: &mut Freelist,
+        receive: impl FnOnce(&mut Queue, Free, u32) -> u32,
+    ) -> Received {
         debug_assert!(std::ptr::eq(frames.memory(), self.shared.memory), "frames of the device's own memory");
         debug_assert!(places.iter().all(Option::is_none), "a frame would be lost");
         if self.shared.rest.keeps(&self.pause) {
             return Received::default();
         }
-        let (stack, freelist) = (frames.stack().as_ptr(), std::ptr::from_mut(frames));
-        let (to, room) = (places.as_mut_ptr().cast::<*mut Header>(), places.len().min(BURST) as u32);
-        // SAFETY: an empty place is a null pointer and a frame the address of its header, so the shim can fill
-        // places. It writes headers only of frames that the driver gives up, and takes free frames from the list
-        // that we hold for as long as the call lasts.
-        let count = unsafe { ffi::bm_receive(&mut self.queue, stack.cast(), freelist.cast(), to, room) };
+        let count = receive(&mut self.queue, Free::of(frames), places.len().min(BURST) as u32);
         Received { count: count as usize, bytes: self.queue.bytes }
     }
 
-    fn transmit_from(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Transmitted {
+    /// Has the shim send what is in the places, and empty them: `transmit` gets the queue, the free frames, and the places
+    /// of one burst. It returns how many frames are left.
+    #[inline(always)]
+    fn transmit_by<F: AnyFrame>(
+        &mut self,
+        places: &mut [Option<F>],
+        frames: &mut Freelist,
+        transmit: impl FnOnce(&mut Queue, Free, &mut [Option<F>]) -> u32,
+    ) -> Transmitted {
         debug_assert!(std::ptr::eq(frames.memory(), self.shared.memory), "frames of the device's own memory");
         // The shim's arrays have so many places.
         let (places, rest) = places.split_at_mut(places.len().min(BURST));
@@ -68,22 +80,75 @@ impl InPlace for DpdkPort {
             return Transmitted { refused: 0, left: places.iter().flatten().count() + behind() };
         }
         let before = self.queue.invalid;
-        let (stack, freelist) = (frames.stack().as_ptr(), std::ptr::from_mut(frames));
-        let (from, count) = (places.as_mut_ptr().cast::<*mut Header>(), places.len() as u32);
-        // SAFETY: as in `receive_into`; the shim empties the places of frames that the driver has taken over.
-        let left = unsafe { ffi::bm_transmit(&mut self.queue, stack.cast(), freelist.cast(), from, count) };
+        let left = transmit(&mut self.queue, Free::of(frames), places);
         Transmitted { refused: (self.queue.invalid - before) as usize, left: left as usize + behind() }
+    }
+}
+
+/// A worker's free frames, as the shim takes them.
+struct Free {
+    stack: *mut c_void,
+    freelist: *mut c_void,
+}
+
+impl Free {
+    fn of(frames: &mut Freelist) -> Self {
+        Self { stack: frames.stack().as_ptr().cast(), freelist: std::ptr::from_mut(frames).cast() }
+    }
+}
+
+impl InPlace for DpdkPort {
+    fn receive_into(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Received {
+        let to = places.as_mut_ptr().cast::<*mut Header>();
+        self.receive_by(places, frames, |queue, Free { stack, freelist }, room| {
+            // SAFETY: an empty place is a null pointer and a frame the address of its header, so the shim can fill
+            // places. It writes headers only of frames that the driver gives up, and takes free frames from the list
+            // that we hold for as long as the call lasts.
+            unsafe { ffi::bm_receive(queue, stack, freelist, to, room) }
+        })
+    }
+
+    fn transmit_from(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Transmitted {
+        self.transmit_by(places, frames, |queue, Free { stack, freelist }, places| {
+            let (from, count) = (places.as_mut_ptr().cast::<*mut Header>(), places.len() as u32);
+            // SAFETY: as in `receive_into`; the shim empties the places of frames that the driver has taken over.
+            unsafe { ffi::bm_transmit(queue, stack, freelist, from, count) }
+        })
+    }
+}
+
+/// The driver's own pointers: what it receives is checked, what is sent was checked before.
+impl InPlace<MbufFrame> for DpdkPort {
+    fn receive_into(&mut self, places: &mut [Option<MbufFrame>], frames: &mut Freelist) -> Received {
+        let to = places.as_mut_ptr().cast::<*mut Mbuf>();
+        self.receive_by(places, frames, |queue, Free { stack, freelist }, room| {
+            // SAFETY: as for frames with headers, but a place has the address of an mbuf, which the driver gives up. The
+            // shim has checked that it has one part, in its own slot, of at least an Ethernet header.
+            unsafe { ffi::bm_receive_mbufs(queue, stack, freelist, to, room) }
+        })
+    }
+
+    fn transmit_from(&mut self, places: &mut [Option<MbufFrame>], frames: &mut Freelist) -> Transmitted {
+        // What is behind a gap waits for the next call.
+        let count = places.iter().position(Option::is_none).unwrap_or(places.len());
+        let (places, rest) = places.split_at_mut(count);
+        let done = self.transmit_by(places, frames, |queue, Free { stack, freelist }, places| {
+            let (from, count) = (places.as_mut_ptr().cast::<*mut Mbuf>(), places.len() as u32);
+            // SAFETY: as above. No place is null, and the shim empties those that the driver has taken over.
+            unsafe { ffi::bm_transmit_mbufs(queue, stack, freelist, from, count) }
+        });
+        Transmitted { left: done.left + rest.iter().flatten().count(), ..done }
     }
 }
 
 impl Port for DpdkPort {
     fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
-        let received = self.receive_into(burst.vacant_mut(), frames);
+        let received = InPlace::receive_into(self, burst.vacant_mut(), frames);
         burst.occupy(received.count);
     }
 
     fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
-        let Transmitted { refused, left } = self.transmit_from(burst.places_mut(), frames);
+        let Transmitted { refused, left } = InPlace::transmit_from(self, burst.places_mut(), frames);
         if left == 0 {
             burst.reset();
         }
@@ -92,6 +157,11 @@ impl Port for DpdkPort {
 
     fn in_place(&mut self) -> Option<&mut dyn InPlace> {
         Some(self)
+    }
+
+    /// Not if frames are copied.
+    fn mbufs(&mut self) -> Option<&mut dyn InPlace<MbufFrame>> {
+        self.queue.own_pool.is_null().then_some(self)
     }
 
     /// Leaves the queue alone while a full link keeps the worker from receiving.
@@ -114,7 +184,7 @@ impl Port for DpdkPort {
         DeviceCounters {
             receive_ring_full: counts.missed,
             receive_no_frame: counts.no_frame + self.queue.no_frame,
-            receive_other: counts.receive_errors + self.queue.too_long,
+            receive_other: counts.receive_errors + self.queue.too_long + self.queue.no_packet,
             transmit_invalid: counts.transmit_errors,
         }
     }

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bm_frame::{Burst, FramePool, Freelist};
+use bm_frame::{AnyFrame, Burst, FramePool, Freelist, MbufFrame};
 use bm_port::{Port, Transmitted};
 use bm_port_dpdk::{DpdkDevice, DpdkError, DpdkPort, Options, Spec};
 
@@ -132,6 +132,55 @@ fn links_are_filled_and_emptied_in_place() {
     let found: Vec<_> = places.iter().flatten().map(|frame| frame.data().as_ptr()).collect();
     assert_eq!(found, sent);
     places.into_iter().flatten().for_each(|frame| frames.free(frame));
+    drop((port, device, frames));
+    assert_eq!(frame_pool.available(), SLOTS);
+}
+
+#[test]
+fn frames_come_and_go_described_by_their_mbufs_only() {
+    let frame_pool = frame_pool();
+    let (device, mut port) = open("net_ring_mbufs", &frame_pool);
+    let mut frames = Freelist::new(frame_pool.clone(), 512);
+    let packets: Vec<_> = (0..300).map(|n| packet(n as u8)[..60 - n % 7].to_vec()).collect();
+    let mut places: Vec<_> = packets.iter().map(|packet| frames.allocate_with(packet)).collect();
+    let mut left = places.len();
+    while left > 0 {
+        let from = places.len() - left;
+        left = port.in_place().unwrap().transmit_from(&mut places[from..], &mut frames).left;
+    }
+    let mut mbufs: Vec<Option<MbufFrame>> = (0..300).map(|_| None).collect();
+    let driver = port.mbufs().unwrap();
+    let received = driver.receive_into(&mut mbufs, &mut frames);
+    assert_eq!((received.count, received.bytes), (256, (0..256).map(|n| 60 - n % 7).sum()));
+    assert_eq!(driver.receive_into(&mut mbufs[256..], &mut frames).count, 44);
+    for (number, (frame, packet)) in mbufs.iter_mut().flatten().zip(&packets).enumerate() {
+        assert_eq!(frame.data(), packet);
+        frame.data_mut()[20] = 0xee;
+        frame.truncate(if number % 2 == 0 { 50 } else { 60 });
+    }
+    // What is behind a gap waits.
+    let taken = mbufs[100].take().unwrap().into_frame();
+    assert_eq!(taken.data()[..20], packets[100][..20]);
+    frames.free(taken);
+    assert_eq!(driver.transmit_from(&mut mbufs, &mut frames), Transmitted { refused: 0, left: 199 });
+    assert!(mbufs[..100].iter().all(Option::is_none));
+    assert_eq!(driver.transmit_from(&mut mbufs[101..], &mut frames).left, 0);
+    let mut burst = Burst::new();
+    for number in (0..300).filter(|&number| number != 100) {
+        if burst.is_empty() {
+            port.receive(&mut burst, &mut frames);
+        }
+        let place = burst.places().iter().position(Option::is_some).unwrap();
+        let frame = burst.take(place).unwrap();
+        let mut expected = packets[number].clone();
+        expected.truncate(if number % 2 == 0 { 50 } else { 60 });
+        expected[20] = 0xee;
+        assert_eq!(frame.data(), expected, "{number}");
+        frames.free(frame);
+        if burst.frames() == 0 {
+            burst.reset();
+        }
+    }
     drop((port, device, frames));
     assert_eq!(frame_pool.available(), SLOTS);
 }

@@ -16,7 +16,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
-use bm_frame::{Burst, Frame, Freelist};
+use bm_frame::{Burst, Frame, Freelist, MbufFrame};
 
 pub use copied::Copied;
 pub use faulty::{Faults, Faulty};
@@ -49,6 +49,11 @@ pub trait Port: Send {
 
     /// The port itself if it can use slots of links directly.
     fn in_place(&mut self) -> Option<&mut dyn InPlace> {
+        None
+    }
+
+    /// The port itself if it can also leave frames described by their mbufs.
+    fn mbufs(&mut self) -> Option<&mut dyn InPlace<MbufFrame>> {
         None
     }
 
@@ -89,12 +94,12 @@ pub struct Transmitted {
 }
 
 /// A port that receives into slots of a link, and sends from there: frames are moved to no burst in between.
-pub trait InPlace {
+pub trait InPlace<F = Frame> {
     /// Fills empty slots with received frames, from the front and without gaps.
-    fn receive_into(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Received;
+    fn receive_into(&mut self, places: &mut [Option<F>], frames: &mut Freelist) -> Received;
 
     /// Takes frames from the front, like [`Port::transmit`].
-    fn transmit_from(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Transmitted;
+    fn transmit_from(&mut self, places: &mut [Option<F>], frames: &mut Freelist) -> Transmitted;
 }
 
 /// Delivers frames that arrived on a port to Linux, as if brickmoon had not taken them.

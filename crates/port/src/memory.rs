@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bm_frame::{Burst, Freelist};
+use bm_frame::{AnyFrame, Burst, Frame, Freelist, MbufFrame};
 
-use crate::Port;
+use crate::{InPlace, Port, Received, Transmitted};
 
 /// The other end of a memory port, which handles packets as bytes: for tests.
 #[derive(Clone, Default)]
@@ -48,38 +48,96 @@ impl Wire {
 /// A port whose device is memory. The sender must not send packets larger than a slot.
 pub struct MemoryPort {
     wire: Wire,
+    /// Whether its frames are described by their mbufs, as those of a DPDK driver.
+    mbufs: bool,
 }
 
 impl MemoryPort {
     /// The port at the other end of `wire`.
     pub fn new(wire: Wire) -> Self {
-        Self { wire }
+        Self { wire, mbufs: false }
+    }
+
+    /// The same, for packets of at least an Ethernet header, with frames that are described by their mbufs.
+    pub fn with_mbufs(wire: Wire) -> Self {
+        Self { wire, mbufs: true }
+    }
+
+    fn receive_one(&self, frames: &mut Freelist) -> Option<Frame> {
+        let packet = self.wire.with(|queues| queues.to_port.pop_front())?;
+        let frame = frames.allocate_with(&packet);
+        if frame.is_none() {
+            self.wire.with(|queues| queues.to_port.push_front(packet));
+        }
+        frame
+    }
+
+    fn transmit_one(&self, frame: Frame, frames: &mut Freelist) {
+        self.wire.with(|queues| queues.from_port.push_back(frame.data().to_vec()));
+        frames.free(frame);
     }
 }
 
 impl Port for MemoryPort {
     fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
         while !burst.is_full() {
-            let Some(packet) = self.wire.with(|queues| queues.to_port.pop_front()) else { break };
-            match frames.allocate_with(&packet) {
-                Some(frame) => {
-                    let pushed = burst.push(frame);
-                    debug_assert!(pushed.is_ok(), "the burst was not full");
-                }
-                None => {
-                    self.wire.with(|queues| queues.to_port.push_front(packet));
-                    break;
-                }
-            }
+            let Some(frame) = self.receive_one(frames) else { break };
+            let pushed = burst.push(frame);
+            debug_assert!(pushed.is_ok(), "the burst was not full");
         }
     }
 
     fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
-        for frame in burst.drain() {
-            self.wire.with(|queues| queues.from_port.push_back(frame.data().to_vec()));
-            frames.free(frame);
-        }
+        burst.drain().for_each(|frame| self.transmit_one(frame, frames));
         0
+    }
+
+    fn in_place(&mut self) -> Option<&mut dyn InPlace> {
+        self.mbufs.then_some(self)
+    }
+
+    fn mbufs(&mut self) -> Option<&mut dyn InPlace<MbufFrame>> {
+        self.mbufs.then_some(self)
+    }
+}
+
+impl InPlace for MemoryPort {
+    fn receive_into(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Received {
+        let mut received = Received::default();
+        for (place, frame) in places.iter_mut().zip(std::iter::from_fn(|| self.receive_one(frames))) {
+            (received.count, received.bytes) = (received.count + 1, received.bytes + frame.len() as u64);
+            *place = Some(frame);
+        }
+        received
+    }
+
+    fn transmit_from(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Transmitted {
+        places.iter_mut().filter_map(Option::take).for_each(|frame| self.transmit_one(frame, frames));
+        Transmitted::default()
+    }
+}
+
+impl InPlace<MbufFrame> for MemoryPort {
+    fn receive_into(&mut self, places: &mut [Option<MbufFrame>], frames: &mut Freelist) -> Received {
+        let mut received = Received::default();
+        while received.count < places.len() {
+            let Some(frame) = self.receive_one(frames) else { break };
+            match MbufFrame::from_frame(frame) {
+                Ok(frame) => {
+                    received.bytes += frame.len() as u64;
+                    places[received.count] = Some(frame);
+                    received.count += 1;
+                }
+                Err(short) => frames.free(short),
+            }
+        }
+        received
+    }
+
+    fn transmit_from(&mut self, places: &mut [Option<MbufFrame>], frames: &mut Freelist) -> Transmitted {
+        let sent = places.iter_mut().filter_map(Option::take).map(AnyFrame::into_frame);
+        sent.for_each(|frame| self.transmit_one(frame, frames));
+        Transmitted::default()
     }
 }
 

@@ -198,4 +198,22 @@ proptest! {
         prop_assert_eq!(found.host, expected.host);
         prop_assert_eq!(plain.accounts(), general.accounts());
     }
+
+    /// Frames that are described by their mbufs fare as all others: the same bytes in the same order, and the same in
+    /// every account.
+    #[test]
+    fn frames_described_by_mbufs_fare_as_others(frames in mostly_plain()) {
+        let (mut mbufs, mut others) = (Lab::with_mbufs(LINES), lab());
+        for lab in [&mut mbufs, &mut others] {
+            for burst in frames.chunks(100) {
+                burst.iter().filter(|frame| frame.len() >= 14).for_each(|frame| lab.send(LEFT, frame));
+                lab.run();
+            }
+            lab.check();
+        }
+        let (found, expected) = (mbufs.answer(), others.answer());
+        prop_assert_eq!(found.sent, expected.sent);
+        prop_assert_eq!(found.host, expected.host);
+        prop_assert_eq!(mbufs.accounts(), others.accounts());
+    }
 }

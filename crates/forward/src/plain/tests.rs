@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::{Arc, OnceLock};
 
-use bm_frame::{FramePool, Freelist};
+use bm_frame::{Frame, FramePool, Freelist};
 use bm_wire::checksum;
 use proptest::prelude::*;
 

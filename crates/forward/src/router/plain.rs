@@ -12,7 +12,7 @@
 //! the frames of those that follow are sorted by their type, and those of each family go through chunks of their own.
 
 use bm_fib::Form;
-use bm_frame::{BURST, Frame, Mask};
+use bm_frame::{AnyFrame, BURST, Burst, Mask};
 use bm_wire::{Family, ethernet};
 
 use super::Work;
@@ -49,6 +49,29 @@ impl Work {
     /// Rewrites the plain frames of the burst, and stores their ports; returns the places of all others.
     #[inline(always)]
     pub(super) fn plain_path(&mut self, tables: &Tables, view: &PortView, hooked: bool) -> Mask {
+        let Self { form, family, burst, mbufs, port, known, plain, .. } = self;
+        if mbufs.is_empty() {
+            PlainBurst { form: *form, family, burst, port, known, plain }.forward(tables, view, hooked)
+        } else {
+            let mut burst = PlainBurst { form: *form, family, burst: mbufs, port, known, plain };
+            burst.forward(tables, view, hooked)
+        }
+    }
+}
+
+/// What the plain path uses of the router's state, for a burst of frames of either kind.
+struct PlainBurst<'a, F> {
+    form: Form,
+    family: &'a mut Family,
+    burst: &'a mut Burst<F>,
+    port: &'a mut [u16; BURST],
+    known: &'a mut KnownHops,
+    plain: &'a mut PlainPath,
+}
+
+impl<F: AnyFrame> PlainBurst<'_, F> {
+    #[inline(always)]
+    fn forward(&mut self, tables: &Tables, view: &PortView, hooked: bool) -> Mask {
         let count = self.burst.len();
         let vrf = view.vrf.and_then(|vrf| tables.vrfs.get(usize::from(vrf)));
         let Some(vrf) = vrf.filter(|_| !hooked && count != 0) else { return Mask::first(count) };
@@ -59,7 +82,7 @@ impl Work {
         if self.plain.mixed {
             return self.plain_mixed(tables, view, vrf);
         }
-        let left = match self.family {
+        let left = match *self.family {
             Family::V4 => self.plain_whole::<u32>(tables, view, vrf),
             Family::V6 => self.plain_whole::<u128>(tables, view, vrf),
         };
@@ -75,7 +98,7 @@ impl Work {
         let (count, places, other) = (self.burst.len(), self.burst.places(), self.family.other());
         let others = left.iter().filter(|&place| family_of(places[place].as_ref()) == Some(other)).count();
         if others == count {
-            self.family = other;
+            *self.family = other;
         } else if others * MIXED >= count {
             self.plain.mixed = true;
         } else if are_few_plain(left, count) {
@@ -133,7 +156,7 @@ impl Work {
         while from < frames.len() {
             // Two chunks have room for as many.
             let ahead = frames.len().min(from + 2 * CHUNK);
-            frames[fetched..ahead].iter().flatten().for_each(Frame::prefetch);
+            frames[fetched..ahead].iter().flatten().for_each(F::prefetch);
             fetched = ahead;
             from = sort(frames, from, lanes, &mut sorted.left);
             let ends = from == frames.len();
@@ -149,7 +172,7 @@ impl Work {
         if are_few_plain(&left, frames.len()) {
             *pause = NOT_PLAIN;
         }
-        self.family = if counts[0] >= counts[1] { Family::V4 } else { Family::V6 };
+        *self.family = if counts[0] >= counts[1] { Family::V4 } else { Family::V6 };
         left
     }
 }
@@ -169,9 +192,9 @@ impl Sorted<'_> {
     /// Forwards those frames in the lanes that are plain, and empties these; returns how many frames there were.
     #[inline(never)]
     #[allow(unsafe_code)]
-    fn finish<A: RoutedFamily>(
+    fn finish<A: RoutedFamily, F: AnyFrame>(
         &mut self,
-        frames: &mut [Option<Frame>],
+        frames: &mut [Option<F>],
         chunk: &mut Chunk<A>,
         lanes: &mut Lanes,
     ) -> usize {
@@ -214,7 +237,7 @@ fn asked<'a, A: RoutedFamily>(tables: &'a Tables, view: &PortView) -> Option<Ask
 
 /// The family of an untagged frame, by its type.
 #[inline(always)]
-fn family_of(frame: Option<&Frame>) -> Option<Family> {
+fn family_of<F: AnyFrame>(frame: Option<&F>) -> Option<Family> {
     match frame?.data().get(12..ethernet::HEADER_LEN)? {
         [0x08, 0x00] => Some(Family::V4),
         [0x86, 0xdd] => Some(Family::V6),
@@ -222,7 +245,7 @@ fn family_of(frame: Option<&Frame>) -> Option<Family> {
     }
 }
 
-fn truncate(frames: &mut [Option<Frame>], place: usize, length: u16) {
+fn truncate<F: AnyFrame>(frames: &mut [Option<F>], place: usize, length: u16) {
     if let Some(frame) = frames.get_mut(place).and_then(Option::as_mut) {
         frame.truncate(length);
     }

@@ -1,7 +1,7 @@
 use super::*;
-use bm_frame::{FramePool, Freelist};
+use bm_frame::FramePool;
 use bm_link::Link;
-use bm_port::{DeviceCounters, InPlace, Received};
+use bm_port::DeviceCounters;
 use bm_stats::{Registry, Scope};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

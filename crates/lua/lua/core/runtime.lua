@@ -16,6 +16,7 @@ struct link {
    int32_t read;
    int16_t write, write_high;
    uint64_t txbytes, txdrop, txpackets;
+   uint64_t kinds;
 };
 struct freelist {
    int32_t held, limit;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bm_frame::{Burst, Frame, FramePool, Freelist};
+use bm_frame::{AnyFrame, Burst, FramePool, Freelist, MbufFrame};
 use bm_port::{InPlace, Port, Received, Transmitted};
 use bm_port_dpdk::DpdkPort;
 use bm_wire::checksum;
@@ -67,7 +67,7 @@ impl Sent {
     }
 
     #[cold]
-    fn keep(&self, places: &[Option<Frame>]) {
+    fn keep<F: AnyFrame>(&self, places: &[Option<F>]) {
         let copies = places.iter().flatten().map(|frame| frame.data().to_vec());
         self.0.1.lock().unwrap_or_else(PoisonError::into_inner).extend(copies);
     }
@@ -119,7 +119,7 @@ impl Looped {
 
     /// After so many laps, each frame of one lap gets its hops back.
     #[cold]
-    fn renew(&mut self, places: &mut [Option<Frame>]) {
+    fn renew<F: AnyFrame>(&mut self, places: &mut [Option<F>]) {
         if self.due == 0 {
             (self.due, self.seen) = (self.running, 0);
         }
@@ -129,7 +129,7 @@ impl Looped {
     }
 }
 
-fn restore(frame: &mut Frame) {
+fn restore<F: AnyFrame>(frame: &mut F) {
     let bytes = frame.data_mut();
     if bytes.len() >= IPV4.end {
         bytes[22] = HOPS;
@@ -138,14 +138,14 @@ fn restore(frame: &mut Frame) {
 }
 
 impl Looped {
-    fn arrived(&mut self, places: &mut [Option<Frame>]) {
+    fn arrived<F: AnyFrame>(&mut self, places: &mut [Option<F>]) {
         self.seen += places.len();
         if self.running > 0 && (self.due > 0 || self.seen > LAPS * self.running) {
             self.renew(places);
         }
     }
 
-    fn leaving(&self, places: &[Option<Frame>]) {
+    fn leaving<F: AnyFrame>(&self, places: &[Option<F>]) {
         if self.sent.0.0.load(Ordering::Relaxed) {
             self.sent.keep(places);
         }
@@ -167,21 +167,28 @@ impl Port for Looped {
         Some(self)
     }
 
+    fn mbufs(&mut self) -> Option<&mut dyn InPlace<MbufFrame>> {
+        self.port.mbufs().is_some().then_some(self)
+    }
+
     fn close(&mut self, frames: &mut Freelist) {
         self.port.close(frames);
     }
 }
 
-impl InPlace for Looped {
-    fn receive_into(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Received {
-        let received = InPlace::receive_into(&mut self.port, places, frames);
+impl<F: AnyFrame> InPlace<F> for Looped
+where
+    DpdkPort: InPlace<F>,
+{
+    fn receive_into(&mut self, places: &mut [Option<F>], frames: &mut Freelist) -> Received {
+        let received = self.port.receive_into(places, frames);
         self.arrived(&mut places[..received.count]);
         received
     }
 
-    fn transmit_from(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Transmitted {
+    fn transmit_from(&mut self, places: &mut [Option<F>], frames: &mut Freelist) -> Transmitted {
         self.leaving(places);
-        InPlace::transmit_from(&mut self.port, places, frames)
+        self.port.transmit_from(places, frames)
     }
 }
 
