@@ -318,8 +318,10 @@ impl Link {
 
     #[cold]
     fn transmit_each<F: AnyFrame>(&mut self, burst: &mut Burst<F>) -> usize {
-        let sent =
-            burst.places_mut().iter_mut().filter_map(|place| self.transmit_from(place).then_some(())).count();
+        let mut sent = 0;
+        for place in burst.places_mut() {
+            sent += usize::from(self.transmit_from(place));
+        }
         if burst.frames() == 0 {
             burst.reset();
         }
