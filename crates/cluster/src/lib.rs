@@ -17,6 +17,7 @@
 mod counters;
 mod error;
 mod fabric;
+mod fabric_end;
 mod indices;
 mod kernel;
 mod layout;

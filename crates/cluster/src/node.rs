@@ -18,6 +18,7 @@ use bm_wire::ethernet::Mac;
 
 use crate::error::ClusterError;
 use crate::fabric::{AttachContext, AttachedLink};
+use crate::fabric_end::{FabricEnd, fabric_ends};
 use crate::indices::{Indices, LocalNeighbor};
 use crate::kernel;
 use crate::layout::{NO_INTERFACE, PORT_MESSAGE, PORT_PROBE_REPLY};
@@ -28,8 +29,8 @@ use crate::pins::{self, Pins};
 use crate::probe;
 use crate::program::Program;
 use crate::remote::{Objects, RemoteNode};
-use crate::session::{Refused, Session, State};
-use crate::settings::{FabricLink, Settings};
+use crate::session::{Refused, State};
+use crate::settings::Settings;
 use crate::view::{ClusterView, LinkView, describe_refusal, describe_state};
 use crate::ways::{Way, Ways, detour};
 
@@ -41,30 +42,6 @@ const UPDATE_INTERVAL_NS: u64 = 20_000_000;
 const POLL_NS: u64 = 5_000_000_000;
 /// How long after the start routes of an earlier daemon are kept although their node has not announced them yet.
 const GRACE_NS: u64 = 5_000_000_000;
-
-/// One link to another node.
-struct FabricEnd {
-    device: String,
-    peer: String,
-    session: Session,
-    attached: Option<AttachedLink>,
-    mtu: u32,
-    /// Its speed.
-    speed_bps: u64,
-    /// Whether the interface has a carrier and is up.
-    running: bool,
-    /// Why the interface cannot be used.
-    trouble: Option<String>,
-    /// What was logged last.
-    logged: (Option<State>, Option<Refused>),
-}
-
-impl FabricEnd {
-    /// Whether frames can be sent to the other end.
-    fn is_usable(&self, now_ns: u64) -> bool {
-        self.attached.is_some() && self.running && self.session.reaches(now_ns)
-    }
-}
 
 /// This node.
 pub struct Cluster {
@@ -487,27 +464,6 @@ impl Drop for Cluster {
         }
         attached.into_iter().for_each(|attached| attached.detach(&self.interfaces));
     }
-}
-
-/// One end for each configured link; none is attached to its interface yet.
-fn fabric_ends(settings: &Settings, own: Node, mut nonce: impl FnMut() -> u64) -> Vec<FabricEnd> {
-    let end = |link: &FabricLink| {
-        let peer = settings.member(&link.peer)?.node;
-        let session = Session::new(own, &settings.name, peer, settings.epoch, nonce().max(1));
-        let (device, peer) = (link.device.clone(), link.peer.clone());
-        Some(FabricEnd {
-            device,
-            peer,
-            session,
-            attached: None,
-            mtu: 0,
-            speed_bps: u64::from(link.speed) * 1_000_000,
-            running: false,
-            trouble: None,
-            logged: (None, None),
-        })
-    };
-    settings.links.iter().filter_map(end).collect()
 }
 
 /// The MAC of all fabric interfaces of a node: the source address of frames that it sends directly to their output node.

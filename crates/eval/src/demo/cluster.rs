@@ -73,8 +73,8 @@ fn tell(options: &ClusterDemoOptions, report: &mut Report<'_>) -> Result<(), Dem
     report.say(&format!(
         "{NODES} nodes, a full mesh, R = {} packets/s of {} bytes on the link ({} Mbit/s) for each port; no etcd, no FRR, no n-fly",
         options.rate,
-        traffic::ON_THE_LINK,
-        traffic::speed(options.rate),
+        matrix::ON_THE_LINK,
+        matrix::speed(options.rate),
     ))?;
     let mut mesh = Mesh::up(options)?;
     report.say("nodes are up, and know each other's hosts")?;

@@ -2,6 +2,11 @@
 
 use super::NODES;
 
+/// Bytes of a packet's data.
+pub const DATA: usize = 134;
+/// Bytes that it takes on a link: data, UDP, IPv4, Ethernet, checksum, preamble and gap.
+pub const ON_THE_LINK: usize = DATA + 8 + 20 + 14 + 24;
+
 /// A traffic matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matrix {
@@ -75,6 +80,11 @@ pub fn offered(matrix: Matrix, from: usize) -> f64 {
     (0..NODES).map(|to| matrix.share(from, to)).sum()
 }
 
+/// Speed in whole Mbit/s of a port that receives so many packets a second.
+pub fn speed(rate: u32) -> u32 {
+    (u64::from(rate) * ON_THE_LINK as u64 * 8).div_ceil(1_000_000) as u32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,5 +107,10 @@ mod tests {
         (0..400).for_each(|_| counts[turns.next()] += 1);
         assert_eq!(counts, [0, 100, 300, 0]);
         assert!(Turns::of(Matrix::Adversarial, 1).is_none());
+    }
+
+    #[test]
+    fn speed_is_what_the_packets_take_on_the_link() {
+        assert_eq!((speed(10_000), ON_THE_LINK), (16, 200));
     }
 }

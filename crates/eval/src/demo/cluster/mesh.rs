@@ -12,7 +12,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 use super::super::daemon::{Before, Daemon};
-use super::traffic::speed;
+use super::matrix::speed;
 use super::{ClusterDemoOptions, DemoError, NODES};
 use crate::program::router;
 

@@ -10,14 +10,10 @@ use std::time::{Duration, Instant};
 
 use bm_testbed::testbed::TestbedError;
 
-use super::matrix::{Matrix, Turns, offered};
+use super::matrix::{DATA, Matrix, Turns, offered};
 use super::mesh::Mesh;
 use super::{DemoError, NODES};
 
-/// Bytes of a packet's data.
-const DATA: usize = 134;
-/// Bytes that it takes on a link: data, UDP, IPv4, Ethernet, checksum, preamble and gap.
-pub const ON_THE_LINK: usize = DATA + 8 + 20 + 14 + 24;
 /// Flows from each host to each other.
 const FLOWS: usize = 8;
 /// Source port of the first flow, and the destination port.
@@ -34,11 +30,6 @@ static ROOM: libc::c_int = 16 << 20;
 /// The address of a host.
 pub fn host(node: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, node as u8, 2)
-}
-
-/// Speed in whole Mbit/s of a port that receives so many packets a second.
-pub fn speed(rate: u32) -> u32 {
-    (u64::from(rate) * ON_THE_LINK as u64 * 8).div_ceil(1_000_000) as u32
 }
 
 /// What became of the packets from one host to another.
@@ -271,6 +262,5 @@ mod tests {
         let all = traffic.sum(|_, _| true);
         assert_eq!((all.sent, all.lost(), all.late, all.gap), (15, 2, 1, Duration::from_millis(9)));
         assert_eq!(traffic.sum(|from, to| from != 2 && to != 2).sent, 10);
-        assert_eq!((speed(10_000), ON_THE_LINK), (16, 200));
     }
 }

@@ -1,0 +1,52 @@
+//! One end of each fabric link.
+
+use bm_vlb::address::Node;
+
+use crate::fabric::AttachedLink;
+use crate::session::{Refused, Session, State};
+use crate::settings::{FabricLink, Settings};
+
+/// One link to another node.
+pub(crate) struct FabricEnd {
+    pub device: String,
+    pub peer: String,
+    pub session: Session,
+    pub attached: Option<AttachedLink>,
+    pub mtu: u32,
+    /// Its speed.
+    pub speed_bps: u64,
+    /// Whether the interface has a carrier and is up.
+    pub running: bool,
+    /// Why the interface cannot be used.
+    pub trouble: Option<String>,
+    /// What was logged last.
+    pub logged: (Option<State>, Option<Refused>),
+}
+
+impl FabricEnd {
+    /// Whether frames can be sent to the other end.
+    pub fn is_usable(&self, now_ns: u64) -> bool {
+        self.attached.is_some() && self.running && self.session.reaches(now_ns)
+    }
+}
+
+/// One end for each configured link; none is attached to its interface yet.
+pub(crate) fn fabric_ends(settings: &Settings, own: Node, mut nonce: impl FnMut() -> u64) -> Vec<FabricEnd> {
+    let end = |link: &FabricLink| {
+        let peer = settings.member(&link.peer)?.node;
+        let session = Session::new(own, &settings.name, peer, settings.epoch, nonce().max(1));
+        let (device, peer) = (link.device.clone(), link.peer.clone());
+        Some(FabricEnd {
+            device,
+            peer,
+            session,
+            attached: None,
+            mtu: 0,
+            speed_bps: u64::from(link.speed) * 1_000_000,
+            running: false,
+            trouble: None,
+            logged: (None, None),
+        })
+    };
+    settings.links.iter().filter_map(end).collect()
+}
