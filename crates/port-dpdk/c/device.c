@@ -21,6 +21,15 @@
 /* Longest key that devices take. */
 #define KEY_BYTES BM_KEY_BYTES
 
+static int on_removal(uint16_t port, enum rte_eth_event_type event, void *argument, void *answer)
+{
+	(void)event;
+	(void)argument;
+	(void)answer;
+	bm_calls.removed(port);
+	return 0;
+}
+
 int bm_device_probe(const char *device, uint16_t *port)
 {
 	struct rte_dev_iterator each;
@@ -46,6 +55,9 @@ int bm_device_probe(const char *device, uint16_t *port)
 				found = by_name;
 		}
 		done = found < 0 ? -ENODEV : 0;
+		/* Once for each number: DPDK ignores a callback that it has. */
+		if (!done)
+			done = rte_eth_dev_callback_register(found, RTE_ETH_EVENT_DESTROY, on_removal, NULL);
 	}
 	rte_devargs_reset(&arguments);
 	*port = found < 0 ? 0 : found;
@@ -98,15 +110,17 @@ static void use_rss(struct rte_eth_conf *conf, const struct rte_eth_dev_info *in
 
 /* What a device reaches by itself must not lie across pages. For a virtual one frames must follow each other without a
  * gap instead: net_af_xdp takes the pool for one piece of so many frames, and what lies behind that Linux drops. */
-static int own_pool_make(uint16_t port, const struct bm_setup *setup, unsigned int room, void **pool)
+static int own_pool_make(const struct bm_setup *setup, unsigned int room, void **pool)
 {
 	struct rte_pktmbuf_pool_private private = { .mbuf_data_room_size = room };
 	unsigned int flags = setup->is_virtual ? RTE_MEMPOOL_F_NO_IOVA_CONTIG : 0;
+	/* A port number may be used again while the pool of the device that had it still exists. */
+	static unsigned int made;
 	char name[RTE_MEMPOOL_NAMESIZE];
 	struct rte_mempool *mp;
 	int done;
 
-	snprintf(name, sizeof(name), "bm-own-%u", port);
+	snprintf(name, sizeof(name), "bm-own-%u", made++);
 	mp = rte_mempool_create_empty(name, OWN_FRAMES * setup->queues, sizeof(struct rte_mbuf) + room, 0,
 				      sizeof(private), SOCKET_ID_ANY, flags);
 	if (!mp)
@@ -168,7 +182,7 @@ int bm_device_setup(uint16_t port, const struct bm_setup *setup, void **own_pool
 		return done;
 	if (setup->copied) {
 		*step = "creating its own frame pool";
-		done = own_pool_make(port, setup, RTE_MAX(frame, 2048u) + RTE_PKTMBUF_HEADROOM, own_pool);
+		done = own_pool_make(setup, RTE_MAX(frame, 2048u) + RTE_PKTMBUF_HEADROOM, own_pool);
 		if (done)
 			return done;
 		pool = *own_pool;
@@ -256,21 +270,16 @@ int bm_device_map(uint16_t port, const struct bm_region *region)
 	return 0;
 }
 
-void bm_device_close(uint16_t port)
+void bm_device_close(uint16_t port, void *own_pool)
 {
 	struct rte_eth_dev_info info;
 	int known = rte_eth_dev_info_get(port, &info);
-	char name[RTE_MEMPOOL_NAMESIZE];
-	struct rte_mempool *own;
 
 	rte_eth_dev_stop(port);
 	rte_eth_dev_close(port);
 	if (!known && info.device)
 		rte_dev_remove(info.device);
-	snprintf(name, sizeof(name), "bm-own-%u", port);
-	own = rte_mempool_lookup(name);
-	if (own)
-		rte_mempool_free(own);
+	rte_mempool_free(own_pool);
 }
 
 int bm_device_set_mtu(uint16_t port, uint16_t mtu)

@@ -32,6 +32,8 @@ struct bm_calls {
 	void (*give)(void *frame_pool, struct bm_header *frame);
 	unsigned int (*available)(void *frame_pool);
 	void (*log)(const char *text, size_t length);
+	/* The device behind a port number is gone; the number may be used for another device from now on. */
+	void (*removed)(uint16_t port);
 };
 
 /* All slots of one memory. */
@@ -109,7 +111,7 @@ int bm_device_setup(uint16_t port, const struct bm_setup *setup, void **own_pool
 int bm_device_start(uint16_t port);
 int bm_device_map(uint16_t port, const struct bm_region *region);
 void bm_device_spread(uint16_t port, struct bm_spread *spread);
-void bm_device_close(uint16_t port);
+void bm_device_close(uint16_t port, void *own_pool);
 int bm_device_stop(uint16_t port);
 int bm_device_set_mtu(uint16_t port, uint16_t mtu);
 int bm_device_set_mac(uint16_t port, const uint8_t *mac);

@@ -53,7 +53,7 @@ impl DpdkDevice {
         // A device that could not be set up is closed here.
         drop(alone);
         done?;
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self { shared: shared.watched() })
     }
 
     /// Name of its driver.
@@ -63,12 +63,12 @@ impl DpdkDevice {
 
     /// Its MAC address; zero if the device is gone.
     pub fn mac(&self) -> [u8; 6] {
-        info(&self.shared.spec, self.shared.port).map_or([0; 6], |info| info.mac)
+        info(&self.shared.spec, self.shared.port()).map_or([0; 6], |info| info.mac)
     }
 
     /// Its MTU in bytes; 0 if the device is gone.
     pub fn mtu(&self) -> u16 {
-        info(&self.shared.spec, self.shared.port).map_or(0, |info| info.mtu)
+        info(&self.shared.spec, self.shared.port()).map_or(0, |info| info.mtu)
     }
 
     /// Why frames are copied between the driver's memory and brickmoon's, if they are.
@@ -103,7 +103,7 @@ impl DpdkDevice {
     pub fn link(&self) -> Link {
         let mut link = ffi::Link::default();
         // SAFETY: the shim writes one `Link`.
-        let known = unsafe { ffi::bm_device_link(self.shared.port, &mut link) } == 0;
+        let known = unsafe { ffi::bm_device_link(self.shared.port(), &mut link) } == 0;
         Link { up: known && link.up != 0, mbps: link.mbps }
     }
 
@@ -111,7 +111,7 @@ impl DpdkDevice {
     pub fn spread(&self) -> Spread {
         let mut spread = ffi::Spread { key: [0; 64], key_bytes: 0, buckets: 0, queue: [0; 512] };
         // SAFETY: the shim writes one `Spread`, and no more of its arrays than they hold.
-        unsafe { ffi::bm_device_spread(self.shared.port, &mut spread) };
+        unsafe { ffi::bm_device_spread(self.shared.port(), &mut spread) };
         let (key, queues) = (usize::from(spread.key_bytes), usize::from(spread.buckets));
         Spread { key: spread.key[..key].to_vec(), queues: spread.queue[..queues].to_vec() }
     }
@@ -124,7 +124,7 @@ impl DpdkDevice {
     pub fn set_mtu(&self, mtu: u16) -> Result<(), DpdkError> {
         self.shared.fits(mtu)?;
         // SAFETY: a number for a port that is ours.
-        let set = || unsafe { ffi::bm_device_set_mtu(self.shared.port, mtu) };
+        let set = || unsafe { ffi::bm_device_set_mtu(self.shared.port(), mtu) };
         let step = format!("setting an MTU of {mtu}");
         match set() {
             // Some drivers change it only while the device is stopped.
@@ -139,17 +139,18 @@ impl DpdkDevice {
     /// [`DpdkError::Device`] if the device refuses.
     pub fn set_mac(&self, mac: [u8; 6]) -> Result<(), DpdkError> {
         // SAFETY: six bytes, as the shim reads.
-        let done = unsafe { ffi::bm_device_set_mac(self.shared.port, mac.as_ptr()) };
+        let done = unsafe { ffi::bm_device_set_mac(self.shared.port(), mac.as_ptr()) };
         self.shared.check("setting its MAC address", done).map(drop)
     }
 
     /// All counters of the device (DPDK's xstats), with DPDK's names.
     pub fn counters(&self) -> Vec<(String, u64)> {
         // SAFETY: without a place to write to, the shim says how many there are.
-        let count = unsafe { ffi::bm_device_xstats(self.shared.port, std::ptr::null_mut(), 0) };
+        let count = unsafe { ffi::bm_device_xstats(self.shared.port(), std::ptr::null_mut(), 0) };
         let mut named = vec![Named { name: [0; 64], value: 0 }; count.max(0) as usize];
         // SAFETY: room for as many as are named.
-        let got = unsafe { ffi::bm_device_xstats(self.shared.port, named.as_mut_ptr(), named.len() as u32) };
+        let got =
+            unsafe { ffi::bm_device_xstats(self.shared.port(), named.as_mut_ptr(), named.len() as u32) };
         named.truncate(got.max(0) as usize);
         named.iter().map(|named| (text(&named.name), named.value)).collect()
     }
@@ -188,6 +189,66 @@ mod tests {
         assert_eq!(burst.len(), 1);
         burst.free_all(&mut frames);
         port.close(&mut frames);
+        drop((port, device, frames));
+        assert_eq!(frame_pool.available(), 1024);
+    }
+
+    unsafe extern "C" {
+        /// Removes a device from DPDK, as when it is unplugged (`<rte_dev.h>`).
+        fn rte_eal_hotplug_remove(bus: *const std::ffi::c_char, device: *const std::ffi::c_char) -> i32;
+    }
+
+    fn open(spec: &str, frame_pool: &Arc<FramePool>) -> (DpdkDevice, DpdkPort) {
+        let device = DpdkDevice::open(&Spec::new(spec), frame_pool, Options::default()).unwrap();
+        let port = device.queue(0).unwrap();
+        (device, port)
+    }
+
+    #[test]
+    fn a_removed_device_neither_receives_nor_takes_frames() {
+        let frame_pool = FramePool::new(1024, 2048).unwrap();
+        let (device, mut port) = open("net_null_gone,size=64", &frame_pool);
+        let mut frames = Freelist::new(frame_pool.clone(), 512);
+        let mut burst = Burst::new();
+        port.receive(&mut burst, &mut frames);
+        let taken = burst.len();
+        assert!(taken > 0 && device.link().up);
+        // It counts what it sends.
+        assert_eq!(port.transmit(&mut burst, &mut frames), 0);
+        port.receive(&mut burst, &mut frames);
+        let (waiting, counted) = (burst.len(), port.device_counters());
+        let alone = opening();
+        // SAFETY: two texts that end with a zero.
+        assert_eq!(unsafe { rte_eal_hotplug_remove(c"vdev".as_ptr(), c"net_null_gone".as_ptr()) }, 0);
+        drop(alone);
+        // DPDK gives its number to the next device, which the ports of the removed one must not use.
+        let (next, mut next_port) = open("net_null_next,size=64", &frame_pool);
+        for _ in 0..3 {
+            assert_eq!(port.transmit(&mut burst, &mut frames), 0);
+            assert_eq!(burst.frames(), waiting, "what is not sent stays");
+        }
+        burst.free_all(&mut frames);
+        port.receive(&mut burst, &mut frames);
+        assert_eq!(burst.len(), 0);
+        port.tend(&mut frames);
+        assert_eq!(port.device_counters(), counted);
+        assert!(device.set_mtu(1400).is_err() && port.device_counters() == counted);
+        assert_eq!((device.link().up, device.mac(), device.mtu()), (false, [0; 6], 0));
+        assert!(device.counters().is_empty());
+        assert!(matches!(device.set_mtu(1400), Err(DpdkError::Device { .. })));
+        assert!(matches!(device.set_mac([2; 6]), Err(DpdkError::Device { .. })));
+        port.close(&mut frames);
+        drop((port, device));
+        assert!(next.link().up && next.mtu() == 1500);
+        next_port.receive(&mut burst, &mut frames);
+        assert!(!burst.is_empty());
+        burst.free_all(&mut frames);
+        drop((next_port, next));
+        // Its name can be used again.
+        let (device, mut port) = open("net_null_gone,size=64", &frame_pool);
+        port.receive(&mut burst, &mut frames);
+        assert!(!burst.is_empty());
+        burst.free_all(&mut frames);
         drop((port, device, frames));
         assert_eq!(frame_pool.available(), 1024);
     }

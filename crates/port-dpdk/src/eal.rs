@@ -10,6 +10,7 @@ use bm_frame::{Frame, FramePool, Freelist};
 
 use crate::DpdkError;
 use crate::ffi::{self, Calls, Header};
+use crate::shared;
 
 /// Lines of DPDK's log that are kept for errors.
 const LINES: usize = 6;
@@ -62,7 +63,7 @@ fn start_aside(huge_pages: bool) -> Result<bool, DpdkError> {
 }
 
 fn start_here(huge_pages: bool) -> Result<bool, DpdkError> {
-    let calls = Calls { refill, make_room, take, give, available, log };
+    let calls = Calls { refill, make_room, take, give, available, log, removed };
     let texts: Vec<CString> =
         arguments(huge_pages).into_iter().map(|text| CString::new(text).unwrap_or_default()).collect();
     // The EAL reorders its arguments, and keeps some.
@@ -173,6 +174,10 @@ unsafe extern "C" fn give(frame_pool: *mut c_void, header: *mut Header) {
 unsafe extern "C" fn available(frame_pool: *mut c_void) -> c_uint {
     // SAFETY: by the contract.
     unsafe { (*frame_pool.cast::<FramePool>()).available() as c_uint }
+}
+
+extern "C" fn removed(port: u16) {
+    shared::removed(port);
 }
 
 /// # Safety

@@ -17,6 +17,7 @@ pub struct Calls {
     pub give: unsafe extern "C" fn(*mut c_void, *mut Header),
     pub available: unsafe extern "C" fn(*mut c_void) -> c_uint,
     pub log: unsafe extern "C" fn(*const c_char, usize),
+    pub removed: extern "C" fn(u16),
 }
 
 /// Shared with C for the length of a call: passed by address.
@@ -127,7 +128,7 @@ unsafe extern "C" {
     pub fn bm_device_start(port: u16) -> c_int;
     pub fn bm_device_map(port: u16, region: *const Region) -> c_int;
     pub fn bm_device_spread(port: u16, spread: *mut Spread);
-    pub fn bm_device_close(port: u16);
+    pub fn bm_device_close(port: u16, own_pool: *mut c_void);
     pub fn bm_device_stop(port: u16) -> c_int;
     pub fn bm_device_set_mtu(port: u16, mtu: u16) -> c_int;
     pub fn bm_device_set_mac(port: u16, mac: *const u8) -> c_int;

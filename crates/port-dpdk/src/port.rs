@@ -30,7 +30,7 @@ unsafe impl Send for DpdkPort {}
 impl DpdkPort {
     pub(crate) fn new(shared: Arc<Shared>, queue: u16) -> Self {
         let queue = Queue {
-            port: shared.port,
+            port: shared.port(),
             queue,
             pool: shared.pool.pointer(),
             own_pool: shared.own_pool(),

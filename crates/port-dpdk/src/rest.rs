@@ -48,6 +48,14 @@ impl Rest {
         true
     }
 
+    /// Has all queues leave the device alone for good, and waits until they do, `patience` at most.
+    pub fn end(&self, patience: Duration) {
+        let ended = self.during(patience, || ((), false));
+        if ended.is_none() {
+            self.number.fetch_or(1, Ordering::Release);
+        }
+    }
+
     /// Calls `change` once all queues are left alone, and then lets workers continue if it returns true. `None` if a
     /// worker does not leave within `patience`; then nothing was called.
     pub fn during<R>(&self, patience: Duration, change: impl FnOnce() -> (R, bool)) -> Option<R> {
@@ -119,6 +127,19 @@ mod tests {
         assert!(!rest.keeps(&pause), "workers go on");
         drop(pause);
         assert_eq!(rest.during(Duration::ZERO, || ((), true)), Some(()));
+    }
+
+    #[test]
+    fn a_removed_device_is_left_alone_for_good() {
+        let rest = Rest::default();
+        let pause = rest.pause();
+        // Even if a worker does not leave in time.
+        rest.end(Duration::ZERO);
+        assert!(rest.keeps(&pause));
+        rest.end(PATIENCE);
+        assert!(rest.keeps(&pause));
+        assert_eq!(rest.during(PATIENCE, || ((), false)), Some(()));
+        assert!(rest.keeps(&pause));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The part of a device that its queues and its steering share. The device is closed with it.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bm_frame::{Memory, Pages};
@@ -23,6 +25,12 @@ const LEAVES_WITHIN: Duration = Duration::from_secs(1);
 /// DPDK opens and closes devices one at a time.
 static OPENING: Mutex<()> = Mutex::new(());
 
+/// The devices that are open, by their port numbers.
+static OPEN: Mutex<BTreeMap<u16, Weak<Shared>>> = Mutex::new(BTreeMap::new());
+
+/// A port number that no device has.
+const NO_PORT: u16 = u16::MAX;
+
 pub(crate) fn opening() -> MutexGuard<'static, ()> {
     OPENING.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -30,7 +38,7 @@ pub(crate) fn opening() -> MutexGuard<'static, ()> {
 /// The part of a device that its queues share.
 pub(crate) struct Shared {
     pub spec: Spec,
-    pub port: u16,
+    port: AtomicU16,
     pub pool: Pool,
     pub memory: &'static Memory,
     pub driver: String,
@@ -54,7 +62,7 @@ impl Shared {
     pub fn new(spec: Spec, port: u16, pool: Pool, memory: &'static Memory) -> Self {
         Self {
             spec,
-            port,
+            port: AtomicU16::new(port),
             pool,
             memory,
             driver: String::new(),
@@ -63,6 +71,20 @@ impl Shared {
             queues: 0,
             rest: Rest::default(),
         }
+    }
+
+    /// Shares it, and has it know when the device is removed.
+    pub fn watched(self) -> Arc<Self> {
+        let shared = Arc::new(self);
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.insert(shared.port(), Arc::downgrade(&shared));
+        shared
+    }
+
+    /// DPDK's number for the device, or one that no device has after it was removed: DPDK may use the number for another
+    /// device then, and refuses every call with an unknown number.
+    pub fn port(&self) -> u16 {
+        self.port.load(Ordering::Acquire)
     }
 
     /// The pool that frames are copied from and to; null if they are not copied.
@@ -80,8 +102,19 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let _alone = opening();
         // SAFETY: no queue is left, so no thread is in the driver.
-        unsafe { ffi::bm_device_close(self.port) };
+        unsafe { ffi::bm_device_close(self.port(), self.own_pool.0) };
     }
+}
+
+/// The device with this number is removed, as when a card is unplugged. No worker is in its driver when this returns,
+/// unless one hangs there.
+pub(crate) fn removed(port: u16) {
+    let removed = OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&port);
+    // A device that is closed here is removed, too.
+    let Some(shared) = removed.and_then(|shared| shared.upgrade()) else { return };
+    tracing::warn!("dpdk:{}: the device was removed", shared.spec.as_str());
+    shared.port.store(NO_PORT, Ordering::Release);
+    shared.rest.end(LEAVES_WITHIN);
 }
 
 /// An error of a device, unless `done` shows success.
@@ -112,14 +145,17 @@ impl Shared {
     /// Stops the device, changes something and starts it again, while no worker is in the driver.
     pub fn at_rest(&self, step: &str, change: impl FnOnce() -> c_int) -> Result<(), DpdkError> {
         let stop_and_start = || {
+            if self.port() == NO_PORT {
+                return (self.check(step, -libc::ENODEV), false);
+            }
             // SAFETY: a number for a port that is ours, and no worker receives or sends.
-            let stopped = unsafe { ffi::bm_device_stop(self.port) };
+            let stopped = unsafe { ffi::bm_device_stop(self.port()) };
             if stopped < 0 {
                 return (self.check(&format!("{step}: stopping the device"), stopped), true);
             }
             let changed = self.check(step, change());
             // SAFETY: as above.
-            let started = unsafe { ffi::bm_device_start(self.port) };
+            let started = unsafe { ffi::bm_device_start(self.port()) };
             match self.check(&format!("{step}: restarting the device"), started) {
                 Ok(_) => (changed, true),
                 Err(refused) => (Err(refused), false),
@@ -138,7 +174,7 @@ impl Shared {
     }
 
     pub fn set_up(&mut self, options: Options) -> Result<(), DpdkError> {
-        let info = info(&self.spec, self.port)?;
+        let info = info(&self.spec, self.port())?;
         self.driver = text(&info.driver);
         let mtu = options.mtu.unwrap_or(info.mtu);
         self.fits(mtu)?;
@@ -166,7 +202,7 @@ impl Shared {
             self.prepare(mtu).map_err(|_| refused)?;
         }
         // SAFETY: the port was set up just now.
-        self.check("starting the device", unsafe { ffi::bm_device_start(self.port) }).map(drop)
+        self.check("starting the device", unsafe { ffi::bm_device_start(self.port()) }).map(drop)
     }
 
     /// Configures the device and its queues, with brickmoon's frames or a pool of DPDK's own.
@@ -176,7 +212,7 @@ impl Shared {
         let setup = Setup { queues: self.queues, mtu, copied, is_virtual, pool: self.pool.pointer() };
         let mut step = std::ptr::null();
         // SAFETY: the pool is DPDK's and lives on; the shim writes two pointers.
-        let done = unsafe { ffi::bm_device_setup(self.port, &setup, &mut self.own_pool.0, &mut step) };
+        let done = unsafe { ffi::bm_device_setup(self.port(), &setup, &mut self.own_pool.0, &mut step) };
         if done >= 0 {
             return Ok(());
         }
@@ -189,7 +225,7 @@ impl Shared {
     fn map(&self) -> Result<(), DpdkError> {
         let region = pool::region(self.memory);
         // SAFETY: the region is registered, and mapped as long as the process lives.
-        let done = unsafe { ffi::bm_device_map(self.port, &region) };
+        let done = unsafe { ffi::bm_device_map(self.port(), &region) };
         if done < 0 && self.memory.pages() == Pages::Plain {
             return Err(DpdkError::PlainPages { device: self.spec.as_str().into() });
         }

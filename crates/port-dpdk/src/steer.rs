@@ -38,7 +38,7 @@ impl DpdkSteering {
         };
         let mut flow = std::ptr::null_mut();
         // SAFETY: as many bytes as are named, and a place for one pointer.
-        let done = unsafe { ffi::bm_flow_to_queue(self.shared.port, bytes.as_ptr(), count, 0, &mut flow) };
+        let done = unsafe { ffi::bm_flow_to_queue(self.shared.port(), bytes.as_ptr(), count, 0, &mut flow) };
         if done < 0 {
             self.has_no_flows = true;
         } else {
@@ -49,7 +49,7 @@ impl DpdkSteering {
     fn remove_flow(&mut self, address: &IpAddr) {
         if let Some(flow) = self.flows.remove(address) {
             // SAFETY: the handle came from this port and is forgotten with this call.
-            unsafe { ffi::bm_flow_remove(self.shared.port, flow.0) };
+            unsafe { ffi::bm_flow_remove(self.shared.port(), flow.0) };
         }
     }
 }
@@ -58,7 +58,7 @@ impl Steering for DpdkSteering {
     /// MAC addresses besides the device's own. A device that cannot filter by a list of them takes every frame
     /// instead.
     fn set_macs(&mut self, macs: &[[u8; 6]]) -> io::Result<()> {
-        let port = self.shared.port;
+        let port = self.shared.port();
         let mut all = true;
         for mac in macs.iter().filter(|mac| !self.macs.contains(mac)) {
             // SAFETY: six bytes, as the shim reads.

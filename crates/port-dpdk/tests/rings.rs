@@ -265,55 +265,11 @@ fn a_pool_without_free_frames_stops_a_driver_only_until_it_has_some() {
     // This driver wants all frames of a burst or none.
     held.into_iter().for_each(|frame| frames.free(frame));
     port.receive(&mut burst, &mut frames);
-    assert!(burst.len() > 0, "there are frames again");
+    assert!(!burst.is_empty(), "there are frames again");
     burst.free_all(&mut frames);
     port.close(&mut frames);
     drop((port, device, frames));
     assert_eq!(frame_pool.available(), 256);
-}
-
-unsafe extern "C" {
-    /// Removes a device from DPDK, as when it is unplugged (`<rte_dev.h>`).
-    fn rte_eal_hotplug_remove(bus: *const std::ffi::c_char, device: *const std::ffi::c_char) -> i32;
-}
-
-#[test]
-fn a_removed_device_neither_receives_nor_takes_frames() {
-    let frame_pool = frame_pool();
-    let (device, mut port) = open("net_null_gone,size=64", &frame_pool);
-    let mut frames = Freelist::new(frame_pool.clone(), 512);
-    let mut burst = Burst::new();
-    port.receive(&mut burst, &mut frames);
-    let taken = burst.len();
-    assert!(taken > 0 && device.link().up);
-    // It counts what it sends.
-    assert_eq!(port.transmit(&mut burst, &mut frames), 0);
-    port.receive(&mut burst, &mut frames);
-    let (waiting, counted) = (burst.len(), port.device_counters());
-    // SAFETY: two texts that end with a zero.
-    assert_eq!(unsafe { rte_eal_hotplug_remove(c"vdev".as_ptr(), c"net_null_gone".as_ptr()) }, 0);
-    for _ in 0..3 {
-        assert_eq!(port.transmit(&mut burst, &mut frames), 0);
-        assert_eq!(burst.frames(), waiting, "what is not sent stays");
-    }
-    burst.free_all(&mut frames);
-    port.receive(&mut burst, &mut frames);
-    assert_eq!(burst.len(), 0);
-    port.tend(&mut frames);
-    assert_eq!(port.device_counters(), counted);
-    assert_eq!((device.link().up, device.mac(), device.mtu()), (false, [0; 6], 0));
-    assert!(device.counters().is_empty());
-    assert!(matches!(device.set_mtu(1400), Err(DpdkError::Device { .. })));
-    assert!(matches!(device.set_mac([2; 6]), Err(DpdkError::Device { .. })));
-    port.close(&mut frames);
-    drop((port, device));
-    // Its name can be used again.
-    let (device, mut port) = open("net_null_gone,size=64", &frame_pool);
-    port.receive(&mut burst, &mut frames);
-    assert!(burst.len() > 0);
-    burst.free_all(&mut frames);
-    drop((port, device, frames));
-    assert_eq!(frame_pool.available(), SLOTS);
 }
 
 /// Toeplitz hash of 12 bytes: addresses and ports of a flow over IPv4.

@@ -159,6 +159,12 @@ fn dropped(router: &Router, reason: &str) -> u64 {
     all.filter(|drop| drop["reason"] == reason).filter_map(|drop| drop["frames"].as_u64()).sum()
 }
 
+/// Whether each lost packet of a stream was counted. Linux's own packets (neighbor and router solicitations, MLD reports)
+/// are lost and counted as well.
+fn counts_losses(counted: u64, lost: u64) -> bool {
+    counted.checked_sub(lost).is_some_and(|own| own <= 20)
+}
+
 #[test]
 fn only_counted_packets_are_lost_while_calls_on_a_tap_fail() {
     let faults = std::cell::RefCell::new(None);
@@ -198,7 +204,8 @@ fn only_counted_packets_are_lost_while_calls_on_a_tap_fail() {
             "frames that are not read are read later\n{}",
             router.log()
         );
-        assert!(refused > 0 && to.lost() == refused, "each lost packet is counted\n{}", router.log());
+        let all_counted = refused > 0 && counts_losses(refused, to.lost());
+        assert!(all_counted, "{}", router.log());
         assert!(!router.log().contains("panicked"), "{}", router.log());
         let after = three_streams(lab, tap, || std::thread::sleep(Duration::from_millis(300)));
         assert_eq!(after.map(|stretch| stretch.lost()), [0; 3], "it does not recover: {}", router.log());
@@ -237,7 +244,8 @@ fn a_full_queue_of_a_tap_loses_what_linux_counts() {
                 from.lost()
             ));
             assert!(counted[0] > 1000 && counted[1] > 1000, "the queues were not full: {counted:?}");
-            assert_eq!([from.lost(), to.lost()], counted, "{}", router.log());
+            let all_counted = counts_losses(counted[0], from.lost()) && counts_losses(counted[1], to.lost());
+            assert!(all_counted, "{}", router.log());
             assert_eq!(past.lost(), 0, "Linux forwards");
             let after = three_streams(lab, tap, || std::thread::sleep(Duration::from_millis(300)));
             assert_eq!(after.map(|stretch| stretch.lost()), [0; 3], "it does not recover: {}", router.log());
