@@ -8,6 +8,7 @@ use bm_frame::FramePool;
 
 use crate::eal;
 use crate::ffi::{self, Named};
+use crate::log;
 use crate::pci;
 use crate::pool;
 use crate::port::DpdkPort;
@@ -39,7 +40,7 @@ impl DpdkDevice {
         }
         let pool = pool::over(frame_pool)?;
         let alone = opening();
-        let _before = eal::said();
+        let _before = log::log_lines();
         let mut port = 0;
         // SAFETY: a text, and a place for one number.
         let probed = unsafe { ffi::bm_device_probe(name.as_ptr(), &mut port) };

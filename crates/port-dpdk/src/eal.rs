@@ -1,19 +1,17 @@
-//! DPDK's environment (EAL): started once per process, with the location of free frames, and with its log captured.
+//! DPDK's environment (EAL): started once per process, with what DPDK calls of brickmoon.
 
-use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use bm_frame::{Frame, FramePool, Freelist};
 
 use crate::DpdkError;
 use crate::ffi::{self, Calls, Header};
+use crate::log::{error_text, log, log_lines};
 use crate::shared;
 
-/// Lines of DPDK's log that are kept for errors.
-const LINES: usize = 6;
 /// With at least this many free huge pages, DPDK's own memory is on huge pages.
 const HUGE_PAGES: usize = 96;
 /// MiB of memory for DPDK itself: rings, and frames of drivers that require it.
@@ -22,7 +20,6 @@ const OWN_MIB: &str = "128";
 /// Prefix of the EAL's folder; the process ID follows.
 const FOLDER: &str = "brickmoon-";
 
-static SAID: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 /// Whether DPDK was started, and if so whether it uses huge pages.
 static STARTED: OnceLock<Result<bool, DpdkError>> = OnceLock::new();
 
@@ -30,17 +27,6 @@ static STARTED: OnceLock<Result<bool, DpdkError>> = OnceLock::new();
 pub(crate) fn version() -> String {
     // SAFETY: a text that never changes.
     unsafe { CStr::from_ptr(ffi::bm_version()) }.to_string_lossy().into_owned()
-}
-
-/// The text for an error number of DPDK.
-pub(crate) fn text(error: c_int) -> String {
-    // SAFETY: a text that holds until this thread asks again.
-    unsafe { CStr::from_ptr(ffi::bm_error_text(error.abs())) }.to_string_lossy().into_owned()
-}
-
-/// DPDK's log lines since the last call.
-pub(crate) fn said() -> Vec<String> {
-    SAID.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
 }
 
 /// Starts DPDK if it does not run yet, for a device that allows DPDK's own memory to be on huge pages or not. Returns
@@ -55,7 +41,7 @@ pub(crate) fn start(huge_pages: bool) -> Result<bool, DpdkError> {
 /// In a separate thread, because the EAL pins the calling thread to a core of its choice.
 fn start_aside(huge_pages: bool) -> Result<bool, DpdkError> {
     let started = std::thread::Builder::new().name("bm-eal".into()).spawn(move || start_here(huge_pages));
-    let failed = |why: &dyn std::fmt::Display| DpdkError::Eal { why: why.to_string(), said: said() };
+    let failed = |why: &dyn std::fmt::Display| DpdkError::Eal { why: why.to_string(), said: log_lines() };
     started
         .map_err(|error| failed(&error))?
         .join()
@@ -74,7 +60,7 @@ fn start_here(huge_pages: bool) -> Result<bool, DpdkError> {
     // SAFETY: `count` texts that are never freed, with a null pointer behind; the calls are copied.
     let done = unsafe { ffi::bm_eal_start(count, pointers.as_mut_ptr(), &calls) };
     if done < 0 {
-        return Err(DpdkError::Eal { why: text(done), said: said() });
+        return Err(DpdkError::Eal { why: error_text(done), said: log_lines() });
     }
     // SAFETY: a plain function. Whatever else of DPDK runs when the process ends, ends with it.
     unsafe { libc::atexit(remove_folder) };
@@ -178,19 +164,4 @@ unsafe extern "C" fn available(frame_pool: *mut c_void) -> c_uint {
 
 extern "C" fn removed(port: u16) {
     shared::removed(port);
-}
-
-/// # Safety
-/// `text` must be `length` bytes long.
-unsafe extern "C" fn log(text: *const c_char, length: usize) {
-    // SAFETY: by the contract.
-    let bytes = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), length) };
-    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    for line in String::from_utf8_lossy(bytes).lines().filter(|line| !line.trim().is_empty()) {
-        tracing::debug!("DPDK: {}", line.trim());
-        said.push_back(line.trim().into());
-        if said.len() > LINES {
-            said.pop_front();
-        }
-    }
 }

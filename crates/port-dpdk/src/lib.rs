@@ -26,6 +26,8 @@ mod eal;
 #[cfg(feature = "dpdk")]
 mod ffi;
 #[cfg(feature = "dpdk")]
+mod log;
+#[cfg(feature = "dpdk")]
 mod pci;
 #[cfg(feature = "dpdk")]
 mod pool;

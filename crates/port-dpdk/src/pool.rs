@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bm_frame::{FramePool, HEADER_STRIDE, MBUF_OFFSET, Memory, Pages};
 
 use crate::DpdkError;
-use crate::eal;
 use crate::ffi::{self, Region};
+use crate::log;
 
 /// A mempool of DPDK.
 #[derive(Clone, Copy)]
@@ -57,7 +57,7 @@ pub(crate) fn over(frame_pool: &Arc<FramePool>) -> Result<Pool, DpdkError> {
     // SAFETY: the region is as said, all its bytes are mapped and stay so; the frame pool is never freed.
     let done = unsafe { ffi::bm_pool_make(name.as_ptr(), &region(frame_pool.memory()), kept, &mut made) };
     if done < 0 {
-        return Err(DpdkError::Memory { why: eal::text(done), said: eal::said() });
+        return Err(DpdkError::Memory { why: log::error_text(done), said: log::log_lines() });
     }
     pools.push((key, Pool(made)));
     Ok(Pool(made))
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_pool_that_failed_can_be_made_again() {
-        eal::start(true).unwrap();
+        crate::eal::start(true).unwrap();
         let frame_pool = FramePool::new(64, 2048).unwrap();
         let (name, mut made) = (CString::new("bm-again").unwrap(), std::ptr::null_mut());
         let kept: *mut c_void = Arc::into_raw(frame_pool.clone()).cast_mut().cast();

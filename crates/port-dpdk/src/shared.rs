@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bm_frame::{Memory, Pages};
 
-use crate::eal;
 use crate::ffi::{self, Info, Setup};
+use crate::log;
 use crate::pool::{self, Pool};
 use crate::rest::Rest;
 use crate::{DpdkError, Options, Spec};
@@ -123,7 +123,7 @@ pub(crate) fn check(spec: &Spec, step: &str, done: c_int) -> Result<c_int, DpdkE
         return Ok(done);
     }
     let (device, step) = (spec.as_str().into(), step.into());
-    Err(DpdkError::Device { device, step, why: eal::text(done), said: eal::said() })
+    Err(DpdkError::Device { device, step, why: log::error_text(done), said: log::log_lines() })
 }
 
 /// The text in an array that ends with a zero.
