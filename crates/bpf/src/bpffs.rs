@@ -89,6 +89,16 @@ pub(crate) fn for_others(path: &Path) -> PathBuf {
     KEPT.get().and_then(rest).unwrap_or_else(|| path.into())
 }
 
+/// The first place at which a bpffs is mounted. While it looks, another process may mount one at a place that it has
+/// passed, and a later place may be the same directory by another path: so it looks at the earlier ones again.
+fn first(places: &[PathBuf], is_mounted: impl Fn(&Path) -> bool) -> Option<&PathBuf> {
+    let mut found = places.iter().position(|path| is_mounted(path))?;
+    while let Some(earlier) = places[..found].iter().position(|path| is_mounted(path)) {
+        found = earlier;
+    }
+    places.get(found)
+}
+
 impl Bpffs {
     /// Finds a bpffs or mounts one, and makes sure that this process can use it later without the right to mount or
     /// to access process 1.
@@ -116,9 +126,8 @@ impl Bpffs {
             return Some(kept.found.clone());
         }
         let init = |path: &str| format!("{INIT_ROOT}{path}");
-        let places = [OWN.to_string(), USUAL.to_string(), init(OWN), init(USUAL)];
-        let found = places.into_iter().map(PathBuf::from).find(|path| is_bpffs(path))?;
-        Some(Self { path: found, mounted_now: false })
+        let places = [OWN.to_string(), USUAL.to_string(), init(OWN), init(USUAL)].map(PathBuf::from);
+        first(&places, is_bpffs).map(|path| Self { path: path.clone(), mounted_now: false })
     }
 
     /// Finds a mounted bpffs, or mounts one.

@@ -95,6 +95,22 @@ fn a_bpffs_mounted_from_another_mount_namespace_is_shared() {
     });
 }
 
+/// A bpffs mounted while `find` looks is found by the path that everybody else uses, not by the one through process 1.
+#[test]
+fn a_mount_during_the_search_is_found_at_its_first_place() {
+    let places = [OWN, USUAL, "/proc/1/root/run/brickmoon/bpf"].map(PathBuf::from);
+    let looks = std::cell::Cell::new(0);
+    // Mounted after the first place has been looked at: both paths to it show it from then on.
+    let mounted_late = |path: &Path| {
+        looks.set(looks.get() + 1);
+        looks.get() > 1 && path.ends_with("run/brickmoon/bpf")
+    };
+    assert_eq!(first(&places, mounted_late), Some(&places[0]));
+    assert_eq!(first(&places, |path| path == places[1]), Some(&places[1]));
+    assert_eq!(first(&places, |path| path == places[2]), Some(&places[2]));
+    assert_eq!(first(&places, |_| false), None);
+}
+
 #[test]
 fn simultaneous_mounts_share_one_bpffs() {
     without_bpffs("simultaneous_mounts_share_one_bpffs", || {
