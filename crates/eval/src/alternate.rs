@@ -1,8 +1,8 @@
-//! Rivals measured turn about: the noise of a busy machine then falls on all of them alike.
+//! Measures rivals in turn, so that the noise of a busy machine affects all of them alike.
 //!
-//! Each round gives every subject one turn, beginning one further on than the round before. A turn warms
-//! up, then repeats the subject's work for a slot: short slots start cold and flatter large tables. Time
-//! is the thread's own CPU time, so that a neighbor's load does not count.
+//! In each round every subject has one turn; each round begins with the next subject. A turn warms up, then repeats
+//! the subject's work for some time: short turns start cold and flatter large tables. Time is the thread's own CPU
+//! time, so that other work on the machine does not count.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ pub struct Turns {
     pub runs: u32,
     /// Measured time of one turn.
     pub slot: Duration,
-    /// Time before it that is not measured.
+    /// Time before that, which is not measured.
     pub warm_up: Duration,
 }
 
@@ -24,9 +24,9 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Turns that bring `measurements` (subjects of all cases together) to an end within a time.
+    /// Turns that measure `measurements` subjects (of all cases together) within a time.
     ///
-    /// Slots shrink first, down to 100 ms; then the runs, down to three; then slots again.
+    /// Turns become shorter first, down to 100 ms; then there are fewer, down to three; then they become shorter again.
     pub fn within(whole: Duration, measurements: usize) -> Self {
         let measurements = measurements.max(1) as u32;
         let of_runs = |runs| whole / measurements / runs;
@@ -37,50 +37,49 @@ impl Turns {
     }
 }
 
-/// What one turn measured.
+/// The result of one turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Items done: packets, lookups.
+    /// How many items were processed: packets, lookups.
     pub items: u64,
     /// Items a second.
     pub rate: f64,
-    /// Nanoseconds of core an item.
+    /// Nanoseconds of CPU time per item.
     pub ns: f64,
 }
 
 /// All turns of one subject.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// Who was measured.
+    /// Name of the subject.
     pub subject: String,
-    /// One sample a run.
+    /// One sample per turn.
     pub samples: Vec<Sample>,
 }
 
 impl Measured {
-    /// The rates of all runs, in items a second.
+    /// The rates of all turns, in items a second.
     pub fn rates(&self) -> Spread {
         spread(self.samples.iter().map(|sample| sample.rate))
     }
 
-    /// Nanoseconds of core an item, at the median.
+    /// Nanoseconds of CPU time per item, at the median.
     pub fn ns(&self) -> f64 {
         spread(self.samples.iter().map(|sample| sample.ns)).median
     }
 }
 
-/// Least, median and greatest of some values.
+/// Minimum, median and maximum of some values.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spread {
     /// The least.
     pub min: f64,
-    /// The median.
     pub median: f64,
     /// The greatest.
     pub max: f64,
 }
 
-/// The spread of values; the median of an even number is the mean of the two in the middle; zeros for nothing.
+/// Of no values, all are zero; the median of an even number is the mean of the two in the middle.
 pub fn spread(values: impl Iterator<Item = f64>) -> Spread {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -92,10 +91,10 @@ pub fn spread(values: impl Iterator<Item = f64>) -> Spread {
     Spread { min: values[0], median, max: values[count - 1] }
 }
 
-/// A subject of a bench: its name, and its work, which returns how many items it did.
+/// A subject of a bench: its name, and its work, which returns how many items it processed.
 pub type Subject<'a> = (&'a str, &'a mut dyn FnMut() -> u64);
 
-/// Measures the subjects on this thread, turn about.
+/// Measures the subjects on this thread, in turn.
 pub fn alternate(turns: Turns, subjects: &mut [Subject<'_>]) -> Vec<Measured> {
     let names: Vec<String> = subjects.iter().map(|subject| subject.0.into()).collect();
     let take = |index: usize| -> Result<Sample, std::convert::Infallible> {
@@ -108,8 +107,8 @@ pub fn alternate(turns: Turns, subjects: &mut [Subject<'_>]) -> Vec<Measured> {
     }
 }
 
-/// The same for subjects that measure themselves, as traffic through namespaces does: `take` is called with
-/// the subject's index.
+/// The same for subjects that measure themselves, such as traffic through namespaces: `take` is called with the
+/// subject's index.
 pub fn alternate_samples<E>(
     runs: u32,
     subjects: Vec<String>,
@@ -127,7 +126,7 @@ pub fn alternate_samples<E>(
     Ok(measured)
 }
 
-/// Repeats the work for a time; the wall bounds it, the thread's clock measures it.
+/// Repeats the work for a time. The wall clock limits it; the thread's clock measures it.
 pub(crate) fn repeat(time: Duration, work: &mut dyn FnMut() -> u64) -> Sample {
     let (wall, start, mut items) = (Instant::now(), thread_time(), 0);
     loop {

@@ -1,7 +1,7 @@
-//! The benches of `brickmoon bench`: each asks one question and answers it in [`Row`]s.
+//! The benches of `brickmoon bench`: each answers one question with [`Row`]s.
 //!
-//! A bench takes an options struct and gives rows back; [`text`] shows them and [`plot`] draws them, so
-//! that every bench prints alike. Rivals of one case are measured turn about ([`crate::alternate`]).
+//! A bench takes an options struct and returns rows; [`text`] prints them and [`plot`] draws them, so that the output
+//! of all benches looks alike. Rivals of one case are measured in turn ([`crate::alternate`]).
 
 pub mod forward;
 pub mod ipsec;
@@ -34,92 +34,87 @@ pub use lookup::{LookupOptions, lookup};
 pub use loss::{LossOptions, loss};
 pub use lua::{Minute, lua, soak, soak_table};
 
-/// The size that cases have if their name has none.
+/// The size of cases whose name contains none.
 const SMALLEST: Sizes = Sizes::Fixed(64);
 
-/// The end of a case's name for a size: nothing for the smallest.
+/// The end of a case's name for a size: empty for the smallest.
 fn size_suffix(sizes: Sizes) -> String {
     if sizes == SMALLEST { String::new() } else { format!("-{sizes}") }
 }
 
-/// What every bench over a routing table is asked with.
+/// Options of every bench that uses a routing table.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Files of routes; without any, a table from the seeded generator.
+    /// Files of routes; without any, a table is generated from a seed.
     pub rib: Vec<PathBuf>,
-    /// Bounds the whole, in seconds; 0 leaves the bench its own time.
+    /// Time limit of the whole bench in seconds; 0 for the bench's own.
     pub seconds: u64,
     /// Only cases whose name contains this.
     pub case: Option<String>,
-    /// Sizes of frames, for benches that have several; none for 64 bytes alone.
+    /// Sizes of frames, for benches that measure several; empty for 64 bytes alone.
     pub sizes: Vec<Sizes>,
 }
 
-/// Why a bench gave no figures.
+/// Why a bench has no results.
 #[derive(Debug)]
 pub enum BenchError {
     /// A file of routes cannot be read.
     Rib(RibError),
-    /// No table can be made.
+    /// No table can be generated.
     Table(TableError),
-    /// What is to be measured cannot be built.
-    Build {
-        /// Which part.
-        part: &'static str,
-        /// Its error.
-        error: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// No case has that in its name.
+    /// The subject cannot be built.
+    Build { part: &'static str, error: Box<dyn std::error::Error + Send + Sync> },
+    /// No case has this in its name.
     NoCase {
-        /// As asked for.
+        /// As given.
         wanted: String,
     },
-    /// Routes were given, and no case that is asked for has a table of routes.
+    /// Routes were given, but no selected case uses a table of routes.
     UnusedRib {
-        /// What the names of the cases were to contain.
+        /// What the names of the cases should contain.
         wanted: String,
     },
-    /// Frames went somewhere else than out, so the figures would be about something else.
+    /// Not all frames were forwarded, so the figures would be about something else.
     Lost {
-        /// In which case.
+        /// The case.
         case: String,
-        /// Counters that should be zero, or should be equal, with their values.
+        /// Counters that should be zero, or equal, with their values.
         counters: String,
     },
-    /// No frame left, so there are no figures.
+    /// No frame was sent, so there are no figures.
     NothingLeft {
-        /// In which case.
+        /// The case.
         case: String,
     },
-    /// A frame left other than it should have.
+    /// A frame was sent with other bytes than it should have.
     Wrong {
-        /// In which case.
+        /// The case.
         case: String,
-        /// The bytes that it should have had.
+        /// The expected bytes.
         expected: Vec<u8>,
-        /// The bytes that it had.
+        /// The bytes that were sent.
         found: Vec<u8>,
     },
-    /// No structure has that name.
+    /// No structure has this name.
     NoStructure {
-        /// As asked for.
+        /// As given.
         wanted: String,
-        /// Those that there are.
+        /// The names that exist.
         known: Vec<&'static str>,
     },
-    /// A structure gives another next hop than the oracle.
+    /// A structure returns another next hop than the oracle.
     Differs {
-        /// In which case.
+        /// The case.
         case: String,
         /// The structure.
         subject: String,
-        /// The first address of those.
+        /// The first address with a wrong answer.
         address: std::net::IpAddr,
-        /// The next hop's number, 0 for none.
+        /// The oracle's next hop, 0 for none.
         expected: u32,
-        /// That of the structure.
+        /// The structure's next hop.
         found: u32,
-        /// How many addresses are wrong.
+        /// How many addresses have a wrong answer.
         count: usize,
     },
     /// The test bed failed.
@@ -128,22 +123,22 @@ pub enum BenchError {
     Daemon(DaemonError),
     /// The router has no core of its own.
     Cores,
-    /// The router's threads cannot be given a core.
+    /// The router's threads cannot be pinned to a core.
     KernelThreads,
-    /// Packets arrived wrong, or none did.
+    /// Packets arrived with errors, or none arrived.
     Arrived {
-        /// In which case.
+        /// The case.
         case: String,
-        /// Who forwarded them.
+        /// The subject that forwarded them.
         subject: String,
         /// What arrived.
         arrived: Arrived,
     },
-    /// There is no DPDK to measure.
+    /// DPDK is not available.
     Dpdk(bm_port_dpdk::DpdkError),
-    /// A drawing cannot be written.
+    /// The chart cannot be written.
     Plot {
-        /// Where to.
+        /// Its path.
         file: PathBuf,
         /// The system's error.
         error: io::Error,
@@ -174,15 +169,15 @@ impl fmt::Display for BenchError {
             }
             Self::Lost { case, counters } => write!(f, "{case}: not every frame was forwarded: {counters}"),
             Self::Wrong { case, expected, found } => {
-                write!(f, "{case}: a frame was sent as {found:02x?} and should be {expected:02x?}")
+                write!(f, "{case}: a frame was sent as {found:02x?}, expected {expected:02x?}")
             }
             Self::NoStructure { wanted, known } => {
                 write!(f, "there is no structure {wanted:?}: use all or one of {}", known.join(", "))
             }
             Self::Differs { case, subject, address, expected, found, count } => write!(
                 f,
-                "{case}: {subject} leads {address} to next hop {found} and should to {expected}; {count} \
-                 addresses are wrong"
+                "{case}: {subject} returns next hop {found} for {address}, expected {expected}; {count} answers are \
+                 wrong"
             ),
             Self::Testbed(error) => error.fmt(f),
             Self::Daemon(error) => error.fmt(f),
@@ -227,7 +222,7 @@ impl From<TableError> for BenchError {
 }
 
 impl Options {
-    /// The routes of the files, or generated ones, over `next_hops` next hops.
+    /// Reads the routes of the files, or generates some, over `next_hops` next hops.
     pub fn table(&self, next_hops: u16) -> Result<Table, BenchError> {
         if self.rib.is_empty() {
             return Ok(tables::generate(&TableOptions { next_hops, ..TableOptions::default() })?);
@@ -235,8 +230,8 @@ impl Options {
         Ok(rib::read(&self.rib)?.table.folded(next_hops))
     }
 
-    /// Refuses files of routes where none of the cases that are asked for has a table of routes; `cases` are all names,
-    /// and whether each has one.
+    /// Refuses files of routes if no selected case uses a table of routes; `cases` are all names, and whether each uses
+    /// one.
     fn refuse_unused_rib(&self, cases: impl Iterator<Item = (String, bool)>) -> Result<(), BenchError> {
         let wanted: Vec<_> = cases.filter(|(name, _)| self.wants(name)).collect();
         if self.rib.is_empty() || wanted.is_empty() || wanted.iter().any(|(_, has_table)| *has_table) {
@@ -245,12 +240,12 @@ impl Options {
         Err(BenchError::UnusedRib { wanted: self.case.clone().unwrap_or_default() })
     }
 
-    /// The sizes that are asked for.
+    /// The sizes that were selected.
     fn sizes(&self) -> Vec<Sizes> {
         if self.sizes.is_empty() { vec![SMALLEST] } else { self.sizes.clone() }
     }
 
-    /// Whether a case is asked for.
+    /// Whether a case is selected.
     fn wants(&self, case: &str) -> bool {
         self.case.as_ref().is_none_or(|wanted| case.contains(wanted))
     }
@@ -261,7 +256,7 @@ pub fn text(rows: &[Row], json: bool) -> String {
     if json { report::json_lines(rows) } else { report::table(rows) }
 }
 
-/// Draws the rows into an SVG file.
+/// Draws the rows as an SVG file.
 ///
 /// # Errors
 /// [`BenchError::Plot`] if it cannot be written.

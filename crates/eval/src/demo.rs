@@ -1,8 +1,8 @@
-//! `make demo`: the main job on real input, told from beginning to end.
+//! `make demo`: the main use of brickmoon with real input, from beginning to end.
 //!
-//! Namespaces are made, a full table goes into the kernel, and traffic to addresses under all of its prefixes
-//! is forwarded by Linux alone, then by brickmoon with the same routes. Then the daemon is killed in mid-flow
-//! and started again, and the longest gap is told. Everything goes away at the end, whatever happens.
+//! Creates namespaces, loads a full table into the kernel, and sends traffic to addresses under all of its prefixes.
+//! First Linux forwards it alone, then brickmoon with the same routes. Then the daemon is killed during a flow and
+//! started again, and the longest gap is reported. Everything is removed at the end, whatever happens.
 
 pub mod cluster;
 pub(crate) mod daemon;
@@ -35,9 +35,9 @@ pub struct DemoOptions {
     pub routes: usize,
     /// How long each measurement takes, in seconds.
     pub seconds: f64,
-    /// One JSON object a line as the result, and the story on standard error.
+    /// Print the result as one JSON object per line, and progress on standard error.
     pub json: bool,
-    /// The router's program; by default `brickmoon` beside the one that is running, or in PATH.
+    /// The router's program; by default `brickmoon` in the folder of this program, or in PATH.
     pub program: Option<PathBuf>,
     /// Names of namespaces and interfaces, and the number of next hops.
     pub testbed: TestbedOptions,
@@ -56,14 +56,14 @@ impl Default for DemoOptions {
     }
 }
 
-/// Why the demo came to no good end.
+/// Why the demo failed.
 #[derive(Debug)]
 pub enum DemoError {
     /// A table cannot be read.
     Rib(RibError),
     /// A table cannot be made.
     Table(TableError),
-    /// The table has no route of a family that anything could be sent to.
+    /// The table has no route of a family to whose addresses anything can be sent.
     NoRoutes {
         /// `IPv4` or `IPv6`.
         family: &'static str,
@@ -76,7 +76,7 @@ pub enum DemoError {
     NotReady(String),
     /// The result cannot be written.
     Output(io::Error),
-    /// Something is still there at the end.
+    /// Something was not removed at the end.
     LeftBehind(String),
 }
 
@@ -117,14 +117,14 @@ from!(
     io::Error => Output,
 );
 
-/// Tells the whole story; `out` gets the result.
+/// Runs the demo; the result is written to `out`.
 pub fn run(options: &DemoOptions, out: &mut dyn Write) -> Result<(), DemoError> {
     testbed::require_root()?;
     let _watch = Watch::begin();
     let before = daemon::Before::look();
     let mut story = Story::begin(out, options.json);
     let told = tell(options, &mut story);
-    // Everything has been dropped by now, also after an error: look before saying that all went well.
+    // Everything has been dropped by now, also after an error: check before reporting success.
     let left = daemon::left_behind(&options.testbed.prefix, &before);
     let results = told?;
     if let Some(what) = left {
@@ -150,7 +150,7 @@ fn tell(options: &DemoOptions, story: &mut Story<'_>) -> Result<results::Results
     polled.pin()?;
     story.say("brickmoon in user space")?;
     let user = scene.measure(options, &polled, Some((&daemon, Way::User)), light, story)?;
-    // A thin flow needs no polling threads; new ones would come unbound when the daemon goes.
+    // A slow flow needs no polling threads; new ones would not be pinned when the daemon ends.
     drop(polled);
     let gaps = failover::run(options, &scene, &mut daemon, story)?;
     drop(daemon);
@@ -170,7 +170,7 @@ fn table(options: &DemoOptions, story: &mut Story<'_>) -> Result<Table, DemoErro
         return story.step("make a table from a seed", || generate(&wanted));
     }
     let mut table = story.step("read the table", || rib::read(&options.rib))?.table.folded(next_hops);
-    // A file often has one family only; the other one is shown all the same.
+    // A file often has routes of one family only; the other family is shown nevertheless.
     if table.ipv4.is_empty() || table.ipv6.is_empty() {
         let missing = if table.ipv4.is_empty() { "IPv4" } else { "IPv6" };
         let made = story

@@ -1,8 +1,8 @@
-//! Benches and the demo: what brickmoon measures itself with.
+//! Benches and the demo.
 //!
-//! The program `brickmoon-bench`, which `brickmoon bench ...` and `brickmoon demo` start, is a thin shell over this crate:
-//! functions with option structs, no command line of its own. Tables, namespaces and traffic come from `bm-testbed`.
-//! Everything is made from seeds, and every figure names what it was measured against in the same run.
+//! The program `brickmoon-bench`, which `brickmoon bench ...` and `brickmoon demo` start, calls this crate: functions
+//! with option structs and no command line. Tables, namespaces and traffic come from `bm-testbed`.
+//! Everything is generated from seeds, and every figure says what it was compared with in the same run.
 //!
 //! ```text
 //! bm-testbed ──► measure ──► bench ─┬─► alternate ──► report (table, JSON, SVG)

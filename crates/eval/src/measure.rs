@@ -1,4 +1,4 @@
-//! One measurement: traffic flat out through whatever forwards, once it runs evenly.
+//! One measurement of traffic at full rate through any forwarder, after a warm-up.
 
 use std::time::{Duration, Instant};
 
@@ -22,30 +22,30 @@ pub struct Measure<'a> {
     pub warm_up: Duration,
     /// Time of the measurement.
     pub time: Duration,
-    /// Parts of that time that are counted apart; their spread tells how even the flow was.
+    /// Number of parts of that time that are counted separately; their spread shows how steady the flow was.
     pub slices: u32,
 }
 
-/// What a measurement found.
+/// The result of a measurement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Flow {
-    /// One sample a slice: packets that arrived and were right, and the router's time for each.
+    /// One sample per part: packets that arrived and were correct, and the router's CPU time for each.
     pub samples: Vec<Sample>,
-    /// Packets a second that the generator offered.
+    /// Packets a second that the generator sent.
     pub offered: f64,
-    /// Packets offered from first to last.
+    /// Packets sent from the first to the last.
     pub sent: u64,
-    /// Packets that arrived of these, good and bad.
+    /// How many of these arrived, correct or not.
     pub arrived: Arrived,
 }
 
 /// Preamble, frame check sequence and gap of each frame on a wire.
 const WIRE_BYTES_EXTRA: f64 = 8.0 + 4.0 + 12.0;
-/// Time for packets that are still on their way when the generator has ended.
+/// Time for packets that are still in transit when the generator has ended.
 const DRAIN: Duration = Duration::from_millis(50);
 
 impl Flow {
-    /// Packets that neither arrived nor came to be known as bad.
+    /// Packets that did not arrive.
     pub fn lost(&self) -> u64 {
         self.sent.saturating_sub(self.arrived.good + self.arrived.bad())
     }
@@ -55,24 +55,24 @@ impl Flow {
         self.lost() as f64 / self.sent.max(1) as f64
     }
 
-    /// The median rate: packets a second that arrived and were right.
+    /// The median rate: packets a second that arrived and were correct.
     pub fn forwarded(&self) -> f64 {
         spread(self.samples.iter().map(|sample| sample.rate)).median
     }
 
-    /// The median time of the router's core for a packet, in nanoseconds.
+    /// The median CPU time of the router's core per packet, in nanoseconds.
     pub fn core_ns(&self) -> f64 {
         spread(self.samples.iter().map(|sample| sample.ns)).median
     }
 
-    /// Bits a second at the median rate, as a wire counts them: with preamble, check sequence and gap.
+    /// Bits a second at the median rate, as counted on a wire: with preamble, frame check sequence and gap.
     pub fn wire_bits(&self) -> f64 {
         let bytes = self.arrived.bytes as f64 / self.arrived.good.max(1) as f64;
         self.forwarded() * (bytes + WIRE_BYTES_EXTRA) * 8.0
     }
 }
 
-/// A moment of a measurement.
+/// Counters at one moment of a measurement.
 struct Look {
     at: Instant,
     sent: u64,
@@ -81,7 +81,7 @@ struct Look {
 }
 
 impl Look {
-    /// What lies between an earlier moment and this one.
+    /// The difference from an earlier moment.
     fn since(&self, earlier: &Self) -> Sample {
         let items = self.good - earlier.good;
         let seconds = (self.at - earlier.at).as_secs_f64().max(1e-9);
@@ -91,7 +91,7 @@ impl Look {
 }
 
 impl Measure<'_> {
-    /// Sends the stream and measures; `core_ns` tells how long the router has held a core so far.
+    /// Sends the stream and measures; `core_ns` returns how much CPU time the router's core has used.
     pub fn run(&self, stream: &Stream, core_ns: impl Fn() -> u64) -> Result<Flow, TestbedError> {
         let before = self.sink.arrived()?;
         let generator = Generator::start(self.programs, self.testbed, stream, self.core)?;

@@ -1,4 +1,4 @@
-//! Results as people and programs read them: an aligned table, JSON lines, a drawing.
+//! Results for people and programs: an aligned table, JSON lines, a chart.
 //!
 //! One row is one subject of one case. The JSON of a row is a contract (`brickmoon bench --json`).
 
@@ -14,33 +14,32 @@ use crate::alternate::{Measured, Spread};
 pub use plot::svg;
 pub use text::{Align, aligned};
 
-/// What one subject of one case came to.
+/// The result of one subject in one case.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// The bench: `lookup`, `forward` and so on.
     pub bench: String,
-    /// The case, as in `ipv4-full-prefix`.
+    /// The name of the case, such as `ipv4-full-prefix`.
     pub case: String,
-    /// What was measured.
+    /// The subject.
     pub subject: String,
-    /// What the figures count: `mpps`, or as the bench says.
+    /// The unit of the figures: `mpps`, or another one of the bench.
     pub unit: String,
-    /// Least.
+    /// Minimum.
     pub min: f64,
-    /// Median.
     pub median: f64,
-    /// Greatest.
+    /// Maximum.
     pub max: f64,
-    /// Nanoseconds of core an item at the median.
+    /// Nanoseconds of CPU time per item, at the median.
     pub ns: f64,
     /// How often it was measured.
     pub runs: usize,
-    /// What else is worth knowing.
+    /// Further details.
     pub detail: Map<String, Value>,
 }
 
 impl Row {
-    /// The row of a subject whose items are packets or lookups, in millions a second.
+    /// A row for a subject whose items are packets or lookups, in millions a second.
     pub fn mpps(bench: &str, case: &str, measured: &Measured) -> Self {
         let Spread { min, median, max } = measured.rates();
         let millions = |rate: f64| rounded(rate / 1e6);
@@ -65,7 +64,7 @@ impl Row {
     }
 }
 
-/// To four decimals, which is more than any of our measurements holds.
+/// Rounds to four decimals, more than any of our measurements is accurate to.
 fn rounded(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }

@@ -1,44 +1,44 @@
-//! What became of every packet, and what the report needs to know about it.
+//! What happened to every packet, and the figures that the report needs.
 
 use crate::links::HOP_NS;
 
 /// Why a packet was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// The output ports are offered more than they send.
+    /// More was sent to the output ports than they can send.
     OutputFull,
-    /// A link between nodes is offered more than it sends.
+    /// More was sent to a link between nodes than it can carry.
     LinkFull,
-    /// There is no way to the output node.
+    /// There was no path to the output node.
     Unreachable,
-    /// A link failed, or the node at one of its ends.
+    /// A link or one of its nodes failed.
     Failed,
     /// The output node did not know the epoch.
     Epoch,
 }
 
 impl Loss {
-    /// All of them, in the order of `Account::lost`.
+    /// All reasons, in the order of `Account::lost`.
     pub const ALL: [Self; 5] =
         [Self::OutputFull, Self::LinkFull, Self::Unreachable, Self::Failed, Self::Epoch];
 }
 
-/// Links that a packet can take: up to two passes through a fly of ten stages.
+/// Maximum number of links that a packet takes: up to two passes through a fly of ten stages.
 const HOPS: usize = 24;
 /// Buckets of delays: an eighth of a hop each.
 const DELAYS: usize = 4096;
 
-/// All packets.
+/// Counters of all packets.
 pub struct Account {
-    /// Came in.
+    /// Packets received by external ports.
     pub offered: u64,
-    /// Left by the right port.
+    /// Packets that left by the right port.
     pub delivered: u64,
-    /// Lost, by reason.
+    /// Packets lost, by reason.
     pub lost: [u64; Loss::ALL.len()],
-    /// On their way.
+    /// Packets in transit.
     pub under_way: u64,
-    /// Frames handled: packets that came in, and frames that arrived at a node.
+    /// Frames handled: packets received, and frames that arrived at a node.
     pub events: u64,
     /// Delivered packets by the number of links.
     pub by_hops: [u64; HOPS],
@@ -60,13 +60,13 @@ impl Default for Account {
 }
 
 impl Account {
-    /// A packet that was under way is lost.
+    /// Counts a packet in transit as lost.
     pub fn lose(&mut self, why: Loss) {
         self.under_way -= 1;
         self.lost[why as usize] += 1;
     }
 
-    /// A packet that was under way has left.
+    /// Counts a packet in transit as delivered.
     pub fn deliver(&mut self, hops: u8, delay_ns: u64) {
         self.under_way -= 1;
         self.delivered += 1;
@@ -76,12 +76,12 @@ impl Account {
         self.delays[hops][bucket.min(DELAYS - 1)] += 1;
     }
 
-    /// Whether each packet has one fate.
+    /// Whether every packet is accounted for.
     pub fn is_closed(&self) -> bool {
         self.offered == self.delivered + self.lost.iter().sum::<u64>() + self.under_way
     }
 
-    /// A delay that `permille` of the packets with so many hops do not exceed, in ns.
+    /// The delay that `permille` of the packets with this many links do not exceed, in ns.
     pub fn delay_ns(&self, hops: usize, permille: u64) -> u64 {
         let below = self.by_hops[hops] * permille / 1000;
         let mut sum = 0;

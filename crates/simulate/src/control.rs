@@ -1,7 +1,7 @@
-//! Who knows what about the members: the store of the cluster's state, its messages to nodes, and their answers.
+//! What each node knows about the members: the store of the cluster's state, its messages to nodes, and their answers.
 //!
-//! Messages take a time, may be lost, and are repeated. What the cluster does with them is `bm_vlb`'s: `Membership`
-//! decides, and `Rollout` brings a new epoch to all nodes.
+//! Messages take time, may be lost, and are repeated. The decisions are those of `bm_vlb`: `Membership`
+//! decides about changes, and `Rollout` brings a new epoch to all nodes.
 
 use std::collections::VecDeque;
 
@@ -9,10 +9,10 @@ use bm_vlb::membership::State;
 use bm_vlb::rollout::{Rollout, Stage};
 use bm_vlb::{Change, Membership, Node};
 
-/// The store, and what it has not told yet.
+/// The store, with the changes that nodes do not know yet.
 pub struct Store {
     members: Membership,
-    /// The membership of each epoch so far.
+    /// All memberships so far, by epoch.
     history: Vec<Membership>,
     rollout: Rollout,
     changes: VecDeque<Change>,
@@ -20,7 +20,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// All nodes are members.
+    /// A store in which all nodes are members.
     pub fn new(nodes: u16) -> Self {
         let members = Membership::fixed(nodes.into());
         Self {
@@ -32,13 +32,13 @@ impl Store {
         }
     }
 
-    /// Freezes membership, or lets it change again. Returns whether nodes have to be told something.
+    /// Freezes membership, or allows changes again. Returns whether there are messages for nodes.
     pub fn freeze(&mut self, frozen: bool) -> bool {
         self.members.freeze(frozen);
         self.go_on()
     }
 
-    /// Notes a change. Returns whether nodes have to be told something.
+    /// Records a change. Returns whether there are messages for nodes.
     pub fn change(&mut self, change: Change) -> bool {
         self.changes.push_back(change);
         let next = match change {
@@ -48,7 +48,7 @@ impl Store {
         self.go_on() || next
     }
 
-    /// A node has done what it was told. Returns whether nodes have to be told something else.
+    /// A node has confirmed a message. Returns whether there are messages for nodes.
     pub fn done(&mut self, node: Node, stage: Stage) -> bool {
         let next = self.rollout.done(node, stage);
         self.go_on() || next
@@ -58,7 +58,7 @@ impl Store {
     fn go_on(&mut self) -> bool {
         while self.rollout.stage() == Stage::Idle && !self.members.is_frozen() {
             let Some(change) = self.changes.pop_front() else { return false };
-            // A change that makes no sense any more, such as draining a node that has failed, is left out.
+            // A change that is no longer valid, such as draining a node that has failed, is skipped.
             let Ok(epoch) = self.members.apply(change) else { continue };
             self.history.push(self.members.clone());
             if self.rollout.begin(epoch, self.told()) {
@@ -68,7 +68,7 @@ impl Store {
         false
     }
 
-    /// The nodes that are to know about an epoch.
+    /// The nodes that must know about an epoch.
     fn told(&self) -> Vec<Node> {
         let known = |node: &Node| {
             matches!(self.members.state(*node), State::Joining | State::Active | State::Draining)
@@ -76,22 +76,22 @@ impl Store {
         (0..Node::COUNT).filter_map(Node::new).take(self.nodes.into()).filter(known).collect()
     }
 
-    /// What the nodes are told now.
+    /// The current message to nodes.
     pub fn stage(&self) -> Stage {
         self.rollout.stage()
     }
 
-    /// Whether a node has still to answer.
+    /// Whether the answer of a node is still missing.
     pub fn waits_for(&self, node: Node) -> bool {
         self.rollout.waits_for(node)
     }
 
-    /// A membership by its place.
+    /// A membership by its index.
     pub fn at(&self, place: usize) -> &Membership {
         &self.history[place.min(self.history.len() - 1)]
     }
 
-    /// The place of the current membership.
+    /// The index of the current membership.
     pub fn current(&self) -> usize {
         self.history.len() - 1
     }

@@ -1,21 +1,21 @@
-//! What goes wrong in a run with faults, and when: all from the seed.
+//! What fails in a run with faults, and when: all from the seed.
 
 use bm_vlb::{LinkId, Node, Topology};
 
 use crate::random::Random;
 
-/// Something that happens to the cluster.
+/// A fault, or its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A node stops, or goes on with what it knew before.
+    /// A node stops, or continues with what it knew before.
     Node(Node, bool),
-    /// A link is cut or mended.
+    /// A link is cut or repaired.
     Link(LinkId, bool),
-    /// A node gets no messages from the store any more, or gets them again.
+    /// A node no longer gets messages from the store, or gets them again.
     Store(Node, bool),
-    /// Nobody changes the membership any more, or again.
+    /// The membership is frozen, or can change again.
     Frozen(bool),
-    /// A node is told to drain.
+    /// A node gets the command to drain.
     Drain(Node),
 }
 

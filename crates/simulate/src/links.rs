@@ -1,12 +1,12 @@
-//! Links with queues: when a frame arrives at the other end, or that it finds no room.
+//! Links with queues: when a frame arrives at the other end, or that there is no room for it.
 
 use bm_vlb::Node;
 
 use crate::traffic::{GAP_BYTES, time_ns};
 
-/// What a server takes for a packet, and the cable: RouteBricks measured 24 us a server.
+/// Time that a server needs for a packet, plus the cable: RouteBricks measured 24 us per server.
 pub const HOP_NS: u64 = 20_000;
-/// The least that a queue holds, in time and in frames of 1,518 bytes.
+/// Minimum length of a queue, in time and in frames of 1,518 bytes.
 pub const QUEUE_NS: u64 = 10_000_000;
 const QUEUE_FRAMES: u64 = 64;
 
@@ -15,7 +15,7 @@ const QUEUE_FRAMES: u64 = 64;
 pub struct Frame {
     /// Destination and source address.
     pub addresses: (bm_wire::ethernet::Mac, bm_wire::ethernet::Mac),
-    /// The node that it arrives at, and the link by which it does.
+    /// The node that it is sent to, and the link.
     pub at: Node,
     /// Index of that link.
     pub link: u32,
@@ -23,48 +23,48 @@ pub struct Frame {
     pub flow: u32,
     /// Length without preamble and gap.
     pub bytes: u16,
-    /// Links so far.
+    /// Number of links that it has taken so far.
     pub hops: u8,
-    /// What the simulator knows about it, to check what nodes do by the addresses.
+    /// What the simulator knows about it, to check the decisions that nodes make from its addresses.
     pub truth: Truth,
 }
 
-/// What must become of a frame.
+/// Where a frame must go.
 #[derive(Clone, Copy)]
 pub struct Truth {
     /// Its output node.
     pub output: Node,
-    /// Its neighbor there, whatever index that has in an epoch.
+    /// Its neighbor there, whatever the neighbor's index in an epoch.
     pub neighbor: u16,
-    /// When it came in.
+    /// When it was received.
     pub since_ns: u64,
 }
 
-/// A queue before something that sends at a rate: a link, or the external ports of a node.
+/// A queue in front of a link, or of the external ports of a node, which send at a rate.
 #[derive(Clone, Copy, Default)]
 pub struct Queue {
     busy_until_ns: u64,
-    /// Sent, with preamble and gap.
+    /// Bytes sent, with preamble and gap.
     pub bytes: u64,
     /// Frames sent.
     pub sent: u64,
-    /// Frames that arrived at the other end, or were lost on the way because this or the other end failed.
+    /// Frames that arrived at the other end, or were lost because this node or the other one failed.
     pub arrived: u64,
 }
 
 impl Queue {
-    /// How long a frame would wait.
+    /// How long a new frame would wait.
     pub fn waits_ns(&self, now_ns: u64) -> u64 {
         self.busy_until_ns.saturating_sub(now_ns)
     }
 
-    /// Takes a frame, and says when it has been sent; `None` if the queue is full.
+    /// Accepts a frame, and returns when it will have been sent; `None` if the queue is full.
     #[inline]
     pub fn send(&mut self, bytes: u16, bps: u64, now_ns: u64) -> Option<u64> {
         let on_wire = u64::from(bytes) + GAP_BYTES;
         let start = self.busy_until_ns.max(now_ns);
         let waits = start - now_ns;
-        // The division only for links on which frames wait for long.
+        // Divides only for links on which frames wait for long.
         if waits > QUEUE_NS && waits > time_ns(QUEUE_FRAMES * 1518, bps) {
             return None;
         }

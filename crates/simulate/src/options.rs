@@ -1,4 +1,4 @@
-//! What is simulated.
+//! Options of a simulation.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,16 +8,16 @@ use bm_vlb::{Mode, Topology};
 
 use crate::random::Random;
 
-/// Which input sends how much to which output.
+/// How much each input sends to each output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matrix {
-    /// Each to each other the same.
+    /// Every input sends the same to every other output.
     Uniform,
-    /// Like `Uniform`, and as much again to node 0: it is offered twice what its ports can send.
+    /// Like `Uniform`, and as much again to node 0, which is offered twice what its ports can send.
     Hot,
-    /// Each sends everything to one output, each to another one.
+    /// Every input sends everything to one output, a different one for each.
     Permutation,
-    /// The one that loads a link the most: 0 to 1 R/N, 0 to 2 the rest, 3 to 1 the rest.
+    /// The one with the highest load on one link: 0 sends R/N to 1 and the rest to 2, 3 sends the rest to 1.
     Adversarial,
 }
 
@@ -46,16 +46,16 @@ impl FromStr for Matrix {
     }
 }
 
-/// How the nodes are linked.
+/// How the nodes are connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Each to each other.
+    /// A link between every two nodes.
     Mesh(u16),
     /// A k-ary n-fly.
     Fly {
-        /// Links in and links out of a relay.
+        /// Links in, and links out, of a relay.
         k: u32,
-        /// Stages of relays.
+        /// Number of stages of relays.
         n: u32,
     },
 }
@@ -75,15 +75,14 @@ pub struct Options {
     pub matrix: Matrix,
     /// How inputs distribute their packets.
     pub mode: Mode,
-    /// The gap between flowlets in ns; `None`: from measured delays. 0: each packet for itself.
+    /// The gap between flowlets in ns; `None` derives it from measured delays, 0 decides for each packet.
     pub delta_ns: Option<u64>,
     /// Depth of the token buckets of paths, in bytes: more keeps flows together, less keeps loads even.
     pub burst_bytes: u64,
-    /// Simulated time during which packets come in.
+    /// Simulated time during which packets are received.
     pub time_ns: u64,
-    /// Whether nodes and links fail and messages get lost.
+    /// Whether nodes and links fail and messages are lost.
     pub faults: bool,
-    /// Seed.
     pub seed: u64,
 }
 
@@ -106,7 +105,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// A small cluster with faults: what short runs with many seeds try.
+    /// A small cluster with faults, for short runs with many seeds.
     pub fn of_seed(seed: u64) -> Self {
         let mut random = Random::new(seed, 99);
         let shape = match random.below(6) {
@@ -122,7 +121,7 @@ impl Options {
         Self { shape, mode, matrix, load_percent, time_ns, faults, seed, ..Self::default() }
     }
 
-    /// How many nodes have external ports.
+    /// Number of nodes with external ports.
     pub fn terminals(&self) -> u64 {
         match self.shape {
             Shape::Mesh(nodes) => nodes.into(),
@@ -139,7 +138,6 @@ impl Options {
         }
     }
 
-    /// The topology.
     pub fn topology(&self) -> Result<Topology, Impossible> {
         match self.shape {
             Shape::Mesh(nodes) => Topology::mesh(nodes, self.link_bps()),

@@ -6,8 +6,8 @@
 //!                     └─ switch ─► one switch, or a folded Clos: what the same ports cost with switches
 //! ```
 //!
-//! A link is planned for what it carries in the worst case: 3 shares of R/N under either quota (R: what the external
-//! ports of a server receive together), and in an n-fly 3 R.
+//! A link is planned for the load of the worst case: 3 shares of R/N under either quota (R: what the external
+//! ports of a server receive together), and 3 R in an n-fly.
 
 mod costs;
 mod fabric;
@@ -24,7 +24,6 @@ pub use fabric::{Fabric, Fan};
 pub struct Wanted {
     /// External ports.
     pub ports: u64,
-    /// Rate of each.
     pub rate_gbps: f64,
     /// Types of servers.
     #[serde(default)]
@@ -36,7 +35,7 @@ pub struct Wanted {
     pub switch: Option<SwitchType>,
 }
 
-/// A type of server.
+/// A server that can be bought.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerType {
@@ -46,12 +45,10 @@ pub struct ServerType {
     pub ports: u64,
     /// Slots for network cards.
     pub slots: u64,
-    /// What it can handle, in and through together; without it no server is too slow.
+    /// Gbit/s that it can handle, in and through together; without this no server is too slow.
     pub handles_gbps: Option<f64>,
-    /// Price of one.
     #[serde(default)]
     pub price: f64,
-    /// Power of one.
     #[serde(default)]
     pub power_w: f64,
 }
@@ -74,11 +71,10 @@ pub struct NicType {
     pub power_w: f64,
 }
 
-/// A type of switch.
+/// An Ethernet switch that can be bought.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchType {
-    /// Its ports.
     pub ports: u64,
     /// Rate of a port.
     pub rate_gbps: f64,
@@ -114,12 +110,11 @@ pub enum Outcome {
     Impossible(String),
 }
 
-/// All of it.
+/// The result of `brickmoon plan`: one plan for each server type.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plans {
     /// External ports.
     pub ports: u64,
-    /// Rate of each.
     pub rate_gbps: f64,
     /// A plan for each server type.
     pub plans: Vec<Plan>,
@@ -135,7 +130,7 @@ impl Wanted {
         Ok(wanted)
     }
 
-    /// Why these values make no sense.
+    /// Why these values are invalid.
     pub fn check(&self) -> Result<(), String> {
         let positive = |what: &str, value: f64| {
             if value.is_finite() && value > 0.0 {

@@ -1,18 +1,18 @@
-//! Pseudo-random numbers: SplitMix64, the same on each machine.
+//! Pseudo-random numbers: SplitMix64, the same on all machines.
 
 /// A generator.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// With a seed; `stream` makes several independent ones of it.
+    /// With a seed; `stream` selects one of several independent sequences.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut random = Self(seed ^ stream.wrapping_mul(0xd134_2543_de82_ef95));
         random.next();
         random
     }
 
-    /// 64 bits.
+    /// The next 64 bits.
     #[inline]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -21,13 +21,13 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// A number below `bound`, each as likely.
+    /// A number below `bound`, all equally likely.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// True once in `times`.
+    /// True in one of `times` cases.
     pub fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }

@@ -1,4 +1,4 @@
-//! What came out of a run.
+//! The results of a run.
 
 use bm_vlb::{Mode, Rule};
 use serde::Serialize;
@@ -7,8 +7,8 @@ use crate::account::Loss;
 use crate::options::{Matrix, Options, Shape};
 use crate::run::Run;
 
-/// The result of a run. Loads are in units of what one would expect without VLB's overhead: R for a node, R/N for a link
-/// of a mesh, R for a link of an n-fly.
+/// The result of a run. Loads are in units of what one would expect without VLB's overhead: R for a node, R/N for a
+/// link of a mesh, R for a link of an n-fly.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Seed of the run.
@@ -19,18 +19,18 @@ pub struct Report {
     pub matrix: String,
     /// Quota, or another mode.
     pub quota: String,
-    /// Packets that came in.
+    /// Packets received.
     pub offered: u64,
     /// Packets that left by the right port.
     pub delivered: u64,
-    /// Delivered packets in percent of those that came in, for all outputs that were offered no more than they send: those
-    /// at which a single router with the same ports would have had a short queue all the time.
+    /// Delivered packets in percent of those received, for all outputs that were not offered more than they can send:
+    /// those for which a single router with the same ports would have had a short queue all the time.
     pub served_percent: f64,
     /// Outputs that were offered more.
     pub overloaded_outputs: usize,
-    /// Bytes handled by the node with the most, over R: RouteBricks' c.
+    /// Bytes handled by the busiest node, divided by R: RouteBricks' c.
     pub c: f64,
-    /// The mean of all nodes that offer something.
+    /// The mean of all nodes that send something.
     pub c_mean: f64,
     /// Load of the busiest link.
     pub busiest_link: f64,
@@ -38,41 +38,40 @@ pub struct Report {
     pub direct_percent: f64,
     /// Reordered packets among the sampled ones, in percent.
     pub reordered_percent: f64,
-    /// Packets moved to another way within a flowlet, in percent of all.
+    /// Packets moved to another path within a flowlet, in percent of all.
     pub splits_percent: f64,
-    /// Fairness of the inputs at node 0 (Jain): delivered over offered.
+    /// Fairness among the inputs at node 0 (Jain): delivered divided by offered.
     pub fairness: f64,
     /// Lost packets by reason.
     pub lost: Lost,
     /// Delays by the number of links.
     pub delays: Vec<Delay>,
-    /// Packets that came in, and frames that arrived at a node.
+    /// Packets received, and frames that arrived at a node.
     pub events: u64,
 }
 
 /// Lost packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Lost {
-    /// The output ports had been offered more than they send.
+    /// The output ports were offered more than they can send.
     pub output_full: u64,
-    /// A link between nodes had been.
+    /// A link between nodes was offered more than it can carry.
     pub link_full: u64,
-    /// There was no way to the output node.
+    /// There was no path to the output node.
     pub unreachable: u64,
     /// A link or a node failed.
     pub failed: u64,
-    /// The output node did not know their epoch.
+    /// The output node did not know the epoch.
     pub epoch: u64,
 }
 
-/// Delays of packets, from coming in at the input node to arriving at the output node.
+/// Delays of packets, from the input port to the output node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Delay {
-    /// Links between nodes.
+    /// Number of links between nodes.
     pub links: u64,
-    /// Packets.
     pub packets: u64,
-    /// Half of them took no longer than this.
+    /// Half of the packets took no longer than this.
     pub p50_ns: u64,
     /// 99 of 100.
     pub p99_ns: u64,
@@ -89,7 +88,7 @@ impl Report {
             Shape::Mesh(nodes) => input_bits / f64::from(nodes),
             Shape::Fly { .. } => input_bits,
         };
-        // What a node sends out is handled as well: it arrived from another node, and is counted there.
+        // What a node sends is also handled: it arrived from another node, and is counted there.
         let loads = || run.servers.iter().map(|server| server.handled as f64 * 8.0 / input_bits);
         let busy = || run.servers.iter().zip(loads()).filter(|(server, _)| server.offered > 0);
         let busiest = run.queues.iter().map(|queue| queue.bytes).max().unwrap_or(0);
@@ -129,11 +128,11 @@ impl Report {
         }
     }
 
-    /// Whether the run kept what Direct VLB promises for it.
+    /// Whether the run has the properties that Direct VLB promises for it.
     pub(crate) fn check(&self, options: &Options) -> Result<(), String> {
         let balanced = options.mode != Mode::DirectOnly;
-        // R/N needs links of 3 R/N, 2R/N as well, plus what an uneven moment takes. With small clusters it is more.
-        // With all of R there is no time to catch up after a moment of idling.
+        // R/N needs links of 3 R/N, and so does 2R/N, plus some for uneven moments; for small clusters it is more.
+        // With a load of R there is no time to catch up after a moment of idling.
         let has_room = options.link_percent >= 400 && options.terminals() >= 8 && options.load_percent <= 97;
         if options.faults || !balanced || !has_room {
             return Ok(());
@@ -165,7 +164,7 @@ fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }
 
-/// Jain's index of what the inputs got delivered at node 0 in proportion to what they offered to it.
+/// Jain's index of what each input got delivered at node 0, divided by what it offered.
 fn fairness(run: &Run) -> f64 {
     let inputs = run.servers.iter().filter(|server| server.to_hot.0 > 0);
     let shares: Vec<f64> = inputs.map(|server| server.to_hot.1 as f64 / server.to_hot.0 as f64).collect();

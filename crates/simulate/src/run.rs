@@ -1,4 +1,4 @@
-//! A run: events in the order of time, and after each of them the checks.
+//! A run: events in the order of time, with checks after each of them.
 
 use bm_vlb::rollout::Stage;
 use bm_vlb::{
@@ -16,33 +16,33 @@ use crate::server::{DELTA_NS, Server, index, neighbor, port};
 use crate::traffic::{GAP_BYTES, time_ns};
 use crate::wheel::Wheel;
 
-/// How soon others notice that a node or a link has failed: some heartbeats.
+/// How soon other nodes notice that a node or a link has failed: some heartbeats.
 const DETECT_NS: u64 = 6_000_000;
-/// How long a message of the store takes at most, and when it is repeated.
+/// Maximum delay of a message of the store, and the interval at which it is repeated.
 const MESSAGE_NS: u64 = 1_000_000;
 const REPEAT_NS: u64 = 3_000_000;
-/// Checks of all sums, and new values of delta, are this far apart.
+/// Interval of the checks of all sums, and of new values of delta.
 const TICK_NS: u64 = 1_000_000;
-/// After the last packet came in, all must have left or be lost.
+/// How long after the last packet was received all must have left or be lost.
 const DRAIN_NS: u64 = 30_000_000_000;
-/// Neighbors of an output node; they have other indexes in each epoch.
+/// Neighbors of an output node; they have different indices in each epoch.
 const NEIGHBORS: u16 = 256;
 
 enum Event {
-    /// A packet comes in at a node.
+    /// A node receives a packet on an external port.
     Arrival(Node),
     /// A frame arrives at a node.
     Frame(Frame),
     Fault(Fault),
     /// A fault has been noticed.
     Noticed(Fault),
-    /// The store tells a node, or a node answers.
+    /// A message of the store arrives at a node, or an answer at the store.
     Message(Node, Stage),
     Answer(Node, Stage),
     Tick,
 }
 
-/// All of a run.
+/// The state of a simulation between two events.
 pub(crate) struct Run {
     pub(crate) options: Options,
     pub(crate) topology: Topology,
@@ -51,9 +51,9 @@ pub(crate) struct Run {
     pub(crate) account: Account,
     wheel: Wheel<Event>,
     store: Store,
-    /// Nodes that the others take for failed.
+    /// Nodes that the others consider failed.
     suspected: Vec<bool>,
-    /// The pairs of nodes between which no link is left, as far as that has been noticed.
+    /// The pairs of nodes without a link between them, as far as that has been noticed.
     broken: Vec<(Node, Node)>,
     spread: DelaySpread,
     random: Random,
@@ -62,7 +62,7 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn new(options: Options, topology: Topology) -> Self {
-        // No event of less than this is added: the shortest frame, or the way to the next node.
+        // No event is added less than this before its time: the shortest frame, or the delay to the next node.
         let shortest = time_ns(64 + GAP_BYTES, options.input_bps).min(HOP_NS);
         let mut random = Random::new(options.seed, 1);
         let servers = (0..topology.nodes()).filter_map(Node::new);
@@ -139,7 +139,7 @@ impl Run {
         Ok(())
     }
 
-    /// A packet comes in by a port of a node.
+    /// Receives a packet on a port of a node.
     fn arrival(&mut self, node: Node, now: u64) {
         if now >= self.options.time_ns {
             return;
@@ -176,7 +176,7 @@ impl Run {
         let bps = self.options.input_bps;
         let output = &mut self.servers[arrival.output.index()];
         output.to_it.0 += 1;
-        // Half of a full queue: what comes over several paths needs some room more.
+        // Half of a full queue: packets that arrive over several paths need some more room.
         output.is_overloaded |= output.ideal.waits_ns(now) > QUEUE_NS / 2;
         let _sent = output.ideal.send(arrival.bytes, bps, now);
         if choice == Choice::Unreachable {
@@ -194,7 +194,7 @@ impl Run {
         self.send(frame, via.unwrap_or(arrival.output), now);
     }
 
-    /// Puts a frame on the link from where it is towards a node.
+    /// Sends a frame over the link to a node.
     #[inline]
     fn send(&mut self, frame: Frame, target: Node, now: u64) {
         let Some(link) = self.topology.next_link(frame.at, target, frame.flow) else {
@@ -210,7 +210,7 @@ impl Run {
         }
     }
 
-    /// A frame arrives at a node.
+    /// Receives a frame at a node.
     fn frame(&mut self, mut frame: Frame, now: u64) -> Result<(), String> {
         self.account.events += 1;
         self.queues[frame.link as usize].arrived += 1;
@@ -247,7 +247,7 @@ impl Run {
         Ok(())
     }
 
-    /// A frame is at its output node: it must be the right one, and the neighbor, too.
+    /// A frame is at its output node: that must be the right one, and so must the neighbor.
     fn deliver(
         &mut self,
         frame: &Frame,
@@ -287,7 +287,7 @@ impl Run {
         Ok(())
     }
 
-    /// Sums are checked, and all inputs get the current delta.
+    /// Checks the sums, and gives all inputs the current delta.
     fn tick(&mut self, now: u64) -> Result<(), String> {
         if self.options.delta_ns.is_none() {
             let delta = self.spread.delta_ns(DELTA_NS);
@@ -330,7 +330,7 @@ impl Run {
 
     fn noticed(&mut self, fault: Fault, now: u64) {
         match fault {
-            // A node that is back before anybody has noticed has never been away.
+            // A node that returns before anybody has noticed was never away.
             Fault::Node(node, is_up) if is_up != self.servers[node.index()].is_up => {}
             Fault::Node(node, false) => {
                 self.suspected[node.index()] = true;
@@ -353,7 +353,7 @@ impl Run {
         }
     }
 
-    /// Sends the current stage to all who have not answered.
+    /// Sends the current stage to all nodes that have not answered.
     fn tell(&mut self, now: u64) {
         let stage = self.store.stage();
         let terminals = self.terminals().filter(|node| self.store.waits_for(*node)).collect::<Vec<_>>();
@@ -363,7 +363,7 @@ impl Run {
         }
     }
 
-    /// Whether a message between the store and a node gets lost.
+    /// Whether a message between the store and a node is lost.
     fn is_lost(&mut self, node: Node) -> bool {
         let server = &self.servers[node.index()];
         !server.is_up || !server.hears_store || self.random.one_in(20)
@@ -373,7 +373,7 @@ impl Run {
         if stage != self.store.stage() || !self.store.waits_for(node) {
             return;
         }
-        // Repeated until there is an answer.
+        // Repeated until it is answered.
         if now < self.options.time_ns {
             self.wheel.add(now + REPEAT_NS, Event::Message(node, stage));
         }
@@ -398,7 +398,7 @@ impl Run {
         }
     }
 
-    /// A node learns about links and members.
+    /// Tells a node about links and members.
     fn refresh(&mut self, node: Node, now: u64) {
         let view = self.store.at(self.servers[node.index()].sends.1);
         let peer = |other: Node| Peer {

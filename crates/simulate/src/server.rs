@@ -8,12 +8,12 @@ use crate::options::Options;
 use crate::random::Random;
 use crate::traffic::TrafficSource;
 
-/// The least gap between flowlets.
+/// Minimum gap between flowlets.
 pub(crate) const DELTA_NS: u64 = 50_000;
 /// Seed of the flow hash.
 const FLOW_SEED: u64 = 0x7666_6c62;
 
-/// A server.
+/// A node of the simulated cluster, with its balancer and counters.
 pub(crate) struct Server {
     pub(crate) balancer: Balancer,
     pub(crate) sampler: Sampler,
@@ -24,24 +24,24 @@ pub(crate) struct Server {
     pub(crate) sends: (Epoch, usize),
     pub(crate) is_up: bool,
     pub(crate) hears_store: bool,
-    /// By how much its clock is ahead.
+    /// How far its clock is ahead.
     pub(crate) skew_ns: u64,
     pub(crate) ports: Queue,
     /// The output ports of a single router with the same traffic.
     pub(crate) ideal: Queue,
     /// Whether these would have had a long queue.
     pub(crate) is_overloaded: bool,
-    /// Packets that came in for it, and those of them that it has sent.
+    /// Packets received for its output ports, and those of them that were sent.
     pub(crate) to_it: (u64, u64),
-    /// Bytes that it has handled: in, out, or through.
+    /// Bytes that it has handled: in, out, or in transit.
     pub(crate) handled: u64,
     pub(crate) offered: u64,
-    /// Of what it was offered, what was delivered at node 0.
+    /// Bytes that its input has offered to node 0, and those of them that were delivered.
     pub(crate) to_hot: (u64, u64),
 }
 
 impl Server {
-    /// A server that has just started, and knows the first epoch.
+    /// A server that has just started, with the first epoch.
     pub(crate) fn new(node: Node, options: &Options, topology: &Topology, random: &mut Random) -> Self {
         let is_relay = topology.is_relay(node);
         let settings = Settings {
@@ -74,7 +74,7 @@ impl Server {
     }
 }
 
-/// The index that a neighbor has in an epoch: another one in each, so that no table of another epoch reads it right.
+/// The index of a neighbor in an epoch: a different one in each, so that using the table of another epoch is noticed.
 pub(crate) fn index(neighbor: u16, epoch: Epoch) -> u16 {
     neighbor.wrapping_add(u16::from(epoch.number()).wrapping_mul(37))
 }

@@ -1,10 +1,10 @@
-//! A simulation as a whole: from its options to its report.
+//! A whole simulation: from its options to its report.
 
 use crate::options::Options;
 use crate::report::Report;
 use crate::run::Run;
 
-/// A check that failed: a fault of the cluster's code, or of the simulator's.
+/// A check that failed: a bug in the cluster's code, or in the simulator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
     /// What is wrong.

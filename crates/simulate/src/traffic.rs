@@ -1,7 +1,8 @@
-//! The sources: what comes in by the external ports of each node.
+//! The sources: the packets that external ports of each node receive.
 //!
-//! Packets come in trains of one flow at the rate of the ports, with pauses between them. The number of packets of a flow
-//! follows Zipf's law: one of size n or more is as likely as 1/n. Sizes of frames are IMIX (7 of 64, 4 of 594, 1 of 1518).
+//! Packets come in trains of one flow at the rate of the ports, with pauses between them. The number of packets in a
+//! flow follows Zipf's law: one of size n or more is as likely as 1/n. Sizes of frames are IMIX (7 of 64, 4 of 594, 1
+//! of 1518).
 
 use bm_vlb::Node;
 use bm_wire::flow::Key;
@@ -9,15 +10,15 @@ use bm_wire::flow::Key;
 use crate::options::{Matrix, Options};
 use crate::random::Random;
 
-/// What a frame takes on a link beside its bytes: preamble and gap.
+/// What a frame takes on a link in addition to its bytes: preamble and gap.
 pub const GAP_BYTES: u64 = 20;
-/// Flows of each class that are going on at a node.
+/// Number of flows of each class at a time, per node.
 const FLOWS: usize = 64;
-/// Packets of the longest flow, and of the longest train.
+/// Maximum number of packets in a flow, and in a train.
 const FLOW_MAX: u64 = 20_000;
 const TRAIN_MAX: u64 = 16;
 
-/// Time of so many bytes at a rate.
+/// Time for this many bytes at a rate.
 #[inline]
 pub fn time_ns(bytes: u64, bps: u64) -> u64 {
     bytes * 8_000_000_000 / bps
@@ -34,26 +35,26 @@ struct Flow {
 #[derive(Clone, Copy)]
 enum To {
     One(Node),
-    /// All others in turn.
+    /// All other nodes in turn.
     All,
 }
 
-/// A part of what a node offers.
+/// A part of what a node receives for other nodes.
 struct Class {
     to: To,
-    /// In shares of what the node offers.
+    /// Its share of the node's load.
     weight: u64,
-    /// Bytes sent, over weight: the class with the least is next.
+    /// Bytes sent, divided by the weight: the class with the lowest value is next.
     sent: u64,
     flows: Vec<Flow>,
 }
 
-/// A packet that comes in.
+/// A received packet.
 #[derive(Clone, Copy)]
 pub struct Arrival {
     /// Number of its flow.
     pub flow: u32,
-    /// Where it has to leave.
+    /// The output node.
     pub output: Node,
     /// Its length without preamble and gap.
     pub bytes: u16,
@@ -68,7 +69,7 @@ pub struct TrafficSource {
     next_output: u16,
     /// Class and flow of the train, and how many packets are left of it.
     train: (usize, usize, u64),
-    /// How long the packets of the train have taken so far.
+    /// Duration of the packets of the train so far.
     train_ns: u64,
     bps: u64,
     load_percent: u64,
@@ -77,7 +78,7 @@ pub struct TrafficSource {
 }
 
 impl TrafficSource {
-    /// The source of a node; `None` if it offers nothing.
+    /// The source of a node; `None` if it receives nothing.
     pub fn new(own: Node, options: &Options, flow_seed: u64) -> Option<Self> {
         let nodes = options.terminals() as u16;
         let classes = classes(own.number(), nodes, options.matrix, options.seed)
@@ -123,7 +124,7 @@ impl TrafficSource {
         Flow { hash: key.hash(self.flow_seed), output, left }
     }
 
-    /// The next of all other nodes.
+    /// The next one of all other nodes.
     fn turn(&mut self) -> Node {
         loop {
             self.next_output = (self.next_output + 1) % self.nodes;
@@ -133,7 +134,7 @@ impl TrafficSource {
         }
     }
 
-    /// The packet that comes in now, and after how many ns the next one does.
+    /// The packet that is received now, and the time in ns until the next one.
     pub fn next(&mut self) -> (Arrival, u64) {
         if self.train.2 == 0 {
             self.begin_train();
@@ -170,14 +171,14 @@ impl TrafficSource {
         self.train_ns = 0;
     }
 
-    /// A pause after a train, which makes the load what it should be on average.
+    /// A pause after a train, so that the load is right on average.
     fn pause(&mut self) -> u64 {
         let mean = self.train_ns * (100 - self.load_percent) / self.load_percent;
         self.random.below(2 * mean + 1)
     }
 }
 
-/// What a node sends where, in millionths of its load.
+/// What a node sends to which outputs, in millionths of its load.
 fn classes(own: u16, nodes: u16, matrix: Matrix, seed: u64) -> Vec<(To, u64)> {
     const ALL: u64 = 1_000_000;
     let to = |number: u16| Node::new(number).map_or(To::All, To::One);
@@ -211,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    /// What a source offers to each output in a while, and in all, in percent of R.
+    /// What a source offers to each output in a while, and in total, in percent of R.
     fn offered(options: &Options, own: u16) -> (BTreeMap<u16, f64>, f64) {
         let own = Node::new(own).expect("a node");
         let Some(mut source) = TrafficSource::new(own, options, 3) else { return (BTreeMap::new(), 0.0) };

@@ -1,7 +1,7 @@
-//! What happens when: events in the order of time, those of the same time in the order in which they were added.
+//! Events in the order of time; those of the same time in the order in which they were added.
 //!
-//! A wheel of buckets, each for a short time, since an event is added and taken a thousand million times in a long run.
-//! Within a bucket events are sorted when their time comes. Those that are too far away for the wheel wait beside it.
+//! A wheel of buckets, each for a short time, since a long run adds and takes a thousand million events. Within a
+//! bucket events are sorted when their time comes. Those that are too far in the future are kept outside the wheel.
 
 const BUCKETS: u64 = 1 << 15;
 
@@ -14,12 +14,12 @@ pub struct Wheel<E> {
 }
 
 impl<E> Wheel<E> {
-    /// A wheel whose buckets last `2^shift` ns. No event may be added less than that before its time.
+    /// A wheel whose buckets last `2^shift` ns. Events must be added at least that long before their time.
     pub fn new(shift: u32) -> Self {
         Self { buckets: (0..BUCKETS).map(|_| Vec::new()).collect(), far: Vec::new(), shift, now: 0 }
     }
 
-    /// Adds an event; one that would come too soon comes with the next bucket.
+    /// Adds an event; one that would be too early goes into the next bucket.
     #[inline]
     pub fn add(&mut self, at_ns: u64, event: E) {
         let bucket = (at_ns >> self.shift).max(self.now + 1);
@@ -30,7 +30,8 @@ impl<E> Wheel<E> {
         }
     }
 
-    /// The events of the next bucket before `until_ns` that has any, in their order. `spare` is used for the next one.
+    /// The events of the next nonempty bucket before `until_ns`, in order. `spare` becomes the storage of another
+    /// bucket.
     pub fn next(&mut self, until_ns: u64, spare: Vec<(u64, E)>) -> Option<Vec<(u64, E)>> {
         while self.now < until_ns >> self.shift {
             self.now += 1;
@@ -52,7 +53,7 @@ impl<E> Wheel<E> {
         self.now << self.shift
     }
 
-    /// Moves what has come near enough into the wheel.
+    /// Moves events that are near enough into the wheel.
     fn bring_near(&mut self) {
         let (now, shift) = (self.now, self.shift);
         let near = self.far.extract_if(.., |(at, _)| (*at >> shift) < now + BUCKETS);

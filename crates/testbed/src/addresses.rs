@@ -1,7 +1,7 @@
 //! Destinations and frame sizes: what the packets of a bench look like.
 //!
-//! The pattern decides a bench as much as the table does: one flow keeps every cache warm, addresses
-//! uniform within prefixes touch all of a structure, and Zipf lies between, as real traffic does.
+//! The pattern matters as much as the table: one flow keeps every cache warm, uniform addresses within prefixes touch
+//! the whole structure, and Zipf is in between, like real traffic.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,20 +11,20 @@ use bm_wire::prefix::Prefix;
 use crate::random::{Random, Seed};
 use crate::tables::{Route, Space};
 
-/// How destinations are spread, with the names that cases carry.
+/// How destinations are distributed; the names are used in cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pattern {
-    /// `uniform`: over the whole address space, most of it without a route in IPv6.
+    /// `uniform`: over the whole address space, most of which has no route in IPv6.
     Uniform,
-    /// `prefix`: a route at random, then any address within it.
+    /// `prefix`: a random route, then any address within it.
     Prefix,
-    /// `zipf`: `FLOWS` addresses within prefixes, the one of rank r drawn in proportion to 1 / r.
+    /// `zipf`: `FLOWS` addresses within prefixes; the one of rank r is drawn with a probability proportional to 1 / r.
     Zipf,
     /// `flow`: one address within a prefix.
     Flow,
 }
 
-/// Flows that the Zipf pattern draws from.
+/// Number of flows that the Zipf pattern draws from.
 pub const FLOWS: usize = 100_000;
 
 impl Pattern {
@@ -58,7 +58,7 @@ impl FromStr for Pattern {
     }
 }
 
-/// `count` destinations in the order they are to be sent to.
+/// `count` destinations, in the order in which packets are sent to them.
 ///
 /// Without a route, every pattern falls back to the whole space.
 pub fn destinations<A: Space>(pattern: Pattern, seed: Seed, count: usize, routes: &[Route<A>]) -> Vec<A> {
@@ -88,9 +88,9 @@ fn within<A: Space>(random: &mut Random, prefix: Prefix<A>) -> A {
     prefix.first().or(A::any(random).and(host))
 }
 
-/// Ranks drawn in proportion to 1 / rank.
+/// Ranks drawn with a probability proportional to 1 / rank.
 struct Zipf {
-    /// Sum of the weights up to and with each rank.
+    /// Sum of the weights up to each rank.
     sums: Vec<f64>,
 }
 
@@ -111,26 +111,26 @@ impl Zipf {
     }
 }
 
-/// Bytes of the frame check sequence, which no frame in memory has.
+/// Bytes of the frame check sequence, which is not in memory.
 pub const FCS_BYTES: u16 = 4;
 
-/// The simple IMIX: of twelve frames seven of 64 bytes, four of 594, one of 1518, spread evenly.
+/// The simple IMIX: of twelve frames, seven have 64 bytes, four 594 and one 1518, spread evenly.
 ///
-/// Counted with the frame check sequence, as all sizes in names of cases are. In memory a frame is four
+/// Counted with the frame check sequence, like all sizes in names of cases. In memory a frame is four
 /// bytes shorter: 60, 590 and 1514.
 pub const IMIX: [u16; 12] = [64, 594, 64, 64, 594, 64, 1518, 64, 594, 64, 594, 64];
 
-/// The sizes that a stream of frames has, counted with the frame check sequence.
+/// The sizes of the frames of a stream, counted with the frame check sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes {
     /// All the same.
     Fixed(u16),
-    /// `IMIX` over and over.
+    /// `IMIX`, repeated.
     Imix,
 }
 
 impl Sizes {
-    /// Those that routers are measured with: RFC 2544's up to the largest frame of Ethernet (1,280 apart, as in
+    /// The usual ones for routers: those of RFC 2544 up to the largest frame of Ethernet (1,280 excepted, as in
     /// RouteBricks), and the mix.
     pub const ALL: [Self; 7] = [
         Self::Fixed(64),
@@ -142,7 +142,7 @@ impl Sizes {
         Self::Imix,
     ];
 
-    /// One period of sizes as frames have them in memory, none below `least`: the headers must fit.
+    /// One period of sizes of frames in memory, each at least `least`, so that the headers fit.
     pub fn in_memory(self, least: u16) -> Vec<u16> {
         let shrink = |size: &u16| size.saturating_sub(FCS_BYTES).max(least);
         match self {

@@ -1,7 +1,7 @@
-//! Ctrl-C without a trace left: signals set a flag, and whoever waits looks at it.
+//! Ctrl-C without leaving anything behind: signals set a flag, and everything that waits checks it.
 //!
-//! Namespaces and processes outlive a program that just dies. So while a `Watch` lives, SIGINT, SIGTERM and
-//! SIGHUP only raise a flag; `sleep` and `check` turn it into an error that travels up through every
+//! Namespaces and processes would outlive a program that is killed. So while a `Watch` exists, SIGINT, SIGTERM and
+//! SIGHUP only set a flag; `sleep` and `check` turn it into an error that runs through every
 //! destructor. A second signal ends the program at once.
 
 use std::fmt;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 static RAISED: AtomicBool = AtomicBool::new(false);
 const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// A signal asked us to end.
+/// A signal requested the end of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupted;
 
@@ -24,13 +24,13 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// While this lives, signals raise the flag; afterwards they do what they did before.
+/// While this exists, signals set the flag; afterwards they have their earlier effect again.
 pub struct Watch {
     before: [libc::sigaction; SIGNALS.len()],
 }
 
 impl Watch {
-    /// Begins to watch, with the flag lowered. One watch at a time: a second one would see the first's flag.
+    /// Clears the flag and begins. Only one at a time: a second one would see the first one's flag.
     pub fn begin() -> Self {
         RAISED.store(false, Ordering::Relaxed);
         Self { before: SIGNALS.map(|signal| set_action(signal, raise as *const () as libc::sighandler_t)) }
@@ -40,14 +40,14 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         for (signal, before) in SIGNALS.iter().zip(&self.before) {
-            // SAFETY: `before` is the action that the kernel itself gave us for this signal; no old action
-            // is asked for.
+            // SAFETY: `before` is the action that the kernel itself returned for this signal; no old action is
+            // requested.
             unsafe { libc::sigaction(*signal, before, std::ptr::null_mut()) };
         }
     }
 }
 
-/// Sets a handler and returns the action that was there before.
+/// Sets a handler and returns the previous action.
 fn set_action(signal: libc::c_int, handler: libc::sighandler_t) -> libc::sigaction {
     let mut before = MaybeUninit::zeroed();
     // SAFETY: all zeroes are a valid sigaction: default handler, empty mask, no flags. SA_RESTART stays
@@ -68,12 +68,12 @@ extern "C" fn raise(signal: libc::c_int) {
     }
 }
 
-/// An error once a signal has come.
+/// An error if a signal has arrived.
 pub fn check() -> Result<(), Interrupted> {
     if RAISED.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
 }
 
-/// Sleeps, but not past a signal.
+/// Sleeps; a signal ends the sleep.
 pub fn sleep(time: Duration) -> Result<(), Interrupted> {
     let end = Instant::now() + time;
     loop {

@@ -1,13 +1,13 @@
-//! What tests and benches share: network namespaces, traffic through them, and the routing tables that say where each
-//! packet has to go.
+//! What tests and benches share: network namespaces, traffic through them, and the routing tables that determine where
+//! each packet must go.
 //!
 //! ```text
 //! tables, rib ──► addresses, oracle ──► traffic (generator, sink)
 //!             └─► testbed (namespaces, kernel routes) ◄──┘
 //! ```
 //!
-//! Everything is made from seeds, so that the same options give the same run. The router itself uses none of this, and
-//! this crate knows neither the router nor the benches: `bm-eval` measures with it.
+//! Everything is generated from seeds, so that the same options give the same run. The router itself uses none of this,
+//! and this crate knows neither the router nor the benches: `bm-eval` measures with it.
 
 pub mod addresses;
 pub mod interrupt;

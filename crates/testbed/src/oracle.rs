@@ -1,13 +1,13 @@
-//! The right answer: longest match by plain means, to hold everything else against.
+//! The correct answer: longest-prefix match in a simple way, with which everything else is compared.
 //!
 //! The table is flattened once into ranges of addresses with one answer each, and a lookup is a binary
-//! search among them. Slow, short and easy to believe.
+//! search among them: slow, short, and easy to check.
 
 use bm_wire::prefix::{Address, Prefix};
 
 use crate::tables::Route;
 
-/// A table that knows the next hop of every address.
+/// A table with the next hop of every address.
 pub struct Oracle<A: Address> {
     /// First address of each range; the first range begins at 0.
     starts: Vec<A>,
@@ -48,7 +48,7 @@ impl<A: Address> Oracle<A> {
         self.next_hops.push(next_hop);
     }
 
-    /// Behind the last address of a prefix, the one around it holds again.
+    /// After the last address of a prefix, the covering prefix applies again.
     fn end(&mut self, prefix: &Prefix<A>, around: &[Route<A>]) {
         let next_hop = around.last().map_or(0, |outer| outer.next_hop);
         if let Some(start) = prefix.last().next() {
@@ -63,7 +63,7 @@ trait Next: Sized {
 }
 
 impl<A: Address> Next for A {
-    /// By bits, since an `Address` has no sums: the trailing ones turn to zero and the zero before to one.
+    /// By bits, since `Address` has no addition: the trailing ones become zero, and the zero before them one.
     fn next(self) -> Option<Self> {
         let zero = (0..A::WIDTH).rev().find(|&index| !self.bit(index))?;
         let one = A::mask(zero + 1).and(A::mask(zero).not());
@@ -78,7 +78,7 @@ mod tests {
     use crate::random::Seed;
     use crate::tables::{Space, TableOptions, generate};
 
-    /// Prefix by prefix, from the longest.
+    /// Compares prefix by prefix, from the longest.
     fn slowly<A: Address>(routes: &[Route<A>], address: A) -> u16 {
         let hits = routes.iter().filter(|route| route.prefix.contains(address));
         hits.max_by_key(|route| route.prefix.length()).map_or(0, |route| route.next_hop)

@@ -1,20 +1,20 @@
-//! Numbers that look random and come from a seed: the same seed gives the same numbers, everywhere.
+//! Pseudo-random numbers from a seed: the same seed gives the same numbers everywhere.
 //!
-//! Tables, addresses and traffic are made with it, so a bench can be run again on the very same input.
-//! Absent on purpose: any source of real randomness.
+//! Tables, addresses and traffic are generated with it, so that a bench can be repeated with the same input.
+//! There is no source of real randomness here.
 
-/// Where a sequence of numbers begins.
+/// The start of a sequence of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed(pub u64);
 
-/// A generator of numbers (xoshiro256++, Blackman and Vigna 2019, filled by splitmix64).
+/// A generator (xoshiro256++, Blackman and Vigna 2019, seeded by splitmix64).
 #[derive(Clone, Debug)]
 pub struct Random {
     state: [u64; 4],
 }
 
 impl Random {
-    /// The generator that begins at `seed`.
+    /// The generator for a seed.
     pub fn new(seed: Seed) -> Self {
         let mut filler = seed.0;
         Self { state: std::array::from_fn(|_| splitmix(&mut filler)) }
@@ -41,13 +41,13 @@ impl Random {
 
     /// A number below `bound`, which must not be 0.
     ///
-    /// By multiplication, not by remainder: quicker, and off by less than one in 2^64 / `bound`.
+    /// By multiplication instead of a remainder: faster, and biased by less than one in 2^64 / `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
         debug_assert!(bound > 0);
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
     }
 
-    /// A number from 0 up to but not 1.
+    /// A number from 0 to below 1.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -58,7 +58,7 @@ fn splitmix(state: &mut u64) -> u64 {
     mix(*state)
 }
 
-/// Spreads the bits of a number over all of the result; different numbers stay different.
+/// Spreads the bits of a number over the whole result; different numbers stay different.
 pub fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,8 +1,8 @@
 //! Real tables from files: MRT dumps of a route collector, or lines of `PREFIX/LENGTH [NEXT_HOP]`.
 //!
-//! A file may hold either form, IPv4 and IPv6 mixed, plain or compressed by gzip or bzip2: the content
-//! decides, never the name. Next hops become small numbers, since no address of a real router means
-//! anything on a test bench. Errors name the file and the line or byte, and say what was expected.
+//! A file may have either form, with IPv4 and IPv6 mixed, plain or compressed by gzip or bzip2: its content
+//! decides, not its name. Next hops are replaced by small numbers, since the address of a real router means
+//! nothing in a test bed. Errors name the file and the line or byte, and say what was expected.
 
 mod mrt;
 mod text;
@@ -20,23 +20,22 @@ use crate::tables::{Route, Table};
 pub use mrt::MrtFault;
 pub use text::LineFault;
 
-/// What the files held.
+/// The contents of the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rib {
     /// The routes, sorted and without duplicates.
     pub table: Table,
-    /// The addresses that stand behind the next hops 1, 2, 3 and so on, where the files gave addresses.
+    /// The addresses that the next hops 1, 2, 3 and so on replace, if the files had addresses.
     pub next_hops: Vec<IpAddr>,
-    /// Prefixes that came again; the first of each was kept.
+    /// Number of duplicate prefixes; the first one of each was used.
     pub duplicates: usize,
-    /// MRT records that say nothing about unicast routes.
+    /// MRT records that are not about unicast routes.
     pub skipped: usize,
 }
 
 /// Why a file cannot be read.
 #[derive(Debug)]
 pub struct RibError {
-    /// The file.
     pub file: PathBuf,
     /// What is wrong with it.
     pub fault: RibFault,
@@ -49,9 +48,9 @@ pub enum RibFault {
     Io(io::Error),
     /// A line is wrong, counted from 1.
     Line(u64, LineFault),
-    /// An MRT record is wrong; its place in bytes, after decompression.
+    /// An MRT record is wrong; its position in bytes, after decompression.
     Record(u64, MrtFault),
-    /// It is well formed and holds no unicast route.
+    /// It is well formed and contains no unicast route.
     NoRoutes,
 }
 
@@ -127,7 +126,7 @@ impl Gathered {
         self.table.ipv6.push(Route { prefix, next_hop });
     }
 
-    /// The number that stands for a next hop's address; past 65,535 of them, numbers are shared.
+    /// The number for a next hop's address; after 65,535 of them, numbers are shared.
     fn number(&mut self, address: IpAddr) -> u16 {
         if let Some(&number) = self.numbers.get(&address) {
             return number;
@@ -144,7 +143,7 @@ impl Gathered {
     }
 }
 
-/// Sorts, and keeps the first of equal prefixes; returns how many went.
+/// Sorts, and keeps the first of equal prefixes; returns how many were removed.
 fn settle<A: Address>(routes: &mut Vec<Route<A>>) -> usize {
     let before = routes.len();
     routes.sort_by_key(|route| route.prefix);

@@ -1,9 +1,9 @@
 //! Routing tables from a seed: as long, as nested and as uneven as real ones, and the same each time.
 //!
-//! A table grows from the shortest prefixes to the longest. Each length has its share of *roots*, which
-//! lie in no other prefix, and of *more-specifics*, which lie in a prefix already there. Both come in runs
-//! of neighbors with one next hop, since that is how networks announce their space, and it is what the
-//! size of a lookup structure depends on. The counts are those of `histogram`, to the last prefix.
+//! A table grows from the shortest prefixes to the longest. Of each length some are *roots*, which are in no other
+//! prefix, and some are *more-specifics*, which are within an existing prefix. Both come in runs
+//! of neighbors with one next hop, since networks announce their space that way, and since the
+//! size of a lookup structure depends on it. The counts are exactly those of `histogram`.
 
 pub mod histogram;
 mod roots;
@@ -23,7 +23,7 @@ pub use space::{Space, is_reserved};
 /// A prefix and the number of its next hop, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route<A: Address> {
-    /// Where the route leads to.
+    /// The destination prefix.
     pub prefix: Prefix<A>,
     /// The next hop's number, from 1.
     pub next_hop: u16,
@@ -39,13 +39,13 @@ pub struct Table {
 }
 
 impl Table {
-    /// The greatest next-hop number in use, 0 in an empty table.
+    /// The largest next-hop number in use, 0 in an empty table.
     pub fn next_hop_max(&self) -> u16 {
         let ipv4 = self.ipv4.iter().map(|route| route.next_hop).max();
         ipv4.max(self.ipv6.iter().map(|route| route.next_hop).max()).unwrap_or(0)
     }
 
-    /// The same table with its next hops folded onto the numbers 1 to `next_hops`.
+    /// The same table with its next hops mapped to the numbers 1 to `next_hops`.
     pub fn folded(mut self, next_hops: u16) -> Self {
         let fold = |number: &mut u16| *number = number.saturating_sub(1) % next_hops.max(1) + 1;
         self.ipv4.iter_mut().for_each(|route| fold(&mut route.next_hop));
@@ -53,7 +53,7 @@ impl Table {
         self
     }
 
-    /// The same table cut down to about `ipv4` and `ipv6` routes, taken evenly from all over it.
+    /// The same table reduced to about `ipv4` and `ipv6` routes, taken evenly from the whole table.
     pub fn thinned(mut self, ipv4: usize, ipv6: usize) -> Self {
         thin(&mut self.ipv4, ipv4);
         thin(&mut self.ipv6, ipv6);
@@ -68,10 +68,10 @@ fn thin<A: Address>(routes: &mut Vec<Route<A>>, wanted: usize) {
     }
 }
 
-/// What a table should be like.
+/// Options of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableOptions {
-    /// Decides every bit of the table.
+    /// Determines every bit of the table.
     pub seed: Seed,
     /// IPv4 routes.
     pub ipv4: usize,
@@ -81,30 +81,30 @@ pub struct TableOptions {
     pub next_hops: u16,
 }
 
-/// Most next hops that a table may have: what two bytes an entry hold beside flags, and what one
-/// neighbor table of Linux takes without tuning.
+/// Maximum number of next hops: what entries of two bytes can hold beside flags, and what one
+/// neighbor table of Linux holds with default settings.
 pub const NEXT_HOPS_MAX: u16 = 1023;
 
 impl Default for TableOptions {
-    /// A full table of 2026 over 16 next hops.
+    /// A full table as of 2026, with 16 next hops.
     fn default() -> Self {
         Self { seed: Seed(1), ipv4: 1_050_000, ipv6: 230_000, next_hops: 16 }
     }
 }
 
-/// Why no such table can be made.
+/// Why there is no such table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableError {
-    /// The number of next hops is 0 or too great.
+    /// The number of next hops is 0 or too large.
     NextHops {
-        /// As asked for.
+        /// As given.
         wanted: u16,
     },
     /// The address space has no room for so many prefixes of these lengths.
     Full {
-        /// Routes asked for.
+        /// Number of routes wanted.
         wanted: usize,
-        /// Routes that found room.
+        /// Number of routes for which there was room.
         placed: usize,
     },
 }
@@ -130,7 +130,7 @@ pub fn generate(options: &TableOptions) -> Result<Table, TableError> {
         return Err(TableError::NextHops { wanted: options.next_hops });
     }
     std::thread::scope(|scope| {
-        // The families share nothing, so each has its thread and its own sequence of the seed.
+        // The families share nothing, so each has its own thread and its own sequence of random numbers.
         let ipv6 = scope.spawn(|| grown::<u128>(Seed(options.seed.0 ^ 6), options.ipv6, options.next_hops));
         let ipv4 = grown::<u32>(Seed(options.seed.0 ^ 4), options.ipv4, options.next_hops)?;
         Ok(Table { ipv4, ipv6: ipv6.join().expect("the generator has no panic to pass on")? })
@@ -150,14 +150,14 @@ fn grown<A: Space>(seed: Seed, wanted: usize, next_hops: u16) -> Result<Vec<Rout
     }
 }
 
-/// Runs of more-specifics keep the next hop of their parent this often: with the strays, that makes three in
+/// Share of runs of more-specifics that keep the next hop of their parent: with the strays this makes three in
 /// four, as in real tables.
 const KEEPS_PARENTS_HOP: f64 = 0.9;
-/// Within a run of more-specifics, this many have a next hop of their own.
+/// Share of more-specifics within a run that have a different next hop.
 const STRAYS: f64 = 0.1;
-/// Of the more-specifics, this many come under a prefix that has some already.
+/// Share of more-specifics that are put under a prefix that already has some.
 const FAVOURED: f64 = 0.5;
-/// Tries without a hit after which a length counts as full.
+/// Number of attempts without a free place after which a length counts as full.
 const MISSES_MAX: usize = 4096;
 
 type Known<A> = HashSet<Prefix<A>, BuildHasherDefault<Mixer>>;
@@ -170,7 +170,7 @@ struct Growing<A: Address> {
     routes: Vec<Route<A>>,
     /// Every prefix there is.
     known: Known<A>,
-    /// Those that lie in no other.
+    /// Those that are in no other prefix.
     roots: Roots<A>,
     /// Routes, by index, that have had more-specifics: they are likely to get more.
     favoured: Vec<u32>,

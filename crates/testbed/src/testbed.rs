@@ -1,4 +1,4 @@
-//! Three network namespaces in a row: a source of traffic, a router, a sink. All of it goes away again.
+//! Three network namespaces in a row: a source of traffic, a router, a sink. All are removed again.
 //!
 //! ```text
 //! PREFIX-src               PREFIX-rtr                PREFIX-snk
@@ -7,8 +7,8 @@
 //!                                                         MAC 02:00:00:01 and n in two bytes
 //! ```
 //!
-//! The neighbors are static, so nothing is resolved while it is measured. What an earlier run left under
-//! the same prefix is cleared away first; dropping the `Testbed` clears away this one.
+//! The neighbors are static, so nothing is resolved during a measurement. What an earlier run left under
+//! the same prefix is removed first; dropping the `Testbed` removes this one.
 
 pub mod busy;
 pub mod cores;
@@ -24,12 +24,12 @@ use crate::interrupt::Interrupted;
 use crate::tables::NEXT_HOPS_MAX;
 use namespace::Namespace;
 
-/// What the test bed is to be like.
+/// Options of the test bed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestbedOptions {
-    /// Begins the names of the namespaces.
+    /// Prefix of the names of the namespaces.
     pub prefix: String,
-    /// Begins the names of the interfaces; tests that run beside others give one of their own.
+    /// Prefix of the names of the interfaces; tests that run at the same time need different ones.
     pub tag: String,
     /// Next hops on the sink's side, 1 to 1023.
     pub next_hops: u16,
@@ -41,28 +41,28 @@ impl Default for TestbedOptions {
     }
 }
 
-/// Why the test bed cannot be.
+/// Why the test bed cannot be created.
 #[derive(Debug)]
 pub enum TestbedError {
-    /// Namespaces, routes and BPF programs are for root.
+    /// Namespaces, routes and BPF programs need root.
     NotRoot,
-    /// A number of next hops that has no room in the plan of addresses.
+    /// The addresses of the test bed have no room for this number of next hops.
     NextHops(u16),
-    /// A command failed; what it was and what it said.
+    /// A command failed.
     Command {
         /// The command line.
         command: String,
         /// Its standard error.
         output: String,
     },
-    /// A system call failed; what it was for.
+    /// A system call failed.
     System {
-        /// What was attempted.
+        /// What was attempted, such as `make a folder`.
         what: String,
         /// Why it failed.
         error: io::Error,
     },
-    /// A signal came.
+    /// A signal arrived.
     Interrupted,
 }
 
@@ -89,7 +89,7 @@ impl From<Interrupted> for TestbedError {
 }
 
 impl TestbedError {
-    /// The last system error, and what was attempted.
+    /// The error of the last system call, and what was attempted.
     pub fn last_os(what: impl Into<String>) -> Self {
         Self::System { what: what.into(), error: io::Error::last_os_error() }
     }
@@ -101,7 +101,7 @@ impl TestbedError {
     }
 }
 
-/// MAC addresses of the two ends of the first wire and of the router's end of the second.
+/// MAC addresses of both ends of the first veth pair, and of the router's end of the second.
 pub mod mac {
     /// Of the source's interface.
     pub const SOURCE: [u8; 6] = [2, 0, 0, 0, 1, 2];
@@ -109,10 +109,10 @@ pub mod mac {
     pub const ROUTER_IN: [u8; 6] = [2, 0, 0, 0, 1, 1];
     /// Of the router's interface towards the sink.
     pub const ROUTER_OUT: [u8; 6] = [2, 0, 0, 0, 2, 1];
-    /// The first four bytes of every next hop's MAC; its number is in the other two.
+    /// The first four bytes of every next hop's MAC; the last two are its number.
     pub const NEXT_HOP: [u8; 4] = [2, 0, 0, 1];
 
-    /// Of one next hop. The first is the sink's own interface.
+    /// The MAC of one next hop. The first one is the sink's own interface.
     pub fn next_hop(number: u16) -> [u8; 6] {
         let ([a, b, c, d], [high, low]) = (NEXT_HOP, number.to_be_bytes());
         [a, b, c, d, high, low]
@@ -153,7 +153,7 @@ pub struct Interfaces {
     pub sink: String,
 }
 
-/// The namespaces while they live.
+/// The namespaces, as long as they exist.
 pub struct Testbed {
     /// Where traffic comes from.
     pub source: Namespace,
@@ -168,7 +168,7 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Clears away what an earlier run left, and sets everything up.
+    /// Removes what an earlier run left, and sets everything up.
     pub fn up(options: &TestbedOptions) -> Result<Self, TestbedError> {
         require_root()?;
         if !(1..=NEXT_HOPS_MAX).contains(&options.next_hops) {
@@ -176,7 +176,7 @@ impl Testbed {
         }
         clear(&options.prefix);
         let named = |end: &str| format!("{}{end}", options.tag);
-        // Each namespace goes away by itself from here on, should a later step fail.
+        // From here on each namespace is removed by itself if a later step fails.
         let testbed = Self {
             source: Namespace::create(&format!("{}-src", options.prefix))?,
             router: Namespace::create(&format!("{}-rtr", options.prefix))?,
@@ -196,7 +196,7 @@ impl Testbed {
         Ok(testbed)
     }
 
-    /// The two wires, with both ends down.
+    /// Both veth pairs, with both ends down.
     fn join(&self) -> Result<(), TestbedError> {
         let Interfaces { source, router_in, router_out, sink } = &self.interfaces;
         let wire = |from: &Namespace, a: (&str, [u8; 6]), to: &Namespace, b: (&str, [u8; 6])| {
@@ -223,9 +223,9 @@ impl Testbed {
                 (&format!("{ipv6}/router_solicitations"), "0"),
                 (&format!("net/ipv4/conf/{name}/rp_filter"), "0"),
             ])?;
-            // A frame with a checksum left to the hardware would leave XDP and AF_XDP as it is, wrong.
+            // A frame whose checksum is left to the hardware would pass XDP and AF_XDP with a wrong checksum.
             namespace.ethtool(name, namespace::Feature::TxChecksum, false)?;
-            // GRO keeps the peer's NAPI on, without which no frame can be redirected into a veth pair.
+            // With GRO the peer's NAPI stays enabled; without that no frame can be redirected into a veth pair.
             namespace.ethtool(name, namespace::Feature::Gro, true)?;
         }
         self.router.sysctl(&[
@@ -233,7 +233,7 @@ impl Testbed {
             ("net/ipv4/ip_forward", "1"),
             ("net/ipv6/conf/all/forwarding", "1"),
         ])?;
-        // Older kernels bound the number of IPv6 routes; newer ones ignore the setting or lack it.
+        // Older kernels limit the number of IPv6 routes; newer ones ignore the setting or do not have it.
         let _ = self.router.sysctl(&[("net/ipv6/route/max_size", "2147483647")]);
         Ok(())
     }
@@ -259,7 +259,7 @@ impl Testbed {
         ))
     }
 
-    /// Everything that is sent has a neighbor that never goes stale.
+    /// Every destination has a neighbor that never becomes stale.
     fn neighbors(&self) -> Result<(), TestbedError> {
         let Interfaces { source, router_in, router_out, sink } = &self.interfaces;
         let line = |address: &dyn fmt::Display, mac, interface| {
@@ -291,13 +291,13 @@ impl Testbed {
     }
 }
 
-/// An error that says what to do, for whoever is not root.
+/// An error that says what to do if the user is not root.
 pub fn require_root() -> Result<(), TestbedError> {
     // SAFETY: takes nothing, touches nothing.
     if unsafe { libc::geteuid() } == 0 { Ok(()) } else { Err(TestbedError::NotRoot) }
 }
 
-/// Ends what still runs in the namespaces of a prefix, and deletes them. Without any, does nothing.
+/// Ends all processes in the namespaces with a prefix, and deletes the namespaces. If there are none, does nothing.
 pub fn clear(prefix: &str) {
     for end in ["src", "rtr", "snk"] {
         namespace::delete(&format!("{prefix}-{end}"));

@@ -1,13 +1,13 @@
-//! Traffic through a test bed: a generator that outruns the router, and a sink that believes nothing.
+//! Traffic through a test bed: a generator that is faster than the router, and a sink that checks every packet.
 //!
 //! ```text
 //! Generator (live frames, one core) ─► s0 ─ r0 │router│ r1 ─ k0 ─► Sink: counts, checks each packet
-//! Paced (a socket, exact gaps)      ─┘                             order, gaps and delays if asked to
+//! Paced (a socket, exact gaps)      ─┘                             order, gaps and delays on request
 //! ```
 //!
-//! Every packet carries a sequence number, the time it was sent and the next hop that the table asks for; so
-//! the sink knows whether a packet was lost, late, out of order or sent to the wrong neighbor. Frames of
-//! IPv4 are at least 60 bytes and of IPv6 78: below that the headers and the payload do not fit.
+//! Every packet carries a sequence number, the time it was sent, and its next hop according to the table. So
+//! the sink knows whether a packet was lost, late, out of order, or sent to the wrong neighbor. IPv4
+//! frames have at least 60 bytes and IPv6 frames 78, since headers and payload need that much.
 
 mod generator;
 pub mod host;
@@ -29,30 +29,30 @@ pub use paced::{Paced, PacedSent};
 pub use program::{Programs, attach, system};
 pub use sink::{Arrived, Sink, SinkMode, Tracked};
 
-/// Made from `bpf/traffic.bpf.c` at build.
-#[allow(missing_docs, clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+/// Generated from `bpf/traffic.bpf.c` during the build.
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/traffic.skel.rs"));
 }
 
-/// Most destinations of one stream.
+/// Maximum number of destinations of a stream.
 pub const DESTINATIONS_MAX: usize = 1 << 20;
-/// Most destinations of a stream whose order is tracked.
+/// Maximum number of destinations of a stream whose order is tracked.
 pub const TRACKED_MAX: usize = 1 << 16;
 
-/// What packets to send.
+/// Which packets to send.
 #[derive(Clone, Debug)]
 pub struct Stream {
     destinations: Vec<Destination>,
     family: Family,
-    /// Frame sizes in memory, in turn.
+    /// Frame sizes in memory, used in turn.
     sizes: Vec<u16>,
     rate: Option<f64>,
     is_bridged: bool,
 }
 
 impl Stream {
-    /// Packets to IPv4 addresses in turn, of the sizes given, as fast as they can be made.
+    /// Packets to IPv4 addresses in turn, with the given sizes, as fast as possible.
     pub fn ipv4(destinations: &[u32], sizes: Sizes) -> Self {
         let octets = |address: &u32| {
             let mut octets = [0; 16];
@@ -78,7 +78,7 @@ impl Stream {
         Self { destinations, family, sizes, rate: None, is_bridged: false }
     }
 
-    /// The same at so many packets a second.
+    /// The same at this many packets a second.
     pub fn at_rate(mut self, packets_per_second: f64) -> Self {
         self.rate = Some(packets_per_second);
         self
@@ -89,7 +89,7 @@ impl Stream {
         self.rate.is_some()
     }
 
-    /// The same with the next hop that IPv4 packets must take, for the sink to check.
+    /// The same with the next hops that IPv4 packets must take, which the sink checks.
     pub fn expecting_ipv4(mut self, oracle: &Oracle<u32>) -> Self {
         let address =
             |to: &Destination| u32::from_be_bytes([0, 1, 2, 3].map(|index: usize| to.address[index]));
@@ -104,7 +104,7 @@ impl Stream {
         self
     }
 
-    /// The same, sent straight to the MACs of these next hops in turn, as through a switch.
+    /// The same, sent directly to the MACs of these next hops in turn, as through a switch.
     pub fn bridged(mut self, next_hops: u16) -> Self {
         let numbers = (1..=next_hops.max(1)).cycle();
         self.destinations.iter_mut().zip(numbers).for_each(|(to, number)| to.expect(number));
@@ -124,13 +124,13 @@ impl Stream {
         sum / self.sizes.len() as f64
     }
 
-    /// How many destinations it has.
+    /// Number of destinations.
     pub fn destinations(&self) -> usize {
         self.destinations.len()
     }
 }
 
-/// A family whose streams are made alike, for code that measures both.
+/// An address family, for code that measures both.
 pub trait Traffic: Space + Address {
     /// The name in cases: `ipv4` or `ipv6`.
     const NAME: &'static str;
@@ -157,7 +157,7 @@ impl Traffic for u128 {
     const NAME: &'static str = "ipv6";
     const FRAME_BYTES_MIN: u16 = layout::IPV6_BYTES_MIN + FCS_BYTES;
     fn is_forwardable(self) -> bool {
-        // Global unicast as given out so far (RFC 4291 2.4); what else a table holds is not for a wire.
+        // Global unicast as assigned so far (RFC 4291 2.4); a table's other addresses must not be sent to.
         self >> 125 == 1 && !tables::is_reserved(&Prefix::host(self))
     }
     fn stream(destinations: &[Self], sizes: Sizes, oracle: &Oracle<Self>) -> Stream {

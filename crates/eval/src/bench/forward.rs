@@ -1,18 +1,18 @@
-//! `bench forward`: what does a packet cost in the whole router, in memory, on one core?
+//! `bench forward`: how long does a packet take in the whole router, in memory, on one core?
 //!
-//! Frames of 60 bytes circle through two ports of memory and the router between them: receive, validate,
-//! look up, rewrite, send, with every counter kept. Next to it, turn about, stand the parts that the figure
-//! holds anyway: the ports without a router (`source-sink`), the lookups alone (`lookup`), and reading and writing
-//! the headers alone (`headers`). `over_parts` is the router's time over that of lookups and headers together.
+//! Frames of 60 bytes circulate through two ports in memory and the router between them: receive, validate, look up,
+//! rewrite, send, with all counters. The parts of this time are measured in turn with it: the ports without a router
+//! (`source-sink`), the lookups alone (`lookup`), and reading and writing the headers alone (`headers`). `over_parts`
+//! is the router's time divided by that of lookups and headers together.
 //!
-//! Frames of other sizes, or a mix of sizes, are measured with the router and without (`source-sink`): lookups and
-//! headers are the same for all.
+//! Frames of other sizes, or a mix of sizes, are measured only with the router and without (`source-sink`), since
+//! lookups and headers take the same time for all sizes.
 //!
-//! Traffic of both families, and with odd packets, is a case of its own ([`mix`]).
+//! Traffic of both families, and traffic with odd packets, are separate cases ([`mix`]).
 //!
-//! Figures count only if every frame was forwarded, and rightly: all accounts must close, and before and
-//! after the turns of a case what leaves is compared, byte by byte, with what an oracle of plain binary
-//! search says must leave.
+//! Figures count only if every frame was forwarded correctly: all accounts must close, and before and after the turns
+//! of a case the frames that leave are compared, byte by byte, with what an oracle (a plain binary search) says must
+//! leave.
 
 pub(super) mod batch;
 mod bed;
@@ -42,16 +42,16 @@ use bed::{Batching, Bed, FRAMES, InBed, NEXT_HOPS, next_hop_mac, next_hop_port, 
 use packet::{FRAME, Packet, arriving, leaving};
 use running::Running;
 
-/// Seconds that the bench takes if it is not told.
+/// Time limit of the bench in seconds, if none is given.
 const SECONDS: u64 = 30;
-/// Destinations that are sent to in turn: those within prefixes, as many as others measure with.
+/// Number of destinations within prefixes: as many as other benchmarks use.
 const WITHIN: usize = 1 << 12;
-/// Of the other patterns.
+/// Number of destinations with the other patterns.
 const DESTINATIONS: usize = 1 << 17;
 const SEED: Seed = Seed(7);
-/// What one subject of one case is given whatever the bound: five turns of 100 ms, warmed up.
+/// Least time for one subject of one case, whatever the time limit: five turns of 100 ms, and their warm-up.
 const LEAST: Duration = Duration::from_millis(600);
-/// Breaths between two looks at the clock.
+/// Breaths between two readings of the clock.
 const BREATHS: usize = 32;
 /// Breaths whose frames are compared byte by byte, before the turns and after them.
 const SAMPLE_BREATHS: usize = 16;
@@ -66,7 +66,7 @@ struct Case {
 }
 
 impl Case {
-    /// The full table first: it is what a router is bought for.
+    /// The full table comes first, since it is the most realistic case.
     const ALL: [Self; 10] = {
         const fn case(family: &'static str, table: &'static str, pattern: Pattern) -> Case {
             Case { family, table, pattern, sizes: SMALLEST }
@@ -85,7 +85,7 @@ impl Case {
         ]
     };
 
-    /// All of these sizes.
+    /// All selected sizes.
     fn all(sizes: Sizes) -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().map(move |case| Self { sizes, ..case })
     }
@@ -94,17 +94,17 @@ impl Case {
         format!("{}-{}-{}{}", self.family, self.table, self.pattern, size_suffix(self.sizes))
     }
 
-    /// The router, its ports alone; with the least frames also its lookups alone, headers alone.
+    /// The router, and its ports alone; with the smallest frames also its lookups alone and headers alone.
     fn subjects(&self) -> usize {
         if self.sizes == SMALLEST { 4 } else { 2 }
     }
 
-    /// Bytes of its frames in memory, by turns.
+    /// Sizes of its frames in memory in bytes, used in turn.
     fn lengths(&self) -> Vec<u16> {
         self.sizes.in_memory(FRAME as u16)
     }
 
-    /// Their mean.
+    /// Mean size of its frames.
     fn mean_bytes(&self) -> f64 {
         let lengths = self.lengths();
         lengths.iter().copied().map(f64::from).sum::<f64>() / lengths.len() as f64
@@ -116,7 +116,7 @@ fn rounded(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
-/// Measures all cases that are asked for and, where files of routes are given, have routes of their family.
+/// Measures all selected cases; if files of routes are given, those whose family they have routes of.
 ///
 /// # Errors
 /// See [`BenchError`].
@@ -158,7 +158,7 @@ pub fn forward(options: &Options) -> Result<Vec<Row>, BenchError> {
     Ok(rows)
 }
 
-/// A thread that wanders between cores starts with cold caches. Refusal is no harm.
+/// A thread that moves between cores starts with cold caches. If pinning is refused, measure without.
 fn pin() {
     if let Some(&core) = cores::allowed().last() {
         let _refused = cores::pin(0, core);
@@ -193,27 +193,27 @@ fn measure<A: InBed>(case: &Case, bed: &Bed, turns: Turns) -> Result<Vec<Row>, B
     Ok(rows)
 }
 
-/// What [`forward_counted`] is asked for.
+/// Options of [`forward_counted`].
 #[derive(Clone, Copy, Debug)]
 pub struct CountOptions {
-    /// Breaths that are counted.
+    /// Number of breaths that are counted.
     pub breaths: usize,
-    /// Most frames that a port gives at a time, 1 to 256.
+    /// Maximum number of frames that a port returns at a time, 1 to 256.
     pub burst: usize,
-    /// Routes of the table.
+    /// Number of routes in the table.
     pub routes: usize,
 }
 
-/// What it found.
+/// The result.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted {
-    /// Packets that came to the router in the breaths that count.
+    /// Packets that the router received in the breaths that count.
     pub packets: u64,
-    /// CPU time that they took.
+    /// CPU time that they used.
     pub time: Duration,
 }
 
-/// Breathes a number of times over a small table, for tools that count instructions. `traffic` is `ipv4` or `ipv6`, or
+/// Runs a number of breaths over a small table, for tools that count instructions. `traffic` is `ipv4` or `ipv6`, or
 /// `mix-` and a kind of [`mix::Mix`]; with DPDK also `net_ring`, IPv4 on a port whose bursts are always of 256, or
 /// `net_ring-minimal`, that port without a router.
 ///
@@ -253,7 +253,7 @@ fn row<A: Packet>(case: &Case, side: &bed::Side<A>, measured: &Measured) -> Row 
         [length] => row.with("frame_bytes", *length),
         _ => row.with("frame_bytes", rounded(case.mean_bytes())),
     };
-    // As sizes of frames are named: with the check sequence, without preamble and gap. Lookups alone carry none.
+    // Frame sizes as usual: with the frame check sequence, without preamble and gap. Lookups have none.
     let gbit_s = row.median * 8e-3 * (case.mean_bytes() + f64::from(FCS_BYTES));
     let carries = ["brickmoon", "source-sink"].contains(&measured.subject.as_str());
     let row = if carries { row.with("gbit_s", rounded(gbit_s)) } else { row };
@@ -267,7 +267,7 @@ fn row<A: Packet>(case: &Case, side: &bed::Side<A>, measured: &Measured) -> Row 
         .with("burst", BURST)
 }
 
-/// The destinations of a case: only such as a router may forward to.
+/// The destinations of a case, without those that a router must not forward to.
 fn routable<A: Packet>(pattern: Pattern, side: &bed::Side<A>) -> Arc<[A]> {
     let seeds = (SEED.0..).map(Seed);
     let mut drawn = seeds.map(|seed| -> Vec<A> {
@@ -297,13 +297,13 @@ fn look_up<A: Packet>(side: &bed::Side<A>, destinations: &[A], from: &mut usize)
     count as u64
 }
 
-/// Runs the router for a while and compares what leaves with what must.
+/// Runs the router for a while and compares the frames that leave with the expected ones.
 fn check<A: Packet>(case: &Case, side: &bed::Side<A>, router: &mut Running) -> Result<(), BenchError> {
     let expected = |port, found: &[u8]| expected(side, (port, &case.lengths()), found);
     compare(&case.name(), std::slice::from_mut(router), 1, expected)
 }
 
-/// The same for the ports alone: what came in through the other one.
+/// The same for the ports alone: each sends what the other received.
 fn check_ports<A: Packet>(case: &Case, ports: &mut Running) -> Result<(), BenchError> {
     let expected = |port: usize, found: &[u8]| {
         let length = known_length(&case.lengths(), found)?;
@@ -312,7 +312,7 @@ fn check_ports<A: Packet>(case: &Case, ports: &mut Running) -> Result<(), BenchE
     compare(&case.name(), std::slice::from_mut(ports), 1, expected)
 }
 
-/// The same for engines that breathe in turn, so many of which send, with the least frames.
+/// The same for several engines that run in turn, `senders` of which send, with the smallest frames.
 fn check_all<A: Packet>(
     case: &str,
     side: &bed::Side<A>,
@@ -322,7 +322,7 @@ fn check_all<A: Packet>(
     compare(case, engines, senders, |port, found| expected(side, (port, &[FRAME as u16]), found))
 }
 
-/// Runs engines for a while and compares what leaves through each port with what must.
+/// Runs engines for a while and compares the frames that leave through each port with the expected ones.
 fn compare(
     case: &str,
     engines: &mut [Running],
@@ -348,7 +348,7 @@ fn compare(
     Ok(())
 }
 
-/// The frame as the router must send it through `port`, of one of these lengths; `None` if it must not.
+/// The frame as the router must send it through `port`, in one of these lengths; `None` if it must not send it there.
 fn expected<A: Packet>(
     side: &bed::Side<A>,
     (port, lengths): (usize, &[u16]),
@@ -361,7 +361,7 @@ fn expected<A: Packet>(
     leaves.then(|| leaving(destination, next_hop_mac(hop), port_mac(port), length))
 }
 
-/// How long a frame is, if it is of one of these lengths.
+/// The length of a frame, if it is one of these.
 fn known_length(lengths: &[u16], found: &[u8]) -> Option<u16> {
     lengths.iter().copied().find(|&length| usize::from(length) == found.len())
 }

@@ -1,14 +1,14 @@
-//! `bench ipsec`: what does ESP cost beside the cipher itself, on one core?
+//! `bench ipsec`: how long does ESP take, compared with the cipher itself, on one core?
 //!
 //! ```text
 //! {suite}-{encrypt|decrypt}-{64|256|1420|imix}      unit gbps: bits of whole inner packets a second
 //!
-//! bare        the library's cipher alone, on as many bytes: no headers, no padding, no sequence numbers, no window
+//! bare        the library's cipher alone, on as many bytes: no headers, padding, sequence numbers or window
 //! brickmoon   an IPv4 packet through an SA in tunnel mode, with ESN and a replay window, over IPv4
 //! ```
 //!
-//! Both work on the same memory, a burst of 256 packets in frame slots, which are made ready before the clock starts.
-//! Before it is measured, each SA has to give the packet back that it was given.
+//! Both use the same memory, a burst of 256 packets in frame slots that are prepared before the clock starts.
+//! Before it is measured, each SA must decrypt what it has encrypted to the original packet.
 
 mod bare;
 mod burst;
@@ -24,7 +24,7 @@ use crate::report::Row;
 use bare::Bare;
 use burst::Burst;
 
-/// Seconds that the bench takes if it is not told.
+/// Time limit of the bench in seconds, if none is given.
 const SECONDS: u64 = 60;
 /// Bytes of inner packets. The mix is 7 of 46, 4 of 576 and 1 of 1,500: what Ethernet's 64, 594 and 1,518 contain.
 const SIZES: [(&str, &[usize]); 4] = [
@@ -34,14 +34,13 @@ const SIZES: [(&str, &[usize]); 4] = [
     ("imix", &[46, 576, 46, 46, 576, 46, 1500, 46, 576, 46, 576, 46]),
 ];
 
-/// What is measured.
+/// The subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Encrypt,
     Decrypt,
 }
 
-/// One case.
 #[derive(Clone, Copy)]
 struct Case {
     suite: Suite,
@@ -62,7 +61,7 @@ impl Case {
     }
 }
 
-/// Measures all cases that are asked for.
+/// Measures all selected cases.
 ///
 /// # Errors
 /// See [`BenchError`].
@@ -71,7 +70,7 @@ pub fn ipsec(options: &Options) -> Result<Vec<Row>, BenchError> {
     if cases.is_empty() {
         return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
     }
-    // A thread that wanders between cores starts with cold caches. Refusal is no harm.
+    // A thread that moves between cores starts with cold caches. If pinning is refused, measure without.
     let _refused = cores::pin(0, cores::allowed().last().copied().unwrap_or(0));
     let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
     let turns = Turns::within(whole, cases.len() * 2);
@@ -124,7 +123,7 @@ fn measure(case: &Case, turns: Turns) -> Result<[Row; 2], BenchError> {
     Ok([row(0), row(1)])
 }
 
-/// Repeats what is measured for a time; what comes before it is not measured.
+/// Repeats the work for a time; the preparation before each repetition is not measured.
 fn timed(
     time: Duration,
     burst: &mut Burst,

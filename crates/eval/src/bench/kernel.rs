@@ -1,22 +1,22 @@
-//! `bench kernel`: what does the kernel path cost a packet, beside Linux and beside the least possible?
+//! `bench kernel`: how long does the kernel path take per packet, compared with Linux and with a fixed next hop?
 //!
-//! Three namespaces stand in a row, and a generator outruns whatever forwards in the middle one, which has a
-//! core of its own. Four subjects take turns there, with the same routes, addresses and packets:
+//! There are three namespaces in a row, and a generator sends faster than anything in the middle one can forward. The
+//! middle one has a core of its own. Four subjects take turns there, with the same routes, addresses and packets:
 //!
 //! ```text
-//! linux        no program: the stack
-//! fib-helper   XDP that asks the stack's tables by bpf_fib_lookup()
-//! brickmoon    `brickmoon up --path kernel`, its own program over its own tables
+//! linux        no program: the network stack
+//! fib-helper   XDP that queries the stack's tables with bpf_fib_lookup()
+//! brickmoon    `brickmoon up --path kernel`, its own program with its own tables
 //! floor        XDP that sends everything to one next hop, without a lookup
 //! ```
 //!
 //! Cases named `tcp-..` send one TCP connection through Linux, both kinds of the kernel path, and the user path.
 //!
-//! Cases named `switch-..` put a switch in the place of the router: Linux's bridge and ours, in turn.
+//! Cases named `switch-..` have a switch in place of the router: Linux's bridge and ours, in turn.
 //!
-//! The daemon runs all the time. Its program is put on the interfaces for its turns alone, so that the others
-//! can have them in theirs; nothing comes or goes while a turn is measured. Each turn ends with a look at every
-//! packet that arrived: one that is wrong ends the bench.
+//! The daemon runs all the time. Its program is attached to the interfaces only during its own turns, so that the
+//! others can use them in theirs; nothing is attached or detached while a turn is measured. At the end of each turn
+//! every packet that arrived is checked: a single wrong one ends the bench.
 
 mod bed;
 mod figures;
@@ -42,25 +42,25 @@ use bm_testbed::testbed::napi::kernel_threads_are_seen;
 use bm_testbed::traffic::{DESTINATIONS_MAX, Traffic};
 use bm_wire::prefix::Prefix;
 
-/// Seconds that the bench takes if it is not told.
+/// Time limit of the bench in seconds, if none is given.
 const SECONDS: u64 = 120;
 const SEED: Seed = Seed(11);
 /// Names of the subjects, in the order of reports.
 const SUBJECTS: [&str; 4] = ["linux", "fib-helper", "brickmoon", "floor"];
 
-/// What to measure, and with what.
+/// Options of the bench.
 #[derive(Clone, Debug)]
 pub struct KernelOptions {
-    /// As every bench has them.
+    /// Options that every bench has.
     pub common: Options,
-    /// The router's program; by default `brickmoon` beside the one that is running, or in PATH.
+    /// The router's program; by default `brickmoon` in the folder of this program, or in PATH.
     pub program: Option<PathBuf>,
     /// Names of namespaces and interfaces, and the number of next hops.
     pub testbed: TestbedOptions,
 }
 
 impl KernelOptions {
-    /// With the usual test bed and the router that is installed.
+    /// Options with the usual test bed and the installed router.
     pub fn new(common: Options) -> Self {
         let testbed = TestbedOptions { prefix: "bm-kernel".into(), ..TestbedOptions::default() };
         Self { common, program: None, testbed }
@@ -73,12 +73,12 @@ struct Case {
     family: &'static str,
     table: &'static str,
     pattern: Pattern,
-    /// How the sizes are called: without the frame check sequence where it is the largest frame.
+    /// The name of the sizes: without the frame check sequence for the largest frame.
     size: &'static str,
 }
 
 impl Case {
-    /// One route first: the full table comes on top of it.
+    /// One route first: the full table is added later.
     const ALL: [Self; 8] = {
         const fn full(family: &'static str, size: &'static str) -> Case {
             Case { family, table: "full", pattern: Pattern::Prefix, size }
@@ -118,13 +118,13 @@ impl Case {
     }
 }
 
-/// Measures all cases that are asked for and, where files of routes are given, have routes of their family.
+/// Measures all selected cases; if files of routes are given, those whose family they have routes of.
 ///
 /// # Errors
-/// See [`BenchError`]; without root, or with a single core, there is nothing to measure.
+/// See [`BenchError`]; without root, or with a single core, nothing can be measured.
 pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
     let begin = Instant::now();
-    // A switch knows no routes, and some cases have a single one.
+    // A switch has no routes, and some cases have a single one.
     let routers = Case::ALL.iter().map(|case| (case.name(), case.table == "full"));
     let switches = switch::Case::ALL.iter().map(|case| (case.name.to_string(), false));
     let connections = tcp::Case::ALL.iter().map(|case| (case.name.to_string(), false));
@@ -154,7 +154,7 @@ pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
     }
     let _watch = Watch::begin();
     let before = daemon::Before::look();
-    // A switch has two subjects, so a case of it takes half as long.
+    // A switch case has two subjects, so it takes half as long.
     let shares = [cases.len() as f64, switches.len() as f64 / 2.0, connections.len() as f64];
     let [routing, switching, connecting] =
         shares.map(|share| whole(options).mul_f64(share / shares.iter().sum::<f64>()));
@@ -176,7 +176,7 @@ fn whole(options: &KernelOptions) -> Duration {
     Duration::from_secs(if options.common.seconds == 0 { SECONDS } else { options.common.seconds })
 }
 
-/// One test bed, with the daemon started anew over each of the two tables.
+/// One test bed; the daemon is restarted for each of the two tables.
 fn measure(
     options: &KernelOptions,
     cases: &[Case],
@@ -216,7 +216,7 @@ fn one_route() -> Table {
     }
 }
 
-/// Packets of a case, or `None` where a table leads to nothing that a router may forward to.
+/// Packets of a case, or `None` if the table has no route to an address that a router may forward to.
 fn flows<A: Traffic>(case: &Case, routes: &[Route<A>]) -> Option<Flows> {
     let mut addresses = destinations(case.pattern, SEED, DESTINATIONS_MAX, routes);
     addresses.retain(|&address| address.is_forwardable());

@@ -1,17 +1,17 @@
-//! `bench lookup`: what does a longest-prefix match cost, on one core, with a full table?
+//! `bench lookup`: how long does a longest-prefix match take, on one core, with a full table?
 //!
-//! Every structure, ours and on request DPDK's, holds the same routes and is asked for the same addresses,
-//! turn about within each case:
+//! Every structure, ours and on request DPDK's, has the same routes and looks up the same addresses, in turn within
+//! each case:
 //!
 //! ```text
-//! {family}-full-{uniform|prefix|zipf|flow}   64 addresses a call             unit mpps, M lookups a second
-//! {family}-full-prefix-batch-{1 .. 256}      so many addresses a call        unit mpps
-//! {family}-full-updates-{bulk|single}        many changes a call, one a call unit mups, M changes a second
+//! {family}-full-{uniform|prefix|zipf|flow}   64 addresses per call           unit mpps, M lookups a second
+//! {family}-full-prefix-batch-{1 .. 256}      this many addresses per call    unit mpps
+//! {family}-full-updates-{bulk|single}        many changes per call, or one   unit mups, M changes a second
 //! {family}-full-build                        the whole table                 unit mrps, M routes a second
 //! ```
 //!
-//! Before it is measured, and after its updates, each structure is held against the plain oracle: one
-//! wrong answer, and the bench fails and says where.
+//! Before it is measured, and after its updates, each structure is compared with a simple oracle: a single wrong
+//! answer ends the bench with an error that says where.
 
 mod check;
 mod contender;
@@ -39,45 +39,45 @@ use family::Family;
 use peers::Peers;
 use updates::Churn;
 
-/// Seconds that the bench takes if it is not told, with peers and without.
+/// Time limit of the bench in seconds if none is given, with peers and without.
 const SECONDS: [u64; 2] = [150, 90];
-/// Next hops of the table, as in the figures that are to be beaten.
+/// Number of next hops of the table, as in published figures.
 const NEXT_HOPS: u16 = 255;
-/// Addresses that are asked for in turn, and those between two looks at the clock.
+/// Number of addresses, used in turn, and of those between two readings of the clock.
 const ADDRESSES: usize = 1 << 20;
 const WINDOW: usize = 1 << 14;
-/// Addresses a call where a case does not say; 256 is a burst of the router.
+/// Addresses per call if a case does not say; 256 is a burst of the router.
 const BATCH: usize = 64;
 const BATCH_MAX: usize = 256;
-/// Builds of ours, turn about. DPDK's take seconds, so they are built once.
+/// How often our structures are built, in turn. DPDK's take seconds, so they are built once.
 const BUILDS: usize = 3;
-/// Changes in one call of the bulk updates.
+/// Number of changes per call of the bulk updates.
 const CHANGES: usize = 1 << 16;
-/// What one subject of one case is given whatever the bound: three turns of 20 ms.
+/// Least time for one subject of one case, whatever the time limit: three turns of 20 ms.
 const LEAST: Duration = Duration::from_millis(60);
 const SEED: Seed = Seed(7);
 
-/// What `bench lookup` is asked with.
+/// Options of `bench lookup`.
 #[derive(Clone, Debug, Default)]
 pub struct LookupOptions {
-    /// As every bench over a routing table.
+    /// Options that every bench with a routing table has.
     pub common: Options,
-    /// Only this structure, also in its scalar form; by default all, each in its best.
+    /// Only this structure, also in its scalar form; by default all, each in its fastest form.
     pub structure: Option<String>,
     /// Whether DPDK's structures are measured, too.
     pub peers: bool,
 }
 
-/// What `bench lookup` found.
+/// The result of `bench lookup`.
 #[derive(Clone, Debug, Default)]
 pub struct Lookup {
     /// The figures, case by case.
     pub rows: Vec<Row>,
-    /// What was left out and why, a line each.
+    /// What was left out and why, one line each.
     pub notes: Vec<String>,
 }
 
-/// What is measured.
+/// What a case measures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Work {
     Lookups { pattern: Pattern, batch: usize },
@@ -91,12 +91,12 @@ impl Work {
         let sweep =
             (0..=BATCH_MAX.ilog2()).map(|log| Self::Lookups { pattern: Pattern::Prefix, batch: 1 << log });
         let rest = [Self::Updates { singly: false }, Self::Updates { singly: true }, Self::Build];
-        // The sweep has a case of 64 of its own, beside its neighbors in time.
+        // The sweep measures 64 again, so that it is measured near the other sizes in time.
         patterns.into_iter().chain(sweep).chain(rest).collect()
     }
 
-    /// Its share of the time: lookups of the usual batch are what the bench is run for, and a short turn
-    /// starts cold, which flatters large tables. Builds are measured elsewhere.
+    /// Its share of the time: lookups with the usual batch matter most, and a short turn starts cold, which flatters
+    /// large tables. Builds are measured elsewhere.
     fn weight(self) -> u32 {
         match self {
             Self::Lookups { batch: BATCH, .. } => 4,
@@ -119,7 +119,7 @@ impl Work {
     }
 }
 
-/// Measures all cases that are asked for and, where files of routes are given, have routes of their family.
+/// Measures all selected cases; if files of routes are given, those whose family they have routes of.
 ///
 /// # Errors
 /// See [`BenchError`].
@@ -128,7 +128,7 @@ pub fn lookup(options: &LookupOptions) -> Result<Lookup, BenchError> {
     let begin = Instant::now();
     let table = options.common.table(NEXT_HOPS)?;
     let mut bench = Bench { options, peers: None, found: Lookup::default() };
-    // A thread that wanders between cores starts with cold caches. Refusal is no harm.
+    // A thread that moves between cores starts with cold caches. If pinning is refused, measure without.
     let core = cores::allowed().last().copied().unwrap_or(0);
     let _refused = cores::pin(0, core);
     if options.wants_peers() {
@@ -162,7 +162,7 @@ impl LookupOptions {
         self.structure.as_deref().is_none_or(|name| name == structure)
     }
 
-    /// Whether a structure is called so.
+    /// Whether a structure has this name.
     fn check_structure(&self) -> Result<(), BenchError> {
         let names = names();
         match &self.structure {
@@ -241,11 +241,11 @@ impl Bench<'_> {
             };
             self.report(&name, work, &contenders, &measured, routes.len());
         }
-        // Updates came and went.
+        // The changes were made and undone.
         probes.check(A::NAME, &contenders)
     }
 
-    /// Takes out, and says so, what refused a change: its table is not that of the others any more.
+    /// Removes subjects that refused a change, with a note: their tables differ from those of the others.
     fn leave_out<A: Family>(&mut self, contenders: &mut Vec<Contender<A>>) {
         let note = |of: &Contender<A>| {
             let refused = of.refused.as_ref()?;
@@ -258,12 +258,12 @@ impl Bench<'_> {
         contenders.retain(|of| of.refused.is_none());
     }
 
-    /// DPDK's best first, then ours, all with the same routes.
+    /// DPDK's fastest first, then ours, all with the same routes.
     fn contenders<A: Family>(&mut self, table: &Table) -> Result<Vec<Contender<A>>, BenchError> {
         let routes = A::routes(table);
         let mut contenders = Vec::new();
         if let Some(peers) = &self.peers {
-            // Asked for ours by name, --peers means all of DPDK's.
+            // If one of ours is selected by name, --peers means all of DPDK's.
             let wanted = |name| self.options.peers || self.options.wants(name);
             for variant in A::PEERS.iter().filter(|of| wanted(of.name)) {
                 let begin = thread_time();
@@ -382,7 +382,7 @@ fn updates<A: Family>(
     failed.into_inner().map_or(Ok(measured), Err)
 }
 
-/// Builds were measured as the contenders were made.
+/// Builds were measured when the contenders were created.
 fn builds<A: Family>(contenders: &[Contender<A>], routes: usize) -> Vec<Measured> {
     let sample = |seconds: &f64| {
         let rate = routes as f64 / seconds.max(1e-9);
@@ -392,7 +392,7 @@ fn builds<A: Family>(contenders: &[Contender<A>], routes: usize) -> Vec<Measured
         subject: contender.name.clone(),
         samples: contender.builds.iter().map(sample).collect(),
     };
-    // What we fill in its place says nothing of DPDK.
+    // The tables that we fill ourselves say nothing about DPDK's build.
     contenders.iter().filter(|contender| contender.builds_itself()).map(of).collect()
 }
 

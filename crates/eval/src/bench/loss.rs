@@ -1,18 +1,18 @@
 //! `bench loss`: how many packets do Linux, the user path and the kernel path lose, on a machine with other work to do?
 //!
-//! Three namespaces stand in a row, and one process for each core keeps that core busy at nice 5. The three subjects take
-//! turns in the middle with the same route. In a turn a subject has each case once:
+//! There are three namespaces in a row, and one process for each core that keeps it busy at nice 5. The three subjects
+//! take turns in the middle with the same route. In a turn each case is measured once for a subject:
 //!
 //! ```text
 //! bursts-1000   bursts of 1,000 frames back to back, from a socket, 20 ms apart
-//! rate-150k     65,536 frames at 150,000 a second, from a socket; so 200k, 264k and 400k
-//! flood-1m      for a second a million frames a second, which no user path carries here
-//! flood         for a second as many as a core can make
+//! rate-150k     65,536 frames at 150,000 a second, from a socket; likewise 200k, 264k and 400k
+//! flood-1m      a million frames a second for one second, more than any user path can forward here
+//! flood         as many as a core can generate, for one second
 //! ```
 //!
-//! The figure of the first four is frames lost in a turn, that of floods the millions of frames a second that arrived.
-//! The sender of the former waits for room, so what is missing is lost by the router. Nothing is pinned, and the daemon
-//! runs as it comes.
+//! The result of the first four is the number of frames lost in a turn, that of floods the millions of frames a second
+//! that arrived. The sender of the former waits for room, so missing frames were lost by the router. Nothing is pinned,
+//! and the daemon has its default settings.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -37,48 +37,48 @@ use bm_testbed::traffic::host::{self, Pace};
 use bm_testbed::traffic::{Arrived, Generator, Programs, Sink, SinkMode, Stream, Tracked, Traffic};
 use bm_wire::prefix::Prefix;
 
-/// Seconds that the bench takes if it is not told.
+/// Time limit of the bench in seconds, if none is given.
 const SECONDS: u64 = 60;
 const SEED: Seed = Seed(12);
-/// Destinations, which are all tracked.
+/// Number of destinations, all of which are tracked.
 const DESTINATIONS: usize = 4096;
-/// Who forwards, in the order of reports.
+/// The subjects, in the order of reports.
 const SUBJECTS: [(&str, Option<Way>); 3] =
     [("linux", None), ("user-path", Some(Way::User)), ("kernel-path", Some(Way::Kernel))];
-/// Until the kernel path has seen that a far end takes frames.
+/// Time until the kernel path has noticed that the other end accepts frames.
 const NOTICED: Duration = Duration::from_millis(1200);
-/// Until others have settled.
+/// Time until the others are ready.
 const SETTLED: Duration = Duration::from_millis(200);
-/// The longest wait for packets that are still on their way when all are sent.
+/// The longest wait for packets that are still in transit after all were sent.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// What to measure, and with what.
+/// Options of the bench.
 #[derive(Clone, Debug)]
 pub struct LossOptions {
-    /// As every bench has them.
+    /// Options that every bench has.
     pub common: Options,
-    /// The router's program; by default `brickmoon` beside the one that is running, or in PATH.
+    /// The router's program; by default `brickmoon` in the folder of this program, or in PATH.
     pub program: Option<PathBuf>,
     /// Names of namespaces and interfaces.
     pub testbed: TestbedOptions,
 }
 
 impl LossOptions {
-    /// With the usual test bed and the router that is installed.
+    /// Options with the usual test bed and the installed router.
     pub fn new(common: Options) -> Self {
-        // Its own for each process: tests run it beside others.
+        // Different for each process: tests run it at the same time as others.
         let prefix = format!("bm-loss-{}", std::process::id());
         let testbed = TestbedOptions { prefix, ..TestbedOptions::default() };
         Self { common, program: None, testbed }
     }
 }
 
-/// What is sent.
+/// How packets are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Load {
     /// By a socket, which waits for room.
     Paced(Pace),
-    /// By the generator, which waits for nobody, at a rate or as fast as it can.
+    /// By the generator, which does not wait, at a rate or as fast as it can.
     Flood(Option<f64>),
 }
 
@@ -105,17 +105,17 @@ impl Case {
             Case { name: "ipv4-one-uniform-flood", load: Load::Flood(None) },
         ]
     };
-    /// How long the generator floods.
+    /// Duration of a flood.
     const FLOOD: Duration = Duration::from_secs(1);
 }
 
-/// What one turn of one case came to.
+/// The result of one turn of one case.
 struct Turn {
     sent: u64,
     time: Duration,
     arrived: Arrived,
     tracked: Tracked,
-    /// Time of the daemon's threads.
+    /// CPU time of the daemon's threads.
     daemon_ns: u64,
     /// Counters of the ports' devices that are not zero.
     device: Vec<(String, u64)>,
@@ -135,10 +135,10 @@ impl Turn {
     }
 }
 
-/// Measures all cases that are asked for.
+/// Measures all selected cases.
 ///
 /// # Errors
-/// See [`BenchError`]; without root there is nothing to measure.
+/// See [`BenchError`]; without root nothing can be measured.
 pub fn loss(options: &LossOptions) -> Result<Vec<Row>, BenchError> {
     let began = Instant::now();
     bm_testbed::testbed::require_root()?;
@@ -150,7 +150,7 @@ pub fn loss(options: &LossOptions) -> Result<Vec<Row>, BenchError> {
     let before = daemon::Before::look();
     let seconds = if options.common.seconds == 0 { SECONDS } else { options.common.seconds };
     let rows = measure(options, &cases, began + Duration::from_secs(seconds));
-    // Everything has been dropped by now, also after an error. Pins are not looked at: daemons of others have some.
+    // Everything has been dropped by now, also after an error. Pins are not checked: other daemons may have some.
     before.unmount_new();
     match daemon::left_of(&options.testbed.prefix) {
         Some(left) if rows.is_ok() => Err(BenchError::build("clean up")(format!("left behind: {left}"))),
@@ -158,7 +158,7 @@ pub fn loss(options: &LossOptions) -> Result<Vec<Row>, BenchError> {
     }
 }
 
-/// Rounds in which every subject has a turn, as many as fit into the time and at least one.
+/// Rounds in which every subject has a turn: as many as fit into the time, at least one.
 fn measure(options: &LossOptions, cases: &[Case], end: Instant) -> Result<Vec<Row>, BenchError> {
     let testbed = Testbed::up(&options.testbed)?;
     let route = vec![Route { prefix: Prefix::default(), next_hop: 1 }];
@@ -187,7 +187,7 @@ fn addresses(route: &[Route<u32>]) -> Vec<u32> {
     addresses
 }
 
-/// What stays the same in all turns.
+/// What is the same in all turns.
 struct Bed<'a> {
     options: &'a LossOptions,
     testbed: &'a Testbed,
@@ -210,7 +210,7 @@ impl Bed<'_> {
             Daemon::start(self.testbed, prefix, program, way, None)
         };
         let mut daemon = way.map(start).transpose()?;
-        // Each way has the sink that is cheapest for what it sends.
+        // Each kind of traffic uses the cheapest sink.
         let (mode, settled) = match way {
             Some(Way::Kernel) => (SinkMode::Frames, NOTICED),
             _ => (SinkMode::Skbs, SETTLED),
@@ -251,7 +251,7 @@ impl Bed<'_> {
         Ok(Turn { sent, time, arrived, tracked, daemon_ns: daemon_ns() - used, device })
     }
 
-    /// Floods for a while; gives what was sent, and in which time.
+    /// Floods for a while; returns what was sent, and in which time.
     fn flood(&self, rate: Option<f64>) -> Result<(u64, Duration), TestbedError> {
         let stream = self.stream.clone();
         let stream = rate.map_or(stream.clone(), |rate| stream.at_rate(rate));
@@ -261,7 +261,7 @@ impl Bed<'_> {
         Ok((sent.packets, sent.time))
     }
 
-    /// Waits until all has arrived, or nothing comes any more.
+    /// Waits until everything has arrived, or nothing arrives any more.
     fn drain(&self, sink: &Sink<'_>, sent: u64) -> Result<(), TestbedError> {
         let began = Instant::now();
         while began.elapsed() < DRAIN && sink.arrived()?.good < sent {
@@ -270,10 +270,10 @@ impl Bed<'_> {
         Ok(())
     }
 
-    /// What the ports of the user path say of their devices, as `show ports` does.
+    /// What the ports of the user path report about their devices, as `show ports` does.
     fn device_counters(&self, daemon: Option<&Daemon>) -> Result<Vec<(String, u64)>, BenchError> {
         let Some(daemon) = daemon else { return Ok(Vec::new()) };
-        // The worker shows them ten times a second.
+        // The worker updates them ten times a second.
         interrupt::sleep(Duration::from_millis(150)).map_err(TestbedError::from)?;
         let program = self.options.program.clone().unwrap_or_else(router);
         let socket = daemon.socket();

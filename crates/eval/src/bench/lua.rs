@@ -1,8 +1,8 @@
-//! `bench lua`: what does a packet cost in networks of Lua apps, and what in the same apps in Rust?
+//! `bench lua`: how long does a packet take in networks of Lua apps, and how long in the same apps in Rust?
 //!
-//! Both run over the same links and frames, with Snabb's 102 packets a pull, packet by packet. The Lua side runs
-//! Snabb's loop whole: clock, timers, counters, accounts. A case is a line in [`CASES`]: a Lua chunk that makes the
-//! network and gives a function for one turn, and the network in Rust. Hooks have cases of their own ([`hooks`]).
+//! Both use the same links and frames, with Snabb's 102 packets per pull, packet by packet. The Lua side runs Snabb's
+//! whole loop: clock, timers, counters, accounts. A case is a line in [`CASES`]: a Lua chunk that creates the network
+//! and returns a function for one turn, and the network in Rust. Hooks have their own cases ([`hooks`]).
 
 mod apps;
 mod hooks;
@@ -22,16 +22,16 @@ use crate::report::Row;
 
 pub use soak::{Minute, soak, soak_table};
 
-/// Seconds that the bench takes if it is not told.
+/// Time limit of the bench in seconds, if none is given.
 const SECONDS: u64 = 20;
-/// Breaths of one call of a subject.
+/// Number of breaths per call of a subject.
 const BREATHS: u64 = 500;
-/// Frames that go round in the cases of a single app.
+/// Number of frames that circulate in the cases of a single app.
 const ROUND: usize = 256;
-/// Least time of a case.
+/// Shortest time of a case.
 const LEAST: Duration = Duration::from_millis(1500);
 
-/// A network of apps in Rust, with the packets that one breath is worth.
+/// A network of apps in Rust, with the number of packets in one breath.
 type Rust = fn(&mut Freelist) -> (Network, u64);
 
 /// What is measured: the name, the network in Lua, and the same in Rust.
@@ -41,7 +41,7 @@ struct Case {
     rust: Rust,
 }
 
-/// All cases of one worker.
+/// All cases with one worker.
 const CASES: [Case; 5] = [
     Case { name: "basic1", lua: include_str!("lua/basic1.lua"), rust: apps::basic1 },
     Case { name: "source-sink", lua: include_str!("lua/source_sink.lua"), rust: apps::source_sink },
@@ -49,10 +49,10 @@ const CASES: [Case; 5] = [
     Case { name: "forward", lua: include_str!("lua/forward.lua"), rust: apps::forward },
     Case { name: "ttl", lua: include_str!("lua/ttl.lua"), rust: apps::ttl },
 ];
-/// Two workers beside one, each on its core.
+/// Two workers compared with one, each on its core.
 const WORKERS: &str = "workers-2";
 
-/// Measures all cases that are asked for.
+/// Measures all selected cases.
 ///
 /// # Errors
 /// See [`BenchError`].
@@ -83,14 +83,14 @@ fn world() -> Result<World, BenchError> {
     World::new(Arc::new(NoNatives), Vec::new(), PAYLOAD).map_err(BenchError::build("frame memory"))
 }
 
-/// Stays on one core: a thread that wanders starts with cold caches. Refusal is no harm.
+/// Stays on one core: a thread that moves starts with cold caches. If pinning is refused, measure without.
 fn settle() {
     if let Some(&core) = cores::allowed().last() {
         let _refused = cores::pin(0, core);
     }
 }
 
-/// A case in Lua, ready for turns.
+/// A case in Lua, ready to be measured.
 fn in_lua(case: &Case) -> Result<(State, Prepared), BenchError> {
     let state = State::new(&world()?).map_err(BenchError::build("the Lua state"))?;
     let program =
@@ -98,7 +98,7 @@ fn in_lua(case: &Case) -> Result<(State, Prepared), BenchError> {
     Ok((state, program))
 }
 
-/// The same in Rust, with the packets that one breath is worth.
+/// The same in Rust, with the number of packets in one breath.
 fn in_rust(case: &Case) -> Result<(Engine, u64), BenchError> {
     let frame_pool = FramePool::new(32_768, 2048).map_err(BenchError::build("frame memory"))?;
     let mut frames = Freelist::new(frame_pool, 8192);
@@ -132,7 +132,7 @@ fn row(case: &str, measured: &crate::alternate::Measured) -> Row {
     Row::mpps("lua", case, measured).with("frame_bytes", 60)
 }
 
-/// One turn in Lua. A program that fails does nothing more, and is reported in the end.
+/// One turn in Lua. A program that has failed does nothing any more; its error is reported at the end.
 fn turn(program: &Prepared, failed: &mut Option<bm_lua::LuaError>) -> u64 {
     if failed.is_some() {
         return 0;
@@ -143,8 +143,8 @@ fn turn(program: &Prepared, failed: &mut Option<bm_lua::LuaError>) -> u64 {
     })
 }
 
-/// The same network on one worker and on two: packets of all, in the CPU time that each worker had. What two take
-/// from each other (memory, caches) shows in it, and what a neighbor takes does not.
+/// The same network on one worker and on two: packets of all workers, by the CPU time of each. Workers that slow down
+/// each other (memory, caches) show in it, other work on the machine does not.
 fn workers(turns: Turns) -> Result<Vec<Row>, BenchError> {
     let prepare = |workers: usize| -> Result<(State, Prepared), BenchError> {
         let state = State::new(&world()?).map_err(BenchError::build("the Lua state"))?;

@@ -37,7 +37,6 @@ const LINES_KEPT: usize = 20;
 pub enum DaemonError {
     /// It cannot be started.
     Start {
-        /// The program.
         program: PathBuf,
         /// Why.
         error: io::Error,
@@ -155,8 +154,8 @@ impl Daemon {
         Self::started(&testbed.router, folder, program, &arguments)
     }
 
-    /// Starts `program up` with these arguments in a namespace, and waits until it is ready. The folder, where its socket
-    /// is, goes with it.
+    /// Starts `program up` with these arguments in a namespace, and waits until it is ready. The folder, where its
+    /// socket is, goes with it.
     pub fn start_in(
         namespace: &Namespace,
         folder: PathBuf,
@@ -244,7 +243,7 @@ impl Daemon {
     }
 
     fn ended(&mut self) -> Result<Option<ExitStatus>, DaemonError> {
-        Ok(self.child.try_wait().map_err(TestbedError::system("look after brickmoon"))?)
+        Ok(self.child.try_wait().map_err(TestbedError::system("check whether brickmoon runs"))?)
     }
 
     /// Time that all its threads have held a core, in nanoseconds.
@@ -287,9 +286,9 @@ fn folder(prefix: &str) -> PathBuf {
     Path::new("/run").join(prefix)
 }
 
-/// The worker goes onto the router's core, where Linux was measured, too, and before the polling that it shares the core
-/// with: it takes what that has brought, then sleeps while it brings more. The other way round it would bring frames
-/// that nobody has room for.
+/// The worker goes onto the router's core, where Linux was measured, too, and before the polling that it shares the
+/// core with: it takes what that has brought, then sleeps while it brings more. The other way round it would bring
+/// frames that nobody has room for.
 fn write_config(folder: &Path, core: Option<usize>) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let file = folder.join("config.toml");
@@ -352,7 +351,6 @@ pub struct Before {
 }
 
 impl Before {
-    /// Looks.
     pub fn look() -> Self {
         Self { mounted: Bpffs::find().is_some(), pins: pins() }
     }

@@ -141,9 +141,9 @@ impl Results {
         }
         let mut columns = [Align::Right; 12];
         columns[0] = Align::Left;
-        let note = "\nThe generator offers more than the router can take; packets that find the queue full are lost. ns is\n\
-                    the time of the router's core for one packet; by ns is how many times less that is than with Linux,\n\
-                    which does not depend on other load.\n";
+        let note = "\nThe generator sends more than the router can forward; packets that find the queue full are lost. ns is the\n\
+                    CPU time of the router's core for one packet; by ns is Linux's time divided by that, which does not\n\
+                    depend on other load.\n";
         aligned(&lines, &columns) + note
     }
 

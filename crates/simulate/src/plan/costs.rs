@@ -4,13 +4,12 @@ use serde::Serialize;
 
 use super::{SwitchType, Wanted};
 
-/// Servers around switches. A packet passes each server once on its way in and once on its way out, so a server needs no
+/// Servers around switches. Each packet passes one server on its way in and one on its way out, so a server needs no
 /// more than R towards the switches.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Switched {
     /// `one switch`, or `folded Clos, N tiers`.
     pub topology: String,
-    /// Switches.
     pub switches: u64,
     /// Switch ports that servers use.
     pub ports_used: u64,
@@ -18,7 +17,7 @@ pub struct Switched {
     pub price: f64,
     /// Their power.
     pub power_w: f64,
-    /// Why there is none.
+    /// Why it cannot be built.
     pub impossible: Option<String>,
 }
 
@@ -65,7 +64,7 @@ mod tests {
         for (used, expected) in cases {
             assert_eq!(clos(used, 48), expected, "{used} ports");
         }
-        // All three tiers in use: the fat tree of 48-port switches, 27,648 ports and 2,880 switches.
+        // With all three tiers in use: the fat tree of 48-port switches, 27,648 ports and 2,880 switches.
         assert_eq!(clos(27_648, 48), (3, 2880));
     }
 }

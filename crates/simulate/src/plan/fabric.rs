@@ -1,24 +1,22 @@
-//! The links between the servers: a full mesh if each server has enough ports for it, else a k-ary n-fly.
+//! The links between the servers: a full mesh if each server has enough ports for it, otherwise a k-ary n-fly.
 
 use serde::Serialize;
 
 use super::{NicType, ServerType, Wanted};
 
-/// What a link carries in the worst case, in shares of R/N, or of R in an n-fly.
+/// Load of a link in the worst case, in shares of R/N, or of R in an n-fly.
 const WORST: f64 = 3.0;
-/// And with uniform traffic and permutations.
+/// The same with uniform traffic and permutations.
 const USUAL: f64 = 2.0;
 
-/// Ports of a server for links to others.
+/// Ports of a server for links to other servers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fan {
     /// Name of the card.
     pub nic: String,
-    /// Cards.
     pub cards: u64,
-    /// Ports on these cards and, if they are of the same kind, those left on the cards of the external ports.
+    /// Ports on these cards, and those left on the cards of the external ports if these are of the same kind.
     pub ports: u64,
-    /// Rate of each.
     pub rate_gbps: f64,
 }
 
@@ -29,26 +27,26 @@ pub struct Fabric {
     pub topology: String,
     /// Servers with external ports.
     pub servers: u64,
-    /// Servers that only connect others.
+    /// Servers that only connect other servers.
     pub relays: u64,
     /// Cables between servers.
     pub cables: u64,
-    /// Cables between two servers that are linked.
+    /// Cables between two connected servers.
     pub parallel: u64,
     /// The cards for them.
     pub fan: Fan,
-    /// What all cables between two servers carry together, in Gbit/s.
+    /// What all cables between two servers can carry together, in Gbit/s.
     pub link_gbps: f64,
-    /// What they have to carry with uniform traffic and permutations, and in the worst case: the same under both quotas
-    /// but for the direct part.
+    /// What they must carry with uniform traffic and permutations, and in the worst case: the same with both quotas
+    /// except for the direct part.
     pub load_usual_gbps: f64,
     /// In the worst case.
     pub load_worst_gbps: f64,
     /// Load of the busiest link, in R/N or R, under a permutation with the quota R/N.
     pub load_one_share: f64,
-    /// And with 2R/N.
+    /// The same with 2R/N.
     pub load_two_shares: f64,
-    /// What a server handles, over R: with uniform traffic and in the worst case.
+    /// What a server handles, divided by R: with uniform traffic and in the worst case.
     pub c: [f64; 2],
     /// Price of servers and cards.
     pub price: f64,
@@ -108,7 +106,7 @@ pub fn mesh_max(wanted: &Wanted, server: &ServerType) -> u64 {
     let of = |cards: &Cards| {
         let servers = cards.fan.ports + 1;
         let smallest = (WORST * r(wanted, server) / cards.fan.rate_gbps).ceil() as u64;
-        // With fewer servers than this, each pair has several cables; with the most there is one.
+        // With fewer servers than this, each pair has several cables; with the maximum there is one.
         if smallest <= servers { servers * server.ports } else { 0 }
     };
     cards(wanted, server).map_or(0, |cards| cards.iter().map(of).max().unwrap_or(0))
@@ -193,7 +191,7 @@ fn fly(wanted: &Wanted, server: &ServerType, cards: &Cards) -> Result<Fabric, St
     let servers = wanted.ports.div_ceil(server.ports).max(2);
     let r = r(wanted, server);
     let parallel = ((WORST * r / cards.fan.rate_gbps).ceil() as u64).max(1);
-    // A server has a link into the fly and one out of it.
+    // A server has one link into the fly and one out of it.
     if 2 * parallel > cards.fan.ports {
         return Err(format!(
             "link rate: a server sends up to 3 R = {:.1} Gbit/s into the fly and receives as much, which takes {} ports of {} Gbit/s; it has {}",
@@ -238,7 +236,7 @@ fn fly(wanted: &Wanted, server: &ServerType, cards: &Cards) -> Result<Fabric, St
     })
 }
 
-/// How many digits in base k number the servers.
+/// Number of digits in base k that number the servers.
 fn stages(k: u64, servers: u64) -> u64 {
     let mut stages = 1;
     while k.saturating_pow(stages) < servers {
@@ -247,7 +245,7 @@ fn stages(k: u64, servers: u64) -> u64 {
     stages.into()
 }
 
-/// Cards for so many links, beside ports that are left on the external cards.
+/// Cards for this many links, in addition to ports that are left on the external cards.
 fn cards_for(links: u64, cards: &Cards) -> u64 {
     let spare = cards.fan.ports - cards.fan.cards * cards.fabric.ports;
     links.saturating_sub(spare).div_ceil(cards.fabric.ports)

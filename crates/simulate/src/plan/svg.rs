@@ -1,4 +1,4 @@
-//! A drawing of a plan: what each server type costs, beside the switches.
+//! A chart of a plan: the price with each server type, compared with switches.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ const BAR: usize = 22;
 const LEFT: usize = 240;
 const WIDTH: usize = 860;
 
-/// Bars of the prices, with the topology beside each.
+/// Bars of the prices, with the topology next to each.
 pub fn draw(plans: &Plans) -> String {
     let mut bars: Vec<(String, f64, String)> = Vec::new();
     for plan in &plans.plans {

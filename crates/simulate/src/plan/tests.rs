@@ -21,7 +21,7 @@ fn routebricks_meshes() {
     let plans = routebricks(32);
     let most: Vec<_> =
         plans.plans.iter().map(|plan| (plan.mesh_ports_max, plan.mesh_ports_power_of_two)).collect();
-    // The paper says 32, 128 and 2,048; the last is no mesh (docs/cluster.md).
+    // The paper says 32, 128 and 2,048; the last is not a mesh (docs/cluster.md).
     assert_eq!(most, [(34, 32), (154, 128), (306, 256)]);
     let first = built(&plans.plans[0]);
     assert_eq!(

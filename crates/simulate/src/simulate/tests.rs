@@ -70,7 +70,8 @@ fn a_fly_serves_what_is_admissible() {
     }
 }
 
-/// Short runs with faults, each another cluster: whatever fails is named, nothing is misdelivered, all sums are right.
+/// Short runs with faults, each of a different cluster: every loss has a reason, nothing is misdelivered, all sums are
+/// right.
 #[test]
 fn many_seeds_with_faults() {
     for seed in 0..120 {

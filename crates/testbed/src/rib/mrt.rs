@@ -5,8 +5,8 @@
 //! sequence 4 | bits 1 | prefix | entries 2 | each: peer 2 | time 4 | [path id 4] | length 2 | attributes
 //! ```
 //!
-//! Of several entries for one prefix, that with the shortest AS path is taken, the first of equals: a
-//! collector's dump does not say which one its peers would choose. Other records are counted and passed by.
+//! Of several entries for one prefix, the first one with the shortest AS path is used: a collector's dump does not say
+//! which one its peers would choose. Other records are counted and skipped.
 
 use std::fmt;
 use std::io::{self, BufRead};
@@ -21,21 +21,21 @@ use super::{Gathered, RibFault};
 pub enum MrtFault {
     /// The file ends within the record.
     Cut,
-    /// No record of MRT has such a type.
+    /// MRT has no record of this type.
     NotMrt {
-        /// As the header says.
+        /// The type.
         kind: u16,
     },
-    /// The record's length is beyond reason.
+    /// The record is too long to be valid.
     TooLong {
-        /// As the header says.
+        /// The length.
         length: u32,
     },
-    /// The record it ends before its last field.
+    /// The record ends before its last field.
     Short,
     /// A prefix longer than its family's addresses.
     PrefixLength {
-        /// As found.
+        /// The length.
         length: u8,
     },
     /// An entry from a peer that the index table does not have.
@@ -71,10 +71,10 @@ impl fmt::Display for MrtFault {
     }
 }
 
-/// MRT type and its subtypes that matter here (RFC 6396 4.3, RFC 8050 4).
+/// MRT type, and its subtypes that are read (RFC 6396 4.3, RFC 8050 4).
 mod kind {
     pub const TABLE_DUMP_V2: u16 = 13;
-    /// All there are (RFC 6396 4): OSPF and IS-IS, tables, updates, with and without microseconds.
+    /// All types (RFC 6396 4): OSPF and IS-IS, tables, updates, with and without microseconds.
     pub const ALL: [u16; 9] = [11, 12, TABLE_DUMP_V2, 16, 17, 32, 33, 48, 49];
     pub const PEER_INDEX_TABLE: u16 = 1;
     pub const RIB_IPV4_UNICAST: u16 = 2;
@@ -83,7 +83,7 @@ mod kind {
     pub const RIB_IPV6_UNICAST_ADDPATH: u16 = 10;
 }
 
-/// BGP path attributes that matter here, and the flag for a length of two bytes (RFC 4271 4.3).
+/// BGP path attributes that are read, and the flag for a length of two bytes (RFC 4271 4.3).
 mod attribute {
     pub const AS_PATH: u8 = 2;
     pub const NEXT_HOP: u8 = 3;
@@ -200,7 +200,7 @@ fn best_next_hop(fields: &mut Fields<'_>, has_path_id: bool, peers: &[IpAddr]) -
     best.map(|(_, next_hop)| next_hop).ok_or(MrtFault::NoEntry)
 }
 
-/// What one entry says of its path.
+/// What an entry says about its path.
 #[derive(Default)]
 struct Path {
     as_path_length: usize,
@@ -224,7 +224,7 @@ fn read_attributes(attributes: &[u8]) -> Result<Path, MrtFault> {
     Ok(path)
 }
 
-/// AS numbers are four bytes here whatever the peer speaks (RFC 6396 4.3.4); a set counts as one
+/// AS numbers have four bytes here, whatever the peer uses (RFC 6396 4.3.4); a set counts as one
 /// (RFC 4271 9.1.2.2), a confederation as none (RFC 5065 5.3).
 fn as_path_length(value: &[u8]) -> Result<usize, MrtFault> {
     let (mut fields, mut length) = (Fields(value), 0);
@@ -240,8 +240,8 @@ fn as_path_length(value: &[u8]) -> Result<usize, MrtFault> {
     Ok(length)
 }
 
-/// The next hop of MP_REACH_NLRI. A dump holds only its length and address (RFC 6396 4.3.4); some writers
-/// leave the address family before it, whose first byte is 0, which no length is.
+/// The next hop of MP_REACH_NLRI. A dump contains only its length and address (RFC 6396 4.3.4); some writers
+/// put the address family before it, whose first byte is 0, which is not a valid length.
 fn reached_by(value: &[u8]) -> Result<IpAddr, MrtFault> {
     let mut fields = Fields(value);
     if value.first() == Some(&0) {
@@ -249,7 +249,7 @@ fn reached_by(value: &[u8]) -> Result<IpAddr, MrtFault> {
     }
     let length = usize::from(fields.u8()?);
     let next_hop = fields.take(length)?;
-    // Two IPv6 addresses are a global and a link-local one.
+    // Two IPv6 addresses are a global one and a link-local one.
     address(if length == 32 { &next_hop[..16] } else { next_hop })
 }
 

@@ -1,6 +1,6 @@
-//! Tables as text: one `PREFIX/LENGTH [NEXT_HOP]` a line, `#` begins a comment.
+//! Tables as text: one `PREFIX/LENGTH [NEXT_HOP]` per line; `#` begins a comment.
 //!
-//! The next hop is a number from 1, or an address that gets a number, or absent, which means 1.
+//! The next hop is a number from 1, an address, which is replaced by a number, or missing, which means 1.
 
 use std::fmt;
 use std::io::BufRead;
@@ -14,28 +14,18 @@ use super::{Gathered, RibFault};
 /// What is wrong with a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LineFault {
-    /// The first word is no prefix.
+    /// The first word is not a prefix.
     Prefix {
-        /// The word.
         word: String,
-        /// Why it is none.
+        /// Why not.
         why: NotAPrefix,
     },
     /// The first word has no `/LENGTH`.
-    NoLength {
-        /// The word.
-        word: String,
-    },
+    NoLength { word: String },
     /// The second word is neither a number from 1 to 65535 nor an address.
-    NextHop {
-        /// The word.
-        word: String,
-    },
+    NextHop { word: String },
     /// There is a third word.
-    TooLong {
-        /// The word.
-        word: String,
-    },
+    TooLong { word: String },
     /// The line is no UTF-8.
     NotText,
 }
@@ -87,7 +77,7 @@ fn read_line(line: &str, gathered: &mut Gathered) -> Result<(), LineFault> {
     Ok(())
 }
 
-/// What stands behind the prefix, which must be one word or nothing.
+/// What follows the prefix: one word or nothing.
 fn next_hop(mut words: SplitAsciiWhitespace<'_>, gathered: &mut Gathered) -> Result<u16, LineFault> {
     let Some(word) = words.next() else { return Ok(1) };
     let number = match word.parse::<u16>() {

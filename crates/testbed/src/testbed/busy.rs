@@ -6,14 +6,14 @@ use std::process::{Child, Command, Stdio};
 
 use super::{TestbedError, cores};
 
-/// How far they stand back: `nice -n 5`.
+/// Their niceness: `nice -n 5`.
 const NICE: libc::c_int = 5;
 
-/// One busy process for each core, ended when this is dropped.
+/// One busy process for each core; they are ended when this is dropped.
 pub struct Busy(Vec<Child>);
 
 impl Busy {
-    /// Starts one process for each core that this process may use, each bound to its core.
+    /// Starts one process for each core that this process may use, each pinned to its core.
     ///
     /// # Errors
     /// [`TestbedError::System`] if a process cannot be started.
@@ -30,7 +30,7 @@ impl Busy {
         Ok(busy)
     }
 
-    /// How many there are.
+    /// Number of processes.
     pub fn count(&self) -> usize {
         self.0.len()
     }
@@ -39,15 +39,15 @@ impl Busy {
 impl Drop for Busy {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // Fails only where the process is gone, which is what is wanted.
+            // Fails only if the process has already ended, which is what is wanted.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// Makes the calling process a session of its own, as programs started elsewhere are, which the scheduler may treat as
-/// a group; binds it, lowers its priority, and has it end with us.
+/// Puts the calling process into its own session, like programs started elsewhere, since the scheduler may treat a
+/// session as a group; pins it, lowers its priority, and makes it end with this process.
 fn settle(core: usize) -> io::Result<()> {
     cores::pin(0, core)?;
     // SAFETY: numbers only; all three set attributes of the calling process.

@@ -1,23 +1,23 @@
-//! Which core does what, and how a thread is bound to its core.
+//! Which core does what, and how a thread is pinned to its core.
 
 use std::io;
 use std::mem::MaybeUninit;
 
-/// A core for each part of a measurement. With few cores some parts share one, never router and source.
+/// A core for each part of a measurement. With few cores some parts share one, but never router and source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cores {
     /// The generator's.
     pub source: usize,
-    /// The router's: nothing else of ours runs there.
+    /// The router's: none of our other threads run there.
     pub router: usize,
-    /// The sink's, if it has one to itself; else its work is part of the router's, as on one machine.
+    /// The sink's, if it has one to itself; otherwise its work runs on the router's core, as on a single machine.
     pub sink: Option<usize>,
     /// For everything that is not measured.
     pub spare: usize,
 }
 
 impl Cores {
-    /// The cores that this process may use, dealt out; `None` with fewer than two.
+    /// Assigns the cores that this process may use; `None` with fewer than two.
     pub fn deal() -> Option<Self> {
         Self::of(&allowed())
     }
@@ -32,8 +32,8 @@ impl Cores {
 /// The cores that this process may use.
 pub fn allowed() -> Vec<usize> {
     let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
-    // SAFETY: the kernel fills at most the size it is told, which is that of `set`; zeroes are a valid set
-    // should it fail.
+    // SAFETY: the kernel writes at most the given size, which is that of `set`; zeroes are a valid set
+    // if it fails.
     let set = unsafe {
         libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), set.as_mut_ptr());
         set.assume_init()
@@ -42,7 +42,7 @@ pub fn allowed() -> Vec<usize> {
     (0..libc::CPU_SETSIZE as usize).filter(|&core| unsafe { libc::CPU_ISSET(core, &set) }).collect()
 }
 
-/// Binds a thread to a core; 0 is the calling thread.
+/// Pins a thread to a core; 0 is the calling thread.
 pub fn pin(thread: libc::pid_t, core: usize) -> io::Result<()> {
     // SAFETY: all zeroes are the empty set.
     let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -55,7 +55,7 @@ pub fn pin(thread: libc::pid_t, core: usize) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Gives a thread real-time priority (SCHED_FIFO), or with 0 the usual one; thread 0 is the caller.
+/// Gives a thread real-time priority (SCHED_FIFO), or the normal one if 0; thread 0 is the caller.
 pub fn prioritise(thread: libc::pid_t, priority: i32) -> io::Result<()> {
     let policy = if priority > 0 { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
     let parameter = libc::sched_param { sched_priority: priority };
@@ -66,7 +66,7 @@ pub fn prioritise(thread: libc::pid_t, priority: i32) -> io::Result<()> {
     }
 }
 
-/// Nanoseconds for which a thread has held a core, or 0 if it is gone.
+/// CPU time that a thread has used in nanoseconds, or 0 if it has ended.
 pub fn core_ns(thread: libc::pid_t) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{thread}/schedstat")).unwrap_or_default();
     text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0)

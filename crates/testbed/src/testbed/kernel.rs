@@ -1,8 +1,8 @@
-//! A table into the kernel and out again, by the million.
+//! Adds a table of a million routes to the kernel, and removes it.
 //!
-//! `ip -batch` takes 30 to 40 us a route, most of it for itself; `bm_netlink::Batch` sends thousands of routes
-//! in one call. IPv4 and IPv6 have locks of their own in recent kernels, so each family has its thread.
-//! Shorter prefixes go first: the kernel's trie is rebuilt far less often than in the order of addresses,
+//! `ip -batch` takes 30 to 40 us per route, most of it in `ip` itself; `bm_netlink::Batch` sends thousands of routes
+//! in one call. IPv4 and IPv6 have separate locks in recent kernels, so each family has its own thread.
+//! Shorter prefixes come first: the kernel's trie is then rebuilt far less often than in the order of addresses,
 //! which halves the time.
 
 use std::net::IpAddr;
@@ -16,22 +16,22 @@ use crate::tables::{Route, Table};
 /// What to do with each route of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Add it; one that is there is an error.
+    /// Add it; an existing one is an error.
     Add,
-    /// Add it, or give it the new next hop.
+    /// Add it, or replace its next hop.
     Replace,
-    /// Take it out.
+    /// Remove it.
     Delete,
 }
 
-/// How it went.
+/// The result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// Routes that the kernel took.
+    /// Routes that the kernel accepted.
     pub done: usize,
-    /// Routes that it refused.
+    /// Routes that it rejected.
     pub refused: usize,
-    /// The error of the first that it refused.
+    /// The error of the first one that it rejected.
     pub first_error: Option<String>,
 }
 
@@ -53,7 +53,7 @@ impl Changed {
 }
 
 impl Testbed {
-    /// Changes the main table of the router's kernel. Next hops must be among those that the test bed has.
+    /// Changes the main table of the router's kernel. Next hops must be among those of the test bed.
     pub fn change_routes(&self, change: Change, table: &Table) -> Result<Changed, TestbedError> {
         debug_assert!(table.next_hop_max() <= self.next_hops);
         let index = self.router.index(&self.interfaces.router_out)?;
@@ -72,17 +72,17 @@ impl Testbed {
     }
 }
 
-/// The kernel's number for its main table, and for routes of a BGP daemon, which ours are to look like.
+/// The kernel's numbers for its main table, and for routes of a BGP daemon, which these routes imitate.
 const TABLE_MAIN: u32 = 254;
 const PROTOCOL_BGP: u8 = 186;
-/// Routes between two looks whether a signal has come.
+/// Number of routes between two checks for signals.
 const STEP: usize = 10_000;
 
 fn body(index: u32, gateway: IpAddr) -> RouteBody {
     RouteBody { protocol: PROTOCOL_BGP, via: Via::One(Hop::via(gateway, index)), ..RouteBody::default() }
 }
 
-/// Sends the routes; `bodies` holds that of each next hop under its number.
+/// Sends the routes; `bodies` has the body of each next hop by its number.
 fn send_all<A: bm_wire::prefix::Address>(
     change: Change,
     routes: &[Route<A>],

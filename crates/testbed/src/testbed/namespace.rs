@@ -14,27 +14,25 @@ pub struct Namespace {
     handle: OwnedFd,
 }
 
-/// A way into a namespace, for a thread of its own.
+/// A handle by which a thread can enter a namespace.
 pub struct Handle(OwnedFd);
 
 impl Handle {
-    /// Moves this thread into the namespace, for the rest of its life.
+    /// Moves this thread into the namespace for the rest of its life.
     pub fn join_this_thread(&self) -> std::io::Result<()> {
         enter(self.0.as_raw_fd())
     }
 }
 
-/// What an interface may do for the stack (names as ethtool has them).
+/// Offloads of an interface (names as in ethtool).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
-    /// `gro`.
     Gro,
-    /// `tx`, checksums.
     TxChecksum,
 }
 
 impl Feature {
-    /// Numbers of the ethtool ioctl that sets it.
+    /// Numbers of the ethtool commands that set it.
     fn command(self) -> u32 {
         match self {
             Self::Gro => 0x2c,
@@ -44,7 +42,7 @@ impl Feature {
 }
 
 impl Namespace {
-    /// Makes a namespace; there must be none of that name.
+    /// Creates a namespace; the name must be unused.
     pub fn create(name: &str) -> Result<Self, TestbedError> {
         command(&mut Command::new("ip"), &["netns", "add", name], "")?;
         let path = format!("/run/netns/{name}");
@@ -57,12 +55,12 @@ impl Namespace {
         }
     }
 
-    /// The name, as `ip netns` has it.
+    /// The name, as shown by `ip netns`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Runs code on a thread of its own inside the namespace. Sockets and BPF links made there stay in it.
+    /// Runs code on its own thread inside the namespace. Sockets and BPF links created there stay in it.
     pub fn enter<T: Send>(
         &self,
         code: impl FnOnce() -> Result<T, TestbedError> + Send,
@@ -78,7 +76,7 @@ impl Namespace {
         })
     }
 
-    /// A way in that a long-lived thread can take with it.
+    /// A handle that a long-lived thread can keep.
     pub fn handle(&self) -> Result<Handle, TestbedError> {
         self.handle.try_clone().map(Handle).map_err(TestbedError::system("duplicate a namespace"))
     }
@@ -100,7 +98,7 @@ impl Namespace {
         command(&mut Command::new("ip"), &words, "")
     }
 
-    /// Runs lines of `ip` inside, in one process; the first that fails ends it.
+    /// Runs lines of `ip` inside, in one process; it ends at the first that fails.
     pub fn ip_batch(&self, lines: &str) -> Result<(), TestbedError> {
         command(&mut Command::new("ip"), &["-n", &self.name, "-batch", "-"], lines).map(|_| ())
     }
@@ -115,7 +113,7 @@ impl Namespace {
         })
     }
 
-    /// Switches a feature of an interface on or off.
+    /// Turns an offload of an interface on or off.
     pub fn ethtool(&self, interface: &str, feature: Feature, on: bool) -> Result<(), TestbedError> {
         let what = format!("{}: set {feature:?} of {interface} to {on}", self.name);
         self.enter(|| set_feature(interface, feature, on).map_err(TestbedError::system(what)))
@@ -147,7 +145,7 @@ fn enter(handle: libc::c_int) -> std::io::Result<()> {
     }
 }
 
-/// Shared with the kernel for the length of an ioctl, which gets its address and is opaque to the compiler.
+/// Shared with the kernel for the duration of an ioctl, which gets its address; the compiler does not see that.
 #[repr(C)]
 struct EthtoolValue {
     command: u32,
@@ -173,7 +171,7 @@ fn set_feature(interface: &str, feature: Feature, on: bool) -> std::io::Result<(
     }
 }
 
-/// Deletes a namespace and ends what runs in it. Without one of that name, does nothing.
+/// Deletes a namespace and ends the processes in it. If there is none of that name, does nothing.
 pub fn delete(name: &str) {
     if !std::path::Path::new("/run/netns").join(name).exists() {
         return;
@@ -189,7 +187,7 @@ pub fn delete(name: &str) {
     let _ = command(&mut Command::new("ip"), &["netns", "del", name], "");
 }
 
-/// Runs a command to its end with `input`, and returns what it printed.
+/// Runs a command until it ends, with `input`, and returns what it printed.
 pub fn command(program: &mut Command, words: &[&str], input: &str) -> Result<String, TestbedError> {
     let shown = format!("{} {}", program.get_program().to_string_lossy(), words.join(" "));
     match output(program.args(words), input) {
@@ -207,7 +205,7 @@ fn output(command: &mut Command, input: &str) -> std::io::Result<Output> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
     let stdin = child.stdin.take();
-    // On a thread: a child that prints before it has read all would wait for us as we wait for it.
+    // On a thread: if the child prints before it has read everything, each would wait for the other.
     std::thread::scope(|scope| {
         scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(input.as_bytes())));
         child.wait_with_output()

@@ -1,7 +1,7 @@
-//! The kernel threads that poll an interface, put on a core of their own.
+//! The kernel threads that poll an interface, pinned to a core.
 //!
-//! A veth interface is polled on whichever core last sent to it: the router would run on the generator's.
-//! With its polling moved to threads, the router has a core, and that core's time can be read.
+//! A veth interface is polled on whichever core last sent to it, so the router would run on the generator's core.
+//! If threads poll it, the router has its own core, and the CPU time of that core can be read.
 
 use std::collections::HashSet;
 
@@ -9,10 +9,10 @@ use super::namespace::Namespace;
 use super::{TestbedError, cores};
 
 /// Real-time priority of polling, for Linux and brickmoon alike: without it a polling thread waits for the
-/// tick whenever anything else wants its core.
+/// tick whenever another thread wants its core.
 pub const POLLING_PRIORITY: i32 = 50;
 
-/// The polling threads of one interface. Dropping it has the interface polled wherever frames are sent again.
+/// The polling threads of one interface. When this is dropped, the interface is polled wherever frames are sent again.
 pub struct Napi<'a> {
     namespace: &'a Namespace,
     interface: String,
@@ -28,11 +28,11 @@ impl<'a> Napi<'a> {
         Ok(napi)
     }
 
-    /// Binds the threads to a core. An interface gets new threads each time XDP comes or goes, so this is
-    /// to be called again then.
+    /// Pins the threads to a core. An interface gets new threads each time an XDP program is attached or detached, so
+    /// this must be called again then.
     pub fn pin(&self, core: usize, priority: i32) -> Result<(), TestbedError> {
         for thread in self.threads() {
-            // A thread may end between being found and being bound; then it needs no core.
+            // A thread may end after it was found; then it needs no core.
             if let Err(error) = cores::pin(thread, core).and_then(|()| cores::prioritise(thread, priority))
                 && error.raw_os_error() != Some(libc::ESRCH)
             {
@@ -43,12 +43,12 @@ impl<'a> Napi<'a> {
         Ok(())
     }
 
-    /// The threads that there are now.
+    /// The current threads.
     pub fn threads(&self) -> Vec<libc::pid_t> {
         named(&self.interface).filter(|thread| !self.others.contains(thread)).collect()
     }
 
-    /// Nanoseconds of core that the threads have used.
+    /// CPU time that the threads have used, in nanoseconds.
     pub fn core_ns(&self) -> u64 {
         self.threads().into_iter().map(cores::core_ns).sum()
     }
@@ -67,7 +67,7 @@ impl Drop for Napi<'_> {
     }
 }
 
-/// Whether kernel threads have process numbers here: not in a process namespace of its own, as containers have one.
+/// Whether kernel threads are visible here: not in a PID namespace of its own, such as that of a container.
 pub fn kernel_threads_are_seen() -> bool {
     std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n")
 }

@@ -3,7 +3,7 @@ use super::napi::{Napi, kernel_threads_are_seen};
 use super::*;
 use crate::tables::{TableOptions, generate};
 
-/// A test bed of this test's own, or `None` with a word why.
+/// A test bed for this test, or `None`, after printing why.
 fn testbed(name: &str, tag: &str) -> Option<Testbed> {
     if require_root().is_err() {
         eprintln!("skipped {name}: needs root");
@@ -39,7 +39,7 @@ fn removes_remains_of_earlier_runs() {
     let mut sleeper = std::process::Command::new("sleep");
     first.router.confine(sleeper.arg("1000")).unwrap();
     let mut sleeper = sleeper.spawn().unwrap();
-    // As if the first had been killed: nothing of it is cleaned up.
+    // As if the first one had been killed: nothing of it is cleaned up.
     std::mem::forget(first);
     let second = testbed("again", "eb").unwrap();
     assert!(!sleeper.wait().unwrap().success());

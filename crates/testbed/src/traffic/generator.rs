@@ -1,6 +1,6 @@
-//! The generator: packets made in the kernel on one core and sent without a copy, millions a second.
+//! The generator: millions of packets a second, created in the kernel on one core and sent without a copy.
 //!
-//! One call of BPF_PROG_TEST_RUN lasts for the whole run, since each call sets up and tears down its pool
+//! One call of BPF_PROG_TEST_RUN lasts for the whole run, since each call sets up and frees its pool
 //! of pages; a signal to the thread ends it.
 
 use std::io;
@@ -16,12 +16,12 @@ use super::layout::GeneratorState;
 use super::{Programs, Stream};
 use crate::testbed::{Testbed, TestbedError, cores};
 
-/// Packets of one step of the kernel. Between steps it looks for signals and lets others run.
+/// Number of packets in one step of the kernel. Between steps it checks for signals and lets other threads run.
 const BATCH: u32 = 64;
-/// Steps of one call; the loop begins another should it ever come to its end.
+/// Number of steps per call; if a call ends, the loop begins another one.
 const REPEAT: i32 = 1 << 30;
 
-/// A running generator. Dropping it ends it.
+/// A running generator, ended on drop.
 pub struct Generator<'a> {
     programs: &'a Programs,
     stop: Arc<AtomicBool>,
@@ -32,9 +32,9 @@ pub struct Generator<'a> {
 /// What a generator has sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sent {
-    /// Packets that left for the router's queue. Those that found it full are counted here, too.
+    /// Packets sent towards the router's queue. Those that found it full are included.
     pub packets: u64,
-    /// For how long.
+    /// Duration.
     pub time: Duration,
 }
 
@@ -71,7 +71,7 @@ impl<'a> Generator<'a> {
         Ok(Self { programs, stop, thread: Some(thread), began })
     }
 
-    /// Packets so far, and for how long.
+    /// Packets so far, and the duration.
     pub fn sent(&self) -> Sent {
         Sent { packets: self.programs.generator.get(0).sent, time: self.began.elapsed() }
     }
@@ -86,9 +86,9 @@ impl<'a> Generator<'a> {
         use std::os::unix::thread::JoinHandleExt;
         self.stop.store(true, Ordering::Relaxed);
         let Some(thread) = self.thread.take() else { return Ok(()) };
-        // Again and again: a signal that comes just before the call would not end the call.
+        // Repeated: a signal that arrives just before the call would not end the call.
         while !thread.is_finished() {
-            // SAFETY: the thread has not been joined, so its handle is good, even if it has just ended.
+            // SAFETY: the thread has not been joined, so its handle is valid, even if it has just ended.
             unsafe { libc::pthread_kill(thread.as_pthread_t(), wake_up()) };
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -98,7 +98,7 @@ impl<'a> Generator<'a> {
 
 impl Drop for Generator<'_> {
     fn drop(&mut self) {
-        // After `stop` there is nothing left to end; otherwise an error is already on its way up.
+        // After `stop` nothing is left to end; otherwise an error is already being reported.
         let _ = self.end();
     }
 }
@@ -134,12 +134,12 @@ impl Run {
     }
 }
 
-/// The signal that ends a call: one that nobody else uses.
+/// The signal that ends a call: one that nothing else uses.
 fn wake_up() -> libc::c_int {
     libc::SIGRTMIN() + 7
 }
 
-/// A signal ends a system call only if it has a handler; this one does nothing else.
+/// A signal ends a system call only if it has a handler; this one does nothing.
 fn install_wake_up() {
     extern "C" fn nothing(_: libc::c_int) {}
     // SAFETY: all zeroes are a valid sigaction: empty mask, no flags.

@@ -1,8 +1,8 @@
-//! A sender like a program on a host: frames through a packet socket, many with one system call, at ordinary priority.
+//! A sender like a program on a host: a packet socket, many frames per system call, normal priority.
 //!
-//! What the router has not taken from the wire yet counts as the socket's memory, and the socket holds less than a veth
-//! does; so this sender waits for room, as a program on a host does, and whatever is missing at the sink is the router's
-//! loss. The generator ([`Generator`](super::Generator)) is faster and waits for nobody.
+//! Frames that the router has not received yet count as the socket's memory, and the socket holds fewer than a veth, so
+//! this sender waits for room, as a program on a host does. Whatever is missing at the sink was lost by the router. The
+//! generator ([`Generator`](super::Generator)) is faster and does not wait.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,28 +13,28 @@ use super::{Stream, layout};
 use crate::interrupt;
 use crate::testbed::{Testbed, TestbedError};
 
-/// Frames of one system call.
+/// Number of frames per system call.
 const CALL: usize = 64;
-/// Bytes of the socket's memory; the kernel doubles it. A small frame takes 768 of them and a veth holds 256 frames.
+/// Size of the socket's buffer in bytes; the kernel doubles it. A small frame takes 768 of them, and a veth holds 256
+/// frames.
 const SEND_BUFFER: libc::c_int = 64 << 10;
 /// The longest wait for room in the socket.
 const ROOM_MS: libc::c_int = 5_000;
-/// How long a paced sender sleeps when nothing is due.
+/// How long a paced sender sleeps if nothing is due.
 const NAP: Duration = Duration::from_micros(100);
 
-/// What to send when.
+/// When to send how many frames.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// So many bursts of so many frames back to back, with a pause after each.
+    /// A number of bursts of a number of frames back to back, with a pause after each.
     Bursts {
         /// Bursts.
         count: u32,
-        /// Frames of each.
         frames: u32,
-        /// Time between two of them.
+        /// Time from one burst to the next.
         pause: Duration,
     },
-    /// Frames at a rate. A sender that was held up sends what it owes back to back.
+    /// Frames at a rate. A sender that was delayed sends the missing ones back to back.
     Rate {
         /// Frames in all.
         frames: u32,
@@ -53,10 +53,10 @@ impl Pace {
     }
 }
 
-/// Sends frames of a stream from the source of a test bed; returns once all are sent, with how long it took.
+/// Sends the frames of a stream from the source of a test bed; returns how long it took, once all are sent.
 ///
 /// # Errors
-/// [`TestbedError`] where the system refuses.
+/// [`TestbedError`] if the system refuses.
 pub fn send(testbed: &Testbed, stream: &Stream, pace: Pace) -> Result<Duration, TestbedError> {
     let index = testbed.source.index(&testbed.interfaces.source)?;
     testbed.source.enter(|| {
@@ -87,7 +87,7 @@ pub fn send(testbed: &Testbed, stream: &Stream, pace: Pace) -> Result<Duration, 
     })
 }
 
-/// Bounds the socket's memory, and has timers of this thread end when they should.
+/// Limits the socket's buffer, and makes timers of this thread exact.
 fn prepare(socket: &OwnedFd) -> io::Result<()> {
     // SAFETY: sets a number of this thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1u64) };
@@ -105,12 +105,12 @@ struct Sender<'a> {
     stream: &'a Stream,
     /// Number of the next frame.
     next: u32,
-    /// Those of the call at hand.
+    /// Frames of the current call.
     frames: Vec<Vec<u8>>,
 }
 
 impl Sender<'_> {
-    /// Sends so many frames back to back.
+    /// Sends this many frames back to back.
     fn send(&mut self, count: usize) -> io::Result<()> {
         let mut left = count;
         while left > 0 {
@@ -126,7 +126,7 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Sends the frames of a call, in several where the socket has no room.
+    /// Sends the frames of a call, in several calls if the socket has no room.
     fn send_all(&mut self) -> io::Result<()> {
         let part =
             |frame: &mut Vec<u8>| libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() };

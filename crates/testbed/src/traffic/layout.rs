@@ -1,25 +1,25 @@
-//! The memory that the BPF programs share with us, field by field as `traffic.bpf.c` has it, and the
-//! packets that both sides make.
+//! The memory that the BPF programs share with us, field by field as in `traffic.bpf.c`, and the
+//! packets that both sides create.
 
 use bm_wire::Family;
 
 use super::Stream;
 use crate::testbed::{SOURCE_IPV4, SOURCE_IPV6, mac};
 
-/// The shortest frames that hold headers and payload: the IPv4 one is Ethernet's own least.
+/// The shortest frames that hold headers and payload; for IPv4 it is the minimum of Ethernet.
 pub const IPV4_BYTES_MIN: u16 = 60;
 pub const IPV6_BYTES_MIN: u16 = 14 + 40 + 8 + PAYLOAD_BYTES as u16;
-/// Sequence number 4, next hop 2, nothing 2, time sent 8.
+/// Sequence number 4, next hop 2, padding 2, time sent 8.
 pub const PAYLOAD_BYTES: usize = 16;
-/// Sizes in one turn.
+/// Number of sizes in one period.
 pub const SIZES: usize = 12;
-/// The time to live that packets start with; one router on it must be 63.
+/// TTL with which packets are sent; behind one router it must be 63.
 const HOPS_SENT: u8 = 64;
 const PORT_DISCARD: u16 = 9;
 const PORT_FIRST: u16 = 1024;
 const PORTS: usize = 256;
 
-/// Data that the kernel may read and write: no padding, no bytes that are not a value.
+/// Data that the kernel may read and write: no padding, and all bytes are a value.
 ///
 /// # Safety
 /// Any bytes must be a value of the type, which must have no padding.
@@ -140,7 +140,7 @@ fn source_sum(source: &[u8; 16]) -> u32 {
     ((sum & 0xffff_ffff) + (sum >> 32)) as u32
 }
 
-/// The frame that carries `sequence` of the stream, as the generator makes it.
+/// The frame with number `sequence` of the stream, as the generator creates it.
 pub fn frame(stream: &Stream, sequence: u32, sent_ns: u64) -> Vec<u8> {
     let index = sequence as usize % stream.destinations.len();
     let to = &stream.destinations[index];

@@ -1,4 +1,4 @@
-//! A BPF array seen as memory: what the programs count is read, and what they do is set, without a call.
+//! A BPF array mapped into memory: the counters of programs are read, and their settings written, without a call.
 
 use std::io;
 use std::marker::PhantomData;
@@ -9,8 +9,8 @@ use super::layout::Plain;
 
 /// The entries of a memory-mapped array map.
 ///
-/// Programs read and write them at the same time on other cores, so each access is volatile and copies;
-/// a word of eight bytes is read whole, several words need not be of one moment.
+/// Programs read and write them at the same time on other cores, so each access is a volatile copy.
+/// A word of eight bytes is read at once; several words may be from different moments.
 pub struct Mapped<T: Plain> {
     memory: NonNull<u8>,
     bytes: usize,
@@ -27,7 +27,7 @@ impl<T: Plain> Mapped<T> {
     /// Bytes from one entry to the next: arrays round values up to eight.
     const STRIDE: usize = size_of::<T>().next_multiple_of(8);
 
-    /// Maps the array behind a descriptor. Its values must be as long as `T` and at least `entries` many.
+    /// Maps the array of a descriptor. Its values must be as long as `T`, and there must be at least `entries`.
     pub fn new(map: BorrowedFd<'_>, value_bytes: usize, entries: usize) -> io::Result<Self> {
         assert_eq!(value_bytes, size_of::<T>(), "the layout is not that of the program");
         let bytes = (Self::STRIDE * entries).next_multiple_of(4096);

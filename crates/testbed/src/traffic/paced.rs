@@ -1,6 +1,6 @@
-//! A sender of few packets at exact times, as a host sends them: to find the gap when a router dies.
+//! A sender of few packets at exact times, like a host, to find the gap when a router dies.
 //!
-//! The generator spins; this one sleeps between packets, so it takes nothing from a daemon that restarts on
+//! The generator spins; this one sleeps between packets, so it takes no CPU time from a daemon that restarts on
 //! the same machine.
 
 use std::io;
@@ -16,7 +16,7 @@ use crate::testbed::{Testbed, TestbedError, cores};
 /// Real-time priority of the sender.
 const PRIORITY: i32 = 20;
 
-/// A running sender. Dropping it ends it.
+/// A running sender, ended on drop.
 pub struct Paced {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<io::Result<PacedSent>>>,
@@ -25,16 +25,15 @@ pub struct Paced {
 /// What was sent, and how evenly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacedSent {
-    /// Packets.
     pub packets: u64,
-    /// From the first to the last.
+    /// Time from the first to the last packet.
     pub time: Duration,
-    /// The longest time between two of them: no gap at the sink that is about as long is the router's.
+    /// The longest time between two packets: a gap at the sink that is not much longer is not the router's.
     pub gap_max: Duration,
 }
 
 impl Paced {
-    /// Begins to send a stream, which must have a rate, from the source of a test bed; returns once it does.
+    /// Begins to send a stream, which must have a rate, from the source of a test bed; returns once it sends.
     pub fn start(testbed: &Testbed, stream: &Stream) -> Result<Self, TestbedError> {
         let index = testbed.source.index(&testbed.interfaces.source)?;
         let rate = stream.rate.expect("a paced stream has a rate");
@@ -43,14 +42,14 @@ impl Paced {
         let (ready, is_ready) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("paced".into()).spawn(move || {
             namespace.join_this_thread()?;
-            // Binding waits for all cores, which may take long on a busy machine.
+            // Pinning waits for all cores, which may take long on a busy machine.
             let socket = packet_socket(index)?;
             wake_exactly()?;
             let _ = ready.send(());
             send_all(&socket, &stream, Duration::from_secs_f64(1.0 / rate), &stopped)
         });
         let thread = thread.map_err(TestbedError::system("start the paced sender's thread"))?;
-        // An error means that the thread has ended: `stop` will say why.
+        // An error means that the thread has ended: `stop` reports why.
         let _ = is_ready.recv();
         Ok(Self { stop, thread: Some(thread) })
     }
@@ -87,7 +86,7 @@ fn send_all(
             sleep_until(due);
             continue;
         }
-        // A sender that was held up sends what it owes at once, but not more than 20 ms of it.
+        // A sender that was delayed sends the missing packets at once, but at most those of 20 ms.
         due = (due + interval).max(now.saturating_sub(Duration::from_millis(20)));
         let frame = layout::frame(stream, sent.packets as u32, now.as_nanos() as u64);
         send(socket, &frame)?;
@@ -99,7 +98,7 @@ fn send_all(
     Ok(sent)
 }
 
-/// The clock that BPF programs read, too.
+/// The clock that BPF programs read as well.
 pub fn monotonic() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a whole timespec that outlives the call.
@@ -115,15 +114,15 @@ pub(super) fn sleep_until(due: Duration) {
     }
 }
 
-/// Timers of ordinary threads may be 50 us late, and a busy machine may keep them for milliseconds; not this
-/// one, which hardly takes time from anybody.
+/// Timers of ordinary threads may be 50 us late, and on a busy machine such a thread may wait for milliseconds; not
+/// this one, which uses little CPU time.
 fn wake_exactly() -> io::Result<()> {
     // SAFETY: sets a number of this thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1u64) };
     cores::prioritise(0, PRIORITY)
 }
 
-/// A socket that sends whole frames out of one interface.
+/// A socket that sends whole frames through one interface.
 pub(super) fn packet_socket(index: u32) -> io::Result<OwnedFd> {
     // SAFETY: makes a descriptor from numbers; checked before it is owned. Protocol 0 receives nothing.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -144,7 +143,7 @@ pub(super) fn packet_socket(index: u32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Sends a frame. One that the interface has no room for is lost, as on a wire.
+/// Sends a frame. If the interface has no room it is lost, as on a wire.
 fn send(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
     // SAFETY: the kernel reads the frame, which outlives the call.
     let sent = unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };

@@ -14,7 +14,7 @@ use super::skeleton::TrafficSkelBuilder;
 use super::{DESTINATIONS_MAX, TRACKED_MAX};
 use crate::testbed::TestbedError;
 
-/// Generator and sinks, loaded and not attached anywhere.
+/// Generator and sinks, loaded but not attached.
 pub struct Programs {
     pub(super) generate: OwnedFd,
     pub(super) sink_frames: OwnedFd,
@@ -33,8 +33,8 @@ impl Programs {
         load().map_err(|error| TestbedError::System { what: "load the traffic programs".into(), error })
     }
 
-    /// Attaches a program that passes everything to Linux. It keeps a veth interface polling, as GRO does,
-    /// and is gone when the link is closed.
+    /// Attaches a program that passes everything to Linux. It keeps the NAPI of a veth interface enabled, as GRO does,
+    /// and is detached when the link is closed.
     pub fn attach_pass(&self, ifindex: u32) -> Result<OwnedFd, TestbedError> {
         attach(&self.pass, ifindex).map_err(TestbedError::system("attach an XDP program that passes"))
     }
@@ -70,7 +70,7 @@ fn mapped<T: Plain>(map: &impl MapCore, entries: usize) -> io::Result<Mapped<T>>
     Mapped::new(map.as_fd(), map.value_size() as usize, entries)
 }
 
-/// Attaches to an interface of this thread's namespace, in native mode; closing the link detaches.
+/// Attaches to an interface of this thread's namespace, in native mode; closing the link detaches it.
 pub fn attach(program: &OwnedFd, ifindex: u32) -> io::Result<OwnedFd> {
     let options = bpf_link_create_opts {
         sz: size_of::<bpf_link_create_opts>() as libbpf_sys::size_t,
@@ -87,7 +87,7 @@ pub fn attach(program: &OwnedFd, ifindex: u32) -> io::Result<OwnedFd> {
     }
 }
 
-/// The system's error behind libbpf's, with libbpf's words.
+/// The system's error behind libbpf's, with libbpf's text.
 pub fn system(error: libbpf_rs::Error) -> io::Error {
     let kind = match error.kind() {
         ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied,

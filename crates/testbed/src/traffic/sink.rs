@@ -1,4 +1,4 @@
-//! The sink: takes every packet of the generator, checks it, and leaves the rest to Linux.
+//! The sink: receives and checks every packet of the generator, and leaves all others to Linux.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::program::{attach, system};
 use super::{Programs, Stream, TRACKED_MAX};
 use crate::testbed::{Testbed, TestbedError};
 
-/// Where the sink takes packets.
+/// Where the sink receives packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SinkMode {
     /// As frames, by XDP: the cheapest for routers that send frames, as XDP forwarders do.
@@ -19,30 +19,30 @@ pub enum SinkMode {
     Skbs,
 }
 
-/// What has arrived, by the verdict on each packet.
+/// Packets that have arrived, by the result of the check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrived {
-    /// Right in every way.
+    /// Correct in every respect.
     pub good: u64,
     /// Bytes of good frames, without the frame check sequence.
     pub bytes: u64,
-    /// Time to live or hop limit is not one less than it was.
+    /// TTL or hop limit was not decremented by one.
     pub bad_hops: u64,
     /// The IPv4 header's checksum is wrong.
     pub bad_checksum: u64,
     /// Sent to another next hop than the table says.
     pub bad_next_hop: u64,
-    /// Ports or lengths are not as they were.
+    /// Ports or lengths were changed.
     pub bad_shape: u64,
 }
 
 impl Arrived {
-    /// Everything that is not good.
+    /// All packets that are not good.
     pub fn bad(&self) -> u64 {
         self.bad_hops + self.bad_checksum + self.bad_next_hop + self.bad_shape
     }
 
-    /// What came since an earlier reading.
+    /// The difference from an earlier reading.
     pub fn since(&self, earlier: &Self) -> Self {
         Self::from_words(std::array::from_fn(|index| self.words()[index] - earlier.words()[index]))
     }
@@ -57,24 +57,24 @@ impl Arrived {
     }
 }
 
-/// What tracking has found.
+/// Results of tracking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tracked {
-    /// Packets looked at.
+    /// Packets that were tracked.
     pub packets: u64,
-    /// Packets that came after a later one of their flow.
+    /// Packets that arrived after a later one of their flow.
     pub reordered: u64,
     /// The longest time between two arrivals.
     pub gap_max: Duration,
     /// When it ended, on the monotonic clock.
     pub gap_end: Duration,
-    /// The longest time that a packet took.
+    /// The longest time from sending to arrival.
     pub delay_max: Duration,
-    /// The mean of the times.
+    /// The mean of these times.
     pub delay_mean: Duration,
 }
 
-/// A sink at the end of a test bed. Dropping it takes it away.
+/// A sink at the end of a test bed, detached on drop.
 pub struct Sink<'a> {
     programs: &'a Programs,
     testbed: &'a Testbed,
@@ -83,12 +83,12 @@ pub struct Sink<'a> {
 
 enum Attached {
     Frames(#[expect(dead_code, reason = "closing it detaches")] OwnedFd),
-    /// The interface with the hook: a hook itself may not move between threads.
+    /// The interface of the hook: the hook itself must not move between threads.
     Skbs(u32),
 }
 
 impl<'a> Sink<'a> {
-    /// Attaches a sink, with its counts at zero and nothing tracked.
+    /// Attaches a sink, with its counters at zero, without tracking.
     pub fn attach(
         programs: &'a Programs,
         testbed: &'a Testbed,
@@ -111,7 +111,7 @@ impl<'a> Sink<'a> {
         Ok(sink)
     }
 
-    /// Sets the counts to zero and tracks nothing.
+    /// Sets the counters to zero and ends tracking.
     pub fn reset(&self) -> Result<(), TestbedError> {
         self.programs.sink.set(0, SinkState::default());
         let map = &self.programs.arrivals;
@@ -120,12 +120,12 @@ impl<'a> Sink<'a> {
             .map_err(|error| TestbedError::system("reset the sink")(system(error)))
     }
 
-    /// From now on takes packets for good that no router has touched.
+    /// From now on, packets count as good if no router has changed them.
     pub fn expect_bridged(&self) {
         self.programs.sink.set(0, SinkState { is_bridged: 1, ..SinkState::default() });
     }
 
-    /// From now on looks at order, gaps and delays of a stream, which takes the sink some time.
+    /// From now on, tracks order, gaps and delays of a stream, which costs the sink some time.
     pub fn track(&self, stream: &Stream) {
         assert!(stream.destinations() <= TRACKED_MAX, "at most {TRACKED_MAX} destinations can be tracked");
         (0..stream.destinations()).for_each(|flow| self.programs.expected.set(flow, 0));
@@ -133,7 +133,7 @@ impl<'a> Sink<'a> {
         self.programs.sink.set(0, SinkState { is_tracking: 1, destinations, ..SinkState::default() });
     }
 
-    /// What has arrived since the sink was attached or reset.
+    /// Packets that have arrived since the sink was attached or reset.
     pub fn arrived(&self) -> Result<Arrived, TestbedError> {
         let mut sum = [0; 6];
         for of_one_core in self.read()? {
@@ -144,7 +144,7 @@ impl<'a> Sink<'a> {
         Ok(Arrived::from_words(sum))
     }
 
-    /// What tracking has found so far.
+    /// Results of tracking so far.
     pub fn tracked(&self) -> Tracked {
         let state = self.programs.sink.get(0);
         Tracked {
@@ -157,7 +157,7 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// The counts of each core.
+    /// The counters of each core.
     fn read(&self) -> Result<Vec<Vec<u8>>, TestbedError> {
         let counts = self.programs.arrivals.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
         counts
@@ -169,8 +169,8 @@ impl<'a> Sink<'a> {
 impl Drop for Sink<'_> {
     fn drop(&mut self) {
         if let Attached::Skbs(index) = self.attached {
-            // Only both directions together take the qdisc away. If the namespace or the interface is gone,
-            // the hook went with it.
+            // Only removing both directions together removes the qdisc. If the namespace or the interface is gone,
+            // so is the hook.
             let away = || {
                 let both = TC_INGRESS | TC_EGRESS;
                 Ok(hook(self.programs, index).attach_point(both).destroy().is_ok())
@@ -180,7 +180,7 @@ impl Drop for Sink<'_> {
     }
 }
 
-/// The clsact hook of an interface, whether it is there or not.
+/// The clsact hook of an interface, whether it exists or not.
 fn hook(programs: &Programs, index: u32) -> TcHook {
     TcHookBuilder::new(programs.sink_skbs.as_fd())
         .ifindex(index as i32)

@@ -72,7 +72,7 @@ fn frames_match_the_documented_bytes() {
     assert_eq!(frame[38..54], (0x2001_0db8_u128 << 96 | 9).to_be_bytes());
 }
 
-/// The program in the kernel makes the same bytes as the sender here, sums and all, of every size.
+/// The kernel's program creates the same bytes as the sender here, with all checksums, for every size.
 #[test]
 fn generator_and_sender_agree() {
     if is_skipped("generator_and_sender_agree") {
@@ -206,7 +206,7 @@ fn wait_for(is_so: impl Fn() -> bool) {
     panic!("nothing came of it within ten seconds");
 }
 
-/// Sends over a table through Linux and returns what was sent and what arrived.
+/// Sends to the addresses of a table through Linux, and returns what was sent and what arrived.
 fn through_linux<A: Traffic>(tag: &str, routes: &[crate::tables::Route<A>], sizes: Sizes, mode: SinkMode) {
     let name = format!("flow-{tag}");
     let testbed = testbed(&name, tag);

@@ -1,12 +1,12 @@
-//! `bench batch`: what do batches bring, on the way in and on the way out?
+//! `bench batch`: how does the time per packet depend on batch sizes for receiving and sending?
 //!
 //! ```text
 //! receive up to R a breath -> the router's stages -> send up to S at a time
 //! ```
 //!
-//! The matrix is R from 1 to 1024 by S from 1 to 128, the router that of `bench forward` over the full table. A
-//! burst holds 256: what is received beyond that comes in several. `random` has destinations all over the
-//! table, `one-flow` a single one: the difference is what random destinations cost.
+//! A matrix with R from 1 to 1024 and S from 1 to 128, with the router of `bench forward` and the full table. A burst
+//! holds 256 frames, so more than that are received in several bursts. `random` has destinations all over the table,
+//! `one-flow` has a single one: the difference is the cost of random destinations.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,19 +18,19 @@ use super::{BenchError, Options, breathe, check_all, pin, routable};
 use crate::alternate::{Measured, Sample, alternate_samples, repeat};
 use crate::report::Row;
 
-/// Seconds that the bench takes if it is not told.
+/// Time limit of the bench in seconds, if none is given.
 const SECONDS: u64 = 60;
-/// Turns of each cell.
+/// Number of turns for each cell of the matrix.
 const RUNS: u32 = 3;
 /// Shortest turn.
 const LEAST: Duration = Duration::from_millis(4);
-/// Most frames that are received in a breath, and sent at a time.
+/// Largest number of frames received in a breath, and sent at a time.
 const RECEIVE: [usize; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 const SEND: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
-/// Parts of a turn that warm up.
+/// A turn's warm-up takes this fraction of it.
 const WARM_UP: u32 = 4;
 
-/// Where packets go.
+/// The destinations.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Way {
     subject: &'static str,
@@ -42,7 +42,7 @@ const WAYS: [Way; 2] = [
     Way { subject: "one-flow", pattern: Pattern::Flow },
 ];
 
-/// What is measured on its own.
+/// One cell of the matrix.
 #[derive(Clone, Copy)]
 struct Cell {
     receive: usize,
@@ -56,7 +56,7 @@ impl Cell {
     }
 }
 
-/// Measures the matrix, or those cases whose name contains what is asked for.
+/// Measures the matrix, or the cases whose name contains the given text.
 ///
 /// # Errors
 /// See [`BenchError`].

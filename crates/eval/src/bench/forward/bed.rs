@@ -1,12 +1,12 @@
-//! What is measured: a whole router over two circling ports, and the same ports without a router.
+//! What is measured: a whole router with two loopback ports, and the same ports without a router.
 //!
 //! ```text
 //! brickmoon    left -> router -> left, right     source-sink    left -> right -> left
 //!              right -> router -> left, right
 //! ```
 //!
-//! Everything is what the daemon uses: tables, router, slow path (which must stay idle), port apps, links,
-//! engine. Only the ports' device is of memory.
+//! Everything is the daemon's: tables, router, slow path (which must stay idle), port apps, links, engine. Only the
+//! device of the ports is in memory.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -34,13 +34,13 @@ use crate::bench::{BenchError, SMALLEST};
 
 /// Names of the ports.
 pub(super) const PORTS: [&str; 2] = ["left", "right"];
-/// Next hops, half of them behind each port.
+/// Number of next hops, half of them behind each port.
 pub(super) const NEXT_HOPS: u16 = 16;
-/// Frames that circle: no more than a link holds, should all leave through one port in one breath.
+/// Number of frames that circulate: no more than fit on a link if all of them leave through one port in one breath.
 pub(super) const FRAMES: usize = 1000;
 /// Slots: enough for two engines at once.
 const SLOTS: usize = 4 * FRAMES;
-/// Counters of one engine, and room to spare.
+/// Room for the counters of one engine, with some to spare.
 const COUNTERS: usize = 2048;
 /// Frames in each queue to the slow path.
 const SLOW_QUEUE: usize = 1024;
@@ -63,11 +63,11 @@ pub(super) struct Bed {
     published: Arc<Published<Tables>>,
     readers: Readers,
     frame_pool: Arc<FramePool>,
-    /// Kept, since the table is the writer's.
+    /// Held because the writer owns the table.
     _next_hops: NextHopWriter,
 }
 
-/// A family whose table a bed has.
+/// An address family for which a bed has a table.
 pub(super) trait InBed: Packet {
     /// The table that its packets are looked up in.
     fn side(bed: &Bed) -> &Side<Self>;
@@ -88,9 +88,9 @@ impl InBed for u128 {
 /// How many frames are handled together.
 #[derive(Clone, Copy)]
 pub(super) struct Batching {
-    /// Most that a port receives in a breath.
+    /// Maximum number of frames that a port receives in a breath.
     pub receive: usize,
-    /// Most that a device is handed at a time.
+    /// Maximum number of frames that a device is given at a time.
     pub send: usize,
 }
 
@@ -100,12 +100,11 @@ impl Default for Batching {
     }
 }
 
-/// The MAC of a port.
 pub(super) fn port_mac(port: usize) -> [u8; 6] {
     [2, 0, 0, 0, 0, port as u8 + 1]
 }
 
-/// The MAC of a next hop, counted from 1.
+/// The MAC of a next hop; they are counted from 1.
 pub(super) fn next_hop_mac(number: u16) -> [u8; 6] {
     [2, 0, 0, 0, 1, number as u8]
 }
@@ -116,13 +115,13 @@ pub(super) fn next_hop_port(number: u16) -> usize {
 }
 
 impl Bed {
-    /// A router of these routes. Both families get a default route if they have none, so that no address is
-    /// without a way.
+    /// A router with these routes. Each family gets a default route if it has none, so that every address has a next
+    /// hop.
     pub fn new(table: Table, frame_pool: Arc<FramePool>) -> Result<Self, BenchError> {
         Self::with_hops(table, frame_pool, |number| (next_hop_port(number), next_hop_mac(number)))
     }
 
-    /// The same with next hops, counted from 1, behind ports and with MACs as `hop` says.
+    /// The same, with next hops (counted from 1) behind the ports and with the MACs that `hop` returns.
     pub fn with_hops(
         table: Table,
         frame_pool: Arc<FramePool>,
@@ -160,17 +159,17 @@ impl Bed {
         Self::frame_pool_of(1)
     }
 
-    /// Frame memory for as many engines at a time, and as many again.
+    /// Frame memory for this many engines at a time, and as many again.
     pub fn frame_pool_of(workers: usize) -> Result<Arc<FramePool>, BenchError> {
         FramePool::new(SLOTS * workers, 2048).map_err(BenchError::build("frame memory"))
     }
 
-    /// Where its frames come from.
+    /// The frames of an engine come from here.
     pub fn frames(&self) -> &Arc<FramePool> {
         &self.frame_pool
     }
 
-    /// The router at work on packets to `destinations`.
+    /// The router, with packets to `destinations`.
     pub fn router<A: Packet>(
         &self,
         destinations: &Arc<[A]>,
@@ -179,7 +178,7 @@ impl Bed {
         self.router_of_sizes(destinations, SMALLEST, batching)
     }
 
-    /// The same on packets of these sizes.
+    /// The same with packets of these sizes.
     pub fn router_of_sizes<A: Packet>(
         &self,
         destinations: &Arc<[A]>,
@@ -191,8 +190,8 @@ impl Bed {
         self.routed(making, PORTS.len())
     }
 
-    /// Routers of so many workers as the daemon has them: tables, frame memory and counters are shared, ports and
-    /// all else are each worker's own.
+    /// Routers of `workers` workers as in the daemon: tables, frame memory and counters are shared, ports and all
+    /// else are separate for each worker.
     pub fn routers<A: Packet>(
         &self,
         destinations: &Arc<[A]>,
@@ -207,14 +206,14 @@ impl Bed {
         (0..workers).map(router).collect()
     }
 
-    /// The router at work on a device of the caller's, the first port; next hops must all be behind it.
+    /// The router with a device of the caller's as the first port; all next hops must be behind it.
     pub fn router_over(&self, device: Box<dyn Port>) -> Result<Running, BenchError> {
         let mut making = Making::new(&self.frame_pool)?;
         making.device(device)?;
         self.routed(making, 1)
     }
 
-    /// A device of the caller's alone, sending what it receives.
+    /// A device of the caller's alone, which sends what it receives.
     pub fn loop_over(&self, device: Box<dyn Port>) -> Result<Running, BenchError> {
         let mut making = Making::new(&self.frame_pool)?;
         making.device(device)?;
@@ -222,7 +221,7 @@ impl Bed {
         making.running(None)
     }
 
-    /// The router at work on ports that `port` makes, each of its index, its frames, and what takes copies.
+    /// The router with ports that `port` creates from their index, their frames and a recorder of copies.
     pub fn router_of_ports(
         &self,
         batching: Batching,
@@ -233,7 +232,7 @@ impl Bed {
         self.routed(making, PORTS.len())
     }
 
-    /// A router between the first `joined` of the ports in the making.
+    /// Adds a router between the first `joined` of the ports to a network in the making.
     fn routed(&self, mut making: Making, joined: usize) -> Result<Running, BenchError> {
         let slow = self.router_app(&mut making)?;
         for name in &PORTS[..joined] {
@@ -244,7 +243,7 @@ impl Bed {
         making.running(Some(slow))
     }
 
-    /// Adds the router and the way back from its slow path, without links.
+    /// Adds the router and the return from its slow path, without links.
     pub(super) fn router_app(&self, making: &mut Making) -> Result<SlowPath, BenchError> {
         let mut slow = self.slow_path(making)?;
         let mut ports = Vec::new();
@@ -262,7 +261,7 @@ impl Bed {
         Ok(slow)
     }
 
-    /// The ports alone, each sending what the other receives.
+    /// The ports alone: each sends what the other receives.
     pub fn source_sink<A: Packet>(
         &self,
         destinations: &Arc<[A]>,
@@ -275,7 +274,7 @@ impl Bed {
         making.running(None)
     }
 
-    /// As many frames as circle in the router, whose headers alone are read and written.
+    /// As many frames as circulate in the router; only their headers are read and written.
     pub fn headers<A: Packet>(&self, destinations: &[A]) -> Result<Headers<A>, BenchError> {
         Headers::new(FRAMES, Freelist::new(self.frame_pool.clone(), 2 * FRAMES), destinations)
             .ok_or_else(|| BenchError::build("frame memory")("too few slots"))
@@ -297,7 +296,7 @@ impl Bed {
     }
 }
 
-/// There is no neighbor to ask for: all are static.
+/// No neighbor ever has to be resolved: all are static.
 struct Nobody;
 
 impl Resolver for Nobody {
@@ -364,12 +363,12 @@ impl Making {
         Ok(Self::of_worker(frame_pool, &Self::registry(1)?, 0))
     }
 
-    /// Counters of so many workers.
+    /// Counters for this many workers.
     pub fn registry(workers: usize) -> Result<Arc<Registry>, BenchError> {
         Registry::anonymous(workers * COUNTERS).map(Arc::new).map_err(BenchError::build("counters"))
     }
 
-    /// That of the worker with this number.
+    /// The account of the worker with this number.
     pub fn of_worker(frame_pool: &Arc<FramePool>, registry: &Arc<Registry>, worker: usize) -> Self {
         Self {
             registry: registry.clone(),
@@ -381,13 +380,13 @@ impl Making {
         }
     }
 
-    /// Where in `count` arrivals a port of this worker begins, so that no two send the same at a time.
+    /// Where in `count` arrivals a port of this worker begins, so that no two ports send the same packet at a time.
     pub fn begin(&self, port: usize, count: usize) -> usize {
         count / PORTS.len() * port + count / 7 * self.worker
     }
 
     pub fn account(&self, group: &str) -> Result<Account, BenchError> {
-        // Workers of one registry each count in lines of their own.
+        // The counters of each worker are in cache lines of their own.
         let group = format!("{}/{group}", self.worker);
         Account::open(&self.registry, Scope::Other(&group)).map_err(BenchError::build("counters"))
     }
@@ -406,7 +405,7 @@ impl Making {
         self.network.link(link).map_err(BenchError::build("network"))
     }
 
-    /// Both ports, with half of the frames and a part of the destinations each.
+    /// Both ports, each with half of the frames and a part of the destinations.
     pub fn ports<A: Packet>(
         &mut self,
         destinations: &Arc<[A]>,
@@ -423,7 +422,7 @@ impl Making {
         })
     }
 
-    /// Both ports, as `port` makes them of half of the frames each.
+    /// Both ports, created by `port` from half of the frames each.
     fn ports_of(
         &mut self,
         batching: Batching,

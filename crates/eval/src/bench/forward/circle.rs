@@ -1,12 +1,12 @@
-//! A port without a device: the frames that it sends come in again, each as a new packet.
+//! A loopback port: the frames that it sends come in again, each as a new packet.
 //!
 //! ```text
-//! transmit -> [ waiting, first in first out ] -> header written anew -> receive
+//! transmit -> [ waiting, first in first out ] -> header rewritten -> receive
 //! ```
 //!
-//! Frames circle through their slots as through the rings of a NIC, so the caches see what they would see
-//! there. Writing the new header is the only work done on a frame: it stands for the device's. It writes what the
-//! router may have changed or what differs from packet to packet, and leaves what stands there already.
+//! Frames pass through their slots as through the rings of a NIC, so the caches behave as they would there. Only the
+//! header is rewritten, which stands for the work of a NIC. What is written is what the router may have changed or what
+//! differs from packet to packet; the rest is left as it is.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use bm_port::Port;
 
 use super::packet::{FRAME, Packet, Template};
 
-/// What left a port while it was looked at, with the index of the port.
+/// The frames that left a port while they were recorded, with the index of the port.
 #[derive(Default)]
 pub(super) struct Sample {
     wanted: AtomicBool,
@@ -24,18 +24,18 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Begins to keep copies of what leaves.
+    /// Begins to keep copies of the frames that leave.
     pub fn begin(&self) {
         self.wanted.store(true, Ordering::Relaxed);
     }
 
-    /// Ends it, and gives the copies.
+    /// Ends that, and returns the copies.
     pub fn end(&self) -> Vec<(usize, Vec<u8>)> {
         self.wanted.store(false, Ordering::Relaxed);
         std::mem::take(&mut self.taken.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Copies what leaves through a port, if it is looked at.
+    /// Keeps a copy of what leaves through a port, if it is recording.
     pub fn look(&self, port: usize, burst: &Burst) {
         if self.wanted.load(Ordering::Relaxed) {
             self.take(port, burst);
@@ -49,21 +49,21 @@ impl Sample {
     }
 }
 
-/// Places of the ring that frames wait in: a power of two.
+/// Number of places in the ring that frames wait in: a power of two.
 const PLACES: usize = 1024;
 
-/// Frames whose headers are asked for together.
+/// Number of frames whose headers are prefetched together.
 const AHEAD: usize = 32;
 
-/// The packets that come in, over and over.
+/// The packets that come in, again and again.
 pub(super) struct Arrivals<A: Packet> {
     each: Arc<[A::Arrival]>,
-    /// Bytes of their frames, by turns.
+    /// Sizes of their frames in bytes, used in turn.
     lengths: Arc<[u16]>,
 }
 
 impl<A: Packet> Arrivals<A> {
-    /// One to each destination, of these lengths by turns.
+    /// One packet to each destination; these lengths are used in turn.
     pub fn new(destinations: &[A], lengths: &[u16]) -> Self {
         let templates: Vec<_> = lengths.iter().map(|&length| A::template([0; 6], length)).collect();
         let each = destinations.iter().zip(templates.iter().cycle());
@@ -85,7 +85,7 @@ impl<A: Packet> Clone for Arrivals<A> {
 /// The port.
 pub(super) struct Circle<A: Packet> {
     ring: Box<[Option<Frame>; PLACES]>,
-    /// Frames that ever came out of the ring, and those that ever went in.
+    /// Number of frames that were ever taken out of the ring, and that were ever put in.
     read: usize,
     write: usize,
     template: Template,
@@ -93,15 +93,16 @@ pub(super) struct Circle<A: Packet> {
     next: usize,
     index: usize,
     sample: Arc<Sample>,
-    /// Most frames that come at a time.
+    /// Maximum number of frames received at a time.
     burst: usize,
 }
 
 impl<A: Packet> Circle<A> {
-    /// Most frames that may circle.
+    /// Maximum number of frames that may circulate.
     pub const ROOM: usize = PLACES;
 
-    /// A port of MAC `mac` with these frames, at most `burst` of them at a time, that sends `arrivals` from `next` on, over and over.
+    /// A port with MAC `mac` and these frames, at most `burst` of them at a time. It sends `arrivals` again and again,
+    /// beginning with `next`.
     pub fn new(
         (frames, burst): (Vec<Frame>, usize),
         (index, mac): (usize, [u8; 6]),
@@ -121,7 +122,7 @@ impl<A: Packet> Circle<A> {
 }
 
 impl<A: Packet> Circle<A> {
-    /// Moves the frames from `at` on to `to`, as the packets from `next` on. Neither goes round the end here.
+    /// Moves the frames from `at` on to `to`, as the packets from `next` on. Neither range wraps around the ring's end.
     #[inline(always)]
     fn arrive(&mut self, to: &mut [Option<Frame>], at: usize, next: usize) {
         swap_places(to, &mut self.ring[at..at + to.len()]);
@@ -133,7 +134,7 @@ impl<A: Packet> Circle<A> {
     }
 }
 
-/// Makes frames that went out before the packets of `arrivals`, one each, all of so many bytes.
+/// Makes frames of this many bytes that went out before the packets of `arrivals`, one each.
 #[inline(always)]
 pub(super) fn renew_all<A: Packet>(
     template: &Template,
@@ -141,7 +142,7 @@ pub(super) fn renew_all<A: Packet>(
     arrivals: &[A::Arrival],
     length: usize,
 ) {
-    // Code of its own for the least frames, whose headers need no check then.
+    // Separate code for the smallest frames, whose headers need no check.
     if length == FRAME {
         renew::<A>(template, to, arrivals, FRAME);
     } else {
@@ -152,7 +153,7 @@ pub(super) fn renew_all<A: Packet>(
 #[inline(always)]
 fn renew<A: Packet>(template: &Template, to: &mut [Option<Frame>], arrivals: &[A::Arrival], length: usize) {
     for (frames, arrivals) in to.chunks_mut(AHEAD).zip(arrivals.chunks(AHEAD)) {
-        // A device writes without waiting for headers of frames.
+        // A device writes without waiting for the headers of frames.
         frames.iter().flatten().for_each(Frame::prefetch_header);
         for (place, arrival) in frames.iter_mut().zip(arrivals) {
             let Some(frame) = place else { continue };
@@ -165,8 +166,7 @@ fn renew<A: Packet>(template: &Template, to: &mut [Option<Frame>], arrivals: &[A
     }
 }
 
-/// The same for frames whose lengths come by turns, the first of them that at `turn`. A device writes each one's
-/// length.
+/// The same for frames of different lengths, used in turn beginning at `turn`. A device writes the length of each.
 #[inline(never)]
 fn renew_mixed<A: Packet>(
     template: &Template,

@@ -1,24 +1,24 @@
 //! Reading and writing headers alone: what no router can do without, besides the lookup.
 //!
-//! Of each frame the destination MAC, type, header and its checksum are read and held against what they must be, as
-//! a validation does; then both MACs and the word of the hops are written, as a rewriting does. The frames are as
-//! many as circle in the router, in the same slots, and are taken a burst at a time.
+//! Of each frame, the destination MAC, type, header and header checksum are read and compared with their expected
+//! values, as for validation; then both MACs and the word with the TTL are written, as for rewriting. As many frames
+//! as circulate in the router are used, in the same slots, a burst at a time.
 
 use bm_frame::{BURST, Frame, Freelist};
 
 use super::packet::{FRAME, Packet, Template};
 
-/// MAC that is written to frames, and that they are for.
+/// The MAC that frames are sent to, which is also written to them.
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// Destination and source, in the two stores of a router: as an array of bytes, the compiler would store one byte at a
-/// time, and that only in some builds.
+/// Destination and source, as the two stores of a router: an array of bytes would be stored one byte at a time by the
+/// compiler, but only in some builds.
 const MACS: (u64, u32) = {
     let [a, b, c, d, e, f] = MAC;
     (u64::from_le_bytes([a, b, c, d, e, f, a, b]), u32::from_le_bytes([c, d, e, f]))
 };
 
-/// Frames whose headers are read and written, over and over.
+/// Frames whose headers are read and written again and again.
 pub(super) struct Headers<A: Packet> {
     template: Template,
     frames: Vec<Frame>,
@@ -28,7 +28,7 @@ pub(super) struct Headers<A: Packet> {
 }
 
 impl<A: Packet> Headers<A> {
-    /// So many frames of `freelist`, to some of `destinations`; `None` if there are fewer.
+    /// `count` frames of `freelist`, to some of `destinations`; `None` if there are fewer free frames.
     pub fn new(count: usize, mut freelist: Freelist, destinations: &[A]) -> Option<Self> {
         let template = A::template(MAC, FRAME as u16);
         let frames =
@@ -48,7 +48,7 @@ impl<A: Packet> Headers<A> {
         }
     }
 
-    /// One burst; says how many frames were right.
+    /// Processes one burst; returns how many frames were correct.
     pub fn pass(&mut self) -> u64 {
         if self.next >= self.frames.len() {
             self.next = 0;
@@ -65,16 +65,16 @@ impl<A: Packet> Headers<A> {
     }
 }
 
-/// Reads the headers of a frame, and writes them if they are right.
+/// Reads the headers of a frame, and writes them if they are correct.
 #[inline(always)]
 fn one<A: Packet>(bytes: &mut [u8; FRAME]) -> bool {
     let is_right = bytes[..6] == MAC && A::is_right(bytes);
     if is_right {
-        // Both are the same, so that the frame stays right; the compiler must not know.
+        // The old and the new MAC are equal, so that the frame stays correct; the compiler must not know that.
         let (start, rest) = std::hint::black_box(MACS);
         bytes[..8].copy_from_slice(&start.to_le_bytes());
         bytes[8..12].copy_from_slice(&rest.to_le_bytes());
-        A::spend_and_mend(bytes);
+        A::decrement_or_restore_ttl(bytes);
     }
     is_right
 }

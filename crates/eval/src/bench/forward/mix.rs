@@ -1,9 +1,9 @@
-//! Traffic that is not all of one kind: both families by turns, or IPv4 with one odd packet in a hundred.
+//! Mixed traffic: both families in turn, or IPv4 with one odd packet in a hundred.
 //!
-//! The same router as in the other cases, over ports that write frames whole, so that any kind may come. An odd packet
-//! goes to the slow path, which is not at work here: its queue takes the first of them, then they are dropped. So the
-//! figures are what the worker has to do, per packet that arrives. `over_plain` compares with IPv4 alone, or where both
-//! families come with the mean of IPv4 alone and IPv6 alone.
+//! The same router as in the other cases, with ports that write whole frames, so that packets of any kind can arrive.
+//! Odd packets go to the slow path, which does not run here: its queue takes the first of them, and the rest are
+//! dropped. So the figures are the worker's time per packet that arrives. `over_plain` compares it with IPv4 alone, or
+//! for both families with the mean of IPv4 alone and IPv6 alone.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::report::Row;
 
 /// The name of the case.
 pub(super) const CASE: &str = "mix-full-prefix";
-/// One packet of so many is odd.
+/// One packet in this many is odd.
 const ODD: usize = 100;
 
 /// The kinds of traffic.
@@ -31,7 +31,7 @@ const ODD: usize = 100;
 pub(super) enum Mix {
     Ipv4,
     Ipv6,
-    /// Both by turns.
+    /// Both families in turn.
     Both,
     /// IPv4, some of it with options.
     Options,
@@ -52,7 +52,7 @@ impl Mix {
         }
     }
 
-    /// The frames that arrive at a port, over and over.
+    /// The frames that arrive at a port, again and again.
     fn arrivals(self, bed: &Bed, port: usize) -> Box<[[u8; FRAME]]> {
         let ipv4 = || frames::<u32>(bed, port);
         let odd = |change: fn(&mut [u8; FRAME])| {
@@ -70,7 +70,7 @@ impl Mix {
             Self::Both => {
                 ipv4().zip(frames::<u128>(bed, port)).flat_map(|(ipv4, ipv6)| [ipv4, ipv6]).collect()
             }
-            // Three times nothing, and the end.
+            // Three bytes of "no operation", and "end of options".
             Self::Options => odd(|frame| {
                 frame[14] = 0x46;
                 frame[34..38].copy_from_slice(&[1, 1, 1, 0]);
@@ -81,7 +81,7 @@ impl Mix {
     }
 }
 
-/// Whether the arrival at this place is odd, where some are.
+/// Whether the packet at this position is odd, in a mix with odd packets.
 fn is_odd(place: usize) -> bool {
     place % ODD == ODD / 2
 }
@@ -89,7 +89,7 @@ fn is_odd(place: usize) -> bool {
 /// Frames of one family to destinations within its prefixes.
 fn frames<A: InBed>(bed: &Bed, port: usize) -> impl Iterator<Item = [u8; FRAME]> + use<A> {
     let destinations: Arc<[A]> = routable(Pattern::Prefix, A::side(bed));
-    // The ports begin at different places, so that they do not send the same at a time.
+    // The ports begin at different positions, so that they do not send the same packet at a time.
     let begin = destinations.len() / PORTS.len() * port;
     (0..destinations.len()).filter_map(move |place| {
         let destination = destinations[(begin + place) % destinations.len()];
@@ -105,12 +105,12 @@ fn seal(frame: &mut [u8; FRAME]) {
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// A port without a device: the frames that it sends come in again, each as the next of `arrivals`.
+/// A loopback port: the frames that it sends come in again, each as the next of `arrivals`.
 struct WholeFrames {
     waiting: VecDeque<Frame>,
     arrivals: Box<[[u8; FRAME]]>,
     next: usize,
-    /// Most frames that come at a time.
+    /// Maximum number of frames received at a time.
     burst: usize,
     /// Whether some of the frames do not come back, and are replaced.
     loses: bool,
@@ -147,7 +147,7 @@ impl Port for WholeFrames {
     }
 }
 
-/// The router at work on a kind of traffic.
+/// The router, with one kind of traffic.
 pub(super) fn router(bed: &Bed, mix: Mix, batching: Batching) -> Result<Running, BenchError> {
     let whole = |port, frames: Vec<Frame>, sample| -> Box<dyn Port> {
         let mut waiting = VecDeque::with_capacity(2 * FRAMES);
@@ -159,7 +159,8 @@ pub(super) fn router(bed: &Bed, mix: Mix, batching: Batching) -> Result<Running,
     bed.router_of_ports(batching, whole)
 }
 
-/// Runs the router for a while and compares what leaves with what must; every frame has to be in an account.
+/// Runs the router for a while and compares the frames that leave with the expected ones; every frame must be in an
+/// account.
 pub(super) fn check(bed: &Bed, mix: Mix, running: &mut Running) -> Result<(), BenchError> {
     running.sample.begin();
     (0..SAMPLE_BREATHS).for_each(|_| _ = running.engine.breathe());
@@ -183,14 +184,14 @@ pub(super) fn check(bed: &Bed, mix: Mix, running: &mut Running) -> Result<(), Be
     Ok(())
 }
 
-/// Breathes, and says how many frames arrived.
+/// Runs breaths, and returns how many frames arrived.
 fn breathe(running: &mut Running) -> u64 {
     let before = running.received();
     (0..BREATHS).for_each(|_| _ = running.engine.breathe());
     running.received() - before
 }
 
-/// Measures all kinds, turn about.
+/// Measures all kinds in turn.
 pub(super) fn measure(bed: &Bed, turns: Turns) -> Result<Vec<Row>, BenchError> {
     let running = |mix| router(bed, mix, Batching::default());
     let mut routers = Mix::ALL.map(running).into_iter().collect::<Result<Vec<_>, _>>()?;

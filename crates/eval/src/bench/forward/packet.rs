@@ -1,15 +1,15 @@
 //! The frames of the bench: 60 bytes (64 with the frame check sequence) or more, as they arrive and as they leave.
 //!
-//! IPv4 carries a UDP datagram. IPv6 with UDP takes 62 bytes, so its payload is of the protocol number for
-//! experiments (RFC 3692): a router does not ask. Payload behind the first 60 bytes is the same in all frames, each
-//! byte the lowest of its place's number: it is written once, since a device's writing costs a router nothing.
+//! IPv4 carries a UDP datagram. IPv6 with UDP takes 62 bytes, so its payload has the protocol number for experiments
+//! (RFC 3692), which makes no difference to a router. The payload behind the first 60 bytes is the same in all frames:
+//! each byte is the low byte of its offset. It is written once, since the time in which a device writes costs nothing.
 
 use bm_testbed::tables::Space;
 use bm_wire::checksum;
 use bm_wire::ipv4::is_single_host;
 use bm_wire::prefix::Prefix;
 
-/// Bytes of the least frame, within which all headers are.
+/// Size of the smallest frame in bytes; it contains all headers.
 pub(super) const FRAME: usize = 60;
 
 /// TTL of arriving packets.
@@ -28,7 +28,7 @@ const IPV6_DESTINATION: std::ops::Range<usize> = 14 + 24..14 + 40;
 /// MAC of the hosts that send to us.
 const SENDER: [u8; 6] = [2, 0, 0, 0, 2, 1];
 
-/// A frame without its destination address, and what makes the rest of its checksum.
+/// A frame without its destination address, and the sum of the rest of its checksum.
 #[derive(Clone, Copy)]
 pub(super) struct Template {
     bytes: [u8; FRAME],
@@ -41,48 +41,48 @@ impl Template {
         &self.bytes
     }
 
-    /// The frame, or a longer one that begins with it.
+    /// The smallest frame, or a longer one that begins with it.
     pub fn whole(&self, longest: usize) -> Vec<u8> {
         let payload = (FRAME..longest.max(self.length)).map(|place| place as u8);
         self.bytes.into_iter().chain(payload).collect()
     }
 }
 
-/// An address family as the bench sends it.
+/// An address family of the bench's packets.
 pub(super) trait Packet: Space {
-    /// The bytes in which one packet differs from another.
+    /// The bytes that differ from packet to packet.
     type Arrival: Copy + Send + Sync + 'static;
 
-    /// A frame of so many bytes, 60 to 1514, to the router's port of that MAC.
+    /// A frame of `length` bytes, 60 to 1514, to the router's port with this MAC.
     fn template(port: [u8; 6], length: u16) -> Template;
 
-    /// Writes the lengths that the headers of a frame of so many bytes have, but for the checksum.
+    /// Writes the lengths of a frame of `length` bytes into its headers, without updating checksums.
     fn set_length(bytes: &mut [u8; FRAME], length: u16);
 
     /// What a packet to `destination` is made of.
     fn arrival(template: &Template, destination: Self) -> Self::Arrival;
 
-    /// Makes `bytes`, a packet of this template that a router has passed on, that packet: as a device writes a new
-    /// one, which does not sum up but has the bytes.
+    /// Turns `bytes`, a packet of this template that a router has forwarded, into this packet. As for a device that
+    /// writes a new packet, no checksum is computed.
     fn renew(template: &Template, bytes: &mut [u8; FRAME], arrival: &Self::Arrival);
 
-    /// Where a frame goes to.
+    /// The destination of a frame.
     fn destination(bytes: &[u8; FRAME]) -> Self;
 
-    /// Spends a hop, with the checksum summed up anew.
+    /// Decrements the TTL, and computes the checksum anew.
     fn decrement_ttl(bytes: &mut [u8; FRAME]);
 
-    /// Whether the type and the header are what they should be.
+    /// Whether the type and the header are as expected.
     fn is_right(bytes: &[u8; FRAME]) -> bool;
 
-    /// Spends a hop as a router does, in place; the last but one brings all of them back, so that a frame can
-    /// pass for ever.
-    fn spend_and_mend(bytes: &mut [u8; FRAME]);
+    /// Decrements the TTL in place as a router does; at 2 it is set back to its first value, so that a frame can be
+    /// forwarded for ever.
+    fn decrement_or_restore_ttl(bytes: &mut [u8; FRAME]);
 
-    /// The nearest address that a router may forward to, or `None` where this draw is to be left out.
+    /// The nearest address that a router may forward to, or `None` if this one is to be left out.
     fn routable(self) -> Option<Self>;
 
-    /// The prefix that everything lies in.
+    /// The prefix that all destinations are in.
     fn everything() -> Prefix<Self> {
         Prefix::containing(Self::default(), 0).expect("0 is within every width")
     }
@@ -107,7 +107,7 @@ impl Packet for u32 {
         bytes[UDP_LENGTH].copy_from_slice(&(length - 34).to_be_bytes());
     }
 
-    /// From the identification on to the end of the header.
+    /// From the identification to the end of the header.
     type Arrival = [u8; 16];
 
     fn arrival(template: &Template, destination: Self) -> Self::Arrival {
@@ -147,11 +147,11 @@ impl Packet for u32 {
     }
 
     #[inline(always)]
-    fn spend_and_mend(bytes: &mut [u8; FRAME]) {
+    fn decrement_or_restore_ttl(bytes: &mut [u8; FRAME]) {
         let spent: u16 =
             if bytes[IPV4_TTL] > 2 { 1 } else { u16::from(bytes[IPV4_TTL]).wrapping_sub(TTL.into()) };
         bytes[IPV4_TTL] = bytes[IPV4_TTL].wrapping_sub(spent as u8);
-        // The word falls by so many hops, so the sum rises by them (RFC 1624), or falls where hops come back.
+        // The word decreases by this many hops, so the checksum increases by them (RFC 1624), or the reverse.
         let sum = u32::from(u16::from_be_bytes([bytes[IPV4_CHECKSUM.start], bytes[IPV4_CHECKSUM.start + 1]]));
         let risen = if spent == 1 { sum + 0x0100 } else { sum + u32::from(!(spent.wrapping_neg() << 8)) };
         let folded = (risen & 0xffff) + (risen >> 16);
@@ -213,11 +213,11 @@ impl Packet for u128 {
     }
 
     #[inline(always)]
-    fn spend_and_mend(bytes: &mut [u8; FRAME]) {
+    fn decrement_or_restore_ttl(bytes: &mut [u8; FRAME]) {
         bytes[IPV6_HOPS] = if bytes[IPV6_HOPS] > 2 { bytes[IPV6_HOPS] - 1 } else { TTL };
     }
 
-    /// Global unicast is 2000::/3 as yet; what is drawn from the whole space is moved there.
+    /// Global unicast is 2000::/3 so far; addresses drawn from the whole space are moved there.
     fn routable(self) -> Option<Self> {
         Some(self & Self::MAX >> 3 | 1 << 125)
     }
@@ -229,7 +229,7 @@ fn ethernet(bytes: &mut [u8; FRAME], port: [u8; 6], kind: u16) {
     bytes[12..14].copy_from_slice(&kind.to_be_bytes());
 }
 
-/// The frame of so many bytes to `destination` as it arrives at the port of that MAC.
+/// The frame of `length` bytes to `destination` as it arrives at the port with this MAC.
 pub(super) fn arriving<A: Packet>(destination: A, port: [u8; 6], length: u16) -> Vec<u8> {
     let template = A::template(port, length);
     let mut bytes = template.whole(template.length);
@@ -239,7 +239,7 @@ pub(super) fn arriving<A: Packet>(destination: A, port: [u8; 6], length: u16) ->
     bytes
 }
 
-/// The frame of so many bytes to `destination` as it must leave: between these MACs and one hop on.
+/// The frame of `length` bytes to `destination` as it must leave: between these MACs, with its TTL decremented.
 pub(super) fn leaving<A: Packet>(destination: A, to: [u8; 6], from: [u8; 6], length: u16) -> Vec<u8> {
     let mut bytes = arriving(destination, to, length);
     bytes[6..12].copy_from_slice(&from);

@@ -1,5 +1,5 @@
-//! The router cut in two, each part on a core of its own: what RouteBricks (section 4.2) calls a pipeline, beside the
-//! router that runs to completion on every core.
+//! The router divided over two cores, as what RouteBricks (section 4.2) calls a pipeline, compared with routers that
+//! run to completion on every core.
 //!
 //! ```text
 //! receive:  core A  left, right ──ring a port──> core B  router -> left, right      receiving | all else
@@ -10,7 +10,7 @@
 //!             └────────────────ring a port─────────────────┘
 //! ```
 //!
-//! Rings carry bursts: a side looks at the other's index once a burst, and sends its own once a burst.
+//! Rings carry bursts: each side reads the other's index once per burst, and publishes its own once per burst.
 
 use std::sync::Arc;
 
@@ -25,10 +25,10 @@ use super::packet::{FRAME, Packet, Template};
 use super::running::Running;
 use crate::bench::{BenchError, SMALLEST};
 
-/// Places of each ring: all frames fit, so none is ever refused.
+/// Number of places in each ring: all frames fit, so none is ever refused.
 const PLACES: usize = FRAMES.next_power_of_two();
 
-/// Where the router is cut.
+/// Where the router is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
     /// Receiving on one core, routing and sending on the other.
@@ -38,7 +38,7 @@ pub(super) enum Cut {
 }
 
 impl Bed {
-    /// A router cut in two engines, the ports' first: for two cores. Counters come from `making`.
+    /// A router divided into two engines for two cores, the ports' engine first. Counters come from `making`.
     pub(super) fn pipeline<A: Packet>(
         &self,
         destinations: &Arc<[A]>,
@@ -125,19 +125,20 @@ impl Making {
     }
 }
 
-/// Both ends of a ring a port: the app that puts in, and the one that takes out, of links called as ports.
+/// Both ends of one ring for each port: the app that puts frames in and the one that takes them out. Their links are
+/// named after the ports.
 fn crossing() -> (Leave, Enter) {
     let (producers, consumers) = PORTS.map(|_| channel(PLACES)).into_iter().unzip();
     let enter = Enter { rings: consumers, outputs: Vec::new(), burst: Burst::new() };
     (Leave { rings: producers, inputs: Vec::new(), burst: Burst::new() }, enter)
 }
 
-/// For each link, which port it is called as.
+/// For each link, the port that it is named after.
 fn ports_of(links: &[String]) -> Vec<usize> {
     links.iter().filter_map(|name| PORTS.iter().position(|port| port == name)).collect()
 }
 
-/// Puts what comes in over links into rings to another core.
+/// Puts frames from links into rings to another core.
 struct Leave {
     rings: Vec<Producer<Frame>>,
     /// For each input, its port.
@@ -170,7 +171,7 @@ impl App for Leave {
     }
 }
 
-/// Takes frames out of rings from another core, to links.
+/// Takes frames out of rings from another core and puts them on links.
 struct Enter {
     rings: Vec<Consumer<Frame>>,
     /// For each output, its port.

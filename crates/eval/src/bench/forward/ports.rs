@@ -1,18 +1,18 @@
-//! `bench ports`: what does a packet cost on a DPDK port, on one core, with the router and without?
+//! `bench ports`: how long does a packet take on a DPDK port, on one core, with the router and without?
 //!
 //! ```text
-//! net_ring   what is sent comes in again: no allocation, no copy   ring -> [router ->] ring
-//! net_pcap   allocates and fills a frame each time, drops what is sent
-//! net_null   allocates a frame each time, frees what is sent
+//! net_ring   what is sent is received again: no allocation, no copy   ring -> [router ->] ring
+//! net_pcap   allocates and fills a frame for each packet, drops what is sent
+//! net_null   allocates a frame for each packet, frees what is sent
 //! ```
 //!
-//! Beside it, turn about on the same core, DPDK's own testpmd does on the same virtual device what it can: hand
-//! frames on (`testpmd-io`), and write their MACs (`testpmd-mac`).
+//! DPDK's own testpmd runs in turn with it, on the same core and the same virtual device: it passes frames on
+//! (`testpmd-io`), or writes their MACs (`testpmd-mac`).
 //!
-//! Frames have 60 bytes (64 with the check sequence) or sizes that are asked for; a mix comes in a fixed order.
+//! Frames have 60 bytes (64 with the frame check sequence) or the selected sizes; those of a mix have a fixed order.
 //!
-//! Frames that run in a ring would spend all their hops, so the bench's port gives each 255 again before that: a
-//! write a lap of 200. Figures count only if all accounts close and what leaves is right byte by byte.
+//! Frames that circulate in a ring would use up their TTL, so the bench's port sets it to 255 again in time: one write
+//! in 200 laps. Figures count only if all accounts close and what leaves is correct byte by byte.
 
 mod device;
 mod testpmd;
@@ -36,24 +36,24 @@ use crate::report::Row;
 use device::{Capture, Looped, frame};
 use testpmd::Testpmd;
 
-/// Seconds that the bench takes if it is not told.
+/// Time limit of the bench in seconds, if none is given.
 const SECONDS: u64 = 40;
-/// Destinations that are sent to in turn.
+/// Number of destinations, used in turn.
 const DESTINATIONS: usize = 4096;
-/// Frames in a ring of 1,024 places.
+/// Number of frames in a ring with 1,024 places.
 const RING_FRAMES: usize = 1023;
 const SLOTS: usize = 16_384;
 
-/// Rows, and what is to be said besides.
+/// The rows, and notes about them.
 #[derive(Default)]
 pub struct PortsFound {
     /// The figures.
     pub rows: Vec<Row>,
-    /// Such as that testpmd is not there.
+    /// Such as: testpmd is not installed.
     pub notes: Vec<String>,
 }
 
-/// Which device, and whether the router is between its receiving and its sending side.
+/// Which device, and whether the router is between receiving and sending.
 #[derive(Clone, Copy)]
 struct Case {
     routed: bool,
@@ -75,7 +75,7 @@ impl Case {
         ]
     };
 
-    /// All of one size.
+    /// All cases with frames of one size.
     fn all(sizes: Sizes) -> impl Iterator<Item = Self> {
         // net_null's frames are all of one size.
         Self::ALL
@@ -89,19 +89,19 @@ impl Case {
         format!("{what}{}-{}", size_suffix(self.sizes), self.vdev)
     }
 
-    /// Bytes of the frames that testpmd puts in a ring: all of one size, the mean of a mix. Their number counts there,
-    /// since nobody looks at more than the first line.
+    /// Size of the frames that testpmd puts in a ring: all the same, the mean of a mix. Only their number matters,
+    /// since nobody reads more than the first cache line.
     fn mean_bytes(&self) -> usize {
         let lengths = self.lengths();
         lengths.iter().map(|&length| usize::from(length)).sum::<usize>() / lengths.len()
     }
 
-    /// Bytes of frames in memory, one period.
+    /// Sizes of frames in memory in bytes, one period.
     fn lengths(&self) -> Vec<u16> {
         self.sizes.in_memory(device::LEAST as u16)
     }
 
-    /// The device as ours and testpmd's process each call it.
+    /// The name of the device for our process, and for testpmd's.
     fn device(&self, capture: &Capture) -> String {
         let name = format!("{}_{}", self.vdev, if self.routed { "routed" } else { "minimal" });
         match self.vdev {
@@ -112,10 +112,10 @@ impl Case {
     }
 }
 
-/// Measures all cases that are asked for.
+/// Measures all selected cases.
 ///
 /// # Errors
-/// [`BenchError::Dpdk`] in a build without DPDK; else see [`BenchError`].
+/// [`BenchError::Dpdk`] in a build without DPDK; otherwise see [`BenchError`].
 pub fn ports(options: &Options) -> Result<PortsFound, BenchError> {
     let begin = Instant::now();
     let cases = options.sizes().into_iter().flat_map(Case::all);
@@ -127,11 +127,11 @@ pub fn ports(options: &Options) -> Result<PortsFound, BenchError> {
         return Err(BenchError::Dpdk(DpdkError::NotBuilt { device: cases[0].vdev.into() }));
     }
     let core = cores::allowed().last().copied().unwrap_or(0);
-    // A thread that wanders between cores starts with cold caches. Refusal is no harm.
+    // A thread that moves between cores starts with cold caches. If pinning is refused, measure without.
     let _refused = cores::pin(0, core);
     let frame_pool = FramePool::new(SLOTS, 2048).map_err(BenchError::build("frame memory"))?;
     let table = options.table(NEXT_HOPS)?;
-    // What leaves comes in again, so it must be to the port's own MAC.
+    // What is sent is received again, so it must be to the port's own MAC.
     let bed = Bed::with_hops(table, frame_pool, |_| (0, port_mac(0)))?;
     let destinations = routable(Pattern::Prefix, &bed.ipv4);
     let destinations = &destinations[..destinations.len().min(DESTINATIONS)];
@@ -150,7 +150,7 @@ pub fn ports(options: &Options) -> Result<PortsFound, BenchError> {
     Ok(found)
 }
 
-/// Breathes a number of times over a device's ring and a small table, for [`forward_counted`](super::forward_counted).
+/// Runs a number of breaths on a device's ring with a small table, for [`forward_counted`](super::forward_counted).
 pub(super) fn counted(case: &str, options: CountOptions) -> Result<Counted, BenchError> {
     let routed = match case {
         "net_ring" => true,
@@ -236,7 +236,7 @@ fn run(case: Case, bed: &Bed, destinations: &[u32], text: &str) -> Result<(Watch
     Ok(((running, sent), device))
 }
 
-/// Runs for a while and compares what leaves, byte by byte, with what must.
+/// Runs for a while and compares what is sent, byte by byte, with what is expected.
 fn check(
     case: &Case,
     running: &mut Running,
@@ -256,7 +256,7 @@ fn check(
     }
     let (from, lengths) = (if case.routed { port_mac(0) } else { device::SENDER }, case.lengths());
     for found in frames {
-        // Where it goes and how many hops it has left are its own; the rest follows.
+        // Destination and TTL are the packet's own; the rest follows from them.
         let to = found.get(30..34).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
         let ttl = found.get(22).copied().unwrap_or(0);
         let known = to.filter(|to| destinations.contains(to) && ttl > 0);
@@ -313,7 +313,7 @@ mod tests {
             let (mut running, kept) =
                 run(case, &bed, destinations, &case.device(&capture)).unwrap_or_else(|e| panic!("{e}"));
             for _ in 0..3 {
-                // Far more laps than a packet has hops.
+                // Far more laps than a packet's TTL.
                 (0..2000).for_each(|_| _ = running.0.engine.breathe());
                 check(&case, &mut running.0, &running.1, destinations).unwrap_or_else(|e| panic!("{e}"));
             }

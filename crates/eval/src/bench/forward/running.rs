@@ -1,4 +1,4 @@
-//! An engine of the bench at work, with the accounts of its ports and its router.
+//! A running engine of the bench, with the accounts of its ports and its router.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use bm_stats::{Account, Entry};
 
 use super::circle::Sample;
 
-/// An engine at work, and what it is checked by.
+/// A running engine, and what is needed to check it.
 pub(super) struct Running {
     pub engine: Engine,
     pub sample: Arc<Sample>,
-    /// Accounts whose frames must all be sent.
+    /// Accounts that must have sent all of their frames.
     pub accounts: Vec<(String, Account)>,
-    /// Kept, so that the router's way to it stays open.
+    /// Held, so that the router's queue to it stays open.
     pub _slow: Option<SlowPath>,
 }
 
@@ -25,12 +25,12 @@ impl Running {
         ports.map(|(_, account)| account.get(Entry::Sent)).sum()
     }
 
-    /// Frames that came to the router so far.
+    /// Frames that the router has received so far.
     pub fn received(&self) -> u64 {
         self.routed(Entry::Received)
     }
 
-    /// Frames that it has forwarded so far.
+    /// Frames that the router has forwarded so far.
     #[cfg(test)]
     pub fn forwarded(&self) -> u64 {
         self.routed(Entry::Sent)
@@ -41,7 +41,7 @@ impl Running {
         router.map(|(_, account)| account.get(entry)).sum()
     }
 
-    /// Checks that every frame that came into an account was sent; else says which counters differ.
+    /// Checks that every frame that an account received was sent; otherwise names the counters that differ.
     pub fn check_accounts(&self) -> Result<(), String> {
         self.check(|account| account.get(Entry::Sent))
     }

@@ -1,4 +1,4 @@
-//! The bench on small tables: what it reports, and that it notices what goes wrong.
+//! The bench on small tables: what it reports, and that it notices errors.
 
 use bm_testbed::tables::{Route, TableOptions, generate};
 
@@ -6,14 +6,14 @@ use super::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The system's allocator, which counts what each thread asks of it.
+/// The system's allocator, with a count of what each thread requests.
 struct Counting;
 
 thread_local! {
     static ASKED: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system's allocator as it came; counting neither allocates nor panics.
+// SAFETY: every call is passed to the system's allocator unchanged; counting neither allocates nor panics.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // A thread that ends has no counter any more.
@@ -81,7 +81,7 @@ fn forwards_frames_of_every_size_with_the_router_and_without() {
     assert_eq!((mix.name(), rounded(mix.mean_bytes())), ("ipv4-full-prefix-imix".into(), 357.83));
 }
 
-/// All sizes of the mix come, and each as often as it should.
+/// All sizes of the mix occur, each with its share.
 #[test]
 fn a_mix_is_seven_four_one() {
     let bed = bed();
@@ -127,7 +127,7 @@ fn detects_wrong_output_ports() {
     let mut bed = bed();
     let destinations: Arc<[u32]> = routable(Pattern::Prefix, &bed.ipv4);
     let mut router = bed.router(&destinations, Batching::default()).unwrap();
-    // The oracle is told another default route than the router has.
+    // The oracle has another default route than the router.
     bed.ipv4.oracle =
         bm_testbed::oracle::Oracle::new(&[Route { prefix: "0.0.0.0/0".parse().unwrap(), next_hop: 16 }]);
     let wrong = check(&Case::ALL[0], &bed.ipv4, &mut router).unwrap_err();

@@ -1,16 +1,16 @@
-//! `bench workers`: what do more cores bring, and is it better to run to completion on each or to cut the router in
-//! two?
+//! `bench workers`: what do more cores gain, and is it better to run to completion on each, or to divide the router
+//! between two?
 //!
 //! ```text
 //! workers-1..N   N routers on N cores, each with its own ports: tables, frame memory and counters are shared
-//! apart-2        two that share nothing: what workers-2 should come to
-//! pipeline       case of its own: two cores a router, cut behind receiving, or around the router
+//! apart-2        two routers that share nothing: what workers-2 should reach
+//! pipeline       a case of its own: two cores per router, divided after receiving, or around the router
 //! ```
 //!
-//! Each worker is pinned and works on packets of its own, as on queues of its own. Every case comes twice: `-wall`
-//! counts by the clock on the wall, so whatever else runs on a worker's core is missing; `-cpu` counts the CPU time
-//! that the workers had, which leaves out what others take, and shows what workers take from each other. A part of
-//! a pipeline that waits for the other part has the core all the same.
+//! Each worker is pinned and has packets of its own, as if from queues of its own. Every case is measured twice:
+//! `-wall` by wall-clock time, so that other work on a worker's core reduces the rate; `-cpu` by the CPU time that the
+//! workers used, which excludes other work, and shows how workers slow down each other. A part of a pipeline that waits
+//! for the other part uses CPU time as well.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -27,33 +27,33 @@ use super::{BREATHS, BenchError, Options, breathe, check_all, routable};
 use crate::alternate::{Measured, Sample, Spread, Turns, alternate_samples, spread, thread_time};
 use crate::report::Row;
 
-/// Seconds that the bench takes if it is not told.
+/// Time limit of the bench in seconds, if none is given.
 const SECONDS: u64 = 30;
-/// What one subject is given whatever the bound.
+/// Least time for one subject, whatever the time limit.
 const LEAST: Duration = Duration::from_millis(600);
-/// Real-time priority of workers, above work that is not: turns are short, and the kernel keeps a twentieth of each
+/// Real-time priority of workers, above normal work: turns are short, and the kernel reserves a twentieth of each
 /// second for the rest.
 const PRIORITY: i32 = 1;
 /// The cases: which family, and whether run-to-completion is compared with pipelines.
 const CASES: [(&str, bool); 4] = [("ipv4", false), ("ipv4", true), ("ipv6", false), ("ipv6", true)];
 
-/// Rows, and what is to be said besides.
+/// The rows, and notes about them.
 #[derive(Debug, Default)]
 pub struct WorkersFound {
     /// The figures.
     pub rows: Vec<Row>,
-    /// How well it scales, in words.
+    /// How the rate grows with workers, in words.
     pub notes: Vec<String>,
 }
 
-/// How routers are laid over cores.
+/// How routers are distributed over cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
-    /// A router a core.
+    /// One router per core.
     Whole { workers: usize },
     /// The same with nothing shared, on two cores.
     Apart,
-    /// A router on every two cores.
+    /// One router per two cores.
     Pipelines { cut: Cut, cores: usize },
 }
 
@@ -66,7 +66,7 @@ impl Layout {
         }
     }
 
-    /// How many of its engines have ports to send through: one of a pipeline's two.
+    /// How many of its engines have ports to send through: one of the two of a pipeline.
     fn senders(self) -> usize {
         match self {
             Self::Pipelines { cores, .. } => cores / 2,
@@ -83,7 +83,7 @@ impl Layout {
         }
     }
 
-    /// What is measured in a case on so many cores.
+    /// The subjects of a case with this many cores.
     fn all(pipelines: bool, cores: usize) -> Vec<Self> {
         if !pipelines {
             let whole = (1..=cores).map(|workers| Self::Whole { workers });
@@ -96,7 +96,7 @@ impl Layout {
     }
 }
 
-/// Measures all cases that are asked for and have routes of their family.
+/// Measures all selected cases whose family has routes.
 ///
 /// # Errors
 /// See [`BenchError`].
@@ -138,7 +138,7 @@ fn case(family: &str, pipelines: bool) -> String {
     format!("{family}-full-prefix-{}", if pipelines { "pipeline" } else { "workers" })
 }
 
-/// Two routers with all that workers share, once each.
+/// Two routers with everything that workers share, but each with its own.
 struct Beds([Bed; 2]);
 
 impl Beds {
@@ -147,7 +147,7 @@ impl Beds {
         Ok(Self([Bed::new(table.clone(), one)?, Bed::new(table, two)?]))
     }
 
-    /// Engines of a layout, one a core.
+    /// The engines of a layout, one for each core.
     fn engines<A: Packet>(
         &self,
         layout: Layout,
@@ -171,14 +171,14 @@ impl Beds {
     }
 }
 
-/// What one worker did in a turn.
+/// The result of one worker in a turn.
 struct Shift {
     items: u64,
     wall: Duration,
     cpu: Duration,
 }
 
-/// Turn about, all layouts: by the clock on the wall, and in CPU time.
+/// Measures all layouts in turn: by wall-clock time, and by CPU time.
 fn measure<A: InBed>(
     case: &str,
     beds: &Beds,
@@ -193,7 +193,7 @@ fn measure<A: InBed>(
         subjects.iter().map(|subject| Measured { subject: subject.clone(), samples: Vec::new() }).collect();
     let wall = alternate_samples(turns.runs, subjects, |index| -> Result<Sample, BenchError> {
         let mut engines = beds.engines(layouts[index], &destinations)?;
-        // No core is always the one that few workers are on.
+        // So that layouts with few workers do not always use the same cores.
         let from = cpu[index].samples.len();
         let cores: Vec<_> = cores.iter().cycle().skip(from % cores.len()).take(engines.len()).collect();
         check_all(case, side, &mut engines, layouts[index].senders())?;
@@ -206,7 +206,7 @@ fn measure<A: InBed>(
     Ok((wall, cpu))
 }
 
-/// Lets each engine breathe on its core for a turn, all at once.
+/// Runs each engine on its core for one turn, all at the same time.
 fn work(engines: &mut [Running], cores: &[&usize], turns: Turns) -> std::io::Result<Vec<Shift>> {
     let start = Barrier::new(engines.len());
     std::thread::scope(|scope| {
@@ -214,7 +214,7 @@ fn work(engines: &mut [Running], cores: &[&usize], turns: Turns) -> std::io::Res
             let start = &start;
             scope.spawn(move || {
                 let pinned = cores::pin(0, core);
-                // Other work that gets a core stops a whole pipeline. Where the system refuses, it shows.
+                // Other work that gets a core stops a whole pipeline. If the system refuses the priority, that shows.
                 let _refused = cores::prioritise(0, PRIORITY);
                 let shift = one_shift(running, start, turns);
                 pinned.map(|()| shift)
@@ -242,7 +242,7 @@ fn one_shift(running: &mut Running, start: &Barrier, turns: Turns) -> Shift {
     Shift { items, wall, cpu: thread_time() - cpu }
 }
 
-/// All workers together, by the clock on the wall and in the CPU time of each.
+/// All workers together, by wall-clock time and by the CPU time of each.
 fn rates(shifts: &[Shift]) -> (Sample, Sample) {
     let items: u64 = shifts.iter().map(|shift| shift.items).sum();
     let cores = shifts.len() as f64;
@@ -253,7 +253,7 @@ fn rates(shifts: &[Shift]) -> (Sample, Sample) {
     (sample(by_wall), sample(items as f64 * cores / cpu))
 }
 
-/// The rate on several cores, divided by as many times the rate on one core, in each round.
+/// The rate on several cores, divided by the rate on one core times the number of cores, in each round.
 fn efficiency(measured: &Measured, one: &Measured, cores: usize) -> Spread {
     let rounds = measured.samples.iter().zip(&one.samples);
     spread(rounds.map(|(many, one)| many.rate / (one.rate * cores as f64)))
@@ -358,7 +358,7 @@ mod tests {
             wall: Duration::from_millis(wall),
             cpu: Duration::from_millis(cpu),
         };
-        // Somebody else had the second core for half of the time.
+        // Another thread had the second core for half of the time.
         let (wall, cpu) = rates(&[shift(1_000, 100, 100), shift(500, 100, 50)]);
         assert_eq!((wall.rate.round(), cpu.rate.round()), (15_000.0, 20_000.0));
         let one = Measured { subject: "workers-1".into(), samples: vec![rates(&[shift(1_000, 100, 100)]).1] };

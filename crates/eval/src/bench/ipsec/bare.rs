@@ -21,11 +21,13 @@ pub enum Bare {
     Cbc { aes: Aes, mac: Box<Hash> },
 }
 
+/// The block cipher of a CBC suite, with its key.
 pub enum Aes {
     Aes128(Box<Aes128>),
     Aes256(Box<Aes256>),
 }
 
+/// The integrity algorithm of a CBC suite, with its key.
 pub enum Hash {
     Sha256(Hmac<Sha256>),
     Sha1(Hmac<Sha1>),
@@ -61,8 +63,8 @@ impl Bare {
         }
     }
 
-    /// Encrypts all but the last bytes, and writes the tag there. The nonce is always the same, which costs as much as
-    /// one that counts.
+    /// Encrypts all but the last bytes, and writes the tag there. The nonce is always the same, which takes as long
+    /// as one that counts.
     #[inline]
     pub fn seal(&self, bytes: &mut [u8]) {
         let (payload, tag) = bytes.split_last_chunk_mut::<TAG_MAX>().expect("there is room for a tag");
@@ -86,7 +88,7 @@ impl Bare {
     /// Checks the tag and decrypts.
     ///
     /// # Panics
-    /// If the tag is wrong: what was sealed is opened once.
+    /// If the tag is wrong: each packet is decrypted once after it was encrypted.
     #[inline]
     pub fn open(&self, bytes: &mut [u8]) {
         match self {

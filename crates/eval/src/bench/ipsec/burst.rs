@@ -1,4 +1,4 @@
-//! A burst of packets in slots, and an SA with both of its ends.
+//! A burst of packets in slots, and an SA in both directions.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use super::bare::TAG_MAX;
 
 /// Packets of a burst, as the router has them.
 pub const PACKETS: usize = 256;
-/// Slots of frames, and where packets begin in them.
+/// Size of the slots, and where packets begin in them.
 const SLOT: usize = 2048;
 const START: usize = 256;
 
@@ -29,7 +29,7 @@ pub struct Burst {
 struct Packet {
     header: [u8; 20],
     length: usize,
-    /// Where it is in its slot now.
+    /// Where the packet is in its slot.
     now: Range<usize>,
 }
 
@@ -49,7 +49,7 @@ impl Burst {
         }
     }
 
-    /// Plain packets again.
+    /// Restores the plain packets.
     pub fn reset(&mut self) {
         for (slot, packet) in self.memory.as_chunks_mut::<SLOT>().0.iter_mut().zip(&mut self.packets) {
             packet.now = START..START + packet.length;
@@ -68,7 +68,7 @@ impl Burst {
         }
     }
 
-    /// Decrypts the burst, as found on the wire.
+    /// Decrypts the burst, as it was received.
     pub fn decrypt(&mut self) {
         for (slot, packet) in self.memory.as_chunks_mut::<SLOT>().0.iter_mut().zip(&mut self.packets) {
             let Some(mut buffer) = Buffer::new(slot, packet.now.clone()) else { continue };
@@ -80,14 +80,14 @@ impl Burst {
         }
     }
 
-    /// Does something with the bytes of each packet, and room for a tag behind them.
+    /// Calls a function with the bytes of each packet and room for a tag behind them.
     pub fn bare(&mut self, cipher: impl Fn(&mut [u8])) {
         for (slot, packet) in self.memory.as_chunks_mut::<SLOT>().0.iter_mut().zip(&self.packets) {
             cipher(&mut slot[START..START + packet.length + TAG_MAX]);
         }
     }
 
-    /// Whether what comes out is what went in.
+    /// Whether decrypting returns the original packets.
     pub fn check(&mut self, case: &str) -> Result<(), BenchError> {
         self.reset();
         let before = self.plain();

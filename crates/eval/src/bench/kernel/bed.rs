@@ -1,4 +1,4 @@
-//! The test bed of the bench: who forwards when, and how one turn is measured.
+//! The test bed of the bench: which subject forwards when, and how one turn is measured.
 
 use std::os::fd::OwnedFd;
 use std::process::Command;
@@ -21,10 +21,10 @@ use crate::program::router;
 
 /// Time for attaching, sending the first packets and draining, in each turn.
 pub const OVERHEAD: Duration = Duration::from_millis(350);
-/// Shorter slots end before caches are as warm as they will be.
+/// Shorter turns would end before the caches are warm.
 pub const SLOT: Duration = Duration::from_millis(150);
 pub const WARM_UP: Duration = Duration::from_millis(60);
-/// How long the daemon is watched while nothing is sent.
+/// How long the daemon's CPU time is measured while nothing is sent.
 const IDLE: Duration = Duration::from_secs(2);
 
 /// Threads that poll the interfaces on which packets arrive, each on a core of its own.
@@ -34,7 +34,7 @@ pub struct Polling<'a> {
 }
 
 impl<'a> Polling<'a> {
-    /// Polls the router's interface, and the sink's if it has a core.
+    /// Pins the thread of the router's interface, and that of the sink's if the sink has a core.
     pub fn start(testbed: &'a Testbed, cores: &Cores) -> Result<Self, TestbedError> {
         let interfaces = &testbed.interfaces;
         let router = (Napi::threaded(&testbed.router, &interfaces.router_in)?, cores.router);
@@ -65,7 +65,7 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// Rounds that end `cases` cases within a time, 3 to 15; what is left goes to longer slots.
+    /// The number of rounds that fit `cases` cases into a time, 3 to 15; the rest of the time makes turns longer.
     pub fn within(whole: Duration, cases: usize) -> Self {
         let turns = cases.max(1) as u32 * SUBJECTS.len() as u32;
         let least = OVERHEAD + WARM_UP + SLOT;
@@ -78,9 +78,9 @@ impl Turns {
 
 /// The packets of a case.
 pub struct Flows {
-    /// With the next hop that the table says.
+    /// With the next hop that the table returns.
     pub checked: Stream,
-    /// The same, whose next hop nobody looks at: the floor has only one.
+    /// The same without a check of the next hop: the floor has only one.
     pub anywhere: Stream,
     /// Routes of the family in the table.
     pub routes: usize,
@@ -95,25 +95,25 @@ pub struct Turn {
     pub daemon: f64,
 }
 
-/// What is known of a subject in a case.
+/// The results of a subject in a case.
 pub struct Measured {
     /// Turns by subject, in the order of `SUBJECTS`.
     pub turns: [Vec<Turn>; 4],
     /// Mean size of the frames, with the frame check sequence.
     pub frame_bytes: f64,
-    /// Destinations sent to in turn.
+    /// Number of destinations, used in turn.
     pub destinations: usize,
     /// Routes of the family.
     pub routes: usize,
 }
 
-/// The daemon with its program in our hands.
+/// The daemon; the bench attaches and detaches its program.
 struct Running {
     daemon: Daemon,
     program: OwnedFd,
 }
 
-/// What the daemon holds and uses while nothing comes.
+/// What the daemon uses while no packets arrive.
 #[derive(Clone, Copy, Default)]
 pub struct Holds {
     /// Of the lookup structures of both families and the next hops.
@@ -143,7 +143,7 @@ impl Bed {
         Ok(Self { running: None, programs, rivals, cores, holds: Holds::default(), testbed })
     }
 
-    /// Starts the daemon over the routes that there are, and watches it for a while.
+    /// Starts the daemon with the routes that exist, and measures it for a while.
     pub fn start(&mut self, options: &KernelOptions) -> Result<(), BenchError> {
         let (program, began) = (options.program.as_deref(), Instant::now());
         let daemon = Daemon::start(&self.testbed, &options.testbed.prefix, program, Way::Kernel, None)?;
@@ -158,7 +158,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Ends the daemon in order.
+    /// Stops the daemon.
     pub fn stop(&mut self) -> Result<(), BenchError> {
         if let Some(mut running) = self.running.take() {
             running.daemon.stop()?;
@@ -166,7 +166,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Gives every subject its turns, each round beginning one further on.
+    /// Gives every subject its turns; each round begins with the next one.
     pub fn measure(&self, case: &str, flows: &Flows, turns: Turns) -> Result<Measured, BenchError> {
         let mut taken: [Vec<Turn>; 4] = Default::default();
         let polling = Polling::start(&self.testbed, &self.cores)?;
@@ -231,13 +231,13 @@ impl Bed {
     }
 }
 
-/// While it lives, this thread and the generator, which it starts, go before whatever else wants their core: a
-/// generator that waits leaves the router idle, and all subjects look alike.
+/// As long as it lives, this thread and the generator, which it starts, have priority on their core: if the generator
+/// has to wait, the router is idle, and all subjects look alike.
 pub struct Ahead;
 
 impl Ahead {
     pub fn of_others() -> Self {
-        // Refusal is no harm: rates are then lower on a busy machine.
+        // If this is refused, rates are lower on a busy machine.
         let _refused = cores::prioritise(0, POLLING_PRIORITY + 10);
         Self
     }
@@ -263,7 +263,7 @@ fn ipv6_forwarded(snmp6: &str) -> u64 {
     line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
 }
 
-/// What the daemon says that its tables take.
+/// The size of its tables, as reported by the daemon.
 fn tables_bytes(options: &KernelOptions, daemon: &Daemon) -> Result<u64, BenchError> {
     let program = options.program.clone().unwrap_or_else(router);
     let socket = daemon.socket();

@@ -1,7 +1,7 @@
-//! Rows of the bench: rates, and what each turn came to beside Linux and the floor of the same round.
+//! Rows of the bench: rates, and the ratio of each turn to Linux and to the floor in the same round.
 //!
-//! Those comparisons go by time of the router's core. A router that is never idle has the same ratios in rates;
-//! one that waits for the generator, on a busy machine, has not.
+//! The ratios are those of the CPU time of the router's core. For a router that is never idle the rates have the same
+//! ratios; for one that waits for the generator, on a busy machine, they have not.
 
 use super::SUBJECTS;
 use super::bed::{Bed, Measured, Turn};
@@ -12,7 +12,7 @@ const LINUX: usize = 0;
 const BRICKMOON: usize = 2;
 const FLOOR: usize = 3;
 
-/// One row a subject.
+/// One row per subject.
 pub fn rows(case: &str, measured: &Measured, bed: &Bed) -> Vec<Row> {
     (0..SUBJECTS.len()).map(|subject| row(case, subject, measured, bed)).collect()
 }
@@ -58,11 +58,11 @@ fn pairs<'a>(
         .filter_map(|(ours, theirs)| Some((*ours.flow.samples.first()?, *theirs.flow.samples.first()?)))
 }
 
-/// Least, quartiles and greatest under names that begin alike.
+/// Minimum, quartiles and maximum, under names with the same prefix.
 pub fn with_spread(row: Row, name: &str, values: impl Iterator<Item = f64>) -> Row {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
-    // Between the two nearest where a share falls between them, so that an even number has its middle.
+    // Interpolates between the two nearest values, so that the median of an even number is their mean.
     let at = |share: f64| -> Option<f64> {
         let place = share * values.len().saturating_sub(1) as f64;
         let (low, high) = (values.get(place.floor() as usize)?, values.get(place.ceil() as usize)?);

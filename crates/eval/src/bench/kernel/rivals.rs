@@ -1,4 +1,4 @@
-//! The programs that take turns on the router's interfaces, and the links that put them there.
+//! The programs that take turns on the router's interfaces, and the links that attach them.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,13 +12,13 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
 use skeleton::RivalsSkelBuilder;
 
-/// Made from `bpf/rivals.bpf.c` at build.
-#[allow(missing_docs, clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+/// Generated from `bpf/rivals.bpf.c` during the build.
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/rivals.skel.rs"));
 }
 
-/// The rivals, loaded and on no interface.
+/// The rivals, loaded but not attached.
 pub struct Rivals {
     pub floor: OwnedFd,
     pub fib_helper: OwnedFd,
@@ -47,17 +47,20 @@ fn load(out: u32) -> io::Result<Rivals> {
     })
 }
 
-/// A program on both of the router's interfaces, until this is dropped.
+/// A program on both of the router's interfaces, detached when this is dropped.
 pub struct OnRouter {
     links: Vec<OwnedFd>,
 }
 
 impl OnRouter {
-    /// Puts it there.
+    /// Attaches it.
     pub fn attach(testbed: &Testbed, program: &OwnedFd) -> Result<Self, TestbedError> {
         let mut links = Vec::new();
         for index in indices(testbed)? {
-            let put = || attach(program, index).map_err(TestbedError::system("put a program on the router"));
+            let put = || {
+                attach(program, index)
+                    .map_err(TestbedError::system("attach a program to the router's interfaces"))
+            };
             links.push(testbed.router.enter(put)?);
         }
         Ok(Self { links })
@@ -67,7 +70,7 @@ impl OnRouter {
 impl Drop for OnRouter {
     fn drop(&mut self) {
         for link in &self.links {
-            // At once: closing it would leave that to a worker of the kernel.
+            // Detached at once: after a close alone, a worker of the kernel would detach it later.
             // SAFETY: passes a number.
             unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) };
         }
@@ -79,8 +82,8 @@ fn indices(testbed: &Testbed) -> Result<[u32; 2], TestbedError> {
     Ok([of(&testbed.interfaces.router_in)?, of(&testbed.interfaces.router_out)?])
 }
 
-/// The daemon's program, taken off the router's interfaces: from now on we say when it is there. It stays in
-/// the daemon's care otherwise, which goes on writing its tables.
+/// The daemon's program, detached from the router's interfaces: from now on the bench attaches it. The daemon
+/// continues to write its tables.
 pub fn borrow_program(testbed: &Testbed) -> Result<OwnedFd, TestbedError> {
     let indices = indices(testbed)?;
     let id = testbed
@@ -100,7 +103,7 @@ pub fn borrow_program(testbed: &Testbed) -> Result<OwnedFd, TestbedError> {
     Ok(program)
 }
 
-/// The number of the program on an interface of this thread's namespace.
+/// The ID of the program on an interface of this thread's namespace.
 fn program_on(index: u32) -> io::Result<u32> {
     let mut id = 0;
     // SAFETY: writes a number to `id`, which outlives the call.

@@ -1,8 +1,8 @@
-//! `bench kernel`, cases `switch-..`: what does a frame cost our switch, and what Linux's bridge?
+//! `bench kernel`, cases `switch-..`: how long does a frame take in our switch, and how long in Linux's bridge?
 //!
-//! The test bed is that of the router, but its IP addresses are not used: frames go straight to the MAC addresses of hosts
-//! behind the far port. Each turn begins with a switch that knows nothing; every host sends one frame, then the
-//! generator sends to them in turn.
+//! The test bed is that of the router, but its IP addresses are not used: frames go straight to the MAC addresses of
+//! hosts behind the other port. Each turn begins with an empty switch; every host sends one frame, then the generator
+//! sends to the hosts in turn.
 
 use std::time::Duration;
 
@@ -21,15 +21,15 @@ use crate::measure::{Flow, Measure};
 use crate::report::Row;
 
 const SUBJECTS: [&str; 2] = ["linux", "brickmoon"];
-/// Flows that are sent in turn.
+/// Number of flows, used in turn.
 const FLOWS: u32 = 1024;
-/// The first of the addresses that they go to, which no switch looks at (RFC 2544).
+/// The first of the destination IP addresses, which no switch looks at (RFC 2544).
 const FIRST: u32 = 0xc612_0000;
 const BRIDGE: &str = "br0";
-/// A type for experiments (IEEE 802 local), for the first frame of each host.
+/// EtherType for experiments (IEEE 802 local), for the first frame of each host.
 const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
 
-/// How many hosts are behind the far port, and which frames they get.
+/// How many hosts are behind the other port, and which frames are sent to them.
 #[derive(Clone, Copy)]
 pub struct Case {
     pub name: &'static str,
@@ -50,11 +50,11 @@ impl Case {
     }
 }
 
-/// What switches in a turn, until this is dropped.
+/// The switch of a turn, removed when this is dropped.
 enum Switching<'a> {
     Linux(&'a Testbed),
-    // Only held: its end takes it off.
-    Ours(#[expect(dead_code, reason = "dropping it takes the programs off")] Box<Switch>),
+    // Only held: when it is dropped, the switch is removed.
+    Ours(#[expect(dead_code, reason = "dropping it detaches the programs")] Box<Switch>),
 }
 
 impl<'a> Switching<'a> {
@@ -81,7 +81,7 @@ impl<'a> Switching<'a> {
 impl Drop for Switching<'_> {
     fn drop(&mut self) {
         if let Self::Linux(testbed) = self {
-            // If it fails, the next turn says so.
+            // If it fails, the next turn reports it.
             let _gone = testbed.router.ip_batch(&format!("link del {BRIDGE}\n"));
         }
     }
@@ -113,7 +113,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// Gives both their turns, each round beginning with the other.
+    /// Gives both their turns; they alternate in going first.
     fn measure(&self, case: &Case, runs: usize) -> Result<Vec<Row>, BenchError> {
         let polling = Polling::start(&self.testbed, &self.cores)?;
         let _ahead = Ahead::of_others();
@@ -144,7 +144,7 @@ impl Bed {
         let mode = if SUBJECTS[subject] == "linux" { SinkMode::Skbs } else { SinkMode::Frames };
         let sink = Sink::attach(&self.programs, &self.testbed, mode)?;
         sink.expect_bridged();
-        // An interface may have new threads since the program came.
+        // An interface may have new threads since the program was attached.
         polling.pin()?;
         self.announce(case.hosts)?;
         let measure = Measure {
@@ -159,7 +159,7 @@ impl Bed {
         Ok(measure.run(stream, || polling.router_ns())?)
     }
 
-    /// Each host sends a frame to the source, which tells the switch where it is.
+    /// Each host sends a frame to the source, from which the switch learns its port.
     fn announce(&self, hosts: u16) -> Result<(), TestbedError> {
         self.testbed.sink.enter(|| {
             let words = (1..=hosts).map(|number| {
@@ -193,7 +193,7 @@ fn send_frames(interface: &str, frames: &[Vec<u8>]) -> std::io::Result<()> {
     to.sll_ifindex = index as i32;
     for frame in frames {
         let (at, len) = (std::ptr::from_ref(&to).cast(), size_of_val(&to) as u32);
-        // SAFETY: frame and address are whole, as long as said, and outlive the call.
+        // SAFETY: frame and address are valid for the given lengths, and outlive the call.
         let sent =
             unsafe { libc::sendto(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0, at, len) };
         if sent < 0 {

@@ -7,8 +7,8 @@
 //! user     workers, over AF_XDP
 //! ```
 //!
-//! Sender and receiver are sockets of Linux in the namespaces on both sides, and share the cores with the router: the
-//! figure is that of a container that downloads from another. The daemon is started for its turn.
+//! Sender and receiver are sockets of Linux in the namespaces on both sides, and share the cores with the router, like
+//! a container that downloads from another. The daemon is started for its turn.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -26,20 +26,20 @@ use crate::bench::BenchError;
 use crate::demo::daemon::{Daemon, Way};
 use crate::report::Row;
 
-/// The subjects, and where the router forwards then.
+/// The subjects, and on which path the router forwards.
 const SUBJECTS: [(&str, Option<Way>); 4] =
     [("linux", None), ("xdp", Some(Way::Kernel)), ("tc", Some(Way::KernelTc)), ("user", Some(Way::User))];
-/// What a turn takes beside the measurement: the daemon's start and end, and the connection's slow start.
+/// Time of a turn besides the measurement: start and end of the daemon, and the connection's slow start.
 const OVERHEAD: Duration = Duration::from_millis(900);
 const WARM_UP: Duration = Duration::from_millis(400);
 const SLOT_MIN: Duration = Duration::from_millis(300);
-/// How long a socket may wait.
+/// Timeout of the sockets.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// As much as is written or read in one call.
+/// Bytes that are written or read in one call.
 const CHUNK: usize = 128 << 10;
 const PORT: u16 = 5201;
 
-/// Whether the hosts leave checksums and segments to their devices, as veths have it by default.
+/// Whether the hosts leave checksums and segmentation to their devices, which is the default of veths.
 #[derive(Clone, Copy)]
 pub struct Case {
     pub name: &'static str,
@@ -64,7 +64,7 @@ pub fn measure(options: &KernelOptions, cases: &[Case], whole: Duration) -> Resu
     Ok(rows)
 }
 
-/// Of the hosts alone: the router's ends stay as they are.
+/// Only on the hosts: the router's ends stay as they are.
 fn set_offloads(testbed: &Testbed, on: bool) -> Result<(), TestbedError> {
     let interfaces = &testbed.interfaces;
     testbed.source.ethtool(&interfaces.source, Feature::TxChecksum, on)?;
@@ -74,7 +74,7 @@ fn set_offloads(testbed: &Testbed, on: bool) -> Result<(), TestbedError> {
     testbed.router.ethtool(&interfaces.router_out, Feature::TxChecksum, true)
 }
 
-/// Gives each subject its turns, each round beginning one further on.
+/// Gives each subject its turns; each round begins with the next one.
 fn turns(
     options: &KernelOptions,
     testbed: &Testbed,
@@ -112,7 +112,7 @@ fn turns(
     Ok(rows.collect())
 }
 
-/// One connection through the router for a while: gigabits a second, as they are received.
+/// One connection through the router for a while: gigabits a second as received.
 fn turn(
     options: &KernelOptions,
     testbed: &Testbed,
@@ -141,7 +141,7 @@ fn connection(testbed: &Testbed, slot: Duration) -> Result<f64, BenchError> {
         let sending = scope.spawn(move || send(sender, &stopped));
         let rate = receive(receiver, slot);
         drop(stop);
-        // What the sender says matters only if nothing came.
+        // The sender's result matters only if nothing was received.
         let _sent = sending.join();
         rate
     });

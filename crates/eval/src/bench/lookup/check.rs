@@ -1,4 +1,4 @@
-//! Every structure against the plain oracle, before it counts.
+//! Compares every structure with a simple oracle before its figures count.
 
 use bm_testbed::addresses::{Pattern, destinations};
 use bm_testbed::oracle::Oracle;
@@ -11,12 +11,12 @@ use crate::bench::BenchError;
 
 /// Addresses of each pattern.
 const DRAWN: usize = 1 << 16;
-/// Routes whose first and last addresses, and those beside them, are asked for.
+/// Number of routes whose first and last addresses, and those next to them, are looked up.
 const EDGES: usize = 1 << 15;
-/// Addresses a call: the usual, one that fills no vector, one, and a burst of the router.
+/// Addresses per call: the usual number, one that fills no vector, one, and a burst of the router.
 const BATCHES: [usize; 4] = [64, 7, 1, 256];
 
-/// Addresses with their right answers.
+/// Addresses with the correct answers.
 pub struct Probes<A: Family> {
     queries: Queries<A>,
     right: Vec<u32>,
@@ -40,10 +40,10 @@ impl<A: Family> Probes<A> {
         Self { queries: Queries::new(asked, peers), right }
     }
 
-    /// Holds every answer of every structure against the right one.
+    /// Compares every answer of every structure with the correct one.
     ///
     /// # Errors
-    /// Where the first structure that errs is wrong, and how often.
+    /// The first wrong answer, and how many there are.
     pub fn check(&self, family: &str, contenders: &[Contender<A>]) -> Result<(), BenchError> {
         for (contender, batch) in contenders.iter().flat_map(|of| BATCHES.map(|batch| (of, batch))) {
             let answers = contender.answers(&self.queries, batch);

@@ -1,4 +1,4 @@
-//! A structure with the full table in it, ours or DPDK's, as the turns of the bench see it.
+//! A structure with the full table in it, ours or DPDK's, as the bench uses it.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -16,28 +16,28 @@ use super::peers::Peer;
 use crate::alternate::{spread, thread_time};
 use crate::bench::BenchError;
 
-/// Addresses, as ours and as DPDK take them.
+/// Addresses, in our format and in DPDK's.
 pub struct Queries<A: Family> {
     pub addresses: Vec<A>,
     wire: Vec<A::Wire>,
 }
 
 impl<A: Family> Queries<A> {
-    /// `peers`: whether DPDK is asked, too.
+    /// `peers`: whether they are needed for DPDK as well.
     pub fn new(addresses: Vec<A>, peers: bool) -> Self {
         let wire = if peers { addresses.iter().map(|address| address.wire()).collect() } else { Vec::new() };
         Self { addresses, wire }
     }
 }
 
-/// A structure in the race.
+/// A subject of the bench.
 pub struct Contender<A: Family> {
     /// The subject's name.
     pub name: String,
     table: Table<A>,
     /// Seconds that each build took.
     pub builds: Vec<f64>,
-    /// A change that one of DPDK's had no room for: its table is not what it should be from then on.
+    /// A change that one of DPDK's had no room for: from then on its table is wrong.
     pub refused: Option<String>,
 }
 
@@ -47,10 +47,10 @@ enum Table<A: Family> {
 }
 
 impl<A: Family> Contender<A> {
-    /// Builds one of ours. With a form, lookups are kept to it.
+    /// Builds one of ours. If a form is given, lookups use only that.
     ///
     /// # Errors
-    /// If a route finds no room.
+    /// If there is no room for a route.
     pub fn ours(
         structure: &Structure<A>,
         form: Option<Form>,
@@ -69,18 +69,18 @@ impl<A: Family> Contender<A> {
         Ok(Self { name, table: Table::Ours { builder, fib, form }, builds, refused: None })
     }
 
-    /// One of DPDK's, which took so many seconds to build.
+    /// One of DPDK's, which was built in this many seconds.
     pub fn peer(peer: Peer, seconds: f64) -> Self {
         Self { name: peer.name(), table: Table::Peer(peer), builds: vec![seconds], refused: None }
     }
 
-    /// Takes over a later build of the same.
+    /// Takes over a later build of the same structure.
     pub fn built_again(&mut self, built: Self) {
         self.table = built.table;
         self.builds.extend(built.builds);
     }
 
-    /// Whether it is ours and looks up by vectors.
+    /// Whether it is ours and uses vector instructions.
     pub fn is_wide(&self) -> bool {
         match &self.table {
             Table::Ours { fib, form: None, .. } => fib.form() != Form::SCALAR,
@@ -112,7 +112,7 @@ impl<A: Family> Contender<A> {
         (count / batch * batch) as u64
     }
 
-    /// The answers to all addresses, asked `batch` at a time.
+    /// The answers to all addresses, looked up `batch` at a time.
     pub fn answers(&self, queries: &Queries<A>, batch: usize) -> Vec<u32> {
         let mut answers = Vec::with_capacity(queries.addresses.len());
         match &self.table {
@@ -145,16 +145,16 @@ impl<A: Family> Contender<A> {
         }
     }
 
-    /// Whether its build is its own, and not a filling of ours.
+    /// Whether its own build was used, and its tables were not filled by us.
     pub fn builds_itself(&self) -> bool {
         !matches!(&self.table, Table::Peer(peer) if !peer.has_updates())
     }
 
-    /// Carries out changes, in one call where the structure has one for many, or one by one. One of DPDK's
-    /// that refuses a change stops there for good.
+    /// Applies changes, in one call if the structure has one for many, or one by one. One of DPDK's that refuses a
+    /// change applies no further ones.
     ///
     /// # Errors
-    /// If one of ours finds no room.
+    /// If one of ours has no room.
     pub fn update(&mut self, changes: &[Change<A>], singly: bool) -> Result<u64, BenchError> {
         match &mut self.table {
             Table::Ours { builder, .. } => {
@@ -180,7 +180,7 @@ impl<A: Family> Contender<A> {
         Ok(changes.len() as u64)
     }
 
-    /// What is worth knowing beside the figures.
+    /// Further details for the results.
     pub fn detail(&self) -> Map<String, Value> {
         let (bytes, pages, form) = match &self.table {
             Table::Ours { builder, fib, form } => {

@@ -11,17 +11,17 @@ use super::variant::{self, Variant};
 
 /// An address family with its structures.
 pub trait Family: Space {
-    /// As cases are named.
+    /// Its name in cases.
     const NAME: &'static str;
-    /// Our structures that a router can be configured with, the default first.
+    /// Our structures that can be configured for a router, the default first.
     const CONFIGURABLE: &'static [Structure<Self>];
     /// Other shapes of them, which only this bench builds.
     const FURTHER: &'static [Structure<Self>];
     /// DPDK's.
     const PEERS: &'static [Variant];
-    /// Updates make no prefix longer than this: what networks announce.
+    /// Updates create no prefix longer than this: what networks announce.
     const LONGEST: u8;
-    /// An address as DPDK takes it.
+    /// An address in DPDK's format.
     type Wire: Copy;
 
     /// All of our structures.
@@ -34,12 +34,12 @@ pub trait Family: Space {
     /// The address before this one, unless it is the first.
     fn before(self) -> Option<Self>;
 
-    /// The address as DPDK takes it.
+    /// The address in DPDK's format.
     fn wire(self) -> Self::Wire;
     /// The routes of this family.
     fn routes(table: &Table) -> &[Route<Self>];
 
-    /// Blocks of 8 bits below the first 24 that DPDK has to be given before it takes these routes.
+    /// Blocks of 8 bits below the first 24 that DPDK needs for these routes.
     fn blocks(routes: &[Route<Self>]) -> usize;
 }
 
@@ -102,7 +102,7 @@ impl Family for u128 {
         &table.ipv6
     }
 
-    /// `rte_fib6` shares blocks but sets them aside for each route by itself, from the route around it down.
+    /// `rte_fib6` shares blocks, but reserves them separately for each route, from the covering route down.
     fn blocks(routes: &[Route<Self>]) -> usize {
         let level = |prefix: &Prefix<Self>| usize::from(prefix.length().div_ceil(8).max(3));
         let (mut around, mut blocks) = (Vec::<Prefix<Self>>::new(), 0);

@@ -1,14 +1,14 @@
-//! The structures of the DPDK that is installed on this machine, measured beside ours.
+//! The structures of the DPDK that is installed on this machine, measured next to ours.
 //!
 //! ```text
-//! peers.c (in this binary) ─► cc, with what pkg-config says of libdpdk ─► a shared object ─► dlopen
+//! peers.c (in this binary) ─► cc, with the flags that pkg-config has for libdpdk ─► a shared object ─► dlopen
 //! ```
 //!
-//! The shim is compiled when it is asked for, so brickmoon needs no DPDK to be built or to start, and the
-//! DPDK measured is the one installed, whatever its version (docs/decisions/0005-peers-at-run-time.md).
+//! The shim is compiled on demand, so brickmoon needs no DPDK to be built or started, and the DPDK that is measured is
+//! the installed one, whatever its version (docs/decisions/0005-peers-at-run-time.md).
 //!
-//! Fair conditions: DPDK gets its memory from the same allocator as our tables, so in the same pages; its
-//! lookups with AVX-512 are let in; and addresses are laid out as it takes them before a turn begins.
+//! Fair conditions: DPDK gets its memory from the same allocator as our tables, so in the same kind of pages; its
+//! lookups with AVX-512 are enabled; and addresses are in DPDK's format before a turn begins.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
@@ -24,13 +24,13 @@ use super::family::Family;
 use super::variant::{Kind, Variant};
 
 const SOURCE: &str = include_str!("peers.c");
-/// Memory for all tables of DPDK: two of IPv4 with their routes, or the one of IPv6; untouched it costs
+/// Memory for all tables of DPDK: two of IPv4 with their routes, or the one of IPv6. What is not touched costs
 /// nothing.
 const MEMORY: usize = 2 << 30;
 const PAGE: usize = 2 << 20;
-/// Room for what updates add.
+/// Spare room for what updates add.
 const ROUTES_TO_SPARE: usize = 1 << 17;
-/// Debian's names; others differ little.
+/// Debian's package names; others differ little.
 const INSTALL: &str = "install it with: apt-get install libdpdk-dev gcc pkg-config";
 
 /// Why DPDK is not measured, and what to do, in one line.
@@ -49,7 +49,7 @@ fn missing(why: impl fmt::Display) -> Missing {
     Missing(why.to_string())
 }
 
-/// Blocks that two bytes an entry can name.
+/// Number of blocks that entries of two bytes can address.
 const BLOCKS_OF_TWO_BYTES: usize = 32_767;
 
 type Handle = *mut c_void;
@@ -65,12 +65,12 @@ struct Shim {
     error: unsafe extern "C" fn() -> *const c_char,
 }
 
-/// DPDK, started.
+/// DPDK, initialized.
 pub struct Peers {
     shim: Shim,
     /// Its name and number.
     pub version: String,
-    /// The pages that its tables lie in.
+    /// The kind of pages that its tables are in.
     pub pages: Pages,
 }
 
@@ -81,7 +81,7 @@ impl fmt::Debug for Peers {
 }
 
 impl Peers {
-    /// Compiles the shim and starts DPDK on `core`, where the calling thread stays. Once a process.
+    /// Compiles the shim and starts DPDK on `core`, where the calling thread stays. Possible once per process.
     ///
     /// # Errors
     /// What is missing.
@@ -162,7 +162,7 @@ pub struct Peer {
     peers: Arc<Peers>,
     handle: Handle,
     of: Variant,
-    /// What it has to be given for these routes, in bytes: without blocks to spare.
+    /// Its parameters for these routes, in bytes: without spare blocks.
     pub bytes: usize,
     /// The form of its lookup.
     pub form: &'static str,
@@ -174,7 +174,7 @@ impl Peer {
         format!("{}-{}", self.of.name, self.form)
     }
 
-    /// The pages that its tables lie in.
+    /// The kind of pages that its tables are in.
     pub fn pages(&self) -> Pages {
         self.peers.pages
     }
@@ -188,12 +188,12 @@ impl Peer {
         shortest_first.iter().try_for_each(|route| self.set(route).then_some(()).ok_or(*route))
     }
 
-    /// Whether routes of it may change.
+    /// Whether its routes can be changed.
     pub fn has_updates(&self) -> bool {
         self.of.kind != Kind::Lpm
     }
 
-    /// Sets a route; `false` where there is no room.
+    /// Sets a route; `false` if there is no room.
     pub fn set<A: Family>(&mut self, route: &Route<A>) -> bool {
         let (address, length) = (route.prefix.first().wire(), route.prefix.length());
         // SAFETY: the handle is live, and `address` is as long as the structure's addresses are.
@@ -218,7 +218,7 @@ impl Peer {
     pub fn look_up<A: Family>(&self, addresses: &[A::Wire], hops: &mut [u64]) {
         assert!(hops.len() >= addresses.len());
         let count = addresses.len() as u32;
-        // SAFETY: the handle is live; `count` addresses are there to read and room for so many hops.
+        // SAFETY: the handle is live; `count` addresses can be read, and there is room for as many hops.
         unsafe {
             (self.peers.shim.lookup)(self.handle, addresses.as_ptr().cast(), hops.as_mut_ptr(), count);
         }
@@ -227,7 +227,7 @@ impl Peer {
     /// The next hop of address `index` of the last [`Self::look_up`].
     pub fn hop(&self, hops: &[u64], index: usize) -> u32 {
         match self.of.kind {
-            // These are 32 bits each, the first in the low half.
+            // They are 32 bits each, the first in the low half.
             Kind::Lpm => (hops[index / 2] >> (32 * (index % 2))) as u32,
             _ => hops[index] as u32,
         }
@@ -236,12 +236,12 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // SAFETY: made by `create`, freed once, and nobody borrows from us any more.
+        // SAFETY: made by `create`, freed once, and no longer borrowed.
         unsafe { (self.peers.shim.free)(self.handle) }
     }
 }
 
-/// A folder that goes when it is dropped.
+/// A folder that is deleted when this is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -275,7 +275,7 @@ fn compile(folder: &Path) -> Result<PathBuf, Missing> {
     let compiled = Command::new("cc")
         .args(["-O3", "-shared", "-fPIC", "-w"])
         .args(flags("--cflags")?)
-        // Behind DPDK's own flags, which name the oldest CPU that it runs on.
+        // After DPDK's own flags, which name the oldest CPU that it runs on.
         .args(["-march=native", "-DALLOW_EXPERIMENTAL_API", "-o"])
         .args([&object, &source])
         .args(flags("--libs")?)

@@ -1,4 +1,4 @@
-//! Prefix changes as routing protocols make them, and those that undo them.
+//! Changes of prefixes as routing protocols make them, and changes that undo them.
 
 use bm_fib::{Change, NextHop};
 use bm_testbed::random::{Random, Seed};
@@ -9,12 +9,12 @@ use std::collections::HashSet;
 use super::contender::hop_of;
 use super::family::Family;
 
-/// Changes to a table and their undoing: each prefix is there at most once, so after both the table is as
-/// it was.
+/// Changes to a table and changes that undo them. Each prefix is changed at most once, so after both the table is as
+/// before.
 pub struct Churn<A: Family> {
-    /// A third of them removes routes, a third gives routes another next hop, a third adds more-specifics.
+    /// A third of them removes routes, a third gives routes another next hop, a third adds more specific prefixes.
     pub there: Vec<Change<A>>,
-    /// The way back, last first.
+    /// The changes that undo them, in reverse order.
     pub back: Vec<Change<A>>,
 }
 
@@ -45,7 +45,7 @@ impl<A: Family> Churn<A> {
     }
 }
 
-/// One or two bits longer, as far as networks announce.
+/// One or two bits longer, within the lengths that networks announce.
 fn more_specific<A: Family>(prefix: Prefix<A>, random: &mut Random) -> Option<Prefix<A>> {
     let length = prefix.length() + 1 + random.below(2) as u8;
     let host = A::mask(prefix.length()).not();

@@ -1,6 +1,6 @@
 //! Which structures of DPDK are measured.
 
-/// What a peer is, in the numbers of `peers.c`.
+/// The kind of a peer, as a number of `peers.c`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `rte_lpm`.
@@ -11,10 +11,10 @@ pub enum Kind {
     Fib6 = 2,
 }
 
-/// A structure of DPDK and its width of entries. Its best lookup on this CPU is taken.
+/// A structure of DPDK and the width of its entries. Its fastest lookup on this CPU is used.
 #[derive(Clone, Copy, Debug)]
 pub struct Variant {
-    /// The subject, to which the form of the lookup is added.
+    /// The name of the subject, to which the form of the lookup is added.
     pub name: &'static str,
     /// The structure.
     pub kind: Kind,
@@ -22,7 +22,7 @@ pub struct Variant {
     pub entry: usize,
 }
 
-/// What is measured, the best first.
+/// What is measured, the fastest first.
 pub const IPV4: &[Variant] = &[
     Variant { name: "rte_fib-2b", kind: Kind::Fib, entry: 2 },
     Variant { name: "rte_fib-4b", kind: Kind::Fib, entry: 4 },

@@ -1,4 +1,4 @@
-//! The apps of the cases in Rust, packet by packet as their twins in Lua.
+//! The apps of the cases in Rust, which process packet by packet, like those in Lua.
 
 use bm_frame::{Frame, Freelist};
 use bm_graph::{App, Io, Network};
@@ -35,7 +35,7 @@ impl App for Source {
     }
 }
 
-/// Each packet to two outputs.
+/// Sends each packet to two outputs.
 struct Tee;
 
 impl App for Tee {
@@ -49,7 +49,7 @@ impl App for Tee {
     }
 }
 
-/// Frees what comes.
+/// Frees what it receives.
 struct Sink;
 
 impl App for Sink {
@@ -63,7 +63,7 @@ impl App for Sink {
     }
 }
 
-/// Passes packets on. With frames given, it puts them on its way first.
+/// Passes packets on. If it has frames, it sends these first.
 #[derive(Default)]
 struct Forward(Vec<Frame>);
 
@@ -84,7 +84,7 @@ impl App for Forward {
 struct Ttl {
     first: Vec<Frame>,
     breaths: u32,
-    /// Whether it renews the packets' TTL every hundred breaths, so that they can go round for ever.
+    /// Whether it restores the packets' TTL every hundred breaths, so that they can circulate for ever.
     renews: bool,
 }
 
@@ -93,7 +93,7 @@ const TTL: usize = 14 + 8;
 const SUM: usize = 14 + 10;
 
 impl Ttl {
-    fn spend(data: &mut [u8]) -> bool {
+    fn decrement_ttl(data: &mut [u8]) -> bool {
         if data.len() < 34 || data[TYPE..TYPE + 2] != [8, 0] || data[TTL] <= 1 {
             return false;
         }
@@ -117,7 +117,7 @@ impl App for Ttl {
             if renews {
                 frame.data_mut()[TTL..SUM + 2].copy_from_slice(&[255, 17, 0xcf, 0x8d]);
             }
-            if Self::spend(frame.data_mut()) {
+            if Self::decrement_ttl(frame.data_mut()) {
                 send(io, 0, frame);
             } else {
                 io.frames.free(frame);
@@ -156,13 +156,13 @@ pub fn basic1(frames: &mut Freelist) -> (Network, u64) {
     (network(apps, &links), PULL as u64)
 }
 
-/// Source, sink.
+/// Packets made by one app and freed by another.
 pub fn source_sink(frames: &mut Freelist) -> (Network, u64) {
     let apps: Vec<(&str, Box<dyn App>)> = vec![("source", source(frames)), ("sink", Box::new(Sink))];
     (network(apps, &["source.o -> sink.i"]), PULL as u64)
 }
 
-/// Source, eight that pass on, sink.
+/// Source, eight apps that pass packets on, sink.
 pub fn chain(frames: &mut Freelist) -> (Network, u64) {
     let names: Vec<String> = (1..=8).map(|n| format!("forward{n}")).collect();
     let mut apps: Vec<(&str, Box<dyn App>)> = vec![("source", source(frames))];
@@ -180,14 +180,14 @@ fn round_trip(frames: &mut Freelist) -> Vec<Frame> {
 
 const RING: [&str; 2] = ["b.o -> a.i", "a.o -> b.i"];
 
-/// Two that pass on, in a ring.
+/// Two apps that pass packets on, in a ring.
 pub fn forward(frames: &mut Freelist) -> (Network, u64) {
     let first = Forward(round_trip(frames));
     let apps: Vec<(&str, Box<dyn App>)> = vec![("a", Box::new(first)), ("b", Box::new(Forward::default()))];
     (network(apps, &RING), 2 * ROUND as u64)
 }
 
-/// Two that spend a hop, in a ring.
+/// Two apps that decrement the TTL, in a ring.
 pub fn ttl(frames: &mut Freelist) -> (Network, u64) {
     let first = Ttl { first: round_trip(frames), renews: true, ..Ttl::default() };
     let apps: Vec<(&str, Box<dyn App>)> = vec![("a", Box::new(first)), ("b", Box::new(Ttl::default()))];

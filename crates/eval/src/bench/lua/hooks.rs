@@ -1,5 +1,5 @@
-//! The cases of hooks: a burst of 256 packets in the caches, given to the same hook over and over, in Lua and in
-//! Rust. What it costs is the call and the hook's own work, and nothing of a router.
+//! The cases of hooks: the same hook, in Lua and in Rust, gets a burst of 256 packets in the caches again and again.
+//! What is measured is the call and the hook's own work, without a router.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::alternate::{Turns, alternate};
 use crate::bench::BenchError;
 use crate::report::Row;
 
-/// Bursts of one call of a subject.
+/// Number of bursts per call of a subject.
 const BURSTS: u64 = 500;
-/// Counters of a hook, and room to spare.
+/// Room for the counters of a hook, with some to spare.
 const COUNTERS: usize = 1024;
-/// Destination ports of the packets in turn; every second packet is TCP, the others are UDP.
+/// Destination ports of the packets, used in turn; every second packet is TCP, the others are UDP.
 const PORTS: [u16; 8] = [53, 80, 443, 443, 8080, 123, 22, 5060];
 
-/// A hook in Lua, and whether the same in Rust drops a packet.
+/// A hook in Lua, and whether the same hook in Rust drops a packet.
 pub(super) struct Case {
     pub name: &'static str,
     lua: &'static str,
@@ -70,7 +70,7 @@ impl StageHook for Native {
     }
 }
 
-/// A folder with a hook's file, gone with it.
+/// A folder with a hook's file, deleted when this is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -88,7 +88,7 @@ impl Drop for Folder {
     }
 }
 
-/// The packets, and what a hook says of them.
+/// The packets, and what a hook decides about them.
 struct Bed {
     burst: Burst,
     room: Box<HookRoom>,
@@ -107,7 +107,7 @@ impl Bed {
         Self { burst, room: HookRoom::new(), frames }
     }
 
-    /// Gives the burst to a hook; says which places it left.
+    /// Calls a hook with the burst; returns which packets it left.
     fn run(&mut self, hook: &mut dyn StageHook) -> Mask {
         let mut mask = Mask::first(self.burst.len());
         let frames: &mut [Option<Frame>] = self.burst.places_mut();

@@ -1,9 +1,9 @@
 //! `bench lua --soak TIME`: does a Lua program stay as fast as it was, over minutes and hours?
 //!
-//! A machine that others use is faster in one minute and slower in the next. So the same network in Rust, which has
-//! no compiler at work and no garbage, takes turns with the one in Lua, a fiftieth of a second each, and what counts is
-//! the ratio of the two by minute: its last minute beside its second one, when all is warm. A neighbor's burst of work
-//! falls on both turns of a pair, or makes a pair that is far off: so of a minute's pairs the median is taken.
+//! A machine that others use is faster in one minute and slower in the next. So the same network in Rust, which has no
+//! just-in-time compiler and no garbage, takes turns with the one in Lua, 20 ms each, and the result is the ratio of
+//! the two by minute: the last minute compared with the second one, when everything is warm. A burst of other work
+//! affects both turns of a pair, or makes one pair an outlier, so the median of a minute's pairs is taken.
 
 use std::time::{Duration, Instant};
 
@@ -23,11 +23,10 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// A minute of a case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Minute {
-    /// The case.
     pub case: &'static str,
     /// Which minute of the run, from 1.
     pub minute: u64,
-    /// Packets a second in Lua, and in Rust, turn by turn.
+    /// Packets a second in Lua and in Rust, for each turn.
     pub rates: [Vec<f64>; 2],
     /// What the compiler and the collector have done since the start.
     pub jit: JitReport,
@@ -53,7 +52,7 @@ impl Subject {
         Ok(Self { case, program, state, engine, packets, failed: None, rates: [Vec::new(), Vec::new()] })
     }
 
-    /// A pair of turns; who comes first changes from pair to pair.
+    /// A pair of turns; the order changes from pair to pair.
     fn turns(&mut self) {
         let (program, failed) = (&self.program, &mut self.failed);
         let mut lua = || rate(|| turn(program, failed));
@@ -82,7 +81,7 @@ impl Subject {
     }
 }
 
-/// Items a second of this thread's own time.
+/// Items a second of this thread's CPU time.
 fn rate(mut work: impl FnMut() -> u64) -> f64 {
     let (wall, start, mut items) = (Instant::now(), thread_time(), 0);
     while wall.elapsed() < TURN {
@@ -91,7 +90,7 @@ fn rate(mut work: impl FnMut() -> u64) -> f64 {
     items as f64 / (thread_time() - start).as_secs_f64().max(1e-9)
 }
 
-/// Runs the cases that are asked for, turn about, for `time`; `each` gets every minute when it is over.
+/// Runs the selected cases in turn for `time`; `each` is called with every minute when it is over.
 ///
 /// # Errors
 /// See [`BenchError`].
@@ -154,7 +153,7 @@ impl Minute {
         }
     }
 
-    /// Both subjects as rows of `bench lua`, with what else there is to know of the minute.
+    /// Both subjects as rows of `bench lua`, with further details of the minute.
     pub fn rows(&self) -> [Row; 2] {
         [0, 1].map(|subject| {
             let row = Row::mpps("lua", self.case, &self.measured(subject)).with("minute", self.minute);
@@ -186,7 +185,7 @@ impl Minute {
     }
 }
 
-/// The minutes as a table, and for each case how its last one stands beside its second.
+/// The minutes as a table, and for each case its last minute compared with its second.
 pub fn soak_table(minutes: &[Minute]) -> String {
     let head = [
         "case",

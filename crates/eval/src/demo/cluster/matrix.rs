@@ -24,7 +24,6 @@ impl Matrix {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Uniform, Self::Hot, Self::Permutation, Self::Adversarial];
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Uniform => "uniform",

@@ -48,7 +48,6 @@ pub struct Counted {
     pub routes: u64,
     /// What its balancers have done.
     pub balanced: BTreeMap<String, u64>,
-    /// Its links.
     pub links: Vec<LinkCounted>,
 }
 

@@ -1,4 +1,4 @@
-//! The device of `bench ports`: a DPDK port that gives frames their hops back, and shows what it sends.
+//! The device of `bench ports`: a DPDK port that restores the TTL of packets, and can record what it sends.
 
 use std::fs;
 use std::io;
@@ -19,14 +19,14 @@ pub(super) const LEAST: usize = 60;
 const HEADERS: usize = 14 + 20 + 8;
 /// MAC of the hosts that send to us.
 pub(super) const SENDER: [u8; 6] = [2, 0, 0, 0, 2, 1];
-/// Hops of a fresh packet.
+/// TTL of a new packet.
 const HOPS: u8 = 255;
-/// Laps after which a packet in a ring gets its hops back.
+/// Number of laps after which a packet in a ring gets its TTL back.
 const LAPS: usize = 200;
 const IPV4: std::ops::Range<usize> = 14..34;
 
-/// A UDP datagram for `to` on its way to the router's port, a frame of `length` bytes: 198.18.0.1 (for benches, RFC
-/// 2544) sends it.
+/// A UDP datagram to `to` as it arrives at the router's port, in a frame of `length` bytes, from 198.18.0.1 (for
+/// benchmarks, RFC 2544).
 pub(super) fn frame(to: u32, from_mac: [u8; 6], (ttl, length): (u8, usize)) -> Vec<u8> {
     let mut bytes = vec![0; length.max(LEAST)];
     let [ip, udp] = [14, 34].map(|before| ((bytes.len() - before) as u16).to_be_bytes());
@@ -37,20 +37,20 @@ pub(super) fn frame(to: u32, from_mac: [u8; 6], (ttl, length): (u8, usize)) -> V
         .copy_from_slice(&[0x45, 0, ip[0], ip[1], 0, 1, 0x40, 0, ttl, 17, 0, 0, 198, 18, 0, 1, 0, 0, 0, 0]);
     bytes[30..34].copy_from_slice(&to.to_be_bytes());
     bytes[34..42].copy_from_slice(&[4, 0, 4, 0, udp[0], udp[1], 0, 0]);
-    // So that bytes that moved are not taken for those that should be there.
+    // Different from place to place, so that bytes that were moved are noticed.
     bytes[HEADERS..].iter_mut().enumerate().for_each(|(index, byte)| *byte = index as u8);
     sum(&mut bytes);
     bytes
 }
 
-/// Writes the IPv4 checksum anew.
+/// Computes and writes the IPv4 checksum.
 fn sum(bytes: &mut [u8]) {
     bytes[24..26].fill(0);
     let sum = checksum::ipv4_header(&bytes[IPV4]);
     bytes[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Copies of what a port sends while they are wanted.
+/// Copies of what a port sends, while they are wanted.
 #[derive(Clone, Default)]
 pub(super) struct Sent(Arc<(AtomicBool, Mutex<Vec<Vec<u8>>>)>);
 
@@ -60,7 +60,7 @@ impl Sent {
         self.0.0.store(true, Ordering::Relaxed);
     }
 
-    /// Ends it, and gives them.
+    /// Ends that, and returns the copies.
     pub fn end(&self) -> Vec<Vec<u8>> {
         self.0.0.store(false, Ordering::Relaxed);
         std::mem::take(&mut self.0.1.lock().unwrap_or_else(PoisonError::into_inner))
@@ -76,16 +76,16 @@ impl Sent {
 /// The port.
 pub(super) struct Looped {
     port: DpdkPort,
-    /// Frames that run in the ring, if any and if they spend hops.
+    /// Number of frames that circulate in the ring, if any, and if their TTL is decremented.
     running: usize,
-    /// Frames that came in since the last of them got its hops back, and how many have yet to.
+    /// Frames received since the last of them got its TTL back, and how many still have to get it.
     seen: usize,
     due: usize,
     sent: Sent,
 }
 
 impl Looped {
-    /// A port with so many frames in its ring, which spend hops if they are routed.
+    /// A port with this many frames in its ring, whose TTL is decremented if they are routed.
     pub fn new(
         mut port: DpdkPort,
         frame_pool: &Arc<FramePool>,
@@ -112,12 +112,12 @@ impl Looped {
         Self { port, running, seen: 0, due: 0, sent: Sent::default() }
     }
 
-    /// What it sends, on request.
+    /// Records what it sends, on request.
     pub fn sent(&self) -> Sent {
         self.sent.clone()
     }
 
-    /// After so many laps, each frame of one lap gets its hops back.
+    /// After this many laps, each frame gets its TTL back in one lap.
     #[cold]
     fn renew<F: AnyFrame>(&mut self, places: &mut [Option<F>]) {
         if self.due == 0 {
@@ -192,18 +192,18 @@ where
     }
 }
 
-/// A capture file with a packet to each destination. It goes with the bench.
+/// A capture file with a packet to each destination, deleted when this is dropped.
 pub(super) struct Capture(PathBuf);
 
 impl Capture {
-    /// Writes it, with frames of these lengths in turn: once to each destination, in whole periods.
+    /// Writes it, with frames of these lengths in turn: to each destination once, in whole periods.
     pub fn write(destinations: &[u32], lengths: &[u16]) -> io::Result<Self> {
         let file = std::env::temp_dir().join(format!("bm-bench-{}.pcap", std::process::id()));
         let mut bytes = Vec::new();
-        // Magic, version 2.4, zone, precision, longest packet, Ethernet (draft-ietf-opsawg-pcap 4).
+        // Magic, version 2.4, time zone, precision, longest packet, Ethernet (draft-ietf-opsawg-pcap 4).
         let words = [0xa1b2_c3d4u32, 4 << 16 | 2, 0, 0, 65_535, 1];
         bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-        // In whole periods, so that a mix is one.
+        // In whole periods, so that the proportions of a mix are right.
         let count = destinations.len().next_multiple_of(lengths.len());
         for (&to, &length) in destinations.iter().cycle().take(count).zip(lengths.iter().cycle()) {
             let length = u32::from(length);
@@ -222,7 +222,7 @@ impl Capture {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        // Somebody may have tidied up before us.
+        // Somebody may have deleted it before.
         let _gone = fs::remove_file(&self.0);
     }
 }

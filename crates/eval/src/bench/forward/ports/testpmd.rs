@@ -1,6 +1,6 @@
-//! DPDK's testpmd as a child that forwards when it is told to, on the core that ours is measured on.
+//! DPDK's testpmd as a child process that forwards on command, on the core on which brickmoon is measured.
 //!
-//! Its prompt is a thread on the same core that sleeps until a line comes; the forwarding thread's own CPU time
+//! Its prompt is a thread on the same core that sleeps until a line is entered; the CPU time of the forwarding thread
 //! and the packets that it counts are the sample.
 
 use std::io::{BufRead, BufReader, Write};
@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use crate::alternate::Sample;
 
-/// How it forwards: frames as they are, or with MACs written.
+/// How it forwards: frames unchanged, or with MACs rewritten.
 pub(super) const MODES: [&str; 2] = ["io", "mac"];
-/// Packets at a time, as it does if nobody says otherwise.
+/// Burst size, testpmd's default.
 pub(super) const BURST: usize = 32;
-/// Bursts that are put in a ring to run there: 992 frames of 1,023 that fit.
+/// Number of bursts that are put in a ring to circulate: 992 frames of the 1,023 that fit.
 const RING_BURSTS: usize = 31;
 /// How long it may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A testpmd at rest.
+/// A testpmd that waits for commands.
 pub(super) struct Testpmd {
     child: Child,
     commands: ChildStdin,
@@ -29,8 +29,8 @@ pub(super) struct Testpmd {
 }
 
 impl Testpmd {
-    /// Starts it on `core` with one virtual device; in a ring it puts frames of so many bytes. Else one line that says
-    /// what is missing.
+    /// Starts it on `core` with one virtual device; in a ring, it puts frames of this many bytes. On failure, returns
+    /// one line that says what is missing.
     pub fn start(mode: &str, device: &str, (core, frame_bytes): (usize, usize)) -> Result<Self, String> {
         let missing = |error: std::io::Error| {
             format!("dpdk-testpmd is needed for the comparison ({error}): apt-get install dpdk-dev")
@@ -50,7 +50,7 @@ impl Testpmd {
         let (send, lines) = mpsc::channel();
         std::thread::spawn(move || {
             let lines = BufReader::new(output).lines().map_while(Result::ok);
-            // Whoever listened is gone when this fails.
+            // If this fails, the reader has ended.
             lines.map(|line| send.send(line)).take_while(Result::is_ok).for_each(drop);
         });
         let start = if device.starts_with("net_ring") {
@@ -66,7 +66,7 @@ impl Testpmd {
         Ok(started)
     }
 
-    /// The lines up to one that is `end`.
+    /// Reads lines up to one that is `end`.
     fn until(&mut self, end: &str) -> Result<Vec<String>, String> {
         let mut lines = Vec::new();
         loop {
@@ -79,7 +79,7 @@ impl Testpmd {
         }
     }
 
-    /// Folder in `/proc` of the thread that forwards.
+    /// Folder in `/proc` of the forwarding thread.
     fn forwarding_thread(&self) -> Option<String> {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).ok()?;
         let named = |folder: &std::path::Path| {
@@ -91,7 +91,7 @@ impl Testpmd {
         Some(folder.display().to_string())
     }
 
-    /// Nanoseconds of core that it has used.
+    /// Nanoseconds of CPU time that it has used.
     fn core_ns(&self) -> Result<u64, String> {
         let text = std::fs::read_to_string(format!("{}/schedstat", self.thread));
         let text = text.map_err(|error| format!("cannot read testpmd's CPU time: {error}"))?;
@@ -130,7 +130,7 @@ impl Drop for Testpmd {
         }
         let _killed = self.child.kill();
         let _reaped = self.child.wait();
-        // It leaves its folder behind. One of another testpmd would not be empty.
+        // testpmd leaves its folder behind. That of a running testpmd is not empty.
         let prefix = format!("bm-testpmd-{}-", std::process::id());
         let folders = std::fs::read_dir("/var/run/dpdk").into_iter().flatten().flatten();
         folders
