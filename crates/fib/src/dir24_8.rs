@@ -1,4 +1,4 @@
-//! IPv4: DIR-24-8 (Gupta, Lin, McKeown 1998), the plain reference among the structures.
+//! IPv4: DIR-24-8 (Gupta, Lin, McKeown 1998), the simplest of the structures, for comparison.
 //!
 //! ```text
 //! address  [ 24 bits | 8 bits ]

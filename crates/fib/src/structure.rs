@@ -12,7 +12,7 @@ use std::fmt;
 /// For IPv4, the default first.
 pub const IPV4: &[Structure<u32>] = &[
     Structure::of::<Dir18>("dir18", "18-bit root, then packed blocks of 6 and 8 bits: 3 MiB"),
-    Structure::of::<Dir24_8>("dir24_8", "24-bit root, then blocks of 8 bits: 33 MiB, the plain reference"),
+    Structure::of::<Dir24_8>("dir24_8", "24-bit root, then blocks of 8 bits: 33 MiB, for comparison"),
     Structure::of::<Chunk17>(
         "chunk17",
         "17-bit root, then a bitmap of ranges, equal blocks shared: under 2 MiB, for cold or shared caches",

@@ -296,7 +296,7 @@ impl SlowPath {
         }
         handled += core.look_after_waiting(tables, now);
         core.hand_over_rest();
-        handled += core.collect_from_twins();
+        handled += core.collect_from_host_taps();
         core.wake_workers();
         reader.quiescent();
         handled

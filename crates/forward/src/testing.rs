@@ -38,10 +38,10 @@ const QUEUE: usize = 512;
 type Shared<T> = Arc<Mutex<Vec<T>>>;
 
 /// Frame memory is never returned to the system, so labs pass theirs on to later ones.
-static DEPOTS: Mutex<Vec<Arc<FramePool>>> = Mutex::new(Vec::new());
+static FRAME_POOLS: Mutex<Vec<Arc<FramePool>>> = Mutex::new(Vec::new());
 
 fn frame_pool() -> Arc<FramePool> {
-    let unused = DEPOTS.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let unused = FRAME_POOLS.lock().unwrap_or_else(PoisonError::into_inner).pop();
     unused.unwrap_or_else(|| FramePool::new(FRAMES, SLOT).expect("memory for frames"))
 }
 
@@ -440,7 +440,7 @@ impl Drop for Lab {
         assert_eq!(self.held(), 0, "held after the end");
         assert_eq!(self.frame_pool.available(), FRAMES, "frames are lost");
         if self.frame_pool.memory().slot_size() == SLOT {
-            DEPOTS.lock().unwrap_or_else(PoisonError::into_inner).push(self.frame_pool.clone());
+            FRAME_POOLS.lock().unwrap_or_else(PoisonError::into_inner).push(self.frame_pool.clone());
         }
     }
 }

@@ -63,7 +63,7 @@ impl MbufFrame {
         }
         let (headroom, data) = (frame.headroom(), frame.data_mut().as_mut_ptr());
         frame.truncate(0);
-        // SAFETY: an mbuf follows the header of a frame. Data has so many bytes of the slot in front.
+        // SAFETY: an mbuf follows the header of a frame. `headroom` bytes of the slot are in front of the data.
         unsafe {
             let mbuf = frame.into_header().byte_add(MBUF_OFFSET).cast::<Mbuf>();
             let slot = data.sub(headroom);

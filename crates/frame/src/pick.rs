@@ -252,8 +252,8 @@ mod tests {
             key in 0u16..3,
         ) {
             // One for all cases: its memory is never given back.
-            static DEPOT: OnceLock<Arc<FramePool>> = OnceLock::new();
-            let frame_pool = DEPOT.get_or_init(|| FramePool::new(3 * BURST, 2048).unwrap());
+            static FRAME_POOL: OnceLock<Arc<FramePool>> = OnceLock::new();
+            let frame_pool = FRAME_POOL.get_or_init(|| FramePool::new(3 * BURST, 2048).unwrap());
             let mut frames = Freelist::new(frame_pool.clone(), 64);
             let keys: Vec<u16> = places.iter().map(|&(_, key)| key).collect();
             let mut found = Vec::new();

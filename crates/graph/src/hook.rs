@@ -39,7 +39,7 @@ impl Stage {
     }
 }
 
-/// A set of stages.
+/// The stages that a hook wants to be called at, a bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stages(u8);
 

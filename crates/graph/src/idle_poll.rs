@@ -22,12 +22,12 @@ const MOST: Duration = Duration::from_millis(2);
 const PART: u32 = 64;
 /// When no frame has arrived for long, a sleep lasts this many times longer than the wakeup takes.
 const TIMES: u32 = 60;
-/// IdlePoll between two measurements of their cost.
+/// Number of sleeps between two measurements of their cost.
 const LOOK_EVERY: u32 = 64;
 
 /// What is known about a worker's sleeps. Reads the CPU time of its thread, so it must stay on that thread.
 pub(crate) struct IdlePoll {
-    /// IdlePoll since the last measurement, and the thread's CPU time then.
+    /// Sleeps since the last measurement, and the thread's CPU time then.
     since: u32,
     had: Duration,
     /// Idle time at the previous sleep.

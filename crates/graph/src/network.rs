@@ -13,7 +13,6 @@ pub enum NetworkError {
     LinkForm(String),
     /// A link names an app that does not exist.
     UnknownApp {
-        /// The link.
         link: String,
         /// The name.
         app: String,

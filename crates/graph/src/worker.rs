@@ -73,7 +73,6 @@ pub enum WorkerError {
     Spawn(io::Error),
     /// The thread could not be pinned.
     Pin {
-        /// To which core.
         core: usize,
         /// What the system said.
         error: io::Error,
@@ -376,7 +375,7 @@ mod tests {
         assert_eq!(after, [40, 41, 42, 43, 44]);
     }
 
-    /// Can only be asked, and says whether it was.
+    /// Must be polled, and records whether it was.
     struct Asked(Arc<std::sync::atomic::AtomicU64>);
     impl App for Asked {
         fn pull(&mut self, _io: &mut Io<'_>) {
@@ -412,7 +411,7 @@ mod tests {
         let idle = Idle::Sleep { after: Duration::from_secs(3600) };
         let Some((worker, counters, granted)) = real_time(Pulls(Arc::default()), idle) else { return };
         assert!(granted);
-        // At once: a normal worker would ask on for an hour.
+        // At once: a normal worker would poll for an hour.
         until(|| counters.get(WorkerCounter::Sleeps) >= 1);
         worker.demote();
         assert!(worker.is_alive() && worker.stop().is_some());

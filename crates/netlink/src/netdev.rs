@@ -48,7 +48,7 @@ pub fn xdp_features() -> Result<Option<BTreeMap<u32, u64>>, Error> {
             return Ok(Some(all));
         }
     }
-    Err(Error::Silent { request: "list devices that do not change meanwhile" })
+    Err(Error::Silent { request: "list the XDP features of devices (they keep changing)" })
 }
 
 /// The number of the family; `None` if the kernel has no such family.

@@ -171,10 +171,10 @@ fn flows_spread_over_queues() {
 #[test]
 fn a_host_tap_represents_its_port() {
     in_namespace("host_tap", || {
-        let mut host_tap = HostTap::new("twin0", MAC, 1400).unwrap();
-        ip("addr add 10.0.3.1/24 dev twin0");
-        ip("neigh add 10.0.3.2 lladdr 02:00:00:00:03:02 dev twin0");
-        let link = Command::new("ip").args(["link", "show", "twin0"]).output().unwrap();
+        let mut host_tap = HostTap::new("hosttap0", MAC, 1400).unwrap();
+        ip("addr add 10.0.3.1/24 dev hosttap0");
+        ip("neigh add 10.0.3.2 lladdr 02:00:00:00:03:02 dev hosttap0");
+        let link = Command::new("ip").args(["link", "show", "hosttap0"]).output().unwrap();
         let link = String::from_utf8_lossy(&link.stdout).into_owned();
         assert!(
             link.contains("mtu 1400") && link.contains("02:00:00:00:03:01") && link.contains("UP"),
@@ -219,10 +219,10 @@ fn a_deleted_interface_wakes_no_worker() {
         let mut frames = Freelist::new(frame_pool.clone(), 128);
         let mut device = TapDevice::open("bm0").unwrap();
         let mut port = device.queue(frame_pool.memory().room()).unwrap();
-        let mut host_tap = HostTap::new("twin0", MAC, 1500).unwrap();
+        let mut host_tap = HostTap::new("hosttap0", MAC, 1500).unwrap();
         let waits = epoll_on(port.wait_on().unwrap());
         ip("link del bm0");
-        ip("link del twin0");
+        ip("link del hosttap0");
         assert!(
             is_ready(waits.as_fd()) && is_ready(host_tap.wait_on().unwrap()),
             "Linux must report it by an error"

@@ -23,7 +23,6 @@ pub enum Presence {
     Missing,
     /// The interface exists but could not be used.
     Refused {
-        /// Why.
         why: String,
         /// Distinguishes it from earlier interfaces of this name.
         generation: Option<u64>,

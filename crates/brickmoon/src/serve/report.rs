@@ -326,10 +326,10 @@ mod tests {
 
     #[test]
     fn packets_that_linux_sends_through_a_host_tap_are_in_the_account() {
-        let mut with_twin = counters();
-        with_twin.insert("slow/eth0/received".into(), 7);
-        with_twin.insert("slow/eth0/sent".into(), 6);
-        let account = port_account(&with_twin, "eth0", false);
+        let mut with_host_tap = counters();
+        with_host_tap.insert("slow/eth0/received".into(), 7);
+        with_host_tap.insert("slow/eth0/sent".into(), 6);
+        let account = port_account(&with_host_tap, "eth0", false);
         assert_eq!((account.received, account.originated, account.sent), (10, 6, 11));
         let went = account.sent + account.host + account.held + account.consumed + account.dropped;
         assert_eq!(account.received + account.originated, went);

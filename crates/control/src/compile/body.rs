@@ -1,7 +1,7 @@
 //! Compiled route bodies: the destination of each is computed once for all routes that share it.
 //!
-//! A full table has a million prefixes and a few hundred bodies, so this saves most of the work: a route costs one array
-//! lookup. A body holds its target as long as it is in the mirror.
+//! A full table has a million prefixes and a few hundred bodies, so this saves most of the work: a route costs one
+//! array lookup. A body holds its target as long as it is in the mirror.
 
 use super::targets::{Fixed, Target, Targets};
 use super::view::{Adjacency, View};
@@ -18,7 +18,6 @@ pub trait RouteFamily: Address {
     const PART: Part;
     /// The memory part for its tables of sources.
     const SOURCES: Part;
-    /// Its routes.
     fn routes(mirror: &Mirror) -> &Routes<Self>;
     /// An address as a number, if it is of this family.
     fn number(address: std::net::IpAddr) -> Option<Self>;

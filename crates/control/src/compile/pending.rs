@@ -9,7 +9,6 @@ use std::net::IpAddr;
 /// What must be compiled again.
 #[derive(Default)]
 pub(super) struct Pending {
-    /// Everything.
     pub everything: bool,
     /// Interfaces, addresses, settings or rules: these are published as a whole.
     pub shape: bool,

@@ -44,7 +44,7 @@ impl fmt::Display for NextHopError {
             Self::BucketsFull { count } => {
                 write!(
                     f,
-                    "there are not {count} free buckets for a next-hop group; use fewer groups or more even weights"
+                    "a next-hop group needs {count} free buckets, but there are fewer; use fewer groups, smaller weights, or increase group_buckets in [fib]"
                 )
             }
             Self::Interface(interface) => {

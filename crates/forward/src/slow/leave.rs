@@ -8,7 +8,7 @@ use super::{Core, PortState, SlowCounter};
 /// The most frames that are delivered to Linux together.
 const TOGETHER: usize = 32;
 /// The most packets of Linux that are taken from one port's host TAP in one step.
-const STEP_TWIN: usize = 64;
+const HOST_TAP_BURST: usize = 64;
 
 impl Core {
     /// Hands a frame to Linux as it came: together with others of its port, at the end of the step at the latest.
@@ -81,10 +81,10 @@ impl Core {
     }
 
     /// Sends what Linux sends through host TAPs unchanged.
-    pub(super) fn collect_from_twins(&mut self) -> usize {
+    pub(super) fn collect_from_host_taps(&mut self) -> usize {
         let mut collected = 0;
         for index in 0..self.ports.len() {
-            for _ in 0..STEP_TWIN {
+            for _ in 0..HOST_TAP_BURST {
                 let Some(host) = self.ports[index].host.as_mut() else { break };
                 // An error here has lost no known frame, and the next step tries again.
                 let Ok(Some(packet)) = host.collect(&mut self.host_tap) else { break };

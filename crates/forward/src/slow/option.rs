@@ -43,7 +43,6 @@ pub(crate) struct Processed {
 pub(crate) enum Fault {
     /// The byte of the header at which a Parameter Problem points.
     At(u8),
-    /// A source route.
     SourceRoute,
 }
 

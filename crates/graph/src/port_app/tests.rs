@@ -6,7 +6,7 @@ use bm_stats::{Registry, Scope};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A device that takes so many frames between two times that it is tended, keeps their first bytes, and refuses
+/// A device that accepts a number of frames between two calls of `tend`, keeps their first bytes, and refuses
 /// what is shorter than an Ethernet header.
 struct Narrow {
     room: usize,
@@ -77,7 +77,7 @@ impl Busy {
         Self { app, links, inputs: (0..inputs).collect(), frames, now_ns: 0 }
     }
 
-    /// Puts so many frames that begin with the input's number on it, or as many as fit.
+    /// Puts frames on it that begin with the input's number, as many as fit up to `count`.
     fn fill(&mut self, input: usize, count: usize) {
         for _ in 0..count.min(self.links[input].writable()) {
             let frame = self.frames.allocate_with(&[input as u8; 60]).unwrap();
@@ -115,7 +115,7 @@ fn shares(narrow: fn(usize, &Arc<Mutex<Vec<u8>>>) -> Narrow) {
     let of = |input| sent.lock().unwrap().iter().filter(|&&from| from == input).count();
     assert_eq!(of(1), 1, "the slow path's frame left within two breaths");
     assert_eq!(of(0), 3 * BURST - 1);
-    // Where all inputs are full, none has less than its share.
+    // If all inputs are full, each gets at least its share.
     let before = [0, 1, 2].map(of);
     for _ in 0..10 {
         (0..3).for_each(|input| port.fill(input, bm_link::CAPACITY));
@@ -202,7 +202,7 @@ fn a_port_in_place_sends_in_order_whatever_room_there_is() {
     assert_eq!(port.app.sent.dropped_in_all(), port.app.sent.dropped(Reason::TransmitFull));
 }
 
-/// A device that gives numbered frames of growing length: so many a breath, and in one call as many as asked for.
+/// A device that receives numbered frames of growing length: a number of them per breath.
 struct Numbered {
     room: usize,
     left: usize,

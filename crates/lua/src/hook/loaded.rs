@@ -306,7 +306,7 @@ fn thread(lua: &Lua, values: Vec<Value>) -> Result<*mut ffi::lua_State, LuaError
         })?;
     }
     if thread.is_null() {
-        return Err(LuaError::from("no thread for hooks".into_lua_err()));
+        return Err(LuaError::from("no memory for the Lua thread of a hook".into_lua_err()));
     }
     Ok(thread)
 }

@@ -20,7 +20,7 @@ use crate::state::LuaError;
 /// How long a reload waits for all threads to use the new versions.
 const TAKEN_WITHIN: Duration = Duration::from_secs(1);
 /// Sets that may be on their way to a thread.
-const PARCELS: usize = 16;
+const UPDATES_MAX: usize = 16;
 
 /// The environment of a set of hooks.
 pub struct HookWorld {
@@ -68,9 +68,7 @@ pub enum HookNews {
     Retired {
         /// The hook.
         name: String,
-        /// Its file.
         file: PathBuf,
-        /// The version.
         version: u64,
         /// What happened.
         health: Health,
@@ -89,7 +87,6 @@ pub enum HookNews {
 pub struct HookReport {
     /// The hook.
     pub name: String,
-    /// Its file.
     pub file: PathBuf,
     /// Stages that it has functions for.
     pub stages: Vec<Stage>,
@@ -298,8 +295,8 @@ impl HookSet {
 
 impl Thread {
     fn new(worker: Option<usize>, update: HookUpdate) -> Self {
-        let (mut incoming, to_thread) = channel(PARCELS);
-        let (from_thread, old) = channel(PARCELS);
+        let (mut incoming, to_thread) = channel(UPDATES_MAX);
+        let (from_thread, old) = channel(UPDATES_MAX);
         let (taken, pulse) = (Arc::<AtomicU64>::default(), Arc::<CallState>::default());
         let hooks = ThreadHooks::new(to_thread, from_thread, taken.clone(), pulse.clone());
         // The ring is empty, so there is room.

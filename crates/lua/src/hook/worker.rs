@@ -22,7 +22,7 @@ struct Slot {
     off: bool,
 }
 
-/// The hooks of one thread.
+/// The hooks that one worker or the slow path calls, in the order of the configuration.
 pub struct ThreadHooks {
     slots: Vec<Slot>,
     stages: Stages,

@@ -29,7 +29,7 @@ impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Error(error) => error.fmt(f),
-            Self::Restless => f.write_str("they change faster than they can be read"),
+            Self::Restless => f.write_str("changes interrupt every attempt to read all of it"),
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Ports follow their interfaces by name when these are deleted and created again, renamed, moved to another namespace
 //! and back, or appear long after the start.
 //!
-//! The control thread notifies of changes; the state of the interfaces is read each time, so that many changes in a short
-//! time are handled together. On the kernel path only the affected port is touched. Workers get other sockets while they
-//! run; they are restarted only if the new interface does not fit (another number of queues, another path), and Linux
-//! forwards for their ports meanwhile.
+//! The control thread notifies of changes; the state of the interfaces is read each time, so that many changes in a
+//! short time are handled together. On the kernel path only the affected port is touched. Workers get other sockets
+//! while they run; they are restarted only if the new interface does not fit (another number of queues, another path),
+//! and Linux forwards for their ports meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,7 +36,7 @@ enum Checked {
     Rearrange(String),
 }
 
-/// Result of receives an interface.
+/// Result of giving a port an interface.
 enum Attached {
     /// The port has the interface with this index.
     To(u32),

@@ -259,7 +259,7 @@ impl Targets {
             let is = self.writer.table().action(entry.hop);
             if is != should {
                 checked.differs(Area::Compiled, || {
-                    format!("next hop {} does {is:?}, expected {should:?}", entry.hop)
+                    format!("next hop {} has the action {is:?}, expected {should:?}", entry.hop)
                 });
             }
             if let Some(why) = entry.trouble {

@@ -569,8 +569,7 @@ fn verify_finds_missed_updates() {
     world.compile();
     assert_eq!(sentences(&mut world), [""; 0]);
     world.neighbor(1, "10.0.0.1", REACHABLE, Some(mac(1)));
-    let wrong =
-        "compiled: next hop 7 does Resolve, expected Forward { mac: [2, 0, 0, 0, 1, 1], interface: 0 }";
+    let wrong = "compiled: next hop 7 has the action Resolve, expected Forward { mac: [2, 0, 0, 0, 1, 1], interface: 0 }";
     assert_eq!(sentences(&mut world), [wrong]);
     world.compile();
     assert_eq!(sentences(&mut world), [""; 0]);
