@@ -2,6 +2,7 @@
 
 mod budget;
 mod cycles;
+mod docs;
 mod links;
 mod names;
 mod readmes;
@@ -25,6 +26,7 @@ pub fn run(root: &Path) -> Result<String, Vec<String>> {
     findings.extend(readmes::check(root));
     findings.extend(names::check(&sources));
     findings.extend(budget::check(&layers, &sources));
+    findings.extend(docs::check(&sources));
     findings.extend(cycles::check(&layers, &sources));
     findings.extend(graph::check(root));
     if findings.is_empty() {

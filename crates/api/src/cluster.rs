@@ -28,15 +28,16 @@ pub struct Cluster {
     pub speed: u64,
     /// The gap after which a flow may take another way, in microseconds.
     pub flowlet_gap_us: u64,
-    /// What workers have done with packets for other nodes: `direct`, sent straight to their output node; `intermediate`,
-    /// over another node; `flowlets`, first packets of flowlets; `split`, moved to another way within a flowlet;
-    /// `over_share`, sent over a node that had more than its share; `sampled`, numbered. Empty without workers.
+    /// What workers have done with packets for other nodes: `direct`, sent straight to their output node;
+    /// `intermediate`, over another node; `flowlets`, first packets of flowlets; `split`, moved to another way within a
+    /// flowlet; `over_share`, sent over a node that had more than its share; `sampled`, numbered. Empty without
+    /// workers.
     pub balanced: BTreeMap<String, u64>,
     /// Links, in the order of the configuration.
     pub links: Vec<FabricLink>,
 }
 
-/// A fabric link.
+/// A link of this node to another node of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FabricLink {
@@ -46,8 +47,8 @@ pub struct FabricLink {
     pub peer: String,
     /// Its number.
     pub node: u16,
-    /// `up`; `no-daemon`: only the fabric program of the peer answers; `no-program`: only its daemon; `down`; `missing`:
-    /// there is no interface, or it cannot be used.
+    /// `up`; `no-daemon`: only the fabric program of the peer answers; `no-program`: only its daemon; `down`;
+    /// `missing`: there is no interface, or it cannot be used.
     pub state: String,
     /// What is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,7 +63,8 @@ pub struct FabricLink {
     /// Account of frames received from the peer. `passed`: sent to another node, or out of an external port; `host`:
     /// handed to Linux; `consumed`: probes, which are sent back.
     pub account: Account,
-    /// The same frames in detail: `transit`, `output`, `linux_resolve`, `linux_host`, `linux_control`, `linux_other`, `probes`; of
-    /// `output`, `sampled`: numbered by their input node, and `reordered`: arrived after a later one of their flow.
+    /// The same frames in detail: `transit`, `output`, `linux_resolve`, `linux_host`, `linux_control`, `linux_other`,
+    /// `probes`; of `output`, `sampled`: numbered by their input node, and `reordered`: arrived after a later one of
+    /// their flow.
     pub counters: BTreeMap<String, u64>,
 }

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Hooks {
-    /// The hooks.
     pub hooks: Vec<Hook>,
 }
 
@@ -15,7 +14,6 @@ pub struct Hooks {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Hook {
-    /// Name.
     pub name: String,
     /// Path of its Lua file.
     pub file: String,

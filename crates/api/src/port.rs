@@ -7,11 +7,10 @@ use std::collections::BTreeMap;
 /// All ports, in the order of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ports {
-    /// The ports.
     pub ports: Vec<Port>,
 }
 
-/// A port.
+/// An interface or device that the daemon forwards between, with its state and counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Port {
@@ -52,7 +51,6 @@ pub struct Port {
     /// Packets that arrive or leave here and that only Linux may handle.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub linux_only: Vec<LinuxOnly>,
-    /// Its queues.
     pub queues: Vec<Queue>,
     /// Logical interfaces: the port's own, and VLANs on it.
     pub interfaces: Vec<Interface>,
@@ -118,7 +116,8 @@ pub struct Queue {
 pub struct Account {
     /// Frames received.
     pub received: u64,
-    /// Frames created by brickmoon, such as ICMP errors and fragments, and those that Linux sends through the host TAP of a port.
+    /// Frames created by brickmoon, such as ICMP errors and fragments, and those that Linux sends through the host TAP
+    /// of a port.
     pub originated: u64,
     /// Frames sent.
     pub sent: u64,
@@ -153,7 +152,6 @@ pub struct Interface {
     /// VLAN tag; absent for untagged frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<Vlan>,
-    /// MAC.
     pub mac: Mac,
     /// MTU: size of the largest IP packet, in bytes.
     pub mtu_bytes: u32,

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 /// Routes of one routing table, in order of address, IPv4 first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Routes {
-    /// The routes.
     pub routes: Vec<Route>,
     /// Value of [`crate::RouteQuery::after`] for the next reply; absent in the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,7 +48,7 @@ pub struct Lookup {
     pub memory_bytes: u64,
 }
 
-/// A route.
+/// A prefix, and what the fast path does with packets to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Route {
@@ -82,7 +81,6 @@ pub struct Route {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RouteState {
-    /// A route.
     #[default]
     Route,
     /// A neighbor on the link, whose MAC is known.

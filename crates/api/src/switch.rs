@@ -7,15 +7,13 @@ use std::collections::BTreeMap;
 /// All switches, in the order of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Switches {
-    /// The switches.
     pub switches: Vec<Switch>,
 }
 
-/// A switch.
+/// A learning bridge, with its ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Switch {
-    /// Its name.
     pub name: String,
     /// Whether the switch is VLAN-aware.
     pub vlans: bool,
@@ -34,7 +32,7 @@ pub struct Switch {
     pub refused: BTreeMap<String, String>,
 }
 
-/// A port of a switch.
+/// An interface that belongs to a switch, with its state and counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SwitchPort {

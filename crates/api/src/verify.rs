@@ -21,7 +21,7 @@ pub struct Verify {
     pub took_ms: u64,
 }
 
-/// One difference.
+/// An object that the daemon's tables and the kernel's disagree about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     /// Which tables differ.

@@ -3,14 +3,14 @@
 use crate::Account;
 use serde::{Deserialize, Serialize};
 
-/// All workers.
+/// Reply to `GET /v1/workers`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workers {
     /// The workers, by number.
     pub workers: Vec<Worker>,
 }
 
-/// A worker.
+/// A forwarding thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Worker {
@@ -68,14 +68,14 @@ impl std::ops::AddAssign for Lua {
     }
 }
 
-/// All apps.
+/// Reply to `GET /v1/apps`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Apps {
     /// The apps, by worker and name.
     pub apps: Vec<App>,
 }
 
-/// An app.
+/// A step of processing on a worker, with its packet account.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct App {

@@ -32,24 +32,15 @@ pub struct ClaimedFolder {
 #[derive(Debug)]
 pub enum NotClaimed {
     /// Another process has claimed it.
-    Taken {
-        /// The folder.
-        folder: PathBuf,
-    },
+    Taken { folder: PathBuf },
     /// It belongs to another user.
     Foreign {
-        /// The folder.
         folder: PathBuf,
         /// That user's ID.
         owner: u32,
     },
     /// A system call failed.
-    System {
-        /// The folder.
-        folder: PathBuf,
-        /// Its error.
-        error: io::Error,
-    },
+    System { folder: PathBuf, error: io::Error },
 }
 
 impl fmt::Display for NotClaimed {

@@ -49,7 +49,6 @@ impl Occupant {
         })
     }
 
-    /// The command that detaches it.
     pub fn detach_command(&self) -> String {
         match (self.link_id, self.generic) {
             (Some(id), _) => format!("bpftool link detach id {id}"),

@@ -6,8 +6,9 @@
 //! /sys/fs/bpf/brickmoon-switch/4026531840/lan/7   the same with a level of its owner's own
 //! ```
 //!
-//! A pinned link holds its program, and that its maps. The folder is claimed by a lock that ends with the process, so no
-//! two daemons meet there. Files are named by number: bpffs allows no dot in a name, and names of interfaces have some.
+//! A pinned link holds its program, and that its maps. The folder is claimed by a lock that ends with the process, so
+//! no two daemons meet there. Files are named by number: bpffs allows no dot in a name, and names of interfaces have
+//! some.
 
 use std::ffi::OsString;
 use std::fs;
@@ -21,11 +22,10 @@ use crate::claim::{ClaimedFolder, NotClaimed};
 use crate::program::ProgramInfo;
 use crate::tcx::AttachType;
 
-/// A pinned link.
+/// A BPF link that an entry in bpffs keeps attached, also after this process has ended.
 pub struct PinnedLink {
     /// Its file.
     pub path: PathBuf,
-    /// The link.
     pub link: Link,
     /// Its interface index; 0 if the interface is deleted.
     pub ifindex: u32,

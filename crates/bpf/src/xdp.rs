@@ -13,7 +13,6 @@ const SENDS_FRAMES: u64 = 4;
 /// What the kernel says of XDP on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Xdp {
-    /// The id of the program on it.
     pub program_id: Option<u32>,
     /// The kernel runs that program behind the driver.
     pub generic: bool,

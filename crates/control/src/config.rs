@@ -39,30 +39,22 @@ pub const FILE: &str = "/etc/brickmoon/brickmoon.toml";
 /// The contents of a configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// `[daemon]`.
     pub daemon: Daemon,
     /// Each `[[port]]`, in the order of the file.
     pub ports: Vec<Port>,
-    /// `[fib]`.
     pub fib: Fib,
-    /// `[slow_path]`.
     pub slow_path: SlowPath,
-    /// `[neighbors]`.
     pub neighbors: Neighbors,
-    /// `[mirror]`.
     pub mirror: Mirror,
     /// Each `[[switch]]`, in the order of the file.
     pub switches: Vec<bm_switch::Settings>,
     /// `[cluster]`; `None` for a router of its own.
     pub cluster: Option<bm_cluster::Settings>,
-    /// `[filter]`.
     pub filter: Filter,
-    /// `[firewall]`.
     pub firewall: Firewall,
     /// Each `[[claim]]`: packets that workers get although their port uses the kernel path. The action of the rule is
     /// not used.
     pub claims: Vec<Rule>,
-    /// `[lua]`.
     pub lua: Lua,
     /// Each `[[hook]]`, in the order they run.
     pub hooks: Vec<Hook>,
@@ -169,7 +161,6 @@ impl Daemon {
 /// `[[port]]`: a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// The device.
     pub device: Device,
     /// Number of queues to use, from the first; `None` for all.
     pub queues: Option<u32>,
@@ -320,7 +311,6 @@ pub enum Switch {
     Auto,
     /// On; an error if it does not work.
     On,
-    /// Off.
     Off,
 }
 

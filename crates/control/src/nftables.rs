@@ -6,9 +6,9 @@
 //! netdev: ingress of r0 ─────────────┴─► r0_ipv6 ─► likewise
 //! ```
 //!
-//! Rules by name filter from the first frame of an interface that is deleted and created again, and stay when the daemon
-//! is killed. The ingress chain sees packets of a bridge or bond member as brickmoon's program would; it exists only as
-//! long as the interface, so it is created while brickmoon cannot use the interface.
+//! Rules by name filter from the first frame of an interface that is deleted and created again, and stay when the
+//! daemon is killed. The ingress chain sees packets of a bridge or bond member as brickmoon's program would; it exists
+//! only as long as the interface, so it is created while brickmoon cannot use the interface.
 //!
 //! For filters that nftables cannot apply in the same way (rates, source checks, very many rules), it drops all packets
 //! that Linux would forward, but only while brickmoon cannot use the interface.
@@ -27,7 +27,7 @@ pub const FAMILIES: [Family; 3] = [Family::Netdev, Family::Inet, Family::Bridge]
 /// Maximum number of rules: nftables evaluates them one after the other.
 const RULES_MAX: usize = 1024;
 
-/// The interface of a port.
+/// Whether the interface of a port exists, and whether brickmoon receives its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortInterface {
     /// It does not exist.
@@ -50,7 +50,6 @@ pub struct PortNow {
     pub name: String,
     /// Index in the configuration.
     pub index: usize,
-    /// Its interface.
     pub interface: PortInterface,
 }
 

@@ -23,9 +23,7 @@ pub enum AttachChoice {
     /// As XDP, until packets come that XDP has to leave to Linux and tc has not.
     #[default]
     Auto,
-    /// As XDP.
     Xdp,
-    /// At tc.
     Tc,
 }
 

@@ -46,7 +46,6 @@ pub enum KernelError {
     },
     /// A pinned link of an interface has a program that is not brickmoon's.
     Foreign {
-        /// The interface.
         interface: String,
         /// The file.
         path: PathBuf,
@@ -66,7 +65,6 @@ pub enum KernelError {
     System {
         /// What was being done.
         step: &'static str,
-        /// Its error.
         error: io::Error,
     },
 }

@@ -69,7 +69,7 @@ impl Tag {
     }
 }
 
-/// One interface.
+/// An interface from which packets may be forwarded: a port, or a VLAN interface on one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
     /// The index by which next hops refer to it.
@@ -86,8 +86,8 @@ pub struct Interface {
     pub forward: [bool; 2],
     /// Whether it is up.
     pub up: bool,
-    /// Whether packets may be sent through it by XDP: it is up, and its device (for a VLAN, the underlying port) can send
-    /// frames for XDP.
+    /// Whether packets may be sent through it by XDP: it is up, and its device (for a VLAN, the underlying port) can
+    /// send frames for XDP.
     pub sends: bool,
     /// The reverse path filter of Linux: packets that fail go to Linux.
     pub reverse_path: ReversePath,

@@ -73,7 +73,6 @@ const SHIFT: u8 = 32 - SLOT_LENGTH;
 const BLOCK: u32 = 1 << 31;
 /// The block is deep.
 const DEEP: u32 = 1 << 30;
-/// Words of `deep`.
 const DEEP_WORDS: u32 = 2;
 /// The distance in bits from an entry to its number of words of `deep`, which is masked.
 const DEEP_SHIFT: u32 = 29;

@@ -30,7 +30,6 @@ pub const ROOM: usize = SETS - 3;
 #[derive(Debug)]
 pub struct InterfaceSets {
     bits: Array<AtomicU64>,
-    /// Words of a set.
     words: usize,
 }
 

@@ -133,7 +133,6 @@ impl<'r> Grower<'r> {
         self.node(rules.collect(), Region::default(), 0)
     }
 
-    /// All words.
     pub fn into_words(self) -> Vec<u32> {
         self.words
     }

@@ -104,9 +104,7 @@ pub struct Rule {
     pub destination: Option<AnyPrefix>,
     /// The protocol, or the last next header of IPv6.
     pub protocol: Option<u8>,
-    /// Source ports.
     pub source_ports: Option<Ports>,
-    /// Destination ports.
     pub destination_ports: Option<Ports>,
     /// Name of the port on which packets arrive.
     pub port: Option<String>,

@@ -192,7 +192,6 @@ impl LocalFilter {
     /// How many high bits.
     pub const HASH_BITS: u32 = FILTER_BITS.ilog2();
 
-    /// All bits.
     pub fn bits(&self) -> &[u64; FILTER_BITS / 64] {
         &self.bits
     }

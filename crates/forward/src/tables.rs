@@ -113,6 +113,5 @@ pub struct Vrf {
 pub struct Feasible {
     /// For IPv4: a lookup gives the number of a set of interfaces.
     pub ipv4: (Arc<dyn Fib<Address = u32>>, Arc<InterfaceSets>),
-    /// Of IPv6.
     pub ipv6: (Arc<dyn Fib<Address = u128>>, Arc<InterfaceSets>),
 }

@@ -24,7 +24,6 @@ pub enum Verdict {
     TtlExceeded,
     /// Larger than the next hop's MTU.
     TooBig,
-    /// No route.
     NoRoute,
     /// An unreachable route.
     Unreachable,

@@ -43,7 +43,6 @@ pub enum MemoryError {
     },
     /// There is no such NUMA node, or the system has none.
     Node {
-        /// The node.
         node: Node,
         /// What the system said.
         error: io::Error,

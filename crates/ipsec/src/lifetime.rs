@@ -1,7 +1,7 @@
 //! Lifetimes of an SA in bytes, packets and time (RFC 4301 4.4.2.1): soft ones ask for a new SA, hard ones end it.
 //!
-//! Bytes are those of the inner packet, as Linux counts them. An SA ends *at* its hard limit: the packet that reaches it
-//! is the last one.
+//! Bytes are those of the inner packet, as Linux counts them. An SA ends *at* its hard limit: the packet that reaches
+//! it is the last one.
 
 /// A soft and a hard limit; `None` for no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,7 +17,6 @@ pub struct Limit {
 pub struct Limits {
     /// Bytes of inner packets.
     pub bytes: Limit,
-    /// Packets.
     pub packets: Limit,
     /// Nanoseconds since the SA was added.
     pub time_ns: Limit,
@@ -37,7 +36,6 @@ pub enum Expiry {
 pub struct Used {
     /// Bytes of inner packets.
     pub bytes: u64,
-    /// Packets.
     pub packets: u64,
     /// When the SA was added, in nanoseconds.
     pub added_ns: u64,

@@ -16,7 +16,6 @@ pub(crate) const NAT_TRAVERSAL: u16 = 4500;
 /// What a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Located {
-    /// ESP.
     Esp(Esp),
     /// IKE, after a non-ESP marker of zeros: for the IKE daemon on this host.
     Ike,

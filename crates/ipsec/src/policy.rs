@@ -19,7 +19,7 @@ pub enum Action {
     Protect(SaId),
 }
 
-/// A policy.
+/// What happens to the packets that a selector matches (RFC 4301 4.4.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Where it is configured, for errors: whatever the caller uses, such as an offset in a file.

@@ -17,7 +17,6 @@ use crate::suite::Suite;
 pub struct Problem {
     /// Where it is: `at` of the SA or policy.
     pub at: usize,
-    /// What it is.
     pub what: What,
 }
 
@@ -28,9 +27,7 @@ pub enum What {
     Spi(u32),
     /// A key of the wrong length.
     KeyLength {
-        /// Which key.
         key: &'static str,
-        /// For which suite.
         suite: Suite,
         /// Its bytes.
         found: usize,
@@ -39,7 +36,6 @@ pub enum What {
     },
     /// A key for integrity for a suite that has none.
     NoIntegrityKey(Suite),
-    /// A key that is zeros.
     ZeroKey(&'static str),
     /// A replay window that is too large.
     Window(u32),
@@ -54,14 +50,11 @@ pub enum What {
     },
     /// Source and destination of different families.
     Families {
-        /// The source.
         source: IpAddr,
-        /// The destination.
         destination: IpAddr,
     },
     /// An address that no single host has.
     Address(IpAddr),
-    /// A lifetime of zero.
     ZeroLifetime(&'static str),
     /// A soft lifetime that is not below the hard one.
     SoftLifetime(&'static str),
@@ -73,7 +66,6 @@ pub enum What {
     PathMtu {
         /// As configured.
         found: u16,
-        /// The least.
         least: u16,
     },
     /// A UDP port of zero.

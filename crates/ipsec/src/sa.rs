@@ -45,7 +45,6 @@ pub enum Df {
     /// That of the inner header; set for IPv6, which routers do not fragment.
     #[default]
     Copy,
-    /// Set.
     Set,
     /// Clear: packets that are too large are fragmented after encryption.
     Clear,

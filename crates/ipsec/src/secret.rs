@@ -39,7 +39,6 @@ impl Secret {
         if odd.is_empty() { Ok(Self(bytes)) } else { Err(NotHex) }
     }
 
-    /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }

@@ -13,9 +13,7 @@ pub struct Selector {
     pub destination: Option<AnyPrefix>,
     /// Protocol, or the last next header of IPv6.
     pub protocol: Option<u8>,
-    /// Source ports.
     pub source_ports: Option<Ports>,
-    /// Destination ports.
     pub destination_ports: Option<Ports>,
 }
 

@@ -25,7 +25,6 @@ pub struct Wanted<'a> {
 
 /// An app in Rust, ready to run.
 pub struct Opened {
-    /// The app.
     pub app: Box<dyn App>,
     /// Whether it receives packets from outside: then it is pulled, and links that it fills come first.
     pub pulls: bool,

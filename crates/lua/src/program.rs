@@ -51,7 +51,6 @@ pub enum Outcome {
 pub struct Program {
     /// What to run.
     pub source: ProgramSource,
-    /// Its arguments.
     pub arguments: Vec<String>,
     /// Packets, modules, and what creates apps in Rust.
     pub world: World,

@@ -38,7 +38,6 @@ pub struct Report {
 /// The account of an app: received + originated = sent + held + consumed + dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct AppReport {
-    /// Its name.
     pub name: String,
     /// Packets that it took from links.
     pub received: u64,
@@ -164,7 +163,8 @@ impl ReportSlots {
         lock(&self.0).insert(worker, report_slot.clone());
     }
 
-    /// The worker ends. One that ends by a panic stays in the reports, as no longer alive, until another takes its place.
+    /// The worker ends. One that ends by a panic stays in the reports, as no longer alive, until another takes its
+    /// place.
     pub(crate) fn close(&self, worker: usize, report_slot: &Arc<ReportSlot>) {
         if std::thread::panicking() {
             report_slot.panicked.store(true, Ordering::Release);

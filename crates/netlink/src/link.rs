@@ -54,10 +54,8 @@ pub enum Kind {
     },
     /// A VRF, which gives its members a routing table.
     Vrf {
-        /// That table.
         table: u32,
     },
-    /// A bridge.
     Bridge,
     /// Another, by the kernel's name (`dummy`, `bond`, `vxlan`, `tun`, ...).
     Other(Box<str>),
@@ -81,7 +79,6 @@ impl fmt::Display for Kind {
 pub struct Link {
     /// Its number in this network namespace.
     pub ifindex: u32,
-    /// Its name.
     pub name: Box<str>,
     /// Hardware type (`ARPHRD_*`); 1 is Ethernet.
     pub hardware: u16,
@@ -93,7 +90,6 @@ pub struct Link {
     pub flags: u32,
     /// Operational state (`IF_OPER_*`); 6 is up.
     pub oper_state: u8,
-    /// Its kind.
     pub kind: Kind,
     /// The bridge, bond or VRF that it belongs to.
     pub master: Option<u32>,

@@ -82,9 +82,7 @@ pub struct Match {
     pub protocol: Option<u8>,
     /// Source and destination prefix, of one family.
     pub addresses: Addresses,
-    /// Source ports.
     pub source_ports: Option<RangeInclusive<u16>>,
-    /// Destination ports.
     pub destination_ports: Option<RangeInclusive<u16>>,
 }
 

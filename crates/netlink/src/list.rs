@@ -8,8 +8,8 @@ use crate::route::RouteMessage;
 use crate::{Address, Family};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-/// How often a list is read again because it changed meanwhile. After that, what was read last counts: an event about the
-/// change is still to come.
+/// How often a list is read again because it changed meanwhile. After that, what was read last counts: an event about
+/// the change is still to come.
 const PASSES: usize = 5;
 /// Lengths of `struct ifaddrmsg` and `struct rtmsg`.
 const IFADDRMSG: usize = 8;
@@ -42,9 +42,7 @@ pub fn addresses() -> Result<Vec<Address>, Error> {
 /// Routes of both families.
 #[derive(Debug, Default)]
 pub struct RouteList {
-    /// IPv4.
     pub ipv4: Vec<RouteMessage<u32>>,
-    /// IPv6.
     pub ipv6: Vec<RouteMessage<u128>>,
 }
 

@@ -77,7 +77,6 @@ pub enum Message {
     RuleGone(Rule),
     /// Settings of an interface have changed.
     Netconf {
-        /// Family.
         family: Family,
         /// Interface, [`netconf::ALL`] or [`netconf::DEFAULT`].
         ifindex: i32,
@@ -86,7 +85,6 @@ pub enum Message {
     },
     /// An interface no longer has settings of a family.
     NetconfGone {
-        /// Family.
         family: Family,
         /// Interface.
         ifindex: i32,

@@ -44,12 +44,11 @@ pub mod state {
     pub const VALID: u16 = PERMANENT | NOARP | REACHABLE | PROBE | STALE | DELAY;
 }
 
-/// A neighbor.
+/// An entry of the kernel's neighbor table (`ip neighbor`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Neighbor {
     /// The link.
     pub ifindex: u32,
-    /// The address.
     pub address: IpAddr,
     /// State, one bit of [`state`].
     pub state: u16,

@@ -33,18 +33,15 @@ pub enum Family {
 /// A table: its chains, with those that others jump to first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Family.
     pub family: Family,
     /// Its name, which begins with [`OURS`].
     pub name: String,
-    /// Its chains.
     pub chains: Vec<Chain>,
 }
 
-/// A chain.
+/// A chain of nftables, with its rules in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// Name.
     pub name: String,
     /// Where packets enter it.
     pub hook: Hook,
@@ -68,7 +65,6 @@ pub enum Hook {
 pub struct Rule {
     /// The comment that `nft list table` shows; may be empty.
     pub comment: String,
-    /// Its matches.
     pub matches: Vec<Match>,
     /// The verdict for packets that fulfil all matches.
     pub verdict: Verdict,

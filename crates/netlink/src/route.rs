@@ -218,7 +218,6 @@ pub enum RouteEvent {
 pub struct RouteMessage<A: Address> {
     /// What happened.
     pub event: RouteEvent,
-    /// Table.
     pub table: u32,
     /// Destination.
     pub prefix: Prefix<A>,

@@ -34,16 +34,14 @@ mod fra {
     pub const PROTOCOL: u16 = 21;
 }
 
-/// A rule.
+/// A policy routing rule (`ip rule`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Rule {
-    /// Family.
     pub family: Family,
     /// Place in the order; the lowest is asked first.
     pub priority: u32,
     /// Its action (`FR_ACT_*`); 1 is a lookup in `table`.
     pub action: u8,
-    /// Table.
     pub table: u32,
     /// Whether it looks in the table of the VRF that a packet belongs to.
     pub l3mdev: bool,
@@ -53,7 +51,6 @@ pub struct Rule {
     pub tos: u8,
     /// Sources that it is for.
     pub source: Option<(IpAddr, u8)>,
-    /// Destinations that it is for.
     pub destination: Option<(IpAddr, u8)>,
     /// Interface of arrival that it is for.
     pub input: Option<Box<str>>,

@@ -20,7 +20,6 @@ pub enum XdpError {
     Taken(Occupant),
     /// Neither native nor generic mode accepted the program.
     Attach {
-        /// Which interface.
         interface: String,
         /// The error of native mode.
         native: Option<io::Error>,
@@ -29,7 +28,6 @@ pub enum XdpError {
     },
     /// A frame of the interface is larger than a slot.
     Mtu {
-        /// Which interface.
         interface: String,
         /// Its MTU in bytes.
         mtu: usize,
@@ -40,14 +38,12 @@ pub enum XdpError {
     },
     /// The kernel refused the steering program or one of its maps.
     Program {
-        /// Which interface.
         interface: String,
         /// What libbpf said.
         error: libbpf_rs::Error,
     },
     /// The interface has no such queue.
     NoQueue {
-        /// Which interface.
         interface: String,
         /// The requested queue.
         queue: u32,
@@ -56,9 +52,7 @@ pub enum XdpError {
     },
     /// The socket of a queue could not be opened.
     Socket {
-        /// Which interface.
         interface: String,
-        /// Which queue.
         queue: u32,
         /// The step that failed.
         step: &'static str,
@@ -67,7 +61,6 @@ pub enum XdpError {
     },
     /// A query failed.
     System {
-        /// Which interface.
         interface: String,
         /// What was queried.
         step: &'static str,

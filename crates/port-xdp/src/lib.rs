@@ -37,7 +37,7 @@ pub use shared::Shared;
 pub use steer::{SteerCounters, XdpSteering};
 
 /// Made from `bpf/steer.bpf.c` at build.
-#[allow(missing_docs, clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/steer.skel.rs"));
 }

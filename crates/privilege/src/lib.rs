@@ -1,5 +1,5 @@
-//! Dropping privileges and returning freed memory, identifying the process at the other end of a Unix socket, and locks that
-//! other users cannot take.
+//! Dropping privileges and returning freed memory, identifying the process at the other end of a Unix socket, and locks
+//! that other users cannot take.
 //!
 //! ```text
 //! brickmoon up: reads its configuration, listens, mounts a bpffs     (all privileges of root)
@@ -8,9 +8,9 @@
 //! capabilities ∩ KEPT · no_new_privs · seccomp                       (inherited by all later threads and children)
 //! ```
 //!
-//! Capabilities belong to threads and are inherited by new ones, so [`confine`] must be called before any other thread is
-//! started. A system call that brickmoon does not use returns EPERM and appears in the kernel's audit log; the process is
-//! not killed.
+//! Capabilities belong to threads and are inherited by new ones, so [`confine`] must be called before any other thread
+//! is started. A system call that brickmoon does not use returns EPERM and appears in the kernel's audit log; the
+//! process is not killed.
 //!
 //! Absent on purpose: another user than root. The kernel's files that the daemon writes and its folders in bpffs belong
 //! to root. Lua programs (`brickmoon run`) are not confined: they may need anything.
@@ -37,7 +37,6 @@ pub enum NotConfined {
     Threads,
     /// A step failed.
     Refused {
-        /// Which step.
         step: &'static str,
         /// The error of the system.
         error: io::Error,
@@ -67,7 +66,8 @@ pub enum Calls {
     Watcher,
 }
 
-/// Drops all capabilities except `kept`, and denies all system calls except `calls`, for this thread and all that it starts.
+/// Drops all capabilities except `kept`, and denies all system calls except `calls`, for this thread and all that it
+/// starts.
 ///
 /// # Errors
 /// If other threads are already running, or the system denies a step. Earlier steps stay in effect.

@@ -14,42 +14,32 @@ use std::fmt;
 pub enum Scope<'a> {
     /// Frames received from a queue of a port.
     PortReceive {
-        /// Its port.
         port: &'a str,
         /// The queue's number.
         queue: usize,
     },
     /// Frames sent to a queue of a port.
     PortTransmit {
-        /// Its port.
         port: &'a str,
         /// The queue's number.
         queue: usize,
     },
     /// The device's own counters of a queue.
     PortDevice {
-        /// Its port.
         port: &'a str,
         /// The queue's number.
         queue: usize,
     },
     /// A worker's router, for frames received on one port.
     Router {
-        /// The worker.
         worker: usize,
         /// The port on which they were received.
         port: &'a str,
     },
     /// Frames that the slow path sends through a worker.
-    Return {
-        /// The worker.
-        worker: usize,
-    },
+    Return { worker: usize },
     /// A worker's choice of fabric links, in a cluster.
-    Balancer {
-        /// The worker.
-        worker: usize,
-    },
+    Balancer { worker: usize },
     /// The slow path.
     Slow,
     /// The slow path, for frames received on one port.
@@ -59,16 +49,12 @@ pub enum Scope<'a> {
     },
     /// A link between two apps of a worker.
     Link {
-        /// The worker.
         worker: usize,
         /// Its name, as in `eth0.output -> router.eth0`.
         link: &'a str,
     },
     /// A worker itself.
-    Worker {
-        /// The worker.
-        worker: usize,
-    },
+    Worker { worker: usize },
     /// A hook in one thread.
     Hook {
         /// The hook's name.
@@ -77,22 +63,11 @@ pub enum Scope<'a> {
         worker: Option<usize>,
     },
     /// A port of a switch.
-    Switch {
-        /// The switch.
-        switch: &'a str,
-        /// Its port.
-        port: &'a str,
-    },
+    Switch { switch: &'a str, port: &'a str },
     /// A port of the kernel path.
-    Kernel {
-        /// The port.
-        port: &'a str,
-    },
+    Kernel { port: &'a str },
     /// The program that decides which frames of a port come to workers.
-    Steering {
-        /// The port.
-        port: &'a str,
-    },
+    Steering { port: &'a str },
     /// A filter rule.
     Filter {
         /// Its name, which may contain any character.

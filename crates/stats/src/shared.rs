@@ -51,7 +51,6 @@ pub enum StatsError {
         /// How many counters the registry has.
         capacity: usize,
     },
-    /// The name is too long.
     NameTooLong {
         /// The name that was requested.
         name: String,
@@ -233,8 +232,8 @@ impl Block {
     }
 }
 
-/// The counters of another process. They are read as from any file: a mapping would end the reader with SIGBUS if somebody
-/// makes the file shorter.
+/// The counters of another process. They are read as from any file: a mapping would end the reader with SIGBUS if
+/// somebody makes the file shorter.
 pub struct Reader {
     file: File,
     path: String,

@@ -20,7 +20,6 @@ pub enum SwitchError {
     System {
         /// What was being done.
         step: &'static str,
-        /// Its error.
         error: io::Error,
     },
     /// Another XDP program is on the interface.

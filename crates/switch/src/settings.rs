@@ -101,10 +101,9 @@ impl Settings {
 /// Suffix of the name of the switch's end of its own interface.
 pub(crate) const OWN_SUFFIX: &str = ".bm";
 
-/// The settings of one port.
+/// What the first matching `[[switch.port]]`, or the defaults, say for a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSettings {
-    /// Its VLANs.
     pub vlans: Vlans,
     /// Flooded frames per second allowed from it; 0 for no limit.
     pub flood_limit: u32,
@@ -183,7 +182,6 @@ impl PortFlags {
 /// Settings for the ports that match a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortRule {
-    /// Which ports.
     pub ports: Pattern,
     /// Their VLANs; `None` for the switch's default.
     pub vlans: Option<Vlans>,
@@ -270,7 +268,6 @@ impl fmt::Display for Vlans {
 /// A key of the MAC address table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
-    /// Its MAC.
     pub mac: [u8; 6],
     /// Its VLAN; 0 in a switch without VLANs.
     pub vlan: u16,

@@ -114,7 +114,6 @@ impl Switch {
         Ok(switch)
     }
 
-    /// The settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }

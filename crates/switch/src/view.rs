@@ -20,13 +20,11 @@ pub struct PortView {
     pub generic: bool,
     /// Largest packet, in bytes.
     pub mtu: u32,
-    /// Its VLANs.
     pub vlans: Vlans,
     /// Its bridge port flags.
     pub flags: PortFlags,
     /// Addresses that can be learned at it.
     pub fdb_max_learned: u32,
-    /// Its counters.
     pub counters: Counters,
 }
 

@@ -28,17 +28,13 @@ pub const TAG_LEN: usize = 4;
 
 /// What the type field says about the payload.
 pub mod ethertype {
-    /// IPv4.
     pub const IPV4: u16 = 0x0800;
-    /// ARP.
     pub const ARP: u16 = 0x0806;
     /// An 802.1Q tag follows.
     pub const VLAN: u16 = 0x8100;
-    /// IPv6.
     pub const IPV6: u16 = 0x86dd;
     /// An 802.1ad service tag follows: the outer one of QinQ.
     pub const SERVICE_VLAN: u16 = 0x88a8;
-    /// LLDP.
     pub const LLDP: u16 = 0x88cc;
     /// Least value that is a type; below, the field is an 802.3 length.
     pub const LEAST: u16 = 0x0600;

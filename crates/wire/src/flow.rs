@@ -52,7 +52,6 @@ pub enum Key {
         destination: u32,
         /// Source and destination port.
         ports: (u16, u16),
-        /// Protocol.
         protocol: u8,
     },
     /// An IPv6 flow.
@@ -65,7 +64,6 @@ pub enum Key {
         ports: (u16, u16),
         /// Protocol, or the next header where only addresses count.
         protocol: u8,
-        /// Flow label.
         flow_label: u32,
     },
 }

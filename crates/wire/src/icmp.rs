@@ -36,19 +36,15 @@ const TOS_KEPT: u8 = 0x1e;
 
 /// Types.
 pub mod kind {
-    /// Echo reply.
     pub const ECHO_REPLY: u8 = 0;
     /// Destination unreachable; codes in `unreachable`.
     pub const DESTINATION_UNREACHABLE: u8 = 3;
     /// Source quench, which is obsolete (RFC 6633).
     pub const SOURCE_QUENCH: u8 = 4;
-    /// Redirect.
     pub const REDIRECT: u8 = 5;
-    /// Echo request.
     pub const ECHO_REQUEST: u8 = 8;
     /// Time exceeded; codes in `exceeded`.
     pub const TIME_EXCEEDED: u8 = 11;
-    /// Parameter problem.
     pub const PARAMETER_PROBLEM: u8 = 12;
     /// Timestamp request.
     pub const TIMESTAMP: u8 = 13;

@@ -28,25 +28,19 @@ pub const ERROR_LEN_MAX: usize = ipv6::MIN_MTU;
 pub mod kind {
     /// Destination unreachable; codes in `unreachable`.
     pub const DESTINATION_UNREACHABLE: u8 = 1;
-    /// Packet too big.
     pub const PACKET_TOO_BIG: u8 = 2;
     /// Time exceeded; codes in `exceeded`.
     pub const TIME_EXCEEDED: u8 = 3;
     /// Parameter problem; codes in `problem`.
     pub const PARAMETER_PROBLEM: u8 = 4;
-    /// Last of the errors.
     pub const LAST_ERROR: u8 = 127;
-    /// Echo request.
     pub const ECHO_REQUEST: u8 = 128;
-    /// Echo reply.
     pub const ECHO_REPLY: u8 = 129;
-    /// Redirect.
     pub const REDIRECT: u8 = 137;
 }
 
 /// Codes of "destination unreachable".
 pub mod unreachable {
-    /// No route.
     pub const NO_ROUTE: u8 = 0;
     /// Prohibited by a filter.
     pub const PROHIBITED: u8 = 1;
@@ -54,7 +48,6 @@ pub mod unreachable {
     pub const ADDRESS: u8 = 3;
     /// Nothing listens on the port.
     pub const PORT: u8 = 4;
-    /// A reject route.
     pub const REJECT_ROUTE: u8 = 6;
 }
 

@@ -168,7 +168,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Ipv6<B> {
         self.0.as_mut()[at::HOP_LIMIT] = hop_limit;
     }
 
-    /// Sets the traffic class.
     pub fn set_traffic_class(&mut self, traffic_class: u8) {
         let word = self.first_word() & !(0xff << 20) | u32::from(traffic_class) << 20;
         put32(&mut self.0.as_mut()[at::FIRST_WORD], word);

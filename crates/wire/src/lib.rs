@@ -45,9 +45,7 @@ pub mod protocol {
     pub const ICMP: u8 = 1;
     /// IPv4 in IP.
     pub const IPV4: u8 = 4;
-    /// TCP.
     pub const TCP: u8 = 6;
-    /// UDP.
     pub const UDP: u8 = 17;
     /// IPv6 in IP.
     pub const IPV6: u8 = 41;
@@ -55,7 +53,6 @@ pub mod protocol {
     pub const ROUTING: u8 = 43;
     /// IPv6 fragment header.
     pub const FRAGMENT: u8 = 44;
-    /// GRE.
     pub const GRE: u8 = 47;
     /// IPsec ESP.
     pub const ESP: u8 = 50;

@@ -21,7 +21,6 @@ mod at {
 /// Bytes of a header without options.
 pub const HEADER_LEN: usize = at::OPTIONS;
 
-/// Flags.
 pub mod flag {
     /// Opens a connection.
     pub const SYN: u8 = 0x02;
@@ -49,13 +48,11 @@ impl<B: AsRef<[u8]>> Tcp<B> {
         }
     }
 
-    /// From which port.
     #[inline]
     pub fn source_port(&self) -> u16 {
         be16(&self.0.as_ref()[at::SOURCE_PORT])
     }
 
-    /// To which port.
     #[inline]
     pub fn destination_port(&self) -> u16 {
         be16(&self.0.as_ref()[at::DESTINATION_PORT])
@@ -77,7 +74,6 @@ impl<B: AsRef<[u8]>> Tcp<B> {
         usize::from(self.0.as_ref()[at::DATA_OFFSET] >> 4) * 4
     }
 
-    /// Flags, of `flag`.
     #[inline]
     pub fn flags(&self) -> u8 {
         self.0.as_ref()[at::FLAGS]
@@ -122,7 +118,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Tcp<B> {
         put16(&mut self.0.as_mut()[at::DESTINATION_PORT], port);
     }
 
-    /// Sets the checksum.
     pub fn set_checksum(&mut self, checksum: u16) {
         put16(&mut self.0.as_mut()[at::CHECKSUM], checksum);
     }

@@ -36,13 +36,11 @@ impl<B: AsRef<[u8]>> Udp<B> {
         }
     }
 
-    /// From which port.
     #[inline]
     pub fn source_port(&self) -> u16 {
         be16(&self.0.as_ref()[at::SOURCE_PORT])
     }
 
-    /// To which port.
     #[inline]
     pub fn destination_port(&self) -> u16 {
         be16(&self.0.as_ref()[at::DESTINATION_PORT])
@@ -91,7 +89,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Udp<B> {
         put16(&mut self.0.as_mut()[at::DESTINATION_PORT], port);
     }
 
-    /// Sets the checksum.
     pub fn set_checksum(&mut self, checksum: u16) {
         put16(&mut self.0.as_mut()[at::CHECKSUM], checksum);
     }

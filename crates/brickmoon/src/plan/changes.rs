@@ -11,7 +11,6 @@ use super::{Plan, checks, problems, with_paths, workers};
 pub struct Current<'a> {
     /// The configuration in use.
     pub config: &'a Config,
-    /// Its plan.
     pub plan: &'a Plan,
     /// Whether workers' sockets can take claimed packets: the kernel path was loaded with the map for them.
     pub takes_claims: bool,
@@ -26,7 +25,6 @@ pub struct Current<'a> {
 pub struct Changes {
     /// The new configuration, without what needs a restart of the daemon.
     pub config: Config,
-    /// Its plan.
     pub plan: Plan,
     /// The reply.
     pub said: Reloaded,

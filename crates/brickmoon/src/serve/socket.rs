@@ -1,9 +1,9 @@
 //! The Unix control socket: one process listens on it at a time, and the one that created it removes it.
 //!
-//! The listener holds a lock on the file beside it (`api.sock.lock`), which only processes of the same user can take. The
-//! socket is created under another name, gets its mode, and is then renamed, which replaces one that a killed process
-//! left. So no process can remove the socket of one that has just started to listen, and no client can find a socket with
-//! the wrong mode.
+//! The listener holds a lock on the file beside it (`api.sock.lock`), which only processes of the same user can take.
+//! The socket is created under another name, gets its mode, and is then renamed, which replaces one that a killed
+//! process left. So no process can remove the socket of one that has just started to listen, and no client can find a
+//! socket with the wrong mode.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -33,7 +33,6 @@ pub struct Socket {
     made: SocketFile,
 }
 
-/// The file of a socket.
 struct SocketFile {
     path: PathBuf,
     inode: u64,

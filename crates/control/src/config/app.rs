@@ -9,7 +9,7 @@ pub const ROUTER: &str = "router";
 /// Names reserved for apps of the workers.
 pub(super) const TAKEN: [&str; 3] = [ROUTER, "slow", "lua"];
 
-/// An app.
+/// An `[[app]]`: Lua, or a class in Rust, between ports and the router.
 #[derive(Clone, Debug, PartialEq)]
 pub struct App {
     /// Name of the app.

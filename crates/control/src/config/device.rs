@@ -9,7 +9,7 @@ const NAME_MAX: usize = 15;
 /// The kinds of devices, before the colon.
 const KINDS: [&str; 4] = ["xdp", "tap", "pcap", "dpdk"];
 
-/// A device.
+/// What the key `device` of a `[[port]]`, or `--port`, names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Device {
     /// A Linux interface: `xdp:eth0`, or just `eth0`.

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 /// All errors of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The file.
     pub file: PathBuf,
     /// The errors, at least one, in the order of lines.
     pub problems: Vec<Problem>,
@@ -32,9 +31,7 @@ pub enum ProblemKind {
     Unreadable(String),
     /// The file is not valid TOML.
     Syntax(String),
-    /// An unknown key.
     UnknownKey {
-        /// The key.
         key: String,
         /// The section, such as `[daemon]`; empty at the top level.
         section: &'static str,
@@ -117,7 +114,6 @@ pub enum ProblemKind {
     Device(DeviceError),
     /// The same device twice.
     DeviceTwice {
-        /// The device.
         device: String,
         /// Line of the first.
         first: usize,
@@ -162,10 +158,7 @@ pub enum ProblemKind {
         most: usize,
     },
     /// Real-time priority for workers that never sleep.
-    BusyRealTime {
-        /// The priority.
-        priority: u32,
-    },
+    BusyRealTime { priority: u32 },
     /// More workers than cores to pin them to.
     FewCores {
         /// Number of cores.
@@ -180,7 +173,6 @@ pub enum ProblemKind {
 pub struct Key {
     /// The section as in the file, with brackets.
     pub section: &'static str,
-    /// The key.
     pub key: &'static str,
 }
 

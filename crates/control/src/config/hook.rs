@@ -16,7 +16,7 @@ pub enum HookStage {
     Slow,
 }
 
-/// A hook.
+/// A `[[hook]]`: a Lua file for stages of the router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
     /// Name in counters and `show hooks`; by default the file name without its extension.

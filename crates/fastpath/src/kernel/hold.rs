@@ -20,7 +20,6 @@ use crate::error::KernelError;
 use crate::grace;
 use crate::pins::Pins;
 
-/// The program.
 pub(super) fn program_of(attach_type: AttachType) -> &'static str {
     match attach_type {
         AttachType::Xdp => "bm_hold",

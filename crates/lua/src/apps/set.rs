@@ -85,7 +85,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct CoreApps {
     /// The number of their worker.
     pub worker: usize,
-    /// The core.
     pub core: usize,
     /// The apps, as one app of the worker.
     pub apps: Part,

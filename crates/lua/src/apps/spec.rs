@@ -10,7 +10,6 @@ use crate::state::LuaError;
 /// The apps of a daemon and their links.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AppsSpec {
-    /// The apps.
     pub apps: Vec<AppSpec>,
     /// Their links: between apps, and to what is outside.
     pub links: Vec<AppLink>,
@@ -20,10 +19,9 @@ pub struct AppsSpec {
     pub trees: Vec<Tree>,
 }
 
-/// An app.
+/// An `[[app]]` of the configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AppSpec {
-    /// Its name.
     pub name: String,
     /// Where its class is.
     pub module: Module,

@@ -30,7 +30,6 @@ struct Chain {
     rules: Vec<Rule>,
 }
 
-/// A rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Rule {
     condition: Condition,
@@ -39,7 +38,6 @@ struct Rule {
     stateful: Option<Box<str>>,
 }
 
-/// A table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Table {
     family: Family,

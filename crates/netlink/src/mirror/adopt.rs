@@ -17,21 +17,17 @@ pub(crate) type Touched = (BTreeSet<(u32, Ipv4Prefix)>, BTreeSet<(u32, Ipv6Prefi
 /// A complete object, for a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// A link.
     Link(Link),
     /// The addresses of a link.
     Addresses(Vec<Address>),
-    /// A neighbor.
     Neighbor(Neighbor),
     /// A next-hop object.
     NextHop(NextHop),
-    /// A rule.
     Rule(Rule),
     /// Settings of a link.
     Netconf(Family, i32, Netconf),
     /// The routes to a prefix.
     Route {
-        /// Table.
         table: u32,
         /// Destination: address and length.
         prefix: (IpAddr, u8),

@@ -20,7 +20,6 @@ pub enum Change {
     Sysctls,
     /// The rules of a family.
     Rules(Family),
-    /// A neighbor.
     Neighbor(u32, IpAddr),
     /// A next-hop object, or a group with that object in it.
     NextHop(u32),
@@ -29,14 +28,12 @@ pub enum Change {
     Body(Family, BodyId),
     /// The routes to an IPv4 prefix.
     Route4 {
-        /// Table.
         table: u32,
         /// Destination.
         prefix: Ipv4Prefix,
     },
     /// The routes to an IPv6 prefix.
     Route6 {
-        /// Table.
         table: u32,
         /// Destination.
         prefix: Ipv6Prefix,

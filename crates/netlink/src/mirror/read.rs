@@ -50,12 +50,11 @@ impl Mirror {
         self.addresses.get(&ifindex).map_or(&[], Vec::as_slice)
     }
 
-    /// All addresses.
     pub fn all_addresses(&self) -> impl Iterator<Item = &Address> {
         self.addresses.values().flatten()
     }
 
-    /// A neighbor.
+    /// `None` if the kernel's neighbor table has no entry for this address on this interface.
     pub fn neighbor(&self, ifindex: u32, address: IpAddr) -> Option<&Neighbor> {
         self.neighbors.get(&(ifindex, address))
     }

@@ -6,7 +6,6 @@ use crate::malformed::Malformed;
 pub const END: u8 = 0;
 /// One byte of padding.
 pub const NO_OPERATION: u8 = 1;
-/// Record Route.
 pub const RECORD_ROUTE: u8 = 7;
 /// Internet Timestamp.
 pub const TIMESTAMP: u8 = 68;
@@ -20,7 +19,7 @@ pub const ROUTER_ALERT: u8 = 148;
 /// The bit of the kind for "copy into every fragment" (RFC 791 3.1).
 const COPIED: u8 = 0x80;
 
-/// One option.
+/// An option of an IPv4 header (RFC 791 3.1), its length checked against the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpOption<'a> {
     /// Kind, copy bit included.

@@ -37,7 +37,6 @@ pub struct Extension<'a> {
     pub kind: u8,
     /// Where it begins, from the packet's first byte.
     pub offset: usize,
-    /// All its bytes.
     pub bytes: &'a [u8],
 }
 
@@ -88,7 +87,6 @@ impl Fragment {
 /// What follows the extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Upper {
-    /// Its protocol.
     pub protocol: u8,
     /// Where it begins, from the packet's first byte. In a later fragment that is where its bytes begin.
     pub offset: usize,
@@ -183,7 +181,6 @@ pub struct TypeLengthValue<'a> {
     pub kind: u8,
     /// Its offset from the start of the packet: what a Parameter Problem points to.
     pub offset: usize,
-    /// Its value.
     pub value: &'a [u8],
 }
 

@@ -19,7 +19,6 @@ fn needed<'s>(
     text
 }
 
-/// All apps.
 pub(super) fn apps(top: &mut Section<'_, '_>) -> Vec<App> {
     let mut apps: Vec<App> = Vec::new();
     let example = "[[app]] with name = \"guard\" and module = \"guard.lua\" below it";
@@ -74,7 +73,6 @@ fn app(section: &mut Section<'_, '_>, start: usize) -> Option<App> {
     Some(App { name: name.into(), module, class, argument, core, line })
 }
 
-/// All links.
 pub(super) fn links(top: &mut Section<'_, '_>) -> Vec<Link> {
     let mut links = Vec::new();
     let example = "[[link]] with from = \"eth0.output\" and to = \"guard.input\" below it";

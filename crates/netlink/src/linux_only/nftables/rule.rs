@@ -25,7 +25,6 @@ mod nfta {
     pub const XT_NAME: u16 = 1;
     pub const XT_INFO: u16 = 3;
 }
-/// Verdicts.
 mod verdict {
     pub const DROP: i32 = 0;
     pub const QUEUE: i32 = 3;
