@@ -76,19 +76,14 @@ pub enum BenchError {
     },
     /// Not all frames were forwarded, so the figures would be about something else.
     Lost {
-        /// The case.
         case: String,
         /// Counters that should be zero, or equal, with their values.
         counters: String,
     },
     /// No frame was sent, so there are no figures.
-    NothingLeft {
-        /// The case.
-        case: String,
-    },
+    NothingLeft { case: String },
     /// A frame was sent with other bytes than it should have.
     Wrong {
-        /// The case.
         case: String,
         /// The expected bytes.
         expected: Vec<u8>,
@@ -104,7 +99,6 @@ pub enum BenchError {
     },
     /// A structure returns another next hop than the oracle.
     Differs {
-        /// The case.
         case: String,
         /// The structure.
         subject: String,
@@ -127,7 +121,6 @@ pub enum BenchError {
     KernelThreads,
     /// Packets arrived with errors, or none arrived.
     Arrived {
-        /// The case.
         case: String,
         /// The subject that forwarded them.
         subject: String,

@@ -21,7 +21,6 @@ pub struct Row {
     pub bench: String,
     /// The name of the case, such as `ipv4-full-prefix`.
     pub case: String,
-    /// The subject.
     pub subject: String,
     /// The unit of the figures: `mpps`, or another one of the bench.
     pub unit: String,

@@ -68,7 +68,7 @@ fn thin<A: Address>(routes: &mut Vec<Route<A>>, wanted: usize) {
     }
 }
 
-/// Options of a table.
+/// Size and seed of a generated table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableOptions {
     /// Determines every bit of the table.

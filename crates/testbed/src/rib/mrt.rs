@@ -27,17 +27,11 @@ pub enum MrtFault {
         kind: u16,
     },
     /// The record is too long to be valid.
-    TooLong {
-        /// The length.
-        length: u32,
-    },
+    TooLong { length: u32 },
     /// The record ends before its last field.
     Short,
     /// A prefix longer than its family's addresses.
-    PrefixLength {
-        /// The length.
-        length: u8,
-    },
+    PrefixLength { length: u8 },
     /// An entry from a peer that the index table does not have.
     Peer {
         /// The entry's peer.
