@@ -186,3 +186,37 @@ fn sort<A: Address, T: Copy>(items: &mut Vec<(Prefix<A>, T)>) {
     }
     *items = sorted;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Prefixes in no order, several with the same first 16 bits, many of them several times.
+    fn items<A: Address>(count: usize, prefix: impl Fn(u64) -> Prefix<A>) -> Vec<(Prefix<A>, usize)> {
+        let scattered = |index: usize| (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16;
+        (0..count).map(|index| (prefix(scattered(index)), index)).collect()
+    }
+
+    fn assert_sorts<A: Address>(items: &[(Prefix<A>, usize)]) {
+        let mut expected = items.to_vec();
+        expected.sort_by_key(|(prefix, _)| *prefix);
+        assert_ne!(expected, items);
+        let mut sorted = items.to_vec();
+        sort(&mut sorted);
+        assert!(sorted == expected, "{} items", items.len());
+    }
+
+    #[test]
+    fn sorts_few_and_many_and_keeps_the_order_of_equal_prefixes() {
+        for count in [COUNTED_MIN - 1, COUNTED_MIN, 3 * COUNTED_MIN] {
+            // In 64 groups, the first and the last among them.
+            let of = |bits: u64| {
+                let group = (bits % 64) as u32 * 0xffff / 63;
+                Prefix::containing(group << 16 | (bits >> 8) as u32 & 0xffff, 17 + (bits >> 32) as u8 % 8)
+            };
+            assert_sorts(&items(count, |bits| of(bits).expect("a length of IPv4")));
+            let of = |bits: u64| Prefix::containing(u128::from(bits) << 80 | 1, 32 + (bits >> 40) as u8 % 20);
+            assert_sorts(&items(count, |bits| of(bits).expect("a length of IPv6")));
+        }
+    }
+}
