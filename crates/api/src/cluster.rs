@@ -56,6 +56,10 @@ pub struct FabricLink {
     /// Round-trip time of the last probe, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round_trip_us: Option<u64>,
+    /// After how long without an answer to a probe the link counts as down, in microseconds.
+    pub timeout_us: u64,
+    /// How often it was found down since the daemon has started.
+    pub failures: u64,
     /// Frames that workers of this node have sent by the link.
     pub sent: u64,
     /// Their bytes.

@@ -20,6 +20,7 @@ pub fn cluster(reply: &Cluster) -> String {
         ("PEER", Left),
         ("STATE", Left),
         ("RTT", Right),
+        ("TIMEOUT", Right),
         ("SENT", Right),
         ("RECEIVED", Right),
         ("TRANSIT", Right),
@@ -35,6 +36,7 @@ pub fn cluster(reply: &Cluster) -> String {
             format!("{} ({})", link.peer, link.node),
             link.state.clone(),
             link.round_trip_us.map_or("-".into(), |us| format!("{} us", count(us))),
+            if link.timeout_us == 0 { "-".into() } else { format!("{} ms", link.timeout_us / 1000) },
             count(link.sent),
             count(link.account.received),
             counter("transit"),
@@ -110,7 +112,8 @@ fn percent(part: u64, whole: u64) -> String {
 fn remarks(link: &FabricLink) -> Option<String> {
     let dropped =
         link.account.drops.iter().map(|(reason, frames)| format!("{} dropped: {reason}", count(*frames)));
-    let all: Vec<_> = link.trouble.iter().cloned().chain(dropped).collect();
+    let failures = (link.failures > 0).then(|| format!("found down {}", counted(link.failures, "time")));
+    let all: Vec<_> = link.trouble.iter().cloned().chain(failures).chain(dropped).collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
 
@@ -128,6 +131,8 @@ mod tests {
             node: 1,
             state: "up".into(),
             round_trip_us: Some(1234),
+            timeout_us: 25_400,
+            failures: 2,
             sent: 4321,
             account: Account { received: 1300, passed: 1234, host: 66, ..Account::default() },
             counters: counters(34, 1200),
@@ -160,10 +165,11 @@ mod tests {
         };
         let expected = "\
 node a (0) of 3, epoch 3: 5 neighbors, 12 routes to other nodes
-LINK  PEER   STATE       RTT   SENT  RECEIVED  TRANSIT  OUTPUT  HOST  DROPPED
-fab1  b (1)  up     1,234 us  4,321     1,300       34   1,200    66        0
-fab2  c (2)  down          -      0         7        0       0     0        7
+LINK  PEER   STATE       RTT  TIMEOUT   SENT  RECEIVED  TRANSIT  OUTPUT  HOST  DROPPED
+fab1  b (1)  up     1,234 us    25 ms  4,321     1,300       34   1,200    66        0
+fab2  c (2)  down          -        -      0         7        0       0     0        7
   1 neighbor without an index: all indices of this epoch are used; configure the next epoch on all nodes
+  fab1: found down 2 times
   fab2: its cable is loose; 7 dropped: epoch
 ";
         assert_eq!(cluster(&node), expected);

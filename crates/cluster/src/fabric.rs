@@ -9,6 +9,7 @@ use bm_sys::{Flag, Interfaces};
 use libbpf_rs::Link;
 
 use crate::error::ClusterError;
+use crate::message::ETHERTYPE;
 use crate::pins::{self, Pins};
 use crate::program::Program;
 use crate::socket::FabricSocket;
@@ -18,7 +19,7 @@ pub struct AttachedLink {
     name: String,
     /// Its index.
     pub ifindex: u32,
-    /// For messages and probes.
+    /// For messages.
     pub socket: FabricSocket,
     link: Link,
     pin: Option<PathBuf>,
@@ -63,7 +64,7 @@ impl AttachedLink {
         };
         context.program.count(ifindex, true)?;
         let (link, pin) = attach(context, &name, ifindex)?;
-        let socket = FabricSocket::open(ifindex)
+        let socket = FabricSocket::open(ifindex, ETHERTYPE)
             .map_err(ClusterError::system("opening a packet socket on a fabric link"))?;
         let mac_before = (before != context.own_mac).then_some(before);
         Ok(Self { name, ifindex, socket, link, pin, mac_before, promiscuous })

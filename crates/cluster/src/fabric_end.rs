@@ -25,8 +25,8 @@ pub(crate) struct FabricEnd {
 
 impl FabricEnd {
     /// Whether frames can be sent to the other end.
-    pub fn is_usable(&self, now_ns: u64) -> bool {
-        self.attached.is_some() && self.running && self.session.reaches(now_ns)
+    pub fn is_usable(&self) -> bool {
+        self.attached.is_some() && self.running && self.session.reaches()
     }
 }
 

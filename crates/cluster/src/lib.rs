@@ -14,6 +14,7 @@
 //! Elsewhere: the choice of intermediates, which workers make (`bm_forward::Balancing`) with what [`Service::peers`] says.
 //! Not here yet: membership that changes by itself.
 
+mod clock;
 mod counters;
 mod error;
 mod fabric;
@@ -21,12 +22,14 @@ mod fabric_end;
 mod indices;
 mod kernel;
 mod layout;
+mod liveness;
 mod local;
 mod message;
 mod neighbor_map;
 mod node;
 mod pins;
 mod probe;
+mod prober;
 mod program;
 mod remote;
 mod service;

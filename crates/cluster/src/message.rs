@@ -142,7 +142,7 @@ pub enum MessageError {
 /// The frame of a message.
 pub fn frame(message: &Message, key: &Key, from: MacAddress, to: Node) -> Vec<u8> {
     let mut frame = Vec::with_capacity(1280);
-    begin(&mut frame, message.epoch, from, to, PORT_MESSAGE);
+    begin(&mut frame, message.epoch, from, to, PORT_MESSAGE, ETHERTYPE);
     let kind = match message.contents {
         Contents::Hello { .. } => 1,
         Contents::Part { .. } => 2,
@@ -172,12 +172,12 @@ pub fn frame(message: &Message, key: &Key, from: MacAddress, to: Node) -> Vec<u8
 }
 
 /// The Ethernet header of a message or probe.
-pub fn begin(frame: &mut Vec<u8>, epoch: Epoch, from: MacAddress, to: Node, port: u8) {
+pub fn begin(frame: &mut Vec<u8>, epoch: Epoch, from: MacAddress, to: Node, port: u8, ethertype: u16) {
     let port = Port::new(port).expect("a small constant");
     let to = Destination { epoch, output: to, port, to: To::Control };
     frame.extend_from_slice(&to.mac().0);
     frame.extend_from_slice(&from.0);
-    frame.extend_from_slice(&ETHERTYPE.to_be_bytes());
+    frame.extend_from_slice(&ethertype.to_be_bytes());
 }
 
 /// Reads a message, given without its Ethernet header.

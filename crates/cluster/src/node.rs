@@ -21,20 +21,22 @@ use crate::fabric::{AttachContext, AttachedLink};
 use crate::fabric_end::{FabricEnd, fabric_ends};
 use crate::indices::{Indices, LocalNeighbor};
 use crate::kernel;
-use crate::layout::{NO_INTERFACE, PORT_MESSAGE, PORT_PROBE_REPLY};
+use crate::layout::{NO_INTERFACE, PORT_MESSAGE};
 use crate::local::{Local, LocalPort};
 use crate::message::{self, ETHERNET, Entry, Key, MessageError};
 use crate::neighbor_map::{GONE, inherited, to_layout};
 use crate::pins::{self, Pins};
 use crate::probe;
+use crate::prober::{Prober, Sender};
 use crate::program::Program;
 use crate::remote::{Objects, RemoteNode};
 use crate::session::{Refused, State};
 use crate::settings::Settings;
+use crate::socket::FabricSocket;
 use crate::view::{ClusterView, LinkView, describe_refusal, describe_state};
 use crate::ways::{Way, Ways, detour};
 
-/// How often hellos and probes are sent.
+/// How often hellos are sent.
 pub const TICK_NS: u64 = 100_000_000;
 /// The shortest time between two updates from Linux's tables: neighbors may change all the time.
 const UPDATE_INTERVAL_NS: u64 = 20_000_000;
@@ -54,6 +56,7 @@ pub struct Cluster {
     /// Links of an earlier daemon that were not taken over yet.
     earlier_links: Vec<PinnedLink>,
     links: Vec<FabricEnd>,
+    prober: Prober,
     indices: Indices,
     ways: Ways,
     local: Local,
@@ -97,6 +100,8 @@ impl Cluster {
         let program = Program::load(&earlier_links)?;
         let links = fabric_ends(&settings, own, nonce);
         let indices = inherited(&program, settings.epoch, own)?;
+        let sender = Sender { key: key.clone(), epoch: settings.epoch, from: own_mac(own) };
+        let prober = Prober::start(links.len(), sender)?;
         let ways = Ways::new(settings.nodes(), settings.flowlet_gap_us.map(|us| u64::from(us) * 1000));
         let mut cluster = Self {
             settings,
@@ -107,6 +112,7 @@ impl Cluster {
             pins,
             earlier_links,
             links,
+            prober,
             indices,
             ways,
             local: Local::default(),
@@ -124,8 +130,9 @@ impl Cluster {
             changed: true,
             kept: false,
         };
-        cluster.reset_links()?;
+        cluster.forget_other_nodes()?;
         cluster.update(now_ns)?;
+        cluster.mark_missing_links()?;
         for pinned in cluster.earlier_links.drain(..).filter(pins::is_ours) {
             pinned.remove();
         }
@@ -147,13 +154,18 @@ impl Cluster {
         &self.notes
     }
 
-    /// Marks all members as reachable by no interface yet, and all other nodes as not in the cluster.
-    fn reset_links(&self) -> Result<(), ClusterError> {
-        for node in (0..Node::COUNT).filter_map(Node::new) {
-            let is_member = self.links.iter().any(|link| link.session.peer() == node);
-            self.program.set_link(node, if is_member { NO_INTERFACE } else { 0 })?;
-        }
-        Ok(())
+    /// Tells the program that all other nodes are not in the cluster. The links that an earlier daemon has set stay: frames
+    /// are on their way over them.
+    fn forget_other_nodes(&self) -> Result<(), ClusterError> {
+        let is_member = |node: &Node| self.links.iter().any(|link| link.session.peer() == *node);
+        let mut others = (0..Node::COUNT).filter_map(Node::new).filter(|node| !is_member(node));
+        others.try_for_each(|node| self.program.set_link(node, 0))
+    }
+
+    /// Tells the program which members have no interface.
+    fn mark_missing_links(&self) -> Result<(), ClusterError> {
+        let mut missing = self.links.iter().filter(|link| link.attached.is_none());
+        missing.try_for_each(|link| self.program.set_link(link.session.peer(), NO_INTERFACE))
     }
 
     /// Notes an event of Linux: its tables are read again with the next step.
@@ -165,7 +177,8 @@ impl Cluster {
     pub fn descriptors(&self) -> Vec<std::os::fd::RawFd> {
         use std::os::fd::{AsFd, AsRawFd};
         let attached = self.links.iter().filter_map(|link| link.attached.as_ref());
-        attached.map(|attached| attached.socket.as_fd().as_raw_fd()).collect()
+        let sockets = attached.map(|attached| attached.socket.as_fd());
+        sockets.chain([self.prober.changed().fd()]).map(|fd| fd.as_raw_fd()).collect()
     }
 
     /// When [`Self::step`] is due even if nothing arrives.
@@ -178,18 +191,31 @@ impl Cluster {
     /// # Errors
     /// If the kernel rejects something; the next step tries again.
     pub fn step(&mut self, now_ns: u64) -> Result<(), ClusterError> {
+        self.observe();
         for at in 0..self.links.len() {
             self.receive(at, now_ns);
         }
+        self.log_changes(now_ns);
+        // At once: updating Linux's tables may take longer.
+        self.ways.publish(self.ways_now());
         let is_due = self.changed && now_ns >= self.updated_ns + UPDATE_INTERVAL_NS || now_ns >= self.poll_ns;
         let done = if is_due { self.update(now_ns) } else { Ok(()) };
         if now_ns >= self.tick_ns {
             self.tick_ns = now_ns + TICK_NS;
             (0..self.links.len()).for_each(|at| self.send(at, now_ns));
         }
-        self.log_changes(now_ns);
-        self.ways.publish(self.ways_now(now_ns));
+        // What was detached or has appeared.
+        self.ways.publish(self.ways_now());
         done
+    }
+
+    /// Notes which links are alive.
+    fn observe(&mut self) {
+        self.prober.changed().clear();
+        for (at, link) in self.links.iter_mut().enumerate() {
+            self.changed |= link.session.set_answers(self.prober.observed(at).is_alive);
+        }
+        self.ways.measured(self.prober.gap_ns());
     }
 
     fn receive(&mut self, at: usize, now_ns: u64) {
@@ -211,16 +237,13 @@ impl Cluster {
                     }
                     Err(MessageError::Malformed) => false,
                 },
-                PORT_PROBE_REPLY => probe::read(body, &self.key, session.nonce(), now_ns)
-                    .inspect(|round_trip_ns| self.ways.measured(*round_trip_ns, now_ns))
-                    .is_some_and(|round_trip_ns| session.probed(round_trip_ns, now_ns)),
                 _ => false,
             };
         }
     }
 
     fn send(&mut self, at: usize, now_ns: u64) {
-        let (own, epoch) = (own_mac(self.own), self.settings.epoch);
+        let own = own_mac(self.own);
         let FabricEnd { session, attached: Some(attached), .. } = &mut self.links[at] else { return };
         let peer = session.peer();
         let hello = session.hello(self.version);
@@ -229,7 +252,6 @@ impl Cluster {
         // In the order of their numbers.
         messages.sort_by_key(|message| message.sequence);
         // Lost frames do no harm: the next tick sends again, until the other end has this version.
-        attached.socket.send(&probe::frame(epoch, own, peer, &self.key, session.nonce(), now_ns));
         for message in &messages {
             attached.socket.send(&message::frame(message, &self.key, own, peer));
         }
@@ -274,7 +296,7 @@ impl Cluster {
             self.program.set_neighbor(index, &neighbor)?;
         }
         let mut entries = self.local.entries(&self.ports, &self.neighbors, &self.indices);
-        let unusable = self.links.iter().filter(|link| !link.is_usable(now_ns));
+        let unusable = self.links.iter().filter(|link| !link.is_usable());
         entries.extend(unusable.map(|link| Entry::NoLink(link.session.peer().number())));
         if entries != self.entries || self.version == 0 {
             (self.entries, self.version) = (entries, self.version + 1);
@@ -291,11 +313,12 @@ impl Cluster {
 
     /// Attaches the program to interfaces of fabric links that have appeared, and detaches it from those that are gone.
     fn update_interfaces(&mut self) {
-        for link in &mut self.links {
+        for (at, link) in self.links.iter_mut().enumerate() {
             let now = self.local.link(&link.device);
             let ifindex = now.map(|now| now.ifindex);
             let peer = link.session.peer();
             if let Some(attached) = link.attached.take_if(|attached| Some(attached.ifindex) != ifindex) {
+                self.prober.remove(at);
                 let _gone = self.program.count(attached.ifindex, false);
                 let _never_fails = self.program.set_link(peer, NO_INTERFACE);
                 attached.detach(&self.interfaces);
@@ -318,6 +341,9 @@ impl Cluster {
             };
             let attached = AttachedLink::attach(&mut context, now).and_then(|attached| {
                 self.program.set_link(peer, attached.ifindex)?;
+                let failed = ClusterError::system("opening a packet socket for probes");
+                let socket = FabricSocket::open(attached.ifindex, probe::ETHERTYPE).map_err(failed)?;
+                self.prober.add(at, socket, peer, link.session.nonce());
                 Ok(attached)
             });
             match attached {
@@ -334,9 +360,9 @@ impl Cluster {
     }
 
     /// Which ways to other nodes there are.
-    fn ways_now(&self, now_ns: u64) -> Vec<Way> {
+    fn ways_now(&self) -> Vec<Way> {
         let way = |link: &FabricEnd| {
-            let usable = link.is_usable(now_ns);
+            let usable = link.is_usable();
             let without = |entry: &Entry| match entry {
                 Entry::NoLink(node) => Node::new(*node),
                 _ => None,
@@ -352,11 +378,11 @@ impl Cluster {
 
     /// The link by which routes to the node at the other end of this one lead, if that cannot be used but others lead
     /// there: interface and MTU. Workers choose an intermediate for each packet then.
-    fn detour(&self, link: &FabricEnd, now_ns: u64) -> Option<(u32, u32)> {
-        if !self.settings.uses_intermediates() || link.is_usable(now_ns) || !link.session.has_announced() {
+    fn detour(&self, link: &FabricEnd) -> Option<(u32, u32)> {
+        if !self.settings.uses_intermediates() || link.is_usable() || !link.session.has_announced() {
             return None;
         }
-        let over = detour(&self.ways_now(now_ns), link.session.peer())?;
+        let over = detour(&self.ways_now(), link.session.peer())?;
         let first = self.links.iter().find(|link| link.session.peer() == over)?;
         Some((first.attached.as_ref()?.ifindex, first.mtu))
     }
@@ -376,11 +402,11 @@ impl Cluster {
                 kept.insert(ifindex);
             }
             let remote = RemoteNode { node, ifindex, mtu: link.mtu, epoch: self.settings.epoch };
-            match self.detour(link, now_ns) {
+            match self.detour(link) {
                 Some((ifindex, mtu)) => {
                     wanted.add(&RemoteNode { ifindex, mtu, ..remote }, link.session.announced(), is_ours);
                 }
-                None => wanted.add(&remote, link.session.entries(now_ns), is_ours),
+                None => wanted.add(&remote, link.session.entries(), is_ours),
             }
         }
         let present = kernel::present(&all)?;
@@ -410,7 +436,8 @@ impl Cluster {
 
     /// The node as it is now.
     pub fn view(&self, now_ns: u64) -> ClusterView {
-        let link = |link: &FabricEnd| {
+        let link = |(at, link): (usize, &FabricEnd)| {
+            let observed = self.prober.observed(at);
             let refused = link.session.refused(now_ns).map(|why| describe_refusal(why, &link.peer));
             LinkView {
                 device: link.device.clone(),
@@ -418,7 +445,9 @@ impl Cluster {
                 node: link.session.peer().number(),
                 state: link.attached.is_some().then(|| link.session.state(now_ns)),
                 trouble: link.trouble.clone().or(refused),
-                round_trip_ns: link.session.round_trip_ns,
+                round_trip_ns: Some(observed.round_trip_ns).filter(|ns| *ns > 0),
+                timeout_ns: observed.timeout_ns,
+                failures: observed.failures,
                 counters: link
                     .attached
                     .as_ref()
@@ -435,7 +464,7 @@ impl Cluster {
             without_index: self.indices.without,
             routes: self.routes,
             flowlet_gap_ns: self.ways.gap_ns(),
-            links: self.links.iter().map(link).collect(),
+            links: self.links.iter().enumerate().map(link).collect(),
         }
     }
 

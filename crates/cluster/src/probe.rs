@@ -16,9 +16,11 @@ use bm_wire::ethernet::Mac;
 
 use crate::error::ClusterError;
 use crate::layout::PORT_PROBE;
+use crate::liveness::TIMEOUT_MAX_NS;
 use crate::message::{ETHERNET, Key, begin};
-use crate::session::SILENT_NS;
 
+/// IEEE 802 local experimental, as that of messages, but another: each has a socket of its own.
+pub const ETHERTYPE: u16 = 0x88b6;
 const MAGIC: [u8; 4] = *b"bmpr";
 /// The shortest key.
 const KEY_MIN: usize = 16;
@@ -26,7 +28,7 @@ const KEY_MIN: usize = 16;
 /// The frame of a probe.
 pub fn frame(epoch: Epoch, from: Mac, to: Node, key: &Key, nonce: u64, now_ns: u64) -> Vec<u8> {
     let mut frame = Vec::with_capacity(64);
-    begin(&mut frame, epoch, from, to, PORT_PROBE);
+    begin(&mut frame, epoch, from, to, PORT_PROBE, ETHERTYPE);
     frame.extend_from_slice(&MAGIC);
     frame.extend_from_slice(&nonce.to_be_bytes());
     frame.extend_from_slice(&now_ns.to_be_bytes());
@@ -42,7 +44,7 @@ pub fn read(body: &[u8], key: &Key, nonce: u64, now_ns: u64) -> Option<u64> {
     let (sent_nonce, sent) = rest.split_first_chunk::<8>()?;
     let sent = u64::from_be_bytes(*sent.first_chunk::<8>()?);
     let away = now_ns.checked_sub(sent)?;
-    (*magic == MAGIC && u64::from_be_bytes(*sent_nonce) == nonce && away < SILENT_NS).then_some(away)
+    (*magic == MAGIC && u64::from_be_bytes(*sent_nonce) == nonce && away < TIMEOUT_MAX_NS).then_some(away)
 }
 
 /// Reads the shared key of the cluster.
@@ -81,7 +83,7 @@ mod tests {
         assert_eq!(read(&[body, &[0; 10]].concat(), &key, 11, 1250), Some(250), "padded");
         assert_eq!(read(body, &key, 12, 1250), None);
         assert_eq!(read(body, &key, 11, 999), None);
-        assert_eq!(read(body, &key, 11, 1000 + SILENT_NS), None);
+        assert_eq!(read(body, &key, 11, 1000 + TIMEOUT_MAX_NS), None);
         assert_eq!(read(body, &Key::new(b"another"), 11, 1250), None);
         assert_eq!(read(&body[1..], &key, 11, 1250), None);
     }

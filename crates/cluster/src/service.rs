@@ -8,8 +8,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bm_netlink::link::LinkEvents;
+use bm_sys::{URGENT, set_nice};
 use bm_vlb::published::PublishedPeers;
 
+use crate::clock::now_ns;
 use crate::error::ClusterError;
 use crate::node::Cluster;
 use crate::settings::Settings;
@@ -106,6 +108,8 @@ impl Drop for Service {
 }
 
 fn run(cluster: &Mutex<Cluster>, events: &mut LinkEvents, stopped: &UnixStream) {
+    // What it finds out decides where packets go.
+    let _refused = set_nice(URGENT);
     let mut failing = false;
     loop {
         let (descriptors, due) = {
@@ -150,14 +154,6 @@ fn wait(events: &LinkEvents, stopped: &UnixStream, others: &[i32], due_ns: u64) 
         std::thread::sleep(WAIT_MAX);
     }
     ready > 0 && all[0].revents != 0
-}
-
-/// The monotonic clock.
-fn now_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure outlives the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
 /// A random number.

@@ -16,8 +16,8 @@ use bm_vlb::membership::Epoch;
 
 use crate::message::{Contents, ENTRIES, Entry, Message};
 
-/// How long a node may be silent before it counts as unreachable.
-pub const SILENT_NS: u64 = 1_000_000_000;
+/// How long a daemon may send no message before it counts as gone.
+const SILENT_NS: u64 = 1_000_000_000;
 /// How long a refusal is shown after the last message that was refused.
 const REFUSED_NS: u64 = 3_000_000_000;
 
@@ -61,9 +61,8 @@ pub struct Session {
     /// A nonce of the peer that has not done so yet.
     candidate: Option<u64>,
     heard_ns: Option<u64>,
-    probed_ns: Option<u64>,
-    /// The last time that a probe took to come back.
-    pub round_trip_ns: Option<u64>,
+    /// Whether its program sends probes back.
+    answers: bool,
     refused: Option<(Refused, u64)>,
     /// The version of our announcement that the peer has.
     peer_has: u64,
@@ -85,8 +84,7 @@ impl Session {
             confirmed: None,
             candidate: None,
             heard_ns: None,
-            probed_ns: None,
-            round_trip_ns: None,
+            answers: false,
             refused: None,
             peer_has: 0,
             version: 0,
@@ -209,29 +207,23 @@ impl Session {
         true
     }
 
-    /// Notes that a probe has come back; returns whether the peer was unreachable before.
-    pub fn probed(&mut self, round_trip_ns: u64, now_ns: u64) -> bool {
-        let was = self.answers(now_ns);
-        (self.probed_ns, self.round_trip_ns) = (Some(now_ns), Some(round_trip_ns));
-        !was
+    /// Notes whether probes come back; returns whether that has changed.
+    pub fn set_answers(&mut self, answers: bool) -> bool {
+        std::mem::replace(&mut self.answers, answers) != answers
     }
 
     fn hears(&self, now_ns: u64) -> bool {
         self.heard_ns.is_some_and(|at| now_ns.saturating_sub(at) < SILENT_NS)
     }
 
-    fn answers(&self, now_ns: u64) -> bool {
-        self.probed_ns.is_some_and(|at| now_ns.saturating_sub(at) < SILENT_NS)
-    }
-
     /// Whether frames reach the peer by this link, with or without its daemon.
-    pub fn reaches(&self, now_ns: u64) -> bool {
-        self.answers(now_ns)
+    pub fn reaches(&self) -> bool {
+        self.answers
     }
 
     /// The state of the link.
     pub fn state(&self, now_ns: u64) -> State {
-        match (self.answers(now_ns), self.hears(now_ns)) {
+        match (self.answers, self.hears(now_ns)) {
             (true, true) => State::Up,
             (true, false) => State::NoDaemon,
             (false, true) => State::NoProgram,
@@ -255,8 +247,8 @@ impl Session {
     }
 
     /// What the peer announces; empty while frames do not reach it.
-    pub fn entries(&self, now_ns: u64) -> &[Entry] {
-        if self.answers(now_ns) { &self.entries } else { &[] }
+    pub fn entries(&self) -> &[Entry] {
+        if self.answers { &self.entries } else { &[] }
     }
 }
 
@@ -284,7 +276,7 @@ mod tests {
         for _ in 0..3 {
             exchange(one, two, now);
         }
-        one.probed(5, now);
+        one.set_answers(true);
     }
 
     fn own(last: u8) -> Entry {
@@ -307,7 +299,7 @@ mod tests {
         for part in two.announcement(7, &many, 6) {
             one.receive(part, 6);
         }
-        assert_eq!((one.entries(6), one.has_announced()), (&many[..], true));
+        assert_eq!((one.entries(), one.has_announced()), (&many[..], true));
         let hello = one.hello(1);
         two.receive(hello, 7);
         assert_eq!(two.announcement(7, &many, 7), [], "it has them");
@@ -322,7 +314,7 @@ mod tests {
         let new = two.announcement(8, &[own(2)], 6);
         assert!(one.receive(new[0].clone(), 6));
         assert!(!one.receive(old[0].clone(), 6));
-        assert_eq!(one.entries(6), [own(2)]);
+        assert_eq!(one.entries(), [own(2)]);
         // After a restart the first node has another nonce: earlier messages are ignored.
         let mut again = session(1, 2, 12);
         assert!(!again.receive(new[0].clone(), 7) && !again.has_announced());
@@ -336,18 +328,18 @@ mod tests {
             one.receive(part, 1);
         }
         let later = 2 * SILENT_NS;
-        one.probed(5, later);
-        assert_eq!((one.state(later), one.entries(later)), (State::NoDaemon, &[own(1)][..]));
+        assert_eq!((one.state(later), one.entries()), (State::NoDaemon, &[own(1)][..]));
         let mut two = session(2, 1, 33);
         for _ in 0..3 {
             exchange(&mut one, &mut two, later);
         }
-        assert_eq!((one.state(later), one.entries(later)), (State::Up, &[own(1)][..]));
+        assert_eq!((one.state(later), one.entries()), (State::Up, &[own(1)][..]));
         for part in two.announcement(1, &[own(2)], later) {
             one.receive(part, later);
         }
-        assert_eq!(one.entries(later), [own(2)]);
-        assert_eq!(one.entries(later + SILENT_NS), [], "and no probe comes back");
+        assert_eq!(one.entries(), [own(2)]);
+        assert!(one.set_answers(false) && !one.set_answers(false));
+        assert_eq!(one.entries(), [], "and no probe comes back");
         assert_eq!(one.state(later + SILENT_NS), State::Down);
     }
 

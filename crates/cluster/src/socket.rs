@@ -1,11 +1,9 @@
-//! A packet socket on a fabric link, for messages and probes.
+//! A packet socket on a fabric link, for messages or for probes.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use crate::message::ETHERTYPE;
-
-/// Sends and receives frames of our EtherType on one interface.
+/// Sends and receives frames of one EtherType on one interface.
 #[derive(Debug)]
 pub struct FabricSocket(OwnedFd);
 
@@ -14,7 +12,7 @@ impl FabricSocket {
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn open(ifindex: u32) -> io::Result<Self> {
+    pub fn open(ifindex: u32, ethertype: u16) -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // Without a protocol it receives nothing, from any interface, until it is bound.
         // SAFETY: passes numbers.
@@ -27,7 +25,7 @@ impl FabricSocket {
         // SAFETY: plain numbers, all of which may be zero.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = ETHERTYPE.to_be();
+        address.sll_protocol = ethertype.to_be();
         address.sll_ifindex = ifindex.cast_signed();
         let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         // SAFETY: the address is as long as said, and outlives the call.

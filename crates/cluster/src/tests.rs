@@ -9,13 +9,14 @@ use libbpf_rs::ProgramInput;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::layout::{Neighbor, PORT_PROBE, PORT_PROBE_REPLY};
+use crate::layout::{Neighbor, PORT_PROBE};
 use crate::program::Program;
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 const XDP_TX: u32 = 3;
 const XDP_REDIRECT: u32 = 4;
+const PORT_PROBE_REPLY: u8 = 2;
 /// The loopback, by which test runs come in.
 const INGRESS: u32 = 1;
 const OWN: u16 = 5;

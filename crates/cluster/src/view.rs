@@ -41,6 +41,10 @@ pub struct LinkView {
     pub trouble: Option<String>,
     /// Round-trip time of the last probe.
     pub round_trip_ns: Option<u64>,
+    /// After how long without an answer to a probe the link is found dead.
+    pub timeout_ns: u64,
+    /// How often it was.
+    pub failures: u64,
     /// Counters of received frames.
     pub counters: Counters,
 }

@@ -5,10 +5,7 @@ use std::sync::Arc;
 use bm_vlb::address::Node;
 use bm_vlb::balancer::Peer;
 use bm_vlb::published::PublishedPeers;
-use bm_vlb::spread::DelaySpread;
 
-/// How long a measured delay counts, at least.
-const WINDOW_NS: u64 = 500_000_000;
 /// The shortest gap after which a flow may take another way.
 const GAP_MIN_NS: u64 = 1_000_000;
 
@@ -33,7 +30,8 @@ pub fn detour(ways: &[Way], to: Node) -> Option<Node> {
 pub struct Ways {
     published: Arc<PublishedPeers>,
     last: Vec<Way>,
-    spread: DelaySpread,
+    /// By how much delays differ, and a half more.
+    measured_ns: u64,
     gap_ns: Option<u64>,
 }
 
@@ -41,7 +39,7 @@ impl Ways {
     /// For nodes with numbers below `nodes`; `gap_ns` is the configured gap between flowlets.
     pub fn new(nodes: usize, gap_ns: Option<u64>) -> Self {
         let published = Arc::new(PublishedPeers::new(nodes));
-        Self { published, last: Vec::new(), spread: DelaySpread::new(WINDOW_NS), gap_ns }
+        Self { published, last: Vec::new(), measured_ns: 0, gap_ns }
     }
 
     /// What workers read.
@@ -49,14 +47,14 @@ impl Ways {
         &self.published
     }
 
-    /// Notes how long a probe took to come back.
-    pub fn measured(&mut self, round_trip_ns: u64, now_ns: u64) {
-        self.spread.add(round_trip_ns / 2, now_ns);
+    /// Notes by how much delays differ, and a half more.
+    pub fn measured(&mut self, gap_ns: u64) {
+        self.measured_ns = gap_ns;
     }
 
     /// The gap after which a flow may take another way.
     pub fn gap_ns(&self) -> u64 {
-        self.gap_ns.unwrap_or_else(|| self.spread.delta_ns(GAP_MIN_NS))
+        self.gap_ns.unwrap_or_else(|| self.measured_ns.max(GAP_MIN_NS))
     }
 
     /// Tells workers what has changed.
@@ -101,8 +99,7 @@ mod tests {
     fn the_gap_follows_delays_unless_it_is_configured() {
         let mut ways = Ways::new(4, None);
         assert_eq!(ways.gap_ns(), GAP_MIN_NS);
-        ways.measured(200_000, 1);
-        ways.measured(8_200_000, 2);
+        ways.measured(6_000_000);
         assert_eq!(ways.gap_ns(), 6_000_000);
         assert_eq!(Ways::new(4, Some(7)).gap_ns(), 7);
     }

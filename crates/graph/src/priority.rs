@@ -13,49 +13,17 @@
 //! The kernel limits it as well: all real-time threads together leave 5 % of each core to others
 //! (`kernel.sched_rt_runtime_us`, and the deadline server of Linux 6.8).
 
-#![allow(unsafe_code, reason = "no safe crate that we use has sched_setscheduler")]
-
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use bm_sys::set_real_time;
+
 /// How long a worker may run with real-time priority without sleeping.
 const REAL_TIME: Duration = Duration::from_millis(95);
 /// How long it then runs as a normal thread.
 const NORMAL: Duration = Duration::from_millis(5);
-
-/// Sets the scheduling of a thread: SCHED_FIFO for a priority of 1 or more, SCHED_OTHER for 0. Threads and processes
-/// that it starts do not inherit it.
-fn set(thread: libc::pid_t, priority: u8) -> io::Result<()> {
-    let class = if priority > 0 { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
-    let parameter = libc::sched_param { sched_priority: priority.into() };
-    // SAFETY: the kernel reads the parameter, which outlives the call, and writes nothing of ours.
-    match unsafe { libc::sched_setscheduler(thread, class | libc::SCHED_RESET_ON_FORK, &raw const parameter) }
-    {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Nice value of the threads that decide whether packets are forwarded: those that keep tables equal to Linux's,
-/// follow its firewall, and deliver packets to Linux. On a busy machine they must not wait long for their turn,
-/// because until then packets go to Linux, or are handled with outdated rules. Each of them pauses often, so others
-/// are not delayed for long.
-pub const URGENT: i8 = -10;
-
-/// Sets the nice value of the calling thread, from -20 (highest priority) to 19, as `nice` does for processes.
-/// Threads that it starts inherit it.
-///
-/// # Errors
-/// What the system said: without CAP_SYS_NICE a lower value than before is refused with EACCES.
-pub fn set_nice(value: i8) -> io::Result<()> {
-    // SAFETY: passes numbers; 0 stands for the calling thread.
-    match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, value.into()) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
 
 /// The real-time priority of the thread that created it.
 pub(crate) struct RealTime {
@@ -81,7 +49,7 @@ impl RealTime {
     /// What the system said: without CAP_SYS_NICE, or in a control group without real-time budget, EPERM.
     pub fn begin(priority: u8) -> io::Result<(Self, Demote)> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        set(0, priority)?;
+        set_real_time(0, priority)?;
         let demoted = Arc::new(AtomicBool::new(false));
         let real_time = Self { priority, demoted: demoted.clone(), raised: true, since: Instant::now() };
         Ok((real_time, Demote { thread, demoted }))
@@ -110,7 +78,7 @@ impl RealTime {
 
     fn change(&mut self, raise: bool, now: Instant) {
         // If raising the priority is refused, the worker continues as it is and tries again later.
-        let refused = set(0, if raise { self.priority } else { 0 }).is_err();
+        let refused = set_real_time(0, if raise { self.priority } else { 0 }).is_err();
         (self.raised, self.since) = (raise && !refused, now);
     }
 }
@@ -119,7 +87,7 @@ impl Demote {
     /// Makes the thread a normal one until it sleeps or its scheduling class changes. The thread must be alive.
     pub fn demote(&self) {
         // A thread that has ended in the meantime does not matter.
-        let _ended = set(self.thread, 0);
+        let _ended = set_real_time(self.thread, 0);
         self.demoted.store(true, Ordering::Relaxed);
     }
 }
@@ -128,6 +96,7 @@ impl Demote {
 mod tests {
     use super::*;
 
+    #[allow(unsafe_code, reason = "no safe crate that we use has sched_getscheduler")]
     fn class() -> i32 {
         // SAFETY: takes a number, touches nothing; 0 is the calling thread.
         unsafe { libc::sched_getscheduler(0) & !libc::SCHED_RESET_ON_FORK }

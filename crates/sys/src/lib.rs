@@ -7,6 +7,7 @@
 //! tap         queues of TAP interfaces
 //! Namespace   the network or mount namespace of a thread
 //! Waker       wakes a thread that waits
+//! set_nice    how the kernel schedules a thread: nice value, real-time priority
 //! ```
 //!
 //! Every function is safe to call. A [`Map`] provides its address, checked places in it and slices of atomics. Other
@@ -20,6 +21,7 @@ mod file;
 pub mod interface;
 mod map;
 mod namespace;
+mod scheduling;
 pub mod tap;
 mod waker;
 
@@ -28,6 +30,7 @@ pub use file::{allocate, memfd};
 pub use interface::{Flag, HardwareAddress, Interfaces};
 pub use map::{Access, Atomic, Commit, HUGE_PAGE, Map, advise_huge};
 pub use namespace::Namespace;
+pub use scheduling::{URGENT, set_nice, set_real_time};
 pub use waker::{NoWaker, Waker, never_readable};
 
 /// The effective user ID of this process; 0 is root.

@@ -41,6 +41,11 @@ impl DelaySpread {
         self.now = self.now.with(Range { least_ns: delay_ns, most_ns: delay_ns });
     }
 
+    /// The longest delay of the last one to two windows; 0 if there was none.
+    pub fn longest_ns(&self) -> u64 {
+        self.now.with(self.before).most_ns
+    }
+
     /// The gap between flowlets, not below `least_ns`.
     pub fn delta_ns(&self, least_ns: u64) -> u64 {
         let Range { least_ns: least, most_ns: most } = self.now.with(self.before);
@@ -61,8 +66,8 @@ mod tests {
         spread.add(300, 10);
         assert_eq!(spread.delta_ns(5), 300);
         spread.add(200, 1000);
-        assert_eq!(spread.delta_ns(5), 300, "the window before counts");
+        assert_eq!((spread.delta_ns(5), spread.longest_ns()), (300, 300), "the window before counts");
         spread.add(200, 2000);
-        assert_eq!(spread.delta_ns(5), 5, "older ones do not");
+        assert_eq!((spread.delta_ns(5), spread.longest_ns()), (5, 200), "older ones do not");
     }
 }

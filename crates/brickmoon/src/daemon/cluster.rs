@@ -191,6 +191,8 @@ fn link(view: &LinkView, workers: &Counters) -> FabricLink {
         trouble: view.trouble.clone(),
         sent,
         sent_bytes,
+        timeout_us: view.timeout_ns / 1000,
+        failures: view.failures,
         round_trip_us: view.round_trip_ns.map(|ns| ns / 1000),
         account: Account {
             received: counters.received(),

@@ -18,7 +18,8 @@ pub const MAIN_SILENT_MAX: Duration = Duration::from_secs(30);
 
 /// Threads that cannot be restarted: if one of them panics, the process ends, so that its supervisor starts another. The
 /// kernel path keeps forwarding meanwhile, as after any other crash.
-const NEEDED: [&str; 6] = ["bm-control", "bm-firewall", "bm-grace", "bm-switch", "bm-cluster", "bm-dpdk"];
+const NEEDED: [&str; 7] =
+    ["bm-control", "bm-firewall", "bm-grace", "bm-switch", "bm-cluster", "bm-probes", "bm-dpdk"];
 
 /// Threads that make no progress, as of the last check.
 #[derive(Clone, Default)]

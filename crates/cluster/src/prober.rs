@@ -1,0 +1,263 @@
+//! Sends probes on all fabric links every few milliseconds, and finds out which links are alive.
+//!
+//! ```text
+//! bm-cluster ── add, remove ──► bm-probes ── probes ──► fabric programs of other nodes
+//!            ◄── [`Observed`] ──          ◄── answers ──
+//! ```
+//!
+//! In a thread of its own with real-time priority: neither the updates of Linux's tables, which may take long, nor other
+//! programs delay it. It only sends and receives small frames, and never waits for the other thread.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bm_sys::{Waker, set_real_time};
+use bm_vlb::address::Node;
+use bm_vlb::membership::Epoch;
+use bm_vlb::spread::DelaySpread;
+use bm_wire::ethernet::Mac;
+
+use crate::clock::now_ns;
+use crate::error::ClusterError;
+use crate::liveness::Liveness;
+use crate::message::{ETHERNET, Key};
+use crate::probe;
+use crate::socket::FabricSocket;
+
+/// How often probes are sent on each link; less often if there are so many links that they would keep a core busy.
+const INTERVAL_NS: u64 = 5_000_000;
+const PER_LINK_NS: u64 = 250_000;
+/// The longest wait while there are no links.
+const IDLE_NS: u64 = 1_000_000_000;
+/// How long a measured delay counts for the gap between flowlets, at least.
+const DELAYS_NS: u64 = 500_000_000;
+/// Real-time priority: above workers, which may run for 95 ms at a time.
+const PRIORITY: u8 = 2;
+
+/// What all probes of a node contain.
+pub struct Sender {
+    pub key: Key,
+    pub epoch: Epoch,
+    pub from: Mac,
+}
+
+/// A link to probe.
+struct Target {
+    socket: FabricSocket,
+    peer: Node,
+    nonce: u64,
+}
+
+/// What probes have shown of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// Whether its other end answers.
+    pub is_alive: bool,
+    /// The last round-trip time; 0: none yet.
+    pub round_trip_ns: u64,
+    /// After how long without an answer it is found dead.
+    pub timeout_ns: u64,
+    /// How often it was found dead.
+    pub failures: u64,
+}
+
+/// [`Observed`], written by the one thread and read by the other.
+#[derive(Default)]
+struct Places {
+    is_alive: AtomicBool,
+    round_trip_ns: AtomicU64,
+    timeout_ns: AtomicU64,
+    failures: AtomicU64,
+}
+
+struct Shared {
+    links: Vec<Places>,
+    /// Links to add or to remove; taken over when the thread comes to it.
+    changes: Mutex<Vec<(usize, Option<Target>)>>,
+    gap_ns: AtomicU64,
+    stop: AtomicBool,
+    /// Wakes the thread.
+    waker: Waker,
+    /// Wakes whoever reads [`Prober::observed`]: a link is alive or dead now.
+    changed: Waker,
+}
+
+/// The thread. It ends when this is dropped.
+pub struct Prober {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Prober {
+    /// Starts it; no link is probed yet. Links have numbers below `links`.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn start(links: usize, sender: Sender) -> Result<Self, ClusterError> {
+        let waker = || {
+            let failed = ClusterError::system("creating an eventfd for probes");
+            Waker::new().map_err(|error| failed(std::io::Error::other(error)))
+        };
+        let shared = Arc::new(Shared {
+            links: (0..links).map(|_| Places::default()).collect(),
+            changes: Mutex::default(),
+            gap_ns: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            waker: waker()?,
+            changed: waker()?,
+        });
+        let probing = Probing::new(Arc::clone(&shared), sender);
+        let failed = ClusterError::system("starting the thread that sends probes");
+        let thread = std::thread::Builder::new().name("bm-probes".into());
+        let thread = thread.spawn(move || probing.run()).map_err(failed)?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Probes a link from now on.
+    pub fn add(&self, link: usize, socket: FabricSocket, peer: Node, nonce: u64) {
+        self.change(link, Some(Target { socket, peer, nonce }));
+    }
+
+    /// Probes it no longer: it counts as dead.
+    pub fn remove(&self, link: usize) {
+        self.change(link, None);
+    }
+
+    fn change(&self, link: usize, target: Option<Target>) {
+        self.shared.changes.lock().unwrap_or_else(PoisonError::into_inner).push((link, target));
+        self.shared.waker.wake();
+    }
+
+    /// What probes have shown of a link.
+    pub fn observed(&self, link: usize) -> Observed {
+        let Some(places) = self.shared.links.get(link) else { return Observed::default() };
+        Observed {
+            is_alive: places.is_alive.load(Ordering::Acquire),
+            round_trip_ns: places.round_trip_ns.load(Ordering::Relaxed),
+            timeout_ns: places.timeout_ns.load(Ordering::Relaxed),
+            failures: places.failures.load(Ordering::Relaxed),
+        }
+    }
+
+    /// By how much delays differ, and a half more.
+    pub fn gap_ns(&self) -> u64 {
+        self.shared.gap_ns.load(Ordering::Relaxed)
+    }
+
+    /// Becomes readable when a link is alive or dead that was not before, until it is cleared.
+    pub fn changed(&self) -> &Waker {
+        &self.shared.changed
+    }
+}
+
+impl Drop for Prober {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported by itself.
+            let _panicked = thread.join();
+        }
+    }
+}
+
+/// What the thread has.
+struct Probing {
+    shared: Arc<Shared>,
+    sender: Sender,
+    links: Vec<Option<(Target, Liveness)>>,
+    spread: DelaySpread,
+}
+
+impl Probing {
+    fn new(shared: Arc<Shared>, sender: Sender) -> Self {
+        let links = shared.links.iter().map(|_| None).collect();
+        Self { shared, sender, links, spread: DelaySpread::new(DELAYS_NS) }
+    }
+
+    fn run(mut self) {
+        if let Err(error) = set_real_time(0, PRIORITY) {
+            tracing::warn!(%error, "the thread that probes fabric links has no real-time priority: failures of links may be found late on a busy machine");
+        }
+        let (mut last, mut due) = (now_ns(), now_ns());
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            let sockets = self.links.iter().flatten().map(|(target, _)| target.socket.as_fd());
+            self.shared.waker.wait(sockets, Duration::from_nanos(due.saturating_sub(now_ns())));
+            self.shared.waker.clear();
+            self.take_changes();
+            let now = now_ns();
+            // First all answers, then what is missing: some may have waited for this thread.
+            self.receive(now);
+            self.judge(now - last);
+            last = now;
+            if now >= due {
+                due = now + self.interval_ns().min(IDLE_NS);
+                self.send();
+            }
+        }
+    }
+
+    fn interval_ns(&self) -> u64 {
+        match self.links.iter().flatten().count() as u64 {
+            0 => IDLE_NS,
+            links => INTERVAL_NS.max(links * PER_LINK_NS),
+        }
+    }
+
+    fn take_changes(&mut self) {
+        // If the other thread has the lock, this is tried again with the next probe.
+        let Ok(mut changes) = self.shared.changes.try_lock() else { return };
+        let changes = std::mem::take(&mut *changes);
+        if changes.is_empty() {
+            return;
+        }
+        for (link, target) in changes {
+            self.links[link] = target.map(|target| (target, Liveness::new(INTERVAL_NS)));
+        }
+        let interval_ns = self.interval_ns();
+        self.links.iter_mut().flatten().for_each(|(_, link)| link.set_interval(interval_ns));
+    }
+
+    fn receive(&mut self, now: u64) {
+        let mut buffer = [0; 256];
+        for (at, link) in self.links.iter_mut().enumerate() {
+            let Some((target, liveness)) = link else { continue };
+            while let Some(frame) = target.socket.receive(&mut buffer) {
+                let body = frame.get(ETHERNET..).unwrap_or_default();
+                let Some(away) = probe::read(body, &self.sender.key, target.nonce, now) else { continue };
+                liveness.answered(now - away, now);
+                self.spread.add(away / 2, now);
+                self.shared.links[at].round_trip_ns.store(away, Ordering::Relaxed);
+            }
+        }
+        self.shared.gap_ns.store(self.spread.delta_ns(0), Ordering::Relaxed);
+    }
+
+    fn judge(&mut self, waited_ns: u64) {
+        let mut changed = false;
+        for (link, places) in self.links.iter_mut().zip(&self.shared.links) {
+            let mut is_alive = false;
+            if let Some((_, link)) = link {
+                link.waited(waited_ns);
+                is_alive = link.is_alive();
+                places.timeout_ns.store(link.timeout_ns(), Ordering::Relaxed);
+                places.failures.store(link.failures(), Ordering::Relaxed);
+            }
+            changed |= places.is_alive.swap(is_alive, Ordering::AcqRel) != is_alive;
+        }
+        if changed {
+            self.shared.changed.wake();
+        }
+    }
+
+    fn send(&self) {
+        let Sender { key, epoch, from } = &self.sender;
+        for (target, _) in self.links.iter().flatten() {
+            // One that is not taken is one that is not answered.
+            target.socket.send(&probe::frame(*epoch, *from, target.peer, key, target.nonce, now_ns()));
+        }
+    }
+}
