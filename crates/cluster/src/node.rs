@@ -42,7 +42,8 @@ pub const TICK_NS: u64 = 100_000_000;
 const UPDATE_INTERVAL_NS: u64 = 20_000_000;
 /// How often Linux's tables are read without an event, and neighbors in use are confirmed.
 const POLL_NS: u64 = 5_000_000_000;
-/// How long after the start routes of an earlier daemon are kept although their node has not announced them yet.
+/// How long after the start routes of an earlier daemon are kept although their node has not announced them yet, or not yet
+/// sent a probe back.
 const GRACE_NS: u64 = 5_000_000_000;
 
 /// This node.
@@ -130,7 +131,7 @@ impl Cluster {
             changed: true,
             kept: false,
         };
-        cluster.forget_other_nodes()?;
+        cluster.set_members()?;
         cluster.update(now_ns)?;
         cluster.mark_missing_links()?;
         for pinned in cluster.earlier_links.drain(..).filter(pins::is_ours) {
@@ -154,12 +155,18 @@ impl Cluster {
         &self.notes
     }
 
-    /// Tells the program that all other nodes are not in the cluster. The links that an earlier daemon has set stay: frames
-    /// are on their way over them.
-    fn forget_other_nodes(&self) -> Result<(), ClusterError> {
-        let is_member = |node: &Node| self.links.iter().any(|link| link.session.peer() == *node);
-        let mut others = (0..Node::COUNT).filter_map(Node::new).filter(|node| !is_member(node));
-        others.try_for_each(|node| self.program.set_link(node, 0))
+    /// Tells the program which nodes are members. The links that an earlier daemon has set stay: frames are on their way
+    /// over them.
+    fn set_members(&self) -> Result<(), ClusterError> {
+        let is_member = |node: Node| self.links.iter().any(|link| link.session.peer() == node);
+        for node in (0..Node::COUNT).filter_map(Node::new) {
+            match (is_member(node), self.program.link(node)) {
+                (true, Some(0)) => self.program.set_link(node, NO_INTERFACE)?,
+                (false, Some(1..)) => self.program.set_link(node, 0)?,
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Tells the program which members have no interface.
@@ -398,7 +405,7 @@ impl Cluster {
             let Some(attached) = &link.attached else { continue };
             let (node, ifindex) = (link.session.peer(), attached.ifindex);
             all.insert(ifindex);
-            if !link.session.has_announced() && now_ns < self.started_ns + GRACE_NS {
+            if !link.session.is_known() && now_ns < self.started_ns + GRACE_NS {
                 kept.insert(ifindex);
             }
             let remote = RemoteNode { node, ifindex, mtu: link.mtu, epoch: self.settings.epoch };

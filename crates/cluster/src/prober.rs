@@ -128,6 +128,7 @@ impl Prober {
 
     fn change(&self, link: usize, target: Option<Target>) {
         self.shared.changes.lock().unwrap_or_else(PoisonError::into_inner).push((link, target));
+        // Woken after the lock is free again.
         self.shared.waker.wake();
     }
 
@@ -187,14 +188,16 @@ impl Probing {
             let sockets = self.links.iter().flatten().map(|(target, _)| target.socket.as_fd());
             self.shared.waker.wait(sockets, Duration::from_nanos(due.saturating_sub(now_ns())));
             self.shared.waker.clear();
-            self.take_changes();
             let now = now_ns();
+            if self.take_changes() {
+                due = now;
+            }
             // First all answers, then what is missing: some may have waited for this thread.
             self.receive(now);
             self.judge(now - last);
             last = now;
             if now >= due {
-                due = now + self.interval_ns().min(IDLE_NS);
+                due = now + self.interval_ns();
                 self.send();
             }
         }
@@ -207,18 +210,20 @@ impl Probing {
         }
     }
 
-    fn take_changes(&mut self) {
+    /// Adds and removes links; returns whether there were any to add or to remove.
+    fn take_changes(&mut self) -> bool {
         // If the other thread has the lock, this is tried again with the next probe.
-        let Ok(mut changes) = self.shared.changes.try_lock() else { return };
+        let Ok(mut changes) = self.shared.changes.try_lock() else { return false };
         let changes = std::mem::take(&mut *changes);
         if changes.is_empty() {
-            return;
+            return false;
         }
         for (link, target) in changes {
             self.links[link] = target.map(|target| (target, Liveness::new(INTERVAL_NS)));
         }
         let interval_ns = self.interval_ns();
         self.links.iter_mut().flatten().for_each(|(_, link)| link.set_interval(interval_ns));
+        true
     }
 
     fn receive(&mut self, now: u64) {

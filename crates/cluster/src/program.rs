@@ -99,6 +99,13 @@ impl Program {
         update(&self.links, node.number().into(), &ifindex.to_ne_bytes(), "setting a fabric link")
     }
 
+    /// The interface of the link to a node, as [`Self::set_link`] has set it; `None` if the map cannot be read.
+    pub fn link(&self, node: Node) -> Option<u32> {
+        let key = u32::from(node.number()).to_ne_bytes();
+        let value = self.links.lookup(&key, MapFlags::ANY).ok()??;
+        value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+    }
+
     /// Makes new packets of frames for Linux, however Linux has marked the old ones: needed on veths.
     pub fn renew_packets(&self) -> Result<(), ClusterError> {
         let cpus = find(&self.object, "cpus")?;

@@ -61,8 +61,9 @@ pub struct Session {
     /// A nonce of the peer that has not done so yet.
     candidate: Option<u64>,
     heard_ns: Option<u64>,
-    /// Whether its program sends probes back.
+    /// Whether its program sends probes back, and whether it ever has.
     answers: bool,
+    has_answered: bool,
     refused: Option<(Refused, u64)>,
     /// The version of our announcement that the peer has.
     peer_has: u64,
@@ -85,6 +86,7 @@ impl Session {
             candidate: None,
             heard_ns: None,
             answers: false,
+            has_answered: false,
             refused: None,
             peer_has: 0,
             version: 0,
@@ -209,6 +211,7 @@ impl Session {
 
     /// Notes whether probes come back; returns whether that has changed.
     pub fn set_answers(&mut self, answers: bool) -> bool {
+        self.has_answered |= answers;
         std::mem::replace(&mut self.answers, answers) != answers
     }
 
@@ -239,6 +242,11 @@ impl Session {
     /// Whether the peer has announced anything yet.
     pub fn has_announced(&self) -> bool {
         self.version != 0
+    }
+
+    /// Whether the peer has announced its entries and sent probes back, so that it is known what leads there.
+    pub fn is_known(&self) -> bool {
+        self.has_announced() && self.has_answered
     }
 
     /// What the peer has announced last, whether frames still reach it by this link or not.
@@ -290,6 +298,7 @@ mod tests {
         assert_eq!(one.announcement(1, &[own(1)], 0), []);
         meet(&mut one, &mut two, 5);
         assert_eq!((one.state(5), two.state(5)), (State::Up, State::NoProgram));
+        assert!(!one.is_known() && !two.is_known());
         let many: Vec<_> = (0..=255).map(own).collect();
         let parts = two.announcement(7, &many, 6);
         assert!(parts.len() > 1);
@@ -299,7 +308,7 @@ mod tests {
         for part in two.announcement(7, &many, 6) {
             one.receive(part, 6);
         }
-        assert_eq!((one.entries(), one.has_announced()), (&many[..], true));
+        assert_eq!((one.entries(), one.is_known()), (&many[..], true));
         let hello = one.hello(1);
         two.receive(hello, 7);
         assert_eq!(two.announcement(7, &many, 7), [], "it has them");

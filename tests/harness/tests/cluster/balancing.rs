@@ -5,14 +5,15 @@ use super::mesh::{MOMENT, Mesh, NODES, all_output, assert_closed, expect, link, 
 use bm_tests::daemon::{Daemon, eventually, mac, ping};
 use bm_tests::packet::{Ip4, Ip6, ip_frame, routed};
 use bm_tests::sys::PacketSocket;
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 /// R of the nodes that balance, in Mbit/s: the quota to each other node is half of it.
 const SPEED: u32 = 8;
 /// Marks the packets of these tests; their number follows.
 const MARK: &[u8; 8] = b"bm-vlb0:";
 
-fn balanced(test: &str) -> Option<Mesh> {
+pub fn balanced(test: &str) -> Option<Mesh> {
     let mut mesh = Mesh::new(test)?;
     (mesh.balances[0], mesh.balances[3]) = (Some(SPEED), Some(SPEED));
     Some(mesh)
@@ -24,7 +25,7 @@ fn did(daemon: &Daemon<'_>, name: &str) -> u64 {
 }
 
 /// Sends packets from host 0 to host 3 and looks at what comes.
-struct Path<'m> {
+pub struct Path<'m> {
     source: PacketSocket,
     sink: PacketSocket,
     mesh: &'m Mesh,
@@ -38,13 +39,23 @@ struct Came {
 }
 
 impl<'m> Path<'m> {
-    fn new(mesh: &'m Mesh) -> Self {
+    pub fn new(mesh: &'m Mesh) -> Self {
         let [source, sink] = [0, 3].map(|n: usize| mesh.hosts[n].packet_socket("e"));
         Self { source, sink, mesh }
     }
 
     /// Sends `count` packets of `length` bytes, of `flows` flows in turn, with a pause after each.
     fn send(&self, count: u32, length: usize, flows: u16, pause: Duration) -> Came {
+        self.send_noting(count, length, flows, pause).came
+    }
+
+    /// The same; returns for each packet when it was sent, and whether it came.
+    pub fn send_all(&self, count: u32, length: usize, flows: u16, pause: Duration) -> Vec<(Instant, bool)> {
+        let came = self.send_noting(count, length, flows, pause);
+        (0..).zip(came.sent).map(|(number, sent)| (sent, came.numbers.contains(&number))).collect()
+    }
+
+    fn send_noting(&self, count: u32, length: usize, flows: u16, pause: Duration) -> Arrivals {
         let (to, from) = (mac(&self.mesh.routers[0], "ext0"), mac(&self.mesh.hosts[0], "e"));
         let mut came = Arrivals::default();
         for number in 0..count {
@@ -56,6 +67,7 @@ impl<'m> Path<'m> {
             let at = packet.len() - 12;
             packet[at..at + 8].copy_from_slice(MARK);
             packet[at + 8..].copy_from_slice(&number.to_be_bytes());
+            came.sent.push(Instant::now());
             eventually("the packet is sent", || self.source.send(&ip_frame(to, from, &packet)).is_ok());
             came.take(&self.sink);
             std::thread::sleep(pause);
@@ -65,7 +77,7 @@ impl<'m> Path<'m> {
             came.take(&self.sink);
             std::thread::sleep(MOMENT / 10);
         }
-        came.came
+        came
     }
 }
 
@@ -73,6 +85,8 @@ impl<'m> Path<'m> {
 struct Arrivals {
     came: Came,
     next: u32,
+    sent: Vec<Instant>,
+    numbers: BTreeSet<u32>,
 }
 
 impl Arrivals {
@@ -84,6 +98,7 @@ impl Arrivals {
             }
             let number = u32::from_be_bytes(*number);
             self.came.packets += 1;
+            self.numbers.insert(number);
             self.came.late += u32::from(number < self.next);
             self.next = self.next.max(number + 1);
         }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod balancing;
+mod detection;
 mod mesh;
 
 use bm_tests::daemon::{Daemon, eventually, mac, ping};
