@@ -1,10 +1,12 @@
-//! One end of each fabric link.
+//! One end of each fabric link, and the ways to other nodes that these are.
 
 use bm_vlb::address::Node;
 
 use crate::fabric::AttachedLink;
+use crate::message::Entry;
 use crate::session::{Refused, Session, State};
 use crate::settings::{FabricLink, Settings};
+use crate::ways::{Way, detour};
 
 /// One link to another node.
 pub(crate) struct FabricEnd {
@@ -49,4 +51,32 @@ pub(crate) fn fabric_ends(settings: &Settings, own: Node, mut nonce: impl FnMut(
         })
     };
     settings.links.iter().filter_map(end).collect()
+}
+
+/// Which ways to other nodes there are.
+pub(crate) fn ways_of(links: &[FabricEnd]) -> Vec<Way> {
+    let way = |link: &FabricEnd| {
+        let usable = link.is_usable();
+        let without = |entry: &Entry| match entry {
+            Entry::NoLink(node) => Node::new(*node),
+            _ => None,
+        };
+        Way {
+            node: link.session.peer(),
+            capacity_bps: if usable { link.speed_bps } else { 0 },
+            without: link.session.announced().iter().filter(|_| usable).filter_map(without).collect(),
+        }
+    };
+    links.iter().map(way).collect()
+}
+
+/// The link by which routes to the node at the other end of this one lead if that cannot be used, but others lead there:
+/// interface and MTU. Workers choose an intermediate for each packet then.
+pub(crate) fn detour_of(links: &[FabricEnd], link: &FabricEnd) -> Option<(u32, u32)> {
+    if link.is_usable() || !link.session.has_announced() {
+        return None;
+    }
+    let over = detour(&ways_of(links), link.session.peer())?;
+    let first = links.iter().find(|link| link.session.peer() == over)?;
+    Some((first.attached.as_ref()?.ifindex, first.mtu))
 }

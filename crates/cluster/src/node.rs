@@ -18,7 +18,7 @@ use bm_wire::ethernet::Mac;
 
 use crate::error::ClusterError;
 use crate::fabric::{AttachContext, AttachedLink};
-use crate::fabric_end::{FabricEnd, fabric_ends};
+use crate::fabric_end::{FabricEnd, detour_of, fabric_ends, ways_of};
 use crate::indices::{Indices, LocalNeighbor};
 use crate::kernel;
 use crate::layout::{NO_INTERFACE, PORT_MESSAGE};
@@ -34,7 +34,7 @@ use crate::session::{Refused, State};
 use crate::settings::Settings;
 use crate::socket::FabricSocket;
 use crate::view::{ClusterView, LinkView, describe_refusal, describe_state};
-use crate::ways::{Way, Ways, detour};
+use crate::ways::Ways;
 
 /// How often hellos are sent.
 pub const TICK_NS: u64 = 100_000_000;
@@ -204,7 +204,7 @@ impl Cluster {
         }
         self.log_changes(now_ns);
         // At once: updating Linux's tables may take longer.
-        self.ways.publish(self.ways_now());
+        self.ways.publish(ways_of(&self.links));
         let is_due = self.changed && now_ns >= self.updated_ns + UPDATE_INTERVAL_NS || now_ns >= self.poll_ns;
         let done = if is_due { self.update(now_ns) } else { Ok(()) };
         if now_ns >= self.tick_ns {
@@ -212,7 +212,7 @@ impl Cluster {
             (0..self.links.len()).for_each(|at| self.send(at, now_ns));
         }
         // What was detached or has appeared.
-        self.ways.publish(self.ways_now());
+        self.ways.publish(ways_of(&self.links));
         done
     }
 
@@ -366,34 +366,6 @@ impl Cluster {
         }
     }
 
-    /// Which ways to other nodes there are.
-    fn ways_now(&self) -> Vec<Way> {
-        let way = |link: &FabricEnd| {
-            let usable = link.is_usable();
-            let without = |entry: &Entry| match entry {
-                Entry::NoLink(node) => Node::new(*node),
-                _ => None,
-            };
-            Way {
-                node: link.session.peer(),
-                capacity_bps: if usable { link.speed_bps } else { 0 },
-                without: link.session.announced().iter().filter(|_| usable).filter_map(without).collect(),
-            }
-        };
-        self.links.iter().map(way).collect()
-    }
-
-    /// The link by which routes to the node at the other end of this one lead, if that cannot be used but others lead
-    /// there: interface and MTU. Workers choose an intermediate for each packet then.
-    fn detour(&self, link: &FabricEnd) -> Option<(u32, u32)> {
-        if !self.settings.uses_intermediates() || link.is_usable() || !link.session.has_announced() {
-            return None;
-        }
-        let over = detour(&self.ways_now(), link.session.peer())?;
-        let first = self.links.iter().find(|link| link.session.peer() == over)?;
-        Some((first.attached.as_ref()?.ifindex, first.mtu))
-    }
-
     /// Adds the announcements of other nodes to Linux, and removes what they no longer announce.
     fn update_linux(&mut self, now_ns: u64) -> Result<(), bm_netlink::Error> {
         let mut wanted = Objects::default();
@@ -408,8 +380,9 @@ impl Cluster {
             if !link.session.is_known() && now_ns < self.started_ns + GRACE_NS {
                 kept.insert(ifindex);
             }
+            let detour = detour_of(&self.links, link);
             let remote = RemoteNode { node, ifindex, mtu: link.mtu, epoch: self.settings.epoch };
-            match self.detour(link) {
+            match detour.filter(|_| self.settings.uses_intermediates()) {
                 Some((ifindex, mtu)) => {
                     wanted.add(&RemoteNode { ifindex, mtu, ..remote }, link.session.announced(), is_ours);
                 }

@@ -58,7 +58,11 @@ fn nobody_is_found_dead_on_a_busy_machine() {
     std::thread::scope(|scope| {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         for _ in 0..cores {
-            scope.spawn(|| while !done.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
         }
         std::thread::sleep(busy_time());
         done.store(true, Ordering::Relaxed);
