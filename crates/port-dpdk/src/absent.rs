@@ -59,12 +59,10 @@ impl DpdkDevice {
         match self.0 {}
     }
 
-    /// Its steering.
     pub fn steering(&self) -> DpdkSteering {
         match self.0 {}
     }
 
-    /// Its link.
     pub fn link(&self) -> Link {
         match self.0 {}
     }

@@ -38,15 +38,15 @@ impl DpdkDevice {
         if eal::start(!shares)? && shares {
             return Err(DpdkError::HugePages { device: spec.as_str().into() });
         }
-        let pool = pool::over(frame_pool)?;
+        let pool = pool::of_frames(frame_pool)?;
         let alone = opening();
         let _before = log::log_lines();
         let mut port = 0;
         // SAFETY: a text, and a place for one number.
         let probed = unsafe { ffi::bm_device_probe(name.as_ptr(), &mut port) };
         if let Err(refused) = check(spec, "no DPDK driver accepts it", probed) {
-            let kept = pci::kept_from_us(Path::new(pci::DEVICES), Path::new(pci::IOMMUS), spec);
-            return Err(kept.unwrap_or(refused));
+            let refusal = pci::refusal(Path::new(pci::DEVICES), Path::new(pci::IOMMUS), spec);
+            return Err(refusal.unwrap_or(refused));
         }
         let memory = frame_pool.memory();
         let mut shared = Shared::new(spec.clone(), port, pool, memory);
@@ -54,7 +54,7 @@ impl DpdkDevice {
         // A device that could not be set up is closed here.
         drop(alone);
         done?;
-        Ok(Self { shared: shared.watched() })
+        Ok(Self { shared: shared.registered() })
     }
 
     /// Name of its driver.
@@ -95,7 +95,6 @@ impl DpdkDevice {
         Ok(DpdkPort::new(self.shared.clone(), queue))
     }
 
-    /// Its steering.
     pub fn steering(&self) -> DpdkSteering {
         DpdkSteering::new(self.shared.clone())
     }
@@ -129,7 +128,7 @@ impl DpdkDevice {
         let step = format!("setting an MTU of {mtu}");
         match set() {
             // Some drivers change it only while the device is stopped.
-            done if done == -libc::EBUSY => self.shared.at_rest(&step, set),
+            done if done == -libc::EBUSY => self.shared.while_stopped(&step, set),
             done => self.shared.check(&step, done).map(drop),
         }
     }
@@ -166,14 +165,14 @@ mod tests {
     #[test]
     fn a_device_is_changed_while_its_queue_is_left_alone() {
         let frame_pool = FramePool::new(1024, 2048).unwrap();
-        let device = DpdkDevice::open(&Spec::new("net_ring_rest"), &frame_pool, Options::default()).unwrap();
+        let device = DpdkDevice::open(&Spec::new("net_ring_pause"), &frame_pool, Options::default()).unwrap();
         let mut port = device.queue(0).unwrap();
         let mut frames = Freelist::new(frame_pool.clone(), 128);
         let mut burst = Burst::new();
         let ended = std::sync::atomic::AtomicBool::new(false);
         let refused = std::thread::scope(|scope| {
             let changed = scope.spawn(|| {
-                let changed = device.shared.at_rest("change it", || -libc::EINVAL);
+                let changed = device.shared.while_stopped("change it", || -libc::EINVAL);
                 ended.store(true, std::sync::atomic::Ordering::Relaxed);
                 changed
             });

@@ -41,7 +41,7 @@ pub(crate) fn start(huge_pages: bool) -> Result<bool, DpdkError> {
 /// In a separate thread, because the EAL pins the calling thread to a core of its choice.
 fn start_aside(huge_pages: bool) -> Result<bool, DpdkError> {
     let started = std::thread::Builder::new().name("bm-eal".into()).spawn(move || start_here(huge_pages));
-    let failed = |why: &dyn std::fmt::Display| DpdkError::Eal { why: why.to_string(), said: log_lines() };
+    let failed = |why: &dyn std::fmt::Display| DpdkError::Eal { why: why.to_string(), log: log_lines() };
     started
         .map_err(|error| failed(&error))?
         .join()
@@ -60,7 +60,7 @@ fn start_here(huge_pages: bool) -> Result<bool, DpdkError> {
     // SAFETY: `count` texts that are never freed, with a null pointer behind; the calls are copied.
     let done = unsafe { ffi::bm_eal_start(count, pointers.as_mut_ptr(), &calls) };
     if done < 0 {
-        return Err(DpdkError::Eal { why: error_text(done), said: log_lines() });
+        return Err(DpdkError::Eal { why: error_text(done), log: log_lines() });
     }
     // SAFETY: a plain function. Whatever else of DPDK runs when the process ends, ends with it.
     unsafe { libc::atexit(remove_folder) };

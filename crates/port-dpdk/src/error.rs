@@ -15,14 +15,14 @@ pub enum DpdkError {
         /// What it returned.
         why: String,
         /// The last lines of DPDK's log.
-        said: Vec<String>,
+        log: Vec<String>,
     },
     /// The frame memory cannot be registered with DPDK.
     Memory {
         /// What was returned.
         why: String,
         /// The last lines of DPDK's log.
-        said: Vec<String>,
+        log: Vec<String>,
     },
     /// A device needs frames at fixed physical addresses, and they are not on huge pages.
     PlainPages {
@@ -52,7 +52,7 @@ pub enum DpdkError {
         /// Linux interfaces that are removed with that driver.
         interfaces: Vec<String>,
         /// The driver on this machine that makes the device available to DPDK.
-        giver: &'static str,
+        usable: &'static str,
     },
     /// The device string is invalid.
     Name {
@@ -68,7 +68,7 @@ pub enum DpdkError {
         /// What was returned.
         why: String,
         /// The last lines of DPDK's log.
-        said: Vec<String>,
+        log: Vec<String>,
     },
     /// A device has fewer queues than requested.
     Queues {
@@ -91,8 +91,8 @@ pub enum DpdkError {
 }
 
 /// Appends DPDK's log lines.
-fn more(f: &mut fmt::Formatter<'_>, said: &[String]) -> fmt::Result {
-    said.iter().try_for_each(|line| write!(f, "\n  DPDK: {line}"))
+fn append(f: &mut fmt::Formatter<'_>, log: &[String]) -> fmt::Result {
+    log.iter().try_for_each(|line| write!(f, "\n  DPDK: {line}"))
 }
 
 impl fmt::Display for DpdkError {
@@ -103,16 +103,16 @@ impl fmt::Display for DpdkError {
                 "dpdk:{device}: this build has no DPDK. Build it with: apt-get install libdpdk-dev && \
                  cargo build --release --features dpdk (or with `make`, which adds the feature if libdpdk-dev is installed)"
             ),
-            Self::Eal { why, said } => {
+            Self::Eal { why, log } => {
                 write!(
                     f,
                     "DPDK does not start: {why}; a process can start it only once, so restart brickmoon to try again"
                 )?;
-                more(f, said)
+                append(f, log)
             }
-            Self::Memory { why, said } => {
+            Self::Memory { why, log } => {
                 write!(f, "the frame memory cannot be registered with DPDK: {why}")?;
-                more(f, said)
+                append(f, log)
             }
             Self::HugePages { device } => write!(
                 f,
@@ -126,14 +126,14 @@ impl fmt::Display for DpdkError {
             Self::NoCard { device, place } => {
                 write!(f, "dpdk:{device}: there is no PCI device {place}; `lspci -D` lists all")
             }
-            Self::KernelDriver { device, place, driver, interfaces, giver } => {
+            Self::KernelDriver { device, place, driver, interfaces, usable } => {
                 match driver {
                     Some(driver) => write!(f, "dpdk:{device} is bound to the Linux driver {driver}")?,
                     None => write!(f, "dpdk:{device} is not bound to a driver")?,
                 }
                 write!(
                     f,
-                    ". To bind it to one that DPDK can use: modprobe {giver} && dpdk-devbind.py -b {giver} {place}"
+                    ". To bind it to one that DPDK can use: modprobe {usable} && dpdk-devbind.py -b {usable} {place}"
                 )?;
                 match interfaces.as_slice() {
                     [] => Ok(()),
@@ -145,9 +145,9 @@ impl fmt::Display for DpdkError {
                 "dpdk:{device}: name a PCI address (0000:01:00.0) or a virtual device (net_ring0, \
                  net_pcap0,rx_pcap=FILE, net_memif0,socket=FILE, ...)"
             ),
-            Self::Device { device, step, why, said } => {
+            Self::Device { device, step, why, log } => {
                 write!(f, "dpdk:{device}: {step}: {why}")?;
-                more(f, said)
+                append(f, log)
             }
             Self::Queues { device, wanted, has } => {
                 write!(

@@ -28,13 +28,13 @@ mod ffi;
 #[cfg(feature = "dpdk")]
 mod log;
 #[cfg(feature = "dpdk")]
+mod pause;
+#[cfg(feature = "dpdk")]
 mod pci;
 #[cfg(feature = "dpdk")]
 mod pool;
 #[cfg(feature = "dpdk")]
 mod port;
-#[cfg(feature = "dpdk")]
-mod rest;
 #[cfg(feature = "dpdk")]
 mod shared;
 #[cfg(feature = "dpdk")]

@@ -8,12 +8,12 @@ use crate::{DpdkError, Spec};
 pub(crate) const DEVICES: &str = "/sys/bus/pci/devices";
 /// Where Linux lists IOMMUs.
 pub(crate) const IOMMUS: &str = "/sys/class/iommu";
-/// Drivers that make a card available to programs.
-const GIVING: [&str; 4] = ["vfio-pci", "uio_pci_generic", "igb_uio", "nic_uio"];
+/// Drivers with which DPDK can use a card.
+const USABLE: [&str; 4] = ["vfio-pci", "uio_pci_generic", "igb_uio", "nic_uio"];
 
 /// Why no DPDK driver accepts a card, as far as Linux knows: it does not exist, or another driver has it. `None` if
 /// the reason is another, or the device is not on PCI. The folders are [`DEVICES`] and [`IOMMUS`], except in tests.
-pub(crate) fn kept_from_us(devices: &Path, iommus: &Path, spec: &Spec) -> Option<DpdkError> {
+pub(crate) fn refusal(devices: &Path, iommus: &Path, spec: &Spec) -> Option<DpdkError> {
     if !spec.is_pci() {
         return None;
     }
@@ -25,13 +25,13 @@ pub(crate) fn kept_from_us(devices: &Path, iommus: &Path, spec: &Spec) -> Option
     }
     let target = std::fs::read_link(folder.join("driver")).ok();
     let driver = target.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-    if driver.as_deref().is_some_and(|driver| GIVING.contains(&driver)) {
+    if driver.as_deref().is_some_and(|driver| USABLE.contains(&driver)) {
         return None;
     }
     // vfio-pci needs an IOMMU; not every kernel allows it without one.
     let has_iommu = std::fs::read_dir(iommus).is_ok_and(|mut entries| entries.next().is_some());
-    let giver = if has_iommu { "vfio-pci" } else { "uio_pci_generic" };
-    Some(DpdkError::KernelDriver { device, place, interfaces: interfaces(&folder), driver, giver })
+    let usable = if has_iommu { "vfio-pci" } else { "uio_pci_generic" };
+    Some(DpdkError::KernelDriver { device, place, interfaces: interfaces(&folder), driver, usable })
 }
 
 /// The Linux interfaces of a card. Those of virtio are one folder deeper.
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_who_has_a_card_and_how_to_get_it() {
+    fn says_which_driver_has_a_card_and_how_to_bind_another() {
         let root = std::env::temp_dir().join(format!("bm-pci-{}", std::process::id()));
         let card = |place: &str, driver: Option<&str>, net: &str| {
             std::fs::create_dir_all(root.join(place).join(net)).expect("a folder");
@@ -64,10 +64,10 @@ mod tests {
         card("0000:03:00.0", None, "power");
         card("0000:04:00.0", Some("vfio-pci"), "power");
         let on = |iommus: &str, text: &str| {
-            kept_from_us(&root, &root.join(iommus), &Spec::new(text)).map(|error| error.to_string())
+            refusal(&root, &root.join(iommus), &Spec::new(text)).map(|error| error.to_string())
         };
-        let said = |text: &str| on("0000:01:00.0", text);
-        let e1000e = said("01:00.0,arg=1").unwrap_or_default();
+        let error = |text: &str| on("0000:01:00.0", text);
+        let e1000e = error("01:00.0,arg=1").unwrap_or_default();
         assert!(e1000e.contains("e1000e") && e1000e.contains("eth0"), "{e1000e}");
         assert!(e1000e.contains("dpdk-devbind.py -b vfio-pci 0000:01:00.0"), "{e1000e}");
         let without = on("nothing", "01:00.0").unwrap_or_default();
@@ -75,10 +75,10 @@ mod tests {
             without.contains("modprobe uio_pci_generic && dpdk-devbind.py -b uio_pci_generic"),
             "{without}"
         );
-        assert!(said("0000:02:00.0").is_some_and(|said| said.contains("eth1")));
-        assert!(said("0000:03:00.0").is_some_and(|said| said.contains("not bound to a driver")));
-        assert!(said("0000:05:00.0").is_some_and(|said| said.contains("no PCI device")));
-        assert_eq!((said("0000:04:00.0"), said("net_ring0")), (None, None));
+        assert!(error("0000:02:00.0").is_some_and(|error| error.contains("eth1")));
+        assert!(error("0000:03:00.0").is_some_and(|error| error.contains("not bound to a driver")));
+        assert!(error("0000:05:00.0").is_some_and(|error| error.contains("no PCI device")));
+        assert_eq!((error("0000:04:00.0"), error("net_ring0")), (None, None));
         std::fs::remove_dir_all(&root).expect("the folder goes");
     }
 }

@@ -44,7 +44,7 @@ pub(crate) fn region(memory: &Memory) -> Region {
 }
 
 /// The pool over the slots of `frame_pool`, created at the first call for it.
-pub(crate) fn over(frame_pool: &Arc<FramePool>) -> Result<Pool, DpdkError> {
+pub(crate) fn of_frames(frame_pool: &Arc<FramePool>) -> Result<Pool, DpdkError> {
     let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
     let key = frame_pool.memory().base().as_ptr() as usize;
     if let Some((_, pool)) = pools.iter().find(|(base, _)| *base == key) {
@@ -54,10 +54,10 @@ pub(crate) fn over(frame_pool: &Arc<FramePool>) -> Result<Pool, DpdkError> {
     let mut made = std::ptr::null_mut();
     // The pool outlives all current owners of the frame pool.
     let kept = Arc::into_raw(frame_pool.clone()).cast_mut().cast();
-    // SAFETY: the region is as said, all its bytes are mapped and stay so; the frame pool is never freed.
+    // SAFETY: the region is described correctly, all its bytes are mapped and stay so; the frame pool is never freed.
     let done = unsafe { ffi::bm_pool_make(name.as_ptr(), &region(frame_pool.memory()), kept, &mut made) };
     if done < 0 {
-        return Err(DpdkError::Memory { why: log::error_text(done), said: log::log_lines() });
+        return Err(DpdkError::Memory { why: log::error_text(done), log: log::log_lines() });
     }
     pools.push((key, Pool(made)));
     Ok(Pool(made))

@@ -8,7 +8,7 @@ use bm_frame::{AnyFrame, BURST, Burst, Frame, Freelist, MbufFrame};
 use bm_port::{DeviceCounters, InPlace, Port, Received, Transmitted};
 
 use crate::ffi::{self, Counts, Header, Mbuf, Queue};
-use crate::rest::QueuePause;
+use crate::pause::QueuePause;
 use crate::shared::Shared;
 
 /// The most frames that an in-memory ring may still contain at the end.
@@ -40,7 +40,7 @@ impl DpdkPort {
             no_packet: 0,
             bytes: 0,
         };
-        let pause = shared.rest.pause();
+        let pause = shared.pause.register();
         Self { queue, shared, pause, counts: Cell::default() }
     }
 }
@@ -56,10 +56,10 @@ impl DpdkPort {
     ) -> Received {
         debug_assert!(std::ptr::eq(frames.memory(), self.shared.memory), "frames of the device's own memory");
         debug_assert!(places.iter().all(Option::is_none), "a frame would be lost");
-        if self.shared.rest.keeps(&self.pause) {
+        if self.shared.pause.is_paused(&self.pause) {
             return Received::default();
         }
-        let count = receive(&mut self.queue, Free::of(frames), places.len().min(BURST) as u32);
+        let count = receive(&mut self.queue, Free::new(frames), places.len().min(BURST) as u32);
         Received { count: count as usize, bytes: self.queue.bytes }
     }
 
@@ -73,14 +73,14 @@ impl DpdkPort {
         transmit: impl FnOnce(&mut Queue, Free, &mut [Option<F>]) -> u32,
     ) -> Transmitted {
         debug_assert!(std::ptr::eq(frames.memory(), self.shared.memory), "frames of the device's own memory");
-        // The shim's arrays have so many places.
+        // The shim's arrays have this many slots.
         let (places, rest) = places.split_at_mut(places.len().min(BURST));
         let behind = || rest.iter().flatten().count();
-        if self.shared.rest.keeps(&self.pause) {
+        if self.shared.pause.is_paused(&self.pause) {
             return Transmitted { refused: 0, left: places.iter().flatten().count() + behind() };
         }
         let before = self.queue.invalid;
-        let left = transmit(&mut self.queue, Free::of(frames), places);
+        let left = transmit(&mut self.queue, Free::new(frames), places);
         Transmitted { refused: (self.queue.invalid - before) as usize, left: left as usize + behind() }
     }
 }
@@ -92,7 +92,7 @@ struct Free {
 }
 
 impl Free {
-    fn of(frames: &mut Freelist) -> Self {
+    fn new(frames: &mut Freelist) -> Self {
         Self { stack: frames.stack().as_ptr().cast(), freelist: std::ptr::from_mut(frames).cast() }
     }
 }
@@ -166,12 +166,12 @@ impl Port for DpdkPort {
 
     /// Leaves the queue alone while a full link keeps the worker from receiving.
     fn tend(&mut self, _frames: &mut Freelist) {
-        let _at_rest = self.shared.rest.keeps(&self.pause);
+        let _paused = self.shared.pause.is_paused(&self.pause);
     }
 
     /// A device counts for all of its queues, so the first one reports.
     fn device_counters(&self) -> DeviceCounters {
-        if self.queue.queue == 0 && !self.shared.rest.keeps(&self.pause) {
+        if self.queue.queue == 0 && !self.shared.pause.is_paused(&self.pause) {
             let mut counts = Counts::default();
             // SAFETY: the shim writes one `Counts`. What it does not know stays zero.
             let known = unsafe { ffi::bm_device_counts(self.queue.port, &mut counts) } == 0;

@@ -10,8 +10,8 @@ use bm_frame::{Memory, Pages};
 
 use crate::ffi::{self, Info, Setup};
 use crate::log;
+use crate::pause::Pause;
 use crate::pool::{self, Pool};
-use crate::rest::Rest;
 use crate::{DpdkError, Options, Spec};
 
 /// An Ethernet header and two VLAN tags: bytes of a frame beyond the MTU.
@@ -45,8 +45,8 @@ pub(crate) struct Shared {
     pub copied: Option<String>,
     own_pool: OwnPool,
     pub queues: u16,
-    /// Pauses of its queues.
-    pub rest: Rest,
+    /// Keeps workers out of the driver.
+    pub pause: Pause,
 }
 
 /// A frame pool of DPDK's own, or a null pointer. It is freed with the device.
@@ -69,12 +69,12 @@ impl Shared {
             copied: None,
             own_pool: OwnPool(std::ptr::null_mut()),
             queues: 0,
-            rest: Rest::default(),
+            pause: Pause::default(),
         }
     }
 
-    /// Shares it, and has it know when the device is removed.
-    pub fn watched(self) -> Arc<Self> {
+    /// Shares it, and registers it for [`removed`].
+    pub fn registered(self) -> Arc<Self> {
         let shared = Arc::new(self);
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.insert(shared.port(), Arc::downgrade(&shared));
@@ -114,7 +114,7 @@ pub(crate) fn removed(port: u16) {
     let Some(shared) = removed.and_then(|shared| shared.upgrade()) else { return };
     tracing::warn!("dpdk:{}: the device was removed", shared.spec.as_str());
     shared.port.store(NO_PORT, Ordering::Release);
-    shared.rest.end(LEAVES_WITHIN);
+    shared.pause.make_permanent(LEAVES_WITHIN);
 }
 
 /// An error of a device, unless `done` shows success.
@@ -123,7 +123,7 @@ pub(crate) fn check(spec: &Spec, step: &str, done: c_int) -> Result<c_int, DpdkE
         return Ok(done);
     }
     let (device, step) = (spec.as_str().into(), step.into());
-    Err(DpdkError::Device { device, step, why: log::error_text(done), said: log::log_lines() })
+    Err(DpdkError::Device { device, step, why: log::error_text(done), log: log::log_lines() })
 }
 
 /// The text in an array that ends with a zero.
@@ -143,7 +143,7 @@ pub(crate) fn info(spec: &Spec, port: u16) -> Result<Info, DpdkError> {
 
 impl Shared {
     /// Stops the device, changes something and starts it again, while no worker is in the driver.
-    pub fn at_rest(&self, step: &str, change: impl FnOnce() -> c_int) -> Result<(), DpdkError> {
+    pub fn while_stopped(&self, step: &str, change: impl FnOnce() -> c_int) -> Result<(), DpdkError> {
         let stop_and_start = || {
             if self.port() == NO_PORT {
                 return (self.check(step, -libc::ENODEV), false);
@@ -162,7 +162,7 @@ impl Shared {
             }
         };
         let busy = || self.check(&format!("{step}: workers did not release the device"), -libc::EBUSY);
-        self.rest.during(LEAVES_WITHIN, stop_and_start).unwrap_or_else(busy).map(drop)
+        self.pause.during(LEAVES_WITHIN, stop_and_start).unwrap_or_else(busy).map(drop)
     }
 
     pub fn fits(&self, mtu: u16) -> Result<(), DpdkError> {

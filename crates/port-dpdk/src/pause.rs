@@ -1,9 +1,9 @@
-//! Some changes require a stopped device, and DPDK allows no receiving or sending meanwhile. Workers do not wait:
-//! they leave the device alone until the change is done.
+//! Keeps workers out of a driver while its device is stopped: DPDK allows no receiving or sending then. Workers do not
+//! wait: they leave the device alone until the change is done.
 //!
 //! ```text
-//! who changes it: odd number ──► wait until each queue has said that number ──► stop, change, start ──► even number
-//! worker, each call: odd? say it, do nothing       even? go on
+//! thread that changes it:   odd number ──► wait until each queue has acknowledged it ──► stop, change, start ──► even number
+//! worker, in each call:     odd: acknowledge it, do nothing       even: use the driver
 //! ```
 //!
 //! For a worker this costs one load per call. A number is never used twice, so a queue that is slow to return is not
@@ -13,23 +13,23 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// The pauses of a device.
+/// The pause of a device, and its queues.
 #[derive(Default)]
-pub(crate) struct Rest {
+pub(crate) struct Pause {
     /// Odd while queues must be left alone.
     number: AtomicU32,
     /// Locked by the thread that changes the device.
-    pauses: Mutex<Vec<Weak<AtomicU32>>>,
+    queues: Mutex<Vec<Weak<AtomicU32>>>,
 }
 
 /// The last pause that a queue has acknowledged.
 pub(crate) struct QueuePause(Arc<AtomicU32>);
 
-impl Rest {
+impl Pause {
     /// Registers one more queue.
-    pub fn pause(&self) -> QueuePause {
+    pub fn register(&self) -> QueuePause {
         let pause = Arc::<AtomicU32>::default();
-        let mut pauses = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pauses = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         pauses.retain(|pause| pause.strong_count() > 0);
         pauses.push(Arc::downgrade(&pause));
         QueuePause(pause)
@@ -38,7 +38,7 @@ impl Rest {
     /// Whether the worker with this pause must leave its queue alone now; if not, it may be in the driver until the
     /// next call.
     #[inline]
-    pub fn keeps(&self, QueuePause(pause): &QueuePause) -> bool {
+    pub fn is_paused(&self, QueuePause(pause): &QueuePause) -> bool {
         let number = self.number.load(Ordering::Acquire);
         if number & 1 == 0 {
             return false;
@@ -48,8 +48,8 @@ impl Rest {
         true
     }
 
-    /// Has all queues leave the device alone for good, and waits until they do, `patience` at most.
-    pub fn end(&self, patience: Duration) {
+    /// Begins a pause that never ends, and waits for all queues to acknowledge it, `patience` at most.
+    pub fn make_permanent(&self, patience: Duration) {
         let ended = self.during(patience, || ((), false));
         if ended.is_none() {
             self.number.fetch_or(1, Ordering::Release);
@@ -59,7 +59,7 @@ impl Rest {
     /// Calls `change` once all queues are left alone, and then lets workers continue if it returns true. `None` if a
     /// worker does not leave within `patience`; then nothing was called.
     pub fn during<R>(&self, patience: Duration, change: impl FnOnce() -> (R, bool)) -> Option<R> {
-        let pauses = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);
+        let pauses = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.number.load(Ordering::Relaxed);
         // It is odd already if the last change left the device in an unusable state.
         let number = before | 1;
@@ -71,8 +71,8 @@ impl Rest {
         while !pauses.iter().all(left) {
             if begin.elapsed() > patience {
                 // The next pause gets another number, since some queues have acknowledged this one.
-                let goes_on = if before == number { number } else { number.wrapping_add(1) };
-                self.number.store(goes_on, Ordering::Release);
+                let next = if before == number { number } else { number.wrapping_add(1) };
+                self.number.store(next, Ordering::Release);
                 return None;
             }
             std::thread::sleep(Duration::from_micros(100));
@@ -94,13 +94,13 @@ mod tests {
 
     #[test]
     fn nobody_is_in_the_driver_during_a_change() {
-        let (rest, inside, ended) = (Rest::default(), AtomicU32::new(0), AtomicBool::new(false));
+        let (pause, inside, ended) = (Pause::default(), AtomicU32::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             for _ in 0..3 {
-                let (rest, inside, ended, pause) = (&rest, &inside, &ended, rest.pause());
+                let (pause, inside, ended, queue) = (&pause, &inside, &ended, pause.register());
                 scope.spawn(move || {
                     while !ended.load(Ordering::Relaxed) {
-                        if !rest.keeps(&pause) {
+                        if !pause.is_paused(&queue) {
                             inside.fetch_add(1, Ordering::SeqCst);
                             std::hint::spin_loop();
                             inside.fetch_sub(1, Ordering::SeqCst);
@@ -109,7 +109,7 @@ mod tests {
                 });
             }
             for round in 0..200 {
-                let met = rest.during(PATIENCE, || {
+                let met = pause.during(PATIENCE, || {
                     let met: u32 = (0..100).map(|_| inside.load(Ordering::SeqCst)).sum();
                     (met, true)
                 });
@@ -120,35 +120,35 @@ mod tests {
     }
 
     #[test]
-    fn gives_up_where_a_worker_stays_and_forgets_those_that_are_gone() {
-        let rest = Rest::default();
-        let pause = rest.pause();
-        assert_eq!(rest.during(Duration::ZERO, || ((), true)), None);
-        assert!(!rest.keeps(&pause), "workers go on");
-        drop(pause);
-        assert_eq!(rest.during(Duration::ZERO, || ((), true)), Some(()));
+    fn gives_up_if_a_worker_stays_and_forgets_dropped_queues() {
+        let pause = Pause::default();
+        let queue = pause.register();
+        assert_eq!(pause.during(Duration::ZERO, || ((), true)), None);
+        assert!(!pause.is_paused(&queue), "workers continue");
+        drop(queue);
+        assert_eq!(pause.during(Duration::ZERO, || ((), true)), Some(()));
     }
 
     #[test]
     fn a_removed_device_is_left_alone_for_good() {
-        let rest = Rest::default();
-        let pause = rest.pause();
+        let pause = Pause::default();
+        let queue = pause.register();
         // Even if a worker does not leave in time.
-        rest.end(Duration::ZERO);
-        assert!(rest.keeps(&pause));
-        rest.end(PATIENCE);
-        assert!(rest.keeps(&pause));
-        assert_eq!(rest.during(PATIENCE, || ((), false)), Some(()));
-        assert!(rest.keeps(&pause));
+        pause.make_permanent(Duration::ZERO);
+        assert!(pause.is_paused(&queue));
+        pause.make_permanent(PATIENCE);
+        assert!(pause.is_paused(&queue));
+        assert_eq!(pause.during(PATIENCE, || ((), false)), Some(()));
+        assert!(pause.is_paused(&queue));
     }
 
     #[test]
     fn a_device_that_does_not_run_again_is_left_alone() {
-        let rest = Rest::default();
-        assert_eq!(rest.during(PATIENCE, || ((), false)), Some(()));
-        let pause = rest.pause();
-        assert!(rest.keeps(&pause));
-        assert_eq!(rest.during(PATIENCE, || ((), true)), Some(()));
-        assert!(!rest.keeps(&pause));
+        let pause = Pause::default();
+        assert_eq!(pause.during(PATIENCE, || ((), false)), Some(()));
+        let queue = pause.register();
+        assert!(pause.is_paused(&queue));
+        assert_eq!(pause.during(PATIENCE, || ((), true)), Some(()));
+        assert!(!pause.is_paused(&queue));
     }
 }
