@@ -65,7 +65,7 @@ impl ThreadState {
 /// Watches the calling thread until it is dropped.
 #[must_use = "the thread is watched as long as this lives"]
 pub struct Watched {
-    pulse: Arc<ThreadState>,
+    state: Arc<ThreadState>,
     /// Not `Send`: it belongs to its thread.
     _here: std::marker::PhantomData<*const ()>,
 }
@@ -75,21 +75,21 @@ pub fn watch(silent_max: Duration) -> Watched {
     let name = std::thread::current().name().unwrap_or("(unnamed)").into();
     let task = std::fs::read_link("/proc/thread-self").map(|task| std::path::Path::new("/proc").join(task));
     let (number, task) = (COUNT.fetch_add(1, Ordering::Relaxed), task.unwrap_or_default());
-    let pulse = Arc::new(ThreadState { number, name, task, silent_max, word: AtomicU64::new(BEAT) });
-    threads().push(pulse.clone());
-    OWN.set(Some(pulse.clone()));
-    Watched { pulse, _here: std::marker::PhantomData }
+    let state = Arc::new(ThreadState { number, name, task, silent_max, word: AtomicU64::new(BEAT) });
+    threads().push(state.clone());
+    OWN.set(Some(state.clone()));
+    Watched { state, _here: std::marker::PhantomData }
 }
 
 /// Reports progress of the calling thread. Cheap enough for every iteration of a loop.
 #[inline]
 pub fn beat() {
-    OWN.with_borrow(|own| own.iter().for_each(|pulse| pulse.set(0)));
+    OWN.with_borrow(|own| own.iter().for_each(|state| state.set(0)));
 }
 
 /// Excuses the calling thread until its next [`beat`], while it waits for an event.
 pub fn rest() {
-    OWN.with_borrow(|own| own.iter().for_each(|pulse| pulse.set(RESTS)));
+    OWN.with_borrow(|own| own.iter().for_each(|state| state.set(RESTS)));
 }
 
 impl Drop for Watched {
@@ -97,10 +97,10 @@ impl Drop for Watched {
         OWN.set(None);
         if std::thread::panicking() {
             // The next call of `look` removes it from the list.
-            self.pulse.set(PANICKED);
+            self.state.set(PANICKED);
             return;
         }
-        threads().retain(|pulse| !Arc::ptr_eq(pulse, &self.pulse));
+        threads().retain(|state| !Arc::ptr_eq(state, &self.state));
     }
 }
 
@@ -122,7 +122,7 @@ pub enum TroubleKind {
     Silent(Duration),
 }
 
-/// Checks all threads each time it is asked; more frequent calls find problems sooner.
+/// Checks all threads; more frequent calls find problems sooner.
 #[derive(Default)]
 pub struct Observer {
     seen: HashMap<u64, Seen>,
@@ -145,19 +145,19 @@ impl Observer {
     pub fn look(&mut self, now: Instant) -> Vec<Trouble> {
         let mut all = threads();
         let mut found = Vec::new();
-        all.retain(|pulse| {
-            let kind = self.check(pulse, now);
-            found.extend(kind.map(|kind| Trouble { thread: pulse.name.clone(), kind }));
+        all.retain(|state| {
+            let kind = self.check(state, now);
+            found.extend(kind.map(|kind| Trouble { thread: state.name.clone(), kind }));
             kind != Some(TroubleKind::Panicked)
         });
-        self.seen.retain(|seen, _| all.iter().any(|pulse| pulse.number == *seen));
+        self.seen.retain(|seen, _| all.iter().any(|state| state.number == *seen));
         found
     }
 
-    fn check(&mut self, pulse: &Arc<ThreadState>, now: Instant) -> Option<TroubleKind> {
-        let word = pulse.word.load(Ordering::Relaxed);
+    fn check(&mut self, state: &Arc<ThreadState>, now: Instant) -> Option<TroubleKind> {
+        let word = state.word.load(Ordering::Relaxed);
         let fresh = || Seen { word, since: now, waited: Waited::default() };
-        let seen = self.seen.entry(pulse.number).or_insert_with(fresh);
+        let seen = self.seen.entry(state.number).or_insert_with(fresh);
         if word & PANICKED != 0 {
             return Some(TroubleKind::Panicked);
         }
@@ -166,12 +166,12 @@ impl Observer {
             return None;
         }
         let silent = now.saturating_duration_since(seen.since);
-        if silent < pulse.silent_max / 2 {
+        if silent < state.silent_max / 2 {
             return None;
         }
         // A thread that got no core could not make progress.
-        let waited = seen.waited.until(now, &pulse.task);
-        (silent.saturating_sub(waited) > pulse.silent_max).then_some(TroubleKind::Silent(silent))
+        let waited = seen.waited.until(now, &state.task);
+        (silent.saturating_sub(waited) > state.silent_max).then_some(TroubleKind::Silent(silent))
     }
 }
 

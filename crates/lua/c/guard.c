@@ -28,7 +28,7 @@
  * What the supervisor sees of a thread. The layout is the same in src/hook/guard.rs. Two threads read and write it at
  * any time, so each access is atomic, through GET and SET.
  */
-struct bm_pulse {
+struct bm_call_state {
 	uint64_t calls;   /* incremented at the start and at the end of each call: odd while a hook runs */
 	uint64_t broken;  /* the call that the supervisor wants to end */
 	int32_t thread;   /* the kernel's thread id, 0 before the first call */
@@ -56,7 +56,7 @@ struct bm_guard {
 	volatile uintptr_t left_at;   /* program counter where the last call was left by force */
 	volatile sig_atomic_t armed;
 	volatile sig_atomic_t held;
-	struct bm_pulse *pulse;
+	struct bm_call_state *call_state;
 };
 
 /* Code of shared libraries that must not be interrupted halfway. */
@@ -115,8 +115,8 @@ static void handle(int number, siginfo_t *info, void *context)
 	(void)number;
 	(void)info;
 	if (guard && guard->armed)
-		wanted = GET(guard->pulse->calls) == GET(guard->pulse->broken);
-	if (wanted && GET(guard->pulse->gentle) && !guard->asked) {
+		wanted = GET(guard->call_state->calls) == GET(guard->call_state->broken);
+	if (wanted && GET(guard->call_state->gentle) && !guard->asked) {
 		guard->asked = 1;
 		guard->lua->sethook(guard->state, guard->lua->raise, EVERYTHING, 1);
 		errno = saved;
@@ -175,10 +175,10 @@ int bm_guard_install(void)
 }
 
 /* Asks the thread to leave its current call. */
-void bm_guard_break(struct bm_pulse *pulse, uint64_t call)
+void bm_guard_break(struct bm_call_state *call_state, uint64_t call)
 {
-	SET(pulse->broken, call);
-	syscall(SYS_tgkill, getpid(), GET(pulse->thread), signal_number());
+	SET(call_state->broken, call);
+	syscall(SYS_tgkill, getpid(), GET(call_state->thread), signal_number());
 }
 
 /* Marks that one of our own functions runs for Lua and must not be interrupted. Returns the previous value. */
@@ -208,16 +208,16 @@ uintptr_t bm_guard_left_at(const struct bm_guard *guard)
 }
 
 /* Calls the function at stack index `function` with the value at index `argument`. */
-int bm_guard_call(struct bm_guard *guard, struct bm_pulse *pulse, void *state, const struct bm_lua *lua,
+int bm_guard_call(struct bm_guard *guard, struct bm_call_state *call_state, void *state, const struct bm_lua *lua,
 		  int function, int argument)
 {
 	int status;
 
-	guard->pulse = pulse;
+	guard->call_state = call_state;
 	guard->lua = lua;
 	guard->state = state;
-	if (__builtin_expect(!GET(pulse->thread), 0))
-		SET(pulse->thread, (int32_t)syscall(SYS_gettid));
+	if (__builtin_expect(!GET(call_state->thread), 0))
+		SET(call_state->thread, (int32_t)syscall(SYS_gettid));
 	if (sigsetjmp(guard->back, 0)) {
 		sigset_t ours;
 
@@ -228,10 +228,10 @@ int bm_guard_call(struct bm_guard *guard, struct bm_pulse *pulse, void *state, c
 		pthread_sigmask(SIG_UNBLOCK, &ours, NULL);
 		guard->held = 0;
 		current = NULL;
-		SET(pulse->calls, GET(pulse->calls) + 1);
+		SET(call_state->calls, GET(call_state->calls) + 1);
 		return INTERRUPTED;
 	}
-	SET(pulse->calls, GET(pulse->calls) + 1);
+	SET(call_state->calls, GET(call_state->calls) + 1);
 	current = guard;
 	guard->armed = 1;
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
@@ -241,7 +241,7 @@ int bm_guard_call(struct bm_guard *guard, struct bm_pulse *pulse, void *state, c
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	guard->armed = 0;
 	current = NULL;
-	SET(pulse->calls, GET(pulse->calls) + 1);
+	SET(call_state->calls, GET(call_state->calls) + 1);
 	if (__builtin_expect(guard->asked, 0)) {
 		/* The call may have ended before the Lua hook ran. */
 		lua->sethook(state, NULL, 0, 0);

@@ -1,4 +1,4 @@
-//! Apps in Rust that a Lua program uses: requested by name, opened by whoever knows them.
+//! Apps in Rust that a Lua program uses: requested by name, opened by a `Natives`.
 
 use std::sync::Arc;
 

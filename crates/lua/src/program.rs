@@ -40,7 +40,7 @@ pub enum ProgramSource {
 /// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It came to its end.
+    /// It ended by itself.
     Done,
     /// It asked for this exit status.
     Exit(u8),
@@ -79,10 +79,10 @@ impl Program {
         let thread = prepare(&state, function, subject, self.arguments)?;
         let mut guard = Guard::new();
         let mut watch = Supervisor::new(&state, self.setup);
-        let look = move |pulse: &CallState| watch.look(pulse, Instant::now());
+        let look = move |call_state: &CallState| watch.look(call_state, Instant::now());
         // SAFETY: `prepare` laid the stack out: message handler, function, argument. After a call that was broken off
         // the state is forgotten.
-        let run = |pulse: &CallState| unsafe { guard.call(pulse, thread, FUNCTION, ARGUMENT) };
+        let run = |call_state: &CallState| unsafe { guard.call(call_state, thread, FUNCTION, ARGUMENT) };
         let status = guard::watched(look, run);
         if status == INTERRUPTED {
             let line = state.line_at(guard.left_at()).map(|line| format!("{line}: "));
@@ -95,7 +95,7 @@ impl Program {
         }
         let outcome = if status == 0 { state.outcome() } else { Err(LuaError::new("core.startup failed")) };
         let finished = state.call("finish", MultiValue::new());
-        // Interrupted within the interpreter, which turns it into an error.
+        // Interrupted in the interpreter, which turns it into an error.
         if terminated() && outcome.is_err() {
             return Ok(Outcome::Exit(0));
         }
@@ -175,10 +175,10 @@ impl Supervisor {
         Self { setup: state.setup() as usize, limit, seen: 0, at_setup, at_end: Watch::new(END) }
     }
 
-    fn look(&mut self, pulse: &CallState, now: Instant) {
+    fn look(&mut self, call_state: &CallState, now: Instant) {
         if interrupted() {
             // A program that cannot be interrupted ends at a second signal.
-            let _stuck = self.at_end.look(pulse, now, OnHang::Interrupt);
+            let _stuck = self.at_end.look(call_state, now, OnHang::Interrupt);
             return;
         }
         // SAFETY: the runtime lives for as long as the program runs, and this thread ends before.
@@ -189,6 +189,6 @@ impl Supervisor {
             self.at_setup = Watch::new(Limits { loops, sleeps: Duration::MAX });
             return;
         }
-        let _stuck = self.at_setup.look(pulse, now, OnHang::Interrupt);
+        let _stuck = self.at_setup.look(call_state, now, OnHang::Interrupt);
     }
 }

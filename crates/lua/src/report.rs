@@ -81,7 +81,7 @@ pub struct JitReport {
     pub flushes: u64,
     /// Bytes of machine code of the traces that there are.
     pub code_bytes: u64,
-    /// Bytes that the garbage collector looks after.
+    /// Bytes managed by the garbage collector.
     pub heap_bytes: u64,
 }
 
@@ -154,7 +154,7 @@ impl ReportSlot {
     }
 }
 
-/// Where the workers of a program are asked.
+/// Where reports of a program's workers are requested.
 #[derive(Clone, Default)]
 pub struct ReportSlots(Arc<Mutex<BTreeMap<usize, Arc<ReportSlot>>>>);
 

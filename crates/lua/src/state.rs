@@ -53,7 +53,7 @@ pub(crate) struct WorkerContext {
     pub rings: Rings,
 }
 
-/// A Lua state with our modules in reach.
+/// A Lua state with brickmoon's modules.
 pub struct State {
     /// `core.startup`: runs first and knows how to run the rest.
     startup: ManuallyDrop<Table>,
@@ -82,8 +82,8 @@ impl State {
         let runtime =
             Runtime::new(&world.frame_pool, world.keep, context.worker, flags).map_err(LuaError::new)?;
         let runtime = Box::into_raw(runtime);
-        // SAFETY: programs may use FFI and so break anything; that is what they are for. Whoever runs a program
-        // trusts it as he trusts a binary.
+        // SAFETY: programs may use FFI and so break anything; that is what they are for. Who runs a program
+        // trusts it like a binary.
         let lua = unsafe { Lua::unsafe_new() };
         match Self::start(&lua, world, runtime, context) {
             Ok(startup) => {

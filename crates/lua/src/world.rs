@@ -10,7 +10,7 @@ use crate::report::ReportSlots;
 
 /// Bytes of a packet that Snabb's programs may rely on.
 pub const PAYLOAD: usize = 10_240;
-/// Slots unless more are asked for.
+/// Default number of slots.
 const SLOTS: usize = 32_768;
 /// Free packets that a worker keeps for itself: enough for several full links.
 const KEEP: usize = 8192;
@@ -24,7 +24,7 @@ pub struct World {
     pub natives: Arc<dyn Natives>,
     /// Folders with modules, searched before the binary.
     pub trees: Vec<Tree>,
-    /// Where the workers are asked how they are.
+    /// Where reports of the workers are requested.
     pub report_slots: ReportSlots,
     /// Free packets that each worker keeps for itself.
     pub keep: usize,

@@ -121,9 +121,9 @@ struct {
 /*
  * Since when frames have been waiting for the worker of a queue; 0 while it fetches them. A killed process keeps its
  * sockets until its memory is freed, and a worker may hang forever: meanwhile Linux takes over. One cache line per
- * queue, as in pulse.rs.
+ * queue, as in heartbeat.rs.
  */
-struct pulse {
+struct heartbeat {
 	__u64 since;
 	__u64 unused[7];
 };
@@ -133,8 +133,8 @@ struct {
 	__uint(max_entries, 1); /* set to the number of queues at load */
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, struct pulse);
-} pulses SEC(".maps");
+	__type(value, struct heartbeat);
+} heartbeats SEC(".maps");
 
 /*
  * What `deliver` puts before a frame that it sends to Linux, so that a generic-mode `steer` recognizes the frame when
@@ -281,15 +281,15 @@ static __always_inline enum kind kind_of(struct xdp_md *ctx)
 /* Whether frames of the queue have waited so long that its worker does not seem to run. */
 static __always_inline bool is_unattended(__u32 queue)
 {
-	struct pulse *pulse = bpf_map_lookup_elem(&pulses, &queue);
+	struct heartbeat *heartbeat = bpf_map_lookup_elem(&heartbeats, &queue);
 	__u64 now, since;
 
-	if (!pulse)
+	if (!heartbeat)
 		return false;
 	now = bpf_ktime_get_coarse_ns();
-	since = *(volatile __u64 *)&pulse->since;
+	since = *(volatile __u64 *)&heartbeat->since;
 	if (!since)
-		*(volatile __u64 *)&pulse->since = now;
+		*(volatile __u64 *)&heartbeat->since = now;
 	return since && (__s64)(now - since) > UNATTENDED_NS;
 }
 

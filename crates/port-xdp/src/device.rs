@@ -10,11 +10,11 @@ use libbpf_rs::{MapCore, MapFlags};
 
 use crate::batch::Batch;
 use crate::error::XdpError;
+use crate::heartbeat::QueueHeartbeat;
 use crate::host::XdpHost;
 use crate::interface::Interface;
 use crate::options::{Bind, Checksums, Options};
 use crate::port::XdpPort;
-use crate::pulse::QueueHeartbeat;
 use crate::shared::Shared;
 use crate::socket::{Binding, Failed};
 use crate::steer::{Program, SteerCounters, XdpSteering};
@@ -119,11 +119,13 @@ impl XdpDevice {
         let failed = |(step, error): Failed| XdpError::Socket { interface: interface(), queue, step, error };
         let (binding, (socket, rings)) = self.bind(queue).map_err(failed)?;
         let (key, value) = (queue.to_ne_bytes(), socket.as_raw_fd().to_ne_bytes());
-        let pulse = QueueHeartbeat::open(&self.program.pulses, queue, self.queues()).map_err(|error| {
-            XdpError::System { interface: interface(), step: "mapping the heartbeat of a queue", error }
-        })?;
+        let heartbeat =
+            QueueHeartbeat::open(&self.program.heartbeats, queue, self.queues()).map_err(|error| {
+                XdpError::System { interface: interface(), step: "mapping the heartbeat of a queue", error }
+            })?;
         let frame_pool = self.shared.frame_pool();
-        let mut port = XdpPort::new(socket, rings, pulse, frame_pool, binding, self.completes_checksums());
+        let mut port =
+            XdpPort::new(socket, rings, heartbeat, frame_pool, binding, self.completes_checksums());
         port.tend(&mut Freelist::new(frame_pool.clone(), 0));
         self.program
             .xsks

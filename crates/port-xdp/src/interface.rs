@@ -1,5 +1,5 @@
-//! What the kernel says about an interface: index, MAC address, MTU, driver, queues. By ioctl, because that answers
-//! for the network namespace of the caller whatever is mounted on `/sys`.
+//! What the kernel says about an interface: index, MAC address, MTU, driver, queues. By ioctl, which uses the
+//! network namespace of the caller, whatever is mounted at `/sys`.
 
 use std::fs;
 use std::io;

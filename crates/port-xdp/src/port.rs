@@ -13,8 +13,8 @@ use bm_port::{DeviceCounters, Port};
 use bm_wire::ethernet::Ethernet;
 use bm_wire::offload;
 
+use crate::heartbeat::QueueHeartbeat;
 use crate::in_flight::InFlight;
-use crate::pulse::QueueHeartbeat;
 use crate::socket::{self, Binding, Rings};
 
 /// The most send calls for one burst: old kernels send 32 frames per call.
@@ -52,20 +52,20 @@ pub struct XdpPort {
 struct Bound {
     socket: Arc<OwnedFd>,
     rings: Rings,
-    pulse: QueueHeartbeat,
+    heartbeat: QueueHeartbeat,
 }
 
 impl XdpPort {
     pub(crate) fn new(
         socket: Arc<OwnedFd>,
         rings: Rings,
-        pulse: QueueHeartbeat,
+        heartbeat: QueueHeartbeat,
         frame_pool: &Arc<FramePool>,
         binding: Binding,
         complete_checksums: bool,
     ) -> Self {
         Self {
-            bound: Some(Bound { socket, rings, pulse }),
+            bound: Some(Bound { socket, rings, heartbeat }),
             binding,
             frame_pool: frame_pool.clone(),
             in_flight: InFlight::new(frame_pool.memory()),
@@ -196,7 +196,7 @@ impl Port for XdpPort {
     fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
         let room = (BURST - burst.len()) as u32;
         let Some(bound) = &mut self.bound else { return };
-        bound.pulse.beat();
+        bound.heartbeat.beat();
         if self.binding.busy_poll.is_some() {
             socket::poll_driver(&bound.socket);
         }

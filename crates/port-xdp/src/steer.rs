@@ -88,7 +88,7 @@ fn mac_key(mac: [u8; 6]) -> u64 {
 /// The loaded program: its maps, and the link that exists as long as this does.
 pub(crate) struct Program {
     pub xsks: MapHandle,
-    pub pulses: MapHandle,
+    pub heartbeats: MapHandle,
     pub deliver: OwnedFd,
     /// The steering program and its queue, if frames can be delivered to Linux in batches.
     pub many: Option<(OwnedFd, MapHandle)>,
@@ -169,7 +169,7 @@ impl Program {
         }
         let local = shared.local_maps().map_err(failed)?;
         open.maps.xsks.set_max_entries(port.queues).map_err(failed)?;
-        open.maps.pulses.set_max_entries(port.queues).map_err(failed)?;
+        open.maps.heartbeats.set_max_entries(port.queues).map_err(failed)?;
         open.maps.local4.reuse_fd(local.v4.as_fd()).map_err(failed)?;
         open.maps.local6.reuse_fd(local.v6.as_fd()).map_err(failed)?;
         open.maps.local_hints.reuse_fd(local.hints.as_fd()).map_err(failed)?;
@@ -182,7 +182,7 @@ impl Program {
         let handle = |map: &libbpf_rs::Map<'_>| MapHandle::try_from(map).map_err(failed);
         let program = Self {
             xsks: handle(&loaded.maps.xsks)?,
-            pulses: handle(&loaded.maps.pulses)?,
+            heartbeats: handle(&loaded.maps.heartbeats)?,
             control: handle(&loaded.maps.data_control)?,
             macs: handle(&loaded.maps.macs)?,
             counts: handle(&loaded.maps.counts)?,

@@ -251,7 +251,7 @@ fn tcp_and_udp_work_with_offloads_on() {
             let bytes: Vec<u8> =
                 (0..4_000_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
             let done = Arc::new(AtomicBool::new(false));
-            let (namespace, flag) = (net.of("a"), done.clone());
+            let (namespace, flag) = (net.namespace("a"), done.clone());
             let client = std::thread::spawn(move || {
                 common::enter(&namespace);
                 let echoed = is_echoed(from, to, &bytes);

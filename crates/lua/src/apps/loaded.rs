@@ -35,12 +35,12 @@ pub struct Crossing {
     pub inwards: bool,
 }
 
-/// Why a call did not come to its end.
+/// Why a call did not complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallFailure {
     /// An error, with its traceback.
     Error(String),
-    /// It was broken off: the state must never be called again. The line, where it is known.
+    /// It was interrupted: the state must never be called again. Contains the line, if it is known.
     Hung(Option<String>),
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for CallFailure {
     }
 }
 
-/// A state with the apps of one worker. One that was interrupted is kept forever: it may not even be closed.
+/// A state with the apps of one worker. One that was interrupted is kept forever: it must not even be closed.
 pub struct Loaded {
     state: ManuallyDrop<State>,
     broken_off: bool,
@@ -102,12 +102,12 @@ impl Loaded {
     /// See [`CallFailure`]: the state is of no more use.
     pub fn check(
         &mut self,
-        pulse: &CallState,
+        call_state: &CallState,
         spec: &AppsSpec,
     ) -> Result<Vec<(String, String)>, CallFailure> {
         let say = |error: LuaError| CallFailure::Error(error.to_string());
         self.order(spec, 1).map_err(say)?;
-        self.call(pulse, CHECK)?;
+        self.call(call_state, CHECK)?;
         let problems = self.bridge().and_then(|bridge| Ok(bridge.get::<Vec<Vec<String>>>("problems")?));
         let problems = problems.map_err(say)?.into_iter();
         Ok(problems.filter_map(|problem| <[String; 2]>::try_from(problem).ok().map(Into::into)).collect())
@@ -120,13 +120,13 @@ impl Loaded {
     /// See [`CallFailure`]: the state is of no more use.
     pub fn configure(
         &mut self,
-        pulse: &CallState,
+        call_state: &CallState,
         spec: &AppsSpec,
         workers: usize,
     ) -> Result<(Vec<Crossing>, Option<String>), CallFailure> {
         let say = |error: LuaError| CallFailure::Error(error.to_string());
         self.order(spec, workers).map_err(say)?;
-        self.call(pulse, CONFIGURE)?;
+        self.call(call_state, CONFIGURE)?;
         self.outcome().map_err(say)
     }
 
@@ -134,10 +134,10 @@ impl Loaded {
     ///
     /// # Errors
     /// See [`CallFailure`]: the state is of no more use.
-    pub fn revert(&mut self, pulse: &CallState) -> Result<(Vec<Crossing>, Option<String>), CallFailure> {
+    pub fn revert(&mut self, call_state: &CallState) -> Result<(Vec<Crossing>, Option<String>), CallFailure> {
         let say = |error: LuaError| CallFailure::Error(error.to_string());
         self.bridge().and_then(|bridge| Ok(bridge.set("spec", mlua::Value::Nil)?)).map_err(say)?;
-        self.call(pulse, CONFIGURE)?;
+        self.call(call_state, CONFIGURE)?;
         self.outcome().map_err(say)
     }
 
@@ -167,16 +167,16 @@ impl Loaded {
     ///
     /// # Errors
     /// See [`CallFailure`].
-    pub fn breathe(&mut self, pulse: &CallState) -> Result<(), CallFailure> {
-        self.call(pulse, BREATHE)
+    pub fn breathe(&mut self, call_state: &CallState) -> Result<(), CallFailure> {
+        self.call(call_state, BREATHE)
     }
 
     /// Called before the worker sleeps. Returns for how many microseconds it may, 0 for no limit.
     ///
     /// # Errors
     /// See [`CallFailure`].
-    pub fn idle(&mut self, pulse: &CallState) -> Result<u64, CallFailure> {
-        self.call(pulse, IDLE)?;
+    pub fn idle(&mut self, call_state: &CallState) -> Result<u64, CallFailure> {
+        self.call(call_state, IDLE)?;
         // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now.
         Ok(unsafe { (*self.runtime()).shared.rest_us.get() }.max(0) as u64)
     }
@@ -185,17 +185,17 @@ impl Loaded {
     ///
     /// # Errors
     /// See [`CallFailure`].
-    pub fn stop(&mut self, pulse: &CallState) -> Result<(), CallFailure> {
-        self.call(pulse, STOP)
+    pub fn stop(&mut self, call_state: &CallState) -> Result<(), CallFailure> {
+        self.call(call_state, STOP)
     }
 
-    fn call(&mut self, pulse: &CallState, function: c_int) -> Result<(), CallFailure> {
+    fn call(&mut self, call_state: &CallState, function: c_int) -> Result<(), CallFailure> {
         if self.broken_off {
             return Err(self.hang_failure());
         }
         // SAFETY: the thread is this value's, its stack was laid out in `new`; after a call that was broken off there
         // is no other, and the state is not closed.
-        match unsafe { self.guard.call(pulse, self.thread, function, ARGUMENT) } {
+        match unsafe { self.guard.call(call_state, self.thread, function, ARGUMENT) } {
             0 => Ok(()),
             INTERRUPTED => {
                 self.broken_off = true;
@@ -205,7 +205,7 @@ impl Loaded {
         }
     }
 
-    /// Where it was when it was broken off.
+    /// Where it was interrupted.
     fn hang_failure(&self) -> CallFailure {
         CallFailure::Hung(self.state.line_at(self.guard.left_at()))
     }

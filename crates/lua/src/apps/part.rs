@@ -47,7 +47,7 @@ pub struct Ends {
     /// Results of orders.
     pub replies: Sender<Reply>,
     /// What the supervisor sees of calls.
-    pub pulse: Arc<CallState>,
+    pub call_state: Arc<CallState>,
     /// Where a failure is reported.
     pub failure: Failure,
     /// How many workers there are.
@@ -75,11 +75,12 @@ impl Part {
     /// # Errors
     /// What is wrong with one of the apps.
     pub fn new(mut loaded: Loaded, spec: &AppsSpec, ends: Ends) -> Result<Self, LuaError> {
-        // A pulse is of the thread that it beats on first, and this is not the worker's.
-        let (crossings, refused) = match guard::loading(|pulse| loaded.configure(pulse, spec, ends.workers)) {
-            Ok(done) => done,
-            Err(why) => return Err(LuaError::new(why)),
-        };
+        // A call state belongs to the thread that uses it first, and this is not the worker's.
+        let (crossings, refused) =
+            match guard::loading(|call_state| loaded.configure(call_state, spec, ends.workers)) {
+                Ok(done) => done,
+                Err(why) => return Err(LuaError::new(why)),
+            };
         if let Some(why) = refused {
             return Err(LuaError::new(why));
         }
@@ -116,12 +117,12 @@ impl Part {
         while let Some(order) = self.ends.orders.pop() {
             let Some(loaded) = &mut self.loaded else { return };
             // No packet depends on a half-done configuration: an error leaves the state consistent.
-            self.ends.pulse.set_gentle(true);
+            self.ends.call_state.set_gentle(true);
             let configured = match &order {
-                Order::Become(spec) => loaded.configure(&self.ends.pulse, spec, self.ends.workers),
-                Order::Revert => loaded.revert(&self.ends.pulse),
+                Order::Become(spec) => loaded.configure(&self.ends.call_state, spec, self.ends.workers),
+                Order::Revert => loaded.revert(&self.ends.call_state),
             };
-            self.ends.pulse.set_gentle(false);
+            self.ends.call_state.set_gentle(false);
             match configured {
                 Ok((crossings, refused)) => {
                     self.crossings = crossings;
@@ -181,7 +182,7 @@ impl App for Part {
             entry.settled = loaded.links()[entry.inside].settle(entry.settled);
         }
         self.ins.iter().for_each(|joint| enter(io, joint, loaded.links()));
-        if let Err(why) = loaded.breathe(&self.ends.pulse) {
+        if let Err(why) = loaded.breathe(&self.ends.call_state) {
             return self.fail(why);
         }
         self.outs.iter().for_each(|joint| leave(io, joint, loaded.links()));
@@ -203,7 +204,7 @@ impl App for Part {
         let quiet = std::mem::replace(&mut self.moved, moves) == moves && loaded.is_empty();
         // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now.
         let natives = unsafe { (*loaded.runtime()).natives.before_sleep() };
-        match loaded.idle(&self.ends.pulse) {
+        match loaded.idle(&self.ends.call_state) {
             Ok(most_us) => {
                 self.wakes.within(Duration::from_micros(most_us));
                 quiet && natives
@@ -226,7 +227,7 @@ impl App for Part {
     fn stop(&mut self, _io: &mut Io<'_>) {
         let Some(mut loaded) = self.loaded.take() else { return };
         // An app whose stop() fails is closed anyway.
-        let _failed = loaded.stop(&self.ends.pulse);
+        let _failed = loaded.stop(&self.ends.call_state);
     }
 }
 

@@ -41,7 +41,7 @@ struct Worker {
     core: Option<usize>,
     orders: Producer<Order>,
     replies: Receiver<Reply>,
-    pulse: Arc<CallState>,
+    call_state: Arc<CallState>,
     watch: Watch,
     failure: Failure,
 }
@@ -144,12 +144,17 @@ impl AppSet {
     ) -> Result<Worker, LuaError> {
         let (orders, taken) = channel(ORDERS);
         let (answer, replies) = replies();
-        let (pulse, failure) = (Arc::<CallState>::default(), Failure::default());
-        let ends =
-            Ends { orders: taken, replies: answer, pulse: pulse.clone(), failure: failure.clone(), workers };
+        let (call_state, failure) = (Arc::<CallState>::default(), Failure::default());
+        let ends = Ends {
+            orders: taken,
+            replies: answer,
+            call_state: call_state.clone(),
+            failure: failure.clone(),
+            workers,
+        };
         let world = World { trees: spec.trees.clone(), ..self.world.clone() };
         let part = Part::new(Loaded::new(&world, context)?, spec, ends)?;
-        Ok(Worker { part: Some(part), core, orders, replies, pulse, watch: Watch::default(), failure })
+        Ok(Worker { part: Some(part), core, orders, replies, call_state, watch: Watch::default(), failure })
     }
 
     /// The apps of worker `index`; `None` if there is no such worker, or it has them already.
@@ -197,7 +202,7 @@ impl AppSet {
         let mut inner = lock(&self.inner);
         let mut news = Vec::new();
         for (number, worker) in inner.workers.iter_mut().enumerate() {
-            if let Some(lasts) = worker.watch.look(&worker.pulse, now, on_hang) {
+            if let Some(lasts) = worker.watch.look(&worker.call_state, now, on_hang) {
                 news.push(AppNews::Stuck { lasts });
             }
             if let Some(why) = lock(&worker.failure).take() {
@@ -239,11 +244,11 @@ impl Worker {
         let (begin, mut watch) = (Instant::now(), Watch::new(guard::RELOADING));
         let mut stuck = false;
         // A worker that is busy with it returns, or is interrupted.
-        while begin.elapsed() < TAKEN_WITHIN || (self.pulse.is_running() && !stuck) {
+        while begin.elapsed() < TAKEN_WITHIN || (self.call_state.is_running() && !stuck) {
             match self.replies.recv_timeout(LOOK_EVERY) {
                 Ok(refused) => return refused,
                 // Nobody else can supervise the worker as long as the set is locked.
-                Err(_) => stuck = watch.look(&self.pulse, Instant::now(), OnHang::Interrupt).is_some(),
+                Err(_) => stuck = watch.look(&self.call_state, Instant::now(), OnHang::Interrupt).is_some(),
             }
         }
         Some("a worker did not apply the new configuration in time".into())
@@ -269,5 +274,5 @@ pub fn check(spec: &AppsSpec) -> Result<Vec<(String, String)>, LuaError> {
         keep: 0,
     };
     let mut loaded = Loaded::new(&world, &WorkerContext::default())?;
-    guard::loading(|pulse| loaded.check(pulse, spec)).map_err(LuaError::new)
+    guard::loading(|call_state| loaded.check(call_state, spec)).map_err(LuaError::new)
 }

@@ -21,17 +21,17 @@ pub struct CallState {
     calls: AtomicU64,
     broken: AtomicU64,
     thread: AtomicI32,
-    /// Not zero if calls are asked to end by an error, before they are broken off.
+    /// Not zero if calls are first ended by an error, before they are interrupted by a jump.
     gentle: AtomicI32,
 }
 
 impl CallState {
-    /// Whether a call is at work.
+    /// Whether a call is running.
     pub fn is_running(&self) -> bool {
         !self.calls.load(Ordering::Relaxed).is_multiple_of(2)
     }
 
-    /// From now on calls are asked to end by an error first, or are broken off at once.
+    /// From now on calls are first ended by an error, or interrupted by a jump at once.
     pub fn set_gentle(&self, gentle: bool) {
         self.gentle.store(gentle.into(), Ordering::Relaxed);
     }
@@ -88,13 +88,13 @@ pub struct Guard(Box<[u128]>);
 
 unsafe extern "C" {
     fn bm_guard_install() -> c_int;
-    fn bm_guard_break(pulse: *const CallState, call: u64);
+    fn bm_guard_break(call_state: *const CallState, call: u64);
     fn bm_guard_hold(held: c_int) -> c_int;
     fn bm_guard_size() -> usize;
     fn bm_guard_left_at(guard: *const c_void) -> usize;
     fn bm_guard_call(
         guard: *mut c_void,
-        pulse: *const CallState,
+        call_state: *const CallState,
         state: *mut ffi::lua_State,
         lua: *const LuaCalls,
         function: c_int,
@@ -127,17 +127,17 @@ impl Guard {
     /// used again, not even be closed.
     pub unsafe fn call(
         &mut self,
-        pulse: &CallState,
+        call_state: &CallState,
         state: *mut ffi::lua_State,
         function: c_int,
         argument: c_int,
     ) -> c_int {
         let guard = self.0.as_mut_ptr().cast();
         // SAFETY: the guard has the size that C wants; the rest is the caller's word.
-        unsafe { bm_guard_call(guard, pulse, state, &LUA, function, argument) }
+        unsafe { bm_guard_call(guard, call_state, state, &LUA, function, argument) }
     }
 
-    /// Where the processor was in the call that was broken off last.
+    /// The address at which the last interrupted call was executing.
     pub fn left_at(&self) -> usize {
         // SAFETY: the guard has the size that C wants, and no call runs.
         unsafe { bm_guard_left_at(self.0.as_ptr().cast()) }
@@ -158,13 +158,13 @@ pub fn uninterrupted<T>(work: impl FnOnce() -> T) -> T {
 pub const HANGS_AFTER: Duration = Duration::from_millis(500);
 /// A call that has used this much CPU time hangs: time used by other threads does not count.
 const LOOPS_AFTER: Duration = Duration::from_millis(100);
-/// A call that cannot be interrupted for so long never will be.
+/// A call that cannot be interrupted for this long will never be.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
 
 /// How often one check tries to interrupt the thread: it may be inside malloc now, but not a moment later.
 const ATTEMPTS: u32 = 20;
 
-/// A call that lasts this long has been told to end, and has not: it is still being interrupted.
+/// A call that lasts this long has not ended although it was interrupted.
 const OVERDUE_AFTER: Duration = Duration::from_secs(1);
 
 /// The limits for a call.
@@ -176,7 +176,7 @@ pub struct Limits {
     pub sleeps: Duration,
 }
 
-/// In the way of packets.
+/// For calls that packets wait for.
 const AT_WORK: Limits = Limits { loops: LOOPS_AFTER, sleeps: HANGS_AFTER };
 /// Before packets flow, for files that are run and apps that are created: milliseconds of CPU time.
 static LOADING_MS: AtomicU64 = AtomicU64::new(2000);
@@ -192,7 +192,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// What to do about a call that hangs while packets wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnHang {
-    /// It is interrupted, and its thread goes on without it.
+    /// It is interrupted, and its thread continues without it.
     #[default]
     Interrupt,
     /// Nothing: it is reported as stuck after ten seconds.
@@ -234,14 +234,14 @@ impl Watch {
     }
 
     /// Checks once, at `now`. Interrupts a call that hangs, if it may; returns for how long it has run if it resists so
-    /// long that it always will.
-    pub fn look(&mut self, pulse: &CallState, now: Instant, on_hang: OnHang) -> Option<Duration> {
-        let call = pulse.calls.load(Ordering::Relaxed);
+    /// long that it will never end.
+    pub fn look(&mut self, call_state: &CallState, now: Instant, on_hang: OnHang) -> Option<Duration> {
+        let call = call_state.calls.load(Ordering::Relaxed);
         if call.is_multiple_of(2) {
             self.seen = None;
             return None;
         }
-        let thread = pulse.thread.load(Ordering::Relaxed);
+        let thread = call_state.thread.load(Ordering::Relaxed);
         let used = processor_time(thread);
         let Some(seen) = self.seen.filter(|seen| seen.call == call) else {
             self.seen = Some(Seen { call, since: now, used, asked: false });
@@ -256,17 +256,17 @@ impl Watch {
         if on_hang == OnHang::Wait {
             return (lasts > STUCK_AFTER).then_some(lasts);
         }
-        if pulse.gentle.load(Ordering::Relaxed) != 0 && !seen.asked {
-            // SAFETY: the pulse lives; a thread that is gone gets no signal, any other looks at its own guard.
-            unsafe { bm_guard_break(pulse, call) };
+        if call_state.gentle.load(Ordering::Relaxed) != 0 && !seen.asked {
+            // SAFETY: the call_state lives; a thread that is gone gets no signal, any other looks at its own guard.
+            unsafe { bm_guard_break(call_state, call) };
             self.seen = Some(Seen { call, since: now, used, asked: true });
             return None;
         }
         for _ in 0..ATTEMPTS {
             // SAFETY: as above.
-            unsafe { bm_guard_break(pulse, call) };
+            unsafe { bm_guard_break(call_state, call) };
             std::thread::sleep(Duration::from_millis(1));
-            if pulse.calls.load(Ordering::Relaxed) != call {
+            if call_state.calls.load(Ordering::Relaxed) != call {
                 return None;
             }
         }
@@ -274,22 +274,22 @@ impl Watch {
     }
 }
 
-/// Does `work`, whose guarded calls beat on the pulse, while another thread looks after them by `look`, called again
-/// and again. A call ends by an error where it can.
+/// Does `work`, while another thread supervises its guarded calls by calling `look` repeatedly. A call that is
+/// interrupted ends by an error if possible.
 pub fn watched<T>(mut look: impl FnMut(&CallState) + Send, work: impl FnOnce(&CallState) -> T) -> T {
-    let pulse = CallState::default();
-    pulse.set_gentle(true);
+    let call_state = CallState::default();
+    call_state.set_gentle(true);
     std::thread::scope(|scope| {
         let (over, waits) = channel::<()>();
         let watching = || {
             let waits = waits;
             while waits.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                look(&pulse);
+                look(&call_state);
             }
         };
         // Without the thread there is no check, and everything else works.
         let _unwatched = std::thread::Builder::new().name("bm-watch".into()).spawn_scoped(scope, watching);
-        let result = work(&pulse);
+        let result = work(&call_state);
         drop(over);
         result
     })
@@ -305,7 +305,7 @@ pub fn loading<T>(work: impl FnOnce(&CallState) -> T) -> T {
     let loops = Duration::from_millis(LOADING_MS.load(Ordering::Relaxed));
     let mut watch = Watch::new(Limits { loops, sleeps: LOADING_SLEEPS });
     // A call that cannot be interrupted does no harm yet.
-    watched(move |pulse| _ = watch.look(pulse, Instant::now(), OnHang::Interrupt), work)
+    watched(move |call_state| _ = watch.look(call_state, Instant::now(), OnHang::Interrupt), work)
 }
 
 /// Whether a thread only waits for its turn: then the machine is slow, not the thread.

@@ -48,7 +48,7 @@ pub struct HookContext<'a> {
     pub counters: &'a dyn Fn(&[String]) -> Result<Block, LuaError>,
 }
 
-/// A hook in its own state. A state that was interrupted is kept forever: it may not even be closed.
+/// A hook in its own state. A state that was interrupted is kept forever: it must not even be closed.
 pub struct Loaded {
     state: ManuallyDrop<State>,
     broken_off: bool,
@@ -125,7 +125,13 @@ impl Loaded {
     }
 
     /// Runs it over a burst. A hook that fails has no effect, and its version is retired.
-    pub fn run(&mut self, pulse: &CallState, stage: Stage, burst: &mut HookBurst<'_>, now_ns: u64) -> Health {
+    pub fn run(
+        &mut self,
+        call_state: &CallState,
+        stage: Stage,
+        burst: &mut HookBurst<'_>,
+        now_ns: u64,
+    ) -> Health {
         let frames = burst.mask.count() as u64;
         let (guard, thread) = (&mut self.guard, self.thread);
         let function = FIRST + stage as c_int;
@@ -133,7 +139,7 @@ impl Loaded {
         let status = self.shared.with(stage, burst, now_ns, || {
             // SAFETY: the thread is this value's, its stack was laid out in `thread`, and after a call that was
             // broken off `failed` notes it: a version that is not good is not run again, nor its state closed.
-            unsafe { guard.call(pulse, thread, function, BURST_AT) }
+            unsafe { guard.call(call_state, thread, function, BURST_AT) }
         });
         let took = cycles().wrapping_sub(start);
         self.counters.add(HookCounter::Calls, 1);
@@ -237,7 +243,7 @@ fn load(state: &State, version: &Version) -> Result<(Declared, Vec<Value>), (Lua
     let mut guard = Guard::new();
     // SAFETY: `order` laid the stack out: message handler, function, argument. After a call that was broken off the
     // state is never touched again: the caller forgets it.
-    let status = guard::loading(|pulse| unsafe { guard.call(pulse, thread, FIRST, FIRST + 1) });
+    let status = guard::loading(|call_state| unsafe { guard.call(call_state, thread, FIRST, FIRST + 1) });
     if status == INTERRUPTED {
         let line = state.line_at(guard.left_at()).map(|line| format!("{line}: "));
         let why = format!("{}it did not return, and was interrupted", line.unwrap_or_default());

@@ -40,7 +40,7 @@ struct Thread {
     old: Consumer<HookUpdate>,
     sent: u64,
     taken: Arc<AtomicU64>,
-    pulse: Arc<CallState>,
+    call_state: Arc<CallState>,
     watch: Watch,
 }
 
@@ -242,7 +242,7 @@ impl HookSet {
             while let Some(old) = thread.old.pop() {
                 drop(old);
             }
-            let lasts = thread.watch.look(&thread.pulse, now, on_hang);
+            let lasts = thread.watch.look(&thread.call_state, now, on_hang);
             if let Some(lasts) = lasts {
                 news.push(HookNews::Stuck { lasts });
             }
@@ -297,12 +297,12 @@ impl Thread {
     fn new(worker: Option<usize>, update: HookUpdate) -> Self {
         let (mut incoming, to_thread) = channel(UPDATES_MAX);
         let (from_thread, old) = channel(UPDATES_MAX);
-        let (taken, pulse) = (Arc::<AtomicU64>::default(), Arc::<CallState>::default());
-        let hooks = ThreadHooks::new(to_thread, from_thread, taken.clone(), pulse.clone());
+        let (taken, call_state) = (Arc::<AtomicU64>::default(), Arc::<CallState>::default());
+        let hooks = ThreadHooks::new(to_thread, from_thread, taken.clone(), call_state.clone());
         // The ring is empty, so there is room.
         let _pushed = incoming.push(update);
         let watch = Watch::default();
-        Self { worker, hooks: Some(hooks), incoming, old, sent: 1, taken, pulse, watch }
+        Self { worker, hooks: Some(hooks), incoming, old, sent: 1, taken, call_state, watch }
     }
 }
 

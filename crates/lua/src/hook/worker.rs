@@ -30,7 +30,7 @@ pub struct ThreadHooks {
     /// What is no longer run: another thread closes it, since that takes time.
     old: Producer<HookUpdate>,
     taken: Arc<AtomicU64>,
-    pulse: Arc<CallState>,
+    call_state: Arc<CallState>,
     /// From the caller's clock to the machine's, in nanoseconds.
     offset_ns: Option<u64>,
 }
@@ -40,9 +40,9 @@ impl ThreadHooks {
         incoming: Consumer<HookUpdate>,
         old: Producer<HookUpdate>,
         taken: Arc<AtomicU64>,
-        pulse: Arc<CallState>,
+        call_state: Arc<CallState>,
     ) -> Self {
-        Self { slots: Vec::new(), stages: Stages::NONE, incoming, old, taken, pulse, offset_ns: None }
+        Self { slots: Vec::new(), stages: Stages::NONE, incoming, old, taken, call_state, offset_ns: None }
     }
 
     /// Switches to a new set: each hook keeps its last good version as a fallback.
@@ -143,7 +143,7 @@ impl StageHook for ThreadHooks {
                 }
             }
             let slot = &mut self.slots[at];
-            if slot.current.run(&self.pulse, stage, burst, now_ns) != Health::Good {
+            if slot.current.run(&self.call_state, stage, burst, now_ns) != Health::Good {
                 self.fall_back(at);
             }
         }

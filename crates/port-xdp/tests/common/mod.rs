@@ -24,27 +24,27 @@ pub struct Net {
 impl Drop for Net {
     fn drop(&mut self) {
         for part in ["a", "r", "b"] {
-            let _gone = Command::new("ip").args(["netns", "del", &self.of(part)]).output();
+            let _gone = Command::new("ip").args(["netns", "del", &self.namespace(part)]).output();
         }
     }
 }
 
 impl Net {
     /// The full name of namespace `part`: "a", "r" or "b".
-    pub fn of(&self, part: &str) -> String {
+    pub fn namespace(&self, part: &str) -> String {
         // The process id separates namespaces of concurrent tests, and tells which of them may be removed.
         format!("bm-ports-{}-p{}-{part}", self.name, std::process::id())
     }
 
     /// Runs `ip` with these arguments in a namespace.
     pub fn ip(&self, part: &str, arguments: &str) {
-        let namespace = self.of(part);
+        let namespace = self.namespace(part);
         run("ip", &[&["-n", &namespace], &*arguments.split(' ').collect::<Vec<_>>()].concat());
     }
 
     /// Runs a command in a namespace; returns whether it succeeded.
     pub fn succeeds(&self, part: &str, command: &str) -> bool {
-        let namespace = self.of(part);
+        let namespace = self.namespace(part);
         let words = [&["netns", "exec", &namespace], &*command.split(' ').collect::<Vec<_>>()].concat();
         Command::new("ip").args(words).output().expect("ip runs").status.success()
     }
@@ -57,7 +57,7 @@ impl Net {
 
     /// Runs a job, such as opening a socket, in another namespace.
     pub fn inside<T: Send + 'static>(&self, part: &str, job: impl FnOnce() -> T + Send + 'static) -> T {
-        let namespace = self.of(part);
+        let namespace = self.namespace(part);
         std::thread::spawn(move || {
             enter(&namespace);
             job()
@@ -92,13 +92,13 @@ pub fn in_net(name: &str, queues: u32, test: impl FnOnce(&Net) + Send + 'static)
     }
     let net = Net { name: name.into() };
     for part in ["a", "r", "b"] {
-        let _left_over = Command::new("ip").args(["netns", "del", &net.of(part)]).output();
-        run("ip", &["netns", "add", &net.of(part)]);
+        let _left_over = Command::new("ip").args(["netns", "del", &net.namespace(part)]).output();
+        run("ip", &["netns", "add", &net.namespace(part)]);
         net.ip(part, "link set lo up");
     }
     connect(&net, queues);
     let done = std::thread::spawn(move || {
-        enter(&net.of("r"));
+        enter(&net.namespace("r"));
         test(&net);
     });
     if let Err(panic) = done.join() {
@@ -108,7 +108,7 @@ pub fn in_net(name: &str, queues: u32, test: impl FnOnce(&Net) + Send + 'static)
 
 fn connect(net: &Net, queues: u32) {
     let queues = format!("numrxqueues {queues} numtxqueues {queues}");
-    let (a, b) = (net.of("a"), net.of("b"));
+    let (a, b) = (net.namespace("a"), net.namespace("b"));
     let address = |[a, b, c, d, e, f]: [u8; 6]| format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
     let (a0, r0, r1, b0) = (address(MAC_A), address(MAC_R0), address(MAC_R1), address(MAC_B));
     net.ip(
