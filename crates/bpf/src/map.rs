@@ -42,7 +42,7 @@ fn sum<const N: usize>(per_cpu: &[Vec<u8>]) -> [u64; N] {
     sum
 }
 
-/// Sets the counters of a key to zero, and adds the key to a hash map that lacks it.
+/// Sets the counters of a key to zero, and adds the key to a hash map if it is missing.
 ///
 /// # Errors
 /// If the map cannot be written.
@@ -71,7 +71,7 @@ mod tests {
         let cpu = |a: u64, b: u64| [a.to_ne_bytes(), b.to_ne_bytes()].concat();
         assert_eq!(sum(&[cpu(1, 2), cpu(10, 20)]), [11, 22]);
         assert_eq!(sum::<2>(&[]), [0, 0]);
-        // A program with fewer counters than asked for: the others are zero.
+        // A program with fewer counters than requested: the others are zero.
         assert_eq!(sum(&[cpu(1, 2)]), [1, 2, 0]);
     }
 }

@@ -57,7 +57,7 @@ pub(crate) fn unmount_here(at: &Path, flags: libc::c_int) -> io::Result<()> {
     checked(unsafe { libc::umount2(target.as_ptr(), flags) })
 }
 
-/// Gives this thread a mount namespace of its own, from which mounts do not propagate.
+/// Gives this thread a new mount namespace, from which mounts do not propagate.
 pub(crate) fn leave() -> io::Result<()> {
     Namespace::Mount.unshare()?;
     let flags = libc::MS_REC | libc::MS_PRIVATE;
@@ -81,11 +81,11 @@ impl MountLock {
     }
 }
 
-fn in_init_namespace(deed: impl FnOnce() -> io::Result<()> + Send) -> io::Result<()> {
+fn in_init_namespace(action: impl FnOnce() -> io::Result<()> + Send) -> io::Result<()> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             enter_init_namespace();
-            deed()
+            action()
         });
         thread.join().unwrap_or_else(|_| Err(io::Error::other("the mounting thread panicked")))
     })

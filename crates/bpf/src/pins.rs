@@ -3,12 +3,12 @@
 //! ```text
 //! /sys/fs/bpf/brickmoon/4026531840/7              root, network namespace (its inode), interface (its index)
 //! /sys/fs/bpf/brickmoon/4026531840/7-tc           the same, of a program at tc
-//! /sys/fs/bpf/brickmoon-switch/4026531840/lan/7   the same with a level of its owner's own
+//! /sys/fs/bpf/brickmoon-switch/4026531840/lan/7   the same with one more level
 //! ```
 //!
 //! A pinned link holds its program, and that its maps. The folder is claimed by a lock that ends with the process, so
-//! no two daemons meet there. Files are named by number: bpffs allows no dot in a name, and names of interfaces have
-//! some.
+//! no two daemons use it at a time. Files are named by number: bpffs allows no dots in names, but names of interfaces may
+//! contain some.
 
 use std::ffi::OsString;
 use std::fs;
@@ -41,7 +41,7 @@ impl PinnedLink {
         let info = link.info().ok()?;
         let (ifindex, attach_type) = place(&info.info)?;
         let id = info.prog_id;
-        let program = ProgramInfo::of(id).unwrap_or_else(|_| ProgramInfo { id, ..ProgramInfo::default() });
+        let program = ProgramInfo::query(id).unwrap_or_else(|_| ProgramInfo { id, ..ProgramInfo::default() });
         Some(Self { path, link, ifindex, attach_type, program })
     }
 
@@ -76,8 +76,8 @@ pub struct NotPinned {
 pub struct PinFolder(ClaimedFolder);
 
 impl PinFolder {
-    /// Claims the folder `below` the folder `root` of a bpffs, and makes both where they are missing. Waits a moment
-    /// while another process has it.
+    /// Claims the folder `below` the folder `root` of a bpffs, and creates both if they do not exist. Waits a moment
+    /// if another process has it.
     ///
     /// # Errors
     /// See [`NotClaimed`].
@@ -111,7 +111,7 @@ impl PinFolder {
         })
     }
 
-    /// Pins a link of ours.
+    /// Pins a link.
     ///
     /// # Errors
     /// The kernel's error.

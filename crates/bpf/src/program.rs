@@ -1,4 +1,4 @@
-//! What the kernel says of a loaded program.
+//! Queries about a loaded program.
 
 use std::ffi::CStr;
 use std::io;
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::{MapCore, MapHandle, Program, libbpf_sys};
 
-/// Maps of a program that are asked for, at most.
+/// Maximum number of maps of a program.
 const MAPS: usize = 32;
 
 /// A loaded program.
@@ -21,11 +21,11 @@ pub struct ProgramInfo {
 }
 
 impl ProgramInfo {
-    /// Asks the kernel.
+    /// Queries the kernel.
     ///
     /// # Errors
-    /// The kernel's error: usually that there is no such program any more.
-    pub fn of(id: u32) -> io::Result<Self> {
+    /// The kernel's error: usually that the program does not exist any more.
+    pub fn query(id: u32) -> io::Result<Self> {
         let program = Program::fd_from_id(id).map_err(io::Error::other)?;
         let mut maps = [0u32; MAPS];
         let mut info = libbpf_sys::bpf_prog_info {

@@ -1,4 +1,4 @@
-//! XDP on an interface: what the kernel says of it, and the links that put programs there.
+//! XDP on an interface: queries, and links that attach programs.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -10,7 +10,7 @@ const ATTACHED_GENERIC: u8 = 2;
 /// `NETDEV_XDP_ACT_NDO_XMIT` of `<linux/netdev.h>`.
 const SENDS_FRAMES: u64 = 4;
 
-/// What the kernel says of XDP on an interface.
+/// The state of XDP on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Xdp {
     pub program_id: Option<u32>,
@@ -21,11 +21,11 @@ pub struct Xdp {
 }
 
 impl Xdp {
-    /// Asks the kernel.
+    /// Queries the kernel.
     ///
     /// # Errors
-    /// The kernel's error. Before Linux 6.3 an interface that has gone is no error, and has no program.
-    pub fn of(ifindex: u32) -> io::Result<Self> {
+    /// The kernel's error. Before Linux 6.3 a deleted interface is no error, and has no program.
+    pub fn query(ifindex: u32) -> io::Result<Self> {
         let options = query(ifindex)?;
         Ok(Self {
             program_id: Some(options.prog_id).filter(|id| *id != 0),
@@ -59,7 +59,7 @@ pub enum Mode {
 /// Attaches a program in one mode, by a link: the kernel detaches it when the last descriptor of that is closed.
 ///
 /// # Errors
-/// The kernel's error: usually that the driver knows no XDP, or that there is a program already.
+/// The kernel's error: usually that the driver does not support XDP, or that another program is attached.
 pub fn attach(program: &impl AsFd, ifindex: u32, mode: Mode) -> io::Result<OwnedFd> {
     let flags = match mode {
         Mode::Native => libbpf_sys::XDP_FLAGS_DRV_MODE,
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn loopback_has_no_program_and_cannot_send_xdp_frames() {
         let expected = Xdp { program_id: None, generic: false, sends_frames: false };
-        assert_eq!(Xdp::of(1).unwrap(), expected);
+        assert_eq!(Xdp::query(1).unwrap(), expected);
     }
 
     #[test]
@@ -103,6 +103,6 @@ mod tests {
         for mode in [Mode::Native, Mode::Generic] {
             assert!(attach(&file, 1, mode).is_err());
         }
-        assert_eq!(Xdp::of(1).unwrap().program_id, None);
+        assert_eq!(Xdp::query(1).unwrap().program_id, None);
     }
 }

@@ -290,7 +290,7 @@ impl Compiler {
     /// If there is no memory for a table. The published tables stay; the next call must be given
     /// [`Change::Everything`].
     pub fn apply(&mut self, mirror: &Mirror, changes: &[Change]) -> Result<Report, CompileError> {
-        let mut pending = Pending::of(changes);
+        let mut pending = Pending::from_changes(changes);
         let vrfs = self.vrfs(mirror);
         let reshaped = self.update_interfaces(mirror, &vrfs, &mut pending);
         self.prepare_filters().map_err(CompileError::Filters)?;
@@ -393,11 +393,11 @@ impl Compiler {
         let (before, after) = (&self.state.interfaces, &now.interfaces);
         let mut moved = false;
         for ifindex in before.ifindices().chain(after.ifindices()) {
-            let sends = |interfaces: &Interfaces| interfaces.of(ifindex).map(|of| of.linux_only_out);
+            let sends = |interfaces: &Interfaces| interfaces.by_ifindex(ifindex).map(|of| of.linux_only_out);
             if before.index_of(ifindex) != after.index_of(ifindex) || sends(before) != sends(after) {
                 pending.links.insert(ifindex);
             }
-            let vrf = |interfaces: &Interfaces| interfaces.of(ifindex).map(|interface| interface.vrf);
+            let vrf = |interfaces: &Interfaces| interfaces.by_ifindex(ifindex).map(|interface| interface.vrf);
             moved |= vrf(before) != vrf(after) || before.index_of(ifindex) != after.index_of(ifindex);
         }
         for (index, family) in Family::BOTH.iter().enumerate() {

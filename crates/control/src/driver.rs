@@ -13,13 +13,13 @@
 //! packet path waits for it: [`NeighborRequests`] queues requests, and drops those that do not fit, since the slow path repeats
 //! them.
 
-mod aside;
 mod budget;
 mod control;
 mod follower;
 mod kernel;
 mod known;
 mod last_situation;
+mod leases;
 mod linux_only;
 mod neighbor_requests;
 mod neighbors;
@@ -45,9 +45,9 @@ use bm_port::Steering;
 
 use crate::compile;
 use crate::config::Config;
-use aside::{Aside, Why};
 use control::{Control, Pending};
 pub use known::{ControlPortState, ControlState};
+use leases::{Leases, Reason};
 pub use neighbor_requests::NeighborRequests;
 use watchdog::{Health, Watchdog};
 
@@ -91,7 +91,7 @@ pub struct Handle {
     waker: Waker,
     published: Arc<Published<Tables>>,
     audits: Option<follower::Audits>,
-    aside: Aside,
+    leases: Leases,
     health: Health,
     kernel: Option<kernel::Shared>,
 }
@@ -143,17 +143,17 @@ impl Driver {
         }
         let compiler = compile::Compiler::new_in(readers, options, memory).map_err(Error::new)?;
         let lease = kernel.as_ref().map(|kernel| kernel::lock(kernel).lease()).transpose();
-        let aside = Aside::new(compiler.lease(), lease.map_err(Error::new)?);
+        let leases = Leases::new(compiler.lease(), lease.map_err(Error::new)?);
         let health = Health::default();
-        let watchdog = Watchdog::start(aside.clone(), health.clone())?;
+        let watchdog = Watchdog::start(leases.clone(), health.clone())?;
         let shared = kernel.clone();
         let kernel = kernel.map(|kernel| kernel::KernelPath::new(kernel, readers)).transpose()?;
         let published = compiler.published().clone();
         let watch = follower::open()?;
         let linux_only = watch.list().to_vec();
         let (tell, told) = mpsc::channel();
-        let (config, wake, steps_aside) = (config.clone(), waker.clone(), aside.clone());
-        let run = move || match Control::open(&config, compiler, ports, kernel, linux_only, steps_aside) {
+        let (config, wake, worker_leases) = (config.clone(), waker.clone(), leases.clone());
+        let run = move || match Control::open(&config, compiler, ports, kernel, linux_only, worker_leases) {
             Ok(mut control) => {
                 let _gone = tell.send(Ok(()));
                 if let Err(error) = set_nice(URGENT) {
@@ -167,7 +167,7 @@ impl Driver {
         };
         let thread =
             std::thread::Builder::new().name(watchdog::CONTROL.into()).spawn(run).map_err(Error::new)?;
-        let handle = Handle { requests, waker, published, audits: None, aside, health, kernel: shared };
+        let handle = Handle { requests, waker, published, audits: None, leases, health, kernel: shared };
         let mut driver = Self { handle, thread: Some(thread), follower: None, _watchdog: watchdog };
         match told.recv() {
             Ok(Ok(())) => {
@@ -377,7 +377,7 @@ impl Handle {
         };
         let done = done.and_then(|done| done);
         match &done {
-            Ok(()) => drop(self.aside.remove_reason(Why::Firewall)),
+            Ok(()) => drop(self.leases.remove_reason(Reason::Firewall)),
             // The compiled tables would forward packets that Linux forbids.
             Err(_) => self.step_for_firewall(),
         }
@@ -385,7 +385,7 @@ impl Handle {
     }
 
     fn step_for_firewall(&self) {
-        if self.aside.add_reason(Why::Firewall) {
+        if self.leases.add_reason(Reason::Firewall) {
             tracing::info!("leaving all packets to Linux until a change of its firewall is applied");
         }
     }

@@ -44,7 +44,7 @@ const READY: &[u8] = b"r";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// Abstract socket name at which a watcher without a daemon can be told to end; one per network namespace.
+/// Abstract socket name at which a watcher without a daemon can be stopped; one per network namespace.
 const ADDRESS: &[u8] = b"brickmoon/watch-tables";
 
 /// Passes descriptors to the watcher at the other end, and waits until it is ready.
@@ -90,7 +90,7 @@ pub enum Ended {
     Grace,
     /// Linux forwards because this has changed.
     Changed(Subject),
-    /// Linux forwards because the daemon was in the middle of a change, or the watcher was told to end.
+    /// Linux forwards because the daemon was in the middle of a change, or the watcher was stopped.
     Doubt(Subject),
 }
 

@@ -216,8 +216,8 @@ fn requests_neighbors_and_reports_those_that_fail() {
 }
 
 #[test]
-fn tells_ports_the_addresses_of_linux() {
-    inside("tells_ports_the_addresses_of_linux", || {
+fn sets_the_addresses_of_linux_on_ports() {
+    inside("sets_the_addresses_of_linux_on_ports", || {
         let told = Told::default();
         let driver = start(&told);
         let is_told = |what: &str, done: &dyn Fn(&Said) -> bool| {

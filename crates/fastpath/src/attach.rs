@@ -76,7 +76,7 @@ pub fn name(ifindex: u32) -> String {
 fn query(ifindex: u32) -> io::Result<Xdp> {
     // Before Linux 6.3 the answer for a deleted interface is the same as for one without a program.
     bm_sys::interface::name(ifindex)?;
-    Xdp::of(ifindex)
+    Xdp::query(ifindex)
 }
 
 /// Whether the device of an interface can send frames that XDP redirects to it: a veth can once its other end has GRO

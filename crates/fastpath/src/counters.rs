@@ -60,7 +60,7 @@ impl Counters {
     /// Only what was dropped before filters were in place.
     #[must_use]
     pub fn only_held(self) -> Self {
-        Self::held(self.of("drop_filter_not_ready").map(|(_, frames)| frames).sum(), 0)
+        Self::held(self.with_prefix("drop_filter_not_ready").map(|(_, frames)| frames).sum(), 0)
     }
 
     /// The difference to earlier values.
@@ -77,27 +77,27 @@ impl Counters {
     /// Bytes of the frames received, and of those forwarded, as they were sent. Like Linux's interface counters,
     /// these include the Ethernet header and exclude the frame check sequence.
     pub fn bytes(&self) -> (u64, u64) {
-        let bytes = |name| self.of(name).map(|(_, bytes)| bytes).sum();
+        let bytes = |name| self.with_prefix(name).map(|(_, bytes)| bytes).sum();
         (bytes("received_bytes"), bytes("forwarded_bytes"))
     }
 
     /// Frames handed to Linux.
     pub fn linux(&self) -> u64 {
-        self.of("linux_").map(|(_, frames)| frames).sum()
+        self.with_prefix("linux_").map(|(_, frames)| frames).sum()
     }
 
     /// Frames that filters dropped, by reason.
     pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.of("drop_")
+        self.with_prefix("drop_")
     }
 
-    fn of(&self, prefix: &'static str) -> impl Iterator<Item = (&'static str, u64)> {
+    fn with_prefix(&self, prefix: &'static str) -> impl Iterator<Item = (&'static str, u64)> {
         self.named().filter_map(move |(name, frames)| Some((name.strip_prefix(prefix)?, frames)))
     }
 
     /// Frames given to workers.
     pub fn claimed(&self) -> u64 {
-        self.of("claimed").map(|(_, frames)| frames).sum()
+        self.with_prefix("claimed").map(|(_, frames)| frames).sum()
     }
 
     /// Frames received.

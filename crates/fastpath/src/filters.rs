@@ -51,7 +51,7 @@ const SET: usize = RULES_AT + size_of::<Flat>() * ROOM_RULES;
 const FIRST: usize = 64;
 
 impl Head {
-    fn of(filters: &Filters, asked: &FilterInputs) -> Box<Self> {
+    fn from_filters(filters: &Filters, asked: &FilterInputs) -> Box<Self> {
         let flag = |on: bool, flag: u32| if on { flag } else { 0 };
         let mut head = Box::new(Self {
             root: filters.tree.root,
@@ -146,7 +146,7 @@ impl FilterMaps {
 
     /// Makes the program use `filters`. A grace period must have passed since the last call.
     pub fn publish(&mut self, filters: &Arc<Filters>, asked: FilterInputs) {
-        let head = Head::of(filters, &asked);
+        let head = Head::from_filters(filters, &asked);
         let next = self.number().load(Ordering::Relaxed) & 1 ^ 1;
         let words = &filters.tree.words[..filters.tree.words.len().min(ROOM_WORDS)];
         let rules = &filters.tree.rules[..filters.tree.rules.len().min(ROOM_RULES)];
@@ -165,7 +165,7 @@ impl FilterMaps {
 
     /// Whether the map contains these filters, and the program uses them.
     pub fn holds(&self, filters: &Filters, asked: &FilterInputs) -> bool {
-        let head = Head::of(filters, asked);
+        let head = Head::from_filters(filters, asked);
         let words = &filters.tree.words[..filters.tree.words.len().min(ROOM_WORDS)];
         let rules = &filters.tree.rules[..filters.tree.rules.len().min(ROOM_RULES)];
         let current = self.number().load(Ordering::Acquire) & 1;
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_rate_becomes_an_interval_and_a_burst() {
         let rate = Some(Rate { packets: 1000, burst: 5, lengths: [24, 56] });
-        let head = Head::of(&Filters { rate, ..Filters::default() }, &FilterInputs::default());
+        let head = Head::from_filters(&Filters { rate, ..Filters::default() }, &FilterInputs::default());
         assert_eq!((head.interval, head.depth), (16_000_000, 64_000_000));
         assert_eq!((head.mask, head.masks), (0xffff_ff00, [u32::MAX, 0xffff_ff00, 0, 0]));
     }

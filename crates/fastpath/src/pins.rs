@@ -4,7 +4,7 @@
 //! /sys/fs/bpf/brickmoon/4026531840/7     namespace (its inode), then interface (its index in Linux)
 //! ```
 //!
-//! `bm_bpf` decides which bpffs that is: a daemon mounts one where there is none.
+//! `bm_bpf` decides which bpffs that is: a daemon mounts one if there is none.
 //!
 //! A pinned link keeps its program, and the program its maps: after a crash packets are still forwarded, with the
 //! last tables. Nothing else is pinned, since the next daemon creates its own maps. The program's name shows its
@@ -68,7 +68,7 @@ fn version(name: &str) -> Option<u32> {
 
 impl Pins {
     /// Claims the folder of this thread's network namespace, and removes the leftovers of deleted namespaces. Mounts
-    /// a bpffs where there is none.
+    /// a bpffs if there is none.
     ///
     /// # Errors
     /// If there is no bpffs and none can be mounted, or another process has the folder.

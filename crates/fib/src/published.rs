@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn sleepers_and_leavers_hold_nothing_up() {
+    fn sleeping_and_departed_readers_delay_nothing() {
         let readers = Readers::new();
         let (mut sleeper, leaver) = (readers.register(), readers.register());
         let point = readers.retire_point();

@@ -11,18 +11,18 @@ use std::fmt;
 
 /// For IPv4, the default first.
 pub const IPV4: &[Structure<u32>] = &[
-    Structure::of::<Dir18>("dir18", "18-bit root, then packed blocks of 6 and 8 bits: 3 MiB"),
-    Structure::of::<Dir24_8>("dir24_8", "24-bit root, then blocks of 8 bits: 33 MiB, for comparison"),
-    Structure::of::<Chunk17>(
+    Structure::new::<Dir18>("dir18", "18-bit root, then packed blocks of 6 and 8 bits: 3 MiB"),
+    Structure::new::<Dir24_8>("dir24_8", "24-bit root, then blocks of 8 bits: 33 MiB, for comparison"),
+    Structure::new::<Chunk17>(
         "chunk17",
         "17-bit root, then a bitmap of ranges, equal blocks shared: under 2 MiB, for cold or shared caches",
     ),
-    Structure::of::<Dxr18>("dxr18", "DXR, 18-bit root, then ranges: 3 MiB"),
+    Structure::new::<Dxr18>("dxr18", "DXR, 18-bit root, then ranges: 3 MiB"),
 ];
 
 /// For IPv6, the default first.
 pub const IPV6: &[Structure<u128>] =
-    &[Structure::of::<Range6>("range6", "16-bit root, then trees of range ends, one cache line per step")];
+    &[Structure::new::<Range6>("range6", "16-bit root, then trees of range ends, one cache line per step")];
 
 /// A table of whichever structure.
 pub type Builder<A> = Box<dyn BuildFib<Address = A> + Send>;
@@ -42,7 +42,7 @@ type Build<A> = fn(Routes<'_, A>, &Readers, &Source) -> Result<Builder<A>, Table
 
 impl<A: Address> Structure<A> {
     /// The structure that `B` builds.
-    pub const fn of<B: BuildFib<Address = A> + Send + 'static>(
+    pub const fn new<B: BuildFib<Address = A> + Send + 'static>(
         name: &'static str,
         about: &'static str,
     ) -> Self {

@@ -194,7 +194,11 @@ impl Flat {
     ///
     /// Only the first fragment of a packet contains ports. If a rule accepts some ports, later fragments are accepted
     /// as well, because they are useless without the first; if it drops some, later fragments do not match.
-    pub fn of(rule: &Rule, counter: u16, interface: Option<u16>) -> impl Iterator<Item = Self> + use<> {
+    pub fn from_rule(
+        rule: &Rule,
+        counter: u16,
+        interface: Option<u16>,
+    ) -> impl Iterator<Item = Self> + use<> {
         let mut flat = Self::any(rule.action, counter);
         flat.interface = interface.unwrap_or(ANY_INTERFACE);
         for (side, prefix) in [&rule.source, &rule.destination].into_iter().enumerate() {
@@ -227,7 +231,7 @@ impl Flat {
             destination: rule.destination,
             ..Rule::default()
         };
-        let any = Self::of(&addresses, 0, interface).next().unwrap_or_default();
+        let any = Self::from_rule(&addresses, 0, interface).next().unwrap_or_default();
         let behind = any.kinds & IPV6_KINDS != 0 && (rule.protocol.is_some() || has_ports(rule));
         let behind = behind.then_some(Self { kinds: EXTENSIONS, ..any });
         let of_protocol =
@@ -306,7 +310,7 @@ mod tests {
     fn later_fragments_match_rules_that_accept_by_port() {
         let web =
             |action| Rule { action, protocol: Some(6), destination_ports: Some(80..=80), ..Rule::default() };
-        let flat = |action| Flat::of(&web(action), 0, None).collect::<Vec<_>>();
+        let flat = |action| Flat::from_rule(&web(action), 0, None).collect::<Vec<_>>();
         let key =
             |ports: Option<(u16, u16)>, kind| Key::new([[1; 4].into(), [2; 4].into()], 6, ports, kind, 3);
         let (first, other, later) =

@@ -1,7 +1,7 @@
-//! The way from a worker to the slow path: two bounded queues and a bell.
+//! From a worker to the slow path: two bounded queues and a waker.
 //!
 //! ```text
-//! worker: push frames -> if the slow path sleeps, ring once    slow path: say "asleep" -> look again -> sleep
+//! worker: push frames -> if the slow path sleeps, wake it once    slow path: announce sleep -> check again -> sleep
 //! ```
 //!
 //! Frames for Linux have a queue of their own: a flood of packets that need an answer must not keep routing protocols

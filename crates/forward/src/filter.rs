@@ -30,7 +30,7 @@ pub use set::FilterSet;
 /// What filters do with a frame of a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It is dropped, under a name.
+    /// It is dropped, with a reason.
     Drop(Reason),
     /// Only Linux may handle it.
     LinuxOnly,

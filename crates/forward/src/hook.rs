@@ -222,7 +222,7 @@ mod tests {
         Lab::with_hooks(&text, |_| [Some(Box::new(Detour(u32::from_be_bytes([198, 51, 100, 7])))), None])
     }
 
-    /// The frame with its header of so many bytes summed up.
+    /// The frame with the checksum of its header, which has `header` bytes.
     fn sealed(mut frame: Vec<u8>, header: usize) -> Vec<u8> {
         frame[24..26].fill(0);
         let sum = bm_wire::checksum::ipv4_header(&frame[14..14 + header]);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_link_that_a_hook_chose_the_packets_own_neighbor_is_asked_for() {
+    fn on_a_link_that_a_hook_chose_the_destination_is_resolved() {
         let mut lab = lab("");
         lab.change("no neighbor 198.51.100.7 right");
         assert!(lab.exchange(0, &packet([192, 0, 2, 9])).is_silence());

@@ -6,7 +6,7 @@
 use bm_wire::ipv6::extension::option;
 use bm_wire::ipv6::{self, Ipv6};
 
-/// Bytes of padding side by side that can be of use.
+/// Maximum number of consecutive bytes of padding.
 const PADDING_MAX: usize = 7;
 /// The most options in one header (Linux: `max_hbh_opts_number`).
 const OPTIONS_MAX: usize = 8;
@@ -14,15 +14,15 @@ const OPTIONS_MAX: usize = 8;
 /// The result of a packet's hop-by-hop options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HopByHop {
-    /// Nothing: on with it.
+    /// None that matters: the packet continues.
     Skip,
     /// A Router Alert.
     Alert,
     /// Malformed, or unknown and to be dropped silently.
     Discard,
-    /// Unknown, and the sender must be told; `at` is its offset in the packet.
+    /// Unknown, and the sender must get an error; `at` is its offset in the packet.
     Unknown { at: u32 },
-    /// A field that cannot be.
+    /// A field with an invalid value.
     Field { at: u32 },
     /// Longer than any supported frame.
     Jumbo,
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_options_say_what_is_to_be_done() {
+    fn unknown_options_are_treated_by_their_action_bits() {
         assert_eq!(examined(&[0x1e, 4, 9, 9, 9, 9]), HopByHop::Skip);
         assert_eq!(examined(&[0x3e, 4, 9, 9, 9, 9]), HopByHop::Skip);
         assert_eq!(examined(&[0x5e, 4, 9, 9, 9, 9]), HopByHop::Discard);

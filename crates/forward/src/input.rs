@@ -1,4 +1,4 @@
-//! Stage one: whom is a frame for, on which logical interface did it arrive, and what does it contain?
+//! Stage one: who is a frame for, on which logical interface did it arrive, and what does it contain?
 //!
 //! ```text
 //! untagged, MAC ours, IPv4 or IPv6, forwarding on --> at once     (one load of eight bytes and a type)
@@ -155,7 +155,7 @@ mod tests {
         let frame = [&to[..], &OTHER, rest].concat();
         let view = &tables.ports[0];
         let decided = classify(&tables, view, &frame);
-        // What is common is what the closer look lets through untagged, and nothing else.
+        // The quick check accepts exactly the untagged frames that the thorough one accepts.
         let common = frame
             .first_chunk()
             .is_some_and(|header| is_common_ipv4(view, header) || is_common_ipv6(view, header));

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_looked_up_for_those_asked_about() {
+    fn sources_are_looked_up_for_the_selected_packets() {
         let mut batch = batch(&[1, 2, 9]);
         let mut wanted = Mask::NONE;
         wanted.set(1);

@@ -1,4 +1,4 @@
-//! Stage five: accepted frames go to their ports' links, refused ones to the slow path or to a named drop.
+//! Stage five: accepted frames go to their ports' links, refused ones to the slow path, or they are dropped with a reason.
 
 use bm_frame::Frame;
 use bm_graph::Io;
@@ -71,14 +71,14 @@ impl<'a> Tally<'a> {
         self.send_as_it_is(io, outputs, frame, port);
     }
 
-    /// Drops a frame under a name.
+    /// Drops a frame with a reason.
     #[cold]
     pub fn lose(&self, io: &mut Io<'_>, frame: Frame, reason: Reason) {
         self.account.drop(reason, 1);
         io.frames.free(frame);
     }
 
-    /// Writes the sums down.
+    /// Adds the results to the counters.
     pub fn close(self) {
         self.account.add(Entry::Sent, self.sent);
         self.account.add(Entry::Passed, self.passed);

@@ -16,22 +16,22 @@ pub(crate) struct Neighbor {
     pub address: IpAddr,
 }
 
-/// Where a destination is.
+/// Where packets to a destination go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// Through a neighbor whose MAC address is known.
     Forward { hop: NextHop, entry: Entry },
     /// Through a neighbor, or to one, whose MAC address must be resolved.
     Resolve { hop: NextHop, neighbor: Neighbor },
-    /// At Linux.
+    /// To Linux.
     Host,
-    /// At no place, in silence.
+    /// Nowhere, without an error (blackhole).
     Blackhole,
     /// Unreachable, as a route says.
     Unreachable,
     /// Prohibited, as a route says.
     Prohibit,
-    /// Where no route leads.
+    /// There is no route.
     None,
 }
 
@@ -46,7 +46,7 @@ impl Way {
     }
 }
 
-/// The way to a destination; `hash` is asked for where several next hops serve it.
+/// The route to a destination; `hash` is called if there are several next hops.
 pub(crate) fn to(tables: &Tables, vrf: u16, destination: IpAddr, hash: impl FnOnce() -> u32) -> Way {
     let hop = tables.vrfs.get(usize::from(vrf)).map_or(NextHop::NONE, |vrf| match destination {
         IpAddr::V4(address) => vrf.ipv4.lookup(address.into()),

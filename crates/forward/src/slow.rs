@@ -131,7 +131,7 @@ pub struct SlowPath {
     core: Core,
 }
 
-/// All that changes while a step has the tables in hand.
+/// All that changes during a step, in which the tables stay the same.
 struct Core {
     frames: Freelist,
     /// Buffer for a packet from a host TAP: a byte more than a frame can hold, so that a truncated one is noticed.
@@ -193,7 +193,7 @@ const STEP: usize = 256;
 const ALERTS_PER_SECOND: u32 = 1000;
 const ALERTS_BURST: u32 = 100;
 
-/// A slow path shows that it lives this often.
+/// A slow path reports progress this often.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// What is done with a frame, once decided.
@@ -349,7 +349,7 @@ impl Core {
         }
     }
 
-    /// Ends a frame's way under a name.
+    /// Drops a frame with a reason.
     fn lose(&mut self, frame: Frame, reason: Reason) {
         if let Some(account) = self.account(&frame) {
             account.drop(reason, 1);
@@ -404,7 +404,7 @@ impl Core {
         match fate {
             Fate::Host => self.deliver(frame),
             Fate::Drop(reason) => self.lose(frame, reason),
-            // Linux comes to the same error, and may change it or drop it.
+            // Linux detects the same error, and may change the message or drop it.
             Fate::Tell(..) if tables.linux_tells => self.deliver_linux_only(frame),
             Fate::Tell(error, reason) => {
                 self.tell(tables, &frame, error, now);

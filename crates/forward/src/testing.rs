@@ -288,7 +288,7 @@ impl Lab {
         self.slow.take().expect("the slow path is here")
     }
 
-    /// Puts the slow path back, for the lab to look after its frames.
+    /// Puts the slow path back, so that the lab checks its frames.
     pub fn put_slow_path_back(&mut self, slow: SlowPath) {
         self.slow = Some(slow);
     }
@@ -323,7 +323,7 @@ impl Lab {
         self.answer()
     }
 
-    /// All that left and all that Linux got since this was last asked.
+    /// All that left and all that Linux got since the last call.
     pub fn answer(&self) -> Answer {
         let ports = 0..self.wires.len();
         let sent = ports.clone().flat_map(|port| self.take(port).into_iter().map(move |frame| (port, frame)));
@@ -405,7 +405,7 @@ impl Lab {
         self.books.slow.get(SlowCounter::ALL[index.expect("a counter of the slow path")])
     }
 
-    /// Whether workers used the next hops through `address` since this was last asked.
+    /// Whether workers used the next hops through `address` since the last call.
     pub fn used(&mut self, address: &str) -> bool {
         self.world.take_used(address.parse().expect("an address"))
     }

@@ -222,7 +222,7 @@ mod tests {
     }
 
     proptest! {
-        /// What the fast path takes, the closer look takes alike; it may take more.
+        /// Whatever the quick check accepts, the thorough one accepts with the same result; it may accept more.
         #[test]
         fn both_looks_agree(
             bytes in prop::array::uniform20(any::<u8>()),

@@ -8,7 +8,7 @@ use bm_stats::Reason;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Verdict {
-    /// For Linux: this machine, a group, no IP, or nothing that is known here.
+    /// For Linux: to this machine, multicast, not IP, or unknown to brickmoon.
     Host = 1,
     /// For Linux: only Linux may handle it, since a firewall, an IPsec policy or traffic control concerns it.
     LinuxOnly,
@@ -66,9 +66,9 @@ impl Verdict {
 /// Why a stage clears a frame's bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Lost, under a name.
+    /// Dropped, with a reason.
     Drop(Reason),
-    /// On to the slow path.
+    /// Passed to the slow path.
     Slow(Verdict),
     /// Sent unchanged from a port, by a hook.
     Send(u16),

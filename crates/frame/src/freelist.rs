@@ -284,9 +284,9 @@ mod tests {
         assert_eq!(frame_pool.available(), 256);
     }
 
-    /// Each frame is written by whoever has it; with two owners at a time a number would change under one of them.
+    /// Each thread writes its number into the frames that it owns; with two owners at a time it would change.
     #[test]
-    fn workers_trade_frames_and_none_has_two_owners() {
+    fn workers_exchange_frames_and_none_has_two_owners() {
         let frame_pool = FramePool::new(512, 2048).unwrap();
         let owns = |frame_pool: &Arc<FramePool>, worker: u32| {
             let mut list = Freelist::new(frame_pool.clone(), 128);
@@ -324,14 +324,14 @@ mod tests {
             let mut list = Freelist::near(frame_pool.clone(), 0, node);
             let frames: Vec<_> = std::iter::from_fn(|| list.allocate()).take(count).collect();
             let slots: Vec<_> = frames.iter().map(|frame| frame_pool.memory().index(frame)).collect();
-            // They come back to where they belong, whoever frees them.
+            // They return to their own share, whichever list frees them.
             frames.into_iter().for_each(|frame| Freelist::new(frame_pool.clone(), 0).free(frame));
             slots
         };
         for _ in 0..3 {
             assert!(slots(Some(1), 128).iter().all(|&slot| slot >= 64));
             assert!(slots(Some(0), 64).iter().all(|&slot| slot < 64));
-            // When its own are used up there are others', and a node without a share has any.
+            // When its own are used up it gets those of others; a node without a share gets any.
             assert_eq!((slots(Some(1), 200).len(), slots(Some(7), 200).len()), (192, 192));
         }
         assert_eq!(frame_pool.available(), 192);

@@ -39,7 +39,7 @@ const _: () =
 const _: () =
     assert!(std::mem::offset_of!(Mbuf, data_len) == 40 && std::mem::offset_of!(Mbuf, buf_len) == 54);
 
-/// The least number of bytes: an Ethernet header. Drivers may not handle less.
+/// Minimum number of bytes: an Ethernet header. Drivers may not support less.
 const LEAST: u16 = 14;
 
 /// A packet in its slot, described by its mbuf: a pointer to that, so that drivers write frames into slots of links and

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_sizes_that_headers_cannot_tell() {
+    fn refuses_sizes_that_headers_cannot_express() {
         for size in [0, 960, 2047, 65_536] {
             assert!(matches!(Memory::new(8, size), Err(MemoryError::SlotSize(refused)) if refused == size));
         }

@@ -66,7 +66,7 @@ pub struct Io<'a> {
 }
 
 impl<'a> Io<'a> {
-    /// For engines other than this crate's: `inputs` and `outputs` are the indices in `links` of the app's own.
+    /// For engines of other crates: `inputs` and `outputs` are the indices of the app's links in `links`.
     pub fn new(
         links: &'a mut [Link],
         inputs: &'a [usize],

@@ -1,7 +1,7 @@
 //! A hook: user code that processes a burst at one of the router's stages.
 //!
 //! ```text
-//! stage: frames, mask ──► StageHook::run ──► mask: those that go on
+//! stage: frames, mask ──► StageHook::run ──► mask: those that continue
 //!                                        └─► fates of the others: dropped, to the slow path, out of a port
 //! ```
 //!

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn naps_grow_with_idle_time_where_waking_is_dear() {
+    fn sleeps_grow_with_idle_time_if_waking_is_expensive() {
         let mut idle_poll = IdlePoll::new();
         idle_poll.learn(micros(64 * 25));
         let next_sleep = |idle_poll: &mut IdlePoll, idle| {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn naps_stay_short_where_waking_is_cheap() {
+    fn sleeps_stay_short_if_waking_is_cheap() {
         let mut idle_poll = IdlePoll::new();
         assert_eq!(idle_poll.next(micros(1_000_000)), LEAST, "before anything is known");
         idle_poll.learn(micros(64));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_frames_cost_is_not_waking() {
+    fn time_for_frames_does_not_count_as_waking() {
         let mut idle_poll = IdlePoll::new();
         idle_poll.since = LOOK_EVERY;
         idle_poll.next(micros(100));

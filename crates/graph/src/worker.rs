@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn naps_where_an_app_can_only_be_asked() {
+    fn sleeps_briefly_if_an_app_must_be_polled() {
         let pulls = Arc::default();
         let (worker, counters, _waker) = worker(Asked(Arc::clone(&pulls)));
         // Nobody wakes it: a sleep of the longest kind would not end in time.
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn sleeps_when_idle_and_wakes_when_told() {
+    fn sleeps_when_idle_and_wakes_when_woken() {
         let pulls = Arc::default();
         let (worker, counters, waker) = worker(Pulls(Arc::clone(&pulls)));
         until(|| counters.get(WorkerCounter::Sleeps) >= 1);

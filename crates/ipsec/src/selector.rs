@@ -70,7 +70,7 @@ impl Selector {
             destination_ports: self.destination_ports.clone(),
             ..Rule::default()
         };
-        Flat::of(&rule, index, None)
+        Flat::from_rule(&rule, index, None)
     }
 
     fn families_overlap(&self, other: &Self) -> bool {

@@ -71,7 +71,7 @@ mod model {
     /// Every order in which one side queues and looks at the sleeper while the other falls asleep and looks at the
     /// queue: nobody sleeps beside a full queue unless it is being woken.
     #[test]
-    fn nobody_oversleeps() {
+    fn no_wakeup_is_lost() {
         loom::model(|| {
             let (mut producer, mut consumer) = channel(2);
             let asleep = Arc::new(Asleep::default());
@@ -89,7 +89,7 @@ mod model {
 
     /// The same with two producers: one of them wakes it.
     #[test]
-    fn nobody_oversleeps_with_two_producers() {
+    fn no_wakeup_is_lost_with_two_producers() {
         loom::model(|| {
             let asleep = Arc::new(Asleep::default());
             let (queues, queue): (Vec<_>, Vec<_>) = (0..2)

@@ -47,7 +47,7 @@ impl<T> Place<T> {
         // SAFETY: by the contract.
         return unsafe { std::mem::replace(&mut *self.0.get(), item) };
         #[cfg(loom)]
-        // SAFETY: by the contract, which loom looks after.
+        // SAFETY: by the contract, which loom checks.
         return self.0.with_mut(|place| unsafe { std::mem::replace(&mut *place, item) });
     }
 }
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_when_full_and_goes_on_after() {
+    fn refuses_when_full_and_continues_afterwards() {
         let (mut producer, mut consumer) = channel(4);
         assert_eq!((0..6).map(|n| producer.push(n)).filter(Result::is_ok).count(), 4);
         assert_eq!((consumer.pop(), consumer.readable()), (Some(0), 3));

@@ -2,7 +2,7 @@
 //! directly. Received frames are not counted: they are the frames sent, less those waiting.
 //!
 //! Where both ends allow it, a link also carries frames that are described by their mbufs only ([`MbufFrame`]). All
-//! frames that wait are of one kind. Whoever receives a [`Frame`] gets one: its header is written then.
+//! frames that wait are of one kind. An app that receives a [`Frame`] gets one: its header is written then.
 
 use bm_frame::{AnyFrame, BURST, Burst, Frame, MbufFrame, swap_places};
 

@@ -50,7 +50,7 @@ const CLONED: u32 = 0x200;
 pub const TABLE_LOCAL: u32 = 255;
 /// The table that routes go to unless they name another.
 pub const TABLE_MAIN: u32 = 254;
-/// The table that is asked last.
+/// The table that is searched last.
 pub const TABLE_DEFAULT: u32 = 253;
 /// Scope of a route whose destination is this machine.
 pub const SCOPE_HOST: u8 = 254;

@@ -1,4 +1,4 @@
-//! Rules: which table is asked for which packet.
+//! Policy routing rules: which table is used for which packets.
 //!
 //! brickmoon forwards by destination, as the default rules do. This module exists to notice when more is configured,
 //! so that the control plane can leave those packets to Linux.
@@ -38,7 +38,7 @@ mod fra {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Rule {
     pub family: Family,
-    /// Place in the order; the lowest is asked first.
+    /// Its priority; the rule with the lowest value is tried first.
     pub priority: u32,
     /// Its action (`FR_ACT_*`); 1 is a lookup in `table`.
     pub action: u8,

@@ -286,7 +286,7 @@ impl Watch {
         self.audit_due = Some(self.audit_due.map_or(at, |other| other.min(at)));
     }
 
-    /// The mirror may not be right: it is compared before long, yet not on and on.
+    /// The mirror may be wrong: it is compared soon, but not again and again.
     fn schedule_comparison(&mut self, now: Instant) {
         self.want_audit((now + self.options.audit_delay).max(self.doubt_not_before));
     }

@@ -9,7 +9,7 @@ use std::process::Command;
 const CONFINED: &str = "BM_CONFINED";
 
 /// Runs a test in a process with one thread: this program again, and then a forked child.
-fn aside(test: &str, deed: fn()) {
+fn in_child(test: &str, body: fn()) {
     if std::env::var_os(CONFINED).is_none() {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([&format!("tests::{test}"), "--exact", "--nocapture"]).env(CONFINED, "1");
@@ -21,7 +21,7 @@ fn aside(test: &str, deed: fn()) {
     // SAFETY: the other thread of this process waits for this one, so it holds no lock that the child may want.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let panicked = std::panic::catch_unwind(deed).is_err();
+        let panicked = std::panic::catch_unwind(body).is_err();
         // SAFETY: ends the process; nothing of it is needed any more.
         unsafe { libc::_exit(i32::from(panicked)) };
     }
@@ -60,7 +60,7 @@ const OF_DAEMON: u64 = NET_ADMIN | 1 << 13 | 1 << 14 | 1 << 21 | 1 << 23 | 1 << 
 
 #[test]
 fn only_the_kept_capabilities_remain() {
-    aside("only_the_kept_capabilities_remain", || {
+    in_child("only_the_kept_capabilities_remain", || {
         let before = status();
         confine(kept_by_daemon(false, false), Calls::Daemon { raw_io: false }).unwrap();
         let after = status();
@@ -83,7 +83,7 @@ fn only_the_kept_capabilities_remain() {
 
 #[test]
 fn unneeded_system_calls_are_not_permitted() {
-    aside("unneeded_system_calls_are_not_permitted", || {
+    in_child("unneeded_system_calls_are_not_permitted", || {
         confine(kept_by_daemon(true, true), Calls::Daemon { raw_io: false }).unwrap();
         for (number, arguments) in [
             (libc::SYS_ptrace, [usize::MAX, 0, 0, 0]),
@@ -127,7 +127,7 @@ fn unneeded_system_calls_are_not_permitted() {
 
 #[test]
 fn the_watcher_starts_no_process() {
-    aside("the_watcher_starts_no_process", || {
+    in_child("the_watcher_starts_no_process", || {
         confine(kept_by_daemon(false, false), Calls::Daemon { raw_io: false }).unwrap();
         confine(kept_by_watcher(), Calls::Watcher).unwrap();
         let refused = Command::new("true").status().unwrap_err();
@@ -139,7 +139,7 @@ fn the_watcher_starts_no_process() {
 
 #[test]
 fn io_ports_are_permitted_only_on_request() {
-    aside("io_ports_are_permitted_only_on_request", || {
+    in_child("io_ports_are_permitted_only_on_request", || {
         let before = status();
         confine(kept_by_daemon(true, false), Calls::Daemon { raw_io: true }).unwrap();
         assert_eq!(set(&status(), "CapPrm"), set(&before, "CapPrm") & (OF_DAEMON | SYS_RAWIO));
@@ -151,7 +151,7 @@ fn io_ports_are_permitted_only_on_request() {
 
 #[test]
 fn other_threads_are_noticed() {
-    aside("other_threads_are_noticed", || {
+    in_child("other_threads_are_noticed", || {
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || ended.recv().is_err());
         let refused = confine(kept_by_watcher(), Calls::Watcher).unwrap_err();
@@ -167,7 +167,7 @@ fn files_of_others_are_noticed() {
     if set(&status(), "CapEff") & (1 << 1 | SYS_PTRACE) != 1 << 1 | SYS_PTRACE {
         return eprintln!("skipped: files_of_others_are_noticed needs root");
     }
-    aside("files_of_others_are_noticed", || {
+    in_child("files_of_others_are_noticed", || {
         let folder = std::env::temp_dir().join(format!("bm-others-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         let file = folder.join("brickmoon.toml");

@@ -61,7 +61,7 @@ impl Store {
             // A change that is no longer valid, such as draining a node that has failed, is skipped.
             let Ok(epoch) = self.members.apply(change) else { continue };
             self.history.push(self.members.clone());
-            if self.rollout.begin(epoch, self.told()) {
+            if self.rollout.begin(epoch, self.recipients()) {
                 return self.rollout.stage() != Stage::Idle;
             }
         }
@@ -69,7 +69,7 @@ impl Store {
     }
 
     /// The nodes that must know about an epoch.
-    fn told(&self) -> Vec<Node> {
+    fn recipients(&self) -> Vec<Node> {
         let known = |node: &Node| {
             matches!(self.members.state(*node), State::Joining | State::Active | State::Draining)
         };

@@ -144,7 +144,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Stands for the slow path's thread in a path, where other threads have the worker's number.
+/// The slow path's thread in a path; other threads have the worker's number there.
 const SLOW: &str = "slow";
 
 impl fmt::Display for Scope<'_> {

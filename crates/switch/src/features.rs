@@ -37,7 +37,7 @@ impl Features {
     }
 
     /// What a device supports.
-    pub fn of(&self, ifindex: u32) -> Accepts {
+    pub fn accepts(&self, ifindex: u32) -> Accepts {
         match self {
             Self::Unreported => Accepts { frames: true, long: false },
             Self::Reported(all) => {
@@ -58,6 +58,6 @@ mod tests {
             return eprintln!("skipped: this Linux does not tell");
         };
         assert!(all.contains_key(&1), "{all:?}");
-        assert_eq!(Features::Reported(all).of(1), Accepts { frames: false, long: false });
+        assert_eq!(Features::Reported(all).accepts(1), Accepts { frames: false, long: false });
     }
 }

@@ -16,7 +16,7 @@ pub struct Sets {
 
 impl Sets {
     /// The sets for a switch with these settings.
-    pub fn of(settings: &Settings) -> Self {
+    pub fn from_settings(settings: &Settings) -> Self {
         Self { isolation: settings.isolates(), kinds: settings.limits_floods() }
     }
 
@@ -49,7 +49,7 @@ mod tests {
             };
             let mut settings = Settings::new("lan");
             settings.rules = vec![rule("p0", flags), rule("p1", other)];
-            Sets::of(&settings).with(&settings.of("p0"))
+            Sets::from_settings(&settings).with(&settings.port_settings("p0"))
         };
         let all = PortFlags::default();
         assert_eq!(with(all, all), [10]);

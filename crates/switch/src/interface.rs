@@ -29,7 +29,7 @@ pub struct InterfaceState {
 }
 
 impl Driver {
-    fn of(interfaces: &Interfaces, name: &str) -> Self {
+    fn query(interfaces: &Interfaces, name: &str) -> Self {
         match interfaces.driver(name).as_deref() {
             Ok("veth") => Self::Veth,
             Ok("tun") => Self::Tap,
@@ -40,8 +40,9 @@ impl Driver {
 
 impl InterfaceState {
     /// Queries everything about an interface.
-    pub fn of(interfaces: &Interfaces, name: &str, accepts: Accepts) -> io::Result<Self> {
-        Self { mtu: 0, up: false, accepts, driver: Driver::of(interfaces, name) }.refreshed(interfaces, name)
+    pub fn query(interfaces: &Interfaces, name: &str, accepts: Accepts) -> io::Result<Self> {
+        Self { mtu: 0, up: false, accepts, driver: Driver::query(interfaces, name) }
+            .refreshed(interfaces, name)
     }
 
     /// Queries what changes often and what Linux sends events for; the rest is taken from `self`.
@@ -58,5 +59,5 @@ pub fn prepare_peer(interfaces: &Interfaces, name: &str) -> io::Result<()> {
 
 /// Whether the program of an interface runs in generic mode.
 pub fn is_generic(ifindex: u32) -> bool {
-    Xdp::of(ifindex).is_ok_and(|xdp| xdp.generic)
+    Xdp::query(ifindex).is_ok_and(|xdp| xdp.generic)
 }

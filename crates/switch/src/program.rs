@@ -83,7 +83,7 @@ impl Programs {
             shared: find("shared")?,
             bindings: find("bindings")?,
             learned_by_port: BTreeMap::new(),
-            sets: Sets::of(settings),
+            sets: Sets::from_settings(settings),
             members: BTreeMap::new(),
             object,
         })

@@ -67,8 +67,8 @@ impl Settings {
         own.as_deref() == Some(interface) || self.ports.iter().any(|pattern| pattern.matches(interface))
     }
 
-    /// The settings of a port.
-    pub fn of(&self, interface: &str) -> PortSettings {
+    /// Those of the first `[[switch.port]]` that names the interface; the defaults if none does.
+    pub fn port_settings(&self, interface: &str) -> PortSettings {
         let rule = self.rules.iter().find(|rule| rule.ports.matches(interface));
         let default = Vlans::Access(if self.has_vlans() { VLAN_DEFAULT } else { 0 });
         let limit = rule.and_then(|rule| rule.fdb_max_learned).unwrap_or(self.fdb_max_learned);
@@ -347,7 +347,7 @@ mod tests {
     fn the_first_rule_that_names_a_port_applies() {
         let mut settings = Settings::new("lan");
         settings.ports = vec![Pattern::new("veth*")];
-        assert_eq!(settings.of("veth1").vlans, Vlans::Access(0));
+        assert_eq!(settings.port_settings("veth1").vlans, Vlans::Access(0));
         let rule =
             |ports, vlans, flood_limit| PortRule { vlans, flood_limit, ..PortRule::new(Pattern::new(ports)) };
         settings.rules = vec![
@@ -361,11 +361,11 @@ mod tests {
             fdb_max_learned: 4_096,
             flags: PortFlags::default(),
         };
-        assert_eq!(settings.of("veth1"), of_one);
-        let trunk = settings.of("veth2");
+        assert_eq!(settings.port_settings("veth1"), of_one);
+        let trunk = settings.port_settings("veth2");
         assert_eq!((trunk.vlans.all().collect::<Vec<_>>(), trunk.flood_limit), (vec![10, 20, 21, 22], 5));
         assert_eq!(
-            (trunk.vlans.to_string(), settings.of("veth33").vlans.to_string()),
+            (trunk.vlans.to_string(), settings.port_settings("veth33").vlans.to_string()),
             ("10,20-22t".into(), "1".into())
         );
         assert!(settings.has("veth9") && !settings.has("eth0"));

@@ -159,8 +159,8 @@ impl Switch {
                 }
                 continue;
             }
-            let Some(accepts) = features.as_ref().map(|features| features.of(ifindex)) else { continue };
-            let Ok(interface) = InterfaceState::of(&self.interfaces, name, accepts) else { continue };
+            let Some(accepts) = features.as_ref().map(|features| features.accepts(ifindex)) else { continue };
+            let Ok(interface) = InterfaceState::query(&self.interfaces, name, accepts) else { continue };
             match self.add_port(ifindex, name, &interface) {
                 Ok(()) => new.push(ifindex),
                 Err(why) => self.record_refusal(name, &why),
@@ -205,7 +205,7 @@ impl Switch {
     /// Writes an interface into all maps.
     fn add_port(&mut self, ifindex: u32, name: &str, interface: &InterfaceState) -> Result<(), SwitchError> {
         let slot = self.slot(ifindex).ok_or(SwitchError::ManyPorts)?;
-        let settings = self.settings.of(name);
+        let settings = self.settings.port_settings(name);
         let entry = entry(ifindex, interface, &settings);
         let port = Joined {
             name: name.into(),
@@ -319,7 +319,7 @@ impl Switch {
         };
         self.untold = false;
         let changed = |(ifindex, port): (&u32, &Joined)| {
-            let accepts = features.of(*ifindex);
+            let accepts = features.accepts(*ifindex);
             (accepts != port.interface.accepts)
                 .then_some((*ifindex, InterfaceState { accepts, ..port.interface }))
         };

@@ -15,7 +15,7 @@ mod command {
     pub const GET_CHANNELS: u32 = 0x3c;
 }
 
-/// Statistics that there is room for; a veth has fewer than twenty a queue.
+/// Maximum number of statistics; a veth has fewer than twenty per queue.
 const STATISTICS: usize = 4096;
 
 /// `struct ethtool_drvinfo`.
@@ -164,7 +164,7 @@ impl Interfaces {
     }
 
     /// Turns transmit checksum offload on or off. A veth has no hardware that completes checksums, and XDP at its other end
-    /// passes on what it gets.
+    /// passes on frames as they are.
     ///
     /// # Errors
     /// The kernel's error.

@@ -265,7 +265,7 @@ impl Map {
             mask.get_mut(node as usize / WORD).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         *word |= 1 << (node as usize % WORD);
         let (start, bytes) = (self.place::<u8>(range.start, range.len()).as_ptr(), range.len());
-        // The kernel takes one bit less than it is told.
+        // The kernel uses one bit less than the given number.
         let most = mask.len() * WORD + 1;
         // SAFETY: changes where pages of our own mapping come from, not what is in them; the mask is as long as said and
         // outlives the call.

@@ -66,7 +66,7 @@ fn rule(input: &mut Input<'_>, counter: u16) -> Vec<Flat> {
     };
     let interface = (has & 128 != 0).then(|| u16::from(input.byte() & 3));
     match input.byte() & 1 {
-        0 => Flat::of(&rule, counter, interface).collect(),
+        0 => Flat::from_rule(&rule, counter, interface).collect(),
         _ => Flat::may_match(&rule, interface).collect(),
     }
 }

@@ -136,7 +136,7 @@ fn filters(input: &mut Input<'_>) -> FilterSet {
     let net = Rule { action: Action::Drop, source: "192.0.2.128/25".parse().ok(), ..Rule::default() };
     let six = Rule { action: Action::Drop, destination: "2001:db8:9::/48".parse().ok(), ..Rule::default() };
     let rules = [dns, net, six].into_iter().zip(0u16..).filter(|(_, at)| chosen >> at & 1 == 1);
-    let flat = rules.flat_map(|(rule, at)| Flat::of(&rule, at, None)).collect();
+    let flat = rules.flat_map(|(rule, at)| Flat::from_rule(&rule, at, None)).collect();
     let filters = Filters {
         tree: Tree::grow(flat).expect("there is room for three"),
         drop_unmatched: chosen & 0x10 != 0,

@@ -211,7 +211,7 @@ fn filters(chosen: u8) -> Filters {
     let net = Rule { source: "192.0.2.128/25".parse().ok(), ..drop.clone() };
     let six = Rule { destination: "2001:db8:8:8::/64".parse().ok(), protocol: Some(6), ..drop };
     let rules = [dns, net, six].into_iter().zip(0u16..).filter(|(_, at)| chosen >> at & 1 == 1);
-    let flat = rules.flat_map(|(rule, at)| Flat::of(&rule, at, None)).collect();
+    let flat = rules.flat_map(|(rule, at)| Flat::from_rule(&rule, at, None)).collect();
     let tree = Tree::grow(flat).expect("there is room for three");
     Filters { tree, drop_tiny_fragments: chosen & 8 != 0, ..Filters::default() }
 }

@@ -128,9 +128,9 @@ impl Case {
     }
 
     /// Linux behaves differently: it does exactly this.
-    pub fn but_linux(mut self, words: &'static str, deed: impl FnOnce(Self) -> Self) -> Self {
+    pub fn but_linux(mut self, words: &'static str, action: impl FnOnce(Self) -> Self) -> Self {
         let blank = Self { expected: Vec::new(), frames: Vec::new(), ..self.clone() };
-        self.linux = Some((words, deed(blank).expected));
+        self.linux = Some((words, action(blank).expected));
         self
     }
 

@@ -95,16 +95,16 @@ impl Stream {
         Self { destinations: destinations.iter().map(ToString::to_string).collect(), rate }
     }
 
-    /// Sends while `deed` runs, and a little longer.
-    pub fn during<T>(&self, lab: &Lab, deed: impl FnOnce() -> T) -> (T, Outcome) {
-        let (done, sent, arrivals) = self.arrivals_during(lab, deed);
+    /// Sends while `action` runs, and a little longer.
+    pub fn during<T>(&self, lab: &Lab, action: impl FnOnce() -> T) -> (T, Outcome) {
+        let (done, sent, arrivals) = self.arrivals_during(lab, action);
         (done, evaluate(sent, arrivals, self.destinations.len() as u32))
     }
 
     /// The same. Returns the number of each packet that arrived, and when it was sent (time since 1970): in order, each
     /// once.
-    pub fn passed_during<T>(&self, lab: &Lab, deed: impl FnOnce() -> T) -> (T, Vec<(u32, Duration)>) {
-        let (done, _, arrivals) = self.arrivals_during(lab, deed);
+    pub fn passed_during<T>(&self, lab: &Lab, action: impl FnOnce() -> T) -> (T, Vec<(u32, Duration)>) {
+        let (done, _, arrivals) = self.arrivals_during(lab, action);
         let mut passed: Vec<_> = arrivals.iter().map(|arrival| (arrival.number, arrival.sent)).collect();
         passed.sort_unstable();
         passed.dedup();
@@ -112,7 +112,7 @@ impl Stream {
     }
 
     /// Also returns how many were sent.
-    fn arrivals_during<T>(&self, lab: &Lab, deed: impl FnOnce() -> T) -> (T, u32, Vec<Arrival>) {
+    fn arrivals_during<T>(&self, lab: &Lab, action: impl FnOnce() -> T) -> (T, u32, Vec<Arrival>) {
         let sender = lab.src.packet_socket(Side::Src.host());
         let receivers = SIDES.map(|side| lab.host(side).packet_socket(side.host()));
         let frames = self.frames();
@@ -120,7 +120,7 @@ impl Stream {
         std::thread::scope(|scope| {
             let receiving = scope.spawn(|| receive(&receivers, &stop_receiving));
             let sending = scope.spawn(|| send(|frame| sender.send(frame), frames, self.rate, &stop_sending));
-            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(deed));
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(action));
             std::thread::sleep(TAIL);
             stop_sending.store(true, Ordering::Relaxed);
             let sent = sending.join().expect("the sender does not panic");

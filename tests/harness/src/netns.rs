@@ -51,13 +51,13 @@ impl Namespace {
         self.file.as_raw_fd()
     }
 
-    /// Runs `deed` on a thread within the namespace. Sockets opened there stay there.
-    pub fn within<T: Send>(&self, deed: impl FnOnce() -> T + Send) -> T {
+    /// Runs `action` on a thread within the namespace. Sockets opened there stay there.
+    pub fn within<T: Send>(&self, action: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let inside = || {
                 sys::enter_namespace(&self.file)
                     .unwrap_or_else(|error| panic!("setns {}: {error}", self.name));
-                deed()
+                action()
             };
             scope.spawn(inside).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })

@@ -62,14 +62,14 @@ impl Random {
     }
 
     /// An item of a list.
-    pub fn of<T: Copy>(&mut self, list: &[T]) -> T {
+    pub fn choice<T: Copy>(&mut self, list: &[T]) -> T {
         list[self.below(list.len())]
     }
 }
 
 /// How many rulesets a run has: `BM_RULESETS`, or the test's default.
-pub fn count(unless_told: usize) -> usize {
-    number("BM_RULESETS").map_or(unless_told, |count| count as usize)
+pub fn count(default: usize) -> usize {
+    number("BM_RULESETS").map_or(default, |count| count as usize)
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -95,7 +95,7 @@ pub struct Net {
 
 impl Net {
     fn output(&self, random: &mut Random) -> &'static str {
-        random.of(self.outputs)
+        random.choice(self.outputs)
     }
 
     fn any_interface(&self, random: &mut Random) -> &'static str {
@@ -110,9 +110,12 @@ impl Net {
             (false, true) => self.sources6,
             (false, false) => self.targets6,
         };
-        let length =
-            if four { random.of(&[8u32, 9, 15, 16, 24, 25, 32]) } else { random.of(&[32, 47, 48, 61, 128]) };
-        format!("{}/{length}", masked(parse(random.of(list)), length))
+        let length = if four {
+            random.choice(&[8u32, 9, 15, 16, 24, 25, 32])
+        } else {
+            random.choice(&[32, 47, 48, 61, 128])
+        };
+        format!("{}/{length}", masked(parse(random.choice(list)), length))
     }
 }
 
@@ -175,11 +178,18 @@ impl Probe {
     pub fn random(net: &Net, random: &mut Random, id: u32) -> Self {
         let (sources, targets) =
             if random.one_in(3) { (net.sources6, net.targets6) } else { (net.sources4, net.targets4) };
-        let (source, destination) = (parse(random.of(sources)), parse(random.of(targets)));
-        let ports = (random.of(&PORTS), random.of(&PORTS));
+        let (source, destination) = (parse(random.choice(sources)), parse(random.choice(targets)));
+        let ports = (random.choice(&PORTS), random.choice(&PORTS));
         let shapes =
             [Shape::Plain, Shape::Plain, Shape::Plain, Shape::Plain, Shape::Options, Shape::Fragment];
-        Self { source, destination, protocol: random.of(&PROTOCOLS), ports, shape: random.of(&shapes), id }
+        Self {
+            source,
+            destination,
+            protocol: random.choice(&PROTOCOLS),
+            ports,
+            shape: random.choice(&shapes),
+            id,
+        }
     }
 
     /// From the IP header on, with checksums that are right.

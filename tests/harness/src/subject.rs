@@ -148,11 +148,11 @@ impl Subject {
 }
 
 /// Runs a test on every subject of this run: a lab and a router each, verified and stopped at the end.
-pub fn each(test: &str, ends: Ends, deed: impl Fn(&Lab, &mut Router)) {
+pub fn each(test: &str, ends: Ends, action: impl Fn(&Lab, &mut Router)) {
     for subject in Subject::all(test) {
         let lab = Lab::new(test, ends);
         let mut router = subject.start(&lab);
-        deed(&lab, &mut router);
+        action(&lab, &mut router);
         router.settle();
         router.stop();
     }

@@ -70,7 +70,7 @@ impl Drop for File {
 }
 
 /// Runs a test on workers with the apps.
-fn with_apps(test: &str, deed: impl FnOnce(&Lab, &mut Router, &Path)) {
+fn with_apps(test: &str, action: impl FnOnce(&Lab, &mut Router, &Path)) {
     let is_user =
         |subject: &Subject| matches!(subject, Subject::Brickmoon { forwarding: Forwarding::User, .. });
     let Some(subject) = Subject::all(test).into_iter().find(is_user) else { return };
@@ -80,7 +80,7 @@ fn with_apps(test: &str, deed: impl FnOnce(&Lab, &mut Router, &Path)) {
     let mut router = subject.start(&lab);
     router.end(&[]);
     router.restart_with(&SIDES.map(|side| side.router()), &config(&file.0, 0x42));
-    deed(&lab, &mut router, &file.0);
+    action(&lab, &mut router, &file.0);
 }
 
 /// The mark in the source MAC of a packet that the source sent to 10/8, if the packet comes out.

@@ -7,7 +7,7 @@ use bm_tests::subject::{Router, Subject};
 const CLAIM: &str = "[[claim]]\nname = 'dns'\nprotocol = 'udp'\ndestination_ports = 53\n";
 
 /// A router with these claims and a hook that counts the packets it gets. The daemon chooses the path.
-fn with_claims(test: &str, more: &str, deed: impl Fn(&Lab, &mut Router)) {
+fn with_claims(test: &str, more: &str, action: impl Fn(&Lab, &mut Router)) {
     let Some(subject) = Subject::kernel(test) else { return };
     let lab = Lab::new(test, Ends::Silent);
     let mut router = subject.start(&lab);
@@ -18,7 +18,7 @@ fn with_claims(test: &str, more: &str, deed: impl Fn(&Lab, &mut Router)) {
     std::fs::write(&file, script).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let hook = format!("[[hook]]\nname = 'watch'\nfile = '{}'\nstage = 'ingress'\n", file.display());
     router.restart_choosing(&SIDES.map(|side| side.router()), &format!("{more}{hook}"));
-    deed(&lab, &mut router);
+    action(&lab, &mut router);
     router.settle();
     router.stop();
     let _gone = std::fs::remove_file(file);

@@ -31,11 +31,11 @@ const ROUNDS: u16 = 20;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs a test on each path, with the three links as ports and a configuration.
-fn with(test: &str, config: &str, deed: impl Fn(&Lab, &mut Router, &str)) {
-    with_paths(test, &["kernel", "user"], config, deed);
+fn with(test: &str, config: &str, action: impl Fn(&Lab, &mut Router, &str)) {
+    with_paths(test, &["kernel", "user"], config, action);
 }
 
-fn with_paths(test: &str, paths: &[&str], config: &str, deed: impl Fn(&Lab, &mut Router, &str)) {
+fn with_paths(test: &str, paths: &[&str], config: &str, action: impl Fn(&Lab, &mut Router, &str)) {
     if !command::has("nft") {
         return report::skip("closed", "it needs nft to list tables");
     }
@@ -45,7 +45,7 @@ fn with_paths(test: &str, paths: &[&str], config: &str, deed: impl Fn(&Lab, &mut
         let mut router = subject.start(&lab);
         router.end(&[]);
         router.restart_choosing(&[], &(ports(path) + config));
-        deed(&lab, &mut router, path);
+        action(&lab, &mut router, path);
     }
 }
 
@@ -215,7 +215,7 @@ fn a_refused_port_is_filtered() {
     });
 }
 
-/// Sends forbidden packets to `r2` until told to stop, and counts those that were accepted for sending.
+/// Sends forbidden packets to `r2` until stopped, and counts those that were accepted for sending.
 fn stream(lab: &Lab, mac: Mac, stop: &AtomicBool, taken: &AtomicU64) {
     let socket = lab.host(Side::Low).packet_socket(Side::Low.host());
     let frames: Vec<_> = forbidden(0).iter().map(|packet| ip_frame(mac, Side::Low.mac(2), packet)).collect();

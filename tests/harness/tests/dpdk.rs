@@ -154,7 +154,7 @@ impl<'a> Third<'a> {
     }
 
     /// Pings to the device's network for a while, and from host to host: of those none may be lost.
-    fn carries_beside(&self, what: &str, deed: impl FnOnce()) {
+    fn carries_beside(&self, what: &str, action: impl FnOnce()) {
         let [a, _] = &self.hosts;
         let ping = |to: &str| {
             let mut command = a.command("ping");
@@ -166,7 +166,7 @@ impl<'a> Third<'a> {
         };
         let (beside, mut to) = (ping("10.0.2.2"), ping("10.0.3.2"));
         std::thread::sleep(Duration::from_millis(500));
-        deed();
+        action();
         let said = beside.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
         assert!(said.contains(" 150 received"), "{what}: {said}\n{}", self.daemon.log());

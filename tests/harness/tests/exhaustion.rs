@@ -18,14 +18,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Number of connections that send nothing.
 const IDLE: usize = 980;
 
-fn on_kernel(test: &str, config: &str, deed: impl FnOnce(&Lab, &mut Router)) {
+fn on_kernel(test: &str, config: &str, action: impl FnOnce(&Lab, &mut Router)) {
     let Some(subject) = Subject::kernel(test) else { return };
     let lab = Lab::new(test, Ends::Silent);
     lab.rtr.run("ip link set lo up");
     let mut router = subject.start(&lab);
     router.end(&[]);
     router.restart_with(&SIDES.map(|side| side.router()), config);
-    deed(&lab, &mut router);
+    action(&lab, &mut router);
 }
 
 /// The text of a scrape, or as much of it as arrived.

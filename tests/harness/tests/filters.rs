@@ -27,13 +27,13 @@ destination = '2001:db8:b000::/36'
 ";
 
 /// Runs a test on each path, with this configuration.
-fn with_config(test: &str, config: &str, deed: impl Fn(&Lab, &mut Router)) {
+fn with_config(test: &str, config: &str, action: impl Fn(&Lab, &mut Router)) {
     for subject in Subject::all(test).into_iter().filter(|subject| *subject != Subject::Linux) {
         let lab = Lab::new(test, Ends::Silent);
         let mut router = subject.start(&lab);
         router.end(&[]);
         router.restart_with(&SIDES.map(|side| side.router()), config);
-        deed(&lab, &mut router);
+        action(&lab, &mut router);
         router.settle();
         router.stop();
     }

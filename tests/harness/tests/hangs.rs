@@ -105,11 +105,11 @@ fn a_log_that_is_not_read_blocks_nothing() {
 }
 
 /// Runs a test with the daemon on each path.
-fn on_both(test: &str, deed: impl Fn(&Lab, &mut Router)) {
+fn on_both(test: &str, action: impl Fn(&Lab, &mut Router)) {
     for subject in Subject::all(test).into_iter().filter(|subject| *subject != Subject::Linux) {
         let lab = Lab::new(test, Ends::Silent);
         let mut router = subject.start(&lab);
-        deed(&lab, &mut router);
+        action(&lab, &mut router);
     }
 }
 

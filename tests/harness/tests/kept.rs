@@ -22,11 +22,11 @@ fn pause(millis: u64) {
 }
 
 /// Runs a test on the kernel path.
-fn on_kernel(test: &str, deed: impl FnOnce(&Lab, &mut Router)) {
+fn on_kernel(test: &str, action: impl FnOnce(&Lab, &mut Router)) {
     let Some(subject) = Subject::kernel(test) else { return };
     let lab = Lab::new(test, Ends::Silent);
     let mut router = subject.start(&lab);
-    deed(&lab, &mut router);
+    action(&lab, &mut router);
 }
 
 /// The number of the XDP program on a link.
@@ -40,11 +40,11 @@ fn programs(lab: &Lab) -> [Option<u64>; 3] {
     SIDES.map(|side| program(lab, side))
 }
 
-/// Sends a stream while `deed` runs: nothing may be lost, and Linux must not forward anything.
+/// Sends a stream while `action` runs: nothing may be lost, and Linux must not forward anything.
 #[track_caller]
-fn in_xdp_alone(lab: &Lab, what: &str, deed: impl FnOnce()) {
+fn in_xdp_alone(lab: &Lab, what: &str, action: impl FnOnce()) {
     let before = by_linux(lab);
-    let ((), outcome) = stream().during(lab, deed);
+    let ((), outcome) = stream().during(lab, action);
     whole(what, &outcome);
     assert_eq!(by_linux(lab) - before, 0, "{what}: Linux has forwarded: {outcome}");
 }

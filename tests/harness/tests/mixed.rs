@@ -5,7 +5,7 @@ use bm_tests::packet::{Ip4, Ip6, routed};
 use bm_tests::subject::{Router, Subject};
 
 /// Runs a test with these paths for the router's ports, `r0` first.
-fn with_paths(test: &str, paths: [&str; 3], more: &str, deed: impl Fn(&Lab, &mut Router)) {
+fn with_paths(test: &str, paths: [&str; 3], more: &str, action: impl Fn(&Lab, &mut Router)) {
     let Some(subject) = Subject::kernel(test) else { return };
     let lab = Lab::new(test, Ends::Silent);
     let mut router = subject.start(&lab);
@@ -14,7 +14,7 @@ fn with_paths(test: &str, paths: [&str; 3], more: &str, deed: impl Fn(&Lab, &mut
         |(side, path): (Side, &str)| format!("[[port]]\ndevice = '{}'\npath = '{path}'\n", side.router());
     let config: String = SIDES.into_iter().zip(paths).map(port).collect();
     router.restart_choosing(&[], &(config + more));
-    deed(&lab, &mut router);
+    action(&lab, &mut router);
     router.settle();
     router.stop();
 }

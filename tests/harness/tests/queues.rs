@@ -91,7 +91,7 @@ fn whole(what: &str, outcome: &Outcome) {
 }
 
 /// Runs a test on two workers and ports with four queues each, of which `queues` are used.
-fn on_queues(test: &str, queues: u32, deed: impl FnOnce(&Lab, &mut Router)) {
+fn on_queues(test: &str, queues: u32, action: impl FnOnce(&Lab, &mut Router)) {
     let is_user =
         |subject: &Subject| matches!(subject, Subject::Brickmoon { forwarding: Forwarding::User, .. });
     let Some(subject) = Subject::all(test).into_iter().find(is_user) else { return };
@@ -99,7 +99,7 @@ fn on_queues(test: &str, queues: u32, deed: impl FnOnce(&Lab, &mut Router)) {
     let mut router = subject.start(&lab);
     router.end(&[]);
     router.restart_with(&[], &config(queues, "", ""));
-    deed(&lab, &mut router);
+    action(&lab, &mut router);
     router.settle();
     router.stop();
 }

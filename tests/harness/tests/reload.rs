@@ -14,7 +14,7 @@ fn ports(names: &[&str]) -> String {
 }
 
 /// Runs a test on workers with these ports in the configuration.
-fn on_workers(test: &str, names: &[&str], deed: impl FnOnce(&Lab, &mut Router)) {
+fn on_workers(test: &str, names: &[&str], action: impl FnOnce(&Lab, &mut Router)) {
     let is_user =
         |subject: &Subject| matches!(subject, Subject::Brickmoon { forwarding: Forwarding::User, .. });
     let Some(subject) = Subject::all(test).into_iter().find(is_user) else { return };
@@ -22,7 +22,7 @@ fn on_workers(test: &str, names: &[&str], deed: impl FnOnce(&Lab, &mut Router)) 
     let mut router = subject.start(&lab);
     router.end(&[]);
     router.restart_with(&[], &ports(names));
-    deed(&lab, &mut router);
+    action(&lab, &mut router);
     router.settle();
     router.stop();
 }

@@ -23,13 +23,13 @@ fn ports(paths: [&str; 3]) -> String {
 }
 
 /// Runs a test on a router with this configuration, which also selects the path.
-fn with(test: &str, config: &str, deed: impl FnOnce(&Lab, &mut Router)) {
+fn with(test: &str, config: &str, action: impl FnOnce(&Lab, &mut Router)) {
     let Some(subject) = Subject::kernel(test) else { return };
     let lab = Lab::new(test, Ends::Silent);
     let mut router = subject.start(&lab);
     router.end(&[]);
     router.restart_choosing(&[], config);
-    deed(&lab, &mut router);
+    action(&lab, &mut router);
     router.settle();
     router.stop();
 }
@@ -293,7 +293,7 @@ fn filters_are_effective_when_an_interface_comes_back() {
     }
 }
 
-/// Sends forbidden packets of both families from the far end of `r2` without pause, until told to stop.
+/// Sends forbidden packets of both families from the far end of `r2` without pause, until stopped.
 fn forbidden_stream(lab: &Lab, stop: &AtomicBool) {
     let socket = lab.host(Side::Low).packet_socket(Side::Low.host());
     let packets = [

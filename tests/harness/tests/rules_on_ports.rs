@@ -22,7 +22,7 @@ const FAR_MAC: Mac = Mac([2, 0, 0, 0, 9, 2]);
 const WAYS: [(&str, &str); 2] = [("user", "[daemon]\nworkers = 1\n"), ("mixed", "")];
 
 /// Runs a test on a daemon with this port in addition to `r0` and `r1`. The ruleset is set before the daemon starts.
-fn with_port(test: &str, port: &str, (config, ruleset): (&str, &str), deed: impl Fn(&Lab, &Router)) {
+fn with_port(test: &str, port: &str, (config, ruleset): (&str, &str), action: impl Fn(&Lab, &Router)) {
     let Some(subject) = Subject::kernel(test) else { return };
     if !command::has("nft") || !Path::new("/dev/net/tun").exists() {
         return report::skip(test, "needs nft and /dev/net/tun");
@@ -32,7 +32,7 @@ fn with_port(test: &str, port: &str, (config, ruleset): (&str, &str), deed: impl
     router.end(&[]);
     lab.rtr.feed("nft -f -", ruleset).unwrap_or_else(|why| panic!("{ruleset}: {why}"));
     router.restart_choosing(&["r0", "r1", port], config);
-    deed(&lab, &router);
+    action(&lab, &router);
     router.settle();
     router.stop();
 }

@@ -12,7 +12,7 @@ use bm_tests::subject::{Router, Subject};
 use bm_tests::{command, connections, normalise, reassembly, report, sys};
 use std::time::{Duration, Instant};
 
-/// Rulesets of a run, unless told otherwise.
+/// Rulesets of a run, by default.
 const RULESETS: usize = 24;
 /// Packets for each, fewer than the ring of a veth holds.
 const PACKETS: u32 = 100;
@@ -100,7 +100,7 @@ impl Bed<'_> {
         self.lab.rtr.feed(line, text)
     }
 
-    /// What comes of packets: at least so many frames, and all that follow until nothing does.
+    /// The resulting frames: at least `expected`, and all that follow until none does.
     fn exchange(&self, probes: &[Probe], expected: usize) -> Vec<Seen> {
         for probe in probes {
             for packet in probe.packets(ttl(probe)) {
@@ -202,8 +202,8 @@ fn sorts() -> Vec<&'static Sort> {
 
 /// Settings of one sort or of two, one behind the other, with what says how to set them.
 fn ruleset(random: &mut Random, sorts: &[&'static Sort]) -> Vec<(&'static Sort, String)> {
-    let first = random.of(sorts);
-    let second = Some(random.of(sorts)).filter(|second| second.clear != first.clear && random.one_in(3));
+    let first = random.choice(sorts);
+    let second = Some(random.choice(sorts)).filter(|second| second.clear != first.clear && random.one_in(3));
     let both = std::iter::once(first).chain(second);
     both.map(|sort| (sort, (sort.make)(&NET, random))).collect()
 }
@@ -265,7 +265,7 @@ fn with_beds(name: &str, test: impl FnOnce(&[Bed])) {
 }
 
 #[test]
-fn what_comes_out_is_what_comes_out_of_linux() {
+fn output_equals_that_of_linux() {
     with_beds("rules", try_rulesets);
 }
 
@@ -330,9 +330,9 @@ fn reassembled_datagrams_match_linux() {
             let probe = |id: u32| {
                 let mut probe = Probe::random(&NET, &mut random, round << 8 | id);
                 // Each is a connection of its own: if two CPUs begin the same one, Linux drops one of the packets.
-                (probe.protocol, probe.ports) = (TCP, (1024 + id as u16, random.of(&[22, 80])));
+                (probe.protocol, probe.ports) = (TCP, (1024 + id as u16, random.choice(&[22, 80])));
                 let whole = random.one_in(4);
-                probe.shape = if whole { Shape::Plain } else { Shape::Pieces(random.of(&cuts)) };
+                probe.shape = if whole { Shape::Plain } else { Shape::Pieces(random.choice(&cuts)) };
                 probe
             };
             let probes: Vec<_> = (0..PACKETS / 2).map(probe).collect();

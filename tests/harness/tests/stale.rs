@@ -57,7 +57,7 @@ fn pause(time: Duration) {
 }
 
 /// Runs a test on the kernel path with the settings of [`BEFORE`].
-fn on_kernel(test: &str, deed: impl FnOnce(&Lab, &mut Router)) {
+fn on_kernel(test: &str, action: impl FnOnce(&Lab, &mut Router)) {
     let Some(subject) = Subject::kernel(test) else { return };
     let lab = Lab::new(test, Ends::Silent);
     BEFORE.lines().for_each(|line| drop(lab.rtr.run(line)));
@@ -68,7 +68,7 @@ fn on_kernel(test: &str, deed: impl FnOnce(&Lab, &mut Router)) {
         report::skip(test, &format!("nothing outlives the daemon here: {}", status["notes"]));
         return;
     }
-    deed(&lab, &mut router);
+    action(&lab, &mut router);
 }
 
 /// A stream to neighbors that no test changes.

@@ -47,7 +47,7 @@ struct Seen {
     to: Mac,
 }
 
-/// Receives until it is told to stop.
+/// Receives until it is stopped.
 fn receive(sockets: &[PacketSocket; 3], stop: &AtomicBool) -> Vec<Seen> {
     let (mut seen, mut stopped) = (Vec::new(), false);
     while !stopped {
@@ -66,8 +66,8 @@ fn receive(sockets: &[PacketSocket; 3], stop: &AtomicBool) -> Vec<Seen> {
     seen
 }
 
-/// Sends to all destinations while `deed` runs; returns what it returns, how many were sent, and what arrived.
-fn during<T>(lab: &Lab, deed: impl FnOnce() -> T) -> (T, u32, Vec<Seen>) {
+/// Sends to all destinations while `action` runs; returns what it returns, how many were sent, and what arrived.
+fn during<T>(lab: &Lab, action: impl FnOnce() -> T) -> (T, u32, Vec<Seen>) {
     let frames = Stream::to_all(&DESTINATIONS, RATE).frames();
     let sender = lab.src.packet_socket(Side::Src.host());
     // Opened before anything is sent: on a busy machine the thread that receives may start later than the other.
@@ -77,7 +77,7 @@ fn during<T>(lab: &Lab, deed: impl FnOnce() -> T) -> (T, u32, Vec<Seen>) {
         let receiving = scope.spawn(|| receive(&sockets, &received));
         let sending = scope.spawn(|| flow::send(|frame| sender.send(frame), frames, RATE, &sent));
         std::thread::sleep(Duration::from_millis(300));
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(deed));
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(action));
         sent.store(true, Ordering::Relaxed);
         let count = sending.join().expect("the sender does not panic");
         std::thread::sleep(Duration::from_millis(500));
@@ -170,7 +170,7 @@ fn run(lab: &Lab, router: &mut Router) {
     assert!(of(NEIGHBOR).any(|seen| seen.to == old && seen.sent < before), "{name}");
     let stale = later(NEIGHBOR).filter(|seen| seen.to != NEW_MAC).count();
     let sum = later(NEIGHBOR).count();
-    assert_eq!(stale, 0, "{name}: of {sum} packets so many were sent to the MAC address of before");
+    assert_eq!(stale, 0, "{name}: number of {sum} packets that were sent to the old MAC address");
     assert!(sum > RATE as usize, "{name}: {sum}");
     for destination in [ROUTE, ADDRESS] {
         assert!(of(destination).any(|seen| seen.sent < before), "{name}");
@@ -181,7 +181,7 @@ fn run(lab: &Lab, router: &mut Router) {
 }
 
 #[test]
-fn nothing_is_forwarded_by_the_tables_of_before_a_stop() {
+fn nothing_is_forwarded_with_tables_from_before_a_stop() {
     for subject in Subject::all("suspend").into_iter().filter(|subject| *subject != Subject::Linux) {
         let lab = Lab::new("suspend", Ends::Silent);
         let mut router = subject.start(&lab);

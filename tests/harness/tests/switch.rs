@@ -33,9 +33,9 @@ fn send(socket: &PacketSocket, frame: &[u8]) {
     }
 }
 
-/// Sends numbered frames from the second end to the first, one each `pause`, while `deed` runs; returns how many.
-fn sending(socket: &PacketSocket, pause: Duration, deed: impl FnOnce()) -> u16 {
-    // The sender also ends when `deed` panics, since this is dropped then.
+/// Sends numbered frames from the second end to the first, one each `pause`, while `action` runs; returns how many.
+fn sending(socket: &PacketSocket, pause: Duration, action: impl FnOnce()) -> u16 {
+    // The sender also ends when `action` panics, since this is dropped then.
     let going = Arc::new(());
     let seen = Arc::downgrade(&going);
     std::thread::scope(|scope| {
@@ -48,7 +48,7 @@ fn sending(socket: &PacketSocket, pause: Duration, deed: impl FnOnce()) -> u16 {
             }
             sent
         });
-        deed();
+        action();
         drop(going);
         sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })

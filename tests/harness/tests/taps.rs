@@ -31,7 +31,7 @@ const RATE: u32 = 2000;
 const CONFIG: &str = "[daemon]\nworkers = 1\n";
 
 /// Runs a test on a daemon with the TAP in addition to `r0` and `r1`; `prepare` is called before it starts.
-fn with_tap(test: &str, prepare: impl Fn(&mut Router), deed: impl Fn(&Lab, &mut Router, &Tap)) {
+fn with_tap(test: &str, prepare: impl Fn(&mut Router), action: impl Fn(&Lab, &mut Router, &Tap)) {
     let Some(subject) = Subject::user(test) else { return };
     if !Path::new("/dev/net/tun").exists() {
         return report::skip(test, "needs /dev/net/tun");
@@ -43,7 +43,7 @@ fn with_tap(test: &str, prepare: impl Fn(&mut Router), deed: impl Fn(&Lab, &mut 
     router.restart_with(&["r0", "r1", "tap:vm0"], CONFIG);
     let tap = Tap::new(&lab);
     router.settle();
-    deed(&lab, &mut router, &tap);
+    action(&lab, &mut router, &tap);
     router.settle();
     router.stop();
 }
@@ -104,10 +104,10 @@ impl Stretch {
     }
 }
 
-/// Runs streams of frames from a socket to another while `deed` runs.
+/// Runs streams of frames from a socket to another while `action` runs.
 fn streams<const N: usize>(
     of: [(&PacketSocket, Vec<u8>, &PacketSocket); N],
-    deed: impl FnOnce(),
+    action: impl FnOnce(),
 ) -> [Stretch; N] {
     let [sent, received] = [AtomicBool::new(false), AtomicBool::new(false)];
     std::thread::scope(|scope| {
@@ -117,7 +117,7 @@ fn streams<const N: usize>(
             let sending = scope.spawn(move || flow::send(|frame| from.send(frame), vec![frame], RATE, sent));
             (sending, receiving)
         });
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(deed));
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(action));
         sent.store(true, Ordering::Relaxed);
         let running =
             running.map(|(sending, receiving)| (sending.join().expect("it does not panic"), receiving));
@@ -130,7 +130,7 @@ fn streams<const N: usize>(
 }
 
 /// The streams of a test: past the TAP, to it, and from it. Each has sockets of its own.
-fn three_streams(lab: &Lab, tap: &Tap, deed: impl FnOnce()) -> [Stretch; 3] {
+fn three_streams(lab: &Lab, tap: &Tap, action: impl FnOnce()) -> [Stretch; 3] {
     let from_source = |to: &str| Stream::to(to, RATE).frames().remove(0);
     let source = || lab.src.packet_socket("s0");
     let (past, to) = ((source(), lab.snk.packet_socket("k0")), (source(), lab.snk.packet_socket("vm0")));
@@ -142,7 +142,7 @@ fn three_streams(lab: &Lab, tap: &Tap, deed: impl FnOnce()) -> [Stretch; 3] {
             (&to.0, from_source(FAR), &to.1),
             (&from.0, tap.frame("172.16.9.9"), &from.1),
         ],
-        deed,
+        action,
     )
 }
 

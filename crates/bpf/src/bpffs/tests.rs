@@ -8,14 +8,13 @@ use std::process::Command;
 /// Set in the process that has namespaces of its own.
 const INSIDE: &str = "BM_BPF_INSIDE";
 
-/// Runs `deed` where no bpffs is mounted and `/run` is empty. Says what it skips where that takes rights that are
-/// missing.
-fn without_bpffs(test: &str, deed: impl FnOnce()) {
+/// Runs `body` where no bpffs is mounted and `/run` is empty. Prints what it skips without the privileges for that.
+fn without_bpffs(test: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         // Programs mount it over one that is there, so it may be there several times.
         shell("mount -t tmpfs none /run; while umount -q -l /sys/fs/bpf; do :; done");
         assert_eq!(Bpffs::find(), None);
-        return deed();
+        return body();
     }
     if bm_sys::effective_user() != 0 {
         return eprintln!("skipped: {test} needs root for namespaces");
@@ -33,14 +32,14 @@ fn shell(line: &str) {
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Runs `deed` in another mount namespace, where `/sys` and `/run` are others: what `ip netns exec` and containers
+/// Runs `body` in another mount namespace, where `/sys` and `/run` are others: what `ip netns exec` and containers
 /// do.
-fn in_another_mount_namespace<T: Send>(deed: impl FnOnce() -> T + Send) -> T {
+fn in_another_mount_namespace<T: Send>(body: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let inside = || {
             bm_sys::Namespace::Mount.unshare().unwrap();
             shell("mount --make-rprivate / && mount -t tmpfs none /sys && mount -t tmpfs none /run");
-            deed()
+            body()
         };
         scope.spawn(inside).join().unwrap()
     })
@@ -148,7 +147,7 @@ fn a_refused_mount_says_what_to_do() {
             "{refused}"
         );
         assert!(refused.contains("`mount -t bpf bpf /sys/fs/bpf`"), "{refused}");
-        // The advice holds.
+        // The advice in the message works.
         shell("mount -t bpf bpf /sys/fs/bpf");
         assert_eq!(Bpffs::find_or_mount().unwrap().path(), Path::new(USUAL));
     });

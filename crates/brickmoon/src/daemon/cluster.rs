@@ -57,7 +57,7 @@ impl Node {
         Ok(())
     }
 
-    /// How workers distribute packets over fabric links, so many workers together; `None` without a cluster.
+    /// How `workers` workers together distribute packets over fabric links; `None` without a cluster.
     pub fn balancing(&self, workers: usize) -> Option<BalancingPlan> {
         let node = lock(&self.0);
         let service = node.as_ref()?;

@@ -136,7 +136,7 @@ mod tests {
         let mut child = std::process::Command::new(std::env::current_exe().expect("this test's own"));
         child.args(["--ignored", "--exact", "daemon::health::tests::a_panic_of_control_ends_the_process"]);
         let output = child.output().expect("it starts");
-        // A test that fails ends with 101, and one that goes on with 0.
+        // A test that fails ends with 101, and one that continues with 0.
         assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     }
 }

@@ -26,8 +26,7 @@ pub struct Changes {
     /// The new configuration, without what needs a restart of the daemon.
     pub config: Config,
     pub plan: Plan,
-    /// The reply.
-    pub said: Reloaded,
+    pub reply: Reloaded,
     /// Changed keys of ports, paths and workers, which are rearranged.
     pub arranged: Vec<String>,
 }
@@ -47,10 +46,10 @@ pub fn reload(
     let has_kernel = machine.no_kernel_path.is_none();
     let paths = if has_kernel { kept_paths(current, &new, chosen) } else { chosen };
     checks::all(file, &new, machine, &paths)?;
-    let (mut said, mut arranged) = effects(current.config, &new, has_kernel);
+    let (mut reply, mut arranged) = effects(current.config, &new, has_kernel);
     if paths.needs_workers(&new) || current.plan.paths.needs_workers(current.config) {
         // They send to fabric links, and balance.
-        arranged.extend(said.changed.extract_if(.., |key| key == "cluster"));
+        arranged.extend(reply.changed.extract_if(.., |key| key == "cluster"));
     }
     let is_asked = |index: usize| arranged.contains(&format!("port.{}", new.ports[index].device));
     if let Some((_, why)) = problems(&new, machine, &paths).into_iter().find(|(index, _)| is_asked(*index)) {
@@ -58,44 +57,44 @@ pub fn reload(
     }
     let needs_workers = paths.needs_workers(&new);
     if needs_workers || current.plan.paths.needs_workers(current.config) {
-        said.restarted.clone_from(&arranged);
+        reply.restarted.clone_from(&arranged);
     } else {
-        said.changed.extend(arranged.clone());
+        reply.changed.extend(arranged.clone());
     }
     if let Some(slots) = machine.slots.filter(|_| needs_workers && !arranged.is_empty()) {
         workers::check_memory(&new, machine, slots)?;
     }
     if paths.any_kernel() && !current.takes_claims && !new.claims.is_empty() {
-        said.changed.retain(|key| !key.starts_with("claim."));
-        said.needs_restart.push("claim".into());
+        reply.changed.retain(|key| !key.starts_with("claim."));
+        reply.needs_restart.push("claim".into());
         new.claims.clear();
     }
     // Files are always loaded again, whether they have changed or not.
-    if current.has_hooks && !new.hooks.is_empty() && !said.changed.iter().any(|key| key == "hook") {
-        said.changed.push("hook".into());
+    if current.has_hooks && !new.hooks.is_empty() && !reply.changed.iter().any(|key| key == "hook") {
+        reply.changed.push("hook".into());
     }
     let live_apps = current.apps.is_some_and(|has_some| has_some || !new.apps.is_empty());
-    if live_apps && arranged.is_empty() && !said.changed.iter().any(|key| key.starts_with("app.")) {
-        said.changed.push("app".into());
+    if live_apps && arranged.is_empty() && !reply.changed.iter().any(|key| key.starts_with("app.")) {
+        reply.changed.push("app".into());
     }
-    Ok(Changes { plan: with_paths(&new, machine, paths), config: new, said, arranged })
+    Ok(Changes { plan: with_paths(&new, machine, paths), config: new, reply, arranged })
 }
 
 /// How each change takes effect: what the reply says so far, and the keys that are rearranged.
 fn effects(old: &Config, new: &Config, has_kernel: bool) -> (Reloaded, Vec<String>) {
-    let (mut said, mut arranged) = (Reloaded::default(), Vec::new());
+    let (mut reply, mut arranged) = (Reloaded::default(), Vec::new());
     for changed in old.diff(new) {
         match changed.effect {
-            Effect::Live => said.changed.push(changed.key),
+            Effect::Live => reply.changed.push(changed.key),
             Effect::Workers if has_kernel || changed.key != "daemon.path" => arranged.push(changed.key),
-            Effect::Workers | Effect::Daemon => said.needs_restart.push(changed.key),
+            Effect::Workers | Effect::Daemon => reply.needs_restart.push(changed.key),
         }
     }
     if !has_kernel {
-        let asked = new.ports.iter().filter(|port| port.path == PathChoice::Kernel);
-        said.needs_restart.extend(asked.map(|port| format!("port.{}.path", port.device)));
+        let chosen = new.ports.iter().filter(|port| port.path == PathChoice::Kernel);
+        reply.needs_restart.extend(chosen.map(|port| format!("port.{}.path", port.device)));
     }
-    (said, arranged)
+    (reply, arranged)
 }
 
 /// The paths for a new configuration: a port whose path is chosen automatically keeps the one that it has, unless the

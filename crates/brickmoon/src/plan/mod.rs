@@ -40,7 +40,7 @@ pub struct Plan {
     pub warnings: Vec<String>,
 }
 
-/// What is asked for, apart from the configuration.
+/// The request, apart from the configuration.
 #[derive(Clone, Copy, Default)]
 pub struct Request<'a> {
     /// Where the configuration was read from, for messages.
@@ -78,7 +78,7 @@ pub fn with_paths(config: &Config, machine: &Machine, paths: Paths) -> Plan {
     Plan {
         with_kernel: machine.no_kernel_path.is_none()
             && (paths.any_kernel() || path::may_use_kernel_later(config)),
-        workers: paths.needs_workers(config).then(|| Workers::of(config, machine)),
+        workers: paths.needs_workers(config).then(|| Workers::plan(config, machine)),
         warnings: warnings(config, machine, &paths),
         paths,
     }

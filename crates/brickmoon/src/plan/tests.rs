@@ -325,9 +325,9 @@ fn errors_say_what_is_wrong_and_how_to_fix_it() {
     for (names, more, edit, expected) in rows {
         let text = ports(names) + more;
         let parsed = Config::parse(Path::new("f.toml"), &text).map(|_| planned(&text, *edit));
-        let said = parsed.unwrap_or_else(|error| Err(error.to_string()));
-        if !said.as_ref().is_err_and(|why| why.starts_with(expected)) {
-            wrong.push(format!("{names} {more}: {said:?}"));
+        let result = parsed.unwrap_or_else(|error| Err(error.to_string()));
+        if !result.as_ref().is_err_and(|why| why.starts_with(expected)) {
+            wrong.push(format!("{names} {more}: {result:?}"));
         }
     }
     assert_eq!(wrong, [""; 0]);
@@ -337,26 +337,26 @@ fn errors_say_what_is_wrong_and_how_to_fix_it() {
 fn command_line_settings_are_checked() {
     let (mut machine, empty) = (machine(), Config::default());
     let up = Request { may_grow: false, ..request() };
-    let said = |config: &Config, machine: &Machine, request: &Request<'_>| {
+    let result = |config: &Config, machine: &Machine, request: &Request<'_>| {
         plan(config, machine, request).map(drop).map_err(|failure| failure.to_string())
     };
-    let why = said(&empty, &machine, &up).expect_err("no port");
+    let why = result(&empty, &machine, &up).expect_err("no port");
     assert!(why.starts_with("no port to forward on: name one with --port IF"), "{why}");
-    assert_eq!(said(&empty, &machine, &request()), Ok(()), "a file may get ports later");
+    assert_eq!(result(&empty, &machine, &request()), Ok(()), "a file may get ports later");
     let named = ["gone0".to_string()];
     let named = Request { named: &named, ..request() };
-    let why = said(&config(&ports("gone0")), &machine, &named).expect_err("mistyped");
+    let why = result(&config(&ports("gone0")), &machine, &named).expect_err("mistyped");
     assert!(why.starts_with("interface \"gone0\" does not exist: `ip link` lists interfaces"), "{why}");
     machine.interfaces.insert("gone0".into(), machine.interfaces["eth0"].clone());
-    assert_eq!(said(&config(&ports("gone0")), &machine, &named), Ok(()));
+    assert_eq!(result(&config(&ports("gone0")), &machine, &named), Ok(()));
     let mut none = config(&ports("eth0"));
     none.daemon.workers = Some(0);
-    assert_eq!(said(&none, &machine, &up), Err("0 workers: use at least one".into()));
+    assert_eq!(result(&none, &machine, &up), Err("0 workers: use at least one".into()));
     let mut switch = config("[[switch]]\nname = 'lan'\nports = ['veth*']\n");
     switch.ports.push(Port::new(Device::Xdp("veth1".into())));
     let why =
         "veth1 is a port of switch lan, so it cannot be a port of the router: remove it from one of them";
-    assert_eq!(said(&switch, &machine, &up), Err(why.into()));
+    assert_eq!(result(&switch, &machine, &up), Err(why.into()));
 }
 
 #[test]
@@ -485,9 +485,9 @@ fn a_reload_lists_its_changes() {
     ];
     for (old, new, edit, [changed, restarted, needs_restart, paths]) in cases {
         match reloaded(old, new, *edit) {
-            Ok(Changes { said, plan, .. }) => {
-                let said = [said.changed, said.restarted, said.needs_restart].map(|keys| keys.join(", "));
-                assert_eq!(said, [*changed, *restarted, *needs_restart], "{old} -> {new}");
+            Ok(Changes { reply, plan, .. }) => {
+                let keys = [reply.changed, reply.restarted, reply.needs_restart].map(|keys| keys.join(", "));
+                assert_eq!(keys, [*changed, *restarted, *needs_restart], "{old} -> {new}");
                 assert_eq!(plan.paths.name(), *paths, "{old} -> {new}");
             }
             Err(why) => assert_eq!(*paths, "error", "{old} -> {new}: {why}"),
@@ -507,8 +507,8 @@ fn a_reload_is_refused_only_for_its_own_changes() {
         ),
         (ports("eth0=user ") + &ports(&many), "10 ports and 4 workers need"),
     ] {
-        let said = reloaded(&user, &new, |machine| machine.dpdk = false).expect_err(&new);
-        assert!(said.starts_with(why), "{new}: {said}");
+        let result = reloaded(&user, &new, |machine| machine.dpdk = false).expect_err(&new);
+        assert!(result.starts_with(why), "{new}: {result}");
     }
     // The MTU of a port that the reload does not touch has changed since: that port waits when workers start again.
     let shrunk: Edit = |machine| {
@@ -523,9 +523,9 @@ fn memory_lasts_for_three_times_the_ports_with_smaller_rings() {
         let ports = (0..count).map(|at| format!("[[port]]\ndevice = 'bm-none{at}'\n"));
         config(&format!("[daemon]\nworkers = 2\n{}", ports.collect::<String>()))
     };
-    let slots = workers::Workers::of(&with_ports(3), &machine()).slots;
+    let slots = workers::Workers::plan(&with_ports(3), &machine()).slots;
     let machine = Machine { slots: Some(slots), ..machine() };
-    let ring = |count| workers::Workers::of(&with_ports(count), &machine).ring;
+    let ring = |count| workers::Workers::plan(&with_ports(count), &machine).ring;
     assert_eq!([ring(3), ring(6), ring(9)], [8192, 4096, 2048]);
     let checked =
         |config: &Config| workers::check_memory(config, &machine, slots).map_err(|error| error.to_string());
@@ -586,5 +586,5 @@ fn a_cluster_that_balances_has_workers_with_a_queue_of_every_fabric_link() {
     let new = ports("eth0=user") + &cluster("balancing = 'vlb'");
     assert_eq!(reloaded(&old, &new, SAME).unwrap().arranged, ["cluster"], "workers are started again");
     let (old, new) = (ports("eth0") + &cluster(""), ports("eth0") + &cluster("epoch = 2"));
-    assert_eq!(reloaded(&old, &new, SAME).unwrap().said.changed, ["cluster"]);
+    assert_eq!(reloaded(&old, &new, SAME).unwrap().reply.changed, ["cluster"]);
 }

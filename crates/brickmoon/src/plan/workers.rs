@@ -34,9 +34,9 @@ pub struct Workers {
 
 impl Workers {
     /// Workers for a configuration that needs some.
-    pub fn of(config: &Config, machine: &Machine) -> Self {
+    pub fn plan(config: &Config, machine: &Machine) -> Self {
         let count = count(config, machine);
-        let needs = Needs::of(config, count);
+        let needs = Needs::count(config, count);
         let wanted = needs.frames(config.daemon.ring(needs.xdp), FRAMES_SENT);
         let slots = machine.slots.unwrap_or((config.daemon.slots as usize * count).max(wanted));
         let cores = config.daemon.cores.iter().take(count);
@@ -86,7 +86,7 @@ struct Needs {
 }
 
 impl Needs {
-    fn of(config: &Config, workers: usize) -> Self {
+    fn count(config: &Config, workers: usize) -> Self {
         let of = |is_xdp: bool| {
             let ports = config.ports.iter().filter(|port| matches!(port.device, Device::Xdp(_)) == is_xdp);
             ports.map(|port| queues_taken(config, port, workers)).sum()
@@ -118,7 +118,7 @@ impl Needs {
 /// How many frames the configuration needs.
 pub fn check_memory(config: &Config, machine: &Machine, slots: usize) -> Result<(), Error> {
     let (ports, workers) = (config.ports.len(), count(config, machine));
-    let needs = Needs::of(config, workers);
+    let needs = Needs::count(config, workers);
     let least = needs.frames(needs.ring(config, slots), FRAMES_SENT_LEAST);
     if slots >= least {
         return Ok(());

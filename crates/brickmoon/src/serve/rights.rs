@@ -34,7 +34,7 @@ impl Rights {
     }
 
     /// The kind of the client, as a number, and its routes.
-    pub fn of(&self, stream: &UnixStream) -> (usize, Router) {
+    pub fn for_client(&self, stream: &UnixStream) -> (usize, Router) {
         let Some((group, reading)) = &self.reading else { return (0, self.all.clone()) };
         let Ok(peer) = stream.peer_cred() else { return (2, self.none.clone()) };
         let is_member = || {

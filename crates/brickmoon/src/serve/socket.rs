@@ -82,7 +82,7 @@ impl Socket {
     /// Serves clients by their rights until the task is dropped.
     pub async fn serve(self, rights: Rights) {
         let Self { listener, made } = self;
-        serve(listener, |stream| rights.of(stream), CONNECTIONS).await;
+        serve(listener, |stream| rights.for_client(stream), CONNECTIONS).await;
         drop(made);
     }
 
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_socket_stays() {
+    async fn files_other_than_sockets_stay() {
         let path = place("link");
         let target = path.with_file_name("target");
         std::fs::write(&target, "kept").unwrap();

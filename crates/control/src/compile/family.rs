@@ -146,7 +146,7 @@ impl<A: RouteFamily> Tables<A> {
         let mut changed = !gone.is_empty();
         old.extend(gone.iter().filter_map(|vrf| self.vrfs.remove(vrf)));
         for vrf in wanted {
-            let stages = Stages::of(view.mirror, Self::FAMILY, *vrf);
+            let stages = Stages::from_rules(view.mirror, Self::FAMILY, *vrf);
             let mut context = Context { view, targets, shared: &mut self.shared };
             let source = |part| match vrf {
                 None => tables.memory.source(part),

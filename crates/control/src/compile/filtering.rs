@@ -148,7 +148,10 @@ impl Filtering {
             // Rules for a missing port match nothing.
             let off = rule.port.is_some() && interface.is_none();
             let counter = self.counters.get(name).copied().filter(|_| !off);
-            counter.into_iter().flat_map(|counter| Flat::of(rule, counter, *interface)).collect::<Vec<_>>()
+            counter
+                .into_iter()
+                .flat_map(|counter| Flat::from_rule(rule, counter, *interface))
+                .collect::<Vec<_>>()
         };
         let (of_rules, of_claims) = interfaces.split_at(self.config.rules.len().min(interfaces.len()));
         let rules = self.config.rules.iter().zip(of_rules);

@@ -68,7 +68,7 @@ impl Interfaces {
     }
 
     /// The interface of a link, if it is one of ours.
-    pub fn of(&self, ifindex: u32) -> Option<&Interface> {
+    pub fn by_ifindex(&self, ifindex: u32) -> Option<&Interface> {
         self.list.get(usize::from(self.index_of(ifindex)?))
     }
 

@@ -38,7 +38,7 @@ pub(super) struct Enforced {
 }
 
 impl Enforced {
-    pub fn of(list: &[LinuxOnly]) -> Self {
+    pub fn from_list(list: &[LinuxOnly]) -> Self {
         let mut enforced = Self::default();
         for entry in list {
             match &entry.traffic {
@@ -114,7 +114,7 @@ impl Compiler {
 
     /// Sets the packets that only Linux may handle. Takes effect with the next [`Self::apply`].
     pub fn set_linux_only(&mut self, list: &[LinuxOnly]) {
-        let enforced = Enforced::of(list);
+        let enforced = Enforced::from_list(list);
         self.reshape |= self.enforced != enforced;
         self.enforced = enforced;
     }

@@ -36,7 +36,7 @@ impl<A> Default for FamilyPending<A> {
 }
 
 impl Pending {
-    pub fn of(changes: &[Change]) -> Self {
+    pub fn from_changes(changes: &[Change]) -> Self {
         let mut pending = Self::default();
         changes.iter().for_each(|change| pending.add(change));
         pending

@@ -52,20 +52,20 @@ impl<A: RouteFamily> Sources<A> {
             .into_iter()
             .filter_map(|prefix| Some((prefix, context.feasible_interfaces(stages, prefix)?)));
         let ways: Vec<_> = ways.collect();
-        match Self::of(structure, &ways, room) {
+        match Self::with_sets(structure, &ways, room) {
             Ok(mut sources) => {
                 sources.log_shortage();
                 Ok(sources)
             }
             Err(_) => {
-                let mut sources = Self::of(structure, &[], room)?;
+                let mut sources = Self::with_sets(structure, &[], room)?;
                 sources.pass_all();
                 Ok(sources)
             }
         }
     }
 
-    fn of(
+    fn with_sets(
         structure: Structure<A>,
         ways: &[(Prefix<A>, Vec<u16>)],
         room: &Room<'_>,

@@ -30,7 +30,7 @@ pub(super) struct Stages {
 
 impl Stages {
     /// The stages of the main table, or of the VRF with table `vrf`.
-    pub fn of(mirror: &Mirror, family: Family, vrf: Option<u32>) -> Self {
+    pub fn from_rules(mirror: &Mirror, family: Family, vrf: Option<u32>) -> Self {
         let mut rules: Vec<&Rule> = mirror.rules().iter().filter(|rule| rule.family == family).collect();
         if rules.is_empty() {
             return Self::without_rules(family, vrf);
@@ -128,9 +128,9 @@ mod tests {
         let usual = [rule(0, 255), rule(32_766, 254), rule(32_767, 253)];
         let mirror = mirror(&usual);
         let main = Stages { tables: vec![255, 254, 253], else_linux: false };
-        assert_eq!(Stages::of(&mirror, Family::V4, None), main);
-        assert_eq!(Stages::of(&Mirror::default(), Family::V4, None), main);
-        assert_eq!(Stages::of(&mirror, Family::V6, None).tables, [255, 254]);
+        assert_eq!(Stages::from_rules(&mirror, Family::V4, None), main);
+        assert_eq!(Stages::from_rules(&Mirror::default(), Family::V4, None), main);
+        assert_eq!(Stages::from_rules(&mirror, Family::V6, None).tables, [255, 254]);
         assert_eq!(unsupported(&mirror, Family::V4).count(), 0);
     }
 
@@ -139,11 +139,11 @@ mod tests {
         let vrf = Rule { l3mdev: true, ..rule(1000, 0) };
         let mirror = mirror(&[rule(32_765, 255), vrf, rule(32_766, 254)]);
         let of_ten = Stages { tables: vec![10], else_linux: true };
-        assert_eq!(Stages::of(&mirror, Family::V4, Some(10)), of_ten);
-        assert_eq!(Stages::of(&mirror, Family::V4, None).tables, [255, 254]);
+        assert_eq!(Stages::from_rules(&mirror, Family::V4, Some(10)), of_ten);
+        assert_eq!(Stages::from_rules(&mirror, Family::V4, None).tables, [255, 254]);
         let without = self::mirror(&[rule(0, 255), rule(32_766, 254)]);
         let linux = Stages { tables: vec![], else_linux: true };
-        assert_eq!(Stages::of(&without, Family::V4, Some(10)), linux);
+        assert_eq!(Stages::from_rules(&without, Family::V4, Some(10)), linux);
     }
 
     #[test]
@@ -151,6 +151,6 @@ mod tests {
         let from = Rule { source: Some(("192.0.2.0".parse().unwrap(), 24)), ..rule(100, 7) };
         let mirror = mirror(&[rule(0, 255), from.clone(), rule(200, 8), rule(32_766, 254)]);
         assert_eq!(unsupported(&mirror, Family::V4).collect::<Vec<_>>(), [&from]);
-        assert_eq!(Stages::of(&mirror, Family::V4, None).tables, [255, 8, 254]);
+        assert_eq!(Stages::from_rules(&mirror, Family::V4, None).tables, [255, 8, 254]);
     }
 }

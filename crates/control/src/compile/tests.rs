@@ -93,8 +93,8 @@ impl World {
         // Reverse paths are kept, so that every history checks them as well.
         options.choices.feasible = true;
         let readers = Readers::new();
-        let ipv4 = Structure::of::<Plain<u32>>("plain", "a list");
-        let ipv6 = Structure::of::<Plain<u128>>("plain", "a list");
+        let ipv4 = Structure::new::<Plain<u32>>("plain", "a list");
+        let ipv6 = Structure::new::<Plain<u128>>("plain", "a list");
         let compiler = Compiler::new_in(&readers, Options { ipv4, ipv6, ..options }, memory).unwrap();
         let ports = vec![Some(1), Some(2)];
         let (mirror, linux_only) = (Mirror::default(), BTreeSet::new());

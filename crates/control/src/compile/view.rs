@@ -5,7 +5,7 @@ use bm_fib::next_hop::{Action, Gateway};
 use bm_netlink::{Family, Hop, Link, Mirror};
 use std::net::IpAddr;
 
-/// Stands for our interface if a gateway is on none of ours.
+/// Placeholder for the interface if a gateway is on none of brickmoon's.
 const NOT_OURS: u32 = u32::MAX;
 
 /// A neighbor, or all destinations on a link, as in routes. Equal ones share a next hop.
@@ -97,7 +97,7 @@ impl View<'_> {
 
     /// Whether only Linux may send on a link.
     pub fn is_linux_only(&self, ifindex: u32) -> bool {
-        self.interfaces.of(ifindex).is_some_and(|interface| interface.linux_only_out)
+        self.interfaces.by_ifindex(ifindex).is_some_and(|interface| interface.linux_only_out)
     }
 
     fn running(&self, ifindex: u32) -> bool {

@@ -42,7 +42,7 @@ pub enum Module {
 
 impl Module {
     /// Parses `module` in `[[app]]`: a Lua file ends in `.lua`, a Rust class is `memory` or a device.
-    pub(super) fn of(text: &str) -> Self {
+    pub(super) fn from_text(text: &str) -> Self {
         match text {
             file if Path::new(file).extension().is_some_and(|end| end == "lua") => Self::File(file.into()),
             class if class == "memory" || class.contains(':') => Self::Rust(class.into()),

@@ -8,9 +8,9 @@ use bm_api::Error;
 use bm_graph::Waker;
 use bm_netlink::{Batch, Change, LinuxOnly, Traffic, Watch};
 
-use super::aside::{Aside, Why};
 use super::budget::Budget;
 use super::kernel::KernelPath;
+use super::leases::{Leases, Reason};
 use super::linux_only::{self, Listed};
 use super::neighbor_requests::{NeighborRequests, QueuedRequests, neighbor_requests};
 use super::tally::Tally;
@@ -39,7 +39,7 @@ pub(super) struct Control {
     pub(super) compiler: Compiler,
     pub(super) kernel: Option<KernelPath>,
     linux_only: Listed,
-    aside: Aside,
+    leases: Leases,
     pub(super) batch: Batch,
     pub(super) ports: Vec<ControlPort>,
     /// Interfaces of fabric links. Packets leave by them; the fabric program has what comes in.
@@ -78,7 +78,7 @@ impl Control {
         ports: Vec<ControlPort>,
         kernel: Option<KernelPath>,
         linux_only: Vec<LinuxOnly>,
-        aside: Aside,
+        leases: Leases,
     ) -> Result<Self, Error> {
         let started = Instant::now();
         let compare = config.mirror.compare;
@@ -102,7 +102,7 @@ impl Control {
             compiler,
             kernel,
             linux_only: listed,
-            aside,
+            leases,
             batch,
             ports,
             fabric: config.fabric_devices(),
@@ -140,11 +140,11 @@ impl Control {
                 watched = Some(bm_heartbeat::watch(CONTROL_SILENT_MAX));
             }
             bm_heartbeat::beat();
-            let was_silent = self.aside.is_for(Why::Control);
+            let was_silent = self.leases.has_reason(Reason::Control);
             if let Err(error) = self.step() {
                 tracing::error!(%error, "cannot follow changes of the kernel's tables; trying again");
                 std::thread::sleep(Duration::from_millis(100));
-            } else if was_silent && self.is_settled() && self.aside.remove_reason(Why::Control) {
+            } else if was_silent && self.is_settled() && self.leases.remove_reason(Reason::Control) {
                 tracing::warn!("the tables are up to date again: forwarding packets");
             }
             while let Ok(request) = requests.try_recv() {
@@ -192,7 +192,7 @@ impl Control {
         self.ask_for_neighbors();
         // The program must not see incomplete tables.
         if self.behind.is_none()
-            && !self.aside.is_for_any()
+            && !self.leases.has_reasons()
             && self.kernel.as_ref().is_some_and(KernelPath::is_due)
         {
             self.update_kernel_path(KernelPath::beat)?;

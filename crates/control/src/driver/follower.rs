@@ -15,7 +15,7 @@ use bm_graph::{URGENT, Waker, set_nice};
 use bm_netlink::{LinuxOnlyOptions, LinuxOnlyWatch};
 
 use super::Handle;
-use super::aside::Why;
+use super::leases::Reason;
 use super::watchdog::{FIREWALL, FIREWALL_SILENT_MAX};
 
 /// Maximum sleep.
@@ -96,7 +96,7 @@ fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<
     let mut failed = false;
     loop {
         bm_heartbeat::beat();
-        let was_silent = control.aside.is_for(Why::Follower);
+        let was_silent = control.leases.has_reason(Reason::Follower);
         let mut changed = watch.process(Instant::now()) | failed;
         let mut answers = Vec::new();
         while let Ok(order) = ordered.try_recv() {
@@ -118,7 +118,7 @@ fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<
                 tracing::error!(%error, "cannot apply the list of packets to leave to Linux: leaving all packets to Linux and trying again");
             }
         }
-        if was_silent && !failed && control.aside.remove_reason(Why::Follower) {
+        if was_silent && !failed && control.leases.remove_reason(Reason::Follower) {
             tracing::warn!("following Linux's firewall again: forwarding packets");
         }
         // Only now the findings have been applied.

@@ -106,7 +106,7 @@ impl Control {
     pub fn kernel_counters(&self) -> Vec<Counters> {
         let read =
             |place| self.kernel.as_ref().map_or_else(Counters::default, |kernel| kernel.counters(place));
-        let of_port = |port: &ControlPort| match self.tally.of(&port.name, read) {
+        let of_port = |port: &ControlPort| match self.tally.sum(&port.name, read) {
             counted if port.in_kernel => counted,
             counted => [counted.only_held(), Counters::held(port.steering.held(), 0)].into_iter().sum(),
         };

@@ -62,7 +62,7 @@ impl Tally {
     }
 
     /// The counters of a port.
-    pub fn of(&self, port: &str, read: impl Fn(u16) -> Counters) -> Counters {
+    pub fn sum(&self, port: &str, read: impl Fn(u16) -> Counters) -> Counters {
         let indexes = self.indexes.iter().filter(|(_, entry)| entry.port == port);
         let now = indexes.map(|(at, entry)| read(*at).since(entry.before));
         now.chain(self.earlier.get(port).copied()).sum()
@@ -86,7 +86,7 @@ mod tests {
             Counters::only("forwarded", counted.get(&index).copied().unwrap_or_default())
         };
         let of = |tally: &Tally, counted: &BTreeMap<u16, u64>, port: &str| {
-            tally.of(port, |index| read(counted, index)).forwarded()
+            tally.sum(port, |index| read(counted, index)).forwarded()
         };
         // What was counted before belongs to other ports.
         tally.settle([(0, "r0"), (1, "r1")].into_iter(), |index| read(&counted, index));

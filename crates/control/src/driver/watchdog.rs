@@ -5,7 +5,7 @@
 //!                                     └─► one of them does not: all packets are left to Linux until it does
 //! ```
 //!
-//! Both paths forward only while they have a short lease ([`Aside`]). This thread renews it while the threads that update
+//! Both paths forward only while they have a short lease ([`Leases`]). This thread renews it while the threads that update
 //! the tables make progress. If the whole process hangs or is stopped, the lease expires; when it continues, packets are
 //! left to Linux until these threads have caught up. If it has ended, the watching process ([`crate::watcher`]) renews the
 //! lease of the kernel path.
@@ -22,7 +22,7 @@ use bm_api::Error;
 use bm_fastpath::prioritize;
 use bm_heartbeat::{Observer, Trouble, TroubleKind};
 
-use super::aside::{Aside, Why};
+use super::leases::{Leases, Reason};
 use super::{Handle, LEASE, control_ended};
 
 /// How long control may make no progress before all packets are left to Linux.
@@ -107,7 +107,7 @@ impl Handle {
         }
     }
 
-    /// Waits for the control thread, which has been told to end; false if it hangs.
+    /// Waits for the control thread, which has been asked to end; false if it hangs.
     pub(super) fn ends(&self, thread: &JoinHandle<()>) -> bool {
         while !thread.is_finished() {
             if let Some(hangs) = self.health.control_hangs() {
@@ -127,7 +127,7 @@ impl Handle {
 
     /// Leaves all packets to Linux and unpins the kernel path, so that it ends with the process; for when control hangs.
     pub fn detach_without_waiting(&self) {
-        self.aside.add_reason(Why::Control);
+        self.leases.add_reason(Reason::Control);
         if let Some(Ok(mut kernel)) = self.kernel.as_ref().map(|kernel| kernel.try_lock()) {
             kernel.unpin();
         }
@@ -141,19 +141,19 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    pub fn start(aside: Aside, health: Health) -> Result<Self, Error> {
+    pub fn start(leases: Leases, health: Health) -> Result<Self, Error> {
         let (end, ended) = mpsc::channel::<()>();
         let run = move || {
             prioritize();
             let (mut observer, mut looked) = (Observer::new(), Instant::now());
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 let now = Instant::now();
-                leave_after_gap(now.saturating_duration_since(looked), &aside);
-                look(&mut observer, now, &aside, &health);
+                withhold_after_gap(now.saturating_duration_since(looked), &leases);
+                look(&mut observer, now, &leases, &health);
                 looked = now;
             }
             // The next holder of the lease starts with a full one.
-            aside.renew();
+            leases.renew();
         };
         let thread = std::thread::Builder::new().name("bm-watchdog".into()).spawn(run).map_err(Error::new)?;
         Ok(Self { end: Some(end), thread: Some(thread) })
@@ -162,12 +162,12 @@ impl Watchdog {
 
 /// Leaves all packets to Linux if the last check was so long ago that the leases have expired: the process was stopped,
 /// and threads that beat again have not necessarily read what has changed since.
-fn leave_after_gap(gap: Duration, aside: &Aside) {
+fn withhold_after_gap(gap: Duration, leases: &Leases) {
     if gap < LEASE {
         return;
     }
     // Each thread withdraws its reason when it has caught up.
-    let new = [Why::Control, Why::Follower].map(|why| aside.add_reason(why));
+    let new = [Reason::Control, Reason::Follower].map(|reason| leases.add_reason(reason));
     if new.contains(&true) {
         tracing::warn!(
             ?gap,
@@ -176,15 +176,15 @@ fn leave_after_gap(gap: Duration, aside: &Aside) {
     }
 }
 
-fn look(observer: &mut Observer, now: Instant, aside: &Aside, health: &Health) {
+fn look(observer: &mut Observer, now: Instant, leases: &Leases, health: &Health) {
     let found = observer.look(now);
-    for (thread, why) in [(CONTROL, Why::Control), (FIREWALL, Why::Follower)] {
+    for (thread, why) in [(CONTROL, Reason::Control), (FIREWALL, Reason::Follower)] {
         // The thread itself withdraws the reason when it has caught up.
-        if found.iter().any(|trouble| trouble.thread == thread) && aside.add_reason(why) {
+        if found.iter().any(|trouble| trouble.thread == thread) && leases.add_reason(why) {
             tracing::error!("all packets are left to Linux: thread {thread} makes no progress");
         }
     }
-    aside.renew();
+    leases.renew();
     health.note(&found);
 }
 

@@ -70,7 +70,7 @@ fn compare() {
         let rules = frames::rules(&mut dice);
         let flat = |rules: &[(Rule, Option<u16>)], first: u16| -> Vec<Flat> {
             let numbered = rules.iter().zip(first..);
-            numbered.flat_map(|((rule, interface), at)| Flat::of(rule, at, *interface)).collect()
+            numbered.flat_map(|((rule, interface), at)| Flat::from_rule(rule, at, *interface)).collect()
         };
         // Claims, for which there are no workers, and a rate that no source exceeds: both change nothing.
         let claims = if dice.roll(2) == 0 { frames::rules(&mut dice) } else { Vec::new() };

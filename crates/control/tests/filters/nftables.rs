@@ -172,7 +172,7 @@ impl Chosen {
                 (rule.source_ports, rule.destination_ports) = (None, None);
             }
             let port = interface.map(|interface| if interface == 0 { "r0" } else { "r1" }.to_owned());
-            flat.extend(Flat::of(&rule, at, interface));
+            flat.extend(Flat::from_rule(&rule, at, interface));
             rules.push(Rule { port, ..rule });
         }
         let (drop_unmatched, drop_tiny_fragments) = (dice.roll(4) == 0, dice.roll(2) == 0);

@@ -1,12 +1,12 @@
-//! Interfaces whose attachment is chosen automatically: XDP, until what comes says that tc is better.
+//! Interfaces whose attachment is chosen automatically: XDP, until received packets show that tc is better.
 //!
 //! ```text
-//! XDP ──► a tenth of what comes in a second has an incomplete checksum, or is too large ──► tc, from then on
+//! XDP ──► a tenth of the packets in a second has an incomplete checksum, or is too large ──► tc, from then on
 //! ```
 //!
-//! A container on a veth sends 64 KiB at once and leaves the checksum to a card that is not there. XDP on the veth makes
+//! A container on a veth sends 64 KiB at once and leaves the checksum to a card that does not exist. XDP on the veth makes
 //! Linux cut that up, and then has to leave each piece to Linux. Whether the other end of a veth does so cannot be
-//! read, since it is in another network namespace; so what comes is counted.
+//! read, since it is in another network namespace, so received packets are counted.
 
 use bm_bpf::{AttachType, PinnedLink};
 
@@ -15,9 +15,9 @@ use crate::attach::{self, AttachChoice};
 use crate::error::KernelError;
 use crate::layout::INGRESSES;
 
-/// The least number of packets in a second that are worth a change.
+/// Minimum number of packets a second for a change.
 const PACKETS_MIN: u64 = 500;
-/// XDP stays while it leaves less than one packet in so many to Linux.
+/// XDP stays attached while it leaves less than one packet in this many to Linux.
 const ONE_IN: u64 = 10;
 
 /// What XDP leaves to Linux and tc may forward.
@@ -35,7 +35,7 @@ pub struct Moved {
 }
 
 impl Kernel {
-    /// What to attach the program to on an interface, and why, if that is not said.
+    /// What to attach the program to on an interface if the configuration does not say, and why.
     pub(super) fn choose(&self, ifindex: u32, choice: AttachChoice) -> (AttachType, Option<String>) {
         let of_it = |attached: &&attach::Attached| attached.ifindex == ifindex && attached.reason.is_some();
         let is_at_tc =
@@ -65,7 +65,7 @@ impl Kernel {
             let interface = attach::name(ifindex);
             let error = self.put_on(&interface, AttachChoice::Tc, false).err();
             if let Some(attached) = self.attached.iter_mut().find(|attached| attached.ifindex == ifindex) {
-                // Once is enough where the kernel cannot do it.
+                // The kernel does not support it: one attempt is enough.
                 attached.reason = error.is_none().then(|| reason.clone());
             }
             moved.push(Moved { interface, reason, error });
@@ -84,7 +84,7 @@ impl Kernel {
             return None;
         }
         let counters = self.counters(own.interface).ok()?;
-        // The first look is what the second is compared with.
+        // The second check is compared with the first.
         let since = counters.since(self.attached[at].seen.replace(counters)?);
         let lost = since.named().filter(|(name, _)| FOR_TC.contains(name));
         let (left, received) = (lost.map(|(_, frames)| frames).sum::<u64>(), since.received());

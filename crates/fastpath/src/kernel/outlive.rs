@@ -1,4 +1,4 @@
-//! What of the kernel path outlives the daemon, and what the process that then watches over it needs.
+//! The parts of the kernel path that outlive the daemon, and what the process that then watches the tables needs.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

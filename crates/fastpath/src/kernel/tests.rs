@@ -56,7 +56,7 @@ fn run(arguments: &str) {
     assert!(done.success(), "ip {arguments}");
 }
 
-/// A lab in a namespace of this thread's own; `None`, said aloud, where that needs rights that are missing.
+/// A lab in a new network namespace; `None`, with a message, without the privileges for that.
 fn lab() -> Option<Lab> {
     if bm_sys::Namespace::Network.unshare().is_err() {
         eprintln!("skipped: needs root for a network namespace and BPF");

@@ -36,8 +36,8 @@ impl Kernel {
         self.trial_of(forwards(AttachType::Xdp), ifindex, frame)
     }
 
-    /// The same for the program at tc, with a frame that is to be cut up into segments of so many bytes; 0 for one that
-    /// is not.
+    /// The same for the program at tc, with a frame that is to be segmented, with this size of segments; 0 for one that is
+    /// not.
     ///
     /// # Errors
     /// As [`Self::trial`].

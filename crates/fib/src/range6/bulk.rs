@@ -51,7 +51,7 @@ impl Range6 {
         (few.map(<[_]>::len).sum::<usize>() <= EDITS_MAX).then_some(changes)
     }
 
-    /// Whether there are so many changes (`count`) that their slot should be rebuilt.
+    /// Whether there are enough changes (`count`) to rebuild their slot.
     fn is_whole(&self, prefix: Prefix<u128>, count: usize) -> bool {
         let all = Prefix::containing(prefix.first(), ROOT_LENGTH).expect("16 is within 128");
         self.rib.within(all).nth(count * SWEPT).is_none()

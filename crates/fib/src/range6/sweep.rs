@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn starts_and_stops_where_told() {
+    fn is_limited_to_the_given_range() {
         let routes = [("2001:db8::/32", 2), ("2001:db8:10::/44", 3)];
         assert_eq!(swept(&routes, (0x0db8_0012, 0x0db8_0015)), [(0x0db8_0012, 3)]);
         assert_eq!(swept(&routes, (0x0db8_001f, 0x0db8_0020)), [(0x0db8_001f, 3), (0x0db8_0020, 2)]);

@@ -1,4 +1,4 @@
-//! Whatever the rules, a tree finds what a look at each of them finds.
+//! For any rules, a tree finds the same as a linear search.
 
 use super::*;
 use crate::{Action, AnyPrefix, Key, Kind, Rule, Tree};
@@ -6,7 +6,7 @@ use bm_wire::prefix::Prefix;
 use proptest::prelude::*;
 use std::net::IpAddr;
 
-/// What only Linux may handle is looked for by itself, and rules are found as before.
+/// Packets that only Linux may handle are searched for separately; the search for rules is unchanged.
 #[test]
 fn several_trees_share_the_nodes_without_mixing() {
     let mut next = numbers(11);
@@ -86,7 +86,8 @@ fn five_tuples(count: u32, next: &mut impl FnMut() -> u64) -> Vec<Flat> {
         }
     };
     let rules: Vec<Rule> = (0..count).map(rule).collect();
-    let number = |(number, rule): (usize, &Rule)| Flat::of(rule, number as u16, None).collect::<Vec<_>>();
+    let number =
+        |(number, rule): (usize, &Rule)| Flat::from_rule(rule, number as u16, None).collect::<Vec<_>>();
     rules.iter().enumerate().flat_map(number).collect()
 }
 
@@ -112,7 +113,7 @@ fn indistinguishable_rules_share_a_leaf() {
         destination_ports: Some(n..=40_000 + n),
         ..Rule::default()
     };
-    let rules: Vec<Flat> = (0..900).flat_map(|n| Flat::of(&rule(n), n, None)).collect();
+    let rules: Vec<Flat> = (0..900).flat_map(|n| Flat::from_rule(&rule(n), n, None)).collect();
     let tree = Tree::grow(rules).unwrap();
     let mut next = numbers(3);
     for _ in 0..2000 {
@@ -162,7 +163,7 @@ proptest! {
     #[test]
     fn the_tree_agrees_with_a_linear_search(rules in prop::collection::vec(rule(), 0..80), seed in 1..u64::MAX) {
         let flat = |(n, (rule, interface)): (usize, &(Rule, Option<u16>))| {
-            Flat::of(rule, n as u16, *interface).collect::<Vec<_>>()
+            Flat::from_rule(rule, n as u16, *interface).collect::<Vec<_>>()
         };
         let flat: Vec<Flat> = rules.iter().enumerate().flat_map(flat).collect();
         let tree = Tree::grow(flat).unwrap();
@@ -199,7 +200,7 @@ fn the_tree_cuts_every_word_of_an_address() {
                 _ => Rule { destination: prefix(number), ..Rule::default() },
             };
             let flat: Vec<Flat> =
-                (0..200).flat_map(|number| Flat::of(&rule(number), number as u16, None)).collect();
+                (0..200).flat_map(|number| Flat::from_rule(&rule(number), number as u16, None)).collect();
             let tree = Tree::grow(flat.clone()).unwrap();
             let (deep, long) = tree.worst();
             assert!((1..=16).contains(&deep) && (1..=16).contains(&long), "{deep} {long}");

@@ -334,7 +334,7 @@ fn a28_frames_for_others_are_not_routed() {
 }
 
 #[test]
-fn what_is_not_ip_is_linuxs() {
+fn packets_other_than_ip_go_to_linux() {
     let others = [
         frame([0xff; 6], LEFT_HOST, 0x0806, &[0, 1, 8, 0, 6, 4, 0, 1]),
         frame(LEFT_MAC, LEFT_HOST, 0x0806, &[0, 1, 8, 0, 6, 4, 0, 2]),
@@ -365,7 +365,7 @@ fn what_linux_refuses_is_counted() {
 }
 
 #[test]
-fn linux_sends_through_its_twin() {
+fn linux_sends_through_the_host_tap() {
     let mut lab = lab();
     let frame = frame(RIGHT_HOST, RIGHT_MAC, 0x0806, &[7; 46]);
     lab.send_from_linux(RIGHT, &frame);
@@ -458,7 +458,7 @@ fn vlans_are_interfaces() {
 }
 
 #[test]
-fn vrfs_keep_to_themselves() {
+fn vrfs_are_isolated() {
     let text = "
         interface red 0 02:00:00:00:00:01 vrf 1 192.0.2.1/24
         interface blue 1 02:00:00:00:00:02 vrf 2 192.0.2.1/24

@@ -58,7 +58,7 @@ fn e67_silence_ends_in_host_unreachable() {
     for _ in 0..2 {
         lab.pass(1000);
     }
-    // The kernel is asked once a second, in case it has forgotten.
+    // The request to the kernel is repeated every second, in case it has forgotten.
     assert_eq!(lab.asked().len(), 6);
     lab.pass(999);
     assert_eq!((lab.held(), lab.answer().is_silence()), (2, true));
@@ -333,7 +333,7 @@ fn own_sources_where_they_are_allowed() {
 }
 
 #[test]
-fn next_hops_on_no_port_of_ours() {
+fn next_hops_that_are_not_on_a_port() {
     let mut lab = lab();
     lab.change("route 10.0.0.0/8 host");
     let sent = V4::to("10.1.1.1").sent();

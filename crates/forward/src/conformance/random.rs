@@ -103,7 +103,7 @@ fn plain_ipv6() -> impl Strategy<Value = Vec<Vec<u8>>> {
     prop::collection::vec(packet, 1..70)
 }
 
-/// A frame of at least 60 bytes, with so many behind it.
+/// A frame of at least 60 bytes, followed by `padding` bytes.
 fn padded(mut frame: Vec<u8>, padding: usize) -> Vec<u8> {
     frame.resize(frame.len().max(60) + padding, 0);
     frame

@@ -28,7 +28,7 @@ fn udp(source: [u8; 4], destination: [u8; 4], port: u16) -> Vec<u8> {
 }
 
 fn set(rules: &[Rule], more: impl FnOnce(&mut FilterSet)) -> FilterSet {
-    let flat = rules.iter().zip(0u16..).flat_map(|(rule, at)| Flat::of(rule, at, None));
+    let flat = rules.iter().zip(0u16..).flat_map(|(rule, at)| Flat::from_rule(rule, at, None));
     let filters = Filters { tree: Tree::grow(flat.collect()).unwrap(), ..Filters::default() };
     let mut set = FilterSet {
         filters: Arc::new(filters),
@@ -72,7 +72,7 @@ fn what_is_for_this_machine_goes_to_linux() {
 }
 
 #[test]
-fn stacked_tags_are_of_no_interface_whatever_the_outer_one_says() {
+fn stacked_tags_belong_to_no_interface() {
     let lab = Lab::new(TWO);
     let tables = lab.tables().with_filters(Some(Arc::new(set(&[], |_| {}))));
     let filter = PortFilter::of(&tables, 0, 0, 0).unwrap();
@@ -121,7 +121,7 @@ fn a_vrf_is_asked_for_its_own_ways_back() {
     lab.filter(Arc::new(set(&[], strict)));
     assert_eq!([[172, 16, 0, 1], [10, 7, 7, 7]].map(|from| passes(&mut lab, from)), [true, false]);
     assert_eq!(lab.dropped(Reason::ReversePath), 1);
-    // Where only Linux knows the routes, nobody is asked.
+    // If only Linux knows the routes, sources are not checked.
     lab.filter(Arc::new(set(&[], |set| {
         strict(set);
         set.unknown = [true, false];

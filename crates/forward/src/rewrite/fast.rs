@@ -51,7 +51,7 @@ pub(crate) struct KnownHops {
 
 /// The number of entries, one for each low part of the index: a power of two.
 const KNOWN: usize = 64;
-/// Marks of use are set again after so many nanoseconds, as a power of two: about 17 ms.
+/// Marks of use are set again after this time, a power of two of nanoseconds: about 17 ms.
 const SPELL_LOG2: u32 = 24;
 
 impl KnownHops {
@@ -138,7 +138,7 @@ pub(crate) fn rewrite<const HEAD: usize, const SPENT: usize>(
     known.port
 }
 
-/// Packets that are asked the same question together.
+/// Number of packets that are checked together.
 pub(crate) const LANES: usize = 8;
 
 /// Cached data for eight packets.

@@ -25,7 +25,7 @@ use crate::tables::{Tables, Vrf};
 /// The number of bursts that take the general path after one in which more than three quarters of the frames were not
 /// plain: they are most likely similar, for example packets of a multipath route.
 const NOT_PLAIN: u8 = 31;
-/// A burst is mixed if at least one frame of so many is of the other family.
+/// A burst is mixed if at least one frame in this many is of the other family.
 const MIXED: usize = 8;
 
 /// What the plain path keeps between bursts.
@@ -223,7 +223,7 @@ impl Sorted<'_> {
     }
 }
 
-/// Whether so many of a burst are left that the next ones need not try.
+/// Whether so many frames of a burst are left that the next bursts should not try.
 fn are_few_plain(left: &Mask, count: usize) -> bool {
     !left.is_empty() && left.count() * 4 > count * 3
 }

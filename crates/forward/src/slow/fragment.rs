@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_need_not_or_cannot_be_cut_is_not() {
+    fn packets_that_need_not_or_cannot_be_fragmented_are_left() {
         let whole = packet(&[], 100, Ipv4Header::default());
         assert!(cut(&whole, 120).is_none());
         assert!(cut(&whole, 27).is_none() && cut(&whole, 0).is_none());

@@ -95,7 +95,7 @@ pub(crate) type Target = (u16, IpAddr);
 pub(crate) struct IcmpLimits {
     all: Bucket,
     peers: HashMap<Target, Peer>,
-    /// No look for addresses to forget before this.
+    /// The table is not searched for addresses to forget before this time.
     sweep_at_ms: u64,
 }
 
@@ -144,7 +144,7 @@ impl IcmpLimits {
         if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&target) {
             if now_ms >= self.sweep_at_ms {
                 self.sweep_at_ms = now_ms + SWEEP_EVERY_MS;
-                // An address without errors for so long is as good as unknown.
+                // An address without errors for this long need not be remembered.
                 self.peers.retain(|_, peer| now_ms.saturating_sub(peer.last_ms) < FRESH_MS);
             }
             if self.peers.len() >= PEERS_MAX {
@@ -170,7 +170,7 @@ mod tests {
         Settings { icmp_messages_per_second: 1_000_000, icmp_messages_burst: 1000, ..Settings::default() }
     }
 
-    /// How many of `count` asked for at one moment are allowed.
+    /// How many of `count` errors at one moment are allowed.
     fn allowed(
         limits: &mut IcmpLimits,
         settings: &Settings,
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_that_refuse_pay_twice_from_one_purse() {
+    fn unreachable_routes_use_two_tokens_of_one_budget() {
         // Linux: five seconds of tokens at most, one for the route and one for the message.
         let (mut limits, settings) = (IcmpLimits::new(), many());
         let kind = Some(kind::DESTINATION_UNREACHABLE);

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn pointers_that_lie_are_told() {
+    fn reports_wrong_pointers() {
         // Below the first slot, within a slot that is cut, and an option too short for a pointer.
         assert_eq!(run(&[7, 7, 3, 0, 0, 0, 0, 0]), Err(Fault::At(22)));
         assert_eq!(run(&[7, 7, 5, 0, 0, 0, 0, 0]), Err(Fault::At(22)));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_lie_are_told() {
+    fn reports_wrong_lengths() {
         for options in [&[7, 1, 4, 0][..], &[7, 0, 4, 0], &[7, 9, 4, 0], &[1, 1, 1, 7]] {
             let at = 20 + options.iter().position(|&byte| byte == 7).unwrap() as u8;
             assert_eq!(run(options), Err(Fault::At(at)), "{options:?}");
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn twice_is_once_too_often() {
+    fn duplicate_options_are_refused() {
         assert_eq!(run(&[7, 3, 4, 7, 3, 4, 0, 0]), Err(Fault::At(23)));
         assert_eq!(run(&[68, 4, 5, 0, 68, 4, 5, 0]), Err(Fault::At(24)));
     }
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn source_routes_are_refused_and_broken_ones_told() {
+    fn source_routes_are_refused_and_malformed_ones_reported() {
         assert_eq!(run(&[131, 7, 4, 10, 0, 0, 1, 0]), Err(Fault::SourceRoute));
         assert_eq!(run(&[137, 7, 8, 10, 0, 0, 1, 0]), Err(Fault::SourceRoute));
         assert_eq!(run(&[131, 7, 3, 10, 0, 0, 1, 0]), Err(Fault::At(22)));

@@ -36,7 +36,7 @@ impl Default for WaitLimits {
 
 /// After this long without an answer a neighbor counts as unreachable: three requests, as in Linux.
 pub(crate) const TIMEOUT_NS: u64 = 3_000_000_000;
-/// The kernel is asked again this often, in case it had forgotten.
+/// The request to the kernel is repeated this often, in case it has forgotten.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
 /// Most neighbors that answer do so within this time; until then they are checked often, since packets that arrive
 /// after the answer would overtake the waiting ones.

@@ -135,7 +135,7 @@ fn inputs_are_served_though_the_device_gets_one_frame_at_a_time() {
 }
 
 #[test]
-fn what_waits_at_the_end_is_counted_as_stopped() {
+fn frames_that_wait_at_the_end_are_counted_as_stopped() {
     let mut port = Busy::new(Narrow::new(10, &Arc::default()), 2);
     port.fill(0, 300);
     port.fill(1, 5);
@@ -148,7 +148,7 @@ fn what_waits_at_the_end_is_counted_as_stopped() {
 }
 
 #[test]
-fn what_the_device_refuses_is_dropped_under_a_name_and_not_sent() {
+fn refused_frames_are_dropped_with_a_reason_and_not_sent() {
     refuses(Narrow::new);
     refuses(Narrow::in_place);
 }

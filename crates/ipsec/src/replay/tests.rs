@@ -25,7 +25,7 @@ fn inside_left_and_duplicate() {
 }
 
 #[test]
-fn window_moves_only_when_told() {
+fn window_moves_only_on_request() {
     let window = Window::new(32, false);
     assert_eq!((window.check(1_000), window.check(1)), (Ok(1_000), Ok(1)));
     assert_eq!(window.top(), 0);

@@ -18,7 +18,7 @@ struct Layout {
 }
 
 impl Layout {
-    fn of(family: Family) -> Self {
+    fn for_family(family: Family) -> Self {
         match family {
             Family::V4 => Self { next: 90, counters: 96 },
             Family::V6 => Self { next: 142, counters: 152 },
@@ -33,7 +33,7 @@ pub(crate) fn digest() -> Digest {
         for name in super::names(family) {
             hasher.write(name.as_bytes());
             match super::read(family, &name) {
-                Ok(read) => hash(&Layout::of(family), &read.entries, &mut hasher),
+                Ok(read) => hash(&Layout::for_family(family), &read.entries, &mut hasher),
                 // A table that was just deleted; a table that cannot be read differs from one that can.
                 Err(Error::System { source, .. }) => hasher.write_i32(source.raw_os_error().unwrap_or(-1)),
                 Err(_) => hasher.write_i32(-1),
@@ -66,7 +66,7 @@ mod tests {
     fn changed_counters_are_not_a_change() {
         let digest = |entries: &[u8]| {
             let mut hasher = DefaultHasher::new();
-            hash(&Layout::of(Family::V4), entries, &mut hasher);
+            hash(&Layout::for_family(Family::V4), entries, &mut hasher);
             hasher.finish()
         };
         let mut entries = vec![0; 2 * 152];

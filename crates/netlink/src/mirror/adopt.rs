@@ -244,7 +244,7 @@ fn adopt_routes<A: prefix::Address>(
     findings: &mut Findings,
 ) {
     let item = |routes: &Routes<A>, table, prefix: Prefix<A>, list: &[BodyId]| {
-        let bodies: Vec<_> = list.iter().map(|&id| routes.bodies.of(id).clone()).collect();
+        let bodies: Vec<_> = list.iter().map(|&id| routes.bodies.body(id).clone()).collect();
         let prefix = (prefix.first().show(), prefix.length());
         (!bodies.is_empty()).then_some(Item::Route { table, prefix, bodies })
     };
@@ -282,7 +282,7 @@ fn copy<A: prefix::Address>(
     list: &[BodyId],
     changes: &mut super::Changes,
 ) {
-    let new: Vec<_> = list.iter().map(|&id| ours.bodies.intern(fresh.bodies.of(id).clone())).collect();
+    let new: Vec<_> = list.iter().map(|&id| ours.bodies.intern(fresh.bodies.body(id).clone())).collect();
     ours.replace(table, prefix, &new, changes);
     // `replace` has counted them again.
     ours.discount(&new, changes);
@@ -321,7 +321,7 @@ impl<A: prefix::Address> Same<'_, A> {
         if self.known[their.index()] == Some(our) {
             return true;
         }
-        let (one, two) = (self.ours.bodies.of(our), self.fresh.bodies.of(their));
+        let (one, two) = (self.ours.bodies.body(our), self.fresh.bodies.body(their));
         let flags =
             |hop: &Hop| match self.ignoring.contains(&hop.ifindex) && hop.flags.has(HopFlags::LINKDOWN) {
                 true => hop.flags.0 & !HopFlags::DEAD,

@@ -111,7 +111,7 @@ impl Bodies {
 
     /// The body of an ID that a route has.
     #[inline]
-    pub fn of(&self, id: BodyId) -> &RouteBody {
+    pub fn body(&self, id: BodyId) -> &RouteBody {
         &self.slots[id.index()].body
     }
 
@@ -166,7 +166,7 @@ mod tests {
         let mut bodies = Bodies::default();
         let (one, two) = (bodies.intern(body(1)), bodies.intern(body(2)));
         bodies.change(two, body(1));
-        assert_eq!(bodies.of(one), bodies.of(two));
+        assert_eq!(bodies.body(one), bodies.body(two));
         assert!(bodies.release(two));
         assert_eq!(bodies.intern(body(1)), one, "the first is still found");
         assert!(!bodies.release(one) && bodies.release(one));

@@ -194,7 +194,7 @@ fn flush<A: Address>(routes: &mut Routes<A>, changes: &mut super::Changes, mark:
     let mut gone = vec![false; routes.bodies.bound()];
     let mut any_gone = false;
     for id in touched {
-        let before = routes.bodies.of(id);
+        let before = routes.bodies.body(id);
         if exempt::<A>(before, mark, flush) {
             continue;
         }

@@ -32,7 +32,7 @@ impl Generations {
         there.into_iter().for_each(|ifindex| self.appeared(ifindex));
     }
 
-    pub fn of(&self, ifindex: u32) -> Option<u64> {
+    pub fn get(&self, ifindex: u32) -> Option<u64> {
         self.of.get(&ifindex).copied()
     }
 }
@@ -45,13 +45,13 @@ mod tests {
     fn a_recreated_link_has_a_new_generation() {
         let mut generations = Generations::default();
         generations.appeared(7);
-        let first = generations.of(7);
+        let first = generations.get(7);
         generations.appeared(7);
-        assert_eq!(generations.of(7), first, "told again, it is the same");
+        assert_eq!(generations.get(7), first, "told again, it is the same");
         generations.gone(7);
-        assert_eq!(generations.of(7), None);
+        assert_eq!(generations.get(7), None);
         generations.appeared(7);
-        assert!(generations.of(7).is_some_and(|generation| Some(generation) != first));
+        assert!(generations.get(7).is_some_and(|generation| Some(generation) != first));
     }
 
     #[test]
@@ -59,9 +59,9 @@ mod tests {
         let mut generations = Generations::default();
         generations.appeared(1);
         generations.appeared(2);
-        let second = generations.of(2);
+        let second = generations.get(2);
         generations.settle([2, 3].iter());
-        assert_eq!((generations.of(1), generations.of(2)), (None, second));
-        assert!(generations.of(3) > second);
+        assert_eq!((generations.get(1), generations.get(2)), (None, second));
+        assert!(generations.get(3) > second);
     }
 }

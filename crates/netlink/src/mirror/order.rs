@@ -22,9 +22,9 @@ pub(super) fn put(
     new: BodyId,
     released: &mut Vec<BodyId>,
 ) {
-    let body = bodies.of(new);
-    if let Some(same) = list.iter().position(|&id| id == new || bodies.of(id).same_route(body)) {
-        let victim = first(list, |id| bodies.of(id).rank() == body.rank()).filter(|&at| at < same);
+    let body = bodies.body(new);
+    if let Some(same) = list.iter().position(|&id| id == new || bodies.body(id).same_route(body)) {
+        let victim = first(list, |id| bodies.body(id).rank() == body.rank()).filter(|&at| at < same);
         let moves = event == RouteEvent::Replaced && family == Family::V4 && !body.via.is_object();
         released.push(std::mem::replace(&mut list[same], new));
         if let Some(victim) = victim.filter(|_| moves) {
@@ -35,29 +35,29 @@ pub(super) fn put(
         return;
     }
     let replaced = match (family, event) {
-        (Family::V4, RouteEvent::Replaced) => first(list, |id| bodies.of(id).rank() == body.rank()),
+        (Family::V4, RouteEvent::Replaced) => first(list, |id| bodies.body(id).rank() == body.rank()),
         (Family::V6, RouteEvent::Replaced) => {
-            let peer = |id| peers(bodies.of(id), body);
-            first(list, |id| peer(id) && joins(bodies.of(id)) == joins(body)).or_else(|| first(list, peer))
+            let peer = |id| peers(bodies.body(id), body);
+            first(list, |id| peer(id) && joins(bodies.body(id)) == joins(body)).or_else(|| first(list, peer))
         }
         // What is combined is one route of that metric, and except for a single appended hop the message contains all
         // of it.
         (Family::V6, _) if joins(body) => {
-            first(list, |id| peers(bodies.of(id), body) && joins(bodies.of(id)))
+            first(list, |id| peers(bodies.body(id), body) && joins(bodies.body(id)))
         }
         _ => None,
     };
     match replaced {
-        Some(at) if event == RouteEvent::Appended && !within(bodies.of(list[at]), body) => {
-            let both = joined(bodies.of(list[at]), body);
+        Some(at) if event == RouteEvent::Appended && !within(bodies.body(list[at]), body) => {
+            let both = joined(bodies.body(list[at]), body);
             released.push(new);
             released.push(std::mem::replace(&mut list[at], bodies.intern(both)));
         }
         Some(at) => released.push(std::mem::replace(&mut list[at], new)),
         None => {
             let before = |id: BodyId| match (family, event) {
-                (Family::V4, RouteEvent::Added) => bodies.of(id).rank() >= body.rank(),
-                _ => bodies.of(id).rank() > body.rank(),
+                (Family::V4, RouteEvent::Added) => bodies.body(id).rank() >= body.rank(),
+                _ => bodies.body(id).rank() > body.rank(),
             };
             list.insert(first(list, before).unwrap_or(list.len()), new);
         }
@@ -72,7 +72,7 @@ pub(super) fn take(
     gone: &RouteBody,
     released: &mut Vec<BodyId>,
 ) -> bool {
-    if let Some(at) = first(list, |id| bodies.of(id).same_route(gone)) {
+    if let Some(at) = first(list, |id| bodies.body(id).same_route(gone)) {
         released.push(list.remove(at));
         return true;
     }
@@ -80,12 +80,12 @@ pub(super) fn take(
         return false;
     }
     let Some(at) = first(list, |id| {
-        let body = bodies.of(id);
+        let body = bodies.body(id);
         peers(body, gone) && body.kind == gone.kind && within(gone, body)
     }) else {
         return false;
     };
-    let body = bodies.of(list[at]);
+    let body = bodies.body(list[at]);
     let left = body.via.hops().iter().filter(|hop| !contains(gone.via.hops(), hop)).copied().collect();
     let rest = RouteBody { via: Via::from_hops(left), ..body.clone() };
     match rest.via {

@@ -37,7 +37,7 @@ impl Mirror {
     /// returns from another namespace. A link that disappears and reappears between two reads of the mirror shows
     /// only by this.
     pub fn generation(&self, ifindex: u32) -> Option<u64> {
-        self.generations.of(ifindex)
+        self.generations.get(ifindex)
     }
 
     /// All links, by number.
@@ -150,7 +150,7 @@ impl Mirror {
         table: u32,
         prefix: Prefix<A>,
     ) -> Option<(BodyId, &'a RouteBody)> {
-        routes.get(table, prefix).iter().map(|&id| (id, routes.bodies.of(id))).find(|(_, body)| {
+        routes.get(table, prefix).iter().map(|&id| (id, routes.bodies.body(id))).find(|(_, body)| {
             body.tos == 0 && body.source.is_none() && (body.kind.refuses() || self.leads_on(A::FAMILY, body))
         })
     }

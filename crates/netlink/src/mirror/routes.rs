@@ -184,7 +184,7 @@ impl<A: Address> Routes<A> {
             Entry::Occupied(entry) if entry.get().0 & LIST != 0 => return Some(message),
             Entry::Occupied(mut entry) => {
                 let old = *entry.get();
-                let ours = self.bodies.of(old);
+                let ours = self.bodies.body(old);
                 let same = ours.same_route(&message.body);
                 if deleted && same {
                     entry.remove();

@@ -47,7 +47,7 @@ fn ip(arguments: &str) {
     assert!(done.success(), "ip {arguments}");
 }
 
-/// A namespace with so many pairs; `None`, said aloud, where that needs rights that are missing.
+/// A new network namespace with `count` veth pairs; `None`, with a message, without the privileges for that.
 fn pairs(count: usize) -> Option<()> {
     if bm_sys::Namespace::Network.unshare().is_err() {
         eprintln!("skipped: needs root for a network namespace and BPF");
@@ -75,7 +75,7 @@ fn settings() -> Settings {
 }
 
 impl Lab {
-    fn of(count: usize, settings: Settings) -> Option<Self> {
+    fn with_ports(count: usize, settings: Settings) -> Option<Self> {
         pairs(count)?;
         let far = (0..count).map(|number| PacketSocket::open(&format!("f{number}"))).collect();
         Some(Self { switch: Switch::open(settings).unwrap(), far })
@@ -148,7 +148,7 @@ impl Lab {
 
 #[test]
 fn learns_source_addresses() {
-    let Some(lab) = Lab::of(4, settings()) else { return };
+    let Some(lab) = Lab::with_ports(4, settings()) else { return };
     lab.goes(0, &frame(mac(1), mac(0), "unknown"), &[1, 2, 3]);
     assert_eq!(lab.fdb(), [(0, 0, "p0".into())]);
     lab.goes(1, &frame(mac(0), mac(1), "back"), &[0]);
@@ -164,14 +164,14 @@ fn learns_source_addresses() {
 
 #[test]
 fn tags_are_ignored_without_vlans() {
-    let Some(lab) = Lab::of(2, settings()) else { return };
+    let Some(lab) = Lab::with_ports(2, settings()) else { return };
     lab.goes(0, &tagged(&frame(BROADCAST, mac(0), "a"), 0x6123), &[1]);
     assert_eq!(lab.fdb(), [(0, 0, "p0".into())]);
 }
 
 #[test]
 fn a_moved_mac_is_relearned() {
-    let Some(lab) = Lab::of(3, settings()) else { return };
+    let Some(lab) = Lab::with_ports(3, settings()) else { return };
     lab.goes(0, &frame(BROADCAST, mac(7), "here"), &[1, 2]);
     lab.goes(1, &frame(mac(7), mac(1), "to 0"), &[0]);
     lab.goes(2, &frame(BROADCAST, mac(7), "now there"), &[0, 1]);
@@ -182,7 +182,7 @@ fn a_moved_mac_is_relearned() {
 #[test]
 fn macs_age() {
     let ageing = Duration::from_millis(300);
-    let Some(mut lab) = Lab::of(3, Settings { ageing, ..settings() }) else { return };
+    let Some(mut lab) = Lab::with_ports(3, Settings { ageing, ..settings() }) else { return };
     lab.goes(0, &frame(BROADCAST, mac(7), "here"), &[1, 2]);
     lab.goes(1, &frame(mac(7), mac(1), "known"), &[0]);
     std::thread::sleep(ageing + Duration::from_millis(50));
@@ -208,7 +208,7 @@ fn fill(lab: &Lab, count: u32) {
 fn ageing_and_takeover_keep_all_macs_of_a_full_table() {
     for count in [100, 1_023, 1_024, 16_384] {
         let settings = || Settings { fdb_max_learned: 0, ..settings() };
-        let Some(mut lab) = Lab::of(2, settings()) else { return };
+        let Some(mut lab) = Lab::with_ports(2, settings()) else { return };
         fill(&lab, count);
         assert_eq!((lab.switch.fdb().len(), lab.switch.fdb_count()), (count as usize, count as usize));
         lab.switch.sweep();
@@ -227,7 +227,8 @@ fn ageing_and_takeover_keep_all_macs_of_a_full_table() {
 #[test]
 fn static_macs_neither_move_nor_age() {
     let statics = vec![Static { mac: mac(7), vlan: 0, port: "p2".into(), addresses: Vec::new() }];
-    let Some(lab) = Lab::of(3, Settings { statics, ageing: Duration::from_millis(1), ..settings() }) else {
+    let Some(lab) = Lab::with_ports(3, Settings { statics, ageing: Duration::from_millis(1), ..settings() })
+    else {
         return;
     };
     lab.goes(0, &frame(BROADCAST, mac(7), "somebody says so"), &[1, 2]);
@@ -238,7 +239,7 @@ fn static_macs_neither_move_nor_age() {
 
 #[test]
 fn counts_drops_and_punts_by_reason() {
-    let Some(mut lab) = Lab::of(2, settings()) else { return };
+    let Some(mut lab) = Lab::with_ports(2, settings()) else { return };
     lab.drops(0, &frame(mac(1), BROADCAST, "from a group"), "drop_source");
     lab.drops(0, &frame(mac(1), [0; 6], "from nobody"), "drop_source");
     for last in 0..16 {
@@ -270,7 +271,7 @@ fn counts_drops_and_punts_by_reason() {
 
 #[test]
 fn floods_are_rate_limited() {
-    let Some(mut lab) = Lab::of(2, Settings { flood_limit: 100, ..settings() }) else { return };
+    let Some(mut lab) = Lab::with_ports(2, Settings { flood_limit: 100, ..settings() }) else { return };
     let started = Instant::now();
     let all = frame(BROADCAST, mac(0), "storm");
     let passed = (0..1000).filter(|_| lab.run(0, &all).0 == XDP_REDIRECT).count();
@@ -296,7 +297,7 @@ fn with_vlans() -> Settings {
 
 #[test]
 fn keeps_vlans_apart() {
-    let Some(lab) = Lab::of(5, with_vlans()) else { return };
+    let Some(lab) = Lab::with_ports(5, with_vlans()) else { return };
     let sent = |lab: &Lab, from: usize, frame: &[u8], expected: &[(usize, Vec<u8>)]| {
         lab.send(from, frame);
         assert_eq!(lab.caught(expected.len()), expected, "{}", lab.port_counters());
@@ -333,7 +334,7 @@ fn keeps_vlans_apart() {
 
 #[test]
 fn a_port_accepts_only_frames_of_its_vlans() {
-    let Some(lab) = Lab::of(5, with_vlans()) else { return };
+    let Some(lab) = Lab::with_ports(5, with_vlans()) else { return };
     let plain = frame(BROADCAST, mac(0), "odd");
     lab.drops(0, &tagged(&plain, 20), "drop_vlan");
     lab.drops(0, &tagged(&plain, 4095), "drop_vlan");
@@ -376,7 +377,7 @@ fn sum(bytes: &[u8], start: u32) -> u16 {
 
 #[test]
 fn completes_partial_checksums() {
-    let Some(mut lab) = Lab::of(2, settings()) else { return };
+    let Some(mut lab) = Lab::with_ports(2, settings()) else { return };
     lab.goes(1, &frame(BROADCAST, mac(1), "here"), &[0]);
     for size in [0, 1, 2, 3, 4, 5, 63, 64, 503, 504, 505, 512, 1015, 1016, 1017, 1471, 1472] {
         let whole = udp(mac(1), mac(0), size, false);
@@ -415,7 +416,7 @@ fn tcp_of_sum_zero(partial: bool) -> Vec<u8> {
 
 #[test]
 fn a_zero_tcp_checksum_is_completed() {
-    let Some(mut lab) = Lab::of(2, settings()) else { return };
+    let Some(mut lab) = Lab::with_ports(2, settings()) else { return };
     lab.goes(1, &frame(BROADCAST, mac(1), "here"), &[0]);
     assert_eq!(lab.run(0, &tcp_of_sum_zero(true)), (XDP_REDIRECT, tcp_of_sum_zero(false)));
     assert_eq!(lab.count(0, "sums_completed"), 1);
@@ -423,7 +424,7 @@ fn a_zero_tcp_checksum_is_completed() {
 
 #[test]
 fn passes_frames_of_several_buffers() {
-    let Some(lab) = Lab::of(2, settings()) else { return };
+    let Some(lab) = Lab::with_ports(2, settings()) else { return };
     for end in ["p0", "f0", "p1", "f1"] {
         ip(&format!("link set {end} mtu 9000"));
     }
@@ -443,7 +444,7 @@ fn passes_frames_of_several_buffers() {
 
 #[test]
 fn ports_come_and_go() {
-    let Some(mut lab) = Lab::of(2, settings()) else { return };
+    let Some(mut lab) = Lab::with_ports(2, settings()) else { return };
     pair(2);
     lab.switch.reconcile().unwrap();
     lab.far.push(PacketSocket::open("f2"));
@@ -476,7 +477,9 @@ fn reports_why_an_interface_is_not_a_port() {
 #[test]
 fn linux_is_connected_by_the_switchs_interface() {
     let interface = Some("lan0".to_string());
-    let Some(lab) = Lab::of(2, Settings { interface: interface.clone(), ..settings() }) else { return };
+    let Some(lab) = Lab::with_ports(2, Settings { interface: interface.clone(), ..settings() }) else {
+        return;
+    };
     let own = PacketSocket::open("lan0");
     lab.goes(0, &frame(BROADCAST, mac(0), "all"), &[1]);
     let until = Instant::now() + SOON;
@@ -490,7 +493,7 @@ fn linux_is_connected_by_the_switchs_interface() {
 
 #[test]
 fn is_kept_and_taken_over() {
-    let Some(mut lab) = Lab::of(3, settings()) else { return };
+    let Some(mut lab) = Lab::with_ports(3, settings()) else { return };
     lab.goes(0, &frame(BROADCAST, mac(0), "before"), &[1, 2]);
     lab.switch.keep().unwrap();
     let far = std::mem::take(&mut lab.far);
@@ -519,7 +522,7 @@ fn is_kept_and_taken_over() {
 
 #[test]
 fn a_link_that_cannot_be_taken_over_is_detached() {
-    let Some(mut lab) = Lab::of(1, settings()) else { return };
+    let Some(mut lab) = Lab::with_ports(1, settings()) else { return };
     let ifindex = interface::index("p0").unwrap();
     let path = lab.switch.joined[&ifindex].pin.clone().unwrap();
     lab.switch.left = lab.switch.pins.as_ref().unwrap().links();
@@ -534,7 +537,7 @@ fn a_link_that_cannot_be_taken_over_is_detached() {
 
 #[test]
 fn short_frames_and_foreign_interfaces_are_harmless() {
-    let Some(mut lab) = Lab::of(1, settings()) else { return };
+    let Some(mut lab) = Lab::with_ports(1, settings()) else { return };
     let whole = frame(BROADCAST, mac(0), "x");
     assert_eq!(lab.run(0, &whole[..14]).0, XDP_REDIRECT);
     // Not a port: Linux has it all.

@@ -19,10 +19,10 @@ pub struct Cores {
 impl Cores {
     /// Assigns the cores that this process may use; `None` with fewer than two.
     pub fn deal() -> Option<Self> {
-        Self::of(&allowed())
+        Self::assign(&allowed())
     }
 
-    fn of(cores: &[usize]) -> Option<Self> {
+    fn assign(cores: &[usize]) -> Option<Self> {
         let (&source, &router) = (cores.first()?, cores.get(1)?);
         let sink = cores.get(2).copied();
         Some(Self { source, router, sink, spare: cores.get(3).copied().unwrap_or(source) })
@@ -78,10 +78,10 @@ mod tests {
 
     #[test]
     fn router_and_source_never_share() {
-        assert_eq!(Cores::of(&[3]), None);
-        assert_eq!(Cores::of(&[0, 1]), Some(Cores { source: 0, router: 1, sink: None, spare: 0 }));
-        assert_eq!(Cores::of(&[0, 1, 2]), Some(Cores { source: 0, router: 1, sink: Some(2), spare: 0 }));
-        assert_eq!(Cores::of(&[2, 4, 6, 8]).map(|cores| cores.spare), Some(8));
+        assert_eq!(Cores::assign(&[3]), None);
+        assert_eq!(Cores::assign(&[0, 1]), Some(Cores { source: 0, router: 1, sink: None, spare: 0 }));
+        assert_eq!(Cores::assign(&[0, 1, 2]), Some(Cores { source: 0, router: 1, sink: Some(2), spare: 0 }));
+        assert_eq!(Cores::assign(&[2, 4, 6, 8]).map(|cores| cores.spare), Some(8));
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub struct Changed {
 }
 
 impl Changed {
-    fn of(outcome: &Outcome) -> Self {
+    fn from_outcome(outcome: &Outcome) -> Self {
         Self {
             done: outcome.sent - outcome.refused,
             refused: outcome.refused,
@@ -103,7 +103,7 @@ fn send_all<A: bm_wire::prefix::Address>(
             .map_err(failed)?;
         }
     }
-    Ok(Changed::of(&batch.finish().map_err(failed)?))
+    Ok(Changed::from_outcome(&batch.finish().map_err(failed)?))
 }
 
 fn failed(error: Error) -> TestbedError {

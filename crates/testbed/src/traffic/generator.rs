@@ -50,7 +50,7 @@ impl<'a> Generator<'a> {
         for (place, destination) in stream.destinations.iter().enumerate() {
             programs.destinations.set(place, *destination);
         }
-        programs.generator.set(0, GeneratorState::of(stream, index));
+        programs.generator.set(0, GeneratorState::for_stream(stream, index));
         install_wake_up();
         let stop = Arc::new(AtomicBool::new(false));
         let run = Run {

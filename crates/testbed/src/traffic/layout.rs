@@ -97,7 +97,7 @@ unsafe impl Plain for SinkState {}
 unsafe impl Plain for u64 {}
 
 impl GeneratorState {
-    pub fn of(stream: &Stream, ifindex: u32) -> Self {
+    pub fn for_stream(stream: &Stream, ifindex: u32) -> Self {
         let mut size = [0; SIZES];
         size[..stream.sizes.len()].copy_from_slice(&stream.sizes);
         let source = source(stream.family);

@@ -85,7 +85,7 @@ fn generator_and_sender_agree() {
         for (place, to) in stream.destinations.iter().enumerate() {
             programs.destinations.set(place, *to);
         }
-        programs.generator.set(0, GeneratorState::of(&stream, 1));
+        programs.generator.set(0, GeneratorState::for_stream(&stream, 1));
         let longest = stream.sizes.iter().copied().max().unwrap();
         for sequence in 0..30 {
             let (verdict, frame) = run_once(&programs.generate, &vec![0; longest.into()]);

@@ -8,7 +8,7 @@ pub const LEGACY_FLUSH: &str = "for t in filter mangle raw; do iptables-legacy -
 
 /// A table with one chain in the way of routed packets, and one of the administrator's own.
 pub fn iptables(net: &Net, random: &mut Random) -> String {
-    let (table, chain) = random.of(&[
+    let (table, chain) = random.choice(&[
         ("filter", "FORWARD"),
         ("mangle", "FORWARD"),
         ("mangle", "PREROUTING"),
@@ -22,7 +22,7 @@ pub fn iptables(net: &Net, random: &mut Random) -> String {
     }
     // Connections that are tracked for the machine itself are tracked for routed packets as well.
     if table == "filter" && random.one_in(2) {
-        let (chain, tracking) = random.of(&[
+        let (chain, tracking) = random.choice(&[
             ("INPUT", "-m conntrack --ctstate ESTABLISHED -j ACCEPT"),
             ("INPUT", "-m state --state INVALID -j DROP"),
             ("OUTPUT", "-m conntrack --ctstate NEW"),
@@ -51,7 +51,7 @@ fn rule(net: &Net, random: &mut Random, chain: &str) -> String {
             rule += &format!("{not}{flag} {} ", net.prefix(random, true, source));
         }
     }
-    rule += random.of(&[
+    rule += random.choice(&[
         "",
         "",
         "-p tcp ",
@@ -61,5 +61,5 @@ fn rule(net: &Net, random: &mut Random, chain: &str) -> String {
         "-p tcp ! --dport 80 ",
     ]);
     let jumps = !own && random.one_in(4);
-    rule + if jumps { "-j own" } else { random.of(&["-j DROP", "-j DROP", "-j ACCEPT", "-j RETURN", ""]) }
+    rule + if jumps { "-j own" } else { random.choice(&["-j DROP", "-j DROP", "-j ACCEPT", "-j RETURN", ""]) }
 }

@@ -12,8 +12,8 @@ pub fn nftables(net: &Net, random: &mut Random) -> String {
 }
 
 fn routed(net: &Net, random: &mut Random) -> String {
-    let family = random.of(&["inet", "ip", "ip6"]);
-    let hook = random.of(&["prerouting", "forward", "postrouting"]);
+    let family = random.choice(&["inet", "ip", "ip6"]);
+    let hook = random.choice(&["prerouting", "forward", "postrouting"]);
     let mut text = format!("flush ruleset\ntable {family} t {{\n");
     let chains = random.below(3);
     for chain in 0..chains {
@@ -36,12 +36,13 @@ fn routed(net: &Net, random: &mut Random) -> String {
 fn on_interface(net: &Net, random: &mut Random) -> String {
     let (hook, interface) =
         if random.one_in(2) { ("ingress", net.input) } else { ("egress", net.output(random)) };
-    let family = if hook == "ingress" { random.of(&["inet", "netdev"]) } else { "netdev" };
+    let family = if hook == "ingress" { random.choice(&["inet", "netdev"]) } else { "netdev" };
     let mut text = format!(
         "flush ruleset\ntable {family} t {{\n chain base {{\n  type filter hook {hook} device {interface} priority 0; policy accept;\n"
     );
     for _ in 0..1 + random.below(3) {
-        let statement = random.of(&["drop", "drop", "accept", "counter", "return", "limit rate 1/hour drop"]);
+        let statement =
+            random.choice(&["drop", "drop", "accept", "counter", "return", "limit rate 1/hour drop"]);
         text += &format!("  {}{statement}\n", matches(net, random, "inet"));
     }
     text + " }\n}\n"
@@ -78,17 +79,21 @@ fn matches(net: &Net, random: &mut Random, family: &str) -> String {
             }
             2 | 3 => address(net, random, four, "saddr"),
             4 | 5 => address(net, random, four, "daddr"),
-            6 => format!("meta l4proto {} ", random.of(&["tcp", "udp", "47", "{ 6, 17 }"])),
+            6 => format!("meta l4proto {} ", random.choice(&["tcp", "udp", "47", "{ 6, 17 }"])),
             7 => {
-                let ports = random.of(&["22", "53-100", "{ 22, 53 }", "!= 80", "> 1000"]);
-                format!("{} dport {ports} ", random.of(&["tcp", "udp"]))
+                let ports = random.choice(&["22", "53-100", "{ 22, 53 }", "!= 80", "> 1000"]);
+                format!("{} dport {ports} ", random.choice(&["tcp", "udp"]))
             }
             8 => {
-                let protocol = random.of(&["tcp", "udp"]);
-                format!("{protocol} sport {} {protocol} dport {} ", random.of(&PORTS), random.of(&PORTS))
+                let protocol = random.choice(&["tcp", "udp"]);
+                format!(
+                    "{protocol} sport {} {protocol} dport {} ",
+                    random.choice(&PORTS),
+                    random.choice(&PORTS)
+                )
             }
             _ => random
-                .of(&["th dport 53 ", "meta pkttype host ", "meta length > 20 ", "meta mark 0 "])
+                .choice(&["th dport 53 ", "meta pkttype host ", "meta length > 20 ", "meta mark 0 "])
                 .to_owned(),
         };
     }
@@ -133,10 +138,10 @@ fn rule(net: &Net, random: &mut Random, family: &str, chains: usize) -> String {
         statements.extend(["ip ttl set 9", "ip dscp set cs1", &set]);
     }
     if chains > 0 && random.one_in(3) {
-        return format!("{matches}{} c{}", random.of(&["jump", "goto"]), random.below(chains));
+        return format!("{matches}{} c{}", random.choice(&["jump", "goto"]), random.below(chains));
     }
     // Rules about connections hide all others, so they are rare.
-    let mut statement = random.of(&statements);
+    let mut statement = random.choice(&statements);
     if statement.starts_with("ct") && !random.one_in(4) {
         statement = "drop";
     }

@@ -31,7 +31,7 @@ impl Probe {
     #[must_use]
     pub fn in_pieces(self, random: &mut Random) -> Self {
         let cuts = [Cut::InOrder, Cut::Reversed, Cut::Twice, Cut::Overlapping, Cut::BehindOptions];
-        let shape = if self.shape == Shape::Plain { Shape::Pieces(random.of(&cuts)) } else { self.shape };
+        let shape = if self.shape == Shape::Plain { Shape::Pieces(random.choice(&cuts)) } else { self.shape };
         Self { shape, ..self }
     }
 

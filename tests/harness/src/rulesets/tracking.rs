@@ -13,7 +13,7 @@ pub fn tracking(net: &Net, random: &mut Random) -> String {
         text += "table inet f {\n chain base {\n  type filter hook forward priority 0; policy accept;\n";
         text += &format!("  {word} daddr {prefix} drop\n }}\n}}\n");
     }
-    let family = random.of(&["inet", "ip", "ip6"]);
+    let family = random.choice(&["inet", "ip", "ip6"]);
     let flags = if random.one_in(4) { " flags dormant;\n" } else { "" };
     let (objects, rules) = match random.below(6) {
         0 => (helper(family), ""),

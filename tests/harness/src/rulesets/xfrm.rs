@@ -9,7 +9,7 @@ pub fn xfrm(net: &Net, random: &mut Random) -> String {
 
 fn policy(net: &Net, random: &mut Random) -> String {
     let four = !random.one_in(3);
-    let direction = random.of(&["fwd", "fwd", "out", "out", "in"]);
+    let direction = random.choice(&["fwd", "fwd", "out", "out", "in"]);
     let [source, target] = [true, false].map(|source| {
         let any = if four { "0.0.0.0/0" } else { "::/0" };
         if random.one_in(3) { any.to_owned() } else { net.prefix(random, four, source) }
@@ -17,8 +17,8 @@ fn policy(net: &Net, random: &mut Random) -> String {
     // Two with the same selector are one: the latter.
     let mut text = format!("xfrm policy update dir {direction} src {source} dst {target} ");
     match random.below(5) {
-        0 => text += &format!("proto {} dport {} ", random.of(&["tcp", "udp"]), random.of(&PORTS)),
-        1 => text += &format!("proto {} ", random.of(&["tcp", "udp", "47"])),
+        0 => text += &format!("proto {} dport {} ", random.choice(&["tcp", "udp"]), random.choice(&PORTS)),
+        1 => text += &format!("proto {} ", random.choice(&["tcp", "udp", "47"])),
         _ => {}
     }
     if random.one_in(6) {
@@ -31,7 +31,7 @@ fn policy(net: &Net, random: &mut Random) -> String {
         2 => text + "action allow",
         _ => {
             // Linux has no tunnel out that may be missing.
-            let how = random.of(&["tunnel level required", "transport level use"]);
+            let how = random.choice(&["tunnel level required", "transport level use"]);
             text + &format!("tmpl src {near} dst {far} proto esp mode {how}")
         }
     }

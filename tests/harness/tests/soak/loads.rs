@@ -36,8 +36,8 @@ impl Loads {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Calls `deed` with 0, 1, 2 and so on, `rate` times a second; after a pause, with everything that was due in it.
-    fn paced(&self, rate: f64, mut deed: impl FnMut(std::ops::Range<u64>)) -> u64 {
+    /// Calls `action` with 0, 1, 2 and so on, `rate` times a second; after a pause, with everything that was due in it.
+    fn paced(&self, rate: f64, mut action: impl FnMut(std::ops::Range<u64>)) -> u64 {
         let start = Instant::now();
         let mut done = 0;
         while !self.are_over() {
@@ -45,7 +45,7 @@ impl Loads {
             if due > done {
                 // Not everything at once after a long pause, so that the stop is noticed soon.
                 let until = due.min(done + 50_000);
-                deed(done..until);
+                action(done..until);
                 done = until;
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -116,8 +116,8 @@ pub fn fill(lab: &Lab, routes: u32) -> Duration {
     start.elapsed()
 }
 
-/// Runs all loads until `deed` has returned.
-pub fn during<T>(lab: &Lab, router: &Router, plan: &Plan, deed: impl FnOnce() -> T) -> (T, Done) {
+/// Runs all loads until `action` has returned.
+pub fn during<T>(lab: &Lab, router: &Router, plan: &Plan, action: impl FnOnce() -> T) -> (T, Done) {
     let loads = Loads::default();
     let socket = router.socket().expect("a daemon");
     let socket = Path::new(&socket);
@@ -134,7 +134,7 @@ pub fn during<T>(lab: &Lab, router: &Router, plan: &Plan, deed: impl FnOnce() ->
         let read = |due: std::ops::Range<u64>| due.for_each(|_| clients::read_counters(counters));
         let counters = scope.spawn(move || loads.paced(STATISTICS, read));
         let slow: Vec<_> = (0..4).map(|_| scope.spawn(|| clients::read_slowly(socket, loads))).collect();
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(deed));
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(action));
         loads.end();
         let (routes, refused) = routes.join().expect("routes change");
         let (reloads, reload_failed) = reloads.join().expect("reloads continue");

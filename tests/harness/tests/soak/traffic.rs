@@ -102,8 +102,8 @@ pub struct Outcome {
     pub ledger: Ledger,
 }
 
-/// Sends while `deed` runs.
-pub fn during<T>(stream: &Stream, lab: &Lab, deed: impl FnOnce() -> T) -> (T, Outcome) {
+/// Sends while `action` runs.
+pub fn during<T>(stream: &Stream, lab: &Lab, action: impl FnOnce() -> T) -> (T, Outcome) {
     let sender = lab.src.packet_socket(Side::Src.host());
     let receiver = lab.snk.packet_socket(Side::Snk.host());
     let [stop_sending, stop_receiving] = [AtomicBool::new(false), AtomicBool::new(false)];
@@ -115,7 +115,7 @@ pub fn during<T>(stream: &Stream, lab: &Lab, deed: impl FnOnce() -> T) -> (T, Ou
     let (done, sent, ledger) = std::thread::scope(|scope| {
         let receiving = scope.spawn(|| receive(&receiver, &stop_sending, &stop_receiving));
         let sending = scope.spawn(|| flow::send(take, stream.frames(), stream.rate, &stop_sending));
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(deed));
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(action));
         stop_sending.store(true, Ordering::Relaxed);
         let sent = sending.join().expect("the sender does not panic");
         std::thread::sleep(STRAGGLERS);

@@ -79,13 +79,13 @@ impl Forwarder {
 
     fn reload_with(&self, restarts: &mut Restarts, new: Config) -> Result<Reloaded, Error> {
         let old = self.setup();
-        let Changes { config, plan, said, arranged } = self.changes(&old, new)?;
+        let Changes { config, plan, reply, arranged } = self.changes(&old, new)?;
         let setup = Setup { config, plan };
         self.carry_out(restarts, &old, &setup, &arranged)?;
         *lock(&self.setup) = setup.into();
         // Interfaces may have changed meanwhile.
         self.links.notify_one();
-        Ok(said)
+        Ok(reply)
     }
 
     /// Plans the changes from `old` to `new`, without those that need a restart of the daemon.
@@ -172,23 +172,23 @@ mod tests {
         };
         let steps =
             vec![Step::partial(step("control")), Step::atomic(step("apps")), Step::partial(step("hooks"))];
-        let said = all_or_nothing(steps, &"old", &"new").err().map(|error| error.to_string());
-        (done.take(), said)
+        let error = all_or_nothing(steps, &"old", &"new").err().map(|error| error.to_string());
+        (done.take(), error)
     }
 
     #[test]
     fn a_reload_that_fails_is_undone_in_reverse_order() {
-        let (steps, said) = done(&[]);
-        assert_eq!((steps.join(", "), said), ("control new, apps new, hooks new".into(), None));
-        let (steps, said) = done(&["control new"]);
+        let (steps, error) = done(&[]);
+        assert_eq!((steps.join(", "), error), ("control new, apps new, hooks new".into(), None));
+        let (steps, error) = done(&["control new"]);
         assert_eq!(steps, ["control new", "control old"]);
-        assert_eq!(said.as_deref(), Some("control new fails: nothing has changed"));
+        assert_eq!(error.as_deref(), Some("control new fails: nothing has changed"));
         let (steps, _) = done(&["apps new"]);
         assert_eq!(steps, ["control new", "apps new", "control old"], "apps have been undone by themselves");
-        let (steps, said) = done(&["hooks new", "apps old"]);
+        let (steps, error) = done(&["hooks new", "apps old"]);
         assert_eq!(steps[3..], ["hooks old", "apps old", "control old"]);
         assert_eq!(
-            said.as_deref(),
+            error.as_deref(),
             Some(
                 "hooks new fails: restart the daemon: undoing the other changes also failed (apps old fails); Linux forwards packets that the daemon does not"
             )

@@ -38,12 +38,12 @@ impl Compiler {
         let limit = query.limit.unwrap_or(ROUTES_MAX).min(ROUTES_MAX);
         let mut page = Page { routes: Routes::default(), limit };
         if query.family != Some(6) {
-            let wanted = Wanted::<u32>::of(query)?;
+            let wanted = Wanted::<u32>::from_query(query)?;
             page.routes.total_ipv4 = self.list(mirror, &self.ipv4, vrf, &wanted, &mut page);
             page.routes.lookup.extend(self.ipv4.lookup(vrf));
         }
         if query.family != Some(4) {
-            let wanted = Wanted::<u128>::of(query)?;
+            let wanted = Wanted::<u128>::from_query(query)?;
             page.routes.total_ipv6 = self.list(mirror, &self.ipv6, vrf, &wanted, &mut page);
             page.routes.lookup.extend(self.ipv6.lookup(vrf));
         }
@@ -181,7 +181,7 @@ impl<A: RouteFamily> Wanted<A>
 where
     Prefix<A>: FromStr<Err = NotAPrefix>,
 {
-    fn of(query: &RouteQuery) -> Result<Self, Error> {
+    fn from_query(query: &RouteQuery) -> Result<Self, Error> {
         if let Some(text) = &query.address {
             let address: IpAddr =
                 text.parse().map_err(|_| Error::new(format_args!("{text:?} is not an IP address")))?;

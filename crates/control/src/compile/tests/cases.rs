@@ -255,9 +255,9 @@ fn a_vrf_has_its_own_table_or_is_left_to_linux() {
     assert_eq!(world.to("192.0.2.1"), resolve(1, "10.0.0.1"));
     assert_eq!(in_vrf(&world, "192.0.2.1"), resolve(2, "10.0.1.1"));
     assert_eq!(in_vrf(&world, "203.0.113.1"), Answer::Host);
-    assert_eq!(world.compiler.interfaces().of(2).unwrap().vrf, 1);
+    assert_eq!(world.compiler.interfaces().by_ifindex(2).unwrap().vrf, 1);
     world.tell(Message::Link(link(2, UP))).compile();
-    assert_eq!(world.compiler.interfaces().of(2).unwrap().vrf, 0);
+    assert_eq!(world.compiler.interfaces().by_ifindex(2).unwrap().vrf, 0);
     assert_eq!(world.compiler.ipv4.vrfs.len(), 1);
 }
 
@@ -337,7 +337,7 @@ fn interfaces_have_linuxs_settings() {
     world.compile();
     let interfaces = world.compiler.interfaces().clone();
     let index = interfaces.index_of(3).unwrap();
-    let interface = interfaces.of(3).unwrap();
+    let interface = interfaces.by_ifindex(3).unwrap();
     assert_eq!((interface.port, interface.mtu, interface.up), (0, 9000, true));
     assert_eq!(
         interface.ipv4.iter().map(|(a, _)| a.to_string()).collect::<Vec<_>>(),
@@ -528,7 +528,7 @@ fn a_vlan_that_is_a_port_is_no_vlan_of_another() {
     world.compiler.set_ports(vec![Some(1), Some(3)]);
     world.compile();
     let interfaces = world.compiler.interfaces();
-    assert_eq!(interfaces.of(3).map(|interface| (interface.port, interface.vlan)), Some((1, None)));
+    assert_eq!(interfaces.by_ifindex(3).map(|interface| (interface.port, interface.vlan)), Some((1, None)));
     assert_eq!(interfaces.ports[1].untagged, interfaces.index_of(3));
     assert!(interfaces.ports[0].tagged.is_empty());
 }

@@ -61,7 +61,7 @@ fn app(section: &mut Section<'_, '_>, start: usize) -> Option<App> {
         section.report.add(name_at, ProblemKind::Text { key: section.key("name"), found: name.into(), hint });
         return None;
     }
-    let module = Module::of(module);
+    let module = Module::from_text(module);
     if let Module::Rust(class) = &module
         && class != "memory"
         && let Err(why) = class.parse::<Device>()

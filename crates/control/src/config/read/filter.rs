@@ -40,7 +40,7 @@ pub(super) fn filter(section: &mut Section<'_, '_>, filter: &mut Filter, claims:
 
 /// Reports too many rules; one rule may become several flat ones.
 fn check_room<'r>(section: &mut Section<'_, '_>, key: &'static str, rules: impl Iterator<Item = &'r Rule>) {
-    let rules = rules.map(|rule| Flat::of(rule, 0, None).count()).sum();
+    let rules = rules.map(|rule| Flat::from_rule(rule, 0, None).count()).sum();
     if rules > ROOM_RULES {
         section.report(key, ProblemKind::ManyRules { rules, most: ROOM_RULES });
     }

@@ -31,9 +31,12 @@ fn reads_switches() {
     assert_eq!((lan.name.as_str(), lan.interface.as_deref(), lan.table), ("lan", Some("lan0"), 1024));
     assert_eq!((lan.ageing, lan.flood_limit), (Duration::from_secs(60), 500));
     assert!(lan.has("veth77") && lan.has("tap0") && lan.has("lan0.bm") && !lan.has("tap1"));
-    assert_eq!((lan.of("veth1").vlans, lan.of("veth1").flood_limit), (Vlans::Access(10), 500));
+    assert_eq!(
+        (lan.port_settings("veth1").vlans, lan.port_settings("veth1").flood_limit),
+        (Vlans::Access(10), 500)
+    );
     let trunk = Vlans::Trunk { tagged: vec![(10, 10), (20, 22)], native: Some(5) };
-    assert_eq!((lan.of("veth2").vlans, lan.of("veth2").flood_limit), (trunk, 0));
+    assert_eq!((lan.port_settings("veth2").vlans, lan.port_settings("veth2").flood_limit), (trunk, 0));
     assert_eq!(lan.statics[0].mac, [2, 0, 0, 0, 0, 10]);
     let changed = Config::default().diff(&config);
     assert_eq!(changed, [Changed { key: "switch.lan".into(), effect: Effect::Live }]);
@@ -47,7 +50,7 @@ fn reads_the_port_flags_of_linuxs_bridge() {
     let config =
         read(&SWITCH.replace("access = 10", options).replace("table = 1024", "table = 1024\nmove_limit = 9"));
     let [lan] = config.switches.as_slice() else { panic!("{:?}", config.switches) };
-    let (one, other) = (lan.of("veth1"), lan.of("veth2"));
+    let (one, other) = (lan.port_settings("veth1"), lan.port_settings("veth2"));
     let all = [
         "learning off",
         "locked on",

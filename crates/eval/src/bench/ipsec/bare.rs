@@ -80,7 +80,7 @@ impl Bare {
                     Aes::Aes128(aes) => cbc::Encryptor::inner_iv_init(&**aes, &iv).encrypt_blocks(blocks),
                     Aes::Aes256(aes) => cbc::Encryptor::inner_iv_init(&**aes, &iv).encrypt_blocks(blocks),
                 }
-                tag.copy_from_slice(&mac.of(payload));
+                tag.copy_from_slice(&mac.tag(payload));
             }
         }
     }
@@ -98,7 +98,7 @@ impl Bare {
             Self::Cbc { aes, mac } => {
                 let (payload, tag) =
                     bytes.split_last_chunk_mut::<TAG_MAX>().expect("there is room for a tag");
-                assert_eq!(mac.of(payload), *tag, "it was sealed with this key");
+                assert_eq!(mac.tag(payload), *tag, "it was sealed with this key");
                 let (blocks, _) = Block::slice_as_chunks_mut(payload);
                 let iv = Block::default();
                 match aes {
@@ -115,7 +115,7 @@ fn nonce() -> Nonce {
 }
 
 impl Hash {
-    fn of(&self, bytes: &[u8]) -> [u8; TAG_MAX] {
+    fn tag(&self, bytes: &[u8]) -> [u8; TAG_MAX] {
         match self {
             Self::Sha256(mac) => first(mac.clone().chain_update(bytes).finalize().as_bytes()),
             Self::Sha1(mac) => first(mac.clone().chain_update(bytes).finalize().as_bytes()),

@@ -53,7 +53,7 @@ pub struct OnRouter {
 }
 
 impl OnRouter {
-    /// Attaches it.
+    /// Attaches the program, in native mode.
     pub fn attach(testbed: &Testbed, program: &OwnedFd) -> Result<Self, TestbedError> {
         let mut links = Vec::new();
         for index in indices(testbed)? {

@@ -47,9 +47,9 @@ impl Family for u32 {
     const NAME: &'static str = "ipv4";
     const CONFIGURABLE: &'static [Structure<Self>] = structure::IPV4;
     const FURTHER: &'static [Structure<Self>] = &[
-        Structure::of::<Dxr<16, 0>>("dxr16", "DXR, 16-bit root, then ranges: 2 MiB"),
-        Structure::of::<Dxr<20, 0>>("dxr20", "DXR, 20-bit root, then ranges: 6 MiB"),
-        Structure::of::<Dxr<16, 4>>("dxr16x4", "DXR, 16-bit root, 4-bit extension, then ranges: 3 MiB"),
+        Structure::new::<Dxr<16, 0>>("dxr16", "DXR, 16-bit root, then ranges: 2 MiB"),
+        Structure::new::<Dxr<20, 0>>("dxr20", "DXR, 20-bit root, then ranges: 6 MiB"),
+        Structure::new::<Dxr<16, 4>>("dxr16x4", "DXR, 16-bit root, 4-bit extension, then ranges: 3 MiB"),
     ];
     const PEERS: &'static [Variant] = variant::IPV4;
     const LONGEST: u8 = 24;

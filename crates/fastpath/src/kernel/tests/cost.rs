@@ -1,11 +1,11 @@
-//! What the program costs over one that forwards to a fixed next hop. It measures and so is run by hand:
+//! What the program costs over one that forwards to a fixed next hop. This is a measurement, to be run by hand:
 //!
 //! ```sh
 //! BM_RIB4=rib4.txt BM_RIB6=rib6.txt cargo test --release -p bm-fastpath cost::cost -- --ignored --nocapture
 //! ```
 //!
 //! Files have `PREFIX/LENGTH NEXT_HOP` lines; BM_COUNTS names numbers of destinations instead of the usual ones.
-//! A program of the test's own (`cost.bpf.c`) writes the next packet and goes on in either, 8,192 times a run.
+//! A test program (`cost.bpf.c`) writes the next packet and calls one of the two, 8,192 times per run.
 
 use super::*;
 use bm_wire::prefix::{Address, Prefix};
@@ -20,7 +20,7 @@ const PACKETS: u32 = 1 << 13;
 /// The words of the IPv4 header below, as they lie in memory, without destination and sum.
 const REST_OF_HEADER: [u64; 7] = [0x0045, 0x2e00, 0x0100, 0, 0x1140, 0x00c0, 0x0102];
 
-/// The test's own programs. Clang is here, since the build takes it.
+/// The test programs. Clang is installed, since the build needs it.
 fn compiled() -> Object {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/kernel/tests/cost.bpf.c");
     let object = std::env::temp_dir().join(format!("bm-cost-{}.o", std::process::id()));
@@ -59,7 +59,7 @@ impl Rig {
         self.object.maps().find(|map| map.name() == name).unwrap()
     }
 
-    /// Where to begin, how many there are less one, and which program goes on: `struct settings`.
+    /// Where to begin, the number of packets minus one, and which program to call: `struct settings`.
     fn set(&self, at: u64, mask: u64, program: u32) {
         let ipv6 = u32::from(self.frame.len() == IPV6.len());
         let words = [&at.to_ne_bytes()[..], &mask.to_ne_bytes(), &program.to_ne_bytes(), &ipv6.to_ne_bytes()];

@@ -34,7 +34,7 @@ fn filtered(rules: &[Rule]) -> Option<Lab> {
 
 impl Lab {
     fn filter(&mut self, rules: &[Rule], more: impl Fn(&mut Filters)) {
-        let flat = |(at, rule): (usize, &Rule)| Flat::of(rule, at as u16, None).collect::<Vec<_>>();
+        let flat = |(at, rule): (usize, &Rule)| Flat::from_rule(rule, at as u16, None).collect::<Vec<_>>();
         let flat = rules.iter().enumerate().flat_map(flat).collect();
         let mut filters = Filters { tree: Tree::grow(flat).unwrap(), ..Filters::default() };
         more(&mut filters);
@@ -342,7 +342,7 @@ fn ten_thousand_rules_match_as_in_user_space() {
 /// others ask for an interface that nobody has.
 fn leaf_of(rules: u16, matching: u16) -> Arc<Filters> {
     let interface = |at| (at != matching).then_some(999);
-    let flat = |at| Flat::of(&rule(Say::Drop), at, interface(at)).collect::<Vec<_>>();
+    let flat = |at| Flat::from_rule(&rule(Say::Drop), at, interface(at)).collect::<Vec<_>>();
     let tree = Tree::grow((0..rules).flat_map(flat).collect()).unwrap();
     Arc::new(Filters { tree, ..Filters::default() })
 }
@@ -466,7 +466,7 @@ fn claimed_packets_go_to_linux_without_a_worker() {
     let _claims = lab.kernel.take_claims().unwrap();
     let dns = Rule { protocol: Some(17), destination_ports: Some(53..=53), ..rule(Say::Accept) };
     let no = Rule { source: Some("192.0.2.9".parse().unwrap()), ..rule(Say::Drop) };
-    let flat = |rule: &Rule, counter| Flat::of(rule, counter, None).collect::<Vec<_>>();
+    let flat = |rule: &Rule, counter| Flat::from_rule(rule, counter, None).collect::<Vec<_>>();
     let tree = Tree::grow_with(flat(&no, 0), flat(&dns, 1)).unwrap();
     lab.filter(&[], |filters| filters.tree = tree.clone());
     lab.check_linux(&IPV4, "linux_no_worker");

@@ -1,4 +1,4 @@
-//! The program at tc: it decides and rewrites as XDP does, and knows packets that are cut up on the way out.
+//! The program at tc: it decides and rewrites as XDP does, and supports packets that are segmented on sending.
 
 use super::*;
 use bm_bpf::AttachType;
@@ -20,7 +20,7 @@ impl Lab {
     }
 }
 
-/// `IPV4` with another protocol and so many bytes behind its header, which begin as a TCP header of 20 bytes.
+/// `IPV4` with another protocol and `payload` bytes after its header, which begin with a TCP header of 20 bytes.
 fn long4(protocol: u8, payload: usize) -> Vec<u8> {
     let mut frame = IPV4[..34].to_vec();
     frame[16..18].copy_from_slice(&u16::to_be_bytes(20 + payload as u16));

@@ -1,4 +1,4 @@
-//! Ports that may not say what is not so: addresses of others, being a DHCP server, being a router.
+//! Ports that must not pretend: to have others' addresses, to be a DHCP server, to be a router.
 
 use super::*;
 use crate::settings::PortFlags;
@@ -8,7 +8,7 @@ fn lab(flags: PortFlags) -> Option<Lab> {
     let addresses = ["192.0.2.1", "2001:db8::1"].map(|address| address.parse().unwrap()).to_vec();
     let statics = vec![Static { mac: mac(0), vlan: 0, port: "p0".into(), addresses }];
     let rules = vec![PortRule { flags, ..PortRule::new(Pattern::new("p0")) }];
-    Lab::of(2, Settings { rules, statics, ..settings() })
+    Lab::with_ports(2, Settings { rules, statics, ..settings() })
 }
 
 fn ethernet(from: u8, protocol: u16, body: &[u8]) -> Vec<u8> {

@@ -22,7 +22,7 @@ fn ports_of_macs(lab: &Lab) -> Vec<([u8; 6], String)> {
 
 #[test]
 fn a_port_at_its_limit_forgets_its_own_oldest_mac() {
-    let Some(mut lab) = Lab::of(3, Settings { fdb_max_learned: 4, ..settings() }) else { return };
+    let Some(mut lab) = Lab::with_ports(3, Settings { fdb_max_learned: 4, ..settings() }) else { return };
     lab.run(1, &frame(BROADCAST, mac(1), "a neighbor"));
     for number in 0..10 {
         lab.run(0, &frame(BROADCAST, one_of_many(number), "one of many"));
@@ -43,7 +43,7 @@ fn a_port_at_its_limit_forgets_its_own_oldest_mac() {
 #[test]
 fn one_port_cannot_fill_the_table_for_others() {
     const TABLE: u32 = 64;
-    let Some(mut lab) = Lab::of(4, Settings { table: TABLE, ..settings() }) else { return };
+    let Some(mut lab) = Lab::with_ports(4, Settings { table: TABLE, ..settings() }) else { return };
     for number in 0..20_000 {
         lab.run(0, &frame(BROADCAST, one_of_many(number), "one of many"));
     }
@@ -71,7 +71,7 @@ fn one_port_cannot_fill_the_table_for_others() {
 #[test]
 fn the_switchs_own_mac_cannot_be_taken() {
     let interface = Some("lan0".to_string());
-    let Some(mut lab) = Lab::of(2, Settings { interface, ..settings() }) else { return };
+    let Some(mut lab) = Lab::with_ports(2, Settings { interface, ..settings() }) else { return };
     let own = lab.switch.interfaces.mac("lan0").unwrap();
     let reaches_linux = |lab: &Lab, to: [u8; 6]| {
         for number in 0..10 {
@@ -91,7 +91,7 @@ fn the_switchs_own_mac_cannot_be_taken() {
 
 #[test]
 fn moves_of_macs_are_rate_limited() {
-    let Some(mut lab) = Lab::of(3, Settings { move_limit: 10, ..settings() }) else { return };
+    let Some(mut lab) = Lab::with_ports(3, Settings { move_limit: 10, ..settings() }) else { return };
     let started = Instant::now();
     let claim = frame(BROADCAST, mac(7), "here");
     lab.run(0, &claim);
@@ -117,7 +117,7 @@ fn moves_of_macs_are_rate_limited() {
 fn isolated_ports_reach_others_but_not_each_other() {
     let isolated = PortFlags { isolated: true, ..PortFlags::default() };
     let rules = vec![flags("p0", isolated), flags("p1", isolated)];
-    let Some(lab) = Lab::of(4, Settings { rules, ..settings() }) else { return };
+    let Some(lab) = Lab::with_ports(4, Settings { rules, ..settings() }) else { return };
     lab.goes(0, &frame(BROADCAST, mac(0), "from one that is"), &[2, 3]);
     lab.goes(1, &frame(mac(9), mac(1), "the other, unknown"), &[2, 3]);
     lab.goes(2, &frame(BROADCAST, mac(2), "from one that is not"), &[0, 1, 3]);
@@ -134,7 +134,7 @@ fn a_port_gets_no_floods_that_it_does_not_take() {
         flags("p2", PortFlags { mcast_flood: false, ..all }),
         flags("p3", PortFlags { flood: false, mcast_flood: false, bcast_flood: false, ..all }),
     ];
-    let Some(lab) = Lab::of(4, Settings { rules, ..settings() }) else { return };
+    let Some(lab) = Lab::with_ports(4, Settings { rules, ..settings() }) else { return };
     lab.goes(0, &frame(mac(9), mac(0), "unknown"), &[2]);
     lab.goes(0, &frame([1, 0, 0x5e, 0, 0, 5], mac(0), "multicast"), &[1]);
     lab.goes(0, &frame(BROADCAST, mac(0), "broadcast"), &[1, 2]);
@@ -145,7 +145,7 @@ fn a_port_gets_no_floods_that_it_does_not_take() {
 #[test]
 fn with_all_floods_off_unknown_macs_get_nothing() {
     let rules = vec![flags("p*", PortFlags { flood: false, ..PortFlags::default() })];
-    let Some(lab) = Lab::of(3, Settings { rules, ..settings() }) else { return };
+    let Some(lab) = Lab::with_ports(3, Settings { rules, ..settings() }) else { return };
     lab.goes(0, &frame(BROADCAST, mac(0), "here"), &[1, 2]);
     lab.drops(1, &frame(mac(9), mac(1), "unknown"), "drop_no_flood");
     lab.goes(1, &frame(mac(0), mac(1), "known"), &[0]);
@@ -156,7 +156,7 @@ fn a_locked_port_passes_only_frames_of_its_static_macs() {
     let locked = PortFlags { locked: true, ..PortFlags::default() };
     let statics = vec![Static { mac: mac(0), vlan: 0, port: "p0".into(), addresses: Vec::new() }];
     let settings = Settings { rules: vec![flags("p0", locked)], statics, ..settings() };
-    let Some(lab) = Lab::of(3, settings) else { return };
+    let Some(lab) = Lab::with_ports(3, settings) else { return };
     lab.goes(0, &frame(BROADCAST, mac(0), "the one"), &[1, 2]);
     lab.drops(0, &frame(BROADCAST, mac(5), "another"), "drop_locked");
     lab.goes(1, &frame(BROADCAST, mac(1), "elsewhere"), &[0, 2]);
@@ -168,7 +168,9 @@ fn a_locked_port_passes_only_frames_of_its_static_macs() {
 #[test]
 fn a_port_without_learning_forwards_and_learns_nothing() {
     let deaf = PortFlags { learning: false, ..PortFlags::default() };
-    let Some(lab) = Lab::of(3, Settings { rules: vec![flags("p0", deaf)], ..settings() }) else { return };
+    let Some(lab) = Lab::with_ports(3, Settings { rules: vec![flags("p0", deaf)], ..settings() }) else {
+        return;
+    };
     lab.goes(0, &frame(BROADCAST, mac(0), "hello"), &[1, 2]);
     lab.goes(1, &frame(mac(0), mac(1), "not known"), &[0, 2]);
     assert_eq!(ports_of_macs(&lab), [(mac(1), "p1".into())]);
