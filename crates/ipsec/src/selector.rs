@@ -59,7 +59,7 @@ impl Selector {
 
     /// The rules of `bm-filter` that match the same packets.
     pub(crate) fn flat(&self, index: u16, later: LaterFragments) -> impl Iterator<Item = Flat> + use<> {
-        // The action says nothing here but whether later fragments match: see `Flat::of`.
+        // The action says nothing here but whether later fragments match: see `Flat::from_rule`.
         let action = if later == LaterFragments::Match { Action::Accept } else { Action::Drop };
         let rule = Rule {
             action,
