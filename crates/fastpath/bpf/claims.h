@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
 /*
- * Packets that are claimed for workers: searched as rules are, in a tree of their own, and sent to the socket that
- * the worker of the queue has bound. Linux has them where there is none.
+ * Packets that are claimed for workers: searched like rules, in a separate tree, and sent to the socket that
+ * the worker of the queue has bound. If there is none, Linux gets them.
  */
 #pragma once
 
 #include "rules.h"
 
-/* Claims are in a program of their own sort as well: sockets of workers, by interface and queue. */
+/* Only a program that is loaded with claims has this map: sockets of workers, by interface and queue. */
 const volatile __u32 claims_on SEC(".rodata.claims") = 0;
 
 #define CLAIM_QUEUES 16
@@ -19,7 +19,7 @@ struct {
 	__type(value, __u32);
 } claims SEC(".maps");
 
-/* Whether a packet is claimed for workers: one more than the claim's counter, or 0. */
+/* Whether a packet is claimed for workers: the claim's counter plus one, or 0. */
 __noinline int asked_claims(const struct filter_key *key)
 {
 	const struct filter_set *set;
@@ -34,7 +34,7 @@ __noinline int asked_claims(const struct filter_key *key)
 	return found ? (found & 0xffff) + 1 : 0;
 }
 
-/* Whether workers may have a frame: it is for us, of an interface that is forwarded from, and a daemon lives. */
+/* Whether workers may get a frame: it is for this machine's MAC, its interface forwards, and a daemon is alive. */
 static __always_inline bool is_claimable(const struct packet *packet, const struct ingress *logical, bool ipv6)
 {
 	__u64 mac = *(__u64 *)packet->data << 16;
@@ -43,7 +43,7 @@ static __always_inline bool is_claimable(const struct packet *packet, const stru
 	       (mac == logical->mac || mac == packet->ingress->mac) && !is_unattended();
 }
 
-/* Whether a frame lies in several buffers, which no worker's socket takes. */
+/* Whether a frame is in several buffers, which AF_XDP sockets do not accept. */
 static __always_inline bool is_in_pieces(context *ctx)
 {
 	long length = (void *)(long)ctx->data_end - (void *)(long)ctx->data;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
 /*
- * IPv4 lookup in `chunk17`, whose layout crates/fib/src/chunk.rs draws: one load of the root, three of a block,
- * one of the next hop. No step branches or loops, and a mask keeps each index within.
+ * IPv4 lookup in `chunk17`, whose layout is drawn in crates/fib/src/chunk.rs: one load of the root, three of a block,
+ * one of the next hop. No step branches or loops, and a mask keeps each index in bounds.
  */
 #pragma once
 

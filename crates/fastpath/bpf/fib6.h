@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
 /*
- * IPv6 lookup in `range6`, whose layout crates/fib/src/range6.rs draws: a root of 16 bits, then for each
- * window of 32 bits forks and a leaf, a cache line a step. A place in a line is found by halving, without a
- * branch, and a mask keeps each index within.
+ * IPv6 lookup in `range6`, whose layout is drawn in crates/fib/src/range6.rs: a root of 16 bits, then for each
+ * window of 32 bits forks and a leaf, one cache line per step. A place in a line is found by binary search without
+ * branches, and a mask keeps each index in bounds.
  */
 #pragma once
 
@@ -59,7 +59,7 @@ static __always_inline __u64 ends_of_wide_leaf(const __u32 *cells, __u32 key)
 	return n + is_past(cells[n], key);
 }
 
-/* What a leaf says of a key: two bytes, or a word where the leaf is wide. */
+/* The next hop in a leaf for a key: two bytes, or a word if the leaf is wide. */
 static __always_inline __u32 fib6_leaf(const __u32 *cells, __u32 key)
 {
 	__u64 n;

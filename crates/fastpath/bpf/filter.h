@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
 /*
- * Filters, ahead of everything else, for what Linux would forward as well: rules, tiny fragments, sources that
- * have no way back, sources that send too much.
+ * Filters, before everything else, for packets that Linux would forward as well: rules, tiny fragments, sources
+ * without a reverse path, sources that send too much.
  *
  *     frame -> key -> fragments -> source -> rules -> rate -> Linux only? then Linux has it -> on to forwarding
  *                '--------'---------'-------'---> for this machine? then Linux has it, else dropped and counted
  *
- * Steps are in files of their own (key.h, source.h, rules.h, rate.h); what passes may be claimed for workers (claims.h).
- * Only in a program that was loaded with filters is any of this left: `filters_on` is known when it is verified,
- * and what it guards is cut out.
+ * Steps are in separate files (key.h, source.h, rules.h, rate.h); packets that pass may be claimed for workers (claims.h).
+ * Only a program that was loaded with filters contains any of this: `filters_on` is known when it is verified,
+ * and code that it guards is removed.
  */
 #pragma once
 
@@ -19,7 +19,7 @@
 #include "rules.h"
 #include "source.h"
 
-/* Whether a packet is for this machine or its link: Linux's own filters are there for those. */
+/* Whether a packet is for this machine or its link: Linux's own filters apply to those. */
 __noinline int is_for_linux(const struct filter_key *key, __u32 may_be_local)
 {
 	__u32 first;
@@ -57,7 +57,7 @@ static __always_inline enum verdict filter_verdict(const struct filter_set *set,
 	return set->interval && source_over_rate(key) ? DROPPED_RATE_LIMIT : FORWARDED;
 }
 
-/* Whether filters are asked about a frame: Linux takes tagged ones for the MACs of its VLANs as well. */
+/* Whether filters apply to a frame: Linux also accepts tagged ones for the MACs of its VLANs. */
 static __always_inline bool is_filtered(context *ctx, const struct packet *packet)
 {
 	const struct ethernet *eth = packet->data;
@@ -65,7 +65,7 @@ static __always_inline bool is_filtered(context *ctx, const struct packet *packe
 	return *(__u64 *)eth << 16 == packet->ingress->mac || is_tagged(ctx, packet);
 }
 
-/* Linux's rules name the VLAN that a packet came in on, where those of the configuration name the port. */
+/* Linux's rules refer to the VLAN on which a packet arrived, those of the configuration to the port. */
 static __always_inline bool is_linux_only(struct filter_key *key)
 {
 	__u32 port = key->of[KEY_INTERFACE], found;
@@ -76,7 +76,7 @@ static __always_inline bool is_linux_only(struct filter_key *key)
 	return found;
 }
 
-/* What filters say of a frame: FORWARDED, CLAIMED, PASSED_FIREWALL, or why it is dropped. */
+/* The result of filters for a frame: FORWARDED, CLAIMED, PASSED_FIREWALL, or why it is dropped. */
 static __always_inline enum verdict filtered(context *ctx, const struct packet *packet)
 {
 	const struct filters *both = both_sets();
@@ -92,7 +92,7 @@ static __always_inline enum verdict filtered(context *ctx, const struct packet *
 		known = filter_key(ctx, eth->type, &key);
 	if (!known)
 		return FORWARDED;
-	/* Read once: control may make the other set current at any time, and a packet meets one of them whole. */
+	/* Read once: control may switch sets at any time, and each packet must be matched with only one of them. */
 	key.of[KEY_SET] = *(volatile const __u32 *)&both->current & 1;
 	set = &both->of[key.of[KEY_SET] & 1];
 	if (known == KEY_UNKNOWN)

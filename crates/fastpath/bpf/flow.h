@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
-/* Which flow a packet is of, for groups of next hops: the same number as crates/wire/src/flow.rs gives, or Linux where only it knows. */
+/*
+ * The flow of a packet, for groups of next hops: the same number as in crates/wire/src/flow.rs, or none if only Linux
+ * can tell.
+ */
 #pragma once
 
 #include <linux/in.h>
@@ -22,7 +25,7 @@ static __always_inline __u64 mix(__u64 a, __u64 b)
 	return (a * b) ^ (a1 * b1 + (middle >> 32) + (other >> 32));
 }
 
-/* `a` and `b` are the ends of the flow, `rest` what both directions share. */
+/* `a` and `b` are the ends of the flow, `rest` is the same for both directions. */
 static __always_inline __u32 flow_hash(__u64 a, __u64 b, __u64 rest, __u64 seed)
 {
 	__u64 first = a < b ? a : b, second = a < b ? b : a, key;
@@ -45,14 +48,14 @@ static __always_inline __u64 flow_end6(struct address6 address, __u16 port, __u6
 	       port * flow_salt[4];
 }
 
-/* Protocols whose first four bytes are ports, or an SPI, which tells flows apart as well. */
+/* Protocols whose first four bytes are ports, or an SPI, which also distinguishes flows. */
 static __always_inline bool has_ports(__u8 protocol)
 {
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_ESP ||
 	       protocol == IPPROTO_DCCP || protocol == IPPROTO_SCTP || protocol == IPPROTO_UDPLITE;
 }
 
-/* Ports of a packet in host order, source first; 0 where there are none. */
+/* Ports of a packet in host order, source first; 0 if it has none. */
 static __always_inline __u32 ports_at(void *at, void *end, __u32 room)
 {
 	__be32 *ports = at;
@@ -60,7 +63,7 @@ static __always_inline __u32 ports_at(void *at, void *end, __u32 room)
 	return (void *)(ports + 1) <= end && room >= sizeof(*ports) ? bpf_ntohl(*ports) : 0;
 }
 
-/* The flow of an IPv4 packet; false where Linux has to tell. */
+/* The flow of an IPv4 packet; false if only Linux can tell. */
 static __always_inline bool flow4(const struct packet *packet, const struct ipv4 *ip, __u32 *hash)
 {
 	__u32 policy = packet->view->policy_ipv4, ports = 0;
@@ -82,7 +85,7 @@ static __always_inline bool flow4(const struct packet *packet, const struct ipv4
 	return true;
 }
 
-/* The flow of an IPv6 packet; false where Linux has to tell. */
+/* The flow of an IPv6 packet; false if only Linux can tell. */
 static __always_inline bool flow6(const struct packet *packet, const struct ipv6 *ip, struct address6 source,
 				  struct address6 destination, __u32 *hash)
 {

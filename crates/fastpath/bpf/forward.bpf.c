@@ -44,7 +44,7 @@ static __always_inline enum verdict send6(struct xdp_md *ctx, const struct packe
 	return FORWARDED;
 }
 
-/* Bytes of a frame as it leaves, its tag among them. */
+/* Length of a frame as it leaves, including its tag. */
 static __always_inline __u32 sent_bytes(const struct packet *packet, const struct way *way)
 {
 	return sizeof(struct ethernet) + packet->length + (way->egress->tag ? sizeof(struct vlan_tag) : 0);
@@ -59,7 +59,7 @@ static __always_inline int departed(const struct packet *packet, const struct wa
 
 #include "tagged.h"
 
-/* Sends a frame that arrived without a tag with one. */
+/* Sends a frame that arrived untagged with a tag. */
 static __always_inline enum verdict send_untagged(struct xdp_md *ctx, const struct packet *packet,
 						  const struct way *way, __be16 type)
 {
@@ -100,7 +100,7 @@ static __always_inline int forward_packet(struct xdp_md *ctx, struct packet *pac
 
 #include "filter.h"
 
-/* Sends a claimed frame to the worker of its queue; Linux has it where there is none. */
+/* Sends a claimed frame to the worker of its queue; Linux gets it if there is none. */
 static __always_inline int claimed(struct xdp_md *ctx, const struct packet *packet)
 {
 	__u32 queue = ctx->rx_queue_index, place;
@@ -114,10 +114,10 @@ static __always_inline int claimed(struct xdp_md *ctx, const struct packet *pack
 	return verdict;
 }
 
-/* Whether tags are looked at: only where there are interfaces with tags, since it costs a call. */
+/* Whether tags are parsed: only if there are interfaces with tags, since it costs a call. */
 const volatile __u32 tags_on SEC(".rodata.tags") = 0;
 
-/* Frames without a tag; with one they are Linux's. */
+/* Handles frames without a tag; frames with one are left to Linux. */
 static __always_inline int forward(struct xdp_md *ctx, bool filters)
 {
 	enum verdict verdict;
@@ -143,7 +143,7 @@ static __always_inline int forward(struct xdp_md *ctx, bool filters)
 		return done;
 	if (filters && claims_on && done == -CLAIMED)
 		return claimed(ctx, &packet);
-	/* Linux 6.1 knows no bounds of what was negated. */
+	/* Linux 6.1 does not track bounds of a negated value. */
 	count(packet.ingress->interface, -done & 31, bpf_xdp_get_buff_len(ctx), 0);
 	return -done >= DROPPED_FILTER ? XDP_DROP : XDP_PASS;
 }
@@ -153,7 +153,7 @@ static __noinline int forward_untagged(struct xdp_md *ctx)
 	return forward(ctx, false);
 }
 
-/* What XDP is to do with a frame that filters drop or pass, or workers claim, which is counted then; 0 for others. */
+/* The XDP action for a frame that filters drop or pass or workers claim, which is then counted; 0 for others. */
 static __noinline int filters_take(struct xdp_md *ctx)
 {
 	struct packet packet = { .data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end };
@@ -171,7 +171,7 @@ static __noinline int filters_take(struct xdp_md *ctx)
 	return verdict >= DROPPED_FILTER ? XDP_DROP : XDP_PASS;
 }
 
-/* With and without tags: calls, since the stack has no room for all of it in one. */
+/* With and without tags: calls, since the stack has no room for both in one function. */
 static __always_inline int forward_all(struct xdp_md *ctx)
 {
 	struct ethernet *eth = (void *)(long)ctx->data;
@@ -186,8 +186,8 @@ static __always_inline int forward_all(struct xdp_md *ctx)
 }
 
 /*
- * The name ends in the version of layout.h, by which the next daemon knows it (../src/pins.rs). Frames in several
- * buffers (jumbo frames on a veth) come too: they are longer than what lies here, so they are Linux's.
+ * The name ends in the version of layout.h, by which the next daemon recognizes it (../src/pins.rs). Frames in several
+ * buffers (jumbo frames on a veth) arrive too: they are longer than the first buffer, so they are left to Linux.
  */
 SEC("xdp.frags")
 int bm_forward_6(struct xdp_md *ctx)
@@ -205,7 +205,7 @@ int bm_hold(struct xdp_md *ctx)
 	return XDP_DROP;
 }
 
-/* Run by the daemon: the tables are good for another grace time. Only here can jiffies be read. */
+/* Run by the daemon: extends the time for which tables are valid. Jiffies can only be read here. */
 SEC("syscall")
 int beat(void *ctx)
 {

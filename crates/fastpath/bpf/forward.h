@@ -25,15 +25,15 @@
 #include "sum.h"
 
 /*
- * Maps of one value each, as variables: an address in the program's text, where a lookup would be a call that
- * empties registers. Who loads the program puts maps of its own in the place of these.
+ * Maps with one value each, as variables: their address is in the program's code, whereas a lookup would be a call
+ * that clobbers registers. The loader replaces these with its own maps.
  */
 struct hops hops SEC(".bss.hops");
 struct fib4 fib4 SEC(".bss.fib4");
 struct fib6 fib6 SEC(".bss.fib6");
 struct views views SEC(".bss.views");
 
-/* By our index of the ingress interface. */
+/* By brickmoon's index of the ingress interface. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, INTERFACES);
@@ -41,12 +41,12 @@ struct {
 	__type(value, struct counts);
 } counts SEC(".maps");
 
-/* One frame, with its bytes as it came in, and as it leaves where it is forwarded. */
+/* A frame, with its length on arrival, and on departure if it is forwarded. */
 static __always_inline void count(__u32 interface, enum verdict verdict, __u32 received, __u32 sent)
 {
 	struct counts *of = bpf_map_lookup_elem(&counts, &interface);
 
-	/* What a call answered has bounds for the verifier only if they are looked at. */
+	/* The verifier has bounds for a call's result only if they are checked. */
 	if (!of || verdict >= VERDICTS)
 		return;
 	of->of[verdict]++;
@@ -55,7 +55,7 @@ static __always_inline void count(__u32 interface, enum verdict verdict, __u32 r
 		of->of[FORWARDED_BYTES] += sent;
 }
 
-/* How a packet leaves, once the verdict is FORWARDED; not set before, since each check would pay for zeros. */
+/* How a packet leaves if the verdict is FORWARDED; otherwise not initialized, to save the time. */
 struct way {
 	__u64 entry;
 	const struct egress *egress;
@@ -130,7 +130,7 @@ static __always_inline bool is_whole(const struct ipv4 *ip)
 	return is_ones(sum);
 }
 
-/* Neither 0/8, 127/8, multicast nor broadcast; the rest of 255/8 is not worth a closer look. */
+/* Neither 0/8, 127/8, multicast nor broadcast; other addresses in 255/8 are not distinguished. */
 static __always_inline bool is_single_host(__u32 address)
 {
 	__u32 first = address >> 24;
@@ -247,7 +247,7 @@ static __always_inline void *readdressed(context *ctx, const struct packet *pack
 	return eth + 1;
 }
 
-/* TTL is a word's high byte in wire order: the sum grows by what that word shrinks (RFC 1624). */
+/* TTL is a word's high byte in network order: the checksum grows by what that word shrinks (RFC 1624). */
 static __always_inline void spend_ttl(struct ipv4 *ip)
 {
 	__u32 sum = ip->checksum + (__u32)bpf_htons(0x0100);
@@ -256,13 +256,13 @@ static __always_inline void spend_ttl(struct ipv4 *ip)
 	ip->ttl--;
 }
 
-/* Whether no daemon has said for longer than the grace time that the tables are good. */
+/* Whether the daemon has not confirmed the tables for longer than the grace time. */
 static __always_inline bool is_unattended(void)
 {
 	return views.grace_jiffies && (__s64)(bpf_jiffies64() - views.alive_until) > 0;
 }
 
-/* A frame of one of our interfaces; false if it is not one now, which is not counted. */
+/* A frame of an interface of brickmoon; false if it is not one now, which is not counted. */
 static __always_inline bool arrived(context *ctx, struct packet *packet)
 {
 	__u32 ifindex = arrival_of(ctx);

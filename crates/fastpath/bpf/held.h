@@ -5,7 +5,7 @@
 #include <bpf/bpf_helpers.h>
 #include "layout.h"
 
-/* Frames of interfaces whose filters are not in place yet that were dropped, by the interface's number in Linux. */
+/* Dropped frames of interfaces whose filters are not in place yet, by the interface's index in Linux. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, INTERFACES);

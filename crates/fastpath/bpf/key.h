@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
 /*
- * What filters know of a packet: its addresses, ports, protocol, interface, and what sort of fragment it is.
+ * The fields of a packet that filters match: addresses, ports, protocol, interface, and the kind of fragment.
  *
- *     frame -> behind its tags -> IPv4, or IPv6 and its chain of extension headers -> key
+ *     frame -> after its tags -> IPv4, or IPv6 and its chain of extension headers -> key
  *
  * The words are those of crates/filter/src/key.rs. Frames are read by load_bytes, wherever headers end; only
- * the common sort is read in one go.
+ * common packets are read in one step.
  */
 #pragma once
 
@@ -49,7 +49,7 @@ static __always_inline bool has_port_numbers(__u8 protocol)
 	       protocol == IPPROTO_SCTP || protocol == IPPROTO_UDPLITE;
 }
 
-/* Bytes of a TCP header up to and with its flags, which a first fragment must hold (RFC 1858). */
+/* Length of a TCP header up to its flags, which a first fragment must contain (RFC 1858). */
 #define TCP_FLAGS_END 16
 
 static __always_inline void filter_ports(struct filter_key *key, context *ctx, __u32 at, __u32 room)
@@ -63,13 +63,13 @@ static __always_inline void filter_ports(struct filter_key *key, context *ctx, _
 	}
 }
 
-/* The least length of a transport header, which a first fragment of IPv6 must hold (RFC 7112). */
+/* Minimum length of a transport header, which a first fragment of IPv6 must contain (RFC 7112). */
 static __always_inline __u32 least_of(__u32 protocol)
 {
 	return protocol == IPPROTO_TCP ? 20 : protocol == IPPROTO_UDP || protocol == IPPROTO_ICMPV6 ? 8 : 0;
 }
 
-/* False for what no router passes on: Linux drops it. `at` is where the header is in the frame. */
+/* False for a header that no router forwards: Linux drops it. `at` is its offset in the frame. */
 static __noinline int filter_key4(context *ctx, struct filter_key *key, __u32 at)
 {
 	struct ipv4 ip;
@@ -99,7 +99,7 @@ static __noinline int filter_key4(context *ctx, struct filter_key *key, __u32 at
 }
 
 /*
- * Follows a chain of extension headers to what rules ask for. Where it cannot be followed to its end, the last
+ * Follows a chain of extension headers to the fields that rules match. If it cannot be followed to its end, the last
  * next header counts as the protocol, without ports.
  */
 static __noinline int filter_chain(context *ctx, struct filter_key *key, __u32 at, __u32 room)
@@ -163,10 +163,10 @@ static __noinline int filter_key6(context *ctx, struct filter_key *key, __u32 at
 	return 1;
 }
 
-/* What follows the header in the common sort: any transport header without options. */
+/* What follows the header of a common packet: any transport header without options. */
 #define QUICK_ROOM 20
 
-/* The same for the common sort, in one go: no tag, no options, no fragment, a whole transport header. */
+/* The same for common packets, in one step: no tag, no options, no fragment, a complete transport header. */
 static __always_inline bool filter_quick(const struct packet *packet, struct filter_key *key)
 {
 	const struct ethernet *eth = packet->data;
@@ -188,7 +188,7 @@ static __always_inline bool filter_quick(const struct packet *packet, struct fil
 }
 
 /*
- * What rules ask of a frame: 1; 0 if no rule applies to it; KEY_UNKNOWN if it has more tags than are looked through.
+ * The key of a frame: 1; 0 if no rule applies to it; KEY_UNKNOWN if it has more tags than are parsed.
  * Linux removes as many as there are, if their VLAN is 0 or has an interface.
  */
 #define KEY_UNKNOWN 2

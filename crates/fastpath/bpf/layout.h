@@ -3,8 +3,8 @@
  * What control writes and the program reads. The same layout is in ../src/layout.rs.
  *
  * Maps, each an array of one value that control has mapped: tables and next hops (`hops`, `fib4`, `fib6`, and
- * `sources4` and `sources6` where feasible ways back are asked for) are those of bm-fib, written by its builders,
- * behind a page that says where they lie; `views` is everything small. What filters go by is in rules.h.
+ * `sources4` and `sources6` if feasible reverse paths are checked) are those of bm-fib, written by its builders,
+ * after a page that says where they are; `views` has everything small. The data of filters is in rules.h.
  */
 #pragma once
 
@@ -78,7 +78,7 @@ struct sources6 {
 	__u64 sets[SETS * SET_WORDS];
 };
 
-/* What a frame that leaves is given, by our index of the interface, which next hops name. */
+/* What a frame that leaves is given, by brickmoon's index of the interface, to which next hops refer. */
 #define INTERFACES 1024
 struct egress {
 	__u64 mac_mtu; /* bytes of both; MTU 0 where nothing may be sent: down, or frames of XDP are not taken */
@@ -86,7 +86,7 @@ struct egress {
 	__u32 tag;     /* type of the tag, then number; 0 for none */
 };
 
-/* A bit for each of our addresses, by a hash of it: most sources are ruled out with one load. */
+/* A bit for each address of this machine, by a hash of it: most sources are ruled out with one load. */
 #define LOCAL_BITS 4096
 #define LOCAL_HASH 0x9e3779b9u
 

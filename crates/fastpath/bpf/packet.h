@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
-/* Headers as they lie in frames, and what is known of a frame on its way through the program. */
+/* Headers as they are in frames, and what is known about a frame during processing. */
 #pragma once
 
 #include <linux/types.h>
 #include "layout.h"
 
-/* Where frames are looked at, and what is known of one. */
+/* Which bytes of a frame are read, and what is known about it. */
 struct packet {
 	void *data;
 	void *end;
@@ -16,7 +16,7 @@ struct packet {
 	__u32 largest; /* only in skb.bpf.c: of a packet that is cut up on the way out, the longest that comes of it */
 };
 
-/* Bytes from the one to the other. */
+/* Bytes from one pointer to the other. */
 static __always_inline __u32 frame_bytes(const void *data, const void *end)
 {
 	long length = end - data;
@@ -27,7 +27,7 @@ static __always_inline __u32 frame_bytes(const void *data, const void *end)
 }
 
 /*
- * Headers as they lie in frames. None is `packed`: clang would read such a field byte by byte, and what runs XDP
+ * Headers as they are in frames. None is `packed`: clang would read such a field byte by byte, and CPUs that run XDP
  * can load words from any address.
  */
 struct ethernet {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
 /*
- * What each source may send: a bucket of packets that fills again with time, kept as the time when its next packet
- * is due (the generic cell rate algorithm, ITU-T I.371). Sources that have not been seen for longest are forgotten.
+ * How much each source may send: a bucket of packets that refills with time, stored as the time when its next packet
+ * is due (the generic cell rate algorithm, ITU-T I.371). The least recently seen sources are forgotten.
  */
 #pragma once
 
@@ -9,7 +9,7 @@
 
 #define FILTER_SOURCES (1 << 16)
 
-/* Times of the rate limit are in sixteenths of nanoseconds, so that short ones are exact enough. */
+/* Times of the rate limit are in sixteenths of nanoseconds, so that short ones are accurate enough. */
 #define TICK_SHIFT 4
 
 struct filter_source {
@@ -53,7 +53,7 @@ __noinline int source_over_rate(const struct filter_key *key)
 	from = due > now ? due : now;
 	if (from - now > set->depth)
 		return 1;
-	/* Another processor may have charged it meanwhile: then this packet is charged on top. */
+	/* Another processor may have charged it meanwhile: then this packet is added to that. */
 	if (__sync_val_compare_and_swap(at, due, from + set->interval) != due)
 		__sync_fetch_and_add(at, set->interval);
 	return 0;

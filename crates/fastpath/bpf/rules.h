@@ -5,7 +5,7 @@
  *
  *     key -> cuts, from the root to a leaf -> its rules, one by one -> drops or not, and a counter
  *
- * There are two sets. A packet meets the one that is current when it comes, whatever control does meanwhile.
+ * There are two sets. A packet is matched with the set that is current when it arrives, whatever control does meanwhile.
  */
 #pragma once
 
@@ -40,7 +40,7 @@ struct filter_rule {
 #define UNKNOWN_IPV4 8
 #define UNKNOWN_IPV6 16
 #define HAS_LINUX_ONLY 32
-/* Some packet may be dropped: by a rule, as a tiny fragment, by its source or by the rate. */
+/* Whether some packet may be dropped: by a rule, as a tiny fragment, by its source or by the rate. */
 #define MAY_DROP 64
 
 struct filter_set {
@@ -82,7 +82,7 @@ struct {
 	__type(value, __u64);
 } filter_counts SEC(".maps");
 
-/* None where there are no filters: global functions are looked at all the same before Linux 6.8. */
+/* None without filters: before Linux 6.8, global functions are verified even if they are never called. */
 static __always_inline const struct filters *both_sets(void)
 {
 	__u32 zero = 0;
@@ -90,7 +90,7 @@ static __always_inline const struct filters *both_sets(void)
 	return filters_on ? bpf_map_lookup_elem(&filters, &zero) : NULL;
 }
 
-/* The set that a packet meets: the one of its key, since another may be current by now. */
+/* The set for a packet: that of its key, since another one may be current by now. */
 static __always_inline const struct filter_set *filter_set(const struct filter_key *key)
 {
 	const struct filters *both = both_sets();
@@ -127,7 +127,7 @@ static __always_inline bool rule_matches(const struct filter_rule *rule, const s
 	return !differs;
 }
 
-/* Looks at one rule of a list; what it says, or 0. */
+/* Compares one rule of a list; its result if it matches, otherwise 0. */
 static __always_inline __u32 filter_rule_says(const struct filter_set *set, __u32 at, const struct filter_key *key)
 {
 	const struct filter_rule *rule =
@@ -145,10 +145,10 @@ static long filter_try(__u32 at, struct filter_search *search)
 	return !set || search->found;
 }
 
-/* Rules of a leaf that are checked without a call for each: most leaves have no more. */
+/* Rules of a leaf that are compared without a call for each: most leaves have no more. */
 #define FILTER_NEAR 4
 
-/* The first of a leaf's rules that matches; what it says, or 0. */
+/* The first of a leaf's rules that matches: its result, or 0. */
 static __always_inline __u32 filter_first(const struct filter_set *set, __u32 leaf, const struct filter_key *key)
 {
 	__u32 count = set->words[leaf & (FILTER_WORDS - 1)], found;
@@ -182,8 +182,8 @@ static __always_inline __u32 filter_leaf(const struct filter_set *set, __u32 wor
 }
 
 /*
- * What the rules say: a counter's number, and whether it is dropped. This function and others that search are not
- * static: so each is verified by itself and once, whatever the searches before it found.
+ * The result of the rules: a counter's number, and whether the packet is dropped. This function and others that search
+ * are not static: so each is verified separately and only once, whatever the searches before it found.
  */
 __noinline int asked_rules(const struct filter_key *key)
 {
@@ -201,7 +201,7 @@ __noinline int asked_rules(const struct filter_key *key)
 	return found & (FOUND_DROPS | 0xffff);
 }
 
-/* Whether only Linux may handle a packet, whose key has its logical interface: searched in a tree of its own. */
+/* Whether only Linux may handle a packet, whose key has its logical interface: searched in a separate tree. */
 __noinline int asked_linux_only(const struct filter_key *key)
 {
 	const struct filter_set *set;

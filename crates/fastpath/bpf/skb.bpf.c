@@ -125,7 +125,7 @@ static __always_inline void look_at(context *ctx, struct packet *packet)
 	packet->frame = ctx->len;
 }
 
-/* What becomes of a frame that filters drop or only Linux may have, which is counted then; FORWARDED for others. */
+/* What happens to a frame that filters drop or only Linux may handle, which is then counted; FORWARDED for others. */
 static __noinline int filters_take(context *ctx)
 {
 	struct packet packet = {};
@@ -152,7 +152,7 @@ static __always_inline enum verdict forward(context *ctx, struct packet *packet,
 	return forward_packet(ctx, packet, way);
 }
 
-/* The name is that of the program of forward.bpf.c with an ending, by which the next daemon knows it. */
+/* The name of the program of forward.bpf.c with an ending, by which the next daemon recognizes it. */
 SEC("tcx/ingress")
 int bm_forward_6_tc(context *ctx)
 {

@@ -41,19 +41,19 @@ static __always_inline bool cut_padding(context *ctx, __u32 length)
 	return ctx->len == length || !bpf_skb_change_tail(ctx, length, 0);
 }
 
-/* What has to fit through the egress interface. */
+/* The length that must fit the MTU of the egress interface. */
 static __always_inline __u32 largest_of(const struct packet *packet)
 {
 	return packet->largest ?: packet->length;
 }
 
-/* 0 where nothing may be sent. */
+/* 0 if nothing may be sent. */
 static __always_inline __u32 mtu_of(const struct packet *packet, const struct egress *egress, __u32 out)
 {
 	return packet->view->tc_mtus[out & (INTERFACES - 1)];
 }
 
-/* Does not matter here: Linux completes a checksum where that is needed. */
+/* Does not matter here: Linux completes a checksum if needed. */
 static __always_inline bool sums_may_be_partial(const struct packet *packet)
 {
 	return false;
@@ -80,7 +80,7 @@ static __always_inline const struct ingress *logical_interface(context *ctx, con
 			    (__u32)bpf_ntohs(ctx->vlan_proto) << 16 | number);
 }
 
-/* Bytes of a frame that are looked at directly, wherever the rest lies: both headers, and ports behind them. */
+/* Bytes of a frame that are accessed directly: both headers, and the ports behind them. */
 #define LOOKED_AT4 (sizeof(struct ethernet) + sizeof(struct ipv4) + 8)
 #define LOOKED_AT6 (sizeof(struct ethernet) + sizeof(struct ipv6) + 20)
 
@@ -95,7 +95,7 @@ static __always_inline bool gathered(context *ctx)
 	return there >= wanted || !bpf_skb_pull_data(ctx, wanted);
 }
 
-/* Length of the IP packets that become of one that is cut up; 0 if only Linux can tell. */
+/* Length of the IP packets into which one is segmented; 0 if only Linux can tell. */
 static __always_inline __u32 segment_length(__u32 gso_size, __u32 header, __u8 protocol, const void *segment,
 					    const void *end)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
 /*
- * Whether a source has a way back (RFC 3704): the best in the routing table, then, where any feasible one will do,
- * those in tables of their own.
+ * Whether there is a reverse path to a source (RFC 3704): the best one in the routing table, then, if any feasible one
+ * is enough, those in separate tables.
  *
  *     source -> fib -> next hop, or each member of a group -> leads out of the interface it came in on?
  *            '-> sources4, sources6 -> set of interfaces ---'
@@ -12,7 +12,7 @@
 
 enum source_check { CHECK_NONE, CHECK_STRICT, CHECK_LOOSE, CHECK_FEASIBLE };
 
-/* Feasible ways back are in a program of their own sort, as filters are. */
+/* Only a program that is loaded with feasible reverse paths has these maps, as for filters. */
 const volatile __u32 feasible_on SEC(".rodata.feasible") = 0;
 
 struct {
@@ -69,7 +69,7 @@ static long try_member(__u32 at, struct way_back *back)
 	return back->found;
 }
 
-/* Sources that no route can be asked for: DHCP's 0.0.0.0, and those of the link. */
+/* Sources that have no route: DHCP's 0.0.0.0, and link-local ones. */
 static __always_inline bool is_unasked(const struct filter_key *key)
 {
 	__u32 first = key->of[KEY_SOURCE];
@@ -79,12 +79,12 @@ static __always_inline bool is_unasked(const struct filter_key *key)
 	return first >> 22 == 0x3fa || !(first | key->of[1] | key->of[2] | key->of[3]);
 }
 
-/* Whether a set of interfaces holds one. */
+/* Whether a set of interfaces contains one. */
 static __always_inline int is_in_set(const __u64 *sets, __u32 set, __u32 interface)
 {
 	__u32 word = (set & (SETS - 1)) * SET_WORDS + (interface >> 6 & (SET_WORDS - 1));
 
-	/* Linux 6.1 does not track bounds of such a sum: a check at the end, which clang finds useless, sets them. */
+	/* Linux 6.1 does not track bounds of such a sum: a final check, which clang considers useless, sets them. */
 	asm volatile("" : "+r"(word));
 	word &= SETS * SET_WORDS - 1;
 	return sets[word] >> (interface & 63) & 1;

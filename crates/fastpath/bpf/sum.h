@@ -2,9 +2,9 @@
 /*
  * Internet checksums (RFC 1071).
  *
- * A sender on a veth with checksum offload leaves the pseudo-header's sum in the field and no card adds the
- * rest. Linux carries a mark with such a packet that XDP does not see and a redirect would lose; but the value
- * tells. One good packet in 65,536 has it by chance, and takes Linux's way as well.
+ * A sender on a veth with checksum offload leaves the pseudo-header's sum in the field, and no card adds the
+ * rest. Linux marks such a packet in a way that XDP does not see and that a redirect would lose; but the value shows
+ * it. One correct packet in 65,536 has this value by chance, and is left to Linux as well.
  */
 #pragma once
 

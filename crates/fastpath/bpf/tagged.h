@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
 /*
- * Frames that come in or leave with a VLAN tag. They go through the same routing as all others; only the place of
- * the network header differs, and what is written ahead of it.
+ * Frames that arrive or leave with a VLAN tag. They are routed like all others; only the offset of
+ * the network header differs, and what is written in front of it.
  *
  *     tag -> interface (number 0: the port's own) -> route -> tag of the interface it leaves by, same priority
  *
- * Both are functions of their own and take numbers: what has its address taken is kept in memory, and the frames
- * without a tag shall not pay for that.
+ * Both are separate functions and take numbers: a variable whose address is taken is kept in memory, and frames
+ * without a tag should not pay for that.
  */
 #pragma once
 
 #include "vlan.h"
 
-/* What send_tagged has to know of a frame, in one number. */
+/* What send_tagged must know about a frame, in one number. */
 #define FRAME(packet, type, priority, head) \
 	((__u64)(packet)->length | (__u64)(head) << 16 | (__u64)(priority) << 32 | (__u64)(type) << 48)
 
-/* Makes the frame one that leaves through `egress`: MACs, its tag or none, no padding, one hop less. */
+/* Prepares a frame to leave through `egress`: MACs, its tag or none, no padding, TTL decremented. */
 static __noinline int send_tagged(struct xdp_md *ctx, __u64 frame, __u64 entry, const struct egress *egress)
 {
 	__u32 head = frame >> 16 & 0xffff, tag, new_head;
@@ -53,7 +53,7 @@ static __noinline int send_tagged(struct xdp_md *ctx, __u64 frame, __u64 entry, 
 	return FORWARDED;
 }
 
-/* Whom a tagged frame is for, and by which interface: as Linux, a VLAN takes its own MAC and the port's. */
+/* Who a tagged frame is for, and on which interface: as in Linux, a VLAN accepts its own MAC and the port's. */
 static __always_inline const struct ingress *tagged_ingress(const struct packet *packet, const struct ingress *port,
 							    __u32 tag)
 {
@@ -95,7 +95,7 @@ static __always_inline enum verdict route_tagged(struct xdp_md *ctx, struct pack
 	return send_tagged(ctx, FRAME(packet, type, priority, sizeof(*eth) + sizeof(*tag)), way->entry, way->egress);
 }
 
-/* All that is done with a tagged frame; what becomes of it. */
+/* Handles a tagged frame; returns what happened to it. */
 static __noinline int forward_tagged(struct xdp_md *ctx)
 {
 	struct packet packet = { .data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
-/* VLAN tags (802.1Q): which interface a tagged frame came in on. Stacked tags are Linux's. */
+/* VLAN tags (802.1Q): the interface on which a tagged frame arrived. Stacked tags are left to Linux. */
 #pragma once
 
 #include <linux/if_ether.h>

@@ -39,19 +39,19 @@ static __always_inline bool cut_padding(context *ctx, __u32 length)
 	return frame <= length || !bpf_xdp_adjust_tail(ctx, (int)length - (int)frame);
 }
 
-/* What has to fit through the egress interface. */
+/* The length that must fit the MTU of the egress interface. */
 static __always_inline __u32 largest_of(const struct packet *packet)
 {
 	return packet->length;
 }
 
-/* 0 where nothing may be sent. */
+/* 0 if nothing may be sent. */
 static __always_inline __u32 mtu_of(const struct packet *packet, const struct egress *egress, __u32 out)
 {
 	return egress->mac_mtu >> 48;
 }
 
-/* Whether a checksum may be partial, which only its value tells (sum.h). */
+/* Whether a checksum may be partial, which only its value shows (sum.h). */
 static __always_inline bool sums_may_be_partial(const struct packet *packet)
 {
 	return packet->ingress->flags & PARTIAL_SUMS;

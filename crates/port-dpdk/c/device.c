@@ -1,4 +1,4 @@
-/* Devices: found, set up, asked, changed, given back. Nothing here is called for a packet. */
+/* Devices: finds, sets up, queries, changes and closes them. Nothing here is called per packet. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,9 +16,9 @@
 #include "pool.h"
 
 #define DESCRIPTORS 1024
-/* Frames of a pool of DPDK's own: both rings of a queue full, and two bursts. */
+/* Number of frames in a pool of DPDK's own: both rings of a queue full, and two bursts. */
 #define OWN_FRAMES (2 * DESCRIPTORS + 512)
-/* Longest key that devices take. */
+/* Longest key that devices accept. */
 #define KEY_BYTES BM_KEY_BYTES
 
 static int on_removal(uint16_t port, enum rte_eth_event_type event, void *argument, void *answer)
@@ -55,7 +55,7 @@ int bm_device_probe(const char *device, uint16_t *port)
 				found = by_name;
 		}
 		done = found < 0 ? -ENODEV : 0;
-		/* Once for each number: DPDK ignores a callback that it has. */
+		/* Once for each number: DPDK ignores a callback that is already registered. */
 		if (!done)
 			done = rte_eth_dev_callback_register(found, RTE_ETH_EVENT_DESTROY, on_removal, NULL);
 	}
@@ -64,7 +64,7 @@ int bm_device_probe(const char *device, uint16_t *port)
 	return done;
 }
 
-/* Whether the device spreads flows over its queues by our key. */
+/* Whether the device spreads flows over its queues with brickmoon's key. */
 static bool has_rss(const struct rte_eth_dev_info *info)
 {
 	return (info->flow_type_rss_offloads & RTE_ETH_RSS_IP) && info->hash_key_size <= KEY_BYTES;
@@ -93,7 +93,7 @@ int bm_device_info(uint16_t port, struct bm_info *info)
 	return 0;
 }
 
-/* Both directions of a flow to one queue: a key whose bits repeat every 16 (Woo and Park, Scalable TCP Session
+/* Assigns both directions of a flow to one queue: a key whose bits repeat every 16 (Woo and Park, Scalable TCP Session
  * Monitoring with Symmetric Receive-side Scaling, 2012). */
 static void use_rss(struct rte_eth_conf *conf, const struct rte_eth_dev_info *info)
 {
@@ -108,13 +108,13 @@ static void use_rss(struct rte_eth_conf *conf, const struct rte_eth_dev_info *in
 		(RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP) & info->flow_type_rss_offloads;
 }
 
-/* What a device reaches by itself must not lie across pages. For a virtual one frames must follow each other without a
- * gap instead: net_af_xdp takes the pool for one piece of so many frames, and what lies behind that Linux drops. */
+/* Data that a device accesses must not cross pages. For a virtual device frames must follow each other without a
+ * gap instead: net_af_xdp assumes that frames are contiguous, and Linux drops what is behind a gap. */
 static int own_pool_make(const struct bm_setup *setup, unsigned int room, void **pool)
 {
 	struct rte_pktmbuf_pool_private private = { .mbuf_data_room_size = room };
 	unsigned int flags = setup->is_virtual ? RTE_MEMPOOL_F_NO_IOVA_CONTIG : 0;
-	/* A port number may be used again while the pool of the device that had it still exists. */
+	/* A port number may be reused while the pool of its previous device still exists. */
 	static unsigned int made;
 	char name[RTE_MEMPOOL_NAMESIZE];
 	struct rte_mempool *mp;
@@ -171,10 +171,10 @@ int bm_device_setup(uint16_t port, const struct bm_setup *setup, void **own_pool
 	conf.rxmode.mtu = setup->mtu;
 	if (setup->queues > 1 && has_rss(&info))
 		use_rss(&conf, &info);
-	/* Frames in many parts are joined on receive. */
+	/* Frames in several segments are joined on receive. */
 	if (frame + RTE_PKTMBUF_HEADROOM > room || info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER)
 		conf.rxmode.offloads |= info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER;
-	/* All frames of a queue are of one pool and have one owner. */
+	/* All frames of a queue are from one pool and have one owner. */
 	conf.txmode.offloads = info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE;
 	*step = "configuring the device";
 	done = rte_eth_dev_configure(port, setup->queues, setup->queues, &conf);
@@ -191,8 +191,8 @@ int bm_device_setup(uint16_t port, const struct bm_setup *setup, void **own_pool
 	return queues_setup(port, setup, &info, pool, conf.txmode.offloads);
 }
 
-/* Every queue gets its share of the hash's values, one after the other: drivers begin with a table of their own, which
- * may be that of fewer queues. A device without a table does as it likes. */
+/* Gives every queue an equal share of the hash's values, in turn: drivers start with a table of their own, which
+ * may be that of fewer queues. A device without a table distributes them in its own way. */
 static void spread_evenly(uint16_t port, uint16_t queues, uint16_t buckets)
 {
 	struct rte_eth_rss_reta_entry64 table[BM_BUCKETS / RTE_ETH_RETA_GROUP_SIZE];
@@ -206,7 +206,7 @@ static void spread_evenly(uint16_t port, uint16_t queues, uint16_t buckets)
 	rte_eth_dev_rss_reta_update(port, table, buckets);
 }
 
-/* How the device spreads flows over queues, as it says itself; all zeroes where it cannot say. */
+/* How the device spreads flows over queues, according to itself; all zeroes if it cannot tell. */
 void bm_device_spread(uint16_t port, struct bm_spread *spread)
 {
 	struct rte_eth_rss_reta_entry64 table[BM_BUCKETS / RTE_ETH_RETA_GROUP_SIZE];
@@ -233,14 +233,14 @@ int bm_device_start(uint16_t port)
 	struct rte_eth_dev_info info;
 	int done = rte_eth_dev_start(port);
 
-	/* QEMU's virtio-net passes no VLAN that it was not told of, even where nobody asked it to filter any; which
-	 * VLANs there are is Linux's to say, at any time. */
+	/* QEMU's virtio-net drops VLANs that were not registered with it, even if filtering was not requested; Linux may
+	 * use any VLAN at any time. */
 	if (done || rte_eth_dev_info_get(port, &info))
 		return done;
 	if (!strcmp(info.driver_name, "net_virtio"))
 		rte_eth_promiscuous_enable(port);
 	spread_evenly(port, info.nb_rx_queues, info.reta_size);
-	/* Neighbor discovery and routing protocols speak to groups; not every driver can tell them apart. */
+	/* Neighbor discovery and routing protocols use multicast, which not every driver can filter. */
 	if (rte_eth_allmulticast_enable(port) < 0)
 		rte_eth_promiscuous_enable(port);
 	return done;
@@ -260,7 +260,7 @@ int bm_device_map(uint16_t port, const struct bm_region *region)
 		rte_iova_t place = rte_eal_iova_mode() == RTE_IOVA_PA ? rte_mem_virt2iova(page) : (uintptr_t)page;
 		size_t length = region->page;
 
-		/* One mapping for all of it where addresses follow each other anyway. */
+		/* One mapping for all of it if addresses are contiguous anyway. */
 		if (rte_eal_iova_mode() != RTE_IOVA_PA)
 			length = at ? 0 : region->bytes;
 		if (length && rte_dev_dma_map(info.device, page, place, length) && rte_errno != ENOTSUP &&
@@ -352,7 +352,7 @@ int bm_device_counts(uint16_t port, struct bm_counts *counts)
 	return 0;
 }
 
-/* Fills up to `count` counters; says how many the device has, or -errno. */
+/* Fills in up to `count` counters; returns how many the device has, or -errno. */
 int bm_device_xstats(uint16_t port, struct bm_named *named, unsigned int count)
 {
 	int has = rte_eth_xstats_get_names(port, NULL, 0);
@@ -375,7 +375,7 @@ int bm_device_xstats(uint16_t port, struct bm_named *named, unsigned int count)
 	return got;
 }
 
-/* Packets to an address (4 or 16 bytes) to one queue, whatever their hash says. */
+/* Steers packets to an address (4 or 16 bytes) to one queue, whatever their hash. */
 int bm_flow_to_queue(uint16_t port, const uint8_t *to, unsigned int bytes, uint16_t queue, void **flow)
 {
 	const struct rte_flow_attr attributes = { .ingress = 1 };

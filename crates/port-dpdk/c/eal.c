@@ -13,15 +13,15 @@
 #include "pool.h"
 
 #define OPS "brickmoon"
-/* Data begins at one of so many lines of its slot, by turns: at one place of every 2 KiB, all packets would share two
- * sets of a first-level cache. More would leave too little room for an Ethernet frame. */
+/* Data begins at one of this many cache lines of its slot, in turn: at the same offset of every 2 KiB, all packets would
+ * share two sets of a first-level cache. More would leave too little room for an Ethernet frame. */
 #define COLOURS 7
-/* Every header at its place, whatever pages it lies on: devices read data, not mbufs. */
+/* Every header at its place, whatever pages it is on: devices access data, not mbufs. */
 #define FLAGS (RTE_MEMPOOL_F_NO_SPREAD | RTE_MEMPOOL_F_NO_IOVA_CONTIG)
 
 struct bm_pool {
 	void *frame_pool;
-	/* Slots are handed to the pool only to be known to it; they stay in the frame_pool. */
+	/* Slots are added to the pool only so that DPDK knows them; they stay in the frame_pool. */
 	int populating;
 };
 
@@ -76,7 +76,7 @@ static int pool_enqueue(struct rte_mempool *mp, void *const *mbufs, unsigned int
 	return 0;
 }
 
-/* All or none, as a mempool wants it. */
+/* All or none, as a mempool requires. */
 static int pool_dequeue(struct rte_mempool *mp, void **mbufs, unsigned int count)
 {
 	struct bm_pool *pool = mp->pool_data;
@@ -137,13 +137,13 @@ int bm_eal_start(int count, char **arguments, const struct bm_calls *calls)
 	return rte_mempool_register_ops(&ops) < 0 ? -ENOSPC : 0;
 }
 
-/* Where it keeps files of this process. */
+/* The folder with files of this process. */
 const char *bm_eal_folder(void)
 {
 	return rte_eal_get_runtime_dir();
 }
 
-/* Where the device finds what the CPU finds at `place`. */
+/* The address at which the device finds what the CPU finds at `place`. */
 static rte_iova_t device_address(const void *place)
 {
 	return rte_eal_iova_mode() == RTE_IOVA_PA ? rte_mem_virt2iova(place) : (uintptr_t)place;
@@ -167,7 +167,7 @@ static void mbuf_make(struct rte_mempool *mp, void *opaque, void *object, unsign
 	rte_mbuf_refcnt_set(mbuf, 1);
 }
 
-/* DPDK must know the memory before a device may reach it by itself. */
+/* DPDK must know the memory before a device can access it. */
 int bm_memory_register(const struct bm_region *region)
 {
 	unsigned int pages = region->bytes / region->page;
@@ -182,7 +182,7 @@ int bm_memory_register(const struct bm_region *region)
 	for (unsigned int i = 0; i < pages; i++) {
 		uint8_t *page = region->slots + i * region->page;
 
-		/* A page that was never written has no place yet. */
+		/* A page that was never written has no physical address yet. */
 		*(volatile uint8_t *)page = *(volatile uint8_t *)page;
 		places[i] = rte_mem_virt2phy(page);
 	}
@@ -205,10 +205,10 @@ int bm_pool_make(const char *name, const struct bm_region *region, void *frame_p
 	if (sizes.total_size != region->stride || sizes.header_size != region->mbuf_offset ||
 	    region->mbuf_offset != BM_MBUF_OFFSET)
 		return -EPROTO;
-	/* Places of memory are asked for just below. Without need it is not registered: net_virtio_user would want to
-	 * share it with its far end, and cannot. */
+	/* Addresses are queried just below. If that is not needed, the memory is not registered: net_virtio_user would
+	 * share it with its other end, and cannot. */
 	done = rte_eal_iova_mode() == RTE_IOVA_PA ? bm_memory_register(region) : 0;
-	/* Known from an earlier try. */
+	/* Registered by an earlier attempt. */
 	if (done && done != -EEXIST)
 		return done;
 	pool = calloc(1, sizeof(*pool));
@@ -229,7 +229,7 @@ int bm_pool_make(const char *name, const struct bm_region *region, void *frame_p
 						 (size_t)region->count * region->stride, NULL, NULL);
 	}
 	if (done != (int)region->count) {
-		/* Its name would keep the next try from making it. */
+		/* Otherwise the next attempt could not use this name. */
 		rte_mempool_free(mp);
 		free(pool);
 		return done < 0 ? done : -ENOSPC;

@@ -1,4 +1,4 @@
-/* What eal.c and queue.c share of pools: how a header is found by its mbuf, and whose frames are at hand. */
+/* What eal.c and queue.c share about pools: how a header is found from its mbuf, and the current thread's free frames. */
 #ifndef BM_DPDK_POOL_H
 #define BM_DPDK_POOL_H
 
@@ -7,7 +7,7 @@
 
 #include "shim.h"
 
-/* Mbufs lie so far behind their headers (MBUF_OFFSET of crates/frame). */
+/* Distance of an mbuf from its header (MBUF_OFFSET of crates/frame). */
 #define BM_MBUF_OFFSET 64
 
 _Static_assert(sizeof(struct bm_header) == 40, "crates/frame says so");
@@ -17,16 +17,16 @@ _Static_assert(offsetof(struct rte_mbuf, buf_addr) == 0 && offsetof(struct rte_m
 	       offsetof(struct rte_mbuf, buf_iova) == 8 && offsetof(struct rte_mbuf, buf_len) == 54,
 	       "crates/frame says so");
 _Static_assert(sizeof(struct rte_mbuf) == 128, "two lines, for which crates/frame leaves room");
-/* Lua programs write in the last 48 bytes of mbufs (FRONT of crates/frame): only what buffers from outside, PTP and
- * dynamic fields need is there. No port of ours asks a driver for those; net_pcap, net_vmxnet3, net_sfc and net_bnxt
- * have dynamic fields unasked, and docs/from-snabb.md says what follows. */
+/* Lua programs write to the last 48 bytes of mbufs (FRONT of crates/frame), which only external buffers, PTP and
+ * dynamic fields use. No port of brickmoon requests those; net_pcap, net_vmxnet3, net_sfc and net_bnxt
+ * have dynamic fields anyway, and docs/from-snabb.md describes the consequences. */
 _Static_assert(offsetof(struct rte_mbuf, shinfo) >= sizeof(struct rte_mbuf) - 48 &&
 	       offsetof(struct rte_mbuf, tx_offload) < sizeof(struct rte_mbuf) - 48,
 	       "what drivers use of an mbuf lies before its last 48 bytes");
 _Static_assert(sizeof(struct rte_mempool_objhdr) <= BM_MBUF_OFFSET - sizeof(struct bm_header),
 	       "what a mempool keeps in front of an mbuf fits behind our header");
 
-/* The free frames of the thread that is within a port's receive or transmit, and the pool that they are of. */
+/* The free frames of the thread that is receiving or sending on a port, and their pool. */
 struct bm_current {
 	struct bm_stack *stack;
 	void *freelist, *pool;

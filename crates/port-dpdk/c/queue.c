@@ -7,13 +7,13 @@
 #include "pool.h"
 
 #define BURST 256
-/* Where data of a frame begins that is filled here (DATA_OFFSET of crates/frame). */
+/* Offset of the data in a frame that is filled here (DATA_OFFSET of crates/frame). */
 #define DATA_OFFSET 512
-/* Mbufs and headers whose lines are asked for ahead of their turn. */
+/* Number of mbufs and headers whose cache lines are prefetched. */
 #define AHEAD 8
 #define ETHERNET_HEADER 14
 #define VLAN_TAG 4
-/* Flags of a received mbuf that need work: a tag that was stripped, and all that say how to send it
+/* Flags of a received mbuf that need work: a tag that was stripped, and all flags that say how to send it
  * (they follow those that are left for dynamic flags). net_vhost sets such. */
 #define UNUSUAL (RTE_MBUF_F_RX_VLAN_STRIPPED | ~(2 * RTE_MBUF_F_LAST_FREE - 1))
 
@@ -22,13 +22,13 @@ static void use_frames(const struct bm_queue *queue, struct bm_stack *stack, voi
 	bm_current = (struct bm_current){ .stack = stack, .freelist = freelist, .pool = queue->pool };
 }
 
-/* The free frames belong only to the caller once they are returned. */
+/* The free frames belong only to the caller when the call returns. */
 static void leave_frames(void)
 {
 	bm_current.stack = NULL;
 }
 
-/* Inserts a tag that the device stripped, so that frames are as they were on the wire. */
+/* Inserts a tag that the device stripped, so that the frame is as it was on the wire. */
 static void restore_tag(struct rte_mbuf *mbuf)
 {
 	uint16_t tag[2] = { rte_cpu_to_be_16(RTE_ETHER_TYPE_VLAN), rte_cpu_to_be_16(mbuf->vlan_tci) };
@@ -43,7 +43,7 @@ static void restore_tag(struct rte_mbuf *mbuf)
 	mbuf->pkt_len += VLAN_TAG;
 }
 
-/* A frame with a copy of what arrived in other memory than our slots, or in several parts; NULL if none is free. */
+/* A frame with a copy of a packet in other memory than brickmoon's slots, or in several segments; NULL if none is free. */
 static struct bm_header *copied(struct bm_queue *queue, struct rte_mbuf *mbuf)
 {
 	struct bm_header *header = NULL;
@@ -75,7 +75,7 @@ static inline void describe(struct bm_header *header, const struct rte_mbuf *mbu
 	header->length = mbuf->data_len;
 }
 
-/* The frame of any mbuf; NULL if it had to be copied and could not be. */
+/* The frame of any mbuf; NULL if it had to be copied but could not be. */
 static struct bm_header *received(struct bm_queue *queue, struct rte_mbuf *mbuf)
 {
 	if (mbuf->ol_flags & RTE_MBUF_F_RX_VLAN_STRIPPED)
@@ -87,8 +87,8 @@ static struct bm_header *received(struct bm_queue *queue, struct rte_mbuf *mbuf)
 	return bm_header_of(mbuf);
 }
 
-/* The mbuf of a frame, with its place and length. It has one reference and no next part, like a free mbuf, and no flags
- * that say how to send it: it was free before, or `bm_receive` has seen to that. */
+/* The mbuf of a frame, with its address and length. It has one reference and no next segment, like a free mbuf, and no
+ * flags that say how to send it: it was free before, or `bm_receive` has cleared them. */
 static inline struct rte_mbuf *filled(struct bm_header *header)
 {
 	struct rte_mbuf *mbuf = bm_mbuf_of(header);
@@ -99,7 +99,7 @@ static inline struct rte_mbuf *filled(struct bm_header *header)
 	return mbuf;
 }
 
-/* Data that begins in front of where the mbuf's buffer does: the buffer begins there from now on. */
+/* If data begins in front of the mbuf's buffer, the buffer begins there from now on. */
 static inline void settle(struct bm_header *header)
 {
 	struct rte_mbuf *mbuf = bm_mbuf_of(header);
@@ -113,13 +113,13 @@ static inline void settle(struct bm_header *header)
 	mbuf->buf_len += back;
 }
 
-/* Whether an mbuf is one part in our own memory, and needs no other work. */
+/* Whether an mbuf is one segment in brickmoon's memory, and needs no other work. */
 static inline int is_usual(const struct bm_queue *queue, const struct rte_mbuf *mbuf)
 {
 	return mbuf->pool == queue->pool && mbuf->nb_segs == 1 && !(mbuf->ol_flags & UNUSUAL);
 }
 
-/* The frames of mbufs, up to the first that is unusual; returns how many, and sets the queue's `bytes` to theirs. `AHEAD`
+/* The frames of mbufs, up to the first that is unusual; returns how many, and sets the queue's `bytes` to their sum. `AHEAD`
  * more pointers follow the mbufs. */
 static __rte_noinline unsigned int receive_plain(struct bm_queue *queue, struct rte_mbuf *const *mbufs,
 						 unsigned int count, struct bm_header **to)
@@ -164,8 +164,8 @@ unsigned int bm_receive(struct bm_queue *queue, struct bm_stack *stack, void *fr
 	return kept;
 }
 
-/* Mbufs from `first` on, whatever they are: those that can be frames move to the front, and the places behind them become
- * empty. Returns how many there are then. */
+/* All mbufs from `first` on: those that can be frames move to the front, and the slots behind them become
+ * empty. Returns how many there are. */
 static __rte_noinline unsigned int receive_rest(struct bm_queue *queue, struct rte_mbuf **mbufs, unsigned int first,
 						unsigned int count)
 {
@@ -224,7 +224,7 @@ unsigned int bm_transmit_mbufs(struct bm_queue *queue, struct bm_stack *stack, v
 	return count - sent;
 }
 
-/* A copy in memory of DPDK's own; NULL if there is none to be had. */
+/* A copy in DPDK's own memory; NULL if none is free. */
 static struct rte_mbuf *copy_out(const struct bm_queue *queue, const struct bm_header *header)
 {
 	struct rte_mbuf *mbuf = rte_pktmbuf_alloc(queue->own_pool);
@@ -238,7 +238,7 @@ static struct rte_mbuf *copy_out(const struct bm_queue *queue, const struct bm_h
 	return mbuf;
 }
 
-/* Removes invalid frames from the slots: drivers may not handle them. */
+/* Removes invalid frames from the slots: drivers may not support them. */
 static void drop_invalid(struct bm_queue *queue, struct bm_header **place)
 {
 	void *mbuf = bm_mbuf_of(*place);
@@ -255,7 +255,7 @@ static inline int is_plain(const struct bm_header *header)
 	       header->data >= (uint8_t *)bm_mbuf_of(header)->buf_addr;
 }
 
-/* The mbufs of frames, up to the first place that is empty or has a frame that needs more work; returns how many. */
+/* The mbufs of frames, up to the first slot that is empty or has a frame that needs more work; returns how many. */
 static __rte_noinline unsigned int fill_plain(struct bm_header *const *places, unsigned int count,
 					      struct rte_mbuf **mbufs)
 {
@@ -272,8 +272,8 @@ static __rte_noinline unsigned int fill_plain(struct bm_header *const *places, u
 	return i;
 }
 
-/* The mbufs of frames from `first` on, whatever they are, behind as many that are ready; returns how many there are
- * then. */
+/* The mbufs of all frames from `first` on, after those that are ready; returns how many there are
+ * in total. */
 static unsigned int prepare_rest(struct bm_queue *queue, struct bm_header **places, unsigned int first,
 				 unsigned int count, struct rte_mbuf **mbufs)
 {
@@ -284,7 +284,7 @@ static unsigned int prepare_rest(struct bm_queue *queue, struct bm_header **plac
 	for (unsigned int i = first; i < count; i++) {
 		if (!places[i])
 			continue;
-		/* One that never fits would else keep its place, and all behind it theirs. */
+		/* Otherwise a frame that never fits would keep its slot, and so would all frames behind it. */
 		if (places[i]->length < ETHERNET_HEADER || places[i]->length > longest) {
 			drop_invalid(queue, &places[i]);
 			continue;
@@ -302,7 +302,7 @@ static unsigned int prepare_rest(struct bm_queue *queue, struct bm_header **plac
 	return ready;
 }
 
-/* Empties the places of the first `sent` frames, and frees those of which a copy was sent. Returns how many others there
+/* Empties the slots of the first `sent` frames, and frees those of which a copy was sent. Returns how many others there
  * are. */
 static unsigned int empty_places(const struct bm_queue *queue, struct bm_header **places, unsigned int count,
 				 unsigned int sent)

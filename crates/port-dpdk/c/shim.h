@@ -1,6 +1,6 @@
-/* DPDK as brickmoon's ports see it. Handles are numbers and opaque pointers; no rte_ type passes this border.
+/* DPDK as brickmoon's ports see it. Handles are numbers and opaque pointers; no rte_ type leaves the shim.
  *
- * A frame is named by its header (crates/frame): 40 bytes, then 24 that a mempool keeps in front of an mbuf, then the
+ * A frame is identified by its header (crates/frame): 40 bytes, then 24 that a mempool keeps in front of an mbuf, then the
  * mbuf. Numbers are in host order, MAC addresses as on the wire. Functions that may fail return 0 or -errno. */
 #ifndef BM_DPDK_SHIM_H
 #define BM_DPDK_SHIM_H
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Header of a frame, as crates/frame has it. */
+/* Header of a frame, as in crates/frame. */
 struct bm_header {
 	uint16_t length;
 	uint16_t slot_size;
@@ -17,14 +17,14 @@ struct bm_header {
 	uint8_t *slot;
 };
 
-/* A worker's free frames, as crates/frame has them. */
+/* A worker's free frames, as in crates/frame. */
 struct bm_stack {
 	int32_t held, limit;
 	int64_t traded;
 	struct bm_header *frames[];
 };
 
-/* What the shim asks of crates/frame. `frame_pool` and `freelist` are given back as they came. */
+/* Functions of crates/frame that the shim calls. `frame_pool` and `freelist` are passed back unchanged. */
 struct bm_calls {
 	void (*refill)(void *freelist);
 	void (*make_room)(void *freelist);
@@ -32,15 +32,15 @@ struct bm_calls {
 	void (*give)(void *frame_pool, struct bm_header *frame);
 	unsigned int (*available)(void *frame_pool);
 	void (*log)(const char *text, size_t length);
-	/* The device behind a port number is gone; the number may be used for another device from now on. */
+	/* The device with this port number was removed; the number may be used for another device from now on. */
 	void (*removed)(uint16_t port);
 };
 
-/* All slots of one memory. */
+/* All slots of one memory region. */
 struct bm_region {
 	uint8_t *slots, *headers;
 	unsigned int count, slot_size, stride, mbuf_offset;
-	/* Bytes of a page that the region certainly lies on, and bytes in all, a multiple of it. */
+	/* Page size that is certain for the region, and the size of the region, a multiple of it. */
 	size_t page, bytes;
 };
 
@@ -49,13 +49,13 @@ struct bm_info {
 	uint8_t mac[6];
 	uint16_t mtu, mtu_min, mtu_max;
 	uint16_t receive_queues_max, transmit_queues_max;
-	/* 1 where the device can spread flows over queues by a hash with a key of our own. */
+	/* 1 if the device can spread flows over queues by a hash with a configurable key. */
 	uint8_t has_rss;
 };
 
 struct bm_setup {
 	uint16_t queues, mtu;
-	/* Frames are copied to and from memory that the driver insists on; the device is none on a bus. */
+	/* Frames are copied to and from memory that the driver requires; the device is virtual. */
 	uint8_t copied, is_virtual;
 	void *pool;
 };
@@ -63,7 +63,7 @@ struct bm_setup {
 #define BM_KEY_BYTES 64
 #define BM_BUCKETS 512
 
-/* How flows are spread over queues: the key of the hash, and the queue of each of its values. */
+/* How flows are spread over queues: the key of the hash, and the queue for each of its values. */
 struct bm_spread {
 	uint8_t key[BM_KEY_BYTES];
 	uint16_t key_bytes, buckets;
@@ -86,15 +86,15 @@ struct bm_named {
 
 struct rte_mbuf;
 
-/* One queue in the hands of one thread. */
+/* One queue, used by one thread. */
 struct bm_queue {
 	uint16_t port, queue;
-	/* The pool over our frames, and the one of DPDK's own that frames are copied from and to, or NULL. */
+	/* The pool over brickmoon's frames, and the one of DPDK's own that frames are copied from and to, or NULL. */
 	void *pool, *own_pool;
-	/* Frames lost since they fit in no slot, since no slot was free, since what was to be sent was no frame, and since what
-	 * came in was none. */
+	/* Frames lost because they did not fit into a slot, because no slot was free, because what was to be sent was invalid, and
+	 * because what was received was invalid. */
 	uint64_t too_long, no_frame, invalid, no_packet;
-	/* Bytes of the frames that were received last. */
+	/* Bytes of the frames received last. */
 	uint64_t bytes;
 };
 
@@ -124,15 +124,15 @@ int bm_device_xstats(uint16_t port, struct bm_named *named, unsigned int count);
 int bm_flow_to_queue(uint16_t port, const uint8_t *address, unsigned int bytes, uint16_t queue, void **flow);
 void bm_flow_remove(uint16_t port, void *flow);
 
-/* Fills places with received frames, BURST at most, and returns how many. */
+/* Fills slots with received frames, at most BURST, and returns how many. */
 unsigned int bm_receive(struct bm_queue *queue, struct bm_stack *stack, void *freelist, struct bm_header **to,
 			unsigned int room);
-/* Sends frames, BURST places at most, and empties their places. Returns how many frames are left: the device had no room
+/* Sends frames from at most BURST slots, and empties the slots. Returns how many frames are left: the device had no room
  * for them. */
 unsigned int bm_transmit(struct bm_queue *queue, struct bm_stack *stack, void *freelist, struct bm_header **places,
 			 unsigned int count);
-/* The same with mbufs, of whose frames no header is written or read. Of places to send from, none is empty; those that are
- * left are the last. */
+/* The same with mbufs, whose frames' headers are neither read nor written. No slot to send from may be empty; the frames
+ * that are left are the last. */
 unsigned int bm_receive_mbufs(struct bm_queue *queue, struct bm_stack *stack, void *freelist, struct rte_mbuf **mbufs,
 			      unsigned int room);
 unsigned int bm_transmit_mbufs(struct bm_queue *queue, struct bm_stack *stack, void *freelist, struct rte_mbuf **mbufs,
