@@ -1,8 +1,8 @@
-//! IPv4 in under 2 MiB: a 17-bit root and a block a slot, for caches that are cold or shared.
+//! IPv4 in under 2 MiB: a 17-bit root and one block per slot, for caches that are cold or shared.
 //!
 //! ```text
 //! address  [ 17 bits | 7 bits | 8 bits ]
-//!               |         |        `----- only where routes longer than /24 are
+//!               |         |        `----- only if there are routes longer than /24
 //!          root[2^17]     v
 //!          next hop, or a block: which /24s start a range (a bit each), and their next hops
 //! ```
@@ -43,13 +43,13 @@
 //! with `half(i)` the two bytes at `2 * i`; bit 0 of starts is always set, so n is at least 1. In a wide
 //! block it is `n = byte(32 + k / 64) + bits set in word k / 64 up to k` and `half(17 + n)`. No step
 //! branches or loops. `words` has [`WORDS`](table::WORDS) words, a power of two, so a mask keeps any
-//! index within, also in the hands of a verifier. A block never changes in its place; a changed slot gets
-//! another block by one 32-bit store, and the old one's words are used again only after a grace.
+//! index in bounds, which the BPF verifier can follow. A block never changes in place; a changed slot gets
+//! another block by one 32-bit store, and the old one's words are reused only after a grace period.
 //!
 //! Readers that do not register (programs in the kernel) are represented by a handle that control keeps and that
 //! delays the reuse of words: [`ReaderHandle::quiescent_at`](crate::published::ReaderHandle::quiescent_at).
 //!
-//! Why a bitmap and not a byte per start: it needs no search.
+//! A bitmap, and not a byte per start, because it needs no search.
 
 mod ranges;
 mod space;
@@ -82,15 +82,15 @@ const KEYS: u32 = 128;
 const HALVES: u64 = 7;
 /// The same of a wide block.
 const WIDE_HALVES: u64 = 17;
-/// Addresses that are looked up together.
+/// Number of addresses that are looked up together.
 const LANES: usize = 64;
 /// Fewer than this are looked up one by one.
 const FEW: usize = 16;
 
-/// The table as control builds and changes it.
+/// The table, for control, which builds and changes it.
 pub type Chunk17 = Table<Blocks>;
 
-/// The table as workers read it.
+/// The table, for workers.
 #[derive(Debug)]
 pub struct Chunk17Fib {
     root: Array<AtomicU32>,

@@ -1,7 +1,7 @@
-//! Which form of a lookup this CPU can run, asked once.
+//! Which form of a lookup this CPU can run, checked once.
 //!
 //! ```text
-//! start: Form::best() -> kept in the reader -> one `match` a burst
+//! start: Form::best() -> kept in the reader -> one `match` per burst
 //! tests: Form::all()  -> Fib::lookup_burst_by: every form against the scalar one
 //! ```
 //!

@@ -1,7 +1,7 @@
 //! Forwarding information bases: flat arrays, one writer, many readers, no locks.
 //!
 //! ```text
-//! control: routes -> [ Rib ] -> builder --- one atomic store a change ---.
+//! control: routes -> [ Rib ] -> builder --- one atomic store per change ---.
 //!                                                                        v
 //! workers: address -> Fib::lookup_burst -> NextHop -> NextHops -> MAC and interface
 //! ```
@@ -80,7 +80,7 @@ pub trait Fib: Send + Sync {
         hops.iter_mut().zip(addresses).for_each(|(hop, address)| *hop = self.lookup(*address));
     }
 
-    /// The widest form that [`Self::lookup_burst`] takes on this CPU.
+    /// The widest form that [`Self::lookup_burst`] uses on this CPU.
     fn form(&self) -> Form {
         Form::SCALAR
     }
@@ -128,7 +128,7 @@ pub trait BuildFib {
         Self::build_in(routes, readers, &Source::anonymous())
     }
 
-    /// The readers' side: clone it once a worker. It follows every later change.
+    /// The readers' side: clone it once per worker. It follows every later change.
     fn reader(&self) -> Arc<dyn Fib<Address = Self::Address>>;
 
     /// Carries out `changes` in order. Each address sees the old next hop or the new one.
@@ -169,7 +169,7 @@ impl<A: Address> Change<A> {
 /// A route does not fit. The table is as it was before this route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableFull<A: Address> {
-    /// The route refused.
+    /// The refused route.
     pub prefix: Prefix<A>,
     /// The number of changes of the same call before it.
     pub applied: usize,

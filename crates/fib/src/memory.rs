@@ -1,11 +1,11 @@
-//! Flat arrays, zeroed, in huge pages when there are any.
+//! Flat arrays, zeroed, in huge pages if there are any.
 //!
 //! ```text
 //! whole at once:  MAP_HUGETLB  -> else aligned and MADV_HUGEPAGE -> else plain pages
 //! filled by need:                 aligned and MADV_HUGEPAGE      -> else plain pages
 //! ```
 //!
-//! Tables use this because a lookup in 4 KiB pages costs half as much again in TLB misses. An array knows which pages
+//! Tables use this because a lookup in 4 KiB pages takes half as much time again, because of TLB misses. An array knows which pages
 //! it got, so that the program can report it. It never grows: a table's limit is set when it is created, and pages
 //! that were never touched cost nothing.
 //!
@@ -26,14 +26,14 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
-/// Which pages an array got.
+/// The kind of pages of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// Reserved huge pages (`vm.nr_hugepages`).
     Huge,
-    /// The kernel was asked for transparent huge pages and took note.
+    /// Transparent huge pages were requested, and the kernel accepted that.
     Transparent,
-    /// Pages of 4 KiB: the array is small, or there is nothing better.
+    /// Pages of 4 KiB: the array is small, or no others are available.
     Plain,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for Pages {
 /// How an array will be filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filled {
-    /// All of it, soon: reserved huge pages serve it best.
+    /// Completely, and soon: reserved huge pages are best.
     Whole,
     /// From the start and as far as needed: most of it may never be touched.
     ByNeed,
@@ -59,7 +59,7 @@ pub enum Filled {
 /// The system gave no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// How much was asked for.
+    /// Number of bytes requested.
     pub bytes: usize,
 }
 
@@ -108,7 +108,7 @@ pub enum Part {
 pub struct Array<T> {
     map: Map,
     len: usize,
-    /// Items that may be stored to: fewer than `len` where the source had no room for all.
+    /// Number of items that can be stored to: fewer than `len` if the source had no room for all.
     room: usize,
     pages: Pages,
     /// It owns its items as a Vec does.
@@ -130,7 +130,7 @@ impl<T> Array<T> {
         &self[..self.room]
     }
 
-    /// Which pages it got.
+    /// The kind of its pages.
     pub fn pages(&self) -> Pages {
         self.pages
     }

@@ -4,9 +4,9 @@
 //!  63        48 47                                      0
 //! [ interface  |  destination MAC, first byte lowest     ]   forward (interface below 0xff00)
 //! [ 0xff00 ... |  0                                      ]   host, blackhole, ...
-//! [ 0xff02     |  0                     | interface (16) ]   resolve: where the neighbor is to be asked for
+//! [ 0xff02     |  0                     | interface (16) ]   resolve: the interface of the neighbor
 //! [ 0xff06     |  log2 of count (8)  |  first bucket (32) ]   group: bucket[first + hash % count]
-//! [ 0xff07     |  0                     | interface (16) ]   Linux only: Linux sends it out of the interface
+//! [ 0xff07     |  0                     | interface (16) ]   Linux only: Linux sends through the interface
 //! ```
 //!
 //! All routes and all tables share this one, so a changed MAC address is a single aligned store, never seen
@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 pub struct NextHop(pub u32);
 
 impl NextHop {
-    /// Where no route matches.
+    /// No route matches.
     pub const NONE: Self = Self(0);
 
     /// As an index of a slice.
@@ -52,7 +52,7 @@ impl fmt::Display for NextHop {
     }
 }
 
-/// First of the 16-bit values that name no interface.
+/// First of the 16-bit values that are not an interface.
 const SPECIAL: u16 = 0xff00;
 const NONE: u16 = SPECIAL;
 const HOST: u16 = SPECIAL + 1;
@@ -233,7 +233,7 @@ impl NextHops {
         Ok(table)
     }
 
-    /// How many next hops there may be, [`NextHop::NONE`] counted.
+    /// Maximum number of next hops, including [`NextHop::NONE`].
     pub fn capacity(&self) -> usize {
         self.entries.len()
     }
@@ -284,7 +284,7 @@ impl NextHops {
         }
     }
 
-    /// Where `hop` leads.
+    /// The destination of `hop`.
     pub fn gateway(&self, hop: NextHop) -> Gateway {
         let at = hop.index() * GATEWAY_WORDS;
         let Some([high, low, kind]) = self.gateways.get(at..at + GATEWAY_WORDS) else {

@@ -1,7 +1,7 @@
 //! Published tables: one writer, many readers, no locks.
 //!
 //! ```text
-//! control: build -> publish ----> [ current ] <---- read, once a burst :workers
+//! control: build -> publish ----> [ current ] <---- read, once per burst :workers
 //!                      `- wait until each worker has begun a later burst, then free the old
 //! ```
 //!
@@ -207,7 +207,7 @@ impl<T> Retired<T> {
         self.readers.retire_point();
     }
 
-    /// How many things wait.
+    /// Number of items that wait.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }

@@ -3,7 +3,8 @@
 use crate::sources::Source;
 
 /// Old words in identifiers, with their replacements. docs/glossary.md explains the current terms.
-const OLD: [(&str, &str); 21] = [
+const OLD: [(&str, &str); 25] = [
+    ("Aside", "Leases"),
     ("Asker", "NeighborRequests"),
     ("Berth", "MovableQueue"),
     ("berth", "movable queue"),
@@ -11,6 +12,7 @@ const OLD: [(&str, &str); 21] = [
     ("Crew", "WorkerResources"),
     ("Depot", "FramePool"),
     ("depot", "frame_pool"),
+    ("deed", "action"),
     ("Desk", "ReportSlot"),
     ("Desks", "ReportSlots"),
     ("Heed", "FirewallMode"),
@@ -22,6 +24,8 @@ const OLD: [(&str, &str); 21] = [
     ("neighbour", "neighbor"),
     ("neighbours", "neighbors"),
     ("Parcel", "HookUpdate"),
+    ("Pulse", "CallState or QueueHeartbeat"),
+    ("pulse", "call_state or heartbeat"),
     ("Seat", "QueueOwner, WorkerContext or HookContext"),
     ("ToldPort", "PortSteering"),
     ("Twin", "HostTap"),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! path:  0/0 - 10/8 - 10.1/16         the nodes above the last change, topmost first
-//! next:  10.1.2/24  goes on from 10.1/16;  11/8  goes on from 0/0
+//! next:  10.1.2/24  continues from 10.1/16;  11/8  continues from 0/0
 //! ```
 //!
 //! A whole table in random order takes a cache miss at each node from the top down; in order it takes hardly any, and
