@@ -40,6 +40,11 @@ impl Form {
         })
     }
 
+    /// The widest form up to AVX2, for lookups that are no faster with AVX-512.
+    pub fn without_avx512(self) -> Self {
+        Self(if self.has_avx512() { Kind::Avx2 } else { self.0 })
+    }
+
     /// All forms of this CPU, narrowest first.
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::SCALAR];

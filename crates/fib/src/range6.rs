@@ -57,8 +57,6 @@ mod line;
 mod search;
 mod sweep;
 mod tree;
-#[cfg(target_arch = "x86_64")]
-mod wide;
 mod writer;
 
 use crate::cpu::{Form, Kind};
@@ -103,7 +101,7 @@ fn slot(address: u128) -> usize {
 impl Range6Fib {
     fn new(source: &Source) -> Result<Self, OutOfMemory> {
         let (root, lines) = (source.array(ROOT, Filled::Whole)?, source.array(LINES, Filled::ByNeed)?);
-        Ok(Self { root, lines, form: Form::best() })
+        Ok(Self { root, lines, form: Form::best().without_avx512() })
     }
 
     /// The arrays with their lengths in the type, so that no index in a lookup needs a check.
@@ -119,11 +117,8 @@ impl Range6Fib {
     fn lookup_by(&self, form: Form, address: u128) -> NextHop {
         match form.kind() {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the form is the proof that the CPU has AVX-512.
-            Kind::Avx512 => unsafe { wide::single(self, address) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the same for AVX2.
-            Kind::Avx2 => unsafe { avx2::single(self, address) },
+            // SAFETY: the form is the proof that the CPU has AVX2.
+            Kind::Avx2 | Kind::Avx512 => unsafe { avx2::single(self, address) },
             _ => {
                 let (root, lines) = self.flat();
                 let word = Word(root[slot(address)].load(Acquire));
@@ -150,11 +145,8 @@ impl Fib for Range6Fib {
         let hops = &mut hops[..addresses.len()];
         match form.kind() {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the form is the proof that the CPU has AVX-512.
-            Kind::Avx512 => unsafe { wide::burst(self, addresses, hops) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the same for AVX2.
-            Kind::Avx2 => unsafe { avx2::burst(self, addresses, hops) },
+            // SAFETY: the form is the proof that the CPU has AVX2.
+            Kind::Avx2 | Kind::Avx512 => unsafe { avx2::burst(self, addresses, hops) },
             _ => search::burst::<_, 8, 8>(search::Halving, self, addresses, hops),
         }
     }

@@ -37,12 +37,6 @@ pub const HOPS: usize = 10;
 pub const KIND: usize = 15;
 /// What it is in a leaf.
 pub const NARROW: u32 = 0xffff;
-/// The cells of a fork that are ends, as a mask.
-#[cfg(target_arch = "x86_64")]
-pub const FORK_ENDS: u32 = 0x7fff;
-/// The same of a leaf.
-#[cfg(target_arch = "x86_64")]
-pub const LEAF_ENDS: u32 = 0x3ff;
 
 /// What a line holds.
 pub type Cells = [u32; CELLS];
