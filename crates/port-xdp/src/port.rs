@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bm_frame::{BURST, Burst, Frame, FramePool, Freelist};
-use bm_port::{DeviceCounters, Port};
+use bm_port::{DeviceCounters, InPlace, Port, Received, Transmitted};
 use bm_wire::ethernet::Ethernet;
 use bm_wire::offload;
 
@@ -192,42 +192,47 @@ impl XdpPort {
     }
 }
 
-impl Port for XdpPort {
-    fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
-        let room = (BURST - burst.len()) as u32;
-        let Some(bound) = &mut self.bound else { return };
+impl InPlace for XdpPort {
+    fn receive_into(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Received {
+        let Some(bound) = &mut self.bound else { return Received::default() };
         bound.heartbeat.beat();
         if self.binding.busy_poll.is_some() {
             socket::poll_driver(&bound.socket);
         }
-        let count = bound.rings.receive.available(room);
+        let count = bound.rings.receive.available(places.len() as u32);
+        let mut received = Received::default();
         for _ in 0..count {
-            let Some(bound) = &mut self.bound else { return };
+            let Some(bound) = &mut self.bound else { break };
             let descriptor = bound.rings.receive.read();
             let Some(mut frame) = self.received(descriptor, frames) else { continue };
             if self.complete_checksums {
                 complete(frame.data_mut());
             }
-            if let Err(frame) = burst.push(frame) {
-                // Cannot happen: no more were read than fit.
-                frames.free(frame);
-            }
+            received.bytes += frame.len() as u64;
+            places[received.count] = Some(frame);
+            received.count += 1;
         }
         if let Some(bound) = &mut self.bound {
             bound.rings.receive.release();
         }
         self.refill(frames);
+        received
     }
 
-    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
+    fn transmit_from(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Transmitted {
         self.reclaim(frames);
-        let Some(bound) = &mut self.bound else { return 0 };
+        let mut done = Transmitted::default();
+        let Some(bound) = &mut self.bound else {
+            done.left = places.iter().flatten().count();
+            return done;
+        };
         let transmit = &mut bound.rings.transmit;
-        let room = transmit.free(burst.len() as u32);
-        let (mut sent, mut refused) = (0, 0);
-        for place in burst.places_mut() {
+        let room = transmit.free(places.len() as u32);
+        let mut sent = 0;
+        for place in places {
             if sent == room {
-                break;
+                done.left += usize::from(place.is_some());
+                continue;
             }
             let Some(frame) = place.take() else { continue };
             let len = frame.len() as u32;
@@ -235,7 +240,7 @@ impl Port for XdpPort {
             // shorter than its header.
             if len < ETHERNET_HEADER {
                 frames.free(frame);
-                refused += 1;
+                done.refused += 1;
                 continue;
             }
             transmit.write(libc::xdp_desc { addr: self.in_flight.lend(frame), len, options: 0 });
@@ -245,11 +250,27 @@ impl Port for XdpPort {
             transmit.submit();
             self.sending += sent;
         }
-        if burst.places().iter().all(Option::is_none) {
+        self.kick();
+        done
+    }
+}
+
+impl Port for XdpPort {
+    fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+        let received = self.receive_into(burst.vacant_mut(), frames);
+        burst.occupy(received.count);
+    }
+
+    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
+        let done = self.transmit_from(burst.places_mut(), frames);
+        if done.left == 0 {
             burst.reset();
         }
-        self.kick();
-        refused
+        done.refused
+    }
+
+    fn in_place(&mut self) -> Option<&mut dyn InPlace> {
+        Some(self)
     }
 
     fn tend(&mut self, frames: &mut Freelist) {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bm_frame::{Burst, Frame, Freelist, swap_places};
-use bm_port::Port;
+use bm_port::{InPlace, Port, Received, Transmitted};
 
 use super::packet::{FRAME, Packet, Template};
 
@@ -36,15 +36,15 @@ impl Sample {
     }
 
     /// Keeps a copy of what leaves through a port, if it is recording.
-    pub fn look(&self, port: usize, burst: &Burst) {
+    pub fn look(&self, port: usize, frames: &[Option<Frame>]) {
         if self.wanted.load(Ordering::Relaxed) {
-            self.take(port, burst);
+            self.take(port, frames);
         }
     }
 
     #[cold]
-    fn take(&self, port: usize, burst: &Burst) {
-        let copies = burst.places().iter().flatten().map(|frame| (port, frame.data().to_vec()));
+    fn take(&self, port: usize, frames: &[Option<Frame>]) {
+        let copies = frames.iter().flatten().map(|frame| (port, frame.data().to_vec()));
         self.taken.lock().unwrap_or_else(PoisonError::into_inner).extend(copies);
     }
 }
@@ -189,11 +189,10 @@ fn renew_mixed<A: Packet>(
     }
 }
 
-impl<A: Packet> Port for Circle<A> {
-    fn receive(&mut self, burst: &mut Burst, _frames: &mut Freelist) {
-        let to = burst.vacant_mut();
-        let count = to.len().min(self.write - self.read).min(self.burst);
-        let mut to = &mut to[..count];
+impl<A: Packet> InPlace for Circle<A> {
+    fn receive_into(&mut self, places: &mut [Option<Frame>], _frames: &mut Freelist) -> Received {
+        let count = places.len().min(self.write - self.read).min(self.burst);
+        let mut to = &mut places[..count];
         while !to.is_empty() {
             let (at, next) = (self.read % PLACES, self.next % self.arrivals.len());
             let part = to.len().min(PLACES - at).min(self.arrivals.len() - next);
@@ -201,20 +200,40 @@ impl<A: Packet> Port for Circle<A> {
             self.arrive(now, at, next);
             (self.read, self.next, to) = (self.read + part, next + part, later);
         }
-        burst.occupy(count);
+        let bytes = match &*self.arrivals.lengths {
+            [length] => count as u64 * u64::from(*length),
+            _ => places[..count].iter().flatten().map(|frame| frame.len() as u64).sum(),
+        };
+        Received { count, bytes }
     }
 
-    fn transmit(&mut self, burst: &mut Burst, _frames: &mut Freelist) -> usize {
-        self.sample.look(self.index, burst);
-        let mut from = burst.places_mut();
+    fn transmit_from(&mut self, places: &mut [Option<Frame>], _frames: &mut Freelist) -> Transmitted {
+        self.sample.look(self.index, places);
+        let mut from = places;
         while !from.is_empty() {
             let at = self.write % PLACES;
             let (now, later) = from.split_at_mut(from.len().min(PLACES - at));
             swap_places(now, &mut self.ring[at..at + now.len()]);
             (self.write, from) = (self.write + now.len(), later);
         }
+        Transmitted::default()
+    }
+}
+
+impl<A: Packet> Port for Circle<A> {
+    fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+        let received = self.receive_into(burst.vacant_mut(), frames);
+        burst.occupy(received.count);
+    }
+
+    fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
+        let done = self.transmit_from(burst.places_mut(), frames);
         burst.reset();
-        0
+        done.refused
+    }
+
+    fn in_place(&mut self) -> Option<&mut dyn InPlace> {
+        Some(self)
     }
 
     fn close(&mut self, frames: &mut Freelist) {

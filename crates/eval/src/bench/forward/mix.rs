@@ -137,7 +137,7 @@ impl Port for WholeFrames {
     }
 
     fn transmit(&mut self, burst: &mut Burst, _frames: &mut Freelist) -> usize {
-        self.sample.look(self.index, burst);
+        self.sample.look(self.index, burst.places());
         self.waiting.extend(burst.drain());
         0
     }

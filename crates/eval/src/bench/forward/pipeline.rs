@@ -243,7 +243,7 @@ impl Port for Outlet {
     fn receive(&mut self, _burst: &mut Burst, _frames: &mut Freelist) {}
 
     fn transmit(&mut self, burst: &mut Burst, _frames: &mut Freelist) -> usize {
-        self.sample.look(self.port, burst);
+        self.sample.look(self.port, burst.places());
         self.ring.push_some(burst.places_mut());
         if burst.frames() == 0 {
             burst.reset();
