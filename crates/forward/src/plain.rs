@@ -213,6 +213,12 @@ impl<A: PlainFamily> Chunk<A> {
         &self.lanes.places[..self.lanes.count.min(CHUNK)]
     }
 
+    /// Lengths of the frames gathered last.
+    #[inline(always)]
+    pub fn frame_lengths(&self) -> &[u16] {
+        &self.lanes.frame_lengths[..self.lanes.count.min(CHUNK)]
+    }
+
     /// Finds out which frames are plain: untagged, for the MAC address asked for, complete, with a TTL above 1, and
     /// between two addresses that may be routed between.
     ///

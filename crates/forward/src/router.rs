@@ -13,14 +13,16 @@
 
 mod arrive;
 mod family;
+mod leave;
 mod plain;
 mod rewriting;
+mod waiting;
 
 use std::sync::Arc;
 
 use bm_fib::Form;
 use bm_fib::published::{Published, ReaderHandle};
-use bm_frame::{AnyFrame, BURST, Burst, Mask, MbufFrame};
+use bm_frame::{AnyFrame, BURST, Burst, Mask, MbufFrame, Picked};
 use bm_graph::{App, Io, Stage, StageHook};
 use bm_stats::{Account, Entry, Reason};
 use bm_wire::Family;
@@ -37,6 +39,7 @@ use crate::tables::{ReversePath, Tables};
 use crate::verdict::{Refusal, Refused, Verdict};
 use family::{FamilyBatches, RoutedFamily};
 use plain::PlainPath;
+use waiting::Tried;
 
 /// A port as a worker's router sees it. Its index is its place in [`Tables::ports`].
 pub struct RouterPort {
@@ -84,6 +87,8 @@ struct Work {
     untagged: bool,
     /// Port that each accepted frame leaves through.
     port: [u16; BURST],
+    /// Length of each frame that the plain path has accepted.
+    lengths: [u16; BURST],
     known: KnownHops,
     plain: PlainPath,
     /// Frames on their way to one of several ports; otherwise empty.
@@ -156,16 +161,21 @@ impl App for Router {
         for (input, &port) in inputs.iter().enumerate() {
             let account = &ports[port].account;
             let filter = PortFilter::of(tables, port, *worker, io.now_ns);
-            let mut sent_bytes = io.sent_bytes();
-            loop {
-                let count = if io.has_mbufs(input) && filter.is_none() && io.sends_mbufs() {
-                    io.receive_burst(input, &mut work.mbufs)
+            let is_plain = filter.is_none() && hooks.is_none();
+            while io.readable(input) > 0 {
+                let tried = if is_plain {
+                    work.forward_waiting(tables, port, io, input, outputs)
                 } else {
-                    io.receive_burst(input, &mut work.burst)
+                    Tried::Nothing
                 };
-                if count == 0 {
-                    break;
+                if let Tried::All(Picked { count, bytes }) = tried {
+                    account.add(Entry::Received, count);
+                    account.add(Entry::Sent, count);
+                    account.add(Entry::SentBytes, bytes as usize);
+                    continue;
                 }
+                let before = io.sent_bytes();
+                let count = work.receive(io, input, filter.is_none(), tried.count());
                 account.add(Entry::Received, count);
                 if let Some(filter) = &filter {
                     work.filter(filter, io, Tally::new(port, account), entrance, outputs);
@@ -179,14 +189,11 @@ impl App for Router {
                     hooks.ingress(&routes, &mut work.burst, io, entrance, outputs, &mut tally);
                     tally.close();
                 }
-                work.route(tables, port, io.now_ns, hooks.as_deref_mut());
-                work.leave(io, Tally::new(port, account), entrance, outputs, hooks.as_deref_mut());
-                let before = std::mem::replace(&mut sent_bytes, io.sent_bytes());
-                account.add(Entry::SentBytes, (sent_bytes - before) as usize);
-                if count < BURST {
-                    // The link is empty, so there is nothing to receive.
-                    break;
-                }
+                work.route(tables, port, io.now_ns, tried.left(), hooks.as_deref_mut());
+                let mut tally = Tally::new(port, account);
+                tally.sent(tried.sent().count);
+                work.leave(io, tally, entrance, outputs, hooks.as_deref_mut());
+                account.add(Entry::SentBytes, (io.sent_bytes() - before + tried.sent().bytes) as usize);
             }
         }
         entrance.ring();
@@ -230,6 +237,7 @@ impl Work {
             all: Mask::NONE,
             untagged: true,
             port: [0; BURST],
+            lengths: [0; BURST],
             known: KnownHops::new(),
             plain: PlainPath::new(),
             leaving: Burst::new(),
@@ -238,7 +246,16 @@ impl Work {
     }
 
     /// All stages up to the last: afterwards each frame is refused, or rewritten and has its port.
-    fn route(&mut self, tables: &Tables, port: usize, now_ns: u64, mut hooks: Option<&mut Hooks>) {
+    ///
+    /// `left` are the places of those frames that the plain path has left, if it was tried.
+    fn route(
+        &mut self,
+        tables: &Tables,
+        port: usize,
+        now_ns: u64,
+        left: Option<Mask>,
+        mut hooks: Option<&mut Hooks>,
+    ) {
         self.refused.mask = Mask::NONE;
         self.batches.ipv4.mask = Mask::NONE;
         self.batches.ipv6.mask = Mask::NONE;
@@ -249,7 +266,11 @@ impl Work {
         if tables.stand_aside(now_ns) {
             return self.refuse_all(Refusal::Slow(Verdict::LinuxOnly));
         }
-        let left = self.plain_path(tables, view, hooks.is_some());
+        let left = match left {
+            Some(left) => left,
+            None if hooks.is_some() => Mask::first(self.burst.len()),
+            None => self.plain_path(tables, view),
+        };
         if left.is_empty() {
             return;
         }
@@ -412,85 +433,6 @@ impl Work {
             }
         }
     }
-
-    /// The last stage: every frame of the burst goes somewhere, in the order they came.
-    #[inline(never)]
-    fn leave(
-        &mut self,
-        io: &mut Io<'_>,
-        mut tally: Tally<'_>,
-        entrance: &mut Entrance,
-        outputs: &[u16],
-        hooks: Option<&mut Hooks>,
-    ) {
-        for place in self.refused.mask.iter() {
-            let Some(mut frame) = self.burst.take(place) else { continue };
-            let meta = frame.meta_mut();
-            (meta.interface, meta.network) = self.arrivals[place];
-            meta.chosen = hooks.as_ref().is_some_and(|hooks| hooks.chose(place)).into();
-            meta.next_hop = if self.batches.ipv4.mask.has(place) {
-                self.batches.ipv4.hops[place]
-            } else {
-                self.batches.ipv6.hops[place]
-            }
-            .0;
-            tally.refuse(io, entrance, outputs, frame, self.refused.why(place));
-        }
-        if let Some(hooks) = hooks {
-            hooks.send_made(io, outputs, &mut tally);
-        }
-        let sent = self.send(io, outputs);
-        tally.sent(sent);
-        let left = (self.burst.len() + self.mbufs.len()).saturating_sub(sent);
-        // Bits are counted only where it matters: as a rule all are sent.
-        if left > 0 && left > self.refused.mask.count() {
-            self.write_headers();
-            self.lose_rest(io, &tally, outputs);
-        }
-        tally.close();
-        self.burst.reset();
-        self.mbufs.reset();
-    }
-
-    /// Sends what was not refused to the links of its ports; returns how many frames.
-    fn send(&mut self, io: &mut Io<'_>, outputs: &[u16]) -> usize {
-        let Self { burst, mbufs, port, leaving, leaving_mbufs, refused, .. } = self;
-        let all = refused.mask.is_empty();
-        if mbufs.is_empty() {
-            send(io, (burst, leaving), (port, outputs), all)
-        } else {
-            send(io, (mbufs, leaving_mbufs), (port, outputs), all)
-        }
-    }
-
-    /// Drops the frames for which there was no room.
-    #[cold]
-    fn lose_rest(&mut self, io: &mut Io<'_>, tally: &Tally<'_>, outputs: &[u16]) {
-        for (place, frame) in self.burst.places_mut().iter_mut().enumerate() {
-            let Some(frame) = frame.take() else { continue };
-            let output = outputs.get(usize::from(self.port[place])).copied().unwrap_or(NO_OUTPUT);
-            tally.lose(io, frame, if output == NO_OUTPUT { Reason::NoOutput } else { Reason::LinkFull });
-        }
-    }
-}
-
-/// Sends the frames of a burst to the links of their `ports`; `all` means that none is missing. Returns how many.
-#[inline(always)]
-fn send<F: AnyFrame>(
-    io: &mut Io<'_>,
-    (burst, leaving): (&mut Burst<F>, &mut Burst<F>),
-    (ports, outputs): (&[u16; BURST], &[u16]),
-    all: bool,
-) -> usize {
-    let ports = &ports[..burst.len()];
-    let output = |&port: &u16| outputs.get(usize::from(port)).copied().unwrap_or(NO_OUTPUT);
-    let Some(first) = ports.first() else { return 0 };
-    // Frames of one port often all leave through one other port.
-    let others: u16 = ports.iter().fold(0, |others, port| others | (port ^ first));
-    if others == 0 && all {
-        return io.transmit_burst(usize::from(output(first)), burst);
-    }
-    io.scatter(burst, ports, outputs, leaving)
 }
 
 fn ingress(tables: &Tables, interface: u16) -> Option<&Ingress> {

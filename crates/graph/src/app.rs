@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use bm_frame::{AnyFrame, Burst, Frame, Freelist};
+use bm_frame::{AnyFrame, Burst, Columns, Frame, Freelist, Picked, pick_into, pick_into_two};
 use bm_link::Link;
 
 /// A unit of processing with `pull` and `push`. The engine calls one app at a time.
@@ -53,6 +53,8 @@ pub trait App: Send {
 
 /// Up to this many outputs a burst is scattered to output by output; for more, frame by frame.
 const WAYS: usize = 4;
+/// A burst is scattered to two outputs in parts of this many frames or more.
+const PART: usize = 32;
 
 /// What an app may use while it runs: its links and the worker's free frames.
 pub struct Io<'a> {
@@ -122,7 +124,7 @@ impl<'a> Io<'a> {
 
     /// Moves at most `most` frames of input `index` into `burst`, until it is full; returns how many.
     #[inline]
-    pub fn receive_some(&mut self, index: usize, burst: &mut Burst, most: usize) -> usize {
+    pub fn receive_some<F: AnyFrame>(&mut self, index: usize, burst: &mut Burst<F>, most: usize) -> usize {
         self.inputs.get(index).map_or(0, |&link| self.links[link].receive_some(burst, most))
     }
 
@@ -156,20 +158,130 @@ impl<'a> Io<'a> {
         between: &mut Burst<F>,
     ) -> usize {
         let count = burst.len();
-        let link_of = |output: &u16| self.outputs.get(usize::from(*output)).copied();
-        let has_room = |&link: &usize| self.links[link].writable() >= count;
-        if outputs.len() > WAYS || !outputs.iter().filter_map(link_of).all(|link| has_room(&link)) {
+        if !self.has_room(count, outputs) {
             return self.scatter_each(burst.places_mut(), ways, outputs);
         }
         let mut moved = 0;
-        for (way, link) in (0..).zip(outputs.iter().map(link_of)) {
-            let Some(link) = link else { continue };
-            moved += self.links[link].transmit_where(burst, ways, way).unwrap_or_else(|| {
-                burst.move_where(ways, way, between);
-                self.links[link].transmit_burst(between)
-            });
+        for (way, &output) in (0..).zip(outputs) {
+            let Some(&link) = self.outputs.get(usize::from(output)) else { continue };
+            moved += scatter_to(&mut self.links[link], burst.places_mut(), ways, way, between);
         }
         moved
+    }
+
+    /// The oldest frames of input `index`, to be changed where they are: as many as follow each other in the ring of the
+    /// link, and none if those that wait are of the other kind.
+    #[inline]
+    pub fn waiting_mut<F: AnyFrame>(&mut self, index: usize) -> &mut [Option<F>] {
+        self.inputs.get(index).map_or(&mut [], |&link| self.links[link].waiting_as())
+    }
+
+    /// Moves the [first waiting frames](Self::waiting_mut) of input `index` to outputs, as [`scatter`](Self::scatter) does
+    /// those of a burst: one for each of `ways`, which contain the number of its output and its length. Nothing is moved
+    /// if a link may not have room. Unless all were moved, slots of the input are left with gaps, which only
+    /// [`receive_some`](Self::receive_some) allows for.
+    pub fn scatter_waiting<F: AnyFrame>(
+        &mut self,
+        index: usize,
+        ways: Columns<'_>,
+        outputs: &[u16],
+        between: &mut Burst<F>,
+    ) -> Picked {
+        let (Some(&input), count) = (self.inputs.get(index), ways.keys.len()) else {
+            return Picked::default();
+        };
+        let (done, mut moved) = match outputs {
+            &[first, second] => self.move_two::<F>(input, ways, [first, second]),
+            _ => (0, Picked::default()),
+        };
+        if done < count {
+            let before = self.sent_bytes();
+            moved.count += self.move_rest(input, (done, ways.keys), outputs, between);
+            moved.bytes += self.sent_bytes() - before;
+        }
+        if moved.count == count {
+            self.links[input].release(count);
+        }
+        moved
+    }
+
+    /// Moves the first frames of a link to two outputs, in one pass, as far as both have room before the ends of their
+    /// rings. Returns how many frames were looked at, and which of them were moved.
+    #[inline(always)]
+    fn move_two<F: AnyFrame>(
+        &mut self,
+        input: usize,
+        ways: Columns<'_>,
+        outputs: [u16; 2],
+    ) -> (usize, Picked) {
+        let (mut done, mut moved) = (0, Picked::default());
+        let [Some(&first), Some(&second)] = outputs.map(|output| self.outputs.get(usize::from(output)))
+        else {
+            return (done, moved);
+        };
+        let Ok([from, first, second]) = self.links.get_disjoint_mut([input, first, second]) else {
+            return (done, moved);
+        };
+        let count = ways.keys.len();
+        if first.writable().min(second.writable()) < count {
+            return (done, moved);
+        }
+        let frames = from.waiting_as::<F>();
+        while done < count
+            && let (Some(to_first), Some(to_second)) = (first.vacant_as(), second.vacant_as())
+        {
+            let end = count.min(done + to_first.len().min(to_second.len()));
+            // A few at a time would take longer than one output after the other.
+            if end < count && end - done < PART {
+                break;
+            }
+            let ways = Columns { keys: &ways.keys[done..end], lengths: &ways.lengths[done..end] };
+            let [one, two] = pick_into_two(&mut frames[done..end], ways, [0, 1], [to_first, to_second]);
+            first.occupy(one.count, one.bytes);
+            second.occupy(two.count, two.bytes);
+            moved.count += one.count + two.count;
+            moved.bytes += one.bytes + two.bytes;
+            done = end;
+        }
+        (done, moved)
+    }
+
+    /// Moves the frames of a link from the first up to the last of `ways`, but for those `done` already, to outputs.
+    #[inline(never)]
+    fn move_rest<F: AnyFrame>(
+        &mut self,
+        input: usize,
+        (done, ways): (usize, &[u16]),
+        outputs: &[u16],
+        between: &mut Burst<F>,
+    ) -> usize {
+        let (count, ways) = (ways.len(), &ways[done..]);
+        let Some(first) = ways.first() else { return 0 };
+        // Frames of one port often all leave through one other port.
+        let are_alike = ways.iter().fold(0, |others, way| others | (way ^ first)) == 0;
+        if !are_alike && !self.has_room(ways.len(), outputs) {
+            return 0;
+        }
+        let mut moved = 0;
+        for (way, output) in (0..).zip(outputs).filter(|(way, _)| !are_alike || way == first) {
+            let Some(&link) = self.outputs.get(usize::from(*output)) else { continue };
+            let Ok([from, to]) = self.links.get_disjoint_mut([input, link]) else { continue };
+            let frames = from.waiting_as().get_mut(done..count).unwrap_or_default();
+            moved += match are_alike {
+                true if to.transmit_all(frames) => frames.len(),
+                true => 0,
+                false => scatter_to(to, frames, ways, way, between),
+            };
+        }
+        moved
+    }
+
+    /// Whether each of a few outputs has room for `count` frames.
+    #[inline(always)]
+    fn has_room(&self, count: usize, outputs: &[u16]) -> bool {
+        let link_of = |output: &u16| self.outputs.get(usize::from(*output)).copied();
+        let has_room = |link: usize| self.links[link].writable() >= count;
+        outputs.len() <= WAYS && outputs.iter().filter_map(link_of).all(has_room)
     }
 
     /// The same for many outputs, or if a link may become full.
@@ -201,6 +313,22 @@ impl<'a> Io<'a> {
             None => Err(frame),
         }
     }
+}
+
+/// Moves the frames of one way to a link with room for all; returns how many.
+#[inline(always)]
+fn scatter_to<F: AnyFrame>(
+    link: &mut Link,
+    frames: &mut [Option<F>],
+    ways: &[u16],
+    way: u16,
+    between: &mut Burst<F>,
+) -> usize {
+    link.transmit_where(frames, ways, way).unwrap_or_else(|| {
+        let picked = pick_into(frames, ways, way, between.vacant_mut());
+        between.occupy(picked);
+        link.transmit_burst(between)
+    })
 }
 
 #[cfg(test)]

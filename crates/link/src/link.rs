@@ -4,7 +4,7 @@
 //! Where both ends allow it, a link also carries frames that are described by their mbufs only ([`MbufFrame`]). All
 //! frames that wait are of one kind. An app that receives a [`Frame`] gets one: its header is written then.
 
-use bm_frame::{AnyFrame, BURST, Burst, Frame, MbufFrame, swap_places};
+use bm_frame::{AnyFrame, BURST, Burst, Frame, MbufFrame, pick_into, swap_places};
 
 /// Slots of the ring.
 const PLACES: usize = 1024;
@@ -166,39 +166,43 @@ impl Link {
     /// written if the link does not take such frames, or if others wait in it.
     #[inline]
     pub fn transmit_burst<F: AnyFrame>(&mut self, burst: &mut Burst<F>) -> usize {
+        let count = burst.len();
+        if !self.transmit_all(burst.places_mut()) {
+            return self.transmit_each(burst);
+        }
+        burst.reset();
+        count
+    }
+
+    /// Moves frames into the link, and leaves their slots empty; `false` if one is missing, if there is no room for all, or
+    /// if the link does not take frames of their kind now: then nothing is moved.
+    #[inline]
+    pub fn transmit_all<F: AnyFrame>(&mut self, from: &mut [Option<F>]) -> bool {
         let is_kind = self.use_kind::<F>();
-        let from = burst.places_mut();
         let (count, start) = (from.len(), self.write as usize % PLACES);
         let (frames, bytes) = sums(from);
         if frames < count || count > self.writable() || !is_kind {
-            return self.transmit_each(burst);
+            return false;
         }
         self.counts.txpackets += count as u64;
         self.counts.txbytes += bytes;
         self.swap(start, from);
         self.write = (self.write + count as u32) % PLACES as u32;
-        burst.reset();
-        count
+        true
     }
 
-    /// Moves those frames of `burst` into the link for whose slot `keys` contains `key`, in order; returns how many. `None`
-    /// if it does not take frames of their kind now, or if there may not be room for all before the ring's end: then
-    /// nothing is moved.
+    /// Moves those of `frames` into the link for whose slot `keys` contains `key`, in order; returns how many. `None` if it
+    /// does not take frames of their kind now, or if there may not be room for all before the ring's end: then nothing
+    /// is moved.
     #[inline]
     pub fn transmit_where<F: AnyFrame>(
         &mut self,
-        burst: &mut Burst<F>,
+        frames: &mut [Option<F>],
         keys: &[u16],
         key: u16,
     ) -> Option<usize> {
-        if !self.use_kind::<F>() {
-            return None;
-        }
-        let vacant = self.vacant();
-        if vacant.len() < burst.len() {
-            return None;
-        }
-        let count = burst.pick_into(keys, key, vacant);
+        let vacant = self.vacant_as().filter(|vacant| vacant.len() >= frames.len())?;
+        let count = pick_into(frames, keys, key, vacant);
         let bytes = sums(&vacant[..count]).1;
         self.occupy(count, bytes);
         Some(count)
@@ -216,6 +220,12 @@ impl Link {
     #[inline]
     pub fn vacant_mbufs_mut(&mut self) -> Option<&mut [Option<MbufFrame>]> {
         self.use_kind::<MbufFrame>().then(|| self.vacant())
+    }
+
+    /// The same for frames of either kind; `None` if the link does not take such frames now.
+    #[inline(always)]
+    pub fn vacant_as<F: AnyFrame>(&mut self) -> Option<&mut [Option<F>]> {
+        self.use_kind::<F>().then(|| self.vacant())
     }
 
     #[inline(always)]
@@ -248,6 +258,12 @@ impl Link {
     #[inline]
     pub fn waiting_mbufs_mut(&mut self) -> Option<&mut [Option<MbufFrame>]> {
         self.has_mbufs.then(|| self.waiting())
+    }
+
+    /// The same for frames of either kind: none if those that wait are others.
+    #[inline]
+    pub fn waiting_as<F: AnyFrame>(&mut self) -> &mut [Option<F>] {
+        if self.use_kind::<F>() { self.waiting() } else { &mut [] }
     }
 
     #[inline(always)]

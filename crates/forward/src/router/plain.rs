@@ -12,7 +12,7 @@
 //! the frames of those that follow are sorted by their type, and those of each family go through chunks of their own.
 
 use bm_fib::Form;
-use bm_frame::{AnyFrame, BURST, Burst, Mask};
+use bm_frame::{AnyFrame, BURST, Mask};
 use bm_wire::{Family, ethernet};
 
 use super::Work;
@@ -48,33 +48,47 @@ impl PlainPath {
 impl Work {
     /// Rewrites the plain frames of the burst, and stores their ports; returns the places of all others.
     #[inline(always)]
-    pub(super) fn plain_path(&mut self, tables: &Tables, view: &PortView, hooked: bool) -> Mask {
-        let Self { form, family, burst, mbufs, port, known, plain, .. } = self;
+    pub(super) fn plain_path(&mut self, tables: &Tables, view: &PortView) -> Mask {
+        let Self { form, family, burst, mbufs, port, lengths, known, plain, .. } = self;
         if mbufs.is_empty() {
-            PlainBurst { form: *form, family, burst, port, known, plain }.forward(tables, view, hooked)
+            let frames = burst.places_mut();
+            PlainBurst { form: *form, family, frames, port, lengths, known, plain }.forward(tables, view)
         } else {
-            let mut burst = PlainBurst { form: *form, family, burst: mbufs, port, known, plain };
-            burst.forward(tables, view, hooked)
+            let frames = mbufs.places_mut();
+            PlainBurst { form: *form, family, frames, port, lengths, known, plain }.forward(tables, view)
         }
+    }
+
+    /// The same for frames that still wait on a link.
+    #[inline(always)]
+    pub(super) fn plain_waiting<F: AnyFrame>(
+        &mut self,
+        tables: &Tables,
+        view: &PortView,
+        frames: &mut [Option<F>],
+    ) -> Mask {
+        let Self { form, family, port, lengths, known, plain, .. } = self;
+        PlainBurst { form: *form, family, frames, port, lengths, known, plain }.forward(tables, view)
     }
 }
 
-/// What the plain path uses of the router's state, for a burst of frames of either kind.
+/// What the plain path uses of the router's state, for frames of either kind, at most [`BURST`].
 struct PlainBurst<'a, F> {
     form: Form,
     family: &'a mut Family,
-    burst: &'a mut Burst<F>,
+    frames: &'a mut [Option<F>],
     port: &'a mut [u16; BURST],
+    lengths: &'a mut [u16; BURST],
     known: &'a mut KnownHops,
     plain: &'a mut PlainPath,
 }
 
 impl<F: AnyFrame> PlainBurst<'_, F> {
     #[inline(always)]
-    fn forward(&mut self, tables: &Tables, view: &PortView, hooked: bool) -> Mask {
-        let count = self.burst.len();
+    fn forward(&mut self, tables: &Tables, view: &PortView) -> Mask {
+        let count = self.frames.len();
         let vrf = view.vrf.and_then(|vrf| tables.vrfs.get(usize::from(vrf)));
-        let Some(vrf) = vrf.filter(|_| !hooked && count != 0) else { return Mask::first(count) };
+        let Some(vrf) = vrf.filter(|_| count != 0) else { return Mask::first(count) };
         if self.plain.pause > 0 {
             self.plain.pause -= 1;
             return Mask::first(count);
@@ -95,7 +109,7 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
     /// Finds out what many frames are that were not plain.
     #[cold]
     fn learn_from(&mut self, left: &Mask) {
-        let (count, places, other) = (self.burst.len(), self.burst.places(), self.family.other());
+        let (count, places, other) = (self.frames.len(), &*self.frames, self.family.other());
         let others = left.iter().filter(|&place| family_of(places[place].as_ref()) == Some(other)).count();
         if others == count {
             *self.family = other;
@@ -110,16 +124,15 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
     #[inline(never)]
     #[allow(unsafe_code)]
     fn plain_whole<A: RoutedFamily>(&mut self, tables: &Tables, view: &PortView, vrf: &Vrf) -> Mask {
-        let Self { form, burst, port, known, plain, .. } = self;
+        let Self { form, frames, port, lengths, known, plain, .. } = self;
         let [now, next] = A::chunks(&mut plain.chunks);
         let (mut now, mut next) = (now, next);
-        let Some(asked) = asked::<A>(tables, view) else { return Mask::first(burst.len()) };
+        let Some(asked) = asked::<A>(tables, view) else { return Mask::first(frames.len()) };
         let fib = A::fib(vrf);
         let mut left = [0; 4];
-        let frames = burst.places_mut();
         let start = CHUNK.min(frames.len());
         now.gather(&mut frames[..start]);
-        // SAFETY: the frames are in the burst, and nothing happens to them in between; the same below.
+        // SAFETY: nothing happens to the frames in between, since they are borrowed; the same below.
         unsafe { now.check(*form, asked) };
         for first in (0..frames.len()).step_by(CHUNK) {
             let end = frames.len().min(first + CHUNK);
@@ -137,7 +150,11 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
             }
             // SAFETY: see above.
             let done = unsafe { now.rewrite(tables, known, &mut port[first..end]) };
-            now.cut_padding(done, |lane, length| truncate(frames, first + lane, length));
+            lengths[first..end].copy_from_slice(now.frame_lengths());
+            now.cut_padding(done, |lane, length| {
+                truncate(frames, first + lane, length);
+                lengths[first + lane] = length;
+            });
             left[first / 64] |= u64::from(every(end - first) & !done) << (first % 64);
             std::mem::swap(&mut now, &mut next);
         }
@@ -147,11 +164,10 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
     /// The frames of the burst by family.
     #[inline(never)]
     fn plain_mixed(&mut self, tables: &Tables, view: &PortView, vrf: &Vrf) -> Mask {
-        let Self { form, burst, port, known, plain, .. } = self;
+        let Self { form, frames, port, lengths, known, plain, .. } = self;
         let PlainPath { pause, mixed, chunks: PlainChunks { ipv4: [ipv4, _], ipv6: [ipv6, _] }, lanes } =
             plain;
-        let frames = burst.places_mut();
-        let mut sorted = Sorted { tables, view, vrf, form: *form, known, port, left: Mask::NONE };
+        let mut sorted = Sorted { tables, view, vrf, form: *form, known, port, lengths, left: Mask::NONE };
         let (mut from, mut fetched, mut counts) = (0, 0, [0; 2]);
         while from < frames.len() {
             // Two chunks have room for as many.
@@ -185,6 +201,7 @@ struct Sorted<'a> {
     form: Form,
     known: &'a mut KnownHops,
     port: &'a mut [u16; BURST],
+    lengths: &'a mut [u16; BURST],
     left: Mask,
 }
 
@@ -199,26 +216,31 @@ impl Sorted<'_> {
         lanes: &mut Lanes,
     ) -> usize {
         chunk.gather_sorted(lanes);
-        let Self { tables, view, vrf, form, known, port, left } = self;
+        let Self { tables, view, vrf, form, known, port, lengths, left } = self;
         let mut ports = [0; CHUNK];
         let count = chunk.places().len();
         let done = asked::<A>(tables, view).map_or(0, |asked| {
-            // SAFETY: the frames are in the burst, and nothing happened to them since they were sorted; the same below.
+            // SAFETY: the frames are borrowed, and nothing happened to them since they were sorted; the same below.
             unsafe { chunk.check(*form, asked) };
             let (destinations, hops) = chunk.lookup();
             A::fib(vrf).lookup_burst(destinations, hops);
             // SAFETY: see above.
             unsafe { chunk.rewrite(tables, known, &mut ports[..count]) }
         });
-        for (&place, &to) in chunk.places().iter().zip(&ports) {
+        for ((&place, &to), &length) in chunk.places().iter().zip(&ports).zip(chunk.frame_lengths()) {
             port[usize::from(place)] = to;
+            lengths[usize::from(place)] = length;
         }
         let mut others = every(count) & !done;
         while others != 0 {
             left.set(usize::from(chunk.places()[others.trailing_zeros() as usize]));
             others &= others - 1;
         }
-        chunk.cut_padding(done, |lane, length| truncate(frames, usize::from(chunk.places()[lane]), length));
+        chunk.cut_padding(done, |lane, length| {
+            let place = usize::from(chunk.places()[lane]);
+            truncate(frames, place, length);
+            lengths[place] = length;
+        });
         count
     }
 }
