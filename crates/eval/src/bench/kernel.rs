@@ -12,6 +12,8 @@
 //!
 //! Cases named `tcp-..` send one TCP connection through Linux, both kinds of the kernel path, and the user path.
 //!
+//! Cases named `user-..` send packets through Linux, the user path, and AF_XDP ports without a router.
+//!
 //! Cases named `switch-..` have a switch in place of the router: Linux's bridge and ours, in turn.
 //!
 //! The daemon runs all the time. Its program is attached to the interfaces only during its own turns, so that the
@@ -23,6 +25,7 @@ mod figures;
 mod rivals;
 mod switch;
 mod tcp;
+mod user;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -128,13 +131,16 @@ pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
     let routers = Case::ALL.iter().map(|case| (case.name(), case.table == "full"));
     let switches = switch::Case::ALL.iter().map(|case| (case.name.to_string(), false));
     let connections = tcp::Case::ALL.iter().map(|case| (case.name.to_string(), false));
-    options.common.refuse_unused_rib(routers.chain(switches).chain(connections))?;
+    let users = user::Case::ALL.iter().map(|case| (case.name.to_string(), case.is_full));
+    options.common.refuse_unused_rib(routers.chain(switches).chain(connections).chain(users))?;
     bm_testbed::testbed::require_root()?;
     if !kernel_threads_are_seen() {
         return Err(BenchError::KernelThreads);
     }
     let is_full = |case: &&Case| case.table == "full";
-    let full = match Case::ALL.iter().filter(is_full).any(|case| options.common.wants(&case.name())) {
+    let users: Vec<_> = user::Case::ALL.into_iter().filter(|case| options.common.wants(case.name)).collect();
+    let wants_full = Case::ALL.iter().filter(is_full).any(|case| options.common.wants(&case.name()));
+    let full = match wants_full || users.iter().any(|case| case.is_full) {
         true => options.common.table(options.testbed.next_hops)?,
         false => Table { ipv4: Vec::new(), ipv6: Vec::new() },
     };
@@ -149,19 +155,21 @@ pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
         switch::Case::ALL.into_iter().filter(|case| options.common.wants(case.name)).collect();
     let connections: Vec<_> =
         tcp::Case::ALL.into_iter().filter(|case| options.common.wants(case.name)).collect();
-    if cases.is_empty() && switches.is_empty() && connections.is_empty() {
+    if cases.is_empty() && switches.is_empty() && connections.is_empty() && users.is_empty() {
         return Err(BenchError::NoCase { wanted: options.common.case.clone().unwrap_or_default() });
     }
     let _watch = Watch::begin();
     let before = daemon::Before::look();
     // A switch case has two subjects, so it takes half as long.
-    let shares = [cases.len() as f64, switches.len() as f64 / 2.0, connections.len() as f64];
-    let [routing, switching, connecting] =
+    let shares =
+        [cases.len() as f64, switches.len() as f64 / 2.0, connections.len() as f64, users.len() as f64];
+    let [routing, switching, connecting, using] =
         shares.map(|share| whole(options).mul_f64(share / shares.iter().sum::<f64>()));
     let rows = measure(options, &cases, &full, (begin, routing));
     let rows = rows.and_then(|mut rows| {
         rows.extend(switch::measure(options, &switches, switching)?);
         rows.extend(tcp::measure(options, &connections, connecting)?);
+        rows.extend(measure_user(options, &users, &full, using)?);
         Ok(rows)
     });
     // Everything has been dropped by now, also after an error.
@@ -204,6 +212,23 @@ fn measure(
         }
         bed.stop()?;
         bed.testbed.change_routes(Change::Delete, table)?;
+    }
+    Ok(rows)
+}
+
+/// The cases of the user path, IPv4, each with a test bed of its own.
+fn measure_user(
+    options: &KernelOptions,
+    cases: &[user::Case],
+    full: &Table,
+    whole: Duration,
+) -> Result<Vec<Row>, BenchError> {
+    let (one, mut rows) = (one_route(), Vec::new());
+    for case in cases {
+        let (table, pattern) = if case.is_full { (full, Pattern::Prefix) } else { (&one, Pattern::Uniform) };
+        let traffic = Case { family: "ipv4", table: "", pattern, size: case.size };
+        let Some(flows) = traffic.flows(table) else { continue };
+        rows.extend(user::measure(options, case, (table, &flows), whole / cases.len() as u32)?);
     }
     Ok(rows)
 }
