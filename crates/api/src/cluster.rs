@@ -22,6 +22,8 @@ pub struct Cluster {
     pub neighbors_without_index: usize,
     /// Routes in Linux that lead to other nodes.
     pub routes: usize,
+    /// Whether other nodes send nothing over this one: `brickmoon cluster drain`.
+    pub drained: bool,
     /// How workers distribute packets for other nodes: `direct`, `vlb` or `classic`.
     pub balancing: String,
     /// What the external ports of this node receive together at most, in Mbit/s.
@@ -50,6 +52,8 @@ pub struct FabricLink {
     /// `up`; `no-daemon`: only the fabric program of the peer answers; `no-program`: only its daemon; `down`;
     /// `missing`: there is no interface, or it cannot be used.
     pub state: String,
+    /// Whether the peer is drained: nothing is sent over it to other nodes.
+    pub drained: bool,
     /// What is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,

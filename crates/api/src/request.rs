@@ -33,6 +33,10 @@ pub const SWITCHES: &str = "/v1/switches";
 pub const MACS: &str = "/v1/macs";
 /// `GET`, [`crate::Cluster`]: this node of a cluster.
 pub const CLUSTER: &str = "/v1/cluster";
+/// `POST`, [`crate::Cluster`]: other nodes send nothing over this one any more.
+pub const DRAIN: &str = "/v1/cluster/drain";
+/// `POST`, [`crate::Cluster`]: other nodes send packets over this one again.
+pub const JOIN: &str = "/v1/cluster/join";
 /// `GET`, [`crate::Filters`].
 pub const FILTERS: &str = "/v1/filters";
 /// `GET`, [`crate::Hooks`].

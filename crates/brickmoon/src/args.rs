@@ -296,6 +296,10 @@ pub struct ClusterArgs {
 pub enum ClusterCommand {
     /// The same as `brickmoon show cluster`.
     Status(Query),
+    /// Make other nodes send nothing over this one any more, so that no packet is lost when it ends. Its own ports go on.
+    Drain(Query),
+    /// Let other nodes send packets over this one again.
+    Join(Query),
     /// Run four nodes in network namespaces: loads under several traffic matrices, then losses while a daemon is killed, a
     /// link cut and a node switched off.
     #[command(disable_help_flag = true, disable_version_flag = true)]

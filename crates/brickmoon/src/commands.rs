@@ -26,6 +26,12 @@ pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
         Command::Cluster(ClusterArgs { what: ClusterCommand::Status(query) }) => {
             show(ShowCommand::Cluster(query))
         }
+        Command::Cluster(ClusterArgs { what: ClusterCommand::Drain(query) }) => {
+            print(&query, Method::POST, request::DRAIN, bm_cli::cluster)
+        }
+        Command::Cluster(ClusterArgs { what: ClusterCommand::Join(query) }) => {
+            print(&query, Method::POST, request::JOIN, bm_cli::cluster)
+        }
         Command::Run(run) => lua::run(run),
         Command::Snabb(snabb) => lua::snabb(snabb),
         Command::Cluster(ClusterArgs { what: ClusterCommand::Demo(PassedOn { arguments }) }) => {

@@ -54,6 +54,9 @@ pub fn cluster(reply: &Cluster) -> String {
         counted(reply.neighbors as u64, "neighbor"),
         counted(reply.routes as u64, "route"),
     );
+    if reply.drained {
+        text += "drained: other nodes send nothing over this one; `brickmoon cluster join` ends that\n";
+    }
     text += &balanced(reply);
     text += &order(reply);
     if reply.neighbors_without_index > 0 {
@@ -113,7 +116,8 @@ fn remarks(link: &FabricLink) -> Option<String> {
     let dropped =
         link.account.drops.iter().map(|(reason, frames)| format!("{} dropped: {reason}", count(*frames)));
     let failures = (link.failures > 0).then(|| format!("found down {}", counted(link.failures, "time")));
-    let all: Vec<_> = link.trouble.iter().cloned().chain(failures).chain(dropped).collect();
+    let drained = link.drained.then(|| format!("{} is drained: nothing is sent over it", link.peer));
+    let all: Vec<_> = link.trouble.iter().cloned().chain(drained).chain(failures).chain(dropped).collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
 
@@ -182,6 +186,13 @@ balancing: vlb for 10,000 Mbit/s; 3 direct (75.0 %), 1 over other nodes; 2 flowl
 order: 2 of 7 numbered packets that left here came late
 ";
         assert!(cluster(&node).contains(balanced), "{}", cluster(&node));
+        assert!(!cluster(&node).contains("drained"));
+        (node.drained, node.links[1].drained) = (true, true);
+        let text = cluster(&node);
+        assert!(
+            text.contains("\ndrained: other nodes") && text.contains("; c is drained: nothing"),
+            "{text}"
+        );
         assert_eq!(cluster(&Cluster::default()), "no cluster: the configuration has no [cluster]\n");
     }
 }

@@ -48,6 +48,8 @@ pub enum ClusterError {
     },
     /// The settings are invalid.
     Settings(String),
+    /// Nodes have not confirmed that this one is drained.
+    NotConfirmed(Vec<String>),
     /// The program is not pinned, so it stops when the daemon ends.
     NotPinned,
 }
@@ -84,6 +86,11 @@ impl fmt::Display for ClusterError {
                 "key_file {}: {why}; create one with `(umask 077; head -c 32 /dev/urandom | base64 > {})` and copy it to all nodes",
                 path.display(),
                 path.display()
+            ),
+            Self::NotConfirmed(nodes) => write!(
+                f,
+                "no answer from {} yet: packets may still be sent over this node; see `brickmoon show cluster`",
+                nodes.join(", ")
             ),
             Self::Settings(why) => f.write_str(why),
             Self::NotPinned => {

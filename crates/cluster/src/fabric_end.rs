@@ -2,10 +2,13 @@
 
 use bm_vlb::address::Node;
 
+use crate::counters::Counters;
 use crate::fabric::AttachedLink;
 use crate::message::Entry;
+use crate::prober::Observed;
 use crate::session::{Refused, Session, State};
 use crate::settings::{FabricLink, Settings};
+use crate::view::{LinkView, describe_refusal, describe_state};
 use crate::ways::{Way, detour};
 
 /// One link to another node.
@@ -29,6 +32,46 @@ impl FabricEnd {
     /// Whether frames can be sent to the other end.
     pub fn is_usable(&self) -> bool {
         self.attached.is_some() && self.running && self.session.reaches()
+    }
+
+    /// Logs a change; returns whether the state is another one.
+    pub fn log_change(&mut self, now_ns: u64) -> bool {
+        let state = self.attached.is_some().then(|| self.session.state(now_ns));
+        let refused = self.session.refused(now_ns).cloned();
+        let logged = (state, refused);
+        if logged == self.logged {
+            return false;
+        }
+        let (device, peer) = (&self.device, &self.peer);
+        match &logged {
+            (_, Some(why)) => {
+                tracing::warn!("fabric link {device} to {peer}: {}", describe_refusal(why, peer))
+            }
+            (Some(State::Up), None) => tracing::info!("fabric link {device}: {peer} is up"),
+            (Some(state), None) => {
+                tracing::warn!("fabric link {device} to {peer}: {}", describe_state(*state))
+            }
+            (None, None) => {}
+        }
+        let before = std::mem::replace(&mut self.logged, logged);
+        before.0 != self.logged.0
+    }
+
+    /// The link, for replies to users.
+    pub fn view(&self, observed: Observed, counters: Counters, now_ns: u64) -> LinkView {
+        let refused = self.session.refused(now_ns).map(|why| describe_refusal(why, &self.peer));
+        LinkView {
+            device: self.device.clone(),
+            peer: self.peer.clone(),
+            node: self.session.peer().number(),
+            state: self.attached.is_some().then(|| self.session.state(now_ns)),
+            trouble: self.trouble.clone().or(refused),
+            round_trip_ns: Some(observed.round_trip_ns).filter(|ns| *ns > 0),
+            timeout_ns: observed.timeout_ns,
+            failures: observed.failures,
+            is_drained: self.session.is_drained(),
+            counters,
+        }
     }
 }
 
@@ -64,6 +107,8 @@ pub(crate) fn ways_of(links: &[FabricEnd]) -> Vec<Way> {
         Way {
             node: link.session.peer(),
             capacity_bps: if usable { link.speed_bps } else { 0 },
+            // Its announcement says to which nodes it has no link.
+            transit: link.session.has_announced() && !link.session.is_drained(),
             without: link.session.announced().iter().filter(|_| usable).filter_map(without).collect(),
         }
     };

@@ -84,6 +84,8 @@ pub enum Entry {
     Neighbor(u8, IpAddr, u16),
     /// A node to which it has no link that works.
     NoLink(u16),
+    /// It wants to be no intermediate.
+    Drained,
 }
 
 /// The contents of a message.
@@ -225,6 +227,7 @@ fn write(entry: &Entry, to: &mut Vec<u8>) {
         Entry::Own(address) => (3, 0, 0, 0, Some(address)),
         Entry::Neighbor(port, address, index) => (4, port, 0, index, Some(address)),
         Entry::NoLink(node) => (5, 0, 0, node, None),
+        Entry::Drained => (6, 0, 0, 0, None),
     };
     let (four, six);
     let address: &[u8] = match address {
@@ -260,6 +263,7 @@ fn read_entry(bytes: &mut Bytes<'_>) -> Option<Entry> {
         (3, Some(address)) => Some(Entry::Own(address)),
         (4, Some(address)) => Some(Entry::Neighbor(port, address, number)),
         (5, None) => Node::new(number).map(|node| Entry::NoLink(node.number())),
+        (6, None) => Some(Entry::Drained),
         _ => None,
     }
 }
@@ -334,6 +338,7 @@ mod tests {
             Entry::Own(six),
             Entry::Neighbor(1, IpAddr::from([192, 0, 2, 9]), 0xffff),
             Entry::NoLink(2046),
+            Entry::Drained,
         ];
         let part = message(Contents::Part { version: 1, part: 0, parts: 1, entries });
         assert_eq!(read(&framed(&part)[ETHERNET..], &key()), Ok(part));

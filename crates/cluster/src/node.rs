@@ -30,10 +30,10 @@ use crate::probe;
 use crate::prober::{Prober, Sender};
 use crate::program::Program;
 use crate::remote::{Objects, RemoteNode};
-use crate::session::{Refused, State};
+use crate::session::Refused;
 use crate::settings::Settings;
 use crate::socket::FabricSocket;
-use crate::view::{ClusterView, LinkView, describe_refusal, describe_state};
+use crate::view::ClusterView;
 use crate::ways::Ways;
 
 /// How often hellos are sent.
@@ -74,6 +74,8 @@ pub struct Cluster {
     updated_ns: u64,
     /// The first change that Linux rejected, as logged last.
     rejected: String,
+    /// Other nodes shall not send over this one.
+    drained: bool,
     /// Linux's tables have changed, or the announcements of other nodes.
     changed: bool,
     kept: bool,
@@ -128,6 +130,7 @@ impl Cluster {
             poll_ns: now_ns,
             updated_ns: 0,
             rejected: String::new(),
+            drained: false,
             changed: true,
             kept: false,
         };
@@ -178,6 +181,28 @@ impl Cluster {
     /// Notes an event of Linux: its tables are read again with the next step.
     pub fn note_linux_event(&mut self) {
         self.changed = true;
+    }
+
+    /// Asks other nodes to send nothing over this one any more, or to do so again.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    pub fn set_drained(&mut self, drained: bool, now_ns: u64) -> Result<(), ClusterError> {
+        if self.drained != drained {
+            (self.drained, self.changed, self.updated_ns) = (drained, true, 0);
+        }
+        self.step(now_ns)
+    }
+
+    /// Whether other nodes shall send nothing over this one.
+    pub fn is_drained(&self) -> bool {
+        self.drained
+    }
+
+    /// The nodes whose daemon runs, but has not yet confirmed our last announcement.
+    pub fn unconfirmed(&self, now_ns: u64) -> Vec<String> {
+        let lacks = |link: &&FabricEnd| link.session.lacks(self.version, now_ns);
+        self.links.iter().filter(lacks).map(|link| link.peer.clone()).collect()
     }
 
     /// The descriptors that messages arrive at.
@@ -267,25 +292,7 @@ impl Cluster {
     /// Logs changes of links; routes are updated when the state of one has changed.
     fn log_changes(&mut self, now_ns: u64) {
         for link in &mut self.links {
-            let state = link.attached.is_some().then(|| link.session.state(now_ns));
-            let refused = link.session.refused(now_ns).cloned();
-            let logged = (state, refused);
-            if logged == link.logged {
-                continue;
-            }
-            self.changed |= logged.0 != link.logged.0;
-            let (device, peer) = (&link.device, &link.peer);
-            match &logged {
-                (_, Some(why)) => {
-                    tracing::warn!("fabric link {device} to {peer}: {}", describe_refusal(why, peer))
-                }
-                (Some(State::Up), None) => tracing::info!("fabric link {device}: {peer} is up"),
-                (Some(state), None) => {
-                    tracing::warn!("fabric link {device} to {peer}: {}", describe_state(*state))
-                }
-                (None, None) => {}
-            }
-            link.logged = logged;
+            self.changed |= link.log_change(now_ns);
         }
     }
 
@@ -305,6 +312,7 @@ impl Cluster {
         let mut entries = self.local.entries(&self.ports, &self.neighbors, &self.indices);
         let unusable = self.links.iter().filter(|link| !link.is_usable());
         entries.extend(unusable.map(|link| Entry::NoLink(link.session.peer().number())));
+        entries.extend(self.drained.then_some(Entry::Drained));
         if entries != self.entries || self.version == 0 {
             (self.entries, self.version) = (entries, self.version + 1);
             self.tick_ns = now_ns;
@@ -417,23 +425,9 @@ impl Cluster {
     /// The node as it is now.
     pub fn view(&self, now_ns: u64) -> ClusterView {
         let link = |(at, link): (usize, &FabricEnd)| {
-            let observed = self.prober.observed(at);
-            let refused = link.session.refused(now_ns).map(|why| describe_refusal(why, &link.peer));
-            LinkView {
-                device: link.device.clone(),
-                peer: link.peer.clone(),
-                node: link.session.peer().number(),
-                state: link.attached.is_some().then(|| link.session.state(now_ns)),
-                trouble: link.trouble.clone().or(refused),
-                round_trip_ns: Some(observed.round_trip_ns).filter(|ns| *ns > 0),
-                timeout_ns: observed.timeout_ns,
-                failures: observed.failures,
-                counters: link
-                    .attached
-                    .as_ref()
-                    .and_then(|attached| self.program.counters(attached.ifindex))
-                    .unwrap_or_default(),
-            }
+            let attached = link.attached.as_ref();
+            let counters = attached.and_then(|attached| self.program.counters(attached.ifindex));
+            link.view(self.prober.observed(at), counters.unwrap_or_default(), now_ns)
         };
         ClusterView {
             name: self.settings.name.clone(),
@@ -443,9 +437,15 @@ impl Cluster {
             neighbors: self.neighbors.len() - self.indices.without,
             without_index: self.indices.without,
             routes: self.routes,
+            is_drained: self.drained,
             flowlet_gap_ns: self.ways.gap_ns(),
             links: self.links.iter().enumerate().map(link).collect(),
         }
+    }
+
+    /// Whether [`Self::keep`] was called.
+    pub fn is_kept(&self) -> bool {
+        self.kept
     }
 
     /// Leaves the program, routes and neighbors in place when this is dropped.

@@ -89,7 +89,7 @@ impl Objects {
                 Entry::Prefix(port, address, length) => {
                     self.prefix(remote, (address, length), port, mtu(port))
                 }
-                Entry::Own(_) | Entry::Neighbor(..) | Entry::NoLink(_) => {}
+                Entry::Own(_) | Entry::Neighbor(..) | Entry::NoLink(_) | Entry::Drained => {}
             }
         }
     }

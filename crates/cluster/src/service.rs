@@ -22,6 +22,12 @@ const WAIT_MAX: Duration = Duration::from_millis(100);
 /// How long to collect events before handling them: they often come in groups.
 const GATHER: Duration = Duration::from_millis(2);
 
+/// How long other nodes may take to confirm that this one is drained, and when it ends.
+const CONFIRM_MAX: Duration = Duration::from_secs(5);
+const CONFIRM_AT_END: Duration = Duration::from_millis(500);
+/// How long frames are on their way that were sent before that, at least.
+const ON_THE_WAY: Duration = Duration::from_millis(20);
+
 /// A running node. It ends when this is dropped, unless [`Service::keep`] was called.
 pub struct Service {
     cluster: Arc<Mutex<Cluster>>,
@@ -55,8 +61,50 @@ impl Service {
         if let Err(error) = self.keep() {
             tracing::warn!("this node forwards nothing for other nodes while it restarts: {error}");
         }
+        let drained = self.cluster().is_drained();
         drop(self);
-        Self::start(settings)
+        let service = Self::start(settings)?;
+        if drained {
+            service.cluster().set_drained(true, now_ns())?;
+        }
+        Ok(service)
+    }
+
+    /// Asks other nodes to send nothing over this one any more. When it returns they do not, and what they have sent has
+    /// passed. This node's own ports go on.
+    ///
+    /// # Errors
+    /// If Linux's tables cannot be updated, or nodes have not confirmed it in time: they will have to later.
+    pub fn drain(&self) -> Result<(), ClusterError> {
+        self.drain_within(CONFIRM_MAX)
+    }
+
+    /// Asks other nodes to send packets over this one again.
+    ///
+    /// # Errors
+    /// If Linux's tables cannot be updated.
+    pub fn join(&self) -> Result<(), ClusterError> {
+        self.cluster().set_drained(false, now_ns())
+    }
+
+    fn drain_within(&self, most: Duration) -> Result<(), ClusterError> {
+        self.cluster().set_drained(true, now_ns())?;
+        let until = now_ns() + most.as_nanos() as u64;
+        loop {
+            let (now, cluster) = (now_ns(), self.cluster());
+            let unconfirmed = cluster.unconfirmed(now);
+            let gap = Duration::from_nanos(cluster.view(now).flowlet_gap_ns);
+            drop(cluster);
+            if unconfirmed.is_empty() {
+                // What was sent before takes no longer than delays differ.
+                std::thread::sleep(gap.clamp(ON_THE_WAY, most));
+                return Ok(());
+            }
+            if now > until {
+                return Err(ClusterError::NotConfirmed(unconfirmed));
+            }
+            std::thread::sleep(GATHER);
+        }
     }
 
     /// The settings.
@@ -99,6 +147,11 @@ fn lock(cluster: &Mutex<Cluster>) -> MutexGuard<'_, Cluster> {
 
 impl Drop for Service {
     fn drop(&mut self) {
+        if !self.cluster().is_kept()
+            && let Err(error) = self.drain_within(CONFIRM_AT_END)
+        {
+            tracing::warn!("this node leaves the cluster at once: {error}");
+        }
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has been reported by itself.

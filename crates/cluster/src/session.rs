@@ -249,6 +249,16 @@ impl Session {
         self.has_announced() && self.has_answered
     }
 
+    /// Whether the peer wants to be no intermediate.
+    pub fn is_drained(&self) -> bool {
+        self.entries.contains(&Entry::Drained)
+    }
+
+    /// Whether the peer's daemon runs and does not have this version of our announcement yet.
+    pub fn lacks(&self, version: u64, now_ns: u64) -> bool {
+        self.hears(now_ns) && self.peer_has != version
+    }
+
     /// What the peer has announced last, whether frames still reach it by this link or not.
     pub fn announced(&self) -> &[Entry] {
         &self.entries

@@ -20,6 +20,8 @@ pub struct ClusterView {
     pub without_index: usize,
     /// Routes in Linux that lead to other nodes.
     pub routes: usize,
+    /// Whether other nodes shall send nothing over this one.
+    pub is_drained: bool,
     /// The gap after which a flow may take another way.
     pub flowlet_gap_ns: u64,
     /// Links, in the order of the settings.
@@ -45,6 +47,8 @@ pub struct LinkView {
     pub timeout_ns: u64,
     /// How often it was.
     pub failures: u64,
+    /// Whether that node wants to be no intermediate.
+    pub is_drained: bool,
     /// Counters of received frames.
     pub counters: Counters,
 }

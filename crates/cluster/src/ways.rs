@@ -16,13 +16,16 @@ pub struct Way {
     pub node: Node,
     /// Capacity of the link; 0 while it cannot be used.
     pub capacity_bps: u64,
+    /// Whether it may be an intermediate.
+    pub transit: bool,
     /// The nodes to which it has no link.
     pub without: Vec<Node>,
 }
 
 /// The intermediate over which a node can be reached without the link to it; the first of several.
 pub fn detour(ways: &[Way], to: Node) -> Option<Node> {
-    let leads = |way: &&Way| way.node != to && way.capacity_bps > 0 && !way.without.contains(&to);
+    let leads =
+        |way: &&Way| way.node != to && way.capacity_bps > 0 && way.transit && !way.without.contains(&to);
     ways.iter().find(leads).map(|way| way.node)
 }
 
@@ -66,7 +69,7 @@ impl Ways {
         let mut peers = vec![Peer::default(); self.published.nodes()];
         for way in &ways {
             if let Some(peer) = peers.get_mut(way.node.index()) {
-                *peer = Peer { capacity_bps: way.capacity_bps, transit: true };
+                *peer = Peer { capacity_bps: way.capacity_bps, transit: way.transit };
             }
         }
         let lost = ways.iter().flat_map(|way| way.without.iter().map(|to| (way.node, *to)));
@@ -84,15 +87,22 @@ mod tests {
     }
 
     fn way(number: u16, capacity_bps: u64, without: &[u16]) -> Way {
-        Way { node: node(number), capacity_bps, without: without.iter().copied().map(node).collect() }
+        Way {
+            node: node(number),
+            capacity_bps,
+            transit: true,
+            without: without.iter().copied().map(node).collect(),
+        }
     }
 
     #[test]
     fn a_detour_leads_over_links_that_are_up() {
-        let ways = [way(1, 0, &[]), way(2, 9, &[1]), way(3, 9, &[2]), way(4, 9, &[])];
+        let mut ways = [way(1, 0, &[]), way(2, 9, &[1]), way(3, 9, &[2]), way(4, 9, &[])];
         assert_eq!(detour(&ways, node(1)), Some(node(3)));
         assert_eq!(detour(&ways, node(2)), Some(node(4)));
         assert_eq!(detour(&ways[..2], node(1)), None);
+        ways[2].transit = false;
+        assert_eq!(detour(&ways, node(1)), Some(node(4)), "a drained node is no intermediate");
     }
 
     #[test]

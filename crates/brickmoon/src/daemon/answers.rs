@@ -296,6 +296,11 @@ impl AnswersOfDaemon for Daemon {
         Ok(verify)
     }
 
+    fn set_drained(&self, drained: bool) -> Result<Cluster, Error> {
+        self.forwarder.cluster.set_drained(drained)?;
+        Ok(self.cluster())
+    }
+
     fn reload(&self) -> Result<Reloaded, Error> {
         self.forwarder.reload(|| configuration::read_again(&self.up))
     }

@@ -94,6 +94,7 @@ impl Node {
             speed: settings.map_or(0, |settings| settings.input_bps() / 1_000_000),
             flowlet_gap_us: view.flowlet_gap_ns / 1000,
             balanced: balanced(counters),
+            drained: view.is_drained,
             name: view.name,
             node: view.node,
             epoch: view.epoch,
@@ -103,6 +104,21 @@ impl Node {
             routes: view.routes,
             links: view.links.iter().map(|view| link(view, counters)).collect(),
         }
+    }
+
+    /// Asks other nodes to send nothing over this one any more, or to do so again.
+    ///
+    /// # Errors
+    /// If there is no cluster, or nodes do not confirm it in time.
+    pub fn set_drained(&self, drained: bool) -> Result<(), Error> {
+        let node = lock(&self.0);
+        let Some(service) = node.as_ref() else {
+            return Err(
+                Error::new("this router belongs to no cluster").hint("the configuration has no [cluster]")
+            );
+        };
+        let done = if drained { service.drain() } else { service.join() };
+        done.map_err(|why| Error::new(format!("cluster: {why}")))
     }
 
     /// Adds drops on fabric links, with their descriptions.
@@ -193,6 +209,7 @@ fn link(view: &LinkView, workers: &Counters) -> FabricLink {
         sent_bytes,
         timeout_us: view.timeout_ns / 1000,
         failures: view.failures,
+        drained: view.is_drained,
         round_trip_us: view.round_trip_ns.map(|ns| ns / 1000),
         account: Account {
             received: counters.received(),

@@ -57,6 +57,11 @@ pub trait AnswersOfDaemon: Answers {
     fn macs(&self) -> Macs;
     /// This node of a cluster, with its links.
     fn cluster(&self) -> Cluster;
+    /// Asks other nodes to send nothing over this one any more, or to do so again.
+    ///
+    /// # Errors
+    /// If there is no cluster, or nodes do not confirm it in time.
+    fn set_drained(&self, drained: bool) -> Result<Cluster, Error>;
     /// Filter rules with their matches.
     ///
     /// # Errors

@@ -66,6 +66,8 @@ pub fn routes<D: AnswersOfDaemon>(daemon: Arc<D>) -> Router {
     let orders = Router::new()
         .route(request::VERIFY, post(|State(daemon): State<Arc<D>>| answer_post(daemon, D::verify)))
         .route(request::RELOAD, post(|State(daemon): State<Arc<D>>| answer_post(daemon, D::reload)))
+        .route(request::DRAIN, post(|daemon| drain::<D>(daemon, true)))
+        .route(request::JOIN, post(|daemon| drain::<D>(daemon, false)))
         .route(request::STOP, post(stop::<D>));
     read_routes().merge(read_routes_of_daemon()).merge(orders).fallback(no_such_path::<D>).with_state(daemon)
 }
@@ -77,7 +79,7 @@ pub fn routes_of_readers<D: AnswersOfDaemon>(daemon: Arc<D>) -> Router {
             Error::new("members of this group have read access only").hint("run this command as root");
         refused(StatusCode::FORBIDDEN, error)
     };
-    let orders = [request::VERIFY, request::RELOAD, request::STOP];
+    let orders = [request::VERIFY, request::RELOAD, request::DRAIN, request::JOIN, request::STOP];
     let read_routes = read_routes().merge(read_routes_of_daemon());
     let routes = orders.into_iter().fold(read_routes, |routes, order| routes.route(order, post(refuse)));
     routes.fallback(no_such_path::<D>).with_state(daemon)
@@ -117,6 +119,10 @@ fn get_route<A: Answers, T: Serialize + Send + 'static>(
 
 async fn stop<A: Answers>(State(answers): State<Arc<A>>, Query(query): Query<StopQuery>) -> Response {
     answer_post(answers, move |answers| answers.stop(&query)).await
+}
+
+async fn drain<D: AnswersOfDaemon>(State(daemon): State<Arc<D>>, drained: bool) -> Response {
+    answer_post(daemon, move |daemon| daemon.set_drained(drained)).await
 }
 
 async fn routes_of<D: AnswersOfDaemon>(

@@ -11,7 +11,7 @@ mod traffic;
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bm_testbed::interrupt::{self, Watch};
 use bm_testbed::testbed;
@@ -85,8 +85,8 @@ fn tell(options: &ClusterDemoOptions, report: &mut Report<'_>) -> Result<(), Dem
     }
     report.begin_events()?;
     for event in Event::ALL {
-        let traffic = disturb(&mut mesh, options, event)?;
-        report.event(event, &traffic)?;
+        let (traffic, share) = disturb(&mut mesh, options, event)?;
+        report.event(event, &traffic, share)?;
     }
     mesh.stop()
 }
@@ -104,11 +104,23 @@ fn measure(mesh: &Mesh, options: &ClusterDemoOptions, matrix: Matrix) -> Result<
     Ok(Load::of(&before, &after, traffic, seconds * f64::from(options.rate)))
 }
 
-/// Makes something happen in the middle of uniform traffic, and repairs it.
-fn disturb(mesh: &mut Mesh, options: &ClusterDemoOptions, event: Event) -> Result<Traffic, DemoError> {
-    let run = Run::start(mesh, Matrix::Uniform, options.rate)?;
-    interrupt::sleep(BEFORE_EVENT)?;
+/// Makes something happen while packets flow, and repairs it. Returns what became of the packets, and how many the node
+/// forwarded for other nodes in a second before.
+fn disturb(
+    mesh: &mut Mesh,
+    options: &ClusterDemoOptions,
+    event: Event,
+) -> Result<(Traffic, Option<f64>), DemoError> {
+    let run = Run::start(mesh, event.matrix(), options.rate)?;
+    interrupt::sleep(BEFORE_EVENT / 2)?;
+    let (before, began) = (mesh.counters()?, Instant::now());
+    interrupt::sleep(BEFORE_EVENT / 2)?;
+    let after = mesh.counters()?;
+    let forwarded = report::transit(&after[event.node()]) - report::transit(&before[event.node()]);
+    let share = forwarded as f64 / began.elapsed().as_secs_f64();
     match event {
+        Event::NodeSilent => mesh.silence(event.node())?,
+        Event::NodeDrained => mesh.drain(event.node())?,
         Event::DaemonKilled => mesh.kill_daemon(event.node())?,
         Event::LinkCut => mesh.set_link(0, event.node(), false)?,
         Event::NodeDown => {
@@ -117,13 +129,14 @@ fn disturb(mesh: &mut Mesh, options: &ClusterDemoOptions, event: Event) -> Resul
         }
     }
     interrupt::sleep(AFTER_EVENT)?;
-    if event == Event::DaemonKilled {
+    if matches!(event, Event::DaemonKilled | Event::NodeDrained) {
         mesh.start_daemon(options, event.node())?;
         interrupt::sleep(BEFORE_EVENT)?;
     }
     let traffic = run.end()?;
     match event {
-        Event::DaemonKilled => {}
+        Event::DaemonKilled | Event::NodeDrained => {}
+        Event::NodeSilent => mesh.start_daemon(options, event.node())?,
         Event::LinkCut => mesh.set_link(0, event.node(), true)?,
         Event::NodeDown => {
             mesh.set_node(event.node(), true)?;
@@ -131,5 +144,6 @@ fn disturb(mesh: &mut Mesh, options: &ClusterDemoOptions, event: Event) -> Resul
         }
     }
     mesh.until_ready()?;
-    Ok(traffic)
+    let counts = matches!(event, Event::NodeSilent);
+    Ok((traffic, counts.then_some(share)))
 }

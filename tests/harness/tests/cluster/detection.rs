@@ -1,7 +1,8 @@
-//! How soon a node that no longer forwards is found, and that nobody is taken for dead who is only slow.
+//! How soon a node that no longer forwards is found, that nobody is taken for dead who is only slow, and that a node can leave
+//! without loss.
 
 use super::balancing::{Path, balanced};
-use super::mesh::{Mesh, NODES, link, links};
+use super::mesh::{Mesh, NODES, link, links, total};
 use bm_tests::daemon::{Daemon, eventually};
 use bm_tests::report;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +36,51 @@ fn a_silent_node_is_found_within_milliseconds() {
     let state = || link(&daemons[0].ask(&["show", "cluster"]), "fab1").clone();
     eventually("n0 finds n1 down", || state()["state"] == "down");
     assert_eq!(state()["failures"], 1);
+    daemons.into_iter().for_each(Daemon::stop);
+}
+
+#[test]
+fn a_drained_node_ends_and_joins_without_loss() {
+    let Some(mesh) = balanced("cl-drain") else { return };
+    let Some(mut daemons) = mesh.start_all() else { return };
+    mesh.until_known(&daemons);
+    let path = Path::new(&mesh);
+    let transit = |daemon: &Daemon<'_>| total(daemon, "transit");
+    let node = |daemon: &Daemon<'_>, device: &str| link(&daemon.ask(&["show", "cluster"]), device).clone();
+    // All that the port may receive goes to node 3, half of it over nodes 1 and 2. Meanwhile node 1 is drained, ends, starts
+    // again and joins.
+    let done = AtomicBool::new(false);
+    let sent = std::thread::scope(|scope| {
+        let sending = scope.spawn(|| {
+            let mut sent = Vec::new();
+            while !done.load(Ordering::Relaxed) {
+                sent.extend(path.send_all(300, 1400, 250, Duration::from_millis(1)));
+            }
+            sent
+        });
+        eventually("packets go over node 1", || transit(&daemons[1]) > 20);
+        let reply = daemons[1].ask(&["cluster", "drain"]);
+        assert_eq!(reply["drained"], true, "{reply}");
+        let before = transit(&daemons[1]);
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(transit(&daemons[1]), before, "nothing goes over a drained node");
+        assert_eq!(node(&daemons[0], "fab1")["drained"], true);
+        daemons[1].ask(&["cluster", "join"]);
+        eventually("packets go over node 1 again", || transit(&daemons[1]) > before + 20);
+        // One that ends is drained before.
+        daemons.remove(1).stop();
+        std::thread::sleep(Duration::from_millis(300));
+        daemons.insert(1, mesh.start(1, "key", 7).unwrap());
+        eventually("packets go over the new node 1", || transit(&daemons[1]) > 20);
+        done.store(true, Ordering::Relaxed);
+        sending.join().unwrap()
+    });
+    let lost = sent.iter().filter(|packet| !packet.1).count();
+    report::say(&format!(
+        "cluster: an intermediate drained, ended and started: {lost} of {} packets lost",
+        sent.len()
+    ));
+    assert_eq!(lost, 0);
     daemons.into_iter().for_each(Daemon::stop);
 }
 

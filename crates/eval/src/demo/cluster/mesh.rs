@@ -211,6 +211,26 @@ impl Mesh {
         }
     }
 
+    /// Ends a daemon as a crash would, and takes its programs away. Its interfaces keep their carrier.
+    ///
+    /// # Errors
+    /// It cannot be killed.
+    pub fn silence(&mut self, n: usize) -> Result<(), DemoError> {
+        remove_pins(&self.nodes[n]);
+        self.kill_daemon(n)
+    }
+
+    /// Drains a node, and ends its daemon in order.
+    ///
+    /// # Errors
+    /// It does not end as it should.
+    pub fn drain(&mut self, n: usize) -> Result<(), DemoError> {
+        let Some(mut daemon) = self.daemons[n].take() else { return Ok(()) };
+        let socket = daemon.socket().display().to_string();
+        command(&mut Command::new(&self.program), &["cluster", "drain", "--socket", &socket], "")?;
+        Ok(daemon.stop()?)
+    }
+
     /// Cuts the link between two nodes, or mends it.
     ///
     /// # Errors
@@ -254,14 +274,17 @@ impl Drop for Mesh {
     /// Ends daemons that still run, after an error, and removes what those have left that were killed.
     fn drop(&mut self) {
         self.daemons.iter_mut().flatten().for_each(Daemon::end);
-        let Some(bpffs) = Bpffs::find() else { return };
-        for space in &self.nodes {
-            use std::os::unix::fs::MetadataExt;
-            let Ok(data) = std::fs::metadata(Path::new("/run/netns").join(space.name())) else { continue };
-            for folder in ["brickmoon", "brickmoon-cluster"] {
-                let _none = std::fs::remove_dir_all(bpffs.path().join(folder).join(data.ino().to_string()));
-            }
-        }
+        self.nodes.iter().for_each(remove_pins);
+    }
+}
+
+/// Removes what daemons have pinned in bpffs for a namespace.
+fn remove_pins(space: &Namespace) {
+    use std::os::unix::fs::MetadataExt;
+    let Some(bpffs) = Bpffs::find() else { return };
+    let Ok(data) = std::fs::metadata(Path::new("/run/netns").join(space.name())) else { return };
+    for folder in ["brickmoon", "brickmoon-cluster"] {
+        let _none = std::fs::remove_dir_all(bpffs.path().join(folder).join(data.ino().to_string()));
     }
 }
 

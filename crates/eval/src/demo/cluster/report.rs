@@ -19,16 +19,21 @@ pub enum Event {
     LinkCut,
     /// A daemon is killed, and all interfaces of its node go down.
     NodeDown,
+    /// A daemon is killed, and its fabric program removed: the interfaces of its node keep their carrier.
+    NodeSilent,
+    /// A node is drained, its daemon ends and starts again.
+    NodeDrained,
 }
 
 impl Event {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::DaemonKilled, Self::LinkCut, Self::NodeDown];
+    pub const ALL: [Self; 5] =
+        [Self::DaemonKilled, Self::LinkCut, Self::NodeDown, Self::NodeSilent, Self::NodeDrained];
 
     /// The node that it happens to.
     pub fn node(self) -> usize {
         match self {
-            Self::DaemonKilled => 2,
+            Self::DaemonKilled | Self::NodeSilent | Self::NodeDrained => 2,
             Self::LinkCut => 1,
             Self::NodeDown => 3,
         }
@@ -39,6 +44,16 @@ impl Event {
             Self::DaemonKilled => "daemon of node 2 killed and started",
             Self::LinkCut => "link between 0 and 1 cut",
             Self::NodeDown => "node 3 switched off",
+            Self::NodeSilent => "node 2 silent, with carrier",
+            Self::NodeDrained => "node 2 drained, ended and started",
+        }
+    }
+
+    /// The traffic meanwhile. A permutation sends a quarter of the packets over each other node.
+    pub fn matrix(self) -> Matrix {
+        match self {
+            Self::DaemonKilled | Self::LinkCut | Self::NodeDown => Matrix::Uniform,
+            Self::NodeSilent | Self::NodeDrained => Matrix::Permutation,
         }
     }
 
@@ -46,7 +61,9 @@ impl Event {
     fn spares(self, from: usize, to: usize) -> bool {
         match self {
             Self::LinkCut => true,
-            Self::DaemonKilled | Self::NodeDown => from != self.node() && to != self.node(),
+            Self::DaemonKilled | Self::NodeDown | Self::NodeSilent | Self::NodeDrained => {
+                from != self.node() && to != self.node()
+            }
         }
     }
 }
@@ -80,6 +97,11 @@ fn from_node(before: &Counted, after: &Counted, node: usize, name: &str) -> u64 
         link.and_then(|link| link.counters.get(name)).copied().unwrap_or(0)
     };
     of(after).saturating_sub(of(before))
+}
+
+/// Frames that a node has sent on to other nodes as an intermediate.
+pub fn transit(node: &Counted) -> u64 {
+    node.links.iter().filter_map(|link| link.counters.get("transit")).sum()
 }
 
 impl Load {
@@ -193,20 +215,21 @@ impl<'a> Report<'a> {
     /// # Errors
     /// It cannot be written.
     pub fn begin_events(&mut self) -> io::Result<()> {
-        self.say("\nuniform traffic meanwhile; others: between hosts whose nodes it does not happen to")?;
-        self.say("event                                others: sent  lost  longest gap ms  its own: sent  lost  longest gap ms")
+        self.say("\nothers: between hosts whose nodes it does not happen to; ms of its share: the others' lost packets, in the time in\nwhich the node forwards as many for other nodes")?;
+        self.say("event                                others: sent  lost  longest gap ms  its own: sent  lost  longest gap ms  ms of its share")
     }
 
     /// A row of it.
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn event(&mut self, event: Event, traffic: &Traffic) -> io::Result<()> {
+    pub fn event(&mut self, event: Event, traffic: &Traffic, share: Option<f64>) -> io::Result<()> {
         let others = traffic.sum(|from, to| from != to && event.spares(from, to));
         let own = traffic.sum(|from, to| from != to && !event.spares(from, to));
         let ms = |pair: &Pair| pair.gap.as_secs_f64() * 1000.0;
+        let share_ms = share.filter(|rate| *rate > 0.0).map(|rate| others.lost() as f64 * 1000.0 / rate);
         self.say(&format!(
-            "{:<36} {:>12} {:>5} {:>15.1} {:>14} {:>5} {:>15.1}",
+            "{:<36} {:>12} {:>5} {:>15.1} {:>14} {:>5} {:>15.1} {:>16}",
             event.name(),
             others.sent,
             others.lost(),
@@ -214,9 +237,10 @@ impl<'a> Report<'a> {
             own.sent,
             own.lost(),
             ms(&own),
+            share_ms.map_or("-".into(), |ms| format!("{ms:.1}")),
         ))?;
         self.row(&json!({
-            "event": event.name(),
+            "event": event.name(), "share_ms": share_ms,
             "others": { "sent": others.sent, "lost": others.lost(), "late": others.late, "gap_ms": ms(&others) },
             "own": { "sent": own.sent, "lost": own.lost(), "late": own.late, "gap_ms": ms(&own) },
         }))
@@ -282,8 +306,9 @@ mod tests {
         traffic.pairs[0][1] = Pair { sent: 9, arrived: 8, late: 0, gap: Duration::from_millis(3) };
         traffic.pairs[0][3] = Pair { sent: 7, arrived: 2, late: 0, gap: Duration::from_millis(40) };
         let mut out = Vec::new();
-        Report::new(&mut out, true).event(Event::NodeDown, &traffic).unwrap();
+        Report::new(&mut out, true).event(Event::NodeDown, &traffic, Some(200.0)).unwrap();
         let row: serde_json::Value = serde_json::from_slice(&out).unwrap();
         assert_eq!((&row["others"]["lost"], &row["own"]["lost"]), (&1.into(), &5.into()));
+        assert_eq!(row["share_ms"], 5.0);
     }
 }
