@@ -19,6 +19,8 @@ use crate::view::ClusterView;
 
 /// The longest wait.
 const WAIT_MAX: Duration = Duration::from_millis(100);
+/// How long one round may take, with thousands of routes to other nodes.
+const SILENT_MAX: Duration = Duration::from_secs(10);
 /// How long to collect events before handling them: they often come in groups.
 const GATHER: Duration = Duration::from_millis(2);
 
@@ -161,10 +163,12 @@ impl Drop for Service {
 }
 
 fn run(cluster: &Mutex<Cluster>, events: &mut LinkEvents, stopped: &UnixStream) {
+    let _watched = bm_heartbeat::watch(SILENT_MAX);
     // What it finds out decides where packets go.
     let _refused = set_nice(URGENT);
     let mut failing = false;
     loop {
+        bm_heartbeat::beat();
         let (descriptors, due) = {
             let cluster = lock(cluster);
             (cluster.descriptors(), cluster.due_ns())

@@ -16,6 +16,8 @@ use crate::switch::Switch;
 
 /// How often to check things for which Linux sends no events.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long one round may take, with hundreds of interfaces to attach to.
+const SILENT_MAX: Duration = Duration::from_secs(10);
 /// How long to collect interface events before handling them: interfaces often come in groups.
 const GATHER: Duration = Duration::from_millis(10);
 
@@ -92,8 +94,10 @@ impl Drop for Service {
 }
 
 fn run(switch: &Mutex<Switch>, heard: &mut LinkEvents, end: &UnixStream) {
+    let _watched = bm_heartbeat::watch(SILENT_MAX);
     let mut follower = Follower::default();
     loop {
+        bm_heartbeat::beat();
         let wake = wait(heard, end);
         if wake == Wake::End {
             return;

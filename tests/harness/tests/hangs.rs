@@ -8,9 +8,11 @@ use bm_tests::packet::{Ip4, routed};
 use bm_tests::subject::{self, Router, Subject};
 use bm_tests::sys::{self, Frozen};
 use bm_tests::{command, report};
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Stdio};
 use std::time::{Duration, Instant};
 
@@ -233,6 +235,48 @@ fn linux_forwards_while_the_whole_daemon_is_stopped() {
         eventually("brickmoon does not forward again", || forwards(lab));
         router.settle();
     });
+}
+
+/// A switch, and a node of a cluster, with an interface each.
+fn switch_and_node(key: &Path) -> String {
+    format!(
+        "[[switch]]\nname = 'lan'\nports = ['g0']\n\
+         [cluster]\nname = 'n0'\nepoch = 1\nkey_file = '{}'\n\
+         [[cluster.port]]\ndevice = 'r1'\nnumber = 0\n\
+         [[cluster.member]]\nname = 'n0'\nnode = 0\n[[cluster.member]]\nname = 'n1'\nnode = 1\n\
+         [[cluster.fabric]]\ndevice = 'f0'\npeer = 'n1'\n",
+        key.display()
+    )
+}
+
+#[test]
+fn a_switch_or_a_node_that_hangs_is_reported() {
+    let Some(subject) = Subject::kernel("others") else { return };
+    let lab = Lab::new("others", Ends::Silent);
+    lab.rtr.ip("link add g0 up type veth peer name g1\nlink add f0 up type veth peer name f1");
+    let mut router = subject.start(&lab);
+    router.end(&[]);
+    let key = std::env::temp_dir().join(format!("{}.key", lab.rtr.name()));
+    std::fs::write(&key, "an example of a key of 32 bytes!").expect("a file");
+    std::fs::set_permissions(&key, Permissions::from_mode(0o600)).expect("our file");
+    router.restart_with(&["r0", "r1"], &switch_and_node(&key));
+    let process = router.process().expect("a daemon");
+    let silent = |router: &Router| {
+        let metrics = router.get("/v1/metrics").expect("metrics");
+        let line = metrics.lines().find_map(|line| line.strip_prefix("brickmoon_silent_threads{} "));
+        line.and_then(|count| count.parse::<u32>().ok()).unwrap_or_else(|| panic!("{metrics}"))
+    };
+    assert_eq!(silent(&router), 0);
+    let frozen = ["bm-switch", "bm-cluster"].map(|name| Frozen::new(process, name).expect("a thread"));
+    eventually("threads that hang are counted", || silent(&router) == 2);
+    let log = router.log();
+    for name in ["bm-switch", "bm-cluster"] {
+        assert!(log.contains(&format!("thread {name} makes no progress")), "{log}");
+    }
+    drop(frozen);
+    eventually("both threads go on", || silent(&router) == 0);
+    router.end(&[]);
+    std::fs::remove_file(&key).expect("our file");
 }
 
 /// The messages that systemd gets within this time.
