@@ -39,6 +39,10 @@ pub const DRAIN: &str = "/v1/cluster/drain";
 pub const JOIN: &str = "/v1/cluster/join";
 /// `GET`, [`crate::Filters`].
 pub const FILTERS: &str = "/v1/filters";
+/// `GET`, [`crate::Sas`]: IPsec security associations.
+pub const SAS: &str = "/v1/sas";
+/// `GET`, [`crate::IpsecPolicies`].
+pub const POLICIES: &str = "/v1/policies";
 /// `GET`, [`crate::Hooks`].
 pub const HOOKS: &str = "/v1/hooks";
 /// `POST`, [`crate::Verify`]: compares all tables with the kernel; takes seconds with a full table.
@@ -94,7 +98,7 @@ mod tests {
         let prefix = format!("/{VERSION}/");
         let all = [
             STATUS, PORTS, ROUTES, NEIGHBORS, NEXT_HOPS, APPS, LINKS, WORKERS, DROPS, SWITCHES, MACS,
-            CLUSTER, FILTERS, HOOKS, VERIFY, RELOAD, STOP, METRICS,
+            CLUSTER, FILTERS, SAS, POLICIES, HOOKS, VERIFY, RELOAD, STOP, METRICS,
         ];
         assert!(all.iter().all(|path| path.starts_with(&prefix)));
     }

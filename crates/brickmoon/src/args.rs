@@ -281,6 +281,10 @@ pub enum ShowCommand {
     Hooks(Query),
     /// The filter rules, and how many packets each has matched.
     Filters(Query),
+    /// The IPsec security associations, with what they have encrypted and decrypted.
+    Sas(Query),
+    /// The IPsec policies.
+    Policies(Query),
 }
 
 /// `brickmoon cluster`.

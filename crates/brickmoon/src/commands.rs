@@ -64,6 +64,8 @@ fn show(what: ShowCommand) -> Result<(), Failure> {
         ShowCommand::Macs(query) => print(&query, get, request::MACS, bm_cli::macs),
         ShowCommand::Cluster(query) => print(&query, get, request::CLUSTER, bm_cli::cluster),
         ShowCommand::Filters(query) => print(&query, get, request::FILTERS, bm_cli::filters),
+        ShowCommand::Sas(query) => print(&query, get, request::SAS, bm_cli::sas),
+        ShowCommand::Policies(query) => print(&query, get, request::POLICIES, bm_cli::policies),
     }
 }
 

@@ -16,6 +16,7 @@ mod error;
 mod filter;
 mod firewall;
 mod hook;
+mod ipsec;
 mod read;
 
 pub use device::{Device, DeviceError};
@@ -24,6 +25,7 @@ pub use error::{ConfigError, Problem, ProblemKind};
 pub use filter::{Fail, Filter, SourceRule};
 pub use firewall::{Firewall, FirewallMode};
 pub use hook::{Hook, HookStage};
+pub use ipsec::Ipsec;
 
 use bm_fastpath::AttachChoice;
 use bm_fib::structure::{self, Structure};
@@ -52,6 +54,7 @@ pub struct Config {
     pub cluster: Option<bm_cluster::Settings>,
     pub filter: Filter,
     pub firewall: Firewall,
+    pub ipsec: Ipsec,
     /// Each `[[claim]]`: packets that workers get although their port uses the kernel path. The action of the rule is
     /// not used.
     pub claims: Vec<Rule>,
@@ -388,9 +391,9 @@ impl Config {
     /// # Errors
     /// All errors of the text.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
-        let mut config =
-            read::config(text).map_err(|problems| ConfigError { file: file.into(), problems })?;
         let folder = file.parent().unwrap_or(Path::new(""));
+        let mut config =
+            read::config(text, folder).map_err(|problems| ConfigError { file: file.into(), problems })?;
         config.hooks.iter_mut().for_each(|hook| hook.file = folder.join(&hook.file));
         config.lua.path.iter_mut().for_each(|tree| *tree = folder.join(&tree));
         for app in &mut config.apps {

@@ -258,7 +258,7 @@ fn router(name: &'static str, routes: &Routes, headers: Vec<u8>, header: usize, 
         Settings::default(),
     );
     let published = Arc::new(Published::new(tables, &readers));
-    let registry = Registry::anonymous(1024).expect("memory for counters");
+    let registry = Registry::anonymous(2048).expect("memory for counters");
     let account = |name| Account::open(&registry, Scope::Other(name)).expect("room for counters");
     let mut slow = SlowPath::new(SlowConfig {
         published: published.clone(),

@@ -31,6 +31,7 @@ mod hook;
 mod hop_by_hop;
 mod input;
 mod interface;
+mod ipsec;
 mod lease;
 mod lookup;
 mod output;
@@ -48,6 +49,7 @@ mod verdict;
 
 pub use balancing::{Balancing, BalancingCounter, BalancingCounters, BalancingPlan, FabricPort};
 pub use entrance::Entrance;
+pub use ipsec::{Decryption, Encryption, IpsecPlan, IpsecWorker, SaNumbers, SaPlan, SaStatus, Status};
 pub use lease::Lease;
 pub use router::{Router, RouterPort};
 pub use slow::{

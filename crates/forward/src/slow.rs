@@ -14,6 +14,7 @@
 //! that need it.
 
 mod address;
+mod encrypted;
 mod error;
 mod fragment;
 mod header;
@@ -268,6 +269,13 @@ impl SlowPath {
         (entrance, SlowReturn::new(ports, back, account))
     }
 
+    /// Adds a part of a worker that passes frames on besides its router.
+    pub fn add_entrance(&mut self, capacity: usize) -> Entrance {
+        let (entrance, arrivals) = entrance(capacity, &self.bell);
+        self.arrivals.push(arrivals);
+        entrance
+    }
+
     /// Adds the next port.
     pub fn add_port(&mut self, port: SlowPort) {
         let SlowPort { account, host, worker } = port;
@@ -362,6 +370,7 @@ impl Core {
         match Verdict::from_code(frame.meta().verdict) {
             Some(Verdict::Host) => self.deliver(frame),
             Some(Verdict::LinuxOnly) => self.deliver_linux_only(frame),
+            Some(Verdict::Encrypted) => self.send_encrypted(tables, frame, now),
             _ => self.handle(tables, frame, now),
         }
     }

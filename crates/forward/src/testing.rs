@@ -11,6 +11,7 @@
 //!
 //! When a [`Lab`] goes out of scope it asserts that every account adds up and that no frame is lost.
 
+mod ipsec;
 mod parse;
 mod world;
 
@@ -108,7 +109,7 @@ struct AllCounters {
 
 impl AllCounters {
     fn new(ports: usize) -> Self {
-        let registry = Registry::anonymous((4 * ports + 2) * 64).expect("memory for counters");
+        let registry = Registry::anonymous((4 * ports + 4) * 96).expect("memory for counters");
         let slow = Counters::open(&registry, Scope::Slow).expect("room for counters");
         Self { registry, accounts: Vec::new(), slow }
     }
@@ -179,7 +180,7 @@ impl Lab {
     /// As [`new`](Self::new).
     pub fn with_mbufs(text: &str) -> Self {
         let settings = (Settings::default(), WaitLimits::default());
-        Self::build_over(frame_pool(), text, settings, MemoryPort::with_mbufs, |_| [None, None])
+        Self::build_over(frame_pool(), text, settings, MemoryPort::with_mbufs, |_| [None, None], None)
     }
 
     fn build(
@@ -189,7 +190,14 @@ impl Lab {
         waits: WaitLimits,
         hooks: impl FnOnce(&Arc<FramePool>) -> [Option<Box<dyn StageHook>>; 2],
     ) -> Self {
-        Self::build_over(frame_pool, text, (settings, waits), MemoryPort::new, hooks)
+        Self::build_over(frame_pool, text, (settings, waits), MemoryPort::new, hooks, None)
+    }
+
+    /// The same with SAs and policies, all of them of the first worker.
+    #[cfg(test)]
+    pub(crate) fn with_ipsec(text: &str, plan: crate::IpsecPlan) -> Self {
+        let settings = (Settings::default(), WaitLimits::default());
+        Self::build_over(frame_pool(), text, settings, MemoryPort::new, |_| [None, None], Some(plan))
     }
 
     fn build_over(
@@ -198,6 +206,7 @@ impl Lab {
         (settings, waits): (Settings, WaitLimits),
         port: fn(Wire) -> MemoryPort,
         hooks: impl FnOnce(&Arc<FramePool>) -> [Option<Box<dyn StageHook>>; 2],
+        ipsec: Option<crate::IpsecPlan>,
     ) -> Self {
         let readers = Readers::new();
         let mut world = World::new(settings, &readers);
@@ -240,7 +249,14 @@ impl Lab {
         slow_hook.into_iter().for_each(|hook| slow.set_hook(hook));
         network.app("router", Box::new(router)).expect("names differ");
         network.app("slow", Box::new(back)).expect("names differ");
-        join(&mut network, &names);
+        match ipsec {
+            None => join(&mut network, &names),
+            Some(plan) => {
+                let entrance = slow.add_entrance(QUEUE);
+                let tables = (published.clone(), readers.register());
+                ipsec::join(&mut network, &names, plan, tables, entrance, &mut books);
+            }
+        }
         let engine =
             Engine::new(network, Freelist::new(frame_pool.clone(), 128)).expect("the network is whole");
         let now = Now { monotonic_ns: 1_000_000_000, midnight_ms: 0x0102_0304 };

@@ -33,10 +33,12 @@ pub enum Verdict {
     Resolve,
     /// A hook sent it.
     Hook,
+    /// A packet of this router in ESP, whose peer has no MAC address yet, or that must be fragmented.
+    Encrypted,
 }
 
 impl Verdict {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Host,
         Self::LinuxOnly,
         Self::LinkGroup,
@@ -50,6 +52,7 @@ impl Verdict {
         Self::Prohibit,
         Self::Resolve,
         Self::Hook,
+        Self::Encrypted,
     ];
 
     /// From a frame's meta.

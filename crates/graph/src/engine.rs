@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn a_breath_carries_frames_from_port_to_port() {
         let frame_pool = FramePool::new(256, 2048).unwrap();
-        let registry = Registry::anonymous(1024).unwrap();
+        let registry = Registry::anonymous(2048).unwrap();
         let (left, right) = (Wire::new(), Wire::new());
         let mut network = Network::new();
         let account = |name: String| Account::open(&registry, Scope::Other(&name)).unwrap();

@@ -233,7 +233,7 @@ mod tests {
     /// A queue, first of the worker 0 of two, before two sinks.
     fn bench() -> Bench {
         let (wire, frame_pool) = (Wire::new(), FramePool::new(1024, 2048).unwrap());
-        let registry = Registry::anonymous(1024).unwrap();
+        let registry = Registry::anonymous(2048).unwrap();
         let received = Account::open(&registry, Scope::Other("receive")).unwrap();
         let sent = Account::open(&registry, Scope::Other("transmit")).unwrap();
         let port = PortApp::new(Box::new(MemoryPort::new(wire.clone())), received, sent);

@@ -84,6 +84,12 @@ impl Inbound {
         self.limits.expiry(&self.used, now_ns)
     }
 
+    /// The same, after it has been used this much elsewhere.
+    #[must_use]
+    pub fn with_used(self, used: Used) -> Self {
+        Self { used, ..self }
+    }
+
     /// The highest sequence number that was received.
     pub fn highest(&self) -> u64 {
         self.window.top()

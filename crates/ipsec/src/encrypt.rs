@@ -103,6 +103,12 @@ impl Outbound {
         self.limits.expiry(&self.used, now_ns)
     }
 
+    /// The same, after it has been used this much elsewhere.
+    #[must_use]
+    pub fn with_used(self, used: Used) -> Self {
+        Self { used, ..self }
+    }
+
     /// The numbers that it has left.
     pub fn numbers(&self) -> &Block {
         &self.numbers

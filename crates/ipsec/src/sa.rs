@@ -6,6 +6,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use sha2::{Digest, Sha256};
+
 use crate::lifetime::Limits;
 use crate::secret::Secret;
 use crate::selector::Selector;
@@ -80,7 +82,7 @@ pub struct UdpPorts {
 }
 
 /// A security association.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sa {
     /// Where it is configured, for errors: whatever the caller uses, such as an offset in a file.
     pub at: usize,
@@ -151,6 +153,17 @@ impl Sa {
     /// Which SA it is.
     pub fn id(&self) -> SaId {
         SaId { spi: self.spi, destination: self.destination }
+    }
+
+    /// A number that is the same for all SAs with the same suite and keys, from which the keys cannot be found: half of
+    /// a SHA-256. No two of these SAs may use the same sequence number.
+    pub fn fingerprint(&self) -> u128 {
+        let mut hash = Sha256::new_with_prefix(b"brickmoon ESP keys 1\0");
+        hash.update(self.suite.name());
+        hash.update([self.encryption_key.len() as u8]);
+        hash.update(self.encryption_key.bytes());
+        hash.update(self.integrity_key.bytes());
+        hash.finalize().first_chunk().map_or(0, |half| u128::from_be_bytes(*half))
     }
 }
 

@@ -3,11 +3,12 @@
  * Decides which frames of a port go to the user path, and which stay with Linux.
  *
  * The user path gets unicast IPv4 and IPv6 packets sent to the port's MAC whose destination is not a local address of
- * Linux. This includes packets with broken headers, since the worker counts those by drop reason. Everything else goes
+ * Linux, and with `take_esp` also IPsec ESP to local addresses, alone or in UDP. This includes packets with broken headers, since the worker counts those by drop reason. Everything else goes
  * to Linux unchanged, and so do all frames while no worker is bound. In doubt: XDP_PASS.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
+#include <linux/in.h>
 #include <linux/in6.h>
 #include <stdbool.h>
 #include <bpf/bpf_endian.h>
@@ -23,6 +24,7 @@
 #define LINK_LOCAL 0xfe80 /* fe80::/10, RFC 4291 2.5.6 */
 #define ND_FIRST 133	  /* router solicitation, RFC 4861 4.1 */
 #define ND_LAST 137	  /* redirect, RFC 4861 4.5 */
+#define NAT_TRAVERSAL 4500 /* ESP in UDP, and IKE after four zeros: RFC 3948 2 */
 #define UNATTENDED_NS (40 * 1000 * 1000) /* on a busy machine a live worker may have to wait for 20 ms */
 
 /* What was done with a frame, in the order of `SteerCounters` in steer.rs. */
@@ -148,6 +150,7 @@ struct control control SEC(".data.control");
 
 const volatile bool take_tagged = false;
 const volatile bool take_all = false; /* all frames, for programs that want every packet of a port */
+const volatile bool take_esp = false; /* ESP to local addresses: workers decrypt it */
 const volatile bool generic_mode = false;
 const volatile bool delivers_many = false;
 const volatile __u64 delivered_mark = 0;
@@ -204,6 +207,21 @@ static __always_inline bool may_be_local(__u32 mixed)
 	return !hints || hints->words[bit / 32 % (HINT_BITS / 32)] >> bit % 32 & 1;
 }
 
+/* Whether a packet is ESP, or ESP in UDP; `upper` is behind the IP header. IKE and keepalives are for Linux. */
+static __always_inline bool is_esp(__u8 protocol, void *upper, void *end)
+{
+	__be16 *ports = upper;
+	__be32 *spi = upper + 8;
+
+	if (!take_esp)
+		return false;
+	if (protocol == IPPROTO_ESP)
+		return true;
+	if (protocol != IPPROTO_UDP || (void *)(spi + 1) > end)
+		return false;
+	return (ports[0] == bpf_htons(NAT_TRAVERSAL) || ports[1] == bpf_htons(NAT_TRAVERSAL)) && *spi;
+}
+
 /* The reason to leave an IPv4 packet to Linux, or STEERED. Truncated packets are left to the worker to count. */
 static __always_inline enum kind ipv4(void *packet, void *end)
 {
@@ -216,7 +234,9 @@ static __always_inline enum kind ipv4(void *packet, void *end)
 		return PASSED_GROUP;
 	if (!may_be_local(*destination))
 		return STEERED;
-	return bpf_map_lookup_elem(&local4, destination) ? PASSED_LOCAL : STEERED;
+	if (!bpf_map_lookup_elem(&local4, destination))
+		return STEERED;
+	return is_esp(*(__u8 *)(packet + 9), packet + (*(__u8 *)packet & 15) * 4, end) ? STEERED : PASSED_LOCAL;
 }
 
 /* The same for IPv6. */
@@ -238,7 +258,9 @@ static __always_inline enum kind ipv6(void *packet, void *end)
 	__builtin_memcpy(&address, destination, sizeof(address));
 	if (!may_be_local(address.words[0] ^ address.words[1] ^ address.words[2] ^ address.words[3]))
 		return STEERED;
-	return bpf_map_lookup_elem(&local6, &address) ? PASSED_LOCAL : STEERED;
+	if (!bpf_map_lookup_elem(&local6, &address))
+		return STEERED;
+	return is_esp(*next_header, packet + 40, end) ? STEERED : PASSED_LOCAL;
 }
 
 static __always_inline bool is_tag(__be16 type)

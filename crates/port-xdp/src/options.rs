@@ -70,6 +70,8 @@ pub struct Options {
     /// Whether packets that Linux might route are dropped until [`bm_port::Steering::set_active`] is called for the
     /// first time: there are filters, which Linux does not know.
     pub held: bool,
+    /// Whether IPsec ESP to addresses of Linux is taken, alone or in UDP.
+    pub esp: bool,
     /// Whether to complete checksums.
     pub complete_checksums: Checksums,
     /// Whether the driver says when it needs a system call. If not, every time is assumed.
@@ -88,6 +90,7 @@ impl Default for Options {
             tagged: false,
             everything: false,
             held: false,
+            esp: false,
             complete_checksums: Checksums::Auto,
             need_wakeup: true,
             busy_poll: None,

@@ -160,6 +160,7 @@ impl Program {
         if let Some(settings) = open.maps.rodata_data.as_deref_mut() {
             settings.take_tagged = options.tagged;
             settings.take_all = options.everything;
+            settings.take_esp = options.esp;
             settings.generic_mode = generic;
             settings.delivers_many = many;
             settings.delivered_mark = random();

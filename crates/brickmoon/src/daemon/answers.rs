@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use bm_api::request::{self, RouteQuery, StopQuery};
 use bm_api::{
-    Apps, Cluster, Drops, Error, Filters, Hooks, Links, Neighbors, NextHops, Port, Ports, Queue, Reloaded,
-    Routes,
+    Apps, Cluster, Drops, Error, Filters, Hooks, IpsecPolicies, Links, Neighbors, NextHops, Port, Ports,
+    Queue, Reloaded, Routes, Sas,
 };
 use bm_api::{Macs, Status, Stopping, Switches, Verify, Worker, Workers};
 use bm_control::config;
@@ -281,6 +281,14 @@ impl AnswersOfDaemon for Daemon {
 
     fn filters(&self) -> Result<Filters, Error> {
         self.forwarder.driver.handle().filters()
+    }
+
+    fn sas(&self) -> Sas {
+        lock(&self.forwarder.shared.ipsec).sas()
+    }
+
+    fn policies(&self) -> IpsecPolicies {
+        lock(&self.forwarder.shared.ipsec).policies()
     }
 
     fn hooks(&self) -> Hooks {

@@ -39,6 +39,24 @@ pub fn spec(config: &Config) -> AppsSpec {
 /// Name of the app that chooses fabric links.
 pub const BALANCER: &str = "balancer";
 
+/// Names of the apps that decrypt and encrypt.
+pub const DECRYPTION: &str = "decryption";
+pub const ENCRYPTION: &str = "encryption";
+
+/// The app that gets what ports receive: the router, or with IPsec the app ahead of it.
+pub fn entry(config: &Config) -> &'static str {
+    if config.ipsec.is_empty() { ROUTER } else { DECRYPTION }
+}
+
+/// Links a port with the router and the slow path, over the apps of IPsec.
+fn join_with_ipsec(network: &mut Network, name: &str) -> Result<(), NetworkError> {
+    network.link(&format!("{name}.output -> {DECRYPTION}.{name}"))?;
+    network.link(&format!("{DECRYPTION}.{name} -> router.{name}"))?;
+    network.link(&format!("router.{name} -> {ENCRYPTION}.router:{name}"))?;
+    network.link(&format!("slow.{name} -> {ENCRYPTION}.slow:{name}"))?;
+    network.link(&format!("{ENCRYPTION}.{name} -> {name}.{ENCRYPTION}"))
+}
+
 /// Links the ports `names` with the router and the slow path, or with apps where the configuration links them. Packets for
 /// fabric links pass through the balancer; nothing comes in by these.
 pub fn join(network: &mut Network, config: &Config, names: &[String]) -> Result<(), NetworkError> {
@@ -52,6 +70,10 @@ pub fn join(network: &mut Network, config: &Config, names: &[String]) -> Result<
             network.link(&format!("router.{name} -> {BALANCER}.{name}"))?;
             network.link(&format!("{BALANCER}.{name} -> {name}.{BALANCER}"))?;
             network.link(&format!("slow.{name} -> {name}.slow"))?;
+            continue;
+        }
+        if !config.ipsec.is_empty() {
+            join_with_ipsec(network, &name)?;
             continue;
         }
         if !has(&name, "output", true) && !has(ROUTER, &name, false) {

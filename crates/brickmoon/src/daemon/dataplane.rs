@@ -4,7 +4,7 @@
 //! worker: eth0.output -> router.eth0   router.eth1 -> eth1.router   slow.eth1 -> eth1.slow
 //! ```
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bm_control::config::Config;
@@ -21,6 +21,7 @@ use bm_lua::hook::HookSet;
 use bm_port::{HostPort, Port};
 use bm_stats::{Account, CounterKind, Counters, Registry, Scope};
 
+use super::ipsec::{Ipsec, IpsecApps};
 use super::queues::{Move, Queues};
 use super::{apps, hooks};
 use crate::failure::Failure;
@@ -61,6 +62,8 @@ pub struct Shared {
     pub hooks: OnceLock<Arc<HookSet>>,
     /// Lua apps; set with the first workers.
     pub apps: OnceLock<Arc<AppSet>>,
+    /// What of IPsec outlives workers.
+    pub ipsec: Mutex<Ipsec>,
 }
 
 /// A running worker with its counters.
@@ -139,13 +142,22 @@ impl DataPlane {
                 queues.add(config, (&part.name, number), app, received, &mut networks)?;
             }
         }
+        let wakers = (0..workers).map(|_| Waker::new().map_err(Failure::failed));
+        let wakers = wakers.collect::<Result<Vec<_>, Failure>>()?;
+        let mut ipsec = IpsecApps::new(config, &shared.ipsec, &wakers)?;
         let mut running = Vec::new();
-        for (index, mut network) in networks.into_iter().enumerate() {
+        for (index, (mut network, waker)) in networks.into_iter().zip(wakers).enumerate() {
+            if let Some(ipsec) = &mut ipsec {
+                let entrance = slow.add_entrance(config.slow_path.ring as usize);
+                let tables = (shared.published.clone(), shared.readers.register());
+                ipsec.add(&mut network, (index, &names), &shared.registry, tables, entrance)?;
+            }
             if let Some(plan) = &balancing {
                 let app = balancer(shared, plan.clone(), index)?;
                 network.app(apps::BALANCER, Box::new(app)).map_err(Failure::failed)?;
             }
-            running.push(start_worker(config, shared, &mut slow, &frame_pool, index, &names, network)?);
+            let worker = (index, waker);
+            running.push(start_worker(config, shared, &mut slow, &frame_pool, worker, &names, network)?);
         }
         for apps in shared.apps.get().iter().flat_map(|apps| apps.on_cores()) {
             running.push(start_app_worker(config, shared, &frame_pool, apps)?);
@@ -278,11 +290,10 @@ fn start_worker(
     shared: &Shared,
     slow: &mut SlowPath,
     frame_pool: &Arc<FramePool>,
-    index: usize,
+    (index, waker): (usize, Waker),
     names: &[String],
     mut network: Network,
 ) -> Result<Running, Failure> {
-    let waker = Waker::new().map_err(Failure::failed)?;
     let back = account(shared, Scope::Return { worker: index })?;
     let ring = config.slow_path.ring as usize;
     let (entrance, returning) = slow.add_worker(ring, names.to_vec(), back, Some(waker.clone()));

@@ -19,6 +19,7 @@ mod dpdk;
 mod forwarder;
 mod health;
 mod hooks;
+mod ipsec;
 mod kernel_ports;
 mod lifecycle;
 mod limits;

@@ -41,7 +41,12 @@ pub fn open(
     let opener = Opener::new(rings)?;
     let open = |(index, port): (usize, &config::Port)| match port.device.interface() {
         Some(interface) if matches!(port.device, Device::Xdp(_)) => {
-            let on = opener.interface(interface, port, Receives::AllFrames { held: false }, most(port))?;
+            let on = opener.interface(
+                interface,
+                port,
+                Receives::AllFrames { held: false, esp: false },
+                most(port),
+            )?;
             OpenPort::on(interface, port, Some(on), most(port))
         }
         _ => opener.open(index, port, most(port)),
@@ -52,8 +57,9 @@ pub fn open(
 /// What workers receive from a Linux interface.
 #[derive(Clone, Copy)]
 pub enum Receives<'c> {
-    /// All frames. With `held`, frames that filters may drop are dropped until control knows the interface.
-    AllFrames { held: bool },
+    /// All frames. With `held`, frames that filters may drop are dropped until control knows the interface; with `esp`,
+    /// also IPsec ESP to this machine.
+    AllFrames { held: bool, esp: bool },
     /// Claimed packets, if there are claims: the kernel path forwards the others, and workers send here.
     Claimed(Option<&'c Claims>),
 }
@@ -127,7 +133,8 @@ fn xdp(
         },
         ring,
         tagged: true,
-        held: matches!(receives, Receives::AllFrames { held: true }),
+        held: matches!(receives, Receives::AllFrames { held: true, .. }),
+        esp: matches!(receives, Receives::AllFrames { esp: true, .. }),
         ..Options::default()
     };
     let device = match receives {

@@ -9,6 +9,7 @@ use bm_control::config::Config;
 use bm_graph::{Network, PortApp, QueueOwner};
 use bm_stats::{Account, Entry};
 
+use super::apps;
 use crate::failure::Failure;
 
 /// Interval between two checks of the load; each moves at most one queue.
@@ -111,7 +112,8 @@ impl Queues {
                 for (network, queue) in networks.iter_mut().zip(queues) {
                     let name = format!("{port}#{number}");
                     network.app(&name, Box::new(queue)).map_err(Failure::failed)?;
-                    network.link(&format!("{name}.output -> router.{name}")).map_err(Failure::failed)?;
+                    let router = apps::entry(config);
+                    network.link(&format!("{name}.output -> {router}.{name}")).map_err(Failure::failed)?;
                 }
                 Place::Shared(handle)
             }

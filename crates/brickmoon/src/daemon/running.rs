@@ -279,7 +279,7 @@ impl Opener {
         }
         let receives = match beside {
             true => Receives::Claimed(openers.claims),
-            false => Receives::AllFrames { held: false },
+            false => Receives::AllFrames { held: false, esp: !config.ipsec.is_empty() },
         };
         let opened = self.interface(name, port, receives, most);
         match opened.and_then(|open| enough_queues(config, port, open)) {

@@ -8,8 +8,8 @@ use bm_stats::Registry;
 
 use crate::failure::Failure;
 
-/// Maximum number of counters: about fifty per account, and three accounts per port and worker.
-const COUNTERS: usize = 1 << 16;
+/// Maximum number of counters: about eighty per account, and three accounts per port and worker.
+const COUNTERS: usize = 1 << 17;
 
 /// A file that is removed on drop: at the end, or if the start fails.
 pub struct Removed(PathBuf);

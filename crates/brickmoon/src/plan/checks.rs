@@ -20,6 +20,7 @@ pub fn all(file: Option<&Path>, config: &Config, machine: &Machine, paths: &Path
     }
     switches(config)?;
     cluster(config, paths)?;
+    ipsec(config, paths)?;
     scripts::check(file, config, machine)?;
     // A file without ports leaves them to the command line.
     if has_ports(config).is_ok() {
@@ -90,6 +91,29 @@ fn cluster(config: &Config, paths: &Paths) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Checks that all packets pass through the apps of IPsec, so that none is sent in clear.
+fn ipsec(config: &Config, paths: &Paths) -> Result<(), Error> {
+    if config.ipsec.is_empty() {
+        return Ok(());
+    }
+    let kernel = config.ports.iter().zip(&paths.0).find(|(_, path)| path.in_kernel);
+    let (why, hint) = match kernel {
+        Some((port, _)) => (
+            format!("[ipsec] needs the user path, but port {} uses the kernel path", port.device),
+            "remove path = \"kernel\" and the [[claim]] tables",
+        ),
+        None if config.cluster.is_some() => (
+            "[ipsec] cannot be combined with [cluster]: links between nodes are not encrypted".into(),
+            "remove one of them",
+        ),
+        None if !config.links.is_empty() => {
+            ("[ipsec] cannot be combined with [[link]]".into(), "remove one of them")
+        }
+        None => return Ok(()),
+    };
+    Err(Error::new(why).hint(hint))
 }
 
 /// Checks that the rules of `[filter]` and `[[claim]]` name existing ports.

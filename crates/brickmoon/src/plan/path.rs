@@ -136,6 +136,9 @@ fn needs_workers(config: &Config) -> Option<&'static str> {
     if !config.apps.is_empty() {
         return Some("apps run on workers");
     }
+    if !config.ipsec.is_empty() {
+        return Some("IPsec runs on workers");
+    }
     if !config.hooks.is_empty() {
         return Some("hooks run on workers");
     }

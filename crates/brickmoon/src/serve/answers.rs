@@ -2,8 +2,8 @@
 
 use bm_api::request::{RouteQuery, StopQuery};
 use bm_api::{
-    Apps, Cluster, Drops, Error, Filters, Hooks, Links, Macs, Neighbors, NextHops, Ports, Reloaded, Routes,
-    Status, Stopping, Switches, Verify, Workers,
+    Apps, Cluster, Drops, Error, Filters, Hooks, IpsecPolicies, Links, Macs, Neighbors, NextHops, Ports,
+    Reloaded, Routes, Sas, Status, Stopping, Switches, Verify, Workers,
 };
 
 /// What every process with a control socket answers.
@@ -67,6 +67,10 @@ pub trait AnswersOfDaemon: Answers {
     /// # Errors
     /// If the control thread does not answer.
     fn filters(&self) -> Result<Filters, Error>;
+    /// IPsec security associations.
+    fn sas(&self) -> Sas;
+    /// IPsec policies.
+    fn policies(&self) -> IpsecPolicies;
     /// Lua hooks with their counters.
     fn hooks(&self) -> Hooks;
     /// Compares all tables with the kernel's.

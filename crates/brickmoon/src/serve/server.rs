@@ -107,6 +107,8 @@ fn read_routes_of_daemon<D: AnswersOfDaemon>() -> Router<Arc<D>> {
         .route(request::MACS, get_route(|daemon: &D| Ok(daemon.macs())))
         .route(request::CLUSTER, get_route(|daemon: &D| Ok(daemon.cluster())))
         .route(request::FILTERS, get_route(D::filters))
+        .route(request::SAS, get_route(|daemon: &D| Ok(daemon.sas())))
+        .route(request::POLICIES, get_route(|daemon: &D| Ok(daemon.policies())))
         .route(request::HOOKS, get_route(|daemon: &D| Ok(daemon.hooks())))
 }
 

@@ -123,6 +123,7 @@ impl Config {
             mirror: _,
             filter: _,
             firewall: _,
+            ipsec,
         } = self;
         for (at, claim) in claims.iter().enumerate() {
             set(&format!("claim.{}", at + 1), claim, Live);
@@ -163,8 +164,24 @@ impl Config {
         if let Some(cluster) = cluster {
             set("cluster", cluster, Live);
         }
+        set_ipsec(ipsec, set);
         for switch in switches {
             set(&format!("switch.{}", switch.name), switch, Live);
         }
     }
+}
+
+/// The settings of `[ipsec]`. SAs belong to workers, so a change needs new workers.
+fn set_ipsec(ipsec: &Ipsec, set: &mut dyn FnMut(&str, &dyn std::fmt::Debug, Effect)) {
+    if ipsec.is_empty() {
+        return;
+    }
+    set("ipsec.state_file", &ipsec.state_file, Effect::Daemon);
+    for (name, sa) in ipsec.names.iter().zip(&ipsec.sas) {
+        // `Debug` does not show keys, so they are compared by their fingerprint.
+        let shown = (bm_ipsec::Sa { at: 0, ..sa.clone() }, sa.fingerprint());
+        set(&format!("ipsec.sa.{name}"), &shown, Effect::Workers);
+    }
+    let policy = |policy: &bm_ipsec::Policy| bm_ipsec::Policy { at: 0, ..policy.clone() };
+    set("ipsec.policy", &ipsec.policies.iter().map(policy).collect::<Vec<_>>(), Effect::Workers);
 }

@@ -85,6 +85,19 @@ pub enum ProblemKind {
     },
     /// The settings of the cluster contradict each other.
     Cluster(bm_cluster::Problem),
+    /// An SA or policy that cannot work.
+    Ipsec {
+        what: bm_ipsec::What,
+        /// Line of the SA or policy that it conflicts with, if it does.
+        first: Option<usize>,
+    },
+    /// A key that cannot be read. The text never contains any of it.
+    Secret {
+        /// Section and key.
+        key: Key,
+        /// What is wrong, and how to fix it.
+        why: String,
+    },
     /// A number that is not a power of two.
     PowerOfTwo {
         /// Section and key.
@@ -227,6 +240,9 @@ impl fmt::Display for ProblemKind {
                 write!(f, "duplicate {what}, first on line {first}: remove one of the two")
             }
             Self::Cluster(problem) => write!(f, "{problem}"),
+            Self::Ipsec { what, first: None } => write!(f, "{what}"),
+            Self::Ipsec { what, first: Some(line) } => write!(f, "{what}; the first is on line {line}"),
+            Self::Secret { key, why } => write!(f, "{key}: {why}"),
             Self::PowerOfTwo { key, found } => {
                 let above = found.checked_next_power_of_two().unwrap_or(1 << 63);
                 write!(f, "{key} is {found}: must be a power of two, such as {} or {above}", above / 2)
@@ -270,13 +286,17 @@ impl fmt::Display for ProblemKind {
                  merge some of them"
             ),
             Self::BusyRealTime { priority } => busy_real_time(f, *priority),
-            Self::FewCores { cores, workers } => write!(
-                f,
-                "`cores` in [daemon] lists {cores} core{} for {workers} workers: list a core for each, or none",
-                if *cores == 1 { "" } else { "s" }
-            ),
+            Self::FewCores { cores, workers } => few_cores(f, *cores, *workers),
         }
     }
+}
+
+fn few_cores(f: &mut fmt::Formatter<'_>, cores: usize, workers: u32) -> fmt::Result {
+    write!(
+        f,
+        "`cores` in [daemon] lists {cores} core{} for {workers} workers: list a core for each, or none",
+        if cores == 1 { "" } else { "s" }
+    )
 }
 
 fn busy_real_time(f: &mut fmt::Formatter<'_>, priority: u32) -> fmt::Result {

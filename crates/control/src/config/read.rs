@@ -7,6 +7,7 @@ mod apps;
 mod cluster;
 mod filter;
 mod hooks;
+mod ipsec;
 mod switches;
 
 use super::error::Key;
@@ -20,8 +21,8 @@ use toml::de::{DeTable, DeValue};
 
 type Table<'t> = DeTable<'t>;
 
-/// Parses a configuration, or returns all errors in it.
-pub(super) fn config(text: &str) -> Result<Config, Vec<Problem>> {
+/// Parses a configuration, or returns all errors in it. Files with keys are looked for in `folder`.
+pub(super) fn config(text: &str, folder: &Path) -> Result<Config, Vec<Problem>> {
     let mut report = Report::new(text);
     let (document, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
@@ -32,12 +33,12 @@ pub(super) fn config(text: &str) -> Result<Config, Vec<Problem>> {
     if !errors.is_empty() {
         return Err(report.problems);
     }
-    let config = read_all(document.get_ref(), &mut report);
+    let config = read_all(document.get_ref(), folder, &mut report);
     report.problems.sort_by_key(|problem| problem.line);
     if report.problems.is_empty() { Ok(config) } else { Err(report.problems) }
 }
 
-fn read_all(document: &Table<'_>, report: &mut Report) -> Config {
+fn read_all(document: &Table<'_>, folder: &Path, report: &mut Report) -> Config {
     let mut config = Config::default();
     let mut top = Section { name: "", table: document, known: Vec::new(), report };
     top.read("daemon", "[daemon]", |section| daemon(section, &mut config.daemon));
@@ -57,6 +58,7 @@ fn read_all(document: &Table<'_>, report: &mut Report) -> Config {
     });
     top.read("filter", "[filter]", |section| filter::filter(section, &mut config.filter, &config.claims));
     top.read("firewall", "[firewall]", |section| firewall(section, &mut config.firewall));
+    top.read("ipsec", "[ipsec]", |section| ipsec::ipsec(section, folder, &mut config.ipsec));
     top.finish();
     config
 }

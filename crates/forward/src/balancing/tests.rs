@@ -42,7 +42,7 @@ struct Lab {
 
 impl Lab {
     fn new(mode: Mode, input_bps: u64) -> Self {
-        let registry = Registry::anonymous(64).unwrap();
+        let registry = Registry::anonymous(128).unwrap();
         let peers = Arc::new(PublishedPeers::new(8));
         let scope = Scope::Balancer { worker: 0 };
         let counts = BalancingCounters {

@@ -67,7 +67,7 @@ struct Busy {
 
 impl Busy {
     fn new(port: impl Port + 'static, inputs: usize) -> Self {
-        let registry = Registry::anonymous(256).unwrap();
+        let registry = Registry::anonymous(512).unwrap();
         let account = |name| Account::open(&registry, Scope::Other(name)).unwrap();
         let mut app = PortApp::new(Box::new(port), account("received"), account("sent"));
         let names: Vec<_> = (0..inputs).map(|input| input.to_string()).collect();
@@ -245,7 +245,7 @@ impl InPlace for Numbered {
 
 #[test]
 fn a_port_in_place_receives_whole_bursts_round_the_end_of_the_ring() {
-    let registry = Registry::anonymous(256).unwrap();
+    let registry = Registry::anonymous(512).unwrap();
     let account = |name| Account::open(&registry, Scope::Other(name)).unwrap();
     let port = Numbered { room: 200, left: 0, next: 0 };
     let mut app = PortApp::new(Box::new(port), account("received"), account("sent"));
@@ -293,7 +293,7 @@ fn a_device_is_asked_for_its_counters_ten_times_a_second_at_most() {
     let asked = Arc::<AtomicU64>::default();
     let mut port = Busy::new(Looked(Arc::clone(&asked)), 1);
     let scope = Scope::PortDevice { port: "eth0", queue: 0 };
-    let counters = Counters::open(&Registry::anonymous(256).unwrap(), scope).unwrap();
+    let counters = Counters::open(&Registry::anonymous(512).unwrap(), scope).unwrap();
     port.app.device = Some(CountedDevice::new(counters, &DeviceCounters::default()));
     // A second of sleeps.
     for sleep in 0..13_333 {
@@ -318,7 +318,7 @@ impl Port for Lossy {
 
 #[test]
 fn a_devices_counters_go_on_though_the_port_is_opened_again() {
-    let registry = Registry::anonymous(256).unwrap();
+    let registry = Registry::anonymous(512).unwrap();
     let opened = |lost| {
         let (port, queue) = ("eth0", 0);
         let account = Account::open(&registry, Scope::PortReceive { port, queue }).unwrap();

@@ -389,7 +389,7 @@ impl Forwarder {
         let most = running.planned.as_ref().map_or(0, |planned| planned.queues[index]);
         let receives = match in_kernel {
             true => Receives::Claimed(self.claims.as_ref()),
-            false => Receives::AllFrames { held: config.filters_drop() },
+            false => Receives::AllFrames { held: config.filters_drop(), esp: !config.ipsec.is_empty() },
         };
         opener.interface(name, port, receives, most).map(Some)
     }

@@ -15,6 +15,7 @@ use super::worker_resources::{MakeNatives, WorkerResources};
 use super::{Forwarder, Setup};
 use crate::daemon::cluster::Node;
 use crate::daemon::dataplane::Shared;
+use crate::daemon::ipsec::Ipsec;
 use crate::daemon::kernel_ports::{self, Started};
 use crate::daemon::random::random;
 use crate::daemon::running::{Opened, Openers};
@@ -86,7 +87,8 @@ impl Forwarder {
         let driver = Driver::start(&config, hash_seed, &readers, ports, kernel).map_err(Failure::failed)?;
         let published = driver.handle().published().clone();
         let (hooks, apps) = (OnceLock::new(), OnceLock::new());
-        let shared = Shared { published, readers, registry, hooks, apps };
+        let ipsec = Mutex::new(Ipsec::open(&config)?);
+        let shared = Shared { published, readers, registry, hooks, apps, ipsec };
         let running = match opener {
             Some(opener) => {
                 worker_resources.scripts(&shared)?;

@@ -21,6 +21,7 @@ impl Forwarder {
         if lock(&self.filter_tables).is_to_be_put() {
             self.links.notify_one();
         }
+        lock(&self.shared.ipsec).reserve();
         let trouble = lock(&self.running).as_mut().and_then(Running::trouble);
         match trouble {
             // A restart would wait for its thread. It is interrupted soon, or the process ends.

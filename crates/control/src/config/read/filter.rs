@@ -92,7 +92,7 @@ fn matches(section: &mut Section<'_, '_>, start: usize, rule: &mut Rule) {
     rule.port = section.text("port", "\"eth0\"").map(|(_, port)| port.into());
     rule.source = section.prefix("source");
     rule.destination = section.prefix("destination");
-    let has_ports = protocol(section, rule);
+    let has_ports = protocol(section, &mut rule.protocol);
     rule.source_ports = section.ports("source_ports");
     rule.destination_ports = section.ports("destination_ports");
     if (rule.source_ports.is_some() || rule.destination_ports.is_some()) && !has_ports {
@@ -106,7 +106,7 @@ fn matches(section: &mut Section<'_, '_>, start: usize, rule: &mut Rule) {
 }
 
 /// Reads the protocol; returns whether it has ports.
-fn protocol(section: &mut Section<'_, '_>, rule: &mut Rule) -> bool {
+pub(super) fn protocol(section: &mut Section<'_, '_>, target: &mut Option<u8>) -> bool {
     let Some(value) = section.table.get("protocol") else {
         section.known.push("protocol");
         return false;
@@ -114,18 +114,18 @@ fn protocol(section: &mut Section<'_, '_>, rule: &mut Rule) -> bool {
     if let DeValue::Integer(_) = value.get_ref() {
         let mut number = 0;
         section.number("protocol", 0..=255, &mut number);
-        rule.protocol = Some(number as u8);
+        *target = Some(number as u8);
     } else {
         let choices = PROTOCOLS.map(|(name, number, _)| (name, number));
         let mut number = u8::MAX;
         section.choice("protocol", &choices, &mut number);
-        rule.protocol = Some(number);
+        *target = Some(number);
     }
-    PROTOCOLS.iter().any(|(_, number, ports)| Some(*number) == rule.protocol && *ports)
+    PROTOCOLS.iter().any(|(_, number, ports)| Some(*number) == *target && *ports)
 }
 
 impl Section<'_, '_> {
-    fn prefix(&mut self, key: &'static str) -> Option<AnyPrefix> {
+    pub(super) fn prefix(&mut self, key: &'static str) -> Option<AnyPrefix> {
         let (at, text) = self.text(key, "\"192.0.2.0/24\"")?;
         let read = text.parse().ok();
         if read.is_none() {
@@ -136,7 +136,7 @@ impl Section<'_, '_> {
     }
 
     /// A port, or a range such as `1024-65535`.
-    fn ports(&mut self, key: &'static str) -> Option<Ports> {
+    pub(super) fn ports(&mut self, key: &'static str) -> Option<Ports> {
         let value = self.table.get(key);
         if let Some(DeValue::Integer(_)) = value.map(|value| value.get_ref()) {
             let mut port = 0;

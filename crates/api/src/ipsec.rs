@@ -1,0 +1,74 @@
+//! `show sas` and `show policies`: IPsec.
+
+use serde::{Deserialize, Serialize};
+
+/// Security associations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sas {
+    /// In the order of the configuration.
+    pub sas: Vec<Sa>,
+}
+
+/// A security association. Keys are never shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sa {
+    pub name: String,
+    /// `out` or `in`.
+    pub direction: String,
+    /// Security parameters index.
+    pub spi: u32,
+    pub source: String,
+    pub destination: String,
+    /// `tunnel` or `transport`.
+    pub mode: String,
+    /// Encryption and integrity, such as `aes128gcm16`.
+    pub suite: String,
+    /// Number of the worker that has it.
+    pub worker: u32,
+    /// Packets encrypted or decrypted.
+    pub packets: u64,
+    /// Bytes of their inner packets.
+    pub bytes: u64,
+    /// Packets that could not be encrypted or decrypted; `show drops` has the reasons.
+    pub failures: u64,
+    /// The next sequence number to send, or the highest received.
+    pub sequence: u64,
+    /// Seconds since it was added.
+    pub age_s: u64,
+    /// `valid`, `expiring` after a soft lifetime, `expired` after a hard one.
+    pub state: String,
+}
+
+/// IPsec policies.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IpsecPolicies {
+    /// By direction and priority.
+    pub policies: Vec<IpsecPolicy>,
+}
+
+/// An IPsec policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IpsecPolicy {
+    /// `out` or `in`.
+    pub direction: String,
+    /// Policies with lower values are compared first.
+    pub priority: u32,
+    /// Prefix, or `any`.
+    pub source: String,
+    /// Prefix, or `any`.
+    pub destination: String,
+    /// Protocol number; `null` for any.
+    pub protocol: Option<u8>,
+    /// Such as `1024-65535`; empty for any.
+    pub source_ports: String,
+    /// The same for destination ports.
+    pub destination_ports: String,
+    /// `protect`, `discard` or `bypass`.
+    pub action: String,
+    /// Name of the SA of `protect`; otherwise empty.
+    pub sa: String,
+}

@@ -1,0 +1,249 @@
+//! What of IPsec outlives workers: which sequence numbers are used, and what each SA has done.
+//!
+//! ```text
+//! state file ◄── Record ── blocks of numbers ──► workers        SaStatus: written by workers, kept here, shown by `show sas`
+//! ```
+//!
+//! A number is written to the state file as used before a worker gets it, so none is used twice, whatever happens to the
+//! process. Workers that are started again go on with new numbers and their old counters.
+
+mod record;
+
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex};
+
+use bm_api::{IpsecPolicies, IpsecPolicy, Sas};
+use bm_control::config::{self, Config};
+use bm_fib::published::{Published, ReaderHandle};
+use bm_forward::tables::Tables;
+use bm_forward::{Decryption, Encryption, Entrance, IpsecPlan, IpsecWorker, SaNumbers, SaPlan, SaStatus};
+use bm_graph::{Network, Waker, clock_ns};
+use bm_ipsec::{Action, Block, Direction, Expiry, Mode, Policies, Policy, Sa, SaId};
+use bm_link::{Producer, channel};
+use bm_stats::{Account, Registry, Scope};
+
+use super::apps::{DECRYPTION, ENCRYPTION};
+use super::lock::lock;
+use crate::failure::Failure;
+use record::Record;
+
+/// Numbers that are reserved together: enough for some seconds, and few enough that starts do not use up 32 bits.
+const BLOCK: u64 = 1 << 23;
+/// The same for SAs with ESN.
+const BLOCK_ESN: u64 = 1 << 32;
+/// Frames in a ring between two workers.
+const RING: usize = 1024;
+
+/// Everything about SAs that workers do not own.
+#[derive(Default)]
+pub struct Ipsec {
+    record: Option<Record>,
+    config: config::Ipsec,
+    known: Vec<Known>,
+    feeds: Vec<Feed>,
+}
+
+/// An SA, as long as it is configured.
+struct Known {
+    id: SaId,
+    direction: Direction,
+    fingerprint: u128,
+    worker: usize,
+    status: Arc<SaStatus>,
+}
+
+/// Keeps an outbound SA supplied with numbers.
+struct Feed {
+    id: SaId,
+    fingerprint: u128,
+    esn: bool,
+    blocks: Producer<Block>,
+    /// Whether a failure has been logged.
+    failed: bool,
+}
+
+impl Ipsec {
+    /// Opens the state file, if there are SAs.
+    pub fn open(config: &Config) -> Result<Self, Failure> {
+        let mut new = Self::default();
+        new.open_record(config)?;
+        Ok(new)
+    }
+
+    fn open_record(&mut self, config: &Config) -> Result<(), Failure> {
+        let sends = config.ipsec.sas.iter().any(|sa| sa.direction == Direction::Out);
+        if sends && self.record.is_none() {
+            self.record = Some(Record::open(&config.ipsec.state_file).map_err(Failure::Failed)?);
+        }
+        Ok(())
+    }
+
+    /// SAs and policies for this number of workers. SAs that existed before go on.
+    fn plan(&mut self, config: &Config, workers: usize) -> Result<IpsecPlan, Failure> {
+        self.open_record(config)?;
+        let now_ns = clock_ns();
+        let before = std::mem::take(&mut self.known);
+        self.feeds.clear();
+        self.config = config.ipsec.clone();
+        let mut sas = Vec::new();
+        for (index, sa) in config.ipsec.sas.iter().enumerate() {
+            let (id, direction, fingerprint) = (sa.id(), sa.direction, sa.fingerprint());
+            let same = |known: &&Known| {
+                (known.id, known.direction, known.fingerprint) == (id, direction, fingerprint)
+            };
+            let status = before.iter().find(same).map(|known| known.status.clone());
+            let status = status.unwrap_or_else(|| Arc::new(SaStatus::new(now_ns)));
+            let worker = index % workers.max(1);
+            let numbers = (direction == Direction::Out).then(|| self.numbers(sa)).transpose()?;
+            self.known.push(Known { id, direction, fingerprint, worker, status: status.clone() });
+            sas.push(SaPlan { sa: sa.clone(), worker, status, numbers });
+        }
+        let policies = Policies::new(config.ipsec.policies.clone())
+            .map_err(|error| Failure::Usage(format!("too many policies in [ipsec]: {error:?}")))?;
+        Ok(IpsecPlan { policies: policies.into(), sas })
+    }
+
+    fn numbers(&mut self, sa: &Sa) -> Result<SaNumbers, Failure> {
+        let record = self.record.as_mut().ok_or_else(|| Failure::Failed("no state file for IPsec".into()))?;
+        let (fingerprint, count) = (sa.fingerprint(), if sa.esn { BLOCK_ESN } else { BLOCK });
+        let (block, iv_mask) = record.reserve(fingerprint, count, sa.esn).map_err(Failure::Failed)?;
+        let (blocks, more) = channel(2);
+        self.feeds.push(Feed { id: sa.id(), fingerprint, esn: sa.esn, blocks, failed: false });
+        self.reserve();
+        Ok(SaNumbers { block, more, iv_mask })
+    }
+
+    /// Reserves the next numbers of each SA that has begun a block.
+    pub fn reserve(&mut self) {
+        let Some(record) = &mut self.record else { return };
+        for feed in self.feeds.iter_mut().filter(|feed| !feed.failed) {
+            if feed.blocks.is_closed() || !feed.blocks.has_room() {
+                continue;
+            }
+            let count = if feed.esn { BLOCK_ESN } else { BLOCK };
+            match record.reserve(feed.fingerprint, count, feed.esn) {
+                // There is room, so the block is not lost; and if it were, its numbers would only be skipped.
+                Ok((block, _)) => drop(feed.blocks.push(block)),
+                Err(why) => {
+                    tracing::error!("SA {}: no more sequence numbers: {why}", feed.id);
+                    feed.failed = true;
+                }
+            }
+        }
+    }
+
+    /// The SAs, for `show sas`.
+    pub fn sas(&self) -> Sas {
+        let sas = self.config.sas.iter().zip(&self.config.names).zip(&self.known);
+        Sas { sas: sas.map(|((sa, name), known)| shown(sa, name, known)).collect() }
+    }
+
+    /// The policies, for `show policies`, in the order of their priorities.
+    pub fn policies(&self) -> IpsecPolicies {
+        let mut policies: Vec<&Policy> = self.config.policies.iter().collect();
+        policies.sort_by_key(|policy| (policy.direction as u8, policy.priority));
+        IpsecPolicies { policies: policies.into_iter().map(|policy| self.policy(policy)).collect() }
+    }
+
+    fn policy(&self, policy: &Policy) -> IpsecPolicy {
+        let selector = &policy.selector;
+        let any = || String::from("any");
+        let ports = |ports: Option<&RangeInclusive<u16>>| {
+            ports.map_or(String::new(), |ports| format!("{}-{}", ports.start(), ports.end()))
+        };
+        let (action, sa) = match policy.action {
+            Action::Discard => ("discard", None),
+            Action::Bypass => ("bypass", None),
+            Action::Protect(id) => {
+                let at = self.config.sas.iter().position(|sa| sa.id() == id);
+                ("protect", at.and_then(|at| self.config.names.get(at)).cloned())
+            }
+        };
+        IpsecPolicy {
+            direction: direction(policy.direction).into(),
+            priority: policy.priority,
+            source: selector.source.map_or_else(any, |prefix| prefix.to_string()),
+            destination: selector.destination.map_or_else(any, |prefix| prefix.to_string()),
+            protocol: selector.protocol,
+            source_ports: ports(selector.source_ports.as_ref()),
+            destination_ports: ports(selector.destination_ports.as_ref()),
+            action: action.into(),
+            sa: sa.unwrap_or_default(),
+        }
+    }
+}
+
+fn direction(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Out => "out",
+        Direction::In => "in",
+    }
+}
+
+fn shown(sa: &Sa, name: &str, known: &Known) -> bm_api::Sa {
+    let status = known.status.read();
+    bm_api::Sa {
+        name: name.into(),
+        direction: direction(sa.direction).into(),
+        spi: sa.spi,
+        source: sa.source.to_string(),
+        destination: sa.destination.to_string(),
+        mode: if sa.mode == Mode::Tunnel { "tunnel" } else { "transport" }.into(),
+        suite: sa.suite.name().into(),
+        worker: known.worker as u32,
+        packets: status.used.packets,
+        bytes: status.used.bytes,
+        failures: status.failures,
+        sequence: status.number,
+        age_s: clock_ns().saturating_sub(status.used.added_ns) / 1_000_000_000,
+        state: match status.expiry {
+            None => "valid",
+            Some(Expiry::Soft) => "expiring",
+            Some(Expiry::Hard) => "expired",
+        }
+        .into(),
+    }
+}
+
+/// The apps of all workers, until each worker has got its own.
+pub struct IpsecApps {
+    plan: IpsecPlan,
+    workers: Vec<IpsecWorker>,
+}
+
+impl IpsecApps {
+    /// For workers with these wakers; nothing without SAs and policies.
+    pub fn new(config: &Config, ipsec: &Mutex<Ipsec>, wakers: &[Waker]) -> Result<Option<Self>, Failure> {
+        if config.ipsec.is_empty() {
+            let mut ipsec = lock(ipsec);
+            *ipsec = Ipsec { record: ipsec.record.take(), ..Ipsec::default() };
+            return Ok(None);
+        }
+        let plan = lock(ipsec).plan(config, wakers.len())?;
+        Ok(Some(Self { plan, workers: IpsecWorker::all(wakers, RING) }))
+    }
+
+    /// Adds the apps of a worker to its network.
+    pub fn add(
+        &mut self,
+        network: &mut Network,
+        (worker, names): (usize, &[String]),
+        registry: &Registry,
+        tables: (Arc<Published<Tables>>, ReaderHandle),
+        entrance: Entrance,
+    ) -> Result<(), Failure> {
+        let account = |app: &str| {
+            let path = format!("{app}/{worker}");
+            Account::open(registry, Scope::Other(&path)).map_err(Failure::failed)
+        };
+        let (Self { plan, workers }, now_ns) = (self, clock_ns());
+        let Some(own) = workers.get_mut(worker) else { return Ok(()) };
+        let decryption = Decryption::new(plan, own, names.to_vec(), account(DECRYPTION)?, now_ns);
+        let decryption = decryption.map_err(Failure::failed)?;
+        let encryption =
+            Encryption::new(plan, own, names.to_vec(), tables, entrance, account(ENCRYPTION)?, now_ns);
+        let encryption = encryption.map_err(Failure::failed)?;
+        network.app(DECRYPTION, Box::new(decryption)).map_err(Failure::failed)?;
+        network.app(ENCRYPTION, Box::new(encryption)).map_err(Failure::failed)
+    }
+}

@@ -1,0 +1,125 @@
+//! `brickmoon show sas` and `brickmoon show policies`.
+
+use bm_api::{IpsecPolicies, IpsecPolicy, Sas};
+
+use crate::number::count;
+use crate::table::{
+    Align::{Left, Right},
+    Table,
+};
+
+/// One line per SA, in the order of the configuration.
+pub fn sas(reply: &Sas) -> String {
+    let mut table = Table::new(
+        &[
+            ("SA", Left),
+            ("DIR", Left),
+            ("SPI", Left),
+            ("SOURCE", Left),
+            ("DESTINATION", Left),
+            ("MODE", Left),
+            ("SUITE", Left),
+            ("WORKER", Right),
+            ("PACKETS", Right),
+            ("BYTES", Right),
+            ("FAILURES", Right),
+            ("SEQUENCE", Right),
+            ("STATE", Left),
+        ],
+        "no SAs",
+    );
+    for sa in &reply.sas {
+        table.row([
+            sa.name.clone(),
+            sa.direction.clone(),
+            format!("{:#010x}", sa.spi),
+            sa.source.clone(),
+            sa.destination.clone(),
+            sa.mode.clone(),
+            sa.suite.clone(),
+            sa.worker.to_string(),
+            count(sa.packets),
+            count(sa.bytes),
+            count(sa.failures),
+            count(sa.sequence),
+            sa.state.clone(),
+        ]);
+    }
+    table.to_string()
+}
+
+/// One line per policy, by direction and priority.
+pub fn policies(reply: &IpsecPolicies) -> String {
+    let columns = [("DIR", Left), ("PRIORITY", Right), ("ACTION", Left), ("SA", Left), ("SELECTOR", Left)];
+    let mut table = Table::new(&columns, "no policies");
+    for policy in &reply.policies {
+        let sa = if policy.sa.is_empty() { "-".into() } else { policy.sa.clone() };
+        let priority = policy.priority.to_string();
+        table.row([policy.direction.clone(), priority, policy.action.clone(), sa, selector(policy)]);
+    }
+    table.to_string()
+}
+
+fn selector(policy: &IpsecPolicy) -> String {
+    let end = |prefix: &str, ports: &str| match ports {
+        "" => prefix.to_string(),
+        ports => format!("{prefix} ports {ports}"),
+    };
+    let protocol = policy.protocol.map_or(String::new(), |protocol| format!("protocol {protocol} "));
+    format!(
+        "{protocol}{} to {}",
+        end(&policy.source, &policy.source_ports),
+        end(&policy.destination, &policy.destination_ports)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_api::Sa;
+
+    #[test]
+    fn shows_sas() {
+        let sa = Sa {
+            name: "to-b".into(),
+            direction: "out".into(),
+            spi: 0x1001,
+            source: "192.0.2.1".into(),
+            destination: "198.51.100.1".into(),
+            mode: "tunnel".into(),
+            suite: "aes128gcm16".into(),
+            packets: 1234,
+            bytes: 99_999,
+            failures: 1,
+            sequence: 1235,
+            state: "valid".into(),
+            ..Sa::default()
+        };
+        let expected = "\
+SA    DIR  SPI         SOURCE     DESTINATION   MODE    SUITE        WORKER  PACKETS   BYTES  FAILURES  SEQUENCE  STATE
+to-b  out  0x00001001  192.0.2.1  198.51.100.1  tunnel  aes128gcm16       0    1,234  99,999         1     1,235  valid
+";
+        assert_eq!(sas(&Sas { sas: vec![sa] }), expected);
+    }
+
+    #[test]
+    fn shows_policies() {
+        let policy = |action: &str, sa: &str| IpsecPolicy {
+            direction: "out".into(),
+            priority: 100,
+            source: "10.1.0.0/16".into(),
+            destination: "any".into(),
+            action: action.into(),
+            sa: sa.into(),
+            ..IpsecPolicy::default()
+        };
+        let dns =
+            IpsecPolicy { protocol: Some(17), destination_ports: "53-53".into(), ..policy("bypass", "") };
+        let expected = "\
+DIR  PRIORITY  ACTION   SA    SELECTOR
+out       100  protect  to-b  10.1.0.0/16 to any
+out       100  bypass   -     protocol 17 10.1.0.0/16 to any ports 53-53
+";
+        assert_eq!(policies(&IpsecPolicies { policies: vec![policy("protect", "to-b"), dns] }), expected);
+    }
+}

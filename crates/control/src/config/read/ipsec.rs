@@ -1,0 +1,329 @@
+//! Reads `[ipsec]`: SAs, their keys, and policies.
+
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+
+use bm_ipsec::{
+    Action, Df, Direction, Dscp, Ecn, Limit, Mode, Policy, Sa, SaId, Secret, Selector, Suite, UdpPorts, What,
+};
+
+use super::filter::protocol;
+use super::*;
+
+const DIRECTIONS: [(&str, Direction); 2] = [("out", Direction::Out), ("in", Direction::In)];
+const MODES: [(&str, Mode); 2] = [("tunnel", Mode::Tunnel), ("transport", Mode::Transport)];
+const DF: [(&str, Df); 3] = [("copy", Df::Copy), ("set", Df::Set), ("clear", Df::Clear)];
+const ECN: [(&str, Ecn); 2] = [("normal", Ecn::Normal), ("compatibility", Ecn::Compatibility)];
+const OFF_ON: [(&str, bool); 2] = [("off", false), ("on", true)];
+/// The port of UDP encapsulation where no NAT has changed it.
+const NAT_TRAVERSAL: u32 = 4500;
+/// The largest number of TOML.
+const NUMBER_MAX: u64 = i64::MAX as u64;
+/// The longest lifetime: a hundred years, in seconds.
+const SECONDS_MAX: u64 = 100 * 365 * 86_400;
+/// The most bytes of a file with a key; the longest key has 64 digits.
+const KEY_FILE_MAX: u64 = 1024;
+/// The longest name of an SA.
+const NAME_MAX: usize = 63;
+
+/// What `action` can be; the SA of `protect` is read apart.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ActionWord {
+    Protect,
+    Discard,
+    Bypass,
+}
+
+const ACTIONS: [(&str, ActionWord); 3] =
+    [("protect", ActionWord::Protect), ("discard", ActionWord::Discard), ("bypass", ActionWord::Bypass)];
+
+/// Reads the section. Files with keys are looked for in `folder`.
+pub(super) fn ipsec(section: &mut Section<'_, '_>, folder: &Path, ipsec: &mut Ipsec) {
+    let before = section.report.problems.len();
+    section.file("state_file", &mut ipsec.state_file);
+    // Problems name an SA or a policy by where its table is.
+    let mut tables = Vec::new();
+    for (start, table) in section.tables("sa", "[[ipsec.sa]] with name, spi and so on below it") {
+        let mut part = Section { name: "[[ipsec.sa]]", table, known: Vec::new(), report: section.report };
+        let sa = sa(&mut part, folder, start);
+        part.finish();
+        tables.push((start, table));
+        let Some((at, name, sa)) = sa else { continue };
+        match ipsec.names.iter().position(|other| *other == name) {
+            Some(first) => {
+                let first = section.report.line(ipsec.sas[first].at);
+                section.report.add(at, ProblemKind::Again { what: format!("SA \"{name}\""), first });
+            }
+            None => {
+                ipsec.names.push(name);
+                ipsec.sas.push(sa);
+            }
+        }
+    }
+    let sas = section.report.problems.len();
+    for (start, table) in section.tables("policy", "[[ipsec.policy]] with direction and action below it") {
+        let mut part = Section { name: "[[ipsec.policy]]", table, known: Vec::new(), report: section.report };
+        // Where an SA has a problem, a policy for it would be reported as well.
+        let known = (sas == before).then_some(&*ipsec);
+        let policy = policy(&mut part, known, start);
+        part.finish();
+        tables.push((start, table));
+        ipsec.policies.extend(policy);
+    }
+    if section.report.problems.len() == before {
+        check(section.report, ipsec, &tables);
+    }
+    ipsec.sas.iter_mut().for_each(|sa| sa.at = section.report.line(sa.at));
+    ipsec.policies.iter_mut().for_each(|policy| policy.at = section.report.line(policy.at));
+}
+
+/// Reports what cannot work, on the line of the key that says it.
+fn check(report: &mut Report, ipsec: &Ipsec, tables: &[(usize, &Table<'_>)]) {
+    for bm_ipsec::Problem { at, what } in bm_ipsec::problems(&ipsec.sas, &ipsec.policies) {
+        let table = tables.iter().find(|(start, _)| *start == at).map(|(_, table)| table);
+        let keys = keys_of(&what);
+        let value = table.and_then(|table| keys.iter().find_map(|key| table.get(*key)));
+        let first = match what {
+            What::Duplicate { first, .. } | What::Overlap { first, .. } => Some(report.line(first)),
+            _ => None,
+        };
+        let at = value.map_or(at, |value| value.span().start);
+        report.add(at, ProblemKind::Ipsec { what, first });
+    }
+}
+
+/// The keys that a problem can be about, the likeliest first.
+fn keys_of(what: &What) -> &'static [&'static str] {
+    match what {
+        What::Spi(_) | What::Duplicate { .. } => &["spi"],
+        What::KeyLength { key: "integrity_key", .. }
+        | What::NoIntegrityKey(_)
+        | What::ZeroKey("integrity_key") => &["integrity_key", "integrity_key_file"],
+        What::KeyLength { .. } | What::ZeroKey(_) => &["encryption_key", "encryption_key_file"],
+        What::Window(_) | What::EsnWithoutWindow => &["replay_window", "esn"],
+        What::Families { .. } | What::Address(_) => &["source"],
+        What::ZeroLifetime("bytes") | What::SoftLifetime("bytes") => &["soft_bytes", "hard_bytes"],
+        What::ZeroLifetime("packets") | What::SoftLifetime("packets") => &["soft_packets", "hard_packets"],
+        What::ZeroLifetime(_) | What::SoftLifetime(_) => &["soft_s", "hard_s"],
+        What::Dscp(_) => &["dscp"],
+        What::Ttl => &["ttl"],
+        What::PathMtu { .. } => &["path_mtu"],
+        What::UdpPort => &["udp_source_port", "udp_destination_port"],
+        What::SelectorFamilies => &["destination"],
+        What::SelectorPorts => &["source_ports", "destination_ports"],
+        What::Overlap { .. } => &["priority"],
+        What::NoSa(_) | What::OtherDirection(_) => &["sa"],
+        What::ManyPolicies(_) => &[],
+    }
+}
+
+/// An SA with its name, and where that is.
+fn sa(section: &mut Section<'_, '_>, folder: &Path, start: usize) -> Option<(usize, String, Sa)> {
+    let name = name(section);
+    let direction = chosen(section, "direction", "direction = \"out\"", &DIRECTIONS);
+    let spi = section.value("spi");
+    if spi.is_none() {
+        section.missing("spi", "spi = 0x1001");
+    }
+    let spi = section.in_range("spi", spi, 0..=u32::MAX.into(), "a whole number", "spi = 0x1001".into());
+    let source = address(section, "source", "source = \"192.0.2.1\"");
+    let destination = address(section, "destination", "destination = \"198.51.100.1\"");
+    let suite =
+        chosen(section, "suite", "suite = \"aes128gcm16\"", &Suite::ALL.map(|suite| (suite.name(), suite)));
+    let encryption_key = secret(section, folder, ["encryption_key", "encryption_key_file"]);
+    let integrity_key = secret(section, folder, ["integrity_key", "integrity_key_file"]);
+    let mut sa = Sa::new(
+        direction.unwrap_or(Direction::Out),
+        SaId { spi: spi.unwrap_or(0) as u32, destination: destination.unwrap_or(IpAddr::from([0; 4])) },
+        source.unwrap_or(IpAddr::from([0; 4])),
+        suite.unwrap_or(Suite::Aes128Gcm),
+    );
+    sa.at = start;
+    sa.encryption_key = encryption_key.unwrap_or_else(Secret::none);
+    sa.integrity_key = integrity_key.unwrap_or_else(Secret::none);
+    options(section, &mut sa);
+    lifetimes(section, &mut sa);
+    for (_, table) in section.tables("selector", "[[ipsec.sa.selector]] with source or destination below it")
+    {
+        let name = "[[ipsec.sa.selector]]";
+        let mut part = Section { name, table, known: Vec::new(), report: section.report };
+        sa.selectors.push(selector(&mut part));
+        part.finish();
+    }
+    let (at, name) = name?;
+    (direction.is_some() && spi.is_some() && source.is_some() && destination.is_some() && suite.is_some())
+        .then_some((at, name, sa))
+}
+
+/// What has a default.
+fn options(section: &mut Section<'_, '_>, sa: &mut Sa) {
+    section.choice("mode", &MODES, &mut sa.mode);
+    section.choice("esn", &OFF_ON, &mut sa.esn);
+    section.number("replay_window", 0..=u32::MAX.into(), &mut sa.replay_window);
+    section.choice("df", &DF, &mut sa.df);
+    section.choice("ecn", &ECN, &mut sa.ecn);
+    let mut dscp = None;
+    section.number_or("dscp", "copy", 0..=63, &mut dscp);
+    sa.dscp = dscp.map_or(Dscp::Copy, |dscp| Dscp::Set(dscp as u8));
+    let (mut ttl, mut path_mtu) = (u32::from(sa.ttl), u32::from(sa.path_mtu));
+    section.number("ttl", 1..=255, &mut ttl);
+    section.number("path_mtu", 576..=65_535, &mut path_mtu);
+    (sa.ttl, sa.path_mtu) = (ttl as u8, path_mtu as u16);
+    let (mut encapsulate, mut source, mut destination) = (false, NAT_TRAVERSAL, NAT_TRAVERSAL);
+    section.choice("udp_encapsulation", &OFF_ON, &mut encapsulate);
+    section.number("udp_source_port", 0..=65_535, &mut source);
+    section.number("udp_destination_port", 0..=65_535, &mut destination);
+    sa.udp = encapsulate.then_some(UdpPorts { source: source as u16, destination: destination as u16 });
+}
+
+fn lifetimes(section: &mut Section<'_, '_>, sa: &mut Sa) {
+    let mut limit = |soft: &'static str, hard: &'static str, most, unit: u64| {
+        let mut read = |key: &'static str| {
+            let value = section.value(key);
+            let found = section.in_range(key, value, 0..=most, "a whole number", format!("{key} = 1000000"));
+            found.map(|number| number * unit)
+        };
+        Limit { soft: read(soft), hard: read(hard) }
+    };
+    sa.limits.bytes = limit("soft_bytes", "hard_bytes", NUMBER_MAX, 1);
+    sa.limits.packets = limit("soft_packets", "hard_packets", NUMBER_MAX, 1);
+    sa.limits.time_ns = limit("soft_s", "hard_s", SECONDS_MAX, 1_000_000_000);
+}
+
+fn selector(section: &mut Section<'_, '_>) -> Selector {
+    let mut of = Selector {
+        source: section.prefix("source"),
+        destination: section.prefix("destination"),
+        ..Selector::default()
+    };
+    protocol(section, &mut of.protocol);
+    of.source_ports = section.ports("source_ports");
+    of.destination_ports = section.ports("destination_ports");
+    of
+}
+
+/// A policy; `known` has the SAs that it can name, if they are all right.
+fn policy(section: &mut Section<'_, '_>, known: Option<&Ipsec>, start: usize) -> Option<Policy> {
+    let direction = chosen(section, "direction", "direction = \"out\"", &DIRECTIONS);
+    let action = chosen(section, "action", "action = \"protect\"", &ACTIONS);
+    let mut priority = 100;
+    section.number("priority", 0..=u32::MAX.into(), &mut priority);
+    let selector = selector(section);
+    let named = section.text("sa", "\"to-b\"");
+    let action = match (action?, named) {
+        (ActionWord::Protect, Some((at, name))) => {
+            let known = known?;
+            let Some(sa) = known.names.iter().position(|other| other == name) else {
+                section.invalid(
+                    "sa",
+                    at,
+                    name,
+                    "there is no [[ipsec.sa]] with this name: add it, or use action = \"discard\"",
+                );
+                return None;
+            };
+            Action::Protect(known.sas[sa].id())
+        }
+        (ActionWord::Protect, None) => {
+            if !section.table.contains_key("sa") {
+                section
+                    .report
+                    .add(start, ProblemKind::Missing { key: section.key("sa"), example: "sa = \"to-b\"" });
+            }
+            return None;
+        }
+        (_, Some((at, name))) => {
+            section.invalid("sa", at, name, "only policies with action = \"protect\" have an SA: remove it");
+            return None;
+        }
+        (ActionWord::Discard, None) => Action::Discard,
+        (ActionWord::Bypass, None) => Action::Bypass,
+    };
+    Some(Policy { at: start, direction: direction?, priority, selector, action })
+}
+
+/// The name of an SA.
+fn name(section: &mut Section<'_, '_>) -> Option<(usize, String)> {
+    let (at, name) = section.required("name", "name = \"to-b\"")?;
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(fits) {
+        section.invalid("name", at, name, "use 1 to 63 letters, digits, `-`, `_` or `.`");
+        return None;
+    }
+    Some((at, name.into()))
+}
+
+/// A required choice.
+fn chosen<T: Copy>(
+    section: &mut Section<'_, '_>,
+    key: &'static str,
+    example: &'static str,
+    choices: &[(&'static str, T)],
+) -> Option<T> {
+    if !section.table.contains_key(key) {
+        section.known.push(key);
+        section.missing(key, example);
+        return None;
+    }
+    let mut found = None;
+    let choices: Vec<_> = choices.iter().map(|(word, value)| (*word, Some(*value))).collect();
+    section.choice(key, &choices, &mut found);
+    found
+}
+
+fn address(section: &mut Section<'_, '_>, key: &'static str, example: &'static str) -> Option<IpAddr> {
+    let (at, text) = section.required(key, example)?;
+    let read = text.parse().ok();
+    if read.is_none() {
+        section.invalid(key, at, text, "must be an IPv4 or IPv6 address, such as \"192.0.2.1\"");
+    }
+    read
+}
+
+/// A key in hexadecimal: in the configuration, or in a file that only its owner can read.
+fn secret(
+    section: &mut Section<'_, '_>,
+    folder: &Path,
+    [key, file_key]: [&'static str; 2],
+) -> Option<Secret> {
+    let (value, file) = (section.value(key), section.text(file_key, "\"to-b.key\""));
+    let report = |section: &mut Section<'_, '_>, key, at, why: String| {
+        let key = section.key(key);
+        section.report.add(at, ProblemKind::Secret { key, why });
+        None
+    };
+    match (value, file) {
+        (Some(value), Some(_)) => {
+            let why = format!("`{file_key}` is set as well: remove one of the two");
+            report(section, key, value.span().start, why)
+        }
+        (Some(value), None) => {
+            let at = value.span().start;
+            let DeValue::String(text) = value.get_ref() else {
+                return report(section, key, at, format!("must be a string: write {key} = \"0x..\""));
+            };
+            Secret::from_hex(text).map_or_else(|why| report(section, key, at, why.to_string()), Some)
+        }
+        (None, Some((at, file))) => match from_file(&folder.join(file)) {
+            Ok(secret) => Some(secret),
+            Err(why) => report(section, file_key, at, format!("{file}: {why}")),
+        },
+        (None, None) => None,
+    }
+}
+
+/// Reads a key from a file.
+fn from_file(file: &Path) -> Result<Secret, String> {
+    let cannot = |error: std::io::Error| format!("cannot be read: {error}");
+    let about = std::fs::metadata(file).map_err(cannot)?;
+    if about.mode() & 0o077 != 0 {
+        return Err(format!("others than its owner can read it: `chmod 600 {}`", file.display()));
+    }
+    if !about.is_file() || about.len() > KEY_FILE_MAX {
+        return Err("is not a file with a key in hexadecimal".into());
+    }
+    let text = Secret::new(&std::fs::read(file).map_err(cannot)?);
+    let text =
+        std::str::from_utf8(text.bytes()).map_err(|_| "must be hexadecimal, two digits for each byte")?;
+    Secret::from_hex(text.trim()).map_err(|why| why.to_string())
+}

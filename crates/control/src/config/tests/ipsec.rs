@@ -1,0 +1,148 @@
+//! SAs, policies, and keys.
+
+use super::*;
+use bm_ipsec::{Action, Direction, Mode, Suite};
+use std::os::unix::fs::PermissionsExt;
+
+const KEY: &str = "0x000102030405060708090a0b0c0d0e0f10111213";
+
+fn sa(name: &str, spi: u32, lines: &str) -> String {
+    format!(
+        "[[ipsec.sa]]\nname = '{name}'\ndirection = 'out'\nspi = {spi}\nsource = '192.0.2.1'\n\
+         destination = '198.51.100.1'\nsuite = 'aes128gcm16'\n{lines}\n"
+    )
+}
+
+fn with_key(name: &str, spi: u32, lines: &str) -> String {
+    sa(name, spi, &format!("encryption_key = '{KEY}'\n{lines}"))
+}
+
+fn policy(lines: &str) -> String {
+    format!("[[ipsec.policy]]\ndirection = 'out'\n{lines}\n")
+}
+
+#[test]
+fn reads_sas_and_policies() {
+    let lines = "mode = 'transport'\nesn = 'on'\nreplay_window = 1024\nhard_bytes = 1000\nhard_s = 3\n\
+                 udp_encapsulation = 'on'\nudp_destination_port = 4501\ndscp = 46\n[[ipsec.sa.selector]]\nsource = '10.0.0.0/8'";
+    let text = with_key("to-b", 4097, lines)
+        + &policy("action = 'protect'\nsa = 'to-b'\ndestination = '10.2.0.0/16'");
+    let ipsec = read(&text).ipsec;
+    let [sa] = &ipsec.sas[..] else { panic!("one SA") };
+    assert_eq!((ipsec.names[0].as_str(), sa.at, sa.direction, sa.spi), ("to-b", 1, Direction::Out, 4097));
+    assert_eq!(
+        (sa.mode, sa.suite, sa.esn, sa.replay_window),
+        (Mode::Transport, Suite::Aes128Gcm, true, 1024)
+    );
+    assert_eq!((sa.limits.bytes.hard, sa.limits.time_ns.hard), (Some(1000), Some(3_000_000_000)));
+    assert_eq!(sa.udp.map(|udp| (udp.source, udp.destination)), Some((4500, 4501)));
+    assert_eq!((sa.encryption_key.bytes()[19], sa.selectors.len()), (0x13, 1));
+    assert_eq!(ipsec.policies[0].action, Action::Protect(sa.id()));
+    assert!(!format!("{ipsec:?}").contains("0a0b"), "keys are not shown");
+}
+
+#[test]
+fn reports_errors_of_sas_and_policies() {
+    let key = |key: &str, lines: &str| sa("a", 256, &format!("encryption_key = '{key}'\n{lines}"));
+    for (text, line, why) in [
+        (
+            key("0x0102", ""),
+            8,
+            "encryption_key has 2 bytes: aes128gcm16 needs 20, of which the last 4 are the salt",
+        ),
+        (key("0x01 2", ""), 8, "`encryption_key` in [[ipsec.sa]]: must be hexadecimal"),
+        (key(&"00".repeat(20), ""), 8, "encryption_key is all zeros"),
+        (sa("a", 256, ""), 1, "encryption_key has 0 bytes"),
+        (with_key("a", 255, ""), 4, "SPI 0xff is reserved"),
+        (sa("a", 256, "").replace("aes128gcm16", "aes128gcm"), 7, "`suite` in [[ipsec.sa]] is \"aes128gcm\""),
+        (with_key("a", 256, "integrity_key = '01'"), 9, "aes128gcm16 has no key for integrity"),
+        (with_key("a", 256, "replay_window = 4097"), 9, "a replay window of 4097 packets: at most 4096"),
+        (with_key("a", 256, "esn = 'on'\nreplay_window = 0"), 10, "ESN needs a replay window"),
+        (with_key("a", 256, "hard_bytes = 0"), 9, "a lifetime of 0 bytes"),
+        (
+            with_key("a", 256, "soft_s = 2\nhard_s = 2"),
+            9,
+            "the soft lifetime in time is not below the hard one",
+        ),
+        (with_key("a", 256, "udp_encapsulation = 'on'\nudp_source_port = 0"), 10, "UDP port 0"),
+        (with_key("a", 256, "path_mtu = 600"), 9, "a path MTU of 600 bytes"),
+        (with_key("a", 256, "spy = 3"), 9, "unknown key `spy` in [[ipsec.sa]]"),
+        (
+            with_key("a", 256, "").replace("'198.51.100.1'", "'2001:db8::1'"),
+            5,
+            "source 192.0.2.1 and destination",
+        ),
+        (
+            with_key("a", 256, "").replace("'198.51.100.1'", "'b'"),
+            6,
+            "`destination` in [[ipsec.sa]] is \"b\"",
+        ),
+        (
+            with_key("a", 256, "") + &with_key("b", 256, ""),
+            13,
+            "second SA with dst 198.51.100.1 spi 0x00000100",
+        ),
+        (with_key("a", 256, "") + &with_key("a", 257, ""), 11, "duplicate SA \"a\", first on line 1"),
+        (policy("action = 'protect'"), 1, "`sa` in [[ipsec.policy]] is missing"),
+        (
+            policy("action = 'protect'\nsa = 'b'"),
+            4,
+            "`sa` in [[ipsec.policy]] is \"b\": there is no [[ipsec.sa]]",
+        ),
+        (policy("action = 'bypass'\nsa = 'b'"), 4, "`sa` in [[ipsec.policy]] is \"b\": only policies with"),
+        (policy("action = 'drop'"), 3, "`action` in [[ipsec.policy]] is \"drop\""),
+        (policy("action = 'discard'\nsource_ports = 53"), 4, "ports without a protocol that has ports"),
+        (
+            policy("action = 'discard'").repeat(2),
+            4,
+            "another policy with priority 100 matches the same packets",
+        ),
+        (
+            with_key("a", 256, "") + &policy("action = 'protect'\nsa = 'a'").replace("'out'", "'in'"),
+            13,
+            "the SA with dst 198.51.100.1 spi 0x00000100 is for the other direction",
+        ),
+    ] {
+        let refused = refused(&text);
+        assert!(refused.starts_with(&format!("test.toml, line {line}: {why}")), "{text}\n{refused}");
+    }
+    let number = refused(&sa("a", 256, "encryption_key = 112233"));
+    assert!(number.contains("must be a string") && !number.contains("1122"), "{number}");
+}
+
+#[test]
+fn keys_come_from_files_that_only_their_owner_can_read() {
+    let folder = std::env::temp_dir().join(format!("bm-ipsec-keys-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("a.key");
+    std::fs::write(&file, format!("{KEY}\n")).unwrap();
+    let parse = || Config::parse(&folder.join("test.toml"), &sa("a", 256, "encryption_key_file = 'a.key'"));
+    let mode = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o640);
+    let readable = parse().unwrap_err().to_string();
+    mode(0o600);
+    let read = parse();
+    std::fs::write(&file, "00zz").unwrap();
+    let wrong = parse().unwrap_err().to_string();
+    std::fs::remove_dir_all(&folder).unwrap();
+    let gone = parse().unwrap_err().to_string();
+    assert_eq!(read.unwrap().ipsec.sas[0].encryption_key.len(), 20);
+    assert!(
+        readable.contains(
+            "line 8: `encryption_key_file` in [[ipsec.sa]]: a.key: others than its owner can read it"
+        )
+    );
+    assert!(wrong.contains("must be hexadecimal") && !wrong.contains("zz"), "{wrong}");
+    assert!(gone.contains("a.key: cannot be read: No such file"), "{gone}");
+}
+
+#[test]
+fn a_changed_key_is_a_change() {
+    let (old, new) = (read(&with_key("a", 256, "")), read(&with_key("a", 256, "").replace("1213'", "1214'")));
+    let changed = old.diff(&new);
+    assert_eq!(
+        (changed.len(), changed[0].key.as_str(), changed[0].effect),
+        (1, "ipsec.sa.a", Effect::Workers)
+    );
+    assert!(old.diff(&read(&format!("\n{}", with_key("a", 256, "")))).is_empty());
+}

@@ -1,0 +1,253 @@
+//! The app ahead of the router: decrypts ESP for this machine's SAs, and checks what arrives in clear.
+//!
+//! ```text
+//! from a port ─┬─ ESP of an SA of this worker ─► decrypt ─► policy ─┐
+//!              ├─ ESP of an SA of another one ─► its ring           ├─► router, as if it had arrived on the port
+//!              ├─ ESP of no SA ─► drop                              │
+//!              └─ anything else ─► policy ──────────────────────────┘
+//! ```
+//!
+//! IKE, keepalives, and ESP for addresses that no inbound SA has go on to the router, which gives them to Linux.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use bm_frame::Frame;
+use bm_graph::{App, Io};
+use bm_ipsec::{
+    Action, Direction, Esp, Failure, Inbound, Located, Policies, Problem, SaId, SaTable, key, locate,
+};
+use bm_stats::{Account, Entry, Reason};
+use bm_wire::ipv4::Ipv4;
+use bm_wire::ipv6::Ipv6;
+use bm_wire::protocol;
+
+use super::rings::{Rings, stop_inputs};
+use super::{IpsecPlan, IpsecWorker, Owner, SaStatus, Stop, frames};
+
+/// The port of UDP encapsulation.
+const NAT_TRAVERSAL: [u8; 2] = 4500u16.to_be_bytes();
+
+/// The app.
+pub struct Decryption {
+    ports: Vec<String>,
+    /// For each input the index of its port, and for each port the output to the router.
+    inputs: Vec<usize>,
+    outputs: Vec<Option<usize>>,
+    policies: Arc<Policies>,
+    has_policies: bool,
+    owners: SaTable<Owner>,
+    sas: Vec<(Inbound, Arc<SaStatus>)>,
+    /// Destinations of inbound SAs, sorted.
+    destinations: Vec<IpAddr>,
+    rings: Rings,
+    account: Account,
+}
+
+impl Decryption {
+    /// The app of a worker, and the rest of what it needs for the other app. Its links have the names of `ports`.
+    ///
+    /// # Errors
+    /// An SA that cannot work.
+    pub fn new(
+        plan: &IpsecPlan,
+        IpsecWorker { worker, rings: [rings, _] }: &mut IpsecWorker,
+        ports: Vec<String>,
+        account: Account,
+        now_ns: u64,
+    ) -> Result<Self, Problem> {
+        let mut sas = Vec::new();
+        let mine = |plan: &&super::SaPlan| plan.sa.direction == Direction::In && plan.worker == *worker;
+        for plan in plan.sas.iter().filter(mine) {
+            let before = plan.status.read();
+            let mut sa = Inbound::new(&plan.sa, now_ns)?.with_used(before.used);
+            if before.number > 0 {
+                sa.resume(before.number);
+            }
+            sas.push((sa, plan.status.clone()));
+        }
+        let rings = rings.take();
+        Ok(Self {
+            outputs: vec![None; ports.len()],
+            ports,
+            inputs: Vec::new(),
+            has_policies: plan.policies.all().iter().any(|policy| policy.direction == Direction::In),
+            policies: plan.policies.clone(),
+            owners: plan.owners(*worker, Direction::In),
+            sas,
+            destinations: plan.destinations(),
+            rings,
+            account,
+        })
+    }
+
+    fn arrives(&mut self, io: &mut Io<'_>, mut frame: Frame, port: usize) {
+        match self.decide(&mut frame, io.now_ns) {
+            Ok(()) => self.to_router(io, frame, port),
+            Err(Stop::To(worker)) => {
+                frame.meta_mut().port = port as u16;
+                match self.rings.push(worker, frame) {
+                    Ok(()) => self.account.add(Entry::Passed, 1),
+                    Err(frame) => self.lose(io, frame, Reason::LinkFull),
+                }
+            }
+            Err(Stop::Drop(reason)) => self.lose(io, frame, reason),
+            Err(Stop::Slow) => self.lose(io, frame, Reason::NoOutput),
+        }
+    }
+
+    fn to_router(&self, io: &mut Io<'_>, frame: Frame, port: usize) {
+        let Some(output) = self.outputs.get(port).copied().flatten() else {
+            return self.lose(io, frame, Reason::NoOutput);
+        };
+        match io.transmit(output, frame) {
+            Ok(()) => self.account.add(Entry::Sent, 1),
+            Err(frame) => self.lose(io, frame, Reason::LinkFull),
+        }
+    }
+
+    fn lose(&self, io: &mut Io<'_>, frame: Frame, reason: Reason) {
+        self.account.drop(reason, 1);
+        io.frames.free(frame);
+    }
+
+    /// Afterwards the frame is for the router, unless something else is done with it.
+    #[inline]
+    fn decide(&mut self, frame: &mut Frame, now_ns: u64) -> Result<(), Stop> {
+        let Some(network) = frames::network(frame.data()) else { return Ok(()) };
+        let packet = frames::packet(frame, network);
+        if may_be_esp(packet) {
+            match locate(packet) {
+                Ok(Located::Esp(esp)) => match self.owners.find(esp.id).map(|owner| *owner) {
+                    Some(Owner::Mine(at)) => return self.decrypt(frame, network, at, &esp, now_ns),
+                    Some(Owner::Other(worker)) => return Err(Stop::To(worker)),
+                    None if self.is_ours(packet) => return Err(Failure::NoSa.into()),
+                    None => {}
+                },
+                Err(failure @ (Failure::Fragment | Failure::TooShort))
+                    if is_esp(packet) && self.is_ours(packet) =>
+                {
+                    return Err(failure.into());
+                }
+                Ok(Located::Ike | Located::Keepalive) | Err(_) => {}
+            }
+        }
+        if self.has_policies { self.check(packet, None) } else { Ok(()) }
+    }
+
+    #[inline]
+    fn decrypt(
+        &mut self,
+        frame: &mut Frame,
+        network: usize,
+        at: usize,
+        esp: &Esp,
+        now_ns: u64,
+    ) -> Result<(), Stop> {
+        let (sa, status) = &mut self.sas[at];
+        let decrypted = frames::change(frame, network, |packet| sa.decrypt(packet, esp, now_ns));
+        status.write(sa.used(), sa.highest(), sa.expiry(now_ns));
+        if let Err(failure) = decrypted {
+            status.failed();
+            return Err(failure.into());
+        }
+        self.check(frames::packet(frame, network), Some(esp.id))
+    }
+
+    /// RFC 4301 5.2: whether a policy lets a packet pass that came out of this SA, or in clear.
+    fn check(&self, packet: &[u8], from: Option<SaId>) -> Result<(), Stop> {
+        // The router drops what is malformed.
+        let Some(key) = key(packet) else { return Ok(()) };
+        match self.policies.find(Direction::In, &key).map(|policy| policy.action) {
+            Some(Action::Discard) => Err(Stop::Drop(Reason::IpsecPolicy)),
+            Some(Action::Protect(id)) if from != Some(id) => Err(Stop::Drop(Reason::IpsecPolicy)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the packet is for an address that inbound SAs have.
+    fn is_ours(&self, packet: &[u8]) -> bool {
+        let destination = match packet.first().map(|first| first >> 4) {
+            Some(4) => Ipv4::parse(packet).ok().map(|ip| Ipv4Addr::from(ip.destination()).into()),
+            Some(6) => Ipv6::parse(packet).ok().map(|ip| Ipv6Addr::from(ip.destination()).into()),
+            _ => None,
+        };
+        destination.is_some_and(|destination: IpAddr| self.destinations.binary_search(&destination).is_ok())
+    }
+}
+
+/// Whether a closer look may find ESP: most packets need none.
+#[inline]
+fn may_be_esp(packet: &[u8]) -> bool {
+    match packet.first().map(|first| first >> 4) {
+        Some(4) => match packet.get(9) {
+            Some(&protocol::ESP) => true,
+            // Either port may be 4500; a header with options is looked at closer.
+            Some(&protocol::UDP) => packet[0] != 0x45 || packet.get(20..24).is_some_and(is_nat_traversal),
+            _ => false,
+        },
+        Some(6) => match packet.get(6) {
+            Some(&protocol::UDP) => packet.get(40..44).is_some_and(is_nat_traversal),
+            Some(&(protocol::TCP | protocol::ICMPV6)) | None => false,
+            Some(_) => true,
+        },
+        _ => false,
+    }
+}
+
+#[inline]
+fn is_nat_traversal(ports: &[u8]) -> bool {
+    ports[..2] == NAT_TRAVERSAL || ports[2..] == NAT_TRAVERSAL
+}
+
+/// Whether the IP header says ESP.
+fn is_esp(packet: &[u8]) -> bool {
+    match packet.first().map(|first| first >> 4) {
+        Some(4) => packet.get(9) == Some(&protocol::ESP),
+        _ => packet.get(6) == Some(&protocol::ESP),
+    }
+}
+
+impl App for Decryption {
+    /// # Panics
+    /// If an input names no port: its frames would never be processed.
+    fn connect(&mut self, inputs: &[String], outputs: &[String]) {
+        let unknown = "a link to the decryption is called as the port that it comes from";
+        let port = |name: &String| {
+            let name = name.split('#').next().unwrap_or(name);
+            self.ports.iter().position(|port| port == name)
+        };
+        self.inputs = inputs.iter().map(|name| port(name).expect(unknown)).collect();
+        let output = |port: &String| outputs.iter().position(|name| name == port);
+        self.outputs = self.ports.iter().map(output).collect();
+    }
+
+    fn push(&mut self, io: &mut Io<'_>) {
+        while let Some(frame) = self.rings.pop() {
+            self.account.add(Entry::Received, 1);
+            let port = usize::from(frame.meta().port);
+            self.arrives(io, frame, port);
+        }
+        for input in 0..io.inputs() {
+            let Some(&port) = self.inputs.get(input) else { continue };
+            while let Some(frame) = io.receive(input) {
+                self.account.add(Entry::Received, 1);
+                self.arrives(io, frame, port);
+            }
+        }
+        self.rings.ring();
+    }
+
+    fn before_sleep(&mut self) -> bool {
+        self.rings.before_sleep()
+    }
+
+    fn after_sleep(&mut self) {
+        self.rings.after_sleep();
+    }
+
+    fn stop(&mut self, io: &mut Io<'_>) {
+        self.rings.stop(io, &self.account);
+        stop_inputs(io, &self.account);
+    }
+}

@@ -1,0 +1,303 @@
+//! The app behind the router: encrypts what a policy protects, and looks up the route of the ESP packet.
+//!
+//! ```text
+//! from the router, or the slow path ─► policy ─┬─ none, bypass ─► port that the router chose
+//!                                              ├─ discard ─► drop
+//!                                              └─ protect ─► SA of another worker: its ring
+//!                                                            SA of this one: encrypt ─► route ─► port, or slow path
+//! ```
+//!
+//! The packet has its next hop, its TTL is decremented, and it has passed the filters. If it cannot be encrypted, it is
+//! dropped: it is never sent in clear.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use bm_fib::published::{Published, ReaderHandle};
+use bm_frame::Frame;
+use bm_graph::{App, Io};
+use bm_ipsec::{Action, Direction, Failure, Outbound, Policies, Problem, SaTable, key};
+use bm_link::Consumer;
+use bm_stats::{Account, Entry, Reason};
+use bm_wire::ethernet::ethertype;
+use bm_wire::ipv4::Ipv4;
+use bm_wire::ipv6::Ipv6;
+
+use super::rings::{Rings, stop_inputs};
+use super::{Ends, IpsecPlan, IpsecWorker, Owner, SaNumbers, SaStatus, Stop, frames, reason};
+use crate::entrance::Entrance;
+use crate::rewrite;
+use crate::route::{self, Way};
+use crate::tables::Tables;
+use crate::verdict::Verdict;
+
+/// Where packets of a link come from: decides whether they can be ESP packets of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum From {
+    Router,
+    SlowPath,
+}
+
+/// The app. A link from the router is called `router:` and the name of the port, one from the slow path `slow:`, and one
+/// to a port as the port.
+pub struct Encryption {
+    ports: Vec<String>,
+    inputs: Vec<(From, usize)>,
+    published: Arc<Published<Tables>>,
+    reader: ReaderHandle,
+    work: Work,
+}
+
+/// All but the tables.
+struct Work {
+    outputs: Vec<Option<usize>>,
+    entrance: Entrance,
+    policies: Arc<Policies>,
+    owners: SaTable<Owner>,
+    sas: Vec<Sender>,
+    tunnels: Vec<Ends>,
+    rings: Rings,
+    account: Account,
+}
+
+/// An outbound SA of this worker.
+struct Sender {
+    sa: Outbound,
+    more: Consumer<bm_ipsec::Block>,
+    status: Arc<SaStatus>,
+}
+
+impl Encryption {
+    /// The app of a worker. SAs leave the plan, since nobody else may have their numbers.
+    ///
+    /// # Errors
+    /// An SA that cannot work.
+    pub fn new(
+        plan: &mut IpsecPlan,
+        IpsecWorker { worker, rings: [_, rings] }: &mut IpsecWorker,
+        ports: Vec<String>,
+        (published, reader): (Arc<Published<Tables>>, ReaderHandle),
+        entrance: Entrance,
+        account: Account,
+        now_ns: u64,
+    ) -> Result<Self, Problem> {
+        let mut sas = Vec::new();
+        for plan in plan.sas.iter_mut().filter(|plan| plan.worker == *worker) {
+            let Some(SaNumbers { block, more, iv_mask }) = plan.numbers.take() else { continue };
+            let sa = Outbound::new(&plan.sa, block, iv_mask, now_ns)?.with_used(plan.status.read().used);
+            sas.push(Sender { sa, more, status: plan.status.clone() });
+        }
+        let work = Work {
+            outputs: vec![None; ports.len()],
+            entrance,
+            policies: plan.policies.clone(),
+            owners: plan.owners(*worker, Direction::Out),
+            sas,
+            tunnels: plan.tunnels(),
+            rings: rings.take(),
+            account,
+        };
+        Ok(Self { ports, inputs: Vec::new(), published, reader, work })
+    }
+}
+
+impl Work {
+    /// One frame that is to leave through `port`.
+    fn leaves(&mut self, io: &mut Io<'_>, tables: &Tables, mut frame: Frame, (from, port): (From, usize)) {
+        let action = frames::network(frame.data()).and_then(|network| {
+            let packet = frames::packet(&frame, network);
+            let policy = self.policies.find(Direction::Out, &key(packet)?)?;
+            let is_own = from == From::SlowPath && self.is_in_tunnel(packet);
+            (!is_own).then_some((network, policy.action))
+        });
+        let outcome = match action {
+            None | Some((_, Action::Bypass)) => Ok(port),
+            Some((_, Action::Discard)) => Err(Stop::Drop(Reason::IpsecPolicy)),
+            Some((network, Action::Protect(id))) => match self.owners.find(id).map(|owner| *owner) {
+                Some(Owner::Mine(at)) => self.encrypt(tables, &mut frame, network, at, io.now_ns),
+                Some(Owner::Other(worker)) => Err(Stop::To(worker)),
+                None => Err(Failure::NoSa.into()),
+            },
+        };
+        match outcome {
+            Ok(port) => self.send(io, frame, port),
+            Err(Stop::Drop(reason)) => self.lose(io, frame, reason),
+            Err(Stop::To(worker)) => {
+                frame.meta_mut().port = port as u16;
+                match self.rings.push(worker, frame) {
+                    Ok(()) => self.account.add(Entry::Passed, 1),
+                    Err(frame) => self.lose(io, frame, Reason::LinkFull),
+                }
+            }
+            Err(Stop::Slow) => {
+                let meta = frame.meta_mut();
+                (meta.port, meta.verdict) = (port as u16, Verdict::Encrypted as u16);
+                match self.entrance.push(frame, false) {
+                    Ok(()) => self.account.add(Entry::Passed, 1),
+                    Err(frame) => self.lose(io, frame, Reason::SlowPathFull),
+                }
+            }
+        }
+    }
+
+    fn send(&self, io: &mut Io<'_>, frame: Frame, port: usize) {
+        let Some(output) = self.outputs.get(port).copied().flatten() else {
+            return self.lose(io, frame, Reason::NoOutput);
+        };
+        let bytes = frame.len();
+        match io.transmit(output, frame) {
+            Ok(()) => {
+                self.account.add(Entry::Sent, 1);
+                self.account.add(Entry::SentBytes, bytes);
+            }
+            Err(frame) => self.lose(io, frame, Reason::LinkFull),
+        }
+    }
+
+    fn lose(&self, io: &mut Io<'_>, frame: Frame, reason: Reason) {
+        self.account.drop(reason, 1);
+        io.frames.free(frame);
+    }
+
+    /// Whether a packet is between the ends of a tunnel: then it is one of our ESP packets, since no other may have our
+    /// address as its source.
+    fn is_in_tunnel(&self, packet: &[u8]) -> bool {
+        let ends = match packet.first().map(|first| first >> 4) {
+            Some(4) => Ipv4::parse(packet).ok().map(|ip| Ends {
+                source: Ipv4Addr::from(ip.source()).into(),
+                destination: Ipv4Addr::from(ip.destination()).into(),
+            }),
+            Some(6) => Ipv6::parse(packet).ok().map(|ip| Ends {
+                source: Ipv6Addr::from(ip.source()).into(),
+                destination: Ipv6Addr::from(ip.destination()).into(),
+            }),
+            _ => None,
+        };
+        ends.is_some_and(|ends| self.tunnels.contains(&ends))
+    }
+
+    /// Encrypts the packet, and gives its frame the link header of the next hop; returns the port.
+    fn encrypt(
+        &mut self,
+        tables: &Tables,
+        frame: &mut Frame,
+        network: usize,
+        at: usize,
+        now_ns: u64,
+    ) -> Result<usize, Stop> {
+        let sender = &mut self.sas[at];
+        let encrypted = frames::change(frame, network, |packet| sender.encrypt(packet, now_ns));
+        sender.status.write(sender.sa.used(), sender.sa.numbers().next(), sender.sa.expiry(now_ns));
+        if let Err(failure) = encrypted {
+            sender.status.failed();
+            return Err(Stop::Drop(reason(failure)));
+        }
+        route(tables, frame, network)
+    }
+}
+
+impl Sender {
+    fn encrypt(&mut self, packet: &mut bm_ipsec::Buffer<'_>, now_ns: u64) -> Result<(), Failure> {
+        if self.sa.numbers().left() == 0
+            && let Some(more) = self.more.pop()
+        {
+            self.sa.continue_with(more);
+        }
+        self.sa.encrypt(packet, now_ns)
+    }
+}
+
+/// The one further lookup: the way of an ESP packet, in the main table.
+fn route(tables: &Tables, frame: &mut Frame, network: usize) -> Result<usize, Stop> {
+    let packet = frames::packet(frame, network);
+    let malformed = Stop::from(Failure::Malformed);
+    let (destination, length, may_be_cut): (IpAddr, _, _) = match packet.first().map(|first| first >> 4) {
+        Some(4) => {
+            let ip = Ipv4::parse(packet).map_err(|_| malformed)?;
+            (Ipv4Addr::from(ip.destination()).into(), usize::from(ip.total_len()), !ip.dont_fragment())
+        }
+        _ => {
+            let ip = Ipv6::parse(packet).map_err(|_| malformed)?;
+            (Ipv6Addr::from(ip.destination()).into(), packet.len(), false)
+        }
+    };
+    let way = route::to(tables, 0, destination, || rewrite::hash(tables, packet));
+    let (hop, entry) = match way {
+        Way::Forward { hop, entry } => (hop, entry),
+        Way::Resolve { .. } => return Err(for_slow_path(frame, network)),
+        Way::Blackhole => return Err(Stop::Drop(Reason::Blackhole)),
+        Way::Unreachable => return Err(Stop::Drop(Reason::Unreachable)),
+        Way::Prohibit => return Err(Stop::Drop(Reason::Prohibit)),
+        Way::Host | Way::None => return Err(Stop::Drop(Reason::NoRoute)),
+    };
+    let egress = *rewrite::egress(tables, entry.interface()).map_err(|_| Stop::Drop(Reason::NoInterface))?;
+    if egress.mtu == 0 {
+        return Err(Stop::Drop(Reason::InterfaceDown));
+    }
+    let mtu = rewrite::mtu(&egress, tables.next_hops.mtu(hop));
+    if length > usize::from(mtu) {
+        return Err(if may_be_cut { for_slow_path(frame, network) } else { Failure::TooBig.into() });
+    }
+    tables.next_hops.mark_used(hop);
+    let kind = if destination.is_ipv4() { ethertype::IPV4 } else { ethertype::IPV6 };
+    rewrite::encapsulate(frame, network, length, &egress, entry, kind)
+        .map_err(|_| Stop::from(Failure::NoHeadroom))?;
+    Ok(usize::from(egress.port))
+}
+
+/// The slow path routes a packet by the table of its interface: none has this one, so it takes the main table.
+fn for_slow_path(frame: &mut Frame, network: usize) -> Stop {
+    let meta = frame.meta_mut();
+    (meta.network, meta.interface, meta.chosen) = (network as u16, u16::MAX, 0);
+    Stop::Slow
+}
+
+impl App for Encryption {
+    /// # Panics
+    /// If an input names no port: its frames would never be processed.
+    fn connect(&mut self, inputs: &[String], outputs: &[String]) {
+        let unknown = "a link to the encryption is called `router:` or `slow:` and the name of a port";
+        let input = |name: &String| {
+            let (from, port) = name.split_once(':')?;
+            let from = if from == "slow" { From::SlowPath } else { From::Router };
+            Some((from, self.ports.iter().position(|other| other == port)?))
+        };
+        self.inputs = inputs.iter().map(|name| input(name).expect(unknown)).collect();
+        let output = |port: &String| outputs.iter().position(|name| name == port);
+        self.work.outputs = self.ports.iter().map(output).collect();
+    }
+
+    fn push(&mut self, io: &mut Io<'_>) {
+        let Self { inputs, published, reader, work, .. } = self;
+        let tables = published.load(reader);
+        while let Some(frame) = work.rings.pop() {
+            work.account.add(Entry::Received, 1);
+            let port = usize::from(frame.meta().port);
+            work.leaves(io, tables, frame, (From::Router, port));
+        }
+        for (input, from) in inputs.iter().enumerate() {
+            while let Some(frame) = io.receive(input) {
+                work.account.add(Entry::Received, 1);
+                work.leaves(io, tables, frame, *from);
+            }
+        }
+        work.rings.ring();
+        work.entrance.ring();
+        reader.quiescent();
+    }
+
+    fn before_sleep(&mut self) -> bool {
+        self.reader.offline();
+        self.work.rings.before_sleep()
+    }
+
+    fn after_sleep(&mut self) {
+        self.work.rings.after_sleep();
+        self.reader.online();
+    }
+
+    fn stop(&mut self, io: &mut Io<'_>) {
+        self.work.rings.stop(io, &self.work.account);
+        stop_inputs(io, &self.work.account);
+    }
+}

@@ -1,0 +1,65 @@
+//! What an SA has done, as its worker writes it and others read it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bm_ipsec::{Expiry, Used};
+
+/// Shared by the worker that has the SA, which alone writes it, and by whoever shows it. It outlives the worker, so that
+/// a new one goes on where the old one ended.
+#[derive(Debug, Default)]
+pub struct SaStatus {
+    bytes: AtomicU64,
+    packets: AtomicU64,
+    added_ns: AtomicU64,
+    number: AtomicU64,
+    failures: AtomicU64,
+    expiry: AtomicU64,
+}
+
+/// The values at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    pub used: Used,
+    /// The next sequence number to send, or the highest received.
+    pub number: u64,
+    /// Packets that failed.
+    pub failures: u64,
+    pub expiry: Option<Expiry>,
+}
+
+impl SaStatus {
+    /// For an SA that is added now.
+    pub fn new(now_ns: u64) -> Self {
+        let status = Self::default();
+        status.added_ns.store(now_ns, Ordering::Relaxed);
+        status
+    }
+
+    /// The values.
+    pub fn read(&self) -> Status {
+        let value = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let expiry = [None, Some(Expiry::Soft), Some(Expiry::Hard)];
+        Status {
+            used: Used {
+                bytes: value(&self.bytes),
+                packets: value(&self.packets),
+                added_ns: value(&self.added_ns),
+            },
+            number: value(&self.number),
+            failures: value(&self.failures),
+            expiry: expiry.get(value(&self.expiry) as usize).copied().flatten(),
+        }
+    }
+
+    /// Writes the values of the worker; failures are added apart.
+    pub(super) fn write(&self, used: &Used, number: u64, expiry: Option<Expiry>) {
+        self.bytes.store(used.bytes, Ordering::Relaxed);
+        self.packets.store(used.packets, Ordering::Relaxed);
+        self.number.store(number, Ordering::Relaxed);
+        self.expiry.store(expiry.map_or(0, |expiry| expiry as u64 + 1), Ordering::Relaxed);
+    }
+
+    pub(super) fn failed(&self) {
+        self.failures.store(self.failures.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,289 @@
+//! Packets through the whole data path in memory: their bytes are those that Scapy made, or the router must not send any.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bm_ipsec::{
+    Action, Direction, Limit, Mode, Numbers, Policies, Policy, Sa, SaId, Secret, Selector, Suite, UdpPorts,
+};
+use bm_link::{Producer, channel};
+use bm_stats::Reason;
+use bm_wire::checksum;
+
+use super::{IpsecPlan, SaNumbers, SaPlan, SaStatus};
+use crate::testing::Lab;
+
+/// ESP packets made by Scapy, an independent implementation: see `crates/ipsec/src/tests/esp_by_scapy.py`.
+const RECORDED: &str = include_str!("../../../ipsec/src/tests/esp_by_scapy.txt");
+const SPI: u32 = 0x1234_5678;
+
+/// Hosts are behind `inside`; peers, and the hosts behind them, are behind `outside`.
+const LINES: &str = "
+    interface inside 0 02:00:00:00:00:01 10.9.0.1/24 2001:db8:9::1/64
+    interface outside 1 02:00:00:00:00:02 203.0.113.1/24 2001:db8:a::1/64
+    neighbor 10.9.0.9 inside 02:00:00:00:01:09
+    neighbor 203.0.113.9 outside 02:00:00:00:02:09
+    neighbor 2001:db8:a::9 outside 02:00:00:00:02:09
+    route 0.0.0.0/0 via 203.0.113.9 outside
+    route ::/0 via 2001:db8:a::9 outside";
+const INSIDE: usize = 0;
+const OUTSIDE: usize = 1;
+
+struct Recorded<'a> {
+    line: &'a str,
+    sa: Sa,
+    number: u64,
+    plain: Vec<u8>,
+    sent: Vec<u8>,
+}
+
+fn recorded(line: &str) -> Recorded<'_> {
+    let fields: Vec<&str> = line.split(' ').collect();
+    let [suite, mode, number, esn, udp, encryption, integrity, plain, sent] = fields[..] else {
+        panic!("{line}");
+    };
+    let bytes = |text: &str| Secret::from_hex(if text == "-" { "" } else { text }).unwrap();
+    let sent = bytes(sent).bytes().to_vec();
+    let [source, destination]: [IpAddr; 2] = match sent[0] >> 4 {
+        4 => ["192.0.2.1", "192.0.2.2"].map(|text| text.parse().unwrap()),
+        _ => ["2001:db8::1", "2001:db8::2"].map(|text| text.parse().unwrap()),
+    };
+    let sa = Sa {
+        mode: if mode == "tunnel" { Mode::Tunnel } else { Mode::Transport },
+        encryption_key: bytes(encryption),
+        integrity_key: bytes(integrity),
+        esn: esn == "esn",
+        udp: (udp == "udp").then_some(UdpPorts { source: 4500, destination: 4500 }),
+        ..Sa::new(Direction::Out, SaId { spi: SPI, destination }, source, suite.parse::<Suite>().unwrap())
+    };
+    Recorded { line, sa, number: number.parse().unwrap(), plain: bytes(plain).bytes().to_vec(), sent }
+}
+
+fn policy(direction: Direction, action: Action) -> Policy {
+    Policy { at: 0, direction, priority: 100, selector: Selector::default(), action }
+}
+
+/// A plan with one SA, and a policy that protects everything with it; also where further numbers come from.
+fn plan(sa: &Sa, after: u64) -> (IpsecPlan, Producer<bm_ipsec::Block>) {
+    let numbers = Numbers::after(after, sa.esn).reserve(3).unwrap();
+    let (blocks, more) = channel(2);
+    let status = Arc::new(SaStatus::new(1_000_000_000));
+    if sa.direction == Direction::In && after > 0 {
+        status.write(&status.read().used, after, None);
+    }
+    let numbers = SaNumbers { block: numbers, more, iv_mask: 0 };
+    let numbers = (sa.direction == Direction::Out).then_some(numbers);
+    let sas = vec![SaPlan { sa: sa.clone(), worker: 0, status, numbers }];
+    let policies = vec![policy(sa.direction, Action::Protect(sa.id()))];
+    (IpsecPlan { policies: Policies::new(policies).unwrap().into(), sas }, blocks)
+}
+
+/// A frame for the interface of a port of the lab, or from it to its neighbor.
+fn frame(to: [u8; 6], from: [u8; 6], packet: &[u8]) -> Vec<u8> {
+    let kind = if packet[0] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] };
+    [&to[..], &from, &kind, packet].concat()
+}
+
+fn arrives(port: usize, packet: &[u8]) -> Vec<u8> {
+    frame([2, 0, 0, 0, 0, 1 + port as u8], [2, 0, 0, 0, 1 + port as u8, 9], packet)
+}
+
+fn leaves(port: usize, packet: &[u8]) -> Vec<u8> {
+    frame([2, 0, 0, 0, 1 + port as u8, 9], [2, 0, 0, 0, 0, 1 + port as u8], packet)
+}
+
+/// The packet with this much added to its TTL or hop limit.
+fn hops(packet: &[u8], change: i8) -> Vec<u8> {
+    let mut packet = packet.to_vec();
+    if packet[0] >> 4 == 4 {
+        packet[8] = packet[8].wrapping_add_signed(change);
+        packet[10..12].fill(0);
+        let sum = checksum::ipv4_header(&packet[..20]);
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        packet[7] = packet[7].wrapping_add_signed(change);
+    }
+    packet
+}
+
+#[test]
+fn what_is_routed_leaves_as_scapy_encrypts_it() {
+    for Recorded { line, sa, number, plain, sent } in RECORDED.lines().map(recorded) {
+        let (plan, _more) = plan(&sa, number - 1);
+        let mut lab = Lab::with_ipsec(LINES, plan);
+        let answer = lab.exchange(INSIDE, &arrives(INSIDE, &hops(&plain, 1)));
+        assert_eq!(answer.only(), Some((OUTSIDE, &leaves(OUTSIDE, &sent)[..])), "{line}");
+    }
+}
+
+#[test]
+fn what_scapy_encrypts_is_routed_in_clear() {
+    for Recorded { line, sa, number, plain, sent } in RECORDED.lines().map(recorded) {
+        let sa = Sa { direction: Direction::In, ..sa };
+        let (plan, _more) = plan(&sa, number - 1);
+        let status = plan.sas[0].status.clone();
+        let mut lab = Lab::with_ipsec(LINES, plan);
+        let esp = sent.windows(4).position(|bytes| bytes == SPI.to_be_bytes()).unwrap();
+        let with = |at: usize| {
+            let mut changed = sent.clone();
+            changed[at] ^= 1;
+            arrives(OUTSIDE, &changed)
+        };
+        // A packet that was changed leaves no trace; then the packet, a replay, one of no SA, and one in clear.
+        assert!(lab.exchange(OUTSIDE, &with(sent.len() - 1)).is_silence(), "{line}");
+        let answer = lab.exchange(OUTSIDE, &arrives(OUTSIDE, &sent));
+        assert_eq!(answer.only(), Some((OUTSIDE, &leaves(OUTSIDE, &hops(&plain, -1))[..])), "{line}");
+        for bad in [arrives(OUTSIDE, &sent), with(esp + 3), arrives(OUTSIDE, &plain)] {
+            assert!(lab.exchange(OUTSIDE, &bad).is_silence(), "{line}");
+        }
+        let drops = lab.drops();
+        for reason in [Reason::IpsecNoSa, Reason::IpsecReplay, Reason::IpsecIntegrity, Reason::IpsecPolicy] {
+            assert!(drops.contains(&(reason, 1)), "{line}: {drops:?}");
+        }
+        assert_eq!(drops.len(), 4, "{line}: {drops:?}");
+        let status = status.read();
+        assert_eq!((status.used.packets, status.failures, status.number), (1, 2, number), "{line}");
+    }
+}
+
+/// The first recorded packet: IPv4 in a tunnel over IPv4.
+fn first() -> Recorded<'static> {
+    recorded(RECORDED.lines().next().unwrap())
+}
+
+#[test]
+fn nothing_leaves_in_clear_when_the_sa_has_ended() {
+    let Recorded { mut sa, plain, .. } = first();
+    sa.limits.packets = Limit { soft: None, hard: Some(1) };
+    let (plan, _more) = plan(&sa, 0);
+    let mut lab = Lab::with_ipsec(LINES, plan);
+    let packet = arrives(INSIDE, &plain);
+    assert_eq!(
+        lab.exchange(INSIDE, &packet).only().map(|(port, frame)| (port, frame[23])),
+        Some((OUTSIDE, 50))
+    );
+    assert!(lab.exchange(INSIDE, &packet).is_silence());
+    assert_eq!(lab.drops(), [(Reason::IpsecLifetime, 1)]);
+}
+
+#[test]
+fn numbers_continue_with_the_next_block_and_then_end() {
+    let Recorded { sa, plain, .. } = first();
+    let (plan, mut more) = plan(&sa, 0);
+    let mut lab = Lab::with_ipsec(LINES, plan);
+    let packet = arrives(INSIDE, &plain);
+    let mut numbers = Vec::new();
+    more.push(Numbers::after(100, false).reserve(2).unwrap()).unwrap();
+    for _ in 0..6 {
+        let answer = lab.exchange(INSIDE, &packet);
+        let esp = answer
+            .only()
+            .map(|(_, frame)| frame[34 + 4..].first_chunk().map(|bytes| u32::from_be_bytes(*bytes)));
+        numbers.extend(esp.flatten());
+    }
+    assert_eq!(numbers, [1, 2, 3, 101, 102]);
+    assert_eq!(lab.drops(), [(Reason::IpsecNoSequenceNumbers, 1)]);
+}
+
+#[test]
+fn policies_discard_bypass_and_need_an_sa() {
+    let Recorded { sa, plain, .. } = first();
+    let packet = arrives(INSIDE, &plain);
+    for (action, drop) in [
+        (Action::Discard, Some(Reason::IpsecPolicy)),
+        (Action::Bypass, None),
+        (Action::Protect(sa.id()), Some(Reason::IpsecNoSa)),
+    ] {
+        let policies = Policies::new(vec![policy(Direction::Out, action)]).unwrap();
+        let mut lab = Lab::with_ipsec(LINES, IpsecPlan { policies: policies.into(), sas: Vec::new() });
+        let answer = lab.exchange(INSIDE, &packet);
+        match drop {
+            None => assert_eq!(answer.only(), Some((OUTSIDE, &leaves(OUTSIDE, &hops(&plain, -1))[..]))),
+            Some(reason) => {
+                assert!(answer.is_silence(), "{action:?}");
+                assert_eq!(lab.drops(), [(reason, 1)]);
+            }
+        }
+    }
+}
+
+#[test]
+fn esp_waits_for_the_neighbor_of_the_tunnel_and_is_not_encrypted_twice() {
+    let Recorded { sa, number, plain, sent, .. } = first();
+    let lines = LINES.replace(
+        "neighbor 203.0.113.9 outside 02:00:00:00:02:09",
+        "neighbor 203.0.113.8 outside 02:00:00:00:02:08",
+    ) + "\nroute 10.2.0.0/16 via 203.0.113.8 outside";
+    let (plan, _more) = plan(&sa, number - 1);
+    let mut lab = Lab::with_ipsec(&lines, plan);
+    assert!(lab.exchange(INSIDE, &arrives(INSIDE, &hops(&plain, 1))).is_silence());
+    assert_eq!(lab.held(), 1);
+    lab.change("neighbor 203.0.113.9 outside 02:00:00:00:02:09");
+    lab.pass(10);
+    assert_eq!(lab.take(OUTSIDE), [leaves(OUTSIDE, &sent)]);
+}
+
+#[test]
+fn ike_and_esp_for_others_are_left_alone() {
+    let Recorded { sa, sent, .. } = recorded(RECORDED.lines().nth(2).unwrap());
+    let sa = Sa { direction: Direction::In, ..sa };
+    assert!(sa.udp.is_some() && sa.destination.is_ipv4());
+    let (plan, _more) = plan(&sa, 0);
+    let policies = Policies::new(Vec::new()).unwrap().into();
+    let mut lab = Lab::with_ipsec(LINES, IpsecPlan { policies, ..plan });
+    let mut ike = sent.clone();
+    ike[28..32].fill(0);
+    let mut other = sent.clone();
+    // 192.0.2.3: the sum of the header changes as well.
+    other[19] = 3;
+    other = hops(&other, 0);
+    let forwarded = |packet: &[u8]| Some((OUTSIDE, leaves(OUTSIDE, &hops(packet, -1))));
+    for packet in [ike, other] {
+        let answer = lab.exchange(OUTSIDE, &arrives(OUTSIDE, &packet));
+        assert_eq!(answer.only().map(|(port, frame)| (port, frame.to_vec())), forwarded(&packet));
+    }
+}
+
+#[test]
+fn other_workers_hand_packets_to_the_owner() {
+    use super::{Decryption, IpsecWorker};
+    use bm_frame::{FramePool, Freelist};
+    use bm_graph::{Engine, Network, PortApp, Waker};
+    use bm_port::{MemoryPort, Wire};
+    use bm_stats::{Account, Entry, Registry, Scope};
+
+    let Recorded { sa, plain, sent, number, .. } = first();
+    let sa = Sa { direction: Direction::In, ..sa };
+    let (mut plan, _more) = plan(&sa, number - 1);
+    plan.sas[0].worker = 1;
+    let pool = FramePool::new(256, 2048).unwrap();
+    let registry = Registry::anonymous(2048).unwrap();
+    let account = |name: &str| Account::open(&registry, Scope::Other(name)).unwrap();
+    let wakers = [Waker::new().unwrap(), Waker::new().unwrap()];
+    let mut workers = Vec::new();
+    for (index, mut worker) in IpsecWorker::all(&wakers, 16).into_iter().enumerate() {
+        let (mut network, wire) = (Network::new(), Wire::new());
+        let [received, sent] = ["in", "out"].map(|side| account(&format!("{index}/{side}")));
+        let port = PortApp::new(Box::new(MemoryPort::new(wire.clone())), received, sent);
+        let books = account(&format!("{index}/decryption"));
+        let app = Decryption::new(&plan, &mut worker, vec!["p0".into()], books, 0).unwrap();
+        network.app("p0", Box::new(port)).unwrap();
+        network.app("decryption", Box::new(app)).unwrap();
+        network.link("p0.output -> decryption.p0").unwrap();
+        network.link("decryption.p0 -> p0.input").unwrap();
+        let engine = Engine::new(network, Freelist::new(pool.clone(), 64)).unwrap();
+        workers.push((engine, wire, books));
+    }
+    workers[0].1.send(&arrives(OUTSIDE, &sent));
+    for _ in 0..4 {
+        workers.iter_mut().for_each(|(engine, ..)| {
+            engine.breathe();
+        });
+    }
+    let out: Vec<_> = workers.iter().map(|(_, wire, _)| wire.take()).collect();
+    assert_eq!(out, [Vec::new(), vec![arrives(OUTSIDE, &plain)]]);
+    let books = |worker: usize, entry| workers[worker].2.get(entry);
+    assert_eq!((books(0, Entry::Received), books(0, Entry::Passed), books(0, Entry::Sent)), (1, 1, 0));
+    assert_eq!((books(1, Entry::Received), books(1, Entry::Sent)), (1, 1));
+    assert!(workers.iter().all(|(.., books)| books.balance() == 0));
+}

@@ -1,0 +1,30 @@
+//! ESP packets of this router that workers could not send: their neighbor has to be resolved, or they are fragmented.
+
+use bm_frame::Frame;
+
+use super::header::Header;
+use super::{Core, Now, tell};
+use crate::rewrite;
+use crate::route::{self, Way};
+use crate::tables::Tables;
+
+impl Core {
+    /// Sends an ESP packet of this router.
+    pub(super) fn send_encrypted(&mut self, tables: &Tables, frame: Frame, now: Now) {
+        let packet = tell::packet(&frame);
+        let header = Header::parse(packet).filter(|header| header.may_be_cut);
+        let vrf = tell::vrf(tables, &frame);
+        let way = header
+            .as_ref()
+            .map(|header| route::to(tables, vrf, header.destination, || rewrite::hash(tables, packet)));
+        if let (Some(header), Some(Way::Forward { hop, entry })) = (header, way)
+            && let Ok(egress) = rewrite::egress(tables, entry.interface())
+        {
+            let mtu = rewrite::mtu(egress, tables.next_hops.mtu(hop)).into();
+            if header.length > mtu {
+                return self.cut(tables, frame, (hop, entry), mtu);
+            }
+        }
+        self.send_own(tables, frame, now);
+    }
+}
