@@ -8,7 +8,7 @@
 //!
 //! | what | how it is followed | what it counts for |
 //! |---|---|---|
-//! | nftables, `iptables-nft` among it | events, then the whole ruleset of one generation | chains at prerouting, forward and postrouting, and of interfaces |
+//! | nftables, `iptables-nft` among it | events, then the whole ruleset of one generation | chains at prerouting, forward, output and postrouting, and of interfaces |
 //! | XFRM policies and their default | events, then the list | directions fwd and out, with action block or a template |
 //! | qdiscs, tc filters | events, then the list | what leaves by an interface, or comes in there |
 //! | tcx and netkit programs | asked every 90 ms, 64 interfaces at a time | the same |
@@ -20,6 +20,10 @@
 //! Connection tracking also reassembles fragments of routed packets, whatever needs it: a rule in any chain, also for
 //! input or output, a named object or a set. Then fragments of its address families are left to Linux; other packets
 //! are not affected. Sets are not read, so a rule that uses one is treated as if the set contained everything.
+//!
+//! A chain at output sees the ICMP errors that a router sends about packets that it cannot forward. If it has policy
+//! drop, or a rule with an effect, Linux sends these errors; no other packet is left to Linux for that reason. The same
+//! goes for unknown functions and BPF programs at output.
 //!
 //! Other settings that affect routed packets are handled elsewhere, or not at all:
 //!
@@ -114,6 +118,14 @@ pub enum Traffic {
     Out(u32),
     /// Fragments of IPv4, of IPv6, or of both.
     Fragments {
+        /// Whether this includes IPv4.
+        ipv4: bool,
+        /// Whether this includes IPv6.
+        ipv6: bool,
+    },
+    /// ICMP errors about forwarded packets of IPv4, of IPv6, or of both: Linux must send them, the packets themselves do
+    /// not concern it.
+    Errors {
         /// Whether this includes IPv4.
         ipv4: bool,
         /// Whether this includes IPv6.

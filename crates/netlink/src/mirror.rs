@@ -82,7 +82,7 @@ impl Mirror {
                 let before = *ours;
                 ours.take(&update);
                 if *ours != before {
-                    self.changes.push(Change::Netconf(family, ifindex));
+                    netconf_changed(&self.links, &mut self.changes, family, ifindex);
                 }
             }
             Message::NetconfGone { family, ifindex } => {
@@ -133,7 +133,7 @@ impl Mirror {
         for hop in body.via.hops_mut() {
             if hop.flags.has(HopFlags::LIVENESS)
                 && self.link(hop.ifindex).is_some_and(Link::up)
-                && self.netconf(family, hop.ifindex).ignore_routes_with_linkdown
+                && self.ignores_linkdown(family, hop.ifindex)
             {
                 hop.flags.0 &= !HopFlags::DEAD;
             }
@@ -275,9 +275,26 @@ impl Mirror {
         }
     }
 
+    /// Whether hops on an interface without carrier are not used. For IPv4 the setting of all interfaces counts as well;
+    /// for IPv6 Linux copies it to each.
+    pub fn ignores_linkdown(&self, family: Family, ifindex: u32) -> bool {
+        let of_all =
+            family == Family::V4 && self.netconf_of(family, netconf::ALL).ignore_routes_with_linkdown;
+        of_all || self.netconf(family, ifindex).ignore_routes_with_linkdown
+    }
+
     /// The check of source addresses in force on an interface: 0 none, 1 strict, 2 loose.
     pub fn rp_filter(&self, ifindex: u32) -> u8 {
         let all = self.netconf_of(Family::V4, netconf::ALL).rp_filter;
         self.netconf(Family::V4, ifindex).rp_filter.max(all)
+    }
+}
+
+/// Adds a change of settings. Those of all interfaces decide whether hops without carrier are used.
+fn netconf_changed(links: &BTreeMap<u32, Link>, changes: &mut Changes, family: Family, ifindex: i32) {
+    changes.push(Change::Netconf(family, ifindex));
+    if ifindex == netconf::ALL {
+        let without_carrier = links.values().filter(|link| !link.carrier());
+        without_carrier.for_each(|link| changes.push(Change::Netconf(family, link.ifindex as i32)));
     }
 }

@@ -490,6 +490,50 @@ fn a_shaper_limits_the_rate() {
     });
 }
 
+/// The errors come from the router itself, so its own output chains apply to them.
+#[test]
+fn output_chains_apply_to_icmp_errors() {
+    each("output", Ends::Silent, |lab, router| {
+        // Each from a host of its own: errors to one host are limited.
+        let expired = |host: u8| {
+            let packet = Ip4::udp_ports(&format!("192.0.2.{host}"), "10.9.9.9", 4000, 5000, b"linux-only");
+            Ip4 { ttl: 1, ..packet }.bytes()
+        };
+        let answered = |host: u8| {
+            let heard = lab.exchange(&[(Side::Src, Side::Src.to_router(&expired(host)))], 1, false);
+            // ICMP, time exceeded.
+            heard
+                .seen
+                .iter()
+                .any(|seen| seen.side == Side::Src && seen.frame[23] == 1 && seen.frame[34] == 11)
+        };
+        let mut hosts = 2..=99;
+        let mut becomes = |wanted: bool, what: &str| {
+            let begin = Instant::now();
+            while answered(hosts.next().expect("an unused host")) != wanted {
+                assert!(begin.elapsed() < PATIENCE, "{what}\n{}", router.status_text());
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        };
+        becomes(true, "no rules");
+        set(
+            lab,
+            &[
+                "nft add table inet t",
+                "nft add chain inet t o { type filter hook output priority 0 ; policy drop ; }",
+            ],
+        );
+        becomes(false, "errors despite policy drop");
+        // No packet but those that cause errors is left to Linux.
+        fast_again(lab, router, &both(true, true));
+        if router.is_brickmoon() {
+            assert_eq!(left(router), ["nftables"], "{}", router.status_text());
+        }
+        set(lab, FLUSH);
+        becomes(true, "rules are gone");
+    });
+}
+
 #[test]
 fn an_interface_without_ipv6_forwards_none() {
     each("no-ipv6", Ends::Silent, |lab, router| {

@@ -4,6 +4,7 @@
 //! Traffic::All, In   ─► Interface::linux_only_in          no packets of the family are forwarded from there
 //! Traffic::Out       ─► Interface::linux_only_out         next hops there lead to Linux: one store each
 //! Traffic::Fragments ─► Interface::linux_only_fragments   recognized by their headers, wherever they arrive
+//! Traffic::Errors    ─► Tables::linux_tells             as with each of the others, Linux sends ICMP errors
 //! Traffic::Matching  ─► rules in addition to filters      searched after them, on both paths
 //! ```
 //!
@@ -34,6 +35,8 @@ pub(super) struct Enforced {
     output: BTreeSet<u32>,
     /// All fragments of IPv4, and of IPv6, which Linux reassembles.
     fragments: [bool; 2],
+    /// ICMP errors about packets of IPv4, and of IPv6.
+    errors: [bool; 2],
     matching: Vec<Match>,
 }
 
@@ -49,6 +52,10 @@ impl Enforced {
                 Traffic::Fragments { ipv4, ipv6 } => {
                     enforced.fragments[0] |= ipv4;
                     enforced.fragments[1] |= ipv6;
+                }
+                Traffic::Errors { ipv4, ipv6 } => {
+                    enforced.errors[0] |= ipv4;
+                    enforced.errors[1] |= ipv6;
                 }
                 Traffic::In(link) => drop(enforced.input.insert(*link)),
                 Traffic::Out(link) => drop(enforced.output.insert(*link)),

@@ -99,7 +99,7 @@ impl Listed {
         let concerns = |entry: &&LinuxOnly| match &entry.traffic {
             Traffic::In(link) | Traffic::Out(link) => leaves_by(mirror, *link, &links),
             Traffic::Matching(of) => of.input.is_none_or(|link| leaves_by(mirror, link, &links)),
-            Traffic::All { .. } | Traffic::Fragments { .. } => true,
+            Traffic::All { .. } | Traffic::Fragments { .. } | Traffic::Errors { .. } => true,
         };
         self.honored().iter().filter(concerns).map(|entry| shown(mirror, entry)).collect()
     }
@@ -132,7 +132,7 @@ impl Listed {
                     AnyAddress::V4(_) => ipv4.then_some(true),
                     AnyAddress::V6(_) => ipv6.then_some(true),
                 },
-                Traffic::Fragments { ipv4, ipv6 } => match address {
+                Traffic::Fragments { ipv4, ipv6 } | Traffic::Errors { ipv4, ipv6 } => match address {
                     AnyAddress::V4(_) => ipv4.then_some(false),
                     AnyAddress::V6(_) => ipv6.then_some(false),
                 },
@@ -178,7 +178,7 @@ pub(super) fn shown(mirror: &Mirror, entry: &LinuxOnly) -> bm_api::LinuxOnly {
     let link = match &entry.traffic {
         Traffic::In(link) | Traffic::Out(link) => Some(*link),
         Traffic::Matching(of) => of.input,
-        Traffic::All { .. } | Traffic::Fragments { .. } => None,
+        Traffic::All { .. } | Traffic::Fragments { .. } | Traffic::Errors { .. } => None,
     };
     bm_api::LinuxOnly {
         feature: entry.feature.to_string(),
@@ -202,6 +202,9 @@ fn packets(mirror: &Mirror, traffic: &Traffic) -> String {
         Traffic::Fragments { ipv4: true, ipv6: false } => "all IPv4 fragments".into(),
         Traffic::Fragments { ipv4: false, ipv6: true } => "all IPv6 fragments".into(),
         Traffic::Fragments { .. } => "all fragments".into(),
+        Traffic::Errors { ipv4: true, ipv6: false } => "ICMP errors about IPv4 packets".into(),
+        Traffic::Errors { ipv4: false, ipv6: true } => "ICMP errors about IPv6 packets".into(),
+        Traffic::Errors { .. } => "ICMP errors about forwarded packets".into(),
         Traffic::In(link) => format!("all packets that arrive on {}", name(mirror, *link)),
         Traffic::Out(link) => format!("all packets that leave by {}", name(mirror, *link)),
         Traffic::Matching(of) => {

@@ -25,8 +25,8 @@ const BURST: u64 = 6;
 /// A route that refuses costs a second of tokens more, of which five are kept (Linux: `ip_rt_error_cost`).
 const REJECT_COST_MS: u64 = 1000;
 const REJECT_BURST_MS: u64 = 5 * REJECT_COST_MS;
-/// What a new address starts with: more than any burst.
-const FRESH_MS: u64 = 60_000;
+/// An address without errors for so long is as good as unknown: it has as many tokens as may be kept.
+const FORGET_MS: u64 = 60_000;
 /// The shortest time between searches of a full table for addresses to forget.
 const SWEEP_EVERY_MS: u64 = 1000;
 
@@ -72,19 +72,23 @@ impl Bucket {
 
 #[derive(Clone, Copy)]
 struct Peer {
-    tokens_ms: u64,
+    /// `None` if it had no error for long: as many as may be kept.
+    tokens_ms: Option<u64>,
     last_ms: u64,
 }
 
 impl Peer {
     fn take(&mut self, now_ms: u64, cost_ms: u64, room_ms: u64) -> bool {
-        self.tokens_ms = (self.tokens_ms + now_ms.saturating_sub(self.last_ms)).min(room_ms);
-        self.last_ms = now_ms;
-        let enough = self.tokens_ms >= cost_ms;
-        if enough {
-            self.tokens_ms -= cost_ms;
-        }
-        enough
+        let tokens_ms = match self.tokens_ms {
+            None => room_ms,
+            // Linux limits the sum only when time has passed: what another limit has left is not taken away here.
+            Some(tokens_ms) if now_ms <= self.last_ms => tokens_ms,
+            Some(tokens_ms) => (tokens_ms + now_ms - self.last_ms).min(room_ms),
+        };
+        self.last_ms = self.last_ms.max(now_ms);
+        let left_ms = tokens_ms.checked_sub(cost_ms);
+        self.tokens_ms = Some(left_ms.unwrap_or(tokens_ms));
+        left_ms.is_some()
     }
 }
 
@@ -144,14 +148,13 @@ impl IcmpLimits {
         if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&target) {
             if now_ms >= self.sweep_at_ms {
                 self.sweep_at_ms = now_ms + SWEEP_EVERY_MS;
-                // An address without errors for this long need not be remembered.
-                self.peers.retain(|_, peer| now_ms.saturating_sub(peer.last_ms) < FRESH_MS);
+                self.peers.retain(|_, peer| now_ms.saturating_sub(peer.last_ms) < FORGET_MS);
             }
             if self.peers.len() >= PEERS_MAX {
                 return None;
             }
         }
-        Some(self.peers.entry(target).or_insert(Peer { tokens_ms: FRESH_MS, last_ms: now_ms }))
+        Some(self.peers.entry(target).or_insert(Peer { tokens_ms: None, last_ms: now_ms }))
     }
 }
 
@@ -190,6 +193,23 @@ mod tests {
         assert_eq!(allowed(&mut limits, &settings, kind, 6000 * MS, 20), 1);
         assert_eq!(limits.allow(&settings, kind, target(2), 6000 * MS), Ok(()));
         assert_eq!(limits.allow(&settings, kind, target(1), 6000 * MS), Err(Limited::Address));
+    }
+
+    /// As measured on Linux 6.18: five seconds of tokens, of which each error of a route costs one, and the limit for an
+    /// address what it says.
+    #[test]
+    fn errors_of_routes_are_limited_by_both_as_in_linux() {
+        for (each_ms, sent) in [(0, 5), (10, 4), (100, 4), (1000, 2)] {
+            let settings = Settings { icmp_ratelimit_ms: each_ms, ..many() };
+            let mut limits = IcmpLimits::new();
+            let mut allowed = |now_ns| {
+                let kind = Some(kind::DESTINATION_UNREACHABLE);
+                limits.allow_reject(target(1), now_ns).is_ok()
+                    && limits.allow(&settings, kind, target(1), now_ns).is_ok()
+            };
+            let count = (0..30).filter(|round| allowed((1000 + 2 * round) * MS)).count();
+            assert_eq!(count, sent, "{each_ms} ms");
+        }
     }
 
     #[test]

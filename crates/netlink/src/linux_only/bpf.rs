@@ -4,10 +4,11 @@
 //! There are no events for either. A query for each interface and a walk over the IDs of all BPF links are cheap, so
 //! both are polled. A BPF link at netfilter does not say which network namespace it belongs to, so each counts.
 
+use super::Feature;
+use super::condition::Families;
 use super::entries::Entries;
 use super::names::Names;
 use super::part::{Part, Trouble};
-use super::{Feature, Traffic};
 use crate::error::Error;
 use std::collections::BTreeMap;
 use std::io;
@@ -213,12 +214,14 @@ impl Part for AtNetfilter {
 
     fn analyse(&self, _: &Names, entries: &mut Entries) {
         for (id, what) in &self.known {
-            let Some((family, hook @ (0 | 2 | 4))) = what else { continue };
+            let Some((family, hook @ (0 | 2..=4))) = what else { continue };
             let has = |number: i32| *family == number as u32 || *family == 1;
-            let (ipv4, ipv6) = (has(libc::AF_INET), has(libc::AF_INET6));
-            let hook = ["prerouting", "", "forward", "", "postrouting"][*hook as usize];
+            let families = Families { ipv4: has(libc::AF_INET), ipv6: has(libc::AF_INET6) };
+            // Only ICMP errors about routed packets pass output.
+            let traffic = if *hook == 3 { families.errors() } else { families.all() };
+            let hook = ["prerouting", "", "forward", "output", "postrouting"][*hook as usize];
             let why = || format!("BPF program at netfilter's hook {hook} (link {id})");
-            entries.add(Feature::Netfilter, Traffic::All { ipv4, ipv6 }, why);
+            entries.add(Feature::Netfilter, traffic, why);
         }
     }
 }

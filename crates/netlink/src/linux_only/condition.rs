@@ -41,6 +41,11 @@ impl Families {
         Traffic::Fragments { ipv4: self.ipv4, ipv6: self.ipv6 }
     }
 
+    /// All ICMP errors about packets of these.
+    pub fn errors(self) -> Traffic {
+        Traffic::Errors { ipv4: self.ipv4, ipv6: self.ipv6 }
+    }
+
     fn has(self, family: Family) -> bool {
         match family {
             Family::V4 => self.ipv4,

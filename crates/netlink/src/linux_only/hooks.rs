@@ -5,11 +5,12 @@
 //! tracking (rules that need it count already), and those of security modules, which judge routed packets only by
 //! labels that such rules or IPsec policies gave them.
 
+use super::Feature;
+use super::condition::Families;
 use super::dump::{self, Dumped, is_absent};
 use super::entries::Entries;
 use super::names::Names;
 use super::part::{Part, Trouble};
-use super::{Feature, Traffic};
 use crate::attribute::{self, Attributes};
 use crate::error::{Error, Malformed};
 use crate::message::Raw;
@@ -30,8 +31,10 @@ mod nfnla {
     pub const FUNCTION: u16 = 4;
     pub const MODULE: u16 = 5;
 }
-/// Hooks of routed packets, by number.
-const HOOKS: [(u32, &str); 3] = [(0, "prerouting"), (2, "forward"), (4, "postrouting")];
+/// Hooks of routed packets and of ICMP errors about them, by number.
+const HOOKS: [(u32, &str); 4] = [(0, "prerouting"), (2, "forward"), (3, OUTPUT), (4, "postrouting")];
+/// The hook that only ICMP errors about routed packets pass.
+const OUTPUT: &str = "output";
 /// Prefixes of functions whose effect is known from elsewhere.
 const KNOWN: [&str; 21] = [
     "nft_",
@@ -116,10 +119,12 @@ impl Part for Hooks {
 
     fn analyse(&self, _: &Names, entries: &mut Entries) {
         for Function { family, hook, name, module } in &self.functions {
-            let all = Traffic::All { ipv4: *family == Family::V4, ipv6: *family == Family::V6 };
+            let families = Families::only(*family);
+            let traffic = if *hook == OUTPUT { families.errors() } else { families.all() };
             let of = if module.is_empty() { String::new() } else { format!(" of module {module}") };
-            entries
-                .add(Feature::Netfilter, all, || format!("function {name}{of} at netfilter's hook {hook}"));
+            entries.add(Feature::Netfilter, traffic, || {
+                format!("function {name}{of} at netfilter's hook {hook}")
+            });
         }
     }
 }
@@ -183,7 +188,7 @@ impl Part for Ipvs {
 
     fn analyse(&self, _: &Names, entries: &mut Entries) {
         if self.in_use {
-            let all = Traffic::All { ipv4: true, ipv6: true };
+            let all = Families::BOTH.all();
             entries.add(Feature::Netfilter, all, || "IPVS has a virtual service".into());
         }
     }

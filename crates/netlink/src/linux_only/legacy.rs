@@ -22,7 +22,10 @@ use std::time::Duration;
 /// Time between two looks.
 const EVERY: Duration = Duration::from_millis(50);
 
-/// A chain in the way of routed packets.
+/// The chain that only ICMP errors about routed packets pass.
+const OUTPUT: &str = "OUTPUT";
+
+/// A chain in the way of routed packets, or of ICMP errors about them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Chain {
     name: &'static str,
@@ -122,12 +125,15 @@ fn command(table: &Table) -> &'static str {
 fn analyse_chain(table: &Table, chain: &Chain, names: &Names, entries: &mut Entries) {
     let families = Families::only(table.family);
     let title = || format!("chain {} of legacy {} table {}", chain.name, command(table), table.name);
+    let whole = if chain.name == OUTPUT { families.errors() } else { families.all() };
     if chain.drops {
-        entries.add(Feature::Iptables, families.all(), || format!("{} has policy DROP", title()));
+        entries.add(Feature::Iptables, whole.clone(), || format!("{} has policy DROP", title()));
     }
     for (number, rule) in (1..).zip(&chain.rules) {
         let (traffic, what) = match &rule.stateful {
-            Some(what) => (Some(families.all()), what),
+            Some(what) => (Some(whole.clone()), what),
+            // Where rules match errors is not looked at.
+            None if chain.name == OUTPUT => (Some(whole.clone()), &rule.target),
             None => (rule.condition.traffic(families, names), &rule.target),
         };
         if let Some(traffic) = traffic {

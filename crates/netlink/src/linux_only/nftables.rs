@@ -1,7 +1,7 @@
 //! The nftables ruleset: which packets its chains can drop, change or count. This includes chains of `iptables-nft`.
 //!
 //! Only base chains at hooks that a routed packet passes count: prerouting, forward and postrouting of the families
-//! inet, ip and ip6, ingress of inet, ingress and egress of netdev. A packet that arrives on a bridge port goes to
+//! inet, ip and ip6, ingress of inet, ingress and egress of netdev; and output, which ICMP errors about such packets pass. A packet that arrives on a bridge port goes to
 //! Linux already, so the bridge family does not matter, nor does arp.
 //!
 //! A chain with policy drop concerns all packets. In one with policy accept each rule counts that has an effect: with
@@ -30,6 +30,7 @@ use std::collections::HashMap;
 mod hook {
     pub const PREROUTING: u32 = 0;
     pub const FORWARD: u32 = 2;
+    pub const OUTPUT: u32 = 3;
     pub const POSTROUTING: u32 = 4;
     pub const INGRESS: u32 = 5;
     /// Of the family netdev.
@@ -56,7 +57,7 @@ pub(super) struct TableName {
 /// The parts of a ruleset that matter here.
 #[derive(Debug, Default)]
 pub(super) struct Ruleset {
-    /// Tables that are not dormant, with their base chains at hooks of routed packets.
+    /// Tables that are not dormant, with their base chains at hooks of routed packets and of ICMP errors about them.
     pub bases: Vec<Base>,
     /// Rules, by chain.
     pub chains: HashMap<(TableName, Box<str>), Vec<Rule>>,
@@ -78,6 +79,8 @@ pub(super) struct Base {
 pub(super) enum Place {
     /// In the way of packets of these families.
     Ip(Families),
+    /// In the way of ICMP errors about packets of these families.
+    Output(Families),
     /// After the drivers of these interfaces.
     Ingress(Vec<DeviceName>),
     /// Before the drivers of these.

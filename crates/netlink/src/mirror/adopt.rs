@@ -1,6 +1,6 @@
 //! Compares a mirror with a new one, and makes it equal, reporting only the differences.
 
-use super::{BodyId, Change, Mirror, Routes};
+use super::{BodyId, Change, Mirror, Routes, netconf_changed};
 use crate::hop::{Hop, HopFlags};
 use crate::neighbor::state;
 use crate::route::RouteBody;
@@ -143,7 +143,7 @@ impl Mirror {
             findings.note(ours.cloned().map(Item::NextHop), theirs.cloned().map(Item::NextHop));
         });
         adopt_map(&mut self.netconf, fresh.netconf, |&(family, ifindex), ours, theirs| {
-            changes.push(Change::Netconf(family, ifindex));
+            netconf_changed(&self.links, changes, family, ifindex);
             let item = |netconf: &Netconf| Item::Netconf(family, ifindex, *netconf);
             findings.note(ours.map(item), theirs.map(item));
         });
@@ -156,8 +156,7 @@ impl Mirror {
 
     /// Links that are up and do not use hops without carrier.
     fn ignoring(&self, family: Family) -> Vec<u32> {
-        let ignores =
-            |link: &&Link| link.up() && self.netconf(family, link.ifindex).ignore_routes_with_linkdown;
+        let ignores = |link: &&Link| link.up() && self.ignores_linkdown(family, link.ifindex);
         self.links().filter(ignores).map(|link| link.ifindex).collect()
     }
 

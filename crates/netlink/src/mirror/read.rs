@@ -108,9 +108,7 @@ impl Mirror {
     /// Whether the kernel would send over a hop: its link is up, it is not dead, and its link has
     /// carrier or does not mind.
     pub fn usable(&self, family: Family, hop: &Hop) -> bool {
-        let ignored = || {
-            hop.flags.has(HopFlags::LINKDOWN) && self.netconf(family, hop.ifindex).ignore_routes_with_linkdown
-        };
+        let ignored = || hop.flags.has(HopFlags::LINKDOWN) && self.ignores_linkdown(family, hop.ifindex);
         self.link(hop.ifindex).is_some_and(Link::up) && !hop.flags.has(HopFlags::DEAD) && !ignored()
     }
 

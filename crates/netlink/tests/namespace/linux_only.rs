@@ -101,10 +101,33 @@ fn policies_of_nftables_chains() {
     watched.one("nft 'add table inet f'", &ALL, "has policy drop");
     watched.none("nft 'add chain inet f fw { policy accept; }'");
     watched.nothing_after("nft 'add chain inet f in { type filter hook input priority 0; policy drop; }'");
-    watched.nothing_after("nft 'add chain inet f out { type filter hook output priority 0; policy drop; }'");
     watched.one("iptables -P FORWARD DROP", &IPV4, "chain FORWARD of table ip filter has policy drop");
     watched.none("iptables -P FORWARD ACCEPT");
     watched.none("nft flush ruleset");
+}
+
+#[test]
+fn output_chains_concern_icmp_errors_only() {
+    let Some(mut watched) = Watched::new("output") else { return };
+    let errors = |ipv4, ipv6| Traffic::Errors { ipv4, ipv6 };
+    watched.nothing_after(
+        "nft 'add table inet f; add chain inet f out { type filter hook output priority 0; }'",
+    );
+    watched.nothing_after("nft 'add rule inet f out udp dport 53 accept'");
+    let why = "rule 2 (handle 3) of chain out of table inet f: drop";
+    watched.one("nft 'add rule inet f out ip daddr 192.0.2.1 drop'", &errors(true, true), why);
+    watched.none("nft 'flush chain inet f out'");
+    let why = "chain out of table inet f has policy drop";
+    watched.one("nft 'add chain inet f out { policy drop; }'", &errors(true, true), why);
+    watched.none("nft flush ruleset");
+    if !watched.namespace.shell("ip6tables-legacy -L OUTPUT") {
+        eprintln!("skipped: ip6tables-legacy, which cannot be used here");
+        return;
+    }
+    let rule = "OUTPUT -p udp -j ACCEPT";
+    let why = "rule 1 of chain OUTPUT of legacy ip6tables table filter: ACCEPT";
+    watched.one(&format!("ip6tables-legacy -A {rule}"), &errors(false, true), why);
+    watched.none(&format!("ip6tables-legacy -D {rule}"));
 }
 
 #[test]

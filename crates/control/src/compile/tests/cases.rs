@@ -102,6 +102,10 @@ fn an_ignored_hop_leaves_its_addresses_to_the_shorter_route() {
     assert_eq!(world.to("203.0.113.1"), resolve(1, "10.0.0.1"));
     world.tell(history::netconf(2, 2, false)).compile();
     assert_eq!(world.to("203.0.113.1"), Answer::Unreachable);
+    world.tell(history::netconf(2, history::ALL, true)).compile();
+    assert_eq!(world.to("203.0.113.1"), resolve(1, "10.0.0.1"));
+    world.tell(history::netconf(2, history::ALL, false)).compile();
+    assert_eq!(world.to("203.0.113.1"), Answer::Unreachable);
     world.tell(Message::Link(link(2, UP))).compile();
     assert_eq!(world.to("203.0.113.1"), resolve(2, "10.0.1.1"));
 }

@@ -45,7 +45,7 @@ fn steps() -> impl Strategy<Value = Step> {
         1 => (0u8..6).prop_map(|id| Step::ObjectGone { id }),
         1 => (0u8..6).prop_map(|which| Step::Rules { which }),
         1 => any::<bool>().prop_map(Step::UseNeighbors),
-        1 => (0u8..4, any::<bool>()).prop_map(|(on, ignore)| Step::IgnoreLinkdown { on, ignore }),
+        1 => (0u8..5, any::<bool>()).prop_map(|(on, ignore)| Step::IgnoreLinkdown { on, ignore }),
         1 => (0u8..32, 0u8..8, any::<bool>())
             .prop_map(|(out, comes_in, rules)| Step::LinuxOnly { out, comes_in, rules }),
     ]
@@ -54,6 +54,8 @@ fn steps() -> impl Strategy<Value = Step> {
 /// Links: 1 and 2 are ports, 3 is a VLAN on 1, 4 is not ours, 9 is a VRF with table 10.
 const LINKS: [u32; 4] = [1, 2, 3, 4];
 const VRF: u32 = 9;
+/// `NETCONFA_IFINDEX_ALL`: the settings of all interfaces.
+pub const ALL: u32 = -1i32 as u32;
 const TABLES: [u32; 5] = [254, 254, 255, 10, 253];
 const PREFIXES4: [&str; 9] = [
     "0.0.0.0/0",
@@ -195,9 +197,14 @@ impl World {
                 self.linux_only = out;
             }
             Step::IgnoreLinkdown { on, ignore } => {
-                for family in [2u8, 10] {
-                    self.tell(netconf(family, pick(&LINKS, *on), *ignore));
+                // Linux copies the setting of all interfaces to each, for IPv6.
+                let all = usize::from(*on) == LINKS.len();
+                let on = if all { LINKS.to_vec() } else { vec![pick(&LINKS, *on)] };
+                for link in &on {
+                    self.tell(netconf(10, *link, *ignore));
                 }
+                let on = if all { ALL } else { on[0] };
+                self.tell(netconf(2, on, *ignore));
             }
         }
     }

@@ -124,7 +124,7 @@ impl Oracle<'_> {
 
     fn kernel_uses(&self, family: Family, hop: &Hop) -> bool {
         let up = self.mirror.link(hop.ifindex).is_some_and(|link| link.flags & 1 != 0);
-        let ignores = self.mirror.netconf(family, hop.ifindex).ignore_routes_with_linkdown;
+        let ignores = self.mirror.ignores_linkdown(family, hop.ifindex);
         up && !hop.flags.has(HopFlags::DEAD) && !(hop.flags.has(HopFlags::LINKDOWN) && ignores)
     }
 

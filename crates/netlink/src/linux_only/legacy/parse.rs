@@ -1,6 +1,6 @@
 //! The parsed entries of a table: `struct ipt_entry` or `ip6t_entry`, one after the other.
 
-use super::{Chain, Rule};
+use super::{Chain, OUTPUT, Rule};
 use crate::attribute;
 use crate::legacy_tables::Read;
 use crate::linux_only::condition::Condition;
@@ -9,8 +9,8 @@ use crate::linux_only::xt;
 use bm_wire::Family;
 use std::collections::BTreeMap;
 
-/// Hooks of routed packets, by number.
-const HOOKS: [(usize, &str); 3] = [(0, "PREROUTING"), (2, "FORWARD"), (4, "POSTROUTING")];
+/// Hooks of routed packets and of ICMP errors about them, by number.
+const HOOKS: [(usize, &str); 4] = [(0, "PREROUTING"), (2, "FORWARD"), (3, OUTPUT), (4, "POSTROUTING")];
 /// Header of a match or target: its size, its name, its revision.
 const EXTENSION: usize = 32;
 /// The name of the target that starts a user-defined chain.
@@ -74,7 +74,7 @@ struct Entry {
     tracks: Option<Box<str>>,
 }
 
-/// The chains at hooks of routed packets, and the first match or target in any chain that may require connection
+/// The chains at these hooks, and the first match or target in any chain that may require connection
 /// tracking; `None` if the bytes are invalid.
 pub fn chains(family: Family, read: &Read) -> Option<(Vec<Chain>, Option<Box<str>>)> {
     let layout = if family == Family::V4 { &IPV4 } else { &IPV6 };

@@ -17,6 +17,11 @@ pub fn analyse(ruleset: &Ruleset, names: &Names, entries: &mut Entries) {
     for base in &ruleset.bases {
         match &base.place {
             Place::Ip(families) => of_ip(ruleset, base, *families, names, entries),
+            Place::Output(families) => {
+                if let Some(why) = why_linux(ruleset, base) {
+                    entries.add(Feature::Nftables, families.errors(), || why);
+                }
+            }
             Place::Ingress(devices) | Place::Egress(devices) => {
                 let Some(why) = why_linux(ruleset, base) else { continue };
                 for device in devices {
@@ -91,7 +96,7 @@ fn walk(
     true
 }
 
-/// Why the packets of an interface's chain are Linux's, if they are.
+/// Why all packets that pass a chain are Linux's, if they are.
 fn why_linux(ruleset: &Ruleset, base: &Base) -> Option<String> {
     if base.drops {
         return Some(format!("{} has policy drop", base.title()));

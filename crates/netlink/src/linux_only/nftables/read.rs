@@ -169,7 +169,7 @@ fn table(raw: &Raw<'_>) -> Result<Option<(TableName, bool)>, Malformed> {
     Ok(Some((TableName { family: family(raw), name }, in_use)))
 }
 
-/// A base chain in the way of routed packets.
+/// A base chain in the way of routed packets, or of ICMP errors about them.
 fn chain(raw: &Raw<'_>, tables: &BTreeMap<TableName, bool>) -> Result<Option<Base>, Malformed> {
     let [table, name, hooked, policy] = some(attributes(raw), nfta::CHAIN)?;
     let (Some(table), Some(name), Some(hooked)) = (table, name, hooked) else { return Ok(None) };
@@ -198,6 +198,7 @@ fn place(family: u8, hooked: Attributes<'_>) -> Result<Option<Place>, Malformed>
         (nfproto::NETDEV, Some(hook::NETDEV_EGRESS)) => Some(Place::Egress(devices(hooked)?)),
         (nfproto::NETDEV, _) => None,
         (_, Some(hook::PREROUTING | hook::FORWARD | hook::POSTROUTING)) => Some(Place::Ip(families)),
+        (_, Some(hook::OUTPUT)) => Some(Place::Output(families)),
         _ => None,
     })
 }
