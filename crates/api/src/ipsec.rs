@@ -41,7 +41,7 @@ pub struct Sa {
     pub state: String,
 }
 
-/// IPsec policies.
+/// What `show policies` prints: which packets are encrypted, dropped or left as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IpsecPolicies {
@@ -49,7 +49,7 @@ pub struct IpsecPolicies {
     pub policies: Vec<IpsecPolicy>,
 }
 
-/// An IPsec policy.
+/// Which packets it selects, and what is done with them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IpsecPolicy {

@@ -33,7 +33,7 @@ pub use status::{SaStatus, Status};
 /// An SA for workers.
 pub struct SaPlan {
     pub sa: Sa,
-    /// The worker that has it.
+    /// Packets that it protects are handed over to this one.
     pub worker: usize,
     /// What it has done before these workers were started, and does now.
     pub status: Arc<SaStatus>,
