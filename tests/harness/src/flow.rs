@@ -115,7 +115,7 @@ impl Stream {
     fn arrivals_during<T>(&self, lab: &Lab, action: impl FnOnce() -> T) -> (T, u32, Vec<Arrival>) {
         let sender = lab.src.packet_socket(Side::Src.host());
         let receivers = SIDES.map(|side| lab.host(side).packet_socket(side.host()));
-        let frames = self.frames();
+        let (frames, began) = (self.frames(), sys::wall_clock());
         let [stop_sending, stop_receiving] = [AtomicBool::new(false), AtomicBool::new(false)];
         std::thread::scope(|scope| {
             let receiving = scope.spawn(|| receive(&receivers, &stop_receiving));
@@ -126,7 +126,9 @@ impl Stream {
             let sent = sending.join().expect("the sender does not panic");
             std::thread::sleep(STRAGGLERS);
             stop_receiving.store(true, Ordering::Relaxed);
-            let arrivals = receiving.join().expect("the receiver does not panic");
+            let mut arrivals = receiving.join().expect("the receiver does not panic");
+            // Packets of an earlier stream may have waited somewhere, such as in a queue of a process that was stopped.
+            arrivals.retain(|arrival| arrival.sent >= began);
             let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             (done, sent, arrivals)
         })
