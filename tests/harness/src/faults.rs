@@ -15,8 +15,22 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 /// What can fail, in the order of `enum kind` in `faults.c`.
-const KINDS: [&str; 11] =
-    ["receive", "send", "wait", "open", "socket", "read", "mmap", "bpf", "clock", "tap-read", "tap-write"];
+const KINDS: [&str; 12] = [
+    "receive",
+    "send",
+    "wait",
+    "open",
+    "socket",
+    "read",
+    "mmap",
+    "bpf",
+    "clock",
+    "tap-read",
+    "tap-write",
+    CONTROL_CLOCK,
+];
+/// Makes the control thread panic: the clock fails, for which Rust's standard library has no error.
+pub const CONTROL_CLOCK: &str = "control-clock";
 /// Offset of the counters: after the seed, the rate and the kinds. Calls come first.
 const CALLS: u64 = 24;
 const FAULTS: u64 = CALLS + 8 * KINDS.len() as u64;
@@ -71,12 +85,13 @@ impl Faults {
         Ok(Self { file, path })
     }
 
-    /// Makes `rate` of 1024 calls fail from now on; the seed decides which.
+    /// Makes `rate` of 1024 calls fail from now on; the seed decides which. All kinds but [`CONTROL_CLOCK`].
     ///
     /// # Errors
     /// If the file cannot be written.
     pub fn begin(&self, seed: u64, rate: u64) -> Result<()> {
-        self.begin_only(&KINDS, seed, rate)
+        let survived: Vec<&str> = KINDS.into_iter().filter(|kind| *kind != CONTROL_CLOCK).collect();
+        self.begin_only(&survived, seed, rate)
     }
 
     /// The same for calls of these kinds only.

@@ -260,6 +260,13 @@ impl Router<'_> {
         }
     }
 
+    /// Waits until the daemon ends by itself; returns its exit status.
+    pub fn end_status(&mut self) -> Option<i32> {
+        let daemon = self.daemon.as_mut()?;
+        assert!(daemon.process.wait(PATIENCE), "the daemon does not end:\n{}", daemon.log());
+        daemon.process.child().wait().ok()?.code()
+    }
+
     /// Starts the daemon again after `kill`, or while nothing runs.
     pub fn restart(&mut self) {
         let ports = self.daemon.as_ref().map(|daemon| daemon.ports.clone()).unwrap_or_default();

@@ -5,7 +5,7 @@
 //! Packets keep flowing, forwarded by brickmoon or by Linux; nothing hangs or ends; afterwards tables equal those of
 //! Linux, and accounts add up. `BM_SEED` sets the first seed, `BM_FAULT_SEEDS` their number; a failure names its seeds.
 
-use bm_tests::faults::{Failed, Faults};
+use bm_tests::faults::{CONTROL_CLOCK, Failed, Faults};
 use bm_tests::flow::Stream;
 use bm_tests::lab::{Ends, Lab, SIDES};
 use bm_tests::report;
@@ -108,6 +108,40 @@ fn packets_keep_flowing_while_system_calls_fail() {
         let mut router = subject.start(&lab);
         seeds(&lab, &mut router);
         router.settle();
+        router.stop();
+    }
+}
+
+/// A panic of the control thread in the shipped program: the daemon ends, for its supervisor to start it again, and
+/// packets are forwarded meanwhile: by Linux, or by the program that the kernel path leaves behind.
+#[test]
+fn a_panic_of_control_ends_the_daemon() {
+    for subject in Subject::all("panics").into_iter().filter(|subject| *subject != Subject::Linux) {
+        let lab = Lab::new("panics", Ends::Silent);
+        let mut router = subject.start(&lab);
+        let name = router.name();
+        router.end(&[]);
+        let faults = Faults::of(&mut router, lab.rtr.name()).expect("a folder for files");
+        router.restart();
+        router.settle();
+        let stream = Stream::to_all(&["10.9.9.9", "2001:db8:a000::9"], 1000);
+        let (took, outcome) = stream.during(&lab, || {
+            let begin = Instant::now();
+            faults.begin_only(&[CONTROL_CLOCK], 1, 1024).expect("the file is there");
+            assert_eq!(router.end_status(), Some(1), "{name}: {}", router.log());
+            begin.elapsed()
+        });
+        let log = router.log();
+        for line in ["panicked at", "thread bm-control panicked: the daemon ends and must be restarted"] {
+            assert!(log.contains(line), "{name}: {log}");
+        }
+        report::say(&format!("faults: {name}: ended {took:?} after a panic of control: {outcome}"));
+        // What was in the rings of the workers is lost, as after `kill -9`.
+        assert!(outcome.lost() <= if router.is_kernel() { 0 } else { 100 }, "{name}: {outcome}");
+        faults.end().expect("the file is there");
+        router.restart();
+        router.settle();
+        assert_eq!(stream.for_a_while(&lab, Duration::from_millis(300)).lost(), 0, "{name}");
         router.stop();
     }
 }
