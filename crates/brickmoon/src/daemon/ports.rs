@@ -21,6 +21,12 @@ use crate::plan::workers::check_slots;
 /// Why XDP on an interface is slower than it could be.
 pub const GENERIC: &str =
     "the driver does not support XDP, so the kernel runs it after the driver (generic mode)";
+/// What copy mode costs, where the driver has no other (docs/performance.md has figures).
+const COPIED: &str = "the driver has no zero copy for AF_XDP, so the kernel copies each frame to a worker and back; \
+     this can be slower than Linux, and path = \"kernel\" avoids it where it has all features in use";
+/// The same where the configuration says so.
+const COPIED_BY_CHOICE: &str =
+    "zero_copy = \"off\": the kernel copies each frame to a worker and back, which can be slower than Linux";
 /// MTU of the host TAPs of devices that have none of their own.
 const HOST_TAP_MTU: usize = 1500;
 
@@ -162,7 +168,11 @@ fn xdp(
             Receives::AllFrames { .. } if zero_copy => PortMode::ZeroCopy,
             Receives::AllFrames { .. } => PortMode::Copy,
         },
-        reason: device.is_generic().then(|| GENERIC.into()),
+        reason: match receives {
+            _ if device.is_generic() => Some(GENERIC.into()),
+            Receives::AllFrames { .. } if !zero_copy => Some(copied(port).into()),
+            _ => None,
+        },
         queues,
         host: Box::new(device.host().map_err(Failure::failed)?),
         steering: match receives {
@@ -171,6 +181,11 @@ fn xdp(
         },
         keep: Box::new(device),
     })
+}
+
+/// Why the frames of a port are copied.
+fn copied(port: &config::Port) -> &'static str {
+    if matches!(port.zero_copy, Switch::Off) { COPIED_BY_CHOICE } else { COPIED }
 }
 
 /// Opens a TAP whose other end is outside (a virtual machine, another namespace). In Linux a host TAP stands for the
