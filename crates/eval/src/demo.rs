@@ -22,7 +22,7 @@ use bm_testbed::tables::{Table, TableError, TableOptions, generate};
 use bm_testbed::testbed::{self, TestbedError, TestbedOptions};
 
 pub use daemon::DaemonError;
-use daemon::Way;
+use daemon::ForwardingPath;
 use scene::Scene;
 use story::Story;
 
@@ -141,15 +141,15 @@ fn tell(options: &DemoOptions, story: &mut Story<'_>) -> Result<results::Results
     story.say("Linux alone")?;
     let linux = scene.measure(options, &polled, None, None, story)?;
     let light = linux.last().map(|outcome| outcome.flow.offered);
-    let mut daemon = scene.start_daemon(options, Way::Kernel, story)?;
+    let mut daemon = scene.start_daemon(options, ForwardingPath::Kernel, story)?;
     polled.pin()?;
     story.say("brickmoon in the kernel, with the same routes and packets")?;
-    let kernel = scene.measure(options, &polled, Some((&daemon, Way::Kernel)), light, story)?;
+    let kernel = scene.measure(options, &polled, Some((&daemon, ForwardingPath::Kernel)), light, story)?;
     daemon.stop()?;
-    let mut daemon = scene.start_daemon(options, Way::User, story)?;
+    let mut daemon = scene.start_daemon(options, ForwardingPath::User, story)?;
     polled.pin()?;
     story.say("brickmoon in user space")?;
-    let user = scene.measure(options, &polled, Some((&daemon, Way::User)), light, story)?;
+    let user = scene.measure(options, &polled, Some((&daemon, ForwardingPath::User)), light, story)?;
     // A slow flow needs no polling threads; new ones would not be pinned when the daemon ends.
     drop(polled);
     let gaps = failover::run(options, &scene, &mut daemon, story)?;

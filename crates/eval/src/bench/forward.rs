@@ -16,8 +16,8 @@
 
 pub(super) mod batch;
 mod bed;
-mod circle;
 mod headers;
+mod loop_port;
 mod mix;
 mod packet;
 mod pipeline;
@@ -38,7 +38,7 @@ use bm_testbed::testbed::cores;
 use super::{BenchError, Options, SMALLEST, size_suffix};
 use crate::alternate::{Measured, Subject, Turns, alternate, thread_time};
 use crate::report::Row;
-use bed::{Batching, Bed, FRAMES, InBed, NEXT_HOPS, next_hop_mac, next_hop_port, port_mac};
+use bed::{Batching, Bed, BenchFamily, FRAMES, NEXT_HOPS, next_hop_mac, next_hop_port, port_mac};
 use packet::{FRAME, Packet, arriving, leaving};
 use running::Running;
 
@@ -165,13 +165,13 @@ fn pin() {
     }
 }
 
-fn measure<A: InBed>(case: &Case, bed: &Bed, turns: Turns) -> Result<Vec<Row>, BenchError> {
-    let side = A::side(bed);
-    let destinations = routable(case.pattern, side);
+fn measure<A: BenchFamily>(case: &Case, bed: &Bed, turns: Turns) -> Result<Vec<Row>, BenchError> {
+    let table = A::table(bed);
+    let destinations = routable(case.pattern, table);
     let mut router = bed.router_of_sizes(&destinations, case.sizes, Batching::default())?;
     let mut ports = bed.source_sink(&destinations, case.sizes)?;
     let check_both = |router: &mut Running, ports: &mut Running| {
-        check(case, side, router)?;
+        check(case, table, router)?;
         check_ports::<A>(case, ports)
     };
     check_both(&mut router, &mut ports)?;
@@ -179,12 +179,12 @@ fn measure<A: InBed>(case: &Case, bed: &Bed, turns: Turns) -> Result<Vec<Row>, B
     let mut subjects: [Subject<'_>; 4] = [
         ("brickmoon", &mut || breathe(&mut router)),
         ("source-sink", &mut || breathe(&mut ports)),
-        ("lookup", &mut || look_up(side, &destinations, &mut looked_up)),
+        ("lookup", &mut || look_up(table, &destinations, &mut looked_up)),
         ("headers", &mut || (0..BREATHS).map(|_| headers.pass()).sum()),
     ];
     let measured = alternate(turns, &mut subjects[..case.subjects()]);
     check_both(&mut router, &mut ports)?;
-    let mut rows: Vec<_> = measured.iter().map(|measured| row(case, side, measured)).collect();
+    let mut rows: Vec<_> = measured.iter().map(|measured| row(case, table, measured)).collect();
     if let [router, _, lookup, headers] = &mut rows[..] {
         let parts = lookup.ns + headers.ns;
         let over = rounded(router.ns / parts);
@@ -247,7 +247,7 @@ fn count_breaths(running: &mut Running, breaths: usize, packets: fn(&Running) ->
     Counted { packets: packets(running) - before, time: thread_time() - begin }
 }
 
-fn row<A: Packet>(case: &Case, side: &bed::Side<A>, measured: &Measured) -> Row {
+fn row<A: Packet>(case: &Case, table: &bed::FamilyTable<A>, measured: &Measured) -> Row {
     let row = Row::mpps("forward", &case.name(), measured);
     let row = match &case.lengths()[..] {
         [length] => row.with("frame_bytes", *length),
@@ -258,21 +258,21 @@ fn row<A: Packet>(case: &Case, side: &bed::Side<A>, measured: &Measured) -> Row 
     let carries = ["brickmoon", "source-sink"].contains(&measured.subject.as_str());
     let row = if carries { row.with("gbit_s", rounded(gbit_s)) } else { row };
     row.with("sizes", case.sizes.to_string())
-        .with("routes", side.routes.len())
-        .with("structure", side.structure)
-        .with("table_bytes", side.bytes)
-        .with("build_s", (side.built.as_secs_f64() * 1e3).round() / 1e3)
-        .with("pages", side.pages.as_str())
+        .with("routes", table.routes.len())
+        .with("structure", table.structure)
+        .with("table_bytes", table.bytes)
+        .with("build_s", (table.built.as_secs_f64() * 1e3).round() / 1e3)
+        .with("pages", table.pages.as_str())
         .with("frames", FRAMES)
         .with("burst", BURST)
 }
 
 /// The destinations of a case, without those that a router must not forward to.
-fn routable<A: Packet>(pattern: Pattern, side: &bed::Side<A>) -> Arc<[A]> {
+fn routable<A: Packet>(pattern: Pattern, table: &bed::FamilyTable<A>) -> Arc<[A]> {
     let seeds = (SEED.0..).map(Seed);
     let mut drawn = seeds.map(|seed| -> Vec<A> {
         let count = if pattern == Pattern::Prefix { WITHIN } else { DESTINATIONS };
-        let drawn = destinations(pattern, seed, count, &side.routes[usize::from(side.routes.len() > 1)..]);
+        let drawn = destinations(pattern, seed, count, &table.routes[usize::from(table.routes.len() > 1)..]);
         drawn.into_iter().filter_map(A::routable).collect()
     });
     drawn.find(|drawn| !drawn.is_empty()).expect("the seeds do not end").into()
@@ -284,12 +284,12 @@ fn breathe(running: &mut Running) -> u64 {
     running.sent() - before
 }
 
-fn look_up<A: Packet>(side: &bed::Side<A>, destinations: &[A], from: &mut usize) -> u64 {
+fn look_up<A: Packet>(table: &bed::FamilyTable<A>, destinations: &[A], from: &mut usize) -> u64 {
     let mut hops = [NextHop::NONE; BURST];
     let mut count = 0;
     for _ in 0..BREATHS {
         let burst = &destinations[*from..(*from + BURST).min(destinations.len())];
-        side.fib.lookup_burst(burst, &mut hops);
+        table.fib.lookup_burst(burst, &mut hops);
         std::hint::black_box(&hops);
         count += burst.len();
         *from = (*from + burst.len()) % destinations.len();
@@ -298,8 +298,12 @@ fn look_up<A: Packet>(side: &bed::Side<A>, destinations: &[A], from: &mut usize)
 }
 
 /// Runs the router for a while and compares the frames that leave with the expected ones.
-fn check<A: Packet>(case: &Case, side: &bed::Side<A>, router: &mut Running) -> Result<(), BenchError> {
-    let expected = |port, found: &[u8]| expected(side, (port, &case.lengths()), found);
+fn check<A: Packet>(
+    case: &Case,
+    table: &bed::FamilyTable<A>,
+    router: &mut Running,
+) -> Result<(), BenchError> {
+    let expected = |port, found: &[u8]| expected(table, (port, &case.lengths()), found);
     compare(&case.name(), std::slice::from_mut(router), 1, expected)
 }
 
@@ -315,11 +319,11 @@ fn check_ports<A: Packet>(case: &Case, ports: &mut Running) -> Result<(), BenchE
 /// The same for several engines that run in turn, `senders` of which send, with the smallest frames.
 fn check_all<A: Packet>(
     case: &str,
-    side: &bed::Side<A>,
+    table: &bed::FamilyTable<A>,
     engines: &mut [Running],
     senders: usize,
 ) -> Result<(), BenchError> {
-    compare(case, engines, senders, |port, found| expected(side, (port, &[FRAME as u16]), found))
+    compare(case, engines, senders, |port, found| expected(table, (port, &[FRAME as u16]), found))
 }
 
 /// Runs engines for a while and compares the frames that leave through each port with the expected ones.
@@ -350,13 +354,13 @@ fn compare(
 
 /// The frame as the router must send it through `port`, in one of these lengths; `None` if it must not send it there.
 fn expected<A: Packet>(
-    side: &bed::Side<A>,
+    table: &bed::FamilyTable<A>,
     (port, lengths): (usize, &[u16]),
     found: &[u8],
 ) -> Option<Vec<u8>> {
     let length = known_length(lengths, found)?;
     let destination = A::destination(found.first_chunk()?);
-    let hop = side.oracle.next_hop(destination);
+    let hop = table.oracle.next_hop(destination);
     let leaves = hop > 0 && next_hop_port(hop) == port;
     leaves.then(|| leaving(destination, next_hop_mac(hop), port_mac(port), length))
 }

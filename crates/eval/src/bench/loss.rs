@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use super::{BenchError, Options};
 use crate::alternate::{Measured, Sample, Spread, spread};
-use crate::demo::daemon::{self, Daemon, Way};
+use crate::demo::daemon::{self, Daemon, ForwardingPath};
 use crate::program::router;
 use crate::report::Row;
 use bm_testbed::addresses::{Pattern, Sizes, destinations};
@@ -43,8 +43,11 @@ const SEED: Seed = Seed(12);
 /// Number of destinations, all of which are tracked.
 const DESTINATIONS: usize = 4096;
 /// The subjects, in the order of reports.
-const SUBJECTS: [(&str, Option<Way>); 3] =
-    [("linux", None), ("user-path", Some(Way::User)), ("kernel-path", Some(Way::Kernel))];
+const SUBJECTS: [(&str, Option<ForwardingPath>); 3] = [
+    ("linux", None),
+    ("user-path", Some(ForwardingPath::User)),
+    ("kernel-path", Some(ForwardingPath::Kernel)),
+];
 /// Time until the kernel path has noticed that the other end accepts frames.
 const NOTICED: Duration = Duration::from_millis(1200);
 /// Time until the others are ready.
@@ -204,15 +207,15 @@ impl Bed<'_> {
         cases: &[Case],
         turns: &mut [[Vec<Turn>; 3]],
     ) -> Result<(), BenchError> {
-        let (name, way) = SUBJECTS[subject];
-        let start = |way| {
+        let (name, path) = SUBJECTS[subject];
+        let start = |path| {
             let (prefix, program) = (&self.options.testbed.prefix, self.options.program.as_deref());
-            Daemon::start(self.testbed, prefix, program, way, None)
+            Daemon::start(self.testbed, prefix, program, path, None)
         };
-        let mut daemon = way.map(start).transpose()?;
+        let mut daemon = path.map(start).transpose()?;
         // Each kind of traffic uses the cheapest sink.
-        let (mode, settled) = match way {
-            Some(Way::Kernel) => (SinkMode::Frames, NOTICED),
+        let (mode, settled) = match path {
+            Some(ForwardingPath::Kernel) => (SinkMode::Frames, NOTICED),
             _ => (SinkMode::Skbs, SETTLED),
         };
         let sink = Sink::attach(&self.programs, self.testbed, mode)?;

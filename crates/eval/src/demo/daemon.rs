@@ -100,7 +100,7 @@ impl From<TestbedError> for DaemonError {
 
 /// Where it forwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum ForwardingPath {
     /// In workers, over AF_XDP.
     User,
     /// In the kernel, by XDP.
@@ -133,21 +133,21 @@ impl Daemon {
         testbed: &Testbed,
         prefix: &str,
         program: Option<&Path>,
-        way: Way,
+        path: ForwardingPath,
         core: Option<usize>,
     ) -> Result<Self, DaemonError> {
         let program = program.map_or_else(router, Path::to_owned);
         let folder = Folder(folder(prefix));
         // The kernel path has no workers, and refuses settings of theirs.
-        let core = core.filter(|_| way == Way::User);
+        let core = core.filter(|_| path == ForwardingPath::User);
         let config = write_config(&folder.0, core).map_err(TestbedError::system("write a configuration"))?;
         let mut arguments: Vec<OsString> = vec!["--config".into(), config.into_os_string()];
-        let of_way = match way {
-            Way::User => &["--path", "user"][..],
-            Way::Kernel => &["--path", "kernel", "--attach", "xdp"],
-            Way::KernelTc => &["--path", "kernel", "--attach", "tc"],
+        let options_of_path = match path {
+            ForwardingPath::User => &["--path", "user"][..],
+            ForwardingPath::Kernel => &["--path", "kernel", "--attach", "xdp"],
+            ForwardingPath::KernelTc => &["--path", "kernel", "--attach", "tc"],
         };
-        arguments.extend(of_way.iter().map(Into::into));
+        arguments.extend(options_of_path.iter().map(Into::into));
         for port in [&testbed.interfaces.router_in, &testbed.interfaces.router_out] {
             arguments.extend(["--port".into(), port.into()]);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bm_testbed::interrupt;
 use bm_testbed::traffic::{Paced, Sink, SinkMode};
 
-use super::daemon::{Daemon, Way};
+use super::daemon::{Daemon, ForwardingPath};
 use super::results::Gap;
 use super::scene::Scene;
 use super::story::Story;
@@ -36,7 +36,7 @@ pub fn run(
     };
     event("kill-9", "kill -9 brickmoon", &mut || Ok(daemon.kill()?))?;
     event("restart", "start it again", &mut || {
-        *daemon = scene.daemon(options, Way::User)?;
+        *daemon = scene.daemon(options, ForwardingPath::User)?;
         Ok(())
     })?;
     event("stop", "stop it", &mut || Ok(daemon.stop()?))?;

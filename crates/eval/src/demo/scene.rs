@@ -13,7 +13,7 @@ use bm_testbed::testbed::napi::{Napi, POLLING_PRIORITY, kernel_threads_are_seen}
 use bm_testbed::testbed::{Testbed, TestbedError};
 use bm_testbed::traffic::{DESTINATIONS_MAX, Programs, Sink, SinkMode, Stream, Traffic};
 
-use super::daemon::{Daemon, Way};
+use super::daemon::{Daemon, ForwardingPath};
 use super::results::Outcome;
 use super::story::Story;
 use super::thousands::thousands;
@@ -94,14 +94,16 @@ impl Scene {
     pub fn start_daemon(
         &self,
         options: &DemoOptions,
-        way: Way,
+        path: ForwardingPath,
         story: &mut Story<'_>,
     ) -> Result<Daemon, DemoError> {
-        let what = match way {
-            Way::User => format!("start brickmoon, which mirrors {} routes", thousands(self.routes)),
-            Way::Kernel | Way::KernelTc => "start it with --path kernel".into(),
+        let what = match path {
+            ForwardingPath::User => {
+                format!("start brickmoon, which mirrors {} routes", thousands(self.routes))
+            }
+            ForwardingPath::Kernel | ForwardingPath::KernelTc => "start it with --path kernel".into(),
         };
-        let daemon = story.step(&what, || self.daemon(options, way))?;
+        let daemon = story.step(&what, || self.daemon(options, path))?;
         if let Some(bytes) = daemon.resident_bytes() {
             story.note(&format!("it uses {} MiB of memory", thousands(bytes as usize >> 20)))?;
         }
@@ -109,9 +111,9 @@ impl Scene {
     }
 
     /// The same without a word.
-    pub fn daemon(&self, options: &DemoOptions, way: Way) -> Result<Daemon, DemoError> {
+    pub fn daemon(&self, options: &DemoOptions, path: ForwardingPath) -> Result<Daemon, DemoError> {
         let core = self.cores.map(|cores| cores.router);
-        Ok(Daemon::start(&self.testbed, &options.testbed.prefix, options.program.as_deref(), way, core)?)
+        Ok(Daemon::start(&self.testbed, &options.testbed.prefix, options.program.as_deref(), path, core)?)
     }
 
     /// Measures all kinds of traffic, and at last how much is lost of a light load: `light` packets a
@@ -120,12 +122,12 @@ impl Scene {
         &self,
         options: &DemoOptions,
         polled: &Polled<'_>,
-        daemon: Option<(&Daemon, Way)>,
+        daemon: Option<(&Daemon, ForwardingPath)>,
         light: Option<f64>,
         story: &mut Story<'_>,
     ) -> Result<Vec<Outcome>, DemoError> {
-        let in_kernel = daemon.is_some_and(|(_, way)| way == Way::Kernel);
-        // Each way has the sink that is cheapest for what it sends.
+        let in_kernel = daemon.is_some_and(|(_, path)| path == ForwardingPath::Kernel);
+        // Each path has the sink that is cheapest for what it sends.
         let mode = if in_kernel { SinkMode::Frames } else { SinkMode::Skbs };
         let sink = Sink::attach(&self.programs, &self.testbed, mode)?;
         if in_kernel {

@@ -32,14 +32,14 @@ const WARM_UP: u32 = 4;
 
 /// The destinations.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Way {
+struct Traffic {
     subject: &'static str,
     pattern: Pattern,
 }
 
-const WAYS: [Way; 2] = [
-    Way { subject: "random", pattern: Pattern::Prefix },
-    Way { subject: "one-flow", pattern: Pattern::Flow },
+const TRAFFIC: [Traffic; 2] = [
+    Traffic { subject: "random", pattern: Pattern::Prefix },
+    Traffic { subject: "one-flow", pattern: Pattern::Flow },
 ];
 
 /// One cell of the matrix.
@@ -47,7 +47,7 @@ const WAYS: [Way; 2] = [
 struct Cell {
     receive: usize,
     send: usize,
-    way: Way,
+    traffic: Traffic,
 }
 
 impl Cell {
@@ -63,7 +63,8 @@ impl Cell {
 pub fn batch(options: &Options) -> Result<Vec<Row>, BenchError> {
     let begin = Instant::now();
     let cells = SEND.iter().flat_map(|&send| RECEIVE.iter().map(move |&receive| (receive, send)));
-    let cells = cells.flat_map(|(receive, send)| WAYS.iter().map(move |&way| Cell { receive, send, way }));
+    let cells =
+        cells.flat_map(|(receive, send)| TRAFFIC.iter().map(move |&traffic| Cell { receive, send, traffic }));
     let cells: Vec<Cell> = cells.filter(|cell| options.wants(&cell.case())).collect();
     if cells.is_empty() {
         return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
@@ -78,10 +79,10 @@ pub fn batch(options: &Options) -> Result<Vec<Row>, BenchError> {
 fn measure(bed: &Bed, cells: &[Cell], turn: Duration) -> Result<Vec<Row>, BenchError> {
     let within: Arc<[u32]> = routable(Pattern::Prefix, &bed.ipv4);
     let flow: Arc<[u32]> = routable(Pattern::Flow, &bed.ipv4);
-    let subjects = cells.iter().map(|cell| cell.way.subject.into()).collect();
+    let subjects = cells.iter().map(|cell| cell.traffic.subject.into()).collect();
     let measured = alternate_samples(RUNS, subjects, |index| -> Result<Sample, BenchError> {
-        let Cell { receive, send, way } = cells[index];
-        let destinations = if way.pattern == Pattern::Flow { &flow } else { &within };
+        let Cell { receive, send, traffic } = cells[index];
+        let destinations = if traffic.pattern == Pattern::Flow { &flow } else { &within };
         let mut running = bed.router(destinations, Batching { receive, send })?;
         let mut work = || breathe(&mut running);
         repeat(turn / WARM_UP, &mut work);
@@ -89,11 +90,11 @@ fn measure(bed: &Bed, cells: &[Cell], turn: Duration) -> Result<Vec<Row>, BenchE
         check_all(&cells[index].case(), &bed.ipv4, std::slice::from_mut(&mut running), 1)?;
         Ok(sample)
     })?;
-    let best = |way: Way| -> f64 {
-        let of_way = cells.iter().zip(&measured).filter(|(cell, _)| cell.way == way);
-        of_way.map(|(_, measured)| measured.rates().median).fold(0.0, f64::max)
+    let best = |traffic: Traffic| -> f64 {
+        let of_traffic = cells.iter().zip(&measured).filter(|(cell, _)| cell.traffic == traffic);
+        of_traffic.map(|(_, measured)| measured.rates().median).fold(0.0, f64::max)
     };
-    let rows = cells.iter().zip(&measured).map(|(cell, measured)| row(cell, measured, best(cell.way)));
+    let rows = cells.iter().zip(&measured).map(|(cell, measured)| row(cell, measured, best(cell.traffic)));
     Ok(rows.collect())
 }
 
@@ -115,11 +116,13 @@ mod tests {
         let options = TableOptions { ipv4: 1_000, ipv6: 10, ..TableOptions::default() };
         let bed = Bed::new(generate(&options).unwrap(), Bed::frame_pool().unwrap()).unwrap();
         let sizes = [(1, 1), (8, 128), (32, 32), (256, 2), (1024, 128)];
-        let cells = sizes.into_iter().flat_map(|(receive, send)| WAYS.map(|way| Cell { receive, send, way }));
+        let cells = sizes
+            .into_iter()
+            .flat_map(|(receive, send)| TRAFFIC.map(|traffic| Cell { receive, send, traffic }));
         let cells: Vec<Cell> = cells.collect();
         let rows = measure(&bed, &cells, Duration::from_millis(2)).unwrap();
         assert!(rows.iter().all(|row| row.median > 0.0));
-        assert_eq!(rows.len(), sizes.len() * WAYS.len());
+        assert_eq!(rows.len(), sizes.len() * TRAFFIC.len());
         assert_eq!(rows[0].case, "ipv4-full-send-1-batch-1");
         let best =
             rows.iter().filter(|row| row.subject == "one-flow").map(|row| row.detail["of_best"].as_f64());

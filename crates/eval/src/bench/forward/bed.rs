@@ -26,8 +26,8 @@ use bm_testbed::addresses::Sizes;
 use bm_testbed::oracle::Oracle;
 use bm_testbed::tables::{Route, Table};
 
-use super::circle::{Arrivals, Circle, Sample};
 use super::headers::Headers;
+use super::loop_port::{Arrivals, LoopPort, Sample};
 use super::packet::{FRAME, Packet};
 use super::running::Running;
 use crate::bench::{BenchError, SMALLEST};
@@ -46,7 +46,7 @@ const COUNTERS: usize = 2048;
 const SLOW_QUEUE: usize = 1024;
 
 /// One family's table of a router.
-pub(super) struct Side<A: Packet> {
+pub(super) struct FamilyTable<A: Packet> {
     pub structure: &'static str,
     pub fib: Arc<dyn Fib<Address = A>>,
     pub routes: Vec<Route<A>>,
@@ -58,8 +58,8 @@ pub(super) struct Side<A: Packet> {
 
 /// The tables of a router with static neighbors.
 pub(super) struct Bed {
-    pub ipv4: Side<u32>,
-    pub ipv6: Side<u128>,
+    pub ipv4: FamilyTable<u32>,
+    pub ipv6: FamilyTable<u128>,
     published: Arc<Published<Tables>>,
     readers: Readers,
     frame_pool: Arc<FramePool>,
@@ -68,19 +68,19 @@ pub(super) struct Bed {
 }
 
 /// An address family for which a bed has a table.
-pub(super) trait InBed: Packet {
+pub(super) trait BenchFamily: Packet {
     /// The table that its packets are looked up in.
-    fn side(bed: &Bed) -> &Side<Self>;
+    fn table(bed: &Bed) -> &FamilyTable<Self>;
 }
 
-impl InBed for u32 {
-    fn side(bed: &Bed) -> &Side<Self> {
+impl BenchFamily for u32 {
+    fn table(bed: &Bed) -> &FamilyTable<Self> {
         &bed.ipv4
     }
 }
 
-impl InBed for u128 {
-    fn side(bed: &Bed) -> &Side<Self> {
+impl BenchFamily for u128 {
+    fn table(bed: &Bed) -> &FamilyTable<Self> {
         &bed.ipv6
     }
 }
@@ -137,8 +137,8 @@ impl Bed {
             let gateway = Gateway { address: Some(address), interface: port as u32 };
             hops.push(next_hops.add(action, gateway, 0).map_err(BenchError::build("next hops"))?);
         }
-        let ipv4 = Side::new(IPV4[0], table.ipv4, &hops, &readers)?;
-        let ipv6 = Side::new(IPV6[0], table.ipv6, &hops, &readers)?;
+        let ipv4 = FamilyTable::new(IPV4[0], table.ipv4, &hops, &readers)?;
+        let ipv6 = FamilyTable::new(IPV6[0], table.ipv6, &hops, &readers)?;
         let vrf = Vrf { ipv4: ipv4.fib.clone(), ipv6: ipv6.fib.clone() };
         let ports =
             (0..PORTS.len()).map(|port| PortInterfaces { untagged: Some(port as u16), tagged: Vec::new() });
@@ -303,7 +303,7 @@ impl Resolver for Nobody {
     fn resolve(&mut self, _ifindex: u32, _address: IpAddr) {}
 }
 
-impl<A: Packet> Side<A> {
+impl<A: Packet> FamilyTable<A> {
     fn new(
         structure: Structure<A>,
         mut routes: Vec<Route<A>>,
@@ -412,13 +412,13 @@ impl Making {
         sizes: Sizes,
         batching: Batching,
     ) -> Result<(), BenchError> {
-        const { assert!(FRAMES <= Circle::<u32>::ROOM) };
+        const { assert!(FRAMES <= LoopPort::<u32>::ROOM) };
         let arrivals = Arrivals::new(destinations, &sizes.in_memory(FRAME as u16));
         let begin = [0, 1].map(|port| self.begin(port, arrivals.len()));
         self.ports_of(batching, |index, frames, sample| {
             let mac = (index, port_mac(index));
             let burst = batching.receive.min(BURST);
-            Box::new(Circle::<A>::new((frames, burst), mac, (arrivals.clone(), begin[index]), sample))
+            Box::new(LoopPort::<A>::new((frames, burst), mac, (arrivals.clone(), begin[index]), sample))
         })
     }
 

@@ -82,8 +82,8 @@ impl<A: Packet> Clone for Arrivals<A> {
     }
 }
 
-/// The port.
-pub(super) struct Circle<A: Packet> {
+/// A port whose sent frames arrive again.
+pub(super) struct LoopPort<A: Packet> {
     ring: Box<[Option<Frame>; PLACES]>,
     /// Number of frames that were ever taken out of the ring, and that were ever put in.
     read: usize,
@@ -97,7 +97,7 @@ pub(super) struct Circle<A: Packet> {
     burst: usize,
 }
 
-impl<A: Packet> Circle<A> {
+impl<A: Packet> LoopPort<A> {
     /// Maximum number of frames that may circulate.
     pub const ROOM: usize = PLACES;
 
@@ -121,7 +121,7 @@ impl<A: Packet> Circle<A> {
     }
 }
 
-impl<A: Packet> Circle<A> {
+impl<A: Packet> LoopPort<A> {
     /// Moves the frames from `at` on to `to`, as the packets from `next` on. Neither range wraps around the ring's end.
     #[inline(always)]
     fn arrive(&mut self, to: &mut [Option<Frame>], at: usize, next: usize) {
@@ -189,7 +189,7 @@ fn renew_mixed<A: Packet>(
     }
 }
 
-impl<A: Packet> InPlace for Circle<A> {
+impl<A: Packet> InPlace for LoopPort<A> {
     fn receive_into(&mut self, places: &mut [Option<Frame>], _frames: &mut Freelist) -> Received {
         let count = places.len().min(self.write - self.read).min(self.burst);
         let mut to = &mut places[..count];
@@ -220,7 +220,7 @@ impl<A: Packet> InPlace for Circle<A> {
     }
 }
 
-impl<A: Packet> Port for Circle<A> {
+impl<A: Packet> Port for LoopPort<A> {
     fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
         let received = self.receive_into(burst.vacant_mut(), frames);
         burst.occupy(received.count);

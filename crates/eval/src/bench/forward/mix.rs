@@ -13,8 +13,8 @@ use bm_port::Port;
 use bm_testbed::addresses::Pattern;
 use bm_wire::checksum;
 
-use super::bed::{Batching, Bed, FRAMES, InBed, PORTS, port_mac};
-use super::circle::Sample;
+use super::bed::{Batching, Bed, BenchFamily, FRAMES, PORTS, port_mac};
+use super::loop_port::Sample;
 use super::packet::{FRAME, arriving};
 use super::running::Running;
 use super::{BREATHS, BenchError, SAMPLE_BREATHS, expected, rounded, routable};
@@ -87,8 +87,8 @@ fn is_odd(place: usize) -> bool {
 }
 
 /// Frames of one family to destinations within its prefixes.
-fn frames<A: InBed>(bed: &Bed, port: usize) -> impl Iterator<Item = [u8; FRAME]> + use<A> {
-    let destinations: Arc<[A]> = routable(Pattern::Prefix, A::side(bed));
+fn frames<A: BenchFamily>(bed: &Bed, port: usize) -> impl Iterator<Item = [u8; FRAME]> + use<A> {
+    let destinations: Arc<[A]> = routable(Pattern::Prefix, A::table(bed));
     // The ports begin at different positions, so that they do not send the same packet at a time.
     let begin = destinations.len() / PORTS.len() * port;
     (0..destinations.len()).filter_map(move |place| {

@@ -20,7 +20,7 @@ use bm_link::{Consumer, Producer, channel};
 use bm_port::Port;
 
 use super::bed::{Batching, Bed, FRAMES, Making, PORTS, port_mac};
-use super::circle::{Sample, renew_all};
+use super::loop_port::{Sample, renew_all};
 use super::packet::{FRAME, Packet, Template};
 use super::running::Running;
 use crate::bench::{BenchError, SMALLEST};

@@ -6,7 +6,7 @@ use bm_forward::SlowPath;
 use bm_graph::Engine;
 use bm_stats::{Account, Entry};
 
-use super::circle::Sample;
+use super::loop_port::Sample;
 
 /// A running engine, and what is needed to check it.
 pub(super) struct Running {

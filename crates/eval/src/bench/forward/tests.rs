@@ -104,8 +104,8 @@ fn a_mix_is_seven_four_one() {
 
 #[test]
 fn a_running_worker_does_not_allocate() {
-    fn asked<A: InBed>(bed: &Bed, pattern: Pattern) -> (u64, u64) {
-        let destinations = routable(pattern, A::side(bed));
+    fn asked<A: BenchFamily>(bed: &Bed, pattern: Pattern) -> (u64, u64) {
+        let destinations = routable(pattern, A::table(bed));
         let mut router = bed.router(&destinations, Batching::default()).unwrap();
         breathe(&mut router);
         let before = ASKED.get();

@@ -19,7 +19,7 @@ use bm_testbed::addresses::Pattern;
 use bm_testbed::tables::Table;
 use bm_testbed::testbed::cores;
 
-use super::bed::{Bed, InBed, Making, NEXT_HOPS};
+use super::bed::{Bed, BenchFamily, Making, NEXT_HOPS};
 use super::packet::Packet;
 use super::pipeline::Cut;
 use super::running::Running;
@@ -179,15 +179,15 @@ struct Shift {
 }
 
 /// Measures all layouts in turn: by wall-clock time, and by CPU time.
-fn measure<A: InBed>(
+fn measure<A: BenchFamily>(
     case: &str,
     beds: &Beds,
     layouts: &[Layout],
     cores: &[usize],
     turns: Turns,
 ) -> Result<(Vec<Measured>, Vec<Measured>), BenchError> {
-    let side = A::side(&beds.0[0]);
-    let destinations = routable(Pattern::Prefix, side);
+    let table = A::table(&beds.0[0]);
+    let destinations = routable(Pattern::Prefix, table);
     let subjects: Vec<String> = layouts.iter().map(|layout| layout.subject()).collect();
     let mut cpu: Vec<Measured> =
         subjects.iter().map(|subject| Measured { subject: subject.clone(), samples: Vec::new() }).collect();
@@ -196,9 +196,9 @@ fn measure<A: InBed>(
         // So that layouts with few workers do not always use the same cores.
         let from = cpu[index].samples.len();
         let cores: Vec<_> = cores.iter().cycle().skip(from % cores.len()).take(engines.len()).collect();
-        check_all(case, side, &mut engines, layouts[index].senders())?;
+        check_all(case, table, &mut engines, layouts[index].senders())?;
         let shifts = work(&mut engines, &cores, turns).map_err(BenchError::build("a worker's thread"))?;
-        check_all(case, side, &mut engines, layouts[index].senders())?;
+        check_all(case, table, &mut engines, layouts[index].senders())?;
         let (by_wall, by_cpu) = rates(&shifts);
         cpu[index].samples.push(by_cpu);
         Ok(by_wall)

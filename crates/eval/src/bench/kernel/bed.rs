@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::rivals::{OnRouter, Rivals, borrow_program};
 use super::{KernelOptions, SUBJECTS};
 use crate::bench::BenchError;
-use crate::demo::daemon::{Daemon, Way};
+use crate::demo::daemon::{Daemon, ForwardingPath};
 use crate::measure::{Flow, Measure};
 use crate::program::router;
 
@@ -146,7 +146,8 @@ impl Bed {
     /// Starts the daemon with the routes that exist, and measures it for a while.
     pub fn start(&mut self, options: &KernelOptions) -> Result<(), BenchError> {
         let (program, began) = (options.program.as_deref(), Instant::now());
-        let daemon = Daemon::start(&self.testbed, &options.testbed.prefix, program, Way::Kernel, None)?;
+        let daemon =
+            Daemon::start(&self.testbed, &options.testbed.prefix, program, ForwardingPath::Kernel, None)?;
         let ready = began.elapsed();
         let (used, began) = (daemon.core_ns(), Instant::now());
         interrupt::sleep(IDLE).map_err(TestbedError::from)?;

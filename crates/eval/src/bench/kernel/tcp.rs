@@ -23,12 +23,16 @@ use super::KernelOptions;
 use super::figures::rounded;
 use crate::alternate::{Spread, spread};
 use crate::bench::BenchError;
-use crate::demo::daemon::{Daemon, Way};
+use crate::demo::daemon::{Daemon, ForwardingPath};
 use crate::report::Row;
 
 /// The subjects, and on which path the router forwards.
-const SUBJECTS: [(&str, Option<Way>); 4] =
-    [("linux", None), ("xdp", Some(Way::Kernel)), ("tc", Some(Way::KernelTc)), ("user", Some(Way::User))];
+const SUBJECTS: [(&str, Option<ForwardingPath>); 4] = [
+    ("linux", None),
+    ("xdp", Some(ForwardingPath::Kernel)),
+    ("tc", Some(ForwardingPath::KernelTc)),
+    ("user", Some(ForwardingPath::User)),
+];
 /// Time of a turn besides the measurement: start and end of the daemon, and the connection's slow start.
 const OVERHEAD: Duration = Duration::from_millis(900);
 const WARM_UP: Duration = Duration::from_millis(400);
@@ -116,11 +120,12 @@ fn turns(
 fn turn(
     options: &KernelOptions,
     testbed: &Testbed,
-    way: Option<Way>,
+    path: Option<ForwardingPath>,
     slot: Duration,
 ) -> Result<f64, BenchError> {
-    let start = |way| Daemon::start(testbed, &options.testbed.prefix, options.program.as_deref(), way, None);
-    let mut daemon = way.map(start).transpose()?;
+    let start =
+        |path| Daemon::start(testbed, &options.testbed.prefix, options.program.as_deref(), path, None);
+    let mut daemon = path.map(start).transpose()?;
     let rate = connection(testbed, slot)?;
     if let Some(daemon) = &mut daemon {
         daemon.stop()?;

@@ -23,7 +23,7 @@ use super::bed::{Ahead, Flows, OVERHEAD, Polling, SLOT, WARM_UP};
 use super::figures::with_spread;
 use crate::alternate::{Measured as Rates, Sample};
 use crate::bench::BenchError;
-use crate::demo::daemon::{Daemon, Way};
+use crate::demo::daemon::{Daemon, ForwardingPath};
 use crate::measure::{Flow, Measure};
 use crate::report::Row;
 use floor::Floor;
@@ -33,7 +33,7 @@ use floor::Floor;
 enum Subject {
     Linux,
     User,
-    /// With rings of so many entries.
+    /// With rings of this many entries.
     Floor(u32),
 }
 
@@ -121,8 +121,13 @@ impl Bed<'_> {
             Subject::User => {
                 let (options, core) = (self.options, Some(self.cores.router));
                 let program = options.program.as_deref();
-                daemon =
-                    Some(Daemon::start(&self.testbed, &options.testbed.prefix, program, Way::User, core)?);
+                daemon = Some(Daemon::start(
+                    &self.testbed,
+                    &options.testbed.prefix,
+                    program,
+                    ForwardingPath::User,
+                    core,
+                )?);
             }
             Subject::Floor(ring) => {
                 floor = Some(Floor::start(&self.testbed, self.cores.router, *ring)?);

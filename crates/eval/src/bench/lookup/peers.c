@@ -87,7 +87,7 @@ static int create(struct peer *peer, const char *name, int entry_bytes, uint32_t
 	return -1;
 }
 
-/* An empty table with room for so many routes and blocks of the last level, or NULL. */
+/* An empty table with room for these numbers of routes and of blocks of the last level, or NULL. */
 struct peer *peer_create(int kind, const char *name, int entry_bytes, uint32_t routes, uint32_t blocks)
 {
 	struct peer *peer = calloc(1, sizeof(*peer));

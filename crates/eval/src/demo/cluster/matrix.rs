@@ -79,7 +79,7 @@ pub fn offered(matrix: Matrix, from: usize) -> f64 {
     (0..NODES).map(|to| matrix.share(from, to)).sum()
 }
 
-/// Speed in whole Mbit/s of a port that receives so many packets a second.
+/// Speed in whole Mbit/s of a port that receives this many packets per second.
 pub fn speed(rate: u32) -> u32 {
     (u64::from(rate) * ON_THE_LINK as u64 * 8).div_ceil(1_000_000) as u32
 }

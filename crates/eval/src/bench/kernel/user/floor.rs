@@ -35,7 +35,7 @@ struct Ports {
 }
 
 impl Floor {
-    /// Opens the ports on the router's interfaces, with rings of so many entries, and starts.
+    /// Opens the ports on the router's interfaces, with rings of this many entries, and starts.
     pub fn start(testbed: &Testbed, core: usize, ring: u32) -> Result<Self, BenchError> {
         let (stop, number) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI32::new(0)));
         let (stops, its_number) = (Arc::clone(&stop), Arc::clone(&number));
