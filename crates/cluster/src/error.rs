@@ -20,7 +20,6 @@ pub enum ClusterError {
     System {
         /// The operation, as in "attaching the fabric program".
         step: &'static str,
-        /// Its error.
         error: io::Error,
     },
     /// Another XDP program is on the interface.
@@ -43,7 +42,6 @@ pub enum ClusterError {
     Key {
         /// Its file.
         path: PathBuf,
-        /// Why.
         why: String,
     },
     /// The settings are invalid.

@@ -18,7 +18,6 @@ pub(crate) struct FabricEnd {
     pub session: Session,
     pub attached: Option<AttachedLink>,
     pub mtu: u32,
-    /// Its speed.
     pub speed_bps: u64,
     /// Whether the interface has a carrier and is up.
     pub running: bool,

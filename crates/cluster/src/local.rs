@@ -11,7 +11,6 @@ use crate::settings::Settings;
 /// An external port whose interface exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalPort {
-    /// Its number.
     pub number: u8,
     /// Index of its interface in Linux.
     pub ifindex: u32,

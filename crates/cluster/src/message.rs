@@ -84,7 +84,7 @@ pub enum Entry {
     Neighbor(u8, IpAddr, u16),
     /// A node to which it has no link that works.
     NoLink(u16),
-    /// It wants to be no intermediate.
+    /// The sender must not be used as intermediate.
     Drained,
 }
 
@@ -108,12 +108,11 @@ pub enum Contents {
         part: u16,
         /// How many there are.
         parts: u16,
-        /// The entries.
         entries: Vec<Entry>,
     },
 }
 
-/// A message.
+/// The header of a message, and what it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// The sender's epoch.
@@ -128,7 +127,6 @@ pub struct Message {
     pub peer_nonce: u64,
     /// Counts the messages of the sender.
     pub sequence: u64,
-    /// Its contents.
     pub contents: Contents,
 }
 

@@ -74,7 +74,7 @@ pub struct Cluster {
     updated_ns: u64,
     /// The first change that Linux rejected, as logged last.
     rejected: String,
-    /// Other nodes shall not send over this one.
+    /// Other nodes must not use this one as intermediate.
     drained: bool,
     /// Linux's tables have changed, or the announcements of other nodes.
     changed: bool,
@@ -143,7 +143,6 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -194,7 +193,7 @@ impl Cluster {
         self.step(now_ns)
     }
 
-    /// Whether other nodes shall send nothing over this one.
+    /// Whether other nodes must not use this one as intermediate.
     pub fn is_drained(&self) -> bool {
         self.drained
     }

@@ -27,7 +27,7 @@ use crate::message::{ETHERNET, Key};
 use crate::probe;
 use crate::socket::FabricSocket;
 
-/// How often probes are sent on each link; less often if there are so many links that they would keep a core busy.
+/// How often probes are sent on each link; less often if there are many links, since probes would keep a core busy.
 const INTERVAL_NS: u64 = 5_000_000;
 const PER_LINK_NS: u64 = 250_000;
 /// The longest wait while there are no links.

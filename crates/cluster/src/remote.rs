@@ -39,7 +39,6 @@ pub struct Objects {
 /// A node at the other end of a fabric link.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteNode {
-    /// The node.
     pub node: Node,
     /// Index of our interface to it.
     pub ifindex: u32,

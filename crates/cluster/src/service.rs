@@ -109,7 +109,6 @@ impl Service {
         }
     }
 
-    /// The settings.
     pub fn settings(&self) -> Settings {
         self.cluster().settings().clone()
     }

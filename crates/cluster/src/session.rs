@@ -249,7 +249,7 @@ impl Session {
         self.has_announced() && self.has_answered
     }
 
-    /// Whether the peer wants to be no intermediate.
+    /// Whether the peer must not be used as intermediate.
     pub fn is_drained(&self) -> bool {
         self.entries.contains(&Entry::Drained)
     }

@@ -31,7 +31,6 @@ pub struct Settings {
 /// A member of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its name.
     pub name: String,
     /// Its number.
     pub node: Node,

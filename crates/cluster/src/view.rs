@@ -10,7 +10,6 @@ pub struct ClusterView {
     pub name: String,
     /// Its number.
     pub node: u16,
-    /// The epoch.
     pub epoch: u8,
     /// Number of members.
     pub members: usize,
@@ -20,7 +19,7 @@ pub struct ClusterView {
     pub without_index: usize,
     /// Routes in Linux that lead to other nodes.
     pub routes: usize,
-    /// Whether other nodes shall send nothing over this one.
+    /// Whether other nodes must not use this one as intermediate.
     pub is_drained: bool,
     /// The gap after which a flow may take another way.
     pub flowlet_gap_ns: u64,
@@ -47,7 +46,7 @@ pub struct LinkView {
     pub timeout_ns: u64,
     /// How often it was.
     pub failures: u64,
-    /// Whether that node wants to be no intermediate.
+    /// Whether that node must not be used as intermediate.
     pub is_drained: bool,
     /// Counters of received frames.
     pub counters: Counters,

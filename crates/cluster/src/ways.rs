@@ -12,7 +12,6 @@ const GAP_MIN_NS: u64 = 1_000_000;
 /// The link to another node, and what that says of its own links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// The node.
     pub node: Node,
     /// Capacity of the link; 0 while it cannot be used.
     pub capacity_bps: u64,

@@ -44,7 +44,7 @@ impl Bell {
 }
 
 struct Shared {
-    /// The worker that shall own the queue.
+    /// The worker that is to own the queue.
     owner: AtomicUsize,
     /// The port while it moves.
     between: Mutex<Option<Box<PortApp>>>,

@@ -71,7 +71,7 @@ impl Pool {
 
     /// Pauses all, and waits until they have stopped; returns the first error of any of them.
     pub fn pause(&mut self) -> Result<(), LuaError> {
-        // All are told before waiting for the first.
+        // All get the request before the first one is waited for.
         self.workers.values().for_each(|worker| worker.flags.pause.store(1, Ordering::Relaxed));
         let paused: Vec<_> = self.workers.iter_mut().map(|(&number, worker)| worker.pause(number)).collect();
         self.context.flags.trouble.store(0, Ordering::Relaxed);

@@ -50,7 +50,7 @@ pub(crate) struct Shared {
     /// Frames that apps in Rust sent to links or received.
     pub moved: Cell<u64>,
     pub interrupted: *const AtomicI32,
-    /// Not zero when the worker shall leave its loop.
+    /// Not zero when the worker is to leave its loop.
     pub pause: *const AtomicI32,
     /// Not zero once another worker of the program has failed.
     pub trouble: *const AtomicI32,

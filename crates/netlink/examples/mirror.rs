@@ -76,7 +76,7 @@ fn busy() -> (Duration, Duration) {
     (Duration::from_millis(ticks(11) * 10), Duration::from_millis(ticks(12) * 10))
 }
 
-/// Prefixes all over the space, told apart by a multiplication that repeats nothing.
+/// Prefixes all over the address space, all different: the multiplication never repeats a value.
 fn four(index: u32) -> Ipv4Prefix {
     let address = 0x0100_0000 + index.wrapping_mul(0x9e37_79b1) % 0xdf_0000 * 256;
     Prefix::containing(address, 24).unwrap_or_default()
@@ -87,7 +87,7 @@ fn six(index: u32) -> Ipv6Prefix {
     Prefix::containing(address, 48).unwrap_or_default()
 }
 
-/// Twenty bodies, as if so many peers had announced the routes.
+/// Twenty bodies, as if twenty peers had announced the routes.
 fn bodies<A: Address>(ifindex: u32, gateway: impl Fn(u32) -> A, objects: bool) -> Vec<RouteBody> {
     let via = |index: u32| match objects {
         true => Via::Object(100 + u32::from(A::WIDTH) + index % 2),

@@ -100,7 +100,7 @@ pub enum TableError {
         /// As given.
         wanted: u16,
     },
-    /// The address space has no room for so many prefixes of these lengths.
+    /// The address space has no room for this many prefixes of these lengths.
     Full {
         /// Number of routes wanted.
         wanted: usize,

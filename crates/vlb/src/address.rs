@@ -50,7 +50,6 @@ impl Node {
         if number < Self::COUNT { Some(Self(number)) } else { None }
     }
 
-    /// Its number.
     #[inline]
     pub fn number(self) -> u16 {
         self.0
@@ -76,7 +75,6 @@ impl Port {
         if number < Self::COUNT { Some(Self(number)) } else { None }
     }
 
-    /// Its number.
     pub fn number(self) -> u8 {
         self.0
     }
@@ -146,7 +144,6 @@ pub struct Destination {
     pub epoch: Epoch,
     /// The node whose external port the packet leaves by.
     pub output: Node,
-    /// That port.
     pub port: Port,
     /// What the output node does with it.
     pub to: To,

@@ -149,7 +149,7 @@ impl Balancer {
         }
     }
 
-    /// Makes room for what can become known of so many nodes, so that nothing is allocated later.
+    /// Reserves memory for the state of this many nodes, so that nothing is allocated later.
     pub fn reserve(&mut self, nodes: usize) {
         self.peers.reserve(nodes);
         self.ring.reserve(nodes);

@@ -11,7 +11,6 @@ impl Epoch {
         Self(number)
     }
 
-    /// Its number.
     #[inline]
     pub fn number(self) -> u8 {
         self.0

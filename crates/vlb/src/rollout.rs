@@ -12,7 +12,7 @@
 use crate::address::Node;
 use crate::membership::Epoch;
 
-/// What the nodes are told to do.
+/// What the nodes are to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
     /// Nothing: all use the current epoch.
@@ -44,7 +44,7 @@ impl Rollout {
         true
     }
 
-    /// What nodes are told now.
+    /// What nodes are to do now.
     pub fn stage(&self) -> Stage {
         self.stage
     }

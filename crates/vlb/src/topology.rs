@@ -32,7 +32,6 @@ pub struct Link {
 pub struct LinkId(pub u32);
 
 impl LinkId {
-    /// As an index.
     #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
@@ -167,7 +166,6 @@ impl Topology {
         node.number() >= self.terminals
     }
 
-    /// All links.
     pub fn links(&self) -> &[Link] {
         &self.links
     }

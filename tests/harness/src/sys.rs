@@ -290,7 +290,7 @@ impl PacketSocket {
             let error = Error::last_os_error();
             return if error.kind() == ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
         }
-        // SAFETY: the kernel has written `got` bytes, which is at most the capacity that it was told.
+        // SAFETY: the kernel has written `got` bytes, which is at most the capacity that it was given.
         unsafe { frame.set_len(got as usize) };
         frame.shrink_to_fit();
         let mut at = Duration::ZERO;

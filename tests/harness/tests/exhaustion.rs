@@ -272,7 +272,7 @@ fn changes_to_thousands_of_other_interfaces_delay_nothing() {
     });
 }
 
-/// A group of processes that may use so much more memory (cgroups); deleted when dropped.
+/// A group of processes whose further memory is limited (cgroups); deleted when dropped.
 struct Limited(PathBuf);
 
 impl Limited {

@@ -32,10 +32,10 @@ const FLOOD: u32 = 12_000;
 const FLOODS: u32 = 2;
 /// After as many fragments the router is pinged once by each family.
 const PING_EVERY: u32 = 100;
-/// Resident memory of the daemon may grow by so much, since it comes in huge pages of 2 MiB. (Its share of memory, PSS,
+/// By how much the daemon's resident memory may grow, since it comes in huge pages of 2 MiB. (Its share of memory, PSS,
 /// also changes when another daemon ends.) The packets of the floods that are compared have 9 MB.
 const NOISE_KIB: u64 = 4 << 10;
-/// A whole datagram is sent in fragments of so many bytes.
+/// Bytes in each fragment of a whole datagram.
 const PIECE: usize = 800;
 
 /// Where fragments begin, how many bytes they have, and whether more follow. Bytes 1,304 to 2,400 never come, so no
@@ -74,7 +74,7 @@ fn pings(number: u32) -> [Vec<u8>; 2] {
     [packet::echo4(HOST, ROUTER, number, 56).bytes(), packet::echo6(HOST6, ROUTER6, number, 56).bytes()]
 }
 
-/// Receives all frames at the three ends until it is told to stop.
+/// Receives all frames at the three ends until it is stopped.
 fn receive(sockets: &[PacketSocket; 3], stop: &AtomicBool) -> Vec<(Side, Vec<u8>)> {
     let (mut frames, mut stopped) = (Vec::new(), false);
     while !stopped {

@@ -210,7 +210,7 @@ fn a_daemon_whose_control_hangs_ends_on_sigterm() {
             }
             report::say(&format!("hangs: {name}: ended {:?} after SIGTERM", since.elapsed()));
         });
-        // Without control, a port on workers cannot be told to accept no more packets, so those in its ring are lost.
+        // Without control, nothing can make a port on workers stop accepting packets, so those in its ring are lost.
         let most = if router.is_kernel() { 0 } else { 400 };
         assert!(outcome.lost() <= most, "{name}: {outcome}");
         eventually("the program stays", || !lab.rtr.run("ip link show").contains("xdp"));

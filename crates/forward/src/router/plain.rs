@@ -245,7 +245,7 @@ impl Sorted<'_> {
     }
 }
 
-/// Whether so many frames of a burst are left that the next bursts should not try.
+/// Whether too many frames of a burst were not plain, so that the next bursts should not try.
 fn are_few_plain(left: &Mask, count: usize) -> bool {
     !left.is_empty() && left.count() * 4 > count * 3
 }

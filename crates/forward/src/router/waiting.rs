@@ -14,9 +14,9 @@ use crate::tables::Tables;
 pub(super) enum Tried {
     /// They were left alone.
     Nothing,
-    /// All of them are on their way: so many, and so many bytes.
+    /// All of them have been sent: the number of packets, and of bytes.
     All(Picked),
-    /// So many were tried, of which those in places of the mask are not plain. Some may be on their way.
+    /// `count` were tried; those in the mask are not plain. Some may have been sent.
     Some { count: usize, sent: Picked, left: Mask },
 }
 

@@ -99,7 +99,7 @@ impl Forwarder {
 
     /// Hands all packets back to Linux and ends all threads.
     pub fn end(&self) {
-        // Waits for a restart in progress, after which control can be told to stop taking packets.
+        // Waits for a restart in progress, after which control can stop taking packets.
         lock(&self.restarts).ended = true;
         if !self.keeps.load(Ordering::Relaxed) {
             if let Err(error) = self.driver.handle().set_active(false) {

@@ -65,7 +65,7 @@ pub(crate) struct Ipv6Headers {
 }
 
 impl Ipv6Headers {
-    /// Reads frames of so many bytes, and writes their destinations.
+    /// Reads frames of these lengths, and writes their destinations.
     #[inline]
     #[target_feature(enable = "avx2")]
     pub fn read(
