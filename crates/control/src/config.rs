@@ -25,7 +25,7 @@ pub use error::{ConfigError, Problem, ProblemKind};
 pub use filter::{Fail, Filter, SourceRule};
 pub use firewall::{Firewall, FirewallMode};
 pub use hook::{Hook, HookStage};
-pub use ipsec::Ipsec;
+pub use ipsec::{Ipsec, LeftToLinux};
 
 use bm_fastpath::AttachChoice;
 use bm_fib::structure::{self, Structure};

@@ -34,6 +34,7 @@ pub mod rule;
 pub mod socket;
 pub mod sysctl;
 pub mod watch;
+pub mod xfrm;
 
 mod hash;
 mod legacy_tables;

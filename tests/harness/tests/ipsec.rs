@@ -10,6 +10,7 @@ use bm_tests::packet::Ip4;
 use bm_tests::sys::PacketSocket;
 use std::net::UdpSocket;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::Duration;
 
 const ESP: u8 = 50;
@@ -65,13 +66,24 @@ impl Net {
 
     /// Starts a gateway; `more` is added to both of its SAs.
     fn start(&self, gateway: usize, more: &str) -> Option<Daemon<'_>> {
+        self.start_with(gateway, more, "")
+    }
+
+    /// The same with more settings of `[ipsec]`.
+    fn start_with(&self, gateway: usize, more: &str, settings: &str) -> Option<Daemon<'_>> {
+        let file = self.write(gateway, more, settings);
+        Daemon::start_with(&self.gateways[gateway], &["--config", &file.display().to_string()])
+    }
+
+    /// Writes the configuration of a gateway.
+    fn write(&self, gateway: usize, more: &str, settings: &str) -> PathBuf {
         let file = self.folder.join(format!("g{gateway}.toml"));
         let state = self.folder.join(format!("g{gateway}.state"));
         let ends = ["192.0.2.1", "198.51.100.1"];
         let nets = ["10.1.0.0/24", "10.2.0.0/24"];
         let (one, other) = (gateway, 1 - gateway);
         let mut config = format!(
-            "[[port]]\ndevice = 'lan'\n[[port]]\ndevice = 'wan'\n[ipsec]\nstate_file = '{}'\n",
+            "[[port]]\ndevice = 'lan'\n[[port]]\ndevice = 'wan'\n[ipsec]\n{settings}\nstate_file = '{}'\n",
             state.display()
         );
         for (direction, from, to) in [("out", one, other), ("in", other, one)] {
@@ -89,7 +101,33 @@ impl Net {
             );
         }
         std::fs::write(&file, config).expect("a folder for configurations");
-        Daemon::start_with(&self.gateways[gateway], &["--config", &file.display().to_string()])
+        file
+    }
+
+    /// The policies of the first gateway in its kernel.
+    fn in_kernel(&self) -> String {
+        self.gateways[0].run("ip xfrm policy list")
+    }
+
+    /// Sends from one host to the other for as long as the action takes, and a bit longer; asserts that nothing of it
+    /// crosses the net in clear. Returns how many ESP packets of the first gateway did.
+    fn nothing_in_clear(&self, what: &str, action: impl FnOnce()) -> usize {
+        let seen = self.net.packet_socket("m1");
+        let mut pings = self.a.command("ping");
+        pings.args(["-i", "0.002", "-s", "1000", "10.2.0.2"]).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut pings = pings.spawn().expect("there is ping");
+        std::thread::sleep(Duration::from_millis(200));
+        action();
+        std::thread::sleep(Duration::from_millis(300));
+        pings.kill().expect("it runs");
+        pings.wait().expect("it runs");
+        let crossed = Self::crossed(&seen);
+        let clear = crossed.iter().filter(|(_, frame)| frame.get(26..30) == Some(&[10, 1, 0, 2])).count();
+        assert_eq!(clear, 0, "{what}: of {} packets\n{}", crossed.len(), self.in_kernel());
+        let esp = |(protocol, frame): &&(u8, Vec<u8>)| {
+            *protocol == ESP && frame.get(26..30) == Some(&[192, 0, 2, 1])
+        };
+        crossed.iter().filter(esp).count()
     }
 
     /// What has crossed the net: protocol and bytes of each IPv4 packet.
@@ -207,6 +245,59 @@ fn a_killed_gateway_goes_on_with_new_numbers() {
     ping(&net.a, "10.2.0.2", 56, 62);
     assert!(sequence(&one) > before.map(|number| number + 1_000_000), "{before:?}");
     assert_eq!(dropped(&two, "ipsec_replay"), 0);
+    one.stop();
+    two.stop();
+}
+
+/// Whatever happens to a gateway, Linux does not forward in clear what the gateway should have encrypted.
+#[test]
+fn linux_forwards_nothing_in_clear() {
+    let net = Net::new("ipsec-clear");
+    let Some(two) = net.start(1, "") else { return };
+    let kept = "ip xfrm policy add src 10.77.0.0/16 dst 10.78.0.0/16 dir fwd action block";
+    net.gateways[0].run(kept);
+    let mut one = None;
+    // Before the first start, Linux knows nothing of the policies.
+    net.start(0, "").expect("the binary is there").stop();
+    assert!(net.in_kernel().contains("src 10.1.0.0/24 dst 10.2.0.0/24"), "{}", net.in_kernel());
+    net.nothing_in_clear("a start", || one = net.start(0, ""));
+    let mut one = one.expect("the binary is there");
+    ping(&net.a, "10.2.0.2", 56, 62);
+    assert_eq!(
+        one.ask(&["status"])["linux_only"].to_string().matches("10.2.0.0").count(),
+        0,
+        "{}",
+        one.ask(&["status"])
+    );
+    assert!(net.nothing_in_clear("it runs", || {}) > 50);
+    // A chain in which Linux has a say: all packets are left to it.
+    let chain = "table ip t { chain f { type filter hook forward priority 0; counter; }; }";
+    net.gateways[0].feed("nft -f -", chain).expect("nftables");
+    eventually("packets are left to Linux", || net.nothing_in_clear("a firewall", || {}) == 0);
+    net.gateways[0].run("nft delete table ip t");
+    ping(&net.a, "10.2.0.2", 56, 62);
+    net.nothing_in_clear("reload", || {
+        net.write(0, "replay_window = 128", "");
+        one.ask(&["reload"]);
+    });
+    ping(&net.a, "10.2.0.2", 56, 62);
+    // Somebody removes all policies: they come back.
+    net.gateways[0].run("ip xfrm policy flush");
+    eventually("the policies come back", || net.in_kernel().contains("dst 10.2.0.0/24"));
+    net.gateways[0].run(kept);
+    net.nothing_in_clear("kill -9", || one.kill());
+    let mut again = None;
+    net.nothing_in_clear("a start after kill -9", || again = net.start(0, ""));
+    one = again.expect("the binary is there");
+    ping(&net.a, "10.2.0.2", 56, 62);
+    net.nothing_in_clear("stop", || one.stop());
+    let policies = net.in_kernel();
+    assert_eq!(policies.matches("dst 10.2.0.0/24").count(), 1, "{policies}");
+    // As the administrator wishes.
+    let one = net.start_with(0, "", "left_to_linux = 'forward'").expect("the binary is there");
+    let policies = net.in_kernel();
+    assert!(!policies.contains("10.2.0.0/24") && policies.contains("10.78.0.0/16"), "{policies}");
+    ping(&net.a, "10.2.0.2", 56, 62);
     one.stop();
     two.stop();
 }

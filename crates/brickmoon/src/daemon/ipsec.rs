@@ -7,6 +7,7 @@
 //! A number is written to the state file as used before a worker gets it, so none is used twice, whatever happens to the
 //! process. Workers that are started again go on with new numbers and their old counters.
 
+mod clear_text;
 mod record;
 
 use std::ops::RangeInclusive;
@@ -25,6 +26,7 @@ use bm_stats::{Account, Registry, Scope};
 use super::apps::{DECRYPTION, ENCRYPTION};
 use super::lock::lock;
 use crate::failure::Failure;
+use clear_text::ClearText;
 use record::Record;
 
 /// Numbers that are reserved together: enough for some seconds, and few enough that starts do not use up 32 bits.
@@ -37,6 +39,7 @@ const RING: usize = 1024;
 /// Everything about SAs that workers do not own.
 #[derive(Default)]
 pub struct Ipsec {
+    clear_text: ClearText,
     record: Option<Record>,
     config: config::Ipsec,
     known: Vec<Known>,
@@ -63,9 +66,11 @@ struct Feed {
 }
 
 impl Ipsec {
-    /// Opens the state file, if there are SAs.
+    /// Keeps Linux from forwarding in clear, and opens the state file, if there are SAs.
     pub fn open(config: &Config) -> Result<Self, Failure> {
-        let mut new = Self::default();
+        let clear_text = ClearText::new(&config.daemon.socket);
+        let mut new = Self { clear_text, ..Self::default() };
+        new.clear_text.follow(config)?;
         new.open_record(config)?;
         Ok(new)
     }
@@ -80,6 +85,7 @@ impl Ipsec {
 
     /// SAs and policies for this number of workers. SAs that existed before go on.
     fn plan(&mut self, config: &Config, workers: usize) -> Result<IpsecPlan, Failure> {
+        self.clear_text.follow(config)?;
         self.open_record(config)?;
         let now_ns = clock_ns();
         let before = std::mem::take(&mut self.known);
@@ -103,6 +109,14 @@ impl Ipsec {
         Ok(IpsecPlan { policies: policies.into(), sas })
     }
 
+    /// Without SAs and policies.
+    fn forget(&mut self, config: &Config) -> Result<(), Failure> {
+        self.clear_text.follow(config)?;
+        let Self { clear_text, record, .. } = std::mem::take(self);
+        *self = Self { clear_text, record, ..Self::default() };
+        Ok(())
+    }
+
     fn numbers(&mut self, sa: &Sa) -> Result<SaNumbers, Failure> {
         let record = self.record.as_mut().ok_or_else(|| Failure::Failed("no state file for IPsec".into()))?;
         let (fingerprint, count) = (sa.fingerprint(), if sa.esn { BLOCK_ESN } else { BLOCK });
@@ -113,8 +127,18 @@ impl Ipsec {
         Ok(SaNumbers { block, more, iv_mask })
     }
 
-    /// Reserves the next numbers of each SA that has begun a block.
-    pub fn reserve(&mut self) {
+    /// Called often: looks after the kernel's policies, and reserves the next numbers of each SA that has begun a block.
+    pub fn supervise(&mut self) {
+        self.clear_text.renew();
+        self.reserve();
+    }
+
+    /// Says what stays in the kernel.
+    pub fn end(&self) {
+        self.clear_text.end();
+    }
+
+    fn reserve(&mut self) {
         let Some(record) = &mut self.record else { return };
         for feed in self.feeds.iter_mut().filter(|feed| !feed.failed) {
             if feed.blocks.is_closed() || !feed.blocks.has_room() {
@@ -215,8 +239,7 @@ impl IpsecApps {
     /// For workers with these wakers; nothing without SAs and policies.
     pub fn new(config: &Config, ipsec: &Mutex<Ipsec>, wakers: &[Waker]) -> Result<Option<Self>, Failure> {
         if config.ipsec.is_empty() {
-            let mut ipsec = lock(ipsec);
-            *ipsec = Ipsec { record: ipsec.record.take(), ..Ipsec::default() };
+            lock(ipsec).forget(config)?;
             return Ok(None);
         }
         let plan = lock(ipsec).plan(config, wakers.len())?;

@@ -4,12 +4,29 @@ use std::path::PathBuf;
 
 use bm_ipsec::{Policy, Sa};
 
+/// What Linux does with routed packets that a policy protects or discards, and that it gets: while the daemon does not
+/// run, or since something else leaves them to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LeftToLinux {
+    /// It drops them.
+    #[default]
+    Drop,
+    /// It forwards them in clear.
+    Forward,
+}
+
+/// Names in the configuration.
+pub(super) const LEFT_TO_LINUX: [(&str, LeftToLinux); 2] =
+    [("drop", LeftToLinux::Drop), ("forward", LeftToLinux::Forward)];
+
 /// `[ipsec]`, each `[[ipsec.sa]]` and each `[[ipsec.policy]]`, without any of the problems that `bm_ipsec::problems`
 /// finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ipsec {
     /// Where the sequence numbers that have been used are recorded.
     pub state_file: PathBuf,
+    /// What Linux does with packets that have to be encrypted.
+    pub left_to_linux: LeftToLinux,
     /// Each `[[ipsec.sa]]`; `at` is its line.
     pub sas: Vec<Sa>,
     /// For each SA its name.
@@ -22,6 +39,7 @@ impl Default for Ipsec {
     fn default() -> Self {
         Self {
             state_file: "/var/lib/brickmoon/ipsec.state".into(),
+            left_to_linux: LeftToLinux::Drop,
             sas: Vec::new(),
             names: Vec::new(),
             policies: Vec::new(),

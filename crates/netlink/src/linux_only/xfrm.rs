@@ -4,7 +4,8 @@
 //! A policy that just allows does not matter. If one of higher priority exempts packets from another that blocks,
 //! these are listed nevertheless, which is too wide but never too narrow. Policies of direction in are about packets
 //! to this machine. The interface of a selector is ignored, since it has a different meaning in each direction, and
-//! so are marks and interface ids.
+//! so are marks and interface ids. Policies that brickmoon has added (`crate::xfrm`) are for packets that it does not
+//! forward itself.
 
 use super::condition::{Condition, Families};
 use super::dump::{self, Dumped, is_absent};
@@ -17,6 +18,7 @@ use crate::error::{Error, Malformed};
 use crate::family::ip_address;
 use crate::message::Raw;
 use crate::socket::Socket;
+use crate::xfrm::{self, POLICY, TEMPLATES, at, message};
 use bm_wire::Family;
 use netlink_sys::protocols::NETLINK_XFRM;
 use std::net::IpAddr;
@@ -24,38 +26,7 @@ use std::net::IpAddr;
 /// Groups of the events: policies that expire, and policies that change.
 pub(super) const GROUPS: [u32; 2] = [2, 4];
 
-/// Messages (`XFRM_MSG_*`).
-mod message {
-    pub const NEW_POLICY: u16 = 0x13;
-    pub const DELETE_POLICY: u16 = 0x14;
-    pub const GET_POLICY: u16 = 0x15;
-    pub const UPDATE_POLICY: u16 = 0x19;
-    pub const POLICY_EXPIRED: u16 = 0x1b;
-    pub const FLUSH_POLICIES: u16 = 0x1d;
-    /// Also the message type for a change of the default.
-    pub const GET_DEFAULT: u16 = 0x28;
-}
-/// Attribute with the templates of a policy.
-const TEMPLATES: u16 = 5;
-/// Fixed part of a policy: `struct xfrm_userpolicy_info`.
-const POLICY: usize = 168;
-/// Where its fields are.
-mod at {
-    use std::ops::Range;
-    pub const DESTINATION: Range<usize> = 0..16;
-    pub const SOURCE: Range<usize> = 16..32;
-    pub const DESTINATION_PORT: usize = 32;
-    pub const SOURCE_PORT: usize = 36;
-    pub const FAMILY: Range<usize> = 40..42;
-    pub const DESTINATION_LENGTH: usize = 42;
-    pub const SOURCE_LENGTH: usize = 43;
-    pub const PROTOCOL: usize = 44;
-    pub const DIRECTION: usize = 160;
-    pub const ACTION: usize = 161;
-}
 const OUT: u8 = 1;
-const FORWARD: u8 = 2;
-const BLOCK: u8 = 1;
 
 /// Whether a message is about a change of policies.
 pub(super) fn is_event(raw: &Raw<'_>) -> bool {
@@ -162,13 +133,16 @@ fn read_policy(body: &[u8]) -> Result<Option<Policy>, Malformed> {
     let Some(fixed) = body.get(..POLICY) else {
         return Err(Malformed::Header { kind: message::NEW_POLICY, length: body.len() });
     };
+    if xfrm::is_own(fixed) {
+        return Ok(None);
+    }
     let direction = match fixed[at::DIRECTION] {
         OUT => "out",
-        FORWARD => "fwd",
+        xfrm::FORWARD => "fwd",
         _ => return Ok(None),
     };
     let templates = Attributes::after_header(body, POLICY).find(TEMPLATES)?.unwrap_or_default();
-    let action = match (fixed[at::ACTION] == BLOCK, templates.is_empty()) {
+    let action = match (fixed[at::ACTION] == xfrm::BLOCK, templates.is_empty()) {
         (true, _) => "action block",
         (false, false) => "with a template",
         (false, true) => return Ok(None),

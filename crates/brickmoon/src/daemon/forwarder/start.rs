@@ -68,6 +68,7 @@ impl Forwarder {
 
     /// Starts the router as planned. If all ports use the kernel path, there is no frame memory and there are no workers.
     fn start_with(config: Config, plan: Plan, natives: MakeNatives, cluster: &Node) -> Result<Self, Failure> {
+        let ipsec = Mutex::new(Ipsec::open(&config)?);
         let (registry, stats) = statistics::counters(&config)?;
         let readers = Readers::new();
         let strict = |_: &config::Port| true;
@@ -87,7 +88,6 @@ impl Forwarder {
         let driver = Driver::start(&config, hash_seed, &readers, ports, kernel).map_err(Failure::failed)?;
         let published = driver.handle().published().clone();
         let (hooks, apps) = (OnceLock::new(), OnceLock::new());
-        let ipsec = Mutex::new(Ipsec::open(&config)?);
         let shared = Shared { published, readers, registry, hooks, apps, ipsec };
         let running = match opener {
             Some(opener) => {

@@ -21,7 +21,7 @@ impl Forwarder {
         if lock(&self.filter_tables).is_to_be_put() {
             self.links.notify_one();
         }
-        lock(&self.shared.ipsec).reserve();
+        lock(&self.shared.ipsec).supervise();
         let trouble = lock(&self.running).as_mut().and_then(Running::trouble);
         match trouble {
             // A restart would wait for its thread. It is interrupted soon, or the process ends.
@@ -113,6 +113,7 @@ impl Forwarder {
         }
         let running = lock(&self.running).take();
         drop(running.map(Running::stop));
+        lock(&self.shared.ipsec).end();
         self.switches.end();
         self.cluster.end();
     }

@@ -9,6 +9,7 @@ use bm_ipsec::{
 
 use super::filter::protocol;
 use super::*;
+use crate::config::ipsec::LEFT_TO_LINUX;
 
 const DIRECTIONS: [(&str, Direction); 2] = [("out", Direction::Out), ("in", Direction::In)];
 const MODES: [(&str, Mode); 2] = [("tunnel", Mode::Tunnel), ("transport", Mode::Transport)];
@@ -41,6 +42,7 @@ const ACTIONS: [(&str, ActionWord); 3] =
 pub(super) fn ipsec(section: &mut Section<'_, '_>, folder: &Path, ipsec: &mut Ipsec) {
     let before = section.report.problems.len();
     section.file("state_file", &mut ipsec.state_file);
+    section.choice("left_to_linux", &LEFT_TO_LINUX, &mut ipsec.left_to_linux);
     // Problems name an SA or a policy by where its table is.
     let mut tables = Vec::new();
     for (start, table) in section.tables("sa", "[[ipsec.sa]] with name, spi and so on below it") {

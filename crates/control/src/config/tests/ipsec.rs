@@ -42,6 +42,17 @@ fn reads_sas_and_policies() {
 }
 
 #[test]
+fn linux_drops_what_is_left_to_it_unless_the_file_says_otherwise() {
+    assert_eq!(read("[ipsec]\n").ipsec.left_to_linux, LeftToLinux::Drop);
+    let [drop, forward] = ["drop", "forward"]
+        .map(|word| read(&format!("[ipsec]\nleft_to_linux = '{word}'\n{}", with_key("a", 256, ""))));
+    assert_eq!(forward.ipsec.left_to_linux, LeftToLinux::Forward);
+    assert_eq!(drop.ipsec.left_to_linux, LeftToLinux::Drop);
+    let changed = drop.diff(&forward);
+    assert_eq!((changed.len(), changed[0].key.as_str()), (1, "ipsec.left_to_linux"));
+}
+
+#[test]
 fn reports_errors_of_sas_and_policies() {
     let key = |key: &str, lines: &str| sa("a", 256, &format!("encryption_key = '{key}'\n{lines}"));
     for (text, line, why) in [

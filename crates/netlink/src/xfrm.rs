@@ -1,0 +1,259 @@
+//! IPsec policies that brickmoon adds to the kernel, so that Linux does not forward in clear what has to be encrypted.
+//!
+//! They are policies of direction fwd, which concern routed packets only. Their priority is the lowest there is, so any
+//! other policy comes first. They are recognized by the user id in their selector, which the kernel stores, prints and
+//! compares when policies are changed, but never compares with packets.
+
+use crate::error::{Error, Malformed};
+use crate::linux_only::dump::{self, Dumped, is_absent};
+use crate::message::Raw;
+use crate::socket::Socket;
+use netlink_sys::protocols::NETLINK_XFRM;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::ops::Range;
+
+/// Messages (`XFRM_MSG_*`).
+pub(crate) mod message {
+    pub const NEW_POLICY: u16 = 0x13;
+    pub const DELETE_POLICY: u16 = 0x14;
+    pub const GET_POLICY: u16 = 0x15;
+    pub const UPDATE_POLICY: u16 = 0x19;
+    pub const POLICY_EXPIRED: u16 = 0x1b;
+    pub const FLUSH_POLICIES: u16 = 0x1d;
+    /// Also the message type for a change of the default.
+    pub const GET_DEFAULT: u16 = 0x28;
+}
+/// Attribute with the templates of a policy.
+pub(crate) const TEMPLATES: u16 = 5;
+/// Fixed part of a policy: `struct xfrm_userpolicy_info`.
+pub(crate) const POLICY: usize = 168;
+/// Where its fields are.
+pub(crate) mod at {
+    use std::ops::Range;
+    pub const DESTINATION: Range<usize> = 0..16;
+    pub const SOURCE: Range<usize> = 16..32;
+    pub const DESTINATION_PORT: usize = 32;
+    pub const SOURCE_PORT: usize = 36;
+    pub const FAMILY: Range<usize> = 40..42;
+    pub const DESTINATION_LENGTH: usize = 42;
+    pub const SOURCE_LENGTH: usize = 43;
+    pub const PROTOCOL: usize = 44;
+    pub const USER: Range<usize> = 52..56;
+    /// Limits in bytes and packets.
+    pub const LIMITS: Range<usize> = 56..88;
+    pub const PRIORITY: Range<usize> = 152..156;
+    pub const INDEX: Range<usize> = 156..160;
+    pub const DIRECTION: usize = 160;
+    pub const ACTION: usize = 161;
+}
+/// Length of a selector, with which a policy begins.
+const SELECTOR: usize = 56;
+/// Selector, index and direction: `struct xfrm_userpolicy_id`.
+const POLICY_ID: usize = 64;
+pub(crate) const FORWARD: u8 = 2;
+const ALLOW: u8 = 0;
+pub(crate) const BLOCK: u8 = 1;
+/// "bm" in the upper half of the user id; the lower half is the owner's.
+const OWN: u32 = 0x626d_0000;
+/// Priorities of our policies: behind those of strongSwan and of `ip xfrm`, which start at 0.
+const PRIORITY_MIN: u32 = 0xf000_0000;
+/// How often a list is read again because it changed meanwhile.
+const PASSES: u32 = 5;
+
+/// A port, or several: those that equal `value` in the bits of `mask`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortMask {
+    pub value: u16,
+    pub mask: u16,
+}
+
+/// What Linux does with routed packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForwardPolicy {
+    /// Prefix, of the same family as the destination.
+    pub source: (IpAddr, u8),
+    pub destination: (IpAddr, u8),
+    /// 0: any.
+    pub protocol: u8,
+    pub source_port: PortMask,
+    pub destination_port: PortMask,
+    /// Whether they pass; otherwise Linux drops them.
+    pub allow: bool,
+}
+
+/// What [`replace`] has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replaced {
+    /// Policies that were not there as requested.
+    pub added: usize,
+    /// Policies of the owner that are not wanted any more.
+    pub removed: usize,
+}
+
+/// Whether a policy of the kernel was made here.
+pub(crate) fn is_own(policy: &[u8]) -> bool {
+    user_of(policy) & 0xffff_0000 == OWN
+}
+
+fn user_of(policy: &[u8]) -> u32 {
+    u32::from_ne_bytes(bytes_at(policy, at::USER))
+}
+
+/// The bytes of a field; zeros if there is none.
+fn bytes_at(policy: &[u8], range: Range<usize>) -> [u8; 4] {
+    policy.get(range).and_then(|bytes| bytes.try_into().ok()).unwrap_or_default()
+}
+
+/// Makes these the policies of `owner` in this thread's network namespace; earlier ones come first. New ones are added
+/// before old ones are removed. `None` if the kernel has no IPsec.
+///
+/// # Errors
+/// The kernel's error; policies may then be missing, but none is removed.
+pub fn replace(owner: u16, policies: &[ForwardPolicy]) -> Result<Option<Replaced>, Error> {
+    let Some(mut socket) = dump::open(NETLINK_XFRM)? else { return Ok(None) };
+    let Some(mut present) = list(&mut socket, owner)? else { return Ok(None) };
+    let mut replaced = Replaced::default();
+    for (rank, policy) in (0..).zip(policies) {
+        let bytes = encode(policy, owner, PRIORITY_MIN + rank);
+        let before = present.remove(&bytes[..SELECTOR]);
+        if before.is_none_or(|before| before.differs_from(&bytes)) {
+            // Adds it, or changes the one with the same selector.
+            dump::change(&mut socket, "add an IPsec policy", message::UPDATE_POLICY, 0, &bytes)?;
+            replaced.added += 1;
+        }
+    }
+    for (selector, policy) in present {
+        let mut id = [0; POLICY_ID];
+        id[..SELECTOR].copy_from_slice(&selector);
+        id[SELECTOR..SELECTOR + 4].copy_from_slice(&policy.index.to_ne_bytes());
+        id[SELECTOR + 4] = FORWARD;
+        dump::change(&mut socket, "remove an IPsec policy", message::DELETE_POLICY, 0, &id)?;
+        replaced.removed += 1;
+    }
+    Ok(Some(replaced))
+}
+
+/// What is known of a policy in the kernel besides its selector.
+struct Present {
+    priority: u32,
+    index: u32,
+    action: u8,
+}
+
+impl Present {
+    /// Whether it differs from this policy.
+    fn differs_from(&self, policy: &[u8; POLICY]) -> bool {
+        policy[at::PRIORITY] != self.priority.to_ne_bytes() || policy[at::ACTION] != self.action
+    }
+}
+
+/// The policies of `owner`, by their selectors; `None` if the kernel has no IPsec.
+fn list(socket: &mut Socket, owner: u16) -> Result<Option<BTreeMap<Vec<u8>, Present>>, Error> {
+    for _ in 0..PASSES {
+        let mut found = BTreeMap::new();
+        let dumped = dump::dump(socket, "list IPsec policies", message::GET_POLICY, &[0; 64], |raw| {
+            found.extend(own(raw, owner)?);
+            Ok(())
+        });
+        match dumped {
+            Ok(Dumped::Whole) => return Ok(Some(found)),
+            Ok(Dumped::Interrupted) => {}
+            Err(error) if is_absent(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Error::Silent { request: "list IPsec policies (they keep changing)" })
+}
+
+/// A policy of `owner`.
+fn own(raw: &Raw<'_>, owner: u16) -> Result<Option<(Vec<u8>, Present)>, Malformed> {
+    if raw.kind != message::NEW_POLICY {
+        return Ok(None);
+    }
+    let Some(fixed) = raw.body.get(..POLICY) else {
+        return Err(Malformed::Header { kind: raw.kind, length: raw.body.len() });
+    };
+    if user_of(fixed) != OWN | u32::from(owner) || fixed[at::DIRECTION] != FORWARD {
+        return Ok(None);
+    }
+    let number = |range| u32::from_ne_bytes(bytes_at(fixed, range));
+    let present =
+        Present { priority: number(at::PRIORITY), index: number(at::INDEX), action: fixed[at::ACTION] };
+    Ok(Some((fixed[..SELECTOR].to_vec(), present)))
+}
+
+fn encode(policy: &ForwardPolicy, owner: u16, priority: u32) -> [u8; POLICY] {
+    let mut to = [0; POLICY];
+    for (address, range) in [(policy.destination.0, at::DESTINATION), (policy.source.0, at::SOURCE)] {
+        match address {
+            IpAddr::V4(address) => to[range][..4].copy_from_slice(&address.octets()),
+            IpAddr::V6(address) => to[range].copy_from_slice(&address.octets()),
+        }
+    }
+    for (port, at) in [(policy.destination_port, at::DESTINATION_PORT), (policy.source_port, at::SOURCE_PORT)]
+    {
+        to[at..at + 2].copy_from_slice(&port.value.to_be_bytes());
+        to[at + 2..at + 4].copy_from_slice(&port.mask.to_be_bytes());
+    }
+    let family = if policy.source.0.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    to[at::FAMILY].copy_from_slice(&(family as u16).to_ne_bytes());
+    to[at::DESTINATION_LENGTH] = policy.destination.1;
+    to[at::SOURCE_LENGTH] = policy.source.1;
+    to[at::PROTOCOL] = policy.protocol;
+    to[at::USER].copy_from_slice(&(OWN | u32::from(owner)).to_ne_bytes());
+    // No limit.
+    to[at::LIMITS].fill(0xff);
+    to[at::PRIORITY].copy_from_slice(&priority.to_ne_bytes());
+    to[at::DIRECTION] = FORWARD;
+    to[at::ACTION] = if policy.allow { ALLOW } else { BLOCK };
+    to
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy() -> ForwardPolicy {
+        ForwardPolicy {
+            source: ("10.1.0.0".parse().unwrap(), 24),
+            destination: ("10.2.0.0".parse().unwrap(), 16),
+            protocol: 6,
+            source_port: PortMask::default(),
+            destination_port: PortMask { value: 80, mask: 0xffff },
+            allow: false,
+        }
+    }
+
+    #[test]
+    fn encodes_a_policy_as_ip_xfrm_does() {
+        // `ip xfrm policy add src 10.1.0.0/24 dst 10.2.0.0/16 proto tcp dport 80 dir fwd action block priority N`, with
+        // the user id in addition.
+        let bytes = encode(&policy(), 7, PRIORITY_MIN);
+        let mut expected = [0; POLICY];
+        expected[..4].copy_from_slice(&[10, 2, 0, 0]);
+        expected[16..20].copy_from_slice(&[10, 1, 0, 0]);
+        expected[32..40].copy_from_slice(&[0, 80, 0xff, 0xff, 0, 0, 0, 0]);
+        expected[40..45].copy_from_slice(&[2, 0, 16, 24, 6]);
+        expected[52..56].copy_from_slice(&[7, 0, b'm', b'b']);
+        expected[56..88].fill(0xff);
+        expected[152..162].copy_from_slice(&[0, 0, 0, 0xf0, 0, 0, 0, 0, 2, 1]);
+        assert_eq!(bytes, expected);
+        assert!(is_own(&bytes) && !is_own(&[0; POLICY]) && !is_own(&[]));
+    }
+
+    #[test]
+    fn finds_the_policies_of_its_owner() {
+        let mut bytes = encode(&policy(), 7, PRIORITY_MIN + 3);
+        bytes[at::INDEX].copy_from_slice(&[0x12, 0, 0, 0]);
+        let find =
+            |body: &[u8], owner| own(&Raw { kind: message::NEW_POLICY, flags: 0, sequence: 0, body }, owner);
+        assert!(find(&bytes, 8).unwrap().is_none());
+        let (selector, present) = find(&bytes, 7).unwrap().unwrap();
+        assert_eq!((&selector[..], present.index), (&bytes[..SELECTOR], 0x12));
+        assert!(!present.differs_from(&bytes));
+        bytes[at::ACTION] = ALLOW;
+        assert!(present.differs_from(&bytes));
+        assert!(find(&bytes[..POLICY - 1], 7).is_err(), "a truncated message");
+    }
+}
