@@ -5,6 +5,7 @@
 //! then, and commands that undo the setting. Linux alone must do what the case says. Brickmoon must do the same, and
 //! forward by itself again once everything is undone.
 
+use bm_tests::daemon::eventually;
 use bm_tests::lab::{Ends, Lab, Side};
 use bm_tests::packet::{Ip4, Ip6, routed};
 use bm_tests::subject::{Router, Subject, each};
@@ -312,7 +313,11 @@ fn a_narrow_rule_leaves_the_rest_to_the_fast_path() {
         let ports = router.status_text();
         assert!(ports.contains("left to Linux: IPv4 packets: from any to 10.9.0.0/16: xfrm: "), "{ports}");
         if router.is_kernel() {
-            assert!(ports.contains(" firewall"), "they must be counted by name: {ports}");
+            // The first ones may have been left to Linux for another reason, on a busy machine.
+            eventually("they must be counted by name", || {
+                passed(lab, &[udp("10.9.9.9", 5000, Side::Snk, false)]);
+                router.status_text().contains(" firewall")
+            });
         }
         set(lab, &["ip xfrm policy flush"]);
         fast_again(lab, router, &[udp("10.9.9.9", 5000, Side::Snk, true)]);
