@@ -3,7 +3,7 @@
 use bm_stats::Reason;
 use bm_wire::protocol;
 
-use super::frames::{LEFT_HOST, V4, error_ipv4, frame};
+use super::frames::{LEFT_HOST, RIGHT_MAC, V4, error_ipv4, frame};
 use super::{LEFT, RIGHT, lab};
 use crate::WaitLimits;
 use crate::tables::Settings;
@@ -249,4 +249,22 @@ fn errors_wait_for_neighbors_too() {
     let mut expected = error_ipv4("192.0.2.1", 11, 0, 0, &packet.bytes(), error);
     expected[5] = 0x50;
     assert_eq!((port, error), (LEFT, &expected[..]));
+}
+
+#[test]
+fn errors_are_routed_in_the_vrf_of_their_cause() {
+    // Only VRF 1 has a route to the source, and another one than the main table.
+    let text = "
+        interface other 0 02:00:00:00:00:01 198.51.100.1/24
+        interface mixed 1 02:00:00:00:00:02 vrf 1 192.0.2.1/24
+        neighbor 198.51.100.9 other 02:00:00:00:01:09
+        neighbor 192.0.2.9 mixed 02:00:00:00:02:09
+        route 10.0.0.0/8 via 198.51.100.9 other
+        route 10.0.0.0/8 vrf 1 via 192.0.2.9 mixed";
+    let mut lab = Lab::new(text);
+    let packet = V4 { source: "10.0.0.9", ttl: 1, ..V4::to("10.7.7.7") };
+    let answer = lab.exchange(1, &frame(RIGHT_MAC, [2, 0, 0, 0, 2, 9], 0x0800, &packet.bytes()));
+    let (port, error) = answer.only().unwrap();
+    assert_eq!((port, &error[..6]), (1, &[2, 0, 0, 0, 2, 9][..]));
+    assert_eq!(&error[26..34], &[192, 0, 2, 1, 10, 0, 0, 9], "from and to");
 }

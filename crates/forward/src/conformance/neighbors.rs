@@ -93,6 +93,22 @@ fn e67_the_kernel_may_give_up_earlier() {
 }
 
 #[test]
+fn e67_linux_gets_what_it_must_answer_itself() {
+    let mut lab = lab();
+    let mut tables = lab.tables();
+    tables.linux_tells = true;
+    lab.publish(tables);
+    let packet = V4::to("198.51.100.50").sent();
+    lab.send(LEFT, &packet);
+    lab.run();
+    lab.fail("right", "198.51.100.50");
+    lab.run();
+    let answer = lab.answer();
+    assert_eq!((answer.sent, answer.host), (vec![], vec![(LEFT, packet)]));
+    assert_eq!((lab.held(), lab.drops()), (0, vec![]));
+}
+
+#[test]
 fn e67_queues_are_bounded() {
     let waits = WaitLimits { frames_each: 3, frames: 5, ..WaitLimits::default() };
     let mut lab = Lab::with(super::LINES, Settings::default(), waits);
