@@ -146,6 +146,8 @@ enum Stop {
     To(usize),
     /// The slow path sends it.
     Slow,
+    /// The slow path tells its source what fits.
+    TooBig(u16),
 }
 
 impl From<Failure> for Stop {

@@ -371,6 +371,7 @@ impl Core {
             Some(Verdict::Host) => self.deliver(frame),
             Some(Verdict::LinuxOnly) => self.deliver_linux_only(frame),
             Some(Verdict::Encrypted) => self.send_encrypted(tables, frame, now),
+            Some(Verdict::TooBigForEsp) => self.refuse_too_big_for_esp(tables, frame, now),
             _ => self.handle(tables, frame, now),
         }
     }

@@ -35,10 +35,12 @@ pub enum Verdict {
     Hook,
     /// A packet of this router in ESP, whose peer has no MAC address yet, or that must be fragmented.
     Encrypted,
+    /// A packet that a tunnel has no room for; `next_hop` of the frame's metadata is the MTU to report.
+    TooBigForEsp,
 }
 
 impl Verdict {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Host,
         Self::LinuxOnly,
         Self::LinkGroup,
@@ -53,6 +55,7 @@ impl Verdict {
         Self::Resolve,
         Self::Hook,
         Self::Encrypted,
+        Self::TooBigForEsp,
     ];
 
     /// From a frame's meta.

@@ -28,7 +28,7 @@ pub struct Meta {
     pub network: u16,
     /// Why the frame leaves the fast path; the receiver defines the codes.
     pub verdict: u16,
-    /// Index of the next hop that a hook chose, where `chosen` is 1.
+    /// Index of the next hop that a hook chose, where `chosen` is 1; some verdicts use it otherwise.
     pub next_hop: u32,
     /// Whether a hook chose the next hop. Set for frames that leave the fast path, like `verdict`.
     pub chosen: u32,

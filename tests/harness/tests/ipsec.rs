@@ -55,7 +55,7 @@ impl Net {
             gateway.set(&[("net.ipv4.ip_forward", "1")]);
             gateway.ip(&format!(
                 "link set lo up\naddr add 10.{lan}.0.1/24 dev lan\nlink set lan up\naddr add {own}.1/24 dev wan\n\
-                 link set wan up\nroute add default via {own}.9\nroute add {other} via {own}.9 mtu 1400"
+                 link set wan up\nroute add default via {own}.9\nroute add {other} via {own}.9"
             ));
             // Nobody in the net completes the checksums of hosts.
             host.run("ethtool -K eth0 tx off");
@@ -162,6 +162,7 @@ fn hosts_talk_through_a_tunnel() {
     ping(&net.a, "10.2.0.2", 56, 62);
     ping(&net.a, "10.2.0.2", 1300, 62);
     udp(&net);
+    path_mtu(&net, &one);
     let crossed = seen.each_ref().map(Net::crossed);
     for packets in &crossed {
         let esp = packets.iter().filter(|(protocol, _)| *protocol == ESP).count();
@@ -196,6 +197,18 @@ fn udp(net: &Net) {
         server.send_to(&buffer[..length], from).expect("a route");
         client.recv_from(&mut buffer).is_ok_and(|(length, _)| buffer[..length] == sent)
     });
+}
+
+/// A host learns which packets fit into the tunnel.
+fn path_mtu(net: &Net, one: &Daemon<'_>) {
+    let route = || net.a.run("ip route get 10.2.0.2");
+    eventually("an error with the MTU", || {
+        let _refused = net.a.try_run("ping -M do -c 1 -W 1 -s 1450 10.2.0.2");
+        route().contains("mtu 1446")
+    });
+    assert!(dropped(one, "ipsec_too_big") >= 1);
+    let fits = net.a.run("ping -M do -c 3 -i 0.1 -s 1418 10.2.0.2");
+    assert!(fits.contains("3 received"), "{fits}");
 }
 
 /// Sends a replay, a packet of no SA and one in clear to the second gateway, which counts each and sends none on.

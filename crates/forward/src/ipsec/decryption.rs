@@ -92,7 +92,8 @@ impl Decryption {
                 }
             }
             Err(Stop::Drop(reason)) => self.lose(io, frame, reason),
-            Err(Stop::Slow) => self.lose(io, frame, Reason::NoOutput),
+            // Only encryption hands frames to the slow path.
+            Err(Stop::Slow | Stop::TooBig(_)) => self.lose(io, frame, Reason::NoOutput),
         }
     }
 

@@ -5,6 +5,7 @@
 //!                                              ├─ discard ─► drop
 //!                                              └─ protect ─► SA of another worker: its ring
 //!                                                            SA of this one: encrypt ─► route ─► port, or slow path
+//!                                                                             too big ─► slow path: ICMP to the source
 //! ```
 //!
 //! The packet has its next hop, its TTL is decremented, and it has passed the filters. If it cannot be encrypted, it is
@@ -16,12 +17,12 @@ use std::sync::Arc;
 use bm_fib::published::{Published, ReaderHandle};
 use bm_frame::Frame;
 use bm_graph::{App, Io};
-use bm_ipsec::{Action, Direction, Failure, Outbound, Policies, Problem, SaTable, key};
+use bm_ipsec::{Action, Direction, Failure, Mode, Outbound, Policies, Problem, SaTable, key};
 use bm_link::Consumer;
 use bm_stats::{Account, Entry, Reason};
 use bm_wire::ethernet::ethertype;
 use bm_wire::ipv4::Ipv4;
-use bm_wire::ipv6::Ipv6;
+use bm_wire::ipv6::{self, Ipv6};
 
 use super::rings::{Rings, stop_inputs};
 use super::{Ends, IpsecPlan, IpsecWorker, Owner, SaNumbers, SaStatus, Stop, frames, reason};
@@ -65,6 +66,12 @@ struct Sender {
     sa: Outbound,
     more: Consumer<bm_ipsec::Block>,
     status: Arc<SaStatus>,
+    /// The other end of a tunnel, to which all ESP packets go; in transport mode they go to several hosts.
+    peer: Option<IpAddr>,
+    /// As configured; the MTU of the route may be smaller.
+    path_mtu: u16,
+    /// What the SA uses; 0: not looked up yet.
+    current_mtu: u16,
 }
 
 impl Encryption {
@@ -85,7 +92,9 @@ impl Encryption {
         for plan in plan.sas.iter_mut().filter(|plan| plan.worker == *worker) {
             let Some(SaNumbers { block, more, iv_mask }) = plan.numbers.take() else { continue };
             let sa = Outbound::new(&plan.sa, block, iv_mask, now_ns)?.with_used(plan.status.read().used);
-            sas.push(Sender { sa, more, status: plan.status.clone() });
+            let peer = (plan.sa.mode == Mode::Tunnel).then_some(plan.sa.destination);
+            let (path_mtu, status) = (plan.sa.path_mtu, plan.status.clone());
+            sas.push(Sender { sa, more, status, peer, path_mtu, current_mtu: 0 });
         }
         let work = Work {
             outputs: vec![None; ports.len()],
@@ -129,14 +138,21 @@ impl Work {
                     Err(frame) => self.lose(io, frame, Reason::LinkFull),
                 }
             }
-            Err(Stop::Slow) => {
-                let meta = frame.meta_mut();
-                (meta.port, meta.verdict) = (port as u16, Verdict::Encrypted as u16);
-                match self.entrance.push(frame, false) {
-                    Ok(()) => self.account.add(Entry::Passed, 1),
-                    Err(frame) => self.lose(io, frame, Reason::SlowPathFull),
-                }
+            Err(Stop::Slow) => self.pass(io, frame, port, Verdict::Encrypted),
+            Err(Stop::TooBig(mtu)) => {
+                frame.meta_mut().next_hop = mtu.into();
+                self.pass(io, frame, port, Verdict::TooBigForEsp);
             }
+        }
+    }
+
+    /// Hands a frame to the slow path.
+    fn pass(&mut self, io: &mut Io<'_>, mut frame: Frame, port: usize, verdict: Verdict) {
+        let meta = frame.meta_mut();
+        (meta.port, meta.verdict) = (port as u16, verdict as u16);
+        match self.entrance.push(frame, false) {
+            Ok(()) => self.account.add(Entry::Passed, 1),
+            Err(frame) => self.lose(io, frame, Reason::SlowPathFull),
         }
     }
 
@@ -186,13 +202,25 @@ impl Work {
         now_ns: u64,
     ) -> Result<usize, Stop> {
         let sender = &mut self.sas[at];
-        let encrypted = frames::change(frame, network, |packet| sender.encrypt(packet, now_ns));
+        if sender.current_mtu == 0 {
+            sender.look_up_mtu(tables);
+        }
+        let mut encrypted = frames::change(frame, network, |packet| sender.encrypt(packet, now_ns));
+        // The route may have got a greater MTU since. A packet that is too big is left as it was.
+        if encrypted == Err(Failure::TooBig) && sender.look_up_mtu(tables) {
+            encrypted = frames::change(frame, network, |packet| sender.encrypt(packet, now_ns));
+        }
         sender.status.write(sender.sa.used(), sender.sa.numbers().next(), sender.sa.expiry(now_ns));
         if let Err(failure) = encrypted {
             sender.status.failed();
-            return Err(Stop::Drop(reason(failure)));
+            return Err(sender.refused(frame, network, failure));
         }
-        route(tables, frame, network)
+        let routed = route(tables, frame, network);
+        if routed == Err(Failure::TooBig.into()) {
+            // It has got a smaller one: the next packet is refused before it is encrypted.
+            sender.look_up_mtu(tables);
+        }
+        routed
     }
 }
 
@@ -205,6 +233,40 @@ impl Sender {
         }
         self.sa.encrypt(packet, now_ns)
     }
+
+    /// Looks up the MTU of the route to the peer; returns whether it has become greater.
+    fn look_up_mtu(&mut self, tables: &Tables) -> bool {
+        let of_route = self.peer.and_then(|peer| mtu_to(tables, peer)).unwrap_or(u16::MAX);
+        let before = std::mem::replace(&mut self.current_mtu, self.path_mtu.min(of_route));
+        self.sa.set_path_mtu(self.current_mtu);
+        self.current_mtu > before
+    }
+
+    /// What becomes of a packet that was not encrypted. If it is too big, and nobody may fragment it, its source is told
+    /// what fits (RFC 4301 8.2.1).
+    fn refused(&self, frame: &mut Frame, network: usize, failure: Failure) -> Stop {
+        let packet = frames::packet(frame, network);
+        let header = match (Ipv4::parse(packet), Ipv6::parse(packet)) {
+            (Ok(ip), _) => ip.dont_fragment().then(|| (ip.header_len(), 0)),
+            (_, Ok(_)) => Some((ipv6::HEADER_LEN, ipv6::MIN_MTU)),
+            _ => None,
+        };
+        match header {
+            Some((header, least)) if failure == Failure::TooBig => {
+                let meta = frame.meta_mut();
+                (meta.network, meta.interface) = (network as u16, u16::MAX);
+                Stop::TooBig(self.sa.inner_mtu(header).max(least) as u16)
+            }
+            _ => Stop::Drop(reason(failure)),
+        }
+    }
+}
+
+/// The MTU of the route to an address in the main table.
+fn mtu_to(tables: &Tables, address: IpAddr) -> Option<u16> {
+    let (hop, interface) = route::to(tables, 0, address, || 0).out()?;
+    let egress = rewrite::egress(tables, interface).ok()?;
+    Some(rewrite::mtu(egress, tables.next_hops.mtu(hop))).filter(|mtu| *mtu > 0)
 }
 
 /// The one further lookup: the way of an ESP packet, in the main table.

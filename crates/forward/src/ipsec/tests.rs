@@ -166,6 +166,93 @@ fn nothing_leaves_in_clear_when_the_sa_has_ended() {
     assert_eq!(lab.drops(), [(Reason::IpsecLifetime, 1)]);
 }
 
+/// From the host behind `inside`, without payload that means anything.
+fn ipv4(length: u16, flags: u8) -> Vec<u8> {
+    let mut packet = vec![0; length.into()];
+    packet[..2].copy_from_slice(&[0x45, 0]);
+    packet[2..4].copy_from_slice(&length.to_be_bytes());
+    packet[6] = flags;
+    packet[8..10].copy_from_slice(&[64, 17]);
+    packet[12..20].copy_from_slice(&[10, 9, 0, 9, 10, 2, 0, 7]);
+    hops(&packet, 0)
+}
+
+/// The MTU in an ICMP error "fragmentation needed" to that host about the packet, whose TTL was decremented.
+fn told(answer: &crate::testing::Answer, packet: &[u8]) -> Option<u16> {
+    let (port, error) = answer.only()?;
+    assert_eq!((port, &error[..14]), (INSIDE, &leaves(INSIDE, &packet[..20])[..14]));
+    assert_eq!((error[23], &error[26..36]), (1, &[10, 9, 0, 1, 10, 9, 0, 9, 3, 4][..]));
+    assert_eq!(&error[42..62], &hops(packet, -1)[..20]);
+    Some(u16::from_be_bytes([error[40], error[41]]))
+}
+
+#[test]
+fn sources_are_told_what_fits_into_a_tunnel() {
+    const DF: u8 = 0x40;
+    let Recorded { mut sa, .. } = first();
+    sa.path_mtu = 1400;
+    let (mut plan, mut more) = plan(&sa, 0);
+    more.push(Numbers::after(100, false).reserve(10).unwrap()).unwrap();
+    let selector = Selector { destination: Some("10.2.0.0/16".parse().unwrap()), ..Selector::default() };
+    let protect = Policy { selector, ..policy(Direction::Out, Action::Protect(sa.id())) };
+    plan.policies = Policies::new(vec![protect]).unwrap().into();
+    let mut lab = Lab::with_ipsec(LINES, plan);
+    let send = |lab: &mut Lab, length, flags| {
+        let packet = ipv4(length, flags);
+        let answer = lab.exchange(INSIDE, &arrives(INSIDE, &packet));
+        let out = answer.only().map(|(port, _)| port);
+        if out == Some(OUTSIDE) {
+            Ok(answer.only().unwrap().1.len() - 14)
+        } else {
+            Err(told(&answer, &packet))
+        }
+    };
+    // Outer header, SPI and number, IV, padding to a multiple of 4 with its two bytes, ICV.
+    let largest = |mtu: u16| ((mtu - 20 - 8 - 8 - 16) & !3) - 2;
+    assert_eq!(send(&mut lab, largest(1400), DF), Ok(1400));
+    assert_eq!(send(&mut lab, largest(1400) + 1, DF), Err(Some(largest(1400))));
+    // Without DF, the ESP packet is fragmented, on an interface with a smaller MTU.
+    assert_eq!(send(&mut lab, largest(1400) + 1, 0), Ok(1404));
+    // The route to the peer gets a smaller MTU. The first packet is still encrypted.
+    lab.change("route 192.0.2.0/24 via 203.0.113.9 outside mtu 1300");
+    assert_eq!(send(&mut lab, largest(1400), DF), Err(None));
+    assert_eq!(send(&mut lab, largest(1300) + 1, DF), Err(Some(largest(1300))));
+    assert_eq!(send(&mut lab, largest(1300), DF), Ok(1300));
+    // And a greater one.
+    lab.change("route 192.0.2.0/24 via 203.0.113.9 outside mtu 1380");
+    assert_eq!(send(&mut lab, largest(1380), DF), Ok(1380));
+    assert_eq!(send(&mut lab, largest(1380) + 1, DF), Err(Some(largest(1380))));
+    assert_eq!(lab.drops(), [(Reason::IpsecTooBig, 4)]);
+}
+
+#[test]
+fn ipv6_sources_are_told_what_fits_into_a_tunnel() {
+    let Recorded { mut sa, .. } = first();
+    sa.path_mtu = 1400;
+    let (mut plan, _more) = plan(&sa, 0);
+    let selector = Selector { destination: Some("2001:db8:2::/48".parse().unwrap()), ..Selector::default() };
+    let protect = Policy { selector, ..policy(Direction::Out, Action::Protect(sa.id())) };
+    plan.policies = Policies::new(vec![protect]).unwrap().into();
+    let mut lab =
+        Lab::with_ipsec(&format!("{LINES}\n neighbor 2001:db8:9::9 inside 02:00:00:00:01:09"), plan);
+    let packet = |length: u16| {
+        let mut packet = vec![0; length.into()];
+        packet[0] = 0x60;
+        packet[4..6].copy_from_slice(&(length - 40).to_be_bytes());
+        packet[6..8].copy_from_slice(&[59, 64]);
+        packet[8..24].copy_from_slice(&"2001:db8:9::9".parse::<std::net::Ipv6Addr>().unwrap().octets());
+        packet[24..40].copy_from_slice(&"2001:db8:2::7".parse::<std::net::Ipv6Addr>().unwrap().octets());
+        packet
+    };
+    let answer = lab.exchange(INSIDE, &arrives(INSIDE, &packet(1346)));
+    assert_eq!(answer.only().map(|(port, frame)| (port, frame.len())), Some((OUTSIDE, 1414)));
+    let answer = lab.exchange(INSIDE, &arrives(INSIDE, &packet(1347)));
+    let (port, error) = answer.only().unwrap();
+    // Packet Too Big (RFC 4443 3.2).
+    assert_eq!((port, &error[54..56], &error[58..62]), (INSIDE, &[2, 0][..], &1346u32.to_be_bytes()[..]));
+    assert_eq!(&error[62..102], &hops(&packet(1347), -1)[..40]);
+}
+
 #[test]
 fn numbers_continue_with_the_next_block_and_then_end() {
     let Recorded { sa, plain, .. } = first();

@@ -1,7 +1,10 @@
-//! ESP packets of this router that workers could not send: their neighbor has to be resolved, or they are fragmented.
+//! ESP packets of this router that workers could not send: their neighbor has to be resolved, or they are fragmented; and
+//! packets for which a tunnel has no room.
 
 use bm_frame::Frame;
+use bm_stats::Reason;
 
+use super::error::Error;
 use super::header::Header;
 use super::{Core, Now, tell};
 use crate::rewrite;
@@ -26,5 +29,17 @@ impl Core {
             }
         }
         self.send_own(tables, frame, now);
+    }
+
+    /// Tells the source of a packet what fits into the tunnel, and drops the packet.
+    pub(super) fn refuse_too_big_for_esp(&mut self, tables: &Tables, frame: Frame, now: Now) {
+        let mtu = frame.meta().next_hop as usize;
+        // Linux, which may have to change or drop errors, does not know of the tunnel.
+        if !tables.linux_tells
+            && let Some(header) = Header::parse(tell::packet(&frame))
+        {
+            self.tell(tables, &frame, Error::too_big(header.family, mtu), now);
+        }
+        self.lose(frame, Reason::IpsecTooBig);
     }
 }
