@@ -29,6 +29,8 @@
 #define TCX_NEXT -1
 #define TCX_DROP 2
 
+#define ENOMEM 12
+
 /* Bands of Linux's rt_tos2priority by the two high bits of the old TOS: best effort, bulk, interactive, both. */
 #define TOS_BANDS 0x4620
 
@@ -152,6 +154,19 @@ static __always_inline enum verdict forward(context *ctx, struct packet *packet,
 	return forward_packet(ctx, packet, way);
 }
 
+/*
+ * Sends a packet through another interface. As long as a packet of a local container belongs to its socket, TCP counts
+ * it as queued in the sender's device, and soon stops sending (TCP small queues). Linux takes packets from their sockets
+ * when it receives them for forwarding; a redirect does not. A clone belongs to no socket, and the original is freed here
+ * with all that it counts for.
+ */
+static __always_inline int send_through(context *ctx, __u32 out)
+{
+	if (!ctx->gso_size || !ctx->sk || bpf_clone_redirect(ctx, out, 0) == -ENOMEM)
+		return bpf_redirect(out, 0);
+	return TCX_DROP;
+}
+
 /* The name of the program of forward.bpf.c with an ending, by which the next daemon recognizes it. */
 SEC("tcx/ingress")
 int bm_forward_6_tc(context *ctx)
@@ -176,7 +191,7 @@ int bm_forward_6_tc(context *ctx)
 		return TCX_NEXT;
 	}
 	count(packet.ingress->interface, FORWARDED, packet.frame, sizeof(struct ethernet) + packet.length);
-	return bpf_redirect(way.egress->ifindex, 0);
+	return send_through(ctx, way.egress->ifindex);
 }
 
 /* Replaces the forwarding program on an interface that was created again, until control has published it. */
