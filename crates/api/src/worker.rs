@@ -27,10 +27,13 @@ pub struct Worker {
     pub queues: Vec<String>,
     /// Breaths: rounds through its apps.
     pub breaths: u64,
-    /// Breaths in which frames moved.
+    /// Frames moved, counted once for each link or port.
     pub moves: u64,
     /// How often it slept.
     pub sleeps: u64,
+    /// Time spent on frames, in nanoseconds; absent where it is not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy_ns: Option<u64>,
     /// How often it was restarted after a panic or a hang.
     pub restarts: u64,
     /// Size of the frame memory, which all workers share, in frames.

@@ -138,7 +138,7 @@ impl Answers for Daemon {
         let (frames, free) = running.plane.as_ref().map_or((0, 0), DataPlane::frames);
         let restarts = self.forwarder.failures();
         let worker = |(index, state): (usize, WorkerState)| {
-            let [breaths, moves, sleeps] = state.counters;
+            let [breaths, moves, sleeps, busy_ns] = state.counters;
             Worker {
                 worker: index as u32,
                 core: state.core.map(|core| core as u32),
@@ -148,6 +148,7 @@ impl Answers for Daemon {
                 breaths,
                 moves,
                 sleeps,
+                busy_ns: Some(busy_ns),
                 restarts,
                 frames: frames as u32,
                 frames_free: free as u32,

@@ -95,8 +95,8 @@ pub struct WorkerState {
     pub alive: bool,
     /// Its real-time priority; 0 for none.
     pub priority: u8,
-    /// Numbers of breaths, of breaths that moved frames, and of sleeps.
-    pub counters: [u64; 3],
+    /// Numbers of breaths, of frames moved and of sleeps, and the time spent on frames in nanoseconds.
+    pub counters: [u64; 4],
     /// Its queues, as `PORT/QUEUE`.
     pub queues: Vec<String>,
 }
@@ -174,8 +174,13 @@ impl DataPlane {
             core: running.core,
             alive: running.worker.is_alive(),
             priority: if matches!(running.worker.real_time(), Ok(true)) { self.priority } else { 0 },
-            counters: [WorkerCounter::Breaths, WorkerCounter::Moves, WorkerCounter::Sleeps]
-                .map(|counter| running.counters.get(counter)),
+            counters: [
+                WorkerCounter::Breaths,
+                WorkerCounter::Moves,
+                WorkerCounter::Sleeps,
+                WorkerCounter::BusyNs,
+            ]
+            .map(|counter| running.counters.get(counter)),
             queues: self.queues.of_worker(index),
         };
         self.workers.iter().enumerate().map(state).collect()
