@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -11,6 +12,7 @@ Examples:
   brickmoon up --port eth0 --port eth1     forward between eth0 and eth1 by Linux's routes
   brickmoon show drops                     what was dropped, why, and where
   brickmoon show routes 192.0.2.1          what the fast path does with packets to this address
+  brickmoon top                            ports, workers and drops with rates, on the whole terminal
   brickmoon verify                         compare every table with the kernel's
 
 Linux stays in charge: `ip`, FRR, BIRD and strongSwan work as before. Packets that brickmoon cannot
@@ -50,6 +52,8 @@ pub enum Command {
     Status(Query),
     /// Show the daemon's ports, routes, workers, drops and more.
     Show(Show),
+    /// Show ports, workers, drops and more on the whole terminal, with rates.
+    Top(Top),
     /// Show the cluster that this node belongs to.
     Cluster(ClusterArgs),
     /// Run a Lua program made of apps and links, as in Snabb.
@@ -110,6 +114,28 @@ pub struct Query {
     /// Print the reply as JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `brickmoon top`.
+#[derive(Debug, Args)]
+pub struct Top {
+    #[command(flatten)]
+    pub query: Query,
+    /// Seconds from one update to the next, such as 0.5.
+    #[arg(long, value_name = "S", default_value = "1", value_parser = interval)]
+    pub interval: Duration,
+    /// View to begin with: overview, ports, workers, drops, apps, hooks, switches, ipsec or cluster.
+    #[arg(long, value_name = "VIEW", default_value = "overview")]
+    pub view: bm_tui::View,
+    /// Print one view as text, with the rates of one interval, and exit. --json does the same as JSON.
+    #[arg(long)]
+    pub once: bool,
+}
+
+/// Seconds with or without a fraction, from a tenth to an hour.
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds from 0.1 to 3600".into())
 }
 
 /// `brickmoon up`.

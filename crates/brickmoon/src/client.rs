@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
+use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
 
 use crate::args::Socket;
 use crate::failure::Failure;
@@ -19,6 +22,8 @@ use crate::serve::socket::somebody_listens;
 const GET_MAX: Duration = Duration::from_secs(30);
 /// Time limit of a request that changes something or takes long: comparing a million routes, opening ports again.
 const POST_MAX: Duration = Duration::from_secs(300);
+/// Time limit of a request whose answer is soon asked for again.
+const SESSION_MAX: Duration = Duration::from_secs(5);
 
 /// Sends a request and decodes the daemon's reply.
 ///
@@ -31,7 +36,7 @@ pub fn ask<T: DeserializeOwned>(socket: &Socket, method: Method, path: &str) -> 
     let exchange = exchange(&socket.socket, method, path);
     let (status, body) = runtime()?.block_on(async {
         let late = |_| Err(unanswered(&socket.socket, &what, longest));
-        tokio::time::timeout(longest, exchange).await.unwrap_or_else(late)
+        timeout(longest, exchange).await.unwrap_or_else(late)
     })?;
     bm_api::decode(status, &body).map_err(Failure::failed)
 }
@@ -41,8 +46,8 @@ pub fn is_listening(socket: &Path) -> Result<bool, Failure> {
     Ok(runtime()?.block_on(somebody_listens(socket)))
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)
+fn runtime() -> Result<Runtime, Failure> {
+    Builder::new_current_thread().enable_all().build().map_err(Failure::failed)
 }
 
 fn unanswered(socket: &Path, what: &str, longest: Duration) -> Failure {
@@ -53,17 +58,75 @@ fn unanswered(socket: &Path, what: &str, longest: Duration) -> Failure {
 }
 
 async fn exchange(socket: &Path, method: Method, path: &str) -> Result<(u16, Bytes), Failure> {
+    send(&mut connect(socket).await?, method, path).await
+}
+
+async fn connect(socket: &Path) -> Result<SendRequest<Empty<Bytes>>, Failure> {
     let stream = UnixStream::connect(socket).await.map_err(|error| unreachable(socket, &error))?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(Failure::failed)?;
+    let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(Failure::failed)?;
     // Ends together with `sender`; errors are reported by `send_request`.
     let _connection = tokio::spawn(connection);
+    Ok(sender)
+}
+
+async fn send(
+    sender: &mut SendRequest<Empty<Bytes>>,
+    method: Method,
+    path: &str,
+) -> Result<(u16, Bytes), Failure> {
     let request = Request::builder().method(method).uri(path).header("host", "brickmoon");
     let request = request.body(Empty::<Bytes>::new()).map_err(Failure::failed)?;
     let reply = sender.send_request(request).await.map_err(Failure::failed)?;
     let status = reply.status().as_u16();
     let body = reply.into_body().collect().await.map_err(Failure::failed)?.to_bytes();
     Ok((status, body))
+}
+
+/// Many GET requests, one after the other, over one connection as long as it lasts.
+pub struct Session {
+    socket: Socket,
+    runtime: Runtime,
+    sender: Option<SendRequest<Empty<Bytes>>>,
+}
+
+impl Session {
+    /// Opens no connection yet.
+    ///
+    /// # Errors
+    /// If the process has no file descriptors left.
+    pub fn new(socket: Socket) -> Result<Self, Failure> {
+        Ok(Self { socket, runtime: runtime()?, sender: None })
+    }
+
+    fn get(&mut self, path: &str) -> Result<(u16, Bytes), Failure> {
+        let Self { socket, runtime, sender } = self;
+        let longest = socket.timeout.map_or(SESSION_MAX, Duration::from_secs);
+        runtime.block_on(async {
+            // The server closes a connection that was idle for too long: that is no error.
+            if let Some(mut open) = sender.take()
+                && let Ok(Ok(reply)) = timeout(longest, send(&mut open, Method::GET, path)).await
+            {
+                *sender = Some(open);
+                return Ok(reply);
+            }
+            let exchange = async {
+                let mut open = connect(&socket.socket).await?;
+                let reply = send(&mut open, Method::GET, path).await?;
+                Ok((open, reply))
+            };
+            let late = |_| Err(unanswered(&socket.socket, &format!("GET {path}"), longest));
+            let (open, reply) = timeout(longest, exchange).await.unwrap_or_else(late)?;
+            *sender = Some(open);
+            Ok(reply)
+        })
+    }
+}
+
+impl bm_tui::Get for Session {
+    fn get(&mut self, path: &str) -> bm_tui::Reply {
+        let reply = Session::get(self, path);
+        reply.map(|(status, body)| (status, body.into())).map_err(|failure| failure.to_string())
+    }
 }
 
 fn unreachable(socket: &Path, error: &std::io::Error) -> Failure {

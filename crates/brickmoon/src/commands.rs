@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::args::{
-    Cli, ClusterArgs, ClusterCommand, Command, PassedOn, Query, Routes, Show, ShowCommand, Socket,
+    Cli, ClusterArgs, ClusterCommand, Command, PassedOn, Query, Routes, Show, ShowCommand, Socket, Top,
 };
 use crate::failure::Failure;
 use crate::{bench, client, daemon, lua};
@@ -23,6 +23,7 @@ pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
         Command::Verify(query) => verify(&query),
         Command::Status(query) => print(&query, Method::GET, request::STATUS, bm_cli::status),
         Command::Show(Show { what }) => show(what),
+        Command::Top(top) => self::top(top),
         Command::Cluster(ClusterArgs { what: ClusterCommand::Status(query) }) => {
             show(ShowCommand::Cluster(query))
         }
@@ -124,6 +125,16 @@ fn escape(value: &str) -> String {
         .bytes()
         .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
         .collect()
+}
+
+fn top(top: Top) -> Result<(), Failure> {
+    let Top { query: Query { socket, json }, interval, view, once } = top;
+    let mut session = client::Session::new(socket)?;
+    let options = bm_tui::Options { interval, view };
+    if once || json {
+        return write(&bm_tui::once(options, &mut session, json).map_err(Failure::Failed)?);
+    }
+    bm_tui::run(options, Box::new(session)).map_err(Failure::Failed)
 }
 
 fn verify(query: &Query) -> Result<(), Failure> {

@@ -1,0 +1,31 @@
+//! `brickmoon top`: ports, workers, drops and more on a whole terminal, with rates.
+//!
+//! ```text
+//! thread bm-top-poll ── Get: GET /v1/ports .. ──► daemon or Lua program
+//!        │ Sample or why not
+//!        ▼
+//! run: keys ─► Screen ─► Model (two samples: rates, histories) ─► panels ─► lines ─► ratatui ─► terminal
+//!                                                                             └─► text, JSON (--once)
+//! ```
+//!
+//! It only reads. It knows no socket: whoever starts it gives it a [`Get`]. A daemon that hangs or is started again never
+//! stops the screen, because requests are made on another thread.
+
+#![forbid(unsafe_code)]
+
+mod history;
+mod model;
+mod number;
+mod once;
+mod panel;
+mod panels;
+mod run;
+mod sample;
+mod screen;
+mod terminal;
+mod view;
+
+pub use once::once;
+pub use run::{Options, run};
+pub use sample::{Get, Reply};
+pub use view::View;

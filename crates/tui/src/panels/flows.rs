@@ -1,0 +1,155 @@
+//! Workers, apps, links and drops.
+
+use super::{BARS, bits};
+use crate::model::Model;
+use crate::panel::Align::{Left, Right};
+use crate::panel::{Cell, HISTORY, Panel};
+use crate::sample::{Sample, app_key, link_key};
+
+/// One row per worker. Busy is the share of the time that it spends on frames.
+pub fn workers(model: &Model, sample: &Sample) -> Panel {
+    let mut panel = Panel::new(
+        "Workers",
+        &[
+            ("WORKER", Right),
+            ("CORE", Right),
+            ("STATE", Left),
+            ("QUEUES", Left),
+            ("RECEIVED/S", Right),
+            ("BUSY", Right),
+            ("BREATHS/S", Right),
+            ("SLEEPS/S", Right),
+            ("RESTARTS", Right),
+            ("FRAMES FREE", Right),
+            (HISTORY, Left),
+        ],
+        "no workers",
+    );
+    for worker in &sample.workers.workers {
+        let key = format!("worker/{}", worker.worker);
+        let rate = |what: &str| model.rate(&format!("{key}/{what}"));
+        let busy = rate("busy_ns").filter(|_| worker.busy_ns.is_some());
+        panel.row([
+            Cell::text(worker.worker.to_string()),
+            Cell::text(worker.core.map_or("any".into(), |core| core.to_string())),
+            Cell::text(if worker.alive { "running" } else { "stopped" }).bad_if(!worker.alive),
+            Cell::text(worker.queues.join(" ")),
+            Cell::rate(rate("received")),
+            Cell::share(busy.map(|ns| ns / 1e9)),
+            Cell::rate(rate("breaths")),
+            Cell::rate(rate("sleeps")),
+            Cell::count(worker.restarts).bad_above_zero(),
+            Cell::count(worker.frames_free.into()).bad_if(worker.frames > 0 && worker.frames_free == 0),
+            Cell::text(model.bars(&format!("{key}/moves"), BARS)),
+        ]);
+    }
+    panel
+}
+
+/// One row per reason, those that drop most at present first.
+pub fn drops(model: &Model, sample: &Sample) -> Panel {
+    let mut panel = Panel::new(
+        "Drops",
+        &[
+            ("REASON", Left),
+            ("FRAMES/S", Right),
+            ("FRAMES", Right),
+            (HISTORY, Left),
+            ("WHERE", Left),
+            ("MEANING", Left),
+        ],
+        "nothing was dropped",
+    );
+    let mut drops: Vec<_> =
+        sample.drops.drops.iter().map(|drop| (drop_rate(model, &drop.reason), drop)).collect();
+    drops.sort_by(|(a, _), (b, _)| b.unwrap_or_default().total_cmp(&a.unwrap_or_default()));
+    for (rate, drop) in drops {
+        let at: Vec<_> = drop.at.iter().take(2).map(|at| at.app.as_str()).collect();
+        let more = if drop.at.len() > at.len() {
+            format!(", {} more", drop.at.len() - at.len())
+        } else {
+            String::new()
+        };
+        panel.row([
+            Cell::text(&drop.reason),
+            Cell::rate(rate).bad_above_zero(),
+            Cell::count(drop.frames),
+            Cell::text(model.bars(&format!("drop/{}", drop.reason), BARS)),
+            Cell::text(at.join(", ") + &more),
+            Cell::text(&drop.meaning),
+        ]);
+    }
+    panel
+}
+
+fn drop_rate(model: &Model, reason: &str) -> Option<f64> {
+    model.rate(&format!("drop/{reason}"))
+}
+
+/// One row per app.
+pub fn apps(model: &Model, sample: &Sample) -> Panel {
+    let mut panel = Panel::new(
+        "Apps",
+        &[
+            ("APP", Left),
+            ("WORKER", Left),
+            ("RECEIVED/S", Right),
+            ("SENT/S", Right),
+            ("LINUX/S", Right),
+            ("DROPPED/S", Right),
+            ("RECEIVED", Right),
+            ("DROPPED", Right),
+            ("HELD", Right),
+        ],
+        "no apps",
+    );
+    for app in &sample.apps.apps {
+        let key = app_key(app);
+        let rate = |what: &str| model.rate(&format!("{key}/{what}"));
+        panel.row([
+            Cell::text(&app.name),
+            Cell::text(app.worker.map_or("-".into(), |worker| worker.to_string())),
+            Cell::rate(rate("received")),
+            Cell::rate(rate("sent")),
+            Cell::rate(rate("host")),
+            Cell::rate(rate("dropped")).bad_above_zero(),
+            Cell::count(app.account.received),
+            Cell::count(app.account.dropped),
+            Cell::count(app.account.held),
+        ]);
+    }
+    panel
+}
+
+/// One row per link between apps.
+pub fn links(model: &Model, sample: &Sample) -> Panel {
+    let mut panel = Panel::new(
+        "Links",
+        &[
+            ("LINK", Left),
+            ("WORKER", Right),
+            ("FRAMES/S", Right),
+            ("BIT/S", Right),
+            ("FULL/S", Right),
+            ("WAITING", Right),
+            ("FRAMES", Right),
+            (HISTORY, Left),
+        ],
+        "no links",
+    );
+    for link in &sample.links.links {
+        let key = link_key(link);
+        let rate = |what: &str| model.rate(&format!("{key}/{what}"));
+        panel.row([
+            Cell::text(&link.name),
+            Cell::text(link.worker.to_string()),
+            Cell::rate(rate("tx")),
+            Cell::rate(bits(rate("tx_bytes"))),
+            Cell::rate(rate("dropped")).bad_above_zero(),
+            Cell::count(link.waiting),
+            Cell::count(link.tx),
+            Cell::text(model.bars(&format!("{key}/tx"), BARS)),
+        ]);
+    }
+    panel
+}

@@ -1,0 +1,151 @@
+//! Hooks, switches, IPsec and the cluster.
+
+use super::bits;
+use crate::model::Model;
+use crate::panel::Align::{Left, Right};
+use crate::panel::{Cell, Panel};
+use crate::sample::Sample;
+
+/// One row per hook.
+pub fn hooks(model: &Model, sample: &Sample) -> Panel {
+    let mut panel = Panel::new(
+        "Hooks",
+        &[
+            ("HOOK", Left),
+            ("STAGES", Left),
+            ("STATE", Left),
+            ("FRAMES/S", Right),
+            ("DROPPED/S", Right),
+            ("CYCLES/FRAME", Right),
+            ("ERRORS", Right),
+            ("EJECTED", Right),
+            ("HUNG", Right),
+            ("LAST ERROR", Left),
+        ],
+        "no hooks",
+    );
+    for hook in &sample.hooks.hooks {
+        let rate = |what: &str| model.rate(&format!("hook/{}/{what}", hook.name));
+        let error = hook.last_error.as_deref().and_then(|error| error.lines().next());
+        panel.row([
+            Cell::text(&hook.name),
+            Cell::text(hook.stages.join(",")),
+            Cell::text(&hook.state).bad_if(hook.state != "active"),
+            Cell::rate(rate("frames")),
+            Cell::rate(rate("dropped")),
+            Cell::rate(Some(hook.cycles_per_frame)),
+            Cell::count(hook.errors).bad_above_zero(),
+            Cell::count(hook.ejections).bad_above_zero(),
+            Cell::count(hook.hangs).bad_above_zero(),
+            Cell::text(error.unwrap_or_default()),
+        ]);
+    }
+    panel
+}
+
+/// One row per port of a switch.
+pub fn switches(model: &Model, sample: &Sample) -> Panel {
+    let mut panel = Panel::new(
+        "Switches",
+        &[
+            ("SWITCH", Left),
+            ("PORT", Left),
+            ("STATE", Left),
+            ("VLANS", Left),
+            ("RECEIVED/S", Right),
+            ("SENT/S", Right),
+            ("SENT BIT/S", Right),
+            ("DROPPED/S", Right),
+        ],
+        "no ports of switches",
+    );
+    for switch in &sample.switches.switches {
+        for port in &switch.ports {
+            let rate = |what: &str| model.rate(&format!("switch/{}/{}/{what}", switch.name, port.name));
+            panel.row([
+                Cell::text(&switch.name),
+                Cell::text(&port.name),
+                Cell::text(if port.up { "up" } else { "down" }).bad_if(!port.up),
+                Cell::text(&port.vlans),
+                Cell::rate(rate("received")),
+                Cell::rate(rate("sent")),
+                Cell::rate(bits(rate("sent_bytes"))),
+                Cell::rate(rate("dropped")).bad_above_zero(),
+            ]);
+        }
+    }
+    panel
+}
+
+/// One row per security association.
+pub fn sas(model: &Model, sample: &Sample) -> Panel {
+    let mut panel = Panel::new(
+        "IPsec SAs",
+        &[
+            ("SA", Left),
+            ("DIRECTION", Left),
+            ("STATE", Left),
+            ("PACKETS/S", Right),
+            ("BIT/S", Right),
+            ("FAILURES/S", Right),
+            ("PACKETS", Right),
+            ("SPI", Right),
+            ("SUITE", Left),
+            ("WORKER", Right),
+        ],
+        "no SAs",
+    );
+    for sa in &sample.sas.sas {
+        let rate = |what: &str| model.rate(&format!("sa/{}/{what}", sa.name));
+        panel.row([
+            Cell::text(&sa.name),
+            Cell::text(&sa.direction),
+            Cell::text(&sa.state).bad_if(sa.state != "valid"),
+            Cell::rate(rate("packets")),
+            Cell::rate(bits(rate("bytes"))),
+            Cell::rate(rate("failures")).bad_above_zero(),
+            Cell::count(sa.packets),
+            Cell::text(format!("{:#x}", sa.spi)),
+            Cell::text(&sa.suite),
+            Cell::text(sa.worker.to_string()),
+        ]);
+    }
+    panel
+}
+
+/// One row per link to another node.
+pub fn fabric(model: &Model, sample: &Sample) -> Panel {
+    let mut panel = Panel::new(
+        "Fabric links",
+        &[
+            ("LINK", Left),
+            ("NODE", Left),
+            ("STATE", Left),
+            ("RECEIVED/S", Right),
+            ("SENT/S", Right),
+            ("SENT BIT/S", Right),
+            ("DROPPED/S", Right),
+            ("ROUND TRIP US", Right),
+            ("FAILURES", Right),
+            ("TROUBLE", Left),
+        ],
+        "no links to other nodes",
+    );
+    for link in &sample.cluster.links {
+        let rate = |what: &str| model.rate(&format!("fabric/{}/{what}", link.device));
+        let state = if link.drained { format!("{}, drained", link.state) } else { link.state.clone() };
+        panel.row([
+            Cell::text(&link.device),
+            Cell::text(&link.peer),
+            Cell::text(state).bad_if(link.state != "up"),
+            Cell::rate(rate("received")),
+            Cell::rate(rate("sent")),
+            Cell::rate(bits(rate("sent_bytes"))),
+            Cell::rate(rate("dropped")).bad_above_zero(),
+            Cell::rate(link.round_trip_us.map(|us| us as f64)),
+            Cell::count(link.failures),
+            Cell::text(link.trouble.clone().unwrap_or_default()),
+        ]);
+    }
+    panel
+}

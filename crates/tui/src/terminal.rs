@@ -1,0 +1,146 @@
+//! The terminal: whole screen and single keys while [`FullScreen`] exists, as it was before on every way out.
+
+use std::io::{self, Stdout, stdout};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::Show;
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
+
+/// The whole terminal.
+pub struct FullScreen {
+    pub terminal: Terminal<CrosstermBackend<Stdout>>,
+}
+
+impl FullScreen {
+    /// Takes over the terminal, until the value is dropped or the process panics.
+    pub fn enter() -> io::Result<Self> {
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            // The message must not end up on the screen that is about to disappear.
+            leave();
+            report(panic);
+        }));
+        take_over().inspect_err(|_| leave())?;
+        Ok(Self { terminal: Terminal::new(CrosstermBackend::new(stdout())).inspect_err(|_| leave())? })
+    }
+
+    /// Gives the terminal back, stops this process as Ctrl-Z does, and takes the terminal over again when it continues.
+    pub fn suspend(&mut self) -> io::Result<()> {
+        leave();
+        // Returns when the process continues.
+        signal_hook::low_level::emulate_default_handler(SIGTSTP)?;
+        self.resume()
+    }
+
+    /// Takes the terminal over again, and draws everything anew.
+    pub fn resume(&mut self) -> io::Result<()> {
+        // The shell may have changed the terminal meanwhile.
+        leave();
+        take_over()?;
+        self.terminal.clear()
+    }
+}
+
+impl Drop for FullScreen {
+    fn drop(&mut self) {
+        leave();
+    }
+}
+
+/// Whether the terminal is taken over. Leaving a second time would move the cursor back, over what was printed since.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+fn take_over() -> io::Result<()> {
+    TAKEN.store(true, Ordering::SeqCst);
+    enable_raw_mode()?;
+    execute!(stdout(), EnterAlternateScreen)
+}
+
+/// Restores the terminal as far as possible: it may be gone.
+fn leave() {
+    if !TAKEN.swap(false, Ordering::SeqCst) {
+        return;
+    }
+    let _gone = execute!(stdout(), LeaveAlternateScreen, Show);
+    let _gone = disable_raw_mode();
+}
+
+/// Signals that have come.
+pub struct Signals {
+    end: Arc<AtomicBool>,
+    resumed: Arc<AtomicBool>,
+}
+
+impl Signals {
+    /// Waits for them from now on; none of them ends the process any more.
+    pub fn watch() -> io::Result<Self> {
+        let signals = Self { end: Arc::default(), resumed: Arc::default() };
+        for signal in [SIGTERM, SIGHUP, SIGINT] {
+            signal_hook::flag::register(signal, signals.end.clone())?;
+        }
+        signal_hook::flag::register(SIGCONT, signals.resumed.clone())?;
+        Ok(signals)
+    }
+
+    /// Whether the process should end.
+    pub fn end(&self) -> bool {
+        self.end.load(Ordering::Relaxed)
+    }
+
+    /// Whether the process was stopped and continues, since the last call.
+    pub fn has_resumed(&self) -> bool {
+        self.resumed.swap(false, Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Output};
+    use std::time::Duration;
+
+    /// Set in the process that panics.
+    const PANICS: &str = "BM_TUI_PANICS";
+    const NAME: &str = "terminal::tests::a_panic_restores_the_terminal";
+
+    fn tmux(server: &str, arguments: &[&str]) -> io::Result<Output> {
+        Command::new("tmux").args(["-u", "-L", server]).args(arguments).output()
+    }
+
+    /// Runs itself in a terminal, where it panics on the whole screen.
+    #[test]
+    fn a_panic_restores_the_terminal() {
+        if std::env::var_os(PANICS).is_some() {
+            let _full = FullScreen::enter().unwrap();
+            panic!("in the middle of a screen");
+        }
+        let server = format!("bm-tui-{}", std::process::id());
+        let this = std::env::current_exe().unwrap();
+        let line = format!("env {PANICS}=1 {} --exact {NAME} --nocapture; stty -a; sleep 60", this.display());
+        let Ok(started) =
+            tmux(&server, &["-f", "/dev/null", "new-session", "-d", "-x", "200", "-y", "60", &line])
+        else {
+            return eprintln!("skipped: there is no tmux");
+        };
+        assert!(started.status.success(), "{started:?}");
+        let mut text = String::new();
+        for _ in 0..300 {
+            let captured = tmux(&server, &["capture-pane", "-p"]).unwrap();
+            text = String::from_utf8_lossy(&captured.stdout).into_owned();
+            if text.contains("icanon") {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let _ended = tmux(&server, &["kill-server"]);
+        assert!(text.contains("in the middle of a screen"), "the message is seen\n{text}");
+        assert!(text.contains(" icanon") && text.contains(" echo "), "the terminal reads lines\n{text}");
+    }
+}
