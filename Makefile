@@ -1,6 +1,6 @@
 # The two commands of the README are `make demo` and `make test`. Both install what they need.
 
-.PHONY: build demo test test-vm test-asan soak lint tidy clippy check models instructions install clean
+.PHONY: build demo test test-vm test-asan soak lint tidy clippy check models instructions install deb clean
 
 BRICKMOON := target/release/brickmoon
 # What `brickmoon bench` and `brickmoon demo` run.
@@ -71,7 +71,18 @@ install: build
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/docs docs/*.md docs/*.toml docs/*.svg
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/docs/decisions docs/decisions/*.md
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/docs/experiments docs/experiments/*.md
+	$(SUDO) $(BRICKMOON) man $(DESTDIR)/usr/share/man/man8
+	$(BRICKMOON) completion bash | $(SUDO) install -D -m 644 /dev/stdin $(DESTDIR)/usr/share/bash-completion/completions/brickmoon
+	$(BRICKMOON) completion zsh | $(SUDO) install -D -m 644 /dev/stdin $(DESTDIR)/usr/share/zsh/vendor-completions/_brickmoon
+	$(BRICKMOON) completion fish | $(SUDO) install -D -m 644 /dev/stdin $(DESTDIR)/usr/share/fish/vendor_completions.d/brickmoon.fish
 	[ -e $(DESTDIR)/etc/brickmoon/brickmoon.toml ] || $(SUDO) install -D -m 644 docs/brickmoon.toml $(DESTDIR)/etc/brickmoon/brickmoon.toml
+
+# A Debian package and its debug symbols in target/deb (docs/packages.md). Contains what `make build` builds, DPDK ports
+# if DPDK is installed: BRICKMOON_DPDK=off for a package that does not need DPDK's libraries.
+deb: build
+	@tools/setup deb
+	tools/deb
+	lintian --fail-on error,warning target/deb/brickmoon_*.deb
 
 clean:
 	cargo clean

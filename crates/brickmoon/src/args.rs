@@ -72,6 +72,10 @@ pub enum Command {
     /// Plan a cluster from a list of servers and network cards: topology, links, loads, price.
     #[command(disable_help_flag = true, disable_version_flag = true)]
     Plan(PassedOn),
+    /// Print completions for a shell: bash, zsh, fish, elvish or powershell.
+    Completion { shell: clap_complete::Shell },
+    /// Write a man page for each command into a folder.
+    Man { folder: PathBuf },
     /// Watch the kernel path's tables after the daemon has ended; started by `up`, not by hand.
     #[command(hide = true)]
     WatchTables {

@@ -10,7 +10,7 @@ use crate::args::{
     Cli, ClusterArgs, ClusterCommand, Command, PassedOn, Query, Routes, Show, ShowCommand, Socket, Top,
 };
 use crate::failure::Failure;
-use crate::{bench, client, daemon, lua};
+use crate::{bench, client, daemon, lua, pages};
 use bm_api::request;
 
 /// Runs a command.
@@ -43,6 +43,8 @@ pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
         Command::Demo(passed_on) => Err(bench::exec("demo", verbose, passed_on)),
         Command::Simulate(passed_on) => Err(bench::exec("simulate", verbose, passed_on)),
         Command::Plan(passed_on) => Err(bench::exec("plan", verbose, passed_on)),
+        Command::Completion { shell } => pages::completion(shell),
+        Command::Man { folder } => pages::man(&folder),
         Command::WatchTables { grace_ms, confined } => {
             daemon::watcher::run(Duration::from_millis(grace_ms), confined)
         }

@@ -11,6 +11,7 @@ mod daemon;
 mod failure;
 mod log;
 mod lua;
+mod pages;
 mod plan;
 mod serve;
 

@@ -3,10 +3,13 @@
 //! Nothing may be lost here. Linux's count of forwarded packets, which does not include those of XDP, shows who
 //! forwarded.
 
+use bm_tests::binary::binary;
+use bm_tests::command;
 use bm_tests::flow::{Outcome, Stream};
 use bm_tests::lab::{Ends, Lab, SIDES, Side, by_linux};
 use bm_tests::report;
 use bm_tests::subject::{Router, Subject};
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 /// Packets a second of the flow.
@@ -113,6 +116,46 @@ fn stop_keep_keeps_forwarding_and_stop_ends_it() {
         let stop = router.ask("stop", &[]).expect("a daemon's command");
         assert!(!stop.status.success(), "there must be nothing left to stop");
         whole("after the stop", &stream().for_a_while(lab, Duration::from_millis(200)));
+    });
+}
+
+/// The script that dpkg runs after the files of a new version are in place, with stand-ins for systemd: `brickmoon` is that
+/// of the test, and `deb-systemd-invoke` writes what it is asked for into a file.
+#[test]
+fn an_upgrade_of_the_package_loses_nothing() {
+    on_kernel("upgrade", |lab, router| {
+        let folder = std::env::temp_dir().join(format!("bm-upgrade-{}", std::process::id()));
+        let asked = folder.join("asked");
+        let script = |name: &str, body: String| {
+            let path = folder.join(name);
+            std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).expect("a script");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("executable");
+        };
+        std::fs::create_dir_all(folder.join("run/systemd/system")).expect("a folder");
+        let program = binary().expect("the subject has one");
+        let socket = router.socket().expect("a daemon");
+        script("brickmoon", format!("exec {} \"$@\" --socket {socket}", program.display()));
+        script("systemctl", "exit 0".into());
+        script("deb-systemd-invoke", format!("echo \"$@\" >>{}", asked.display()));
+        let postinst = include_str!("../../../packaging/debian/brickmoon.postinst");
+        // What debhelper puts there.
+        script("postinst", postinst.replace("#DEBHELPER#", "deb-systemd-invoke start brickmoon.service"));
+        in_xdp_alone(lab, "upgrade", || {
+            pause(200);
+            let mut command = lab.rtr.command(folder.join("postinst"));
+            command.args(["configure", "0.0.1"]).env("DPKG_ROOT", &folder);
+            command.env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", folder.display()));
+            let done = command::run("postinst", &mut command, Duration::from_secs(60)).expect("it ends");
+            assert!(done.status.success(), "{done:?}");
+            router.restart();
+            pause(200);
+        });
+        let asked = std::fs::read_to_string(asked).expect("a file");
+        assert_eq!(asked, "daemon-reload\nstart brickmoon.service\n");
+        std::fs::remove_dir_all(&folder).expect("it is there");
+        router.settle();
+        router.end(&[]);
+        nothing_stays(lab);
     });
 }
 
