@@ -71,6 +71,8 @@ install: build
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/docs docs/*.md docs/*.toml docs/*.svg
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/docs/decisions docs/decisions/*.md
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/docs/experiments docs/experiments/*.md
+	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/packaging/grafana packaging/grafana/brickmoon.json
+	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/packaging/prometheus packaging/prometheus/brickmoon.rules.yml
 	$(SUDO) $(BRICKMOON) man $(DESTDIR)/usr/share/man/man8
 	$(BRICKMOON) completion bash | $(SUDO) install -D -m 644 /dev/stdin $(DESTDIR)/usr/share/bash-completion/completions/brickmoon
 	$(BRICKMOON) completion zsh | $(SUDO) install -D -m 644 /dev/stdin $(DESTDIR)/usr/share/zsh/vendor-completions/_brickmoon

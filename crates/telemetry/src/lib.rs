@@ -23,6 +23,10 @@
 
 #![forbid(unsafe_code)]
 
+mod help;
+
+pub use help::FAMILIES;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
@@ -178,7 +182,7 @@ fn other<'a>(
     registry: &mut Registry,
     name: &str,
 ) -> &'a Counters {
-    others.entry(name.into()).or_insert_with(|| counter(registry, name, "Counter of the forwarding path"))
+    others.entry(name.into()).or_insert_with(|| counter(registry, name, help::of(name)))
 }
 
 fn add(family: &Counters, labels: Labels, value: u64) {
