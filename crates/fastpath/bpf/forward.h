@@ -83,6 +83,26 @@ static __noinline int source_is_fine(__u32 source, __u32 asks)
 	return reverse_path != REVERSE_PATH_LOOSE || out < HOP_SPECIAL || out == HOP_GROUP;
 }
 
+/* Why Linux gets packets to a next hop without an interface of ours. */
+static __always_inline enum verdict passed_by(__u32 out)
+{
+	switch (out) {
+	case HOP_HOST:
+		return PASSED_LOCAL;
+	case HOP_LINUX_ONLY:
+		return PASSED_FIREWALL;
+	case HOP_NONE:
+		return PASSED_NO_ROUTE;
+	case HOP_BLACKHOLE:
+		return PASSED_BLACKHOLE;
+	case HOP_UNREACHABLE:
+		return PASSED_UNREACHABLE;
+	case HOP_PROHIBIT:
+		return PASSED_PROHIBIT;
+	}
+	return PASSED_UNRESOLVED;
+}
+
 /* The action of a next hop that is not a group, and whether the packet fits through its interface. */
 static __always_inline enum verdict leave(__u32 hop, struct packet *packet, struct way *way)
 {
@@ -92,9 +112,7 @@ static __always_inline enum verdict leave(__u32 hop, struct packet *packet, stru
 	way->entry = hops.entries[hop];
 	out = HOP_INTERFACE(way->entry);
 	if (out >= INTERFACES)
-		return out == HOP_HOST	      ? PASSED_LOCAL :
-		       out == HOP_LINUX_ONLY ? PASSED_FIREWALL :
-					       PASSED_UNRESOLVED;
+		return passed_by(out);
 	if (out == packet->ingress->interface)
 		return PASSED_SAME_INTERFACE;
 	way->egress = &packet->view->egress[out & (INTERFACES - 1)];

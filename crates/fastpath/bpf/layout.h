@@ -17,8 +17,12 @@
 #define BUCKETS (1 << 18)
 #define HOP_INTERFACE(entry) ((__u32)((entry) >> 48))
 #define HOP_SPECIAL 0xff00
+#define HOP_NONE HOP_SPECIAL
 #define HOP_HOST 0xff01
 #define HOP_RESOLVE 0xff02 /* the low 16 bits are the interface */
+#define HOP_BLACKHOLE 0xff03
+#define HOP_UNREACHABLE 0xff04
+#define HOP_PROHIBIT 0xff05
 #define HOP_GROUP 0xff06
 #define HOP_LINUX_ONLY 0xff07 /* the low 16 bits are the interface */
 
@@ -136,7 +140,11 @@ enum verdict {
 	PASSED_HEADER,	   /* options, fragments, special addresses, anything malformed */
 	PASSED_HOPS,	   /* TTL or hop limit used up */
 	PASSED_LOCAL,
-	PASSED_UNRESOLVED, /* a neighbor without a MAC, no route, blackhole, unreachable, prohibit */
+	PASSED_UNRESOLVED, /* a neighbor without a MAC */
+	PASSED_NO_ROUTE,
+	PASSED_BLACKHOLE,
+	PASSED_UNREACHABLE,
+	PASSED_PROHIBIT,
 	PASSED_MTU,
 	PASSED_EGRESS, /* interface down, or one that XDP cannot send through */
 	PASSED_SOURCE, /* our own address, or the reverse path filter has to be asked */

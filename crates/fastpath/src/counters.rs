@@ -3,7 +3,7 @@
 use libbpf_rs::MapHandle;
 
 /// The number of counters: `VERDICTS` of `layout.h`.
-const KINDS: usize = 25;
+const KINDS: usize = 29;
 
 /// Their names, in order.
 pub const COUNTERS: [&str; KINDS] = [
@@ -18,6 +18,10 @@ pub const COUNTERS: [&str; KINDS] = [
     "linux_hops",
     "linux_local",
     "linux_unresolved",
+    "linux_no_route",
+    "linux_blackhole",
+    "linux_unreachable",
+    "linux_prohibit",
     "linux_mtu",
     "linux_egress",
     "linux_source",
@@ -32,6 +36,33 @@ pub const COUNTERS: [&str; KINDS] = [
     "drop_reverse_path",
     "drop_rate_limit",
     "drop_filter_not_ready",
+];
+
+/// Why packets are left to Linux: the counters that begin with `linux_`, without that, and what they mean.
+pub const LEFT_TO_LINUX: [(&str, &str); 20] = [
+    ("unattended", "the daemon has ended or hangs, and its tables are no longer used"),
+    (
+        "inactive",
+        "no forwarding on the interface: ip_forward or IPv6 forwarding is off, it is in a VRF, or the daemon is starting",
+    ),
+    ("other_mac", "not to the MAC address of the port: broadcast, multicast, other hosts"),
+    ("other_type", "not IP: ARP, LLDP, unknown or stacked VLAN tags"),
+    ("header", "IP options, fragments, multicast and other special addresses, or a malformed header"),
+    ("hops", "TTL or hop limit expired: Linux sends the ICMP error"),
+    ("local", "to this machine, or by a tunnel or an interface that is no port"),
+    ("unresolved", "the neighbor has no MAC address yet: Linux asks for it and holds the packet"),
+    ("no_route", "no route to the destination: Linux sends the ICMP error"),
+    ("blackhole", "blackhole route: Linux drops it"),
+    ("unreachable", "unreachable route: Linux sends the ICMP error"),
+    ("prohibit", "prohibit route: Linux sends the ICMP error"),
+    ("mtu", "larger than the MTU: Linux fragments it, or sends the ICMP error"),
+    ("egress", "the outgoing interface is down, or XDP cannot send through it: `show ports` says why"),
+    ("source", "source address of this machine, or one that rp_filter has to judge"),
+    ("same_interface", "leaves where it came in: Linux may tell the sender of a shorter way"),
+    ("partial_sum", "a checksum that the sender left to a card, on a device without one"),
+    ("flow", "a multipath route, and a header that only Linux can hash"),
+    ("firewall", "a firewall, IPsec policy or traffic control of Linux concerns it: `status` lists them"),
+    ("no_worker", "claimed for workers, of whom none has a socket on the queue"),
 ];
 
 /// The counters of one ingress interface, summed over all CPUs.
@@ -86,6 +117,11 @@ impl Counters {
         self.with_prefix("linux_").map(|(_, frames)| frames).sum()
     }
 
+    /// Frames handed to Linux, by cause.
+    pub fn left_to_linux(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.with_prefix("linux_")
+    }
+
     /// Frames that filters dropped, by reason.
     pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.with_prefix("drop_")
@@ -114,5 +150,27 @@ impl Counters {
     pub(crate) fn read(map: &MapHandle, index: u16) -> libbpf_rs::Result<Self> {
         let key = u32::from(index).to_ne_bytes();
         Ok(bm_bpf::sum_counters(map, &key)?.map_or(Self::default(), Self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_has_a_meaning() {
+        let causes = COUNTERS.iter().filter_map(|name| name.strip_prefix("linux_"));
+        assert_eq!(causes.collect::<Vec<_>>(), LEFT_TO_LINUX.map(|(name, _)| name));
+        let header = include_str!("../bpf/layout.h");
+        let verdicts = header.split("enum verdict {").nth(1).and_then(|rest| rest.split("VERDICTS").next());
+        let verdicts = verdicts.expect("the enum is there").lines().map(str::trim);
+        let names = verdicts.filter_map(|line| line.split_once(',')).map(|(name, _)| name);
+        let expected = |name: &str| match name.split_once('_') {
+            Some(("linux", cause)) => format!("PASSED_{}", cause.to_uppercase()),
+            Some(("drop", "filter_not_ready")) => "DROPPED_NOT_READY".into(),
+            Some(("drop", reason)) => format!("DROPPED_{}", reason.to_uppercase()),
+            _ => name.to_uppercase(),
+        };
+        assert_eq!(names.collect::<Vec<_>>(), COUNTERS.map(expected));
     }
 }

@@ -27,6 +27,7 @@
 mod attach;
 mod claims;
 mod counters;
+mod dropped;
 mod error;
 mod filters;
 mod grace;
@@ -42,7 +43,8 @@ pub use attach::{AttachChoice, Attachment, ifindex, is_ethernet, is_there, why_n
 pub use bm_bpf::AttachType;
 pub use bm_filter::{Filters, Rate, SourceCheck};
 pub use claims::{CLAIM_QUEUES, Claims};
-pub use counters::{COUNTERS, Counters};
+pub use counters::{COUNTERS, Counters, LEFT_TO_LINUX};
+pub use dropped::{Dropped, DroppedByLinux, LinuxCause};
 pub use error::KernelError;
 pub use grace::Grace;
 pub use kernel::{Kernel, Moved, TakenOver, Verdict};

@@ -333,14 +333,14 @@ fn leaves_unusual_ipv6_packets_to_linux() {
 #[test]
 fn leaves_next_hops_of_linux_to_linux() {
     let Some(mut lab) = lab() else { return };
-    lab.check_linux(&IPV4, "linux_unresolved");
-    lab.check_linux(&IPV6, "linux_unresolved");
+    lab.check_linux(&IPV4, "linux_no_route");
+    lab.check_linux(&IPV6, "linux_no_route");
     for (action, reason) in [
         (Action::Host, "linux_local"),
         (Action::Resolve, "linux_unresolved"),
-        (Action::Blackhole, "linux_unresolved"),
-        (Action::Unreachable, "linux_unresolved"),
-        (Action::Prohibit, "linux_unresolved"),
+        (Action::Blackhole, "linux_blackhole"),
+        (Action::Unreachable, "linux_unreachable"),
+        (Action::Prohibit, "linux_prohibit"),
     ] {
         let hop = lab.hops.add(action, Gateway::default(), 0).unwrap();
         lab.set4("198.51.100.0/24", hop);

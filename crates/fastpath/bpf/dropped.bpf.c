@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0
+/*
+ * Counts the packets that Linux drops after they came in on an interface of brickmoon, by the kernel's reason.
+ *
+ *     kfree_skb -> received on one of `ports`, in our namespace? -> dropped[interface, reason, route, expired]++
+ *
+ * The tracepoint is reached only by packets that Linux drops, so packets that are forwarded cost nothing. The kernel has one
+ * reason for some things that a user tells apart: of the route it says only that it rejects, and of a TTL only that the
+ * header is not accepted. So the route's error and the TTL are looked at here.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+
+/* What is read of the kernel's structures; libbpf finds out where the running kernel has it. */
+#define OF_KERNEL __attribute__((preserve_access_index))
+
+struct ns_common {
+	unsigned int inum;
+} OF_KERNEL;
+
+struct net {
+	struct ns_common ns;
+} OF_KERNEL;
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct net_device {
+	possible_net_t nd_net;
+} OF_KERNEL;
+
+struct dst_entry {
+	short error;
+} OF_KERNEL;
+
+struct sk_buff {
+	struct net_device *dev;
+	int skb_iif;
+	unsigned long _skb_refdst;
+	unsigned char *head;
+	__u16 network_header;
+} OF_KERNEL;
+
+/* The low bits of a route's address say who holds it. */
+#define DST_ADDRESS (~7ul)
+
+/* The same as in ../src/dropped.rs. */
+struct key {
+	__u32 ifindex;
+	__u32 reason; /* enum skb_drop_reason of the running kernel */
+	__u16 route;  /* the error that the route gives: no route, blackhole, unreachable, prohibit; 0 for none */
+	__u16 expired; /* TTL or hop limit is used up */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u32);
+} ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct key);
+	__type(value, __u64);
+} dropped SEC(".maps");
+
+/* The number of our network namespace: interfaces of others may have the same index. */
+const volatile __u32 namespace SEC(".rodata.namespace") = 0;
+
+static __always_inline __u16 error_of_route(struct sk_buff *skb)
+{
+	struct dst_entry *route = (void *)(BPF_CORE_READ(skb, _skb_refdst) & DST_ADDRESS);
+	short error;
+
+	if (!route)
+		return 0;
+	error = BPF_CORE_READ(route, error);
+	return error < 0 ? -error : error;
+}
+
+/* IPv4 has its TTL in the ninth byte, IPv6 its hop limit in the eighth. */
+static __always_inline __u16 has_expired(struct sk_buff *skb)
+{
+	__u8 *header = BPF_CORE_READ(skb, head) + BPF_CORE_READ(skb, network_header);
+	__u8 start[9];
+
+	if (bpf_probe_read_kernel(start, sizeof(start), header))
+		return 0;
+	return start[0] >> 4 == 6 ? start[7] <= 1 : start[0] >> 4 == 4 && start[8] <= 1;
+}
+
+SEC("raw_tp/kfree_skb")
+int bm_dropped(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct sk_buff *skb = (void *)ctx->args[0];
+	__u32 ifindex = BPF_CORE_READ(skb, skb_iif);
+	struct net_device *dev;
+	struct key key = {};
+	__u64 one = 1, *count;
+
+	if (!ifindex || !bpf_map_lookup_elem(&ports, &ifindex))
+		return 0;
+	dev = BPF_CORE_READ(skb, dev);
+	if (!dev || BPF_CORE_READ(dev, nd_net.net, ns.inum) != namespace)
+		return 0;
+	key.ifindex = ifindex;
+	key.reason = ctx->args[2];
+	key.route = error_of_route(skb);
+	key.expired = has_expired(skb);
+	count = bpf_map_lookup_elem(&dropped, &key);
+	if (count)
+		(*count)++;
+	else
+		bpf_map_update_elem(&dropped, &key, &one, BPF_NOEXIST);
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "GPL";
