@@ -68,6 +68,8 @@ pub enum Scope<'a> {
     Kernel { port: &'a str },
     /// The program that decides which frames of a port come to workers.
     Steering { port: &'a str },
+    /// What Linux was left of a port's packets, and what it dropped.
+    Linux { port: &'a str },
     /// A filter rule.
     Filter {
         /// Its name, which may contain any character.
@@ -138,6 +140,7 @@ impl<'a> Scope<'a> {
             }
             "kernel" => port_and_own(rest).map(|(port, own)| (Self::Kernel { port }, own))?,
             "steering" => port_and_own(rest).map(|(port, own)| (Self::Steering { port }, own))?,
+            "linux" => port_and_own(rest).map(|(port, own)| (Self::Linux { port }, own))?,
             "filter" => rest.rsplit_once('/').map(|(rule, own)| (Self::Filter { rule }, own))?,
             _ => return None,
         })
@@ -166,6 +169,7 @@ impl fmt::Display for Scope<'_> {
             Self::Switch { switch, port } => write!(f, "switch/{switch}/{port}"),
             Self::Kernel { port } => write!(f, "kernel/{port}"),
             Self::Steering { port } => write!(f, "steering/{port}"),
+            Self::Linux { port } => write!(f, "linux/{port}"),
             Self::Filter { rule } => write!(f, "filter/{rule}"),
             Self::Other(path) => f.write_str(path),
         }
@@ -194,6 +198,7 @@ mod tests {
             Scope::Switch { switch: "lan", port },
             Scope::Kernel { port },
             Scope::Steering { port },
+            Scope::Linux { port },
             Scope::Filter { rule: "no telnet/ssh" },
             Scope::Other("app/counter/source"),
         ] {

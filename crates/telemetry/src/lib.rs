@@ -10,6 +10,8 @@
 //! port/eth0/0/device/receive_no_frame a device's own count -> brickmoon_device_frames_total{port, queue, kind}
 //! link/0/eth0.output -> router.eth0/.. what went through   -> brickmoon_link_*_total{worker, link}
 //! kernel/eth0/sent                    the account of a port in the kernel, as any other
+//! linux/eth0/left/mtu              left to Linux, by cause   -> brickmoon_left_to_linux_frames_total{port, cause}
+//! linux/eth0/dropped/no_route      dropped by Linux          -> brickmoon_linux_dropped_frames_total{port, reason}
 //! filter/no-telnet/packets                                 -> brickmoon_filter_packets_total{rule}
 //! worker/0/breaths                                         -> brickmoon_worker_*_total{worker}
 //! slow/resolve_asked                  the slow path's own  -> brickmoon_slow_*_total
@@ -50,6 +52,10 @@ pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
     let drops = counter(&mut registry, "dropped_frames", "Dropped frames, by app and reason");
     let held = gauge(&mut registry, "held_frames", "Frames currently held by an app");
     let device = counter(&mut registry, "device_frames", "Frames lost in a device, by its own count");
+    let left =
+        counter(&mut registry, "left_to_linux_frames", "Frames that the kernel path left to Linux, by cause");
+    let by_linux =
+        counter(&mut registry, "linux_dropped_frames", "Frames of ports that Linux dropped, by its reason");
     let filters = counter(&mut registry, "filter_packets", "Packets by the filter rule that they matched");
     let hooks = counter(&mut registry, "hook", "Counters of Lua hooks, by the name that the hook gives them");
     let lua = gauge(&mut registry, "hook_lua", "LuaJIT statistics of the Lua state of a hook");
@@ -85,6 +91,15 @@ pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
                     add(&hooks, labels, *value);
                 }
             }
+            Scope::Linux { port } => match name.split_once('/') {
+                Some(("left", cause)) => {
+                    add(&left, vec![("port", port.into()), ("cause", cause.into())], *value);
+                }
+                Some(("dropped", why)) => {
+                    add(&by_linux, vec![("port", port.into()), ("reason", why.into())], *value);
+                }
+                _ => {}
+            },
             Scope::Filter { rule } => add(&filters, vec![("rule", rule.into())], *value),
             _ => match (name.strip_prefix("drop/"), Entry::named(name)) {
                 // Most reasons never happen: a series appears with its first frame.
@@ -208,6 +223,8 @@ mod tests {
             ("link/0/eth0.output -> router.eth0/txpackets", 9),
             ("worker/0/breaths", 11),
             ("filter/no-telnet/packets", 12),
+            ("linux/eth0/left/mtu", 19),
+            ("linux/eth0/dropped/no_route", 20),
             ("slow/resolve_asked", 13),
             ("slow/eth0/received", 14),
             ("hook/acl/0/drop/denied", 15),
@@ -224,6 +241,8 @@ mod tests {
             "brickmoon_device_frames_total{port=\"eth0\",queue=\"0\",kind=\"receive_no_frame\"} 4",
             "brickmoon_link_txpackets_total{worker=\"0\",link=\"eth0.output -> router.eth0\"} 9",
             "brickmoon_worker_breaths_total{worker=\"0\"} 11",
+            "brickmoon_left_to_linux_frames_total{port=\"eth0\",cause=\"mtu\"} 19",
+            "brickmoon_linux_dropped_frames_total{port=\"eth0\",reason=\"no_route\"} 20",
             "brickmoon_filter_packets_total{rule=\"no-telnet\"} 12",
             "brickmoon_slow_resolve_asked_total{} 13",
             "brickmoon_frames_total{app=\"slow/eth0\",entry=\"received\"} 14",
