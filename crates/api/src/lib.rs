@@ -40,10 +40,14 @@ pub use hook::{Hook, Hooks};
 pub use ipsec::{IpsecPolicies, IpsecPolicy, Sa, Sas};
 pub use mac::Mac;
 pub use next_hop::{Action, Hop, Neighbor, Neighbors, NextHop, NextHops, Share};
-pub use port::{Account, Interface, Port, PortMode, PortState, Ports, Queue, ReversePath, Vlan};
+pub use port::{
+    Account, CountedBy, Interface, Port, PortMode, PortState, Ports, Queue, ReversePath, Traffic, Vlan,
+};
 pub use request::RouteQuery;
 pub use route::{LinuxOnlyTo, Lookup, Route, RouteState, Routes};
 pub use status::{Mirror, Reloaded, Status, Stopping};
 pub use switch::{MacEntry, Macs, Switch, SwitchPort, Switches};
 pub use verify::{Area, Difference, Verify};
-pub use worker::{App, Apps, Drop, DropAt, Drops, Link, Links, Lua, Worker, Workers};
+pub use worker::{
+    App, Apps, Cause, Causes, Drop, DropAt, Drops, Link, Links, LinuxDrop, LinuxDropAt, Lua, Worker, Workers,
+};

@@ -54,6 +54,14 @@ pub struct Port {
     pub queues: Vec<Queue>,
     /// Logical interfaces: the port's own, and VLANs on it.
     pub interfaces: Vec<Interface>,
+    /// Packets received from the wire, as `counted_by` counts them. Absent while the port has no interface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rx: Option<Traffic>,
+    /// Packets sent to the wire.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tx: Option<Traffic>,
+    /// Who counts `rx` and `tx`.
+    pub counted_by: CountedBy,
     /// Sums over its queues.
     pub account: Account,
     /// Counters of the device by name, such as `receive_ring_full`, in frames.
@@ -64,6 +72,38 @@ pub struct Port {
     /// Counters of the kernel path by name, in frames: `forwarded`, and `linux_` with a reason. On the user path only
     /// those of the steering program, such as `linux_firewall` for frames that only Linux may handle.
     pub kernel_counters: BTreeMap<String, u64>,
+}
+
+/// Packets of a port in one direction since its interface exists, whoever handled them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Traffic {
+    pub packets: u64,
+    /// Bytes of the frames, without the frame check sequence.
+    pub bytes: u64,
+    /// Packets a second, over the last one to two seconds; absent until that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packets_per_s: Option<u64>,
+    /// Bits a second, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bits_per_s: Option<u64>,
+    /// Frames that the device found broken, or could not send.
+    pub errors: u64,
+    /// Frames that the device or its driver dropped or missed.
+    pub dropped: u64,
+}
+
+/// Who counts the packets of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CountedBy {
+    /// Linux, for the interface of the port: the numbers of `ip -s link`.
+    #[default]
+    Linux,
+    /// The driver of a DPDK device.
+    Driver,
+    /// brickmoon: a TAP, whose numbers in Linux are the same with rx and tx exchanged, or a capture file.
+    Brickmoon,
 }
 
 /// Whether a port has its interface. Ports follow their interfaces by name.

@@ -128,6 +128,59 @@ pub struct Drops {
     pub drops: Vec<Drop>,
     /// Total number of dropped frames.
     pub total: u64,
+    /// What the kernel path left to Linux, by cause, most frames first. Linux may have forwarded, answered or dropped it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_to_linux: Vec<Drop>,
+    /// What Linux dropped of the packets that came in on ports, most frames first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_linux: Vec<LinuxDrop>,
+    /// Why it is not known what Linux dropped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_linux_unknown: Option<String>,
+}
+
+/// Packets that Linux dropped for one reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LinuxDrop {
+    /// Name, such as `firewall`.
+    pub reason: String,
+    /// Meaning of the reason.
+    pub meaning: String,
+    /// Number of dropped packets.
+    pub frames: u64,
+    /// Where they came in, most packets first.
+    pub at: Vec<LinuxDropAt>,
+}
+
+/// Packets that Linux dropped for one of its reasons, of one port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LinuxDropAt {
+    /// Name of the port on which they came in.
+    pub port: String,
+    /// The kernel's own name of the reason, such as `NETFILTER_DROP`.
+    pub kernel_reason: String,
+    /// Number of dropped packets.
+    pub frames: u64,
+}
+
+/// The reply to `show drops --explain`: every reason that `show drops` and metrics may name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Causes {
+    pub causes: Vec<Cause>,
+}
+
+/// A reason, and who gives it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cause {
+    /// What happens: `dropped`, `left to Linux` or `dropped by Linux`.
+    pub outcome: String,
+    /// Name, such as `no_route`.
+    pub name: String,
+    /// Meaning of the name.
+    pub meaning: String,
 }
 
 /// Frames dropped for one reason.

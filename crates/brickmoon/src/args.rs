@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 const EXAMPLES: &str = "\
 Examples:
   brickmoon up --port eth0 --port eth1     forward between eth0 and eth1 by Linux's routes
+  brickmoon show ports --watch             packets, bytes and rates of every port, every second
   brickmoon show drops                     what was dropped, why, and where
   brickmoon show routes 192.0.2.1          what the fast path does with packets to this address
   brickmoon top                            ports, workers and drops with rates, on the whole terminal
@@ -17,11 +18,13 @@ Examples:
 
 Linux stays in charge: `ip`, FRR, BIRD and strongSwan work as before. Packets that brickmoon cannot
 handle go to Linux, and if brickmoon ends, for whatever reason, Linux keeps forwarding.
+Commands may be abbreviated as long as they stay clear: `brickmoon sh po` is `brickmoon show ports`.
 Exit status: 0 success, 1 failure, 2 bad usage or configuration.";
 
 /// A programmable software router for Linux.
 #[derive(Debug, Parser)]
 #[command(version, about, after_help = EXAMPLES, propagate_version = true, disable_help_subcommand = true)]
+#[command(infer_subcommands = true)]
 pub struct Cli {
     /// Log more: once for what is done, twice for why, three times for everything.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
@@ -49,7 +52,7 @@ pub enum Command {
     /// Compare the daemon's tables with the kernel's, and print each difference.
     Verify(Query),
     /// Show the state of the daemon: routes, memory, synchronization with the kernel.
-    Status(Query),
+    Status(Status),
     /// Show the daemon's ports, routes, workers, drops and more.
     Show(Show),
     /// Show ports, workers, drops and more on the whole terminal, with rates.
@@ -274,19 +277,49 @@ pub enum Attach {
     Auto,
 }
 
+/// How often to show the same again.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Watch {
+    /// Show it again every second, or every SECONDS, until interrupted.
+    #[arg(long, global = true, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub watch: Option<u64>,
+}
+
+/// `brickmoon status`.
+#[derive(Clone, Debug, Args)]
+pub struct Status {
+    #[command(flatten)]
+    pub query: Query,
+    #[command(flatten)]
+    pub watch: Watch,
+}
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  brickmoon show ports                     packets, bytes and rates of every port
+  brickmoon show ports eth0 --watch 5      everything about one port, every five seconds
+  brickmoon show drops --explain           what each name of `show drops` means
+  brickmoon show routes 192.0.2.1 --json   the route of an address, for programs";
+
 /// `brickmoon show`.
 #[derive(Debug, Args)]
+#[command(infer_subcommands = true, after_help = SHOW_EXAMPLES)]
 pub struct Show {
+    #[command(flatten)]
+    pub watch: Watch,
     /// What to show.
     #[command(subcommand)]
     pub what: ShowCommand,
 }
 
 /// What to show.
-#[derive(Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 pub enum ShowCommand {
-    /// The ports, with their state and counters.
-    Ports(Query),
+    /// The ports: state, packets and bytes as on the wire, rates, what was dropped or left to Linux.
+    // Without `po`, `show po` could also be policies.
+    #[command(visible_alias = "interfaces", alias = "po")]
+    Ports(Ports),
     /// The routes, and what brickmoon does with packets to each prefix.
     Routes(Routes),
     /// The kernel's neighbors on brickmoon's ports.
@@ -299,8 +332,8 @@ pub enum ShowCommand {
     Links(Query),
     /// The workers, with their cores, queues and load.
     Workers(Query),
-    /// Dropped frames by reason, and where they were dropped.
-    Drops(Query),
+    /// Dropped frames by reason, what was left to Linux and why, and what Linux dropped.
+    Drops(Drops),
     /// The switches and their ports.
     Switch(Query),
     /// The MAC addresses that switches have learned, and their ports.
@@ -319,6 +352,7 @@ pub enum ShowCommand {
 
 /// `brickmoon cluster`.
 #[derive(Debug, Args)]
+#[command(infer_subcommands = true)]
 pub struct ClusterArgs {
     /// What to do.
     #[command(subcommand)]
@@ -340,8 +374,31 @@ pub enum ClusterCommand {
     Demo(PassedOn),
 }
 
+/// `brickmoon show ports`.
+#[derive(Clone, Debug, Args)]
+pub struct Ports {
+    /// Show everything about this port, by its name or that of one of its interfaces.
+    #[arg(value_name = "PORT")]
+    pub port: Option<String>,
+    /// Show the account of each port: where every packet went that arrived there.
+    #[arg(long)]
+    pub account: bool,
+    #[command(flatten)]
+    pub query: Query,
+}
+
+/// `brickmoon show drops`.
+#[derive(Clone, Debug, Args)]
+pub struct Drops {
+    /// Print every name that `show drops` and metrics may use, with its meaning; asks no daemon.
+    #[arg(long)]
+    pub explain: bool,
+    #[command(flatten)]
+    pub query: Query,
+}
+
 /// `brickmoon show routes`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct Routes {
     /// An address: the route that packets to it take. A prefix: this prefix and all longer ones within it.
     #[arg(value_name = "ADDRESS|PREFIX")]
@@ -367,4 +424,52 @@ pub struct Routes {
 pub struct PassedOn {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub arguments: Vec<OsString>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Command, clap::Error> {
+        let words = std::iter::once("brickmoon").chain(line.split_whitespace());
+        Cli::try_parse_from(words).map(|cli| cli.command)
+    }
+
+    #[test]
+    fn clear_abbreviations_are_understood_and_others_are_not() {
+        let shown = |line: &str| match parse(line) {
+            Ok(Command::Show(Show { what, .. })) => what,
+            other => panic!("{line}: {other:?}"),
+        };
+        assert!(matches!(shown("sh po"), ShowCommand::Ports(_)));
+        assert!(matches!(shown("sho interfaces r0"), ShowCommand::Ports(Ports { port: Some(_), .. })));
+        assert!(matches!(shown("show pol"), ShowCommand::Policies(_)));
+        assert!(matches!(shown("show d --explain"), ShowCommand::Drops(Drops { explain: true, .. })));
+        assert!(matches!(parse("ver"), Ok(Command::Verify(_))));
+        for unclear in ["s", "st", "show s", "d"] {
+            assert!(parse(unclear).is_err(), "{unclear}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_word_gets_the_right_one() {
+        for (wrong, right) in [("shwo ports", "show"), ("show prots", "ports"), ("statsu", "status")] {
+            let text = parse(wrong).unwrap_err().to_string();
+            assert!(text.contains(&format!("'{right}'")), "{wrong}: {text}");
+        }
+    }
+
+    #[test]
+    fn watch_has_a_default() {
+        let seconds = |line: &str| match parse(line).unwrap() {
+            Command::Show(Show { watch, .. }) => watch.watch,
+            Command::Status(Status { watch, .. }) => watch.watch,
+            other => panic!("{line}: {other:?}"),
+        };
+        assert_eq!(seconds("show ports"), None);
+        assert_eq!(seconds("show ports r0 --watch"), Some(1));
+        assert_eq!(seconds("show --watch 3 drops"), Some(3));
+        assert_eq!(seconds("status --watch=5 --json"), Some(5));
+        assert!(parse("status --watch 0").is_err());
+    }
 }

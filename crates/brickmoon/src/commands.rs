@@ -1,5 +1,6 @@
 //! All commands except `up`, which is in `daemon`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::Method;
@@ -7,10 +8,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::args::{
-    Cli, ClusterArgs, ClusterCommand, Command, PassedOn, Query, Routes, Show, ShowCommand, Socket, Top,
+    Cli, ClusterArgs, ClusterCommand, Command, PassedOn, Ports, Query, Routes, Show, ShowCommand, Socket,
+    Status, Top, Watch,
 };
 use crate::failure::Failure;
-use crate::{bench, client, daemon, lua, pages};
+use crate::{bench, causes, client, daemon, lua, pages};
 use bm_api::request;
 
 /// Runs a command.
@@ -21,8 +23,10 @@ pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
         Command::Reload(query) => print(&query, Method::POST, request::RELOAD, bm_cli::reloaded),
         Command::Check { file } => daemon::check(&file),
         Command::Verify(query) => verify(&query),
-        Command::Status(query) => print(&query, Method::GET, request::STATUS, bm_cli::status),
-        Command::Show(Show { what }) => show(what),
+        Command::Status(Status { query, watch }) => {
+            watched(watch, query.json, || print(&query, Method::GET, request::STATUS, bm_cli::status))
+        }
+        Command::Show(Show { watch, what }) => watched(watch, is_json(&what), || show(what.clone())),
         Command::Top(top) => self::top(top),
         Command::Cluster(ClusterArgs { what: ClusterCommand::Status(query) }) => {
             show(ShowCommand::Cluster(query))
@@ -51,17 +55,56 @@ pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
     }
 }
 
+/// Whether a command prints JSON.
+fn is_json(what: &ShowCommand) -> bool {
+    match what {
+        ShowCommand::Ports(ports) => ports.query.json,
+        ShowCommand::Routes(routes) => routes.query.json,
+        ShowCommand::Drops(drops) => drops.query.json,
+        ShowCommand::Neighbors(query)
+        | ShowCommand::Nexthops(query)
+        | ShowCommand::Apps(query)
+        | ShowCommand::Links(query)
+        | ShowCommand::Workers(query)
+        | ShowCommand::Switch(query)
+        | ShowCommand::Macs(query)
+        | ShowCommand::Cluster(query)
+        | ShowCommand::Hooks(query)
+        | ShowCommand::Filters(query)
+        | ShowCommand::Sas(query)
+        | ShowCommand::Policies(query) => query.json,
+    }
+}
+
+/// Shows something once, or again and again: on a terminal at the same place, else one after the other.
+fn watched(watch: Watch, json: bool, show: impl Fn() -> Result<(), Failure>) -> Result<(), Failure> {
+    use std::io::IsTerminal as _;
+    let Some(seconds) = watch.watch else { return show() };
+    let clears = !json && std::io::stdout().is_terminal();
+    while !CLOSED.load(Ordering::Relaxed) {
+        if clears {
+            write("\x1b[H\x1b[2J")?;
+        }
+        show()?;
+        std::thread::sleep(Duration::from_secs(seconds));
+    }
+    Ok(())
+}
+
 fn show(what: ShowCommand) -> Result<(), Failure> {
     let get = Method::GET;
     match what {
-        ShowCommand::Ports(query) => print(&query, get, request::PORTS, bm_cli::ports),
+        ShowCommand::Ports(ports) => self::ports(&ports),
         ShowCommand::Routes(routes) => self::routes(routes),
         ShowCommand::Neighbors(query) => print(&query, get, request::NEIGHBORS, bm_cli::neighbors),
         ShowCommand::Nexthops(query) => print(&query, get, request::NEXT_HOPS, bm_cli::nexthops),
         ShowCommand::Apps(query) => print(&query, get, request::APPS, bm_cli::apps),
         ShowCommand::Links(query) => print(&query, get, request::LINKS, bm_cli::links),
         ShowCommand::Workers(query) => print(&query, get, request::WORKERS, bm_cli::workers),
-        ShowCommand::Drops(query) => print(&query, get, request::DROPS, bm_cli::drops),
+        ShowCommand::Drops(drops) if drops.explain => {
+            print_reply(drops.query.json, &causes::all(), bm_cli::causes)
+        }
+        ShowCommand::Drops(drops) => print(&drops.query, get, request::DROPS, bm_cli::drops),
         ShowCommand::Hooks(query) => print(&query, get, request::HOOKS, bm_cli::hooks),
         ShowCommand::Switch(query) => print(&query, get, request::SWITCHES, bm_cli::switches),
         ShowCommand::Macs(query) => print(&query, get, request::MACS, bm_cli::macs),
@@ -89,12 +132,48 @@ fn print_reply<T: Serialize>(json: bool, reply: &T, text: fn(&T) -> String) -> R
     write(&text)
 }
 
+/// Whether whoever reads the output has closed it.
+static CLOSED: AtomicBool = AtomicBool::new(false);
+
 /// Writes to standard output. A closed pipe (`| head`) is not an error.
 fn write(text: &str) -> Result<(), Failure> {
     use std::io::Write as _;
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::failed(error)),
-        _ => Ok(()),
+    let mut output = std::io::stdout();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+            CLOSED.store(true, Ordering::Relaxed);
+            Ok(())
+        }
+        written => written.map_err(Failure::failed),
+    }
+}
+
+fn ports(Ports { port, account, query }: &Ports) -> Result<(), Failure> {
+    let mut reply: bm_api::Ports = client::ask(&query.socket, Method::GET, request::PORTS)?;
+    if let Some(name) = port {
+        reply = only(reply, name)?;
+    }
+    let text = match (account, port) {
+        (true, _) => bm_cli::accounts,
+        (false, Some(_)) => bm_cli::port_details,
+        (false, None) => bm_cli::ports,
+    };
+    print_reply(query.json, &reply, text)
+}
+
+/// The port of this name, or with an interface of this name.
+fn only(mut reply: bm_api::Ports, name: &str) -> Result<bm_api::Ports, Failure> {
+    let names: Vec<String> = reply.ports.iter().map(|port| port.name.clone()).collect();
+    reply.ports.retain(|port| {
+        let interfaces = || port.interfaces.iter().any(|interface| interface.name == name);
+        port.name == name || port.device == name || interfaces()
+    });
+    match (reply.ports.is_empty(), names.is_empty()) {
+        (false, _) => Ok(reply),
+        (true, true) => Err(Failure::Usage(format!("no port is called {name:?}: the daemon has no ports"))),
+        (true, false) => {
+            Err(Failure::Usage(format!("no port is called {name:?}; there is {}", names.join(", "))))
+        }
     }
 }
 
@@ -181,4 +260,27 @@ fn stop(socket: &Socket, keep: bool) -> Result<(), Failure> {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     Err(Failure::Failed(format!("process {} was told to end but is still running after 10 s", stopping.pid)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_found_by_its_names_or_the_others_are_listed() {
+        let interface = |name: &str| bm_api::Interface { name: name.into(), ..bm_api::Interface::default() };
+        let port = |name: &str, interfaces: &[&str]| bm_api::Port {
+            name: name.into(),
+            device: format!("xdp:{name}"),
+            interfaces: interfaces.iter().map(|name| interface(name)).collect(),
+            ..bm_api::Port::default()
+        };
+        let all = bm_api::Ports { ports: vec![port("r0", &["r0", "r0.7"]), port("r1", &["r1"])] };
+        for (name, expected) in [("r0", "r0"), ("xdp:r1", "r1"), ("r0.7", "r0")] {
+            assert_eq!(only(all.clone(), name).unwrap().ports[0].name, expected);
+        }
+        let refused = only(all, "r9").unwrap_err().to_string();
+        assert_eq!(refused, "no port is called \"r9\"; there is r0, r1");
+        assert!(only(bm_api::Ports::default(), "r9").unwrap_err().to_string().contains("has no ports"));
+    }
 }

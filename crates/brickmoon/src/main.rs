@@ -5,6 +5,7 @@
 
 mod args;
 mod bench;
+mod causes;
 mod client;
 mod commands;
 mod daemon;

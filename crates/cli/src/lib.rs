@@ -22,13 +22,13 @@ mod verify;
 mod workers;
 
 pub use cluster::cluster;
-pub use drops::drops;
+pub use drops::{BY_LINUX_COLUMNS, CAUSE_COLUMNS, DROP_COLUMNS, LEFT_COLUMNS, causes, drops};
 pub use filters::filters;
 pub use hooks::hooks;
 pub use ipsec::{policies, sas};
 pub use nexthops::{neighbors, nexthops};
-pub use number::{bytes, count, counted, counted_as};
-pub use ports::ports;
+pub use number::{bytes, count, counted, counted_as, rate};
+pub use ports::{ACCOUNT_COLUMNS, PORT_COLUMNS, accounts, port_details, ports};
 pub use routes::routes;
 pub use status::{reloaded, status};
 pub use switches::{macs, switches};

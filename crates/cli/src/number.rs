@@ -23,6 +23,22 @@ pub fn counted_as(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
+/// A rate with at most four digits: from 10,000 on with a decimal unit, such as `12.3 k`.
+pub fn rate(number: u64) -> String {
+    const UNITS: [&str; 4] = ["k", "M", "G", "T"];
+    if number < 10_000 {
+        return count(number);
+    }
+    let mut value = number as f64 / 1000.0;
+    let mut unit = 0;
+    // What would be printed as 1000.0 belongs to the next unit.
+    while value >= 999.95 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
 /// Bytes with a binary unit, with one to four digits before the decimal point.
 pub fn bytes(number: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -43,6 +59,12 @@ mod tests {
     fn uses_singular_and_plural() {
         assert_eq!([0, 1, 2000].map(|n| counted(n, "port")), ["0 ports", "1 port", "2,000 ports"]);
         assert_eq!([1, 2].map(|n| counted_as(n, "switch", "switches")), ["1 switch", "2 switches"]);
+    }
+
+    #[test]
+    fn rates_have_decimal_units() {
+        let written = [0, 9_999, 10_000, 999_949, 999_960, 9_876_543_210].map(rate);
+        assert_eq!(written, ["0", "9,999", "10.0 k", "999.9 k", "1.0 M", "9.9 G"]);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The daemon as its clients see it: answers to API requests.
 
+mod drops;
 mod kernel_notes;
+mod ports;
 mod status;
 
 use std::path::Path;
@@ -9,27 +11,23 @@ use std::time::Instant;
 
 use bm_api::request::{self, RouteQuery, StopQuery};
 use bm_api::{
-    Apps, Cluster, Drops, Error, Filters, Hooks, IpsecPolicies, Links, Neighbors, NextHops, Port, Ports,
-    Queue, Reloaded, Routes, Sas,
+    Apps, Cluster, Drops, Error, Filters, Hooks, IpsecPolicies, Links, Neighbors, NextHops, Ports, Reloaded,
+    Routes, Sas,
 };
 use bm_api::{Macs, Status, Stopping, Switches, Verify, Worker, Workers};
 use bm_control::config;
-use bm_control::driver::{ControlPortState, ControlState};
-use bm_fastpath::AttachType;
-use bm_stats::Scope;
+use bm_control::driver::ControlState;
 use tokio::sync::Notify;
 
 use super::dataplane::{DataPlane, WorkerState};
 use super::forwarder::Forwarder;
 use super::health::{Health, Silent};
 use super::lock::lock;
-use super::running::PortInfo;
 use super::{configuration, hooks};
 use crate::args::Up;
 use crate::log;
 use crate::serve::report::{self, Counters};
 use crate::serve::{Answers, AnswersOfDaemon, app_report};
-use kernel_notes::{left_to_linux, no_frames};
 
 /// The daemon as its clients see it.
 pub struct Daemon {
@@ -159,20 +157,14 @@ impl Answers for Daemon {
     }
 
     fn drops(&self) -> Drops {
-        let counters = self.counters();
-        let mut drops = report::drops(&counters);
-        let hooks = self.forwarder.shared.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();
-        hooks::name_drops(&mut drops, &hooks, &counters);
-        self.forwarder.switches.add_drops(&mut drops);
-        self.forwarder.cluster.add_drops(&mut drops);
-        app_report::add_drops(&self.reports(), &mut drops);
-        drops
+        self.drops_now()
     }
 
     fn metrics(&self) -> String {
         let ControlState { status, ports, kernel, filters } =
             self.forwarder.driver.handle().everything().unwrap_or_default();
         let mut counters = self.counters_with(&kernel);
+        self.add_linux(&mut counters, &kernel);
         counters.insert("log/lines_lost".into(), log::lost());
         report::add_filters(&mut counters, &filters);
         let counters: Vec<_> = counters.into_iter().collect();
@@ -195,65 +187,7 @@ impl Answers for Daemon {
 
 impl AnswersOfDaemon for Daemon {
     fn ports(&self) -> Ports {
-        let (interfaces, kernel) = self.forwarder.driver.handle().ports().unwrap_or_default();
-        let is_xdp = |of_port: &ControlPortState| matches!(of_port.attached, Some((AttachType::Xdp, _)));
-        let by_xdp = interfaces.iter().any(is_xdp);
-        let counters = self.counters_with(&kernel);
-        let setup = self.forwarder.setup();
-        let has_apps = |port: &str| setup.config.has_apps_behind(port);
-        let running = lock(&self.forwarder.running);
-        let Some(running) = running.as_ref() else { return Ports::default() };
-        let ports = running.ports.iter().enumerate();
-        let port = |(index, info): (usize, &PortInfo)| {
-            let ControlPortState { up, interfaces: of_port, linux_only, left_to_linux: left, attached } =
-                interfaces.get(index).cloned().unwrap_or_default();
-            let before_workers = kernel.get(index).copied().unwrap_or_default();
-            let in_kernel = info.path.in_kernel.then_some(&before_workers);
-            let of_workers = || report::port_account(&counters, &info.name, has_apps(&info.name));
-            let queue = |queue: usize| {
-                let scope = Scope::PortReceive { port: &info.name, queue };
-                Queue {
-                    queue: queue as u32,
-                    worker: running.worker_of(&info.name, queue) as u32,
-                    account: report::account(&counters, scope),
-                }
-            };
-            let (state, state_reason) = info.presence.shown(&info.name);
-            let trouble = || info.trouble.as_ref()?();
-            Port {
-                index: index as u16,
-                state,
-                state_reason: state_reason.or_else(trouble),
-                name: info.name.clone(),
-                device: info.device.clone(),
-                up,
-                active: !of_port.is_empty(),
-                mode: info.mode,
-                ring: info.ring,
-                mode_reason: info.reason.clone().or_else(|| {
-                    in_kernel?;
-                    left_to_linux(&of_port).or_else(|| no_frames(info).filter(|_| by_xdp))
-                }),
-                path: if in_kernel.is_some() { "kernel" } else { "user" }.into(),
-                path_reason: info.path.reason.clone(),
-                attach: attached.as_ref().map(|(attach_type, _)| attach_type.to_string()),
-                attach_reason: attached.and_then(|(_, reason)| reason),
-                linux_only,
-                queues: (0..info.queues).map(queue).collect(),
-                interfaces: of_port,
-                account: match (in_kernel, of_workers()) {
-                    (Some(kernel), workers) => report::with_claimed(report::kernel_account(kernel), &workers),
-                    (None, workers) => report::with_steering(workers, &before_workers),
-                },
-                device_counters: report::device_counters(&counters, &info.name),
-                hardware_counters: info.hardware.iter().flat_map(|hardware| hardware()).collect(),
-                kernel_counters: in_kernel.map_or_else(
-                    || report::steering_counters(left, &before_workers),
-                    report::kernel_counters,
-                ),
-            }
-        };
-        Ports { ports: ports.map(port).collect() }
+        self.ports_now()
     }
 
     fn routes(&self, query: &RouteQuery) -> Result<Routes, Error> {

@@ -24,11 +24,13 @@ use tokio::sync::Notify;
 
 use super::cluster::Node;
 use super::dataplane::Shared;
+use super::linux_drops::LinuxDrops;
 use super::lock::lock;
 use super::probe;
 use super::running::Running;
 use super::statistics::Removed;
 use super::switches::Bridges;
+use super::traffic::Meter;
 use super::watcher::Watch;
 use crate::plan::machine::Machine;
 use filter_tables::FilterTables;
@@ -72,6 +74,10 @@ pub struct Forwarder {
     said_unfiltered: Mutex<Vec<String>>,
     /// The tables of nftables that filter for ports.
     filter_tables: Mutex<FilterTables>,
+    /// What Linux drops of their packets.
+    pub(super) linux_drops: LinuxDrops,
+    /// What ports receive and send.
+    pub(super) meter: Meter,
     _stats: Removed,
 }
 

@@ -11,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::answers::Daemon;
 use super::configuration::configuration;
 use super::forwarder::{Forwarder, MakeNatives};
+use super::linux_drops::LinuxDrops;
 use super::{confine, health, limits, notify};
 use crate::args::Up;
 use crate::failure::Failure;
@@ -46,9 +47,10 @@ pub fn up(mut up: Up, natives: MakeNatives) -> Result<(), Failure> {
             Some(address) => Some(server::listen_for_metrics(address).await?),
             None => None,
         };
+        let linux_drops = LinuxDrops::load();
         let unconfined = confine::confine(&config, up.config.as_deref());
         log::release();
-        let forwarder = Arc::new(Forwarder::start(config, machine, up.config.clone(), natives)?);
+        let forwarder = Arc::new(Forwarder::start(config, machine, up.config.clone(), natives, linux_drops)?);
         let daemon = Arc::new(Daemon::new(forwarder.clone(), up, started, unconfined));
         forwarder.watch_links()?;
         let answering = tokio::spawn(socket.serve(answers(&daemon, readers)));

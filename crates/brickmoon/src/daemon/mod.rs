@@ -23,6 +23,7 @@ mod ipsec;
 mod kernel_ports;
 mod lifecycle;
 mod limits;
+mod linux_drops;
 mod lock;
 mod notify;
 mod open_port;
@@ -37,6 +38,7 @@ mod scripts;
 mod spare;
 mod statistics;
 mod switches;
+mod traffic;
 pub mod watcher;
 
 pub use configuration::check;

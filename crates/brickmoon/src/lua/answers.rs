@@ -154,6 +154,7 @@ impl Answers for Facts {
     fn drops(&self) -> Drops {
         let mut drops = report::drops(&self.counters());
         app_report::add_drops(&self.reports(), &mut drops);
+        drops.by_linux_unknown = Some("it is counted by the daemon, not by Lua programs".into());
         drops
     }
 

@@ -153,7 +153,7 @@ pub fn drops(counters: &Counters) -> Drops {
     };
     let mut drops: Vec<Drop> = Reason::ALL.iter().filter_map(drop).collect();
     drops.sort_by_key(|drop| std::cmp::Reverse(drop.frames));
-    Drops { total: drops.iter().map(|drop| drop.frames).sum(), drops }
+    Drops { total: drops.iter().map(|drop| drop.frames).sum(), drops, ..Drops::default() }
 }
 
 /// Adds what was dropped in `accounts`, each with its name, for these reasons with their descriptions.

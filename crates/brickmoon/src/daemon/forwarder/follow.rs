@@ -6,6 +6,7 @@
 //! while they run; they are restarted only if the new interface does not fit (another number of queues, another path),
 //! and Linux forwards for their ports meanwhile.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -140,6 +141,7 @@ impl Forwarder {
         }
         self.follow_fabric_links()?;
         self.follow_filters();
+        self.follow_linux_drops();
         let Some(why) = arrange else { return Ok(()) };
         tracing::warn!("{why}: restarting the workers; Linux forwards for their ports meanwhile");
         let setup =
@@ -149,6 +151,20 @@ impl Forwarder {
         // Interfaces may have changed meanwhile.
         self.links.notify_one();
         Ok(())
+    }
+
+    /// Counts what Linux drops on the interfaces that ports have now, and on VLANs on these.
+    fn follow_linux_drops(&self) {
+        let Ok(of_ports) = self.driver.handle().interfaces() else { return };
+        let mut interfaces = BTreeMap::new();
+        if let Some(running) = lock(&self.running).as_ref() {
+            for (port, control) in running.ports.iter().zip(of_ports) {
+                let logical = control.interfaces.iter().map(|interface| interface.ifindex);
+                let all = logical.chain(port.presence.ifindex()).map(|ifindex| (ifindex, port.name.clone()));
+                interfaces.extend(all);
+            }
+        }
+        self.linux_drops.follow(interfaces);
     }
 
     /// Makes workers send through the interfaces that fabric links have now.

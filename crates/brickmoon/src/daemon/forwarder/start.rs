@@ -17,9 +17,11 @@ use crate::daemon::cluster::Node;
 use crate::daemon::dataplane::Shared;
 use crate::daemon::ipsec::Ipsec;
 use crate::daemon::kernel_ports::{self, Started};
+use crate::daemon::linux_drops::LinuxDrops;
 use crate::daemon::random::random;
 use crate::daemon::running::{Opened, Openers};
 use crate::daemon::switches::Bridges;
+use crate::daemon::traffic::Meter;
 use crate::daemon::watcher::Watch;
 use crate::daemon::{probe, statistics};
 use crate::failure::Failure;
@@ -33,12 +35,14 @@ impl Forwarder {
         machine: Machine,
         file: Option<PathBuf>,
         natives: MakeNatives,
+        linux_drops: LinuxDrops,
     ) -> Result<Self, Failure> {
         let switches = Bridges::start(&config)?;
         let cluster = Node::start(&config)?;
         // Switches may have created interfaces.
         let machine = Machine { scripts: machine.scripts, ..probe::without_scripts(&config) };
         let mut forwarder = Self::start_router(config, machine, file.as_deref(), natives, &cluster)?;
+        forwarder.linux_drops = linux_drops;
         (forwarder.switches, forwarder.cluster, forwarder.file) = (switches, cluster, file);
         Ok(forwarder)
     }
@@ -122,6 +126,8 @@ impl Forwarder {
             unfollowed: AtomicBool::new(false),
             said_unfiltered: Mutex::default(),
             filter_tables: Mutex::default(),
+            linux_drops: LinuxDrops::none(),
+            meter: Meter::default(),
             links: Arc::new(Notify::new()),
             _stats: stats,
         })

@@ -11,6 +11,7 @@ use crate::daemon::lock::lock;
 use crate::daemon::running::Running;
 use crate::daemon::{apps, hooks, scripts};
 use crate::failure::Failure;
+use crate::serve::report;
 
 impl Forwarder {
     /// Restarts the data path if one of its threads panicked or hangs; Linux forwards meanwhile.
@@ -22,6 +23,9 @@ impl Forwarder {
             self.links.notify_one();
         }
         lock(&self.shared.ipsec).supervise();
+        if let Some(running) = lock(&self.running).as_ref() {
+            self.meter.supervise(&running.ports, || report::counters(&self.shared.registry));
+        }
         let trouble = lock(&self.running).as_mut().and_then(Running::trouble);
         match trouble {
             // A restart would wait for its thread. It is interrupted soon, or the process ends.

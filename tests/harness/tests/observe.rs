@@ -1,0 +1,259 @@
+//! What operators see: packets of ports as `ip -s link` counts them, and under which names drops appear.
+
+use std::collections::BTreeMap;
+
+use bm_tests::daemon::eventually;
+use bm_tests::lab::{Ends, Lab, Side};
+use bm_tests::packet::{Ip4, Ip6, ip_frame};
+use bm_tests::report;
+use bm_tests::subject::{Router, Subject};
+use bm_tests::{daemon, netns::Namespace};
+use serde_json::Value;
+use std::path::Path;
+
+/// Packets that a test sends from `s0`, and their length on the wire.
+const PACKETS: u64 = 40;
+const FRAME: u64 = 14 + 20 + 8 + 300;
+
+/// Packets and bytes of both directions.
+type Both = [u64; 4];
+
+/// An interface as `ip -s link` shows it: received packets and bytes, sent packets and bytes.
+fn by_ip(namespace: &Namespace, interface: &str) -> Both {
+    let output = namespace.try_run(&format!("ip -s -j link show {interface}")).stdout;
+    let all: Value = serde_json::from_slice(&output).expect("ip prints JSON");
+    let stats = &all[0]["stats64"];
+    let number = |direction: &str, name: &str| stats[direction][name].as_u64().expect("a number");
+    [number("rx", "packets"), number("rx", "bytes"), number("tx", "packets"), number("tx", "bytes")]
+}
+
+/// A port as `show ports` shows it.
+fn by_us(router: &Router, name: &str) -> Both {
+    let reply = router.json(&["show", "ports", name]);
+    let port = &reply["ports"][0];
+    let number = |direction: &str, name: &str| {
+        port[direction][name].as_u64().unwrap_or_else(|| panic!("{direction} {name}: {reply}"))
+    };
+    [number("rx", "packets"), number("rx", "bytes"), number("tx", "packets"), number("tx", "bytes")]
+}
+
+/// Asserts that a port shows what Linux counts. Linux may send packets of its own at any time.
+fn assert_same(router: &Router, port: &str, linux: impl Fn() -> Both) -> Both {
+    let mut last = None;
+    eventually(&format!("{port} as Linux counts it: {last:?}"), || {
+        let (before, shown, after) = (linux(), by_us(router, port), linux());
+        last = Some((before, shown));
+        before == after && shown == before
+    });
+    by_us(router, port)
+}
+
+fn grown(before: Both, after: Both) -> Both {
+    std::array::from_fn(|at| after[at] - before[at])
+}
+
+fn send(lab: &Lab, frame: &[u8], count: u64) {
+    (0..count).for_each(|_| lab.send(Side::Src, frame));
+}
+
+#[test]
+fn ports_show_what_ip_link_counts() {
+    for subject in Subject::all("observe-ports") {
+        let lab = Lab::new("observe-ports", Ends::Silent);
+        let router = subject.start(&lab);
+        if !router.is_brickmoon() {
+            router.stop();
+            continue;
+        }
+        let of_linux = |name: &'static str| {
+            let lab = &lab;
+            move || by_ip(&lab.rtr, name)
+        };
+        let before = ["r0", "r1"].map(|name| assert_same(&router, name, of_linux(name)));
+        let frame = Side::Src.to_router(&Ip4::udp("192.0.2.2", "10.9.9.9", 300).bytes());
+        assert_eq!(frame.len() as u64, FRAME);
+        send(&lab, &frame, PACKETS);
+        eventually("the packets are counted", || by_us(&router, "r1")[2] >= before[1][2] + PACKETS);
+        let after = ["r0", "r1"].map(|name| assert_same(&router, name, of_linux(name)));
+        let [rx, rx_bytes, ..] = grown(before[0], after[0]);
+        let [_, _, tx, tx_bytes] = grown(before[1], after[1]);
+        let name = router.name();
+        // A few more are Linux's own: neighbor discovery.
+        assert!((PACKETS..PACKETS + 20).contains(&rx), "{name}: {rx} received");
+        assert!((PACKETS..PACKETS + 20).contains(&tx), "{name}: {tx} sent");
+        assert!(rx_bytes >= PACKETS * FRAME && tx_bytes >= PACKETS * FRAME, "{name}: {rx_bytes}, {tx_bytes}");
+        let text = String::from_utf8(router.ask("show", &["interfaces", "r0"]).expect("a daemon").stdout);
+        let text = text.expect("text");
+        assert!(text.starts_with("r0: xdp:r0, up, "), "{text}");
+        let account =
+            String::from_utf8(router.ask("show", &["ports", "--account"]).expect("a daemon").stdout);
+        assert!(account.expect("text").lines().next().is_some_and(|line| line.contains("LOST BY DEVICE")));
+        let wrong = router.ask("show", &["ports", "r9"]).expect("a daemon");
+        assert_eq!(wrong.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+        assert!(said.contains("no port is called \"r9\"; there is r0, r1, r2"), "{said}");
+        router.settle();
+        router.stop();
+    }
+}
+
+#[test]
+fn rates_follow_what_comes() {
+    let Some(subject) = Subject::kernel("observe-rates") else { return };
+    let lab = Lab::new("observe-rates", Ends::Silent);
+    let router = subject.start(&lab);
+    let frame = Side::Src.to_router(&Ip4::udp("192.0.2.2", "10.9.9.9", 300).bytes());
+    let rates = || {
+        let port = router.json(&["show", "ports", "r0"])["ports"][0]["rx"].clone();
+        [&port["packets_per_s"], &port["bits_per_s"]].map(|rate| rate.as_u64().unwrap_or(0))
+    };
+    eventually("a rate while packets come", || {
+        send(&lab, &frame, 50);
+        let [packets, bits] = rates();
+        // All of them are this long, but for a few of Linux's own.
+        packets > 50 && bits > packets * FRAME * 7
+    });
+    eventually("no rate when none come", || rates()[0] < 20);
+    router.stop();
+}
+
+#[test]
+fn a_tap_shows_the_counters_of_its_interface_in_linux_exchanged() {
+    let Some(subject) = Subject::user("observe-tap") else { return };
+    if !Path::new("/dev/net/tun").exists() {
+        return report::skip("observe-tap", "needs /dev/net/tun");
+    }
+    let lab = Lab::new("observe-tap", Ends::Silent);
+    let mut router = subject.start(&lab);
+    router.end(&[]);
+    router.restart_with(&["r0", "r1", "tap:vm0"], "[daemon]\nworkers = 1\n");
+    let mac = daemon::mac(&lab.rtr, "bm-vm0");
+    let far = bm_wire::Mac([2, 0, 0, 0, 9, 2]);
+    lab.rtr.ip(&format!(
+        "link set vm0 netns {}\naddr add 10.66.0.1/24 dev bm-vm0\n\
+         neigh replace 10.66.0.2 lladdr {far} dev bm-vm0 nud permanent\n",
+        lab.snk.name()
+    ));
+    lab.snk.ip("link set vm0 arp off\nlink set vm0 up\n");
+    router.settle();
+    send(&lab, &Side::Src.to_router(&Ip4::udp("192.0.2.2", "10.66.0.2", 300).bytes()), PACKETS);
+    let from = lab.snk.packet_socket("vm0");
+    let back = ip_frame(mac, far, &Ip4::udp("10.66.0.2", "10.9.9.9", 200).bytes());
+    (0..PACKETS / 2).for_each(|_| from.send(&back).expect("the TAP takes it"));
+    eventually("the TAP's packets", || {
+        let [rx, _, tx, _] = by_us(&router, "bm-vm0");
+        rx >= PACKETS / 2 && tx >= PACKETS
+    });
+    let exchanged = || {
+        let [rx, rx_bytes, tx, tx_bytes] = by_ip(&lab.snk, "vm0");
+        [tx, tx_bytes, rx, rx_bytes]
+    };
+    assert_same(&router, "bm-vm0", exchanged);
+    router.settle();
+    router.stop();
+}
+
+/// The frames of each reason of a list in the reply to `show drops`.
+fn reasons(drops: &Value, list: &str) -> BTreeMap<String, u64> {
+    let of = |drop: &Value| Some((drop["reason"].as_str()?.to_string(), drop["frames"].as_u64()?));
+    drops[list].as_array().into_iter().flatten().filter_map(of).collect()
+}
+
+/// A counter of Linux's IP in the router, by its line and name in /proc/net/snmp and netstat.
+fn of_ip(lab: &Lab, line: &str, name: &str) -> u64 {
+    lab.rtr.within(|| {
+        let read = |file: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).expect(file);
+        let text = read("snmp") + &read("netstat");
+        let mut lines = text.lines().filter(|found| found.starts_with(line)).map(str::split_whitespace);
+        let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
+        let value = names.zip(values).find(|(found, _)| *found == name).expect(name).1;
+        value.parse().expect("a number")
+    })
+}
+
+#[test]
+fn what_linux_drops_has_its_reason_and_its_number() {
+    let Some(subject) = Subject::kernel("observe-drops") else { return };
+    let lab = Lab::new("observe-drops", Ends::Silent);
+    let router = subject.start(&lab);
+    lab.rtr.ip(
+        "route add blackhole 11.1.0.0/16\nroute add prohibit 11.2.0.0/16\nroute add unreachable 11.3.0.0/16\n\
+         route add 11.4.0.0/16 via 198.51.100.77\nroute add blackhole 2001:db8:dead::/48\n",
+    );
+    lab.rtr.set(&[("net.ipv4.neigh.r1.retrans_time_ms", "100")]);
+    lab.rtr.run("nft add table ip observe");
+    lab.rtr.run("nft add chain ip observe forward { type filter hook forward priority 0 ; }");
+    lab.rtr.run("nft add rule ip observe forward udp dport 7777 counter drop");
+    router.settle();
+    let is_left =
+        || router.json(&["status"])["firewall"]["linux_only"].as_array().is_some_and(|all| !all.is_empty());
+    eventually("the rule is known", is_left);
+    let before = [of_ip(&lab, "Ip:", "InHdrErrors"), of_ip(&lab, "IpExt:", "InNoRoutes")];
+    let known = reasons(&router.json(&["show", "drops"]), "left_to_linux");
+    let to = |destination: &str| Ip4::udp("192.0.2.2", destination, 20);
+    let to6 = |destination: &str| Ip6::new("2001:db8:1::2", destination, 253, vec![7; 8]);
+    let firewall = Ip4::udp_ports("192.0.2.2", "10.9.9.9", 4000, 7777, b"firewall");
+    let expired = Ip4 { ttl: 1, ..to("10.9.9.9") };
+    let expired6 = Ip6 { hop_limit: 1, ..to6("2001:db8:a000::9") };
+    for (packet, count) in [
+        (to("12.0.0.1").bytes(), 3),
+        (to("11.1.0.1").bytes(), 4),
+        (to("11.2.0.1").bytes(), 5),
+        (to("11.3.0.1").bytes(), 6),
+        (to("11.4.0.1").bytes(), 2),
+        (expired.bytes(), 7),
+        (firewall.bytes(), 8),
+        (to6("3fff::1").bytes(), 9),
+        (to6("2001:db8:dead::1").bytes(), 10),
+        (expired6.bytes(), 11),
+    ] {
+        send(&lab, &Side::Src.to_router(&packet), count);
+    }
+    let expected = [
+        ("no_route", 3 + 9),
+        ("blackhole", 4 + 10),
+        ("prohibit", 5),
+        ("unreachable", 6),
+        ("neighbor_unresolved", 2),
+        ("ttl_exceeded", 7 + 11),
+        ("firewall", 8),
+    ];
+    let drops = || router.json(&["show", "drops"]);
+    let unknown = drops()["by_linux_unknown"].clone();
+    if let Some(why) = unknown.as_str() {
+        report::skip("observe-drops", why);
+    } else {
+        let found = || reasons(&drops(), "by_linux");
+        let is_found = || expected.iter().all(|(reason, frames)| found().get(*reason) == Some(frames));
+        eventually("Linux's drops", || {
+            is_found() || found().get("neighbor_unresolved").is_some_and(|n| *n >= 2)
+        });
+        assert!(is_found(), "{:#}", drops());
+    }
+    let left = reasons(&drops(), "left_to_linux");
+    for (cause, frames) in [
+        ("no_route", 12),
+        ("blackhole", 14),
+        ("prohibit", 5),
+        ("unreachable", 6),
+        ("unresolved", 2),
+        ("hops", 18),
+    ] {
+        let more = left.get(cause).copied().unwrap_or(0) - known.get(cause).copied().unwrap_or(0);
+        assert_eq!(more, frames, "{cause}: {left:?}");
+    }
+    // Linux's own counters say the same.
+    assert_eq!(of_ip(&lab, "Ip:", "InHdrErrors") - before[0], 7);
+    assert_eq!(of_ip(&lab, "IpExt:", "InNoRoutes") - before[1], 3);
+    let rules = lab.rtr.try_run("nft list table ip observe").stdout;
+    assert!(String::from_utf8_lossy(&rules).contains("counter packets 8 "), "{rules:?}");
+    let metrics = router.get("/v1/metrics").expect("a daemon");
+    if unknown.is_null() {
+        let line = "brickmoon_linux_dropped_frames_total{port=\"r0\",reason=\"firewall\"} 8";
+        assert!(metrics.contains(line), "{metrics}");
+    }
+    let line = "brickmoon_left_to_linux_frames_total{port=\"r0\",cause=\"prohibit\"} 5";
+    assert!(metrics.contains(line), "{metrics}");
+    lab.rtr.run("nft delete table ip observe");
+    router.stop();
+}
