@@ -49,6 +49,8 @@ pub enum Command {
         #[arg(default_value = bm_control::config::FILE)]
         file: PathBuf,
     },
+    /// Look for what keeps packets from the fast path on this machine; prints the command that changes each.
+    Doctor(Doctor),
     /// Compare the daemon's tables with the kernel's, and print each difference.
     Verify(Query),
     /// Show the state of the daemon: routes, memory, synchronization with the kernel.
@@ -146,7 +148,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 /// `brickmoon up`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct Up {
     /// Configuration file [default: /etc/brickmoon/brickmoon.toml, unless --port is given]. Options on the command line
     /// override its settings.
@@ -173,6 +175,27 @@ pub struct Up {
     /// Serve metrics for Prometheus at http://ADDR/metrics.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
+}
+
+/// `brickmoon doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Configuration file [default: /etc/brickmoon/brickmoon.toml, unless --port is given].
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// A port, as for `brickmoon up`. May be repeated.
+    #[arg(long = "port", value_name = "DEVICE")]
+    pub ports: Vec<String>,
+    /// Print what was found as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Doctor {
+    /// The options of `brickmoon up` for the same configuration.
+    pub fn up(&self) -> Up {
+        Up { config: self.config.clone(), ports: self.ports.clone(), ..Up::default() }
+    }
 }
 
 /// Options of all Lua programs.

@@ -12,7 +12,7 @@ use crate::args::{
     Status, Top, Watch,
 };
 use crate::failure::Failure;
-use crate::{bench, causes, client, daemon, lua, pages};
+use crate::{bench, causes, client, daemon, doctor, lua, pages};
 use bm_api::request;
 
 /// Runs a command.
@@ -22,6 +22,7 @@ pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
         Command::Stop(stop) => self::stop(&stop.socket, stop.keep),
         Command::Reload(query) => print(&query, Method::POST, request::RELOAD, bm_cli::reloaded),
         Command::Check { file } => daemon::check(&file),
+        Command::Doctor(doctor) => doctor::run(&doctor.up(), doctor.json),
         Command::Verify(query) => verify(&query),
         Command::Status(Status { query, watch }) => {
             watched(watch, query.json, || print(&query, Method::GET, request::STATUS, bm_cli::status))
@@ -136,7 +137,7 @@ fn print_reply<T: Serialize>(json: bool, reply: &T, text: fn(&T) -> String) -> R
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Writes to standard output. A closed pipe (`| head`) is not an error.
-fn write(text: &str) -> Result<(), Failure> {
+pub fn write(text: &str) -> Result<(), Failure> {
     use std::io::Write as _;
     let mut output = std::io::stdout();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {

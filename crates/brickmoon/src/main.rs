@@ -9,6 +9,7 @@ mod causes;
 mod client;
 mod commands;
 mod daemon;
+mod doctor;
 mod failure;
 mod log;
 mod lua;

@@ -39,6 +39,19 @@ pub fn configuration(up: &Up) -> Result<(Config, Machine), Failure> {
     Ok((config, machine))
 }
 
+/// The configuration that `up` would have with these options, and the machine; neither is checked.
+pub fn described(up: &Up) -> Result<(Config, Machine), Failure> {
+    let file = up.config.as_deref().or_else(|| {
+        let usual = Path::new(bm_control::config::FILE);
+        (up.ports.is_empty() && usual.exists()).then_some(usual)
+    });
+    let config =
+        file.map_or_else(|| Ok(Config::default()), |file| Config::load(file).map_err(Failure::usage))?;
+    let config = with_arguments(config, up)?;
+    let machine = probe::machine(&config);
+    Ok((config, machine))
+}
+
 /// Overrides a configuration with the options of the command line.
 fn with_arguments(mut config: Config, up: &Up) -> Result<Config, Failure> {
     let mut named = HashSet::new();

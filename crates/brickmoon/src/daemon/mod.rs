@@ -41,7 +41,7 @@ mod switches;
 mod traffic;
 pub mod watcher;
 
-pub use configuration::check;
+pub use configuration::{check, described};
 pub use dataplane::{Shared, slow_path};
 pub use lifecycle::up;
 pub use open_port::{OpenDevice, OpenPort};
