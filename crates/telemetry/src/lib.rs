@@ -52,10 +52,7 @@ pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
     let drops = counter(&mut registry, "dropped_frames", "Dropped frames, by app and reason");
     let held = gauge(&mut registry, "held_frames", "Frames currently held by an app");
     let device = counter(&mut registry, "device_frames", "Frames lost in a device, by its own count");
-    let left =
-        counter(&mut registry, "left_to_linux_frames", "Frames that the kernel path left to Linux, by cause");
-    let by_linux =
-        counter(&mut registry, "linux_dropped_frames", "Frames of ports that Linux dropped, by its reason");
+    let linux = of_linux(&mut registry);
     let filters = counter(&mut registry, "filter_packets", "Packets by the filter rule that they matched");
     let hooks = counter(&mut registry, "hook", "Counters of Lua hooks, by the name that the hook gives them");
     let lua = gauge(&mut registry, "hook_lua", "LuaJIT statistics of the Lua state of a hook");
@@ -91,15 +88,7 @@ pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
                     add(&hooks, labels, *value);
                 }
             }
-            Scope::Linux { port } => match name.split_once('/') {
-                Some(("left", cause)) => {
-                    add(&left, vec![("port", port.into()), ("cause", cause.into())], *value);
-                }
-                Some(("dropped", why)) => {
-                    add(&by_linux, vec![("port", port.into()), ("reason", why.into())], *value);
-                }
-                _ => {}
-            },
+            Scope::Linux { port } => add_linux(&linux, port, name, *value),
             Scope::Filter { rule } => add(&filters, vec![("rule", rule.into())], *value),
             _ => match (name.strip_prefix("drop/"), Entry::named(name)) {
                 // Most reasons never happen: a series appears with its first frame.
@@ -125,6 +114,22 @@ pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
     // Writing into a String cannot fail.
     let _written = encode(&mut text, &registry);
     text
+}
+
+/// What Linux was left, and what it dropped.
+fn of_linux(registry: &mut Registry) -> [Counters; 2] {
+    let left = "Frames that the kernel path left to Linux, by cause";
+    let dropped = "Frames of ports that Linux dropped, by its reason";
+    [counter(registry, "left_to_linux_frames", left), counter(registry, "linux_dropped_frames", dropped)]
+}
+
+fn add_linux([left, dropped]: &[Counters; 2], port: &str, name: &str, value: u64) {
+    let (family, label, why) = match name.split_once('/') {
+        Some(("left", cause)) => (left, "cause", cause),
+        Some(("dropped", reason)) => (dropped, "reason", reason),
+        _ => return,
+    };
+    add(family, vec![("port", port.into()), (label, why.into())], value);
 }
 
 fn daemon(registry: &mut Registry, status: &Status) {
