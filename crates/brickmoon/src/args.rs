@@ -61,6 +61,8 @@ pub enum Command {
     Top(Top),
     /// Show the cluster that this node belongs to.
     Cluster(ClusterArgs),
+    /// Run a program whose XFRM sockets lead to the daemon: `brickmoon xfrm ip xfrm state`.
+    Xfrm(Xfrm),
     /// Run a Lua program made of apps and links, as in Snabb.
     Run(Run),
     /// Run a program written for Snabb, or the selftest of a module.
@@ -145,6 +147,20 @@ pub struct Top {
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds from 0.1 to 3600".into())
+}
+
+/// `brickmoon xfrm`.
+#[derive(Clone, Debug, Args)]
+pub struct Xfrm {
+    /// XFRM socket of the daemon (`xfrm_socket` in `[ipsec]`).
+    #[arg(long, value_name = "PATH", default_value = "/run/brickmoon/xfrm.sock")]
+    pub xfrm_socket: PathBuf,
+    /// The library that connects the program [default: beside brickmoon, or /usr/lib/brickmoon/libbrickmoon-xfrm.so].
+    #[arg(long, value_name = "FILE")]
+    pub preload: Option<PathBuf>,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
 }
 
 /// `brickmoon up`.

@@ -38,6 +38,7 @@ pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
         Command::Cluster(ClusterArgs { what: ClusterCommand::Join(query) }) => {
             print(&query, Method::POST, request::JOIN, bm_cli::cluster)
         }
+        Command::Xfrm(xfrm) => Err(crate::xfrm::exec(xfrm)),
         Command::Run(run) => lua::run(run),
         Command::Snabb(snabb) => lua::snabb(snabb),
         Command::Cluster(ClusterArgs { what: ClusterCommand::Demo(PassedOn { arguments }) }) => {

@@ -16,6 +16,7 @@ mod lua;
 mod pages;
 mod plan;
 mod serve;
+mod xfrm;
 
 use std::process::ExitCode;
 

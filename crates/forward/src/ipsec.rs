@@ -16,17 +16,20 @@
 mod decryption;
 mod encryption;
 mod frames;
+mod live;
 mod rings;
 mod status;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use bm_ipsec::{Block, Direction, Failure, Policies, Sa};
+use bm_ipsec::{Block, Direction, Failure, Policies, Sa, SaId};
 use bm_link::Consumer;
 use bm_stats::Reason;
 
 pub use decryption::Decryption;
 pub use encryption::Encryption;
+pub use live::{Controls, NewSa, Wanted};
 pub use rings::IpsecWorker;
 pub use status::{SaStatus, Status};
 
@@ -54,6 +57,8 @@ pub struct SaNumbers {
 /// All SAs and policies for a number of workers.
 pub struct IpsecPlan {
     pub policies: Arc<Policies>,
+    /// For each template of the policies its SA.
+    pub current: Vec<Option<SaId>>,
     pub sas: Vec<SaPlan>,
 }
 
@@ -67,7 +72,7 @@ enum Owner {
 }
 
 /// The ends of a tunnel, between which packets are not encrypted again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Ends {
     source: std::net::IpAddr,
     destination: std::net::IpAddr,
@@ -95,13 +100,14 @@ impl IpsecPlan {
         found
     }
 
-    fn tunnels(&self) -> Vec<Ends> {
+    /// How many outbound SAs have the same ends.
+    fn tunnels(&self) -> HashMap<Ends, usize> {
         let tunnels = self
             .sas
             .iter()
             .filter(|plan| plan.sa.direction == Direction::Out && plan.sa.mode == bm_ipsec::Mode::Tunnel);
-        let mut found: Vec<_> = tunnels.map(|plan| Ends::of(&plan.sa)).collect();
-        found.dedup();
+        let mut found = HashMap::new();
+        tunnels.for_each(|plan| *found.entry(Ends::of(&plan.sa)).or_default() += 1);
         found
     }
 }

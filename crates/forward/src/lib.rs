@@ -49,7 +49,10 @@ mod verdict;
 
 pub use balancing::{Balancing, BalancingCounter, BalancingCounters, BalancingPlan, FabricPort};
 pub use entrance::Entrance;
-pub use ipsec::{Decryption, Encryption, IpsecPlan, IpsecWorker, SaNumbers, SaPlan, SaStatus, Status};
+pub use ipsec::{
+    Controls, Decryption, Encryption, IpsecPlan, IpsecWorker, NewSa, SaNumbers, SaPlan, SaStatus, Status,
+    Wanted,
+};
 pub use lease::Lease;
 pub use router::{Router, RouterPort};
 pub use slow::{

@@ -33,6 +33,7 @@ mod selector;
 mod sequence;
 mod suite;
 mod table;
+mod template;
 mod wiped;
 
 pub use buffer::Buffer;
@@ -51,6 +52,7 @@ pub use selector::Selector;
 pub use sequence::{Block, Numbers, UsedUp};
 pub use suite::{Suite, UnknownSuite};
 pub use table::{SaTable, Taken};
+pub use template::Template;
 
 #[cfg(test)]
 mod testing;

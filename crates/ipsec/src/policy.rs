@@ -7,6 +7,7 @@ use bm_filter::{Flat, Key, TooMany, Tree};
 
 use crate::sa::{Direction, SaId};
 use crate::selector::{LaterFragments, Selector};
+use crate::template::Template;
 
 /// What happens to packets of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub enum Action {
     Bypass,
     /// Outbound: they are encrypted with this SA. Inbound: they must have come out of it.
     Protect(SaId),
+    /// The same with any SA that a template of [`Policies::templates`] takes, whose index this is.
+    Template(u32),
 }
 
 /// What happens to the packets that a selector matches (RFC 4301 4.4.1).
@@ -40,6 +43,7 @@ pub struct Policies {
     /// By [`Direction`].
     trees: [Tree; 2],
     policies: Vec<Policy>,
+    templates: Vec<Template>,
 }
 
 impl Policies {
@@ -54,7 +58,18 @@ impl Policies {
         }
         let tree = |direction| Tree::grow(flat(&policies, direction));
         let trees = [tree(Direction::Out)?, tree(Direction::In)?];
-        Ok(Self { trees, policies })
+        Ok(Self { trees, policies, templates: Vec::new() })
+    }
+
+    /// The same with the templates of its policies.
+    #[must_use]
+    pub fn with_templates(self, templates: Vec<Template>) -> Self {
+        Self { templates, ..self }
+    }
+
+    /// What [`Action::Template`] names.
+    pub fn templates(&self) -> &[Template] {
+        &self.templates
     }
 
     /// The policy for a packet; `None` if no policy matches.
@@ -75,7 +90,7 @@ fn flat(policies: &[Policy], direction: Direction) -> Vec<Flat> {
     let flat = of_direction.flat_map(|(index, policy)| {
         let later = match policy.action {
             Action::Bypass => LaterFragments::Differ,
-            Action::Discard | Action::Protect(_) => LaterFragments::Match,
+            Action::Discard | Action::Protect(_) | Action::Template(_) => LaterFragments::Match,
         };
         policy.selector.flat(index as u16, later)
     });

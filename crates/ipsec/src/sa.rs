@@ -106,6 +106,8 @@ pub struct Sa {
     pub esn: bool,
     /// Packets in the replay window, at most [`WINDOW_MAX`](crate::WINDOW_MAX); 0 accepts replays.
     pub replay_window: u32,
+    /// The number that an IKE daemon gives to a policy and its SAs; 0 for none.
+    pub reqid: u32,
     /// UDP encapsulation.
     pub udp: Option<UdpPorts>,
     /// Lifetimes.
@@ -139,6 +141,7 @@ impl Sa {
             integrity_key: Secret::none(),
             esn: false,
             replay_window: 64,
+            reqid: 0,
             udp: None,
             limits: Limits::default(),
             df: Df::default(),

@@ -63,7 +63,7 @@ pub struct Shared {
     /// Lua apps; set with the first workers.
     pub apps: OnceLock<Arc<AppSet>>,
     /// What of IPsec outlives workers.
-    pub ipsec: Mutex<Ipsec>,
+    pub ipsec: Arc<Mutex<Ipsec>>,
 }
 
 /// A running worker with its counters.

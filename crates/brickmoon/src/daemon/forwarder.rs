@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 use super::cluster::Node;
 use super::dataplane::Shared;
 use super::linux_drops::LinuxDrops;
+use super::ipsec::Served;
 use super::lock::lock;
 use super::probe;
 use super::running::Running;
@@ -32,6 +33,7 @@ use super::statistics::Removed;
 use super::switches::Bridges;
 use super::traffic::Meter;
 use super::watcher::Watch;
+use crate::failure::Failure;
 use crate::plan::machine::Machine;
 use filter_tables::FilterTables;
 use restarts::Restarts;
@@ -95,6 +97,13 @@ impl Forwarder {
             slots: self.worker_resources.frame_pool.get().map(|frame_pool| frame_pool.memory().slots()),
             ..probe::without_scripts(config)
         }
+    }
+
+    /// Serves XFRM messages, if that is configured, until the result is dropped.
+    pub fn serve_xfrm(&self) -> Result<Option<Served>, Failure> {
+        let setup = self.setup();
+        let path = setup.config.ipsec.xfrm_socket.as_ref();
+        path.map(|path| Served::start(path, self.shared.ipsec.clone())).transpose()
     }
 
     /// Number of restarts of the data path after failures.

@@ -18,8 +18,8 @@ pub const MAIN_SILENT_MAX: Duration = Duration::from_secs(30);
 
 /// Threads that cannot be restarted: if one of them panics, the process ends, so that its supervisor starts another. The
 /// kernel path keeps forwarding meanwhile, as after any other crash.
-const NEEDED: [&str; 7] =
-    ["bm-control", "bm-firewall", "bm-grace", "bm-switch", "bm-cluster", "bm-probes", "bm-dpdk"];
+const NEEDED: [&str; 8] =
+    ["bm-control", "bm-firewall", "bm-grace", "bm-switch", "bm-cluster", "bm-probes", "bm-dpdk", "bm-xfrm"];
 
 /// Threads that make no progress, as of the last check.
 #[derive(Clone, Default)]

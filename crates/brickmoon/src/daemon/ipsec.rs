@@ -8,7 +8,9 @@
 //! process. Workers that are started again go on with new numbers and their old counters.
 
 mod clear_text;
+mod live;
 mod record;
+mod served;
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
@@ -17,17 +19,22 @@ use bm_api::{IpsecPolicies, IpsecPolicy, Sas};
 use bm_control::config::{self, Config};
 use bm_fib::published::{Published, ReaderHandle};
 use bm_forward::tables::Tables;
-use bm_forward::{Decryption, Encryption, Entrance, IpsecPlan, IpsecWorker, SaNumbers, SaPlan, SaStatus};
+use bm_forward::{
+    Decryption, Encryption, Entrance, IpsecPlan, IpsecWorker, SaNumbers, SaPlan, SaStatus, Wanted,
+};
 use bm_graph::{Network, Waker, clock_ns};
 use bm_ipsec::{Action, Block, Direction, Expiry, Mode, Policies, Policy, Sa, SaId};
 use bm_link::{Producer, channel};
 use bm_stats::{Account, Registry, Scope};
+use bm_xfrm::{Change, Usage};
 
 use super::apps::{DECRYPTION, ENCRYPTION};
 use super::lock::lock;
 use crate::failure::Failure;
 use clear_text::ClearText;
+use live::{Live, LiveSa};
 use record::Record;
+pub use served::Served;
 
 /// Numbers that are reserved together: enough for some seconds, and few enough that starts do not use up 32 bits.
 const BLOCK: u64 = 1 << 23;
@@ -44,6 +51,8 @@ pub struct Ipsec {
     config: config::Ipsec,
     known: Vec<Known>,
     feeds: Vec<Feed>,
+    /// What programs have added.
+    live: Live,
 }
 
 /// An SA, as long as it is configured.
@@ -70,7 +79,7 @@ impl Ipsec {
     pub fn open(config: &Config) -> Result<Self, Failure> {
         let clear_text = ClearText::new(&config.daemon.socket);
         let mut new = Self { clear_text, ..Self::default() };
-        new.clear_text.follow(config)?;
+        new.clear_text.follow(&config.ipsec, &[])?;
         new.open_record(config)?;
         Ok(new)
     }
@@ -85,7 +94,7 @@ impl Ipsec {
 
     /// SAs and policies for this number of workers. SAs that existed before go on.
     fn plan(&mut self, config: &Config, workers: usize) -> Result<IpsecPlan, Failure> {
-        self.clear_text.follow(config)?;
+        self.clear_text.follow(&config.ipsec, &self.live.policies)?;
         self.open_record(config)?;
         let now_ns = clock_ns();
         let before = std::mem::take(&mut self.known);
@@ -104,14 +113,55 @@ impl Ipsec {
             self.known.push(Known { id, direction, fingerprint, worker, status: status.clone() });
             sas.push(SaPlan { sa: sa.clone(), worker, status, numbers });
         }
-        let policies = Policies::new(config.ipsec.policies.clone())
+        sas.extend(self.live.plan(workers));
+        let policies = self.all_policies()?;
+        Ok(IpsecPlan { policies, current: self.live.current.clone(), sas })
+    }
+
+    /// The policies of the configuration and of programs. Where priorities are equal, the first ones decide.
+    fn all_policies(&self) -> Result<Arc<Policies>, Failure> {
+        let all = [&self.config.policies[..], &self.live.policies].concat();
+        let policies = Policies::new(all)
             .map_err(|error| Failure::Usage(format!("too many policies in [ipsec]: {error:?}")))?;
-        Ok(IpsecPlan { policies: policies.into(), sas })
+        Ok(policies.with_templates(self.live.templates.clone()).into())
+    }
+
+    /// Carries out what programs have asked for; workers have done so afterwards.
+    pub fn apply(&mut self, changes: Vec<Change>) {
+        for change in changes {
+            match change {
+                Change::Policies { policies, templates, current } => {
+                    (self.live.policies, self.live.templates) = (policies, templates);
+                    self.live.current = current;
+                    self.policies_changed();
+                }
+                other => self.live.apply(other),
+            }
+        }
+    }
+
+    fn policies_changed(&mut self) {
+        // First, so that Linux forwards nothing in clear meanwhile.
+        self.clear_text.follow_programs(&self.config, &self.live.policies);
+        match self.all_policies() {
+            Ok(policies) => self.live.set_policies(&policies),
+            Err(error) => tracing::error!("policies stay as they were: {error}"),
+        }
+    }
+
+    /// What an SA that a program has added was used for.
+    pub fn usage(&self, id: SaId) -> Usage {
+        self.live.usage(id)
+    }
+
+    /// Packets for which programs should add an SA.
+    pub fn wanted(&mut self) -> Vec<Wanted> {
+        self.live.wanted()
     }
 
     /// Without SAs and policies.
     fn forget(&mut self, config: &Config) -> Result<(), Failure> {
-        self.clear_text.follow(config)?;
+        self.clear_text.follow(&config.ipsec, &[])?;
         let Self { clear_text, record, .. } = std::mem::take(self);
         *self = Self { clear_text, record, ..Self::default() };
         Ok(())
@@ -130,6 +180,7 @@ impl Ipsec {
     /// Called often: looks after the kernel's policies, and reserves the next numbers of each SA that has begun a block.
     pub fn supervise(&mut self) {
         self.clear_text.renew();
+        self.live.supply();
         self.reserve();
     }
 
@@ -159,12 +210,18 @@ impl Ipsec {
     /// The SAs, for `show sas`.
     pub fn sas(&self) -> Sas {
         let sas = self.config.sas.iter().zip(&self.config.names).zip(&self.known);
-        Sas { sas: sas.map(|((sa, name), known)| shown(sa, name, known)).collect() }
+        let configured = sas.map(|((sa, name), known)| shown(sa, name, known.worker, &known.status));
+        let live = self
+            .live
+            .sas
+            .iter()
+            .map(|LiveSa { sa, worker, status, .. }| shown(sa, &name_of(sa.reqid), *worker, status));
+        Sas { sas: configured.chain(live).collect() }
     }
 
     /// The policies, for `show policies`, in the order of their priorities.
     pub fn policies(&self) -> IpsecPolicies {
-        let mut policies: Vec<&Policy> = self.config.policies.iter().collect();
+        let mut policies: Vec<&Policy> = self.config.policies.iter().chain(&self.live.policies).collect();
         policies.sort_by_key(|policy| (policy.direction as u8, policy.priority));
         IpsecPolicies { policies: policies.into_iter().map(|policy| self.policy(policy)).collect() }
     }
@@ -181,6 +238,10 @@ impl Ipsec {
             Action::Protect(id) => {
                 let at = self.config.sas.iter().position(|sa| sa.id() == id);
                 ("protect", at.and_then(|at| self.config.names.get(at)).cloned())
+            }
+            Action::Template(at) => {
+                let template = self.live.templates.get(at as usize);
+                ("protect", template.map(|template| name_of(template.reqid)))
             }
         };
         IpsecPolicy {
@@ -204,8 +265,13 @@ fn direction(direction: Direction) -> &'static str {
     }
 }
 
-fn shown(sa: &Sa, name: &str, known: &Known) -> bm_api::Sa {
-    let status = known.status.read();
+/// The name of SAs and policies that a program has added with this number.
+fn name_of(reqid: u32) -> String {
+    format!("reqid:{reqid}")
+}
+
+fn shown(sa: &Sa, name: &str, worker: usize, status: &SaStatus) -> bm_api::Sa {
+    let status = status.read();
     bm_api::Sa {
         name: name.into(),
         direction: direction(sa.direction).into(),
@@ -214,7 +280,7 @@ fn shown(sa: &Sa, name: &str, known: &Known) -> bm_api::Sa {
         destination: sa.destination.to_string(),
         mode: if sa.mode == Mode::Tunnel { "tunnel" } else { "transport" }.into(),
         suite: sa.suite.name().into(),
-        worker: known.worker as u32,
+        worker: worker as u32,
         packets: status.used.packets,
         bytes: status.used.bytes,
         failures: status.failures,
@@ -242,8 +308,11 @@ impl IpsecApps {
             lock(ipsec).forget(config)?;
             return Ok(None);
         }
-        let plan = lock(ipsec).plan(config, wakers.len())?;
-        Ok(Some(Self { plan, workers: IpsecWorker::all(wakers, RING) }))
+        let mut ipsec = lock(ipsec);
+        let plan = ipsec.plan(config, wakers.len())?;
+        let (workers, controls) = IpsecWorker::all(wakers, RING);
+        ipsec.live.control(controls);
+        Ok(Some(Self { plan, workers }))
     }
 
     /// Adds the apps of a worker to its network.

@@ -53,6 +53,7 @@ pub fn up(mut up: Up, natives: MakeNatives) -> Result<(), Failure> {
         let forwarder = Arc::new(Forwarder::start(config, machine, up.config.clone(), natives, linux_drops)?);
         let daemon = Arc::new(Daemon::new(forwarder.clone(), up, started, unconfined));
         forwarder.watch_links()?;
+        let programs = forwarder.serve_xfrm()?;
         let answering = tokio::spawn(socket.serve(answers(&daemon, readers)));
         if let Some(listener) = metrics {
             tokio::spawn(server::serve_metrics(listener, daemon.clone()));
@@ -65,6 +66,7 @@ pub fn up(mut up: Up, natives: MakeNatives) -> Result<(), Failure> {
         let ended = watch(&daemon, &forwarder).await;
         notify::notify("STOPPING=1");
         end_within(END_MAX, Arc::downgrade(&forwarder));
+        drop(programs);
         forwarder.end();
         // The answer to `stop` goes out before its socket closes.
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -166,7 +166,7 @@ impl Set {
             registry: registry.clone(),
             hooks: OnceLock::new(),
             apps: OnceLock::new(),
-            ipsec: Mutex::default(),
+            ipsec: Arc::default(),
         };
         let neighbor_requests = Box::new(driver.handle().neighbor_requests().map_err(text)?);
         let frame_pool: &Arc<FramePool> = wanted.frame_pool;

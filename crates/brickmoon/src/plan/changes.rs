@@ -47,6 +47,8 @@ pub fn reload(
     let paths = if has_kernel { kept_paths(current, &new, chosen) } else { chosen };
     checks::all(file, &new, machine, &paths)?;
     let (mut reply, mut arranged) = effects(current.config, &new, has_kernel);
+    // Without it, workers would have no policies of programs, and send in clear.
+    new.ipsec.xfrm_socket.clone_from(&current.config.ipsec.xfrm_socket);
     if paths.needs_workers(&new) || current.plan.paths.needs_workers(current.config) {
         // They send to fabric links, and balance.
         arranged.extend(reply.changed.extract_if(.., |key| key == "cluster"));

@@ -1,4 +1,4 @@
-//! `[ipsec]`: security associations and policies with manual keys.
+//! `[ipsec]`: security associations and policies with manual keys, and where IKE daemons add theirs.
 
 use std::path::PathBuf;
 
@@ -27,6 +27,8 @@ pub struct Ipsec {
     pub state_file: PathBuf,
     /// What Linux does with packets that have to be encrypted.
     pub left_to_linux: LeftToLinux,
+    /// Where SAs and policies of IKE daemons are taken: the socket of XFRM messages.
+    pub xfrm_socket: Option<PathBuf>,
     /// Each `[[ipsec.sa]]`; `at` is its line.
     pub sas: Vec<Sa>,
     /// For each SA its name.
@@ -40,6 +42,7 @@ impl Default for Ipsec {
         Self {
             state_file: "/var/lib/brickmoon/ipsec.state".into(),
             left_to_linux: LeftToLinux::Drop,
+            xfrm_socket: None,
             sas: Vec::new(),
             names: Vec::new(),
             policies: Vec::new(),
@@ -50,6 +53,6 @@ impl Default for Ipsec {
 impl Ipsec {
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.sas.is_empty() && self.policies.is_empty()
+        self.sas.is_empty() && self.policies.is_empty() && self.xfrm_socket.is_none()
     }
 }

@@ -15,15 +15,17 @@ use std::sync::Arc;
 use bm_frame::Frame;
 use bm_graph::{App, Io};
 use bm_ipsec::{
-    Action, Direction, Esp, Failure, Inbound, Located, Policies, Problem, SaId, SaTable, key, locate,
+    Action, Direction, Esp, Failure, Inbound, Located, Policies, Problem, SaId, SaTable, Template, key,
+    locate,
 };
 use bm_stats::{Account, Entry, Reason};
 use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::Ipv6;
 use bm_wire::protocol;
 
+use super::live::{Command, Receiver};
 use super::rings::{Rings, stop_inputs};
-use super::{IpsecPlan, IpsecWorker, Owner, SaStatus, Stop, frames};
+use super::{IpsecPlan, IpsecWorker, Owner, Stop, frames};
 
 /// The port of UDP encapsulation.
 const NAT_TRAVERSAL: [u8; 2] = 4500u16.to_be_bytes();
@@ -37,7 +39,7 @@ pub struct Decryption {
     policies: Arc<Policies>,
     has_policies: bool,
     owners: SaTable<Owner>,
-    sas: Vec<(Inbound, Arc<SaStatus>)>,
+    sas: Vec<Receiver>,
     /// Destinations of inbound SAs, sorted.
     destinations: Vec<IpAddr>,
     rings: Rings,
@@ -64,14 +66,14 @@ impl Decryption {
             if before.number > 0 {
                 sa.resume(before.number);
             }
-            sas.push((sa, plan.status.clone()));
+            sas.push(Receiver { sa, about: Template::of(&plan.sa), status: plan.status.clone() });
         }
         let rings = rings.take();
         Ok(Self {
             outputs: vec![None; ports.len()],
             ports,
             inputs: Vec::new(),
-            has_policies: plan.policies.all().iter().any(|policy| policy.direction == Direction::In),
+            has_policies: has_inbound(&plan.policies),
             policies: plan.policies.clone(),
             owners: plan.owners(*worker, Direction::In),
             sas,
@@ -145,24 +147,66 @@ impl Decryption {
         esp: &Esp,
         now_ns: u64,
     ) -> Result<(), Stop> {
-        let (sa, status) = &mut self.sas[at];
+        let Receiver { sa, about, status } = &mut self.sas[at];
+        let from = (esp.id, *about);
         let decrypted = frames::change(frame, network, |packet| sa.decrypt(packet, esp, now_ns));
         status.write(sa.used(), sa.highest(), sa.expiry(now_ns));
         if let Err(failure) = decrypted {
             status.failed();
             return Err(failure.into());
         }
-        self.check(frames::packet(frame, network), Some(esp.id))
+        self.check(frames::packet(frame, network), Some(from))
     }
 
     /// RFC 4301 5.2: whether a policy lets a packet pass that came out of this SA, or in clear.
-    fn check(&self, packet: &[u8], from: Option<SaId>) -> Result<(), Stop> {
+    fn check(&self, packet: &[u8], from: Option<(SaId, Template)>) -> Result<(), Stop> {
         // The router drops what is malformed.
         let Some(key) = key(packet) else { return Ok(()) };
         match self.policies.find(Direction::In, &key).map(|policy| policy.action) {
             Some(Action::Discard) => Err(Stop::Drop(Reason::IpsecPolicy)),
-            Some(Action::Protect(id)) if from != Some(id) => Err(Stop::Drop(Reason::IpsecPolicy)),
+            Some(Action::Protect(id)) if from.is_none_or(|(from, _)| from != id) => {
+                Err(Stop::Drop(Reason::IpsecPolicy))
+            }
+            Some(Action::Template(at)) => {
+                let template = self.policies.templates().get(at as usize);
+                let taken = template.zip(from).is_some_and(|(template, (_, from))| template.takes(&from));
+                if taken { Ok(()) } else { Err(Stop::Drop(Reason::IpsecPolicy)) }
+            }
             _ => Ok(()),
+        }
+    }
+
+    /// Carries out what has been decided about SAs and policies since the last call.
+    fn follow(&mut self) {
+        while let Some(command) = self.rings.command() {
+            match command {
+                Command::Receive(receiver) => {
+                    let owner = Owner::Mine(self.sas.len());
+                    if self.owners.insert(receiver.sa.id(), owner).is_ok() {
+                        self.sas.push(*receiver);
+                    }
+                }
+                Command::Elsewhere(id, worker, _) => drop(self.owners.insert(id, Owner::Other(worker))),
+                Command::Remove(id, _) => self.remove(id),
+                Command::Policies(policies, _) => {
+                    self.has_policies = has_inbound(&policies);
+                    self.policies = policies;
+                }
+                Command::Send(..) | Command::Current(..) => {}
+            }
+            self.destinations = self.owners.iter().map(|(id, _)| id.destination).collect();
+            self.destinations.sort_unstable();
+            self.destinations.dedup();
+            self.rings.done();
+        }
+    }
+
+    fn remove(&mut self, id: SaId) {
+        let Some(Owner::Mine(at)) = self.owners.remove(id) else { return };
+        self.sas.swap_remove(at);
+        // The last one has taken its place.
+        if let Some(owner) = self.sas.get(at).and_then(|moved| self.owners.find(moved.sa.id())) {
+            *owner = Owner::Mine(at);
         }
     }
 
@@ -175,6 +219,10 @@ impl Decryption {
         };
         destination.is_some_and(|destination: IpAddr| self.destinations.binary_search(&destination).is_ok())
     }
+}
+
+fn has_inbound(policies: &Policies) -> bool {
+    policies.all().iter().any(|policy| policy.direction == Direction::In)
 }
 
 /// Whether a closer look may find ESP: most packets need none.
@@ -224,6 +272,7 @@ impl App for Decryption {
     }
 
     fn push(&mut self, io: &mut Io<'_>) {
+        self.follow();
         while let Some(frame) = self.rings.pop() {
             self.account.add(Entry::Received, 1);
             let port = usize::from(frame.meta().port);

@@ -11,21 +11,22 @@
 //! The packet has its next hop, its TTL is decremented, and it has passed the filters. If it cannot be encrypted, it is
 //! dropped: it is never sent in clear.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use bm_fib::published::{Published, ReaderHandle};
 use bm_frame::Frame;
 use bm_graph::{App, Io};
-use bm_ipsec::{Action, Direction, Failure, Mode, Outbound, Policies, Problem, SaTable, key};
-use bm_link::Consumer;
+use bm_ipsec::{Action, Direction, Failure, Outbound, Policies, Problem, SaId, SaTable, key};
 use bm_stats::{Account, Entry, Reason};
 use bm_wire::ethernet::ethertype;
 use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::{self, Ipv6};
 
+use super::live::{Command, Sender};
 use super::rings::{Rings, stop_inputs};
-use super::{Ends, IpsecPlan, IpsecWorker, Owner, SaNumbers, SaStatus, Stop, frames, reason};
+use super::{Ends, IpsecPlan, IpsecWorker, Owner, SaNumbers, Stop, frames, reason};
 use crate::entrance::Entrance;
 use crate::rewrite;
 use crate::route::{self, Way};
@@ -55,23 +56,13 @@ struct Work {
     entrance: Entrance,
     policies: Arc<Policies>,
     owners: SaTable<Owner>,
+    /// For each template its SA.
+    current: Vec<Option<SaId>>,
     sas: Vec<Sender>,
-    tunnels: Vec<Ends>,
+    /// How many SAs have these ends.
+    tunnels: HashMap<Ends, usize>,
     rings: Rings,
     account: Account,
-}
-
-/// An outbound SA of this worker.
-struct Sender {
-    sa: Outbound,
-    more: Consumer<bm_ipsec::Block>,
-    status: Arc<SaStatus>,
-    /// The other end of a tunnel, to which all ESP packets go; in transport mode they go to several hosts.
-    peer: Option<IpAddr>,
-    /// As configured; the MTU of the route may be smaller.
-    path_mtu: u16,
-    /// What the SA uses; 0: not looked up yet.
-    current_mtu: u16,
 }
 
 impl Encryption {
@@ -92,15 +83,14 @@ impl Encryption {
         for plan in plan.sas.iter_mut().filter(|plan| plan.worker == *worker) {
             let Some(SaNumbers { block, more, iv_mask }) = plan.numbers.take() else { continue };
             let sa = Outbound::new(&plan.sa, block, iv_mask, now_ns)?.with_used(plan.status.read().used);
-            let peer = (plan.sa.mode == Mode::Tunnel).then_some(plan.sa.destination);
-            let (path_mtu, status) = (plan.sa.path_mtu, plan.status.clone());
-            sas.push(Sender { sa, more, status, peer, path_mtu, current_mtu: 0 });
+            sas.push(Sender::new(&plan.sa, sa, more, plan.status.clone()));
         }
         let work = Work {
             outputs: vec![None; ports.len()],
             entrance,
             policies: plan.policies.clone(),
             owners: plan.owners(*worker, Direction::Out),
+            current: plan.current.clone(),
             sas,
             tunnels: plan.tunnels(),
             rings: rings.take(),
@@ -122,7 +112,7 @@ impl Work {
         let outcome = match action {
             None | Some((_, Action::Bypass)) => Ok(port),
             Some((_, Action::Discard)) => Err(Stop::Drop(Reason::IpsecPolicy)),
-            Some((network, Action::Protect(id))) => match self.owners.find(id).map(|owner| *owner) {
+            Some((network, protect)) => match self.owner(protect, frames::packet(&frame, network)) {
                 Some(Owner::Mine(at)) => self.encrypt(tables, &mut frame, network, at, io.now_ns),
                 Some(Owner::Other(worker)) => Err(Stop::To(worker)),
                 None => Err(Failure::NoSa.into()),
@@ -189,7 +179,76 @@ impl Work {
             }),
             _ => None,
         };
-        ends.is_some_and(|ends| self.tunnels.contains(&ends))
+        ends.is_some_and(|ends| self.tunnels.contains_key(&ends))
+    }
+
+    /// Who has the SA that protects a packet; if nobody does, but may have it later, it is asked for.
+    #[inline]
+    fn owner(&mut self, protect: Action, packet: &[u8]) -> Option<Owner> {
+        let id = match protect {
+            Action::Protect(id) => Some(id),
+            Action::Template(at) => self.current.get(at as usize).copied().flatten(),
+            Action::Bypass | Action::Discard => None,
+        };
+        let owner = id.and_then(|id| self.owners.find(id).copied());
+        if let (None, Action::Template(at), Some(commands)) = (owner, protect, &mut self.rings.commands)
+            && let Some(key) = key(packet)
+        {
+            commands.want(at, key);
+        }
+        owner
+    }
+
+    /// Carries out what has been decided about SAs and policies since the last call.
+    fn follow(&mut self) {
+        while let Some(command) = self.rings.command() {
+            match command {
+                Command::Send(sender, ends) => self.add(*sender, ends),
+                Command::Elsewhere(id, worker, ends) => {
+                    if self.owners.insert(id, Owner::Other(worker)).is_ok() {
+                        self.count(ends);
+                    }
+                }
+                Command::Remove(id, ends) => self.remove(id, ends),
+                Command::Policies(policies, current) => (self.policies, self.current) = (policies, current),
+                Command::Current(at, sa) => {
+                    if let Some(current) = self.current.get_mut(at as usize) {
+                        *current = sa;
+                    }
+                }
+                Command::Receive(_) => {}
+            }
+            self.rings.done();
+        }
+    }
+
+    fn add(&mut self, sender: Sender, ends: Option<Ends>) {
+        if self.owners.insert(sender.sa.id(), Owner::Mine(self.sas.len())).is_ok() {
+            self.sas.push(sender);
+            self.count(ends);
+        }
+    }
+
+    fn count(&mut self, ends: Option<Ends>) {
+        ends.into_iter().for_each(|ends| *self.tunnels.entry(ends).or_default() += 1);
+    }
+
+    fn remove(&mut self, id: SaId, ends: Option<Ends>) {
+        let Some(owner) = self.owners.remove(id) else { return };
+        if let Some(ends) = ends
+            && let Some(count) = self.tunnels.get_mut(&ends)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.tunnels.remove(&ends);
+            }
+        }
+        let Owner::Mine(at) = owner else { return };
+        self.sas.swap_remove(at);
+        // The last one has taken its place.
+        if let Some(owner) = self.sas.get(at).and_then(|moved| self.owners.find(moved.sa.id())) {
+            *owner = Owner::Mine(at);
+        }
     }
 
     /// Encrypts the packet, and gives its frame the link header of the next hop; returns the port.
@@ -331,6 +390,7 @@ impl App for Encryption {
 
     fn push(&mut self, io: &mut Io<'_>) {
         let Self { inputs, published, reader, work, .. } = self;
+        work.follow();
         let tables = published.load(reader);
         while let Some(frame) = work.rings.pop() {
             work.account.add(Entry::Received, 1);

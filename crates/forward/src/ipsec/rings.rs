@@ -7,11 +7,22 @@ use bm_graph::{Io, Waker};
 use bm_link::{Asleep, Consumer, Producer, channel};
 use bm_stats::{Account, Entry, Reason};
 
+use super::live::{Command, Commands, Control, Controls, commands};
+
 /// Wakes a worker that sleeps.
 #[derive(Clone)]
-struct Bell {
+pub(super) struct Bell {
     asleep: Arc<Asleep>,
     waker: Waker,
+}
+
+impl Bell {
+    /// Wakes it if it sleeps.
+    pub fn ring(&self) {
+        if self.asleep.must_wake() {
+            self.waker.wake();
+        }
+    }
 }
 
 /// One worker's ends of the rings of one direction.
@@ -20,6 +31,8 @@ pub(super) struct Rings {
     to: Vec<Option<(Producer<Frame>, Bell, bool)>>,
     /// From each other worker.
     from: Vec<Consumer<Frame>>,
+    /// From whoever adds and removes SAs.
+    pub commands: Option<Commands>,
     bell: Bell,
 }
 
@@ -30,19 +43,25 @@ pub struct IpsecWorker {
 }
 
 impl IpsecWorker {
-    /// For as many workers as there are wakers, in their order; each ring holds `capacity` frames.
-    pub fn all(wakers: &[Waker], capacity: usize) -> Vec<Self> {
-        let [inbound, outbound] = [rings(wakers, capacity), rings(wakers, capacity)];
-        let both = inbound.into_iter().zip(outbound).enumerate();
-        both.map(|(worker, (inbound, outbound))| Self { worker, rings: [inbound, outbound] }).collect()
+    /// For as many workers as there are wakers, in their order; each ring holds `capacity` frames. Whoever has the
+    /// controls can add and remove SAs later.
+    pub fn all(wakers: &[Waker], capacity: usize) -> (Vec<Self>, Controls) {
+        let [(into, inbound), (out, outbound)] = [rings(wakers, capacity), rings(wakers, capacity)];
+        let both = into.into_iter().zip(out).enumerate();
+        let workers = both.map(|(worker, (into, out))| Self { worker, rings: [into, out] }).collect();
+        (workers, Controls { inbound, outbound })
     }
 }
 
-fn rings(wakers: &[Waker], capacity: usize) -> Vec<Rings> {
+fn rings(wakers: &[Waker], capacity: usize) -> (Vec<Rings>, Vec<Control>) {
     let bell = |waker: &Waker| Bell { asleep: Arc::default(), waker: waker.clone() };
     let bells: Vec<Bell> = wakers.iter().map(bell).collect();
-    let none = |bell: &Bell| Rings { to: Vec::new(), from: Vec::new(), bell: bell.clone() };
-    let mut all: Vec<Rings> = bells.iter().map(none).collect();
+    let (controls, ends): (Vec<_>, Vec<_>) = bells.iter().map(|bell| commands(bell.clone())).unzip();
+    let none = |(bell, commands): (&Bell, Commands)| {
+        let (to, from) = (Vec::new(), Vec::new());
+        Rings { to, from, commands: Some(commands), bell: bell.clone() }
+    };
+    let mut all: Vec<Rings> = bells.iter().zip(ends).map(none).collect();
     for from in 0..bells.len() {
         for to in 0..bells.len() {
             let ring = (from != to).then(|| {
@@ -53,14 +72,14 @@ fn rings(wakers: &[Waker], capacity: usize) -> Vec<Rings> {
             all[from].to.push(ring);
         }
     }
-    all
+    (all, controls)
 }
 
 impl Rings {
     /// These, for the app that uses them; what is left has none.
     pub fn take(&mut self) -> Self {
         let (to, from) = (std::mem::take(&mut self.to), std::mem::take(&mut self.from));
-        Self { to, from, bell: self.bell.clone() }
+        Self { to, from, commands: self.commands.take(), bell: self.bell.clone() }
     }
 
     /// Hands a frame to another worker; returns it if its ring is full or the worker is gone.
@@ -77,8 +96,8 @@ impl Rings {
     /// Wakes the workers that have got frames since the last call, if they sleep.
     pub fn ring(&mut self) {
         for (_, bell, unrung) in self.to.iter_mut().flatten() {
-            if std::mem::take(unrung) && bell.asleep.must_wake() {
-                bell.waker.wake();
+            if std::mem::take(unrung) {
+                bell.ring();
             }
         }
     }
@@ -88,10 +107,22 @@ impl Rings {
         self.from.iter_mut().find_map(Consumer::pop)
     }
 
+    /// The next command.
+    #[inline]
+    pub fn command(&mut self) -> Option<Command> {
+        self.commands.as_mut()?.pop()
+    }
+
+    /// A command has been carried out.
+    pub fn done(&self) {
+        self.commands.iter().for_each(Commands::done);
+    }
+
     /// Announces that the worker is about to sleep; whether it may.
     pub fn before_sleep(&mut self) -> bool {
         self.bell.asleep.sleeps();
         self.from.iter_mut().all(|ring| ring.readable() == 0)
+            && !self.commands.as_mut().is_some_and(Commands::is_waiting)
     }
 
     pub fn after_sleep(&self) {

@@ -75,7 +75,7 @@ fn plan(sa: &Sa, after: u64) -> (IpsecPlan, Producer<bm_ipsec::Block>) {
     let numbers = (sa.direction == Direction::Out).then_some(numbers);
     let sas = vec![SaPlan { sa: sa.clone(), worker: 0, status, numbers }];
     let policies = vec![policy(sa.direction, Action::Protect(sa.id()))];
-    (IpsecPlan { policies: Policies::new(policies).unwrap().into(), sas }, blocks)
+    (IpsecPlan { policies: Policies::new(policies).unwrap().into(), current: Vec::new(), sas }, blocks)
 }
 
 /// A frame for the interface of a port of the lab, or from it to its neighbor.
@@ -282,7 +282,8 @@ fn policies_discard_bypass_and_need_an_sa() {
         (Action::Protect(sa.id()), Some(Reason::IpsecNoSa)),
     ] {
         let policies = Policies::new(vec![policy(Direction::Out, action)]).unwrap();
-        let mut lab = Lab::with_ipsec(LINES, IpsecPlan { policies: policies.into(), sas: Vec::new() });
+        let (policies, current, sas) = (policies.into(), Vec::new(), Vec::new());
+        let mut lab = Lab::with_ipsec(LINES, IpsecPlan { policies, current, sas });
         let answer = lab.exchange(INSIDE, &packet);
         match drop {
             None => assert_eq!(answer.only(), Some((OUTSIDE, &leaves(OUTSIDE, &hops(&plain, -1))[..]))),
@@ -348,7 +349,7 @@ fn other_workers_hand_packets_to_the_owner() {
     let account = |name: &str| Account::open(&registry, Scope::Other(name)).unwrap();
     let wakers = [Waker::new().unwrap(), Waker::new().unwrap()];
     let mut workers = Vec::new();
-    for (index, mut worker) in IpsecWorker::all(&wakers, 16).into_iter().enumerate() {
+    for (index, mut worker) in IpsecWorker::all(&wakers, 16).0.into_iter().enumerate() {
         let (mut network, wire) = (Network::new(), Wire::new());
         let [received, sent] = ["in", "out"].map(|side| account(&format!("{index}/{side}")));
         let port = PortApp::new(Box::new(MemoryPort::new(wire.clone())), received, sent);

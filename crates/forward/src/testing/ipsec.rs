@@ -21,7 +21,7 @@ pub(super) fn join(
     entrance: Entrance,
     books: &mut AllCounters,
 ) {
-    let mut worker = IpsecWorker::all(&[Waker::new().expect("an eventfd")], 64).remove(0);
+    let mut worker = IpsecWorker::all(&[Waker::new().expect("an eventfd")], 64).0.remove(0);
     let (into, out) = (books.open("decryption"), books.open("encryption"));
     let decryption = Decryption::new(&plan, &mut worker, ports.to_vec(), into, NOW_NS);
     let encryption = Encryption::new(&mut plan, &mut worker, ports.to_vec(), tables, entrance, out, NOW_NS);

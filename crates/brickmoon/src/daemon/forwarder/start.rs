@@ -72,7 +72,7 @@ impl Forwarder {
 
     /// Starts the router as planned. If all ports use the kernel path, there is no frame memory and there are no workers.
     fn start_with(config: Config, plan: Plan, natives: MakeNatives, cluster: &Node) -> Result<Self, Failure> {
-        let ipsec = Mutex::new(Ipsec::open(&config)?);
+        let ipsec = Arc::new(Mutex::new(Ipsec::open(&config)?));
         let (registry, stats) = statistics::counters(&config)?;
         let readers = Readers::new();
         let strict = |_: &config::Port| true;

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bm_control::config::{Config, Ipsec, LeftToLinux};
+use bm_control::config::{Ipsec, LeftToLinux};
 use bm_filter::AnyPrefix;
 use bm_ipsec::{Action, Direction, Policy};
 use bm_netlink::Error;
@@ -41,8 +41,9 @@ impl ClearText {
     }
 
     /// Puts the policies of this configuration into the kernel, and removes all others of this daemon or an earlier one.
-    pub fn follow(&mut self, config: &Config) -> Result<(), Failure> {
-        let policies = wanted(&config.ipsec);
+    /// `programs` has the policies that programs have added.
+    pub fn follow(&mut self, ipsec: &Ipsec, programs: &[Policy]) -> Result<(), Failure> {
+        let policies = wanted(ipsec, programs);
         match (xfrm::replace(self.owner, &policies), policies.is_empty()) {
             (Ok(Some(replaced)), _) => log(replaced, policies.len()),
             // There cannot be any.
@@ -57,6 +58,17 @@ impl ClearText {
         }
         (self.policies, self.compared, self.failed) = (policies, Some(Instant::now()), false);
         Ok(())
+    }
+
+    /// The same while workers run, where an error changes nothing for them.
+    pub fn follow_programs(&mut self, ipsec: &Ipsec, programs: &[Policy]) {
+        let failed = self.failed;
+        if let Err(error) = self.follow(ipsec, programs) {
+            self.failed = true;
+            if !failed {
+                tracing::error!("{error}");
+            }
+        }
     }
 
     /// Puts back what somebody else has removed; called often.
@@ -123,11 +135,12 @@ fn owner(socket: &Path) -> u16 {
 }
 
 /// The policies for the kernel, the first ones first.
-fn wanted(ipsec: &Ipsec) -> Vec<ForwardPolicy> {
+fn wanted(ipsec: &Ipsec, programs: &[Policy]) -> Vec<ForwardPolicy> {
     if ipsec.left_to_linux == LeftToLinux::Forward {
         return Vec::new();
     }
-    let mut out: Vec<_> = ipsec.policies.iter().filter(|policy| policy.direction == Direction::Out).collect();
+    let all = ipsec.policies.iter().chain(programs);
+    let mut out: Vec<_> = all.filter(|policy| policy.direction == Direction::Out).collect();
     out.sort_by_key(|policy| policy.priority);
     let mut wanted: Vec<ForwardPolicy> = Vec::new();
     for (at, policy) in out.iter().enumerate() {
@@ -233,7 +246,7 @@ mod tests {
             let ports = ports(policy.source_port) + &ports(policy.destination_port);
             format!("{word} {source}/{from} {destination}/{to} {}{ports}", policy.protocol)
         };
-        wanted(&Ipsec { policies, ..Ipsec::default() }).into_iter().map(show).collect()
+        wanted(&Ipsec { policies, ..Ipsec::default() }, &[]).into_iter().map(show).collect()
     }
 
     #[test]
@@ -293,6 +306,6 @@ mod tests {
     fn nothing_is_blocked_where_linux_may_forward() {
         let policies = vec![policy(1, protect(), "any", "any")];
         let ipsec = Ipsec { policies, left_to_linux: LeftToLinux::Forward, ..Ipsec::default() };
-        assert_eq!(wanted(&ipsec), []);
+        assert_eq!(wanted(&ipsec, &[]), []);
     }
 }

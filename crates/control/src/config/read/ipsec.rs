@@ -24,6 +24,8 @@ const NUMBER_MAX: u64 = i64::MAX as u64;
 const SECONDS_MAX: u64 = 100 * 365 * 86_400;
 /// The most bytes of a file with a key; the longest key has 64 digits.
 const KEY_FILE_MAX: u64 = 1024;
+/// The longest path of a socket.
+const SOCKET_MAX: usize = 80;
 /// The longest name of an SA.
 const NAME_MAX: usize = 63;
 
@@ -42,6 +44,13 @@ const ACTIONS: [(&str, ActionWord); 3] =
 pub(super) fn ipsec(section: &mut Section<'_, '_>, folder: &Path, ipsec: &mut Ipsec) {
     let before = section.report.problems.len();
     section.file("state_file", &mut ipsec.state_file);
+    if let Some((at, path)) = section.text("xfrm_socket", "\"/run/brickmoon/xfrm.sock\"") {
+        // What fits `struct sockaddr_un`, with the name that it has until it is ready.
+        if path.len() > SOCKET_MAX || !path.starts_with('/') {
+            section.invalid("xfrm_socket", at, path, "must be an absolute path of at most 80 bytes");
+        }
+        ipsec.xfrm_socket = Some(path.into());
+    }
     section.choice("left_to_linux", &LEFT_TO_LINUX, &mut ipsec.left_to_linux);
     // Problems name an SA or a policy by where its table is.
     let mut tables = Vec::new();

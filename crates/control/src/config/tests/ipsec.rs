@@ -53,6 +53,17 @@ fn linux_drops_what_is_left_to_it_unless_the_file_says_otherwise() {
 }
 
 #[test]
+fn programs_can_add_sas_where_the_file_says_so() {
+    let [none, some] =
+        ["", "xfrm_socket = '/run/brickmoon/xfrm.sock'"].map(|line| read(&format!("[ipsec]\n{line}\n")));
+    assert!(none.ipsec.is_empty() && !some.ipsec.is_empty());
+    let changed = none.diff(&some);
+    assert!(
+        changed.iter().any(|changed| changed.key == "ipsec.xfrm_socket" && changed.effect == Effect::Daemon)
+    );
+}
+
+#[test]
 fn reports_errors_of_sas_and_policies() {
     let key = |key: &str, lines: &str| sa("a", 256, &format!("encryption_key = '{key}'\n{lines}"));
     for (text, line, why) in [

@@ -1,0 +1,301 @@
+//! SAs and policies that come and go while workers run.
+//!
+//! ```text
+//! Controls ── Command ─► ring ─► an app: before its next packet          Controls ◄─ ring ── Wanted: a policy has no SA
+//! ```
+//!
+//! A command that other workers depend on is carried out by the owner of the SA first; [`Controls::settle`] waits until
+//! that is so. Then no packet is lost because one worker knows an SA and another does not yet.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bm_filter::Key;
+use bm_ipsec::{Block, Inbound, Mode, Outbound, Policies, Sa, SaId, Template};
+use bm_link::{Consumer, Producer, channel};
+
+use super::rings::Bell;
+use super::{Ends, SaStatus};
+
+/// Commands that can wait for an app: more than are sent before one waits for it.
+const COMMANDS: usize = 256;
+/// Packets that can ask for an SA before somebody listens.
+const WANTED: usize = 16;
+
+/// What an app is to do before its next packet.
+pub(super) enum Command {
+    /// This worker has a new inbound SA.
+    Receive(Box<Receiver>),
+    /// This worker has a new outbound SA.
+    Send(Box<Sender>, Option<Ends>),
+    /// Another worker has a new SA; for an outbound tunnel with its ends.
+    Elsewhere(SaId, usize, Option<Ends>),
+    Remove(SaId, Option<Ends>),
+    /// Use these in place of all others, with the SAs of their templates.
+    Policies(Arc<Policies>, Vec<Option<SaId>>),
+    /// Use this SA for a template.
+    Current(u32, Option<SaId>),
+}
+
+/// An inbound SA of a worker.
+pub(super) struct Receiver {
+    pub sa: Inbound,
+    /// What templates ask for.
+    pub about: Template,
+    pub status: Arc<SaStatus>,
+}
+
+/// An outbound SA of a worker.
+pub(super) struct Sender {
+    pub sa: Outbound,
+    pub more: Consumer<Block>,
+    pub status: Arc<SaStatus>,
+    /// The other end of a tunnel, to which all ESP packets go; in transport mode they go to several hosts.
+    pub peer: Option<IpAddr>,
+    /// As configured; the MTU of the route may be smaller.
+    pub path_mtu: u16,
+    /// What the SA uses; 0: not looked up yet.
+    pub current_mtu: u16,
+}
+
+impl Sender {
+    pub fn new(of: &Sa, sa: Outbound, more: Consumer<Block>, status: Arc<SaStatus>) -> Self {
+        let peer = (of.mode == Mode::Tunnel).then_some(of.destination);
+        Self { sa, more, status, peer, path_mtu: of.path_mtu, current_mtu: 0 }
+    }
+}
+
+/// A packet that needs an SA for a template.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    pub template: u32,
+    pub packet: Key,
+}
+
+/// An app's end.
+pub(super) struct Commands {
+    ring: Consumer<Command>,
+    done: Arc<AtomicU64>,
+    wanted: Producer<Wanted>,
+}
+
+/// The other end: for whoever adds and removes SAs.
+pub(super) struct Control {
+    ring: Producer<Command>,
+    done: Arc<AtomicU64>,
+    sent: u64,
+    wanted: Consumer<Wanted>,
+    bell: Bell,
+}
+
+/// Both ends, for an app with this bell.
+pub(super) fn commands(bell: Bell) -> (Control, Commands) {
+    let (producer, ring) = channel(COMMANDS);
+    let (wanted, asked) = channel(WANTED);
+    let done = Arc::new(AtomicU64::new(0));
+    let control = Control { ring: producer, done: done.clone(), sent: 0, wanted: asked, bell };
+    (control, Commands { ring, done, wanted })
+}
+
+impl Commands {
+    /// The next command; afterwards `done` must be called.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Command> {
+        self.ring.pop()
+    }
+
+    pub fn done(&self) {
+        self.done.fetch_add(1, Ordering::Release);
+    }
+
+    /// Whether a command waits.
+    pub fn is_waiting(&mut self) -> bool {
+        self.ring.readable() > 0
+    }
+
+    /// Asks for an SA; if many packets do, some are not heard.
+    pub fn want(&mut self, template: u32, packet: Key) {
+        let _full = self.wanted.push(Wanted { template, packet });
+    }
+}
+
+impl Control {
+    /// Sends a command. An app that does not take it hangs or is gone; the one that replaces it starts with all SAs.
+    fn send(&mut self, command: Command) {
+        if self.ring.push(command).is_ok() {
+            self.sent += 1;
+            self.bell.ring();
+        }
+    }
+
+    fn has_settled(&self) -> bool {
+        self.ring.is_closed() || self.done.load(Ordering::Acquire) >= self.sent
+    }
+}
+
+/// The apps of all workers, for whoever adds and removes SAs.
+pub struct Controls {
+    /// By direction, then worker.
+    pub(super) inbound: Vec<Control>,
+    pub(super) outbound: Vec<Control>,
+}
+
+/// An SA that workers get while they run.
+pub enum NewSa {
+    In(Inbound),
+    /// With the numbers after its first ones.
+    Out(Outbound, Consumer<Block>),
+}
+
+impl Controls {
+    /// How many workers there are.
+    pub fn workers(&self) -> usize {
+        self.inbound.len()
+    }
+
+    /// Gives an SA to a worker, and tells the others. `false` if a worker has not taken it within `longest`: it hangs, or
+    /// has not started yet.
+    pub fn add(
+        &mut self,
+        sa: &Sa,
+        new: NewSa,
+        (worker, status): (usize, Arc<SaStatus>),
+        longest: Duration,
+    ) -> bool {
+        let (id, about) = (sa.id(), Template::of(sa));
+        let ends = (sa.mode == Mode::Tunnel).then(|| Ends::of(sa));
+        let (apps, command, ends) = match new {
+            NewSa::In(sa) => {
+                (&mut self.inbound, Command::Receive(Receiver { sa, about, status }.into()), None)
+            }
+            NewSa::Out(out, more) => {
+                let sender = Sender::new(sa, out, more, status).into();
+                (&mut self.outbound, Command::Send(sender, ends), ends)
+            }
+        };
+        if let Some(owner) = apps.get_mut(worker) {
+            owner.send(command);
+        }
+        let owned = settle(apps, longest);
+        let others = apps.iter_mut().enumerate().filter(|(index, _)| *index != worker);
+        others.for_each(|(_, app)| app.send(Command::Elsewhere(id, worker, ends)));
+        settle(apps, longest) && owned
+    }
+
+    /// Makes all workers forget an SA, at once: its keys are gone when this returns true.
+    pub fn remove(&mut self, sa: &Sa, longest: Duration) -> bool {
+        let (apps, ends) = match sa.direction {
+            bm_ipsec::Direction::In => (&mut self.inbound, None),
+            bm_ipsec::Direction::Out => (&mut self.outbound, (sa.mode == Mode::Tunnel).then(|| Ends::of(sa))),
+        };
+        apps.iter_mut().for_each(|app| app.send(Command::Remove(sa.id(), ends)));
+        settle(apps, longest)
+    }
+
+    /// Replaces all policies.
+    pub fn set_policies(
+        &mut self,
+        policies: &Arc<Policies>,
+        current: &[Option<SaId>],
+        longest: Duration,
+    ) -> bool {
+        let mut all = true;
+        for apps in [&mut self.inbound, &mut self.outbound] {
+            apps.iter_mut().for_each(|app| app.send(Command::Policies(policies.clone(), current.to_vec())));
+            all &= settle(apps, longest);
+        }
+        all
+    }
+
+    /// Replaces the SA of a template.
+    pub fn set_current(&mut self, template: u32, sa: Option<SaId>, longest: Duration) -> bool {
+        self.outbound.iter_mut().for_each(|app| app.send(Command::Current(template, sa)));
+        settle(&self.outbound, longest)
+    }
+
+    /// Packets that need an SA.
+    pub fn wanted(&mut self) -> Vec<Wanted> {
+        self.outbound.iter_mut().flat_map(|app| std::iter::from_fn(|| app.wanted.pop())).collect()
+    }
+}
+
+/// Waits until all apps have carried out what they were sent.
+fn settle(apps: &[Control], longest: Duration) -> bool {
+    let end = Instant::now() + longest;
+    while !apps.iter().all(Control::has_settled) {
+        if Instant::now() >= end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::IpsecWorker;
+    use bm_graph::Waker;
+    use bm_ipsec::{Direction, Numbers, Secret, Suite};
+
+    /// Waits for the next command of an app.
+    fn next(commands: &mut Commands) -> Command {
+        loop {
+            match commands.pop() {
+                Some(command) => return command,
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    fn sa() -> Sa {
+        let id = SaId { spi: 0x1001, destination: [192, 0, 2, 2].into() };
+        let mut sa = Sa::new(Direction::Out, id, [192, 0, 2, 1].into(), Suite::Aes128Gcm);
+        sa.encryption_key = Secret::new(&[7; 20]);
+        sa
+    }
+
+    fn new(sa: &Sa) -> NewSa {
+        let (_, more) = channel(2);
+        NewSa::Out(Outbound::new(sa, Numbers::new(false).reserve(9).unwrap(), 0, 0).unwrap(), more)
+    }
+
+    #[test]
+    fn the_owner_has_an_sa_before_others_hear_of_it() {
+        let wakers = [Waker::new().unwrap(), Waker::new().unwrap()];
+        let (mut workers, mut controls) = IpsecWorker::all(&wakers, 4);
+        let [mut other, mut owner] = [0, 1].map(|at: usize| workers[at].rings[1].commands.take().unwrap());
+        let adding = std::thread::spawn(move || {
+            let sa = sa();
+            controls.add(&sa, new(&sa), (1, Arc::default()), Duration::from_secs(60))
+        });
+        assert!(matches!(next(&mut owner), Command::Send(sender, Some(_)) if sender.sa.id() == sa().id()));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!other.is_waiting());
+        owner.done();
+        assert!(matches!(next(&mut other), Command::Elsewhere(id, 1, Some(_)) if id == sa().id()));
+        other.done();
+        assert!(adding.join().unwrap() && !owner.is_waiting());
+    }
+
+    #[test]
+    fn a_worker_that_hangs_is_waited_for_in_vain_and_one_that_is_gone_is_not() {
+        let (mut workers, mut controls) = IpsecWorker::all(&[Waker::new().unwrap()], 4);
+        let short = Duration::from_millis(5);
+        assert!(!controls.remove(&sa(), short));
+        workers.clear();
+        assert!(controls.remove(&sa(), short));
+    }
+
+    #[test]
+    fn packets_that_want_an_sa_are_heard_as_far_as_there_is_room() {
+        let (mut workers, mut controls) = IpsecWorker::all(&[Waker::new().unwrap()], 4);
+        let mut commands = workers[0].rings[1].commands.take().unwrap();
+        (0..100).for_each(|template| commands.want(template, Key::default()));
+        let heard: Vec<u32> = controls.wanted().iter().map(|wanted| wanted.template).collect();
+        assert_eq!(heard, Vec::from_iter(0..WANTED as u32));
+        assert!(controls.wanted().is_empty());
+    }
+}

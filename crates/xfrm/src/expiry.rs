@@ -1,0 +1,62 @@
+//! Lifetimes: IKE daemons are told when one ends, and SAs are removed at their hard ones.
+
+use bm_ipsec::{Expiry, SaId, Used};
+
+use crate::database::{Answer, Context, Database};
+use crate::layout::group;
+use crate::write;
+
+/// How long an SPI is reserved: as long as charon makes the kernel wait.
+const RESERVED_S: u64 = 165;
+
+/// What a lifetime says about an SA.
+enum End {
+    Soft,
+    Hard,
+    /// Nobody has used the reserved SPI.
+    Unused,
+}
+
+impl Database {
+    /// To be called often: ends what has reached a lifetime.
+    pub fn expire(&mut self, context: &Context<'_>) -> Answer {
+        let mut answer = Answer::default();
+        let mut ended = Vec::new();
+        for (&(spi, destination), entry) in &mut self.sas {
+            let id = SaId { spi, destination };
+            let usage = (context.usage)(id);
+            if usage.packets > 0 && entry.first_used_s == 0 {
+                entry.first_used_s = context.now.epoch_s;
+            }
+            let used = Used { bytes: usage.bytes, packets: usage.packets, added_ns: entry.added.ns };
+            let end = match &entry.sa {
+                None => {
+                    let age_ns = context.now.ns.saturating_sub(entry.added.ns);
+                    (age_ns >= RESERVED_S * 1_000_000_000).then_some(End::Unused)
+                }
+                Some(sa) => match sa.limits.expiry(&used, context.now.ns) {
+                    Some(Expiry::Hard) => Some(End::Hard),
+                    Some(Expiry::Soft) if !entry.is_expiring => Some(End::Soft),
+                    _ => None,
+                },
+            };
+            match end {
+                Some(End::Soft) => {
+                    entry.is_expiring = true;
+                    answer.events.push((group::EXPIRE, write::expire(entry, usage, false)));
+                }
+                Some(End::Hard) => {
+                    answer.events.push((group::EXPIRE, write::expire(entry, usage, true)));
+                    ended.push(id);
+                }
+                Some(End::Unused) => ended.push(id),
+                None => {}
+            }
+        }
+        for id in ended {
+            // It is there: it was just found.
+            let _there = self.remove_sa(id, context, &mut answer);
+        }
+        answer
+    }
+}

@@ -1,0 +1,35 @@
+//! The kernel's interface for IKE daemons, served by brickmoon: XFRM messages of netlink on a Unix socket.
+//!
+//! ```text
+//! charon, ip xfrm ─ preload/preload.c ─► Server ─ bytes ─► read ─ Request ─► Database ─► Change ─► the daemon's workers
+//!                                          ▲                                    │
+//!                                          └───────── write ◄── answers, events ┘
+//! ```
+//!
+//! [`Database`] has what the kernel would have: SAs, policies, reserved SPIs, lifetimes. It is a function of messages,
+//! time and what SAs have been used for, and needs no socket; [`Server`] has the sockets. A request that cannot be
+//! carried out is answered with an error number and a text, and changes nothing.
+//!
+//! Absent on purpose: encryption (`bm-ipsec`), workers, and IKE. Keys leave this crate only in a [`Change`], and in the
+//! answer to the process that has installed them.
+
+mod database;
+mod expiry;
+mod layout;
+mod message;
+mod policy;
+mod read;
+mod sa;
+mod selector;
+mod server;
+mod write;
+
+pub use database::{Answer, Change, Client, Context, Database, Now, Usage};
+pub use message::{Messages, Raw};
+pub use read::{Refused, Request};
+pub use server::{Server, Woken};
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! Requests: what a message asks for, checked, before anything is looked up or changed.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use bm_ipsec::SaId;
+
+use crate::layout::{
+    ANY_PROTOCOL, ESP, attribute, errno, flag, hello, kind, policy_id, sa as at, sa_id, selector,
+};
+use crate::message::{Raw, attributes, big_u32, number, structure};
+use crate::policy::{NewPolicy, PolicyDirection};
+use crate::sa::NewSa;
+use crate::selector::address;
+
+/// Why a request is not carried out: an error number of Linux, and a text for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub errno: i32,
+    pub why: Cow<'static, str>,
+}
+
+impl Refused {
+    pub(crate) fn new(errno: i32, why: impl Into<Cow<'static, str>>) -> Self {
+        Self { errno, why: why.into() }
+    }
+}
+
+/// A request.
+pub enum Request {
+    /// The preload library: groups as bits, its port, whether texts of errors are wanted.
+    Hello {
+        groups: u32,
+        port: u32,
+        texts: bool,
+    },
+    NewSa(Box<NewSa>),
+    /// An SA for a reserved SPI.
+    UpdateSa(Box<NewSa>),
+    DeleteSa(SaId),
+    GetSa(SaId),
+    DumpSas,
+    /// Whether ESP is concerned.
+    FlushSas(bool),
+    AllocateSpi(SpiRequest),
+    NewPolicy(Box<NewPolicy>),
+    UpdatePolicy(Box<NewPolicy>),
+    DeletePolicy(PolicyKey),
+    GetPolicy(PolicyKey),
+    DumpPolicies,
+    FlushPolicies,
+    GetAe(SaId),
+    SaInfo,
+    PolicyInfo,
+    Default,
+}
+
+/// A request for an SPI of an inbound SA.
+pub struct SpiRequest {
+    /// The SA as far as it is known: `struct xfrm_usersa_info`.
+    pub(crate) info: [u8; at::LENGTH],
+    pub(crate) destination: IpAddr,
+    pub(crate) least: u32,
+    pub(crate) most: u32,
+}
+
+/// Which policy: by its index, or by direction and selector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyKey {
+    pub(crate) direction: PolicyDirection,
+    pub(crate) index: u32,
+    pub(crate) selector: [u8; selector::LENGTH],
+}
+
+impl Request {
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// What is wrong with it, or not supported.
+    pub fn read(raw: &Raw<'_>) -> Result<Self, Refused> {
+        let body = raw.body;
+        let is_dump = raw.flags & flag::DUMP != 0;
+        Ok(match raw.kind {
+            kind::HELLO => hello(structure(body)?),
+            kind::NEW_SA => Self::NewSa(NewSa::read(body)?.into()),
+            kind::UPDATE_SA => Self::UpdateSa(NewSa::read(body)?.into()),
+            kind::DELETE_SA => Self::DeleteSa(sa(body)?),
+            kind::GET_SA if is_dump => Self::DumpSas,
+            kind::GET_SA => Self::GetSa(sa(body)?),
+            kind::FLUSH_SAS => flush_sas(structure(body)?),
+            kind::ALLOCATE_SPI => Self::AllocateSpi(spi_request(body)?),
+            kind::NEW_POLICY => Self::NewPolicy(NewPolicy::read(body)?.into()),
+            kind::UPDATE_POLICY => Self::UpdatePolicy(NewPolicy::read(body)?.into()),
+            kind::DELETE_POLICY => Self::DeletePolicy(policy(body)?),
+            kind::GET_POLICY if is_dump => Self::DumpPolicies,
+            kind::GET_POLICY => Self::GetPolicy(policy(body)?),
+            kind::FLUSH_POLICIES => Self::FlushPolicies,
+            kind::GET_AE => Self::GetAe(sa(body)?),
+            kind::GET_SA_INFO => Self::SaInfo,
+            kind::GET_POLICY_INFO => Self::PolicyInfo,
+            kind::GET_DEFAULT => Self::Default,
+            kind::NEW_AE => {
+                let why = "sequence numbers of a running SA cannot be set: brickmoon alone counts them";
+                return Err(Refused::new(errno::NOT_SUPPORTED, why));
+            }
+            other => {
+                let why = format!("XFRM message type {other:#x} is not supported");
+                return Err(Refused::new(errno::NOT_SUPPORTED, why));
+            }
+        })
+    }
+}
+
+fn hello(body: &[u8; hello::LENGTH]) -> Request {
+    let word = |at| number::<u32>(body, at);
+    Request::Hello {
+        groups: word(hello::GROUPS),
+        port: word(hello::PORT),
+        texts: word(hello::OPTIONS) & hello::TEXTS != 0,
+    }
+}
+
+/// Reads `struct xfrm_usersa_id`.
+fn sa(body: &[u8]) -> Result<SaId, Refused> {
+    let id: &[u8; sa_id::LENGTH] = structure(body)?;
+    refuse_unsupported(&attributes(body, sa_id::LENGTH)?)?;
+    only_esp(id[sa_id::PROTOCOL])?;
+    let destination = address(id, sa_id::DESTINATION, number(id, sa_id::FAMILY))?;
+    Ok(SaId { spi: big_u32(id, sa_id::SPI), destination })
+}
+
+fn flush_sas([protocol]: &[u8; 1]) -> Request {
+    Request::FlushSas([0, ESP, ANY_PROTOCOL].contains(protocol))
+}
+
+fn spi_request(body: &[u8]) -> Result<SpiRequest, Refused> {
+    const RANGE: usize = at::LENGTH + 8;
+    let whole: &[u8; RANGE] = structure(body)?;
+    refuse_unsupported(&attributes(body, RANGE)?)?;
+    let mut info = [0; at::LENGTH];
+    info.copy_from_slice(&whole[..at::LENGTH]);
+    only_esp(info[at::PROTOCOL])?;
+    let destination = address(&info, at::DESTINATION, number(&info, at::FAMILY))?;
+    let (least, most) = (number(whole, at::LENGTH), number(whole, at::LENGTH + 4));
+    if least < 256 || least > most {
+        let why = format!("SPIs from {least:#x} to {most:#x}: the range must begin at 0x100 or higher");
+        return Err(Refused::new(errno::INVALID, why));
+    }
+    Ok(SpiRequest { info, destination, least, most })
+}
+
+/// Reads `struct xfrm_userpolicy_id`.
+fn policy(body: &[u8]) -> Result<PolicyKey, Refused> {
+    let id: &[u8; policy_id::LENGTH] = structure(body)?;
+    refuse_unsupported(&attributes(body, policy_id::LENGTH)?)?;
+    let mut selector = [0; selector::LENGTH];
+    selector.copy_from_slice(&id[..selector::LENGTH]);
+    let direction = PolicyDirection::read(id[policy_id::DIRECTION])?;
+    Ok(PolicyKey { direction, index: number(id, policy_id::INDEX), selector })
+}
+
+pub(crate) fn only_esp(protocol: u8) -> Result<(), Refused> {
+    match protocol {
+        ESP => Ok(()),
+        other => {
+            Err(Refused::new(errno::NOT_SUPPORTED, format!("IP protocol {other}: only ESP is supported")))
+        }
+    }
+}
+
+/// What would have an effect that workers do not have. Marks and interface ids say which packets an object is for: for
+/// others it would be wrong.
+pub(crate) fn refuse_unsupported(attributes: &[(u16, &[u8])]) -> Result<(), Refused> {
+    for (kind, value) in attributes {
+        let what = match *kind {
+            // A mask of zero matches any mark.
+            attribute::MARK if number::<u32>(value, 4) == 0 => continue,
+            attribute::INTERFACE | attribute::SET_MARK | attribute::SET_MARK_MASK
+                if number::<u32>(value, 0) == 0 =>
+            {
+                continue;
+            }
+            attribute::MARK | attribute::SET_MARK | attribute::SET_MARK_MASK => "marks",
+            attribute::INTERFACE => "XFRM interfaces (if_id)",
+            attribute::OFFLOAD => "SAs in network cards (offload)",
+            attribute::TFC if number::<u32>(value, 0) != 0 => "SAs that pad (tfcpad)",
+            attribute::CARE_OF => "care-of addresses",
+            attribute::SECURITY => "security contexts",
+            _ => continue,
+        };
+        return Err(Refused::new(errno::NOT_SUPPORTED, format!("{what} are not supported")));
+    }
+    Ok(())
+}
