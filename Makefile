@@ -67,6 +67,8 @@ install: build
 	$(SUDO) install -D -m 755 $(BRICKMOON) $(DESTDIR)/usr/sbin/brickmoon
 	$(SUDO) install -D -m 755 $(BENCH) $(DESTDIR)/usr/sbin/brickmoon-bench
 	$(SUDO) install -D -m 644 packaging/brickmoon.service $(DESTDIR)/lib/systemd/system/brickmoon.service
+	$(SUDO) install -D -m 644 target/release/libbrickmoon-xfrm.so $(DESTDIR)/usr/lib/brickmoon/libbrickmoon-xfrm.so
+	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/strongswan packaging/strongswan.service.d/brickmoon.conf packaging/brickmoon.service.d/strongswan.conf packaging/apparmor-charon
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon README.md CHANGELOG.md ARCHITECTURE.md SECURITY.md
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/docs docs/*.md docs/*.toml docs/*.svg
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/docs/decisions docs/decisions/*.md
