@@ -37,6 +37,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "lua_packets", run: targets::lua::packets, missing: nothing },
     Target { name: "lua_filter", run: targets::lua::filter, missing: nothing },
     Target { name: "ipsec", run: targets::ipsec::run, missing: nothing },
+    Target { name: "xfrm", run: targets::xfrm::run, missing: nothing },
     Target { name: "xdp", run: targets::xdp::run, missing: targets::xdp::missing },
 ];
 

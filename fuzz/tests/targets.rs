@@ -39,5 +39,6 @@ targets!(
     lua_packets,
     lua_filter,
     ipsec,
+    xfrm,
     xdp
 );

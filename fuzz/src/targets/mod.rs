@@ -11,3 +11,4 @@ pub mod netlink;
 pub mod rib;
 pub mod router;
 pub mod xdp;
+pub mod xfrm;

@@ -1,0 +1,56 @@
+//! XFRM messages of programs, from an IKE daemon or from anybody who may connect.
+//!
+//! Checks: every message is answered or carried out; an SA is added once, and removed only if it is there; policies use
+//! outbound SAs that are there; an SA that is given to workers can be built.
+
+use std::collections::HashMap;
+
+use bm_ipsec::{Direction, Inbound, Numbers, Outbound, SaId};
+use bm_xfrm::{Answer, Change, Client, Context, Database, Messages, Now, Usage};
+
+/// Has a database handle all messages.
+pub fn run(bytes: &[u8]) {
+    let (mut database, mut client, mut known) = (Database::default(), Client::default(), HashMap::new());
+    for (at, raw) in Messages(bytes).enumerate() {
+        client.process = u32::from(raw.port as u8 & 1);
+        let usage = Usage { bytes: at as u64 * 1000, packets: at as u64, number: at as u64, failures: 0 };
+        let random = || raw.sequence;
+        let context = Context {
+            now: Now { epoch_s: at as u64, ns: at as u64 * 1_000_000_000 },
+            usage: &move |_| usage,
+            is_local: &|address| address.is_ipv6(),
+            random: &random,
+        };
+        follow(&database.handle(&mut client, &raw, &context), &mut known);
+        follow(&database.expire(&context), &mut known);
+    }
+}
+
+/// Carries out what workers would.
+fn follow(answer: &Answer, known: &mut HashMap<SaId, Direction>) {
+    for message in answer.replies.iter().chain(answer.events.iter().map(|(_, event)| event)) {
+        let bytes: usize = Messages(message).map(|raw| (16 + raw.body.len()).next_multiple_of(4)).sum();
+        assert_eq!(bytes, message.len(), "whole messages");
+    }
+    for change in &answer.changes {
+        match change {
+            Change::AddSa { sa, sent, received } => {
+                assert!(known.insert(sa.id(), sa.direction).is_none(), "it was there");
+                let mut inbound = Inbound::new(sa, 0).expect("an SA without problems");
+                inbound.resume(*received);
+                if let Ok(numbers) = Numbers::after(*sent, sa.esn).reserve(1) {
+                    assert!(Outbound::new(sa, numbers, 0, 0).is_ok());
+                }
+            }
+            Change::RemoveSa(id) => assert!(known.remove(id).is_some(), "it was not there"),
+            Change::Policies { policies, templates, current } => {
+                assert_eq!(templates.len(), current.len());
+                assert!(bm_ipsec::Policies::new(policies.clone()).is_ok());
+                current.iter().flatten().for_each(|id| assert_eq!(known.get(id), Some(&Direction::Out)));
+            }
+            Change::Current { sa, .. } => {
+                sa.iter().for_each(|id| assert_eq!(known.get(id), Some(&Direction::Out)));
+            }
+        }
+    }
+}
