@@ -13,6 +13,7 @@
 //! Each SA belongs to one worker, which alone has its sequence numbers, window and counters. Other workers hand it their
 //! packets through rings, one for each pair of workers, and it sends or routes them itself.
 
+mod bell;
 mod decryption;
 mod encryption;
 mod frames;

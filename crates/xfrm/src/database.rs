@@ -6,10 +6,12 @@ use std::net::IpAddr;
 use bm_filter::Key;
 use bm_ipsec::{Action, Direction, Policy, Sa, SaId, Template};
 
-use crate::layout::{errno, flag, group, kind, policy as policy_at, policy_id, sa as sa_at, selector};
+use crate::entry::{Entry, Now, Stored, Usage};
+use crate::layout::{errno, flag, group, kind, policy as policy_at, sa as sa_at};
 use crate::message::{Bytes, Raw};
 use crate::policy::{NewPolicy, PolicyDirection};
-use crate::read::{PolicyKey, Refused, Request, SpiRequest};
+use crate::read::{PolicyKey, Request, SpiRequest};
+use crate::refused::Refused;
 use crate::sa::{About, NewSa};
 use crate::{selector as addresses, write};
 
@@ -21,23 +23,6 @@ const DRAWS: usize = 100;
 const PIECE: usize = 8192;
 /// A policy asks for an SA at most this often.
 const ACQUIRE_EVERY_NS: u64 = 10_000_000_000;
-
-/// The time of a request: seconds since 1970, and nanoseconds of the clock that workers use.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Now {
-    pub epoch_s: u64,
-    pub ns: u64,
-}
-
-/// What an SA has been used for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    pub bytes: u64,
-    pub packets: u64,
-    /// The next sequence number to send, or the highest received.
-    pub number: u64,
-    pub failures: u64,
-}
 
 /// What the database cannot know by itself.
 pub struct Context<'a> {
@@ -51,7 +36,7 @@ pub struct Context<'a> {
 /// A connected program.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Client {
-    /// Its process.
+    /// Who may see keys again: the process that has added them.
     pub process: u32,
     /// The netlink port that the program believes to have.
     pub port: u32,
@@ -81,48 +66,6 @@ pub struct Answer {
     pub changes: Vec<Change>,
     /// For all that listen to a group: its number, and a datagram.
     pub events: Vec<(u32, Bytes)>,
-}
-
-/// An SA, or a reserved SPI.
-pub(crate) struct Entry {
-    /// `None`: only its SPI is reserved.
-    pub sa: Option<Sa>,
-    pub about: About,
-    /// The process that has added it.
-    pub owner: u32,
-    pub added: Now,
-    /// Seconds since 1970; 0 while it is unused.
-    pub first_used_s: u64,
-    pub is_expiring: bool,
-    /// Counts up: later SAs replace earlier ones.
-    order: u64,
-    /// Of an outbound SA's keys.
-    fingerprint: Option<u128>,
-}
-
-impl Entry {
-    /// A reserved SPI.
-    fn new(about: About, owner: u32, added: Now) -> Self {
-        Self {
-            sa: None,
-            about,
-            owner,
-            added,
-            first_used_s: 0,
-            is_expiring: false,
-            order: 0,
-            fingerprint: None,
-        }
-    }
-}
-
-/// A policy.
-pub(crate) struct Stored {
-    pub new: NewPolicy,
-    pub added_s: u64,
-    asked_ns: Option<u64>,
-    /// The SA that its template uses.
-    sa: Option<SaId>,
 }
 
 /// Everything that programs have added.
@@ -476,13 +419,4 @@ fn pieces(all: impl Iterator<Item = Bytes>, done: &Raw<'_>) -> Vec<Bytes> {
     }
     pieces.retain(|piece| !piece.is_empty());
     pieces
-}
-
-/// The id of a policy, for messages about it.
-pub(crate) fn id_of(new: &NewPolicy) -> [u8; policy_id::LENGTH] {
-    let mut id = [0; policy_id::LENGTH];
-    id[..selector::LENGTH].copy_from_slice(new.selector());
-    id[policy_id::INDEX..][..4].copy_from_slice(&new.index().to_ne_bytes());
-    id[policy_id::DIRECTION] = new.direction as u8;
-    id
 }

@@ -164,7 +164,7 @@ pub mod hello {
     pub const TEXTS: u32 = 1;
 }
 
-/// Flags of an SA.
+/// `XFRM_STATE_*`.
 pub mod sa_flag {
     pub const NO_ECN: u8 = 1;
     pub const NO_PATH_MTU: u8 = 4;

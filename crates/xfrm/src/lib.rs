@@ -13,20 +13,26 @@
 //! Absent on purpose: encryption (`bm-ipsec`), workers, and IKE. Keys leave this crate only in a [`Change`], and in the
 //! answer to the process that has installed them.
 
+#![forbid(unsafe_code)]
+
 mod database;
+mod entry;
 mod expiry;
 mod layout;
 mod message;
 mod policy;
 mod read;
+mod refused;
 mod sa;
 mod selector;
 mod server;
 mod write;
 
-pub use database::{Answer, Change, Client, Context, Database, Now, Usage};
+pub use database::{Answer, Change, Client, Context, Database};
+pub use entry::{Now, Usage};
 pub use message::{Messages, Raw};
-pub use read::{Refused, Request};
+pub use read::Request;
+pub use refused::Refused;
 pub use server::{Server, Woken};
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use bm_netlink::attribute::Attributes;
 use zeroize::Zeroizing;
 
 use crate::layout::errno;
-use crate::read::Refused;
+use crate::refused::Refused;
 
 /// Bytes of a message's header.
 pub(crate) const HEADER: usize = 16;

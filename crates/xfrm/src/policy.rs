@@ -4,7 +4,7 @@ use bm_ipsec::{Action, Policy, Template, problems};
 
 use crate::layout::{attribute, errno, policy as at, selector as selector_at, template};
 use crate::message::{attributes, big_u32, number, structure};
-use crate::read::{Refused, only_esp, refuse_unsupported};
+use crate::refused::{Refused, only_esp, refuse_unsupported};
 use crate::sa::mode;
 use crate::selector::{address, selector};
 

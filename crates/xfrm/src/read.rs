@@ -1,32 +1,17 @@
 //! Requests: what a message asks for, checked, before anything is looked up or changed.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 
 use bm_ipsec::SaId;
 
-use crate::layout::{
-    ANY_PROTOCOL, ESP, attribute, errno, flag, hello, kind, policy_id, sa as at, sa_id, selector,
-};
+use crate::layout::{ANY_PROTOCOL, ESP, errno, flag, hello, kind, policy_id, sa as at, sa_id, selector};
 use crate::message::{Raw, attributes, big_u32, number, structure};
 use crate::policy::{NewPolicy, PolicyDirection};
+use crate::refused::{Refused, only_esp, refuse_unsupported};
 use crate::sa::NewSa;
 use crate::selector::address;
 
-/// Why a request is not carried out: an error number of Linux, and a text for people.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
-    pub errno: i32,
-    pub why: Cow<'static, str>,
-}
-
-impl Refused {
-    pub(crate) fn new(errno: i32, why: impl Into<Cow<'static, str>>) -> Self {
-        Self { errno, why: why.into() }
-    }
-}
-
-/// A request.
+/// What a program asks for, or says about itself.
 pub enum Request {
     /// The preload library: groups as bits, its port, whether texts of errors are wanted.
     Hello {
@@ -157,38 +142,4 @@ fn policy(body: &[u8]) -> Result<PolicyKey, Refused> {
     selector.copy_from_slice(&id[..selector::LENGTH]);
     let direction = PolicyDirection::read(id[policy_id::DIRECTION])?;
     Ok(PolicyKey { direction, index: number(id, policy_id::INDEX), selector })
-}
-
-pub(crate) fn only_esp(protocol: u8) -> Result<(), Refused> {
-    match protocol {
-        ESP => Ok(()),
-        other => {
-            Err(Refused::new(errno::NOT_SUPPORTED, format!("IP protocol {other}: only ESP is supported")))
-        }
-    }
-}
-
-/// What would have an effect that workers do not have. Marks and interface ids say which packets an object is for: for
-/// others it would be wrong.
-pub(crate) fn refuse_unsupported(attributes: &[(u16, &[u8])]) -> Result<(), Refused> {
-    for (kind, value) in attributes {
-        let what = match *kind {
-            // A mask of zero matches any mark.
-            attribute::MARK if number::<u32>(value, 4) == 0 => continue,
-            attribute::INTERFACE | attribute::SET_MARK | attribute::SET_MARK_MASK
-                if number::<u32>(value, 0) == 0 =>
-            {
-                continue;
-            }
-            attribute::MARK | attribute::SET_MARK | attribute::SET_MARK_MASK => "marks",
-            attribute::INTERFACE => "XFRM interfaces (if_id)",
-            attribute::OFFLOAD => "SAs in network cards (offload)",
-            attribute::TFC if number::<u32>(value, 0) != 0 => "SAs that pad (tfcpad)",
-            attribute::CARE_OF => "care-of addresses",
-            attribute::SECURITY => "security contexts",
-            _ => continue,
-        };
-        return Err(Refused::new(errno::NOT_SUPPORTED, format!("{what} are not supported")));
-    }
-    Ok(())
 }

@@ -8,7 +8,7 @@ use bm_ipsec::{
 
 use crate::layout::{attribute, encapsulation, errno, sa as at, sa_flag, selector as selector_at};
 use crate::message::{attributes, big_u16, big_u32, number, structure};
-use crate::read::{Refused, only_esp, refuse_unsupported};
+use crate::refused::{Refused, only_esp, refuse_unsupported};
 use crate::selector::{address, selector};
 
 /// A limit that never ends.

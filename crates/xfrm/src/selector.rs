@@ -8,7 +8,7 @@ use bm_wire::prefix::Prefix;
 
 use crate::layout::{INET, INET6, errno, selector as at};
 use crate::message::{big_u16, number};
-use crate::read::Refused;
+use crate::refused::Refused;
 
 /// The address of a family at `at`.
 pub(crate) fn address(bytes: &[u8], at: usize, family: u16) -> Result<IpAddr, Refused> {

@@ -1,6 +1,6 @@
 //! Messages to programs: answers, dumps, events.
 
-use crate::database::{Entry, Stored, Usage, id_of};
+use crate::entry::{Entry, Stored, Usage, id_of};
 use crate::layout::{attribute, flag, kind, sa as at, sa_id, selector, template};
 use crate::message::{Bytes, Raw, put, put_message};
 use crate::sa::Algorithm;

@@ -16,7 +16,7 @@ use bm_filter::Key;
 use bm_ipsec::{Block, Inbound, Mode, Outbound, Policies, Sa, SaId, Template};
 use bm_link::{Consumer, Producer, channel};
 
-use super::rings::Bell;
+use super::bell::Bell;
 use super::{Ends, SaStatus};
 
 /// Commands that can wait for an app: more than are sent before one waits for it.

@@ -4,26 +4,11 @@ use std::sync::Arc;
 
 use bm_frame::Frame;
 use bm_graph::{Io, Waker};
-use bm_link::{Asleep, Consumer, Producer, channel};
+use bm_link::{Consumer, Producer, channel};
 use bm_stats::{Account, Entry, Reason};
 
+use super::bell::Bell;
 use super::live::{Command, Commands, Control, Controls, commands};
-
-/// Wakes a worker that sleeps.
-#[derive(Clone)]
-pub(super) struct Bell {
-    asleep: Arc<Asleep>,
-    waker: Waker,
-}
-
-impl Bell {
-    /// Wakes it if it sleeps.
-    pub fn ring(&self) {
-        if self.asleep.must_wake() {
-            self.waker.wake();
-        }
-    }
-}
 
 /// One worker's ends of the rings of one direction.
 pub(super) struct Rings {

@@ -1,0 +1,55 @@
+//! Why requests are not carried out, and what no request can have.
+
+use std::borrow::Cow;
+
+use crate::layout::{ESP, attribute, errno};
+
+/// Why a request is not carried out: an error number of Linux, and a text for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub errno: i32,
+    pub why: Cow<'static, str>,
+}
+
+impl Refused {
+    pub(crate) fn new(errno: i32, why: impl Into<Cow<'static, str>>) -> Self {
+        Self { errno, why: why.into() }
+    }
+}
+
+pub(crate) fn only_esp(protocol: u8) -> Result<(), Refused> {
+    match protocol {
+        ESP => Ok(()),
+        other => {
+            Err(Refused::new(errno::NOT_SUPPORTED, format!("IP protocol {other}: only ESP is supported")))
+        }
+    }
+}
+
+/// What would have an effect that workers do not have. Marks and interface ids say which packets an object is for: for
+/// others it would be wrong.
+pub(crate) fn refuse_unsupported(attributes: &[(u16, &[u8])]) -> Result<(), Refused> {
+    for (kind, value) in attributes {
+        let what = match *kind {
+            // A mask of zero matches any mark.
+            attribute::MARK if word(value, 4) == 0 => continue,
+            attribute::INTERFACE | attribute::SET_MARK | attribute::SET_MARK_MASK if word(value, 0) == 0 => {
+                continue;
+            }
+            attribute::MARK | attribute::SET_MARK | attribute::SET_MARK_MASK => "marks",
+            attribute::INTERFACE => "XFRM interfaces (if_id)",
+            attribute::OFFLOAD => "SAs in network cards (offload)",
+            attribute::TFC if word(value, 0) != 0 => "SAs that pad (tfcpad)",
+            attribute::CARE_OF => "care-of addresses",
+            attribute::SECURITY => "security contexts",
+            _ => continue,
+        };
+        return Err(Refused::new(errno::NOT_SUPPORTED, format!("{what} are not supported")));
+    }
+    Ok(())
+}
+
+/// A number of an attribute; zero if there is none.
+fn word(value: &[u8], at: usize) -> u32 {
+    value.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_ne_bytes(*word))
+}
