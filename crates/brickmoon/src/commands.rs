@@ -1,6 +1,5 @@
 //! All commands except `up`, which is in `daemon`.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::Method;
@@ -12,6 +11,7 @@ use crate::args::{
     Status, Top, Watch,
 };
 use crate::failure::Failure;
+use crate::output::{self, write};
 use crate::{bench, causes, client, daemon, doctor, lua, pages};
 use bm_api::request;
 
@@ -83,7 +83,7 @@ fn watched(watch: Watch, json: bool, show: impl Fn() -> Result<(), Failure>) -> 
     use std::io::IsTerminal as _;
     let Some(seconds) = watch.watch else { return show() };
     let clears = !json && std::io::stdout().is_terminal();
-    while !CLOSED.load(Ordering::Relaxed) {
+    while !output::is_closed() {
         if clears {
             write("\x1b[H\x1b[2J")?;
         }
@@ -132,22 +132,6 @@ fn print<T: DeserializeOwned + Serialize>(
 fn print_reply<T: Serialize>(json: bool, reply: &T, text: fn(&T) -> String) -> Result<(), Failure> {
     let text = if json { serde_json::to_string(reply).map_err(Failure::failed)? + "\n" } else { text(reply) };
     write(&text)
-}
-
-/// Whether whoever reads the output has closed it.
-static CLOSED: AtomicBool = AtomicBool::new(false);
-
-/// Writes to standard output. A closed pipe (`| head`) is not an error.
-pub fn write(text: &str) -> Result<(), Failure> {
-    use std::io::Write as _;
-    let mut output = std::io::stdout();
-    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
-            CLOSED.store(true, Ordering::Relaxed);
-            Ok(())
-        }
-        written => written.map_err(Failure::failed),
-    }
 }
 
 fn ports(Ports { port, account, query }: &Ports) -> Result<(), Failure> {

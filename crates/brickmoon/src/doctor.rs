@@ -101,7 +101,7 @@ pub fn run(up: &Up, json: bool) -> Result<(), Failure> {
         true => serde_json::to_string(&findings).map_err(Failure::failed)? + "\n",
         false => text(&findings),
     };
-    crate::commands::write(&text)?;
+    crate::output::write(&text)?;
     match findings.iter().filter(|finding| finding.severity == Severity::Problem).count() {
         0 => Ok(()),
         problems => Err(Failure::Failed(bm_cli::counted(problems as u64, "problem"))),

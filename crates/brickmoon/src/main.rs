@@ -13,6 +13,7 @@ mod doctor;
 mod failure;
 mod log;
 mod lua;
+mod output;
 mod pages;
 mod plan;
 mod serve;

@@ -12,7 +12,7 @@ use crate::table::{
     Table,
 };
 
-/// The columns of [`ports`].
+/// What [`ports`] prints, as docs/operations.md has it.
 pub const PORT_COLUMNS: [(&str, Align); 12] = [
     ("PORT", Left),
     ("DEVICE", Left),
@@ -28,7 +28,7 @@ pub const PORT_COLUMNS: [(&str, Align); 12] = [
     ("DROPPED", Right),
 ];
 
-/// The columns of [`accounts`].
+/// What [`accounts`] prints, as docs/operations.md has it.
 pub const ACCOUNT_COLUMNS: [(&str, Align); 12] = [
     ("PORT", Left),
     ("DEVICE", Left),

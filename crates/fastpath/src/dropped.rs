@@ -185,7 +185,7 @@ impl Dropped {
         for mut map in open.maps_mut().filter(|map| map.name() == NAMESPACE) {
             map.set_initial_value(&namespace.to_ne_bytes()).map_err(failed)?;
         }
-        let mut object = open.load().map_err(failed)?;
+        let object = open.load().map_err(failed)?;
         let map = |name: &str| {
             let map = object.maps().find(|map| map.name() == name).expect("the program has this map");
             MapHandle::try_from(&map)

@@ -102,8 +102,9 @@ mod tests {
         assert_eq!(counters(&raw).unwrap(), Some(LinkCounters { rx, tx }));
         let short = Raw { body: &body[..HEADER], ..raw };
         assert_eq!(counters(&short).unwrap(), None);
+        let mut body = body[..HEADER + 4 + 64].to_vec();
         body[HEADER] = 4 + 64;
-        let cut = Raw { body: &body[..HEADER + 4 + 64], ..raw };
+        let cut = Raw { body: &body, ..raw };
         assert!(counters(&cut).is_err());
     }
 

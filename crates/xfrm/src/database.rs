@@ -100,7 +100,7 @@ impl Database {
             }
             Ok(()) => {}
             Err(refused) => {
-                let text = texts.then_some(&*refused.why).unwrap_or_default();
+                let text = if texts { &*refused.why } else { "" };
                 answer.replies.push(write::error(raw, port, Some((refused.errno, text))));
             }
         }

@@ -21,7 +21,7 @@
 
 pub mod audit;
 pub mod bgp;
-mod binary;
+pub mod binary;
 pub mod bridge;
 pub mod case;
 pub mod command;

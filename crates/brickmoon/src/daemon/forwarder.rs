@@ -24,8 +24,8 @@ use tokio::sync::Notify;
 
 use super::cluster::Node;
 use super::dataplane::Shared;
-use super::linux_drops::LinuxDrops;
 use super::ipsec::Served;
+use super::linux_drops::LinuxDrops;
 use super::lock::lock;
 use super::probe;
 use super::running::Running;

@@ -44,7 +44,7 @@ fn sample(seconds: u64) -> Sample {
             ..Status::default()
         },
         ports: Ports { ports: vec![port, other] },
-        drops: Drops { total: drop.frames, drops: vec![drop] },
+        drops: Drops { total: drop.frames, drops: vec![drop], ..Drops::default() },
         workers: Workers { workers: vec![worker] },
         ..Sample::default()
     }
