@@ -11,6 +11,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
+#include "freed.h"
 
 /* What is read of the kernel's structures; libbpf finds out where the running kernel has it. */
 #define OF_KERNEL __attribute__((preserve_access_index))
@@ -38,6 +39,7 @@ struct dst_entry {
 struct sk_buff {
 	struct net_device *dev;
 	int skb_iif;
+	__u32 mark;
 	unsigned long _skb_refdst;
 	unsigned char *head;
 	__u16 network_header;
@@ -102,7 +104,7 @@ int bm_dropped(struct bpf_raw_tracepoint_args *ctx)
 	struct key key = {};
 	__u64 one = 1, *count;
 
-	if (!ifindex || !bpf_map_lookup_elem(&ports, &ifindex))
+	if (!ifindex || !bpf_map_lookup_elem(&ports, &ifindex) || BPF_CORE_READ(skb, mark) == FREED_BY_BRICKMOON)
 		return 0;
 	dev = BPF_CORE_READ(skb, dev);
 	if (!dev || BPF_CORE_READ(dev, nd_net.net, ns.inum) != namespace)

@@ -24,6 +24,7 @@
 #include "filter.h"
 #include "hold.h"
 #include "held.h"
+#include "freed.h"
 
 /* In <linux/bpf.h> since Linux 6.6. */
 #define TCX_NEXT -1
@@ -33,6 +34,12 @@
 
 /* Bands of Linux's rt_tos2priority by the two high bits of the old TOS: best effort, bulk, interactive, both. */
 #define TOS_BANDS 0x4620
+
+static __always_inline int freed(context *ctx)
+{
+	ctx->mark = FREED_BY_BRICKMOON;
+	return TCX_DROP;
+}
 
 static __always_inline void set_priority(context *ctx, __u8 tos)
 {
@@ -164,7 +171,7 @@ static __always_inline int send_through(context *ctx, __u32 out)
 {
 	if (!ctx->gso_size || !ctx->sk || bpf_clone_redirect(ctx, out, 0) == -ENOMEM)
 		return bpf_redirect(out, 0);
-	return TCX_DROP;
+	return freed(ctx);
 }
 
 /* The name of the program of forward.bpf.c with an ending, by which the next daemon recognizes it. */
@@ -176,11 +183,11 @@ int bm_forward_6_tc(context *ctx)
 	struct way way;
 
 	if (!gathered(ctx))
-		return filters_on ? TCX_DROP : TCX_NEXT;
+		return filters_on ? freed(ctx) : TCX_NEXT;
 	if (filters_on) {
 		verdict = filters_take(ctx);
 		if (verdict != FORWARDED)
-			return verdict >= DROPPED_FILTER ? TCX_DROP : TCX_NEXT;
+			return verdict >= DROPPED_FILTER ? freed(ctx) : TCX_NEXT;
 	}
 	look_at(ctx, &packet);
 	if (!arrived(ctx, &packet))
@@ -199,11 +206,11 @@ SEC("tcx/ingress")
 int bm_hold_tc(context *ctx)
 {
 	if (!gathered(ctx))
-		return TCX_DROP;
+		return freed(ctx);
 	if (!ctx->vlan_present && !may_be_routed((void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		return TCX_NEXT;
 	count_held(ctx->ifindex, ctx->len);
-	return TCX_DROP;
+	return freed(ctx);
 }
 
 char LICENSE[] SEC("license") = "GPL";

@@ -75,6 +75,10 @@ fn a_port_moves_to_tc_when_hosts_leave_work_to_their_devices() {
     let frames = router.sent() - before;
     assert!(frames > 0, "{}", router.status_text());
     report::say(&format!("attach: moved after {bytes} bytes; {frames} packets for 64 MiB then"));
+    // What was sent as a clone is not lost.
+    let drops = router.json(&["show", "drops"]);
+    let by_linux = drops["by_linux"].as_array().cloned().unwrap_or_default();
+    assert!(by_linux.iter().all(|drop| drop["reason"] != "traffic_control"), "{drops}");
     router.assert_verified();
     // A daemon that starts while the other's program is there keeps it at tc.
     router.kill();
