@@ -11,6 +11,7 @@
 
 pub mod apps;
 mod bridge;
+mod filter;
 pub mod hook;
 mod links;
 mod modules;
@@ -24,6 +25,7 @@ mod shown;
 mod state;
 mod world;
 
+pub use filter::BpfFilter;
 pub use hook::guard::limit_loading;
 pub use modules::{Tree, embedded};
 pub use natives::{Natives, NoNatives, Opened, Wanted};

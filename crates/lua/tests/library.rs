@@ -26,6 +26,11 @@ fn filters_agree_with_libpcap() {
 }
 
 #[test]
+fn filters_are_the_same_as_instructions_of_bpf() {
+    run("filter_bpf");
+}
+
+#[test]
 fn core_lib_does_what_programs_expect() {
     run("core_lib");
 }

@@ -6,6 +6,7 @@
 -- only once.
 
 local bit = require("bit")
+local rows = require("brickmoon.filter.rows")
 local bswap, rshift, tobit = bit.bswap, bit.rshift, bit.tobit
 local arithmetic = {}
 
@@ -18,6 +19,8 @@ function Emitter:label ()
    self.labels = self.labels + 1
    return "L"..self.labels
 end
+
+function Emitter:place (label) self:line("::%s::", label) end
 
 local function jump (target)
    if target == "accept" then return "return true" end
@@ -72,37 +75,7 @@ local conditions = {
 
 -- Nodes: each returns the frame length known on its yes path and on its no path.
 
-local nodes = {}
-
-local function row (emitter, node, yes, no, following, known, is_and)
-   local known_left = math.huge
-   for i = 1, #node do
-      local last = i == #node
-      local after = last and following or emitter:label()
-      local inner_yes, inner_no = yes, no
-      if not last and is_and then inner_yes = after elseif not last then inner_no = after end
-      local known_yes, known_no = emitter:node(node[i], inner_yes, inner_no, after, known)
-      local going_on, leaving = known_yes, known_no
-      if not is_and then going_on, leaving = known_no, known_yes end
-      if not last then emitter:line("::%s::", after) end
-      known, known_left = going_on, math.min(known_left, leaving)
-   end
-   if is_and then return known, known_left end
-   return known_left, known
-end
-
-nodes["and"] = function (emitter, node, yes, no, following, known)
-   return row(emitter, node, yes, no, following, known, true)
-end
-
-nodes["or"] = function (emitter, node, yes, no, following, known)
-   return row(emitter, node, yes, no, following, known, false)
-end
-
-nodes["not"] = function (emitter, node, yes, no, following, known)
-   local known_yes, known_no = emitter:node(node[1], no, yes, following, known)
-   return known_no, known_yes
-end
+local nodes = { ["and"] = rows["and"], ["or"] = rows["or"], ["not"] = rows["not"] }
 
 -- A port after an IPv4 header, whose length is in its first byte.
 function nodes.port (emitter, node, yes, no, following, known)
