@@ -7,6 +7,13 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod capture;
+mod query;
+
+use capture::{CAPTURE_EXAMPLES, TRACE_EXAMPLES};
+pub use capture::{Capture, Direction, Trace};
+pub use query::{Query, Socket};
+
 const EXAMPLES: &str = "\
 Examples:
   brickmoon up --port eth0 --port eth1     forward between eth0 and eth1 by Linux's routes
@@ -59,6 +66,12 @@ pub enum Command {
     Show(Show),
     /// Show ports, workers, drops and more on the whole terminal, with rates.
     Top(Top),
+    /// Show packets at a port, with what became of each: a line each on a terminal, else a capture file (pcapng).
+    #[command(after_help = CAPTURE_EXAMPLES)]
+    Capture(Capture),
+    /// Show the way of packets through the router, with the time of each step.
+    #[command(after_help = TRACE_EXAMPLES)]
+    Trace(Trace),
     /// Show the cluster that this node belongs to.
     Cluster(ClusterArgs),
     /// Run a program whose XFRM sockets lead to the daemon: `brickmoon xfrm ip xfrm state`.
@@ -95,17 +108,6 @@ pub enum Command {
     },
 }
 
-/// How to reach the daemon.
-#[derive(Clone, Debug, Args)]
-pub struct Socket {
-    /// Control socket of the daemon.
-    #[arg(long, value_name = "PATH", default_value = bm_api::request::SOCKET)]
-    pub socket: PathBuf,
-    /// Give up after this many seconds without an answer [default: 30; 300 for verify, reload and stop].
-    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
-    pub timeout: Option<u64>,
-}
-
 /// `brickmoon stop`.
 #[derive(Clone, Debug, Args)]
 pub struct Stop {
@@ -115,16 +117,6 @@ pub struct Stop {
     /// time (`kernel_grace_s`, one minute by default) ends. A second `brickmoon stop` removes it.
     #[arg(long)]
     pub keep: bool,
-}
-
-/// Options of commands that only query the daemon.
-#[derive(Clone, Debug, Args)]
-pub struct Query {
-    #[command(flatten)]
-    pub socket: Socket,
-    /// Print the reply as JSON.
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// `brickmoon top`.

@@ -12,7 +12,7 @@ use crate::args::{
 };
 use crate::failure::Failure;
 use crate::output::{self, write};
-use crate::{bench, causes, client, daemon, doctor, lua, pages};
+use crate::{bench, capture, causes, client, daemon, doctor, lua, pages};
 use bm_api::request;
 
 /// Runs a command.
@@ -29,6 +29,8 @@ pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
         }
         Command::Show(Show { watch, what }) => watched(watch, is_json(&what), || show(what.clone())),
         Command::Top(top) => self::top(top),
+        Command::Capture(capture) => capture::run(&capture),
+        Command::Trace(trace) => capture::trace::run(&trace),
         Command::Cluster(ClusterArgs { what: ClusterCommand::Status(query) }) => {
             show(ShowCommand::Cluster(query))
         }

@@ -5,6 +5,7 @@
 
 mod args;
 mod bench;
+mod capture;
 mod causes;
 mod client;
 mod commands;

@@ -34,7 +34,7 @@ pub use interface::{mtu, queues};
 pub use options::{Attach, Bind, BusyPoll, Checksums, Options, RING};
 pub use port::XdpPort;
 pub use shared::Shared;
-pub use steer::{SteerCounters, XdpSteering};
+pub use steer::{STEER_COUNTERS, SteerCounters, XdpSteering};
 
 /// Generated from `bpf/steer.bpf.c` during the build.
 #[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]

@@ -51,6 +51,22 @@ pub struct SteerCounters {
     pub held: u64,
 }
 
+/// The names of these counters, in their order.
+pub const STEER_COUNTERS: [&str; KINDS] = [
+    "steered",
+    "no_worker",
+    "inactive",
+    "other_mac",
+    "group",
+    "other_type",
+    "local",
+    "neighbor",
+    "delivered",
+    "unattended",
+    "firewall",
+    "held",
+];
+
 /// How many counters there are.
 const KINDS: usize = size_of::<SteerCounters>() / size_of::<u64>();
 

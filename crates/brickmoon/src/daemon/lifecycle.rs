@@ -59,8 +59,9 @@ pub fn up(mut up: Up, natives: MakeNatives) -> Result<(), Failure> {
             tokio::spawn(server::serve_metrics(listener, daemon.clone()));
         }
         say_ready(daemon.ready());
-        if let Some(note) = daemon.no_ports() {
-            tracing::warn!("{note}");
+        match daemon.no_ports() {
+            Some(note) => tracing::warn!("{note}"),
+            None => log::say(UNSEEN),
         }
         notify::notify("READY=1");
         let ended = watch(&daemon, &forwarder).await;
@@ -115,6 +116,9 @@ fn end_within(longest: Duration, forwarder: Weak<Forwarder>) {
         tracing::warn!("cannot start the thread that limits the time to end: {error}");
     }
 }
+
+/// What somebody who looks for packets has to know, a line at each start.
+const UNSEEN: &str = "tcpdump does not see the packets that brickmoon forwards; `brickmoon capture PORT` and `brickmoon trace` do";
 
 /// Prints the ready line on standard output, on a thread of its own since the reader may be slow or gone.
 fn say_ready(ready: String) {

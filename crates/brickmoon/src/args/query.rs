@@ -1,0 +1,26 @@
+//! Arguments of commands that ask the daemon.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// How to reach the daemon.
+#[derive(Clone, Debug, Args)]
+pub struct Socket {
+    /// Control socket of the daemon.
+    #[arg(long, value_name = "PATH", default_value = bm_api::request::SOCKET)]
+    pub socket: PathBuf,
+    /// Give up after this many seconds without an answer [default: 30; 300 for verify, reload and stop].
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
+    pub timeout: Option<u64>,
+}
+
+/// Options of commands that only query the daemon.
+#[derive(Clone, Debug, Args)]
+pub struct Query {
+    #[command(flatten)]
+    pub socket: Socket,
+    /// Print the reply as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
