@@ -174,7 +174,7 @@ fn a_capture_says_why_linux_gets_a_packet() {
             true => &[
                 (packet("10.9.9.9", 1), "hops"),
                 (packet("192.0.2.1", 64), "local"),
-                (packet("11.0.0.1", 64), "unresolved"),
+                (packet("11.0.0.1", 64), "no_route"),
             ],
             false => &[(packet("192.0.2.1", 64), "local")],
         };
