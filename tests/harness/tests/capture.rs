@@ -138,7 +138,8 @@ fn on_both_paths(test: &str, action: impl Fn(&Lab, &mut Router)) {
         lab.drain();
         action(&lab, &mut router);
         router.assert_verified();
-        router.stop();
+        // Where the kernel refuses captures, the test has sent nothing.
+        if router.sent() == 0 { router.end(&[]) } else { router.stop() }
     }
 }
 
