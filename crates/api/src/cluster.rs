@@ -16,6 +16,13 @@ pub struct Cluster {
     pub epoch: u8,
     /// Number of members, this node among them.
     pub members: usize,
+    /// Names of the members, with their numbers.
+    pub member_list: BTreeMap<String, u16>,
+    /// Nodes to which this one has a fabric link, and which are no members (yet).
+    pub absent: Vec<String>,
+    /// The store from which the members come; without one they are configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store: Option<ClusterStore>,
     /// Neighbors of this node's external ports that have an index, so that other nodes can send to them.
     pub neighbors: usize,
     /// Neighbors without an index, because all of this epoch are used.
@@ -37,6 +44,48 @@ pub struct Cluster {
     pub balanced: BTreeMap<String, u64>,
     /// Links, in the order of the configuration.
     pub links: Vec<FabricLink>,
+}
+
+/// What became of frames that the other end of a link has sent. Those on their way, and those that have arrived since the
+/// peer told its count, are the difference.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Carried {
+    /// As the interface of the peer counts.
+    pub sent: u64,
+    /// As the fabric program of this node counts.
+    pub arrived: u64,
+    /// Neither arrived nor on their way.
+    pub lost: u64,
+}
+
+/// The store of the members.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClusterStore {
+    /// The endpoint that was asked last.
+    pub endpoint: String,
+    /// Whether it answers. While it does not, the members stay as they are.
+    pub connected: bool,
+    /// What is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+    /// The nodes whose daemons run and reach the store.
+    pub registered: Vec<RegisteredNode>,
+    /// Names under which somebody with another key has registered.
+    pub other_key: Vec<String>,
+}
+
+/// A node whose daemon runs and reaches the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RegisteredNode {
+    pub name: String,
+    pub node: u16,
+    /// The epoch to which it has come.
+    pub epoch: u8,
+    /// Its external ports with their numbers.
+    pub ports: BTreeMap<String, u8>,
 }
 
 /// A link of this node to another node of the cluster.
@@ -64,10 +113,16 @@ pub struct FabricLink {
     pub timeout_us: u64,
     /// How often it was found down since the daemon has started.
     pub failures: u64,
+    /// The peer's epoch, if it is another one than this node's: it has not changed yet. Nothing is lost meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u8>,
     /// Frames that workers of this node have sent by the link.
     pub sent: u64,
     /// Their bytes.
     pub sent_bytes: u64,
+    /// Frames that the peer's interface has sent by the link, since both count them together: absent before that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_peer: Option<Carried>,
     /// Account of frames received from the peer. `passed`: sent to another node, or out of an external port; `host`:
     /// handed to Linux; `consumed`: probes, which are sent back.
     pub account: Account,

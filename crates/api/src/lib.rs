@@ -31,7 +31,7 @@ pub mod switch;
 pub mod verify;
 pub mod worker;
 
-pub use cluster::{Cluster, FabricLink};
+pub use cluster::{Carried, Cluster, ClusterStore, FabricLink, RegisteredNode};
 pub use codec::{decode, encode};
 pub use error::Error;
 pub use filter::{Filter, Filters, SourceCheck};

@@ -37,6 +37,10 @@ pub const CLUSTER: &str = "/v1/cluster";
 pub const DRAIN: &str = "/v1/cluster/drain";
 /// `POST`, [`crate::Cluster`]: other nodes send packets over this one again.
 pub const JOIN: &str = "/v1/cluster/join";
+/// `POST`, [`crate::Cluster`], parameters [`MemberQuery`]: removes a member from the store of the members.
+pub const REMOVE: &str = "/v1/cluster/remove";
+/// `GET`, followed by the name of a node and a path: what that node of the cluster answers to a `GET` of that path.
+pub const NODES: &str = "/v1/nodes/";
 /// `GET`, [`crate::Filters`].
 pub const FILTERS: &str = "/v1/filters";
 /// `GET`, [`crate::Sas`]: IPsec security associations.
@@ -79,6 +83,14 @@ pub struct RouteQuery {
     /// Maximum number of routes; [`ROUTES_MAX`] if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
+}
+
+/// Parameters of the request that removes a member of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemberQuery {
+    /// The node to remove.
+    pub name: String,
 }
 
 /// Parameters of the stop request.

@@ -399,10 +399,21 @@ pub enum ClusterCommand {
     Drain(Query),
     /// Let other nodes send packets over this one again.
     Join(Query),
+    /// Remove a node from the members in the store (etcd). Stop it before, or move its traffic away.
+    Remove(RemoveMember),
     /// Run four nodes in network namespaces: loads under several traffic matrices, then losses while a daemon is killed, a
     /// link cut and a node switched off.
     #[command(disable_help_flag = true, disable_version_flag = true)]
     Demo(PassedOn),
+}
+
+/// `brickmoon cluster remove`.
+#[derive(Debug, Args)]
+pub struct RemoveMember {
+    /// Name of the node.
+    pub name: String,
+    #[command(flatten)]
+    pub query: Query,
 }
 
 /// `brickmoon show ports`.

@@ -41,6 +41,26 @@ pub fn ask<T: DeserializeOwned>(socket: &Socket, method: Method, path: &str) -> 
     bm_api::decode(status, &body).map_err(Failure::failed)
 }
 
+/// Longest answer to a request of another node, in time.
+const ANSWER_MAX: Duration = Duration::from_secs(15);
+
+/// What a daemon's socket answers to a GET request: status and body. For other nodes of a cluster, so an error is an
+/// answer as well.
+pub fn answer(socket: &Path, path: &str) -> (u16, Vec<u8>) {
+    let refused =
+        |message: &str| (400, bm_api::encode(&bm_api::Error::new(message)).unwrap_or_default().into());
+    if !path.starts_with("/v1/") || path.starts_with(bm_api::request::NODES) {
+        return refused("this is no request that another node can make");
+    }
+    let Ok(runtime) = runtime() else { return refused("the node cannot answer now") };
+    let exchange = exchange(socket, Method::GET, path);
+    let answer = runtime.block_on(async { tokio::time::timeout(ANSWER_MAX, exchange).await });
+    match answer {
+        Ok(Ok((status, body))) => (status, body.to_vec()),
+        Ok(Err(_)) | Err(_) => refused("the node's control socket does not answer"),
+    }
+}
+
 /// Whether a process listens on a socket, even if it accepts no connections at the moment.
 pub fn is_listening(socket: &Path) -> Result<bool, Failure> {
     Ok(runtime()?.block_on(somebody_listens(socket)))

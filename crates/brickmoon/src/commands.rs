@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::args::{
-    Cli, ClusterArgs, ClusterCommand, Command, PassedOn, Ports, Query, Routes, Show, ShowCommand, Socket,
-    Status, Top, Watch,
+    Cli, ClusterArgs, ClusterCommand, Command, PassedOn, Ports, Query, RemoveMember, Routes, Show,
+    ShowCommand, Socket, Status, Top, Watch,
 };
 use crate::failure::Failure;
 use crate::output::{self, write};
@@ -41,6 +41,10 @@ pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
             print(&query, Method::POST, request::JOIN, bm_cli::cluster)
         }
         Command::Xfrm(xfrm) => Err(crate::xfrm::exec(xfrm)),
+        Command::Cluster(ClusterArgs { what: ClusterCommand::Remove(RemoveMember { name, query }) }) => {
+            let path = format!("{}?name={}", request::REMOVE, escape(&name));
+            print(&query, Method::POST, &path, bm_cli::cluster)
+        }
         Command::Run(run) => lua::run(run),
         Command::Snabb(snabb) => lua::snabb(snabb),
         Command::Cluster(ClusterArgs { what: ClusterCommand::Demo(PassedOn { arguments }) }) => {
@@ -126,8 +130,19 @@ fn print<T: DeserializeOwned + Serialize>(
     path: &str,
     text: fn(&T) -> String,
 ) -> Result<(), Failure> {
-    let reply: T = client::ask(&query.socket, method, path)?;
+    let reply: T = client::ask(&query.socket, method.clone(), &of_node(query, &method, path)?)?;
     print_reply(query.json, &reply, text)
+}
+
+/// The path by which another node answers, if one was named.
+fn of_node(query: &Query, method: &Method, path: &str) -> Result<String, Failure> {
+    match &query.node {
+        None => Ok(path.into()),
+        Some(node) if method == Method::GET => Ok(format!("{}{}{path}", request::NODES, escape(node))),
+        Some(_) => Err(Failure::Usage(
+            "--node is only for commands that show something; run others on that node".into(),
+        )),
+    }
 }
 
 /// Prints a reply, as text or as JSON.
@@ -137,7 +152,8 @@ fn print_reply<T: Serialize>(json: bool, reply: &T, text: fn(&T) -> String) -> R
 }
 
 fn ports(Ports { port, account, query }: &Ports) -> Result<(), Failure> {
-    let mut reply: bm_api::Ports = client::ask(&query.socket, Method::GET, request::PORTS)?;
+    let mut reply: bm_api::Ports =
+        client::ask(&query.socket, Method::GET, &of_node(query, &Method::GET, request::PORTS)?)?;
     if let Some(name) = port {
         reply = only(reply, name)?;
     }
@@ -197,7 +213,10 @@ fn escape(value: &str) -> String {
 }
 
 fn top(top: Top) -> Result<(), Failure> {
-    let Top { query: Query { socket, json }, interval, view, once } = top;
+    let Top { query: Query { socket, node, json }, interval, view, once } = top;
+    if node.is_some() {
+        return Err(Failure::Usage("`brickmoon top` shows this node only; run it on the other one".into()));
+    }
     let mut session = client::Session::new(socket)?;
     let options = bm_tui::Options { interval, view };
     if once || json {
@@ -207,7 +226,8 @@ fn top(top: Top) -> Result<(), Failure> {
 }
 
 fn verify(query: &Query) -> Result<(), Failure> {
-    let reply: bm_api::Verify = client::ask(&query.socket, Method::POST, request::VERIFY)?;
+    let path = of_node(query, &Method::POST, request::VERIFY)?;
+    let reply: bm_api::Verify = client::ask(&query.socket, Method::POST, &path)?;
     print_reply(query.json, &reply, bm_cli::verify)?;
     if reply.equal { Ok(()) } else { Err(Failure::failed("the tables differ from the kernel's")) }
 }

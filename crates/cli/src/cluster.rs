@@ -23,6 +23,7 @@ pub fn cluster(reply: &Cluster) -> String {
         ("TIMEOUT", Right),
         ("SENT", Right),
         ("RECEIVED", Right),
+        ("LOST", Right),
         ("TRANSIT", Right),
         ("OUTPUT", Right),
         ("HOST", Right),
@@ -39,6 +40,7 @@ pub fn cluster(reply: &Cluster) -> String {
             if link.timeout_us == 0 { "-".into() } else { format!("{} ms", link.timeout_us / 1000) },
             count(link.sent),
             count(link.account.received),
+            link.from_peer.map_or("-".into(), |from_peer| count(from_peer.lost)),
             counter("transit"),
             counter("output"),
             count(link.account.host),
@@ -66,10 +68,37 @@ pub fn cluster(reply: &Cluster) -> String {
             counted(reply.neighbors_without_index as u64, "neighbor")
         );
     }
+    text += &store(reply);
     for link in &reply.links {
         if let Some(remarks) = remarks(link) {
             let _written = writeln!(text, "  {}: {remarks}", link.device);
         }
+    }
+    text
+}
+
+/// Where the members come from; empty if they are configured.
+fn store(reply: &Cluster) -> String {
+    let mut text = String::new();
+    if !reply.absent.is_empty() {
+        text += &format!("not members: {}\n", reply.absent.join(", "));
+    }
+    let Some(store) = &reply.store else { return text };
+    let registered = |name: &&String| store.registered.iter().any(|node| node.name == **name);
+    let missing: Vec<_> = reply.member_list.keys().filter(|name| !registered(name)).cloned().collect();
+    text += &format!(
+        "store: {}, {}; {} of {} members are registered{}\n",
+        store.endpoint,
+        if store.connected { "connected" } else { "cannot be reached: the members stay as they are" },
+        count((reply.member_list.len() - missing.len()) as u64),
+        count(reply.member_list.len() as u64),
+        if missing.is_empty() { String::new() } else { format!(", not {}", missing.join(", ")) },
+    );
+    if let Some(trouble) = &store.trouble {
+        text += &format!("  store: {trouble}\n");
+    }
+    for name in &store.other_key {
+        text += &format!("  store: somebody with another key has registered as {name}\n");
     }
     text
 }
@@ -117,7 +146,21 @@ fn remarks(link: &FabricLink) -> Option<String> {
         link.account.drops.iter().map(|(reason, frames)| format!("{} dropped: {reason}", count(*frames)));
     let failures = (link.failures > 0).then(|| format!("found down {}", counted(link.failures, "time")));
     let drained = link.drained.then(|| format!("{} is drained: nothing is sent over it", link.peer));
-    let all: Vec<_> = link.trouble.iter().cloned().chain(drained).chain(failures).chain(dropped).collect();
+    let epoch = link.epoch.map(|epoch| format!("{} still has epoch {epoch}", link.peer));
+    let lost = link.from_peer.filter(|from_peer| from_peer.lost > 0).map(|from_peer| {
+        let (lost, sent) = (count(from_peer.lost), count(from_peer.sent));
+        format!("{lost} of {sent} frames that {} has sent were lost on the way", link.peer)
+    });
+    let all: Vec<_> = link
+        .trouble
+        .iter()
+        .cloned()
+        .chain(epoch)
+        .chain(drained)
+        .chain(failures)
+        .chain(lost)
+        .chain(dropped)
+        .collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
 
@@ -138,6 +181,7 @@ mod tests {
             timeout_us: 25_400,
             failures: 2,
             sent: 4321,
+            from_peer: Some(bm_api::Carried { sent: 1290, arrived: 1288, lost: 2 }),
             account: Account { received: 1300, passed: 1234, host: 66, ..Account::default() },
             counters: counters(34, 1200),
             ..FabricLink::default()
@@ -169,11 +213,11 @@ mod tests {
         };
         let expected = "\
 node a (0) of 3, epoch 3: 5 neighbors, 12 routes to other nodes
-LINK  PEER   STATE       RTT  TIMEOUT   SENT  RECEIVED  TRANSIT  OUTPUT  HOST  DROPPED
-fab1  b (1)  up     1,234 us    25 ms  4,321     1,300       34   1,200    66        0
-fab2  c (2)  down          -        -      0         7        0       0     0        7
+LINK  PEER   STATE       RTT  TIMEOUT   SENT  RECEIVED  LOST  TRANSIT  OUTPUT  HOST  DROPPED
+fab1  b (1)  up     1,234 us    25 ms  4,321     1,300     2       34   1,200    66        0
+fab2  c (2)  down          -        -      0         7     -        0       0     0        7
   1 neighbor without an index: all indices of this epoch are used; configure the next epoch on all nodes
-  fab1: found down 2 times
+  fab1: found down 2 times; 2 of 1,290 frames that b has sent were lost on the way
   fab2: its cable is loose; 7 dropped: epoch
 ";
         assert_eq!(cluster(&node), expected);

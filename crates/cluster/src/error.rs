@@ -44,6 +44,14 @@ pub enum ClusterError {
         path: PathBuf,
         why: String,
     },
+    /// The members cannot be read from the store, or this node is not admitted.
+    Store(String),
+    /// No other member that this node has a link to has this name.
+    NoSuchNode(String),
+    /// A node does not answer a question, and why.
+    NoAnswer(String, &'static str),
+    /// The members are configured, and do not come from a store.
+    NoStore,
     /// The settings are invalid.
     Settings(String),
     /// Nodes have not confirmed that this one is drained.
@@ -90,7 +98,14 @@ impl fmt::Display for ClusterError {
                 "no answer from {} yet: packets may still be sent over this node; see `brickmoon show cluster`",
                 nodes.join(", ")
             ),
-            Self::Settings(why) => f.write_str(why),
+            Self::NoSuchNode(name) => {
+                write!(f, "there is no fabric link to a node {name}; `brickmoon show cluster` names the others")
+            }
+            Self::NoAnswer(name, why) => write!(f, "no answer from {name}: {why}"),
+            Self::NoStore => f.write_str(
+                "the members are configured: remove the [[cluster.member]] on all nodes, set another `epoch`, and run `brickmoon reload` on each",
+            ),
+            Self::Settings(why) | Self::Store(why) => f.write_str(why),
             Self::NotPinned => {
                 f.write_str("the fabric program is not pinned in bpffs, so it stops when the daemon ends")
             }

@@ -4,8 +4,9 @@ use bm_vlb::address::Node;
 
 use crate::counters::Counters;
 use crate::fabric::AttachedLink;
-use crate::message::Entry;
-use crate::prober::Observed;
+use crate::link_account::LinkAccount;
+use crate::message::{Entry, Epochs};
+use crate::prober::{Observed, Probed};
 use crate::session::{Refused, Session, State};
 use crate::settings::{FabricLink, Settings};
 use crate::view::{LinkView, describe_refusal, describe_state};
@@ -17,6 +18,10 @@ pub(crate) struct FabricEnd {
     pub peer: String,
     pub session: Session,
     pub attached: Option<AttachedLink>,
+    /// Probes on it, while it is attached.
+    pub probed: Option<Probed>,
+    /// Frames that the other end has sent.
+    pub account: LinkAccount,
     pub mtu: u32,
     pub speed_bps: u64,
     /// Whether the interface has a carrier and is up.
@@ -31,6 +36,11 @@ impl FabricEnd {
     /// Whether frames can be sent to the other end.
     pub fn is_usable(&self) -> bool {
         self.attached.is_some() && self.running && self.session.reaches()
+    }
+
+    /// What probes have shown.
+    pub fn observed(&self) -> Observed {
+        self.probed.as_ref().map_or_else(Observed::default, Probed::observed)
     }
 
     /// Logs a change; returns whether the state is another one.
@@ -57,7 +67,8 @@ impl FabricEnd {
     }
 
     /// The link, for replies to users.
-    pub fn view(&self, observed: Observed, counters: Counters, now_ns: u64) -> LinkView {
+    pub fn view(&self, counters: Counters, now_ns: u64) -> LinkView {
+        let observed = self.observed();
         let refused = self.session.refused(now_ns).map(|why| describe_refusal(why, &self.peer));
         LinkView {
             device: self.device.clone(),
@@ -69,22 +80,31 @@ impl FabricEnd {
             timeout_ns: observed.timeout_ns,
             failures: observed.failures,
             is_drained: self.session.is_drained(),
+            epoch: self.session.is_behind(now_ns).then(|| self.session.peer_epoch().number()),
+            carried: self.account.carried(),
             counters,
         }
     }
 }
 
 /// One end for each configured link; none is attached to its interface yet.
-pub(crate) fn fabric_ends(settings: &Settings, own: Node, mut nonce: impl FnMut() -> u64) -> Vec<FabricEnd> {
+pub(crate) fn fabric_ends(
+    settings: &Settings,
+    own: Node,
+    epochs: Epochs,
+    nonce: fn() -> u64,
+) -> Vec<FabricEnd> {
     let end = |link: &FabricLink| {
         let peer = settings.member(&link.peer)?.node;
-        let session = Session::new(own, &settings.name, peer, settings.epoch, nonce().max(1));
+        let session = Session::new(own, &settings.name, peer, epochs, nonce().max(1));
         let (device, peer) = (link.device.clone(), link.peer.clone());
         Some(FabricEnd {
             device,
             peer,
             session,
             attached: None,
+            probed: None,
+            account: LinkAccount::default(),
             mtu: 0,
             speed_bps: u64::from(link.speed) * 1_000_000,
             running: false,

@@ -11,8 +11,9 @@
 //! address (`bm_vlb::address`), so the kernel path and Linux itself write it. Intermediates and output nodes read only the
 //! MAC addresses, in a program of their own (`bpf/fabric.bpf.c`), which outlives the daemon.
 //!
+//! The members are configured, or come from a store (etcd), which a thread of its own follows (`store.rs`).
+//!
 //! Elsewhere: the choice of intermediates, which workers make (`bm_forward::Balancing`) with what [`Service::peers`] says.
-//! Not here yet: membership that changes by itself.
 
 mod clock;
 mod counters;
@@ -22,32 +23,45 @@ mod fabric_end;
 mod indices;
 mod kernel;
 mod layout;
+mod link_account;
 mod liveness;
 mod local;
+mod members;
+mod members_copy;
 mod message;
 mod neighbor_map;
 mod node;
+mod other_nodes;
 mod pins;
 mod probe;
 mod prober;
 mod program;
+mod questions;
 mod remote;
 mod service;
 mod session;
 mod settings;
 mod socket;
+mod store;
 mod view;
 mod ways;
 
 #[cfg(test)]
 mod tests;
 
+pub use bm_etcd::{BadEndpoint, Endpoint, Settings as EtcdSettings};
 pub use counters::{COUNTERS, Counters, REASONS};
 pub use error::ClusterError;
+pub use link_account::Carried;
+pub use members::Registration;
+pub use other_nodes::OtherNodes;
 pub use service::Service;
 pub use session::State;
-pub use settings::{ExternalPort, FabricLink, Member, Problem, SPEED, Settings};
-pub use view::{ClusterView, LinkView};
+pub use settings::{
+    ExternalPort, FabricLink, Member, Problem, ROOM_WITH_STORE, SPEED, Settings, StoreSettings,
+};
+pub use store::Remover;
+pub use view::{ClusterView, LinkView, StoreView};
 
 /// Detaches the program that an earlier daemon left in this network namespace, and removes its routes and neighbors. Returns
 /// the interfaces that were fabric links.

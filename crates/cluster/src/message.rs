@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! 0         6         12     14    18  19   20    21 22     24       26          34          42         50          n-16
-//! | to      | from    | type |magic| v|kind|epoch|0 |sender |receiver| own nonce | peer nonce | sequence | contents | tag |
+//! | to      | from    | type |magic| v|kind|epoch|d |sender |receiver| own nonce | peer nonce | sequence | contents | tag |
 //! ```
+//!
+//! *d* says how many epochs ago the other one was whose frames the sender accepts; 0: there is none.
 //!
 //! The tag is the first half of an HMAC-SHA-256 over everything from the magic on, with the key that all members share.
 //! *Own nonce* is a random number that the sender has drawn at its start, *peer nonce* the one that the receiver has sent
@@ -36,6 +38,8 @@ const CONTENTS: usize = 1200;
 const ENTRY: usize = 6 + 16;
 /// Entries of one message; they fit even if all are of the longest form.
 pub const ENTRIES: usize = (CONTENTS - 12) / ENTRY;
+/// Bytes of a part of an answer, and of the path of a question.
+pub const BYTES: usize = CONTENTS - 12;
 
 /// The key that all members share.
 #[derive(Clone)]
@@ -53,6 +57,20 @@ impl Key {
         mac.update(message);
         let whole = mac.finalize().into_bytes();
         std::array::from_fn(|at| whole[at])
+    }
+
+    /// The tag of a text, in hexadecimal digits.
+    pub fn sign(&self, text: &[u8]) -> String {
+        self.tag(text).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Whether this is the tag of a text.
+    pub fn is_signed(&self, text: &[u8], tag: &str) -> bool {
+        let digits = |at: usize| u8::from_str_radix(tag.get(2 * at..2 * at + 2)?, 16).ok();
+        let bytes: Option<Vec<u8>> = (0..TAG).map(digits).collect();
+        let mut mac = self.0.clone();
+        mac.update(text);
+        tag.len() == 2 * TAG && bytes.is_some_and(|bytes| mac.verify_truncated_left(&bytes).is_ok())
     }
 
     /// Appends the tag of the message that begins at `from`.
@@ -110,13 +128,57 @@ pub enum Contents {
         parts: u16,
         entries: Vec<Entry>,
     },
+    /// How many frames the sender's interface had sent when this one was written.
+    Sent(u64),
+    /// Asks for what the receiver's control socket answers to a GET request, from this part on.
+    Ask { id: u64, first: u16, path: String },
+    /// A part of the answer.
+    Answer { id: u64, part: u16, parts: u16, bytes: Vec<u8> },
+}
+
+/// The epochs whose frames a node accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epochs {
+    /// Its own.
+    pub now: Epoch,
+    /// The one that it had before.
+    pub before: Option<Epoch>,
+}
+
+impl Epochs {
+    /// A node that has had no other epoch.
+    #[cfg(test)]
+    pub fn only(now: Epoch) -> Self {
+        Self { now, before: None }
+    }
+
+    /// After the change to another epoch.
+    pub fn change(self, now: Epoch) -> Self {
+        if now == self.now { self } else { Self { now, before: Some(self.now) } }
+    }
+
+    /// Whether two nodes accept frames of the same epoch: each can send what the other one accepts.
+    pub fn meet(self, other: Self) -> bool {
+        let all = |epochs: Self| [Some(epochs.now), epochs.before].into_iter().flatten();
+        all(self).any(|one| all(other).any(|two| one == two))
+    }
+
+    fn bytes(self) -> [u8; 2] {
+        let now = self.now.number();
+        [now, self.before.map_or(0, |before| now.wrapping_sub(before.number()))]
+    }
+
+    fn from_bytes([now, distance]: [u8; 2]) -> Self {
+        let before = (distance != 0).then(|| Epoch::new(now.wrapping_sub(distance)));
+        Self { now: Epoch::new(now), before }
+    }
 }
 
 /// The header of a message, and what it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The sender's epoch.
-    pub epoch: Epoch,
+    /// The epochs that the sender accepts.
+    pub epochs: Epochs,
     /// Number of the node that sends it.
     pub sender: u16,
     /// Number of the node that it is for.
@@ -142,13 +204,17 @@ pub enum MessageError {
 /// The frame of a message.
 pub fn frame(message: &Message, key: &Key, from: MacAddress, to: Node) -> Vec<u8> {
     let mut frame = Vec::with_capacity(1280);
-    begin(&mut frame, message.epoch, from, to, PORT_MESSAGE, ETHERTYPE);
+    begin(&mut frame, message.epochs.now, from, to, PORT_MESSAGE, ETHERTYPE);
     let kind = match message.contents {
         Contents::Hello { .. } => 1,
         Contents::Part { .. } => 2,
+        Contents::Sent(_) => 3,
+        Contents::Ask { .. } => 4,
+        Contents::Answer { .. } => 5,
     };
     frame.extend_from_slice(&MAGIC);
-    frame.extend_from_slice(&[VERSION, kind, message.epoch.number(), 0]);
+    frame.extend_from_slice(&[VERSION, kind]);
+    frame.extend_from_slice(&message.epochs.bytes());
     frame.extend_from_slice(&message.sender.to_be_bytes());
     frame.extend_from_slice(&message.receiver.to_be_bytes());
     for number in [message.own_nonce, message.peer_nonce, message.sequence] {
@@ -165,6 +231,18 @@ pub fn frame(message: &Message, key: &Key, from: MacAddress, to: Node) -> Vec<u8
             frame.extend_from_slice(&part.to_be_bytes());
             frame.extend_from_slice(&parts.to_be_bytes());
             entries.iter().for_each(|entry| write(entry, &mut frame));
+        }
+        Contents::Sent(frames) => frame.extend_from_slice(&frames.to_be_bytes()),
+        Contents::Ask { id, first, path } => {
+            frame.extend_from_slice(&id.to_be_bytes());
+            frame.extend_from_slice(&first.to_be_bytes());
+            frame.extend_from_slice(path.as_bytes());
+        }
+        Contents::Answer { id, part, parts, bytes } => {
+            frame.extend_from_slice(&id.to_be_bytes());
+            frame.extend_from_slice(&part.to_be_bytes());
+            frame.extend_from_slice(&parts.to_be_bytes());
+            frame.extend_from_slice(bytes);
         }
     }
     key.append_tag(&mut frame, ETHERNET);
@@ -191,18 +269,14 @@ pub fn read(body: &[u8], key: &Key) -> Result<Message, MessageError> {
 }
 
 fn read_contents(bytes: &mut Bytes<'_>) -> Option<Message> {
-    let (kind, epoch) = (bytes.number::<1>()?, bytes.number::<1>()?);
-    bytes.number::<1>()?;
+    let kind = bytes.number::<1>()?;
+    let epochs = Epochs::from_bytes(*bytes.take::<2>()?);
     let (sender, receiver) = (bytes.number::<2>()? as u16, bytes.number::<2>()? as u16);
     let (own_nonce, peer_nonce, sequence) =
         (bytes.number::<8>()?, bytes.number::<8>()?, bytes.number::<8>()?);
     let version = bytes.number::<8>()?;
     let contents = match kind {
-        1 => Contents::Hello {
-            version,
-            has: bytes.number::<8>()?,
-            name: String::from_utf8(std::mem::take(&mut bytes.0).to_vec()).ok()?,
-        },
+        1 => Contents::Hello { version, has: bytes.number::<8>()?, name: bytes.text()? },
         2 => {
             let (part, parts) = (bytes.number::<2>()? as u16, bytes.number::<2>()? as u16);
             let mut entries = Vec::new();
@@ -211,10 +285,15 @@ fn read_contents(bytes: &mut Bytes<'_>) -> Option<Message> {
             }
             Contents::Part { version, part, parts, entries }
         }
+        3 => Contents::Sent(version),
+        4 => Contents::Ask { id: version, first: bytes.number::<2>()? as u16, path: bytes.text()? },
+        5 => {
+            let (part, parts) = (bytes.number::<2>()? as u16, bytes.number::<2>()? as u16);
+            Contents::Answer { id: version, part, parts, bytes: std::mem::take(&mut bytes.0).to_vec() }
+        }
         _ => return None,
     };
-    let epoch = Epoch::new(epoch as u8);
-    Some(Message { epoch, sender, receiver, own_nonce, peer_nonce, sequence, contents })
+    Some(Message { epochs, sender, receiver, own_nonce, peer_nonce, sequence, contents })
 }
 
 /// An entry: kind, port, prefix length, length of the address, a number, the address.
@@ -276,6 +355,11 @@ impl<'b> Bytes<'b> {
         Some(taken)
     }
 
+    /// All that are left.
+    fn text(&mut self) -> Option<String> {
+        String::from_utf8(std::mem::take(&mut self.0).to_vec()).ok()
+    }
+
     /// A number of up to eight bytes.
     fn number<const N: usize>(&mut self) -> Option<u64> {
         Some(self.take::<N>()?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
@@ -293,7 +377,7 @@ mod tests {
 
     fn message(contents: Contents) -> Message {
         Message {
-            epoch: Epoch::new(7),
+            epochs: Epochs { now: Epoch::new(7), before: Some(Epoch::new(5)) },
             sender: 1,
             receiver: 2,
             own_nonce: 0x0102,
@@ -316,7 +400,7 @@ mod tests {
         let hello = message(Contents::Hello { version: 3, has: 4, name: "b".into() });
         let frame = framed(&hello);
         let mut expected = vec![0xbe, 7, 0, 0x40, 0, 0, 0xb2, 0, 0x3f, 0xfc, 0, 0, 0x88, 0xb5];
-        expected.extend(b"bmcl\x02\x01\x07\0\0\x01\0\x02");
+        expected.extend(b"bmcl\x02\x01\x07\x02\0\x01\0\x02");
         expected.extend([0, 0, 0, 0, 0, 0, 1, 2]);
         expected.extend([0xff; 8]);
         expected.extend([0, 0, 0, 0, 0, 0, 0, 9]);
@@ -325,6 +409,20 @@ mod tests {
         expected.extend(b"b");
         assert_eq!(frame[..frame.len() - TAG], expected);
         assert_eq!(read(&frame[ETHERNET..], &key()), Ok(hello));
+    }
+
+    #[test]
+    fn nodes_meet_whose_epochs_differ_by_one_change() {
+        let epochs =
+            |now, before: Option<u8>| Epochs { now: Epoch::new(now), before: before.map(Epoch::new) };
+        let seven = Epochs::only(Epoch::new(7));
+        let eight = seven.change(Epoch::new(8));
+        assert_eq!((eight, seven.change(Epoch::new(7))), (epochs(8, Some(7)), seven));
+        assert!(seven.meet(eight) && eight.meet(seven) && eight.meet(eight.change(Epoch::new(9))));
+        assert!(!seven.meet(eight.change(Epoch::new(9))) && !seven.meet(Epochs::only(Epoch::new(8))));
+        for epochs in [seven, eight, epochs(0, Some(255)), epochs(255, Some(0))] {
+            assert_eq!(Epochs::from_bytes(epochs.bytes()), epochs);
+        }
     }
 
     #[test]
@@ -343,6 +441,25 @@ mod tests {
         let entries = vec![Entry::Neighbor(0, six, 1); ENTRIES];
         let full = framed(&message(Contents::Part { version: 1, part: 0, parts: 1, entries }));
         assert!(full.len() <= 1280, "{}", full.len());
+    }
+
+    #[test]
+    fn questions_and_answers_round_trip_and_fit_into_a_frame() {
+        let path = "/v1/routes?address=192.0.2.1".to_string();
+        let bytes = vec![0xa5; BYTES];
+        for contents in [
+            Contents::Sent(u64::MAX),
+            Contents::Ask { id: 1 << 63, first: 513, path: path.clone() },
+            Contents::Answer { id: 9, part: 1, parts: 2, bytes },
+        ] {
+            let message = message(contents);
+            let frame = framed(&message);
+            assert!(frame.len() <= 1280, "{}", frame.len());
+            assert_eq!(read(&frame[ETHERNET..], &key()), Ok(message));
+        }
+        let ask = framed(&message(Contents::Ask { id: 258, first: 3, path }));
+        let at = ETHERNET + HEADER;
+        assert_eq!(ask[at..at + 13], [&[0, 0, 0, 0, 0, 0, 1, 2, 0, 3][..], b"/v1"].concat());
     }
 
     #[test]

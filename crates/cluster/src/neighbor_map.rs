@@ -8,6 +8,7 @@ use bm_vlb::membership::Epoch;
 use crate::error::ClusterError;
 use crate::indices::{Indices, LocalNeighbor};
 use crate::layout::Neighbor;
+use crate::message::Epochs;
 use crate::program::Program;
 
 /// The entry of a removed neighbor. Its family shows that the index was used.
@@ -47,11 +48,12 @@ fn from_layout(neighbor: &Neighbor) -> Option<LocalNeighbor> {
     (ifindex != 0).then_some(LocalNeighbor { ifindex, port, address, to: neighbor.to, from: neighbor.from })
 }
 
-/// Writes this node's number and epochs to the program. Returns the indices that an earlier daemon assigned; if it had another epoch, the program accepts frames of both.
+/// Writes this node's number and epochs to the program. Returns the indices that an earlier daemon assigned, and the
+/// epochs: if that daemon had another one, the program accepts frames of both.
 ///
 /// # Errors
 /// If the kernel rejects an update of a map.
-pub fn inherited(program: &Program, epoch: Epoch, own: Node) -> Result<Indices, ClusterError> {
+pub fn inherited(program: &Program, epoch: Epoch, own: Node) -> Result<(Indices, Epochs), ClusterError> {
     let earlier = program.epochs().filter(|_| program.inherited);
     let before = match earlier {
         Some((now, before)) if now == epoch => before,
@@ -59,8 +61,9 @@ pub fn inherited(program: &Program, epoch: Epoch, own: Node) -> Result<Indices, 
         None => None,
     };
     program.set_own(own, epoch, before)?;
+    let epochs = Epochs { now: epoch, before };
     if earlier.is_none() {
-        return Ok(Indices::new([], 0));
+        return Ok((Indices::new([], 0), epochs));
     }
     let assigned = program.neighbors();
     let past = assigned.last().map_or(0, |(index, _)| u32::from(*index) + 1);
@@ -69,5 +72,5 @@ pub fn inherited(program: &Program, epoch: Epoch, own: Node) -> Result<Indices, 
     if before.is_some() && earlier.is_some_and(|(now, _)| now != epoch) {
         indices.new_epoch();
     }
-    Ok(indices)
+    Ok((indices, epochs))
 }

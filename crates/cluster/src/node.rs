@@ -6,7 +6,11 @@
 //! announcements of other nodes ──► routes and permanent neighbors on fabric links, in Linux
 //! ```
 
-use std::collections::BTreeSet;
+mod asking;
+mod change;
+mod interfaces;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -17,22 +21,21 @@ use bm_vlb::published::PublishedPeers;
 use bm_wire::ethernet::Mac;
 
 use crate::error::ClusterError;
-use crate::fabric::{AttachContext, AttachedLink};
 use crate::fabric_end::{FabricEnd, detour_of, fabric_ends, ways_of};
 use crate::indices::{Indices, LocalNeighbor};
 use crate::kernel;
-use crate::layout::{NO_INTERFACE, PORT_MESSAGE};
+use crate::layout::PORT_MESSAGE;
 use crate::local::{Local, LocalPort};
-use crate::message::{self, ETHERNET, Entry, Key, MessageError};
+use crate::message::{self, ETHERNET, Entry, Epochs, Key, MessageError};
 use crate::neighbor_map::{GONE, inherited, to_layout};
 use crate::pins::{self, Pins};
 use crate::probe;
 use crate::prober::{Prober, Sender};
 use crate::program::Program;
+use crate::questions::{Answers, Question};
 use crate::remote::{Objects, RemoteNode};
 use crate::session::Refused;
 use crate::settings::Settings;
-use crate::socket::FabricSocket;
 use crate::view::ClusterView;
 use crate::ways::Ways;
 
@@ -40,16 +43,23 @@ use crate::ways::Ways;
 pub const TICK_NS: u64 = 100_000_000;
 /// The shortest time between two updates from Linux's tables: neighbors may change all the time.
 const UPDATE_INTERVAL_NS: u64 = 20_000_000;
+/// How often other nodes are told how many frames were sent to them.
+const COUNTS_NS: u64 = 1_000_000_000;
 /// How often Linux's tables are read without an event, and neighbors in use are confirmed.
 const POLL_NS: u64 = 5_000_000_000;
 /// How long after the start routes of an earlier daemon are kept although their node has not announced them yet, or not yet
 /// sent a probe back.
 const GRACE_NS: u64 = 5_000_000_000;
 
+pub use asking::Asked;
+
 /// This node.
 pub struct Cluster {
     settings: Settings,
     own: Node,
+    epochs: Epochs,
+    /// Gives random numbers.
+    nonce: fn() -> u64,
     key: Key,
     program: Program,
     interfaces: Interfaces,
@@ -57,6 +67,8 @@ pub struct Cluster {
     /// Links of an earlier daemon that were not taken over yet.
     earlier_links: Vec<PinnedLink>,
     links: Vec<FabricEnd>,
+    /// Interfaces of links to nodes that are no members any more, whose routes and neighbors have to go.
+    left: BTreeSet<u32>,
     prober: Prober,
     indices: Indices,
     ways: Ways,
@@ -70,6 +82,7 @@ pub struct Cluster {
     notes: Vec<String>,
     started_ns: u64,
     tick_ns: u64,
+    counts_ns: u64,
     poll_ns: u64,
     updated_ns: u64,
     /// The first change that Linux rejected, as logged last.
@@ -79,6 +92,11 @@ pub struct Cluster {
     /// Linux's tables have changed, or the announcements of other nodes.
     changed: bool,
     kept: bool,
+    /// Questions of this node that are not answered yet, by number; and its answers to others.
+    questions: BTreeMap<u64, Question>,
+    answers: Answers,
+    /// To the thread that answers.
+    asked: Option<std::sync::mpsc::Sender<asking::Asked>>,
 }
 
 impl Cluster {
@@ -87,7 +105,7 @@ impl Cluster {
     /// # Errors
     /// If the settings or the key are invalid, or the kernel rejects the program. An interface that cannot be used is no
     /// error; see [`Self::view`].
-    pub fn open(settings: Settings, now_ns: u64, nonce: impl FnMut() -> u64) -> Result<Self, ClusterError> {
+    pub fn open(settings: Settings, now_ns: u64, nonce: fn() -> u64) -> Result<Self, ClusterError> {
         if let Some(problem) = settings.problems().first() {
             return Err(ClusterError::Settings(problem.to_string()));
         }
@@ -101,20 +119,23 @@ impl Cluster {
             .ok();
         let earlier_links = pins.as_ref().map(Pins::links).unwrap_or_default();
         let program = Program::load(&earlier_links)?;
-        let links = fabric_ends(&settings, own, nonce);
-        let indices = inherited(&program, settings.epoch, own)?;
+        let (indices, epochs) = inherited(&program, settings.epoch, own)?;
+        let links = fabric_ends(&settings, own, epochs, nonce);
         let sender = Sender { key: key.clone(), epoch: settings.epoch, from: own_mac(own) };
-        let prober = Prober::start(links.len(), sender)?;
-        let ways = Ways::new(settings.nodes(), settings.flowlet_gap_us.map(|us| u64::from(us) * 1000));
+        let prober = Prober::start(sender)?;
+        let ways = Ways::new(settings.room(), settings.flowlet_gap_us.map(|us| u64::from(us) * 1000));
         let mut cluster = Self {
             settings,
             own,
+            epochs,
+            nonce,
             key,
             program,
             interfaces,
             pins,
             earlier_links,
             links,
+            left: BTreeSet::new(),
             prober,
             indices,
             ways,
@@ -127,13 +148,18 @@ impl Cluster {
             notes,
             started_ns: now_ns,
             tick_ns: now_ns,
+            counts_ns: now_ns,
             poll_ns: now_ns,
             updated_ns: 0,
             rejected: String::new(),
             drained: false,
             changed: true,
             kept: false,
+            questions: BTreeMap::new(),
+            answers: Answers::default(),
+            asked: None,
         };
+        cluster.publish_links();
         cluster.set_members()?;
         cluster.update(now_ns)?;
         cluster.mark_missing_links()?;
@@ -155,26 +181,6 @@ impl Cluster {
     /// Notes for `status`.
     pub fn notes(&self) -> &[String] {
         &self.notes
-    }
-
-    /// Tells the program which nodes are members. The links that an earlier daemon has set stay: frames are on their way
-    /// over them.
-    fn set_members(&self) -> Result<(), ClusterError> {
-        let is_member = |node: Node| self.links.iter().any(|link| link.session.peer() == node);
-        for node in (0..Node::COUNT).filter_map(Node::new) {
-            match (is_member(node), self.program.link(node)) {
-                (true, Some(0)) => self.program.set_link(node, NO_INTERFACE)?,
-                (false, Some(1..)) => self.program.set_link(node, 0)?,
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Tells the program which members have no interface.
-    fn mark_missing_links(&self) -> Result<(), ClusterError> {
-        let mut missing = self.links.iter().filter(|link| link.attached.is_none());
-        missing.try_for_each(|link| self.program.set_link(link.session.peer(), NO_INTERFACE))
     }
 
     /// Notes an event of Linux: its tables are read again with the next step.
@@ -234,6 +240,10 @@ impl Cluster {
         if now_ns >= self.tick_ns {
             self.tick_ns = now_ns + TICK_NS;
             (0..self.links.len()).for_each(|at| self.send(at, now_ns));
+            if now_ns >= self.counts_ns {
+                self.counts_ns = now_ns + COUNTS_NS;
+                self.send_counts();
+            }
         }
         // What was detached or has appeared.
         self.ways.publish(ways_of(&self.links));
@@ -243,8 +253,8 @@ impl Cluster {
     /// Notes which links are alive.
     fn observe(&mut self) {
         self.prober.changed().clear();
-        for (at, link) in self.links.iter_mut().enumerate() {
-            self.changed |= link.session.set_answers(self.prober.observed(at).is_alive);
+        for link in &mut self.links {
+            self.changed |= link.session.set_answers(link.observed().is_alive);
         }
         self.ways.measured(self.prober.gap_ns());
     }
@@ -270,6 +280,9 @@ impl Cluster {
                 },
                 _ => false,
             };
+            for contents in self.links[at].session.take_inbox() {
+                self.handle(at, contents, now_ns);
+            }
         }
     }
 
@@ -325,61 +338,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// Attaches the program to interfaces of fabric links that have appeared, and detaches it from those that are gone.
-    fn update_interfaces(&mut self) {
-        for (at, link) in self.links.iter_mut().enumerate() {
-            let now = self.local.link(&link.device);
-            let ifindex = now.map(|now| now.ifindex);
-            let peer = link.session.peer();
-            if let Some(attached) = link.attached.take_if(|attached| Some(attached.ifindex) != ifindex) {
-                self.prober.remove(at);
-                let _gone = self.program.count(attached.ifindex, false);
-                let _never_fails = self.program.set_link(peer, NO_INTERFACE);
-                attached.detach(&self.interfaces);
-            }
-            link.running = now.is_some_and(bm_netlink::Link::running);
-            let Some(now) = now else {
-                link.trouble = Some(format!("there is no interface {}", link.device));
-                continue;
-            };
-            link.mtu = now.mtu;
-            if link.attached.is_some() {
-                continue;
-            }
-            let mut context = AttachContext {
-                interfaces: &self.interfaces,
-                program: &mut self.program,
-                pins: self.pins.as_ref(),
-                earlier_links: &mut self.earlier_links,
-                own_mac: own_mac(self.own).0,
-            };
-            let attached = AttachedLink::attach(&mut context, now).and_then(|attached| {
-                self.program.set_link(peer, attached.ifindex)?;
-                let failed = ClusterError::system("opening a packet socket for probes");
-                let socket = FabricSocket::open(attached.ifindex, probe::ETHERTYPE).map_err(failed)?;
-                self.prober.add(at, socket, peer, link.session.nonce());
-                Ok(attached)
-            });
-            match attached {
-                Ok(attached) => (link.attached, link.trouble) = (Some(attached), None),
-                Err(why) => {
-                    let why = why.to_string();
-                    if link.trouble.as_ref() != Some(&why) {
-                        tracing::warn!("fabric link {} cannot be used: {why}", link.device);
-                    }
-                    link.trouble = Some(why);
-                }
-            }
-        }
-    }
-
     /// Adds the announcements of other nodes to Linux, and removes what they no longer announce.
     fn update_linux(&mut self, now_ns: u64) -> Result<(), bm_netlink::Error> {
         let mut wanted = Objects::default();
         let is_ours = |address: IpAddr| self.local.has(address, &self.neighbors);
         let mut links: Vec<_> = self.links.iter().collect();
         links.sort_by_key(|link| link.session.peer());
-        let (mut all, mut kept) = (BTreeSet::new(), BTreeSet::new());
+        let (mut all, mut kept) = (self.left.clone(), BTreeSet::new());
         for link in links {
             let Some(attached) = &link.attached else { continue };
             let (node, ifindex) = (link.session.peer(), attached.ifindex);
@@ -388,7 +353,7 @@ impl Cluster {
                 kept.insert(ifindex);
             }
             let detour = detour_of(&self.links, link);
-            let remote = RemoteNode { node, ifindex, mtu: link.mtu, epoch: self.settings.epoch };
+            let remote = RemoteNode { node, ifindex, mtu: link.mtu, epoch: link.session.peer_epoch() };
             match detour.filter(|_| self.settings.uses_intermediates()) {
                 Some((ifindex, mtu)) => {
                     wanted.add(&RemoteNode { ifindex, mtu, ..remote }, link.session.announced(), is_ours);
@@ -399,6 +364,7 @@ impl Cluster {
         let present = kernel::present(&all)?;
         self.routes = wanted.routes.len();
         if present == wanted {
+            self.left.clear();
             return Ok(());
         }
         let outcome = kernel::change(&present, &wanted, |ifindex| kept.contains(&ifindex))?;
@@ -410,6 +376,7 @@ impl Cluster {
             );
         }
         self.rejected = rejected;
+        self.left.clear();
         Ok(())
     }
 
@@ -423,22 +390,23 @@ impl Cluster {
 
     /// The node as it is now.
     pub fn view(&self, now_ns: u64) -> ClusterView {
-        let link = |(at, link): (usize, &FabricEnd)| {
+        let link = |link: &FabricEnd| {
             let attached = link.attached.as_ref();
             let counters = attached.and_then(|attached| self.program.counters(attached.ifindex));
-            link.view(self.prober.observed(at), counters.unwrap_or_default(), now_ns)
+            link.view(counters.unwrap_or_default(), now_ns)
         };
         ClusterView {
             name: self.settings.name.clone(),
             node: self.own.number(),
             epoch: self.settings.epoch.number(),
+            absent: self.absent(),
             members: self.settings.members.len(),
             neighbors: self.neighbors.len() - self.indices.without,
             without_index: self.indices.without,
             routes: self.routes,
             is_drained: self.drained,
             flowlet_gap_ns: self.ways.gap_ns(),
-            links: self.links.iter().enumerate().map(link).collect(),
+            links: self.links.iter().map(link).collect(),
         }
     }
 

@@ -49,6 +49,29 @@ struct Target {
     socket: FabricSocket,
     peer: Node,
     nonce: u64,
+    places: Arc<Places>,
+}
+
+/// A link that is probed.
+pub struct Probed(Arc<Places>);
+
+impl Probed {
+    /// What probes have shown of it.
+    pub fn observed(&self) -> Observed {
+        let places = &self.0;
+        Observed {
+            is_alive: places.is_alive.load(Ordering::Acquire),
+            round_trip_ns: places.round_trip_ns.load(Ordering::Relaxed),
+            timeout_ns: places.timeout_ns.load(Ordering::Relaxed),
+            failures: places.failures.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A link to probe from now on, or no longer.
+enum Change {
+    Add(Target),
+    Remove(Arc<Places>),
 }
 
 /// What probes have shown of a link.
@@ -74,14 +97,13 @@ struct Places {
 }
 
 struct Shared {
-    links: Vec<Places>,
-    /// Links to add or to remove; taken over when the thread comes to it.
-    changes: Mutex<Vec<(usize, Option<Target>)>>,
+    /// Taken over when the thread comes to it.
+    changes: Mutex<Vec<Change>>,
     gap_ns: AtomicU64,
     stop: AtomicBool,
     /// Wakes the thread.
     waker: Waker,
-    /// Wakes whoever reads [`Prober::observed`]: a link is alive or dead now.
+    /// Wakes whoever reads [`Probed::observed`]: a link is alive or dead now.
     changed: Waker,
 }
 
@@ -92,17 +114,16 @@ pub struct Prober {
 }
 
 impl Prober {
-    /// Starts it; no link is probed yet. Links have numbers below `links`.
+    /// Starts it; no link is probed yet.
     ///
     /// # Errors
     /// What the system said.
-    pub fn start(links: usize, sender: Sender) -> Result<Self, ClusterError> {
+    pub fn start(sender: Sender) -> Result<Self, ClusterError> {
         let waker = || {
             let failed = ClusterError::system("creating an eventfd for probes");
             Waker::new().map_err(|error| failed(std::io::Error::other(error)))
         };
         let shared = Arc::new(Shared {
-            links: (0..links).map(|_| Places::default()).collect(),
             changes: Mutex::default(),
             gap_ns: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -117,30 +138,21 @@ impl Prober {
     }
 
     /// Probes a link from now on.
-    pub fn add(&self, link: usize, socket: FabricSocket, peer: Node, nonce: u64) {
-        self.change(link, Some(Target { socket, peer, nonce }));
+    pub fn add(&self, socket: FabricSocket, peer: Node, nonce: u64) -> Probed {
+        let places = Arc::new(Places::default());
+        self.change(Change::Add(Target { socket, peer, nonce, places: Arc::clone(&places) }));
+        Probed(places)
     }
 
-    /// Probes it no longer: it counts as dead.
-    pub fn remove(&self, link: usize) {
-        self.change(link, None);
+    /// Probes it no longer.
+    pub fn remove(&self, link: Probed) {
+        self.change(Change::Remove(link.0));
     }
 
-    fn change(&self, link: usize, target: Option<Target>) {
-        self.shared.changes.lock().unwrap_or_else(PoisonError::into_inner).push((link, target));
+    fn change(&self, change: Change) {
+        self.shared.changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
         // Woken after the lock is free again.
         self.shared.waker.wake();
-    }
-
-    /// What probes have shown of a link.
-    pub fn observed(&self, link: usize) -> Observed {
-        let Some(places) = self.shared.links.get(link) else { return Observed::default() };
-        Observed {
-            is_alive: places.is_alive.load(Ordering::Acquire),
-            round_trip_ns: places.round_trip_ns.load(Ordering::Relaxed),
-            timeout_ns: places.timeout_ns.load(Ordering::Relaxed),
-            failures: places.failures.load(Ordering::Relaxed),
-        }
     }
 
     /// By how much delays differ, and a half more.
@@ -169,14 +181,13 @@ impl Drop for Prober {
 struct Probing {
     shared: Arc<Shared>,
     sender: Sender,
-    links: Vec<Option<(Target, Liveness)>>,
+    links: Vec<(Target, Liveness)>,
     spread: DelaySpread,
 }
 
 impl Probing {
     fn new(shared: Arc<Shared>, sender: Sender) -> Self {
-        let links = shared.links.iter().map(|_| None).collect();
-        Self { shared, sender, links, spread: DelaySpread::new(DELAYS_NS) }
+        Self { shared, sender, links: Vec::new(), spread: DelaySpread::new(DELAYS_NS) }
     }
 
     fn run(mut self) {
@@ -185,7 +196,7 @@ impl Probing {
         }
         let (mut last, mut due) = (now_ns(), now_ns());
         while !self.shared.stop.load(Ordering::Relaxed) {
-            let sockets = self.links.iter().flatten().map(|(target, _)| target.socket.as_fd());
+            let sockets = self.links.iter().map(|(target, _)| target.socket.as_fd());
             self.shared.waker.wait(sockets, Duration::from_nanos(due.saturating_sub(now_ns())));
             self.shared.waker.clear();
             let now = now_ns();
@@ -204,7 +215,7 @@ impl Probing {
     }
 
     fn interval_ns(&self) -> u64 {
-        match self.links.iter().flatten().count() as u64 {
+        match self.links.len() as u64 {
             0 => IDLE_NS,
             links => INTERVAL_NS.max(links * PER_LINK_NS),
         }
@@ -218,24 +229,28 @@ impl Probing {
         if changes.is_empty() {
             return false;
         }
-        for (link, target) in changes {
-            self.links[link] = target.map(|target| (target, Liveness::new(INTERVAL_NS)));
+        for change in changes {
+            match change {
+                Change::Add(target) => self.links.push((target, Liveness::new(INTERVAL_NS))),
+                Change::Remove(places) => {
+                    self.links.retain(|(target, _)| !Arc::ptr_eq(&target.places, &places));
+                }
+            }
         }
         let interval_ns = self.interval_ns();
-        self.links.iter_mut().flatten().for_each(|(_, link)| link.set_interval(interval_ns));
+        self.links.iter_mut().for_each(|(_, link)| link.set_interval(interval_ns));
         true
     }
 
     fn receive(&mut self, now: u64) {
         let mut buffer = [0; 256];
-        for (at, link) in self.links.iter_mut().enumerate() {
-            let Some((target, liveness)) = link else { continue };
+        for (target, liveness) in &mut self.links {
             while let Some(frame) = target.socket.receive(&mut buffer) {
                 let body = frame.get(ETHERNET..).unwrap_or_default();
                 let Some(away) = probe::read(body, &self.sender.key, target.nonce, now) else { continue };
                 liveness.answered(now - away, now);
                 self.spread.add(away / 2, now);
-                self.shared.links[at].round_trip_ns.store(away, Ordering::Relaxed);
+                target.places.round_trip_ns.store(away, Ordering::Relaxed);
             }
         }
         self.shared.gap_ns.store(self.spread.delta_ns(0), Ordering::Relaxed);
@@ -243,14 +258,11 @@ impl Probing {
 
     fn judge(&mut self, waited_ns: u64) {
         let mut changed = false;
-        for (link, places) in self.links.iter_mut().zip(&self.shared.links) {
-            let mut is_alive = false;
-            if let Some((_, link)) = link {
-                link.waited(waited_ns);
-                is_alive = link.is_alive();
-                places.timeout_ns.store(link.timeout_ns(), Ordering::Relaxed);
-                places.failures.store(link.failures(), Ordering::Relaxed);
-            }
+        for (Target { places, .. }, link) in &mut self.links {
+            link.waited(waited_ns);
+            let is_alive = link.is_alive();
+            places.timeout_ns.store(link.timeout_ns(), Ordering::Relaxed);
+            places.failures.store(link.failures(), Ordering::Relaxed);
             changed |= places.is_alive.swap(is_alive, Ordering::AcqRel) != is_alive;
         }
         if changed {
@@ -260,7 +272,7 @@ impl Probing {
 
     fn send(&self) {
         let Sender { key, epoch, from } = &self.sender;
-        for (target, _) in self.links.iter().flatten() {
+        for (target, _) in &self.links {
             // One that is not taken is one that is not answered.
             target.socket.send(&probe::frame(*epoch, *from, target.peer, key, target.nonce, now_ns()));
         }

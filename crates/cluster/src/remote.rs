@@ -44,7 +44,7 @@ pub struct RemoteNode {
     pub ifindex: u32,
     /// MTU of that interface.
     pub mtu: u32,
-    /// The epoch of frames to that node.
+    /// The epoch of frames to that node: its own.
     pub epoch: Epoch,
 }
 

@@ -14,8 +14,10 @@ use bm_vlb::published::PublishedPeers;
 use crate::clock::now_ns;
 use crate::error::ClusterError;
 use crate::node::Cluster;
+use crate::probe;
 use crate::settings::Settings;
-use crate::view::ClusterView;
+use crate::store::{Admitted, Remover, Store};
+use crate::view::{ClusterView, StoreView};
 
 /// The longest wait.
 const WAIT_MAX: Duration = Duration::from_millis(100);
@@ -32,7 +34,10 @@ const ON_THE_WAY: Duration = Duration::from_millis(20);
 
 /// A running node. It ends when this is dropped, unless [`Service::keep`] was called.
 pub struct Service {
-    cluster: Arc<Mutex<Cluster>>,
+    /// As configured: with a store, the members come from there.
+    configured: Settings,
+    pub(crate) cluster: Arc<Mutex<Cluster>>,
+    store: Option<Store>,
     /// Closing it ends the thread.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
@@ -42,8 +47,9 @@ impl Service {
     /// Starts a node in this thread's network namespace.
     ///
     /// # Errors
-    /// If the settings are invalid, or the kernel rejects the program.
-    pub fn start(settings: Settings) -> Result<Self, ClusterError> {
+    /// If the settings are invalid, the store does not admit this node, or the kernel rejects the program.
+    pub fn start(configured: Settings) -> Result<Self, ClusterError> {
+        let (settings, admitted) = admitted(&configured)?;
         let failed = ClusterError::system("subscribing to events of interfaces and neighbors");
         // Subscribed before the first dump, so that no change in between is missed.
         let mut events = LinkEvents::listen_with_neighbors().map_err(|error| failed(error.into()))?;
@@ -52,14 +58,32 @@ impl Service {
         let shared = Arc::clone(&cluster);
         let run = move || run(&shared, &mut events, &stopped);
         let thread = std::thread::Builder::new().name("bm-cluster".into()).spawn(run).map_err(&failed)?;
-        Ok(Self { cluster, stop: Some(stop), thread: Some(thread) })
+        let mut service = Self { configured, cluster, store: None, stop: Some(stop), thread: Some(thread) };
+        let follow = |admitted: Admitted| admitted.follow(Arc::clone(&service.cluster));
+        service.store = admitted.map(follow).transpose()?;
+        Ok(service)
+    }
+
+    /// Applies other settings: while packets pass if only the members and the epoch differ, or else as [`Self::replace`].
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn change(mut self, new: Settings) -> Result<Self, ClusterError> {
+        if !self.configured.differs_in_members_only(&new) {
+            return self.replace(new);
+        }
+        if new.store.is_none() {
+            self.cluster().change_members(new.members.clone(), new.epoch, now_ns())?;
+        }
+        self.configured = new;
+        Ok(self)
     }
 
     /// Restarts this node with other settings. Frames of other nodes are forwarded meanwhile.
     ///
     /// # Errors
     /// As [`Self::start`]. The program and the routes then stay in place, for a daemon with valid settings to take over.
-    pub fn replace(self, settings: Settings) -> Result<Self, ClusterError> {
+    fn replace(self, settings: Settings) -> Result<Self, ClusterError> {
         if let Err(error) = self.keep() {
             tracing::warn!("this node forwards nothing for other nodes while it restarts: {error}");
         }
@@ -109,8 +133,27 @@ impl Service {
         }
     }
 
+    /// The settings that [`Self::start`] or [`Self::change`] was called with.
+    pub fn configured(&self) -> &Settings {
+        &self.configured
+    }
+
+    /// The settings with the members as they are now.
     pub fn settings(&self) -> Settings {
         self.cluster().settings().clone()
+    }
+
+    /// The store of the members; `None`: they are configured.
+    pub fn store(&self) -> Option<StoreView> {
+        self.store.as_ref().map(Store::view)
+    }
+
+    /// What removes members from the store.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn remover(&self) -> Result<Remover, ClusterError> {
+        self.store.as_ref().map(Store::remover).ok_or(ClusterError::NoStore)
     }
 
     /// Notes for `status`.
@@ -118,7 +161,8 @@ impl Service {
         self.cluster().notes().to_vec()
     }
 
-    /// What the balancers of workers go by. Another node, after [`Self::replace`], has another one.
+    /// What the balancers of workers go by. Another node has another one: [`Self::change`] to settings that differ in more
+    /// than the members makes one.
     pub fn peers(&self) -> Arc<PublishedPeers> {
         self.cluster().peers()
     }
@@ -141,13 +185,14 @@ impl Service {
     }
 }
 
-fn lock(cluster: &Mutex<Cluster>) -> MutexGuard<'_, Cluster> {
+pub(crate) fn lock(cluster: &Mutex<Cluster>) -> MutexGuard<'_, Cluster> {
     // After a panic of another thread the data is still usable.
     cluster.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Service {
     fn drop(&mut self) {
+        drop(self.store.take());
         if !self.cluster().is_kept()
             && let Err(error) = self.drain_within(CONFIRM_AT_END)
         {
@@ -159,6 +204,18 @@ impl Drop for Service {
             let _panicked = thread.join();
         }
     }
+}
+
+/// With a store: the settings with the members from there, and the node that is one of them.
+fn admitted(configured: &Settings) -> Result<(Settings, Option<Admitted>), ClusterError> {
+    if configured.store.is_none() {
+        return Ok((configured.clone(), None));
+    }
+    let key = probe::read_key(&configured.key_file)?;
+    let admitted = Admitted::ask(configured, &key, random())?;
+    let list = admitted.list().clone();
+    let settings = Settings { members: list.members, epoch: list.epoch, ..configured.clone() };
+    Ok((settings, Some(admitted)))
 }
 
 fn run(cluster: &Mutex<Cluster>, events: &mut LinkEvents, stopped: &UnixStream) {

@@ -9,12 +9,15 @@
 //! Probes are answered by the fabric program at the other end, messages by its daemon. As long as probes are answered,
 //! its last announcement remains valid: restarting a daemon removes no routes on other nodes.
 //!
+//! Nodes may differ by one change of the epoch: messages are accepted if both accept frames of the same epoch. Each node
+//! sends frames of the epoch that their output node has told, so none is lost whatever the order in which nodes change.
+//!
 //! Pure: no socket and no clock, so its rules are tested without either.
 
 use bm_vlb::address::Node;
 use bm_vlb::membership::Epoch;
 
-use crate::message::{Contents, ENTRIES, Entry, Message};
+use crate::message::{Contents, ENTRIES, Entry, Epochs, Message};
 
 /// How long a daemon may send no message before it counts as gone.
 const SILENT_NS: u64 = 1_000_000_000;
@@ -30,7 +33,7 @@ pub enum Refused {
     Peer(String, u16),
     /// They are for another node than this one: the sender's name, the receiver's number.
     Receiver(String, u16),
-    /// The node has another epoch.
+    /// The node has another epoch, and not that of the last change.
     Epoch(Epoch),
 }
 
@@ -53,7 +56,9 @@ pub struct Session {
     own: Node,
     name: String,
     peer: Node,
-    epoch: Epoch,
+    epochs: Epochs,
+    /// The epoch of frames to the peer.
+    peer_epoch: Epoch,
     nonce: u64,
     sequence: u64,
     /// The nonce of the peer that has sent ours back, and the last sequence number that came with it.
@@ -70,16 +75,19 @@ pub struct Session {
     version: u64,
     entries: Vec<Entry>,
     parts: Option<(u64, Vec<Option<Vec<Entry>>>)>,
+    /// What has come that is not about the state of the peer.
+    inbox: Vec<Contents>,
 }
 
 impl Session {
     /// A session that has heard nothing; `nonce` is random and not 0.
-    pub fn new(own: Node, name: &str, peer: Node, epoch: Epoch, nonce: u64) -> Self {
+    pub fn new(own: Node, name: &str, peer: Node, epochs: Epochs, nonce: u64) -> Self {
         Self {
             own,
             name: name.into(),
             peer,
-            epoch,
+            epochs,
+            peer_epoch: epochs.now,
             nonce,
             sequence: 0,
             confirmed: None,
@@ -92,6 +100,7 @@ impl Session {
             version: 0,
             entries: Vec::new(),
             parts: None,
+            inbox: Vec::new(),
         }
     }
 
@@ -100,15 +109,31 @@ impl Session {
         self.peer
     }
 
+    /// The epoch of frames to the peer: the one that it has told last.
+    pub fn peer_epoch(&self) -> Epoch {
+        self.peer_epoch
+    }
+
+    /// Whether the peer's daemon runs and has not come to our epoch yet.
+    pub fn is_behind(&self, now_ns: u64) -> bool {
+        self.hears(now_ns) && self.peer_epoch != self.epochs.now
+    }
+
+    /// The epochs of this node have changed.
+    pub fn set_epochs(&mut self, epochs: Epochs) {
+        self.epochs = epochs;
+    }
+
     /// Our nonce, which probes carry.
     pub fn nonce(&self) -> u64 {
         self.nonce
     }
 
-    fn message(&mut self, contents: Contents) -> Message {
+    /// The next message.
+    pub fn message(&mut self, contents: Contents) -> Message {
         self.sequence += 1;
         Message {
-            epoch: self.epoch,
+            epochs: self.epochs,
             sender: self.own.number(),
             receiver: self.peer.number(),
             own_nonce: self.nonce,
@@ -160,13 +185,14 @@ impl Session {
         let was_up = self.hears(now_ns);
         self.confirmed = Some((message.own_nonce, message.sequence));
         (self.candidate, self.heard_ns, self.refused) = (None, Some(now_ns), None);
-        self.apply(message.contents) || !was_up
+        let had = std::mem::replace(&mut self.peer_epoch, message.epochs.now);
+        self.apply(message.contents) || !was_up || had != self.peer_epoch
     }
 
     fn refusal(&self, message: &Message) -> Option<Refused> {
         let name = match &message.contents {
             Contents::Hello { name, .. } => name.clone(),
-            Contents::Part { .. } => String::new(),
+            _ => String::new(),
         };
         if message.sender != self.peer.number() {
             return Some(Refused::Peer(name, message.sender));
@@ -174,7 +200,7 @@ impl Session {
         if message.receiver != self.own.number() {
             return Some(Refused::Receiver(name, message.receiver));
         }
-        (message.epoch != self.epoch).then_some(Refused::Epoch(message.epoch))
+        (!message.epochs.meet(self.epochs)).then_some(Refused::Epoch(message.epochs.now))
     }
 
     /// Notes why a message was refused.
@@ -189,6 +215,10 @@ impl Session {
                 false
             }
             Contents::Part { version, part, parts, entries } => self.add_part(version, part, parts, entries),
+            other => {
+                self.inbox.push(other);
+                false
+            }
         }
     }
 
@@ -209,13 +239,19 @@ impl Session {
         true
     }
 
+    /// Questions, answers and counts that have come since the last call.
+    pub fn take_inbox(&mut self) -> Vec<Contents> {
+        std::mem::take(&mut self.inbox)
+    }
+
     /// Notes whether probes come back; returns whether that has changed.
     pub fn set_answers(&mut self, answers: bool) -> bool {
         self.has_answered |= answers;
         std::mem::replace(&mut self.answers, answers) != answers
     }
 
-    fn hears(&self, now_ns: u64) -> bool {
+    /// Whether the peer's daemon runs.
+    pub fn hears(&self, now_ns: u64) -> bool {
         self.heard_ns.is_some_and(|at| now_ns.saturating_sub(at) < SILENT_NS)
     }
 
@@ -279,7 +315,7 @@ mod tests {
 
     fn session(own: u16, peer: u16, nonce: u64) -> Session {
         let node = |number| Node::new(number).expect("small");
-        Session::new(node(own), &format!("n{own}"), node(peer), Epoch::new(1), nonce)
+        Session::new(node(own), &format!("n{own}"), node(peer), Epochs::only(Epoch::new(1)), nonce)
     }
 
     /// Each sends a hello.
@@ -371,10 +407,33 @@ mod tests {
         let mut two = session(2, 9, 22);
         one.receive(two.hello(1), 6);
         assert_eq!(one.refused(6), Some(&Refused::Receiver("n2".into(), 9)));
-        let mut two = Session { epoch: Epoch::new(2), ..session(2, 1, 22) };
+        let mut two = Session { epochs: Epochs::only(Epoch::new(2)), ..session(2, 1, 22) };
         one.receive(two.hello(1), 7);
         assert_eq!(one.refused(7), Some(&Refused::Epoch(Epoch::new(2))));
         assert_eq!(one.refused(7 + 4000 * MS), None);
         assert_eq!(one.state(7), State::Down);
+    }
+
+    #[test]
+    fn nodes_may_change_their_epoch_one_after_the_other() {
+        let (mut one, mut two) = (session(1, 2, 11), session(2, 1, 22));
+        meet(&mut one, &mut two, 5);
+        let (old, new) = (Epoch::new(1), Epoch::new(2));
+        two.set_epochs(Epochs::only(old).change(new));
+        let hello = two.hello(1);
+        assert!(one.receive(hello, 6), "routes have to follow");
+        assert_eq!((one.peer_epoch(), one.is_behind(6), one.refused(6)), (new, true, None));
+        let hello = one.hello(1);
+        assert!(!two.receive(hello, 6));
+        assert_eq!((two.peer_epoch(), two.is_behind(6)), (old, true), "it gets what it accepts");
+        one.set_epochs(Epochs::only(old).change(new));
+        exchange(&mut one, &mut two, 7);
+        assert_eq!((one.peer_epoch(), two.peer_epoch(), two.is_behind(7)), (new, new, false));
+        // A second change before the first has reached all is one too many.
+        let third = Epoch::new(3);
+        two.set_epochs(Epochs::only(old).change(new).change(third));
+        let mut late = session(3, 2, 33);
+        late.peer = two.own;
+        assert_eq!(late.refusal(&Message { receiver: 3, ..two.hello(1) }), Some(Refused::Epoch(third)));
     }
 }

@@ -26,6 +26,20 @@ pub struct Settings {
     pub links: Vec<FabricLink>,
     /// External ports of this node.
     pub ports: Vec<ExternalPort>,
+    /// Where the members and the epoch come from; `None`: they are configured.
+    pub store: Option<StoreSettings>,
+}
+
+/// The store from which the members come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreSettings {
+    pub etcd: bm_etcd::Settings,
+    /// What all keys begin with.
+    pub prefix: String,
+    /// The number that this node asks for; `None`: the first that is free.
+    pub node: Option<Node>,
+    /// File with a copy of the members, with which the daemon starts while the store cannot be reached.
+    pub copy: PathBuf,
 }
 
 /// A member of the cluster.
@@ -81,6 +95,10 @@ pub enum Problem {
     PortTwice(String, String, u8),
     /// There is no other member.
     Alone,
+    /// A setting for which there is no place beside a store.
+    WithStore(&'static str),
+    /// The number of a member is too large for a cluster with a store.
+    NumberTooLarge(String, u16),
 }
 
 impl fmt::Display for Problem {
@@ -114,6 +132,14 @@ impl fmt::Display for Problem {
             Self::PortTwice(one, two, number) => {
                 write!(f, "the external ports {one} and {two} have the same number {number}")
             }
+            Self::WithStore(key) => write!(
+                f,
+                "`{key}` in [cluster] has no meaning with [cluster.store], from which the members and the epoch come: remove one of them"
+            ),
+            Self::NumberTooLarge(name, node) => write!(
+                f,
+                "the member {name:?} has the number {node}: with a store, numbers are below {ROOM_WITH_STORE}"
+            ),
             Self::Alone => f.write_str("there is only one [[cluster.member]]: a cluster needs at least two"),
         }
     }
@@ -124,6 +150,11 @@ impl std::error::Error for Problem {}
 /// Speed of links and ports for which none is configured, in Mbit/s.
 pub const SPEED: u32 = 10_000;
 
+/// With a store, numbers of nodes are below this: workers have room for so many.
+pub const ROOM_WITH_STORE: u16 = 256;
+/// Without one there is room for so many, or the next power of two.
+const ROOM_MIN: usize = 16;
+
 impl Settings {
     /// What the external ports of this node receive at most, in bits per second.
     pub fn input_bps(&self) -> u64 {
@@ -133,6 +164,21 @@ impl Settings {
     /// All nodes have numbers below this.
     pub fn nodes(&self) -> usize {
         self.members.iter().map(|member| member.node.index() + 1).max().unwrap_or(0)
+    }
+
+    /// For how many nodes there is room, so that members can change.
+    pub fn room(&self) -> usize {
+        match self.store {
+            Some(_) => ROOM_WITH_STORE.into(),
+            None => self.nodes().max(ROOM_MIN).next_power_of_two(),
+        }
+    }
+
+    /// Whether other settings can replace these while packets pass: nothing but the other members and the epoch may differ.
+    pub fn differs_in_members_only(&self, other: &Self) -> bool {
+        let members = (self.members.clone(), self.epoch);
+        let same = Self { members: members.0, epoch: members.1, ..other.clone() };
+        same == *self && self.own() == other.own() && other.nodes() <= self.room()
     }
 
     /// Whether packets take other ways than the link to their output node.
@@ -176,10 +222,18 @@ impl Settings {
 
     fn problems_of_members(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
+        // As configured, members that come from a store are not known.
+        if self.store.is_some() && self.members.is_empty() {
+            return problems;
+        }
         if self.own().is_none() {
             problems.push(Problem::NotAMember);
-        } else if self.members.len() < 2 {
+        } else if self.members.len() < 2 && self.store.is_none() {
             problems.push(Problem::Alone);
+        }
+        let room = if self.store.is_some() { ROOM_WITH_STORE } else { Node::COUNT };
+        for member in self.members.iter().filter(|member| member.node.number() >= room) {
+            problems.push(Problem::NumberTooLarge(member.name.clone(), member.node.number()));
         }
         for (at, member) in self.members.iter().enumerate() {
             for other in &self.members[..at] {
@@ -200,14 +254,14 @@ impl Settings {
             let (device, peer) = (link.device.clone(), link.peer.clone());
             if peer == self.name {
                 problems.push(Problem::OwnPeer(device));
-            } else if self.member(&peer).is_none() {
+            } else if self.member(&peer).is_none() && self.store.is_none() {
                 problems.push(Problem::UnknownPeer(device, peer));
             } else if let Some(other) = self.links[..at].iter().find(|other| other.peer == peer) {
                 problems.push(Problem::PeerTwice(other.device.clone(), device, peer));
             }
         }
         for member in self.members.iter().filter(|member| member.name != self.name) {
-            if !self.links.iter().any(|link| link.peer == member.name) {
+            if self.store.is_none() && !self.links.iter().any(|link| link.peer == member.name) {
                 problems.push(Problem::NoLink(member.name.clone()));
             }
         }
@@ -238,6 +292,7 @@ pub(crate) mod tests {
                 number: Port::new(0).expect("small"),
                 speed: SPEED,
             }],
+            store: None,
         }
     }
 

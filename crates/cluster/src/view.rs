@@ -1,6 +1,8 @@
 //! A node and its links, for replies to users.
 
 use crate::counters::Counters;
+use crate::link_account::Carried;
+use crate::members::Registration;
 use crate::session::{Refused, State};
 
 /// A node as it is now.
@@ -11,6 +13,8 @@ pub struct ClusterView {
     /// Its number.
     pub node: u16,
     pub epoch: u8,
+    /// Nodes to which there are links, and which are no members.
+    pub absent: Vec<String>,
     /// Number of members.
     pub members: usize,
     /// Neighbors of external ports that have an index.
@@ -25,6 +29,21 @@ pub struct ClusterView {
     pub flowlet_gap_ns: u64,
     /// Links, in the order of the settings.
     pub links: Vec<LinkView>,
+}
+
+/// The store of the members, as this node sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreView {
+    /// The endpoint that was asked last.
+    pub endpoint: String,
+    /// Whether it answers.
+    pub is_connected: bool,
+    /// What is wrong.
+    pub trouble: Option<String>,
+    /// The nodes that are registered.
+    pub registered: Vec<Registration>,
+    /// Names under which somebody with another key has registered.
+    pub strangers: Vec<String>,
 }
 
 /// A link as it is now.
@@ -48,6 +67,10 @@ pub struct LinkView {
     pub failures: u64,
     /// Whether that node must not be used as intermediate.
     pub is_drained: bool,
+    /// Its epoch, if that is another one, whose frames both accept.
+    pub epoch: Option<u8>,
+    /// What became of the frames that the peer has sent.
+    pub carried: Option<Carried>,
     /// Counters of received frames.
     pub counters: Counters,
 }

@@ -60,6 +60,11 @@ impl Client {
         self.settings.endpoints.get(self.at).map(ToString::to_string).unwrap_or_default()
     }
 
+    /// Closes the connection; the next request opens one.
+    pub fn disconnect(&mut self) {
+        self.open = None;
+    }
+
     /// A lease for so many seconds.
     ///
     /// # Errors

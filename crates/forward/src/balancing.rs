@@ -16,7 +16,7 @@ use bm_graph::{App, Io};
 use bm_stats::{Account, Counters, Entry, Reason};
 use bm_vlb::address::{Destination, Node, Source};
 use bm_vlb::balancer::{Balancer, Choice, Counts, Packet, Settings};
-use bm_vlb::published::{PeersCopy, PublishedPeers};
+use bm_vlb::published::{NO_LINK, PeersCopy, PublishedPeers};
 use bm_vlb::reorder::Sampler;
 use bm_wire::ethernet::{HEADER_LEN, Mac, ethertype};
 use bm_wire::flow::{self, Policy};
@@ -51,8 +51,8 @@ bm_stats::counter_kind! {
 pub struct FabricPort {
     /// Name of the interface, and of the links of this app.
     pub name: String,
-    /// The node at the other end.
-    pub node: Node,
+    /// The node at the other end; `None` while it is no member.
+    pub node: Option<Node>,
 }
 
 /// What the workers of a node share.
@@ -118,7 +118,7 @@ impl Balancing {
         balancer.reserve(peers.nodes());
         let mut link_to = vec![NO_OUTPUT; peers.nodes()];
         for (at, link) in (0..).zip(&links) {
-            if let Some(place) = link_to.get_mut(link.node.index()) {
+            if let Some(place) = link.node.and_then(|node| link_to.get_mut(node.index())) {
                 *place = at;
             }
         }
@@ -160,6 +160,16 @@ impl Balancing {
                     link_to.get(next.index()).copied().unwrap_or(NO_OUTPUT)
                 }
             };
+        }
+    }
+
+    /// Members may have changed, and with them the nodes to which links lead.
+    #[cold]
+    fn take_links(&mut self) {
+        for (place, link) in self.link_to.iter_mut().zip(self.copy.links()) {
+            if *link != NO_LINK {
+                *place = *link;
+            }
         }
     }
 
@@ -252,7 +262,9 @@ impl App for Balancing {
 
     fn push(&mut self, io: &mut Io<'_>) {
         let now_ns = io.now_ns;
-        self.copy.bring(&self.peers, &mut self.choose.balancer, now_ns);
+        if self.copy.bring(&self.peers, &mut self.choose.balancer, now_ns) {
+            self.take_links();
+        }
         let mut any = false;
         for input in 0..io.inputs() {
             loop {

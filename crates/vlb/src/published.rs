@@ -1,7 +1,7 @@
 //! What is known about the other nodes, handed from the thread that learns it to the balancers of all workers without
 //! locks: a sequence lock, whose readers copy and look whether anything was changed meanwhile.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
 
 use crate::address::Node;
 use crate::balancer::{Balancer, Peer};
@@ -18,7 +18,12 @@ pub struct PublishedPeers {
     peers: Box<[AtomicU64]>,
     /// By intermediate: a bit for each output node to which it has no link.
     broken: Box<[AtomicU64]>,
+    /// By node: the index of the link to it; [`NO_LINK`] if nothing was said about it.
+    links: Box<[AtomicU16]>,
 }
+
+/// For a node of which was not said which link leads to it.
+pub const NO_LINK: u16 = u16::MAX;
 
 impl PublishedPeers {
     /// For nodes with numbers below `nodes`, to none of which there is a link yet.
@@ -29,6 +34,7 @@ impl PublishedPeers {
             delta_ns: AtomicU64::new(0),
             peers: zeros(nodes),
             broken: zeros(nodes * nodes.div_ceil(WORD)),
+            links: (0..nodes).map(|_| AtomicU16::new(NO_LINK)).collect(),
         }
     }
 
@@ -40,9 +46,7 @@ impl PublishedPeers {
     /// Sets what is known: the nodes by number, and the links that others have lost: (intermediate, output). One thread
     /// at a time may do this.
     pub fn publish(&self, peers: &[Peer], broken: &[(Node, Node)]) {
-        let version = self.version.load(Ordering::Relaxed);
-        self.version.store(version + 1, Ordering::Relaxed);
-        fence(Ordering::Release);
+        let version = self.begin_change();
         for (at, place) in self.peers.iter().enumerate() {
             let peer = peers.get(at).copied().unwrap_or_default();
             place.store(peer.capacity_bps << 1 | u64::from(peer.transit), Ordering::Relaxed);
@@ -54,6 +58,24 @@ impl PublishedPeers {
             word.store(word.load(Ordering::Relaxed) | 1 << (to.index() % WORD), Ordering::Relaxed);
         }
         self.version.store(version + 2, Ordering::Release);
+    }
+
+    /// Sets the index of the link that leads to a node. The same thread as that of [`Self::publish`] does this.
+    pub fn set_links(&self, links: &[(Node, u16)]) {
+        let version = self.begin_change();
+        for (node, link) in links {
+            if let Some(place) = self.links.get(node.index()) {
+                place.store(*link, Ordering::Relaxed);
+            }
+        }
+        self.version.store(version + 2, Ordering::Release);
+    }
+
+    fn begin_change(&self) -> u64 {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        version
     }
 
     /// Sets the gap after which a flow may take another way.
@@ -68,6 +90,7 @@ pub struct PeersCopy {
     delta_ns: u64,
     peers: Vec<Peer>,
     broken: Vec<(Node, Node)>,
+    links: Vec<u16>,
 }
 
 impl PeersCopy {
@@ -75,23 +98,31 @@ impl PeersCopy {
     pub fn new(published: &PublishedPeers) -> Self {
         let nodes = published.nodes();
         let (peers, broken) = (Vec::with_capacity(nodes), Vec::with_capacity(nodes * nodes));
-        Self { version: 0, delta_ns: 0, peers, broken }
+        Self { version: 0, delta_ns: 0, peers, broken, links: Vec::with_capacity(nodes) }
     }
 
-    /// Hands a balancer what has changed. What is being changed right now comes with the next call.
+    /// For each node the index of the link to it, or [`NO_LINK`].
+    pub fn links(&self) -> &[u16] {
+        &self.links
+    }
+
+    /// Hands a balancer what has changed; returns whether anything but the gap has. What is being changed right now comes
+    /// with the next call.
     #[inline]
-    pub fn bring(&mut self, published: &PublishedPeers, balancer: &mut Balancer, now_ns: u64) {
+    pub fn bring(&mut self, published: &PublishedPeers, balancer: &mut Balancer, now_ns: u64) -> bool {
         let delta_ns = published.delta_ns.load(Ordering::Relaxed);
         if delta_ns != self.delta_ns {
             self.delta_ns = delta_ns;
             balancer.set_delta(delta_ns);
         }
         let version = published.version.load(Ordering::Acquire);
-        if version != self.version && version.is_multiple_of(2) && self.copy(published, version) {
-            self.version = version;
-            balancer.set_peers(&self.peers, now_ns);
-            balancer.set_broken(&self.broken);
+        if version == self.version || !version.is_multiple_of(2) || !self.copy(published, version) {
+            return false;
         }
+        self.version = version;
+        balancer.set_peers(&self.peers, now_ns);
+        balancer.set_broken(&self.broken);
+        true
     }
 
     #[cold]
@@ -101,6 +132,8 @@ impl PeersCopy {
             let word = place.load(Ordering::Relaxed);
             Peer { capacity_bps: word >> 1, transit: word & 1 == 1 }
         }));
+        self.links.clear();
+        self.links.extend(published.links.iter().map(|place| place.load(Ordering::Relaxed)));
         self.broken.clear();
         let row = published.nodes().div_ceil(WORD).max(1);
         for (from, words) in (0..).zip(published.broken.chunks(row)) {
@@ -148,7 +181,9 @@ mod tests {
         }
         published.publish(&peers, &[]);
         published.set_delta(5);
-        copy.bring(&published, &mut balancer, 2);
+        published.set_links(&[(node(2), 7)]);
+        assert!(copy.bring(&published, &mut balancer, 2) && !copy.bring(&published, &mut balancer, 2));
+        assert_eq!((copy.links()[1], copy.links()[2]), (NO_LINK, 7));
         let expected = [Choice::Direct, Choice::Via(node(2)), Choice::Via(node(69))];
         assert_eq!(choices(&mut balancer, 1, 2_000_000_000), expected);
         // The link from 69 to 1 is lost, and this node's own one to 1; 2 drains.

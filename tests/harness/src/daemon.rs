@@ -66,6 +66,16 @@ impl<'a> Daemon<'a> {
         }
     }
 
+    /// What a daemon says with arguments with which it cannot start.
+    pub fn fails(namespace: &Namespace, arguments: &[&str]) -> String {
+        let socket = std::env::temp_dir().join(namespace.name()).with_extension("sock");
+        let mut command = namespace.command(binary().unwrap());
+        command.args(["up", "--socket"]).arg(socket).args(arguments);
+        let output = command::run("up", &mut command, PATIENCE).unwrap();
+        assert!(!output.status.success(), "it has started");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
     /// Its output.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
@@ -86,6 +96,11 @@ impl<'a> Daemon<'a> {
             return Err(format!("{line}: {}", String::from_utf8_lossy(&output.stderr)));
         }
         serde_json::from_slice(&output.stdout).map_err(|error| format!("{line}: {error}"))
+    }
+
+    /// The error of a command that must fail.
+    pub fn refused(&self, what: &[&str]) -> String {
+        self.try_ask(what).err().unwrap_or_else(|| panic!("{what:?} succeeds"))
     }
 
     /// The entry of port `name` in `show ports`.

@@ -244,6 +244,15 @@ impl AnswersOfDaemon for Daemon {
         Ok(self.cluster())
     }
 
+    fn of_node(&self, name: &str, path: &str) -> Result<(u16, Vec<u8>), Error> {
+        self.forwarder.cluster.ask(name, path)
+    }
+
+    fn remove_member(&self, name: &str) -> Result<Cluster, Error> {
+        self.forwarder.cluster.remove(name)?;
+        Ok(self.cluster())
+    }
+
     fn reload(&self) -> Result<Reloaded, Error> {
         self.forwarder.reload(|| configuration::read_again(&self.up))
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use bm_api::{Account, Drops, Error, FabricLink};
-use bm_cluster::{LinkView, Service, State};
+use bm_cluster::{ClusterError, LinkView, Service, State, StoreView};
 use bm_control::config::Config;
 use bm_forward::{BalancingCounter, BalancingPlan, FabricPort};
 use bm_stats::{CounterKind, Scope};
@@ -13,6 +13,7 @@ use bm_vlb::quota::Mode;
 
 use super::lock::lock;
 use super::random::random;
+use crate::client;
 use crate::failure::Failure;
 use crate::serve::report::{self, Counters};
 
@@ -32,8 +33,9 @@ impl Node {
             remove_kept();
             return Ok(Self::default());
         };
-        let service =
-            Service::start(settings.clone()).map_err(|why| Failure::Failed(format!("cluster: {why}")))?;
+        let service = Service::start(settings.clone())
+            .and_then(|service| answering(service, config))
+            .map_err(|why| Failure::Failed(format!("cluster: {why}")))?;
         Ok(Self(Mutex::new(Some(service))))
     }
 
@@ -49,9 +51,18 @@ impl Node {
                 drop(before);
                 None
             }
-            (Some(same), Some(settings)) if same.settings() == *settings => Some(same),
-            (Some(other), Some(settings)) => Some(other.replace(settings.clone()).map_err(failed)?),
-            (None, Some(settings)) => Some(Service::start(settings.clone()).map_err(failed)?),
+            (Some(same), Some(settings)) if same.configured() == settings => Some(same),
+            (Some(other), Some(settings)) => Some(
+                other
+                    .change(settings.clone())
+                    .and_then(|service| answering(service, config))
+                    .map_err(failed)?,
+            ),
+            (None, Some(settings)) => Some(
+                Service::start(settings.clone())
+                    .and_then(|service| answering(service, config))
+                    .map_err(failed)?,
+            ),
         };
         *node = started;
         Ok(())
@@ -63,7 +74,8 @@ impl Node {
         let service = node.as_ref()?;
         let settings = service.settings();
         let link = |link: &bm_cluster::FabricLink| {
-            Some(FabricPort { name: link.device.clone(), node: settings.member(&link.peer)?.node })
+            let node = settings.member(&link.peer).map(|member| member.node);
+            FabricPort { name: link.device.clone(), node }
         };
         let of_each = settings.input_bps() / workers.max(1) as u64;
         Some(BalancingPlan {
@@ -74,7 +86,7 @@ impl Node {
                 burst_ns: BURST_NS,
                 ..balancer::Settings::new(settings.own()?, of_each)
             },
-            links: settings.links.iter().filter_map(link).collect(),
+            links: settings.links.iter().map(link).collect(),
             peers: service.peers(),
             workers,
         })
@@ -87,11 +99,19 @@ impl Node {
 
     /// The node with its links, and with what its workers have sent by `counters`.
     pub fn cluster(&self, counters: &Counters) -> bm_api::Cluster {
-        let Some(view) = lock(&self.0).as_ref().map(Service::view) else { return bm_api::Cluster::default() };
-        let settings = lock(&self.0).as_ref().map(Service::settings);
+        let node = lock(&self.0);
+        let Some(service) = node.as_ref() else { return bm_api::Cluster::default() };
+        let (view, settings) = (service.view(), service.settings());
         bm_api::Cluster {
-            balancing: settings.as_ref().map_or("", |settings| balancing_name(settings.balancing)).into(),
-            speed: settings.map_or(0, |settings| settings.input_bps() / 1_000_000),
+            balancing: balancing_name(settings.balancing).into(),
+            speed: settings.input_bps() / 1_000_000,
+            store: service.store().map(store),
+            member_list: settings
+                .members
+                .iter()
+                .map(|member| (member.name.clone(), member.node.number()))
+                .collect(),
+            absent: view.absent,
             flowlet_gap_us: view.flowlet_gap_ns / 1000,
             balanced: balanced(counters),
             drained: view.is_drained,
@@ -112,13 +132,29 @@ impl Node {
     /// If there is no cluster, or nodes do not confirm it in time.
     pub fn set_drained(&self, drained: bool) -> Result<(), Error> {
         let node = lock(&self.0);
-        let Some(service) = node.as_ref() else {
-            return Err(
-                Error::new("this router belongs to no cluster").hint("the configuration has no [cluster]")
-            );
-        };
+        let service = node.as_ref().ok_or_else(no_cluster)?;
         let done = if drained { service.drain() } else { service.join() };
         done.map_err(|why| Error::new(format!("cluster: {why}")))
+    }
+
+    /// Removes a member from the store of the members.
+    ///
+    /// # Errors
+    /// If there is no cluster or no store, or it stays a member.
+    pub fn remove(&self, name: &str) -> Result<(), Error> {
+        let failed = |why| Error::new(format!("cluster: {why}"));
+        // It may take seconds, in which others want to look at the node.
+        let remover = lock(&self.0).as_ref().ok_or_else(no_cluster)?.remover().map_err(failed)?;
+        remover.remove(name).map_err(failed)
+    }
+
+    /// What another node answers to a GET request: status and body.
+    ///
+    /// # Errors
+    /// If there is no cluster, or no such node, or it does not answer.
+    pub fn ask(&self, name: &str, path: &str) -> Result<(u16, Vec<u8>), Error> {
+        let nodes = lock(&self.0).as_ref().ok_or_else(no_cluster)?.other_nodes();
+        nodes.ask(name, path).map_err(|why| Error::new(format!("cluster: {why}")))
     }
 
     /// Adds drops on fabric links, with their descriptions.
@@ -137,6 +173,17 @@ impl Node {
     pub fn end(&self) {
         drop(lock(&self.0).take());
     }
+}
+
+/// Lets other nodes see what the control socket shows.
+fn answering(service: Service, config: &Config) -> Result<Service, ClusterError> {
+    let socket = config.daemon.socket.clone();
+    service.answer_with(move |path| client::answer(&socket, path))?;
+    Ok(service)
+}
+
+fn no_cluster() -> Error {
+    Error::new("this router belongs to no cluster").hint("the configuration has no [cluster]")
 }
 
 fn remove_kept() {
@@ -187,6 +234,22 @@ fn sent(counters: &Counters, device: &str) -> (u64, u64) {
     (frames, bytes)
 }
 
+fn store(view: StoreView) -> bm_api::ClusterStore {
+    let registered = |node: &bm_cluster::Registration| bm_api::RegisteredNode {
+        name: node.name.clone(),
+        node: node.node.number(),
+        epoch: node.epoch.number(),
+        ports: node.ports.iter().map(|port| (port.device.clone(), port.number.number())).collect(),
+    };
+    bm_api::ClusterStore {
+        endpoint: view.endpoint,
+        connected: view.is_connected,
+        trouble: view.trouble,
+        registered: view.registered.iter().map(registered).collect(),
+        other_key: view.strangers,
+    }
+}
+
 fn link(view: &LinkView, workers: &Counters) -> FabricLink {
     let (sent, sent_bytes) = sent(workers, &view.device);
     let counters = &view.counters;
@@ -210,6 +273,12 @@ fn link(view: &LinkView, workers: &Counters) -> FabricLink {
         timeout_us: view.timeout_ns / 1000,
         failures: view.failures,
         drained: view.is_drained,
+        epoch: view.epoch,
+        from_peer: view.carried.map(|carried| bm_api::Carried {
+            sent: carried.sent,
+            arrived: carried.arrived,
+            lost: carried.lost,
+        }),
         round_trip_us: view.round_trip_ns.map(|ns| ns / 1000),
         account: Account {
             received: counters.received(),

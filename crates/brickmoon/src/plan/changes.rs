@@ -49,7 +49,11 @@ pub fn reload(
     let (mut reply, mut arranged) = effects(current.config, &new, has_kernel);
     // Without it, workers would have no policies of programs, and send in clear.
     new.ipsec.xfrm_socket.clone_from(&current.config.ipsec.xfrm_socket);
-    if paths.needs_workers(&new) || current.plan.paths.needs_workers(current.config) {
+    let members_only = match (&current.config.cluster, &new.cluster) {
+        (Some(old), Some(new)) => old.differs_in_members_only(new),
+        _ => false,
+    };
+    if !members_only && (paths.needs_workers(&new) || current.plan.paths.needs_workers(current.config)) {
         // They send to fabric links, and balance.
         arranged.extend(reply.changed.extract_if(.., |key| key == "cluster"));
     }

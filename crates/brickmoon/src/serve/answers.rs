@@ -62,6 +62,16 @@ pub trait AnswersOfDaemon: Answers {
     /// # Errors
     /// If there is no cluster, or nodes do not confirm it in time.
     fn set_drained(&self, drained: bool) -> Result<Cluster, Error>;
+    /// Removes a member from the store of the cluster's members.
+    ///
+    /// # Errors
+    /// If there is no cluster or no store, or it stays a member.
+    fn remove_member(&self, name: &str) -> Result<Cluster, Error>;
+    /// What another node of the cluster answers to a GET request: status and body.
+    ///
+    /// # Errors
+    /// If there is no cluster, or no such node, or it does not answer.
+    fn of_node(&self, name: &str, path: &str) -> Result<(u16, Vec<u8>), Error>;
     /// Filter rules with their matches.
     ///
     /// # Errors

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Query, State};
+use axum::extract::{Path, Query, RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
-use bm_api::request::{self, RouteQuery, StopQuery};
+use bm_api::request::{self, MemberQuery, RouteQuery, StopQuery};
 use bm_api::{Error, encode};
 use serde::Serialize;
 use tokio::net::TcpListener;
@@ -68,6 +68,7 @@ pub fn routes<D: AnswersOfDaemon>(daemon: Arc<D>) -> Router {
         .route(request::RELOAD, post(|State(daemon): State<Arc<D>>| answer_post(daemon, D::reload)))
         .route(request::DRAIN, post(|daemon| drain::<D>(daemon, true)))
         .route(request::JOIN, post(|daemon| drain::<D>(daemon, false)))
+        .route(request::REMOVE, post(remove::<D>))
         .route(request::STOP, post(stop::<D>));
     read_routes().merge(read_routes_of_daemon()).merge(orders).fallback(no_such_path::<D>).with_state(daemon)
 }
@@ -79,7 +80,8 @@ pub fn routes_of_readers<D: AnswersOfDaemon>(daemon: Arc<D>) -> Router {
             Error::new("members of this group have read access only").hint("run this command as root");
         refused(StatusCode::FORBIDDEN, error)
     };
-    let orders = [request::VERIFY, request::RELOAD, request::DRAIN, request::JOIN, request::STOP];
+    let orders =
+        [request::VERIFY, request::RELOAD, request::DRAIN, request::JOIN, request::REMOVE, request::STOP];
     let read_routes = read_routes().merge(read_routes_of_daemon());
     let routes = orders.into_iter().fold(read_routes, |routes, order| routes.route(order, post(refuse)));
     routes.fallback(no_such_path::<D>).with_state(daemon)
@@ -106,6 +108,7 @@ fn read_routes_of_daemon<D: AnswersOfDaemon>() -> Router<Arc<D>> {
         .route(request::SWITCHES, get_route(|daemon: &D| Ok(daemon.switches())))
         .route(request::MACS, get_route(|daemon: &D| Ok(daemon.macs())))
         .route(request::CLUSTER, get_route(|daemon: &D| Ok(daemon.cluster())))
+        .route("/v1/nodes/{name}/{*path}", get(of_node::<D>))
         .route(request::FILTERS, get_route(D::filters))
         .route(request::SAS, get_route(|daemon: &D| Ok(daemon.sas())))
         .route(request::POLICIES, get_route(|daemon: &D| Ok(daemon.policies())))
@@ -125,6 +128,30 @@ async fn stop<A: Answers>(State(answers): State<Arc<A>>, Query(query): Query<Sto
 
 async fn drain<D: AnswersOfDaemon>(State(daemon): State<Arc<D>>, drained: bool) -> Response {
     answer_post(daemon, move |daemon| daemon.set_drained(drained)).await
+}
+
+async fn remove<D: AnswersOfDaemon>(
+    State(daemon): State<Arc<D>>,
+    Query(query): Query<MemberQuery>,
+) -> Response {
+    answer_post(daemon, move |daemon| daemon.remove_member(&query.name)).await
+}
+
+/// What another node of the cluster answers, unchanged.
+async fn of_node<D: AnswersOfDaemon>(
+    State(daemon): State<Arc<D>>,
+    Path((name, path)): Path<(String, String)>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let path = query.map_or_else(|| format!("/{path}"), |query| format!("/{path}?{query}"));
+    let answer = on_thread(&GET_THREADS, move || daemon.of_node(&name, &path)).await;
+    match answer.unwrap_or_else(|panicked| Err(Error::new(panicked))) {
+        Ok((status, body)) => {
+            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
+            (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+        }
+        Err(error) => refused(StatusCode::BAD_REQUEST, error),
+    }
 }
 
 async fn routes_of<D: AnswersOfDaemon>(

@@ -50,7 +50,7 @@ impl Lab {
             counters: Counters::open(&registry, scope).unwrap(),
         };
         let settings = Settings { mode, ..Settings::new(node(OWN), input_bps) };
-        let link = |number: &u16| FabricPort { name: format!("fab{number}"), node: node(*number) };
+        let link = |number: &u16| FabricPort { name: format!("fab{number}"), node: Some(node(*number)) };
         let links: Vec<_> = NODES.iter().map(link).collect();
         let names: Vec<_> = links.iter().map(|link| link.name.clone()).collect();
         let plan = BalancingPlan { settings, links, peers: peers.clone(), workers: 1 };

@@ -4,6 +4,8 @@
 
 mod balancing;
 mod detection;
+mod etcd;
+mod members;
 mod mesh;
 
 use bm_tests::daemon::{Daemon, eventually, mac, ping};
@@ -47,6 +49,8 @@ fn four_nodes_forward_as_one_router() {
         headers >= 3 && headers == packets
     });
     daemons.iter().for_each(assert_closed);
+    links_lose_nothing(&daemons);
+    other_nodes_can_be_asked(&daemons);
     let pins: Vec<_> = mesh.routers.iter().map(Namespace::cluster_pins).collect();
     daemons.into_iter().for_each(Daemon::stop);
     for (n, pins) in pins.iter().enumerate() {
@@ -55,6 +59,35 @@ fn four_nodes_forward_as_one_router() {
         let neighbors = mesh.routers[n].run("ip neigh show nud permanent");
         assert_eq!((routes.as_str(), neighbors.as_str()), ("", ""), "n{n}");
     }
+}
+
+/// What each end of a link has sent, has arrived at the other.
+fn links_lose_nothing(daemons: &[Daemon<'_>]) {
+    for daemon in daemons {
+        eventually("the frames of all links are counted at both ends", || {
+            let node = daemon.ask(&["show", "cluster"]);
+            mesh::links(&node).iter().all(|link| {
+                let count = |key: &str| link["from_peer"][key].as_u64().unwrap_or(0);
+                count("sent") > 100 && count("lost") == 0 && count("arrived") >= count("sent")
+            })
+        });
+    }
+}
+
+/// `--node` shows what that node shows itself.
+fn other_nodes_can_be_asked(daemons: &[Daemon<'_>]) {
+    for what in [&["show", "nexthops"][..], &["show", "routes"], &["show", "routes", "10.0.1.2"]] {
+        let there = daemons[3].ask(what);
+        assert_eq!(daemons[0].ask(&[what, &["--node", "n3"][..]].concat()), there, "{what:?}");
+    }
+    let node = daemons[0].ask(&["status", "--node", "n2"]);
+    assert_eq!(node["pid"], daemons[2].ask(&["status"])["pid"], "{node}");
+    let error = daemons[0].refused(&["show", "ports", "--node", "x"]);
+    assert!(error.contains("there is no fabric link to a node x"), "{error}");
+    let error = daemons[0].refused(&["reload", "--node", "n2"]);
+    assert!(error.contains("--node is only for commands that show something"), "{error}");
+    let error = daemons[0].refused(&["show", "routes", "10.0.1.x", "--node", "n2"]);
+    assert!(error.contains("10.0.1.x"), "the other node's own error: {error}");
 }
 
 #[test]

@@ -16,9 +16,11 @@ pub const MOMENT: Duration = Duration::from_millis(100);
 pub struct Mesh {
     pub routers: Vec<Namespace>,
     pub hosts: Vec<Namespace>,
-    folder: PathBuf,
+    pub folder: PathBuf,
     /// For nodes that balance on workers: the speed of their external port, in Mbit/s.
     pub balances: [Option<u32>; NODES],
+    /// `[cluster.store]` of all nodes; without it the members are configured.
+    pub store: Option<String>,
 }
 
 impl Mesh {
@@ -31,7 +33,7 @@ impl Mesh {
         let (routers, hosts): (Vec<_>, Vec<_>) = (spaces("r"), spaces("h"));
         let folder = std::env::temp_dir().join(routers[0].name()).with_extension("cluster");
         std::fs::create_dir_all(&folder).unwrap();
-        let mesh = Self { routers, hosts, folder, balances: [None; NODES] };
+        let mesh = Self { routers, hosts, folder, balances: [None; NODES], store: None };
         (0..NODES).for_each(|n| mesh.wire(n));
         mesh.key("key", "0123456789abcdef0123456789abcdef");
         Some(mesh)
@@ -65,20 +67,23 @@ impl Mesh {
     }
 
     /// The configuration file of a node.
-    fn configure(&self, n: usize, key: &str, epoch: u8) -> String {
+    pub fn configure(&self, n: usize, key: &str, epoch: u8) -> String {
         let key = self.folder.join(key);
         let (balancing, speed) = match self.balances[n] {
             None => ("balancing = 'direct'", String::new()),
             Some(speed) => ("balancing = 'vlb'", format!("speed = {speed}\n")),
         };
+        let members = match &self.store {
+            Some(store) => format!("{store}copy = '{}'\n", self.folder.join(format!("members{n}")).display()),
+            None => (0..NODES).fold(format!("epoch = {epoch}\n"), |text, m| {
+                text + &format!("[[cluster.member]]\nname = 'n{m}'\nnode = {m}\n")
+            }),
+        };
         let mut text = format!(
-            "[[port]]\ndevice = 'ext0'\n[cluster]\nname = 'n{n}'\nepoch = {epoch}\nkey_file = '{}'\n{balancing}\n\
-             [[cluster.port]]\ndevice = 'ext0'\nnumber = {n}\n{speed}",
+            "[[port]]\ndevice = 'ext0'\n[cluster]\nname = 'n{n}'\nkey_file = '{}'\n{balancing}\n\
+             {members}[[cluster.port]]\ndevice = 'ext0'\nnumber = {n}\n{speed}",
             key.display()
         );
-        for m in 0..NODES {
-            text += &format!("[[cluster.member]]\nname = 'n{m}'\nnode = {m}\n");
-        }
         for m in (0..NODES).filter(|m| *m != n) {
             text += &format!("[[cluster.fabric]]\ndevice = 'fab{m}'\npeer = 'n{m}'\n");
         }
@@ -89,6 +94,11 @@ impl Mesh {
 
     pub fn start(&self, n: usize, key: &str, epoch: u8) -> Option<Daemon<'_>> {
         Daemon::start_with(&self.routers[n], &["--config", &self.configure(n, key, epoch)])
+    }
+
+    /// What a daemon says that does not start.
+    pub fn fails(&self, n: usize, key: &str) -> String {
+        Daemon::fails(&self.routers[n], &["--config", &self.configure(n, key, 0)])
     }
 
     pub fn start_all(&self) -> Option<Vec<Daemon<'_>>> {

@@ -2,13 +2,18 @@
 
 use super::switches::is_interface;
 use super::*;
-use bm_cluster::{ExternalPort, FabricLink, Member, SPEED, Settings};
+use bm_cluster::{
+    Endpoint, EtcdSettings, ExternalPort, FabricLink, Member, ROOM_WITH_STORE, SPEED, Settings, StoreSettings,
+};
 use bm_vlb::address::{Node, Port as Number};
 use bm_vlb::membership::Epoch;
 use bm_vlb::quota::{Mode, Rule};
 
 /// Default path of the shared key.
 const KEY_FILE: &str = "/etc/brickmoon/cluster.key";
+/// What keys in the store begin with by default, and where the copy of the members is.
+const PREFIX: &str = "/brickmoon/";
+const COPY: &str = "/var/lib/brickmoon/members";
 /// How workers can distribute packets for other nodes.
 const BALANCING: [(&str, Mode); 3] =
     [("direct", Mode::DirectOnly), ("vlb", Mode::DirectVlb(Rule::TwoShares)), ("classic", Mode::Classic)];
@@ -37,7 +42,16 @@ pub(super) fn cluster(section: &mut Section<'_, '_>, ports: &[Port]) -> Settings
         members: Vec::new(),
         links: Vec::new(),
         ports: Vec::new(),
+        store: None,
     };
+    let mut kept = None;
+    section.read("store", "[cluster.store]", |part| kept = store(part));
+    settings.store = kept;
+    for key in ["epoch", "member"].into_iter().filter(|_| settings.store.is_some()) {
+        if section.table.get(key).is_some() {
+            section.report(key, ProblemKind::Cluster(bm_cluster::Problem::WithStore(key)));
+        }
+    }
     for (_, table) in section.tables("member", "[[cluster.member]] with name and node below it") {
         let mut part = of(section, "[[cluster.member]]", table);
         settings.members.extend(member(&mut part));
@@ -61,6 +75,70 @@ pub(super) fn cluster(section: &mut Section<'_, '_>, ports: &[Port]) -> Settings
         }
     }
     settings
+}
+
+/// Reads `[cluster.store]`.
+fn store(section: &mut Section<'_, '_>) -> Option<StoreSettings> {
+    let example = "[\"https://192.0.2.1:2379\"]";
+    let mut endpoints = Vec::new();
+    match section.texts("etcd", example) {
+        Some((at, texts)) => {
+            for text in &texts {
+                match text.parse::<Endpoint>() {
+                    Ok(endpoint) => endpoints.push(endpoint),
+                    Err(_) => {
+                        section.invalid("etcd", at, text, "write https://HOST:PORT or http://HOST:PORT")
+                    }
+                }
+            }
+            if texts.is_empty() {
+                section.invalid("etcd", at, "[]", "name at least one endpoint of etcd");
+            }
+        }
+        None if section.table.get("etcd").is_some() => {}
+        None => section.missing("etcd", "etcd = [\"https://192.0.2.1:2379\"]"),
+    }
+    let mut prefix = PREFIX.to_string();
+    if let Some((at, text)) = section.text("prefix", "\"/brickmoon/\"") {
+        if text.len() < 2 || !text.ends_with('/') || !text.is_ascii() {
+            section.invalid("prefix", at, text, "write a name that ends in /, such as /brickmoon/");
+        }
+        prefix = text.into();
+    }
+    let mut node = None;
+    section.number_or("node", "auto", 0..=u64::from(ROOM_WITH_STORE) - 1, &mut node);
+    let mut copy = PathBuf::from(COPY);
+    section.file("copy", &mut copy);
+    let etcd = access(section, endpoints);
+    Some(StoreSettings { etcd, prefix, node: node.and_then(|node| Node::new(node as u16)), copy })
+}
+
+/// As whom to ask etcd, and whom to trust.
+fn access(section: &mut Section<'_, '_>, endpoints: Vec<Endpoint>) -> EtcdSettings {
+    let mut file = |key, example| section.text(key, example).map(|(_, text)| PathBuf::from(text));
+    let ca = file("ca", "\"/etc/brickmoon/etcd-ca.pem\"");
+    let cert = file("cert", "\"/etc/brickmoon/etcd-cert.pem\"");
+    let key = file("key", "\"/etc/brickmoon/etcd-key.pem\"");
+    let password_file = file("password_file", "\"/etc/brickmoon/etcd-password\"");
+    let user = section.text("user", "\"brickmoon\"").map(|(_, text)| text.to_string());
+    if endpoints.iter().any(|endpoint| endpoint.tls) && ca.is_none() {
+        section.missing("ca", "ca = \"/etc/brickmoon/etcd-ca.pem\"");
+    }
+    for (one, other, example) in [
+        (cert.is_some(), key.is_some(), ("key", "key = \"/etc/brickmoon/etcd-key.pem\"")),
+        (key.is_some(), cert.is_some(), ("cert", "cert = \"/etc/brickmoon/etcd-cert.pem\"")),
+        (
+            user.is_some(),
+            password_file.is_some(),
+            ("password_file", "password_file = \"/etc/brickmoon/etcd-password\""),
+        ),
+        (password_file.is_some(), user.is_some(), ("user", "user = \"brickmoon\"")),
+    ] {
+        if one && !other {
+            section.missing(example.0, example.1);
+        }
+    }
+    EtcdSettings { endpoints, ca, cert, key, user, password_file }
 }
 
 fn of<'a, 't>(parent: &'a mut Section<'_, '_>, name: &'static str, table: &'a Table<'t>) -> Section<'a, 't> {

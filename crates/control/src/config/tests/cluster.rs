@@ -86,3 +86,44 @@ fn the_example_cluster_is_valid() {
     let cluster = config.cluster.unwrap();
     assert_eq!((cluster.members.len(), cluster.links.len(), cluster.ports.len()), (2, 1, 1));
 }
+
+#[test]
+fn members_can_come_from_a_store() {
+    let store = "\
+[cluster.store]
+etcd = ['https://192.0.2.1:2379', 'https://[2001:db8::1]:2379']
+ca = '/etc/ca.pem'
+user = 'node'
+password_file = '/etc/password'
+";
+    let (begin, rest) = CLUSTER.split_once("epoch = 3\n").unwrap();
+    let (key, rest) = rest.split_once("[[cluster.member]]").unwrap();
+    let (_, links) = rest.split_once("[[cluster.fabric]]").unwrap();
+    let text = format!("{begin}{key}{store}[[cluster.fabric]]{links}");
+    let cluster = read(&text).cluster.unwrap();
+    let store = cluster.store.as_ref().unwrap();
+    assert_eq!(store.etcd.endpoints[1].to_string(), "https://[2001:db8::1]:2379");
+    assert_eq!(
+        (store.etcd.user.as_deref(), store.prefix.as_str(), store.node),
+        (Some("node"), "/brickmoon/", None)
+    );
+    assert_eq!(store.copy.to_str(), Some("/var/lib/brickmoon/members"));
+    assert!(cluster.members.is_empty() && cluster.links.len() == 1);
+    let epoch = format!("{begin}epoch = 1\n{key}");
+    for (from, to, expected) in [
+        ("ca = '/etc/ca.pem'\n", "", "`ca` in [cluster.store] is missing"),
+        ("user = 'node'\n", "", "`user` in [cluster.store] is missing: write user = \"brickmoon\""),
+        (
+            "https://192.0.2.1:2379",
+            "192.0.2.1",
+            "`etcd` in [cluster.store] is \"192.0.2.1\": write https://HOST:PORT",
+        ),
+        ("user", "prefix = 'x'\nuser", "`prefix` in [cluster.store] is \"x\": write a name that ends in /"),
+        ("user", "node = 256\nuser", "`node` in [cluster.store] is 256: must be from 0 to 255"),
+        (&format!("{begin}{key}"), &epoch, "`epoch` in [cluster] has no meaning with [cluster.store]"),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let error = refused(&text.replacen(from, to, 1));
+        assert!(error.contains(expected), "{error}");
+    }
+}
