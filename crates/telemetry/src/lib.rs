@@ -20,6 +20,9 @@
 //! lines/read                          anything else        -> brickmoon_counter_total{group, counter}
 //! ```
 //!
+//! Links to other nodes of a cluster are no counters in shared memory: they come from the reply to `show cluster`, as
+//! `brickmoon_fabric_*{link, peer}`.
+//!
 //! Each frame is in exactly one account: frames that hooks count as dropped are not added to the dropped frames,
 //! because the account of their app contains them.
 
@@ -32,7 +35,7 @@ pub use help::FAMILIES;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
-use bm_api::Status;
+use bm_api::{FabricLink, Status};
 use bm_stats::{Entry, Scope};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -44,8 +47,8 @@ type Labels = Vec<(&'static str, String)>;
 type Counters = Family<Labels, Counter>;
 type Gauges = Family<Labels, Gauge<u64, AtomicU64>>;
 
-/// The text of a scrape.
-pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
+/// The text of a scrape; `fabric` are the links to other nodes of a cluster.
+pub fn render(status: &Status, counters: &[(String, u64)], fabric: &[FabricLink]) -> String {
     let mut registry = Registry::with_prefix("brickmoon");
     let frames = counter(&mut registry, "frames", "Frames by app and by what happened to them");
     let bytes = counter(&mut registry, "bytes", "Bytes received from and sent to the wire");
@@ -109,7 +112,7 @@ pub fn render(status: &Status, counters: &[(String, u64)]) -> String {
             },
         }
     }
-    daemon(&mut registry, status);
+    daemon(&mut registry, status, fabric);
     let mut text = String::new();
     // Writing into a String cannot fail.
     let _written = encode(&mut text, &registry);
@@ -132,7 +135,52 @@ fn add_linux([left, dropped]: &[Counters; 2], port: &str, name: &str, value: u64
     add(family, vec![("port", port.into()), (label, why.into())], value);
 }
 
-fn daemon(registry: &mut Registry, status: &Status) {
+fn fabric(registry: &mut Registry, links: &[FabricLink]) {
+    if links.is_empty() {
+        return;
+    }
+    let frames = counter(registry, "fabric_frames", "Frames from a fabric link, by what happened to them");
+    let drops = counter(registry, "fabric_dropped_frames", "Dropped frames from a fabric link, by reason");
+    let bytes =
+        counter(registry, "fabric_bytes", "Bytes received from a fabric link, and sent to it by workers");
+    let sent = counter(registry, "fabric_sent_frames", "Frames that workers have sent to a fabric link");
+    let lost = counter(
+        registry,
+        "fabric_lost_frames",
+        "Frames that the other node has sent, and that did not arrive",
+    );
+    let failures = counter(registry, "fabric_failures", "Times that a fabric link was found down");
+    let up = gauge(registry, "fabric_up", "1 if frames sent to a fabric link reach the other node, else 0");
+    let round_trip = gauge(registry, "fabric_round_trip_microseconds", "Round-trip time of the last probe");
+    let timeout = gauge(
+        registry,
+        "fabric_timeout_microseconds",
+        "After how long without an answer to a probe a fabric link counts as down",
+    );
+    for link in links {
+        let labels = vec![("link", link.device.clone()), ("peer", link.peer.clone())];
+        let with = |label, value: &str| labels.iter().cloned().chain([(label, value.into())]).collect();
+        // Those that tell more about frames of another kind are no kind of their own.
+        let is_kind = |name: &str| !matches!(name, "sampled" | "reordered");
+        for (name, count) in link.counters.iter().filter(|(name, _)| is_kind(name)) {
+            add(&frames, with("kind", name), *count);
+        }
+        for (reason, count) in &link.account.drops {
+            add(&drops, with("reason", reason), *count);
+        }
+        add(&bytes, with("entry", "received"), link.account.received_bytes);
+        add(&bytes, with("entry", "sent"), link.sent_bytes);
+        add(&sent, labels.clone(), link.sent);
+        add(&failures, labels.clone(), link.failures);
+        add(&lost, labels.clone(), link.from_peer.map_or(0, |from_peer| from_peer.lost));
+        set(&up, labels.clone(), u64::from(matches!(link.state.as_str(), "up" | "no-daemon")));
+        set(&round_trip, labels.clone(), link.round_trip_us.unwrap_or(0));
+        set(&timeout, labels.clone(), link.timeout_us);
+    }
+}
+
+fn daemon(registry: &mut Registry, status: &Status, links: &[FabricLink]) {
+    fabric(registry, links);
     let routes = gauge(registry, "routes", "Routes in the lookup tables");
     set(&routes, vec![("family", "ipv4".into())], status.routes_ipv4 as u64);
     set(&routes, vec![("family", "ipv6".into())], status.routes_ipv6 as u64);
@@ -238,7 +286,8 @@ mod tests {
             ("lines/read", 17),
         ]
         .map(|(name, value)| (name.to_string(), value));
-        let text = render(&Status { routes_ipv4: 5, ready: true, ..Status::default() }, &counters);
+        let text = render(&Status { routes_ipv4: 5, ready: true, ..Status::default() }, &counters, &[]);
+        assert!(!text.contains("fabric"), "without a cluster there is nothing about one");
         for line in [
             "brickmoon_frames_total{app=\"port/eth0/0/receive\",entry=\"received\"} 7",
             "brickmoon_dropped_frames_total{app=\"router/0/eth0\",reason=\"no_route\"} 2",
@@ -267,5 +316,42 @@ mod tests {
         assert_eq!(frames.count(), 2, "only what an account has is an entry\n{text}");
         assert!(!text.contains("dropped_frames_total{app=\"hook"), "{text}");
         assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn fabric_links_have_metrics() {
+        let counts = |all: &[(&str, u64)]| all.iter().map(|(name, count)| ((*name).into(), *count)).collect();
+        let link = FabricLink {
+            device: "fab1".into(),
+            peer: "b".into(),
+            state: "no-daemon".into(),
+            round_trip_us: Some(24),
+            timeout_us: 25_000,
+            failures: 2,
+            sent: 7,
+            sent_bytes: 700,
+            account: bm_api::Account {
+                received_bytes: 900,
+                drops: counts(&[("epoch", 3)]),
+                ..bm_api::Account::default()
+            },
+            counters: counts(&[("transit", 4), ("sampled", 5)]),
+            ..FabricLink::default()
+        };
+        let text = render(&Status::default(), &[], &[link]);
+        for line in [
+            "fabric_frames_total{link=\"fab1\",peer=\"b\",kind=\"transit\"} 4",
+            "fabric_dropped_frames_total{link=\"fab1\",peer=\"b\",reason=\"epoch\"} 3",
+            "fabric_bytes_total{link=\"fab1\",peer=\"b\",entry=\"received\"} 900",
+            "fabric_bytes_total{link=\"fab1\",peer=\"b\",entry=\"sent\"} 700",
+            "fabric_sent_frames_total{link=\"fab1\",peer=\"b\"} 7",
+            "fabric_failures_total{link=\"fab1\",peer=\"b\"} 2",
+            "fabric_up{link=\"fab1\",peer=\"b\"} 1",
+            "fabric_round_trip_microseconds{link=\"fab1\",peer=\"b\"} 24",
+            "fabric_timeout_microseconds{link=\"fab1\",peer=\"b\"} 25000",
+        ] {
+            assert!(text.contains(&format!("\nbrickmoon_{line}\n")), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains("sampled"), "{text}");
     }
 }

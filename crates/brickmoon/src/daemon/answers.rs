@@ -168,7 +168,7 @@ impl Answers for Daemon {
         counters.insert("log/lines_lost".into(), log::lost());
         report::add_filters(&mut counters, &filters);
         let counters: Vec<_> = counters.into_iter().collect();
-        bm_telemetry::render(&self.completed(status, &ports), &counters)
+        bm_telemetry::render(&self.completed(status, &ports), &counters, &self.cluster().links)
     }
 
     fn stop(&self, query: &StopQuery) -> Result<Stopping, Error> {
