@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod figures;
 pub mod options;
 pub mod plan;
 pub mod report;

@@ -131,7 +131,7 @@ pub struct Bench {
     /// What to measure.
     #[arg(value_enum)]
     pub what: BenchCommand,
-    /// All but lua, ipsec and loss: routing table as an MRT dump or as lines of PREFIX/LENGTH [NEXT_HOP], plain or
+    /// All but lua, ipsec, cluster and loss: routing table as an MRT dump or as lines of PREFIX/LENGTH [NEXT_HOP], plain or
     /// compressed. May be repeated. Without it a table is generated.
     #[arg(long, value_name = "FILE")]
     pub rib: Vec<PathBuf>,
@@ -155,6 +155,9 @@ pub struct Bench {
     /// which then gets the whole time.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub soak: Option<Duration>,
+    /// cluster: also run `brickmoon cluster demo`, and show what its nodes count; needs root.
+    #[arg(long)]
+    pub demo: bool,
     /// Print one JSON object per line.
     #[arg(long)]
     pub json: bool,
@@ -183,6 +186,9 @@ pub enum BenchCommand {
     Kernel,
     /// ESP: encryption and decryption with each suite, compared with the ciphers alone, on one core.
     Ipsec,
+    /// A simulated cluster of 64 and of 1,024 nodes, compared with RouteBricks' figures: loads, order, delays. A minute or
+    /// two on one core; the same figures on any machine.
+    Cluster,
     /// Packet loss of Linux, the user path and the kernel path with bursts, steady rates and overload while a process
     /// keeps each core busy, in network namespaces; needs root and two cores.
     Loss,

@@ -5,7 +5,7 @@ use bm_eval::demo::{DemoError, DemoOptions};
 
 use crate::args::{Bench, BenchCommand, ClusterArgs, ClusterCommand, ClusterDemo, Command, Demo};
 use crate::output::write;
-use crate::{Failure, cluster, say};
+use crate::{Failure, cluster, figures, say};
 
 /// Runs a command.
 pub fn run(command: Command) -> Result<(), Failure> {
@@ -45,10 +45,16 @@ fn check_options(bench: &Bench) -> Result<(), Failure> {
         ("--structure", bench.structure.is_some(), &[BenchCommand::Lookup], "lookup"),
         ("--sizes", !bench.sizes.is_empty(), &[BenchCommand::Forward, BenchCommand::Ports], "forward|ports"),
         ("--soak", bench.soak.is_some(), &[BenchCommand::Lua], "lua"),
+        ("--demo", bench.demo, &[BenchCommand::Cluster], "cluster"),
     ];
     match options.into_iter().find(|(_, given, whats, _)| *given && !whats.contains(&bench.what)) {
         Some((option, _, _, names)) => {
             Err(Failure::usage(format!("{option} is only for `brickmoon bench {names}`")))
+        }
+        None if bench.what == BenchCommand::Cluster
+            && (bench.seconds != 0 || bench.case.is_some() || bench.plot.is_some()) =>
+        {
+            Err(Failure::usage("`brickmoon bench cluster` has only --json and --demo"))
         }
         None if bench.soak.is_some() && bench.plot.is_some() => {
             Err(Failure::usage("--soak cannot draw a chart: remove --plot"))
@@ -64,6 +70,9 @@ fn check_options(bench: &Bench) -> Result<(), Failure> {
 fn bench(bench: &Bench) -> Result<(), Failure> {
     use bm_eval::bench;
     check_options(bench)?;
+    if bench.what == BenchCommand::Cluster {
+        return figures::run(bench);
+    }
     let common = bench::Options {
         rib: bench.rib.clone(),
         seconds: bench.seconds,
@@ -104,6 +113,8 @@ fn bench(bench: &Bench) -> Result<(), Failure> {
             let options = bench::KernelOptions::new(common);
             ("brickmoon bench kernel", bench::kernel(&options).map_err(usage_or_failure)?)
         }
+        // Has been run above: its figures are no measurements of time.
+        BenchCommand::Cluster => return Ok(()),
         BenchCommand::Loss => {
             let options = bench::LossOptions::new(common);
             ("brickmoon bench loss", bench::loss(&options).map_err(usage_or_failure)?)

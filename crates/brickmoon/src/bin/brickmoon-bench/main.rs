@@ -9,6 +9,7 @@
 mod args;
 mod cluster;
 mod commands;
+mod figures;
 mod output;
 
 use std::io::{IsTerminal, Write};

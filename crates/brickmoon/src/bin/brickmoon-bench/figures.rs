@@ -1,0 +1,156 @@
+//! `brickmoon bench cluster`: the figures of a cluster, simulated and, if asked for, counted in the demo.
+
+use bm_cli::table::{Align, Table};
+use bm_eval::demo::cluster::ClusterDemoOptions;
+use bm_simulate::figures::{Figure, Figures, Sizes, Value, figures};
+
+use crate::Failure;
+use crate::args::Bench;
+use crate::output::write;
+
+/// The column of what the demo has counted.
+const DEMO: &str = "demo";
+
+/// Measures, and prints the table or JSON.
+pub fn run(bench: &Bench) -> Result<(), Failure> {
+    let progress = |step: &str| tracing::info!("simulating: {step}");
+    let mut all = figures(&Sizes::default(), progress).map_err(Failure::failed)?;
+    if bench.demo {
+        let mut out = Vec::new();
+        let options = ClusterDemoOptions { json: true, ..ClusterDemoOptions::default() };
+        bm_eval::demo::cluster::run(&options, &mut out).map_err(Failure::failed)?;
+        let rows: Result<Vec<_>, _> =
+            String::from_utf8_lossy(&out).lines().map(serde_json::from_str).collect();
+        add_demo(&mut all, &rows.map_err(Failure::failed)?);
+    }
+    if bench.json {
+        return write(&(serde_json::to_string(&all).map_err(Failure::failed)? + "\n"));
+    }
+    write(&text(&all))
+}
+
+fn numbers(value: &serde_json::Value) -> Vec<f64> {
+    value.as_array().into_iter().flatten().filter_map(serde_json::Value::as_f64).collect()
+}
+
+fn largest(numbers: &[f64]) -> f64 {
+    numbers.iter().copied().fold(0.0, f64::max)
+}
+
+/// Adds what nodes and hosts of the demo have counted.
+fn add_demo(all: &mut Figures, rows: &[serde_json::Value]) {
+    let find = |key: &str, value: &str| {
+        rows.iter().find(|row| row[key].as_str().is_some_and(|text| text.starts_with(value)))
+    };
+    let mut add = |name: &'static str, goal: &'static str, value: Option<f64>, most: f64| {
+        let Some(value) = value else { return };
+        let value = Value { column: DEMO.into(), value, met: Some(value <= most) };
+        match all.figures.iter_mut().find(|figure| figure.name == name) {
+            Some(figure) => figure.values.push(value),
+            None => all.figures.push(Figure { values: vec![value], ..Figure::new(name, "", goal) }),
+        }
+    };
+    let of = |matrix: &str, value: fn(&serde_json::Value) -> f64| find("matrix", matrix).map(value);
+    let c = |row: &serde_json::Value| largest(&numbers(&row["c"]));
+    let mean = |row: &serde_json::Value| {
+        let all = numbers(&row["c"]);
+        all.iter().sum::<f64>() / all.len().max(1) as f64
+    };
+    let link = |row: &serde_json::Value| {
+        largest(
+            &row["links"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(|row| largest(&numbers(row)))
+                .collect::<Vec<_>>(),
+        )
+    };
+    add("load per node c, uniform, mean", "2.05", of("uniform", mean), 2.05);
+    add("load per node c, uniform, busiest", "2.05", of("uniform", c), 2.05);
+    add("load per node c, permutation, busiest", "3.0", of("permutation", c), 3.0);
+    add("busiest link in R/N, uniform", "2.05", of("uniform", link), 2.05);
+    add("busiest link in R/N, permutation", "2.05", of("permutation", link), 2.05);
+    add("busiest link in R/N, adversarial", "3.0", of("adversarial", link), 3.0);
+    let lost = |event: &str| find("event", event).and_then(|row| row["others"]["lost"].as_f64());
+    add("packets lost, daemon of another node restarted", "0", lost("daemon of"), 0.0);
+    add("packets lost, another node drained and restarted", "0", lost("node 2 drained"), 0.0);
+    add("packets lost, etcd killed and started", "0", lost("etcd killed"), 0.0);
+    let silent = find("event", "node 2 silent").and_then(|row| row["share_ms"].as_f64());
+    add("ms of its share lost, a node falls silent", "50", silent, 50.0);
+}
+
+/// A value, with a mark if it misses the goal.
+fn shown(value: Option<&Value>) -> String {
+    value.map_or("-".into(), |value| {
+        let digits = if value.value >= 100.0 || value.value.fract() == 0.0 { 0 } else { 3 };
+        format!("{:.digits$}{}", value.value, if value.met == Some(false) { " !" } else { "" })
+    })
+}
+
+fn text(all: &Figures) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for value in all.figures.iter().flat_map(|figure| &figure.values) {
+        if !names.contains(&value.column.as_str()) {
+            names.push(&value.column);
+        }
+    }
+    let fixed = [("figure", Align::Left), ("RouteBricks", Align::Right), ("goal", Align::Right)];
+    let columns: Vec<_> = fixed.into_iter().chain(names.iter().map(|name| (*name, Align::Right))).collect();
+    let mut table = Table::new(&columns, "");
+    for figure in &all.figures {
+        let or_none = |text: &str| if text.is_empty() { "-".into() } else { text.to_string() };
+        let values = names.iter().map(|name| shown(figure.values.iter().find(|value| value.column == *name)));
+        let head = [figure.name.into(), or_none(figure.routebricks), or_none(figure.goal)];
+        table.row(head.into_iter().chain(values));
+    }
+    let heads = ["links", "packets", "p50 us", "p99 us", "p99.9 us"].map(|name| (name, Align::Right));
+    let mut delays = Table::new(&heads, "");
+    for delay in &all.delays {
+        let us = |ns: u64| format!("{:.1}", ns as f64 / 1000.0);
+        let times = [delay.p50_ns, delay.p99_ns, delay.p999_ns].map(us);
+        delays.row([delay.links.to_string(), delay.packets.to_string()].into_iter().chain(times));
+    }
+    format!(
+        "{table}\n!: misses the goal. Of 1,024 nodes 20 ms are simulated, in which a link carries a few packets: the load of the busiest one\nmeans little\n\ndelays over four nodes, without NICs and processors; RouteBricks: 47.6 to 66.4 us, 24 us a server\n\n{delays}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_simulate::report::Delay;
+
+    #[test]
+    fn figures_of_simulator_and_demo_are_in_one_table() {
+        let value = Value { column: "64 nodes".into(), value: 2.15, met: Some(false) };
+        let name = "load per node c, uniform, mean";
+        let mut all = Figures {
+            figures: vec![Figure { values: vec![value], ..Figure::new(name, "2", "2.05") }],
+            delays: vec![Delay { links: 1, packets: 7, p50_ns: 22_500, p99_ns: 32_500, p999_ns: 40_000 }],
+        };
+        add_demo(
+            &mut all,
+            &[
+                serde_json::json!({ "matrix": "uniform", "c": [2.0, 1.0], "links": [[0.0, 1.5], [1.25, 0.0]] }),
+                serde_json::json!({ "event": "daemon of node 2 killed and started", "others": { "lost": 0 } }),
+            ],
+        );
+        let expected = "\
+figure                                          RouteBricks  goal  64 nodes   demo
+load per node c, uniform, mean                            2  2.05   2.150 !  1.500
+load per node c, uniform, busiest                         -  2.05         -      2
+busiest link in R/N, uniform                              -  2.05         -  1.500
+packets lost, daemon of another node restarted            -     0         -      0
+
+!: misses the goal. Of 1,024 nodes 20 ms are simulated, in which a link carries a few packets: the load of the busiest one
+means little
+
+delays over four nodes, without NICs and processors; RouteBricks: 47.6 to 66.4 us, 24 us a server
+
+links  packets  p50 us  p99 us  p99.9 us
+    1        7    22.5    32.5      40.0
+";
+        assert_eq!(text(&all), expected);
+    }
+}
