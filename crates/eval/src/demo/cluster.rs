@@ -2,11 +2,12 @@
 //!
 //! Every node has its external port on workers, which balance by Direct VLB. Hosts send matrices of packets at R a port;
 //! counters of the nodes say where these went. Then a daemon is killed and started, a link cut, and a node switched off,
-//! while packets flow. Everything goes away at the end, whatever happens.
+//! while packets flow. The members come from etcd if that is installed, which is also killed for a while. Everything goes away at the end, whatever happens.
 
 mod matrix;
 mod mesh;
 mod report;
+mod store;
 mod traffic;
 
 use std::io::Write;
@@ -71,20 +72,23 @@ pub fn run(options: &ClusterDemoOptions, out: &mut dyn Write) -> Result<(), Demo
 
 fn tell(options: &ClusterDemoOptions, report: &mut Report<'_>) -> Result<(), DemoError> {
     report.say(&format!(
-        "{NODES} nodes, a full mesh, R = {} packets/s of {} bytes on the link ({} Mbit/s) for each port; no etcd, no FRR, no n-fly",
+        "{NODES} nodes, a full mesh, R = {} packets/s of {} bytes on the link ({} Mbit/s) for each port; no FRR, no n-fly",
         options.rate,
         matrix::ON_THE_LINK,
         matrix::speed(options.rate),
     ))?;
     let mut mesh = Mesh::up(options)?;
-    report.say("nodes are up, and know each other's hosts")?;
+    let members = if mesh.has_store() { "from etcd" } else { "configured: etcd is not installed" };
+    report.say(&format!("nodes are up, and know each other's hosts; the members are {members}"))?;
     report.begin_loads()?;
     for matrix in Matrix::ALL {
         let load = measure(&mesh, options, matrix)?;
         report.load(matrix, &load)?;
     }
     report.begin_events()?;
-    for event in Event::ALL {
+    let is_possible = |event: &Event| *event != Event::StoreKilled || mesh.has_store();
+    let events: Vec<_> = Event::ALL.into_iter().filter(is_possible).collect();
+    for event in events {
         let (traffic, share) = disturb(&mut mesh, options, event)?;
         report.event(event, &traffic, share)?;
     }
@@ -122,6 +126,7 @@ fn disturb(
         Event::NodeSilent => mesh.silence(event.node())?,
         Event::NodeDrained => mesh.drain(event.node())?,
         Event::DaemonKilled => mesh.kill_daemon(event.node())?,
+        Event::StoreKilled => mesh.set_store(false)?,
         Event::LinkCut => mesh.set_link(0, event.node(), false)?,
         Event::NodeDown => {
             mesh.kill_daemon(event.node())?;
@@ -133,9 +138,13 @@ fn disturb(
         mesh.start_daemon(options, event.node())?;
         interrupt::sleep(BEFORE_EVENT)?;
     }
+    if event == Event::StoreKilled {
+        mesh.set_store(true)?;
+        interrupt::sleep(BEFORE_EVENT)?;
+    }
     let traffic = run.end()?;
     match event {
-        Event::DaemonKilled | Event::NodeDrained => {}
+        Event::DaemonKilled | Event::NodeDrained | Event::StoreKilled => {}
         Event::NodeSilent => mesh.start_daemon(options, event.node())?,
         Event::LinkCut => mesh.set_link(0, event.node(), true)?,
         Event::NodeDown => {

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use super::super::daemon::{Before, Daemon};
 use super::matrix::speed;
+use super::store::{self, Store};
 use super::{ClusterDemoOptions, DemoError, NODES};
 use crate::program::router;
 
@@ -27,6 +28,8 @@ pub struct Mesh {
     nodes: Vec<Namespace>,
     /// The hosts, whose interface is `e`.
     pub hosts: Vec<Namespace>,
+    /// Where the members come from, if etcd is installed.
+    store: Option<Store>,
     program: PathBuf,
     folder: Folder,
 }
@@ -80,6 +83,7 @@ impl Mesh {
             daemons: (0..NODES).map(|_| None).collect(),
             nodes: Vec::new(),
             hosts: Vec::new(),
+            store: None,
             program: options.program.clone().unwrap_or_else(router),
             folder,
         };
@@ -89,6 +93,9 @@ impl Mesh {
         }
         (0..NODES).try_for_each(|n| mesh.wire(n))?;
         mesh.write_key()?;
+        if store::is_installed() {
+            mesh.store = Some(Store::up(&options.prefix, &mesh.nodes, &mesh.folder.0)?);
+        }
         (0..NODES).try_for_each(|n| mesh.start_daemon(options, n))?;
         mesh.until_ready()?;
         Ok(mesh)
@@ -151,14 +158,15 @@ impl Mesh {
 
     fn config(&self, options: &ClusterDemoOptions, n: usize) -> String {
         let (key, speed) = (self.folder.0.join("key"), speed(options.rate));
+        let members = match &self.store {
+            Some(store) => store.section(n),
+            None => (0..NODES).map(|m| format!("[[cluster.member]]\nname = 'n{m}'\nnode = {m}\n")).collect(),
+        };
         let mut text = format!(
             "[[port]]\ndevice = 'ext0'\n[cluster]\nname = 'n{n}'\nkey_file = '{}'\nbalancing = 'vlb'\n\
-             [[cluster.port]]\ndevice = 'ext0'\nnumber = 0\nspeed = {speed}\n",
+             {members}[[cluster.port]]\ndevice = 'ext0'\nnumber = 0\nspeed = {speed}\n",
             key.display()
         );
-        for m in 0..NODES {
-            text += &format!("[[cluster.member]]\nname = 'n{m}'\nnode = {m}\n");
-        }
         for m in (0..NODES).filter(|m| *m != n) {
             text += &format!("[[cluster.fabric]]\ndevice = 'fab{m}'\npeer = 'n{m}'\nspeed = {speed}\n");
         }
@@ -238,6 +246,26 @@ impl Mesh {
     pub fn set_link(&self, n: usize, m: usize, up: bool) -> Result<(), DemoError> {
         let state = if up { "up" } else { "down" };
         Ok(self.nodes[n].ip_batch(&format!("link set fab{m} {state}\n"))?)
+    }
+
+    /// Whether the members come from etcd.
+    pub fn has_store(&self) -> bool {
+        self.store.is_some()
+    }
+
+    /// Kills etcd, or starts it again.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn set_store(&mut self, up: bool) -> Result<(), DemoError> {
+        match &mut self.store {
+            Some(store) if up => store.start(),
+            Some(store) => {
+                store.stop();
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Takes all interfaces of a node down, or up again.

@@ -23,18 +23,26 @@ pub enum Event {
     NodeSilent,
     /// A node is drained, its daemon ends and starts again.
     NodeDrained,
+    /// etcd is killed, and started again seconds later.
+    StoreKilled,
 }
 
 impl Event {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::DaemonKilled, Self::LinkCut, Self::NodeDown, Self::NodeSilent, Self::NodeDrained];
+    pub const ALL: [Self; 6] = [
+        Self::DaemonKilled,
+        Self::LinkCut,
+        Self::NodeDown,
+        Self::NodeSilent,
+        Self::NodeDrained,
+        Self::StoreKilled,
+    ];
 
     /// The node that it happens to.
     pub fn node(self) -> usize {
         match self {
             Self::DaemonKilled | Self::NodeSilent | Self::NodeDrained => 2,
-            Self::LinkCut => 1,
+            Self::LinkCut | Self::StoreKilled => 1,
             Self::NodeDown => 3,
         }
     }
@@ -46,13 +54,14 @@ impl Event {
             Self::NodeDown => "node 3 switched off",
             Self::NodeSilent => "node 2 silent, with carrier",
             Self::NodeDrained => "node 2 drained, ended and started",
+            Self::StoreKilled => "etcd killed and started",
         }
     }
 
     /// The traffic meanwhile. A permutation sends a quarter of the packets over each other node.
     pub fn matrix(self) -> Matrix {
         match self {
-            Self::DaemonKilled | Self::LinkCut | Self::NodeDown => Matrix::Uniform,
+            Self::DaemonKilled | Self::LinkCut | Self::NodeDown | Self::StoreKilled => Matrix::Uniform,
             Self::NodeSilent | Self::NodeDrained => Matrix::Permutation,
         }
     }
@@ -60,7 +69,7 @@ impl Event {
     /// Whether packets of a pair of hosts must go on.
     fn spares(self, from: usize, to: usize) -> bool {
         match self {
-            Self::LinkCut => true,
+            Self::LinkCut | Self::StoreKilled => true,
             Self::DaemonKilled | Self::NodeDown | Self::NodeSilent | Self::NodeDrained => {
                 from != self.node() && to != self.node()
             }
