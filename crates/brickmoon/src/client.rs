@@ -47,8 +47,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(15);
 /// What a daemon's socket answers to a GET request: status and body. For other nodes of a cluster, so an error is an
 /// answer as well.
 pub fn answer(socket: &Path, path: &str) -> (u16, Vec<u8>) {
-    let refused =
-        |message: &str| (400, bm_api::encode(&bm_api::Error::new(message)).unwrap_or_default().into());
+    let refused = |message: &str| (400, bm_api::encode(&bm_api::Error::new(message)).unwrap_or_default());
     if !path.starts_with("/v1/") || path.starts_with(bm_api::request::NODES) {
         return refused("this is no request that another node can make");
     }

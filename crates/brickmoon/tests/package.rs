@@ -50,7 +50,9 @@ fn the_package_has_all_files_and_they_work() {
         return eprintln!("skipped: there is no debhelper; `tools/setup deb` installs it");
     }
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let folder = Folder(std::env::temp_dir().join(format!("bm-package-{}", std::process::id())));
+    // Not in a temporary folder, which may be small, or may not allow programs to run.
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let folder = Folder(place.join(format!("bm-package-{}", std::process::id())));
     let mut deb = Command::new(tree.join("tools/deb"));
     deb.arg(&folder.0).env("COMPRESS", "none");
     deb.env("BRICKMOON", env!("CARGO_BIN_EXE_brickmoon")).env("BENCH", env!("CARGO_BIN_EXE_brickmoon-bench"));

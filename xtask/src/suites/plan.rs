@@ -16,6 +16,8 @@ pub struct Program {
     pub environment: Vec<(&'static str, &'static str)>,
     /// The folder that it starts in: its crate's.
     pub folder: PathBuf,
+    /// Whether it may have failed because of what ran beside it. Clippy and the like never do.
+    pub may_run_again: bool,
 }
 
 /// The order of programs, by name.
@@ -66,14 +68,20 @@ impl Plan {
 }
 
 /// Other tests: clippy; the loom models, which are compiled with another flag; the replacement for DPDK where the crate
-/// is built without it; and the count of instructions per packet. Each occupies a core for a while, like a test program.
+/// is built without it; and the count of instructions per packet. Each occupies a core for a while, but at a low
+/// priority, so that daemons of tests beside it do not wait for a core.
 pub fn others(root: &Path, with_dpdk: bool) -> Vec<Program> {
     let program = |name: &str, path: PathBuf, arguments: &str| Program {
         name: name.into(),
-        path,
-        arguments: arguments.split(' ').map(str::to_string).collect(),
+        path: "nice".into(),
+        arguments: ["-n", "15", &path.to_string_lossy()]
+            .into_iter()
+            .chain(arguments.split(' '))
+            .map(str::to_string)
+            .collect(),
         environment: Vec::new(),
         folder: root.into(),
+        may_run_again: false,
     };
     let cargo = |name: &str, more: &str| {
         program(name, env!("CARGO").into(), &format!("test --release --locked {more}"))
@@ -111,7 +119,8 @@ fn program(message: &Value) -> Option<Program> {
         "bin" => target.to_string(),
         kind => format!("{package} {kind} {target}"),
     };
-    Some(Program { name, path, arguments: Vec::new(), environment: Vec::new(), folder })
+    let (arguments, environment) = (Vec::new(), Vec::new());
+    Some(Program { name, path, arguments, environment, folder, may_run_again: true })
 }
 
 /// The name in a package's identity: `path+file:///x/crates/fib#bm-fib@0.1.0`, or `...crates/xtask#0.1.0` if the
@@ -131,7 +140,8 @@ mod tests {
 
     fn named(name: &str) -> Program {
         let (arguments, environment) = (Vec::new(), Vec::new());
-        Program { name: name.into(), path: "x".into(), arguments, environment, folder: "/".into() }
+        let (path, folder) = ("x".into(), "/".into());
+        Program { name: name.into(), path, arguments, environment, folder, may_run_again: true }
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub struct Sum {
     programs: usize,
     /// Programs that failed, and how.
     bad: Vec<String>,
+    /// What their failed tests printed, shown once more at the end, where it is found.
+    failures: Vec<String>,
     /// Programs that failed while others were running, and passed when they were run again.
     passed_alone: Vec<String>,
 }
@@ -38,6 +40,7 @@ impl Sum {
                 self.add_results(&String::from_utf8_lossy(&output.stdout));
                 if !output.status.success() {
                     self.bad.push(format!("{name}: {}", output.status));
+                    self.failures.push(failures(name, &String::from_utf8_lossy(&output.stdout)));
                 }
             }
             Err(why) => self.bad.push(format!("{name}: {why}")),
@@ -64,7 +67,7 @@ impl Sum {
 
     /// The final line, in the format of cargo's test programs.
     pub fn end(self, took: Duration) -> Result<String, Vec<String>> {
-        let Self { passed, failed, ignored, programs, bad, passed_alone } = self;
+        let Self { passed, failed, ignored, programs, bad, failures, passed_alone } = self;
         let line = |word: &str| {
             format!(
                 "test result: {word}. {passed} passed; {failed} failed; {ignored} ignored; 0 measured; \
@@ -79,8 +82,29 @@ impl Sum {
                 .collect();
             return Ok(format!("{unsteady}all {programs} test programs:\n{}", line("ok")));
         }
-        Err([vec!["these test programs failed:".into()], bad, vec![line("FAILED")]].concat())
+        Err([failures, vec!["these test programs failed:".into()], bad, vec![line("FAILED")]].concat())
     }
+}
+
+/// The most lines of a program's failures that are shown once more.
+const FAILURE_LINES_MAX: usize = 60;
+
+/// What the failed tests of a program printed, without backtraces, or its last lines if it has no such list.
+fn failures(name: &str, text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    let begin = lines.iter().position(|line| *line == "failures:").map_or(0, |index| index + 1);
+    let end = lines[begin..].iter().position(|line| *line == "failures:").map_or(lines.len(), |n| begin + n);
+    let mut kept: Vec<&str> = Vec::new();
+    let mut in_trace = false;
+    for line in &lines[begin..end] {
+        // A backtrace ends with a note or where the next test's output begins.
+        in_trace = (in_trace || *line == "stack backtrace:") && !line.starts_with(['-', 'n']);
+        if !in_trace && !line.starts_with("note: ") {
+            kept.push(line);
+        }
+    }
+    let skipped = kept.len().saturating_sub(FAILURE_LINES_MAX);
+    format!("---- {name}:\n{}", kept[skipped..].join("\n"))
 }
 
 #[cfg(test)]
@@ -131,8 +155,25 @@ mod tests {
             sum.count("bad", &output);
             sum.passed_alone("good");
             let findings = sum.end(Duration::ZERO).unwrap_err();
-            assert!(findings[1].starts_with("bad: "), "{findings:?}");
-            assert!(findings[2].starts_with("test result: FAILED. "), "{findings:?}");
+            let [.., line, last] = findings.as_slice() else { panic!("{findings:?}") };
+            assert!(line.starts_with("bad: "), "{findings:?}");
+            assert!(last.starts_with("test result: FAILED. "), "{findings:?}");
         }
+    }
+
+    #[test]
+    fn what_failed_is_shown_at_the_end() {
+        let text = "running 2 tests\ntest a ... ok\ntest b ... FAILED\n\nfailures:\n\n---- b stdout ----\n\n\
+                    thread 'b' (9) panicked at x.rs:1:1:\nleft is not right\nstack backtrace:\n   0: one\n\
+                    \x20            at ./x.rs:9\nnote: Some details are omitted\n\n\nfailures:\n    b\n\n\
+                    test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1s";
+        let mut sum = Sum::default();
+        sum.count("x", &ended(101, text));
+        let findings = sum.end(Duration::ZERO).unwrap_err();
+        assert_eq!(
+            findings[0],
+            "---- x:\n---- b stdout ----\nthread 'b' (9) panicked at x.rs:1:1:\nleft is not right"
+        );
+        assert_eq!(failures("x", "one\n\nKilled"), "---- x:\none\nKilled");
     }
 }

@@ -122,11 +122,11 @@ pub fn settle(watch: &mut Watch) -> Vec<Change> {
     all
 }
 
-/// Applies events until `done` is true, for at most some seconds.
+/// Applies events until `done` is true, for at most a minute: zebra alone needs seconds of CPU time.
 pub fn until(watch: &mut Watch, what: &str, done: impl Fn(&Mirror) -> bool) {
     let start = Instant::now();
     while !done(watch.mirror()) {
-        assert!(start.elapsed() < Duration::from_secs(20), "timed out: {what}");
+        assert!(start.elapsed() < Duration::from_secs(60), "timed out: {what}");
         watch.wait(Duration::from_millis(20)).unwrap();
         watch.process(Instant::now()).unwrap();
     }
