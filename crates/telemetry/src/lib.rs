@@ -139,28 +139,28 @@ fn fabric(registry: &mut Registry, links: &[FabricLink]) {
     if links.is_empty() {
         return;
     }
-    let frames = counter(registry, "fabric_frames", "Frames from a fabric link, by what happened to them");
-    let drops = counter(registry, "fabric_dropped_frames", "Dropped frames from a fabric link, by reason");
+    let frames = counter(registry, "fabric_frames", "Frames received on a fabric link, by what happened to them");
+    let drops = counter(registry, "fabric_dropped_frames", "Frames received on a fabric link and dropped, by reason");
     let bytes =
-        counter(registry, "fabric_bytes", "Bytes received from a fabric link, and sent to it by workers");
-    let sent = counter(registry, "fabric_sent_frames", "Frames that workers have sent to a fabric link");
+        counter(registry, "fabric_bytes", "Bytes received on a fabric link, and bytes sent over it by workers");
+    let sent = counter(registry, "fabric_sent_frames", "Frames that workers sent over a fabric link");
     let lost = counter(
         registry,
         "fabric_lost_frames",
-        "Frames that the other node has sent, and that did not arrive",
+        "Frames that the other node sent and that did not arrive",
     );
     let failures = counter(registry, "fabric_failures", "Times that a fabric link was found down");
-    let up = gauge(registry, "fabric_up", "1 if frames sent to a fabric link reach the other node, else 0");
+    let up = gauge(registry, "fabric_up", "1 if frames sent over a fabric link reach the other node, else 0");
     let round_trip = gauge(registry, "fabric_round_trip_microseconds", "Round-trip time of the last probe");
     let timeout = gauge(
         registry,
         "fabric_timeout_microseconds",
-        "After how long without an answer to a probe a fabric link counts as down",
+        "Time without a reply to a probe after which a fabric link counts as down",
     );
     for link in links {
         let labels = vec![("link", link.device.clone()), ("peer", link.peer.clone())];
         let with = |label, value: &str| labels.iter().cloned().chain([(label, value.into())]).collect();
-        // Those that tell more about frames of another kind are no kind of their own.
+        // These count some of the frames of another kind again.
         let is_kind = |name: &str| !matches!(name, "sampled" | "reordered");
         for (name, count) in link.counters.iter().filter(|(name, _)| is_kind(name)) {
             add(&frames, with("kind", name), *count);

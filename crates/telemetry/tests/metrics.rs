@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use bm_api::Status;
+use bm_api::{Account, FabricLink, Status};
 use bm_stats::{Entry, Scope};
 
 /// A family of metrics as a scrape describes it.
@@ -40,9 +40,16 @@ fn counters() -> Vec<(String, u64)> {
     scopes.iter().flat_map(names).map(|name| (name, 1)).collect()
 }
 
+/// A link to another node with a counter of each kind.
+fn fabric_link() -> FabricLink {
+    let account = Account { drops: [("epoch".into(), 1)].into(), ..Account::default() };
+    let counters = [("transit".into(), 1)].into();
+    FabricLink { device: "fab1".into(), peer: "b".into(), account, counters, ..FabricLink::default() }
+}
+
 /// Every family of a scrape by the name of its series.
 fn families() -> BTreeMap<String, Family> {
-    let text = bm_telemetry::render(&Status::default(), &counters());
+    let text = bm_telemetry::render(&Status::default(), &counters(), &[fabric_link()]);
     let mut families: BTreeMap<String, Family> = BTreeMap::new();
     let mut help = "";
     for line in text.lines() {

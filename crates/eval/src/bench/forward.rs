@@ -8,7 +8,8 @@
 //! Frames of other sizes, or a mix of sizes, are measured only with the router and without (`source-sink`), since
 //! lookups and headers take the same time for all sizes.
 //!
-//! Traffic of both families, and traffic with odd packets, are separate cases ([`mix`]).
+//! Traffic of both families, and traffic with odd packets, are separate cases ([`mix`]), and so are filters, the reverse
+//! path filter and hooks ([`features`]).
 //!
 //! Figures count only if every frame was forwarded correctly: all accounts must close, and before and after the turns
 //! of a case the frames that leave are compared, byte by byte, with what an oracle (a plain binary search) says must
@@ -16,6 +17,7 @@
 
 pub(super) mod batch;
 mod bed;
+mod features;
 mod headers;
 mod loop_port;
 mod mix;
@@ -123,8 +125,8 @@ fn rounded(value: f64) -> f64 {
 pub fn forward(options: &Options) -> Result<Vec<Row>, BenchError> {
     let begin = Instant::now();
     let all = || options.sizes().into_iter().flat_map(Case::all);
-    let mix = std::iter::once((mix::CASE.to_string(), true));
-    options.refuse_unused_rib(all().map(|case| (case.name(), case.table == "full")).chain(mix))?;
+    let others = [mix::CASE, features::CASE].map(|case| (case.to_string(), true));
+    options.refuse_unused_rib(all().map(|case| (case.name(), case.table == "full")).chain(others))?;
     let table = options.table(NEXT_HOPS)?;
     let has_routes = |case: &Case| match case.family {
         "ipv4" => !table.ipv4.is_empty(),
@@ -133,15 +135,17 @@ pub fn forward(options: &Options) -> Result<Vec<Row>, BenchError> {
     let wanted = |case: &Case| options.wants(&case.name()) && has_routes(case);
     let cases: Vec<_> = all().filter(wanted).collect();
     let mixes = options.wants(mix::CASE) && !table.ipv4.is_empty() && !table.ipv6.is_empty();
-    if cases.is_empty() && !mixes {
+    let features = options.wants(features::CASE) && !table.ipv4.is_empty();
+    if cases.is_empty() && !mixes && !features {
         return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
     }
     pin();
     let frame_pool = Bed::frame_pool_of(4)?;
     let (full, one) = (Bed::new(table, frame_pool.clone())?, Bed::new(Table::default(), frame_pool)?);
     let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
-    let measurements =
-        cases.iter().map(Case::subjects).sum::<usize>() + if mixes { mix::Mix::ALL.len() } else { 0 };
+    let measurements = cases.iter().map(Case::subjects).sum::<usize>()
+        + if mixes { mix::Mix::ALL.len() } else { 0 }
+        + if features { features::Feature::ALL.len() } else { 0 };
     let left = whole.saturating_sub(begin.elapsed()).max(LEAST * measurements as u32);
     let turns = Turns::within(left, measurements);
     let mut rows = Vec::new();
@@ -154,6 +158,9 @@ pub fn forward(options: &Options) -> Result<Vec<Row>, BenchError> {
     }
     if mixes {
         rows.extend(mix::measure(&full, turns)?);
+    }
+    if features {
+        rows.extend(features::measure(&full, turns)?);
     }
     Ok(rows)
 }
@@ -214,7 +221,7 @@ pub struct Counted {
 }
 
 /// Runs a number of breaths over a small table, for tools that count instructions. `traffic` is `ipv4` or `ipv6`, or
-/// `mix-` and a kind of [`mix::Mix`]; with DPDK also `net_ring`, IPv4 on a port whose bursts are always of 256, or
+/// `mix-` and a kind of [`mix::Mix`], or `with-` and a [`features::Feature`]; with DPDK also `net_ring`, IPv4 on a port whose bursts are always of 256, or
 /// `net_ring-minimal`, that port without a router.
 ///
 /// # Errors
@@ -229,6 +236,11 @@ pub fn forward_counted(traffic: &str, options: CountOptions) -> Result<Counted, 
     let bed = Bed::new(table, Bed::frame_pool_of(4)?)?;
     let batching = Batching { receive: burst, ..Batching::default() };
     let mixed = mix::Mix::ALL.into_iter().find(|mix| traffic.strip_prefix("mix-") == Some(mix.name()));
+    let with = |feature: &features::Feature| traffic.strip_prefix("with-") == Some(feature.name());
+    if let Some(feature) = features::Feature::ALL.into_iter().find(with) {
+        let mut featured = features::router(&bed, feature)?;
+        return Ok(count_breaths(&mut featured.running, breaths, Running::received));
+    }
     let mut running = match (traffic, mixed) {
         (_, Some(mix)) => mix::router(&bed, mix, batching)?,
         ("ipv4", None) => bed.router::<u32>(&routable(Pattern::Prefix, &bed.ipv4), batching)?,

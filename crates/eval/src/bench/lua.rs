@@ -5,7 +5,7 @@
 //! and returns a function for one turn, and the network in Rust. Hooks have their own cases ([`hooks`]).
 
 mod apps;
-mod hooks;
+pub(super) mod hooks;
 mod soak;
 
 use std::sync::Arc;

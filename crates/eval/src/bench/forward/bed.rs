@@ -16,10 +16,11 @@ use bm_fib::next_hop::{Action, Gateway};
 use bm_fib::published::{Published, Readers};
 use bm_fib::structure::{IPV4, IPV6};
 use bm_fib::{Fib, NextHop, Structure, next_hop::NextHopWriter};
+use bm_forward::filter::FilterSet;
 use bm_forward::tables::{Interface, PortInterfaces, ReversePath, Settings, Tables, Vrf};
 use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, WaitLimits};
 use bm_frame::{BURST, Frame, FramePool, Freelist};
-use bm_graph::{Engine, Network, PortApp, Waker};
+use bm_graph::{Engine, Network, PortApp, StageHook, Waker};
 use bm_port::Port;
 use bm_stats::{Account, Counters, Registry, Scope};
 use bm_testbed::addresses::Sizes;
@@ -63,8 +64,15 @@ pub(super) struct Bed {
     published: Arc<Published<Tables>>,
     readers: Readers,
     frame_pool: Arc<FramePool>,
-    /// Held because the writer owns the table.
-    _next_hops: NextHopWriter,
+    next_hops: NextHopWriter,
+}
+
+/// What a router does besides forwarding.
+#[derive(Default)]
+pub(super) struct Extras {
+    pub filters: Option<Arc<FilterSet>>,
+    pub reverse_path: ReversePath,
+    pub hook: Option<Box<dyn StageHook>>,
 }
 
 /// An address family for which a bed has a table.
@@ -140,18 +148,9 @@ impl Bed {
         let ipv4 = FamilyTable::new(IPV4[0], table.ipv4, &hops, &readers)?;
         let ipv6 = FamilyTable::new(IPV6[0], table.ipv6, &hops, &readers)?;
         let vrf = Vrf { ipv4: ipv4.fib.clone(), ipv6: ipv6.fib.clone() };
-        let ports =
-            (0..PORTS.len()).map(|port| PortInterfaces { untagged: Some(port as u16), tagged: Vec::new() });
-        let tables = Tables::new(
-            vec![vrf],
-            (0..PORTS.len()).map(interface).collect(),
-            ports.collect(),
-            next_hops.table().clone(),
-            (vec![[10, 0, 0, 254].into(), [10, 0, 1, 254].into()], Vec::new()),
-            Settings::default(),
-        );
+        let tables = tables(vrf, &next_hops, ReversePath::Off);
         let published = Arc::new(Published::new(tables, &readers));
-        Ok(Self { ipv4, ipv6, published, readers, frame_pool, _next_hops: next_hops })
+        Ok(Self { ipv4, ipv6, published, readers, frame_pool, next_hops })
     }
 
     /// Frame memory for all beds.
@@ -188,6 +187,18 @@ impl Bed {
         let mut making = Making::new(&self.frame_pool)?;
         making.ports(destinations, sizes, batching)?;
         self.routed(making, PORTS.len())
+    }
+
+    /// The router with filters, a check of sources or a hook.
+    pub fn router_with(&self, destinations: &Arc<[u32]>, extras: Extras) -> Result<Running, BenchError> {
+        let vrf = Vrf { ipv4: self.ipv4.fib.clone(), ipv6: self.ipv6.fib.clone() };
+        let tables = tables(vrf, &self.next_hops, extras.reverse_path).with_filters(extras.filters);
+        let published = Arc::new(Published::new(tables, &self.readers));
+        let mut making = Making::new(&self.frame_pool)?;
+        making.ports(destinations, SMALLEST, Batching::default())?;
+        let slow = self.add_router(&mut making, &published, extras.hook)?;
+        making.link_ports(PORTS.len())?;
+        making.running(Some(slow))
     }
 
     /// Routers of `workers` workers as in the daemon: tables, frame memory and counters are shared, ports and all
@@ -235,17 +246,23 @@ impl Bed {
     /// Adds a router between the first `joined` of the ports to a network in the making.
     fn routed(&self, mut making: Making, joined: usize) -> Result<Running, BenchError> {
         let slow = self.router_app(&mut making)?;
-        for name in &PORTS[..joined] {
-            making.link(&format!("{name}.output -> router.{name}"))?;
-            making.link(&format!("router.{name} -> {name}.router"))?;
-            making.link(&format!("slow.{name} -> {name}.slow"))?;
-        }
+        making.link_ports(joined)?;
         making.running(Some(slow))
     }
 
     /// Adds the router and the return from its slow path, without links.
     pub(super) fn router_app(&self, making: &mut Making) -> Result<SlowPath, BenchError> {
-        let mut slow = self.slow_path(making)?;
+        self.add_router(making, &self.published, None)
+    }
+
+    /// The same with other tables, and with a hook.
+    fn add_router(
+        &self,
+        making: &mut Making,
+        published: &Arc<Published<Tables>>,
+        hook: Option<Box<dyn StageHook>>,
+    ) -> Result<SlowPath, BenchError> {
+        let mut slow = self.slow_path(making, published)?;
         let mut ports = Vec::new();
         for name in PORTS {
             let account = making.account(&format!("slow/{name}"))?;
@@ -255,7 +272,10 @@ impl Bed {
         }
         let names = PORTS.map(String::from).to_vec();
         let (entrance, back) = slow.add_worker(SLOW_QUEUE, names, making.account("return")?, None);
-        let router = Router::new(ports, self.published.clone(), self.readers.register(), entrance);
+        let mut router = Router::new(ports, published.clone(), self.readers.register(), entrance);
+        if let Some(hook) = hook {
+            router = router.with_hook(hook);
+        }
         making.app("router", Box::new(router))?;
         making.app("slow", Box::new(back))?;
         Ok(slow)
@@ -280,11 +300,15 @@ impl Bed {
             .ok_or_else(|| BenchError::build("frame memory")("too few slots"))
     }
 
-    fn slow_path(&self, making: &mut Making) -> Result<SlowPath, BenchError> {
+    fn slow_path(
+        &self,
+        making: &mut Making,
+        published: &Arc<Published<Tables>>,
+    ) -> Result<SlowPath, BenchError> {
         let scope = format!("{}/slow", making.worker);
         let counters = Counters::open(&making.registry, Scope::Other(&scope));
         Ok(SlowPath::new(SlowConfig {
-            published: self.published.clone(),
+            published: published.clone(),
             reader: self.readers.register(),
             frames: Freelist::new(self.frame_pool.clone(), 0),
             resolver: Box::new(Nobody),
@@ -323,6 +347,20 @@ impl<A: Packet> FamilyTable<A> {
         let (name, pages) = (structure.name, fib.pages().to_string());
         Ok(Self { structure: name, pages, fib, oracle, bytes: builder.memory_bytes(), built, routes })
     }
+}
+
+/// The tables of a router with two ports.
+fn tables(vrf: Vrf, next_hops: &NextHopWriter, reverse_path: ReversePath) -> Tables {
+    let ports =
+        (0..PORTS.len()).map(|port| PortInterfaces { untagged: Some(port as u16), tagged: Vec::new() });
+    Tables::new(
+        vec![vrf],
+        (0..PORTS.len()).map(|port| Interface { reverse_path, ..interface(port) }).collect(),
+        ports.collect(),
+        next_hops.table().clone(),
+        (vec![[10, 0, 0, 254].into(), [10, 0, 1, 254].into()], Vec::new()),
+        Settings::default(),
+    )
 }
 
 fn interface(port: usize) -> Interface {
@@ -403,6 +441,16 @@ impl Making {
 
     pub fn link(&mut self, link: &str) -> Result<(), BenchError> {
         self.network.link(link).map_err(BenchError::build("network"))
+    }
+
+    /// Links the first `joined` of the ports to the router and its slow path.
+    fn link_ports(&mut self, joined: usize) -> Result<(), BenchError> {
+        for name in &PORTS[..joined] {
+            self.link(&format!("{name}.output -> router.{name}"))?;
+            self.link(&format!("router.{name} -> {name}.router"))?;
+            self.link(&format!("slow.{name} -> {name}.slow"))?;
+        }
+        Ok(())
     }
 
     /// Both ports, each with half of the frames and a part of the destinations.

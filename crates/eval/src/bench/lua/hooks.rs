@@ -145,8 +145,21 @@ fn packet(number: usize) -> [u8; 60] {
     packet
 }
 
+/// The list of ports to drop, for a router with these ports.
+pub(in crate::bench) fn access_list(
+    frame_pool: &Arc<FramePool>,
+    ports: &[&str],
+) -> Result<(HookSet, Box<dyn StageHook>), BenchError> {
+    let [_, case, _] = &CASES;
+    loaded(case, frame_pool, ports)
+}
+
 /// The hook of a case, loaded for one worker. The set must outlive it.
-fn loaded(case: &Case, frame_pool: &Arc<FramePool>) -> Result<(HookSet, Box<dyn StageHook>), BenchError> {
+fn loaded(
+    case: &Case,
+    frame_pool: &Arc<FramePool>,
+    ports: &[&str],
+) -> Result<(HookSet, Box<dyn StageHook>), BenchError> {
     let folder = Folder::with(case.lua).map_err(BenchError::build("the hook's file"))?;
     let registry = Registry::anonymous(COUNTERS).map_err(BenchError::build("counters"))?;
     let world = HookWorld { frame_pool: frame_pool.clone(), registry: Arc::new(registry) };
@@ -154,7 +167,8 @@ fn loaded(case: &Case, frame_pool: &Arc<FramePool>) -> Result<(HookSet, Box<dyn 
     let (file, patience) = (folder.0.join("hook.lua"), Duration::from_secs(1));
     let (name, arguments) = (case.name.into(), serde_json::Value::Null);
     let spec = HookSpec { name, file, stage: None, arguments, budget: 0, patience, trees: Vec::new() };
-    set.start(&[spec], 1, vec!["left".into()]).map_err(BenchError::build("the hook"))?;
+    let ports = ports.iter().map(|port| (*port).into()).collect();
+    set.start(&[spec], 1, ports).map_err(BenchError::build("the hook"))?;
     let hook = set.worker(0).ok_or_else(|| BenchError::build("the hook")("it has no worker"))?;
     Ok((set, hook))
 }
@@ -162,7 +176,7 @@ fn loaded(case: &Case, frame_pool: &Arc<FramePool>) -> Result<(HookSet, Box<dyn 
 /// Measures one case.
 pub(super) fn measure(case: &Case, turns: Turns) -> Result<Vec<Row>, BenchError> {
     let frame_pool = FramePool::new(4096, 2048).map_err(BenchError::build("frame memory"))?;
-    let (set, mut lua) = loaded(case, &frame_pool)?;
+    let (set, mut lua) = loaded(case, &frame_pool, &["left"])?;
     let (mut rust, mut beds) = (Native(case.rust), [Bed::new(&frame_pool), Bed::new(&frame_pool)]);
     lua.begin();
     let [of_lua, of_rust] = &mut beds;
@@ -192,7 +206,7 @@ mod tests {
     fn hooks_in_lua_and_in_rust_drop_the_same_packets() {
         let frame_pool = FramePool::new(4096, 2048).unwrap();
         for (case, left) in CASES.iter().zip([256, 256, 256 - 16]) {
-            let (_set, mut lua) = loaded(case, &frame_pool).unwrap();
+            let (_set, mut lua) = loaded(case, &frame_pool, &["left"]).unwrap();
             assert!(lua.begin().has(Stage::Ingress));
             let mut bed = Bed::new(&frame_pool);
             let expected = bed.run(&mut Native(case.rust));

@@ -1,0 +1,159 @@
+//! What features cost per packet: filters, the reverse path filter and a hook in Lua, each alone and all together,
+//! beside the router without them.
+//!
+//! All packets pass, so the figures are the price of asking. `over_plain` compares with the router without features.
+
+use std::sync::Arc;
+
+use bm_filter::{Action, Filters, Flat, Rule, Tree};
+use bm_forward::filter::{FilterSet, RuleCounts};
+use bm_forward::tables::ReversePath;
+use bm_graph::StageHook;
+use bm_lua::hook::HookSet;
+use bm_testbed::addresses::Pattern;
+
+use super::bed::{Bed, Extras, PORTS};
+use super::running::Running;
+use super::{BenchError, breathe, check_all, rounded, routable};
+use crate::alternate::{Subject, Turns, alternate};
+use crate::bench::lua::hooks;
+use crate::report::Row;
+
+/// The name of the case.
+pub(super) const CASE: &str = "features-full-prefix";
+/// Number of rules of the filters.
+const RULES: u16 = 100;
+
+/// What a router does besides forwarding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Feature {
+    Nothing,
+    /// 100 rules that drop, none of which matches.
+    Filters,
+    /// There must be a route to the source.
+    ReversePath,
+    /// A list of ports to drop, in Lua.
+    Hook,
+    All,
+}
+
+impl Feature {
+    pub const ALL: [Self; 5] = [Self::Nothing, Self::Filters, Self::ReversePath, Self::Hook, Self::All];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "plain",
+            Self::Filters => "filters",
+            Self::ReversePath => "reverse-path",
+            Self::Hook => "hook",
+            Self::All => "all",
+        }
+    }
+
+    fn is(self, other: Self) -> bool {
+        self == other || self == Self::All
+    }
+}
+
+/// A router with one of the features.
+pub(super) struct Featured {
+    pub running: Running,
+    /// The owner of the hook's Lua state.
+    _hooks: Option<HookSet>,
+}
+
+/// Rules for UDP from other sources, and for other ports than those of the packets.
+fn filters() -> Result<Arc<FilterSet>, BenchError> {
+    let rule = |number: u16| {
+        let source = format!("10.{number}.0.0/16").parse().ok();
+        let ports = Some(2000 + number..=2000 + number);
+        let by_source = Rule { source, protocol: Some(17), ..Rule::default() };
+        let by_port = Rule { destination_ports: ports, protocol: Some(17), ..Rule::default() };
+        Rule { action: Action::Drop, ..if number.is_multiple_of(2) { by_source } else { by_port } }
+    };
+    let flat = (0..RULES).flat_map(|number| Flat::from_rule(&rule(number), number, None));
+    let tree = Tree::grow(flat.collect()).map_err(|error| BenchError::build("filters")(error.to_string()))?;
+    Ok(Arc::new(FilterSet {
+        filters: Arc::new(Filters { tree, ..Filters::default() }),
+        checks: Vec::new(),
+        unknown: [false; 2],
+        ports: vec![true; PORTS.len()],
+        counts: Arc::new(RuleCounts::new().map_err(BenchError::build("counters"))?),
+        rates: None,
+    }))
+}
+
+/// The router with a feature.
+pub(super) fn router(bed: &Bed, feature: Feature) -> Result<Featured, BenchError> {
+    let mut extras = Extras::default();
+    if feature.is(Feature::Filters) {
+        extras.filters = Some(filters()?);
+    }
+    if feature.is(Feature::ReversePath) {
+        extras.reverse_path = ReversePath::Loose;
+    }
+    let mut hooks = None;
+    if feature.is(Feature::Hook) {
+        let (set, hook): (HookSet, Box<dyn StageHook>) = hooks::access_list(bed.frames(), &PORTS)?;
+        (hooks, extras.hook) = (Some(set), Some(hook));
+    }
+    let running = bed.router_with(&routable(Pattern::Prefix, &bed.ipv4), extras)?;
+    Ok(Featured { running, _hooks: hooks })
+}
+
+/// Runs a router for a while and compares the frames that leave with the expected ones.
+fn check(bed: &Bed, feature: Feature, featured: &mut Featured) -> Result<(), BenchError> {
+    let case = format!("{CASE} {}", feature.name());
+    check_all(&case, &bed.ipv4, std::slice::from_mut(&mut featured.running), 1)
+}
+
+/// Measures all features in turn.
+pub(super) fn measure(bed: &Bed, turns: Turns) -> Result<Vec<Row>, BenchError> {
+    let mut routers =
+        Feature::ALL.map(|feature| router(bed, feature)).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let check_each = |routers: &mut [Featured]| {
+        Feature::ALL.iter().zip(routers).try_for_each(|(&feature, featured)| check(bed, feature, featured))
+    };
+    check_each(&mut routers)?;
+    let mut works: Vec<_> =
+        routers.iter_mut().map(|featured| || breathe(&mut featured.running)).collect();
+    let mut subjects: Vec<Subject<'_>> = Feature::ALL
+        .iter()
+        .zip(&mut works)
+        .map(|(feature, work)| (feature.name(), work as &mut dyn FnMut() -> u64))
+        .collect();
+    let measured = alternate(turns, &mut subjects);
+    check_each(&mut routers)?;
+    let rows: Vec<_> = measured.iter().map(|measured| Row::mpps("forward", CASE, measured)).collect();
+    let plain = rows[0].ns;
+    let compared = |row: Row| {
+        let over = rounded(row.ns / plain);
+        row.with("over_plain", over)
+    };
+    Ok(rows.into_iter().map(compared).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_testbed::tables::{TableOptions, generate};
+    use std::time::Duration;
+
+    #[test]
+    fn every_feature_is_asked_and_lets_all_packets_pass() {
+        let options = TableOptions { ipv4: 5_000, ipv6: 100, ..TableOptions::default() };
+        let bed = Bed::new(generate(&options).unwrap(), Bed::frame_pool_of(4).unwrap()).unwrap();
+        let turns = Turns { runs: 3, slot: Duration::from_millis(2), warm_up: Duration::from_millis(1) };
+        let rows = measure(&bed, turns).unwrap();
+        let names: Vec<_> = rows.iter().map(|row| row.subject.as_str()).collect();
+        assert_eq!(names, ["plain", "filters", "reverse-path", "hook", "all"]);
+        assert!(rows.iter().all(|row| row.median > 0.0 && row.detail.contains_key("over_plain")));
+        // The filters saw the packets, and none matched.
+        let set = filters().unwrap();
+        let extras = Extras { filters: Some(set.clone()), ..Extras::default() };
+        let mut running = bed.router_with(&routable(Pattern::Prefix, &bed.ipv4), extras).unwrap();
+        assert!(breathe(&mut running) > 1000);
+        assert!(set.counts.count(bm_forward::filter::UNMATCHED) > 1000);
+        assert!((0..RULES).all(|rule| set.counts.count(rule) == 0));
+    }
+}
