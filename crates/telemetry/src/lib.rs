@@ -122,7 +122,7 @@ pub fn render(status: &Status, counters: &[(String, u64)], fabric: &[FabricLink]
 /// What Linux was left, and what it dropped.
 fn of_linux(registry: &mut Registry) -> [Counters; 2] {
     let left = "Frames that the kernel path left to Linux, by cause";
-    let dropped = "Frames of ports that Linux dropped, by its reason";
+    let dropped = "Frames of ports that Linux dropped, by reason";
     [counter(registry, "left_to_linux_frames", left), counter(registry, "linux_dropped_frames", dropped)]
 }
 
@@ -144,18 +144,15 @@ fn fabric(registry: &mut Registry, links: &[FabricLink]) {
     let bytes =
         counter(registry, "fabric_bytes", "Bytes received from a fabric link, and sent to it by workers");
     let sent = counter(registry, "fabric_sent_frames", "Frames that workers have sent to a fabric link");
-    let lost = counter(
-        registry,
-        "fabric_lost_frames",
-        "Frames that the other node has sent, and that did not arrive",
-    );
+    let lost =
+        counter(registry, "fabric_lost_frames", "Frames that the other node sent and that did not arrive");
     let failures = counter(registry, "fabric_failures", "Times that a fabric link was found down");
     let up = gauge(registry, "fabric_up", "1 if frames sent to a fabric link reach the other node, else 0");
     let round_trip = gauge(registry, "fabric_round_trip_microseconds", "Round-trip time of the last probe");
     let timeout = gauge(
         registry,
         "fabric_timeout_microseconds",
-        "After how long without an answer to a probe a fabric link counts as down",
+        "Time without an answer to a probe after which a fabric link counts as down",
     );
     for link in links {
         let labels = vec![("link", link.device.clone()), ("peer", link.peer.clone())];
