@@ -19,7 +19,7 @@ const TC_DROP: i32 = 2;
 pub struct Words {
     /// Such as `forwarded to r1`, `left to Linux`, `dropped`, `sent by a worker`.
     pub what: String,
-    /// Such as `no worker`; the counter of this name has moved.
+    /// Such as `no_worker`: a name of `show drops --explain`, except where no counter says why.
     pub reason: Option<String>,
 }
 
@@ -29,7 +29,7 @@ impl Words {
     }
 
     fn because(what: &str, reason: &str) -> Self {
-        Self { what: what.into(), reason: Some(reason.replace('_', " ")) }
+        Self { what: what.into(), reason: Some(reason.into()) }
     }
 }
 
@@ -115,21 +115,21 @@ mod tests {
     fn the_counter_that_moved_says_why() {
         let kernel = |counter, verdict, to| said("bm_forward_6", &COUNTERS, counter, verdict, to);
         assert_eq!(kernel("forwarded", 4, Some("r1")), "forwarded to r1");
-        assert_eq!(kernel("linux_other_type", 2, None), "left to Linux: other type");
-        assert_eq!(kernel("drop_rate_limit", 1, None), "dropped: rate limit");
+        assert_eq!(kernel("linux_other_type", 2, None), "left to Linux: other_type");
+        assert_eq!(kernel("drop_rate_limit", 1, None), "dropped: rate_limit");
         assert_eq!(kernel("claimed", 4, None), "handed to a worker");
         assert_eq!(kernel("none", 2, None), "left to Linux");
         let steer = |counter, verdict| said("steer", &STEER_COUNTERS, counter, verdict, None);
         assert_eq!(steer("steered", 4), "handed to a worker");
         assert_eq!(steer("local", 2), "left to Linux: local");
-        assert_eq!(steer("held", 1), "dropped: filter not ready");
+        assert_eq!(steer("held", 1), "dropped: filter_not_ready");
     }
 
     #[test]
     fn without_a_counter_the_verdict_says_what() {
-        assert_eq!(said("bm_hold", &[], "", 1, None), "dropped: filter not ready");
+        assert_eq!(said("bm_hold", &[], "", 1, None), "dropped: filter_not_ready");
         assert_eq!(said("bm_hold", &[], "", 2, None), "left to Linux");
-        assert_eq!(said("bm_hold_tc", &[], "", 2, None), "dropped: filter not ready");
+        assert_eq!(said("bm_hold_tc", &[], "", 2, None), "dropped: filter_not_ready");
         assert_eq!(said("bm_forward_6_tc", &[], "", -1, None), "left to Linux");
     }
 }
