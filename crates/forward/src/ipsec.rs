@@ -13,12 +13,12 @@
 //! Each SA belongs to one worker, which alone has its sequence numbers, window and counters. Other workers hand it their
 //! packets through rings, one for each pair of workers, and it sends or routes them itself.
 
-mod bell;
 mod decryption;
 mod encryption;
 mod frames;
 mod live;
 mod rings;
+mod sleeper;
 mod status;
 
 use std::collections::HashMap;

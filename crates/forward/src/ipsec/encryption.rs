@@ -403,7 +403,7 @@ impl App for Encryption {
                 work.leaves(io, tables, frame, *from);
             }
         }
-        work.rings.ring();
+        work.rings.wake();
         work.entrance.ring();
         reader.quiescent();
     }
