@@ -1,4 +1,4 @@
-//! `brickmoon top`: ports, workers, drops and more on a whole terminal, with rates.
+//! `brickmoon top`: ports, workers, drops and more with rates, full screen.
 //!
 //! ```text
 //! thread bm-top-poll ── Get: GET /v1/ports .. ──► daemon or Lua program

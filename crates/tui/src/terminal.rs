@@ -1,4 +1,4 @@
-//! The terminal: whole screen and single keys while [`FullScreen`] exists, as it was before on every way out.
+//! The terminal: full screen and raw mode while [`FullScreen`] exists, restored however it ends.
 
 use std::io::{self, Stdout, stdout};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use ratatui::crossterm::terminal::{
 };
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 
-/// The whole terminal.
+/// The terminal, while it shows the screen.
 pub struct FullScreen {
     pub terminal: Terminal<CrosstermBackend<Stdout>>,
 }
