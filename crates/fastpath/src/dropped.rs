@@ -168,7 +168,7 @@ impl Dropped {
     /// Why it is not possible, for people.
     pub fn load() -> Result<Self, String> {
         let btf = Btf::from_vmlinux().map_err(|error| {
-            format!("the kernel does not describe its types (CONFIG_DEBUG_INFO_BTF): {error}")
+            format!("the kernel has no type information (CONFIG_DEBUG_INFO_BTF): {error}")
         })?;
         let names = names(&btf);
         if names.is_empty() {
