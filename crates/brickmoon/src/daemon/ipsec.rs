@@ -10,7 +10,7 @@
 mod clear_text;
 mod live;
 mod record;
-mod served;
+mod xfrm_thread;
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
@@ -34,7 +34,7 @@ use crate::failure::Failure;
 use clear_text::ClearText;
 use live::{Live, LiveSa};
 use record::Record;
-pub use served::Served;
+pub use xfrm_thread::XfrmThread;
 
 /// Numbers that are reserved together: enough for some seconds, and few enough that starts do not use up 32 bits.
 const BLOCK: u64 = 1 << 23;
