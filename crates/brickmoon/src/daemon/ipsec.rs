@@ -135,6 +135,14 @@ impl Ipsec {
                     self.live.current = current;
                     self.policies_changed();
                 }
+                // Workers find SAs by SPI and destination: a second one would never be used, and its removal would remove
+                // the one of the configuration.
+                Change::AddSa { ref sa, .. } if self.config.sas.iter().any(|other| other.id() == sa.id()) => {
+                    tracing::error!(
+                        "SA {} is not used: [ipsec] has an SA with the same SPI and destination",
+                        sa.id()
+                    );
+                }
                 other => self.live.apply(other),
             }
         }
