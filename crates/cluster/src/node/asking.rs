@@ -1,4 +1,4 @@
-//! What nodes tell each other apart from their state: counts of frames, questions and answers.
+//! Messages between nodes that are not about their state: counts of frames, questions and answers.
 
 use super::{Cluster, own_mac};
 use crate::error::ClusterError;
@@ -39,7 +39,7 @@ impl Cluster {
         }
     }
 
-    /// Tells all other nodes how many frames were sent to them.
+    /// Sends all other nodes the number of frames that were sent to them.
     pub(super) fn send_counts(&mut self) {
         // Of this network namespace, wherever /sys comes from.
         let devices = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();

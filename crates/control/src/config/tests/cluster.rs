@@ -120,7 +120,7 @@ password_file = '/etc/password'
         ),
         ("user", "prefix = 'x'\nuser", "`prefix` in [cluster.store] is \"x\": write a name that ends in /"),
         ("user", "node = 256\nuser", "`node` in [cluster.store] is 256: must be from 0 to 255"),
-        (&format!("{begin}{key}"), &epoch, "`epoch` in [cluster] has no meaning with [cluster.store]"),
+        (&format!("{begin}{key}"), &epoch, "`epoch` in [cluster] cannot be used with [cluster.store]"),
     ] {
         assert!(text.contains(from), "{from}");
         let error = refused(&text.replacen(from, to, 1));
