@@ -144,7 +144,14 @@ impl Client {
         let Some(endpoint) = self.settings.endpoints.get(self.at) else { return Err(self.malformed()) };
         let mut wanted = range_of(prefix);
         wanted["start_revision"] = revision.into();
-        let mut connection = Connection::open(endpoint, self.tls.as_ref()).await?;
+        let mut connection = match Connection::open(endpoint, self.tls.as_ref()).await {
+            Ok(connection) => connection,
+            Err(why) => {
+                self.open = None;
+                self.next_endpoint();
+                return Err(why);
+            }
+        };
         let body = json!({ "create_request": wanted });
         let answer = connection.stream("/v3/watch", &body, self.token.as_deref()).await?;
         Ok(Watch::new(connection, answer))
