@@ -23,7 +23,7 @@ pub enum Sender {
     Linux,
 }
 
-/// What became of a packet.
+/// What happened to a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It was received, and the port's program decided about it.

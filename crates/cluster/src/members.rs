@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each value is followed by a line with its tag, under the key that all members share, so that access to the store alone
-//! makes nobody a member. A member that does not register stays one: only [`MemberList::without`] changes that.
+//! does not make a node a member. A member that is not registered remains one: only [`MemberList::without`] removes it.
 //!
 //! The next epoch begins when all members that can be reached have the current one. So two nodes are never more than one
 //! epoch apart, and accept each other's frames.

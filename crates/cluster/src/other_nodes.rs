@@ -22,7 +22,7 @@ impl Service {
     /// Answers the questions of other nodes: `answer` gets the path of a GET request, and returns status and body.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn answer_with(
         &self,
         answer: impl Fn(&str) -> (u16, Vec<u8>) + Send + 'static,

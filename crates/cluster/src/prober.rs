@@ -97,7 +97,7 @@ struct Places {
 }
 
 struct Shared {
-    /// Taken over when the thread comes to it.
+    /// Applied by the thread.
     changes: Mutex<Vec<Change>>,
     gap_ns: AtomicU64,
     stop: AtomicBool,

@@ -239,7 +239,7 @@ impl Session {
         true
     }
 
-    /// Questions, answers and counts that have come since the last call.
+    /// Questions, answers and counts received since the last call.
     pub fn take_inbox(&mut self) -> Vec<Contents> {
         std::mem::take(&mut self.inbox)
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! etcd ── watch ──► bm-store ── change_members ──► Cluster
-//!      ◄── lease, registration, changes of the list ──┘  (compared and set: of two at once, one is repeated)
+//!      ◄── lease, registration, changes of the list ──┘  (compare-and-set: of two changes at once, one is repeated)
 //! ```
 //!
 //! A registration has the epoch of a node, so that the next one can begin (`members.rs`). While etcd cannot
@@ -117,7 +117,7 @@ impl Admitted {
     /// Starts the thread.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn follow(self, cluster: Arc<Mutex<Cluster>>) -> Result<Store, ClusterError> {
         let Self(mut follower) = self;
         let (requests, mut receiver) = mpsc::unbounded_channel();

@@ -153,7 +153,7 @@ enum Stop {
     To(usize),
     /// The slow path sends it.
     Slow,
-    /// The slow path tells its source what fits.
+    /// The slow path sends its source an ICMP error with this MTU.
     TooBig(u16),
 }
 

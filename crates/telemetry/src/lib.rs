@@ -157,7 +157,7 @@ fn fabric(registry: &mut Registry, links: &[FabricLink]) {
     for link in links {
         let labels = vec![("link", link.device.clone()), ("peer", link.peer.clone())];
         let with = |label, value: &str| labels.iter().cloned().chain([(label, value.into())]).collect();
-        // Those that tell more about frames of another kind are no kind of their own.
+        // These count frames of other kinds again.
         let is_kind = |name: &str| !matches!(name, "sampled" | "reordered");
         for (name, count) in link.counters.iter().filter(|(name, _)| is_kind(name)) {
             add(&frames, with("kind", name), *count);

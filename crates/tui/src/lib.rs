@@ -8,8 +8,8 @@
 //!                                                                             └─► text, JSON (--once)
 //! ```
 //!
-//! It only reads. It knows no socket: whoever starts it gives it a [`Get`]. A daemon that hangs or is started again never
-//! stops the screen, because requests are made on another thread.
+//! It only reads, and opens no socket: the caller passes a [`Get`]. A daemon that hangs or is restarted never stops the
+//! screen, because requests are made on another thread.
 
 #![forbid(unsafe_code)]
 

@@ -39,7 +39,7 @@ impl FullScreen {
         self.resume()
     }
 
-    /// Takes the terminal over again, and draws everything anew.
+    /// Takes the terminal over again, and redraws the screen.
     pub fn resume(&mut self) -> io::Result<()> {
         // The shell may have changed the terminal meanwhile.
         leave();
@@ -72,7 +72,7 @@ fn leave() {
     let _gone = disable_raw_mode();
 }
 
-/// Signals that have come.
+/// Signals received.
 pub struct Signals {
     end: Arc<AtomicBool>,
     resumed: Arc<AtomicBool>,

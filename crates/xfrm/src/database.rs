@@ -219,7 +219,10 @@ impl Database {
             }
             (false, Some(_)) => return Err(Refused::new(errno::EXISTS, format!("there is an SA with {id}"))),
             (false, None) if self.sas.len() >= SAS_MAX => {
-                return Err(Refused::new(errno::NO_SPACE, format!("{SAS_MAX} SAs: no more are possible")));
+                return Err(Refused::new(
+                    errno::NO_SPACE,
+                    format!("there are {SAS_MAX} SAs already, the most that are supported"),
+                ));
             }
             _ => {}
         }
@@ -268,7 +271,10 @@ impl Database {
     ) -> Result<u32, Refused> {
         let SpiRequest { info, destination, least, most } = request;
         if self.sas.len() >= SAS_MAX {
-            return Err(Refused::new(errno::NO_SPACE, format!("{SAS_MAX} SAs: no more are possible")));
+            return Err(Refused::new(
+                errno::NO_SPACE,
+                format!("there are {SAS_MAX} SAs already, the most that are supported"),
+            ));
         }
         let range = u64::from(most - least) + 1;
         let draw = || (u64::from(*least) + u64::from((context.random)()) % range) as u32;
@@ -336,7 +342,7 @@ impl Database {
         })
     }
 
-    /// Gives workers all policies anew.
+    /// Sends workers all policies.
     fn policies_changed(&mut self, answer: &mut Answer) {
         self.templates.clear();
         let mut templates = Vec::new();

@@ -60,7 +60,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `path`, in place of a socket that nobody listens on.
+    /// Listens at `path`, and replaces a socket there on which no process listens.
     ///
     /// # Errors
     /// The system's error, or that another process listens there.

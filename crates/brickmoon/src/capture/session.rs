@@ -47,7 +47,7 @@ impl Session {
         self.ports.iter().map(|port| (port.ifindex, port.name.clone())).collect()
     }
 
-    /// The packets that have come since the last call; none after a while without any.
+    /// Waits for packets; returns none if none came within a tenth of a second.
     pub fn next(&mut self) -> Result<Vec<Packet>, Failure> {
         if self.followed.elapsed() > FOLLOW {
             self.followed = Instant::now();

@@ -82,7 +82,7 @@ impl Cluster {
         }
     }
 
-    /// Tells workers which link leads to which member.
+    /// Publishes to workers which link leads to which member.
     pub(super) fn publish_links(&self) {
         let link = |(at, link): (u16, &crate::settings::FabricLink)| {
             Some((self.settings.member(&link.peer)?.node, at))

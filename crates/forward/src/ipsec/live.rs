@@ -81,7 +81,7 @@ pub(super) struct Commands {
     wanted: Producer<Wanted>,
 }
 
-/// The other end: for whoever adds and removes SAs.
+/// The daemon's end.
 pub(super) struct Control {
     ring: Producer<Command>,
     done: Arc<AtomicU64>,
@@ -135,7 +135,7 @@ impl Control {
     }
 }
 
-/// The apps of all workers, for whoever adds and removes SAs.
+/// The apps of all workers, for the daemon, which adds and removes SAs.
 pub struct Controls {
     /// By direction, then worker.
     pub(super) inbound: Vec<Control>,
@@ -184,7 +184,7 @@ impl Controls {
         settle(apps, longest) && owned
     }
 
-    /// Makes all workers forget an SA, at once: its keys are gone when this returns true.
+    /// Removes an SA from all workers: when this returns true, none of them has its keys.
     pub fn remove(&mut self, sa: &Sa, longest: Duration) -> bool {
         let (apps, ends) = match sa.direction {
             bm_ipsec::Direction::In => (&mut self.inbound, None),

@@ -16,7 +16,7 @@ pub(super) struct Rings {
     to: Vec<Option<(Producer<Frame>, Sleeper, bool)>>,
     /// From each other worker.
     from: Vec<Consumer<Frame>>,
-    /// From whoever adds and removes SAs.
+    /// From the daemon, which adds and removes SAs.
     pub commands: Option<Commands>,
     sleeper: Sleeper,
 }
@@ -28,8 +28,8 @@ pub struct IpsecWorker {
 }
 
 impl IpsecWorker {
-    /// For as many workers as there are wakers, in their order; each ring holds `capacity` frames. Whoever has the
-    /// controls can add and remove SAs later.
+    /// For as many workers as there are wakers, in their order; each ring holds `capacity` frames. The
+    /// controls are for adding and removing SAs later.
     pub fn all(wakers: &[Waker], capacity: usize) -> (Vec<Self>, Controls) {
         let [(into, inbound), (out, outbound)] = [rings(wakers, capacity), rings(wakers, capacity)];
         let both = into.into_iter().zip(out).enumerate();
