@@ -124,10 +124,10 @@ impl MemberList {
         Ok(Self { epoch: self.epoch.next(), members })
     }
 
-    /// Whether the next epoch can begin, according to all who have registered. `leaving` is not waited for.
+    /// Whether the next epoch can begin, according to the registrations. That of `leaving` does not matter.
     ///
     /// # Errors
-    /// Those who are behind.
+    /// The nodes that are behind.
     pub fn may_change(&self, registered: &[Registration], leaving: &str) -> Result<(), NoChange> {
         let mut behind: Vec<String> = Vec::new();
         for registration in registered.iter().filter(|registration| self.has(&registration.name)) {

@@ -103,7 +103,7 @@ struct Shared {
     stop: AtomicBool,
     /// Wakes the thread.
     waker: Waker,
-    /// Wakes whoever reads [`Probed::observed`]: a link is alive or dead now.
+    /// Wakes the reader of [`Probed::observed`]: a link went up or down.
     changed: Waker,
 }
 

@@ -128,7 +128,7 @@ struct views {
 	struct view of[2];
 };
 
-/* What became of a frame; the order is that of `Counters` in ../src/counters.rs. */
+/* What happened to a frame; the order is that of `Counters` in ../src/counters.rs. */
 enum verdict {
 	FORWARDED,
 	FORWARDED_BYTES, /* of frames as they leave: FORWARDED */

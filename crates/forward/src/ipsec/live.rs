@@ -4,7 +4,7 @@
 //! Controls ── Command ─► ring ─► an app: before its next packet          Controls ◄─ ring ── Wanted: a policy has no SA
 //! ```
 //!
-//! The owner of a new SA gets it first, and [`settle`] waits until it has it; then the other workers are told. So no
+//! The owner of a new SA gets it first, and [`settle`] waits until it has it; then the other workers get it. So no
 //! worker hands a packet to one that does not know the SA yet.
 
 use std::net::IpAddr;
