@@ -135,7 +135,7 @@ fn findings(facts: &Facts) -> Vec<Finding> {
     });
     if !facts.net_admin {
         findings.push(Finding::problem(
-            "this process has no CAP_NET_ADMIN, without which there is no port",
+            "this process has no CAP_NET_ADMIN, which all ports need",
             "run it as root",
         ));
     }

@@ -48,7 +48,7 @@ impl Taps {
         };
         let pages = (PAGES / cpus()).next_power_of_two().clamp(*PAGES_EACH.start(), *PAGES_EACH.end());
         let buffer = PerfBufferBuilder::new(&shared.events).sample_cb(add).pages(pages).build();
-        let buffer = buffer.map_err(CaptureError::at("making the buffer of a capture"))?;
+        let buffer = buffer.map_err(CaptureError::at("creating the buffer of a capture"))?;
         let mut taps = Self {
             options,
             ports,

@@ -153,7 +153,7 @@ impl Ipsec {
         self.clear_text.follow_programs(&self.config, &self.live.policies);
         match self.all_policies() {
             Ok(policies) => self.live.set_policies(&policies),
-            Err(error) => tracing::error!("policies stay as they were: {error}"),
+            Err(error) => tracing::error!("cannot change the policies of workers: {error}"),
         }
     }
 
