@@ -288,8 +288,7 @@ impl Follower {
                 ReadError::Etcd(why) => format!("{why}; the members stay as they are"),
                 ReadError::Key(why) => why,
             };
-            // It may have ended meanwhile.
-            (self.lease, self.written) = (None, Vec::new());
+            self.written.clear();
             if self.note(false, Some(why.clone())) {
                 tracing::warn!("the store of the cluster: {why}");
             }
@@ -312,6 +311,7 @@ impl Follower {
         cluster: &Mutex<Cluster>,
         requests: &mut mpsc::UnboundedReceiver<Remove>,
     ) -> Result<(), ReadError> {
+        self.renew().await?;
         let revision = self.synchronize(cluster).await?;
         let mut watch = self.client.watch(&self.store.prefix, revision + 1).await?;
         let mut tick = tokio::time::interval(TICK);
@@ -427,7 +427,7 @@ impl Follower {
         if let Some(lease) = self.lease
             && !self.client.keep_alive(lease).await?
         {
-            // It ended while etcd could not be reached.
+            // It expired while etcd could not be reached.
             self.lease = None;
         }
         Ok(())
