@@ -139,7 +139,7 @@ impl Traces {
             Outcome::Sent(Sender::Worker) => "a worker",
             Outcome::Sent(Sender::Linux) => "Linux",
             Outcome::Refused => "a worker; the device dropped it",
-            // Shown with the verdict already.
+            // What the kernel path sent is shown with its verdict. Without a verdict there is nothing to follow.
             _ => return,
         };
         let key = key(&packet.frame);
