@@ -18,8 +18,8 @@ pub struct Cluster {
     pub members: usize,
     /// Names of the members, with their numbers.
     pub member_list: BTreeMap<String, u16>,
-    /// Nodes to which this one has a fabric link, and which are no members (yet).
-    pub absent: Vec<String>,
+    /// Nodes to which this one has a fabric link, and which are not members (yet).
+    pub not_members: Vec<String>,
     /// The store from which the members come; without one they are configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<ClusterStore>,
@@ -46,14 +46,14 @@ pub struct Cluster {
     pub links: Vec<FabricLink>,
 }
 
-/// What became of frames that the other end of a link has sent. Those on their way, and those that have arrived since the
-/// peer told its count, are the difference.
+/// Frames that the peer has sent over a link. Sent frames that are neither in `arrived` nor in `lost` are on their way; more
+/// can have arrived than were sent when the peer last reported its count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Carried {
-    /// As the interface of the peer counts.
+    /// Counted by the interface of the peer.
     pub sent: u64,
-    /// As the fabric program of this node counts.
+    /// Counted by the fabric program of this node.
     pub arrived: u64,
     /// Neither arrived nor on their way.
     pub lost: u64,
@@ -72,7 +72,7 @@ pub struct ClusterStore {
     pub trouble: Option<String>,
     /// The nodes whose daemons run and reach the store.
     pub registered: Vec<RegisteredNode>,
-    /// Names under which somebody with another key has registered.
+    /// Names of registrations that were made with another key.
     pub other_key: Vec<String>,
 }
 
@@ -82,7 +82,7 @@ pub struct ClusterStore {
 pub struct RegisteredNode {
     pub name: String,
     pub node: u16,
-    /// The epoch to which it has come.
+    /// Its current epoch.
     pub epoch: u8,
     /// Its external ports with their numbers.
     pub ports: BTreeMap<String, u8>,
@@ -113,14 +113,14 @@ pub struct FabricLink {
     pub timeout_us: u64,
     /// How often it was found down since the daemon has started.
     pub failures: u64,
-    /// The peer's epoch, if it is another one than this node's: it has not changed yet. Nothing is lost meanwhile.
+    /// The peer's epoch, if it differs from this node's: it has not changed yet. Nothing is lost meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u8>,
     /// Frames that workers of this node have sent by the link.
     pub sent: u64,
     /// Their bytes.
     pub sent_bytes: u64,
-    /// Frames that the peer's interface has sent by the link, since both count them together: absent before that.
+    /// Frames that the peer has sent over the link since both ends compare their counters; absent before that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_peer: Option<Carried>,
     /// Account of frames received from the peer. `passed`: sent to another node, or out of an external port; `host`:

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sas {
-    /// In the order of the configuration.
+    /// Those of the configuration in its order, then those that programs have added.
     pub sas: Vec<Sa>,
 }
 
@@ -14,6 +14,7 @@ pub struct Sas {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sa {
+    /// As in the configuration; `reqid:N` for one that a program has added.
     pub name: String,
     /// `out` or `in`.
     pub direction: String,

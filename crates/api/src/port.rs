@@ -74,7 +74,7 @@ pub struct Port {
     pub kernel_counters: BTreeMap<String, u64>,
 }
 
-/// Packets of a port in one direction since its interface exists, whoever handled them.
+/// Packets of a port in one direction since its interface was created, on every path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Traffic {

@@ -20,12 +20,12 @@ Examples:
   brickmoon show ports --watch             packets, bytes and rates of every port, every second
   brickmoon show drops                     what was dropped, why, and where
   brickmoon show routes 192.0.2.1          what the fast path does with packets to this address
-  brickmoon top                            ports, workers and drops with rates, on the whole terminal
+  brickmoon top                            ports, workers and drops with rates, full screen
   brickmoon verify                         compare every table with the kernel's
 
 Linux stays in charge: `ip`, FRR, BIRD and strongSwan work as before. Packets that brickmoon cannot
 handle go to Linux, and if brickmoon ends, for whatever reason, Linux keeps forwarding.
-Commands may be abbreviated as long as they stay clear: `brickmoon sh po` is `brickmoon show ports`.
+Commands may be abbreviated as long as they are unambiguous: `brickmoon sh po` is `brickmoon show ports`.
 Exit status: 0 success, 1 failure, 2 bad usage or configuration.";
 
 /// A programmable software router for Linux.
@@ -56,7 +56,7 @@ pub enum Command {
         #[arg(default_value = bm_control::config::FILE)]
         file: PathBuf,
     },
-    /// Look for what keeps packets from the fast path on this machine; prints the command that changes each.
+    /// Check this machine for what keeps packets off the fast path, and print the command that changes it.
     Doctor(Doctor),
     /// Compare the daemon's tables with the kernel's, and print each difference.
     Verify(Query),
@@ -64,17 +64,18 @@ pub enum Command {
     Status(Status),
     /// Show the daemon's ports, routes, workers, drops and more.
     Show(Show),
-    /// Show ports, workers, drops and more on the whole terminal, with rates.
+    /// Show ports, workers, drops and more with rates, full screen.
     Top(Top),
-    /// Show packets at a port, with what became of each: a line each on a terminal, else a capture file (pcapng).
+    /// Show packets at a port, and what happened to each: a line per packet on a terminal, otherwise a capture file
+    /// (pcapng).
     #[command(after_help = CAPTURE_EXAMPLES)]
     Capture(Capture),
-    /// Show the way of packets through the router, with the time of each step.
+    /// Follow packets through the router, with the time of each step.
     #[command(after_help = TRACE_EXAMPLES)]
     Trace(Trace),
     /// Show the cluster that this node belongs to.
     Cluster(ClusterArgs),
-    /// Run a program whose XFRM sockets lead to the daemon: `brickmoon xfrm ip xfrm state`.
+    /// Run a program with its XFRM netlink sockets connected to the daemon: `brickmoon xfrm ip xfrm state`.
     Xfrm(Xfrm),
     /// Run a Lua program made of apps and links, as in Snabb.
     Run(Run),
@@ -308,10 +309,10 @@ pub enum Attach {
     Auto,
 }
 
-/// How often to show the same again.
+/// Whether to repeat the output, and how often.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Watch {
-    /// Show it again every second, or every SECONDS, until interrupted.
+    /// Repeat the output every second, or every SECONDS, until interrupted.
     #[arg(long, global = true, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub watch: Option<u64>,
@@ -347,7 +348,7 @@ pub struct Show {
 /// What to show.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ShowCommand {
-    /// The ports: state, packets and bytes as on the wire, rates, what was dropped or left to Linux.
+    /// The ports: state, packets and bytes on the wire, rates, packets dropped or left to Linux.
     // Without `po`, `show po` could also be policies.
     #[command(visible_alias = "interfaces", alias = "po")]
     Ports(Ports),
@@ -399,7 +400,7 @@ pub enum ClusterCommand {
     Drain(Query),
     /// Let other nodes send packets over this one again.
     Join(Query),
-    /// Remove a node from the members in the store (etcd). Stop it before, or move its traffic away.
+    /// Remove a node from the members in etcd. Move its traffic away and stop it first.
     Remove(RemoveMember),
     /// Run four nodes in network namespaces: loads under several traffic matrices, then losses while a daemon is killed, a
     /// link cut and a node switched off.
@@ -422,7 +423,7 @@ pub struct Ports {
     /// Show everything about this port, by its name or that of one of its interfaces.
     #[arg(value_name = "PORT")]
     pub port: Option<String>,
-    /// Show the account of each port: where every packet went that arrived there.
+    /// Show the account of each port: what happened to the packets that arrived there.
     #[arg(long)]
     pub account: bool,
     #[command(flatten)]
@@ -432,7 +433,7 @@ pub struct Ports {
 /// `brickmoon show drops`.
 #[derive(Clone, Debug, Args)]
 pub struct Drops {
-    /// Print every name that `show drops` and metrics may use, with its meaning; asks no daemon.
+    /// Print every name that `show drops` and metrics may use, with its meaning; works without a daemon.
     #[arg(long)]
     pub explain: bool,
     #[command(flatten)]
@@ -478,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn clear_abbreviations_are_understood_and_others_are_not() {
+    fn unambiguous_abbreviations_are_accepted() {
         let shown = |line: &str| match parse(line) {
             Ok(Command::Show(Show { what, .. })) => what,
             other => panic!("{line}: {other:?}"),
@@ -488,13 +489,13 @@ mod tests {
         assert!(matches!(shown("show pol"), ShowCommand::Policies(_)));
         assert!(matches!(shown("show d --explain"), ShowCommand::Drops(Drops { explain: true, .. })));
         assert!(matches!(parse("ver"), Ok(Command::Verify(_))));
-        for unclear in ["s", "st", "show s", "d"] {
-            assert!(parse(unclear).is_err(), "{unclear}");
+        for ambiguous in ["s", "st", "show s", "d"] {
+            assert!(parse(ambiguous).is_err(), "{ambiguous}");
         }
     }
 
     #[test]
-    fn a_wrong_word_gets_the_right_one() {
+    fn a_mistyped_command_is_corrected() {
         for (wrong, right) in [("shwo ports", "show"), ("show prots", "ports"), ("statsu", "status")] {
             let text = parse(wrong).unwrap_err().to_string();
             assert!(text.contains(&format!("'{right}'")), "{wrong}: {text}");

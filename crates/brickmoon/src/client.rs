@@ -49,7 +49,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(15);
 pub fn answer(socket: &Path, path: &str) -> (u16, Vec<u8>) {
     let refused = |message: &str| (400, bm_api::encode(&bm_api::Error::new(message)).unwrap_or_default());
     if !path.starts_with("/v1/") || path.starts_with(bm_api::request::NODES) {
-        return refused("this is no request that another node can make");
+        return refused("another node cannot make this request");
     }
     let Ok(runtime) = runtime() else { return refused("the node cannot answer now") };
     let exchange = exchange(socket, Method::GET, path);

@@ -250,7 +250,7 @@ fn detach_leftovers(socket: &std::path::Path) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Tells the daemon to end, and waits until it has.
+/// Makes the daemon end, and waits until it has.
 fn stop(socket: &Socket, keep: bool) -> Result<(), Failure> {
     if !keep && !client::is_listening(&socket.socket)? && detach_leftovers(&socket.socket)? {
         return Ok(());
@@ -267,7 +267,7 @@ fn stop(socket: &Socket, keep: bool) -> Result<(), Failure> {
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    Err(Failure::Failed(format!("process {} was told to end but is still running after 10 s", stopping.pid)))
+    Err(Failure::Failed(format!("process {} has not stopped within 10 s", stopping.pid)))
 }
 
 #[cfg(test)]

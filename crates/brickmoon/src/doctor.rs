@@ -1,4 +1,4 @@
-//! `brickmoon doctor`: what on this machine keeps packets from the fast path, each with the command that changes it.
+//! `brickmoon doctor`: what on this machine keeps packets off the fast path, each with the command that changes it.
 //!
 //! ```text
 //! configuration, kernel, /proc/sys, interfaces, firewall ─► Facts ─► findings (a pure function) ─► text or JSON
@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::plan::machine::Machine;
 use crate::plan::{self, Request};
 
-/// The oldest kernel that the tests run on, and the one from which Linux gives reasons for drops.
+/// The oldest kernel that the tests run on.
 const KERNEL_MIN: (u32, u32) = (6, 1);
 /// Huge pages of 2 MiB that hold the frames of a usual configuration.
 const HUGE_PAGES: u64 = 64;
@@ -64,7 +64,7 @@ impl Finding {
 struct Facts {
     /// Version of the kernel, such as `6.12.3-amd64`.
     kernel: String,
-    /// Whether the kernel describes its types.
+    /// Whether the kernel has type information.
     btf: bool,
     net_admin: bool,
     /// IPv4 and IPv6 forwarding.
@@ -73,7 +73,7 @@ struct Facts {
     huge_pages: Option<u64>,
     /// The interfaces of ports, each with what is wrong with it and its reverse path filter.
     ports: Vec<PortFacts>,
-    /// What Linux's firewall, IPsec policies and traffic control are left, each with its setting in `[firewall]`.
+    /// Packets left to Linux for its firewall, IPsec policies and traffic control, with the settings in `[firewall]`.
     linux_only: Vec<(String, &'static str)>,
     /// What the plan for the configuration warns of, or refuses.
     warnings: Vec<String>,
@@ -127,15 +127,15 @@ fn text(findings: &[Finding]) -> String {
 fn findings(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![kernel(&facts.kernel)];
     findings.push(match facts.btf {
-        true => Finding::ok("the kernel describes its types (BTF): `show drops` knows what Linux drops"),
+        true => Finding::ok("the kernel has type information (BTF): `show drops` can show what Linux drops"),
         false => Finding::note(
-            "the kernel does not describe its types (BTF): `show drops` does not know what Linux drops",
-            "use a kernel with CONFIG_DEBUG_INFO_BTF=y, as those of distributions are",
+            "the kernel has no type information (BTF): `show drops` cannot show what Linux drops",
+            "use a kernel with CONFIG_DEBUG_INFO_BTF=y, as distributions have them",
         ),
     });
     if !facts.net_admin {
         findings.push(Finding::problem(
-            "this process has no CAP_NET_ADMIN, without which there is no port",
+            "this process has no CAP_NET_ADMIN, which all ports need",
             "run it as root",
         ));
     }
@@ -171,7 +171,10 @@ fn findings(facts: &Facts) -> Vec<Finding> {
 fn kernel(version: &str) -> Finding {
     let mut numbers = version.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else {
-        return Finding::note(format!("the kernel's version {version:?} is not understood"), "uname -r");
+        return Finding::note(
+            format!("the version of the kernel is {version:?}, which is not a number"),
+            "uname -r",
+        );
     };
     let (least_major, least_minor) = KERNEL_MIN;
     match (major, minor) < KERNEL_MIN {
@@ -203,7 +206,7 @@ fn port(facts: &PortFacts) -> Vec<Finding> {
     }
     if *rp_filter == 1 {
         findings.push(Finding::note(
-            format!("{name} has a strict reverse path filter: each source is looked up, and packets from another way are dropped"),
+            format!("{name} has a strict reverse path filter: each source address is looked up, and packets that come from another interface are dropped"),
             format!("sysctl -w net.ipv4.conf.{name}.rp_filter=0 net.ipv4.conf.all.rp_filter=0"),
         ));
     }

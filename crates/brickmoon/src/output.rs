@@ -19,7 +19,7 @@ pub fn write(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Whether whoever reads the output has closed it.
+/// Whether the reader has closed the pipe.
 pub fn is_closed() -> bool {
     CLOSED.load(Ordering::Relaxed)
 }

@@ -1,4 +1,5 @@
-//! `brickmoon xfrm`: runs a program, such as `ip xfrm`, whose XFRM sockets lead to the daemon in place of the kernel.
+//! `brickmoon xfrm`: runs a program, such as `ip xfrm`, with its XFRM sockets connected to the daemon instead of the
+//! kernel.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ pub fn exec(xfrm: Xfrm) -> Failure {
     }
     if !xfrm_socket.exists() {
         return Failure::Failed(format!(
-            "{}: nobody listens there; set xfrm_socket in [ipsec], or name it with --xfrm-socket",
+            "{}: there is no such socket; set xfrm_socket in [ipsec], or name it with --xfrm-socket",
             xfrm_socket.display()
         ));
     }

@@ -34,7 +34,7 @@ enum kind {
 	SENT,		 /* redirected by the program of a port */
 	SENT_BY_LINUX,	 /* out of a queue of Linux */
 	WORKER_SENDS,	 /* handed to the device by a worker */
-	WORKER_SENT,	 /* what the device said: `id` is that of WORKER_SENDS */
+	WORKER_SENT,	 /* what the device returned: `id` is that of WORKER_SENDS */
 };
 
 /* Before the frame's bytes. The same layout as in ../src/record.rs. */
@@ -402,41 +402,40 @@ int BPF_PROG(after_tc, struct sk_buff *skb, int verdict)
 	return 0;
 }
 
+/* Shows a packet that is sent through `dev`, if it is wanted; returns whether it is. */
+static __always_inline bool show_sent(struct sk_buff *skb, const struct net_device *dev, struct record *record)
+{
+	struct cpu *cpu;
+
+	record->ifindex = dev->ifindex;
+	if (!wanted(dev, record->ifindex, WANT_SENT))
+		return false;
+	cpu = this_cpu();
+	if (!cpu || !matching_skb(cpu, skb) || !is_sampled(cpu))
+		return false;
+	record->id = next_id(cpu);
+	show_skb(cpu, skb, record, true);
+	return true;
+}
+
 SEC("tp_btf/net_dev_start_xmit")
 int BPF_PROG(sent_by_linux, struct sk_buff *skb, struct net_device *dev)
 {
-	struct record record = { .ifindex = dev->ifindex, .kind = SENT_BY_LINUX };
-	struct cpu *cpu;
+	struct record record = { .kind = SENT_BY_LINUX, .queue = skb->queue_mapping };
 
-	if (!wanted(dev, record.ifindex, WANT_SENT))
-		return 0;
-	cpu = this_cpu();
-	if (!cpu || !matching_skb(cpu, skb) || !is_sampled(cpu))
-		return 0;
-	record.id = next_id(cpu);
-	record.queue = skb->queue_mapping;
-	show_skb(cpu, skb, &record, true);
+	show_sent(skb, dev, &record);
 	return 0;
 }
 
-/* Frames of AF_XDP in copy mode, which Linux shows to nobody. The device may be full: then they come again. */
+/* AF_XDP frames in copy mode, which no tap of Linux sees. If the device is full, the worker sends them again. */
 SEC("fentry/__dev_direct_xmit")
 int BPF_PROG(worker_sends, struct sk_buff *skb, __u16 queue)
 {
 	struct record record = { .kind = WORKER_SENDS, .queue = queue };
 	__u64 address = (__u64)skb;
-	struct net_device *dev = skb->dev;
-	struct cpu *cpu;
 
-	record.ifindex = dev->ifindex;
-	if (!wanted(dev, record.ifindex, WANT_SENT))
-		return 0;
-	cpu = this_cpu();
-	if (!cpu || !matching_skb(cpu, skb) || !is_sampled(cpu))
-		return 0;
-	record.id = next_id(cpu);
-	bpf_map_update_elem(&sending, &address, &record.id, BPF_ANY);
-	show_skb(cpu, skb, &record, true);
+	if (show_sent(skb, skb->dev, &record))
+		bpf_map_update_elem(&sending, &address, &record.id, BPF_ANY);
 	return 0;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
-/* What is read of the kernel's structures; libbpf finds where the fields are in the running kernel. */
+/* The fields of the kernel's structures that are read; libbpf adjusts their offsets to the running kernel. */
 #pragma once
 
 #include <linux/bpf.h>

@@ -8,7 +8,7 @@ use std::io;
 pub enum CaptureError {
     /// No program of brickmoon is attached to the interface.
     NoProgram { port: String },
-    /// The kernel did not say which programs an interface has.
+    /// It is not known which programs an interface has.
     Query { port: String, error: io::Error },
     /// A step that the kernel refused.
     Refused { step: &'static str, error: libbpf_rs::Error },
@@ -28,7 +28,7 @@ impl fmt::Display for CaptureError {
                 f,
                 "no program of brickmoon is attached to {port}: Linux has all of its packets, and `tcpdump -i {port}` shows them"
             ),
-            Self::Query { port, error } => write!(f, "{port}: which programs are attached: {error}"),
+            Self::Query { port, error } => write!(f, "cannot find out which programs are attached to {port}: {error}"),
             Self::Refused { error, .. } if error.kind() == libbpf_rs::ErrorKind::PermissionDenied => {
                 f.write_str(match bm_sys::effective_user() {
                     0 => {

@@ -1,14 +1,14 @@
-//! Joins what is known of a packet before its verdict with the verdict.
+//! Joins the record of a packet with that of its verdict.
 //!
 //! The two records of a packet come one after the other, except where a worker's system call moved to another CPU in
-//! between. If the second one found no room in the buffer, the packet is shown without a verdict after a while.
+//! between. If the second one was lost (the buffer was full), the packet is shown without a verdict after a while.
 
 use std::collections::HashMap;
 
 use crate::record::{Kind, Record};
 
 /// How long a packet waits for its verdict: the records of CPUs are read in turn.
-const PATIENCE_NS: u64 = 500_000_000;
+const VERDICT_WITHIN_NS: u64 = 500_000_000;
 /// The device was full, and the worker sends the packet again (`NETDEV_TX_BUSY`).
 const BUSY: i32 = 0x10;
 
@@ -23,7 +23,7 @@ pub enum Sender {
     Linux,
 }
 
-/// What became of a packet.
+/// What happened to a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It was received, and the port's program decided about it.
@@ -39,7 +39,7 @@ pub enum Outcome {
         /// The frame as it leaves; empty if it was not redirected, or was not asked for.
         rewritten: Vec<u8>,
     },
-    /// It was received, and the record of the verdict found no room.
+    /// It was received, and the record of its verdict was lost.
     Unknown,
     /// It was sent.
     Sent(Sender),
@@ -84,7 +84,7 @@ impl Join {
     /// Takes records in the order in which they were read; returns the packets that are complete, in the order of time.
     pub fn packets(&mut self, records: Vec<Record>, now_ns: u64) -> Vec<Packet> {
         let mut packets: Vec<Packet> = records.into_iter().filter_map(|record| self.take(record)).collect();
-        let late = |_: &u64, record: &mut Record| now_ns.saturating_sub(record.time_ns) > PATIENCE_NS;
+        let late = |_: &u64, record: &mut Record| now_ns.saturating_sub(record.time_ns) > VERDICT_WITHIN_NS;
         let late: Vec<_> = self.waiting.extract_if(late).collect();
         packets.extend(late.into_iter().map(|(_, record)| {
             let outcome = match record.kind {
@@ -158,17 +158,17 @@ mod tests {
     fn a_packet_whose_verdict_is_lost_is_shown_without_it() {
         let mut join = Join::default();
         assert_eq!(join.packets(vec![record(Kind::Arrived, 1, &[7; 20])], 2000), []);
-        assert_eq!(outcomes(&join.packets(Vec::new(), 2001 + PATIENCE_NS)), [Outcome::Unknown]);
+        assert_eq!(outcomes(&join.packets(Vec::new(), 2001 + VERDICT_WITHIN_NS)), [Outcome::Unknown]);
         assert_eq!(join.packets(vec![record(Kind::Decided, 1, &[])], 3000), [], "it is shown only once");
     }
 
     #[test]
     fn a_packet_that_a_worker_sends_again_is_one() {
         let mut join = Join::default();
-        let said = |id, verdict| Record { verdict, ..record(Kind::WorkerSent, id, &[]) };
+        let result = |id, verdict| Record { verdict, ..record(Kind::WorkerSent, id, &[]) };
         let mut all = Vec::new();
         for (id, verdict) in [(1, BUSY), (2, 0), (3, 1)] {
-            all.extend([record(Kind::WorkerSends, id, &[7; 20]), said(id, verdict)]);
+            all.extend([record(Kind::WorkerSends, id, &[7; 20]), result(id, verdict)]);
         }
         assert_eq!(outcomes(&join.packets(all, 2000)), [Outcome::Sent(Sender::Worker), Outcome::Refused]);
     }

@@ -1,4 +1,5 @@
-//! Capture files: pcapng, with the name of each port, nanoseconds, and what became of each packet in a comment.
+//! Capture files in pcapng, with the names of ports, times in nanoseconds, and a comment on each packet that says what
+//! happened to it.
 //!
 //! The format is that of draft-ietf-opsawg-pcapng; each function below writes one block of it. Blocks are in the byte
 //! order of the machine.
@@ -54,7 +55,7 @@ pub struct About<'a> {
     pub comment: &'a str,
 }
 
-/// Writes a capture file. Nothing is kept back: what has been written is a whole file.
+/// Writes a capture file, which can be read at any time: it ends after a whole block.
 #[derive(Debug)]
 pub struct Writer<W> {
     to: W,

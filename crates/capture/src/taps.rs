@@ -15,7 +15,7 @@ use crate::tap::{Shared, Tap};
 const PAGES: usize = 4096;
 /// Pages of one CPU's buffer.
 const PAGES_EACH: std::ops::RangeInclusive<usize> = 64..=1024;
-/// Records that have been read and not been taken yet.
+/// Records that have been read from the buffer and not been returned yet.
 type Inbox = Arc<Mutex<Vec<Record>>>;
 
 /// The programs of a capture, attached until this is dropped.
@@ -29,7 +29,7 @@ pub struct Taps {
     shared: Shared,
     buffer: PerfBuffer<'static>,
     inbox: Inbox,
-    /// Records that programs lost which are no longer attached.
+    /// Records lost by programs that are no longer attached.
     lost_before: u64,
 }
 
@@ -48,7 +48,7 @@ impl Taps {
         };
         let pages = (PAGES / cpus()).next_power_of_two().clamp(*PAGES_EACH.start(), *PAGES_EACH.end());
         let buffer = PerfBufferBuilder::new(&shared.events).sample_cb(add).pages(pages).build();
-        let buffer = buffer.map_err(CaptureError::at("making the buffer of a capture"))?;
+        let buffer = buffer.map_err(CaptureError::at("creating the buffer of a capture"))?;
         let mut taps = Self {
             options,
             ports,

@@ -80,8 +80,8 @@ pub fn cluster(reply: &Cluster) -> String {
 /// Where the members come from; empty if they are configured.
 fn store(reply: &Cluster) -> String {
     let mut text = String::new();
-    if !reply.absent.is_empty() {
-        text += &format!("not members: {}\n", reply.absent.join(", "));
+    if !reply.not_members.is_empty() {
+        text += &format!("not members: {}\n", reply.not_members.join(", "));
     }
     let Some(store) = &reply.store else { return text };
     let registered = |name: &&String| store.registered.iter().any(|node| node.name == **name);
@@ -98,7 +98,7 @@ fn store(reply: &Cluster) -> String {
         text += &format!("  store: {trouble}\n");
     }
     for name in &store.other_key {
-        text += &format!("  store: somebody with another key has registered as {name}\n");
+        text += &format!("  store: {name} is registered with another key\n");
     }
     text
 }
@@ -149,7 +149,7 @@ fn remarks(link: &FabricLink) -> Option<String> {
     let epoch = link.epoch.map(|epoch| format!("{} still has epoch {epoch}", link.peer));
     let lost = link.from_peer.filter(|from_peer| from_peer.lost > 0).map(|from_peer| {
         let (lost, sent) = (count(from_peer.lost), count(from_peer.sent));
-        format!("{lost} of {sent} frames that {} has sent were lost on the way", link.peer)
+        format!("{lost} of {sent} frames that {} sent were lost", link.peer)
     });
     let all: Vec<_> = link
         .trouble
@@ -217,7 +217,7 @@ LINK  PEER   STATE       RTT  TIMEOUT   SENT  RECEIVED  LOST  TRANSIT  OUTPUT  H
 fab1  b (1)  up     1,234 us    25 ms  4,321     1,300     2       34   1,200    66        0
 fab2  c (2)  down          -        -      0         7     -        0       0     0        7
   1 neighbor without an index: all indices of this epoch are used; configure the next epoch on all nodes
-  fab1: found down 2 times; 2 of 1,290 frames that b has sent were lost on the way
+  fab1: found down 2 times; 2 of 1,290 frames that b sent were lost
   fab2: its cable is loose; 7 dropped: epoch
 ";
         assert_eq!(cluster(&node), expected);

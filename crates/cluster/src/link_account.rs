@@ -1,15 +1,15 @@
-//! What became of the frames that the other end of a link has sent: arrived here, or lost on the link.
+//! Finds out how many of the frames that the other end of a link has sent were lost on the link.
 //!
 //! ```text
-//! the peer, once a second: "my interface has sent N frames" ──► here: M have arrived since the link is counted
+//! the peer, once a second: "my interface has sent N frames" ──► this node: M frames have arrived
 //! ```
 //!
-//! Frames that are sent after N was read may have arrived before M is read, but none of the N can arrive later: links keep
-//! the order. So N - M is never more than what was lost, and the largest such difference so far is.
+//! Frames that are sent after N was read may arrive before M is read, but none of the N can arrive later, since links keep
+//! the order. So N - M never exceeds the number of lost frames, and its maximum so far is that number.
 //!
 //! Pure.
 
-/// What both counters differ by is found out by the first so many messages; losses meanwhile are not seen.
+/// How many messages it takes to find the offset between the two counters; losses meanwhile are not counted.
 const FIRST: u32 = 5;
 
 /// Frames in one direction of a link.
@@ -19,16 +19,16 @@ pub struct LinkAccount {
     /// The counters of the last message.
     sent: u64,
     arrived: u64,
-    /// The counter of the sender at the first message, and what both differ by.
+    /// The sender's counter at the first message, and the offset between the two counters.
     sent_before: u64,
     difference: i64,
     lost: u64,
 }
 
-/// What is known of it.
+/// The counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
-    /// Frames that the peer has sent since the link is counted.
+    /// Frames that the peer has sent since the first message.
     pub sent: u64,
     /// Those of them, and later ones, that have arrived.
     pub arrived: u64,
@@ -40,7 +40,7 @@ impl LinkAccount {
     /// Notes what the peer had sent, and what has arrived now.
     pub fn note(&mut self, sent: u64, arrived: u64) {
         if sent < self.sent || arrived < self.arrived {
-            // One of the counters has begun anew.
+            // One of the counters has started again at 0.
             *self = Self::default();
         }
         let difference = sent as i64 - arrived as i64;
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(account.carried(), Some(Carried { sent: 700, arrived: 690, lost: 10 }));
         account.note(1800, 900 - 10 + 30);
         assert_eq!(account.carried().map(|carried| carried.lost), Some(10));
-        // A counter that begins anew.
+        // A counter that starts again at 0.
         account.note(5, 900);
         assert_eq!(account.carried(), None);
     }

@@ -1,4 +1,4 @@
-//! The members as the store keeps them: who is one, under which number and epoch, and which of them have registered.
+//! The list of the members in the store, with numbers and epoch, and the registrations of running daemons.
 //!
 //! ```text
 //! PREFIX/members         {"epoch":3,"members":[{"name":"a","node":0},{"name":"b","node":1}]}      changed by one node at a time
@@ -6,10 +6,10 @@
 //! ```
 //!
 //! Each value is followed by a line with its tag, under the key that all members share, so that access to the store alone
-//! makes nobody a member. A member that does not register stays one: only [`MemberList::without`] changes that.
+//! does not make a node a member. A member that is not registered remains one: only [`MemberList::without`] removes it.
 //!
-//! The next epoch begins when all members that can be heard have come to the present one. So no node is ever more than
-//! one epoch away from another, and always accepts what that sends.
+//! The next epoch begins when all members that can be reached have the current one. So two nodes are never more than one
+//! epoch apart, and accept each other's frames.
 //!
 //! Pure: no store and no clock.
 
@@ -34,9 +34,9 @@ pub struct Registration {
     pub node: Node,
     /// Drawn by the daemon at its start.
     pub instance: u64,
-    /// The epoch to which it has come.
+    /// Its current epoch.
     pub epoch: Epoch,
-    /// The nodes that it hears, and that have not come there yet.
+    /// The nodes that it receives messages from, and that do not have this epoch yet.
     pub behind: Vec<String>,
     pub ports: Vec<ExternalPort>,
 }
@@ -50,7 +50,7 @@ pub enum NoChange {
     OtherNumber(Node),
     Full,
     NotAMember(String),
-    /// These nodes have not come to the present epoch yet.
+    /// These nodes do not have the current epoch yet.
     Behind(Vec<String>),
 }
 
@@ -68,10 +68,10 @@ impl std::fmt::Display for NoChange {
                 node.number()
             ),
             Self::Full => write!(f, "the cluster has {ROOM_WITH_STORE} members, and no number is free"),
-            Self::NotAMember(name) => write!(f, "{name} is no member of the cluster"),
+            Self::NotAMember(name) => write!(f, "{name} is not a member of the cluster"),
             Self::Behind(names) => write!(
                 f,
-                "the members do not change before all have come to the present epoch; waiting for {}: see `brickmoon show cluster` there, or remove it",
+                "the members can only change when all nodes have the current epoch; waiting for {}: see `brickmoon show cluster` there, or remove it",
                 names.join(", ")
             ),
         }
@@ -124,10 +124,10 @@ impl MemberList {
         Ok(Self { epoch: self.epoch.next(), members })
     }
 
-    /// Whether the next epoch can begin, according to all who have registered. `leaving` is not waited for.
+    /// Whether the next epoch can begin, according to the registrations. That of `leaving` does not matter.
     ///
     /// # Errors
-    /// Those who are behind.
+    /// The nodes that are behind.
     pub fn may_change(&self, registered: &[Registration], leaving: &str) -> Result<(), NoChange> {
         let mut behind: Vec<String> = Vec::new();
         for registration in registered.iter().filter(|registration| self.has(&registration.name)) {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_has_the_key_writes_what_is_read() {
+    fn only_values_with_the_right_tag_are_read() {
         let (key, other) = (Key::new(b"0123456789abcdef"), Key::new(b"another key"));
         let list = MemberList::default().with("a", Some(node(7))).expect("room");
         let text = list.to_text("/x/members", &key);

@@ -158,7 +158,7 @@ impl Epochs {
     }
 
     /// Whether two nodes accept frames of the same epoch: each can send what the other one accepts.
-    pub fn meet(self, other: Self) -> bool {
+    pub fn overlap(self, other: Self) -> bool {
         let all = |epochs: Self| [Some(epochs.now), epochs.before].into_iter().flatten();
         all(self).any(|one| all(other).any(|two| one == two))
     }
@@ -412,14 +412,14 @@ mod tests {
     }
 
     #[test]
-    fn nodes_meet_whose_epochs_differ_by_one_change() {
+    fn epochs_overlap_that_differ_by_one_change() {
         let epochs =
             |now, before: Option<u8>| Epochs { now: Epoch::new(now), before: before.map(Epoch::new) };
         let seven = Epochs::only(Epoch::new(7));
         let eight = seven.change(Epoch::new(8));
         assert_eq!((eight, seven.change(Epoch::new(7))), (epochs(8, Some(7)), seven));
-        assert!(seven.meet(eight) && eight.meet(seven) && eight.meet(eight.change(Epoch::new(9))));
-        assert!(!seven.meet(eight.change(Epoch::new(9))) && !seven.meet(Epochs::only(Epoch::new(8))));
+        assert!(seven.overlap(eight) && eight.overlap(seven) && eight.overlap(eight.change(Epoch::new(9))));
+        assert!(!seven.overlap(eight.change(Epoch::new(9))) && !seven.overlap(Epochs::only(Epoch::new(8))));
         for epochs in [seven, eight, epochs(0, Some(255)), epochs(255, Some(0))] {
             assert_eq!(Epochs::from_bytes(epochs.bytes()), epochs);
         }

@@ -43,7 +43,7 @@ use crate::ways::Ways;
 pub const TICK_NS: u64 = 100_000_000;
 /// The shortest time between two updates from Linux's tables: neighbors may change all the time.
 const UPDATE_INTERVAL_NS: u64 = 20_000_000;
-/// How often other nodes are told how many frames were sent to them.
+/// How often other nodes get the number of frames that were sent to them.
 const COUNTS_NS: u64 = 1_000_000_000;
 /// How often Linux's tables are read without an event, and neighbors in use are confirmed.
 const POLL_NS: u64 = 5_000_000_000;
@@ -399,7 +399,7 @@ impl Cluster {
             name: self.settings.name.clone(),
             node: self.own.number(),
             epoch: self.settings.epoch.number(),
-            absent: self.absent(),
+            not_members: self.not_members(),
             members: self.settings.members.len(),
             neighbors: self.neighbors.len() - self.indices.without,
             without_index: self.indices.without,

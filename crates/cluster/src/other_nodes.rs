@@ -1,7 +1,7 @@
 //! Asks other nodes over the fabric what they show, and answers them.
 //!
 //! ```text
-//! GET /v1/nodes/b/v1/ports ─► OtherNodes ─► fabric link ─► bm-cluster on b ─► bm-asked: b's own control socket, only GET
+//! GET /v1/nodes/b/v1/ports ─► OtherNodes ─► fabric link ─► bm-cluster on b ─► bm-answers: b's own control socket, only GET
 //! ```
 
 use std::sync::{Arc, Mutex, Weak};
@@ -22,7 +22,7 @@ impl Service {
     /// Answers the questions of other nodes: `answer` gets the path of a GET request, and returns status and body.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn answer_with(
         &self,
         answer: impl Fn(&str) -> (u16, Vec<u8>) + Send + 'static,
@@ -41,7 +41,7 @@ impl Service {
             }
         };
         let failed = ClusterError::system("starting the thread that answers other nodes");
-        std::thread::Builder::new().name("bm-asked".into()).spawn(run).map_err(failed)?;
+        std::thread::Builder::new().name("bm-answers".into()).spawn(run).map_err(failed)?;
         lock(&self.cluster).answer_with(sender);
         Ok(())
     }

@@ -97,13 +97,13 @@ struct Places {
 }
 
 struct Shared {
-    /// Taken over when the thread comes to it.
+    /// Applied by the thread.
     changes: Mutex<Vec<Change>>,
     gap_ns: AtomicU64,
     stop: AtomicBool,
     /// Wakes the thread.
     waker: Waker,
-    /// Wakes whoever reads [`Probed::observed`]: a link is alive or dead now.
+    /// Wakes the reader of [`Probed::observed`]: a link went up or down.
     changed: Waker,
 }
 
@@ -205,7 +205,7 @@ impl Probing {
             }
             // First all answers, then what is missing: some may have waited for this thread.
             self.receive(now);
-            self.judge(now - last);
+            self.update(now - last);
             last = now;
             if now >= due {
                 due = now + self.interval_ns();
@@ -256,7 +256,7 @@ impl Probing {
         self.shared.gap_ns.store(self.spread.delta_ns(0), Ordering::Relaxed);
     }
 
-    fn judge(&mut self, waited_ns: u64) {
+    fn update(&mut self, waited_ns: u64) {
         let mut changed = false;
         for (Target { places, .. }, link) in &mut self.links {
             link.waited(waited_ns);

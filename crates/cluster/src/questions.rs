@@ -27,7 +27,7 @@ pub struct Question {
 }
 
 impl Question {
-    /// A part has come.
+    /// Adds a part.
     pub fn add(&mut self, part: u16, parts: u16, bytes: Vec<u8>) {
         let (part, parts) = (usize::from(part), usize::from(parts));
         if self.parts.len() != parts {
@@ -93,7 +93,7 @@ impl Answers {
         }
     }
 
-    /// The answer is there; returns the parts to send at once.
+    /// Keeps the answer; returns the parts to send first.
     pub fn computed(&mut self, node: u16, id: u64, bytes: Vec<u8>) -> Vec<(u16, u16, Vec<u8>)> {
         let Some(kept) = self.0.iter_mut().find(|kept| kept.of == (node, id)) else { return Vec::new() };
         window(kept.bytes.insert(bytes), 0)

@@ -212,7 +212,7 @@ fn admitted(configured: &Settings) -> Result<(Settings, Option<Admitted>), Clust
         return Ok((configured.clone(), None));
     }
     let key = probe::read_key(&configured.key_file)?;
-    let admitted = Admitted::ask(configured, &key, random())?;
+    let admitted = Admitted::join(configured, &key, random())?;
     let list = admitted.list().clone();
     let settings = Settings { members: list.members, epoch: list.epoch, ..configured.clone() };
     Ok((settings, Some(admitted)))

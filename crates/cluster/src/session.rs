@@ -10,7 +10,7 @@
 //! its last announcement remains valid: restarting a daemon removes no routes on other nodes.
 //!
 //! Nodes may differ by one change of the epoch: messages are accepted if both accept frames of the same epoch. Each node
-//! sends frames of the epoch that their output node has told, so none is lost whatever the order in which nodes change.
+//! sends frames with the epoch that their output node has announced, so none is lost in whatever order nodes change.
 //!
 //! Pure: no socket and no clock, so its rules are tested without either.
 
@@ -75,7 +75,7 @@ pub struct Session {
     version: u64,
     entries: Vec<Entry>,
     parts: Option<(u64, Vec<Option<Vec<Entry>>>)>,
-    /// What has come that is not about the state of the peer.
+    /// Messages that are not about the state of the peer.
     inbox: Vec<Contents>,
 }
 
@@ -109,12 +109,12 @@ impl Session {
         self.peer
     }
 
-    /// The epoch of frames to the peer: the one that it has told last.
+    /// The epoch of frames to the peer: the one that it announced last.
     pub fn peer_epoch(&self) -> Epoch {
         self.peer_epoch
     }
 
-    /// Whether the peer's daemon runs and has not come to our epoch yet.
+    /// Whether the peer's daemon runs and does not have our epoch yet.
     pub fn is_behind(&self, now_ns: u64) -> bool {
         self.hears(now_ns) && self.peer_epoch != self.epochs.now
     }
@@ -200,7 +200,7 @@ impl Session {
         if message.receiver != self.own.number() {
             return Some(Refused::Receiver(name, message.receiver));
         }
-        (!message.epochs.meet(self.epochs)).then_some(Refused::Epoch(message.epochs.now))
+        (!message.epochs.overlap(self.epochs)).then_some(Refused::Epoch(message.epochs.now))
     }
 
     /// Notes why a message was refused.
@@ -239,7 +239,7 @@ impl Session {
         true
     }
 
-    /// Questions, answers and counts that have come since the last call.
+    /// Questions, answers and counts received since the last call.
     pub fn take_inbox(&mut self) -> Vec<Contents> {
         std::mem::take(&mut self.inbox)
     }

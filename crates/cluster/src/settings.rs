@@ -95,7 +95,7 @@ pub enum Problem {
     PortTwice(String, String, u8),
     /// There is no other member.
     Alone,
-    /// A setting for which there is no place beside a store.
+    /// A setting that has no effect with a store.
     WithStore(&'static str),
     /// The number of a member is too large for a cluster with a store.
     NumberTooLarge(String, u16),
@@ -134,7 +134,7 @@ impl fmt::Display for Problem {
             }
             Self::WithStore(key) => write!(
                 f,
-                "`{key}` in [cluster] has no meaning with [cluster.store], from which the members and the epoch come: remove one of them"
+                "`{key}` in [cluster] cannot be used with [cluster.store], from which the members and the epoch come: remove one of them"
             ),
             Self::NumberTooLarge(name, node) => write!(
                 f,

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! etcd ── watch ──► bm-store ── change_members ──► Cluster
-//!      ◄── lease, registration, changes of the list ──┘  (compared and set: of two at once, one is repeated)
+//!      ◄── lease, registration, changes of the list ──┘  (compare-and-set: of two changes at once, one is repeated)
 //! ```
 //!
-//! A registration says to which epoch a node has come, so that the next one can begin (`members.rs`). While etcd cannot
+//! A registration has the epoch of a node, so that the next one can begin (`members.rs`). While etcd cannot
 //! be reached, the members stay as they are. The last list is also in a file, so that a daemon can start meanwhile.
 
 use std::sync::mpsc::{Sender, channel};
@@ -79,7 +79,7 @@ impl Admitted {
     ///
     /// # Errors
     /// If it cannot be reached and there is no copy, or does not admit this node.
-    pub fn ask(settings: &Settings, key: &Key, instance: u64) -> Result<Self, ClusterError> {
+    pub fn join(settings: &Settings, key: &Key, instance: u64) -> Result<Self, ClusterError> {
         let Some(store) = settings.store.clone() else {
             return Err(ClusterError::Settings("there is no [cluster.store]".into()));
         };
@@ -117,7 +117,7 @@ impl Admitted {
     /// Starts the thread.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn follow(self, cluster: Arc<Mutex<Cluster>>) -> Result<Store, ClusterError> {
         let Self(mut follower) = self;
         let (requests, mut receiver) = mpsc::unbounded_channel();
@@ -257,7 +257,7 @@ impl Follower {
         let path = self.list_path();
         (self.registered, self.revision) = (Vec::new(), 0);
         let of_nodes = format!("{}nodes/", self.store.prefix);
-        let mut strangers = Vec::new();
+        let mut other_key = Vec::new();
         for entry in &range.entries {
             if entry.key == path {
                 let list = MemberList::from_text(&path, &entry.value, &self.key);
@@ -270,13 +270,13 @@ impl Follower {
             } else if let Some(name) = entry.key.strip_prefix(&of_nodes) {
                 match Registration::from_text(&entry.key, &entry.value, &self.key) {
                     Some(registration) => self.registered.push(registration),
-                    None => strangers.push(name.to_string()),
+                    None => other_key.push(name.to_string()),
                 }
             }
         }
         let mut view = lock(&self.view);
         view.registered = self.registered.clone();
-        view.strangers = strangers;
+        view.other_key = other_key;
         drop(view);
         Ok(range)
     }
@@ -288,8 +288,7 @@ impl Follower {
                 ReadError::Etcd(why) => format!("{why}; the members stay as they are"),
                 ReadError::Key(why) => why,
             };
-            // It may have ended meanwhile.
-            (self.lease, self.written) = (None, Vec::new());
+            self.written.clear();
             if self.note(false, Some(why.clone())) {
                 tracing::warn!("the store of the cluster: {why}");
             }
@@ -312,7 +311,8 @@ impl Follower {
         cluster: &Mutex<Cluster>,
         requests: &mut mpsc::UnboundedReceiver<Remove>,
     ) -> Result<(), ReadError> {
-        let revision = self.bring(cluster).await?;
+        self.renew().await?;
+        let revision = self.synchronize(cluster).await?;
         let mut watch = self.client.watch(&self.store.prefix, revision + 1).await?;
         let mut tick = tokio::time::interval(TICK);
         let mut ticks = 0;
@@ -320,13 +320,13 @@ impl Follower {
             tokio::select! {
                 changed = watch.changed() => {
                     changed?;
-                    self.bring(cluster).await?;
+                    self.synchronize(cluster).await?;
                 }
                 _ = tick.tick() => {
                     ticks += 1;
                     if ticks % TICKS_OF_LEASE == 0 {
                         self.renew().await?;
-                        self.bring(cluster).await?;
+                        self.synchronize(cluster).await?;
                     } else {
                         self.register(cluster).await?;
                     }
@@ -342,8 +342,8 @@ impl Follower {
         }
     }
 
-    /// Brings the cluster what has changed. Returns the revision of the store.
-    async fn bring(&mut self, cluster: &Mutex<Cluster>) -> Result<i64, ReadError> {
+    /// Applies the list in the store to the cluster. Returns the revision of the store.
+    async fn synchronize(&mut self, cluster: &Mutex<Cluster>) -> Result<i64, ReadError> {
         let before = self.list.clone();
         let revision = self.read().await?.revision;
         if self.revision == 0 {
@@ -378,7 +378,7 @@ impl Follower {
         }
     }
 
-    /// Returns whether that is something else.
+    /// Returns whether that is different from before.
     fn note(&self, is_connected: bool, trouble: Option<String>) -> bool {
         let mut view = lock(&self.view);
         view.endpoint = self.client.endpoint();
@@ -427,7 +427,7 @@ impl Follower {
         if let Some(lease) = self.lease
             && !self.client.keep_alive(lease).await?
         {
-            // It ended while etcd could not be reached.
+            // It expired while etcd could not be reached.
             self.lease = None;
         }
         Ok(())
@@ -441,18 +441,18 @@ impl Follower {
         let began = Instant::now();
         loop {
             self.renew().await?;
-            self.bring(cluster).await?;
+            self.synchronize(cluster).await?;
             let next = match self.list.without(name) {
                 Ok(next) => next,
                 Err(why) => return Ok(Err(why)),
             };
             match self.list.may_change(&self.registered, name) {
                 Ok(()) if self.set_list(&next).await? => {
-                    self.bring(cluster).await?;
+                    self.synchronize(cluster).await?;
                     return Ok(Ok(()));
                 }
                 Err(why) if began.elapsed() > CHANGE_MAX => return Ok(Err(why)),
-                // Another node has changed it, or somebody is not there yet.
+                // Another node has changed the list, or a node does not have the epoch yet.
                 _ => sleep(RETRY / 2).await,
             }
         }

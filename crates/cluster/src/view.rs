@@ -13,8 +13,8 @@ pub struct ClusterView {
     /// Its number.
     pub node: u16,
     pub epoch: u8,
-    /// Nodes to which there are links, and which are no members.
-    pub absent: Vec<String>,
+    /// Nodes to which there are links, and which are not members.
+    pub not_members: Vec<String>,
     /// Number of members.
     pub members: usize,
     /// Neighbors of external ports that have an index.
@@ -42,8 +42,8 @@ pub struct StoreView {
     pub trouble: Option<String>,
     /// The nodes that are registered.
     pub registered: Vec<Registration>,
-    /// Names under which somebody with another key has registered.
-    pub strangers: Vec<String>,
+    /// Names of registrations that were made with another key.
+    pub other_key: Vec<String>,
 }
 
 /// A link as it is now.
@@ -69,7 +69,7 @@ pub struct LinkView {
     pub is_drained: bool,
     /// Its epoch, if that is another one, whose frames both accept.
     pub epoch: Option<u8>,
-    /// What became of the frames that the peer has sent.
+    /// Frames that the peer has sent.
     pub carried: Option<Carried>,
     /// Counters of received frames.
     pub counters: Counters,

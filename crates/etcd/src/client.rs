@@ -74,7 +74,7 @@ impl Client {
         self.number(&answer["ID"])
     }
 
-    /// Renews a lease; `false` if it is over.
+    /// Renews a lease; `false` if it has expired.
     ///
     /// # Errors
     /// As [`Self::grant`].
@@ -83,7 +83,7 @@ impl Client {
         Ok(number(&answer["result"]["TTL"]).is_some_and(|seconds| seconds > 0))
     }
 
-    /// Ends a lease; its keys go with it.
+    /// Ends a lease, and deletes its keys.
     ///
     /// # Errors
     /// As [`Self::grant`].
@@ -109,7 +109,7 @@ impl Client {
         Ok(Range { revision, entries: entries.ok_or_else(|| self.malformed())? })
     }
 
-    /// Sets a key, whatever it was; with a lease it goes when that ends.
+    /// Sets a key unconditionally; with a lease, it is deleted when that ends.
     ///
     /// # Errors
     /// As [`Self::grant`].
@@ -117,7 +117,7 @@ impl Client {
         self.ask("/v3/kv/put", put_of(key, value, lease)).await.map(drop)
     }
 
-    /// Sets a key if nobody has changed it since this revision (0: if it does not exist). Returns whether it was set.
+    /// Sets a key if it has not changed since this revision (0: if it does not exist). Returns whether it was set.
     ///
     /// # Errors
     /// As [`Self::grant`]. It may have been set nevertheless.
@@ -144,7 +144,14 @@ impl Client {
         let Some(endpoint) = self.settings.endpoints.get(self.at) else { return Err(self.malformed()) };
         let mut wanted = range_of(prefix);
         wanted["start_revision"] = revision.into();
-        let mut connection = Connection::open(endpoint, self.tls.as_ref()).await?;
+        let mut connection = match Connection::open(endpoint, self.tls.as_ref()).await {
+            Ok(connection) => connection,
+            Err(why) => {
+                self.open = None;
+                self.next_endpoint();
+                return Err(why);
+            }
+        };
         let body = json!({ "create_request": wanted });
         let answer = connection.stream("/v3/watch", &body, self.token.as_deref()).await?;
         Ok(Watch::new(connection, answer))

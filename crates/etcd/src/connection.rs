@@ -118,14 +118,14 @@ async fn connect(
     let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await.map_err(text)?;
     stream.set_nodelay(true).map_err(text)?;
     if !endpoint.tls {
-        return shake_hands(TokioIo::new(stream)).await;
+        return start_http(TokioIo::new(stream)).await;
     }
     let tls = tls.ok_or("no certificates are configured")?;
     let name = ServerName::try_from(endpoint.host.clone()).map_err(|why| why.to_string())?;
-    shake_hands(TokioIo::new(tls.connect(name, stream).await.map_err(text)?)).await
+    start_http(TokioIo::new(tls.connect(name, stream).await.map_err(text)?)).await
 }
 
-async fn shake_hands<T>(io: TokioIo<T>) -> Result<SendRequest<Full<Bytes>>, String>
+async fn start_http<T>(io: TokioIo<T>) -> Result<SendRequest<Full<Bytes>>, String>
 where
     TokioIo<T>: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
 {

@@ -17,7 +17,7 @@ pub enum EtcdError {
     Unreachable { endpoint: String, why: String },
     /// etcd refused it.
     Refused { endpoint: String, message: String },
-    /// What came back is no answer of etcd's.
+    /// The answer is not one of etcd's gateway.
     Malformed { endpoint: String },
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for EtcdError {
             Self::Unreachable { endpoint, why } => write!(f, "{endpoint} does not answer: {why}"),
             Self::Refused { endpoint, message } => write!(f, "{endpoint} refuses the request: {message}"),
             Self::Malformed { endpoint } => {
-                write!(f, "{endpoint} sends no answer of etcd's JSON gateway: is it etcd 3.4 or newer?")
+                write!(f, "{endpoint} does not answer like etcd's JSON gateway: is it etcd 3.4 or newer?")
             }
         }
     }

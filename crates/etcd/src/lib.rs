@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Every request has a time limit, except for the next change of a watch. After an error the connection is closed; the
-//! next request opens one to the next endpoint. Nothing is repeated here: whoever asked knows whether that is safe.
+//! next request opens one to the next endpoint. No request is repeated here: only the caller knows whether that is safe.
 //!
 //! Absent on purpose: gRPC, which would need a second HTTP stack, and whatever of etcd a cluster's membership does not
 //! need.

@@ -1,17 +1,17 @@
-//! Where etcd is, and as whom to ask.
+//! The endpoints of etcd, and the credentials for them.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where etcd is, and as whom to ask.
+/// The endpoints of etcd, and the credentials for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Tried in this order.
     pub endpoints: Vec<Endpoint>,
-    /// File with the certificates (PEM) of those who sign etcd's; needed for https.
+    /// File with the CA certificates (PEM) that etcd's is checked against; needed for https.
     pub ca: Option<PathBuf>,
-    /// Files with our certificate and its key (PEM), if etcd wants one.
+    /// Files with the client certificate and its key (PEM), if etcd requires one.
     pub cert: Option<PathBuf>,
     pub key: Option<PathBuf>,
     /// User name, and the file with the password.

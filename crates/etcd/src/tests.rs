@@ -60,7 +60,7 @@ impl Etcd {
     }
 
     fn settings(&self) -> Settings {
-        // Nobody listens at the first: it is left for the second.
+        // Nothing listens at the first, so the client uses the second.
         let endpoints = ["https://127.0.0.1:1".into(), format!("https://127.0.0.1:{}", self.port)];
         Settings {
             endpoints: endpoints.iter().map(|text| text.parse().unwrap()).collect(),
@@ -118,7 +118,7 @@ fn keys_leases_and_watches() {
         let [entry] = &range.entries[..] else { panic!("{range:?}") };
         assert_eq!((entry.key.as_str(), &entry.value[..]), ("/a/x", &b"one"[..]));
         assert!(client.put_if("/a/x", b"two", None, entry.revision).await.unwrap());
-        // A key goes with its lease, and whoever watches gets to know it.
+        // A key ends with its lease, and the watch reports it.
         let lease = client.grant(30).await.unwrap();
         client.put("/a/y", &[0, 255, 10], Some(lease)).await.unwrap();
         assert!(client.keep_alive(lease).await.unwrap());

@@ -1,4 +1,4 @@
-//! TLS: whom we trust, and who we are.
+//! TLS: CA certificates, and the client certificate.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub fn connector(settings: &Settings) -> Result<Option<TlsConnector>, EtcdError>
         return Ok(None);
     }
     let ca = settings.ca.as_deref().ok_or_else(|| {
-        file("ca", Path::new(""), "missing: it names the file with the certificates of those who sign etcd's")
+        file("ca", Path::new(""), "missing: https needs a file with the certificates of the CA")
     })?;
     let mut roots = RootCertStore::empty();
     for certificate in certificates("ca", ca)? {

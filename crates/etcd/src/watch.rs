@@ -14,7 +14,7 @@ const BYTES_MAX: usize = 4 << 20;
 pub struct Watch {
     connection: Connection,
     body: Incoming,
-    /// What has come of the next line.
+    /// The received part of the next line.
     line: Vec<u8>,
 }
 

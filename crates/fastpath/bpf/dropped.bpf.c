@@ -4,16 +4,16 @@
  *
  *     kfree_skb -> received on one of `ports`, in our namespace? -> dropped[interface, reason, route, expired]++
  *
- * The tracepoint is reached only by packets that Linux drops, so packets that are forwarded cost nothing. The kernel has one
- * reason for some things that a user tells apart: of the route it says only that it rejects, and of a TTL only that the
- * header is not accepted. So the route's error and the TTL are looked at here.
+ * Only packets that Linux drops reach the tracepoint, so forwarded packets cost nothing. The kernel gives one reason
+ * for all routes that reject packets, and one for all IP headers that it does not accept. So the error
+ * of the route and the TTL are part of the key.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 #include "freed.h"
 
-/* What is read of the kernel's structures; libbpf finds out where the running kernel has it. */
+/* The fields of the kernel's structures that are read; libbpf adjusts their offsets to the running kernel. */
 #define OF_KERNEL __attribute__((preserve_access_index))
 
 struct ns_common {

@@ -128,7 +128,7 @@ struct views {
 	struct view of[2];
 };
 
-/* What became of a frame; the order is that of `Counters` in ../src/counters.rs. */
+/* What happened to a frame; the order is that of `Counters` in ../src/counters.rs. */
 enum verdict {
 	FORWARDED,
 	FORWARDED_BYTES, /* of frames as they leave: FORWARDED */
@@ -148,11 +148,11 @@ enum verdict {
 	PASSED_MTU,
 	PASSED_EGRESS, /* interface down, or one that XDP cannot send through */
 	PASSED_SOURCE, /* our own address, or the reverse path filter has to be asked */
-	PASSED_SAME_INTERFACE, /* back where it came from: Linux may want to tell the sender of a shorter way */
+	PASSED_SAME_INTERFACE, /* through the interface it came in on: Linux may send an ICMP redirect */
 	PASSED_PARTIAL_SUM, /* a checksum that only Linux knows to be half done */
 	PASSED_FLOW,   /* a group whose flow only Linux can tell */
 	PASSED_FIREWALL, /* only Linux may handle it: a firewall, an IPsec policy, traffic control */
-	PASSED_NO_WORKER, /* claimed for workers, of whom none has a socket on the queue */
+	PASSED_NO_WORKER, /* claimed for workers, but no worker has a socket on the queue */
 	CLAIMED,	   /* gone to a worker */
 	DROPPED_FILTER, /* from here on by filter.h: a rule says so */
 	DROPPED_TINY_FRAGMENT,

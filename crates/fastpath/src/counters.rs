@@ -49,7 +49,7 @@ pub const LEFT_TO_LINUX: [(&str, &str); 20] = [
     ("other_type", "not IP: ARP, LLDP, unknown or stacked VLAN tags"),
     ("header", "IP options, fragments, multicast and other special addresses, or a malformed header"),
     ("hops", "TTL or hop limit expired: Linux sends the ICMP error"),
-    ("local", "to this machine, or by a tunnel or an interface that is no port"),
+    ("local", "to this machine, or through a tunnel or an interface that is not a port"),
     ("unresolved", "the neighbor has no MAC address yet: Linux asks for it and holds the packet"),
     ("no_route", "no route to the destination: Linux sends the ICMP error"),
     ("blackhole", "blackhole route: Linux drops it"),
@@ -57,12 +57,15 @@ pub const LEFT_TO_LINUX: [(&str, &str); 20] = [
     ("prohibit", "prohibit route: Linux sends the ICMP error"),
     ("mtu", "larger than the MTU: Linux fragments it, or sends the ICMP error"),
     ("egress", "the outgoing interface is down, or XDP cannot send through it: `show ports` says why"),
-    ("source", "source address of this machine, or one that rp_filter has to judge"),
-    ("same_interface", "leaves where it came in: Linux may tell the sender of a shorter way"),
-    ("partial_sum", "a checksum that the sender left to a card, on a device without one"),
-    ("flow", "a multipath route, and a header that only Linux can hash"),
+    ("source", "source address of this machine, or one that rp_filter has to check"),
+    ("same_interface", "leaves through the interface it came in on: Linux may send an ICMP redirect"),
+    (
+        "partial_sum",
+        "checksum that the sender left to offload, such as over a veth: only Linux can complete it",
+    ),
+    ("flow", "multipath route, for a header that only Linux can hash"),
     ("firewall", "a firewall, IPsec policy or traffic control of Linux concerns it: `status` lists them"),
-    ("no_worker", "claimed for workers, of whom none has a socket on the queue"),
+    ("no_worker", "claimed for workers, but no worker has a socket on the queue"),
 ];
 
 /// The counters of one ingress interface, summed over all CPUs.

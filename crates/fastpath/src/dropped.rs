@@ -86,7 +86,7 @@ impl LinuxCause {
             Self::Prohibit => ("prohibit", "prohibit route"),
             Self::Ttl => ("ttl_exceeded", "TTL or hop limit expired"),
             Self::ReversePath => {
-                ("reverse_path", "source address fails rp_filter, or is none that a host can have")
+                ("reverse_path", "source address that fails rp_filter, or that no host can have")
             }
             Self::Neighbor => {
                 ("neighbor_unresolved", "the next hop did not answer ARP or neighbor discovery")
@@ -99,9 +99,9 @@ impl LinuxCause {
             Self::TooBig => ("too_big", "larger than the MTU, and must not be fragmented"),
             Self::Header => ("header", "malformed, or an option that Linux does not accept"),
             Self::OtherHost => ("other_host", "destination MAC address of another host"),
-            Self::Protocol => ("protocol", "a protocol that nothing on this machine takes"),
-            Self::Socket => ("socket", "for this machine, where no program takes it"),
-            Self::Other => ("other", "another reason of the kernel, named beside it"),
+            Self::Protocol => ("protocol", "a protocol that nothing on this machine handles"),
+            Self::Socket => ("socket", "for this machine, where no socket accepts it"),
+            Self::Other => ("other", "another reason of the kernel, shown in parentheses"),
         }
     }
 
@@ -168,7 +168,7 @@ impl Dropped {
     /// Why it is not possible, for people.
     pub fn load() -> Result<Self, String> {
         let btf = Btf::from_vmlinux().map_err(|error| {
-            format!("the kernel does not describe its types (CONFIG_DEBUG_INFO_BTF): {error}")
+            format!("the kernel has no type information (CONFIG_DEBUG_INFO_BTF): {error}")
         })?;
         let names = names(&btf);
         if names.is_empty() {

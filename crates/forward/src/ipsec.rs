@@ -13,12 +13,12 @@
 //! Each SA belongs to one worker, which alone has its sequence numbers, window and counters. Other workers hand it their
 //! packets through rings, one for each pair of workers, and it sends or routes them itself.
 
-mod bell;
 mod decryption;
 mod encryption;
 mod frames;
 mod live;
 mod rings;
+mod sleeper;
 mod status;
 
 use std::collections::HashMap;
@@ -153,7 +153,7 @@ enum Stop {
     To(usize),
     /// The slow path sends it.
     Slow,
-    /// The slow path tells its source what fits.
+    /// The slow path sends its source an ICMP error with this MTU.
     TooBig(u16),
 }
 

@@ -1,4 +1,4 @@
-//! The figures by which a cluster is judged, simulated, beside those of RouteBricks (SOSP 2009) and our goals: what
+//! Figures of a simulated cluster, compared with those of RouteBricks (SOSP 2009) and our goals: what
 //! `brickmoon bench cluster` shows.
 //!
 //! ```text
@@ -25,7 +25,7 @@ pub struct Sizes {
     pub seed: u64,
 }
 
-/// Of so many nodes fairness is not simulated: it takes longer than there is time.
+/// Fairness is not simulated for more nodes than this: it would take too long.
 const HOT_MAX: u16 = 256;
 
 impl Default for Sizes {
@@ -116,7 +116,7 @@ const ROWS: [Row; 9] = [
     }),
 ];
 
-/// Simulates everything. `progress` is told what comes next.
+/// Simulates everything. `progress` is called with a description of each step before it begins.
 ///
 /// # Errors
 /// A check of the simulator failed.

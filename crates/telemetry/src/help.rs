@@ -12,7 +12,7 @@ pub const FAMILIES: [(&str, &str); 18] = [
     ("worker_sleeps", "Times that a worker went to sleep"),
     ("worker_busy_ns", "Time that a worker spent on frames"),
     ("slow_errors_sent", "ICMP errors sent"),
-    ("slow_errors_silent", "ICMP errors not sent because none may be, or there is no route"),
+    ("slow_errors_silent", "ICMP errors not sent because none is allowed or there is no route"),
     ("slow_errors_limited_all", "ICMP errors not sent because of the limit for all destinations"),
     ("slow_errors_limited_address", "ICMP errors not sent because of the limit for one destination"),
     ("slow_resolve_asked", "Neighbors that the kernel was asked to resolve"),

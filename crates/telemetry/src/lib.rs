@@ -122,7 +122,7 @@ pub fn render(status: &Status, counters: &[(String, u64)], fabric: &[FabricLink]
 /// What Linux was left, and what it dropped.
 fn of_linux(registry: &mut Registry) -> [Counters; 2] {
     let left = "Frames that the kernel path left to Linux, by cause";
-    let dropped = "Frames of ports that Linux dropped, by its reason";
+    let dropped = "Frames of ports that Linux dropped, by reason";
     [counter(registry, "left_to_linux_frames", left), counter(registry, "linux_dropped_frames", dropped)]
 }
 
@@ -139,16 +139,18 @@ fn fabric(registry: &mut Registry, links: &[FabricLink]) {
     if links.is_empty() {
         return;
     }
-    let frames = counter(registry, "fabric_frames", "Frames received on a fabric link, by what happened to them");
-    let drops = counter(registry, "fabric_dropped_frames", "Frames received on a fabric link and dropped, by reason");
-    let bytes =
-        counter(registry, "fabric_bytes", "Bytes received on a fabric link, and bytes sent over it by workers");
-    let sent = counter(registry, "fabric_sent_frames", "Frames that workers sent over a fabric link");
-    let lost = counter(
+    let frames =
+        counter(registry, "fabric_frames", "Frames received on a fabric link, by what happened to them");
+    let drops =
+        counter(registry, "fabric_dropped_frames", "Frames received on a fabric link and dropped, by reason");
+    let bytes = counter(
         registry,
-        "fabric_lost_frames",
-        "Frames that the other node sent and that did not arrive",
+        "fabric_bytes",
+        "Bytes received on a fabric link, and bytes sent over it by workers",
     );
+    let sent = counter(registry, "fabric_sent_frames", "Frames that workers sent over a fabric link");
+    let lost =
+        counter(registry, "fabric_lost_frames", "Frames that the other node sent and that did not arrive");
     let failures = counter(registry, "fabric_failures", "Times that a fabric link was found down");
     let up = gauge(registry, "fabric_up", "1 if frames sent over a fabric link reach the other node, else 0");
     let round_trip = gauge(registry, "fabric_round_trip_microseconds", "Round-trip time of the last probe");

@@ -1,7 +1,7 @@
 //! The metrics page, the dashboard and the alert rules name exactly the metrics that exist.
 //!
-//! What exists is found by a scrape with a counter of every kind. Families of links, workers and the slow path are those that
-//! have a help text.
+//! What exists is found by a scrape with a counter of every kind and a fabric link. Families of links, workers and the slow
+//! path are those that have a help text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -30,6 +30,7 @@ fn counters() -> Vec<(String, u64)> {
         (Scope::Link { worker: 0, link: "a.output -> b.input" }, of("link_")),
         (Scope::Worker { worker: 0 }, of("worker_")),
         (Scope::Slow, of("slow_")),
+        (Scope::Linux { port: "eth0" }, vec!["left/mtu", "dropped/no_route"]),
         (Scope::Filter { rule: "no-telnet" }, vec!["packets"]),
         (Scope::Hook { hook: "acl", worker: Some(0) }, vec!["calls", "jit/heap_bytes"]),
         (Scope::Other("app"), vec!["seen"]),
@@ -40,11 +41,17 @@ fn counters() -> Vec<(String, u64)> {
     scopes.iter().flat_map(names).map(|name| (name, 1)).collect()
 }
 
-/// A link to another node with a counter of each kind.
+/// A link to another node of a cluster, with a counter of each kind.
 fn fabric_link() -> FabricLink {
-    let account = Account { drops: [("epoch".into(), 1)].into(), ..Account::default() };
-    let counters = [("transit".into(), 1)].into();
-    FabricLink { device: "fab1".into(), peer: "b".into(), account, counters, ..FabricLink::default() }
+    let counters = |name: &str| BTreeMap::from([(name.to_string(), 1)]);
+    FabricLink {
+        device: "fab1".into(),
+        peer: "b".into(),
+        state: "up".into(),
+        counters: counters("transit"),
+        account: Account { drops: counters("epoch"), ..Account::default() },
+        ..FabricLink::default()
+    }
 }
 
 /// Every family of a scrape by the name of its series.

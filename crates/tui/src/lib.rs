@@ -1,4 +1,4 @@
-//! `brickmoon top`: ports, workers, drops and more on a whole terminal, with rates.
+//! `brickmoon top`: ports, workers, drops and more with rates, full screen.
 //!
 //! ```text
 //! thread bm-top-poll ── Get: GET /v1/ports .. ──► daemon or Lua program
@@ -8,8 +8,8 @@
 //!                                                                             └─► text, JSON (--once)
 //! ```
 //!
-//! It only reads. It knows no socket: whoever starts it gives it a [`Get`]. A daemon that hangs or is started again never
-//! stops the screen, because requests are made on another thread.
+//! It only reads, and opens no socket: the caller passes a [`Get`]. A daemon that hangs or is restarted never stops the
+//! screen, because requests are made on another thread.
 
 #![forbid(unsafe_code)]
 

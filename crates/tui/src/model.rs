@@ -55,7 +55,7 @@ impl Model {
         let (old, new) = (&before.sample.status, &now.status);
         let restarted = old.pid != new.pid || new.uptime_s < old.uptime_s;
         if restarted {
-            let text = format!("started again: process {}, before it process {}", new.pid, old.pid);
+            let text = format!("restarted: process {}, previously {}", new.pid, old.pid);
             self.notice = Some((at, text));
             self.histories.clear();
         }
@@ -158,7 +158,7 @@ mod tests {
         model.add(at(8), Ok(sample(2, 0, 3000)));
         assert_eq!(model.rate(KEY), None);
         assert_eq!(model.bars(KEY, 10), "");
-        assert_eq!(model.remark(at(9)).unwrap(), "started again: process 2, before it process 1");
+        assert_eq!(model.remark(at(9)).unwrap(), "restarted: process 2, previously 1");
         assert_eq!(model.remark(at(30)), None);
     }
 }

@@ -13,12 +13,12 @@ pub enum Align {
     Right,
 }
 
-/// One value of a row: its text, and for programs what it says.
+/// One value of a row: its text, and its value for JSON.
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
     text: String,
     value: Value,
-    /// Whether the value is a reason for concern.
+    /// Whether the value needs attention.
     bad: bool,
 }
 
@@ -47,7 +47,7 @@ impl Cell {
         }
     }
 
-    /// Marks the value if it is a reason for concern.
+    /// Marks the value if it needs attention.
     pub fn bad_if(mut self, bad: bool) -> Self {
         self.bad = bad;
         self
@@ -70,7 +70,7 @@ pub struct Panel {
     pub title: &'static str,
     columns: &'static [(&'static str, Align)],
     rows: Vec<Vec<Cell>>,
-    /// Said instead if there are no rows.
+    /// Shown if there are no rows.
     empty: &'static str,
 }
 
@@ -141,7 +141,7 @@ impl Panel {
     }
 }
 
-/// The column of bars, which says nothing to programs.
+/// The column of bars, which is not in JSON.
 pub const HISTORY: &str = "HISTORY";
 
 /// A column's name in JSON.

@@ -58,7 +58,7 @@ struct Poller {
 }
 
 impl Poller {
-    /// Takes a sample in each interval until nobody wants any.
+    /// Takes a sample in each interval until the screen has ended.
     fn run(mut self, to: &Sender<Taken>) {
         let mut next = Instant::now();
         loop {
@@ -117,7 +117,7 @@ fn handle(screen: &mut Screen, event: &Event) -> Option<Action> {
     }
 }
 
-/// Adds the samples that have come; whether there were any.
+/// Adds the samples received so far; returns whether there were any.
 fn add(screen: &mut Screen, samples: &Receiver<Taken>) -> io::Result<bool> {
     let mut came = false;
     loop {

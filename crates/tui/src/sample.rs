@@ -1,4 +1,4 @@
-//! All that is shown, as the daemon says it at one time, and its counters by name.
+//! The replies of the daemon at one time, and the counters in them by name.
 
 use std::collections::HashMap;
 
@@ -139,11 +139,7 @@ impl Sample {
             }
         }
         for sa in &self.sas.sas {
-            add(
-                all,
-                &format!("sa/{}", sa.name),
-                &[("packets", sa.packets), ("bytes", sa.bytes), ("failures", sa.failures)],
-            );
+            add(all, &sa_key(sa), &[("packets", sa.packets), ("bytes", sa.bytes), ("failures", sa.failures)]);
         }
         for link in &self.cluster.links {
             add(
@@ -172,6 +168,11 @@ pub fn app_key(app: &bm_api::App) -> String {
 
 pub fn link_key(link: &bm_api::Link) -> String {
     format!("link/{}/{}", link.worker, link.name)
+}
+
+/// Not by its name: all SAs of one policy from an IKE daemon have the same.
+pub fn sa_key(sa: &bm_api::Sa) -> String {
+    format!("sa/{:#x}/{}", sa.spi, sa.destination)
 }
 
 fn add(all: &mut HashMap<String, u64>, key: &str, counters: &[(&str, u64)]) {

@@ -27,7 +27,7 @@ const HELP: &[&str] = &[
     "Rates are per second, over the time between two updates. The bars show the latest ones; the tallest is the",
     "highest of its row. - stands for a rate that is not known yet.",
     "",
-    "RECEIVED, SENT   frames of the account of a port, as in `brickmoon show ports`",
+    "RECEIVED, SENT   frames of the account of a port, as in `brickmoon show ports --account`",
     "LINUX            frames left to Linux; the view Ports has the reasons",
     "LOST             frames that the device lost by its own count",
     "BUSY             share of the time that a worker spends on frames; BREATHS are rounds through its apps",

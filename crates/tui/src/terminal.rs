@@ -1,4 +1,4 @@
-//! The terminal: whole screen and single keys while [`FullScreen`] exists, as it was before on every way out.
+//! The terminal: full screen and raw mode while [`FullScreen`] exists, restored however it ends.
 
 use std::io::{self, Stdout, stdout};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use ratatui::crossterm::terminal::{
 };
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 
-/// The whole terminal.
+/// The terminal, while it shows the screen.
 pub struct FullScreen {
     pub terminal: Terminal<CrosstermBackend<Stdout>>,
 }
@@ -39,7 +39,7 @@ impl FullScreen {
         self.resume()
     }
 
-    /// Takes the terminal over again, and draws everything anew.
+    /// Takes the terminal over again, and redraws the screen.
     pub fn resume(&mut self) -> io::Result<()> {
         // The shell may have changed the terminal meanwhile.
         leave();
@@ -72,7 +72,7 @@ fn leave() {
     let _gone = disable_raw_mode();
 }
 
-/// Signals that have come.
+/// Signals received.
 pub struct Signals {
     end: Arc<AtomicBool>,
     resumed: Arc<AtomicBool>,

@@ -18,11 +18,11 @@ pub struct PublishedPeers {
     peers: Box<[AtomicU64]>,
     /// By intermediate: a bit for each output node to which it has no link.
     broken: Box<[AtomicU64]>,
-    /// By node: the index of the link to it; [`NO_LINK`] if nothing was said about it.
+    /// By node: the index of the link to it; [`NO_LINK`] if it was never set.
     links: Box<[AtomicU16]>,
 }
 
-/// For a node of which was not said which link leads to it.
+/// For a node whose link was never set.
 pub const NO_LINK: u16 = u16::MAX;
 
 impl PublishedPeers {

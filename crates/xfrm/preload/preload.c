@@ -26,7 +26,7 @@
 #define WANTS_TEXTS 1
 #define SOCKETS 4096
 
-// What a program believes of a socket. An entry is written before the program knows the descriptor, and its fields are set
+// A program's view of a socket. An entry is written before the program knows the descriptor, and its fields are set
 // by calls on this descriptor only.
 static struct {
 	_Atomic int is_ours;
@@ -257,7 +257,7 @@ ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 	socklen_t name_length = message->msg_namelen;
 	message->msg_name = NULL;
 	message->msg_namelen = 0;
-	// Looking at a length with an empty buffer gives no byte, but is not the end.
+	// With an empty buffer programs ask for a length (MSG_PEEK | MSG_TRUNC), which is not 0: so 0 is the end.
 	ssize_t came = received(fd, next(fd, message, flags), 1);
 	message->msg_name = name;
 	message->msg_namelen = name_length;

@@ -1,4 +1,5 @@
-//! SAs, policies and reserved SPIs, as the kernel would have them; requests change them, and say what workers must do.
+//! SAs, policies and reserved SPIs, as the kernel would have them. Requests change them; the changes are then carried out on
+//! workers.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,7 +18,7 @@ use crate::{selector as addresses, write};
 
 /// The most SAs and reserved SPIs.
 const SAS_MAX: usize = 1 << 16;
-/// How often a free SPI is looked for.
+/// How many random SPIs are tried before none counts as free.
 const DRAWS: usize = 100;
 /// Dumps are sent in pieces of about this many bytes.
 const PIECE: usize = 8192;
@@ -38,11 +39,11 @@ pub struct Context<'a> {
 pub struct Client {
     /// Who may see keys again: the process that has added them.
     pub process: u32,
-    /// The netlink port that the program believes to have.
+    /// The program's netlink port.
     pub port: u32,
     /// Whether errors come with texts.
     pub texts: bool,
-    /// The multicast groups that it listens to, as bits.
+    /// The multicast groups that it has joined, as bits.
     pub groups: u32,
 }
 
@@ -64,7 +65,7 @@ pub struct Answer {
     /// For the program that asked, each a datagram.
     pub replies: Vec<Bytes>,
     pub changes: Vec<Change>,
-    /// For all that listen to a group: its number, and a datagram.
+    /// For all programs that have joined a group: its number, and a datagram.
     pub events: Vec<(u32, Bytes)>,
 }
 
@@ -144,13 +145,13 @@ impl Database {
                 self.policies.clear();
                 self.policies_changed(answer);
             }
-            other => self.tell(client, raw, &other, context, answer)?,
+            other => self.query(client, raw, &other, context, answer)?,
         }
         Ok(())
     }
 
-    /// Answers a question.
-    fn tell(
+    /// Answers a request that changes nothing.
+    fn query(
         &self,
         client: &Client,
         raw: &Raw<'_>,
@@ -218,7 +219,10 @@ impl Database {
             }
             (false, Some(_)) => return Err(Refused::new(errno::EXISTS, format!("there is an SA with {id}"))),
             (false, None) if self.sas.len() >= SAS_MAX => {
-                return Err(Refused::new(errno::NO_SPACE, format!("{SAS_MAX} SAs: no more are possible")));
+                return Err(Refused::new(
+                    errno::NO_SPACE,
+                    format!("there are {SAS_MAX} SAs already, the most that are supported"),
+                ));
             }
             _ => {}
         }
@@ -267,7 +271,10 @@ impl Database {
     ) -> Result<u32, Refused> {
         let SpiRequest { info, destination, least, most } = request;
         if self.sas.len() >= SAS_MAX {
-            return Err(Refused::new(errno::NO_SPACE, format!("{SAS_MAX} SAs: no more are possible")));
+            return Err(Refused::new(
+                errno::NO_SPACE,
+                format!("there are {SAS_MAX} SAs already, the most that are supported"),
+            ));
         }
         let range = u64::from(most - least) + 1;
         let draw = || (u64::from(*least) + u64::from((context.random)()) % range) as u32;
@@ -335,7 +342,7 @@ impl Database {
         })
     }
 
-    /// Gives workers all policies anew.
+    /// Sends workers all policies.
     fn policies_changed(&mut self, answer: &mut Answer) {
         self.templates.clear();
         let mut templates = Vec::new();

@@ -1,4 +1,4 @@
-//! Lifetimes: IKE daemons are told when one ends, and SAs are removed at their hard ones.
+//! Lifetimes: IKE daemons get an event when one expires, and SAs are removed at their hard ones.
 
 use bm_ipsec::{Expiry, SaId, Used};
 
@@ -13,7 +13,7 @@ const RESERVED_S: u64 = 165;
 enum End {
     Soft,
     Hard,
-    /// Nobody has used the reserved SPI.
+    /// The reserved SPI was not used.
     Unused,
 }
 

@@ -33,7 +33,7 @@ pub use entry::{Now, Usage};
 pub use message::{Messages, Raw};
 pub use read::Request;
 pub use refused::Refused;
-pub use server::{Server, Woken};
+pub use server::{Rejected, Server};
 
 #[cfg(test)]
 mod testing;

@@ -28,7 +28,7 @@ pub struct NewSa {
     pub(crate) received: u64,
 }
 
-/// What is told about an SA besides what workers need, without keys.
+/// The parts of an SA that only answers need, without keys.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct About {
     /// `struct xfrm_usersa_info`.

@@ -61,7 +61,7 @@ fn ports(from: &[u8], at: usize) -> Result<Option<Ports>, Refused> {
     if mask.leading_ones() + mask.trailing_zeros() != u16::BITS {
         return Err(Refused::new(
             errno::INVALID,
-            format!("port mask {mask:#06x}: its bits must be in front"),
+            format!("port mask {mask:#06x}: its one bits must all come before its zero bits"),
         ));
     }
     Ok(Some(port & mask..=port & mask | !mask))

@@ -1,6 +1,6 @@
 //! The Unix socket that programs connect to in place of netlink, and the datagrams to and from them.
 //!
-//! Only root and the daemon's own user may connect; the file mode says so, and the kernel tells who connects
+//! Only root and the daemon's own user may connect, by the mode of the file and by the credentials of each connection
 //! (`SO_PEERCRED`). A program that does not read its answers is disconnected before they take too much memory, and events
 //! that it does not read are left out, as netlink does.
 
@@ -34,12 +34,12 @@ const TURN: usize = 32;
 const EVENTS_MAX: usize = 1 << 20;
 const ANSWERS_MAX: usize = 64 << 20;
 
-/// What `serve` has done.
+/// Programs that `serve` has rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Woken {
-    /// Programs that may not connect.
-    pub strangers: usize,
-    /// Programs that were disconnected since they did not read.
+pub struct Rejected {
+    /// Those that may not connect, or for which there is no room.
+    pub refused: usize,
+    /// Those that were disconnected because they did not read their answers.
     pub too_slow: usize,
 }
 
@@ -60,7 +60,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `path`, in place of a socket that nobody listens on.
+    /// Listens at `path`, and replaces a socket there on which no process listens.
     ///
     /// # Errors
     /// The system's error, or that another process listens there.
@@ -92,7 +92,7 @@ impl Server {
         Ok(Self { listener, path: path.into(), connections: Vec::new(), buffer })
     }
 
-    /// Waits at most this long for programs, and has their messages handled.
+    /// Waits for messages, at most this long, and handles them.
     ///
     /// # Errors
     /// The system's error for waiting; those of connections end these.
@@ -100,9 +100,9 @@ impl Server {
         &mut self,
         longest: Duration,
         mut handle: impl FnMut(&mut Client, &Raw<'_>) -> Answer,
-    ) -> io::Result<Woken> {
+    ) -> io::Result<Rejected> {
         let (ready, accepts) = self.wait(longest)?;
-        let mut woken = Woken::default();
+        let mut rejected = Rejected::default();
         for at in ready {
             for _ in 0..TURN {
                 let Some(length) = self.receive(at) else { break };
@@ -111,21 +111,22 @@ impl Server {
                 for raw in Messages(&datagram) {
                     let answer = handle(&mut self.connections[at].client, &raw);
                     self.connections[at].queue(answer.replies);
-                    self.tell(answer.events);
+                    self.send_events(answer.events);
                 }
             }
         }
         self.connections.iter_mut().for_each(Connection::send);
-        woken.too_slow = self.connections.iter().filter(|connection| connection.bytes > ANSWERS_MAX).count();
+        rejected.too_slow =
+            self.connections.iter().filter(|connection| connection.bytes > ANSWERS_MAX).count();
         self.connections.retain(|connection| !connection.has_ended && connection.bytes <= ANSWERS_MAX);
         if accepts {
-            self.accept(&mut woken);
+            self.accept(&mut rejected);
         }
-        Ok(woken)
+        Ok(rejected)
     }
 
-    /// Sends events to those who listen to their groups.
-    pub fn tell(&mut self, events: Vec<(u32, Bytes)>) {
+    /// Sends events to the programs that have joined their groups.
+    pub fn send_events(&mut self, events: Vec<(u32, Bytes)>) {
         for (group, event) in events {
             let listens = |connection: &&mut Connection| connection.client.groups & 1 << (group - 1) != 0;
             for connection in self.connections.iter_mut().filter(listens) {
@@ -169,14 +170,14 @@ impl Server {
         None
     }
 
-    fn accept(&mut self, woken: &mut Woken) {
+    fn accept(&mut self, rejected: &mut Rejected) {
         let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else {
             return;
         };
         let Ok(peer) = socket_peercred(socket.as_fd()) else { return };
         let may = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
         if !may || self.connections.len() >= CLIENTS_MAX {
-            woken.strangers += 1;
+            rejected.refused += 1;
             return;
         }
         let process = peer.pid.as_raw_nonzero().get() as u32;
@@ -213,7 +214,7 @@ impl Connection {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Another daemon may have replaced it, which then has been asked whether we still listen.
+        // Not another daemon's: that one would have found this one listening.
         let _gone = std::fs::remove_file(&self.path);
     }
 }

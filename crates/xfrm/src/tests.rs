@@ -1,4 +1,4 @@
-//! Requests of programs, byte by byte: what is stored, answered, told to others, and given to workers.
+//! Requests of programs, byte by byte: what is stored, answered, sent as events, and given to workers.
 
 use bm_filter::{Key, Kind};
 use bm_ipsec::{Action, Direction, SaId, Suite};
@@ -227,7 +227,7 @@ fn policies_are_listed_found_and_deleted_by_index_or_selector() {
 }
 
 #[test]
-fn lifetimes_are_told_and_end_sas() {
+fn lifetimes_are_reported_and_end_sas() {
     let mut lab = Lab::default();
     let mut body = new_sa(OWN, PEER, 0x1001, 1, &KEY);
     body[at::LIMITS..][..16].copy_from_slice(&[1000u64.to_ne_bytes(), 2000u64.to_ne_bytes()].concat());

@@ -9,7 +9,7 @@ use crate::sa::Algorithm;
 const CAPPED: u16 = 0x100;
 /// Attribute of an error with its text.
 const TEXT: u16 = 1;
-/// An event: nobody has asked for it.
+/// The header of an event, which is no reply to a message.
 const EVENT: Raw<'static> = Raw { kind: 0, flags: 0, sequence: 0, port: 0, body: &[] };
 
 fn message(raw: &Raw<'_>, write: impl FnOnce(&mut Bytes)) -> Bytes {
@@ -88,7 +88,7 @@ fn numbers(entry: &Entry, usage: Usage) -> (u64, u64) {
     }
 }
 
-/// The bitmap says that all in the window have been received: nobody who goes on from there accepts a replay.
+/// The bitmap marks all numbers in the window as received, so that an SA that continues from there accepts no replay.
 fn put_replay(to: &mut Bytes, entry: &Entry, usage: Usage) {
     if entry.sa.is_none() || entry.about.attributes.iter().any(|(kind, _)| *kind == attribute::REPLAY_ESN) {
         return;

@@ -1,4 +1,4 @@
-//! XFRM messages of programs, from an IKE daemon or from anybody who may connect.
+//! XFRM messages of programs, from an IKE daemon or any other process that may connect.
 //!
 //! Checks: every message is answered or carried out; an SA is added once, and removed only if it is there; policies use
 //! outbound SAs that are there; an SA that is given to workers can be built.

@@ -1,4 +1,4 @@
-//! `brickmoon capture` and `brickmoon trace`: the packets that came and left, byte by byte, and what became of each.
+//! `brickmoon capture` and `brickmoon trace`: received and sent packets, byte by byte, and what happened to each.
 //!
 //! Most of it needs a kernel that lets programs run before and after others (fentry); `make test-vm` has one.
 

@@ -283,7 +283,7 @@ fn linux_forwards_nothing_in_clear() {
         one.ask(&["status"])
     );
     assert!(net.nothing_in_clear("it runs", || {}) > 50);
-    // A chain in which Linux has a say: all packets are left to it.
+    // Linux's firewall has a chain for forwarded packets: all of them are left to it.
     let chain = "table ip t { chain f { type filter hook forward priority 0; counter; }; }";
     net.gateways[0].feed("nft -f -", chain).expect("nftables");
     eventually("packets are left to Linux", || net.nothing_in_clear("a firewall", || {}) == 0);
@@ -294,7 +294,7 @@ fn linux_forwards_nothing_in_clear() {
         one.ask(&["reload"]);
     });
     ping(&net.a, "10.2.0.2", 56, 62);
-    // Somebody removes all policies: they come back.
+    // Removed policies are added again.
     net.gateways[0].run("ip xfrm policy flush");
     eventually("the policies come back", || net.in_kernel().contains("dst 10.2.0.0/24"));
     net.gateways[0].run(kept);

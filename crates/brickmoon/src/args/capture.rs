@@ -9,13 +9,13 @@ use super::query::Socket;
 pub(super) const CAPTURE_EXAMPLES: &str = "\
 Examples:
   brickmoon capture eth0                                a line for each packet
-  brickmoon capture any udp port 53 -c 10               ten packets of DNS, at any port
+  brickmoon capture any udp port 53 -c 10               ten DNS packets, at any port
   brickmoon capture eth0 'host 192.0.2.1' -w file.pcapng
   brickmoon capture eth0 -w - | wireshark -k -i -";
 
 pub(super) const TRACE_EXAMPLES: &str = "\
 Examples:
-  brickmoon trace host 192.0.2.1 -n 3                   the way of three packets
+  brickmoon trace host 192.0.2.1 -n 3                   three packets, step by step
   brickmoon trace icmp --json";
 
 /// Which packets of a port are shown.
@@ -47,10 +47,10 @@ pub struct Capture {
     /// Packets that ports receive, packets that they send, or both.
     #[arg(short = 'Q', long, value_enum, value_name = "DIRECTION", default_value = "inout")]
     pub direction: Direction,
-    /// Show at most so many bytes of each packet.
+    /// Capture at most this many bytes of each packet.
     #[arg(short = 's', long, value_name = "BYTES", default_value_t = 65_000, value_parser = clap::value_parser!(u32).range(14..=65_000))]
     pub snaplen: u32,
-    /// Show only one of N packets that match.
+    /// Show only one in N of the packets that match.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub sample: u32,
     /// Print a line for each packet, also if standard output is not a terminal.

@@ -20,7 +20,7 @@ pub struct Socket {
 pub struct Query {
     #[command(flatten)]
     pub socket: Socket,
-    /// Ask this other node of the cluster, over the fabric; only for commands that show something.
+    /// Ask another node of the cluster, over the fabric; only for commands that show something.
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
     /// Print the reply as JSON.

@@ -3,11 +3,11 @@
 //! The daemon only says which ports it has. This process loads the programs that show packets, and the kernel removes
 //! them when it ends (docs/decisions/0043-capture.md).
 
+mod outcome;
 mod output;
 mod points;
 mod session;
 pub mod trace;
-mod words;
 
 use std::io::IsTerminal;
 

@@ -10,8 +10,8 @@ use bm_capture::{Outcome, Packet, summary};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
+use super::outcome::described;
 use super::session::{self, Session};
-use super::words;
 use crate::failure::Failure;
 
 /// What is written, and where; `None` is standard output.
@@ -21,11 +21,11 @@ pub enum Format {
     Json,
 }
 
-/// Why the output takes no more.
+/// Why the output has ended.
 pub enum Ended {
-    /// Who read it has gone: that is how `| head` ends a command.
+    /// The reader closed the pipe, as `| head` does.
     Closed,
-    /// It failed, such as for a full disk.
+    /// A write failed, for example because the disk is full.
     Failed(String),
 }
 
@@ -72,7 +72,7 @@ pub struct Output {
     name: String,
     /// Indices of the interfaces of a capture file, in their order there.
     interfaces: Vec<u32>,
-    /// To notice that a reader has gone while no packets come.
+    /// To notice that the reader has closed the pipe while no packets come.
     watched: Option<std::os::fd::OwnedFd>,
 }
 
@@ -120,7 +120,7 @@ impl Output {
                 let interfaces: Vec<_> = ports.iter().map(interface).collect();
                 let application = concat!("brickmoon ", env!("CARGO_PKG_VERSION"));
                 let mut writer = Writer::new(to, application, &interfaces, snap_length).map_err(failed)?;
-                // So that a reader starts at once. If it has gone already, that is noticed as it is later.
+                // So that a reader starts at once. If it has closed the pipe already, the main loop notices.
                 match writer.flush() {
                     Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(failed(error)),
                     _ => {}
@@ -131,7 +131,7 @@ impl Output {
         Ok(Self { kind, name, interfaces: ports.into_iter().map(|(ifindex, _)| ifindex).collect(), watched })
     }
 
-    /// Whether the reader at the other end of a pipe has gone.
+    /// Whether the reader has closed the pipe.
     pub fn is_abandoned(&self) -> bool {
         let Some(fd) = &self.watched else { return false };
         let mut fds = [PollFd::new(fd, PollFlags::empty())];
@@ -150,25 +150,25 @@ impl Output {
     }
 
     fn one(&mut self, session: &Session, packet: &Packet) -> io::Result<()> {
-        let words = words::of(session, packet);
+        let described = described(session, packet);
         let name = session.name(packet.ifindex);
         match &mut self.kind {
             Kind::Pcapng(writer) => {
-                let place = self.interfaces.iter().position(|ifindex| *ifindex == packet.ifindex);
+                let index = self.interfaces.iter().position(|ifindex| *ifindex == packet.ifindex);
                 let about = About {
-                    interface: place.unwrap_or_default() as u32,
+                    interface: index.unwrap_or_default() as u32,
                     time_ns: session.time(packet),
                     length: packet.length,
                     received: packet.is_received(),
                     queue: packet.queue,
                     verdict: xdp_verdict(session, packet),
-                    comment: &format!("{name}: {words}"),
+                    comment: &format!("{name}: {described}"),
                 };
                 writer.packet(&about, &packet.frame)
             }
             Kind::Lines(to) => writeln!(
                 to,
-                "{} {name} {} {} ({} bytes) [{words}]",
+                "{} {name} {} {} ({} bytes) [{described}]",
                 clock(session.time(packet)),
                 if packet.is_received() { "In " } else { "Out" },
                 summary(&packet.frame),
@@ -182,8 +182,8 @@ impl Output {
                     queue: packet.queue,
                     length: packet.length,
                     summary: summary(&packet.frame),
-                    outcome: words.what,
-                    reason: words.reason,
+                    outcome: described.what,
+                    reason: described.reason,
                     frame: packet.frame.iter().map(|byte| format!("{byte:02x}")).collect(),
                 };
                 serde_json::to_writer(&mut *to, &shown)?;

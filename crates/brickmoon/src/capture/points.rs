@@ -1,4 +1,4 @@
-//! What the user named: the filter, and the ports.
+//! The filter and the ports of the command line.
 
 use bm_api::{PortMode, PortState, Ports, request};
 use bm_capture::{Filter, Port, Wanted};
@@ -11,12 +11,12 @@ use crate::failure::Failure;
 
 /// All ports.
 const ANY: &str = "any";
-/// Where filters are explained.
+/// Where the language of filters is described.
 const HELP: &str = "the language is that of `man pcap-filter`";
 
 /// Compiles a filter.
-pub fn filter(words: &[String]) -> Result<Filter, Failure> {
-    let compiled = BpfFilter::compile(&words.join(" "));
+pub fn filter(arguments: &[String]) -> Result<Filter, Failure> {
+    let compiled = BpfFilter::compile(&arguments.join(" "));
     let BpfFilter { instructions, bytes } =
         compiled.map_err(|why| Failure::Usage(format!("{why}\n{HELP}")))?;
     Filter::new(instructions, bytes).map_err(Failure::usage)
@@ -27,7 +27,7 @@ pub fn ports(socket: &Socket) -> Result<Ports, Failure> {
     client::ask(socket, Method::GET, request::PORTS)
 }
 
-/// The ports that a point means.
+/// The ports of a capture point.
 pub fn chosen(ports: &Ports, point: Option<&str>, direction: Direction) -> Result<Vec<Port>, Failure> {
     let wanted = Wanted { received: direction != Direction::Out, sent: direction != Direction::In };
     let shown: Vec<_> = ports.ports.iter().filter(|port| can_be_shown(port)).collect();
@@ -92,7 +92,7 @@ fn of_port(port: &bm_api::Port, wanted: Wanted) -> Result<Port, Failure> {
     Ok(Port { name: name.clone(), ifindex, wanted, interfaces })
 }
 
-/// What will be missing, a line each.
+/// What will be missing, one line for each port.
 pub fn hints(ports: &Ports, chosen: &[Port]) -> Vec<String> {
     let mode_of = |name: &str| ports.ports.iter().find(|port| port.name == name).map(|port| port.mode);
     let sends_unseen = |port: &&Port| port.wanted.sent && mode_of(&port.name) == Some(PortMode::ZeroCopy);

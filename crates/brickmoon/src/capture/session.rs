@@ -1,4 +1,4 @@
-//! A running capture: what is attached, the packets that come, and the names for what they say.
+//! A running capture: the attached programs, the packets from them, and the names of interfaces and programs.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,9 +12,9 @@ use crate::log;
 
 /// The program that steers packets to workers.
 pub const STEER: &str = "steer";
-/// How long one look at the buffer may take.
-const TICK: Duration = Duration::from_millis(100);
-/// How often ports are asked for new programs.
+/// How long to wait for packets at a time.
+const WAIT: Duration = Duration::from_millis(100);
+/// How often to look for new programs of the ports.
 const FOLLOW: Duration = Duration::from_secs(1);
 
 /// The programs that show packets, attached until this is dropped.
@@ -26,7 +26,7 @@ pub struct Session {
     is_cut_off: bool,
     /// The time since 1970 at which the clock of packets began.
     begin_ns: u64,
-    /// Names of interfaces, as they are met.
+    /// Names of interfaces that packets have mentioned.
     names: HashMap<u32, String>,
 }
 
@@ -47,40 +47,41 @@ impl Session {
         self.ports.iter().map(|port| (port.ifindex, port.name.clone())).collect()
     }
 
-    /// The packets that have come since the last call; none after a while without any.
+    /// Waits for packets; returns none if none came within a tenth of a second.
     pub fn next(&mut self) -> Result<Vec<Packet>, Failure> {
         if self.followed.elapsed() > FOLLOW {
             self.followed = Instant::now();
             self.begin_ns = since_1970();
             self.follow();
         }
-        let records = self.taps.poll(TICK).map_err(Failure::failed)?;
+        let records = self.taps.poll(WAIT).map_err(Failure::failed)?;
         let mut packets = self.join.packets(records, nanoseconds(ClockId::Monotonic));
         packets.retain(|packet| !is_seen_again(self, packet));
         for packet in &packets {
-            self.learn(packet.ifindex);
-            target(packet).into_iter().for_each(|to| self.learn(to));
+            self.look_up(packet.ifindex);
+            target(packet).into_iter().for_each(|to| self.look_up(to));
         }
         Ok(packets)
     }
 
-    /// Attaches to what ports have got meanwhile. A router that ends is no error: another one may follow.
+    /// Attaches to programs that ports have got since. A daemon that ends is no error: another one may start.
     fn follow(&mut self) {
         match self.taps.follow() {
             Ok(()) => self.is_cut_off = false,
             Err(error) if !self.is_cut_off => {
                 self.is_cut_off = true;
-                let then = match error {
+                let hint = match error {
                     CaptureError::NoProgram { .. } => "; the capture goes on when a daemon has started",
                     _ => "",
                 };
-                log::say(&format!("{error}{then}"));
+                log::say(&format!("{error}{hint}"));
             }
             Err(_) => {}
         }
     }
 
-    fn learn(&mut self, ifindex: u32) {
+    /// Looks up the name of an interface, if it is not known yet.
+    fn look_up(&mut self, ifindex: u32) {
         let name = || bm_sys::interface::name(ifindex).unwrap_or_else(|_| format!("interface {ifindex}"));
         self.names.entry(ifindex).or_insert_with(name);
     }
@@ -100,7 +101,7 @@ impl Session {
         self.begin_ns + packet.time_ns
     }
 
-    /// Records that found no room.
+    /// Records that were lost because the buffer was full.
     pub fn lost(&self) -> u64 {
         self.taps.lost()
     }
@@ -116,7 +117,7 @@ pub fn clock_of_packets() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
-/// What the clock since 1970 is ahead of the one that starts with the machine.
+/// The difference between the clock since 1970 and the one that starts with the machine.
 fn since_1970() -> u64 {
     nanoseconds(ClockId::Realtime).saturating_sub(nanoseconds(ClockId::Monotonic))
 }

@@ -1,4 +1,4 @@
-//! `brickmoon trace`: the way of each packet that matches, from where it came in to where it leaves.
+//! `brickmoon trace`: follows each packet that matches, from where it is received to where it is sent.
 //!
 //! ```text
 //! received at r0 ─► the program of r0 decides ─► sent at r1
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! What XDP redirects is known to leave as its program left it. Packets that workers or Linux send are recognized by
-//! their bytes; one that does not come within a moment was dropped, consumed or went to this machine.
+//! their bytes; one that is not sent within a second was dropped, consumed or was for this machine.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::DefaultHasher;
@@ -18,21 +18,22 @@ use std::time::Duration;
 use bm_capture::{Options, Outcome, Packet, Sender, summary};
 use serde::Serialize;
 
+use super::outcome::described;
 use super::output::clock;
+use super::points;
 use super::session::{self, Session};
-use super::{points, words};
 use crate::args::{Direction, Trace};
 use crate::failure::Failure;
 use crate::log;
 
 /// How long a packet may take from its program to where it is sent.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SENT_WITHIN: Duration = Duration::from_secs(1);
 /// How long records are kept to sort them by time: those of another CPU may be read later.
 const SORTED_WITHIN: Duration = Duration::from_millis(300);
 /// The bytes of each packet that are shown and compared.
 const SNAP_LENGTH: u32 = 2048;
 
-/// A step on the way of a packet.
+/// A step of a packet through the router.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Step {
     /// Since the packet was received.
@@ -46,7 +47,7 @@ struct Step {
     reason: Option<String>,
 }
 
-/// A packet on its way.
+/// A packet with its steps so far.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Traced {
     /// Since 1970.
@@ -72,8 +73,8 @@ pub fn run(trace: &Trace) -> Result<(), Failure> {
     let mut left = trace.count.unwrap_or(u64::MAX);
     let mut traces = Traces::default();
     while !bm_lua::interrupted() && left > 0 {
-        traces.hold(session.next()?);
-        traces.sort_in(&session, session::clock_of_packets());
+        traces.keep(session.next()?);
+        traces.add_settled(&session, session::clock_of_packets());
         for traced in
             traces.complete(session::clock_of_packets()).take(usize::try_from(left).unwrap_or(usize::MAX))
         {
@@ -93,42 +94,42 @@ pub fn run(trace: &Trace) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Packets whose way is not complete.
+/// Packets that may have further steps.
 #[derive(Debug, Default)]
 struct Traces {
-    /// In the order of time.
-    held: Vec<Packet>,
-    under_way: VecDeque<Traced>,
+    /// In the order of time; an earlier one may still come.
+    recent: Vec<Packet>,
+    incomplete: VecDeque<Traced>,
 }
 
 impl Traces {
-    fn hold(&mut self, packets: Vec<Packet>) {
-        self.held.extend(packets);
-        self.held.sort_by_key(|packet| packet.time_ns);
+    fn keep(&mut self, packets: Vec<Packet>) {
+        self.recent.extend(packets);
+        self.recent.sort_by_key(|packet| packet.time_ns);
     }
 
-    /// Adds those of which no earlier one can come any more.
-    fn sort_in(&mut self, session: &Session, now_ns: u64) {
+    /// Adds the packets before which no other one can come any more.
+    fn add_settled(&mut self, session: &Session, now_ns: u64) {
         let until = now_ns.saturating_sub(SORTED_WITHIN.as_nanos() as u64);
-        let count = self.held.partition_point(|packet| packet.time_ns < until);
-        let ready: Vec<_> = self.held.drain(..count).collect();
+        let count = self.recent.partition_point(|packet| packet.time_ns < until);
+        let ready: Vec<_> = self.recent.drain(..count).collect();
         ready.iter().for_each(|packet| self.add(session, packet));
     }
 
     fn add(&mut self, session: &Session, packet: &Packet) {
         if let Outcome::Decided { took_ns, rewritten, to, .. } = &packet.outcome {
-            let words = words::of(session, packet);
+            let described = described(session, packet);
             let name = session.name(packet.ifindex).to_string();
             let mut traced = begin(session, packet);
             // What a program at tc redirects leaves through a queue of Linux, where it is seen once more.
             let leaves = !rewritten.is_empty() && !session.program(packet).ends_with("_tc");
-            traced.is_complete = words.what.starts_with("dropped") || leaves;
-            let (what, reason) = (words.what, words.reason);
+            traced.is_complete = described.what.starts_with("dropped") || leaves;
+            let (what, reason) = (described.what, described.reason);
             traced.steps.push(Step { after_ns: *took_ns, interface: name, step: "decided", what, reason });
             if let (Some(to), true) = (to, leaves) {
                 traced.steps.push(sent(session.name(*to), *took_ns, rewritten, "kernel path"));
             }
-            return self.under_way.push_back(traced);
+            return self.incomplete.push_back(traced);
         }
         self.add_sent(session, packet);
     }
@@ -138,18 +139,18 @@ impl Traces {
             Outcome::Sent(Sender::Worker) => "a worker",
             Outcome::Sent(Sender::Linux) => "Linux",
             Outcome::Refused => "a worker; the device dropped it",
-            // Shown with the verdict already.
+            // What the kernel path sent is shown with its verdict. Without a verdict there is nothing to follow.
             _ => return,
         };
         let key = key(&packet.frame);
         let is_it =
             |traced: &&mut Traced| key.is_some() && traced.key == key && traced.began_ns <= packet.time_ns;
         let name = session.name(packet.ifindex);
-        let Some(traced) = self.under_way.iter_mut().find(is_it) else {
+        let Some(traced) = self.incomplete.iter_mut().find(is_it) else {
             let mut traced = begin(session, packet);
             traced.steps = vec![sent(name, 0, &packet.frame, by)];
             traced.is_complete = true;
-            return self.under_way.push_back(traced);
+            return self.incomplete.push_back(traced);
         };
         if traced.steps.iter().all(|step| step.step != "sent") {
             traced.steps.push(sent(name, packet.time_ns - traced.began_ns, &packet.frame, by));
@@ -157,19 +158,19 @@ impl Traces {
         traced.is_complete = true;
     }
 
-    /// Those whose way is known, or that have waited long enough.
+    /// Those that are complete, or have waited long enough.
     fn complete(&mut self, now_ns: u64) -> impl Iterator<Item = Traced> {
-        let patience = PATIENCE.as_nanos() as u64;
+        let longest = SENT_WITHIN.as_nanos() as u64;
         let (done, waiting) =
-            std::mem::take(&mut self.under_way).into_iter().partition::<VecDeque<_>, _>(|traced| {
-                traced.is_complete || now_ns.saturating_sub(traced.began_ns) > patience
+            std::mem::take(&mut self.incomplete).into_iter().partition::<VecDeque<_>, _>(|traced| {
+                traced.is_complete || now_ns.saturating_sub(traced.began_ns) > longest
             });
-        self.under_way = waiting;
+        self.incomplete = waiting;
         done.into_iter()
     }
 }
 
-/// A packet at the first place where it is seen.
+/// A packet at the port where it is seen first.
 fn begin(session: &Session, packet: &Packet) -> Traced {
     let step = Step {
         after_ns: 0,

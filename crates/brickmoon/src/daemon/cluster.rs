@@ -111,7 +111,7 @@ impl Node {
                 .iter()
                 .map(|member| (member.name.clone(), member.node.number()))
                 .collect(),
-            absent: view.absent,
+            not_members: view.not_members,
             flowlet_gap_us: view.flowlet_gap_ns / 1000,
             balanced: balanced(counters),
             drained: view.is_drained,
@@ -246,7 +246,7 @@ fn store(view: StoreView) -> bm_api::ClusterStore {
         connected: view.is_connected,
         trouble: view.trouble,
         registered: view.registered.iter().map(registered).collect(),
-        other_key: view.strangers,
+        other_key: view.other_key,
     }
 }
 

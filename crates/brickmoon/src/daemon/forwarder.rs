@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 
 use super::cluster::Node;
 use super::dataplane::Shared;
-use super::ipsec::Served;
+use super::ipsec::XfrmThread;
 use super::linux_drops::LinuxDrops;
 use super::lock::lock;
 use super::probe;
@@ -100,10 +100,10 @@ impl Forwarder {
     }
 
     /// Serves XFRM messages, if that is configured, until the result is dropped.
-    pub fn serve_xfrm(&self) -> Result<Option<Served>, Failure> {
+    pub fn serve_xfrm(&self) -> Result<Option<XfrmThread>, Failure> {
         let setup = self.setup();
         let path = setup.config.ipsec.xfrm_socket.as_ref();
-        path.map(|path| Served::start(path, self.shared.ipsec.clone())).transpose()
+        path.map(|path| XfrmThread::start(path, self.shared.ipsec.clone())).transpose()
     }
 
     /// Number of restarts of the data path after failures.

@@ -10,7 +10,7 @@
 mod clear_text;
 mod live;
 mod record;
-mod served;
+mod xfrm_thread;
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
@@ -34,7 +34,7 @@ use crate::failure::Failure;
 use clear_text::ClearText;
 use live::{Live, LiveSa};
 use record::Record;
-pub use served::Served;
+pub use xfrm_thread::XfrmThread;
 
 /// Numbers that are reserved together: enough for some seconds, and few enough that starts do not use up 32 bits.
 const BLOCK: u64 = 1 << 23;
@@ -135,6 +135,14 @@ impl Ipsec {
                     self.live.current = current;
                     self.policies_changed();
                 }
+                // Workers find SAs by SPI and destination: a second one would never be used, and its removal would remove
+                // the one of the configuration.
+                Change::AddSa { ref sa, .. } if self.config.sas.iter().any(|other| other.id() == sa.id()) => {
+                    tracing::error!(
+                        "SA {} is not used: [ipsec] has an SA with the same SPI and destination",
+                        sa.id()
+                    );
+                }
                 other => self.live.apply(other),
             }
         }
@@ -145,7 +153,7 @@ impl Ipsec {
         self.clear_text.follow_programs(&self.config, &self.live.policies);
         match self.all_policies() {
             Ok(policies) => self.live.set_policies(&policies),
-            Err(error) => tracing::error!("policies stay as they were: {error}"),
+            Err(error) => tracing::error!("cannot change the policies of workers: {error}"),
         }
     }
 

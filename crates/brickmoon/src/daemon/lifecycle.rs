@@ -117,7 +117,7 @@ fn end_within(longest: Duration, forwarder: Weak<Forwarder>) {
     }
 }
 
-/// What somebody who looks for packets has to know, a line at each start.
+/// Printed at each start, for users of tcpdump.
 const UNSEEN: &str = "tcpdump does not see the packets that brickmoon forwards; `brickmoon capture PORT` and `brickmoon trace` do";
 
 /// Prints the ready line on standard output, on a thread of its own since the reader may be slow or gone.

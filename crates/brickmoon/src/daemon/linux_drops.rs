@@ -10,7 +10,7 @@ use bm_fastpath::{Dropped, DroppedByLinux};
 
 use super::lock::lock;
 
-/// The counting program, and whose the interfaces are.
+/// The counting program, and the ports of the interfaces.
 pub struct LinuxDrops(Mutex<State>);
 
 struct State {
@@ -21,7 +21,7 @@ struct State {
 }
 
 impl LinuxDrops {
-    /// Loads the program. Without it all else works; `show drops` says why it is not there.
+    /// Loads the program. Everything else works without it; `show drops` says why it is missing.
     pub fn load() -> Self {
         let program =
             Dropped::load().inspect_err(|why| tracing::debug!(%why, "Linux's drops are not counted"));

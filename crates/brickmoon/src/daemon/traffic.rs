@@ -60,7 +60,7 @@ impl Meter {
         state.samples[1] = Some(sample);
     }
 
-    /// What a port has received and sent, with rates, and who counts it; `None` if nobody does.
+    /// What a port has received and sent, with rates, and who counts it; `None` without an interface.
     pub fn read(&self, port: &PortInfo, own: &Counters) -> Option<(CountedBy, Both)> {
         let mut state = lock(&self.0);
         let (by, mut now) = state.count(port, own)?;
@@ -173,7 +173,7 @@ fn of_brickmoon(port: &str, own: &Counters) -> Both {
     [rx, tx]
 }
 
-/// Adds how much has come a second since `before`. A new interface begins at 0: then there is no rate yet.
+/// Adds the rates since `before`. The counters of a new interface start at 0: then there is no rate yet.
 fn add_rates(now: &mut Both, before: &Both, elapsed: Duration) {
     let per_second = |now: u64, before: u64| {
         let grown = now.checked_sub(before)?;

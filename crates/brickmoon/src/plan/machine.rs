@@ -19,7 +19,7 @@ pub struct Machine {
     pub nodes: BTreeMap<u32, Node>,
     /// Whether this build has DPDK.
     pub dpdk: bool,
-    /// Whether this process has CAP_NET_ADMIN, without which there is no port.
+    /// Whether this process has CAP_NET_ADMIN, which all ports need.
     pub net_admin: bool,
     /// Whether there is a bpffs or one can be mounted, so that the kernel path can outlive the daemon.
     pub pins: bool,

@@ -1,4 +1,4 @@
-//! What nodes tell each other apart from their state: counts of frames, questions and answers.
+//! Messages between nodes that are not about their state: counts of frames, questions and answers.
 
 use super::{Cluster, own_mac};
 use crate::error::ClusterError;
@@ -9,7 +9,7 @@ use crate::questions::{Next, Question};
 pub type Asked = (u16, u64, String);
 
 impl Cluster {
-    /// Handles what has come over a link.
+    /// Handles a message from a link.
     pub(super) fn handle(&mut self, at: usize, contents: Contents, now_ns: u64) {
         match contents {
             Contents::Sent(sent) => {
@@ -25,8 +25,8 @@ impl Cluster {
                     Next::Send(parts) => self.send_parts(at, id, parts),
                     Next::Wait => {}
                     Next::Compute => {
-                        // Without the thread that answers there is no answer, and whoever asks gives up.
-                        let _nobody = self.asked.as_ref().map(|asked| asked.send((node, id, path)));
+                        // Without the thread that answers there is no answer, and the other node gives up.
+                        let _not_answered = self.asked.as_ref().map(|asked| asked.send((node, id, path)));
                     }
                 }
             }
@@ -39,7 +39,7 @@ impl Cluster {
         }
     }
 
-    /// Tells all other nodes how many frames were sent to them.
+    /// Sends all other nodes the number of frames that were sent to them.
     pub(super) fn send_counts(&mut self) {
         // Of this network namespace, wherever /sys comes from.
         let devices = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Other members, while packets pass.
+//! Changes of the members, while packets are forwarded.
 //!
 //! ```text
-//! frames of the new epoch are accepted ─► told to the others with the next hello ─► they send with it
-//!   └► links to those who are no members any more end, links to new ones begin; all others go on
+//! accept frames of the new epoch ─► announce it with the next hello ─► the other nodes send frames with it
+//!   └► end links to nodes that are no longer members, begin links to new ones; all others go on
 //! ```
 //!
 //! Links to nodes that stay keep their sessions, routes and neighbors.
@@ -34,7 +34,7 @@ impl Cluster {
         }
         if !self.settings.differs_in_members_only(&new) {
             return Err(ClusterError::Settings(
-                "the number of this node, or too many others, have changed".into(),
+                "the number of this node cannot change while it runs, nor can there be more nodes than there is room for".into(),
             ));
         }
         self.begin_epoch(epoch)?;
@@ -60,7 +60,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Links to nodes that are no members any more, or have another number.
+    /// Ends links to nodes that are no longer members, or have another number.
     fn end_links(&mut self, new: &Settings) {
         let stays = |link: &FabricEnd| {
             new.member(&link.peer).is_some_and(|member| member.node == link.session.peer())
@@ -70,7 +70,7 @@ impl Cluster {
             let ifindex = self.detach(at);
             self.left.extend(ifindex);
             let link = self.links.remove(at);
-            tracing::info!("fabric link {}: {} is no member of the cluster any more", link.device, link.peer);
+            tracing::info!("fabric link {}: {} is no longer a member of the cluster", link.device, link.peer);
         }
     }
 
@@ -82,7 +82,7 @@ impl Cluster {
         }
     }
 
-    /// Tells workers which link leads to which member.
+    /// Publishes to workers which link leads to which member.
     pub(super) fn publish_links(&self) {
         let link = |(at, link): (u16, &crate::settings::FabricLink)| {
             Some((self.settings.member(&link.peer)?.node, at))
@@ -91,14 +91,14 @@ impl Cluster {
         self.ways.published().set_links(&all);
     }
 
-    /// Nodes to which there are links, and which are no members (yet).
-    pub(super) fn absent(&self) -> Vec<String> {
+    /// Nodes to which there are links, and which are not members (yet).
+    pub(super) fn not_members(&self) -> Vec<String> {
         let links = self.settings.links.iter();
-        let absent = links.filter(|link| self.settings.member(&link.peer).is_none());
-        absent.map(|link| link.peer.clone()).collect()
+        let others = links.filter(|link| self.settings.member(&link.peer).is_none());
+        others.map(|link| link.peer.clone()).collect()
     }
 
-    /// Nodes whose daemons run, but have not come to this node's epoch yet.
+    /// Nodes whose daemons run, but do not have this node's epoch yet.
     pub fn behind(&self, now_ns: u64) -> Vec<String> {
         let behind = self.links.iter().filter(|link| link.session.is_behind(now_ns));
         behind.map(|link| link.peer.clone()).collect()

@@ -1,4 +1,4 @@
-//! The program on the interfaces of fabric links, and what it is told about them.
+//! The program on the interfaces of fabric links, and its map of links.
 
 use bm_netlink::Link;
 use bm_vlb::address::Node;
@@ -11,8 +11,8 @@ use crate::probe;
 use crate::socket::FabricSocket;
 
 impl Cluster {
-    /// Tells the program which nodes are members. The links that an earlier daemon has set stay: frames are on their way
-    /// over them.
+    /// Writes to the program which nodes are members. The links that an earlier daemon has set stay: frames are on
+    /// their way over them.
     pub(super) fn set_members(&self) -> Result<(), ClusterError> {
         let is_member = |node: Node| self.links.iter().any(|link| link.session.peer() == node);
         for node in (0..Node::COUNT).filter_map(Node::new) {
@@ -25,7 +25,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Tells the program which members have no interface.
+    /// Writes to the program which members have no interface.
     pub(super) fn mark_missing_links(&self) -> Result<(), ClusterError> {
         let mut missing = self.links.iter().filter(|link| link.attached.is_none());
         missing.try_for_each(|link| self.program.set_link(link.session.peer(), NO_INTERFACE))

@@ -1,4 +1,4 @@
-//! `[ipsec]`: security associations and policies with manual keys, and where IKE daemons add theirs.
+//! `[ipsec]`: security associations and policies with manual keys, and the socket for those of IKE daemons.
 
 use std::path::PathBuf;
 
@@ -27,7 +27,7 @@ pub struct Ipsec {
     pub state_file: PathBuf,
     /// What Linux does with packets that have to be encrypted.
     pub left_to_linux: LeftToLinux,
-    /// Where SAs and policies of IKE daemons are taken: the socket of XFRM messages.
+    /// The socket at which programs add SAs and policies by XFRM messages.
     pub xfrm_socket: Option<PathBuf>,
     /// Each `[[ipsec.sa]]`; `at` is its line.
     pub sas: Vec<Sa>,

@@ -108,7 +108,7 @@ fn measure(mesh: &Mesh, options: &ClusterDemoOptions, matrix: Matrix) -> Result<
     Ok(Load::of(&before, &after, traffic, seconds * f64::from(options.rate)))
 }
 
-/// Makes something happen while packets flow, and repairs it. Returns what became of the packets, and how many the node
+/// Makes something happen while packets flow, and repairs it. Returns what happened to the packets, and how many the node
 /// forwarded for other nodes in a second before.
 fn disturb(
     mesh: &mut Mesh,

@@ -66,7 +66,7 @@ impl Decryption {
             if before.number > 0 {
                 sa.resume(before.number);
             }
-            sas.push(Receiver { sa, about: Template::of(&plan.sa), status: plan.status.clone() });
+            sas.push(Receiver { sa, properties: Template::of(&plan.sa), status: plan.status.clone() });
         }
         let rings = rings.take();
         Ok(Self {
@@ -147,8 +147,8 @@ impl Decryption {
         esp: &Esp,
         now_ns: u64,
     ) -> Result<(), Stop> {
-        let Receiver { sa, about, status } = &mut self.sas[at];
-        let from = (esp.id, *about);
+        let Receiver { sa, properties, status } = &mut self.sas[at];
+        let from = (esp.id, *properties);
         let decrypted = frames::change(frame, network, |packet| sa.decrypt(packet, esp, now_ns));
         status.write(sa.used(), sa.highest(), sa.expiry(now_ns));
         if let Err(failure) = decrypted {
@@ -285,7 +285,7 @@ impl App for Decryption {
                 self.arrives(io, frame, port);
             }
         }
-        self.rings.ring();
+        self.rings.wake();
     }
 
     fn before_sleep(&mut self) -> bool {

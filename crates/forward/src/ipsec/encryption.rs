@@ -182,7 +182,7 @@ impl Work {
         ends.is_some_and(|ends| self.tunnels.contains_key(&ends))
     }
 
-    /// Who has the SA that protects a packet; if nobody does, but may have it later, it is asked for.
+    /// The owner of the SA that protects a packet. If there is none for a template, the daemon is asked for one.
     #[inline]
     fn owner(&mut self, protect: Action, packet: &[u8]) -> Option<Owner> {
         let id = match protect {
@@ -301,8 +301,8 @@ impl Sender {
         self.current_mtu > before
     }
 
-    /// What becomes of a packet that was not encrypted. If it is too big, and nobody may fragment it, its source is told
-    /// what fits (RFC 4301 8.2.1).
+    /// What to do with a packet that was not encrypted. If it is too big and must not be fragmented, its source gets an
+    /// ICMP error (RFC 4301 8.2.1).
     fn refused(&self, frame: &mut Frame, network: usize, failure: Failure) -> Stop {
         let packet = frames::packet(frame, network);
         let header = match (Ipv4::parse(packet), Ipv6::parse(packet)) {
@@ -403,7 +403,7 @@ impl App for Encryption {
                 work.leaves(io, tables, frame, *from);
             }
         }
-        work.rings.ring();
+        work.rings.wake();
         work.entrance.ring();
         reader.quiescent();
     }

@@ -4,8 +4,8 @@
 //! Controls ── Command ─► ring ─► an app: before its next packet          Controls ◄─ ring ── Wanted: a policy has no SA
 //! ```
 //!
-//! A command that other workers depend on is carried out by the owner of the SA first; [`Controls::settle`] waits until
-//! that is so. Then no packet is lost because one worker knows an SA and another does not yet.
+//! The owner of a new SA gets it first, and [`settle`] waits until it has it; then the other workers get it. So no
+//! worker hands a packet to one that does not know the SA yet.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use bm_filter::Key;
 use bm_ipsec::{Block, Inbound, Mode, Outbound, Policies, Sa, SaId, Template};
 use bm_link::{Consumer, Producer, channel};
 
-use super::bell::Bell;
+use super::sleeper::Sleeper;
 use super::{Ends, SaStatus};
 
 /// Commands that can wait for an app: more than are sent before one waits for it.
 const COMMANDS: usize = 256;
-/// Packets that can ask for an SA before somebody listens.
+/// Packets that can ask for an SA before the daemon reads them.
 const WANTED: usize = 16;
 
 /// What an app is to do before its next packet.
@@ -43,7 +43,7 @@ pub(super) enum Command {
 pub(super) struct Receiver {
     pub sa: Inbound,
     /// What templates ask for.
-    pub about: Template,
+    pub properties: Template,
     pub status: Arc<SaStatus>,
 }
 
@@ -81,21 +81,21 @@ pub(super) struct Commands {
     wanted: Producer<Wanted>,
 }
 
-/// The other end: for whoever adds and removes SAs.
+/// The daemon's end.
 pub(super) struct Control {
     ring: Producer<Command>,
     done: Arc<AtomicU64>,
     sent: u64,
     wanted: Consumer<Wanted>,
-    bell: Bell,
+    sleeper: Sleeper,
 }
 
-/// Both ends, for an app with this bell.
-pub(super) fn commands(bell: Bell) -> (Control, Commands) {
+/// Both ends, for an app of this worker.
+pub(super) fn commands(sleeper: Sleeper) -> (Control, Commands) {
     let (producer, ring) = channel(COMMANDS);
     let (wanted, asked) = channel(WANTED);
     let done = Arc::new(AtomicU64::new(0));
-    let control = Control { ring: producer, done: done.clone(), sent: 0, wanted: asked, bell };
+    let control = Control { ring: producer, done: done.clone(), sent: 0, wanted: asked, sleeper };
     (control, Commands { ring, done, wanted })
 }
 
@@ -115,7 +115,7 @@ impl Commands {
         self.ring.readable() > 0
     }
 
-    /// Asks for an SA; if many packets do, some are not heard.
+    /// Asks for an SA; if the ring is full, the daemon has enough to do with the others.
     pub fn want(&mut self, template: u32, packet: Key) {
         let _full = self.wanted.push(Wanted { template, packet });
     }
@@ -126,7 +126,7 @@ impl Control {
     fn send(&mut self, command: Command) {
         if self.ring.push(command).is_ok() {
             self.sent += 1;
-            self.bell.ring();
+            self.sleeper.wake();
         }
     }
 
@@ -135,7 +135,7 @@ impl Control {
     }
 }
 
-/// The apps of all workers, for whoever adds and removes SAs.
+/// The apps of all workers, for the daemon, which adds and removes SAs.
 pub struct Controls {
     /// By direction, then worker.
     pub(super) inbound: Vec<Control>,
@@ -155,8 +155,8 @@ impl Controls {
         self.inbound.len()
     }
 
-    /// Gives an SA to a worker, and tells the others. `false` if a worker has not taken it within `longest`: it hangs, or
-    /// has not started yet.
+    /// Gives an SA to a worker, then lets the others know who has it. `false` if a worker has not taken it within
+    /// `longest`: it hangs, or has not started yet.
     pub fn add(
         &mut self,
         sa: &Sa,
@@ -164,11 +164,11 @@ impl Controls {
         (worker, status): (usize, Arc<SaStatus>),
         longest: Duration,
     ) -> bool {
-        let (id, about) = (sa.id(), Template::of(sa));
+        let (id, properties) = (sa.id(), Template::of(sa));
         let ends = (sa.mode == Mode::Tunnel).then(|| Ends::of(sa));
         let (apps, command, ends) = match new {
             NewSa::In(sa) => {
-                (&mut self.inbound, Command::Receive(Receiver { sa, about, status }.into()), None)
+                (&mut self.inbound, Command::Receive(Receiver { sa, properties, status }.into()), None)
             }
             NewSa::Out(out, more) => {
                 let sender = Sender::new(sa, out, more, status).into();
@@ -184,7 +184,7 @@ impl Controls {
         settle(apps, longest) && owned
     }
 
-    /// Makes all workers forget an SA, at once: its keys are gone when this returns true.
+    /// Removes an SA from all workers: when this returns true, none of them has its keys.
     pub fn remove(&mut self, sa: &Sa, longest: Duration) -> bool {
         let (apps, ends) = match sa.direction {
             bm_ipsec::Direction::In => (&mut self.inbound, None),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_has_an_sa_before_others_hear_of_it() {
+    fn the_owner_has_an_sa_before_other_workers_know_it() {
         let wakers = [Waker::new().unwrap(), Waker::new().unwrap()];
         let (mut workers, mut controls) = IpsecWorker::all(&wakers, 4);
         let [mut other, mut owner] = [0, 1].map(|at: usize| workers[at].rings[1].commands.take().unwrap());
@@ -290,12 +290,12 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_want_an_sa_are_heard_as_far_as_there_is_room() {
+    fn packets_ask_for_an_sa_as_long_as_there_is_room() {
         let (mut workers, mut controls) = IpsecWorker::all(&[Waker::new().unwrap()], 4);
         let mut commands = workers[0].rings[1].commands.take().unwrap();
         (0..100).for_each(|template| commands.want(template, Key::default()));
-        let heard: Vec<u32> = controls.wanted().iter().map(|wanted| wanted.template).collect();
-        assert_eq!(heard, Vec::from_iter(0..WANTED as u32));
+        let asked: Vec<u32> = controls.wanted().iter().map(|wanted| wanted.template).collect();
+        assert_eq!(asked, Vec::from_iter(0..WANTED as u32));
         assert!(controls.wanted().is_empty());
     }
 }

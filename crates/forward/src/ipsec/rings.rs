@@ -7,18 +7,18 @@ use bm_graph::{Io, Waker};
 use bm_link::{Consumer, Producer, channel};
 use bm_stats::{Account, Entry, Reason};
 
-use super::bell::Bell;
 use super::live::{Command, Commands, Control, Controls, commands};
+use super::sleeper::Sleeper;
 
 /// One worker's ends of the rings of one direction.
 pub(super) struct Rings {
     /// To each other worker.
-    to: Vec<Option<(Producer<Frame>, Bell, bool)>>,
+    to: Vec<Option<(Producer<Frame>, Sleeper, bool)>>,
     /// From each other worker.
     from: Vec<Consumer<Frame>>,
-    /// From whoever adds and removes SAs.
+    /// From the daemon, which adds and removes SAs.
     pub commands: Option<Commands>,
-    bell: Bell,
+    sleeper: Sleeper,
 }
 
 /// What the two apps of a worker need.
@@ -28,8 +28,8 @@ pub struct IpsecWorker {
 }
 
 impl IpsecWorker {
-    /// For as many workers as there are wakers, in their order; each ring holds `capacity` frames. Whoever has the
-    /// controls can add and remove SAs later.
+    /// For as many workers as there are wakers, in their order; each ring holds `capacity` frames. The
+    /// controls are for adding and removing SAs later.
     pub fn all(wakers: &[Waker], capacity: usize) -> (Vec<Self>, Controls) {
         let [(into, inbound), (out, outbound)] = [rings(wakers, capacity), rings(wakers, capacity)];
         let both = into.into_iter().zip(out).enumerate();
@@ -39,20 +39,20 @@ impl IpsecWorker {
 }
 
 fn rings(wakers: &[Waker], capacity: usize) -> (Vec<Rings>, Vec<Control>) {
-    let bell = |waker: &Waker| Bell { asleep: Arc::default(), waker: waker.clone() };
-    let bells: Vec<Bell> = wakers.iter().map(bell).collect();
-    let (controls, ends): (Vec<_>, Vec<_>) = bells.iter().map(|bell| commands(bell.clone())).unzip();
-    let none = |(bell, commands): (&Bell, Commands)| {
+    let sleeper = |waker: &Waker| Sleeper { asleep: Arc::default(), waker: waker.clone() };
+    let sleepers: Vec<Sleeper> = wakers.iter().map(sleeper).collect();
+    let (controls, ends): (Vec<_>, Vec<_>) = sleepers.iter().map(|sleeper| commands(sleeper.clone())).unzip();
+    let none = |(sleeper, commands): (&Sleeper, Commands)| {
         let (to, from) = (Vec::new(), Vec::new());
-        Rings { to, from, commands: Some(commands), bell: bell.clone() }
+        Rings { to, from, commands: Some(commands), sleeper: sleeper.clone() }
     };
-    let mut all: Vec<Rings> = bells.iter().zip(ends).map(none).collect();
-    for from in 0..bells.len() {
-        for to in 0..bells.len() {
+    let mut all: Vec<Rings> = sleepers.iter().zip(ends).map(none).collect();
+    for from in 0..sleepers.len() {
+        for to in 0..sleepers.len() {
             let ring = (from != to).then(|| {
                 let (producer, consumer) = channel(capacity);
                 all[to].from.push(consumer);
-                (producer, bells[to].clone(), false)
+                (producer, sleepers[to].clone(), false)
             });
             all[from].to.push(ring);
         }
@@ -64,25 +64,25 @@ impl Rings {
     /// These, for the app that uses them; what is left has none.
     pub fn take(&mut self) -> Self {
         let (to, from) = (std::mem::take(&mut self.to), std::mem::take(&mut self.from));
-        Self { to, from, commands: self.commands.take(), bell: self.bell.clone() }
+        Self { to, from, commands: self.commands.take(), sleeper: self.sleeper.clone() }
     }
 
     /// Hands a frame to another worker; returns it if its ring is full or the worker is gone.
     pub fn push(&mut self, worker: usize, frame: Frame) -> Result<(), Frame> {
-        let Some(Some((ring, _, unrung))) = self.to.get_mut(worker) else { return Err(frame) };
+        let Some(Some((ring, _, has_new))) = self.to.get_mut(worker) else { return Err(frame) };
         if ring.is_closed() {
             return Err(frame);
         }
         ring.push(frame)?;
-        *unrung = true;
+        *has_new = true;
         Ok(())
     }
 
     /// Wakes the workers that have got frames since the last call, if they sleep.
-    pub fn ring(&mut self) {
-        for (_, bell, unrung) in self.to.iter_mut().flatten() {
-            if std::mem::take(unrung) {
-                bell.ring();
+    pub fn wake(&mut self) {
+        for (_, sleeper, has_new) in self.to.iter_mut().flatten() {
+            if std::mem::take(has_new) {
+                sleeper.wake();
             }
         }
     }
@@ -105,13 +105,13 @@ impl Rings {
 
     /// Announces that the worker is about to sleep; whether it may.
     pub fn before_sleep(&mut self) -> bool {
-        self.bell.asleep.sleeps();
+        self.sleeper.asleep.sleeps();
         self.from.iter_mut().all(|ring| ring.readable() == 0)
             && !self.commands.as_mut().is_some_and(Commands::is_waiting)
     }
 
     pub fn after_sleep(&self) {
-        self.bell.asleep.wakes();
+        self.sleeper.asleep.wakes();
     }
 
     /// Frees what is left.

@@ -178,7 +178,7 @@ fn ipv4(length: u16, flags: u8) -> Vec<u8> {
 }
 
 /// The MTU in an ICMP error "fragmentation needed" to that host about the packet, whose TTL was decremented.
-fn told(answer: &crate::testing::Answer, packet: &[u8]) -> Option<u16> {
+fn reported_mtu(answer: &crate::testing::Answer, packet: &[u8]) -> Option<u16> {
     let (port, error) = answer.only()?;
     assert_eq!((port, &error[..14]), (INSIDE, &leaves(INSIDE, &packet[..20])[..14]));
     assert_eq!((error[23], &error[26..36]), (1, &[10, 9, 0, 1, 10, 9, 0, 9, 3, 4][..]));
@@ -187,7 +187,7 @@ fn told(answer: &crate::testing::Answer, packet: &[u8]) -> Option<u16> {
 }
 
 #[test]
-fn sources_are_told_what_fits_into_a_tunnel() {
+fn sources_get_the_mtu_of_a_tunnel() {
     const DF: u8 = 0x40;
     let Recorded { mut sa, .. } = first();
     sa.path_mtu = 1400;
@@ -204,7 +204,7 @@ fn sources_are_told_what_fits_into_a_tunnel() {
         if out == Some(OUTSIDE) {
             Ok(answer.only().unwrap().1.len() - 14)
         } else {
-            Err(told(&answer, &packet))
+            Err(reported_mtu(&answer, &packet))
         }
     };
     // Outer header, SPI and number, IV, padding to a multiple of 4 with its two bytes, ICV.
@@ -226,7 +226,7 @@ fn sources_are_told_what_fits_into_a_tunnel() {
 }
 
 #[test]
-fn ipv6_sources_are_told_what_fits_into_a_tunnel() {
+fn ipv6_sources_get_the_mtu_of_a_tunnel() {
     let Recorded { mut sa, .. } = first();
     sa.path_mtu = 1400;
     let (mut plan, _more) = plan(&sa, 0);

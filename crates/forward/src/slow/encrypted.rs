@@ -31,7 +31,7 @@ impl Core {
         self.send_own(tables, frame, now);
     }
 
-    /// Tells the source of a packet what fits into the tunnel, and drops the packet.
+    /// Sends the source of a packet an ICMP error with the MTU of the tunnel, and drops the packet.
     pub(super) fn refuse_too_big_for_esp(&mut self, tables: &Tables, frame: Frame, now: Now) {
         let mtu = frame.meta().next_hop as usize;
         // Linux, which may have to change or drop errors, does not know of the tunnel.

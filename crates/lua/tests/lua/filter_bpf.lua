@@ -32,7 +32,7 @@ local jumps = {
 local FRAME, STACK = 2 ^ 40, 2 ^ 41
 
 local function load (memory, stack, address, size)
-   if address > 1.5 * FRAME then return stack[address] or error("reads what nobody wrote") end
+   if address > 1.5 * FRAME then return stack[address] or error("reads stack that was not written") end
    local at, number = address - FRAME, 0
    assert(at >= 0 and at + size <= LIMIT, "reads outside the frame")
    for i = size - 1, 0, -1 do number = number * 256 + (memory:byte(at + i + 1) or 0) end

@@ -4,7 +4,7 @@ use super::bits;
 use crate::model::Model;
 use crate::panel::Align::{Left, Right};
 use crate::panel::{Cell, Panel};
-use crate::sample::Sample;
+use crate::sample::{Sample, sa_key};
 
 /// One row per hook.
 pub fn hooks(model: &Model, sample: &Sample) -> Panel {
@@ -96,7 +96,8 @@ pub fn sas(model: &Model, sample: &Sample) -> Panel {
         "no SAs",
     );
     for sa in &sample.sas.sas {
-        let rate = |what: &str| model.rate(&format!("sa/{}/{what}", sa.name));
+        let key = sa_key(sa);
+        let rate = |what: &str| model.rate(&format!("{key}/{what}"));
         panel.row([
             Cell::text(&sa.name),
             Cell::text(&sa.direction),

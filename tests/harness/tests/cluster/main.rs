@@ -104,7 +104,7 @@ fn intermediates_forward_by_mac_addresses() {
     mesh.inject(0, "fab1", &ip_frame(to, source_via(1), &packet));
     expect(&sink, &expected, "over an intermediate");
     assert_eq!((total(&daemons[1], "transit"), total(&daemons[2], "transit")), (1, 0));
-    // Of an epoch that node 2 does not know, with an index that nobody has, not for node 1, from a node that is not a member.
+    // Of an epoch that node 2 does not know, with an unknown index, not for node 1, from a node that is not a member.
     let epoch = Mac([to.0[0], 6, to.0[2], to.0[3], to.0[4], to.0[5]]);
     let index = Mac([to.0[0], to.0[1], to.0[2], to.0[3], 0xff, 0xff]);
     let own = source_via(0x7ff);
@@ -155,7 +155,7 @@ fn a_node_forwards_without_its_daemon() {
     mesh.until_known(&daemons);
     assert_eq!(mesh.mac_of(0, "10.0.3.2"), last, "neighbors keep their indices");
     ping(&mesh.hosts[0], "10.0.3.2", 56, 63);
-    // Ended as it should be, it is gone.
+    // After it has been stopped, it is down.
     daemons.pop().unwrap().stop();
     state(&daemons, "down");
     eventually("routes to n3 are gone", || daemons[0].ask(&["show", "cluster"])["routes"] == 12);

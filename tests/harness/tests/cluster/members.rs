@@ -72,7 +72,7 @@ fn members_come_from_etcd_and_change_without_loss() {
     let node = cluster(&daemons[1]);
     assert_eq!((&node["node"], &node["epoch"]), (&1.into(), &3.into()), "{node}");
     assert_eq!(node["member_list"], serde_json::json!({ "n0": 0, "n1": 1, "n2": 2 }));
-    assert_eq!(node["absent"], serde_json::json!(["n3"]));
+    assert_eq!(node["not_members"], serde_json::json!(["n3"]));
     let pinging = pings(&mesh, 3);
     // A node joins.
     daemons.push(start(3).unwrap());

@@ -16,7 +16,7 @@ use bm_netlink::xfrm::{self, ForwardPolicy, PortMask, Replaced};
 
 use crate::failure::Failure;
 
-/// How often the kernel's policies are compared with what they should be: somebody may have removed all of them.
+/// How often the kernel's policies are compared with what they should be: `ip xfrm policy flush` removes all of them.
 const RENEWAL: Duration = Duration::from_secs(10);
 /// Any address.
 const ANY: [(IpAddr, u8); 2] =
@@ -71,7 +71,7 @@ impl ClearText {
         }
     }
 
-    /// Puts back what somebody else has removed; called often.
+    /// Adds policies again that others have removed; called often.
     pub fn renew(&mut self) {
         let is_due = self.compared.is_some_and(|at| at.elapsed() >= RENEWAL);
         if self.policies.is_empty() || !is_due {

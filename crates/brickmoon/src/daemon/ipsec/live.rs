@@ -1,4 +1,4 @@
-//! SAs and policies that programs have added: given to the workers that run, and to those that replace them.
+//! SAs and policies that programs have added: sent to running workers, and given to workers that start.
 //!
 //! They are not recorded: after a restart of the daemon they are gone, and the programs must add them again, with new
 //! keys. So the numbers of an SA begin at 1. If the same keys are added again while the daemon runs, as charon does when an
@@ -17,7 +17,7 @@ use bm_xfrm::{Change, Usage};
 use super::{BLOCK, BLOCK_ESN};
 use crate::daemon::random::random;
 
-/// How long workers may take for a change. One that takes longer hangs, and is replaced soon, or starts just now: workers
+/// How long workers may take to apply a change. One that takes longer hangs and will be replaced, or is starting: workers
 /// start with all SAs.
 const SETTLE: Duration = Duration::from_millis(500);
 /// Keys that are remembered after their SAs have ended.
@@ -96,7 +96,7 @@ impl LiveSa {
 }
 
 impl Live {
-    /// All SAs for new workers, which are controlled by `controls` from now on.
+    /// All SAs, for workers that start.
     pub fn plan(&mut self, workers: usize) -> Vec<SaPlan> {
         for (index, live) in self.sas.iter_mut().enumerate() {
             live.worker = index % workers.max(1);
@@ -104,12 +104,12 @@ impl Live {
         self.sas.iter_mut().map(LiveSa::plan).collect()
     }
 
-    /// How the workers that run now are told.
+    /// Sets how commands reach the workers that run now.
     pub fn control(&mut self, controls: Controls) {
         self.controls = Some(controls);
     }
 
-    /// Carries out a change of SAs. Those of policies are `set_policies`.
+    /// Carries out a change of SAs; [`Self::set_policies`] does the same for policies.
     pub fn apply(&mut self, change: Change) {
         match change {
             Change::AddSa { sa, sent, received } => self.add(*sa, sent, received),
@@ -118,25 +118,27 @@ impl Live {
                 if let Some(current) = self.current.get_mut(template as usize) {
                     *current = sa;
                 }
-                self.tell(|controls| controls.set_current(template, sa, SETTLE));
+                self.command(|controls| controls.set_current(template, sa, SETTLE));
             }
             Change::Policies { .. } => {}
         }
     }
 
-    /// Gives workers all policies: those of the configuration too.
+    /// Sends workers all policies, with those of the configuration.
     pub fn set_policies(&mut self, policies: &Arc<Policies>) {
         let current = self.current.clone();
-        self.tell(|controls| controls.set_policies(policies, &current, SETTLE));
+        self.command(|controls| controls.set_policies(policies, &current, SETTLE));
     }
 
-    fn tell(&mut self, tell: impl FnOnce(&mut Controls) -> bool) -> bool {
+    fn command(&mut self, send: impl FnOnce(&mut Controls) -> bool) -> bool {
         let Some(controls) = &mut self.controls else { return true };
-        let told = tell(controls);
-        if !told {
-            tracing::warn!("a worker has not taken a change of SAs or policies yet: it starts, or hangs");
+        let is_done = send(controls);
+        if !is_done {
+            tracing::warn!(
+                "a worker has not applied a change of SAs or policies yet: it is starting, or hangs"
+            );
         }
-        told
+        is_done
     }
 
     fn add(&mut self, sa: Sa, sent: u64, received: u64) {
@@ -162,7 +164,7 @@ impl Live {
         // Problems of an SA are found when its message is read.
         let Some(new) = new else { return tracing::error!("SA {}: cannot be used", sa.id()) };
         tracing::info!("SA {} added: {} {}", sa.id(), super::direction(sa.direction), sa.suite);
-        self.tell(|controls| controls.add(&sa, new, (worker, status.clone()), SETTLE));
+        self.command(|controls| controls.add(&sa, new, (worker, status.clone()), SETTLE));
         self.statuses.insert(sa.id(), status.clone());
         self.sas.push(LiveSa { sa, worker, status, numbers: supply });
     }
@@ -172,7 +174,7 @@ impl Live {
         let LiveSa { sa, status, numbers, .. } = self.sas.remove(at);
         self.statuses.remove(&id);
         tracing::info!("SA {id} removed");
-        let is_gone = self.tell(|controls| controls.remove(&sa, SETTLE));
+        let is_gone = self.command(|controls| controls.remove(&sa, SETTLE));
         let Some(supply) = numbers else { return };
         // If no worker has it any more, the numbers that were not used are free.
         let used = status.read().number.saturating_sub(1);

@@ -113,7 +113,7 @@ fn store(section: &mut Section<'_, '_>) -> Option<StoreSettings> {
     Some(StoreSettings { etcd, prefix, node: node.and_then(|node| Node::new(node as u16)), copy })
 }
 
-/// As whom to ask etcd, and whom to trust.
+/// Reads the credentials for etcd, and the CA certificates.
 fn access(section: &mut Section<'_, '_>, endpoints: Vec<Endpoint>) -> EtcdSettings {
     let mut file = |key, example| section.text(key, example).map(|(_, text)| PathBuf::from(text));
     let ca = file("ca", "\"/etc/brickmoon/etcd-ca.pem\"");

@@ -88,6 +88,22 @@ fn the_example_cluster_is_valid() {
 }
 
 #[test]
+fn the_example_store_is_valid() {
+    let (_, shown) = EXAMPLE.split_once("# [cluster.store]").unwrap();
+    let (shown, _) = shown.split_once("\n\n").unwrap();
+    let lines = shown.lines().filter_map(|line| line.strip_prefix("# "));
+    let lines: Vec<_> = lines.filter(|line| line.contains(" = ")).collect();
+    let config = read(&format!(
+        "[[port]]\ndevice = 'eth0'\n[cluster]\nname = 'a'\n[cluster.store]\n{}\n\
+         [[cluster.fabric]]\ndevice = 'fab1'\npeer = 'b'\n[[cluster.port]]\ndevice = 'eth0'\nnumber = 0\n",
+        lines.join("\n")
+    ));
+    let store = config.cluster.unwrap().store.unwrap();
+    assert_eq!((store.etcd.endpoints.len(), store.prefix.as_str(), store.node), (2, "/brickmoon/", None));
+    assert!(store.etcd.ca.is_some() && store.etcd.cert.is_some() && store.etcd.user.is_some());
+}
+
+#[test]
 fn members_can_come_from_a_store() {
     let store = "\
 [cluster.store]
@@ -120,7 +136,7 @@ password_file = '/etc/password'
         ),
         ("user", "prefix = 'x'\nuser", "`prefix` in [cluster.store] is \"x\": write a name that ends in /"),
         ("user", "node = 256\nuser", "`node` in [cluster.store] is 256: must be from 0 to 255"),
-        (&format!("{begin}{key}"), &epoch, "`epoch` in [cluster] has no meaning with [cluster.store]"),
+        (&format!("{begin}{key}"), &epoch, "`epoch` in [cluster] cannot be used with [cluster.store]"),
     ] {
         assert!(text.contains(from), "{from}");
         let error = refused(&text.replacen(from, to, 1));

@@ -115,8 +115,7 @@ pub(super) fn measure(bed: &Bed, turns: Turns) -> Result<Vec<Row>, BenchError> {
         Feature::ALL.iter().zip(routers).try_for_each(|(&feature, featured)| check(bed, feature, featured))
     };
     check_each(&mut routers)?;
-    let mut works: Vec<_> =
-        routers.iter_mut().map(|featured| || breathe(&mut featured.running)).collect();
+    let mut works: Vec<_> = routers.iter_mut().map(|featured| || breathe(&mut featured.running)).collect();
     let mut subjects: Vec<Subject<'_>> = Feature::ALL
         .iter()
         .zip(&mut works)
@@ -153,7 +152,7 @@ mod tests {
         let extras = Extras { filters: Some(set.clone()), ..Extras::default() };
         let mut running = bed.router_with(&routable(Pattern::Prefix, &bed.ipv4), extras).unwrap();
         assert!(breathe(&mut running) > 1000);
-        assert!(set.counts.count(bm_forward::filter::UNMATCHED) > 1000);
+        assert!(set.counts.count(bm_filter::UNMATCHED) > 1000);
         assert!((0..RULES).all(|rule| set.counts.count(rule) == 0));
     }
 }

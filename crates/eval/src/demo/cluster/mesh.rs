@@ -62,7 +62,7 @@ pub struct LinkCounted {
     pub node: usize,
     /// `up` if frames and messages pass.
     pub state: String,
-    /// What became of the frames from there.
+    /// Received frames, by what happened to them.
     pub counters: BTreeMap<String, u64>,
 }
 
@@ -114,7 +114,7 @@ impl Mesh {
             "link set lo up\nlink set e up\naddr add 10.0.{n}.2/24 dev e\n\
              neigh add 10.0.{n}.1 lladdr {near} dev e\nroute add default via 10.0.{n}.1\n"
         ))?;
-        // XDP of the node at the other end can only send to an interface with GRO; and nobody completes checksums.
+        // XDP of the node at the other end can only send to an interface with GRO; and nothing completes checksums.
         host.ethtool("e", Feature::Gro, true)?;
         host.ethtool("e", Feature::TxChecksum, false)?;
         for m in n + 1..NODES {
@@ -176,7 +176,7 @@ impl Mesh {
     /// Waits until all nodes know each other and all links are up.
     ///
     /// # Errors
-    /// They do not in time, or somebody interrupts.
+    /// They do not in time, or a signal interrupts.
     pub fn until_ready(&self) -> Result<(), DemoError> {
         let began = Instant::now();
         loop {

@@ -80,7 +80,7 @@ impl Event {
 /// Loads during one matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
-    /// What became of the packets.
+    /// What happened to the packets.
     pub traffic: Traffic,
     /// What each node handled, divided by R: packets from its external port, for its external port, and for others.
     pub nodes: [f64; NODES],

@@ -1,7 +1,6 @@
-//! The thread that serves XFRM messages, and ends SAs at their lifetimes.
+//! The thread that serves XFRM messages, and removes SAs at their hard lifetimes.
 //!
-//! An answer goes out when workers have carried out what was asked for: an IKE daemon that has added an SA can tell the
-//! peer to use it.
+//! A request is answered when workers have carried it out: an IKE daemon that has added an SA can tell the peer to use it.
 
 use std::io;
 use std::net::{IpAddr, UdpSocket};
@@ -21,20 +20,20 @@ use crate::daemon::lock::lock;
 use crate::daemon::random::random;
 use crate::failure::Failure;
 
-/// How often lifetimes are compared, and packets without an SA looked for.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often to check lifetimes and packets without an SA.
+const CHECK_EVERY: Duration = Duration::from_millis(100);
 /// Workers that hang delay each change by half a second, and a program may send many at once.
 const SILENT_MAX: Duration = Duration::from_secs(30);
-/// At most one line in the log about strangers and slow programs in this time.
+/// At most one line in the log about rejected programs in this time.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// The thread; it ends on drop.
-pub struct Served {
+pub struct XfrmThread {
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Served {
+impl XfrmThread {
     /// Listens at `path`.
     pub fn start(path: &Path, ipsec: Arc<Mutex<Ipsec>>) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
@@ -47,7 +46,7 @@ impl Served {
         let ends = Arc::new(AtomicBool::new(false));
         let (path, end) = (PathBuf::from(path), ends.clone());
         let run = move || {
-            let mut serving = Serving { server, database: Database::default(), ipsec, logged: None };
+            let mut serving = XfrmLoop { server, database: Database::default(), ipsec, logged: None };
             if let Err(error) = serving.run(&end) {
                 tracing::error!("{} is not served any more: {error}; restart the daemon", path.display());
             }
@@ -57,65 +56,65 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for XfrmThread {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
-        // It looks often.
+        // It checks `ends` often.
         drop(self.thread.take().map(JoinHandle::join));
     }
 }
 
-struct Serving {
+struct XfrmLoop {
     server: Server,
     database: Database,
     ipsec: Arc<Mutex<Ipsec>>,
     logged: Option<Instant>,
 }
 
-impl Serving {
+impl XfrmLoop {
     fn run(&mut self, ends: &AtomicBool) -> io::Result<()> {
         let _watched = bm_heartbeat::watch(SILENT_MAX);
-        let mut looked = Instant::now();
+        let mut checked = Instant::now();
         while !ends.load(Ordering::Relaxed) {
             bm_heartbeat::beat();
             let Self { server, database, ipsec, .. } = self;
-            let woken = server.serve(LOOK_EVERY, |client, raw| {
+            let rejected = server.serve(CHECK_EVERY, |client, raw| {
                 bm_heartbeat::beat();
                 done(ipsec, in_context(ipsec, |context| database.handle(client, raw, context)))
             })?;
             let now = Instant::now();
-            if woken != bm_xfrm::Woken::default()
+            if rejected != bm_xfrm::Rejected::default()
                 && self.logged.is_none_or(|at| now.duration_since(at) >= LOG_EVERY)
             {
                 self.logged = Some(now);
                 tracing::warn!(
-                    "xfrm_socket: {} programs were refused (only root may connect, and at most 64 at a time), {} were disconnected since they did not read",
-                    woken.strangers,
-                    woken.too_slow
+                    "xfrm_socket: {} programs were refused (only root may connect, and at most 64 at a time), {} were disconnected because they did not read their messages",
+                    rejected.refused,
+                    rejected.too_slow
                 );
             }
-            if now.duration_since(looked) >= LOOK_EVERY {
-                looked = now;
-                self.look();
+            if now.duration_since(checked) >= CHECK_EVERY {
+                checked = now;
+                self.check();
             }
         }
         Ok(())
     }
 
     /// Ends what has reached its lifetime, and asks for SAs that packets need.
-    fn look(&mut self) {
+    fn check(&mut self) {
         let Self { server, database, ipsec, .. } = self;
         let expired = done(ipsec, in_context(ipsec, |context| database.expire(context)));
-        server.tell(expired.events);
+        server.send_events(expired.events);
         let wanted = lock(ipsec).wanted();
         for Wanted { template, packet } in wanted {
             let acquired = in_context(ipsec, |context| database.acquire(template, &packet, context));
-            server.tell(acquired.events);
+            server.send_events(acquired.events);
         }
     }
 }
 
-/// Has workers carry out what follows from a request.
+/// Carries out the changes of a request on workers.
 fn done(ipsec: &Mutex<Ipsec>, mut answer: Answer) -> Answer {
     if !answer.changes.is_empty() {
         lock(ipsec).apply(std::mem::take(&mut answer.changes));

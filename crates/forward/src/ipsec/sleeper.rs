@@ -5,16 +5,16 @@ use std::sync::Arc;
 use bm_graph::Waker;
 use bm_link::Asleep;
 
-/// Wakes a worker that sleeps.
+/// A worker that may sleep.
 #[derive(Clone)]
-pub(super) struct Bell {
+pub(super) struct Sleeper {
     pub asleep: Arc<Asleep>,
     pub waker: Waker,
 }
 
-impl Bell {
+impl Sleeper {
     /// Wakes it if it sleeps.
-    pub fn ring(&self) {
+    pub fn wake(&self) {
         if self.asleep.must_wake() {
             self.waker.wake();
         }
