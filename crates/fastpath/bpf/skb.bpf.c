@@ -31,6 +31,7 @@
 #define TCX_DROP 2
 
 #define ENOMEM 12
+#define EINVAL 22
 
 /* Bands of Linux's rt_tos2priority by the two high bits of the old TOS: best effort, bulk, interactive, both. */
 #define TOS_BANDS 0x4620
@@ -169,9 +170,10 @@ static __always_inline enum verdict forward(context *ctx, struct packet *packet,
  */
 static __always_inline int send_through(context *ctx, __u32 out)
 {
-	if (!ctx->gso_size || !ctx->sk || bpf_clone_redirect(ctx, out, 0) == -ENOMEM)
-		return bpf_redirect(out, 0);
-	return freed(ctx);
+	int error = ctx->gso_size && ctx->sk ? bpf_clone_redirect(ctx, out, 0) : -ENOMEM;
+
+	/* Without a clone, or without the interface, which Linux then counts. Other errors are those of the clone. */
+	return error == -ENOMEM || error == -EINVAL ? bpf_redirect(out, 0) : freed(ctx);
 }
 
 /* The name of the program of forward.bpf.c with an ending, by which the next daemon recognizes it. */

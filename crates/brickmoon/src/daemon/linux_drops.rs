@@ -38,13 +38,11 @@ impl LinuxDrops {
         let state = &mut *lock(&self.0);
         let Ok(program) = &mut state.program else { return };
         let indices: BTreeSet<u32> = interfaces.keys().copied().collect();
-        match program.count(&indices) {
-            Ok(()) => state.ports.extend(interfaces),
-            Err(why) => {
-                tracing::warn!("{why}");
-                state.program = Err(why);
-            }
+        // The next change of an interface tries again.
+        if let Err(why) = program.count(&indices) {
+            tracing::warn!("{why}");
         }
+        state.ports.extend(interfaces);
     }
 
     /// What has been counted, with the name of the port.
