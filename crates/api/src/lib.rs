@@ -17,6 +17,7 @@
 pub mod cluster;
 pub mod codec;
 pub mod error;
+pub mod explain;
 pub mod filter;
 pub mod firewall;
 pub mod hook;
@@ -34,6 +35,7 @@ pub mod worker;
 pub use cluster::{Carried, Cluster, ClusterStore, FabricLink, RegisteredNode};
 pub use codec::{decode, encode};
 pub use error::Error;
+pub use explain::{Explanation, Fate, SentFrame, Step};
 pub use filter::{Filter, Filters, SourceCheck};
 pub use firewall::{Bypassed, Firewall, LinuxOnly};
 pub use hook::{Hook, Hooks};
@@ -43,7 +45,7 @@ pub use next_hop::{Action, Hop, Neighbor, Neighbors, NextHop, NextHops, Share};
 pub use port::{
     Account, CountedBy, Interface, Port, PortMode, PortState, Ports, Queue, ReversePath, Traffic, Vlan,
 };
-pub use request::RouteQuery;
+pub use request::{ExplainQuery, RouteQuery};
 pub use route::{LinuxOnlyTo, Lookup, Route, RouteState, Routes};
 pub use status::{Mirror, Reloaded, Status, Stopping};
 pub use switch::{MacEntry, Macs, Switch, SwitchPort, Switches};

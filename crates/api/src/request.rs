@@ -15,6 +15,8 @@ pub const STATUS: &str = "/v1/status";
 pub const PORTS: &str = "/v1/ports";
 /// `GET`, [`crate::Routes`], parameters [`RouteQuery`].
 pub const ROUTES: &str = "/v1/routes";
+/// `GET`, [`crate::Explanation`], parameters [`ExplainQuery`].
+pub const EXPLAIN: &str = "/v1/explain";
 /// `GET`, [`crate::Neighbors`].
 pub const NEIGHBORS: &str = "/v1/neighbors";
 /// `GET`, [`crate::NextHops`].
@@ -85,6 +87,42 @@ pub struct RouteQuery {
     pub limit: Option<usize>,
 }
 
+/// A packet: the frame itself, or the fields from which one is made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ExplainQuery {
+    /// The whole frame in hexadecimal, without its check sequence. Needs `port`, and none of the fields below.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frame: Option<String>,
+    /// The port it arrives on, or an interface of one, such as a VLAN; absent for that of the route to `from`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<String>,
+    /// Only interfaces in this VRF, if there is no `port`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<String>,
+    /// Source; absent for an address on the link of the port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Destination.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// `udp`, `tcp`, `icmp` or a number; UDP if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+    /// Source port of TCP and UDP; 40000 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_port: Option<u16>,
+    /// Destination port; 33434 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub destination_port: Option<u16>,
+    /// TTL or hop limit; 64 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<u8>,
+    /// Bytes of the IP packet; 64 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub length: Option<u16>,
+}
+
 /// Parameters of the request that removes a member of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -109,8 +147,8 @@ mod tests {
     fn every_path_has_the_version() {
         let prefix = format!("/{VERSION}/");
         let all = [
-            STATUS, PORTS, ROUTES, NEIGHBORS, NEXT_HOPS, APPS, LINKS, WORKERS, DROPS, SWITCHES, MACS,
-            CLUSTER, FILTERS, SAS, POLICIES, HOOKS, VERIFY, RELOAD, STOP, METRICS,
+            STATUS, PORTS, ROUTES, EXPLAIN, NEIGHBORS, NEXT_HOPS, APPS, LINKS, WORKERS, DROPS, SWITCHES,
+            MACS, CLUSTER, FILTERS, SAS, POLICIES, HOOKS, VERIFY, RELOAD, STOP, METRICS,
         ];
         assert!(all.iter().all(|path| path.starts_with(&prefix)));
     }

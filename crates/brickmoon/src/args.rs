@@ -8,10 +8,13 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod capture;
+mod explain;
 mod query;
 
 use capture::{CAPTURE_EXAMPLES, TRACE_EXAMPLES};
 pub use capture::{Capture, Direction, Trace};
+use explain::EXPLAIN_EXAMPLES;
+pub use explain::Explain;
 pub use query::{Query, Socket};
 
 const EXAMPLES: &str = "\
@@ -20,6 +23,7 @@ Examples:
   brickmoon show ports --watch             packets, bytes and rates of every port, every second
   brickmoon show drops                     what was dropped, why, and where
   brickmoon show routes 192.0.2.1          what the fast path does with packets to this address
+  brickmoon explain 192.0.2.1              what becomes of a packet to this address, step by step
   brickmoon top                            ports, workers and drops with rates, full screen
   brickmoon verify                         compare every table with the kernel's
 
@@ -64,6 +68,9 @@ pub enum Command {
     Status(Status),
     /// Show the daemon's ports, routes, workers, drops and more.
     Show(Show),
+    /// Explain what becomes of a packet: rules, route, next hop, result. Nothing is sent, counted or changed.
+    #[command(after_help = EXPLAIN_EXAMPLES)]
+    Explain(Explain),
     /// Show ports, workers, drops and more with rates, full screen.
     Top(Top),
     /// Show packets at a port, and what happened to each: a line per packet on a terminal, otherwise a capture file

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::args::{
-    Cli, ClusterArgs, ClusterCommand, Command, PassedOn, Ports, Query, RemoveMember, Routes, Show,
+    Cli, ClusterArgs, ClusterCommand, Command, Explain, PassedOn, Ports, Query, RemoveMember, Routes, Show,
     ShowCommand, Socket, Status, Top, Watch,
 };
 use crate::failure::Failure;
@@ -28,6 +28,7 @@ pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
             watched(watch, query.json, || print(&query, Method::GET, request::STATUS, bm_cli::status))
         }
         Command::Show(Show { watch, what }) => watched(watch, is_json(&what), || show(what.clone())),
+        Command::Explain(explain) => self::explain(&explain),
         Command::Top(top) => self::top(top),
         Command::Capture(capture) => capture::run(&capture),
         Command::Trace(trace) => capture::trace::run(&trace),
@@ -201,6 +202,29 @@ fn routes(routes: Routes) -> Result<(), Failure> {
         parameters.iter().filter_map(|(name, value)| Some(format!("{name}={}", escape((*value)?))));
     let path = format!("{}?{}", request::ROUTES, parameters.collect::<Vec<_>>().join("&"));
     print(&query, Method::GET, &path, bm_cli::routes)
+}
+
+fn explain(explain: &Explain) -> Result<(), Failure> {
+    let Explain { of, from, to, frame, port, vrf, protocol, sport, dport, ttl, length, query } = explain;
+    let number = |number: Option<u16>| number.map(|number| number.to_string());
+    let [sport, dport, length] = [*sport, *dport, *length].map(number);
+    let ttl = number(ttl.map(u16::from));
+    let parameters = [
+        ("frame", frame.as_ref()),
+        ("port", port.as_ref()),
+        ("vrf", vrf.as_ref()),
+        ("from", from.as_ref()),
+        ("to", of.as_ref().or(to.as_ref())),
+        ("protocol", protocol.as_ref()),
+        ("source_port", sport.as_ref()),
+        ("destination_port", dport.as_ref()),
+        ("ttl", ttl.as_ref()),
+        ("length", length.as_ref()),
+    ];
+    let parameters =
+        parameters.iter().filter_map(|(name, value)| Some(format!("{name}={}", escape((*value)?))));
+    let path = format!("{}?{}", request::EXPLAIN, parameters.collect::<Vec<_>>().join("&"));
+    print(query, Method::GET, &path, bm_cli::explanation)
 }
 
 /// A value, percent-encoded for a query (RFC 3986 2.3).

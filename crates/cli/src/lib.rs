@@ -7,6 +7,7 @@
 
 mod cluster;
 mod drops;
+mod explain;
 mod filters;
 mod firewall;
 mod hooks;
@@ -23,6 +24,7 @@ mod workers;
 
 pub use cluster::cluster;
 pub use drops::{BY_LINUX_COLUMNS, CAUSE_COLUMNS, DROP_COLUMNS, LEFT_COLUMNS, causes, drops};
+pub use explain::explanation;
 pub use filters::filters;
 pub use hooks::hooks;
 pub use ipsec::{policies, sas};

@@ -27,7 +27,7 @@ mod memory;
 mod neighbor_use;
 mod pending;
 mod settings;
-mod show;
+pub(crate) mod show;
 mod sources;
 mod stages;
 mod table;

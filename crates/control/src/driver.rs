@@ -33,8 +33,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bm_api::request::RouteQuery;
-use bm_api::{Area, Error, Neighbors, NextHops, Routes, Status, Verify};
+use bm_api::request::{ExplainQuery, RouteQuery};
+use bm_api::{Area, Error, Explanation, Neighbors, NextHops, Routes, Status, Verify};
 use bm_fastpath::{AttachChoice, Attachment, Counters, Kernel};
 use bm_fib::published::{Published, Readers};
 use bm_fib::structure;
@@ -442,6 +442,15 @@ impl Handle {
     pub fn routes(&self, query: &RouteQuery) -> Result<Routes, Error> {
         let query = query.clone();
         self.ask(move |control| control.routes(&query))?
+    }
+
+    /// What becomes of one packet, as far as the tables say.
+    ///
+    /// # Errors
+    /// If the query is invalid, there is no memory, or the control thread has ended.
+    pub fn explain(&self, query: &ExplainQuery) -> Result<Explanation, Error> {
+        let query = query.clone();
+        self.ask(move |control| control.explain(&query))?
     }
 
     /// Filter rules with their matches.

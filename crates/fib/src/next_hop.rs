@@ -220,6 +220,19 @@ pub struct NextHops {
     gateways: Array<AtomicU64>,
 }
 
+/// Stores the items of one table's arrays in those of another, array by array.
+macro_rules! copy_words {
+    ($from:ident, $to:ident, $($array:ident),*) => {$(
+        for (from, to) in $from.$array.iter().zip($to.$array.iter()) {
+            let word = from.load(Acquire);
+            // Memory that stays zero is not allocated.
+            if word != 0 {
+                to.store(word, Relaxed);
+            }
+        }
+    )*};
+}
+
 impl NextHops {
     fn with_room(hops: usize, buckets: usize, source: &Source) -> Result<Self, OutOfMemory> {
         let table = Self {
@@ -231,6 +244,16 @@ impl NextHops {
         };
         table.entries.iter().for_each(|entry| entry.store(Entry::NONE.0, Relaxed));
         Ok(table)
+    }
+
+    /// The same next hops as they are now, in memory of their own: marks made there are not seen here.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn copied(&self) -> Result<Self, OutOfMemory> {
+        let copy = Self::with_room(self.entries.len(), self.buckets.len(), &Source::anonymous())?;
+        copy_words!(self, copy, gateways, mtus, buckets, entries);
+        Ok(copy)
     }
 
     /// Maximum number of next hops, including [`NextHop::NONE`].
@@ -358,6 +381,24 @@ mod tests {
             table.mark_used(hop);
         }
         assert_eq!(table.resolve(NextHop(99), 5), (NextHop(99), Entry::NONE));
+    }
+
+    #[test]
+    fn a_copy_has_the_same_next_hops_and_its_own_marks() {
+        let table = NextHops::with_room(4, 2, &Source::anonymous()).unwrap();
+        let gateway = Gateway { address: Some("192.0.2.1".parse().unwrap()), interface: 7 };
+        table.set_gateway(NextHop(3), gateway);
+        table.mtus[3].store(1400, Relaxed);
+        table.buckets[1].store(3, Relaxed);
+        table.set_entry(NextHop(3), Entry::forward([2, 0, 0, 0, 0, 7], 5));
+        table.set_entry(NextHop(2), Entry::group(0, 1));
+        let copy = table.copied().unwrap();
+        for hop in [NextHop::NONE, NextHop(2), NextHop(3)] {
+            assert_eq!((copy.action(hop), copy.gateway(hop)), (table.action(hop), table.gateway(hop)));
+        }
+        assert_eq!((copy.mtu(NextHop(3)), copy.resolve(NextHop(2), 1).0), (1400, NextHop(3)));
+        copy.mark_used(NextHop(3));
+        assert_eq!(table.used[3].load(Relaxed), 0);
     }
 
     #[test]

@@ -84,6 +84,14 @@ impl<'a> PortFilter<'a> {
         self.asked(frame).is_some_and(|(asked, logical)| self.is_for_linux_only(asked.key, logical))
     }
 
+    /// The counter of the claim for a frame that passes, where the kernel path has such (`[[claim]]`).
+    pub fn claim(&self, frame: &[u8]) -> Option<u16> {
+        let (key::Asked { mut key, .. }, logical) = self.asked(frame)?;
+        key.set_interface(self.view.untagged.unwrap_or(NO_INTERFACE));
+        let claim = self.set.filters.tree.find_claim(&key)?;
+        (!self.is_for_linux(&key, logical)).then_some(claim.counter)
+    }
+
     fn is_for_linux_only(&self, mut key: Key, logical: u16) -> bool {
         // Linux's rules refer to the VLAN, those of the configuration to the port.
         key.set_interface(logical);

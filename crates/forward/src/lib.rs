@@ -44,6 +44,7 @@ mod source;
 pub mod tables;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod trial;
 mod validate;
 mod verdict;
 
@@ -58,4 +59,5 @@ pub use router::{Router, RouterPort};
 pub use slow::{
     Now, Resolver, SlowConfig, SlowCounter, SlowPath, SlowPort, SlowReturn, SlowThread, WaitLimits,
 };
+pub use trial::{Fate, Outcome, Routed, Trial, TrialError};
 pub use verdict::{Refusal, Verdict};

@@ -16,6 +16,7 @@ mod family;
 mod leave;
 mod plain;
 mod rewriting;
+mod single;
 mod waiting;
 
 use std::sync::Arc;
@@ -40,6 +41,8 @@ use crate::verdict::{Refusal, Refused, Verdict};
 use family::{FamilyBatches, RoutedFamily};
 use plain::PlainPath;
 use waiting::Tried;
+
+pub(crate) use single::route_single;
 
 /// A port as a worker's router sees it. Its index is its place in [`Tables::ports`].
 pub struct RouterPort {

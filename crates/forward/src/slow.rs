@@ -59,7 +59,7 @@ use crate::tables::Tables;
 use crate::validate::Facts;
 use crate::verdict::{Refusal, Verdict};
 use error::Error;
-use header::Header;
+pub(crate) use header::Header;
 use hook::SlowHooks;
 use limit::{Bucket, IcmpLimits};
 use waiter::Waiter;
@@ -308,6 +308,11 @@ impl SlowPath {
         core.wake_workers();
         reader.quiescent();
         handled
+    }
+
+    /// Frees a frame that it has sent.
+    pub(crate) fn free(&mut self, frame: Frame) {
+        self.core.frames.free(frame);
     }
 
     /// Frees everything that waits, at the end, and counts it.

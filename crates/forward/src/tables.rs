@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use bm_fib::Fib;
+use bm_fib::memory::OutOfMemory;
 use bm_fib::next_hop::NextHops;
 use bm_fib::sets::InterfaceSets;
 
@@ -75,6 +76,20 @@ impl Tables {
             linux_tells,
             compiled,
         }
+    }
+
+    /// The same with next hops of their own and other filters: whoever uses them leaves no trace in these.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub(crate) fn apart(&self, filters: Option<FilterSet>) -> Result<Self, OutOfMemory> {
+        let next_hops = Arc::new(self.next_hops.copied()?);
+        let (vrfs, interfaces, ports) = (self.vrfs.clone(), self.interfaces.clone(), self.ports.clone());
+        let local = (self.local_ipv4.clone(), self.local_ipv6.clone());
+        let mut apart = Self::new(vrfs, interfaces, ports, next_hops, local, self.settings.clone());
+        apart.lease = Arc::clone(&self.lease);
+        apart.linux_tells = self.linux_tells;
+        Ok(apart.with_feasible(self.feasible.clone()).with_filters(filters.map(Arc::new)))
     }
 
     /// Whether all packets are left to Linux for now.

@@ -296,6 +296,10 @@ impl XdpSteering {
 }
 
 impl Steering for XdpSteering {
+    fn is_by_program(&self) -> bool {
+        true
+    }
+
     fn set_macs(&mut self, macs: &[[u8; 6]]) -> io::Result<()> {
         let (first, others) = macs.split_first().map_or(([0; 6], &[][..]), |(first, rest)| (*first, rest));
         for mac in others {

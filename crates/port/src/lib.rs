@@ -170,6 +170,12 @@ pub trait Steering: Send {
         0
     }
 
+    /// Whether a program in the kernel hands over only unicast IP packets that are not to [local](Self::set_local)
+    /// addresses.
+    fn is_by_program(&self) -> bool {
+        false
+    }
+
     /// Differences between the device's settings, read back, and those that were set: one sentence each.
     ///
     /// # Errors

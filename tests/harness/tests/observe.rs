@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bm_tests::daemon::eventually;
-use bm_tests::lab::{Ends, Lab, Side};
+use bm_tests::lab::{Ends, Lab, SIDES, Side};
 use bm_tests::packet::{Ip4, Ip6, ip_frame};
 use bm_tests::report;
 use bm_tests::subject::{Router, Subject};
@@ -258,4 +258,105 @@ fn what_linux_drops_has_its_reason_and_its_number() {
     assert!(metrics.contains(line), "{metrics}");
     lab.rtr.run("nft delete table ip observe");
     router.stop();
+}
+
+/// Rules for the packets of [`explain_says_what_a_packet_then_does`].
+const EXPLAINED: &str = "\
+[[filter.rule]]
+name = 'no-dns'
+action = 'drop'
+protocol = 'udp'
+destination_ports = 53
+";
+
+/// Counters that a packet moves: of the path, of drops, of filters.
+fn moved(router: &Router) -> Vec<Value> {
+    let port = &router.json(&["show", "ports", "r0"])["ports"][0];
+    let drops = router.json(&["show", "drops"]);
+    let filters = router.json(&["show", "filters"]);
+    vec![port["kernel_counters"].clone(), port["account"].clone(), drops["drops"].clone(), filters]
+}
+
+fn hex(frame: &[u8]) -> String {
+    frame.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// How many packets were dropped, or left to Linux by the kernel path, for this reason.
+fn for_reason(router: &Router, reason: &str) -> u64 {
+    let drops = router.json(&["show", "drops"]);
+    let of = |list| reasons(&drops, list).get(reason).copied().unwrap_or(0);
+    of("drops") + of("left_to_linux")
+}
+
+#[test]
+fn explain_says_what_a_packet_then_does() {
+    for subject in Subject::all("explain").into_iter().filter(|subject| *subject != Subject::Linux) {
+        let lab = Lab::new("explain", Ends::Silent);
+        let mut router = subject.start(&lab);
+        router.end(&[]);
+        router.restart_with(&SIDES.map(|side| side.router()), EXPLAINED);
+        lab.rtr.ip("route add blackhole 11.1.0.0/16\nroute add prohibit 11.2.0.0/16\n\
+             route add 11.3.0.0/16 nexthop via 198.51.100.4 nexthop via 203.0.113.4\n\
+             route add 11.4.0.0/16 via 198.51.100.77\n");
+        router.settle();
+        let to = |destination: &str| Ip4::udp("192.0.2.2", destination, 20);
+        let port = |port| Ip4::udp_ports("192.0.2.2", "10.9.9.9", 4000, port, b"explain").bytes();
+        // Linux's default hash is of the addresses only. All of 20 on one side: once in half a million runs.
+        let flows = (1..=20).map(|flow| to(&format!("11.3.0.{flow}")).bytes());
+        let six = Ip6::new("2001:db8:1::2", "2001:db8:a000::9", 253, vec![7; 8]);
+        let cases = [
+            (to("10.9.9.9").bytes(), "sent", ["", ""]),
+            (six.bytes(), "sent", ["", ""]),
+            (to("11.1.0.1").bytes(), "dropped", ["blackhole", "blackhole"]),
+            (to("11.2.0.1").bytes(), "dropped", ["prohibit", "prohibit"]),
+            (to("12.0.0.1").bytes(), "dropped", ["no_route", "no_route"]),
+            (Ip4 { ttl: 1, ..to("10.9.9.9") }.bytes(), "dropped", ["hops", "ttl_exceeded"]),
+            (to("127.0.0.9").bytes(), "dropped", ["header", "ipv4_destination"]),
+            (to("11.4.0.1").bytes(), "held", ["unresolved", ""]),
+            (to("192.0.2.1").bytes(), "linux", ["local", "local"]),
+            (to("224.0.0.9").bytes(), "linux", ["header", "group"]),
+            (port(53), "dropped", ["filter", "filter"]),
+        ];
+        let cases = cases.into_iter().chain(flows.map(|packet| (packet, "sent", ["", ""])));
+        let mut exits = std::collections::BTreeSet::new();
+        for (packet, fate, [in_kernel, by_worker]) in cases {
+            let frame = Side::Src.to_router(&packet);
+            let name = format!("{}: {}", router.name(), hex(&packet));
+            let before = moved(&router);
+            let reply = router.json(&["explain", "--frame", &hex(&frame), "--in", "r0"]);
+            // Packets of Linux's own come at any time, so a difference has to stay.
+            if moved(&router) != before {
+                let quiet = moved(&router);
+                router.json(&["explain", "--frame", &hex(&frame), "--in", "r0"]);
+                assert_eq!(moved(&router), quiet, "{name}: explain has counted");
+            }
+            let reason = if router.is_kernel() { in_kernel } else { by_worker };
+            let is_left = router.is_kernel() && !reason.is_empty() && reason != "filter";
+            assert_eq!(reply["fate"], if is_left { "linux" } else { fate }, "{name}: {reply:#}");
+            assert_eq!(reply["reason"].as_str().unwrap_or(""), reason, "{name}: {reply:#}");
+            let known = for_reason(&router, reason);
+            lab.drain();
+            lab.send(Side::Src, &frame);
+            if reply["fate"] == "sent" {
+                let sent = &reply["sent"][0];
+                let side = SIDES.into_iter().find(|side| sent["port"] == side.router()).expect("a port");
+                exits.insert((side, sent["to"].to_string()));
+                let is_it = |seen: &[u8]| sent["frame"] == hex(seen).as_str();
+                let seen = lab.await_frame(side, std::time::Duration::from_secs(2), is_it);
+                assert!(seen.is_some(), "{name}: it does not leave like this: {reply:#}");
+            } else if router.is_kernel() || fate == "dropped" {
+                eventually(&format!("{name}: {reason}"), || for_reason(&router, reason) > known);
+            }
+        }
+        assert!(exits.len() > 2, "flows take both next hops: {exits:?}");
+        let wrong = router.ask("explain", &["10.9.9.9", "--in", "r9"]).expect("a daemon");
+        let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+        assert!(said.contains("no port is called \"r9\": use --in with one of r0, r1, r2"), "{said}");
+        let route = router.json(&["show", "routes", "11.3.0.9"])["routes"][0].clone();
+        let text = router.ask("explain", &["11.3.0.9", "--json"]).expect("a daemon").stdout;
+        let reply: Value = serde_json::from_slice(&text).expect("JSON");
+        assert_eq!(reply["route"], route, "the same as `show routes` says");
+        router.settle();
+        router.stop();
+    }
 }

@@ -1,6 +1,7 @@
 //! The daemon as its clients see it: answers to API requests.
 
 mod drops;
+mod explain;
 mod kernel_notes;
 mod ports;
 mod status;
@@ -9,10 +10,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bm_api::request::{self, RouteQuery, StopQuery};
+use bm_api::request::{self, ExplainQuery, RouteQuery, StopQuery};
 use bm_api::{
-    Apps, Cluster, Drops, Error, Filters, Hooks, IpsecPolicies, Links, Neighbors, NextHops, Ports, Reloaded,
-    Routes, Sas,
+    Apps, Cluster, Drops, Error, Explanation, Filters, Hooks, IpsecPolicies, Links, Neighbors, NextHops,
+    Ports, Reloaded, Routes, Sas,
 };
 use bm_api::{Macs, Status, Stopping, Switches, Verify, Worker, Workers};
 use bm_control::config;
@@ -192,6 +193,10 @@ impl AnswersOfDaemon for Daemon {
 
     fn routes(&self, query: &RouteQuery) -> Result<Routes, Error> {
         self.forwarder.driver.handle().routes(query)
+    }
+
+    fn explain(&self, query: &ExplainQuery) -> Result<Explanation, Error> {
+        self.explanation(query)
     }
 
     fn neighbors(&self) -> Result<Neighbors, Error> {

@@ -9,6 +9,7 @@
 
 mod clear_text;
 mod live;
+mod protection;
 mod record;
 mod xfrm_thread;
 
@@ -33,6 +34,7 @@ use super::lock::lock;
 use crate::failure::Failure;
 use clear_text::ClearText;
 use live::{Live, LiveSa};
+pub use protection::Protection;
 use record::Record;
 pub use xfrm_thread::XfrmThread;
 

@@ -1,9 +1,9 @@
 //! What the API server asks: a method for each request.
 
-use bm_api::request::{RouteQuery, StopQuery};
+use bm_api::request::{ExplainQuery, RouteQuery, StopQuery};
 use bm_api::{
-    Apps, Cluster, Drops, Error, Filters, Hooks, IpsecPolicies, Links, Macs, Neighbors, NextHops, Ports,
-    Reloaded, Routes, Sas, Status, Stopping, Switches, Verify, Workers,
+    Apps, Cluster, Drops, Error, Explanation, Filters, Hooks, IpsecPolicies, Links, Macs, Neighbors,
+    NextHops, Ports, Reloaded, Routes, Sas, Status, Stopping, Switches, Verify, Workers,
 };
 
 /// What every process with a control socket answers.
@@ -41,6 +41,11 @@ pub trait AnswersOfDaemon: Answers {
     /// # Errors
     /// What is wrong with the query, or that the control thread does not answer.
     fn routes(&self, query: &RouteQuery) -> Result<Routes, Error>;
+    /// What becomes of one packet.
+    ///
+    /// # Errors
+    /// What is wrong with the query, or that the control thread does not answer.
+    fn explain(&self, query: &ExplainQuery) -> Result<Explanation, Error>;
     /// The kernel's neighbors on our ports.
     ///
     /// # Errors

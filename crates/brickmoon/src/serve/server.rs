@@ -9,7 +9,7 @@ use axum::extract::{Path, Query, RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
-use bm_api::request::{self, MemberQuery, RouteQuery, StopQuery};
+use bm_api::request::{self, ExplainQuery, MemberQuery, RouteQuery, StopQuery};
 use bm_api::{Error, encode};
 use serde::Serialize;
 use tokio::net::TcpListener;
@@ -103,6 +103,7 @@ fn read_routes_of_daemon<D: AnswersOfDaemon>() -> Router<Arc<D>> {
     Router::new()
         .route(request::PORTS, get_route(|daemon: &D| Ok(daemon.ports())))
         .route(request::ROUTES, get(routes_of::<D>))
+        .route(request::EXPLAIN, get(explain::<D>))
         .route(request::NEIGHBORS, get_route(D::neighbors))
         .route(request::NEXT_HOPS, get_route(D::next_hops))
         .route(request::SWITCHES, get_route(|daemon: &D| Ok(daemon.switches())))
@@ -159,6 +160,13 @@ async fn routes_of<D: AnswersOfDaemon>(
     Query(query): Query<RouteQuery>,
 ) -> Response {
     answer_get(daemon, move |daemon| daemon.routes(&query)).await
+}
+
+async fn explain<D: AnswersOfDaemon>(
+    State(daemon): State<Arc<D>>,
+    Query(query): Query<ExplainQuery>,
+) -> Response {
+    answer_get(daemon, move |daemon| daemon.explain(&query)).await
 }
 
 async fn no_such_path<A: Answers>(State(answers): State<Arc<A>>) -> Response {

@@ -9,7 +9,9 @@ use bm_filter::{Action, Filters, Flat, ROOM_RULES, Rate, Rule, SourceCheck, TooM
 use super::{Compiler, Interfaces};
 use crate::config::{self, Config, SourceRule};
 use bm_fib::memory::OutOfMemory;
-use bm_forward::filter::{FilterSet, RuleCounts, SourceRates};
+use bm_forward::Outcome;
+use bm_forward::filter::{FilterSet, RuleCounts, SourceRates, Taken};
+use bm_stats::Reason;
 
 /// The configuration of filters, and what was last compiled from it.
 #[derive(Default)]
@@ -281,6 +283,44 @@ impl Compiler {
             self.rates = Some(Arc::new(SourceRates::new(seed)?));
         }
         Ok(())
+    }
+
+    /// The filters as one packet is compared with them, also where workers have none; their counters are its own.
+    pub(super) fn filters_of_one(&self) -> Result<Option<FilterSet>, OutOfMemory> {
+        let Some(filters) = self.state.filters.as_ref() else { return Ok(None) };
+        Ok(Some(FilterSet {
+            filters: Arc::clone(filters),
+            checks: self.state.rules.iter().map(|rule| self.source_check(*rule)).collect(),
+            unknown: self.state.linux_only,
+            ports: Vec::new(),
+            counts: Arc::new(RuleCounts::new()?),
+            rates: None,
+        }))
+    }
+
+    /// What the rules of the configuration do with a packet, in words.
+    pub(crate) fn filters_on(&self, outcome: &Outcome) -> String {
+        let shown = self.filtering.shown(|counter| outcome.matched(counter).into());
+        let rule = shown.filters.iter().find(|rule| rule.packets > 0);
+        let named = rule.map(|rule| format!("{} ({})", rule.name, rule.expression));
+        match (outcome.filtered, named) {
+            (Some(Taken::Drop(Reason::Filter)), Some(rule)) => format!("dropped by rule {rule}"),
+            (Some(Taken::Drop(Reason::Filter)), None) if shown.unmatched_packets > 0 => {
+                "dropped: no rule matches, and unmatched packets are dropped".into()
+            }
+            (Some(Taken::Drop(reason)), _) => format!("dropped: {}", reason.meaning()),
+            (_, Some(rule)) => format!("passed by rule {rule}"),
+            (_, None) if self.filtering.drops => "passed: no rule matches".into(),
+            (_, None) => "none".into(),
+        }
+    }
+
+    /// The claim that hands a packet of the kernel path to workers.
+    pub(crate) fn claim_on(&self, outcome: &Outcome) -> Option<String> {
+        let claim = outcome.claim?;
+        let shown = self.filtering.shown(|counter| (counter == claim).into());
+        let claim = shown.claims.into_iter().find(|claim| claim.packets > 0)?;
+        Some(format!("{} ({}): workers get it", claim.name, claim.expression))
     }
 
     /// The filters of workers.

@@ -1,5 +1,6 @@
 //! The compiled tables as API replies.
 
+pub(crate) mod explain;
 mod routes;
 
 use super::Compiler;
@@ -195,7 +196,7 @@ impl Compiler {
     }
 }
 
-fn vrf_name(mirror: &Mirror, table: u32) -> Option<String> {
+pub(crate) fn vrf_name(mirror: &Mirror, table: u32) -> Option<String> {
     let is = |kind: &Kind| matches!(kind, Kind::Vrf { table: of } if *of == table);
     mirror.links().find(|link| is(&link.kind)).map(|link| link.name.to_string())
 }
@@ -214,7 +215,7 @@ fn shown(action: Action) -> bm_api::Action {
 }
 
 /// State names of `ip neigh`.
-fn state_name(number: u16) -> &'static str {
+pub(super) fn state_name(number: u16) -> &'static str {
     match number {
         state::INCOMPLETE => "incomplete",
         state::REACHABLE => "reachable",

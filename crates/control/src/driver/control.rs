@@ -69,6 +69,8 @@ pub(super) struct Control {
     /// When entries that found no room are tried again, unless changes come first.
     room_at: Instant,
     ended: bool,
+    /// For `explain`, once it was asked for.
+    trial: Option<bm_forward::Trial>,
 }
 
 impl Control {
@@ -122,6 +124,7 @@ impl Control {
             behind: None,
             room_at: started,
             ended: false,
+            trial: None,
         };
         control.step()?;
         control.linux_only.log_changes(&[], control.watch.mirror());
@@ -341,6 +344,7 @@ impl Control {
 }
 
 mod answers;
+mod explain;
 mod publish;
 mod steering;
 mod verify;

@@ -114,6 +114,11 @@ impl KernelPath {
         Ok(())
     }
 
+    /// The interfaces as the program knows them.
+    pub fn interfaces(&self) -> &[Interface] {
+        self.last_situation.last().map_or(&[], |situation| &situation.interfaces)
+    }
+
     /// Frames dropped on interfaces before their filters were in place, since the last call.
     pub fn take_held_drops(&mut self) -> Vec<(u32, Counters)> {
         std::mem::take(&mut self.held)

@@ -6,6 +6,8 @@ use bm_api::{Bypassed, Firewall as Shown, LinuxOnlyTo, RouteQuery, Routes};
 use bm_filter::{AnyAddress, Flat, Key, Kind};
 use bm_netlink::{Addresses, LinuxOnly, Match, Mirror, Traffic};
 use bm_wire::Family;
+use bm_wire::ipv4::Ipv4;
+use bm_wire::ipv6::Ipv6;
 
 use crate::compile::{leaves_by, rule_of};
 use crate::config::{Firewall, FirewallMode};
@@ -117,6 +119,42 @@ impl Listed {
             routes.routes.iter().flat_map(|route| &route.hops).map(|hop| hop.ifindex).collect();
         let about = self.about(address, mirror, &out);
         about.map(|(entry, all)| LinuxOnlyTo { all, entry: shown(mirror, &entry) }).collect()
+    }
+
+    /// The entries that make a packet Linux's, in words: one that arrives on the link `input`, and leaves by `out` if it
+    /// has a route.
+    pub fn about_packet(
+        &self,
+        mirror: &Mirror,
+        packet: &[u8],
+        (input, out): (u32, Option<u32>),
+    ) -> Option<String> {
+        let key = bm_ipsec::key(packet)?;
+        let is_ipv4 = matches!(key.destination(), AnyAddress::V4(_));
+        let is_fragment = Ipv4::parse(packet).map_or_else(
+            |_| Ipv6::parse(packet).is_ok_and(|ip| ip.upper().is_ok_and(|upper| !upper.is_head())),
+            |ip| ip.is_fragment(),
+        );
+        let concerns = |entry: &&LinuxOnly| match &entry.traffic {
+            Traffic::All { ipv4, ipv6 } => {
+                if is_ipv4 {
+                    *ipv4
+                } else {
+                    *ipv6
+                }
+            }
+            Traffic::Fragments { ipv4, ipv6 } => is_fragment && if is_ipv4 { *ipv4 } else { *ipv6 },
+            Traffic::Errors { .. } => false,
+            Traffic::In(link) => leaves_by(mirror, *link, &[input]),
+            Traffic::Out(link) => out.is_some_and(|out| leaves_by(mirror, *link, &[out])),
+            Traffic::Matching(of) => {
+                of.input.is_none_or(|link| leaves_by(mirror, link, &[input]))
+                    && Flat::may_match(&rule_of(of), None).any(|rule| rule.matches(&key))
+            }
+        };
+        let honored = self.honored();
+        let entry = honored.iter().find(concerns)?;
+        Some(format!("{}: {}: {}", packets(mirror, &entry.traffic), entry.feature, entry.why))
     }
 
     /// The entries that concern packets to an address, and whether each covers all of them.

@@ -46,7 +46,7 @@ fn valid() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// A frame: mostly a valid packet with some bytes changed, possibly its length, possibly with tags.
-fn frames() -> impl Strategy<Value = Vec<u8>> {
+pub(super) fn frames() -> impl Strategy<Value = Vec<u8>> {
     let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
     let mutated = (valid(), changes, 0..3usize, prop::option::weighted(0.1, 0..1500usize)).prop_map(
         |(mut packet, changes, tags, length)| {

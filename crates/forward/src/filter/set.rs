@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bm_fib::memory::OutOfMemory;
 use bm_filter::{Filters, SourceCheck};
 
 use super::{RuleCounts, SourceRates};
@@ -23,6 +24,22 @@ pub struct FilterSet {
 }
 
 impl FilterSet {
+    /// The same for every port, with counters of its own and without rates: it leaves no trace, and what it says of a
+    /// packet depends on no other.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub(crate) fn apart(&self, ports: usize) -> Result<Self, OutOfMemory> {
+        Ok(Self {
+            filters: Arc::clone(&self.filters),
+            checks: self.checks.clone(),
+            unknown: self.unknown,
+            ports: vec![true; ports],
+            counts: Arc::new(RuleCounts::new()?),
+            rates: None,
+        })
+    }
+
     /// Whether some packet may be dropped.
     pub fn may_drop(&self) -> bool {
         self.filters.may_drop() || self.checks.iter().any(|check| *check != SourceCheck::None)

@@ -9,7 +9,7 @@ use bm_wire::ipv6::Ipv6;
 use bm_wire::prefix::Address as _;
 
 /// The fields of a packet's header that decide where it goes, and whether it may.
-pub(super) struct Header {
+pub(crate) struct Header {
     pub family: Family,
     pub destination: IpAddr,
     /// Bytes of the packet.

@@ -22,6 +22,11 @@ impl SlowReturn {
         Self { outputs: vec![None; ports.len()], ports, back, account }
     }
 
+    /// The next frame that the slow path sends.
+    pub(crate) fn pop(&mut self) -> Option<Frame> {
+        self.back.pop()
+    }
+
     fn lose(&self, io: &mut Io<'_>, frame: Frame, reason: Reason) {
         self.account.drop(reason, 1);
         io.frames.free(frame);
