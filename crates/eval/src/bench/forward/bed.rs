@@ -8,6 +8,8 @@
 //! Everything is the daemon's: tables, router, slow path (which must stay idle), port apps, links, engine. Only the
 //! device of the ports is in memory.
 
+mod two_ports;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +19,7 @@ use bm_fib::published::{Published, Readers};
 use bm_fib::structure::{IPV4, IPV6};
 use bm_fib::{Fib, NextHop, Structure, next_hop::NextHopWriter};
 use bm_forward::filter::FilterSet;
-use bm_forward::tables::{Interface, PortInterfaces, ReversePath, Settings, Tables, Vrf};
+use bm_forward::tables::{ReversePath, Tables, Vrf};
 use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowPort, WaitLimits};
 use bm_frame::{BURST, Frame, FramePool, Freelist};
 use bm_graph::{Engine, Network, PortApp, StageHook, Waker};
@@ -148,7 +150,7 @@ impl Bed {
         let ipv4 = FamilyTable::new(IPV4[0], table.ipv4, &hops, &readers)?;
         let ipv6 = FamilyTable::new(IPV6[0], table.ipv6, &hops, &readers)?;
         let vrf = Vrf { ipv4: ipv4.fib.clone(), ipv6: ipv6.fib.clone() };
-        let tables = tables(vrf, &next_hops, ReversePath::Off);
+        let tables = two_ports::tables(vrf, &next_hops, ReversePath::Off);
         let published = Arc::new(Published::new(tables, &readers));
         Ok(Self { ipv4, ipv6, published, readers, frame_pool, next_hops })
     }
@@ -192,7 +194,8 @@ impl Bed {
     /// The router with filters, a check of sources or a hook.
     pub fn router_with(&self, destinations: &Arc<[u32]>, extras: Extras) -> Result<Running, BenchError> {
         let vrf = Vrf { ipv4: self.ipv4.fib.clone(), ipv6: self.ipv6.fib.clone() };
-        let tables = tables(vrf, &self.next_hops, extras.reverse_path).with_filters(extras.filters);
+        let tables =
+            two_ports::tables(vrf, &self.next_hops, extras.reverse_path).with_filters(extras.filters);
         let published = Arc::new(Published::new(tables, &self.readers));
         let mut making = Making::new(&self.frame_pool)?;
         making.ports(destinations, SMALLEST, Batching::default())?;
@@ -346,43 +349,6 @@ impl<A: Packet> FamilyTable<A> {
         let (fib, oracle) = (builder.reader(), Oracle::new(&routes));
         let (name, pages) = (structure.name, fib.pages().to_string());
         Ok(Self { structure: name, pages, fib, oracle, bytes: builder.memory_bytes(), built, routes })
-    }
-}
-
-/// The tables of a router with two ports.
-fn tables(vrf: Vrf, next_hops: &NextHopWriter, reverse_path: ReversePath) -> Tables {
-    let ports =
-        (0..PORTS.len()).map(|port| PortInterfaces { untagged: Some(port as u16), tagged: Vec::new() });
-    Tables::new(
-        vec![vrf],
-        (0..PORTS.len()).map(|port| Interface { reverse_path, ..interface(port) }).collect(),
-        ports.collect(),
-        next_hops.table().clone(),
-        (vec![[10, 0, 0, 254].into(), [10, 0, 1, 254].into()], Vec::new()),
-        Settings::default(),
-    )
-}
-
-fn interface(port: usize) -> Interface {
-    Interface {
-        name: PORTS[port].into(),
-        ifindex: port as u32 + 1,
-        port: port as u16,
-        vlan: None,
-        mac: port_mac(port),
-        mtu: 1500,
-        up: true,
-        vrf: 0,
-        forward_ipv4: true,
-        forward_ipv6: true,
-        reverse_path: ReversePath::Off,
-        linux_only_in: [false; 2],
-        linux_only_out: false,
-        linux_only_fragments: [false; 2],
-        accept_local: false,
-        hop_limit: 64,
-        ipv4: vec![([10, 0, port as u8, 254].into(), 24)],
-        ipv6: Vec::new(),
     }
 }
 

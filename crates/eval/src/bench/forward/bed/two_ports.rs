@@ -1,0 +1,43 @@
+//! The tables of a router with two ports and static neighbors, as control would publish them.
+
+use bm_fib::next_hop::NextHopWriter;
+use bm_forward::tables::{Interface, PortInterfaces, ReversePath, Settings, Tables, Vrf};
+
+use super::{PORTS, port_mac};
+
+/// One table that routes between both, with this reverse path filter on each.
+pub(super) fn tables(vrf: Vrf, next_hops: &NextHopWriter, reverse_path: ReversePath) -> Tables {
+    let ports =
+        (0..PORTS.len()).map(|port| PortInterfaces { untagged: Some(port as u16), tagged: Vec::new() });
+    Tables::new(
+        vec![vrf],
+        (0..PORTS.len()).map(|port| Interface { reverse_path, ..interface(port) }).collect(),
+        ports.collect(),
+        next_hops.table().clone(),
+        (vec![[10, 0, 0, 254].into(), [10, 0, 1, 254].into()], Vec::new()),
+        Settings::default(),
+    )
+}
+
+fn interface(port: usize) -> Interface {
+    Interface {
+        name: PORTS[port].into(),
+        ifindex: port as u32 + 1,
+        port: port as u16,
+        vlan: None,
+        mac: port_mac(port),
+        mtu: 1500,
+        up: true,
+        vrf: 0,
+        forward_ipv4: true,
+        forward_ipv6: true,
+        reverse_path: ReversePath::Off,
+        linux_only_in: [false; 2],
+        linux_only_out: false,
+        linux_only_fragments: [false; 2],
+        accept_local: false,
+        hop_limit: 64,
+        ipv4: vec![([10, 0, port as u8, 254].into(), 24)],
+        ipv6: Vec::new(),
+    }
+}
