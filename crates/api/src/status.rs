@@ -27,6 +27,9 @@ pub struct Status {
     /// The configuration file in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<String>,
+    /// URL of the web page; absent if it is off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub web: Option<String>,
     /// Number of workers.
     pub workers: u32,
     /// Number of ports.

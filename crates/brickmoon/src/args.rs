@@ -191,6 +191,12 @@ pub struct Up {
     /// Serve metrics for Prometheus at http://ADDR/metrics.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
+    /// Serve a web page at http://ADDR/, such as 127.0.0.1:9480; other than loopback addresses need --web-token.
+    #[arg(long, value_name = "ADDR")]
+    pub web: Option<SocketAddr>,
+    /// The web page asks for the token in this file.
+    #[arg(long, value_name = "FILE")]
+    pub web_token: Option<PathBuf>,
 }
 
 /// `brickmoon doctor`.

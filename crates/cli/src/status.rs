@@ -58,6 +58,9 @@ pub fn status(reply: &Status) -> String {
             "if the daemon ends, the kernel path keeps forwarding until Linux's tables change, watched by {by}"
         );
     }
+    if let Some(web) = &reply.web {
+        let _written = writeln!(text, "web page at {web}");
+    }
     text.push_str(&crate::routes::lookup(&reply.lookup));
     text.push_str(&firewall::firewall(&reply.firewall));
     for note in &reply.notes {

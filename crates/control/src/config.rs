@@ -78,6 +78,10 @@ pub struct Daemon {
     pub sandbox: bool,
     /// Address that serves metrics over HTTP; `None` for none.
     pub metrics: Option<SocketAddr>,
+    /// Address that serves the web page; `None` for none.
+    pub web: Option<SocketAddr>,
+    /// File with the token that the web page asks for; `None` for none.
+    pub web_token: Option<PathBuf>,
     /// Number of workers; `None` for as many as each port has queues, at most one per core.
     pub workers: Option<u32>,
     /// Cores of the workers, in order; empty to let the system choose.
@@ -122,6 +126,8 @@ impl Default for Daemon {
             read_group: None,
             sandbox: true,
             metrics: None,
+            web: None,
+            web_token: None,
             workers: None,
             cores: Vec::new(),
             rebalance: false,

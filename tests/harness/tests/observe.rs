@@ -1,4 +1,5 @@
-//! What operators see: packets of ports as `ip -s link` counts them, and under which names drops appear.
+//! What operators see: packets of ports as `ip -s link` counts them, under which names drops appear, and the web page,
+//! which hostile requests do not affect.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,11 @@ use bm_tests::report;
 use bm_tests::subject::{Router, Subject};
 use bm_tests::{daemon, netns::Namespace};
 use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 /// Packets that a test sends from `s0`, and their length on the wire.
 const PACKETS: u64 = 40;
@@ -342,7 +347,7 @@ fn explain_says_what_a_packet_then_does() {
                 let side = SIDES.into_iter().find(|side| sent["port"] == side.router()).expect("a port");
                 exits.insert((side, sent["to"].to_string()));
                 let is_it = |seen: &[u8]| sent["frame"] == hex(seen).as_str();
-                let seen = lab.await_frame(side, std::time::Duration::from_secs(2), is_it);
+                let seen = lab.await_frame(side, Duration::from_secs(2), is_it);
                 assert!(seen.is_some(), "{name}: it does not leave like this: {reply:#}");
             } else if router.is_kernel() || fate == "dropped" {
                 eventually(&format!("{name}: {reason}"), || for_reason(&router, reason) > known);
@@ -359,4 +364,131 @@ fn explain_says_what_a_packet_then_does() {
         router.settle();
         router.stop();
     }
+}
+
+/// Address of the web page in the tests below.
+const WEB: &str = "127.0.0.1:9480";
+
+/// The reply of the web page to these bytes, as far as it arrives.
+fn web(lab: &Lab, bytes: &[u8]) -> String {
+    let reply = lab.rtr.within(|| {
+        let mut stream = TcpStream::connect(WEB).expect("the daemon listens");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
+        let mut reply = Vec::new();
+        // The daemon may close the connection before it has read everything.
+        let _closed = stream.write_all(bytes).and_then(|()| stream.read_to_end(&mut reply).map(|_| ()));
+        reply
+    });
+    String::from_utf8_lossy(&reply).into_owned()
+}
+
+/// Status and text of the reply to a request with these header lines.
+fn ask_web(lab: &Lab, request: &str, lines: &str) -> (String, String) {
+    let reply = web(lab, format!("{request} HTTP/1.1\r\n{lines}Connection: close\r\n\r\n").as_bytes());
+    (reply.split(' ').nth(1).unwrap_or_default().into(), reply)
+}
+
+/// Starts the daemon with these lines in `[daemon]`.
+fn start_with_page<'a>(subject: &Subject, lab: &'a Lab, lines: &str) -> Router<'a> {
+    lab.rtr.run("ip link set lo up");
+    let mut router = subject.start(lab);
+    router.end(&[]);
+    let way = if router.is_kernel() { "kernel" } else { "user" };
+    router.restart_with(&["r0", "r1"], &format!("[daemon]\npath = \"{way}\"\n{lines}"));
+    router
+}
+
+#[test]
+fn the_web_page_only_reads_and_survives_hostile_requests() {
+    let Some(subject) = Subject::kernel("observe-web") else { return };
+    let lab = Lab::new("observe-web", Ends::Silent);
+    let router = start_with_page(&subject, &lab, &format!("web = \"{WEB}\"\n"));
+    assert_eq!(router.json(&["status"])["web"], format!("http://{WEB}/"));
+    let host = format!("Host: {WEB}\r\n");
+    let (status, page) = ask_web(&lab, "GET /", &host);
+    assert!(status == "200" && page.contains("content-security-policy: default-src 'none'"), "{page}");
+    assert!(page.contains("<title>brickmoon</title>"), "{page}");
+    for path in ["/page.js", "/page.css", "/v1/status", "/v1/routes?address=10.0.0.1", "/v1/cluster"] {
+        assert_eq!(ask_web(&lab, &format!("GET {path}"), &host).0, "200", "{path}");
+    }
+    let (_, ports) = ask_web(&lab, "GET /v1/ports", &host);
+    assert!(ports.contains("\"name\":\"r0\""), "{ports}");
+    for name in ["evil.example", "127.0.0.1.evil.example:9480", "10.0.0.1", ""] {
+        let (status, reply) = ask_web(&lab, "GET /v1/status", &format!("Host: {name}\r\n"));
+        assert!(status == "403" && !reply.contains("\"pid\""), "{name}: {reply}");
+    }
+    for path in ["/v1/stop", "/v1/reload", "/v1/cluster/drain", "/v1/verify", "/v1/status", "/"] {
+        for method in ["POST", "PUT", "DELETE", "OPTIONS", "BREW"] {
+            assert_eq!(ask_web(&lab, &format!("{method} {path}"), &host).0, "405", "{method} {path}");
+        }
+    }
+    for path in ["/v1/nodes/a/v1/status", "/v1/stop", "/v1/../../etc/passwd", "/page.html", "/..%2f..%2fetc"]
+    {
+        assert_eq!(ask_web(&lab, &format!("GET {path}"), &host).0, "404", "{path}");
+    }
+    hostile(&lab, &host);
+    assert_eq!(ask_web(&lab, "GET /v1/status", &host).0, "200");
+    assert_forwards(&lab, &router);
+    router.stop();
+}
+
+fn assert_forwards(lab: &Lab, router: &Router) {
+    assert_eq!(router.json(&["status"])["ready"], true);
+    let before = by_us(router, "r1")[2];
+    send(lab, &Side::Src.to_router(&Ip4::udp("192.0.2.2", "10.9.9.9", 300).bytes()), PACKETS);
+    eventually("packets are still forwarded", || by_us(router, "r1")[2] >= before + PACKETS);
+}
+
+/// Sends what is no request, or too much of one. None of it may be answered as if it were a request.
+fn hostile(lab: &Lab, host: &str) {
+    let long = "x".repeat(1 << 20);
+    let lines = "A: b\r\n".repeat(20_000);
+    let random: Vec<u8> = (0..100_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    for bytes in [
+        format!("GET /v1/status?{long} HTTP/1.1\r\n{host}\r\n").as_bytes(),
+        format!("GET /v1/status HTTP/1.1\r\n{host}Authorization: {long}\r\n\r\n").as_bytes(),
+        format!("GET /v1/status HTTP/1.1\r\n{host}{lines}\r\n").as_bytes(),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        &random,
+    ] {
+        let reply = web(lab, bytes);
+        assert!(!reply.contains(" 200 "), "{reply}");
+    }
+}
+
+#[test]
+fn wrong_tokens_of_the_web_page_are_limited() {
+    let Some(subject) = Subject::kernel("observe-token") else { return };
+    let lab = Lab::new("observe-token", Ends::Silent);
+    let refused = subject.refused(&lab, "kernel", "[daemon]\nweb = \"0.0.0.0:9480\"\n");
+    assert!(
+        refused.contains("would be open to other machines") && refused.contains("--web-token"),
+        "{refused}"
+    );
+    let file = std::env::temp_dir().join(format!("{}.token", lab.rtr.name()));
+    let config = format!("web = \"0.0.0.0:9480\"\nweb_token = \"{}\"\n", file.display());
+    std::fs::write(&file, "0123456789abcdef\n").expect("a file");
+    let mode = |mode| std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).expect("a mode");
+    mode(0o644);
+    let refused = subject.refused(&lab, "kernel", &format!("[daemon]\n{config}"));
+    assert!(refused.contains("chmod 600"), "{refused}");
+    mode(0o600);
+    let router = start_with_page(&subject, &lab, &config);
+    let status = |token: &str| {
+        let lines = format!("Host: router.example:9480\r\nAuthorization: Bearer {token}\r\n");
+        ask_web(&lab, "GET /v1/status", &lines).0
+    };
+    assert_eq!(ask_web(&lab, "GET /", "Host: router.example\r\n").0, "200", "the page itself is no secret");
+    assert_eq!(ask_web(&lab, "GET /v1/ports", "Host: router.example\r\n").0, "401");
+    assert_eq!(status("0123456789abcdef"), "200");
+    let wrong: Vec<String> = (0..7).map(|n| status(&format!("0123456789abcde{n}"))).collect();
+    assert_eq!(wrong, ["401", "401", "401", "401", "401", "429", "429"]);
+    assert_eq!(status("0123456789abcdef"), "429", "the right one is not accepted either");
+    eventually("it must be accepted again", || status("0123456789abcdef") == "200");
+    assert_forwards(&lab, &router);
+    std::fs::remove_file(file).expect("the file");
+    router.stop();
 }

@@ -38,6 +38,8 @@ pub struct Daemon {
     started: Instant,
     /// The note for `status` of a daemon that keeps all privileges.
     unconfined: Option<String>,
+    /// URL of the web page.
+    web: Option<String>,
     /// Threads that make no progress.
     silent: Silent,
     /// Notified when the daemon is to end.
@@ -46,9 +48,15 @@ pub struct Daemon {
 
 impl Daemon {
     /// Answers for this forwarder.
-    pub fn new(forwarder: Arc<Forwarder>, up: Up, started: Instant, unconfined: Option<String>) -> Self {
+    pub fn new(
+        forwarder: Arc<Forwarder>,
+        up: Up,
+        started: Instant,
+        unconfined: Option<String>,
+        web: Option<String>,
+    ) -> Self {
         let silent = Health::subscribe(forwarder.driver.handle());
-        Self { forwarder, up, started, unconfined, silent, end: Notify::new() }
+        Self { forwarder, up, started, unconfined, web, silent, end: Notify::new() }
     }
 
     /// The line that is printed when the daemon is ready.

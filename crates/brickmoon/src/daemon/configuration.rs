@@ -68,6 +68,8 @@ fn with_arguments(mut config: Config, up: &Up) -> Result<Config, Failure> {
         config.daemon.socket.clone_from(socket);
     }
     config.daemon.metrics = up.metrics.or(config.daemon.metrics);
+    config.daemon.web = up.web.or(config.daemon.web);
+    config.daemon.web_token = up.web_token.clone().or(config.daemon.web_token);
     config.daemon.idle = up.poll.map_or(config.daemon.idle, |poll| match poll {
         Poll::Busy => IdleChoice::Busy,
         Poll::Sleep => IdleChoice::Sleep,

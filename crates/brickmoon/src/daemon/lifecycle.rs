@@ -17,7 +17,7 @@ use crate::args::Up;
 use crate::failure::Failure;
 use crate::log;
 use crate::serve::rights::{self, Rights};
-use crate::serve::{AnswersOfDaemon as _, server, socket};
+use crate::serve::{AnswersOfDaemon as _, server, socket, web};
 
 /// How often the data path is checked, and how often Lua scripts are, which may hang.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -47,16 +47,24 @@ pub fn up(mut up: Up, natives: MakeNatives) -> Result<(), Failure> {
             Some(address) => Some(server::listen_for_metrics(address).await?),
             None => None,
         };
+        let page = match config.daemon.web {
+            Some(address) => Some(web::Page::listen(address, config.daemon.web_token.as_deref()).await?),
+            None => None,
+        };
         let linux_drops = LinuxDrops::load();
         let unconfined = confine::confine(&config, up.config.as_deref());
         log::release();
         let forwarder = Arc::new(Forwarder::start(config, machine, up.config.clone(), natives, linux_drops)?);
-        let daemon = Arc::new(Daemon::new(forwarder.clone(), up, started, unconfined));
+        let web = page.as_ref().map(web::Page::address);
+        let daemon = Arc::new(Daemon::new(forwarder.clone(), up, started, unconfined, web));
         forwarder.watch_links()?;
         let programs = forwarder.serve_xfrm()?;
         let answering = tokio::spawn(socket.serve(answers(&daemon, readers)));
         if let Some(listener) = metrics {
             tokio::spawn(server::serve_metrics(listener, daemon.clone()));
+        }
+        if let Some(page) = page {
+            tokio::spawn(page.serve(daemon.clone()));
         }
         say_ready(daemon.ready());
         match daemon.no_ports() {

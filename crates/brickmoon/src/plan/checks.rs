@@ -18,6 +18,7 @@ pub fn all(file: Option<&Path>, config: &Config, machine: &Machine, paths: &Path
     if config.daemon.workers == Some(0) {
         return Err(Error::new("0 workers").hint("use at least one"));
     }
+    web(config)?;
     switches(config)?;
     cluster(config, paths)?;
     ipsec(config, paths)?;
@@ -44,6 +45,18 @@ pub fn has_ports(config: &Config) -> Result<(), Error> {
         return Err(Error::new("no port to forward on").hint(hint));
     }
     Ok(())
+}
+
+/// Checks that other machines cannot read the web page's data without a token.
+fn web(config: &Config) -> Result<(), Error> {
+    let Some(address) = config.daemon.web else { return Ok(()) };
+    if config.daemon.web_token.is_some() || address.ip().to_canonical().is_loopback() {
+        return Ok(());
+    }
+    let why = format!("the web page at {address} would be open to other machines");
+    let hint = "set `web_token` in [daemon] or --web-token to a file with a token, or use a loopback address such as \
+                127.0.0.1:9480";
+    Err(Error::new(why).hint(hint))
 }
 
 /// Checks that no port of the router is also a port of a switch.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! socket, metrics address ─► connections ─► rights ─► server ─► Answers: the daemon, or a Lua program
-//!                                                                  └─ report: counters ─► accounts, drops, links
+//! web page's address ──────► connections ─► web ──────►┘           └─ report: counters ─► accounts, drops, links
 //! ```
 //!
 //! Nothing here knows the daemon or Lua programs: they implement [`Answers`].
@@ -15,5 +15,6 @@ pub mod report;
 pub mod rights;
 pub mod server;
 pub mod socket;
+pub mod web;
 
 pub use answers::{Answers, AnswersOfDaemon};

@@ -70,7 +70,7 @@ pub fn routes<D: AnswersOfDaemon>(daemon: Arc<D>) -> Router {
         .route(request::JOIN, post(|daemon| drain::<D>(daemon, false)))
         .route(request::REMOVE, post(remove::<D>))
         .route(request::STOP, post(stop::<D>));
-    read_routes().merge(read_routes_of_daemon()).merge(orders).fallback(no_such_path::<D>).with_state(daemon)
+    all_read_routes().merge(orders).fallback(no_such_path::<D>).with_state(daemon)
 }
 
 /// The routes of the daemon for clients with read access only.
@@ -82,9 +82,19 @@ pub fn routes_of_readers<D: AnswersOfDaemon>(daemon: Arc<D>) -> Router {
     };
     let orders =
         [request::VERIFY, request::RELOAD, request::DRAIN, request::JOIN, request::REMOVE, request::STOP];
-    let read_routes = read_routes().merge(read_routes_of_daemon());
-    let routes = orders.into_iter().fold(read_routes, |routes, order| routes.route(order, post(refuse)));
+    let routes =
+        orders.into_iter().fold(all_read_routes(), |routes, order| routes.route(order, post(refuse)));
     routes.fallback(no_such_path::<D>).with_state(daemon)
+}
+
+/// The routes of the daemon for its web page: those that only read this node.
+pub fn routes_of_page<D: AnswersOfDaemon>(daemon: Arc<D>) -> Router {
+    read_routes().merge(read_routes_of_daemon()).fallback(no_such_path::<D>).with_state(daemon)
+}
+
+/// The routes that only read, of this node and of others.
+fn all_read_routes<D: AnswersOfDaemon>() -> Router<Arc<D>> {
+    read_routes().merge(read_routes_of_daemon()).route("/v1/nodes/{name}/{*path}", get(of_node::<D>))
 }
 
 /// The routes that only read, and that every process has.
@@ -109,7 +119,6 @@ fn read_routes_of_daemon<D: AnswersOfDaemon>() -> Router<Arc<D>> {
         .route(request::SWITCHES, get_route(|daemon: &D| Ok(daemon.switches())))
         .route(request::MACS, get_route(|daemon: &D| Ok(daemon.macs())))
         .route(request::CLUSTER, get_route(|daemon: &D| Ok(daemon.cluster())))
-        .route("/v1/nodes/{name}/{*path}", get(of_node::<D>))
         .route(request::FILTERS, get_route(D::filters))
         .route(request::SAS, get_route(|daemon: &D| Ok(daemon.sas())))
         .route(request::POLICIES, get_route(|daemon: &D| Ok(daemon.policies())))

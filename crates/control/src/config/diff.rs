@@ -59,6 +59,8 @@ impl Config {
         set("daemon.read_group", &daemon.read_group, Daemon);
         set("daemon.sandbox", &daemon.sandbox, Daemon);
         set("daemon.metrics", &daemon.metrics, Daemon);
+        set("daemon.web", &daemon.web, Daemon);
+        set("daemon.web_token", &daemon.web_token, Daemon);
         set("daemon.workers", &daemon.workers, Workers);
         set("daemon.cores", &daemon.cores, Workers);
         set("daemon.rebalance", &daemon.rebalance, Live);

@@ -8,6 +8,7 @@ mod cluster;
 mod filter;
 mod hooks;
 mod ipsec;
+mod serve;
 mod switches;
 
 use super::error::Key;
@@ -21,7 +22,7 @@ use toml::de::{DeTable, DeValue};
 
 type Table<'t> = DeTable<'t>;
 
-/// Parses a configuration, or returns all errors in it. Files with keys are looked for in `folder`.
+/// Parses a configuration, or returns all errors in it. Files with keys and tokens are looked for in `folder`.
 pub(super) fn config(text: &str, folder: &Path) -> Result<Config, Vec<Problem>> {
     let mut report = Report::new(text);
     let (document, errors) = DeTable::parse_recoverable(text);
@@ -41,7 +42,7 @@ pub(super) fn config(text: &str, folder: &Path) -> Result<Config, Vec<Problem>> 
 fn read_all(document: &Table<'_>, folder: &Path, report: &mut Report) -> Config {
     let mut config = Config::default();
     let mut top = Section { name: "", table: document, known: Vec::new(), report };
-    top.read("daemon", "[daemon]", |section| daemon(section, &mut config.daemon));
+    top.read("daemon", "[daemon]", |section| daemon(section, folder, &mut config.daemon));
     config.ports = ports(&mut top);
     top.read("fib", "[fib]", |section| fib(section, &mut config.fib));
     top.read("slow_path", "[slow_path]", |section| slow_path(section, &mut config.slow_path));
@@ -69,11 +70,11 @@ const ATTACH: [(&str, AttachChoice); 3] =
     [("auto", AttachChoice::Auto), ("xdp", AttachChoice::Xdp), ("tc", AttachChoice::Tc)];
 const SWITCH: [(&str, Switch); 3] = [("auto", Switch::Auto), ("on", Switch::On), ("off", Switch::Off)];
 
-fn daemon(section: &mut Section<'_, '_>, daemon: &mut Daemon) {
+fn daemon(section: &mut Section<'_, '_>, folder: &Path, daemon: &mut Daemon) {
     section.file("socket", &mut daemon.socket);
     section.name_or("read_group", "off", "adm", &mut daemon.read_group);
     section.choice("sandbox", &[("on", true), ("off", false)], &mut daemon.sandbox);
-    section.listen("metrics", &mut daemon.metrics);
+    serve::serve(section, folder, daemon);
     section.number_or("workers", "auto", 1..=1024, &mut daemon.workers);
     section.numbers("cores", 0..=4095, &mut daemon.cores);
     section.choice("rebalance", &[("off", false), ("on", true)], &mut daemon.rebalance);
@@ -343,18 +344,6 @@ impl<'s, 't> Section<'s, 't> {
     fn name_or(&mut self, key: &'static str, none: &str, example: &str, target: &mut Option<String>) {
         if let Some((_, text)) = self.text(key, &format!("\"{example}\"")) {
             *target = (text != none).then(|| text.into());
-        }
-    }
-
-    fn listen(&mut self, key: &'static str, target: &mut Option<SocketAddr>) {
-        let Some((at, text)) = self.text(key, "\"127.0.0.1:9473\"") else { return };
-        match text.parse() {
-            Ok(address) => *target = Some(address),
-            Err(_) if text == "off" => *target = None,
-            Err(_) => {
-                let kind = ProblemKind::Address { key: self.key(key), found: text.into() };
-                self.report.add(at, kind);
-            }
         }
     }
 

@@ -69,6 +69,8 @@ fn reads_every_key() {
         read_group = 'adm'
         sandbox = 'off'
         metrics = '[::1]:9473'
+        web = '127.0.0.1:9480'
+        web_token = '/etc/token'
         workers = 2
         cores = [2, 3]
         rebalance = 'on'
@@ -149,6 +151,8 @@ fn reads_every_key() {
         read_group: Some("adm".into()),
         sandbox: false,
         metrics: Some("[::1]:9473".parse().unwrap()),
+        web: Some("127.0.0.1:9480".parse().unwrap()),
+        web_token: Some("/etc/token".into()),
         workers: Some(2),
         cores: vec![2, 3],
         rebalance: true,
@@ -220,7 +224,7 @@ fn reads_every_key() {
     assert_eq!(config.daemon.schedule(), Schedule { idle: Idle::Busy, ..Schedule::default() });
     // Every setting differs, except a structure without alternatives.
     let chosen = 1 + usize::from(range6 != structure::IPV6[0]);
-    assert_eq!(Config::default().diff(&config).len(), 30 + chosen + 1 + 2 + 9 + 1 + 1 + 5);
+    assert_eq!(Config::default().diff(&config).len(), 32 + chosen + 1 + 2 + 9 + 1 + 1 + 5);
 }
 
 #[test]

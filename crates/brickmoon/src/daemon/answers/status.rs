@@ -30,6 +30,7 @@ impl Daemon {
         status.path = paths.name().into();
         status.path_reason = paths.reason();
         status.config = self.up.config.as_ref().map(|file| file.display().to_string());
+        status.web.clone_from(&self.web);
         status.workers = running.as_ref().map_or(0, |running| running.workers().len()) as u32;
         status.ports = running.as_ref().map_or(0, |running| running.ports.len()) as u32;
         status.tables_watched_by = lock(&self.forwarder.watch).watched_by();
