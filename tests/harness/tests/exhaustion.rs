@@ -352,9 +352,19 @@ fn a_limit_of_memory_leaves_packets_to_linux() {
 
 /// Lets a process open this many more descriptors, and then no more.
 fn leave_descriptors(process: u32, more: usize) {
-    let open = std::fs::read_dir(format!("/proc/{process}/fd")).expect("a process").flatten();
     let number = |name: std::ffi::OsString| name.to_string_lossy().parse::<u64>().expect("a number");
-    let open: std::collections::BTreeSet<_> = open.map(|entry| number(entry.file_name())).collect();
+    let open = || -> std::collections::BTreeSet<u64> {
+        let entries = std::fs::read_dir(format!("/proc/{process}/fd")).expect("a process").flatten();
+        entries.map(|entry| number(entry.file_name())).collect()
+    };
+    // A daemon on a busy machine opens some of its files after it is ready.
+    let steady = || {
+        let before = open();
+        std::thread::sleep(Duration::from_millis(500));
+        before == open()
+    };
+    eventually("descriptors come and go", steady);
+    let open = open();
     // The limit is on the numbers of descriptors; the kernel always uses the lowest free number.
     let limit = (0..).filter(|number| !open.contains(number)).nth(more).expect("a free number");
     let mut limited = Command::new("prlimit");
