@@ -357,7 +357,7 @@ fn leave_descriptors(process: u32, more: usize) {
         let entries = std::fs::read_dir(format!("/proc/{process}/fd")).expect("a process").flatten();
         entries.map(|entry| number(entry.file_name())).collect()
     };
-    // A daemon on a busy machine opens some of its files after it is ready.
+    // Connections of the test itself may still be closing.
     let steady = || {
         let before = open();
         std::thread::sleep(Duration::from_millis(500));
