@@ -17,7 +17,7 @@ use std::sync::Arc;
 use bm_fib::next_hop::{Action, Gateway, NextHopWriter};
 use bm_fib::published::{Published, Readers};
 use bm_fib::{BuildFib, Dir24_8, NextHop, Range6};
-use bm_forward::tables::{Interface, PortInterfaces, ReversePath, Settings, Tables, Vrf};
+use bm_forward::tables::{Interface, PortInterfaces, Settings, Tables, Vrf};
 use bm_forward::{Resolver, Router, RouterPort, SlowConfig, SlowPath, SlowReturn, WaitLimits};
 use bm_frame::{Burst, Frame, FramePool, Freelist};
 use bm_graph::{App, Engine, Io, Network, Waker};
@@ -196,21 +196,9 @@ fn interface() -> Interface {
         name: "port".into(),
         ifindex: 1,
         port: 0,
-        vlan: None,
         mac: MAC,
-        mtu: 1500,
-        up: true,
-        vrf: 0,
-        forward_ipv4: true,
-        forward_ipv6: true,
-        reverse_path: ReversePath::Off,
-        linux_only_in: [false; 2],
-        linux_only_out: false,
-        linux_only_fragments: [false; 2],
-        accept_local: false,
-        hop_limit: 64,
         ipv4: vec![(Ipv4Addr::new(192, 0, 2, 1), 24)],
-        ipv6: Vec::new(),
+        ..Interface::default()
     }
 }
 

@@ -222,24 +222,14 @@ mod tests {
 
     fn interface(mac: u8, vlan: Option<Vlan>, vrf: u16) -> Interface {
         Interface {
-            name: String::new(),
             ifindex: 1,
             port: 0,
             vlan,
             mac: [2, 0, 0, 0, 0, mac],
-            mtu: 1500,
             up: mac != 9,
             vrf,
-            forward_ipv4: true,
             forward_ipv6: false,
-            reverse_path: ReversePath::Off,
-            linux_only_in: [false; 2],
-            linux_only_out: false,
-            linux_only_fragments: [false; 2],
-            accept_local: false,
-            hop_limit: 64,
-            ipv4: Vec::new(),
-            ipv6: Vec::new(),
+            ..Interface::default()
         }
     }
 

@@ -117,7 +117,7 @@ fn to_group(ethertype: u16, packet: &[u8]) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tables::{Interface, PortInterfaces, ReversePath, Settings};
+    use crate::tables::{Interface, PortInterfaces, Settings};
 
     const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
     const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 7];
@@ -125,24 +125,12 @@ mod tests {
     /// One port with an interface of its own and VLAN 7, whose MAC differs and where IPv6 is not forwarded.
     fn tables() -> Compiled {
         let interface = |vlan: Option<Vlan>, mac| Interface {
-            name: String::new(),
             ifindex: 1,
             port: 0,
             vlan,
             mac,
-            mtu: 1500,
-            up: true,
-            vrf: 0,
-            forward_ipv4: true,
             forward_ipv6: vlan.is_none(),
-            reverse_path: ReversePath::Off,
-            linux_only_in: [false; 2],
-            linux_only_out: false,
-            linux_only_fragments: [false; 2],
-            accept_local: false,
-            hop_limit: 64,
-            ipv4: Vec::new(),
-            ipv6: Vec::new(),
+            ..Interface::default()
         };
         let tag = Vlan { protocol: 0x8100, id: 7 };
         let interfaces = [interface(None, OURS), interface(Some(tag), [2, 0, 0, 0, 0, 0x77])];

@@ -98,6 +98,32 @@ pub struct Settings {
     pub icmp_messages_burst: u32,
 }
 
+impl Default for Interface {
+    /// Up and forwarding, with Ethernet's MTU, and without addresses.
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            ifindex: 0,
+            port: 0,
+            vlan: None,
+            mac: [0; 6],
+            mtu: 1500,
+            up: true,
+            vrf: 0,
+            forward_ipv4: true,
+            forward_ipv6: true,
+            linux_only_in: [false; 2],
+            linux_only_out: false,
+            linux_only_fragments: [false; 2],
+            reverse_path: ReversePath::Off,
+            accept_local: false,
+            hop_limit: 64,
+            ipv4: Vec::new(),
+            ipv6: Vec::new(),
+        }
+    }
+}
+
 impl Default for Settings {
     /// As a fresh kernel has them.
     fn default() -> Self {

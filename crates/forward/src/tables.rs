@@ -82,14 +82,14 @@ impl Tables {
     ///
     /// # Errors
     /// If there is no memory.
-    pub(crate) fn apart(&self, filters: Option<FilterSet>) -> Result<Self, OutOfMemory> {
+    pub(crate) fn isolated(&self, filters: Option<FilterSet>) -> Result<Self, OutOfMemory> {
         let next_hops = Arc::new(self.next_hops.copied()?);
         let (vrfs, interfaces, ports) = (self.vrfs.clone(), self.interfaces.clone(), self.ports.clone());
         let local = (self.local_ipv4.clone(), self.local_ipv6.clone());
-        let mut apart = Self::new(vrfs, interfaces, ports, next_hops, local, self.settings.clone());
-        apart.lease = Arc::clone(&self.lease);
-        apart.linux_tells = self.linux_tells;
-        Ok(apart.with_feasible(self.feasible.clone()).with_filters(filters.map(Arc::new)))
+        let mut isolated = Self::new(vrfs, interfaces, ports, next_hops, local, self.settings.clone());
+        isolated.lease = Arc::clone(&self.lease);
+        isolated.linux_tells = self.linux_tells;
+        Ok(isolated.with_feasible(self.feasible.clone()).with_filters(filters.map(Arc::new)))
     }
 
     /// Whether all packets are left to Linux for now.

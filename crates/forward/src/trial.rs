@@ -190,10 +190,10 @@ impl Trial {
         bytes: &[u8],
         now: Now,
     ) -> Result<Outcome, TrialError> {
-        let filters = tables.filters.as_deref().map(|set| set.apart(tables.ports.len()));
+        let filters = tables.filters.as_deref().map(|set| set.isolated(tables.ports.len()));
         let filters: Option<FilterSet> = filters.transpose().map_err(system)?;
         let matches = filters.as_ref().map(|set| Arc::clone(&set.counts));
-        let tables = tables.apart(filters).map_err(system)?;
+        let tables = tables.isolated(filters).map_err(system)?;
         let routed = routed(&tables, port, bytes);
         let frame = self.frame(bytes)?;
         let filter = PortFilter::of(&tables, port, 0, now.monotonic_ns);

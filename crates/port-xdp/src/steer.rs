@@ -296,7 +296,7 @@ impl XdpSteering {
 }
 
 impl Steering for XdpSteering {
-    fn is_by_program(&self) -> bool {
+    fn has_kernel_program(&self) -> bool {
         true
     }
 

@@ -172,7 +172,7 @@ pub trait Steering: Send {
 
     /// Whether a program in the kernel hands over only unicast IP packets that are not to [local](Self::set_local)
     /// addresses.
-    fn is_by_program(&self) -> bool {
+    fn has_kernel_program(&self) -> bool {
         false
     }
 

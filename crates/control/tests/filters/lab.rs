@@ -9,7 +9,7 @@ use bm_fib::sets::SetWriter;
 use bm_fib::{BuildFib, Change, Chunk17, NextHop, Range6};
 use bm_filter::UNMATCHED;
 use bm_forward::filter::{FilterSet, RuleCounts, SourceRates};
-use bm_forward::tables::{Feasible, Interface, PortInterfaces, ReversePath, Settings, Tables, Vlan, Vrf};
+use bm_forward::tables::{Feasible, Interface, PortInterfaces, Settings, Tables, Vlan, Vrf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,19 +126,7 @@ impl Lab {
             port: index / 2,
             vlan,
             mac: MAC,
-            mtu: 1500,
-            up: true,
-            vrf: 0,
-            forward_ipv4: true,
-            forward_ipv6: true,
-            reverse_path: ReversePath::Off,
-            linux_only_in: [false; 2],
-            linux_only_out: false,
-            linux_only_fragments: [false; 2],
-            accept_local: false,
-            hop_limit: 64,
-            ipv4: Vec::new(),
-            ipv6: Vec::new(),
+            ..Interface::default()
         };
         let tag = Vlan { protocol: 0x8100, id: 7 };
         let ports = vec![

@@ -29,7 +29,7 @@ impl FilterSet {
     ///
     /// # Errors
     /// If there is no memory.
-    pub(crate) fn apart(&self, ports: usize) -> Result<Self, OutOfMemory> {
+    pub(crate) fn isolated(&self, ports: usize) -> Result<Self, OutOfMemory> {
         Ok(Self {
             filters: Arc::clone(&self.filters),
             checks: self.checks.clone(),

@@ -28,7 +28,7 @@ use crate::compile::show::vrf_name;
 use packet::{address, from_hex, to_hex};
 
 /// The packet that is explained.
-struct Asked {
+struct Input {
     /// Index of the port, and Linux's of the interface.
     port: u16,
     ifindex: u32,
@@ -40,26 +40,26 @@ type End = (Fate, Option<String>, String);
 
 impl Control {
     pub fn explain(&mut self, query: &ExplainQuery) -> Result<Explanation, Error> {
-        let asked = self.asked(query)?;
+        let input = self.input(query)?;
         let mut trial = match self.trial.take() {
             Some(trial) => trial,
             None => Trial::new().map_err(Error::new)?,
         };
         let now = Now { monotonic_ns: clock_ns(), ..Now::default() };
         let mirror = self.watch.mirror();
-        let tried = self.compiler.try_frame(mirror, &mut trial, (asked.port, &asked.frame), now);
+        let tried = self.compiler.try_frame(mirror, &mut trial, (input.port, &input.frame), now);
         self.trial = Some(trial);
-        self.explained(&asked, &tried?)
+        self.explained(&input, &tried?)
     }
 
     /// The packet of a query, and where it arrives.
-    fn asked(&self, query: &ExplainQuery) -> Result<Asked, Error> {
+    fn input(&self, query: &ExplainQuery) -> Result<Input, Error> {
         if let Some(hex) = &query.frame {
             let Some(port) = &query.port else {
                 return Err(Error::new("the frame arrives on no port").hint(self.choose_port()));
             };
             let (own, frame) = (self.interface_called(port)?, from_hex(hex)?);
-            return Ok(Asked { port: own.port, ifindex: own.ifindex, frame });
+            return Ok(Input { port: own.port, ifindex: own.ifindex, frame });
         }
         let Some(to) = &query.to else {
             return Err(Error::new("no packet to explain").hint("give a destination address, or a frame"));
@@ -82,7 +82,7 @@ impl Control {
         let packet = packet::packet(query, source, to)?;
         // The router does not look at the source MAC.
         let frame = packet::frame(own.mac, known.unwrap_or([2, 0, 0, 0, 0, 0]), own.vlan, &packet);
-        Ok(Asked { port: own.port, ifindex: own.ifindex, frame })
+        Ok(Input { port: own.port, ifindex: own.ifindex, frame })
     }
 
     /// All our interfaces that exist.
@@ -116,7 +116,7 @@ impl Control {
         })
     }
 
-    /// Whether an interface is in the VRF that was asked for; without one, in the main table.
+    /// Whether an interface is in the VRF that was requested; without one, in the main table.
     fn is_in(&self, own: &Interface, vrf: Option<&str>) -> bool {
         let mirror = self.watch.mirror();
         vrf_name(mirror, mirror.table_of(own.ifindex)).as_deref() == vrf
@@ -154,8 +154,8 @@ impl Control {
         })
     }
 
-    fn explained(&self, asked: &Asked, tried: &Packet) -> Result<Explanation, Error> {
-        if let Some((cause, why)) = self.left_by_steering(asked) {
+    fn explained(&self, input: &Input, tried: &Packet) -> Result<Explanation, Error> {
+        if let Some((cause, why)) = self.left_by_steering(input) {
             // Nothing else sees it.
             let steps =
                 vec![step("result", format!("given to Linux by the program on the port: {why} ({cause})"))];
@@ -163,12 +163,12 @@ impl Control {
                 fate: Fate::Linux,
                 reason: Some(cause.into()),
                 steps,
-                ..self.arrived(asked)
+                ..self.arrived(input)
             });
         }
         let mirror = self.watch.mirror();
         let Packet { outcome, tables } = tried;
-        let port = self.ports.get(usize::from(asked.port));
+        let port = self.ports.get(usize::from(input.port));
         let claim = self.compiler.claim_on(outcome).filter(|_| port.is_some_and(|port| port.in_kernel));
         let in_kernel = claim.is_none() && port.is_some_and(|port| port.in_kernel);
         let is_dropped = matches!(outcome.filtered, Some(bm_forward::filter::Taken::Drop(_)));
@@ -176,11 +176,11 @@ impl Control {
         steps.extend(claim.map(|claim| step("claim", claim)));
         let mut route = None;
         if !is_dropped {
-            steps.push(step("linux", self.linux_has_a_say(asked, tried)));
+            steps.push(step("linux", self.linux_rules(input, tried)));
         }
         let is_routed = !is_dropped && outcome.verdict != Some(Verdict::LinuxOnly);
         if let Some(routed) = outcome.routed.as_ref().filter(|_| is_routed) {
-            route = self.compiler.route_to(mirror, asked.ifindex, routed.destination)?;
+            route = self.compiler.route_to(mirror, input.ifindex, routed.destination)?;
             if let Some(route) = &route {
                 steps.push(step("route", route_line(mirror, route, routed.destination)));
                 let member = self.compiler.member(mirror, routed, route);
@@ -189,7 +189,7 @@ impl Control {
             steps.extend(neighbor(mirror, tables, routed).map(|neighbor| step("neighbor", neighbor)));
             steps.extend(self.compiler.mtu_of(tried, routed).map(|mtu| step("mtu", mtu)));
         }
-        let cause = if in_kernel && !is_dropped { self.left_by_kernel(asked, outcome) } else { None };
+        let cause = if in_kernel && !is_dropped { self.left_by_kernel(input, outcome) } else { None };
         let sent: Vec<SentFrame> = match cause {
             Some(_) => Vec::new(),
             None => outcome.sent.iter().map(|(port, frame)| self.sent(*port, frame)).collect(),
@@ -200,15 +200,15 @@ impl Control {
         };
         steps.push(step("result", result));
         let path = if in_kernel { "kernel" } else { "user" }.into();
-        Ok(Explanation { path, steps, route, fate, reason, sent, ..self.arrived(asked) })
+        Ok(Explanation { path, steps, route, fate, reason, sent, ..self.arrived(input) })
     }
 
     /// A packet of workers, and where it arrives.
-    fn arrived(&self, asked: &Asked) -> Explanation {
-        let link = self.watch.mirror().link(asked.ifindex);
+    fn arrived(&self, input: &Input) -> Explanation {
+        let link = self.watch.mirror().link(input.ifindex);
         Explanation {
-            frame: to_hex(&asked.frame),
-            port: self.ports.get(usize::from(asked.port)).map_or_else(String::new, |port| port.name.clone()),
+            frame: to_hex(&input.frame),
+            port: self.ports.get(usize::from(input.port)).map_or_else(String::new, |port| port.name.clone()),
             interface: link.map_or_else(String::new, |link| link.name.to_string()),
             path: "user".into(),
             ..Explanation::default()
@@ -216,31 +216,31 @@ impl Control {
     }
 
     /// Why the program on a port of workers leaves a packet to Linux.
-    fn left_by_steering(&self, asked: &Asked) -> Option<(&'static str, &'static str)> {
-        let port = self.ports.get(usize::from(asked.port))?;
-        if port.in_kernel || !port.steering.is_by_program() {
+    fn left_by_steering(&self, input: &Input) -> Option<(&'static str, &'static str)> {
+        let port = self.ports.get(usize::from(input.port))?;
+        if port.in_kernel || !port.steering.has_kernel_program() {
             return None;
         }
         if !self.active || self.workers_rest {
             return Some(("inactive", "its workers are being started"));
         }
-        let macs: Vec<_> = self.compiler.interfaces().of_port(asked.port).map(|(_, own)| own.mac).collect();
+        let macs: Vec<_> = self.compiler.interfaces().of_port(input.port).map(|(_, own)| own.mac).collect();
         let is_local = |to| self.watch.mirror().all_addresses().any(|address| address.local == to);
-        steering::cause(&asked.frame, &macs, is_local)
+        steering::cause(&input.frame, &macs, is_local)
     }
 
     /// Whether only Linux may handle the packet.
-    fn linux_has_a_say(&self, asked: &Asked, tried: &Packet) -> String {
+    fn linux_rules(&self, input: &Input, tried: &Packet) -> String {
         let Packet { outcome, tables } = tried;
         if self.leases.has_reasons() || !tables.lease.is_valid(clock_ns()) {
             return "all packets are left to Linux until the tables are up to date".into();
         }
         let out = outcome.routed.and_then(|routed| routed.neighbor).map(|(out, _)| usize::from(out));
         let out = out.and_then(|out| tables.interfaces.get(out)).map(|out| out.ifindex);
-        let network = bm_wire::ethernet::Ethernet::parse(&asked.frame[..]).ok();
+        let network = bm_wire::ethernet::Ethernet::parse(&input.frame[..]).ok();
         let network = network.and_then(|ethernet| ethernet.network().ok()).map(|network| network.offset);
-        let packet = network.and_then(|network| asked.frame.get(network..)).unwrap_or(&[]);
-        let said = self.linux_only.about_packet(self.watch.mirror(), packet, (asked.ifindex, out));
+        let packet = network.and_then(|network| input.frame.get(network..)).unwrap_or(&[]);
+        let said = self.linux_only.about_packet(self.watch.mirror(), packet, (input.ifindex, out));
         match (said, outcome.verdict) {
             (Some(said), _) => said,
             (None, Some(Verdict::LinuxOnly)) => "only Linux may handle it".into(),
@@ -249,12 +249,12 @@ impl Control {
     }
 
     /// Why the kernel path leaves a packet to Linux.
-    fn left_by_kernel(&self, asked: &Asked, outcome: &Outcome) -> Option<&'static str> {
+    fn left_by_kernel(&self, input: &Input, outcome: &Outcome) -> Option<&'static str> {
         let action = outcome.routed.map(|routed: Routed| self.compiler.action_of(&routed));
         let kernel = self.kernel.as_ref()?;
-        kernel_path::cause(&kernel_path::Asked {
+        kernel_path::cause(&kernel_path::Input {
             outcome,
-            frame: &asked.frame,
+            frame: &input.frame,
             action: action.unwrap_or(bm_fib::next_hop::Action::None),
             interfaces: kernel.interfaces(),
             unattended: self.leases.has_reasons(),

@@ -1,7 +1,7 @@
 //! What features cost per packet: filters, the reverse path filter and a hook in Lua, each alone and all together,
 //! beside the router without them.
 //!
-//! All packets pass, so the figures are the price of asking. `over_plain` compares with the router without features.
+//! All packets pass, so the figures are the cost of the checks. `over_plain` compares with the router without features.
 
 use std::sync::Arc;
 
@@ -139,7 +139,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn every_feature_is_asked_and_lets_all_packets_pass() {
+    fn every_feature_is_used_and_all_packets_pass() {
         let options = TableOptions { ipv4: 5_000, ipv6: 100, ..TableOptions::default() };
         let bed = Bed::new(generate(&options).unwrap(), Bed::frame_pool_of(4).unwrap()).unwrap();
         let turns = Turns { runs: 3, slot: Duration::from_millis(2), warm_up: Duration::from_millis(1) };

@@ -12,7 +12,7 @@ use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::{self, Ipv6};
 
 /// A packet as the program sees it.
-pub(super) struct Asked<'a> {
+pub(super) struct Input<'a> {
     pub outcome: &'a Outcome,
     pub frame: &'a [u8],
     /// What happens at the next hop, if there is a route.
@@ -24,39 +24,39 @@ pub(super) struct Asked<'a> {
 }
 
 /// The cause, by the name of its counter; `None` if the program forwards the packet.
-pub(super) fn cause(asked: &Asked<'_>) -> Option<&'static str> {
-    let Asked { outcome, frame, .. } = *asked;
+pub(super) fn cause(input: &Input<'_>) -> Option<&'static str> {
+    let Input { outcome, frame, .. } = *input;
     let only_linux = outcome.verdict == Some(Verdict::LinuxOnly);
     let Some(routed) = outcome.routed else {
         return Some(match () {
-            () if asked.unattended => "unattended",
+            () if input.unattended => "unattended",
             () if only_linux => "firewall",
-            () => not_routed(asked),
+            () => not_routed(input),
         });
     };
-    let Some(arrived) = interface(asked, routed.interface) else { return Some("inactive") };
+    let Some(arrived) = interface(input, routed.interface) else { return Some("inactive") };
     let ethernet = Ethernet::parse(frame).ok();
     let network = ethernet.and_then(|ethernet| ethernet.network().ok());
     let packet = network.and_then(|network| frame.get(network.offset..)).unwrap_or(&[]);
     let is_ipv6 = routed.destination.is_ipv6();
     match () {
-        () if asked.unattended => Some("unattended"),
+        () if input.unattended => Some("unattended"),
         () if only_linux => Some("firewall"),
         () if !arrived.forward[usize::from(is_ipv6)] => Some("inactive"),
         () if !is_plain(packet) => Some("header"),
         () if hops_left(packet) <= 1 => Some("hops"),
-        () => leave(asked, &routed),
+        () => leave(input, &routed),
     }
 }
 
-fn interface<'a>(asked: &Asked<'a>, index: u16) -> Option<&'a Interface> {
-    asked.interfaces.iter().find(|interface| interface.index == index)
+fn interface<'a>(input: &Input<'a>, index: u16) -> Option<&'a Interface> {
+    input.interfaces.iter().find(|interface| interface.index == index)
 }
 
 /// Frames that are for others, or contain something else.
-fn not_routed(asked: &Asked<'_>) -> &'static str {
-    let Ok(ethernet) = Ethernet::parse(asked.frame) else { return "other_type" };
-    let Some(own) = asked.interfaces.iter().find(|own| own.mac == ethernet.destination().0) else {
+fn not_routed(input: &Input<'_>) -> &'static str {
+    let Ok(ethernet) = Ethernet::parse(input.frame) else { return "other_type" };
+    let Some(own) = input.interfaces.iter().find(|own| own.mac == ethernet.destination().0) else {
         return "other_mac";
     };
     match ethernet.network().map(|network| network.ethertype) {
@@ -95,11 +95,11 @@ fn hops_left(packet: &[u8]) -> u8 {
 }
 
 /// The checks from the lookup on.
-fn leave(asked: &Asked<'_>, routed: &Routed) -> Option<&'static str> {
-    if let Fate::Dropped(Reason::Ipv4Source | Reason::ReversePath) = asked.outcome.fate {
+fn leave(input: &Input<'_>, routed: &Routed) -> Option<&'static str> {
+    if let Fate::Dropped(Reason::Ipv4Source | Reason::ReversePath) = input.outcome.fate {
         return Some("source");
     }
-    match asked.action {
+    match input.action {
         Action::Forward { .. } => {}
         Action::Host => return Some("local"),
         Action::LinuxOnly => return Some("firewall"),
@@ -110,7 +110,7 @@ fn leave(asked: &Asked<'_>, routed: &Routed) -> Option<&'static str> {
         Action::None => return Some("no_route"),
     }
     let (out, _) = routed.neighbor?;
-    match interface(asked, out) {
+    match interface(input, out) {
         _ if out == routed.interface => Some("same_interface"),
         None => Some("egress"),
         Some(egress) if !egress.sends => Some("egress"),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     fn said(outcome: &Outcome, frame: &[u8], action: Action) -> Option<&'static str> {
-        cause(&Asked { outcome, frame, action, interfaces: &interfaces(), unattended: false })
+        cause(&Input { outcome, frame, action, interfaces: &interfaces(), unattended: false })
     }
 
     const FORWARD: Action = Action::Forward { mac: [2; 6], interface: 1 };

@@ -24,20 +24,8 @@ fn interface(port: usize) -> Interface {
         name: PORTS[port].into(),
         ifindex: port as u32 + 1,
         port: port as u16,
-        vlan: None,
         mac: port_mac(port),
-        mtu: 1500,
-        up: true,
-        vrf: 0,
-        forward_ipv4: true,
-        forward_ipv6: true,
-        reverse_path: ReversePath::Off,
-        linux_only_in: [false; 2],
-        linux_only_out: false,
-        linux_only_fragments: [false; 2],
-        accept_local: false,
-        hop_limit: 64,
         ipv4: vec![([10, 0, port as u8, 254].into(), 24)],
-        ipv6: Vec::new(),
+        ..Interface::default()
     }
 }
