@@ -6,7 +6,7 @@ use bm_tests::lab::{Ends, Lab, SIDES, Side};
 use bm_tests::netlink::Requests;
 use bm_tests::subject::{self, Router, Subject};
 use bm_tests::usage::Usage;
-use bm_tests::{command, report};
+use bm_tests::{command, report, sys};
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -435,7 +435,22 @@ fn a_route_changes_without_descriptors() {
         eventually("the new route is not followed", || flows() > 0);
         lab.rtr.ip("route add blackhole 32.7.0.0/24");
         eventually("the blackhole is not followed", || flows() == 0);
-        drop(idle);
+        // A client of the control socket waits like those of the metrics, whose connections all end while the daemon
+        // does not run. It may not have to wait until the last of them has been accepted.
+        let took = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| {
+                let begin = Instant::now();
+                router.ask("status", &[]).expect("a daemon");
+                begin.elapsed()
+            });
+            std::thread::sleep(Duration::from_millis(300));
+            sys::signal(process, libc::SIGSTOP).expect("a daemon");
+            drop(idle);
+            std::thread::sleep(Duration::from_secs(2));
+            sys::signal(process, libc::SIGCONT).expect("a daemon");
+            asking.join().expect("no panic")
+        });
+        report::say(&format!("exhaustion: status answered in {took:?}, while stopped for 2 s"));
         eventually("status must answer", || router.ask("status", &[]).expect("a daemon").status.success());
         leave_descriptors(process, 300);
         router.settle();

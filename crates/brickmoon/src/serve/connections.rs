@@ -4,17 +4,19 @@
 //! of our file descriptors. Without limits a few hundred such clients would use up all of them.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use axum::serve::Listener;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time::{sleep, timeout};
 
 /// How long the head of a request may take, and how long a connection may be idle before it.
 const HEAD_MAX: Duration = Duration::from_secs(5);
@@ -23,6 +25,10 @@ const LAST_MAX: Duration = Duration::from_secs(600);
 /// How long a [`Pause`] keeps connections waiting. If it takes longer, the restart hangs, and `status` must be able to
 /// say so.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// How long to wait after a connection could not be accepted, mostly because no file descriptor is free. Short, since
+/// connections of another server may end at any time.
+const RETRY: Duration = Duration::from_millis(20);
 
 /// Number of kinds of clients ([`super::rights`]).
 const KINDS: usize = 3;
@@ -52,8 +58,33 @@ impl Drop for Pause {
     }
 }
 
+/// A socket that listens.
+pub trait Listener {
+    /// A connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// Accepts the next connection.
+    async fn accept(&self) -> io::Result<Self::Stream>;
+}
+
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+
+    async fn accept(&self) -> io::Result<TcpStream> {
+        self.accept().await.map(|(stream, _)| stream)
+    }
+}
+
+impl Listener for UnixListener {
+    type Stream = UnixStream;
+
+    async fn accept(&self) -> io::Result<UnixStream> {
+        self.accept().await.map(|(stream, _)| stream)
+    }
+}
+
 /// Accepts a connection as soon as there is no [`Pause`].
-async fn accept<L: Listener>(listener: &mut L) -> L::Io {
+async fn accept<L: Listener>(listener: &L) -> L::Stream {
     loop {
         // Both are created before the counter is read, so that no later change is missed.
         let (paused, resumed) = (PAUSED.notified(), RESUMED.notified());
@@ -62,7 +93,11 @@ async fn accept<L: Listener>(listener: &mut L) -> L::Io {
             let _in_time = timeout(PAUSE_MAX, resumed).await;
         }
         tokio::select! {
-            (stream, _) = listener.accept() => return stream,
+            accepted = listener.accept() => match accepted {
+                Ok(stream) => return stream,
+                // Either the client is gone already, or no file descriptor is free.
+                Err(_) => sleep(RETRY).await,
+            },
             () = paused => {}
         }
     }
@@ -70,10 +105,10 @@ async fn accept<L: Listener>(listener: &mut L) -> L::Io {
 
 /// Serves connections until the task is dropped. `who` returns the kind of client and its routes. Beyond `most`
 /// connections of one kind the oldest is closed, so that clients that only hold connections cannot lock others out.
-pub async fn serve<L: Listener>(mut listener: L, who: impl Fn(&L::Io) -> (usize, Router), most: usize) {
+pub async fn serve<L: Listener>(listener: L, who: impl Fn(&L::Stream) -> (usize, Router), most: usize) {
     let mut kinds: [VecDeque<JoinHandle<()>>; KINDS] = Default::default();
     loop {
-        let stream = accept(&mut listener).await;
+        let stream = accept(&listener).await;
         let (kind, routes) = who(&stream);
         let connections = &mut kinds[kind];
         connections.retain(|connection| !connection.is_finished());
@@ -88,5 +123,8 @@ pub async fn serve<L: Listener>(mut listener: L, who: impl Fn(&L::Io) -> (usize,
             // Errors on a connection only concern its client.
             let _ended = timeout(LAST_MAX, connection).await;
         }));
+        // Clients that are gone already free their descriptor before the next is accepted, so that a queue of them does
+        // not take all descriptors from other servers.
+        yield_now().await;
     }
 }
