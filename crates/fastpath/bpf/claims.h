@@ -30,8 +30,8 @@ __noinline int asked_claims(const struct filter_key *key)
 	set = filter_set(key);
 	if (!set || !(set->flags & HAS_CLAIMS))
 		return 0;
-	found = filter_first(set, filter_leaf(set, set->claims, key), key);
-	return found ? (found & 0xffff) + 1 : 0;
+	found = filter_find(set, set->claims, key);
+	return found ? filter_rule_of(set, found)->counter + 1 : 0;
 }
 
 /* Whether workers may get a frame: it is for this machine's MAC, its interface forwards, and a daemon is alive. */

@@ -3,7 +3,9 @@
  * Sets of rules, and the search for the first rule that matches. The same layout is in ../src/filters.rs; the tree
  * is that of crates/filter.
  *
- *     key -> cuts, from the root to a leaf -> its rules, one by one -> drops or not, and a counter
+ *     key -> cuts, from the root to a leaf -> its rules, one by one -> the first that matches: drops or not, a counter
+ *
+ * A root may stand for several trees: then the first rule of all that they find counts.
  *
  * There are two sets. A packet is matched with the set that is current when it arrives, whatever control does meanwhile.
  */
@@ -18,6 +20,8 @@ const volatile __u32 filters_on SEC(".rodata.filters") = 0;
 #define FILTER_RULES (1 << 14)
 #define FILTER_DEPTH 16
 #define FILTER_LEAF (1u << 31)
+#define FILTER_FORK (FILTER_LEAF | 1u << 30)
+#define FILTER_TREES 4
 /* The last counter is that of packets that no rule matches. */
 #define FILTER_COUNTERS (FILTER_RULES + 1)
 
@@ -101,10 +105,9 @@ static __always_inline const struct filter_set *filter_set(const struct filter_k
 struct filter_search {
 	const struct filter_key *key;
 	__u32 list;
-	__u32 found; /* counter and, above, whether it drops */
+	__u32 found; /* as of filter_rule_says */
 };
 
-#define FOUND 0x80000000u
 #define FOUND_DROPS 0x10000u
 
 static __always_inline bool rule_matches(const struct filter_rule *rule, const struct filter_key *key)
@@ -127,13 +130,12 @@ static __always_inline bool rule_matches(const struct filter_rule *rule, const s
 	return !differs;
 }
 
-/* Compares one rule of a list; its result if it matches, otherwise 0. */
+/* Compares one rule of a list; one more than its number if it matches, otherwise 0. */
 static __always_inline __u32 filter_rule_says(const struct filter_set *set, __u32 at, const struct filter_key *key)
 {
-	const struct filter_rule *rule =
-		&set->rules[set->words[at & (FILTER_WORDS - 1)] & (FILTER_RULES - 1)];
+	__u32 number = set->words[at & (FILTER_WORDS - 1)] & (FILTER_RULES - 1);
 
-	return rule_matches(rule, key) ? FOUND | rule->counter | (rule->drops ? FOUND_DROPS : 0) : 0;
+	return rule_matches(&set->rules[number], key) ? number + 1 : 0;
 }
 
 static long filter_try(__u32 at, struct filter_search *search)
@@ -148,7 +150,7 @@ static long filter_try(__u32 at, struct filter_search *search)
 /* Rules of a leaf that are compared without a call for each: most leaves have no more. */
 #define FILTER_NEAR 4
 
-/* The first of a leaf's rules that matches: its result, or 0. */
+/* The first of a leaf's rules that matches: one more than its number, or 0. */
 static __always_inline __u32 filter_first(const struct filter_set *set, __u32 leaf, const struct filter_key *key)
 {
 	__u32 count = set->words[leaf & (FILTER_WORDS - 1)], found;
@@ -182,11 +184,47 @@ static __always_inline __u32 filter_leaf(const struct filter_set *set, __u32 wor
 }
 
 /*
- * The result of the rules: a counter's number, and whether the packet is dropped. This function and others that search
- * are not static: so each is verified separately and only once, whatever the searches before it found.
+ * The first rule of a tree that matches: one more than its number, or 0. This function and others that search are not
+ * static: so each is verified separately and only once, whatever the searches before it found.
  */
+__noinline int asked_tree(const struct filter_key *key, __u32 root)
+{
+	const struct filter_set *set;
+
+	if (!key)
+		return 0;
+	set = filter_set(key);
+	return set ? filter_first(set, filter_leaf(set, root, key), key) : 0;
+}
+
+/* The same for a root that may stand for several trees. */
+static __always_inline __u32 filter_find(const struct filter_set *set, __u32 root, const struct filter_key *key)
+{
+	__u32 count, found, first = 0;
+
+	if ((root & FILTER_FORK) != FILTER_FORK)
+		return asked_tree(key, root);
+	count = set->words[root & (FILTER_WORDS - 1)];
+	for (int i = 0; i < FILTER_TREES; i++) {
+		if (i >= count)
+			break;
+		found = asked_tree(key, set->words[(root + 1 + i) & (FILTER_WORDS - 1)]);
+		if (found && (!first || found < first))
+			first = found;
+	}
+	return first;
+}
+
+/* The rule that was found. */
+static __always_inline const struct filter_rule *filter_rule_of(const struct filter_set *set, __u32 found)
+{
+	return &set->rules[(found - 1) & (FILTER_RULES - 1)];
+}
+
+/* The result of the rules: a counter's number, and whether the packet is dropped. */
 __noinline int asked_rules(const struct filter_key *key)
 {
+	const struct filter_rule *rule;
 	const struct filter_set *set;
 	__u32 found;
 
@@ -195,10 +233,11 @@ __noinline int asked_rules(const struct filter_key *key)
 	set = filter_set(key);
 	if (!set)
 		return 0;
-	found = filter_first(set, filter_leaf(set, set->root, key), key);
+	found = filter_find(set, set->root, key);
 	if (!found)
-		found = FILTER_RULES | (set->flags & DROP_UNMATCHED ? FOUND_DROPS : 0);
-	return found & (FOUND_DROPS | 0xffff);
+		return FILTER_RULES | (set->flags & DROP_UNMATCHED ? FOUND_DROPS : 0);
+	rule = filter_rule_of(set, found);
+	return rule->counter | (rule->drops ? FOUND_DROPS : 0);
 }
 
 /* Whether only Linux may handle a packet, whose key has its logical interface: searched in a separate tree. */
@@ -211,7 +250,7 @@ __noinline int asked_linux_only(const struct filter_key *key)
 	set = filter_set(key);
 	if (!set || !(set->flags & HAS_LINUX_ONLY))
 		return 0;
-	return filter_first(set, filter_leaf(set, set->linux_only, key), key) != 0;
+	return filter_find(set, set->linux_only, key) != 0;
 }
 
 static __always_inline void count_rule(__u32 counter)

@@ -4,11 +4,22 @@
 //! fixed. A rule goes to each child in which it could match some packet, so bits may be cut in any order and from any
 //! field.
 
-use crate::key::{DESTINATION, FAMILY, PORTS, PROTOCOL, SOURCE};
-use crate::node::{Cut, DEPTH, LEAF};
-use crate::rule::Flat;
-use std::collections::HashMap;
+use crate::key::{DESTINATION, FAMILY, IPV6_SHIFT, KIND, Kind, PORTS, PROTOCOL, SOURCE};
+use crate::node::{Cut, DEPTH, FORK, LEAF, TREES, worst};
+use crate::rule::{Flat, SIDES};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::ops::Range;
+
+/// The most rules in a leaf, if cuts and room allow; and in those of a fork, as a packet is in a leaf of each tree.
+const LEAF_RULES: usize = 4;
+const LEAF_RULES_OF_FORK: usize = 1;
+/// The cost of a tree that is not worth a try with several.
+const CHEAP: usize = 8;
+/// Words of a tree of few rules, and for each rule of one of many.
+const WORDS: usize = 1 << 14;
+const WORDS_PER_RULE: usize = 8;
+/// How many children a cut may copy a rule to, on average.
+const COPIES: usize = 16;
 
 /// A field that may be cut: where it is in the key.
 #[derive(Clone, Copy)]
@@ -22,8 +33,8 @@ const fn field(word: usize, low: u32, width: u32) -> Field {
     Field { word, low, width }
 }
 
-/// Family, words of the addresses, ports, protocol.
-const FIELDS: [Field; 12] = [
+/// Family, words of the addresses, ports, protocol, and whether the packet is a later fragment of either family.
+const FIELDS: [Field; 14] = [
     field(FAMILY, 0, 1),
     field(SOURCE, 0, 32),
     field(DESTINATION, 0, 32),
@@ -36,6 +47,8 @@ const FIELDS: [Field; 12] = [
     field(DESTINATION + 2, 0, 32),
     field(SOURCE + 3, 0, 32),
     field(DESTINATION + 3, 0, 32),
+    field(KIND, Kind::Later as u32 >> 1, 1),
+    field(KIND, (Kind::Later as u32 >> 1) + IPV6_SHIFT, 1),
 ];
 
 /// The values of each field that a rule matches: least and greatest.
@@ -61,6 +74,8 @@ fn wanted(rule: &Flat) -> Wanted {
         address(1, 2),
         address(0, 3),
         address(1, 3),
+        rule.later(0),
+        rule.later(IPV6_SHIFT),
     ]
 }
 
@@ -116,28 +131,181 @@ pub(crate) struct Grower<'r> {
     wanted: Vec<Wanted>,
     words: Vec<u32>,
     leaves: HashMap<Vec<u32>, u32>,
+    /// The most rules in a leaf, if cuts and room allow.
     leaf_rules: usize,
-    room: usize,
+}
+
+/// A node without a word yet.
+struct Pending {
+    rules: Vec<u32>,
+    region: Region,
+    depth: usize,
+    /// Where its word belongs.
+    place: usize,
+}
+
+impl Pending {
+    /// The words of a leaf with all of its rules.
+    fn words(&self) -> usize {
+        1 + self.rules.len()
+    }
+}
+
+/// Rules that are specific about the same fields, a bit for each.
+struct Group {
+    sides: usize,
+    rules: Vec<u32>,
+}
+
+impl Group {
+    /// About how many copies of rules a tree of both needs.
+    fn overlap(&self, other: &Self) -> usize {
+        let (a, b) = (self.rules.len(), other.rules.len());
+        if self.sides & other.sides == 0 { a * b } else { a + b }
+    }
+
+    fn merge(&mut self, other: Self) {
+        let both = self.sides & other.sides;
+        let larger = if self.rules.len() >= other.rules.len() { self.sides } else { other.sides };
+        self.sides = if both == 0 { larger } else { both };
+        self.rules.extend(other.rules);
+        self.rules.sort_unstable();
+    }
+}
+
+/// The maximum cost of a packet.
+struct Cost {
+    cuts: usize,
+    rules: usize,
+}
+
+impl Cost {
+    /// A rule takes about as long as two cuts.
+    fn total(&self) -> usize {
+        self.cuts + 2 * self.rules
+    }
 }
 
 impl<'r> Grower<'r> {
-    /// New nodes are added after `words`, which stay unchanged; leaves have at most `leaf_rules` rules if cuts can
-    /// achieve that.
-    pub fn new(rules: &'r [Flat], words: Vec<u32>, leaf_rules: usize, room: usize) -> Self {
-        let (wanted, leaves) = (rules.iter().map(wanted).collect(), HashMap::new());
-        Self { rules, wanted, words, leaves, leaf_rules, room }
+    /// New nodes are added after `words`, which stay unchanged.
+    pub fn new(rules: &'r [Flat], words: Vec<u32>) -> Self {
+        Self {
+            rules,
+            wanted: rules.iter().map(wanted).collect(),
+            words,
+            leaves: HashMap::new(),
+            leaf_rules: LEAF_RULES,
+        }
     }
 
-    /// The root of a tree of some of the rules; `None` if there is no room for it.
-    pub fn grow(&mut self, rules: Range<u32>) -> Option<u32> {
-        self.node(rules.collect(), Region::default(), 0)
+    /// The root of a tree of some of the rules, within `room` words in all; `None` if these are too few for lists.
+    pub fn grow(&mut self, rules: Range<u32>, room: usize) -> Option<u32> {
+        let rules = self.distinct(rules);
+        let start = self.words.len();
+        if rules.is_empty() {
+            return (start < room).then(|| self.leaf(rules));
+        }
+        // More would take long to build, and would not fit the caches of a core.
+        let room = room.min(start + rules.len() + (WORDS_PER_RULE * rules.len()).max(WORDS));
+        let single = self.trees(vec![rules.clone()], room)?;
+        let cost = self.cost(single);
+        if cost.total() <= CHEAP {
+            return Some(single);
+        }
+        let words = self.words.split_off(start);
+        let leaves = std::mem::take(&mut self.leaves);
+        self.leaf_rules = LEAF_RULES_OF_FORK;
+        let fork =
+            self.trees(self.groups(rules), room).filter(|fork| self.cost(*fork).total() < cost.total());
+        self.leaf_rules = LEAF_RULES;
+        if fork.is_none() {
+            self.words.truncate(start);
+            self.words.extend(words);
+            self.leaves = leaves;
+        }
+        fork.or(Some(single))
+    }
+
+    /// The maximum cost of a packet below a root.
+    fn cost(&self, root: u32) -> Cost {
+        let (cuts, rules) = worst(&self.words, root);
+        Cost { cuts, rules }
+    }
+
+    /// The root of one tree for each group of rules.
+    ///
+    /// The node with the most rules is cut first: if the room is used up, no leaf is much longer than the others.
+    fn trees(&mut self, groups: Vec<Vec<u32>>, room: usize) -> Option<u32> {
+        let (first, count) = (self.words.len() + 1, groups.len());
+        self.words.push(count as u32);
+        self.words.resize(first + count, 0);
+        let places = first..first + count;
+        let roots = groups.into_iter().zip(places);
+        let mut pending: Vec<Option<Pending>> =
+            roots.map(|(rules, place)| Some(self.pending(rules, Region::default(), 0, place))).collect();
+        // Words for the lists of all pending nodes.
+        let mut reserved = pending.iter().flatten().map(Pending::words).sum::<usize>();
+        if self.words.len() + reserved > room {
+            return None;
+        }
+        let lengths = pending.iter().map(|node| node.as_ref().map_or(0, |node| node.rules.len()));
+        let mut longest: BinaryHeap<(usize, usize)> = lengths.zip(0..).collect();
+        while let Some(node) = longest.pop().and_then(|(_, index)| pending.get_mut(index)?.take()) {
+            reserved -= node.words();
+            let children = self.cut(&node).filter(|(_, children)| {
+                let lists: usize = children.iter().map(Pending::words).sum();
+                self.words.len() + reserved + children.len() + lists <= room
+            });
+            let Some((word, children)) = children else {
+                self.words[node.place] = self.leaf(node.rules);
+                continue;
+            };
+            self.words[node.place] = word;
+            self.words.resize(self.words.len() + children.len(), 0);
+            for child in children {
+                reserved += child.words();
+                longest.push((child.rules.len(), pending.len()));
+                pending.push(Some(child));
+            }
+        }
+        Some(if count == 1 { self.words[first] } else { FORK | (first as u32 - 1) })
+    }
+
+    /// The rules without those that compare the same as one before: rules that accept by port share theirs for later
+    /// fragments.
+    fn distinct(&self, rules: Range<u32>) -> Vec<u32> {
+        let mut known = HashSet::new();
+        rules
+            .filter(|rule| known.insert(Flat { counter: 0, drops: 0, ..self.rules[*rule as usize] }))
+            .collect()
+    }
+
+    /// The rules by the fields that they are specific about, in at most [`TREES`] groups.
+    ///
+    /// A rule about sources and one about ports overlap, so in one tree each leaf would have some of both: either many
+    /// rules, or many leaves.
+    fn groups(&self, rules: Vec<u32>) -> Vec<Vec<u32>> {
+        let mut groups: Vec<Group> =
+            (0..1 << SIDES).map(|sides| Group { sides, rules: Vec::new() }).collect();
+        rules.into_iter().for_each(|rule| groups[self.rules[rule as usize].specifics()].rules.push(rule));
+        groups.retain(|group| !group.rules.is_empty());
+        while groups.len() > TREES {
+            let pairs = (1..groups.len()).flat_map(|other| (0..other).map(move |one| (one, other)));
+            let Some((one, other)) = pairs.min_by_key(|&(one, other)| groups[one].overlap(&groups[other]))
+            else {
+                break;
+            };
+            let merged = groups.remove(other);
+            groups[one].merge(merged);
+        }
+        groups.into_iter().map(|group| group.rules).collect()
     }
 
     pub fn into_words(self) -> Vec<u32> {
         self.words
     }
 
-    fn node(&mut self, mut rules: Vec<u32>, region: Region, depth: usize) -> Option<u32> {
+    fn pending(&self, mut rules: Vec<u32>, region: Region, depth: usize, place: usize) -> Pending {
         // Rules after one that always matches are never reached.
         let covers = |rule: &u32| {
             !self.rules[*rule as usize].asks_more() && region.is_within(&self.wanted[*rule as usize])
@@ -145,42 +313,41 @@ impl<'r> Grower<'r> {
         if let Some(last) = rules.iter().position(covers) {
             rules.truncate(last + 1);
         }
-        let best =
-            if rules.len() > self.leaf_rules && depth < DEPTH { self.best(&rules, region) } else { None };
-        let Some((field, cut)) = best else { return self.leaf(rules) };
-        let place = self.words.len();
-        if place + cut.children() > self.room {
-            return None;
-        }
-        self.words.resize(place + cut.children(), 0);
-        for value in 0..cut.children() {
-            let region = region.child(field, cut, value as u32);
-            let admitted = rules.iter().copied().filter(|rule| region.admits(&self.wanted[*rule as usize]));
-            let admitted = admitted.collect();
-            self.words[place + value] = self.node(admitted, region, depth + 1)?;
-        }
-        Some(cut.encode(place))
+        Pending { rules, region, depth, place }
     }
 
-    fn leaf(&mut self, rules: Vec<u32>) -> Option<u32> {
-        if let Some(known) = self.leaves.get(&rules) {
-            return Some(*known);
-        }
-        let place = self.words.len();
-        if place + 1 + rules.len() > self.room {
+    /// The word of an inner node, and its children, whose words come next; `None` if it should be a leaf.
+    fn cut(&self, node: &Pending) -> Option<(u32, Vec<Pending>)> {
+        let Pending { rules, region, depth, .. } = node;
+        if rules.len() <= self.leaf_rules || *depth == DEPTH {
             return None;
         }
+        let (field, cut) = self.best(rules, *region)?;
+        let first = self.words.len();
+        let child = |value: usize| {
+            let region = region.child(field, cut, value as u32);
+            let admits = |rule: &u32| region.admits(&self.wanted[*rule as usize]);
+            let admitted = rules.iter().copied().filter(admits).collect();
+            self.pending(admitted, region, depth + 1, first + value)
+        };
+        Some((cut.encode(first), (0..cut.children()).map(child).collect()))
+    }
+
+    fn leaf(&mut self, rules: Vec<u32>) -> u32 {
+        if let Some(known) = self.leaves.get(&rules) {
+            return *known;
+        }
+        let word = LEAF | self.words.len() as u32;
         self.words.push(rules.len() as u32);
         self.words.extend_from_slice(&rules);
-        let word = LEAF | place as u32;
         self.leaves.insert(rules, word);
-        Some(word)
+        word
     }
 
     /// The cut with the smallest largest child; `None` if every cut leaves all rules together.
     fn best(&self, rules: &[u32], region: Region) -> Option<(usize, Cut)> {
         // As many children as would make them leaves if the rules were distributed evenly.
-        let bits = (rules.len().div_ceil(self.leaf_rules.max(1)).max(2) as u32).ilog2().clamp(1, 8);
+        let bits = (rules.len().div_ceil(self.leaf_rules).max(2) as u32).ilog2().clamp(1, 8);
         let mut best: Option<((usize, usize), usize, Cut)> = None;
         for bits in [bits, bits.div_ceil(2)] {
             for (index, field) in FIELDS.iter().enumerate() {
@@ -229,7 +396,7 @@ impl<'r> Grower<'r> {
             fullest = fullest.max(now as usize);
             all += now as usize;
         }
-        (fullest < rules.len() && all <= 4 * rules.len() + children).then_some((fullest, all))
+        (fullest < rules.len() && all <= COPIES * rules.len() + children).then_some((fullest, all))
     }
 }
 

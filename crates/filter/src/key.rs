@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use bm_wire::Family;
+
 /// Words of a key; unused ones are zero.
 pub const WORDS: usize = 16;
 
@@ -54,10 +56,24 @@ impl Key {
     /// The key of an IPv4 packet, without its interface: addresses, source first; ports, source port in the high
     /// half.
     pub fn ipv4([source, destination]: [u32; 2], protocol: u8, ports: u32, kind: Kind) -> Self {
+        let mut key = Self([0; WORDS]);
+        key.set_ipv4([source, destination], protocol, ports, kind);
+        key
+    }
+
+    /// A key of this family that no rule matches.
+    pub fn empty(family: Family) -> Self {
         let mut key = [0; WORDS];
+        key[FAMILY] = u32::from(family == Family::V6);
+        Self(key)
+    }
+
+    /// The same as [`ipv4`](Self::ipv4) in place of an IPv4 key without flags.
+    #[inline(always)]
+    pub fn set_ipv4(&mut self, [source, destination]: [u32; 2], protocol: u8, ports: u32, kind: Kind) {
+        let Self(key) = self;
         (key[SOURCE], key[DESTINATION], key[PORTS]) = (source, destination, ports);
         (key[PROTOCOL], key[KIND]) = (u32::from(protocol), kind as u32);
-        Self(key)
     }
 
     /// The key of an IPv6 packet: words of both addresses, source first.
@@ -84,8 +100,15 @@ impl Key {
     }
 
     /// Sets the interface on which the packet arrived.
+    #[inline(always)]
     pub fn set_interface(&mut self, interface: u16) {
         self.0[INTERFACE] = u32::from(interface);
+    }
+
+    /// Whether the packet is IPv6.
+    #[inline(always)]
+    pub fn is_ipv6(&self) -> bool {
+        self.0[FAMILY] != 0
     }
 
     /// The source address.

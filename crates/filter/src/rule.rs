@@ -149,11 +149,14 @@ const ALL_KINDS: u8 = IPV4_KINDS | IPV6_KINDS;
 const KINDS_OF_PORTS: u8 = Kind::Ports as u8 | (Kind::Ports as u8) << IPV6_SHIFT;
 const KINDS_OF_LATER: u8 = Kind::Later as u8 | (Kind::Later as u8) << IPV6_SHIFT;
 
+/// The number of bits of [`Flat::specifics`].
+pub(crate) const SIDES: usize = 3;
+
 /// A rule in the form that packets are compared with: `struct filter_rule` of crates/fastpath/bpf/rules.h. The part
 /// for IPv4 packets is within 32 bytes.
 ///
 /// Shared with the program as a copy in the map's memory (`bm-fastpath`); here it never changes behind a reference.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C, align(32))]
 pub struct Flat {
     /// First words of the source and its mask, then of the destination and its mask.
@@ -212,14 +215,18 @@ impl Flat {
         if let Some(protocol) = rule.protocol {
             flat.protocol = [protocol; 2];
         }
-        let mut later = None;
+        let mut later = [None; 2];
         if has_ports(rule) {
-            let accepts = rule.action == Action::Accept;
-            later = accepts.then_some(Self { kinds: flat.kinds & KINDS_OF_LATER, ..flat });
+            if rule.action == Action::Accept {
+                // One for each family: they are in different parts of the tree.
+                later = [IPV4_KINDS, IPV6_KINDS]
+                    .map(|family| flat.kinds & family & KINDS_OF_LATER)
+                    .map(|kinds| (kinds != 0).then_some(Self { kinds, ..flat }));
+            }
             flat.kinds &= KINDS_OF_PORTS;
         }
         flat.set_ports(rule);
-        std::iter::once(flat).chain(later)
+        std::iter::once(flat).chain(later.into_iter().flatten())
     }
 
     /// A flat rule that matches every packet that *may* match the rule: including those whose ports are in another
@@ -257,7 +264,31 @@ impl Flat {
 
     /// Whether it matches a packet.
     pub fn matches(&self, key: &Key) -> bool {
-        let Key(key) = key;
+        if key.is_ipv6() { self.matches_ipv6(key) } else { self.matches_ipv4(key) }
+    }
+
+    /// The same for IPv4, without a branch: which comparison fails is different for each packet.
+    #[inline(always)]
+    pub(crate) fn matches_ipv4(&self, Key(key): &Key) -> bool {
+        let [source, source_mask, destination, destination_mask] = self.first;
+        let addresses =
+            (key[SOURCE] ^ source) & source_mask | (key[DESTINATION] ^ destination) & destination_mask;
+        // A number is within a range if it is no farther above its start than its end is.
+        let outside = |number: u16, [least, greatest]: [u16; 2]| {
+            number.wrapping_sub(least) > greatest.wrapping_sub(least)
+        };
+        let [from, to, least, greatest] = self.ports;
+        let ports = key[PORTS];
+        let [first, last] = self.protocol.map(u16::from);
+        let others = outside((ports >> 16) as u16, [from, to])
+            | outside(ports as u16, [least, greatest])
+            | outside(key[PROTOCOL] as u16, [first, last])
+            | (self.interface != ANY_INTERFACE) & (u32::from(self.interface) != key[INTERFACE])
+            | (u32::from(self.kinds) & key[KIND] == 0);
+        (addresses == 0) & !others
+    }
+
+    pub(crate) fn matches_ipv6(&self, Key(key): &Key) -> bool {
         let port = [key[PORTS] >> 16, key[PORTS] & 0xffff].map(|port| port as u16);
         let within = |at: usize| (self.ports[2 * at]..=self.ports[2 * at + 1]).contains(&port[at]);
         let address = |side: usize, at: usize| {
@@ -280,9 +311,31 @@ impl Flat {
         }
     }
 
+    /// A bit for each of source, destination and ports, if it is about few of their values.
+    pub(crate) fn specifics(&self) -> usize {
+        let [_, source, _, destination] = self.first;
+        let [from, to, least, greatest] = self.ports;
+        let is_few = |from: u16, to: u16| to.saturating_sub(from) < 1 << 12;
+        let sides = [
+            source.leading_ones() >= 8,
+            destination.leading_ones() >= 8,
+            is_few(from, to) || is_few(least, greatest),
+        ];
+        sides.iter().enumerate().fold(0, |bits, (side, is_specific)| bits | usize::from(*is_specific) << side)
+    }
+
     /// Whether it depends on more than the fields that the tree cuts.
     pub(crate) fn asks_more(&self) -> bool {
         self.interface != ANY_INTERFACE || ![IPV4_KINDS, IPV6_KINDS, ALL_KINDS].contains(&self.kinds)
+    }
+
+    /// Least and greatest value of the bit for later fragments, of IPv6 if `shift` is [`IPV6_SHIFT`].
+    pub(crate) fn later(&self, shift: u32) -> (u32, u32) {
+        let kinds = u32::from(self.kinds) >> shift;
+        let later = Kind::Later as u32;
+        // Packets of the other family do not have the bit either.
+        let is_only_later = u32::from(self.kinds) == later << shift;
+        (u32::from(is_only_later), u32::from(kinds & later != 0))
     }
 
     /// Least and greatest value of [`Key`]'s word for the family.

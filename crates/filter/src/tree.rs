@@ -2,7 +2,7 @@
 
 use crate::grow::Grower;
 use crate::key::Key;
-use crate::node::{Cut, LEAF};
+use crate::node::{Cut, LEAF, list, place, roots, worst};
 use crate::rule::Flat;
 use std::fmt;
 
@@ -11,9 +11,15 @@ pub const ROOM_WORDS: usize = 1 << 18;
 /// The maximum number of flat rules.
 pub const ROOM_RULES: usize = 1 << 14;
 
-const PLACE: u32 = ROOM_WORDS as u32 - 1;
-/// The most rules in a leaf, unless that needs too many cuts.
-const LEAF_RULES: usize = 4;
+/// The number of no rule.
+const NONE: u32 = u32::MAX;
+/// Packets that are searched for together.
+pub const TOGETHER: usize = 8;
+
+/// Words for the trees of the rules, and for those and the claims: a set of the largest size leaves room for the lists of
+/// the others.
+const RULES_WORDS: usize = ROOM_WORDS / 2;
+const CLAIMS_WORDS: usize = ROOM_WORDS / 4 * 3;
 
 /// More flat rules than there is room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +32,7 @@ impl fmt::Display for TooMany {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "too many filter rules: {} of at most {ROOM_RULES} (a rule that accepts by port counts twice)",
+            "too many filter rules: {} of at most {ROOM_RULES} (a rule that accepts by port counts twice, or three times if it is for both families)",
             self.rules
         )
     }
@@ -49,11 +55,6 @@ pub struct Tree {
     pub linux_only: Option<u32>,
     /// Whether a rule drops packets.
     pub drops: bool,
-}
-
-/// The limits of rules per leaf to try, until all rules are in one leaf.
-fn leaves() -> impl Iterator<Item = usize> {
-    std::iter::successors(Some(LEAF_RULES), |leaf| (*leaf <= ROOM_RULES).then_some(leaf * 4))
 }
 
 impl Default for Tree {
@@ -84,13 +85,10 @@ impl Tree {
         if rules.len() > ROOM_RULES {
             return Err(TooMany { rules: rules.len() });
         }
-        let grown = |leaf| {
-            let mut grower = Grower::new(&rules, Vec::new(), leaf, ROOM_WORDS);
-            let (root, claims) = (grower.grow(0..of_rules)?, grower.grow(of_rules..all)?);
-            Some((grower.into_words(), root, claims))
-        };
-        // With leaves that hold all rules it fits for certain.
-        let (words, root, claims) = leaves().find_map(grown).ok_or(TooMany { rules: rules.len() })?;
+        let mut grower = Grower::new(&rules, Vec::new());
+        let mut grow = |rules, room| grower.grow(rules, room).ok_or(TooMany { rules: all as usize });
+        let (root, claims) = (grow(0..of_rules, RULES_WORDS)?, grow(of_rules..all, CLAIMS_WORDS)?);
+        let words = grower.into_words();
         let claims = (all > of_rules).then_some(claims);
         Ok(Self { words, root, rules, claims, linux_only: None, drops })
     }
@@ -107,54 +105,106 @@ impl Tree {
             let none = Self { linux_only: None, ..self.clone() };
             return if linux_only.is_empty() { Ok(none) } else { Err(TooMany { rules: rules.len() }) };
         }
-        let grown = |leaf| {
-            let mut grower = Grower::new(&rules, self.words.clone(), leaf, ROOM_WORDS);
-            let root = grower.grow(first..rules.len() as u32)?;
-            Some((grower.into_words(), root))
-        };
-        let (words, root) = leaves().find_map(grown).ok_or(TooMany { rules: rules.len() })?;
+        let mut grower = Grower::new(&rules, self.words.clone());
+        let root =
+            grower.grow(first..rules.len() as u32, ROOM_WORDS).ok_or(TooMany { rules: rules.len() })?;
+        let words = grower.into_words();
         Ok(Self { words, rules, linux_only: Some(root), ..*self })
     }
 
     /// The first rule that matches.
     pub fn find(&self, key: &Key) -> Option<&Flat> {
-        self.find_from(self.root, key)
+        self.rule(self.number_of(self.root, key))
     }
 
     /// The first claim that matches.
     pub fn find_claim(&self, key: &Key) -> Option<&Flat> {
-        self.find_from(self.claims?, key)
+        self.rule(self.number_of(self.claims?, key))
     }
 
     /// Whether only Linux may handle a packet.
     pub fn is_linux_only(&self, key: &Key) -> bool {
-        self.linux_only.is_some_and(|root| self.find_from(root, key).is_some())
+        self.linux_only.is_some_and(|root| self.number_of(root, key) != NONE)
     }
 
-    fn find_from(&self, mut word: u32, key: &Key) -> Option<&Flat> {
-        while word & LEAF == 0 {
-            word = *self.words.get(((word & PLACE) + Cut::child(word, key)) as usize)?;
+    /// The first rule that matches each of eight packets, which are all IPv4 or all IPv6.
+    pub fn find_each(&self, keys: &[Key; TOGETHER]) -> [Option<&Flat>; TOGETHER] {
+        self.numbers_of(self.root, keys).map(|number| self.rule(number))
+    }
+
+    /// A bit for each of eight such packets that only Linux may handle.
+    pub fn are_linux_only(&self, keys: &[Key; TOGETHER]) -> u8 {
+        let Some(root) = self.linux_only else { return 0 };
+        let numbers = self.numbers_of(root, keys);
+        numbers.iter().enumerate().fold(0, |bits, (lane, number)| bits | u8::from(*number != NONE) << lane)
+    }
+
+    #[inline(always)]
+    fn rule(&self, number: u32) -> Option<&Flat> {
+        self.rules.get(number as usize)
+    }
+
+    /// The number of the first rule that matches, or [`NONE`].
+    fn number_of(&self, root: u32, key: &Key) -> u32 {
+        let number_below = |root: &u32| {
+            let mut word = *root;
+            while word & LEAF == 0 {
+                word =
+                    self.words.get(place(word) + Cut::child(word, key) as usize).map_or(LEAF, |word| *word);
+            }
+            self.first_in_leaf(word, |rule| rule.matches(key))
+        };
+        roots(&self.words, &root).iter().map(number_below).min().unwrap_or(NONE)
+    }
+
+    /// The same for eight packets.
+    #[inline]
+    fn numbers_of(&self, root: u32, keys: &[Key; TOGETHER]) -> [u32; TOGETHER] {
+        let mut numbers = [NONE; TOGETHER];
+        for root in roots(&self.words, &root) {
+            let leaves = self.leaves_of(*root, keys);
+            if keys[0].is_ipv6() {
+                for lane in 0..TOGETHER {
+                    let first = self.first_in_leaf(leaves[lane], |rule| rule.matches_ipv6(&keys[lane]));
+                    numbers[lane] = numbers[lane].min(first);
+                }
+            } else {
+                for lane in 0..TOGETHER {
+                    let first = self.first_in_leaf(leaves[lane], |rule| rule.matches_ipv4(&keys[lane]));
+                    numbers[lane] = numbers[lane].min(first);
+                }
+            }
         }
-        let place = (word & PLACE) as usize;
-        let count = *self.words.get(place)? as usize;
-        let list = self.words.get(place + 1..place + 1 + count)?;
-        list.iter().filter_map(|rule| self.rules.get(*rule as usize)).find(|rule| rule.matches(key))
+        numbers
     }
 
-    /// Cuts above the deepest leaf, and rules in the longest list: the maximum cost of a packet.
+    /// All go down one level at a time, so that no branch depends on where a single packet's leaf is, and loads of
+    /// several packets are under way.
+    #[inline(always)]
+    fn leaves_of(&self, root: u32, keys: &[Key; TOGETHER]) -> [u32; TOGETHER] {
+        let (mut words, mut all) = ([root; TOGETHER], root);
+        while all & LEAF == 0 {
+            all = LEAF;
+            for (word, key) in words.iter_mut().zip(keys) {
+                let child = place(*word) + Cut::child(*word, key) as usize;
+                // What is read for a leaf is not used. In a tree that was grown here every inner node has its children.
+                let below = self.words.get(child).copied().unwrap_or(LEAF);
+                *word = if *word & LEAF == 0 { below } else { *word };
+                all &= *word;
+            }
+        }
+        words
+    }
+
+    #[inline(always)]
+    fn first_in_leaf(&self, word: u32, matches: impl Fn(&Flat) -> bool) -> u32 {
+        let matching = |number: &&u32| self.rules.get(**number as usize).is_some_and(&matches);
+        list(&self.words, word).iter().find(matching).map_or(NONE, |number| *number)
+    }
+
+    /// Cuts above the deepest leaf, and rules in the longest list, each added up over the trees of a fork: the maximum cost
+    /// of a packet.
     pub fn worst(&self) -> (usize, usize) {
-        self.worst_below(self.root)
-    }
-
-    fn worst_below(&self, word: u32) -> (usize, usize) {
-        let place = (word & PLACE) as usize;
-        if word & LEAF != 0 {
-            return (0, self.words.get(place).map_or(0, |count| *count as usize));
-        }
-        let children = 2usize << (word >> 27 & 7);
-        let below = self.words.get(place..place + children).unwrap_or_default();
-        let worst = below.iter().map(|child| self.worst_below(*child));
-        let (deep, long) = worst.fold((0, 0), |(deep, long), (d, l)| (deep.max(d), long.max(l)));
-        (deep + 1, long)
+        worst(&self.words, self.root)
     }
 }

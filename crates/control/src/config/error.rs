@@ -165,7 +165,7 @@ pub enum ProblemKind {
     },
     /// Too many rules and claims.
     ManyRules {
-        /// Number of rules and claims; those that accept by port count twice.
+        /// Number of rules and claims; those that accept by port count two or three times.
         rules: usize,
         /// Maximum number.
         most: usize,
@@ -282,7 +282,7 @@ impl fmt::Display for ProblemKind {
             ),
             Self::ManyRules { rules, most } => write!(
                 f,
-                "too many rules and claims: {rules} of at most {most} (those that accept by port count twice): \
+                "too many rules and claims: {rules} of at most {most} (those that accept by port count two or three times): \
                  merge some of them"
             ),
             Self::BusyRealTime { priority } => busy_real_time(f, *priority),

@@ -23,13 +23,19 @@ fn several_trees_share_the_nodes_without_mixing() {
         assert_eq!(tree.find(&key), linear(&rules, &key));
         assert_eq!(tree.find_claim(&key), linear(&claims, &key));
         assert_eq!(tree.is_linux_only(&key), linear(&linux, &key).is_some());
+        let expected = if tree.is_linux_only(&key) { u8::MAX } else { 0 };
+        assert_eq!(tree.are_linux_only(&[key; crate::TOGETHER]), expected);
     }
     assert_eq!(tree.with_linux_only(Vec::new()).unwrap().linux_only, None);
     assert!(alone.with_linux_only(vec![linux[0]; crate::ROOM_RULES]).is_err());
 }
 
 fn linear<'a>(rules: &'a [Flat], key: &Key) -> Option<&'a Flat> {
-    rules.iter().find(|rule| rule.matches(key))
+    rules.iter().find(|rule| {
+        // All words of an IPv4 key that a rule could compare are zero.
+        assert!(key.is_ipv6() || rule.matches_ipv4(key) == rule.matches_ipv6(key), "{rule:?} {key:?}");
+        rule.matches(key)
+    })
 }
 
 /// A generator of numbers with a seed (xorshift).
@@ -168,13 +174,24 @@ proptest! {
         let flat: Vec<Flat> = rules.iter().enumerate().flat_map(flat).collect();
         let tree = Tree::grow(flat).unwrap();
         let mut next = numbers(seed);
+        let mut keys = Vec::new();
         for at in 0..tree.rules.len() {
             let mut key = key_in(&tree.rules[at], &mut next);
             key.0[crate::key::INTERFACE] = next() as u32 % 3;
-            prop_assert_eq!(tree.find(&key), linear(&tree.rules, &key));
+            keys.push(key);
             key.0[(next() % 10) as usize] ^= 1 << (next() % 32);
             key.0[crate::key::PROTOCOL] &= 0xff;
-            prop_assert_eq!(tree.find(&key), linear(&tree.rules, &key));
+            if !key.is_ipv6() {
+                [1, 2, 3, 5, 6, 7].into_iter().for_each(|word| key.0[word] = 0);
+            }
+            keys.push(key);
+        }
+        for key in &keys {
+            prop_assert_eq!(tree.find(key), linear(&tree.rules, key));
+        }
+        let (ipv6, ipv4): (Vec<Key>, Vec<Key>) = keys.into_iter().partition(Key::is_ipv6);
+        for keys in ipv4.as_chunks().0.iter().chain(ipv6.as_chunks().0) {
+            prop_assert_eq!(tree.find_each(keys), keys.each_ref().map(|key| tree.find(key)));
         }
     }
 }
@@ -209,6 +226,44 @@ fn the_tree_cuts_every_word_of_an_address() {
                 let key = key_in(rule, &mut next);
                 assert_eq!(tree.find(&key), Some(rule), "word at {shift} of side {side}");
             }
+        }
+    }
+}
+
+/// Rules about sources, destinations and ports, as a firewall has them: no packet is compared with many of them.
+#[test]
+fn rules_about_different_fields_are_found_in_a_few_steps() {
+    for count in [100u16, 400, 1000] {
+        let rule = |number: u16| {
+            let at = number / 4;
+            let address =
+                |network: &str, length| format!("{network}.{}.{}/{length}", at / 200, at % 200).parse().ok();
+            let net = |network: &str| format!("{network}.{}.0/24", at % 250).parse().ok();
+            match number % 4 {
+                0 => Rule {
+                    destination: address("192.0", 32),
+                    protocol: Some(6),
+                    destination_ports: Some(443..=443),
+                    ..Rule::default()
+                },
+                1 => Rule { source: net("10.7"), ..Rule::default() },
+                2 => Rule {
+                    destination_ports: Some(1000 + number..=1010 + number),
+                    protocol: Some(17),
+                    ..Rule::default()
+                },
+                _ => Rule { source: net("172.16"), destination: net("198.51"), ..Rule::default() },
+            }
+        };
+        let flat = (0..count).flat_map(|number| Flat::from_rule(&rule(number), number, None)).collect();
+        let tree = Tree::grow(flat).unwrap();
+        let (deep, long) = tree.worst();
+        assert!(deep <= 12 && long <= 16, "{count}: {deep} cuts, {long} rules");
+        assert!(tree.words.len() < 16_000, "{count}: {} words", tree.words.len());
+        let mut next = numbers(u64::from(count));
+        for at in 0..tree.rules.len() {
+            let key = key_in(&tree.rules[at], &mut next);
+            assert_eq!(tree.find(&key), linear(&tree.rules, &key));
         }
     }
 }
