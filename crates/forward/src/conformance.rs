@@ -10,6 +10,7 @@ mod fragments;
 mod frames;
 mod neighbors;
 mod random;
+mod screened;
 mod trial;
 mod version_six;
 

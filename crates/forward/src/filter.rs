@@ -11,17 +11,21 @@
 
 mod counts;
 mod key;
+mod plain;
 mod rates;
 mod set;
 
 use bm_fib::next_hop::Action;
-use bm_filter::{AnyAddress, Filters, Key, SourceCheck, UNMATCHED};
+use bm_filter::{AnyAddress, Filters, Flat, Key, SourceCheck, UNMATCHED};
 use bm_stats::Reason;
 use bm_wire::{ipv4, ipv6};
 
 use crate::compiled::{PortView, mac_key};
 use crate::source;
 use crate::tables::{Feasible, ReversePath, Tables, Vlan};
+use crate::verdict::{Refusal, Verdict};
+
+pub(crate) use plain::PlainFilter;
 
 pub use counts::RuleCounts;
 pub use rates::SourceRates;
@@ -34,6 +38,15 @@ pub enum Taken {
     Drop(Reason),
     /// Only Linux may handle it.
     LinuxOnly,
+}
+
+impl From<Taken> for Refusal {
+    fn from(taken: Taken) -> Self {
+        match taken {
+            Taken::Drop(reason) => Self::Drop(reason),
+            Taken::LinuxOnly => Self::Slow(Verdict::LinuxOnly),
+        }
+    }
 }
 
 /// What filters do with a frame that arrived on a port, if anything; counted as by the first worker.
@@ -75,7 +88,7 @@ impl<'a> PortFilter<'a> {
         if self.is_for_linux(&key, logical) {
             return None;
         }
-        counter.into_iter().for_each(|counter| self.set.counts.add(self.worker, counter));
+        counter.into_iter().for_each(|counter| self.set.counts.add(self.worker, counter, 1));
         Some(Taken::Drop(reason))
     }
 
@@ -130,12 +143,11 @@ impl<'a> PortFilter<'a> {
         if check != SourceCheck::None && !self.comes_back(key, check, logical) {
             return Some((Reason::ReversePath, None));
         }
-        let found = tree.find(key);
-        let counter = found.map_or(UNMATCHED, |rule| rule.counter);
-        if found.map_or(*drop_unmatched, |rule| rule.drops != 0) {
+        let (drops, counter) = outcome(tree.find(key), *drop_unmatched);
+        if drops {
             return Some((Reason::Filter, Some(counter)));
         }
-        self.set.counts.add(self.worker, counter);
+        self.set.counts.add(self.worker, counter, 1);
         let (rate, rates) = rate.as_ref().zip(self.set.rates.as_deref())?;
         rates.is_over(key, rate, self.now_ns).then_some((Reason::RateLimit, None))
     }
@@ -181,6 +193,12 @@ impl<'a> PortFilter<'a> {
             }
         }
     }
+}
+
+/// Whether a packet is dropped, and its counter.
+#[inline(always)]
+fn outcome(found: Option<&Flat>, drop_unmatched: bool) -> (bool, u16) {
+    found.map_or((drop_unmatched, UNMATCHED), |rule| (rule.drops != 0, rule.counter))
 }
 
 /// Whether a worse route to the source's prefix leads out of the interface.

@@ -3,6 +3,7 @@
 //! ```text
 //! gather:   frame -> pointer to its bytes, their number                    (a column each)
 //! check:    headers -> plain or not, destination, length, word with the TTL as it leaves
+//! screen:   filters, reverse path, where there are such
 //!           look up the destinations (any FIB structure)
 //! rewrite:  next hop known, packet within the MTU -> three stores; otherwise not plain after all
 //! ```
@@ -16,19 +17,24 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod portable;
+mod screen;
 #[cfg(test)]
 mod tests;
 
 use bm_fib::{Form, NextHop};
+use bm_filter::Key;
 use bm_frame::{AnyFrame, Mask};
 use bm_wire::ethernet;
 use bm_wire::prefix::Address;
 
 use crate::compiled::{LocalFilter, MacKey};
+use crate::filter::PlainFilter;
 use crate::rewrite::fast::{IPV4_SPENT, IPV6_SPENT, Known, KnownHops};
 use crate::rewrite::{IPV4_HEAD, IPV6_HEAD};
 use crate::tables::Tables;
 use crate::validate::AheadOfFragment;
+
+pub(crate) use screen::Reverse;
 
 /// Frames that go through the columns together.
 pub(crate) const CHUNK: usize = 32;
@@ -61,11 +67,20 @@ pub(crate) trait PlainFamily: Address {
     /// # Safety
     /// The heads of these groups refer to [`HEAD`](Self::HEAD) bytes each, which nobody changes meanwhile.
     unsafe fn check(chunk: &mut Chunk<Self>, form: Form, groups: usize, asked: Asked<'_>) -> Checked;
+
+    /// Writes the key for filters of a plain frame, whose packet has `length` bytes, over that of another one; `false` if
+    /// it needs a closer look.
+    fn key(filter: &PlainFilter<'_>, frame: &[u8], length: u16, to: &mut Key) -> bool;
 }
 
 impl PlainFamily for u32 {
     const HEAD: usize = IPV4_HEAD;
     const SPENT: usize = IPV4_SPENT;
+
+    #[inline(always)]
+    fn key(filter: &PlainFilter<'_>, frame: &[u8], length: u16, to: &mut Key) -> bool {
+        filter.ipv4(frame, length, to)
+    }
 
     #[inline(always)]
     unsafe fn check(chunk: &mut Chunk<Self>, form: Form, groups: usize, asked: Asked<'_>) -> Checked {
@@ -83,6 +98,11 @@ impl PlainFamily for u32 {
 impl PlainFamily for u128 {
     const HEAD: usize = IPV6_HEAD;
     const SPENT: usize = IPV6_SPENT;
+
+    #[inline(always)]
+    fn key(filter: &PlainFilter<'_>, frame: &[u8], _length: u16, to: &mut Key) -> bool {
+        filter.ipv6(frame, to)
+    }
 
     #[inline(always)]
     unsafe fn check(chunk: &mut Chunk<Self>, form: Form, groups: usize, asked: Asked<'_>) -> Checked {
@@ -144,6 +164,12 @@ pub(crate) struct Chunk<A> {
     /// The words with the TTL and the checksum, after forwarding.
     spent: [u32; CHUNK],
     hops: [NextHop; CHUNK],
+    /// For the reverse path filter: sources, and where routes to them lead.
+    sources: [A; CHUNK],
+    back: [NextHop; CHUNK],
+    /// For filters: the keys of eight lanes, and the counter of each.
+    keys: [Key; LANES],
+    counters: [u16; CHUNK],
     /// A bit for each lane that is plain so far.
     plain: u32,
     /// No plain packet is longer.
@@ -167,6 +193,10 @@ impl<A: PlainFamily> Chunk<A> {
             destinations: [A::default(); CHUNK],
             spent: [0; CHUNK],
             hops: [NextHop::NONE; CHUNK],
+            sources: [A::default(); CHUNK],
+            back: [NextHop::NONE; CHUNK],
+            keys: [Key::empty(A::FAMILY); LANES],
+            counters: [0; CHUNK],
             plain: 0,
             longest: 0,
             padded: false,

@@ -30,7 +30,7 @@ use bm_wire::Family;
 
 use crate::compiled::{Ingress, PortView};
 use crate::entrance::Entrance;
-use crate::filter::{PortFilter, Taken};
+use crate::filter::PortFilter;
 use crate::hook::{Hooks, TableRoutes};
 use crate::lookup::FamilyBatch;
 use crate::output::{NO_OUTPUT, Tally};
@@ -164,10 +164,10 @@ impl App for Router {
         for (input, &port) in inputs.iter().enumerate() {
             let account = &ports[port].account;
             let filter = PortFilter::of(tables, port, *worker, io.now_ns);
-            let is_plain = filter.is_none() && hooks.is_none();
             while io.readable(input) > 0 {
-                let tried = if is_plain {
-                    work.forward_waiting(tables, port, io, input, outputs)
+                work.refused.mask = Mask::NONE;
+                let tried = if hooks.is_none() {
+                    work.forward_waiting(tables, port, filter.as_ref(), io, (input, outputs))
                 } else {
                     Tried::Nothing
                 };
@@ -178,9 +178,13 @@ impl App for Router {
                     continue;
                 }
                 let before = io.sent_bytes();
-                let count = work.receive(io, input, filter.is_none(), tried.count());
+                let count = work.receive(io, input, tried.count());
                 account.add(Entry::Received, count);
-                if let Some(filter) = &filter {
+                // Hooks see what filters let pass.
+                let mut filter = filter.as_ref();
+                if hooks.is_some()
+                    && let Some(filter) = filter.take()
+                {
                     work.filter(filter, io, Tally::new(port, account), entrance, outputs);
                 }
                 if let Some(hooks) = hooks.as_deref_mut() {
@@ -192,7 +196,7 @@ impl App for Router {
                     hooks.ingress(&routes, &mut work.burst, io, entrance, outputs, &mut tally);
                     tally.close();
                 }
-                work.route(tables, port, io.now_ns, tried.left(), hooks.as_deref_mut());
+                work.route(tables, port, io.now_ns, tried.left(), filter, hooks.as_deref_mut());
                 let mut tally = Tally::new(port, account);
                 tally.sent(tried.sent().count);
                 work.leave(io, tally, entrance, outputs, hooks.as_deref_mut());
@@ -250,34 +254,42 @@ impl Work {
 
     /// All stages up to the last: afterwards each frame is refused, or rewritten and has its port.
     ///
-    /// `left` are the places of those frames that the plain path has left, if it was tried.
+    /// `left` are the places of those frames that the plain path has left, if it was tried. Frames that it refused stay
+    /// refused. `filter` is for frames that filters have not seen.
     fn route(
         &mut self,
         tables: &Tables,
         port: usize,
         now_ns: u64,
         left: Option<Mask>,
+        filter: Option<&PortFilter<'_>>,
         mut hooks: Option<&mut Hooks>,
     ) {
-        self.refused.mask = Mask::NONE;
         self.batches.ipv4.mask = Mask::NONE;
         self.batches.ipv6.mask = Mask::NONE;
         self.suspects = Mask::NONE;
         let Some(view) = tables.compiled.ports.get(port) else {
-            return self.refuse_all(Refusal::Slow(Verdict::Host));
+            return self.refuse_all(Refusal::Slow(Verdict::Host), filter);
         };
         if tables.stand_aside(now_ns) {
-            return self.refuse_all(Refusal::Slow(Verdict::LinuxOnly));
+            return self.refuse_all(Refusal::Slow(Verdict::LinuxOnly), filter);
         }
-        let left = match left {
+        let has_more = |hooks: &Hooks| hooks.has(Stage::Lookup) || hooks.has(Stage::Egress);
+        let mut left = match left {
             Some(left) => left,
-            None if hooks.is_some() => Mask::first(self.burst.len()),
-            None => self.plain_path(tables, view),
+            None if hooks.as_deref().is_some_and(has_more) => Mask::first(self.burst.len()),
+            None => self.plain_path(tables, view, filter),
         };
-        if left.is_empty() {
+        if left.is_empty() && self.refused.mask.is_empty() {
             return;
         }
         self.write_headers();
+        if let Some(filter) = filter {
+            self.filter_left(filter, &mut left);
+        }
+        if left.is_empty() {
+            return;
+        }
         match left {
             left if left == Mask::first(self.burst.len()) => self.input_and_validate(tables, view),
             left => self.input_and_validate_left(tables, view, &left),
@@ -312,7 +324,7 @@ impl Work {
         self.rewrite::<A>(tables);
     }
 
-    /// Removes what filters drop or leave to Linux; afterwards the burst has no gaps.
+    /// Removes what filters drop or leave to Linux, so that hooks do not see it; afterwards the burst has no gaps.
     #[inline(never)]
     fn filter(
         &mut self,
@@ -327,12 +339,7 @@ impl Work {
             let Some((taken, frame)) = taken.and_then(|taken| Some((taken, self.burst.take(place)?))) else {
                 continue;
             };
-            match taken {
-                Taken::Drop(reason) => tally.lose(io, frame, reason),
-                Taken::LinuxOnly => {
-                    tally.refuse(io, entrance, outputs, frame, Refusal::Slow(Verdict::LinuxOnly));
-                }
-            }
+            tally.refuse(io, entrance, outputs, frame, taken.into());
         }
         tally.close();
         self.burst.compact();
@@ -352,9 +359,26 @@ impl Work {
     }
 
     #[cold]
-    fn refuse_all(&mut self, why: Refusal) {
+    fn refuse_all(&mut self, why: Refusal, filter: Option<&PortFilter<'_>>) {
         self.write_headers();
-        (0..self.burst.len()).for_each(|place| self.refused.add(place, why));
+        let mut left = Mask::first(self.burst.len());
+        if let Some(filter) = filter {
+            self.filter_left(filter, &mut left);
+        }
+        left.iter().for_each(|place| self.refused.add(place, why));
+    }
+
+    /// Refuses what filters drop or leave to Linux.
+    #[inline(never)]
+    fn filter_left(&mut self, filter: &PortFilter<'_>, left: &mut Mask) {
+        for place in left.iter() {
+            let Some(taken) = self.burst.get(place).and_then(|frame| filter.takes(frame.data())) else {
+                continue;
+            };
+            left.clear(place);
+            self.arrivals[place] = (0, 0);
+            self.refused.add(place, taken.into());
+        }
     }
 
     #[inline(never)]

@@ -68,7 +68,7 @@ pub(super) fn frames() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// A hook that does nothing: where there is one, no frame takes the plain path.
-struct Idle;
+pub(super) struct Idle;
 
 impl StageHook for Idle {
     fn begin(&mut self) -> Stages {
@@ -104,7 +104,7 @@ fn plain_ipv6() -> impl Strategy<Value = Vec<Vec<u8>>> {
 }
 
 /// A frame of at least 60 bytes, followed by `padding` bytes.
-fn padded(mut frame: Vec<u8>, padding: usize) -> Vec<u8> {
+pub(super) fn padded(mut frame: Vec<u8>, padding: usize) -> Vec<u8> {
     frame.resize(frame.len().max(60) + padding, 0);
     frame
 }
@@ -116,7 +116,7 @@ fn plain_mixed() -> impl Strategy<Value = Vec<Vec<u8>>> {
 }
 
 /// Runs of plain frames, with some of any kind in between.
-fn mostly_plain() -> impl Strategy<Value = Vec<Vec<u8>>> {
+pub(super) fn mostly_plain() -> impl Strategy<Value = Vec<Vec<u8>>> {
     let others = prop::collection::vec(frames(), 0..3);
     let own = Just(vec![V4 { source: "198.51.100.1", ..V4::to("8.8.8.8") }.sent()]);
     let runs = prop::collection::vec(

@@ -21,12 +21,12 @@ impl RuleCounts {
         Array::zeroed(ROWS * COUNTERS, Filled::ByNeed).map(Self)
     }
 
-    /// Counts one packet for this worker.
+    /// Counts packets for this worker.
     #[inline]
-    pub fn add(&self, worker: usize, counter: u16) {
+    pub fn add(&self, worker: usize, counter: u16, packets: u32) {
         let at = worker % ROWS * COUNTERS + usize::from(counter);
         if let Some(count) = self.0.get(at) {
-            count.fetch_add(1, Relaxed);
+            count.fetch_add(packets.into(), Relaxed);
         }
     }
 
@@ -54,7 +54,7 @@ mod tests {
     fn workers_count_together() {
         let counts = RuleCounts::new().unwrap();
         for (worker, counter) in [(0, 3), (1, 3), (17, 3), (15, UNMATCHED), (0, 4)] {
-            counts.add(worker, counter);
+            counts.add(worker, counter, 1);
         }
         assert_eq!([3, 4, 5, UNMATCHED].map(|counter| counts.count(counter)), [3, 1, 0, 1]);
         counts.clear(3);

@@ -45,6 +45,29 @@ pub(crate) fn asked(frame: &[u8]) -> Option<Asked> {
     }
 }
 
+/// Writes the key of an untagged IPv4 frame whose packet of `length` bytes has no options, is no fragment, and is within
+/// the frame. `to` holds the key of another such frame, or an empty one. Returns `false` if the frame needs a closer look.
+#[inline(always)]
+pub(crate) fn plain_ipv4(frame: &[u8], length: u16, to: &mut Key) -> bool {
+    // The header, and ports where there are any. No transport header that must be complete is longer.
+    let packet = frame.get(HEADER_LEN..).and_then(|packet| packet.first_chunk::<24>());
+    let Some(packet) = packet.filter(|_| length >= 20 + TRANSPORT_MAX) else {
+        return asked(frame).map(|Asked { key, .. }| *to = key).is_some();
+    };
+    let word = |at: usize| u32::from_be_bytes([packet[at], packet[at + 1], packet[at + 2], packet[at + 3]]);
+    let protocol = packet[9];
+    let (ports, kind) = if has_ports(protocol) { (word(20), Kind::Ports) } else { (0, Kind::None) };
+    to.set_ipv4([word(12), word(16)], protocol, ports, kind);
+    true
+}
+
+/// The same for IPv6.
+#[inline(always)]
+pub(crate) fn plain_ipv6(frame: &[u8], to: &mut Key) -> bool {
+    let asked = frame.get(HEADER_LEN..).and_then(ipv6).filter(|asked| !asked.tiny);
+    asked.map(|Asked { key, .. }| *to = key).is_some()
+}
+
 /// Whether a frame has more tags than are looked through. Linux removes as many as there are, if their VLAN is 0 or has
 /// an interface.
 pub(crate) fn has_too_many_tags(frame: &[u8]) -> bool {
@@ -64,6 +87,7 @@ fn be32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
+#[inline(always)]
 fn has_ports(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::UDP | DCCP | SCTP | UDP_LITE)
 }
@@ -134,6 +158,9 @@ fn is_extension(next: u8) -> bool {
             | protocol::AUTHENTICATION
     )
 }
+
+/// The greatest of [`least_of`].
+const TRANSPORT_MAX: u16 = 20;
 
 /// The least length of a transport header, which a first fragment of IPv6 must contain (RFC 7112).
 fn least_of(protocol: u8) -> usize {

@@ -4,11 +4,11 @@ use bm_fib::Fib;
 
 use super::Work;
 use super::rewriting::Rewrite;
-use crate::compiled::{MacKey, NO_MAC, PortView};
+use crate::compiled::{MacKey, PortView};
 use crate::lookup::FamilyBatch;
-use crate::plain::{Chunk, PlainFamily};
+use crate::plain::{Chunk, PlainFamily, Reverse};
 use crate::rewrite::{self, fast};
-use crate::tables::{Tables, Vrf};
+use crate::tables::{ReversePath, Tables, Vrf};
 use crate::verdict::Refused;
 
 /// The packets of a burst, by family.
@@ -49,8 +49,11 @@ pub(super) trait RoutedFamily: PlainFamily {
 
     fn chunks(chunks: &mut PlainChunks) -> &mut Chunks<Self>;
 
-    /// The MAC address of frames that may take the plain path; none if the port has a check that it does not make.
+    /// The MAC address of frames that may take the plain path.
     fn plain_mac(view: &PortView) -> MacKey;
+
+    /// The reverse path filter of untagged frames, if it is on.
+    fn reverse_path(tables: &Tables, view: &PortView) -> Option<Reverse>;
 
     /// Checks the sources of packets that would be forwarded.
     fn check_sources(work: &mut Work, tables: &Tables, view: &PortView);
@@ -77,10 +80,19 @@ impl RoutedFamily for u32 {
         &mut chunks.ipv4
     }
 
-    /// The reverse path filter is not on the plain path.
     #[inline(always)]
     fn plain_mac(view: &PortView) -> MacKey {
-        if view.filters { NO_MAC } else { view.fast_ipv4 }
+        view.fast_ipv4
+    }
+
+    #[inline(always)]
+    fn reverse_path(tables: &Tables, view: &PortView) -> Option<Reverse> {
+        if !view.filters {
+            return None;
+        }
+        let interface = view.untagged?;
+        let filter = tables.compiled.ingress.get(usize::from(interface))?.reverse_path;
+        (filter != ReversePath::Off).then_some(Reverse { filter, interface })
     }
 
     #[inline(always)]
@@ -118,6 +130,12 @@ impl RoutedFamily for u128 {
     }
 
     /// Linux has no reverse path filter for IPv6.
+    #[inline(always)]
+    fn reverse_path(_tables: &Tables, _view: &PortView) -> Option<Reverse> {
+        None
+    }
+
+    /// There is none, see above.
     #[inline(always)]
     fn check_sources(_work: &mut Work, _tables: &Tables, _view: &PortView) {}
 

@@ -1,9 +1,11 @@
-//! The plain path through a burst, chosen once for it: no hooks, no reverse path filter, one routing table.
+//! The plain path through a burst, chosen once for it: no hooks from here on, one routing table.
 //!
 //! ```text
-//! chunk n + 1:  gather ........... check, prefetch from the table ..........
-//! chunk n:             look up ................................ rewrite
+//! chunk n + 1:  gather ........... check, prefetch from the table ....................
+//! chunk n:             look up ................................ (screen) .... rewrite
 //! ```
+//!
+//! Filters and the reverse path filter have a form of the loop of their own, so that others do not pay for them.
 //!
 //! While one chunk waits for memory, the other is processed. Frames that are not plain are left unchanged for the other
 //! stages. Nothing is sent before all frames have a port, so the frames of a burst leave in the order they came.
@@ -11,16 +13,20 @@
 //! All frames of a burst are taken for one family, that of the last burst. If many of a burst are of the other family,
 //! the frames of those that follow are sorted by their type, and those of each family go through chunks of their own.
 
-use bm_fib::Form;
+use bm_fib::{Fib, Form};
 use bm_frame::{AnyFrame, BURST, Mask};
 use bm_wire::{Family, ethernet};
+
+use bm_stats::Reason;
 
 use super::Work;
 use super::family::{PlainChunks, RoutedFamily};
 use crate::compiled::{NO_MAC, PortView};
-use crate::plain::{Asked, CHUNK, Chunk, Lanes, every, sort};
+use crate::filter::{PlainFilter, PortFilter};
+use crate::plain::{Asked, CHUNK, Chunk, Lanes, Reverse, every, sort};
 use crate::rewrite::fast::KnownHops;
 use crate::tables::{Tables, Vrf};
+use crate::verdict::{Refusal, Refused};
 
 /// The number of bursts that take the general path after one in which more than three quarters of the frames were not
 /// plain: they are most likely similar, for example packets of a multipath route.
@@ -48,14 +54,21 @@ impl PlainPath {
 impl Work {
     /// Rewrites the plain frames of the burst, and stores their ports; returns the places of all others.
     #[inline(always)]
-    pub(super) fn plain_path(&mut self, tables: &Tables, view: &PortView) -> Mask {
-        let Self { form, family, burst, mbufs, port, lengths, known, plain, .. } = self;
+    pub(super) fn plain_path(
+        &mut self,
+        tables: &Tables,
+        view: &PortView,
+        filter: Option<&PortFilter<'_>>,
+    ) -> Mask {
+        let Self { form, family, burst, mbufs, port, lengths, known, plain, refused, .. } = self;
         if mbufs.is_empty() {
             let frames = burst.places_mut();
-            PlainBurst { form: *form, family, frames, port, lengths, known, plain }.forward(tables, view)
+            let burst = PlainBurst { form: *form, family, frames, port, lengths, known, plain, refused };
+            burst.forward(tables, view, filter)
         } else {
             let frames = mbufs.places_mut();
-            PlainBurst { form: *form, family, frames, port, lengths, known, plain }.forward(tables, view)
+            let burst = PlainBurst { form: *form, family, frames, port, lengths, known, plain, refused };
+            burst.forward(tables, view, filter)
         }
     }
 
@@ -65,10 +78,12 @@ impl Work {
         &mut self,
         tables: &Tables,
         view: &PortView,
+        filter: Option<&PortFilter<'_>>,
         frames: &mut [Option<F>],
     ) -> Mask {
-        let Self { form, family, port, lengths, known, plain, .. } = self;
-        PlainBurst { form: *form, family, frames, port, lengths, known, plain }.forward(tables, view)
+        let Self { form, family, port, lengths, known, plain, refused, .. } = self;
+        let burst = PlainBurst { form: *form, family, frames, port, lengths, known, plain, refused };
+        burst.forward(tables, view, filter)
     }
 }
 
@@ -81,11 +96,73 @@ struct PlainBurst<'a, F> {
     lengths: &'a mut [u16; BURST],
     known: &'a mut KnownHops,
     plain: &'a mut PlainPath,
+    refused: &'a mut Refused,
+}
+
+/// What plain frames of a family must pass before they are rewritten, where there is such.
+struct Screens<'a> {
+    filter: Option<PlainFilter<'a>>,
+    reverse: Option<Reverse>,
+}
+
+impl<'a> Screens<'a> {
+    /// None if filters must look at each frame one by one.
+    #[inline(always)]
+    fn of<A: RoutedFamily>(
+        tables: &Tables,
+        view: &PortView,
+        filter: Option<&'a PortFilter<'a>>,
+    ) -> Option<Self> {
+        let reverse = A::reverse_path(tables, view);
+        match filter {
+            None => Some(Self { filter: None, reverse }),
+            Some(filter) => Some(Self { filter: Some(PlainFilter::of(filter)?), reverse }),
+        }
+    }
+
+    #[inline(always)]
+    fn are_none(&self) -> bool {
+        self.filter.is_none() && self.reverse.is_none()
+    }
+}
+
+impl Screens<'_> {
+    /// Removes the bits of frames that do not pass; returns a bit for each that is to be dropped.
+    ///
+    /// # Safety
+    /// As for [`Chunk::check`], which was called for these frames, and [`Chunk::read_sources`] if there is a reverse path
+    /// filter.
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    unsafe fn pass<A: RoutedFamily>(
+        &self,
+        tables: &Tables,
+        fib: &dyn Fib<Address = A>,
+        chunk: &mut Chunk<A>,
+    ) -> u32 {
+        // SAFETY: the caller's promise.
+        let dropped = self.filter.as_ref().map_or(0, |filter| unsafe { chunk.screen(filter) });
+        if let Some(reverse) = self.reverse {
+            let (sources, back) = chunk.reverse_lookup();
+            fib.lookup_burst(sources, back);
+            chunk.check_reverse(&tables.next_hops, reverse);
+        }
+        dropped
+    }
+
+    /// Counts those that filters let pass, once they have been rewritten.
+    #[inline(always)]
+    fn count<A: RoutedFamily>(&self, chunk: &Chunk<A>, done: u32) {
+        if let Some(filter) = &self.filter {
+            chunk.count_passed(filter, done);
+        }
+    }
 }
 
 impl<F: AnyFrame> PlainBurst<'_, F> {
+    /// Frames that filters drop are refused.
     #[inline(always)]
-    fn forward(&mut self, tables: &Tables, view: &PortView) -> Mask {
+    fn forward(mut self, tables: &Tables, view: &PortView, filter: Option<&PortFilter<'_>>) -> Mask {
         let count = self.frames.len();
         let vrf = view.vrf.and_then(|vrf| tables.vrfs.get(usize::from(vrf)));
         let Some(vrf) = vrf.filter(|_| count != 0) else { return Mask::first(count) };
@@ -94,11 +171,11 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
             return Mask::first(count);
         }
         if self.plain.mixed {
-            return self.plain_mixed(tables, view, vrf);
+            return self.plain_mixed(tables, view, vrf, filter);
         }
         let left = match *self.family {
-            Family::V4 => self.plain_whole::<u32>(tables, view, vrf),
-            Family::V6 => self.plain_whole::<u128>(tables, view, vrf),
+            Family::V4 => self.plain_screened::<u32>(tables, view, vrf, filter),
+            Family::V6 => self.plain_screened::<u128>(tables, view, vrf, filter),
         };
         if !left.is_empty() && left.count() * MIXED >= count {
             self.learn_from(&left);
@@ -120,11 +197,32 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
         }
     }
 
-    /// All frames of the burst as packets of one family.
+    #[inline(always)]
+    fn plain_screened<A: RoutedFamily>(
+        &mut self,
+        tables: &Tables,
+        view: &PortView,
+        vrf: &Vrf,
+        filter: Option<&PortFilter<'_>>,
+    ) -> Mask {
+        match Screens::of::<A>(tables, view, filter) {
+            None => Mask::first(self.frames.len()),
+            Some(screens) if screens.are_none() => self.plain_whole::<A, false>(tables, view, vrf, &screens),
+            Some(screens) => self.plain_whole::<A, true>(tables, view, vrf, &screens),
+        }
+    }
+
+    /// All frames of the burst as packets of one family. `SCREENED` says whether there are screens.
     #[inline(never)]
     #[allow(unsafe_code)]
-    fn plain_whole<A: RoutedFamily>(&mut self, tables: &Tables, view: &PortView, vrf: &Vrf) -> Mask {
-        let Self { form, frames, port, lengths, known, plain, .. } = self;
+    fn plain_whole<A: RoutedFamily, const SCREENED: bool>(
+        &mut self,
+        tables: &Tables,
+        view: &PortView,
+        vrf: &Vrf,
+        screens: &Screens<'_>,
+    ) -> Mask {
+        let Self { form, frames, port, lengths, known, plain, refused, .. } = self;
         let [now, next] = A::chunks(&mut plain.chunks);
         let (mut now, mut next) = (now, next);
         let Some(asked) = asked::<A>(tables, view) else { return Mask::first(frames.len()) };
@@ -134,6 +232,10 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
         now.gather(&mut frames[..start]);
         // SAFETY: nothing happens to the frames in between, since they are borrowed; the same below.
         unsafe { now.check(*form, asked) };
+        if SCREENED && screens.reverse.is_some() {
+            // SAFETY: see above.
+            fib.prefetch(unsafe { now.read_sources() });
+        }
         for first in (0..frames.len()).step_by(CHUNK) {
             let end = frames.len().min(first + CHUNK);
             let ahead = end..frames.len().min(end + CHUNK);
@@ -147,15 +249,25 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
                 // SAFETY: see above.
                 unsafe { next.check(*form, asked) };
                 fib.prefetch(next.lookup().0);
+                if SCREENED && screens.reverse.is_some() {
+                    // SAFETY: see above.
+                    fib.prefetch(unsafe { next.read_sources() });
+                }
             }
             // SAFETY: see above.
+            let dropped = if SCREENED { unsafe { screens.pass(tables, fib, now) } } else { 0 };
+            // SAFETY: see above.
             let done = unsafe { now.rewrite(tables, known, &mut port[first..end]) };
+            if SCREENED {
+                screens.count(now, done);
+                each_bit(dropped, |lane| refused.add(first + lane, Refusal::Drop(Reason::Filter)));
+            }
             lengths[first..end].copy_from_slice(now.frame_lengths());
             now.cut_padding(done, |lane, length| {
                 truncate(frames, first + lane, length);
                 lengths[first + lane] = length;
             });
-            left[first / 64] |= u64::from(every(end - first) & !done) << (first % 64);
+            left[first / 64] |= u64::from(every(end - first) & !done & !dropped) << (first % 64);
             std::mem::swap(&mut now, &mut next);
         }
         Mask::from_words(left)
@@ -163,11 +275,19 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
 
     /// The frames of the burst by family.
     #[inline(never)]
-    fn plain_mixed(&mut self, tables: &Tables, view: &PortView, vrf: &Vrf) -> Mask {
-        let Self { form, frames, port, lengths, known, plain, .. } = self;
+    fn plain_mixed(
+        &mut self,
+        tables: &Tables,
+        view: &PortView,
+        vrf: &Vrf,
+        filter: Option<&PortFilter<'_>>,
+    ) -> Mask {
+        let Self { form, frames, port, lengths, known, plain, refused, .. } = self;
         let PlainPath { pause, mixed, chunks: PlainChunks { ipv4: [ipv4, _], ipv6: [ipv6, _] }, lanes } =
             plain;
-        let mut sorted = Sorted { tables, view, vrf, form: *form, known, port, lengths, left: Mask::NONE };
+        let left = Mask::NONE;
+        let mut sorted =
+            Sorted { tables, view, vrf, filter, form: *form, known, port, lengths, refused, left };
         let (mut from, mut fetched, mut counts) = (0, 0, [0; 2]);
         while from < frames.len() {
             // Two chunks have room for as many.
@@ -198,10 +318,12 @@ struct Sorted<'a> {
     tables: &'a Tables,
     view: &'a PortView,
     vrf: &'a Vrf,
+    filter: Option<&'a PortFilter<'a>>,
     form: Form,
     known: &'a mut KnownHops,
     port: &'a mut [u16; BURST],
     lengths: &'a mut [u16; BURST],
+    refused: &'a mut Refused,
     left: Mask,
 }
 
@@ -216,32 +338,49 @@ impl Sorted<'_> {
         lanes: &mut Lanes,
     ) -> usize {
         chunk.gather_sorted(lanes);
-        let Self { tables, view, vrf, form, known, port, lengths, left } = self;
+        let Self { tables, view, vrf, filter, form, known, port, lengths, refused, left } = self;
         let mut ports = [0; CHUNK];
         let count = chunk.places().len();
-        let done = asked::<A>(tables, view).map_or(0, |asked| {
+        let screened = asked::<A>(tables, view).zip(Screens::of::<A>(tables, view, *filter));
+        let (done, dropped) = screened.map_or((0, 0), |(asked, screens)| {
+            let fib = A::fib(vrf);
             // SAFETY: the frames are borrowed, and nothing happened to them since they were sorted; the same below.
             unsafe { chunk.check(*form, asked) };
+            if screens.reverse.is_some() {
+                // SAFETY: see above.
+                unsafe { chunk.read_sources() };
+            }
             let (destinations, hops) = chunk.lookup();
-            A::fib(vrf).lookup_burst(destinations, hops);
+            fib.lookup_burst(destinations, hops);
             // SAFETY: see above.
-            unsafe { chunk.rewrite(tables, known, &mut ports[..count]) }
+            let dropped = unsafe { screens.pass(tables, fib, chunk) };
+            // SAFETY: see above.
+            let done = unsafe { chunk.rewrite(tables, known, &mut ports[..count]) };
+            screens.count(chunk, done);
+            (done, dropped)
         });
+        let place_of = |lane: usize| usize::from(chunk.places()[lane]);
+        each_bit(dropped, |lane| refused.add(place_of(lane), Refusal::Drop(Reason::Filter)));
         for ((&place, &to), &length) in chunk.places().iter().zip(&ports).zip(chunk.frame_lengths()) {
             port[usize::from(place)] = to;
             lengths[usize::from(place)] = length;
         }
-        let mut others = every(count) & !done;
-        while others != 0 {
-            left.set(usize::from(chunk.places()[others.trailing_zeros() as usize]));
-            others &= others - 1;
-        }
+        each_bit(every(count) & !done & !dropped, |lane| left.set(place_of(lane)));
         chunk.cut_padding(done, |lane, length| {
-            let place = usize::from(chunk.places()[lane]);
+            let place = place_of(lane);
             truncate(frames, place, length);
             lengths[place] = length;
         });
         count
+    }
+}
+
+/// Calls a function with the number of each bit that is set.
+#[inline(always)]
+fn each_bit(mut bits: u32, mut with: impl FnMut(usize)) {
+    while bits != 0 {
+        with(bits.trailing_zeros() as usize);
+        bits &= bits - 1;
     }
 }
 

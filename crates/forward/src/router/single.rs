@@ -15,7 +15,7 @@ pub(crate) fn route_single(
 ) -> Option<(Frame, Result<u16, Refusal>)> {
     let mut work = Work::new();
     work.burst.push(frame).ok()?;
-    work.route(tables, port, now_ns, None, None);
+    work.route(tables, port, now_ns, None, None, None);
     let refused = work.refused.mask.has(0);
     let done = if refused { Err(work.refused.why(0)) } else { Ok(work.port[0]) };
     Some((work.burst.take(0)?, done))

@@ -8,6 +8,7 @@ use bm_graph::Io;
 
 use super::Work;
 use crate::compiled::PortView;
+use crate::filter::PortFilter;
 use crate::tables::Tables;
 
 /// What became of the frames that wait on a link.
@@ -44,21 +45,21 @@ impl Work {
         &mut self,
         tables: &Tables,
         port: usize,
+        filter: Option<&PortFilter<'_>>,
         io: &mut Io<'_>,
-        input: usize,
-        outputs: &[u16],
+        (input, outputs): (usize, &[u16]),
     ) -> Tried {
         let Some(view) = tables.compiled.ports.get(port).filter(|_| !tables.stand_aside(io.now_ns)) else {
             return Tried::Nothing;
         };
         let mbufs = io.has_mbufs(input) && io.sends_mbufs();
         let (count, left) = if mbufs {
-            self.rewrite_waiting::<MbufFrame>(tables, view, io.waiting_mut(input))
+            self.rewrite_waiting::<MbufFrame>(tables, view, filter, io.waiting_mut(input))
         } else {
-            self.rewrite_waiting::<Frame>(tables, view, io.waiting_mut(input))
+            self.rewrite_waiting::<Frame>(tables, view, filter, io.waiting_mut(input))
         };
         let ways = Columns { keys: &self.port[..count], lengths: &self.lengths[..count] };
-        let sent = match left.is_empty() {
+        let sent = match left.is_empty() && self.refused.mask.is_empty() {
             true if mbufs => io.scatter_waiting(input, ways, outputs, &mut self.leaving_mbufs),
             true => io.scatter_waiting(input, ways, outputs, &mut self.leaving),
             false => Picked::default(),
@@ -76,22 +77,17 @@ impl Work {
         &mut self,
         tables: &Tables,
         view: &PortView,
+        filter: Option<&PortFilter<'_>>,
         frames: &mut [Option<F>],
     ) -> (usize, Mask) {
         let count = frames.len().min(BURST);
-        (count, self.plain_waiting(tables, view, &mut frames[..count]))
+        (count, self.plain_waiting(tables, view, filter, &mut frames[..count]))
     }
 
     /// Receives a burst; of frames described by their mbufs only if all stages can do with that.
     #[inline(always)]
-    pub(super) fn receive(
-        &mut self,
-        io: &mut Io<'_>,
-        input: usize,
-        is_unfiltered: bool,
-        most: usize,
-    ) -> usize {
-        if io.has_mbufs(input) && is_unfiltered && io.sends_mbufs() {
+    pub(super) fn receive(&mut self, io: &mut Io<'_>, input: usize, most: usize) -> usize {
+        if io.has_mbufs(input) && io.sends_mbufs() {
             io.receive_some(input, &mut self.mbufs, most)
         } else {
             io.receive_some(input, &mut self.burst, most)

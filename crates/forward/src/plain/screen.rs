@@ -1,0 +1,98 @@
+//! Filters and the reverse path filter on the plain path, between check and rewriting.
+//!
+//! ```text
+//! filters:       keys of eight frames -> rules -> passed | dropped | neither: not plain after all
+//! reverse path:  sources of 32 frames -> looked up together -> leads out of the right interface | not plain after all
+//! ```
+//!
+//! Only packets that certainly pass stay plain, so the general path finds the reason for all others.
+
+use bm_fib::NextHop;
+use bm_fib::next_hop::NextHops;
+
+use super::{CHUNK, Chunk, LANES, PlainFamily};
+use crate::filter::PlainFilter;
+use crate::tables::ReversePath;
+
+/// The reverse path filter of an interface where it is on.
+#[derive(Clone, Copy)]
+pub(crate) struct Reverse {
+    pub filter: ReversePath,
+    pub interface: u16,
+}
+
+impl<A: PlainFamily> Chunk<A> {
+    /// Asks the filters about the plain frames: those that may not pass, or need a closer look, are not plain afterwards.
+    /// Returns a bit for each that is to be dropped.
+    ///
+    /// # Safety
+    /// As for [`check`](Self::check), which was called for these frames.
+    #[inline(never)]
+    pub unsafe fn screen(&mut self, filter: &PlainFilter<'_>) -> u32 {
+        let mut dropped = 0;
+        for first in (0..self.lanes.count.min(CHUNK)).step_by(LANES) {
+            let mut wanted = (self.plain >> first) as u8;
+            for lane in 0..LANES {
+                if wanted >> lane & 1 == 0 {
+                    continue;
+                }
+                let place = first + lane;
+                let length = usize::from(self.lanes.frame_lengths[place]);
+                // SAFETY: a plain lane has a frame of that length, which is the caller's and is not written meanwhile.
+                let frame = unsafe { std::slice::from_raw_parts(self.lanes.heads.0[place], length) };
+                if !A::key(filter, frame, self.lengths[place], &mut self.keys[lane]) {
+                    wanted &= !(1 << lane);
+                }
+            }
+            let outcome = filter.take_each(&self.keys, wanted);
+            self.plain = self.plain & !(0xff << first) | u32::from(outcome.passed) << first;
+            dropped |= u32::from(outcome.dropped) << first;
+            self.counters[first..first + LANES].copy_from_slice(&outcome.counters);
+        }
+        dropped
+    }
+
+    /// Counts the frames that filters let pass and that have been rewritten.
+    #[inline]
+    pub fn count_passed(&self, filter: &PlainFilter<'_>, done: u32) {
+        filter.count(&self.counters, done);
+    }
+
+    /// Reads the sources of all frames, and returns them; in whole groups, like destinations.
+    ///
+    /// # Safety
+    /// As for [`check`](Self::check).
+    #[inline(always)]
+    pub unsafe fn read_sources(&mut self) -> &[A] {
+        let count = self.lanes.count.next_multiple_of(LANES).min(CHUNK);
+        let heads = &self.lanes.heads.0[..count];
+        for (source, head) in self.sources.iter_mut().zip(heads) {
+            // SAFETY: gathering has filled whole groups with frames of at least `HEAD` bytes, the caller's, or with
+            // `NOTHING`, which has as many. Both addresses are the end of the header.
+            let bytes =
+                unsafe { std::slice::from_raw_parts(head.add(A::HEAD - 2 * size_of::<A>()), size_of::<A>()) };
+            *source = A::from_bytes(bytes).unwrap_or_default();
+        }
+        &self.sources[..count]
+    }
+
+    /// The columns of the lookup of sources.
+    #[inline(always)]
+    pub fn reverse_lookup(&mut self) -> (&[A], &mut [NextHop]) {
+        let count = self.lanes.count.next_multiple_of(LANES).min(CHUNK);
+        (&self.sources[..count], &mut self.back[..count])
+    }
+
+    /// Only frames whose route back is an ordinary one that passes stay plain. With several next hops, or none known
+    /// yet, the general path decides.
+    #[inline(always)]
+    pub fn check_reverse(&mut self, next_hops: &NextHops, by: Reverse) {
+        let mut passed = 0;
+        for (lane, &hop) in self.back.iter().enumerate().take(self.lanes.count) {
+            let entry = next_hops.entry(hop);
+            let leads_back = by.filter == ReversePath::Loose || entry.interface() == by.interface;
+            passed |= u32::from(entry.is_forward() & leads_back) << lane;
+        }
+        self.plain &= passed;
+    }
+}
