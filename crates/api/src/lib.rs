@@ -16,6 +16,7 @@
 
 pub mod cluster;
 pub mod codec;
+pub mod collector;
 pub mod error;
 pub mod explain;
 pub mod filter;
@@ -34,6 +35,7 @@ pub mod worker;
 
 pub use cluster::{Carried, Cluster, ClusterStore, FabricLink, RegisteredNode};
 pub use codec::{decode, encode};
+pub use collector::{Collector, Collectors};
 pub use error::Error;
 pub use explain::{Explanation, Fate, SentFrame, Step};
 pub use filter::{Filter, Filters, SourceCheck};

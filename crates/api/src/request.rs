@@ -49,6 +49,8 @@ pub const FILTERS: &str = "/v1/filters";
 pub const SAS: &str = "/v1/sas";
 /// `GET`, [`crate::IpsecPolicies`].
 pub const POLICIES: &str = "/v1/policies";
+/// `GET`, [`crate::Collectors`]: of sFlow and IPFIX.
+pub const COLLECTORS: &str = "/v1/collectors";
 /// `GET`, [`crate::Hooks`].
 pub const HOOKS: &str = "/v1/hooks";
 /// `POST`, [`crate::Verify`]: compares all tables with the kernel; takes seconds with a full table.
@@ -148,7 +150,7 @@ mod tests {
         let prefix = format!("/{VERSION}/");
         let all = [
             STATUS, PORTS, ROUTES, EXPLAIN, NEIGHBORS, NEXT_HOPS, APPS, LINKS, WORKERS, DROPS, SWITCHES,
-            MACS, CLUSTER, FILTERS, SAS, POLICIES, HOOKS, VERIFY, RELOAD, STOP, METRICS,
+            MACS, CLUSTER, FILTERS, COLLECTORS, SAS, POLICIES, HOOKS, VERIFY, RELOAD, STOP, METRICS,
         ];
         assert!(all.iter().all(|path| path.starts_with(&prefix)));
     }

@@ -385,6 +385,8 @@ pub enum ShowCommand {
     Macs(Query),
     /// This node of a cluster, its fabric links and their counters.
     Cluster(Query),
+    /// The collectors of sFlow and IPFIX, with what was sent to each.
+    Collectors(Query),
     /// The Lua hooks: cost, counters, drops and last error of each.
     Hooks(Query),
     /// The filter rules, and how many packets each has matched.

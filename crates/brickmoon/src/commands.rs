@@ -78,6 +78,7 @@ fn is_json(what: &ShowCommand) -> bool {
         | ShowCommand::Switch(query)
         | ShowCommand::Macs(query)
         | ShowCommand::Cluster(query)
+        | ShowCommand::Collectors(query)
         | ShowCommand::Hooks(query)
         | ShowCommand::Filters(query)
         | ShowCommand::Sas(query)
@@ -114,6 +115,7 @@ fn show(what: ShowCommand) -> Result<(), Failure> {
             print_reply(drops.query.json, &causes::all(), bm_cli::causes)
         }
         ShowCommand::Drops(drops) => print(&drops.query, get, request::DROPS, bm_cli::drops),
+        ShowCommand::Collectors(query) => print(&query, get, request::COLLECTORS, bm_cli::collectors),
         ShowCommand::Hooks(query) => print(&query, get, request::HOOKS, bm_cli::hooks),
         ShowCommand::Switch(query) => print(&query, get, request::SWITCHES, bm_cli::switches),
         ShowCommand::Macs(query) => print(&query, get, request::MACS, bm_cli::macs),

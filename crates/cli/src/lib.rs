@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod collectors;
 mod drops;
 mod explain;
 mod filters;
@@ -23,6 +24,7 @@ mod verify;
 mod workers;
 
 pub use cluster::cluster;
+pub use collectors::collectors;
 pub use drops::{BY_LINUX_COLUMNS, CAUSE_COLUMNS, DROP_COLUMNS, LEFT_COLUMNS, causes, drops};
 pub use explain::explanation;
 pub use filters::filters;

@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use bm_api::request::{self, ExplainQuery, RouteQuery, StopQuery};
 use bm_api::{
-    Apps, Cluster, Drops, Error, Explanation, Filters, Hooks, IpsecPolicies, Links, Neighbors, NextHops,
-    Ports, Reloaded, Routes, Sas,
+    Apps, Cluster, Collectors, Drops, Error, Explanation, Filters, Hooks, IpsecPolicies, Links, Neighbors,
+    NextHops, Ports, Reloaded, Routes, Sas,
 };
 use bm_api::{Macs, Status, Stopping, Switches, Verify, Worker, Workers};
 use bm_control::config;
@@ -177,7 +177,8 @@ impl Answers for Daemon {
         counters.insert("log/lines_lost".into(), log::lost());
         report::add_filters(&mut counters, &filters);
         let counters: Vec<_> = counters.into_iter().collect();
-        bm_telemetry::render(&self.completed(status, &ports), &counters, &self.cluster().links)
+        let (links, collectors) = (self.cluster().links, self.collectors());
+        bm_telemetry::render(&self.completed(status, &ports), &counters, &links, &collectors)
     }
 
     fn stop(&self, query: &StopQuery) -> Result<Stopping, Error> {
@@ -237,6 +238,10 @@ impl AnswersOfDaemon for Daemon {
 
     fn policies(&self) -> IpsecPolicies {
         lock(&self.forwarder.shared.ipsec).policies()
+    }
+
+    fn collectors(&self) -> Collectors {
+        self.forwarder.sampling.collectors()
     }
 
     fn hooks(&self) -> Hooks {

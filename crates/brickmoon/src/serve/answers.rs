@@ -2,8 +2,8 @@
 
 use bm_api::request::{ExplainQuery, RouteQuery, StopQuery};
 use bm_api::{
-    Apps, Cluster, Drops, Error, Explanation, Filters, Hooks, IpsecPolicies, Links, Macs, Neighbors,
-    NextHops, Ports, Reloaded, Routes, Sas, Status, Stopping, Switches, Verify, Workers,
+    Apps, Cluster, Collectors, Drops, Error, Explanation, Filters, Hooks, IpsecPolicies, Links, Macs,
+    Neighbors, NextHops, Ports, Reloaded, Routes, Sas, Status, Stopping, Switches, Verify, Workers,
 };
 
 /// What every process with a control socket answers.
@@ -86,6 +86,8 @@ pub trait AnswersOfDaemon: Answers {
     fn sas(&self) -> Sas;
     /// IPsec policies.
     fn policies(&self) -> IpsecPolicies;
+    /// Collectors of sFlow and IPFIX, and what they have been told.
+    fn collectors(&self) -> Collectors;
     /// Lua hooks with their counters.
     fn hooks(&self) -> Hooks;
     /// Compares all tables with the kernel's.

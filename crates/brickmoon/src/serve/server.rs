@@ -122,6 +122,7 @@ fn read_routes_of_daemon<D: AnswersOfDaemon>() -> Router<Arc<D>> {
         .route(request::FILTERS, get_route(D::filters))
         .route(request::SAS, get_route(|daemon: &D| Ok(daemon.sas())))
         .route(request::POLICIES, get_route(|daemon: &D| Ok(daemon.policies())))
+        .route(request::COLLECTORS, get_route(|daemon: &D| Ok(daemon.collectors())))
         .route(request::HOOKS, get_route(|daemon: &D| Ok(daemon.hooks())))
 }
 
