@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cleared;
 pub mod cluster;
 pub mod codec;
 pub mod collector;
@@ -33,6 +34,7 @@ pub mod switch;
 pub mod verify;
 pub mod worker;
 
+pub use cleared::Cleared;
 pub use cluster::{Carried, Cluster, ClusterStore, FabricLink, RegisteredNode};
 pub use codec::{decode, encode};
 pub use collector::{Collector, Collectors};

@@ -29,6 +29,10 @@ pub const LINKS: &str = "/v1/links";
 pub const WORKERS: &str = "/v1/workers";
 /// `GET`, [`crate::Drops`].
 pub const DROPS: &str = "/v1/drops";
+/// `GET`, [`crate::Cleared`]: what the counters were when they were cleared last.
+pub const CLEARED: &str = "/v1/cleared";
+/// `POST`, [`crate::Cleared`], parameters [`ClearQuery`]: displays count from now on; the counters stay as they are.
+pub const CLEAR: &str = "/v1/clear";
 /// `GET`, [`crate::Switches`].
 pub const SWITCHES: &str = "/v1/switches";
 /// `GET`, [`crate::Macs`]: MAC addresses that switches have learned.
@@ -133,6 +137,14 @@ pub struct MemberQuery {
     pub name: String,
 }
 
+/// Parameters of the request that clears counters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClearQuery {
+    /// Whether displays show all counts again; default `false`.
+    pub undo: bool,
+}
+
 /// Parameters of the stop request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -149,8 +161,9 @@ mod tests {
     fn every_path_has_the_version() {
         let prefix = format!("/{VERSION}/");
         let all = [
-            STATUS, PORTS, ROUTES, EXPLAIN, NEIGHBORS, NEXT_HOPS, APPS, LINKS, WORKERS, DROPS, SWITCHES,
-            MACS, CLUSTER, FILTERS, COLLECTORS, SAS, POLICIES, HOOKS, VERIFY, RELOAD, STOP, METRICS,
+            STATUS, PORTS, ROUTES, EXPLAIN, NEIGHBORS, NEXT_HOPS, APPS, LINKS, WORKERS, DROPS, CLEARED,
+            CLEAR, SWITCHES, MACS, CLUSTER, FILTERS, COLLECTORS, SAS, POLICIES, HOOKS, VERIFY, RELOAD, STOP,
+            METRICS,
         ];
         assert!(all.iter().all(|path| path.starts_with(&prefix)));
     }
