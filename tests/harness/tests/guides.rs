@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 /// How long a command is repeated until it prints what the page says.
 const PATIENCE: Duration = Duration::from_secs(40);
 /// Folders that each host has for itself.
-const FOLDERS: [&str; 6] =
-    ["/run", "/etc/brickmoon", "/etc/keepalived", "/etc/bird", "/etc/dnsmasq.d", "/var/lib/misc"];
+const FOLDERS: [&str; 7] =
+    ["/etc/frr", "/run", "/etc/brickmoon", "/etc/keepalived", "/etc/bird", "/etc/dnsmasq.d", "/var/lib/misc"];
 
 /// Stands for systemd, which no namespace has: starts what a unit would, and ends it.
 const SYSTEMCTL: &str = r#"#!/bin/sh
@@ -36,6 +36,11 @@ start:brickmoon)
 start:keepalived) exec keepalived -f /etc/keepalived/keepalived.conf -p /run/keepalived.pid ;;
 stop:keepalived) exec kill "$(cat /run/keepalived.pid)" ;;
 start:bird) mkdir -p /run/bird && exec bird -c /etc/bird/bird.conf ;;
+start:frr)
+    mkdir -p /run/frr && chown frr:frr /run/frr
+    for daemon in zebra ospfd; do
+        /usr/lib/frr/$daemon -d -f /etc/frr/frr.conf -i /run/frr/$daemon.pid || exit 1
+    done ;;
 start:dnsmasq) exec dnsmasq -C /etc/dnsmasq.d/lan.conf --user=root -x /run/dnsmasq.pid ;;
 reload:brickmoon) exec brickmoon reload ;;
 *) echo "systemctl $*: the test does not know this" >&2; exit 1 ;;
@@ -281,6 +286,11 @@ fn dnsmasq() {
 #[test]
 fn keepalived() {
     follow("keepalived", &["keepalived", "ping", "ethtool"]);
+}
+
+#[test]
+fn frr() {
+    follow("frr", &["vtysh", "ping", "ethtool"]);
 }
 
 #[test]
