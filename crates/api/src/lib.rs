@@ -14,8 +14,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cleared;
 pub mod cluster;
 pub mod codec;
+pub mod collector;
 pub mod error;
 pub mod explain;
 pub mod filter;
@@ -32,8 +34,10 @@ pub mod switch;
 pub mod verify;
 pub mod worker;
 
+pub use cleared::Cleared;
 pub use cluster::{Carried, Cluster, ClusterStore, FabricLink, RegisteredNode};
 pub use codec::{decode, encode};
+pub use collector::{Collector, Collectors};
 pub use error::Error;
 pub use explain::{Explanation, Fate, SentFrame, Step};
 pub use filter::{Filter, Filters, SourceCheck};

@@ -29,6 +29,10 @@ pub const LINKS: &str = "/v1/links";
 pub const WORKERS: &str = "/v1/workers";
 /// `GET`, [`crate::Drops`].
 pub const DROPS: &str = "/v1/drops";
+/// `GET`, [`crate::Cleared`]: what the counters were when they were cleared last.
+pub const CLEARED: &str = "/v1/cleared";
+/// `POST`, [`crate::Cleared`], parameters [`ClearQuery`]: displays count from now on; the counters stay as they are.
+pub const CLEAR: &str = "/v1/clear";
 /// `GET`, [`crate::Switches`].
 pub const SWITCHES: &str = "/v1/switches";
 /// `GET`, [`crate::Macs`]: MAC addresses that switches have learned.
@@ -49,6 +53,8 @@ pub const FILTERS: &str = "/v1/filters";
 pub const SAS: &str = "/v1/sas";
 /// `GET`, [`crate::IpsecPolicies`].
 pub const POLICIES: &str = "/v1/policies";
+/// `GET`, [`crate::Collectors`]: of sFlow and IPFIX.
+pub const COLLECTORS: &str = "/v1/collectors";
 /// `GET`, [`crate::Hooks`].
 pub const HOOKS: &str = "/v1/hooks";
 /// `POST`, [`crate::Verify`]: compares all tables with the kernel; takes seconds with a full table.
@@ -131,6 +137,14 @@ pub struct MemberQuery {
     pub name: String,
 }
 
+/// Parameters of the request that clears counters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClearQuery {
+    /// Whether displays show all counts again; default `false`.
+    pub undo: bool,
+}
+
 /// Parameters of the stop request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -147,8 +161,9 @@ mod tests {
     fn every_path_has_the_version() {
         let prefix = format!("/{VERSION}/");
         let all = [
-            STATUS, PORTS, ROUTES, EXPLAIN, NEIGHBORS, NEXT_HOPS, APPS, LINKS, WORKERS, DROPS, SWITCHES,
-            MACS, CLUSTER, FILTERS, SAS, POLICIES, HOOKS, VERIFY, RELOAD, STOP, METRICS,
+            STATUS, PORTS, ROUTES, EXPLAIN, NEIGHBORS, NEXT_HOPS, APPS, LINKS, WORKERS, DROPS, CLEARED,
+            CLEAR, SWITCHES, MACS, CLUSTER, FILTERS, COLLECTORS, SAS, POLICIES, HOOKS, VERIFY, RELOAD, STOP,
+            METRICS,
         ];
         assert!(all.iter().all(|path| path.starts_with(&prefix)));
     }

@@ -1,10 +1,10 @@
-//! Shared by everything that loads BPF programs: XDP and tc on interfaces, values of maps, pinned links, and the file
-//! system that they are pinned in.
+//! Shared by everything that loads BPF programs: XDP and tc on interfaces, values of maps, pinned links, the file system
+//! that they are pinned in, and the ring with samples of frames.
 //!
 //! `fastpath` and `switch` pin links in a [`Bpffs`], so that they outlive the daemon. The daemon, its successor and
 //! `brickmoon stop` must all find the same one, whatever mount namespace each runs in.
 //!
-//! No programs and maps: they belong to the crates that load them.
+//! No programs, and no other maps: they belong to the crates that load them.
 
 mod bpffs;
 mod claim;
@@ -13,6 +13,7 @@ mod mount;
 mod occupant;
 pub mod pins;
 mod program;
+pub mod samples;
 pub mod tcx;
 pub mod testing;
 pub mod xdp;

@@ -8,11 +8,13 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod capture;
+mod clear;
 mod explain;
 mod query;
 
 use capture::{CAPTURE_EXAMPLES, TRACE_EXAMPLES};
 pub use capture::{Capture, Direction, Trace};
+pub use clear::{Clear, ClearCommand, ClearCounters};
 use explain::EXPLAIN_EXAMPLES;
 pub use explain::Explain;
 pub use query::{Query, Socket};
@@ -68,6 +70,8 @@ pub enum Command {
     Status(Status),
     /// Show the daemon's ports, routes, workers, drops and more.
     Show(Show),
+    /// Make `show ports` and `show drops` count from now on. Metrics and --json go on.
+    Clear(Clear),
     /// Explain what becomes of a packet: rules, route, next hop, result. Nothing is sent, counted or changed.
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(Explain),
@@ -385,6 +389,8 @@ pub enum ShowCommand {
     Macs(Query),
     /// This node of a cluster, its fabric links and their counters.
     Cluster(Query),
+    /// The collectors of sFlow and IPFIX, with what was sent to each.
+    Collectors(Query),
     /// The Lua hooks: cost, counters, drops and last error of each.
     Hooks(Query),
     /// The filter rules, and how many packets each has matched.

@@ -73,7 +73,8 @@ mod tests {
         };
         let (counters, lines): (Vec<_>, Vec<_>) = all().causes.iter().map(counter).unzip();
         let counters: Vec<_> = counters.into_iter().map(|name| (name, 1)).collect();
-        let text = bm_telemetry::render(&bm_api::Status::default(), &counters, &[]);
+        let text =
+            bm_telemetry::render(&bm_api::Status::default(), &counters, &[], &bm_api::Collectors::default());
         for line in lines {
             assert!(text.lines().any(|other| other == line), "no line {line} in {text}");
         }

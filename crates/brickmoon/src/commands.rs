@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::args::{
-    Cli, ClusterArgs, ClusterCommand, Command, Explain, PassedOn, Ports, Query, RemoveMember, Routes, Show,
-    ShowCommand, Socket, Status, Top, Watch,
+    Clear, ClearCommand, ClearCounters, Cli, ClusterArgs, ClusterCommand, Command, Explain, PassedOn, Ports,
+    Query, RemoveMember, Routes, Show, ShowCommand, Socket, Status, Top, Watch,
 };
 use crate::failure::Failure;
 use crate::output::{self, write};
@@ -28,6 +28,7 @@ pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
             watched(watch, query.json, || print(&query, Method::GET, request::STATUS, bm_cli::status))
         }
         Command::Show(Show { watch, what }) => watched(watch, is_json(&what), || show(what.clone())),
+        Command::Clear(Clear { what: ClearCommand::Counters(clear) }) => self::clear(&clear),
         Command::Explain(explain) => self::explain(&explain),
         Command::Top(top) => self::top(top),
         Command::Capture(capture) => capture::run(&capture),
@@ -78,6 +79,7 @@ fn is_json(what: &ShowCommand) -> bool {
         | ShowCommand::Switch(query)
         | ShowCommand::Macs(query)
         | ShowCommand::Cluster(query)
+        | ShowCommand::Collectors(query)
         | ShowCommand::Hooks(query)
         | ShowCommand::Filters(query)
         | ShowCommand::Sas(query)
@@ -113,7 +115,8 @@ fn show(what: ShowCommand) -> Result<(), Failure> {
         ShowCommand::Drops(drops) if drops.explain => {
             print_reply(drops.query.json, &causes::all(), bm_cli::causes)
         }
-        ShowCommand::Drops(drops) => print(&drops.query, get, request::DROPS, bm_cli::drops),
+        ShowCommand::Drops(drops) => self::drops(&drops.query),
+        ShowCommand::Collectors(query) => print(&query, get, request::COLLECTORS, bm_cli::collectors),
         ShowCommand::Hooks(query) => print(&query, get, request::HOOKS, bm_cli::hooks),
         ShowCommand::Switch(query) => print(&query, get, request::SWITCHES, bm_cli::switches),
         ShowCommand::Macs(query) => print(&query, get, request::MACS, bm_cli::macs),
@@ -163,7 +166,31 @@ fn ports(Ports { port, account, query }: &Ports) -> Result<(), Failure> {
         (false, Some(_)) => bm_cli::port_details,
         (false, None) => bm_cli::ports,
     };
-    print_reply(query.json, &reply, text)
+    if query.json {
+        return print_reply(true, &reply, text);
+    }
+    let cleared = cleared(query)?;
+    write(&(text(&bm_cli::ports_since(reply, &cleared)) + &bm_cli::counted_since(&cleared)))
+}
+
+fn drops(query: &Query) -> Result<(), Failure> {
+    if query.json {
+        return print(query, Method::GET, request::DROPS, bm_cli::drops);
+    }
+    let reply = client::ask(&query.socket, Method::GET, &of_node(query, &Method::GET, request::DROPS)?)?;
+    let cleared = cleared(query)?;
+    write(&(bm_cli::drops(&bm_cli::drops_since(reply, &cleared)) + &bm_cli::counted_since(&cleared)))
+}
+
+/// What the counters were when they were cleared; a Lua program, or a node with an older version, does not know.
+fn cleared(query: &Query) -> Result<bm_api::Cleared, Failure> {
+    let path = of_node(query, &Method::GET, request::CLEARED)?;
+    Ok(client::ask(&query.socket, Method::GET, &path).unwrap_or_default())
+}
+
+fn clear(ClearCounters { undo, query }: &ClearCounters) -> Result<(), Failure> {
+    let path = if *undo { format!("{}?undo=true", request::CLEAR) } else { request::CLEAR.into() };
+    print(query, Method::POST, &path, bm_cli::cleared)
 }
 
 /// The port of this name, or with an interface of this name.

@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 
 use bm_control::config::{Config, Firewall};
 use bm_netlink::{LinuxOnlyOptions, LinuxOnlyWatch};
+use bm_sys::{Interfaces, Offload};
 use serde::Serialize;
 
 use crate::args::Up;
@@ -89,6 +90,10 @@ struct PortFacts {
     obstacle: Option<String>,
     /// The greater of `rp_filter` of the interface and of all.
     rp_filter: u8,
+    /// Whether its card merges received packets.
+    lro: bool,
+    /// Whether its card strips VLAN tags, and VLAN interfaces need them.
+    strips_tags: bool,
 }
 
 /// Looks at the machine for the configuration that `up` would have with these options; prints what it found.
@@ -187,7 +192,7 @@ fn kernel(version: &str) -> Finding {
 }
 
 fn port(facts: &PortFacts) -> Vec<Finding> {
-    let PortFacts { name, exists, ethernet, obstacle, rp_filter } = facts;
+    let PortFacts { name, exists, ethernet, obstacle, rp_filter, lro, strips_tags } = facts;
     if !exists {
         return vec![Finding::problem(format!("interface {name} does not exist"), "ip link")];
     }
@@ -208,6 +213,18 @@ fn port(facts: &PortFacts) -> Vec<Finding> {
         findings.push(Finding::note(
             format!("{name} has a strict reverse path filter: each source address is looked up, and packets that come from another interface are dropped"),
             format!("sysctl -w net.ipv4.conf.{name}.rp_filter=0 net.ipv4.conf.all.rp_filter=0"),
+        ));
+    }
+    if *lro {
+        findings.push(Finding::note(
+            format!("{name} merges received TCP packets (LRO): many drivers refuse XDP then, and Linux cannot forward what was merged as it came"),
+            format!("ethtool -K {name} lro off"),
+        ));
+    }
+    if *strips_tags {
+        findings.push(Finding::note(
+            format!("{name} has VLAN interfaces, and strips VLAN tags before XDP sees them; `up` switches that off if the driver lets it"),
+            format!("ethtool -K {name} rxvlan off"),
         ));
     }
     findings
@@ -250,6 +267,11 @@ fn free_huge_pages() -> u64 {
 fn ports(config: &Config, machine: &Machine, read: impl Fn(&str) -> String) -> Vec<PortFacts> {
     let filter = |name: &str| read(&format!("/proc/sys/net/ipv4/conf/{name}/rp_filter")).parse().unwrap_or(0);
     let names = config.ports.iter().filter_map(|port| port.device.interface());
+    let interfaces = Interfaces::open().ok();
+    let is_on = |name: &str, offload| {
+        interfaces.as_ref().is_some_and(|interfaces| interfaces.offload(name, offload).unwrap_or(false))
+    };
+    let has_vlans = vlans_by_port(&read("/proc/net/vlan/config"));
     let facts = |name: &str| {
         let interface = machine.interfaces.get(name);
         PortFacts {
@@ -258,9 +280,17 @@ fn ports(config: &Config, machine: &Machine, read: impl Fn(&str) -> String) -> V
             ethernet: interface.is_some_and(|interface| interface.ethernet),
             obstacle: interface.and_then(|interface| interface.obstacle()),
             rp_filter: filter(name).max(filter("all")),
+            lro: is_on(name, Offload::LargeReceive),
+            strips_tags: has_vlans.iter().any(|port| port == name) && is_on(name, Offload::ReceiveVlan),
         }
     };
     names.map(facts).collect()
+}
+
+/// The interfaces that VLAN interfaces are on: the third column of /proc/net/vlan/config.
+fn vlans_by_port(table: &str) -> Vec<String> {
+    let port = |line: &str| Some(line.split('|').nth(2)?.trim().to_string());
+    table.lines().skip(2).filter_map(port).collect()
 }
 
 /// What the kernel's settings leave to Linux; nothing if they cannot be read.
@@ -333,6 +363,16 @@ mod tests {
         assert!(
             found[3].contains("net.ipv4.conf.r0.rp_filter=0") && found[4].contains("shaping = \"bypass\"")
         );
+    }
+
+    #[test]
+    fn offloads_that_hinder_have_their_commands() {
+        let port = PortFacts { lro: true, strips_tags: true, ..good().ports[0].clone() };
+        let found = fixes(&Facts { ports: vec![port], ..good() }, Severity::Note);
+        assert_eq!(found, ["ethtool -K r0 lro off", "ethtool -K r0 rxvlan off"]);
+        let table = "VLAN Dev name\t | VLAN ID\nName-Type: VLAN_NAME_TYPE_RAW_PLUS_VID_NO_PAD\n\
+                     r0.7           | 7  | r0\n";
+        assert_eq!(vlans_by_port(table), ["r0"]);
     }
 
     #[test]

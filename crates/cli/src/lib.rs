@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod collectors;
 mod drops;
 mod explain;
 mod filters;
@@ -16,6 +17,7 @@ mod nexthops;
 mod number;
 mod ports;
 mod routes;
+mod since;
 mod status;
 mod switches;
 pub mod table;
@@ -23,6 +25,7 @@ mod verify;
 mod workers;
 
 pub use cluster::cluster;
+pub use collectors::collectors;
 pub use drops::{BY_LINUX_COLUMNS, CAUSE_COLUMNS, DROP_COLUMNS, LEFT_COLUMNS, causes, drops};
 pub use explain::explanation;
 pub use filters::filters;
@@ -32,6 +35,7 @@ pub use nexthops::{neighbors, nexthops};
 pub use number::{bytes, count, counted, counted_as, rate};
 pub use ports::{ACCOUNT_COLUMNS, PORT_COLUMNS, accounts, port_details, ports};
 pub use routes::routes;
+pub use since::{cleared, counted_since, drops_since, ports_since};
 pub use status::{reloaded, status};
 pub use switches::{macs, switches};
 pub use table::{Align, Table};

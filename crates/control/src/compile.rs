@@ -91,7 +91,7 @@ impl Default for Options {
             group_buckets: 1 << NextHopWriter::BUCKETS_LOG2,
             ipv4: IPV4[0],
             ipv6: IPV6[0],
-            choices: Choices { hash_seed: 0, icmp_per_second: None, feasible: false },
+            choices: Choices { hash_seed: 0, icmp_per_second: None, feasible: false, sample_one_in: 0 },
         }
     }
 }

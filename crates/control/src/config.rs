@@ -13,6 +13,7 @@ mod closest;
 mod device;
 mod diff;
 mod error;
+mod export;
 mod filter;
 mod firewall;
 mod hook;
@@ -22,6 +23,7 @@ mod read;
 pub use device::{Device, DeviceError};
 pub use diff::{Changed, Effect};
 pub use error::{ConfigError, Problem, ProblemKind};
+pub use export::{Collector, Export, ExportFormat};
 pub use filter::{Fail, Filter, SourceRule};
 pub use firewall::{Firewall, FirewallMode};
 pub use hook::{Hook, HookStage};
@@ -58,6 +60,7 @@ pub struct Config {
     /// Each `[[claim]]`: packets that workers get although their port uses the kernel path. The action of the rule is
     /// not used.
     pub claims: Vec<Rule>,
+    pub export: Export,
     pub lua: Lua,
     /// Each `[[hook]]`, in the order they run.
     pub hooks: Vec<Hook>,
@@ -360,6 +363,11 @@ impl Config {
     /// How the kernel path is attached to the interface of a port.
     pub fn attach_of(&self, port: &Port) -> AttachChoice {
         port.attach.unwrap_or(self.daemon.attach)
+    }
+
+    /// One received frame in so many is sampled; 0 for none, since nobody would be told.
+    pub fn sample_one_in(&self) -> u32 {
+        if self.export.collectors.is_empty() { 0 } else { self.export.one_in }
     }
 
     /// Whether any port checks sources by feasible paths.

@@ -127,6 +127,7 @@ impl Driver {
             hash_seed,
             icmp_per_second: config.slow_path.icmp_per_second,
             feasible: config.asks_for_feasible(),
+            sample_one_in: config.sample_one_in(),
         };
         let mut options = compile::Options {
             next_hops: config.fib.next_hops,

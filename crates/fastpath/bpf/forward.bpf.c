@@ -23,6 +23,7 @@
 #include "forward.h"
 #include "hold.h"
 #include "held.h"
+#include "sampled.h"
 
 static __always_inline enum verdict send4(struct xdp_md *ctx, const struct packet *packet, const struct way *way)
 {
@@ -54,6 +55,7 @@ static __always_inline __u32 sent_bytes(const struct packet *packet, const struc
 static __always_inline int departed(const struct packet *packet, const struct way *way)
 {
 	count(packet->ingress->interface, FORWARDED, packet->frame, sent_bytes(packet, way));
+	leaves_through(way->egress->ifindex);
 	return bpf_redirect(way->egress->ifindex, 0);
 }
 
@@ -185,6 +187,11 @@ static __always_inline int forward_all(struct xdp_md *ctx)
 	return forward_untagged(ctx);
 }
 
+static __always_inline int handle(struct xdp_md *ctx)
+{
+	return tags_on ? forward_all(ctx) : forward(ctx, filters_on);
+}
+
 /*
  * The name ends in the version of layout.h, by which the next daemon recognizes it (../src/pins.rs). Frames in several
  * buffers (jumbo frames on a veth) arrive too: they are longer than the first buffer, so they are left to Linux.
@@ -192,7 +199,18 @@ static __always_inline int forward_all(struct xdp_md *ctx)
 SEC("xdp.frags")
 int bm_forward_6(struct xdp_md *ctx)
 {
-	return tags_on ? forward_all(ctx) : forward(ctx, filters_on);
+	struct sample *sample;
+	__u32 length;
+	int verdict;
+
+	if (!sample_one_in)
+		return handle(ctx);
+	length = bpf_xdp_get_buff_len(ctx);
+	sample = sampled(ctx->ingress_ifindex, (void *)(long)ctx->data, (void *)(long)ctx->data_end);
+	verdict = handle(ctx);
+	if (sample)
+		was_handled(sample, length, verdict == XDP_DROP);
+	return verdict;
 }
 
 /* Replaces the forwarding program on an interface that was created again, until control has published it. */

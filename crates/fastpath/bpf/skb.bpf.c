@@ -25,6 +25,7 @@
 #include "hold.h"
 #include "held.h"
 #include "freed.h"
+#include "sampled.h"
 
 /* In <linux/bpf.h> since Linux 6.6. */
 #define TCX_NEXT -1
@@ -176,16 +177,13 @@ static __always_inline int send_through(context *ctx, __u32 out)
 	return error == -ENOMEM || error == -EINVAL ? bpf_redirect(out, 0) : freed(ctx);
 }
 
-/* The name of the program of forward.bpf.c with an ending, by which the next daemon recognizes it. */
-SEC("tcx/ingress")
-int bm_forward_6_tc(context *ctx)
+/* Handles a packet whose headers can be read. */
+static __always_inline int handle(context *ctx)
 {
 	struct packet packet;
 	enum verdict verdict;
 	struct way way;
 
-	if (!gathered(ctx))
-		return filters_on ? freed(ctx) : TCX_NEXT;
 	if (filters_on) {
 		verdict = filters_take(ctx);
 		if (verdict != FORWARDED)
@@ -200,7 +198,28 @@ int bm_forward_6_tc(context *ctx)
 		return TCX_NEXT;
 	}
 	count(packet.ingress->interface, FORWARDED, packet.frame, sizeof(struct ethernet) + packet.length);
+	leaves_through(way.egress->ifindex);
 	return send_through(ctx, way.egress->ifindex);
+}
+
+/* The name of the program of forward.bpf.c with an ending, by which the next daemon recognizes it. */
+SEC("tcx/ingress")
+int bm_forward_6_tc(context *ctx)
+{
+	struct sample *sample;
+	__u32 length;
+	int verdict;
+
+	if (!gathered(ctx))
+		return filters_on ? freed(ctx) : TCX_NEXT;
+	if (!sample_one_in)
+		return handle(ctx);
+	length = ctx->len;
+	sample = sampled(ctx->ifindex, (void *)(long)ctx->data, (void *)(long)ctx->data_end);
+	verdict = handle(ctx);
+	if (sample)
+		was_handled(sample, length, verdict == TCX_DROP);
+	return verdict;
 }
 
 /* Replaces the forwarding program on an interface that was created again, until control has published it. */

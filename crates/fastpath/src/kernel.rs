@@ -45,6 +45,8 @@ pub struct Kernel {
     claims: Option<MapHandle>,
     /// Whether the program handles VLAN tags.
     tags: bool,
+    /// One frame in so many is sampled; 0 for none.
+    sample_one_in: u32,
     object: Object,
     /// The program for tc, with the same maps, once an interface has needed it.
     tc: Option<Object>,
@@ -80,7 +82,15 @@ impl Kernel {
         mapped.head().grace_jiffies.store(jiffies, Relaxed);
         let object = object::load(
             object::XDP,
-            With { tables: &tables, views: &views, counts: None, filters: None, claims: None, tags: false },
+            With {
+                tables: &tables,
+                views: &views,
+                counts: None,
+                filters: None,
+                claims: None,
+                tags: false,
+                sample_one_in: 0,
+            },
         )?;
         let (counts, held) = (find(&object, "counts")?, find(&object, hold::MAP)?);
         let mut kernel = Self {
@@ -93,6 +103,7 @@ impl Kernel {
             filters: None,
             claims: None,
             tags: false,
+            sample_one_in: 0,
             object,
             tc: None,
             attached: Vec::new(),
@@ -158,13 +169,14 @@ impl Kernel {
     pub fn publish(&mut self, situation: &Situation) -> Result<(), KernelError> {
         let view = situation.view();
         let filters = self.filters_for(situation)?;
-        let (tags, feasible) = (situation.has_tags(), situation.feasible && situation.filters.is_some());
+        let feasible = situation.feasible && situation.filters.is_some();
         if filters.is_some()
-            || tags != self.tags
+            || situation.has_tags() != self.tags
             || feasible != self.tables.sources.is_some()
+            || situation.sample_one_in != self.sample_one_in
             || self.newer.iter().any(Option::is_some)
         {
-            self.renew(filters, tags, feasible)?;
+            self.renew(filters, situation, feasible)?;
         }
         self.apply_filters(situation)?;
         if *view != *self.view {
@@ -183,7 +195,7 @@ impl Kernel {
     fn renew(
         &mut self,
         filters: Option<Option<FilterMaps>>,
-        tags: bool,
+        situation: &Situation,
         feasible: bool,
     ) -> Result<(), KernelError> {
         let [hops, fib4, fib6, ..] = &self.newer;
@@ -202,7 +214,8 @@ impl Kernel {
             counts: Some([&self.counts, &self.held]),
             filters: filters.as_ref().unwrap_or(&self.filters).as_ref(),
             claims: self.claims.as_ref(),
-            tags,
+            tags: situation.has_tags(),
+            sample_one_in: situation.sample_one_in,
         };
         let mut object = object::load(object::XDP, with)?;
         let at_tc = self.attached.iter().any(|attached| attached.attach_type == AttachType::Tc);
@@ -223,7 +236,7 @@ impl Kernel {
         if let Some(filters) = filters {
             self.filters = filters;
         }
-        self.tags = tags;
+        (self.tags, self.sample_one_in) = (situation.has_tags(), situation.sample_one_in);
         Ok(())
     }
 

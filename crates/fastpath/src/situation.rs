@@ -29,6 +29,8 @@ pub struct Situation {
     pub unknown: [bool; 2],
     /// Seed of the flow hash.
     pub flow_seed: u32,
+    /// One received frame in so many is sampled; 0 for none, which costs nothing.
+    pub sample_one_in: u32,
     /// `fib_multipath_hash_policy` of IPv4 and IPv6; values above 2 are treated as 1.
     pub policies: [u8; 2],
 }

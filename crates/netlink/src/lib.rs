@@ -47,7 +47,7 @@ pub use error::{Error, Malformed};
 pub use first_change::FirstChange;
 pub use hop::{Hop, HopFlags, Via};
 pub use link::{Kind, Link};
-pub use link_counters::{LinkCounters, LinkCountersReader};
+pub use link_counters::{Direction, LinkCounters, LinkCountersReader};
 pub use linux_only::{Addresses, Feature, LinuxOnly, Match, Traffic};
 pub use linux_only::{LinuxOnlyOptions, LinuxOnlyStatistics, LinuxOnlyWatch};
 pub use message::Message;

@@ -14,10 +14,15 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#define NULL ((void *)0)
+
 #include "deliver.h"
 #include "hold.h"
+#include "sample.h"
 
 #define MAX_TAGS 2
+#define ACTIVE 1
+#define SAMPLED 2 /* active, and some frames are sampled: one comparison for both, which the others pay anyway */
 #define LINUX_ONLY_IPV4 1
 #define LINUX_ONLY_IPV6 2
 #define HINT_BITS 1024 /* the same in shared.rs */
@@ -55,6 +60,8 @@ struct control {
 	__u32 other_macs; /* number of entries in `macs` */
 	__u32 linux_only; /* address families that only Linux may handle */
 	__u32 held; /* not active yet, and there are filters to wait for */
+	__u32 sample_one_in; /* if `active` is SAMPLED */
+	__u32 unused;
 };
 
 struct tag {
@@ -300,6 +307,29 @@ static __always_inline enum kind kind_of(struct xdp_md *ctx)
 	return take_tagged && is_tag(type) ? STEERED : PASSED_OTHER_TYPE;
 }
 
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sampling);
+} sampling SEC(".maps");
+
+/* Takes a sample of a frame if it is one of those. Which way it leaves only the worker will know. */
+static __noinline int take_sample(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 zero = 0, one_in = control.sample_one_in;
+	struct sampling *of = bpf_map_lookup_elem(&sampling, &zero);
+	struct sample *sample;
+
+	if (!of || !one_in || !is_sampled(of, one_in))
+		return 0;
+	sample = begin_sample(of, ctx->ingress_ifindex, data, end);
+	if (sample)
+		end_sample(sample, ctx->data_end - ctx->data, 0, false);
+	return 0;
+}
+
 /* Whether frames of the queue have waited so long that its worker does not seem to run. */
 static __always_inline bool is_unattended(__u32 queue)
 {
@@ -325,12 +355,17 @@ int steer(struct xdp_md *ctx)
 		return pass(PASSED_DELIVERED);
 	if (delivers_many && is_by_hand(ctx))
 		return deliver_next(ctx);
-	if (!control.active) {
+	if (control.active != ACTIVE) {
+		if (control.active == SAMPLED) {
+			take_sample(ctx);
+			goto active;
+		}
 		if (!control.held || !may_be_routed((void *)(long)ctx->data, (void *)(long)ctx->data_end))
 			return pass(PASSED_INACTIVE);
 		count(DROPPED_HELD);
 		return XDP_DROP;
 	}
+active:
 	kind = take_all ? STEERED : kind_of(ctx);
 	if (kind != STEERED)
 		return pass(kind);

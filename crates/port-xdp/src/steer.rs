@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use bm_bpf::xdp::{self, Mode};
-use bm_bpf::{MapValue, Occupant};
+use bm_bpf::{MapValue, Occupant, samples};
 use bm_port::Steering;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
@@ -73,7 +73,7 @@ const KINDS: usize = size_of::<SteerCounters>() / size_of::<u64>();
 /// `struct control` of `steer.bpf.c`.
 ///
 /// Not shared: copied into and out of a map by system calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 struct Control {
     mac: u64,
@@ -83,12 +83,29 @@ struct Control {
     linux_only: u32,
     /// Whether packets that Linux might route are dropped while steering is off.
     held: u32,
+    /// If `active` is [`SAMPLED`].
+    sample_one_in: u32,
+    unused: u32,
 }
+
+/// Values of `active`.
+const ACTIVE: u32 = 1;
+const SAMPLED: u32 = 2;
 
 // SAFETY: numbers only, the widest first and an even number of the others, so there is no padding.
 unsafe impl MapValue for Control {}
 
 impl Control {
+    /// The same for a port that takes packets or not, and samples one in so many.
+    fn taking(self, active: bool, sample_one_in: u32) -> Self {
+        let active = match (active, sample_one_in) {
+            (false, _) => 0,
+            (true, 0) => ACTIVE,
+            (true, _) => SAMPLED,
+        };
+        Self { active, sample_one_in, ..self }
+    }
+
     /// Reads the value in the program's map.
     fn read(map: &MapHandle) -> io::Result<Self> {
         let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(system_error)?;
@@ -190,6 +207,7 @@ impl Program {
         open.maps.local4.reuse_fd(local.v4.as_fd()).map_err(failed)?;
         open.maps.local6.reuse_fd(local.v6.as_fd()).map_err(failed)?;
         open.maps.local_hints.reuse_fd(local.hints.as_fd()).map_err(failed)?;
+        open.maps.samples.reuse_fd(samples::samples().map_err(failed)?.as_fd()).map_err(failed)?;
         let loaded = open.load().map_err(failed)?;
         let steer = &loaded.progs.steer;
         let link = match mode.map(|mode| xdp::attach(steer, port.index, mode)).transpose() {
@@ -226,7 +244,7 @@ impl Program {
             macs: MapHandle::try_from(&self.macs).map_err(failed)?,
             counts: MapHandle::try_from(&self.counts).map_err(failed)?,
             shared: shared.clone(),
-            now: Control { mac: 0, active: 0, other_macs: 0, linux_only: 0, held: self.held.into() },
+            now: Control { held: self.held.into(), ..Control::default() },
             others: Vec::new(),
         };
         steering.set_macs(&[port.mac]).map_err(|error| failed(error.into()))?;
@@ -319,11 +337,15 @@ impl Steering for XdpSteering {
     }
 
     fn set_active(&mut self, active: bool) -> io::Result<()> {
-        self.set(Control { active: active.into(), held: 0, ..self.now })
+        self.set(Control { held: 0, ..self.now.taking(active, self.now.sample_one_in) })
     }
 
     fn set_linux_only(&mut self, [ipv4, ipv6]: [bool; 2]) -> io::Result<()> {
         self.set(Control { linux_only: u32::from(ipv4) | u32::from(ipv6) << 1, ..self.now })
+    }
+
+    fn set_sampling(&mut self, one_in: u32) -> io::Result<()> {
+        self.set(self.now.taking(self.now.active > 0, one_in))
     }
 
     fn differences(&self) -> io::Result<Vec<String>> {

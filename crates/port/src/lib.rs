@@ -160,6 +160,14 @@ pub trait Steering: Send {
         Ok(())
     }
 
+    /// One received frame in so many is sampled, with 0 none. Ports without a program in the kernel sample none.
+    ///
+    /// # Errors
+    /// The system's error; the previous setting then stays in effect.
+    fn set_sampling(&mut self, _one_in: u32) -> io::Result<()> {
+        Ok(())
+    }
+
     /// How many packets were dropped before the first call of [`Self::set_active`], because filters might drop them.
     fn held(&self) -> u64 {
         0

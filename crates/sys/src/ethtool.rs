@@ -84,13 +84,15 @@ struct Value {
 // SAFETY: `ETHTOOL_GFLAGS`, `ETHTOOL_SFLAGS` and `ETHTOOL_SGRO` read and write this structure.
 unsafe impl Command for Value {}
 
-/// VLAN offloads of a device (`ETH_FLAG_*`).
+/// Offloads of a device (`ETH_FLAG_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offload {
     /// Strips VLAN tags from received frames, and stores them where XDP programs cannot see them (`rxvlan`).
     ReceiveVlan,
     /// Inserts VLAN tags into frames that are sent (`txvlan`).
     TransmitVlan,
+    /// Merges received TCP packets, so that they cannot be forwarded as they came (`lro`).
+    LargeReceive,
 }
 
 impl Offload {
@@ -98,6 +100,7 @@ impl Offload {
         match self {
             Self::TransmitVlan => 1 << 7,
             Self::ReceiveVlan => 1 << 8,
+            Self::LargeReceive => 1 << 15,
         }
     }
 }
@@ -149,6 +152,16 @@ impl Interfaces {
         Ok(channels.combined + channels.receive)
     }
 
+    /// Whether an offload is on.
+    ///
+    /// # Errors
+    /// The kernel's error: usually that there is no interface of that name.
+    pub fn offload(&self, name: &str, offload: Offload) -> io::Result<bool> {
+        let mut value = Value { command: command::GET_FLAGS, data: 0 };
+        self.ethtool(name, &mut value)?;
+        Ok(value.data & offload.bit() != 0)
+    }
+
     /// Turns an offload on or off; whether that changed anything.
     ///
     /// # Errors
@@ -197,5 +210,7 @@ mod tests {
         assert_eq!(interfaces.veth_peer("lo"), None);
         assert!(interfaces.driver("no-such-one").is_err());
         assert!(interfaces.receive_queues("lo").is_err());
+        assert!(!interfaces.offload("lo", Offload::LargeReceive).unwrap());
+        assert!(interfaces.offload("no-such-one", Offload::ReceiveVlan).is_err());
     }
 }

@@ -89,6 +89,8 @@ pub struct HardwareAddress {
 pub enum Flag {
     /// It is administratively up.
     Up,
+    /// It is up and has a carrier.
+    Running,
     /// It receives frames for all MAC addresses.
     Promiscuous,
 }
@@ -97,6 +99,7 @@ impl Flag {
     fn bit(self) -> c_short {
         let bit = match self {
             Self::Up => libc::IFF_UP,
+            Self::Running => libc::IFF_RUNNING,
             Self::Promiscuous => libc::IFF_PROMISC,
         };
         bit as c_short

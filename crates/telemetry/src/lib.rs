@@ -35,7 +35,7 @@ pub use help::FAMILIES;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
-use bm_api::{FabricLink, Status};
+use bm_api::{Collectors, FabricLink, Status};
 use bm_stats::{Entry, Scope};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -48,7 +48,12 @@ type Counters = Family<Labels, Counter>;
 type Gauges = Family<Labels, Gauge<u64, AtomicU64>>;
 
 /// The text of a scrape; `fabric` are the links to other nodes of a cluster.
-pub fn render(status: &Status, counters: &[(String, u64)], fabric: &[FabricLink]) -> String {
+pub fn render(
+    status: &Status,
+    counters: &[(String, u64)],
+    fabric: &[FabricLink],
+    collectors: &Collectors,
+) -> String {
     let mut registry = Registry::with_prefix("brickmoon");
     let frames = counter(&mut registry, "frames", "Frames by app and by what happened to them");
     let bytes = counter(&mut registry, "bytes", "Bytes received from and sent to the wire");
@@ -82,14 +87,8 @@ pub fn render(status: &Status, counters: &[(String, u64)], fabric: &[FabricLink]
             }
             Scope::Hook { hook, worker } => {
                 let worker = worker.map_or("slow".into(), |worker| worker.to_string());
-                let mut labels = vec![("hook", hook.into()), ("worker", worker)];
-                if let Some(kind) = name.strip_prefix("jit/") {
-                    labels.push(("kind", kind.into()));
-                    set(&lua, labels, *value);
-                } else {
-                    labels.push(("counter", name.into()));
-                    add(&hooks, labels, *value);
-                }
+                let labels = vec![("hook", hook.into()), ("worker", worker)];
+                add_hook((&hooks, &lua), labels, name, *value);
             }
             Scope::Linux { port } => add_linux(&linux, port, name, *value),
             Scope::Filter { rule } => add(&filters, vec![("rule", rule.into())], *value),
@@ -112,11 +111,23 @@ pub fn render(status: &Status, counters: &[(String, u64)], fabric: &[FabricLink]
             },
         }
     }
+    export(&mut registry, collectors);
     daemon(&mut registry, status, fabric);
     let mut text = String::new();
     // Writing into a String cannot fail.
     let _written = encode(&mut text, &registry);
     text
+}
+
+/// A counter of a hook, or a statistic of its Lua state.
+fn add_hook((hooks, lua): (&Counters, &Gauges), mut labels: Labels, name: &str, value: u64) {
+    if let Some(kind) = name.strip_prefix("jit/") {
+        labels.push(("kind", kind.into()));
+        set(lua, labels, value);
+    } else {
+        labels.push(("counter", name.into()));
+        add(hooks, labels, value);
+    }
 }
 
 /// What Linux was left, and what it dropped.
@@ -133,6 +144,33 @@ fn add_linux([left, dropped]: &[Counters; 2], port: &str, name: &str, value: u64
         _ => return,
     };
     add(family, vec![("port", port.into()), (label, why.into())], value);
+}
+
+/// What collectors of sFlow and IPFIX have been told.
+fn export(registry: &mut Registry, reply: &Collectors) {
+    if reply.collectors.is_empty() {
+        return;
+    }
+    let taken = counter(registry, "samples", "Packets that were sampled for sFlow and IPFIX");
+    add(&taken, Vec::new(), reply.samples);
+    let lost = counter(registry, "samples_lost", "Samples that were lost because the daemon was too slow");
+    add(&lost, Vec::new(), reply.lost);
+    let samples = counter(registry, "export_samples", "Samples put into datagrams for a collector");
+    let unfit = counter(registry, "export_unfit_samples", "Samples that the format has no place for");
+    let datagrams =
+        counter(registry, "export_datagrams", "Datagrams for a collector, by whether they could be sent");
+    let refused =
+        counter(registry, "export_refused", "Datagrams after which the collector's host refused them");
+    for one in &reply.collectors {
+        let labels = vec![("collector", one.address.clone()), ("format", one.format.clone())];
+        add(&samples, labels.clone(), one.samples);
+        add(&unfit, labels.clone(), one.unfit);
+        add(&refused, labels.clone(), one.refused);
+        for (result, count) in [("sent", one.sent), ("full", one.full), ("failed", one.failed)] {
+            let with = labels.iter().cloned().chain([("result", result.into())]);
+            add(&datagrams, with.collect(), count);
+        }
+    }
 }
 
 fn fabric(registry: &mut Registry, links: &[FabricLink]) {
@@ -288,7 +326,12 @@ mod tests {
             ("lines/read", 17),
         ]
         .map(|(name, value)| (name.to_string(), value));
-        let text = render(&Status { routes_ipv4: 5, ready: true, ..Status::default() }, &counters, &[]);
+        let text = render(
+            &Status { routes_ipv4: 5, ready: true, ..Status::default() },
+            &counters,
+            &[],
+            &Collectors::default(),
+        );
         assert!(!text.contains("fabric"), "without a cluster there is nothing about one");
         for line in [
             "brickmoon_frames_total{app=\"port/eth0/0/receive\",entry=\"received\"} 7",
@@ -340,7 +383,7 @@ mod tests {
             counters: counts(&[("transit", 4), ("sampled", 5)]),
             ..FabricLink::default()
         };
-        let text = render(&Status::default(), &[], &[link]);
+        let text = render(&Status::default(), &[], &[link], &Collectors::default());
         for line in [
             "fabric_frames_total{link=\"fab1\",peer=\"b\",kind=\"transit\"} 4",
             "fabric_dropped_frames_total{link=\"fab1\",peer=\"b\",reason=\"epoch\"} 3",

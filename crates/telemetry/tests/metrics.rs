@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use bm_api::{Account, FabricLink, Status};
+use bm_api::{Account, Collector, Collectors, FabricLink, Status};
 use bm_stats::{Entry, Scope};
 
 /// A family of metrics as a scrape describes it.
@@ -54,9 +54,14 @@ fn fabric_link() -> FabricLink {
     }
 }
 
+/// A collector that has been told something.
+fn collectors() -> Collectors {
+    Collectors { collectors: vec![Collector::default()], ..Collectors::default() }
+}
+
 /// Every family of a scrape by the name of its series.
 fn families() -> BTreeMap<String, Family> {
-    let text = bm_telemetry::render(&Status::default(), &counters(), &[fabric_link()]);
+    let text = bm_telemetry::render(&Status::default(), &counters(), &[fabric_link()], &collectors());
     let mut families: BTreeMap<String, Family> = BTreeMap::new();
     let mut help = "";
     for line in text.lines() {

@@ -105,6 +105,53 @@ fn ports_show_what_ip_link_counts() {
 }
 
 #[test]
+fn cleared_counters_count_from_then_on_and_metrics_go_on() {
+    for subject in Subject::all("observe-clear").into_iter().filter(|subject| *subject != Subject::Linux) {
+        let lab = Lab::new("observe-clear", Ends::Silent);
+        let router = subject.start(&lab);
+        lab.rtr.ip("route add blackhole 11.1.0.0/16\n");
+        router.settle();
+        let text = |command: &str, words: &[&str]| {
+            String::from_utf8_lossy(&router.ask(command, words).expect("a daemon").stdout).into_owned()
+        };
+        let good = Side::Src.to_router(&Ip4::udp("192.0.2.2", "10.9.9.9", 300).bytes());
+        let bad = Side::Src.to_router(&Ip4::udp("192.0.2.2", "11.1.0.9", 300).bytes());
+        send(&lab, &good, 5 * PACKETS);
+        send(&lab, &bad, PACKETS);
+        let dropped = || for_reason(&router, "blackhole");
+        eventually("the first packets are counted", || {
+            by_us(&router, "r0")[0] >= 6 * PACKETS && dropped() >= PACKETS
+        });
+        assert!(!text("show", &["ports"]).contains("counted since"));
+        let said = text("clear", &["counters"]);
+        assert!(said.contains("count from now on"), "{said}");
+        send(&lab, &bad, 3);
+        eventually("the other packets are counted", || dropped() >= PACKETS + 3);
+        // The number in the line of r0's drops, or packets received.
+        let drops = text("show", &["drops"]);
+        let line = drops.lines().find(|line| line.starts_with("blackhole")).expect("a line");
+        assert_eq!(line.split_whitespace().nth(1), Some("3"), "{drops}");
+        assert!(drops.contains("counted since `brickmoon clear counters`, "), "{drops}");
+        let ports = text("show", &["ports"]);
+        let line = ports.lines().find(|line| line.starts_with("r0 ")).expect("a line");
+        let received = line.split_whitespace().skip_while(|word| *word != "rx").nth(1).expect("a number");
+        assert!((3..PACKETS).contains(&received.parse().expect("a number")), "{ports}");
+        assert!(ports.contains("counted since"), "{ports}");
+        assert!(by_us(&router, "r0")[0] >= 6 * PACKETS + 3, "--json goes on");
+        let metrics = router.get("/v1/metrics").expect("a daemon");
+        let counted: u64 = metrics
+            .lines()
+            .filter(|line| line.contains("\"blackhole\"") && !line.contains("linux_dropped"))
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+            .sum();
+        assert_eq!(counted, PACKETS + 3, "metrics go on: {metrics}");
+        assert!(text("clear", &["counters", "--undo"]).contains("show all counts again"));
+        assert!(!text("show", &["drops"]).contains("counted since"));
+        router.stop();
+    }
+}
+
+#[test]
 fn rates_follow_what_comes() {
     let Some(subject) = Subject::kernel("observe-rates") else { return };
     let lab = Lab::new("observe-rates", Ends::Silent);

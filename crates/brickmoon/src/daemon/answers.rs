@@ -1,5 +1,6 @@
 //! The daemon as its clients see it: answers to API requests.
 
+mod clear;
 mod drops;
 mod explain;
 mod kernel_notes;
@@ -10,10 +11,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bm_api::request::{self, ExplainQuery, RouteQuery, StopQuery};
+use bm_api::request::{self, ClearQuery, ExplainQuery, RouteQuery, StopQuery};
 use bm_api::{
-    Apps, Cluster, Drops, Error, Explanation, Filters, Hooks, IpsecPolicies, Links, Neighbors, NextHops,
-    Ports, Reloaded, Routes, Sas,
+    Apps, Cleared, Cluster, Collectors, Drops, Error, Explanation, Filters, Hooks, IpsecPolicies, Links,
+    Neighbors, NextHops, Ports, Reloaded, Routes, Sas,
 };
 use bm_api::{Macs, Status, Stopping, Switches, Verify, Worker, Workers};
 use bm_control::config;
@@ -42,6 +43,8 @@ pub struct Daemon {
     web: Option<String>,
     /// Threads that make no progress.
     silent: Silent,
+    /// What counters were when they were cleared.
+    baseline: clear::Baseline,
     /// Notified when the daemon is to end.
     pub end: Notify,
 }
@@ -56,7 +59,16 @@ impl Daemon {
         web: Option<String>,
     ) -> Self {
         let silent = Health::subscribe(forwarder.driver.handle());
-        Self { forwarder, up, started, unconfined, web, silent, end: Notify::new() }
+        Self {
+            forwarder,
+            up,
+            started,
+            unconfined,
+            web,
+            silent,
+            baseline: clear::Baseline::default(),
+            end: Notify::new(),
+        }
     }
 
     /// The line that is printed when the daemon is ready.
@@ -177,7 +189,8 @@ impl Answers for Daemon {
         counters.insert("log/lines_lost".into(), log::lost());
         report::add_filters(&mut counters, &filters);
         let counters: Vec<_> = counters.into_iter().collect();
-        bm_telemetry::render(&self.completed(status, &ports), &counters, &self.cluster().links)
+        let (links, collectors) = (self.cluster().links, self.collectors());
+        bm_telemetry::render(&self.completed(status, &ports), &counters, &links, &collectors)
     }
 
     fn stop(&self, query: &StopQuery) -> Result<Stopping, Error> {
@@ -239,9 +252,26 @@ impl AnswersOfDaemon for Daemon {
         lock(&self.forwarder.shared.ipsec).policies()
     }
 
+    fn collectors(&self) -> Collectors {
+        self.forwarder.sampling.collectors()
+    }
+
     fn hooks(&self) -> Hooks {
         let reports = self.forwarder.shared.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();
         hooks::hooks(reports, &self.counters())
+    }
+
+    fn cleared(&self) -> Cleared {
+        self.baseline.cleared()
+    }
+
+    fn clear(&self, query: &ClearQuery) -> Cleared {
+        if query.undo {
+            self.baseline.forget();
+        } else {
+            self.baseline.set(self.ports_now(), self.drops_now());
+        }
+        self.cleared()
     }
 
     fn verify(&self) -> Result<Verify, Error> {

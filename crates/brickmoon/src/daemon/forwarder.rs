@@ -29,6 +29,7 @@ use super::linux_drops::LinuxDrops;
 use super::lock::lock;
 use super::probe;
 use super::running::Running;
+use super::sampling::Sampling;
 use super::statistics::Removed;
 use super::switches::Bridges;
 use super::traffic::Meter;
@@ -80,6 +81,8 @@ pub struct Forwarder {
     pub(super) linux_drops: LinuxDrops,
     /// What ports receive and send.
     pub(super) meter: Meter,
+    /// Tells collectors about sampled packets.
+    pub(super) sampling: Sampling,
     _stats: Removed,
 }
 

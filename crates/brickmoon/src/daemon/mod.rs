@@ -34,6 +34,7 @@ mod queues;
 mod random;
 mod replaceable;
 mod running;
+mod sampling;
 mod scripts;
 mod spare;
 mod statistics;

@@ -160,7 +160,7 @@ impl Answers for Facts {
 
     fn metrics(&self) -> String {
         let counters: Vec<_> = self.counters().into_iter().collect();
-        bm_telemetry::render(&self.state(), &counters, &[])
+        bm_telemetry::render(&self.state(), &counters, &[], &bm_api::Collectors::default())
     }
 
     fn stop(&self, _query: &StopQuery) -> Result<Stopping, Error> {

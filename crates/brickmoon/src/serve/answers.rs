@@ -1,9 +1,9 @@
 //! What the API server asks: a method for each request.
 
-use bm_api::request::{ExplainQuery, RouteQuery, StopQuery};
+use bm_api::request::{ClearQuery, ExplainQuery, RouteQuery, StopQuery};
 use bm_api::{
-    Apps, Cluster, Drops, Error, Explanation, Filters, Hooks, IpsecPolicies, Links, Macs, Neighbors,
-    NextHops, Ports, Reloaded, Routes, Sas, Status, Stopping, Switches, Verify, Workers,
+    Apps, Cleared, Cluster, Collectors, Drops, Error, Explanation, Filters, Hooks, IpsecPolicies, Links,
+    Macs, Neighbors, NextHops, Ports, Reloaded, Routes, Sas, Status, Stopping, Switches, Verify, Workers,
 };
 
 /// What every process with a control socket answers.
@@ -86,8 +86,14 @@ pub trait AnswersOfDaemon: Answers {
     fn sas(&self) -> Sas;
     /// IPsec policies.
     fn policies(&self) -> IpsecPolicies;
+    /// Collectors of sFlow and IPFIX, and what they have been told.
+    fn collectors(&self) -> Collectors;
     /// Lua hooks with their counters.
     fn hooks(&self) -> Hooks;
+    /// What the counters were when they were cleared last.
+    fn cleared(&self) -> Cleared;
+    /// Makes displays count from now on, or show all counts again.
+    fn clear(&self, query: &ClearQuery) -> Cleared;
     /// Compares all tables with the kernel's.
     ///
     /// # Errors

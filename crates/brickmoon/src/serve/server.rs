@@ -9,7 +9,7 @@ use axum::extract::{Path, Query, RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
-use bm_api::request::{self, ExplainQuery, MemberQuery, RouteQuery, StopQuery};
+use bm_api::request::{self, ClearQuery, ExplainQuery, MemberQuery, RouteQuery, StopQuery};
 use bm_api::{Error, encode};
 use serde::Serialize;
 use tokio::net::TcpListener;
@@ -66,6 +66,7 @@ pub fn routes<D: AnswersOfDaemon>(daemon: Arc<D>) -> Router {
     let orders = Router::new()
         .route(request::VERIFY, post(|State(daemon): State<Arc<D>>| answer_post(daemon, D::verify)))
         .route(request::RELOAD, post(|State(daemon): State<Arc<D>>| answer_post(daemon, D::reload)))
+        .route(request::CLEAR, post(clear::<D>))
         .route(request::DRAIN, post(|daemon| drain::<D>(daemon, true)))
         .route(request::JOIN, post(|daemon| drain::<D>(daemon, false)))
         .route(request::REMOVE, post(remove::<D>))
@@ -80,8 +81,15 @@ pub fn routes_of_readers<D: AnswersOfDaemon>(daemon: Arc<D>) -> Router {
             Error::new("members of this group have read access only").hint("run this command as root");
         refused(StatusCode::FORBIDDEN, error)
     };
-    let orders =
-        [request::VERIFY, request::RELOAD, request::DRAIN, request::JOIN, request::REMOVE, request::STOP];
+    let orders = [
+        request::VERIFY,
+        request::RELOAD,
+        request::CLEAR,
+        request::DRAIN,
+        request::JOIN,
+        request::REMOVE,
+        request::STOP,
+    ];
     let routes =
         orders.into_iter().fold(all_read_routes(), |routes, order| routes.route(order, post(refuse)));
     routes.fallback(no_such_path::<D>).with_state(daemon)
@@ -122,6 +130,8 @@ fn read_routes_of_daemon<D: AnswersOfDaemon>() -> Router<Arc<D>> {
         .route(request::FILTERS, get_route(D::filters))
         .route(request::SAS, get_route(|daemon: &D| Ok(daemon.sas())))
         .route(request::POLICIES, get_route(|daemon: &D| Ok(daemon.policies())))
+        .route(request::CLEARED, get_route(|daemon: &D| Ok(daemon.cleared())))
+        .route(request::COLLECTORS, get_route(|daemon: &D| Ok(daemon.collectors())))
         .route(request::HOOKS, get_route(|daemon: &D| Ok(daemon.hooks())))
 }
 
@@ -138,6 +148,13 @@ async fn stop<A: Answers>(State(answers): State<Arc<A>>, Query(query): Query<Sto
 
 async fn drain<D: AnswersOfDaemon>(State(daemon): State<Arc<D>>, drained: bool) -> Response {
     answer_post(daemon, move |daemon| daemon.set_drained(drained)).await
+}
+
+async fn clear<D: AnswersOfDaemon>(
+    State(daemon): State<Arc<D>>,
+    Query(query): Query<ClearQuery>,
+) -> Response {
+    answer_post(daemon, move |daemon| Ok(daemon.clear(&query))).await
 }
 
 async fn remove<D: AnswersOfDaemon>(

@@ -13,6 +13,8 @@ pub struct Choices {
     pub icmp_per_second: Option<u32>,
     /// Whether to keep feasible reverse paths of sources (RFC 3704), which needs a second table per family.
     pub feasible: bool,
+    /// One received frame in so many is sampled; 0 for none.
+    pub sample_one_in: u32,
 }
 
 /// The kernel's settings, overridden by the configuration.

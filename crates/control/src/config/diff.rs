@@ -98,6 +98,9 @@ impl Config {
         set("filter.reverse_path", &filter.reverse_path, Live);
         set("filter.fail", &filter.fail, Live);
         set("filter.rule", &filter.rules, Live);
+        set("sampling.one_in", &self.export.one_in, Live);
+        set("sampling.counters_s", &self.export.counters.as_secs(), Live);
+        set("sampling.agent", &self.export.agent, Live);
         for (key, mode) in firewall.all() {
             set(&format!("firewall.{key}"), &mode, Live);
         }
@@ -125,6 +128,7 @@ impl Config {
             mirror: _,
             filter: _,
             firewall: _,
+            export,
             ipsec,
         } = self;
         for (at, claim) in claims.iter().enumerate() {
@@ -140,6 +144,9 @@ impl Config {
             if let Some(reverse_path) = port.reverse_path {
                 set(&format!("{name}.reverse_path"), &reverse_path, Live);
             }
+        }
+        for Collector { format, address, line: _ } in &export.collectors {
+            set(&format!("{}.{address}", format.name()), address, Live);
         }
         for hook in hooks {
             // The line is only for messages; files are always loaded again.

@@ -5,6 +5,7 @@
 
 mod apps;
 mod cluster;
+mod export;
 mod filter;
 mod hooks;
 mod ipsec;
@@ -60,6 +61,7 @@ fn read_all(document: &Table<'_>, folder: &Path, report: &mut Report) -> Config 
     top.read("filter", "[filter]", |section| filter::filter(section, &mut config.filter, &config.claims));
     top.read("firewall", "[firewall]", |section| firewall(section, &mut config.firewall));
     top.read("ipsec", "[ipsec]", |section| ipsec::ipsec(section, folder, &mut config.ipsec));
+    export::export(&mut top, &mut config.export);
     top.finish();
     config
 }

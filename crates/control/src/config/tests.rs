@@ -1,6 +1,7 @@
 //! Tests what the configuration accepts, and its error messages.
 
 mod cluster;
+mod export;
 mod ipsec;
 mod rules;
 mod scripts;
@@ -233,7 +234,7 @@ fn suggests_the_intended_key() {
     assert_eq!(
         refused("[interfaces]\n"),
         "test.toml, line 1: unknown key `interfaces`, expected `daemon`, `port`, `fib`, `slow_path`, \
-         `neighbors`, `mirror`, `lua`, `hook`, `app`, `link`, `claim`, `switch`, `cluster`, `filter`, `firewall` or `ipsec`"
+         `neighbors`, `mirror`, `lua`, `hook`, `app`, `link`, `claim`, `switch`, `cluster`, `filter`, `firewall`, `ipsec`, `sampling`, `sflow` or `ipfix`"
     );
     assert_eq!(message_for("daemon", "slot = 1"), "unknown key `slot` in [daemon]: did you mean `slots`?");
     assert_eq!(

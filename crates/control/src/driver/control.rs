@@ -298,6 +298,7 @@ impl Control {
             hash_seed,
             icmp_per_second: config.slow_path.icmp_per_second,
             feasible: config.asks_for_feasible(),
+            sample_one_in: config.sample_one_in(),
         });
         let reused = self.compiler.set_filters(config);
         if let Some(kernel) = &self.kernel {

@@ -346,6 +346,7 @@ impl KernelPath {
             filters: filters.cloned(),
             feasible: compiler.choices().feasible && !compiler.lacks_sources(),
             unknown: linux_only,
+            sample_one_in: compiler.choices().sample_one_in,
             flow_seed: settings.hash_seed,
             policies: [settings.hash_policy_ipv4, settings.hash_policy_ipv6],
         }

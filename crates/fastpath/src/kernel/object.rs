@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 
 use bm_bpf::AttachType;
+use bm_bpf::samples::{self, SAMPLES};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramMut};
 
 use super::{Tables, hold};
@@ -34,6 +35,9 @@ const SOURCE_MAPS: [&str; 2] = ["sources4", "sources6"];
 /// The section that says whether packets may be claimed for workers, and the map that exists only then.
 const CLAIMS_ON: &str = ".rodata.claims";
 const CLAIMS_MAP: &str = "claims";
+/// The section that says how many frames are sampled, and the maps that exist only then.
+const SAMPLING: &str = ".rodata.sampling";
+const SAMPLING_MAPS: [&str; 3] = [SAMPLES, "sampling", "sampled_out"];
 
 /// What the programs are loaded with.
 #[derive(Clone, Copy)]
@@ -45,12 +49,15 @@ pub(super) struct With<'a> {
     pub filters: Option<&'a FilterMaps>,
     pub claims: Option<&'a MapHandle>,
     pub tags: bool,
+    /// One frame in so many is sampled; 0 for none.
+    pub sample_one_in: u32,
 }
 
 /// Loads an object file.
 pub(super) fn load(file: &[u8], with: With<'_>) -> Result<Object, KernelError> {
-    let With { tables, views, counts, filters, claims, tags } = with;
+    let With { tables, views, counts, filters, claims, tags, sample_one_in } = with;
     let failed = KernelError::program("loading the program");
+    let ring = (sample_one_in > 0).then(samples::samples).transpose().map_err(&failed)?;
     let mut builder = ObjectBuilder::default();
     let mut open = builder.open_memory(file).map_err(&failed)?;
     for mut map in open.maps_mut() {
@@ -58,19 +65,19 @@ pub(super) fn load(file: &[u8], with: With<'_>) -> Result<Object, KernelError> {
         let feasible = tables.sources.is_some();
         let claiming = claims.filter(|_| filters.is_some());
         let switches = [
-            (FILTERS_ON, filters.is_some()),
-            (TAGS_ON, tags),
-            (FEASIBLE_ON, feasible),
-            (CLAIMS_ON, claiming.is_some()),
+            (FILTERS_ON, filters.is_some().into()),
+            (TAGS_ON, tags.into()),
+            (FEASIBLE_ON, feasible.into()),
+            (CLAIMS_ON, claiming.is_some().into()),
+            (SAMPLING, sample_one_in),
         ];
-        for (switch, on) in switches {
-            if name == switch {
-                map.set_initial_value(&u32::from(on).to_ne_bytes()).map_err(&failed)?;
-            }
+        if let Some((_, value)) = switches.into_iter().find(|(switch, _)| name == *switch) {
+            map.set_initial_value(&value.to_ne_bytes()).map_err(&failed)?;
         }
         if filters.is_none() && FILTER_MAPS.contains(&name.as_str())
             || !feasible && SOURCE_MAPS.contains(&name.as_str())
             || claiming.is_none() && name == CLAIMS_MAP
+            || ring.is_none() && SAMPLING_MAPS.contains(&name.as_str())
         {
             map.set_autocreate(false).map_err(&failed)?;
         }
@@ -79,6 +86,7 @@ pub(super) fn load(file: &[u8], with: With<'_>) -> Result<Object, KernelError> {
             ".bss.fib4" => Some(&tables.fib4),
             ".bss.fib6" => Some(&tables.fib6),
             CLAIMS_MAP => claiming,
+            SAMPLES => ring.as_ref(),
             "sources4" => tables.sources.as_ref().map(|[ipv4, _]| ipv4),
             "sources6" => tables.sources.as_ref().map(|[_, ipv6]| ipv6),
             ".bss.views" => Some(views),

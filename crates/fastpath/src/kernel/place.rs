@@ -107,6 +107,7 @@ impl Kernel {
                     filters: self.filters.as_ref(),
                     claims: None,
                     tags: self.tags,
+                    sample_one_in: self.sample_one_in,
                 },
             )?,
         };

@@ -15,6 +15,7 @@ mod cost;
 mod filters;
 mod hold;
 mod outlives;
+mod sampled;
 mod tagged;
 mod tc;
 

@@ -142,6 +142,7 @@ impl Forwarder {
         self.follow_fabric_links()?;
         self.follow_filters();
         self.follow_linux_drops();
+        self.follow_sampling();
         let Some(why) = arrange else { return Ok(()) };
         tracing::warn!("{why}: restarting the workers; Linux forwards for their ports meanwhile");
         let setup =
@@ -165,6 +166,17 @@ impl Forwarder {
             }
         }
         self.linux_drops.follow(interfaces);
+    }
+
+    /// Sends counters to collectors for the interfaces that ports with programs in the kernel have now.
+    fn follow_sampling(&self) {
+        let running = lock(&self.running);
+        let ports = running.iter().flat_map(|running| &running.ports);
+        let has_program =
+            |port: &&PortInfo| matches!(port.mode, PortMode::Kernel | PortMode::Copy | PortMode::ZeroCopy);
+        let sampled = ports.filter(has_program);
+        self.sampling
+            .follow(sampled.filter_map(|port| Some((port.presence.ifindex()?, port.name.clone()))).collect());
     }
 
     /// Makes workers send through the interfaces that fabric links have now.

@@ -122,6 +122,10 @@ impl Forwarder {
             Step::partial(|setup: &Setup| self.switches.change(&setup.config)),
             Step::partial(|setup: &Setup| self.cluster.change(&setup.config)),
         ];
+        let told = Step::atomic(|setup: &Setup| {
+            self.sampling.apply(&setup.config.export);
+            Ok(())
+        });
         let freed = Step::atomic(|_: &Setup| self.switches.attach_freed_interfaces());
         if !arranged.is_empty() {
             if let Some(set) = self.shared.hooks.get().filter(|_| new.plan.paths.needs_workers(&new.config)) {
@@ -133,12 +137,12 @@ impl Forwarder {
                 let strict = |port: &Port| std::ptr::eq(setup, new) && is_asked(port);
                 self.arrange(restarts, setup, &strict).map_err(Error::new)
             });
-            steps.extend([step, freed]);
+            steps.extend([step, freed, told]);
             return all_or_nothing(steps, old, new);
         }
         // Building tables may fail after the settings have been changed.
         steps.push(Step::partial(|setup: &Setup| control.reconfigure(&setup.config)));
-        steps.push(freed);
+        steps.extend([freed, told]);
         steps.push(Step::atomic(|setup: &Setup| {
             lock(&self.running).iter().for_each(|running: &Running| running.place(&setup.config));
             Ok(())

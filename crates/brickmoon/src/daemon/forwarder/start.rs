@@ -20,6 +20,7 @@ use crate::daemon::kernel_ports::{self, Started};
 use crate::daemon::linux_drops::LinuxDrops;
 use crate::daemon::random::random;
 use crate::daemon::running::{Opened, Openers};
+use crate::daemon::sampling::Sampling;
 use crate::daemon::switches::Bridges;
 use crate::daemon::traffic::Meter;
 use crate::daemon::watcher::Watch;
@@ -44,6 +45,7 @@ impl Forwarder {
         let mut forwarder = Self::start_router(config, machine, file.as_deref(), natives, &cluster)?;
         forwarder.linux_drops = linux_drops;
         (forwarder.switches, forwarder.cluster, forwarder.file) = (switches, cluster, file);
+        forwarder.sampling.apply(&forwarder.setup().config.export);
         Ok(forwarder)
     }
 
@@ -128,6 +130,7 @@ impl Forwarder {
             filter_tables: Mutex::default(),
             linux_drops: LinuxDrops::none(),
             meter: Meter::default(),
+            sampling: Sampling::default(),
             links: Arc::new(Notify::new()),
             _stats: stats,
         })

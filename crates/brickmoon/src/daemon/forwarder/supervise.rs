@@ -118,6 +118,7 @@ impl Forwarder {
         let running = lock(&self.running).take();
         drop(running.map(Running::stop));
         lock(&self.shared.ipsec).end();
+        self.sampling.end();
         self.switches.end();
         self.cluster.end();
     }

@@ -20,6 +20,8 @@ struct PortSteering {
     linux_only: [bool; 2],
     /// Whether it takes packets; `None` to leave that unchanged.
     active: Option<bool>,
+    /// One received frame in so many is sampled; 0 for none.
+    sample_one_in: u32,
 }
 
 impl Control {
@@ -27,6 +29,7 @@ impl Control {
     /// Linux.
     fn current_settings(&self) -> LastSteering {
         let interfaces = self.compiler.interfaces();
+        let sample_one_in = self.compiler.choices().sample_one_in;
         let takes = self.active && !self.workers_rest;
         let of_port = |(port, on): (u16, &ControlPort)| {
             let mut macs: Vec<_> = interfaces.of_port(port).map(|(_, interface)| interface.mac).collect();
@@ -41,7 +44,12 @@ impl Control {
                 !self.compiler.filters_drop()
                     && interfaces.of_port(port).all(|(_, on)| on.linux_only_in[family])
             };
-            PortSteering { macs, linux_only: [0, 1].map(linux_only), active: known.then_some(active) }
+            PortSteering {
+                macs,
+                linux_only: [0, 1].map(linux_only),
+                active: known.then_some(active),
+                sample_one_in,
+            }
         };
         let mut local: Vec<IpAddr> =
             self.watch.mirror().all_addresses().map(|address| address.local).collect();
@@ -94,6 +102,7 @@ impl Control {
 fn steer_port(port: &mut ControlPort, local: &[IpAddr], now: &PortSteering) -> std::io::Result<()> {
     port.steering.set_local(local)?;
     port.steering.set_linux_only(now.linux_only)?;
+    port.steering.set_sampling(now.sample_one_in)?;
     if !now.macs.is_empty() {
         port.steering.set_macs(&now.macs)?;
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::situation::Tag;
 
 /// The frame with tags behind its addresses, the outer one first: type, then priority and number.
-fn tagged(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
+pub(super) fn tagged(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
     let tags =
         tags.iter().flat_map(|(protocol, control)| [protocol.to_be_bytes(), control.to_be_bytes()].concat());
     [&frame[..12], &tags.collect::<Vec<_>>(), &frame[12..]].concat()
@@ -12,7 +12,7 @@ fn tagged(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
 
 /// A lab whose port has VLAN 7 (interface 2), and which sends through VLAN 9 of another (interface 3, tag 88a8)
 /// or that one's untagged interface (1).
-fn trunk() -> Option<(Lab, NextHop, NextHop)> {
+pub(super) fn trunk() -> Option<(Lab, NextHop, NextHop)> {
     let mut lab = lab()?;
     let [input, output] = &lab.situation.interfaces[..] else { unreachable!("two interfaces") };
     let mac = [2, 0, 0, 0, 0, 7];

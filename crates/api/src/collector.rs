@@ -1,0 +1,43 @@
+//! `show collectors`: who is told about sampled packets.
+
+use serde::{Deserialize, Serialize};
+
+/// All collectors, and what is sampled for them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Collectors {
+    /// One received packet in so many is sampled; 0 if none is.
+    pub one_in: u32,
+    /// Ports whose packets are sampled.
+    pub ports: Vec<String>,
+    /// Samples taken.
+    pub samples: u64,
+    /// Samples lost because the daemon did not read them in time.
+    pub lost: u64,
+    /// Why nothing is sampled although there are collectors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+    pub collectors: Vec<Collector>,
+}
+
+/// A collector. The counters start anew when the configuration of collectors changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Collector {
+    /// `sflow` or `ipfix`.
+    pub format: String,
+    /// Address and UDP port.
+    pub address: String,
+    /// Samples put into datagrams.
+    pub samples: u64,
+    /// Samples that the format has no place for: IPFIX describes IP packets only.
+    pub unfit: u64,
+    /// Datagrams sent.
+    pub sent: u64,
+    /// Datagrams after which the collector's host said that nobody listens there.
+    pub refused: u64,
+    /// Datagrams not sent because the buffer of the socket was full.
+    pub full: u64,
+    /// Datagrams not sent for another reason, such as no route to the collector.
+    pub failed: u64,
+}

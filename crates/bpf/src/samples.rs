@@ -1,0 +1,141 @@
+//! Samples of received frames, which the programs of ports write into a ring: `../bpf/sample.h`.
+//!
+//! ```text
+//! steer, bm_forward ─► samples, a ring of the process ─► SampleReader::poll ─► Sample
+//! ```
+//!
+//! Programs that sample nothing write nothing. A full ring loses samples, which the next one counts.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts};
+use libbpf_rs::{ErrorKind, MapHandle, MapType, RingBuffer, RingBufferBuilder};
+
+/// The map's name in the programs.
+pub const SAMPLES: &str = "samples";
+/// Bytes of the ring: `SAMPLE_RING`.
+const RING: u32 = 256 * 1024;
+/// Bytes in front of the frame's, in `struct sample`, and the most of the frame's.
+const FIXED: usize = 24;
+const FRAME_MAX: usize = 128;
+/// Waiting samples that are read at once; the rest stays in the ring.
+const AT_ONCE: usize = 4096;
+
+/// The ring of this process, once a program has needed it.
+static PROCESS: Mutex<Option<MapHandle>> = Mutex::new(None);
+
+/// A received frame that was sampled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// Where it came in.
+    pub ifindex: u32,
+    /// The interface through which it left; 0 if that is not known, or it did not leave.
+    pub out: u32,
+    /// Of the whole frame.
+    pub length: u32,
+    /// Frames that came in there since the last sample, this one included.
+    pub frames: u32,
+    /// Samples that were lost meanwhile because the ring was full.
+    pub missed: u32,
+    pub dropped: bool,
+    /// The first bytes of the frame, 128 at most.
+    pub header: Vec<u8>,
+}
+
+impl Sample {
+    /// The sample of these bytes; `None` if they are none.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let half = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+        let captured = usize::from(half(20)?).min(FRAME_MAX);
+        Some(Self {
+            ifindex: word(0)?,
+            out: word(4)?,
+            length: word(8)?,
+            frames: word(12)?,
+            missed: word(16)?,
+            dropped: half(22)? != 0,
+            header: bytes.get(FIXED..FIXED + captured)?.to_vec(),
+        })
+    }
+}
+
+/// A handle of the ring into which the programs of this process write samples; created by the first call.
+///
+/// # Errors
+/// The kernel's error.
+pub fn samples() -> libbpf_rs::Result<MapHandle> {
+    let mut ring = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+    if ring.is_none() {
+        let options = bpf_map_create_opts {
+            sz: size_of::<bpf_map_create_opts>() as libbpf_sys::size_t,
+            ..bpf_map_create_opts::default()
+        };
+        *ring = Some(MapHandle::create(MapType::RingBuf, Some(SAMPLES), 0, 0, RING, &options)?);
+    }
+    ring.as_ref().map_or_else(|| unreachable!("it was just created"), MapHandle::try_from)
+}
+
+/// Reads the samples of this process. One at a time: two would share them.
+pub struct SampleReader {
+    ring: RingBuffer<'static>,
+    inbox: Rc<RefCell<Vec<Sample>>>,
+}
+
+impl SampleReader {
+    /// # Errors
+    /// The kernel's error.
+    pub fn open() -> libbpf_rs::Result<Self> {
+        let inbox = Rc::<RefCell<Vec<Sample>>>::default();
+        let to = inbox.clone();
+        let mut builder = RingBufferBuilder::new();
+        let map = samples()?;
+        builder.add(&map, move |bytes: &[u8]| {
+            let mut to = to.borrow_mut();
+            to.extend(Sample::parse(bytes));
+            // Anything but 0 ends the reading for now.
+            i32::from(to.len() >= AT_ONCE)
+        })?;
+        Ok(Self { ring: builder.build()?, inbox })
+    }
+
+    /// The samples that have come, after waiting for the first one for this time at most.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn poll(&self, longest: Duration) -> libbpf_rs::Result<Vec<Sample>> {
+        match self.ring.poll(longest) {
+            Err(error) if error.kind() != ErrorKind::Interrupted && self.inbox.borrow().is_empty() => {
+                Err(error)
+            }
+            _ => Ok(self.inbox.take()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_read_as_the_program_writes_it() {
+        let words = [3u32, 4, 1514, 1000, 2].map(u32::to_ne_bytes).concat();
+        let halves = [60u16, 1].map(u16::to_ne_bytes).concat();
+        let bytes = [words, halves, vec![7; FRAME_MAX]].concat();
+        let sample = Sample {
+            ifindex: 3,
+            out: 4,
+            length: 1514,
+            frames: 1000,
+            missed: 2,
+            dropped: true,
+            header: vec![7; 60],
+        };
+        assert_eq!(Sample::parse(&bytes), Some(sample));
+        assert_eq!(Sample::parse(&bytes[..FIXED + 59]), None);
+        assert_eq!(Sample::parse(&[]), None);
+    }
+}

@@ -1,0 +1,63 @@
+//! Programs that sample: the kernel accepts each kind, and samples say what came in and where it left.
+
+use super::tagged::{tagged, trunk};
+use super::*;
+use bm_bpf::samples::{Sample, SampleReader};
+use bm_filter::Filters;
+use std::sync::Arc;
+
+/// The interface through which all packets of these tests leave.
+const OUT_IFINDEX: u32 = 77;
+
+impl Lab {
+    fn sample(&mut self, one_in: u32, filters: Option<Filters>) {
+        self.situation.sample_one_in = one_in;
+        self.situation.filters = filters.map(Arc::new);
+        self.publish();
+    }
+
+    /// Passes a frame, each of which is sampled; what became of it is known.
+    fn check_sample(&mut self, reader: &SampleReader, frame: &[u8], out: u32, dropped: bool) {
+        self.pass(frame);
+        let (ifindex, length, header) = (self.ifindex, frame.len() as u32, frame.to_vec());
+        let expected = Sample { ifindex, out, length, frames: 1, missed: 0, dropped, header };
+        assert_eq!(reader.poll(Duration::ZERO).unwrap(), [expected]);
+    }
+}
+
+/// One test, since all samples of a process are in one ring.
+#[test]
+fn samples_say_what_came_in_and_where_it_left() {
+    let Some(mut untagged) = lab() else { return };
+    let reader = SampleReader::open().unwrap();
+    let hop = untagged.hop(1);
+    untagged.set4("198.51.100.0/24", hop);
+    for filters in [None, Some(Filters::default())] {
+        untagged.sample(1, filters);
+        untagged.check_sample(&reader, &IPV4, OUT_IFINDEX, false);
+        untagged.check_sample(&reader, &IPV6, 0, false);
+    }
+    untagged.sample(1, Some(Filters { drop_unmatched: true, ..Filters::default() }));
+    untagged.check_sample(&reader, &IPV4, 0, true);
+    untagged.sample(0, None);
+    (0..100).for_each(|_| drop(untagged.pass(&IPV4)));
+    assert_eq!(reader.poll(Duration::ZERO).unwrap(), []);
+    untagged.sample(10, None);
+    (0..1000).for_each(|_| drop(untagged.pass(&IPV4)));
+    let samples = reader.poll(Duration::ZERO).unwrap();
+    assert!((60..140).contains(&samples.len()), "{} samples", samples.len());
+    // All but those since the last one, on each CPU that has run the program.
+    let frames: u32 = samples.iter().map(|sample| sample.frames).sum();
+    assert!((700..=1000).contains(&frames), "{frames} frames");
+    drop(untagged);
+    let Some((mut vlans, plain, nine)) = trunk() else { return };
+    let in_seven = tagged(&IPV4, &[(0x8100, 7)]);
+    for filters in [None, Some(Filters::default())] {
+        vlans.sample(1, filters);
+        for hop in [plain, nine] {
+            vlans.set4("198.51.100.0/24", hop);
+            vlans.check_sample(&reader, &IPV4, OUT_IFINDEX, false);
+            vlans.check_sample(&reader, &in_seven, OUT_IFINDEX, false);
+        }
+    }
+}
