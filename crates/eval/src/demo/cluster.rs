@@ -1,11 +1,15 @@
 //! `brickmoon cluster demo`: four nodes as one router, in network namespaces.
 //!
 //! Every node has its external port on workers, which balance by Direct VLB. Hosts send matrices of packets at R a port;
-//! counters of the nodes say where these went. Then a daemon is killed and started, a link cut, and a node switched off,
-//! while packets flow. The members come from etcd if that is installed, which is also killed for a while. Everything goes away at the end, whatever happens.
+//! counters of the nodes say where these went. FRR on each node learns a prefix from its host, if FRR is installed. Then a
+//! daemon is killed and started, a link cut, a node switched off, and a neighbor moved to another node, while packets flow.
+//! The members come from etcd if that is installed, which is also killed for a while. Everything goes away at the end,
+//! whatever happens.
 
+mod frr;
 mod matrix;
 mod mesh;
+mod moved;
 mod report;
 mod store;
 mod traffic;
@@ -21,7 +25,7 @@ use super::{DemoError, daemon};
 use matrix::Matrix;
 use mesh::Mesh;
 use report::{Event, Load, Report};
-use traffic::{Run, Traffic};
+use traffic::{Addresses, Pair, Run, Traffic};
 
 /// How many nodes there are.
 pub const NODES: usize = 4;
@@ -72,7 +76,7 @@ pub fn run(options: &ClusterDemoOptions, out: &mut dyn Write) -> Result<(), Demo
 
 fn tell(options: &ClusterDemoOptions, report: &mut Report<'_>) -> Result<(), DemoError> {
     report.say(&format!(
-        "{NODES} nodes, a full mesh, R = {} packets/s of {} bytes on the link ({} Mbit/s) for each port; no FRR, no n-fly",
+        "{NODES} nodes, a full mesh, R = {} packets/s of {} bytes on the link ({} Mbit/s) for each port; no n-fly",
         options.rate,
         matrix::ON_THE_LINK,
         matrix::speed(options.rate),
@@ -82,25 +86,64 @@ fn tell(options: &ClusterDemoOptions, report: &mut Report<'_>) -> Result<(), Dem
     report.say(&format!("nodes are up, and know each other's hosts; the members are {members}"))?;
     report.begin_loads()?;
     for matrix in Matrix::ALL {
-        let load = measure(&mesh, options, matrix)?;
-        report.load(matrix, &load)?;
+        let load = measure(&mesh, options, matrix, Addresses::Hosts)?;
+        report.load(matrix.name(), &load)?;
+    }
+    if frr::is_installed() {
+        tell_of_frr(&mut mesh, options, report)?;
+    } else {
+        report.say("FRR is not installed (Debian package frr): nodes learn no prefixes")?;
     }
     report.begin_events()?;
     let is_possible = |event: &Event| *event != Event::StoreKilled || mesh.has_store();
     let events: Vec<_> = Event::ALL.into_iter().filter(is_possible).collect();
     for event in events {
+        if event == Event::NeighborMoved {
+            let (traffic, stream) = move_neighbor(&mesh, options)?;
+            report.event(event, &traffic, Some(stream), None)?;
+            continue;
+        }
         let (traffic, share) = disturb(&mut mesh, options, event)?;
-        report.event(event, &traffic, share)?;
+        report.event(event, &traffic, None, share)?;
     }
     mesh.stop()
 }
 
+/// Starts FRR, and sends to the prefixes that it learns.
+fn tell_of_frr(
+    mesh: &mut Mesh,
+    options: &ClusterDemoOptions,
+    report: &mut Report<'_>,
+) -> Result<(), DemoError> {
+    let took = mesh.start_frr()?;
+    // So that workers have the routes, too.
+    interrupt::sleep(Duration::from_millis(500))?;
+    let load = measure(mesh, options, Matrix::Uniform, Addresses::Learned)?;
+    report.load("uniform, BGP", &load)?;
+    let pings = frr::ping(&mesh.hosts)?;
+    Ok(report.frr(took, pings)?)
+}
+
+/// Moves a neighbor from one node to another while packets flow between all, and a stream to it.
+fn move_neighbor(mesh: &Mesh, options: &ClusterDemoOptions) -> Result<(Traffic, Pair), DemoError> {
+    let run = Run::start(mesh, Event::NeighborMoved.matrix(), options.rate, Addresses::Hosts)?;
+    let stream = moved::during_a_stream(mesh)?;
+    let traffic = run.end()?;
+    mesh.until_ready()?;
+    Ok((traffic, stream))
+}
+
 /// Offers a matrix for as long as asked, and returns the loads.
-fn measure(mesh: &Mesh, options: &ClusterDemoOptions, matrix: Matrix) -> Result<Load, DemoError> {
+fn measure(
+    mesh: &Mesh,
+    options: &ClusterDemoOptions,
+    matrix: Matrix,
+    addresses: Addresses,
+) -> Result<Load, DemoError> {
     // Flows of before are over, and no quota is used up.
     interrupt::sleep(Duration::from_millis(300))?;
     let before = mesh.counters()?;
-    let run = Run::start(mesh, matrix, options.rate)?;
+    let run = Run::start(mesh, matrix, options.rate, addresses)?;
     let seconds = options.seconds.max(0.2);
     interrupt::sleep(Duration::from_secs_f64(seconds))?;
     let traffic = run.end()?;
@@ -115,7 +158,7 @@ fn disturb(
     options: &ClusterDemoOptions,
     event: Event,
 ) -> Result<(Traffic, Option<f64>), DemoError> {
-    let run = Run::start(mesh, event.matrix(), options.rate)?;
+    let run = Run::start(mesh, event.matrix(), options.rate, Addresses::Hosts)?;
     interrupt::sleep(BEFORE_EVENT / 2)?;
     let (before, began) = (mesh.counters()?, Instant::now());
     interrupt::sleep(BEFORE_EVENT / 2)?;
@@ -132,6 +175,7 @@ fn disturb(
             mesh.kill_daemon(event.node())?;
             mesh.set_node(event.node(), false)?;
         }
+        Event::NeighborMoved => {}
     }
     interrupt::sleep(AFTER_EVENT)?;
     if matches!(event, Event::DaemonKilled | Event::NodeDrained) {
@@ -144,7 +188,7 @@ fn disturb(
     }
     let traffic = run.end()?;
     match event {
-        Event::DaemonKilled | Event::NodeDrained | Event::StoreKilled => {}
+        Event::DaemonKilled | Event::NodeDrained | Event::StoreKilled | Event::NeighborMoved => {}
         Event::NodeSilent => mesh.start_daemon(options, event.node())?,
         Event::LinkCut => mesh.set_link(0, event.node(), true)?,
         Event::NodeDown => {

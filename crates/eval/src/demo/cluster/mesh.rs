@@ -12,6 +12,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 use super::super::daemon::{Before, Daemon};
+use super::frr::Frr;
 use super::matrix::speed;
 use super::store::{self, Store};
 use super::{ClusterDemoOptions, DemoError, NODES};
@@ -25,7 +26,9 @@ const ROUTES: u64 = 3 * (NODES as u64 - 1);
 /// Nodes with their hosts. Dropping it removes everything.
 pub struct Mesh {
     daemons: Vec<Option<Daemon>>,
-    nodes: Vec<Namespace>,
+    frr: Option<Frr>,
+    /// The nodes, whose external port is `ext0`.
+    pub nodes: Vec<Namespace>,
     /// The hosts, whose interface is `e`.
     pub hosts: Vec<Namespace>,
     /// Where the members come from, if etcd is installed.
@@ -66,6 +69,11 @@ pub struct LinkCounted {
     pub counters: BTreeMap<String, u64>,
 }
 
+/// The MAC of a host.
+pub fn host_mac(n: usize) -> String {
+    format!("02:00:00:00:0{n}:02")
+}
+
 fn folder(prefix: &str) -> PathBuf {
     Path::new("/run").join(prefix)
 }
@@ -81,6 +89,7 @@ impl Mesh {
         std::fs::create_dir_all(&folder.0).map_err(TestbedError::system("make a folder"))?;
         let mut mesh = Self {
             daemons: (0..NODES).map(|_| None).collect(),
+            frr: None,
             nodes: Vec::new(),
             hosts: Vec::new(),
             store: None,
@@ -104,7 +113,7 @@ impl Mesh {
     /// Connects a node with its host and with those that come later.
     fn wire(&self, n: usize) -> Result<(), DemoError> {
         let (node, host) = (&self.nodes[n], &self.hosts[n]);
-        let (near, far) = (format!("02:00:00:00:0{n}:01"), format!("02:00:00:00:0{n}:02"));
+        let (near, far) = (format!("02:00:00:00:0{n}:01"), host_mac(n));
         node.ip_batch(&format!(
             "link set lo up\nlink add ext0 address {near} type veth peer name e address {far} netns {}\n\
              link set ext0 up\naddr add 10.0.{n}.1/24 dev ext0\nneigh add 10.0.{n}.2 lladdr {far} dev ext0\n",
@@ -248,6 +257,16 @@ impl Mesh {
         Ok(self.nodes[n].ip_batch(&format!("link set fab{m} {state}\n"))?)
     }
 
+    /// Starts FRR on all nodes and hosts; returns how long it took to learn all prefixes.
+    ///
+    /// # Errors
+    /// It does not start, or does not learn them.
+    pub fn start_frr(&mut self) -> Result<Duration, DemoError> {
+        let (frr, took) = Frr::up(&self.nodes, &self.hosts, &self.folder.0)?;
+        self.frr = Some(frr);
+        Ok(took)
+    }
+
     /// Whether the members come from etcd.
     pub fn has_store(&self) -> bool {
         self.store.is_some()
@@ -278,7 +297,7 @@ impl Mesh {
         let mut lines: String = devices.map(|device| format!("link set {device} {state}\n")).collect();
         if up {
             // Neighbors go with their interface.
-            lines += &format!("neigh replace 10.0.{n}.2 lladdr 02:00:00:00:0{n}:02 dev ext0\n");
+            lines += &format!("neigh replace 10.0.{n}.2 lladdr {} dev ext0\n", host_mac(n));
         }
         Ok(self.nodes[n].ip_batch(&lines)?)
     }

@@ -1,7 +1,7 @@
 //! What is printed: loads of nodes and links for each matrix, losses for each event.
 
 use std::io::{self, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -23,18 +23,21 @@ pub enum Event {
     NodeSilent,
     /// A node is drained, its daemon ends and starts again.
     NodeDrained,
+    /// A neighbor of one node becomes one of another.
+    NeighborMoved,
     /// etcd is killed, and started again seconds later.
     StoreKilled,
 }
 
 impl Event {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::DaemonKilled,
         Self::LinkCut,
         Self::NodeDown,
         Self::NodeSilent,
         Self::NodeDrained,
+        Self::NeighborMoved,
         Self::StoreKilled,
     ];
 
@@ -42,7 +45,7 @@ impl Event {
     pub fn node(self) -> usize {
         match self {
             Self::DaemonKilled | Self::NodeSilent | Self::NodeDrained => 2,
-            Self::LinkCut | Self::StoreKilled => 1,
+            Self::LinkCut | Self::NeighborMoved | Self::StoreKilled => 1,
             Self::NodeDown => 3,
         }
     }
@@ -54,6 +57,7 @@ impl Event {
             Self::NodeDown => "node 3 switched off",
             Self::NodeSilent => "node 2 silent, with carrier",
             Self::NodeDrained => "node 2 drained, ended and started",
+            Self::NeighborMoved => "neighbor moved from node 1 to node 2",
             Self::StoreKilled => "etcd killed and started",
         }
     }
@@ -61,7 +65,8 @@ impl Event {
     /// The traffic meanwhile. A permutation sends a quarter of the packets over each other node.
     pub fn matrix(self) -> Matrix {
         match self {
-            Self::DaemonKilled | Self::LinkCut | Self::NodeDown | Self::StoreKilled => Matrix::Uniform,
+            Self::DaemonKilled | Self::LinkCut | Self::NodeDown => Matrix::Uniform,
+            Self::NeighborMoved | Self::StoreKilled => Matrix::Uniform,
             Self::NodeSilent | Self::NodeDrained => Matrix::Permutation,
         }
     }
@@ -69,7 +74,7 @@ impl Event {
     /// Whether packets of a pair of hosts must go on.
     fn spares(self, from: usize, to: usize) -> bool {
         match self {
-            Self::LinkCut | Self::StoreKilled => true,
+            Self::LinkCut | Self::NeighborMoved | Self::StoreKilled => true,
             Self::DaemonKilled | Self::NodeDown | Self::NodeSilent | Self::NodeDrained => {
                 from != self.node() && to != self.node()
             }
@@ -195,14 +200,14 @@ impl<'a> Report<'a> {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn load(&mut self, matrix: Matrix, load: &Load) -> io::Result<()> {
+    pub fn load(&mut self, matrix: &str, load: &Load) -> io::Result<()> {
         let all = load.traffic.sum(|_, _| true);
         let (late, numbered) = (percent(all.late, all.arrived), percent(load.reordered, load.sampled));
         let direct = percent(load.direct, load.direct + load.intermediate);
         let nodes = load.nodes.map(|c| format!("{c:.2}")).join(" ");
         self.say(&format!(
             "{:<12} {:>7} {:>5}  {nodes}  {:>12.2} {direct:>9.1} {late:>7.3} {numbered:>16.3}",
-            matrix.name(),
+            matrix,
             all.sent,
             all.lost(),
             load.busiest(),
@@ -213,10 +218,22 @@ impl<'a> Report<'a> {
             links.map(|(from, to)| format!("{from}-{to} {:.2}", load.links[from][to])).collect();
         self.say(&format!("             links: {}", links.join("  ")))?;
         self.row(&json!({
-            "matrix": matrix.name(), "sent": all.sent, "lost": all.lost(), "c": load.nodes,
+            "matrix": matrix, "sent": all.sent, "lost": all.lost(), "c": load.nodes,
             "links": load.links, "direct": load.direct, "intermediate": load.intermediate,
             "late": all.late, "sampled": load.sampled, "reordered": load.reordered,
         }))
+    }
+
+    /// What FRR has learned, and how many of the pings between the prefixes were answered, and crossed the cluster as one hop.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn frr(&mut self, took: Duration, [pings, answered, one_hop]: [usize; 3]) -> io::Result<()> {
+        let seconds = took.as_secs_f64();
+        self.say(&format!(
+            "\nFRR on each node had the prefixes of all hosts by BGP after {seconds:.1} s; pings between them: {answered} of {pings} answered,\n{one_hop} with a TTL that is lower by one",
+        ))?;
+        self.row(&json!({ "frr": { "learned_s": seconds, "pings": pings, "answered": answered, "one_hop": one_hop } }))
     }
 
     /// The head of the table of events.
@@ -228,13 +245,20 @@ impl<'a> Report<'a> {
         self.say("event                                others: sent  lost  longest gap ms  its own: sent  lost  longest gap ms  ms of its share")
     }
 
-    /// A row of it.
+    /// A row of it; of a neighbor that moves, its own packets are a stream.
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn event(&mut self, event: Event, traffic: &Traffic, share: Option<f64>) -> io::Result<()> {
+    pub fn event(
+        &mut self,
+        event: Event,
+        traffic: &Traffic,
+        stream: Option<Pair>,
+        share: Option<f64>,
+    ) -> io::Result<()> {
         let others = traffic.sum(|from, to| from != to && event.spares(from, to));
-        let own = traffic.sum(|from, to| from != to && !event.spares(from, to));
+        let its_hosts = traffic.sum(|from, to| from != to && !event.spares(from, to));
+        let own = stream.unwrap_or(its_hosts);
         let ms = |pair: &Pair| pair.gap.as_secs_f64() * 1000.0;
         let share_ms = share.filter(|rate| *rate > 0.0).map(|rate| others.lost() as f64 * 1000.0 / rate);
         self.say(&format!(
@@ -270,7 +294,6 @@ impl<'a> Report<'a> {
 mod tests {
     use super::super::mesh::LinkCounted;
     use super::*;
-    use std::time::Duration;
 
     fn node(balanced: &[(&str, u64)], links: &[(usize, &[(&str, u64)])]) -> Counted {
         let counters = |all: &[(&str, u64)]| all.iter().map(|(name, n)| ((*name).into(), *n)).collect();
@@ -302,7 +325,7 @@ mod tests {
         assert_eq!((load.direct, load.intermediate, load.sampled, load.reordered), (60, 40, 9, 1));
         let mut out = Vec::new();
         let mut report = Report::new(&mut out, false);
-        report.load(Matrix::Permutation, &load).unwrap();
+        report.load(Matrix::Permutation.name(), &load).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.starts_with("permutation      100     1  1.00 0.40 1.00 0.00          2.40      60.0   2.020           11.111\n"), "{text}");
         assert!(text.contains("0-1 1.60  0-2 2.40  0-3 0.00"), "{text}");
@@ -315,7 +338,7 @@ mod tests {
         traffic.pairs[0][1] = Pair { sent: 9, arrived: 8, late: 0, gap: Duration::from_millis(3) };
         traffic.pairs[0][3] = Pair { sent: 7, arrived: 2, late: 0, gap: Duration::from_millis(40) };
         let mut out = Vec::new();
-        Report::new(&mut out, true).event(Event::NodeDown, &traffic, Some(200.0)).unwrap();
+        Report::new(&mut out, true).event(Event::NodeDown, &traffic, None, Some(200.0)).unwrap();
         let row: serde_json::Value = serde_json::from_slice(&out).unwrap();
         assert_eq!((&row["others"]["lost"], &row["own"]["lost"]), (&1.into(), &5.into()));
         assert_eq!(row["share_ms"], 5.0);

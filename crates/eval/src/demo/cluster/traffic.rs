@@ -23,9 +23,27 @@ const TICK: Duration = Duration::from_millis(1);
 /// What a sender that was kept waiting sends at once, at most.
 const OWED: Duration = Duration::from_millis(20);
 /// How long late packets are waited for.
-const LATE: Duration = Duration::from_millis(300);
+pub const LATE: Duration = Duration::from_millis(300);
 /// Room for what arrives while a receiver is kept waiting.
 static ROOM: libc::c_int = 16 << 20;
+
+/// Which addresses of hosts packets have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addresses {
+    /// Those on the external ports of nodes.
+    Hosts,
+    /// Those behind the hosts, in the prefixes that FRR has learned.
+    Learned,
+}
+
+impl Addresses {
+    fn of(self, node: usize) -> Ipv4Addr {
+        match self {
+            Self::Hosts => host(node),
+            Self::Learned => Ipv4Addr::new(10, 100, node as u8, 1),
+        }
+    }
+}
 
 /// The address of a host.
 pub fn host(node: usize) -> Ipv4Addr {
@@ -92,7 +110,7 @@ impl Run {
     ///
     /// # Errors
     /// A thread cannot be started, or a socket not be made.
-    pub fn start(mesh: &Mesh, matrix: Matrix, rate: u32) -> Result<Self, DemoError> {
+    pub fn start(mesh: &Mesh, matrix: Matrix, rate: u32, addresses: Addresses) -> Result<Self, DemoError> {
         let (stop, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let mut run = Self { stop, ends, senders: Vec::new(), receivers: Vec::new() };
         let failed = |error| TestbedError::system("start a thread that sends or receives")(error);
@@ -101,7 +119,7 @@ impl Run {
             let (ready, is_ready) = std::sync::mpsc::channel();
             let receive = move || {
                 handle.join_this_thread()?;
-                let socket = receiver(node)?;
+                let socket = receiver(addresses.of(node))?;
                 let _listening = ready.send(());
                 receive(&socket, &ends)
             };
@@ -115,7 +133,7 @@ impl Run {
             let interval = Duration::from_secs_f64(1.0 / (f64::from(rate) * offered(matrix, node)));
             let send = move || {
                 handle.join_this_thread()?;
-                send(node, turns, interval, &stop)
+                send(node, addresses, turns, interval, &stop)
             };
             run.senders.push(std::thread::Builder::new().spawn(send).map_err(failed)?);
         }
@@ -163,13 +181,19 @@ impl Drop for Run {
     }
 }
 
-fn panicked() -> io::Error {
+pub fn panicked() -> io::Error {
     io::Error::other("a thread panicked")
 }
 
 /// Sends until it is stopped; returns how many to each host, and in the place of its own the largest number.
-fn send(node: usize, mut turns: Turns, interval: Duration, stop: &AtomicBool) -> io::Result<Sent> {
-    let socket = |flow: usize| UdpSocket::bind((host(node), PORT + flow as u16));
+fn send(
+    node: usize,
+    addresses: Addresses,
+    mut turns: Turns,
+    interval: Duration,
+    stop: &AtomicBool,
+) -> io::Result<Sent> {
+    let socket = |flow: usize| UdpSocket::bind((addresses.of(node), PORT + flow as u16));
     let sockets = (1..=FLOWS).map(socket).collect::<io::Result<Vec<_>>>()?;
     let (mut sent, mut numbers) = ([0; NODES], [[0u32; FLOWS]; NODES]);
     let (mut due, mut random) = (Instant::now(), 0x9e37_79b9_u32 ^ node as u32);
@@ -190,7 +214,7 @@ fn send(node: usize, mut turns: Turns, interval: Duration, stop: &AtomicBool) ->
         data[0] = node as u8;
         data[1] = flow as u8;
         data[2..6].copy_from_slice(&numbers[to][flow].to_be_bytes());
-        match sockets[flow].send_to(&data, (host(to), PORT)) {
+        match sockets[flow].send_to(&data, (addresses.of(to), PORT)) {
             Ok(_) => {
                 numbers[to][flow] += 1;
                 sent[to] += 1;
@@ -205,14 +229,14 @@ fn send(node: usize, mut turns: Turns, interval: Duration, stop: &AtomicBool) ->
 }
 
 /// Errors of a moment: no room, an interface that is down, an ICMP error for an earlier packet.
-fn is_passing(error: &io::Error) -> bool {
+pub fn is_passing(error: &io::Error) -> bool {
     let codes = [libc::ENOBUFS, libc::EAGAIN, libc::EINTR, libc::ENETDOWN, libc::ENETUNREACH];
     let refused = [libc::EHOSTUNREACH, libc::ECONNREFUSED];
     error.raw_os_error().is_some_and(|code| codes.contains(&code) || refused.contains(&code))
 }
 
-fn receiver(node: usize) -> io::Result<UdpSocket> {
-    let socket = UdpSocket::bind((host(node), PORT))?;
+fn receiver(address: Ipv4Addr) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((address, PORT))?;
     socket.set_read_timeout(Some(Duration::from_millis(20)))?;
     // SAFETY: the kernel reads a whole number that outlives the call.
     let set = unsafe {
