@@ -16,7 +16,7 @@ use bm_testbed::interrupt;
 use bm_testbed::testbed::TestbedError;
 use bm_testbed::testbed::namespace::{Namespace, command};
 
-use super::{DemoError, NODES};
+use super::DemoError;
 
 /// Where Debian puts the daemons.
 const FOLDER: &str = "/usr/lib/frr";
@@ -73,11 +73,10 @@ impl Frr {
         for (n, node) in nodes.iter().enumerate() {
             let folder = own_folder(folder, &format!("frr-n{n}"))?;
             frr.zebra.push(start(node, &folder, "zebra", "", &[])?);
-            frr.bgpd.push(start(node, &folder, "bgpd", &node_config(n), &[])?);
+            frr.bgpd.push(start(node, &folder, "bgpd", &node_config(n, nodes.len()), &[])?);
         }
-        let began = Instant::now();
-        while nodes.iter().try_fold(0, |sum, node| Ok::<_, DemoError>(sum + learned(node)?))? < NODES * NODES
-        {
+        let (began, all) = (Instant::now(), nodes.len() * hosts.len());
+        while nodes.iter().try_fold(0, |sum, node| Ok::<_, DemoError>(sum + learned(node)?))? < all {
             if began.elapsed() > LEARNED {
                 return Err(DemoError::NotReady("FRR has not learned all prefixes".into()));
             }
@@ -134,11 +133,11 @@ fn host_config(n: usize) -> String {
     )
 }
 
-fn node_config(n: usize) -> String {
+fn node_config(n: usize, nodes: usize) -> String {
     let host = neighbor(&format!("10.0.{n}.2"), HOST_AS + n);
     let mut text =
         format!("router bgp {CLUSTER_AS}\n bgp router-id 10.0.{n}.1\n no bgp ebgp-requires-policy\n{host}");
-    for m in (0..NODES).filter(|m| *m != n) {
+    for m in (0..nodes).filter(|m| *m != n) {
         text += &neighbor(&format!("10.0.{m}.1"), CLUSTER_AS);
         text += &format!(" neighbor 10.0.{m}.1 update-source 10.0.{n}.1\n");
     }
@@ -187,11 +186,11 @@ mod tests {
 
     #[test]
     fn each_node_has_its_host_and_all_others_as_peers() {
-        let config = node_config(2);
+        let config = node_config(2, 4);
         for peer in ["10.0.2.2 remote-as 65102", "10.0.0.1 remote-as 65000", "10.0.3.1 remote-as 65000"] {
             assert!(config.contains(&format!(" neighbor {peer}\n")), "{config}");
         }
-        assert_eq!(config.matches("remote-as").count(), NODES);
+        assert_eq!(config.matches("remote-as").count(), 4);
         assert!(host_config(3).contains("\n network 10.100.3.0/24\n"), "{}", host_config(3));
     }
 }

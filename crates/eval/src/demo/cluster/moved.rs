@@ -109,7 +109,9 @@ impl Drop for Stream {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.ends.store(true, Ordering::Relaxed);
-        self.sender.take().map(|thread| drop(thread.join()));
+        if let Some(sender) = self.sender.take() {
+            let _counted = sender.join();
+        }
         self.receivers.drain(..).for_each(|thread| drop(thread.join()));
     }
 }
