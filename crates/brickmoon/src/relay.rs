@@ -13,7 +13,7 @@ use crate::args::RelayCommand;
 use crate::failure::Failure;
 use crate::output::write;
 
-/// Runs it.
+/// Begins, shows or ends the relay of this network namespace.
 pub fn run(command: RelayCommand) -> Result<(), Failure> {
     match command {
         RelayCommand::Up(up) => {
