@@ -26,8 +26,9 @@ use bm_testbed::testbed;
 use super::{DemoError, daemon};
 use matrix::Matrix;
 use mesh::Mesh;
+use moved::Moved;
 use report::{Event, Load, Report};
-use traffic::{Addresses, Pair, Run, Traffic};
+use traffic::{Addresses, Run, Traffic};
 
 /// How the nodes are connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -162,8 +163,9 @@ fn tell(options: &ClusterDemoOptions, report: &mut Report<'_>) -> Result<(), Dem
     report.begin_events()?;
     for event in Event::of(options.shape, mesh.has_store()) {
         if event == Event::NeighborMoved {
-            let (traffic, stream) = move_neighbor(&mesh, options)?;
-            report.event(event, &traffic, Some(stream), None)?;
+            let (traffic, moved) = move_neighbor(&mesh, options)?;
+            report.event(event, &traffic, Some(moved.stream), None)?;
+            report.moved(moved.found)?;
             continue;
         }
         let (traffic, share) = disturb(&mut mesh, options, event)?;
@@ -206,7 +208,7 @@ fn tell_of_frr(
 }
 
 /// Moves a neighbor from one node to another while packets flow between all, and a stream to it.
-fn move_neighbor(mesh: &Mesh, options: &ClusterDemoOptions) -> Result<(Traffic, Pair), DemoError> {
+fn move_neighbor(mesh: &Mesh, options: &ClusterDemoOptions) -> Result<(Traffic, Moved), DemoError> {
     let run = Run::start(mesh, Event::NeighborMoved.matrix(), options.rate, Addresses::Hosts)?;
     let stream = moved::during_a_stream(mesh)?;
     let traffic = run.end()?;

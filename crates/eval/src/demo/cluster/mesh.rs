@@ -72,7 +72,7 @@ pub struct LinkCounted {
     pub counters: BTreeMap<String, u64>,
 }
 
-/// The MAC of a host.
+/// On its interface `e`.
 pub fn host_mac(n: usize) -> String {
     format!("02:00:00:00:0{n}:02")
 }

@@ -43,35 +43,49 @@ struct Stream {
     receivers: Vec<JoinHandle<io::Result<Arrivals>>>,
 }
 
+/// What became of the stream, and how long after the move the first packet arrived at the new place.
+pub struct Moved {
+    pub stream: Pair,
+    pub found: Duration,
+}
+
 /// Moves the address during a stream, and back to nowhere afterwards.
 ///
 /// # Errors
 /// What failed.
-pub fn during_a_stream(mesh: &Mesh) -> Result<Pair, DemoError> {
-    appear(mesh, FROM)?;
+pub fn during_a_stream(mesh: &Mesh) -> Result<Moved, DemoError> {
+    for n in [FROM, TO] {
+        mesh.hosts[n].ip_batch(&format!("addr add {ADDRESS}/32 dev lo\n"))?;
+    }
+    set_neighbor(mesh, FROM, true)?;
     interrupt::sleep(BEFORE_EVENT)?;
     let stream = Stream::start(mesh)?;
     interrupt::sleep(BEFORE_EVENT)?;
-    disappear(mesh, FROM)?;
-    appear(mesh, TO)?;
+    let left = Instant::now();
+    // At the same time: on a busy machine each command may take half a second.
+    std::thread::scope(|scope| {
+        let leaves = scope.spawn(|| set_neighbor(mesh, FROM, false));
+        set_neighbor(mesh, TO, true)?;
+        leaves.join().unwrap_or(Ok(()))
+    })?;
+    let moved = Instant::now();
     interrupt::sleep(AFTER_EVENT)?;
-    let pair = stream.end()?;
-    disappear(mesh, TO)?;
-    Ok(pair)
+    let moved = stream.end(left, moved)?;
+    set_neighbor(mesh, TO, false)?;
+    for n in [FROM, TO] {
+        mesh.hosts[n].ip_batch(&format!("addr del {ADDRESS}/32 dev lo\n"))?;
+    }
+    Ok(moved)
 }
 
-/// The host gets the address, and its node has it as a neighbor.
-fn appear(mesh: &Mesh, n: usize) -> Result<(), DemoError> {
-    mesh.hosts[n].ip_batch(&format!("addr add {ADDRESS}/32 dev lo\n"))?;
+/// Makes the host with the address a neighbor of its node, or no longer.
+fn set_neighbor(mesh: &Mesh, n: usize, is_there: bool) -> Result<(), TestbedError> {
     let mac = host_mac(n);
-    Ok(mesh.nodes[n].ip_batch(&format!(
-        "neigh replace {ADDRESS} lladdr {mac} dev ext0\nroute replace {ADDRESS} dev ext0\n"
-    ))?)
-}
-
-fn disappear(mesh: &Mesh, n: usize) -> Result<(), DemoError> {
-    mesh.hosts[n].ip_batch(&format!("addr del {ADDRESS}/32 dev lo\n"))?;
-    Ok(mesh.nodes[n].ip_batch(&format!("neigh del {ADDRESS} dev ext0\nroute del {ADDRESS} dev ext0\n"))?)
+    let lines = match is_there {
+        true => format!("neigh replace {ADDRESS} lladdr {mac} dev ext0\nroute replace {ADDRESS} dev ext0\n"),
+        false => format!("neigh del {ADDRESS} dev ext0\nroute del {ADDRESS} dev ext0\n"),
+    };
+    mesh.nodes[n].ip_batch(&lines)
 }
 
 impl Stream {
@@ -90,18 +104,24 @@ impl Stream {
         Ok(stream)
     }
 
-    fn end(mut self) -> Result<Pair, DemoError> {
+    /// Packets that arrive at the old place after the address has left it are lost.
+    fn end(mut self, left: Instant, moved: Instant) -> Result<Moved, DemoError> {
         let failed = |error| DemoError::Testbed(TestbedError::system("send or receive packets")(error));
         self.stop.store(true, Ordering::Relaxed);
         let sender = self.sender.take().ok_or_else(panicked).map_err(failed)?;
         let sent = sender.join().unwrap_or_else(|_| Err(panicked())).map_err(failed)?;
         std::thread::sleep(traffic::LATE);
         self.ends.store(true, Ordering::Relaxed);
-        let mut arrivals = Vec::new();
-        for receiver in self.receivers.drain(..) {
-            arrivals.extend(receiver.join().unwrap_or_else(|_| Err(panicked())).map_err(failed)?);
+        let (mut arrivals, mut found) = (Vec::new(), Duration::MAX);
+        for (n, receiver) in [FROM, TO].into_iter().zip(self.receivers.drain(..)) {
+            let mut arrived = receiver.join().unwrap_or_else(|_| Err(panicked())).map_err(failed)?;
+            arrived.retain(|(at, _)| n == TO || *at <= left);
+            // That of the new place is the last.
+            found =
+                arrived.first().map_or(Duration::MAX, |(first, _)| first.saturating_duration_since(moved));
+            arrivals.extend(arrived);
         }
-        Ok(pair(sent, arrivals))
+        Ok(Moved { stream: pair(sent, arrivals), found })
     }
 }
 

@@ -370,6 +370,16 @@ impl<'a> Report<'a> {
         }))
     }
 
+    /// How long after a neighbor had moved the first packet arrived there.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn moved(&mut self, found: Duration) -> io::Result<()> {
+        let ms = found.as_secs_f64() * 1000.0;
+        self.say(&format!("  it had moved for {ms:.1} ms when the first packet arrived there"))?;
+        self.row(&json!({ "moved": { "found_ms": ms } }))
+    }
+
     /// That all is well.
     ///
     /// # Errors
