@@ -9,12 +9,14 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod capture;
 mod clear;
+mod cluster;
 mod explain;
 mod query;
 
 use capture::{CAPTURE_EXAMPLES, TRACE_EXAMPLES};
 pub use capture::{Capture, Direction, Trace};
 pub use clear::{Clear, ClearCommand, ClearCounters};
+pub use cluster::{ClusterArgs, ClusterCommand, RelayCommand, RemoveMember};
 use explain::EXPLAIN_EXAMPLES;
 pub use explain::Explain;
 pub use query::{Query, Socket};
@@ -399,41 +401,6 @@ pub enum ShowCommand {
     Sas(Query),
     /// The IPsec policies.
     Policies(Query),
-}
-
-/// `brickmoon cluster`.
-#[derive(Debug, Args)]
-#[command(infer_subcommands = true)]
-pub struct ClusterArgs {
-    /// What to do.
-    #[command(subcommand)]
-    pub what: ClusterCommand,
-}
-
-/// What to do with this node of a cluster.
-#[derive(Debug, Subcommand)]
-pub enum ClusterCommand {
-    /// The same as `brickmoon show cluster`.
-    Status(Query),
-    /// Make other nodes send nothing over this one any more, so that no packet is lost when it ends. Its own ports go on.
-    Drain(Query),
-    /// Let other nodes send packets over this one again.
-    Join(Query),
-    /// Remove a node from the members in etcd. Move its traffic away and stop it first.
-    Remove(RemoveMember),
-    /// Run four nodes in network namespaces: loads under several traffic matrices, then losses while a daemon is killed, a
-    /// link cut and a node switched off.
-    #[command(disable_help_flag = true, disable_version_flag = true)]
-    Demo(PassedOn),
-}
-
-/// `brickmoon cluster remove`.
-#[derive(Debug, Args)]
-pub struct RemoveMember {
-    /// Name of the node.
-    pub name: String,
-    #[command(flatten)]
-    pub query: Query,
 }
 
 /// `brickmoon show ports`.

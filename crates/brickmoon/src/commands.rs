@@ -12,7 +12,7 @@ use crate::args::{
 };
 use crate::failure::Failure;
 use crate::output::{self, write};
-use crate::{bench, capture, causes, client, daemon, doctor, lua, pages};
+use crate::{bench, capture, causes, client, daemon, doctor, lua, pages, relay};
 use bm_api::request;
 
 /// Runs a command.
@@ -42,6 +42,7 @@ pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
         Command::Cluster(ClusterArgs { what: ClusterCommand::Join(query) }) => {
             print(&query, Method::POST, request::JOIN, bm_cli::cluster)
         }
+        Command::Cluster(ClusterArgs { what: ClusterCommand::Relay(command) }) => relay::run(command),
         Command::Xfrm(xfrm) => Err(crate::xfrm::exec(xfrm)),
         Command::Cluster(ClusterArgs { what: ClusterCommand::Remove(RemoveMember { name, query }) }) => {
             let path = format!("{}?name={}", request::REMOVE, escape(&name));

@@ -17,6 +17,7 @@ mod lua;
 mod output;
 mod pages;
 mod plan;
+mod relay;
 mod serve;
 mod xfrm;
 

@@ -1,8 +1,10 @@
 //! `brickmoon cluster demo` with real daemons: its figures, and what it leaves behind.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use serde_json::Value;
 
 fn is_skipped(test: &str) -> bool {
     let id = Command::new("id").arg("-u").output().expect("coreutils are there");
@@ -37,32 +39,63 @@ fn loads_are_those_of_direct_vlb() {
     let _one = ONE.lock();
     bm_bpf::testing::own_bpffs().expect("root may mount");
     let done = demo(&["--rate", "1000", "--seconds", "2", "--json"]).output().expect("cargo has built it");
-    let [said, errors] = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
-    assert!(done.status.success(), "{errors}");
-    let rows: Vec<serde_json::Value> =
-        said.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let matrix = |name: &str| {
-        rows.iter().find(|row| row["matrix"] == name).unwrap_or_else(|| panic!("{name}: {said}"))
-    };
-    let number = |value: &serde_json::Value| value.as_f64().expect("a number");
+    let rows = rows(&done);
+    let matrix = |name: &str| find(&rows, "matrix", name);
     for name in ["uniform", "hot", "permutation", "adversarial"] {
         let row = matrix(name);
         assert!(number(&row["lost"]) <= number(&row["sent"]) / 100.0, "{row}");
-        assert!(row["c"].as_array().expect("nodes").iter().all(|c| number(c) < 3.1), "{row}");
+        assert!(numbers(&row["c"]).iter().all(|c| *c < 3.1), "{row}");
     }
     let share = |name: &str| {
         let (direct, other) = (number(&matrix(name)["direct"]), number(&matrix(name)["intermediate"]));
         direct / (direct + other)
     };
     // A machine that is busy makes bursts of packets, so figures may be off; the two are far apart.
-    assert!(share("uniform") > 0.8 && share("permutation") < 0.75, "{said}");
+    assert!(share("uniform") > 0.8 && share("permutation") < 0.75, "{rows:?}");
+    frr_routes_over_the_cluster(&rows);
     let events: Vec<_> = rows.iter().filter(|row| row["event"].is_string()).collect();
     let has_etcd = Command::new("etcd").arg("--version").stdout(Stdio::null()).status().is_ok();
-    assert_eq!(events.len(), 5 + usize::from(has_etcd), "{said}");
+    assert_eq!(events.len(), 6 + usize::from(has_etcd), "{rows:?}");
     for event in events {
         assert!(number(&event["others"]["lost"]) < number(&event["others"]["sent"]) / 10.0, "{event}");
     }
+    let moved = find(&rows, "event", "neighbor moved from node 1 to node 2");
+    let found = rows.iter().map(|row| &row["moved"]["found_ms"]).find_map(Value::as_f64);
+    println!("a neighbor moved: found after {found:?} ms; {moved}");
+    assert!(found.is_some_and(|ms| ms < 1000.0), "{rows:?}");
+    assert!(number(&moved["own"]["lost"]) < number(&moved["own"]["sent"]) / 2.0, "{moved}");
     assert_clean();
+}
+
+/// Packets to prefixes that FRR has learned cross the cluster as one hop.
+fn frr_routes_over_the_cluster(rows: &[Value]) {
+    if !["zebra", "bgpd"].iter().all(|name| Path::new("/usr/lib/frr").join(name).is_file()) {
+        eprintln!("skipped a part: no FRR (Debian package frr)");
+        return;
+    }
+    let frr = rows.iter().map(|row| &row["frr"]).find(|row| row.is_object()).expect("a row about FRR");
+    assert_eq!((&frr["pings"], &frr["answered"], &frr["one_hop"]), (&12.into(), &12.into(), &12.into()));
+    let row = find(rows, "matrix", "uniform, BGP");
+    assert!(number(&row["lost"]) <= number(&row["sent"]) / 100.0, "{row}");
+}
+
+/// What it has printed; it must have gone well.
+fn rows(done: &Output) -> Vec<Value> {
+    let [said, errors] = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    assert!(done.status.success(), "{errors}");
+    said.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn find<'r>(rows: &'r [Value], key: &str, value: &str) -> &'r Value {
+    rows.iter().find(|row| row[key] == value).unwrap_or_else(|| panic!("{value}: {rows:?}"))
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().expect("a number")
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    value.as_array().expect("numbers").iter().map(number).collect()
 }
 
 fn interrupt(child: &Child) {
@@ -93,4 +126,38 @@ fn an_interrupted_demo_leaves_nothing() {
         assert!(errors.contains("interrupted"), "{errors}");
         assert_clean();
     }
+}
+
+#[test]
+fn relays_connect_eight_nodes() {
+    if is_skipped("relays_connect_eight_nodes") {
+        return;
+    }
+    let _one = ONE.lock();
+    bm_bpf::testing::own_bpffs().expect("root may mount");
+    let arguments = ["--topology", "fly", "--rate", "500", "--seconds", "0.5", "--json"];
+    let done = demo(&arguments).output().expect("cargo has built it");
+    let rows = rows(&done);
+    for name in ["uniform", "hot", "permutation", "adversarial"] {
+        let row = find(&rows, "matrix", name);
+        assert!(number(&row["lost"]) <= number(&row["sent"]) / 50.0, "{row}");
+        assert_eq!((numbers(&row["c"]).len(), numbers(&row["relays"]).len()), (8, 12), "{row}");
+        assert!(numbers(&row["c"]).iter().all(|c| *c < 3.1), "{row}");
+        let cables = row["cables"].as_array().expect("cables");
+        assert!(cables.len() == 32 && cables.iter().all(|cable| number(&cable[2]) < 2.2), "{row}");
+    }
+    let share = |name: &str| {
+        let row = find(&rows, "matrix", name);
+        number(&row["direct"]) / (number(&row["direct"]) + number(&row["intermediate"]))
+    };
+    assert!(share("uniform") > 0.8 && share("permutation") < 0.6, "{rows:?}");
+    // All that nodes send straight passes three relays, each of which has two links in.
+    let uniform = find(&rows, "matrix", "uniform");
+    assert!(numbers(&uniform["relays"]).iter().all(|c| (1.5..3.0).contains(c)), "{uniform}");
+    let delays: Vec<_> = rows.iter().map(|row| &row["delays"]).filter(|row| row.is_object()).collect();
+    assert_eq!(delays.iter().map(|row| row["relays"].as_u64()).collect::<Vec<_>>(), [Some(3), Some(6)]);
+    for event in rows.iter().filter(|row| row["event"].is_string()) {
+        assert!(number(&event["others"]["lost"]) < number(&event["others"]["sent"]) / 10.0, "{event}");
+    }
+    assert_clean();
 }

@@ -86,3 +86,18 @@ enum counter {
 struct counts {
 	__u64 of[COUNTERS];
 };
+
+/* Counters of a relay, of frames received from an interface; their names are in ../src/relay.rs, in this order. */
+enum relay_counter {
+	RELAY_PACKETS,	 /* on to another node */
+	RELAY_CONTROL,	 /* the same, but messages and probes */
+	RELAY_BYTES,	 /* of both */
+	RELAY_OTHER,	 /* to Linux: not a frame of a cluster */
+	RELAY_MALFORMED, /* dropped */
+	RELAY_NO_LINK,	 /* dropped: no link leads to the node, or only that which the frame came from */
+	RELAY_COUNTERS
+};
+
+struct relay_counts {
+	__u64 of[RELAY_COUNTERS];
+};

@@ -13,6 +13,8 @@
 //!
 //! The members are configured, or come from a store (etcd), which a thread of its own follows (`store.rs`).
 //!
+//! Between nodes that have no link to each other, as in an n-fly, relays pass frames on (`relay.rs`, `bpf/relay.bpf.c`).
+//!
 //! Elsewhere: the choice of intermediates, which workers make (`bm_forward::Balancing`) with what [`Service::peers`] says.
 
 mod clock;
@@ -37,6 +39,7 @@ mod probe;
 mod prober;
 mod program;
 mod questions;
+mod relay;
 mod remote;
 mod service;
 mod session;
@@ -55,6 +58,9 @@ pub use error::ClusterError;
 pub use link_account::Carried;
 pub use members::Registration;
 pub use other_nodes::OtherNodes;
+pub use relay::{
+    RELAY_COUNTERS, RelayCounts, RelayLink, RelaySettings, relay_counts, start_relay, stop_relay,
+};
 pub use service::Service;
 pub use session::State;
 pub use settings::{

@@ -240,7 +240,7 @@ impl Cluster {
         if now_ns >= self.tick_ns {
             self.tick_ns = now_ns + TICK_NS;
             (0..self.links.len()).for_each(|at| self.send(at, now_ns));
-            if now_ns >= self.counts_ns {
+            if now_ns >= self.counts_ns && !self.settings.relays {
                 self.counts_ns = now_ns + COUNTS_NS;
                 self.send_counts();
             }

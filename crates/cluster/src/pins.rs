@@ -19,6 +19,8 @@ use crate::layout::PROGRAM;
 
 /// brickmoon's folder in bpffs for fabric programs, with a subfolder for each network namespace.
 const FOLDER: &str = "brickmoon-cluster";
+/// The same for the programs of relays.
+pub const RELAY_FOLDER: &str = "brickmoon-relay";
 /// The program's name starts with this; the version of its layout follows.
 const PREFIX: &str = "bm_fabric_";
 
@@ -45,8 +47,16 @@ impl Pins {
     /// # Errors
     /// If there is no bpffs and none can be mounted, or another process has the folder.
     pub fn claim() -> io::Result<Self> {
+        Self::claim_in(FOLDER)
+    }
+
+    /// The same in another of brickmoon's folders.
+    ///
+    /// # Errors
+    /// As [`Self::claim`].
+    pub fn claim_in(folder: &str) -> io::Result<Self> {
         let bpffs = Bpffs::find_or_mount().map_err(io::Error::other)?;
-        let root = root(&bpffs);
+        let root = bpffs.path().join(folder);
         pins::sweep(&root, 1);
         let claim = |namespace: PathBuf| PinFolder::claim(&root, &namespace);
         pins::of_namespace(&root).and_then(claim).map(Self).map_err(io::Error::other)

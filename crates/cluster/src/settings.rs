@@ -20,6 +20,8 @@ pub struct Settings {
     pub balancing: Mode,
     /// The gap after which a flow may take another way, in microseconds; `None`: as measured delays require.
     pub flowlet_gap_us: Option<u32>,
+    /// Whether the links to other nodes lead over relays, which mix their frames: none are then compared with those sent.
+    pub relays: bool,
     /// The members, including this node.
     pub members: Vec<Member>,
     /// Links to other nodes.
@@ -285,6 +287,7 @@ pub(crate) mod tests {
             key_file: "/etc/brickmoon/cluster.key".into(),
             balancing: Mode::DirectOnly,
             flowlet_gap_us: None,
+            relays: false,
             members: vec![member("a", 0), member("b", 1), member("c", 2)],
             links: vec![link("fab1", "b"), link("fab2", "c")],
             ports: vec![ExternalPort {

@@ -10,7 +10,6 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Query;
 use axum::routing::{get, post};
-use axum::serve::Listener;
 use bm_api::request::{ROUTES, RouteQuery, STATUS, STOP, StopQuery};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::Runtime;
@@ -29,19 +28,14 @@ const PIPE: usize = 64 << 10;
 /// Accepts connections in memory instead of a socket.
 struct FromMemory(mpsc::UnboundedReceiver<DuplexStream>);
 
-impl Listener for FromMemory {
-    type Io = DuplexStream;
-    type Addr = ();
+impl connections::Listener for FromMemory {
+    type Stream = DuplexStream;
 
-    async fn accept(&mut self) -> (DuplexStream, ()) {
+    async fn accept(&mut self) -> io::Result<DuplexStream> {
         match self.0.recv().await {
-            Some(stream) => (stream, ()),
+            Some(stream) => Ok(stream),
             None => std::future::pending().await,
         }
-    }
-
-    fn local_addr(&self) -> io::Result<()> {
-        Ok(())
     }
 }
 

@@ -64,27 +64,27 @@ pub trait Listener {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
     /// Accepts the next connection.
-    async fn accept(&self) -> io::Result<Self::Stream>;
+    async fn accept(&mut self) -> io::Result<Self::Stream>;
 }
 
 impl Listener for TcpListener {
     type Stream = TcpStream;
 
-    async fn accept(&self) -> io::Result<TcpStream> {
-        self.accept().await.map(|(stream, _)| stream)
+    async fn accept(&mut self) -> io::Result<TcpStream> {
+        Self::accept(self).await.map(|(stream, _)| stream)
     }
 }
 
 impl Listener for UnixListener {
     type Stream = UnixStream;
 
-    async fn accept(&self) -> io::Result<UnixStream> {
-        self.accept().await.map(|(stream, _)| stream)
+    async fn accept(&mut self) -> io::Result<UnixStream> {
+        Self::accept(self).await.map(|(stream, _)| stream)
     }
 }
 
 /// Accepts a connection as soon as there is no [`Pause`].
-async fn accept<L: Listener>(listener: &L) -> L::Stream {
+async fn accept<L: Listener>(listener: &mut L) -> L::Stream {
     loop {
         // Both are created before the counter is read, so that no later change is missed.
         let (paused, resumed) = (PAUSED.notified(), RESUMED.notified());
@@ -105,10 +105,10 @@ async fn accept<L: Listener>(listener: &L) -> L::Stream {
 
 /// Serves connections until the task is dropped. `who` returns the kind of client and its routes. Beyond `most`
 /// connections of one kind the oldest is closed, so that clients that only hold connections cannot lock others out.
-pub async fn serve<L: Listener>(listener: L, who: impl Fn(&L::Stream) -> (usize, Router), most: usize) {
+pub async fn serve<L: Listener>(mut listener: L, who: impl Fn(&L::Stream) -> (usize, Router), most: usize) {
     let mut kinds: [VecDeque<JoinHandle<()>>; KINDS] = Default::default();
     loop {
-        let stream = accept(&listener).await;
+        let stream = accept(&mut listener).await;
         let (kind, routes) = who(&stream);
         let connections = &mut kinds[kind];
         connections.retain(|connection| !connection.is_finished());

@@ -377,7 +377,8 @@ fn pins() -> BTreeSet<PathBuf> {
     let inode = |entry: fs::DirEntry| fs::metadata(entry.path()).ok().map(|data| data.ino().to_string());
     let others: BTreeSet<_> = entries(Path::new("/run/netns")).filter_map(inode).collect();
     // The kernel puts files of its own into the root.
-    let folders = ["brickmoon", "brickmoon-switch", "brickmoon-cluster"].map(|name| bpffs.path().join(name));
+    let folders = ["brickmoon", "brickmoon-switch", "brickmoon-cluster", "brickmoon-relay"]
+        .map(|name| bpffs.path().join(name));
     let namespaces = folders.iter().flat_map(|folder| entries(folder));
     let of_a_run = namespaces.filter(|entry| !others.contains(&*entry.file_name().to_string_lossy()));
     let mut found = BTreeSet::new();

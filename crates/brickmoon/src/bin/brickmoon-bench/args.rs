@@ -222,23 +222,36 @@ pub struct ClusterArgs {
 /// What to do with a cluster.
 #[derive(Debug, Subcommand)]
 pub enum ClusterCommand {
-    /// Run four nodes in network namespaces: loads under several traffic matrices, then losses while a daemon is killed, a
-    /// link cut and a node switched off.
+    /// Run four nodes in network namespaces, or eight in an n-fly: loads under several traffic matrices, then losses while a
+    /// daemon is killed, a link cut, a node switched off and a neighbor moved.
     Demo(ClusterDemo),
 }
 
 /// `brickmoon cluster demo`.
 #[derive(Debug, Args)]
 pub struct ClusterDemo {
-    /// R: packets a second that each external port receives.
-    #[arg(long, value_name = "PPS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
-    pub rate: u32,
+    /// How the nodes are connected.
+    #[arg(long, value_enum, default_value_t)]
+    pub topology: DemoTopology,
+    /// R: packets a second that each external port receives [default: 10000, in the n-fly 2000].
+    #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
+    pub rate: Option<u32>,
     /// How long each matrix is offered, in seconds.
     #[arg(long, value_name = "S", default_value_t = 4.0)]
     pub seconds: f64,
     /// Print one JSON object per line.
     #[arg(long)]
     pub json: bool,
+}
+
+/// How the nodes of the demo are connected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum DemoTopology {
+    /// Four nodes, each with a link to each other one.
+    #[default]
+    Mesh,
+    /// Eight nodes in a 2-ary 3-fly, with twelve relays between them.
+    Fly,
 }
 
 /// Parses one frame size, or `all`.

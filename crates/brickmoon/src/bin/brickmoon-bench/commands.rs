@@ -1,9 +1,11 @@
 //! The commands: turns options into those of `bm-eval`, and prints its results.
 
-use bm_eval::demo::cluster::ClusterDemoOptions;
+use bm_eval::demo::cluster::{ClusterDemoOptions, Shape};
 use bm_eval::demo::{DemoError, DemoOptions};
 
-use crate::args::{Bench, BenchCommand, ClusterArgs, ClusterCommand, ClusterDemo, Command, Demo};
+use crate::args::{
+    Bench, BenchCommand, ClusterArgs, ClusterCommand, ClusterDemo, Command, Demo, DemoTopology,
+};
 use crate::output::write;
 use crate::{Failure, cluster, figures, say};
 
@@ -149,8 +151,13 @@ fn demo(demo: Demo) -> Result<(), Failure> {
 }
 
 fn cluster_demo(demo: &ClusterDemo) -> Result<(), Failure> {
+    let shape = match demo.topology {
+        DemoTopology::Mesh => Shape::Mesh,
+        DemoTopology::Fly => Shape::Fly,
+    };
     let options = ClusterDemoOptions {
-        rate: demo.rate,
+        shape,
+        rate: demo.rate.unwrap_or(shape.rate()),
         seconds: demo.seconds,
         json: demo.json,
         ..ClusterDemoOptions::default()

@@ -76,6 +76,8 @@ fn add_demo(all: &mut Figures, rows: &[serde_json::Value]) {
     add("packets lost, daemon of another node restarted", "0", lost("daemon of"), 0.0);
     add("packets lost, another node drained and restarted", "0", lost("node 2 drained"), 0.0);
     add("packets lost, etcd killed and started", "0", lost("etcd killed"), 0.0);
+    let moved = rows.iter().find_map(|row| row["moved"]["found_ms"].as_f64());
+    add("ms without a neighbor that moves to another node", "1000", moved, 1000.0);
     let silent = find("event", "node 2 silent").and_then(|row| row["share_ms"].as_f64());
     add("ms of its share lost, a node stops answering probes", "50", silent, 50.0);
 }

@@ -17,6 +17,8 @@ const COPY: &str = "/var/lib/brickmoon/members";
 /// How workers can distribute packets for other nodes.
 const BALANCING: [(&str, Mode); 3] =
     [("direct", Mode::DirectOnly), ("vlb", Mode::DirectVlb(Rule::TwoShares)), ("classic", Mode::Classic)];
+/// Whether links lead over relays.
+const RELAYS: [(&str, bool); 2] = [("off", false), ("on", true)];
 /// The fastest link, in Mbit/s.
 const SPEED_MAX: u64 = 1_000_000;
 /// The longest name of a node.
@@ -32,6 +34,8 @@ pub(super) fn cluster(section: &mut Section<'_, '_>, ports: &[Port]) -> Settings
     let (mut balancing, mut flowlet_gap_us) = (Mode::DirectOnly, None);
     section.choice("balancing", &BALANCING, &mut balancing);
     section.number_or("flowlet_gap_us", "auto", 0..=10_000_000, &mut flowlet_gap_us);
+    let mut relays = false;
+    section.choice("relays", &RELAYS, &mut relays);
     let before = section.report.problems.len();
     let mut settings = Settings {
         name,
@@ -39,6 +43,7 @@ pub(super) fn cluster(section: &mut Section<'_, '_>, ports: &[Port]) -> Settings
         key_file,
         balancing,
         flowlet_gap_us,
+        relays,
         members: Vec::new(),
         links: Vec::new(),
         ports: Vec::new(),

@@ -1,4 +1,4 @@
-//! The namespaces of four nodes and their hosts, the daemons in them, and what these count.
+//! The namespaces of nodes and their hosts, the daemons in them, and what these count.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,21 +11,27 @@ use bm_testbed::testbed::namespace::{Feature, Namespace, command};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-use super::super::daemon::{Before, Daemon};
+use super::super::daemon::{Before, Daemon, DaemonError};
+use super::frr::Frr;
 use super::matrix::speed;
+use super::relays::{self, Relays};
 use super::store::{self, Store};
-use super::{ClusterDemoOptions, DemoError, NODES};
+use super::{ClusterDemoOptions, DemoError, Shape};
 use crate::program::router;
 
 /// How long nodes may take to know each other.
 const READY: Duration = Duration::from_secs(30);
 /// What each node tells each other one: an address, a prefix, a neighbor.
-const ROUTES: u64 = 3 * (NODES as u64 - 1);
+const ENTRIES: u64 = 3;
 
 /// Nodes with their hosts. Dropping it removes everything.
 pub struct Mesh {
     daemons: Vec<Option<Daemon>>,
-    nodes: Vec<Namespace>,
+    frr: Option<Frr>,
+    /// Between the nodes, in an n-fly.
+    relays: Option<Relays>,
+    /// The nodes, whose external port is `ext0`.
+    pub nodes: Vec<Namespace>,
     /// The hosts, whose interface is `e`.
     pub hosts: Vec<Namespace>,
     /// Where the members come from, if etcd is installed.
@@ -66,6 +72,11 @@ pub struct LinkCounted {
     pub counters: BTreeMap<String, u64>,
 }
 
+/// On its interface `e`.
+pub fn host_mac(n: usize) -> String {
+    format!("02:00:00:00:0{n}:02")
+}
+
 fn folder(prefix: &str) -> PathBuf {
     Path::new("/run").join(prefix)
 }
@@ -80,31 +91,38 @@ impl Mesh {
         let folder = Folder(folder(&options.prefix));
         std::fs::create_dir_all(&folder.0).map_err(TestbedError::system("make a folder"))?;
         let mut mesh = Self {
-            daemons: (0..NODES).map(|_| None).collect(),
+            daemons: (0..options.shape.nodes()).map(|_| None).collect(),
+            frr: None,
+            relays: None,
             nodes: Vec::new(),
             hosts: Vec::new(),
             store: None,
             program: options.program.clone().unwrap_or_else(router),
             folder,
         };
-        for n in 0..NODES {
+        let all = 0..options.shape.nodes();
+        for n in all.clone() {
             mesh.nodes.push(space("n", n)?);
             mesh.hosts.push(space("h", n)?);
         }
-        (0..NODES).try_for_each(|n| mesh.wire(n))?;
+        all.clone().try_for_each(|n| mesh.wire(n))?;
+        match options.shape {
+            Shape::Mesh => all.clone().try_for_each(|n| mesh.link(n))?,
+            Shape::Fly => mesh.relays = Some(Relays::up(&options.prefix, &mesh.nodes, &mesh.program)?),
+        }
         mesh.write_key()?;
-        if store::is_installed() {
+        if store::is_installed() && options.shape == Shape::Mesh {
             mesh.store = Some(Store::up(&options.prefix, &mesh.nodes, &mesh.folder.0)?);
         }
-        (0..NODES).try_for_each(|n| mesh.start_daemon(options, n))?;
+        all.clone().try_for_each(|n| mesh.start_daemon(options, n))?;
         mesh.until_ready()?;
         Ok(mesh)
     }
 
-    /// Connects a node with its host and with those that come later.
+    /// Connects a node with its host.
     fn wire(&self, n: usize) -> Result<(), DemoError> {
         let (node, host) = (&self.nodes[n], &self.hosts[n]);
-        let (near, far) = (format!("02:00:00:00:0{n}:01"), format!("02:00:00:00:0{n}:02"));
+        let (near, far) = (format!("02:00:00:00:0{n}:01"), host_mac(n));
         node.ip_batch(&format!(
             "link set lo up\nlink add ext0 address {near} type veth peer name e address {far} netns {}\n\
              link set ext0 up\naddr add 10.0.{n}.1/24 dev ext0\nneigh add 10.0.{n}.2 lladdr {far} dev ext0\n",
@@ -117,14 +135,19 @@ impl Mesh {
         // XDP of the node at the other end can only send to an interface with GRO; and nothing completes checksums.
         host.ethtool("e", Feature::Gro, true)?;
         host.ethtool("e", Feature::TxChecksum, false)?;
-        for m in n + 1..NODES {
+        Ok(node.sysctl(&[("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/disable_ipv6", "1")])?)
+    }
+
+    /// Connects a node with those that come later.
+    fn link(&self, n: usize) -> Result<(), DemoError> {
+        let node = &self.nodes[n];
+        for m in n + 1..self.nodes.len() {
             node.ip_batch(&format!(
                 "link add fab{m} up type veth peer name fab{n} netns {}\n",
                 self.nodes[m].name()
             ))?;
             self.nodes[m].ip_batch(&format!("link set fab{n} up\n"))?;
         }
-        node.sysctl(&[("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/disable_ipv6", "1")])?;
         Ok(())
     }
 
@@ -160,14 +183,17 @@ impl Mesh {
         let (key, speed) = (self.folder.0.join("key"), speed(options.rate));
         let members = match &self.store {
             Some(store) => store.section(n),
-            None => (0..NODES).map(|m| format!("[[cluster.member]]\nname = 'n{m}'\nnode = {m}\n")).collect(),
+            None => (0..self.nodes.len())
+                .map(|m| format!("[[cluster.member]]\nname = 'n{m}'\nnode = {m}\n"))
+                .collect(),
         };
         let mut text = format!(
             "[[port]]\ndevice = 'ext0'\n[cluster]\nname = 'n{n}'\nkey_file = '{}'\nbalancing = 'vlb'\n\
-             {members}[[cluster.port]]\ndevice = 'ext0'\nnumber = 0\nspeed = {speed}\n",
-            key.display()
+             relays = '{}'\n{members}[[cluster.port]]\ndevice = 'ext0'\nnumber = 0\nspeed = {speed}\n",
+            key.display(),
+            if self.relays.is_some() { "on" } else { "off" },
         );
-        for m in (0..NODES).filter(|m| *m != n) {
+        for m in (0..self.nodes.len()).filter(|m| *m != n) {
             text += &format!("[[cluster.fabric]]\ndevice = 'fab{m}'\npeer = 'n{m}'\nspeed = {speed}\n");
         }
         text
@@ -178,11 +204,11 @@ impl Mesh {
     /// # Errors
     /// They do not in time, or a signal interrupts.
     pub fn until_ready(&self) -> Result<(), DemoError> {
-        let began = Instant::now();
+        let (began, routes) = (Instant::now(), ENTRIES * (self.nodes.len() as u64 - 1));
         loop {
             let all = self.counters()?;
             let is_ready =
-                |node: &Counted| node.routes == ROUTES && node.links.iter().all(|link| link.state == "up");
+                |node: &Counted| node.routes == routes && node.links.iter().all(|link| link.state == "up");
             if all.iter().all(is_ready) {
                 return Ok(interrupt::sleep(Duration::from_millis(200))?);
             }
@@ -239,13 +265,44 @@ impl Mesh {
         Ok(daemon.stop()?)
     }
 
-    /// Cuts the link between two nodes, or mends it.
+    /// Cuts the link between nodes 0 and 1, or a cable between relays, or mends it.
     ///
     /// # Errors
     /// What `ip` says.
-    pub fn set_link(&self, n: usize, m: usize, up: bool) -> Result<(), DemoError> {
+    pub fn set_link(&self, up: bool) -> Result<(), DemoError> {
         let state = if up { "up" } else { "down" };
-        Ok(self.nodes[n].ip_batch(&format!("link set fab{m} {state}\n"))?)
+        match &self.relays {
+            Some(relays) => relays.set_cable(up),
+            None => Ok(self.nodes[0].ip_batch(&format!("link set fab1 {state}\n"))?),
+        }
+    }
+
+    /// Whether packets from one node to another go over others while that is cut.
+    pub fn is_detoured(&self, from: usize, to: usize) -> bool {
+        self.relays.as_ref().map_or(from + to == 1, |relays| relays.is_detoured(from, to))
+    }
+
+    /// Starts FRR on all nodes and hosts; returns how long it took to learn all prefixes.
+    ///
+    /// # Errors
+    /// It does not start, or does not learn them.
+    pub fn start_frr(&mut self) -> Result<Duration, DemoError> {
+        let (frr, took) = Frr::up(&self.nodes, &self.hosts, &self.folder.0)?;
+        self.frr = Some(frr);
+        Ok(took)
+    }
+
+    /// The relays, in an n-fly.
+    pub fn relays(&self) -> Option<&Relays> {
+        self.relays.as_ref()
+    }
+
+    /// What they have counted, and the relays on the nodes.
+    ///
+    /// # Errors
+    /// One does not answer.
+    pub fn relay_counts(&self) -> Result<Vec<relays::Counts>, DemoError> {
+        self.relays.as_ref().map_or(Ok(Vec::new()), |relays| relays.counts(&self.nodes))
     }
 
     /// Whether the members come from etcd.
@@ -274,11 +331,12 @@ impl Mesh {
     /// What `ip` says.
     pub fn set_node(&self, n: usize, up: bool) -> Result<(), DemoError> {
         let state = if up { "up" } else { "down" };
-        let devices = (0..NODES).filter(|m| *m != n).map(|m| format!("fab{m}")).chain(["ext0".into()]);
+        let devices =
+            (0..self.nodes.len()).filter(|m| *m != n).map(|m| format!("fab{m}")).chain(["ext0".into()]);
         let mut lines: String = devices.map(|device| format!("link set {device} {state}\n")).collect();
         if up {
             // Neighbors go with their interface.
-            lines += &format!("neigh replace 10.0.{n}.2 lladdr 02:00:00:00:0{n}:02 dev ext0\n");
+            lines += &format!("neigh replace 10.0.{n}.2 lladdr {} dev ext0\n", host_mac(n));
         }
         Ok(self.nodes[n].ip_batch(&lines)?)
     }
@@ -288,12 +346,14 @@ impl Mesh {
     /// # Errors
     /// One does not end as it should.
     pub fn stop(&mut self) -> Result<(), DemoError> {
-        for place in &mut self.daemons {
-            if let Some(daemon) = place {
-                daemon.stop()?;
-            }
-            *place = None;
-        }
+        // At the same time: each waits until the others know that it ends.
+        let ended: Vec<_> = std::thread::scope(|scope| {
+            let daemons = self.daemons.iter_mut().flatten();
+            let threads: Vec<_> = daemons.map(|daemon| scope.spawn(|| daemon.stop())).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap_or(Err(DaemonError::StillRuns))).collect()
+        });
+        ended.into_iter().collect::<Result<(), _>>()?;
+        self.daemons.fill_with(|| None);
         Ok(())
     }
 }
@@ -302,7 +362,8 @@ impl Drop for Mesh {
     /// Ends daemons that still run, after an error, and removes what those have left that were killed.
     fn drop(&mut self) {
         self.daemons.iter_mut().flatten().for_each(Daemon::end);
-        self.nodes.iter().for_each(remove_pins);
+        let relays = self.relays.iter().flat_map(|relays| relays.spaces());
+        self.nodes.iter().chain(relays).for_each(remove_pins);
     }
 }
 
@@ -311,7 +372,7 @@ fn remove_pins(space: &Namespace) {
     use std::os::unix::fs::MetadataExt;
     let Some(bpffs) = Bpffs::find() else { return };
     let Ok(data) = std::fs::metadata(Path::new("/run/netns").join(space.name())) else { return };
-    for folder in ["brickmoon", "brickmoon-cluster"] {
+    for folder in ["brickmoon", "brickmoon-cluster", "brickmoon-relay"] {
         let _none = std::fs::remove_dir_all(bpffs.path().join(folder).join(data.ino().to_string()));
     }
 }

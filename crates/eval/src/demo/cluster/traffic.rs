@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use bm_testbed::testbed::TestbedError;
 
+use super::DemoError;
+use super::delays::Delays;
 use super::matrix::{DATA, Matrix, Turns, offered};
 use super::mesh::Mesh;
-use super::{DemoError, NODES};
 
 /// Flows from each host to each other.
 const FLOWS: usize = 8;
@@ -23,9 +24,27 @@ const TICK: Duration = Duration::from_millis(1);
 /// What a sender that was kept waiting sends at once, at most.
 const OWED: Duration = Duration::from_millis(20);
 /// How long late packets are waited for.
-const LATE: Duration = Duration::from_millis(300);
+pub const LATE: Duration = Duration::from_millis(300);
 /// Room for what arrives while a receiver is kept waiting.
 static ROOM: libc::c_int = 16 << 20;
+
+/// Which addresses of hosts packets have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addresses {
+    /// Those on the external ports of nodes.
+    Hosts,
+    /// Those behind the hosts, in the prefixes that FRR has learned.
+    Learned,
+}
+
+impl Addresses {
+    fn of(self, node: usize) -> Ipv4Addr {
+        match self {
+            Self::Hosts => host(node),
+            Self::Learned => Ipv4Addr::new(10, 100, node as u8, 1),
+        }
+    }
+}
 
 /// The address of a host.
 pub fn host(node: usize) -> Ipv4Addr {
@@ -49,15 +68,37 @@ pub struct Pair {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// By source, then destination.
-    pub pairs: [[Pair; NODES]; NODES],
+    pub pairs: Vec<Vec<Pair>>,
+    /// How long packets were on their way, by source and destination.
+    pub delays: Vec<Vec<Delays>>,
 }
 
 impl Traffic {
+    /// None yet, between so many hosts.
+    pub fn none(hosts: usize) -> Self {
+        Self {
+            pairs: vec![vec![Pair::default(); hosts]; hosts],
+            delays: vec![vec![Delays::default(); hosts]; hosts],
+        }
+    }
+
+    /// The delays between those pairs that `is_meant`.
+    pub fn delays(&self, is_meant: impl Fn(usize, usize) -> bool) -> Delays {
+        let mut sum = Delays::default();
+        for (from, to_all) in self.delays.iter().enumerate() {
+            let meant = to_all.iter().enumerate().filter(|(to, _)| is_meant(from, *to));
+            meant.for_each(|(_, delays)| sum.merge(delays));
+        }
+        sum
+    }
+
     /// The sum over those pairs that `is_meant`; of gaps the longest.
     pub fn sum(&self, is_meant: impl Fn(usize, usize) -> bool) -> Pair {
         let mut sum = Pair::default();
-        for (from, to) in (0..NODES).flat_map(|from| (0..NODES).map(move |to| (from, to))) {
-            let pair = self.pairs[from][to];
+        let all = self.pairs.iter().enumerate();
+        for (from, to, pair) in
+            all.flat_map(|(from, to_all)| (0..).zip(to_all).map(move |(to, pair)| (from, to, pair)))
+        {
             if is_meant(from, to) {
                 sum.sent += pair.sent;
                 sum.arrived += pair.arrived;
@@ -76,8 +117,8 @@ impl Pair {
     }
 }
 
-type Sent = [u64; NODES];
-type Arrived = [Pair; NODES];
+type Sent = Vec<u64>;
+type Arrived = Vec<(Pair, Delays)>;
 
 /// Packets on their way. Dropping it stops them.
 pub struct Run {
@@ -92,7 +133,8 @@ impl Run {
     ///
     /// # Errors
     /// A thread cannot be started, or a socket not be made.
-    pub fn start(mesh: &Mesh, matrix: Matrix, rate: u32) -> Result<Self, DemoError> {
+    pub fn start(mesh: &Mesh, matrix: Matrix, rate: u32, addresses: Addresses) -> Result<Self, DemoError> {
+        let (hosts, began) = (mesh.hosts.len(), Instant::now());
         let (stop, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let mut run = Self { stop, ends, senders: Vec::new(), receivers: Vec::new() };
         let failed = |error| TestbedError::system("start a thread that sends or receives")(error);
@@ -101,21 +143,22 @@ impl Run {
             let (ready, is_ready) = std::sync::mpsc::channel();
             let receive = move || {
                 handle.join_this_thread()?;
-                let socket = receiver(node)?;
+                let socket = receiver(addresses.of(node))?;
                 let _listening = ready.send(());
-                receive(&socket, &ends)
+                receive(&socket, hosts, began, &ends)
             };
             run.receivers.push(std::thread::Builder::new().spawn(receive).map_err(failed)?);
             // An error is found at the end.
             let _ended = is_ready.recv();
         }
         for (node, space) in mesh.hosts.iter().enumerate() {
-            let Some(turns) = Turns::of(matrix, node) else { continue };
+            let Some(turns) = Turns::of(matrix, hosts, node) else { continue };
             let (handle, stop) = (space.handle()?, run.stop.clone());
-            let interval = Duration::from_secs_f64(1.0 / (f64::from(rate) * offered(matrix, node)));
+            let interval = Duration::from_secs_f64(1.0 / (f64::from(rate) * offered(matrix, hosts, node)));
+            let sender = Sender { node, hosts, addresses, began };
             let send = move || {
                 handle.join_this_thread()?;
-                send(node, turns, interval, &stop)
+                sender.send(turns, interval, &stop)
             };
             run.senders.push(std::thread::Builder::new().spawn(send).map_err(failed)?);
         }
@@ -128,7 +171,8 @@ impl Run {
     /// A socket failed.
     pub fn end(mut self) -> Result<Traffic, DemoError> {
         let failed = |error| DemoError::Testbed(TestbedError::system("send or receive packets")(error));
-        let mut traffic = Traffic::default();
+        let hosts = self.receivers.len();
+        let mut traffic = Traffic::none(hosts);
         self.stop.store(true, Ordering::Relaxed);
         let joined = |thread: JoinHandle<io::Result<Sent>>| thread.join().unwrap_or_else(|_| Err(panicked()));
         let mut sent = Vec::new();
@@ -139,13 +183,13 @@ impl Run {
         self.ends.store(true, Ordering::Relaxed);
         for (to, receiver) in self.receivers.drain(..).enumerate() {
             let arrived = receiver.join().unwrap_or_else(|_| Err(panicked())).map_err(failed)?;
-            for (from, pair) in arrived.into_iter().enumerate() {
-                traffic.pairs[from][to] = pair;
+            for (from, (pair, delays)) in arrived.into_iter().enumerate() {
+                (traffic.pairs[from][to], traffic.delays[from][to]) = (pair, delays);
             }
         }
         // Each says how much it has sent in the place of its own node.
         for of_one in sent {
-            let from = (0..NODES).find(|from| of_one[*from] == u64::MAX).unwrap_or(0);
+            let from = (0..hosts).find(|from| of_one[*from] == u64::MAX).unwrap_or(0);
             for (to, sent) in of_one.into_iter().enumerate().filter(|(to, _)| *to != from) {
                 traffic.pairs[from][to].sent = sent;
             }
@@ -163,56 +207,68 @@ impl Drop for Run {
     }
 }
 
-fn panicked() -> io::Error {
+pub fn panicked() -> io::Error {
     io::Error::other("a thread panicked")
 }
 
-/// Sends until it is stopped; returns how many to each host, and in the place of its own the largest number.
-fn send(node: usize, mut turns: Turns, interval: Duration, stop: &AtomicBool) -> io::Result<Sent> {
-    let socket = |flow: usize| UdpSocket::bind((host(node), PORT + flow as u16));
-    let sockets = (1..=FLOWS).map(socket).collect::<io::Result<Vec<_>>>()?;
-    let (mut sent, mut numbers) = ([0; NODES], [[0u32; FLOWS]; NODES]);
-    let (mut due, mut random) = (Instant::now(), 0x9e37_79b9_u32 ^ node as u32);
-    while !stop.load(Ordering::Relaxed) {
-        let now = Instant::now();
-        if now < due {
-            std::thread::sleep(TICK);
-            continue;
-        }
-        due = (due + interval).max(now.checked_sub(OWED).unwrap_or(now));
-        let to = turns.next();
-        // Xorshift: which of the flows does not matter, as long as they mix.
-        random ^= random << 13;
-        random ^= random >> 17;
-        random ^= random << 5;
-        let flow = random as usize % FLOWS;
-        let mut data = [0; DATA];
-        data[0] = node as u8;
-        data[1] = flow as u8;
-        data[2..6].copy_from_slice(&numbers[to][flow].to_be_bytes());
-        match sockets[flow].send_to(&data, (host(to), PORT)) {
-            Ok(_) => {
-                numbers[to][flow] += 1;
-                sent[to] += 1;
+/// Who sends, from when on times of packets are counted.
+struct Sender {
+    node: usize,
+    hosts: usize,
+    addresses: Addresses,
+    began: Instant,
+}
+
+impl Sender {
+    /// Sends until it is stopped; returns how many to each host, and in the place of its own the largest number.
+    fn send(self, mut turns: Turns, interval: Duration, stop: &AtomicBool) -> io::Result<Sent> {
+        let Self { node, hosts, addresses, began } = self;
+        let socket = |flow: usize| UdpSocket::bind((addresses.of(node), PORT + flow as u16));
+        let sockets = (1..=FLOWS).map(socket).collect::<io::Result<Vec<_>>>()?;
+        let (mut sent, mut numbers) = (vec![0; hosts], vec![[0u32; FLOWS]; hosts]);
+        let (mut due, mut random) = (Instant::now(), 0x9e37_79b9_u32 ^ node as u32);
+        while !stop.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            if now < due {
+                std::thread::sleep(TICK);
+                continue;
             }
-            // The interface has no room, or is down: it was not sent.
-            Err(error) if is_passing(&error) => {}
-            Err(error) => return Err(error),
+            due = (due + interval).max(now.checked_sub(OWED).unwrap_or(now));
+            let to = turns.next();
+            // Xorshift: which of the flows does not matter, as long as they mix.
+            random ^= random << 13;
+            random ^= random >> 17;
+            random ^= random << 5;
+            let flow = random as usize % FLOWS;
+            let mut data = [0; DATA];
+            data[0] = node as u8;
+            data[1] = flow as u8;
+            data[2..6].copy_from_slice(&numbers[to][flow].to_be_bytes());
+            data[6..14].copy_from_slice(&(began.elapsed().as_nanos() as u64).to_be_bytes());
+            match sockets[flow].send_to(&data, (addresses.of(to), PORT)) {
+                Ok(_) => {
+                    numbers[to][flow] += 1;
+                    sent[to] += 1;
+                }
+                // The interface has no room, or is down: it was not sent.
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return Err(error),
+            }
         }
+        sent[node] = u64::MAX;
+        Ok(sent)
     }
-    sent[node] = u64::MAX;
-    Ok(sent)
 }
 
 /// Errors of a moment: no room, an interface that is down, an ICMP error for an earlier packet.
-fn is_passing(error: &io::Error) -> bool {
+pub fn is_passing(error: &io::Error) -> bool {
     let codes = [libc::ENOBUFS, libc::EAGAIN, libc::EINTR, libc::ENETDOWN, libc::ENETUNREACH];
     let refused = [libc::EHOSTUNREACH, libc::ECONNREFUSED];
     error.raw_os_error().is_some_and(|code| codes.contains(&code) || refused.contains(&code))
 }
 
-fn receiver(node: usize) -> io::Result<UdpSocket> {
-    let socket = UdpSocket::bind((host(node), PORT))?;
+fn receiver(address: Ipv4Addr) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((address, PORT))?;
     socket.set_read_timeout(Some(Duration::from_millis(20)))?;
     // SAFETY: the kernel reads a whole number that outlives the call.
     let set = unsafe {
@@ -223,9 +279,9 @@ fn receiver(node: usize) -> io::Result<UdpSocket> {
 }
 
 /// Receives until all is over.
-fn receive(socket: &UdpSocket, ends: &AtomicBool) -> io::Result<Arrived> {
-    let mut pairs = [Pair::default(); NODES];
-    let (mut next, mut last) = ([[0u32; FLOWS]; NODES], [None::<Instant>; NODES]);
+fn receive(socket: &UdpSocket, hosts: usize, began: Instant, ends: &AtomicBool) -> io::Result<Arrived> {
+    let mut arrived = vec![(Pair::default(), Delays::default()); hosts];
+    let (mut next, mut last) = (vec![[0u32; FLOWS]; hosts], vec![None::<Instant>; hosts]);
     let mut data = [0; 2 * DATA];
     while !ends.load(Ordering::Relaxed) {
         let length = match socket.recv(&mut data) {
@@ -236,18 +292,20 @@ fn receive(socket: &UdpSocket, ends: &AtomicBool) -> io::Result<Arrived> {
             Err(error) => return Err(error),
         };
         let (from, flow) = (usize::from(data[0]), usize::from(data[1]));
-        if length != DATA || from >= NODES || flow >= FLOWS {
+        if length != DATA || from >= hosts || flow >= FLOWS {
             continue;
         }
         let number = u32::from_be_bytes([data[2], data[3], data[4], data[5]]);
-        let (pair, next, now) = (&mut pairs[from], &mut next[from][flow], Instant::now());
+        let ((pair, delays), next, now) = (&mut arrived[from], &mut next[from][flow], Instant::now());
+        let sent = data[6..14].iter().fold(0, |ns, byte| ns << 8 | u64::from(*byte));
+        delays.add(now.duration_since(began).saturating_sub(Duration::from_nanos(sent)));
         pair.arrived += 1;
         pair.late += u64::from(number < *next);
         *next = (*next).max(number + 1);
         pair.gap = last[from].map_or(pair.gap, |last| pair.gap.max(now - last));
         last[from] = Some(now);
     }
-    Ok(pairs)
+    Ok(arrived)
 }
 
 #[cfg(test)]
@@ -256,7 +314,7 @@ mod tests {
 
     #[test]
     fn pairs_add_up() {
-        let mut traffic = Traffic::default();
+        let mut traffic = Traffic::none(4);
         traffic.pairs[0][1] = Pair { sent: 10, arrived: 8, late: 1, gap: Duration::from_millis(5) };
         traffic.pairs[2][3] = Pair { sent: 5, arrived: 5, late: 0, gap: Duration::from_millis(9) };
         let all = traffic.sum(|_, _| true);

@@ -1,0 +1,81 @@
+//! Arguments of `brickmoon cluster`.
+
+use bm_cluster::RelayLink;
+use clap::{Args, Subcommand};
+
+use super::{PassedOn, Query};
+
+const RELAY_EXAMPLES: &str = "\
+Examples:
+  brickmoon cluster relay up --link eth0 --link eth1 --link eth2=0-3 --link eth3=4-7
+                                           frames for nodes 0 to 3 leave by eth2, those for 4 to 7 by eth3
+  brickmoon cluster relay up --link eth1=0,1,3 --link eth2 --own 2 --end r0=0 --end r1=1 --end r3=3
+                                           node 2, whose fabric links are the other ends of r0, r1 and r3";
+
+/// `brickmoon cluster`.
+#[derive(Debug, Args)]
+#[command(infer_subcommands = true)]
+pub struct ClusterArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub what: ClusterCommand,
+}
+
+/// What to do with this node of a cluster.
+#[derive(Debug, Subcommand)]
+pub enum ClusterCommand {
+    /// The same as `brickmoon show cluster`.
+    Status(Query),
+    /// Make other nodes send nothing over this one any more, so that no packet is lost when it ends. Its own ports go on.
+    Drain(Query),
+    /// Let other nodes send packets over this one again.
+    Join(Query),
+    /// Remove a node from the members in etcd. Move its traffic away and stop it first.
+    Remove(RemoveMember),
+    /// Make this server pass frames on between nodes that have no link to each other, as in an n-fly.
+    #[command(subcommand)]
+    Relay(RelayCommand),
+    /// Run four nodes in network namespaces, or eight in an n-fly: loads under several traffic matrices, then losses while a
+    /// daemon is killed, a link cut, a node switched off and a neighbor moved.
+    #[command(disable_help_flag = true, disable_version_flag = true)]
+    Demo(PassedOn),
+}
+
+/// `brickmoon cluster remove`.
+#[derive(Debug, Args)]
+pub struct RemoveMember {
+    /// Name of the node.
+    pub name: String,
+    #[command(flatten)]
+    pub query: Query,
+}
+
+/// `brickmoon cluster relay`.
+#[derive(Debug, Subcommand)]
+pub enum RelayCommand {
+    /// Begin, or change what it does. It goes on without any process, until it is stopped or the machine restarts.
+    #[command(after_help = RELAY_EXAMPLES)]
+    Up(RelayUp),
+    /// Show what came from each interface.
+    Show {
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// End it.
+    Stop,
+}
+
+/// `brickmoon cluster relay up`.
+#[derive(Debug, Args)]
+pub struct RelayUp {
+    /// An interface to another server, and the numbers of the nodes to which frames leave by it. May be repeated.
+    #[arg(long = "link", value_name = "DEVICE[=NODES]", required = true)]
+    pub links: Vec<RelayLink>,
+    /// The number of the node on this server, if it is one.
+    #[arg(long, value_name = "NODE", requires = "ends")]
+    pub own: Option<u16>,
+    /// The other end of the fabric link to a node. May be repeated.
+    #[arg(long = "end", value_name = "DEVICE=NODE", requires = "own")]
+    pub ends: Vec<RelayLink>,
+}
