@@ -1,4 +1,4 @@
-//! `show collectors`: who is told about sampled packets.
+//! `show collectors`: collectors of sFlow and IPFIX, and what was sent to them.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Collectors {
-    /// One received packet in so many is sampled; 0 if none is.
+    /// Sampling rate: one received packet in this many is sampled; 0 if none is.
     pub one_in: u32,
     /// Ports whose packets are sampled.
     pub ports: Vec<String>,
@@ -20,7 +20,7 @@ pub struct Collectors {
     pub collectors: Vec<Collector>,
 }
 
-/// A collector. The counters start anew when the configuration of collectors changes.
+/// A collector. The counters start from zero when `[sampling]` or a collector changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Collector {
@@ -30,11 +30,11 @@ pub struct Collector {
     pub address: String,
     /// Samples put into datagrams.
     pub samples: u64,
-    /// Samples that the format has no place for: IPFIX describes IP packets only.
+    /// Samples that the format cannot describe: IPFIX describes IP packets only.
     pub unfit: u64,
     /// Datagrams sent.
     pub sent: u64,
-    /// Datagrams after which the collector's host said that nobody listens there.
+    /// Datagrams that were answered with ICMP port unreachable, and count as sent, too.
     pub refused: u64,
     /// Datagrams not sent because the buffer of the socket was full.
     pub full: u64,

@@ -21,11 +21,11 @@ pub struct Tallies {
 pub struct Tally {
     /// Samples of packets in datagrams, whatever became of these.
     pub samples: u64,
-    /// Samples that the format has no place for: IPFIX describes IP packets only.
+    /// Samples that the format cannot describe: IPFIX describes IP packets only.
     pub unfit: u64,
     /// Datagrams sent.
     pub sent: u64,
-    /// Datagrams after which the collector's host said that nobody listens there.
+    /// Datagrams that were answered with ICMP port unreachable, and count as sent, too.
     pub refused: u64,
     /// Datagrams not sent because the socket's buffer was full.
     pub full: u64,

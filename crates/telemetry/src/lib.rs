@@ -153,14 +153,14 @@ fn export(registry: &mut Registry, reply: &Collectors) {
     }
     let taken = counter(registry, "samples", "Packets that were sampled for sFlow and IPFIX");
     add(&taken, Vec::new(), reply.samples);
-    let lost = counter(registry, "samples_lost", "Samples that were lost because the daemon was too slow");
+    let lost = counter(registry, "samples_lost", "Samples that were lost because the daemon did not read them in time");
     add(&lost, Vec::new(), reply.lost);
     let samples = counter(registry, "export_samples", "Samples put into datagrams for a collector");
-    let unfit = counter(registry, "export_unfit_samples", "Samples that the format has no place for");
+    let unfit = counter(registry, "export_unfit_samples", "Samples that the format cannot describe");
     let datagrams =
         counter(registry, "export_datagrams", "Datagrams for a collector, by whether they could be sent");
     let refused =
-        counter(registry, "export_refused", "Datagrams after which the collector's host refused them");
+        counter(registry, "export_refused", "Datagrams that were answered with ICMP port unreachable");
     for one in &reply.collectors {
         let labels = vec![("collector", one.address.clone()), ("format", one.format.clone())];
         add(&samples, labels.clone(), one.samples);
