@@ -72,7 +72,7 @@ pub enum Command {
     Status(Status),
     /// Show the daemon's ports, routes, workers, drops and more.
     Show(Show),
-    /// Make `show ports` and `show drops` count from now on. Metrics and --json go on.
+    /// Make `show ports` and `show drops` count from zero again. Metrics and --json are not affected.
     Clear(Clear),
     /// Explain what becomes of a packet: rules, route, next hop, result. Nothing is sent, counted or changed.
     #[command(after_help = EXPLAIN_EXAMPLES)]
@@ -391,7 +391,7 @@ pub enum ShowCommand {
     Macs(Query),
     /// This node of a cluster, its fabric links and their counters.
     Cluster(Query),
-    /// The collectors of sFlow and IPFIX, with what was sent to each.
+    /// The collectors of sFlow and IPFIX, and how many samples and datagrams were sent to each.
     Collectors(Query),
     /// The Lua hooks: cost, counters, drops and last error of each.
     Hooks(Query),

@@ -217,13 +217,13 @@ fn port(facts: &PortFacts) -> Vec<Finding> {
     }
     if *lro {
         findings.push(Finding::note(
-            format!("{name} merges received TCP packets (LRO): many drivers refuse XDP then, and Linux cannot forward what was merged as it came"),
+            format!("{name} merges received TCP packets (LRO): merged packets cannot be forwarded unchanged, and many drivers refuse XDP while LRO is on"),
             format!("ethtool -K {name} lro off"),
         ));
     }
     if *strips_tags {
         findings.push(Finding::note(
-            format!("{name} has VLAN interfaces, and strips VLAN tags before XDP sees them; `up` switches that off if the driver lets it"),
+            format!("{name} has VLAN interfaces, but strips VLAN tags before XDP sees them; `up` turns that off if the driver allows it"),
             format!("ethtool -K {name} rxvlan off"),
         ));
     }

@@ -1,4 +1,4 @@
-//! `brickmoon cluster relay`: no daemon has a part in it.
+//! `brickmoon cluster relay`, which needs no daemon.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use crate::args::RelayCommand;
 use crate::failure::Failure;
 use crate::output::write;
 
-/// Begins, shows or ends the relay of this network namespace.
+/// Starts, shows or stops the relay of this network namespace.
 pub fn run(command: RelayCommand) -> Result<(), Failure> {
     match command {
         RelayCommand::Up(up) => {
-            let node = |number| Node::new(number).ok_or_else(|| Failure::Usage("--own: no such node".into()));
+            let node = |number| Node::new(number).ok_or_else(|| Failure::Usage("--own: at most 2046".into()));
             let own = up.own.map(node).transpose()?;
             let settings = RelaySettings { links: up.links, own, ends: up.ends };
             if let Some(problem) = settings.problem() {
@@ -30,7 +30,7 @@ pub fn run(command: RelayCommand) -> Result<(), Failure> {
             write(&if json { as_json(&counts)? } else { as_text(&counts) })
         }
         RelayCommand::Stop => match stop_relay().map_err(Failure::failed)? {
-            0 => Err(Failure::failed("this server is no relay")),
+            0 => Err(Failure::failed("this server is not a relay: there is nothing to stop")),
             _ => Ok(()),
         },
     }
@@ -46,7 +46,7 @@ fn as_text(counts: &[RelayCounts]) -> String {
     let head = RELAY_COUNTERS.map(|name| name.replace('_', " ").to_uppercase());
     let columns: Vec<_> =
         std::iter::once(("FROM", Left)).chain(head.iter().map(|name| (name.as_str(), Right))).collect();
-    let mut table = Table::new(&columns, "no relay: `brickmoon cluster relay up` begins one");
+    let mut table = Table::new(&columns, "this is not a relay: `brickmoon cluster relay up` makes it one");
     for counts in counts {
         let numbers = counts.named().map(|(_, count)| bm_cli::count(count));
         table.row(std::iter::once(counts.device.clone()).chain(numbers));

@@ -7,9 +7,7 @@ use bm_api::{Account, Cleared, Drop, Drops, Ports, Traffic};
 /// The reply to `brickmoon clear counters`.
 pub fn cleared(reply: &Cleared) -> String {
     match reply.ago_s {
-        Some(_) => {
-            "`show ports` and `show drops` count from now on; metrics and --json as before\n".to_string()
-        }
+        Some(_) => "`show ports` and `show drops` count from now on; metrics and --json go on\n".to_string(),
         None => "`show ports` and `show drops` show all counts again\n".to_string(),
     }
 }

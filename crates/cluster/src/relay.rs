@@ -1,4 +1,4 @@
-//! Relays: servers that pass frames on between nodes that have no link to each other, as in an n-fly.
+//! Relays: servers that forward frames between nodes that have no link to each other, as in an n-fly.
 //!
 //! ```text
 //! node ══ up ─► [bm_relay] ─► relay ─► .. ─► relay ─► [bm_relay] ─ down ══ node
@@ -51,7 +51,7 @@ impl FromStr for RelayLink {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let range = number(first).zip(number(last)).filter(|(first, last)| first <= last);
             let (first, last) =
-                range.ok_or_else(|| format!("{part:?}: expected numbers of nodes, such as 0-3,7"))?;
+                range.ok_or_else(|| format!("{part:?}: expected node numbers up to 2046, such as 0-3,7"))?;
             all.extend((first..=last).filter_map(Node::new));
         }
         if device.is_empty() {
@@ -78,24 +78,22 @@ impl RelaySettings {
         let all: Vec<_> = self.links.iter().chain(&self.ends).collect();
         for (at, link) in all.iter().enumerate() {
             if all[..at].iter().any(|other| other.device == link.device) {
-                return Some(format!("{} is named twice", link.device));
+                return Some(format!("{} is named twice: name each interface once", link.device));
             }
         }
         let nodes: Vec<_> = self.links.iter().flat_map(|link| &link.nodes).collect();
         for (at, node) in nodes.iter().enumerate() {
             if nodes[..at].contains(node) {
-                return Some(format!("two links lead to node {}", node.number()));
+                return Some(format!("two links lead to node {}: name it at one of them", node.number()));
             }
         }
         if let Some(end) = self.ends.iter().find(|end| end.nodes.len() != 1) {
-            return Some(format!("{}: the end of a fabric link is for one node", end.device));
+            return Some(format!("{}: the end of a fabric link is for one node: DEVICE=NODE", end.device));
         }
         if self.own.is_none() != self.ends.is_empty() {
-            return Some(
-                "a node of the cluster and ends of fabric links are given together or not at all".into(),
-            );
+            return Some("give --own and --end together or not at all".into());
         }
-        self.links.is_empty().then(|| "a relay needs links".into())
+        self.links.is_empty().then(|| "a relay needs links: name its interfaces with --link".into())
     }
 }
 
@@ -212,7 +210,7 @@ fn attach(program: &mut Program, ifindex: u32) -> Result<Link, ClusterError> {
     })
 }
 
-/// What this server's relay has counted; empty if it is none.
+/// What this server's relay has counted; empty if it is not a relay.
 ///
 /// # Errors
 /// If bpffs cannot be read.

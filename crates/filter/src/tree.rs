@@ -32,7 +32,7 @@ impl fmt::Display for TooMany {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "too many filter rules: {} of at most {ROOM_RULES} (a rule that accepts by port counts twice, or three times if it is for both families)",
+            "too many filter rules: {} of at most {ROOM_RULES} (a rule that accepts by port counts twice, or three times if it is for both address families)",
             self.rules
         )
     }

@@ -153,7 +153,7 @@ fn export(registry: &mut Registry, reply: &Collectors) {
     }
     let taken = counter(registry, "samples", "Packets that were sampled for sFlow and IPFIX");
     add(&taken, Vec::new(), reply.samples);
-    let lost = counter(registry, "samples_lost", "Samples that were lost because the daemon did not read them in time");
+    let lost = counter(registry, "samples_lost", "Samples lost because the daemon did not read them in time");
     add(&lost, Vec::new(), reply.lost);
     let samples = counter(registry, "export_samples", "Samples put into datagrams for a collector");
     let unfit = counter(registry, "export_unfit_samples", "Samples that the format cannot describe");

@@ -8,7 +8,7 @@ use super::Query;
 #[derive(Debug, Args)]
 #[command(infer_subcommands = true)]
 pub struct Clear {
-    /// What to clear.
+    /// Which counters.
     #[command(subcommand)]
     pub what: ClearCommand,
 }
@@ -16,14 +16,14 @@ pub struct Clear {
 /// What to clear.
 #[derive(Debug, Subcommand)]
 pub enum ClearCommand {
-    /// The counters of `show ports` and `show drops`.
+    /// The counters of `show ports` and `show drops`. Metrics, --json and the API are not affected.
     Counters(ClearCounters),
 }
 
 /// `brickmoon clear counters`.
 #[derive(Debug, Args)]
 pub struct ClearCounters {
-    /// Show all counts again.
+    /// Undo it: show everything that was counted since the start of the daemon.
     #[arg(long)]
     pub undo: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! Tells collectors of sFlow and IPFIX what was sampled: a thread that exists while there are collectors.
+//! Sends samples and counters to collectors of sFlow and IPFIX: a thread that exists while there are collectors.
 //!
 //! ```text
 //! programs of ports ─► ring ─► bm-samples ─┬─► Sflow, Ipfix ─► UDP, never waiting
@@ -71,7 +71,7 @@ impl Sampling {
         match self.start(state) {
             Ok(thread) => state.thread = Some(thread),
             Err(why) => {
-                tracing::error!("collectors of sFlow and IPFIX are told nothing: {why}");
+                tracing::error!("nothing is sent to collectors of sFlow and IPFIX: {why}");
                 state.trouble = Some(why);
             }
         }
@@ -96,7 +96,7 @@ impl Sampling {
         match ready.recv() {
             Ok(Ok(())) => Ok(Thread { ends, handle }),
             Ok(Err(why)) => Err(why),
-            Err(_) => Err("its thread panicked".into()),
+            Err(_) => Err("the thread bm-samples panicked".into()),
         }
     }
 
@@ -144,7 +144,7 @@ impl State {
         let Some(Thread { ends, handle }) = self.thread.take() else { return };
         ends.store(true, Relaxed);
         if handle.join().is_err() {
-            tracing::error!("the thread that tells collectors about samples had panicked");
+            tracing::error!("the thread bm-samples, which sends sFlow and IPFIX, has panicked");
         }
     }
 }

@@ -223,7 +223,7 @@ pub struct ClusterArgs {
 #[derive(Debug, Subcommand)]
 pub enum ClusterCommand {
     /// Run four nodes in network namespaces, or eight in an n-fly: loads under several traffic matrices, then losses while a
-    /// daemon is killed, a link cut, a node switched off and a neighbor moved.
+    /// daemon is killed, a link is cut, a node is switched off and a neighbor moves.
     Demo(ClusterDemo),
 }
 
@@ -233,7 +233,7 @@ pub struct ClusterDemo {
     /// How the nodes are connected.
     #[arg(long, value_enum, default_value_t)]
     pub topology: DemoTopology,
-    /// R: packets a second that each external port receives [default: 10000, in the n-fly 2000].
+    /// R: packets/s that each external port receives [default: 10000; 2000 in the n-fly].
     #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     pub rate: Option<u32>,
     /// How long each matrix is offered, in seconds.

@@ -58,7 +58,7 @@ impl Exporter {
         ports: Sampled,
     ) -> Result<Self, String> {
         let reader = SampleReader::open();
-        let reader = reader.map_err(|error| format!("the kernel refuses a ring for samples: {error}"))?;
+        let reader = reader.map_err(|error| format!("cannot use a BPF ring buffer for samples: {error}"))?;
         let destinations = export.collectors.iter().zip(tallies).map(|(configured, tallies)| {
             let collector = Collector::open(configured.address, tallies.clone());
             let agent = export.agent.or_else(|| collector.source());

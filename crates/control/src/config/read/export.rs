@@ -48,7 +48,7 @@ impl Section<'_, '_> {
         };
         let address = text.parse::<SocketAddr>().ok().filter(|address| address.port() != 0);
         if address.is_none() {
-            let hint = "write an address and a port, such as \"192.0.2.1:6343\" or \"[2001:db8::1]:6343\"";
+            let hint = "write an IP address and a port, such as \"192.0.2.1:6343\" or \"[2001:db8::1]:6343\"";
             let kind = ProblemKind::Text { key: self.key(KEY), found: text.into(), hint };
             self.report.add(at, kind);
         }
@@ -61,7 +61,7 @@ impl Section<'_, '_> {
             Ok(address) => *target = Some(address),
             Err(_) if text == "auto" => *target = None,
             Err(_) => {
-                let hint = "write an address of this machine, such as \"192.0.2.9\", or \"auto\"";
+                let hint = "write an IP address of this router, such as \"192.0.2.9\", or \"auto\"";
                 let kind = ProblemKind::Text { key: self.key("agent"), found: text.into(), hint };
                 self.report.add(at, kind);
             }
