@@ -96,8 +96,8 @@ impl SampleReader {
         builder.add(&map, move |bytes: &[u8]| {
             let mut to = to.borrow_mut();
             to.extend(Sample::parse(bytes));
-            // Anything but 0 ends the reading for now.
-            i32::from(to.len() >= AT_ONCE)
+            // A negative number ends the reading for now; libbpf ignores others.
+            -i32::from(to.len() >= AT_ONCE)
         })?;
         Ok(Self { ring: builder.build()?, inbox })
     }
