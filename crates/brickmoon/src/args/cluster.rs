@@ -69,8 +69,7 @@ pub enum RelayCommand {
 /// `brickmoon cluster relay up`.
 #[derive(Debug, Args)]
 pub struct RelayUp {
-    /// An interface to another server, and the numbers of the nodes to which frames leave through it, such as 0-3,7. Without
-    /// numbers it only receives. May be repeated.
+    /// An interface to another server, with the numbers of the nodes to which frames leave through it, if any. May be repeated.
     #[arg(long = "link", value_name = "DEVICE[=NODES]", required = true)]
     pub links: Vec<RelayLink>,
     /// The number of the cluster's node on this server, if there is one.

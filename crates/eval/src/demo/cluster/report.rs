@@ -263,7 +263,7 @@ impl<'a> Report<'a> {
     /// It cannot be written.
     pub fn begin_loads(&mut self) -> io::Result<()> {
         let (links, last) = (self.shape.links(), self.shape.nodes() - 1);
-        self.say(&format!("\nc: packets that a node handles, divided by R; {links}; late: at the hosts, and of the packets that\nnodes have numbered; us: time from host to host"))?;
+        self.say(&format!("\nc: packets that a node handles, divided by R; {links}; late: after a later packet of the flow, at hosts\nand by the numbers that nodes put into packets; us: time from host to host"))?;
         let nodes = format!("c of nodes 0 to {last}");
         self.say(&format!(
             "matrix          sent  lost  {nodes:<width$}  busiest link  direct %  late %  numbered late %  us: p50    p99  p99.9",
@@ -332,7 +332,7 @@ impl<'a> Report<'a> {
     /// # Errors
     /// It cannot be written.
     pub fn begin_events(&mut self) -> io::Result<()> {
-        self.say("\nothers: between hosts whose nodes it does not happen to; ms of its share: the others' lost packets, in the time in\nwhich the node forwards as many for other nodes")?;
+        self.say("\nothers: packets between hosts of the nodes that must not be affected; ms of its share: what these have lost, divided by\nthe rate at which the node forwarded for other nodes before")?;
         self.say("event                                others: sent  lost  longest gap ms  its own: sent  lost  longest gap ms  ms of its share")
     }
 
