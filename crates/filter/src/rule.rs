@@ -331,11 +331,9 @@ impl Flat {
 
     /// Least and greatest value of the bit for later fragments, of IPv6 if `shift` is [`IPV6_SHIFT`].
     pub(crate) fn later(&self, shift: u32) -> (u32, u32) {
-        let kinds = u32::from(self.kinds) >> shift;
-        let later = Kind::Later as u32;
-        // Packets of the other family do not have the bit either.
-        let is_only_later = u32::from(self.kinds) == later << shift;
-        (u32::from(is_only_later), u32::from(kinds & later != 0))
+        let later = (Kind::Later as u8) << shift;
+        // Packets of the other family do not have the bit either. Those with a flag may have it or not.
+        (u32::from(self.kinds == later), u32::from(self.kinds & (later | EXTENSIONS | TRUNCATED) != 0))
     }
 
     /// Least and greatest value of [`Key`]'s word for the family.
