@@ -64,7 +64,7 @@ struct {
 } ports SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(type, BPF_MAP_TYPE_LRU_PERCPU_HASH); /* interfaces that are gone give way */
 	__uint(max_entries, 4096);
 	__type(key, struct key);
 	__type(value, __u64);

@@ -5,7 +5,7 @@
  *     frame -> for us? -> valid? -> [fib4|fib6] -> [hops] -> [egress] -> decrement TTL, MACs -> redirect
  *               '----------'-----------'-----------'----------'--> Linux, unchanged, with the reason counted
  *
- * Only filters drop packets here (filter.h). Whatever needs more than forwarding (local destination, options,
+ * Only filters (filter.h) and blackhole routes drop packets here. Whatever needs more than forwarding (local destination, options,
  * fragments, expired TTL, unknown neighbor, no route, too big) is passed to Linux, which answers, resolves and drops as
  * usual. In doubt: XDP_PASS. The decisions are made in forward.h, which skb.bpf.c includes as well.
  */
@@ -197,7 +197,7 @@ static __always_inline int handle(struct xdp_md *ctx)
  * buffers (jumbo frames on a veth) arrive too: they are longer than the first buffer, so they are left to Linux.
  */
 SEC("xdp.frags")
-int bm_forward_6(struct xdp_md *ctx)
+int bm_forward_7(struct xdp_md *ctx)
 {
 	struct sample *sample;
 	__u32 length;

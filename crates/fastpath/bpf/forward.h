@@ -83,7 +83,7 @@ static __noinline int source_is_fine(__u32 source, __u32 asks)
 	return reverse_path != REVERSE_PATH_LOOSE || out < HOP_SPECIAL || out == HOP_GROUP;
 }
 
-/* Why Linux gets packets to a next hop without an interface of ours. */
+/* Why Linux gets packets to a next hop without an interface of ours; nobody is told about those to a blackhole. */
 static __always_inline enum verdict passed_by(__u32 out)
 {
 	switch (out) {
@@ -94,7 +94,7 @@ static __always_inline enum verdict passed_by(__u32 out)
 	case HOP_NONE:
 		return PASSED_NO_ROUTE;
 	case HOP_BLACKHOLE:
-		return PASSED_BLACKHOLE;
+		return DROPPED_BLACKHOLE;
 	case HOP_UNREACHABLE:
 		return PASSED_UNREACHABLE;
 	case HOP_PROHIBIT:

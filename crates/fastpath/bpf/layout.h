@@ -142,7 +142,6 @@ enum verdict {
 	PASSED_LOCAL,
 	PASSED_UNRESOLVED, /* a neighbor without a MAC */
 	PASSED_NO_ROUTE,
-	PASSED_BLACKHOLE,
 	PASSED_UNREACHABLE,
 	PASSED_PROHIBIT,
 	PASSED_MTU,
@@ -154,10 +153,11 @@ enum verdict {
 	PASSED_FIREWALL, /* only Linux may handle it: a firewall, an IPsec policy, traffic control */
 	PASSED_NO_WORKER, /* claimed for workers, but no worker has a socket on the queue */
 	CLAIMED,	   /* gone to a worker */
-	DROPPED_FILTER, /* from here on by filter.h: a rule says so */
+	DROPPED_FILTER, /* from here on not forwarded by anyone; by filter.h: a rule says so */
 	DROPPED_TINY_FRAGMENT,
 	DROPPED_REVERSE_PATH,
 	DROPPED_RATE_LIMIT,
+	DROPPED_BLACKHOLE, /* by a route */
 	DROPPED_NOT_READY, /* by bm_hold, which counts in a map of its own; control adds the two up */
 	VERDICTS
 };

@@ -195,7 +195,7 @@ static __always_inline int handle(context *ctx)
 	verdict = forward(ctx, &packet, &way);
 	if (verdict != FORWARDED) {
 		count(packet.ingress->interface, verdict, packet.frame, 0);
-		return TCX_NEXT;
+		return verdict >= DROPPED_FILTER ? freed(ctx) : TCX_NEXT;
 	}
 	count(packet.ingress->interface, FORWARDED, packet.frame, sizeof(struct ethernet) + packet.length);
 	leaves_through(way.egress->ifindex);
@@ -204,7 +204,7 @@ static __always_inline int handle(context *ctx)
 
 /* The name of the program of forward.bpf.c with an ending, by which the next daemon recognizes it. */
 SEC("tcx/ingress")
-int bm_forward_6_tc(context *ctx)
+int bm_forward_7_tc(context *ctx)
 {
 	struct sample *sample;
 	__u32 length;

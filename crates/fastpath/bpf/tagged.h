@@ -113,7 +113,7 @@ static __noinline int forward_tagged(struct xdp_md *ctx)
 	verdict = is_unattended() ? PASSED_UNATTENDED : route_tagged(ctx, &packet, &way);
 	if (verdict != FORWARDED || !way.egress) {
 		count(packet.ingress->interface, verdict, bpf_xdp_get_buff_len(ctx), 0);
-		return XDP_PASS;
+		return verdict >= DROPPED_FILTER ? XDP_DROP : XDP_PASS;
 	}
 	return departed(&packet, &way);
 }

@@ -19,7 +19,6 @@ pub const COUNTERS: [&str; KINDS] = [
     "linux_local",
     "linux_unresolved",
     "linux_no_route",
-    "linux_blackhole",
     "linux_unreachable",
     "linux_prohibit",
     "linux_mtu",
@@ -35,11 +34,12 @@ pub const COUNTERS: [&str; KINDS] = [
     "drop_tiny_fragment",
     "drop_reverse_path",
     "drop_rate_limit",
+    "drop_blackhole",
     "drop_filter_not_ready",
 ];
 
 /// Why packets are left to Linux: the counters that begin with `linux_`, without that, and what they mean.
-pub const LEFT_TO_LINUX: [(&str, &str); 20] = [
+pub const LEFT_TO_LINUX: [(&str, &str); 19] = [
     ("unattended", "the daemon has ended or hangs, and its tables are no longer used"),
     (
         "inactive",
@@ -52,7 +52,6 @@ pub const LEFT_TO_LINUX: [(&str, &str); 20] = [
     ("local", "to this machine, or through a tunnel or an interface that is not a port"),
     ("unresolved", "the neighbor has no MAC address yet: Linux asks for it and holds the packet"),
     ("no_route", "no route to the destination: Linux sends the ICMP error"),
-    ("blackhole", "blackhole route: Linux drops it"),
     ("unreachable", "unreachable route: Linux sends the ICMP error"),
     ("prohibit", "prohibit route: Linux sends the ICMP error"),
     ("mtu", "larger than the MTU: Linux fragments it, or sends the ICMP error"),
@@ -125,7 +124,7 @@ impl Counters {
         self.with_prefix("linux_")
     }
 
-    /// Frames that filters dropped, by reason.
+    /// Frames that were dropped, by reason: by filters and blackhole routes.
     pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.with_prefix("drop_")
     }

@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn the_counter_that_moved_says_why() {
-        let kernel = |counter, verdict, to| text("bm_forward_6", &COUNTERS, counter, verdict, to);
+        let kernel = |counter, verdict, to| text("bm_forward_7", &COUNTERS, counter, verdict, to);
         assert_eq!(kernel("forwarded", 4, Some("r1")), "forwarded to r1");
         assert_eq!(kernel("linux_other_type", 2, None), "left to Linux: other_type");
         assert_eq!(kernel("drop_rate_limit", 1, None), "dropped: rate_limit");
@@ -130,6 +130,6 @@ mod tests {
         assert_eq!(text("bm_hold", &[], "", 1, None), "dropped: filter_not_ready");
         assert_eq!(text("bm_hold", &[], "", 2, None), "left to Linux");
         assert_eq!(text("bm_hold_tc", &[], "", 2, None), "dropped: filter_not_ready");
-        assert_eq!(text("bm_forward_6_tc", &[], "", -1, None), "left to Linux");
+        assert_eq!(text("bm_forward_7_tc", &[], "", -1, None), "left to Linux");
     }
 }

@@ -18,8 +18,8 @@ pub(super) static TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/skb.bpf.
 /// The name of the forwarding program.
 pub(crate) fn forwards(attach_type: AttachType) -> &'static str {
     match attach_type {
-        AttachType::Xdp => "bm_forward_6",
-        AttachType::Tc => "bm_forward_6_tc",
+        AttachType::Xdp => "bm_forward_7",
+        AttachType::Tc => "bm_forward_7_tc",
     }
 }
 

@@ -1,6 +1,6 @@
 //! Why the kernel path leaves a packet to Linux that workers would handle themselves.
 //!
-//! The program (crates/fastpath/bpf/forward.h) decides by the same tables, but only forwards: this follows its checks in
+//! The program (crates/fastpath/bpf/forward.h) decides by the same tables, but only forwards and drops: this follows its checks in
 //! their order, and the names are those of its counters. A test sends packets and compares.
 
 use bm_fastpath::Interface;
@@ -23,7 +23,7 @@ pub(super) struct Input<'a> {
     pub unattended: bool,
 }
 
-/// The cause, by the name of its counter; `None` if the program forwards the packet.
+/// The cause, by the name of its counter; `None` if the program forwards or drops the packet as workers do.
 pub(super) fn cause(input: &Input<'_>) -> Option<&'static str> {
     let Input { outcome, frame, .. } = *input;
     let only_linux = outcome.verdict == Some(Verdict::LinuxOnly);
@@ -104,7 +104,8 @@ fn leave(input: &Input<'_>, routed: &Routed) -> Option<&'static str> {
         Action::Host => return Some("local"),
         Action::LinuxOnly => return Some("firewall"),
         Action::Resolve | Action::Group { .. } => return Some("unresolved"),
-        Action::Blackhole => return Some("blackhole"),
+        // Dropped, as by workers.
+        Action::Blackhole => return None,
         Action::Unreachable => return Some("unreachable"),
         Action::Prohibit => return Some("prohibit"),
         Action::None => return Some("no_route"),
@@ -173,7 +174,6 @@ mod tests {
             (Action::Host, "local"),
             (Action::LinuxOnly, "firewall"),
             (Action::Resolve, "unresolved"),
-            (Action::Blackhole, "blackhole"),
             (Action::Unreachable, "unreachable"),
             (Action::Prohibit, "prohibit"),
             (Action::None, "no_route"),
