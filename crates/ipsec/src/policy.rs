@@ -3,7 +3,7 @@
 //! As in Linux, the policy with the lowest priority that matches decides, and packets that no policy matches are not
 //! concerned. RFC 4301 discards these: add a policy for everything with the action `Discard`.
 
-use bm_filter::{Flat, Key, TooMany, Tree};
+use bm_filter::{Flat, Key, ROOM_RULES, TooMany, Tree};
 
 use crate::sa::{Direction, SaId};
 use crate::selector::{LaterFragments, Selector};
@@ -61,7 +61,18 @@ impl Policies {
         Ok(Self { trees, policies, templates: Vec::new() })
     }
 
-    /// The same with the templates of its policies.
+    /// Whether [`new`](Self::new) can hold these policies together.
+    pub fn have_room(policies: &[&[Policy]]) -> bool {
+        let all = || policies.iter().copied().flatten();
+        let rules = |direction| {
+            let of_direction = all().filter(|policy| policy.direction == direction);
+            of_direction.map(|policy| flat(std::slice::from_ref(policy), direction).len()).sum::<usize>()
+        };
+        all().count() <= usize::from(u16::MAX)
+            && [Direction::Out, Direction::In].map(rules).into_iter().all(|rules| rules <= ROOM_RULES)
+    }
+
+    /// The policies with the templates that they name.
     #[must_use]
     pub fn with_templates(self, templates: Vec<Template>) -> Self {
         Self { templates, ..self }

@@ -31,6 +31,10 @@ pub struct Context<'a> {
     pub usage: &'a dyn Fn(SaId) -> Usage,
     /// Whether this machine has an address.
     pub is_local: &'a dyn Fn(IpAddr) -> bool,
+    /// Whether the configuration has an SA: workers find SAs by SPI and destination, so a second one would never be used.
+    pub is_configured: &'a dyn Fn(SaId) -> bool,
+    /// Whether workers can use these policies beside those of the configuration.
+    pub has_room: &'a dyn Fn(&[Policy]) -> bool,
     pub random: &'a dyn Fn() -> u32,
 }
 
@@ -67,6 +71,16 @@ pub struct Answer {
     pub changes: Vec<Change>,
     /// For all programs that have joined a group: its number, and a datagram.
     pub events: Vec<(u32, Bytes)>,
+}
+
+impl Answer {
+    /// The policies that workers get.
+    fn policies(&self) -> Option<&[Policy]> {
+        self.changes.iter().find_map(|change| match change {
+            Change::Policies { policies, .. } => Some(&policies[..]),
+            _ => None,
+        })
+    }
 }
 
 /// Everything that programs have added.
@@ -226,6 +240,10 @@ impl Database {
             }
             _ => {}
         }
+        if (context.is_configured)(id) {
+            let why = format!("[ipsec] of the configuration has an SA with {id}");
+            return Err(Refused::new(errno::EXISTS, why));
+        }
         let is_inbound = reserved.is_some() || (context.is_local)(id.destination);
         let found = if is_inbound { Direction::In } else { Direction::Out };
         sa.direction = direction.unwrap_or(found);
@@ -278,7 +296,10 @@ impl Database {
         }
         let range = u64::from(most - least) + 1;
         let draw = || (u64::from(*least) + u64::from((context.random)()) % range) as u32;
-        let free = |spi: &u32| !self.sas.contains_key(&(*spi, *destination));
+        let free = |spi: &u32| {
+            let id = SaId { spi: *spi, destination: *destination };
+            !self.sas.contains_key(&key(id)) && !(context.is_configured)(id)
+        };
         let spi = std::iter::repeat_with(draw).take(DRAWS).find(free);
         let spi = spi.ok_or_else(|| {
             Refused::new(errno::NO_ENTRY, format!("no SPI from {least:#x} to {most:#x} is free"))
@@ -319,12 +340,24 @@ impl Database {
         let sa = new.template.filter(|_| is_outbound).and_then(|template| self.newest(&template));
         let stored = Stored { new, added_s: context.now.epoch_s, asked_ns: None, sa };
         let event = Raw { kind: kind::NEW_POLICY, flags: 0, sequence: 0, port: 0, body: &[] };
-        answer.events.push((group::POLICY, write::policy(&event, &stored)));
-        match at {
-            Some(at) => self.policies[at] = stored,
-            None => self.policies.push(stored),
-        }
+        let event = (group::POLICY, write::policy(&event, &stored));
+        let before = match at {
+            Some(at) => Some(std::mem::replace(&mut self.policies[at], stored)),
+            None => {
+                self.policies.push(stored);
+                None
+            }
+        };
         self.policies_changed(answer);
+        if answer.policies().is_some_and(|policies| !(context.has_room)(policies)) {
+            match at.zip(before) {
+                Some((at, before)) => self.policies[at] = before,
+                None => drop(self.policies.pop()),
+            }
+            self.policies_changed(answer);
+            return Err(Refused::new(errno::NO_SPACE, "too many policies"));
+        }
+        answer.events.push(event);
         Ok(())
     }
 

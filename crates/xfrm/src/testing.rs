@@ -10,6 +10,10 @@ use crate::{Answer, Client, Context, Database, Messages, Now, Raw, Usage};
 
 pub const GCM: &str = "rfc4106(gcm(aes))";
 pub const KEY: [u8; 20] = [7; 20];
+/// The SPI of SAs in the configuration.
+pub const CONFIGURED: u32 = 0x7777;
+/// How many policies workers can use.
+pub const POLICIES: usize = 40;
 
 /// The bytes of a message.
 pub fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
@@ -122,6 +126,8 @@ impl Lab {
         let context = Context {
             now,
             usage: &move |_: SaId| usage,
+            is_configured: &|id| id.spi == CONFIGURED,
+            has_room: &|policies| policies.len() <= POLICIES,
             is_local: &|address| address == OWN.parse::<IpAddr>().unwrap(),
             random: &|| {
                 next.set(next.get().wrapping_mul(1_664_525).wrapping_add(1_013_904_223));

@@ -287,3 +287,36 @@ proptest! {
         prop_assert!(answer.replies.iter().all(|reply| Messages(reply).count() >= 1));
     }
 }
+
+#[test]
+fn what_workers_could_not_use_is_refused_and_changes_nothing() {
+    let mut lab = Lab::default();
+    assert_eq!(lab.errno(kind::NEW_SA, &new_sa(OWN, PEER, CONFIGURED, 1, &KEY)), number::EXISTS);
+    assert_eq!(lab.errno(kind::GET_SA, &sa_id(PEER, CONFIGURED)), number::NO_PROCESS);
+    let policy = |number: u8| {
+        let mut body = new_policy(1, 7, None);
+        body[2] = number;
+        body
+    };
+    for number in 0..POLICIES as u8 {
+        assert_eq!(lab.errno(kind::NEW_POLICY, &policy(number)), 0);
+    }
+    let refused = lab.ask(kind::NEW_POLICY, 5, &policy(200));
+    assert_eq!((errno(&refused), refused.events.len()), (number::NO_SPACE, 0));
+    let kept = refused.changes.iter().all(|change| match change {
+        Change::Policies { policies, .. } => policies.len() == POLICIES,
+        _ => false,
+    });
+    assert!(kept, "workers go on with those that there were");
+    // One fewer makes room for it.
+    assert_eq!(
+        lab.errno(kind::DELETE_POLICY, &{
+            let mut body = selector_of("10.1.0.0", "10.2.0.0");
+            body[2] = 3;
+            body.extend([0, 0, 0, 0, 1, 0, 0, 0]);
+            body
+        }),
+        0
+    );
+    assert_eq!(lab.errno(kind::NEW_POLICY, &policy(200)), 0);
+}

@@ -16,6 +16,8 @@ pub fn run(bytes: &[u8]) {
         let usage = Usage { bytes: at as u64 * 1000, packets: at as u64, number: at as u64, failures: 0 };
         let random = || raw.sequence;
         let context = Context {
+            is_configured: &|id| id.spi == 0x7777,
+            has_room: &|policies| policies.len() <= 8,
             now: Now { epoch_s: at as u64, ns: at as u64 * 1_000_000_000 },
             usage: &move |_| usage,
             is_local: &|address| address.is_ipv6(),

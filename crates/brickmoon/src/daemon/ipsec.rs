@@ -96,6 +96,18 @@ impl Ipsec {
 
     /// SAs and policies for this number of workers. SAs that existed before go on.
     fn plan(&mut self, config: &Config, workers: usize) -> Result<IpsecPlan, Failure> {
+        // Workers find SAs by SPI and destination: one of two would never be used.
+        if let Some(sa) = config.ipsec.sas.iter().find(|sa| self.live.has(sa.id())) {
+            let id = sa.id();
+            return Err(Failure::Usage(format!(
+                "[ipsec] has an SA with {id}, as a program has through xfrm_socket: delete that one, or use another SPI"
+            )));
+        }
+        if !Policies::have_room(&[&config.ipsec.policies, &self.live.policies]) {
+            return Err(Failure::Usage(
+                "there are too many policies in [ipsec] and of programs together: remove some".into(),
+            ));
+        }
         self.clear_text.follow(&config.ipsec, &self.live.policies)?;
         self.open_record(config)?;
         let now_ns = clock_ns();
@@ -137,14 +149,6 @@ impl Ipsec {
                     self.live.current = current;
                     self.policies_changed();
                 }
-                // Workers find SAs by SPI and destination: a second one would never be used, and its removal would remove
-                // the one of the configuration.
-                Change::AddSa { ref sa, .. } if self.config.sas.iter().any(|other| other.id() == sa.id()) => {
-                    tracing::error!(
-                        "SA {} is not used: [ipsec] has an SA with the same SPI and destination",
-                        sa.id()
-                    );
-                }
                 other => self.live.apply(other),
             }
         }
@@ -157,6 +161,16 @@ impl Ipsec {
             Ok(policies) => self.live.set_policies(&policies),
             Err(error) => tracing::error!("cannot change the policies of workers: {error}"),
         }
+    }
+
+    /// Whether the configuration has an SA.
+    pub fn is_configured(&self, id: SaId) -> bool {
+        self.config.sas.iter().any(|sa| sa.id() == id)
+    }
+
+    /// Whether workers can use these policies of programs beside those of the configuration.
+    pub fn has_room(&self, policies: &[Policy]) -> bool {
+        Policies::have_room(&[&self.config.policies, policies])
     }
 
     /// What an SA that a program has added was used for.

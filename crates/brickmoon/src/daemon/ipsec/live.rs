@@ -104,6 +104,11 @@ impl Live {
         self.sas.iter_mut().map(LiveSa::plan).collect()
     }
 
+    /// Whether a program has added an SA.
+    pub fn has(&self, id: SaId) -> bool {
+        self.sas.iter().any(|live| live.sa.id() == id)
+    }
+
     /// Sets how commands reach the workers that run now.
     pub fn control(&mut self, controls: Controls) {
         self.controls = Some(controls);

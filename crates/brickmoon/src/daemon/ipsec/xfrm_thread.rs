@@ -3,7 +3,7 @@
 //! A request is answered when workers have carried it out: an IKE daemon that has added an SA can tell the peer to use it.
 
 use std::io;
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -127,10 +127,25 @@ fn in_context(ipsec: &Mutex<Ipsec>, act: impl FnOnce(&Context<'_>) -> Answer) ->
     let now = Now { epoch_s, ns: clock_ns() };
     let ipsec = lock(ipsec);
     let usage = |id: SaId| -> Usage { ipsec.usage(id) };
-    act(&Context { now, usage: &usage, is_local: &is_local, random: &random })
+    act(&Context {
+        now,
+        usage: &usage,
+        is_local: &is_local,
+        is_configured: &|id| ipsec.is_configured(id),
+        has_room: &|policies| ipsec.has_room(policies),
+        random: &random,
+    })
 }
 
-/// Whether this machine has an address: only then can a socket be bound to it.
+/// Whether this machine has an address. A socket can be bound to others, too (`ip_nonlocal_bind`).
 fn is_local(address: IpAddr) -> bool {
-    UdpSocket::bind((address, 0)).is_ok()
+    match bm_netlink::list::addresses() {
+        Ok(addresses) => addresses.iter().any(|own| own.local == address),
+        Err(error) => {
+            tracing::warn!(
+                "cannot list the addresses of this machine, so an SA may get a wrong direction: {error}"
+            );
+            false
+        }
+    }
 }
