@@ -7,9 +7,10 @@
 //!                                           └─ used up ─► next intermediate with room ─► via
 //! ```
 //!
-//! Each output has a token bucket for its quota, and each intermediate one for what this input may send over it. A new
-//! flowlet goes direct only if the bucket is at least half full: else each flowlet that begins while the quota is used up
-//! would take the few tokens there are, and be split a packet later.
+//! Each output has a token bucket for its quota, and each intermediate one for what this input may send over it. The former
+//! are deeper, so that a burst to one output stays on its link. A new flowlet goes direct only if there are tokens for
+//! several packets: else each flowlet that begins while the quota is used up would take the few there are, and be split a
+//! packet later.
 //!
 //! A choice looks at a few intermediates at most and allocates nothing.
 
@@ -22,6 +23,10 @@ use crate::quota::{Mode, Rates, rates};
 
 /// How many intermediates are tried for one packet.
 const PROBES: usize = 8;
+/// What the bucket of a quota holds: what it gets in this time, but no more than so many of the smallest buckets. Bursts to
+/// one output are the rule where traffic is uniform, while traffic that exceeds the quota all the time never fills it.
+const QUOTA_NS: u64 = 100_000_000;
+const QUOTA_DEPTH: u64 = 16;
 /// What an intermediate may get beyond its share, so that uneven packet sizes find room: a 64th.
 const SLACK: u64 = 64;
 
@@ -113,6 +118,8 @@ pub struct Counts {
 
 struct PeerState {
     direct: Bucket,
+    /// A flowlet begins direct if the bucket has tokens for these bytes.
+    begins_with: u64,
     transit: Bucket,
     capacity_bps: u64,
     /// Whether some intermediates cannot reach it.
@@ -166,6 +173,7 @@ impl Balancer {
         let total = live().map(|(_, peer)| peer.capacity_bps).sum();
         let unlinked = || PeerState {
             direct: Bucket::new(0, 0, now_ns),
+            begins_with: 0,
             transit: Bucket::new(0, 0, now_ns),
             capacity_bps: 0,
             broken: false,
@@ -199,7 +207,15 @@ impl Balancer {
             u64::try_from(bytes).unwrap_or(u64::MAX).max(settings.burst_bytes)
         };
         let transit = rates.transit_bps + rates.transit_bps / SLACK;
-        peer.direct = peer.direct.changed(rates.direct_bps, depth(rates.direct_bps), now_ns);
+        let (usual, is_new) = (depth(rates.direct_bps), peer.direct.bps() == 0);
+        let in_time = u128::from(rates.direct_bps) * u128::from(QUOTA_NS) / 8_000_000_000;
+        let most = settings.burst_bytes * QUOTA_DEPTH;
+        let deep = usual.max(u64::try_from(in_time).unwrap_or(u64::MAX).min(most));
+        peer.direct = peer.direct.changed(rates.direct_bps, deep, now_ns);
+        peer.begins_with = usual / 2;
+        if is_new {
+            peer.direct.lower(usual);
+        }
         peer.transit = peer.transit.changed(transit, depth(transit), now_ns);
     }
 
@@ -300,9 +316,9 @@ impl Balancer {
         } else {
             self.counts.flowlets += 1;
         }
-        let direct = &mut self.peers[packet.output.index()].direct;
+        let PeerState { direct, begins_with, .. } = &mut self.peers[packet.output.index()];
         direct.refill(now_ns);
-        if direct.is_half_full() && direct.take(packet.bytes) {
+        if direct.has(*begins_with) && direct.take(packet.bytes) {
             return Some(Way::Direct);
         }
         if let Some(node) = self.next_with_room(packet, now_ns) {

@@ -60,10 +60,15 @@ impl Bucket {
         self.tokens = (self.tokens - tokens(bytes.into())).max(-self.depth);
     }
 
-    /// Whether at least half of the tokens are there.
+    /// Whether it has tokens for these bytes, and a rate.
     #[inline]
-    pub fn is_half_full(&self) -> bool {
-        self.depth > 0 && self.tokens >= self.depth / 2
+    pub fn has(&self, bytes: u64) -> bool {
+        self.depth > 0 && self.tokens >= tokens(bytes)
+    }
+
+    /// Takes away what it has beyond tokens for these bytes.
+    pub fn lower(&mut self, bytes: u64) {
+        self.tokens = self.tokens.min(tokens(bytes));
     }
 
     /// What it holds, or its debt.

@@ -162,7 +162,7 @@ mod tests {
 
     fn choices(balancer: &mut Balancer, output: u16, now_ns: u64) -> Vec<Choice> {
         let packet = |flow| Packet { flow, output: node(output), bytes: 1500 };
-        let mut all: Vec<_> = (0..40).map(|flow| balancer.choose(&packet(flow), now_ns)).collect();
+        let mut all: Vec<_> = (0..100).map(|flow| balancer.choose(&packet(flow), now_ns)).collect();
         all.sort_by_key(|choice| format!("{choice:?}"));
         all.dedup();
         all
