@@ -157,6 +157,8 @@ fn print_reply<T: Serialize>(json: bool, reply: &T, text: fn(&T) -> String) -> R
 }
 
 fn ports(Ports { port, account, query }: &Ports) -> Result<(), Failure> {
+    // First: counters that are read later are not smaller.
+    let cleared = if query.json { bm_api::Cleared::default() } else { cleared(query)? };
     let mut reply: bm_api::Ports =
         client::ask(&query.socket, Method::GET, &of_node(query, &Method::GET, request::PORTS)?)?;
     if let Some(name) = port {
@@ -170,7 +172,6 @@ fn ports(Ports { port, account, query }: &Ports) -> Result<(), Failure> {
     if query.json {
         return print_reply(true, &reply, text);
     }
-    let cleared = cleared(query)?;
     write(&(text(&bm_cli::ports_since(reply, &cleared)) + &bm_cli::counted_since(&cleared)))
 }
 
@@ -178,8 +179,9 @@ fn drops(query: &Query) -> Result<(), Failure> {
     if query.json {
         return print(query, Method::GET, request::DROPS, bm_cli::drops);
     }
-    let reply = client::ask(&query.socket, Method::GET, &of_node(query, &Method::GET, request::DROPS)?)?;
+    // First: counters that are read later are not smaller.
     let cleared = cleared(query)?;
+    let reply = client::ask(&query.socket, Method::GET, &of_node(query, &Method::GET, request::DROPS)?)?;
     write(&(bm_cli::drops(&bm_cli::drops_since(reply, &cleared)) + &bm_cli::counted_since(&cleared)))
 }
 

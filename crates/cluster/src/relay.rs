@@ -90,6 +90,21 @@ impl RelaySettings {
         if let Some(end) = self.ends.iter().find(|end| end.nodes.len() != 1) {
             return Some(format!("{}: the end of a fabric link is for one node: DEVICE=NODE", end.device));
         }
+        let others: Vec<_> = self.ends.iter().flat_map(|end| &end.nodes).collect();
+        for (at, node) in others.iter().enumerate() {
+            if Some(**node) == self.own {
+                return Some(format!(
+                    "node {} is this one: fabric links lead to the other nodes",
+                    node.number()
+                ));
+            }
+            if others[..at].contains(node) {
+                return Some(format!(
+                    "two fabric links lead to node {}: name it at one of them",
+                    node.number()
+                ));
+            }
+        }
         if self.own.is_none() != self.ends.is_empty() {
             return Some("give --own and --end together or not at all".into());
         }
@@ -146,7 +161,8 @@ impl Program {
             let failed = ClusterError::program("adding the counters of a relay");
             bm_bpf::reset_counters(&counts, &ifindex.to_ne_bytes()).map_err(failed)?;
             if !is_veth(&self.interfaces, &link.device) {
-                let _warned_by_no_frames = self.interfaces.set_flag(&link.device, Flag::Promiscuous, true);
+                let failed = ClusterError::system("making an interface of a relay promiscuous");
+                self.interfaces.set_flag(&link.device, Flag::Promiscuous, true).map_err(failed)?;
             }
             Ok(ifindex)
         };
@@ -195,7 +211,7 @@ pub fn start_relay(settings: &RelaySettings) -> Result<(), ClusterError> {
             None => drop(pins.pin(ifindex, &mut attach(&mut program, ifindex)?)?),
         }
     }
-    earlier.into_iter().for_each(PinnedLink::remove);
+    earlier.into_iter().for_each(|pinned| release(&program.interfaces, pinned));
     Ok(())
 }
 
@@ -232,15 +248,19 @@ pub fn stop_relay() -> Result<usize, ClusterError> {
     let interfaces = Interfaces::open().map_err(failed)?;
     let links = claim()?.links();
     let count = links.len();
-    for pinned in links {
-        if let Ok(name) = bm_sys::interface::name(pinned.ifindex)
-            && !is_veth(&interfaces, &name)
-        {
-            let _gone = interfaces.set_flag(&name, Flag::Promiscuous, false);
-        }
-        pinned.remove();
-    }
+    links.into_iter().for_each(|pinned| release(&interfaces, pinned));
     Ok(count)
+}
+
+/// Removes the program from an interface.
+fn release(interfaces: &Interfaces, pinned: PinnedLink) {
+    if let Ok(name) = bm_sys::interface::name(pinned.ifindex)
+        && !is_veth(interfaces, &name)
+    {
+        // The interface may be gone by now.
+        let _gone = interfaces.set_flag(&name, Flag::Promiscuous, false);
+    }
+    pinned.remove();
 }
 
 /// Whether it receives all frames anyway; others are promiscuous.
@@ -346,5 +366,7 @@ mod tests {
         assert!(said(problem(&["up=0-3", "down=3"], None, &[]), "two links lead to node 3"));
         assert!(said(problem(&["up=0-3"], Some(8), &["e0=0-1"]), "e0: the end"));
         assert!(said(problem(&["up=0-3"], Some(8), &[]), "together or not at all"));
+        assert!(said(problem(&["up=0-3"], Some(8), &["e8=8"]), "node 8 is this one"));
+        assert!(said(problem(&["up=0-3"], Some(8), &["e0=0", "e9=0"]), "two fabric links lead to node 0"));
     }
 }

@@ -86,10 +86,14 @@ impl Collector {
             self.tallies.refused.fetch_add(1, Relaxed);
             sent = socket.send(datagram);
         }
-        let count = match sent.map_err(|error| error.kind()) {
+        let count = match sent {
             Ok(_) => &self.tallies.sent,
-            Err(ErrorKind::WouldBlock) => &self.tallies.full,
-            Err(_) => &self.tallies.failed,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => &self.tallies.full,
+            Err(_) => {
+                // A socket keeps the source address that it had when it was connected, which this machine may have lost.
+                self.socket = None;
+                &self.tallies.failed
+            }
         };
         count.fetch_add(1, Relaxed);
     }

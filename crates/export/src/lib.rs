@@ -16,6 +16,8 @@ mod headers;
 mod ipfix;
 mod sflow;
 
+use std::net::IpAddr;
+
 pub use collector::{Collector, Tallies, Tally};
 pub use ipfix::Ipfix;
 pub use sflow::Sflow;
@@ -84,6 +86,9 @@ pub struct Traffic {
 pub trait Encoder: Send {
     /// Adds a sample; returns whether the format has a place for it.
     fn add_packet(&mut self, sample: &PacketSample<'_>, now: Now) -> bool;
+
+    /// Sets the address by which collectors know this router, if the format has it.
+    fn set_agent(&mut self, _agent: IpAddr) {}
 
     /// Adds the counters of an interface, if the format has them.
     fn add_counters(&mut self, _counters: &PortCounters, _now: Now) {}

@@ -105,6 +105,10 @@ impl Sflow {
 }
 
 impl Encoder for Sflow {
+    fn set_agent(&mut self, agent: IpAddr) {
+        self.agent = agent;
+    }
+
     fn add_packet(&mut self, sample: &PacketSample<'_>, now: Now) -> bool {
         let mut body = Vec::with_capacity(48 + 128);
         for number in [sample.one_in, sample.pool, sample.lost, ONE_INTERFACE, sample.ifindex] {

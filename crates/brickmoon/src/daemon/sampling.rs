@@ -58,6 +58,7 @@ impl Sampling {
     /// Samples for these collectors from now on. Whatever changes, all begins anew.
     pub fn apply(&self, export: &Export) {
         let state = &mut *lock(&self.state);
+        state.check();
         let same = state.export == *export && state.trouble.is_none();
         if same && state.thread.is_some() != export.collectors.is_empty() {
             return;
@@ -112,7 +113,8 @@ impl Sampling {
 
     /// What collectors have been told.
     pub fn collectors(&self) -> Collectors {
-        let state = lock(&self.state);
+        let mut state = lock(&self.state);
+        state.check();
         let has_any = !state.export.collectors.is_empty();
         let collectors = state.export.collectors.iter().zip(&state.tallies).map(|(collector, tallies)| {
             let tally = tallies.read();
@@ -139,6 +141,14 @@ impl Sampling {
 }
 
 impl State {
+    /// Notices that the thread has ended by itself.
+    fn check(&mut self) {
+        if self.thread.as_ref().is_some_and(|thread| thread.handle.is_finished()) {
+            self.end();
+            self.trouble = Some("the thread bm-samples panicked; `brickmoon reload` starts it again".into());
+        }
+    }
+
     fn end(&mut self) {
         self.trouble = None;
         let Some(Thread { ends, handle }) = self.thread.take() else { return };

@@ -99,6 +99,7 @@ impl Exporter {
             }
             self.send(self.flushed.elapsed() >= FLUSH_EVERY);
         }
+        self.send(true);
     }
 
     fn now(&self) -> Now {
@@ -168,7 +169,12 @@ impl Exporter {
     /// Sends complete datagrams, and with `all` also those that have room left.
     fn send(&mut self, all: bool) {
         let now = self.now();
+        let is_automatic = self.export.agent.is_none();
         for Destination { encoder, collector, .. } in &mut self.destinations {
+            // There may have been no route when the thread started.
+            if let Some(agent) = collector.source().filter(|_| all && is_automatic) {
+                encoder.set_agent(agent);
+            }
             encoder.take(all, now).iter().for_each(|datagram| collector.send(datagram));
         }
         if all {
