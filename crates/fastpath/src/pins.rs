@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn recognizes_its_own_programs_by_name() {
         for attach_type in [AttachType::Xdp, AttachType::Tc] {
-            assert_eq!(version(crate::kernel::forwards(attach_type)), Some(6));
+            assert_eq!(version(crate::kernel::forwards(attach_type)), Some(7));
         }
         assert_eq!(version("bm_forward_17"), Some(17));
         for other in ["bm_forward_", "bm_forward", "steer", "xdp_pass", ""] {

@@ -332,6 +332,20 @@ fn leaves_unusual_ipv6_packets_to_linux() {
 }
 
 #[test]
+fn drops_what_blackhole_routes_reject() {
+    let Some(mut lab) = lab() else { return };
+    let hop = lab.hops.add(Action::Blackhole, Gateway::default(), 0).unwrap();
+    lab.set4("198.51.100.0/24", hop);
+    lab.set6("2001:db8:2::/48", hop);
+    for frame in [&IPV4[..], &IPV6] {
+        let before = lab.count("drop_blackhole");
+        assert_eq!(lab.pass(frame), (XDP_DROP, frame.to_vec()));
+        assert_eq!(lab.at_tc(frame, 0).0, Verdict::Drop);
+        assert_eq!(lab.count("drop_blackhole") - before, 2);
+    }
+}
+
+#[test]
 fn leaves_next_hops_of_linux_to_linux() {
     let Some(mut lab) = lab() else { return };
     lab.check_linux(&IPV4, "linux_no_route");
@@ -339,7 +353,6 @@ fn leaves_next_hops_of_linux_to_linux() {
     for (action, reason) in [
         (Action::Host, "linux_local"),
         (Action::Resolve, "linux_unresolved"),
-        (Action::Blackhole, "linux_blackhole"),
         (Action::Unreachable, "linux_unreachable"),
         (Action::Prohibit, "linux_prohibit"),
     ] {

@@ -61,7 +61,7 @@ fn is_kept_and_taken_over() {
     assert!(kept.is_some());
 
     let mut failed = load();
-    assert_eq!(failed.attach("in", AttachChoice::Xdp).unwrap().adopted, Some(6));
+    assert_eq!(failed.attach("in", AttachChoice::Xdp).unwrap().adopted, Some(7));
     drop(failed);
     assert_eq!(attach::program_on(ifindex), kept, "a start that fails takes nothing away");
 

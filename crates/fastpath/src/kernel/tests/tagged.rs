@@ -65,6 +65,17 @@ fn tags_are_removed_added_and_changed() {
 }
 
 #[test]
+fn blackhole_routes_reject_tagged_frames() {
+    let Some((mut lab, ..)) = trunk() else { return };
+    let hop = lab.hops.add(Action::Blackhole, Gateway::default(), 0).unwrap();
+    lab.set4("198.51.100.0/24", hop);
+    let frame = tagged(&IPV4, &[(0x8100, 7)]);
+    assert_eq!(lab.pass(&frame), (XDP_DROP, frame.clone()));
+    let drops = lab.kernel.counters(2).unwrap().drops().find(|(reason, _)| *reason == "blackhole");
+    assert_eq!(drops, Some(("blackhole", 1)));
+}
+
+#[test]
 fn vlan_0_is_a_priority_tag() {
     let Some((mut lab, plain, _)) = trunk() else { return };
     lab.set4("198.51.100.0/24", plain);

@@ -8,7 +8,7 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 
 impl Lab {
-    fn at_tc(&mut self, frame: &[u8], gso_size: u32) -> (Verdict, Vec<u8>) {
+    pub(super) fn at_tc(&mut self, frame: &[u8], gso_size: u32) -> (Verdict, Vec<u8>) {
         self.kernel.trial_at_tc(self.ifindex, frame, gso_size).unwrap()
     }
 
@@ -159,7 +159,7 @@ fn an_interface_moves_between_xdp_and_tc() {
     drop(kernel);
 
     let mut second = load();
-    assert_eq!(second.attach("in", AttachChoice::Tc).unwrap().adopted, Some(6));
+    assert_eq!(second.attach("in", AttachChoice::Tc).unwrap().adopted, Some(7));
     assert_eq!(second.take_over().unwrap().switched, 1);
     second.keep().unwrap();
     drop(second);
