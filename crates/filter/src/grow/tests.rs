@@ -170,7 +170,7 @@ proptest! {
     fn the_tree_agrees_with_a_linear_search(rules in prop::collection::vec(rule(), 0..80), seed in 1..u64::MAX) {
         let flat = |(n, (rule, interface)): (usize, &(Rule, Option<u16>))| {
             let may = Flat::may_match(rule, *interface).map(|flat| Flat { counter: n as u16, ..flat });
-            if n % 3 == 0 { may.collect() } else { Flat::from_rule(rule, n as u16, *interface).collect::<Vec<_>>() }
+            if n.is_multiple_of(3) { may.collect() } else { Flat::from_rule(rule, n as u16, *interface).collect::<Vec<_>>() }
         };
         let flat: Vec<Flat> = rules.iter().enumerate().flat_map(flat).collect();
         let tree = Tree::grow(flat).unwrap();
@@ -180,7 +180,7 @@ proptest! {
             let mut key = key_in(&tree.rules[at], &mut next);
             key.0[crate::key::INTERFACE] = next() as u32 % 3;
             let flag = if key.is_ipv6() { crate::EXTENSIONS } else { crate::TRUNCATED };
-            if next() % 4 == 0 {
+            if next().is_multiple_of(4) {
                 key.0[crate::key::KIND] |= u32::from(flag);
             }
             keys.push(key);
