@@ -3,13 +3,9 @@
 use bm_wire::ethernet::{Ethernet, ethertype};
 use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::Ipv6;
+use bm_wire::protocol;
 use std::net::IpAddr;
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const SCTP: u8 = 132;
-const ICMP: u8 = 1;
-const ICMPV6: u8 = 58;
 /// The place of the flags in TCP's header.
 const FLAGS: usize = 13;
 
@@ -55,12 +51,12 @@ impl Headers {
     fn add_upper(&mut self, upper: &[u8]) {
         let half = |at: usize| upper.get(at..at + 2).map_or(0, |half| u16::from_be_bytes([half[0], half[1]]));
         match self.protocol {
-            TCP | UDP | SCTP => self.ports = [half(0), half(2)],
+            protocol::TCP | protocol::UDP | protocol::SCTP => self.ports = [half(0), half(2)],
             // Type and code where collectors look for them.
-            ICMP | ICMPV6 => self.ports = [0, half(0)],
+            protocol::ICMP | protocol::ICMPV6 => self.ports = [0, half(0)],
             _ => {}
         }
-        if self.protocol == TCP {
+        if self.protocol == protocol::TCP {
             self.tcp_flags = upper.get(FLAGS).copied().unwrap_or(0);
         }
     }

@@ -173,19 +173,6 @@ impl Group {
     }
 }
 
-/// The maximum cost of a packet.
-struct Cost {
-    cuts: usize,
-    rules: usize,
-}
-
-impl Cost {
-    /// A rule takes about as long as two cuts.
-    fn total(&self) -> usize {
-        self.cuts + 2 * self.rules
-    }
-}
-
 impl<'r> Grower<'r> {
     /// New nodes are added after `words`, which stay unchanged.
     pub fn new(rules: &'r [Flat], words: Vec<u32>) -> Self {
@@ -209,14 +196,13 @@ impl<'r> Grower<'r> {
         let room = room.min(start + rules.len() + (WORDS_PER_RULE * rules.len()).max(WORDS));
         let single = self.trees(vec![rules.clone()], room)?;
         let cost = self.cost(single);
-        if cost.total() <= CHEAP {
+        if cost <= CHEAP {
             return Some(single);
         }
         let words = self.words.split_off(start);
         let leaves = std::mem::take(&mut self.leaves);
         self.leaf_rules = LEAF_RULES_OF_FORK;
-        let fork =
-            self.trees(self.groups(rules), room).filter(|fork| self.cost(*fork).total() < cost.total());
+        let fork = self.trees(self.groups(rules), room).filter(|fork| self.cost(*fork) < cost);
         self.leaf_rules = LEAF_RULES;
         if fork.is_none() {
             self.words.truncate(start);
@@ -226,10 +212,10 @@ impl<'r> Grower<'r> {
         fork.or(Some(single))
     }
 
-    /// The maximum cost of a packet below a root.
-    fn cost(&self, root: u32) -> Cost {
+    /// The maximum cost of a packet below a root, in cuts: comparing a rule takes about as long as two.
+    fn cost(&self, root: u32) -> usize {
         let (cuts, rules) = worst(&self.words, root);
-        Cost { cuts, rules }
+        cuts + 2 * rules
     }
 
     /// The root of one tree for each group of rules.

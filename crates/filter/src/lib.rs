@@ -22,6 +22,7 @@ mod set;
 mod tree;
 
 pub use key::{AnyAddress, EXTENSIONS, IPV6_SHIFT, Key, Kind, TRUNCATED, WORDS};
+pub use node::ROOM_WORDS;
 pub use rule::{Action, AnyPrefix, Flat, NoPrefix, Ports, Rule};
 pub use set::{COUNTERS, Filters, Rate, SOURCES, SourceCheck, TICKS_A_NANOSECOND, UNMATCHED};
-pub use tree::{ROOM_RULES, ROOM_WORDS, TOGETHER, TooMany, Tree};
+pub use tree::{ROOM_RULES, TOGETHER, TooMany, Tree};

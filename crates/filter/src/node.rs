@@ -17,7 +17,9 @@ pub(crate) const TREES: usize = 4;
 /// The most cuts from the root to a leaf.
 pub(crate) const DEPTH: usize = 16;
 
-const PLACE: u32 = (1 << 18) - 1;
+/// The maximum number of words.
+pub const ROOM_WORDS: usize = 1 << 18;
+const PLACE: u32 = ROOM_WORDS as u32 - 1;
 
 /// Where a word refers to.
 #[inline(always)]

@@ -2,12 +2,10 @@
 
 use crate::grow::Grower;
 use crate::key::Key;
-use crate::node::{Cut, LEAF, list, place, roots, worst};
+use crate::node::{Cut, LEAF, ROOM_WORDS, list, place, roots, worst};
 use crate::rule::Flat;
 use std::fmt;
 
-/// The maximum number of words.
-pub const ROOM_WORDS: usize = 1 << 18;
 /// The maximum number of flat rules.
 pub const ROOM_RULES: usize = 1 << 14;
 

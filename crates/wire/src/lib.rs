@@ -64,6 +64,7 @@ pub mod protocol {
     pub const NO_NEXT: u8 = 59;
     /// IPv6 destination options.
     pub const DESTINATION_OPTIONS: u8 = 60;
+    pub const SCTP: u8 = 132;
 }
 
 /// Compiles the example in the README, so that it stays correct.

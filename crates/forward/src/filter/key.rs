@@ -22,7 +22,6 @@ const TAG_LEN: usize = 4;
 const EXTENSIONS: usize = 8;
 /// Protocols with ports, besides TCP and UDP.
 const DCCP: u8 = 33;
-const SCTP: u8 = 132;
 const UDP_LITE: u8 = 136;
 const MORE: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;
@@ -89,7 +88,7 @@ fn be32(bytes: &[u8], at: usize) -> Option<u32> {
 
 #[inline(always)]
 fn has_ports(protocol: u8) -> bool {
-    matches!(protocol, protocol::TCP | protocol::UDP | DCCP | SCTP | UDP_LITE)
+    matches!(protocol, protocol::TCP | protocol::UDP | DCCP | protocol::SCTP | UDP_LITE)
 }
 
 /// Ports at an offset, source port in the high half, if the protocol has any and they are within `room` bytes.

@@ -161,31 +161,12 @@ mod tests {
         };
         let four = split(ipv4).map(|(address, length)| (address.parse().unwrap(), length));
         let six = split(ipv6).map(|(address, length)| (address.parse().unwrap(), length));
-        let own = Interface { ipv4: four.into_iter().collect(), ipv6: six.into_iter().collect(), ..blank() };
+        let own = Interface {
+            ipv4: four.into_iter().collect(),
+            ipv6: six.into_iter().collect(),
+            ..Interface::default()
+        };
         [false, true].map(|ipv6| neighbor_address(&own, ipv6).map(|address| address.to_string()))
-    }
-
-    fn blank() -> Interface {
-        Interface {
-            name: String::new(),
-            ifindex: 1,
-            port: 0,
-            vlan: None,
-            mac: [2; 6],
-            mtu: 1500,
-            up: true,
-            vrf: 0,
-            forward_ipv4: true,
-            forward_ipv6: true,
-            linux_only_in: [false; 2],
-            linux_only_fragments: [false; 2],
-            linux_only_out: false,
-            reverse_path: bm_forward::tables::ReversePath::Off,
-            accept_local: false,
-            hop_limit: 64,
-            ipv4: Vec::new(),
-            ipv6: Vec::new(),
-        }
     }
 
     #[test]
