@@ -5,12 +5,12 @@
 //! test checks that.
 
 mod errors;
+mod filtered;
 mod forwarding;
 mod fragments;
 mod frames;
 mod neighbors;
 mod random;
-mod screened;
 mod trial;
 mod version_six;
 

@@ -3,7 +3,7 @@
 //! ```text
 //! gather:   frame -> pointer to its bytes, their number                    (a column each)
 //! check:    headers -> plain or not, destination, length, word with the TTL as it leaves
-//! screen:   filters, reverse path, where there are such
+//! filter:   filter rules and the reverse path filter, where there are such
 //!           look up the destinations (any FIB structure)
 //! rewrite:  next hop known, packet within the MTU -> three stores; otherwise not plain after all
 //! ```
@@ -16,8 +16,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+mod filtering;
 mod portable;
-mod screen;
 #[cfg(test)]
 mod tests;
 
@@ -34,7 +34,7 @@ use crate::rewrite::{IPV4_HEAD, IPV6_HEAD};
 use crate::tables::Tables;
 use crate::validate::AheadOfFragment;
 
-pub(crate) use screen::Reverse;
+pub(crate) use filtering::Reverse;
 
 /// Frames that go through the columns together.
 pub(crate) const CHUNK: usize = 32;

@@ -135,7 +135,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn screened_packets_fare_as_on_the_general_path(
+    fn filtered_packets_fare_as_on_the_general_path(
         checks in checks(),
         frames in prop_oneof![3 => flows(), 1 => mostly_plain()],
     ) {

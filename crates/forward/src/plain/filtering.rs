@@ -28,7 +28,7 @@ impl<A: PlainFamily> Chunk<A> {
     /// # Safety
     /// As for [`check`](Self::check), which was called for these frames.
     #[inline(never)]
-    pub unsafe fn screen(&mut self, filter: &PlainFilter<'_>) -> u32 {
+    pub unsafe fn filter(&mut self, filter: &PlainFilter<'_>) -> u32 {
         let mut dropped = 0;
         for first in (0..self.lanes.count.min(CHUNK)).step_by(LANES) {
             let mut wanted = (self.plain >> first) as u8;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! chunk n + 1:  gather ........... check, prefetch from the table ....................
-//! chunk n:             look up ................................ (screen) .... rewrite
+//! chunk n:             look up ................................ (filter) .... rewrite
 //! ```
 //!
 //! Filters and the reverse path filter have a form of the loop of their own, so that others do not pay for them.
@@ -100,12 +100,12 @@ struct PlainBurst<'a, F> {
 }
 
 /// What plain frames of a family must pass before they are rewritten, where there is such.
-struct Screens<'a> {
+struct PacketFilters<'a> {
     filter: Option<PlainFilter<'a>>,
     reverse: Option<Reverse>,
 }
 
-impl<'a> Screens<'a> {
+impl<'a> PacketFilters<'a> {
     /// None if filters must look at each frame one by one.
     #[inline(always)]
     fn of<A: RoutedFamily>(
@@ -126,7 +126,7 @@ impl<'a> Screens<'a> {
     }
 }
 
-impl Screens<'_> {
+impl PacketFilters<'_> {
     /// Removes the bits of frames that do not pass; returns a bit for each that is to be dropped.
     ///
     /// # Safety
@@ -141,7 +141,7 @@ impl Screens<'_> {
         chunk: &mut Chunk<A>,
     ) -> u32 {
         // SAFETY: the caller's promise.
-        let dropped = self.filter.as_ref().map_or(0, |filter| unsafe { chunk.screen(filter) });
+        let dropped = self.filter.as_ref().map_or(0, |filter| unsafe { chunk.filter(filter) });
         if let Some(reverse) = self.reverse {
             let (sources, back) = chunk.reverse_lookup();
             fib.lookup_burst(sources, back);
@@ -174,8 +174,8 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
             return self.plain_mixed(tables, view, vrf, filter);
         }
         let left = match *self.family {
-            Family::V4 => self.plain_screened::<u32>(tables, view, vrf, filter),
-            Family::V6 => self.plain_screened::<u128>(tables, view, vrf, filter),
+            Family::V4 => self.plain_filtered::<u32>(tables, view, vrf, filter),
+            Family::V6 => self.plain_filtered::<u128>(tables, view, vrf, filter),
         };
         if !left.is_empty() && left.count() * MIXED >= count {
             self.learn_from(&left);
@@ -198,29 +198,29 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
     }
 
     #[inline(always)]
-    fn plain_screened<A: RoutedFamily>(
+    fn plain_filtered<A: RoutedFamily>(
         &mut self,
         tables: &Tables,
         view: &PortView,
         vrf: &Vrf,
         filter: Option<&PortFilter<'_>>,
     ) -> Mask {
-        match Screens::of::<A>(tables, view, filter) {
+        match PacketFilters::of::<A>(tables, view, filter) {
             None => Mask::first(self.frames.len()),
-            Some(screens) if screens.are_none() => self.plain_whole::<A, false>(tables, view, vrf, &screens),
-            Some(screens) => self.plain_whole::<A, true>(tables, view, vrf, &screens),
+            Some(filters) if filters.are_none() => self.plain_whole::<A, false>(tables, view, vrf, &filters),
+            Some(filters) => self.plain_whole::<A, true>(tables, view, vrf, &filters),
         }
     }
 
-    /// All frames of the burst as packets of one family. `SCREENED` says whether there are screens.
+    /// All frames of the burst as packets of one family. `FILTERED` says whether there are filters.
     #[inline(never)]
     #[allow(unsafe_code)]
-    fn plain_whole<A: RoutedFamily, const SCREENED: bool>(
+    fn plain_whole<A: RoutedFamily, const FILTERED: bool>(
         &mut self,
         tables: &Tables,
         view: &PortView,
         vrf: &Vrf,
-        screens: &Screens<'_>,
+        filters: &PacketFilters<'_>,
     ) -> Mask {
         let Self { form, frames, port, lengths, known, plain, refused, .. } = self;
         let [now, next] = A::chunks(&mut plain.chunks);
@@ -232,7 +232,7 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
         now.gather(&mut frames[..start]);
         // SAFETY: nothing happens to the frames in between, since they are borrowed; the same below.
         unsafe { now.check(*form, asked) };
-        if SCREENED && screens.reverse.is_some() {
+        if FILTERED && filters.reverse.is_some() {
             // SAFETY: see above.
             fib.prefetch(unsafe { now.read_sources() });
         }
@@ -249,17 +249,17 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
                 // SAFETY: see above.
                 unsafe { next.check(*form, asked) };
                 fib.prefetch(next.lookup().0);
-                if SCREENED && screens.reverse.is_some() {
+                if FILTERED && filters.reverse.is_some() {
                     // SAFETY: see above.
                     fib.prefetch(unsafe { next.read_sources() });
                 }
             }
             // SAFETY: see above.
-            let dropped = if SCREENED { unsafe { screens.pass(tables, fib, now) } } else { 0 };
+            let dropped = if FILTERED { unsafe { filters.pass(tables, fib, now) } } else { 0 };
             // SAFETY: see above.
             let done = unsafe { now.rewrite(tables, known, &mut port[first..end]) };
-            if SCREENED {
-                screens.count(now, done);
+            if FILTERED {
+                filters.count(now, done);
                 each_bit(dropped, |lane| refused.add(first + lane, Refusal::Drop(Reason::Filter)));
             }
             lengths[first..end].copy_from_slice(now.frame_lengths());
@@ -341,22 +341,22 @@ impl Sorted<'_> {
         let Self { tables, view, vrf, filter, form, known, port, lengths, refused, left } = self;
         let mut ports = [0; CHUNK];
         let count = chunk.places().len();
-        let screened = asked::<A>(tables, view).zip(Screens::of::<A>(tables, view, *filter));
-        let (done, dropped) = screened.map_or((0, 0), |(asked, screens)| {
+        let wanted = asked::<A>(tables, view).zip(PacketFilters::of::<A>(tables, view, *filter));
+        let (done, dropped) = wanted.map_or((0, 0), |(asked, filters)| {
             let fib = A::fib(vrf);
             // SAFETY: the frames are borrowed, and nothing happened to them since they were sorted; the same below.
             unsafe { chunk.check(*form, asked) };
-            if screens.reverse.is_some() {
+            if filters.reverse.is_some() {
                 // SAFETY: see above.
                 unsafe { chunk.read_sources() };
             }
             let (destinations, hops) = chunk.lookup();
             fib.lookup_burst(destinations, hops);
             // SAFETY: see above.
-            let dropped = unsafe { screens.pass(tables, fib, chunk) };
+            let dropped = unsafe { filters.pass(tables, fib, chunk) };
             // SAFETY: see above.
             let done = unsafe { chunk.rewrite(tables, known, &mut ports[..count]) };
-            screens.count(chunk, done);
+            filters.count(chunk, done);
             (done, dropped)
         });
         let place_of = |lane: usize| usize::from(chunk.places()[lane]);
