@@ -5,6 +5,8 @@
 BRICKMOON := $(or $(CARGO_TARGET_DIR),target)/release/brickmoon
 # What `brickmoon bench` and `brickmoon demo` run.
 BENCH := $(BRICKMOON)-bench
+# What strongSwan preloads to send its SAs to brickmoon.
+XFRM_LIBRARY := $(dir $(BRICKMOON))libbrickmoon-xfrm.so
 # In the profile of everything else, so that what it needs is compiled once.
 XTASK := cargo run --quiet --release --locked --package xtask --
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
@@ -67,7 +69,7 @@ install: build
 	$(SUDO) install -D -m 755 $(BRICKMOON) $(DESTDIR)/usr/sbin/brickmoon
 	$(SUDO) install -D -m 755 $(BENCH) $(DESTDIR)/usr/sbin/brickmoon-bench
 	$(SUDO) install -D -m 644 packaging/brickmoon.service $(DESTDIR)/lib/systemd/system/brickmoon.service
-	$(SUDO) install -D -m 644 $(dir $(BRICKMOON))libbrickmoon-xfrm.so $(DESTDIR)/usr/lib/brickmoon/libbrickmoon-xfrm.so
+	$(SUDO) install -D -m 644 $(XFRM_LIBRARY) $(DESTDIR)/usr/lib/brickmoon/libbrickmoon-xfrm.so
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/strongswan packaging/strongswan.service.d/brickmoon.conf packaging/brickmoon.service.d/strongswan.conf packaging/apparmor-charon
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon README.md CHANGELOG.md ARCHITECTURE.md SECURITY.md
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/docs docs/*.md docs/*.toml docs/*.svg docs/*.png

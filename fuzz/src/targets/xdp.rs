@@ -1,7 +1,7 @@
 //! The kernel path's program, run by the kernel itself (BPF_PROG_TEST_RUN), compared with the router of the user path.
 //!
 //! Checks: a frame that the program redirects equals the one that the router sends, byte by byte; a frame that it
-//! drops is dropped by a filter of the router, too; and a frame that it leaves to Linux is unchanged.
+//! drops is dropped by a filter or a blackhole route of the router, too; and a frame that it leaves to Linux is unchanged.
 
 use std::cell::RefCell;
 use std::process::Command;
@@ -120,28 +120,29 @@ impl Both {
 
     fn compare(&mut self, frame: &[u8]) {
         let (verdict, out) = self.kernel.trial(self.ifindex, frame).expect("the kernel runs the program");
-        let before = self.filter_drops();
+        let before = self.drops();
         let answer = self.router.exchange(0, frame);
         self.router.check();
         // Drops packets that wait for a neighbor, so that rate limits and queues are reset for the next input.
         self.router.pass(4000);
         self.router.answer();
-        let filtered = self.filter_drops() - before;
+        let dropped = self.drops() - before;
         match verdict {
             Verdict::Redirect => {
                 assert_eq!(answer.sent, [(1, out)], "the router sends it differently: {frame:02x?}");
-                assert_eq!(filtered, 0, "the router filters {frame:02x?}");
+                assert_eq!(dropped, 0, "the router drops {frame:02x?}");
             }
             Verdict::Drop => {
-                assert_eq!(filtered, 1, "only the program drops it: {frame:02x?} {answer:02x?}");
+                assert_eq!(dropped, 1, "only the program drops it: {frame:02x?} {answer:02x?}");
             }
             Verdict::Linux => assert_eq!(out, frame, "Linux gets another frame"),
         }
     }
 
-    fn filter_drops(&self) -> u64 {
-        use bm_stats::Reason::{Filter, TinyFragment};
-        self.router.dropped(Filter) + self.router.dropped(TinyFragment)
+    /// What the router has dropped for the reasons that the program has.
+    fn drops(&self) -> u64 {
+        use bm_stats::Reason::{Blackhole, Filter, TinyFragment};
+        [Filter, TinyFragment, Blackhole].map(|reason| self.router.dropped(reason)).iter().sum()
     }
 }
 
