@@ -113,8 +113,14 @@ impl Link {
         self.flags & (iff::RUNNING | iff::LOWER_UP) != 0
     }
 
-    /// Whether packets may be sent: switched on and in operation.
+    /// Whether packets may be sent: switched on, and with carrier. Linux also forwards before `IFF_RUNNING` is set, which
+    /// can be up to a second after the carrier.
     pub fn running(&self) -> bool {
+        self.up() && self.carrier()
+    }
+
+    /// Whether it is operational (RFC 2863), which IPv6 waits for.
+    pub fn operational(&self) -> bool {
         self.up() && self.flags & iff::RUNNING != 0
     }
 

@@ -239,6 +239,12 @@ fn links_of_all_relevant_kinds() {
     assert_eq!((veth.up(), veth.carrier(), veth.running()), (true, false, false));
     assert_eq!((veth.lower, veth.master, veth.lower_namespace), (None, Some(7), None));
     assert_eq!(veth.rx_queues, 2);
+    // IFF_LOWER_UP follows the carrier at once, IFF_RUNNING up to a second later. Linux forwards in between.
+    let mut early = bytes(VETH);
+    early[26] |= 1;
+    let Message::Link(early) = Message::read_all(&early).unwrap().remove(0) else { panic!("a link") };
+    assert_eq!((early.flags, early.carrier(), early.running()), (0x1_1003, true, true));
+    assert!(!early.operational());
     let vlan = link(VLAN);
     assert_eq!((vlan.kind, vlan.lower), (Kind::Vlan { id: 100, protocol: 0x88a8 }, Some(3)));
     assert!(vlan.flags & 0x1_0000 != 0 && vlan.master == Some(9));

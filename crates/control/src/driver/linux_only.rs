@@ -19,6 +19,13 @@ pub(super) struct Listed {
     firewall: Firewall,
 }
 
+/// Why a packet is left to Linux, in words; or what would leave it to Linux if it were not bypassed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum About {
+    Applies(String),
+    Bypassed(String),
+}
+
 impl Listed {
     pub fn new(firewall: Firewall) -> Self {
         Self { list: Vec::new(), firewall }
@@ -121,14 +128,14 @@ impl Listed {
         about.map(|(entry, all)| LinuxOnlyTo { all, entry: shown(mirror, &entry) }).collect()
     }
 
-    /// The entries that make a packet Linux's, in words: one that arrives on the link `input`, and leaves by `out` if it
-    /// has a route.
+    /// Why a packet that arrives on the link `input`, and leaves by `out` if it has a route, is left to Linux; or which
+    /// bypassed entry would otherwise leave it to Linux.
     pub fn about_packet(
         &self,
         mirror: &Mirror,
         packet: &[u8],
         (input, out): (u32, Option<u32>),
-    ) -> Option<String> {
+    ) -> Option<About> {
         let key = bm_ipsec::key(packet)?;
         let is_ipv4 = matches!(key.destination(), AnyAddress::V4(_));
         let is_fragment = Ipv4::parse(packet).map_or_else(
@@ -152,9 +159,16 @@ impl Listed {
                     && Flat::may_match(&rule_of(of), None).any(|rule| rule.matches(&key))
             }
         };
-        let honored = self.honored();
-        let entry = honored.iter().find(concerns)?;
-        Some(format!("{}: {}: {}", packets(mirror, &entry.traffic), entry.feature, entry.why))
+        let is_bypassed = |entry: &&LinuxOnly| self.firewall.bypasses(entry.feature);
+        let about: Vec<_> = self.list.iter().filter(concerns).collect();
+        let entry = about.iter().copied().find(|entry| !is_bypassed(entry)).or(about.first().copied())?;
+        let said = format!("{}: {}: {}", packets(mirror, &entry.traffic), entry.feature, entry.why);
+        Some(match is_bypassed(&entry) {
+            false => About::Applies(said),
+            true => {
+                About::Bypassed(format!("bypassed by [firewall] {}: {said}", Firewall::key(entry.feature)))
+            }
+        })
     }
 
     /// The entries that concern packets to an address, and whether each covers all of them.
@@ -301,6 +315,14 @@ mod tests {
         assert_eq!(shown.linux_only[0].packets, "all IPv4 packets");
         let bypassed = shown.bypassed.iter().map(|by| (&*by.setting, by.packets.len()));
         assert_eq!(bypassed.collect::<Vec<_>>(), [("nftables", 1), ("shaping", 0)]);
+        // `explain` names what applies, and otherwise what is bypassed.
+        let mut packet = [0; 28];
+        (packet[0], packet[3], packet[8], packet[9]) = (0x45, 28, 64, 17);
+        let about = |listed: &Listed| listed.about_packet(&Mirror::default(), &packet, (1, None));
+        assert_eq!(about(&listed), Some(About::Applies("all IPv4 packets: xfrm: a rule".into())));
+        listed.list.retain(|entry| entry.feature != Feature::Xfrm);
+        let bypassed = "bypassed by [firewall] nftables: all IPv4 packets: iptables: a rule";
+        assert_eq!(about(&listed), Some(About::Bypassed(bypassed.into())));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Traffic control: configured queueing disciplines, and filters and BPF programs at an interface's ingress and
 //! egress.
 //!
-//! A root qdisc that the kernel created by itself has no handle and does not matter; any other delays or drops
-//! packets that leave. `clsact` and `ingress` have an effect only if they have a filter.
+//! A root qdisc that the kernel created by itself has no handle and does not matter, nor does `noqueue`, whoever created
+//! it (libvirt does for TAP devices); any other delays or drops packets that leave. `clsact` and `ingress` have an effect
+//! only if they have a filter.
 
 use super::Feature;
 use super::dump::{self, Dumped};
@@ -50,7 +51,7 @@ impl Object {
 
     /// Whether it was configured, and affects packets that leave.
     fn shapes(&self) -> bool {
-        self.parent != CLSACT && self.handle != 0
+        self.parent != CLSACT && self.handle != 0 && &*self.kind != "noqueue"
     }
 }
 
@@ -204,6 +205,9 @@ mod tests {
         let clsact = read(CLSACT_QDISC);
         assert_eq!((clsact.parent, &*clsact.kind, clsact.shapes()), (CLSACT, "clsact", false));
         assert!(!read(DEFAULT).shapes());
+        // `tc qdisc add dev r root noqueue`
+        let noqueue = Object { handle: 0x8001_0000, ..read(DEFAULT) };
+        assert_eq!((&*noqueue.kind, noqueue.shapes()), ("noqueue", false));
     }
 
     #[test]

@@ -48,7 +48,7 @@ impl Mirror {
     /// carrier before the kernel acted on it. Doing it twice does no harm.
     pub(super) fn link_reported(&mut self, ifindex: u32, came_up: bool) {
         let Some(link) = self.links.get(&ifindex) else { return };
-        let (up, carrier, running) = (link.up(), link.carrier(), link.running());
+        let (up, carrier, operational) = (link.up(), link.carrier(), link.operational());
         if !up || !carrier {
             self.flush_objects_on(ifindex);
         }
@@ -62,7 +62,7 @@ impl Mirror {
         let clear = HopFlags::LINKDOWN & !down | if came_up { HopFlags::DEAD } else { 0 };
         flush(&mut self.ipv4, &mut self.changes, Mark { set: down, clear, ..mark }, Flush::Nothing);
         // IPv6 does not call its hops alive again before the link works (`addrconf_notify`).
-        let clear = if running { HopFlags::LIVENESS } else { 0 };
+        let clear = if operational { HopFlags::LIVENESS } else { 0 };
         flush(&mut self.ipv6, &mut self.changes, Mark { set: down, clear, ..mark }, Flush::Nothing);
     }
 

@@ -22,6 +22,7 @@ use bm_forward::{Fate as Tried, Now, Outcome, Routed, Trial, Verdict};
 use bm_graph::clock_ns;
 use bm_stats::Reason;
 
+use super::super::linux_only::About;
 use super::Control;
 use crate::compile::show::explain::{Tried as Packet, neighbor, neighbor_address, route_line};
 use crate::compile::show::vrf_name;
@@ -242,8 +243,9 @@ impl Control {
         let packet = network.and_then(|network| input.frame.get(network..)).unwrap_or(&[]);
         let said = self.linux_only.about_packet(self.watch.mirror(), packet, (input.ifindex, out));
         match (said, outcome.verdict) {
-            (Some(said), _) => said,
-            (None, Some(Verdict::LinuxOnly)) => "only Linux may handle it".into(),
+            (Some(About::Applies(said)), _) => said,
+            (_, Some(Verdict::LinuxOnly)) => "only Linux may handle it".into(),
+            (Some(About::Bypassed(said)), _) => said,
             (None, _) => "no firewall rule, IPsec policy or traffic control concerns it".into(),
         }
     }
