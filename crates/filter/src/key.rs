@@ -99,6 +99,16 @@ impl Key {
         self
     }
 
+    /// The key of a packet in the other direction: addresses and ports exchanged.
+    #[must_use]
+    pub fn reversed(mut self) -> Self {
+        let Self(key) = &mut self;
+        let (source, destination) = key[SOURCE..PORTS].split_at_mut(DESTINATION - SOURCE);
+        source.swap_with_slice(destination);
+        key[PORTS] = key[PORTS].rotate_left(16);
+        self
+    }
+
     /// Sets the interface on which the packet arrived.
     #[inline(always)]
     pub fn set_interface(&mut self, interface: u16) {
@@ -178,5 +188,14 @@ mod tests {
             (key.source(), key.destination()),
             (AnyAddress::V4(0xc000_0201), AnyAddress::V4(0xc633_6407))
         );
+    }
+
+    #[test]
+    fn the_other_direction_has_addresses_and_ports_exchanged() {
+        for [one, other] in [["2001:db8:1:2:3:4:5:6", "fe80::ffff:0:1"], ["192.0.2.1", "198.51.100.7"]] {
+            let [one, other]: [IpAddr; 2] = [one, other].map(|text| text.parse().unwrap());
+            let key = |addresses, ports| Key::new(addresses, 6, Some(ports), Kind::Ports, 1);
+            assert_eq!(key([one, other], (1, 2)).reversed(), key([other, one], (2, 1)));
+        }
     }
 }

@@ -15,6 +15,7 @@
 
 mod decryption;
 mod encryption;
+mod errors;
 mod frames;
 mod live;
 mod rings;

@@ -58,6 +58,7 @@ use crate::route::{self, Way};
 use crate::tables::Tables;
 use crate::validate::Facts;
 use crate::verdict::{Refusal, Verdict};
+pub(crate) use address::SOURCE_WITHOUT_ADDRESS;
 use error::Error;
 pub(crate) use header::Header;
 use hook::SlowHooks;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! host a ─ brickmoon, charon ═ the net ═ charon with kernel-libipsec ─ host b          a 10.1.0.2, b 10.2.0.2
+//!                                                                               a 2001:db8:a1::2, b 2001:db8:a2::2
 //! ```
 //!
 //! This machine's kernel needs no ESP. The other end has charon's own, which is an implementation of others.
@@ -9,13 +10,23 @@
 use bm_tests::daemon::{Daemon, eventually, ping};
 use bm_tests::netns::Namespace;
 use bm_tests::report;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 const CHARON: &str = "/usr/sbin/charon-systemd";
 const LIBIPSEC: &str = "/usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so";
 const GCM: &str = "/usr/lib/ipsec/plugins/libstrongswan-gcm.so";
-const ENDS: [&str; 2] = ["192.0.2.1", "198.51.100.1"];
+/// The gateways, and the networks behind them.
+struct Ends {
+    gateways: [&'static str; 2],
+    networks: [&'static str; 2],
+}
+const IPV4: Ends = Ends { gateways: ["192.0.2.1", "198.51.100.1"], networks: ["10.1.0.0/24", "10.2.0.0/24"] };
+const IPV6: Ends = Ends {
+    gateways: ["2001:db8:c1::1", "2001:db8:c2::1"],
+    networks: ["2001:db8:a1::/64", "2001:db8:a2::/64"],
+};
 const UDP: u8 = 17;
 const ESP: u8 = 50;
 
@@ -76,18 +87,22 @@ impl Net {
             net.net.ip(&format!("link add m{lan} type veth peer name wan netns {}", gateway.name()));
             let own = ["192.0.2", "198.51.100"][n];
             host.ip(&format!(
-                "addr add 10.{lan}.0.2/24 dev eth0\nlink set eth0 up\nroute add default via 10.{lan}.0.1"
+                "addr add 10.{lan}.0.2/24 dev eth0\naddr add 2001:db8:a{lan}::2/64 dev eth0 nodad\nlink set eth0 up\n\
+                 route add default via 10.{lan}.0.1\nroute add default via 2001:db8:a{lan}::1"
             ));
-            net.net.ip(&format!("addr add {own}.9/24 dev m{lan}\nlink set m{lan} up"));
-            gateway.set(&[("net.ipv4.ip_forward", "1")]);
+            net.net.ip(&format!(
+                "addr add {own}.9/24 dev m{lan}\naddr add 2001:db8:c{lan}::9/64 dev m{lan} nodad\nlink set m{lan} up"
+            ));
+            gateway.set(&[("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1")]);
             gateway.ip(&format!(
-                "link set lo up\naddr add 10.{lan}.0.1/24 dev lan\nlink set lan up\naddr add {own}.1/24 dev wan\n\
-                 link set wan up\nroute add default via {own}.9"
+                "link set lo up\naddr add 10.{lan}.0.1/24 dev lan\naddr add 2001:db8:a{lan}::1/64 dev lan nodad\n\
+                 link set lan up\naddr add {own}.1/24 dev wan\naddr add 2001:db8:c{lan}::1/64 dev wan nodad\n\
+                 link set wan up\nroute add default via {own}.9\nroute add default via 2001:db8:c{lan}::9"
             ));
             // Nobody in the net completes the checksums of hosts.
             host.run("ethtool -K eth0 tx off");
         }
-        net.net.set(&[("net.ipv4.ip_forward", "1")]);
+        net.net.set(&[("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1")]);
         net
     }
 
@@ -116,8 +131,8 @@ impl Net {
     }
 
     /// Starts charon on a gateway, with a child SA `nets` between the networks of both.
-    fn charon(&self, gateway: usize, esp: &str, more: &str) -> Charon<'_> {
-        let other = 1 - gateway;
+    fn charon(&self, gateway: usize, ends: &Ends, more: &str) -> Charon<'_> {
+        let (other, Ends { gateways, networks }) = (1 - gateway, ends);
         let kernel = ["kernel-netlink", "kernel-libipsec kernel-netlink"][gateway];
         let [vici, log] = ["vici", "log"].map(|what| self.file(gateway, what).display().to_string());
         let settings = self.write(
@@ -132,12 +147,9 @@ impl Net {
         let connections = format!(
             "connections {{ gw {{ version = 2\n local_addrs = {}\n remote_addrs = {}\n proposals = aes128-sha256-x25519\n \
              local {{ auth = psk\n id = {0}\n }}\n remote {{ auth = psk\n id = {1}\n }}\n children {{ nets {{\n local_ts = \
-             10.{}.0.0/24\n remote_ts = 10.{}.0.0/24\n esp_proposals = {esp}\n {more}\n }} }}\n }} }}\n\
+             {}\n remote_ts = {}\n esp_proposals = aes128gcm16-x25519\n {more}\n }} }}\n }} }}\n\
              secrets {{ ike-1 {{ id-1 = {0}\n id-2 = {1}\n secret = \"a secret of the test\"\n }} }}\n",
-            ENDS[gateway],
-            ENDS[other],
-            gateway + 1,
-            other + 1,
+            gateways[gateway], gateways[other], networks[gateway], networks[other],
         );
         let connections = self.write(gateway, "swanctl", &connections);
         let mut command = self.gateways[gateway].command(CHARON);
@@ -156,14 +168,18 @@ impl Net {
     }
 
     /// What has crossed the net since the socket was opened, as (protocol, source, destination).
-    fn crossed(socket: &bm_tests::sys::PacketSocket) -> Vec<(u8, [u8; 4], [u8; 4])> {
+    fn crossed(socket: &bm_tests::sys::PacketSocket) -> Vec<(u8, IpAddr, IpAddr)> {
         let mut packets = Vec::new();
         while let Some(captured) = socket.receive().expect("frames of the net") {
             let frame = captured.frame;
-            if frame.get(12..14) == Some(&[8, 0]) && frame.len() >= 34 {
-                let address = |at: usize| [frame[at], frame[at + 1], frame[at + 2], frame[at + 3]];
-                packets.push((frame[23], address(26), address(30)));
-            }
+            let four = |at: usize| Some(<[u8; 4]>::try_from(frame.get(at..at + 4)?).ok()?.into());
+            let six = |at: usize| Some(<[u8; 16]>::try_from(frame.get(at..at + 16)?).ok()?.into());
+            let packet = match frame.get(12..14) {
+                Some([8, 0]) => frame.get(23).copied().zip(four(26)).zip(four(30)),
+                Some([0x86, 0xdd]) => frame.get(20).copied().zip(six(22)).zip(six(38)),
+                _ => None,
+            };
+            packets.extend(packet.map(|((protocol, source), destination)| (protocol, source, destination)));
         }
         packets
     }
@@ -171,7 +187,12 @@ impl Net {
     /// Asserts that nothing has crossed in clear; returns how many packets did with this protocol.
     fn none_in_clear(socket: &bm_tests::sys::PacketSocket, protocol: u8) -> usize {
         let crossed = Self::crossed(socket);
-        let clear: Vec<_> = crossed.iter().filter(|(_, from, to)| from[0] == 10 || to[0] == 10).collect();
+        let is_inner = |address: &IpAddr| match address {
+            IpAddr::V4(address) => address.octets()[0] == 10,
+            // 2001:db8:a1::/64 and 2001:db8:a2::/64.
+            IpAddr::V6(address) => matches!(address.segments(), [0x2001, 0xdb8, 0xa1 | 0xa2, ..]),
+        };
+        let clear: Vec<_> = crossed.iter().filter(|(_, from, to)| is_inner(from) || is_inner(to)).collect();
         assert!(clear.is_empty(), "{clear:?}");
         crossed.iter().filter(|(found, ..)| *found == protocol).count()
     }
@@ -225,11 +246,9 @@ fn charon_brings_a_tunnel_up_rekeys_it_and_takes_it_down() {
     }
     let net = Net::new("strongswan");
     let Some(daemon) = net.brickmoon() else { return };
-    // The neighbor is known, or an ICMP error about the first reply would cross in clear: its source is in no policy.
-    net.a.run("ping -c 3 -i 0.3 -W 2 10.1.0.1");
     let seen = net.net.packet_socket("m1");
-    let b = net.charon(1, "aes128gcm16-x25519", "");
-    let a = net.charon(0, "aes128gcm16-x25519", "start_action = trap");
+    let b = net.charon(1, &IPV4, "");
+    let a = net.charon(0, &IPV4, "start_action = trap");
     // The first packets ask for the SA, and are lost.
     ping(&net.a, "10.2.0.2", 56, 62);
     assert!(Net::none_in_clear(&seen, UDP) > 10);
@@ -241,6 +260,11 @@ fn charon_brings_a_tunnel_up_rekeys_it_and_takes_it_down() {
     );
     let listed = a.swanctl("--list-sas");
     assert!(listed.contains("nets: #") && listed.contains("ESP:AES_GCM_16-128"), "{listed}");
+    // An ICMP error about a packet of the tunnel comes through the tunnel, from an address that the policy has.
+    let expired = net.b.try_run("ping -c 5 -i 0.1 -W 1 -t 2 10.1.0.2");
+    let expired = String::from_utf8_lossy(&expired.stdout).into_owned();
+    assert!(expired.contains("From 10.1.0.1 icmp_seq="), "{expired}");
+    Net::none_in_clear(&seen, UDP);
     // A stream, in the middle of which the keys are replaced.
     let mut stream = net.a.command("ping");
     stream.args(["-i", "0.01", "-c", "300", "-W", "2", "10.2.0.2"]).stdout(Stdio::piped());
@@ -267,6 +291,36 @@ fn charon_brings_a_tunnel_up_rekeys_it_and_takes_it_down() {
     let _lost = net.a.try_run("ping -c 5 -i 0.1 -W 1 10.2.0.2");
     eventually("packets without an SA are counted", || dropped(&daemon, "ipsec_no_sa") >= drops + 5);
     Net::none_in_clear(&seen, UDP);
+    drop(a);
+    daemon.stop();
+}
+
+/// IPv6 in a tunnel between IPv6 addresses.
+#[test]
+fn charon_protects_ipv6() {
+    if !has_strongswan("strongswan-ipv6") {
+        return;
+    }
+    let net = Net::new("strongswan-ipv6");
+    let Some(daemon) = net.brickmoon() else { return };
+    let seen = net.net.packet_socket("m1");
+    let _b = net.charon(1, &IPV6, "");
+    let a = net.charon(0, &IPV6, "start_action = trap");
+    ping(&net.a, "2001:db8:a2::2", 56, 62);
+    let shown = sas(&daemon);
+    assert!(shown.len() == 2 && shown.iter().all(|sa| sa["packets"].as_u64() > Some(0)), "{shown:?}");
+    let expired = net.b.try_run("ping -c 5 -i 0.1 -W 1 -t 2 2001:db8:a1::2");
+    let expired = String::from_utf8_lossy(&expired.stdout).into_owned();
+    assert!(expired.contains("From 2001:db8:a1::1 icmp_seq="), "{expired}");
+    let mut stream = net.a.command("ping");
+    stream.args(["-i", "0.01", "-c", "100", "-W", "2", "2001:db8:a2::2"]).stdout(Stdio::piped());
+    let stream = stream.spawn().expect("there is ping");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    a.swanctl("--rekey --child nets");
+    let output = stream.wait_with_output().expect("it ends");
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.contains("100 received"), "{output}\n{}", a.log());
+    assert!(Net::none_in_clear(&seen, UDP) > 100);
     drop(a);
     daemon.stop();
 }

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The packet has its next hop, its TTL is decremented, and it has passed the filters. If it cannot be encrypted, it is
-//! dropped: it is never sent in clear.
+//! dropped: it is never sent in clear. ICMP errors that quote a packet from a tunnel are encrypted or dropped, too
+//! (errors.rs).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -26,7 +27,7 @@ use bm_wire::ipv6::{self, Ipv6};
 
 use super::live::{Command, Sender};
 use super::rings::{Rings, stop_inputs};
-use super::{Ends, IpsecPlan, IpsecWorker, Owner, SaNumbers, Stop, frames, reason};
+use super::{Ends, IpsecPlan, IpsecWorker, Owner, SaNumbers, Stop, errors, frames, reason};
 use crate::entrance::Entrance;
 use crate::rewrite;
 use crate::route::{self, Way};
@@ -103,11 +104,21 @@ impl Encryption {
 impl Work {
     /// One frame that is to leave through `port`.
     fn leaves(&mut self, io: &mut Io<'_>, tables: &Tables, mut frame: Frame, (from, port): (From, usize)) {
+        let interface = frame.meta().interface;
         let action = frames::network(frame.data()).and_then(|network| {
             let packet = frames::packet(&frame, network);
-            let policy = self.policies.find(Direction::Out, &key(packet)?)?;
-            let is_own = from == From::SlowPath && self.is_in_tunnel(packet);
-            (!is_own).then_some((network, policy.action))
+            if from == From::SlowPath && self.is_in_tunnel(packet) {
+                return None;
+            }
+            let found = self.policies.find(Direction::Out, &key(packet)?);
+            let action = match found.map(|found| found.action) {
+                None | Some(Action::Bypass) => {
+                    let packet = frame.data_mut().get_mut(network..)?;
+                    errors::protect((&self.policies, tables), packet, found, interface)?
+                }
+                Some(action) => action,
+            };
+            Some((network, action))
         });
         let outcome = match action {
             None | Some((_, Action::Bypass)) => Ok(port),
@@ -166,8 +177,11 @@ impl Work {
     }
 
     /// Whether a packet is between the ends of a tunnel: then it is one of our ESP packets, since no other may have our
-    /// address as its source.
+    /// address as its source, except for our own ICMP errors.
     fn is_in_tunnel(&self, packet: &[u8]) -> bool {
+        if errors::may_be_icmp(packet) {
+            return false;
+        }
         let ends = match packet.first().map(|first| first >> 4) {
             Some(4) => Ipv4::parse(packet).ok().map(|ip| Ends {
                 source: Ipv4Addr::from(ip.source()).into(),

@@ -13,6 +13,8 @@ use bm_wire::checksum;
 use super::{IpsecPlan, SaNumbers, SaPlan, SaStatus};
 use crate::testing::Lab;
 
+mod errors;
+
 /// ESP packets made by Scapy, an independent implementation: see `crates/ipsec/src/tests/esp_by_scapy.py`.
 const RECORDED: &str = include_str!("../../../ipsec/src/tests/esp_by_scapy.txt");
 const SPI: u32 = 0x1234_5678;

@@ -12,7 +12,7 @@ use bm_wire::prefix::{Address, Prefix};
 use crate::tables::{Interface, Tables};
 
 /// The source of a router without any IPv4 address (RFC 7600 4.8), so that traceroute shows a hop.
-const DUMMY: u32 = 0xc000_0008;
+pub(crate) const SOURCE_WITHOUT_ADDRESS: u32 = 0xc000_0008;
 
 /// The IPv4 address of `interface` towards `peer`: a next hop, or a neighbor.
 pub(crate) fn ipv4(tables: &Tables, interface: u16, peer: u32) -> u32 {
@@ -24,7 +24,7 @@ pub(crate) fn ipv4(tables: &Tables, interface: u16, peer: u32) -> u32 {
         own.ipv4.iter().find(covers).or(own.ipv4.first())
     });
     let near = near.map(|&(address, _)| address);
-    near.or_else(|| elsewhere_ipv4(tables, own)).map_or(DUMMY, u32::from)
+    near.or_else(|| elsewhere_ipv4(tables, own)).map_or(SOURCE_WITHOUT_ADDRESS, u32::from)
 }
 
 /// An address of another interface of the same VRF, or any that is valid beyond its link.
