@@ -228,10 +228,7 @@ impl Outbound {
         let esp = &mut packet[esp_at..];
         esp[..4].copy_from_slice(&self.id.spi.to_be_bytes());
         esp[4..8].copy_from_slice(&(number as u32).to_be_bytes());
-        let trailer = esp.len() - self.suite.icv_len();
-        let padding = self.suite.padding(plain.length - plain.header);
-        esp[trailer - 2 - padding..trailer - 2].copy_from_slice(&PADDING[..padding]);
-        (esp[trailer - 2], esp[trailer - 1]) = (padding as u8, plain.next_header);
+        write_trailer(esp, self.suite, plain.length - plain.header, plain.next_header);
         let esn_high = self.esn.then_some((number >> 32) as u32);
         self.cipher.seal(esp, number ^ self.iv_mask, esn_high);
         match &self.front {
@@ -249,6 +246,15 @@ impl fmt::Debug for Outbound {
         shown.field("id", &self.id).field("suite", &self.suite).field("numbers", &self.numbers);
         shown.field("used", &self.used).finish_non_exhaustive()
     }
+}
+
+/// Writes padding and trailer of an ESP packet with a payload of `length` bytes, in front of its ICV.
+#[inline]
+pub(crate) fn write_trailer(esp: &mut [u8], suite: Suite, length: usize, next_header: u8) {
+    let trailer = esp.len() - suite.icv_len();
+    let padding = suite.padding(length);
+    esp[trailer - 2 - padding..trailer - 2].copy_from_slice(&PADDING[..padding]);
+    (esp[trailer - 2], esp[trailer - 1]) = (padding as u8, next_header);
 }
 
 /// Padding is 1, 2, 3 and so on (RFC 4303 2.4).

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use mlua::{ExternalError as _, LightUserData, Lua, LuaSerdeExt as _, LuaString, Table, Value};
 
+use crate::esp;
 use crate::hook::guard::uninterrupted;
 use crate::modules;
 use crate::natives::{Opened, Wanted};
@@ -63,6 +64,8 @@ pub(crate) fn table(
         Ok(())
     };
     table.set("answer", lua.create_function(answer)?)?;
+    table.set("esp", LightUserData(esp::address()))?;
+    table.set("esp_failures", lua.create_sequence_from(esp::failures())?)?;
     natives(lua, &table, world, runtime, context)?;
     if context.worker == 0 {
         workers(lua, &table, Pool::new(world.clone(), context.clone()))?;

@@ -11,6 +11,7 @@
 
 pub mod apps;
 mod bridge;
+mod esp;
 mod filter;
 pub mod hook;
 mod links;
