@@ -55,5 +55,6 @@ pub use status::{Mirror, Reloaded, Status, Stopping};
 pub use switch::{MacEntry, Macs, Switch, SwitchPort, Switches};
 pub use verify::{Area, Difference, Verify};
 pub use worker::{
-    App, Apps, Cause, Causes, Drop, DropAt, Drops, Link, Links, LinuxDrop, LinuxDropAt, Lua, Worker, Workers,
+    App, AppTime, Apps, Cause, Causes, Drop, DropAt, Drops, Link, Links, LinuxDrop, LinuxDropAt, Lua, Worker,
+    Workers,
 };

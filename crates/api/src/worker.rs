@@ -34,6 +34,9 @@ pub struct Worker {
     /// Time spent on frames, in nanoseconds; absent where it is not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy_ns: Option<u64>,
+    /// Its apps with the time spent in each on frames, estimated from some of its breaths; empty where it is not measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub apps: Vec<AppTime>,
     /// How often it was restarted after a panic or a hang.
     pub restarts: u64,
     /// Size of the frame memory, which all workers share, in frames.
@@ -43,6 +46,16 @@ pub struct Worker {
     /// Figures of LuaJIT for its hooks and apps; absent without any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lua: Option<Lua>,
+}
+
+/// The time that a worker has spent in one of its apps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AppTime {
+    /// Name of the app.
+    pub app: String,
+    /// Time in nanoseconds.
+    pub ns: u64,
 }
 
 /// Figures of LuaJIT on a worker since the start, summed over its Lua states.

@@ -37,7 +37,26 @@ pub fn workers(reply: &Workers) -> String {
             format!("{} of {}", count(u64::from(worker.frames_free)), count(u64::from(worker.frames))),
         ]);
     }
-    table.to_string() + &lua(reply)
+    table.to_string() + &times(reply) + &lua(reply)
+}
+
+/// The time that each worker spent on frames, by app, the most first; empty without any.
+fn times(reply: &Workers) -> String {
+    let columns = [("WORKER", Right), ("APP", Left), ("TIME", Right), ("SHARE", Right)];
+    let mut table = Table::new(&columns, "");
+    let mut any = false;
+    for worker in &reply.workers {
+        let total: u64 = worker.apps.iter().map(|app| app.ns).sum();
+        let mut apps: Vec<_> = worker.apps.iter().filter(|app| app.ns > 0).collect();
+        apps.sort_by_key(|app| std::cmp::Reverse(app.ns));
+        for app in apps {
+            any = true;
+            let share = app.ns as f64 * 100.0 / total as f64;
+            let time = format!("{:.3} s", app.ns as f64 / 1e9);
+            table.row([worker.worker.to_string(), app.app.clone(), time, format!("{share:.1} %")]);
+        }
+    }
+    if any { format!("\nTime by app:\n{table}") } else { String::new() }
 }
 
 /// Figures of LuaJIT, one line per worker; empty without Lua.
@@ -128,4 +147,24 @@ pub fn links(reply: &Links) -> String {
         ]);
     }
     table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_api::{AppTime, Worker};
+
+    #[test]
+    fn the_time_of_workers_is_listed_by_app() {
+        let apps = [("r0", 1_000_000), ("router", 2_999_000_000), ("slow", 0)];
+        let apps = apps.map(|(app, ns)| AppTime { app: app.into(), ns }).to_vec();
+        let idle = Worker { worker: 1, ..Worker::default() };
+        let reply = Workers { workers: vec![Worker { apps, ..Worker::default() }, idle] };
+        assert_eq!(
+            times(&reply),
+            "\nTime by app:\n\
+             WORKER  APP        TIME    SHARE\n     0  router  2.999 s  100.0 %\n     0  r0      0.001 s    0.0 %\n"
+        );
+        assert_eq!(times(&Workers::default()), "");
+    }
 }

@@ -22,6 +22,14 @@ bm_stats::counter_kind! {
 }
 
 bm_stats::counter_kind! {
+    /// The time that a worker spends in an app.
+    pub enum AppCounter {
+        /// Nanoseconds in breaths in which frames moved, estimated from some of these.
+        Ns = "ns",
+    }
+}
+
+bm_stats::counter_kind! {
     /// The counters of a link, with Snabb's names.
     pub enum LinkCounter {
         /// Frames put into the link.

@@ -23,15 +23,16 @@ mod network;
 mod port_app;
 mod priority;
 mod replace;
+mod timing;
 mod worker;
 
 pub use app::{App, Io};
 pub use bm_sys::{URGENT, Waker, set_nice};
-pub use counters::{DeviceCounter, LinkCounter, WorkerCounter};
+pub use counters::{AppCounter, DeviceCounter, LinkCounter, WorkerCounter};
 pub use engine::{Engine, LinkReport, clock_ns};
 pub use hook::{HookBurst, HookFate, HookRoom, NoRoutes, Routes, Stage, StageHook, Stages};
 pub use movable_queue::{MovableQueue, QueueOwner};
 pub use network::{LinkSpec, Network, NetworkError};
 pub use port_app::PortApp;
 pub use replace::{ReplaceablePort, Replacer};
-pub use worker::{Idle, RealTime, Schedule, Worker, WorkerError};
+pub use worker::{AllCounters, Idle, RealTime, Schedule, Worker, WorkerError};

@@ -299,9 +299,10 @@ mod tests {
         let mut bench = bench();
         let registry = &bench.registry;
         let start = |(at, engine): (usize, Engine)| {
-            let counters = Counters::open(registry, Scope::Worker { worker: at }).unwrap();
             let schedule = Schedule { idle: Idle::Sleep { after: Duration::ZERO }, ..Schedule::default() };
-            Worker::start("bm-test", schedule, engine, counters, Vec::new(), Waker::new().unwrap()).unwrap()
+            let counters =
+                Counters::<crate::WorkerCounter>::open(registry, Scope::Worker { worker: at }).unwrap();
+            Worker::start("bm-test", schedule, engine, counters.into(), Waker::new().unwrap()).unwrap()
         };
         let workers: Vec<_> = std::mem::take(&mut bench.engines).into_iter().enumerate().map(start).collect();
         for round in 0..50usize {

@@ -13,11 +13,12 @@ use bm_stats::Counters;
 use bm_sys::{NoWaker, Waker};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
-use crate::counters::{CountedLink, LinkCounter, WorkerCounter};
+use crate::counters::{AppCounter, CountedLink, LinkCounter, WorkerCounter};
 use crate::engine::Engine;
 use crate::idle_poll::IdlePoll;
 use crate::moderation::{self, Moderation};
 use crate::priority::{self, Demote};
+use crate::timing::Timing;
 
 /// What a worker does when no frames arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +103,23 @@ impl From<NoWaker> for WorkerError {
     }
 }
 
+/// The counters that a worker updates.
+pub struct AllCounters {
+    /// Its own.
+    pub worker: Counters<WorkerCounter>,
+    /// Those of each link of its engine, in the order of [`Engine::links`]; counting continues from the values there.
+    pub links: Vec<Counters<LinkCounter>>,
+    /// Those of each app of its engine, in the order of [`Engine::apps`]; without any, apps are not timed.
+    pub apps: Vec<Counters<AppCounter>>,
+}
+
+impl From<Counters<WorkerCounter>> for AllCounters {
+    /// Only its own.
+    fn from(worker: Counters<WorkerCounter>) -> Self {
+        Self { worker, links: Vec::new(), apps: Vec::new() }
+    }
+}
+
 /// A running worker.
 pub struct Worker {
     thread: Option<JoinHandle<Engine>>,
@@ -117,17 +135,13 @@ impl Worker {
     /// Starts a worker that runs `engine`. A refusal of real-time priority is not an error: see
     /// [`real_time`](Self::real_time).
     ///
-    /// `links` has five counters for each link of the engine, in the order of `LinkStats`; counting continues from
-    /// the values there.
-    ///
     /// # Errors
     /// See [`WorkerError`].
     pub fn start(
         name: &str,
         schedule: Schedule,
         engine: Engine,
-        counters: Counters<WorkerCounter>,
-        links: Vec<Counters<LinkCounter>>,
+        counters: AllCounters,
         waker: Waker,
     ) -> Result<Self, WorkerError> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -136,7 +150,9 @@ impl Worker {
         let Schedule { core, idle, real_time } = schedule;
         let wanted = real_time.filter(|_| idle != Idle::Busy && !engine.must_ask());
         let watch = watch(&waker, &engine).map_err(WorkerError::Watch)?;
+        let AllCounters { worker: counters, links, apps } = counters;
         let links = links.into_iter().map(CountedLink::new).collect();
+        let timing = Timing::new(apps);
         let run = move || {
             let pinned = core.map_or(Ok(()), pin);
             let begin = |wanted: RealTime| priority::RealTime::begin(wanted.priority);
@@ -161,6 +177,7 @@ impl Worker {
                 real_time,
                 counters,
                 links,
+                timing,
                 waker: wake,
                 watch,
                 idle_poll,
@@ -240,6 +257,7 @@ struct Loop {
     counters: Counters<WorkerCounter>,
     /// The counters of links, and their values at the start.
     links: Vec<CountedLink>,
+    timing: Timing,
     waker: Waker,
     watch: OwnedFd,
     idle_poll: IdlePoll,
@@ -252,7 +270,7 @@ impl Loop {
     fn run(mut self, stop: &AtomicBool) -> Engine {
         let mut last_frame = Instant::now();
         while !stop.load(Ordering::Relaxed) {
-            let moved = self.engine.breathe();
+            let moved = self.timing.breathe(&mut self.engine);
             self.counters.add(WorkerCounter::Breaths, 1);
             if moved > 0 {
                 self.counters.add(WorkerCounter::Moves, moved);
@@ -350,7 +368,7 @@ mod tests {
         let counters = Counters::open(&Registry::anonymous(64).unwrap(), scope).unwrap();
         let waker = Waker::new().unwrap();
         let schedule = Schedule { core: Some(0), ..asleep_at_once() };
-        let worker = Worker::start("bm-test", schedule, engine, counters, Vec::new(), waker.clone()).unwrap();
+        let worker = Worker::start("bm-test", schedule, engine, counters.into(), waker.clone()).unwrap();
         (worker, counters, waker)
     }
 
@@ -366,10 +384,10 @@ mod tests {
         let links = Counters::open(&registry, Scope::Link { worker: 0, link: "a.out -> b.in" }).unwrap();
         let before = |at: usize| 40 + at as u64;
         LinkCounter::ALL.iter().enumerate().for_each(|(at, &counter)| links.set(counter, before(at)));
-        let counters = Counters::open(&registry, Scope::Worker { worker: 0 }).unwrap();
-        let waker = Waker::new().unwrap();
+        let worker = Counters::open(&registry, Scope::Worker { worker: 0 }).unwrap();
+        let counters = AllCounters { links: vec![links], ..worker.into() };
         let worker =
-            Worker::start("bm-test", asleep_at_once(), engine, counters, vec![links], waker).unwrap();
+            Worker::start("bm-test", asleep_at_once(), engine, counters, Waker::new().unwrap()).unwrap();
         assert!(worker.stop().is_some());
         let after: Vec<_> = LinkCounter::ALL.iter().map(|&counter| links.get(counter)).collect();
         assert_eq!(after, [40, 41, 42, 43, 44]);
@@ -396,7 +414,7 @@ mod tests {
         let wanted = RealTime { priority: 1, after: Duration::ZERO };
         let schedule = Schedule { core: None, idle, real_time: Some(wanted) };
         let waker = Waker::new().unwrap();
-        let worker = Worker::start("bm-test", schedule, engine, counters, Vec::new(), waker).unwrap();
+        let worker = Worker::start("bm-test", schedule, engine, counters.into(), waker).unwrap();
         match worker.real_time() {
             Ok(granted) => Some((worker, counters, granted)),
             Err(error) => {

@@ -55,6 +55,12 @@ pub enum Scope<'a> {
     },
     /// A worker itself.
     Worker { worker: usize },
+    /// The time that a worker spends in one of its apps.
+    Time {
+        worker: usize,
+        /// The app's name, as in `router`.
+        app: &'a str,
+    },
     /// A hook in one thread.
     Hook {
         /// The hook's name.
@@ -127,6 +133,11 @@ impl<'a> Scope<'a> {
                 let (link, own) = rest.rsplit_once('/')?;
                 (Self::Link { worker, link }, own)
             }
+            "time" => {
+                let (worker, rest) = worker_and_rest()?;
+                let (app, own) = rest.rsplit_once('/')?;
+                (Self::Time { worker, app }, own)
+            }
             "hook" => {
                 let (hook, rest) = rest.split_once('/')?;
                 let (worker, own) = rest.split_once('/')?;
@@ -164,6 +175,7 @@ impl fmt::Display for Scope<'_> {
             Self::SlowPort { port } => write!(f, "slow/{port}"),
             Self::Link { worker, link } => write!(f, "link/{worker}/{link}"),
             Self::Worker { worker } => write!(f, "worker/{worker}"),
+            Self::Time { worker, app } => write!(f, "time/{worker}/{app}"),
             Self::Hook { hook, worker: Some(worker) } => write!(f, "hook/{hook}/{worker}"),
             Self::Hook { hook, worker: None } => write!(f, "hook/{hook}/{SLOW}"),
             Self::Switch { switch, port } => write!(f, "switch/{switch}/{port}"),
@@ -193,6 +205,7 @@ mod tests {
             Scope::SlowPort { port },
             Scope::Link { worker, link: "eth0.output -> router.eth0" },
             Scope::Worker { worker },
+            Scope::Time { worker, app: "eth0/0" },
             Scope::Hook { hook: "acl", worker: Some(3) },
             Scope::Hook { hook: "acl", worker: None },
             Scope::Switch { switch: "lan", port },
@@ -204,7 +217,7 @@ mod tests {
         ] {
             let name = format!("{scope}/received");
             assert_eq!(Scope::parse(&name), (scope, "received"), "{name}");
-            if !matches!(scope, Scope::Link { .. } | Scope::Filter { .. }) {
+            if !matches!(scope, Scope::Link { .. } | Scope::Filter { .. } | Scope::Time { .. }) {
                 let name = format!("{scope}/drop/no_route");
                 assert_eq!(Scope::parse(&name), (scope, "drop/no_route"), "{name}");
             }

@@ -1,7 +1,7 @@
 //! Help texts of the families that are made of counters' names.
 
 /// The families of links, workers and the slow path, with what they count.
-pub const FAMILIES: [(&str, &str); 18] = [
+pub const FAMILIES: [(&str, &str); 19] = [
     ("link_txpackets", "Frames put into a link between two apps"),
     ("link_txbytes", "Bytes put into a link between two apps"),
     ("link_rxpackets", "Frames taken out of a link between two apps"),
@@ -11,6 +11,7 @@ pub const FAMILIES: [(&str, &str); 18] = [
     ("worker_moves", "Frames moved by a worker, counted once for each link or port"),
     ("worker_sleeps", "Times that a worker went to sleep"),
     ("worker_busy_ns", "Time that a worker spent on frames"),
+    ("worker_app_ns", "Time that a worker spent in an app, estimated from one breath in 61"),
     ("slow_errors_sent", "ICMP errors sent"),
     ("slow_errors_silent", "ICMP errors not sent because none is allowed or there is no route"),
     ("slow_errors_limited_all", "ICMP errors not sent because of the limit for all destinations"),

@@ -13,6 +13,7 @@
 //! linux/eth0/left/mtu              left to Linux, by cause   -> brickmoon_left_to_linux_frames_total{port, cause}
 //! linux/eth0/dropped/no_route      dropped by Linux          -> brickmoon_linux_dropped_frames_total{port, reason}
 //! filter/no-telnet/packets                                 -> brickmoon_filter_packets_total{rule}
+//! time/0/router/ns                                         -> brickmoon_worker_app_ns_total{worker,app}
 //! worker/0/breaths                                         -> brickmoon_worker_*_total{worker}
 //! slow/resolve_asked                  the slow path's own  -> brickmoon_slow_*_total
 //! hook/acl/0/count/denied             a hook's own         -> brickmoon_hook_total{hook, worker, counter}
@@ -68,22 +69,15 @@ pub fn render(
     let mut others: BTreeMap<String, Counters> = BTreeMap::new();
     for (name, value) in counters {
         let (scope, name) = Scope::parse(name);
+        if let Some((family, labels)) = of_thread(&scope) {
+            add(other(&mut others, &mut registry, &format!("{family}_{name}")), labels, *value);
+            continue;
+        }
         let app = || ("app", scope.to_string());
         match scope {
-            Scope::Link { worker, link } => {
-                let labels = vec![("worker", worker.to_string()), ("link", link.into())];
-                add(other(&mut others, &mut registry, &format!("link_{name}")), labels, *value);
-            }
-            Scope::Worker { worker } => {
-                let labels = vec![("worker", worker.to_string())];
-                add(other(&mut others, &mut registry, &format!("worker_{name}")), labels, *value);
-            }
             Scope::PortDevice { port, queue } => {
                 let labels = vec![("port", port.into()), ("queue", queue.to_string()), ("kind", name.into())];
                 add(&device, labels, *value);
-            }
-            Scope::Slow => {
-                add(other(&mut others, &mut registry, &format!("slow_{name}")), Vec::new(), *value);
             }
             Scope::Hook { hook, worker } => {
                 let worker = worker.map_or("slow".into(), |worker| worker.to_string());
@@ -117,6 +111,18 @@ pub fn render(
     // Writing into a String cannot fail.
     let _written = encode(&mut text, &registry);
     text
+}
+
+/// What the names of families begin with whose counters have a name each: those of workers and the slow path.
+fn of_thread(scope: &Scope<'_>) -> Option<(&'static str, Labels)> {
+    let of = |worker: &usize| ("worker", worker.to_string());
+    match scope {
+        Scope::Link { worker, link } => Some(("link", vec![of(worker), ("link", (*link).into())])),
+        Scope::Worker { worker } => Some(("worker", vec![of(worker)])),
+        Scope::Time { worker, app } => Some(("worker_app", vec![of(worker), ("app", (*app).into())])),
+        Scope::Slow => Some(("slow", Vec::new())),
+        _ => None,
+    }
 }
 
 /// A counter of a hook, or a statistic of its Lua state.
@@ -315,6 +321,7 @@ mod tests {
             ("port/eth0/0/device/receive_no_frame", 4),
             ("link/0/eth0.output -> router.eth0/txpackets", 9),
             ("worker/0/breaths", 11),
+            ("time/0/eth0/0/ns", 21),
             ("filter/no-telnet/packets", 12),
             ("linux/eth0/left/mtu", 19),
             ("linux/eth0/dropped/no_route", 20),
@@ -340,6 +347,7 @@ mod tests {
             "brickmoon_device_frames_total{port=\"eth0\",queue=\"0\",kind=\"receive_no_frame\"} 4",
             "brickmoon_link_txpackets_total{worker=\"0\",link=\"eth0.output -> router.eth0\"} 9",
             "brickmoon_worker_breaths_total{worker=\"0\"} 11",
+            "brickmoon_worker_app_ns_total{worker=\"0\",app=\"eth0/0\"} 21",
             "brickmoon_left_to_linux_frames_total{port=\"eth0\",cause=\"mtu\"} 19",
             "brickmoon_linux_dropped_frames_total{port=\"eth0\",reason=\"no_route\"} 20",
             "brickmoon_filter_packets_total{rule=\"no-telnet\"} 12",

@@ -24,11 +24,14 @@ fn counters() -> Vec<(String, u64)> {
         let names = bm_telemetry::FAMILIES.iter().filter_map(|(name, _)| name.strip_prefix(kind));
         names.collect::<Vec<_>>()
     };
+    let of_apps = of("worker_app_");
+    let of_workers: Vec<_> = of("worker_").into_iter().filter(|name| !name.starts_with("app_")).collect();
     let scopes = [
         (Scope::PortReceive { port: "eth0", queue: 0 }, account),
         (Scope::PortDevice { port: "eth0", queue: 0 }, vec!["receive_no_frame"]),
         (Scope::Link { worker: 0, link: "a.output -> b.input" }, of("link_")),
-        (Scope::Worker { worker: 0 }, of("worker_")),
+        (Scope::Worker { worker: 0 }, of_workers),
+        (Scope::Time { worker: 0, app: "router" }, of_apps),
         (Scope::Slow, of("slow_")),
         (Scope::Linux { port: "eth0" }, vec!["left/mtu", "dropped/no_route"]),
         (Scope::Filter { rule: "no-telnet" }, vec!["packets"]),

@@ -93,6 +93,8 @@ impl Sample {
                     ("busy_ns", worker.busy_ns.unwrap_or_default()),
                 ],
             );
+            let times: Vec<_> = worker.apps.iter().map(|app| (app.app.as_str(), app.ns)).collect();
+            add(all, &app_times_key(worker), &times);
         }
         for app in &self.apps.apps {
             let account = &app.account;
@@ -164,6 +166,10 @@ pub fn to_linux(port: &bm_api::Port) -> u64 {
 
 pub fn app_key(app: &bm_api::App) -> String {
     format!("app/{}/{}", app.worker.map_or("-".into(), |worker| worker.to_string()), app.name)
+}
+
+pub fn app_times_key(worker: &bm_api::Worker) -> String {
+    format!("worker/{}/app", worker.worker)
 }
 
 pub fn link_key(link: &bm_api::Link) -> String {

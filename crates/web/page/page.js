@@ -40,9 +40,11 @@ function counters(sample) {
     all.set("port/" + port.name + "/dropped", port.account.dropped);
     all.set("port/" + port.name + "/lost", lostAt(port));
   }
-  for (const worker of sample.workers.workers)
+  for (const worker of sample.workers.workers) {
     for (const key of ["moves", "sleeps", "busy_ns"])
       if (worker[key] !== undefined) all.set("worker/" + worker.worker + "/" + key, worker[key]);
+    for (const app of worker.apps || []) all.set("worker/" + worker.worker + "/app/" + app.app, app.ns);
+  }
   for (const link of sample.links.links) {
     // Workers have a link of the same name each.
     for (const key of ["tx", "tx_bytes", "dropped"]) {
@@ -219,7 +221,7 @@ function chart(keys) {
 function showWorkers(workers) {
   $("workers-card").hidden = !workers.length;
   const columns = [["worker"], ["core"], ["state"], ["queues"], ["on packets", 1], ["waiting", 1], ["packets moved/s", 1], ["sleeps/s", 1],
-    ["restarts", 1], ["frames free", 1], ["load, 2 min"]];
+    ["restarts", 1], ["frames free", 1], ["load, 2 min"], ["time by app"]];
   table("workers", columns, workers.map(worker => {
     const name = "worker/" + worker.worker, of = key => rate(name + "/" + key);
     const busy = of("busy_ns") === null ? null : Math.min(100, of("busy_ns") / 1e7);
@@ -229,8 +231,17 @@ function showWorkers(workers) {
       { text: worker.alive ? "running" : "stopped", bad: !worker.alive }, worker.queues.join(" "),
       percent(busy), percent(busy === null ? null : 100 - busy), short(of("moves")), short(of("sleeps")),
       lossy(worker.restarts), whole(worker.frames_free) + " of " + whole(worker.frames), { history: histories.get(name) || [] },
+      timeByApp(worker),
     ];
   }));
+}
+// The apps that take most of a worker's time at present; all of them in the tooltip.
+function timeByApp(worker) {
+  const times = (worker.apps || []).map(app => [app.app, rate("worker/" + worker.worker + "/app/" + app.app) || 0])
+    .filter(([, ns]) => ns > 0).sort(([, one], [, other]) => other - one);
+  const total = times.reduce((sum, [, ns]) => sum + ns, 0);
+  const shares = times.map(([app, ns]) => app + " " + Math.round(ns * 100 / total) + " %");
+  return { text: shares.slice(0, 3).join(", ") || "-", title: shares.join("\n") };
 }
 // Apps in columns, in the order in which packets pass them. A port is drawn twice: where packets come in, and where they
 // go out. So there are no cycles in what the router does by itself.

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bm_api::request::{self, ClearQuery, ExplainQuery, RouteQuery, StopQuery};
+use bm_api::{AppTime, Macs, Status, Stopping, Switches, Verify, Worker, Workers};
 use bm_api::{
     Apps, Cleared, Cluster, Collectors, Drops, Error, Explanation, Filters, Hooks, IpsecPolicies, Links,
     Neighbors, NextHops, Ports, Reloaded, Routes, Sas,
 };
-use bm_api::{Macs, Status, Stopping, Switches, Verify, Worker, Workers};
 use bm_control::config;
 use bm_control::driver::ControlState;
 use tokio::sync::Notify;
@@ -168,6 +168,7 @@ impl Answers for Daemon {
                 moves,
                 sleeps,
                 busy_ns: Some(busy_ns),
+                apps: state.times.into_iter().map(|(app, ns)| AppTime { app, ns }).collect(),
                 restarts,
                 frames: frames as u32,
                 frames_free: free as u32,

@@ -15,7 +15,7 @@ use bm_forward::{
     SlowPort, SlowThread, WaitLimits,
 };
 use bm_frame::{FramePool, Freelist};
-use bm_graph::{Engine, Network, PortApp, Schedule, Waker, Worker, WorkerCounter};
+use bm_graph::{AllCounters, AppCounter, Engine, Network, PortApp, Schedule, Waker, Worker, WorkerCounter};
 use bm_lua::apps::{AppSet, CoreApps};
 use bm_lua::hook::HookSet;
 use bm_port::{HostPort, Port};
@@ -71,6 +71,8 @@ struct Running {
     worker: Worker,
     core: Option<usize>,
     counters: Counters<WorkerCounter>,
+    /// Its apps, with the time spent in each.
+    times: Vec<(String, Counters<AppCounter>)>,
     /// Breaths that its predecessor had counted when this one started.
     breaths_before: u64,
 }
@@ -99,6 +101,8 @@ pub struct WorkerState {
     pub counters: [u64; 4],
     /// Its queues, as `PORT/QUEUE`.
     pub queues: Vec<String>,
+    /// Its apps, with the time spent in each in nanoseconds.
+    pub times: Vec<(String, u64)>,
 }
 
 /// The running data path.
@@ -182,6 +186,11 @@ impl DataPlane {
             ]
             .map(|counter| running.counters.get(counter)),
             queues: self.queues.of_worker(index),
+            times: running
+                .times
+                .iter()
+                .map(|(app, counters)| (app.clone(), counters.get(AppCounter::Ns)))
+                .collect(),
         };
         self.workers.iter().enumerate().map(state).collect()
     }
@@ -355,8 +364,13 @@ fn run(
     let engine = Engine::new(network, frames).map_err(Failure::failed)?;
     let links = engine.links().map(|link| counters(shared, Scope::Link { worker: index, link: &link.name }));
     let links = links.collect::<Result<Vec<_>, Failure>>()?;
+    let time = |app| Ok((app, counters(shared, Scope::Time { worker: index, app })?));
+    let apps = engine.apps().map(time).collect::<Result<Vec<_>, Failure>>()?;
+    let times = apps.iter().map(|(app, counters)| ((*app).to_owned(), *counters)).collect();
+    let apps = apps.into_iter().map(|(_, counters)| counters).collect();
     let counters = counters(shared, Scope::Worker { worker: index })?;
     let breaths_before = counters.get(WorkerCounter::Breaths);
-    let worker = Worker::start(name, schedule, engine, counters, links, waker);
-    Ok(Running { worker: worker.map_err(Failure::failed)?, core, counters, breaths_before })
+    let all = AllCounters { worker: counters, links, apps };
+    let worker = Worker::start(name, schedule, engine, all, waker);
+    Ok(Running { worker: worker.map_err(Failure::failed)?, core, counters, times, breaths_before })
 }

@@ -1,10 +1,12 @@
 //! Workers, apps, links and drops.
 
+use bm_api::Worker;
+
 use super::{BARS, bits};
 use crate::model::Model;
 use crate::panel::Align::{Left, Right};
 use crate::panel::{Cell, HISTORY, Panel};
-use crate::sample::{Sample, app_key, link_key};
+use crate::sample::{Sample, app_key, app_times_key, link_key};
 
 /// One row per worker. Busy is the share of the time that it spends on frames.
 pub fn workers(model: &Model, sample: &Sample) -> Panel {
@@ -22,6 +24,7 @@ pub fn workers(model: &Model, sample: &Sample) -> Panel {
             ("RESTARTS", Right),
             ("FRAMES FREE", Right),
             (HISTORY, Left),
+            ("TIME BY APP", Left),
         ],
         "no workers",
     );
@@ -41,9 +44,23 @@ pub fn workers(model: &Model, sample: &Sample) -> Panel {
             Cell::count(worker.restarts).bad_above_zero(),
             Cell::count(worker.frames_free.into()).bad_if(worker.frames > 0 && worker.frames_free == 0),
             Cell::text(model.bars(&format!("{key}/moves"), BARS)),
+            Cell::text(time_by_app(model, worker)),
         ]);
     }
     panel
+}
+
+/// The apps that take most of a worker's time at present, with their shares of it.
+fn time_by_app(model: &Model, worker: &Worker) -> String {
+    const SHOWN: usize = 3;
+    let key = app_times_key(worker);
+    let rate = |app: &str| model.rate(&format!("{key}/{app}")).unwrap_or_default();
+    let mut apps: Vec<_> = worker.apps.iter().map(|app| (rate(&app.app), app.app.as_str())).collect();
+    let total: f64 = apps.iter().map(|(rate, _)| rate).sum();
+    apps.retain(|(rate, _)| *rate > 0.0);
+    apps.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    let shown = apps.iter().take(SHOWN).map(|(rate, app)| format!("{app} {:.0} %", rate * 100.0 / total));
+    shown.collect::<Vec<_>>().join(", ")
 }
 
 /// One row per reason, those that drop most at present first.

@@ -1,5 +1,7 @@
 use super::*;
-use bm_api::{Account, Apps, Drop, Drops, Hook, Hooks, Link, Links, Port, Ports, Status, Worker, Workers};
+use bm_api::{
+    Account, AppTime, Apps, Drop, Drops, Hook, Hooks, Link, Links, Port, Ports, Status, Worker, Workers,
+};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
@@ -30,6 +32,9 @@ fn sample(seconds: u64) -> Sample {
         breaths: seconds * 100,
         moves: seconds * 25,
         busy_ns: Some(seconds * 250_000_000),
+        apps: [("eth0", 50), ("router", 200), ("slow", 0)]
+            .map(|(app, ms)| AppTime { app: app.into(), ns: seconds * ms * 1_000_000 })
+            .into(),
         frames: 10,
         frames_free: 9,
         ..Worker::default()
@@ -84,8 +89,8 @@ fn shows_ports_workers_and_drops_with_their_rates() {
         "  eth1  down   kernel           0               0       0           0          0        0       0",
         "",
         "Workers",
-        "  WORKER  CORE  STATE    QUEUES  RECEIVED/S  BUSY  BREATHS/S  SLEEPS/S  RESTARTS  FRAMES FREE  HISTORY",
-        "       0   any  running                   -  25 %        100         0         0            9  ██",
+        "  WORKER  CORE  STATE    QUEUES  RECEIVED/S  BUSY  BREATHS/S  SLEEPS/S  RESTARTS  FRAMES FREE  HISTORY  TIME BY APP",
+        "       0   any  running                   -  25 %        100         0         0            9  ██       router 80 %, eth0 20 %",
         "",
         "Drops",
         "  REASON    FRAMES/S  FRAMES  HISTORY  WHERE  MEANING",
@@ -93,7 +98,7 @@ fn shows_ports_workers_and_drops_with_their_rates() {
         "",
         KEYS,
     ];
-    assert_eq!(drawn(&mut screen(), 130, 16), expected);
+    assert_eq!(drawn(&mut screen(), 140, 16), expected);
 }
 
 #[test]
