@@ -5,6 +5,8 @@
 //!
 //! bare        the library's cipher alone, on as many bytes: no headers, padding, sequence numbers or window
 //! brickmoon   an IPv4 packet through an SA in tunnel mode, with ESN and a replay window, over IPv4
+//!
+//! sas, policies                                   unit mpps: lookups of one among 1, 100 and 10,000 (lookup.rs)
 //! ```
 //!
 //! Both use the same memory, a burst of 256 packets in frame slots that are prepared before the clock starts.
@@ -12,6 +14,7 @@
 
 mod bare;
 mod burst;
+mod lookup;
 
 use std::time::{Duration, Instant};
 
@@ -67,16 +70,20 @@ impl Case {
 /// See [`BenchError`].
 pub fn ipsec(options: &Options) -> Result<Vec<Row>, BenchError> {
     let cases: Vec<Case> = Case::all().filter(|case| options.wants(&case.name())).collect();
-    if cases.is_empty() {
+    let lookups: Vec<_> = lookup::Case::ALL.into_iter().filter(|case| options.wants(case.name())).collect();
+    if cases.is_empty() && lookups.is_empty() {
         return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
     }
     // A thread that moves between cores starts with cold caches. If pinning is refused, measure without.
     let _refused = cores::pin(0, cores::allowed().last().copied().unwrap_or(0));
     let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
-    let turns = Turns::within(whole, cases.len() * 2);
+    let turns = Turns::within(whole, cases.len() * 2 + lookups.len() * 3);
     let mut rows = Vec::new();
     for case in &cases {
         rows.extend(measure(case, turns)?);
+    }
+    for case in lookups {
+        rows.extend(lookup::measure(case, turns)?);
     }
     Ok(rows)
 }

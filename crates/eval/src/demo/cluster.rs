@@ -141,27 +141,21 @@ fn tell(options: &ClusterDemoOptions, report: &mut Report<'_>) -> Result<(), Dem
         matrix::speed(options.rate),
     ))?;
     let mut mesh = Mesh::up(options)?;
-    let members = match options.shape {
-        _ if mesh.has_store() => "from etcd",
-        Shape::Mesh => "configured: etcd is not installed",
-        Shape::Fly => "configured",
-    };
+    let members = if mesh.has_store() { "from etcd" } else { "configured: etcd is not installed" };
     report.say(&format!("nodes are up, and know each other's hosts; the members are {members}"))?;
     report.begin_loads()?;
     for matrix in Matrix::ALL {
         let load = measure(&mesh, options, matrix, Addresses::Hosts)?;
         report.load(matrix.name(), &load)?;
     }
-    match options.shape {
-        Shape::Mesh if frr::is_installed() => tell_of_frr(&mut mesh, options, report)?,
-        Shape::Mesh => {
-            report.say("FRR is not installed (Debian package frr): nodes learn no prefixes")?;
-        }
-        Shape::Fly => {}
+    if frr::is_installed() {
+        tell_of_frr(&mut mesh, options, report)?;
+    } else {
+        report.say("FRR is not installed (Debian package frr): nodes learn no prefixes")?;
     }
     tell_of_delays(&mesh, options, report)?;
     report.begin_events()?;
-    for event in Event::of(options.shape, mesh.has_store()) {
+    for event in Event::all(mesh.has_store()) {
         if event == Event::NeighborMoved {
             let (traffic, moved) = move_neighbor(&mesh, options)?;
             report.event(event, &traffic, Some(moved.stream), None)?;

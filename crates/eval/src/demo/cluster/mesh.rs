@@ -111,7 +111,7 @@ impl Mesh {
             Shape::Fly => mesh.relays = Some(Relays::up(&options.prefix, &mesh.nodes, &mesh.program)?),
         }
         mesh.write_key()?;
-        if store::is_installed() && options.shape == Shape::Mesh {
+        if store::is_installed() {
             mesh.store = Some(Store::up(&options.prefix, &mesh.nodes, &mesh.folder.0)?);
         }
         all.clone().try_for_each(|n| mesh.start_daemon(options, n))?;
@@ -250,7 +250,7 @@ impl Mesh {
     /// # Errors
     /// It cannot be killed.
     pub fn silence(&mut self, n: usize) -> Result<(), DemoError> {
-        remove_pins(&self.nodes[n]);
+        remove_pins(&self.nodes[n], &PINS_OF_DAEMONS);
         self.kill_daemon(n)
     }
 
@@ -363,16 +363,21 @@ impl Drop for Mesh {
     fn drop(&mut self) {
         self.daemons.iter_mut().flatten().for_each(Daemon::end);
         let relays = self.relays.iter().flat_map(|relays| relays.spaces());
-        self.nodes.iter().chain(relays).for_each(remove_pins);
+        let all = [&PINS_OF_DAEMONS[..], &[PINS_OF_RELAYS]].concat();
+        self.nodes.iter().chain(relays).for_each(|space| remove_pins(space, &all));
     }
 }
 
-/// Removes what daemons have pinned in bpffs for a namespace.
-fn remove_pins(space: &Namespace) {
+/// Folders of bpffs.
+const PINS_OF_DAEMONS: [&str; 2] = ["brickmoon", "brickmoon-cluster"];
+const PINS_OF_RELAYS: &str = "brickmoon-relay";
+
+/// Removes what is pinned in these folders of bpffs for a namespace.
+fn remove_pins(space: &Namespace, folders: &[&str]) {
     use std::os::unix::fs::MetadataExt;
     let Some(bpffs) = Bpffs::find() else { return };
     let Ok(data) = std::fs::metadata(Path::new("/run/netns").join(space.name())) else { return };
-    for folder in ["brickmoon", "brickmoon-cluster", "brickmoon-relay"] {
+    for folder in folders {
         let _none = std::fs::remove_dir_all(bpffs.path().join(folder).join(data.ino().to_string()));
     }
 }

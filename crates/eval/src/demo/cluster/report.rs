@@ -42,16 +42,9 @@ impl Event {
         Self::StoreKilled,
     ];
 
-    /// Those of a cluster of this shape; some need etcd.
-    pub fn of(shape: Shape, has_store: bool) -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(move |event| match event {
-            Self::DaemonKilled | Self::LinkCut => true,
-            Self::StoreKilled => has_store,
-            // In an n-fly it would be the same.
-            Self::NodeDown | Self::NodeSilent | Self::NodeDrained | Self::NeighborMoved => {
-                shape == Shape::Mesh
-            }
-        })
+    /// Those of a cluster, with etcd or without.
+    pub fn all(has_store: bool) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(move |event| *event != Self::StoreKilled || has_store)
     }
 
     /// The node that it happens to.
@@ -76,7 +69,7 @@ impl Event {
         }
     }
 
-    /// The traffic meanwhile. A permutation sends a quarter of the packets over each other node.
+    /// The traffic meanwhile. A permutation sends many packets over other nodes.
     pub fn matrix(self) -> Matrix {
         match self {
             Self::DaemonKilled | Self::LinkCut | Self::NodeDown => Matrix::Uniform,

@@ -75,8 +75,8 @@ impl Rig {
         pairs.iter_mut().zip(of).for_each(|(pair, address)| *pair = address);
     }
 
-    /// Nanoseconds a packet.
-    fn run(&mut self) -> f64 {
+    /// Nanoseconds per packet; the program must return `result` for each.
+    fn run(&mut self, result: u32) -> f64 {
         let mut context = [0u32; 6];
         (context[1], context[3]) = (self.frame.len() as u32, self.ifindex);
         let mut context: Vec<u8> = context.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -87,7 +87,7 @@ impl Rig {
             ..ProgramInput::default()
         };
         let done = program(&mut self.object, "next_packet").test_run(input).unwrap();
-        assert_eq!(done.return_value, XDP_REDIRECT);
+        assert_eq!(done.return_value, result);
         done.duration.as_nanos() as f64
     }
 
@@ -98,7 +98,7 @@ impl Rig {
             for round in 0..ROUNDS {
                 for (program, took) in (0..).zip(&mut took) {
                     self.set(round * u64::from(PACKETS), count - 1, program);
-                    took.push(self.run());
+                    took.push(self.run(XDP_REDIRECT));
                 }
             }
             let [ours, floor] = took.map(|mut took| {
@@ -133,6 +133,56 @@ fn within6(prefix: Prefix<u128>, random: u64) -> Option<[u64; 2]> {
     (address >> 125 == 1).then_some([high, low])
 }
 
+/// The test programs with ours (0) and the floor (1) to call; keep the link while they are used.
+fn rig(lab: &mut Lab) -> (Rig, libbpf_rs::Link) {
+    let object = compiled();
+    // What is attached somewhere is in the kernel's dispatcher: otherwise each run waits until it is put there.
+    let first = object.progs_mut().find(|program| program.name() == "next_packet").unwrap();
+    let there = first.attach_xdp(attach::ifindex("far").unwrap() as i32).unwrap();
+    let floor = object.progs().find(|program| program.name() == "fixed_next_hop").unwrap();
+    let ours = program(&mut lab.kernel.object, forwards(bm_bpf::AttachType::Xdp)).as_fd().as_raw_fd();
+    // No padding: cutting it off is not asked for here.
+    let mut frame = with(&IPV4, 16, &[0, 46]);
+    frame.resize(60, 0);
+    let floor = floor.as_fd().as_raw_fd();
+    let rig = Rig { object, ifindex: lab.ifindex, frame };
+    for (at, fd) in (0u32..).zip([ours, floor]) {
+        rig.map("programs").update(&at.to_ne_bytes(), &fd.to_ne_bytes(), libbpf_rs::MapFlags::ANY).unwrap();
+    }
+    (rig, there)
+}
+
+/// A packet to a blackhole route beside one that is forwarded. What happens after the program is not measured: a dropped
+/// frame goes back to its device, a redirected one is sent by another.
+#[test]
+#[ignore = "measures, some seconds: cargo test --release -p bm-fastpath cost::blackholed -- --ignored --nocapture"]
+fn blackholed() {
+    let Some(mut lab) = lab() else { return };
+    let forwarded = lab.hop(1);
+    let nowhere = lab.hops.add(Action::Blackhole, Gateway::default(), 0).unwrap();
+    lab.set4("198.51.100.0/24", forwarded);
+    lab.set4("203.0.113.0/24", nowhere);
+    lab.situation.interfaces[0].partial_sums = true;
+    lab.publish();
+    let (mut rig, _there) = rig(&mut lab);
+    let cases = [("198.51.100.9", XDP_REDIRECT), ("203.0.113.9", XDP_DROP)];
+    let mut took: [Vec<f64>; 2] = Default::default();
+    for _ in 0..ROUNDS {
+        for ((address, result), took) in cases.iter().zip(&mut took) {
+            let address: std::net::Ipv4Addr = address.parse().unwrap();
+            rig.destinations(within4(Prefix::host(u32::from(address)), 0).into_iter());
+            rig.set(0, 0, 0);
+            took.push(rig.run(*result));
+        }
+    }
+    let [forwarded, blackholed] = took.map(|mut took| {
+        took.sort_by(f64::total_cmp);
+        [took[0], took[took.len() / 2], took[took.len() - 1]]
+    });
+    let ratio = blackholed[1] / forwarded[1];
+    println!("min, median, max in ns: forwarded {forwarded:?}, blackholed {blackholed:?}; ratio {ratio:.2}");
+}
+
 #[test]
 #[ignore = "measures, a minute or less: see the module"]
 fn cost() {
@@ -147,20 +197,7 @@ fn cost() {
     println!("IPv4 {:.3} MiB, IPv6 {:.3} MiB", mib[0], mib[1]);
     lab.situation.interfaces[0].partial_sums = true;
     lab.publish();
-    let object = compiled();
-    // What is attached somewhere is in the kernel's dispatcher: otherwise each run waits until it is put there.
-    let first = object.progs_mut().find(|program| program.name() == "next_packet").unwrap();
-    let _there = first.attach_xdp(attach::ifindex("far").unwrap() as i32).unwrap();
-    let floor = object.progs().find(|program| program.name() == "fixed_next_hop").unwrap();
-    let ours = program(&mut lab.kernel.object, forwards(bm_bpf::AttachType::Xdp)).as_fd().as_raw_fd();
-    // No padding: cutting it off is not asked for here.
-    let mut frame = with(&IPV4, 16, &[0, 46]);
-    frame.resize(60, 0);
-    let floor = floor.as_fd().as_raw_fd();
-    let mut rig = Rig { object, ifindex: lab.ifindex, frame };
-    for (at, fd) in (0u32..).zip([ours, floor]) {
-        rig.map("programs").update(&at.to_ne_bytes(), &fd.to_ne_bytes(), libbpf_rs::MapFlags::ANY).unwrap();
-    }
+    let (mut rig, _there) = rig(&mut lab);
     let mut next = random();
     if !ipv4.is_empty() {
         let any = std::iter::repeat_with(|| within4(ipv4[next() as usize % ipv4.len()].0, next()));
