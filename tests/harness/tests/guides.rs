@@ -24,6 +24,21 @@ const FOLDERS: [&str; 7] =
 const SYSTEMCTL: &str = r#"#!/bin/sh
 [ "$1" = enable ] && shift
 [ "$1" = --now ] && shift && set -- start "$@"
+# private FOLDER..: mounts empty folders that only this host sees.
+private() {
+    for folder in "$@"; do mkdir -p $folder && mount -t tmpfs tmpfs $folder || exit 1; done
+}
+# start COMMANDS READY: starts daemons, and waits until READY succeeds. They and what they start (containers, virtual
+# machines) are in a process namespace of their own, and end with it even after `kill -9`.
+start() {
+    unshare --pid --fork --kill-child --mount-proc sh -c "$1; :" >/run/daemon.log 2>&1 &
+    for try in $(seq 300); do
+        $2 >/dev/null 2>&1 && exit 0
+        sleep 0.1
+    done
+    cat /run/daemon.log
+    exit 1
+}
 case "$1:$2" in
 start:brickmoon)
     brickmoon up >/run/brickmoon.log 2>&1 &
@@ -42,6 +57,13 @@ start:frr)
         /usr/lib/frr/$daemon -d -f /etc/frr/frr.conf -i /run/frr/$daemon.pid || exit 1
     done ;;
 start:dnsmasq) exec dnsmasq -C /etc/dnsmasq.d/lan.conf --user=root -x /run/dnsmasq.pid ;;
+start:docker)
+    private /etc/docker /var/lib/docker
+    start "dockerd --cgroup-parent bm-guide" "docker version" ;;
+start:libvirtd)
+    private /etc/libvirt /var/lib/libvirt /var/log/libvirt /var/cache/libvirt
+    printf 'security_driver = "none"\ncgroup_controllers = []\n' >/etc/libvirt/qemu.conf
+    start "virtlogd -d; libvirtd" "virsh version" ;;
 reload:brickmoon) exec brickmoon reload ;;
 *) echo "systemctl $*: the test does not know this" >&2; exit 1 ;;
 esac
@@ -296,6 +318,44 @@ fn frr() {
 #[test]
 fn bird() {
     follow("bird", &["bird", "birdc", "ping", "ethtool"]);
+}
+
+/// Whether a program is installed in another version than that of the page, whose output would differ.
+fn differs(program: &str, version: &str) -> bool {
+    let output = Command::new(program).arg("--version").output();
+    output.is_ok_and(|output| !String::from_utf8_lossy(&output.stdout).contains(version))
+}
+
+/// Removes the control groups of containers when it is dropped: they stay after their processes have ended.
+struct ControlGroups;
+
+impl Drop for ControlGroups {
+    fn drop(&mut self) {
+        let script = "for try in $(seq 50); do
+                find /sys/fs/cgroup -depth -type d -path '*/bm-guide*' -exec rmdir {} + && exit
+                sleep 0.1
+            done";
+        let _removed = Command::new("sh").args(["-c", script]).output();
+    }
+}
+
+#[test]
+fn docker() {
+    if differs("dockerd", "version 20.10.") {
+        return report::skip("guide docker", "dockerd is not 20.10");
+    }
+    let _groups = ControlGroups;
+    follow("docker", &["dockerd", "docker", "iptables", "busybox", "ping", "ethtool"]);
+}
+
+#[test]
+fn libvirt() {
+    if differs("libvirtd", " 9.0.") {
+        return report::skip("guide libvirt", "libvirtd is not 9.0");
+    }
+    let programs =
+        ["libvirtd", "virsh", "qemu-system-x86_64", "iptables", "dnsmasq", "busybox", "ping", "ethtool"];
+    follow("libvirt", &programs);
 }
 
 #[test]
