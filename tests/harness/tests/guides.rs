@@ -359,6 +359,11 @@ fn libvirt() {
 }
 
 #[test]
+fn from_vpp() {
+    follow("from-vpp", &["busybox", "ping", "ethtool"]);
+}
+
+#[test]
 fn outputs_are_compared_with_the_page() {
     let page = |lines: &[&str]| lines.iter().map(|line| (*line).to_string()).collect::<Vec<_>>();
     assert!(matches(&page(&["...", "r0  1,094 up"]), &["PORT", "r0 7 up"]));
