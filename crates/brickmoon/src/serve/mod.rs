@@ -15,6 +15,8 @@ pub mod report;
 pub mod rights;
 pub mod server;
 pub mod socket;
+#[cfg(test)]
+mod testing;
 pub mod web;
 
 pub use answers::{Answers, AnswersOfDaemon};

@@ -1,17 +1,21 @@
 //! The HTTP servers of the control socket and the metrics address: one path for each method of [`Answers`].
 
+use std::error::Error as _;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Path, Query, RawQuery, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{FromRequestParts, Path, Query, RawQuery, State};
+use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use bm_api::request::{self, ClearQuery, ExplainQuery, MemberQuery, RouteQuery, StopQuery};
 use bm_api::{Error, encode};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
@@ -58,7 +62,7 @@ pub async fn serve_metrics<A: Answers>(listener: TcpListener, answers: Arc<A>) {
 /// All routes of a Lua program.
 pub fn routes_of_program<A: Answers>(program: Arc<A>) -> Router {
     let orders = Router::new().route(request::STOP, post(stop::<A>));
-    read_routes().merge(orders).fallback(no_such_path::<A>).with_state(program)
+    with_errors(read_routes().merge(orders)).with_state(program)
 }
 
 /// All routes of the daemon.
@@ -71,7 +75,7 @@ pub fn routes<D: AnswersOfDaemon>(daemon: Arc<D>) -> Router {
         .route(request::JOIN, post(|daemon| drain::<D>(daemon, false)))
         .route(request::REMOVE, post(remove::<D>))
         .route(request::STOP, post(stop::<D>));
-    all_read_routes().merge(orders).fallback(no_such_path::<D>).with_state(daemon)
+    with_errors(all_read_routes().merge(orders)).with_state(daemon)
 }
 
 /// The routes of the daemon for clients with read access only.
@@ -92,12 +96,17 @@ pub fn routes_of_readers<D: AnswersOfDaemon>(daemon: Arc<D>) -> Router {
     ];
     let routes =
         orders.into_iter().fold(all_read_routes(), |routes, order| routes.route(order, post(refuse)));
-    routes.fallback(no_such_path::<D>).with_state(daemon)
+    with_errors(routes).with_state(daemon)
 }
 
 /// The routes of the daemon for its web page: those that only read this node.
 pub fn routes_of_page<D: AnswersOfDaemon>(daemon: Arc<D>) -> Router {
-    read_routes().merge(read_routes_of_daemon()).fallback(no_such_path::<D>).with_state(daemon)
+    with_errors(read_routes().merge(read_routes_of_daemon())).with_state(daemon)
+}
+
+/// The same routes, with an error for other paths and methods.
+fn with_errors<A: Answers>(routes: Router<Arc<A>>) -> Router<Arc<A>> {
+    routes.method_not_allowed_fallback(other_method).fallback(no_such_path::<A>)
 }
 
 /// The routes that only read, of this node and of others.
@@ -142,7 +151,26 @@ fn get_route<A: Answers, T: Serialize + Send + 'static>(
     get(move |State(answers): State<Arc<A>>| answer_get(answers, handler))
 }
 
-async fn stop<A: Answers>(State(answers): State<Arc<A>>, Query(query): Query<StopQuery>) -> Response {
+/// The parameters of a request. If they are wrong, the reply is an [`Error`], as for all others.
+struct Parameters<T>(T);
+
+impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Response> {
+        let refuse = |rejection: QueryRejection| {
+            // Which parameter, and what is wrong with it.
+            let why = rejection.source().map_or_else(|| rejection.to_string(), ToString::to_string);
+            refused(StatusCode::BAD_REQUEST, Error::new(why).hint("docs/api.md lists the parameters"))
+        };
+        Query::try_from_uri(&parts.uri).map(|Query(query)| Self(query)).map_err(refuse)
+    }
+}
+
+async fn stop<A: Answers>(
+    State(answers): State<Arc<A>>,
+    Parameters(query): Parameters<StopQuery>,
+) -> Response {
     answer_post(answers, move |answers| answers.stop(&query)).await
 }
 
@@ -152,14 +180,14 @@ async fn drain<D: AnswersOfDaemon>(State(daemon): State<Arc<D>>, drained: bool) 
 
 async fn clear<D: AnswersOfDaemon>(
     State(daemon): State<Arc<D>>,
-    Query(query): Query<ClearQuery>,
+    Parameters(query): Parameters<ClearQuery>,
 ) -> Response {
     answer_post(daemon, move |daemon| Ok(daemon.clear(&query))).await
 }
 
 async fn remove<D: AnswersOfDaemon>(
     State(daemon): State<Arc<D>>,
-    Query(query): Query<MemberQuery>,
+    Parameters(query): Parameters<MemberQuery>,
 ) -> Response {
     answer_post(daemon, move |daemon| daemon.remove_member(&query.name)).await
 }
@@ -183,20 +211,25 @@ async fn of_node<D: AnswersOfDaemon>(
 
 async fn routes_of<D: AnswersOfDaemon>(
     State(daemon): State<Arc<D>>,
-    Query(query): Query<RouteQuery>,
+    Parameters(query): Parameters<RouteQuery>,
 ) -> Response {
     answer_get(daemon, move |daemon| daemon.routes(&query)).await
 }
 
 async fn explain<D: AnswersOfDaemon>(
     State(daemon): State<Arc<D>>,
-    Query(query): Query<ExplainQuery>,
+    Parameters(query): Parameters<ExplainQuery>,
 ) -> Response {
     answer_get(daemon, move |daemon| daemon.explain(&query)).await
 }
 
 async fn no_such_path<A: Answers>(State(answers): State<Arc<A>>) -> Response {
     refused(StatusCode::NOT_FOUND, answers.no_such_path())
+}
+
+async fn other_method() -> Response {
+    let error = Error::new("this path is for another method").hint("GET only reads, POST acts: docs/api.md");
+    refused(StatusCode::METHOD_NOT_ALLOWED, error)
 }
 
 /// The metrics, in the OpenMetrics format.
@@ -269,7 +302,29 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
     use std::thread::ThreadId;
+
+    use axum::body::Body;
+    use axum::http::{Method, Request};
+    use hyper::service::Service;
+    use hyper_util::service::TowerToHyperService;
     use tokio::task::JoinSet;
+
+    use crate::serve::testing::Nothing;
+
+    #[tokio::test]
+    async fn every_refusal_is_an_error_with_a_message() {
+        for (method, path, status, message) in [
+            (Method::GET, "/v1/routes?limit=many", 400, "limit: invalid digit found in string"),
+            (Method::GET, "/v1/reload", 405, "this path is for another method"),
+            (Method::GET, "/v1/none", 404, "no such path"),
+        ] {
+            let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
+            let reply = TowerToHyperService::new(routes(Arc::new(Nothing))).call(request).await.unwrap();
+            assert_eq!(reply.status(), status, "{path}");
+            let body = axum::body::to_bytes(reply.into_body(), 1000).await.unwrap();
+            assert_eq!(bm_api::decode::<bm_api::Routes>(status, &body).unwrap_err().message, message);
+        }
+    }
 
     #[test]
     fn many_requests_start_few_threads() {
