@@ -72,10 +72,12 @@ install: build
 	$(SUDO) install -D -m 644 $(XFRM_LIBRARY) $(DESTDIR)/usr/lib/brickmoon/libbrickmoon-xfrm.so
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/strongswan packaging/strongswan.service.d/brickmoon.conf packaging/brickmoon.service.d/strongswan.conf packaging/apparmor-charon
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon README.md CHANGELOG.md ARCHITECTURE.md SECURITY.md
-	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/docs docs/*.md docs/*.toml docs/*.svg docs/*.png
+	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/docs docs/*.md docs/*.toml docs/*.json docs/*.svg docs/*.png
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/docs/guides docs/guides/*.md
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/docs/decisions docs/decisions/*.md
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/docs/experiments docs/experiments/*.md
+	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/clients/python clients/python/pyproject.toml
+	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/clients/python/brickmoon clients/python/brickmoon/__init__.py clients/python/brickmoon/py.typed
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/packaging/grafana packaging/grafana/brickmoon.json
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/packaging/prometheus packaging/prometheus/brickmoon.rules.yml
 	$(SUDO) $(BRICKMOON) man $(DESTDIR)/usr/share/man/man8

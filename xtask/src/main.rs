@@ -1,6 +1,6 @@
-//! The project's tools: `cargo xtask tidy` checks the tree's rules, `cargo xtask graph` draws it, `cargo xtask test`
-//! runs the tests, `cargo xtask instructions` counts instructions per packet, and `cargo xtask snabb` runs the tests
-//! of Snabb's tree.
+//! The project's tools: `cargo xtask tidy` checks the tree's rules, `cargo xtask graph` draws it, `cargo xtask openapi`
+//! describes the API for programs, `cargo xtask test` runs the tests, `cargo xtask instructions` counts instructions per
+//! packet, and `cargo xtask snabb` runs the tests of Snabb's tree.
 //!
 //! Limits are tests here (see docs/style.md): a program checks what a reviewer would otherwise have to look for, and each
 //! finding says what to do.
@@ -8,6 +8,7 @@
 mod graph;
 mod instructions;
 mod layers;
+mod openapi;
 mod snabb;
 mod sources;
 mod suites;
@@ -36,9 +37,17 @@ fn main() -> ExitCode {
                 }
             }
         }
+        Some("openapi") => match std::env::args().nth(2).as_deref() {
+            None => openapi::write(&root),
+            Some("--check") => match openapi::check(&root) {
+                findings if findings.is_empty() => Ok("openapi: nothing to write".into()),
+                findings => Err(findings),
+            },
+            Some(other) => Err(vec![format!("unknown option {other:?}: openapi takes only --check")]),
+        },
         Some("snabb") => snabb::run(&root, std::env::args().skip(2)),
         _ => Err(vec![
-            "usage: cargo xtask tidy | graph | test [PROGRAM...] | instructions [--record] | snabb TREE"
+            "usage: cargo xtask tidy | graph | openapi [--check] | test [PROGRAM...] | instructions [--record] | snabb TREE"
                 .into(),
         ]),
     };

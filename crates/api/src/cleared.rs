@@ -8,6 +8,7 @@ use crate::{Drops, Ports};
 
 /// What the counters were when they were cleared last; everything is empty if they were not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Cleared {
     /// Seconds since then; absent if the counters have not been cleared since the start of the daemon.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 /// This node as part of a cluster. Without `[cluster]` in the configuration, `members` is 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Cluster {
     /// Name of this node.
@@ -49,6 +50,7 @@ pub struct Cluster {
 /// Frames that the peer has sent over a link. Sent frames that are neither in `arrived` nor in `lost` are on their way; more
 /// can have arrived than were sent when the peer last reported its count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Carried {
     /// Counted by the interface of the peer.
@@ -61,6 +63,7 @@ pub struct Carried {
 
 /// The store of the members.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ClusterStore {
     /// The endpoint that was asked last.
@@ -78,6 +81,7 @@ pub struct ClusterStore {
 
 /// A node whose daemon runs and reaches the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct RegisteredNode {
     pub name: String,
@@ -90,6 +94,7 @@ pub struct RegisteredNode {
 
 /// A link of this node to another node of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct FabricLink {
     /// Name of the interface.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// All collectors, and what is sampled for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Collectors {
     /// Sampling rate: one received packet in this many is sampled; 0 if none is.
@@ -22,6 +23,7 @@ pub struct Collectors {
 
 /// A collector. The counters start from zero when `[sampling]` or a collector changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Collector {
     /// `sflow` or `ipfix`.

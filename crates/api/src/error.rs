@@ -5,6 +5,7 @@ use std::fmt;
 
 /// Body of every reply whose HTTP status is not 200.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Error {
     /// What went wrong, as one sentence without a full stop.
     pub message: String,

@@ -5,12 +5,14 @@ use serde::{Deserialize, Serialize};
 
 /// What becomes of a packet. Nothing was sent, counted or changed to find out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Explanation {
     /// The frame as it arrives, in hexadecimal.
     pub frame: String,
-    /// The port it arrives on, and the interface in Linux.
+    /// The port it arrives on.
     pub port: String,
+    /// The interface in Linux.
     pub interface: String,
     /// The path of packets that arrive there: `kernel` or `user`.
     pub path: String,
@@ -29,6 +31,7 @@ pub struct Explanation {
 
 /// A decision about a packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Step {
     /// `packet`, `filters`, `claim`, `linux`, `route`, `next hop`, `neighbor`, `mtu`, `ipsec`, `hooks`, `apps`, `icmp`, `result`.
     pub step: String,
@@ -37,6 +40,7 @@ pub struct Step {
 
 /// The end of a packet's way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
     /// Sent, possibly in fragments.
@@ -56,12 +60,14 @@ pub enum Fate {
 
 /// A frame that leaves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct SentFrame {
     /// Name of the port that it leaves through.
     pub port: String,
-    /// Destination and source MAC.
+    /// Destination MAC.
     pub to: Mac,
+    /// Source MAC.
     pub from: Mac,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<Vlan>,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// All filter rules, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Filters {
     /// Rules by name, in the order of the configuration.
@@ -20,6 +21,7 @@ pub struct Filters {
 
 /// Source address check of a port (RFC 3704).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct SourceCheck {
     /// Name of the port.
@@ -30,6 +32,7 @@ pub struct SourceCheck {
 
 /// All rules with one name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Filter {
     /// Name of the rules.

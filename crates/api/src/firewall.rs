@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Packets that Linux's firewall, IPsec policies or traffic control may drop, change, delay or count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Firewall {
     /// Packets that are left to Linux.
@@ -14,6 +15,7 @@ pub struct Firewall {
 
 /// Packets that only Linux may handle.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct LinuxOnly {
     /// The part of Linux: `nftables`, `iptables`, `netfilter`, `xfrm`, `shaping` or `tc filter`.
@@ -31,6 +33,7 @@ pub struct LinuxOnly {
 
 /// A key of `[firewall]` that is set to `bypass`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Bypassed {
     /// The key.

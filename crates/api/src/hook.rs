@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 /// All hooks, in the order they run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Hooks {
     pub hooks: Vec<Hook>,
@@ -12,6 +13,7 @@ pub struct Hooks {
 
 /// A hook. Counters are summed over all threads and versions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Hook {
     pub name: String,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Security associations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Sas {
     /// Those of the configuration in its order, then those that programs have added.
@@ -12,6 +13,7 @@ pub struct Sas {
 
 /// A security association. Keys are never shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Sa {
     /// As in the configuration; `reqid:N` for one that a program has added.
@@ -44,6 +46,7 @@ pub struct Sa {
 
 /// What `show policies` prints: which packets are encrypted, dropped or left as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct IpsecPolicies {
     /// By direction and priority.
@@ -52,6 +55,7 @@ pub struct IpsecPolicies {
 
 /// Which packets it selects, and what is done with them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct IpsecPolicy {
     /// `out` or `in`.

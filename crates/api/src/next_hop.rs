@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 /// All next hops in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NextHops {
     /// The next hops, by number.
     pub next_hops: Vec<NextHop>,
@@ -15,9 +16,10 @@ pub struct NextHops {
 
 /// A next hop: what the fast path does with packets whose route leads to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct NextHop {
-    /// Its number, as [`crate::Route::next_hop`] names it.
+    /// Its number: `next_hop` of routes.
     pub index: u32,
     /// What currently happens to packets.
     pub action: Action,
@@ -38,6 +40,7 @@ pub struct NextHop {
 
 /// What happens to a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
     /// Sent to the next hop.
@@ -61,6 +64,7 @@ pub enum Action {
 
 /// Interface and neighbor that packets are sent to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Hop {
     /// Address of the gateway; absent if the destinations are on the link.
@@ -77,6 +81,7 @@ pub struct Hop {
 
 /// A member of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Share {
     /// Number of the next hop.
     pub index: u32,
@@ -89,6 +94,7 @@ pub struct Share {
 
 /// All neighbors on brickmoon's interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Neighbors {
     /// The neighbors, by interface and address.
     pub neighbors: Vec<Neighbor>,
@@ -96,6 +102,7 @@ pub struct Neighbors {
 
 /// A neighbor of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Neighbor {
     /// IP address.
     pub address: IpAddr,

@@ -6,12 +6,14 @@ use std::collections::BTreeMap;
 
 /// All ports, in the order of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ports {
     pub ports: Vec<Port>,
 }
 
 /// An interface or device that the daemon forwards between, with its state and counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Port {
     /// Index of the port, from 0, in the order of the configuration.
@@ -76,6 +78,7 @@ pub struct Port {
 
 /// Packets of a port in one direction since its interface was created, on every path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Traffic {
     pub packets: u64,
@@ -95,6 +98,7 @@ pub struct Traffic {
 
 /// Who counts the packets of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum CountedBy {
     /// Linux, for the interface of the port: the numbers of `ip -s link`.
@@ -108,6 +112,7 @@ pub enum CountedBy {
 
 /// Whether a port has its interface. Ports follow their interfaces by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum PortState {
     /// The port has its interface.
@@ -121,6 +126,7 @@ pub enum PortState {
 
 /// How frames get from a device to the workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum PortMode {
     /// In memory: capture files, ports of tests.
@@ -140,6 +146,7 @@ pub enum PortMode {
 
 /// One queue of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Queue {
     /// Number of the queue on the device.
@@ -152,6 +159,7 @@ pub struct Queue {
 
 /// Account of frames. When no frame is in motion, `received + originated` equals the sum of all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Account {
     /// Frames received.
@@ -181,6 +189,7 @@ pub struct Account {
 
 /// A logical interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Interface {
     /// Index of the interface in brickmoon.
@@ -212,6 +221,7 @@ pub struct Interface {
 
 /// A VLAN tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Vlan {
     /// Ethertype of the tag: 33024 (0x8100) or 34984 (0x88a8).
     pub protocol: u16,
@@ -221,6 +231,7 @@ pub struct Vlan {
 
 /// Reverse path filter (RFC 3704).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ReversePath {
     /// Source addresses are not checked.

@@ -1,76 +1,140 @@
 //! Requests: paths and their parameters.
 //!
-//! `GET` only reads; `POST` acts. Every path starts with the version.
+//! `GET` only reads; `POST` acts. Every path starts with the version. [`REQUESTS`] lists all of them: the server's tests
+//! and the OpenAPI document (`cargo xtask openapi`) are made from it.
 
 use serde::{Deserialize, Serialize};
+
+// Only schemas need the types of replies.
+#[cfg(feature = "schema")]
+use crate::{
+    Apps, Cleared, Cluster, Collectors, Drops, Explanation, Filters, Hooks, IpsecPolicies, Links, Macs,
+    Neighbors, NextHops, Ports, Reloaded, Routes, Sas, Status, Stopping, Switches, Verify, Workers,
+};
 
 /// Default path of the control socket.
 pub const SOCKET: &str = "/run/brickmoon/api.sock";
 /// Version of the API, the first part of every path.
 pub const VERSION: &str = "v1";
-
-/// `GET`, [`crate::Status`]: state of the daemon.
-pub const STATUS: &str = "/v1/status";
-/// `GET`, [`crate::Ports`].
-pub const PORTS: &str = "/v1/ports";
-/// `GET`, [`crate::Routes`], parameters [`RouteQuery`].
-pub const ROUTES: &str = "/v1/routes";
-/// `GET`, [`crate::Explanation`], parameters [`ExplainQuery`].
-pub const EXPLAIN: &str = "/v1/explain";
-/// `GET`, [`crate::Neighbors`].
-pub const NEIGHBORS: &str = "/v1/neighbors";
-/// `GET`, [`crate::NextHops`].
-pub const NEXT_HOPS: &str = "/v1/nexthops";
-/// `GET`, [`crate::Apps`].
-pub const APPS: &str = "/v1/apps";
-/// `GET`, [`crate::Links`]: links between apps.
-pub const LINKS: &str = "/v1/links";
-/// `GET`, [`crate::Workers`].
-pub const WORKERS: &str = "/v1/workers";
-/// `GET`, [`crate::Drops`].
-pub const DROPS: &str = "/v1/drops";
-/// `GET`, [`crate::Cleared`]: what the counters were when they were cleared last.
-pub const CLEARED: &str = "/v1/cleared";
-/// `POST`, [`crate::Cleared`], parameters [`ClearQuery`]: displays count from now on; the counters stay as they are.
-pub const CLEAR: &str = "/v1/clear";
-/// `GET`, [`crate::Switches`].
-pub const SWITCHES: &str = "/v1/switches";
-/// `GET`, [`crate::Macs`]: MAC addresses that switches have learned.
-pub const MACS: &str = "/v1/macs";
-/// `GET`, [`crate::Cluster`]: this node of a cluster.
-pub const CLUSTER: &str = "/v1/cluster";
-/// `POST`, [`crate::Cluster`]: other nodes send nothing over this one any more.
-pub const DRAIN: &str = "/v1/cluster/drain";
-/// `POST`, [`crate::Cluster`]: other nodes send packets over this one again.
-pub const JOIN: &str = "/v1/cluster/join";
-/// `POST`, [`crate::Cluster`], parameters [`MemberQuery`]: removes a member from the store of the members.
-pub const REMOVE: &str = "/v1/cluster/remove";
 /// `GET`, followed by the name of a node and a path: what that node of the cluster answers to a `GET` of that path.
 pub const NODES: &str = "/v1/nodes/";
-/// `GET`, [`crate::Filters`].
-pub const FILTERS: &str = "/v1/filters";
-/// `GET`, [`crate::Sas`]: IPsec security associations.
-pub const SAS: &str = "/v1/sas";
-/// `GET`, [`crate::IpsecPolicies`].
-pub const POLICIES: &str = "/v1/policies";
-/// `GET`, [`crate::Collectors`]: of sFlow and IPFIX.
-pub const COLLECTORS: &str = "/v1/collectors";
-/// `GET`, [`crate::Hooks`].
-pub const HOOKS: &str = "/v1/hooks";
-/// `POST`, [`crate::Verify`]: compares all tables with the kernel; takes seconds with a full table.
-pub const VERIFY: &str = "/v1/verify";
-/// `POST`, [`crate::Reloaded`]: reads the configuration file again.
-pub const RELOAD: &str = "/v1/reload";
-/// `POST`, [`crate::Stopping`], parameters [`StopQuery`]: ends the daemon; Linux forwards from then on.
-pub const STOP: &str = "/v1/stop";
-/// `GET`, metrics in the OpenMetrics text format.
-pub const METRICS: &str = "/v1/metrics";
+
+/// How a request is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Only reads.
+    Get,
+    /// Acts.
+    Post,
+}
+
+/// A request, with what it is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    pub method: Method,
+    pub path: &'static str,
+    /// What the reply is, or what the request does; in Markdown, with the line breaks of the comment below.
+    pub description: &'static str,
+}
+
+/// The types of a request. Not in [`Request`], whose list the daemon uses: it would then contain all schemas.
+#[cfg(feature = "schema")]
+#[derive(Clone, Copy, Debug)]
+pub struct Types {
+    /// Its parameters, as an object.
+    pub parameters: SchemaOf,
+    /// Body of the reply.
+    pub reply: SchemaOf,
+}
+
+/// The schema of a type.
+#[cfg(feature = "schema")]
+pub type SchemaOf = fn(&mut schemars::SchemaGenerator) -> schemars::Schema;
+
+/// Defines a constant for the path of each request, [`REQUESTS`] and [`TYPES`]: no path can be missing there.
+macro_rules! requests {
+    ($($(#[doc = $line:literal])+ $name:ident: $method:ident $path:literal, $query:ty => $reply:ty;)+) => {
+        $($(#[doc = $line])+ pub const $name: &str = $path;)+
+
+        /// All requests but those to other nodes ([`NODES`]).
+        pub const REQUESTS: &[Request] = &[$(Request {
+            method: Method::$method,
+            path: $path,
+            description: concat!($($line, "\n"),+),
+        }),+];
+
+        /// The types of [`REQUESTS`], in the same order.
+        #[cfg(feature = "schema")]
+        pub const TYPES: &[Types] = &[$(Types {
+            parameters: |generator| generator.subschema_for::<$query>(),
+            reply: |generator| generator.subschema_for::<$reply>(),
+        }),+];
+    };
+}
+
+requests! {
+    /// State of the daemon.
+    STATUS: Get "/v1/status", () => Status;
+    /// Ports and their interfaces, with counters and rates.
+    PORTS: Get "/v1/ports", () => Ports;
+    /// Routes as the fast path uses them.
+    ROUTES: Get "/v1/routes", RouteQuery => Routes;
+    /// What becomes of a packet, and why. Nothing is sent or counted.
+    EXPLAIN: Get "/v1/explain", ExplainQuery => Explanation;
+    /// Neighbors on ports.
+    NEIGHBORS: Get "/v1/neighbors", () => Neighbors;
+    /// Next hops and next-hop groups.
+    NEXT_HOPS: Get "/v1/nexthops", () => NextHops;
+    /// Apps and their packet accounts.
+    APPS: Get "/v1/apps", () => Apps;
+    /// Links between apps.
+    LINKS: Get "/v1/links", () => Links;
+    /// Workers.
+    WORKERS: Get "/v1/workers", () => Workers;
+    /// Drops by reason.
+    DROPS: Get "/v1/drops", () => Drops;
+    /// Lua hooks with their counters and last errors.
+    HOOKS: Get "/v1/hooks", () => Hooks;
+    /// Filter rules and how many packets they have matched.
+    FILTERS: Get "/v1/filters", () => Filters;
+    /// IPsec security associations.
+    SAS: Get "/v1/sas", () => Sas;
+    /// IPsec policies.
+    POLICIES: Get "/v1/policies", () => IpsecPolicies;
+    /// Collectors of sFlow and IPFIX, with what was sent to each.
+    COLLECTORS: Get "/v1/collectors", () => Collectors;
+    /// Switches, their ports and accounts.
+    SWITCHES: Get "/v1/switches", () => Switches;
+    /// MAC addresses that switches have learned.
+    MACS: Get "/v1/macs", () => Macs;
+    /// This node of a cluster, its links and their accounts.
+    CLUSTER: Get "/v1/cluster", () => Cluster;
+    /// Makes other nodes of the cluster send nothing over this one any more.
+    DRAIN: Post "/v1/cluster/drain", () => Cluster;
+    /// Makes other nodes of the cluster send packets over this one again.
+    JOIN: Post "/v1/cluster/join", () => Cluster;
+    /// Removes a node from the members in etcd.
+    REMOVE: Post "/v1/cluster/remove", MemberQuery => Cluster;
+    /// What the counters were when they were cleared last.
+    CLEARED: Get "/v1/cleared", () => Cleared;
+    /// Makes `show ports` and `show drops` count from now on. The counters stay as they are.
+    CLEAR: Post "/v1/clear", ClearQuery => Cleared;
+    /// Compares all tables with the kernel's. Takes seconds with a full table.
+    VERIFY: Post "/v1/verify", () => Verify;
+    /// Reads the configuration file again.
+    RELOAD: Post "/v1/reload", () => Reloaded;
+    /// Ends the daemon. Linux forwards from then on.
+    STOP: Post "/v1/stop", StopQuery => Stopping;
+    /// Metrics in the OpenMetrics text format.
+    METRICS: Get "/v1/metrics", () => String;
+}
 
 /// Maximum number of routes in one reply.
 pub const ROUTES_MAX: usize = 10_000;
 
 /// Selects routes by all given parameters; without any, all routes of the main table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct RouteQuery {
     /// Only the route that packets to this IPv4 or IPv6 address take.
@@ -85,19 +149,20 @@ pub struct RouteQuery {
     /// 4 or 6; absent for both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub family: Option<u8>,
-    /// Only routes after this prefix: [`crate::Routes::next`] of the previous reply.
+    /// Only routes after this prefix: `next` of the previous reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
-    /// Maximum number of routes; [`ROUTES_MAX`] if absent.
+    /// Maximum number of routes; 10,000 if absent, and at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
 }
 
 /// A packet: the frame itself, or the fields from which one is made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ExplainQuery {
-    /// The whole frame in hexadecimal, without its check sequence. Needs `port`, and none of the fields below.
+    /// The whole frame in hexadecimal, without its check sequence. Needs `port`, and no other field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frame: Option<String>,
     /// The port it arrives on, or an interface of one, such as a VLAN; absent for that of the route to `from`.
@@ -131,6 +196,7 @@ pub struct ExplainQuery {
 
 /// Parameters of the request that removes a member of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct MemberQuery {
     /// The node to remove.
@@ -139,17 +205,19 @@ pub struct MemberQuery {
 
 /// Parameters of the request that clears counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ClearQuery {
-    /// Whether displays show all counts again; default `false`.
+    /// Whether displays show all counts again.
     pub undo: bool,
 }
 
 /// Parameters of the stop request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct StopQuery {
-    /// Whether the kernel path keeps forwarding with its last tables for its grace time; default `false`.
+    /// Whether the kernel path keeps forwarding with its last tables for its grace time.
     pub keep: bool,
 }
 
@@ -158,13 +226,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_path_has_the_version() {
+    fn every_path_has_the_version_and_is_there_once() {
         let prefix = format!("/{VERSION}/");
-        let all = [
-            STATUS, PORTS, ROUTES, EXPLAIN, NEIGHBORS, NEXT_HOPS, APPS, LINKS, WORKERS, DROPS, CLEARED,
-            CLEAR, SWITCHES, MACS, CLUSTER, FILTERS, COLLECTORS, SAS, POLICIES, HOOKS, VERIFY, RELOAD, STOP,
-            METRICS,
-        ];
-        assert!(all.iter().all(|path| path.starts_with(&prefix)));
+        assert!(REQUESTS.iter().all(|request| request.path.starts_with(&prefix)));
+        let paths: std::collections::BTreeSet<_> = REQUESTS.iter().map(|request| request.path).collect();
+        assert_eq!(paths.len(), REQUESTS.len());
     }
 }

@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 
 /// Routes of one routing table, in order of address, IPv4 first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Routes {
     pub routes: Vec<Route>,
-    /// Value of [`crate::RouteQuery::after`] for the next reply; absent in the last one.
+    /// Value of `after` for the next reply; absent in the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// Total number of IPv4 routes of the table.
@@ -24,6 +25,7 @@ pub struct Routes {
 
 /// Packets to an address that only Linux may handle.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct LinuxOnlyTo {
     /// Whether this covers all packets to the address.
@@ -34,6 +36,7 @@ pub struct LinuxOnlyTo {
 
 /// A lookup structure for addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Lookup {
     /// `ipv4` or `ipv6`.
@@ -50,6 +53,7 @@ pub struct Lookup {
 
 /// A prefix, and what the fast path does with packets to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Route {
     /// Destination, such as `192.0.2.0/24`.
@@ -79,6 +83,7 @@ pub struct Route {
 
 /// What an entry of our table is in the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum RouteState {
     #[default]

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// State of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Status {
     /// Version of brickmoon.
@@ -72,6 +73,7 @@ pub struct Status {
 
 /// State of the mirror of the kernel's tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Mirror {
     /// Whether the tables of the workers reflect all messages of the kernel: no lost messages still to be made up for by
@@ -101,6 +103,7 @@ pub struct Mirror {
 
 /// Result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Reloaded {
     /// Changed settings that are now in effect, such as `slow_path.queue`.
@@ -113,6 +116,7 @@ pub struct Reloaded {
 
 /// Reply to the stop request: the daemon ends now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stopping {
     /// Process ID of the daemon, for waiting for its end.
     pub pid: u32,

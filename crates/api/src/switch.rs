@@ -6,12 +6,14 @@ use std::collections::BTreeMap;
 
 /// All switches, in the order of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Switches {
     pub switches: Vec<Switch>,
 }
 
 /// A learning bridge, with its ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Switch {
     pub name: String,
@@ -34,6 +36,7 @@ pub struct Switch {
 
 /// An interface that belongs to a switch, with its state and counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct SwitchPort {
     /// Name of the interface.
@@ -67,6 +70,7 @@ pub struct SwitchPort {
 
 /// The MAC addresses of all switches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Macs {
     /// The addresses, by switch, VLAN and MAC.
     pub macs: Vec<MacEntry>,
@@ -74,6 +78,7 @@ pub struct Macs {
 
 /// A MAC address that a switch has learned or that is configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct MacEntry {
     /// Name of the switch.

@@ -5,6 +5,7 @@ use std::fmt;
 
 /// Result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Verify {
     /// Whether there are no differences; `notes` do not count.
@@ -23,6 +24,7 @@ pub struct Verify {
 
 /// An object that the daemon's tables and the kernel's disagree about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Difference {
     /// Which tables differ.
     pub area: Area,
@@ -38,6 +40,7 @@ impl fmt::Display for Difference {
 
 /// Which tables differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Area {
     /// The mirror differs from the kernel.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Reply to `GET /v1/workers`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Workers {
     /// The workers, by number.
     pub workers: Vec<Worker>,
@@ -12,6 +13,7 @@ pub struct Workers {
 
 /// A forwarding thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Worker {
     /// Number of the worker, from 0.
@@ -50,6 +52,7 @@ pub struct Worker {
 
 /// The time that a worker has spent in one of its apps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct AppTime {
     /// Name of the app.
@@ -60,6 +63,7 @@ pub struct AppTime {
 
 /// Figures of LuaJIT on a worker since the start, summed over its Lua states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Lua {
     /// Traces compiled.
@@ -86,6 +90,7 @@ impl std::ops::AddAssign for Lua {
 
 /// Reply to `GET /v1/apps`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Apps {
     /// The apps, by worker and name.
     pub apps: Vec<App>,
@@ -93,6 +98,7 @@ pub struct Apps {
 
 /// A step of processing on a worker, with its packet account.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct App {
     /// Name of the app.
@@ -107,6 +113,7 @@ pub struct App {
 
 /// All links between apps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Links {
     /// The links, by worker and name.
     pub links: Vec<Link>,
@@ -114,6 +121,7 @@ pub struct Links {
 
 /// A link between two apps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Link {
     /// Name, such as `eth0.output -> router.eth0`.
@@ -136,6 +144,7 @@ pub struct Link {
 
 /// All drops, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Drops {
     /// Reasons, most frames first.
     pub drops: Vec<Drop>,
@@ -154,6 +163,7 @@ pub struct Drops {
 
 /// Packets that Linux dropped for one reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct LinuxDrop {
     /// Name, such as `firewall`.
@@ -168,6 +178,7 @@ pub struct LinuxDrop {
 
 /// Packets that Linux dropped for one of its reasons, of one port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct LinuxDropAt {
     /// Name of the port on which they came in.
@@ -180,12 +191,14 @@ pub struct LinuxDropAt {
 
 /// The reply to `show drops --explain`: every reason that `show drops` and metrics may name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Causes {
     pub causes: Vec<Cause>,
 }
 
 /// A reason, and who gives it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Cause {
     /// What happens: `dropped`, `left to Linux` or `dropped by Linux`.
@@ -198,6 +211,7 @@ pub struct Cause {
 
 /// Frames dropped for one reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Drop {
     /// Name, such as `ttl_exceeded`.
@@ -212,6 +226,7 @@ pub struct Drop {
 
 /// Frames dropped for one reason at one app.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DropAt {
     /// Name of the app.
     pub app: String,

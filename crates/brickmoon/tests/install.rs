@@ -61,6 +61,10 @@ fn the_unit_names_files_that_are_installed() {
     for page in pages {
         assert!(installed(&format!("usr/share/doc/brickmoon/docs/{page}")), "docs/{page} is not installed");
     }
+    for file in ["docs/openapi.json", "clients/python/pyproject.toml", "clients/python/brickmoon/__init__.py"]
+    {
+        assert!(installed(&format!("usr/share/doc/brickmoon/{file}")), "{file} is not installed");
+    }
     // Lua programs keep their sockets and counters there, and do not end with the daemon.
     assert_eq!(values("RuntimeDirectory").next(), Some("brickmoon"));
     assert_eq!(values("RuntimeDirectoryPreserve").next(), Some("yes"));

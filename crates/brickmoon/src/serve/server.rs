@@ -85,17 +85,8 @@ pub fn routes_of_readers<D: AnswersOfDaemon>(daemon: Arc<D>) -> Router {
             Error::new("members of this group have read access only").hint("run this command as root");
         refused(StatusCode::FORBIDDEN, error)
     };
-    let orders = [
-        request::VERIFY,
-        request::RELOAD,
-        request::CLEAR,
-        request::DRAIN,
-        request::JOIN,
-        request::REMOVE,
-        request::STOP,
-    ];
-    let routes =
-        orders.into_iter().fold(all_read_routes(), |routes, order| routes.route(order, post(refuse)));
+    let orders = request::REQUESTS.iter().filter(|request| request.method == request::Method::Post);
+    let routes = orders.fold(all_read_routes(), |routes, order| routes.route(order.path, post(refuse)));
     with_errors(routes).with_state(daemon)
 }
 
@@ -310,6 +301,36 @@ mod tests {
     use tokio::task::JoinSet;
 
     use crate::serve::testing::Nothing;
+
+    /// The HTTP status of the reply to a request.
+    async fn status(routes: &Router, method: Method, path: &str) -> StatusCode {
+        let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
+        TowerToHyperService::new(routes.clone()).call(request).await.unwrap().status()
+    }
+
+    #[tokio::test]
+    async fn the_daemon_answers_all_requests_and_readers_may_only_get() {
+        let daemon = Arc::new(Nothing);
+        let all = routes(daemon.clone());
+        let (reading, page) = (routes_of_readers(daemon.clone()), routes_of_page(daemon));
+        for request in request::REQUESTS {
+            let (is_get, path) = (request.method == request::Method::Get, request.path);
+            let method = if is_get { Method::GET } else { Method::POST };
+            let other = if is_get { Method::POST } else { Method::GET };
+            assert_eq!(status(&all, method.clone(), path).await, StatusCode::OK, "{path}");
+            assert_eq!(status(&all, other, path).await, StatusCode::METHOD_NOT_ALLOWED, "{path}");
+            let (to_readers, on_page) = match is_get {
+                true => (StatusCode::OK, StatusCode::OK),
+                false => (StatusCode::FORBIDDEN, StatusCode::NOT_FOUND),
+            };
+            assert_eq!(status(&reading, method.clone(), path).await, to_readers, "{path}");
+            assert_eq!(status(&page, method, path).await, on_page, "{path}");
+        }
+        let of_node = format!("{}one/v1/ports", request::NODES);
+        assert_eq!(status(&all, Method::GET, &of_node).await, StatusCode::OK);
+        assert_eq!(status(&page, Method::GET, &of_node).await, StatusCode::NOT_FOUND);
+        assert_eq!(status(&all, Method::GET, "/v1/none").await, StatusCode::NOT_FOUND);
+    }
 
     #[tokio::test]
     async fn every_refusal_is_an_error_with_a_message() {
