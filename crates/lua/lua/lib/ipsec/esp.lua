@@ -114,6 +114,10 @@ local function header6 (p)
    return IPV6, length
 end
 
+-- The families of transport mode: how to find the header, where the protocol is in it, and what to set afterwards.
+local FOUR = { header = header4, protocol = 9, finish = finish4 }
+local SIX = { header = header6, protocol = 6, finish = finish6 }
+
 local encrypt = {}
 encrypt.__index = encrypt
 M.encrypt = encrypt
@@ -139,32 +143,23 @@ local function seal (self, p, before, next_header)
    return p
 end
 
-local function transport (self, p, header, length, at, finish)
+local function transport (self, p, family)
+   local header, length = family.header(p)
    if not header then return nil end
    local frame = p.length
    p.length = ETHERNET + length
-   local sealed = seal(self, p, ETHERNET + header, p.data[ETHERNET + at])
+   local sealed = seal(self, p, ETHERNET + header, p.data[ETHERNET + family.protocol])
    if not sealed then
       p.length = frame
       return nil
    end
-   finish(sealed.data + ETHERNET, header, sealed.length - ETHERNET - header, M.PROTOCOL)
+   family.finish(sealed.data + ETHERNET, header, sealed.length - ETHERNET - header, M.PROTOCOL)
    return sealed
 end
 
-function encrypt:encapsulate_tunnel (p, next_header)
-   return seal(self, p, 0, next_header)
-end
-
-function encrypt:encapsulate_transport6 (p)
-   local header, length = header6(p)
-   return transport(self, p, header, length, 6, finish6)
-end
-
-function encrypt:encapsulate_transport4 (p)
-   local header, length = header4(p)
-   return transport(self, p, header, length, 9, finish4)
-end
+function encrypt:encapsulate_tunnel (p, next_header) return seal(self, p, 0, next_header) end
+function encrypt:encapsulate_transport6 (p) return transport(self, p, SIX) end
+function encrypt:encapsulate_transport4 (p) return transport(self, p, FOUR) end
 
 local decrypt = {}
 decrypt.__index = decrypt
@@ -208,31 +203,22 @@ local function open (self, p, before)
    return p, band(result, 0xff)
 end
 
-local function from_transport (self, p, header, length, at, finish)
-   if not header or p.data[ETHERNET + at] ~= M.PROTOCOL then
+local function from_transport (self, p, family)
+   local header, length = family.header(p)
+   if not header or p.data[ETHERNET + family.protocol] ~= M.PROTOCOL then
       audit(self, "no whole IP packet with an ESP header")
       return nil
    end
    p.length = ETHERNET + length
    local opened, next_header = open(self, p, ETHERNET + header)
    if not opened then return nil end
-   finish(opened.data + ETHERNET, header, opened.length - ETHERNET - header, next_header)
+   family.finish(opened.data + ETHERNET, header, opened.length - ETHERNET - header, next_header)
    return opened
 end
 
-function decrypt:decapsulate_tunnel (p)
-   return open(self, p, 0)
-end
-
-function decrypt:decapsulate_transport6 (p)
-   local header, length = header6(p)
-   return from_transport(self, p, header, length, 6, finish6)
-end
-
-function decrypt:decapsulate_transport4 (p)
-   local header, length = header4(p)
-   return from_transport(self, p, header, length, 9, finish4)
-end
+function decrypt:decapsulate_tunnel (p) return open(self, p, 0) end
+function decrypt:decapsulate_transport6 (p) return from_transport(self, p, SIX) end
+function decrypt:decapsulate_transport4 (p) return from_transport(self, p, FOUR) end
 
 local CONF = {
    spi = 0xfffffffe, aead = "aes-gcm-16-icv", key = "00112233445566778899AABBCCDDEEFF", salt = "00112233",
