@@ -27,6 +27,7 @@ mod ports;
 mod tally;
 mod watchdog;
 
+use std::collections::BTreeSet;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -90,7 +91,7 @@ pub struct Handle {
     requests: mpsc::Sender<Request>,
     waker: Waker,
     published: Arc<Published<Tables>>,
-    audits: Option<follower::Audits>,
+    follower: Option<follower::Orders>,
     leases: Leases,
     health: Health,
     kernel: Option<kernel::Shared>,
@@ -168,12 +169,12 @@ impl Driver {
         };
         let thread =
             std::thread::Builder::new().name(watchdog::CONTROL.into()).spawn(run).map_err(Error::new)?;
-        let handle = Handle { requests, waker, published, audits: None, leases, health, kernel: shared };
+        let handle = Handle { requests, waker, published, follower: None, leases, health, kernel: shared };
         let mut driver = Self { handle, thread: Some(thread), follower: None, _watchdog: watchdog };
         match told.recv() {
             Ok(Ok(())) => {
                 let follower = follower::Follower::start(watch, driver.handle.clone())?;
-                driver.handle.audits = Some(follower.audits());
+                driver.handle.follower = Some(follower.orders());
                 driver.follower = Some(follower);
                 Ok(driver)
             }
@@ -385,6 +386,12 @@ impl Handle {
         done
     }
 
+    /// Sets which IPsec policies of the kernel workers apply, by their indexes: packets that match only these are no longer
+    /// left to Linux. Returns when that is in effect; `false` if it may not be.
+    pub fn apply_policies(&self, indexes: BTreeSet<u32>) -> bool {
+        self.follower.as_ref().is_some_and(|follower| follower.apply_policies(indexes))
+    }
+
     fn step_for_firewall(&self) {
         if self.leases.add_reason(Reason::Firewall) {
             tracing::info!("leaving all packets to Linux until a change of its firewall is applied");
@@ -485,7 +492,7 @@ impl Handle {
     /// If the control thread has ended.
     pub fn verify(&self) -> Result<Verify, Error> {
         // First, since its findings are applied, and then compared with the rest.
-        let firewall = self.audits.as_ref().map(follower::Audits::ask).unwrap_or_default();
+        let firewall = self.follower.as_ref().map(follower::Orders::ask).unwrap_or_default();
         let (answer, answered) = mpsc::channel();
         self.ask(move |control| control.request_verify(Pending::new(answer)))?;
         let mut verify = self.wait(&answered)?;

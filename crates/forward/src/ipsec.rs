@@ -17,6 +17,7 @@ mod decryption;
 mod encryption;
 mod errors;
 mod frames;
+mod linux;
 mod live;
 mod rings;
 mod sleeper;
@@ -62,6 +63,8 @@ pub struct IpsecPlan {
     /// For each template of the policies its SA.
     pub current: Vec<Option<SaId>>,
     pub sas: Vec<SaPlan>,
+    /// Whether they are the kernel's own. What workers do not forward then goes to Linux as it came.
+    pub of_kernel: bool,
 }
 
 /// Which worker has an SA.

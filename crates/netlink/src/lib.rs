@@ -36,6 +36,7 @@ pub mod socket;
 pub mod sysctl;
 pub mod watch;
 pub mod xfrm;
+pub mod xfrm_tables;
 
 mod hash;
 mod legacy_tables;
@@ -59,3 +60,4 @@ pub use route::{RouteBody, RouteEvent, RouteKind, RouteMessage};
 pub use rule::Rule;
 pub use sysctl::{LinkSysctls, SysctlFiles, Sysctls};
 pub use watch::{Audit, Options, Statistics, Watch};
+pub use xfrm_tables::{SaKey, SaState, XfrmSas, XfrmTables};

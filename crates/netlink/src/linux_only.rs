@@ -54,6 +54,7 @@ mod xt;
 
 pub use listing::from_listing;
 pub use watch::{LinuxOnlyOptions, LinuxOnlyStatistics, LinuxOnlyWatch};
+pub use xfrm::AppliedPolicies;
 
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -11,6 +11,7 @@ use netlink_sys::{SocketAddr, protocols::NETLINK_ROUTE};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
+use zeroize::Zeroize;
 
 /// Bytes of a slot: the largest piece of a dump that the kernel makes.
 const SLOT: usize = 32 * 1024;
@@ -221,6 +222,12 @@ impl Socket {
     pub(crate) fn slot(&self, index: usize) -> &[u8] {
         let length = self.lengths.get(index).copied().unwrap_or(0).min(SLOT);
         &self.buffer[index * SLOT..][..length]
+    }
+
+    /// Overwrites what was received with zeros, for what may contain keys.
+    pub(crate) fn wipe(&mut self) {
+        self.lengths.clear();
+        self.buffer.zeroize();
     }
 
     /// Requests a dump. Its pieces are then received; [`answer_end`] recognizes the last one.

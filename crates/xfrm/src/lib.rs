@@ -18,6 +18,7 @@
 mod database;
 mod entry;
 mod expiry;
+mod kernel;
 mod layout;
 mod message;
 mod policy;
@@ -30,6 +31,7 @@ mod write;
 
 pub use database::{Answer, Change, Client, Context, Database};
 pub use entry::{Now, Usage};
+pub use kernel::{KernelTables, Listing, Update};
 pub use message::{Messages, Raw};
 pub use read::Request;
 pub use refused::Refused;

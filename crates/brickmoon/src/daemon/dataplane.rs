@@ -153,8 +153,8 @@ impl DataPlane {
         for (index, (mut network, waker)) in networks.into_iter().zip(wakers).enumerate() {
             if let Some(ipsec) = &mut ipsec {
                 let entrance = slow.add_entrance(config.slow_path.ring as usize);
-                let tables = (shared.published.clone(), shared.readers.register());
-                ipsec.add(&mut network, (index, &names), &shared.registry, tables, entrance)?;
+                let tables = || (shared.published.clone(), shared.readers.register());
+                ipsec.add(&mut network, (index, &names), &shared.registry, &tables, entrance)?;
             }
             if let Some(plan) = &balancing {
                 let app = balancer(shared, plan.clone(), index)?;

@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 
 use super::cluster::Node;
 use super::dataplane::Shared;
-use super::ipsec::XfrmThread;
+use super::ipsec::{KernelThread, XfrmThread};
 use super::linux_drops::LinuxDrops;
 use super::lock::lock;
 use super::probe;
@@ -107,6 +107,13 @@ impl Forwarder {
         let setup = self.setup();
         let path = setup.config.ipsec.xfrm_socket.as_ref();
         path.map(|path| XfrmThread::start(path, self.shared.ipsec.clone())).transpose()
+    }
+
+    /// Follows the kernel's SAs and policies, if that is configured, until the result is dropped.
+    pub fn follow_kernel_ipsec(&self) -> Result<Option<KernelThread>, Failure> {
+        let is_wanted = self.setup().config.ipsec.kernel;
+        let start = || KernelThread::start(self.shared.ipsec.clone(), self.driver.handle().clone());
+        is_wanted.then(start).transpose()
     }
 
     /// Number of restarts of the data path after failures.

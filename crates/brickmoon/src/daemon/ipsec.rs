@@ -8,6 +8,8 @@
 //! process. Workers that are started again go on with new numbers and their old counters.
 
 mod clear_text;
+mod kernel;
+mod kernel_thread;
 mod live;
 mod protection;
 mod record;
@@ -33,17 +35,21 @@ use super::apps::{DECRYPTION, ENCRYPTION};
 use super::lock::lock;
 use crate::failure::Failure;
 use clear_text::ClearText;
+use kernel::Sequences;
+pub use kernel_thread::KernelThread;
 use live::{Live, LiveSa};
 pub use protection::Protection;
 use record::Record;
 pub use xfrm_thread::XfrmThread;
 
-/// Numbers that are reserved together: enough for some seconds, and few enough that starts do not use up 32 bits.
+/// Numbers that are reserved together: enough for half a second, and few enough that starts do not use up 32 bits. With ESN
+/// they are as few: receivers infer the high half of a number, and lose an SA whose numbers skip 2^32 (RFC 4303 A2).
 const BLOCK: u64 = 1 << 23;
-/// The same for SAs with ESN.
-const BLOCK_ESN: u64 = 1 << 32;
 /// Frames in a ring between two workers.
 const RING: usize = 1024;
+/// Why the kernel's SAs cannot be used.
+const NO_IPSEC: &str =
+    "[ipsec] kernel = \"on\": this kernel has no IPsec: load xfrm_user, or use xfrm_socket instead";
 
 /// Everything about SAs that workers do not own.
 #[derive(Default)]
@@ -83,6 +89,10 @@ impl Ipsec {
         let mut new = Self { clear_text, ..Self::default() };
         new.clear_text.follow(&config.ipsec, &[])?;
         new.open_record(config)?;
+        if config.ipsec.kernel {
+            let sequences = Sequences::open().map_err(Failure::failed)?;
+            new.live.follow_kernel(sequences.ok_or_else(|| Failure::Failed(NO_IPSEC.into()))?);
+        }
         Ok(new)
     }
 
@@ -108,7 +118,8 @@ impl Ipsec {
                 "there are too many policies in [ipsec] and of programs together: remove some".into(),
             ));
         }
-        self.clear_text.follow(&config.ipsec, &self.live.policies)?;
+        let programs: &[Policy] = if config.ipsec.kernel { &[] } else { &self.live.policies };
+        self.clear_text.follow(&config.ipsec, programs)?;
         self.open_record(config)?;
         let now_ns = clock_ns();
         let before = std::mem::take(&mut self.known);
@@ -129,7 +140,7 @@ impl Ipsec {
         }
         sas.extend(self.live.plan(workers));
         let policies = self.all_policies()?;
-        Ok(IpsecPlan { policies, current: self.live.current.clone(), sas })
+        Ok(IpsecPlan { policies, current: self.live.current.clone(), sas, of_kernel: config.ipsec.kernel })
     }
 
     /// The policies of the configuration and of programs. Where priorities are equal, the first ones decide.
@@ -156,7 +167,9 @@ impl Ipsec {
 
     fn policies_changed(&mut self) {
         // First, so that Linux forwards nothing in clear meanwhile.
-        self.clear_text.follow_programs(&self.config, &self.live.policies);
+        if !self.config.kernel {
+            self.clear_text.follow_programs(&self.config, &self.live.policies);
+        }
         match self.all_policies() {
             Ok(policies) => self.live.set_policies(&policies),
             Err(error) => tracing::error!("cannot change the policies of workers: {error}"),
@@ -178,6 +191,12 @@ impl Ipsec {
         self.live.usage(id)
     }
 
+    /// Called often where SAs are the kernel's: keeps them supplied with numbers, and tells the kernel what they were used
+    /// for. SAs that are not in use are looked at only with `idle`. Returns those that are to be left to Linux, and why.
+    pub fn tend_kernel(&mut self, idle: bool) -> Vec<(SaId, String)> {
+        self.live.tend_kernel(idle)
+    }
+
     /// Packets for which programs should add an SA.
     pub fn wanted(&mut self) -> Vec<Wanted> {
         self.live.wanted()
@@ -193,8 +212,8 @@ impl Ipsec {
 
     fn numbers(&mut self, sa: &Sa) -> Result<SaNumbers, Failure> {
         let record = self.record.as_mut().ok_or_else(|| Failure::Failed("no state file for IPsec".into()))?;
-        let (fingerprint, count) = (sa.fingerprint(), if sa.esn { BLOCK_ESN } else { BLOCK });
-        let (block, iv_mask) = record.reserve(fingerprint, count, sa.esn).map_err(Failure::Failed)?;
+        let fingerprint = sa.fingerprint();
+        let (block, iv_mask) = record.reserve(fingerprint, BLOCK, sa.esn).map_err(Failure::Failed)?;
         let (blocks, more) = channel(2);
         self.feeds.push(Feed { id: sa.id(), fingerprint, esn: sa.esn, blocks, failed: false });
         self.reserve();
@@ -219,8 +238,7 @@ impl Ipsec {
             if feed.blocks.is_closed() || !feed.blocks.has_room() {
                 continue;
             }
-            let count = if feed.esn { BLOCK_ESN } else { BLOCK };
-            match record.reserve(feed.fingerprint, count, feed.esn) {
+            match record.reserve(feed.fingerprint, BLOCK, feed.esn) {
                 // There is room, so the block is not lost; and if it were, its numbers would only be skipped.
                 Ok((block, _)) => drop(feed.blocks.push(block)),
                 Err(why) => {
@@ -345,7 +363,7 @@ impl IpsecApps {
         network: &mut Network,
         (worker, names): (usize, &[String]),
         registry: &Registry,
-        tables: (Arc<Published<Tables>>, ReaderHandle),
+        tables: &dyn Fn() -> (Arc<Published<Tables>>, ReaderHandle),
         entrance: Entrance,
     ) -> Result<(), Failure> {
         let account = |app: &str| {
@@ -354,10 +372,11 @@ impl IpsecApps {
         };
         let (Self { plan, workers }, now_ns) = (self, clock_ns());
         let Some(own) = workers.get_mut(worker) else { return Ok(()) };
-        let decryption = Decryption::new(plan, own, names.to_vec(), account(DECRYPTION)?, now_ns);
+        let of_kernel = plan.of_kernel.then(tables);
+        let decryption = Decryption::new(plan, own, names.to_vec(), of_kernel, account(DECRYPTION)?, now_ns);
         let decryption = decryption.map_err(Failure::failed)?;
         let encryption =
-            Encryption::new(plan, own, names.to_vec(), tables, entrance, account(ENCRYPTION)?, now_ns);
+            Encryption::new(plan, own, names.to_vec(), tables(), entrance, account(ENCRYPTION)?, now_ns);
         let encryption = encryption.map_err(Failure::failed)?;
         network.app(DECRYPTION, Box::new(decryption)).map_err(Failure::failed)?;
         network.app(ENCRYPTION, Box::new(encryption)).map_err(Failure::failed)

@@ -58,7 +58,7 @@ pub fn up(mut up: Up, natives: MakeNatives) -> Result<(), Failure> {
         let web = page.as_ref().map(web::Page::address);
         let daemon = Arc::new(Daemon::new(forwarder.clone(), up, started, unconfined, web));
         forwarder.watch_links()?;
-        let programs = forwarder.serve_xfrm()?;
+        let programs = (forwarder.serve_xfrm()?, forwarder.follow_kernel_ipsec()?);
         let answering = tokio::spawn(socket.serve(answers(&daemon, readers)));
         if let Some(listener) = metrics {
             tokio::spawn(server::serve_metrics(listener, daemon.clone()));

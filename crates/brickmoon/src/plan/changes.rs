@@ -47,8 +47,9 @@ pub fn reload(
     let paths = if has_kernel { kept_paths(current, &new, chosen) } else { chosen };
     checks::all(file, &new, machine, &paths)?;
     let (mut reply, mut arranged) = effects(current.config, &new, has_kernel);
-    // Without it, workers would have no policies of programs, and send in clear.
+    // Without these, workers would have no policies of programs or of the kernel, and send in clear.
     new.ipsec.xfrm_socket.clone_from(&current.config.ipsec.xfrm_socket);
+    new.ipsec.kernel = current.config.ipsec.kernel;
     let members_only = match (&current.config.cluster, &new.cluster) {
         (Some(old), Some(new)) => old.differs_in_members_only(new),
         _ => false,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bm_api::Error;
-use bm_control::config::{self, Config, Device, IdleChoice, PathChoice, Port};
+use bm_control::config::{self, Config, Device, FirewallMode, IdleChoice, PathChoice, Port};
 use bm_fastpath::AttachChoice;
 
 use super::machine::Machine;
@@ -124,9 +124,31 @@ fn ipsec(config: &Config, paths: &Paths) -> Result<(), Error> {
         None if !config.links.is_empty() => {
             ("[ipsec] cannot be combined with [[link]]".into(), "remove one of them")
         }
+        None if config.ipsec.kernel => return of_kernel(config),
         None => return Ok(()),
     };
     Err(Error::new(why).hint(hint))
+}
+
+/// Checks that `kernel = "on"` in `[ipsec]` is not contradicted.
+fn of_kernel(config: &Config) -> Result<(), Error> {
+    let others = if !config.ipsec.sas.is_empty() {
+        "[[ipsec.sa]]"
+    } else if !config.ipsec.policies.is_empty() {
+        "[[ipsec.policy]]"
+    } else if config.ipsec.xfrm_socket.is_some() {
+        "xfrm_socket"
+    } else if config.firewall.xfrm == FirewallMode::Bypass {
+        let why = "kernel = \"on\" in [ipsec] applies the kernel's IPsec policies, xfrm = \"bypass\" in [firewall] ignores them";
+        return Err(Error::new(why).hint("remove one of them"));
+    } else {
+        return Ok(());
+    };
+    let why = format!(
+        "kernel = \"on\" in [ipsec] cannot be combined with {others}: all SAs and policies are then the kernel's"
+    );
+    Err(Error::new(why)
+        .hint(format!("remove one of them, or add the SAs and policies of {others} with `ip xfrm`")))
 }
 
 /// Checks that the rules of `[filter]` and `[[claim]]` name existing ports.

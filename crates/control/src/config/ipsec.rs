@@ -29,6 +29,8 @@ pub struct Ipsec {
     pub left_to_linux: LeftToLinux,
     /// The socket at which programs add SAs and policies by XFRM messages.
     pub xfrm_socket: Option<PathBuf>,
+    /// Whether workers use the SAs and policies of the kernel; there are no others then.
+    pub kernel: bool,
     /// Each `[[ipsec.sa]]`; `at` is its line.
     pub sas: Vec<Sa>,
     /// For each SA its name.
@@ -43,6 +45,7 @@ impl Default for Ipsec {
             state_file: "/var/lib/brickmoon/ipsec.state".into(),
             left_to_linux: LeftToLinux::Drop,
             xfrm_socket: None,
+            kernel: false,
             sas: Vec::new(),
             names: Vec::new(),
             policies: Vec::new(),
@@ -53,6 +56,6 @@ impl Default for Ipsec {
 impl Ipsec {
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.sas.is_empty() && self.policies.is_empty() && self.xfrm_socket.is_none()
+        self.sas.is_empty() && self.policies.is_empty() && self.xfrm_socket.is_none() && !self.kernel
     }
 }

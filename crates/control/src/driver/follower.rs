@@ -5,6 +5,7 @@
 //! verify ─► Audits ─► the list compared with a fresh one
 //! ```
 
+use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -27,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 enum Order {
     /// Compare with a fresh list.
     Audit(mpsc::Sender<Vec<String>>),
+    /// Leave packets that only match these IPsec policies of the kernel to workers, and answer when that is in effect.
+    Apply(BTreeSet<u32>, mpsc::Sender<()>),
     End,
 }
 
@@ -37,14 +40,14 @@ pub(super) struct Follower {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Requests comparisons.
+/// Sends requests to the thread.
 #[derive(Clone)]
-pub(super) struct Audits {
+pub(super) struct Orders {
     orders: mpsc::Sender<Order>,
     waker: Waker,
 }
 
-impl Audits {
+impl Orders {
     /// The differences between the list and a fresh one, one message each.
     pub fn ask(&self) -> Vec<String> {
         let (answer, answered) = mpsc::channel();
@@ -52,6 +55,14 @@ impl Audits {
         self.waker.wake();
         let answer = asked.ok().and_then(|()| answered.recv_timeout(PATIENCE).ok());
         answer.unwrap_or_else(|| vec!["the thread that follows Linux's firewall does not answer".into()])
+    }
+
+    /// Sets which IPsec policies of the kernel workers apply, by their indexes; `false` if the thread does not answer.
+    pub fn apply_policies(&self, indexes: BTreeSet<u32>) -> bool {
+        let (answer, answered) = mpsc::channel();
+        let asked = self.orders.send(Order::Apply(indexes, answer));
+        self.waker.wake();
+        asked.is_ok() && answered.recv_timeout(PATIENCE).is_ok()
     }
 }
 
@@ -72,8 +83,8 @@ impl Follower {
         Ok(Self { orders, waker, thread: Some(thread) })
     }
 
-    pub fn audits(&self) -> Audits {
-        Audits { orders: self.orders.clone(), waker: self.waker.clone() }
+    pub fn orders(&self) -> Orders {
+        Orders { orders: self.orders.clone(), waker: self.waker.clone() }
     }
 }
 
@@ -98,10 +109,14 @@ fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<
         bm_heartbeat::beat();
         let was_silent = control.leases.has_reason(Reason::Follower);
         let mut changed = watch.process(Instant::now()) | failed;
-        let mut answers = Vec::new();
+        let (mut answers, mut applied) = (Vec::new(), Vec::new());
         while let Ok(order) = ordered.try_recv() {
             match order {
                 Order::End => return,
+                Order::Apply(indexes, answer) => {
+                    changed |= watch.set_applied(indexes);
+                    applied.push(answer);
+                }
                 Order::Audit(answer) => {
                     let before = watch.list().to_vec();
                     let differences = watch.audit();
@@ -124,6 +139,9 @@ fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<
         // Only now the findings have been applied.
         for (answer, differences) in answers {
             let _gone = answer.send(differences);
+        }
+        for answer in applied {
+            let _gone = answer.send(());
         }
         let timeout = watch.timeout(Instant::now()).unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
         let descriptors: Vec<BorrowedFd<'_>> = watch.as_fds().collect();

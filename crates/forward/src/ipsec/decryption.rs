@@ -7,11 +7,13 @@
 //!              └─ anything else ─► policy ──────────────────────────┘
 //! ```
 //!
-//! IKE, keepalives, and ESP for addresses that no inbound SA has go on to the router, which gives them to Linux.
+//! IKE, keepalives, and ESP for addresses that no inbound SA has go on to the router, which gives them to Linux. If SAs are
+//! the kernel's own, more of it is (linux.rs).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use bm_fib::published::{Published, ReaderHandle};
 use bm_frame::Frame;
 use bm_graph::{App, Io};
 use bm_ipsec::{
@@ -23,9 +25,11 @@ use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::Ipv6;
 use bm_wire::protocol;
 
+use super::linux::Linux;
 use super::live::{Command, Receiver};
 use super::rings::{Rings, stop_inputs};
 use super::{IpsecPlan, IpsecWorker, Owner, Stop, frames};
+use crate::tables::Tables;
 
 /// The port of UDP encapsulation.
 const NAT_TRAVERSAL: [u8; 2] = 4500u16.to_be_bytes();
@@ -42,6 +46,8 @@ pub struct Decryption {
     sas: Vec<Receiver>,
     /// Destinations of inbound SAs, sorted.
     destinations: Vec<IpAddr>,
+    /// Where SAs are the kernel's: what is left to Linux.
+    linux: Option<Linux>,
     rings: Rings,
     account: Account,
 }
@@ -55,9 +61,11 @@ impl Decryption {
         plan: &IpsecPlan,
         IpsecWorker { worker, rings: [rings, _] }: &mut IpsecWorker,
         ports: Vec<String>,
+        tables: Option<(Arc<Published<Tables>>, ReaderHandle)>,
         account: Account,
         now_ns: u64,
     ) -> Result<Self, Problem> {
+        let linux = tables.map(|tables| Linux::new(tables, *worker));
         let mut sas = Vec::new();
         let mine = |plan: &&super::SaPlan| plan.sa.direction == Direction::In && plan.worker == *worker;
         for plan in plan.sas.iter().filter(mine) {
@@ -78,13 +86,14 @@ impl Decryption {
             owners: plan.owners(*worker, Direction::In),
             sas,
             destinations: plan.destinations(),
+            linux,
             rings,
             account,
         })
     }
 
     fn arrives(&mut self, io: &mut Io<'_>, mut frame: Frame, port: usize) {
-        match self.decide(&mut frame, io.now_ns) {
+        match self.decide(&mut frame, port, io.now_ns) {
             Ok(()) => self.to_router(io, frame, port),
             Err(Stop::To(worker)) => {
                 frame.meta_mut().port = port as u16;
@@ -116,46 +125,62 @@ impl Decryption {
 
     /// Afterwards the frame is for the router, unless something else is done with it.
     #[inline]
-    fn decide(&mut self, frame: &mut Frame, now_ns: u64) -> Result<(), Stop> {
+    fn decide(&mut self, frame: &mut Frame, port: usize, now_ns: u64) -> Result<(), Stop> {
         let Some(network) = frames::network(frame.data()) else { return Ok(()) };
         let packet = frames::packet(frame, network);
         if may_be_esp(packet) {
             match locate(packet) {
                 Ok(Located::Esp(esp)) => match self.owners.find(esp.id).map(|owner| *owner) {
-                    Some(Owner::Mine(at)) => return self.decrypt(frame, network, at, &esp, now_ns),
+                    Some(Owner::Mine(at)) => return self.decrypt(frame, port, (network, at, &esp), now_ns),
                     Some(Owner::Other(worker)) => return Err(Stop::To(worker)),
-                    None if self.is_ours(packet) => return Err(Failure::NoSa.into()),
+                    None if self.linux.is_none() && self.is_ours(packet) => return Err(Failure::NoSa.into()),
                     None => {}
                 },
                 Err(failure @ (Failure::Fragment | Failure::TooShort))
-                    if is_esp(packet) && self.is_ours(packet) =>
+                    if is_esp(packet) && self.linux.is_none() && self.is_ours(packet) =>
                 {
                     return Err(failure.into());
                 }
                 Ok(Located::Ike | Located::Keepalive) | Err(_) => {}
             }
         }
-        if self.has_policies { self.check(packet, None) } else { Ok(()) }
+        let checked = if self.has_policies { self.check(packet, None) } else { Ok(()) };
+        if let (Err(_), Some(linux)) = (checked, &mut self.linux)
+            && linux.takes(frame.data(), port, now_ns)
+        {
+            // Linux applies its policies to what is for this machine, and knows those of sockets.
+            return Ok(());
+        }
+        checked
     }
 
     #[inline]
     fn decrypt(
         &mut self,
         frame: &mut Frame,
-        network: usize,
-        at: usize,
-        esp: &Esp,
+        port: usize,
+        (network, at, esp): (usize, usize, &Esp),
         now_ns: u64,
     ) -> Result<(), Stop> {
         let Receiver { sa, properties, status } = &mut self.sas[at];
         let from = (esp.id, *properties);
+        if let Some(linux) = &mut self.linux {
+            linux.keep(frame);
+        }
         let decrypted = frames::change(frame, network, |packet| sa.decrypt(packet, esp, now_ns));
         status.write(sa.used(), sa.highest(), sa.expiry(now_ns));
         if let Err(failure) = decrypted {
             status.failed();
             return Err(failure.into());
         }
-        self.check(frames::packet(frame, network), Some(from))
+        let Some(linux) = &mut self.linux else {
+            return self.check(frames::packet(frame, network), Some(from));
+        };
+        let is_required = requires(&self.policies, frames::packet(frame, network), properties);
+        if !is_required || linux.takes(frame.data(), port, now_ns) {
+            linux.restore(frame);
+        }
+        Ok(())
     }
 
     /// RFC 4301 5.2: whether a policy lets a packet pass that came out of this SA, or in clear.
@@ -219,6 +244,13 @@ impl Decryption {
         };
         destination.is_some_and(|destination: IpAddr| self.destinations.binary_search(&destination).is_ok())
     }
+}
+
+/// Whether a policy requires that a packet has come out of an SA with these properties.
+fn requires(policies: &Policies, packet: &[u8], of: &Template) -> bool {
+    let action = key(packet).and_then(|key| policies.find(Direction::In, &key)).map(|policy| policy.action);
+    let Some(Action::Template(at)) = action else { return false };
+    policies.templates().get(at as usize).is_some_and(|template| template.takes(of))
 }
 
 fn has_inbound(policies: &Policies) -> bool {
@@ -286,14 +318,17 @@ impl App for Decryption {
             }
         }
         self.rings.wake();
+        self.linux.iter_mut().for_each(Linux::rest);
     }
 
     fn before_sleep(&mut self) -> bool {
+        self.linux.iter_mut().for_each(Linux::before_sleep);
         self.rings.before_sleep()
     }
 
     fn after_sleep(&mut self) {
         self.rings.after_sleep();
+        self.linux.iter_mut().for_each(Linux::after_sleep);
     }
 
     fn stop(&mut self, io: &mut Io<'_>) {

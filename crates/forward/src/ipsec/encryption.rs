@@ -299,10 +299,13 @@ impl Work {
 
 impl Sender {
     fn encrypt(&mut self, packet: &mut bm_ipsec::Buffer<'_>, now_ns: u64) -> Result<(), Failure> {
-        if self.sa.numbers().left() == 0
-            && let Some(more) = self.more.pop()
-        {
-            self.sa.continue_with(more);
+        let floor = self.status.floor();
+        while self.sa.numbers().left() == 0 || self.sa.numbers().next() < floor {
+            match self.more.pop() {
+                Some(more) => drop(self.sa.continue_with(more)),
+                None if self.sa.numbers().next() < floor => return Err(Failure::NoSequenceNumbers),
+                None => break,
+            }
         }
         self.sa.encrypt(packet, now_ns)
     }

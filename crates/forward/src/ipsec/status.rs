@@ -14,6 +14,8 @@ pub struct SaStatus {
     number: AtomicU64,
     failures: AtomicU64,
     expiry: AtomicU64,
+    /// The lowest sequence number that may still be sent.
+    floor: AtomicU64,
 }
 
 /// The values at one time.
@@ -49,6 +51,17 @@ impl SaStatus {
             failures: value(&self.failures),
             expiry: expiry.get(value(&self.expiry) as usize).copied().flatten(),
         }
+    }
+
+    /// Skips the sequence numbers below this one, since another sender has used higher ones.
+    pub fn skip_to(&self, number: u64) {
+        self.floor.store(number, Ordering::Release);
+    }
+
+    /// The lowest sequence number that may still be sent.
+    #[inline]
+    pub(super) fn floor(&self) -> u64 {
+        self.floor.load(Ordering::Acquire)
     }
 
     /// Writes the values of the worker; failures are added apart.

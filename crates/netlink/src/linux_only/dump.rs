@@ -92,7 +92,7 @@ pub(crate) fn open(protocol: isize) -> Result<Option<Socket>, Error> {
 }
 
 /// A socket for events of a part of the kernel; none where the kernel lacks that part.
-pub(super) fn subscribe(
+pub(crate) fn subscribe(
     protocol: isize,
     groups: &[u32],
     receive_buffer: usize,

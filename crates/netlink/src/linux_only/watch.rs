@@ -22,13 +22,14 @@ use super::names::Names;
 use super::nftables::{self, Nftables};
 use super::part::{Part, Slot};
 use super::tc::{self, Tc};
-use super::xfrm::{self, Xfrm};
+use super::xfrm::{self, AppliedPolicies, Xfrm};
 use super::{Feature, LinuxOnly, Traffic};
 use crate::error::Error;
 use crate::link::Link;
 use crate::message::{Message, Messages, Raw};
 use crate::socket::Socket;
 use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_XFRM};
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -38,15 +39,17 @@ const RECEIVES: usize = 256;
 const RETRY: Duration = Duration::from_millis(200);
 
 /// How the follower behaves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LinuxOnlyOptions {
     /// Receive buffer for each kind of events, in bytes.
     pub receive_buffer: usize,
+    /// IPsec policies that need no help of Linux; see [`LinuxOnlyWatch::set_applied`].
+    pub applied: AppliedPolicies,
 }
 
 impl Default for LinuxOnlyOptions {
     fn default() -> Self {
-        Self { receive_buffer: 4 << 20 }
+        Self { receive_buffer: 4 << 20, applied: AppliedPolicies::default() }
     }
 }
 
@@ -73,10 +76,10 @@ mod slot {
 }
 
 /// All parts, with those that have events at the positions in [`slot`].
-fn slots(now: Instant) -> Vec<Slot> {
+fn slots(options: &LinuxOnlyOptions, now: Instant) -> Vec<Slot> {
     let parts: [Box<dyn Part>; 8] = [
         Box::<Nftables>::default(),
-        Box::<Xfrm>::default(),
+        Box::new(Xfrm::new(options.applied.clone())),
         Box::<Tc>::default(),
         Box::<Legacy>::default(),
         Box::<OnInterfaces>::default(),
@@ -118,13 +121,14 @@ impl LinuxOnlyWatch {
     /// If the kernel refuses sockets for events.
     pub fn open(options: LinuxOnlyOptions) -> Result<Self, Error> {
         let now = Instant::now();
+        let slots = slots(&options, now);
         let mut watch = Self {
             options,
             events: Vec::new(),
             names: Names::default(),
             links_due: Some(now),
             links_trouble: None,
-            slots: slots(now),
+            slots,
             list: Vec::new(),
             more: false,
             statistics: LinuxOnlyStatistics::default(),
@@ -194,6 +198,12 @@ impl LinuxOnlyWatch {
         changed && self.analyse()
     }
 
+    /// Sets the IPsec policies of the kernel that brickmoon applies itself, by their indexes. Returns whether the list has
+    /// changed.
+    pub fn set_applied(&mut self, indexes: BTreeSet<u32>) -> bool {
+        self.options.applied.set(indexes) && self.analyse()
+    }
+
     /// Compares the list with a new one; returns a sentence for each difference.
     ///
     /// # Errors
@@ -201,7 +211,7 @@ impl LinuxOnlyWatch {
     pub fn audit(&mut self) -> Result<Vec<String>, Error> {
         self.process(Instant::now());
         let before = self.list.clone();
-        let fresh = Self::open(self.options)?;
+        let fresh = Self::open(self.options.clone())?;
         self.process(Instant::now());
         // Changes in the meantime are in one of the two.
         let gone = self.list.iter().filter(|entry| before.contains(entry) && !fresh.list.contains(entry));

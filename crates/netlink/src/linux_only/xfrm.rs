@@ -5,7 +5,7 @@
 //! these are listed nevertheless, which is too wide but never too narrow. Policies of direction in are about packets
 //! to this machine. The interface of a selector is ignored, since it has a different meaning in each direction, and
 //! so are marks and interface ids. Policies that brickmoon has added (`crate::xfrm`) are for packets that it does not
-//! forward itself.
+//! forward itself, and those that it applies itself ([`AppliedPolicies`]) need no help of Linux.
 
 use super::condition::{Condition, Families};
 use super::dump::{self, Dumped, is_absent};
@@ -21,7 +21,9 @@ use crate::socket::Socket;
 use crate::xfrm::{self, POLICY, TEMPLATES, at, message};
 use bm_wire::Family;
 use netlink_sys::protocols::NETLINK_XFRM;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Groups of the events: policies that expire, and policies that change.
 pub(super) const GROUPS: [u32; 2] = [2, 4];
@@ -41,9 +43,29 @@ pub(super) fn is_event(raw: &Raw<'_>) -> bool {
     .contains(&raw.kind)
 }
 
+/// The kernel's policies that brickmoon applies itself, by their indexes: packets that match them are not left to Linux.
+#[derive(Clone, Debug, Default)]
+pub struct AppliedPolicies(Arc<Mutex<BTreeSet<u32>>>);
+
+impl AppliedPolicies {
+    /// Replaces all of them; whether they have changed.
+    pub(super) fn set(&self, indexes: BTreeSet<u32>) -> bool {
+        let mut applied = self.lock();
+        let differs = *applied != indexes;
+        *applied = indexes;
+        differs
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        // A set that was being replaced is whole, before or after.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A policy that can drop or change routed packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Policy {
+    index: u32,
     families: Families,
     condition: Condition,
     /// In the notation of `ip xfrm policy`.
@@ -54,9 +76,16 @@ struct Policy {
 #[derive(Debug, Default)]
 pub(super) struct Xfrm {
     socket: Option<Socket>,
+    applied: AppliedPolicies,
     policies: Vec<Policy>,
     /// Directions in which packets without a policy are blocked.
     blocked: Vec<&'static str>,
+}
+
+impl Xfrm {
+    pub fn new(applied: AppliedPolicies) -> Self {
+        Self { applied, ..Self::default() }
+    }
 }
 
 impl Part for Xfrm {
@@ -83,7 +112,8 @@ impl Part for Xfrm {
             let all = Traffic::All { ipv4: true, ipv6: true };
             entries.add(Feature::Xfrm, all, || format!("ip xfrm policy setdefault {direction} block"));
         }
-        for policy in &self.policies {
+        let applied = self.applied.lock();
+        for policy in self.policies.iter().filter(|policy| !applied.contains(&policy.index)) {
             let traffic = policy.condition.traffic(policy.families, names);
             let traffic = traffic.unwrap_or(policy.families.all());
             entries.add(Feature::Xfrm, traffic, || policy.title.clone());
@@ -154,7 +184,9 @@ fn read_policy(body: &[u8]) -> Result<Option<Policy>, Malformed> {
         Some(family) => format!("src {} dst {}", address(fixed, family, true), address(fixed, family, false)),
         None => "for any address".into(),
     };
+    let index = fixed[at::INDEX].first_chunk().map_or(0, |index| u32::from_ne_bytes(*index));
     Ok(Some(Policy {
+        index,
         families: family.map_or(Families::BOTH, Families::only),
         condition: condition(fixed, family),
         title: format!("ip xfrm policy dir {direction} {selector} {action}"),
@@ -289,6 +321,24 @@ mod tests {
     #[test]
     fn allowing_and_local_policies_are_not_listed() {
         assert_eq!((listed(&bytes(ALLOW)), listed(&bytes(IN))), (vec![], vec![]));
+    }
+
+    #[test]
+    fn policies_that_are_applied_elsewhere_are_not_listed() {
+        let policies: Vec<_> =
+            [BLOCK_TCP, TEMPLATE].iter().filter_map(|hex| read_policy(&bytes(hex)).unwrap()).collect();
+        let applied = AppliedPolicies::default();
+        let xfrm = Xfrm { policies, ..Xfrm::new(applied.clone()) };
+        let count = || {
+            let mut entries = Entries::default();
+            xfrm.analyse(&Names::default(), &mut entries);
+            entries.finish().len()
+        };
+        assert_eq!(count(), 2);
+        assert!(applied.set([9].into()) && !applied.set([9].into()));
+        assert_eq!(count(), 1);
+        assert!(applied.set(BTreeSet::new()));
+        assert_eq!(count(), 2);
     }
 
     #[test]

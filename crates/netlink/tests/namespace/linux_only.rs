@@ -317,7 +317,7 @@ fn a_ruleset_of_thousands_of_rules() {
 
 #[test]
 fn lost_events_are_recovered() {
-    let options = LinuxOnlyOptions { receive_buffer: 2048 };
+    let options = LinuxOnlyOptions { receive_buffer: 2048, ..LinuxOnlyOptions::default() };
     let Some(mut watched) = Watched::with("lost", options) else { return };
     let file = std::env::temp_dir().join(format!("{}.nft", watched.namespace.name));
     std::fs::write(&file, rules(500)).unwrap();

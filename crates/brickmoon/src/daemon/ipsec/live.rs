@@ -14,12 +14,15 @@ use bm_ipsec::{Block, Direction, Inbound, Numbers, Outbound, Policies, Policy, S
 use bm_link::{Consumer, Producer, channel};
 use bm_xfrm::{Change, Usage};
 
-use super::{BLOCK, BLOCK_ESN};
+use super::{BLOCK, kernel};
+use crate::daemon::lock::lock;
 use crate::daemon::random::random;
 
 /// How long workers may take to apply a change. One that takes longer hangs and will be replaced, or is starting: workers
 /// start with all SAs.
 const SETTLE: Duration = Duration::from_millis(500);
+/// Blocks of numbers that wait for a worker.
+const BLOCKS: usize = 2;
 /// Keys that are remembered after their SAs have ended.
 const ENDED: usize = 4096;
 
@@ -33,10 +36,17 @@ pub struct LiveSa {
 
 /// The sequence numbers of an outbound SA.
 struct Supply {
-    numbers: Numbers,
+    source: Source,
     last: u64,
     iv_mask: u64,
     blocks: Option<Producer<Block>>,
+}
+
+/// Where numbers come from.
+enum Source {
+    Counted(Numbers),
+    /// The SA is the kernel's, which is told what is used.
+    Kernel(kernel::Shared),
 }
 
 /// Numbers that were used with keys.
@@ -58,6 +68,8 @@ pub struct Live {
     controls: Option<Controls>,
     ended: VecDeque<Ended>,
     given: usize,
+    /// Where all SAs are the kernel's: their numbers.
+    sequences: Option<kernel::Shared>,
 }
 
 impl Supply {
@@ -66,19 +78,33 @@ impl Supply {
         let last = before.map_or(sent, |before| before.last.max(sent));
         let iv_mask =
             before.map_or_else(|| u64::from(random()) << 32 | u64::from(random()), |ended| ended.iv_mask);
-        Self { numbers: Numbers::after(last, sa.esn), last, iv_mask, blocks: None }
+        Self { source: Source::Counted(Numbers::after(last, sa.esn)), last, iv_mask, blocks: None }
     }
 
-    fn reserve(&mut self, esn: bool) -> Option<Block> {
-        let block = self.numbers.reserve(if esn { BLOCK_ESN } else { BLOCK }).ok()?;
+    /// Numbers of an SA of the kernel. The mask is the same in each life of the daemon, so IVs repeat as little as numbers.
+    fn of_kernel(sa: &Sa, sequences: kernel::Shared) -> Self {
+        Self { source: Source::Kernel(sequences), last: 0, iv_mask: sa.fingerprint() as u64, blocks: None }
+    }
+
+    fn reserve(&mut self, sa: &Sa) -> Option<Block> {
+        let block = match &mut self.source {
+            Source::Counted(numbers) => numbers.reserve(BLOCK).ok()?,
+            Source::Kernel(sequences) => match lock(sequences).reserve(sa) {
+                Ok(block) => block,
+                Err(why) => {
+                    tracing::warn!("SA {}: {why}", sa.id());
+                    return None;
+                }
+            },
+        };
         self.last = block.end() - 1;
         Some(block)
     }
 
     /// A first block, and where the next ones come from.
-    fn feed(&mut self, esn: bool) -> Option<(Block, Consumer<Block>)> {
-        let block = self.reserve(esn)?;
-        let (blocks, more) = channel(2);
+    fn feed(&mut self, sa: &Sa) -> Option<(Block, Consumer<Block>)> {
+        let block = self.reserve(sa)?;
+        let (blocks, more) = channel(BLOCKS);
         self.blocks = Some(blocks);
         Some((block, more))
     }
@@ -88,7 +114,7 @@ impl LiveSa {
     /// As workers get it when they start. Without numbers nothing is sent.
     fn plan(&mut self) -> SaPlan {
         let numbers = self.numbers.as_mut().and_then(|supply| {
-            let (block, more) = supply.feed(self.sa.esn)?;
+            let (block, more) = supply.feed(&self.sa)?;
             Some(SaNumbers { block, more, iv_mask: supply.iv_mask })
         });
         SaPlan { sa: self.sa.clone(), worker: self.worker, status: self.status.clone(), numbers }
@@ -153,7 +179,10 @@ impl Live {
         let status = Arc::new(SaStatus::new(now_ns));
         let fingerprint = sa.fingerprint();
         let before = self.ended.iter().find(|ended| ended.fingerprint == fingerprint);
-        let mut supply = (sa.direction == Direction::Out).then(|| Supply::new(&sa, sent, before));
+        let mut supply = (sa.direction == Direction::Out).then(|| match &self.sequences {
+            Some(sequences) => Supply::of_kernel(&sa, sequences.clone()),
+            None => Supply::new(&sa, sent, before),
+        });
         let new = match &mut supply {
             None => Inbound::new(&sa, now_ns).ok().map(|mut inbound| {
                 if received > 0 {
@@ -161,7 +190,7 @@ impl Live {
                 }
                 NewSa::In(inbound)
             }),
-            Some(supply) => supply.feed(sa.esn).and_then(|(block, more)| {
+            Some(supply) => supply.feed(&sa).and_then(|(block, more)| {
                 let out = Outbound::new(&sa, block, supply.iv_mask, now_ns).ok()?;
                 Some(NewSa::Out(out, more))
             }),
@@ -180,6 +209,9 @@ impl Live {
         self.statuses.remove(&id);
         tracing::info!("SA {id} removed");
         let is_gone = self.command(|controls| controls.remove(&sa, SETTLE));
+        if let Some(sequences) = &self.sequences {
+            return lock(sequences).forget(id);
+        }
         let Some(supply) = numbers else { return };
         // If no worker has it any more, the numbers that were not used are free.
         let used = status.read().number.saturating_sub(1);
@@ -195,16 +227,55 @@ impl Live {
     /// Called often: gives SAs their next numbers.
     pub fn supply(&mut self) {
         for LiveSa { sa, numbers, .. } in &mut self.sas {
-            let Some(supply) = numbers else { continue };
+            // Those of the kernel are looked after more often.
+            let Some(supply) = numbers.as_mut().filter(|supply| matches!(supply.source, Source::Counted(_)))
+            else {
+                continue;
+            };
             if !supply.blocks.as_mut().is_some_and(|blocks| !blocks.is_closed() && blocks.has_room()) {
                 continue;
             }
-            let block = supply.reserve(sa.esn);
+            let block = supply.reserve(sa);
             // There is room; and if there were not, the numbers would only be skipped.
             if let Some((blocks, block)) = supply.blocks.as_mut().zip(block) {
                 drop(blocks.push(block));
             }
         }
+    }
+
+    /// All SAs are the kernel's from now on.
+    pub fn follow_kernel(&mut self, sequences: kernel::Shared) {
+        self.sequences = Some(sequences);
+    }
+
+    /// Called often where SAs are the kernel's; returns those that are to be left to Linux, and why. Those that are not
+    /// in use are looked at only with `idle`.
+    pub fn tend_kernel(&mut self, idle: bool) -> Vec<(SaId, String)> {
+        let Some(sequences) = &self.sequences else { return Vec::new() };
+        let mut sequences = lock(sequences);
+        let mut left = Vec::new();
+        for LiveSa { sa, status, numbers, .. } in &mut self.sas {
+            let blocks = numbers.as_mut().and_then(|supply| supply.blocks.as_mut());
+            let mut blocks = blocks.filter(|blocks| !blocks.is_closed());
+            let now = status.read();
+            let room = blocks.as_mut().map(|blocks| blocks.has_room());
+            let done =
+                kernel::Done { bytes: now.used.bytes, packets: now.used.packets, expiry: now.expiry, room };
+            match sequences.tend(sa, &done, idle) {
+                kernel::Tended::Nothing => {}
+                kernel::Tended::Leave(why) => left.push((sa.id(), why)),
+                kernel::Tended::Numbers { block, skip } => {
+                    if skip {
+                        status.skip_to(block.next());
+                    }
+                    // Without room the numbers are skipped, and the next ones come soon.
+                    if let Some(blocks) = blocks {
+                        drop(blocks.push(block));
+                    }
+                }
+            }
+        }
+        left
     }
 
     /// Packets that wait for an SA.

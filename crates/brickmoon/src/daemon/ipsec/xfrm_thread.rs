@@ -138,7 +138,7 @@ fn in_context(ipsec: &Mutex<Ipsec>, act: impl FnOnce(&Context<'_>) -> Answer) ->
 }
 
 /// Whether this machine has an address. A socket can be bound to others, too (`ip_nonlocal_bind`).
-fn is_local(address: IpAddr) -> bool {
+pub(super) fn is_local(address: IpAddr) -> bool {
     match bm_netlink::list::addresses() {
         Ok(addresses) => addresses.iter().any(|own| own.local == address),
         Err(error) => {

@@ -51,6 +51,7 @@ pub(super) fn ipsec(section: &mut Section<'_, '_>, folder: &Path, ipsec: &mut Ip
         }
         ipsec.xfrm_socket = Some(path.into());
     }
+    section.choice("kernel", &OFF_ON, &mut ipsec.kernel);
     section.choice("left_to_linux", &LEFT_TO_LINUX, &mut ipsec.left_to_linux);
     // Problems name an SA or a policy by where its table is.
     let mut tables = Vec::new();

@@ -1,0 +1,80 @@
+//! What of arriving packets is Linux's, where SAs and policies are the kernel's own.
+//!
+//! ```text
+//! ESP ─► copy ─► decrypt ─┬─ a policy requires this SA, and workers forward what is inside ─► router
+//!                         └─ anything else: for this machine, say ─► the copy ─► router ─► Linux, which decrypts it
+//! ```
+//!
+//! Linux would drop a packet from a tunnel that it gets decrypted, since it cannot know that it was encrypted.
+
+use std::sync::Arc;
+
+use bm_fib::published::{Published, ReaderHandle};
+use bm_frame::Frame;
+
+use crate::filter::PortFilter;
+use crate::input::{self, Arrival};
+use crate::rewrite;
+use crate::route::{self, Way};
+use crate::slow::Header;
+use crate::tables::Tables;
+
+/// Decides what is Linux's, and keeps one packet as it came.
+pub(super) struct Linux {
+    published: Arc<Published<Tables>>,
+    reader: ReaderHandle,
+    worker: usize,
+    original: Vec<u8>,
+}
+
+impl Linux {
+    pub fn new((published, reader): (Arc<Published<Tables>>, ReaderHandle), worker: usize) -> Self {
+        Self { published, reader, worker, original: Vec::with_capacity(2048) }
+    }
+
+    /// Copies a frame that is about to be decrypted.
+    #[inline]
+    pub fn keep(&mut self, frame: &Frame) {
+        self.original.clear();
+        self.original.extend_from_slice(frame.data());
+    }
+
+    /// Makes the frame what was copied.
+    pub fn restore(&self, frame: &mut Frame) {
+        // It was there, so there is room.
+        let _fits = frame.copy_from(&self.original);
+    }
+
+    /// Whether Linux handles this packet if it arrives in clear on `port`: it is for this machine, or a firewall concerns
+    /// it.
+    #[inline]
+    pub fn takes(&mut self, frame: &[u8], port: usize, now_ns: u64) -> bool {
+        let tables = self.published.load(&mut self.reader);
+        let filter = PortFilter::of(tables, port, self.worker, now_ns);
+        filter.is_some_and(|filter| filter.is_linux_only(frame))
+            || is_to_host(tables, frame, port).unwrap_or(true)
+    }
+
+    /// No table is in use until the next packet.
+    pub fn rest(&mut self) {
+        self.reader.quiescent();
+    }
+
+    pub fn before_sleep(&mut self) {
+        self.reader.offline();
+    }
+
+    pub fn after_sleep(&mut self) {
+        self.reader.online();
+    }
+}
+
+/// Whether the route of a packet leads to Linux; `None` if it has none that can be looked up.
+fn is_to_host(tables: &Tables, frame: &[u8], port: usize) -> Option<bool> {
+    let view = tables.compiled.ports.get(port)?;
+    let Arrival { interface, network, .. } = input::classify(&tables.compiled, view, frame).ok()?;
+    let packet = frame.get(usize::from(network)..)?;
+    let Header { destination, .. } = Header::parse(packet)?;
+    let vrf = tables.compiled.ingress.get(usize::from(interface))?.vrf;
+    Some(route::to(tables, vrf, destination, || rewrite::hash(tables, packet)) == Way::Host)
+}

@@ -1,0 +1,270 @@
+//! The kernel's own SAs and policies, for workers: which of them workers use, and what changes when they are read again.
+//!
+//! ```text
+//! messages of a dump ─► Listing ─► KernelTables::update ─► changes for workers, policies that they apply
+//!                                        └─ what is left to Linux, and why
+//! ```
+//!
+//! Workers use the SAs in tunnel mode that they support. They apply a policy with a template if such an SA is there for
+//! it, and leave its packets to Linux otherwise, which then asks for an SA. They use no policy for what is for this
+//! machine (`in`): Linux gets it as it came. In doubt, Linux.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use bm_ipsec::{Action, Direction, Limit, Limits, Mode, Policy, Sa, SaId, Template};
+
+use crate::database::Change;
+use crate::layout::{attribute, policy as policy_at, sa as sa_at};
+use crate::message::{attributes, big_u32, number};
+use crate::policy::{NewPolicy, PolicyDirection};
+use crate::refused::Refused;
+use crate::sa::NewSa;
+use crate::selector::address;
+
+/// Where `struct xfrm_lifetime_cur` has bytes, packets, and when the SA was added.
+const BYTES: usize = sa_at::USED;
+const PACKETS: usize = sa_at::USED + 8;
+const ADDED: usize = sa_at::USED + 16;
+
+/// The kernel's tables, as they were read.
+#[derive(Default)]
+pub struct Listing {
+    sas: Vec<Listed>,
+    policies: Vec<Result<NewPolicy, Refused>>,
+}
+
+/// An SA in the kernel.
+struct Listed {
+    /// `None` if not even that is known.
+    id: Option<SaId>,
+    read: Result<NewSa, Refused>,
+}
+
+impl Listing {
+    /// Adds an SA: `struct xfrm_usersa_info` and attributes. One without algorithms is only a reserved SPI, or waits for IKE.
+    pub fn add_sa(&mut self, body: &[u8]) {
+        let is_algorithm = |(kind, _): &(u16, &[u8])| {
+            [attribute::AEAD, attribute::CRYPT, attribute::AUTH, attribute::AUTH_TRUNCATED].contains(kind)
+        };
+        if attributes(body, sa_at::LENGTH).is_ok_and(|found| !found.iter().any(is_algorithm)) {
+            return;
+        }
+        let id = body.get(..sa_at::LENGTH).and_then(|info| {
+            let destination = address(info, sa_at::DESTINATION, number(info, sa_at::FAMILY)).ok()?;
+            Some(SaId { spi: big_u32(info, sa_at::SPI), destination })
+        });
+        self.sas.push(Listed { id, read: NewSa::read(body) });
+    }
+
+    /// Adds a policy: `struct xfrm_userpolicy_info` and attributes.
+    pub fn add_policy(&mut self, body: &[u8]) {
+        let direction = body.get(policy_at::DIRECTION).copied().unwrap_or_default();
+        // Behind the three directions are those of sockets.
+        if direction <= PolicyDirection::Forward as u8 {
+            self.policies.push(NewPolicy::read(body));
+        }
+    }
+}
+
+/// An SA that workers can use.
+struct Wanted {
+    sa: Sa,
+    sent: u64,
+    received: u64,
+    /// Later ones replace earlier ones.
+    order: (u64, usize),
+}
+
+/// An SA for templates, the earliest first.
+struct Candidate {
+    properties: Template,
+    direction: Direction,
+    id: SaId,
+}
+
+/// What workers, and whoever leaves packets to Linux, must do; in this order.
+#[derive(Default)]
+pub struct Update {
+    /// New SAs, other policies, SAs that are gone.
+    pub changes: Vec<Change>,
+    /// SAs that have been found to be left to Linux, with the reason.
+    pub left: Vec<(SaId, String)>,
+}
+
+/// Which SAs and policies of the kernel workers use.
+#[derive(Default)]
+pub struct KernelTables {
+    used: BTreeMap<SaKey, Sa>,
+    left: BTreeMap<SaKey, String>,
+    /// SAs on which Linux sends: workers do not use them again.
+    taken_back: BTreeMap<SaKey, String>,
+    policies: Vec<Policy>,
+    templates: Vec<Template>,
+    current: Vec<Option<SaId>>,
+    applied: BTreeSet<u32>,
+}
+
+type SaKey = (u32, IpAddr);
+
+fn key(id: SaId) -> SaKey {
+    (id.spi, id.destination)
+}
+
+fn id((spi, destination): SaKey) -> SaId {
+    SaId { spi, destination }
+}
+
+impl KernelTables {
+    /// Compares with what was read before.
+    pub fn update(&mut self, listing: Listing, is_local: &dyn Fn(IpAddr) -> bool) -> Update {
+        let Listing { sas, policies } = listing;
+        let mut update = Update::default();
+        let present: BTreeSet<SaKey> = sas.iter().filter_map(|listed| listed.id.map(key)).collect();
+        self.taken_back.retain(|id, _| present.contains(id));
+        let (wanted, left) = self.wanted(sas, is_local);
+        let news = left.iter().filter(|(key, why)| self.left.get(*key) != Some(*why));
+        update.left = news.map(|(key, why)| (id(*key), why.clone())).collect();
+        self.left = left;
+        let candidates = candidates(&wanted);
+        // One that is gone stays until no policy uses it; one that has changed goes before it comes again.
+        let gone: Vec<SaKey> = self.used.keys().filter(|key| !wanted.contains_key(*key)).copied().collect();
+        for (key, Wanted { sa, sent, received, .. }) in wanted {
+            match self.used.get(&key) {
+                Some(used) if without_limits(used) == without_limits(&sa) => continue,
+                Some(_) => update.changes.push(Change::RemoveSa(id(key))),
+                None => {}
+            }
+            update.changes.push(Change::AddSa { sa: sa.clone().into(), sent, received });
+            self.used.insert(key, sa);
+        }
+        self.update_policies(policies, &candidates, &mut update);
+        for key in gone {
+            update.changes.push(Change::RemoveSa(id(key)));
+            self.used.remove(&key);
+        }
+        update
+    }
+
+    /// The SAs that workers can use, and why they cannot use the others.
+    fn wanted(
+        &self,
+        sas: Vec<Listed>,
+        is_local: &dyn Fn(IpAddr) -> bool,
+    ) -> (BTreeMap<SaKey, Wanted>, BTreeMap<SaKey, String>) {
+        let (mut wanted, mut left) = (BTreeMap::new(), BTreeMap::new());
+        // The kernel lists the last one first.
+        for (at, Listed { id, read }) in sas.into_iter().rev().enumerate() {
+            let Some(key) = id.map(key) else { continue };
+            let read = read.map_err(|refused| refused.why.into_owned()).and_then(|new| self.usable(new));
+            match read {
+                Ok(NewSa { mut sa, direction, about, sent, received }) => {
+                    let found = if is_local(sa.id().destination) { Direction::In } else { Direction::Out };
+                    sa.direction = direction.unwrap_or(found);
+                    let value = |at| number::<u64>(&about.info, at);
+                    sa.limits = rest(sa.limits, value(BYTES), value(PACKETS));
+                    wanted.insert(key, Wanted { sa, sent, received, order: (value(ADDED), at) });
+                }
+                Err(why) => drop(left.insert(key, why)),
+            }
+        }
+        (wanted, left)
+    }
+
+    fn usable(&self, new: NewSa) -> Result<NewSa, String> {
+        if new.sa.mode != Mode::Tunnel {
+            return Err("it is in transport mode, for packets of this machine".into());
+        }
+        self.taken_back.get(&key(new.sa.id())).map_or(Ok(new), |why| Err(why.clone()))
+    }
+
+    fn update_policies(
+        &mut self,
+        listed: Vec<Result<NewPolicy, Refused>>,
+        candidates: &[Candidate],
+        update: &mut Update,
+    ) {
+        let sa_for = |template: &Template, direction| {
+            let takes = |sa: &&Candidate| sa.direction == direction && template.takes(&sa.properties);
+            candidates.iter().rev().find(takes).map(|sa| sa.id)
+        };
+        let (mut policies, mut templates, mut current) = (Vec::new(), Vec::new(), Vec::new());
+        let mut applied = BTreeSet::new();
+        // The kernel lists the last one first; of those with the same priority, the first one decides.
+        for new in listed.into_iter().rev().flatten() {
+            let NewPolicy { direction, ref policy, template, .. } = new;
+            let mut policy = policy.clone();
+            if direction == PolicyDirection::In {
+                continue;
+            }
+            if let Some(template) = template {
+                let sa = sa_for(&template, policy.direction);
+                // Its packets are Linux's, which needs no policy of ours.
+                if sa.is_none() {
+                    continue;
+                }
+                policy.action = Action::Template(templates.len() as u32);
+                templates.push(template);
+                current.push(sa.filter(|_| policy.direction == Direction::Out));
+                applied.insert(new.index());
+            }
+            policies.push(policy);
+        }
+        if (&policies, &templates) != (&self.policies, &self.templates) {
+            (self.policies, self.templates, self.current) = (policies, templates, current);
+            let (policies, templates) = (self.policies.clone(), self.templates.clone());
+            update.changes.push(Change::Policies { policies, templates, current: self.current.clone() });
+        } else {
+            for (template, (old, new)) in (0..).zip(self.current.iter_mut().zip(current)) {
+                if *old != new {
+                    *old = new;
+                    update.changes.push(Change::Current { template, sa: new });
+                }
+            }
+        }
+        self.applied = applied;
+    }
+
+    /// From now on an SA is left to Linux, until it is gone. The next [`Self::update`] carries it out.
+    pub fn take_back(&mut self, sa: SaId, why: String) {
+        self.taken_back.insert(key(sa), why);
+    }
+
+    /// The indexes of the policies that workers apply.
+    pub fn applied(&self) -> &BTreeSet<u32> {
+        &self.applied
+    }
+
+    /// The SAs that workers use.
+    pub fn used(&self) -> impl Iterator<Item = &Sa> {
+        self.used.values()
+    }
+}
+
+fn candidates(wanted: &BTreeMap<SaKey, Wanted>) -> Vec<Candidate> {
+    let mut all: Vec<_> = wanted.values().collect();
+    all.sort_by_key(|wanted| wanted.order);
+    let candidate = |Wanted { sa, .. }: &Wanted| Candidate {
+        properties: Template::of(sa),
+        direction: sa.direction,
+        id: sa.id(),
+    };
+    all.into_iter().map(candidate).collect()
+}
+
+/// An SA as it is compared: what is left of its limits changes.
+fn without_limits(sa: &Sa) -> Sa {
+    Sa { limits: Limits::default(), ..sa.clone() }
+}
+
+/// What is left of limits. The kernel itself looks after those of time.
+fn rest(limits: Limits, bytes: u64, packets: u64) -> Limits {
+    let of = |limit: Limit, used: u64| {
+        let left = |limit: Option<u64>| limit.map(|limit| limit.saturating_sub(used));
+        Limit { soft: left(limit.soft), hard: left(limit.hard) }
+    };
+    Limits { bytes: of(limits.bytes, bytes), packets: of(limits.packets, packets), time_ns: Limit::default() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+use super::*;
+use crate::layout::attribute;
+use crate::testing::{GCM, KEY, OWN, PEER, algorithm, new_policy, new_sa, sa_info, with};
+
+fn is_local(address: IpAddr) -> bool {
+    address == OWN.parse::<IpAddr>().unwrap()
+}
+
+/// An SA from this machine to the peer, added at this time.
+fn out(spi: u32, added_s: u64) -> Vec<u8> {
+    let mut body = new_sa(OWN, PEER, spi, 1, &[spi as u8; 20]);
+    body[ADDED..ADDED + 8].copy_from_slice(&added_s.to_ne_bytes());
+    body
+}
+
+fn inbound(spi: u32) -> Vec<u8> {
+    new_sa(PEER, OWN, spi, 1, &KEY)
+}
+
+/// The policies of a tunnel: out, fwd and in, with the indexes 9, 10 and 8.
+fn policies() -> Vec<Vec<u8>> {
+    let numbered = |direction: u8, ends| {
+        let mut policy = new_policy(direction, 100, Some(ends));
+        policy[policy_at::INDEX..][..4].copy_from_slice(&(8 + u32::from(direction)).to_ne_bytes());
+        policy
+    };
+    vec![numbered(1, [OWN, PEER]), numbered(2, [PEER, OWN]), numbered(0, [PEER, OWN])]
+}
+
+fn listing(sas: &[Vec<u8>], policies: &[Vec<u8>]) -> Listing {
+    let mut listing = Listing::default();
+    // The kernel lists the last one first.
+    sas.iter().rev().for_each(|sa| listing.add_sa(sa));
+    policies.iter().rev().for_each(|policy| listing.add_policy(policy));
+    listing
+}
+
+/// The changes in words.
+fn shown(update: &Update) -> Vec<String> {
+    let change = |change: &Change| match change {
+        Change::AddSa { sa, .. } => format!("add {:?} {:#x}", sa.direction, sa.spi),
+        Change::RemoveSa(id) => format!("remove {:#x}", id.spi),
+        Change::Policies { policies, current, .. } => {
+            let current: Vec<u32> = current.iter().map(|id| id.map_or(0, |id| id.spi)).collect();
+            format!("{} policies {current:x?}", policies.len())
+        }
+        Change::Current { template, sa } => format!("template {template} {:#x}", sa.map_or(0, |id| id.spi)),
+    };
+    update.changes.iter().map(change).collect()
+}
+
+#[test]
+fn a_tunnel_is_used_and_its_policies_are_applied() {
+    let mut tables = KernelTables::default();
+    let update = tables.update(listing(&[out(0x1001, 5), inbound(0x1002)], &policies()), &is_local);
+    assert_eq!(shown(&update), ["add Out 0x1001", "add In 0x1002", "2 policies [1001, 0]"]);
+    // Those of out and fwd; in is about packets to this machine.
+    assert_eq!(tables.applied(), &BTreeSet::from([9, 10]));
+    let again = tables.update(listing(&[out(0x1001, 5), inbound(0x1002)], &policies()), &is_local);
+    assert!(again.changes.is_empty() && again.left.is_empty());
+}
+
+#[test]
+fn a_policy_without_an_sa_is_left_to_linux_until_there_is_one() {
+    let mut tables = KernelTables::default();
+    let update = tables.update(listing(&[inbound(0x1002)], &policies()), &is_local);
+    assert_eq!(shown(&update), ["add In 0x1002", "1 policies [0]"]);
+    assert_eq!(tables.applied(), &BTreeSet::from([10]));
+    let update = tables.update(listing(&[inbound(0x1002), out(0x1001, 5)], &policies()), &is_local);
+    assert_eq!(shown(&update), ["add Out 0x1001", "2 policies [1001, 0]"]);
+    assert_eq!(tables.applied(), &BTreeSet::from([9, 10]));
+}
+
+#[test]
+fn the_newest_sa_is_used_and_an_old_one_goes_after_no_policy_uses_it() {
+    let mut tables = KernelTables::default();
+    let _first = tables.update(listing(&[out(0x1001, 5), inbound(0x1002)], &policies()), &is_local);
+    let both = [out(0x1001, 5), inbound(0x1002), out(0x1003, 5)];
+    let update = tables.update(listing(&both, &policies()), &is_local);
+    assert_eq!(shown(&update), ["add Out 0x1003", "template 0 0x1003"]);
+    let update = tables.update(listing(&[inbound(0x1002), out(0x1003, 5)], &policies()), &is_local);
+    assert_eq!(shown(&update), ["remove 0x1001"]);
+    let update = tables.update(listing(&[], &[]), &is_local);
+    assert_eq!(shown(&update), ["0 policies []", "remove 0x1002", "remove 0x1003"]);
+    assert!(tables.applied().is_empty());
+}
+
+#[test]
+fn an_sa_that_has_changed_is_another_one() {
+    let mut tables = KernelTables::default();
+    let _first = tables.update(listing(&[out(0x1001, 5)], &policies()), &is_local);
+    let update = tables.update(listing(&[new_sa(OWN, PEER, 0x1001, 1, &[9; 20])], &policies()), &is_local);
+    assert_eq!(shown(&update), ["remove 0x1001", "add Out 0x1001"]);
+}
+
+#[test]
+fn what_workers_do_not_support_is_left_to_linux_with_a_reason() {
+    let mut transport = inbound(0x1002);
+    transport[sa_at::MODE] = 0;
+    let unknown = with(sa_info(OWN, PEER, 0x1005, 1), attribute::AEAD, &algorithm(GCM, Some(64), &KEY));
+    // What a kernel in lockdown hands out.
+    let zeros = new_sa(OWN, PEER, 0x1006, 1, &[0; 20]);
+    let reserved = sa_info(OWN, PEER, 0x1007, 1);
+    let mut tables = KernelTables::default();
+    let update = tables.update(listing(&[transport, unknown, zeros, reserved], &policies()), &is_local);
+    assert!(update.changes.is_empty() && tables.applied().is_empty());
+    assert_eq!(update.left.len(), 3, "{:?}", update.left);
+    let why = |spi| update.left.iter().find(|(id, _)| id.spi == spi).map(|(_, why)| why.as_str()).unwrap();
+    assert!(why(0x1002).contains("transport mode"), "{}", why(0x1002));
+    assert!(why(0x1005).contains("supported"), "{}", why(0x1005));
+    assert!(why(0x1006).contains("zero"), "{}", why(0x1006));
+}
+
+#[test]
+fn an_sa_that_was_taken_back_stays_linuxs_until_it_is_gone() {
+    let all = [out(0x1001, 5), inbound(0x1002)];
+    let mut tables = KernelTables::default();
+    let _first = tables.update(listing(&all, &policies()), &is_local);
+    tables.take_back(SaId { spi: 0x1001, destination: PEER.parse().unwrap() }, "Linux sends on it".into());
+    let update = tables.update(listing(&all, &policies()), &is_local);
+    assert_eq!(shown(&update), ["1 policies [0]", "remove 0x1001"]);
+    assert_eq!(update.left.len(), 1);
+    assert_eq!(tables.applied(), &BTreeSet::from([10]));
+    assert!(tables.update(listing(&all, &policies()), &is_local).changes.is_empty());
+    // Another SA with the same SPI is a new one.
+    let _gone = tables.update(listing(&[], &policies()), &is_local);
+    let update = tables.update(listing(&all, &policies()), &is_local);
+    assert_eq!(shown(&update), ["add Out 0x1001", "add In 0x1002", "2 policies [1001, 0]"]);
+}
+
+#[test]
+fn limits_are_what_is_left_of_them() {
+    let mut body = out(0x1001, 5);
+    body[sa_at::LIMITS..][..16].copy_from_slice(&[800u64, 1000].map(u64::to_ne_bytes).concat());
+    body[BYTES..BYTES + 8].copy_from_slice(&300u64.to_ne_bytes());
+    let mut tables = KernelTables::default();
+    let update = tables.update(listing(&[body.clone()], &policies()), &is_local);
+    let [Change::AddSa { sa, .. }, ..] = &update.changes[..] else { panic!("it is new") };
+    assert_eq!(sa.limits.bytes, Limit { soft: Some(500), hard: Some(700) });
+    // More use does not make it another SA.
+    body[BYTES..BYTES + 8].copy_from_slice(&400u64.to_ne_bytes());
+    assert!(tables.update(listing(&[body], &policies()), &is_local).changes.is_empty());
+}
+
+#[test]
+fn what_is_cut_off_is_left_out() {
+    let whole = out(0x1001, 5);
+    for end in 0..whole.len() {
+        let mut listing = Listing::default();
+        listing.add_sa(&whole[..end]);
+        listing.add_policy(&policies()[0][..end.min(100)]);
+        let mut tables = KernelTables::default();
+        assert!(tables.update(listing, &is_local).changes.is_empty());
+    }
+}
