@@ -38,7 +38,6 @@ use bm_api::request::{ExplainQuery, RouteQuery};
 use bm_api::{Area, Error, Explanation, Neighbors, NextHops, Routes, Status, Verify};
 use bm_fastpath::{AttachChoice, Attachment, Counters, Kernel};
 use bm_fib::published::{Published, Readers};
-use bm_fib::structure;
 use bm_forward::tables::Tables;
 use bm_graph::{URGENT, Waker, set_nice};
 use bm_netlink::LinuxOnly;
@@ -141,7 +140,7 @@ impl Driver {
         let mut memory: Arc<dyn compile::Memory> = Arc::new(compile::Anonymous);
         if let Some(kernel) = &kernel {
             memory = Arc::new(kernel::InMaps(Arc::clone(kernel)));
-            limit_to_kernel_path(&mut options);
+            kernel::limit(&mut options);
         }
         let compiler = compile::Compiler::new_in(readers, options, memory).map_err(Error::new)?;
         let lease = kernel.as_ref().map(|kernel| kernel::lock(kernel).lease()).transpose();
@@ -200,17 +199,6 @@ impl Drop for Driver {
             let _panicked = thread.join();
         }
     }
-}
-
-/// Adapts the options to the kernel path, which supports two structures and has maps of limited size.
-fn limit_to_kernel_path(options: &mut compile::Options) {
-    let by_name = |name| structure::IPV4.iter().find(|structure| structure.name == name);
-    if let Some(chunk17) = by_name("chunk17") {
-        options.ipv4 = *chunk17;
-    }
-    options.ipv6 = structure::IPV6[0];
-    options.next_hops = options.next_hops.min(bm_fastpath::HOPS as u32);
-    options.group_buckets = options.group_buckets.min(bm_fastpath::BUCKETS as u32);
 }
 
 fn control_ended() -> Error {

@@ -13,15 +13,27 @@ use bm_fastpath::{
 };
 use bm_fib::memory::{OutOfMemory, Part, Source};
 use bm_fib::published::Readers;
+use bm_fib::structure;
 use bm_forward::tables;
 use bm_netlink::{Kind, Mirror};
 
 use super::last_situation::LastSituation;
-use crate::compile::{Compiler, Memory};
+use crate::compile::{Compiler, Memory, Options};
 use crate::config::SourceRule;
 
 /// How often devices are checked for whether they accept frames, and failures are tried again.
 const BEAT: Duration = Duration::from_secs(1);
+
+/// Adapts the options to the kernel path, which supports two structures and has maps of limited size.
+pub(super) fn limit(options: &mut Options) {
+    let by_name = |name| structure::IPV4.iter().find(|structure| structure.name == name);
+    if let Some(chunk17) = by_name("chunk17") {
+        options.ipv4 = *chunk17;
+    }
+    options.ipv6 = structure::IPV6[0];
+    options.next_hops = options.next_hops.min(bm_fastpath::HOPS as u32);
+    options.group_buckets = options.group_buckets.min(bm_fastpath::BUCKETS as u32);
+}
 
 /// The program with its maps. The compiler asks it for memory, the control thread for everything else.
 pub(super) type Shared = Arc<Mutex<Kernel>>;
