@@ -1,5 +1,5 @@
 //! Shared by everything that loads BPF programs: XDP and tc on interfaces, values of maps, pinned links, the file system
-//! that they are pinned in, and the ring with samples of frames.
+//! that they are pinned in, rings, and the one with samples of frames.
 //!
 //! `fastpath` and `switch` pin links in a [`Bpffs`], so that they outlive the daemon. The daemon, its successor and
 //! `brickmoon stop` must all find the same one, whatever mount namespace each runs in.
@@ -13,6 +13,7 @@ mod mount;
 mod occupant;
 pub mod pins;
 mod program;
+mod ring;
 pub mod samples;
 pub mod tcx;
 pub mod testing;
@@ -24,4 +25,5 @@ pub use map::{MapValue, reset_counters, sum_counters};
 pub use occupant::Occupant;
 pub use pins::{PinFolder, PinnedLink};
 pub use program::ProgramInfo;
+pub use ring::RingReader;
 pub use tcx::AttachType;

@@ -6,13 +6,13 @@
 //!
 //! Programs that sample nothing write nothing. A full ring loses samples, which the next one counts.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts};
-use libbpf_rs::{ErrorKind, MapHandle, MapType, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{MapHandle, MapType};
+
+use crate::RingReader;
 
 /// The map's name in the programs.
 pub const SAMPLES: &str = "samples";
@@ -21,8 +21,6 @@ const RING: u32 = 256 * 1024;
 /// Bytes in front of the frame's, in `struct sample`, and the most of the frame's.
 const FIXED: usize = 24;
 const FRAME_MAX: usize = 128;
-/// Waiting samples that are read at once; the rest stays in the ring.
-const AT_ONCE: usize = 4096;
 
 /// The ring of this process, once a program has needed it.
 static PROCESS: Mutex<Option<MapHandle>> = Mutex::new(None);
@@ -80,26 +78,13 @@ pub fn samples() -> libbpf_rs::Result<MapHandle> {
 }
 
 /// Reads the samples of this process. One at a time: two would share them.
-pub struct SampleReader {
-    ring: RingBuffer<'static>,
-    inbox: Rc<RefCell<Vec<Sample>>>,
-}
+pub struct SampleReader(RingReader<Sample>);
 
 impl SampleReader {
     /// # Errors
     /// The kernel's error.
     pub fn open() -> libbpf_rs::Result<Self> {
-        let inbox = Rc::<RefCell<Vec<Sample>>>::default();
-        let to = inbox.clone();
-        let mut builder = RingBufferBuilder::new();
-        let map = samples()?;
-        builder.add(&map, move |bytes: &[u8]| {
-            let mut to = to.borrow_mut();
-            to.extend(Sample::parse(bytes));
-            // A negative number ends the reading for now; libbpf ignores others.
-            -i32::from(to.len() >= AT_ONCE)
-        })?;
-        Ok(Self { ring: builder.build()?, inbox })
+        RingReader::open(&samples()?, Sample::parse).map(Self)
     }
 
     /// The samples that have come, after waiting for the first one for this time at most.
@@ -107,12 +92,7 @@ impl SampleReader {
     /// # Errors
     /// The kernel's error.
     pub fn poll(&self, longest: Duration) -> libbpf_rs::Result<Vec<Sample>> {
-        match self.ring.poll(longest) {
-            Err(error) if error.kind() != ErrorKind::Interrupted && self.inbox.borrow().is_empty() => {
-                Err(error)
-            }
-            _ => Ok(self.inbox.take()),
-        }
+        self.0.poll(longest)
     }
 }
 

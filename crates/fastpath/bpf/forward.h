@@ -5,7 +5,7 @@
  *
  *     forward.bpf.c ─ xdp.h ─┐
  *                            ├─► forward.h: [fib4|fib6] -> [hops] -> [egress]
- *     skb.bpf.c ───── skb.h ─┘
+ *     skb.bpf.c ───── skb.h ─┘                               └─► unresolved.h: control asks for the neighbor
  *
  * xdp.h and skb.h, one of which is included first, have what differs: how long a packet is and whether it fits, whether
  * its checksum is complete, how bytes are read and cut off, and which tag it has.
@@ -23,6 +23,7 @@
 #include "layout.h"
 #include "packet.h"
 #include "sum.h"
+#include "unresolved.h"
 
 /*
  * Maps with one value each, as variables: their address is in the program's code, whereas a lookup would be a call
@@ -160,6 +161,7 @@ static __always_inline enum verdict route4(struct packet *packet, struct ipv4 *i
 {
 	const struct ingress *ingress = packet->ingress;
 	__u32 source, destination, hop, hash;
+	enum verdict verdict;
 
 	if (!(ingress->flags & FORWARD_IPV4))
 		return ingress->flags & LINUX_ONLY_IPV4 ? PASSED_FIREWALL : PASSED_INACTIVE;
@@ -186,7 +188,10 @@ static __always_inline enum verdict route4(struct packet *packet, struct ipv4 *i
 			return PASSED_FLOW;
 		hop = member(hop, hash);
 	}
-	return leave(hop, packet, way);
+	verdict = leave(hop, packet, way);
+	if (verdict == PASSED_UNRESOLVED && ingress->flags & REPORT_UNRESOLVED)
+		report_unresolved(hop, 0, 0xffffull << 32 | destination);
+	return verdict;
 }
 
 /* 2000::/3 or fc00::/7, where nothing is special. */
@@ -208,6 +213,7 @@ static __always_inline __u64 sum_of_addresses(const struct ipv6 *ip)
 static __always_inline enum verdict route6(struct packet *packet, struct ipv6 *ip, struct way *way)
 {
 	struct address6 source, destination;
+	enum verdict verdict;
 	__u32 hop, hash;
 
 	if ((packet->ingress->flags & (FORWARD_IPV6 | LINUX_ONLY_FRAGMENTS_IPV6)) != FORWARD_IPV6) {
@@ -236,7 +242,10 @@ static __always_inline enum verdict route6(struct packet *packet, struct ipv6 *i
 			return PASSED_FLOW;
 		hop = member(hop, hash);
 	}
-	return leave(hop, packet, way);
+	verdict = leave(hop, packet, way);
+	if (verdict == PASSED_UNRESOLVED && packet->ingress->flags & REPORT_UNRESOLVED)
+		report_unresolved(hop, destination.high, destination.low);
+	return verdict;
 }
 
 /* Twelve bytes in two stores; the word of an egress begins with its MAC. */

@@ -59,6 +59,7 @@ struct fib6 {
 #define LINUX_ONLY_IPV4 16 /* not forwarded: only Linux may handle what comes in */
 #define LINUX_ONLY_IPV6 32
 #define LINUX_ONLY_FRAGMENTS_IPV6 64 /* Linux reassembles them; those of IPv4 are always Linux's */
+#define REPORT_UNRESOLVED 128 /* next hops without a MAC: Linux may drop the packets before it asks for it */
 enum reverse_path { REVERSE_PATH_OFF, REVERSE_PATH_STRICT, REVERSE_PATH_LOOSE };
 
 struct ingress {

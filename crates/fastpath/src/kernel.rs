@@ -19,6 +19,7 @@ use crate::layout::{self, FIB4_ROOMS, FIB6_ROOMS, HOPS_ROOMS, SOURCES4_ROOMS, SO
 use crate::maps::{self, MappedViews};
 use crate::pins::Pins;
 use crate::situation::Situation;
+use crate::unresolved::{self, UnresolvedReader};
 
 /// The maps with the tables that one program reads.
 struct Tables {
@@ -39,6 +40,8 @@ pub struct Kernel {
     counts: MapHandle,
     /// Counts what was dropped on interfaces whose filters were not in place.
     held: MapHandle,
+    /// Next hops without a MAC address that packets were for.
+    unresolved: MapHandle,
     /// The filters' maps, if there are filters.
     filters: Option<FilterMaps>,
     /// The sockets of workers, if packets may be claimed for them.
@@ -75,6 +78,7 @@ impl Kernel {
             sources: None,
         };
         let views = maps::create("views", size_of::<Views>()).map_err(&failed)?;
+        let unresolved = unresolved::create().map_err(&failed)?;
         let mapped =
             MappedViews::map(&views).map_err(KernelError::system("mapping the tables into memory"))?;
         let jiffies =
@@ -85,6 +89,7 @@ impl Kernel {
             With {
                 tables: &tables,
                 views: &views,
+                unresolved: &unresolved,
                 counts: None,
                 filters: None,
                 claims: None,
@@ -100,6 +105,7 @@ impl Kernel {
             mapped,
             counts,
             held,
+            unresolved,
             filters: None,
             claims: None,
             tags: false,
@@ -152,6 +158,15 @@ impl Kernel {
         let map = Claims::create().map_err(&failed)?;
         self.claims = Some(map.handle().map_err(&failed)?);
         Ok(map)
+    }
+
+    /// Reads which next hops without a MAC address packets were for, on interfaces that report them.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn unresolved(&self) -> Result<UnresolvedReader, KernelError> {
+        UnresolvedReader::open(&self.unresolved)
+            .map_err(KernelError::program("mapping the ring of next hops without a MAC address"))
     }
 
     /// Whether frames can be sent through an interface of the kernel path.
@@ -211,6 +226,7 @@ impl Kernel {
         let with = With {
             tables: &tables,
             views: &self.views,
+            unresolved: &self.unresolved,
             counts: Some([&self.counts, &self.held]),
             filters: filters.as_ref().unwrap_or(&self.filters).as_ref(),
             claims: self.claims.as_ref(),

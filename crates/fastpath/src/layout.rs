@@ -43,6 +43,7 @@ pub const PARTIAL_SUMS: u8 = 8;
 /// By family, IPv4 first.
 pub const LINUX_ONLY: [u8; 2] = [16, 32];
 pub const LINUX_ONLY_FRAGMENTS_IPV6: u8 = 64;
+pub const REPORT_UNRESOLVED: u8 = 128;
 pub const LOCAL_BITS: usize = 4096;
 pub const LOCAL_HASH: u32 = 0x9e37_79b9;
 

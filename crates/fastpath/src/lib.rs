@@ -22,7 +22,8 @@
 //! With [`Pins`] the program survives a crash of the daemon, and the next one takes it over ([`Kernel::take_over`]).
 //! After a grace time without [`Kernel::beat`] it leaves everything to Linux.
 //!
-//! Absent on purpose: ICMP errors, fragments, neighbor resolution. Linux does them.
+//! Absent on purpose: ICMP errors, fragments, neighbor resolution. Linux does them; where its firewall may drop a packet
+//! before Linux asks for the neighbor, the program reports it, and control makes Linux ask ([`UnresolvedReader`]).
 
 mod attach;
 mod claims;
@@ -38,6 +39,7 @@ mod maps;
 mod pins;
 mod situation;
 mod tags;
+mod unresolved;
 
 pub use attach::{AttachChoice, Attachment, ifindex, is_ethernet, is_there, why_no_frames};
 pub use bm_bpf::AttachType;
@@ -52,3 +54,4 @@ pub use layout::{BUCKETS, HOPS, INTERFACES};
 pub use lease::{Lease, detach_from_parent, prioritize};
 pub use pins::{NoPins, Pins, remove_kept};
 pub use situation::{Interface, ReversePath, Situation, Tag};
+pub use unresolved::{Unresolved, UnresolvedReader};

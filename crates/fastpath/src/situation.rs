@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::filters::FilterInputs;
 use crate::layout::{
     ACCEPT_LOCAL, Egress, FORWARD_IPV4, FORWARD_IPV6, INGRESSES, INTERFACES, Ingress, LINUX_ONLY,
-    LINUX_ONLY_FRAGMENTS_IPV6, LOCAL_BITS, LOCAL_HASH, PARTIAL_SUMS, VLAN_HASH_PORT, VLAN_HASH_TAG,
-    VLAN_TRIES, VLANS, View, Vlan,
+    LINUX_ONLY_FRAGMENTS_IPV6, LOCAL_BITS, LOCAL_HASH, PARTIAL_SUMS, REPORT_UNRESOLVED, VLAN_HASH_PORT,
+    VLAN_HASH_TAG, VLAN_TRIES, VLANS, View, Vlan,
 };
 use bm_filter::{Filters, SourceCheck};
 
@@ -105,6 +105,9 @@ pub struct Interface {
     pub accept_local: bool,
     /// Senders may leave TCP and UDP checksums to hardware offload, as on a veth, where no hardware completes them.
     pub partial_sums: bool,
+    /// Packets to a next hop without a MAC address are reported ([`crate::UnresolvedReader`]): Linux may drop them
+    /// before it asks for the neighbor.
+    pub report_unresolved: bool,
 }
 
 impl Interface {
@@ -126,7 +129,8 @@ impl Interface {
                 | flag(self.linux_only[1], LINUX_ONLY[1])
                 | flag(self.linux_only_fragments_ipv6, LINUX_ONLY_FRAGMENTS_IPV6)
                 | flag(self.accept_local, ACCEPT_LOCAL)
-                | flag(self.partial_sums, PARTIAL_SUMS),
+                | flag(self.partial_sums, PARTIAL_SUMS)
+                | flag(self.report_unresolved, REPORT_UNRESOLVED),
             reverse_path: self.reverse_path as u8,
         }
     }

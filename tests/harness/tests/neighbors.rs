@@ -8,8 +8,8 @@ use bm_tests::flow::Stream;
 use bm_tests::lab::{Ends, Lab, Side};
 use bm_tests::packet::{self, Ip4, Ip6};
 use bm_tests::responder::{Responder, usual};
-use bm_tests::subject::{Router, each};
-use bm_tests::{normalise, report};
+use bm_tests::subject::{Router, Subject, each};
+use bm_tests::{command, normalise, report};
 use bm_wire::Mac;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -72,6 +72,77 @@ fn packets_wait_for_their_next_hop() {
         assert_eq!(arrived(lab, &v6), [0, 1, 2], "IPv6 packets with an empty neighbor table");
         assert_eq!(arrived(lab, &v4), [0, 1, 2], "IPv4 packets with an entry in the table");
     });
+}
+
+/// Starts brickmoon with a firewall that forwards nothing, and that brickmoon bypasses.
+fn behind_a_firewall<'a>(subject: &Subject, lab: &'a Lab) -> Router<'a> {
+    for line in [
+        "nft add table inet t",
+        "nft add chain inet t f { type filter hook forward priority 0 ; policy drop ; }",
+    ] {
+        lab.rtr.run(line);
+    }
+    let mut router = subject.start(lab);
+    router.end(&[]);
+    router.restart_with(&["r0", "r1", "r2"], "[firewall]\nnftables = 'bypass'\n");
+    router.settle();
+    router
+}
+
+/// Sends a packet again and again, until one comes out at the sink.
+fn time_until_forwarded(lab: &Lab, packet: &[u8]) -> Option<Duration> {
+    lab.drain();
+    let start = Instant::now();
+    (0..100).find_map(|_| {
+        lab.send(Side::Src, &Side::Src.to_router(packet));
+        lab.await_frame(Side::Snk, millis(20), |frame| is_forwarded(frame, packet))?;
+        Some(start.elapsed())
+    })
+}
+
+/// Linux would drop packets to unknown hosts before it asks for their MAC addresses.
+#[test]
+fn hosts_behind_a_bypassed_firewall_are_found() {
+    if !command::has("nft") {
+        return report::skip("bypass-unknown", "there is no nft");
+    }
+    for subject in Subject::with_tc("bypass-unknown").into_iter().filter(|subject| *subject != Subject::Linux)
+    {
+        let lab = Lab::new("bypass-unknown", Ends::Unknown);
+        let router = behind_a_firewall(&subject, &lab);
+        let silent: IpAddr = "198.51.100.99".parse().expect("an address");
+        let answer = move |address| (address != silent).then(|| usual(Side::Snk, address));
+        let (_source, sink) = (
+            Responder::usual(&lab, Side::Src),
+            Responder::start(&lab, Side::Snk, Duration::ZERO, Box::new(answer)),
+        );
+        for packet in [
+            Ip4::udp(HOST, "198.51.100.77", 20).bytes(),
+            Ip6::udp(HOST6, "2001:db8:2::77", 20).bytes(),
+            Ip4::udp(HOST, FAR, 20).bytes(),
+            Ip6::udp(HOST6, FAR6, 20).bytes(),
+        ] {
+            let took = time_until_forwarded(&lab, &packet);
+            let took =
+                took.unwrap_or_else(|| panic!("{}: {packet:x?}\n{}", router.name(), router.status_text()));
+            report::say(&format!("bypass-unknown: {}: after {} ms", router.name(), took.as_millis()));
+        }
+        // A host that does not answer is asked for as Linux asks: about once a second, while packets come.
+        let start = Instant::now();
+        let packet = Side::Src.to_router(&Ip4::udp(HOST, "198.51.100.99", 20).bytes());
+        while start.elapsed() < millis(5000) {
+            lab.send(Side::Src, &packet);
+            std::thread::sleep(millis(5));
+        }
+        let asked = || sink.asked().iter().filter(|asked| asked.target == silent).count();
+        assert!((3..=10).contains(&asked()), "{}: {} requests", router.name(), asked());
+        std::thread::sleep(millis(3500));
+        let before = asked();
+        std::thread::sleep(millis(1500));
+        assert_eq!(asked(), before, "{}: none without packets", router.name());
+        router.settle();
+        router.stop();
+    }
 }
 
 /// Type, code, and the destination of the packet that an ICMP or ICMPv6 error at the source quotes.

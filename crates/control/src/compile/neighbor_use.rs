@@ -2,6 +2,8 @@
 
 use super::Compiler;
 use super::targets::{State, Target};
+use bm_fib::NextHop;
+use bm_fib::next_hop::Action;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -29,6 +31,16 @@ impl Compiler {
     /// Whether a route leads to this neighbor, or packets may be sent to it now.
     pub fn is_known(&self, ifindex: u32, address: IpAddr) -> bool {
         self.targets.of_neighbor(ifindex, address).is_some()
+    }
+
+    /// The link and the neighbor that a packet to `destination` waits for at a next hop; `None` if it has another action
+    /// by now.
+    pub fn unresolved(&self, hop: NextHop, destination: IpAddr) -> Option<(u32, IpAddr)> {
+        if self.targets.table().action(hop) != Action::Resolve {
+            return None;
+        }
+        let State::Plain(place) = &self.targets.get(self.targets.of_hop(hop)?).state else { return None };
+        Some((place.ifindex, place.gateway.unwrap_or(destination)))
     }
 
     fn uses_by_host_entries(&self) -> BTreeMap<Target, u32> {

@@ -12,7 +12,7 @@ use super::budget::Budget;
 use super::kernel::KernelPath;
 use super::leases::{Leases, Reason};
 use super::linux_only::{self, Listed};
-use super::neighbor_requests::{NeighborRequests, QueuedRequests, neighbor_requests};
+use super::neighbor_requests::{KernelRequests, NeighborRequests, QueuedRequests, neighbor_requests};
 use super::tally::Tally;
 use super::watchdog::CONTROL_SILENT_MAX;
 use super::{ControlPort, ControlPortState, Request};
@@ -54,6 +54,8 @@ pub(super) struct Control {
     /// Called after changes of interfaces.
     pub(super) on_links: Option<Box<dyn Fn() + Send>>,
     pub(super) slow_path: Option<QueuedRequests>,
+    /// Next hops that packets of the kernel path wait for.
+    pub(super) unresolved: Option<KernelRequests>,
     resolve_queue: usize,
     /// Limits requests for unknown neighbors.
     pub(super) budget: Budget,
@@ -98,6 +100,7 @@ impl Control {
         listed.set(linux_only);
         compiler.set_linux_only(&listed.honored());
         let batch = Batch::open().map_err(Error::new)?;
+        let unresolved = kernel.as_ref().map(KernelPath::unresolved).transpose()?.map(KernelRequests::new);
         let mut control = Self {
             watch,
             hash_seed: compiler.choices().hash_seed,
@@ -114,6 +117,7 @@ impl Control {
             tally: Tally::default(),
             on_links: None,
             slow_path: None,
+            unresolved,
             resolve_queue: config.neighbors.resolve_queue as usize,
             budget: Budget::new(config.neighbors.resolve_per_second, started),
             last_steering: None,
@@ -161,7 +165,9 @@ impl Control {
             let refresh = self.refresh_at.saturating_duration_since(now);
             let beat = self.kernel.as_ref().map_or(SLEEP_MAX, |kernel| kernel.timeout(now));
             if !self.ended {
-                waker.wait([self.watch.as_fd()], own.min(refresh).min(beat).min(SLEEP_MAX));
+                let (reports, pause) = self.unresolved.as_ref().map_or((None, None), |all| all.wakes(now));
+                let events = std::iter::once(self.watch.as_fd()).chain(reports);
+                waker.wait(events, own.min(refresh).min(beat).min(pause.unwrap_or(SLEEP_MAX)));
                 waker.clear();
             }
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bm_api::Error;
 use bm_fastpath::{
     AttachChoice, AttachType, Attachment, Counters, Grace, Interface, Kernel, Moved, ReversePath, Situation,
-    SourceCheck, Tag,
+    SourceCheck, Tag, UnresolvedReader,
 };
 use bm_fib::memory::{OutOfMemory, Part, Source};
 use bm_fib::published::Readers;
@@ -71,6 +71,8 @@ pub(super) struct Now<'a> {
     pub taken: &'a BTreeSet<u32>,
     /// Whether the kernel path takes their packets.
     pub active: bool,
+    /// Whether packets bypass settings of Linux that may drop them.
+    pub bypasses: bool,
 }
 
 /// The kernel path as the control thread uses it.
@@ -105,6 +107,11 @@ impl KernelPath {
             held: Vec::new(),
             without_slot,
         })
+    }
+
+    /// Reads which next hops without a MAC address packets were for. To be used on one thread.
+    pub fn unresolved(&self) -> Result<UnresolvedReader, Error> {
+        lock(&self.kernel).unresolved().map_err(Error::new)
     }
 
     /// Applies the compiled state to the program. Failures are tried again with the next beat.
@@ -304,7 +311,7 @@ impl KernelPath {
     }
 
     fn situation(&self, now: Now<'_>) -> Situation {
-        let Now { compiler, mirror, ports, active, .. } = now;
+        let Now { compiler, mirror, ports, active, bypasses, .. } = now;
         let filters = compiler.filters();
         let kernel = lock(&self.kernel);
         let linux_only = compiler.linux_only();
@@ -347,6 +354,7 @@ impl KernelPath {
                 linux_only: own.linux_only_in.map(|linux_only| linux_only && active && is_ours),
                 linux_only_fragments_ipv6: own.linux_only_fragments[1],
                 accept_local: own.accept_local,
+                report_unresolved: bypasses && active && is_ours,
                 partial_sums: mirror.link(device).is_some_and(|link| link.kind == Kind::Veth),
             }
         };

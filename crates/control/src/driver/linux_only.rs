@@ -48,6 +48,11 @@ impl Listed {
         self.list.iter().filter(|entry| !self.firewall.bypasses(entry.feature)).cloned().collect()
     }
 
+    /// Whether any entry is bypassed.
+    pub fn bypasses(&self) -> bool {
+        self.list.iter().any(|entry| self.firewall.bypasses(entry.feature))
+    }
+
     /// The bypassed entries, by key.
     fn bypassed(&self) -> impl Iterator<Item = (&'static str, Vec<&LinuxOnly>)> {
         let keys = self.firewall.all().into_iter().filter(|(_, mode)| *mode == FirewallMode::Bypass);
@@ -311,6 +316,7 @@ mod tests {
             .map(|feature| entry(feature, Traffic::All { ipv4: true, ipv6: false }));
         assert!(listed.set(vec![legacy, xfrm.clone()]) && !listed.set(listed.list.clone()));
         assert_eq!(listed.honored(), [xfrm]);
+        assert!(listed.bypasses() && !Listed::new(listed.firewall.clone()).bypasses());
         let shown = listed.shown(&Mirror::default());
         assert_eq!(shown.linux_only[0].packets, "all IPv4 packets");
         let bypassed = shown.bypassed.iter().map(|by| (&*by.setting, by.packets.len()));

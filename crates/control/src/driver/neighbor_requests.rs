@@ -1,14 +1,20 @@
-//! Neighbor requests of the slow path: bounded queues to and from the control thread.
+//! Neighbor requests: of the slow path by bounded queues to and from the control thread, of the kernel path by a ring.
 
 use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
+use bm_fastpath::{Unresolved, UnresolvedReader};
 use bm_forward::Resolver;
 use bm_graph::Waker;
 
 /// Capacity of the queue of failed neighbors.
 const FAILED: usize = 1024;
+/// How long the thread does not wake for reports of the kernel path after some were read, so that a flood wakes it a
+/// hundred times a second, not for each report.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Index of a link, and the address of a neighbor on it.
 pub type Neighbor = (u32, IpAddr);
@@ -63,5 +69,35 @@ impl Resolver for NeighborRequests {
 
     fn next_failed(&mut self) -> Option<Neighbor> {
         self.failed.try_recv().ok()
+    }
+}
+
+/// Reports of the kernel path about next hops without a MAC address.
+pub(super) struct KernelRequests {
+    reader: UnresolvedReader,
+    paused_until: Instant,
+}
+
+impl KernelRequests {
+    pub fn new(reader: UnresolvedReader) -> Self {
+        Self { reader, paused_until: Instant::now() }
+    }
+
+    /// The reports since the last call.
+    pub fn take(&mut self, now: Instant) -> Vec<Unresolved> {
+        let reports = self.reader.take().unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot read which neighbors the kernel path needs");
+            Vec::new()
+        });
+        if !reports.is_empty() {
+            self.paused_until = now + PAUSE;
+        }
+        reports
+    }
+
+    /// What the thread waits for: the descriptor with reports, or the end of a pause.
+    pub fn wakes(&self, now: Instant) -> (Option<BorrowedFd<'_>>, Option<Duration>) {
+        let pause = self.paused_until.checked_duration_since(now).filter(|pause| !pause.is_zero());
+        (pause.is_none().then(|| self.reader.as_fd()), pause)
     }
 }

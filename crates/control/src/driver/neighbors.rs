@@ -1,6 +1,7 @@
 //! Neighbors: requested for the slow path, kept reachable for the fast path, and reported when they fail.
 
 use super::control::Control;
+use bm_fastpath::Unresolved;
 use bm_netlink::Change;
 use bm_netlink::neighbor::state;
 use std::collections::BTreeSet;
@@ -8,11 +9,12 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 impl Control {
-    /// Passes requests of the slow path on to the kernel. A scan of a subnet causes very many: requests for unknown
-    /// neighbors are limited, and the slow path repeats those that packets wait for.
+    /// Passes requests of the slow path on to the kernel, and those of the kernel path, whose packets Linux may drop
+    /// before it asks. A scan of a subnet causes very many: requests for unknown neighbors are limited, and repeated
+    /// while packets come.
     pub(super) fn ask_for_neighbors(&mut self) {
-        let Some(asked) = &self.slow_path else { return };
-        let asked: BTreeSet<_> = asked.wanted.try_iter().collect();
+        let mut asked = self.unresolved_in_kernel();
+        asked.extend(self.slow_path.iter().flat_map(|asked| asked.wanted.try_iter()));
         let now = Instant::now();
         let mut any = false;
         for (ifindex, address) in asked {
@@ -24,6 +26,13 @@ impl Control {
         if any {
             self.send_batch();
         }
+    }
+
+    /// The neighbors that packets of the kernel path wait for.
+    fn unresolved_in_kernel(&mut self) -> BTreeSet<(u32, IpAddr)> {
+        let reports = self.unresolved.as_mut().map_or_else(Vec::new, |all| all.take(Instant::now()));
+        let neighbor = |report: Unresolved| self.compiler.unresolved(report.hop, report.destination);
+        reports.into_iter().filter_map(neighbor).collect()
     }
 
     /// Makes the kernel resolve or confirm neighbors that are next hops of routes, or that packets were sent to since

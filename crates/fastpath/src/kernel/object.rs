@@ -9,6 +9,7 @@ use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramMut};
 use super::{Tables, hold};
 use crate::error::KernelError;
 use crate::filters::FilterMaps;
+use crate::unresolved;
 
 /// The object file with the XDP program, and with the one that extends the time for which tables are valid.
 pub(super) static XDP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forward.bpf.o"));
@@ -44,6 +45,8 @@ const SAMPLING_MAPS: [&str; 3] = [SAMPLES, "sampling", "sampled_out"];
 pub(super) struct With<'a> {
     pub tables: &'a Tables,
     pub views: &'a MapHandle,
+    /// The ring with reports of next hops without a MAC address.
+    pub unresolved: &'a MapHandle,
     /// The counters, and those of what is held; new ones without.
     pub counts: Option<[&'a MapHandle; 2]>,
     pub filters: Option<&'a FilterMaps>,
@@ -55,7 +58,7 @@ pub(super) struct With<'a> {
 
 /// Loads an object file.
 pub(super) fn load(file: &[u8], with: With<'_>) -> Result<Object, KernelError> {
-    let With { tables, views, counts, filters, claims, tags, sample_one_in } = with;
+    let With { tables, views, filters, claims, tags, sample_one_in, .. } = with;
     let failed = KernelError::program("loading the program");
     let ring = (sample_one_in > 0).then(samples::samples).transpose().map_err(&failed)?;
     let mut builder = ObjectBuilder::default();
@@ -90,8 +93,9 @@ pub(super) fn load(file: &[u8], with: With<'_>) -> Result<Object, KernelError> {
             "sources4" => tables.sources.as_ref().map(|[ipv4, _]| ipv4),
             "sources6" => tables.sources.as_ref().map(|[_, ipv6]| ipv6),
             ".bss.views" => Some(views),
-            "counts" => counts.map(|[counts, _]| counts),
-            hold::MAP => counts.map(|[_, held]| held),
+            unresolved::MAP => Some(with.unresolved),
+            "counts" => with.counts.map(|[counts, _]| counts),
+            hold::MAP => with.counts.map(|[_, held]| held),
             "filters" => filters.map(|maps| &maps.filters),
             "filter_counts" => filters.map(|maps| &maps.counts),
             "filter_sources" => filters.map(|maps| &maps.sources),

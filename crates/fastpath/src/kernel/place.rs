@@ -103,6 +103,7 @@ impl Kernel {
                 With {
                     tables: &self.tables,
                     views: &self.views,
+                    unresolved: &self.unresolved,
                     counts: Some([&self.counts, &self.held]),
                     filters: self.filters.as_ref(),
                     claims: None,

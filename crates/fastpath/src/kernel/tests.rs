@@ -18,6 +18,7 @@ mod outlives;
 mod sampled;
 mod tagged;
 mod tc;
+mod unresolved;
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;

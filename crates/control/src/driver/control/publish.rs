@@ -29,7 +29,8 @@ impl Control {
         let Some(kernel) = &self.kernel else { return Vec::new() };
         let (compiler, mirror) = (&self.compiler, self.watch.mirror());
         let (ports, taken) = (self.kernel_ports(), self.taken());
-        kernel.differences(Now { compiler, mirror, ports: &ports, taken: &taken, active: self.active })
+        let (active, bypasses) = (self.active, self.linux_only.bypasses());
+        kernel.differences(Now { compiler, mirror, ports: &ports, taken: &taken, active, bypasses })
     }
 
     /// Runs an update of the kernel path, and collects counts of frames dropped before filters were in place.
@@ -40,7 +41,8 @@ impl Control {
         let (ports, taken) = (self.kernel_ports(), self.taken());
         let Some(kernel) = &mut self.kernel else { return Ok(()) };
         let (compiler, mirror) = (&self.compiler, self.watch.mirror());
-        let told = tell(kernel, Now { compiler, mirror, ports: &ports, taken: &taken, active: self.active });
+        let (active, bypasses) = (self.active, self.linux_only.bypasses());
+        let told = tell(kernel, Now { compiler, mirror, ports: &ports, taken: &taken, active, bypasses });
         for (ifindex, held) in kernel.take_held_drops() {
             let port = self.ports.iter().find(|port| port.ifindex == Some(ifindex));
             port.into_iter().for_each(|port| self.tally.add(&port.name, held));
