@@ -98,43 +98,34 @@ impl Engine {
 
     /// One breath: every app pulls, then every app pushes. Returns how many frames moved over links.
     pub fn breathe(&mut self) -> u64 {
-        let now_ns = self.started.elapsed().as_nanos() as u64;
-        self.now_ns = now_ns;
-        for at in 0..self.apps.len() {
-            Self::with(&mut self.apps[at], &mut self.links, &mut self.frames, now_ns, |app, io| app.pull(io));
-        }
-        for &at in &self.order {
-            Self::with(&mut self.apps[at], &mut self.links, &mut self.frames, now_ns, |app, io| app.push(io));
-        }
-        self.end_breath()
+        self.breathe_with(|_| {})
     }
 
-    /// The same as [`breathe`](Self::breathe); adds to `spent` the nanoseconds in each app, in the order of
-    /// [`apps`](Self::apps).
+    /// The same; adds to `spent` the nanoseconds in each app, in the order of [`apps`](Self::apps).
     pub fn breathe_timed(&mut self, spent: &mut [u64]) -> u64 {
-        let now_ns = self.started.elapsed().as_nanos() as u64;
-        self.now_ns = now_ns;
         let mut before = Instant::now();
-        let mut spend = |at: usize| {
+        self.breathe_with(|at| {
             let now = Instant::now();
             let ns = now.saturating_duration_since(std::mem::replace(&mut before, now)).as_nanos() as u64;
             if let Some(spent) = spent.get_mut(at) {
                 *spent += ns;
             }
-        };
+        })
+    }
+
+    /// A breath; `after` is called with the index of each app that has pulled or pushed.
+    #[inline(always)]
+    fn breathe_with(&mut self, mut after: impl FnMut(usize)) -> u64 {
+        let now_ns = self.started.elapsed().as_nanos() as u64;
+        self.now_ns = now_ns;
         for at in 0..self.apps.len() {
             Self::with(&mut self.apps[at], &mut self.links, &mut self.frames, now_ns, |app, io| app.pull(io));
-            spend(at);
+            after(at);
         }
         for &at in &self.order {
             Self::with(&mut self.apps[at], &mut self.links, &mut self.frames, now_ns, |app, io| app.push(io));
-            spend(at);
+            after(at);
         }
-        self.end_breath()
-    }
-
-    /// Counts a breath; returns how many frames have moved since the last one.
-    fn end_breath(&mut self) -> u64 {
         self.breaths += 1;
         let moved = self.links.iter().map(Link::moves).sum();
         moved - std::mem::replace(&mut self.moved, moved)
