@@ -56,6 +56,7 @@ struct Work {
     outputs: Vec<Option<usize>>,
     entrance: Entrance,
     policies: Arc<Policies>,
+    fragmented: errors::Fragmented,
     owners: SaTable<Owner>,
     /// For each template its SA.
     current: Vec<Option<SaId>>,
@@ -90,6 +91,7 @@ impl Encryption {
             outputs: vec![None; ports.len()],
             entrance,
             policies: plan.policies.clone(),
+            fragmented: errors::Fragmented::default(),
             owners: plan.owners(*worker, Direction::Out),
             current: plan.current.clone(),
             sas,
@@ -104,7 +106,7 @@ impl Encryption {
 impl Work {
     /// One frame that is to leave through `port`.
     fn leaves(&mut self, io: &mut Io<'_>, tables: &Tables, mut frame: Frame, (from, port): (From, usize)) {
-        let interface = frame.meta().interface;
+        let (interface, now_ns) = (frame.meta().interface, io.now_ns);
         let action = frames::network(frame.data()).and_then(|network| {
             let packet = frames::packet(&frame, network);
             if from == From::SlowPath && self.is_in_tunnel(packet) {
@@ -114,7 +116,7 @@ impl Work {
             let action = match found.map(|found| found.action) {
                 None | Some(Action::Bypass) => {
                     let packet = frame.data_mut().get_mut(network..)?;
-                    errors::protect((&self.policies, tables), packet, found, interface)?
+                    self.fragmented.protect((&self.policies, tables), packet, found, interface, now_ns)?
                 }
                 Some(action) => action,
             };
@@ -124,7 +126,7 @@ impl Work {
             None | Some((_, Action::Bypass)) => Ok(port),
             Some((_, Action::Discard)) => Err(Stop::Drop(Reason::IpsecPolicy)),
             Some((network, protect)) => match self.owner(protect, frames::packet(&frame, network)) {
-                Some(Owner::Mine(at)) => self.encrypt(tables, &mut frame, network, at, io.now_ns),
+                Some(Owner::Mine(at)) => self.encrypt(tables, &mut frame, network, at, now_ns),
                 Some(Owner::Other(worker)) => Err(Stop::To(worker)),
                 None => Err(Failure::NoSa.into()),
             },

@@ -3,8 +3,11 @@
 //! An error quotes the packet that it is about. Unprotected, it would show a part of what was encrypted. If no policy
 //! protects it, because its source is in none, the policy for replies to the quoted packet is applied to it (RFC 4301
 //! 6.2). The other end accepts only sources that its policy has, so an error of this router gets such an address.
+//!
+//! Of an error in fragments only the first quotes enough to tell. The later ones show the rest of the quoted packet, so they
+//! are treated like the first one (RFC 4301 7.3), which is remembered. One that comes before its first is sent in clear.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use bm_ipsec::{Action, Direction, Policies, Policy, key, key_of_quoted_reply};
 use bm_wire::checksum;
@@ -35,18 +38,75 @@ pub(super) fn may_be_icmp(packet: &[u8]) -> bool {
     }
 }
 
+/// First fragments that are remembered, and for how long: hosts wait no longer for the later ones.
+const FIRSTS: usize = 16;
+const FIRST_NS: u64 = 30_000_000_000;
+
+/// Which datagram an IPv4 fragment is a part of: source, destination, identification.
+type Datagram = (u32, u32, u16);
+
+/// The first fragment of an ICMP error that did not leave as it was.
+#[derive(Clone, Copy)]
+struct First {
+    datagram: Datagram,
+    action: Action,
+    /// The source that it has got.
+    source: Ipv4Addr,
+    until_ns: u64,
+}
+
+/// ICMP errors in fragments, the last few of a worker.
+#[derive(Default)]
+pub(super) struct Fragmented {
+    firsts: [Option<First>; FIRSTS],
+    next: usize,
+}
+
+impl Fragmented {
+    /// [`protect`], for fragments as well.
+    pub fn protect(
+        &mut self,
+        with: (&Policies, &Tables),
+        packet: &mut [u8],
+        found: Option<&Policy>,
+        interface: u16,
+        now_ns: u64,
+    ) -> Option<Action> {
+        if !may_be_icmp(packet) {
+            return None;
+        }
+        let Some((datagram, offset)) = fragment(packet) else {
+            return protect(with, packet, found, interface);
+        };
+        if offset > 0 {
+            let mut firsts = self.firsts.iter().flatten();
+            let first = firsts.find(|first| first.datagram == datagram && first.until_ns > now_ns)?;
+            set_source(packet, first.source.into());
+            return Some(first.action);
+        }
+        let action = protect(with, packet, found, interface)?;
+        let source = Ipv4::parse(&packet[..]).ok()?.source().into();
+        self.firsts[self.next] = Some(First { datagram, action, source, until_ns: now_ns + FIRST_NS });
+        self.next = (self.next + 1) % FIRSTS;
+        Some(action)
+    }
+}
+
+/// For an IPv4 fragment, its datagram and offset. Errors in IPv6 are short enough not to be fragmented (RFC 4443 2.4).
+fn fragment(packet: &[u8]) -> Option<(Datagram, u16)> {
+    let ip = Ipv4::parse(packet).ok().filter(Ipv4::is_fragment)?;
+    Some(((ip.source(), ip.destination(), ip.id()), ip.fragment_offset()))
+}
+
 /// The action for a packet that no policy protects (`found` is none, or a bypass), if it is an ICMP error about a packet
 /// whose replies are protected or discarded; `None` for other packets. If it is to be encrypted and comes from this router,
 /// its source has been replaced. `interface` is the one on which the packet or the quoted one came in.
-pub(super) fn protect(
+fn protect(
     (policies, tables): (&Policies, &Tables),
     packet: &mut [u8],
     found: Option<&Policy>,
     interface: u16,
 ) -> Option<Action> {
-    if !may_be_icmp(packet) {
-        return None;
-    }
     let policy = policies.find(Direction::Out, &key_of_quoted_reply(packet)?)?;
     // A bypass that was put in front of the policy is meant to be an exception from it.
     if policy.action == Action::Bypass || found.is_some_and(|found| found.priority < policy.priority) {

@@ -167,3 +167,51 @@ fn errors_of_other_routers_are_encrypted_as_they_are() {
     let (port, frame) = answer.only().expect("it is sent");
     assert_eq!((port, decrypted(frame)), (OUTSIDE, hops(&error[..length], -1)));
 }
+
+/// The fragments of an error of another router, which quotes as much as it may.
+fn fragments() -> [Vec<u8>; 2] {
+    let mut about = expiring(IPV4);
+    about.extend((0..=255).cycle().take(600));
+    about[2..4].copy_from_slice(&628u16.to_be_bytes());
+    let about = hops(&about, 0);
+    let sender = Sender { source: 0x0a03_0001, ttl: 64, id: 7 };
+    let mut error = [0; 576];
+    let length = icmp::time_exceeded(0).emit(&sender, &Ipv4::parse(&about[..]).unwrap(), &mut error).unwrap();
+    [(0..400, 0x2000u16), (400..length - 20, 400 / 8)].map(|(part, offset)| {
+        let mut fragment = [&error[..20], &error[20..][part]].concat();
+        let length = fragment.len() as u16;
+        fragment[2..4].copy_from_slice(&length.to_be_bytes());
+        fragment[6..8].copy_from_slice(&offset.to_be_bytes());
+        hops(&fragment, 0)
+    })
+}
+
+#[test]
+fn later_fragments_are_treated_like_the_first() {
+    let [first, later] = fragments();
+    let mut lab = router(LINES, vec![of(REPLIES_IPV4, 100, protect())]);
+    for fragment in [&first, &later] {
+        let answer = lab.exchange(INSIDE, &arrives(INSIDE, fragment));
+        let (port, frame) = answer.only().expect("it is sent");
+        assert_eq!((port, decrypted(frame)), (OUTSIDE, hops(fragment, -1)));
+    }
+    let mut lab = router(LINES, vec![of(REPLIES_IPV4, 100, Action::Discard)]);
+    for (fragment, dropped) in [(&first, 1), (&later, 2)] {
+        assert!(lab.exchange(INSIDE, &arrives(INSIDE, fragment)).is_silence());
+        assert_eq!(lab.dropped(Reason::IpsecPolicy), dropped);
+    }
+}
+
+#[test]
+fn fragments_of_other_datagrams_are_sent_as_they_are() {
+    let [first, later] = fragments();
+    let mut other = later;
+    other[5] = 8;
+    let ping = [&first[..20], &[8], &first[21..]].concat();
+    let mut lab = router(LINES, vec![of(REPLIES_IPV4, 100, protect())]);
+    assert_eq!(lab.exchange(INSIDE, &arrives(INSIDE, &first)).only().map(|(port, _)| port), Some(OUTSIDE));
+    for packet in [hops(&other, 0), ping] {
+        let answer = lab.exchange(INSIDE, &arrives(INSIDE, &packet));
+        assert_eq!(answer.only(), Some((OUTSIDE, &leaves(OUTSIDE, &hops(&packet, -1))[..])));
+    }
+}
