@@ -14,7 +14,16 @@
 #define SAMPLE_BYTES 128
 #define SAMPLE_RING (256 * 1024) /* the same in samples.rs */
 
-/* The same layout is in ../src/samples.rs. */
+/* Why a frame was dropped. The same numbers and the same layout are in ../src/samples.rs. */
+enum sample_drop {
+	SAMPLE_NOT_DROPPED,
+	SAMPLE_FILTER,
+	SAMPLE_TINY_FRAGMENT,
+	SAMPLE_REVERSE_PATH,
+	SAMPLE_RATE_LIMIT,
+	SAMPLE_BLACKHOLE
+};
+
 struct sample {
 	__u32 ifindex;
 	__u32 out;	/* the interface through which the frame left; 0 if that is not known, or it did not leave */
@@ -22,7 +31,7 @@ struct sample {
 	__u32 frames;	/* received since the last sample of this interface on this CPU, this one included */
 	__u32 missed;	/* samples since then that found no room in the ring */
 	__u16 captured; /* bytes of the frame that follow */
-	__u16 dropped;
+	__u16 drop;	/* enum sample_drop */
 	__u8 header[SAMPLE_BYTES];
 };
 
@@ -86,10 +95,10 @@ static __always_inline struct sample *begin_sample(struct sampling *of, __u32 if
 	return sample;
 }
 
-static __always_inline void end_sample(struct sample *sample, __u32 length, __u32 out, bool dropped)
+static __always_inline void end_sample(struct sample *sample, __u32 length, __u32 out, enum sample_drop drop)
 {
 	sample->length = length;
 	sample->out = out;
-	sample->dropped = dropped;
+	sample->drop = drop;
 	bpf_ringbuf_submit(sample, 0);
 }

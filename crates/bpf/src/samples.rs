@@ -25,6 +25,31 @@ const FRAME_MAX: usize = 128;
 /// The ring of this process, once a program has needed it.
 static PROCESS: Mutex<Option<MapHandle>> = Mutex::new(None);
 
+/// Why a frame was dropped: `enum sample_drop`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SampleDrop {
+    /// By a filter rule.
+    Filter,
+    /// By the filter for tiny fragments.
+    TinyFragment,
+    /// By the filters' reverse path check.
+    ReversePath,
+    /// By the filters' rate limit of a source.
+    RateLimit,
+    /// By a blackhole route.
+    Blackhole,
+}
+
+impl SampleDrop {
+    /// In the order of the program's numbers, which begin with 1.
+    const ALL: [Self; 5] =
+        [Self::Filter, Self::TinyFragment, Self::ReversePath, Self::RateLimit, Self::Blackhole];
+
+    fn of(number: u16) -> Option<Self> {
+        Self::ALL.get(usize::from(number).checked_sub(1)?).copied()
+    }
+}
+
 /// A received frame that was sampled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
@@ -38,7 +63,8 @@ pub struct Sample {
     pub frames: u32,
     /// Samples that were lost meanwhile because the ring was full.
     pub missed: u32,
-    pub dropped: bool,
+    /// Why it was dropped, if it was.
+    pub drop: Option<SampleDrop>,
     /// The first bytes of the frame, 128 at most.
     pub header: Vec<u8>,
 }
@@ -55,7 +81,7 @@ impl Sample {
             length: word(8)?,
             frames: word(12)?,
             missed: word(16)?,
-            dropped: half(22)? != 0,
+            drop: SampleDrop::of(half(22)?),
             header: bytes.get(FIXED..FIXED + captured)?.to_vec(),
         })
     }
@@ -111,11 +137,14 @@ mod tests {
             length: 1514,
             frames: 1000,
             missed: 2,
-            dropped: true,
+            drop: Some(SampleDrop::Filter),
             header: vec![7; 60],
         };
         assert_eq!(Sample::parse(&bytes), Some(sample));
         assert_eq!(Sample::parse(&bytes[..FIXED + 59]), None);
         assert_eq!(Sample::parse(&[]), None);
+        let drops = (0..=6).map(SampleDrop::of).collect::<Vec<_>>();
+        let all = SampleDrop::ALL.map(Some);
+        assert_eq!(drops, [&[None][..], &all, &[None]].concat());
     }
 }

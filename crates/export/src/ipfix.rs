@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use crate::bytes::Put;
 use crate::headers::Headers;
-use crate::{DATAGRAM_MAX, Encoder, Fate, Now, PacketSample};
+use crate::{DATAGRAM_MAX, DropCause, Encoder, Fate, Now, PacketSample};
 
 const VERSION: u16 = 10;
 const HEADER: usize = 16;
@@ -51,13 +51,17 @@ const OPTIONS: [(u16, u16); 5] = [
     (149, 4), // observationDomainId
     (34, 4),  // samplingInterval, for collectors of NetFlow
     (35, 1),  // samplingAlgorithm
-    (305, 4), // samplingPacketInterval
-    (306, 4), // samplingPacketSpace
+    (304, 2), // selectorAlgorithm
+    (311, 8), // samplingProbability, the parameter of that algorithm
 ];
+/// samplingAlgorithm: random.
 const RANDOM: u8 = 2;
-/// forwardingStatus (RFC 7270, 4.12).
+/// selectorAlgorithm: uniform probabilistic sampling (RFC 5477, 8.2.1). The distances of samples are not geometrically
+/// distributed, but each packet is as likely to be sampled as any other.
+const UNIFORM_PROBABILISTIC: u16 = 4;
+/// forwardingStatus (RFC 7270, 4.12): not known, and forwarded.
+const UNKNOWN: u8 = 0;
 const FORWARDED: u8 = 64;
-const DROPPED_BY_FILTER: u8 = 129;
 /// Bytes of templates and options in a message.
 const TEMPLATES_LEN: usize = 200 + 32;
 
@@ -135,8 +139,8 @@ impl Ipfix {
         sampling.put32(self.domain);
         sampling.put32(self.one_in);
         sampling.put8(RANDOM);
-        sampling.put32(1);
-        sampling.put32(self.one_in - 1);
+        sampling.put16(UNIFORM_PROBABILISTIC);
+        sampling.put64((1.0 / f64::from(self.one_in)).to_bits());
         add_set(message, SAMPLING, &sampling);
     }
 }
@@ -154,12 +158,22 @@ fn add_set(message: &mut Vec<u8>, set: u16, content: &[u8]) {
     message.extend(content);
 }
 
+/// forwardingStatus of a packet that was dropped.
+fn dropped(cause: DropCause) -> u8 {
+    match cause {
+        DropCause::Filter => 129,      // ACL deny
+        DropCause::Blackhole => 131,   // unroutable
+        DropCause::RateLimit => 138,   // policer
+        DropCause::ReversePath => 140, // RPF
+    }
+}
+
 /// A packet as a flow that began and ended with it.
 fn record(sample: &PacketSample<'_>, headers: &Headers, now: Now) -> Vec<u8> {
     let (out, status) = match sample.fate {
         Fate::Sent(out) => (out, FORWARDED),
-        Fate::Dropped => (0, DROPPED_BY_FILTER),
-        Fate::Unknown => (0, 0),
+        Fate::Dropped(cause) => (0, dropped(cause)),
+        Fate::Unknown => (0, UNKNOWN),
     };
     let mut record = Vec::with_capacity(96);
     record.put64(now.unix_ms);
@@ -244,8 +258,11 @@ mod tests {
         assert_eq!(sets.iter().map(|(set, _)| *set).collect::<Vec<_>>(), [2, 3, 258, 256]);
         assert_eq!(sets[0].1[..8], [1, 0, 0, 18, 0, 152, 0, 8], "template 256 has 18 fields");
         assert_eq!(sets[0].1.len(), 2 * (4 + 18 * 4));
-        assert_eq!(sets[1].1[..10], [1, 2, 0, 5, 0, 1, 0, 149, 0, 4]);
-        assert_eq!(sets[2].1, [0, 0, 0, 1, 0, 0, 4, 0, 2, 0, 0, 0, 1, 0, 0, 3, 255]);
+        let options = [1, 2, 0, 5, 0, 1, 0, 149, 0, 4, 0, 34, 0, 4, 0, 35, 0, 1, 1, 48, 0, 2, 1, 55, 0, 8];
+        assert_eq!(sets[1].1, options, "template 258 has five fields, the first is the scope");
+        // Domain 1, one in 1,024, random; uniform probabilistic with a probability of 2^-10.
+        let sampling = [0, 0, 0, 1, 0, 0, 4, 0, 2, 0, 4, 0x3f, 0x50, 0, 0, 0, 0, 0, 0];
+        assert_eq!(sets[2].1, sampling);
         let time = 1_700_000_000_123u64.to_be_bytes();
         let record = [
             &time[..],
@@ -260,6 +277,25 @@ mod tests {
         let lengths = |fields: &[(u16, u16)]| fields.iter().map(|(_, length)| *length).sum::<u16>();
         assert_eq!(sets[3].1.len(), lengths(&[&BEFORE[..], &ADDRESSES_IPV4, &BEHIND].concat()).into());
         assert!(message.len() <= HEADER + TEMPLATES_LEN + SET_HEADER + record.concat().len());
+    }
+
+    #[test]
+    fn fates_are_told_apart() {
+        let fates = [
+            (Fate::Sent(4), [4, 64]),
+            (Fate::Unknown, [0, 0]),
+            (Fate::Dropped(DropCause::Filter), [0, 129]),
+            (Fate::Dropped(DropCause::Blackhole), [0, 131]),
+            (Fate::Dropped(DropCause::RateLimit), [0, 138]),
+            (Fate::Dropped(DropCause::ReversePath), [0, 140]),
+        ];
+        for (fate, expected) in fates {
+            let mut ipfix = Ipfix::new(1024);
+            ipfix.add_packet(&PacketSample { fate, ..sample(&TCP4) }, NOW);
+            let records = sets(&ipfix.take(true, NOW).remove(0)).remove(3).1;
+            // The last byte of egressInterface, and forwardingStatus.
+            assert_eq!([records[23], records[57]], expected, "{fate:?}");
+        }
     }
 
     #[test]

@@ -39,9 +39,22 @@ pub struct Now {
 pub enum Fate {
     /// It left through this interface.
     Sent(u32),
-    Dropped,
+    Dropped(DropCause),
     /// Linux or a worker got it.
     Unknown,
+}
+
+/// Why a sampled packet was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropCause {
+    /// A filter rule.
+    Filter,
+    /// A check of the reverse path.
+    ReversePath,
+    /// More packets than are allowed in a time.
+    RateLimit,
+    /// A blackhole route.
+    Blackhole,
 }
 
 /// A received packet that was sampled.

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::bytes::Put;
-use crate::{DATAGRAM_MAX, Encoder, Fate, Now, PacketSample, PortCounters, Traffic};
+use crate::{DATAGRAM_MAX, DropCause, Encoder, Fate, Now, PacketSample, PortCounters, Traffic};
 
 const VERSION: u32 = 5;
 /// Formats of samples and records, of enterprise 0.
@@ -29,8 +29,6 @@ const HEADER_MAX: usize = 40;
 /// Formats of an output interface: a number, or a reason why the packet was dropped.
 const ONE_INTERFACE: u32 = 0;
 const DISCARDED: u32 = 1;
-/// The reason is an access list: only filters drop packets that are sampled.
-const BY_FILTER: u32 = 258;
 const ETHERNET_CSMACD: u32 = 6;
 const FULL_DUPLEX: u32 = 1;
 /// A counter that is not known.
@@ -116,7 +114,7 @@ impl Encoder for Sflow {
         }
         let (format, output) = match sample.fate {
             Fate::Sent(out) => (ONE_INTERFACE, out),
-            Fate::Dropped => (DISCARDED, BY_FILTER),
+            Fate::Dropped(cause) => (DISCARDED, drop_reason(cause)),
             Fate::Unknown => (ONE_INTERFACE, 0),
         };
         body.put32(format);
@@ -158,6 +156,16 @@ impl Encoder for Sflow {
             self.close(now);
         }
         std::mem::take(&mut self.complete)
+    }
+}
+
+/// `drop_reason`, of sFlow version 5 and of "sFlow Dropped Packet Notification Structures" (2020).
+fn drop_reason(cause: DropCause) -> u32 {
+    match cause {
+        DropCause::Filter => 258,      // acl
+        DropCause::RateLimit => 261,   // traffic_shaping
+        DropCause::Blackhole => 269,   // blackhole_route
+        DropCause::ReversePath => 302, // uc_reverse_path_forwarding
     }
 }
 
@@ -280,7 +288,15 @@ mod tests {
     #[test]
     fn fates_are_told_apart() {
         let mut sflow = Sflow::new("192.0.2.9".parse().unwrap());
-        for (fate, output) in [(Fate::Dropped, [1, 258]), (Fate::Unknown, [0, 0]), (Fate::Sent(9), [0, 9])] {
+        let fates = [
+            (Fate::Dropped(DropCause::Filter), [1, 258]),
+            (Fate::Dropped(DropCause::RateLimit), [1, 261]),
+            (Fate::Dropped(DropCause::Blackhole), [1, 269]),
+            (Fate::Dropped(DropCause::ReversePath), [1, 302]),
+            (Fate::Unknown, [0, 0]),
+            (Fate::Sent(9), [0, 9]),
+        ];
+        for (fate, output) in fates {
             sflow.add_packet(&sample(&[1; 4], fate), NOW);
             let datagram = sflow.take(true, NOW).remove(0);
             assert_eq!(datagram[28 + 20 + 20..][..8], words(&output), "{fate:?}");

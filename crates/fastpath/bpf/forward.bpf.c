@@ -23,7 +23,6 @@
 #include "forward.h"
 #include "hold.h"
 #include "held.h"
-#include "sampled.h"
 
 static __always_inline enum verdict send4(struct xdp_md *ctx, const struct packet *packet, const struct way *way)
 {
@@ -209,7 +208,7 @@ int bm_forward_7(struct xdp_md *ctx)
 	sample = sampled(ctx->ingress_ifindex, (void *)(long)ctx->data, (void *)(long)ctx->data_end);
 	verdict = handle(ctx);
 	if (sample)
-		was_handled(sample, length, verdict == XDP_DROP);
+		was_handled(sample, length);
 	return verdict;
 }
 

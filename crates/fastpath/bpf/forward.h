@@ -22,6 +22,7 @@
 #include "flow.h"
 #include "layout.h"
 #include "packet.h"
+#include "sampled.h"
 #include "sum.h"
 #include "unresolved.h"
 
@@ -54,6 +55,7 @@ static __always_inline void count(__u32 interface, enum verdict verdict, __u32 r
 	of->of[RECEIVED_BYTES] += received;
 	if (verdict == FORWARDED)
 		of->of[FORWARDED_BYTES] += sent;
+	has_verdict(verdict);
 }
 
 /* How a packet leaves if the verdict is FORWARDED; otherwise not initialized, to save the time. */

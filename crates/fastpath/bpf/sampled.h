@@ -16,23 +16,53 @@ struct {
 	__type(value, struct sampling);
 } sampling SEC(".maps");
 
-/* The interface through which the frame that is being handled on this CPU leaves. */
+/* What happened to the frame that is being handled on this CPU. */
+struct sampled_fate {
+	__u32 out; /* the interface through which it leaves */
+	__u32 drop; /* enum sample_drop */
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u32);
-} sampled_out SEC(".maps");
+	__type(value, struct sampled_fate);
+} sampled_fate SEC(".maps");
+
+static __always_inline struct sampled_fate *fate(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&sampled_fate, &zero);
+}
 
 static __always_inline void leaves_through(__u32 ifindex)
 {
-	__u32 zero = 0, *out;
+	struct sampled_fate *of;
 
 	if (!sample_one_in)
 		return;
-	out = bpf_map_lookup_elem(&sampled_out, &zero);
-	if (out)
-		*out = ifindex;
+	of = fate();
+	if (of)
+		of->out = ifindex;
+}
+
+_Static_assert(DROPPED_TINY_FRAGMENT - DROPPED_FILTER == SAMPLE_TINY_FRAGMENT - SAMPLE_FILTER &&
+	       DROPPED_REVERSE_PATH - DROPPED_FILTER == SAMPLE_REVERSE_PATH - SAMPLE_FILTER &&
+	       DROPPED_RATE_LIMIT - DROPPED_FILTER == SAMPLE_RATE_LIMIT - SAMPLE_FILTER &&
+	       DROPPED_BLACKHOLE - DROPPED_FILTER == SAMPLE_BLACKHOLE - SAMPLE_FILTER,
+	       "reasons are in the same order");
+
+/* Remembers why the frame is dropped, if it is. */
+static __always_inline void has_verdict(enum verdict verdict)
+{
+	struct sampled_fate *of;
+
+	if (!sample_one_in || verdict < DROPPED_FILTER)
+		return;
+	of = fate();
+	if (of)
+		of->drop = verdict - DROPPED_FILTER + SAMPLE_FILTER;
 }
 
 /* A sample of a frame that is one of those; NULL for others. */
@@ -40,16 +70,17 @@ static __always_inline struct sample *sampled(__u32 ifindex, const void *data, c
 {
 	__u32 place = ifindex & (INGRESSES - 1);
 	struct sampling *of = bpf_map_lookup_elem(&sampling, &place);
+	struct sampled_fate *unknown = fate();
 
-	leaves_through(0);
+	if (unknown)
+		unknown->out = unknown->drop = 0;
 	return of && is_sampled(of, sample_one_in) ? begin_sample(of, ifindex, data, end) : NULL;
 }
 
 /* Hands a sample out once the frame has been handled. */
-static __always_inline void was_handled(struct sample *sample, __u32 length, bool dropped)
+static __always_inline void was_handled(struct sample *sample, __u32 length)
 {
-	__u32 zero = 0, *out = bpf_map_lookup_elem(&sampled_out, &zero);
-	__u32 through = out ? *out : 0;
+	struct sampled_fate *of = fate();
 
-	end_sample(sample, length, through, dropped && !through);
+	end_sample(sample, length, of ? of->out : 0, of ? of->drop : SAMPLE_NOT_DROPPED);
 }

@@ -25,7 +25,6 @@
 #include "hold.h"
 #include "held.h"
 #include "freed.h"
-#include "sampled.h"
 
 /* In <linux/bpf.h> since Linux 6.6. */
 #define TCX_NEXT -1
@@ -218,7 +217,7 @@ int bm_forward_7_tc(context *ctx)
 	sample = sampled(ctx->ifindex, (void *)(long)ctx->data, (void *)(long)ctx->data_end);
 	verdict = handle(ctx);
 	if (sample)
-		was_handled(sample, length, verdict == TCX_DROP);
+		was_handled(sample, length);
 	return verdict;
 }
 

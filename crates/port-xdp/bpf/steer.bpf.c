@@ -326,7 +326,7 @@ static __noinline int take_sample(struct xdp_md *ctx)
 		return 0;
 	sample = begin_sample(of, ctx->ingress_ifindex, data, end);
 	if (sample)
-		end_sample(sample, ctx->data_end - ctx->data, 0, false);
+		end_sample(sample, ctx->data_end - ctx->data, 0, SAMPLE_NOT_DROPPED);
 	return 0;
 }
 

@@ -188,6 +188,10 @@ fn check_ipfix(lab: &Lab, router: &Router, datagrams: &[Vec<u8>]) {
     let inputs = shark.numbers("cflow.inputint");
     assert!(inputs.iter().filter(|index| **index == input).count() as u64 >= ours, "{name}: {inputs:?}");
     assert_eq!(shark.numbers("cflow.sampling_interval").first(), Some(&ONE_IN));
+    assert_eq!(shark.numbers("cflow.selector_algorithm").first(), Some(&4), "uniform probabilistic");
+    let probability = shark.all("cflow.sampling_probability");
+    let probability = probability.first().and_then(|text| text.parse::<f64>().ok());
+    assert!(probability.is_some_and(|found| (found * ONE_IN as f64 - 1.0).abs() < 1e-6), "{probability:?}");
     assert!(shark.all("cflow.template_id").len() >= 3);
 }
 

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bm_bpf::samples::{Sample, SampleReader};
+use bm_bpf::samples::{Sample, SampleDrop, SampleReader};
 use bm_control::config::{Export, ExportFormat};
-use bm_export::{Collector, Encoder, Fate, Ipfix, Now, PacketSample, PortCounters, Sflow, Tallies, Traffic};
+use bm_export::{
+    Collector, DropCause, Encoder, Fate, Ipfix, Now, PacketSample, PortCounters, Sflow, Tallies, Traffic,
+};
 use bm_netlink::{Direction, LinkCountersReader};
 use bm_sys::{Flag, Interfaces};
 
@@ -115,11 +117,7 @@ impl Exporter {
         source.lost = source.lost.wrapping_add(sample.missed);
         let packet = PacketSample {
             ifindex: sample.ifindex,
-            fate: match (sample.out, sample.dropped) {
-                (0, true) => Fate::Dropped,
-                (0, false) => Fate::Unknown,
-                (out, _) => Fate::Sent(out),
-            },
+            fate: fate(sample),
             length: sample.length,
             header: &sample.header,
             one_in: self.export.one_in,
@@ -180,6 +178,17 @@ impl Exporter {
         if all {
             self.flushed = Instant::now();
         }
+    }
+}
+
+fn fate(sample: &Sample) -> Fate {
+    match (sample.out, sample.drop) {
+        (0, None) => Fate::Unknown,
+        (0, Some(SampleDrop::Filter | SampleDrop::TinyFragment)) => Fate::Dropped(DropCause::Filter),
+        (0, Some(SampleDrop::ReversePath)) => Fate::Dropped(DropCause::ReversePath),
+        (0, Some(SampleDrop::RateLimit)) => Fate::Dropped(DropCause::RateLimit),
+        (0, Some(SampleDrop::Blackhole)) => Fate::Dropped(DropCause::Blackhole),
+        (out, _) => Fate::Sent(out),
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::tagged::{tagged, trunk};
 use super::*;
-use bm_bpf::samples::{Sample, SampleReader};
-use bm_filter::Filters;
+use bm_bpf::samples::{Sample, SampleDrop, SampleReader};
+use bm_filter::{Filters, Rate, SourceCheck};
 use std::sync::Arc;
 
 /// The interface through which all packets of these tests leave.
@@ -17,10 +17,10 @@ impl Lab {
     }
 
     /// Passes a frame, each of which is sampled; what became of it is known.
-    fn check_sample(&mut self, reader: &SampleReader, frame: &[u8], out: u32, dropped: bool) {
+    fn check_sample(&mut self, reader: &SampleReader, frame: &[u8], out: u32, drop: Option<SampleDrop>) {
         self.pass(frame);
         let (ifindex, length, header) = (self.ifindex, frame.len() as u32, frame.to_vec());
-        let expected = Sample { ifindex, out, length, frames: 1, missed: 0, dropped, header };
+        let expected = Sample { ifindex, out, length, frames: 1, missed: 0, drop, header };
         assert_eq!(reader.poll(Duration::ZERO).unwrap(), [expected]);
     }
 }
@@ -34,11 +34,29 @@ fn samples_say_what_came_in_and_where_it_left() {
     untagged.set4("198.51.100.0/24", hop);
     for filters in [None, Some(Filters::default())] {
         untagged.sample(1, filters);
-        untagged.check_sample(&reader, &IPV4, OUT_IFINDEX, false);
-        untagged.check_sample(&reader, &IPV6, 0, false);
+        untagged.check_sample(&reader, &IPV4, OUT_IFINDEX, None);
+        untagged.check_sample(&reader, &IPV6, 0, None);
     }
     untagged.sample(1, Some(Filters { drop_unmatched: true, ..Filters::default() }));
-    untagged.check_sample(&reader, &IPV4, 0, true);
+    untagged.check_sample(&reader, &IPV4, 0, Some(SampleDrop::Filter));
+    // The first of a source is forwarded; the next ones are too many.
+    let rate = Some(Rate { packets: 1, burst: 1, lengths: [32, 64] });
+    untagged.sample(1, Some(Filters { rate, ..Filters::default() }));
+    untagged.check_sample(&reader, &IPV4, OUT_IFINDEX, None);
+    untagged.check_sample(&reader, &IPV4, 0, Some(SampleDrop::RateLimit));
+    untagged.situation.interfaces[0].check = SourceCheck::Loose;
+    untagged.sample(1, Some(Filters { drop_tiny_fragments: true, ..Filters::default() }));
+    untagged.check_sample(&reader, &IPV4, 0, Some(SampleDrop::ReversePath));
+    let tiny = with(&with(&IPV4, 20, &[0x20, 0]), 23, &[6]);
+    untagged.situation.interfaces[0].check = SourceCheck::None;
+    untagged.sample(1, Some(Filters { drop_tiny_fragments: true, ..Filters::default() }));
+    untagged.check_sample(&reader, &tiny, 0, Some(SampleDrop::TinyFragment));
+    let nowhere = untagged.hops.add(Action::Blackhole, Gateway::default(), 0).unwrap();
+    untagged.set6("2001:db8:2::/48", nowhere);
+    untagged.sample(1, None);
+    untagged.check_sample(&reader, &IPV6, 0, Some(SampleDrop::Blackhole));
+    // What was dropped before does not count for the next.
+    untagged.check_sample(&reader, &IPV4, OUT_IFINDEX, None);
     untagged.sample(0, None);
     (0..100).for_each(|_| drop(untagged.pass(&IPV4)));
     assert_eq!(reader.poll(Duration::ZERO).unwrap(), []);
@@ -56,8 +74,8 @@ fn samples_say_what_came_in_and_where_it_left() {
         vlans.sample(1, filters);
         for hop in [plain, nine] {
             vlans.set4("198.51.100.0/24", hop);
-            vlans.check_sample(&reader, &IPV4, OUT_IFINDEX, false);
-            vlans.check_sample(&reader, &in_seven, OUT_IFINDEX, false);
+            vlans.check_sample(&reader, &IPV4, OUT_IFINDEX, None);
+            vlans.check_sample(&reader, &in_seven, OUT_IFINDEX, None);
         }
     }
 }
