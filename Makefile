@@ -28,7 +28,7 @@ tidy:
 
 clippy:
 	cargo clippy --release --workspace --all-targets --locked $$(tools/features) -- -D warnings
-	[ -z "$$(tools/features)" ] || cargo clippy --release -p bm-port-dpdk --all-targets --locked -- -D warnings
+	[ -z "$$(tools/features)" ] || cargo clippy --release -p bm-port-dpdk -p bm-ipsec --all-targets --locked -- -D warnings
 	@tools/deny
 
 # What tests need on a machine, and what is skipped if it is missing.

@@ -30,7 +30,7 @@ pub fn run(root: &Path, wanted: &[String]) -> Result<String, Vec<String>> {
     let plan = Plan::read(root)?;
     let features = features(root)?;
     let mut programs = build(root, &features)?;
-    programs.extend(plan::others(root, !features.is_empty()));
+    programs.extend(plan::others(root, &features));
     programs.retain(|program| {
         wanted.is_empty() || wanted.iter().any(|word| program.name.contains(word.as_str()))
     });
@@ -66,6 +66,11 @@ fn run_again(program: &Program, sum: &mut Sum) {
     if report::passed(&output) {
         sum.passed_alone(&program.name);
     }
+}
+
+/// Whether a feature is among the options of cargo.
+pub fn has(features: &[String], feature: &str) -> bool {
+    features.iter().flat_map(|option| option.split(',')).any(|name| name == feature)
 }
 
 /// The options of cargo that `tools/features` prints.

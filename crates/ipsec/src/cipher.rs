@@ -1,17 +1,25 @@
-//! What encrypts and checks one ESP packet, with the keys of one SA.
+//! What encrypts and checks ESP packets, with the keys of one SA.
 //!
 //! ```text
 //! | SPI | sequence | IV | payload, padding, pad length, next header | ICV |
 //! '-- additional data --'   '------------- encrypted --------------'         AES-GCM, ChaCha20-Poly1305: `aead`
-//! '------------------------- HMAC, and then the high half of an ESN ----'    AES-CBC with HMAC: `cbc`
+//! '------------------------- HMAC, and then the high half of an ESN ----'    AES-CBC with HMAC: `cbc`, `multi`
 //! ```
 //!
-//! AES-GCM and ChaCha20-Poly1305 are those of ring, AES-CBC and HMAC those of RustCrypto; see docs/decisions/0035-ipsec.md.
+//! Each packet of an AEAD suite is encrypted by itself, with ring or intel-ipsec-mb. Suites of CBC and HMAC gain by
+//! working on several packets at once, which intel-ipsec-mb does; single packets are for RustCrypto. See
+//! docs/decisions/0035-ipsec.md and 0059-ipsec-mb.md.
 
 mod aead;
 mod cbc;
 
+use std::array;
+
+use crate::choice::{self, Choice};
 use crate::failure::Failure;
+use crate::library::{Library, Manager};
+use crate::multi::{BURST, Engine, Lanes, MultiCbc, Open, Seal, shared};
+use crate::sa::Direction;
 use crate::secret::Secret;
 use crate::suite::Suite;
 use aead::Aead;
@@ -23,36 +31,57 @@ use sha2::Sha256;
 pub(crate) const ESP_HEADER: usize = 8;
 
 /// The keys of an SA, ready for use. They are wiped when it is dropped.
-pub(crate) enum Cipher {
+pub(crate) struct Cipher {
+    one: One,
+    /// For several packets at once.
+    several: Option<(Manager, MultiCbc)>,
+}
+
+/// For one packet.
+enum One {
     Aead(Aead),
     Sha256(Cbc<hmac::Hmac<Sha256>>),
     Sha1(Cbc<hmac::Hmac<Sha1>>),
 }
 
 impl Cipher {
-    /// Prepares keys, whose lengths have been checked.
-    pub fn new(suite: Suite, encryption: &Secret, integrity: &Secret) -> Self {
-        match suite {
+    /// Prepares keys, whose lengths have been checked, for the fastest library in this direction.
+    pub fn new(suite: Suite, encryption: &Secret, integrity: &Secret, direction: Direction) -> Self {
+        Self::with(suite, encryption, integrity, choice::of(suite, direction))
+    }
+
+    /// For these libraries.
+    pub fn with(suite: Suite, encryption: &Secret, integrity: &Secret, choice: Choice) -> Self {
+        let (encryption, integrity, icv_len) = (encryption.bytes(), integrity.bytes(), suite.icv_len());
+        let one = match suite {
             Suite::Aes128Gcm | Suite::Aes256Gcm | Suite::ChaCha20Poly1305 => {
-                Self::Aead(Aead::new(suite, encryption.bytes()))
+                One::Aead(Aead::new(suite, encryption, choice))
             }
             Suite::Aes128Sha256 | Suite::Aes256Sha256 => {
-                Self::Sha256(Cbc::new(encryption.bytes(), integrity.bytes(), suite.icv_len()))
+                One::Sha256(Cbc::new(encryption, integrity, icv_len))
             }
-            Suite::Aes128Sha1 | Suite::Aes256Sha1 => {
-                Self::Sha1(Cbc::new(encryption.bytes(), integrity.bytes(), suite.icv_len()))
+            Suite::Aes128Sha1 | Suite::Aes256Sha1 => One::Sha1(Cbc::new(encryption, integrity, icv_len)),
+        };
+        let several = match choice.libraries()[0] {
+            Library::IpsecMb(manager) if !suite.is_aead() => {
+                let mut lanes = shared();
+                let engine = lanes.engine(manager);
+                engine.and_then(|engine| MultiCbc::new(engine, encryption, integrity, icv_len))
             }
-        }
+            .map(|keys| (manager, keys)),
+            _ => None,
+        };
+        Self { one, several }
     }
 
     /// Encrypts a packet from its SPI to its ICV, in which everything but the IV and ICV is in place, and writes these.
     /// `iv` is a number that was never used with these keys; `esn_high` is the high half of an extended number.
     #[inline]
     pub fn seal(&self, packet: &mut [u8], iv: u64, esn_high: Option<u32>) {
-        match self {
-            Self::Aead(aead) => aead.seal(packet, iv, esn_high),
-            Self::Sha256(cbc) => cbc.seal(packet, cbc.iv(iv), esn_high),
-            Self::Sha1(cbc) => cbc.seal(packet, cbc.iv(iv), esn_high),
+        match &self.one {
+            One::Aead(aead) => aead.seal(packet, iv, esn_high),
+            One::Sha256(cbc) => cbc.seal(packet, cbc.iv(iv), esn_high),
+            One::Sha1(cbc) => cbc.seal(packet, cbc.iv(iv), esn_high),
         }
     }
 
@@ -63,10 +92,57 @@ impl Cipher {
     /// [`Failure::Integrity`].
     #[inline]
     pub fn open(&self, packet: &mut [u8], esn_high: Option<u32>) -> Result<(), Failure> {
-        match self {
-            Self::Aead(aead) => aead.open(packet, esn_high),
-            Self::Sha256(cbc) => cbc.open(packet, esn_high),
-            Self::Sha1(cbc) => cbc.open(packet, esn_high),
+        match &self.one {
+            One::Aead(aead) => aead.open(packet, esn_high),
+            One::Sha256(cbc) => cbc.open(packet, esn_high),
+            One::Sha1(cbc) => cbc.open(packet, esn_high),
+        }
+    }
+
+    /// Whether it is faster with several packets at once.
+    #[inline]
+    pub fn takes_several(&self, lanes: &mut Lanes) -> bool {
+        self.several(lanes).is_some()
+    }
+
+    #[inline]
+    fn several<'l>(&self, lanes: &'l mut Lanes) -> Option<(&MultiCbc, &'l mut Engine)> {
+        let (manager, keys) = self.several.as_ref()?;
+        Some((keys, lanes.engine(*manager)?))
+    }
+
+    /// Encrypts packets as [`seal`](Self::seal) does, each with a number of its own.
+    #[inline]
+    pub fn seal_all<'a>(&self, lanes: &mut Lanes, mut packets: impl Iterator<Item = Seal<'a>>) {
+        let one = |Seal { packet, iv, esn_high }: Seal<'_>| self.seal(packet, iv, esn_high);
+        let Some((keys, engine)) = self.several(lanes) else { return packets.for_each(one) };
+        loop {
+            let mut burst: [Option<Seal<'_>>; BURST] = array::from_fn(|_| packets.next());
+            match burst.iter().flatten().count() {
+                0 => return,
+                1 => burst.into_iter().flatten().for_each(one),
+                _ => keys.seal(engine, &mut burst),
+            }
+        }
+    }
+
+    /// Checks and decrypts packets as [`open`](Self::open) does, and writes [`Failure::Integrity`] for those that are
+    /// not right.
+    #[inline]
+    pub fn open_all<'a>(&self, lanes: &mut Lanes, mut packets: impl Iterator<Item = Open<'a>>) {
+        let one = |Open { packet, esn_high, outcome }: Open<'_>| {
+            if let Err(failure) = self.open(packet, esn_high) {
+                *outcome = Err(failure);
+            }
+        };
+        let Some((keys, engine)) = self.several(lanes) else { return packets.for_each(one) };
+        loop {
+            let mut burst: [Option<Open<'_>>; BURST] = array::from_fn(|_| packets.next());
+            match burst.iter().flatten().count() {
+                0 => return,
+                1 => burst.into_iter().flatten().for_each(one),
+                _ => keys.open(engine, &mut burst),
+            }
         }
     }
 }

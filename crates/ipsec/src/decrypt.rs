@@ -25,9 +25,10 @@ use crate::header;
 use crate::key::key;
 use crate::lifetime::{Expiry, Limits, Used};
 use crate::locate::Esp;
+use crate::multi::{BURST, Lanes, Open};
 use crate::problem::{self, Problem};
 use crate::replay::Window;
-use crate::sa::{Mode, Sa, SaId};
+use crate::sa::{Direction, Mode, Sa, SaId};
 use crate::selector::LaterFragments;
 use crate::suite::Suite;
 
@@ -58,7 +59,7 @@ impl Inbound {
         Ok(Self {
             id: sa.id(),
             suite: sa.suite,
-            cipher: Cipher::new(sa.suite, &sa.encryption_key, &sa.integrity_key),
+            cipher: Cipher::new(sa.suite, &sa.encryption_key, &sa.integrity_key, Direction::In),
             mode: sa.mode,
             esn: sa.esn,
             udp: sa.udp.is_some(),
@@ -106,6 +107,74 @@ impl Inbound {
     /// # Errors
     /// See [`Failure`], and this module's page for what a failure changes.
     pub fn decrypt(&mut self, packet: &mut Buffer<'_>, esp: &Esp, now_ns: u64) -> Result<(), Failure> {
+        let number = self.check(packet, esp, now_ns)?;
+        let esn_high = self.esn.then_some((number >> 32) as u32);
+        self.cipher.open(&mut packet.data_mut()[esp.offset..], esn_high)?;
+        self.accept(packet, esp, number)
+    }
+
+    /// Decrypts packets in place, one outcome each: several at once, if that is faster with this suite and library.
+    pub fn decrypt_burst(
+        &mut self,
+        lanes: &mut Lanes,
+        packets: &mut [(Buffer<'_>, Esp)],
+        outcomes: &mut [Result<(), Failure>],
+        now_ns: u64,
+    ) {
+        if packets.len() > 1 && self.cipher.takes_several(lanes) {
+            for (packets, outcomes) in packets.chunks_mut(BURST).zip(outcomes.chunks_mut(BURST)) {
+                self.decrypt_together(lanes, packets, outcomes, now_ns);
+            }
+            return;
+        }
+        for ((packet, esp), outcome) in packets.iter_mut().zip(outcomes) {
+            *outcome = self.decrypt(packet, esp, now_ns);
+        }
+    }
+
+    /// Up to [`BURST`] packets. What one of them changes is only known after all ICVs: so window and lifetime are checked
+    /// again for each, with the number that its ICV has confirmed.
+    fn decrypt_together(
+        &mut self,
+        lanes: &mut Lanes,
+        packets: &mut [(Buffer<'_>, Esp)],
+        outcomes: &mut [Result<(), Failure>],
+        now_ns: u64,
+    ) {
+        let mut numbers = [0; BURST];
+        let places = packets.iter_mut().zip(outcomes.iter_mut()).zip(&mut numbers);
+        let jobs = places.filter_map(|(((packet, esp), outcome), place)| {
+            let checked = self.check(packet, esp, now_ns);
+            *outcome = checked.map(|_| ());
+            *place = checked.ok()?;
+            let esn_high = self.esn.then_some((*place >> 32) as u32);
+            Some(Open { packet: &mut packet.data_mut()[esp.offset..], esn_high, outcome })
+        });
+        self.cipher.open_all(lanes, jobs);
+        for (((packet, esp), outcome), number) in packets.iter_mut().zip(outcomes).zip(numbers) {
+            if outcome.is_ok() {
+                *outcome = self.check_again(number, now_ns).and_then(|()| self.accept(packet, esp, number));
+            }
+        }
+    }
+
+    #[inline]
+    fn check_again(&self, number: u64, now_ns: u64) -> Result<(), Failure> {
+        if self.expiry(now_ns) == Some(Expiry::Hard) {
+            return Err(Failure::Lifetime);
+        }
+        self.window.check_whole(number)
+    }
+
+    /// Bytes in front of what is encrypted.
+    #[inline]
+    fn start(&self, esp: &Esp) -> usize {
+        esp.offset + ESP_HEADER + self.suite.iv_len()
+    }
+
+    /// All that can be checked before the ICV; returns the whole sequence number.
+    #[inline]
+    fn check(&self, packet: &mut Buffer<'_>, esp: &Esp, now_ns: u64) -> Result<u64, Failure> {
         if self.expiry(now_ns) == Some(Expiry::Hard) {
             return Err(Failure::Lifetime);
         }
@@ -113,17 +182,22 @@ impl Inbound {
             return Err(Failure::Encapsulation);
         }
         packet.truncate(esp.length);
-        let start = esp.offset + ESP_HEADER + self.suite.iv_len();
-        let encrypted = packet.len().checked_sub(start + self.suite.icv_len()).ok_or(Failure::TooShort)?;
+        let around = self.start(esp) + self.suite.icv_len();
+        let encrypted = packet.len().checked_sub(around).ok_or(Failure::TooShort)?;
         if encrypted < 2 || !encrypted.is_multiple_of(self.suite.alignment()) {
             return Err(Failure::TooShort);
         }
-        let data = packet.data_mut();
-        let low = u32::from_be_bytes(*data[esp.offset + 4..].first_chunk().ok_or(Failure::TooShort)?);
-        let number = self.window.check(low)?;
-        self.cipher.open(&mut data[esp.offset..], self.esn.then_some((number >> 32) as u32))?;
+        let number = packet.data()[esp.offset + 4..].first_chunk().ok_or(Failure::TooShort)?;
+        self.window.check(u32::from_be_bytes(*number))
+    }
+
+    /// Takes a packet whose ICV is right.
+    #[inline]
+    fn accept(&mut self, packet: &mut Buffer<'_>, esp: &Esp, number: u64) -> Result<(), Failure> {
         self.window.advance(number);
-        let (payload, next_header) = trailer(&data[start..start + encrypted])?;
+        let start = self.start(esp);
+        let end = packet.len() - self.suite.icv_len();
+        let (payload, next_header) = trailer(&packet.data()[start..end])?;
         self.used.count(payload);
         // RFC 4303 2.6.
         if next_header == protocol::NO_NEXT {
@@ -140,18 +214,6 @@ impl Inbound {
             }
         }
         self.select(packet.data())
-    }
-
-    /// Decrypts packets in place, one outcome each.
-    pub fn decrypt_burst(
-        &mut self,
-        packets: &mut [(Buffer<'_>, Esp)],
-        outcomes: &mut [Result<(), Failure>],
-        now_ns: u64,
-    ) {
-        for ((packet, esp), outcome) in packets.iter_mut().zip(outcomes) {
-            *outcome = self.decrypt(packet, esp, now_ns);
-        }
     }
 
     /// Whether the SA's selectors allow the inner packet (RFC 4301 5.2).

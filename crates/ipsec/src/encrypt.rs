@@ -21,8 +21,9 @@ use crate::cipher::{Cipher, ESP_HEADER};
 use crate::failure::Failure;
 use crate::header::{self, Inner, Outer};
 use crate::lifetime::{Expiry, Limits, Used};
+use crate::multi::{BURST, Lanes, Seal};
 use crate::problem::{self, Problem};
-use crate::sa::{Mode, Sa, SaId, UdpPorts};
+use crate::sa::{Direction, Mode, Sa, SaId, UdpPorts};
 use crate::sequence::{Block, Empty};
 use crate::suite::Suite;
 
@@ -58,6 +59,14 @@ struct Plain {
     inner: Inner,
 }
 
+/// A packet that only needs its cipher and the headers in front of ESP.
+struct Prepared {
+    plain: Plain,
+    number: u64,
+    /// Where ESP begins.
+    esp_at: usize,
+}
+
 impl Outbound {
     /// An SA that uses the numbers of `numbers`. IVs are these numbers, exclusive or `iv_mask`: all senders with the
     /// same keys either have numbers of one [`Numbers`](crate::Numbers) and the same mask, or, if they do not know of
@@ -77,7 +86,7 @@ impl Outbound {
         Ok(Self {
             id: sa.id(),
             suite: sa.suite,
-            cipher: Cipher::new(sa.suite, &sa.encryption_key, &sa.integrity_key),
+            cipher: Cipher::new(sa.suite, &sa.encryption_key, &sa.integrity_key, Direction::Out),
             esn: sa.esn,
             numbers,
             iv_mask,
@@ -137,32 +146,53 @@ impl Outbound {
     /// # Errors
     /// See [`Failure`]; the SA is as before then.
     pub fn encrypt(&mut self, packet: &mut Buffer<'_>, now_ns: u64) -> Result<(), Failure> {
-        if self.expiry(now_ns) == Some(Expiry::Hard) {
-            return Err(Failure::Lifetime);
-        }
-        let number = self.numbers.peek().map_err(|empty| match empty {
-            Empty::Block => Failure::NoSequenceNumbers,
-            Empty::Sa => Failure::SequenceOverflow,
-        })?;
-        let plain = self.plain(packet.data())?;
-        packet.truncate(plain.length);
-        let (front, back) = self.room(packet, &plain)?;
-        self.numbers.take();
-        self.used.count(plain.length);
-        packet.extend(front, back);
-        self.fill(packet.data_mut(), &plain, number);
+        let prepared = self.prepare(packet, now_ns)?;
+        let Seal { packet: esp, iv, esn_high } = self.job(packet.data_mut(), &prepared);
+        self.cipher.seal(esp, iv, esn_high);
+        self.finish(packet.data_mut(), &prepared);
         Ok(())
     }
 
-    /// Encrypts packets in place, one outcome each.
+    /// Encrypts packets in place, one outcome each: several at once, if that is faster with this suite and library.
     pub fn encrypt_burst(
         &mut self,
+        lanes: &mut Lanes,
         packets: &mut [Buffer<'_>],
         outcomes: &mut [Result<(), Failure>],
         now_ns: u64,
     ) {
+        if packets.len() > 1 && self.cipher.takes_several(lanes) {
+            for (packets, outcomes) in packets.chunks_mut(BURST).zip(outcomes.chunks_mut(BURST)) {
+                self.encrypt_together(lanes, packets, outcomes, now_ns);
+            }
+            return;
+        }
         for (packet, outcome) in packets.iter_mut().zip(outcomes) {
             *outcome = self.encrypt(packet, now_ns);
+        }
+    }
+
+    /// Up to [`BURST`] packets. Each that fails does so before it gets a number, so numbers follow the order of packets.
+    fn encrypt_together(
+        &mut self,
+        lanes: &mut Lanes,
+        packets: &mut [Buffer<'_>],
+        outcomes: &mut [Result<(), Failure>],
+        now_ns: u64,
+    ) {
+        let mut all: [Option<Prepared>; BURST] = [const { None }; BURST];
+        for ((packet, outcome), place) in packets.iter_mut().zip(outcomes).zip(&mut all) {
+            let prepared = self.prepare(packet, now_ns);
+            *outcome = prepared.as_ref().map(|_| ()).map_err(|failure| *failure);
+            *place = prepared.ok();
+        }
+        let prepared = packets.iter_mut().zip(&all).filter_map(|(packet, one)| Some((packet, one.as_ref()?)));
+        let jobs = prepared.map(|(packet, prepared)| self.job(packet.data_mut(), prepared));
+        self.cipher.seal_all(lanes, jobs);
+        for (packet, prepared) in packets.iter_mut().zip(&all) {
+            if let Some(prepared) = prepared {
+                self.finish(packet.data_mut(), prepared);
+            }
         }
     }
 
@@ -218,10 +248,23 @@ impl Outbound {
         Ok((front, back))
     }
 
-    /// Writes everything around the payload, and encrypts.
+    /// Checks a packet, takes its number, and writes everything but what the cipher writes and what is in front of ESP.
     #[inline]
-    fn fill(&self, packet: &mut [u8], plain: &Plain, number: u64) {
-        let front = self.front_len();
+    fn prepare(&mut self, packet: &mut Buffer<'_>, now_ns: u64) -> Result<Prepared, Failure> {
+        if self.expiry(now_ns) == Some(Expiry::Hard) {
+            return Err(Failure::Lifetime);
+        }
+        let number = self.numbers.peek().map_err(|empty| match empty {
+            Empty::Block => Failure::NoSequenceNumbers,
+            Empty::Sa => Failure::SequenceOverflow,
+        })?;
+        let plain = self.plain(packet.data())?;
+        packet.truncate(plain.length);
+        let (front, back) = self.room(packet, &plain)?;
+        self.numbers.take();
+        self.used.count(plain.length);
+        packet.extend(front, back);
+        let packet = packet.data_mut();
         // In transport mode the IP header moves to the front, and its place is part of the ESP header's.
         packet.copy_within(front..front + plain.header, 0);
         let esp_at = front + plain.header - ESP_HEADER - self.suite.iv_len();
@@ -229,10 +272,21 @@ impl Outbound {
         esp[..4].copy_from_slice(&self.id.spi.to_be_bytes());
         esp[4..8].copy_from_slice(&(number as u32).to_be_bytes());
         write_trailer(esp, self.suite, plain.length - plain.header, plain.next_header);
+        Ok(Prepared { plain, number, esp_at })
+    }
+
+    /// What the cipher is to do.
+    #[inline]
+    fn job<'a>(&self, packet: &'a mut [u8], &Prepared { number, esp_at, .. }: &Prepared) -> Seal<'a> {
         let esn_high = self.esn.then_some((number >> 32) as u32);
-        self.cipher.seal(esp, number ^ self.iv_mask, esn_high);
+        Seal { packet: &mut packet[esp_at..], iv: number ^ self.iv_mask, esn_high }
+    }
+
+    /// Writes what is in front of ESP.
+    #[inline]
+    fn finish(&self, packet: &mut [u8], Prepared { plain, number, .. }: &Prepared) {
         match &self.front {
-            Front::Tunnel(outer) => outer.write(packet, plain.inner, number),
+            Front::Tunnel(outer) => outer.write(packet, plain.inner, *number),
             Front::Transport(udp) => {
                 header::finish_transport(packet, plain.header, plain.next_header_at, *udp)
             }

@@ -14,7 +14,9 @@
 //!
 //! Absent on purpose: sockets, devices, tables of the kernel, negotiation of keys, threads, and allocation for a packet.
 
+mod bare;
 mod buffer;
+mod choice;
 mod cipher;
 mod decrypt;
 mod ecn;
@@ -22,8 +24,10 @@ mod encrypt;
 mod failure;
 mod header;
 mod key;
+mod library;
 mod lifetime;
 mod locate;
+mod multi;
 mod payload;
 mod policy;
 mod problem;
@@ -37,13 +41,17 @@ mod table;
 mod template;
 mod wiped;
 
+pub use bare::Bare;
 pub use buffer::Buffer;
+pub use choice::library;
 pub use decrypt::Inbound;
 pub use encrypt::Outbound;
 pub use failure::Failure;
 pub use key::{key, key_of_quoted_reply};
+pub use library::{Library, Manager};
 pub use lifetime::{Expiry, Limit, Limits, Used};
 pub use locate::{Esp, Located, locate};
+pub use multi::{BURST, Lanes};
 pub use payload::{FRONT, KEY, PayloadReceiver, PayloadSender, Resync, back};
 pub use policy::{Action, Policies, Policy};
 pub use problem::{Problem, What, problems};

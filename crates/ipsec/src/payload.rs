@@ -16,6 +16,7 @@ use crate::cipher::{Cipher, ESP_HEADER};
 use crate::encrypt::write_trailer;
 use crate::failure::Failure;
 use crate::replay::{WINDOW_MAX, Window};
+use crate::sa::Direction;
 use crate::secret::Secret;
 use crate::suite::Suite;
 
@@ -58,8 +59,8 @@ pub fn back(length: usize) -> usize {
     SUITE.padding(length) + 2 + SUITE.icv_len()
 }
 
-fn cipher(key: &[u8; KEY]) -> Cipher {
-    Cipher::new(SUITE, &Secret::new(key), &Secret::none())
+fn cipher(key: &[u8; KEY], direction: Direction) -> Cipher {
+    Cipher::new(SUITE, &Secret::new(key), &Secret::none(), direction)
 }
 
 impl PayloadSender {
@@ -67,7 +68,7 @@ impl PayloadSender {
     /// that of the same program after a restart, then uses other IVs, except with a probability of at most 2^-32 if both
     /// stay below 2^32 packets.
     pub fn new(spi: u32, key: &[u8; KEY], iv_mask: u64) -> Self {
-        Self { cipher: cipher(key), spi, iv_mask, number: 0 }
+        Self { cipher: cipher(key, Direction::Out), spi, iv_mask, number: 0 }
     }
 
     /// Makes an ESP packet of `packet`, in which [`FRONT`] bytes are in front of a payload of `length` bytes, and
@@ -93,7 +94,7 @@ impl PayloadReceiver {
     /// A receiver with a window of at least `window` packets, but no more than [`WINDOW_MAX`].
     pub fn new(spi: u32, key: &[u8; KEY], window: u32, resync: Resync) -> Self {
         let window = Window::new(window.clamp(1, WINDOW_MAX), true);
-        Self { cipher: cipher(key), spi, window, resync, failures: 0 }
+        Self { cipher: cipher(key, Direction::In), spi, window, resync, failures: 0 }
     }
 
     /// Decrypts an ESP packet in place: where its payload is, and its next header. After a failure its contents are

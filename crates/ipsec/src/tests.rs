@@ -120,7 +120,7 @@ fn bursts_are_as_single_packets() {
             .map(|(slot, packet)| Buffer::new(slot, ROOM..ROOM + packet.len()).unwrap())
             .collect();
         let mut outcomes = vec![Err(Failure::NoSa); 20];
-        burst.out.encrypt_burst(&mut buffers, &mut outcomes, 0);
+        burst.out.encrypt_burst(&mut Lanes::new(Direction::Out), &mut buffers, &mut outcomes, 0);
         assert_eq!(outcomes, vec![Ok(()); 20]);
         let sent: Vec<_> = buffers.iter().map(|buffer| buffer.data().to_vec()).collect();
         assert_eq!(sent, one_by_one, "{suite}");
@@ -129,7 +129,7 @@ fn bursts_are_as_single_packets() {
             (buffer, esp)
         });
         let mut located: Vec<_> = located.collect();
-        burst.into.decrypt_burst(&mut located, &mut outcomes, 0);
+        burst.into.decrypt_burst(&mut Lanes::new(Direction::In), &mut located, &mut outcomes, 0);
         assert_eq!(outcomes, vec![Ok(()); 20]);
         let received: Vec<_> = located.iter().map(|(buffer, _)| buffer.data().to_vec()).collect();
         assert_eq!(received, packets);

@@ -1,7 +1,7 @@
 //! A value with key material that its library does not wipe: its memory is overwritten with zeros when it is dropped.
 
 use std::mem::MaybeUninit;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::slice;
 
 use zeroize::Zeroize;
@@ -32,6 +32,13 @@ impl<T> Deref for Wiped<T> {
     fn deref(&self) -> &T {
         // SAFETY: `new` has initialized it, and only `drop` ends that.
         unsafe { self.0.assume_init_ref() }
+    }
+}
+
+impl<T> DerefMut for Wiped<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { self.0.assume_init_mut() }
     }
 }
 

@@ -67,10 +67,10 @@ impl Plan {
     }
 }
 
-/// Other tests: clippy; the loom models, which are compiled with another flag; the replacement for DPDK where the crate
-/// is built without it; and the count of instructions per packet. Each occupies a core for a while, but at a low
+/// Other tests: clippy; the loom models, which are compiled with another flag; the crates that have optional
+/// libraries, without them; and the count of instructions per packet. Each occupies a core for a while, but at a low
 /// priority, so that daemons of tests beside it do not wait for a core.
-pub fn others(root: &Path, with_dpdk: bool) -> Vec<Program> {
+pub fn others(root: &Path, features: &[String]) -> Vec<Program> {
     let program = |name: &str, path: PathBuf, arguments: &str| Program {
         name: name.into(),
         path: "nice".into(),
@@ -89,7 +89,12 @@ pub fn others(root: &Path, with_dpdk: bool) -> Vec<Program> {
     let mut models = cargo("models", "--target-dir target/loom -p bm-fib -p bm-link --lib model");
     models.environment.push(("RUSTFLAGS", "--cfg loom"));
     let mut others = vec![program("clippy", "make".into(), "--no-print-directory clippy"), models];
-    others.extend(with_dpdk.then(|| cargo("bm-port-dpdk without DPDK", "-p bm-port-dpdk")));
+    for (feature, name, package) in [
+        ("brickmoon/dpdk", "bm-port-dpdk without DPDK", "-p bm-port-dpdk"),
+        ("brickmoon/ipsec-mb", "bm-ipsec without ipsec-mb", "-p bm-ipsec"),
+    ] {
+        others.extend(super::has(features, feature).then(|| cargo(name, package)));
+    }
     others.extend(std::env::current_exe().ok().map(|path| program("instructions", path, "instructions")));
     others
 }

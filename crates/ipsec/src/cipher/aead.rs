@@ -4,65 +4,120 @@
 //! used twice with a key.
 
 use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use zeroize::Zeroizing;
 
 use super::ESP_HEADER;
+use crate::choice::Choice;
 use crate::failure::Failure;
+use crate::library::Library;
+use crate::multi::{Gcm, shared};
 use crate::suite::{SALT_LEN, Suite};
 use crate::wiped::Wiped;
 
 const IV_LEN: usize = 8;
 const ICV_LEN: usize = 16;
+const NONCE_LEN: usize = SALT_LEN + IV_LEN;
 /// SPI, high and low half of an extended sequence number.
 const AAD_ESN: usize = 12;
 
 /// A key of an AEAD suite.
-pub(crate) struct Aead(Wiped<Keyed>);
+pub(crate) struct Aead {
+    salt: Zeroizing<[u8; SALT_LEN]>,
+    /// One for each library in use.
+    keys: Vec<Key>,
+    /// For each class of sizes, which of them is the fastest.
+    by_class: [u8; 3],
+}
 
-/// Plain values: ring keeps the expanded key in the structure itself.
-struct Keyed {
-    key: LessSafeKey,
-    salt: [u8; SALT_LEN],
+/// The key of one library.
+enum Key {
+    /// ring keeps the expanded key in the structure itself.
+    Ring(Wiped<LessSafeKey>),
+    IpsecMb(Gcm),
+}
+
+impl Key {
+    fn new(suite: Suite, key: &[u8], library: Library) -> Self {
+        let native = match library {
+            Library::IpsecMb(manager) => shared().engine(manager).and_then(|engine| Gcm::new(engine, key)),
+            Library::Ring | Library::RustCrypto => None,
+        };
+        let ring = || {
+            let algorithm = match suite {
+                Suite::Aes128Gcm => &AES_128_GCM,
+                Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+                _ => &AES_256_GCM,
+            };
+            let key = UnboundKey::new(algorithm, key).expect("the caller has checked the length");
+            Self::Ring(Wiped::new(LessSafeKey::new(key)))
+        };
+        native.map_or_else(ring, Self::IpsecMb)
+    }
 }
 
 impl Aead {
     /// `key` has the salt behind it.
-    pub fn new(suite: Suite, key: &[u8]) -> Self {
-        let algorithm = match suite {
-            Suite::Aes128Gcm => &AES_128_GCM,
-            Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
-            _ => &AES_256_GCM,
-        };
+    pub fn new(suite: Suite, key: &[u8], choice: Choice) -> Self {
         let (key, salt) = key.split_last_chunk().expect("the caller has checked the length");
-        let key = UnboundKey::new(algorithm, key).expect("the caller has checked the length");
-        Self(Wiped::new(Keyed { key: LessSafeKey::new(key), salt: *salt }))
+        let mut used = Vec::new();
+        let by_class = choice.libraries().map(|library| {
+            let place = used.iter().position(|other| *other == library).unwrap_or(used.len());
+            if place == used.len() {
+                used.push(library);
+            }
+            place as u8
+        });
+        let keys = used.into_iter().map(|library| Key::new(suite, key, library)).collect();
+        Self { salt: Zeroizing::new(*salt), keys, by_class }
+    }
+
+    #[inline]
+    fn key(&self, length: usize) -> &Key {
+        &self.keys[usize::from(self.by_class[Choice::class(length)])]
     }
 
     /// See [`Cipher::seal`](super::Cipher::seal).
     #[inline]
     pub fn seal(&self, packet: &mut [u8], iv: u64, esn_high: Option<u32>) {
+        let key = self.key(packet.len());
         let (packet, icv) = packet.split_last_chunk_mut::<ICV_LEN>().expect("the caller has made room");
         let (header, payload) = packet.split_at_mut(ESP_HEADER + IV_LEN);
         header[ESP_HEADER..].copy_from_slice(&iv.to_be_bytes());
         let (nonce, (aad, length)) = (self.nonce(&header[ESP_HEADER..]), additional(header, esn_high));
-        let tag = self.0.key.seal_in_place_separate_tag(nonce, Aad::from(&aad[..length]), payload);
-        icv.copy_from_slice(tag.expect("a packet is far shorter than the algorithm allows").as_ref());
+        match key {
+            Key::Ring(key) => {
+                let nonce = Nonce::assume_unique_for_key(nonce);
+                let tag = key.seal_in_place_separate_tag(nonce, Aad::from(&aad[..length]), payload);
+                icv.copy_from_slice(tag.expect("a packet is far shorter than the algorithm allows").as_ref());
+            }
+            Key::IpsecMb(key) => key.seal(payload, &nonce, &aad[..length], icv),
+        }
     }
 
     /// See [`Cipher::open`](super::Cipher::open).
     #[inline]
     pub fn open(&self, packet: &mut [u8], esn_high: Option<u32>) -> Result<(), Failure> {
+        let key = self.key(packet.len());
         let (header, payload) = packet.split_at_mut(ESP_HEADER + IV_LEN);
         let (nonce, (aad, length)) = (self.nonce(&header[ESP_HEADER..]), additional(header, esn_high));
-        let opened = self.0.key.open_in_place(nonce, Aad::from(&aad[..length]), payload);
-        opened.map(|_| ()).map_err(|_| Failure::Integrity)
+        let is_right = match key {
+            Key::Ring(key) => {
+                let nonce = Nonce::assume_unique_for_key(nonce);
+                key.open_in_place(nonce, Aad::from(&aad[..length]), payload).is_ok()
+            }
+            Key::IpsecMb(key) => payload
+                .split_last_chunk_mut::<ICV_LEN>()
+                .is_some_and(|(payload, icv)| key.open(payload, &nonce, &aad[..length], *icv)),
+        };
+        if is_right { Ok(()) } else { Err(Failure::Integrity) }
     }
 
     #[inline]
-    fn nonce(&self, iv: &[u8]) -> Nonce {
-        let mut nonce = [0; SALT_LEN + IV_LEN];
-        nonce[..SALT_LEN].copy_from_slice(&self.0.salt);
+    fn nonce(&self, iv: &[u8]) -> [u8; NONCE_LEN] {
+        let mut nonce = [0; NONCE_LEN];
+        nonce[..SALT_LEN].copy_from_slice(&*self.salt);
         nonce[SALT_LEN..].copy_from_slice(iv);
-        Nonce::assume_unique_for_key(nonce)
+        nonce
     }
 }
 
