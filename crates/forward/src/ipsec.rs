@@ -20,6 +20,7 @@ mod frames;
 mod linux;
 mod live;
 mod rings;
+mod sender;
 mod sleeper;
 mod status;
 

@@ -2,13 +2,12 @@
 //!
 //! Packets are in slots of equal size. No headers, numbers or windows: only what the library does with a burst.
 
-use crate::choice::Choice;
 use crate::cipher::Cipher;
 use crate::failure::Failure;
-use crate::library::Library;
+use crate::library::{Choice, Library};
 use crate::multi::{BURST, Lanes, Open, Seal};
 use crate::secret::Secret;
-use crate::suite::Suite;
+use crate::suite::{ESP_HEADER, Suite};
 
 /// Slots are some way apart, as those of frames are.
 const SLOT_MARGIN: usize = 192;
@@ -26,7 +25,7 @@ impl Bare {
     pub fn new(suite: Suite, library: Library) -> Self {
         let [encryption, integrity] =
             [suite.encryption_key_len(), suite.integrity_key_len()].map(|len| Secret::new(&vec![7; len]));
-        let cipher = Cipher::with(suite, &encryption, &integrity, Choice::one(library));
+        let cipher = Cipher::new(suite, &encryption, &integrity, Choice::one(library));
         Self { cipher, lanes: Lanes::with([library]), suite }
     }
 
@@ -37,21 +36,26 @@ impl Bare {
 
     /// Encrypts a burst of packets with `payload` bytes each.
     pub(crate) fn seal(&mut self, memory: &mut [u8], payload: usize) {
-        let length = self.length(payload);
+        let length = Self::length(self.suite, payload);
         self.seal_all(memory.chunks_exact_mut(slot(payload)).map(|slot| &mut slot[..length]));
     }
 
     /// Decrypts them.
     pub(crate) fn open(&mut self, memory: &mut [u8], payload: usize) -> bool {
-        let length = self.length(payload);
+        let length = Self::length(self.suite, payload);
         self.open_all(memory.chunks_exact_mut(slot(payload)).map(|slot| &mut slot[..length]))
     }
 
     /// Bytes of an ESP packet, from its SPI to its ICV, of which this many are encrypted, or a few less to make whole
     /// blocks.
-    pub fn length(&self, encrypted: usize) -> usize {
-        let whole = encrypted & !(self.suite.alignment() - 1);
-        crate::cipher::ESP_HEADER + self.suite.iv_len() + whole + self.suite.icv_len()
+    pub fn length(suite: Suite, encrypted: usize) -> usize {
+        let whole = encrypted & !(suite.alignment() - 1);
+        ESP_HEADER + suite.iv_len() + whole + suite.icv_len()
+    }
+
+    /// The suite.
+    pub fn suite(&self) -> Suite {
+        self.suite
     }
 
     /// Encrypts ESP packets of lengths that [`length`](Self::length) has returned.

@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 /// A packet and the room around it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Buffer<'a> {
     bytes: &'a mut [u8],
     start: usize,

@@ -4,55 +4,19 @@
 //! the same packets, and its best turn counts, so that other work on the machine matters little. The library that is
 //! always there is replaced only by one that is clearly faster.
 
-use std::fmt;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::bare::Bare;
-use crate::library::Library;
+use crate::library::{CLASSES, Choice, Library};
+use crate::multi::Lanes;
 use crate::sa::Direction;
 use crate::suite::Suite;
 
-/// Classes of ESP packets: from this many bytes on, and the bytes of the packet with which each is measured.
-const CLASSES: [(usize, usize); 3] = [(0, 64), (160, 256), (640, 1420)];
 /// Turns of each library.
 const TURNS: usize = 6;
 /// A library must need less than this share of the time.
 const CLEARLY: f64 = 0.97;
-
-/// The library for each class of sizes. Suites of CBC and HMAC have the same for all, since packets of all sizes are
-/// encrypted together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Choice([Library; CLASSES.len()]);
-
-impl Choice {
-    /// One library for all sizes.
-    pub fn one(library: Library) -> Self {
-        Self([library; CLASSES.len()])
-    }
-
-    pub fn libraries(self) -> [Library; CLASSES.len()] {
-        self.0
-    }
-
-    /// The class of an ESP packet of this many bytes.
-    #[inline]
-    pub fn class(length: usize) -> usize {
-        usize::from(length >= CLASSES[1].0) + usize::from(length >= CLASSES[2].0)
-    }
-}
-
-impl fmt::Display for Choice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0[0])?;
-        for (pair, (from, _)) in self.0.windows(2).zip(&CLASSES[1..]) {
-            if pair[0] != pair[1] {
-                write!(f, ", {} from {from} bytes", pair[1])?;
-            }
-        }
-        Ok(())
-    }
-}
 
 /// The choice for a suite.
 pub(crate) fn of(suite: Suite, direction: Direction) -> Choice {
@@ -66,6 +30,14 @@ pub(crate) fn of(suite: Suite, direction: Direction) -> Choice {
 /// The first call for a suite measures.
 pub fn library(suite: Suite, direction: Direction) -> String {
     of(suite, direction).to_string()
+}
+
+impl Lanes {
+    /// For all SAs of a direction. The first call in a process measures which libraries are the fastest.
+    pub fn new(direction: Direction) -> Self {
+        let suites = Suite::ALL.into_iter().filter(|suite| !suite.is_aead());
+        Self::with(suites.flat_map(|suite| of(suite, direction).libraries()))
+    }
 }
 
 fn measured(suite: Suite, direction: Direction) -> Choice {

@@ -15,20 +15,15 @@ mod cbc;
 
 use std::array;
 
-use crate::choice::{self, Choice};
 use crate::failure::Failure;
-use crate::library::{Library, Manager};
+use crate::library::{Choice, Library, Manager};
 use crate::multi::{BURST, Engine, Lanes, MultiCbc, Open, Seal, shared};
-use crate::sa::Direction;
 use crate::secret::Secret;
 use crate::suite::Suite;
 use aead::Aead;
 use cbc::Cbc;
 use sha1::Sha1;
 use sha2::Sha256;
-
-/// Bytes of SPI and sequence number.
-pub(crate) const ESP_HEADER: usize = 8;
 
 /// The keys of an SA, ready for use. They are wiped when it is dropped.
 pub(crate) struct Cipher {
@@ -45,13 +40,8 @@ enum One {
 }
 
 impl Cipher {
-    /// Prepares keys, whose lengths have been checked, for the fastest library in this direction.
-    pub fn new(suite: Suite, encryption: &Secret, integrity: &Secret, direction: Direction) -> Self {
-        Self::with(suite, encryption, integrity, choice::of(suite, direction))
-    }
-
-    /// For these libraries.
-    pub fn with(suite: Suite, encryption: &Secret, integrity: &Secret, choice: Choice) -> Self {
+    /// Prepares keys, whose lengths have been checked, for these libraries.
+    pub fn new(suite: Suite, encryption: &Secret, integrity: &Secret, choice: Choice) -> Self {
         let (encryption, integrity, icv_len) = (encryption.bytes(), integrity.bytes(), suite.icv_len());
         let one = match suite {
             Suite::Aes128Gcm | Suite::Aes256Gcm | Suite::ChaCha20Poly1305 => {

@@ -18,7 +18,8 @@ use bm_wire::tcp::Tcp;
 use bm_wire::udp::Udp;
 
 use crate::buffer::Buffer;
-use crate::cipher::{Cipher, ESP_HEADER};
+use crate::choice;
+use crate::cipher::Cipher;
 use crate::ecn;
 use crate::failure::Failure;
 use crate::header;
@@ -30,7 +31,7 @@ use crate::problem::{self, Problem};
 use crate::replay::Window;
 use crate::sa::{Direction, Mode, Sa, SaId};
 use crate::selector::LaterFragments;
-use crate::suite::Suite;
+use crate::suite::{ESP_HEADER, Suite};
 
 /// An SA that decrypts.
 pub struct Inbound {
@@ -43,6 +44,8 @@ pub struct Inbound {
     window: Window,
     selectors: Vec<Flat>,
     limits: Limits,
+    /// Most SAs have none.
+    has_limits: bool,
     used: Used,
 }
 
@@ -59,13 +62,19 @@ impl Inbound {
         Ok(Self {
             id: sa.id(),
             suite: sa.suite,
-            cipher: Cipher::new(sa.suite, &sa.encryption_key, &sa.integrity_key, Direction::In),
+            cipher: Cipher::new(
+                sa.suite,
+                &sa.encryption_key,
+                &sa.integrity_key,
+                choice::of(sa.suite, Direction::In),
+            ),
             mode: sa.mode,
             esn: sa.esn,
             udp: sa.udp.is_some(),
             window: Window::new(sa.replay_window, sa.esn),
             selectors: selectors.collect(),
             limits: sa.limits,
+            has_limits: sa.limits.are_set(),
             used: Used { added_ns: now_ns, ..Used::default() },
         })
     }
@@ -81,8 +90,9 @@ impl Inbound {
     }
 
     /// A lifetime that has ended.
+    #[inline]
     pub fn expiry(&self, now_ns: u64) -> Option<Expiry> {
-        self.limits.expiry(&self.used, now_ns)
+        if self.has_limits { self.limits.expiry(&self.used, now_ns) } else { None }
     }
 
     /// The same, after it has been used this much elsewhere.
@@ -113,7 +123,13 @@ impl Inbound {
         self.accept(packet, esp, number)
     }
 
-    /// Decrypts packets in place, one outcome each: several at once, if that is faster with this suite and library.
+    /// Whether several packets at once are faster, so that it is worth while to wait for those that follow.
+    #[inline]
+    pub fn takes_bursts(&self, lanes: &mut Lanes) -> bool {
+        self.cipher.takes_several(lanes)
+    }
+
+    /// Decrypts packets in place, one outcome each: several at once, if that is faster.
     pub fn decrypt_burst(
         &mut self,
         lanes: &mut Lanes,
@@ -133,7 +149,7 @@ impl Inbound {
     }
 
     /// Up to [`BURST`] packets. What one of them changes is only known after all ICVs: so window and lifetime are checked
-    /// again for each, with the number that its ICV has confirmed.
+    /// again for each, as if it came alone.
     fn decrypt_together(
         &mut self,
         lanes: &mut Lanes,
@@ -152,18 +168,17 @@ impl Inbound {
         });
         self.cipher.open_all(lanes, jobs);
         for (((packet, esp), outcome), number) in packets.iter_mut().zip(outcomes).zip(numbers) {
-            if outcome.is_ok() {
-                *outcome = self.check_again(number, now_ns).and_then(|()| self.accept(packet, esp, number));
-            }
+            *outcome = match *outcome {
+                _ if self.expiry(now_ns) == Some(Expiry::Hard) => Err(Failure::Lifetime),
+                Err(failure) if failure != Failure::Integrity => continue,
+                of_icv => match self.window.check(number as u32) {
+                    Ok(again) if again == number => of_icv.and_then(|()| self.accept(packet, esp, number)),
+                    // With ESN, what is left of the window is taken for a packet far ahead.
+                    Ok(_) => Err(Failure::Integrity),
+                    Err(failure) => Err(failure),
+                },
+            };
         }
-    }
-
-    #[inline]
-    fn check_again(&self, number: u64, now_ns: u64) -> Result<(), Failure> {
-        if self.expiry(now_ns) == Some(Expiry::Hard) {
-            return Err(Failure::Lifetime);
-        }
-        self.window.check_whole(number)
     }
 
     /// Bytes in front of what is encrypted.

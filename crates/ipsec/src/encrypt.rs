@@ -17,7 +17,8 @@ use bm_wire::protocol;
 use bm_wire::udp;
 
 use crate::buffer::Buffer;
-use crate::cipher::{Cipher, ESP_HEADER};
+use crate::choice;
+use crate::cipher::Cipher;
 use crate::failure::Failure;
 use crate::header::{self, Inner, Outer};
 use crate::lifetime::{Expiry, Limits, Used};
@@ -25,7 +26,7 @@ use crate::multi::{BURST, Lanes, Seal};
 use crate::problem::{self, Problem};
 use crate::sa::{Direction, Mode, Sa, SaId, UdpPorts};
 use crate::sequence::{Block, Empty};
-use crate::suite::Suite;
+use crate::suite::{ESP_HEADER, Suite};
 
 /// An SA that encrypts. It owns its sequence numbers, so it cannot be cloned.
 pub struct Outbound {
@@ -38,6 +39,8 @@ pub struct Outbound {
     front: Front,
     path_mtu: usize,
     limits: Limits,
+    /// Most SAs have none.
+    has_limits: bool,
     used: Used,
 }
 
@@ -86,13 +89,19 @@ impl Outbound {
         Ok(Self {
             id: sa.id(),
             suite: sa.suite,
-            cipher: Cipher::new(sa.suite, &sa.encryption_key, &sa.integrity_key, Direction::Out),
+            cipher: Cipher::new(
+                sa.suite,
+                &sa.encryption_key,
+                &sa.integrity_key,
+                choice::of(sa.suite, Direction::Out),
+            ),
             esn: sa.esn,
             numbers,
             iv_mask,
             front,
             path_mtu: sa.path_mtu.into(),
             limits: sa.limits,
+            has_limits: sa.limits.are_set(),
             used: Used { added_ns: now_ns, ..Used::default() },
         })
     }
@@ -108,8 +117,9 @@ impl Outbound {
     }
 
     /// A lifetime that has ended.
+    #[inline]
     pub fn expiry(&self, now_ns: u64) -> Option<Expiry> {
-        self.limits.expiry(&self.used, now_ns)
+        if self.has_limits { self.limits.expiry(&self.used, now_ns) } else { None }
     }
 
     /// The same, after it has been used this much elsewhere.
@@ -133,6 +143,16 @@ impl Outbound {
         self.path_mtu = path_mtu.into();
     }
 
+    /// Whether a packet of this many bytes fits the path MTU; in transport mode, with the most padding that it may get.
+    #[inline]
+    pub fn fits(&self, length: usize) -> bool {
+        let padding = match self.front {
+            Front::Tunnel(_) => self.suite.padding(length),
+            Front::Transport(_) => self.suite.alignment() - 1,
+        };
+        self.front_len() + length + padding + 2 + self.suite.icv_len() <= self.path_mtu
+    }
+
     /// The largest packet that fits the path MTU in a tunnel, for ICMP errors; in transport mode for an IP header of
     /// `header` bytes.
     pub fn inner_mtu(&self, header: usize) -> usize {
@@ -153,11 +173,18 @@ impl Outbound {
         Ok(())
     }
 
-    /// Encrypts packets in place, one outcome each: several at once, if that is faster with this suite and library.
-    pub fn encrypt_burst(
+    /// Whether several packets at once are faster, so that it is worth while to wait for those that follow.
+    #[inline]
+    pub fn takes_bursts(&self, lanes: &mut Lanes) -> bool {
+        self.cipher.takes_several(lanes)
+    }
+
+    /// Encrypts packets in place, one outcome each: several at once, if that is faster. `T` is whatever the caller has
+    /// with each packet.
+    pub fn encrypt_burst<T>(
         &mut self,
         lanes: &mut Lanes,
-        packets: &mut [Buffer<'_>],
+        packets: &mut [(Buffer<'_>, T)],
         outcomes: &mut [Result<(), Failure>],
         now_ns: u64,
     ) {
@@ -167,29 +194,30 @@ impl Outbound {
             }
             return;
         }
-        for (packet, outcome) in packets.iter_mut().zip(outcomes) {
+        for ((packet, _), outcome) in packets.iter_mut().zip(outcomes) {
             *outcome = self.encrypt(packet, now_ns);
         }
     }
 
     /// Up to [`BURST`] packets. Each that fails does so before it gets a number, so numbers follow the order of packets.
-    fn encrypt_together(
+    fn encrypt_together<T>(
         &mut self,
         lanes: &mut Lanes,
-        packets: &mut [Buffer<'_>],
+        packets: &mut [(Buffer<'_>, T)],
         outcomes: &mut [Result<(), Failure>],
         now_ns: u64,
     ) {
         let mut all: [Option<Prepared>; BURST] = [const { None }; BURST];
-        for ((packet, outcome), place) in packets.iter_mut().zip(outcomes).zip(&mut all) {
+        for (((packet, _), outcome), place) in packets.iter_mut().zip(outcomes).zip(&mut all) {
             let prepared = self.prepare(packet, now_ns);
             *outcome = prepared.as_ref().map(|_| ()).map_err(|failure| *failure);
             *place = prepared.ok();
         }
-        let prepared = packets.iter_mut().zip(&all).filter_map(|(packet, one)| Some((packet, one.as_ref()?)));
+        let prepared =
+            packets.iter_mut().zip(&all).filter_map(|((packet, _), one)| Some((packet, one.as_ref()?)));
         let jobs = prepared.map(|(packet, prepared)| self.job(packet.data_mut(), prepared));
         self.cipher.seal_all(lanes, jobs);
-        for (packet, prepared) in packets.iter_mut().zip(&all) {
+        for ((packet, _), prepared) in packets.iter_mut().zip(&all) {
             if let Some(prepared) = prepared {
                 self.finish(packet.data_mut(), prepared);
             }
@@ -266,7 +294,9 @@ impl Outbound {
         packet.extend(front, back);
         let packet = packet.data_mut();
         // In transport mode the IP header moves to the front, and its place is part of the ESP header's.
-        packet.copy_within(front..front + plain.header, 0);
+        if plain.header > 0 {
+            packet.copy_within(front..front + plain.header, 0);
+        }
         let esp_at = front + plain.header - ESP_HEADER - self.suite.iv_len();
         let esp = &mut packet[esp_at..];
         esp[..4].copy_from_slice(&self.id.spi.to_be_bytes());
@@ -307,7 +337,11 @@ impl fmt::Debug for Outbound {
 pub(crate) fn write_trailer(esp: &mut [u8], suite: Suite, length: usize, next_header: u8) {
     let trailer = esp.len() - suite.icv_len();
     let padding = suite.padding(length);
-    esp[trailer - 2 - padding..trailer - 2].copy_from_slice(&PADDING[..padding]);
+    // All of it, where that fits: what is too much is overwritten by trailer and ICV.
+    match esp[trailer - 2 - padding..].first_chunk_mut() {
+        Some(room) => *room = PADDING,
+        None => esp[trailer - 2 - padding..trailer - 2].copy_from_slice(&PADDING[..padding]),
+    }
     (esp[trailer - 2], esp[trailer - 1]) = (padding as u8, next_header);
 }
 

@@ -81,7 +81,11 @@ impl Outer {
     #[inline]
     pub fn write(&self, packet: &mut [u8], inner: Inner, number: u64) {
         let length = packet.len();
-        packet[..self.len()].copy_from_slice(&self.template[..self.len()]);
+        if self.len() == ipv4::HEADER_LEN {
+            packet[..ipv4::HEADER_LEN].copy_from_slice(&self.template[..ipv4::HEADER_LEN]);
+        } else {
+            packet[..self.len()].copy_from_slice(&self.template[..self.len()]);
+        }
         let traffic_class = self.traffic_class(inner.traffic_class);
         if self.ip_header == ipv4::HEADER_LEN {
             let df = if self.dont_fragment(inner) { DONT_FRAGMENT } else { 0 };

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use crate::suite::Suite;
-
 /// A library. Several of intel-ipsec-mb's managers may work on one CPU, and none of them is always the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Library {
@@ -34,13 +32,6 @@ impl Manager {
 }
 
 impl Library {
-    /// Those that can be used for a suite in this process: the first is always there.
-    pub fn all(suite: Suite) -> Vec<Self> {
-        let portable = if suite.is_aead() { Self::Ring } else { Self::RustCrypto };
-        let managers = if suite == Suite::ChaCha20Poly1305 { Vec::new() } else { crate::multi::usable() };
-        std::iter::once(portable).chain(managers.into_iter().map(Self::IpsecMb)).collect()
-    }
-
     /// The name, as `show sas` has it.
     pub fn name(self) -> &'static str {
         match self {
@@ -57,5 +48,42 @@ impl Library {
 impl fmt::Display for Library {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// Classes of ESP packets: from this many bytes on, and the bytes of the packet with which each is measured.
+pub(crate) const CLASSES: [(usize, usize); 3] = [(0, 64), (160, 256), (640, 1420)];
+
+/// The library for each class of sizes. Suites of CBC and HMAC have the same for all, since packets of all sizes are
+/// encrypted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Choice(pub [Library; CLASSES.len()]);
+
+impl Choice {
+    /// One library for all sizes.
+    pub fn one(library: Library) -> Self {
+        Self([library; CLASSES.len()])
+    }
+
+    pub fn libraries(self) -> [Library; CLASSES.len()] {
+        self.0
+    }
+
+    /// The class of an ESP packet of this many bytes.
+    #[inline]
+    pub fn class(length: usize) -> usize {
+        usize::from(length >= CLASSES[1].0) + usize::from(length >= CLASSES[2].0)
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0[0])?;
+        for (pair, (from, _)) in self.0.windows(2).zip(&CLASSES[1..]) {
+            if pair[0] != pair[1] {
+                write!(f, ", {} from {from} bytes", pair[1])?;
+            }
+        }
+        Ok(())
     }
 }

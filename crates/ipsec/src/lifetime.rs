@@ -52,6 +52,11 @@ impl Limit {
 }
 
 impl Limits {
+    /// Whether there is any.
+    pub(crate) fn are_set(&self) -> bool {
+        *self != Self::default()
+    }
+
     /// The worst of the limits that have been reached.
     #[inline]
     pub fn expiry(&self, used: &Used, now_ns: u64) -> Option<Expiry> {

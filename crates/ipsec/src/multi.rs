@@ -19,10 +19,8 @@ pub(crate) use absent::{Engine, Gcm, MultiCbc};
 #[cfg(feature = "ipsec-mb")]
 pub(crate) use native::{Engine, Gcm, MultiCbc};
 
-use crate::choice;
 use crate::failure::Failure;
 use crate::library::{Library, Manager};
-use crate::sa::Direction;
 use crate::suite::Suite;
 
 /// Packets that are encrypted at once, at most.
@@ -50,13 +48,6 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// For all SAs of a direction. The first call in a process measures which libraries are the fastest.
-    pub fn new(direction: Direction) -> Self {
-        let suites = Suite::ALL.into_iter().filter(|suite| !suite.is_aead());
-        let chosen = suites.flat_map(|suite| choice::of(suite, direction).libraries());
-        Self::with(chosen)
-    }
-
     /// For these libraries.
     pub(crate) fn with(libraries: impl IntoIterator<Item = Library>) -> Self {
         let mut lanes = Self::default();
@@ -85,7 +76,16 @@ pub(crate) fn shared() -> MutexGuard<'static, Lanes> {
 }
 
 /// The managers that work on this CPU.
-pub(crate) fn usable() -> Vec<Manager> {
+fn usable() -> Vec<Manager> {
     let mut shared = shared();
     Manager::ALL.into_iter().filter(|manager| shared.engine(*manager).is_some()).collect()
+}
+
+impl Library {
+    /// Those that can be used for a suite in this process: the first is always there.
+    pub fn all(suite: Suite) -> Vec<Self> {
+        let portable = if suite.is_aead() { Self::Ring } else { Self::RustCrypto };
+        let managers = if suite == Suite::ChaCha20Poly1305 { Vec::new() } else { usable() };
+        std::iter::once(portable).chain(managers.into_iter().map(Self::IpsecMb)).collect()
+    }
 }

@@ -12,13 +12,14 @@ use std::ops::Range;
 
 use bm_wire::protocol;
 
-use crate::cipher::{Cipher, ESP_HEADER};
+use crate::choice;
+use crate::cipher::Cipher;
 use crate::encrypt::write_trailer;
 use crate::failure::Failure;
 use crate::replay::{WINDOW_MAX, Window};
 use crate::sa::Direction;
 use crate::secret::Secret;
-use crate::suite::Suite;
+use crate::suite::{ESP_HEADER, Suite};
 
 const SUITE: Suite = Suite::Aes128Gcm;
 /// Bytes in front of the payload.
@@ -60,7 +61,7 @@ pub fn back(length: usize) -> usize {
 }
 
 fn cipher(key: &[u8; KEY], direction: Direction) -> Cipher {
-    Cipher::new(SUITE, &Secret::new(key), &Secret::none(), direction)
+    Cipher::new(SUITE, &Secret::new(key), &Secret::none(), choice::of(SUITE, direction))
 }
 
 impl PayloadSender {

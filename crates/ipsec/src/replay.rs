@@ -39,21 +39,12 @@ impl Window {
     #[inline]
     pub fn check(&self, low: u32) -> Result<u64, Failure> {
         let number = self.extended(low).ok_or(Failure::Replay)?;
-        self.check_whole(number).map(|()| number)
-    }
-
-    /// Checks a whole number again, if the window may have moved since.
-    ///
-    /// # Errors
-    /// [`Failure::Replay`].
-    #[inline]
-    pub fn check_whole(&self, number: u64) -> Result<(), Failure> {
         if self.size == 0 {
-            return Ok(());
+            return Ok(number);
         }
         // The first number is 1 (RFC 4303 3.3.3).
         let left = number == 0 || self.top.saturating_sub(number) >= self.size;
-        if left || (number <= self.top && self.has(number)) { Err(Failure::Replay) } else { Ok(()) }
+        if left || (number <= self.top && self.has(number)) { Err(Failure::Replay) } else { Ok(number) }
     }
 
     /// Notes a number that `check` has returned, after the packet's ICV was found to be correct.

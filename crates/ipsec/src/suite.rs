@@ -24,6 +24,8 @@ pub enum Suite {
 
 /// Bytes of salt behind the key of a suite that has no key for integrity (RFC 4106 8.1, RFC 7634 2).
 pub(crate) const SALT_LEN: usize = 4;
+/// Bytes of SPI and sequence number.
+pub(crate) const ESP_HEADER: usize = 8;
 /// Bytes of a block of AES.
 pub(crate) const AES_BLOCK: usize = 16;
 

@@ -1,5 +1,6 @@
 //! Whole packets through both ends of an SA: every suite, mode and family, and everything that can go wrong.
 
+mod bursts;
 mod failures;
 mod headers;
 mod numbers;
@@ -117,14 +118,14 @@ fn bursts_are_as_single_packets() {
         let mut buffers: Vec<_> = slots
             .iter_mut()
             .zip(&packets)
-            .map(|(slot, packet)| Buffer::new(slot, ROOM..ROOM + packet.len()).unwrap())
+            .map(|(slot, packet)| (Buffer::new(slot, ROOM..ROOM + packet.len()).unwrap(), ()))
             .collect();
         let mut outcomes = vec![Err(Failure::NoSa); 20];
         burst.out.encrypt_burst(&mut Lanes::new(Direction::Out), &mut buffers, &mut outcomes, 0);
         assert_eq!(outcomes, vec![Ok(()); 20]);
-        let sent: Vec<_> = buffers.iter().map(|buffer| buffer.data().to_vec()).collect();
+        let sent: Vec<_> = buffers.iter().map(|(buffer, ())| buffer.data().to_vec()).collect();
         assert_eq!(sent, one_by_one, "{suite}");
-        let located = buffers.into_iter().map(|buffer| {
+        let located = buffers.into_iter().map(|(buffer, ())| {
             let Ok(Located::Esp(esp)) = locate(buffer.data()) else { panic!("not ESP") };
             (buffer, esp)
         });

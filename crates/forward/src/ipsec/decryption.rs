@@ -7,6 +7,8 @@
 //!              └─ anything else ─► policy ──────────────────────────┘
 //! ```
 //!
+//! Packets of one SA that follow each other are decrypted together, if its library is faster then.
+//!
 //! IKE, keepalives, and ESP for addresses that no inbound SA has go on to the router, which gives them to Linux. If SAs are
 //! the kernel's own, more of it is (linux.rs).
 
@@ -17,14 +19,15 @@ use bm_fib::published::{Published, ReaderHandle};
 use bm_frame::Frame;
 use bm_graph::{App, Io};
 use bm_ipsec::{
-    Action, Direction, Esp, Failure, Inbound, Located, Policies, Problem, SaId, SaTable, Template, key,
-    locate,
+    Action, BURST, Direction, Esp, Failure, Inbound, Lanes, Located, Policies, Problem, SaId, SaTable,
+    Template, key, locate,
 };
 use bm_stats::{Account, Entry, Reason};
 use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::Ipv6;
 use bm_wire::protocol;
 
+use super::frames::Waiting;
 use super::linux::Linux;
 use super::live::{Command, Receiver};
 use super::rings::{Rings, stop_inputs};
@@ -44,6 +47,10 @@ pub struct Decryption {
     has_policies: bool,
     owners: SaTable<Owner>,
     sas: Vec<Receiver>,
+    /// Packets of one SA that are decrypted together, at the end of a push at the latest.
+    waiting: Vec<Waiting<Esp>>,
+    waiting_for: usize,
+    lanes: Lanes,
     /// Destinations of inbound SAs, sorted.
     destinations: Vec<IpAddr>,
     /// Where SAs are the kernel's: what is left to Linux.
@@ -85,6 +92,9 @@ impl Decryption {
             policies: plan.policies.clone(),
             owners: plan.owners(*worker, Direction::In),
             sas,
+            waiting: Vec::with_capacity(BURST),
+            waiting_for: 0,
+            lanes: Lanes::new(Direction::In),
             destinations: plan.destinations(),
             linux,
             rings,
@@ -92,19 +102,28 @@ impl Decryption {
         })
     }
 
-    fn arrives(&mut self, io: &mut Io<'_>, mut frame: Frame, port: usize) {
-        match self.decide(&mut frame, port, io.now_ns) {
-            Ok(()) => self.to_router(io, frame, port),
-            Err(Stop::To(worker)) => {
+    fn arrives(&mut self, io: &mut Io<'_>, frame: Frame, port: usize) {
+        match self.decide(&frame, port, io.now_ns) {
+            Ok(None) => self.to_router(io, frame, port),
+            Ok(Some((at, network, esp))) => {
+                self.waits(io, at, Waiting { frame, network, port, more: esp });
+            }
+            Err(stop) => self.stops(io, frame, port, stop),
+        }
+    }
+
+    fn stops(&mut self, io: &mut Io<'_>, mut frame: Frame, port: usize, stop: Stop) {
+        match stop {
+            Stop::To(worker) => {
                 frame.meta_mut().port = port as u16;
                 match self.rings.push(worker, frame) {
                     Ok(()) => self.account.add(Entry::Passed, 1),
                     Err(frame) => self.lose(io, frame, Reason::LinkFull),
                 }
             }
-            Err(Stop::Drop(reason)) => self.lose(io, frame, reason),
+            Stop::Drop(reason) => self.lose(io, frame, reason),
             // Only encryption hands frames to the slow path.
-            Err(Stop::Slow | Stop::TooBig(_)) => self.lose(io, frame, Reason::NoOutput),
+            Stop::Slow | Stop::TooBig(_) => self.lose(io, frame, Reason::NoOutput),
         }
     }
 
@@ -123,15 +142,16 @@ impl Decryption {
         io.frames.free(frame);
     }
 
-    /// Afterwards the frame is for the router, unless something else is done with it.
+    /// The SA of this worker that decrypts the frame, and where its packet and its ESP are; or nothing, if it is for the
+    /// router as it is.
     #[inline]
-    fn decide(&mut self, frame: &mut Frame, port: usize, now_ns: u64) -> Result<(), Stop> {
-        let Some(network) = frames::network(frame.data()) else { return Ok(()) };
+    fn decide(&mut self, frame: &Frame, port: usize, now_ns: u64) -> Result<Option<(usize, usize, Esp)>, Stop> {
+        let Some(network) = frames::network(frame.data()) else { return Ok(None) };
         let packet = frames::packet(frame, network);
         if may_be_esp(packet) {
             match locate(packet) {
                 Ok(Located::Esp(esp)) => match self.owners.find(esp.id).map(|owner| *owner) {
-                    Some(Owner::Mine(at)) => return self.decrypt(frame, port, (network, at, &esp), now_ns),
+                    Some(Owner::Mine(at)) => return Ok(Some((at, network, esp))),
                     Some(Owner::Other(worker)) => return Err(Stop::To(worker)),
                     None if self.linux.is_none() && self.is_ours(packet) => return Err(Failure::NoSa.into()),
                     None => {}
@@ -149,38 +169,68 @@ impl Decryption {
             && linux.takes(frame.data(), port, now_ns)
         {
             // Linux applies its policies to what is for this machine, and knows those of sockets.
-            return Ok(());
+            return Ok(None);
         }
-        checked
+        checked.map(|()| None)
     }
 
+    /// Decrypts a packet, or lets it wait for those that follow.
     #[inline]
-    fn decrypt(
-        &mut self,
-        frame: &mut Frame,
-        port: usize,
-        (network, at, esp): (usize, usize, &Esp),
-        now_ns: u64,
-    ) -> Result<(), Stop> {
-        let Receiver { sa, properties, status } = &mut self.sas[at];
-        let from = (esp.id, *properties);
+    fn waits(&mut self, io: &mut Io<'_>, at: usize, waiting: Waiting<Esp>) {
+        if at != self.waiting_for {
+            self.decrypt(io);
+        }
+        self.waiting_for = at;
+        self.waiting.push(waiting);
+        if self.waiting.len() == BURST || !self.sas[at].sa.takes_bursts(&mut self.lanes) {
+            self.decrypt(io);
+        }
+    }
+
+    /// Decrypts what waits, which is for one SA.
+    fn decrypt(&mut self, io: &mut Io<'_>) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let mut outcomes = [Ok(()); BURST];
         if let Some(linux) = &mut self.linux {
-            linux.keep(frame);
+            linux.keep(waiting.iter().map(|one| &one.frame));
         }
-        let decrypted = frames::change(frame, network, |packet| sa.decrypt(packet, esp, now_ns));
-        status.write(sa.used(), sa.highest(), sa.expiry(now_ns));
-        if let Err(failure) = decrypted {
-            status.failed();
-            return Err(failure.into());
+        let Receiver { sa, status, .. } = &mut self.sas[self.waiting_for];
+        match &mut waiting[..] {
+            [Waiting { frame, network, more: esp, .. }] => {
+                outcomes[0] = frames::change(frame, *network, |packet| sa.decrypt(packet, esp, io.now_ns));
+            }
+            several => frames::change_all(several, &mut outcomes, |packets, outcomes| {
+                sa.decrypt_burst(&mut self.lanes, packets, outcomes, io.now_ns);
+            }),
         }
-        let Some(linux) = &mut self.linux else {
-            return self.check(frames::packet(frame, network), Some(from));
-        };
-        let is_required = requires(&self.policies, frames::packet(frame, network), properties);
-        if !is_required || linux.takes(frame.data(), port, now_ns) {
-            linux.restore(frame);
+        status.write(sa.used(), sa.highest(), sa.expiry(io.now_ns));
+        for (at, (one, outcome)) in waiting.drain(..).zip(outcomes).enumerate() {
+            let Waiting { mut frame, network, port, more: esp } = one;
+            let Receiver { properties, status, .. } = &self.sas[self.waiting_for];
+            let packet = frames::packet(&frame, network);
+            let checked = match (outcome, &mut self.linux) {
+                (Ok(()), None) => self.check(packet, Some((esp.id, *properties))),
+                (Ok(()), Some(linux)) => {
+                    let is_required = requires(&self.policies, packet, properties);
+                    if !is_required || linux.takes(frame.data(), port, io.now_ns) {
+                        linux.restore(at, &mut frame);
+                    }
+                    Ok(())
+                }
+                (Err(failure), _) => {
+                    status.failed();
+                    Err(failure.into())
+                }
+            };
+            match checked {
+                Ok(()) => self.to_router(io, frame, port),
+                Err(stop) => self.stops(io, frame, port, stop),
+            }
         }
-        Ok(())
+        self.waiting = waiting;
     }
 
     /// RFC 4301 5.2: whether a policy lets a packet pass that came out of this SA, or in clear.
@@ -317,6 +367,7 @@ impl App for Decryption {
                 self.arrives(io, frame, port);
             }
         }
+        self.decrypt(io);
         self.rings.wake();
         self.linux.iter_mut().for_each(Linux::rest);
     }

@@ -8,6 +8,8 @@
 //!                                                                             too big ─► slow path: ICMP to the source
 //! ```
 //!
+//! Packets of one SA that follow each other are encrypted together, if its library is faster then.
+//!
 //! The packet has its next hop, its TTL is decremented, and it has passed the filters. If it cannot be encrypted, it is
 //! dropped: it is never sent in clear. ICMP errors that quote a packet from a tunnel are encrypted or dropped, too
 //! (errors.rs).
@@ -19,15 +21,16 @@ use std::sync::Arc;
 use bm_fib::published::{Published, ReaderHandle};
 use bm_frame::Frame;
 use bm_graph::{App, Io};
-use bm_ipsec::{Action, Direction, Failure, Outbound, Policies, Problem, SaId, SaTable, key};
+use bm_ipsec::{Action, BURST, Direction, Failure, Lanes, Outbound, Policies, Problem, SaId, SaTable, key};
 use bm_stats::{Account, Entry, Reason};
 use bm_wire::ethernet::ethertype;
 use bm_wire::ipv4::Ipv4;
-use bm_wire::ipv6::{self, Ipv6};
+use bm_wire::ipv6::Ipv6;
 
+use super::frames::Waiting;
 use super::live::{Command, Sender};
 use super::rings::{Rings, stop_inputs};
-use super::{Ends, IpsecPlan, IpsecWorker, Owner, SaNumbers, Stop, errors, frames, reason};
+use super::{Ends, IpsecPlan, IpsecWorker, Owner, SaNumbers, Stop, errors, frames};
 use crate::entrance::Entrance;
 use crate::rewrite;
 use crate::route::{self, Way};
@@ -61,6 +64,10 @@ struct Work {
     /// For each template its SA.
     current: Vec<Option<SaId>>,
     sas: Vec<Sender>,
+    /// Packets of one SA that are encrypted together, at the end of a push at the latest.
+    waiting: Vec<Waiting<()>>,
+    waiting_for: usize,
+    lanes: Lanes,
     /// How many SAs have these ends.
     tunnels: HashMap<Ends, usize>,
     rings: Rings,
@@ -95,6 +102,9 @@ impl Encryption {
             owners: plan.owners(*worker, Direction::Out),
             current: plan.current.clone(),
             sas,
+            waiting: Vec::with_capacity(BURST),
+            waiting_for: 0,
+            lanes: Lanes::new(Direction::Out),
             tunnels: plan.tunnels(),
             rings: rings.take(),
             account,
@@ -126,11 +136,19 @@ impl Work {
             None | Some((_, Action::Bypass)) => Ok(port),
             Some((_, Action::Discard)) => Err(Stop::Drop(Reason::IpsecPolicy)),
             Some((network, protect)) => match self.owner(protect, frames::packet(&frame, network)) {
-                Some(Owner::Mine(at)) => self.encrypt(tables, &mut frame, network, at, now_ns),
+                Some(Owner::Mine(at)) => {
+                    return self.protect(io, tables, at, Waiting { frame, network, port, more: () });
+                }
                 Some(Owner::Other(worker)) => Err(Stop::To(worker)),
                 None => Err(Failure::NoSa.into()),
             },
         };
+        self.goes(io, frame, port, outcome);
+    }
+
+    /// Does with a frame, which the router has sent to `port`, what was decided.
+    #[inline]
+    fn goes(&mut self, io: &mut Io<'_>, mut frame: Frame, port: usize, outcome: Result<usize, Stop>) {
         match outcome {
             Ok(port) => self.send(io, frame, port),
             Err(Stop::Drop(reason)) => self.lose(io, frame, reason),
@@ -267,84 +285,45 @@ impl Work {
         }
     }
 
-    /// Encrypts the packet, and gives its frame the link header of the next hop; returns the port.
-    fn encrypt(
-        &mut self,
-        tables: &Tables,
-        frame: &mut Frame,
-        network: usize,
-        at: usize,
-        now_ns: u64,
-    ) -> Result<usize, Stop> {
-        let sender = &mut self.sas[at];
-        if sender.current_mtu == 0 {
-            sender.look_up_mtu(tables);
+    /// Encrypts a packet for an SA of this worker, or lets it wait for those that follow.
+    #[inline]
+    fn protect(&mut self, io: &mut Io<'_>, tables: &Tables, at: usize, waiting: Waiting<()>) {
+        if at != self.waiting_for {
+            self.encrypt(io, tables);
         }
-        let mut encrypted = frames::change(frame, network, |packet| sender.encrypt(packet, now_ns));
-        // The route may have got a greater MTU since. A packet that is too big is left as it was.
-        if encrypted == Err(Failure::TooBig) && sender.look_up_mtu(tables) {
-            encrypted = frames::change(frame, network, |packet| sender.encrypt(packet, now_ns));
+        self.waiting_for = at;
+        self.waiting.push(waiting);
+        if self.waiting.len() == BURST || !self.sas[at].sa.takes_bursts(&mut self.lanes) {
+            self.encrypt(io, tables);
         }
-        sender.status.write(sender.sa.used(), sender.sa.numbers().next(), sender.sa.expiry(now_ns));
-        if let Err(failure) = encrypted {
-            sender.status.failed();
-            return Err(sender.refused(frame, network, failure));
-        }
-        let routed = route(tables, frame, network);
-        if routed == Err(Failure::TooBig.into()) {
-            // It has got a smaller one: the next packet is refused before it is encrypted.
-            sender.look_up_mtu(tables);
-        }
-        routed
     }
-}
 
-impl Sender {
-    fn encrypt(&mut self, packet: &mut bm_ipsec::Buffer<'_>, now_ns: u64) -> Result<(), Failure> {
-        let floor = self.status.floor();
-        while self.sa.numbers().left() == 0 || self.sa.numbers().next() < floor {
-            match self.more.pop() {
-                Some(more) => drop(self.sa.continue_with(more)),
-                None if self.sa.numbers().next() < floor => return Err(Failure::NoSequenceNumbers),
-                None => break,
+    /// Encrypts what waits, which is for one SA, and sends it to its next hop.
+    fn encrypt(&mut self, io: &mut Io<'_>, tables: &Tables) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let mut outcomes = [Ok(()); BURST];
+        let sender = &mut self.sas[self.waiting_for];
+        sender.encrypt(&mut self.lanes, tables, &mut waiting, &mut outcomes, io.now_ns);
+        for (Waiting { mut frame, network, port, .. }, outcome) in waiting.drain(..).zip(outcomes) {
+            let sender = &mut self.sas[self.waiting_for];
+            let routed = match outcome {
+                Ok(()) => route(tables, &mut frame, network),
+                Err(failure) => {
+                    sender.status.failed();
+                    Err(sender.refused(&mut frame, network, failure))
+                }
+            };
+            if routed == Err(Failure::TooBig.into()) {
+                // The route has got a smaller MTU: the next packet is refused before it is encrypted.
+                sender.look_up_mtu(tables);
             }
+            self.goes(io, frame, port, routed);
         }
-        self.sa.encrypt(packet, now_ns)
+        self.waiting = waiting;
     }
-
-    /// Looks up the MTU of the route to the peer; returns whether it has become greater.
-    fn look_up_mtu(&mut self, tables: &Tables) -> bool {
-        let of_route = self.peer.and_then(|peer| mtu_to(tables, peer)).unwrap_or(u16::MAX);
-        let before = std::mem::replace(&mut self.current_mtu, self.path_mtu.min(of_route));
-        self.sa.set_path_mtu(self.current_mtu);
-        self.current_mtu > before
-    }
-
-    /// What to do with a packet that was not encrypted. If it is too big and must not be fragmented, its source gets an
-    /// ICMP error (RFC 4301 8.2.1).
-    fn refused(&self, frame: &mut Frame, network: usize, failure: Failure) -> Stop {
-        let packet = frames::packet(frame, network);
-        let header = match (Ipv4::parse(packet), Ipv6::parse(packet)) {
-            (Ok(ip), _) => ip.dont_fragment().then(|| (ip.header_len(), 0)),
-            (_, Ok(_)) => Some((ipv6::HEADER_LEN, ipv6::MIN_MTU)),
-            _ => None,
-        };
-        match header {
-            Some((header, least)) if failure == Failure::TooBig => {
-                let meta = frame.meta_mut();
-                (meta.network, meta.interface) = (network as u16, u16::MAX);
-                Stop::TooBig(self.sa.inner_mtu(header).max(least) as u16)
-            }
-            _ => Stop::Drop(reason(failure)),
-        }
-    }
-}
-
-/// The MTU of the route to an address in the main table.
-fn mtu_to(tables: &Tables, address: IpAddr) -> Option<u16> {
-    let (hop, interface) = route::to(tables, 0, address, || 0).out()?;
-    let egress = rewrite::egress(tables, interface).ok()?;
-    Some(rewrite::mtu(egress, tables.next_hops.mtu(hop))).filter(|mtu| *mtu > 0)
 }
 
 /// The one further lookup: the way of an ESP packet, in the main table.
@@ -422,6 +401,7 @@ impl App for Encryption {
                 work.leaves(io, tables, frame, *from);
             }
         }
+        work.encrypt(io, tables);
         work.rings.wake();
         work.entrance.ring();
         reader.quiescent();

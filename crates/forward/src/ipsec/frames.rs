@@ -1,7 +1,10 @@
 //! The IP packet of a frame: where it is, and how it is encrypted and decrypted in the frame's slot.
 
+use std::array;
+use std::ops::Range;
+
 use bm_frame::Frame;
-use bm_ipsec::{Buffer, Failure};
+use bm_ipsec::{BURST, Buffer, Failure};
 use bm_wire::ethernet::{HEADER_LEN, TAG_LEN, ethertype};
 
 /// The most tags in front of a packet.
@@ -29,6 +32,75 @@ pub(super) fn packet(frame: &Frame, network: usize) -> &[u8] {
     frame.data().get(network..).unwrap_or(&[])
 }
 
+/// A frame that waits for others, to be encrypted or decrypted together with them.
+pub(super) struct Waiting<T> {
+    pub frame: Frame,
+    /// Where its packet begins.
+    pub network: usize,
+    /// The port that the router has chosen, or on which it has arrived.
+    pub port: usize,
+    pub more: T,
+}
+
+/// A frame while its whole slot is in use.
+#[derive(Clone, Copy)]
+struct Opened {
+    link: [u8; LINK_MAX],
+    network: usize,
+    headroom: usize,
+    length: usize,
+}
+
+impl Opened {
+    /// Makes the frame as large as its slot.
+    #[inline]
+    fn new(frame: &mut Frame, network: usize) -> Result<Self, Failure> {
+        let mut link = [0; LINK_MAX];
+        let header = frame.data().get(..network).ok_or(Failure::Malformed)?;
+        link.get_mut(..network).ok_or(Failure::Malformed)?.copy_from_slice(header);
+        let (headroom, length, room) = (frame.headroom(), frame.len(), frame.tailroom());
+        frame.prepend(headroom).map_err(|_| Failure::NoHeadroom)?;
+        frame.set_len(headroom + length + room).map_err(|_| Failure::NoTailroom)?;
+        Ok(Self { link, network, headroom, length })
+    }
+
+    /// The packet with the room around it.
+    #[inline]
+    fn buffer<'a>(&self, frame: &'a mut Frame) -> Option<Buffer<'a>> {
+        Buffer::new(frame.data_mut(), self.headroom + self.network..self.headroom + self.length)
+    }
+
+    /// Makes the frame as large as its packet, if that was changed, or else as it was.
+    #[inline]
+    fn close(
+        self,
+        frame: &mut Frame,
+        range: Range<usize>,
+        changed: Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let whole = frame.data_mut();
+        // Without room for the link header nothing can be sent.
+        let front = range.start.checked_sub(self.network).ok_or(Failure::NoHeadroom);
+        let outcome = changed.and(front.as_ref().map(|_| ()).map_err(|failure| *failure));
+        if let (Ok(()), Ok(front)) = (outcome, front) {
+            let kind = if whole.get(range.start).is_some_and(|first| first >> 4 == 6) {
+                ethertype::IPV6
+            } else {
+                ethertype::IPV4
+            };
+            whole[front..range.start].copy_from_slice(&self.link[..self.network]);
+            whole[range.start - 2..range.start].copy_from_slice(&kind.to_be_bytes());
+            // Both shorten, so they cannot fail.
+            let _shorter = frame.set_len(range.end);
+            frame.trim_front(front);
+        } else {
+            let _shorter = frame.set_len(self.headroom + self.length);
+            frame.trim_front(self.headroom);
+        }
+        outcome
+    }
+}
+
 /// Runs `change` on the packet at `network`, which may grow both ways in the slot. Afterwards the packet is at `network`
 /// again, behind the same link header with the EtherType of the packet.
 #[inline]
@@ -37,34 +109,41 @@ pub(super) fn change(
     network: usize,
     change: impl FnOnce(&mut Buffer<'_>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let mut link = [0; LINK_MAX];
-    let header = frame.data().get(..network).ok_or(Failure::Malformed)?;
-    link.get_mut(..network).ok_or(Failure::Malformed)?.copy_from_slice(header);
-    let (headroom, length, room) = (frame.headroom(), frame.len(), frame.tailroom());
-    frame.prepend(headroom).map_err(|_| Failure::NoHeadroom)?;
-    frame.set_len(headroom + length + room).map_err(|_| Failure::NoTailroom)?;
-    let whole = frame.data_mut();
-    let start = headroom + network;
-    let mut buffer = Buffer::new(whole, start..headroom + length).ok_or(Failure::Malformed)?;
+    let opened = Opened::new(frame, network)?;
+    let mut buffer = opened.buffer(frame).ok_or(Failure::Malformed)?;
     let changed = change(&mut buffer);
     let range = buffer.range();
-    // Without room for the link header nothing can be sent.
-    let front = range.start.checked_sub(network).ok_or(Failure::NoHeadroom);
-    let outcome = changed.and(front.as_ref().map(|_| ()).map_err(|failure| *failure));
-    if let (Ok(()), Ok(front)) = (outcome, front) {
-        let kind = if whole.get(range.start).is_some_and(|first| first >> 4 == 6) {
-            ethertype::IPV6
-        } else {
-            ethertype::IPV4
-        };
-        whole[front..range.start].copy_from_slice(&link[..network]);
-        whole[range.start - 2..range.start].copy_from_slice(&kind.to_be_bytes());
-        // Both shorten, so they cannot fail.
-        let _shorter = frame.set_len(range.end);
-        frame.trim_front(front);
-    } else {
-        let _shorter = frame.set_len(headroom + length);
-        frame.trim_front(headroom);
+    opened.close(frame, range, changed)
+}
+
+/// Runs `change` on the packets of up to [`BURST`] frames at once, which writes an outcome for each.
+pub(super) fn change_all<T: Copy>(
+    waiting: &mut [Waiting<T>],
+    outcomes: &mut [Result<(), Failure>],
+    change: impl FnOnce(&mut [(Buffer<'_>, T)], &mut [Result<(), Failure>]),
+) {
+    let count = waiting.len().min(BURST);
+    let Some(more) = waiting.first().map(|first| first.more) else { return };
+    let mut opened = [Err(Failure::Malformed); BURST];
+    for (place, Waiting { frame, network, .. }) in opened.iter_mut().zip(&mut *waiting) {
+        *place = Opened::new(frame, *network);
     }
-    outcome
+    let mut frames = waiting.iter_mut().zip(&opened);
+    // A frame that could not be opened has no bytes here, which `change` refuses.
+    let mut packets: [(Buffer<'_>, T); BURST] = array::from_fn(|_| {
+        let next = frames.next().map(|(Waiting { frame, more, .. }, opened)| {
+            let buffer = opened.as_ref().ok().and_then(|opened| opened.buffer(frame));
+            (buffer.unwrap_or_default(), *more)
+        });
+        next.unwrap_or((Buffer::default(), more))
+    });
+    change(&mut packets[..count], outcomes);
+    let ranges = packets.map(|(buffer, _)| buffer.range());
+    for (((Waiting { frame, .. }, opened), range), outcome) in
+        waiting.iter_mut().zip(opened).zip(ranges).zip(outcomes)
+    {
+        if let Ok(opened) = opened {
+            *outcome = opened.close(frame, range, *outcome);
+        }
+    }
 }

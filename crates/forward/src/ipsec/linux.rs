@@ -19,30 +19,36 @@ use crate::route::{self, Way};
 use crate::slow::Header;
 use crate::tables::Tables;
 
-/// Decides what is Linux's, and keeps one packet as it came.
+/// Decides what is Linux's, and keeps packets as they came.
 pub(super) struct Linux {
     published: Arc<Published<Tables>>,
     reader: ReaderHandle,
     worker: usize,
-    original: Vec<u8>,
+    originals: Vec<Vec<u8>>,
 }
 
 impl Linux {
     pub fn new((published, reader): (Arc<Published<Tables>>, ReaderHandle), worker: usize) -> Self {
-        Self { published, reader, worker, original: Vec::with_capacity(2048) }
+        Self { published, reader, worker, originals: Vec::new() }
     }
 
-    /// Copies a frame that is about to be decrypted.
+    /// Copies frames that are about to be decrypted.
     #[inline]
-    pub fn keep(&mut self, frame: &Frame) {
-        self.original.clear();
-        self.original.extend_from_slice(frame.data());
+    pub fn keep<'a>(&mut self, frames: impl Iterator<Item = &'a Frame>) {
+        for (at, frame) in frames.enumerate() {
+            if self.originals.len() == at {
+                // As many as are decrypted together, once.
+                self.originals.push(Vec::with_capacity(2048));
+            }
+            self.originals[at].clear();
+            self.originals[at].extend_from_slice(frame.data());
+        }
     }
 
-    /// Makes the frame what was copied.
-    pub fn restore(&self, frame: &mut Frame) {
+    /// Makes a frame what it was when it was copied, as the one at this place.
+    pub fn restore(&self, at: usize, frame: &mut Frame) {
         // It was there, so there is room.
-        let _fits = frame.copy_from(&self.original);
+        let _fits = frame.copy_from(&self.originals[at]);
     }
 
     /// Whether Linux handles this packet if it arrives in clear on `port`: it is for this machine, or a firewall concerns

@@ -13,6 +13,7 @@ use bm_wire::checksum;
 use super::{IpsecPlan, SaNumbers, SaPlan, SaStatus};
 use crate::testing::Lab;
 
+mod bursts;
 mod errors;
 
 /// ESP packets made by Scapy, an independent implementation: see `crates/ipsec/src/tests/esp_by_scapy.py`.

@@ -6,12 +6,10 @@
 use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroizing;
 
-use super::ESP_HEADER;
-use crate::choice::Choice;
 use crate::failure::Failure;
-use crate::library::Library;
+use crate::library::{Choice, Library};
 use crate::multi::{Gcm, shared};
-use crate::suite::{SALT_LEN, Suite};
+use crate::suite::{ESP_HEADER, SALT_LEN, Suite};
 use crate::wiped::Wiped;
 
 const IV_LEN: usize = 8;

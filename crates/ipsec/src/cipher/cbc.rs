@@ -9,9 +9,8 @@ use cbc::cipher::typenum::U16;
 use cbc::cipher::{BlockCipherEncrypt, BlockModeDecrypt, BlockModeEncrypt, InnerIvInit, KeyInit};
 use hmac::Mac;
 
-use super::ESP_HEADER;
 use crate::failure::Failure;
-use crate::suite::AES_BLOCK;
+use crate::suite::{AES_BLOCK, ESP_HEADER};
 
 type Block = Array<u8, U16>;
 

@@ -11,10 +11,9 @@ use std::slice;
 use zeroize::Zeroize;
 
 use super::{BURST, Open, Seal};
-use crate::cipher::ESP_HEADER;
 use crate::failure::Failure;
 use crate::library::Manager;
-use crate::suite::AES_BLOCK;
+use crate::suite::{AES_BLOCK, ESP_HEADER};
 use crate::wiped::Wiped;
 
 /// What the library's memory is aligned to.

@@ -165,7 +165,12 @@ fn sequence_numbers_run_out() {
 
 /// An ESP packet with any trailer, from a peer that has the keys.
 fn forged(sa: &Sa, sequence: u32, payload: &[u8], trailer: &[u8]) -> Vec<u8> {
-    let cipher = crate::cipher::Cipher::new(sa.suite, &sa.encryption_key, &sa.integrity_key, Direction::Out);
+    let cipher = crate::cipher::Cipher::new(
+        sa.suite,
+        &sa.encryption_key,
+        &sa.integrity_key,
+        crate::choice::of(sa.suite, Direction::Out),
+    );
     let iv_and_payload =
         [&vec![0; sa.suite.iv_len()][..], payload, trailer, &vec![0; sa.suite.icv_len()]].concat();
     let mut esp = [&sa.spi.to_be_bytes()[..], &sequence.to_be_bytes(), &iv_and_payload].concat();

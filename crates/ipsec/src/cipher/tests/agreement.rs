@@ -4,13 +4,14 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::suite::ESP_HEADER;
 
 /// A cipher and lanes for each library of a suite.
 fn all(suite: Suite, key: u8) -> Vec<(Library, Cipher, Lanes)> {
     let secret = |length: usize| Secret::new(&(0..length).map(|at| key ^ at as u8).collect::<Vec<_>>());
     let (encryption, integrity) = (secret(suite.encryption_key_len()), secret(suite.integrity_key_len()));
     let of = |library: Library| {
-        let cipher = Cipher::with(suite, &encryption, &integrity, Choice::one(library));
+        let cipher = Cipher::new(suite, &encryption, &integrity, Choice::one(library));
         (library, cipher, Lanes::with([library]))
     };
     Library::all(suite).into_iter().map(of).collect()

@@ -1,0 +1,74 @@
+//! Many packets of one SA at once: each must leave as it does alone, in order, whichever library encrypts.
+
+use super::*;
+
+/// Recorded SAs of CBC and GCM in tunnels.
+fn tunnels() -> impl Iterator<Item = Recorded<'static>> {
+    RECORDED.lines().map(recorded).filter(|recorded| recorded.sa.mode == Mode::Tunnel)
+}
+
+/// Packets of several sizes for a tunnel, as they arrive.
+fn packets(count: u16) -> Vec<Vec<u8>> {
+    (0..count).map(|at| ipv4(28 + at * 37 % 1300, 0)).collect()
+}
+
+/// What leaves if all are sent at once, and what leaves if each is sent alone.
+fn both(
+    of: impl Fn() -> IpsecPlan,
+    port: usize,
+    frames: &[Vec<u8>],
+) -> [(Vec<Vec<u8>>, Vec<(Reason, u64)>); 2] {
+    let (mut at_once, mut alone) = (Lab::with_ipsec(LINES, of()), Lab::with_ipsec(LINES, of()));
+    frames.iter().for_each(|frame| at_once.send(port, frame));
+    at_once.run();
+    for frame in frames {
+        alone.send(port, frame);
+        alone.run();
+    }
+    [at_once, alone].map(|lab| (lab.take(1 - port), lab.drops()))
+}
+
+/// A plan with numbers in several blocks, of 20 and then 45.
+fn plan_with_blocks(sa: &Sa) -> IpsecPlan {
+    let (mut plan, mut more) = plan(sa, 0);
+    let mut numbers = Numbers::new(sa.esn);
+    let first = numbers.reserve(20).unwrap();
+    for count in [45, 1000] {
+        more.push(numbers.reserve(count).unwrap()).unwrap();
+    }
+    if let Some(of_sa) = &mut plan.sas[0].numbers {
+        of_sa.block = first;
+    }
+    // The ring stays readable when its producer is gone.
+    drop(more);
+    plan
+}
+
+#[test]
+fn bursts_leave_as_single_packets_do() {
+    for Recorded { line, sa, .. } in tunnels() {
+        let frames: Vec<_> = packets(90).iter().map(|packet| arrives(INSIDE, packet)).collect();
+        let [at_once, alone] = both(|| plan_with_blocks(&sa), INSIDE, &frames);
+        assert_eq!(at_once.0.len(), 90, "{line}: {:?}", at_once.1);
+        assert!(at_once == alone, "{line}");
+    }
+}
+
+#[test]
+fn bursts_come_out_as_single_packets_do() {
+    for Recorded { line, sa, .. } in tunnels() {
+        let clear: Vec<_> = packets(70).iter().map(|packet| arrives(INSIDE, packet)).collect();
+        let [(encrypted, _), _] = both(|| plan_with_blocks(&sa), INSIDE, &clear);
+        let mut frames: Vec<_> = encrypted.iter().map(|frame| arrives(OUTSIDE, &frame[14..])).collect();
+        // One is damaged, and one comes twice, in the same burst.
+        *frames[9].last_mut().unwrap() ^= 1;
+        frames.insert(30, frames[25].clone());
+        let inbound = Sa { direction: Direction::In, ..sa };
+        let [at_once, alone] = both(|| plan(&inbound, 0).0, OUTSIDE, &frames);
+        assert_eq!((at_once.0.len(), at_once.1.len()), (69, 2), "{line}: {:?}", at_once.1);
+        assert!(
+            at_once.1.contains(&(Reason::IpsecReplay, 1)) && at_once.1.contains(&(Reason::IpsecIntegrity, 1))
+        );
+        assert!(at_once == alone, "{line}");
+    }
+}
