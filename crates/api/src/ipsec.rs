@@ -28,6 +28,9 @@ pub struct Sa {
     pub mode: String,
     /// Encryption and integrity, such as `aes128gcm16`.
     pub suite: String,
+    /// Which library encrypts or decrypts, by the size of packets if it is not the same for all, such as
+    /// `ipsec-mb-avx2, ring from 640 bytes`.
+    pub library: String,
     /// Number of the worker that has it.
     pub worker: u32,
     /// Packets encrypted or decrypted.

@@ -25,6 +25,7 @@ pub fn sas(reply: &Sas) -> String {
             ("FAILURES", Right),
             ("SEQUENCE", Right),
             ("STATE", Left),
+            ("LIBRARY", Left),
         ],
         "no SAs",
     );
@@ -43,6 +44,7 @@ pub fn sas(reply: &Sas) -> String {
             count(sa.failures),
             count(sa.sequence),
             sa.state.clone(),
+            sa.library.clone(),
         ]);
     }
     table.to_string()
@@ -88,6 +90,7 @@ mod tests {
             destination: "198.51.100.1".into(),
             mode: "tunnel".into(),
             suite: "aes128gcm16".into(),
+            library: "ring".into(),
             packets: 1234,
             bytes: 99_999,
             failures: 1,
@@ -96,8 +99,8 @@ mod tests {
             ..Sa::default()
         };
         let expected = "\
-SA    DIR  SPI         SOURCE     DESTINATION   MODE    SUITE        WORKER  PACKETS   BYTES  FAILURES  SEQUENCE  STATE
-to-b  out  0x00001001  192.0.2.1  198.51.100.1  tunnel  aes128gcm16       0    1,234  99,999         1     1,235  valid
+SA    DIR  SPI         SOURCE     DESTINATION   MODE    SUITE        WORKER  PACKETS   BYTES  FAILURES  SEQUENCE  STATE  LIBRARY
+to-b  out  0x00001001  192.0.2.1  198.51.100.1  tunnel  aes128gcm16       0    1,234  99,999         1     1,235  valid  ring
 ";
         assert_eq!(sas(&Sas { sas: vec![sa] }), expected);
     }

@@ -322,6 +322,7 @@ fn shown(sa: &Sa, name: &str, worker: usize, status: &SaStatus) -> bm_api::Sa {
         destination: sa.destination.to_string(),
         mode: if sa.mode == Mode::Tunnel { "tunnel" } else { "transport" }.into(),
         suite: sa.suite.name().into(),
+        library: bm_ipsec::library(sa.suite, sa.direction),
         worker: worker as u32,
         packets: status.used.packets,
         bytes: status.used.bytes,
