@@ -16,7 +16,7 @@
 //! leave.
 
 pub(super) mod batch;
-mod bed;
+pub(super) mod bed;
 mod features;
 mod headers;
 mod loop_port;

@@ -2,14 +2,20 @@
 //!
 //! ```text
 //! {suite}-{encrypt|decrypt}-{64|256|1420|imix}      unit gbps: bits of whole inner packets a second
+//! gateway-{suite}-{64|256|1420|imix}
 //!
-//! bare        the library's cipher alone, on as many bytes: no headers, padding, sequence numbers or window
-//! brickmoon   an IPv4 packet through an SA in tunnel mode, with ESN and a replay window, over IPv4
+//! bare        the fastest library's cipher alone, on as many bytes: no headers, padding, sequence numbers or window
+//! brickmoon   an IPv4 packet through an SA in tunnel mode, with ESN and a replay window, over IPv4;
+//!             `gateway`: a frame that is received, routed, encrypted, routed again and sent, as workers do it
+//!
+//! handover                                        unit mpps: 64 bytes, AES-128-GCM
+//! own, handed   the gateway with the SA on the worker that receives, or on another one (forward/bed/gateway.rs)
 //!
 //! sas, policies                                   unit mpps: lookups of one among 1, 100 and 10,000 (lookup.rs)
 //! ```
 //!
-//! Both use the same memory, a burst of 256 packets in frame slots that are prepared before the clock starts.
+//! All libraries take turns with the SA, on the same memory: a burst of 256 packets in frame slots that are prepared
+//! before the clock starts. `bare` is the one that was fastest in this run, and `library` its name.
 //! Before it is measured, each SA must decrypt what it has encrypted to the original packet.
 
 mod bare;
@@ -18,11 +24,13 @@ mod lookup;
 
 use std::time::{Duration, Instant};
 
-use bm_ipsec::Suite;
+use bm_ipsec::{Direction, Library, Suite};
 use bm_testbed::testbed::cores;
+use serde_json::{Map, Value};
 
+use super::forward::bed::gateway::Gateway;
 use super::{BenchError, Options};
-use crate::alternate::{Sample, Turns, alternate_samples, thread_time};
+use crate::alternate::{Measured, Sample, Turns, alternate_samples, thread_time};
 use crate::report::Row;
 use bare::Bare;
 use burst::Burst;
@@ -42,7 +50,13 @@ const SIZES: [(&str, &[usize]); 4] = [
 enum Work {
     Encrypt,
     Decrypt,
+    Gateway,
 }
+
+/// The case that hands packets to another worker.
+const HANDOVER: &str = "handover";
+/// Breaths of a gateway between two readings of the clock.
+const BREATHS: usize = 8;
 
 #[derive(Clone, Copy)]
 struct Case {
@@ -53,14 +67,25 @@ struct Case {
 
 impl Case {
     fn name(&self) -> String {
-        let work = if self.work == Work::Encrypt { "encrypt" } else { "decrypt" };
-        format!("{}-{work}-{}", self.suite, self.size.0)
+        match self.work {
+            Work::Encrypt => format!("{}-encrypt-{}", self.suite, self.size.0),
+            Work::Decrypt => format!("{}-decrypt-{}", self.suite, self.size.0),
+            Work::Gateway => format!("gateway-{}-{}", self.suite, self.size.0),
+        }
     }
 
     fn all() -> impl Iterator<Item = Self> {
         let of_suite = |suite| SIZES.iter().map(move |&size| (suite, size));
-        let sizes = Suite::ALL.into_iter().flat_map(of_suite);
-        sizes.flat_map(|(suite, size)| [Work::Encrypt, Work::Decrypt].map(|work| Self { suite, work, size }))
+        let of = |works: &'static [Work]| {
+            let sizes = Suite::ALL.into_iter().flat_map(of_suite);
+            sizes.flat_map(|(suite, size)| works.iter().map(move |&work| Self { suite, work, size }))
+        };
+        of(&[Work::Encrypt, Work::Decrypt]).chain(of(&[Work::Gateway]))
+    }
+
+    /// All libraries, and ours.
+    fn subjects(&self) -> usize {
+        Library::all(self.suite).len() + 1
     }
 }
 
@@ -71,16 +96,21 @@ impl Case {
 pub fn ipsec(options: &Options) -> Result<Vec<Row>, BenchError> {
     let cases: Vec<Case> = Case::all().filter(|case| options.wants(&case.name())).collect();
     let lookups: Vec<_> = lookup::Case::ALL.into_iter().filter(|case| options.wants(case.name())).collect();
-    if cases.is_empty() && lookups.is_empty() {
+    let handover = options.wants(HANDOVER);
+    if cases.is_empty() && lookups.is_empty() && !handover {
         return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
     }
     // A thread that moves between cores starts with cold caches. If pinning is refused, measure without.
     let _refused = cores::pin(0, cores::allowed().last().copied().unwrap_or(0));
     let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
-    let turns = Turns::within(whole, cases.len() * 2 + lookups.len() * 3);
+    let subjects: usize = cases.iter().map(Case::subjects).sum();
+    let turns = Turns::within(whole, subjects + lookups.len() * 3 + usize::from(handover) * 2);
     let mut rows = Vec::new();
     for case in &cases {
         rows.extend(measure(case, turns)?);
+    }
+    if handover {
+        rows.extend(hand_over(turns)?);
     }
     for case in lookups {
         rows.extend(lookup::measure(case, turns)?);
@@ -91,52 +121,95 @@ pub fn ipsec(options: &Options) -> Result<Vec<Row>, BenchError> {
 fn measure(case: &Case, turns: Turns) -> Result<[Row; 2], BenchError> {
     let mut burst = Burst::new(case.suite, case.size.1);
     burst.check(&case.name())?;
-    let bare = Bare::new(case.suite);
-    let subjects = ["bare", "brickmoon"].map(String::from).to_vec();
-    let measured = alternate_samples(turns.runs, subjects, |subject| -> Result<Sample, BenchError> {
-        let mut turn = |time| match (subject, case.work) {
-            (0, Work::Encrypt) => {
-                timed(time, &mut burst, |_| {}, |burst| burst.bare(|bytes| bare.seal(bytes)))
-            }
-            (0, Work::Decrypt) => timed(
-                time,
-                &mut burst,
-                |burst| burst.bare(|bytes| bare.seal(bytes)),
-                |burst| burst.bare(|bytes| bare.open(bytes)),
-            ),
-            (_, Work::Encrypt) => timed(time, &mut burst, Burst::reset, Burst::encrypt),
-            (_, Work::Decrypt) => timed(
-                time,
-                &mut burst,
-                |burst| {
-                    burst.reset();
-                    burst.encrypt();
-                },
-                Burst::decrypt,
-            ),
+    let gateway = || Gateway::new(&burst::sa(case.suite), case.size.1, 0);
+    let mut gateway = (case.work == Work::Gateway).then(gateway).transpose()?;
+    gateway.iter_mut().try_for_each(|gateway| gateway.check(&case.name()))?;
+    let libraries = Library::all(case.suite);
+    let mut bares: Vec<Bare> = libraries.iter().map(|&library| Bare::new(case.suite, library)).collect();
+    let names = libraries.iter().map(Library::to_string).chain(["brickmoon".into()]).collect();
+    let measured = alternate_samples(turns.runs, names, |subject| -> Result<Sample, BenchError> {
+        let mut turn = |time| match (bares.get_mut(subject), &mut gateway) {
+            (Some(bare), _) => bare_turn(time, &mut burst, bare, case.work),
+            (None, Some(gateway)) => breathe(time, gateway),
+            (None, None) => sa_turn(time, &mut burst, case.work),
         };
         turn(turns.warm_up);
         Ok(turn(turns.slot))
     })?;
     burst.check_none_failed(&case.name())?;
+    gateway.iter_mut().try_for_each(|gateway| gateway.check(&case.name()))?;
+    Ok(rows(case, &measured))
+}
+
+/// The fastest library as `bare`, and ours, which is the last.
+fn rows(case: &Case, measured: &[Measured]) -> [Row; 2] {
     let bytes = case.size.1.iter().sum::<usize>() as f64 / case.size.1.len() as f64;
-    let row = |index: usize| {
-        let mut row = Row::mpps("ipsec", &case.name(), &measured[index]);
+    let row = |measured: &Measured, subject: &str, library: &str| {
+        let mut row = Row::mpps("ipsec", &case.name(), measured);
         let gbps = |mpps: f64| (mpps * bytes * 8.0 / 1e3 * 1e4).round() / 1e4;
         (row.min, row.median, row.max) = (gbps(row.min), gbps(row.median), gbps(row.max));
-        row.unit = "gbps".into();
-        row.with("bytes", bytes).with("library", bare::library(case.suite))
+        (row.unit, row.subject) = ("gbps".into(), subject.into());
+        row.with("bytes", bytes).with("library", library)
     };
-    Ok([row(0), row(1)])
+    let (ours, libraries) = measured.split_last().expect("there are two subjects at least");
+    let by_time = |one: &&Measured, other: &&Measured| one.ns().total_cmp(&other.ns());
+    let fastest = libraries.iter().min_by(by_time).expect("a suite has a library");
+    let direction = if case.work == Work::Decrypt { Direction::In } else { Direction::Out };
+    let chosen = bm_ipsec::library(case.suite, direction);
+    let all: Map<String, Value> =
+        libraries.iter().map(|one| (one.subject.clone(), one.ns().round().into())).collect();
+    [row(fastest, "bare", &fastest.subject).with("libraries_ns", all), row(ours, "brickmoon", &chosen)]
+}
+
+fn bare_turn(time: Duration, burst: &mut Burst, bare: &mut Bare, work: Work) -> Sample {
+    let mut prepared = (burst, bare);
+    let seal = |(burst, bare): &mut (&mut Burst, &mut Bare)| burst.seal(bare);
+    let open = |(burst, bare): &mut (&mut Burst, &mut Bare)| burst.open(bare);
+    if work == Work::Decrypt {
+        timed(time, &mut prepared, seal, open)
+    } else {
+        timed(time, &mut prepared, |_| {}, seal)
+    }
+}
+
+fn sa_turn(time: Duration, burst: &mut Burst, work: Work) -> Sample {
+    if work == Work::Encrypt {
+        return timed(time, burst, Burst::reset, Burst::encrypt);
+    }
+    let encrypted = |burst: &mut Burst| {
+        burst.reset();
+        burst.encrypt();
+    };
+    timed(time, burst, encrypted, Burst::decrypt)
+}
+
+/// A gateway's breaths for a time.
+fn breathe(time: Duration, gateway: &mut Gateway) -> Sample {
+    let (wall, start, mut items) = (Instant::now(), thread_time(), 0);
+    while items == 0 || wall.elapsed() < time {
+        items += (0..BREATHS).map(|_| gateway.breathe()).sum::<u64>();
+    }
+    let rate = items as f64 / (thread_time() - start).as_secs_f64().max(1e-9);
+    Sample { items, rate, ns: 1e9 / rate }
+}
+
+fn hand_over(turns: Turns) -> Result<Vec<Row>, BenchError> {
+    let sa = burst::sa(Suite::Aes128Gcm);
+    let mut gateways = [Gateway::new(&sa, &[64], 0)?, Gateway::new(&sa, &[64], 1)?];
+    gateways.iter_mut().try_for_each(|gateway| gateway.check(HANDOVER))?;
+    let names = ["own", "handed"].map(String::from).to_vec();
+    let measured = alternate_samples(turns.runs, names, |subject| -> Result<Sample, BenchError> {
+        breathe(turns.warm_up, &mut gateways[subject]);
+        Ok(breathe(turns.slot, &mut gateways[subject]))
+    })?;
+    gateways.iter_mut().try_for_each(|gateway| gateway.check(HANDOVER))?;
+    let more = ((measured[1].ns() - measured[0].ns()) * 10.0).round() / 10.0;
+    let row = |measured| Row::mpps("ipsec", HANDOVER, measured).with("handover_ns", more);
+    Ok(measured.iter().map(row).collect())
 }
 
 /// Repeats the work for a time; the preparation before each repetition is not measured.
-fn timed(
-    time: Duration,
-    burst: &mut Burst,
-    before: impl Fn(&mut Burst),
-    work: impl Fn(&mut Burst),
-) -> Sample {
+fn timed<T>(time: Duration, burst: &mut T, before: impl Fn(&mut T), work: impl Fn(&mut T)) -> Sample {
     let (wall, mut spent, mut items) = (Instant::now(), Duration::ZERO, 0);
     while items == 0 || wall.elapsed() < time {
         before(burst);
@@ -163,7 +236,10 @@ mod tests {
             assert_eq!(rows.each_ref().map(|row| row.subject.as_str()), ["bare", "brickmoon"]);
             names.push(case.name());
         }
-        assert_eq!((names.len(), names[0].as_str()), (56, "aes128gcm16-encrypt-64"));
+        assert_eq!((names.len(), names[0].as_str()), (84, "aes128gcm16-encrypt-64"));
+        let rows = hand_over(turns).unwrap();
+        assert_eq!(rows.iter().map(|row| row.subject.as_str()).collect::<Vec<_>>(), ["own", "handed"]);
+        assert!(rows.iter().all(|row| row.detail.contains_key("handover_ns")));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! Everything is the daemon's: tables, router, slow path (which must stay idle), port apps, links, engine. Only the
 //! device of the ports is in memory.
 
+pub(in crate::bench) mod gateway;
 mod two_ports;
 
 use std::net::IpAddr;

@@ -1,7 +1,7 @@
 //! The ciphers of a suite, called as directly as their libraries allow.
 
 use aes::{Aes128, Aes256};
-use bm_ipsec::Suite;
+use bm_ipsec::{Library, Suite};
 use cbc::cipher::array::Array;
 use cbc::cipher::typenum::U16;
 use cbc::cipher::{BlockModeDecrypt, BlockModeEncrypt, InnerIvInit};
@@ -15,10 +15,15 @@ type Block = Array<u8, U16>;
 /// Bytes behind the payload for any tag.
 pub const TAG_MAX: usize = 16;
 
-/// A keyed suite.
+/// A suite with its keys, in one library.
 pub enum Bare {
-    Aead(Box<LessSafeKey>),
-    Cbc { aes: Aes, mac: Box<Hash> },
+    Ring(Box<LessSafeKey>),
+    RustCrypto {
+        aes: Aes,
+        mac: Box<Hash>,
+    },
+    /// Bursts, through the calls that `bm_ipsec` uses itself.
+    IpsecMb(Box<bm_ipsec::Bare>),
 }
 
 /// The block cipher of a CBC suite, with its key.
@@ -33,16 +38,14 @@ pub enum Hash {
     Sha1(Hmac<Sha1>),
 }
 
-/// The library of a suite, as the rows name it.
-pub fn library(suite: Suite) -> &'static str {
-    if suite.is_aead() { "ring" } else { "RustCrypto" }
-}
-
 impl Bare {
-    pub fn new(suite: Suite) -> Self {
+    pub fn new(suite: Suite, library: Library) -> Self {
+        if let Library::IpsecMb(_) = library {
+            return Self::IpsecMb(Box::new(bm_ipsec::Bare::new(suite, library)));
+        }
         let aead = |algorithm, key: &[u8]| {
             let key = UnboundKey::new(algorithm, key).expect("the length is right");
-            Self::Aead(Box::new(LessSafeKey::new(key)))
+            Self::Ring(Box::new(LessSafeKey::new(key)))
         };
         let aes = |length| match length {
             16 => Aes::Aes128(Box::new(Aes128::new(&[1; 16].into()))),
@@ -56,57 +59,78 @@ impl Bare {
             Suite::Aes128Gcm => aead(&AES_128_GCM, &[1; 16]),
             Suite::Aes256Gcm => aead(&AES_256_GCM, &[1; 32]),
             Suite::ChaCha20Poly1305 => aead(&CHACHA20_POLY1305, &[1; 32]),
-            _ => Self::Cbc {
+            _ => Self::RustCrypto {
                 aes: aes(suite.encryption_key_len()),
                 mac: Box::new(hash(suite.integrity_key_len())),
             },
         }
     }
 
-    /// Encrypts all but the last bytes, and writes the tag there. The nonce is always the same, which takes as long
-    /// as one that counts.
+    /// Bytes of a packet and what the library adds to it, from the packet's.
+    pub fn lengths(&self) -> impl Fn(usize) -> usize + use<> {
+        let suite = match self {
+            Self::Ring(_) | Self::RustCrypto { .. } => None,
+            Self::IpsecMb(bare) => Some(bare.suite()),
+        };
+        move |packet| suite.map_or(packet + TAG_MAX, |suite| bm_ipsec::Bare::length(suite, packet))
+    }
+
+    /// Encrypts packets of lengths that `lengths` has returned, and writes their tags.
     #[inline]
-    pub fn seal(&self, bytes: &mut [u8]) {
-        let (payload, tag) = bytes.split_last_chunk_mut::<TAG_MAX>().expect("there is room for a tag");
+    pub fn seal<'a>(&mut self, packets: impl Iterator<Item = &'a mut [u8]>) {
         match self {
-            Self::Aead(key) => {
-                let sealed = key.seal_in_place_separate_tag(nonce(), Aad::from([3; 12]), payload);
-                tag.copy_from_slice(sealed.expect("a packet is short").as_ref());
-            }
-            Self::Cbc { aes, mac } => {
-                let (blocks, _) = Block::slice_as_chunks_mut(payload);
-                let iv = Block::default();
-                match aes {
-                    Aes::Aes128(aes) => cbc::Encryptor::inner_iv_init(&**aes, &iv).encrypt_blocks(blocks),
-                    Aes::Aes256(aes) => cbc::Encryptor::inner_iv_init(&**aes, &iv).encrypt_blocks(blocks),
-                }
-                tag.copy_from_slice(&mac.tag(payload));
-            }
+            Self::Ring(key) => packets.for_each(|bytes| seal_aead(key, bytes)),
+            Self::RustCrypto { aes, mac } => packets.for_each(|bytes| seal_cbc(aes, mac, bytes)),
+            Self::IpsecMb(bare) => bare.seal_all(packets),
         }
     }
 
-    /// Checks the tag and decrypts.
+    /// Checks the tags and decrypts.
     ///
     /// # Panics
-    /// If the tag is wrong: each packet is decrypted once after it was encrypted.
+    /// If a tag is wrong: each packet is decrypted once after it was encrypted.
     #[inline]
-    pub fn open(&self, bytes: &mut [u8]) {
+    pub fn open<'a>(&mut self, packets: impl Iterator<Item = &'a mut [u8]>) {
         match self {
-            Self::Aead(key) => {
+            Self::Ring(key) => packets.for_each(|bytes| {
                 key.open_in_place(nonce(), Aad::from([3; 12]), bytes).expect("it was sealed with this key");
-            }
-            Self::Cbc { aes, mac } => {
-                let (payload, tag) =
-                    bytes.split_last_chunk_mut::<TAG_MAX>().expect("there is room for a tag");
-                assert_eq!(mac.tag(payload), *tag, "it was sealed with this key");
-                let (blocks, _) = Block::slice_as_chunks_mut(payload);
-                let iv = Block::default();
-                match aes {
-                    Aes::Aes128(aes) => cbc::Decryptor::inner_iv_init(&**aes, &iv).decrypt_blocks(blocks),
-                    Aes::Aes256(aes) => cbc::Decryptor::inner_iv_init(&**aes, &iv).decrypt_blocks(blocks),
-                }
-            }
+            }),
+            Self::RustCrypto { aes, mac } => packets.for_each(|bytes| open_cbc(aes, mac, bytes)),
+            Self::IpsecMb(bare) => assert!(bare.open_all(packets), "they were sealed with this key"),
         }
+    }
+}
+
+/// Encrypts all but the last bytes, and writes the tag there. The nonce is always the same, which takes as long as one
+/// that counts.
+#[inline]
+fn seal_aead(key: &LessSafeKey, bytes: &mut [u8]) {
+    let (payload, tag) = bytes.split_last_chunk_mut::<TAG_MAX>().expect("there is room for a tag");
+    let sealed = key.seal_in_place_separate_tag(nonce(), Aad::from([3; 12]), payload);
+    tag.copy_from_slice(sealed.expect("a packet is short").as_ref());
+}
+
+#[inline]
+fn seal_cbc(aes: &Aes, mac: &Hash, bytes: &mut [u8]) {
+    let (payload, tag) = bytes.split_last_chunk_mut::<TAG_MAX>().expect("there is room for a tag");
+    let (blocks, _) = Block::slice_as_chunks_mut(payload);
+    let iv = Block::default();
+    match aes {
+        Aes::Aes128(aes) => cbc::Encryptor::inner_iv_init(&**aes, &iv).encrypt_blocks(blocks),
+        Aes::Aes256(aes) => cbc::Encryptor::inner_iv_init(&**aes, &iv).encrypt_blocks(blocks),
+    }
+    tag.copy_from_slice(&mac.tag(payload));
+}
+
+#[inline]
+fn open_cbc(aes: &Aes, mac: &Hash, bytes: &mut [u8]) {
+    let (payload, tag) = bytes.split_last_chunk_mut::<TAG_MAX>().expect("there is room for a tag");
+    assert_eq!(mac.tag(payload), *tag, "it was sealed with this key");
+    let (blocks, _) = Block::slice_as_chunks_mut(payload);
+    let iv = Block::default();
+    match aes {
+        Aes::Aes128(aes) => cbc::Decryptor::inner_iv_init(&**aes, &iv).decrypt_blocks(blocks),
+        Aes::Aes256(aes) => cbc::Decryptor::inner_iv_init(&**aes, &iv).decrypt_blocks(blocks),
     }
 }
 

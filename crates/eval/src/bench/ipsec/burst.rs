@@ -1,15 +1,17 @@
 //! A burst of packets in slots, and an SA in both directions.
 
+use std::array;
 use std::net::IpAddr;
 use std::ops::Range;
 
 use bm_ipsec::{
-    Buffer, Direction, Esp, Failure, Inbound, Located, Numbers, Outbound, Sa, SaId, Secret, Suite, locate,
+    BURST, Buffer, Direction, Esp, Failure, Inbound, Lanes, Located, Numbers, Outbound, Sa, SaId, Secret,
+    Suite, locate,
 };
 use bm_wire::ipv4::Ipv4Header;
 
 use super::BenchError;
-use super::bare::TAG_MAX;
+use super::bare::Bare;
 
 /// Packets of a burst, as the router has them.
 pub const PACKETS: usize = 256;
@@ -23,6 +25,8 @@ pub struct Burst {
     packets: Vec<Packet>,
     outbound: Outbound,
     inbound: Inbound,
+    sealing: Lanes,
+    opening: Lanes,
     failed: Option<Failure>,
 }
 
@@ -45,6 +49,8 @@ impl Burst {
             packets: sizes.iter().cycle().take(PACKETS).map(packet).collect(),
             outbound: Outbound::new(&sa, numbers, 0, 0).expect("the SA has no problems"),
             inbound: Inbound::new(&sa, 0).expect("the SA has no problems"),
+            sealing: Lanes::new(Direction::Out),
+            opening: Lanes::new(Direction::In),
             failed: None,
         }
     }
@@ -57,34 +63,75 @@ impl Burst {
         }
     }
 
-    /// Encrypts the burst.
+    /// Encrypts the burst as the router's app does: several packets at once if the library is faster then.
     pub fn encrypt(&mut self) {
-        for (slot, packet) in self.memory.as_chunks_mut::<SLOT>().0.iter_mut().zip(&mut self.packets) {
-            let Some(mut buffer) = Buffer::new(slot, packet.now.clone()) else { continue };
-            if let Err(failure) = self.outbound.encrypt(&mut buffer, 0) {
-                self.failed = Some(failure);
+        let together = if self.outbound.takes_bursts(&mut self.sealing) { BURST } else { 1 };
+        let slots = self.memory.as_chunks_mut::<SLOT>().0.chunks_mut(together);
+        for (slots, packets) in slots.zip(self.packets.chunks_mut(together)) {
+            if let ([slot], [packet]) = (&mut *slots, &mut *packets) {
+                let Some(mut buffer) = Buffer::new(slot, packet.now.clone()) else { continue };
+                self.failed = self.outbound.encrypt(&mut buffer, 0).err().or(self.failed);
+                packet.now = buffer.range();
+                continue;
             }
-            packet.now = buffer.range();
+            let mut all = slots.iter_mut().zip(&*packets);
+            let mut buffers: [(Buffer<'_>, ()); BURST] = array::from_fn(|_| (next(&mut all), ()));
+            let mut outcomes = [Ok(()); BURST];
+            self.outbound.encrypt_burst(&mut self.sealing, &mut buffers[..packets.len()], &mut outcomes, 0);
+            for ((packet, (buffer, ())), outcome) in packets.iter_mut().zip(&buffers).zip(outcomes) {
+                packet.now = buffer.range();
+                self.failed = outcome.err().or(self.failed);
+            }
         }
     }
 
     /// Decrypts the burst, as it was received.
     pub fn decrypt(&mut self) {
-        for (slot, packet) in self.memory.as_chunks_mut::<SLOT>().0.iter_mut().zip(&mut self.packets) {
-            let Some(mut buffer) = Buffer::new(slot, packet.now.clone()) else { continue };
-            let outcome = esp(&buffer).and_then(|esp| self.inbound.decrypt(&mut buffer, &esp, 0));
-            if let Err(failure) = outcome {
-                self.failed = Some(failure);
+        let together = if self.inbound.takes_bursts(&mut self.opening) { BURST } else { 1 };
+        let slots = self.memory.as_chunks_mut::<SLOT>().0.chunks_mut(together);
+        for (slots, packets) in slots.zip(self.packets.chunks_mut(together)) {
+            if let ([slot], [packet]) = (&mut *slots, &mut *packets) {
+                let Some(mut buffer) = Buffer::new(slot, packet.now.clone()) else { continue };
+                let outcome = esp(&buffer).and_then(|esp| self.inbound.decrypt(&mut buffer, &esp, 0));
+                self.failed = outcome.err().or(self.failed);
+                packet.now = buffer.range();
+                continue;
             }
-            packet.now = buffer.range();
+            let mut all = slots.iter_mut().zip(&*packets);
+            let buffers: [Buffer<'_>; BURST] = array::from_fn(|_| next(&mut all));
+            let Ok(first) = esp(&buffers[0]) else {
+                self.failed = Some(Failure::NotEsp);
+                return;
+            };
+            let mut buffers = buffers.map(|buffer| {
+                let esp = esp(&buffer).unwrap_or(first);
+                (buffer, esp)
+            });
+            let mut outcomes = [Ok(()); BURST];
+            self.inbound.decrypt_burst(&mut self.opening, &mut buffers[..packets.len()], &mut outcomes, 0);
+            for ((packet, (buffer, _)), outcome) in packets.iter_mut().zip(&buffers).zip(outcomes) {
+                packet.now = buffer.range();
+                self.failed = outcome.err().or(self.failed);
+            }
         }
     }
 
-    /// Calls a function with the bytes of each packet and room for a tag behind them.
-    pub fn bare(&mut self, cipher: impl Fn(&mut [u8])) {
-        for (slot, packet) in self.memory.as_chunks_mut::<SLOT>().0.iter_mut().zip(&self.packets) {
-            cipher(&mut slot[START..START + packet.length + TAG_MAX]);
-        }
+    /// Encrypts with a library alone.
+    pub fn seal(&mut self, bare: &mut Bare) {
+        let length = bare.lengths();
+        bare.seal(self.slots(length));
+    }
+
+    /// Decrypts what that has encrypted.
+    pub fn open(&mut self, bare: &mut Bare) {
+        let length = bare.lengths();
+        bare.open(self.slots(length));
+    }
+
+    /// The packets with room for what the cipher adds to them: `length` says how many bytes that makes.
+    fn slots(&mut self, length: impl Fn(usize) -> usize) -> impl Iterator<Item = &mut [u8]> {
+        let slots = self.memory.as_chunks_mut::<SLOT>().0.iter_mut().zip(&self.packets);
+        slots.map(move |(slot, packet)| &mut slot[START..START + length(packet.length)])
     }
 
     /// Whether decrypting returns the original packets.
@@ -115,6 +162,11 @@ impl Burst {
     }
 }
 
+/// The next packet, or an empty one behind the last.
+fn next<'a, 'b>(packets: &mut impl Iterator<Item = (&'a mut [u8; SLOT], &'b Packet)>) -> Buffer<'a> {
+    packets.next().and_then(|(slot, packet)| Buffer::new(slot, packet.now.clone())).unwrap_or_default()
+}
+
 fn esp(buffer: &Buffer<'_>) -> Result<Esp, Failure> {
     match locate(buffer.data())? {
         Located::Esp(esp) => Ok(esp),
@@ -122,7 +174,8 @@ fn esp(buffer: &Buffer<'_>) -> Result<Esp, Failure> {
     }
 }
 
-fn sa(suite: Suite) -> Sa {
+/// An SA in tunnel mode, with ESN and a replay window.
+pub fn sa(suite: Suite) -> Sa {
     let id = SaId { spi: 0x1000, destination: IpAddr::from([192, 0, 2, 2]) };
     Sa {
         encryption_key: Secret::new(&vec![1; suite.encryption_key_len()]),

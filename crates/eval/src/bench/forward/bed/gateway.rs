@@ -1,0 +1,235 @@
+//! A router that encrypts everything it forwards, as a gateway with a tunnel: with the SA on its own worker, or on another
+//! one that gets the packets through the rings between workers.
+//!
+//! ```text
+//! own       port -> router -> encryption -> port
+//! handed    port -> router -> encryption ~ring~> encryption of the other worker -> its port
+//! ```
+//!
+//! Both workers run on the calling thread in turns, so what it costs to move a packet from one core's cache to another's
+//! is not in it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bm_fib::published::Published;
+use bm_forward::tables::Vrf;
+use bm_forward::{
+    Encryption, IpsecPlan, IpsecWorker, Router, RouterPort, SaNumbers, SaPlan, SaStatus, SlowPath, SlowPort,
+};
+use bm_frame::{Burst, Frame, Freelist};
+use bm_graph::Waker;
+use bm_ipsec::{Action, Direction, Numbers, Policies, Policy, Sa, Selector};
+use bm_link::{Producer, channel};
+use bm_port::Port;
+use bm_testbed::tables::Table;
+use bm_wire::ipv4::Ipv4Header;
+use bm_wire::protocol;
+
+use super::super::running::Running;
+use super::{Bed, FRAMES, Making, PORTS, SLOW_QUEUE, next_hop_mac, port_mac, two_ports};
+use crate::bench::BenchError;
+
+/// Bytes of the link header.
+const LINK: usize = 14;
+/// Ethernet and IPv4.
+const HEADERS: usize = LINK + 20;
+/// Frames that fit between two workers.
+const RING: usize = FRAMES.next_power_of_two();
+/// Packets of every size leave whole.
+const MTU: u16 = 1600;
+
+/// One or two workers.
+pub struct Gateway {
+    workers: Vec<Running>,
+    esp: Arc<Mutex<Waiting>>,
+    /// Held, so that the SA keeps its numbers.
+    _more: Producer<bm_ipsec::Block>,
+}
+
+/// Frames that have been sent, and will be received as new ones.
+#[derive(Default)]
+struct Waiting {
+    frames: VecDeque<Frame>,
+    /// How many of them were not ESP.
+    clear: u64,
+}
+
+/// A device that receives packets for the tunnel in the frames that all of these devices have sent.
+struct Device {
+    /// The headers of a packet, and the bytes of its frame, in turn.
+    arrivals: Vec<([u8; HEADERS], usize)>,
+    next: usize,
+    waiting: Arc<Mutex<Waiting>>,
+}
+
+impl Gateway {
+    /// With packets of these lengths in turn, which the first worker receives, and the SA on the worker with the number
+    /// `owner`.
+    ///
+    /// # Errors
+    /// A part of the router cannot be made.
+    pub fn new(sa: &Sa, lengths: &[usize], owner: usize) -> Result<Self, BenchError> {
+        let pool = Bed::frame_pool_of(2)?;
+        let bed = Bed::with_hops(Table::default(), pool, |number| (0, next_hop_mac(number)))?;
+        let waker = |_| Waker::new().map_err(BenchError::build("wakers"));
+        let wakers = (0..=owner).map(waker).collect::<Result<Vec<_>, _>>()?;
+        let (mut plan, more) = plan(sa, owner)?;
+        let registry = Making::registry(wakers.len())?;
+        let esp: Arc<Mutex<Waiting>> = Arc::default();
+        let mut workers = Vec::new();
+        for (number, mut parts) in IpsecWorker::all(&wakers, RING).0.into_iter().enumerate() {
+            let mut making = Making::of_worker(&bed.frame_pool, &registry, number);
+            let mut arrivals = Vec::new();
+            if number == 0 {
+                arrivals = lengths.iter().map(|&length| (headers(length), LINK + length)).collect();
+                let frames = std::iter::from_fn(|| making.frames.allocate()).take(FRAMES / 2);
+                locked(&esp).frames.extend(frames);
+            }
+            making.device(Box::new(Device { arrivals, next: 0, waiting: esp.clone() }))?;
+            let slow = bed.gateway(&mut making, &mut plan, &mut parts)?;
+            workers.push(making.running(Some(slow))?);
+        }
+        Ok(Self { workers, esp, _more: more })
+    }
+
+    /// One breath of each worker; returns how many packets were encrypted and sent.
+    pub fn breathe(&mut self) -> u64 {
+        let before = self.sent();
+        self.workers.iter_mut().for_each(|worker| _ = worker.engine.breathe());
+        self.sent() - before
+    }
+
+    fn sent(&self) -> u64 {
+        self.workers.iter().map(Running::sent).sum()
+    }
+
+    /// Whether every packet has left as ESP.
+    ///
+    /// # Errors
+    /// What became of the others.
+    pub fn check(&mut self, case: &str) -> Result<(), BenchError> {
+        (0..4).for_each(|_| _ = self.breathe());
+        let lost = |counters: String| Err(BenchError::Lost { case: case.into(), counters });
+        for (name, account) in self.workers.iter().flat_map(|worker| &worker.accounts) {
+            if account.dropped_in_all() > 0 {
+                return lost(format!("{name} has dropped {}", account.dropped_in_all()));
+            }
+        }
+        let clear = locked(&self.esp).clear;
+        if clear > 0 {
+            return lost(format!("{clear} packets were sent in clear"));
+        }
+        if self.sent() == 0 { lost("nothing was sent".into()) } else { Ok(()) }
+    }
+}
+
+impl Bed {
+    /// Adds a router with encryption behind it, both linked with the first port.
+    fn gateway(
+        &self,
+        making: &mut Making,
+        plan: &mut IpsecPlan,
+        parts: &mut IpsecWorker,
+    ) -> Result<SlowPath, BenchError> {
+        let vrf = Vrf { ipv4: self.ipv4.fib.clone(), ipv6: self.ipv6.fib.clone() };
+        let tables = two_ports::tables_with_mtu(vrf, &self.next_hops, MTU);
+        let published = Arc::new(Published::new(tables, &self.readers));
+        let mut slow = self.slow_path(making, &published)?;
+        let mut ports = Vec::new();
+        for name in PORTS {
+            let account = making.account(&format!("slow/{name}"))?;
+            slow.add_port(SlowPort { account, host: None, worker: 0 });
+            ports.push(RouterPort { name: name.into(), account: making.watched(&format!("router/{name}"))? });
+        }
+        let names = PORTS.map(String::from).to_vec();
+        let (entrance, back) = slow.add_worker(SLOW_QUEUE, names.clone(), making.account("return")?, None);
+        let router = Router::new(ports, published.clone(), self.readers.register(), entrance);
+        let entrance = slow.add_entrance(SLOW_QUEUE);
+        let account = making.watched("encryption")?;
+        let tables = (published, self.readers.register());
+        let encryption = Encryption::new(plan, parts, names, tables, entrance, account, 0)
+            .map_err(|problem| BenchError::build("the SA")(problem.to_string()))?;
+        making.app("router", Box::new(router))?;
+        making.app("slow", Box::new(back))?;
+        making.app("encryption", Box::new(encryption))?;
+        let port = PORTS[0];
+        making.link(&format!("{port}.output -> router.{port}"))?;
+        making.link(&format!("router.{port} -> encryption.router:{port}"))?;
+        making.link(&format!("slow.{port} -> encryption.slow:{port}"))?;
+        making.link(&format!("encryption.{port} -> {port}.encryption"))?;
+        Ok(slow)
+    }
+}
+
+/// Everything is protected by one SA.
+fn plan(sa: &Sa, worker: usize) -> Result<(IpsecPlan, Producer<bm_ipsec::Block>), BenchError> {
+    let block = Numbers::new(sa.esn).reserve_all().map_err(BenchError::build("numbers"))?;
+    let (producer, more) = channel(2);
+    let policy = Policy {
+        at: 0,
+        direction: Direction::Out,
+        priority: 100,
+        selector: Selector::default(),
+        action: Action::Protect(sa.id()),
+    };
+    let policies = Policies::new(vec![policy]).map_err(BenchError::build("policies"))?;
+    let numbers = Some(SaNumbers { block, more, iv_mask: 0 });
+    let sas = vec![SaPlan { sa: sa.clone(), worker, status: Arc::new(SaStatus::new(0)), numbers }];
+    Ok((IpsecPlan { policies: policies.into(), current: Vec::new(), sas }, producer))
+}
+
+/// Headers of a packet of `length` bytes to the other end of the tunnel, as it arrives at the first port.
+fn headers(length: usize) -> [u8; HEADERS] {
+    let mut headers = [0; HEADERS];
+    headers[..6].copy_from_slice(&port_mac(0));
+    headers[6..12].copy_from_slice(&next_hop_mac(1));
+    headers[12..LINK].copy_from_slice(&[8, 0]);
+    let fields = Ipv4Header {
+        total_len: length as u16,
+        ttl: 64,
+        protocol: protocol::UDP,
+        source: 0x0a01_0001,
+        destination: 0x0a02_0001,
+        ..Ipv4Header::default()
+    };
+    fields.emit(&mut headers[LINK..]).expect("there is room for a header");
+    headers
+}
+
+fn locked(waiting: &Mutex<Waiting>) -> std::sync::MutexGuard<'_, Waiting> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Port for Device {
+    fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+        if self.arrivals.is_empty() {
+            return;
+        }
+        let mut waiting = locked(&self.waiting);
+        while !burst.is_full() {
+            let Some(mut frame) = waiting.frames.pop_front() else { break };
+            let (headers, length) = &self.arrivals[self.next];
+            self.next = (self.next + 1) % self.arrivals.len();
+            // Behind the headers is whatever was in the slot. Slots have room for more.
+            let placed = frame.copy_from(headers).and_then(|()| frame.set_len(*length));
+            debug_assert!(placed.is_ok());
+            if let Err(frame) = burst.push(frame) {
+                frames.free(frame);
+            }
+        }
+    }
+
+    fn transmit(&mut self, burst: &mut Burst, _: &mut Freelist) -> usize {
+        let mut waiting = locked(&self.waiting);
+        for frame in burst.drain() {
+            waiting.clear += u64::from(frame.data().get(LINK + 9) != Some(&protocol::ESP));
+            waiting.frames.push_back(frame);
+        }
+        0
+    }
+
+    fn close(&mut self, frames: &mut Freelist) {
+        locked(&self.waiting).frames.drain(..).for_each(|frame| frames.free(frame));
+    }
+}
