@@ -176,7 +176,7 @@ fn plan(sa: &Sa, worker: usize) -> Result<(IpsecPlan, Producer<bm_ipsec::Block>)
     let policies = Policies::new(vec![policy]).map_err(BenchError::build("policies"))?;
     let numbers = Some(SaNumbers { block, more, iv_mask: 0 });
     let sas = vec![SaPlan { sa: sa.clone(), worker, status: Arc::new(SaStatus::new(0)), numbers }];
-    Ok((IpsecPlan { policies: policies.into(), current: Vec::new(), sas }, producer))
+    Ok((IpsecPlan { policies: policies.into(), current: Vec::new(), sas, of_kernel: false }, producer))
 }
 
 /// Headers of a packet of `length` bytes to the other end of the tunnel, as it arrives at the first port.
