@@ -1039,6 +1039,9 @@ class Sa(TypedDict):
     mode: str
     # Encryption and integrity, such as `aes128gcm16`.
     suite: str
+    # Which library encrypts or decrypts, by the size of packets if it is not the same for all, such as
+    # `ipsec-mb-avx2, ring from 640 bytes`.
+    library: str
     # Number of the worker that has it.
     worker: int
     # Packets encrypted or decrypted.

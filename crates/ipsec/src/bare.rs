@@ -53,7 +53,7 @@ impl Bare {
         ESP_HEADER + suite.iv_len() + whole + suite.icv_len()
     }
 
-    /// The suite.
+    /// What [`length`](Self::length) depends on.
     pub fn suite(&self) -> Suite {
         self.suite
     }

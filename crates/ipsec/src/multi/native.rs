@@ -24,7 +24,7 @@ const GCM_ROOM: usize = 2048;
 const FRONT: usize = ESP_HEADER + AES_BLOCK;
 const ICV_MAX: usize = 16;
 
-/// `struct bm_cbc`, which C writes and reads while this side holds a reference to it.
+/// `struct bm_cbc`. Shared with the shim during a call only, which gets a pointer from a reference.
 #[repr(C, align(64))]
 struct CbcKeys {
     encrypt: [u8; 240],
@@ -35,7 +35,7 @@ struct CbcKeys {
     icv_len: u64,
 }
 
-/// `struct bm_packet`, which C reads during a call.
+/// `struct bm_packet`. Shared with the shim during a call only: it is read through a pointer to an array of them.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Packet {
@@ -47,7 +47,8 @@ struct Packet {
 
 const NO_PACKET: Packet = Packet { esp: ptr::null_mut(), length: 0, hashed: 0, icv: ptr::null_mut() };
 
-/// Keys of AES-GCM in the library's own form, with the functions of its manager.
+/// Keys of AES-GCM in the library's own form, with the functions of its manager. Shared with the shim during a call
+/// only, which gets a pointer from a reference; nothing in Rust reads them.
 #[repr(C, align(64))]
 struct GcmKeys([u8; GCM_ROOM]);
 
