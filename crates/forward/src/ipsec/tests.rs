@@ -78,7 +78,7 @@ fn plan(sa: &Sa, after: u64) -> (IpsecPlan, Producer<bm_ipsec::Block>) {
     let numbers = (sa.direction == Direction::Out).then_some(numbers);
     let sas = vec![SaPlan { sa: sa.clone(), worker: 0, status, numbers }];
     let policies = vec![policy(sa.direction, Action::Protect(sa.id()))];
-    (IpsecPlan { policies: Policies::new(policies).unwrap().into(), current: Vec::new(), sas }, blocks)
+    (IpsecPlan { policies: Policies::new(policies).unwrap().into(), current: Vec::new(), sas, of_kernel: false }, blocks)
 }
 
 /// A frame for the interface of a port of the lab, or from it to its neighbor.
@@ -286,7 +286,7 @@ fn policies_discard_bypass_and_need_an_sa() {
     ] {
         let policies = Policies::new(vec![policy(Direction::Out, action)]).unwrap();
         let (policies, current, sas) = (policies.into(), Vec::new(), Vec::new());
-        let mut lab = Lab::with_ipsec(LINES, IpsecPlan { policies, current, sas });
+        let mut lab = Lab::with_ipsec(LINES, IpsecPlan { policies, current, sas, of_kernel: false });
         let answer = lab.exchange(INSIDE, &packet);
         match drop {
             None => assert_eq!(answer.only(), Some((OUTSIDE, &leaves(OUTSIDE, &hops(&plain, -1))[..]))),
