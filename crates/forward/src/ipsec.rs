@@ -33,7 +33,7 @@ use bm_stats::Reason;
 
 pub use decryption::Decryption;
 pub use encryption::Encryption;
-pub use live::{Controls, NewSa, Wanted};
+pub use live::{Controls, Moved, NewSa, Wanted};
 pub use rings::IpsecWorker;
 pub use status::{SaStatus, Status};
 
@@ -61,7 +61,7 @@ pub struct SaNumbers {
 /// All SAs and policies for a number of workers.
 pub struct IpsecPlan {
     pub policies: Arc<Policies>,
-    /// For each template of the policies its SA.
+    /// By the numbers of templates, their SAs.
     pub current: Vec<Option<SaId>>,
     pub sas: Vec<SaPlan>,
     /// Whether they are the kernel's own. What workers do not forward then goes to Linux as it came.

@@ -120,7 +120,7 @@ impl Inbound {
         let number = self.check(packet, esp, now_ns)?;
         let esn_high = self.esn.then_some((number >> 32) as u32);
         self.cipher.open(&mut packet.data_mut()[esp.offset..], esn_high)?;
-        self.accept(packet, esp, number)
+        self.accept(packet, (esp, number), now_ns)
     }
 
     /// Whether several packets at once are faster, so that it is worth while to wait for those that follow.
@@ -172,7 +172,9 @@ impl Inbound {
                 _ if self.expiry(now_ns) == Some(Expiry::Hard) => Err(Failure::Lifetime),
                 Err(failure) if failure != Failure::Integrity => continue,
                 of_icv => match self.window.check(number as u32) {
-                    Ok(again) if again == number => of_icv.and_then(|()| self.accept(packet, esp, number)),
+                    Ok(again) if again == number => {
+                        of_icv.and_then(|()| self.accept(packet, (esp, number), now_ns))
+                    }
                     // With ESN, what is left of the window is taken for a packet far ahead.
                     Ok(_) => Err(Failure::Integrity),
                     Err(failure) => Err(failure),
@@ -208,12 +210,17 @@ impl Inbound {
 
     /// Takes a packet whose ICV is right.
     #[inline]
-    fn accept(&mut self, packet: &mut Buffer<'_>, esp: &Esp, number: u64) -> Result<(), Failure> {
+    fn accept(
+        &mut self,
+        packet: &mut Buffer<'_>,
+        (esp, number): (&Esp, u64),
+        now_ns: u64,
+    ) -> Result<(), Failure> {
         self.window.advance(number);
         let start = self.start(esp);
         let end = packet.len() - self.suite.icv_len();
         let (payload, next_header) = trailer(&packet.data()[start..end])?;
-        self.used.count(payload);
+        self.used.count(payload, now_ns);
         // RFC 4303 2.6.
         if next_header == protocol::NO_NEXT {
             return Err(Failure::Dummy);

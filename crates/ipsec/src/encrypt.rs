@@ -290,7 +290,7 @@ impl Outbound {
         packet.truncate(plain.length);
         let (front, back) = self.room(packet, &plain)?;
         self.numbers.take();
-        self.used.count(plain.length);
+        self.used.count(plain.length, now_ns);
         packet.extend(front, back);
         let packet = packet.data_mut();
         // In transport mode the IP header moves to the front, and its place is part of the ESP header's.

@@ -25,6 +25,13 @@ macro_rules! failures {
     };
 }
 
+impl Failure {
+    /// Whether only the peer can have sent the packet: its ICV was correct.
+    pub fn is_of_peer(self) -> bool {
+        matches!(self, Self::Padding | Self::NextHeader | Self::Selector | Self::Ecn | Self::Dummy)
+    }
+}
+
 failures! {
     Malformed, "ipsec_malformed", "IP header that is malformed or truncated";
     Fragment, "ipsec_fragment", "fragment: ESP packets are reassembled first, and transport mode takes whole packets only (RFC 4303 3.3.4)";

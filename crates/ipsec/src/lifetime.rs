@@ -20,6 +20,8 @@ pub struct Limits {
     pub packets: Limit,
     /// Nanoseconds since the SA was added.
     pub time_ns: Limit,
+    /// Nanoseconds since its first packet.
+    pub use_ns: Limit,
 }
 
 /// A limit that has been reached.
@@ -39,6 +41,8 @@ pub struct Used {
     pub packets: u64,
     /// When the SA was added, in nanoseconds.
     pub added_ns: u64,
+    /// When its first packet was handled; 0 if none was.
+    pub first_ns: u64,
 }
 
 impl Limit {
@@ -61,8 +65,13 @@ impl Limits {
     #[inline]
     pub fn expiry(&self, used: &Used, now_ns: u64) -> Option<Expiry> {
         let age = now_ns.saturating_sub(used.added_ns);
-        let each =
-            [self.bytes.expiry(used.bytes), self.packets.expiry(used.packets), self.time_ns.expiry(age)];
+        let in_use = if used.first_ns == 0 { 0 } else { now_ns.saturating_sub(used.first_ns) };
+        let each = [
+            self.bytes.expiry(used.bytes),
+            self.packets.expiry(used.packets),
+            self.time_ns.expiry(age),
+            self.use_ns.expiry(in_use),
+        ];
         each.into_iter().max().flatten()
     }
 }
@@ -70,9 +79,13 @@ impl Limits {
 impl Used {
     /// Counts a packet.
     #[inline]
-    pub(crate) fn count(&mut self, bytes: usize) {
+    pub(crate) fn count(&mut self, bytes: usize, now_ns: u64) {
         self.bytes += bytes as u64;
         self.packets += 1;
+        if self.first_ns == 0 {
+            // A clock that begins at 0 is only in tests.
+            self.first_ns = now_ns.max(1);
+        }
     }
 }
 
@@ -83,8 +96,13 @@ mod tests {
     #[test]
     fn worst_limit_counts() {
         let limit = |soft, hard| Limit { soft: Some(soft), hard: Some(hard) };
-        let limits = Limits { bytes: limit(100, 200), packets: limit(10, 20), time_ns: limit(1000, 2000) };
-        let used = |bytes, packets| Used { bytes, packets, added_ns: 500 };
+        let limits = Limits {
+            bytes: limit(100, 200),
+            packets: limit(10, 20),
+            time_ns: limit(1000, 2000),
+            use_ns: Limit::default(),
+        };
+        let used = |bytes, packets| Used { bytes, packets, added_ns: 500, first_ns: 0 };
         assert_eq!(limits.expiry(&used(99, 9), 1499), None);
         for (used, now) in [(used(100, 9), 0), (used(0, 10), 0), (used(0, 0), 1500), (used(199, 19), 2499)] {
             assert_eq!(limits.expiry(&used, now), Some(Expiry::Soft), "{used:?}");
@@ -93,5 +111,19 @@ mod tests {
             assert_eq!(limits.expiry(&used, now), Some(Expiry::Hard), "{used:?}");
         }
         assert_eq!(Limits::default().expiry(&used(u64::MAX, u64::MAX), u64::MAX), None);
+    }
+
+    #[test]
+    fn time_in_use_begins_with_the_first_packet() {
+        let use_ns = Limit { soft: Some(100), hard: Some(200) };
+        let limits = Limits { use_ns, ..Limits::default() };
+        let mut used = Used { added_ns: 500, ..Used::default() };
+        assert_eq!(limits.expiry(&used, 10_000), None);
+        used.count(84, 10_000);
+        used.count(84, 10_050);
+        assert_eq!(used, Used { bytes: 168, packets: 2, added_ns: 500, first_ns: 10_000 });
+        for (now, expiry) in [(10_099, None), (10_100, Some(Expiry::Soft)), (10_200, Some(Expiry::Hard))] {
+            assert_eq!(limits.expiry(&used, now), expiry, "{now}");
+        }
     }
 }

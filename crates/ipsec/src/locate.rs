@@ -42,6 +42,21 @@ pub struct Esp {
     pub(crate) udp: bool,
 }
 
+impl Esp {
+    /// The address and the UDP port that sent the packet in which this was found; `None` if it is not in UDP.
+    #[inline]
+    pub fn sender(&self, packet: &[u8]) -> Option<(IpAddr, u16)> {
+        if !self.udp {
+            return None;
+        }
+        let source = match self.id.destination {
+            IpAddr::V4(_) => IpAddr::from(*packet.get(12..)?.first_chunk::<4>()?),
+            IpAddr::V6(_) => IpAddr::from(*packet.get(8..)?.first_chunk::<16>()?),
+        };
+        Some((source, u16::from_be_bytes(*packet.get(self.ip_header..)?.first_chunk()?)))
+    }
+}
+
 /// Finds ESP in an IP packet.
 ///
 /// # Errors

@@ -2,12 +2,33 @@
 //!
 //! As in Linux, the policy with the lowest priority that matches decides, and packets that no policy matches are not
 //! concerned. RFC 4301 discards these: add a policy for everything with the action `Discard`.
+//!
+//! ```text
+//! find ─► tree of most policies ─► tree of newer ones ─► a few, one after the other        the first of all that match
+//!         '- without those that were removed since -'
+//! ```
+//!
+//! A tree takes long to build, so a new policy is one of the few at first. Those become a tree when there are too many, and
+//! later a part of the large tree, which is built rarely: a change costs little on average. Each change makes a new database,
+//! which shares the trees with the one before, so that workers use either. [`Policies::settled`] makes one tree of all.
 
-use bm_filter::{Flat, Key, ROOM_RULES, TooMany, Tree};
+mod layer;
+
+use std::sync::Arc;
+
+use bm_filter::{Flat, Key, ROOM_RULES, TooMany};
 
 use crate::sa::{Direction, SaId};
 use crate::selector::{LaterFragments, Selector};
 use crate::template::Template;
+use layer::{Layer, Rank, Ranked};
+
+/// The most rules that are compared one after the other.
+const FEW: usize = 64;
+/// The large tree is built again for this many policies of the other tree, or that were removed, or for this part of its
+/// own.
+const CHANGED: usize = 1024;
+const CHANGED_PART: usize = 8;
 
 /// What happens to packets of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +39,8 @@ pub enum Action {
     Bypass,
     /// Outbound: they are encrypted with this SA. Inbound: they must have come out of it.
     Protect(SaId),
-    /// The same with any SA that a template of [`Policies::templates`] takes, whose index this is.
-    Template(u32),
+    /// The same with any SA that the template takes. For outbound packets workers know by the number which one to use.
+    Template(u32, Template),
 }
 
 /// What happens to the packets that a selector matches (RFC 4301 4.4.1).
@@ -38,74 +59,240 @@ pub struct Policy {
 }
 
 /// All policies, as they are looked up.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Policies {
-    /// By [`Direction`].
-    trees: [Tree; 2],
-    policies: Vec<Policy>,
-    templates: Vec<Template>,
+    /// Most of them, and newer ones.
+    layers: [Arc<Layer>; 2],
+    /// For each layer those that are gone, in their order.
+    removed: [Vec<Rank>; 2],
+    /// In their order, policies that were added lately, and those of the layers that a removed one may have hidden there.
+    recent: Vec<Ranked>,
+    /// By [`Direction`], the rules of these, with their places among them.
+    few: [Vec<(Flat, usize)>; 2],
+    /// Whether the first layer has all of them.
+    is_settled: bool,
+    /// How many rules there are, by [`Direction`], and how many policies.
+    rules: [usize; 2],
+    count: usize,
+}
+
+impl Default for Policies {
+    fn default() -> Self {
+        Self {
+            layers: Default::default(),
+            removed: Default::default(),
+            recent: Vec::new(),
+            few: Default::default(),
+            is_settled: true,
+            rules: [0; 2],
+            count: 0,
+        }
+    }
 }
 
 impl Policies {
-    /// The database of these policies, whose [`problems`](crate::problems()) have been checked.
+    /// The database of these policies, whose [`problems`](crate::problems()) have been checked. Where priorities are
+    /// equal, the first ones decide.
     ///
     /// # Errors
     /// [`TooMany`] for more than the tree of `bm-filter` can hold.
-    pub fn new(mut policies: Vec<Policy>) -> Result<Self, TooMany> {
-        policies.sort_by_key(|policy| policy.priority);
-        if policies.len() > usize::from(u16::MAX) {
-            return Err(TooMany { rules: policies.len() });
-        }
-        let tree = |direction| Tree::grow(flat(&policies, direction));
-        let trees = [tree(Direction::Out)?, tree(Direction::In)?];
-        Ok(Self { trees, policies, templates: Vec::new() })
+    pub fn new(policies: Vec<Policy>) -> Result<Self, TooMany> {
+        Self::with_orders((0..).zip(policies))
+    }
+
+    /// The same with a number for each policy: where priorities are equal, the lowest number decides. Each number is used
+    /// once.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn with_orders(policies: impl IntoIterator<Item = (u64, Policy)>) -> Result<Self, TooMany> {
+        let all = policies.into_iter().map(|(order, policy)| Ranked { order, policy });
+        Self::of(all.collect())
+    }
+
+    fn of(mut all: Vec<Ranked>) -> Result<Self, TooMany> {
+        all.sort_by_key(Ranked::rank);
+        all.dedup_by_key(|ranked| ranked.rank());
+        let mut rules = [0; 2];
+        all.iter().for_each(|Ranked { policy, .. }| rules[policy.direction as usize] += policy.rules());
+        let count = all.len();
+        let layers = [Layer::new(all)?.into(), Arc::default()];
+        Ok(Self { layers, rules, count, ..Self::default() })
     }
 
     /// Whether [`new`](Self::new) can hold these policies together.
-    pub fn have_room(policies: &[&[Policy]]) -> bool {
-        let all = || policies.iter().copied().flatten();
+    pub fn have_room<'p>(mut policies: impl Iterator<Item = &'p Policy>) -> bool {
+        let mut all = Self::default();
+        policies.all(|policy| {
+            let has_room = all.has_room_for(policy, None);
+            all.rules[policy.direction as usize] += policy.rules();
+            all.count += 1;
+            has_room
+        })
+    }
+
+    /// Whether there is room for a policy, once another one has been removed.
+    pub fn has_room_for(&self, new: &Policy, removed: Option<&Policy>) -> bool {
+        let freed = removed.filter(|removed| removed.direction == new.direction).map_or(0, Policy::rules);
+        let count = self.count - usize::from(removed.is_some());
+        count < usize::from(u16::MAX)
+            && self.rules[new.direction as usize] - freed + new.rules() <= ROOM_RULES
+    }
+
+    /// These and another policy. Its number must not be that of one of them.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn with(&self, order: u64, policy: Policy) -> Result<Self, TooMany> {
+        let mut new = self.clone();
+        new.rules[policy.direction as usize] += policy.rules();
+        new.count += 1;
+        new.add(Ranked { order, policy });
+        new.changed()
+    }
+
+    /// These without the one with this priority and number.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn without(&self, priority: u32, order: u64) -> Result<Self, TooMany> {
+        let (mut new, rank) = (self.clone(), (priority, order));
+        let found = new.recent.binary_search_by_key(&rank, Ranked::rank);
+        let mut gone = found.ok().map(|at| new.recent.remove(at));
+        for (layer, index) in self.layers.iter().zip(0..) {
+            let removed = &self.removed[index];
+            let (Some(at), Err(place)) = (layer.position(rank), removed.binary_search(&rank)) else {
+                continue;
+            };
+            // Where it matches, the tree may not have what comes after it.
+            let hidden = layer.hidden_by(at).filter(|later| removed.binary_search(&later.rank()).is_err());
+            hidden.for_each(|later| new.add(later.clone()));
+            new.removed[index].insert(place, rank);
+            gone = layer.policies.get(at).cloned();
+        }
+        if let Some(Ranked { policy, .. }) = gone {
+            new.rules[policy.direction as usize] -= policy.rules();
+            new.count -= 1;
+        }
+        new.changed()
+    }
+
+    fn add(&mut self, ranked: Ranked) {
+        // One that is there already is the same: it was hidden by several.
+        if let Err(at) = self.recent.binary_search_by_key(&ranked.rank(), Ranked::rank) {
+            self.recent.insert(at, ranked);
+        }
+    }
+
+    /// Builds trees if too much has changed for one after the other.
+    fn changed(mut self) -> Result<Self, TooMany> {
+        self.is_settled = false;
+        let few = self.recent.iter().map(|ranked| ranked.policy.rules()).sum::<usize>();
+        let newer = self.layers[1].policies.len() + if few > FEW { self.recent.len() } else { 0 };
+        let most = CHANGED.max(self.layers[0].policies.len() / CHANGED_PART);
+        if newer.max(self.removed[0].len()) > most {
+            return self.settled();
+        }
+        if few > FEW {
+            let mut newer: Vec<_> = self.live(1).chain(&self.recent).cloned().collect();
+            newer.sort_by_key(Ranked::rank);
+            newer.dedup_by_key(|ranked| ranked.rank());
+            self.layers[1] = Layer::new(newer)?.into();
+            self.removed[1].clear();
+            self.recent.clear();
+        }
         let rules = |direction| {
-            let of_direction = all().filter(|policy| policy.direction == direction);
-            of_direction.map(|policy| flat(std::slice::from_ref(policy), direction).len()).sum::<usize>()
+            let of =
+                self.recent.iter().enumerate().filter(|(_, ranked)| ranked.policy.direction == direction);
+            of.flat_map(|(at, ranked)| ranked.policy.flat(0).map(move |flat| (flat, at))).collect()
         };
-        all().count() <= usize::from(u16::MAX)
-            && [Direction::Out, Direction::In].map(rules).into_iter().all(|rules| rules <= ROOM_RULES)
+        self.few = [Direction::Out, Direction::In].map(rules);
+        Ok(self)
     }
 
-    /// The policies with the templates that they name.
-    #[must_use]
-    pub fn with_templates(self, templates: Vec<Template>) -> Self {
-        Self { templates, ..self }
+    /// The same policies in one tree, in which packets are looked up fastest.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn settled(&self) -> Result<Self, TooMany> {
+        if self.is_settled { Ok(self.clone()) } else { Self::of(self.ranked().cloned().collect()) }
     }
 
-    /// What [`Action::Template`] names.
-    pub fn templates(&self) -> &[Template] {
-        &self.templates
+    /// Whether packets are looked up in one tree.
+    pub fn is_settled(&self) -> bool {
+        self.is_settled
+    }
+
+    /// Policies of a layer that were not removed.
+    fn live(&self, index: usize) -> impl Iterator<Item = &Ranked> {
+        let removed = &self.removed[index];
+        self.layers[index].policies.iter().filter(|ranked| removed.binary_search(&ranked.rank()).is_err())
+    }
+
+    /// All policies in any order, some of them twice.
+    fn ranked(&self) -> impl Iterator<Item = &Ranked> {
+        self.live(0).chain(self.live(1)).chain(&self.recent)
     }
 
     /// The policy for a packet; `None` if no policy matches.
     #[inline]
     pub fn find(&self, direction: Direction, key: &Key) -> Option<&Policy> {
-        let found = self.trees[direction as usize].find(key)?;
-        self.policies.get(usize::from(found.counter))
+        let found = self.layers[0].find(direction, key);
+        let found = if self.is_settled { found } else { self.find_changed(found, direction, key) };
+        found.map(|ranked| &ranked.policy)
     }
 
-    /// All policies, by priority.
-    pub fn all(&self) -> &[Policy] {
-        &self.policies
+    /// Of a policy of the first layer and all others, the first that matches.
+    fn find_changed<'p>(
+        &'p self,
+        found: Option<&'p Ranked>,
+        direction: Direction,
+        key: &Key,
+    ) -> Option<&'p Ranked> {
+        let found = [found, self.layers[1].find(direction, key)];
+        let live = found.into_iter().zip(&self.removed).filter_map(|(found, removed)| {
+            found.filter(|found| removed.is_empty() || removed.binary_search(&found.rank()).is_err())
+        });
+        let found = live.min_by_key(|found| found.rank());
+        for (flat, at) in &self.few[direction as usize] {
+            let recent = &self.recent[*at];
+            if found.is_some_and(|found| found.rank() < recent.rank()) {
+                break;
+            }
+            if flat.matches(key) {
+                return Some(recent);
+            }
+        }
+        found
+    }
+
+    /// Whether there are policies of a direction.
+    pub fn has(&self, direction: Direction) -> bool {
+        self.rules[direction as usize] > 0
+    }
+
+    /// All policies, in the order in which they decide.
+    pub fn all(&self) -> Vec<&Policy> {
+        let mut all: Vec<_> = self.ranked().collect();
+        all.sort_by_key(|ranked| ranked.rank());
+        all.dedup_by_key(|ranked| ranked.rank());
+        all.into_iter().map(|ranked| &ranked.policy).collect()
     }
 }
 
-fn flat(policies: &[Policy], direction: Direction) -> Vec<Flat> {
-    let of_direction = policies.iter().enumerate().filter(|(_, policy)| policy.direction == direction);
-    let flat = of_direction.flat_map(|(index, policy)| {
-        let later = match policy.action {
+impl Policy {
+    /// Its rules in a tree, which name it by this number.
+    fn flat(&self, number: u16) -> impl Iterator<Item = Flat> + use<> {
+        let later = match self.action {
             Action::Bypass => LaterFragments::Differ,
-            Action::Discard | Action::Protect(_) | Action::Template(_) => LaterFragments::Match,
+            Action::Discard | Action::Protect(_) | Action::Template(..) => LaterFragments::Match,
         };
-        policy.selector.flat(index as u16, later)
-    });
-    flat.collect()
+        self.selector.flat(number, later)
+    }
+
+    fn rules(&self) -> usize {
+        self.flat(0).count()
+    }
 }
 
 #[cfg(test)]

@@ -152,7 +152,12 @@ pub(crate) fn of_sa(sa: &Sa) -> Vec<Problem> {
     check(sa.udp.is_some_and(|udp| udp.source == 0 || udp.destination == 0), What::UdpPort);
     found.extend(of_keys(sa));
     let limits = &sa.limits;
-    let named = [("bytes", limits.bytes), ("packets", limits.packets), ("time", limits.time_ns)];
+    let named = [
+        ("bytes", limits.bytes),
+        ("packets", limits.packets),
+        ("time", limits.time_ns),
+        ("time in use", limits.use_ns),
+    ];
     found.extend(named.into_iter().filter_map(|(name, limit)| of_limit(name, limit)));
     found.extend(sa.selectors.iter().flat_map(of_selector));
     found.into_iter().map(|what| Problem { at: sa.at, what }).collect()

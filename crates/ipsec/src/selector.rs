@@ -37,12 +37,17 @@ pub(crate) fn has_ports(protocol: u8) -> bool {
 impl Selector {
     /// Whether a packet can match both.
     pub fn overlaps(&self, other: &Self) -> bool {
+        self.overlaps_apart_from_ports(other)
+            && ports_overlap(&self.source_ports, &other.source_ports)
+            && ports_overlap(&self.destination_ports, &other.destination_ports)
+    }
+
+    /// The same for packets whose ports are not known, as those of later fragments.
+    pub(crate) fn overlaps_apart_from_ports(&self, other: &Self) -> bool {
         prefixes_overlap(self.source, other.source)
             && prefixes_overlap(self.destination, other.destination)
             && self.families_overlap(other)
             && self.protocol.zip(other.protocol).is_none_or(|(one, other)| one == other)
-            && ports_overlap(&self.source_ports, &other.source_ports)
-            && ports_overlap(&self.destination_ports, &other.destination_ports)
     }
 
     /// Whether source and destination are of one family, or one is missing.

@@ -62,14 +62,14 @@ const PRIORITY_MIN: u32 = 0xf000_0000;
 const PASSES: u32 = 5;
 
 /// A port, or several: those that equal `value` in the bits of `mask`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PortMask {
     pub value: u16,
     pub mask: u16,
 }
 
 /// What Linux does with routed packets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ForwardPolicy {
     /// Prefix, of the same family as the destination.
     pub source: (IpAddr, u8),
@@ -105,33 +105,61 @@ fn bytes_at(policy: &[u8], range: Range<usize>) -> [u8; 4] {
     policy.get(range).and_then(|bytes| bytes.try_into().ok()).unwrap_or_default()
 }
 
-/// Makes these the policies of `owner` in this thread's network namespace; earlier ones come first. New ones are added
-/// before old ones are removed. `None` if the kernel has no IPsec.
+/// Makes these the policies of `owner` in this thread's network namespace; those with a lower rank come first. New ones
+/// are added before old ones are removed. `None` if the kernel has no IPsec.
 ///
 /// # Errors
 /// The kernel's error; policies may then be missing, but none is removed.
-pub fn replace(owner: u16, policies: &[ForwardPolicy]) -> Result<Option<Replaced>, Error> {
+pub fn replace(
+    owner: u16,
+    policies: impl IntoIterator<Item = (ForwardPolicy, u32)>,
+) -> Result<Option<Replaced>, Error> {
     let Some(mut socket) = dump::open(NETLINK_XFRM)? else { return Ok(None) };
     let Some(mut present) = list(&mut socket, owner)? else { return Ok(None) };
     let mut replaced = Replaced::default();
-    for (rank, policy) in (0..).zip(policies) {
-        let bytes = encode(policy, owner, PRIORITY_MIN + rank);
+    for (policy, rank) in policies {
+        let bytes = encode(&policy, owner, PRIORITY_MIN + rank);
         let before = present.remove(&bytes[..SELECTOR]);
         if before.is_none_or(|before| before.differs_from(&bytes)) {
-            // Adds it, or changes the one with the same selector.
-            dump::change(&mut socket, "add an IPsec policy", message::UPDATE_POLICY, 0, &bytes)?;
+            add(&mut socket, &bytes)?;
             replaced.added += 1;
         }
     }
     for (selector, policy) in present {
-        let mut id = [0; POLICY_ID];
-        id[..SELECTOR].copy_from_slice(&selector);
-        id[SELECTOR..SELECTOR + 4].copy_from_slice(&policy.index.to_ne_bytes());
-        id[SELECTOR + 4] = FORWARD;
-        dump::change(&mut socket, "remove an IPsec policy", message::DELETE_POLICY, 0, &id)?;
+        remove(&mut socket, &selector, policy.index)?;
         replaced.removed += 1;
     }
     Ok(Some(replaced))
+}
+
+/// Adds policies of `owner` with the lowest rank, and removes others, without looking at those that there are. `None` if
+/// the kernel has no IPsec.
+///
+/// # Errors
+/// The kernel's error, also if one that is to be removed is not there.
+pub fn change(owner: u16, new: &[ForwardPolicy], gone: &[ForwardPolicy]) -> Result<Option<()>, Error> {
+    let Some(mut socket) = dump::open(NETLINK_XFRM)? else { return Ok(None) };
+    for policy in new {
+        add(&mut socket, &encode(policy, owner, PRIORITY_MIN))?;
+    }
+    for policy in gone {
+        remove(&mut socket, &encode(policy, owner, PRIORITY_MIN)[..SELECTOR], 0)?;
+    }
+    Ok(Some(()))
+}
+
+/// Adds a policy, or changes the one with the same selector.
+fn add(socket: &mut Socket, policy: &[u8; POLICY]) -> Result<(), Error> {
+    dump::change(socket, "add an IPsec policy", message::UPDATE_POLICY, 0, policy)
+}
+
+/// Removes the policy with an index, or, if that is 0, with this selector.
+fn remove(socket: &mut Socket, selector: &[u8], index: u32) -> Result<(), Error> {
+    let mut id = [0; POLICY_ID];
+    id[..SELECTOR].copy_from_slice(selector);
+    id[SELECTOR..SELECTOR + 4].copy_from_slice(&index.to_ne_bytes());
+    id[SELECTOR + 4] = FORWARD;
+    dump::change(socket, "remove an IPsec policy", message::DELETE_POLICY, 0, &id)
 }
 
 /// What is known of a policy in the kernel besides its selector.

@@ -4,17 +4,17 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use bm_filter::Key;
-use bm_ipsec::{Action, Direction, Policy, Sa, SaId, Template};
+use bm_ipsec::{Direction, Policy, Sa, SaId, Used};
 
-use crate::entry::{Entry, Now, Stored, Usage};
-use crate::layout::{errno, flag, group, kind, policy as policy_at, sa as sa_at};
+use crate::entry::{Entry, Now, Usage};
+use crate::layout::{errno, flag, group, kind, sa as sa_at};
 use crate::message::{Bytes, Raw};
-use crate::policy::{NewPolicy, PolicyDirection};
-use crate::read::{PolicyKey, Request, SpiRequest};
+use crate::policies::StoredPolicies;
+use crate::policy::PolicyDirection;
+use crate::read::{Request, SpiRequest};
 use crate::refused::Refused;
 use crate::sa::{About, NewSa};
-use crate::{selector as addresses, write};
+use crate::write;
 
 /// The most SAs and reserved SPIs.
 const SAS_MAX: usize = 1 << 16;
@@ -22,8 +22,8 @@ const SAS_MAX: usize = 1 << 16;
 const DRAWS: usize = 100;
 /// Dumps are sent in pieces of about this many bytes.
 const PIECE: usize = 8192;
-/// A policy asks for an SA at most this often.
-const ACQUIRE_EVERY_NS: u64 = 10_000_000_000;
+/// How often programs are told that packets of an SA come from elsewhere.
+const MAPPING_EVERY_NS: u64 = 1_000_000_000;
 
 /// What the database cannot know by itself.
 pub struct Context<'a> {
@@ -33,9 +33,15 @@ pub struct Context<'a> {
     pub is_local: &'a dyn Fn(IpAddr) -> bool,
     /// Whether the configuration has an SA: workers find SAs by SPI and destination, so a second one would never be used.
     pub is_configured: &'a dyn Fn(SaId) -> bool,
-    /// Whether workers can use these policies beside those of the configuration.
-    pub has_room: &'a dyn Fn(&[Policy]) -> bool,
+    /// Whether workers can use a policy beside all others, if the other one is removed.
+    pub has_room: &'a dyn Fn(&Policy, Option<&Policy>) -> bool,
     pub random: &'a dyn Fn() -> u32,
+}
+
+impl Context<'_> {
+    pub(crate) fn usage_of(&self, id: SaId) -> (Usage, Now) {
+        ((self.usage)(id), self.now)
+    }
 }
 
 /// A connected program.
@@ -53,14 +59,32 @@ pub struct Client {
 
 /// What workers must do, in order.
 pub enum Change {
-    /// Use a new SA; sequence numbers up to `sent` have been used, and up to `received` received.
-    AddSa { sa: Box<Sa>, sent: u64, received: u64 },
+    /// Use a new SA; sequence numbers up to `sent` have been used, and up to `received` received. One that was moved was
+    /// used before.
+    AddSa {
+        sa: Box<Sa>,
+        sent: u64,
+        received: u64,
+        used: Option<Used>,
+    },
     /// Forget an SA.
     RemoveSa(SaId),
-    /// Use these policies in place of all others, and for each template this SA.
-    Policies { policies: Vec<Policy>, templates: Vec<Template>, current: Vec<Option<SaId>> },
-    /// Use another SA for a template, by its index; without one, packets are dropped.
-    Current { template: u32, sa: Option<SaId> },
+    /// Use a policy, in place of the one with the same number if there is one. Where priorities are equal, lower numbers
+    /// decide. An outbound template has this SA.
+    AddPolicy {
+        order: u64,
+        policy: Box<Policy>,
+        sa: Option<SaId>,
+    },
+    RemovePolicy {
+        order: u64,
+    },
+    RemoveAllPolicies,
+    /// Use another SA for a template, by its number; without one, packets are dropped.
+    Current {
+        template: u32,
+        sa: Option<SaId>,
+    },
 }
 
 /// What a request has led to.
@@ -73,25 +97,12 @@ pub struct Answer {
     pub events: Vec<(u32, Bytes)>,
 }
 
-impl Answer {
-    /// The policies that workers get.
-    fn policies(&self) -> Option<&[Policy]> {
-        self.changes.iter().find_map(|change| match change {
-            Change::Policies { policies, .. } => Some(&policies[..]),
-            _ => None,
-        })
-    }
-}
-
 /// Everything that programs have added.
 #[derive(Default)]
 pub struct Database {
     pub(crate) sas: BTreeMap<(u32, IpAddr), Entry>,
-    pub(crate) policies: Vec<Stored>,
-    /// For each template its policy.
-    templates: Vec<usize>,
+    pub(crate) policies: StoredPolicies,
     added: u64,
-    indexes: u32,
 }
 
 fn key(id: SaId) -> (u32, IpAddr) {
@@ -149,15 +160,10 @@ impl Database {
             }
             Request::NewPolicy(new) => self.add_policy(*new, false, context, answer)?,
             Request::UpdatePolicy(new) => self.add_policy(*new, true, context, answer)?,
-            Request::DeletePolicy(key) => {
-                let at = self.find_policy(&key)?;
-                let stored = self.policies.remove(at);
-                answer.events.push((group::POLICY, write::policy_gone(&stored)));
-                self.policies_changed(answer);
-            }
+            Request::DeletePolicy(key) => self.remove_policy(&key, answer)?,
             Request::FlushPolicies => {
                 self.policies.clear();
-                self.policies_changed(answer);
+                answer.changes.push(Change::RemoveAllPolicies);
             }
             other => self.query(client, raw, &other, context, answer)?,
         }
@@ -178,34 +184,34 @@ impl Database {
             Request::GetSa(id) => {
                 let entry = self.sas.get(&key(*id)).ok_or_else(|| no_sa(*id))?;
                 let reveal = entry.owner == client.process;
-                answer.replies.push(write::sa(&reply(kind::NEW_SA), entry, (context.usage)(*id), reveal));
+                answer.replies.push(write::sa(&reply(kind::NEW_SA), entry, context.usage_of(*id), reveal));
             }
             Request::DumpSas => {
                 let all = self.sas.iter().map(|((spi, destination), entry)| {
                     let id = SaId { spi: *spi, destination: *destination };
                     let raw = Raw { flags: flag::MULTI, ..reply(kind::NEW_SA) };
-                    write::sa(&raw, entry, (context.usage)(id), false)
+                    write::sa(&raw, entry, context.usage_of(id), false)
                 });
                 answer.replies = pieces(all, &reply(kind::DONE));
             }
             Request::GetPolicy(of) => {
-                let stored = &self.policies[self.find_policy(of)?];
+                let stored = self.policies.find(of)?;
                 answer.replies.push(write::policy(&reply(kind::NEW_POLICY), stored));
             }
             Request::DumpPolicies => {
                 let raw = Raw { flags: flag::MULTI, ..reply(kind::NEW_POLICY) };
-                let all = self.policies.iter().map(|stored| write::policy(&raw, stored));
+                let all = self.policies.all().map(|stored| write::policy(&raw, stored));
                 answer.replies = pieces(all, &reply(kind::DONE));
             }
             Request::GetAe(id) => {
                 let entry = self.sas.get(&key(*id)).ok_or_else(|| no_sa(*id))?;
-                answer.replies.push(write::replay(&reply(kind::NEW_AE), entry, (context.usage)(*id)));
+                answer.replies.push(write::replay(&reply(kind::NEW_AE), entry, context.usage_of(*id)));
             }
             Request::SaInfo => {
                 answer.replies.push(write::sa_info(&reply(kind::NEW_SA_INFO), self.sas.len()));
             }
             Request::PolicyInfo => {
-                let of = |direction| self.policies.iter().filter(|at| at.new.direction == direction).count();
+                let of = |direction| self.policies.all().filter(|at| at.new.direction == direction).count();
                 let counts = [PolicyDirection::In, PolicyDirection::Out, PolicyDirection::Forward].map(of);
                 answer.replies.push(write::policy_info(&reply(kind::NEW_POLICY_INFO), counts));
             }
@@ -222,7 +228,7 @@ impl Database {
         context: &Context<'_>,
         answer: &mut Answer,
     ) -> Result<(), Refused> {
-        let NewSa { mut sa, direction, about, sent, received } = new;
+        let NewSa { mut sa, direction, about, sent, received, before } = new;
         let id = sa.id();
         let reserved = self.sas.get(&key(id)).map(|entry| entry.sa.is_none());
         match (is_update, reserved) {
@@ -255,13 +261,17 @@ impl Database {
             return Err(Refused::new(errno::EXISTS, why));
         }
         self.added += 1;
-        let (added, order) = (context.now, self.added);
+        let (now, order) = (context.now, self.added);
+        let added = before.map_or(now, |before| before.added(now));
         let entry = Entry { sa: Some(sa.clone()), fingerprint, order, ..Entry::new(about, owner, added) };
         let event = Raw { kind: kind::NEW_SA, flags: 0, sequence: 0, port: 0, body: &[] };
-        answer.events.push((group::SA, write::sa(&event, &entry, Usage::default(), false)));
+        let usage = before.map_or_else(Usage::default, |before| before.usage(now));
+        answer.events.push((group::SA, write::sa(&event, &entry, (usage, now), false)));
         self.sas.insert(key(id), entry);
         let new = Box::new(sa);
-        answer.changes.push(Change::AddSa { sa: new.clone(), sent, received });
+        let Usage { bytes, packets, first_ns, .. } = usage;
+        let used = before.map(|_| Used { bytes, packets, added_ns: added.ns, first_ns });
+        answer.changes.push(Change::AddSa { sa: new.clone(), sent, received, used });
         self.use_new(&new, answer);
         Ok(())
     }
@@ -273,7 +283,7 @@ impl Database {
         answer: &mut Answer,
     ) -> Result<(), Refused> {
         let entry = self.sas.remove(&key(id)).ok_or_else(|| no_sa(id))?;
-        answer.events.push((group::SA, write::sa_gone(&entry, (context.usage)(id))));
+        answer.events.push((group::SA, write::sa_gone(&entry, context.usage_of(id))));
         if entry.sa.is_some() {
             self.replace_old(id, answer);
             answer.changes.push(Change::RemoveSa(id));
@@ -310,137 +320,22 @@ impl Database {
         self.sas.insert((spi, *destination), Entry::new(about, owner, context.now));
         Ok(spi)
     }
+}
 
-    fn add_policy(
-        &mut self,
-        mut new: NewPolicy,
-        is_update: bool,
-        context: &Context<'_>,
-        answer: &mut Answer,
-    ) -> Result<(), Refused> {
-        let same = |stored: &Stored| {
-            stored.new.direction == new.direction && stored.new.selector() == new.selector()
-        };
-        let at = self.policies.iter().position(same);
-        if at.is_some() && !is_update {
-            return Err(Refused::new(errno::EXISTS, "there is a policy with this direction and selector"));
-        }
-        if at.is_none() && self.policies.len() >= usize::from(u16::MAX / 2) {
-            return Err(Refused::new(errno::NO_SPACE, "too many policies"));
-        }
-        let index = at.map_or_else(
-            || {
-                self.indexes = self.indexes.wrapping_add(8).max(8);
-                self.indexes | new.direction as u32
-            },
-            |at| self.policies[at].new.index(),
-        );
-        new.info[policy_at::INDEX..][..4].copy_from_slice(&index.to_ne_bytes());
-        let is_outbound = new.policy.direction == Direction::Out;
-        let sa = new.template.filter(|_| is_outbound).and_then(|template| self.newest(&template));
-        let stored = Stored { new, added_s: context.now.epoch_s, asked_ns: None, sa };
-        let event = Raw { kind: kind::NEW_POLICY, flags: 0, sequence: 0, port: 0, body: &[] };
-        let event = (group::POLICY, write::policy(&event, &stored));
-        let before = match at {
-            Some(at) => Some(std::mem::replace(&mut self.policies[at], stored)),
-            None => {
-                self.policies.push(stored);
-                None
-            }
-        };
-        self.policies_changed(answer);
-        if answer.policies().is_some_and(|policies| !(context.has_room)(policies)) {
-            match at.zip(before) {
-                Some((at, before)) => self.policies[at] = before,
-                None => drop(self.policies.pop()),
-            }
-            self.policies_changed(answer);
-            return Err(Refused::new(errno::NO_SPACE, "too many policies"));
-        }
-        answer.events.push(event);
-        Ok(())
-    }
-
-    fn find_policy(&self, of: &PolicyKey) -> Result<usize, Refused> {
-        let matches = |stored: &Stored| {
-            stored.new.direction == of.direction
-                && if of.index != 0 {
-                    stored.new.index() == of.index
-                } else {
-                    stored.new.selector() == of.selector
-                }
-        };
-        self.policies.iter().position(matches).ok_or_else(|| {
-            Refused::new(errno::NO_ENTRY, "there is no policy with this direction and selector")
-        })
-    }
-
-    /// Sends workers all policies.
-    fn policies_changed(&mut self, answer: &mut Answer) {
-        self.templates.clear();
-        let mut templates = Vec::new();
-        let mut policies = Vec::new();
-        // What is forwarded first: where both of them match, that is what workers do.
-        let mut order: Vec<usize> = (0..self.policies.len()).collect();
-        order.sort_by_key(|at| self.policies[*at].new.direction != PolicyDirection::Forward);
-        for at in order {
-            let NewPolicy { policy, template, .. } = &self.policies[at].new;
-            let mut policy = policy.clone();
-            if let Some(template) = template {
-                policy.action = Action::Template(templates.len() as u32);
-                templates.push(*template);
-                self.templates.push(at);
-            }
-            policies.push(policy);
-        }
-        let current = self.templates.iter().map(|at| self.policies[*at].sa).collect();
-        // Each change has all policies, so only the last one counts.
-        answer.changes.retain(|change| !matches!(change, Change::Policies { .. }));
-        answer.changes.push(Change::Policies { policies, templates, current });
-    }
-
-    /// The outbound SA that was added last, of those that a template takes.
-    fn newest(&self, template: &Template) -> Option<SaId> {
-        let outbound = self.sas.values().filter_map(|entry| Some((entry.order, entry.sa.as_ref()?)));
-        let taken =
-            outbound.filter(|(_, sa)| sa.direction == Direction::Out && template.takes(&Template::of(sa)));
-        taken.max_by_key(|(order, _)| *order).map(|(_, sa)| sa.id())
-    }
-
-    /// Templates that take a new outbound SA use it from now on.
-    fn use_new(&mut self, new: &Sa, answer: &mut Answer) {
-        let about = Template::of(new);
-        for (template, at) in (0..).zip(&self.templates) {
-            let stored = &mut self.policies[*at];
-            let takes = |of: Template| stored.new.policy.direction == Direction::Out && of.takes(&about);
-            if new.direction == Direction::Out && stored.new.template.is_some_and(takes) {
-                (stored.sa, stored.asked_ns) = (Some(new.id()), None);
-                answer.changes.push(Change::Current { template, sa: stored.sa });
-            }
-        }
-    }
-
-    /// Templates that have used an SA use another one, if there is one.
-    fn replace_old(&mut self, old: SaId, answer: &mut Answer) {
-        for (template, at) in (0..).zip(self.templates.clone()) {
-            if self.policies[at].sa == Some(old) {
-                let sa = self.policies[at].new.template.and_then(|template| self.newest(&template));
-                self.policies[at].sa = sa;
-                answer.changes.push(Change::Current { template, sa });
-            }
-        }
-    }
-
-    /// A packet matches a policy whose template has no SA: IKE daemons are asked for one.
-    pub fn acquire(&mut self, template: u32, packet: &Key, context: &Context<'_>) -> Answer {
+impl Database {
+    /// Authentic packets of an inbound SA come from this address and UDP port: IKE daemons hear of it, if the SA has
+    /// others.
+    pub fn mapping(&mut self, id: SaId, sender: (IpAddr, u16), context: &Context<'_>) -> Answer {
         let mut answer = Answer::default();
-        let Some(policy) = self.templates.get(template as usize) else { return answer };
-        let stored = &mut self.policies[*policy];
-        let is_due = stored.sa.is_none()
-            && stored.asked_ns.is_none_or(|asked| context.now.ns.saturating_sub(asked) >= ACQUIRE_EVERY_NS);
-        if is_due {
-            stored.asked_ns = Some(context.now.ns);
-            answer.events.push((group::ACQUIRE, write::acquire(stored, &addresses::of_packet(packet))));
+        let Some(entry) = self.sas.get_mut(&key(id)) else { return answer };
+        let has_moved = entry.sa.as_ref().is_some_and(|sa| {
+            sa.direction == Direction::In && sa.udp.is_some_and(|udp| (sa.source, udp.source) != sender)
+        });
+        let now_ns = context.now.ns;
+        let is_due = entry.moved_ns.is_none_or(|moved| now_ns.saturating_sub(moved) >= MAPPING_EVERY_NS);
+        if has_moved && is_due {
+            entry.moved_ns = Some(now_ns);
+            answer.events.push((group::MAPPING, write::mapping(entry, sender)));
         }
         answer
     }

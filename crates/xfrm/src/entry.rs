@@ -1,16 +1,31 @@
 //! What is stored of an SA and a policy, and what an SA has been used for.
 
-use bm_ipsec::{Sa, SaId};
+use bm_ipsec::{Action, Direction, Policy, Sa, SaId};
 
 use crate::layout::{policy_id, selector};
 use crate::policy::NewPolicy;
 use crate::sa::About;
+
+const SECOND: u64 = 1_000_000_000;
 
 /// The time of a request: seconds since 1970, and nanoseconds of the clock that workers use.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Now {
     pub epoch_s: u64,
     pub ns: u64,
+}
+
+impl Now {
+    /// A time of the workers' clock in seconds since 1970; 0 for none.
+    pub(crate) fn epoch_s_of(&self, ns: u64) -> u64 {
+        if ns == 0 { 0 } else { self.epoch_s.saturating_sub(self.ns.saturating_sub(ns) / SECOND) }
+    }
+
+    /// A time in seconds since 1970 by the workers' clock; 0 for none. The future is now.
+    pub(crate) fn ns_of(&self, epoch_s: u64) -> u64 {
+        let ago_ns = self.epoch_s.saturating_sub(epoch_s).saturating_mul(SECOND);
+        if epoch_s == 0 { 0 } else { self.ns.saturating_sub(ago_ns).max(1) }
+    }
 }
 
 /// What an SA has been used for.
@@ -21,6 +36,8 @@ pub struct Usage {
     /// The next sequence number to send, or the highest received.
     pub number: u64,
     pub failures: u64,
+    /// When the first packet was handled, by the clock of [`Now::ns`]; 0 if none was.
+    pub first_ns: u64,
 }
 
 /// An SA, or a reserved SPI.
@@ -31,13 +48,13 @@ pub(crate) struct Entry {
     /// The process that has added it.
     pub owner: u32,
     pub added: Now,
-    /// Seconds since 1970; 0 while it is unused.
-    pub first_used_s: u64,
     pub is_expiring: bool,
     /// Counts up: later SAs replace earlier ones.
     pub order: u64,
     /// Of an outbound SA's keys.
     pub fingerprint: Option<u128>,
+    /// When programs were told last that its packets come from elsewhere.
+    pub moved_ns: Option<u64>,
 }
 
 impl Entry {
@@ -48,10 +65,10 @@ impl Entry {
             about,
             owner,
             added,
-            first_used_s: 0,
             is_expiring: false,
             order: 0,
             fingerprint: None,
+            moved_ns: None,
         }
     }
 }
@@ -61,8 +78,25 @@ pub(crate) struct Stored {
     pub new: NewPolicy,
     pub added_s: u64,
     pub asked_ns: Option<u64>,
+    /// The number of its template.
+    pub template: Option<u32>,
     /// The SA that its template uses.
     pub sa: Option<SaId>,
+}
+
+impl Stored {
+    /// As workers get it.
+    pub fn policy(&self) -> Policy {
+        let NewPolicy { policy, template, .. } = &self.new;
+        let action =
+            self.template.zip(*template).map(|(number, template)| Action::Template(number, template));
+        Policy { action: action.unwrap_or(policy.action), ..policy.clone() }
+    }
+
+    /// Whether it uses an outbound SA.
+    pub fn sends(&self) -> bool {
+        self.template.is_some() && self.new.policy.direction == Direction::Out
+    }
 }
 
 /// The id of a policy, for messages about it.

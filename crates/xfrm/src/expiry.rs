@@ -3,6 +3,7 @@
 use bm_ipsec::{Expiry, SaId, Used};
 
 use crate::database::{Answer, Context, Database};
+use crate::entry::Usage;
 use crate::layout::group;
 use crate::write;
 
@@ -25,10 +26,8 @@ impl Database {
         for (&(spi, destination), entry) in &mut self.sas {
             let id = SaId { spi, destination };
             let usage = (context.usage)(id);
-            if usage.packets > 0 && entry.first_used_s == 0 {
-                entry.first_used_s = context.now.epoch_s;
-            }
-            let used = Used { bytes: usage.bytes, packets: usage.packets, added_ns: entry.added.ns };
+            let Usage { bytes, packets, first_ns, .. } = usage;
+            let used = Used { bytes, packets, added_ns: entry.added.ns, first_ns };
             let end = match &entry.sa {
                 None => {
                     let age_ns = context.now.ns.saturating_sub(entry.added.ns);
@@ -43,10 +42,10 @@ impl Database {
             match end {
                 Some(End::Soft) => {
                     entry.is_expiring = true;
-                    answer.events.push((group::EXPIRE, write::expire(entry, usage, false)));
+                    answer.events.push((group::EXPIRE, write::expire(entry, (usage, context.now), false)));
                 }
                 Some(End::Hard) => {
-                    answer.events.push((group::EXPIRE, write::expire(entry, usage, true)));
+                    answer.events.push((group::EXPIRE, write::expire(entry, (usage, context.now), true)));
                     ended.push(id);
                 }
                 Some(End::Unused) => ended.push(id),

@@ -92,6 +92,12 @@ pub struct Update {
     pub left: Vec<(SaId, String)>,
 }
 
+impl Update {
+    fn add_policy(&mut self, order: u64, policy: &Policy, sa: Option<SaId>) {
+        self.changes.push(Change::AddPolicy { order, policy: policy.clone().into(), sa });
+    }
+}
+
 /// Which SAs and policies of the kernel workers use.
 #[derive(Default)]
 pub struct KernelTables {
@@ -99,10 +105,24 @@ pub struct KernelTables {
     left: BTreeMap<SaKey, String>,
     /// SAs on which Linux sends: workers do not use them again.
     taken_back: BTreeMap<SaKey, String>,
-    policies: Vec<Policy>,
-    templates: Vec<Template>,
-    current: Vec<Option<SaId>>,
-    applied: BTreeSet<u32>,
+    /// Policies that workers have, by their indexes in the kernel.
+    policies: BTreeMap<u32, Applied>,
+    /// The order of all policies of the kernel, by their indexes, and the last one that was given.
+    orders: BTreeMap<u32, u64>,
+    ordered: u64,
+    /// Numbers of templates that are free, and how many there are.
+    free: Vec<u32>,
+    numbered: u32,
+}
+
+/// A policy that workers have.
+struct Applied {
+    order: u64,
+    /// Of its template.
+    number: Option<u32>,
+    policy: Policy,
+    /// The SA of an outbound one.
+    sa: Option<SaId>,
 }
 
 type SaKey = (u32, IpAddr);
@@ -135,7 +155,7 @@ impl KernelTables {
                 Some(_) => update.changes.push(Change::RemoveSa(id(key))),
                 None => {}
             }
-            update.changes.push(Change::AddSa { sa: sa.clone().into(), sent, received });
+            update.changes.push(Change::AddSa { sa: sa.clone().into(), sent, received, used: None });
             self.used.insert(key, sa);
         }
         self.update_policies(policies, &candidates, &mut update);
@@ -158,7 +178,7 @@ impl KernelTables {
             let Some(key) = id.map(key) else { continue };
             let read = read.map_err(|refused| refused.why.into_owned()).and_then(|new| self.usable(new));
             match read {
-                Ok(NewSa { mut sa, direction, about, sent, received }) => {
+                Ok(NewSa { mut sa, direction, about, sent, received, .. }) => {
                     let found = if is_local(sa.id().destination) { Direction::In } else { Direction::Out };
                     sa.direction = direction.unwrap_or(found);
                     let value = |at| number::<u64>(&about.info, at);
@@ -188,41 +208,51 @@ impl KernelTables {
             let takes = |sa: &&Candidate| sa.direction == direction && template.takes(&sa.properties);
             candidates.iter().rev().find(takes).map(|sa| sa.id)
         };
-        let (mut policies, mut templates, mut current) = (Vec::new(), Vec::new(), Vec::new());
-        let mut applied = BTreeSet::new();
+        let mut before = std::mem::take(&mut self.policies);
+        let mut orders = std::mem::take(&mut self.orders);
         // The kernel lists the last one first; of those with the same priority, the first one decides.
         for new in listed.into_iter().rev().flatten() {
-            let NewPolicy { direction, ref policy, template, .. } = new;
-            let mut policy = policy.clone();
-            if direction == PolicyDirection::In {
+            let (index, direction) = (new.index(), new.policy.direction);
+            let order = orders.remove(&index).unwrap_or_else(|| {
+                self.ordered += 1;
+                self.ordered
+            });
+            self.orders.insert(index, order);
+            let sa = new.template.and_then(|template| sa_for(&template, direction));
+            // Without an SA, its packets are Linux's, which needs no policy of ours.
+            if new.direction == PolicyDirection::In || new.template.is_some() && sa.is_none() {
                 continue;
             }
-            if let Some(template) = template {
-                let sa = sa_for(&template, policy.direction);
-                // Its packets are Linux's, which needs no policy of ours.
-                if sa.is_none() {
-                    continue;
-                }
-                policy.action = Action::Template(templates.len() as u32);
-                templates.push(template);
-                current.push(sa.filter(|_| policy.direction == Direction::Out));
-                applied.insert(new.index());
+            let sa = sa.filter(|_| direction == Direction::Out);
+            let known = before.remove(&index);
+            let number = known.as_ref().and_then(|known| known.number);
+            let number = new.template.map(|_| number.unwrap_or_else(|| self.free_number()));
+            let mut policy = new.policy;
+            if let (Some(number), Some(template)) = (number, new.template) {
+                policy.action = Action::Template(number, template);
             }
-            policies.push(policy);
-        }
-        if (&policies, &templates) != (&self.policies, &self.templates) {
-            (self.policies, self.templates, self.current) = (policies, templates, current);
-            let (policies, templates) = (self.policies.clone(), self.templates.clone());
-            update.changes.push(Change::Policies { policies, templates, current: self.current.clone() });
-        } else {
-            for (template, (old, new)) in (0..).zip(self.current.iter_mut().zip(current)) {
-                if *old != new {
-                    *old = new;
-                    update.changes.push(Change::Current { template, sa: new });
+            match (known, number) {
+                (Some(known), _) if known.policy != policy => update.add_policy(order, &policy, sa),
+                (None, _) => update.add_policy(order, &policy, sa),
+                (Some(known), Some(template)) if known.sa != sa => {
+                    update.changes.push(Change::Current { template, sa });
                 }
+                _ => {}
             }
+            self.policies.insert(index, Applied { order, number, policy, sa });
         }
-        self.applied = applied;
+        for Applied { order, number, .. } in before.into_values() {
+            update.changes.push(Change::RemovePolicy { order });
+            self.free.extend(number);
+        }
+    }
+
+    /// A number for a template that no other one has.
+    fn free_number(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.numbered += 1;
+            self.numbered - 1
+        })
     }
 
     /// From now on an SA is left to Linux, until it is gone. The next [`Self::update`] carries it out.
@@ -230,9 +260,10 @@ impl KernelTables {
         self.taken_back.insert(key(sa), why);
     }
 
-    /// The indexes of the policies that workers apply.
-    pub fn applied(&self) -> &BTreeSet<u32> {
-        &self.applied
+    /// The indexes of the policies that workers apply in place of Linux.
+    pub fn applied(&self) -> BTreeSet<u32> {
+        let with_template = self.policies.iter().filter(|(_, policy)| policy.number.is_some());
+        with_template.map(|(index, _)| *index).collect()
     }
 
     /// The SAs that workers use.
@@ -263,7 +294,7 @@ fn rest(limits: Limits, bytes: u64, packets: u64) -> Limits {
         let left = |limit: Option<u64>| limit.map(|limit| limit.saturating_sub(used));
         Limit { soft: left(limit.soft), hard: left(limit.hard) }
     };
-    Limits { bytes: of(limits.bytes, bytes), packets: of(limits.packets, packets), time_ns: Limit::default() }
+    Limits { bytes: of(limits.bytes, bytes), packets: of(limits.packets, packets), ..Limits::default() }
 }
 
 #[cfg(test)]

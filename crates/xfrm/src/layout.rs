@@ -26,6 +26,7 @@ pub mod kind {
     pub const GET_SA_INFO: u16 = 0x23;
     pub const NEW_POLICY_INFO: u16 = 0x24;
     pub const GET_POLICY_INFO: u16 = 0x25;
+    pub const MAPPING: u16 = 0x26;
     pub const GET_DEFAULT: u16 = 0x28;
 }
 
@@ -71,6 +72,7 @@ pub mod group {
     pub const EXPIRE: u32 = 2;
     pub const SA: u32 = 3;
     pub const POLICY: u32 = 4;
+    pub const MAPPING: u32 = 8;
 }
 
 /// `struct xfrm_selector`.
@@ -111,6 +113,11 @@ pub mod sa_id {
     pub const FAMILY: usize = 20;
     pub const PROTOCOL: usize = 22;
     pub const LENGTH: usize = 24;
+}
+
+/// `struct xfrm_aevent_id`, which begins with the id of the SA.
+pub mod sa_event {
+    pub const LENGTH: usize = 48;
 }
 
 /// `struct xfrm_userpolicy_info`, behind its selector.

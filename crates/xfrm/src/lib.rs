@@ -21,6 +21,7 @@ mod expiry;
 mod kernel;
 mod layout;
 mod message;
+mod policies;
 mod policy;
 mod read;
 mod refused;

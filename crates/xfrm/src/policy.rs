@@ -86,6 +86,13 @@ impl NewPolicy {
         &self.info[..selector_at::LENGTH]
     }
 
+    /// The selector, to look it up.
+    pub(crate) fn key(&self) -> [u8; selector_at::LENGTH] {
+        let mut key = [0; selector_at::LENGTH];
+        key.copy_from_slice(self.selector());
+        key
+    }
+
     pub(crate) fn index(&self) -> u32 {
         number(&self.info, at::INDEX)
     }

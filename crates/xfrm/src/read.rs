@@ -4,7 +4,9 @@ use std::net::IpAddr;
 
 use bm_ipsec::SaId;
 
-use crate::layout::{ANY_PROTOCOL, ESP, errno, flag, hello, kind, policy_id, sa as at, sa_id, selector};
+use crate::layout::{
+    ANY_PROTOCOL, ESP, errno, flag, hello, kind, policy_id, sa as at, sa_event, sa_id, selector,
+};
 use crate::message::{Raw, attributes, big_u32, number, structure};
 use crate::policy::{NewPolicy, PolicyDirection};
 use crate::refused::{Refused, only_esp, refuse_unsupported};
@@ -69,9 +71,9 @@ impl Request {
             kind::HELLO => hello(structure(body)?),
             kind::NEW_SA => Self::NewSa(NewSa::read(body)?.into()),
             kind::UPDATE_SA => Self::UpdateSa(NewSa::read(body)?.into()),
-            kind::DELETE_SA => Self::DeleteSa(sa(body)?),
+            kind::DELETE_SA => Self::DeleteSa(sa::<{ sa_id::LENGTH }>(body)?),
             kind::GET_SA if is_dump => Self::DumpSas,
-            kind::GET_SA => Self::GetSa(sa(body)?),
+            kind::GET_SA => Self::GetSa(sa::<{ sa_id::LENGTH }>(body)?),
             kind::FLUSH_SAS => flush_sas(structure(body)?),
             kind::ALLOCATE_SPI => Self::AllocateSpi(spi_request(body)?),
             kind::NEW_POLICY => Self::NewPolicy(NewPolicy::read(body)?.into()),
@@ -80,7 +82,7 @@ impl Request {
             kind::GET_POLICY if is_dump => Self::DumpPolicies,
             kind::GET_POLICY => Self::GetPolicy(policy(body)?),
             kind::FLUSH_POLICIES => Self::FlushPolicies,
-            kind::GET_AE => Self::GetAe(sa(body)?),
+            kind::GET_AE => Self::GetAe(sa::<{ sa_event::LENGTH }>(body)?),
             kind::GET_SA_INFO => Self::SaInfo,
             kind::GET_POLICY_INFO => Self::PolicyInfo,
             kind::GET_DEFAULT => Self::Default,
@@ -105,10 +107,10 @@ fn hello(body: &[u8; hello::LENGTH]) -> Request {
     }
 }
 
-/// Reads `struct xfrm_usersa_id`.
-fn sa(body: &[u8]) -> Result<SaId, Refused> {
-    let id: &[u8; sa_id::LENGTH] = structure(body)?;
-    refuse_unsupported(&attributes(body, sa_id::LENGTH)?)?;
+/// Reads a structure of this length that begins with `struct xfrm_usersa_id`.
+fn sa<const LENGTH: usize>(body: &[u8]) -> Result<SaId, Refused> {
+    let id: &[u8; LENGTH] = structure(body)?;
+    refuse_unsupported(&attributes(body, LENGTH)?)?;
     only_esp(id[sa_id::PROTOCOL])?;
     let destination = address(id, sa_id::DESTINATION, number(id, sa_id::FAMILY))?;
     Ok(SaId { spi: big_u32(id, sa_id::SPI), destination })

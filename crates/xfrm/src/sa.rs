@@ -6,6 +6,7 @@ use bm_ipsec::{
     Df, Direction, Dscp, Ecn, Limit, Limits, Mode, Sa, SaId, Secret, Suite, UdpPorts, WINDOW_MAX, problems,
 };
 
+use crate::entry::{Now, Usage};
 use crate::layout::{attribute, encapsulation, errno, sa as at, sa_flag, selector as selector_at};
 use crate::message::{attributes, big_u16, big_u32, number, structure};
 use crate::refused::{Refused, only_esp, refuse_unsupported};
@@ -26,6 +27,33 @@ pub struct NewSa {
     /// Sequence numbers that have been used or received before.
     pub(crate) sent: u64,
     pub(crate) received: u64,
+    /// What it was used for before.
+    pub(crate) before: Option<Before>,
+}
+
+/// `struct xfrm_lifetime_cur`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Before {
+    pub bytes: u64,
+    pub packets: u64,
+    /// Seconds since 1970; 0 for none.
+    pub added_s: u64,
+    pub first_s: u64,
+}
+
+impl Before {
+    /// When it was added.
+    pub fn added(&self, now: Now) -> Now {
+        match self.added_s {
+            0 => now,
+            epoch_s => Now { epoch_s: epoch_s.min(now.epoch_s), ns: now.ns_of(epoch_s) },
+        }
+    }
+
+    pub fn usage(&self, now: Now) -> Usage {
+        let Self { bytes, packets, first_s, .. } = *self;
+        Usage { bytes, packets, first_ns: now.ns_of(first_s), ..Usage::default() }
+    }
 }
 
 /// The parts of an SA that only answers need, without keys.
@@ -66,7 +94,8 @@ impl NewSa {
         let attributes = attributes(body, at::LENGTH)?;
         refuse_unsupported(&attributes)?;
         only_esp(info[at::PROTOCOL])?;
-        let find = |kind| attributes.iter().find(|(found, _)| *found == kind).map(|(_, value)| *value);
+        // charon repeats what it has read, with newer values behind it: as in Linux, the last one counts.
+        let find = |kind| attributes.iter().rev().find(|(found, _)| *found == kind).map(|(_, value)| *value);
         let family = number(info, at::FAMILY);
         let destination = address(info, at::DESTINATION, family)?;
         let source: IpAddr = address(info, at::SOURCE, family)?;
@@ -76,7 +105,7 @@ impl NewSa {
         [sa.encryption_key, sa.integrity_key] = keys;
         sa.reqid = number(info, at::REQID);
         sa.mode = mode(info[at::MODE])?;
-        sa.limits = limits(&info[at::LIMITS..at::USED])?;
+        sa.limits = limits(&info[at::LIMITS..at::USED]);
         sa.udp = find(attribute::ENCAPSULATION).map(udp).transpose()?;
         let any = info[..selector_at::LENGTH].iter().all(|byte| *byte == 0);
         sa.selectors = if any || is_everything(info) { Vec::new() } else { Vec::from_iter(selector(info)?) };
@@ -97,10 +126,10 @@ impl NewSa {
             attribute::DIRECTION,
             attribute::MARK,
         ];
-        let kept = attributes.iter().filter(|(kind, _)| kept.contains(kind));
-        let kept = kept.map(|(kind, value)| (*kind, value.to_vec())).collect();
+        let kept = kept.iter().filter_map(|kind| Some((*kind, find(*kind)?.to_vec()))).collect();
         let about = About { info: *info, algorithms, attributes: kept };
-        Ok(Self { sa, direction, about, sent, received })
+        let before = find(attribute::LIFETIME).map(before).transpose()?;
+        Ok(Self { sa, direction, about, sent, received, before })
     }
 }
 
@@ -123,7 +152,7 @@ pub(crate) fn mode(mode: u8) -> Result<Mode, Refused> {
 }
 
 /// Reads `struct xfrm_lifetime_cfg`.
-fn limits(from: &[u8]) -> Result<Limits, Refused> {
+fn limits(from: &[u8]) -> Limits {
     let value = |index: usize| number::<u64>(from, index * 8);
     let limit = |soft: u64, hard: u64, none: u64, unit: u64| {
         let some = |value: u64| (value != none).then(|| value.saturating_mul(unit));
@@ -132,15 +161,19 @@ fn limits(from: &[u8]) -> Result<Limits, Refused> {
         let soft = soft.filter(|soft| hard.is_none_or(|hard| *soft < hard));
         Limit { soft, hard }
     };
-    if value(6) != 0 || value(7) != 0 {
-        let why = "lifetimes since the first use are not supported: use those since the SA was added";
-        return Err(Refused::new(errno::NOT_SUPPORTED, why));
-    }
-    Ok(Limits {
+    Limits {
         bytes: limit(value(0), value(1), NO_LIMIT, 1),
         packets: limit(value(2), value(3), NO_LIMIT, 1),
         time_ns: limit(value(4), value(5), 0, SECOND),
-    })
+        use_ns: limit(value(6), value(7), 0, SECOND),
+    }
+}
+
+/// Reads `struct xfrm_lifetime_cur`.
+fn before(value: &[u8]) -> Result<Before, Refused> {
+    let value: &[u8; 32] = structure(value)?;
+    let [bytes, packets, added_s, first_s] = [0, 8, 16, 24].map(|at| number(value, at));
+    Ok(Before { bytes, packets, added_s, first_s })
 }
 
 fn udp(value: &[u8]) -> Result<UdpPorts, Refused> {

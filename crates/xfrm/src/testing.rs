@@ -123,11 +123,12 @@ impl Lab {
     pub fn with<T>(&mut self, act: impl FnOnce(&mut Database, &mut Client, &Context<'_>) -> T) -> T {
         let Self { database, client, now, usage } = self;
         let (now, usage, next) = (*now, *usage, Cell::new(0x1234_5678u32));
+        let policies = database.policies.all().count();
         let context = Context {
             now,
             usage: &move |_: SaId| usage,
             is_configured: &|id| id.spi == CONFIGURED,
-            has_room: &|policies| policies.len() <= POLICIES,
+            has_room: &|_, gone| gone.is_some() || policies < POLICIES,
             is_local: &|address| address == OWN.parse::<IpAddr>().unwrap(),
             random: &|| {
                 next.set(next.get().wrapping_mul(1_664_525).wrapping_add(1_013_904_223));

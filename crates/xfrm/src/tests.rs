@@ -7,7 +7,9 @@ use proptest::prelude::*;
 use crate::layout::{attribute, errno as number, kind, policy, sa as at};
 use crate::message::{Bytes, number as read};
 use crate::testing::*;
-use crate::{Answer, Change, Messages, Raw, Usage};
+use crate::{Answer, Change, Messages, Now, Raw, Usage};
+
+mod moving;
 
 fn only(replies: &[Bytes]) -> Raw<'_> {
     let [reply] = replies else { panic!("{} replies", replies.len()) };
@@ -22,7 +24,9 @@ fn kinds(answer: &Answer) -> Vec<&'static str> {
     let name = |change: &Change| match change {
         Change::AddSa { .. } => "add",
         Change::RemoveSa(_) => "remove",
-        Change::Policies { .. } => "policies",
+        Change::AddPolicy { .. } => "policy",
+        Change::RemovePolicy { .. } => "no policy",
+        Change::RemoveAllPolicies => "no policies",
         Change::Current { .. } => "current",
     };
     answer.changes.iter().map(name).collect()
@@ -33,7 +37,7 @@ fn an_sa_is_taken_shown_without_its_key_and_deleted() {
     let mut lab = Lab::default();
     (lab.client.process, lab.client.port) = (42, 4242);
     let added = lab.ask(kind::NEW_SA, 5, &new_sa(OWN, PEER, 0x1001, 1, &KEY));
-    let [Change::AddSa { sa, sent: 0, received: 0 }] = &added.changes[..] else { panic!() };
+    let [Change::AddSa { sa, sent: 0, received: 0, used: None }] = &added.changes[..] else { panic!() };
     assert_eq!((sa.id(), sa.suite, sa.reqid), (id(PEER, 0x1001), Suite::Aes128Gcm, 1));
     assert_eq!((sa.direction, sa.replay_window, sa.encryption_key.bytes()), (Direction::Out, 32, &KEY[..]));
     let ack = only(&added.replies);
@@ -41,16 +45,20 @@ fn an_sa_is_taken_shown_without_its_key_and_deleted() {
     assert_eq!(ack.body[..4], [0; 4]);
     // The event has no key, the answer to another process neither, that to the same one has it.
     assert!(!added.events[0].1.windows(20).any(|bytes| bytes == KEY));
-    lab.usage = Usage { bytes: 500, packets: 5, number: 6, failures: 1 };
+    lab.now = Now { epoch_s: 1_000, ns: 9_000_000_000 };
+    lab.usage = Usage { bytes: 500, packets: 5, number: 6, failures: 1, first_ns: 7_000_000_000 };
     for (process, shown) in [(42, KEY), (43, [0; 20])] {
         lab.client.process = process;
         let answer = lab.ask(kind::GET_SA, 1, &sa_id(PEER, 0x1001));
         let found = only(&answer.replies);
         let mut expected = sa_info(OWN, PEER, 0x1001, 1);
         (expected[at::USED], expected[at::USED + 1], expected[at::USED + 8]) = (0xf4, 1, 5);
+        expected[at::USED + 24..][..2].copy_from_slice(&998u16.to_ne_bytes());
         expected[at::FAILURES + 8] = 1;
         let expected = with(expected, attribute::AEAD, &algorithm(GCM, Some(128), &shown));
         let expected = with(expected, attribute::REPLAY, &[5, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255]);
+        // Out.
+        let expected = with(expected, attribute::DIRECTION, &[2]);
         assert_eq!((found.kind, found.body), (kind::NEW_SA, &expected[..]));
     }
     assert_eq!(lab.errno(kind::NEW_SA, &new_sa(OWN, PEER, 0x1001, 1, &[8; 20])), number::EXISTS);
@@ -116,7 +124,6 @@ fn what_is_not_supported_is_refused_with_a_text() {
         (changed(at::PROTOCOL, 51), "only ESP"),
         (changed(at::MODE, 4), "only tunnel and transport"),
         (changed(at::FLAGS, 2), "flags 0x2"),
-        (changed(at::LIMITS + 48, 1), "since the first use"),
         (with(base(), attribute::MARK, &[1, 0, 0, 0, 1, 0, 0, 0]), "marks"),
         (with(base(), attribute::INTERFACE, &[1, 0, 0, 0]), "if_id"),
         (with(base(), attribute::OFFLOAD, &[1, 0, 0, 0, 0, 0, 0, 0]), "offload"),
@@ -166,10 +173,10 @@ fn policies_use_the_newest_sa_of_their_template() {
     let mut lab = Lab::default();
     assert_eq!(lab.errno(kind::NEW_SA, &new_sa(OWN, PEER, 0x1001, 1, &[1; 20])), 0);
     let added = lab.ask(kind::NEW_POLICY, 5, &new_policy(1, 100, Some([OWN, PEER])));
-    let [Change::Policies { policies, templates, current }] = &added.changes[..] else { panic!() };
-    assert_eq!((policies[0].action, policies[0].priority), (Action::Template(0), 100));
-    assert_eq!(policies[0].selector.destination.unwrap().to_string(), "10.2.0.0/24");
-    assert_eq!((templates[0].reqid, &current[..]), (1, &[Some(id(PEER, 0x1001))][..]));
+    let [Change::AddPolicy { order, policy, sa }] = &added.changes[..] else { panic!() };
+    assert!(matches!(policy.action, Action::Template(0, template) if template.reqid == 1), "{policy:?}");
+    assert_eq!((policy.priority, *order & !(1 << 62), *sa), (100, 1, Some(id(PEER, 0x1001))));
+    assert_eq!(policy.selector.destination.unwrap().to_string(), "10.2.0.0/24");
     assert_eq!(lab.errno(kind::NEW_POLICY, &new_policy(1, 50, None)), number::EXISTS);
     // Another reqid is for others; the same one is used at once, and the old one again if the new one goes.
     assert_eq!(kinds(&lab.ask(kind::NEW_SA, 5, &new_sa(OWN, PEER, 0x1002, 2, &[2; 20]))), ["add"]);
@@ -197,8 +204,7 @@ fn policies_use_the_newest_sa_of_their_template() {
     assert_eq!(selector[32..45], [0, 80, 255, 255, 4, 0, 255, 255, 2, 0, 32, 32, 6]);
     assert!(lab.with(|database, _, context| database.acquire(0, &packet, context)).events.is_empty());
     let flushed = lab.ask(kind::FLUSH_POLICIES, 5, &[]);
-    let [Change::Policies { policies, .. }] = &flushed.changes[..] else { panic!() };
-    assert!(policies.is_empty());
+    assert_eq!(kinds(&flushed), ["no policies"]);
 }
 
 #[test]
@@ -253,12 +259,12 @@ fn numbers_of_an_sa_that_moves_go_on() {
     let body =
         with(new_sa(OWN, PEER, 0x1001, 1, &KEY), attribute::REPLAY, &[9, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
     let added = lab.ask(kind::NEW_SA, 5, &body);
-    assert!(matches!(added.changes[..], [Change::AddSa { sent: 9, received: 5, .. }]));
+    assert!(matches!(added.changes[..], [Change::AddSa { sent: 9, received: 5, used: None, .. }]));
     let mut body = new_sa(OWN, PEER, 0x1002, 1, &[9; 20]);
     body[at::FLAGS] = 128;
     let words = [4u32, 10, 20, 1, 2, 128, 0, 0, 0, 0].map(u32::to_ne_bytes).concat();
     let added = lab.ask(kind::NEW_SA, 5, &with(body, attribute::REPLAY_ESN, &words));
-    let [Change::AddSa { sa, sent, received }] = &added.changes[..] else { panic!() };
+    let [Change::AddSa { sa, sent, received, .. }] = &added.changes[..] else { panic!() };
     assert_eq!((*sent, *received, sa.replay_window, sa.esn), (1 << 32 | 10, 2 << 32 | 20, 128, true));
 }
 
@@ -303,11 +309,8 @@ fn what_workers_could_not_use_is_refused_and_changes_nothing() {
     }
     let refused = lab.ask(kind::NEW_POLICY, 5, &policy(200));
     assert_eq!((errno(&refused), refused.events.len()), (number::NO_SPACE, 0));
-    let kept = refused.changes.iter().all(|change| match change {
-        Change::Policies { policies, .. } => policies.len() == POLICIES,
-        _ => false,
-    });
-    assert!(kept, "workers go on with those that there were");
+    assert!(refused.changes.is_empty(), "workers go on with those that there were");
+    assert_eq!(lab.errno(kind::UPDATE_POLICY, &policy(7)), 0, "in place of another one");
     // One fewer makes room for it.
     assert_eq!(
         lab.errno(kind::DELETE_POLICY, &{

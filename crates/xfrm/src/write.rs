@@ -1,6 +1,10 @@
 //! Messages to programs: answers, dumps, events.
 
-use crate::entry::{Entry, Stored, Usage, id_of};
+use std::net::IpAddr;
+
+use bm_ipsec::Direction;
+
+use crate::entry::{Entry, Now, Stored, Usage, id_of};
 use crate::layout::{attribute, flag, kind, sa as at, sa_id, selector, template};
 use crate::message::{Bytes, Raw, put, put_message};
 use crate::sa::Algorithm;
@@ -50,13 +54,12 @@ pub(crate) fn spi(raw: &Raw<'_>, port: u32, info: &[u8; at::LENGTH], spi: u32) -
 }
 
 /// An SA; its keys only if `reveal`, otherwise zeros in their place, as a kernel in lockdown shows them.
-pub(crate) fn sa(raw: &Raw<'_>, entry: &Entry, usage: Usage, reveal: bool) -> Bytes {
+pub(crate) fn sa(raw: &Raw<'_>, entry: &Entry, usage: (Usage, Now), reveal: bool) -> Bytes {
     message(raw, |to| put_sa(to, entry, usage, reveal))
 }
 
-fn put_sa(to: &mut Bytes, entry: &Entry, usage: Usage, reveal: bool) {
-    let mut info = entry.about.info;
-    info[at::USED..][..32].copy_from_slice(&used(usage, entry.added.epoch_s, entry.first_used_s));
+fn put_sa(to: &mut Bytes, entry: &Entry, (usage, now): (Usage, Now), reveal: bool) {
+    let mut info = used_info(entry, (usage, now));
     info[at::FAILURES + 8..][..4].copy_from_slice(&(usage.failures as u32).to_ne_bytes());
     to.extend_from_slice(&info);
     for algorithm in &entry.about.algorithms {
@@ -70,6 +73,19 @@ fn put_sa(to: &mut Bytes, entry: &Entry, usage: Usage, reveal: bool) {
         }
     }
     put_replay(to, entry, usage);
+    put_direction(to, entry);
+}
+
+/// The direction, so that an SA that is added again has the same one, whatever the addresses of this machine are then.
+fn put_direction(to: &mut Bytes, entry: &Entry) {
+    let has_one = entry.about.attributes.iter().any(|(kind, _)| *kind == attribute::DIRECTION);
+    if let Some(sa) = entry.sa.as_ref().filter(|_| !has_one) {
+        let direction = match sa.direction {
+            Direction::In => 1,
+            Direction::Out => 2,
+        };
+        put(to, attribute::DIRECTION, &[&[direction]]);
+    }
 }
 
 fn put_algorithm(to: &mut Bytes, entry: &Entry, algorithm: &Algorithm, reveal: bool) {
@@ -83,7 +99,7 @@ fn put_algorithm(to: &mut Bytes, entry: &Entry, algorithm: &Algorithm, reveal: b
 /// Last number sent, highest received.
 fn numbers(entry: &Entry, usage: Usage) -> (u64, u64) {
     match entry.sa.as_ref().map(|sa| sa.direction) {
-        Some(bm_ipsec::Direction::Out) => (usage.number.saturating_sub(1), 0),
+        Some(Direction::Out) => (usage.number.saturating_sub(1), 0),
         _ => (0, usage.number),
     }
 }
@@ -114,12 +130,22 @@ fn put_replay_esn(to: &mut Bytes, entry: &Entry, usage: Usage, value: &[u8]) {
     put(to, attribute::REPLAY_ESN, &[&value]);
 }
 
-/// `struct xfrm_lifetime_cur`.
-fn used(usage: Usage, added_s: u64, first_used_s: u64) -> [u8; 32] {
+/// `struct xfrm_lifetime_cur` of an SA.
+fn used(entry: &Entry, (usage, now): (Usage, Now)) -> [u8; 32] {
+    lifetime([usage.bytes, usage.packets, entry.added.epoch_s, now.epoch_s_of(usage.first_ns)])
+}
+
+/// `struct xfrm_usersa_info` with what the SA was used for.
+fn used_info(entry: &Entry, usage: (Usage, Now)) -> [u8; at::LENGTH] {
+    let mut info = entry.about.info;
+    info[at::USED..][..32].copy_from_slice(&used(entry, usage));
+    info
+}
+
+/// `struct xfrm_lifetime_cur`: bytes, packets, when it was added, and used first.
+fn lifetime(values: [u64; 4]) -> [u8; 32] {
     let mut to = [0; 32];
-    for (value, place) in
-        [usage.bytes, usage.packets, added_s, first_used_s].iter().zip(to.as_chunks_mut::<8>().0)
-    {
+    for (value, place) in values.iter().zip(to.as_chunks_mut::<8>().0) {
         *place = value.to_ne_bytes();
     }
     to
@@ -136,27 +162,42 @@ fn id(entry: &Entry) -> [u8; sa_id::LENGTH] {
 }
 
 /// Event: an SA was deleted.
-pub(crate) fn sa_gone(entry: &Entry, usage: Usage) -> Bytes {
+pub(crate) fn sa_gone(entry: &Entry, usage: (Usage, Now)) -> Bytes {
     message(&Raw { kind: kind::DELETE_SA, ..EVENT }, |to| {
         to.extend_from_slice(&id(entry));
-        let mut info = entry.about.info;
-        info[at::USED..][..32].copy_from_slice(&used(usage, entry.added.epoch_s, entry.first_used_s));
-        put(to, attribute::SA, &[&info]);
+        put(to, attribute::SA, &[&used_info(entry, usage)]);
     })
 }
 
 /// Event: a lifetime has ended.
-pub(crate) fn expire(entry: &Entry, usage: Usage, is_hard: bool) -> Bytes {
+pub(crate) fn expire(entry: &Entry, usage: (Usage, Now), is_hard: bool) -> Bytes {
     message(&Raw { kind: kind::EXPIRE, ..EVENT }, |to| {
-        let mut info = entry.about.info;
-        info[at::USED..][..32].copy_from_slice(&used(usage, entry.added.epoch_s, entry.first_used_s));
-        to.extend_from_slice(&info);
+        to.extend_from_slice(&used_info(entry, usage));
         to.extend_from_slice(&[u8::from(is_hard), 0, 0, 0, 0, 0, 0, 0]);
     })
 }
 
+/// Event: packets of an inbound SA come from another address or UDP port: `struct xfrm_user_mapping`.
+pub(crate) fn mapping(entry: &Entry, (source, port): (IpAddr, u16)) -> Bytes {
+    message(&Raw { kind: kind::MAPPING, ..EVENT }, |to| {
+        let info = &entry.about.info;
+        to.extend_from_slice(&id(entry));
+        to.extend_from_slice(&info[at::REQID..][..4]);
+        to.extend_from_slice(&info[at::SOURCE..][..16]);
+        let mut new = [0; 16];
+        match source {
+            IpAddr::V4(source) => new[..4].copy_from_slice(&source.octets()),
+            IpAddr::V6(source) => new = source.octets(),
+        }
+        to.extend_from_slice(&new);
+        let old = entry.sa.as_ref().and_then(|sa| sa.udp).map_or(0, |udp| udp.source);
+        to.extend_from_slice(&old.to_be_bytes());
+        to.extend_from_slice(&port.to_be_bytes());
+    })
+}
+
 /// Numbers of an SA: `struct xfrm_aevent_id`.
-pub(crate) fn replay(raw: &Raw<'_>, entry: &Entry, usage: Usage) -> Bytes {
+pub(crate) fn replay(raw: &Raw<'_>, entry: &Entry, (usage, now): (Usage, Now)) -> Bytes {
     message(raw, |to| {
         to.extend_from_slice(&id(entry));
         to.extend_from_slice(&entry.about.info[at::SOURCE..][..16]);
@@ -167,7 +208,7 @@ pub(crate) fn replay(raw: &Raw<'_>, entry: &Entry, usage: Usage) -> Bytes {
             Some((_, value)) => put_replay_esn(to, entry, usage, value),
             None => put_replay(to, entry, usage),
         }
-        put(to, attribute::LIFETIME, &[&used(usage, entry.added.epoch_s, entry.first_used_s)]);
+        put(to, attribute::LIFETIME, &[&used(entry, (usage, now))]);
     })
 }
 
@@ -189,7 +230,7 @@ pub(crate) fn policy_gone(stored: &Stored) -> Bytes {
 
 fn info(stored: &Stored) -> [u8; crate::layout::policy::LENGTH] {
     let mut info = stored.new.info;
-    let used = used(Usage::default(), stored.added_s, 0);
+    let used = lifetime([0, 0, stored.added_s, 0]);
     info[crate::layout::policy::USED..][..32].copy_from_slice(&used);
     info
 }

@@ -189,4 +189,11 @@ fn search(policies: &[Policy], packet: &[u8]) {
     let first =
         |at: usize| sorted.iter().find_map(|policy| find(std::slice::from_ref(policy), &key)[at].clone());
     assert_eq!(find(policies, &key), [first(0), first(1)]);
+    // The same, added one after the other.
+    let mut grown = Policies::default();
+    for (order, policy) in (0..).zip(policies) {
+        grown = grown.with(order, policy.clone()).expect("there is room for a few");
+    }
+    let found = [Direction::Out, Direction::In].map(|direction| grown.find(direction, &key).cloned());
+    assert_eq!(found, [first(0), first(1)]);
 }

@@ -17,13 +17,15 @@ mod xfrm_thread;
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use bm_api::{IpsecPolicies, IpsecPolicy, Sas};
 use bm_control::config::{self, Config};
 use bm_fib::published::{Published, ReaderHandle};
+use bm_filter::TooMany;
 use bm_forward::tables::Tables;
 use bm_forward::{
-    Decryption, Encryption, Entrance, IpsecPlan, IpsecWorker, SaNumbers, SaPlan, SaStatus, Wanted,
+    Decryption, Encryption, Entrance, IpsecPlan, IpsecWorker, Moved, SaNumbers, SaPlan, SaStatus, Wanted,
 };
 use bm_graph::{Network, Waker, clock_ns};
 use bm_ipsec::{Action, Block, Direction, Expiry, Mode, Policies, Policy, Sa, SaId};
@@ -45,6 +47,10 @@ pub use xfrm_thread::XfrmThread;
 /// Numbers that are reserved together: enough for half a second, and few enough that starts do not use up 32 bits. With ESN
 /// they are as few: receivers infer the high half of a number, and lose an SA whose numbers skip 2^32 (RFC 4303 A2).
 const BLOCK: u64 = 1 << 23;
+/// Policies are put into one tree when they have not been changed for as long.
+const SETTLES_AFTER: Duration = Duration::from_secs(1);
+/// Where priorities are equal, policies of the configuration come before those of programs, whose numbers have this bit.
+const OF_PROGRAMS: u64 = 1 << 63;
 /// Frames in a ring between two workers.
 const RING: usize = 1024;
 /// Why the kernel's SAs cannot be used.
@@ -61,6 +67,10 @@ pub struct Ipsec {
     feeds: Vec<Feed>,
     /// What programs have added.
     live: Live,
+    /// Those of the configuration and of programs, as workers have them.
+    policies: Arc<Policies>,
+    /// When they were changed, if they are not in one tree yet.
+    changed: Option<Instant>,
 }
 
 /// An SA, as long as it is configured.
@@ -87,7 +97,7 @@ impl Ipsec {
     pub fn open(config: &Config) -> Result<Self, Failure> {
         let clear_text = ClearText::new(&config.daemon.socket);
         let mut new = Self { clear_text, ..Self::default() };
-        new.clear_text.follow(&config.ipsec, &[])?;
+        new.clear_text.follow(&config.ipsec, [].iter())?;
         new.open_record(config)?;
         if config.ipsec.kernel {
             let sequences = Sequences::open().map_err(Failure::failed)?;
@@ -113,13 +123,14 @@ impl Ipsec {
                 "[ipsec] has an SA with {id}, as a program has through xfrm_socket: delete that one, or use another SPI"
             )));
         }
-        if !Policies::have_room(&[&config.ipsec.policies, &self.live.policies]) {
+        if !Policies::have_room(config.ipsec.policies.iter().chain(self.live.policies.values())) {
             return Err(Failure::Usage(
                 "there are too many policies in [ipsec] and of programs together: remove some".into(),
             ));
         }
-        let programs: &[Policy] = if config.ipsec.kernel { &[] } else { &self.live.policies };
-        self.clear_text.follow(&config.ipsec, programs)?;
+        if !config.ipsec.kernel {
+            self.clear_text.follow(&config.ipsec, self.live.policies.values())?;
+        }
         self.open_record(config)?;
         let now_ns = clock_ns();
         let before = std::mem::take(&mut self.known);
@@ -139,40 +150,97 @@ impl Ipsec {
             sas.push(SaPlan { sa: sa.clone(), worker, status, numbers });
         }
         sas.extend(self.live.plan(workers));
-        let policies = self.all_policies()?;
-        Ok(IpsecPlan { policies, current: self.live.current.clone(), sas, of_kernel: config.ipsec.kernel })
+        (self.policies, self.changed) = (self.all_policies()?, None);
+        Ok(IpsecPlan {
+            policies: self.policies.clone(),
+            current: self.live.current.clone(),
+            sas,
+            of_kernel: config.ipsec.kernel,
+        })
     }
 
-    /// The policies of the configuration and of programs. Where priorities are equal, the first ones decide.
+    /// The policies of the configuration and of programs.
     fn all_policies(&self) -> Result<Arc<Policies>, Failure> {
-        let all = [&self.config.policies[..], &self.live.policies].concat();
-        let policies = Policies::new(all)
+        let configured = (0..).zip(self.config.policies.iter());
+        let of_programs = self.live.policies.iter().map(|(order, policy)| (OF_PROGRAMS | order, policy));
+        let all = configured.chain(of_programs).map(|(order, policy)| (order, policy.clone()));
+        let policies = Policies::with_orders(all)
             .map_err(|error| Failure::Usage(format!("too many policies in [ipsec]: {error:?}")))?;
-        Ok(policies.with_templates(self.live.templates.clone()).into())
+        Ok(policies.into())
     }
 
     /// Carries out what programs have asked for; workers have done so afterwards.
     pub fn apply(&mut self, changes: Vec<Change>) {
         for change in changes {
             match change {
-                Change::Policies { policies, templates, current } => {
-                    (self.live.policies, self.live.templates) = (policies, templates);
-                    self.live.current = current;
-                    self.policies_changed();
+                Change::AddPolicy { order, policy, sa } => self.add_policy(order, *policy, sa),
+                Change::RemovePolicy { order } => self.remove_policy(order),
+                Change::RemoveAllPolicies => {
+                    self.live.policies.clear();
+                    if !self.config.kernel {
+                        self.clear_text.follow_programs(&self.config, [].iter());
+                    }
+                    match self.all_policies() {
+                        Ok(policies) => self.publish(policies, None),
+                        Err(error) => tracing::error!("cannot change the policies of workers: {error}"),
+                    }
                 }
                 other => self.live.apply(other),
             }
         }
     }
 
-    fn policies_changed(&mut self) {
-        // First, so that Linux forwards nothing in clear meanwhile.
-        if !self.config.kernel {
-            self.clear_text.follow_programs(&self.config, &self.live.policies);
+    /// Adds a policy of a program, in place of the one with the same number.
+    fn add_policy(&mut self, order: u64, policy: Policy, sa: Option<SaId>) {
+        let gone = self.live.policies.insert(order, policy.clone());
+        self.follow_change(gone.as_ref(), Some(&policy));
+        let current = match policy.action {
+            Action::Template(number, _) if policy.direction == Direction::Out => Some((number, sa)),
+            _ => None,
+        };
+        current.into_iter().for_each(|(number, sa)| self.live.note_current(number, sa));
+        let number = OF_PROGRAMS | order;
+        let without = gone.map(|gone| self.policies.without(gone.priority, number)).transpose();
+        let with =
+            without.and_then(|without| without.as_ref().unwrap_or(&self.policies).with(number, policy));
+        self.change(with, current);
+    }
+
+    fn remove_policy(&mut self, order: u64) {
+        let Some(gone) = self.live.policies.remove(&order) else { return };
+        self.follow_change(Some(&gone), None);
+        self.change(self.policies.without(gone.priority, OF_PROGRAMS | order), None);
+    }
+
+    /// Before workers have changed policies, so that Linux forwards nothing in clear meanwhile.
+    fn follow_change(&mut self, gone: Option<&Policy>, new: Option<&Policy>) {
+        let Self { clear_text, config, live, .. } = self;
+        // The kernel has its own.
+        if config.kernel {
+            return;
         }
-        match self.all_policies() {
-            Ok(policies) => self.live.set_policies(&policies),
+        clear_text.follow_change(config, (gone, new), live.policies.values());
+    }
+
+    /// Gives workers policies that were changed.
+    fn change(&mut self, policies: Result<Policies, TooMany>, current: Option<(u32, Option<SaId>)>) {
+        match policies {
+            Ok(policies) => self.publish(policies.into(), current),
+            // There was room before.
             Err(error) => tracing::error!("cannot change the policies of workers: {error}"),
+        }
+    }
+
+    fn publish(&mut self, policies: Arc<Policies>, current: Option<(u32, Option<SaId>)>) {
+        self.changed = (!policies.is_settled()).then(Instant::now);
+        self.live.set_policies(&policies, current);
+        self.policies = policies;
+    }
+
+    /// Called often: puts policies into one tree when they have not been changed for some time.
+    pub fn settle(&mut self) {
+        if self.changed.is_some_and(|changed| changed.elapsed() >= SETTLES_AFTER) {
+            self.change(self.policies.settled(), None);
         }
     }
 
@@ -181,9 +249,9 @@ impl Ipsec {
         self.config.sas.iter().any(|sa| sa.id() == id)
     }
 
-    /// Whether workers can use these policies of programs beside those of the configuration.
-    pub fn has_room(&self, policies: &[Policy]) -> bool {
-        Policies::have_room(&[&self.config.policies, policies])
+    /// Whether workers can use a policy beside the others, without the one that it replaces.
+    pub fn has_room(&self, new: &Policy, gone: Option<&Policy>) -> bool {
+        self.policies.has_room_for(new, gone)
     }
 
     /// What an SA that a program has added was used for.
@@ -202,9 +270,14 @@ impl Ipsec {
         self.live.wanted()
     }
 
+    /// Inbound SAs whose packets come from another address or UDP port.
+    pub fn moved(&mut self) -> Vec<Moved> {
+        self.live.moved()
+    }
+
     /// Without SAs and policies.
     fn forget(&mut self, config: &Config) -> Result<(), Failure> {
-        self.clear_text.follow(&config.ipsec, &[])?;
+        self.clear_text.follow(&config.ipsec, [].iter())?;
         let Self { clear_text, record, .. } = std::mem::take(self);
         *self = Self { clear_text, record, ..Self::default() };
         Ok(())
@@ -263,7 +336,8 @@ impl Ipsec {
 
     /// The policies, for `show policies`, in the order of their priorities.
     pub fn policies(&self) -> IpsecPolicies {
-        let mut policies: Vec<&Policy> = self.config.policies.iter().chain(&self.live.policies).collect();
+        let mut policies: Vec<&Policy> =
+            self.config.policies.iter().chain(self.live.policies.values()).collect();
         policies.sort_by_key(|policy| (policy.direction as u8, policy.priority));
         IpsecPolicies { policies: policies.into_iter().map(|policy| self.policy(policy)).collect() }
     }
@@ -281,10 +355,7 @@ impl Ipsec {
                 let at = self.config.sas.iter().position(|sa| sa.id() == id);
                 ("protect", at.and_then(|at| self.config.names.get(at)).cloned())
             }
-            Action::Template(at) => {
-                let template = self.live.templates.get(at as usize);
-                ("protect", template.map(|template| name_of(template.reqid)))
-            }
+            Action::Template(_, template) => ("protect", Some(name_of(template.reqid))),
         };
         IpsecPolicy {
             direction: direction(policy.direction).into(),

@@ -29,7 +29,7 @@ use bm_wire::protocol;
 
 use super::frames::Waiting;
 use super::linux::Linux;
-use super::live::{Command, Receiver};
+use super::live::{Command, Receiver, Report};
 use super::rings::{Rings, stop_inputs};
 use super::{IpsecPlan, IpsecWorker, Owner, Stop, frames};
 use crate::tables::Tables;
@@ -50,6 +50,8 @@ pub struct Decryption {
     /// Packets of one SA that are decrypted together, at the end of a push at the latest.
     waiting: Vec<Waiting<Esp>>,
     waiting_for: usize,
+    /// For each of them, where it came from if that is not where the SA's packets come from.
+    senders: Vec<Option<(IpAddr, u16)>>,
     lanes: Lanes,
     /// Destinations of inbound SAs, sorted.
     destinations: Vec<IpAddr>,
@@ -81,19 +83,20 @@ impl Decryption {
             if before.number > 0 {
                 sa.resume(before.number);
             }
-            sas.push(Receiver { sa, properties: Template::of(&plan.sa), status: plan.status.clone() });
+            sas.push(Receiver::new(&plan.sa, sa, plan.status.clone()));
         }
         let rings = rings.take();
         Ok(Self {
             outputs: vec![None; ports.len()],
             ports,
             inputs: Vec::new(),
-            has_policies: has_inbound(&plan.policies),
+            has_policies: plan.policies.has(Direction::In),
             policies: plan.policies.clone(),
             owners: plan.owners(*worker, Direction::In),
             sas,
             waiting: Vec::with_capacity(BURST),
             waiting_for: 0,
+            senders: Vec::new(),
             lanes: Lanes::new(Direction::In),
             destinations: plan.destinations(),
             linux,
@@ -145,7 +148,12 @@ impl Decryption {
     /// The SA of this worker that decrypts the frame, and where its packet and its ESP are; or nothing, if it is for the
     /// router as it is.
     #[inline]
-    fn decide(&mut self, frame: &Frame, port: usize, now_ns: u64) -> Result<Option<(usize, usize, Esp)>, Stop> {
+    fn decide(
+        &mut self,
+        frame: &Frame,
+        port: usize,
+        now_ns: u64,
+    ) -> Result<Option<(usize, usize, Esp)>, Stop> {
         let Some(network) = frames::network(frame.data()) else { return Ok(None) };
         let packet = frames::packet(frame, network);
         if may_be_esp(packet) {
@@ -197,7 +205,15 @@ impl Decryption {
         if let Some(linux) = &mut self.linux {
             linux.keep(waiting.iter().map(|one| &one.frame));
         }
-        let Receiver { sa, status, .. } = &mut self.sas[self.waiting_for];
+        let receiver = &mut self.sas[self.waiting_for];
+        self.senders.clear();
+        if receiver.peer.is_some() {
+            // Nothing is left of these headers afterwards.
+            let sender =
+                |one: &Waiting<Esp>| receiver.moved(frames::packet(&one.frame, one.network), &one.more);
+            self.senders.extend(waiting.iter().map(sender));
+        }
+        let Receiver { sa, status, .. } = receiver;
         match &mut waiting[..] {
             [Waiting { frame, network, more: esp, .. }] => {
                 outcomes[0] = frames::change(frame, *network, |packet| sa.decrypt(packet, esp, io.now_ns));
@@ -209,6 +225,7 @@ impl Decryption {
         status.write(sa.used(), sa.highest(), sa.expiry(io.now_ns));
         for (at, (one, outcome)) in waiting.drain(..).zip(outcomes).enumerate() {
             let Waiting { mut frame, network, port, more: esp } = one;
+            self.says_who_sent(at, outcome, io.now_ns);
             let Receiver { properties, status, .. } = &self.sas[self.waiting_for];
             let packet = frames::packet(&frame, network);
             let checked = match (outcome, &mut self.linux) {
@@ -233,6 +250,16 @@ impl Decryption {
         self.waiting = waiting;
     }
 
+    /// Lets the daemon know if a packet of the SA came from elsewhere, and was the peer's.
+    #[inline]
+    fn says_who_sent(&mut self, at: usize, outcome: Result<(), Failure>, now_ns: u64) {
+        let Some(sender) = self.senders.get(at).copied().flatten() else { return };
+        let is_of_peer = outcome.map_or_else(Failure::is_of_peer, |()| true);
+        if let Some(moved) = is_of_peer.then(|| self.sas[self.waiting_for].report(sender, now_ns)).flatten() {
+            self.rings.commands.iter_mut().for_each(|commands| commands.report(Report::Moved(moved)));
+        }
+    }
+
     /// RFC 4301 5.2: whether a policy lets a packet pass that came out of this SA, or in clear.
     fn check(&self, packet: &[u8], from: Option<(SaId, Template)>) -> Result<(), Stop> {
         // The router drops what is malformed.
@@ -242,10 +269,8 @@ impl Decryption {
             Some(Action::Protect(id)) if from.is_none_or(|(from, _)| from != id) => {
                 Err(Stop::Drop(Reason::IpsecPolicy))
             }
-            Some(Action::Template(at)) => {
-                let template = self.policies.templates().get(at as usize);
-                let taken = template.zip(from).is_some_and(|(template, (_, from))| template.takes(&from));
-                if taken { Ok(()) } else { Err(Stop::Drop(Reason::IpsecPolicy)) }
+            Some(Action::Template(_, template)) if !from.is_some_and(|(_, from)| template.takes(&from)) => {
+                Err(Stop::Drop(Reason::IpsecPolicy))
             }
             _ => Ok(()),
         }
@@ -263,8 +288,8 @@ impl Decryption {
                 }
                 Command::Elsewhere(id, worker, _) => drop(self.owners.insert(id, Owner::Other(worker))),
                 Command::Remove(id, _) => self.remove(id),
-                Command::Policies(policies, _) => {
-                    self.has_policies = has_inbound(&policies);
+                Command::Policies(policies) => {
+                    self.has_policies = policies.has(Direction::In);
                     self.policies = policies;
                 }
                 Command::Send(..) | Command::Current(..) => {}
@@ -299,12 +324,7 @@ impl Decryption {
 /// Whether a policy requires that a packet has come out of an SA with these properties.
 fn requires(policies: &Policies, packet: &[u8], of: &Template) -> bool {
     let action = key(packet).and_then(|key| policies.find(Direction::In, &key)).map(|policy| policy.action);
-    let Some(Action::Template(at)) = action else { return false };
-    policies.templates().get(at as usize).is_some_and(|template| template.takes(of))
-}
-
-fn has_inbound(policies: &Policies) -> bool {
-    policies.all().iter().any(|policy| policy.direction == Direction::In)
+    matches!(action, Some(Action::Template(_, template)) if template.takes(of))
 }
 
 /// Whether a closer look may find ESP: most packets need none.

@@ -28,7 +28,7 @@ use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::Ipv6;
 
 use super::frames::Waiting;
-use super::live::{Command, Sender};
+use super::live::{Command, Report, Sender, Wanted};
 use super::rings::{Rings, stop_inputs};
 use super::{Ends, IpsecPlan, IpsecWorker, Owner, SaNumbers, Stop, errors, frames};
 use crate::entrance::Entrance;
@@ -221,14 +221,14 @@ impl Work {
     fn owner(&mut self, protect: Action, packet: &[u8]) -> Option<Owner> {
         let id = match protect {
             Action::Protect(id) => Some(id),
-            Action::Template(at) => self.current.get(at as usize).copied().flatten(),
+            Action::Template(at, _) => self.current.get(at as usize).copied().flatten(),
             Action::Bypass | Action::Discard => None,
         };
         let owner = id.and_then(|id| self.owners.find(id).copied());
-        if let (None, Action::Template(at), Some(commands)) = (owner, protect, &mut self.rings.commands)
+        if let (None, Action::Template(at, _), Some(commands)) = (owner, protect, &mut self.rings.commands)
             && let Some(key) = key(packet)
         {
-            commands.want(at, key);
+            commands.report(Report::Wanted(Wanted { template: at, packet: key }));
         }
         owner
     }
@@ -244,11 +244,11 @@ impl Work {
                     }
                 }
                 Command::Remove(id, ends) => self.remove(id, ends),
-                Command::Policies(policies, current) => (self.policies, self.current) = (policies, current),
+                Command::Policies(policies) => self.policies = policies,
                 Command::Current(at, sa) => {
-                    if let Some(current) = self.current.get_mut(at as usize) {
-                        *current = sa;
-                    }
+                    let at = at as usize;
+                    self.current.resize(self.current.len().max(at + 1), None);
+                    self.current[at] = sa;
                 }
                 Command::Receive(_) => {}
             }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bm_filter::Key;
-use bm_ipsec::{Block, Inbound, Mode, Outbound, Policies, Sa, SaId, Template};
+use bm_ipsec::{Block, Esp, Inbound, Mode, Outbound, Policies, Sa, SaId, Template};
 use bm_link::{Consumer, Producer, channel};
 
 use super::sleeper::Sleeper;
@@ -21,8 +21,12 @@ use super::{Ends, SaStatus};
 
 /// Commands that can wait for an app: more than are sent before one waits for it.
 const COMMANDS: usize = 256;
-/// Packets that can ask for an SA before the daemon reads them.
-const WANTED: usize = 16;
+/// Packets that can ask for an SA, or come from another address, before the daemon reads them.
+const REPORTS: usize = 16;
+/// How often the daemon looks at once whether workers are done, before it sleeps between looks.
+const SHORT_NAPS: u32 = 20;
+/// How often a worker says where packets of an SA come from.
+const MOVED_EVERY_NS: u64 = 1_000_000_000;
 
 /// What an app is to do before its next packet.
 pub(super) enum Command {
@@ -33,9 +37,9 @@ pub(super) enum Command {
     /// Another worker has a new SA; for an outbound tunnel with its ends.
     Elsewhere(SaId, usize, Option<Ends>),
     Remove(SaId, Option<Ends>),
-    /// Use these in place of all others, with the SAs of their templates.
-    Policies(Arc<Policies>, Vec<Option<SaId>>),
-    /// Use this SA for a template.
+    /// Use these in place of all others.
+    Policies(Arc<Policies>),
+    /// Use this SA for the template with this number.
     Current(u32, Option<SaId>),
 }
 
@@ -45,6 +49,42 @@ pub(super) struct Receiver {
     /// What templates ask for.
     pub properties: Template,
     pub status: Arc<SaStatus>,
+    /// With UDP encapsulation, where its packets come from.
+    pub peer: Option<Peer>,
+}
+
+/// The end of an inbound SA in UDP. A NAT may change its address and port.
+pub(super) struct Peer {
+    address: IpAddr,
+    port: u16,
+    told_ns: Option<u64>,
+}
+
+impl Receiver {
+    pub fn new(of: &Sa, sa: Inbound, status: Arc<SaStatus>) -> Self {
+        // Without a replay window, anybody can have sent a packet again.
+        let udp = of.udp.filter(|_| of.replay_window > 0);
+        let peer = udp.map(|udp| Peer { address: of.source, port: udp.source, told_ns: None });
+        Self { sa, properties: Template::of(of), status, peer }
+    }
+
+    /// The sender of a packet, if it is not the one that the SA has.
+    #[inline]
+    pub fn moved(&self, packet: &[u8], esp: &Esp) -> Option<(IpAddr, u16)> {
+        let peer = self.peer.as_ref()?;
+        esp.sender(packet).filter(|sender| *sender != (peer.address, peer.port))
+    }
+
+    /// What to say about the sender of a packet whose ICV was correct; nothing if that was said a short time ago.
+    #[cold]
+    pub fn report(&mut self, (source, port): (IpAddr, u16), now_ns: u64) -> Option<Moved> {
+        let peer = self.peer.as_mut()?;
+        if peer.told_ns.is_some_and(|told| now_ns.saturating_sub(told) < MOVED_EVERY_NS) {
+            return None;
+        }
+        peer.told_ns = Some(now_ns);
+        Some(Moved { id: self.sa.id(), source, port })
+    }
 }
 
 /// An outbound SA of a worker.
@@ -74,11 +114,26 @@ pub struct Wanted {
     pub packet: Key,
 }
 
+/// Packets of an inbound SA that come from another address or UDP port than it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    pub id: SaId,
+    pub source: IpAddr,
+    pub port: u16,
+}
+
+/// What an app says to the daemon.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Report {
+    Wanted(Wanted),
+    Moved(Moved),
+}
+
 /// An app's end.
 pub(super) struct Commands {
     ring: Consumer<Command>,
     done: Arc<AtomicU64>,
-    wanted: Producer<Wanted>,
+    reports: Producer<Report>,
 }
 
 /// The daemon's end.
@@ -86,17 +141,17 @@ pub(super) struct Control {
     ring: Producer<Command>,
     done: Arc<AtomicU64>,
     sent: u64,
-    wanted: Consumer<Wanted>,
+    reports: Consumer<Report>,
     sleeper: Sleeper,
 }
 
 /// Both ends, for an app of this worker.
 pub(super) fn commands(sleeper: Sleeper) -> (Control, Commands) {
     let (producer, ring) = channel(COMMANDS);
-    let (wanted, asked) = channel(WANTED);
+    let (reports, read) = channel(REPORTS);
     let done = Arc::new(AtomicU64::new(0));
-    let control = Control { ring: producer, done: done.clone(), sent: 0, wanted: asked, sleeper };
-    (control, Commands { ring, done, wanted })
+    let control = Control { ring: producer, done: done.clone(), sent: 0, reports: read, sleeper };
+    (control, Commands { ring, done, reports })
 }
 
 impl Commands {
@@ -115,9 +170,9 @@ impl Commands {
         self.ring.readable() > 0
     }
 
-    /// Asks for an SA; if the ring is full, the daemon has enough to do with the others.
-    pub fn want(&mut self, template: u32, packet: Key) {
-        let _full = self.wanted.push(Wanted { template, packet });
+    /// Says something; if the ring is full, the daemon has enough to do with what was said before.
+    pub fn report(&mut self, report: Report) {
+        let _full = self.reports.push(report);
     }
 }
 
@@ -164,11 +219,12 @@ impl Controls {
         (worker, status): (usize, Arc<SaStatus>),
         longest: Duration,
     ) -> bool {
-        let (id, properties) = (sa.id(), Template::of(sa));
+        let id = sa.id();
         let ends = (sa.mode == Mode::Tunnel).then(|| Ends::of(sa));
         let (apps, command, ends) = match new {
-            NewSa::In(sa) => {
-                (&mut self.inbound, Command::Receive(Receiver { sa, properties, status }.into()), None)
+            NewSa::In(inbound) => {
+                let receiver = Receiver::new(sa, inbound, status).into();
+                (&mut self.inbound, Command::Receive(receiver), None)
             }
             NewSa::Out(out, more) => {
                 let sender = Sender::new(sa, out, more, status).into();
@@ -194,19 +250,23 @@ impl Controls {
         settle(apps, longest)
     }
 
-    /// Replaces all policies.
+    /// Replaces all policies, after the SA of a template that is new in these.
     pub fn set_policies(
         &mut self,
         policies: &Arc<Policies>,
-        current: &[Option<SaId>],
+        current: Option<(u32, Option<SaId>)>,
         longest: Duration,
     ) -> bool {
-        let mut all = true;
-        for apps in [&mut self.inbound, &mut self.outbound] {
-            apps.iter_mut().for_each(|app| app.send(Command::Policies(policies.clone(), current.to_vec())));
-            all &= settle(apps, longest);
+        let Self { inbound, outbound } = self;
+        if let Some((template, sa)) = current {
+            outbound.iter_mut().for_each(|app| app.send(Command::Current(template, sa)));
         }
-        all
+        inbound
+            .iter_mut()
+            .chain(&mut *outbound)
+            .for_each(|app| app.send(Command::Policies(policies.clone())));
+        // Both, also if one hangs.
+        settle(inbound, longest) & settle(outbound, longest)
     }
 
     /// Replaces the SA of a template.
@@ -217,18 +277,42 @@ impl Controls {
 
     /// Packets that need an SA.
     pub fn wanted(&mut self) -> Vec<Wanted> {
-        self.outbound.iter_mut().flat_map(|app| std::iter::from_fn(|| app.wanted.pop())).collect()
+        let wanted = reports(&mut self.outbound).map(|report| match report {
+            Report::Wanted(wanted) => Some(wanted),
+            Report::Moved(_) => None,
+        });
+        wanted.flatten().collect()
     }
+
+    /// Inbound SAs whose packets come from elsewhere.
+    pub fn moved(&mut self) -> Vec<Moved> {
+        let moved = reports(&mut self.inbound).map(|report| match report {
+            Report::Moved(moved) => Some(moved),
+            Report::Wanted(_) => None,
+        });
+        moved.flatten().collect()
+    }
+}
+
+/// What apps have said since the last call, at most as much as their rings hold.
+fn reports(apps: &mut [Control]) -> impl Iterator<Item = Report> {
+    apps.iter_mut().flat_map(|app| std::iter::from_fn(|| app.reports.pop()).take(REPORTS))
 }
 
 /// Waits until all apps have carried out what they were sent.
 fn settle(apps: &[Control], longest: Duration) -> bool {
-    let end = Instant::now() + longest;
+    let (start, mut naps) = (Instant::now(), 0);
     while !apps.iter().all(Control::has_settled) {
-        if Instant::now() >= end {
+        if start.elapsed() >= longest {
             return false;
         }
-        std::thread::sleep(Duration::from_micros(50));
+        // A worker that is awake needs some microseconds.
+        if naps < SHORT_NAPS {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        naps += 1;
     }
     true
 }
@@ -293,9 +377,10 @@ mod tests {
     fn packets_ask_for_an_sa_as_long_as_there_is_room() {
         let (mut workers, mut controls) = IpsecWorker::all(&[Waker::new().unwrap()], 4);
         let mut commands = workers[0].rings[1].commands.take().unwrap();
-        (0..100).for_each(|template| commands.want(template, Key::default()));
+        let wanted = |template| Report::Wanted(Wanted { template, packet: Key::default() });
+        (0..100).for_each(|template| commands.report(wanted(template)));
         let asked: Vec<u32> = controls.wanted().iter().map(|wanted| wanted.template).collect();
-        assert_eq!(asked, Vec::from_iter(0..WANTED as u32));
+        assert_eq!(asked, Vec::from_iter(0..REPORTS as u32));
         assert!(controls.wanted().is_empty());
     }
 }

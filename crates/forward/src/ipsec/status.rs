@@ -11,6 +11,7 @@ pub struct SaStatus {
     bytes: AtomicU64,
     packets: AtomicU64,
     added_ns: AtomicU64,
+    first_ns: AtomicU64,
     number: AtomicU64,
     failures: AtomicU64,
     expiry: AtomicU64,
@@ -32,8 +33,14 @@ pub struct Status {
 impl SaStatus {
     /// For an SA that is added now.
     pub fn new(now_ns: u64) -> Self {
+        Self::after(&Used { added_ns: now_ns, ..Used::default() }, 0)
+    }
+
+    /// For an SA that goes on after it was used this much, with this number to send next, or received last.
+    pub fn after(used: &Used, number: u64) -> Self {
         let status = Self::default();
-        status.added_ns.store(now_ns, Ordering::Relaxed);
+        status.added_ns.store(used.added_ns, Ordering::Relaxed);
+        status.write(used, number, None);
         status
     }
 
@@ -46,6 +53,7 @@ impl SaStatus {
                 bytes: value(&self.bytes),
                 packets: value(&self.packets),
                 added_ns: value(&self.added_ns),
+                first_ns: value(&self.first_ns),
             },
             number: value(&self.number),
             failures: value(&self.failures),
@@ -68,6 +76,7 @@ impl SaStatus {
     pub(super) fn write(&self, used: &Used, number: u64, expiry: Option<Expiry>) {
         self.bytes.store(used.bytes, Ordering::Relaxed);
         self.packets.store(used.packets, Ordering::Relaxed);
+        self.first_ns.store(used.first_ns, Ordering::Relaxed);
         self.number.store(number, Ordering::Relaxed);
         self.expiry.store(expiry.map_or(0, |expiry| expiry as u64 + 1), Ordering::Relaxed);
     }

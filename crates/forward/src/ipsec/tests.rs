@@ -15,6 +15,7 @@ use crate::testing::Lab;
 
 mod bursts;
 mod errors;
+mod moved;
 
 /// ESP packets made by Scapy, an independent implementation: see `crates/ipsec/src/tests/esp_by_scapy.py`.
 const RECORDED: &str = include_str!("../../../ipsec/src/tests/esp_by_scapy.txt");
@@ -78,7 +79,15 @@ fn plan(sa: &Sa, after: u64) -> (IpsecPlan, Producer<bm_ipsec::Block>) {
     let numbers = (sa.direction == Direction::Out).then_some(numbers);
     let sas = vec![SaPlan { sa: sa.clone(), worker: 0, status, numbers }];
     let policies = vec![policy(sa.direction, Action::Protect(sa.id()))];
-    (IpsecPlan { policies: Policies::new(policies).unwrap().into(), current: Vec::new(), sas, of_kernel: false }, blocks)
+    (
+        IpsecPlan {
+            policies: Policies::new(policies).unwrap().into(),
+            current: Vec::new(),
+            sas,
+            of_kernel: false,
+        },
+        blocks,
+    )
 }
 
 /// A frame for the interface of a port of the lab, or from it to its neighbor.

@@ -4,13 +4,14 @@
 //! to Linux, it would forward as it is. So the policies are in the kernel as well, as policies that block; they stay there
 //! when the daemon ends, however it does (docs/decisions/0040-clear-text.md).
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bm_control::config::{Ipsec, LeftToLinux};
 use bm_filter::AnyPrefix;
-use bm_ipsec::{Action, Direction, Policy};
+use bm_ipsec::{Action, Direction, Policy, Selector};
 use bm_netlink::Error;
 use bm_netlink::xfrm::{self, ForwardPolicy, PortMask, Replaced};
 
@@ -21,6 +22,7 @@ const RENEWAL: Duration = Duration::from_secs(10);
 /// Any address.
 const ANY: [(IpAddr, u8); 2] =
     [(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0), (IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0)];
+const NO_IPSEC: &str = "it has no IPsec (CONFIG_XFRM_USER)";
 /// One port.
 const WHOLE: u16 = u16::MAX;
 
@@ -28,9 +30,41 @@ const WHOLE: u16 = u16::MAX;
 #[derive(Default)]
 pub struct ClearText {
     owner: u16,
-    policies: Vec<ForwardPolicy>,
+    wanted: Wanted,
     compared: Option<Instant>,
     failed: bool,
+}
+
+/// What should be in the kernel.
+#[derive(Default)]
+struct Wanted {
+    /// By what they match; the action in the key says nothing.
+    policies: HashMap<ForwardPolicy, InKernel>,
+    /// Which packets are exceptions.
+    exceptions: Vec<Selector>,
+}
+
+/// What is not in the key of a policy.
+struct InKernel {
+    allow: bool,
+    /// Lower ones come first. Policies that block and that no exception concerns have 0, since their order does not matter.
+    rank: u32,
+    /// How many policies of ours need it.
+    users: usize,
+}
+
+impl Wanted {
+    fn in_kernel(&self) -> impl Iterator<Item = (ForwardPolicy, u32)> {
+        self.policies.iter().map(|(policy, InKernel { allow, rank, .. })| {
+            (ForwardPolicy { allow: *allow, ..policy.clone() }, *rank)
+        })
+    }
+
+    /// Whether a policy can be added or removed without a look at others.
+    fn is_apart(&self, policy: &Policy) -> bool {
+        policy.action != Action::Bypass
+            && !self.exceptions.iter().any(|exception| exception.overlaps(&policy.selector))
+    }
 }
 
 impl ClearText {
@@ -42,10 +76,15 @@ impl ClearText {
 
     /// Puts the policies of this configuration into the kernel, and removes all others of this daemon or an earlier one.
     /// `programs` has the policies that programs have added.
-    pub fn follow(&mut self, ipsec: &Ipsec, programs: &[Policy]) -> Result<(), Failure> {
-        let policies = wanted(ipsec, programs);
-        match (xfrm::replace(self.owner, &policies), policies.is_empty()) {
-            (Ok(Some(replaced)), _) => log(replaced, policies.len()),
+    pub fn follow<'p>(
+        &mut self,
+        ipsec: &'p Ipsec,
+        programs: impl Iterator<Item = &'p Policy>,
+    ) -> Result<(), Failure> {
+        let wanted = wanted(ipsec, programs);
+        let replaced = xfrm::replace(self.owner, wanted.in_kernel());
+        match (replaced, wanted.policies.is_empty()) {
+            (Ok(Some(replaced)), _) => log(replaced, wanted.policies.len()),
             // There cannot be any.
             (Ok(None), true) => {}
             (Err(error), true) => {
@@ -53,32 +92,77 @@ impl ClearText {
                     "cannot see whether policies of an earlier [ipsec] are left in the kernel: {error}"
                 );
             }
-            (Ok(None), false) => return Err(refused("it has no IPsec (CONFIG_XFRM_USER)")),
+            (Ok(None), false) => return Err(refused(NO_IPSEC)),
             (Err(error), false) => return Err(refused(&error.to_string())),
         }
-        (self.policies, self.compared, self.failed) = (policies, Some(Instant::now()), false);
+        (self.wanted, self.compared, self.failed) = (wanted, Some(Instant::now()), false);
         Ok(())
     }
 
     /// The same while workers run, where an error changes nothing for them.
-    pub fn follow_programs(&mut self, ipsec: &Ipsec, programs: &[Policy]) {
-        let failed = self.failed;
-        if let Err(error) = self.follow(ipsec, programs) {
-            self.failed = true;
-            if !failed {
-                tracing::error!("{error}");
+    pub fn follow_programs<'p>(&mut self, ipsec: &'p Ipsec, programs: impl Iterator<Item = &'p Policy>) {
+        let followed = self.follow(ipsec, programs);
+        self.note(followed);
+    }
+
+    /// The same after a program has added a policy, or removed one, or both; `programs` has all of them.
+    pub fn follow_change<'p>(
+        &mut self,
+        ipsec: &'p Ipsec,
+        (gone, new): (Option<&Policy>, Option<&Policy>),
+        programs: impl Iterator<Item = &'p Policy>,
+    ) {
+        let is_outbound = |policy: &&Policy| policy.direction == Direction::Out;
+        let (gone, new) = (gone.filter(is_outbound), new.filter(is_outbound));
+        if ipsec.left_to_linux == LeftToLinux::Forward || (gone.is_none() && new.is_none()) {
+            return;
+        }
+        let is_apart = gone.into_iter().chain(new).all(|policy| self.wanted.is_apart(policy));
+        if self.failed || !is_apart {
+            return self.follow_programs(ipsec, programs);
+        }
+        let (mut added, mut removed) = (Vec::new(), Vec::new());
+        for policy in new.into_iter().flat_map(in_kernel) {
+            let known = self.wanted.policies.entry(policy.clone());
+            let known = known.or_insert(InKernel { allow: false, rank: 0, users: 0 });
+            known.users += 1;
+            if known.users == 1 {
+                added.push(policy);
             }
+        }
+        for policy in gone.into_iter().flat_map(in_kernel) {
+            let Some(known) = self.wanted.policies.get_mut(&policy) else { continue };
+            known.users -= 1;
+            if known.users == 0 {
+                self.wanted.policies.remove(&policy);
+                removed.push(policy);
+            }
+        }
+        let changed = xfrm::change(self.owner, &added, &removed);
+        self.note(match changed {
+            Ok(Some(())) => Ok(()),
+            Ok(None) => Err(refused(NO_IPSEC)),
+            Err(error) => Err(refused(&error.to_string())),
+        });
+    }
+
+    /// Logs the first error.
+    fn note(&mut self, done: Result<(), Failure>) {
+        if let Err(error) = done
+            && !std::mem::replace(&mut self.failed, true)
+        {
+            tracing::error!("{error}");
         }
     }
 
     /// Adds policies again that others have removed; called often.
     pub fn renew(&mut self) {
         let is_due = self.compared.is_some_and(|at| at.elapsed() >= RENEWAL);
-        if self.policies.is_empty() || !is_due {
+        if self.wanted.policies.is_empty() || !is_due {
             return;
         }
         self.compared = Some(Instant::now());
-        let renewed = xfrm::replace(self.owner, &self.policies)
+        let renewed = xfrm::replace(self.owner, self.wanted.in_kernel())
             .and_then(|renewed| renewed.ok_or(Error::Silent { request: "list IPsec policies" }));
         match renewed {
             Ok(Replaced { added: 0, .. }) => self.failed = false,
@@ -98,7 +182,7 @@ impl ClearText {
 
     /// Says what stays in the kernel after the end of the daemon.
     pub fn end(&self) {
-        if !self.policies.is_empty() {
+        if !self.wanted.policies.is_empty() {
             tracing::info!(
                 "Linux goes on dropping what [ipsec] protects; to end that, set left_to_linux = \"forward\" in [ipsec] and start again"
             );
@@ -134,42 +218,49 @@ fn owner(socket: &Path) -> u16 {
     (hash ^ hash >> 16) as u16
 }
 
-/// The policies for the kernel, the first ones first.
-fn wanted(ipsec: &Ipsec, programs: &[Policy]) -> Vec<ForwardPolicy> {
+/// The policies for the kernel.
+fn wanted<'p>(ipsec: &'p Ipsec, programs: impl Iterator<Item = &'p Policy>) -> Wanted {
     if ipsec.left_to_linux == LeftToLinux::Forward {
-        return Vec::new();
+        return Wanted::default();
     }
     let all = ipsec.policies.iter().chain(programs);
     let mut out: Vec<_> = all.filter(|policy| policy.direction == Direction::Out).collect();
     out.sort_by_key(|policy| policy.priority);
-    let mut wanted: Vec<ForwardPolicy> = Vec::new();
+    let exceptions = out.iter().filter(|policy| policy.action == Action::Bypass);
+    let exceptions = exceptions.map(|policy| policy.selector.clone()).collect();
+    let mut wanted = Wanted { policies: HashMap::new(), exceptions };
+    let (mut last, mut rank) = (None, 0);
     for (at, policy) in out.iter().enumerate() {
         let exempts =
             |other: &&Policy| other.action != Action::Bypass && policy.selector.overlaps(&other.selector);
+        let allow = policy.action == Action::Bypass;
         // A policy that allows is needed only as an exception.
-        if policy.action == Action::Bypass && !out[at + 1..].iter().copied().any(|other| exempts(&other)) {
+        if allow && !out[at + 1..].iter().copied().any(|other| exempts(&other)) {
             continue;
+        }
+        let is_apart = wanted.is_apart(policy);
+        if !is_apart && last.replace(allow) != Some(allow) {
+            rank += 1;
         }
         for policy in in_kernel(policy) {
             // The first one with a selector decides.
-            if !wanted.iter().any(|other| ForwardPolicy { allow: policy.allow, ..other.clone() } == policy) {
-                wanted.push(policy);
-            }
+            let new = InKernel { allow, rank: if is_apart { 0 } else { rank }, users: 0 };
+            wanted.policies.entry(policy).or_insert(new).users += 1;
         }
     }
     wanted
 }
 
-/// A policy as the kernel has them: for one family, and with ports as masks.
+/// What the kernel compares with packets for a policy: for one family, and with ports as masks.
 fn in_kernel(policy: &Policy) -> Vec<ForwardPolicy> {
-    let (selector, allow) = (&policy.selector, policy.action == Action::Bypass);
+    let (selector, is_exception) = (&policy.selector, policy.action == Action::Bypass);
     let ports = |ports: Option<&bm_filter::Ports>| {
         ports.map_or(vec![PortMask::default()], |ports| masks(*ports.start(), *ports.end()))
     };
     let (from, to) = (ports(selector.source_ports.as_ref()), ports(selector.destination_ports.as_ref()));
     let mut pairs: Vec<_> = from.iter().flat_map(|from| to.iter().map(move |to| (*from, *to))).collect();
     let has_ports = selector.source_ports.is_some() || selector.destination_ports.is_some();
-    if has_ports && !allow {
+    if has_ports && !is_exception {
         // Later fragments have no ports, which the kernel compares as zeros. They belong to what is blocked.
         let none = PortMask { value: 0, mask: WHOLE };
         pairs.push((none, none));
@@ -184,7 +275,7 @@ fn in_kernel(policy: &Policy) -> Vec<ForwardPolicy> {
             protocol: selector.protocol.unwrap_or(0),
             source_port: *from,
             destination_port: *to,
-            allow,
+            allow: false,
         })
     };
     families.flat_map(one).collect()
@@ -246,7 +337,12 @@ mod tests {
             let ports = ports(policy.source_port) + &ports(policy.destination_port);
             format!("{word} {source}/{from} {destination}/{to} {}{ports}", policy.protocol)
         };
-        wanted(&Ipsec { policies, ..Ipsec::default() }, &[]).into_iter().map(show).collect()
+        let mut all: Vec<_> = wanted(&Ipsec { policies, ..Ipsec::default() }, [].iter())
+            .in_kernel()
+            .map(|(policy, rank)| format!("{rank} {}", show(policy)))
+            .collect();
+        all.sort_unstable();
+        all
     }
 
     #[test]
@@ -256,11 +352,11 @@ mod tests {
             policy(100, protect(), "2001:db8:1::/48", "2001:db8:2::/48"),
             Policy { direction: Direction::In, ..policy(50, protect(), "10.2.0.0/24", "10.1.0.0/24") },
         ];
-        let expected = ["block 2001:db8:1::/48 2001:db8:2::/48 0", "block 0.0.0.0/0 10.3.0.0/16 0"];
+        let expected = ["0 block 0.0.0.0/0 10.3.0.0/16 0", "0 block 2001:db8:1::/48 2001:db8:2::/48 0"];
         assert_eq!(shown(policies), expected);
         assert_eq!(
             shown(vec![policy(1, protect(), "any", "any")]),
-            ["block 0.0.0.0/0 0.0.0.0/0 0", "block ::/0 ::/0 0"]
+            ["0 block 0.0.0.0/0 0.0.0.0/0 0", "0 block ::/0 ::/0 0"]
         );
     }
 
@@ -272,8 +368,14 @@ mod tests {
             policy(100, protect(), "10.1.0.0/24", "10.0.0.0/8"),
             policy(110, Action::Discard, "10.1.0.0/24", "10.0.0.0/8"),
             policy(120, Action::Bypass, "10.1.0.0/24", "any"),
+            policy(130, Action::Discard, "10.1.2.0/24", "any"),
         ];
-        assert_eq!(shown(policies), ["allow 10.1.0.0/24 10.1.1.0/24 0", "block 10.1.0.0/24 10.0.0.0/8 0"]);
+        let expected = [
+            "0 block 10.1.2.0/24 0.0.0.0/0 0",
+            "1 allow 10.1.0.0/24 10.1.1.0/24 0",
+            "2 block 10.1.0.0/24 10.0.0.0/8 0",
+        ];
+        assert_eq!(shown(policies), expected);
     }
 
     #[test]
@@ -281,7 +383,7 @@ mod tests {
         let mut with_ports = policy(1, protect(), "10.1.0.0/24", "any");
         (with_ports.selector.protocol, with_ports.selector.destination_ports) = (Some(17), Some(1000..=1003));
         let expected =
-            ["block 10.1.0.0/24 0.0.0.0/0 17 1000/fffc", "block 10.1.0.0/24 0.0.0.0/0 17 0/ffff 0/ffff"];
+            ["0 block 10.1.0.0/24 0.0.0.0/0 17 0/ffff 0/ffff", "0 block 10.1.0.0/24 0.0.0.0/0 17 1000/fffc"];
         assert_eq!(shown(vec![with_ports]), expected);
     }
 
@@ -306,6 +408,6 @@ mod tests {
     fn nothing_is_blocked_where_linux_may_forward() {
         let policies = vec![policy(1, protect(), "any", "any")];
         let ipsec = Ipsec { policies, left_to_linux: LeftToLinux::Forward, ..Ipsec::default() };
-        assert_eq!(wanted(&ipsec, &[]), []);
+        assert!(wanted(&ipsec, [].iter()).policies.is_empty());
     }
 }

@@ -79,7 +79,11 @@ impl Follows {
         while !ends.load(Ordering::Relaxed) {
             bm_heartbeat::beat();
             let changed = self.tables.has_changed().unwrap_or(true);
-            let left = lock(&self.ipsec).tend_kernel(false);
+            let left = {
+                let mut ipsec = lock(&self.ipsec);
+                ipsec.settle();
+                ipsec.tend_kernel(false)
+            };
             let is_due = changed || !left.is_empty() || read_at.is_none_or(|at| at.elapsed() >= READ_EVERY);
             left.into_iter().for_each(|(sa, why)| self.used.take_back(sa, why));
             if is_due {
@@ -110,12 +114,12 @@ impl Follows {
     }
 
     fn update(&mut self, listing: Listing) {
-        let before = self.used.applied().clone();
+        let before = self.used.applied();
         let update = self.used.update(listing, &is_local);
         for (sa, why) in update.left {
             tracing::info!("SA {sa} of the kernel is left to Linux: {why}");
         }
-        let after = self.used.applied().clone();
+        let after = self.used.applied();
         if !before.is_subset(&after) {
             self.apply(before.intersection(&after).copied().collect());
         }

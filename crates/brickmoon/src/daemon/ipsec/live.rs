@@ -4,13 +4,13 @@
 //! keys. So the numbers of an SA begin at 1. If the same keys are added again while the daemon runs, as charon does when an
 //! end of a tunnel gets another address, numbers go on where they ended.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bm_forward::{Controls, NewSa, SaNumbers, SaPlan, SaStatus, Wanted};
+use bm_forward::{Controls, Moved, NewSa, SaNumbers, SaPlan, SaStatus, Status, Wanted};
 use bm_graph::clock_ns;
-use bm_ipsec::{Block, Direction, Inbound, Numbers, Outbound, Policies, Policy, Sa, SaId, Template};
+use bm_ipsec::{Block, Direction, Inbound, Numbers, Outbound, Policies, Policy, Sa, SaId, Used};
 use bm_link::{Consumer, Producer, channel};
 use bm_xfrm::{Change, Usage};
 
@@ -49,19 +49,23 @@ enum Source {
     Kernel(kernel::Shared),
 }
 
-/// Numbers that were used with keys.
+/// An SA that has ended.
 struct Ended {
     fingerprint: u128,
+    direction: Direction,
+    /// The last number that may have been sent, or the highest received.
     last: u64,
     iv_mask: u64,
+    used: Used,
 }
 
 /// Everything that programs have added.
 #[derive(Default)]
 pub struct Live {
     pub sas: Vec<LiveSa>,
-    pub policies: Vec<Policy>,
-    pub templates: Vec<Template>,
+    /// By their numbers, which decide where priorities are equal.
+    pub policies: BTreeMap<u64, Policy>,
+    /// By the numbers of templates.
     pub current: Vec<Option<SaId>>,
     /// What each SA has done.
     statuses: HashMap<SaId, Arc<SaStatus>>,
@@ -73,9 +77,8 @@ pub struct Live {
 }
 
 impl Supply {
-    /// Numbers after those that were used with these keys before.
-    fn new(sa: &Sa, sent: u64, before: Option<&Ended>) -> Self {
-        let last = before.map_or(sent, |before| before.last.max(sent));
+    /// Numbers after the last one that was used with these keys before.
+    fn new(sa: &Sa, last: u64, before: Option<&Ended>) -> Self {
         let iv_mask =
             before.map_or_else(|| u64::from(random()) << 32 | u64::from(random()), |ended| ended.iv_mask);
         Self { source: Source::Counted(Numbers::after(last, sa.esn)), last, iv_mask, blocks: None }
@@ -143,22 +146,29 @@ impl Live {
     /// Carries out a change of SAs; [`Self::set_policies`] does the same for policies.
     pub fn apply(&mut self, change: Change) {
         match change {
-            Change::AddSa { sa, sent, received } => self.add(*sa, sent, received),
+            Change::AddSa { sa, sent, received, used } => {
+                let last = if sa.direction == Direction::Out { sent } else { received };
+                self.add(*sa, last, used);
+            }
             Change::RemoveSa(id) => self.remove(id),
             Change::Current { template, sa } => {
-                if let Some(current) = self.current.get_mut(template as usize) {
-                    *current = sa;
-                }
+                self.note_current(template, sa);
                 self.command(|controls| controls.set_current(template, sa, SETTLE));
             }
-            Change::Policies { .. } => {}
+            Change::AddPolicy { .. } | Change::RemovePolicy { .. } | Change::RemoveAllPolicies => {}
         }
     }
 
-    /// Sends workers all policies, with those of the configuration.
-    pub fn set_policies(&mut self, policies: &Arc<Policies>) {
-        let current = self.current.clone();
-        self.command(|controls| controls.set_policies(policies, &current, SETTLE));
+    /// Notes the SA of a template; workers are told otherwise.
+    pub fn note_current(&mut self, template: u32, sa: Option<SaId>) {
+        let at = template as usize;
+        self.current.resize(self.current.len().max(at + 1), None);
+        self.current[at] = sa;
+    }
+
+    /// Sends workers all policies, with those of the configuration, after the SA of a template that is new in these.
+    pub fn set_policies(&mut self, policies: &Arc<Policies>, current: Option<(u32, Option<SaId>)>) {
+        self.command(|controls| controls.set_policies(policies, current, SETTLE));
     }
 
     fn command(&mut self, send: impl FnOnce(&mut Controls) -> bool) -> bool {
@@ -172,29 +182,36 @@ impl Live {
         is_done
     }
 
-    fn add(&mut self, sa: Sa, sent: u64, received: u64) {
+    /// Adds an SA whose numbers were sent or received up to `last`, and that was used as much before, if it was moved.
+    fn add(&mut self, sa: Sa, last: u64, used: Option<Used>) {
         let now_ns = clock_ns();
         let worker = self.given % self.controls.as_ref().map_or(1, Controls::workers).max(1);
         self.given += 1;
-        let status = Arc::new(SaStatus::new(now_ns));
-        let fingerprint = sa.fingerprint();
-        let before = self.ended.iter().find(|ended| ended.fingerprint == fingerprint);
+        let key = (sa.fingerprint(), sa.direction);
+        let before = self.ended.iter().find(|ended| (ended.fingerprint, ended.direction) == key);
+        // Packets have come and gone since the program has read how many there were.
+        let last = before.map_or(last, |before| before.last.max(last));
+        let used = used.map(|used| before.map_or(used, |before| most(used, before.used)));
+        let used = used.unwrap_or(Used { added_ns: now_ns, ..Used::default() });
         let mut supply = (sa.direction == Direction::Out).then(|| match &self.sequences {
             Some(sequences) => Supply::of_kernel(&sa, sequences.clone()),
-            None => Supply::new(&sa, sent, before),
+            None => Supply::new(&sa, last, before),
         });
         let new = match &mut supply {
-            None => Inbound::new(&sa, now_ns).ok().map(|mut inbound| {
-                if received > 0 {
-                    inbound.resume(received);
+            None => Inbound::new(&sa, now_ns).ok().map(|inbound| {
+                let mut inbound = inbound.with_used(used);
+                if last > 0 {
+                    inbound.resume(last);
                 }
                 NewSa::In(inbound)
             }),
             Some(supply) => supply.feed(&sa).and_then(|(block, more)| {
                 let out = Outbound::new(&sa, block, supply.iv_mask, now_ns).ok()?;
-                Some(NewSa::Out(out, more))
+                Some(NewSa::Out(out.with_used(used), more))
             }),
         };
+        let number = if supply.is_some() { last.saturating_add(1) } else { last };
+        let status = Arc::new(SaStatus::after(&used, number));
         // Problems of an SA are found when its message is read.
         let Some(new) = new else { return tracing::error!("SA {}: cannot be used", sa.id()) };
         tracing::info!("SA {} added: {} {}", sa.id(), super::direction(sa.direction), sa.suite);
@@ -212,13 +229,17 @@ impl Live {
         if let Some(sequences) = &self.sequences {
             return lock(sequences).forget(id);
         }
-        let Some(supply) = numbers else { return };
-        // If no worker has it any more, the numbers that were not used are free.
-        let used = status.read().number.saturating_sub(1);
-        let last = if is_gone && used > 0 { used } else { supply.last };
-        let fingerprint = sa.fingerprint();
-        self.ended.retain(|ended| ended.fingerprint != fingerprint);
-        self.ended.push_back(Ended { fingerprint, last, iv_mask: supply.iv_mask });
+        let (Status { number, used, .. }, iv_mask) =
+            (status.read(), numbers.as_ref().map_or(0, |supply| supply.iv_mask));
+        let last = match numbers {
+            None => number,
+            // If no worker has it any more, the numbers that were not used are free.
+            Some(_) if is_gone => number.saturating_sub(1),
+            Some(supply) => supply.last,
+        };
+        let (fingerprint, direction) = (sa.fingerprint(), sa.direction);
+        self.ended.retain(|ended| (ended.fingerprint, ended.direction) != (fingerprint, direction));
+        self.ended.push_back(Ended { fingerprint, direction, last, iv_mask, used });
         if self.ended.len() > ENDED {
             self.ended.pop_front();
         }
@@ -283,6 +304,11 @@ impl Live {
         self.controls.as_mut().map(Controls::wanted).unwrap_or_default()
     }
 
+    /// Inbound SAs whose packets come from elsewhere.
+    pub fn moved(&mut self) -> Vec<Moved> {
+        self.controls.as_mut().map(Controls::moved).unwrap_or_default()
+    }
+
     /// What an SA has been used for.
     pub fn usage(&self, id: SaId) -> Usage {
         let status = self.statuses.get(&id).map(|status| status.read()).unwrap_or_default();
@@ -291,6 +317,73 @@ impl Live {
             packets: status.used.packets,
             number: status.number,
             failures: status.failures,
+            first_ns: status.used.first_ns,
+        }
+    }
+}
+
+/// What an SA was used for, of two counts of which either may be older.
+fn most(one: Used, other: Used) -> Used {
+    let first_ns = [one.first_ns, other.first_ns].into_iter().filter(|first| *first > 0).min();
+    Used {
+        bytes: one.bytes.max(other.bytes),
+        packets: one.packets.max(other.packets),
+        added_ns: one.added_ns.min(other.added_ns),
+        first_ns: first_ns.unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_ipsec::{Secret, Suite};
+
+    fn sa(direction: Direction, destination: [u8; 4]) -> Sa {
+        let id = SaId { spi: 0x1001, destination: destination.into() };
+        let mut sa = Sa::new(direction, id, [192, 0, 2, 1].into(), Suite::Aes128Gcm);
+        sa.encryption_key = Secret::new(&[7; 20]);
+        sa
+    }
+
+    fn used(packets: u64) -> Used {
+        Used { bytes: packets * 84, packets, added_ns: 5, first_ns: 9 }
+    }
+
+    /// Adds an SA as a program does that has read its numbers and counters when there were `packets`.
+    fn add(live: &mut Live, sa: &Sa, packets: u64) {
+        let (sent, received) = if sa.direction == Direction::Out { (packets, 0) } else { (0, packets) };
+        live.apply(Change::AddSa { sa: sa.clone().into(), sent, received, used: Some(used(packets)) });
+    }
+
+    #[test]
+    fn sas_that_move_go_on_after_the_last_packet() {
+        for direction in [Direction::Out, Direction::In] {
+            let [here, there] = [[198, 51, 100, 1], [203, 0, 113, 7]].map(|address| sa(direction, address));
+            let next = |packets: u64| if direction == Direction::Out { packets + 1 } else { packets };
+            let mut live = Live::default();
+            live.apply(Change::AddSa { sa: here.clone().into(), sent: 0, received: 0, used: None });
+            assert_eq!(live.usage(here.id()).number, next(0));
+            // Its worker handles 500 packets, the last ten after the program has read how many there were.
+            live.sas[0].status = Arc::new(SaStatus::after(&used(500), next(500)));
+            let iv_mask = |live: &Live| live.sas[0].numbers.as_ref().map(|supply| supply.iv_mask);
+            let mask = iv_mask(&live);
+            live.apply(Change::RemoveSa(here.id()));
+            add(&mut live, &there, 490);
+            let moved = live.usage(there.id());
+            assert_eq!((moved.number, moved.packets, moved.bytes), (next(500), 500, 42_000), "{direction:?}");
+            assert_eq!((moved.first_ns, iv_mask(&live)), (9, mask));
+            // And back, without a packet meanwhile.
+            live.apply(Change::RemoveSa(there.id()));
+            add(&mut live, &here, 0);
+            assert_eq!(live.usage(here.id()).number, next(500));
+            // Workers that start go on, too.
+            let plan = live.plan(1).remove(0);
+            let first = plan.numbers.map(|numbers| numbers.block.next());
+            assert!(first.is_none_or(|first| first > 500) && plan.status.read().number == next(500));
+            // Without a lifetime, counters begin anew, as in Linux.
+            live.apply(Change::RemoveSa(here.id()));
+            live.apply(Change::AddSa { sa: here.clone().into(), sent: 0, received: 0, used: None });
+            assert_eq!((live.usage(here.id()).number, live.usage(here.id()).packets), (next(500), 0));
         }
     }
 }

@@ -56,7 +56,7 @@ impl Ipsec {
         Some(match policy.action {
             Action::Bypass => Protection::passes(text),
             Action::Discard => Protection::dropped(text, Reason::IpsecPolicy),
-            Action::Protect(_) | Action::Template(_) => {
+            Action::Protect(_) | Action::Template(..) => {
                 Protection::dropped(format!("{text}, but the packet arrives in clear"), Reason::IpsecPolicy)
             }
         })
@@ -70,7 +70,7 @@ impl Ipsec {
             Action::Bypass => return Some(Protection::passes(text)),
             Action::Discard => return Some(Protection::dropped(text, Reason::IpsecPolicy)),
             Action::Protect(id) => Some(id),
-            Action::Template(at) => self.live.current.get(at as usize).copied().flatten(),
+            Action::Template(at, _) => self.live.current.get(at as usize).copied().flatten(),
         };
         let Some(sa) = id.and_then(|id| self.sa(id)) else {
             return Some(Protection::dropped(format!("{text}, which has no SA"), Reason::IpsecNoSa));

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bm_forward::Wanted;
+use bm_forward::{Moved, Wanted};
 use bm_graph::clock_ns;
 use bm_ipsec::SaId;
 use bm_xfrm::{Answer, Context, Database, Now, Server, Usage};
@@ -101,12 +101,19 @@ impl XfrmLoop {
         Ok(())
     }
 
-    /// Ends what has reached its lifetime, and asks for SAs that packets need.
+    /// Ends what has reached its lifetime, asks for SAs that packets need, and says which peers have moved.
     fn check(&mut self) {
         let Self { server, database, ipsec, .. } = self;
         let expired = done(ipsec, in_context(ipsec, |context| database.expire(context)));
         server.send_events(expired.events);
-        let wanted = lock(ipsec).wanted();
+        let mut locked = lock(ipsec);
+        locked.settle();
+        let (wanted, moved) = (locked.wanted(), locked.moved());
+        drop(locked);
+        for Moved { id, source, port } in moved {
+            let mapping = in_context(ipsec, |context| database.mapping(id, (source, port), context));
+            server.send_events(mapping.events);
+        }
         for Wanted { template, packet } in wanted {
             let acquired = in_context(ipsec, |context| database.acquire(template, &packet, context));
             server.send_events(acquired.events);
@@ -132,7 +139,7 @@ fn in_context(ipsec: &Mutex<Ipsec>, act: impl FnOnce(&Context<'_>) -> Answer) ->
         usage: &usage,
         is_local: &is_local,
         is_configured: &|id| ipsec.is_configured(id),
-        has_room: &|policies| ipsec.has_room(policies),
+        has_room: &|new, gone| ipsec.has_room(new, gone),
         random: &random,
     })
 }
@@ -147,5 +154,71 @@ pub(super) fn is_local(address: IpAddr) -> bool {
             );
             false
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_api::IpsecPolicy;
+    use bm_control::config::LeftToLinux;
+    use bm_xfrm::{Client, Messages};
+
+    const COUNT: u32 = 10_000;
+    const ADD: u16 = 0x13;
+    const DELETE: u16 = 0x14;
+
+    /// A message with an acknowledgement.
+    fn message(kind: u16, body: &[u8]) -> Vec<u8> {
+        let length = (16 + body.len()) as u32;
+        [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &[5, 0], &[0; 8], body].concat()
+    }
+
+    /// `struct xfrm_selector` of 10.N.N.0/24 to 172.16.0.0/12.
+    fn selector(number: u32) -> [u8; 56] {
+        let mut selector = [0; 56];
+        selector[..2].copy_from_slice(&[172, 16]);
+        selector[16..20].copy_from_slice(&(0x0a00_0000 | number << 8).to_be_bytes());
+        selector[40..42].copy_from_slice(&2u16.to_ne_bytes());
+        selector[42..44].copy_from_slice(&[12, 24]);
+        selector
+    }
+
+    /// An outbound policy that discards: no limits, one priority for all.
+    fn add(number: u32) -> Vec<u8> {
+        let mut body = vec![0; 168];
+        body[..56].copy_from_slice(&selector(number));
+        body[56..88].fill(0xff);
+        body[152..156].copy_from_slice(&7u32.to_ne_bytes());
+        body[160..162].copy_from_slice(&[1, 1]);
+        message(ADD, &body)
+    }
+
+    fn delete(number: u32) -> Vec<u8> {
+        message(DELETE, &[&selector(number)[..], &[0; 4], &[1, 0, 0, 0]].concat())
+    }
+
+    /// Without what decision 60 has, this takes many minutes.
+    #[test]
+    fn ten_thousand_policies_come_and_go_one_by_one() {
+        let mut ipsec = Ipsec::default();
+        ipsec.config.left_to_linux = LeftToLinux::Forward;
+        let (ipsec, mut database, mut client) = (Mutex::new(ipsec), Database::default(), Client::default());
+        let mut ask = |bytes: &[u8]| {
+            let raw = Messages(bytes).next().expect("a message");
+            let answer =
+                done(&ipsec, in_context(&ipsec, |context| database.handle(&mut client, &raw, context)));
+            assert_eq!(answer.replies[0][16..20], [0; 4], "it is carried out");
+        };
+        (0..COUNT).for_each(|number| ask(&add(number)));
+        let shown = |at: usize| {
+            let all = lock(&ipsec).policies().policies;
+            (all.len(), all.get(at).map(|IpsecPolicy { source, .. }| source.clone()))
+        };
+        assert_eq!(shown(259), (10_000, Some("10.1.3.0/24".into())), "in their order");
+        assert_eq!(lock(&ipsec).policies.all().len(), 10_000);
+        (0..COUNT - 1).rev().for_each(|number| ask(&delete(number)));
+        assert_eq!(shown(0), (1, Some("10.39.15.0/24".into())));
+        assert_eq!(lock(&ipsec).policies.all().len(), 1);
     }
 }
