@@ -14,6 +14,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+mod moving;
+
 const CHARON: &str = "/usr/sbin/charon-systemd";
 const LIBIPSEC: &str = "/usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so";
 const GCM: &str = "/usr/lib/ipsec/plugins/libstrongswan-gcm.so";
@@ -132,6 +134,12 @@ impl Net {
 
     /// Starts charon on a gateway, with a child SA `nets` between the networks of both.
     fn charon(&self, gateway: usize, ends: &Ends, more: &str) -> Charon<'_> {
+        let addresses = [ends.gateways[gateway], ends.gateways[1 - gateway]];
+        self.charon_between(gateway, ends, addresses, more)
+    }
+
+    /// The same with addresses for the SA of IKE, its own first, `%any` for one that is not known before.
+    fn charon_between(&self, gateway: usize, ends: &Ends, [own, peer]: [&str; 2], more: &str) -> Charon<'_> {
         let (other, Ends { gateways, networks }) = (1 - gateway, ends);
         let kernel = ["kernel-netlink", "kernel-libipsec kernel-netlink"][gateway];
         let [vici, log] = ["vici", "log"].map(|what| self.file(gateway, what).display().to_string());
@@ -145,9 +153,9 @@ impl Net {
             ),
         );
         let connections = format!(
-            "connections {{ gw {{ version = 2\n local_addrs = {}\n remote_addrs = {}\n proposals = aes128-sha256-x25519\n \
+            "connections {{ gw {{ version = 2\n local_addrs = {own}\n remote_addrs = {peer}\n proposals = aes128-sha256-x25519\n \
              local {{ auth = psk\n id = {0}\n }}\n remote {{ auth = psk\n id = {1}\n }}\n children {{ nets {{\n local_ts = \
-             {}\n remote_ts = {}\n esp_proposals = aes128gcm16-x25519\n {more}\n }} }}\n }} }}\n\
+             {2}\n remote_ts = {3}\n esp_proposals = aes128gcm16-x25519\n {more}\n }} }}\n }} }}\n\
              secrets {{ ike-1 {{ id-1 = {0}\n id-2 = {1}\n secret = \"a secret of the test\"\n }} }}\n",
             gateways[gateway], gateways[other], networks[gateway], networks[other],
         );
@@ -167,11 +175,16 @@ impl Net {
         charon
     }
 
-    /// What has crossed the net since the socket was opened, as (protocol, source, destination).
+    /// The frames that have crossed the net since the last call.
+    fn frames(socket: &bm_tests::sys::PacketSocket) -> Vec<Vec<u8>> {
+        let receive = || socket.receive().expect("frames of the net");
+        std::iter::from_fn(receive).map(|captured| captured.frame).collect()
+    }
+
+    /// What has crossed the net since the last call, as (protocol, source, destination).
     fn crossed(socket: &bm_tests::sys::PacketSocket) -> Vec<(u8, IpAddr, IpAddr)> {
         let mut packets = Vec::new();
-        while let Some(captured) = socket.receive().expect("frames of the net") {
-            let frame = captured.frame;
+        for frame in Self::frames(socket) {
             let four = |at: usize| Some(<[u8; 4]>::try_from(frame.get(at..at + 4)?).ok()?.into());
             let six = |at: usize| Some(<[u8; 16]>::try_from(frame.get(at..at + 16)?).ok()?.into());
             let packet = match frame.get(12..14) {
