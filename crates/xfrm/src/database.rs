@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use bm_ipsec::{Direction, Policy, Sa, SaId, Used};
 
-use crate::entry::{Entry, Now, Usage};
+use crate::entry::Entry;
 use crate::layout::{errno, flag, group, kind, sa as sa_at};
 use crate::message::{Bytes, Raw};
 use crate::policies::StoredPolicies;
@@ -14,6 +14,7 @@ use crate::policy::PolicyDirection;
 use crate::read::{Request, SpiRequest};
 use crate::refused::Refused;
 use crate::sa::{About, NewSa};
+use crate::usage::{Now, Usage};
 use crate::write;
 
 /// The most SAs and reserved SPIs.

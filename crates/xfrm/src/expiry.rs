@@ -3,8 +3,8 @@
 use bm_ipsec::{Expiry, SaId, Used};
 
 use crate::database::{Answer, Context, Database};
-use crate::entry::Usage;
 use crate::layout::group;
+use crate::usage::Usage;
 use crate::write;
 
 /// How long an SPI is reserved: as long as charon makes the kernel wait.

@@ -23,20 +23,22 @@ mod layout;
 mod message;
 mod policies;
 mod policy;
+mod policy_requests;
 mod read;
 mod refused;
 mod sa;
 mod selector;
 mod server;
+mod usage;
 mod write;
 
 pub use database::{Answer, Change, Client, Context, Database};
-pub use entry::{Now, Usage};
 pub use kernel::{KernelTables, Listing, Update};
 pub use message::{Messages, Raw};
 pub use read::Request;
 pub use refused::Refused;
 pub use server::{Rejected, Server};
+pub use usage::{Now, Usage};
 
 #[cfg(test)]
 mod testing;

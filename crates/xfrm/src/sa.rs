@@ -6,11 +6,11 @@ use bm_ipsec::{
     Df, Direction, Dscp, Ecn, Limit, Limits, Mode, Sa, SaId, Secret, Suite, UdpPorts, WINDOW_MAX, problems,
 };
 
-use crate::entry::{Now, Usage};
 use crate::layout::{attribute, encapsulation, errno, sa as at, sa_flag, selector as selector_at};
 use crate::message::{attributes, big_u16, big_u32, number, structure};
 use crate::refused::{Refused, only_esp, refuse_unsupported};
 use crate::selector::{address, selector};
+use crate::usage::{Now, Usage};
 
 /// A limit that never ends.
 const NO_LIMIT: u64 = u64::MAX;

@@ -4,10 +4,11 @@ use std::net::IpAddr;
 
 use bm_ipsec::Direction;
 
-use crate::entry::{Entry, Now, Stored, Usage, id_of};
+use crate::entry::{Entry, Stored, id_of};
 use crate::layout::{attribute, flag, kind, sa as at, sa_id, selector, template};
 use crate::message::{Bytes, Raw, put, put_message};
 use crate::sa::Algorithm;
+use crate::usage::{Now, Usage};
 
 /// `NLM_F_CAPPED`: the request is not repeated in the error, since it may have keys.
 const CAPPED: u16 = 0x100;

@@ -30,17 +30,14 @@ pub(super) const GROUPS: [u32; 2] = [2, 4];
 
 const OUT: u8 = 1;
 
-/// Whether a message is about a change of policies.
+/// Whether a message is about a change of policies that are not ours, of which there may be thousands.
 pub(super) fn is_event(raw: &Raw<'_>) -> bool {
-    [
-        message::NEW_POLICY,
-        message::DELETE_POLICY,
-        message::UPDATE_POLICY,
-        message::POLICY_EXPIRED,
-        message::FLUSH_POLICIES,
-        message::GET_DEFAULT,
-    ]
-    .contains(&raw.kind)
+    match raw.kind {
+        // Both structures begin with the selector.
+        message::NEW_POLICY | message::UPDATE_POLICY | message::DELETE_POLICY => !xfrm::is_own(raw.body),
+        message::POLICY_EXPIRED | message::FLUSH_POLICIES | message::GET_DEFAULT => true,
+        _ => false,
+    }
 }
 
 /// The kernel's policies that brickmoon applies itself, by their indexes: packets that match them are not left to Linux.
@@ -355,6 +352,18 @@ mod tests {
         policy[at::FAMILY].fill(0);
         policy[at::PROTOCOL] = 0;
         assert_eq!(listed(&policy)[0].0, Traffic::All { ipv4: true, ipv6: true });
+    }
+
+    #[test]
+    fn changes_of_our_own_policies_are_no_events() {
+        let event = |kind, body: &[u8]| is_event(&Raw { kind, flags: 0, sequence: 0, body });
+        let other = bytes(BLOCK_TCP);
+        let mut own = other.clone();
+        own[at::USER].copy_from_slice(&0x626d_1234_u32.to_ne_bytes());
+        for kind in [message::NEW_POLICY, message::UPDATE_POLICY, message::DELETE_POLICY] {
+            assert!(event(kind, &other) && !event(kind, &own) && event(kind, &[]));
+        }
+        assert!(event(message::FLUSH_POLICIES, &[]) && !event(0x10, &other));
     }
 
     #[test]
