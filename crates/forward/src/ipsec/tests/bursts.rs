@@ -25,7 +25,8 @@ fn both(
         alone.send(port, frame);
         alone.run();
     }
-    [at_once, alone].map(|lab| (lab.take(1 - port), lab.drops()))
+    // Also what comes out of the tunnel leaves by the default route.
+    [at_once, alone].map(|lab| (lab.take(OUTSIDE), lab.drops()))
 }
 
 /// A plan with numbers in several blocks, of 20 and then 45.
