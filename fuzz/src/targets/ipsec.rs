@@ -116,7 +116,7 @@ fn sa(input: &mut Input<'_>) -> Sa {
     let suite = *input.one_of(&Suite::ALL);
     let [encryption_key, integrity_key] =
         [suite.encryption_key_len(), suite.integrity_key_len()].map(|expected| secret(input, expected));
-    let limits = Limits { bytes: limit(input), packets: limit(input), time_ns: Limit::default() };
+    let limits = Limits { bytes: limit(input), packets: limit(input), ..Limits::default() };
     Sa {
         mode: if flags & 2 == 0 { Mode::Tunnel } else { Mode::Transport },
         encryption_key,

@@ -54,8 +54,8 @@ impl Linux {
     /// Whether Linux handles this packet if it arrives in clear on `port`: it is for this machine, or a firewall concerns
     /// it.
     #[inline]
-    pub fn takes(&mut self, frame: &[u8], port: usize, now_ns: u64) -> bool {
-        let tables = self.published.load(&mut self.reader);
+    pub fn takes(&self, frame: &[u8], port: usize, now_ns: u64) -> bool {
+        let tables = self.published.load(&self.reader);
         let filter = PortFilter::of(tables, port, self.worker, now_ns);
         filter.is_some_and(|filter| filter.is_linux_only(frame))
             || is_to_host(tables, frame, port).unwrap_or(true)

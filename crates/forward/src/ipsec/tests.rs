@@ -366,7 +366,7 @@ fn other_workers_hand_packets_to_the_owner() {
         let [received, sent] = ["in", "out"].map(|side| account(&format!("{index}/{side}")));
         let port = PortApp::new(Box::new(MemoryPort::new(wire.clone())), received, sent);
         let books = account(&format!("{index}/decryption"));
-        let app = Decryption::new(&plan, &mut worker, vec!["p0".into()], books, 0).unwrap();
+        let app = Decryption::new(&plan, &mut worker, vec!["p0".into()], None, books, 0).unwrap();
         network.app("p0", Box::new(port)).unwrap();
         network.app("decryption", Box::new(app)).unwrap();
         network.link("p0.output -> decryption.p0").unwrap();

@@ -23,7 +23,7 @@ pub(super) fn join(
 ) {
     let mut worker = IpsecWorker::all(&[Waker::new().expect("an eventfd")], 64).0.remove(0);
     let (into, out) = (books.open("decryption"), books.open("encryption"));
-    let decryption = Decryption::new(&plan, &mut worker, ports.to_vec(), into, NOW_NS);
+    let decryption = Decryption::new(&plan, &mut worker, ports.to_vec(), None, into, NOW_NS);
     let encryption = Encryption::new(&mut plan, &mut worker, ports.to_vec(), tables, entrance, out, NOW_NS);
     network.app("decryption", Box::new(decryption.expect("SAs that work"))).expect("names differ");
     network.app("encryption", Box::new(encryption.expect("SAs that work"))).expect("names differ");

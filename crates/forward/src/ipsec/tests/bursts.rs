@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// The frames that left, and how many were dropped for each reason.
+type Seen = (Vec<Vec<u8>>, Vec<(Reason, u64)>);
+
 /// Recorded SAs of CBC and GCM in tunnels.
 fn tunnels() -> impl Iterator<Item = Recorded<'static>> {
     RECORDED.lines().map(recorded).filter(|recorded| recorded.sa.mode == Mode::Tunnel)
@@ -13,11 +16,7 @@ fn packets(count: u16) -> Vec<Vec<u8>> {
 }
 
 /// What leaves if all are sent at once, and what leaves if each is sent alone.
-fn both(
-    of: impl Fn() -> IpsecPlan,
-    port: usize,
-    frames: &[Vec<u8>],
-) -> [(Vec<Vec<u8>>, Vec<(Reason, u64)>); 2] {
+fn both(of: impl Fn() -> IpsecPlan, port: usize, frames: &[Vec<u8>]) -> [Seen; 2] {
     let (mut at_once, mut alone) = (Lab::with_ipsec(LINES, of()), Lab::with_ipsec(LINES, of()));
     frames.iter().for_each(|frame| at_once.send(port, frame));
     at_once.run();

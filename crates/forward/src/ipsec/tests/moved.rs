@@ -24,7 +24,7 @@ impl Worker {
         let (mut workers, controls) = IpsecWorker::all(&[Waker::new().unwrap()], 16);
         let (mut network, wire) = (Network::new(), Wire::new());
         let port = PortApp::new(Box::new(MemoryPort::new(wire.clone())), account("in"), account("out"));
-        let app = Decryption::new(&plan, &mut workers[0], vec!["p0".into()], account("d"), 0).unwrap();
+        let app = Decryption::new(&plan, &mut workers[0], vec!["p0".into()], None, account("d"), 0).unwrap();
         network.app("p0", Box::new(port)).unwrap();
         network.app("decryption", Box::new(app)).unwrap();
         network.link("p0.output -> decryption.p0").unwrap();
@@ -37,7 +37,9 @@ impl Worker {
     /// A packet arrives; how many go on, and what is reported.
     fn takes(&mut self, packet: &[u8]) -> (usize, Vec<Moved>) {
         self.wire.send(&arrives(OUTSIDE, packet));
-        (0..2).for_each(|_| drop(self.engine.breathe()));
+        for _ in 0..2 {
+            self.engine.breathe();
+        }
         (self.wire.take().len(), self.controls.moved())
     }
 }
