@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 const LINUX: &str = "/usr/bin/linux.uml";
 /// What is needed of the kernel, in this order; the last ones are ciphers.
-const MODULES: &str = "tun esp4 xfrm_user veth gcm ctr ghash-generic aes_generic cbc hmac sha256_generic seqiv echainiv \
+const MODULES: &str = "tun esp4 esp6 xfrm_user veth gcm ctr ghash-generic aes_generic cbc hmac sha256_generic seqiv echainiv \
                        cryptomgr authenc authencesn chacha20poly1305 des_generic af_key";
 const SECONDS: u64 = 300;
 
@@ -156,10 +156,11 @@ impl Net {
         }
     }
 
-    fn policies(&self) {
+    /// Adds the policies of a tunnel between these addresses at both ends.
+    fn policies(&self, [own, other]: [&str; 2]) {
         for (end, [near, far], [own, other]) in [
-            (&self.gateway, ["10.1.0.0/24", "10.2.0.0/24"], ["192.0.2.1", "198.51.100.1"]),
-            (&self.peer, ["10.2.0.0/24", "10.1.0.0/24"], ["198.51.100.1", "192.0.2.1"]),
+            (&self.gateway, ["10.1.0.0/24", "10.2.0.0/24"], [own, other]),
+            (&self.peer, ["10.2.0.0/24", "10.1.0.0/24"], [other, own]),
         ] {
             let template =
                 |from: &str, to: &str| format!("tmpl src {from} dst {to} proto esp reqid 1 mode tunnel");
@@ -239,7 +240,7 @@ fn sas_of_ip_xfrm() {
     let (mut seen, mut ivs) = (BTreeSet::new(), BTreeSet::new());
     let wire = net.net.packet_socket("wan");
     let first = Tunnel { out: 0x1001, back: 0x1002 };
-    net.policies();
+    net.policies(["192.0.2.1", "198.51.100.1"]);
     // Policies without an SA are Linux's.
     eventually("the policies are seen", || left_to_linux(&daemon) == 2);
     assert!(sas(&daemon).is_empty());
@@ -320,6 +321,43 @@ fn sas_of_ip_xfrm() {
     net.net.ip("route add 10.1.0.0/24 via 192.0.2.1\nroute add 10.2.0.0/24 via 198.51.100.1");
     eventually("nothing is left", || sas(&daemon).is_empty() && left_to_linux(&daemon) == 0);
     assert_eq!(Net::pings(&net.a, "-c 3 -i 0.05 10.2.0.1"), 3);
+    daemon.stop();
+}
+
+/// IPv4 in IPv6, with AES-CBC and HMAC-SHA-256, and packets of several lengths.
+#[test]
+#[ignore = "runs in user-mode Linux, by workers_use_the_sas_of_a_kernel_with_esp"]
+fn sas_between_ipv6_addresses() {
+    let net = Net::new("kxfrm6");
+    let daemon = net.start();
+    net.gateway.ip("addr add 2001:db8:1::1/64 dev bm-wan nodad\nroute add default via 2001:db8:1::9");
+    net.gateway.set(&[("net.ipv6.conf.all.forwarding", "1")]);
+    net.net.ip("addr add 2001:db8:1::9/64 dev wan nodad\naddr add 2001:db8:2::9/64 dev m1 nodad");
+    net.net.set(&[("net.ipv6.conf.all.forwarding", "1")]);
+    net.peer.ip("addr add 2001:db8:2::1/64 dev eth0 nodad\nroute add default via 2001:db8:2::9");
+    let wire = net.net.packet_socket("wan");
+    let ends = ["2001:db8:1::1", "2001:db8:2::1"];
+    for end in [&net.gateway, &net.peer] {
+        for ([from, to], spi) in [(ends, 0x3001), ([ends[1], ends[0]], 0x3002)] {
+            end.ip(&format!(
+                "xfrm state add src {from} dst {to} proto esp spi {spi} reqid 1 mode tunnel replay-window 32 \
+                 auth-trunc hmac(sha256) 0x{spi:08x}0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c 128 \
+                 enc cbc(aes) 0x{spi:08x}0102030405060708090a0b0c"
+            ));
+        }
+    }
+    net.policies(ends);
+    eventually("workers apply the policies", || left_to_linux(&daemon) == 0 && sas(&daemon).len() == 2);
+    for size in [0, 1, 56, 1000, 1300] {
+        eventually("pings pass", || Net::pings(&net.a, "-c 1 10.2.0.1") == 1);
+        assert_eq!(Net::pings(&net.a, &format!("-c 10 -i 0.05 -s {size} 10.2.0.1")), 10, "{size}");
+    }
+    let shown = sas(&daemon);
+    for direction in ["out", "in"] {
+        assert_eq!(shown[direction]["suite"], "aes128-sha256");
+        assert!(shown[direction]["packets"].as_u64() >= Some(50), "{shown:?}");
+    }
+    check_wire(&wire, &mut BTreeSet::new(), &mut BTreeSet::new());
     daemon.stop();
 }
 

@@ -71,6 +71,7 @@ pub struct Ipsec {
     policies: Arc<Policies>,
     /// When they were changed, if they are not in one tree yet.
     changed: Option<Instant>,
+    lacks_policies: bool,
 }
 
 /// An SA, as long as it is configured.
@@ -150,7 +151,7 @@ impl Ipsec {
             sas.push(SaPlan { sa: sa.clone(), worker, status, numbers });
         }
         sas.extend(self.live.plan(workers));
-        (self.policies, self.changed) = (self.all_policies()?, None);
+        (self.policies, self.changed, self.lacks_policies) = (self.all_policies()?, None, false);
         Ok(IpsecPlan {
             policies: self.policies.clone(),
             current: self.live.current.clone(),
@@ -226,9 +227,17 @@ impl Ipsec {
     fn change(&mut self, policies: Result<Policies, TooMany>, current: Option<(u32, Option<SaId>)>) {
         match policies {
             Ok(policies) => self.publish(policies.into(), current),
-            // There was room before.
-            Err(error) => tracing::error!("cannot change the policies of workers: {error}"),
+            // There was room before, unless the policies are the kernel's.
+            Err(error) => {
+                self.lacks_policies = true;
+                tracing::error!("cannot change the policies of workers: {error}");
+            }
         }
+    }
+
+    /// Whether workers have not got all policies since they were started, because these are too many.
+    pub fn lacks_policies(&self) -> bool {
+        self.lacks_policies
     }
 
     fn publish(&mut self, policies: Arc<Policies>, current: Option<(u32, Option<SaId>)>) {

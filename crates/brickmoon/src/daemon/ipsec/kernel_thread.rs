@@ -126,7 +126,7 @@ impl Follows {
         if !update.changes.is_empty() {
             lock(&self.ipsec).apply(update.changes);
         }
-        if before != after {
+        if before != after || lock(&self.ipsec).lacks_policies() {
             self.apply(after);
             // Linux may have sent until now.
             for (sa, why) in lock(&self.ipsec).tend_kernel(true) {
@@ -135,7 +135,11 @@ impl Follows {
         }
     }
 
-    fn apply(&self, policies: BTreeSet<u32>) {
+    fn apply(&self, mut policies: BTreeSet<u32>) {
+        // Packets of a policy that workers do not have would be sent in clear.
+        if lock(&self.ipsec).lacks_policies() {
+            policies.clear();
+        }
         if !self.control.apply_policies(policies) {
             tracing::error!("cannot change which packets are left to Linux: control does not answer");
         }

@@ -74,6 +74,8 @@ pub struct Live {
     given: usize,
     /// Where all SAs are the kernel's: their numbers.
     sequences: Option<kernel::Shared>,
+    /// SAs that could not be added.
+    failed: Vec<SaId>,
 }
 
 impl Supply {
@@ -213,7 +215,11 @@ impl Live {
         let number = if supply.is_some() { last.saturating_add(1) } else { last };
         let status = Arc::new(SaStatus::after(&used, number));
         // Problems of an SA are found when its message is read.
-        let Some(new) = new else { return tracing::error!("SA {}: cannot be used", sa.id()) };
+        let Some(new) = new else {
+            tracing::error!("SA {}: cannot be used", sa.id());
+            self.failed.extend(self.sequences.is_some().then(|| sa.id()));
+            return;
+        };
         tracing::info!("SA {} added: {} {}", sa.id(), super::direction(sa.direction), sa.suite);
         self.command(|controls| controls.add(&sa, new, (worker, status.clone()), SETTLE));
         self.statuses.insert(sa.id(), status.clone());
@@ -272,9 +278,10 @@ impl Live {
     /// Called often where SAs are the kernel's; returns those that are to be left to Linux, and why. Those that are not
     /// in use are looked at only with `idle`.
     pub fn tend_kernel(&mut self, idle: bool) -> Vec<(SaId, String)> {
+        let failed = std::mem::take(&mut self.failed).into_iter();
         let Some(sequences) = &self.sequences else { return Vec::new() };
         let mut sequences = lock(sequences);
-        let mut left = Vec::new();
+        let mut left: Vec<_> = failed.map(|id| (id, String::from("it could not be used"))).collect();
         for LiveSa { sa, status, numbers, .. } in &mut self.sas {
             let blocks = numbers.as_mut().and_then(|supply| supply.blocks.as_mut());
             let mut blocks = blocks.filter(|blocks| !blocks.is_closed());

@@ -46,7 +46,8 @@ impl Ipsec {
                     result: Some((Fate::Decrypted, None, result)),
                 });
             }
-            if self.receives_at(packet) {
+            // Others are Linux's where SAs are the kernel's.
+            if !self.config.kernel && self.receives_at(packet) {
                 let text = format!("ESP with SPI {:#010x}, for which there is no SA", esp.id.spi);
                 return Some(Protection { is_esp: true, ..Protection::dropped(text, Reason::IpsecNoSa) });
             }
