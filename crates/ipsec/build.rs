@@ -7,6 +7,8 @@ fn main() {
     if std::env::var_os("CARGO_FEATURE_IPSEC_MB").is_none() {
         return;
     }
+    // Another version needs another shim.
+    println!("cargo:rerun-if-changed=/usr/include/intel-ipsec-mb.h");
     let mut build = cc::Build::new();
     build.file("c/shim.c").opt_level(3).flag("-Wall").flag("-Wextra");
     if let Err(error) = build.try_compile("bm_ipsec_mb") {

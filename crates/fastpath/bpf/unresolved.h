@@ -10,7 +10,7 @@
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 
-#define UNRESOLVED_RING (16 * 1024) /* the same in unresolved.rs, and the layout of a report */
+#define UNRESOLVED_RING (64 * 1024) /* the same in unresolved.rs, and the layout of a report */
 
 struct unresolved {
 	__u64 high; /* the destination, in host order; IPv4 as ::ffff:0:0/96 */

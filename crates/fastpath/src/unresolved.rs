@@ -18,8 +18,8 @@ use libbpf_rs::{MapHandle, MapType};
 
 /// The map's name in the programs.
 pub(crate) const MAP: &str = "unresolved";
-/// Bytes of the ring: `UNRESOLVED_RING`.
-const RING: u32 = 16 * 1024;
+/// Bytes of the ring: `UNRESOLVED_RING`. Whole pages, of up to 64 KiB.
+const RING: u32 = 64 * 1024;
 
 /// A packet went to Linux because its next hop had no MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

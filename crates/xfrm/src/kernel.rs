@@ -9,7 +9,7 @@
 //! it, and leave its packets to Linux otherwise, which then asks for an SA. They use no policy for what is for this
 //! machine (`in`): Linux gets it as it came. In doubt, Linux.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use bm_ipsec::{Action, Direction, Limit, Limits, Mode, Policy, Sa, SaId, Template};
@@ -76,6 +76,12 @@ struct Wanted {
     order: (u64, usize),
 }
 
+/// An SA that workers use, and when it was added: one that was added again is another one.
+struct Used {
+    sa: Sa,
+    added_s: u64,
+}
+
 /// An SA for templates, the earliest first.
 struct Candidate {
     properties: Template,
@@ -101,7 +107,7 @@ impl Update {
 /// Which SAs and policies of the kernel workers use.
 #[derive(Default)]
 pub struct KernelTables {
-    used: BTreeMap<SaKey, Sa>,
+    used: BTreeMap<SaKey, Used>,
     left: BTreeMap<SaKey, String>,
     /// SAs on which Linux sends: workers do not use them again.
     taken_back: BTreeMap<SaKey, String>,
@@ -110,8 +116,8 @@ pub struct KernelTables {
     /// The order of all policies of the kernel, by their indexes, and the last one that was given.
     orders: BTreeMap<u32, u64>,
     ordered: u64,
-    /// Numbers of templates that are free, and how many there are.
-    free: Vec<u32>,
+    /// Numbers of templates that are free, the oldest first, and how many there are.
+    free: VecDeque<u32>,
     numbered: u32,
 }
 
@@ -149,14 +155,16 @@ impl KernelTables {
         let candidates = candidates(&wanted);
         // One that is gone stays until no policy uses it; one that has changed goes before it comes again.
         let gone: Vec<SaKey> = self.used.keys().filter(|key| !wanted.contains_key(*key)).copied().collect();
-        for (key, Wanted { sa, sent, received, .. }) in wanted {
+        for (key, Wanted { sa, sent, received, order: (added_s, _) }) in wanted {
+            let is_same =
+                |used: &Used| used.added_s == added_s && without_limits(&used.sa) == without_limits(&sa);
             match self.used.get(&key) {
-                Some(used) if without_limits(used) == without_limits(&sa) => continue,
+                Some(used) if is_same(used) => continue,
                 Some(_) => update.changes.push(Change::RemoveSa(id(key))),
                 None => {}
             }
             update.changes.push(Change::AddSa { sa: sa.clone().into(), sent, received, used: None });
-            self.used.insert(key, sa);
+            self.used.insert(key, Used { sa, added_s });
         }
         self.update_policies(policies, &candidates, &mut update);
         for key in gone {
@@ -172,15 +180,23 @@ impl KernelTables {
         sas: Vec<Listed>,
         is_local: &dyn Fn(IpAddr) -> bool,
     ) -> (BTreeMap<SaKey, Wanted>, BTreeMap<SaKey, String>) {
-        let (mut wanted, mut left) = (BTreeMap::new(), BTreeMap::new());
+        let (mut wanted, mut left, mut keys) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         // The kernel lists the last one first.
         for (at, Listed { id, read }) in sas.into_iter().rev().enumerate() {
             let Some(key) = id.map(key) else { continue };
             let read = read.map_err(|refused| refused.why.into_owned()).and_then(|new| self.usable(new));
             match read {
                 Ok(NewSa { mut sa, direction, about, sent, received, .. }) => {
-                    let found = if is_local(sa.id().destination) { Direction::In } else { Direction::Out };
-                    sa.direction = direction.unwrap_or(found);
+                    let found = || match self.used.get(&key) {
+                        Some(used) => used.sa.direction,
+                        None if is_local(sa.id().destination) => Direction::In,
+                        None => Direction::Out,
+                    };
+                    sa.direction = direction.unwrap_or_else(found);
+                    if let Some(why) = not_to_send_on(&sa, &mut keys) {
+                        left.insert(key, why);
+                        continue;
+                    }
                     let value = |at| number::<u64>(&about.info, at);
                     sa.limits = rest(sa.limits, value(BYTES), value(PACKETS));
                     wanted.insert(key, Wanted { sa, sent, received, order: (value(ADDED), at) });
@@ -249,7 +265,7 @@ impl KernelTables {
 
     /// A number for a template that no other one has.
     fn free_number(&mut self) -> u32 {
-        self.free.pop().unwrap_or_else(|| {
+        self.free.pop_front().unwrap_or_else(|| {
             self.numbered += 1;
             self.numbered - 1
         })
@@ -268,8 +284,20 @@ impl KernelTables {
 
     /// The SAs that workers use.
     pub fn used(&self) -> impl Iterator<Item = &Sa> {
-        self.used.values()
+        self.used.values().map(|used| &used.sa)
     }
+}
+
+/// Why workers must not send on an SA; `keys` are the fingerprints of those on which they send.
+fn not_to_send_on(sa: &Sa, keys: &mut BTreeSet<u128>) -> Option<String> {
+    if sa.direction == Direction::In {
+        return None;
+    }
+    if !sa.selectors.is_empty() {
+        return Some("it has a selector of its own, with which Linux chooses among SAs".into());
+    }
+    let is_new = keys.insert(sa.fingerprint());
+    (!is_new).then(|| "another SA has the same keys, and so would have the same sequence numbers".into())
 }
 
 fn candidates(wanted: &BTreeMap<SaKey, Wanted>) -> Vec<Candidate> {
@@ -292,7 +320,10 @@ fn without_limits(sa: &Sa) -> Sa {
 fn rest(limits: Limits, bytes: u64, packets: u64) -> Limits {
     let of = |limit: Limit, used: u64| {
         let left = |limit: Option<u64>| limit.map(|limit| limit.saturating_sub(used));
-        Limit { soft: left(limit.soft), hard: left(limit.hard) }
+        // One that is over is reached with the next packet.
+        let hard = left(limit.hard).map(|left| left.max(1));
+        let soft = left(limit.soft).map(|left| left.max(1));
+        Limit { soft: soft.filter(|soft| hard.is_none_or(|hard| *soft < hard)), hard }
     };
     Limits { bytes: of(limits.bytes, bytes), packets: of(limits.packets, packets), ..Limits::default() }
 }

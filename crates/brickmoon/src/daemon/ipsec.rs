@@ -151,7 +151,7 @@ impl Ipsec {
             sas.push(SaPlan { sa: sa.clone(), worker, status, numbers });
         }
         sas.extend(self.live.plan(workers));
-        (self.policies, self.changed, self.lacks_policies) = (self.all_policies()?, None, false);
+        (self.policies, self.changed) = (self.all_policies()?, None);
         Ok(IpsecPlan {
             policies: self.policies.clone(),
             current: self.live.current.clone(),
@@ -173,6 +173,7 @@ impl Ipsec {
     /// Carries out what programs have asked for; workers have done so afterwards.
     pub fn apply(&mut self, changes: Vec<Change>) {
         for change in changes {
+            bm_heartbeat::beat();
             match change {
                 Change::AddPolicy { order, policy, sa } => self.add_policy(order, *policy, sa),
                 Change::RemovePolicy { order } => self.remove_policy(order),
@@ -189,6 +190,7 @@ impl Ipsec {
                 other => self.live.apply(other),
             }
         }
+        self.live.forget_ended();
     }
 
     /// Adds a policy of a program, in place of the one with the same number.
@@ -204,7 +206,10 @@ impl Ipsec {
         let without = gone.map(|gone| self.policies.without(gone.priority, number)).transpose();
         let with =
             without.and_then(|without| without.as_ref().unwrap_or(&self.policies).with(number, policy));
-        self.change(with, current);
+        if !self.change(with, current) && self.config.kernel {
+            self.live.policies.remove(&order);
+            self.lacks_policies = true;
+        }
     }
 
     fn remove_policy(&mut self, order: u64) {
@@ -224,18 +229,21 @@ impl Ipsec {
     }
 
     /// Gives workers policies that were changed.
-    fn change(&mut self, policies: Result<Policies, TooMany>, current: Option<(u32, Option<SaId>)>) {
+    fn change(&mut self, policies: Result<Policies, TooMany>, current: Option<(u32, Option<SaId>)>) -> bool {
         match policies {
-            Ok(policies) => self.publish(policies.into(), current),
+            Ok(policies) => {
+                self.publish(policies.into(), current);
+                true
+            }
             // There was room before, unless the policies are the kernel's.
             Err(error) => {
-                self.lacks_policies = true;
                 tracing::error!("cannot change the policies of workers: {error}");
+                false
             }
         }
     }
 
-    /// Whether workers have not got all policies since they were started, because these are too many.
+    /// Whether the kernel had more policies than workers can have. Until the daemon starts again, all of them are Linux's.
     pub fn lacks_policies(&self) -> bool {
         self.lacks_policies
     }

@@ -45,11 +45,11 @@ pub fn reload(
     let chosen = path::choose(&new, machine).map_err(Error::new)?;
     let has_kernel = machine.no_kernel_path.is_none();
     let paths = if has_kernel { kept_paths(current, &new, chosen) } else { chosen };
-    checks::all(file, &new, machine, &paths)?;
     let (mut reply, mut arranged) = effects(current.config, &new, has_kernel);
     // Without these, workers would have no policies of programs or of the kernel, and send in clear.
     new.ipsec.xfrm_socket.clone_from(&current.config.ipsec.xfrm_socket);
     new.ipsec.kernel = current.config.ipsec.kernel;
+    checks::all(file, &new, machine, &paths)?;
     let members_only = match (&current.config.cluster, &new.cluster) {
         (Some(old), Some(new)) => old.differs_in_members_only(new),
         _ => false,

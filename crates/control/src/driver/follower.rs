@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! nftables, XFRM, tc, .. ─► LinuxOnlyWatch ─► the list ─► control, which applies it
-//! verify ─► Audits ─► the list compared with a fresh one
+//! verify ─► Orders ─► the list compared with a fresh one
 //! ```
 
 use std::collections::BTreeSet;
@@ -29,7 +29,7 @@ enum Order {
     /// Compare with a fresh list.
     Audit(mpsc::Sender<Vec<String>>),
     /// Leave packets that only match these IPsec policies of the kernel to workers, and answer when that is in effect.
-    Apply(BTreeSet<u32>, mpsc::Sender<()>),
+    Apply(BTreeSet<u32>, mpsc::Sender<bool>),
     End,
 }
 
@@ -57,12 +57,12 @@ impl Orders {
         answer.unwrap_or_else(|| vec!["the thread that follows Linux's firewall does not answer".into()])
     }
 
-    /// Sets which IPsec policies of the kernel workers apply, by their indexes; `false` if the thread does not answer.
+    /// Sets which IPsec policies of the kernel workers apply, by their indexes; `false` if that may not be in effect.
     pub fn apply_policies(&self, indexes: BTreeSet<u32>) -> bool {
         let (answer, answered) = mpsc::channel();
         let asked = self.orders.send(Order::Apply(indexes, answer));
         self.waker.wake();
-        asked.is_ok() && answered.recv_timeout(PATIENCE).is_ok()
+        asked.is_ok() && answered.recv_timeout(PATIENCE).unwrap_or(false)
     }
 }
 
@@ -141,7 +141,7 @@ fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<
             let _gone = answer.send(differences);
         }
         for answer in applied {
-            let _gone = answer.send(());
+            let _gone = answer.send(!failed);
         }
         let timeout = watch.timeout(Instant::now()).unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
         let descriptors: Vec<BorrowedFd<'_>> = watch.as_fds().collect();

@@ -225,14 +225,15 @@ impl Decryption {
         status.write(sa.used(), sa.highest(), sa.expiry(io.now_ns));
         for (at, (one, outcome)) in waiting.drain(..).zip(outcomes).enumerate() {
             let Waiting { mut frame, network, port, more: esp } = one;
-            self.says_who_sent(at, outcome, io.now_ns);
+            let is_news = self.says_who_sent(at, outcome, io.now_ns);
             let Receiver { properties, status, .. } = &self.sas[self.waiting_for];
             let packet = frames::packet(&frame, network);
             let checked = match (outcome, &mut self.linux) {
                 (Ok(()), None) => self.check(packet, Some((esp.id, *properties))),
                 (Ok(()), Some(linux)) => {
                     let is_required = requires(&self.policies, packet, properties);
-                    if !is_required || linux.takes(frame.data(), port, io.now_ns) {
+                    // Linux lets IKE know about another sender, if it gets the packet.
+                    if !is_required || is_news || linux.takes(frame.data(), port, io.now_ns) {
                         linux.restore(at, &mut frame);
                     }
                     Ok(())
@@ -250,14 +251,16 @@ impl Decryption {
         self.waiting = waiting;
     }
 
-    /// Lets the daemon know if a packet of the SA came from elsewhere, and was the peer's.
+    /// Lets the daemon know if a packet of the SA came from elsewhere, and was the peer's. Whether that was news.
     #[inline]
-    fn says_who_sent(&mut self, at: usize, outcome: Result<(), Failure>, now_ns: u64) {
-        let Some(sender) = self.senders.get(at).copied().flatten() else { return };
+    fn says_who_sent(&mut self, at: usize, outcome: Result<(), Failure>, now_ns: u64) -> bool {
+        let Some(sender) = self.senders.get(at).copied().flatten() else { return false };
         let is_of_peer = outcome.map_or_else(Failure::is_of_peer, |()| true);
         if let Some(moved) = is_of_peer.then(|| self.sas[self.waiting_for].report(sender, now_ns)).flatten() {
             self.rings.commands.iter_mut().for_each(|commands| commands.report(Report::Moved(moved)));
+            return true;
         }
+        false
     }
 
     /// RFC 4301 5.2: whether a policy lets a packet pass that came out of this SA, or in clear.

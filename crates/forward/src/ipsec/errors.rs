@@ -119,7 +119,7 @@ fn protect(
     for address in own_addresses(tables, interface).filter(|address| address.is_ipv4() == source.is_ipv4()) {
         set_source(packet, address);
         let found = key(packet).and_then(|key| policies.find(Direction::Out, &key));
-        if found.is_some_and(|found| std::ptr::eq(found, policy)) {
+        if found.is_some_and(|found| found == policy) {
             return Some(policy.action);
         }
     }

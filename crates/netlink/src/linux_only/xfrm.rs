@@ -63,6 +63,8 @@ impl AppliedPolicies {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Policy {
     index: u32,
+    /// One that blocks is never applied elsewhere, even if it has become that a moment ago.
+    blocks: bool,
     families: Families,
     condition: Condition,
     /// In the notation of `ip xfrm policy`.
@@ -110,7 +112,8 @@ impl Part for Xfrm {
             entries.add(Feature::Xfrm, all, || format!("ip xfrm policy setdefault {direction} block"));
         }
         let applied = self.applied.lock();
-        for policy in self.policies.iter().filter(|policy| !applied.contains(&policy.index)) {
+        for policy in self.policies.iter().filter(|policy| policy.blocks || !applied.contains(&policy.index))
+        {
             let traffic = policy.condition.traffic(policy.families, names);
             let traffic = traffic.unwrap_or(policy.families.all());
             entries.add(Feature::Xfrm, traffic, || policy.title.clone());
@@ -184,6 +187,7 @@ fn read_policy(body: &[u8]) -> Result<Option<Policy>, Malformed> {
     let index = fixed[at::INDEX].first_chunk().map_or(0, |index| u32::from_ne_bytes(*index));
     Ok(Some(Policy {
         index,
+        blocks: fixed[at::ACTION] == xfrm::BLOCK,
         families: family.map_or(Families::BOTH, Families::only),
         condition: condition(fixed, family),
         title: format!("ip xfrm policy dir {direction} {selector} {action}"),
@@ -333,6 +337,9 @@ mod tests {
         };
         assert_eq!(count(), 2);
         assert!(applied.set([9].into()) && !applied.set([9].into()));
+        assert_eq!(count(), 1);
+        // 2 is the index of the one that blocks.
+        assert!(applied.set([9, 2].into()));
         assert_eq!(count(), 1);
         assert!(applied.set(BTreeSet::new()));
         assert_eq!(count(), 2);

@@ -134,6 +134,38 @@ fn an_sa_that_was_taken_back_stays_linuxs_until_it_is_gone() {
 }
 
 #[test]
+fn an_sa_that_was_added_again_is_another_one() {
+    let mut tables = KernelTables::default();
+    let _first = tables.update(listing(&[out(0x1001, 5)], &policies()), &is_local);
+    // With the same keys, but its numbers begin anew.
+    let update = tables.update(listing(&[out(0x1001, 6)], &policies()), &is_local);
+    assert_eq!(shown(&update), ["remove 0x1001", "add Out 0x1001"]);
+}
+
+#[test]
+fn workers_send_on_one_sa_with_the_same_keys_and_on_none_with_a_selector() {
+    let twin = new_sa(OWN, "203.0.113.1", 0x1001, 2, &[0x01; 20]);
+    let mut selects = out(0x1003, 6);
+    selects[..20].copy_from_slice(&[10, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 1, 0, 0]);
+    selects[40] = 2;
+    (selects[42], selects[43]) = (16, 16);
+    let mut tables = KernelTables::default();
+    let update = tables.update(listing(&[out(0x1001, 5), twin, selects], &policies()), &is_local);
+    assert_eq!(shown(&update), ["add Out 0x1001", "policy 1 Out 0x1001"]);
+    let why: Vec<&str> = update.left.iter().map(|(_, why)| why.as_str()).collect();
+    assert!(why.len() == 2 && why[0].contains("same keys") && why[1].contains("selector"), "{why:?}");
+}
+
+#[test]
+fn an_sa_keeps_its_direction() {
+    let mut tables = KernelTables::default();
+    let all = [out(0x1001, 5), inbound(0x1002)];
+    let _first = tables.update(listing(&all, &policies()), &is_local);
+    // The address is gone for a moment.
+    assert!(tables.update(listing(&all, &policies()), &|_| false).changes.is_empty());
+}
+
+#[test]
 fn limits_are_what_is_left_of_them() {
     let mut body = out(0x1001, 5);
     body[sa_at::LIMITS..][..16].copy_from_slice(&[800u64, 1000].map(u64::to_ne_bytes).concat());
@@ -142,6 +174,9 @@ fn limits_are_what_is_left_of_them() {
     let update = tables.update(listing(&[body.clone()], &policies()), &is_local);
     let [Change::AddSa { sa, .. }, ..] = &update.changes[..] else { panic!("it is new") };
     assert_eq!(sa.limits.bytes, Limit { soft: Some(500), hard: Some(700) });
+    // Limits that are over are reached with the next packet.
+    let over = rest(sa.limits, 900, 0);
+    assert_eq!(over.bytes, Limit { soft: None, hard: Some(1) });
     // More use does not make it another SA.
     body[BYTES..BYTES + 8].copy_from_slice(&400u64.to_ne_bytes());
     assert!(tables.update(listing(&[body], &policies()), &is_local).changes.is_empty());

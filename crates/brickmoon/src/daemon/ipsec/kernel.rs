@@ -99,7 +99,8 @@ impl Sequences {
         for _ in 0..ATTEMPTS {
             let started = Instant::now();
             let state = self.kernel.state(&key).map_err(|error| error.to_string())?;
-            let used = state.sent.saturating_add(MARGIN);
+            // An SA that was deleted and added again begins anew, with the keys of before perhaps.
+            let used = state.sent.max(self.told(sa).sent).saturating_add(MARGIN);
             let block = Numbers::after(used, sa.esn).reserve(BLOCK).map_err(|error| error.to_string())?;
             let sent = block.end() - 1;
             self.kernel.set_sent(&key, &state, sent).map_err(|error| error.to_string())?;
@@ -139,7 +140,8 @@ impl Sequences {
         let Ok(state) = self.kernel.state(&key) else { return Tended::Nothing };
         let told = self.told(sa);
         let linux_has_sent = done.room.is_some() && state.sent != told.sent;
-        let (bytes, packets) = (done.bytes - told.bytes, done.packets - told.packets);
+        let (bytes, packets) =
+            (done.bytes.saturating_sub(told.bytes), done.packets.saturating_sub(told.packets));
         let is_due = told.at.elapsed() >= TELL_EVERY && packets > 0;
         if is_due {
             (told.bytes, told.packets, told.at) = (done.bytes, done.packets, Instant::now());

@@ -21,7 +21,6 @@ use bm_xfrm::{KernelTables, Listing};
 use std::os::fd::AsFd;
 
 use super::Ipsec;
-use super::xfrm_thread::is_local;
 use crate::daemon::lock::lock;
 use crate::failure::Failure;
 
@@ -47,7 +46,8 @@ impl KernelThread {
         let (ends, waker) = (Arc::new(AtomicBool::new(false)), Waker::new().map_err(Failure::failed)?);
         let (end, wake) = (ends.clone(), waker.clone());
         let run = move || {
-            Follows { tables, used: KernelTables::default(), ipsec, control, failed: false }.run(&end, &wake)
+            let used = KernelTables::default();
+            Follows { tables, used, ipsec, control, ends: end, failed: false }.run(&wake);
         };
         let thread =
             std::thread::Builder::new().name("bm-ipsec".into()).spawn(run).map_err(Failure::failed)?;
@@ -68,15 +68,16 @@ struct Follows {
     used: KernelTables,
     ipsec: Arc<Mutex<Ipsec>>,
     control: Handle,
+    ends: Arc<AtomicBool>,
     /// Whether a failure to read the tables has been logged.
     failed: bool,
 }
 
 impl Follows {
-    fn run(&mut self, ends: &AtomicBool, waker: &Waker) {
+    fn run(&mut self, waker: &Waker) {
         let _watched = bm_heartbeat::watch(SILENT_MAX);
         let mut read_at: Option<Instant> = None;
-        while !ends.load(Ordering::Relaxed) {
+        while !self.ends.load(Ordering::Relaxed) {
             bm_heartbeat::beat();
             let changed = self.tables.has_changed().unwrap_or(true);
             let left = {
@@ -87,15 +88,15 @@ impl Follows {
             let is_due = changed || !left.is_empty() || read_at.is_none_or(|at| at.elapsed() >= READ_EVERY);
             left.into_iter().for_each(|(sa, why)| self.used.take_back(sa, why));
             if is_due {
-                read_at = Some(Instant::now());
-                self.read();
+                read_at = self.read().then(Instant::now);
             }
             waker.wait([self.tables.as_fd()], TEND_EVERY);
             waker.clear();
         }
     }
 
-    fn read(&mut self) {
+    /// Reads everything; whether that is enough for now.
+    fn read(&mut self) -> bool {
         let read = self.tables.read(Listing::default, |listing, kind, body| match kind {
             Kind::Sa => listing.add_sa(body),
             Kind::Policy => listing.add_policy(body),
@@ -103,45 +104,57 @@ impl Follows {
         match read {
             Ok(listing) => {
                 self.failed = false;
-                self.update(listing);
+                self.update(listing)
             }
             Err(error) if !self.failed => {
                 self.failed = true;
                 tracing::error!("cannot read the kernel's SAs and policies: {error}; trying again");
+                false
             }
-            Err(_) => {}
+            Err(_) => false,
         }
     }
 
-    fn update(&mut self, listing: Listing) {
+    /// Whether all of it could be done.
+    fn update(&mut self, listing: Listing) -> bool {
+        // Once for all SAs; a wrong answer would turn an SA round.
+        let Ok(own) = bm_netlink::list::addresses() else { return false };
         let before = self.used.applied();
+        let is_local = |address| own.iter().any(|own| own.local == address);
         let update = self.used.update(listing, &is_local);
         for (sa, why) in update.left {
             tracing::info!("SA {sa} of the kernel is left to Linux: {why}");
         }
         let after = self.used.applied();
         if !before.is_subset(&after) {
-            self.apply(before.intersection(&after).copied().collect());
+            let remain: BTreeSet<u32> = before.intersection(&after).copied().collect();
+            // Workers keep policies until their packets are Linux's.
+            while !self.apply(remain.clone()) && !self.ends.load(Ordering::Relaxed) {
+                bm_heartbeat::beat();
+            }
         }
         if !update.changes.is_empty() {
             lock(&self.ipsec).apply(update.changes);
         }
         if before != after || lock(&self.ipsec).lacks_policies() {
             self.apply(after);
-            // Linux may have sent until now.
-            for (sa, why) in lock(&self.ipsec).tend_kernel(true) {
-                self.used.take_back(sa, why);
-            }
         }
+        // Linux may have sent until now.
+        let left = lock(&self.ipsec).tend_kernel(before != self.used.applied());
+        let is_done = left.is_empty();
+        left.into_iter().for_each(|(sa, why)| self.used.take_back(sa, why));
+        is_done
     }
 
-    fn apply(&self, mut policies: BTreeSet<u32>) {
+    fn apply(&self, mut policies: BTreeSet<u32>) -> bool {
         // Packets of a policy that workers do not have would be sent in clear.
         if lock(&self.ipsec).lacks_policies() {
             policies.clear();
         }
-        if !self.control.apply_policies(policies) {
+        let is_applied = self.control.apply_policies(policies);
+        if !is_applied {
             tracing::error!("cannot change which packets are left to Linux: control does not answer");
         }
+        is_applied
     }
 }

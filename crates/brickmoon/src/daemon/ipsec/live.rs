@@ -86,9 +86,10 @@ impl Supply {
         Self { source: Source::Counted(Numbers::after(last, sa.esn)), last, iv_mask, blocks: None }
     }
 
-    /// Numbers of an SA of the kernel. The mask is the same in each life of the daemon, so IVs repeat as little as numbers.
-    fn of_kernel(sa: &Sa, sequences: kernel::Shared) -> Self {
-        Self { source: Source::Kernel(sequences), last: 0, iv_mask: sa.fingerprint() as u64, blocks: None }
+    /// Numbers of an SA of the kernel. The mask is random, since the same keys may be added again, with numbers from 1 on.
+    fn of_kernel(sequences: kernel::Shared) -> Self {
+        let iv_mask = u64::from(random()) << 32 | u64::from(random());
+        Self { source: Source::Kernel(sequences), last: 0, iv_mask, blocks: None }
     }
 
     fn reserve(&mut self, sa: &Sa) -> Option<Block> {
@@ -132,7 +133,17 @@ impl Live {
         for (index, live) in self.sas.iter_mut().enumerate() {
             live.worker = index % workers.max(1);
         }
-        self.sas.iter_mut().map(LiveSa::plan).collect()
+        let Self { sas, failed, sequences, .. } = self;
+        let plan = |live: &mut LiveSa| {
+            let plan = live.plan();
+            if live.sa.direction == Direction::Out && plan.numbers.is_none() {
+                // Workers get no SA that cannot send.
+                failed.extend(sequences.is_some().then(|| live.sa.id()));
+                return None;
+            }
+            Some(plan)
+        };
+        sas.iter_mut().filter_map(plan).collect()
     }
 
     /// Whether a program has added an SA.
@@ -196,7 +207,7 @@ impl Live {
         let used = used.map(|used| before.map_or(used, |before| most(used, before.used)));
         let used = used.unwrap_or(Used { added_ns: now_ns, ..Used::default() });
         let mut supply = (sa.direction == Direction::Out).then(|| match &self.sequences {
-            Some(sequences) => Supply::of_kernel(&sa, sequences.clone()),
+            Some(sequences) => Supply::of_kernel(sequences.clone()),
             None => Supply::new(&sa, last, before),
         });
         let new = match &mut supply {
@@ -233,7 +244,7 @@ impl Live {
         tracing::info!("SA {id} removed");
         let is_gone = self.command(|controls| controls.remove(&sa, SETTLE));
         if let Some(sequences) = &self.sequences {
-            return lock(sequences).forget(id);
+            lock(sequences).forget(id);
         }
         let (Status { number, used, .. }, iv_mask) =
             (status.read(), numbers.as_ref().map_or(0, |supply| supply.iv_mask));
@@ -267,6 +278,14 @@ impl Live {
             if let Some((blocks, block)) = supply.blocks.as_mut().zip(block) {
                 drop(blocks.push(block));
             }
+        }
+    }
+
+    /// Forgets SAs of the kernel that have ended: an SA that comes again later is a new one. If it comes again at once, as
+    /// where an end gets another address, it goes on.
+    pub fn forget_ended(&mut self) {
+        if self.sequences.is_some() {
+            self.ended.clear();
         }
     }
 

@@ -145,7 +145,7 @@ fn in_context(ipsec: &Mutex<Ipsec>, act: impl FnOnce(&Context<'_>) -> Answer) ->
 }
 
 /// Whether this machine has an address. A socket can be bound to others, too (`ip_nonlocal_bind`).
-pub(super) fn is_local(address: IpAddr) -> bool {
+fn is_local(address: IpAddr) -> bool {
     match bm_netlink::list::addresses() {
         Ok(addresses) => addresses.iter().any(|own| own.local == address),
         Err(error) => {
