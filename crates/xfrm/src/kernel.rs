@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use bm_ipsec::{Action, Direction, Limit, Limits, Mode, Policy, Sa, SaId, Template};
 
 use crate::database::Change;
-use crate::layout::{attribute, policy as policy_at, sa as sa_at};
+use crate::layout::{attribute, policy as policy_at, sa as sa_at, selector as selector_at};
 use crate::message::{attributes, big_u32, number};
 use crate::policy::{NewPolicy, PolicyDirection};
 use crate::refused::Refused;
@@ -74,6 +74,8 @@ struct Wanted {
     received: u64,
     /// Later ones replace earlier ones.
     order: (u64, usize),
+    /// The address family of packets inside; 0 for both.
+    family: u16,
 }
 
 /// An SA that workers use, and when it was added: one that was added again is another one.
@@ -86,6 +88,7 @@ struct Used {
 struct Candidate {
     properties: Template,
     direction: Direction,
+    family: u16,
     id: SaId,
 }
 
@@ -155,7 +158,7 @@ impl KernelTables {
         let candidates = candidates(&wanted);
         // One that is gone stays until no policy uses it; one that has changed goes before it comes again.
         let gone: Vec<SaKey> = self.used.keys().filter(|key| !wanted.contains_key(*key)).copied().collect();
-        for (key, Wanted { sa, sent, received, order: (added_s, _) }) in wanted {
+        for (key, Wanted { sa, sent, received, order: (added_s, _), .. }) in wanted {
             let is_same =
                 |used: &Used| used.added_s == added_s && without_limits(&used.sa) == without_limits(&sa);
             match self.used.get(&key) {
@@ -187,19 +190,35 @@ impl KernelTables {
             let read = read.map_err(|refused| refused.why.into_owned()).and_then(|new| self.usable(new));
             match read {
                 Ok(NewSa { mut sa, direction, about, sent, received, .. }) => {
-                    let found = || match self.used.get(&key) {
-                        Some(used) => used.sa.direction,
-                        None if is_local(sa.id().destination) => Direction::In,
-                        None => Direction::Out,
+                    let found = if is_local(sa.id().destination) {
+                        Some(Direction::In)
+                    } else if is_local(sa.source) {
+                        Some(Direction::Out)
+                    } else {
+                        // The address may be gone for a moment.
+                        self.used.get(&key).map(|used| used.sa.direction)
                     };
-                    sa.direction = direction.unwrap_or_else(found);
+                    let Some(direction) = direction.or(found) else {
+                        left.insert(key, "this machine has none of its addresses".into());
+                        continue;
+                    };
+                    sa.direction = direction;
                     if let Some(why) = not_to_send_on(&sa, &mut keys) {
                         left.insert(key, why);
                         continue;
                     }
                     let value = |at| number::<u64>(&about.info, at);
                     sa.limits = rest(sa.limits, value(BYTES), value(PACKETS));
-                    wanted.insert(key, Wanted { sa, sent, received, order: (value(ADDED), at) });
+                    wanted.insert(
+                        key,
+                        Wanted {
+                            sa,
+                            sent,
+                            received,
+                            order: (value(ADDED), at),
+                            family: number(&about.info, selector_at::FAMILY),
+                        },
+                    );
                 }
                 Err(why) => drop(left.insert(key, why)),
             }
@@ -220,8 +239,12 @@ impl KernelTables {
         candidates: &[Candidate],
         update: &mut Update,
     ) {
-        let sa_for = |template: &Template, direction| {
-            let takes = |sa: &&Candidate| sa.direction == direction && template.takes(&sa.properties);
+        let sa_for = |template: &Template, direction, family| {
+            let takes = |sa: &&Candidate| {
+                sa.direction == direction
+                    && [0, family].contains(&sa.family)
+                    && template.takes(&sa.properties)
+            };
             candidates.iter().rev().find(takes).map(|sa| sa.id)
         };
         let mut before = std::mem::take(&mut self.policies);
@@ -234,7 +257,9 @@ impl KernelTables {
                 self.ordered
             });
             self.orders.insert(index, order);
-            let sa = new.template.and_then(|template| sa_for(&template, direction));
+            let sa = new
+                .template
+                .and_then(|template| sa_for(&template, direction, number(&new.info, selector_at::FAMILY)));
             // Without an SA, its packets are Linux's, which needs no policy of ours.
             if new.direction == PolicyDirection::In || new.template.is_some() && sa.is_none() {
                 continue;
@@ -303,9 +328,10 @@ fn not_to_send_on(sa: &Sa, keys: &mut BTreeSet<u128>) -> Option<String> {
 fn candidates(wanted: &BTreeMap<SaKey, Wanted>) -> Vec<Candidate> {
     let mut all: Vec<_> = wanted.values().collect();
     all.sort_by_key(|wanted| wanted.order);
-    let candidate = |Wanted { sa, .. }: &Wanted| Candidate {
+    let candidate = |Wanted { sa, family, .. }: &Wanted| Candidate {
         properties: Template::of(sa),
         direction: sa.direction,
+        family: *family,
         id: sa.id(),
     };
     all.into_iter().map(candidate).collect()

@@ -340,7 +340,7 @@ fn sas_between_ipv6_addresses() {
     for end in [&net.gateway, &net.peer] {
         for ([from, to], spi) in [(ends, 0x3001), ([ends[1], ends[0]], 0x3002)] {
             end.ip(&format!(
-                "xfrm state add src {from} dst {to} proto esp spi {spi} reqid 1 mode tunnel replay-window 32 \
+                "xfrm state add src {from} dst {to} proto esp spi {spi} reqid 1 mode tunnel replay-window 32 flag af-unspec \
                  auth-trunc hmac(sha256) 0x{spi:08x}0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c 128 \
                  enc cbc(aes) 0x{spi:08x}0102030405060708090a0b0c"
             ));

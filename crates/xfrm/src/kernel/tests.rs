@@ -157,12 +157,28 @@ fn workers_send_on_one_sa_with_the_same_keys_and_on_none_with_a_selector() {
 }
 
 #[test]
+fn an_sa_for_one_address_family_is_not_used_for_the_other() {
+    // As the kernel shows an SA without the flag af-unspec.
+    let mut six = out(0x1001, 5);
+    six[40] = 10;
+    let mut tables = KernelTables::default();
+    let update = tables.update(listing(&[six.clone()], &policies()), &is_local);
+    assert_eq!(shown(&update), ["add Out 0x1001"]);
+    six[40] = 2;
+    let update = tables.update(listing(&[six], &policies()), &is_local);
+    assert_eq!(shown(&update), ["policy 1 Out 0x1001"]);
+}
+
+#[test]
 fn an_sa_keeps_its_direction() {
     let mut tables = KernelTables::default();
     let all = [out(0x1001, 5), inbound(0x1002)];
     let _first = tables.update(listing(&all, &policies()), &is_local);
     // The address is gone for a moment.
     assert!(tables.update(listing(&all, &policies()), &|_| false).changes.is_empty());
+    // Before it is there, nobody knows.
+    let update = KernelTables::default().update(listing(&all, &policies()), &|_| false);
+    assert!(update.changes.is_empty() && update.left.len() == 2);
 }
 
 #[test]
