@@ -70,16 +70,12 @@ static __always_inline bool is_sampled(struct sampling *of, __u32 one_in)
 	return true;
 }
 
-/* A sample with the first bytes of a frame, before anything is done with it; NULL if there is no room. */
-static __always_inline struct sample *begin_sample(struct sampling *of, __u32 ifindex, const void *data, const void *end)
+/* Writes into a sample what is known before anything is done with the frame. */
+static __always_inline void fill_sample(struct sample *sample, struct sampling *of, __u32 ifindex, const void *data,
+					const void *end)
 {
-	struct sample *sample = bpf_ringbuf_reserve(&samples, sizeof(*sample), 0);
 	long size = end - data;
 
-	if (!sample) {
-		of->missed++;
-		return NULL;
-	}
 	/* The verifier wants the difference of the two pointers by itself. */
 	asm volatile("" : "+r"(size));
 	if (size > SAMPLE_BYTES)
@@ -92,6 +88,18 @@ static __always_inline struct sample *begin_sample(struct sampling *of, __u32 if
 	sample->captured = size;
 	bpf_probe_read_kernel(sample->header, size, data);
 	of->carried = of->missed = 0;
+}
+
+/* A sample in the ring, for a frame that is handled at once; NULL if there is no room. */
+static __always_inline struct sample *begin_sample(struct sampling *of, __u32 ifindex, const void *data, const void *end)
+{
+	struct sample *sample = bpf_ringbuf_reserve(&samples, sizeof(*sample), 0);
+
+	if (!sample) {
+		of->missed++;
+		return NULL;
+	}
+	fill_sample(sample, of, ifindex, data, end);
 	return sample;
 }
 

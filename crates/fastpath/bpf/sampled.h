@@ -16,35 +16,33 @@ struct {
 	__type(value, struct sampling);
 } sampling SEC(".maps");
 
-/* What happened to the frame that is being handled on this CPU. */
-struct sampled_fate {
-	__u32 out; /* the interface through which it leaves */
-	__u32 drop; /* enum sample_drop */
-};
-
+/*
+ * The sample of the frame that is being handled on this CPU, if it is one; of every frame, what happened to it. It is put
+ * into the ring at the end: the verifier of Linux 6.1 refuses to keep room in the ring while a frame is handled.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct sampled_fate);
-} sampled_fate SEC(".maps");
+	__type(value, struct sample);
+} sample_of_cpu SEC(".maps");
 
-static __always_inline struct sampled_fate *fate(void)
+static __always_inline struct sample *current_sample(void)
 {
 	__u32 zero = 0;
 
-	return bpf_map_lookup_elem(&sampled_fate, &zero);
+	return bpf_map_lookup_elem(&sample_of_cpu, &zero);
 }
 
 static __always_inline void leaves_through(__u32 ifindex)
 {
-	struct sampled_fate *of;
+	struct sample *sample;
 
 	if (!sample_one_in)
 		return;
-	of = fate();
-	if (of)
-		of->out = ifindex;
+	sample = current_sample();
+	if (sample)
+		sample->out = ifindex;
 }
 
 _Static_assert(DROPPED_TINY_FRAGMENT - DROPPED_FILTER == SAMPLE_TINY_FRAGMENT - SAMPLE_FILTER &&
@@ -56,31 +54,45 @@ _Static_assert(DROPPED_TINY_FRAGMENT - DROPPED_FILTER == SAMPLE_TINY_FRAGMENT - 
 /* Remembers why the frame is dropped, if it is. */
 static __always_inline void has_verdict(enum verdict verdict)
 {
-	struct sampled_fate *of;
+	struct sample *sample;
 
 	if (!sample_one_in || verdict < DROPPED_FILTER)
 		return;
-	of = fate();
-	if (of)
-		of->drop = verdict - DROPPED_FILTER + SAMPLE_FILTER;
+	sample = current_sample();
+	if (sample)
+		sample->drop = verdict - DROPPED_FILTER + SAMPLE_FILTER;
 }
 
-/* A sample of a frame that is one of those; NULL for others. */
+/* The sample of a frame that is one of those; NULL for others. */
 static __always_inline struct sample *sampled(__u32 ifindex, const void *data, const void *end)
 {
 	__u32 place = ifindex & (INGRESSES - 1);
 	struct sampling *of = bpf_map_lookup_elem(&sampling, &place);
-	struct sampled_fate *unknown = fate();
+	struct sample *sample = current_sample();
 
-	if (unknown)
-		unknown->out = unknown->drop = 0;
-	return of && is_sampled(of, sample_one_in) ? begin_sample(of, ifindex, data, end) : NULL;
+	if (!of || !sample)
+		return NULL;
+	sample->out = 0;
+	sample->drop = SAMPLE_NOT_DROPPED;
+	if (!is_sampled(of, sample_one_in))
+		return NULL;
+	fill_sample(sample, of, ifindex, data, end);
+	return sample;
 }
 
 /* Hands a sample out once the frame has been handled. */
 static __always_inline void was_handled(struct sample *sample, __u32 length)
 {
-	struct sampled_fate *of = fate();
+	__u32 place = sample->ifindex & (INGRESSES - 1);
+	struct sampling *of;
 
-	end_sample(sample, length, of ? of->out : 0, of ? of->drop : SAMPLE_NOT_DROPPED);
+	sample->length = length;
+	if (!bpf_ringbuf_output(&samples, sample, sizeof(*sample), 0))
+		return;
+	/* No room: the next sample reports these frames. */
+	of = bpf_map_lookup_elem(&sampling, &place);
+	if (of) {
+		of->carried += sample->frames;
+		of->missed += sample->missed + 1;
+	}
 }

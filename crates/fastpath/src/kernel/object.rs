@@ -38,7 +38,7 @@ const CLAIMS_ON: &str = ".rodata.claims";
 const CLAIMS_MAP: &str = "claims";
 /// The section that says how many frames are sampled, and the maps that exist only then.
 const SAMPLING: &str = ".rodata.sampling";
-const SAMPLING_MAPS: [&str; 3] = [SAMPLES, "sampling", "sampled_fate"];
+const SAMPLING_MAPS: [&str; 3] = [SAMPLES, "sampling", "sample_of_cpu"];
 
 /// What the programs are loaded with.
 #[derive(Clone, Copy)]
