@@ -122,44 +122,24 @@ static void describe(IMB_JOB *jobs, const struct bm_cbc *keys, const struct bm_p
 }
 
 /* A packet that the library has not handled would leave in clear, or be accepted with any ICV: better no process. */
-static void must_be(uint32_t done, uint32_t count)
+static void require(int right)
 {
-    if (done != count)
+    if (!right)
         abort();
 }
 
-void bm_mb_cbc_seal(void *manager, const struct bm_cbc *keys, const struct bm_packet *packets, uint32_t count)
+void bm_mb_cbc(void *manager, const struct bm_cbc *keys, const struct bm_packet *packets, uint32_t count, int step)
 {
+    const IMB_CIPHER_DIRECTION direction = step == BM_SEAL ? IMB_DIR_ENCRYPT : IMB_DIR_DECRYPT;
     IMB_MGR *mgr = manager;
     IMB_JOB jobs[BM_BURST];
 
-    if (count > BM_BURST)
-        return;
-    describe(jobs, keys, packets, count, IMB_DIR_ENCRYPT);
-    must_be(IMB_SUBMIT_CIPHER_BURST_NOCHECK(mgr, jobs, count, IMB_CIPHER_CBC, IMB_DIR_ENCRYPT, keys->key_len), count);
-    must_be(IMB_SUBMIT_HASH_BURST_NOCHECK(mgr, jobs, count, hash_of(keys)), count);
-}
-
-void bm_mb_cbc_hash(void *manager, const struct bm_cbc *keys, const struct bm_packet *packets, uint32_t count)
-{
-    IMB_MGR *mgr = manager;
-    IMB_JOB jobs[BM_BURST];
-
-    if (count > BM_BURST)
-        return;
-    describe(jobs, keys, packets, count, IMB_DIR_DECRYPT);
-    must_be(IMB_SUBMIT_HASH_BURST_NOCHECK(mgr, jobs, count, hash_of(keys)), count);
-}
-
-void bm_mb_cbc_open(void *manager, const struct bm_cbc *keys, const struct bm_packet *packets, uint32_t count)
-{
-    IMB_MGR *mgr = manager;
-    IMB_JOB jobs[BM_BURST];
-
-    if (count > BM_BURST)
-        return;
-    describe(jobs, keys, packets, count, IMB_DIR_DECRYPT);
-    must_be(IMB_SUBMIT_CIPHER_BURST_NOCHECK(mgr, jobs, count, IMB_CIPHER_CBC, IMB_DIR_DECRYPT, keys->key_len), count);
+    require(count <= BM_BURST);
+    describe(jobs, keys, packets, count, direction);
+    if (step != BM_HASH)
+        require(IMB_SUBMIT_CIPHER_BURST_NOCHECK(mgr, jobs, count, IMB_CIPHER_CBC, direction, keys->key_len) == count);
+    if (step != BM_OPEN)
+        require(IMB_SUBMIT_HASH_BURST_NOCHECK(mgr, jobs, count, hash_of(keys)) == count);
 }
 
 struct gcm {
@@ -187,20 +167,12 @@ void bm_mb_gcm_key(void *manager, void *keys, const uint8_t *key, size_t key_len
     }
 }
 
-void bm_mb_gcm_seal(const void *keys, uint8_t *bytes, size_t length, const uint8_t nonce[12], const uint8_t *aad,
-                    size_t aad_len, uint8_t icv[16])
+void bm_mb_gcm(const void *keys, int step, uint8_t *bytes, size_t length, const uint8_t nonce[12], const uint8_t *aad,
+               size_t aad_len, uint8_t icv[16])
 {
     const struct gcm *gcm = keys;
+    const aes_gcm_enc_dec_t run = step == BM_SEAL ? gcm->seal : gcm->open;
     struct gcm_context_data context;
 
-    gcm->seal(&gcm->keys, &context, bytes, bytes, length, nonce, aad, aad_len, icv, 16);
-}
-
-void bm_mb_gcm_open(const void *keys, uint8_t *bytes, size_t length, const uint8_t nonce[12], const uint8_t *aad,
-                    size_t aad_len, uint8_t icv[16])
-{
-    const struct gcm *gcm = keys;
-    struct gcm_context_data context;
-
-    gcm->open(&gcm->keys, &context, bytes, bytes, length, nonce, aad, aad_len, icv, 16);
+    run(&gcm->keys, &context, bytes, bytes, length, nonce, aad, aad_len, icv, 16);
 }

@@ -41,20 +41,20 @@ int bm_mb_init(void *manager, int kind);
 
 void bm_mb_cbc_keys(void *manager, struct bm_cbc *keys, const uint8_t *encryption, const uint8_t *integrity,
                     size_t integrity_len);
-/* Encrypts and hashes up to BM_BURST packets. The 16 bytes of the IV contain the number that it is made of. */
-void bm_mb_cbc_seal(void *manager, const struct bm_cbc *keys, const struct bm_packet *packets, uint32_t count);
-/* Hashes up to BM_BURST packets. */
-void bm_mb_cbc_hash(void *manager, const struct bm_cbc *keys, const struct bm_packet *packets, uint32_t count);
-/* Decrypts up to BM_BURST packets. */
-void bm_mb_cbc_open(void *manager, const struct bm_cbc *keys, const struct bm_packet *packets, uint32_t count);
+/* What is done with packets. */
+enum bm_step {
+    BM_SEAL, /* they are encrypted, and get an ICV */
+    BM_HASH, /* the ICV that they should have is written */
+    BM_OPEN  /* they are decrypted; with AES-GCM, the ICV that they should have is written, too */
+};
+
+/* One step for up to BM_BURST packets. To encrypt, the 16 bytes of the IV contain the number that it is made of. */
+void bm_mb_cbc(void *manager, const struct bm_cbc *keys, const struct bm_packet *packets, uint32_t count, int step);
 
 /* Prepares a key of 16 or 32 bytes in BM_GCM_ROOM bytes, aligned to 64, for the functions of this manager. */
 void bm_mb_gcm_key(void *manager, void *keys, const uint8_t *key, size_t key_len);
-/* Encrypts in place, and writes an ICV of 16 bytes. */
-void bm_mb_gcm_seal(const void *keys, uint8_t *bytes, size_t length, const uint8_t nonce[12], const uint8_t *aad,
-                    size_t aad_len, uint8_t icv[16]);
-/* Decrypts in place, and writes the ICV that the packet should have. */
-void bm_mb_gcm_open(const void *keys, uint8_t *bytes, size_t length, const uint8_t nonce[12], const uint8_t *aad,
-                    size_t aad_len, uint8_t icv[16]);
+/* Encrypts or decrypts in place, and writes the ICV of 16 bytes. */
+void bm_mb_gcm(const void *keys, int step, uint8_t *bytes, size_t length, const uint8_t nonce[12], const uint8_t *aad,
+               size_t aad_len, uint8_t icv[16]);
 
 #endif

@@ -62,12 +62,11 @@ unsafe extern "C" {
         integrity: *const u8,
         integrity_len: usize,
     );
-    fn bm_mb_cbc_seal(manager: *mut c_void, keys: *const CbcKeys, packets: *const Packet, count: u32);
-    fn bm_mb_cbc_hash(manager: *mut c_void, keys: *const CbcKeys, packets: *const Packet, count: u32);
-    fn bm_mb_cbc_open(manager: *mut c_void, keys: *const CbcKeys, packets: *const Packet, count: u32);
+    fn bm_mb_cbc(manager: *mut c_void, keys: *const CbcKeys, packets: *const Packet, count: u32, step: c_int);
     fn bm_mb_gcm_key(manager: *mut c_void, keys: *mut GcmKeys, key: *const u8, key_len: usize);
-    fn bm_mb_gcm_seal(
+    fn bm_mb_gcm(
         keys: *const GcmKeys,
+        step: c_int,
         bytes: *mut u8,
         length: usize,
         nonce: *const u8,
@@ -75,15 +74,14 @@ unsafe extern "C" {
         aad_len: usize,
         icv: *mut u8,
     );
-    fn bm_mb_gcm_open(
-        keys: *const GcmKeys,
-        bytes: *mut u8,
-        length: usize,
-        nonce: *const u8,
-        aad: *const u8,
-        aad_len: usize,
-        icv: *mut u8,
-    );
+}
+
+/// `enum bm_step`.
+#[derive(Clone, Copy)]
+enum Step {
+    Seal,
+    Hash,
+    Open,
 }
 
 /// A manager of the library, which one thread uses at a time.
@@ -138,21 +136,23 @@ impl Gcm {
     /// Encrypts in place, and writes the ICV.
     #[inline]
     pub fn seal(&self, bytes: &mut [u8], nonce: &[u8; 12], aad: &[u8], icv: &mut [u8; ICV_MAX]) {
-        let (bytes, length) = (bytes.as_mut_ptr(), bytes.len());
-        let (nonce, icv) = (nonce.as_ptr(), icv.as_mut_ptr());
-        // SAFETY: `new` has prepared the keys, and everything else is in the slices.
-        unsafe { bm_mb_gcm_seal(&raw const *self.0, bytes, length, nonce, aad.as_ptr(), aad.len(), icv) };
+        self.run(Step::Seal, bytes, nonce, aad, icv);
     }
 
     /// Decrypts in place; whether the ICV is right. If it is not, nobody may read the bytes.
     #[inline]
     pub fn open(&self, bytes: &mut [u8], nonce: &[u8; 12], aad: &[u8], icv: [u8; ICV_MAX]) -> bool {
         let mut right = [0; ICV_MAX];
-        let (bytes, length) = (bytes.as_mut_ptr(), bytes.len());
-        let (nonce, found) = (nonce.as_ptr(), right.as_mut_ptr());
-        // SAFETY: `new` has prepared the keys, and everything else is in the slices.
-        unsafe { bm_mb_gcm_open(&raw const *self.0, bytes, length, nonce, aad.as_ptr(), aad.len(), found) };
+        self.run(Step::Open, bytes, nonce, aad, &mut right);
         is_same(right, icv)
+    }
+
+    #[inline]
+    fn run(&self, step: Step, bytes: &mut [u8], nonce: &[u8; 12], aad: &[u8], icv: &mut [u8; ICV_MAX]) {
+        let (keys, step, length) = (&raw const *self.0, step as c_int, bytes.len());
+        let (bytes, nonce, icv) = (bytes.as_mut_ptr(), nonce.as_ptr(), icv.as_mut_ptr());
+        // SAFETY: `new` has prepared the keys, and everything else is in the slices.
+        unsafe { bm_mb_gcm(keys, step, bytes, length, nonce, aad.as_ptr(), aad.len(), icv) };
     }
 }
 
@@ -192,8 +192,7 @@ impl MultiCbc {
             *place = self.describe(packet, *esn_high);
             count += 1;
         }
-        // SAFETY: the engine is a manager, `new` has prepared the keys, and each packet is within its own slice.
-        unsafe { bm_mb_cbc_seal(engine.manager(), &raw const *self.0, packets.as_ptr(), count) };
+        self.run(engine, Step::Seal, &packets[..count]);
     }
 
     /// Hashes up to [`BURST`] packets, and decrypts those whose ICV is right.
@@ -209,8 +208,7 @@ impl MultiCbc {
             *place = Packet { icv: found.as_mut_ptr(), ..self.describe(packet, *esn_high) };
             count += 1;
         }
-        // SAFETY: as in `seal`; ICVs are written to `icvs`, which has room for the longest.
-        unsafe { bm_mb_cbc_hash(engine.manager(), &raw const *self.0, packets.as_ptr(), count) };
+        self.run(engine, Step::Hash, &packets[..count]);
         let (mut right, mut rights) = ([NO_PACKET; BURST], 0);
         for ((place, [expected, found]), Open { outcome, .. }) in
             packets.iter().zip(icvs).zip(burst.iter_mut().flatten())
@@ -222,8 +220,16 @@ impl MultiCbc {
                 **outcome = Err(Failure::Integrity);
             }
         }
-        // SAFETY: as in `seal`.
-        unsafe { bm_mb_cbc_open(engine.manager(), &raw const *self.0, right.as_ptr(), rights as u32) };
+        self.run(engine, Step::Open, &right[..rights]);
+    }
+
+    /// One step for packets that [`Self::describe`] has described, and whose slices nobody else uses meanwhile.
+    #[inline]
+    fn run(&self, engine: &mut Engine, step: Step, packets: &[Packet]) {
+        let (keys, count) = (&raw const *self.0, packets.len() as u32);
+        // SAFETY: the engine is a manager, `new` has prepared the keys, each packet is within its own slice, and its ICV
+        // is written behind it or to an array with room for the longest.
+        unsafe { bm_mb_cbc(engine.manager(), keys, packets.as_ptr(), count, step as c_int) };
     }
 
     /// The packet for the shim, with the high half of an extended number in place of its ICV: it is hashed as if it
