@@ -68,7 +68,7 @@ impl Listing {
 }
 
 /// An SA that workers can use.
-struct Wanted {
+struct Usable {
     sa: Sa,
     sent: u64,
     received: u64,
@@ -113,15 +113,15 @@ pub struct KernelTables {
     used: BTreeMap<SaKey, Used>,
     left: BTreeMap<SaKey, String>,
     /// SAs on which Linux sends: workers do not use them again.
-    taken_back: BTreeMap<SaKey, String>,
+    excluded: BTreeMap<SaKey, String>,
     /// Policies that workers have, by their indexes in the kernel.
     policies: BTreeMap<u32, Applied>,
     /// The order of all policies of the kernel, by their indexes, and the last one that was given.
     orders: BTreeMap<u32, u64>,
-    ordered: u64,
+    last_order: u64,
     /// Numbers of templates that are free, the oldest first, and how many there are.
-    free: VecDeque<u32>,
-    numbered: u32,
+    free_numbers: VecDeque<u32>,
+    numbers: u32,
 }
 
 /// A policy that workers have.
@@ -150,7 +150,7 @@ impl KernelTables {
         let Listing { sas, policies } = listing;
         let mut update = Update::default();
         let present: BTreeSet<SaKey> = sas.iter().filter_map(|listed| listed.id.map(key)).collect();
-        self.taken_back.retain(|id, _| present.contains(id));
+        self.excluded.retain(|id, _| present.contains(id));
         let (wanted, left) = self.wanted(sas, is_local);
         let news = left.iter().filter(|(key, why)| self.left.get(*key) != Some(*why));
         update.left = news.map(|(key, why)| (id(*key), why.clone())).collect();
@@ -158,7 +158,7 @@ impl KernelTables {
         let candidates = candidates(&wanted);
         // One that is gone stays until no policy uses it; one that has changed goes before it comes again.
         let gone: Vec<SaKey> = self.used.keys().filter(|key| !wanted.contains_key(*key)).copied().collect();
-        for (key, Wanted { sa, sent, received, order: (added_s, _), .. }) in wanted {
+        for (key, Usable { sa, sent, received, order: (added_s, _), .. }) in wanted {
             let is_same =
                 |used: &Used| used.added_s == added_s && without_limits(&used.sa) == without_limits(&sa);
             match self.used.get(&key) {
@@ -182,7 +182,7 @@ impl KernelTables {
         &self,
         sas: Vec<Listed>,
         is_local: &dyn Fn(IpAddr) -> bool,
-    ) -> (BTreeMap<SaKey, Wanted>, BTreeMap<SaKey, String>) {
+    ) -> (BTreeMap<SaKey, Usable>, BTreeMap<SaKey, String>) {
         let (mut wanted, mut left, mut keys) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         // The kernel lists the last one first.
         for (at, Listed { id, read }) in sas.into_iter().rev().enumerate() {
@@ -203,15 +203,15 @@ impl KernelTables {
                         continue;
                     };
                     sa.direction = direction;
-                    if let Some(why) = not_to_send_on(&sa, &mut keys) {
+                    if let Some(why) = why_not_send(&sa, &mut keys) {
                         left.insert(key, why);
                         continue;
                     }
                     let value = |at| number::<u64>(&about.info, at);
-                    sa.limits = rest(sa.limits, value(BYTES), value(PACKETS));
+                    sa.limits = remaining(sa.limits, value(BYTES), value(PACKETS));
                     wanted.insert(
                         key,
-                        Wanted {
+                        Usable {
                             sa,
                             sent,
                             received,
@@ -230,7 +230,7 @@ impl KernelTables {
         if new.sa.mode != Mode::Tunnel {
             return Err("it is in transport mode, for packets of this machine".into());
         }
-        self.taken_back.get(&key(new.sa.id())).map_or(Ok(new), |why| Err(why.clone()))
+        self.excluded.get(&key(new.sa.id())).map_or(Ok(new), |why| Err(why.clone()))
     }
 
     fn update_policies(
@@ -253,8 +253,8 @@ impl KernelTables {
         for new in listed.into_iter().rev().flatten() {
             let (index, direction) = (new.index(), new.policy.direction);
             let order = orders.remove(&index).unwrap_or_else(|| {
-                self.ordered += 1;
-                self.ordered
+                self.last_order += 1;
+                self.last_order
             });
             self.orders.insert(index, order);
             let sa = new
@@ -284,21 +284,21 @@ impl KernelTables {
         }
         for Applied { order, number, .. } in before.into_values() {
             update.changes.push(Change::RemovePolicy { order });
-            self.free.extend(number);
+            self.free_numbers.extend(number);
         }
     }
 
     /// A number for a template that no other one has.
     fn free_number(&mut self) -> u32 {
-        self.free.pop_front().unwrap_or_else(|| {
-            self.numbered += 1;
-            self.numbered - 1
+        self.free_numbers.pop_front().unwrap_or_else(|| {
+            self.numbers += 1;
+            self.numbers - 1
         })
     }
 
-    /// From now on an SA is left to Linux, until it is gone. The next [`Self::update`] carries it out.
-    pub fn take_back(&mut self, sa: SaId, why: String) {
-        self.taken_back.insert(key(sa), why);
+    /// Leaves an SA to Linux until it is gone, from the next [`Self::update`] on.
+    pub fn exclude(&mut self, sa: SaId, why: String) {
+        self.excluded.insert(key(sa), why);
     }
 
     /// The indexes of the policies that workers apply in place of Linux.
@@ -314,21 +314,21 @@ impl KernelTables {
 }
 
 /// Why workers must not send on an SA; `keys` are the fingerprints of those on which they send.
-fn not_to_send_on(sa: &Sa, keys: &mut BTreeSet<u128>) -> Option<String> {
+fn why_not_send(sa: &Sa, keys: &mut BTreeSet<u128>) -> Option<String> {
     if sa.direction == Direction::In {
         return None;
     }
     if !sa.selectors.is_empty() {
-        return Some("it has a selector of its own, with which Linux chooses among SAs".into());
+        return Some("it has a selector, by which Linux chooses among SAs, and workers do not".into());
     }
     let is_new = keys.insert(sa.fingerprint());
-    (!is_new).then(|| "another SA has the same keys, and so would have the same sequence numbers".into())
+    (!is_new).then(|| "another SA has the same keys, and would use the same sequence numbers".into())
 }
 
-fn candidates(wanted: &BTreeMap<SaKey, Wanted>) -> Vec<Candidate> {
+fn candidates(wanted: &BTreeMap<SaKey, Usable>) -> Vec<Candidate> {
     let mut all: Vec<_> = wanted.values().collect();
     all.sort_by_key(|wanted| wanted.order);
-    let candidate = |Wanted { sa, family, .. }: &Wanted| Candidate {
+    let candidate = |Usable { sa, family, .. }: &Usable| Candidate {
         properties: Template::of(sa),
         direction: sa.direction,
         family: *family,
@@ -343,7 +343,7 @@ fn without_limits(sa: &Sa) -> Sa {
 }
 
 /// What is left of limits. The kernel itself looks after those of time.
-fn rest(limits: Limits, bytes: u64, packets: u64) -> Limits {
+fn remaining(limits: Limits, bytes: u64, packets: u64) -> Limits {
     let of = |limit: Limit, used: u64| {
         let left = |limit: Option<u64>| limit.map(|limit| limit.saturating_sub(used));
         // One that is over is reached with the next packet.

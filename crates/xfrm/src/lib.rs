@@ -10,6 +10,9 @@
 //! time and what SAs have been used for, and needs no socket; [`Server`] has the sockets. A request that cannot be
 //! carried out is answered with an error number and a text, and changes nothing.
 //!
+//! [`KernelTables`] reads the same messages from the kernel's own tables, and finds out which SAs and policies workers can
+//! use ([decision 62](../../../docs/decisions/0062-kernel-sas.md)).
+//!
 //! Absent on purpose: encryption (`bm-ipsec`), workers, and IKE. Keys leave this crate only in a [`Change`], and in the
 //! answer to the process that has installed them.
 

@@ -262,7 +262,7 @@ fn sas_of_ip_xfrm() {
     // What is for this machine, and what it sends, stays Linux's; workers go on.
     for _ in 0..3 {
         assert_eq!(Net::pings(&net.gateway, "-c 1 -I 10.1.0.1 10.2.0.1"), 1);
-        eventually("workers go on above Linux's numbers", || {
+        eventually("workers continue above Linux's numbers", || {
             Net::pings(&net.a, "-c 3 -i 0.05 10.2.0.1") == 3
         });
     }

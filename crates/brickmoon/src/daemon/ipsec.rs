@@ -179,9 +179,7 @@ impl Ipsec {
                 Change::RemovePolicy { order } => self.remove_policy(order),
                 Change::RemoveAllPolicies => {
                     self.live.policies.clear();
-                    if !self.config.kernel {
-                        self.clear_text.follow_programs(&self.config, [].iter());
-                    }
+                    self.clear_text.follow_programs(&self.config, [].iter());
                     match self.all_policies() {
                         Ok(policies) => self.publish(policies, None),
                         Err(error) => tracing::error!("cannot change the policies of workers: {error}"),
@@ -278,8 +276,8 @@ impl Ipsec {
 
     /// Called often where SAs are the kernel's: keeps them supplied with numbers, and tells the kernel what they were used
     /// for. SAs that are not in use are looked at only with `idle`. Returns those that are to be left to Linux, and why.
-    pub fn tend_kernel(&mut self, idle: bool) -> Vec<(SaId, String)> {
-        self.live.tend_kernel(idle)
+    pub fn update_kernel_sas(&mut self, idle: bool) -> Vec<(SaId, String)> {
+        self.live.update_kernel_sas(idle)
     }
 
     /// Packets for which programs should add an SA.

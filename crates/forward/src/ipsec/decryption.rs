@@ -28,7 +28,7 @@ use bm_wire::ipv6::Ipv6;
 use bm_wire::protocol;
 
 use super::frames::Waiting;
-use super::linux::Linux;
+use super::linux::LeftToLinux;
 use super::live::{Command, Receiver, Report};
 use super::rings::{Rings, stop_inputs};
 use super::{IpsecPlan, IpsecWorker, Owner, Stop, frames};
@@ -56,7 +56,7 @@ pub struct Decryption {
     /// Destinations of inbound SAs, sorted.
     destinations: Vec<IpAddr>,
     /// Where SAs are the kernel's: what is left to Linux.
-    linux: Option<Linux>,
+    linux: Option<LeftToLinux>,
     rings: Rings,
     account: Account,
 }
@@ -74,7 +74,7 @@ impl Decryption {
         account: Account,
         now_ns: u64,
     ) -> Result<Self, Problem> {
-        let linux = tables.map(|tables| Linux::new(tables, *worker));
+        let linux = tables.map(|tables| LeftToLinux::new(tables, *worker));
         let mut sas = Vec::new();
         let mine = |plan: &&super::SaPlan| plan.sa.direction == Direction::In && plan.worker == *worker;
         for plan in plan.sas.iter().filter(mine) {
@@ -203,7 +203,7 @@ impl Decryption {
         let mut waiting = std::mem::take(&mut self.waiting);
         let mut outcomes = [Ok(()); BURST];
         if let Some(linux) = &mut self.linux {
-            linux.keep(waiting.iter().map(|one| &one.frame));
+            linux.save(waiting.iter().map(|one| &one.frame));
         }
         let receiver = &mut self.sas[self.waiting_for];
         self.senders.clear();
@@ -225,15 +225,15 @@ impl Decryption {
         status.write(sa.used(), sa.highest(), sa.expiry(io.now_ns));
         for (at, (one, outcome)) in waiting.drain(..).zip(outcomes).enumerate() {
             let Waiting { mut frame, network, port, more: esp } = one;
-            let is_news = self.says_who_sent(at, outcome, io.now_ns);
+            let is_reported = self.report_sender(at, outcome, io.now_ns);
             let Receiver { properties, status, .. } = &self.sas[self.waiting_for];
             let packet = frames::packet(&frame, network);
             let checked = match (outcome, &mut self.linux) {
                 (Ok(()), None) => self.check(packet, Some((esp.id, *properties))),
                 (Ok(()), Some(linux)) => {
                     let is_required = requires(&self.policies, packet, properties);
-                    // Linux lets IKE know about another sender, if it gets the packet.
-                    if !is_required || is_news || linux.takes(frame.data(), port, io.now_ns) {
+                    // Linux tells IKE about another sender, if it gets the packet.
+                    if !is_required || is_reported || linux.takes(frame.data(), port, io.now_ns) {
                         linux.restore(at, &mut frame);
                     }
                     Ok(())
@@ -251,9 +251,9 @@ impl Decryption {
         self.waiting = waiting;
     }
 
-    /// Lets the daemon know if a packet of the SA came from elsewhere, and was the peer's. Whether that was news.
+    /// Tells the daemon if a packet of the SA came from elsewhere, and was the peer's; whether it was told.
     #[inline]
-    fn says_who_sent(&mut self, at: usize, outcome: Result<(), Failure>, now_ns: u64) -> bool {
+    fn report_sender(&mut self, at: usize, outcome: Result<(), Failure>, now_ns: u64) -> bool {
         let Some(sender) = self.senders.get(at).copied().flatten() else { return false };
         let is_of_peer = outcome.map_or_else(Failure::is_of_peer, |()| true);
         if let Some(moved) = is_of_peer.then(|| self.sas[self.waiting_for].report(sender, now_ns)).flatten() {
@@ -392,17 +392,17 @@ impl App for Decryption {
         }
         self.decrypt(io);
         self.rings.wake();
-        self.linux.iter_mut().for_each(Linux::rest);
+        self.linux.iter_mut().for_each(LeftToLinux::quiescent);
     }
 
     fn before_sleep(&mut self) -> bool {
-        self.linux.iter_mut().for_each(Linux::before_sleep);
+        self.linux.iter_mut().for_each(LeftToLinux::before_sleep);
         self.rings.before_sleep()
     }
 
     fn after_sleep(&mut self) {
         self.rings.after_sleep();
-        self.linux.iter_mut().for_each(Linux::after_sleep);
+        self.linux.iter_mut().for_each(LeftToLinux::after_sleep);
     }
 
     fn stop(&mut self, io: &mut Io<'_>) {

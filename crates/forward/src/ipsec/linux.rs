@@ -20,21 +20,21 @@ use crate::slow::Header;
 use crate::tables::Tables;
 
 /// Decides what is Linux's, and keeps packets as they came.
-pub(super) struct Linux {
+pub(super) struct LeftToLinux {
     published: Arc<Published<Tables>>,
     reader: ReaderHandle,
     worker: usize,
     originals: Vec<Vec<u8>>,
 }
 
-impl Linux {
+impl LeftToLinux {
     pub fn new((published, reader): (Arc<Published<Tables>>, ReaderHandle), worker: usize) -> Self {
         Self { published, reader, worker, originals: Vec::new() }
     }
 
     /// Copies frames that are about to be decrypted.
     #[inline]
-    pub fn keep<'a>(&mut self, frames: impl Iterator<Item = &'a Frame>) {
+    pub fn save<'a>(&mut self, frames: impl Iterator<Item = &'a Frame>) {
         for (at, frame) in frames.enumerate() {
             if self.originals.len() == at {
                 // As many as are decrypted together, once.
@@ -62,7 +62,7 @@ impl Linux {
     }
 
     /// No table is in use until the next packet.
-    pub fn rest(&mut self) {
+    pub fn quiescent(&mut self) {
         self.reader.quiescent();
     }
 

@@ -116,11 +116,11 @@ fn what_workers_do_not_support_is_left_to_linux_with_a_reason() {
 }
 
 #[test]
-fn an_sa_that_was_taken_back_stays_linuxs_until_it_is_gone() {
+fn an_excluded_sa_stays_linuxs_until_it_is_gone() {
     let all = [out(0x1001, 5), inbound(0x1002)];
     let mut tables = KernelTables::default();
     let _first = tables.update(listing(&all, &policies()), &is_local);
-    tables.take_back(SaId { spi: 0x1001, destination: PEER.parse().unwrap() }, "Linux sends on it".into());
+    tables.exclude(SaId { spi: 0x1001, destination: PEER.parse().unwrap() }, "Linux sends on it".into());
     let update = tables.update(listing(&all, &policies()), &is_local);
     assert_eq!(shown(&update), ["no policy 1", "remove 0x1001"]);
     assert_eq!(update.left.len(), 1);
@@ -191,7 +191,7 @@ fn limits_are_what_is_left_of_them() {
     let [Change::AddSa { sa, .. }, ..] = &update.changes[..] else { panic!("it is new") };
     assert_eq!(sa.limits.bytes, Limit { soft: Some(500), hard: Some(700) });
     // Limits that are over are reached with the next packet.
-    let over = rest(sa.limits, 900, 0);
+    let over = remaining(sa.limits, 900, 0);
     assert_eq!(over.bytes, Limit { soft: None, hard: Some(1) });
     // More use does not make it another SA.
     body[BYTES..BYTES + 8].copy_from_slice(&400u64.to_ne_bytes());

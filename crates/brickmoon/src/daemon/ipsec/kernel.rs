@@ -1,8 +1,8 @@
-//! Sequence numbers of the kernel's SAs that workers use, and what it is told of their use.
+//! Sequence numbers of the kernel's SAs that workers use, and what the kernel is told about their use.
 //!
 //! ```text
 //! kernel: sent 7 ──► reserve: sent 7 + MARGIN + BLOCK ──► a block of numbers ──► worker
-//!                    Linux goes on above them, whatever happens to this process
+//!                    Linux continues above them, whatever happens to this process
 //! ```
 //!
 //! A worker only has numbers that the kernel takes for sent, so none is used twice. Between reading the last number and
@@ -17,21 +17,21 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bm_ipsec::{Block, Expiry, Numbers, Sa, SaId};
-use bm_netlink::{Error, SaKey, XfrmSas};
+use bm_netlink::{Error, SaKey, SaState, XfrmSas};
 
 use super::BLOCK;
 
 /// Numbers between those that Linux has used and those of a block.
 const MARGIN: u64 = 1 << 20;
-/// The longest time between reading and setting the last number: with 64-byte packets on 10 Gb/s, Linux sends 150,000.
-const QUICK: Duration = Duration::from_millis(10);
+/// The longest time between reading and setting the last number: Linux sends 150,000 packets of 64 bytes at 10 Gb/s.
+const RESERVE_MAX: Duration = Duration::from_millis(10);
 const ATTEMPTS: u32 = 5;
 /// Linux may send on an SA this many times...
 const SENDS_MAX: u32 = 10;
 /// ... in this time, before it is left to Linux.
 const SENDS_WITHIN: Duration = Duration::from_secs(60);
-/// How often the kernel is told what an SA was used for.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+/// How often the kernel is told what an SA was used for, at most.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// Without ESN an IKE daemon is asked for a new SA when this many numbers are used.
 const SOFT_NUMBER: u64 = 3 << 30;
 
@@ -41,11 +41,11 @@ pub type Shared = Arc<Mutex<Sequences>>;
 /// The numbers of all outbound SAs of the kernel that workers use, and what SAs of both directions were used for.
 pub struct Sequences {
     kernel: XfrmSas,
-    sas: HashMap<SaId, Told>,
+    sas: HashMap<SaId, Reported>,
 }
 
-/// What the kernel was told about an SA.
-struct Told {
+/// What was reported to the kernel about an SA.
+struct Reported {
     /// The last number that was set as sent.
     sent: u64,
     bytes: u64,
@@ -58,8 +58,8 @@ struct Told {
     linux_sent: (u32, Instant),
 }
 
-/// What has become of an SA that is looked after.
-pub enum Tended {
+/// What is to be done about an SA after an update.
+pub enum Outcome {
     Nothing,
     /// More numbers for the worker; it must not use lower ones if `skip` is set.
     Numbers {
@@ -72,7 +72,7 @@ pub enum Tended {
 
 /// What workers have done with an SA.
 #[derive(Clone, Copy)]
-pub struct Done {
+pub struct Usage {
     pub bytes: u64,
     pub packets: u64,
     pub expiry: Option<Expiry>,
@@ -100,23 +100,30 @@ impl Sequences {
             let started = Instant::now();
             let state = self.kernel.state(&key).map_err(|error| error.to_string())?;
             // An SA that was deleted and added again begins anew, with the keys of before perhaps.
-            let used = state.sent.max(self.told(sa).sent).saturating_add(MARGIN);
+            let used = state.sent.max(self.reported(sa).sent).saturating_add(MARGIN);
             let block = Numbers::after(used, sa.esn).reserve(BLOCK).map_err(|error| error.to_string())?;
             let sent = block.end() - 1;
             self.kernel.set_sent(&key, &state, sent).map_err(|error| error.to_string())?;
-            self.told(sa).sent = sent;
+            self.reported(sa).sent = sent;
             // Otherwise Linux may have sent more than the margin meanwhile: these numbers are skipped.
-            if started.elapsed() <= QUICK {
+            if started.elapsed() <= RESERVE_MAX {
                 return Ok(block);
             }
         }
         Err("the machine is too busy to reserve sequence numbers".into())
     }
 
-    fn told(&mut self, sa: &Sa) -> &mut Told {
+    fn reported(&mut self, sa: &Sa) -> &mut Reported {
         let now = Instant::now();
-        let new =
-            || Told { sent: 0, bytes: 0, packets: 0, at: now, expiry: None, seen: 0, linux_sent: (0, now) };
+        let new = || Reported {
+            sent: 0,
+            bytes: 0,
+            packets: 0,
+            at: now,
+            expiry: None,
+            seen: 0,
+            linux_sent: (0, now),
+        };
         self.sas.entry(sa.id()).or_insert_with(new)
     }
 
@@ -127,64 +134,69 @@ impl Sequences {
 
     /// Called often: tells the kernel what an SA was used for, and reserves more numbers if they are needed. One that
     /// workers have not used since the last call costs nothing, unless `idle` ones are to be looked at, too.
-    pub fn tend(&mut self, sa: &Sa, done: &Done, idle: bool) -> Tended {
-        let key = key_of(sa);
-        let told = self.told(sa);
-        let has_news =
-            idle || done.packets != told.seen || done.packets != told.packets || done.room == Some(true);
-        told.seen = done.packets;
+    pub fn update(&mut self, sa: &Sa, usage: &Usage, idle: bool) -> Outcome {
+        let reported = self.reported(sa);
+        let has_news = idle
+            || usage.packets != reported.seen
+            || usage.packets != reported.packets
+            || usage.room == Some(true);
+        reported.seen = usage.packets;
         if !has_news {
-            return Tended::Nothing;
+            return Outcome::Nothing;
         }
         // One that is gone is found by its event.
-        let Ok(state) = self.kernel.state(&key) else { return Tended::Nothing };
-        let told = self.told(sa);
-        let linux_has_sent = done.room.is_some() && state.sent != told.sent;
-        let (bytes, packets) =
-            (done.bytes.saturating_sub(told.bytes), done.packets.saturating_sub(told.packets));
-        let is_due = told.at.elapsed() >= TELL_EVERY && packets > 0;
+        let Ok(state) = self.kernel.state(&key_of(sa)) else { return Outcome::Nothing };
+        let reported = self.reported(sa);
+        let linux_has_sent = usage.room.is_some() && state.sent != reported.sent;
+        let is_left = linux_has_sent && reported.linux_sends_too_often();
+        self.report(sa, usage, &state);
+        if is_left {
+            let why = "this machine itself sends on it, and its packets would overtake those of workers: \
+                       to use it nevertheless, exclude addresses of this machine from its policies";
+            return Outcome::Leave(why.into());
+        }
+        if !linux_has_sent && usage.room != Some(true) {
+            return Outcome::Nothing;
+        }
+        match self.reserve(sa) {
+            Ok(block) => Outcome::Numbers { block, skip: linux_has_sent },
+            // It may still use the numbers that it has.
+            Err(why) if !linux_has_sent => {
+                tracing::debug!("SA {}: {why}", sa.id());
+                Outcome::Nothing
+            }
+            Err(why) => Outcome::Leave(why),
+        }
+    }
+
+    /// Tells the kernel what an SA was used for, and that it expires.
+    fn report(&mut self, sa: &Sa, usage: &Usage, state: &SaState) {
+        let (key, reported) = (key_of(sa), self.reported(sa));
+        let bytes = usage.bytes.saturating_sub(reported.bytes);
+        let packets = usage.packets.saturating_sub(reported.packets);
+        let is_due = reported.at.elapsed() >= REPORT_EVERY && packets > 0;
         if is_due {
-            (told.bytes, told.packets, told.at) = (done.bytes, done.packets, Instant::now());
+            (reported.bytes, reported.packets, reported.at) = (usage.bytes, usage.packets, Instant::now());
         }
-        let is_soft = done.expiry.is_some() || !sa.esn && state.sent >= SOFT_NUMBER;
-        let expiry =
-            done.expiry.or(is_soft.then_some(Expiry::Soft)).filter(|expiry| told.expiry < Some(*expiry));
-        if let Some(expiry) = expiry {
-            told.expiry = Some(expiry);
-        }
-        let is_left = linux_has_sent && told.counts_linux();
+        let is_soft = !sa.esn && state.sent >= SOFT_NUMBER;
+        let expiry = usage.expiry.or(is_soft.then_some(Expiry::Soft));
+        let expiry = expiry.filter(|expiry| reported.expiry < Some(*expiry));
+        reported.expiry = expiry.or(reported.expiry);
         if is_due {
             let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-            let added = self.kernel.add_usage(&key, &state, bytes, packets, now_s);
+            let added = self.kernel.add_usage(&key, state, bytes, packets, now_s);
             log(sa, "tell the kernel what the SA was used for", added);
         }
         if let Some(expiry) = expiry {
             let expired = self.kernel.expire(&key, expiry == Expiry::Hard);
             log(sa, "tell the kernel that the SA expires", expired);
         }
-        if is_left {
-            let why = "this machine itself sends on it, and its packets would overtake those of workers: \
-                       to use it nevertheless, exclude addresses of this machine from its policies";
-            return Tended::Leave(why.into());
-        }
-        if !linux_has_sent && done.room != Some(true) {
-            return Tended::Nothing;
-        }
-        match self.reserve(sa) {
-            Ok(block) => Tended::Numbers { block, skip: linux_has_sent },
-            // It may still use the numbers that it has.
-            Err(why) if !linux_has_sent => {
-                tracing::debug!("SA {}: {why}", sa.id());
-                Tended::Nothing
-            }
-            Err(why) => Tended::Leave(why),
-        }
     }
 }
 
-impl Told {
+impl Reported {
     /// Counts that Linux has sent; whether that was too often.
-    fn counts_linux(&mut self) -> bool {
+    fn linux_sends_too_often(&mut self) -> bool {
         let (count, since) = &mut self.linux_sent;
         if since.elapsed() > SENDS_WITHIN {
             (*count, *since) = (0, Instant::now());

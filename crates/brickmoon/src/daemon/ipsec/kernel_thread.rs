@@ -25,7 +25,7 @@ use crate::daemon::lock::lock;
 use crate::failure::Failure;
 
 /// How often to look after sequence numbers and lifetimes.
-const TEND_EVERY: Duration = Duration::from_millis(100);
+const UPDATE_EVERY: Duration = Duration::from_millis(100);
 /// How often everything is read again without an event.
 const READ_EVERY: Duration = Duration::from_secs(10);
 /// Reading a large table and changing many SAs takes time.
@@ -47,7 +47,7 @@ impl KernelThread {
         let (end, wake) = (ends.clone(), waker.clone());
         let run = move || {
             let used = KernelTables::default();
-            Follows { tables, used, ipsec, control, ends: end, failed: false }.run(&wake);
+            Follower { tables, used, ipsec, control, ends: end, failed: false }.run(&wake);
         };
         let thread =
             std::thread::Builder::new().name("bm-ipsec".into()).spawn(run).map_err(Failure::failed)?;
@@ -63,7 +63,7 @@ impl Drop for KernelThread {
     }
 }
 
-struct Follows {
+struct Follower {
     tables: XfrmTables,
     used: KernelTables,
     ipsec: Arc<Mutex<Ipsec>>,
@@ -73,7 +73,7 @@ struct Follows {
     failed: bool,
 }
 
-impl Follows {
+impl Follower {
     fn run(&mut self, waker: &Waker) {
         let _watched = bm_heartbeat::watch(SILENT_MAX);
         let mut read_at: Option<Instant> = None;
@@ -83,19 +83,19 @@ impl Follows {
             let left = {
                 let mut ipsec = lock(&self.ipsec);
                 ipsec.settle();
-                ipsec.tend_kernel(false)
+                ipsec.update_kernel_sas(false)
             };
             let is_due = changed || !left.is_empty() || read_at.is_none_or(|at| at.elapsed() >= READ_EVERY);
-            left.into_iter().for_each(|(sa, why)| self.used.take_back(sa, why));
+            left.into_iter().for_each(|(sa, why)| self.used.exclude(sa, why));
             if is_due {
                 read_at = self.read().then(Instant::now);
             }
-            waker.wait([self.tables.as_fd()], TEND_EVERY);
+            waker.wait([self.tables.as_fd()], UPDATE_EVERY);
             waker.clear();
         }
     }
 
-    /// Reads everything; whether that is enough for now.
+    /// Reads everything, and has workers use it; `false` if it has to be done again soon.
     fn read(&mut self) -> bool {
         let read = self.tables.read(Listing::default, |listing, kind, body| match kind {
             Kind::Sa => listing.add_sa(body),
@@ -115,9 +115,9 @@ impl Follows {
         }
     }
 
-    /// Whether all of it could be done.
+    /// `false` if it has to be done again soon.
     fn update(&mut self, listing: Listing) -> bool {
-        // Once for all SAs; a wrong answer would turn an SA round.
+        // Listed once for all SAs. Without an answer, an SA could get the wrong direction.
         let Ok(own) = bm_netlink::list::addresses() else { return false };
         let before = self.used.applied();
         let is_local = |address| own.iter().any(|own| own.local == address);
@@ -140,12 +140,13 @@ impl Follows {
             self.apply(after);
         }
         // Linux may have sent until now.
-        let left = lock(&self.ipsec).tend_kernel(before != self.used.applied());
+        let left = lock(&self.ipsec).update_kernel_sas(before != self.used.applied());
         let is_done = left.is_empty();
-        left.into_iter().for_each(|(sa, why)| self.used.take_back(sa, why));
+        left.into_iter().for_each(|(sa, why)| self.used.exclude(sa, why));
         is_done
     }
 
+    /// Has workers apply these policies, by their indexes, and Linux all others; `false` if that may not be in effect.
     fn apply(&self, mut policies: BTreeSet<u32>) -> bool {
         // Packets of a policy that workers do not have would be sent in clear.
         if lock(&self.ipsec).lacks_policies() {

@@ -296,22 +296,22 @@ impl Live {
 
     /// Called often where SAs are the kernel's; returns those that are to be left to Linux, and why. Those that are not
     /// in use are looked at only with `idle`.
-    pub fn tend_kernel(&mut self, idle: bool) -> Vec<(SaId, String)> {
+    pub fn update_kernel_sas(&mut self, idle: bool) -> Vec<(SaId, String)> {
         let failed = std::mem::take(&mut self.failed).into_iter();
         let Some(sequences) = &self.sequences else { return Vec::new() };
         let mut sequences = lock(sequences);
-        let mut left: Vec<_> = failed.map(|id| (id, String::from("it could not be used"))).collect();
+        let mut left: Vec<_> = failed.map(|id| (id, String::from("workers could not use it"))).collect();
         for LiveSa { sa, status, numbers, .. } in &mut self.sas {
             let blocks = numbers.as_mut().and_then(|supply| supply.blocks.as_mut());
             let mut blocks = blocks.filter(|blocks| !blocks.is_closed());
             let now = status.read();
             let room = blocks.as_mut().map(|blocks| blocks.has_room());
-            let done =
-                kernel::Done { bytes: now.used.bytes, packets: now.used.packets, expiry: now.expiry, room };
-            match sequences.tend(sa, &done, idle) {
-                kernel::Tended::Nothing => {}
-                kernel::Tended::Leave(why) => left.push((sa.id(), why)),
-                kernel::Tended::Numbers { block, skip } => {
+            let usage =
+                kernel::Usage { bytes: now.used.bytes, packets: now.used.packets, expiry: now.expiry, room };
+            match sequences.update(sa, &usage, idle) {
+                kernel::Outcome::Nothing => {}
+                kernel::Outcome::Leave(why) => left.push((sa.id(), why)),
+                kernel::Outcome::Numbers { block, skip } => {
                     if skip {
                         status.skip_to(block.next());
                     }
