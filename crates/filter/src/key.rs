@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use bm_wire::Family;
+use bm_wire::{Family, protocol};
 
 /// Words of a key; unused ones are zero.
 pub const WORDS: usize = 16;
@@ -26,6 +26,14 @@ pub enum Kind {
     Later = 2,
     /// The protocol has no ports, or they are truncated.
     None = 4,
+}
+
+impl Kind {
+    /// That of a complete packet of a protocol.
+    #[inline(always)]
+    pub fn of(protocol: u8) -> Self {
+        if protocol::has_ports(protocol) { Self::Ports } else { Self::None }
+    }
 }
 
 /// How much higher the bits of a [`Kind`] are for IPv6.

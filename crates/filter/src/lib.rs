@@ -7,7 +7,8 @@
 //!
 //! The first rule that matches decides. A tree of cuts leaves few rules to compare: each inner node uses up to eight
 //! bits of one field and has a child for each of their values, so a table of 10,000 rules is two or three loads deep.
-//! A rule is in every leaf in which it could match, except after a rule that always matches there.
+//! A rule is in every leaf in which it could match, except after a rule that always matches there. Up to 512 rules are
+//! also bit vectors ([`Vectors`]), which workers use for the packets that most are.
 //!
 //! Absent on purpose: packets (the caller makes the [`Key`]), counters, and any state: reading a tree needs only its
 //! two arrays, so the kernel can do it.
@@ -20,9 +21,11 @@ mod node;
 mod rule;
 mod set;
 mod tree;
+mod vectors;
 
 pub use key::{AnyAddress, EXTENSIONS, IPV6_SHIFT, Key, Kind, TRUNCATED, WORDS};
 pub use node::ROOM_WORDS;
 pub use rule::{Action, AnyPrefix, Flat, NoPrefix, Ports, Rule};
 pub use set::{COUNTERS, Filters, Rate, SOURCES, SourceCheck, TICKS_A_NANOSECOND, UNMATCHED};
 pub use tree::{ROOM_RULES, TOGETHER, TooMany, Tree};
+pub use vectors::{Found, Header, Vectors, VectorsOn};

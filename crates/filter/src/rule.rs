@@ -324,6 +324,16 @@ impl Flat {
         sides.iter().enumerate().fold(0, |bits, (side, is_specific)| bits | usize::from(*is_specific) << side)
     }
 
+    /// Whether it applies to packets that arrive on an interface; `None` for one that no rule mentions.
+    pub(crate) fn is_on(&self, interface: Option<u16>) -> bool {
+        self.interface == ANY_INTERFACE || Some(self.interface) == interface
+    }
+
+    /// The interface, if it applies to one only.
+    pub(crate) fn only_interface(&self) -> Option<u16> {
+        (self.interface != ANY_INTERFACE).then_some(self.interface)
+    }
+
     /// Whether it depends on more than the fields that the tree cuts.
     pub(crate) fn asks_more(&self) -> bool {
         self.interface != ANY_INTERFACE || ![IPV4_KINDS, IPV6_KINDS, ALL_KINDS].contains(&self.kinds)

@@ -4,7 +4,9 @@ use crate::grow::Grower;
 use crate::key::Key;
 use crate::node::{Cut, LEAF, ROOM_WORDS, list, place, roots, worst};
 use crate::rule::Flat;
+use crate::vectors::Vectors;
 use std::fmt;
+use std::sync::Arc;
 
 /// The maximum number of flat rules.
 pub const ROOM_RULES: usize = 1 << 14;
@@ -53,12 +55,25 @@ pub struct Tree {
     pub linux_only: Option<u32>,
     /// Whether a rule drops packets.
     pub drops: bool,
+    /// The same rules, without claims, as bit vectors, if they are few enough.
+    pub vectors: Option<Arc<Vectors>>,
+    /// How many of the rules are neither claims nor for packets that only Linux may handle.
+    ordinary: usize,
 }
 
 impl Default for Tree {
     /// The tree without rules: an empty list, so that a search ends there.
     fn default() -> Self {
-        Self { words: vec![0], root: LEAF, rules: Vec::new(), claims: None, linux_only: None, drops: false }
+        Self {
+            words: vec![0],
+            root: LEAF,
+            rules: Vec::new(),
+            claims: None,
+            linux_only: None,
+            drops: false,
+            vectors: None,
+            ordinary: 0,
+        }
     }
 }
 
@@ -88,7 +103,9 @@ impl Tree {
         let (root, claims) = (grow(0..of_rules, RULES_WORDS)?, grow(of_rules..all, CLAIMS_WORDS)?);
         let words = grower.into_words();
         let claims = (all > of_rules).then_some(claims);
-        Ok(Self { words, root, rules, claims, linux_only: None, drops })
+        let ordinary = of_rules as usize;
+        let vectors = Vectors::of(&rules[..ordinary], &[]).map(Arc::new);
+        Ok(Self { words, root, rules, claims, linux_only: None, drops, vectors, ordinary })
     }
 
     /// The same rules and claims, with rules for packets that only Linux may handle, which are searched separately.
@@ -99,15 +116,18 @@ impl Tree {
     pub fn with_linux_only(&self, linux_only: Vec<Flat>) -> Result<Self, TooMany> {
         let first = self.rules.len() as u32;
         let rules = [&self.rules[..], &linux_only].concat();
-        if linux_only.is_empty() || rules.len() > ROOM_RULES {
-            let none = Self { linux_only: None, ..self.clone() };
-            return if linux_only.is_empty() { Ok(none) } else { Err(TooMany { rules: rules.len() }) };
+        if rules.len() > ROOM_RULES {
+            return Err(TooMany { rules: rules.len() });
+        }
+        let vectors = Vectors::of(&self.rules[..self.ordinary], &linux_only).map(Arc::new);
+        if linux_only.is_empty() {
+            return Ok(Self { linux_only: None, vectors, ..self.clone() });
         }
         let mut grower = Grower::new(&rules, self.words.clone());
         let root =
             grower.grow(first..rules.len() as u32, ROOM_WORDS).ok_or(TooMany { rules: rules.len() })?;
         let words = grower.into_words();
-        Ok(Self { words, rules, linux_only: Some(root), ..*self })
+        Ok(Self { words, rules, linux_only: Some(root), vectors, ..*self })
     }
 
     /// The first rule that matches.

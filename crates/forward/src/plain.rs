@@ -22,7 +22,7 @@ mod portable;
 mod tests;
 
 use bm_fib::{Form, NextHop};
-use bm_filter::Key;
+use bm_filter::{Key, VectorsOn};
 use bm_frame::{AnyFrame, Mask};
 use bm_wire::ethernet;
 use bm_wire::prefix::Address;
@@ -71,6 +71,9 @@ pub(crate) trait PlainFamily: Address {
     /// Writes the key for filters of a plain frame, whose packet has `length` bytes, over that of another one; `false` if
     /// it needs a closer look.
     fn key(filter: &PlainFilter<'_>, frame: &[u8], length: u16, to: &mut Key) -> bool;
+
+    /// The filter rules as bit vectors, where packets of the family can be compared with these.
+    fn vectors<'a>(filter: &PlainFilter<'a>) -> Option<VectorsOn<'a>>;
 }
 
 impl PlainFamily for u32 {
@@ -80,6 +83,11 @@ impl PlainFamily for u32 {
     #[inline(always)]
     fn key(filter: &PlainFilter<'_>, frame: &[u8], length: u16, to: &mut Key) -> bool {
         filter.ipv4(frame, length, to)
+    }
+
+    #[inline(always)]
+    fn vectors<'a>(filter: &PlainFilter<'a>) -> Option<VectorsOn<'a>> {
+        filter.vectors()
     }
 
     #[inline(always)]
@@ -102,6 +110,11 @@ impl PlainFamily for u128 {
     #[inline(always)]
     fn key(filter: &PlainFilter<'_>, frame: &[u8], _length: u16, to: &mut Key) -> bool {
         filter.ipv6(frame, to)
+    }
+
+    #[inline(always)]
+    fn vectors<'a>(_filter: &PlainFilter<'a>) -> Option<VectorsOn<'a>> {
+        None
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@ use bm_wire::ipv6::Ipv6;
 use bm_wire::protocol;
 use std::net::IpAddr;
 
-use crate::selector::has_ports;
+use bm_wire::protocol::has_ports;
 
 /// The key of an IP packet; `None` if its IP header is malformed.
 #[inline]

@@ -2,7 +2,7 @@
 
 use bm_filter::{Action, AnyPrefix, Flat, Ports, Rule};
 use bm_wire::prefix::{Address, Prefix};
-use bm_wire::protocol;
+use bm_wire::protocol::has_ports;
 
 /// Which packets. `None` matches anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,14 +24,6 @@ pub(crate) enum LaterFragments {
     Match,
     /// They do not.
     Differ,
-}
-
-/// Whether headers of a protocol begin with two ports.
-pub(crate) fn has_ports(protocol: u8) -> bool {
-    const DCCP: u8 = 33;
-    const SCTP: u8 = 132;
-    const UDP_LITE: u8 = 136;
-    matches!(protocol, protocol::TCP | protocol::UDP | DCCP | SCTP | UDP_LITE)
 }
 
 impl Selector {

@@ -121,12 +121,10 @@ fn fragmented<B: AsRef<[u8]>>(ip: &Ipv6<B>) -> u8 {
 /// The ports of a payload, or the halves of its SPI: what distinguishes the flows between two hosts.
 #[inline]
 fn ports(protocol: u8, payload: &[u8]) -> (u16, u16) {
-    const DCCP: u8 = 33;
-    const SCTP: u8 = 132;
-    const UDP_LITE: u8 = 136;
     let at = match protocol {
-        protocol::TCP | protocol::UDP | protocol::ESP | DCCP | SCTP | UDP_LITE => 0,
+        protocol::ESP => 0,
         protocol::AUTHENTICATION => 4,
+        protocol if protocol::has_ports(protocol) => 0,
         _ => return (0, 0),
     };
     payload.get(at..at + 4).map_or((0, 0), |bytes| (be16(bytes), be16(&bytes[2..])))

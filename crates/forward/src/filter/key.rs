@@ -1,9 +1,10 @@
 //! The key of a frame for the rules. The kernel path's `filter_key` (crates/fastpath/bpf/key.h) does the same, byte
 //! by byte, and a test compares the two.
 
-use bm_filter::{Key, Kind};
+use bm_filter::{Header, Key, Kind};
+use bm_wire::Family;
 use bm_wire::ethernet::{HEADER_LEN, ethertype};
-use bm_wire::protocol;
+use bm_wire::protocol::{self, has_ports};
 
 /// A frame as filters see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +21,6 @@ const TAGS: usize = 2;
 const TAG_LEN: usize = 4;
 /// Extension headers that are looked through.
 const EXTENSIONS: usize = 8;
-/// Protocols with ports, besides TCP and UDP.
-const DCCP: u8 = 33;
-const UDP_LITE: u8 = 136;
 const MORE: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;
 
@@ -44,20 +42,37 @@ pub(crate) fn asked(frame: &[u8]) -> Option<Asked> {
     }
 }
 
+/// The header of such a frame as [`plain_ipv4`] has, and ports where there are any; `None` if the packet might be shorter
+/// than its transport header, which must be complete.
+#[inline(always)]
+pub(crate) fn plain_header(frame: &[u8], length: u16) -> Option<&Header> {
+    frame.get(HEADER_LEN..)?.first_chunk().filter(|_| length >= 20 + TRANSPORT_MAX)
+}
+
 /// Writes the key of an untagged IPv4 frame whose packet of `length` bytes has no options, is no fragment, and is within
 /// the frame. `to` holds the key of another such frame, or an empty one. Returns `false` if the frame needs a closer look.
 #[inline(always)]
 pub(crate) fn plain_ipv4(frame: &[u8], length: u16, to: &mut Key) -> bool {
-    // The header, and ports where there are any. No transport header that must be complete is longer.
-    let packet = frame.get(HEADER_LEN..).and_then(|packet| packet.first_chunk::<24>());
-    let Some(packet) = packet.filter(|_| length >= 20 + TRANSPORT_MAX) else {
+    let Some(packet) = plain_header(frame, length) else {
         return asked(frame).map(|Asked { key, .. }| *to = key).is_some();
     };
-    let word = |at: usize| u32::from_be_bytes([packet[at], packet[at + 1], packet[at + 2], packet[at + 3]]);
-    let protocol = packet[9];
-    let (ports, kind) = if has_ports(protocol) { (word(20), Kind::Ports) } else { (0, Kind::None) };
-    to.set_ipv4([word(12), word(16)], protocol, ports, kind);
+    set_header(packet, to);
     true
+}
+
+/// The key of such a frame.
+pub(crate) fn of_header(header: &Header) -> Key {
+    let mut key = Key::empty(Family::V4);
+    set_header(header, &mut key);
+    key
+}
+
+#[inline(always)]
+fn set_header(header: &Header, to: &mut Key) {
+    let word = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    let kind = Kind::of(header[9]);
+    let ports = if kind == Kind::Ports { word(20) } else { 0 };
+    to.set_ipv4([word(12), word(16)], header[9], ports, kind);
 }
 
 /// The same for IPv6.
@@ -84,11 +99,6 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
 
 fn be32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-#[inline(always)]
-fn has_ports(protocol: u8) -> bool {
-    matches!(protocol, protocol::TCP | protocol::UDP | DCCP | protocol::SCTP | UDP_LITE)
 }
 
 /// Ports at an offset, source port in the high half, if the protocol has any and they are within `room` bytes.

@@ -3,7 +3,7 @@
 //! Whatever is rare is left to [`PortFilter::takes`], which looks at the frame again. So a packet counts as passed only
 //! after it has been rewritten.
 
-use bm_filter::{Key, SourceCheck, TOGETHER};
+use bm_filter::{Found, Header, Key, SourceCheck, TOGETHER, VectorsOn};
 
 use super::{NO_INTERFACE, PortFilter, key, outcome};
 
@@ -12,6 +12,7 @@ pub(crate) struct PlainFilter<'a> {
     filter: &'a PortFilter<'a>,
     interface: u16,
     check: SourceCheck,
+    vectors: Option<VectorsOn<'a>>,
 }
 
 /// What filters do with eight packets, with a bit for each in all masks. What is in none of them is left.
@@ -32,7 +33,15 @@ impl<'a> PlainFilter<'a> {
         }
         let interface = filter.view.untagged.unwrap_or(NO_INTERFACE);
         let check = filter.set.checks.get(usize::from(interface)).copied().unwrap_or_default();
-        Some(Self { filter, interface, check })
+        // Where sources are checked, each packet needs its key.
+        let vectors = filter.set.filters.tree.vectors.as_deref().filter(|_| check == SourceCheck::None);
+        Some(Self { filter, interface, check, vectors: vectors.map(|vectors| vectors.on(interface)) })
+    }
+
+    /// The rules as bit vectors for IPv4 packets, where they are enough.
+    #[inline(always)]
+    pub fn vectors(&self) -> Option<VectorsOn<'a>> {
+        self.vectors
     }
 
     /// Writes the key of a plain IPv4 packet over that of another one; `false` if it needs a closer look.
@@ -41,6 +50,19 @@ impl<'a> PlainFilter<'a> {
         let is_known = key::plain_ipv4(frame, length, to);
         to.set_interface(self.interface);
         is_known
+    }
+
+    /// The bytes that vectors are compared with, of such a packet; `None` if it needs a closer look.
+    #[inline(always)]
+    pub fn header(frame: &[u8], length: u16) -> Option<&Header> {
+        key::plain_header(frame, length)
+    }
+
+    /// Its key.
+    pub fn key_of(&self, header: &Header) -> Key {
+        let mut key = key::of_header(header);
+        key.set_interface(self.interface);
+        key
     }
 
     /// The same for IPv6.
@@ -53,8 +75,7 @@ impl<'a> PlainFilter<'a> {
 
     /// What is done with those packets whose bit is set in `wanted`. Drops are counted.
     pub fn take_each(&self, keys: &[Key; TOGETHER], wanted: u8) -> Outcome {
-        let PortFilter { set, worker, .. } = *self.filter;
-        let filters = &*set.filters;
+        let filters = &*self.filter.set.filters;
         let mut outcome_of = Outcome::default();
         let mut drops = 0;
         for (lane, found) in filters.tree.find_each(keys).into_iter().enumerate() {
@@ -66,17 +87,35 @@ impl<'a> PlainFilter<'a> {
         if self.check != SourceCheck::None {
             self.check_sources(keys, &mut outcome_of.passed);
         }
-        let mut left = wanted & drops;
-        while left != 0 {
-            let lane = left.trailing_zeros() as usize;
-            // Rules come after the reverse path check.
-            if self.check == SourceCheck::None && !self.filter.is_for_linux(&keys[lane], self.interface) {
-                set.counts.add(worker, outcome_of.counters[lane], 1);
-                outcome_of.dropped |= 1 << lane;
-            }
-            left &= left - 1;
+        self.drop_each(wanted & drops, &mut outcome_of, |lane| keys[lane]);
+        outcome_of
+    }
+
+    /// The same for IPv4 packets, for which vectors have found something. `key` makes the key of a packet.
+    #[inline(always)]
+    pub fn take_found(&self, found: &Found, wanted: u8, key: impl Fn(usize) -> Key) -> Outcome {
+        let unmatched = if self.filter.set.filters.drop_unmatched { found.unmatched } else { 0 };
+        let drops = found.drops | unmatched;
+        let passed = wanted & !drops & !found.linux_only;
+        let mut outcome_of = Outcome { passed, dropped: 0, counters: found.counters };
+        if wanted & drops != 0 {
+            self.drop_each(wanted & drops, &mut outcome_of, key);
         }
         outcome_of
+    }
+
+    /// Drops packets that a rule drops, and counts them, if nothing else has to be considered.
+    fn drop_each(&self, mut drops: u8, outcome: &mut Outcome, key: impl Fn(usize) -> Key) {
+        let PortFilter { set, worker, .. } = *self.filter;
+        while drops != 0 {
+            let lane = drops.trailing_zeros() as usize;
+            // Rules come after the reverse path check.
+            if self.check == SourceCheck::None && !self.filter.is_for_linux(&key(lane), self.interface) {
+                set.counts.add(worker, outcome.counters[lane], 1);
+                outcome.dropped |= 1 << lane;
+            }
+            drops &= drops - 1;
+        }
     }
 
     /// Clears the bits of packets whose source fails the reverse path check.

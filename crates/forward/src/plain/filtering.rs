@@ -9,6 +9,7 @@
 
 use bm_fib::NextHop;
 use bm_fib::next_hop::NextHops;
+use bm_filter::{Header, VectorsOn};
 
 use super::{CHUNK, Chunk, LANES, PlainFamily};
 use crate::filter::PlainFilter;
@@ -29,9 +30,25 @@ impl<A: PlainFamily> Chunk<A> {
     /// As for [`check`](Self::check), which was called for these frames.
     #[inline(never)]
     pub unsafe fn filter(&mut self, filter: &PlainFilter<'_>) -> u32 {
+        if let Some(vectors) = A::vectors(filter) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.filter_by_vectors(filter, vectors) };
+        }
+        let all = std::mem::take(&mut self.plain);
+        // SAFETY: the caller's promise.
+        unsafe { self.filter_by_keys(filter, all) }
+    }
+
+    /// The same for those frames whose bit is set in `frames`, and not in those that are plain. Those that pass are plain
+    /// afterwards.
+    ///
+    /// # Safety
+    /// As for [`check`](Self::check), which was called for these frames, and found them plain.
+    #[inline(always)]
+    unsafe fn filter_by_keys(&mut self, filter: &PlainFilter<'_>, frames: u32) -> u32 {
         let mut dropped = 0;
         for first in (0..self.lanes.count.min(CHUNK)).step_by(LANES) {
-            let mut wanted = (self.plain >> first) as u8;
+            let mut wanted = (frames >> first) as u8;
             for lane in 0..LANES {
                 if wanted >> lane & 1 == 0 {
                     continue;
@@ -45,9 +62,50 @@ impl<A: PlainFamily> Chunk<A> {
                 }
             }
             let outcome = filter.take_each(&self.keys, wanted);
+            self.plain |= u32::from(outcome.passed) << first;
+            dropped |= u32::from(outcome.dropped) << first;
+            for lane in 0..LANES {
+                if wanted >> lane & 1 == 1 {
+                    self.counters[first + lane] = outcome.counters[lane];
+                }
+            }
+        }
+        dropped
+    }
+
+    /// The same with vectors, which need no keys.
+    ///
+    /// # Safety
+    /// As for [`check`](Self::check), which was called for these frames.
+    #[inline(always)]
+    unsafe fn filter_by_vectors(&mut self, filter: &PlainFilter<'_>, vectors: VectorsOn<'_>) -> u32 {
+        let (mut dropped, mut short) = (0, 0);
+        for first in (0..self.lanes.count.min(CHUNK)).step_by(LANES) {
+            let mut wanted = (self.plain >> first) as u8;
+            let mut headers = [&[0; size_of::<Header>()]; LANES];
+            for (lane, header) in headers.iter_mut().enumerate() {
+                let place = first + lane;
+                let length = usize::from(self.lanes.frame_lengths[place]);
+                if wanted >> lane & 1 == 0 {
+                    continue;
+                }
+                // SAFETY: a plain lane has a frame of that length, which is the caller's and is not written meanwhile.
+                let frame = unsafe { std::slice::from_raw_parts(self.lanes.heads.0[place], length) };
+                match PlainFilter::header(frame, self.lengths[place]) {
+                    Some(found) => *header = found,
+                    None => wanted &= !(1 << lane),
+                }
+            }
+            let found = vectors.find_each(headers);
+            let outcome = filter.take_found(&found, wanted, |lane| filter.key_of(headers[lane]));
+            short |= u32::from((self.plain >> first) as u8 & !wanted) << first;
             self.plain = self.plain & !(0xff << first) | u32::from(outcome.passed) << first;
             dropped |= u32::from(outcome.dropped) << first;
             self.counters[first..first + LANES].copy_from_slice(&outcome.counters);
+        }
+        if short != 0 {
+            // SAFETY: as above.
+            dropped |= unsafe { self.filter_by_keys(filter, short) };
         }
         dropped
     }
