@@ -12,7 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{fmt, registry};
 
 /// Size limit of the buffer, in bytes.
 const BUFFER_MAX: usize = 1 << 20;
@@ -23,12 +26,6 @@ static LOG: Log = Log::new();
 
 /// Starts logging. Lines carry a time only on a terminal; elsewhere systemd, say, adds one.
 pub fn start(verbose: u8) {
-    let level = match verbose {
-        0 => "warn",
-        1 => "info",
-        2 => "debug",
-        _ => "trace",
-    };
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("(unnamed)");
@@ -37,11 +34,23 @@ pub fn start(verbose: u8) {
         // The panic may end the process.
         LOG.release();
     }));
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let terminal = std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Line).with_ansi(terminal);
-    let log = log.with_target(verbose > 1);
-    if terminal { log.init() } else { log.without_time().init() }
+    let lines = fmt::layer().with_writer(|| Line).with_ansi(terminal).with_target(verbose > 1);
+    let log = registry().with(levels(verbose));
+    if terminal { log.with(lines).init() } else { log.with(lines.without_time()).init() }
+}
+
+/// The levels that are logged: as `RUST_LOG` says (`debug`, or `warn,bm_control=trace`), or by how often `-v` was given.
+fn levels(verbose: u8) -> Targets {
+    let chosen = std::env::var("RUST_LOG").ok().and_then(|levels| levels.parse().ok());
+    chosen.unwrap_or_else(|| {
+        Targets::new().with_default(match verbose {
+            0 => LevelFilter::WARN,
+            1 => LevelFilter::INFO,
+            2 => LevelFilter::DEBUG,
+            _ => LevelFilter::TRACE,
+        })
+    })
 }
 
 /// Logs a line at any level, such as why a command failed.

@@ -16,7 +16,7 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// Why a command failed, and so its exit status.
 #[derive(Debug)]
@@ -56,15 +56,14 @@ fn say(line: &str) {
     let _closed = writeln!(std::io::stderr(), "brickmoon: {line}");
 }
 
-/// Logs to standard error, by how often `-v` was given or as `RUST_LOG` says, like the router.
+/// Logs to standard error, by how often `-v` was given.
 fn start_log(verbose: u8) {
     let level = match verbose {
-        0 => "warn",
-        1 => "info",
-        2 => "debug",
-        _ => "trace",
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        2 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
     };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
     log.with_ansi(std::io::stderr().is_terminal()).with_target(verbose > 1).init();
 }
