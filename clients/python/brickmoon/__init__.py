@@ -633,8 +633,13 @@ class IpsecPolicy(TypedDict):
     destination_ports: str
     # `protect`, `discard` or `bypass`.
     action: str
-    # Name of the SA of `protect`; otherwise empty.
+    # Name of the SA of `protect`, the first one if there are several; otherwise empty.
     sa: str
+    # Names of all SAs of `protect`: each worker encrypts with one, the first worker with the first.
+    sas: List[str]
+    # The packets' mark and the bits of it that are compared, such as `0x2a/0xff`; `null` for any. Packets
+    # that workers handle have the mark 0.
+    mark: Optional[str]
 
 
 class Link(TypedDict):
@@ -1044,6 +1049,11 @@ class Sa(TypedDict):
     library: str
     # Number of the worker that has it.
     worker: int
+    # The CPU that an IKE daemon has added it for (RFC 9611); `null` for all.
+    cpu: Optional[int]
+    # Packets that other workers have handed to this one, since they have no SA of their own for them, or
+    # received ESP of this SA.
+    handed: int
     # Packets encrypted or decrypted.
     packets: int
     # Bytes of their inner packets.
@@ -1054,7 +1064,8 @@ class Sa(TypedDict):
     sequence: int
     # Seconds since it was added.
     age_s: int
-    # `valid`, `expiring` after a soft lifetime, `expired` after a hard one.
+    # `valid`, `expiring` after a soft lifetime, `expired` after a hard one; `idle` if there are more SAs
+    # for a policy than workers, and this one was not needed yet.
     state: str
 
 

@@ -33,6 +33,11 @@ pub struct Sa {
     pub library: String,
     /// Number of the worker that has it.
     pub worker: u32,
+    /// The CPU that an IKE daemon has added it for (RFC 9611); `null` for all.
+    pub cpu: Option<u32>,
+    /// Packets that other workers have handed to this one, since they have no SA of their own for them, or received ESP
+    /// of this SA.
+    pub handed: u64,
     /// Packets encrypted or decrypted.
     pub packets: u64,
     /// Bytes of their inner packets.
@@ -43,7 +48,8 @@ pub struct Sa {
     pub sequence: u64,
     /// Seconds since it was added.
     pub age_s: u64,
-    /// `valid`, `expiring` after a soft lifetime, `expired` after a hard one.
+    /// `valid`, `expiring` after a soft lifetime, `expired` after a hard one; `idle` if there are more SAs for a policy than
+    /// workers, and this one was not needed yet.
     pub state: String,
 }
 
@@ -77,6 +83,11 @@ pub struct IpsecPolicy {
     pub destination_ports: String,
     /// `protect`, `discard` or `bypass`.
     pub action: String,
-    /// Name of the SA of `protect`; otherwise empty.
+    /// Name of the SA of `protect`, the first one if there are several; otherwise empty.
     pub sa: String,
+    /// Names of all SAs of `protect`: each worker encrypts with one, the first worker with the first.
+    pub sas: Vec<String>,
+    /// The packets' mark and the bits of it that are compared, such as `0x2a/0xff`; `null` for any. Packets that workers
+    /// handle have the mark 0.
+    pub mark: Option<String>,
 }

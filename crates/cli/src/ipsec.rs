@@ -1,6 +1,6 @@
 //! `brickmoon show sas` and `brickmoon show policies`.
 
-use bm_api::{IpsecPolicies, IpsecPolicy, Sas};
+use bm_api::{IpsecPolicies, IpsecPolicy, Sa, Sas};
 
 use crate::number::count;
 use crate::table::{
@@ -20,6 +20,7 @@ pub fn sas(reply: &Sas) -> String {
             ("MODE", Left),
             ("SUITE", Left),
             ("WORKER", Right),
+            ("HANDED", Right),
             ("PACKETS", Right),
             ("BYTES", Right),
             ("FAILURES", Right),
@@ -38,7 +39,8 @@ pub fn sas(reply: &Sas) -> String {
             sa.destination.clone(),
             sa.mode.clone(),
             sa.suite.clone(),
-            sa.worker.to_string(),
+            worker(sa),
+            count(sa.handed),
             count(sa.packets),
             count(sa.bytes),
             count(sa.failures),
@@ -50,12 +52,22 @@ pub fn sas(reply: &Sas) -> String {
     table.to_string()
 }
 
+/// Number of the worker, and of the CPU that the SA is for.
+fn worker(sa: &Sa) -> String {
+    let cpu = sa.cpu.map_or(String::new(), |cpu| format!(" (CPU {cpu})"));
+    format!("{}{cpu}", sa.worker)
+}
+
 /// One line per policy, by direction and priority.
 pub fn policies(reply: &IpsecPolicies) -> String {
     let columns = [("DIR", Left), ("PRIORITY", Right), ("ACTION", Left), ("SA", Left), ("SELECTOR", Left)];
     let mut table = Table::new(&columns, "no policies");
     for policy in &reply.policies {
-        let sa = if policy.sa.is_empty() { "-".into() } else { policy.sa.clone() };
+        let sa = match &policy.sas[..] {
+            [] if policy.sa.is_empty() => "-".into(),
+            [] => policy.sa.clone(),
+            sas => sas.join(", "),
+        };
         let priority = policy.priority.to_string();
         table.row([policy.direction.clone(), priority, policy.action.clone(), sa, selector(policy)]);
     }
@@ -68,8 +80,9 @@ fn selector(policy: &IpsecPolicy) -> String {
         ports => format!("{prefix} ports {ports}"),
     };
     let protocol = policy.protocol.map_or(String::new(), |protocol| format!("protocol {protocol} "));
+    let mark = policy.mark.as_ref().map_or(String::new(), |mark| format!(" mark {mark}"));
     format!(
-        "{protocol}{} to {}",
+        "{protocol}{} to {}{mark}",
         end(&policy.source, &policy.source_ports),
         end(&policy.destination, &policy.destination_ports)
     )
@@ -78,7 +91,6 @@ fn selector(policy: &IpsecPolicy) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bm_api::Sa;
 
     #[test]
     fn shows_sas() {
@@ -92,6 +104,7 @@ mod tests {
             suite: "aes128gcm16".into(),
             library: "ring".into(),
             packets: 1234,
+            handed: 7,
             bytes: 99_999,
             failures: 1,
             sequence: 1235,
@@ -99,10 +112,12 @@ mod tests {
             ..Sa::default()
         };
         let expected = "\
-SA    DIR  SPI         SOURCE     DESTINATION   MODE    SUITE        WORKER  PACKETS   BYTES  FAILURES  SEQUENCE  STATE  LIBRARY
-to-b  out  0x00001001  192.0.2.1  198.51.100.1  tunnel  aes128gcm16       0    1,234  99,999         1     1,235  valid  ring
+SA    DIR  SPI         SOURCE     DESTINATION   MODE    SUITE        WORKER  HANDED  PACKETS   BYTES  FAILURES  SEQUENCE  STATE  LIBRARY
+to-b  out  0x00001001  192.0.2.1  198.51.100.1  tunnel  aes128gcm16       0       7    1,234  99,999         1     1,235  valid  ring
 ";
-        assert_eq!(sas(&Sas { sas: vec![sa] }), expected);
+        assert_eq!(sas(&Sas { sas: vec![sa.clone()] }), expected);
+        let of_cpu = sas(&Sas { sas: vec![Sa { worker: 1, cpu: Some(15), ..sa }] });
+        assert!(of_cpu.contains("  1 (CPU 15)       7  "), "{of_cpu}");
     }
 
     #[test]
@@ -124,5 +139,15 @@ out       100  protect  to-b  10.1.0.0/16 to any
 out       100  bypass   -     protocol 17 10.1.0.0/16 to any ports 53-53
 ";
         assert_eq!(policies(&IpsecPolicies { policies: vec![policy("protect", "to-b"), dns] }), expected);
+        let several = IpsecPolicy {
+            sas: vec!["to-b-0".into(), "to-b-1".into()],
+            mark: Some("0x2a/0xff".into()),
+            ..policy("protect", "to-b-0")
+        };
+        let expected = "\
+DIR  PRIORITY  ACTION   SA              SELECTOR
+out       100  protect  to-b-0, to-b-1  10.1.0.0/16 to any mark 0x2a/0xff
+";
+        assert_eq!(policies(&IpsecPolicies { policies: vec![several] }), expected);
     }
 }

@@ -11,8 +11,10 @@
 //! between the ends of a tunnel is not encrypted a second time.
 //!
 //! Each SA belongs to one worker, which alone has its sequence numbers, window and counters. Other workers hand it their
-//! packets through rings, one for each pair of workers, and it sends or routes them itself.
+//! packets through rings, one for each pair of workers, and it sends or routes them itself. A policy can have an SA for each
+//! worker, so that none is handed over (choice.rs).
 
+mod choice;
 mod decryption;
 mod encryption;
 mod errors;
@@ -27,10 +29,11 @@ mod status;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bm_ipsec::{Block, Direction, Failure, Policies, Sa, SaId};
+use bm_ipsec::{Block, Direction, Failure, Policies, Sa};
 use bm_link::Consumer;
 use bm_stats::Reason;
 
+pub use choice::PolicySas;
 pub use decryption::Decryption;
 pub use encryption::Encryption;
 pub use live::{Controls, Moved, NewSa, Wanted};
@@ -61,8 +64,10 @@ pub struct SaNumbers {
 /// All SAs and policies for a number of workers.
 pub struct IpsecPlan {
     pub policies: Arc<Policies>,
+    /// The SAs of the lists that policies name by number.
+    pub lists: Vec<PolicySas>,
     /// By the numbers of templates, their SAs.
-    pub current: Vec<Option<SaId>>,
+    pub current: Vec<PolicySas>,
     pub sas: Vec<SaPlan>,
     /// Whether they are the kernel's own. What workers do not forward then goes to Linux as it came.
     pub of_kernel: bool,

@@ -39,6 +39,8 @@ pub enum Action {
     Bypass,
     /// Outbound: they are encrypted with this SA. Inbound: they must have come out of it.
     Protect(SaId),
+    /// The same with several SAs, by the number of their list. Outbound: each worker uses one. Inbound: any of them.
+    OneOf(u32),
     /// The same with any SA that the template takes. For outbound packets workers know by the number which one to use.
     Template(u32, Template),
 }
@@ -285,7 +287,9 @@ impl Policy {
     fn flat(&self, number: u16) -> impl Iterator<Item = Flat> + use<> {
         let later = match self.action {
             Action::Bypass => LaterFragments::Differ,
-            Action::Discard | Action::Protect(_) | Action::Template(..) => LaterFragments::Match,
+            Action::Discard | Action::Protect(_) | Action::OneOf(_) | Action::Template(..) => {
+                LaterFragments::Match
+            }
         };
         self.selector.flat(number, later)
     }

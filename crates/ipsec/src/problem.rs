@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use crate::lifetime::Limit;
 use crate::policy::{Action, Policy};
 use crate::replay::WINDOW_MAX;
-use crate::sa::{Dscp, Sa, SaId};
+use crate::sa::{Direction, Dscp, Sa, SaId};
 use crate::secret::Secret;
 use crate::selector::Selector;
 use crate::suite::Suite;
@@ -85,6 +85,22 @@ pub enum What {
     NoSa(SaId),
     /// A policy for an SA of the other direction.
     OtherDirection(SaId),
+    /// A list with the same SA twice.
+    Twice(SaId),
+    /// A list whose SAs have different addresses or modes.
+    OtherEnds {
+        /// Which SA.
+        id: SaId,
+        /// The first one of the list.
+        from: SaId,
+    },
+    /// An SA that is at another place in another list: it has one worker.
+    OtherPlace {
+        /// Which SA.
+        id: SaId,
+        /// Where the policy with the other list is.
+        first: usize,
+    },
     /// More policies than a tree can hold.
     ManyPolicies(usize),
 }
@@ -96,8 +112,8 @@ const OVERHEAD_MAX: u16 = 40 + 8 + 8 + 16 + 17 + 16;
 /// SPIs below are reserved by IANA (RFC 4303 2.1).
 const SPI_MIN: u32 = 256;
 
-/// Everything that is wrong with SAs and policies, in their order.
-pub fn problems(sas: &[Sa], policies: &[Policy]) -> Vec<Problem> {
+/// Everything that is wrong with SAs and policies, in their order; `lists` are those that policies name by number.
+pub fn problems(sas: &[Sa], policies: &[Policy], lists: &[Vec<SaId>]) -> Vec<Problem> {
     let mut problems: Vec<Problem> = sas.iter().flat_map(of_sa).collect();
     let mut known = HashMap::new();
     for sa in sas {
@@ -107,14 +123,23 @@ pub fn problems(sas: &[Sa], policies: &[Policy]) -> Vec<Problem> {
             problems.push(Problem { at: sa.at, what });
         }
     }
+    let mut places = HashMap::new();
     for policy in policies {
         let mut found = of_selector(&policy.selector);
-        if let Action::Protect(id) = policy.action {
-            match known.get(&id) {
-                None => found.push(What::NoSa(id)),
-                Some(sa) if sa.direction != policy.direction => found.push(What::OtherDirection(id)),
+        let named = match &policy.action {
+            Action::Protect(id) => std::slice::from_ref(id),
+            Action::OneOf(list) => lists.get(*list as usize).map_or(&[][..], Vec::as_slice),
+            Action::Discard | Action::Bypass | Action::Template(..) => &[],
+        };
+        for id in named {
+            match known.get(id) {
+                None => found.push(What::NoSa(*id)),
+                Some(sa) if sa.direction != policy.direction => found.push(What::OtherDirection(*id)),
                 Some(_) => {}
             }
+        }
+        if let Action::OneOf(_) = policy.action {
+            found.extend(of_list(named, policy.at, &known, &mut places));
         }
         problems.extend(found.into_iter().map(|what| Problem { at: policy.at, what }));
     }
@@ -123,6 +148,31 @@ pub fn problems(sas: &[Sa], policies: &[Policy]) -> Vec<Problem> {
         problems.push(Problem { at: last.at, what: What::ManyPolicies(policies.len()) });
     }
     problems
+}
+
+/// What is wrong with the list of the policy at `at`; `places` has the places of SAs in lists before it.
+fn of_list(
+    list: &[SaId],
+    at: usize,
+    known: &HashMap<SaId, &Sa>,
+    places: &mut HashMap<SaId, (usize, usize)>,
+) -> Vec<What> {
+    let ends = |id: &SaId| known.get(id).map(|sa| (sa.source, sa.destination, sa.mode));
+    let mut found = Vec::new();
+    for (place, id) in list.iter().enumerate() {
+        if list[..place].contains(id) {
+            found.push(What::Twice(*id));
+            continue;
+        }
+        if ends(id).zip(ends(&list[0])).is_some_and(|(one, first)| one != first) {
+            found.push(What::OtherEnds { id: *id, from: list[0] });
+        }
+        let (other, first) = *places.entry(*id).or_insert((place, at));
+        if other != place {
+            found.push(What::OtherPlace { id: *id, first });
+        }
+    }
+    found
 }
 
 /// What is wrong with one SA.
@@ -149,7 +199,8 @@ pub(crate) fn of_sa(sa: &Sa) -> Vec<Problem> {
     check(sa.ttl == 0, What::Ttl);
     let least = INNER_MTU + OVERHEAD_MAX;
     check(sa.path_mtu < least, What::PathMtu { found: sa.path_mtu, least });
-    check(sa.udp.is_some_and(|udp| udp.source == 0 || udp.destination == 0), What::UdpPort);
+    let any_source = sa.direction == Direction::In;
+    check(sa.udp.is_some_and(|udp| udp.source == 0 && !any_source || udp.destination == 0), What::UdpPort);
     found.extend(of_keys(sa));
     let limits = &sa.limits;
     let named = [
@@ -256,6 +307,15 @@ impl fmt::Display for What {
             Self::OtherDirection(id) => {
                 write!(f, "the SA with {id} is for the other direction: protect outbound packets with outbound SAs")
             }
+            Self::Twice(id) => write!(f, "the SA with {id} is in the list twice: remove one of them"),
+            Self::OtherEnds { id, from } => write!(
+                f,
+                "the SA with {id} has other addresses or another mode than the first one of the list ({from}): all must have the same"
+            ),
+            Self::OtherPlace { id, .. } => write!(
+                f,
+                "the SA with {id} is at another place in another policy's list, and so of another worker: put it at the same place"
+            ),
             Self::ManyPolicies(found) => write!(f, "{found} policies: at most {} are possible", u16::MAX),
         }
     }

@@ -75,7 +75,7 @@ pub enum Ecn {
 /// Ports of UDP encapsulation (RFC 3948).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpPorts {
-    /// Source port, 4500 if there is no NAT.
+    /// Source port, 4500 if there is no NAT; 0 for any, of an inbound SA.
     pub source: u16,
     /// Destination port.
     pub destination: u16,
@@ -108,6 +108,8 @@ pub struct Sa {
     pub replay_window: u32,
     /// The number that an IKE daemon gives to a policy and its SAs; 0 for none.
     pub reqid: u32,
+    /// The CPU whose packets it is for (RFC 9611); `None` for all.
+    pub cpu: Option<u32>,
     /// UDP encapsulation.
     pub udp: Option<UdpPorts>,
     /// Lifetimes.
@@ -142,6 +144,7 @@ impl Sa {
             esn: false,
             replay_window: 64,
             reqid: 0,
+            cpu: None,
             udp: None,
             limits: Limits::default(),
             df: Df::default(),

@@ -4,6 +4,8 @@ use bm_filter::{Action, AnyPrefix, Flat, Ports, Rule};
 use bm_wire::prefix::{Address, Prefix};
 use bm_wire::protocol::has_ports;
 
+use crate::mark::Mark;
+
 /// Which packets. `None` matches anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
@@ -15,6 +17,8 @@ pub struct Selector {
     pub protocol: Option<u8>,
     pub source_ports: Option<Ports>,
     pub destination_ports: Option<Ports>,
+    /// The packets' mark. With one that unmarked packets do not have, none matches here.
+    pub mark: Mark,
 }
 
 /// What happens to later fragments of packets, which have no ports, where a selector has ports.
@@ -67,7 +71,8 @@ impl Selector {
             destination_ports: self.destination_ports.clone(),
             ..Rule::default()
         };
-        Flat::from_rule(&rule, index, None)
+        let count = if self.mark.matches_unmarked() { usize::MAX } else { 0 };
+        Flat::from_rule(&rule, index, None).take(count)
     }
 
     fn families_overlap(&self, other: &Self) -> bool {

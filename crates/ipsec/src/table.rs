@@ -69,6 +69,11 @@ impl<T> SaTable<T> {
         self.entries.get_mut(index).map(|(_, sa)| sa)
     }
 
+    /// The same without changing it.
+    pub fn get(&self, id: SaId) -> Option<&T> {
+        self.entries.get(self.position(id)?).map(|(_, sa)| sa)
+    }
+
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (SaId, &T)> {
         self.entries.iter().map(|(id, sa)| (*id, sa))

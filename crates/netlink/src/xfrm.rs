@@ -4,6 +4,7 @@
 //! other policy comes first. They are recognized by the user id in their selector, which the kernel stores, prints and
 //! compares when policies are changed, but never compares with packets.
 
+use crate::attribute::Attributes;
 use crate::error::{Error, Malformed};
 use crate::linux_only::dump::{self, Dumped, is_absent};
 use crate::message::Raw;
@@ -26,6 +27,9 @@ pub(crate) mod message {
 }
 /// Attribute with the templates of a policy.
 pub(crate) const TEMPLATES: u16 = 5;
+/// Attribute with a mark: value and mask.
+const MARK: u16 = 21;
+const MARK_LENGTH: usize = 8;
 /// Fixed part of a policy: `struct xfrm_userpolicy_info`.
 pub(crate) const POLICY: usize = 168;
 /// Where its fields are.
@@ -78,6 +82,8 @@ pub struct ForwardPolicy {
     pub protocol: u8,
     pub source_port: PortMask,
     pub destination_port: PortMask,
+    /// Their mark: value, and the bits that are compared.
+    pub mark: (u32, u32),
     /// Whether they pass; otherwise Linux drops them.
     pub allow: bool,
 }
@@ -119,14 +125,14 @@ pub fn replace(
     let mut replaced = Replaced::default();
     for (policy, rank) in policies {
         let bytes = encode(&policy, owner, PRIORITY_MIN + rank);
-        let before = present.remove(&bytes[..SELECTOR]);
+        let before = present.remove(&key(&bytes));
         if before.is_none_or(|before| before.differs_from(&bytes)) {
             add(&mut socket, &bytes)?;
             replaced.added += 1;
         }
     }
-    for (selector, policy) in present {
-        remove(&mut socket, &selector, policy.index)?;
+    for (key, policy) in present {
+        remove(&mut socket, &key, policy.index)?;
         replaced.removed += 1;
     }
     Ok(Some(replaced))
@@ -143,22 +149,45 @@ pub fn change(owner: u16, new: &[ForwardPolicy], gone: &[ForwardPolicy]) -> Resu
         add(&mut socket, &encode(policy, owner, PRIORITY_MIN))?;
     }
     for policy in gone {
-        remove(&mut socket, &encode(policy, owner, PRIORITY_MIN)[..SELECTOR], 0)?;
+        remove(&mut socket, &key(&encode(policy, owner, PRIORITY_MIN)), 0)?;
     }
     Ok(Some(()))
 }
 
-/// Adds a policy, or changes the one with the same selector.
-fn add(socket: &mut Socket, policy: &[u8; POLICY]) -> Result<(), Error> {
+/// By what the kernel distinguishes policies: selector and mark.
+type Key = (Vec<u8>, [u8; MARK_LENGTH]);
+
+fn key(policy: &[u8]) -> Key {
+    let (fixed, _) = policy.split_at(SELECTOR.min(policy.len()));
+    (fixed.to_vec(), mark(policy))
+}
+
+/// The mark of a policy, zeros if it has none.
+pub(crate) fn mark(policy: &[u8]) -> [u8; MARK_LENGTH] {
+    let found = Attributes::after_header(policy, POLICY).find(MARK).ok().flatten();
+    found.and_then(|value| value.first_chunk().copied()).unwrap_or_default()
+}
+
+fn put_mark(to: &mut Vec<u8>, mark: [u8; MARK_LENGTH]) {
+    if mark != [0; MARK_LENGTH] {
+        to.extend(((4 + MARK_LENGTH) as u16).to_ne_bytes());
+        to.extend(MARK.to_ne_bytes());
+        to.extend(mark);
+    }
+}
+
+/// Adds a policy, or changes the one with the same selector and mark.
+fn add(socket: &mut Socket, policy: &[u8]) -> Result<(), Error> {
     dump::change(socket, "add an IPsec policy", message::UPDATE_POLICY, 0, policy)
 }
 
-/// Removes the policy with an index, or, if that is 0, with this selector.
-fn remove(socket: &mut Socket, selector: &[u8], index: u32) -> Result<(), Error> {
-    let mut id = [0; POLICY_ID];
+/// Removes the policy with an index, or, if that is 0, with this selector; it has this mark.
+fn remove(socket: &mut Socket, (selector, mark): &Key, index: u32) -> Result<(), Error> {
+    let mut id = vec![0; POLICY_ID];
     id[..SELECTOR].copy_from_slice(selector);
     id[SELECTOR..SELECTOR + 4].copy_from_slice(&index.to_ne_bytes());
     id[SELECTOR + 4] = FORWARD;
+    put_mark(&mut id, *mark);
     dump::change(socket, "remove an IPsec policy", message::DELETE_POLICY, 0, &id)
 }
 
@@ -171,13 +200,13 @@ struct Present {
 
 impl Present {
     /// Whether it differs from this policy.
-    fn differs_from(&self, policy: &[u8; POLICY]) -> bool {
+    fn differs_from(&self, policy: &[u8]) -> bool {
         policy[at::PRIORITY] != self.priority.to_ne_bytes() || policy[at::ACTION] != self.action
     }
 }
 
-/// The policies of `owner`, by their selectors; `None` if the kernel has no IPsec.
-fn list(socket: &mut Socket, owner: u16) -> Result<Option<BTreeMap<Vec<u8>, Present>>, Error> {
+/// The policies of `owner`; `None` if the kernel has no IPsec.
+fn list(socket: &mut Socket, owner: u16) -> Result<Option<BTreeMap<Key, Present>>, Error> {
     for _ in 0..PASSES {
         let mut found = BTreeMap::new();
         let dumped = dump::dump(socket, "list IPsec policies", message::GET_POLICY, &[0; 64], |raw| {
@@ -195,7 +224,7 @@ fn list(socket: &mut Socket, owner: u16) -> Result<Option<BTreeMap<Vec<u8>, Pres
 }
 
 /// A policy of `owner`.
-fn own(raw: &Raw<'_>, owner: u16) -> Result<Option<(Vec<u8>, Present)>, Malformed> {
+fn own(raw: &Raw<'_>, owner: u16) -> Result<Option<(Key, Present)>, Malformed> {
     if raw.kind != message::NEW_POLICY {
         return Ok(None);
     }
@@ -208,11 +237,11 @@ fn own(raw: &Raw<'_>, owner: u16) -> Result<Option<(Vec<u8>, Present)>, Malforme
     let number = |range| u32::from_ne_bytes(bytes_at(fixed, range));
     let present =
         Present { priority: number(at::PRIORITY), index: number(at::INDEX), action: fixed[at::ACTION] };
-    Ok(Some((fixed[..SELECTOR].to_vec(), present)))
+    Ok(Some((key(raw.body), present)))
 }
 
-fn encode(policy: &ForwardPolicy, owner: u16, priority: u32) -> [u8; POLICY] {
-    let mut to = [0; POLICY];
+fn encode(policy: &ForwardPolicy, owner: u16, priority: u32) -> Vec<u8> {
+    let mut to = vec![0; POLICY];
     for (address, range) in [(policy.destination.0, at::DESTINATION), (policy.source.0, at::SOURCE)] {
         match address {
             IpAddr::V4(address) => to[range][..4].copy_from_slice(&address.octets()),
@@ -235,6 +264,10 @@ fn encode(policy: &ForwardPolicy, owner: u16, priority: u32) -> [u8; POLICY] {
     to[at::PRIORITY].copy_from_slice(&priority.to_ne_bytes());
     to[at::DIRECTION] = FORWARD;
     to[at::ACTION] = if policy.allow { ALLOW } else { BLOCK };
+    let mut mark = [0; MARK_LENGTH];
+    mark[..4].copy_from_slice(&policy.mark.0.to_ne_bytes());
+    mark[4..].copy_from_slice(&policy.mark.1.to_ne_bytes());
+    put_mark(&mut to, mark);
     to
 }
 
@@ -249,6 +282,7 @@ mod tests {
             protocol: 6,
             source_port: PortMask::default(),
             destination_port: PortMask { value: 80, mask: 0xffff },
+            mark: (0, 0),
             allow: false,
         }
     }
@@ -258,7 +292,7 @@ mod tests {
         // `ip xfrm policy add src 10.1.0.0/24 dst 10.2.0.0/16 proto tcp dport 80 dir fwd action block priority N`, with
         // the user id in addition.
         let bytes = encode(&policy(), 7, PRIORITY_MIN);
-        let mut expected = [0; POLICY];
+        let mut expected = vec![0; POLICY];
         expected[..4].copy_from_slice(&[10, 2, 0, 0]);
         expected[16..20].copy_from_slice(&[10, 1, 0, 0]);
         expected[32..40].copy_from_slice(&[0, 80, 0xff, 0xff, 0, 0, 0, 0]);
@@ -268,6 +302,9 @@ mod tests {
         expected[152..162].copy_from_slice(&[0, 0, 0, 0xf0, 0, 0, 0, 0, 2, 1]);
         assert_eq!(bytes, expected);
         assert!(is_own(&bytes) && !is_own(&[0; POLICY]) && !is_own(&[]));
+        // The same with `mark 42 mask 0xff`.
+        expected.extend([12, 0, 21, 0, 42, 0, 0, 0, 0xff, 0, 0, 0]);
+        assert_eq!(encode(&ForwardPolicy { mark: (42, 0xff), ..policy() }, 7, PRIORITY_MIN), expected);
     }
 
     #[test]
@@ -277,8 +314,10 @@ mod tests {
         let find =
             |body: &[u8], owner| own(&Raw { kind: message::NEW_POLICY, flags: 0, sequence: 0, body }, owner);
         assert!(find(&bytes, 8).unwrap().is_none());
-        let (selector, present) = find(&bytes, 7).unwrap().unwrap();
-        assert_eq!((&selector[..], present.index), (&bytes[..SELECTOR], 0x12));
+        let ((selector, mark), present) = find(&bytes, 7).unwrap().unwrap();
+        assert_eq!((&selector[..], mark, present.index), (&bytes[..SELECTOR], [0; 8], 0x12));
+        let marked = encode(&ForwardPolicy { mark: (42, 0xff), ..policy() }, 7, PRIORITY_MIN);
+        assert_eq!(find(&marked, 7).unwrap().unwrap().0.1, [42, 0, 0, 0, 0xff, 0, 0, 0]);
         assert!(!present.differs_from(&bytes));
         bytes[at::ACTION] = ALLOW;
         assert!(present.differs_from(&bytes));

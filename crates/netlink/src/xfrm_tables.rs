@@ -27,6 +27,7 @@ const EVENTS: usize = 1 << 20;
 const PASSES: u32 = 5;
 const NEW_SA: u16 = 0x10;
 const GET_SA: u16 = 0x12;
+const ACQUIRE: u16 = 0x17;
 const EXPIRE: u16 = 0x18;
 const NEW_AE: u16 = 0x1e;
 const GET_AE: u16 = 0x1f;
@@ -171,6 +172,14 @@ impl XfrmSas {
     /// If the kernel refuses a socket.
     pub fn open() -> Result<Option<Self>, Error> {
         Ok(dump::open(NETLINK_XFRM)?.map(Self))
+    }
+
+    /// Has the kernel ask IKE daemons for an SA; `acquire` is `struct xfrm_user_acquire` with attributes.
+    ///
+    /// # Errors
+    /// The kernel's: for a CPU that it does not have, or cannot know before Linux 6.13.
+    pub fn ask(&mut self, acquire: &[u8]) -> Result<(), Error> {
+        dump::change(&mut self.0, "ask for an SA", ACQUIRE, 0, acquire)
     }
 
     /// The state of an SA.

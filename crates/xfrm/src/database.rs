@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use bm_ipsec::{Direction, Policy, Sa, SaId, Used};
+use bm_ipsec::{Direction, Mark, Policy, Sa, SaId, SaList, Used};
 
 use crate::entry::Entry;
-use crate::layout::{errno, flag, group, kind, sa as sa_at};
+use crate::layout::{attribute, errno, flag, group, kind, sa as sa_at};
 use crate::message::{Bytes, Raw};
 use crate::policies::StoredPolicies;
 use crate::policy::PolicyDirection;
-use crate::read::{Request, SpiRequest};
+use crate::read::{Request, SaQuery, SpiRequest};
 use crate::refused::Refused;
 use crate::sa::{About, NewSa};
 use crate::usage::{Now, Usage};
@@ -40,8 +40,10 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    pub(crate) fn usage_of(&self, id: SaId) -> (Usage, Now) {
-        ((self.usage)(id), self.now)
+    /// What an SA was used for: nothing, if it is not for packets of workers.
+    pub(crate) fn usage_of(&self, key: SaKey) -> (Usage, Now) {
+        let usage = if is_of_workers(key) { (self.usage)(id(key)) } else { Usage::default() };
+        (usage, self.now)
     }
 }
 
@@ -70,21 +72,23 @@ pub enum Change {
     },
     /// Forget an SA.
     RemoveSa(SaId),
+    /// Workers have no use for an SA, and why.
+    LeaveSa(SaId, String),
     /// Use a policy, in place of the one with the same number if there is one. Where priorities are equal, lower numbers
-    /// decide. An outbound template has this SA.
+    /// decide. An outbound template has these SAs.
     AddPolicy {
         order: u64,
         policy: Box<Policy>,
-        sa: Option<SaId>,
+        sas: SaList,
     },
     RemovePolicy {
         order: u64,
     },
     RemoveAllPolicies,
-    /// Use another SA for a template, by its number; without one, packets are dropped.
+    /// Use other SAs for a template, by its number; without one, packets are dropped.
     Current {
         template: u32,
-        sa: Option<SaId>,
+        sas: SaList,
     },
 }
 
@@ -101,13 +105,24 @@ pub struct Answer {
 /// Everything that programs have added.
 #[derive(Default)]
 pub struct Database {
-    pub(crate) sas: BTreeMap<(u32, IpAddr), Entry>,
+    pub(crate) sas: BTreeMap<SaKey, Entry>,
     pub(crate) policies: StoredPolicies,
     added: u64,
 }
 
-fn key(id: SaId) -> (u32, IpAddr) {
-    (id.spi, id.destination)
+/// SPI, destination and mark: there can be several SAs for packets with different marks.
+pub(crate) type SaKey = (u32, IpAddr, Mark);
+
+fn key(id: SaId, mark: Mark) -> SaKey {
+    (id.spi, id.destination, mark)
+}
+
+fn id((spi, destination, _): SaKey) -> SaId {
+    SaId { spi, destination }
+}
+
+fn is_of_workers((_, _, mark): SaKey) -> bool {
+    mark.matches_unmarked()
 }
 
 fn no_sa(id: SaId) -> Refused {
@@ -148,11 +163,11 @@ impl Database {
             }
             Request::NewSa(new) => self.add_sa(*new, false, client.process, context, answer)?,
             Request::UpdateSa(new) => self.add_sa(*new, true, client.process, context, answer)?,
-            Request::DeleteSa(id) => self.remove_sa(id, context, answer)?,
+            Request::DeleteSa(of) => self.remove_sa(self.find(of)?, context, answer)?,
             Request::FlushSas(of_esp) => {
                 let all: Vec<_> = self.sas.keys().filter(|_| of_esp).copied().collect();
-                for (spi, destination) in all {
-                    self.remove_sa(SaId { spi, destination }, context, answer)?;
+                for key in all {
+                    self.remove_sa(key, context, answer)?;
                 }
             }
             Request::AllocateSpi(request) => {
@@ -182,16 +197,16 @@ impl Database {
     ) -> Result<(), Refused> {
         let reply = |kind| Raw { kind, flags: 0, port: client.port, ..*raw };
         match request {
-            Request::GetSa(id) => {
-                let entry = self.sas.get(&key(*id)).ok_or_else(|| no_sa(*id))?;
+            Request::GetSa(of) => {
+                let key = self.find(*of)?;
+                let entry = &self.sas[&key];
                 let reveal = entry.owner == client.process;
-                answer.replies.push(write::sa(&reply(kind::NEW_SA), entry, context.usage_of(*id), reveal));
+                answer.replies.push(write::sa(&reply(kind::NEW_SA), entry, context.usage_of(key), reveal));
             }
             Request::DumpSas => {
-                let all = self.sas.iter().map(|((spi, destination), entry)| {
-                    let id = SaId { spi: *spi, destination: *destination };
+                let all = self.sas.iter().map(|(key, entry)| {
                     let raw = Raw { flags: flag::MULTI, ..reply(kind::NEW_SA) };
-                    write::sa(&raw, entry, context.usage_of(id), false)
+                    write::sa(&raw, entry, context.usage_of(*key), false)
                 });
                 answer.replies = pieces(all, &reply(kind::DONE));
             }
@@ -204,9 +219,10 @@ impl Database {
                 let all = self.policies.all().map(|stored| write::policy(&raw, stored));
                 answer.replies = pieces(all, &reply(kind::DONE));
             }
-            Request::GetAe(id) => {
-                let entry = self.sas.get(&key(*id)).ok_or_else(|| no_sa(*id))?;
-                answer.replies.push(write::replay(&reply(kind::NEW_AE), entry, context.usage_of(*id)));
+            Request::GetAe(of) => {
+                let key = self.find(*of)?;
+                let entry = &self.sas[&key];
+                answer.replies.push(write::replay(&reply(kind::NEW_AE), entry, context.usage_of(key)));
             }
             Request::SaInfo => {
                 answer.replies.push(write::sa_info(&reply(kind::NEW_SA_INFO), self.sas.len()));
@@ -221,6 +237,16 @@ impl Database {
         Ok(())
     }
 
+    /// All SAs with an SPI and destination.
+    fn with_id(&self, id: SaId) -> impl Iterator<Item = SaKey> {
+        let most = Mark { value: u32::MAX, mask: u32::MAX };
+        self.sas.range(key(id, Mark::default())..=key(id, most)).map(|(key, _)| *key)
+    }
+
+    fn find(&self, SaQuery { id, mark }: SaQuery) -> Result<SaKey, Refused> {
+        self.with_id(id).find(|(.., of)| of.matches(mark)).ok_or_else(|| no_sa(id))
+    }
+
     fn add_sa(
         &mut self,
         new: NewSa,
@@ -229,9 +255,10 @@ impl Database {
         context: &Context<'_>,
         answer: &mut Answer,
     ) -> Result<(), Refused> {
-        let NewSa { mut sa, direction, about, sent, received, before } = new;
-        let id = sa.id();
-        let reserved = self.sas.get(&key(id)).map(|entry| entry.sa.is_none());
+        let NewSa { mut sa, direction, mark, about, sent, received, before } = new;
+        let (id, new_key) = (sa.id(), key(sa.id(), mark));
+        let known = self.find(SaQuery { id, mark: mark.lookup() }).ok();
+        let reserved = known.map(|known| self.sas[&known].sa.is_none());
         match (is_update, reserved) {
             (true, None) => return Err(no_sa(id)),
             (true, Some(false)) => {
@@ -247,13 +274,16 @@ impl Database {
             }
             _ => {}
         }
-        if (context.is_configured)(id) {
+        if is_of_workers(new_key) && (context.is_configured)(id) {
             let why = format!("[ipsec] of the configuration has an SA with {id}");
             return Err(Refused::new(errno::EXISTS, why));
         }
         let is_inbound = reserved.is_some() || (context.is_local)(id.destination);
         let found = if is_inbound { Direction::In } else { Direction::Out };
         sa.direction = direction.unwrap_or(found);
+        if let Some(problem) = bm_ipsec::problems(std::slice::from_ref(&sa), &[], &[]).first() {
+            return Err(Refused::new(errno::INVALID, problem.to_string()));
+        }
         // Two senders with the same keys would use the same sequence numbers.
         let fingerprint = (sa.direction == Direction::Out).then(|| sa.fingerprint());
         let same = |entry: &&Entry| entry.fingerprint.is_some() && entry.fingerprint == fingerprint;
@@ -267,8 +297,14 @@ impl Database {
         let entry = Entry { sa: Some(sa.clone()), fingerprint, order, ..Entry::new(about, owner, added) };
         let event = Raw { kind: kind::NEW_SA, flags: 0, sequence: 0, port: 0, body: &[] };
         let usage = before.map_or_else(Usage::default, |before| before.usage(now));
+        known.and_then(|known| self.sas.remove(&known));
         answer.events.push((group::SA, write::sa(&event, &entry, (usage, now), false)));
-        self.sas.insert(key(id), entry);
+        self.sas.insert(new_key, entry);
+        if !is_of_workers(new_key) {
+            let why = format!("its mark {mark} is not that of packets that workers handle, which is 0");
+            answer.changes.push(Change::LeaveSa(id, why));
+            return Ok(());
+        }
         let new = Box::new(sa);
         let Usage { bytes, packets, first_ns, .. } = usage;
         let used = before.map(|_| Used { bytes, packets, added_ns: added.ns, first_ns });
@@ -279,15 +315,15 @@ impl Database {
 
     pub(crate) fn remove_sa(
         &mut self,
-        id: SaId,
+        key: SaKey,
         context: &Context<'_>,
         answer: &mut Answer,
     ) -> Result<(), Refused> {
-        let entry = self.sas.remove(&key(id)).ok_or_else(|| no_sa(id))?;
-        answer.events.push((group::SA, write::sa_gone(&entry, context.usage_of(id))));
-        if entry.sa.is_some() {
-            self.replace_old(id, answer);
-            answer.changes.push(Change::RemoveSa(id));
+        let entry = self.sas.remove(&key).ok_or_else(|| no_sa(id(key)))?;
+        answer.events.push((group::SA, write::sa_gone(&entry, context.usage_of(key))));
+        if entry.sa.is_some() && is_of_workers(key) {
+            self.replace_old(id(key), answer);
+            answer.changes.push(Change::RemoveSa(id(key)));
         }
         Ok(())
     }
@@ -298,7 +334,7 @@ impl Database {
         owner: u32,
         context: &Context<'_>,
     ) -> Result<u32, Refused> {
-        let SpiRequest { info, destination, least, most } = request;
+        let SpiRequest { info, destination, mark, least, most } = request;
         if self.sas.len() >= SAS_MAX {
             return Err(Refused::new(
                 errno::NO_SPACE,
@@ -309,7 +345,7 @@ impl Database {
         let draw = || (u64::from(*least) + u64::from((context.random)()) % range) as u32;
         let free = |spi: &u32| {
             let id = SaId { spi: *spi, destination: *destination };
-            !self.sas.contains_key(&key(id)) && !(context.is_configured)(id)
+            self.with_id(id).next().is_none() && !(context.is_configured)(id)
         };
         let spi = std::iter::repeat_with(draw).take(DRAWS).find(free);
         let spi = spi.ok_or_else(|| {
@@ -317,8 +353,9 @@ impl Database {
         })?;
         let mut info = *info;
         info[sa_at::SPI..][..4].copy_from_slice(&spi.to_be_bytes());
-        let about = About { info, algorithms: Vec::new(), attributes: Vec::new() };
-        self.sas.insert((spi, *destination), Entry::new(about, owner, context.now));
+        let attributes = crate::mark::bytes(*mark).map(|bytes| (attribute::MARK, bytes.to_vec()));
+        let about = About { info, algorithms: Vec::new(), attributes: attributes.into_iter().collect() };
+        self.sas.insert((spi, *destination, *mark), Entry::new(about, owner, context.now));
         Ok(spi)
     }
 }
@@ -328,9 +365,12 @@ impl Database {
     /// others.
     pub fn mapping(&mut self, id: SaId, sender: (IpAddr, u16), context: &Context<'_>) -> Answer {
         let mut answer = Answer::default();
-        let Some(entry) = self.sas.get_mut(&key(id)) else { return answer };
+        let Some(key) = self.with_id(id).find(|key| is_of_workers(*key)) else { return answer };
+        let Some(entry) = self.sas.get_mut(&key) else { return answer };
         let has_moved = entry.sa.as_ref().is_some_and(|sa| {
-            sa.direction == Direction::In && sa.udp.is_some_and(|udp| (sa.source, udp.source) != sender)
+            // Any port is right for an SA with port 0.
+            let is_peer = |port: u16| sa.source == sender.0 && [0, sender.1].contains(&port);
+            sa.direction == Direction::In && sa.udp.is_some_and(|udp| !is_peer(udp.source))
         });
         let now_ns = context.now.ns;
         let is_due = entry.moved_ns.is_none_or(|moved| now_ns.saturating_sub(moved) >= MAPPING_EVERY_NS);

@@ -1,6 +1,8 @@
 //! What is stored of an SA and a policy.
 
-use bm_ipsec::{Action, Direction, Policy, Sa, SaId};
+use std::collections::BTreeMap;
+
+use bm_ipsec::{Action, Direction, Policy, Sa, SaList};
 
 use crate::layout::{policy_id, selector};
 use crate::policy::NewPolicy;
@@ -44,11 +46,12 @@ impl Entry {
 pub(crate) struct Stored {
     pub new: NewPolicy,
     pub added_s: u64,
-    pub asked_ns: Option<u64>,
+    /// When an SA was asked for, for a CPU or for all.
+    pub asked_ns: BTreeMap<Option<u32>, u64>,
     /// The number of its template.
     pub template: Option<u32>,
-    /// The SA that its template uses.
-    pub sa: Option<SaId>,
+    /// The SAs that its template uses.
+    pub sas: SaList,
 }
 
 impl Stored {

@@ -1,6 +1,6 @@
 //! Lifetimes: IKE daemons get an event when one expires, and SAs are removed at their hard ones.
 
-use bm_ipsec::{Expiry, SaId, Used};
+use bm_ipsec::{Expiry, Used};
 
 use crate::database::{Answer, Context, Database};
 use crate::layout::group;
@@ -23,9 +23,8 @@ impl Database {
     pub fn expire(&mut self, context: &Context<'_>) -> Answer {
         let mut answer = Answer::default();
         let mut ended = Vec::new();
-        for (&(spi, destination), entry) in &mut self.sas {
-            let id = SaId { spi, destination };
-            let usage = (context.usage)(id);
+        for (&key, entry) in &mut self.sas {
+            let (usage, _) = context.usage_of(key);
             let Usage { bytes, packets, first_ns, .. } = usage;
             let used = Used { bytes, packets, added_ns: entry.added.ns, first_ns };
             let end = match &entry.sa {
@@ -46,15 +45,15 @@ impl Database {
                 }
                 Some(End::Hard) => {
                     answer.events.push((group::EXPIRE, write::expire(entry, (usage, context.now), true)));
-                    ended.push(id);
+                    ended.push(key);
                 }
-                Some(End::Unused) => ended.push(id),
+                Some(End::Unused) => ended.push(key),
                 None => {}
             }
         }
-        for id in ended {
+        for key in ended {
             // It is there: it was just found.
-            let _there = self.remove_sa(id, context, &mut answer);
+            let _there = self.remove_sa(key, context, &mut answer);
         }
         answer
     }

@@ -12,15 +12,18 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
-use bm_ipsec::{Action, Direction, Limit, Limits, Mode, Policy, Sa, SaId, Template};
+use bm_filter::Key;
+use bm_ipsec::{Action, Direction, Limit, Limits, Mode, Policy, Sa, SaId, SaList, Template};
 
 use crate::database::Change;
 use crate::layout::{attribute, policy as policy_at, sa as sa_at, selector as selector_at};
-use crate::message::{attributes, big_u32, number};
+use crate::message::{Bytes, attributes, big_u32, number};
 use crate::policy::{NewPolicy, PolicyDirection};
+use crate::policy_requests::newest_of_each;
 use crate::refused::Refused;
 use crate::sa::NewSa;
-use crate::selector::address;
+use crate::selector::{self as addresses, address};
+use crate::write;
 
 /// Where `struct xfrm_lifetime_cur` has bytes, packets, and when the SA was added.
 const BYTES: usize = sa_at::USED;
@@ -89,6 +92,7 @@ struct Candidate {
     properties: Template,
     direction: Direction,
     family: u16,
+    cpu: Option<u32>,
     id: SaId,
 }
 
@@ -102,8 +106,8 @@ pub struct Update {
 }
 
 impl Update {
-    fn add_policy(&mut self, order: u64, policy: &Policy, sa: Option<SaId>) {
-        self.changes.push(Change::AddPolicy { order, policy: policy.clone().into(), sa });
+    fn add_policy(&mut self, order: u64, policy: &Policy, sas: SaList) {
+        self.changes.push(Change::AddPolicy { order, policy: policy.clone().into(), sas });
     }
 }
 
@@ -130,8 +134,11 @@ struct Applied {
     /// Of its template.
     number: Option<u32>,
     policy: Policy,
-    /// The SA of an outbound one.
-    sa: Option<SaId>,
+    /// The SAs of an outbound one.
+    sas: SaList,
+    /// As the kernel has it.
+    info: [u8; policy_at::LENGTH],
+    templates: Vec<u8>,
 }
 
 type SaKey = (u32, IpAddr);
@@ -227,6 +234,12 @@ impl KernelTables {
     }
 
     fn usable(&self, new: NewSa) -> Result<NewSa, String> {
+        if !new.mark.matches_unmarked() {
+            return Err(format!(
+                "its mark {} is not that of packets that workers handle, which is 0",
+                new.mark
+            ));
+        }
         if new.sa.mode != Mode::Tunnel {
             return Err("it is in transport mode, for packets of this machine".into());
         }
@@ -239,48 +252,50 @@ impl KernelTables {
         candidates: &[Candidate],
         update: &mut Update,
     ) {
-        let sa_for = |template: &Template, direction, family| {
+        let sas_for = |template: &Template, new: &NewPolicy| {
+            let family = number(&new.info, selector_at::FAMILY);
             let takes = |sa: &&Candidate| {
-                sa.direction == direction
+                sa.direction == new.policy.direction
                     && [0, family].contains(&sa.family)
                     && template.takes(&sa.properties)
             };
-            candidates.iter().rev().find(takes).map(|sa| sa.id)
+            let newest_first = candidates.iter().rev().filter(takes).map(|sa| (sa.cpu, sa.id));
+            newest_of_each(newest_first, new.asks())
         };
         let mut before = std::mem::take(&mut self.policies);
         let mut orders = std::mem::take(&mut self.orders);
         // The kernel lists the last one first; of those with the same priority, the first one decides.
-        for new in listed.into_iter().rev().flatten() {
+        for new in listed.into_iter().rev().flatten().filter(|new| new.mark().matches_unmarked()) {
             let (index, direction) = (new.index(), new.policy.direction);
             let order = orders.remove(&index).unwrap_or_else(|| {
                 self.last_order += 1;
                 self.last_order
             });
             self.orders.insert(index, order);
-            let sa = new
-                .template
-                .and_then(|template| sa_for(&template, direction, number(&new.info, selector_at::FAMILY)));
+            let sas = new.template.map(|template| sas_for(&template, &new));
             // Without an SA, its packets are Linux's, which needs no policy of ours.
-            if new.direction == PolicyDirection::In || new.template.is_some() && sa.is_none() {
+            let has_none = |sas: &SaList| sas.own.is_empty() && sas.fallback.is_none();
+            if new.direction == PolicyDirection::In || sas.as_ref().is_some_and(has_none) {
                 continue;
             }
-            let sa = sa.filter(|_| direction == Direction::Out);
+            let sas = sas.filter(|_| direction == Direction::Out).unwrap_or_default();
             let known = before.remove(&index);
             let number = known.as_ref().and_then(|known| known.number);
             let number = new.template.map(|_| number.unwrap_or_else(|| self.free_number()));
+            let (info, templates) = (new.info, new.templates);
             let mut policy = new.policy;
             if let (Some(number), Some(template)) = (number, new.template) {
                 policy.action = Action::Template(number, template);
             }
             match (known, number) {
-                (Some(known), _) if known.policy != policy => update.add_policy(order, &policy, sa),
-                (None, _) => update.add_policy(order, &policy, sa),
-                (Some(known), Some(template)) if known.sa != sa => {
-                    update.changes.push(Change::Current { template, sa });
+                (Some(known), _) if known.policy != policy => update.add_policy(order, &policy, sas.clone()),
+                (None, _) => update.add_policy(order, &policy, sas.clone()),
+                (Some(known), Some(template)) if known.sas != sas => {
+                    update.changes.push(Change::Current { template, sas: sas.clone() });
                 }
                 _ => {}
             }
-            self.policies.insert(index, Applied { order, number, policy, sa });
+            self.policies.insert(index, Applied { order, number, policy, sas, info, templates });
         }
         for Applied { order, number, .. } in before.into_values() {
             update.changes.push(Change::RemovePolicy { order });
@@ -294,6 +309,17 @@ impl KernelTables {
             self.numbers += 1;
             self.numbers - 1
         })
+    }
+
+    /// A message with which the kernel asks IKE for an SA, as it does itself for packets that it handles: workers with this
+    /// template have none for `packet`, or none for this CPU.
+    pub fn acquire(&self, template: u32, packet: &Key, cpu: Option<u32>) -> Option<Vec<u8>> {
+        let policy = self.policies.values().find(|policy| policy.number == Some(template))?;
+        let Applied { info, templates, policy, .. } = policy;
+        let mut body = Bytes::default();
+        let policy = (info, &templates[..], policy.selector.mark);
+        write::put_acquire(&mut body, policy, &addresses::of_packet(packet), cpu);
+        Some(body.to_vec())
     }
 
     /// Leaves an SA to Linux until it is gone, from the next [`Self::update`] on.
@@ -332,6 +358,7 @@ fn candidates(wanted: &BTreeMap<SaKey, Usable>) -> Vec<Candidate> {
         properties: Template::of(sa),
         direction: sa.direction,
         family: *family,
+        cpu: sa.cpu,
         id: sa.id(),
     };
     all.into_iter().map(candidate).collect()

@@ -64,6 +64,8 @@ pub mod attribute {
     pub const SET_MARK_MASK: u16 = 30;
     pub const INTERFACE: u16 = 31;
     pub const DIRECTION: u16 = 33;
+    /// `XFRMA_SA_PCPU`.
+    pub const CPU: u16 = 35;
 }
 
 /// Multicast groups, as numbers.
@@ -128,6 +130,9 @@ pub mod policy {
     pub const INDEX: usize = 156;
     pub const DIRECTION: usize = 160;
     pub const ACTION: usize = 161;
+    pub const FLAGS: usize = 162;
+    /// `XFRM_POLICY_CPU_ACQUIRE`.
+    pub const CPU_ACQUIRE: u8 = 4;
     pub const LENGTH: usize = 168;
 }
 

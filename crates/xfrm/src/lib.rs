@@ -23,6 +23,7 @@ mod entry;
 mod expiry;
 mod kernel;
 mod layout;
+mod mark;
 mod message;
 mod policies;
 mod policy;

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use bm_ipsec::Mark;
+
 use crate::entry::Stored;
 use crate::layout::{errno, selector as selector_at};
 use crate::policy::PolicyDirection;
@@ -14,8 +16,8 @@ type Selector = [u8; selector_at::LENGTH];
 #[derive(Default)]
 pub(crate) struct StoredPolicies {
     pub all: BTreeMap<u32, Stored>,
-    /// By direction and selector.
-    pub keys: HashMap<(u8, Selector), u32>,
+    /// By direction, selector and mark.
+    pub keys: HashMap<(u8, Selector, Mark), u32>,
     /// For each number of a template its policy.
     templates: Vec<Option<u32>>,
     /// Numbers that are not used any more, the oldest first.
@@ -25,7 +27,7 @@ pub(crate) struct StoredPolicies {
 }
 
 pub(crate) fn not_found() -> Refused {
-    Refused::new(errno::NO_ENTRY, "there is no policy with this direction and selector")
+    Refused::new(errno::NO_ENTRY, "there is no policy with this direction, selector and mark")
 }
 
 impl StoredPolicies {
@@ -39,9 +41,11 @@ impl StoredPolicies {
 
     pub fn index(&self, of: &PolicyKey) -> Option<u32> {
         match of.index {
-            0 => self.keys.get(&(of.direction as u8, of.selector)).copied(),
+            0 => self.keys.get(&(of.direction as u8, of.selector, of.mark)).copied(),
             index => {
-                self.all.get(&index).filter(|stored| stored.new.direction == of.direction).map(|_| index)
+                let stored = self.all.get(&index)?;
+                let is_it = stored.new.direction == of.direction && stored.new.mark() == of.mark;
+                is_it.then_some(index)
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Policies as IKE daemons add them: read from messages.
 
-use bm_ipsec::{Action, Policy, Template, problems};
+use bm_ipsec::{Action, Mark, Policy, Template, problems};
 
 use crate::layout::{attribute, errno, policy as at, selector as selector_at, template};
+use crate::mark::mark;
 use crate::message::{attributes, big_u32, number, structure};
 use crate::refused::{Refused, only_esp, refuse_unsupported};
 use crate::sa::mode;
@@ -72,11 +73,12 @@ impl NewPolicy {
             (other, _) => return Err(Refused::new(errno::INVALID, format!("policy action {other}"))),
         };
         let template = template.filter(|_| info[at::ACTION] == 0);
-        let selector = selector(&info[..selector_at::LENGTH])?
+        let mut selector = selector(&info[..selector_at::LENGTH])?
             .ok_or_else(|| Refused::new(errno::INVALID, "a selector without address family"))?;
+        selector.mark = mark(&attributes);
         let priority = number(info, at::PRIORITY);
         let policy = Policy { at: 0, direction: direction.of_workers(), priority, selector, action };
-        if let Some(problem) = problems(&[], std::slice::from_ref(&policy)).first() {
+        if let Some(problem) = problems(&[], std::slice::from_ref(&policy), &[]).first() {
             return Err(Refused::new(errno::INVALID, problem.to_string()));
         }
         Ok(Self { direction, info: *info, templates: templates.to_vec(), policy, template })
@@ -91,6 +93,16 @@ impl NewPolicy {
         let mut key = [0; selector_at::LENGTH];
         key.copy_from_slice(self.selector());
         key
+    }
+
+    /// Which packets it is for, by their marks.
+    pub(crate) fn mark(&self) -> Mark {
+        self.policy.selector.mark
+    }
+
+    /// Whether a CPU without an SA of its own asks for one.
+    pub(crate) fn asks(&self) -> bool {
+        self.info[at::FLAGS] & at::CPU_ACQUIRE != 0
     }
 
     pub(crate) fn index(&self) -> u32 {

@@ -1,10 +1,13 @@
 //! What requests do with policies, which SAs these use, and packets that wait for one.
 
-use bm_filter::Key;
-use bm_ipsec::{Direction, Sa, SaId, Template};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::database::{Answer, Change, Context, Database};
-use crate::entry::Stored;
+use bm_filter::Key;
+use bm_ipsec::{Direction, Sa, SaId, SaList, Template};
+
+use crate::database::{Answer, Change, Context, Database, SaKey};
+use crate::entry::{Entry, Stored};
 use crate::layout::{errno, group, kind, policy as at};
 use crate::message::Raw;
 use crate::policies::not_found;
@@ -34,11 +37,14 @@ impl Database {
         context: &Context<'_>,
         answer: &mut Answer,
     ) -> Result<(), Refused> {
-        let key = (new.direction as u8, new.key());
+        let key = (new.direction as u8, new.key(), new.mark());
         let known = self.policies.keys.get(&key).copied();
         let before = known.and_then(|index| self.policies.all.get(&index)).map(Stored::policy);
         if known.is_some() && !is_update {
-            return Err(Refused::new(errno::EXISTS, "there is a policy with this direction and selector"));
+            return Err(Refused::new(
+                errno::EXISTS,
+                "there is a policy with this direction, selector and mark",
+            ));
         }
         let is_full = known.is_none() && self.policies.all.len() >= POLICIES_MAX;
         if is_full || !(context.has_room)(&new.policy, before.as_ref()) {
@@ -47,13 +53,15 @@ impl Database {
         let index = known.unwrap_or_else(|| self.policies.free_index(new.direction));
         new.info[at::INDEX..][..4].copy_from_slice(&index.to_ne_bytes());
         let is_outbound = new.policy.direction == Direction::Out;
-        let sa = new.template.filter(|_| is_outbound).and_then(|template| self.newest(&template));
+        let sas = new.template.filter(|_| is_outbound);
+        let sas = sas.map_or_else(SaList::default, |template| list(&self.sas, &template, new.asks()));
         let template = new.template.map(|_| self.policies.number(index));
-        let stored = Stored { new, added_s: context.now.epoch_s, asked_ns: None, template, sa };
+        let (added_s, asked_ns) = (context.now.epoch_s, BTreeMap::new());
+        let stored = Stored { new, added_s, asked_ns, template, sas: sas.clone() };
         let event = Raw { kind: kind::NEW_POLICY, flags: 0, sequence: 0, port: 0, body: &[] };
         answer.events.push((group::POLICY, write::policy(&event, &stored)));
         let policy = Box::new(stored.policy());
-        answer.changes.push(Change::AddPolicy { order: order(&stored), policy, sa });
+        answer.changes.push(Change::AddPolicy { order: order(&stored), policy, sas });
         self.policies.keys.insert(key, index);
         let before = self.policies.all.insert(index, stored);
         self.policies.release(before.and_then(|before| before.template));
@@ -63,19 +71,11 @@ impl Database {
     pub(crate) fn remove_policy(&mut self, of: &PolicyKey, answer: &mut Answer) -> Result<(), Refused> {
         let index = self.policies.index(of).ok_or_else(not_found)?;
         let stored = self.policies.all.remove(&index).ok_or_else(not_found)?;
-        self.policies.keys.remove(&(stored.new.direction as u8, stored.new.key()));
+        self.policies.keys.remove(&(stored.new.direction as u8, stored.new.key(), stored.new.mark()));
         self.policies.release(stored.template);
         answer.events.push((group::POLICY, write::policy_gone(&stored)));
         answer.changes.push(Change::RemovePolicy { order: order(&stored) });
         Ok(())
-    }
-
-    /// The outbound SA that was added last, of those that a template takes.
-    fn newest(&self, template: &Template) -> Option<SaId> {
-        let outbound = self.sas.values().filter_map(|entry| Some((entry.order, entry.sa.as_ref()?)));
-        let taken =
-            outbound.filter(|(_, sa)| sa.direction == Direction::Out && template.takes(&Template::of(sa)));
-        taken.max_by_key(|(order, _)| *order).map(|(_, sa)| sa.id())
     }
 
     /// Templates that take a new outbound SA use it from now on.
@@ -84,9 +84,11 @@ impl Database {
             return;
         }
         let about = Template::of(new);
-        for stored in self.policies.all.values_mut().filter(|stored| stored.sends()) {
-            if stored.new.template.is_some_and(|of| of.takes(&about)) {
-                (stored.sa, stored.asked_ns) = (Some(new.id()), None);
+        let Self { sas, policies, .. } = self;
+        for stored in policies.all.values_mut().filter(|stored| stored.sends()) {
+            if let Some(template) = stored.new.template.filter(|of| of.takes(&about)) {
+                stored.sas = list(sas, &template, stored.new.asks());
+                stored.asked_ns.clear();
                 answer.changes.extend(current(stored));
             }
         }
@@ -98,34 +100,70 @@ impl Database {
             .policies
             .all
             .iter()
-            .filter(|(_, stored)| stored.sa == Some(old))
+            .filter(|(_, stored)| stored.sas.has(old))
             .map(|(index, _)| *index)
             .collect();
         for index in users {
-            let template = self.policies.all.get(&index).and_then(|stored| stored.new.template);
-            let sa = template.and_then(|template| self.newest(&template));
-            if let Some(stored) = self.policies.all.get_mut(&index) {
-                stored.sa = sa;
+            let Some(stored) = self.policies.all.get_mut(&index) else { continue };
+            if let Some(template) = stored.new.template {
+                stored.sas = list(&self.sas, &template, stored.new.asks());
                 answer.changes.extend(current(stored));
             }
         }
     }
 
-    /// A packet matches a policy whose template has no SA: IKE daemons are asked for one.
-    pub fn acquire(&mut self, template: u32, packet: &Key, context: &Context<'_>) -> Answer {
+    /// A packet matches a policy whose template has no SA, or none for this CPU: IKE daemons are asked for one.
+    pub fn acquire(
+        &mut self,
+        (template, cpu): (u32, Option<u32>),
+        packet: &Key,
+        context: &Context<'_>,
+    ) -> Answer {
         let mut answer = Answer::default();
-        let Some(stored) = self.policies.of_template(template) else { return answer };
-        let is_due = stored.sa.is_none()
-            && stored.asked_ns.is_none_or(|asked| context.now.ns.saturating_sub(asked) >= ACQUIRE_EVERY_NS);
-        if is_due {
-            stored.asked_ns = Some(context.now.ns);
-            answer.events.push((group::ACQUIRE, write::acquire(stored, &addresses::of_packet(packet))));
+        let Self { sas, policies, .. } = self;
+        let Some(stored) = policies.of_template(template) else { return answer };
+        let is_missing = match cpu {
+            None => stored.sas.fallback.is_none(),
+            Some(cpu) => {
+                let is_of_cpu = |sa: &Sa| sa.cpu == Some(cpu) && stored.sas.own.contains(&sa.id());
+                stored.sas.asks && !sas.values().filter_map(|entry| entry.sa.as_ref()).any(is_of_cpu)
+            }
+        };
+        let asked = stored.asked_ns.get(&cpu);
+        let is_due = asked.is_none_or(|asked| context.now.ns.saturating_sub(*asked) >= ACQUIRE_EVERY_NS);
+        if is_missing && is_due {
+            stored.asked_ns.insert(cpu, context.now.ns);
+            let event = write::acquire(stored, &addresses::of_packet(packet), cpu);
+            answer.events.push((group::ACQUIRE, event));
         }
         answer
     }
 }
 
-/// Which SA the template of a policy uses now.
+/// The SAs that a template takes: for each CPU the one that was added last, and of those without a CPU.
+fn list(sas: &BTreeMap<SaKey, Entry>, template: &Template, asks: bool) -> SaList {
+    let takes = |sa: &&Sa| sa.direction == Direction::Out && template.takes(&Template::of(sa));
+    let of_workers = sas.iter().filter(|((.., mark), _)| mark.matches_unmarked());
+    let mut taken: Vec<_> =
+        of_workers.filter_map(|(_, entry)| Some((entry.order, entry.sa.as_ref().filter(takes)?))).collect();
+    taken.sort_by_key(|(order, _)| Reverse(*order));
+    newest_of_each(taken.into_iter().map(|(_, sa)| (sa.cpu, sa.id())), asks)
+}
+
+/// Of SAs with their CPUs, the newest first, one for each CPU.
+pub(crate) fn newest_of_each(sas: impl Iterator<Item = (Option<u32>, SaId)>, asks: bool) -> SaList {
+    let (mut found, mut cpus) = (SaList { asks, ..SaList::default() }, BTreeSet::new());
+    for (cpu, id) in sas {
+        match cpu {
+            None => found.fallback = found.fallback.or(Some(id)),
+            Some(cpu) if cpus.insert(cpu) => found.own.push(id),
+            Some(_) => {}
+        }
+    }
+    found
+}
+
+/// Which SAs the template of a policy uses now.
 fn current(stored: &Stored) -> Option<Change> {
-    stored.template.map(|template| Change::Current { template, sa: stored.sa })
+    stored.template.map(|template| Change::Current { template, sas: stored.sas.clone() })
 }

@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
-use bm_ipsec::SaId;
+use bm_ipsec::{Mark, SaId};
 
 use crate::layout::{
     ANY_PROTOCOL, ESP, errno, flag, hello, kind, policy_id, sa as at, sa_event, sa_id, selector,
 };
+use crate::mark::mark;
 use crate::message::{Raw, attributes, big_u32, number, structure};
 use crate::policy::{NewPolicy, PolicyDirection};
 use crate::refused::{Refused, only_esp, refuse_unsupported};
@@ -24,8 +25,8 @@ pub enum Request {
     NewSa(Box<NewSa>),
     /// An SA for a reserved SPI.
     UpdateSa(Box<NewSa>),
-    DeleteSa(SaId),
-    GetSa(SaId),
+    DeleteSa(SaQuery),
+    GetSa(SaQuery),
     DumpSas,
     /// Whether ESP is concerned.
     FlushSas(bool),
@@ -36,10 +37,17 @@ pub enum Request {
     GetPolicy(PolicyKey),
     DumpPolicies,
     FlushPolicies,
-    GetAe(SaId),
+    GetAe(SaQuery),
     SaInfo,
     PolicyInfo,
     Default,
+}
+
+/// Which SA: the one that packets with this mark have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SaQuery {
+    pub(crate) id: SaId,
+    pub(crate) mark: u32,
 }
 
 /// A request for an SPI of an inbound SA.
@@ -47,16 +55,18 @@ pub struct SpiRequest {
     /// The SA as far as it is known: `struct xfrm_usersa_info`.
     pub(crate) info: [u8; at::LENGTH],
     pub(crate) destination: IpAddr,
+    pub(crate) mark: Mark,
     pub(crate) least: u32,
     pub(crate) most: u32,
 }
 
-/// Which policy: by its index, or by direction and selector.
+/// Which policy: by its index, or by direction and selector; and by its mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyKey {
     pub(crate) direction: PolicyDirection,
     pub(crate) index: u32,
     pub(crate) selector: [u8; selector::LENGTH],
+    pub(crate) mark: Mark,
 }
 
 impl Request {
@@ -108,12 +118,14 @@ fn hello(body: &[u8; hello::LENGTH]) -> Request {
 }
 
 /// Reads a structure of this length that begins with `struct xfrm_usersa_id`.
-fn sa<const LENGTH: usize>(body: &[u8]) -> Result<SaId, Refused> {
+fn sa<const LENGTH: usize>(body: &[u8]) -> Result<SaQuery, Refused> {
     let id: &[u8; LENGTH] = structure(body)?;
-    refuse_unsupported(&attributes(body, LENGTH)?)?;
+    let attributes = attributes(body, LENGTH)?;
+    refuse_unsupported(&attributes)?;
     only_esp(id[sa_id::PROTOCOL])?;
     let destination = address(id, sa_id::DESTINATION, number(id, sa_id::FAMILY))?;
-    Ok(SaId { spi: big_u32(id, sa_id::SPI), destination })
+    let id = SaId { spi: big_u32(id, sa_id::SPI), destination };
+    Ok(SaQuery { id, mark: mark(&attributes).lookup() })
 }
 
 fn flush_sas([protocol]: &[u8; 1]) -> Request {
@@ -123,7 +135,8 @@ fn flush_sas([protocol]: &[u8; 1]) -> Request {
 fn spi_request(body: &[u8]) -> Result<SpiRequest, Refused> {
     const RANGE: usize = at::LENGTH + 8;
     let whole: &[u8; RANGE] = structure(body)?;
-    refuse_unsupported(&attributes(body, RANGE)?)?;
+    let attributes = attributes(body, RANGE)?;
+    refuse_unsupported(&attributes)?;
     let mut info = [0; at::LENGTH];
     info.copy_from_slice(&whole[..at::LENGTH]);
     only_esp(info[at::PROTOCOL])?;
@@ -133,15 +146,16 @@ fn spi_request(body: &[u8]) -> Result<SpiRequest, Refused> {
         let why = format!("SPIs from {least:#x} to {most:#x}: the range must begin at 0x100 or higher");
         return Err(Refused::new(errno::INVALID, why));
     }
-    Ok(SpiRequest { info, destination, least, most })
+    Ok(SpiRequest { info, destination, mark: mark(&attributes), least, most })
 }
 
 /// Reads `struct xfrm_userpolicy_id`.
 fn policy(body: &[u8]) -> Result<PolicyKey, Refused> {
     let id: &[u8; policy_id::LENGTH] = structure(body)?;
-    refuse_unsupported(&attributes(body, policy_id::LENGTH)?)?;
+    let attributes = attributes(body, policy_id::LENGTH)?;
+    refuse_unsupported(&attributes)?;
     let mut selector = [0; selector::LENGTH];
     selector.copy_from_slice(&id[..selector::LENGTH]);
     let direction = PolicyDirection::read(id[policy_id::DIRECTION])?;
-    Ok(PolicyKey { direction, index: number(id, policy_id::INDEX), selector })
+    Ok(PolicyKey { direction, index: number(id, policy_id::INDEX), selector, mark: mark(&attributes) })
 }

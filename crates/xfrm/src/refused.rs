@@ -26,17 +26,19 @@ pub(crate) fn only_esp(protocol: u8) -> Result<(), Refused> {
     }
 }
 
-/// What would have an effect that workers do not have. Marks and interface ids say which packets an object is for: for
-/// others it would be wrong.
+/// What would have an effect that workers do not have. Interface ids say which packets an object is for: for others it
+/// would be wrong. Marks do, too, but those of packets that workers handle are known (mark.rs).
 pub(crate) fn refuse_unsupported(attributes: &[(u16, &[u8])]) -> Result<(), Refused> {
     for (kind, value) in attributes {
         let what = match *kind {
-            // A mask of zero matches any mark.
-            attribute::MARK if word(value, 4) == 0 => continue,
-            attribute::INTERFACE | attribute::SET_MARK | attribute::SET_MARK_MASK if word(value, 0) == 0 => {
-                continue;
+            attribute::MARK if value.len() < 8 => {
+                return Err(Refused::new(errno::INVALID, "a mark that is cut off"));
             }
-            attribute::MARK | attribute::SET_MARK | attribute::SET_MARK_MASK => "marks",
+            attribute::INTERFACE if word(value, 0) == 0 => continue,
+            // Packets that workers handle have no mark, and get none.
+            attribute::SET_MARK if word(value, 0) & mask_of_set_mark(attributes) == 0 => continue,
+            // Workers look up the route of an ESP packet in the main table, whatever its mark.
+            attribute::SET_MARK => "marks of ESP packets (output-mark, set-mark)",
             attribute::INTERFACE => "XFRM interfaces (if_id)",
             attribute::OFFLOAD => "SAs in network cards (offload)",
             attribute::TFC if word(value, 0) != 0 => "SAs that pad (tfcpad)",
@@ -47,6 +49,12 @@ pub(crate) fn refuse_unsupported(attributes: &[(u16, &[u8])]) -> Result<(), Refu
         return Err(Refused::new(errno::NOT_SUPPORTED, format!("{what} are not supported")));
     }
     Ok(())
+}
+
+/// The bits that a mark for ESP packets sets.
+fn mask_of_set_mark(attributes: &[(u16, &[u8])]) -> u32 {
+    let mask = attributes.iter().find(|(kind, _)| *kind == attribute::SET_MARK_MASK);
+    mask.map_or(u32::MAX, |(_, value)| word(value, 0))
 }
 
 /// A number of an attribute; zero if there is none.

@@ -3,10 +3,12 @@
 use std::net::IpAddr;
 
 use bm_ipsec::{
-    Df, Direction, Dscp, Ecn, Limit, Limits, Mode, Sa, SaId, Secret, Suite, UdpPorts, WINDOW_MAX, problems,
+    Df, Direction, Dscp, Ecn, Limit, Limits, Mark, Mode, Sa, SaId, Secret, Suite, UdpPorts, WINDOW_MAX,
+    problems,
 };
 
 use crate::layout::{attribute, encapsulation, errno, sa as at, sa_flag, selector as selector_at};
+use crate::mark::mark;
 use crate::message::{attributes, big_u16, big_u32, number, structure};
 use crate::refused::{Refused, only_esp, refuse_unsupported};
 use crate::selector::{address, selector};
@@ -15,6 +17,8 @@ use crate::usage::{Now, Usage};
 /// A limit that never ends.
 const NO_LIMIT: u64 = u64::MAX;
 const SECOND: u64 = 1_000_000_000;
+/// The most CPUs that Linux can have.
+const CPUS: u32 = 8192;
 /// Bytes of an algorithm's name.
 const NAME: usize = 64;
 
@@ -23,6 +27,7 @@ pub struct NewSa {
     /// With keys. The direction is found out later, unless `direction` has it.
     pub(crate) sa: Sa,
     pub(crate) direction: Option<Direction>,
+    pub(crate) mark: Mark,
     pub(crate) about: About,
     /// Sequence numbers that have been used or received before.
     pub(crate) sent: u64,
@@ -107,11 +112,15 @@ impl NewSa {
         sa.mode = mode(info[at::MODE])?;
         sa.limits = limits(&info[at::LIMITS..at::USED]);
         sa.udp = find(attribute::ENCAPSULATION).map(udp).transpose()?;
+        sa.cpu = find(attribute::CPU).map(cpu).transpose()?;
         let any = info[..selector_at::LENGTH].iter().all(|byte| *byte == 0);
         sa.selectors = if any || is_everything(info) { Vec::new() } else { Vec::from_iter(selector(info)?) };
         options(&mut sa, info[at::FLAGS], find(attribute::EXTRA_FLAGS))?;
         let (sent, received) = replay(&mut sa, info, find)?;
-        if let Some(problem) = problems(std::slice::from_ref(&sa), &[]).first() {
+        // Only an inbound SA can have any source port; an outbound one is refused when its direction is known.
+        let any_port = sa.udp.is_some_and(|udp| udp.source == 0);
+        sa.direction = if any_port { Direction::In } else { Direction::Out };
+        if let Some(problem) = problems(std::slice::from_ref(&sa), &[], &[]).first() {
             return Err(Refused::new(errno::INVALID, problem.to_string()));
         }
         let direction = find(attribute::DIRECTION).and_then(|value| match value {
@@ -125,11 +134,12 @@ impl NewSa {
             attribute::REPLAY_ESN,
             attribute::DIRECTION,
             attribute::MARK,
+            attribute::CPU,
         ];
         let kept = kept.iter().filter_map(|kind| Some((*kind, find(*kind)?.to_vec()))).collect();
         let about = About { info: *info, algorithms, attributes: kept };
         let before = find(attribute::LIFETIME).map(before).transpose()?;
-        Ok(Self { sa, direction, about, sent, received, before })
+        Ok(Self { sa, direction, mark: mark(&attributes), about, sent, received, before })
     }
 }
 
@@ -189,6 +199,18 @@ fn udp(value: &[u8]) -> Result<UdpPorts, Refused> {
         source: big_u16(value, encapsulation::SOURCE_PORT),
         destination: big_u16(value, encapsulation::DESTINATION_PORT),
     })
+}
+
+/// Reads the number of a CPU.
+fn cpu(value: &[u8]) -> Result<u32, Refused> {
+    let number = u32::from_ne_bytes(*structure(value)?);
+    if number >= CPUS {
+        return Err(Refused::new(
+            errno::INVALID,
+            format!("CPU {number}: the highest number is {}", CPUS - 1),
+        ));
+    }
+    Ok(number)
 }
 
 fn options(sa: &mut Sa, flags: u8, extra: Option<&[u8]>) -> Result<(), Refused> {

@@ -41,6 +41,7 @@ pub(crate) fn selector(from: &[u8]) -> Result<Option<Selector>, Refused> {
         protocol: (protocol != 0).then_some(protocol),
         source_ports: ports(from, at::SOURCE_PORT)?,
         destination_ports: ports(from, at::DESTINATION_PORT)?,
+        ..Selector::default()
     }))
 }
 

@@ -1,7 +1,7 @@
 //! Requests of programs, byte by byte: what is stored, answered, sent as events, and given to workers.
 
 use bm_filter::{Key, Kind};
-use bm_ipsec::{Action, Direction, SaId, Suite};
+use bm_ipsec::{Action, Direction, SaId, SaList, Suite};
 use proptest::prelude::*;
 
 use crate::layout::{attribute, errno as number, kind, policy, sa as at};
@@ -9,6 +9,8 @@ use crate::message::{Bytes, number as read};
 use crate::testing::*;
 use crate::{Answer, Change, Messages, Now, Raw, Usage};
 
+mod cpus;
+mod marks;
 mod moving;
 
 fn only(replies: &[Bytes]) -> Raw<'_> {
@@ -24,6 +26,7 @@ fn kinds(answer: &Answer) -> Vec<&'static str> {
     let name = |change: &Change| match change {
         Change::AddSa { .. } => "add",
         Change::RemoveSa(_) => "remove",
+        Change::LeaveSa(..) => "leave",
         Change::AddPolicy { .. } => "policy",
         Change::RemovePolicy { .. } => "no policy",
         Change::RemoveAllPolicies => "no policies",
@@ -124,7 +127,10 @@ fn what_is_not_supported_is_refused_with_a_text() {
         (changed(at::PROTOCOL, 51), "only ESP"),
         (changed(at::MODE, 4), "only tunnel and transport"),
         (changed(at::FLAGS, 2), "flags 0x2"),
-        (with(base(), attribute::MARK, &[1, 0, 0, 0, 1, 0, 0, 0]), "marks"),
+        (with(base(), attribute::SET_MARK, &[1, 0, 0, 0]), "marks of ESP packets"),
+        (with(base(), attribute::MARK, &[1, 0, 0, 0]), "a mark that is cut off"),
+        (with(base(), attribute::CPU, &[0, 32, 0, 0]), "CPU 8192: the highest number is 8191"),
+        (with(base(), attribute::CPU, &[0, 32]), "message of 2 bytes"),
         (with(base(), attribute::INTERFACE, &[1, 0, 0, 0]), "if_id"),
         (with(base(), attribute::OFFLOAD, &[1, 0, 0, 0, 0, 0, 0, 0]), "offload"),
         (with(base(), attribute::TFC, &[1, 0, 0, 0]), "tfcpad"),
@@ -173,21 +179,21 @@ fn policies_use_the_newest_sa_of_their_template() {
     let mut lab = Lab::default();
     assert_eq!(lab.errno(kind::NEW_SA, &new_sa(OWN, PEER, 0x1001, 1, &[1; 20])), 0);
     let added = lab.ask(kind::NEW_POLICY, 5, &new_policy(1, 100, Some([OWN, PEER])));
-    let [Change::AddPolicy { order, policy, sa }] = &added.changes[..] else { panic!() };
+    let [Change::AddPolicy { order, policy, sas }] = &added.changes[..] else { panic!() };
     assert!(matches!(policy.action, Action::Template(0, template) if template.reqid == 1), "{policy:?}");
-    assert_eq!((policy.priority, *order & !(1 << 62), *sa), (100, 1, Some(id(PEER, 0x1001))));
+    let of = |spi| SaList::of(Some(id(PEER, spi)));
+    assert_eq!((policy.priority, *order & !(1 << 62), sas), (100, 1, &of(0x1001)));
     assert_eq!(policy.selector.destination.unwrap().to_string(), "10.2.0.0/24");
     assert_eq!(lab.errno(kind::NEW_POLICY, &new_policy(1, 50, None)), number::EXISTS);
     // Another reqid is for others; the same one is used at once, and the old one again if the new one goes.
     assert_eq!(kinds(&lab.ask(kind::NEW_SA, 5, &new_sa(OWN, PEER, 0x1002, 2, &[2; 20]))), ["add"]);
     let rekeyed = lab.ask(kind::NEW_SA, 5, &new_sa(OWN, PEER, 0x1003, 1, &[3; 20]));
-    let [Change::AddSa { .. }, Change::Current { template: 0, sa }] = &rekeyed.changes[..] else { panic!() };
-    assert_eq!(*sa, Some(id(PEER, 0x1003)));
+    let [Change::AddSa { .. }, Change::Current { template: 0, sas }] = &rekeyed.changes[..] else { panic!() };
+    assert_eq!(*sas, of(0x1003));
     assert_eq!(kinds(&lab.ask(kind::DELETE_SA, 5, &sa_id(PEER, 0x1001))), ["remove"]);
     let gone = lab.ask(kind::DELETE_SA, 5, &sa_id(PEER, 0x1003));
-    let [Change::Current { template: 0, sa: None }, Change::RemoveSa(_)] = &gone.changes[..] else {
-        panic!()
-    };
+    let [Change::Current { template: 0, sas }, Change::RemoveSa(_)] = &gone.changes[..] else { panic!() };
+    assert_eq!(*sas, SaList::of(None));
     // Without an SA it is asked for, once in a while.
     let packet = Key::new(
         ["10.1.0.2", "10.2.0.3"].map(|text| text.parse().unwrap()),
@@ -196,13 +202,13 @@ fn policies_use_the_newest_sa_of_their_template() {
         Kind::Ports,
         0,
     );
-    let asked = lab.with(|database, _, context| database.acquire(0, &packet, context)).events;
+    let asked = lab.with(|database, _, context| database.acquire((0, None), &packet, context)).events;
     let acquire = Messages(&asked[0].1).next().unwrap();
     assert_eq!((asked[0].0, acquire.kind, acquire.body[20]), (1, kind::ACQUIRE, 50));
     let selector = &acquire.body[40..96];
     assert_eq!((&selector[..4], &selector[16..20]), (&[10, 2, 0, 3][..], &[10, 1, 0, 2][..]));
     assert_eq!(selector[32..45], [0, 80, 255, 255, 4, 0, 255, 255, 2, 0, 32, 32, 6]);
-    assert!(lab.with(|database, _, context| database.acquire(0, &packet, context)).events.is_empty());
+    assert!(lab.with(|database, _, context| database.acquire((0, None), &packet, context)).events.is_empty());
     let flushed = lab.ask(kind::FLUSH_POLICIES, 5, &[]);
     assert_eq!(kinds(&flushed), ["no policies"]);
 }

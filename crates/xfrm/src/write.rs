@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 
-use bm_ipsec::Direction;
+use bm_ipsec::{Direction, Mark};
 
 use crate::entry::{Entry, Stored, id_of};
-use crate::layout::{attribute, flag, kind, sa as at, sa_id, selector, template};
+use crate::layout::{attribute, flag, kind, policy as policy_at, sa as at, sa_id, selector, template};
+use crate::mark;
 use crate::message::{Bytes, Raw, put, put_message};
 use crate::sa::Algorithm;
 use crate::usage::{Now, Usage};
@@ -162,11 +163,19 @@ fn id(entry: &Entry) -> [u8; sa_id::LENGTH] {
     id
 }
 
+/// Which packets an SA is for: mark and CPU.
+fn put_which(to: &mut Bytes, entry: &Entry) {
+    let attributes = entry.about.attributes.iter();
+    let which = attributes.filter(|(kind, _)| [attribute::MARK, attribute::CPU].contains(kind));
+    which.for_each(|(kind, value)| put(to, *kind, &[value]));
+}
+
 /// Event: an SA was deleted.
 pub(crate) fn sa_gone(entry: &Entry, usage: (Usage, Now)) -> Bytes {
     message(&Raw { kind: kind::DELETE_SA, ..EVENT }, |to| {
         to.extend_from_slice(&id(entry));
         put(to, attribute::SA, &[&used_info(entry, usage)]);
+        put_which(to, entry);
     })
 }
 
@@ -175,6 +184,7 @@ pub(crate) fn expire(entry: &Entry, usage: (Usage, Now), is_hard: bool) -> Bytes
     message(&Raw { kind: kind::EXPIRE, ..EVENT }, |to| {
         to.extend_from_slice(&used_info(entry, usage));
         to.extend_from_slice(&[u8::from(is_hard), 0, 0, 0, 0, 0, 0, 0]);
+        put_which(to, entry);
     })
 }
 
@@ -210,6 +220,7 @@ pub(crate) fn replay(raw: &Raw<'_>, entry: &Entry, (usage, now): (Usage, Now)) -
             None => put_replay(to, entry, usage),
         }
         put(to, attribute::LIFETIME, &[&used(entry, (usage, now))]);
+        put_which(to, entry);
     })
 }
 
@@ -229,10 +240,10 @@ pub(crate) fn policy_gone(stored: &Stored) -> Bytes {
     })
 }
 
-fn info(stored: &Stored) -> [u8; crate::layout::policy::LENGTH] {
+fn info(stored: &Stored) -> [u8; policy_at::LENGTH] {
     let mut info = stored.new.info;
     let used = lifetime([0, 0, stored.added_s, 0]);
-    info[crate::layout::policy::USED..][..32].copy_from_slice(&used);
+    info[policy_at::USED..][..32].copy_from_slice(&used);
     info
 }
 
@@ -240,22 +251,42 @@ fn put_templates(to: &mut Bytes, stored: &Stored) {
     if !stored.new.templates.is_empty() {
         put(to, attribute::TEMPLATES, &[&stored.new.templates]);
     }
+    put_mark(to, stored.new.mark());
 }
 
-/// Event: a packet with this selector needs an SA: `struct xfrm_user_acquire`.
-pub(crate) fn acquire(stored: &Stored, packet: &[u8; selector::LENGTH]) -> Bytes {
-    message(&Raw { kind: kind::ACQUIRE, ..EVENT }, |to| {
-        let template = stored.new.templates.get(..template::LENGTH).unwrap_or(&[0; template::LENGTH]);
-        // The id has destination, SPI and protocol, as the template has them; then the source.
-        to.extend_from_slice(&template[template::DESTINATION..template::PROTOCOL + 4]);
-        to.extend_from_slice(&template[template::SOURCE..template::REQID]);
-        to.extend_from_slice(packet);
-        to.extend_from_slice(&info(stored));
-        // Any algorithm.
-        to.extend_from_slice(&[0xff; 12]);
-        to.extend_from_slice(&[0; 4]);
-        put_templates(to, stored);
-    })
+/// Event: a packet with this selector needs an SA, of this CPU if it has another one.
+pub(crate) fn acquire(stored: &Stored, packet: &[u8; selector::LENGTH], cpu: Option<u32>) -> Bytes {
+    let policy = (&info(stored), &stored.new.templates[..], stored.new.mark());
+    message(&Raw { kind: kind::ACQUIRE, ..EVENT }, |to| put_acquire(to, policy, packet, cpu))
+}
+
+/// `struct xfrm_user_acquire` and attributes.
+pub(crate) fn put_acquire(
+    to: &mut Bytes,
+    (info, templates, mark): (&[u8; policy_at::LENGTH], &[u8], Mark),
+    packet: &[u8; selector::LENGTH],
+    cpu: Option<u32>,
+) {
+    let template = templates.get(..template::LENGTH).unwrap_or(&[0; template::LENGTH]);
+    // The id has destination, SPI and protocol, as the template has them; then the source.
+    to.extend_from_slice(&template[template::DESTINATION..template::PROTOCOL + 4]);
+    to.extend_from_slice(&template[template::SOURCE..template::REQID]);
+    to.extend_from_slice(packet);
+    to.extend_from_slice(info);
+    // Any algorithm.
+    to.extend_from_slice(&[0xff; 12]);
+    to.extend_from_slice(&[0; 4]);
+    put(to, attribute::TEMPLATES, &[templates]);
+    put_mark(to, mark);
+    if let Some(cpu) = cpu {
+        put(to, attribute::CPU, &[&cpu.to_ne_bytes()]);
+    }
+}
+
+fn put_mark(to: &mut Bytes, mark: Mark) {
+    if let Some(mark) = mark::bytes(mark) {
+        put(to, attribute::MARK, &[&mark]);
+    }
 }
 
 /// How many SAs there are.

@@ -23,7 +23,7 @@ pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let sa = sa(&mut input);
     let policies: Vec<Policy> = (0..input.byte() % 8).map(|at| policy(&mut input, at, &sa)).collect();
-    let found = problems(std::slice::from_ref(&sa), &policies);
+    let found = problems(std::slice::from_ref(&sa), &policies, &[]);
     assert!(found.iter().all(|problem| !problem.to_string().is_empty()));
     search(&policies, input.counted());
     let numbers =
@@ -31,7 +31,7 @@ pub fn run(bytes: &[u8]) {
     let Ok(numbers) = numbers else { return };
     let (first, mask) = (numbers.next(), u64::from_le_bytes(input.array()));
     let (outbound, inbound) = (Outbound::new(&sa, numbers, mask, 0), Inbound::new(&sa, 0));
-    let is_wrong = problems(std::slice::from_ref(&sa), &[]).first().cloned();
+    let is_wrong = problems(std::slice::from_ref(&sa), &[], &[]).first().cloned();
     assert_eq!(
         [outbound.as_ref().err().cloned(), inbound.as_ref().err().cloned()],
         [is_wrong.clone(), is_wrong]
@@ -167,7 +167,14 @@ fn selector(input: &mut Input<'_>) -> Selector {
         [2, 4].map(|bit| if has & bit == 0 { None } else { prefix(input, has & 1 != 0) });
     let ports = (has & 8 != 0).then(|| input.number()).map(|port| port..=port.saturating_add(100));
     let protocol = (has & 16 != 0 || ports.is_some()).then_some(17);
-    Selector { source, destination, protocol, source_ports: None, destination_ports: ports }
+    Selector {
+        source,
+        destination,
+        protocol,
+        source_ports: None,
+        destination_ports: ports,
+        ..Selector::default()
+    }
 }
 
 fn prefix(input: &mut Input<'_>, six: bool) -> Option<AnyPrefix> {

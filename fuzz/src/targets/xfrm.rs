@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
-use bm_ipsec::{Direction, Inbound, Numbers, Outbound, Policies, Policy, SaId};
+use bm_ipsec::{Direction, Inbound, Numbers, Outbound, Policies, Policy, SaId, SaList};
 use bm_xfrm::{Answer, Change, Client, Context, Database, Messages, Now, Usage};
 
 /// Has a database handle all messages.
@@ -45,6 +45,13 @@ fn follow(answer: &Answer, known: &mut HashMap<SaId, Direction>, policies: &RefC
         assert_eq!(bytes, message.len(), "whole messages");
     }
     for change in &answer.changes {
+        let check = |sas: &SaList| {
+            let mut all = sas.own.iter().chain(&sas.fallback);
+            assert!(
+                all.all(|id| known.get(id) == Some(&Direction::Out)),
+                "policies use outbound SAs that are there"
+            );
+        };
         match change {
             Change::AddSa { sa, sent, received, .. } => {
                 assert!(known.insert(sa.id(), sa.direction).is_none(), "it was there");
@@ -55,7 +62,7 @@ fn follow(answer: &Answer, known: &mut HashMap<SaId, Direction>, policies: &RefC
                 }
             }
             Change::RemoveSa(id) => assert!(known.remove(id).is_some(), "it was not there"),
-            Change::AddPolicy { order, policy, sa } => {
+            Change::AddPolicy { order, policy, sas } => {
                 policies.borrow_mut().insert(*order, Policy::clone(policy));
                 let all = policies
                     .borrow()
@@ -63,15 +70,14 @@ fn follow(answer: &Answer, known: &mut HashMap<SaId, Direction>, policies: &RefC
                     .map(|(order, policy)| (*order, policy.clone()))
                     .collect::<Vec<_>>();
                 assert!(Policies::with_orders(all).is_ok());
-                sa.iter().for_each(|id| assert_eq!(known.get(id), Some(&Direction::Out)));
+                check(sas);
             }
+            Change::LeaveSa(..) => {}
             Change::RemovePolicy { order } => {
                 assert!(policies.borrow_mut().remove(order).is_some(), "it was not there");
             }
             Change::RemoveAllPolicies => policies.borrow_mut().clear(),
-            Change::Current { sa, .. } => {
-                sa.iter().for_each(|id| assert_eq!(known.get(id), Some(&Direction::Out)));
-            }
+            Change::Current { sas, .. } => check(sas),
         }
     }
 }

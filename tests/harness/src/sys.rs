@@ -319,6 +319,28 @@ impl PacketSocket {
     }
 }
 
+/// A connection to a Unix socket that keeps the bounds of messages (`SOCK_SEQPACKET`). Reads do not wait.
+pub fn connect_messages(path: &std::path::Path) -> Result<File> {
+    // SAFETY: no memory is involved.
+    let made = check(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the call above made the descriptor, and nobody else has it.
+    let socket = unsafe { File::from_raw_fd(made) };
+    // SAFETY: all zeroes are a valid address.
+    let mut address: libc::sockaddr_un = unsafe { zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let bytes = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
+    assert!(bytes.len() < address.sun_path.len(), "a short path");
+    for (place, byte) in address.sun_path.iter_mut().zip(bytes) {
+        *place = *byte as libc::c_char;
+    }
+    let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: the address is valid for this length, and outlives the call.
+    check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
+    // SAFETY: takes numbers.
+    check(unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) })?;
+    Ok(socket)
+}
+
 /// A netlink socket of a protocol (`NETLINK_ROUTE`, ..), in the calling thread's network namespace, where it stays. Reads
 /// do not wait.
 pub fn netlink_socket(protocol: libc::c_int) -> Result<File> {

@@ -11,24 +11,25 @@ mod clear_text;
 mod kernel;
 mod kernel_thread;
 mod live;
+mod owners;
 mod protection;
 mod record;
+mod shown;
 mod xfrm_thread;
 
-use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bm_api::{IpsecPolicies, IpsecPolicy, Sas};
 use bm_control::config::{self, Config};
 use bm_fib::published::{Published, ReaderHandle};
 use bm_filter::TooMany;
 use bm_forward::tables::Tables;
 use bm_forward::{
-    Decryption, Encryption, Entrance, IpsecPlan, IpsecWorker, Moved, SaNumbers, SaPlan, SaStatus, Wanted,
+    Decryption, Encryption, Entrance, IpsecPlan, IpsecWorker, Moved, PolicySas, SaNumbers, SaPlan, SaStatus,
+    Wanted,
 };
 use bm_graph::{Network, Waker, clock_ns};
-use bm_ipsec::{Action, Block, Direction, Expiry, Mode, Policies, Policy, Sa, SaId};
+use bm_ipsec::{Action, Block, Direction, Policies, Policy, Sa, SaId, SaList};
 use bm_link::{Producer, channel};
 use bm_stats::{Account, Registry, Scope};
 use bm_xfrm::{Change, Usage};
@@ -39,9 +40,11 @@ use crate::failure::Failure;
 use clear_text::ClearText;
 use kernel::Sequences;
 pub use kernel_thread::KernelThread;
-use live::{Live, LiveSa};
+use live::Live;
+use owners::Owners;
 pub use protection::Protection;
 use record::Record;
+use shown::{direction, name_of};
 pub use xfrm_thread::XfrmThread;
 
 /// Numbers that are reserved together: enough for half a second, and few enough that starts do not use up 32 bits. With ESN
@@ -80,6 +83,8 @@ struct Known {
     direction: Direction,
     fingerprint: u128,
     worker: usize,
+    /// Whether no worker uses it, unless another SA of the policy ends.
+    is_spare: bool,
     status: Arc<SaStatus>,
 }
 
@@ -137,27 +142,63 @@ impl Ipsec {
         let before = std::mem::take(&mut self.known);
         self.feeds.clear();
         self.config = config.ipsec.clone();
-        let mut sas = Vec::new();
-        for (index, sa) in config.ipsec.sas.iter().enumerate() {
+        self.say_who_encrypts(workers);
+        let (mut sas, mut owners) = (Vec::new(), Owners::new(workers));
+        for sa in &config.ipsec.sas {
             let (id, direction, fingerprint) = (sa.id(), sa.direction, sa.fingerprint());
             let same = |known: &&Known| {
                 (known.id, known.direction, known.fingerprint) == (id, direction, fingerprint)
             };
             let status = before.iter().find(same).map(|known| known.status.clone());
             let status = status.unwrap_or_else(|| Arc::new(SaStatus::new(now_ns)));
-            let worker = index % workers.max(1);
+            status.begin();
+            let place = config.ipsec.place_of(id);
+            let worker = owners.give(sa, place);
+            let is_spare = direction == Direction::Out && place.is_some_and(|place| place >= workers);
             let numbers = (direction == Direction::Out).then(|| self.numbers(sa)).transpose()?;
-            self.known.push(Known { id, direction, fingerprint, worker, status: status.clone() });
+            self.known.push(Known { id, direction, fingerprint, worker, is_spare, status: status.clone() });
             sas.push(SaPlan { sa: sa.clone(), worker, status, numbers });
         }
         sas.extend(self.live.plan(workers));
         (self.policies, self.changed) = (self.all_policies()?, None);
         Ok(IpsecPlan {
             policies: self.policies.clone(),
-            current: self.live.current.clone(),
+            lists: config.ipsec.lists.iter().map(|list| self.members(list)).collect(),
+            current: self.live.current(),
             sas,
             of_kernel: config.ipsec.kernel,
         })
+    }
+
+    /// The SAs of a policy of the configuration, with what they have done.
+    fn members(&self, list: &[SaId]) -> PolicySas {
+        let member = |id: &SaId| {
+            let known = self.known.iter().find(|known| known.id == *id)?;
+            Some((known.id, known.status.clone()))
+        };
+        let own: Vec<_> = list.iter().filter_map(member).collect();
+        PolicySas { fallback: own.first().cloned(), own, asks: false }
+    }
+
+    /// Logs where the SAs of a policy are not as many as workers.
+    fn say_who_encrypts(&self, workers: usize) {
+        let several = self.config.policies.iter().filter_map(|policy| match policy.action {
+            Action::OneOf(list) if policy.direction == Direction::Out => {
+                Some((policy.at, self.config.lists.get(list as usize)?.len()))
+            }
+            _ => None,
+        });
+        for (line, count) in several {
+            if count > workers {
+                tracing::info!(
+                    "[[ipsec.policy]] on line {line}: {workers} of its {count} SAs are used, one by each worker; the others only if one of these ends"
+                );
+            } else if count < workers {
+                tracing::info!(
+                    "[[ipsec.policy]] on line {line}: {count} of {workers} workers have an SA; the others hand its packets to the worker of the first one"
+                );
+            }
+        }
     }
 
     /// The policies of the configuration and of programs.
@@ -175,7 +216,7 @@ impl Ipsec {
         for change in changes {
             bm_heartbeat::beat();
             match change {
-                Change::AddPolicy { order, policy, sa } => self.add_policy(order, *policy, sa),
+                Change::AddPolicy { order, policy, sas } => self.add_policy(order, *policy, sas),
                 Change::RemovePolicy { order } => self.remove_policy(order),
                 Change::RemoveAllPolicies => {
                     self.live.policies.clear();
@@ -192,14 +233,14 @@ impl Ipsec {
     }
 
     /// Adds a policy of a program, in place of the one with the same number.
-    fn add_policy(&mut self, order: u64, policy: Policy, sa: Option<SaId>) {
+    fn add_policy(&mut self, order: u64, policy: Policy, sas: SaList) {
         let gone = self.live.policies.insert(order, policy.clone());
         self.follow_change(gone.as_ref(), Some(&policy));
         let current = match policy.action {
-            Action::Template(number, _) if policy.direction == Direction::Out => Some((number, sa)),
+            Action::Template(number, _) if policy.direction == Direction::Out => Some((number, sas)),
             _ => None,
         };
-        current.into_iter().for_each(|(number, sa)| self.live.note_current(number, sa));
+        current.iter().for_each(|(number, sas)| self.live.note_current(*number, sas.clone()));
         let number = OF_PROGRAMS | order;
         let without = gone.map(|gone| self.policies.without(gone.priority, number)).transpose();
         let with =
@@ -227,7 +268,7 @@ impl Ipsec {
     }
 
     /// Gives workers policies that were changed.
-    fn change(&mut self, policies: Result<Policies, TooMany>, current: Option<(u32, Option<SaId>)>) -> bool {
+    fn change(&mut self, policies: Result<Policies, TooMany>, current: Option<(u32, SaList)>) -> bool {
         match policies {
             Ok(policies) => {
                 self.publish(policies.into(), current);
@@ -246,7 +287,7 @@ impl Ipsec {
         self.lacks_policies
     }
 
-    fn publish(&mut self, policies: Arc<Policies>, current: Option<(u32, Option<SaId>)>) {
+    fn publish(&mut self, policies: Arc<Policies>, current: Option<(u32, SaList)>) {
         self.changed = (!policies.is_settled()).then(Instant::now);
         self.live.set_policies(&policies, current);
         self.policies = policies;
@@ -335,92 +376,6 @@ impl Ipsec {
                 }
             }
         }
-    }
-
-    /// The SAs, for `show sas`.
-    pub fn sas(&self) -> Sas {
-        let sas = self.config.sas.iter().zip(&self.config.names).zip(&self.known);
-        let configured = sas.map(|((sa, name), known)| shown(sa, name, known.worker, &known.status));
-        let live = self
-            .live
-            .sas
-            .iter()
-            .map(|LiveSa { sa, worker, status, .. }| shown(sa, &name_of(sa.reqid), *worker, status));
-        Sas { sas: configured.chain(live).collect() }
-    }
-
-    /// The policies, for `show policies`, in the order of their priorities.
-    pub fn policies(&self) -> IpsecPolicies {
-        let mut policies: Vec<&Policy> =
-            self.config.policies.iter().chain(self.live.policies.values()).collect();
-        policies.sort_by_key(|policy| (policy.direction as u8, policy.priority));
-        IpsecPolicies { policies: policies.into_iter().map(|policy| self.policy(policy)).collect() }
-    }
-
-    fn policy(&self, policy: &Policy) -> IpsecPolicy {
-        let selector = &policy.selector;
-        let any = || String::from("any");
-        let ports = |ports: Option<&RangeInclusive<u16>>| {
-            ports.map_or(String::new(), |ports| format!("{}-{}", ports.start(), ports.end()))
-        };
-        let (action, sa) = match policy.action {
-            Action::Discard => ("discard", None),
-            Action::Bypass => ("bypass", None),
-            Action::Protect(id) => {
-                let at = self.config.sas.iter().position(|sa| sa.id() == id);
-                ("protect", at.and_then(|at| self.config.names.get(at)).cloned())
-            }
-            Action::Template(_, template) => ("protect", Some(name_of(template.reqid))),
-        };
-        IpsecPolicy {
-            direction: direction(policy.direction).into(),
-            priority: policy.priority,
-            source: selector.source.map_or_else(any, |prefix| prefix.to_string()),
-            destination: selector.destination.map_or_else(any, |prefix| prefix.to_string()),
-            protocol: selector.protocol,
-            source_ports: ports(selector.source_ports.as_ref()),
-            destination_ports: ports(selector.destination_ports.as_ref()),
-            action: action.into(),
-            sa: sa.unwrap_or_default(),
-        }
-    }
-}
-
-fn direction(direction: Direction) -> &'static str {
-    match direction {
-        Direction::Out => "out",
-        Direction::In => "in",
-    }
-}
-
-/// The name of SAs and policies that a program has added with this number.
-fn name_of(reqid: u32) -> String {
-    format!("reqid:{reqid}")
-}
-
-fn shown(sa: &Sa, name: &str, worker: usize, status: &SaStatus) -> bm_api::Sa {
-    let status = status.read();
-    bm_api::Sa {
-        name: name.into(),
-        direction: direction(sa.direction).into(),
-        spi: sa.spi,
-        source: sa.source.to_string(),
-        destination: sa.destination.to_string(),
-        mode: if sa.mode == Mode::Tunnel { "tunnel" } else { "transport" }.into(),
-        suite: sa.suite.name().into(),
-        library: bm_ipsec::library(sa.suite, sa.direction),
-        worker: worker as u32,
-        packets: status.used.packets,
-        bytes: status.used.bytes,
-        failures: status.failures,
-        sequence: status.number,
-        age_s: clock_ns().saturating_sub(status.used.added_ns) / 1_000_000_000,
-        state: match status.expiry {
-            None => "valid",
-            Some(Expiry::Soft) => "expiring",
-            Some(Expiry::Hard) => "expired",
-        }
-        .into(),
     }
 }
 

@@ -195,5 +195,6 @@ fn set_ipsec(ipsec: &Ipsec, set: &mut dyn FnMut(&str, &dyn std::fmt::Debug, Effe
         set(&format!("ipsec.sa.{name}"), &shown, Effect::Workers);
     }
     let policy = |policy: &bm_ipsec::Policy| bm_ipsec::Policy { at: 0, ..policy.clone() };
-    set("ipsec.policy", &ipsec.policies.iter().map(policy).collect::<Vec<_>>(), Effect::Workers);
+    let policies = (ipsec.policies.iter().map(policy).collect::<Vec<_>>(), &ipsec.lists);
+    set("ipsec.policy", &policies, Effect::Workers);
 }

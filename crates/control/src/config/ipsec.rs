@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bm_ipsec::{Policy, Sa};
+use bm_ipsec::{Policy, Sa, SaId};
 
 /// What Linux does with routed packets that a policy protects or discards, and that it gets: while the daemon does not
 /// run, or since something else leaves them to it.
@@ -37,6 +37,8 @@ pub struct Ipsec {
     pub names: Vec<String>,
     /// Each `[[ipsec.policy]]`; `at` is its line.
     pub policies: Vec<Policy>,
+    /// The SAs of policies with several, by the number that the policy has: the first one is for the first worker.
+    pub lists: Vec<Vec<SaId>>,
 }
 
 impl Default for Ipsec {
@@ -49,11 +51,17 @@ impl Default for Ipsec {
             sas: Vec::new(),
             names: Vec::new(),
             policies: Vec::new(),
+            lists: Vec::new(),
         }
     }
 }
 
 impl Ipsec {
+    /// The place of an SA in the list of a policy with several: the number of the worker that uses it, if there is one.
+    pub fn place_of(&self, id: SaId) -> Option<usize> {
+        self.lists.iter().find_map(|list| list.iter().position(|other| *other == id))
+    }
+
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.sas.is_empty() && self.policies.is_empty() && self.xfrm_socket.is_none() && !self.kernel

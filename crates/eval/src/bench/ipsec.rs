@@ -11,6 +11,10 @@
 //! handover                                        unit mpps: 64 bytes, AES-128-GCM
 //! own, handed   the gateway with the SA on the worker that receives, or on another one (forward/bed/gateway.rs)
 //!
+//! per-worker-{64|1420}                            unit mpps: AES-128-GCM, two workers on two cores
+//! one-sa        both have one SA, which is the first worker's: the second one hands its packets over
+//! own-sas       each has one of its own
+//!
 //! sas, policies                                   unit mpps: lookups of one among 1, 100 and 10,000 (lookup.rs)
 //! ```
 //!
@@ -24,7 +28,7 @@ mod lookup;
 
 use std::time::{Duration, Instant};
 
-use bm_ipsec::{Direction, Library, Suite};
+use bm_ipsec::{Direction, Library, Sa, Secret, Suite};
 use bm_testbed::testbed::cores;
 use serde_json::{Map, Value};
 
@@ -55,6 +59,8 @@ enum Work {
 
 /// The case that hands packets to another worker.
 const HANDOVER: &str = "handover";
+/// The cases of two workers, with the bytes of their packets.
+const PER_WORKER: [(&str, usize); 2] = [("per-worker-64", 64), ("per-worker-1420", 1420)];
 /// Breaths of a gateway between two readings of the clock.
 const BREATHS: usize = 8;
 
@@ -97,20 +103,26 @@ pub fn ipsec(options: &Options) -> Result<Vec<Row>, BenchError> {
     let cases: Vec<Case> = Case::all().filter(|case| options.wants(&case.name())).collect();
     let lookups: Vec<_> = lookup::Case::ALL.into_iter().filter(|case| options.wants(case.name())).collect();
     let handover = options.wants(HANDOVER);
-    if cases.is_empty() && lookups.is_empty() && !handover {
+    let per_worker: Vec<_> = PER_WORKER.into_iter().filter(|(name, _)| options.wants(name)).collect();
+    if cases.is_empty() && lookups.is_empty() && !handover && per_worker.is_empty() {
         return Err(BenchError::NoCase { wanted: options.case.clone().unwrap_or_default() });
     }
     // A thread that moves between cores starts with cold caches. If pinning is refused, measure without.
-    let _refused = cores::pin(0, cores::allowed().last().copied().unwrap_or(0));
+    let allowed = cores::allowed();
+    let _refused = cores::pin(0, allowed.last().copied().unwrap_or(0));
     let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
     let subjects: usize = cases.iter().map(Case::subjects).sum();
-    let turns = Turns::within(whole, subjects + lookups.len() * 3 + usize::from(handover) * 2);
+    let pairs = usize::from(handover) + per_worker.len();
+    let turns = Turns::within(whole, subjects + lookups.len() * 3 + pairs * 2);
     let mut rows = Vec::new();
     for case in &cases {
         rows.extend(measure(case, turns)?);
     }
     if handover {
         rows.extend(hand_over(turns)?);
+    }
+    for case in per_worker {
+        rows.extend(two_workers(case, &allowed, turns)?);
     }
     for case in lookups {
         rows.extend(lookup::measure(case, turns)?);
@@ -208,6 +220,25 @@ fn hand_over(turns: Turns) -> Result<Vec<Row>, BenchError> {
     Ok(measured.iter().map(row).collect())
 }
 
+/// One SA and two, for two workers.
+fn two_workers((case, length): (&str, usize), cores: &[usize], turns: Turns) -> Result<Vec<Row>, BenchError> {
+    let first = burst::sa(Suite::Aes128Gcm);
+    let second = Sa { spi: first.spi + 1, encryption_key: Secret::new(&[3; 20]), ..first.clone() };
+    let one = Gateway::of_two(std::slice::from_ref(&first), &[length])?;
+    let mut gateways = [one, Gateway::of_two(&[first, second], &[length])?];
+    gateways.iter_mut().try_for_each(|gateway| gateway.check(case))?;
+    let names = ["one-sa", "own-sas"].map(String::from).to_vec();
+    let measured = alternate_samples(turns.runs, names, |subject| -> Result<Sample, BenchError> {
+        gateways[subject].run(turns.warm_up, cores);
+        let (items, spent) = gateways[subject].run(turns.slot, cores);
+        let rate = items as f64 / spent.as_secs_f64().max(1e-9);
+        Ok(Sample { items, rate, ns: 1e9 / rate.max(1e-9) })
+    })?;
+    gateways.iter_mut().try_for_each(|gateway| gateway.check(case))?;
+    let row = |measured| Row::mpps("ipsec", case, measured).with("cores", cores.len().min(2));
+    Ok(measured.iter().map(row).collect())
+}
+
 /// Repeats the work for a time; the preparation before each repetition is not measured.
 fn timed<T>(time: Duration, burst: &mut T, before: impl Fn(&mut T), work: impl Fn(&mut T)) -> Sample {
     let (wall, mut spent, mut items) = (Instant::now(), Duration::ZERO, 0);
@@ -240,6 +271,11 @@ mod tests {
         let rows = hand_over(turns).unwrap();
         assert_eq!(rows.iter().map(|row| row.subject.as_str()).collect::<Vec<_>>(), ["own", "handed"]);
         assert!(rows.iter().all(|row| row.detail.contains_key("handover_ns")));
+        for case in PER_WORKER {
+            let rows = two_workers(case, &cores::allowed(), turns).unwrap();
+            let subjects: Vec<_> = rows.iter().map(|row| (row.subject.as_str(), row.min > 0.0)).collect();
+            assert_eq!(subjects, [("one-sa", true), ("own-sas", true)]);
+        }
     }
 
     #[test]

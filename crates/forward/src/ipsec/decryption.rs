@@ -45,6 +45,8 @@ pub struct Decryption {
     outputs: Vec<Option<usize>>,
     policies: Arc<Policies>,
     has_policies: bool,
+    /// The SAs of the lists that policies name by number.
+    lists: Vec<Vec<SaId>>,
     owners: SaTable<Owner>,
     sas: Vec<Receiver>,
     /// Packets of one SA that are decrypted together, at the end of a push at the latest.
@@ -92,6 +94,7 @@ impl Decryption {
             inputs: Vec::new(),
             has_policies: plan.policies.has(Direction::In),
             policies: plan.policies.clone(),
+            lists: plan.lists.iter().map(|list| list.own.iter().map(|(id, _)| *id).collect()).collect(),
             owners: plan.owners(*worker, Direction::In),
             sas,
             waiting: Vec::with_capacity(BURST),
@@ -105,10 +108,13 @@ impl Decryption {
         })
     }
 
-    fn arrives(&mut self, io: &mut Io<'_>, frame: Frame, port: usize) {
+    fn arrives(&mut self, io: &mut Io<'_>, frame: Frame, port: usize, is_handed: bool) {
         match self.decide(&frame, port, io.now_ns) {
             Ok(None) => self.to_router(io, frame, port),
             Ok(Some((at, network, esp))) => {
+                if is_handed {
+                    self.sas[at].status.handed_over();
+                }
                 self.waits(io, at, Waiting { frame, network, port, more: esp });
             }
             Err(stop) => self.stops(io, frame, port, stop),
@@ -272,11 +278,19 @@ impl Decryption {
             Some(Action::Protect(id)) if from.is_none_or(|(from, _)| from != id) => {
                 Err(Stop::Drop(Reason::IpsecPolicy))
             }
+            Some(Action::OneOf(list)) if !from.is_some_and(|(from, _)| self.is_of(list, from)) => {
+                Err(Stop::Drop(Reason::IpsecPolicy))
+            }
             Some(Action::Template(_, template)) if !from.is_some_and(|(_, from)| template.takes(&from)) => {
                 Err(Stop::Drop(Reason::IpsecPolicy))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether an SA is one of a list.
+    fn is_of(&self, list: u32, sa: SaId) -> bool {
+        self.lists.get(list as usize).is_some_and(|list| list.contains(&sa))
     }
 
     /// Carries out what has been decided about SAs and policies since the last call.
@@ -381,13 +395,13 @@ impl App for Decryption {
         while let Some(frame) = self.rings.pop() {
             self.account.add(Entry::Received, 1);
             let port = usize::from(frame.meta().port);
-            self.arrives(io, frame, port);
+            self.arrives(io, frame, port, true);
         }
         for input in 0..io.inputs() {
             let Some(&port) = self.inputs.get(input) else { continue };
             while let Some(frame) = io.receive(input) {
                 self.account.add(Entry::Received, 1);
-                self.arrives(io, frame, port);
+                self.arrives(io, frame, port, false);
             }
         }
         self.decrypt(io);

@@ -3,7 +3,7 @@
 //! ```text
 //! from the router, or the slow path ─► policy ─┬─ none, bypass ─► port that the router chose
 //!                                              ├─ discard ─► drop
-//!                                              └─ protect ─► SA of another worker: its ring
+//!                                              └─ protect ─► SA of another worker: its ring               (choice.rs)
 //!                                                            SA of this one: encrypt ─► route ─► port, or slow path
 //!                                                                             too big ─► slow path: ICMP to the source
 //! ```
@@ -27,6 +27,7 @@ use bm_wire::ethernet::ethertype;
 use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::Ipv6;
 
+use super::choice::{Choices, List, Wants};
 use super::frames::Waiting;
 use super::live::{Command, Report, Sender, Wanted};
 use super::rings::{Rings, stop_inputs};
@@ -42,6 +43,8 @@ use crate::verdict::Verdict;
 enum From {
     Router,
     SlowPath,
+    /// Another worker, which has handed it over.
+    Worker,
 }
 
 /// The app. A link from the router is called `router:` and the name of the port, one from the slow path `slow:`, and one
@@ -56,17 +59,20 @@ pub struct Encryption {
 
 /// All but the tables.
 struct Work {
+    worker: usize,
     outputs: Vec<Option<usize>>,
     entrance: Entrance,
     policies: Arc<Policies>,
     fragmented: errors::Fragmented,
     owners: SaTable<Owner>,
-    /// For each template its SA.
-    current: Vec<Option<SaId>>,
+    /// Which SA each policy with several, and each template, uses.
+    choices: Choices,
     sas: Vec<Sender>,
     /// Packets of one SA that are encrypted together, at the end of a push at the latest.
-    waiting: Vec<Waiting<()>>,
+    waiting: Vec<Waiting<List>>,
     waiting_for: usize,
+    /// Packets whose SA has ended, for another one.
+    again: Vec<Waiting<List>>,
     lanes: Lanes,
     /// How many SAs have these ends.
     tunnels: HashMap<Ends, usize>,
@@ -94,16 +100,19 @@ impl Encryption {
             let sa = Outbound::new(&plan.sa, block, iv_mask, now_ns)?.with_used(plan.status.read().used);
             sas.push(Sender::new(&plan.sa, sa, more, plan.status.clone()));
         }
+        let owners = plan.owners(*worker, Direction::Out);
         let work = Work {
+            worker: *worker,
             outputs: vec![None; ports.len()],
             entrance,
             policies: plan.policies.clone(),
             fragmented: errors::Fragmented::default(),
-            owners: plan.owners(*worker, Direction::Out),
-            current: plan.current.clone(),
+            choices: Choices::new(&plan.lists, &plan.current, &owners),
+            owners,
             sas,
             waiting: Vec::with_capacity(BURST),
             waiting_for: 0,
+            again: Vec::with_capacity(BURST),
             lanes: Lanes::new(Direction::Out),
             tunnels: plan.tunnels(),
             rings: rings.take(),
@@ -135,9 +144,13 @@ impl Work {
         let outcome = match action {
             None | Some((_, Action::Bypass)) => Ok(port),
             Some((_, Action::Discard)) => Err(Stop::Drop(Reason::IpsecPolicy)),
-            Some((network, protect)) => match self.owner(protect, frames::packet(&frame, network)) {
+            Some((network, protect)) => match self.owner(protect, frames::packet(&frame, network), now_ns) {
                 Some(Owner::Mine(at)) => {
-                    return self.protect(io, tables, at, Waiting { frame, network, port, more: () });
+                    if from == From::Worker {
+                        self.sas[at].status.handed_over();
+                    }
+                    let more = List::of(protect);
+                    return self.protect(io, tables, at, Waiting { frame, network, port, more });
                 }
                 Some(Owner::Other(worker)) => Err(Stop::To(worker)),
                 None => Err(Failure::NoSa.into()),
@@ -218,19 +231,28 @@ impl Work {
 
     /// The owner of the SA that protects a packet. If there is none for a template, the daemon is asked for one.
     #[inline]
-    fn owner(&mut self, protect: Action, packet: &[u8]) -> Option<Owner> {
-        let id = match protect {
-            Action::Protect(id) => Some(id),
-            Action::Template(at, _) => self.current.get(at as usize).copied().flatten(),
-            Action::Bypass | Action::Discard => None,
-        };
+    fn owner(&mut self, protect: Action, packet: &[u8], now_ns: u64) -> Option<Owner> {
+        let list = List::of(protect);
+        let id = if let Action::Protect(id) = protect { Some(id) } else { self.choices.now(list) };
         let owner = id.and_then(|id| self.owners.find(id).copied());
-        if let (None, Action::Template(at, _), Some(commands)) = (owner, protect, &mut self.rings.commands)
-            && let Some(key) = key(packet)
+        if let Action::Template(at, _) = protect
+            && (owner.is_none() || self.choices.wants(list) != Wants::Nothing)
         {
-            commands.report(Report::Wanted(Wanted { template: at, packet: key }));
+            self.ask(at, packet, owner, now_ns);
         }
         owner
+    }
+
+    /// Asks for an SA for a packet. `owner` has the one that it uses meanwhile, if there is one.
+    #[cold]
+    fn ask(&mut self, template: u32, packet: &[u8], owner: Option<Owner>, now_ns: u64) {
+        let Some(packet) = key(packet) else { return };
+        if owner.is_some() && !self.choices.is_due(template, now_ns) {
+            return;
+        }
+        let is_own = self.choices.wants(List::Template(template)) == Wants::Own && owner.is_some();
+        let wanted = Wanted { template, packet, worker: is_own.then_some(self.worker as u32) };
+        self.rings.commands.iter_mut().for_each(|commands| commands.report(Report::Wanted(wanted)));
     }
 
     /// Carries out what has been decided about SAs and policies since the last call.
@@ -245,11 +267,7 @@ impl Work {
                 }
                 Command::Remove(id, ends) => self.remove(id, ends),
                 Command::Policies(policies) => self.policies = policies,
-                Command::Current(at, sa) => {
-                    let at = at as usize;
-                    self.current.resize(self.current.len().max(at + 1), None);
-                    self.current[at] = sa;
-                }
+                Command::Current(at, sas) => self.choices.set(at, *sas, &self.owners),
                 Command::Receive(_) => {}
             }
             self.rings.done();
@@ -287,7 +305,7 @@ impl Work {
 
     /// Encrypts a packet for an SA of this worker, or lets it wait for those that follow.
     #[inline]
-    fn protect(&mut self, io: &mut Io<'_>, tables: &Tables, at: usize, waiting: Waiting<()>) {
+    fn protect(&mut self, io: &mut Io<'_>, tables: &Tables, at: usize, waiting: Waiting<List>) {
         if at != self.waiting_for {
             self.encrypt(io, tables);
         }
@@ -304,10 +322,15 @@ impl Work {
             return;
         }
         let mut waiting = std::mem::take(&mut self.waiting);
+        let mut again = std::mem::take(&mut self.again);
         let mut outcomes = [Ok(()); BURST];
         let sender = &mut self.sas[self.waiting_for];
         sender.encrypt(&mut self.lanes, tables, &mut waiting, &mut outcomes, io.now_ns);
-        for (Waiting { mut frame, network, port, .. }, outcome) in waiting.drain(..).zip(outcomes) {
+        for (Waiting { mut frame, network, port, more }, outcome) in waiting.drain(..).zip(outcomes) {
+            if outcome.is_err_and(|failure| self.has_another(failure, more)) {
+                again.push(Waiting { frame, network, port, more });
+                continue;
+            }
             let sender = &mut self.sas[self.waiting_for];
             let routed = match outcome {
                 Ok(()) => route(tables, &mut frame, network),
@@ -323,6 +346,35 @@ impl Work {
             self.goes(io, frame, port, routed);
         }
         self.waiting = waiting;
+        let has_ended = !again.is_empty();
+        for one in again.drain(..) {
+            let owner = self.choices.now(one.more).and_then(|id| self.owners.find(id).copied());
+            match owner {
+                Some(Owner::Mine(at)) => self.protect(io, tables, at, one),
+                Some(Owner::Other(worker)) => self.goes(io, one.frame, one.port, Err(Stop::To(worker))),
+                None => self.goes(io, one.frame, one.port, Err(Failure::NoSa.into())),
+            }
+        }
+        self.again = again;
+        if has_ended {
+            // Each time one SA fewer is left.
+            self.encrypt(io, tables);
+        }
+    }
+
+    /// Whether a packet of a list, which the SA could not encrypt since it has ended, has another SA now. It is as it was
+    /// then: lifetime and numbers are checked first.
+    fn has_another(&mut self, failure: Failure, list: List) -> bool {
+        if !matches!(failure, Failure::Lifetime | Failure::SequenceOverflow) || list == List::One {
+            return false;
+        }
+        let Sender { sa, status, .. } = &self.sas[self.waiting_for];
+        let id = sa.id();
+        if status.end() {
+            self.rings.end_sa();
+            self.choices.choose(&self.owners);
+        }
+        self.choices.now(list).is_some_and(|other| other != id)
     }
 }
 
@@ -389,11 +441,14 @@ impl App for Encryption {
     fn push(&mut self, io: &mut Io<'_>) {
         let Self { inputs, published, reader, work, .. } = self;
         work.follow();
+        if work.rings.have_sas_ended() {
+            work.choices.choose(&work.owners);
+        }
         let tables = published.load(reader);
         while let Some(frame) = work.rings.pop() {
             work.account.add(Entry::Received, 1);
             let port = usize::from(frame.meta().port);
-            work.leaves(io, tables, frame, (From::Router, port));
+            work.leaves(io, tables, frame, (From::Worker, port));
         }
         for (input, from) in inputs.iter().enumerate() {
             while let Some(frame) = io.receive(input) {

@@ -17,7 +17,7 @@ use bm_ipsec::{Block, Esp, Inbound, Mode, Outbound, Policies, Sa, SaId, Template
 use bm_link::{Consumer, Producer, channel};
 
 use super::sleeper::Sleeper;
-use super::{Ends, SaStatus};
+use super::{Ends, PolicySas, SaStatus};
 
 /// Commands that can wait for an app: more than are sent before one waits for it.
 const COMMANDS: usize = 256;
@@ -39,8 +39,8 @@ pub(super) enum Command {
     Remove(SaId, Option<Ends>),
     /// Use these in place of all others.
     Policies(Arc<Policies>),
-    /// Use this SA for the template with this number.
-    Current(u32, Option<SaId>),
+    /// Use these SAs for the template with this number.
+    Current(u32, Box<PolicySas>),
 }
 
 /// An inbound SA of a worker.
@@ -72,7 +72,9 @@ impl Receiver {
     #[inline]
     pub fn moved(&self, packet: &[u8], esp: &Esp) -> Option<(IpAddr, u16)> {
         let peer = self.peer.as_ref()?;
-        esp.sender(packet).filter(|sender| *sender != (peer.address, peer.port))
+        // Any port is right for an SA with port 0.
+        let is_peer = |(address, port)| address == peer.address && [0, port].contains(&peer.port);
+        esp.sender(packet).filter(|sender| !is_peer(*sender))
     }
 
     /// What to say about the sender of a packet whose ICV was correct; nothing if that was said a short time ago.
@@ -112,6 +114,8 @@ impl Sender {
 pub struct Wanted {
     pub template: u32,
     pub packet: Key,
+    /// The worker that it is for, which has an SA for its packets meanwhile; `None` for all.
+    pub worker: Option<u32>,
 }
 
 /// Packets of an inbound SA that come from another address or UDP port than it has.
@@ -250,16 +254,16 @@ impl Controls {
         settle(apps, longest)
     }
 
-    /// Replaces all policies, after the SA of a template that is new in these.
+    /// Replaces all policies, after the SAs of a template that is new in these.
     pub fn set_policies(
         &mut self,
         policies: &Arc<Policies>,
-        current: Option<(u32, Option<SaId>)>,
+        current: Option<(u32, PolicySas)>,
         longest: Duration,
     ) -> bool {
         let Self { inbound, outbound } = self;
-        if let Some((template, sa)) = current {
-            outbound.iter_mut().for_each(|app| app.send(Command::Current(template, sa)));
+        if let Some((template, sas)) = current {
+            outbound.iter_mut().for_each(|app| app.send(Command::Current(template, sas.clone().into())));
         }
         inbound
             .iter_mut()
@@ -269,9 +273,9 @@ impl Controls {
         settle(inbound, longest) & settle(outbound, longest)
     }
 
-    /// Replaces the SA of a template.
-    pub fn set_current(&mut self, template: u32, sa: Option<SaId>, longest: Duration) -> bool {
-        self.outbound.iter_mut().for_each(|app| app.send(Command::Current(template, sa)));
+    /// Replaces the SAs of a template.
+    pub fn set_current(&mut self, template: u32, sas: &PolicySas, longest: Duration) -> bool {
+        self.outbound.iter_mut().for_each(|app| app.send(Command::Current(template, sas.clone().into())));
         settle(&self.outbound, longest)
     }
 
@@ -377,7 +381,7 @@ mod tests {
     fn packets_ask_for_an_sa_as_long_as_there_is_room() {
         let (mut workers, mut controls) = IpsecWorker::all(&[Waker::new().unwrap()], 4);
         let mut commands = workers[0].rings[1].commands.take().unwrap();
-        let wanted = |template| Report::Wanted(Wanted { template, packet: Key::default() });
+        let wanted = |template| Report::Wanted(Wanted { template, packet: Key::default(), worker: None });
         (0..100).for_each(|template| commands.report(wanted(template)));
         let asked: Vec<u32> = controls.wanted().iter().map(|wanted| wanted.template).collect();
         assert_eq!(asked, Vec::from_iter(0..REPORTS as u32));

@@ -1,6 +1,7 @@
 //! The rings between workers, and what both apps of a worker have in common.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bm_frame::Frame;
 use bm_graph::{Io, Waker};
@@ -19,6 +20,8 @@ pub(super) struct Rings {
     /// From the daemon, which adds and removes SAs.
     pub commands: Option<Commands>,
     sleeper: Sleeper,
+    /// How many SAs of any worker have ended, and how many this one knows of.
+    ended: (Arc<AtomicU64>, u64),
 }
 
 /// What the two apps of a worker need.
@@ -42,9 +45,10 @@ fn rings(wakers: &[Waker], capacity: usize) -> (Vec<Rings>, Vec<Control>) {
     let sleeper = |waker: &Waker| Sleeper { asleep: Arc::default(), waker: waker.clone() };
     let sleepers: Vec<Sleeper> = wakers.iter().map(sleeper).collect();
     let (controls, ends): (Vec<_>, Vec<_>) = sleepers.iter().map(|sleeper| commands(sleeper.clone())).unzip();
+    let ended: Arc<AtomicU64> = Arc::default();
     let none = |(sleeper, commands): (&Sleeper, Commands)| {
         let (to, from) = (Vec::new(), Vec::new());
-        Rings { to, from, commands: Some(commands), sleeper: sleeper.clone() }
+        Rings { to, from, commands: Some(commands), sleeper: sleeper.clone(), ended: (ended.clone(), 0) }
     };
     let mut all: Vec<Rings> = sleepers.iter().zip(ends).map(none).collect();
     for from in 0..sleepers.len() {
@@ -64,7 +68,21 @@ impl Rings {
     /// These, for the app that uses them; what is left has none.
     pub fn take(&mut self) -> Self {
         let (to, from) = (std::mem::take(&mut self.to), std::mem::take(&mut self.from));
-        Self { to, from, commands: self.commands.take(), sleeper: self.sleeper.clone() }
+        let ended = self.ended.clone();
+        Self { to, from, commands: self.commands.take(), sleeper: self.sleeper.clone(), ended }
+    }
+
+    /// Lets all workers know that an SA has ended, before a packet is handed to one of them for that reason.
+    pub fn end_sa(&self) {
+        self.ended.0.fetch_add(1, Ordering::Release);
+    }
+
+    /// Whether an SA of any worker has ended since the last call.
+    #[inline]
+    pub fn have_sas_ended(&mut self) -> bool {
+        let (count, known) = (self.ended.0.load(Ordering::Acquire), self.ended.1);
+        self.ended.1 = count;
+        count != known
     }
 
     /// Hands a frame to another worker; returns it if its ring is full or the worker is gone.

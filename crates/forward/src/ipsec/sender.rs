@@ -7,6 +7,7 @@ use bm_ipsec::{Failure, Lanes};
 use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::{self, Ipv6};
 
+use super::choice::List;
 use super::frames::{self, Waiting};
 use super::live::Sender;
 use super::{Stop, reason};
@@ -20,7 +21,7 @@ impl Sender {
         &mut self,
         lanes: &mut Lanes,
         tables: &Tables,
-        waiting: &mut [Waiting<()>],
+        waiting: &mut [Waiting<List>],
         outcomes: &mut [Result<(), Failure>],
         now_ns: u64,
     ) {

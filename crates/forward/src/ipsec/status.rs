@@ -1,6 +1,6 @@
 //! What an SA has done, as its worker writes it and others read it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bm_ipsec::{Expiry, Used};
 
@@ -15,6 +15,9 @@ pub struct SaStatus {
     number: AtomicU64,
     failures: AtomicU64,
     expiry: AtomicU64,
+    handed: AtomicU64,
+    /// Whether a lifetime or the sequence numbers have ended.
+    ended: AtomicBool,
     /// The lowest sequence number that may still be sent.
     floor: AtomicU64,
 }
@@ -27,6 +30,8 @@ pub struct Status {
     pub number: u64,
     /// Packets that failed.
     pub failures: u64,
+    /// Packets that other workers have handed to the one that has the SA.
+    pub handed: u64,
     pub expiry: Option<Expiry>,
 }
 
@@ -57,8 +62,24 @@ impl SaStatus {
             },
             number: value(&self.number),
             failures: value(&self.failures),
+            handed: value(&self.handed),
             expiry: expiry.get(value(&self.expiry) as usize).copied().flatten(),
         }
+    }
+
+    /// Whether it cannot be used any more, so that workers use another SA of the policy if there is one.
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// For workers that start: whether it has ended is found out anew, since its lifetimes may be other ones.
+    pub fn begin(&self) {
+        self.ended.store(false, Ordering::Release);
+    }
+
+    /// Marks it as ended; whether it was not before.
+    pub(super) fn end(&self) -> bool {
+        !self.ended.swap(true, Ordering::AcqRel)
     }
 
     /// Skips the sequence numbers below this one, since another sender has used higher ones.
@@ -79,6 +100,11 @@ impl SaStatus {
         self.first_ns.store(used.first_ns, Ordering::Relaxed);
         self.number.store(number, Ordering::Relaxed);
         self.expiry.store(expiry.map_or(0, |expiry| expiry as u64 + 1), Ordering::Relaxed);
+    }
+
+    /// A packet came from another worker.
+    pub(super) fn handed_over(&self) {
+        self.handed.store(self.handed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     pub(super) fn failed(&self) {

@@ -16,6 +16,7 @@ use crate::testing::Lab;
 mod bursts;
 mod errors;
 mod moved;
+mod several;
 
 /// ESP packets made by Scapy, an independent implementation: see `crates/ipsec/src/tests/esp_by_scapy.py`.
 const RECORDED: &str = include_str!("../../../ipsec/src/tests/esp_by_scapy.txt");
@@ -82,6 +83,7 @@ fn plan(sa: &Sa, after: u64) -> (IpsecPlan, Producer<bm_ipsec::Block>) {
     (
         IpsecPlan {
             policies: Policies::new(policies).unwrap().into(),
+            lists: Vec::new(),
             current: Vec::new(),
             sas,
             of_kernel: false,
@@ -294,8 +296,8 @@ fn policies_discard_bypass_and_need_an_sa() {
         (Action::Protect(sa.id()), Some(Reason::IpsecNoSa)),
     ] {
         let policies = Policies::new(vec![policy(Direction::Out, action)]).unwrap();
-        let (policies, current, sas) = (policies.into(), Vec::new(), Vec::new());
-        let mut lab = Lab::with_ipsec(LINES, IpsecPlan { policies, current, sas, of_kernel: false });
+        let (policies, lists, current, sas) = (policies.into(), Vec::new(), Vec::new(), Vec::new());
+        let mut lab = Lab::with_ipsec(LINES, IpsecPlan { policies, lists, current, sas, of_kernel: false });
         let answer = lab.exchange(INSIDE, &packet);
         match drop {
             None => assert_eq!(answer.only(), Some((OUTSIDE, &leaves(OUTSIDE, &hops(&plain, -1))[..]))),
@@ -356,6 +358,7 @@ fn other_workers_hand_packets_to_the_owner() {
     let sa = Sa { direction: Direction::In, ..sa };
     let (mut plan, _more) = plan(&sa, number - 1);
     plan.sas[0].worker = 1;
+    let status = plan.sas[0].status.clone();
     let pool = FramePool::new(256, 2048).unwrap();
     let registry = Registry::anonymous(2048).unwrap();
     let account = |name: &str| Account::open(&registry, Scope::Other(name)).unwrap();
@@ -386,4 +389,5 @@ fn other_workers_hand_packets_to_the_owner() {
     assert_eq!((books(0, Entry::Received), books(0, Entry::Passed), books(0, Entry::Sent)), (1, 1, 0));
     assert_eq!((books(1, Entry::Received), books(1, Entry::Sent)), (1, 1));
     assert!(workers.iter().all(|(.., books)| books.balance() == 0));
+    assert_eq!(status.read().handed, 1);
 }

@@ -9,7 +9,7 @@ fn found(change: impl Fn(&mut Sa)) -> Vec<What> {
     let mut sa = sa(Suite::Aes128Gcm, Direction::Out);
     sa.at = 77;
     change(&mut sa);
-    let problems = problems(&[sa], &[]);
+    let problems = problems(&[sa], &[], &[]);
     assert!(problems.iter().all(|problem| problem.at == 77));
     problems.into_iter().map(|problem| problem.what).collect()
 }
@@ -17,7 +17,7 @@ fn found(change: impl Fn(&mut Sa)) -> Vec<What> {
 #[test]
 fn nothing_is_wrong_with_any_suite() {
     for suite in Suite::ALL {
-        assert_eq!(problems(&[sa(suite, Direction::In)], &[]), [], "{suite}");
+        assert_eq!(problems(&[sa(suite, Direction::In)], &[], &[]), [], "{suite}");
     }
 }
 
@@ -37,7 +37,7 @@ fn wrong_keys() {
     let mut cbc = sa(Suite::Aes256Sha1, Direction::In);
     cbc.integrity_key = Secret::none();
     assert!(matches!(
-        problems(&[cbc], &[])[..],
+        problems(&[cbc], &[], &[])[..],
         [Problem { what: What::KeyLength { key: "integrity_key", found: 0, expected: 20, .. }, .. }]
     ));
 }
@@ -53,6 +53,11 @@ fn wrong_settings() {
     assert_eq!(found(|sa| sa.ttl = 0), [What::Ttl]);
     assert!(matches!(found(|sa| sa.path_mtu = 600)[..], [What::PathMtu { found: 600, least: 681 }]));
     assert_eq!(found(|sa| sa.udp = Some(UdpPorts { source: 4500, destination: 0 })), [What::UdpPort]);
+    let any = |direction| {
+        let udp = Some(UdpPorts { source: 0, destination: 4500 });
+        found(|sa| (sa.direction, sa.udp) = (direction, udp))
+    };
+    assert_eq!((any(Direction::Out), any(Direction::In)), (vec![What::UdpPort], vec![]));
     let zero = |limits: Limits| found(|sa| sa.limits = limits);
     assert_eq!(
         zero(Limits { bytes: limit(None, Some(0)), ..Limits::default() }),
@@ -77,7 +82,7 @@ fn duplicates_and_overlaps_say_where_the_first_is() {
     (one.at, other.at) = (10, 20);
     let id = one.id();
     let duplicate = Problem { at: 20, what: What::Duplicate { id, first: 10 } };
-    assert_eq!(problems(&[one.clone(), other.clone()], &[]), [duplicate]);
+    assert_eq!(problems(&[one.clone(), other.clone()], &[], &[]), [duplicate]);
     other.spi += 1;
     let policy = |at, priority, destination: &str, action| Policy {
         at,
@@ -98,5 +103,46 @@ fn duplicates_and_overlaps_say_where_the_first_is() {
         Problem { at: 5, what: What::OtherDirection(id) },
         Problem { at: 3, what: What::Overlap { priority: 5, first: 1 } },
     ];
-    assert_eq!(problems(&[one, other], &policies), expected);
+    assert_eq!(problems(&[one, other], &policies, &[]), expected);
+}
+
+#[test]
+fn lists_of_sas_have_one_place_for_each_and_the_same_ends() {
+    let sas: Vec<Sa> = (0..4)
+        .map(|number| {
+            let mut sa = sa(Suite::Aes128Gcm, Direction::Out);
+            (sa.spi, sa.at) = (0x1000 + number, number as usize);
+            sa
+        })
+        .collect();
+    let id = |number: usize| sas[number].id();
+    let problems = |change: &dyn Fn(&mut Vec<Sa>), lists: &[Vec<SaId>]| {
+        let mut sas = sas.clone();
+        change(&mut sas);
+        let policy = |(at, _): (usize, _)| Policy {
+            at: 50 + at,
+            direction: Direction::Out,
+            priority: at as u32,
+            selector: Selector::default(),
+            action: Action::OneOf(at as u32),
+        };
+        let policies: Vec<Policy> = lists.iter().enumerate().map(policy).collect();
+        problems(&sas, &policies, lists)
+    };
+    let none = |_: &mut Vec<Sa>| {};
+    let of = |at, what| vec![Problem { at, what }];
+    assert_eq!(problems(&none, &[vec![id(0), id(1)], vec![id(0), id(1), id(2)], vec![id(3)]]), []);
+    assert_eq!(problems(&none, &[vec![id(0), id(0)]]), of(50, What::Twice(id(0))));
+    let elsewhere = What::OtherPlace { id: id(1), first: 50 };
+    assert_eq!(problems(&none, &[vec![id(0), id(1)], vec![id(1)]]), of(51, elsewhere));
+    let other = What::OtherEnds { id: id(1), from: id(0) };
+    let lists = [vec![id(0), id(1)]];
+    let transport = |sas: &mut Vec<Sa>| sas[1].mode = crate::sa::Mode::Transport;
+    assert_eq!(problems(&transport, &lists), of(50, other.clone()));
+    let elsewhere = |sas: &mut Vec<Sa>| sas[1].source = [203, 0, 113, 9].into();
+    assert_eq!(problems(&elsewhere, &lists), of(50, other));
+    let missing = SaId { spi: 9999, ..id(0) };
+    assert_eq!(problems(&none, &[vec![id(0), missing]]), of(50, What::NoSa(missing)));
+    let inbound = problems(&|sas| sas[1].direction = Direction::In, &lists);
+    assert_eq!(inbound, of(50, What::OtherDirection(id(1))));
 }

@@ -4,7 +4,8 @@
 //! A policy that just allows does not matter. If one of higher priority exempts packets from another that blocks,
 //! these are listed nevertheless, which is too wide but never too narrow. Policies of direction in are about packets
 //! to this machine. The interface of a selector is ignored, since it has a different meaning in each direction, and
-//! so are marks and interface ids. Policies that brickmoon has added (`crate::xfrm`) are for packets that it does not
+//! so are interface ids. Policies for marks that packets of workers do not have, which is 0, are not listed: what nftables
+//! or tc marks is listed for that. Policies that brickmoon has added (`crate::xfrm`) are for packets that it does not
 //! forward itself, and those that it applies itself ([`AppliedPolicies`]) need no help of Linux.
 
 use super::condition::{Condition, Families};
@@ -163,7 +164,7 @@ fn read_policy(body: &[u8]) -> Result<Option<Policy>, Malformed> {
     let Some(fixed) = body.get(..POLICY) else {
         return Err(Malformed::Header { kind: message::NEW_POLICY, length: body.len() });
     };
-    if xfrm::is_own(fixed) {
+    if xfrm::is_own(fixed) || xfrm::mark(body)[..4] != [0; 4] {
         return Ok(None);
     }
     let direction = match fixed[at::DIRECTION] {
@@ -343,6 +344,14 @@ mod tests {
         assert_eq!(count(), 1);
         assert!(applied.set(BTreeSet::new()));
         assert_eq!(count(), 2);
+    }
+
+    #[test]
+    fn policies_for_marked_packets_are_not_listed() {
+        for (value, listed_count) in [(0, 1), (0x2a, 0)] {
+            let mark = [12, 0, 21, 0, value, 0, 0, 0, 0xff, 0, 0, 0];
+            assert_eq!(listed(&[bytes(BLOCK_TCP), mark.to_vec()].concat()).len(), listed_count);
+        }
     }
 
     #[test]

@@ -38,17 +38,24 @@ fn listing(sas: &[Vec<u8>], policies: &[Vec<u8>]) -> Listing {
 /// What is done when the tunnel is seen first.
 const ALL: [&str; 4] = ["add Out 0x1001", "add In 0x1002", "policy 1 Out 0x1001", "policy 2 In 0x0"];
 
+/// The SPIs of SAs for CPUs, then that of the others.
+fn spis(sas: &SaList) -> String {
+    let own = sas.own.iter().map(|id| format!("{:#x} ", id.spi)).collect::<String>();
+    format!("{own}{:#x}{}", sas.fallback.map_or(0, |id| id.spi), if sas.asks { " asks" } else { "" })
+}
+
 /// The changes in words.
 fn shown(update: &Update) -> Vec<String> {
     let change = |change: &Change| match change {
         Change::AddSa { sa, .. } => format!("add {:?} {:#x}", sa.direction, sa.spi),
         Change::RemoveSa(id) => format!("remove {:#x}", id.spi),
-        Change::AddPolicy { order, policy, sa } => {
-            format!("policy {order} {:?} {:#x}", policy.direction, sa.map_or(0, |id| id.spi))
+        Change::AddPolicy { order, policy, sas } => {
+            format!("policy {order} {:?} {}", policy.direction, spis(sas))
         }
         Change::RemovePolicy { order } => format!("no policy {order}"),
         Change::RemoveAllPolicies => "no policies".into(),
-        Change::Current { template, sa } => format!("template {template} {:#x}", sa.map_or(0, |id| id.spi)),
+        Change::LeaveSa(id, why) => format!("leave {:#x}: {why}", id.spi),
+        Change::Current { template, sas } => format!("template {template} {}", spis(sas)),
     };
     update.changes.iter().map(change).collect()
 }
@@ -208,4 +215,65 @@ fn what_is_cut_off_is_left_out() {
         let mut tables = KernelTables::default();
         assert!(tables.update(listing, &is_local).changes.is_empty());
     }
+}
+
+#[test]
+fn each_cpu_has_its_newest_sa_and_the_others_the_one_without() {
+    let of_cpu = |spi, added_s, cpu: u32| with(out(spi, added_s), attribute::CPU, &cpu.to_ne_bytes());
+    let mut policies = policies();
+    policies[0][policy_at::FLAGS] = policy_at::CPU_ACQUIRE;
+    let mut tables = KernelTables::default();
+    let mut sas = vec![out(0x1001, 5), of_cpu(0x1003, 6, 0), of_cpu(0x1004, 7, 3)];
+    let update = tables.update(listing(&sas, &policies), &is_local);
+    assert_eq!(shown(&update)[3..], ["policy 1 Out 0x1004 0x1003 0x1001 asks"]);
+    // A new SA of a CPU replaces the old one; the others stay.
+    sas.push(of_cpu(0x1005, 8, 0));
+    let update = tables.update(listing(&sas, &policies), &is_local);
+    assert_eq!(shown(&update), ["add Out 0x1005", "template 0 0x1005 0x1004 0x1001 asks"]);
+    // Without the fallback, workers use what there is.
+    let update = tables.update(listing(&sas[2..], &policies), &is_local);
+    assert_eq!(shown(&update), ["template 0 0x1005 0x1004 0x0 asks", "remove 0x1001", "remove 0x1003"]);
+    assert_eq!(tables.applied(), BTreeSet::from([9]));
+}
+
+#[test]
+fn what_has_a_mark_is_for_workers_only_if_unmarked_packets_match() {
+    let marked = |body: Vec<u8>, value: u32, mask: u32| {
+        with(body, attribute::MARK, &[value.to_ne_bytes(), mask.to_ne_bytes()].concat())
+    };
+    for (value, mask, is_used) in [(0, 0xff, true), (0, 0, true), (0x2a, 0xff, false), (1, 0, false)] {
+        let mut tables = KernelTables::default();
+        let of_policy: Vec<_> = policies().into_iter().map(|policy| marked(policy, value, mask)).collect();
+        let sas = [out(0x1001, 5), inbound(0x1002)];
+        let update = tables.update(listing(&sas, &of_policy), &is_local);
+        let expected = if is_used { &ALL[..] } else { &["add Out 0x1001", "add In 0x1002"] };
+        assert_eq!(shown(&update), expected);
+        let update = KernelTables::default()
+            .update(listing(&[marked(out(0x1001, 5), value, mask)], &policies()), &is_local);
+        assert_eq!((update.changes.len(), update.left.len()), if is_used { (2, 0) } else { (0, 1) });
+        for (_, why) in &update.left {
+            assert!(why.contains(&format!("its mark {value:#x}/{mask:#x}")), "{why}");
+        }
+    }
+}
+
+#[test]
+fn the_kernel_is_told_what_to_ask_for() {
+    let mut tables = KernelTables::default();
+    let _first = tables.update(listing(&[out(0x1001, 5)], &policies()), &is_local);
+    let ends = ["10.1.0.2", "10.2.0.3"].map(|text| text.parse().unwrap());
+    let packet = Key::new(ends, 6, None, bm_filter::Kind::Ports, 0);
+    assert_eq!(tables.acquire(7, &packet, None), None, "no such template");
+    let acquire = tables.acquire(0, &packet, Some(1)).unwrap();
+    // The ends of the tunnel, the packet, the policy as it was listed, the template, the CPU.
+    assert_eq!(
+        (&acquire[..4], acquire[20], &acquire[24..28]),
+        (&[198, 51, 100, 1][..], 50, &[192, 0, 2, 1][..])
+    );
+    assert_eq!((&acquire[40..44], &acquire[56..60]), (&[10, 2, 0, 3][..], &[10, 1, 0, 2][..]));
+    assert_eq!(acquire[96..96 + policy_at::LENGTH], policies()[0][..policy_at::LENGTH]);
+    assert_eq!(
+        acquire[280..],
+        with(policies()[0][policy_at::LENGTH..].to_vec(), attribute::CPU, &[1, 0, 0, 0])
+    );
 }

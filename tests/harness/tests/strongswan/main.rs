@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+mod marks;
 mod moving;
 
 const CHARON: &str = "/usr/sbin/charon-systemd";
@@ -387,7 +388,10 @@ fn ip_xfrm_adds_lists_and_deletes() {
         ),
         (format!("state add {out} proto ah spi 0x1003 mode tunnel auth hmac(sha1) {key}"), "only ESP"),
         (format!("state add {out} proto esp spi 0x1003 reqid 1 mode tunnel {aead}"), "same keys"),
-        ("policy add src 10.5.0.0/24 dst 10.6.0.0/24 dir out mark 1".into(), "marks"),
+        (
+            format!("state add {out} proto esp spi 0x1003 reqid 1 mode tunnel {aead} output-mark 1"),
+            "marks of ESP packets",
+        ),
     ] {
         let refused = net.ip_xfrm(&mistake);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();

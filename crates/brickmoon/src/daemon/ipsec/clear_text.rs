@@ -275,6 +275,7 @@ fn in_kernel(policy: &Policy) -> Vec<ForwardPolicy> {
             protocol: selector.protocol.unwrap_or(0),
             source_port: *from,
             destination_port: *to,
+            mark: (selector.mark.value, selector.mark.mask),
             allow: false,
         })
     };

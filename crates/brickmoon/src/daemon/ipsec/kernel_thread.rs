@@ -7,16 +7,17 @@
 //!
 //! Workers get a policy before its packets, so nothing is sent in clear; and Linux gets them back before workers lose it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bm_control::driver::Handle;
+use bm_forward::Wanted;
 use bm_graph::Waker;
-use bm_netlink::XfrmTables;
 use bm_netlink::xfrm_tables::Kind;
+use bm_netlink::{XfrmSas, XfrmTables};
 use bm_xfrm::{KernelTables, Listing};
 use std::os::fd::AsFd;
 
@@ -28,6 +29,8 @@ use crate::failure::Failure;
 const UPDATE_EVERY: Duration = Duration::from_millis(100);
 /// How often everything is read again without an event.
 const READ_EVERY: Duration = Duration::from_secs(10);
+/// How often the kernel asks IKE for an SA that workers want, as for policies of programs.
+const ASK_EVERY: Duration = Duration::from_secs(10);
 /// Reading a large table and changing many SAs takes time.
 const SILENT_MAX: Duration = Duration::from_secs(30);
 
@@ -42,12 +45,14 @@ impl KernelThread {
     /// Subscribes to changes, in the network namespace of the calling thread.
     pub fn start(ipsec: Arc<Mutex<Ipsec>>, control: Handle) -> Result<Self, Failure> {
         let tables = XfrmTables::open().map_err(Failure::failed)?;
-        let tables = tables.ok_or_else(|| Failure::Failed(super::NO_IPSEC.into()))?;
+        let sas = XfrmSas::open().map_err(Failure::failed)?;
+        let (tables, sas) = tables.zip(sas).ok_or_else(|| Failure::Failed(super::NO_IPSEC.into()))?;
         let (ends, waker) = (Arc::new(AtomicBool::new(false)), Waker::new().map_err(Failure::failed)?);
         let (end, wake) = (ends.clone(), waker.clone());
         let run = move || {
             let used = KernelTables::default();
-            Follower { tables, used, ipsec, control, ends: end, failed: false }.run(&wake);
+            let asked = BTreeMap::new();
+            Follower { tables, sas, asked, used, ipsec, control, ends: end, failed: false }.run(&wake);
         };
         let thread =
             std::thread::Builder::new().name("bm-ipsec".into()).spawn(run).map_err(Failure::failed)?;
@@ -65,6 +70,9 @@ impl Drop for KernelThread {
 
 struct Follower {
     tables: XfrmTables,
+    sas: XfrmSas,
+    /// When an SA was asked for, for a template, and one worker or all.
+    asked: BTreeMap<(u32, Option<u32>), Instant>,
     used: KernelTables,
     ipsec: Arc<Mutex<Ipsec>>,
     control: Handle,
@@ -80,11 +88,12 @@ impl Follower {
         while !self.ends.load(Ordering::Relaxed) {
             bm_heartbeat::beat();
             let changed = self.tables.has_changed().unwrap_or(true);
-            let left = {
+            let (left, wanted) = {
                 let mut ipsec = lock(&self.ipsec);
                 ipsec.settle();
-                ipsec.update_kernel_sas(false)
+                (ipsec.update_kernel_sas(false), ipsec.wanted())
             };
+            wanted.into_iter().for_each(|wanted| self.ask(wanted));
             let is_due = changed || !left.is_empty() || read_at.is_none_or(|at| at.elapsed() >= READ_EVERY);
             left.into_iter().for_each(|(sa, why)| self.used.exclude(sa, why));
             if is_due {
@@ -92,6 +101,19 @@ impl Follower {
             }
             waker.wait([self.tables.as_fd()], UPDATE_EVERY);
             waker.clear();
+        }
+    }
+
+    /// Has the kernel ask IKE for an SA for a worker, by the CPU number that leads to it, or for all.
+    fn ask(&mut self, Wanted { template, packet, worker }: Wanted) {
+        self.asked.retain(|_, at| at.elapsed() < ASK_EVERY);
+        if self.asked.contains_key(&(template, worker)) {
+            return;
+        }
+        let Some(acquire) = self.used.acquire(template, &packet, worker) else { return };
+        self.asked.insert((template, worker), Instant::now());
+        if let Err(error) = self.sas.ask(&acquire) {
+            tracing::debug!("the kernel does not ask for an SA: {error}");
         }
     }
 

@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bm_forward::{Controls, Moved, NewSa, SaNumbers, SaPlan, SaStatus, Status, Wanted};
+use bm_forward::{Controls, Moved, NewSa, PolicySas, SaNumbers, SaPlan, SaStatus, Status, Wanted};
 use bm_graph::clock_ns;
-use bm_ipsec::{Block, Direction, Inbound, Numbers, Outbound, Policies, Policy, Sa, SaId, Used};
+use bm_ipsec::{Block, Direction, Inbound, Numbers, Outbound, Policies, Policy, Sa, SaId, SaList, Used};
 use bm_link::{Consumer, Producer, channel};
 use bm_xfrm::{Change, Usage};
 
+use super::owners::Owners;
 use super::{BLOCK, kernel};
 use crate::daemon::lock::lock;
 use crate::daemon::random::random;
@@ -66,12 +67,11 @@ pub struct Live {
     /// By their numbers, which decide where priorities are equal.
     pub policies: BTreeMap<u64, Policy>,
     /// By the numbers of templates.
-    pub current: Vec<Option<SaId>>,
+    pub current: Vec<SaList>,
     /// What each SA has done.
     statuses: HashMap<SaId, Arc<SaStatus>>,
     controls: Option<Controls>,
     ended: VecDeque<Ended>,
-    given: usize,
     /// Where all SAs are the kernel's: their numbers.
     sequences: Option<kernel::Shared>,
     /// SAs that could not be added.
@@ -130,8 +130,10 @@ impl LiveSa {
 impl Live {
     /// All SAs, for workers that start.
     pub fn plan(&mut self, workers: usize) -> Vec<SaPlan> {
-        for (index, live) in self.sas.iter_mut().enumerate() {
-            live.worker = index % workers.max(1);
+        let mut owners = Owners::new(workers);
+        for live in &mut self.sas {
+            live.worker = owners.give(&live.sa, None);
+            live.status.begin();
         }
         let Self { sas, failed, sequences, .. } = self;
         let plan = |live: &mut LiveSa| {
@@ -164,23 +166,40 @@ impl Live {
                 self.add(*sa, last, used);
             }
             Change::RemoveSa(id) => self.remove(id),
-            Change::Current { template, sa } => {
-                self.note_current(template, sa);
-                self.command(|controls| controls.set_current(template, sa, SETTLE));
+            Change::LeaveSa(id, why) => tracing::info!("SA {id} is not used by workers: {why}"),
+            Change::Current { template, sas } => {
+                let members = self.members(&sas);
+                self.note_current(template, sas);
+                self.command(|controls| controls.set_current(template, &members, SETTLE));
             }
             Change::AddPolicy { .. } | Change::RemovePolicy { .. } | Change::RemoveAllPolicies => {}
         }
     }
 
-    /// Notes the SA of a template; workers are told otherwise.
-    pub fn note_current(&mut self, template: u32, sa: Option<SaId>) {
+    /// Notes the SAs of a template; workers are told otherwise.
+    pub fn note_current(&mut self, template: u32, sas: SaList) {
         let at = template as usize;
-        self.current.resize(self.current.len().max(at + 1), None);
-        self.current[at] = sa;
+        self.current.resize(self.current.len().max(at + 1), SaList::default());
+        self.current[at] = sas;
     }
 
-    /// Sends workers all policies, with those of the configuration, after the SA of a template that is new in these.
-    pub fn set_policies(&mut self, policies: &Arc<Policies>, current: Option<(u32, Option<SaId>)>) {
+    /// The SAs of all templates, with what they have done.
+    pub fn current(&self) -> Vec<PolicySas> {
+        self.current.iter().map(|sas| self.members(sas)).collect()
+    }
+
+    fn members(&self, sas: &SaList) -> PolicySas {
+        let member = |id: &SaId| Some((*id, self.statuses.get(id)?.clone()));
+        PolicySas {
+            own: sas.own.iter().filter_map(member).collect(),
+            fallback: sas.fallback.as_ref().and_then(member),
+            asks: sas.asks,
+        }
+    }
+
+    /// Sends workers all policies, with those of the configuration, after the SAs of a template that is new in these.
+    pub fn set_policies(&mut self, policies: &Arc<Policies>, current: Option<(u32, SaList)>) {
+        let current = current.map(|(template, sas)| (template, self.members(&sas)));
         self.command(|controls| controls.set_policies(policies, current, SETTLE));
     }
 
@@ -198,8 +217,9 @@ impl Live {
     /// Adds an SA whose numbers were sent or received up to `last`, and that was used as much before, if it was moved.
     fn add(&mut self, sa: Sa, last: u64, used: Option<Used>) {
         let now_ns = clock_ns();
-        let worker = self.given % self.controls.as_ref().map_or(1, Controls::workers).max(1);
-        self.given += 1;
+        let workers = self.controls.as_ref().map_or(1, Controls::workers);
+        let others = self.sas.iter().map(|live| (&live.sa, live.worker));
+        let worker = Owners::new(workers).with(others).give(&sa, None);
         let key = (sa.fingerprint(), sa.direction);
         let before = self.ended.iter().find(|ended| (ended.fingerprint, ended.direction) == key);
         // Packets have come and gone since the program has read how many there were.

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bm_api::Fate;
-use bm_ipsec::{Action, Direction, Located, Policy, Sa, SaId, key, locate};
+use bm_ipsec::{Action, Direction, Located, Policy, Sa, SaId, SaList, key, locate};
 use bm_stats::Reason;
 use bm_wire::ethernet::Ethernet;
 use bm_wire::ipv4::Ipv4;
@@ -57,7 +57,7 @@ impl Ipsec {
         Some(match policy.action {
             Action::Bypass => Protection::passes(text),
             Action::Discard => Protection::dropped(text, Reason::IpsecPolicy),
-            Action::Protect(_) | Action::Template(..) => {
+            Action::Protect(_) | Action::OneOf(_) | Action::Template(..) => {
                 Protection::dropped(format!("{text}, but the packet arrives in clear"), Reason::IpsecPolicy)
             }
         })
@@ -67,17 +67,26 @@ impl Ipsec {
     pub fn on_departure(&self, frame: &[u8]) -> Option<Protection> {
         let policy = self.policy_for(Direction::Out, packet(frame)?)?;
         let text = self.policy_line(&policy);
-        let id = match policy.action {
+        let sas = match policy.action {
             Action::Bypass => return Some(Protection::passes(text)),
             Action::Discard => return Some(Protection::dropped(text, Reason::IpsecPolicy)),
-            Action::Protect(id) => Some(id),
-            Action::Template(at, _) => self.live.current.get(at as usize).copied().flatten(),
+            Action::Protect(id) => SaList::of(Some(id)),
+            Action::OneOf(list) => {
+                SaList::in_order(self.config.lists.get(list as usize).cloned().unwrap_or_default())
+            }
+            Action::Template(at, _) => self.live.current.get(at as usize).cloned().unwrap_or_default(),
         };
-        let Some(sa) = id.and_then(|id| self.sa(id)) else {
-            return Some(Protection::dropped(format!("{text}, which has no SA"), Reason::IpsecNoSa));
+        let fallback = sas.fallback.iter().filter(|id| !sas.own.contains(id));
+        let all: Vec<&Sa> = sas.own.iter().chain(fallback).filter_map(|id| self.sa(*id)).collect();
+        let by = match &all[..] {
+            [] => return Some(Protection::dropped(format!("{text}, which has no SA"), Reason::IpsecNoSa)),
+            [one] => format!("SA {}", self.name_of_sa(one)),
+            several => {
+                let names: Vec<_> = several.iter().map(|sa| self.name_of_sa(sa)).collect();
+                format!("the SA of the worker that receives it, one of {}", names.join(", "))
+            }
         };
-        let peer = sa.destination;
-        let result = format!("encrypted by SA {}, and sent by the route to {peer}", self.name_of_sa(sa));
+        let result = format!("encrypted by {by}, and sent by the route to {}", all[0].destination);
         Some(Protection { text, is_esp: false, result: Some((Fate::Encrypted, None, result)) })
     }
 

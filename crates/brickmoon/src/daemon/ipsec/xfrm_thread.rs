@@ -114,8 +114,10 @@ impl XfrmLoop {
             let mapping = in_context(ipsec, |context| database.mapping(id, (source, port), context));
             server.send_events(mapping.events);
         }
-        for Wanted { template, packet } in wanted {
-            let acquired = in_context(ipsec, |context| database.acquire(template, &packet, context));
+        for Wanted { template, packet, worker } in wanted {
+            // Which SA a worker gets follows from the CPU number, and so does the number from the worker.
+            let acquired =
+                in_context(ipsec, |context| database.acquire((template, worker), &packet, context));
             server.send_events(acquired.events);
         }
     }

@@ -80,7 +80,10 @@ pub(super) fn ipsec(section: &mut Section<'_, '_>, folder: &Path, ipsec: &mut Ip
         let policy = policy(&mut part, known, start);
         part.finish();
         tables.push((start, table));
-        ipsec.policies.extend(policy);
+        if let Some((policy, list)) = policy {
+            ipsec.policies.push(policy);
+            ipsec.lists.extend(list);
+        }
     }
     if section.report.problems.len() == before {
         check(section.report, ipsec, &tables);
@@ -91,12 +94,14 @@ pub(super) fn ipsec(section: &mut Section<'_, '_>, folder: &Path, ipsec: &mut Ip
 
 /// Reports what cannot work, on the line of the key that says it.
 fn check(report: &mut Report, ipsec: &Ipsec, tables: &[(usize, &Table<'_>)]) {
-    for bm_ipsec::Problem { at, what } in bm_ipsec::problems(&ipsec.sas, &ipsec.policies) {
+    for bm_ipsec::Problem { at, what } in bm_ipsec::problems(&ipsec.sas, &ipsec.policies, &ipsec.lists) {
         let table = tables.iter().find(|(start, _)| *start == at).map(|(_, table)| table);
         let keys = keys_of(&what);
         let value = table.and_then(|table| keys.iter().find_map(|key| table.get(*key)));
         let first = match what {
-            What::Duplicate { first, .. } | What::Overlap { first, .. } => Some(report.line(first)),
+            What::Duplicate { first, .. } | What::Overlap { first, .. } | What::OtherPlace { first, .. } => {
+                Some(report.line(first))
+            }
             _ => None,
         };
         let at = value.map_or(at, |value| value.span().start);
@@ -125,6 +130,7 @@ fn keys_of(what: &What) -> &'static [&'static str] {
         What::SelectorPorts => &["source_ports", "destination_ports"],
         What::Overlap { .. } => &["priority"],
         What::NoSa(_) | What::OtherDirection(_) => &["sa"],
+        What::Twice(_) | What::OtherEnds { .. } | What::OtherPlace { .. } => &["sa"],
         What::ManyPolicies(_) => &[],
     }
 }
@@ -214,27 +220,33 @@ fn selector(section: &mut Section<'_, '_>) -> Selector {
     of
 }
 
-/// A policy; `known` has the SAs that it can name, if they are all right.
-fn policy(section: &mut Section<'_, '_>, known: Option<&Ipsec>, start: usize) -> Option<Policy> {
+/// A policy, and its SAs if it has several; `known` has those that it can name, if they are all right.
+fn policy(
+    section: &mut Section<'_, '_>,
+    known: Option<&Ipsec>,
+    start: usize,
+) -> Option<(Policy, Option<Vec<SaId>>)> {
     let direction = chosen(section, "direction", "direction = \"out\"", &DIRECTIONS);
     let action = chosen(section, "action", "action = \"protect\"", &ACTIONS);
     let mut priority = 100;
     section.number("priority", 0..=u32::MAX.into(), &mut priority);
     let selector = selector(section);
-    let named = section.text("sa", "\"to-b\"");
+    let (named, mut list) = (named(section), None);
     let action = match (action?, named) {
-        (ActionWord::Protect, Some((at, name))) => {
+        (ActionWord::Protect, Some((at, names))) => {
             let known = known?;
-            let Some(sa) = known.names.iter().position(|other| other == name) else {
-                section.invalid(
-                    "sa",
-                    at,
-                    name,
-                    "there is no [[ipsec.sa]] with this name: add it, or use action = \"discard\"",
-                );
-                return None;
-            };
-            Action::Protect(known.sas[sa].id())
+            let ids: Option<Vec<SaId>> = names.iter().map(|name| sa_of(section, known, at, name)).collect();
+            match &ids?[..] {
+                [] => {
+                    section.invalid("sa", at, "[]", "name at least one SA, or use action = \"discard\"");
+                    return None;
+                }
+                [one] => Action::Protect(*one),
+                several => {
+                    list = Some(several.to_vec());
+                    Action::OneOf(known.lists.len() as u32)
+                }
+            }
         }
         (ActionWord::Protect, None) => {
             if !section.table.contains_key("sa") {
@@ -244,14 +256,38 @@ fn policy(section: &mut Section<'_, '_>, known: Option<&Ipsec>, start: usize) ->
             }
             return None;
         }
-        (_, Some((at, name))) => {
-            section.invalid("sa", at, name, "only policies with action = \"protect\" have an SA: remove it");
+        (_, Some((at, names))) => {
+            section.invalid(
+                "sa",
+                at,
+                &names.join(", "),
+                "only policies with action = \"protect\" have an SA: remove it",
+            );
             return None;
         }
         (ActionWord::Discard, None) => Action::Discard,
         (ActionWord::Bypass, None) => Action::Bypass,
     };
-    Some(Policy { at: start, direction: direction?, priority, selector, action })
+    Some((Policy { at: start, direction: direction?, priority, selector, action }, list))
+}
+
+/// The names of `sa`, one or a list, and where they are.
+fn named<'s>(section: &mut Section<'s, '_>) -> Option<(usize, Vec<&'s str>)> {
+    let value = section.table.get("sa").map(|value| value.get_ref());
+    if matches!(value, Some(DeValue::Array(_))) {
+        return section.texts("sa", "[\"to-b-0\", \"to-b-1\"]");
+    }
+    section.text("sa", "\"to-b\"").map(|(at, name)| (at, vec![name]))
+}
+
+/// The SA with a name.
+fn sa_of(section: &mut Section<'_, '_>, known: &Ipsec, at: usize, name: &str) -> Option<SaId> {
+    let found = known.names.iter().position(|other| other == name);
+    if found.is_none() {
+        let why = "there is no [[ipsec.sa]] with this name: add it, or use action = \"discard\"";
+        section.invalid("sa", at, name, why);
+    }
+    found.map(|sa| known.sas[sa].id())
 }
 
 /// The name of an SA.

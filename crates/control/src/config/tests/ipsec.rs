@@ -41,6 +41,32 @@ fn reads_sas_and_policies() {
     assert!(!format!("{ipsec:?}").contains("0a0b"), "keys are not shown");
 }
 
+/// Three SAs with keys of their own.
+fn three() -> String {
+    let one = |number: u32| {
+        let key = KEY.replace("0x00", &format!("0x{number:02x}"));
+        sa(&format!("to-b-{number}"), 4096 + number, &format!("encryption_key = '{key}'"))
+    };
+    (0..3).map(one).collect()
+}
+
+#[test]
+fn reads_policies_with_several_sas() {
+    let protect =
+        |sas: &str, priority: u32| policy(&format!("action = 'protect'\npriority = {priority}\nsa = {sas}"));
+    let text = three() + &protect("['to-b-0', 'to-b-1']", 1) + &protect("['to-b-2']", 2);
+    let config = read(&text);
+    let ipsec = &config.ipsec;
+    let id = |at: usize| ipsec.sas[at].id();
+    assert_eq!(ipsec.lists, [vec![id(0), id(1)]]);
+    let actions: Vec<_> = ipsec.policies.iter().map(|policy| policy.action).collect();
+    assert_eq!(actions, [Action::OneOf(0), Action::Protect(id(2))], "one SA needs no list");
+    assert_eq!([0, 1, 2].map(|at| ipsec.place_of(id(at))), [Some(0), Some(1), None]);
+    let other = read(&text.replace("'to-b-0', 'to-b-1'", "'to-b-1', 'to-b-0'"));
+    let changed = config.diff(&other);
+    assert_eq!((changed.len(), changed[0].key.as_str()), (1, "ipsec.policy"));
+}
+
 #[test]
 fn linux_drops_what_is_left_to_it_unless_the_file_says_otherwise() {
     assert_eq!(read("[ipsec]\n").ipsec.left_to_linux, LeftToLinux::Drop);
@@ -123,6 +149,40 @@ fn reports_errors_of_sas_and_policies() {
             with_key("a", 256, "") + &policy("action = 'protect'\nsa = 'a'").replace("'out'", "'in'"),
             13,
             "the SA with dst 198.51.100.1 spi 0x00000100 is for the other direction",
+        ),
+        (
+            three() + &policy("action = 'protect'\nsa = ['to-b-0', 'to-b-3']"),
+            28,
+            "`sa` in [[ipsec.policy]] is \"to-b-3\": there is no [[ipsec.sa]]",
+        ),
+        (three() + &policy("action = 'protect'\nsa = []"), 28, "`sa` in [[ipsec.policy]] is \"[]\": name at"),
+        (
+            three() + &policy("action = 'protect'\nsa = ['to-b-0', 3]"),
+            28,
+            "`sa` in [[ipsec.policy]] must be a",
+        ),
+        (
+            three() + &policy("action = 'discard'\nsa = ['to-b-0', 'to-b-1']"),
+            28,
+            "`sa` in [[ipsec.policy]] is \"to-b-0, to-b-1\": only policies with",
+        ),
+        (
+            three() + &policy("action = 'protect'\nsa = ['to-b-0', 'to-b-0']"),
+            28,
+            "the SA with dst 198.51.100.1 spi 0x00001000 is in the list twice",
+        ),
+        (
+            three().replacen("192.0.2.1", "192.0.2.9", 1)
+                + &policy("action = 'protect'\nsa = ['to-b-0', 'to-b-1']"),
+            28,
+            "the SA with dst 198.51.100.1 spi 0x00001001 has other addresses",
+        ),
+        (
+            three()
+                + &policy("action = 'protect'\nsa = ['to-b-0', 'to-b-1']")
+                + &policy("action = 'protect'\npriority = 5\nsa = ['to-b-1', 'to-b-2']"),
+            33,
+            "the SA with dst 198.51.100.1 spi 0x00001001 is at another place",
         ),
     ] {
         let refused = refused(&text);

@@ -7,15 +7,18 @@
 //! ```
 //!
 //! Both workers run on the calling thread in turns, so what it costs to move a packet from one core's cache to another's
-//! is not in it.
+//! is not in it. Or both receive, each on a thread of its own, and have one SA or two.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use bm_fib::published::Published;
 use bm_forward::tables::Vrf;
 use bm_forward::{
-    Encryption, IpsecPlan, IpsecWorker, Router, RouterPort, SaNumbers, SaPlan, SaStatus, SlowPath, SlowPort,
+    Encryption, IpsecPlan, IpsecWorker, PolicySas, Router, RouterPort, SaNumbers, SaPlan, SaStatus, SlowPath,
+    SlowPort,
 };
 use bm_frame::{Burst, Frame, Freelist};
 use bm_graph::Waker;
@@ -23,11 +26,13 @@ use bm_ipsec::{Action, Direction, Numbers, Policies, Policy, Sa, Selector};
 use bm_link::{Producer, channel};
 use bm_port::Port;
 use bm_testbed::tables::Table;
+use bm_testbed::testbed;
 use bm_wire::ipv4::Ipv4Header;
 use bm_wire::protocol;
 
 use super::super::running::Running;
 use super::{Bed, FRAMES, Making, PORTS, SLOW_QUEUE, next_hop_mac, port_mac, two_ports};
+use crate::alternate::thread_time;
 use crate::bench::BenchError;
 
 /// Bytes of the link header.
@@ -36,6 +41,8 @@ const LINK: usize = 14;
 const HEADERS: usize = LINK + 20;
 /// Frames that fit between two workers.
 const RING: usize = FRAMES.next_power_of_two();
+/// Breaths between two readings of the clock.
+const BREATHS: usize = 8;
 /// Packets of every size leave whole.
 const MTU: u16 = 1600;
 
@@ -43,8 +50,8 @@ const MTU: u16 = 1600;
 pub struct Gateway {
     workers: Vec<Running>,
     esp: Arc<Mutex<Waiting>>,
-    /// Held, so that the SA keeps its numbers.
-    _more: Producer<bm_ipsec::Block>,
+    /// Held, so that the SAs keep their numbers.
+    _more: Vec<Producer<bm_ipsec::Block>>,
 }
 
 /// Frames that have been sent, and will be received as new ones.
@@ -70,18 +77,37 @@ impl Gateway {
     /// # Errors
     /// A part of the router cannot be made.
     pub fn new(sa: &Sa, lengths: &[usize], owner: usize) -> Result<Self, BenchError> {
+        Self::with(&[(sa.clone(), owner)], lengths, 1, owner + 1)
+    }
+
+    /// Two workers that both receive, with an SA for each, or one of the first worker.
+    ///
+    /// # Errors
+    /// A part of the router cannot be made.
+    pub fn of_two(sas: &[Sa], lengths: &[usize]) -> Result<Self, BenchError> {
+        let sas: Vec<_> = sas.iter().cloned().zip(0..).collect();
+        Self::with(&sas, lengths, 2, 2)
+    }
+
+    /// With the owner of each SA, and how many of the workers receive.
+    fn with(
+        sas: &[(Sa, usize)],
+        lengths: &[usize],
+        receivers: usize,
+        workers: usize,
+    ) -> Result<Self, BenchError> {
         let pool = Bed::frame_pool_of(2)?;
         let bed = Bed::with_hops(Table::default(), pool, |number| (0, next_hop_mac(number)))?;
         let waker = |_| Waker::new().map_err(BenchError::build("wakers"));
-        let wakers = (0..=owner).map(waker).collect::<Result<Vec<_>, _>>()?;
-        let (mut plan, more) = plan(sa, owner)?;
+        let wakers = (0..workers).map(waker).collect::<Result<Vec<_>, _>>()?;
+        let (mut plan, more) = plan(sas)?;
         let registry = Making::registry(wakers.len())?;
         let esp: Arc<Mutex<Waiting>> = Arc::default();
         let mut workers = Vec::new();
         for (number, mut parts) in IpsecWorker::all(&wakers, RING).0.into_iter().enumerate() {
             let mut making = Making::of_worker(&bed.frame_pool, &registry, number);
             let mut arrivals = Vec::new();
-            if number == 0 {
+            if number < receivers {
                 arrivals = lengths.iter().map(|&length| (headers(length), LINK + length)).collect();
                 let frames = std::iter::from_fn(|| making.frames.allocate()).take(FRAMES / 2);
                 locked(&esp).frames.extend(frames);
@@ -102,6 +128,27 @@ impl Gateway {
 
     fn sent(&self) -> u64 {
         self.workers.iter().map(Running::sent).sum()
+    }
+
+    /// Runs each worker on a core of its own for a time, if there are as many; returns how many packets were encrypted and
+    /// sent, and the CPU time of one worker, so that other work on the machine does not count.
+    pub fn run(&mut self, time: Duration, cores: &[usize]) -> (u64, Duration) {
+        let before = self.sent();
+        let work = |worker: &mut Running, core: Option<&usize>| {
+            core.into_iter().for_each(|core| _ = testbed::cores::pin(0, *core));
+            let (wall, start) = (Instant::now(), thread_time());
+            while wall.elapsed() < time {
+                (0..BREATHS).for_each(|_| _ = worker.engine.breathe());
+            }
+            thread_time() - start
+        };
+        let count = self.workers.len() as u32;
+        let spent: Duration = thread::scope(|scope| {
+            let start = |(number, worker)| scope.spawn(move || work(worker, cores.get(number)));
+            let threads: Vec<_> = self.workers.iter_mut().enumerate().map(start).collect();
+            threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).sum()
+        });
+        (self.sent() - before, spent / count)
     }
 
     /// Whether every packet has left as ESP.
@@ -162,21 +209,24 @@ impl Bed {
     }
 }
 
-/// Everything is protected by one SA.
-fn plan(sa: &Sa, worker: usize) -> Result<(IpsecPlan, Producer<bm_ipsec::Block>), BenchError> {
-    let block = Numbers::new(sa.esn).reserve_all().map_err(BenchError::build("numbers"))?;
-    let (producer, more) = channel(2);
-    let policy = Policy {
-        at: 0,
-        direction: Direction::Out,
-        priority: 100,
-        selector: Selector::default(),
-        action: Action::Protect(sa.id()),
-    };
-    let policies = Policies::new(vec![policy]).map_err(BenchError::build("policies"))?;
-    let numbers = Some(SaNumbers { block, more, iv_mask: 0 });
-    let sas = vec![SaPlan { sa: sa.clone(), worker, status: Arc::new(SaStatus::new(0)), numbers }];
-    Ok((IpsecPlan { policies: policies.into(), current: Vec::new(), sas, of_kernel: false }, producer))
+/// Everything is protected by these SAs, each with its owner.
+fn plan(sas: &[(Sa, usize)]) -> Result<(IpsecPlan, Vec<Producer<bm_ipsec::Block>>), BenchError> {
+    let (mut plans, mut producers) = (Vec::new(), Vec::new());
+    for (sa, worker) in sas {
+        let block = Numbers::new(sa.esn).reserve_all().map_err(BenchError::build("numbers"))?;
+        let (producer, more) = channel(2);
+        let numbers = Some(SaNumbers { block, more, iv_mask: 0 });
+        let status = Arc::new(SaStatus::new(0));
+        plans.push(SaPlan { sa: sa.clone(), worker: *worker, status, numbers });
+        producers.push(producer);
+    }
+    let own: Vec<_> = plans.iter().map(|plan| (plan.sa.id(), plan.status.clone())).collect();
+    let lists = vec![PolicySas { fallback: own.first().cloned(), own, asks: false }];
+    let action = if let [(one, _)] = sas { Action::Protect(one.id()) } else { Action::OneOf(0) };
+    let policy =
+        Policy { at: 0, direction: Direction::Out, priority: 100, selector: Selector::default(), action };
+    let policies = Policies::new(vec![policy]).map_err(BenchError::build("policies"))?.into();
+    Ok((IpsecPlan { policies, lists, current: Vec::new(), sas: plans, of_kernel: false }, producers))
 }
 
 /// Headers of a packet of `length` bytes to the other end of the tunnel, as it arrives at the first port.

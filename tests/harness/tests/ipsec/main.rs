@@ -13,6 +13,8 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
+mod several;
+
 const ESP: u8 = 50;
 const PATIENCE: Duration = Duration::from_secs(1);
 const KEYS: [&str; 2] =
@@ -36,6 +38,11 @@ impl Drop for Net {
 
 impl Net {
     fn new(test: &'static str) -> Self {
+        Self::with_queues(test, "")
+    }
+
+    /// The same; `queues` is for each interface, in the words of `ip link`.
+    fn with_queues(test: &'static str, queues: &str) -> Self {
         let namespace = |role: &str| Namespace::new(test, role);
         let folder = std::env::temp_dir().join(format!("bm-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder for configurations");
@@ -44,8 +51,10 @@ impl Net {
             Self { test, a: namespace("a"), b: namespace("b"), gateways, net: namespace("net"), folder };
         for (n, host) in [(0, &net.a), (1, &net.b)] {
             let (gateway, lan) = (&net.gateways[n], n + 1);
-            host.ip(&format!("link add eth0 type veth peer name lan netns {}", gateway.name()));
-            net.net.ip(&format!("link add m{lan} type veth peer name wan netns {}", gateway.name()));
+            let peer =
+                |name: &str| format!("{queues} type veth peer name {name} netns {} {queues}", gateway.name());
+            host.ip(&format!("link add eth0 {}", peer("lan")));
+            net.net.ip(&format!("link add m{lan} {}", peer("wan")));
             let [own, other] =
                 if n == 0 { ["192.0.2", "10.2.0.0/24"] } else { ["198.51.100", "10.1.0.0/24"] };
             host.ip(&format!(

@@ -1,0 +1,120 @@
+//! What `show sas` and `show policies` say.
+
+use std::ops::RangeInclusive;
+
+use bm_api::{IpsecPolicies, IpsecPolicy, Sas};
+use bm_forward::SaStatus;
+use bm_graph::clock_ns;
+use bm_ipsec::{Action, Direction, Expiry, Mark, Mode, Policy, Sa, SaId};
+
+use super::Ipsec;
+use super::live::LiveSa;
+
+impl Ipsec {
+    /// The SAs, for `show sas`.
+    pub fn sas(&self) -> Sas {
+        let sas = self.config.sas.iter().zip(&self.config.names).zip(&self.known);
+        let configured = sas.map(|((sa, name), known)| {
+            let mut sa = shown(sa, name, known.worker, &known.status);
+            if known.is_spare && sa.packets == 0 && sa.state == "valid" {
+                sa.state = "idle".into();
+            }
+            sa
+        });
+        let live = self
+            .live
+            .sas
+            .iter()
+            .map(|LiveSa { sa, worker, status, .. }| shown(sa, &name_of(sa.reqid), *worker, status));
+        Sas { sas: configured.chain(live).collect() }
+    }
+
+    /// The policies, for `show policies`, in the order of their priorities.
+    pub fn policies(&self) -> IpsecPolicies {
+        let mut policies: Vec<&Policy> =
+            self.config.policies.iter().chain(self.live.policies.values()).collect();
+        policies.sort_by_key(|policy| (policy.direction as u8, policy.priority));
+        IpsecPolicies { policies: policies.into_iter().map(|policy| self.policy(policy)).collect() }
+    }
+
+    pub(super) fn policy(&self, policy: &Policy) -> IpsecPolicy {
+        let selector = &policy.selector;
+        let any = || String::from("any");
+        let ports = |ports: Option<&RangeInclusive<u16>>| {
+            ports.map_or(String::new(), |ports| format!("{}-{}", ports.start(), ports.end()))
+        };
+        let action = match policy.action {
+            Action::Discard => "discard",
+            Action::Bypass => "bypass",
+            Action::Protect(_) | Action::OneOf(_) | Action::Template(..) => "protect",
+        };
+        let sas = match policy.action {
+            Action::Discard | Action::Bypass => Vec::new(),
+            Action::Protect(id) => vec![self.name_of_configured(id)],
+            Action::OneOf(list) => {
+                let list = self.config.lists.get(list as usize);
+                list.into_iter().flatten().map(|id| self.name_of_configured(*id)).collect()
+            }
+            Action::Template(_, template) => vec![name_of(template.reqid)],
+        };
+        IpsecPolicy {
+            direction: direction(policy.direction).into(),
+            priority: policy.priority,
+            source: selector.source.map_or_else(any, |prefix| prefix.to_string()),
+            destination: selector.destination.map_or_else(any, |prefix| prefix.to_string()),
+            protocol: selector.protocol,
+            source_ports: ports(selector.source_ports.as_ref()),
+            destination_ports: ports(selector.destination_ports.as_ref()),
+            action: action.into(),
+            sa: sas.first().cloned().unwrap_or_default(),
+            sas,
+            mark: (selector.mark != Mark::default()).then(|| selector.mark.to_string()),
+        }
+    }
+
+    /// The name of an SA of the configuration.
+    fn name_of_configured(&self, id: SaId) -> String {
+        let at = self.config.sas.iter().position(|sa| sa.id() == id);
+        at.and_then(|at| self.config.names.get(at)).cloned().unwrap_or_default()
+    }
+}
+
+pub fn direction(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Out => "out",
+        Direction::In => "in",
+    }
+}
+
+/// The name of SAs and policies that a program has added with this number.
+pub fn name_of(reqid: u32) -> String {
+    format!("reqid:{reqid}")
+}
+
+fn shown(sa: &Sa, name: &str, worker: usize, status: &SaStatus) -> bm_api::Sa {
+    let status = status.read();
+    bm_api::Sa {
+        name: name.into(),
+        direction: direction(sa.direction).into(),
+        spi: sa.spi,
+        source: sa.source.to_string(),
+        destination: sa.destination.to_string(),
+        mode: if sa.mode == Mode::Tunnel { "tunnel" } else { "transport" }.into(),
+        suite: sa.suite.name().into(),
+        library: bm_ipsec::library(sa.suite, sa.direction),
+        worker: worker as u32,
+        cpu: sa.cpu,
+        handed: status.handed,
+        packets: status.used.packets,
+        bytes: status.used.bytes,
+        failures: status.failures,
+        sequence: status.number,
+        age_s: clock_ns().saturating_sub(status.used.added_ns) / 1_000_000_000,
+        state: match status.expiry {
+            None => "valid",
+            Some(Expiry::Soft) => "expiring",
+            Some(Expiry::Hard) => "expired",
+        }
+        .into(),
+    }
+}
