@@ -18,6 +18,7 @@ pub fn sas(reply: &Sas) -> String {
             ("SOURCE", Left),
             ("DESTINATION", Left),
             ("MODE", Left),
+            ("INTERFACE", Left),
             ("SUITE", Left),
             ("WORKER", Right),
             ("PACKETS", Right),
@@ -37,6 +38,7 @@ pub fn sas(reply: &Sas) -> String {
             sa.source.clone(),
             sa.destination.clone(),
             sa.mode.clone(),
+            or_none(&sa.interface),
             sa.suite.clone(),
             sa.worker.to_string(),
             count(sa.packets),
@@ -52,14 +54,30 @@ pub fn sas(reply: &Sas) -> String {
 
 /// One line per policy, by direction and priority.
 pub fn policies(reply: &IpsecPolicies) -> String {
-    let columns = [("DIR", Left), ("PRIORITY", Right), ("ACTION", Left), ("SA", Left), ("SELECTOR", Left)];
+    let columns = [
+        ("DIR", Left),
+        ("PRIORITY", Right),
+        ("INTERFACE", Left),
+        ("ACTION", Left),
+        ("SA", Left),
+        ("SELECTOR", Left),
+    ];
     let mut table = Table::new(&columns, "no policies");
     for policy in &reply.policies {
-        let sa = if policy.sa.is_empty() { "-".into() } else { policy.sa.clone() };
-        let priority = policy.priority.to_string();
-        table.row([policy.direction.clone(), priority, policy.action.clone(), sa, selector(policy)]);
+        table.row([
+            policy.direction.clone(),
+            policy.priority.to_string(),
+            or_none(&policy.interface),
+            policy.action.clone(),
+            or_none(&policy.sa),
+            selector(policy),
+        ]);
     }
     table.to_string()
+}
+
+fn or_none(name: &str) -> String {
+    if name.is_empty() { "-".into() } else { name.into() }
 }
 
 fn selector(policy: &IpsecPolicy) -> String {
@@ -99,8 +117,8 @@ mod tests {
             ..Sa::default()
         };
         let expected = "\
-SA    DIR  SPI         SOURCE     DESTINATION   MODE    SUITE        WORKER  PACKETS   BYTES  FAILURES  SEQUENCE  STATE  LIBRARY
-to-b  out  0x00001001  192.0.2.1  198.51.100.1  tunnel  aes128gcm16       0    1,234  99,999         1     1,235  valid  ring
+SA    DIR  SPI         SOURCE     DESTINATION   MODE    INTERFACE  SUITE        WORKER  PACKETS   BYTES  FAILURES  SEQUENCE  STATE  LIBRARY
+to-b  out  0x00001001  192.0.2.1  198.51.100.1  tunnel  -          aes128gcm16       0    1,234  99,999         1     1,235  valid  ring
 ";
         assert_eq!(sas(&Sas { sas: vec![sa] }), expected);
     }
@@ -116,13 +134,14 @@ to-b  out  0x00001001  192.0.2.1  198.51.100.1  tunnel  aes128gcm16       0    1
             sa: sa.into(),
             ..IpsecPolicy::default()
         };
+        let protect = IpsecPolicy { interface: "ipsec0".into(), ..policy("protect", "to-b") };
         let dns =
             IpsecPolicy { protocol: Some(17), destination_ports: "53-53".into(), ..policy("bypass", "") };
         let expected = "\
-DIR  PRIORITY  ACTION   SA    SELECTOR
-out       100  protect  to-b  10.1.0.0/16 to any
-out       100  bypass   -     protocol 17 10.1.0.0/16 to any ports 53-53
+DIR  PRIORITY  INTERFACE  ACTION   SA    SELECTOR
+out       100  ipsec0     protect  to-b  10.1.0.0/16 to any
+out       100  -          bypass   -     protocol 17 10.1.0.0/16 to any ports 53-53
 ";
-        assert_eq!(policies(&IpsecPolicies { policies: vec![policy("protect", "to-b"), dns] }), expected);
+        assert_eq!(policies(&IpsecPolicies { policies: vec![protect, dns] }), expected);
     }
 }

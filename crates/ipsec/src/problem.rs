@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use crate::lifetime::Limit;
 use crate::policy::{Action, Policy};
 use crate::replay::WINDOW_MAX;
-use crate::sa::{Dscp, Sa, SaId};
+use crate::sa::{Dscp, Mode, Sa, SaId};
 use crate::secret::Secret;
 use crate::selector::Selector;
 use crate::suite::Suite;
@@ -85,6 +85,10 @@ pub enum What {
     NoSa(SaId),
     /// A policy for an SA of the other direction.
     OtherDirection(SaId),
+    /// A policy for an SA of another interface, or of none.
+    OtherInterface(SaId),
+    /// An SA of an interface in transport mode.
+    InterfaceTransport,
     /// More policies than a tree can hold.
     ManyPolicies(usize),
 }
@@ -113,6 +117,7 @@ pub fn problems(sas: &[Sa], policies: &[Policy]) -> Vec<Problem> {
             match known.get(&id) {
                 None => found.push(What::NoSa(id)),
                 Some(sa) if sa.direction != policy.direction => found.push(What::OtherDirection(id)),
+                Some(sa) if sa.if_id != policy.if_id => found.push(What::OtherInterface(id)),
                 Some(_) => {}
             }
         }
@@ -147,6 +152,7 @@ pub(crate) fn of_sa(sa: &Sa) -> Vec<Problem> {
         check(dscp > 63, What::Dscp(dscp));
     }
     check(sa.ttl == 0, What::Ttl);
+    check(sa.if_id != 0 && sa.mode == Mode::Transport, What::InterfaceTransport);
     let least = INNER_MTU + OVERHEAD_MAX;
     check(sa.path_mtu < least, What::PathMtu { found: sa.path_mtu, least });
     check(sa.udp.is_some_and(|udp| udp.source == 0 || udp.destination == 0), What::UdpPort);
@@ -200,7 +206,7 @@ fn overlaps(policies: &[Policy]) -> Vec<Problem> {
     let mut of_priority: HashMap<_, Vec<&Policy>> = HashMap::new();
     let mut found = Vec::new();
     for policy in policies {
-        let others = of_priority.entry((policy.direction, policy.priority)).or_default();
+        let others = of_priority.entry((policy.direction, policy.priority, policy.if_id)).or_default();
         if let Some(first) = others.iter().find(|other| other.selector.overlaps(&policy.selector)) {
             let what = What::Overlap { priority: policy.priority, first: first.at };
             found.push(Problem { at: policy.at, what });
@@ -256,6 +262,12 @@ impl fmt::Display for What {
             Self::OtherDirection(id) => {
                 write!(f, "the SA with {id} is for the other direction: protect outbound packets with outbound SAs")
             }
+            Self::OtherInterface(id) => {
+                write!(f, "the SA with {id} has another interface: give the policy the interface of its SA")
+            }
+            Self::InterfaceTransport => f.write_str(
+                "SAs of an interface need tunnel mode: remove mode = \"transport\", or the interface",
+            ),
             Self::ManyPolicies(found) => write!(f, "{found} policies: at most {} are possible", u16::MAX),
         }
     }

@@ -108,6 +108,8 @@ pub struct Sa {
     pub replay_window: u32,
     /// The number that an IKE daemon gives to a policy and its SAs; 0 for none.
     pub reqid: u32,
+    /// The number of the interface that it belongs to, as Linux's XFRM interfaces have one; 0 for none.
+    pub if_id: u32,
     /// UDP encapsulation.
     pub udp: Option<UdpPorts>,
     /// Lifetimes.
@@ -142,6 +144,7 @@ impl Sa {
             esn: false,
             replay_window: 64,
             reqid: 0,
+            if_id: 0,
             udp: None,
             limits: Limits::default(),
             df: Df::default(),

@@ -26,6 +26,8 @@ pub(crate) mod message {
 }
 /// Attribute with the templates of a policy.
 pub(crate) const TEMPLATES: u16 = 5;
+/// Attribute with the number of the XFRM interface that a policy is for.
+pub(crate) const IF_ID: u16 = 31;
 /// Fixed part of a policy: `struct xfrm_userpolicy_info`.
 pub(crate) const POLICY: usize = 168;
 /// Where its fields are.

@@ -3,19 +3,16 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::entry::Stored;
-use crate::layout::{errno, selector as selector_at};
-use crate::policy::PolicyDirection;
-use crate::read::PolicyKey;
+use crate::layout::errno;
+use crate::policy::{PolicyDirection, PolicyKey};
 use crate::refused::Refused;
-
-type Selector = [u8; selector_at::LENGTH];
 
 /// Policies in the order in which they were added, and how to find one.
 #[derive(Default)]
 pub(crate) struct StoredPolicies {
     pub all: BTreeMap<u32, Stored>,
-    /// By direction and selector.
-    pub keys: HashMap<(u8, Selector), u32>,
+    /// By direction, selector and interface; the index in the key is 0.
+    pub keys: HashMap<PolicyKey, u32>,
     /// For each number of a template its policy.
     templates: Vec<Option<u32>>,
     /// Numbers that are not used any more, the oldest first.
@@ -25,7 +22,7 @@ pub(crate) struct StoredPolicies {
 }
 
 pub(crate) fn not_found() -> Refused {
-    Refused::new(errno::NO_ENTRY, "there is no policy with this direction and selector")
+    Refused::new(errno::NO_ENTRY, "there is no policy with this direction, selector and if_id")
 }
 
 impl StoredPolicies {
@@ -39,9 +36,12 @@ impl StoredPolicies {
 
     pub fn index(&self, of: &PolicyKey) -> Option<u32> {
         match of.index {
-            0 => self.keys.get(&(of.direction as u8, of.selector)).copied(),
+            0 => self.keys.get(of).copied(),
             index => {
-                self.all.get(&index).filter(|stored| stored.new.direction == of.direction).map(|_| index)
+                let is_it = |stored: &&Stored| {
+                    (stored.new.direction, stored.new.policy.if_id) == (of.direction, of.if_id)
+                };
+                self.all.get(&index).filter(is_it).map(|_| index)
             }
         }
     }

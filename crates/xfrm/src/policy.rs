@@ -4,17 +4,28 @@ use bm_ipsec::{Action, Policy, Template, problems};
 
 use crate::layout::{attribute, errno, policy as at, selector as selector_at, template};
 use crate::message::{attributes, big_u32, number, structure};
-use crate::refused::{Refused, only_esp, refuse_unsupported};
+use crate::refused::{Refused, if_id, only_esp, refuse_unsupported};
 use crate::sa::mode;
 use crate::selector::{address, selector};
 
 /// Directions of the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PolicyDirection {
     In,
     Out,
     /// What is forwarded.
     Forward,
+}
+
+/// Which policy: by its index, or by direction and selector. Each interface has policies of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PolicyKey {
+    pub(crate) direction: PolicyDirection,
+    /// 0 for none.
+    pub(crate) index: u32,
+    pub(crate) selector: [u8; selector_at::LENGTH],
+    /// 0 for none.
+    pub(crate) if_id: u32,
 }
 
 /// A policy, read from a message.
@@ -64,8 +75,10 @@ impl NewPolicy {
             return Err(Refused::new(errno::NOT_SUPPORTED, "policies with a lifetime are not supported"));
         }
         let direction = PolicyDirection::read(info[at::DIRECTION])?;
+        let if_id = if_id(&attributes)?;
         let templates = find(attribute::TEMPLATES).unwrap_or_default();
-        let template = if templates.is_empty() { None } else { Some(read_template(templates, direction)?) };
+        let template =
+            if templates.is_empty() { None } else { Some(read_template(templates, direction, if_id)?) };
         let action = match (info[at::ACTION], template) {
             (1, _) | (0, Some(_)) => Action::Discard,
             (0, None) => Action::Bypass,
@@ -75,7 +88,7 @@ impl NewPolicy {
         let selector = selector(&info[..selector_at::LENGTH])?
             .ok_or_else(|| Refused::new(errno::INVALID, "a selector without address family"))?;
         let priority = number(info, at::PRIORITY);
-        let policy = Policy { at: 0, direction: direction.of_workers(), priority, selector, action };
+        let policy = Policy { at: 0, direction: direction.of_workers(), priority, if_id, selector, action };
         if let Some(problem) = problems(&[], std::slice::from_ref(&policy)).first() {
             return Err(Refused::new(errno::INVALID, problem.to_string()));
         }
@@ -86,11 +99,11 @@ impl NewPolicy {
         &self.info[..selector_at::LENGTH]
     }
 
-    /// The selector, to look it up.
-    pub(crate) fn key(&self) -> [u8; selector_at::LENGTH] {
-        let mut key = [0; selector_at::LENGTH];
-        key.copy_from_slice(self.selector());
-        key
+    /// Direction, selector and interface, to look it up.
+    pub(crate) fn key(&self) -> PolicyKey {
+        let mut selector = [0; selector_at::LENGTH];
+        selector.copy_from_slice(self.selector());
+        PolicyKey { direction: self.direction, index: 0, selector, if_id: self.policy.if_id }
     }
 
     pub(crate) fn index(&self) -> u32 {
@@ -98,7 +111,7 @@ impl NewPolicy {
     }
 }
 
-fn read_template(value: &[u8], direction: PolicyDirection) -> Result<Template, Refused> {
+fn read_template(value: &[u8], direction: PolicyDirection, if_id: u32) -> Result<Template, Refused> {
     if value.len() > template::LENGTH {
         return Err(Refused::new(
             errno::NOT_SUPPORTED,
@@ -124,6 +137,7 @@ fn read_template(value: &[u8], direction: PolicyDirection) -> Result<Template, R
         mode: mode(value[template::MODE])?,
         reqid: number(value, template::REQID),
         spi: big_u32(value, template::SPI),
+        if_id,
     };
     if direction == PolicyDirection::Out && of.destination.is_none() && of.reqid == 0 {
         let why = "a template with neither a destination nor a reqid: it would take any SA";

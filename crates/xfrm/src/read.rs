@@ -8,8 +8,8 @@ use crate::layout::{
     ANY_PROTOCOL, ESP, errno, flag, hello, kind, policy_id, sa as at, sa_event, sa_id, selector,
 };
 use crate::message::{Raw, attributes, big_u32, number, structure};
-use crate::policy::{NewPolicy, PolicyDirection};
-use crate::refused::{Refused, only_esp, refuse_unsupported};
+use crate::policy::{NewPolicy, PolicyDirection, PolicyKey};
+use crate::refused::{Refused, if_id, only_esp, refuse_unsupported};
 use crate::sa::NewSa;
 use crate::selector::address;
 
@@ -49,14 +49,6 @@ pub struct SpiRequest {
     pub(crate) destination: IpAddr,
     pub(crate) least: u32,
     pub(crate) most: u32,
-}
-
-/// Which policy: by its index, or by direction and selector.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PolicyKey {
-    pub(crate) direction: PolicyDirection,
-    pub(crate) index: u32,
-    pub(crate) selector: [u8; selector::LENGTH],
 }
 
 impl Request {
@@ -139,9 +131,11 @@ fn spi_request(body: &[u8]) -> Result<SpiRequest, Refused> {
 /// Reads `struct xfrm_userpolicy_id`.
 fn policy(body: &[u8]) -> Result<PolicyKey, Refused> {
     let id: &[u8; policy_id::LENGTH] = structure(body)?;
-    refuse_unsupported(&attributes(body, policy_id::LENGTH)?)?;
+    let attributes = attributes(body, policy_id::LENGTH)?;
+    refuse_unsupported(&attributes)?;
+    let if_id = if_id(&attributes)?;
     let mut selector = [0; selector::LENGTH];
     selector.copy_from_slice(&id[..selector::LENGTH]);
     let direction = PolicyDirection::read(id[policy_id::DIRECTION])?;
-    Ok(PolicyKey { direction, index: number(id, policy_id::INDEX), selector })
+    Ok(PolicyKey { direction, index: number(id, policy_id::INDEX), selector, if_id })
 }

@@ -26,18 +26,15 @@ pub(crate) fn only_esp(protocol: u8) -> Result<(), Refused> {
     }
 }
 
-/// What would have an effect that workers do not have. Marks and interface ids say which packets an object is for: for
-/// others it would be wrong.
+/// What would have an effect that workers do not have. Marks say which packets an object is for: for others it would be
+/// wrong.
 pub(crate) fn refuse_unsupported(attributes: &[(u16, &[u8])]) -> Result<(), Refused> {
     for (kind, value) in attributes {
         let what = match *kind {
             // A mask of zero matches any mark.
             attribute::MARK if word(value, 4) == 0 => continue,
-            attribute::INTERFACE | attribute::SET_MARK | attribute::SET_MARK_MASK if word(value, 0) == 0 => {
-                continue;
-            }
+            attribute::SET_MARK | attribute::SET_MARK_MASK if word(value, 0) == 0 => continue,
             attribute::MARK | attribute::SET_MARK | attribute::SET_MARK_MASK => "marks",
-            attribute::INTERFACE => "XFRM interfaces (if_id)",
             attribute::OFFLOAD => "SAs in network cards (offload)",
             attribute::TFC if word(value, 0) != 0 => "SAs that pad (tfcpad)",
             attribute::CARE_OF => "care-of addresses",
@@ -47,6 +44,17 @@ pub(crate) fn refuse_unsupported(attributes: &[(u16, &[u8])]) -> Result<(), Refu
         return Err(Refused::new(errno::NOT_SUPPORTED, format!("{what} are not supported")));
     }
     Ok(())
+}
+
+/// The number of the interface that an object belongs to; 0 for none.
+pub(crate) fn if_id(attributes: &[(u16, &[u8])]) -> Result<u32, Refused> {
+    // As in Linux, the last one counts.
+    let Some((_, value)) = attributes.iter().rev().find(|(kind, _)| *kind == attribute::INTERFACE) else {
+        return Ok(0);
+    };
+    let bytes = value.first_chunk().filter(|_| value.len() == 4);
+    let cut = || Refused::new(errno::INVALID, "an if_id that has not 4 bytes");
+    bytes.map(|bytes| u32::from_ne_bytes(*bytes)).ok_or_else(cut)
 }
 
 /// A number of an attribute; zero if there is none.

@@ -175,6 +175,7 @@ pub(crate) fn expire(entry: &Entry, usage: (Usage, Now), is_hard: bool) -> Bytes
     message(&Raw { kind: kind::EXPIRE, ..EVENT }, |to| {
         to.extend_from_slice(&used_info(entry, usage));
         to.extend_from_slice(&[u8::from(is_hard), 0, 0, 0, 0, 0, 0, 0]);
+        put_interface(to, entry.sa.as_ref().map_or(0, |sa| sa.if_id));
     })
 }
 
@@ -210,6 +211,7 @@ pub(crate) fn replay(raw: &Raw<'_>, entry: &Entry, (usage, now): (Usage, Now)) -
             None => put_replay(to, entry, usage),
         }
         put(to, attribute::LIFETIME, &[&used(entry, (usage, now))]);
+        put_interface(to, entry.sa.as_ref().map_or(0, |sa| sa.if_id));
     })
 }
 
@@ -236,9 +238,17 @@ fn info(stored: &Stored) -> [u8; crate::layout::policy::LENGTH] {
     info
 }
 
+/// Templates and interface.
 fn put_templates(to: &mut Bytes, stored: &Stored) {
     if !stored.new.templates.is_empty() {
         put(to, attribute::TEMPLATES, &[&stored.new.templates]);
+    }
+    put_interface(to, stored.new.policy.if_id);
+}
+
+fn put_interface(to: &mut Bytes, if_id: u32) {
+    if if_id != 0 {
+        put(to, attribute::INTERFACE, &[&if_id.to_ne_bytes()]);
     }
 }
 

@@ -11,10 +11,13 @@ mod clear_text;
 mod kernel;
 mod kernel_thread;
 mod live;
+mod names;
 mod protection;
 mod record;
+mod tun_devices;
 mod xfrm_thread;
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -42,6 +45,7 @@ pub use kernel_thread::KernelThread;
 use live::{Live, LiveSa};
 pub use protection::Protection;
 use record::Record;
+pub use tun_devices::{TunDevices, TunPort};
 pub use xfrm_thread::XfrmThread;
 
 /// Numbers that are reserved together: enough for half a second, and few enough that starts do not use up 32 bits. With ESN
@@ -72,6 +76,8 @@ pub struct Ipsec {
     /// When they were changed, if they are not in one tree yet.
     changed: Option<Instant>,
     lacks_policies: bool,
+    /// Names of XFRM interfaces, by their numbers.
+    xfrm_interfaces: BTreeMap<u32, String>,
 }
 
 /// An SA, as long as it is configured.
@@ -340,6 +346,10 @@ impl Ipsec {
     /// The SAs, for `show sas`.
     pub fn sas(&self) -> Sas {
         let sas = self.config.sas.iter().zip(&self.config.names).zip(&self.known);
+        let shown = |sa: &Sa, name: &str, worker, status: &SaStatus| bm_api::Sa {
+            interface: self.interface_name(sa.if_id),
+            ..shown(sa, name, worker, status)
+        };
         let configured = sas.map(|((sa, name), known)| shown(sa, name, known.worker, &known.status));
         let live = self
             .live
@@ -375,6 +385,7 @@ impl Ipsec {
         IpsecPolicy {
             direction: direction(policy.direction).into(),
             priority: policy.priority,
+            interface: self.interface_name(policy.if_id),
             source: selector.source.map_or_else(any, |prefix| prefix.to_string()),
             destination: selector.destination.map_or_else(any, |prefix| prefix.to_string()),
             protocol: selector.protocol,
@@ -407,6 +418,7 @@ fn shown(sa: &Sa, name: &str, worker: usize, status: &SaStatus) -> bm_api::Sa {
         source: sa.source.to_string(),
         destination: sa.destination.to_string(),
         mode: if sa.mode == Mode::Tunnel { "tunnel" } else { "transport" }.into(),
+        interface: String::new(),
         suite: sa.suite.name().into(),
         library: bm_ipsec::library(sa.suite, sa.direction),
         worker: worker as u32,
@@ -459,8 +471,7 @@ impl IpsecApps {
         };
         let (Self { plan, workers }, now_ns) = (self, clock_ns());
         let Some(own) = workers.get_mut(worker) else { return Ok(()) };
-        let of_kernel = plan.of_kernel.then(tables);
-        let decryption = Decryption::new(plan, own, names.to_vec(), of_kernel, account(DECRYPTION)?, now_ns);
+        let decryption = Decryption::new(plan, own, names.to_vec(), tables, account(DECRYPTION)?, now_ns);
         let decryption = decryption.map_err(Failure::failed)?;
         let encryption =
             Encryption::new(plan, own, names.to_vec(), tables(), entrance, account(ENCRYPTION)?, now_ns);

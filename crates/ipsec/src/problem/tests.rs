@@ -83,6 +83,7 @@ fn duplicates_and_overlaps_say_where_the_first_is() {
         at,
         direction: Direction::In,
         priority,
+        if_id: 0,
         selector: Selector { destination: Some(destination.parse().unwrap()), ..Selector::default() },
         action,
     };

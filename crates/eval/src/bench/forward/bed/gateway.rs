@@ -170,6 +170,7 @@ fn plan(sa: &Sa, worker: usize) -> Result<(IpsecPlan, Producer<bm_ipsec::Block>)
         at: 0,
         direction: Direction::Out,
         priority: 100,
+        if_id: 0,
         selector: Selector::default(),
         action: Action::Protect(sa.id()),
     };
