@@ -621,6 +621,9 @@ class IpsecPolicy(TypedDict):
     direction: str
     # Policies with lower values are compared first.
     priority: int
+    # The IPsec interface whose packets it is for; empty for packets of none. `if_id:N` if no interface has
+    # its number.
+    interface: str
     # Prefix, or `any`.
     source: str
     # Prefix, or `any`.
@@ -1042,6 +1045,8 @@ class Sa(TypedDict):
     destination: str
     # `tunnel` or `transport`.
     mode: str
+    # The IPsec interface that it belongs to; empty for none. `if_id:N` if no interface has its number.
+    interface: str
     # Encryption and integrity, such as `aes128gcm16`.
     suite: str
     # Which library encrypts or decrypts, by the size of packets if it is not the same for all, such as

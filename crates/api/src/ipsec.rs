@@ -26,6 +26,8 @@ pub struct Sa {
     pub destination: String,
     /// `tunnel` or `transport`.
     pub mode: String,
+    /// The IPsec interface that it belongs to; empty for none. `if_id:N` if no interface has its number.
+    pub interface: String,
     /// Encryption and integrity, such as `aes128gcm16`.
     pub suite: String,
     /// Which library encrypts or decrypts, by the size of packets if it is not the same for all, such as
@@ -71,6 +73,8 @@ pub struct IpsecPolicy {
     pub direction: String,
     /// Policies with lower values are compared first.
     pub priority: u32,
+    /// The IPsec interface whose packets it is for; empty for packets of none. `if_id:N` if no interface has its number.
+    pub interface: String,
     /// Prefix, or `any`.
     pub source: String,
     /// Prefix, or `any`.

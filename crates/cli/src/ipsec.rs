@@ -18,6 +18,7 @@ pub fn sas(reply: &Sas) -> String {
             ("SOURCE", Left),
             ("DESTINATION", Left),
             ("MODE", Left),
+            ("INTERFACE", Left),
             ("SUITE", Left),
             ("WORKER", Right),
             ("HANDED", Right),
@@ -38,6 +39,7 @@ pub fn sas(reply: &Sas) -> String {
             sa.source.clone(),
             sa.destination.clone(),
             sa.mode.clone(),
+            or_none(&sa.interface),
             sa.suite.clone(),
             worker(sa),
             count(sa.handed),
@@ -60,18 +62,34 @@ fn worker(sa: &Sa) -> String {
 
 /// One line per policy, by direction and priority.
 pub fn policies(reply: &IpsecPolicies) -> String {
-    let columns = [("DIR", Left), ("PRIORITY", Right), ("ACTION", Left), ("SA", Left), ("SELECTOR", Left)];
+    let columns = [
+        ("DIR", Left),
+        ("PRIORITY", Right),
+        ("INTERFACE", Left),
+        ("ACTION", Left),
+        ("SA", Left),
+        ("SELECTOR", Left),
+    ];
     let mut table = Table::new(&columns, "no policies");
     for policy in &reply.policies {
         let sa = match &policy.sas[..] {
-            [] if policy.sa.is_empty() => "-".into(),
-            [] => policy.sa.clone(),
+            [] => or_none(&policy.sa),
             sas => sas.join(", "),
         };
-        let priority = policy.priority.to_string();
-        table.row([policy.direction.clone(), priority, policy.action.clone(), sa, selector(policy)]);
+        table.row([
+            policy.direction.clone(),
+            policy.priority.to_string(),
+            or_none(&policy.interface),
+            policy.action.clone(),
+            sa,
+            selector(policy),
+        ]);
     }
     table.to_string()
+}
+
+fn or_none(name: &str) -> String {
+    if name.is_empty() { "-".into() } else { name.into() }
 }
 
 fn selector(policy: &IpsecPolicy) -> String {
@@ -112,8 +130,8 @@ mod tests {
             ..Sa::default()
         };
         let expected = "\
-SA    DIR  SPI         SOURCE     DESTINATION   MODE    SUITE        WORKER  HANDED  PACKETS   BYTES  FAILURES  SEQUENCE  STATE  LIBRARY
-to-b  out  0x00001001  192.0.2.1  198.51.100.1  tunnel  aes128gcm16       0       7    1,234  99,999         1     1,235  valid  ring
+SA    DIR  SPI         SOURCE     DESTINATION   MODE    INTERFACE  SUITE        WORKER  HANDED  PACKETS   BYTES  FAILURES  SEQUENCE  STATE  LIBRARY
+to-b  out  0x00001001  192.0.2.1  198.51.100.1  tunnel  -          aes128gcm16       0       7    1,234  99,999         1     1,235  valid  ring
 ";
         assert_eq!(sas(&Sas { sas: vec![sa.clone()] }), expected);
         let of_cpu = sas(&Sas { sas: vec![Sa { worker: 1, cpu: Some(15), ..sa }] });
@@ -131,22 +149,23 @@ to-b  out  0x00001001  192.0.2.1  198.51.100.1  tunnel  aes128gcm16       0     
             sa: sa.into(),
             ..IpsecPolicy::default()
         };
+        let protect = IpsecPolicy { interface: "ipsec0".into(), ..policy("protect", "to-b") };
         let dns =
             IpsecPolicy { protocol: Some(17), destination_ports: "53-53".into(), ..policy("bypass", "") };
         let expected = "\
-DIR  PRIORITY  ACTION   SA    SELECTOR
-out       100  protect  to-b  10.1.0.0/16 to any
-out       100  bypass   -     protocol 17 10.1.0.0/16 to any ports 53-53
+DIR  PRIORITY  INTERFACE  ACTION   SA    SELECTOR
+out       100  ipsec0     protect  to-b  10.1.0.0/16 to any
+out       100  -          bypass   -     protocol 17 10.1.0.0/16 to any ports 53-53
 ";
-        assert_eq!(policies(&IpsecPolicies { policies: vec![policy("protect", "to-b"), dns] }), expected);
+        assert_eq!(policies(&IpsecPolicies { policies: vec![protect, dns] }), expected);
         let several = IpsecPolicy {
             sas: vec!["to-b-0".into(), "to-b-1".into()],
             mark: Some("0x2a/0xff".into()),
             ..policy("protect", "to-b-0")
         };
         let expected = "\
-DIR  PRIORITY  ACTION   SA              SELECTOR
-out       100  protect  to-b-0, to-b-1  10.1.0.0/16 to any mark 0x2a/0xff
+DIR  PRIORITY  INTERFACE  ACTION   SA              SELECTOR
+out       100  -          protect  to-b-0, to-b-1  10.1.0.0/16 to any mark 0x2a/0xff
 ";
         assert_eq!(policies(&IpsecPolicies { policies: vec![several] }), expected);
     }

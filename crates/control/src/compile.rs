@@ -22,6 +22,7 @@ mod context;
 mod family;
 mod filtering;
 mod interfaces;
+mod ipsec;
 mod linux_only;
 mod memory;
 mod neighbor_use;
@@ -37,6 +38,8 @@ mod view;
 pub use body::{LinuxReason, RouteFamily};
 pub use checked::Checked;
 pub use interfaces::Interfaces;
+pub use ipsec::IpsecDevices;
+pub(crate) use ipsec::Trouble as IpsecTrouble;
 pub(crate) use linux_only::{leaves_by, rule_of};
 pub use memory::{Anonymous, Memory};
 pub use settings::Choices;
@@ -54,7 +57,6 @@ use bm_filter::{Filters, Flat};
 use bm_forward::Lease as WorkerLease;
 use bm_forward::filter::{RuleCounts, SourceRates};
 use bm_forward::tables::{Feasible, Interface, ReversePath, Settings, Tables, Vrf};
-use bm_netlink::route::TABLE_MAIN;
 use bm_netlink::{Change, Family, Mirror};
 use const_fib::ConstFib;
 use filtering::Filtering;
@@ -161,6 +163,8 @@ pub struct Compiler {
     memory: Arc<dyn Memory>,
     /// The links of our ports.
     ports: Vec<Option<u32>>,
+    /// Which links are IPsec interfaces, whose port comes after these.
+    ipsec: Option<IpsecDevices>,
     /// A setting outside the mirror has changed.
     reshape: bool,
     state: PublishedState,
@@ -212,6 +216,7 @@ impl Compiler {
             choices: options.choices,
             memory,
             ports: Vec::new(),
+            ipsec: None,
             reshape: false,
             state,
             filtering: Filtering::default(),
@@ -358,13 +363,6 @@ impl Compiler {
         if A::FAMILY == Family::V4 { ipv4 } else { ipv6 }
     }
 
-    /// The VRFs of our interfaces; `None` is the main table, which comes first.
-    fn vrfs(&self, mirror: &Mirror) -> BTreeSet<Option<u32>> {
-        let tables = interfaces::tables_of(mirror, &self.ports).into_iter();
-        let vrfs = tables.filter(|table| *table != TABLE_MAIN).map(Some);
-        vrfs.chain([None]).collect()
-    }
-
     /// Updates interfaces, addresses and settings. Links that became ours, or are no longer, are
     /// added to `pending`.
     fn update_interfaces(
@@ -393,7 +391,9 @@ impl Compiler {
         let (before, after) = (&self.state.interfaces, &now.interfaces);
         let mut moved = false;
         for ifindex in before.ifindices().chain(after.ifindices()) {
-            let sends = |interfaces: &Interfaces| interfaces.by_ifindex(ifindex).map(|of| of.linux_only_out);
+            let sends = |interfaces: &Interfaces| {
+                interfaces.by_ifindex(ifindex).map(|of| (of.linux_only_out, of.if_id))
+            };
             if before.index_of(ifindex) != after.index_of(ifindex) || sends(before) != sends(after) {
                 pending.links.insert(ifindex);
             }

@@ -27,7 +27,7 @@ pub use export::{Collector, Export, ExportFormat};
 pub use filter::{Fail, Filter, SourceRule};
 pub use firewall::{Firewall, FirewallMode};
 pub use hook::{Hook, HookStage};
-pub use ipsec::{Ipsec, LeftToLinux};
+pub use ipsec::{Ipsec, IpsecInterface, LeftToLinux};
 
 use bm_fastpath::AttachChoice;
 use bm_fib::structure::{self, Structure};
@@ -383,7 +383,8 @@ impl Config {
 
     /// Names of unknown ports in rules.
     pub fn unknown_ports_of_rules(&self) -> Vec<&str> {
-        let names = || self.ports.iter().filter_map(|port| port.device.interface());
+        let of_ipsec = || self.ipsec.interfaces.iter().map(|own| own.device.as_str());
+        let names = || self.ports.iter().filter_map(|port| port.device.interface()).chain(of_ipsec());
         let rules = self.filter.rules.iter().chain(&self.claims);
         let asked = rules.filter_map(|rule| rule.port.as_deref());
         asked.filter(|asked| names().all(|name| name != *asked)).collect()

@@ -7,6 +7,9 @@ use bm_wire::{Family, protocol};
 /// Words of a key; unused ones are zero.
 pub const WORDS: usize = 16;
 
+/// Packets that are searched for together.
+pub const TOGETHER: usize = 8;
+
 pub(crate) const SOURCE: usize = 0;
 pub(crate) const DESTINATION: usize = 4;
 pub(crate) const PORTS: usize = 8;

@@ -23,9 +23,9 @@ mod set;
 mod tree;
 mod vectors;
 
-pub use key::{AnyAddress, EXTENSIONS, IPV6_SHIFT, Key, Kind, TRUNCATED, WORDS};
+pub use key::{AnyAddress, EXTENSIONS, IPV6_SHIFT, Key, Kind, TOGETHER, TRUNCATED, WORDS};
 pub use node::ROOM_WORDS;
-pub use rule::{Action, AnyPrefix, Flat, NoPrefix, Ports, Rule};
-pub use set::{COUNTERS, Filters, Rate, SOURCES, SourceCheck, TICKS_A_NANOSECOND, UNMATCHED};
-pub use tree::{ROOM_RULES, TOGETHER, TooMany, Tree};
+pub use rule::{Action, AnyPrefix, Flat, NoPrefix, Ports, ROOM_RULES, Rule, UNMATCHED};
+pub use set::{COUNTERS, Filters, Rate, SOURCES, SourceCheck, TICKS_A_NANOSECOND};
+pub use tree::{TooMany, Tree};
 pub use vectors::{Found, Header, Vectors, VectorsOn};

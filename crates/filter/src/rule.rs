@@ -140,6 +140,11 @@ fn has_ports(rule: &Rule) -> bool {
     rule.source_ports.is_some() || rule.destination_ports.is_some()
 }
 
+/// The maximum number of flat rules.
+pub const ROOM_RULES: usize = 1 << 14;
+/// The counter of packets that match no rule.
+pub const UNMATCHED: u16 = ROOM_RULES as u16;
+
 /// The value for any interface.
 const ANY_INTERFACE: u16 = u16::MAX;
 /// The bits of all kinds for IPv4, for IPv6, and for both.

@@ -1,6 +1,7 @@
 //! The complete filter settings: the rules, the default action, reverse path checks and rate limits.
 
-use crate::tree::{ROOM_RULES, Tree};
+use crate::rule::ROOM_RULES;
+use crate::tree::Tree;
 
 /// The filter settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,8 +61,6 @@ pub enum SourceCheck {
     Feasible,
 }
 
-/// The counter of packets that match no rule.
-pub const UNMATCHED: u16 = ROOM_RULES as u16;
 /// The number of counters.
 pub const COUNTERS: usize = ROOM_RULES + 1;
 
@@ -71,6 +70,7 @@ pub const SOURCES: usize = 1 << 16;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rule::UNMATCHED;
 
     #[test]
     fn a_packet_costs_a_second_divided_by_the_rate() {

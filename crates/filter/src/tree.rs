@@ -1,20 +1,15 @@
 //! The tree: words that refer to words, and finally to rules. `node.rs` says what is in a word.
 
 use crate::grow::Grower;
-use crate::key::Key;
+use crate::key::{Key, TOGETHER};
 use crate::node::{Cut, LEAF, ROOM_WORDS, list, place, roots, worst};
-use crate::rule::Flat;
+use crate::rule::{Flat, ROOM_RULES};
 use crate::vectors::Vectors;
 use std::fmt;
 use std::sync::Arc;
 
-/// The maximum number of flat rules.
-pub const ROOM_RULES: usize = 1 << 14;
-
 /// The number of no rule.
 const NONE: u32 = u32::MAX;
-/// Packets that are searched for together.
-pub const TOGETHER: usize = 8;
 
 /// Words for the trees of the rules, and for those and the claims: a set of the largest size leaves room for the lists of
 /// the others.

@@ -12,10 +12,8 @@
 
 mod field;
 
-use crate::key::Kind;
-use crate::rule::Flat;
-use crate::set::UNMATCHED;
-use crate::tree::TOGETHER;
+use crate::key::{Kind, TOGETHER};
+use crate::rule::{Flat, UNMATCHED};
 use field::{FIELDS, Field, Fields};
 
 /// The bytes of a packet that are compared: an IPv4 header without options, and the first four bytes behind it.

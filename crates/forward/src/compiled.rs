@@ -34,6 +34,8 @@ pub(crate) struct Compiled {
     pub ports: Box<[PortView]>,
     pub ingress: Box<[Ingress]>,
     pub egress: Box<[Egress]>,
+    /// IPsec interfaces, by their numbers.
+    pub ipsec: Box<[IpsecInterface]>,
     pub local: LocalFilter,
     pub flow_ipv4: FlowHash,
     pub flow_ipv6: FlowHash,
@@ -104,7 +106,22 @@ pub(crate) struct Egress {
     pub tag: Option<Vlan>,
 }
 
+/// How frames within a worker show that they arrive on an IPsec interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IpsecInterface {
+    pub if_id: u32,
+    pub interface: u16,
+    pub tag: Option<Vlan>,
+}
+
 impl Compiled {
+    /// The IPsec interface with this number.
+    #[inline]
+    pub fn ipsec_interface(&self, if_id: u32) -> Option<&IpsecInterface> {
+        let at = self.ipsec.binary_search_by_key(&if_id, |of| of.if_id).ok()?;
+        self.ipsec.get(at)
+    }
+
     pub fn of(
         interfaces: &[Interface],
         ports: &[PortInterfaces],
@@ -115,6 +132,7 @@ impl Compiled {
             ports: ports.iter().map(|port| port_view(port, interfaces)).collect(),
             ingress: interfaces.iter().map(ingress).collect(),
             egress: interfaces.iter().map(egress).collect(),
+            ipsec: ipsec(interfaces),
             local: LocalFilter::of(local),
             flow_ipv4: FlowHash::of(settings.hash_policy_ipv4, settings.hash_seed),
             flow_ipv6: FlowHash::of(settings.hash_policy_ipv6, settings.hash_seed),
@@ -137,7 +155,21 @@ fn ingress(interface: &Interface) -> Ingress {
 
 fn egress(interface: &Interface) -> Egress {
     let mtu = if interface.up { interface.mtu } else { 0 };
-    Egress { mac: interface.mac, mtu, port: interface.port, tag: interface.vlan }
+    // The MAC of an IPsec interface is enough where frames leave.
+    let tag = interface.vlan.filter(|_| interface.if_id == 0);
+    Egress { mac: interface.mac, mtu, port: interface.port, tag }
+}
+
+fn ipsec(interfaces: &[Interface]) -> Box<[IpsecInterface]> {
+    let numbered = interfaces.iter().zip(0..).filter(|(interface, _)| interface.if_id != 0);
+    let of = |(interface, index): (&Interface, u16)| IpsecInterface {
+        if_id: interface.if_id,
+        interface: index,
+        tag: interface.vlan,
+    };
+    let mut all: Box<[_]> = numbered.map(of).collect();
+    all.sort_unstable_by_key(|of| of.if_id);
+    all
 }
 
 fn port_view(port: &PortInterfaces, interfaces: &[Interface]) -> PortView {

@@ -11,6 +11,9 @@ pub struct Interface {
     pub ifindex: u32,
     /// The port that its frames go through.
     pub port: u16,
+    /// For an IPsec interface its number, which its SAs and policies have; 0 for others. Its port is that of IPsec: what
+    /// leaves is encrypted, and what arrives was decrypted.
+    pub if_id: u32,
     /// Its tag; `None` for untagged frames.
     pub vlan: Option<Vlan>,
     /// Its MAC address: the source of frames sent, the destination of frames accepted.
@@ -50,6 +53,12 @@ pub struct Vlan {
     pub protocol: u16,
     /// VLAN identifier, 0 to 4094.
     pub id: u16,
+}
+
+/// The MAC address of an IPsec interface: in frames within a worker it says which interface they leave by or arrive on.
+pub const fn ipsec_mac(if_id: u32) -> [u8; 6] {
+    let [a, b, c, d] = if_id.to_be_bytes();
+    [2, 0, a, b, c, d]
 }
 
 /// Which logical interface a port's frames belong to.
@@ -105,6 +114,7 @@ impl Default for Interface {
             name: String::new(),
             ifindex: 0,
             port: 0,
+            if_id: 0,
             vlan: None,
             mac: [0; 6],
             mtu: 1500,

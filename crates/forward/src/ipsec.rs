@@ -8,7 +8,8 @@
 //!
 //! The router knows nothing of this, and without SAs and policies the two apps do not exist, so routing costs nothing
 //! more. A packet is routed once in clear, and its ESP packet is looked up once more here, never again: what is sent
-//! between the ends of a tunnel is not encrypted a second time.
+//! between the ends of a tunnel is not encrypted a second time. What is routed to an IPsec interface, and what comes out of
+//! its SAs, is on a port of its own between the apps and the router (interfaces.rs).
 //!
 //! Each SA belongs to one worker, which alone has its sequence numbers, window and counters. Other workers hand it their
 //! packets through rings, one for each pair of workers, and it sends or routes them itself. A policy can have an SA for each
@@ -19,6 +20,7 @@ mod decryption;
 mod encryption;
 mod errors;
 mod frames;
+mod interfaces;
 mod linux;
 mod live;
 mod rings;
@@ -36,6 +38,7 @@ use bm_stats::Reason;
 pub use choice::PolicySas;
 pub use decryption::Decryption;
 pub use encryption::Encryption;
+pub use interfaces::{IPSEC_PORT, if_id_of};
 pub use live::{Controls, Moved, NewSa, Wanted};
 pub use rings::IpsecWorker;
 pub use status::{SaStatus, Status};
@@ -165,6 +168,8 @@ enum Stop {
     Slow,
     /// The slow path sends its source an ICMP error with this MTU.
     TooBig(u16),
+    /// The slow path sends its source an ICMP error: no SA protects it on the interface by which it leaves.
+    Unprotected(Reason),
 }
 
 impl From<Failure> for Stop {

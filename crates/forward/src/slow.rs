@@ -378,6 +378,7 @@ impl Core {
             Some(Verdict::LinuxOnly) => self.deliver_linux_only(frame),
             Some(Verdict::Encrypted) => self.send_encrypted(tables, frame, now),
             Some(Verdict::TooBigForEsp) => self.refuse_too_big_for_esp(tables, frame, now),
+            Some(Verdict::Unprotected) => self.refuse_unprotected(tables, frame, now),
             _ => self.handle(tables, frame, now),
         }
     }

@@ -16,7 +16,7 @@ use crate::compiled::Compiled;
 use crate::filter::FilterSet;
 use crate::lease::Lease;
 
-pub use crate::interface::{Interface, PortInterfaces, ReversePath, Settings, Vlan};
+pub use crate::interface::{Interface, PortInterfaces, ReversePath, Settings, Vlan, ipsec_mac};
 
 /// Everything that the route of a packet depends on. Made by [`Tables::new`] and never changed.
 pub struct Tables {

@@ -212,7 +212,11 @@ impl Lab {
         let mut world = World::new(settings, &readers);
         parse::lines(text, &mut world);
         let published = Arc::new(Published::new(world.tables(), &readers));
-        let names: Vec<String> = (0..world.ports()).map(|port| format!("p{port}")).collect();
+        let name = |port: usize| {
+            let is_ipsec = world.interfaces.iter().any(|on| usize::from(on.port) == port && on.if_id != 0);
+            if is_ipsec { crate::IPSEC_PORT.into() } else { format!("p{port}") }
+        };
+        let names: Vec<String> = (0..world.ports()).map(name).collect();
         let mut books = AllCounters::new(names.len());
         let asked = Asked::default();
         let mut slow = SlowPath::new(SlowConfig {
@@ -232,14 +236,18 @@ impl Lab {
             let (wire, host) = (Wire::new(), Linux::default());
             let account = books.open(&format!("slow/{name}"));
             slow.add_port(SlowPort { account, host: Some(Box::new(host.clone())), worker: 0 });
-            let port = Box::new(port(wire.clone()));
+            router_ports
+                .push(RouterPort { name: name.clone(), account: books.open(&format!("fast/{name}")) });
+            wires.push(wire.clone());
+            linux.push(host);
+            if name == crate::IPSEC_PORT {
+                // It has no device.
+                continue;
+            }
+            let port = Box::new(port(wire));
             let (received, sent) = (books.open(&format!("{name}/in")), books.open(&format!("{name}/out")));
             let app = Box::new(PortApp::new(port, received, sent));
             network.app(name, app).expect("names differ");
-            router_ports
-                .push(RouterPort { name: name.clone(), account: books.open(&format!("fast/{name}")) });
-            wires.push(wire);
-            linux.push(host);
         }
         let mut router = Router::new(router_ports, published.clone(), readers.register(), entrance);
         let [fast_hook, slow_hook] = hooks(&frame_pool);
@@ -253,8 +261,8 @@ impl Lab {
             None => join(&mut network, &names),
             Some(plan) => {
                 let entrance = slow.add_entrance(QUEUE);
-                let tables = (published.clone(), readers.register());
-                ipsec::join(&mut network, &names, plan, tables, entrance, &mut books);
+                let tables = || (published.clone(), readers.register());
+                ipsec::join(&mut network, &names, plan, &tables, entrance, &mut books);
             }
         }
         let engine =

@@ -37,10 +37,13 @@ pub enum Verdict {
     Encrypted,
     /// A packet that a tunnel has no room for; `next_hop` of the frame's metadata is the MTU to report.
     TooBigForEsp,
+    /// A packet that no SA protects on the IPsec interface by which it leaves; `next_hop` of the frame's metadata is the
+    /// reason for dropping it.
+    Unprotected,
 }
 
 impl Verdict {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Host,
         Self::LinuxOnly,
         Self::LinkGroup,
@@ -56,6 +59,7 @@ impl Verdict {
         Self::Hook,
         Self::Encrypted,
         Self::TooBigForEsp,
+        Self::Unprotected,
     ];
 
     /// From a frame's meta.

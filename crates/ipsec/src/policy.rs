@@ -11,9 +11,14 @@
 //! A tree takes long to build, so a new policy is one of the few at first. Those become a tree when there are too many, and
 //! later a part of the large tree, which is built rarely: a change costs little on average. Each change makes a new database,
 //! which shares the trees with the one before, so that workers use either. [`Policies::settled`] makes one tree of all.
+//!
+//! Policies of an interface are a database of their own (interfaces.rs): packets of an interface are compared with no others,
+//! and other packets with none of them.
 
+mod interfaces;
 mod layer;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bm_filter::{Flat, Key, ROOM_RULES, TooMany};
@@ -54,6 +59,8 @@ pub struct Policy {
     pub direction: Direction,
     /// Lower ones are compared first.
     pub priority: u32,
+    /// The number of the interface whose packets it is for; 0 for packets of no such interface.
+    pub if_id: u32,
     /// Which packets it is for.
     pub selector: Selector,
     /// What happens to them.
@@ -76,6 +83,8 @@ pub struct Policies {
     /// How many rules there are, by [`Direction`], and how many policies.
     rules: [usize; 2],
     count: usize,
+    /// By the numbers of interfaces, their policies, which are not among these.
+    of_interfaces: BTreeMap<u32, Arc<Policies>>,
 }
 
 impl Default for Policies {
@@ -88,6 +97,7 @@ impl Default for Policies {
             is_settled: true,
             rules: [0; 2],
             count: 0,
+            of_interfaces: BTreeMap::new(),
         }
     }
 }
@@ -109,7 +119,7 @@ impl Policies {
     /// As for [`new`](Self::new).
     pub fn with_orders(policies: impl IntoIterator<Item = (u64, Policy)>) -> Result<Self, TooMany> {
         let all = policies.into_iter().map(|(order, policy)| Ranked { order, policy });
-        Self::of(all.collect())
+        Self::of_all(all.collect())
     }
 
     fn of(mut all: Vec<Ranked>) -> Result<Self, TooMany> {
@@ -124,17 +134,18 @@ impl Policies {
 
     /// Whether [`new`](Self::new) can hold these policies together.
     pub fn have_room<'p>(mut policies: impl Iterator<Item = &'p Policy>) -> bool {
-        let mut all = Self::default();
+        let mut all: BTreeMap<u32, Self> = BTreeMap::new();
         policies.all(|policy| {
-            let has_room = all.has_room_for(policy, None);
+            let all = all.entry(policy.if_id).or_default();
+            let has_room = all.has_room_beside(policy, None);
             all.rules[policy.direction as usize] += policy.rules();
             all.count += 1;
             has_room
         })
     }
 
-    /// Whether there is room for a policy, once another one has been removed.
-    pub fn has_room_for(&self, new: &Policy, removed: Option<&Policy>) -> bool {
+    /// Whether there is room for a policy of the same interface, once another one has been removed.
+    fn has_room_beside(&self, new: &Policy, removed: Option<&Policy>) -> bool {
         let freed = removed.filter(|removed| removed.direction == new.direction).map_or(0, Policy::rules);
         let count = self.count - usize::from(removed.is_some());
         count < usize::from(u16::MAX)
@@ -146,6 +157,13 @@ impl Policies {
     /// # Errors
     /// As for [`new`](Self::new).
     pub fn with(&self, order: u64, policy: Policy) -> Result<Self, TooMany> {
+        match policy.if_id {
+            0 => self.adding(order, policy),
+            _ => self.with_of_interface(order, policy),
+        }
+    }
+
+    fn adding(&self, order: u64, policy: Policy) -> Result<Self, TooMany> {
         let mut new = self.clone();
         new.rules[policy.direction as usize] += policy.rules();
         new.count += 1;
@@ -158,7 +176,15 @@ impl Policies {
     /// # Errors
     /// As for [`new`](Self::new).
     pub fn without(&self, priority: u32, order: u64) -> Result<Self, TooMany> {
-        let (mut new, rank) = (self.clone(), (priority, order));
+        let rank = (priority, order);
+        match self.interface_with(rank) {
+            None => self.removing(rank),
+            Some(if_id) => self.without_of_interface(if_id, rank),
+        }
+    }
+
+    fn removing(&self, rank: Rank) -> Result<Self, TooMany> {
+        let mut new = self.clone();
         let found = new.recent.binary_search_by_key(&rank, Ranked::rank);
         let mut gone = found.ok().map(|at| new.recent.remove(at));
         for (layer, index) in self.layers.iter().zip(0..) {
@@ -193,7 +219,8 @@ impl Policies {
         let newer = self.layers[1].policies.len() + if few > FEW { self.recent.len() } else { 0 };
         let most = CHANGED.max(self.layers[0].policies.len() / CHANGED_PART);
         if newer.max(self.removed[0].len()) > most {
-            return self.settled();
+            let settled = Self::of(self.ranked().cloned().collect())?;
+            return Ok(Self { of_interfaces: self.of_interfaces, ..settled });
         }
         if few > FEW {
             let mut newer: Vec<_> = self.live(1).chain(&self.recent).cloned().collect();
@@ -217,12 +244,15 @@ impl Policies {
     /// # Errors
     /// As for [`new`](Self::new).
     pub fn settled(&self) -> Result<Self, TooMany> {
-        if self.is_settled { Ok(self.clone()) } else { Self::of(self.ranked().cloned().collect()) }
+        let mut settled =
+            if self.is_settled { self.clone() } else { Self::of(self.ranked().cloned().collect())? };
+        settled.of_interfaces = self.settled_of_interfaces()?;
+        Ok(settled)
     }
 
     /// Whether packets are looked up in one tree.
     pub fn is_settled(&self) -> bool {
-        self.is_settled
+        self.is_settled && self.of_interfaces.values().all(|of| of.is_settled)
     }
 
     /// Policies of a layer that were not removed.
@@ -236,7 +266,8 @@ impl Policies {
         self.live(0).chain(self.live(1)).chain(&self.recent)
     }
 
-    /// The policy for a packet; `None` if no policy matches.
+    /// The policy for a packet that is not of an interface; `None` if no policy matches. For those of an interface, see
+    /// [`of_interface`](Self::of_interface).
     #[inline]
     pub fn find(&self, direction: Direction, key: &Key) -> Option<&Policy> {
         let found = self.layers[0].find(direction, key);
@@ -268,13 +299,18 @@ impl Policies {
         found
     }
 
-    /// Whether there are policies of a direction.
+    /// Whether there are policies of a direction for packets that are not of an interface.
     pub fn has(&self, direction: Direction) -> bool {
         self.rules[direction as usize] > 0
     }
 
-    /// All policies, in the order in which they decide.
+    /// All policies, in the order in which they decide, those of interfaces last.
     pub fn all(&self) -> Vec<&Policy> {
+        let of_interfaces = self.of_interfaces.values().flat_map(|of| of.all_of_one());
+        self.all_of_one().into_iter().chain(of_interfaces).collect()
+    }
+
+    fn all_of_one(&self) -> Vec<&Policy> {
         let mut all: Vec<_> = self.ranked().collect();
         all.sort_by_key(|ranked| ranked.rank());
         all.dedup_by_key(|ranked| ranked.rank());

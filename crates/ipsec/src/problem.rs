@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use crate::lifetime::Limit;
 use crate::policy::{Action, Policy};
 use crate::replay::WINDOW_MAX;
-use crate::sa::{Direction, Dscp, Sa, SaId};
+use crate::sa::{Direction, Dscp, Mode, Sa, SaId};
 use crate::secret::Secret;
 use crate::selector::Selector;
 use crate::suite::Suite;
@@ -101,6 +101,10 @@ pub enum What {
         /// Where the policy with the other list is.
         first: usize,
     },
+    /// A policy for an SA of another interface, or of none.
+    OtherInterface(SaId),
+    /// An SA of an interface in transport mode.
+    InterfaceTransport,
     /// More policies than a tree can hold.
     ManyPolicies(usize),
 }
@@ -135,6 +139,7 @@ pub fn problems(sas: &[Sa], policies: &[Policy], lists: &[Vec<SaId>]) -> Vec<Pro
             match known.get(id) {
                 None => found.push(What::NoSa(*id)),
                 Some(sa) if sa.direction != policy.direction => found.push(What::OtherDirection(*id)),
+                Some(sa) if sa.if_id != policy.if_id => found.push(What::OtherInterface(*id)),
                 Some(_) => {}
             }
         }
@@ -197,6 +202,7 @@ pub(crate) fn of_sa(sa: &Sa) -> Vec<Problem> {
         check(dscp > 63, What::Dscp(dscp));
     }
     check(sa.ttl == 0, What::Ttl);
+    check(sa.if_id != 0 && sa.mode == Mode::Transport, What::InterfaceTransport);
     let least = INNER_MTU + OVERHEAD_MAX;
     check(sa.path_mtu < least, What::PathMtu { found: sa.path_mtu, least });
     let any_source = sa.direction == Direction::In;
@@ -251,7 +257,7 @@ fn overlaps(policies: &[Policy]) -> Vec<Problem> {
     let mut of_priority: HashMap<_, Vec<&Policy>> = HashMap::new();
     let mut found = Vec::new();
     for policy in policies {
-        let others = of_priority.entry((policy.direction, policy.priority)).or_default();
+        let others = of_priority.entry((policy.direction, policy.priority, policy.if_id)).or_default();
         if let Some(first) = others.iter().find(|other| other.selector.overlaps(&policy.selector)) {
             let what = What::Overlap { priority: policy.priority, first: first.at };
             found.push(Problem { at: policy.at, what });
@@ -315,6 +321,12 @@ impl fmt::Display for What {
             Self::OtherPlace { id, .. } => write!(
                 f,
                 "the SA with {id} is at another place in another policy's list, and so of another worker: put it at the same place"
+            ),
+            Self::OtherInterface(id) => {
+                write!(f, "the SA with {id} has another interface: give the policy the interface of its SA")
+            }
+            Self::InterfaceTransport => f.write_str(
+                "SAs of an interface need tunnel mode: remove mode = \"transport\", or the interface",
             ),
             Self::ManyPolicies(found) => write!(f, "{found} policies: at most {} are possible", u16::MAX),
         }

@@ -110,6 +110,8 @@ pub struct Sa {
     pub reqid: u32,
     /// The CPU whose packets it is for (RFC 9611); `None` for all.
     pub cpu: Option<u32>,
+    /// The number of the interface that it belongs to, as Linux's XFRM interfaces have one; 0 for none.
+    pub if_id: u32,
     /// UDP encapsulation.
     pub udp: Option<UdpPorts>,
     /// Lifetimes.
@@ -145,6 +147,7 @@ impl Sa {
             replay_window: 64,
             reqid: 0,
             cpu: None,
+            if_id: 0,
             udp: None,
             limits: Limits::default(),
             df: Df::default(),

@@ -14,13 +14,15 @@ pub struct Template {
     pub reqid: u32,
     /// charon names the SA of an outbound policy.
     pub spi: u32,
+    /// The interface of the SA, which must be that of the policy; 0 for none.
+    pub if_id: u32,
 }
 
 impl Template {
     /// Everything about an SA that templates ask for.
     pub fn of(sa: &Sa) -> Self {
         let (source, destination) = (Some(sa.source), Some(sa.destination));
-        Self { source, destination, mode: sa.mode, reqid: sa.reqid, spi: sa.spi }
+        Self { source, destination, mode: sa.mode, reqid: sa.reqid, spi: sa.spi, if_id: sa.if_id }
     }
 
     /// Whether an SA about which `sa` says everything may be used.
@@ -29,6 +31,7 @@ impl Template {
         (self.reqid == 0 || self.reqid == sa.reqid)
             && (self.spi == 0 || self.spi == sa.spi)
             && self.mode == sa.mode
+            && self.if_id == sa.if_id
             && (self.source.is_none() || self.source == sa.source)
             && (self.destination.is_none() || self.destination == sa.destination)
     }
@@ -45,12 +48,14 @@ mod tests {
         let mut sa = Sa::new(Direction::Out, id, [192, 0, 2, 1].into(), Suite::Aes128Gcm);
         sa.reqid = 7;
         let whole = Template::of(&sa);
-        let any = Template { source: None, destination: None, mode: Mode::Tunnel, reqid: 0, spi: 0 };
+        let any =
+            Template { source: None, destination: None, mode: Mode::Tunnel, reqid: 0, spi: 0, if_id: 0 };
         assert!(whole.takes(&whole) && any.takes(&whole));
         for other in [
             Template { reqid: 8, ..any },
             Template { spi: 257, ..any },
             Template { mode: Mode::Transport, ..any },
+            Template { if_id: 1, ..any },
             Template { source: Some([192, 0, 2, 3].into()), ..any },
             Template { destination: Some([192, 0, 2, 3].into()), ..any },
         ] {

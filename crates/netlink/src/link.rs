@@ -27,6 +27,7 @@ mod ifla {
     pub const VLAN_ID: u16 = 1;
     pub const VLAN_PROTOCOL: u16 = 5;
     pub const VRF_TABLE: u16 = 1;
+    pub const XFRM_IF_ID: u16 = 2;
 }
 /// Interface flags (`IFF_*`).
 mod iff {
@@ -57,6 +58,10 @@ pub enum Kind {
         table: u32,
     },
     Bridge,
+    /// An XFRM interface: IPsec policies and SAs with this number are for its packets.
+    Xfrm {
+        if_id: u32,
+    },
     /// Another, by the kernel's name (`dummy`, `bond`, `vxlan`, `tun`, ...).
     Other(Box<str>),
 }
@@ -69,6 +74,7 @@ impl fmt::Display for Kind {
             Self::Vlan { id, protocol } => write!(f, "vlan {id} protocol {protocol:#06x}"),
             Self::Vrf { table } => write!(f, "vrf table {table}"),
             Self::Bridge => f.write_str("bridge"),
+            Self::Xfrm { if_id } => write!(f, "xfrm if_id {if_id:#x}"),
             Self::Other(name) => f.write_str(name),
         }
     }
@@ -203,7 +209,11 @@ fn read_kind(info: &[u8]) -> Result<Kind, Malformed> {
                 data.find(ifla::VRF_TABLE)?.ok_or(missing(ifla::VRF_TABLE))?,
             )?,
         },
-        other => Kind::Other(other.into()),
+        // Without a number, packets name it themselves.
+        other => match data.find(ifla::XFRM_IF_ID)?.filter(|_| other == "xfrm") {
+            Some(value) => Kind::Xfrm { if_id: attribute::number_u32(ifla::XFRM_IF_ID, value)? },
+            None => Kind::Other(other.into()),
+        },
     })
 }
 

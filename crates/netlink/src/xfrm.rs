@@ -30,6 +30,8 @@ pub(crate) const TEMPLATES: u16 = 5;
 /// Attribute with a mark: value and mask.
 const MARK: u16 = 21;
 const MARK_LENGTH: usize = 8;
+/// Attribute with the number of the XFRM interface that a policy is for.
+pub(crate) const IF_ID: u16 = 31;
 /// Fixed part of a policy: `struct xfrm_userpolicy_info`.
 pub(crate) const POLICY: usize = 168;
 /// Where its fields are.

@@ -223,6 +223,10 @@ const VETH: &str = "7c00000010000000 0000000000000000 0000 0100 02000000 0310000
 const VLAN: &str = "6000000010000000 0000000000000000 0000 0100 07000000 03100100 00000000
     0a000300 76612e31303000 00 08000500 03000000 08000a00 09000000
     24001200 09000100 766c616e00000000 14000280 06000100 64000000 06000500 88a80000";
+/// XFRM interface 11 on 3, with if_id 42: `ip link add ipsec0 type xfrm dev r0 if_id 42`.
+const XFRM: &str = "5800000010000000 0000000000000000 0000 feff 0b000000 90000000 00000000
+    0b000300 697073656330 0000 08000500 03000000
+    24001200 09000100 7866726d00000000 14000280 08000100 03000000 08000200 2a000000";
 /// VRF 9 with table 10.
 const VRF: &str = "4000000010000000 0000000000000000 0000 0100 09000000 c3040100 00000000
     08000300 76726600 18001200 08000100 76726600 0c000280 08000100 0a000000";
@@ -249,6 +253,7 @@ fn links_of_all_relevant_kinds() {
     assert_eq!((vlan.kind, vlan.lower), (Kind::Vlan { id: 100, protocol: 0x88a8 }, Some(3)));
     assert!(vlan.flags & 0x1_0000 != 0 && vlan.master == Some(9));
     assert_eq!(link(VRF).kind, Kind::Vrf { table: 10 });
+    assert_eq!((link(XFRM).kind, link(XFRM).lower), (Kind::Xfrm { if_id: 42 }, Some(3)));
     // A VLAN link without a VLAN id is not a VLAN.
     let mut cut = bytes(VLAN);
     cut[82] = 9;

@@ -34,9 +34,7 @@ impl Interface {
 
     /// Opens one queue, and creates the interface if needed.
     pub(crate) fn open_queue(&mut self) -> Result<File, TapError> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
-        let file = options.open(DEVICE).map_err(|error| not_opened(self.name(), error))?;
+        let file = open_device(&self.name)?;
         let chosen = match tap::attach(&file, &self.name, true) {
             // It may exist already, with a single queue.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => tap::attach(&file, &self.name, false),
@@ -78,6 +76,13 @@ impl Interface {
     fn failed(&self, step: &'static str) -> impl Fn(io::Error) -> TapError {
         move |error| TapError::System { name: self.name(), step, error }
     }
+}
+
+/// Opens the device that becomes a queue of this interface.
+pub(crate) fn open_device(name: &str) -> Result<File, TapError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
+    options.open(DEVICE).map_err(|error| not_opened(name.into(), error))
 }
 
 /// Why the device could not be opened, with the fix.

@@ -84,7 +84,8 @@ reasons! {
     IpsecNoTailroom, "ipsec_no_tailroom", "no room behind the packet for padding and ICV: larger frame slots are needed";
     IpsecTooLong, "ipsec_too_long", "longer than 65,535 bytes with ESP";
     IpsecTooBig, "ipsec_too_big", "larger than the path MTU with ESP, and must not be fragmented";
-    IpsecPolicy, "ipsec_policy", "an IPsec policy discards it, or wants it encrypted and it arrived in clear";
+    IpsecNoInterface, "ipsec_no_interface", "from an SA of an IPsec interface that does not exist";
+    IpsecPolicy, "ipsec_policy", "an IPsec policy discards it, or wants it encrypted and it arrived in clear; or no policy of its IPsec interface is for it";
     NoMemory, "no_memory", "no free frame memory";
     Oversize, "oversize", "larger than a frame can hold";
     LinkFull, "link_full", "the link to the next app is full";

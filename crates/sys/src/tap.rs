@@ -1,4 +1,4 @@
-//! Queues of TAP interfaces: an open `/dev/net/tun` becomes one.
+//! Queues of TAP and TUN interfaces: an open `/dev/net/tun` becomes one.
 
 use std::ffi::{c_int, c_short};
 use std::io;
@@ -20,6 +20,17 @@ pub fn attach(device: &impl AsFd, name: &str, multi_queue: bool) -> io::Result<S
     let mut request = Request::new(name, flags as c_short)?;
     ioctl(device, SET_INTERFACE, &mut request)?;
     Ok(request.name())
+}
+
+/// Makes an open `/dev/net/tun` a queue of the TUN interface `name`: packets without a link header, and nothing in front.
+///
+/// # Errors
+/// The kernel's error: EBUSY if another program has it, EINVAL if it is no TUN interface or has not as many queues.
+pub fn attach_tun(device: &impl AsFd, name: &str, multi_queue: bool) -> io::Result<()> {
+    let queues = if multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
+    let flags = libc::IFF_TUN | libc::IFF_NO_PI | queues;
+    let mut request = Request::new(name, flags as c_short)?;
+    ioctl(device, SET_INTERFACE, &mut request)
 }
 
 /// Whether the interface of a queue can have several queues.

@@ -317,8 +317,7 @@ impl KernelTables {
         let policy = self.policies.values().find(|policy| policy.number == Some(template))?;
         let Applied { info, templates, policy, .. } = policy;
         let mut body = Bytes::default();
-        let policy = (info, &templates[..], policy.selector.mark);
-        write::put_acquire(&mut body, policy, &addresses::of_packet(packet), cpu);
+        write::put_acquire(&mut body, (info, &templates[..], policy), &addresses::of_packet(packet), cpu);
         Some(body.to_vec())
     }
 

@@ -2,22 +2,17 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use bm_ipsec::Mark;
-
 use crate::entry::Stored;
-use crate::layout::{errno, selector as selector_at};
-use crate::policy::PolicyDirection;
-use crate::read::PolicyKey;
+use crate::layout::errno;
+use crate::policy::{PolicyDirection, PolicyKey};
 use crate::refused::Refused;
-
-type Selector = [u8; selector_at::LENGTH];
 
 /// Policies in the order in which they were added, and how to find one.
 #[derive(Default)]
 pub(crate) struct StoredPolicies {
     pub all: BTreeMap<u32, Stored>,
-    /// By direction, selector and mark.
-    pub keys: HashMap<(u8, Selector, Mark), u32>,
+    /// By direction, selector, mark and interface; the index in the key is 0.
+    pub keys: HashMap<PolicyKey, u32>,
     /// For each number of a template its policy.
     templates: Vec<Option<u32>>,
     /// Numbers that are not used any more, the oldest first.
@@ -27,7 +22,7 @@ pub(crate) struct StoredPolicies {
 }
 
 pub(crate) fn not_found() -> Refused {
-    Refused::new(errno::NO_ENTRY, "there is no policy with this direction, selector and mark")
+    Refused::new(errno::NO_ENTRY, "there is no policy with this direction, selector, mark and if_id")
 }
 
 impl StoredPolicies {
@@ -41,11 +36,13 @@ impl StoredPolicies {
 
     pub fn index(&self, of: &PolicyKey) -> Option<u32> {
         match of.index {
-            0 => self.keys.get(&(of.direction as u8, of.selector, of.mark)).copied(),
+            0 => self.keys.get(of).copied(),
             index => {
-                let stored = self.all.get(&index)?;
-                let is_it = stored.new.direction == of.direction && stored.new.mark() == of.mark;
-                is_it.then_some(index)
+                let is_it = |stored: &&Stored| {
+                    let key = stored.new.key();
+                    (key.direction, key.mark, key.if_id) == (of.direction, of.mark, of.if_id)
+                };
+                self.all.get(&index).filter(is_it).map(|_| index)
             }
         }
     }

@@ -5,17 +5,29 @@ use bm_ipsec::{Action, Mark, Policy, Template, problems};
 use crate::layout::{attribute, errno, policy as at, selector as selector_at, template};
 use crate::mark::mark;
 use crate::message::{attributes, big_u32, number, structure};
-use crate::refused::{Refused, only_esp, refuse_unsupported};
+use crate::refused::{Refused, if_id, only_esp, refuse_unsupported};
 use crate::sa::mode;
 use crate::selector::{address, selector};
 
 /// Directions of the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PolicyDirection {
     In,
     Out,
     /// What is forwarded.
     Forward,
+}
+
+/// Which policy: by its index, or by direction and selector; and by its mark and interface.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PolicyKey {
+    pub(crate) direction: PolicyDirection,
+    /// 0 for none.
+    pub(crate) index: u32,
+    pub(crate) selector: [u8; selector_at::LENGTH],
+    pub(crate) mark: Mark,
+    /// 0 for none.
+    pub(crate) if_id: u32,
 }
 
 /// A policy, read from a message.
@@ -65,8 +77,10 @@ impl NewPolicy {
             return Err(Refused::new(errno::NOT_SUPPORTED, "policies with a lifetime are not supported"));
         }
         let direction = PolicyDirection::read(info[at::DIRECTION])?;
+        let if_id = if_id(&attributes)?;
         let templates = find(attribute::TEMPLATES).unwrap_or_default();
-        let template = if templates.is_empty() { None } else { Some(read_template(templates, direction)?) };
+        let template =
+            if templates.is_empty() { None } else { Some(read_template(templates, direction, if_id)?) };
         let action = match (info[at::ACTION], template) {
             (1, _) | (0, Some(_)) => Action::Discard,
             (0, None) => Action::Bypass,
@@ -77,7 +91,7 @@ impl NewPolicy {
             .ok_or_else(|| Refused::new(errno::INVALID, "a selector without address family"))?;
         selector.mark = mark(&attributes);
         let priority = number(info, at::PRIORITY);
-        let policy = Policy { at: 0, direction: direction.of_workers(), priority, selector, action };
+        let policy = Policy { at: 0, direction: direction.of_workers(), priority, if_id, selector, action };
         if let Some(problem) = problems(&[], std::slice::from_ref(&policy), &[]).first() {
             return Err(Refused::new(errno::INVALID, problem.to_string()));
         }
@@ -88,11 +102,17 @@ impl NewPolicy {
         &self.info[..selector_at::LENGTH]
     }
 
-    /// The selector, to look it up.
-    pub(crate) fn key(&self) -> [u8; selector_at::LENGTH] {
-        let mut key = [0; selector_at::LENGTH];
-        key.copy_from_slice(self.selector());
-        key
+    /// Direction, selector, mark and interface, to look it up.
+    pub(crate) fn key(&self) -> PolicyKey {
+        let mut selector = [0; selector_at::LENGTH];
+        selector.copy_from_slice(self.selector());
+        PolicyKey {
+            direction: self.direction,
+            index: 0,
+            selector,
+            mark: self.mark(),
+            if_id: self.policy.if_id,
+        }
     }
 
     /// Which packets it is for, by their marks.
@@ -110,7 +130,7 @@ impl NewPolicy {
     }
 }
 
-fn read_template(value: &[u8], direction: PolicyDirection) -> Result<Template, Refused> {
+fn read_template(value: &[u8], direction: PolicyDirection, if_id: u32) -> Result<Template, Refused> {
     if value.len() > template::LENGTH {
         return Err(Refused::new(
             errno::NOT_SUPPORTED,
@@ -136,6 +156,7 @@ fn read_template(value: &[u8], direction: PolicyDirection) -> Result<Template, R
         mode: mode(value[template::MODE])?,
         reqid: number(value, template::REQID),
         spi: big_u32(value, template::SPI),
+        if_id,
     };
     if direction == PolicyDirection::Out && of.destination.is_none() && of.reqid == 0 {
         let why = "a template with neither a destination nor a reqid: it would take any SA";

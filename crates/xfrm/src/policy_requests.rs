@@ -11,8 +11,7 @@ use crate::entry::{Entry, Stored};
 use crate::layout::{errno, group, kind, policy as at};
 use crate::message::Raw;
 use crate::policies::not_found;
-use crate::policy::{NewPolicy, PolicyDirection};
-use crate::read::PolicyKey;
+use crate::policy::{NewPolicy, PolicyDirection, PolicyKey};
 use crate::refused::Refused;
 use crate::{selector as addresses, write};
 
@@ -37,13 +36,13 @@ impl Database {
         context: &Context<'_>,
         answer: &mut Answer,
     ) -> Result<(), Refused> {
-        let key = (new.direction as u8, new.key(), new.mark());
+        let key = new.key();
         let known = self.policies.keys.get(&key).copied();
         let before = known.and_then(|index| self.policies.all.get(&index)).map(Stored::policy);
         if known.is_some() && !is_update {
             return Err(Refused::new(
                 errno::EXISTS,
-                "there is a policy with this direction, selector and mark",
+                "there is a policy with this direction, selector, mark and if_id",
             ));
         }
         let is_full = known.is_none() && self.policies.all.len() >= POLICIES_MAX;
@@ -71,7 +70,7 @@ impl Database {
     pub(crate) fn remove_policy(&mut self, of: &PolicyKey, answer: &mut Answer) -> Result<(), Refused> {
         let index = self.policies.index(of).ok_or_else(not_found)?;
         let stored = self.policies.all.remove(&index).ok_or_else(not_found)?;
-        self.policies.keys.remove(&(stored.new.direction as u8, stored.new.key(), stored.new.mark()));
+        self.policies.keys.remove(&stored.new.key());
         self.policies.release(stored.template);
         answer.events.push((group::POLICY, write::policy_gone(&stored)));
         answer.changes.push(Change::RemovePolicy { order: order(&stored) });

@@ -9,8 +9,8 @@ use crate::layout::{
 };
 use crate::mark::mark;
 use crate::message::{Raw, attributes, big_u32, number, structure};
-use crate::policy::{NewPolicy, PolicyDirection};
-use crate::refused::{Refused, only_esp, refuse_unsupported};
+use crate::policy::{NewPolicy, PolicyDirection, PolicyKey};
+use crate::refused::{Refused, if_id, only_esp, refuse_unsupported};
 use crate::sa::NewSa;
 use crate::selector::address;
 
@@ -58,15 +58,6 @@ pub struct SpiRequest {
     pub(crate) mark: Mark,
     pub(crate) least: u32,
     pub(crate) most: u32,
-}
-
-/// Which policy: by its index, or by direction and selector; and by its mark.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PolicyKey {
-    pub(crate) direction: PolicyDirection,
-    pub(crate) index: u32,
-    pub(crate) selector: [u8; selector::LENGTH],
-    pub(crate) mark: Mark,
 }
 
 impl Request {
@@ -154,8 +145,10 @@ fn policy(body: &[u8]) -> Result<PolicyKey, Refused> {
     let id: &[u8; policy_id::LENGTH] = structure(body)?;
     let attributes = attributes(body, policy_id::LENGTH)?;
     refuse_unsupported(&attributes)?;
+    let if_id = if_id(&attributes)?;
     let mut selector = [0; selector::LENGTH];
     selector.copy_from_slice(&id[..selector::LENGTH]);
     let direction = PolicyDirection::read(id[policy_id::DIRECTION])?;
-    Ok(PolicyKey { direction, index: number(id, policy_id::INDEX), selector, mark: mark(&attributes) })
+    let (index, mark) = (number(id, policy_id::INDEX), mark(&attributes));
+    Ok(PolicyKey { direction, index, selector, mark, if_id })
 }

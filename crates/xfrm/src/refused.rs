@@ -26,20 +26,18 @@ pub(crate) fn only_esp(protocol: u8) -> Result<(), Refused> {
     }
 }
 
-/// What would have an effect that workers do not have. Interface ids say which packets an object is for: for others it
-/// would be wrong. Marks do, too, but those of packets that workers handle are known (mark.rs).
+/// What would have an effect that workers do not have. Marks say which packets an object is for, but those of packets that
+/// workers handle are known (mark.rs).
 pub(crate) fn refuse_unsupported(attributes: &[(u16, &[u8])]) -> Result<(), Refused> {
     for (kind, value) in attributes {
         let what = match *kind {
             attribute::MARK if value.len() < 8 => {
                 return Err(Refused::new(errno::INVALID, "a mark that is cut off"));
             }
-            attribute::INTERFACE if word(value, 0) == 0 => continue,
             // Packets that workers handle have no mark, and get none.
             attribute::SET_MARK if word(value, 0) & mask_of_set_mark(attributes) == 0 => continue,
             // Workers look up the route of an ESP packet in the main table, whatever its mark.
             attribute::SET_MARK => "marks of ESP packets (output-mark, set-mark)",
-            attribute::INTERFACE => "XFRM interfaces (if_id)",
             attribute::OFFLOAD => "SAs in network cards (offload)",
             attribute::TFC if word(value, 0) != 0 => "SAs that pad (tfcpad)",
             attribute::CARE_OF => "care-of addresses",
@@ -55,6 +53,17 @@ pub(crate) fn refuse_unsupported(attributes: &[(u16, &[u8])]) -> Result<(), Refu
 fn mask_of_set_mark(attributes: &[(u16, &[u8])]) -> u32 {
     let mask = attributes.iter().find(|(kind, _)| *kind == attribute::SET_MARK_MASK);
     mask.map_or(u32::MAX, |(_, value)| word(value, 0))
+}
+
+/// The number of the interface that an object belongs to; 0 for none.
+pub(crate) fn if_id(attributes: &[(u16, &[u8])]) -> Result<u32, Refused> {
+    // As in Linux, the last one counts.
+    let Some((_, value)) = attributes.iter().rev().find(|(kind, _)| *kind == attribute::INTERFACE) else {
+        return Ok(0);
+    };
+    let bytes = value.first_chunk().filter(|_| value.len() == 4);
+    let cut = || Refused::new(errno::INVALID, "an if_id that has not 4 bytes");
+    bytes.map(|bytes| u32::from_ne_bytes(*bytes)).ok_or_else(cut)
 }
 
 /// A number of an attribute; zero if there is none.

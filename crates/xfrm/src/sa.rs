@@ -10,7 +10,7 @@ use bm_ipsec::{
 use crate::layout::{attribute, encapsulation, errno, sa as at, sa_flag, selector as selector_at};
 use crate::mark::mark;
 use crate::message::{attributes, big_u16, big_u32, number, structure};
-use crate::refused::{Refused, only_esp, refuse_unsupported};
+use crate::refused::{Refused, if_id, only_esp, refuse_unsupported};
 use crate::selector::{address, selector};
 use crate::usage::{Now, Usage};
 
@@ -109,6 +109,7 @@ impl NewSa {
         let mut sa = Sa::new(Direction::Out, id, source, suite);
         [sa.encryption_key, sa.integrity_key] = keys;
         sa.reqid = number(info, at::REQID);
+        sa.if_id = if_id(&attributes)?;
         sa.mode = mode(info[at::MODE])?;
         sa.limits = limits(&info[at::LIMITS..at::USED]);
         sa.udp = find(attribute::ENCAPSULATION).map(udp).transpose()?;
@@ -135,6 +136,7 @@ impl NewSa {
             attribute::DIRECTION,
             attribute::MARK,
             attribute::CPU,
+            attribute::INTERFACE,
         ];
         let kept = kept.iter().filter_map(|kind| Some((*kind, find(*kind)?.to_vec()))).collect();
         let about = About { info: *info, algorithms, attributes: kept };

@@ -131,7 +131,8 @@ fn what_is_not_supported_is_refused_with_a_text() {
         (with(base(), attribute::MARK, &[1, 0, 0, 0]), "a mark that is cut off"),
         (with(base(), attribute::CPU, &[0, 32, 0, 0]), "CPU 8192: the highest number is 8191"),
         (with(base(), attribute::CPU, &[0, 32]), "message of 2 bytes"),
-        (with(base(), attribute::INTERFACE, &[1, 0, 0, 0]), "if_id"),
+        (with(base(), attribute::INTERFACE, &[1, 0]), "if_id"),
+        (with(changed(at::MODE, 0), attribute::INTERFACE, &[1, 0, 0, 0]), "tunnel mode"),
         (with(base(), attribute::OFFLOAD, &[1, 0, 0, 0, 0, 0, 0, 0]), "offload"),
         (with(base(), attribute::TFC, &[1, 0, 0, 0]), "tfcpad"),
     ] {
@@ -211,6 +212,53 @@ fn policies_use_the_newest_sa_of_their_template() {
     assert!(lab.with(|database, _, context| database.acquire((0, None), &packet, context)).events.is_empty());
     let flushed = lab.ask(kind::FLUSH_POLICIES, 5, &[]);
     assert_eq!(kinds(&flushed), ["no policies"]);
+}
+
+#[test]
+fn each_interface_has_sas_and_policies_of_its_own() {
+    let mut lab = Lab::default();
+    let of = |body: Vec<u8>, if_id: u32| with(body, attribute::INTERFACE, &if_id.to_ne_bytes());
+    let sa = |spi: u32, if_id| of(new_sa(OWN, PEER, spi, 1, &[spi as u8; 20]), if_id);
+    let policy = |if_id| of(new_policy(1, 100, Some([OWN, PEER])), if_id);
+    assert_eq!(lab.errno(kind::NEW_SA, &sa(0x1001, 42)), 0);
+    // The same selector for each of them, and for none; an SA of another one is not used.
+    let mut sas = Vec::new();
+    for if_id in [0, 42, 43] {
+        let added = lab.ask(kind::NEW_POLICY, 5, &policy(if_id));
+        let [Change::AddPolicy { policy, sas: all, .. }] = &added.changes[..] else {
+            panic!("{}", errno(&added))
+        };
+        assert!(matches!(policy.action, Action::Template(_, template) if template.if_id == if_id));
+        assert_eq!(policy.if_id, if_id);
+        sas.push(all.fallback.map(|id| id.spi));
+    }
+    assert_eq!(sas, [None, Some(0x1001), None]);
+    assert_eq!(lab.errno(kind::NEW_POLICY, &policy(43)), number::EXISTS);
+    let added = lab.ask(kind::NEW_SA, 5, &sa(0x1002, 43));
+    assert!(matches!(added.changes[..], [Change::AddSa { .. }, Change::Current { template: 2, .. }]));
+    // Both are shown with it.
+    let attribute_of = |body: &[u8], fixed: usize| {
+        let found = crate::message::attributes(body, fixed).unwrap();
+        found.iter().find(|(kind, _)| *kind == attribute::INTERFACE).map(|(_, value)| value.to_vec())
+    };
+    let answer = lab.ask(kind::GET_SA, 1, &sa_id(PEER, 0x1001));
+    assert_eq!(attribute_of(only(&answer.replies).body, at::LENGTH), Some(vec![42, 0, 0, 0]));
+    let dump = lab.ask(kind::GET_POLICY, 0x301, &[]);
+    let all =
+        dump.replies.iter().flat_map(|reply| Messages(reply)).filter(|raw| raw.kind == kind::NEW_POLICY);
+    let shown: Vec<_> = all.map(|raw| attribute_of(raw.body, policy::LENGTH)).collect();
+    assert_eq!(shown, [None, Some(vec![42, 0, 0, 0]), Some(vec![43, 0, 0, 0])]);
+    // What asks for an SA, and what says that one expires, have it too.
+    let asked = lab.with(|database, _, context| database.acquire((0, None), &Key::default(), context)).events;
+    assert_eq!(attribute_of(Messages(&asked[0].1).next().unwrap().body, 280), None);
+    assert_eq!(lab.errno(kind::DELETE_SA, &sa_id(PEER, 0x1002)), 0);
+    let asked = lab.with(|database, _, context| database.acquire((2, None), &Key::default(), context)).events;
+    assert_eq!(attribute_of(Messages(&asked[0].1).next().unwrap().body, 280), Some(vec![43, 0, 0, 0]));
+    // One of another interface is not deleted.
+    let id = |if_id| of([selector_of("10.1.0.0", "10.2.0.0"), vec![0; 4], vec![1, 0, 0, 0]].concat(), if_id);
+    assert_eq!(lab.errno(kind::DELETE_POLICY, &id(44)), number::NO_ENTRY);
+    assert_eq!([42, 0, 43].map(|if_id| lab.errno(kind::DELETE_POLICY, &id(if_id))), [0; 3]);
+    assert_eq!(lab.errno(kind::DELETE_POLICY, &id(42)), number::NO_ENTRY);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use bm_ipsec::{Direction, Mark};
+use bm_ipsec::{Direction, Mark, Policy};
 
 use crate::entry::{Entry, Stored, id_of};
 use crate::layout::{attribute, flag, kind, policy as policy_at, sa as at, sa_id, selector, template};
@@ -163,10 +163,11 @@ fn id(entry: &Entry) -> [u8; sa_id::LENGTH] {
     id
 }
 
-/// Which packets an SA is for: mark and CPU.
+/// Which packets an SA is for: mark, CPU and interface.
 fn put_which(to: &mut Bytes, entry: &Entry) {
     let attributes = entry.about.attributes.iter();
-    let which = attributes.filter(|(kind, _)| [attribute::MARK, attribute::CPU].contains(kind));
+    let which =
+        attributes.filter(|(kind, _)| [attribute::MARK, attribute::CPU, attribute::INTERFACE].contains(kind));
     which.for_each(|(kind, value)| put(to, *kind, &[value]));
 }
 
@@ -247,23 +248,31 @@ fn info(stored: &Stored) -> [u8; policy_at::LENGTH] {
     info
 }
 
+/// Templates and interface.
 fn put_templates(to: &mut Bytes, stored: &Stored) {
     if !stored.new.templates.is_empty() {
         put(to, attribute::TEMPLATES, &[&stored.new.templates]);
     }
     put_mark(to, stored.new.mark());
+    put_interface(to, stored.new.policy.if_id);
+}
+
+fn put_interface(to: &mut Bytes, if_id: u32) {
+    if if_id != 0 {
+        put(to, attribute::INTERFACE, &[&if_id.to_ne_bytes()]);
+    }
 }
 
 /// Event: a packet with this selector needs an SA, of this CPU if it has another one.
 pub(crate) fn acquire(stored: &Stored, packet: &[u8; selector::LENGTH], cpu: Option<u32>) -> Bytes {
-    let policy = (&info(stored), &stored.new.templates[..], stored.new.mark());
+    let policy = (&info(stored), &stored.new.templates[..], &stored.new.policy);
     message(&Raw { kind: kind::ACQUIRE, ..EVENT }, |to| put_acquire(to, policy, packet, cpu))
 }
 
 /// `struct xfrm_user_acquire` and attributes.
 pub(crate) fn put_acquire(
     to: &mut Bytes,
-    (info, templates, mark): (&[u8; policy_at::LENGTH], &[u8], Mark),
+    (info, templates, policy): (&[u8; policy_at::LENGTH], &[u8], &Policy),
     packet: &[u8; selector::LENGTH],
     cpu: Option<u32>,
 ) {
@@ -277,7 +286,8 @@ pub(crate) fn put_acquire(
     to.extend_from_slice(&[0xff; 12]);
     to.extend_from_slice(&[0; 4]);
     put(to, attribute::TEMPLATES, &[templates]);
-    put_mark(to, mark);
+    put_mark(to, policy.selector.mark);
+    put_interface(to, policy.if_id);
     if let Some(cpu) = cpu {
         put(to, attribute::CPU, &[&cpu.to_ne_bytes()]);
     }

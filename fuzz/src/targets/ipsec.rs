@@ -156,6 +156,7 @@ fn policy(input: &mut Input<'_>, at: u8, sa: &Sa) -> Policy {
         at: at.into(),
         direction,
         priority: (input.byte() % 4).into(),
+        if_id: 0,
         selector: selector(input),
         action,
     }

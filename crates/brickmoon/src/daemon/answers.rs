@@ -246,11 +246,11 @@ impl AnswersOfDaemon for Daemon {
     }
 
     fn sas(&self) -> Sas {
-        lock(&self.forwarder.shared.ipsec).sas()
+        self.ipsec().sas()
     }
 
     fn policies(&self) -> IpsecPolicies {
-        lock(&self.forwarder.shared.ipsec).policies()
+        self.ipsec().policies()
     }
 
     fn collectors(&self) -> Collectors {

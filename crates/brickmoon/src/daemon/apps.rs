@@ -5,6 +5,7 @@ use std::time::Instant;
 use bm_api::Error;
 use bm_control::config::Config;
 use bm_control::config::app::{self, ROUTER};
+use bm_forward::IPSEC_PORT;
 use bm_graph::{Network, NetworkError};
 use bm_lua::apps::{AppLink, AppNews, AppSet, AppSpec, AppsSpec, Module};
 use bm_lua::hook::OnHang;
@@ -57,6 +58,13 @@ fn join_with_ipsec(network: &mut Network, name: &str) -> Result<(), NetworkError
     network.link(&format!("{ENCRYPTION}.{name} -> {name}.{ENCRYPTION}"))
 }
 
+/// Links the port of IPsec interfaces, which has no device, with the router and the slow path.
+fn join_ipsec_port(network: &mut Network) -> Result<(), NetworkError> {
+    network.link(&format!("{DECRYPTION}.{IPSEC_PORT} -> router.{IPSEC_PORT}"))?;
+    network.link(&format!("router.{IPSEC_PORT} -> {ENCRYPTION}.router:{IPSEC_PORT}"))?;
+    network.link(&format!("slow.{IPSEC_PORT} -> {ENCRYPTION}.slow:{IPSEC_PORT}"))
+}
+
 /// Links the ports `names` with the router and the slow path, or with apps where the configuration links them. Packets for
 /// fabric links pass through the balancer; nothing comes in by these.
 pub fn join(network: &mut Network, config: &Config, names: &[String]) -> Result<(), NetworkError> {
@@ -87,6 +95,9 @@ pub fn join(network: &mut Network, config: &Config, names: &[String]) -> Result<
             network.link(&format!("router.{name} -> {name}.router"))?;
             network.link(&format!("slow.{name} -> {name}.slow"))?;
         }
+    }
+    if !config.ipsec.is_empty() {
+        join_ipsec_port(network)?;
     }
     let is_app = |name: &str| config.apps.iter().any(|app| app.name == name);
     for app::Link { from: (from, output), to: (to, input), .. } in &config.links {

@@ -11,8 +11,8 @@ use bm_control::config::Config;
 use bm_fib::published::{Published, Readers};
 use bm_forward::tables::Tables;
 use bm_forward::{
-    Balancing, BalancingCounters, BalancingPlan, Resolver, Router, RouterPort, SlowConfig, SlowPath,
-    SlowPort, SlowThread, WaitLimits,
+    Balancing, BalancingCounters, BalancingPlan, IPSEC_PORT, Resolver, Router, RouterPort, SlowConfig,
+    SlowPath, SlowPort, SlowThread, WaitLimits,
 };
 use bm_frame::{FramePool, Freelist};
 use bm_graph::{AllCounters, AppCounter, Engine, Network, PortApp, Schedule, Waker, Worker, WorkerCounter};
@@ -21,7 +21,7 @@ use bm_lua::hook::HookSet;
 use bm_port::{HostPort, Port};
 use bm_stats::{Account, CounterKind, Counters, Registry, Scope};
 
-use super::ipsec::{Ipsec, IpsecApps};
+use super::ipsec::{Ipsec, IpsecApps, TunDevices, TunPort};
 use super::queues::{Move, Queues};
 use super::{apps, hooks};
 use crate::failure::Failure;
@@ -64,6 +64,8 @@ pub struct Shared {
     pub apps: OnceLock<Arc<AppSet>>,
     /// What of IPsec outlives workers.
     pub ipsec: Arc<Mutex<Ipsec>>,
+    /// TUN devices that are IPsec interfaces.
+    pub tun_devices: Arc<TunDevices>,
 }
 
 /// A running worker with its counters.
@@ -127,7 +129,9 @@ impl DataPlane {
     ) -> Result<Self, Failure> {
         let Parts { ports: parts, balancing } = parts;
         let mut slow = slow_path(config, shared, resolver, &frame_pool)?;
-        let names: Vec<_> = parts.iter().map(|part| part.name.clone()).collect();
+        let names = parts.iter().map(|part| part.name.clone());
+        let of_ipsec = (!config.ipsec.is_empty()).then(|| IPSEC_PORT.to_owned());
+        let names: Vec<_> = names.chain(of_ipsec.clone()).collect();
         if let Some(hooks) = shared.hooks.get() {
             hooks.start(&hooks::specs(config), workers, names.clone()).map_err(Failure::usage)?;
             hooks.slow().into_iter().for_each(|hook| slow.set_hook(hook));
@@ -145,6 +149,11 @@ impl DataPlane {
                 let (app, received) = port_app(shared, &part.name, number, port)?;
                 queues.add(config, (&part.name, number), app, received, &mut networks)?;
             }
+        }
+        if let Some(port) = &of_ipsec {
+            let account = account(shared, Scope::SlowPort { port })?;
+            let host = Box::new(TunPort(shared.tun_devices.clone()));
+            slow.add_port(SlowPort { account, host: Some(host), worker: 0 });
         }
         let wakers = (0..workers).map(|_| Waker::new().map_err(Failure::failed));
         let wakers = wakers.collect::<Result<Vec<_>, Failure>>()?;

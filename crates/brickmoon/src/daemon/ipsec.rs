@@ -11,12 +11,15 @@ mod clear_text;
 mod kernel;
 mod kernel_thread;
 mod live;
+mod names;
 mod owners;
 mod protection;
 mod record;
 mod shown;
+mod tun_devices;
 mod xfrm_thread;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -45,6 +48,7 @@ use owners::Owners;
 pub use protection::Protection;
 use record::Record;
 use shown::{direction, name_of};
+pub use tun_devices::{TunDevices, TunPort};
 pub use xfrm_thread::XfrmThread;
 
 /// Numbers that are reserved together: enough for half a second, and few enough that starts do not use up 32 bits. With ESN
@@ -75,6 +79,8 @@ pub struct Ipsec {
     /// When they were changed, if they are not in one tree yet.
     changed: Option<Instant>,
     lacks_policies: bool,
+    /// Names of XFRM interfaces, by their numbers.
+    xfrm_interfaces: BTreeMap<u32, String>,
 }
 
 /// An SA, as long as it is configured.
@@ -414,8 +420,7 @@ impl IpsecApps {
         };
         let (Self { plan, workers }, now_ns) = (self, clock_ns());
         let Some(own) = workers.get_mut(worker) else { return Ok(()) };
-        let of_kernel = plan.of_kernel.then(tables);
-        let decryption = Decryption::new(plan, own, names.to_vec(), of_kernel, account(DECRYPTION)?, now_ns);
+        let decryption = Decryption::new(plan, own, names.to_vec(), tables, account(DECRYPTION)?, now_ns);
         let decryption = decryption.map_err(Failure::failed)?;
         let encryption =
             Encryption::new(plan, own, names.to_vec(), tables(), entrance, account(ENCRYPTION)?, now_ns);

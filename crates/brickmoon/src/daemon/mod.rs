@@ -44,6 +44,7 @@ pub mod watcher;
 
 pub use configuration::{check, described};
 pub use dataplane::{Shared, slow_path};
+pub use ipsec::TunDevices;
 pub use lifecycle::up;
 pub use open_port::{OpenDevice, OpenPort};
 pub use ports::{Rings, open as open_ports};

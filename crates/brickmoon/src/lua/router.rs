@@ -167,6 +167,7 @@ impl Set {
             hooks: OnceLock::new(),
             apps: OnceLock::new(),
             ipsec: Arc::default(),
+            tun_devices: Arc::new(daemon::TunDevices::new().map_err(text)?),
         };
         let neighbor_requests = Box::new(driver.handle().neighbor_requests().map_err(text)?);
         let frame_pool: &Arc<FramePool> = wanted.frame_pool;

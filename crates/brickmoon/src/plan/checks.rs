@@ -5,6 +5,7 @@ use std::path::Path;
 use bm_api::Error;
 use bm_control::config::{self, Config, Device, FirewallMode, IdleChoice, PathChoice, Port};
 use bm_fastpath::AttachChoice;
+use bm_forward::IPSEC_PORT;
 
 use super::machine::Machine;
 use super::path::Paths;
@@ -124,18 +125,37 @@ fn ipsec(config: &Config, paths: &Paths) -> Result<(), Error> {
         None if !config.links.is_empty() => {
             ("[ipsec] cannot be combined with [[link]]".into(), "remove one of them")
         }
-        None if config.ipsec.kernel => return of_kernel(config),
-        None => return Ok(()),
+        None => return ipsec_interfaces(config).and_then(|()| of_kernel(config)),
     };
     Err(Error::new(why).hint(hint))
 }
 
+/// Checks that no IPsec interface is a port, and that no port has the name of theirs.
+fn ipsec_interfaces(config: &Config) -> Result<(), Error> {
+    let names: Vec<String> = config.ports.iter().enumerate().map(|(index, port)| port.name(index)).collect();
+    if names.iter().any(|name| name == IPSEC_PORT) {
+        return Err(Error::new(format!("a port cannot be called {IPSEC_PORT} where there is [ipsec]"))
+            .hint("rename the interface with `ip link set dev ipsec name NAME`"));
+    }
+    let twice = config.ipsec.interfaces.iter().find(|own| names.contains(&own.device));
+    twice.map_or(Ok(()), |own| {
+        let why = format!("{} is a port, so it cannot be an [[ipsec.interface]]", own.device);
+        Err(Error::new(why).hint("use an interface of its own, made with `ip tuntap add ipsec0 mode tun`"))
+    })
+}
+
 /// Checks that `kernel = "on"` in `[ipsec]` is not contradicted.
 fn of_kernel(config: &Config) -> Result<(), Error> {
+    if !config.ipsec.kernel {
+        return Ok(());
+    }
     let others = if !config.ipsec.sas.is_empty() {
         "[[ipsec.sa]]"
     } else if !config.ipsec.policies.is_empty() {
         "[[ipsec.policy]]"
+    } else if !config.ipsec.interfaces.is_empty() {
+        let why = "kernel = \"on\" in [ipsec] cannot be combined with [[ipsec.interface]]: XFRM interfaces of the kernel are found without it";
+        return Err(Error::new(why).hint("remove one of them"));
     } else if config.ipsec.xfrm_socket.is_some() {
         "xfrm_socket"
     } else if config.firewall.xfrm == FirewallMode::Bypass {

@@ -3,10 +3,12 @@
 //! An interface keeps its index while its link exists. The index of a removed one stays, down and without a port,
 //! until another interface reuses it: workers may still hold a next hop that names it.
 
+use super::Compiler;
 use bm_fib::next_hop::INTERFACE_MAX;
 use bm_forward::tables::{Interface, PortInterfaces, ReversePath, Vlan};
+use bm_netlink::route::TABLE_MAIN;
 use bm_netlink::{Family, Kind, Link, Mirror};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Hardware type of Ethernet (`ARPHRD_ETHER`).
@@ -27,8 +29,15 @@ pub struct Interfaces {
 impl Interfaces {
     /// The interfaces as in the mirror now, with their indexes in `self`.
     ///
-    /// `ports` are the links of our ports; `vrf_of` maps a table of the kernel to our VRF.
-    pub(super) fn now(&self, mirror: &Mirror, ports: &[Option<u32>], vrf_of: impl Fn(u32) -> u16) -> Self {
+    /// `ports` are the links of our ports, `ipsec` those of the last port, which IPsec interfaces have; `vrf_of` maps a table
+    /// of the kernel to our VRF.
+    pub(super) fn now(
+        &self,
+        mirror: &Mirror,
+        ports: &[Option<u32>],
+        ipsec: Option<&[(&Link, u32)]>,
+        vrf_of: impl Fn(u32) -> u16,
+    ) -> Self {
         let mut next = Self { list: self.list.clone(), ports: Vec::new(), by_ifindex: BTreeMap::new() };
         // A free index was released in an earlier round, so no next hop names it any more.
         let mut free: Vec<u16> = (0..self.list.len() as u16)
@@ -38,28 +47,43 @@ impl Interfaces {
         for (port, ifindex) in ports.iter().enumerate() {
             let mut of_port = PortInterfaces::default();
             for link in links_of(mirror, ports, *ifindex) {
-                let at = match self.by_ifindex.get(&link.ifindex).copied().or_else(|| free.pop()) {
-                    Some(at) => at,
-                    None if next.list.len() > usize::from(INTERFACE_MAX) => continue,
-                    None => next.list.len() as u16,
-                };
                 let vrf = vrf_of(mirror.table_of(link.ifindex));
                 // Frames of the port itself are untagged, even if its link is a VLAN of another device.
                 let vlan = if Some(link.ifindex) == *ifindex { None } else { vlan_of(link) };
                 let interface = Interface { vlan, ..interface(mirror, link, port as u16, vrf) };
-                match interface.vlan {
+                let Some(at) = next.place(self, link.ifindex, interface, &mut free) else { continue };
+                match vlan {
                     Some(vlan) => of_port.tagged.push((vlan, at)),
                     None => of_port.untagged = Some(at),
                 }
-                match next.list.get_mut(usize::from(at)) {
-                    Some(place) => *place = interface,
-                    None => next.list.push(interface),
-                }
-                next.by_ifindex.insert(link.ifindex, at);
             }
             next.ports.push(of_port);
         }
+        if let Some(links) = ipsec {
+            next.add_ipsec(self, mirror, links, &mut free, vrf_of);
+        }
         next
+    }
+
+    /// Puts an interface into the list, at the index that its link has `before`, or at a free one; returns the index.
+    pub(super) fn place(
+        &mut self,
+        before: &Self,
+        ifindex: u32,
+        interface: Interface,
+        free: &mut Vec<u16>,
+    ) -> Option<u16> {
+        let at = match before.by_ifindex.get(&ifindex).copied().or_else(|| free.pop()) {
+            Some(at) => at,
+            None if self.list.len() > usize::from(INTERFACE_MAX) => return None,
+            None => self.list.len() as u16,
+        };
+        match self.list.get_mut(usize::from(at)) {
+            Some(place) => *place = interface,
+            None => self.list.push(interface),
+        }
+        self.by_ifindex.insert(ifindex, at);
+        Some(at)
     }
 
     /// Our index of a link, if it is one of our interfaces.
@@ -87,18 +111,37 @@ impl Interfaces {
     }
 }
 
+impl Compiler {
+    /// The VRFs of our interfaces; `None` is the main table, which comes first.
+    pub(super) fn vrfs(&self, mirror: &Mirror) -> BTreeSet<Option<u32>> {
+        let of_ipsec = self.ipsec_links(mirror).unwrap_or_default();
+        let of_ipsec = of_ipsec.iter().map(|(link, _)| mirror.table_of(link.ifindex));
+        let tables = tables_of(mirror, &self.ports).into_iter().chain(of_ipsec);
+        let vrfs = tables.filter(|table| *table != TABLE_MAIN).map(Some);
+        vrfs.chain([None]).collect()
+    }
+}
+
 /// Whether a link forwards IP itself, rather than as part of a bridge or a bond.
 fn routes(mirror: &Mirror, link: &Link) -> bool {
+    link.hardware == ETHERNET && link.mac.is_some() && is_routed(mirror, link)
+}
+
+/// Whether a link is no part of a bridge or a bond.
+pub(super) fn is_routed(mirror: &Mirror, link: &Link) -> bool {
     let master = link.master.and_then(|master| mirror.link(master));
-    link.hardware == ETHERNET
-        && link.mac.is_some()
-        && (link.master.is_none() || master.is_some_and(|master| matches!(master.kind, Kind::Vrf { .. })))
+    link.master.is_none() || master.is_some_and(|master| matches!(master.kind, Kind::Vrf { .. }))
 }
 
 /// The tables of the VRFs of a port's links, including [`bm_netlink::route::TABLE_MAIN`].
 pub(super) fn tables_of(mirror: &Mirror, ports: &[Option<u32>]) -> Vec<u32> {
     let links = ports.iter().flat_map(|port| links_of(mirror, ports, *port));
     links.map(|link| mirror.table_of(link.ifindex)).collect()
+}
+
+/// Whether a link is one of our ports, or a VLAN on one.
+pub(super) fn is_of_port(mirror: &Mirror, ports: &[Option<u32>], ifindex: u32) -> bool {
+    ports.iter().any(|port| links_of(mirror, ports, *port).any(|link| link.ifindex == ifindex))
 }
 
 /// The links whose frames a port carries: its own, and VLANs on it that are not ports themselves.
@@ -125,7 +168,8 @@ fn vlan_of(link: &Link) -> Option<Vlan> {
     }
 }
 
-fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> Interface {
+/// The interface of a link.
+pub(super) fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> Interface {
     let reverse_path = match mirror.rp_filter(link.ifindex) {
         0 => ReversePath::Off,
         1 => ReversePath::Strict,
@@ -136,6 +180,7 @@ fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> Interface {
         name: link.name.as_ref().into(),
         ifindex: link.ifindex,
         port,
+        if_id: 0,
         vlan: None,
         mac: link.mac.unwrap_or_default(),
         mtu: u16::try_from(link.mtu).unwrap_or(u16::MAX),
@@ -179,7 +224,7 @@ fn ipv6_of(mirror: &Mirror, ifindex: u32) -> Vec<(Ipv6Addr, u8)> {
 /// Clears an interface, but keeps its index.
 fn retire(interface: &mut Interface) {
     interface.up = false;
-    interface.ifindex = 0;
+    (interface.ifindex, interface.if_id) = (0, 0);
     interface.ipv4.clear();
     interface.ipv6.clear();
     interface.forward_ipv4 = false;

@@ -133,7 +133,8 @@ impl Compiler {
         vrfs: &BTreeSet<Option<u32>>,
     ) -> (Interfaces, Vec<Flat>) {
         let vrf_of = |table: u32| vrfs.iter().position(|vrf| *vrf == Some(table)).unwrap_or_default() as u16;
-        let mut interfaces = self.state.interfaces.now(mirror, &self.ports, vrf_of);
+        let ipsec = self.ipsec_links(mirror);
+        let mut interfaces = self.state.interfaces.now(mirror, &self.ports, ipsec.as_deref(), vrf_of);
         let rules = self.enforced.rules(mirror, &interfaces).filter(|_| !self.crowded);
         match rules {
             Some(rules) => {

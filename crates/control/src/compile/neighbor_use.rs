@@ -17,6 +17,10 @@ impl Compiler {
         for (target, entry) in self.targets.iter() {
             let State::Plain(place) = &entry.state else { continue };
             let Some(gateway) = place.gateway else { continue };
+            // An IPsec interface has no neighbors.
+            if self.interfaces().by_ifindex(place.ifindex).is_some_and(|own| own.if_id != 0) {
+                continue;
+            }
             if entry.users > hosts.get(&target).copied().unwrap_or(0) {
                 in_use.insert((place.ifindex, gateway));
             }

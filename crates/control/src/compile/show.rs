@@ -76,6 +76,7 @@ impl Compiler {
         if self.ipv4.has_lost_sources() || self.ipv6.has_lost_sources() {
             notes.push("no room for the feasible reverse paths of all sources: every source passes".into());
         }
+        notes.extend(self.ipsec_troubles(mirror).iter().map(ToString::to_string));
         let without = self.ipv4.routes_without_set() + self.ipv6.routes_without_set();
         if without > 0 {
             notes.push(format!(
@@ -172,7 +173,11 @@ impl Compiler {
         let entry = self.targets.get(target);
         let State::Plain(adjacency) = &entry.state else { return None };
         let mac = match self.targets.table().action(entry.hop) {
-            Action::Forward { mac, .. } => Some(Mac(mac)),
+            // An IPsec interface has no neighbors.
+            Action::Forward { mac, interface } => {
+                let own = self.interfaces().list.get(usize::from(interface));
+                own.is_none_or(|own| own.if_id == 0).then_some(Mac(mac))
+            }
             _ => None,
         };
         let link = mirror.link(adjacency.ifindex);

@@ -2,6 +2,7 @@
 
 mod cases;
 mod history;
+mod ipsec;
 mod oracle;
 mod plain;
 mod shown;

@@ -47,7 +47,8 @@ impl View<'_> {
     pub fn adjacency(&self, hop: &Hop, mtu: u32, among_others: bool) -> Adjacency {
         let interface = self.interfaces.index_of(hop.ifindex);
         // A link among several hops: only Linux knows which of them a destination is on.
-        let linux = hop.encap != 0 || interface.is_none() || among_others && hop.gateway.is_none();
+        let is_on_link = hop.gateway.is_none() && !self.is_ipsec(interface);
+        let linux = hop.encap != 0 || interface.is_none() || among_others && is_on_link;
         let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
         match linux {
             true => Adjacency { ifindex: hop.ifindex, gateway: None, interface, mtu: 0, linux },
@@ -65,6 +66,12 @@ impl View<'_> {
             && !(family == Family::V4 && ours && hop.encap == 0 && self.skipped_by_linux(hop))
     }
 
+    /// Whether one of our interfaces is an IPsec interface, which has no neighbors.
+    fn is_ipsec(&self, interface: Option<u16>) -> bool {
+        let own = interface.and_then(|at| self.interfaces.list.get(usize::from(at)));
+        own.is_some_and(|own| own.if_id != 0)
+    }
+
     /// What happens to packets for an adjacency.
     pub fn action(&self, adjacency: &Adjacency) -> Action {
         let interface = self.interfaces.index_of(adjacency.ifindex);
@@ -75,9 +82,14 @@ impl View<'_> {
         if self.is_linux_only(adjacency.ifindex) {
             return Action::LinuxOnly;
         }
+        let is_ipsec = self.is_ipsec(Some(interface));
         match self.mirror.link(adjacency.ifindex) {
             None => return Action::Host,
-            Some(link) if without_neighbors(link) => return Action::Host,
+            Some(link) if is_ipsec && link.running() => {
+                let mac = self.interfaces.list[usize::from(interface)].mac;
+                return Action::Forward { mac, interface };
+            }
+            Some(link) if !is_ipsec && without_neighbors(link) => return Action::Host,
             Some(link) if !link.running() => return Action::Unreachable,
             Some(_) => {}
         }
@@ -106,7 +118,8 @@ impl View<'_> {
 
     /// Whether Linux skips a hop because its neighbor does not answer (`fib_multipath_use_neigh`).
     fn skipped_by_linux(&self, hop: &Hop) -> bool {
-        let asked = self.mirror.sysctls().ipv4_multipath_use_neigh != 0;
+        let asked = self.mirror.sysctls().ipv4_multipath_use_neigh != 0
+            && !self.is_ipsec(self.interfaces.index_of(hop.ifindex));
         let neighbor = || self.mirror.neighbor(hop.ifindex, hop.gateway?);
         asked && neighbor().is_some_and(|neighbor| neighbor.reachable_at().is_none())
     }

@@ -189,6 +189,7 @@ fn set_ipsec(ipsec: &Ipsec, set: &mut dyn FnMut(&str, &dyn std::fmt::Debug, Effe
     set("ipsec.xfrm_socket", &ipsec.xfrm_socket, Effect::Daemon);
     set("ipsec.kernel", &ipsec.kernel, Effect::Daemon);
     set("ipsec.left_to_linux", &ipsec.left_to_linux, Effect::Workers);
+    set("ipsec.interface", &ipsec.interfaces, Effect::Workers);
     for (name, sa) in ipsec.names.iter().zip(&ipsec.sas) {
         // `Debug` does not show keys, so they are compared by their fingerprint.
         let shown = (bm_ipsec::Sa { at: 0, ..sa.clone() }, sa.fingerprint());

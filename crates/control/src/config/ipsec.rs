@@ -19,6 +19,15 @@ pub enum LeftToLinux {
 pub(super) const LEFT_TO_LINUX: [(&str, LeftToLinux); 2] =
     [("drop", LeftToLinux::Drop), ("forward", LeftToLinux::Forward)];
 
+/// An interface as next hop: packets that are routed to it are encrypted, and what its SAs decrypt arrives on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IpsecInterface {
+    /// Name in Linux.
+    pub device: String,
+    /// Of its SAs and policies; not 0.
+    pub if_id: u32,
+}
+
 /// `[ipsec]`, each `[[ipsec.sa]]` and each `[[ipsec.policy]]`, without any of the problems that `bm_ipsec::problems`
 /// finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +40,8 @@ pub struct Ipsec {
     pub xfrm_socket: Option<PathBuf>,
     /// Whether workers use the SAs and policies of the kernel; there are no others then.
     pub kernel: bool,
+    /// Each `[[ipsec.interface]]`.
+    pub interfaces: Vec<IpsecInterface>,
     /// Each `[[ipsec.sa]]`; `at` is its line.
     pub sas: Vec<Sa>,
     /// For each SA its name.
@@ -48,6 +59,7 @@ impl Default for Ipsec {
             left_to_linux: LeftToLinux::Drop,
             xfrm_socket: None,
             kernel: false,
+            interfaces: Vec::new(),
             sas: Vec::new(),
             names: Vec::new(),
             policies: Vec::new(),
@@ -64,6 +76,15 @@ impl Ipsec {
 
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.sas.is_empty() && self.policies.is_empty() && self.xfrm_socket.is_none() && !self.kernel
+        self.sas.is_empty()
+            && self.policies.is_empty()
+            && self.interfaces.is_empty()
+            && self.xfrm_socket.is_none()
+            && !self.kernel
+    }
+
+    /// The interface that has this number.
+    pub fn interface(&self, if_id: u32) -> Option<&IpsecInterface> {
+        self.interfaces.iter().find(|interface| interface.if_id == if_id)
     }
 }

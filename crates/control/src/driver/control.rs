@@ -16,7 +16,7 @@ use super::neighbor_requests::{KernelRequests, NeighborRequests, QueuedRequests,
 use super::tally::Tally;
 use super::watchdog::CONTROL_SILENT_MAX;
 use super::{ControlPort, ControlPortState, Request};
-use crate::compile::{Choices, Compiler, Report};
+use crate::compile::{Choices, Compiler, IpsecDevices, IpsecTrouble, Report};
 use crate::config::Config;
 
 /// Maximum sleep; the thread reports a heartbeat this often.
@@ -66,6 +66,8 @@ pub(super) struct Control {
     refresh_at: Instant,
     hash_seed: u32,
     done: Done,
+    /// What keeps links from being IPsec interfaces, as it was logged last.
+    ipsec_troubles: Vec<IpsecTrouble>,
     /// Set if changes failed: everything must be compiled again, at this time at the latest.
     behind: Option<Instant>,
     /// When entries that found no room are tried again, unless changes come first.
@@ -94,7 +96,9 @@ impl Control {
         let watch = Watch::open(options)
             .map_err(|error| Error::new(format_args!("cannot read the kernel's tables: {error}")))?;
         compiler.set_ports(ports.iter().map(|port| port.ifindex).collect());
-        compiler.set_worker_ports(ports.iter().map(|port| !port.in_kernel).collect());
+        compiler.set_ipsec(IpsecDevices::of(config));
+        let of_ipsec = compiler.has_ipsec().then_some(true);
+        compiler.set_worker_ports(ports.iter().map(|port| !port.in_kernel).chain(of_ipsec).collect());
         compiler.set_filters(config);
         let mut listed = Listed::new(config.firewall.clone());
         listed.set(linux_only);
@@ -125,6 +129,7 @@ impl Control {
             refresh: config.neighbors.refresh,
             refresh_at: started + config.neighbors.refresh,
             done: Done::default(),
+            ipsec_troubles: Vec::new(),
             behind: None,
             room_at: started,
             ended: false,
@@ -133,6 +138,7 @@ impl Control {
         control.step()?;
         control.linux_only.log_changes(&[], control.watch.mirror());
         control.linux_only.log_bypassed(control.watch.mirror());
+        control.log_ipsec_troubles();
         control.done.first_sync = started.elapsed();
         Ok(control)
     }
@@ -231,6 +237,9 @@ impl Control {
         if report.published || changes.iter().any(shapes) {
             self.steer();
         }
+        if changes.iter().any(links) {
+            self.log_ipsec_troubles();
+        }
         self.notify_slow_path(changes);
         if let Some(tell) = self.on_links.as_ref().filter(|_| changes.iter().any(links)) {
             tell();
@@ -297,8 +306,23 @@ impl Control {
         Ok(())
     }
 
+    /// Logs what keeps links from being IPsec interfaces, when that changes.
+    fn log_ipsec_troubles(&mut self) {
+        let now = self.compiler.ipsec_troubles(self.watch.mirror());
+        let new = now.iter().filter(|trouble| !self.ipsec_troubles.contains(trouble));
+        new.for_each(|trouble| match trouble.is_down {
+            true => tracing::info!("{trouble}"),
+            false => tracing::warn!("{trouble}"),
+        });
+        let over = self.ipsec_troubles.iter().filter(|trouble| !now.contains(trouble));
+        over.for_each(|trouble| tracing::info!("no longer: {trouble}"));
+        self.ipsec_troubles = now;
+    }
+
     /// Takes over settings for the next compilation of tables.
     pub(super) fn take_settings(&mut self, config: &Config) {
+        self.compiler.set_ipsec(IpsecDevices::of(config));
+        self.name_ports();
         let hash_seed = config.fib.hash_seed.unwrap_or(self.hash_seed);
         self.compiler.set_choices(Choices {
             hash_seed,

@@ -1,7 +1,11 @@
 //! State of the control thread for replies.
 
-use bm_api::{Interface, Status};
+use std::collections::BTreeMap;
+
+use bm_api::{Error, Interface, Status};
 use bm_fastpath::{AttachType, Counters};
+
+use super::Handle;
 
 /// State of the control thread for metrics.
 #[derive(Clone, Debug, Default)]
@@ -29,4 +33,14 @@ pub struct ControlPortState {
     pub left_to_linux: u64,
     /// What the kernel path is attached to there, and why if that was chosen automatically; `None` if it is not.
     pub attached: Option<(AttachType, Option<String>)>,
+}
+
+impl Handle {
+    /// The names of the IPsec interfaces, by their numbers.
+    ///
+    /// # Errors
+    /// If the control thread has ended.
+    pub fn ipsec_interfaces(&self) -> Result<BTreeMap<u32, String>, Error> {
+        self.ask(|control| control.ipsec_interfaces())
+    }
 }

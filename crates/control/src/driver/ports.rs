@@ -49,13 +49,15 @@ impl Control {
     }
 
     /// Tells the compiler which interfaces the ports have now.
-    fn name_ports(&mut self) {
+    pub(super) fn name_ports(&mut self) {
         self.last_steering = None;
         let fabric = || self.fabric_links.iter();
         let ports = self.ports.iter().map(|port| port.ifindex);
         self.compiler.set_ports(ports.chain(fabric().copied()).collect());
         let of_workers = self.ports.iter().map(|port| !port.in_kernel);
-        self.compiler.set_worker_ports(of_workers.chain(fabric().map(|_| false)).collect());
+        let of_ipsec = self.compiler.has_ipsec().then_some(true);
+        let others = fabric().map(|_| false).chain(of_ipsec);
+        self.compiler.set_worker_ports(of_workers.chain(others).collect());
     }
 
     /// Looks up the interfaces of fabric links. They come after the ports, in the order of the configuration, which is

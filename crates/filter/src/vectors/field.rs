@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 
 use super::{Header, set, vector_of};
-use crate::key::Kind;
+use crate::key::{Kind, TOGETHER};
 use crate::rule::Flat;
-use crate::tree::TOGETHER;
 
 /// The most words of all tries, half a megabyte. A packet reads one word of each level.
 const ROOM: usize = 1 << 17;

@@ -58,7 +58,7 @@ impl<'a> PlainFilter<'a> {
         key::plain_header(frame, length)
     }
 
-    /// Its key.
+    /// The key of a plain IPv4 packet with these bytes.
     pub fn key_of(&self, header: &Header) -> Key {
         let mut key = key::of_header(header);
         key.set_interface(self.interface);

@@ -16,6 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use bm_fib::published::{Published, ReaderHandle};
+use bm_filter::Key;
 use bm_frame::Frame;
 use bm_graph::{App, Io};
 use bm_ipsec::{
@@ -28,6 +29,7 @@ use bm_wire::ipv6::Ipv6;
 use bm_wire::protocol;
 
 use super::frames::Waiting;
+use super::interfaces::ArrivesOn;
 use super::linux::LeftToLinux;
 use super::live::{Command, Receiver, Report};
 use super::rings::{Rings, stop_inputs};
@@ -59,6 +61,7 @@ pub struct Decryption {
     destinations: Vec<IpAddr>,
     /// Where SAs are the kernel's: what is left to Linux.
     linux: Option<LeftToLinux>,
+    interfaces: ArrivesOn,
     rings: Rings,
     account: Account,
 }
@@ -72,11 +75,12 @@ impl Decryption {
         plan: &IpsecPlan,
         IpsecWorker { worker, rings: [rings, _] }: &mut IpsecWorker,
         ports: Vec<String>,
-        tables: Option<(Arc<Published<Tables>>, ReaderHandle)>,
+        tables: &dyn Fn() -> (Arc<Published<Tables>>, ReaderHandle),
         account: Account,
         now_ns: u64,
     ) -> Result<Self, Problem> {
-        let linux = tables.map(|tables| LeftToLinux::new(tables, *worker));
+        let linux = plan.of_kernel.then(|| LeftToLinux::new(tables(), *worker));
+        let interfaces = ArrivesOn::new(tables(), &ports);
         let mut sas = Vec::new();
         let mine = |plan: &&super::SaPlan| plan.sa.direction == Direction::In && plan.worker == *worker;
         for plan in plan.sas.iter().filter(mine) {
@@ -103,6 +107,7 @@ impl Decryption {
             lanes: Lanes::new(Direction::In),
             destinations: plan.destinations(),
             linux,
+            interfaces,
             rings,
             account,
         })
@@ -132,7 +137,7 @@ impl Decryption {
             }
             Stop::Drop(reason) => self.lose(io, frame, reason),
             // Only encryption hands frames to the slow path.
-            Stop::Slow | Stop::TooBig(_) => self.lose(io, frame, Reason::NoOutput),
+            Stop::Slow | Stop::TooBig(_) | Stop::Unprotected(_) => self.lose(io, frame, Reason::NoOutput),
         }
     }
 
@@ -233,28 +238,60 @@ impl Decryption {
             let Waiting { mut frame, network, port, more: esp } = one;
             let is_reported = self.report_sender(at, outcome, io.now_ns);
             let Receiver { properties, status, .. } = &self.sas[self.waiting_for];
+            let properties = *properties;
             let packet = frames::packet(&frame, network);
-            let checked = match (outcome, &mut self.linux) {
-                (Ok(()), None) => self.check(packet, Some((esp.id, *properties))),
-                (Ok(()), Some(linux)) => {
-                    let is_required = requires(&self.policies, packet, properties);
-                    // Linux tells IKE about another sender, if it gets the packet.
-                    if !is_required || is_reported || linux.takes(frame.data(), port, io.now_ns) {
-                        linux.restore(at, &mut frame);
-                    }
-                    Ok(())
-                }
-                (Err(failure), _) => {
+            let checked = match outcome {
+                Ok(()) if self.linux.is_some() => Ok(self.left_or_arrives(
+                    at,
+                    (&mut frame, network, port),
+                    &properties,
+                    is_reported,
+                    io.now_ns,
+                )),
+                Ok(()) => self
+                    .check(packet, Some((esp.id, properties)))
+                    .and_then(|()| self.arrives_on(&mut frame, network, port, properties.if_id)),
+                Err(failure) => {
                     status.failed();
                     Err(failure.into())
                 }
             };
             match checked {
-                Ok(()) => self.to_router(io, frame, port),
+                Ok(port) => self.to_router(io, frame, port),
                 Err(stop) => self.stops(io, frame, port, stop),
             }
         }
         self.waiting = waiting;
+    }
+
+    /// Where SAs are the kernel's: the port on which a packet goes on, in clear or as it came, for Linux.
+    fn left_or_arrives(
+        &self,
+        at: usize,
+        (frame, network, port): (&mut Frame, usize, usize),
+        properties: &Template,
+        is_reported: bool,
+        now_ns: u64,
+    ) -> usize {
+        let Some(linux) = &self.linux else { return port };
+        // Linux tells IKE about another sender, if it gets the packet.
+        if !is_reported
+            && requires(&self.policies, frames::packet(frame, network), properties)
+            && let Ok(on) = self.arrives_on(frame, network, port, properties.if_id)
+            && !linux.takes(frame.data(), on, now_ns)
+        {
+            return on;
+        }
+        linux.restore(at, frame);
+        port
+    }
+
+    /// The port on which a packet of an SA arrives in clear: that of its ESP packet, or that of its interface.
+    fn arrives_on(&self, frame: &mut Frame, network: usize, port: usize, if_id: u32) -> Result<usize, Stop> {
+        if if_id == 0 {
+            return Ok(port);
+        }
+        self.interfaces.arrives(frame, network, if_id).map(|()| self.interfaces.port).map_err(Stop::Drop)
     }
 
     /// Tells the daemon if a packet of the SA came from elsewhere, and was the peer's; whether it was told.
@@ -273,7 +310,10 @@ impl Decryption {
     fn check(&self, packet: &[u8], from: Option<(SaId, Template)>) -> Result<(), Stop> {
         // The router drops what is malformed.
         let Some(key) = key(packet) else { return Ok(()) };
-        match self.policies.find(Direction::In, &key).map(|policy| policy.action) {
+        let if_id = from.map_or(0, |(_, from)| from.if_id);
+        match find(&self.policies, if_id, &key) {
+            // As in Linux: what comes out of an interface needs a policy.
+            None if if_id != 0 => Err(Stop::Drop(Reason::IpsecPolicy)),
             Some(Action::Discard) => Err(Stop::Drop(Reason::IpsecPolicy)),
             Some(Action::Protect(id)) if from.is_none_or(|(from, _)| from != id) => {
                 Err(Stop::Drop(Reason::IpsecPolicy))
@@ -340,8 +380,15 @@ impl Decryption {
 
 /// Whether a policy requires that a packet has come out of an SA with these properties.
 fn requires(policies: &Policies, packet: &[u8], of: &Template) -> bool {
-    let action = key(packet).and_then(|key| policies.find(Direction::In, &key)).map(|policy| policy.action);
+    let action = key(packet).and_then(|key| find(policies, of.if_id, &key));
     matches!(action, Some(Action::Template(_, template)) if template.takes(of))
+}
+
+/// What the policies of an interface, or those of none, say about a packet that came in.
+#[inline]
+fn find(policies: &Policies, if_id: u32, key: &Key) -> Option<Action> {
+    let policies = if if_id == 0 { Some(policies) } else { policies.of_interface(if_id) };
+    policies?.find(Direction::In, key).map(|policy| policy.action)
 }
 
 /// Whether a closer look may find ESP: most packets need none.
@@ -407,16 +454,19 @@ impl App for Decryption {
         self.decrypt(io);
         self.rings.wake();
         self.linux.iter_mut().for_each(LeftToLinux::quiescent);
+        self.interfaces.quiescent();
     }
 
     fn before_sleep(&mut self) -> bool {
         self.linux.iter_mut().for_each(LeftToLinux::before_sleep);
+        self.interfaces.before_sleep();
         self.rings.before_sleep()
     }
 
     fn after_sleep(&mut self) {
         self.rings.after_sleep();
         self.linux.iter_mut().for_each(LeftToLinux::after_sleep);
+        self.interfaces.after_sleep();
     }
 
     fn stop(&mut self, io: &mut Io<'_>) {

@@ -8,7 +8,8 @@
 //!                                                                             too big ─► slow path: ICMP to the source
 //! ```
 //!
-//! Packets of one SA that follow each other are encrypted together, if its library is faster then.
+//! Packets of one SA that follow each other are encrypted together, if its library is faster then. Packets that leave by an
+//! IPsec interface are compared with its policies only (by_interface.rs).
 //!
 //! The packet has its next hop, its TTL is decremented, and it has passed the filters. If it cannot be encrypted, it is
 //! dropped: it is never sent in clear. ICMP errors that quote a packet from a tunnel are encrypted or dropped, too
@@ -29,6 +30,7 @@ use bm_wire::ipv6::Ipv6;
 
 use super::choice::{Choices, List, Wants};
 use super::frames::Waiting;
+use super::interfaces::IPSEC_PORT;
 use super::live::{Command, Report, Sender, Wanted};
 use super::rings::{Rings, stop_inputs};
 use super::{Ends, IpsecPlan, IpsecWorker, Owner, SaNumbers, Stop, errors, frames};
@@ -37,6 +39,8 @@ use crate::rewrite;
 use crate::route::{self, Way};
 use crate::tables::Tables;
 use crate::verdict::Verdict;
+
+mod by_interface;
 
 /// Where packets of a link come from: decides whether they can be ESP packets of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +65,8 @@ pub struct Encryption {
 struct Work {
     worker: usize,
     outputs: Vec<Option<usize>>,
+    /// That of IPsec interfaces.
+    ipsec_port: Option<usize>,
     entrance: Entrance,
     policies: Arc<Policies>,
     fragmented: errors::Fragmented,
@@ -104,6 +110,7 @@ impl Encryption {
         let work = Work {
             worker: *worker,
             outputs: vec![None; ports.len()],
+            ipsec_port: ports.iter().position(|port| port == IPSEC_PORT),
             entrance,
             policies: plan.policies.clone(),
             fragmented: errors::Fragmented::default(),
@@ -125,6 +132,9 @@ impl Encryption {
 impl Work {
     /// One frame that is to leave through `port`.
     fn leaves(&mut self, io: &mut Io<'_>, tables: &Tables, mut frame: Frame, (from, port): (From, usize)) {
+        if Some(port) == self.ipsec_port {
+            return self.leaves_by_interface(io, tables, frame, (from, port));
+        }
         let (interface, now_ns) = (frame.meta().interface, io.now_ns);
         let action = frames::network(frame.data()).and_then(|network| {
             let packet = frames::packet(&frame, network);
@@ -176,6 +186,10 @@ impl Work {
             Err(Stop::TooBig(mtu)) => {
                 frame.meta_mut().next_hop = mtu.into();
                 self.pass(io, frame, port, Verdict::TooBigForEsp);
+            }
+            Err(Stop::Unprotected(reason)) => {
+                frame.meta_mut().next_hop = reason as u32;
+                self.pass(io, frame, port, Verdict::Unprotected);
             }
         }
     }
@@ -336,12 +350,14 @@ impl Work {
                 Ok(()) => route(tables, &mut frame, network),
                 Err(failure) => {
                     sender.status.failed();
-                    Err(sender.refused(&mut frame, network, failure))
+                    let refused = sender.refused(&mut frame, network, failure);
+                    self.note_interface(tables, &mut frame, port);
+                    Err(refused)
                 }
             };
             if routed == Err(Failure::TooBig.into()) {
                 // The route has got a smaller MTU: the next packet is refused before it is encrypted.
-                sender.look_up_mtu(tables);
+                self.sas[self.waiting_for].look_up_mtu(tables);
             }
             self.goes(io, frame, port, routed);
         }
@@ -402,6 +418,10 @@ fn route(tables: &Tables, frame: &mut Frame, network: usize) -> Result<usize, St
         Way::Host | Way::None => return Err(Stop::Drop(Reason::NoRoute)),
     };
     let egress = *rewrite::egress(tables, entry.interface()).map_err(|_| Stop::Drop(Reason::NoInterface))?;
+    if tables.interfaces.get(usize::from(entry.interface())).is_some_and(|out| out.if_id != 0) {
+        // Nothing is encrypted twice.
+        return Err(Stop::Drop(Reason::NoRoute));
+    }
     if egress.mtu == 0 {
         return Err(Stop::Drop(Reason::InterfaceDown));
     }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use bm_fib::published::{Published, ReaderHandle, Readers};
 use bm_ipsec::{
     Action, Direction, Limit, Mode, Numbers, Policies, Policy, Sa, SaId, Secret, Selector, Suite, UdpPorts,
 };
@@ -11,10 +12,12 @@ use bm_stats::Reason;
 use bm_wire::checksum;
 
 use super::{IpsecPlan, SaNumbers, SaPlan, SaStatus};
+use crate::tables::Tables;
 use crate::testing::Lab;
 
 mod bursts;
 mod errors;
+mod interfaces;
 mod moved;
 mod several;
 
@@ -65,7 +68,14 @@ fn recorded(line: &str) -> Recorded<'_> {
 }
 
 fn policy(direction: Direction, action: Action) -> Policy {
-    Policy { at: 0, direction, priority: 100, selector: Selector::default(), action }
+    Policy { at: 0, direction, priority: 100, if_id: 0, selector: Selector::default(), action }
+}
+
+/// The tables of a lab, for apps outside of it.
+fn tables() -> impl Fn() -> (Arc<Published<Tables>>, ReaderHandle) {
+    let readers = Readers::new();
+    let published = Arc::new(Published::new(Lab::new(LINES).tables(), &readers));
+    move || (published.clone(), readers.register())
 }
 
 /// A plan with one SA, and a policy that protects everything with it; also where further numbers come from.
@@ -363,13 +373,14 @@ fn other_workers_hand_packets_to_the_owner() {
     let registry = Registry::anonymous(2048).unwrap();
     let account = |name: &str| Account::open(&registry, Scope::Other(name)).unwrap();
     let wakers = [Waker::new().unwrap(), Waker::new().unwrap()];
+    let tables = tables();
     let mut workers = Vec::new();
     for (index, mut worker) in IpsecWorker::all(&wakers, 16).0.into_iter().enumerate() {
         let (mut network, wire) = (Network::new(), Wire::new());
         let [received, sent] = ["in", "out"].map(|side| account(&format!("{index}/{side}")));
         let port = PortApp::new(Box::new(MemoryPort::new(wire.clone())), received, sent);
         let books = account(&format!("{index}/decryption"));
-        let app = Decryption::new(&plan, &mut worker, vec!["p0".into()], None, books, 0).unwrap();
+        let app = Decryption::new(&plan, &mut worker, vec!["p0".into()], &tables, books, 0).unwrap();
         network.app("p0", Box::new(port)).unwrap();
         network.app("decryption", Box::new(app)).unwrap();
         network.link("p0.output -> decryption.p0").unwrap();

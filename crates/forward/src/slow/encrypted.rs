@@ -1,5 +1,5 @@
 //! ESP packets of this router that workers could not send: their neighbor has to be resolved, or they are fragmented; and
-//! packets for which a tunnel has no room.
+//! packets for which a tunnel has no room, or no SA.
 
 use bm_frame::Frame;
 use bm_stats::Reason;
@@ -41,5 +41,17 @@ impl Core {
             self.tell(tables, &frame, Error::too_big(header.family, mtu), now);
         }
         self.lose(frame, Reason::IpsecTooBig);
+    }
+
+    /// Tells the source of a packet that no SA protects on the interface by which it leaves, as Linux does, and drops the
+    /// packet.
+    pub(super) fn refuse_unprotected(&mut self, tables: &Tables, frame: Frame, now: Now) {
+        let reason = Reason::ALL.get(frame.meta().next_hop as usize).copied();
+        if !tables.linux_tells
+            && let Some(header) = Header::parse(tell::packet(&frame))
+        {
+            self.tell(tables, &frame, Error::neighbor_unresolved(header.family), now);
+        }
+        self.lose(frame, reason.unwrap_or(Reason::IpsecPolicy));
     }
 }

@@ -7,7 +7,7 @@ use bm_graph::{Network, Waker};
 
 use super::AllCounters;
 use crate::tables::Tables;
-use crate::{Decryption, Encryption, Entrance, IpsecPlan, IpsecWorker};
+use crate::{Decryption, Encryption, Entrance, IPSEC_PORT, IpsecPlan, IpsecWorker};
 
 /// When the SAs are added.
 const NOW_NS: u64 = 1_000_000_000;
@@ -17,17 +17,27 @@ pub(super) fn join(
     network: &mut Network,
     ports: &[String],
     mut plan: IpsecPlan,
-    tables: (Arc<Published<Tables>>, ReaderHandle),
+    tables: &dyn Fn() -> (Arc<Published<Tables>>, ReaderHandle),
     entrance: Entrance,
     books: &mut AllCounters,
 ) {
     let mut worker = IpsecWorker::all(&[Waker::new().expect("an eventfd")], 64).0.remove(0);
     let (into, out) = (books.open("decryption"), books.open("encryption"));
-    let decryption = Decryption::new(&plan, &mut worker, ports.to_vec(), None, into, NOW_NS);
-    let encryption = Encryption::new(&mut plan, &mut worker, ports.to_vec(), tables, entrance, out, NOW_NS);
+    let decryption = Decryption::new(&plan, &mut worker, ports.to_vec(), tables, into, NOW_NS);
+    let encryption = Encryption::new(&mut plan, &mut worker, ports.to_vec(), tables(), entrance, out, NOW_NS);
     network.app("decryption", Box::new(decryption.expect("SAs that work"))).expect("names differ");
     network.app("encryption", Box::new(encryption.expect("SAs that work"))).expect("names differ");
     for name in ports {
+        if name == IPSEC_PORT {
+            for link in [
+                format!("decryption.{name} -> router.{name}"),
+                format!("router.{name} -> encryption.router:{name}"),
+                format!("slow.{name} -> encryption.slow:{name}"),
+            ] {
+                network.link(&link).expect("the link is well-formed");
+            }
+            continue;
+        }
         for link in [
             format!("{name}.output -> decryption.{name}"),
             format!("decryption.{name} -> router.{name}"),

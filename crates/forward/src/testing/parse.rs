@@ -8,7 +8,7 @@ use bm_fib::next_hop::Action;
 use bm_wire::Mac;
 
 use super::world::{AnyPrefix, World};
-use crate::tables::{Interface, ReversePath, Vlan};
+use crate::tables::{Interface, ReversePath, Vlan, ipsec_mac};
 
 /// The words of a line that are not read yet.
 struct Words<'a> {
@@ -52,9 +52,10 @@ pub fn lines(text: &str, world: &mut World) {
     }
 }
 
-/// `NAME PORT MAC [vlan N] [mtu N] [vrf N] [hop-limit N] [down] [no-forwarding] [strict|loose] [accept-local] [ADDRESS/LENGTH]...`
+/// `NAME PORT MAC [if_id N] [vlan N] [mtu N] [vrf N] [hop-limit N] [down] [no-forwarding] [strict|loose] [accept-local] [ADDRESS/LENGTH]...`
 fn interface(words: &mut Words<'_>) -> Interface {
     let (name, port, mac) = (words.next().to_string(), words.read(), words.read::<Mac>());
+    let if_id = words.number("if_id").map_or(0, u32::from);
     let vlan = words.number("vlan").map(|id| Vlan { protocol: 0x8100, id });
     let mtu = words.number("mtu").unwrap_or(1500);
     let vrf = words.number("vrf").unwrap_or(0);
@@ -70,8 +71,9 @@ fn interface(words: &mut Words<'_>) -> Interface {
         name,
         ifindex: 0,
         port,
+        if_id,
         vlan,
-        mac: mac.0,
+        mac: if if_id == 0 { mac.0 } else { ipsec_mac(if_id) },
         mtu,
         up,
         vrf,

@@ -151,6 +151,9 @@ impl World {
     pub fn gateway_hop(&mut self, interface: u16, address: Option<IpAddr>, mtu: u16) -> NextHop {
         let gateway = Gateway { address, interface: u32::from(interface) };
         let mac = address.and_then(|address| self.neighbors.get(&(interface, address)));
+        // An IPsec interface has no neighbors.
+        let of = &self.interfaces[usize::from(interface)];
+        let mac = if of.if_id == 0 { mac } else { Some(&of.mac) };
         let action = mac.map_or(Action::Resolve, |&mac| Action::Forward { mac, interface });
         let hops = &mut self.hops;
         let add = || hops.add(action, gateway, mtu).expect("room for next hops");

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 fn policy(priority: u32, selector: Selector, action: Action) -> Policy {
-    Policy { at: 0, direction: Direction::Out, priority, selector, action }
+    Policy { at: 0, direction: Direction::Out, priority, if_id: 0, selector, action }
 }
 
 fn to(destination: &str) -> Selector {
@@ -81,10 +81,12 @@ fn some((priority, net, length, action, port): (u32, u8, u8, u8, u16)) -> Policy
         destination_ports: ports,
         ..Selector::default()
     };
+    // A half of them, with the same selectors.
+    let if_id = u32::from(length & 1) * u32::from(1 + net % 2);
     let sa = SaId { spi: 300, destination: [192, 0, 2, 1].into() };
     let action = [Action::Discard, Action::Bypass, Action::Protect(sa)][usize::from(action)];
     let direction = if net & 4 == 0 { Direction::Out } else { Direction::In };
-    Policy { direction, ..policy(priority, selector, action) }
+    Policy { direction, if_id, ..policy(priority, selector, action) }
 }
 
 /// A packet to 10.0.`net`.`host`, or a later fragment of one.
@@ -98,14 +100,21 @@ fn some_packet((net, host, port, is_later): (u8, u8, u16, bool)) -> Vec<u8> {
 
 /// Asserts that policies find what a look at each of them finds.
 fn assert_exact(policies: &Policies, all: &BTreeMap<(u32, u64), Policy>, packets: &[Vec<u8>]) {
-    assert_eq!(policies.all(), all.values().collect::<Vec<_>>());
+    let mut sorted: Vec<_> = all.values().collect();
+    sorted.sort_by_key(|policy| policy.if_id);
+    assert_eq!(policies.all(), sorted);
     for packet in packets {
         let key = key(packet).unwrap();
-        for direction in [Direction::Out, Direction::In] {
+        for (direction, if_id) in
+            [Direction::Out, Direction::In].into_iter().flat_map(|of| [0, 1, 2, 3].map(|id| (of, id)))
+        {
             let matches = |policy: &&Policy| {
-                policy.direction == direction && policy.flat(0).any(|flat| flat.matches(&key))
+                (policy.direction, policy.if_id) == (direction, if_id)
+                    && policy.flat(0).any(|flat| flat.matches(&key))
             };
-            assert_eq!(policies.find(direction, &key), all.values().find(matches), "{key:?}");
+            let of = if if_id == 0 { Some(policies) } else { policies.of_interface(if_id) };
+            let found = of.and_then(|of| of.find(direction, &key));
+            assert_eq!(found, all.values().find(matches), "{key:?} {if_id}");
         }
     }
 }
@@ -150,12 +159,13 @@ proptest! {
             }
             assert_exact(&policies, &all, &packets);
         }
-        let has = |direction| all.values().any(|policy| policy.direction == direction);
+        let of_none = || all.values().filter(|policy| policy.if_id == 0);
+        let has = |direction| of_none().any(|policy| policy.direction == direction);
         prop_assert_eq!([Direction::Out, Direction::In].map(|of| policies.has(of)), [Direction::Out, Direction::In].map(has));
         let rules = |direction| {
-            all.values().filter(|policy| policy.direction == direction).map(Policy::rules).sum::<usize>()
+            of_none().filter(|policy| policy.direction == direction).map(Policy::rules).sum::<usize>()
         };
-        prop_assert_eq!((policies.count, policies.rules), (all.len(), [Direction::Out, Direction::In].map(rules)));
+        prop_assert_eq!((policies.count, policies.rules), (of_none().count(), [Direction::Out, Direction::In].map(rules)));
     }
 }
 
@@ -241,5 +251,6 @@ fn thousands_of_changes_find_what_a_look_at_each_finds() {
     }
     assert!(all.len() > 500 && !policies.is_settled());
     policies = policies.settled().unwrap();
-    assert_eq!(policies.all(), all.values().collect::<Vec<_>>());
+    assert!(policies.is_settled() && policies.of_interface(1).is_some());
+    assert_exact(&policies, &all, &[]);
 }

@@ -88,6 +88,7 @@ fn duplicates_and_overlaps_say_where_the_first_is() {
         at,
         direction: Direction::In,
         priority,
+        if_id: 0,
         selector: Selector { destination: Some(destination.parse().unwrap()), ..Selector::default() },
         action,
     };
@@ -123,6 +124,7 @@ fn lists_of_sas_have_one_place_for_each_and_the_same_ends() {
             at: 50 + at,
             direction: Direction::Out,
             priority: at as u32,
+            if_id: 0,
             selector: Selector::default(),
             action: Action::OneOf(at as u32),
         };

@@ -83,6 +83,12 @@ impl Names {
             .map_or_else(|| format!("interface {ifindex}"), |link| String::from(&*link.name))
     }
 
+    /// The XFRM interfaces with this number.
+    pub fn with_if_id(&self, if_id: u32) -> impl Iterator<Item = u32> + '_ {
+        let is_it = move |link: &&Link| link.kind == Kind::Xfrm { if_id };
+        self.links.values().filter(is_it).map(|link| link.ifindex)
+    }
+
     /// Whether there is such an interface.
     pub fn has(&self, ifindex: u32) -> bool {
         self.links.contains_key(&ifindex)

@@ -4,8 +4,10 @@
 //! A policy that just allows does not matter. If one of higher priority exempts packets from another that blocks,
 //! these are listed nevertheless, which is too wide but never too narrow. Policies of direction in are about packets
 //! to this machine. The interface of a selector is ignored, since it has a different meaning in each direction, and
-//! so are interface ids. Policies for marks that packets of workers do not have, which is 0, are not listed: what nftables
-//! or tc marks is listed for that. Policies that brickmoon has added (`crate::xfrm`) are for packets that it does not
+//! policies for marks that packets of workers do not have, which is 0, are not listed: what nftables or tc marks is listed
+//! for that. Outbound policies with an interface id concern what leaves by the XFRM interface of this number; those of
+//! direction fwd concern what comes out of a tunnel, which Linux gets as it came. Policies that brickmoon has added
+//! (`crate::xfrm`) are for packets that it does not
 //! forward itself, and those that it applies itself ([`AppliedPolicies`]) need no help of Linux.
 
 use super::condition::{Condition, Families};
@@ -19,7 +21,7 @@ use crate::error::{Error, Malformed};
 use crate::family::ip_address;
 use crate::message::Raw;
 use crate::socket::Socket;
-use crate::xfrm::{self, POLICY, TEMPLATES, at, message};
+use crate::xfrm::{self, IF_ID, POLICY, TEMPLATES, at, message};
 use bm_wire::Family;
 use netlink_sys::protocols::NETLINK_XFRM;
 use std::collections::BTreeSet;
@@ -68,6 +70,8 @@ struct Policy {
     blocks: bool,
     families: Families,
     condition: Condition,
+    /// The number of an XFRM interface, whose packets alone it is for.
+    if_id: Option<u32>,
     /// In the notation of `ip xfrm policy`.
     title: String,
 }
@@ -115,6 +119,13 @@ impl Part for Xfrm {
         let applied = self.applied.lock();
         for policy in self.policies.iter().filter(|policy| policy.blocks || !applied.contains(&policy.index))
         {
+            if let Some(if_id) = policy.if_id {
+                let links = names.with_if_id(if_id);
+                links.for_each(|link| {
+                    entries.add(Feature::Xfrm, Traffic::Out(link), || policy.title.clone());
+                });
+                continue;
+            }
             let traffic = policy.condition.traffic(policy.families, names);
             let traffic = traffic.unwrap_or(policy.families.all());
             entries.add(Feature::Xfrm, traffic, || policy.title.clone());
@@ -172,7 +183,13 @@ fn read_policy(body: &[u8]) -> Result<Option<Policy>, Malformed> {
         xfrm::FORWARD => "fwd",
         _ => return Ok(None),
     };
-    let templates = Attributes::after_header(body, POLICY).find(TEMPLATES)?.unwrap_or_default();
+    let attributes = Attributes::after_header(body, POLICY);
+    let if_id = attributes.find(IF_ID)?.and_then(<[u8]>::first_chunk);
+    let if_id = if_id.map(|bytes| u32::from_ne_bytes(*bytes)).filter(|if_id| *if_id != 0);
+    if if_id.is_some() && direction != "out" {
+        return Ok(None);
+    }
+    let templates = attributes.find(TEMPLATES)?.unwrap_or_default();
     let action = match (fixed[at::ACTION] == xfrm::BLOCK, templates.is_empty()) {
         (true, _) => "action block",
         (false, false) => "with a template",
@@ -185,13 +202,15 @@ fn read_policy(body: &[u8]) -> Result<Option<Policy>, Malformed> {
         Some(family) => format!("src {} dst {}", address(fixed, family, true), address(fixed, family, false)),
         None => "for any address".into(),
     };
+    let of_interface = if_id.map_or(String::new(), |if_id| format!(" if_id {if_id:#x}"));
     let index = fixed[at::INDEX].first_chunk().map_or(0, |index| u32::from_ne_bytes(*index));
     Ok(Some(Policy {
         index,
         blocks: fixed[at::ACTION] == xfrm::BLOCK,
         families: family.map_or(Families::BOTH, Families::only),
         condition: condition(fixed, family),
-        title: format!("ip xfrm policy dir {direction} {selector} {action}"),
+        if_id,
+        title: format!("ip xfrm policy dir {direction} {selector} {action}{of_interface}"),
     }))
 }
 
@@ -352,6 +371,28 @@ mod tests {
             let mark = [12, 0, 21, 0, value, 0, 0, 0, 0xff, 0, 0, 0];
             assert_eq!(listed(&[bytes(BLOCK_TCP), mark.to_vec()].concat()).len(), listed_count);
         }
+    }
+
+    #[test]
+    fn policies_of_an_xfrm_interface_concern_what_leaves_by_it() {
+        let mut policy = bytes(TEMPLATE);
+        policy.extend_from_slice(&[8, 0, 31, 0, 42, 0, 0, 0]);
+        let mut names = Names::default();
+        let listed = |policy: &[u8], names: &Names| {
+            let policies = read_policy(policy).unwrap().into_iter().collect();
+            let mut entries = Entries::default();
+            Xfrm { policies, ..Xfrm::default() }.analyse(names, &mut entries);
+            entries.finish().into_iter().map(|entry| (entry.traffic, entry.why)).collect::<Vec<_>>()
+        };
+        assert_eq!(listed(&policy, &names), []);
+        for (ifindex, if_id) in [(7, 42), (8, 43)] {
+            let kind = crate::link::Kind::Xfrm { if_id };
+            names.apply(crate::message::Message::Link(crate::Link { ifindex, kind, ..Default::default() }));
+        }
+        let why = "ip xfrm policy dir out src ::/0 dst 2001:db8::/32 with a template if_id 0x2a".to_owned();
+        assert_eq!(listed(&policy, &names), [(Traffic::Out(7), why)]);
+        policy[at::DIRECTION] = xfrm::FORWARD;
+        assert_eq!(listed(&policy, &names), []);
     }
 
     #[test]

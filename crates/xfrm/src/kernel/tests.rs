@@ -72,6 +72,24 @@ fn a_tunnel_is_used_and_its_policies_are_applied() {
 }
 
 #[test]
+fn policies_of_an_xfrm_interface_use_its_sas() {
+    let of = |body: Vec<u8>| with(body, attribute::INTERFACE, &[42, 0, 0, 0]);
+    let interface: Vec<_> = policies().into_iter().map(of).collect();
+    let mut tables = KernelTables::default();
+    let update = tables.update(listing(&[out(0x1001, 5), inbound(0x1002)], &interface), &is_local);
+    assert_eq!(shown(&update), ALL[..2], "SAs of none");
+    let sas = [of(out(0x1003, 5)), of(inbound(0x1004))];
+    let update = KernelTables::default().update(listing(&sas, &interface), &is_local);
+    assert_eq!(shown(&update)[2..], ["policy 1 Out 0x1003", "policy 2 In 0x0"]);
+    let if_ids = update.changes.iter().filter_map(|change| match change {
+        Change::AddSa { sa, .. } => Some(sa.if_id),
+        Change::AddPolicy { policy, .. } => Some(policy.if_id),
+        _ => None,
+    });
+    assert_eq!(if_ids.collect::<Vec<_>>(), [42; 4]);
+}
+
+#[test]
 fn a_policy_without_an_sa_is_left_to_linux_until_there_is_one() {
     let mut tables = KernelTables::default();
     let update = tables.update(listing(&[inbound(0x1002)], &policies()), &is_local);

@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+mod interface;
 mod marks;
 mod moving;
 
@@ -125,8 +126,13 @@ impl Net {
 
     /// Starts brickmoon on the first gateway.
     fn brickmoon(&self) -> Option<Daemon<'_>> {
+        self.brickmoon_with("")
+    }
+
+    /// The same with more settings of `[ipsec]`.
+    fn brickmoon_with(&self, more: &str) -> Option<Daemon<'_>> {
         let config = format!(
-            "[[port]]\ndevice = 'lan'\n[[port]]\ndevice = 'wan'\n[ipsec]\nxfrm_socket = '{}'\n",
+            "[[port]]\ndevice = 'lan'\n[[port]]\ndevice = 'wan'\n[ipsec]\nxfrm_socket = '{}'\n{more}",
             self.socket().display()
         );
         let file = self.write(0, "brickmoon", &config);

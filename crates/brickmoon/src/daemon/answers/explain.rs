@@ -1,13 +1,24 @@
 //! `explain`: what the control thread says about a packet, completed by hooks, apps and IPsec.
 
+use std::sync::MutexGuard;
+
 use bm_api::request::ExplainQuery;
 use bm_api::{Error, Explanation, Fate, Step};
 
 use super::Daemon;
-use crate::daemon::ipsec::Protection;
+use crate::daemon::ipsec::{Ipsec, Protection};
 use crate::daemon::lock::lock;
 
 impl Daemon {
+    /// What is known of IPsec, with the names that its interfaces have now.
+    pub(super) fn ipsec(&self) -> MutexGuard<'_, Ipsec> {
+        let interfaces = self.forwarder.driver.handle().ipsec_interfaces();
+        let mut ipsec = lock(&self.forwarder.shared.ipsec);
+        // Without an answer they keep the names that they had.
+        interfaces.into_iter().for_each(|interfaces| ipsec.name_interfaces(interfaces));
+        ipsec
+    }
+
     /// What becomes of a packet.
     pub(super) fn explanation(&self, query: &ExplainQuery) -> Result<Explanation, Error> {
         let mut explained = self.forwarder.driver.handle().explain(query)?;
@@ -21,15 +32,15 @@ impl Daemon {
         explained.steps.insert(0, step("packet", path));
         if explained.path == "user" {
             self.add_hooks_and_apps(&mut explained);
-            let ipsec = lock(&self.forwarder.shared.ipsec);
+            let ipsec = self.ipsec();
             // What the program on the port gives to Linux is not decrypted, but for ESP, which it hands over.
             let is_steered = explained.fate != Fate::Linux || explained.reason.is_none();
             let arriving = ipsec.on_arrival(&frame).filter(|protection| is_steered || protection.is_esp);
-            let leaving = explained.sent.first().map(|sent| bytes(&sent.frame));
-            let leaving = leaving.filter(|_| explained.fate == Fate::Sent);
+            let leaving = explained.sent.first().filter(|_| explained.fate == Fate::Sent);
+            let leaving = leaving.and_then(|sent| ipsec.on_departure(&bytes(&sent.frame), &sent.port));
             if let Some(protection) = arriving {
                 apply(&mut explained, protection, 1);
-            } else if let Some(protection) = leaving.and_then(|frame| ipsec.on_departure(&frame)) {
+            } else if let Some(protection) = leaving {
                 let before_result = explained.steps.len() - 1;
                 apply(&mut explained, protection, before_result);
             }

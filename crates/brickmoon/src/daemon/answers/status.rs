@@ -46,6 +46,7 @@ impl Daemon {
         status.notes.extend(infos.filter_map(no_frames));
         status.memory_bytes = report::resident_bytes();
         status.notes.extend(self.no_ports());
+        status.notes.extend(self.forwarder.shared.tun_devices.notes());
         status.notes.extend(lost_lines());
         status.silent_threads = self.silent.count();
         status.notes.extend(self.silent.notes());

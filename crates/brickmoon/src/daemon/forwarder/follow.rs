@@ -140,6 +140,7 @@ impl Forwarder {
             }
         }
         self.follow_fabric_links()?;
+        self.shared.tun_devices.follow(&setup.config, control);
         self.follow_filters();
         self.follow_linux_drops();
         self.follow_sampling();

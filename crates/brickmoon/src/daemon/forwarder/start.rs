@@ -15,7 +15,7 @@ use super::worker_resources::{MakeNatives, WorkerResources};
 use super::{Forwarder, Setup};
 use crate::daemon::cluster::Node;
 use crate::daemon::dataplane::Shared;
-use crate::daemon::ipsec::Ipsec;
+use crate::daemon::ipsec::{Ipsec, TunDevices};
 use crate::daemon::kernel_ports::{self, Started};
 use crate::daemon::linux_drops::LinuxDrops;
 use crate::daemon::random::random;
@@ -94,7 +94,9 @@ impl Forwarder {
         let driver = Driver::start(&config, hash_seed, &readers, ports, kernel).map_err(Failure::failed)?;
         let published = driver.handle().published().clone();
         let (hooks, apps) = (OnceLock::new(), OnceLock::new());
-        let shared = Shared { published, readers, registry, hooks, apps, ipsec };
+        let tun_devices = Arc::new(TunDevices::new()?);
+        let shared = Shared { published, readers, registry, hooks, apps, ipsec, tun_devices };
+        shared.tun_devices.follow(&config, driver.handle());
         let running = match opener {
             Some(opener) => {
                 worker_resources.scripts(&shared)?;

@@ -112,8 +112,7 @@ impl ClearText {
         (gone, new): (Option<&Policy>, Option<&Policy>),
         programs: impl Iterator<Item = &'p Policy>,
     ) {
-        let is_outbound = |policy: &&Policy| policy.direction == Direction::Out;
-        let (gone, new) = (gone.filter(is_outbound), new.filter(is_outbound));
+        let (gone, new) = (gone.filter(is_concerned), new.filter(is_concerned));
         if ipsec.left_to_linux == LeftToLinux::Forward || (gone.is_none() && new.is_none()) {
             return;
         }
@@ -218,13 +217,18 @@ fn owner(socket: &Path) -> u16 {
     (hash ^ hash >> 16) as u16
 }
 
+/// Whether Linux could forward packets of a policy in clear. Those of an interface it sends there, and nowhere else.
+fn is_concerned(policy: &&Policy) -> bool {
+    policy.direction == Direction::Out && policy.if_id == 0
+}
+
 /// The policies for the kernel.
 fn wanted<'p>(ipsec: &'p Ipsec, programs: impl Iterator<Item = &'p Policy>) -> Wanted {
     if ipsec.left_to_linux == LeftToLinux::Forward {
         return Wanted::default();
     }
     let all = ipsec.policies.iter().chain(programs);
-    let mut out: Vec<_> = all.filter(|policy| policy.direction == Direction::Out).collect();
+    let mut out: Vec<_> = all.filter(is_concerned).collect();
     out.sort_by_key(|policy| policy.priority);
     let exceptions = out.iter().filter(|policy| policy.action == Action::Bypass);
     let exceptions = exceptions.map(|policy| policy.selector.clone()).collect();
@@ -314,6 +318,7 @@ mod tests {
             at: 0,
             direction: Direction::Out,
             priority,
+            if_id: 0,
             selector: Selector {
                 source: prefix(source),
                 destination: prefix(destination),

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bm_api::Fate;
+use bm_forward::if_id_of;
 use bm_ipsec::{Action, Direction, Located, Policy, Sa, SaId, SaList, key, locate};
 use bm_stats::Reason;
 use bm_wire::ethernet::Ethernet;
@@ -39,7 +40,11 @@ impl Ipsec {
         if let Ok(Located::Esp(esp)) = locate(packet) {
             if let Some(sa) = self.sa(esp.id).filter(|sa| sa.direction == Direction::In) {
                 let text = format!("ESP of the inbound SA {}", self.name_of_sa(sa));
-                let result = "decrypted; what comes out is routed anew".to_owned();
+                let arrives = match sa.if_id {
+                    0 => String::new(),
+                    if_id => format!("arrives on {} and ", self.interface_name(if_id)),
+                };
+                let result = format!("decrypted; what comes out {arrives}is routed anew");
                 return Some(Protection {
                     text,
                     is_esp: true,
@@ -52,7 +57,7 @@ impl Ipsec {
                 return Some(Protection { is_esp: true, ..Protection::dropped(text, Reason::IpsecNoSa) });
             }
         }
-        let policy = self.policy_for(Direction::In, packet)?;
+        let policy = self.policy_for(Direction::In, packet, 0)?;
         let text = self.policy_line(&policy);
         Some(match policy.action {
             Action::Bypass => Protection::passes(text),
@@ -63,11 +68,17 @@ impl Ipsec {
         })
     }
 
-    /// What happens to a frame that the router sends.
-    pub fn on_departure(&self, frame: &[u8]) -> Option<Protection> {
-        let policy = self.policy_for(Direction::Out, packet(frame)?)?;
+    /// What happens to a frame that the router sends, by an IPsec interface if there is one with this name.
+    pub fn on_departure(&self, frame: &[u8], out: &str) -> Option<Protection> {
+        let if_id = if self.is_interface(out) { if_id_of(frame) } else { 0 };
+        let policy = self.policy_for(Direction::Out, packet(frame)?, if_id);
+        if policy.is_none() && if_id != 0 {
+            return Some(Protection::dropped(format!("no policy of {out} is for it"), Reason::IpsecPolicy));
+        }
+        let policy = policy?;
         let text = self.policy_line(&policy);
         let sas = match policy.action {
+            Action::Bypass if if_id != 0 => return Some(Protection::dropped(text, Reason::IpsecPolicy)),
             Action::Bypass => return Some(Protection::passes(text)),
             Action::Discard => return Some(Protection::dropped(text, Reason::IpsecPolicy)),
             Action::Protect(id) => SaList::of(Some(id)),
@@ -90,9 +101,11 @@ impl Ipsec {
         Some(Protection { text, is_esp: false, result: Some((Fate::Encrypted, None, result)) })
     }
 
-    /// The first policy that matches a packet, as workers find it.
-    fn policy_for(&self, direction: Direction, packet: &[u8]) -> Option<Policy> {
-        self.all_policies().ok()?.find(direction, &key(packet)?).cloned()
+    /// The first policy of an interface, or of none, that matches a packet, as workers find it.
+    fn policy_for(&self, direction: Direction, packet: &[u8], if_id: u32) -> Option<Policy> {
+        let all = self.all_policies().ok()?;
+        let of = if if_id == 0 { &*all } else { all.of_interface(if_id)? };
+        of.find(direction, &key(packet)?).cloned()
     }
 
     fn policy_line(&self, policy: &Policy) -> String {
@@ -100,7 +113,8 @@ impl Ipsec {
         let sa = if shown.sa.is_empty() { String::new() } else { format!(" by SA {}", shown.sa) };
         let (source, destination) = (shown.source, shown.destination);
         let (which, priority) = (direction(policy.direction), policy.priority);
-        format!("policy {which}, priority {priority}: {source} > {destination}: {}{sa}", shown.action)
+        let of = if shown.interface.is_empty() { String::new() } else { format!(" of {}", shown.interface) };
+        format!("policy {which}{of}, priority {priority}: {source} > {destination}: {}{sa}", shown.action)
     }
 
     fn sas_now(&self) -> impl Iterator<Item = &Sa> {
@@ -186,7 +200,8 @@ mod tests {
     #[test]
     fn a_packet_that_leaves_has_the_policy_and_sa_that_workers_find() {
         let ipsec = ipsec();
-        let to = |destination| end(ipsec.on_departure(&frame([10, 1, 0, 2], destination, 17, &[0; 8])));
+        let to =
+            |destination| end(ipsec.on_departure(&frame([10, 1, 0, 2], destination, 17, &[0; 8]), "wan"));
         let (fate, text) = to([10, 2, 0, 1]).expect("a policy");
         assert_eq!(fate, Fate::Encrypted);
         assert!(text.ends_with("any > 10.2.0.0/16: protect by SA to-b"), "{text}");

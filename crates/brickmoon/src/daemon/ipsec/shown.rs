@@ -14,6 +14,10 @@ impl Ipsec {
     /// The SAs, for `show sas`.
     pub fn sas(&self) -> Sas {
         let sas = self.config.sas.iter().zip(&self.config.names).zip(&self.known);
+        let shown = |sa: &Sa, name: &str, worker, status: &SaStatus| bm_api::Sa {
+            interface: self.interface_name(sa.if_id),
+            ..shown(sa, name, worker, status)
+        };
         let configured = sas.map(|((sa, name), known)| {
             let mut sa = shown(sa, name, known.worker, &known.status);
             if known.is_spare && sa.packets == 0 && sa.state == "valid" {
@@ -60,6 +64,7 @@ impl Ipsec {
         IpsecPolicy {
             direction: direction(policy.direction).into(),
             priority: policy.priority,
+            interface: self.interface_name(policy.if_id),
             source: selector.source.map_or_else(any, |prefix| prefix.to_string()),
             destination: selector.destination.map_or_else(any, |prefix| prefix.to_string()),
             protocol: selector.protocol,
@@ -100,6 +105,7 @@ fn shown(sa: &Sa, name: &str, worker: usize, status: &SaStatus) -> bm_api::Sa {
         source: sa.source.to_string(),
         destination: sa.destination.to_string(),
         mode: if sa.mode == Mode::Tunnel { "tunnel" } else { "transport" }.into(),
+        interface: String::new(),
         suite: sa.suite.name().into(),
         library: bm_ipsec::library(sa.suite, sa.direction),
         worker: worker as u32,

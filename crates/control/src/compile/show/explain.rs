@@ -88,7 +88,9 @@ impl Compiler {
 /// The neighbor that a packet is sent to, as in `ip neigh`.
 pub(crate) fn neighbor(mirror: &Mirror, tables: &Tables, routed: &Routed) -> Option<String> {
     let (out, address) = routed.neighbor?;
-    let Interface { ifindex, name, .. } = tables.interfaces.get(usize::from(out))?;
+    let of = tables.interfaces.get(usize::from(out));
+    // An IPsec interface has no neighbors.
+    let Interface { ifindex, name, .. } = of.filter(|of| of.if_id == 0)?;
     let known = mirror.neighbor(*ifindex, address);
     Some(match known.and_then(|known| Some((known.mac?, known.state))) {
         Some((mac, state)) => format!("{address} is {} on {name}, {}", bm_api::Mac(mac), state_name(state)),

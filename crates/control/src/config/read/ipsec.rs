@@ -9,7 +9,7 @@ use bm_ipsec::{
 
 use super::filter::protocol;
 use super::*;
-use crate::config::ipsec::LEFT_TO_LINUX;
+use crate::config::ipsec::{IpsecInterface, LEFT_TO_LINUX};
 
 const DIRECTIONS: [(&str, Direction); 2] = [("out", Direction::Out), ("in", Direction::In)];
 const MODES: [(&str, Mode); 2] = [("tunnel", Mode::Tunnel), ("transport", Mode::Transport)];
@@ -28,6 +28,8 @@ const KEY_FILE_MAX: u64 = 1024;
 const SOCKET_MAX: usize = 80;
 /// The longest name of an SA.
 const NAME_MAX: usize = 63;
+/// The longest name of an interface (`IFNAMSIZ`, without its end).
+const DEVICE_MAX: usize = 15;
 
 /// What `action` can be; the SA of `protect` is read apart.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,8 +43,9 @@ const ACTIONS: [(&str, ActionWord); 3] =
     [("protect", ActionWord::Protect), ("discard", ActionWord::Discard), ("bypass", ActionWord::Bypass)];
 
 /// Reads the section. Files with keys are looked for in `folder`.
-pub(super) fn ipsec(section: &mut Section<'_, '_>, folder: &Path, ipsec: &mut Ipsec) {
+pub(super) fn ipsec(section: &mut Section<'_, '_>, (folder, ports): (&Path, &[Port]), ipsec: &mut Ipsec) {
     let before = section.report.problems.len();
+    let mut lines = Vec::new();
     section.file("state_file", &mut ipsec.state_file);
     if let Some((at, path)) = section.text("xfrm_socket", "\"/run/brickmoon/xfrm.sock\"") {
         // What fits `struct sockaddr_un`, with the name that it has until it is ready.
@@ -53,11 +56,17 @@ pub(super) fn ipsec(section: &mut Section<'_, '_>, folder: &Path, ipsec: &mut Ip
     }
     section.choice("kernel", &OFF_ON, &mut ipsec.kernel);
     section.choice("left_to_linux", &LEFT_TO_LINUX, &mut ipsec.left_to_linux);
+    for (start, table) in section.tables("interface", "[[ipsec.interface]] with device and if_id below it") {
+        let mut part =
+            Section { name: "[[ipsec.interface]]", table, known: Vec::new(), report: section.report };
+        interface(&mut part, start, ports, &mut lines, &mut ipsec.interfaces);
+        part.finish();
+    }
     // Problems name an SA or a policy by where its table is.
     let mut tables = Vec::new();
     for (start, table) in section.tables("sa", "[[ipsec.sa]] with name, spi and so on below it") {
         let mut part = Section { name: "[[ipsec.sa]]", table, known: Vec::new(), report: section.report };
-        let sa = sa(&mut part, folder, start);
+        let sa = sa(&mut part, (folder, &ipsec.interfaces), start);
         part.finish();
         tables.push((start, table));
         let Some((at, name, sa)) = sa else { continue };
@@ -77,7 +86,7 @@ pub(super) fn ipsec(section: &mut Section<'_, '_>, folder: &Path, ipsec: &mut Ip
         let mut part = Section { name: "[[ipsec.policy]]", table, known: Vec::new(), report: section.report };
         // Where an SA has a problem, a policy for it would be reported as well.
         let known = (sas == before).then_some(&*ipsec);
-        let policy = policy(&mut part, known, start);
+        let policy = policy(&mut part, known, &ipsec.interfaces, start);
         part.finish();
         tables.push((start, table));
         if let Some((policy, list)) = policy {
@@ -131,12 +140,73 @@ fn keys_of(what: &What) -> &'static [&'static str] {
         What::Overlap { .. } => &["priority"],
         What::NoSa(_) | What::OtherDirection(_) => &["sa"],
         What::Twice(_) | What::OtherEnds { .. } | What::OtherPlace { .. } => &["sa"],
+        What::OtherInterface(_) => &["interface", "sa"],
+        What::InterfaceTransport => &["mode"],
         What::ManyPolicies(_) => &[],
     }
 }
 
+/// Adds an interface. `lines` has where the others are.
+fn interface(
+    section: &mut Section<'_, '_>,
+    start: usize,
+    ports: &[Port],
+    lines: &mut Vec<usize>,
+    known: &mut Vec<IpsecInterface>,
+) {
+    let device = section.required("device", "device = \"ipsec0\"");
+    let if_id = section.value("if_id");
+    if if_id.is_none() {
+        section.missing("if_id", "if_id = 1");
+    }
+    let at = if_id.map_or(start, |value| value.span().start);
+    let if_id = section.in_range("if_id", if_id, 1..=u32::MAX.into(), "a whole number", "if_id = 1".into());
+    let (Some((device_at, device)), Some(if_id)) = (device, if_id) else { return };
+    if device.is_empty() || device.len() > DEVICE_MAX || device.contains(['/', ' ']) {
+        section.invalid("device", device_at, device, "must be the name of an interface of Linux");
+        return;
+    }
+    if ports.iter().any(|port| port.device.interface() == Some(device)) {
+        let why = "is a [[port]], which cannot be encrypted: use an interface of its own, such as one made with \
+                   `ip tuntap add ipsec0 mode tun`";
+        section.invalid("device", device_at, device, why);
+        return;
+    }
+    let if_id = if_id as u32;
+    let same = |other: &IpsecInterface| (other.device == device, other.if_id == if_id);
+    let again = known.iter().zip(&*lines).find_map(|(other, line)| match same(other) {
+        (true, _) => Some((device_at, format!("interface \"{device}\" in [ipsec]"), *line)),
+        (_, true) => Some((at, format!("if_id {if_id}"), *line)),
+        _ => None,
+    });
+    if let Some((at, what, first)) = again {
+        return section.report.add(at, ProblemKind::Again { what, first });
+    }
+    lines.push(section.report.line(start));
+    known.push(IpsecInterface { device: device.into(), if_id });
+}
+
+/// The number of the interface that an SA or a policy names; 0 if it names none.
+fn interface_named(section: &mut Section<'_, '_>, interfaces: &[IpsecInterface]) -> Option<u32> {
+    let Some((at, name)) = section.text("interface", "\"ipsec0\"") else { return Some(0) };
+    let found = interfaces.iter().find(|interface| interface.device == name);
+    if found.is_none() {
+        section.invalid(
+            "interface",
+            at,
+            name,
+            "there is no [[ipsec.interface]] with this device: add it, with an if_id",
+        );
+    }
+    found.map(|interface| interface.if_id)
+}
+
 /// An SA with its name, and where that is.
-fn sa(section: &mut Section<'_, '_>, folder: &Path, start: usize) -> Option<(usize, String, Sa)> {
+fn sa(
+    section: &mut Section<'_, '_>,
+    (folder, interfaces): (&Path, &[IpsecInterface]),
+    start: usize,
+) -> Option<(usize, String, Sa)> {
     let name = name(section);
     let direction = chosen(section, "direction", "direction = \"out\"", &DIRECTIONS);
     let spi = section.value("spi");
@@ -157,6 +227,8 @@ fn sa(section: &mut Section<'_, '_>, folder: &Path, start: usize) -> Option<(usi
         suite.unwrap_or(Suite::Aes128Gcm),
     );
     sa.at = start;
+    let if_id = interface_named(section, interfaces);
+    sa.if_id = if_id.unwrap_or(0);
     sa.encryption_key = encryption_key.unwrap_or_else(Secret::none);
     sa.integrity_key = integrity_key.unwrap_or_else(Secret::none);
     options(section, &mut sa);
@@ -169,8 +241,8 @@ fn sa(section: &mut Section<'_, '_>, folder: &Path, start: usize) -> Option<(usi
         part.finish();
     }
     let (at, name) = name?;
-    (direction.is_some() && spi.is_some() && source.is_some() && destination.is_some() && suite.is_some())
-        .then_some((at, name, sa))
+    let ends = direction.is_some() && source.is_some() && destination.is_some();
+    (ends && spi.is_some() && suite.is_some() && if_id.is_some()).then_some((at, name, sa))
 }
 
 /// What has a default.
@@ -224,12 +296,14 @@ fn selector(section: &mut Section<'_, '_>) -> Selector {
 fn policy(
     section: &mut Section<'_, '_>,
     known: Option<&Ipsec>,
+    interfaces: &[IpsecInterface],
     start: usize,
 ) -> Option<(Policy, Option<Vec<SaId>>)> {
     let direction = chosen(section, "direction", "direction = \"out\"", &DIRECTIONS);
     let action = chosen(section, "action", "action = \"protect\"", &ACTIONS);
     let mut priority = 100;
     section.number("priority", 0..=u32::MAX.into(), &mut priority);
+    let if_id = interface_named(section, interfaces);
     let selector = selector(section);
     let (named, mut list) = (named(section), None);
     let action = match (action?, named) {
@@ -268,7 +342,7 @@ fn policy(
         (ActionWord::Discard, None) => Action::Discard,
         (ActionWord::Bypass, None) => Action::Bypass,
     };
-    Some((Policy { at: start, direction: direction?, priority, selector, action }, list))
+    Some((Policy { at: start, direction: direction?, priority, if_id: if_id?, selector, action }, list))
 }
 
 /// The names of `sa`, one or a list, and where they are.

@@ -192,6 +192,90 @@ fn reports_errors_of_sas_and_policies() {
     assert!(number.contains("must be a string") && !number.contains("1122"), "{number}");
 }
 
+fn interface(device: &str, if_id: u32) -> String {
+    format!("[[ipsec.interface]]\ndevice = '{device}'\nif_id = {if_id}\n")
+}
+
+#[test]
+fn reads_interfaces_of_sas_and_policies() {
+    let text = interface("ipsec0", 7)
+        + &interface("ipsec1", u32::MAX)
+        + &with_key("a", 256, "interface = 'ipsec0'")
+        + &with_key("b", 257, "interface = 'ipsec1'")
+        + &policy("interface = 'ipsec0'\naction = 'protect'\nsa = 'a'")
+        // The same priority and packets, of another interface.
+        + &policy("interface = 'ipsec1'\naction = 'protect'\nsa = 'b'")
+        + &policy("action = 'discard'");
+    let ipsec = read(&text).ipsec;
+    let known: Vec<_> = ipsec.interfaces.iter().map(|own| (own.device.as_str(), own.if_id)).collect();
+    assert_eq!(known, [("ipsec0", 7), ("ipsec1", u32::MAX)]);
+    assert_eq!(ipsec.sas.iter().map(|sa| sa.if_id).collect::<Vec<_>>(), [7, u32::MAX]);
+    assert_eq!(ipsec.policies.iter().map(|policy| policy.if_id).collect::<Vec<_>>(), [7, u32::MAX, 0]);
+    assert!(!read(&interface("ipsec0", 7)).ipsec.is_empty(), "its packets are dropped");
+    let changed = read(&text).diff(&read(&text.replace("if_id = 7", "if_id = 8")));
+    assert!(changed.iter().any(|of| (of.key.as_str(), of.effect) == ("ipsec.interface", Effect::Workers)));
+}
+
+#[test]
+fn reports_errors_of_interfaces() {
+    let port = "[[port]]\ndevice = 'wan'\n";
+    for (text, line, why) in [
+        ("[[ipsec.interface]]\nif_id = 7\n".into(), 2, "`device` in [[ipsec.interface]] is missing"),
+        ("[[ipsec.interface]]\ndevice = 'a'\n".into(), 2, "`if_id` in [[ipsec.interface]] is missing"),
+        (interface("ipsec0", 0), 3, "`if_id` in [[ipsec.interface]] is 0"),
+        (
+            interface("ipsec0", 7).replace('7', "4294967296"),
+            3,
+            "`if_id` in [[ipsec.interface]] is 4294967296",
+        ),
+        (interface("an_interface_of_17", 7), 2, "`device` in [[ipsec.interface]] is \"an_interface_of_17\""),
+        (interface("a", 7) + &interface("a", 8), 5, "duplicate interface \"a\" in [ipsec], first on line 1"),
+        (interface("a", 7) + &interface("b", 7), 6, "duplicate if_id 7, first on line 1"),
+        (
+            port.to_owned() + &interface("wan", 7),
+            4,
+            "`device` in [[ipsec.interface]] is \"wan\": is a [[port]]",
+        ),
+        (
+            with_key("a", 256, "interface = 'ipsec0'"),
+            9,
+            "`interface` in [[ipsec.sa]] is \"ipsec0\": there is no [[ipsec.interface]] with this device",
+        ),
+        (
+            policy("interface = 'ipsec0'\naction = 'discard'"),
+            3,
+            "`interface` in [[ipsec.policy]] is \"ipsec0\": there is no [[ipsec.interface]] with this device",
+        ),
+        (
+            interface("ipsec0", 7) + &with_key("a", 256, "interface = 'ipsec0'\nmode = 'transport'"),
+            13,
+            "SAs of an interface need tunnel mode",
+        ),
+        (
+            interface("ipsec0", 7)
+                + &with_key("a", 256, "interface = 'ipsec0'")
+                + &policy("action = 'protect'\nsa = 'a'"),
+            16,
+            "the SA with dst 198.51.100.1 spi 0x00000100 has another interface",
+        ),
+        (
+            interface("ipsec0", 7)
+                + &with_key("a", 256, "")
+                + &policy("action = 'protect'\nsa = 'a'\ninterface = 'ipsec0'"),
+            17,
+            "the SA with dst 198.51.100.1 spi 0x00000100 has another interface",
+        ),
+        (
+            interface("ipsec0", 7) + &policy("interface = 'ipsec0'\naction = 'discard'").repeat(2),
+            8,
+            "another policy with priority 100 matches the same packets",
+        ),
+    ] {
+        let refused = refused(&text);
+        assert!(refused.starts_with(&format!("test.toml, line {line}: {why}")), "{text}\n{refused}");
+    }
+}
+
 #[test]
 fn keys_come_from_files_that_only_their_owner_can_read() {
     let folder = std::env::temp_dir().join(format!("bm-ipsec-keys-{}", std::process::id()));

@@ -1,5 +1,7 @@
 //! Replies of the control thread on its state and tables.
 
+use std::collections::BTreeMap;
+
 use bm_api::request::RouteQuery;
 use bm_api::{Error, Mirror, Neighbors, NextHops, Routes, Status};
 
@@ -38,6 +40,10 @@ impl Control {
             notes: self.compiler.notes(mirror),
             ..Status::default()
         }
+    }
+
+    pub fn ipsec_interfaces(&self) -> BTreeMap<u32, String> {
+        self.compiler.ipsec_interfaces().map(|own| (own.if_id, own.name.clone())).collect()
     }
 
     pub fn interfaces(&self) -> Vec<ControlPortState> {

@@ -18,7 +18,7 @@ use bm_api::request::ExplainQuery;
 use bm_api::{Error, Explanation, Fate, Mac, Route, SentFrame, Step};
 use bm_fastpath::LEFT_TO_LINUX;
 use bm_forward::tables::Interface;
-use bm_forward::{Fate as Tried, Now, Outcome, Routed, Trial, Verdict};
+use bm_forward::{Fate as Tried, Now, Outcome, Routed, Trial, Verdict, if_id_of};
 use bm_graph::clock_ns;
 use bm_stats::Reason;
 
@@ -266,14 +266,24 @@ impl Control {
     fn sent(&self, port: u16, frame: &[u8]) -> SentFrame {
         let mac = |at: usize| Mac(frame.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default());
         let tag = bm_wire::ethernet::Ethernet::parse(frame).ok().and_then(|ethernet| ethernet.tag());
-        let port = self.ports.get(usize::from(port));
+        let name = match self.ports.get(usize::from(port)) {
+            Some(port) => port.name.clone(),
+            None => self.ipsec_interface(port, frame).unwrap_or_default(),
+        };
         SentFrame {
-            port: port.map_or_else(String::new, |port| port.name.clone()),
+            port: name,
             to: mac(0),
             from: mac(6),
             vlan: tag.map(|tag| bm_api::Vlan { protocol: tag.protocol, id: tag.vid }),
             frame: to_hex(frame),
         }
+    }
+
+    /// The name of the IPsec interface by which a frame leaves, if it leaves by one.
+    fn ipsec_interface(&self, port: u16, frame: &[u8]) -> Option<String> {
+        let if_id = if_id_of(frame);
+        let own = self.compiler.ipsec_interfaces().find(|own| own.port == port && own.if_id == if_id);
+        own.map(|own| own.name.clone())
     }
 
     /// What the router does with a packet in the end.
@@ -282,7 +292,11 @@ impl Control {
             format!("; an ICMP error about it is sent out of {}", sent.port)
         });
         match outcome.fate {
-            Tried::Sent => (Fate::Sent, None, sent_line(sent)),
+            Tried::Sent => {
+                let by = outcome.sent.first().and_then(|(port, frame)| self.ipsec_interface(*port, frame));
+                let text = by.map(|by| format!("sent by the IPsec interface {by}"));
+                (Fate::Sent, None, text.unwrap_or_else(|| sent_line(sent)))
+            }
             Tried::Linux => (Fate::Linux, None, format!("given to Linux: {}", why_linux(outcome, route))),
             Tried::Held { ifindex, neighbor } => {
                 let link = self.watch.mirror().link(ifindex);

@@ -120,6 +120,7 @@ fn policies(number: u32) -> Result<Policies, BenchError> {
         at: 0,
         direction: Direction::Out,
         priority: one,
+        if_id: 0,
         selector: Selector {
             source: format!("{}/24", Ipv4Addr::from(0x0a00_0000 | one << 8)).parse().ok(),
             destination: "172.16.0.0/12".parse().ok(),

@@ -24,7 +24,8 @@ impl Worker {
         let (mut workers, controls) = IpsecWorker::all(&[Waker::new().unwrap()], 16);
         let (mut network, wire) = (Network::new(), Wire::new());
         let port = PortApp::new(Box::new(MemoryPort::new(wire.clone())), account("in"), account("out"));
-        let app = Decryption::new(&plan, &mut workers[0], vec!["p0".into()], None, account("d"), 0).unwrap();
+        let app = Decryption::new(&plan, &mut workers[0], vec!["p0".into()], &tables(), account("d"), 0);
+        let app = app.unwrap();
         network.app("p0", Box::new(port)).unwrap();
         network.app("decryption", Box::new(app)).unwrap();
         network.link("p0.output -> decryption.p0").unwrap();

@@ -223,8 +223,14 @@ fn plan(sas: &[(Sa, usize)]) -> Result<(IpsecPlan, Vec<Producer<bm_ipsec::Block>
     let own: Vec<_> = plans.iter().map(|plan| (plan.sa.id(), plan.status.clone())).collect();
     let lists = vec![PolicySas { fallback: own.first().cloned(), own, asks: false }];
     let action = if let [(one, _)] = sas { Action::Protect(one.id()) } else { Action::OneOf(0) };
-    let policy =
-        Policy { at: 0, direction: Direction::Out, priority: 100, selector: Selector::default(), action };
+    let policy = Policy {
+        at: 0,
+        direction: Direction::Out,
+        priority: 100,
+        if_id: 0,
+        selector: Selector::default(),
+        action,
+    };
     let policies = Policies::new(vec![policy]).map_err(BenchError::build("policies"))?.into();
     Ok((IpsecPlan { policies, lists, current: Vec::new(), sas: plans, of_kernel: false }, producers))
 }
