@@ -215,7 +215,8 @@ impl Policies {
     /// Builds trees if too much has changed for one after the other.
     fn changed(mut self) -> Result<Self, TooMany> {
         self.is_settled = false;
-        let few = self.recent.iter().map(|ranked| ranked.policy.rules()).sum::<usize>();
+        // One that no packet of workers matches takes room in the list all the same.
+        let few = self.recent.iter().map(|ranked| ranked.policy.rules().max(1)).sum::<usize>();
         let newer = self.layers[1].policies.len() + if few > FEW { self.recent.len() } else { 0 };
         let most = CHANGED.max(self.layers[0].policies.len() / CHANGED_PART);
         if newer.max(self.removed[0].len()) > most {

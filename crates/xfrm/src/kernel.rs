@@ -165,18 +165,22 @@ impl KernelTables {
         let candidates = candidates(&wanted);
         // One that is gone stays until no policy uses it; one that has changed goes before it comes again.
         let gone: Vec<SaKey> = self.used.keys().filter(|key| !wanted.contains_key(*key)).copied().collect();
+        let mut changed = BTreeSet::new();
         for (key, Usable { sa, sent, received, order: (added_s, _), .. }) in wanted {
             let is_same =
                 |used: &Used| used.added_s == added_s && without_limits(&used.sa) == without_limits(&sa);
             match self.used.get(&key) {
                 Some(used) if is_same(used) => continue,
-                Some(_) => update.changes.push(Change::RemoveSa(id(key))),
+                Some(_) => {
+                    changed.insert(key);
+                    update.changes.push(Change::RemoveSa(id(key)));
+                }
                 None => {}
             }
             update.changes.push(Change::AddSa { sa: sa.clone().into(), sent, received, used: None });
             self.used.insert(key, Used { sa, added_s });
         }
-        self.update_policies(policies, &candidates, &mut update);
+        self.update_policies(policies, (&candidates, &changed), &mut update);
         for key in gone {
             update.changes.push(Change::RemoveSa(id(key)));
             self.used.remove(&key);
@@ -249,9 +253,13 @@ impl KernelTables {
     fn update_policies(
         &mut self,
         listed: Vec<Result<NewPolicy, Refused>>,
-        candidates: &[Candidate],
+        (candidates, changed): (&[Candidate], &BTreeSet<SaKey>),
         update: &mut Update,
     ) {
+        // Workers choose anew among SAs of which one has come again.
+        let has_changed = |sas: &SaList| {
+            !changed.is_empty() && sas.own.iter().chain(&sas.fallback).any(|sa| changed.contains(&key(*sa)))
+        };
         let sas_for = |template: &Template, new: &NewPolicy| {
             let family = number(&new.info, selector_at::FAMILY);
             let takes = |sa: &&Candidate| {
@@ -290,7 +298,7 @@ impl KernelTables {
             match (known, number) {
                 (Some(known), _) if known.policy != policy => update.add_policy(order, &policy, sas.clone()),
                 (None, _) => update.add_policy(order, &policy, sas.clone()),
-                (Some(known), Some(template)) if known.sas != sas => {
+                (Some(known), Some(template)) if known.sas != sas || has_changed(&sas) => {
                     update.changes.push(Change::Current { template, sas: sas.clone() });
                 }
                 _ => {}

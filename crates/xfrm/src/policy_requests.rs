@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bm_filter::Key;
-use bm_ipsec::{Direction, Sa, SaId, SaList, Template};
+use bm_ipsec::{Direction, Mark, Sa, SaId, SaList, Template};
 
 use crate::database::{Answer, Change, Context, Database, SaKey};
 use crate::entry::{Entry, Stored};
@@ -36,6 +36,12 @@ impl Database {
         context: &Context<'_>,
         answer: &mut Answer,
     ) -> Result<(), Refused> {
+        if new.policy.if_id != 0 && new.mark() != Mark::default() {
+            return Err(Refused::new(
+                errno::NOT_SUPPORTED,
+                "policies with a mark for an interface: marks of packets that this machine sends are not known",
+            ));
+        }
         let key = new.key();
         let known = self.policies.keys.get(&key).copied();
         let before = known.and_then(|index| self.policies.all.get(&index)).map(Stored::policy);

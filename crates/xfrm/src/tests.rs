@@ -221,6 +221,9 @@ fn each_interface_has_sas_and_policies_of_its_own() {
     let sa = |spi: u32, if_id| of(new_sa(OWN, PEER, spi, 1, &[spi as u8; 20]), if_id);
     let policy = |if_id| of(new_policy(1, 100, Some([OWN, PEER])), if_id);
     assert_eq!(lab.errno(kind::NEW_SA, &sa(0x1001, 42)), 0);
+    // What arrives on the TUN device has lost its mark.
+    let marked = with(policy(42), attribute::MARK, &[5, 0, 0, 0, 0xff, 0, 0, 0]);
+    assert_eq!(lab.errno(kind::NEW_POLICY, &marked), number::NOT_SUPPORTED);
     // The same selector for each of them, and for none; an SA of another one is not used.
     let mut sas = Vec::new();
     for if_id in [0, 42, 43] {

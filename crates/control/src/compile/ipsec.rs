@@ -120,7 +120,13 @@ fn unfit(mirror: &Mirror, link: &Link, if_id: u32, is_port: &dyn Fn(u32) -> bool
         Kind::Xfrm { .. } if lower.is_some_and(|lower| mirror.table_of(lower.ifindex) != TABLE_MAIN) => {
             "its ESP packets leave in a VRF: its packets are left to Linux".into()
         }
-        _ => return None,
+        Kind::Xfrm { .. } => return None,
+        // What Linux sends by these is dropped, or the daemon gets it.
+        Kind::Other(kind) if ["tun", "dummy"].contains(&&**kind) => return None,
+        other => format!(
+            "it is of kind {other}, by which Linux sends packets in clear: use an XFRM interface or a TUN device (ip tuntap add {} mode tun)",
+            link.name
+        ),
     })
 }
 

@@ -119,7 +119,8 @@ fn an_sa_that_has_changed_is_another_one() {
     let mut tables = KernelTables::default();
     let _first = tables.update(listing(&[out(0x1001, 5)], &policies()), &is_local);
     let update = tables.update(listing(&[new_sa(OWN, PEER, 0x1001, 1, &[9; 20])], &policies()), &is_local);
-    assert_eq!(shown(&update), ["remove 0x1001", "add Out 0x1001"]);
+    // Workers choose anew, since the one they had chosen is gone.
+    assert_eq!(shown(&update), ["remove 0x1001", "add Out 0x1001", "template 0 0x1001"]);
 }
 
 #[test]
@@ -164,7 +165,8 @@ fn an_sa_that_was_added_again_is_another_one() {
     let _first = tables.update(listing(&[out(0x1001, 5)], &policies()), &is_local);
     // With the same keys, but its numbers begin anew.
     let update = tables.update(listing(&[out(0x1001, 6)], &policies()), &is_local);
-    assert_eq!(shown(&update), ["remove 0x1001", "add Out 0x1001"]);
+    // Workers choose anew, since the one they had chosen is gone.
+    assert_eq!(shown(&update), ["remove 0x1001", "add Out 0x1001", "template 0 0x1001"]);
 }
 
 #[test]

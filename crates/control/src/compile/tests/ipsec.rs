@@ -120,6 +120,22 @@ fn all_interfaces_have_one_port_and_keep_their_tags() {
     world.is_sound().unwrap();
 }
 
+/// Linux would send packets of this machine, and all packets while no daemon runs, in clear.
+#[test]
+fn an_interface_by_which_linux_sends_is_refused() {
+    let mut world = world(&[("ipsec0", 7)]);
+    world.add("192.0.2.0/24", unicast(dev(9)));
+    for kind in [Kind::Device, Kind::Veth, Kind::Other("wireguard".into())] {
+        let why =
+            format!("IPsec interface ipsec0: it is of kind {kind}, by which Linux sends packets in clear");
+        world.tell(Message::Link(Link { kind, ..tun(9, "ipsec0", UP) })).compile();
+        assert!(troubles(&world)[0].starts_with(&why), "{:?}", troubles(&world));
+        assert_ne!(world.to("192.0.2.1"), encrypted(7, 9));
+    }
+    world.tell(Message::Link(tun(9, "ipsec0", UP))).compile();
+    assert_eq!((world.to("192.0.2.1"), troubles(&world)), (encrypted(7, 9), vec![]));
+}
+
 #[test]
 fn an_interface_has_the_table_of_its_vrf() {
     let mut world = world(&[("ipsec0", 7)]);
