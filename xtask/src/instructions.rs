@@ -107,7 +107,7 @@ fn cannot_count() -> Option<&'static str> {
 fn build(root: &Path, features: &[String]) -> Result<String, Vec<String>> {
     // The whole workspace, like the tests: then they share compiled code.
     let arguments = ["build", "--release", "--locked", "--workspace", "--example", "breaths"];
-    let mut command = Command::new(env!("CARGO"));
+    let mut command = crate::suites::cargo();
     command.args(arguments).args(features).arg("--message-format=json-render-diagnostics");
     let built = command.current_dir(root).output();
     let built = built.map_err(|error| one("cargo build", &error))?;

@@ -81,9 +81,28 @@ pub fn features(root: &Path) -> Result<Vec<String>, Vec<String>> {
     Ok(String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_string).collect())
 }
 
+/// Cargo, as if it was not called by a program that cargo has started: the build script of ring is run again, and all that
+/// needs ring is compiled again, if one of these variables differs.
+pub fn cargo() -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    without_package(&mut command);
+    command
+}
+
+/// Removes what cargo says about the package of this program.
+fn without_package(command: &mut Command) {
+    let of_package = |name: &std::ffi::OsStr| {
+        name.to_str()
+            .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+    };
+    for (name, _) in std::env::vars_os().filter(|(name, _)| of_package(name)) {
+        command.env_remove(name);
+    }
+}
+
 /// Compiles the tests of the whole workspace.
 fn build(root: &Path, features: &[String]) -> Result<Vec<Program>, Vec<String>> {
-    let mut command = Command::new(env!("CARGO"));
+    let mut command = cargo();
     command.args(["test", "--release", "--locked", "--workspace", "--no-run"]).args(features);
     command.arg("--message-format=json-render-diagnostics").current_dir(root).stderr(Stdio::inherit());
     let output = command.output().map_err(|error| failed("cargo test --no-run", &error))?;
@@ -147,6 +166,7 @@ fn run_program(program: &Program) -> Result<Output, String> {
     let (reader, writer) = io::pipe().map_err(describe)?;
     let files = TemporaryFiles::new().map_err(describe)?;
     let mut command = Command::new(&program.path);
+    without_package(&mut command);
     command.args(&program.arguments).envs(program.environment.iter().copied()).env("TMPDIR", &files.0);
     command.current_dir(&program.folder).stdin(Stdio::null());
     command.stdout(writer.try_clone().map_err(describe)?).stderr(writer);
