@@ -1,6 +1,6 @@
 //! IPsec interfaces: the links to which workers send by encrypting, and on which arrives what they decrypt.
 //!
-//! They are those of the configuration, whatever kind of link these are, and XFRM interfaces. All have one port without a
+//! They are those of the configuration (TUN or dummy devices) and XFRM interfaces. All have one port without a
 //! device, which comes after all others. A link that cannot be used is left to Linux, with the reason.
 
 use std::collections::BTreeSet;

@@ -31,7 +31,7 @@ use bm_wire::ipv6::Ipv6;
 use super::choice::{Choices, List, Wants};
 use super::frames::Waiting;
 use super::interfaces::IPSEC_PORT;
-use super::live::{Command, Report, Sender, Wanted};
+use super::live::{Command, Sender};
 use super::rings::{Rings, stop_inputs};
 use super::{Ends, IpsecPlan, IpsecWorker, Owner, SaNumbers, Stop, errors, frames};
 use crate::entrance::Entrance;
@@ -41,6 +41,7 @@ use crate::tables::Tables;
 use crate::verdict::Verdict;
 
 mod by_interface;
+mod by_owner;
 
 /// Where packets of a link come from: decides whether they can be ESP packets of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,17 +155,12 @@ impl Work {
         let outcome = match action {
             None | Some((_, Action::Bypass)) => Ok(port),
             Some((_, Action::Discard)) => Err(Stop::Drop(Reason::IpsecPolicy)),
-            Some((network, protect)) => match self.owner(protect, frames::packet(&frame, network), now_ns) {
-                Some(Owner::Mine(at)) => {
-                    if from == From::Worker {
-                        self.sas[at].status.handed_over();
-                    }
-                    let more = List::of(protect);
-                    return self.protect(io, tables, at, Waiting { frame, network, port, more });
-                }
-                Some(Owner::Other(worker)) => Err(Stop::To(worker)),
-                None => Err(Failure::NoSa.into()),
-            },
+            Some((network, protect)) => {
+                let waiting = Waiting { frame, network, port, more: List::of(protect) };
+                let Err(unprotected) = self.protect_by(io, tables, (protect, from), waiting) else { return };
+                frame = unprotected;
+                Err(Failure::NoSa.into())
+            }
         };
         self.goes(io, frame, port, outcome);
     }
@@ -241,32 +237,6 @@ impl Work {
             _ => None,
         };
         ends.is_some_and(|ends| self.tunnels.contains_key(&ends))
-    }
-
-    /// The owner of the SA that protects a packet. If there is none for a template, the daemon is asked for one.
-    #[inline]
-    fn owner(&mut self, protect: Action, packet: &[u8], now_ns: u64) -> Option<Owner> {
-        let list = List::of(protect);
-        let id = if let Action::Protect(id) = protect { Some(id) } else { self.choices.now(list) };
-        let owner = id.and_then(|id| self.owners.find(id).copied());
-        if let Action::Template(at, _) = protect
-            && (owner.is_none() || self.choices.wants(list) != Wants::Nothing)
-        {
-            self.ask(at, packet, owner, now_ns);
-        }
-        owner
-    }
-
-    /// Asks for an SA for a packet. `owner` has the one that it uses meanwhile, if there is one.
-    #[cold]
-    fn ask(&mut self, template: u32, packet: &[u8], owner: Option<Owner>, now_ns: u64) {
-        let Some(packet) = key(packet) else { return };
-        if owner.is_some() && !self.choices.is_due(template, now_ns) {
-            return;
-        }
-        let is_own = self.choices.wants(List::Template(template)) == Wants::Own && owner.is_some();
-        let wanted = Wanted { template, packet, worker: is_own.then_some(self.worker as u32) };
-        self.rings.commands.iter_mut().for_each(|commands| commands.report(Report::Wanted(wanted)));
     }
 
     /// Carries out what has been decided about SAs and policies since the last call.

@@ -6,9 +6,9 @@ use bm_ipsec::{Action, Direction, key};
 use bm_stats::Reason;
 
 use super::{From, List, Work};
+use crate::ipsec::Stop;
 use crate::ipsec::frames::{self, Waiting};
 use crate::ipsec::interfaces::if_id_of;
-use crate::ipsec::{Owner, Stop};
 use crate::tables::Tables;
 
 impl Work {
@@ -31,27 +31,18 @@ impl Work {
         }
         let policies = self.policies.of_interface(if_id_of(frame.data()));
         let found = key(packet).and_then(|key| policies?.find(Direction::Out, &key));
-        let outcome = match found.map(|found| found.action) {
+        let reason = match found.map(|found| found.action) {
             Some(protect @ (Action::Protect(_) | Action::OneOf(_) | Action::Template(..))) => {
-                match self.owner(protect, packet, io.now_ns) {
-                    Some(Owner::Mine(at)) => {
-                        if from == From::Worker {
-                            self.sas[at].status.handed_over();
-                        }
-                        let more = List::of(protect);
-                        return self.protect(io, tables, at, Waiting { frame, network, port, more });
-                    }
-                    Some(Owner::Other(worker)) => Err(Stop::To(worker)),
-                    None => Err(Stop::Unprotected(Reason::IpsecNoSa)),
-                }
+                let waiting = Waiting { frame, network, port, more: List::of(protect) };
+                let Err(unprotected) = self.protect_by(io, tables, (protect, from), waiting) else { return };
+                frame = unprotected;
+                Reason::IpsecNoSa
             }
-            Some(Action::Discard | Action::Bypass) | None => Err(Stop::Unprotected(Reason::IpsecPolicy)),
+            Some(Action::Discard | Action::Bypass) | None => Reason::IpsecPolicy,
         };
-        if let Err(Stop::Unprotected(_)) = outcome {
-            frame.meta_mut().network = network as u16;
-            self.note_interface(tables, &mut frame, port);
-        }
-        self.goes(io, frame, port, outcome);
+        frame.meta_mut().network = network as u16;
+        self.note_interface(tables, &mut frame, port);
+        self.goes(io, frame, port, Err(Stop::Unprotected(reason)));
     }
 
     /// For errors about a packet that leaves by an IPsec interface: they are routed by the table of this interface.
