@@ -119,7 +119,7 @@ impl Inbound {
     pub fn decrypt(&mut self, packet: &mut Buffer<'_>, esp: &Esp, now_ns: u64) -> Result<(), Failure> {
         let number = self.check(packet, esp, now_ns)?;
         let esn_high = self.esn.then_some((number >> 32) as u32);
-        self.cipher.open(&mut packet.data_mut()[esp.offset..], esn_high)?;
+        self.cipher.open(&mut packet.data_mut()[esp.offset()..], esn_high)?;
         self.accept(packet, (esp, number), now_ns)
     }
 
@@ -164,7 +164,7 @@ impl Inbound {
             *outcome = checked.map(|_| ());
             *place = checked.ok()?;
             let esn_high = self.esn.then_some((*place >> 32) as u32);
-            Some(Open { packet: &mut packet.data_mut()[esp.offset..], esn_high, outcome })
+            Some(Open { packet: &mut packet.data_mut()[esp.offset()..], esn_high, outcome })
         });
         self.cipher.open_all(lanes, jobs);
         for (((packet, esp), outcome), number) in packets.iter_mut().zip(outcomes).zip(numbers) {
@@ -186,7 +186,7 @@ impl Inbound {
     /// Bytes in front of what is encrypted.
     #[inline]
     fn start(&self, esp: &Esp) -> usize {
-        esp.offset + ESP_HEADER + self.suite.iv_len()
+        esp.offset() + ESP_HEADER + self.suite.iv_len()
     }
 
     /// All that can be checked before the ICV; returns the whole sequence number.
@@ -195,16 +195,16 @@ impl Inbound {
         if self.expiry(now_ns) == Some(Expiry::Hard) {
             return Err(Failure::Lifetime);
         }
-        if esp.udp != self.udp {
+        if esp.udp() != self.udp {
             return Err(Failure::Encapsulation);
         }
-        packet.truncate(esp.length);
+        packet.truncate(esp.length());
         let around = self.start(esp) + self.suite.icv_len();
         let encrypted = packet.len().checked_sub(around).ok_or(Failure::TooShort)?;
         if encrypted < 2 || !encrypted.is_multiple_of(self.suite.alignment()) {
             return Err(Failure::TooShort);
         }
-        let number = packet.data()[esp.offset + 4..].first_chunk().ok_or(Failure::TooShort)?;
+        let number = packet.data()[esp.offset() + 4..].first_chunk().ok_or(Failure::TooShort)?;
         self.window.check(u32::from_be_bytes(*number))
     }
 
@@ -227,8 +227,9 @@ impl Inbound {
         }
         match self.mode {
             Mode::Tunnel => {
+                let outer = header::traffic_class(packet.data());
                 packet.trim_front(start);
-                tunnel(packet, payload, next_header, esp.traffic_class)?;
+                tunnel(packet, payload, next_header, outer)?;
             }
             Mode::Transport => {
                 packet.truncate(start + payload);
@@ -263,7 +264,7 @@ fn trailer(decrypted: &[u8]) -> Result<(usize, u8), Failure> {
     let [payload @ .., padding, next_header] = decrypted else { return Err(Failure::TooShort) };
     let length = payload.len().checked_sub((*padding).into()).ok_or(Failure::Padding)?;
     // RFC 4303 2.4: the receiver should check the padding.
-    let is_right = payload[length..].iter().zip(1..=u8::MAX).all(|(byte, expected)| *byte == expected);
+    let is_right = payload[length..].iter().enumerate().all(|(at, byte)| *byte == at as u8 + 1);
     if is_right { Ok((length, *next_header)) } else { Err(Failure::Padding) }
 }
 
@@ -298,14 +299,14 @@ fn set_traffic_class(packet: &mut [u8], traffic_class: u8) {
 
 /// Moves the IP header to the payload, which begins at `start`.
 fn transport(packet: &mut Buffer<'_>, esp: &Esp, start: usize, next_header: u8) -> Result<(), Failure> {
-    let moved = start - esp.ip_header;
-    packet.data_mut().copy_within(..esp.ip_header, moved);
+    let moved = start - esp.ip_header();
+    packet.data_mut().copy_within(..esp.ip_header(), moved);
     packet.trim_front(moved);
     let data = packet.data_mut();
-    data[esp.next_header_at] = next_header;
-    header::set_length(data, esp.ip_header);
-    if esp.udp {
-        fill_checksum(data, esp.ip_header, next_header).ok_or(Failure::NextHeader)?;
+    data[esp.next_header_at()] = next_header;
+    header::set_length(data, esp.ip_header());
+    if esp.udp() {
+        fill_checksum(data, esp.ip_header(), next_header).ok_or(Failure::NextHeader)?;
     }
     Ok(())
 }

@@ -187,6 +187,13 @@ pub(crate) fn inner(packet: &[u8]) -> Option<(Inner, usize)> {
     }
 }
 
+/// DSCP and ECN of a packet that has a header.
+#[inline]
+pub(crate) fn traffic_class(packet: &[u8]) -> u8 {
+    let [first, second] = *packet.first_chunk().expect("a header is longer");
+    if first >> 4 == 4 { second } else { first << 4 | second >> 4 }
+}
+
 #[inline]
 pub(crate) fn put16(bytes: &mut [u8], at: usize, number: u16) {
     bytes[at..at + 2].copy_from_slice(&number.to_be_bytes());

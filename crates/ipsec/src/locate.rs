@@ -1,6 +1,7 @@
 //! Finds the ESP header of a packet that is for us: after the IP header, or in UDP (RFC 3948).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
 
 use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::{self, Ipv6};
@@ -24,37 +25,103 @@ pub enum Located {
 }
 
 /// Where ESP is in a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Esp {
-    /// Which SA it belongs to.
-    pub id: SaId,
-    /// Offset of the ESP header.
-    pub(crate) offset: usize,
-    /// Bytes of the IP header with extensions, without UDP.
-    pub(crate) ip_header: usize,
-    /// Where the protocol of what follows the IP header is.
-    pub(crate) next_header_at: usize,
-    /// Bytes of the packet, without what follows it in the frame.
-    pub(crate) length: usize,
-    /// DSCP and ECN of the IP header.
-    pub(crate) traffic_class: u8,
-    /// Whether it is in UDP.
-    pub(crate) udp: bool,
-}
+///
+/// One word, which stays in a register: a structure of small fields is written to memory field by field and copied as a
+/// whole, and each such copy waits for the writes.
+///
+/// ```text
+/// bits: 0 to 30 length │ 31 in UDP │ 32 to 47 IP header │ 48 to 63 where the next header is
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Esp(u64);
+
+const IN_UDP: u64 = 1 << 31;
 
 impl Esp {
+    #[inline]
+    fn new(length: usize, udp: bool, ip_header: usize, next_header_at: usize) -> Result<Self, Failure> {
+        // Extension headers of 64 KiB are in a jumbogram, which is not supported.
+        let [ip_header, next_header_at] =
+            [ip_header, next_header_at].map(|number| u16::try_from(number).map(u64::from));
+        let (Ok(ip_header), Ok(next_header_at)) = (ip_header, next_header_at) else {
+            return Err(Failure::Malformed);
+        };
+        let length = length as u64 & (IN_UDP - 1);
+        Ok(Self(length | if udp { IN_UDP } else { 0 } | ip_header << 32 | next_header_at << 48))
+    }
+
+    /// The SPI, in the packet in which this was found.
+    #[inline]
+    pub fn spi(&self, packet: &[u8]) -> u32 {
+        array(packet, self.offset()).map_or(0, u32::from_be_bytes)
+    }
+
+    /// Which SA the packet in which this was found belongs to.
+    #[inline]
+    pub fn id(&self, packet: &[u8]) -> SaId {
+        let destination = match packet.first().map(|first| first >> 4) {
+            Some(6) => array(packet, 24).map(|octets: [u8; 16]| IpAddr::from(octets)),
+            _ => array(packet, 16).map(|octets: [u8; 4]| IpAddr::from(octets)),
+        };
+        let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        SaId { spi: self.spi(packet), destination: destination.unwrap_or(none) }
+    }
+
     /// The address and the UDP port that sent the packet in which this was found; `None` if it is not in UDP.
     #[inline]
     pub fn sender(&self, packet: &[u8]) -> Option<(IpAddr, u16)> {
-        if !self.udp {
+        if !self.udp() {
             return None;
         }
-        let source = match self.id.destination {
-            IpAddr::V4(_) => IpAddr::from(*packet.get(12..)?.first_chunk::<4>()?),
-            IpAddr::V6(_) => IpAddr::from(*packet.get(8..)?.first_chunk::<16>()?),
+        let source = match packet.first()? >> 4 {
+            6 => IpAddr::from(array::<16>(packet, 8)?),
+            _ => IpAddr::from(array::<4>(packet, 12)?),
         };
-        Some((source, u16::from_be_bytes(*packet.get(self.ip_header..)?.first_chunk()?)))
+        Some((source, u16::from_be_bytes(array(packet, self.ip_header())?)))
     }
+
+    /// Whether it is in UDP.
+    #[inline]
+    pub(crate) fn udp(&self) -> bool {
+        self.0 & IN_UDP != 0
+    }
+
+    /// Offset of the ESP header.
+    #[inline]
+    pub(crate) fn offset(&self) -> usize {
+        self.ip_header() + if self.udp() { udp::HEADER_LEN } else { 0 }
+    }
+
+    /// Bytes of the packet, without what follows it in the frame.
+    #[inline]
+    pub(crate) fn length(&self) -> usize {
+        (self.0 & (IN_UDP - 1)) as usize
+    }
+
+    /// Bytes of the IP header with extensions, without UDP.
+    #[inline]
+    pub(crate) fn ip_header(&self) -> usize {
+        (self.0 >> 32 & 0xffff) as usize
+    }
+
+    /// Where the protocol of what follows the IP header is.
+    #[inline]
+    pub(crate) fn next_header_at(&self) -> usize {
+        (self.0 >> 48) as usize
+    }
+}
+
+impl fmt::Debug for Esp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Esp");
+        shown.field("length", &self.length()).field("udp", &self.udp()).field("ip_header", &self.ip_header());
+        shown.field("next_header_at", &self.next_header_at()).finish()
+    }
+}
+
+#[inline]
+fn array<const N: usize>(packet: &[u8], at: usize) -> Option<[u8; N]> {
+    packet.get(at..)?.first_chunk().copied()
 }
 
 /// Finds ESP in an IP packet.
@@ -70,18 +137,13 @@ pub fn locate(packet: &[u8]) -> Result<Located, Failure> {
     }
 }
 
+#[inline]
 fn ipv4(packet: &[u8]) -> Result<Located, Failure> {
     let ip = Ipv4::parse(packet).map_err(|_| Failure::Malformed)?;
     if ip.is_fragment() {
         return Err(Failure::Fragment);
     }
-    let outer = Outer {
-        protocol: ip.protocol(),
-        destination: Ipv4Addr::from(ip.destination()).into(),
-        ip_header: ip.header_len(),
-        next_header_at: 9,
-        traffic_class: ip.tos(),
-    };
+    let outer = Outer { protocol: ip.protocol(), ip_header: ip.header_len(), next_header_at: 9 };
     outer.find(ip.packet())
 }
 
@@ -98,23 +160,15 @@ fn ipv6(packet: &[u8]) -> Result<Located, Failure> {
         upper = extension.offset + extension.bytes.len();
         protocol = extension.next_header();
     }
-    let outer = Outer {
-        protocol,
-        destination: Ipv6Addr::from(ip.destination()).into(),
-        ip_header: upper,
-        next_header_at,
-        traffic_class: ip.traffic_class(),
-    };
+    let outer = Outer { protocol, ip_header: upper, next_header_at };
     outer.find(ip.packet())
 }
 
 /// What is known of the IP header.
 struct Outer {
     protocol: u8,
-    destination: IpAddr,
     ip_header: usize,
     next_header_at: usize,
-    traffic_class: u8,
 }
 
 impl Outer {
@@ -125,7 +179,7 @@ impl Outer {
             protocol::UDP => true,
             _ => return Err(Failure::NotEsp),
         };
-        let (offset, length) = if udp {
+        let (at, length) = if udp {
             let datagram = udp::Udp::parse(&packet[self.ip_header..]).map_err(|_| Failure::Malformed)?;
             if datagram.destination_port() != NAT_TRAVERSAL && datagram.source_port() != NAT_TRAVERSAL {
                 return Err(Failure::NotEsp);
@@ -140,16 +194,9 @@ impl Outer {
         } else {
             (self.ip_header, packet.len())
         };
-        let esp = packet.get(offset..length).ok_or(Failure::TooShort)?;
-        let spi = u32::from_be_bytes(*esp.first_chunk().ok_or(Failure::TooShort)?);
-        Ok(Located::Esp(Esp {
-            id: SaId { spi, destination: self.destination },
-            offset,
-            ip_header: self.ip_header,
-            next_header_at: self.next_header_at,
-            length,
-            traffic_class: self.traffic_class,
-            udp,
-        }))
+        if packet.get(at..length).is_none_or(|esp| esp.len() < size_of::<u32>()) {
+            return Err(Failure::TooShort);
+        }
+        Esp::new(length, udp, self.ip_header, self.next_header_at).map(Located::Esp)
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn encrypted(out: &mut Outbound, packet: &[u8]) -> Result<Vec<u8>, Fa
 
 pub(super) fn decrypted(into: &mut Inbound, packet: &[u8]) -> Result<Vec<u8>, Failure> {
     let Located::Esp(esp) = locate(packet)? else { panic!("not ESP") };
-    assert_eq!(esp.id, into.id());
+    assert_eq!(esp.id(packet), into.id());
     let mut bytes = with_room(packet);
     let mut buffer = Buffer::new(&mut bytes, ROOM..ROOM + packet.len()).unwrap();
     into.decrypt(&mut buffer, &esp, 0)?;

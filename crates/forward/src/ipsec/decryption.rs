@@ -7,7 +7,7 @@
 //!              └─ anything else ─► policy ──────────────────────────┘
 //! ```
 //!
-//! Packets of one SA that follow each other are decrypted together, if its library is faster then.
+//! Packets of one SA that follow each other are decrypted together.
 //!
 //! IKE, keepalives, and ESP for addresses that no inbound SA has go on to the router, which gives them to Linux. If SAs are
 //! the kernel's own, more of it is (linux.rs).
@@ -169,7 +169,7 @@ impl Decryption {
         let packet = frames::packet(frame, network);
         if may_be_esp(packet) {
             match locate(packet) {
-                Ok(Located::Esp(esp)) => match self.owners.find(esp.id).map(|owner| *owner) {
+                Ok(Located::Esp(esp)) => match self.owners.find(esp.id(packet)).map(|owner| *owner) {
                     Some(Owner::Mine(at)) => return Ok(Some((at, network, esp))),
                     Some(Owner::Other(worker)) => return Err(Stop::To(worker)),
                     None if self.linux.is_none() && self.is_ours(packet) => return Err(Failure::NoSa.into()),
@@ -201,7 +201,7 @@ impl Decryption {
         }
         self.waiting_for = at;
         self.waiting.push(waiting);
-        if self.waiting.len() == BURST || !self.sas[at].sa.takes_bursts(&mut self.lanes) {
+        if self.waiting.len() == BURST {
             self.decrypt(io);
         }
     }
@@ -225,20 +225,22 @@ impl Decryption {
             self.senders.extend(waiting.iter().map(sender));
         }
         let Receiver { sa, status, .. } = receiver;
-        match &mut waiting[..] {
-            [Waiting { frame, network, more: esp, .. }] => {
-                outcomes[0] = frames::change(frame, *network, |packet| sa.decrypt(packet, esp, io.now_ns));
-            }
-            several => frames::change_all(several, &mut outcomes, |packets, outcomes| {
+        if waiting.len() > 1 && sa.takes_bursts(&mut self.lanes) {
+            frames::change_all(&mut waiting, &mut outcomes, |packets, outcomes| {
                 sa.decrypt_burst(&mut self.lanes, packets, outcomes, io.now_ns);
-            }),
+            });
+        } else {
+            for (Waiting { frame, network, more: esp, .. }, outcome) in waiting.iter_mut().zip(&mut outcomes)
+            {
+                *outcome = frames::change(frame, *network, |packet| sa.decrypt(packet, esp, io.now_ns));
+            }
         }
         status.write(sa.used(), sa.highest(), sa.expiry(io.now_ns));
         for (at, (one, outcome)) in waiting.drain(..).zip(outcomes).enumerate() {
-            let Waiting { mut frame, network, port, more: esp } = one;
+            let Waiting { mut frame, network, port, .. } = one;
             let is_reported = self.report_sender(at, outcome, io.now_ns);
-            let Receiver { properties, status, .. } = &self.sas[self.waiting_for];
-            let properties = *properties;
+            let Receiver { sa, properties, status, .. } = &self.sas[self.waiting_for];
+            let (id, properties) = (sa.id(), *properties);
             let packet = frames::packet(&frame, network);
             let checked = match outcome {
                 Ok(()) if self.linux.is_some() => Ok(self.left_or_arrives(
@@ -249,7 +251,7 @@ impl Decryption {
                     io.now_ns,
                 )),
                 Ok(()) => self
-                    .check(packet, Some((esp.id, properties)))
+                    .check(packet, Some((id, properties)))
                     .and_then(|()| self.arrives_on(&mut frame, network, port, properties.if_id)),
                 Err(failure) => {
                     status.failed();

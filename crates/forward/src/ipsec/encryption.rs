@@ -8,15 +8,15 @@
 //!                                                                             too big ─► slow path: ICMP to the source
 //! ```
 //!
-//! Packets of one SA that follow each other are encrypted together, if its library is faster then. Packets that leave by an
-//! IPsec interface are compared with its policies only (by_interface.rs).
+//! Packets of one SA that follow each other are encrypted together, and their route is looked up once. Packets that leave
+//! by an IPsec interface are compared with its policies only (by_interface.rs).
 //!
 //! The packet has its next hop, its TTL is decremented, and it has passed the filters. If it cannot be encrypted, it is
 //! dropped: it is never sent in clear. ICMP errors that quote a packet from a tunnel are encrypted or dropped, too
 //! (errors.rs).
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use bm_fib::published::{Published, ReaderHandle};
@@ -24,7 +24,6 @@ use bm_frame::Frame;
 use bm_graph::{App, Io};
 use bm_ipsec::{Action, BURST, Direction, Failure, Lanes, Outbound, Policies, Problem, SaId, SaTable, key};
 use bm_stats::{Account, Entry, Reason};
-use bm_wire::ethernet::ethertype;
 use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::Ipv6;
 
@@ -35,13 +34,12 @@ use super::live::{Command, Sender};
 use super::rings::{Rings, stop_inputs};
 use super::{Ends, IpsecPlan, IpsecWorker, Owner, SaNumbers, Stop, errors, frames};
 use crate::entrance::Entrance;
-use crate::rewrite;
-use crate::route::{self, Way};
 use crate::tables::Tables;
 use crate::verdict::Verdict;
 
 mod by_interface;
 mod by_owner;
+mod exit;
 
 /// Where packets of a link come from: decides whether they can be ESP packets of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -295,7 +293,7 @@ impl Work {
         }
         self.waiting_for = at;
         self.waiting.push(waiting);
-        if self.waiting.len() == BURST || !self.sas[at].sa.takes_bursts(&mut self.lanes) {
+        if self.waiting.len() == BURST {
             self.encrypt(io, tables);
         }
     }
@@ -310,6 +308,7 @@ impl Work {
         let mut outcomes = [Ok(()); BURST];
         let sender = &mut self.sas[self.waiting_for];
         sender.encrypt(&mut self.lanes, tables, &mut waiting, &mut outcomes, io.now_ns);
+        let mut exit = None;
         for (Waiting { mut frame, network, port, more }, outcome) in waiting.drain(..).zip(outcomes) {
             if outcome.is_err_and(|failure| self.has_another(failure, more)) {
                 again.push(Waiting { frame, network, port, more });
@@ -317,7 +316,7 @@ impl Work {
             }
             let sender = &mut self.sas[self.waiting_for];
             let routed = match outcome {
-                Ok(()) => route(tables, &mut frame, network),
+                Ok(()) => exit::route(tables, &mut frame, network, &mut exit),
                 Err(failure) => {
                     sender.status.failed();
                     let refused = sender.refused(&mut frame, network, failure);
@@ -362,55 +361,6 @@ impl Work {
         }
         self.choices.now(list).is_some_and(|other| other != id)
     }
-}
-
-/// The one further lookup: the way of an ESP packet, in the main table.
-fn route(tables: &Tables, frame: &mut Frame, network: usize) -> Result<usize, Stop> {
-    let packet = frames::packet(frame, network);
-    let malformed = Stop::from(Failure::Malformed);
-    let (destination, length, may_be_cut): (IpAddr, _, _) = match packet.first().map(|first| first >> 4) {
-        Some(4) => {
-            let ip = Ipv4::parse(packet).map_err(|_| malformed)?;
-            (Ipv4Addr::from(ip.destination()).into(), usize::from(ip.total_len()), !ip.dont_fragment())
-        }
-        _ => {
-            let ip = Ipv6::parse(packet).map_err(|_| malformed)?;
-            (Ipv6Addr::from(ip.destination()).into(), packet.len(), false)
-        }
-    };
-    let way = route::to(tables, 0, destination, || rewrite::hash(tables, packet));
-    let (hop, entry) = match way {
-        Way::Forward { hop, entry } => (hop, entry),
-        Way::Resolve { .. } => return Err(for_slow_path(frame, network)),
-        Way::Blackhole => return Err(Stop::Drop(Reason::Blackhole)),
-        Way::Unreachable => return Err(Stop::Drop(Reason::Unreachable)),
-        Way::Prohibit => return Err(Stop::Drop(Reason::Prohibit)),
-        Way::Host | Way::None => return Err(Stop::Drop(Reason::NoRoute)),
-    };
-    let egress = *rewrite::egress(tables, entry.interface()).map_err(|_| Stop::Drop(Reason::NoInterface))?;
-    if tables.interfaces.get(usize::from(entry.interface())).is_some_and(|out| out.if_id != 0) {
-        // Nothing is encrypted twice.
-        return Err(Stop::Drop(Reason::NoRoute));
-    }
-    if egress.mtu == 0 {
-        return Err(Stop::Drop(Reason::InterfaceDown));
-    }
-    let mtu = rewrite::mtu(&egress, tables.next_hops.mtu(hop));
-    if length > usize::from(mtu) {
-        return Err(if may_be_cut { for_slow_path(frame, network) } else { Failure::TooBig.into() });
-    }
-    tables.next_hops.mark_used(hop);
-    let kind = if destination.is_ipv4() { ethertype::IPV4 } else { ethertype::IPV6 };
-    rewrite::encapsulate(frame, network, length, &egress, entry, kind)
-        .map_err(|_| Stop::from(Failure::NoHeadroom))?;
-    Ok(usize::from(egress.port))
-}
-
-/// The slow path routes a packet by the table of its interface: none has this one, so it takes the main table.
-fn for_slow_path(frame: &mut Frame, network: usize) -> Stop {
-    let meta = frame.meta_mut();
-    (meta.network, meta.interface, meta.chosen) = (network as u16, u16::MAX, 0);
-    Stop::Slow
 }
 
 impl App for Encryption {

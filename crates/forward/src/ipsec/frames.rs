@@ -45,7 +45,9 @@ pub(super) struct Waiting<T> {
 /// A frame while its whole slot is in use.
 #[derive(Clone, Copy)]
 struct Opened {
-    link: [u8; LINK_MAX],
+    /// What was in front of the packet, of which the last bytes are the link header: a fixed number of bytes is a few
+    /// instructions, another one a call of memcpy.
+    front: [u8; LINK_MAX],
     network: usize,
     headroom: usize,
     length: usize,
@@ -55,13 +57,17 @@ impl Opened {
     /// Makes the frame as large as its slot.
     #[inline]
     fn new(frame: &mut Frame, network: usize) -> Result<Self, Failure> {
-        let mut link = [0; LINK_MAX];
-        let header = frame.data().get(..network).ok_or(Failure::Malformed)?;
-        link.get_mut(..network).ok_or(Failure::Malformed)?.copy_from_slice(header);
         let (headroom, length, room) = (frame.headroom(), frame.len(), frame.tailroom());
+        if network > length.min(LINK_MAX) {
+            return Err(Failure::Malformed);
+        }
+        if headroom + network < LINK_MAX {
+            return Err(Failure::NoHeadroom);
+        }
         frame.prepend(headroom).map_err(|_| Failure::NoHeadroom)?;
         frame.set_len(headroom + length + room).map_err(|_| Failure::NoTailroom)?;
-        Ok(Self { link, network, headroom, length })
+        let front = frame.data()[..headroom + network].last_chunk().ok_or(Failure::NoHeadroom)?;
+        Ok(Self { front: *front, network, headroom, length })
     }
 
     /// The packet with the room around it.
@@ -80,19 +86,19 @@ impl Opened {
     ) -> Result<(), Failure> {
         let whole = frame.data_mut();
         // Without room for the link header nothing can be sent.
-        let front = range.start.checked_sub(self.network).ok_or(Failure::NoHeadroom);
-        let outcome = changed.and(front.as_ref().map(|_| ()).map_err(|failure| *failure));
-        if let (Ok(()), Ok(front)) = (outcome, front) {
+        let front = whole.get_mut(..range.start).and_then(|front| front.last_chunk_mut());
+        let outcome = changed.and(if front.is_some() { Ok(()) } else { Err(Failure::NoHeadroom) });
+        if let (Ok(()), Some(front)) = (outcome, front) {
+            *front = self.front;
             let kind = if whole.get(range.start).is_some_and(|first| first >> 4 == 6) {
                 ethertype::IPV6
             } else {
                 ethertype::IPV4
             };
-            whole[front..range.start].copy_from_slice(&self.link[..self.network]);
             whole[range.start - 2..range.start].copy_from_slice(&kind.to_be_bytes());
             // Both shorten, so they cannot fail.
             let _shorter = frame.set_len(range.end);
-            frame.trim_front(front);
+            frame.trim_front(range.start - self.network);
         } else {
             let _shorter = frame.set_len(self.headroom + self.length);
             frame.trim_front(self.headroom);

@@ -38,14 +38,15 @@ impl Sender {
             // Each packet takes one number at most, so the next block is taken when this one is used up.
             let count = rest.len().min(self.sa.numbers().left().clamp(1, rest.len() as u64) as usize);
             let (rest, outcomes) = (&mut rest[..count], &mut outcomes[done..done + count]);
-            match rest {
-                [one] => {
-                    outcomes[0] =
+            if count > 1 && self.sa.takes_bursts(lanes) {
+                frames::change_all(rest, outcomes, |packets, outcomes| {
+                    self.sa.encrypt_burst(lanes, packets, outcomes, now_ns);
+                });
+            } else {
+                for (one, outcome) in rest.iter_mut().zip(outcomes) {
+                    *outcome =
                         frames::change(&mut one.frame, one.network, |packet| self.sa.encrypt(packet, now_ns));
                 }
-                rest => frames::change_all(rest, outcomes, |packets, outcomes| {
-                    self.sa.encrypt_burst(lanes, packets, outcomes, now_ns);
-                }),
             }
             done += count;
         }

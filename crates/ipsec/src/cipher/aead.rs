@@ -13,6 +13,8 @@ use crate::suite::{ESP_HEADER, SALT_LEN, Suite};
 use crate::wiped::Wiped;
 
 const IV_LEN: usize = 8;
+/// SPI, sequence number and IV.
+const FRONT: usize = ESP_HEADER + IV_LEN;
 const ICV_LEN: usize = 16;
 const NONCE_LEN: usize = SALT_LEN + IV_LEN;
 /// SPI, high and low half of an extended sequence number.
@@ -79,9 +81,10 @@ impl Aead {
     pub fn seal(&self, packet: &mut [u8], iv: u64, esn_high: Option<u32>) {
         let key = self.key(packet.len());
         let (packet, icv) = packet.split_last_chunk_mut::<ICV_LEN>().expect("the caller has made room");
-        let (header, payload) = packet.split_at_mut(ESP_HEADER + IV_LEN);
-        header[ESP_HEADER..].copy_from_slice(&iv.to_be_bytes());
-        let (nonce, (aad, length)) = (self.nonce(&header[ESP_HEADER..]), additional(header, esn_high));
+        let (header, payload) = packet.split_first_chunk_mut::<FRONT>().expect("the caller has made room");
+        let iv = iv.to_be_bytes();
+        header[ESP_HEADER..].copy_from_slice(&iv);
+        let (nonce, (aad, length)) = (self.nonce(iv), additional(header, esn_high));
         match key {
             Key::Ring(key) => {
                 let nonce = Nonce::assume_unique_for_key(nonce);
@@ -96,8 +99,9 @@ impl Aead {
     #[inline]
     pub fn open(&self, packet: &mut [u8], esn_high: Option<u32>) -> Result<(), Failure> {
         let key = self.key(packet.len());
-        let (header, payload) = packet.split_at_mut(ESP_HEADER + IV_LEN);
-        let (nonce, (aad, length)) = (self.nonce(&header[ESP_HEADER..]), additional(header, esn_high));
+        let (header, payload) = packet.split_first_chunk_mut::<FRONT>().expect("there is room for an IV");
+        let iv = *header.last_chunk().expect("it ends with the IV");
+        let (nonce, (aad, length)) = (self.nonce(iv), additional(header, esn_high));
         let is_right = match key {
             Key::Ring(key) => {
                 let nonce = Nonce::assume_unique_for_key(nonce);
@@ -111,25 +115,31 @@ impl Aead {
     }
 
     #[inline]
-    fn nonce(&self, iv: &[u8]) -> [u8; NONCE_LEN] {
-        let mut nonce = [0; NONCE_LEN];
-        nonce[..SALT_LEN].copy_from_slice(&*self.salt);
-        nonce[SALT_LEN..].copy_from_slice(iv);
-        nonce
+    fn nonce(&self, iv: [u8; IV_LEN]) -> [u8; NONCE_LEN] {
+        let salt = u128::from(u32::from_le_bytes(*self.salt));
+        twelve(salt | u128::from(u64::from_le_bytes(iv)) << (8 * SALT_LEN))
     }
 }
 
 /// The additional data and its length: SPI and sequence number, which is 64 bits with ESN (RFC 4106 5).
 #[inline]
-fn additional(header: &[u8], esn_high: Option<u32>) -> ([u8; AAD_ESN], usize) {
-    let mut aad = [0; AAD_ESN];
+fn additional(header: &[u8; FRONT], esn_high: Option<u32>) -> ([u8; AAD_ESN], usize) {
+    let [spi, low] = [0, 4].map(|at| {
+        let word = header[at..].first_chunk().expect("there are 16 bytes");
+        u128::from(u32::from_le_bytes(*word))
+    });
     match esn_high {
-        None => aad[..ESP_HEADER].copy_from_slice(&header[..ESP_HEADER]),
-        Some(high) => {
-            aad[..4].copy_from_slice(&header[..4]);
-            aad[4..8].copy_from_slice(&high.to_be_bytes());
-            aad[8..].copy_from_slice(&header[4..ESP_HEADER]);
-        }
+        None => (twelve(spi | low << 32), ESP_HEADER),
+        Some(high) => (twelve(spi | u128::from(high.swap_bytes()) << 32 | low << 64), AAD_ESN),
     }
-    (aad, if esn_high.is_some() { AAD_ESN } else { ESP_HEADER })
+}
+
+/// The first twelve bytes, stored as eight and four, which is how libraries read them: reading eight bytes that have just
+/// been stored as four and four takes until both are in the cache.
+#[inline]
+fn twelve(bytes: u128) -> [u8; 12] {
+    let mut twelve = [0; 12];
+    twelve[..8].copy_from_slice(&(bytes as u64).to_le_bytes());
+    twelve[8..].copy_from_slice(&((bytes >> 64) as u32).to_le_bytes());
+    twelve
 }

@@ -38,7 +38,7 @@ impl Ipsec {
     pub fn on_arrival(&self, frame: &[u8]) -> Option<Protection> {
         let packet = packet(frame)?;
         if let Ok(Located::Esp(esp)) = locate(packet) {
-            if let Some(sa) = self.sa(esp.id).filter(|sa| sa.direction == Direction::In) {
+            if let Some(sa) = self.sa(esp.id(packet)).filter(|sa| sa.direction == Direction::In) {
                 let text = format!("ESP of the inbound SA {}", self.name_of_sa(sa));
                 let arrives = match sa.if_id {
                     0 => String::new(),
@@ -53,7 +53,7 @@ impl Ipsec {
             }
             // Others are Linux's where SAs are the kernel's.
             if !self.config.kernel && self.receives_at(packet) {
-                let text = format!("ESP with SPI {:#010x}, for which there is no SA", esp.id.spi);
+                let text = format!("ESP with SPI {:#010x}, for which there is no SA", esp.spi(packet));
                 return Some(Protection { is_esp: true, ..Protection::dropped(text, Reason::IpsecNoSa) });
             }
         }

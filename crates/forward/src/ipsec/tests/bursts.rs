@@ -1,5 +1,7 @@
 //! Many packets of one SA at once: each must leave as it does alone, in order, whichever library encrypts.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 /// The frames that left, and how many were dropped for each reason.
@@ -17,7 +19,11 @@ fn packets(count: u16) -> Vec<Vec<u8>> {
 
 /// What leaves if all are sent at once, and what leaves if each is sent alone.
 fn both(of: impl Fn() -> IpsecPlan, port: usize, frames: &[Vec<u8>]) -> [Seen; 2] {
-    let (mut at_once, mut alone) = (Lab::with_ipsec(LINES, of()), Lab::with_ipsec(LINES, of()));
+    both_with(LINES, of, port, frames)
+}
+
+fn both_with(lines: &str, of: impl Fn() -> IpsecPlan, port: usize, frames: &[Vec<u8>]) -> [Seen; 2] {
+    let (mut at_once, mut alone) = (Lab::with_ipsec(lines, of()), Lab::with_ipsec(lines, of()));
     frames.iter().for_each(|frame| at_once.send(port, frame));
     at_once.run();
     for frame in frames {
@@ -71,4 +77,31 @@ fn bursts_come_out_as_single_packets_do() {
         );
         assert!(at_once == alone, "{line}");
     }
+}
+
+#[test]
+fn each_packet_of_a_burst_takes_its_own_route() {
+    let lines = format!(
+        "{LINES}
+        neighbor 203.0.113.8 outside 02:00:00:00:02:08
+        route 10.2.0.8/32 via 203.0.113.8 outside
+        route 10.2.0.9/32 group 203.0.113.8 outside 1 203.0.113.9 outside 1"
+    );
+    let transport = RECORDED.lines().map(recorded).find(|recorded| recorded.sa.mode == Mode::Transport);
+    let sa = transport.unwrap().sa;
+    let frames: Vec<_> = (0..60u8)
+        .map(|at| {
+            let mut packet = ipv4(100, 0);
+            (packet[15], packet[19]) = (10 + at % 20, 7 + at % 3);
+            arrives(INSIDE, &hops(&packet, 0))
+        })
+        .collect();
+    let [at_once, alone] = both_with(&lines, || plan_with_blocks(&sa), INSIDE, &frames);
+    assert_eq!(at_once.0.len(), 60, "{:?}", at_once.1);
+    assert!(at_once == alone);
+    // One next hop for each of the first two addresses, and both for the third.
+    let by = |last: u8| -> BTreeSet<u8> {
+        at_once.0.iter().filter(|frame| frame[33] == last).map(|frame| frame[5]).collect()
+    };
+    assert_eq!([by(7), by(8), by(9)], [[9].into(), [8].into(), [8, 9].into()]);
 }

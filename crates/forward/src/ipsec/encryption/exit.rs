@@ -1,0 +1,101 @@
+//! Where ESP packets leave: packets of one SA that follow each other are to one address, so it is looked up once.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use bm_fib::next_hop::Entry;
+use bm_frame::Frame;
+use bm_ipsec::Failure;
+use bm_stats::Reason;
+use bm_wire::ethernet::ethertype;
+use bm_wire::ipv4::Ipv4;
+use bm_wire::ipv6::Ipv6;
+
+use crate::compiled::Egress;
+use crate::ipsec::{Stop, frames};
+use crate::rewrite;
+use crate::route::{self, Way};
+use crate::tables::Tables;
+
+/// Where ESP packets to an address leave.
+#[derive(Clone, Copy)]
+pub(super) struct Exit<'t> {
+    destination: IpAddr,
+    entry: Entry,
+    egress: &'t Egress,
+    mtu: usize,
+}
+
+/// The one further lookup: the way of an ESP packet, in the main table. `exit` is that of the packet before.
+pub(super) fn route<'t>(
+    tables: &'t Tables,
+    frame: &mut Frame,
+    network: usize,
+    exit: &mut Option<Exit<'t>>,
+) -> Result<usize, Stop> {
+    let packet = frames::packet(frame, network);
+    let malformed = Stop::from(Failure::Malformed);
+    let (destination, length, may_be_cut): (IpAddr, _, _) = match packet.first().map(|first| first >> 4) {
+        Some(4) => {
+            let ip = Ipv4::parse(packet).map_err(|_| malformed)?;
+            (Ipv4Addr::from(ip.destination()).into(), usize::from(ip.total_len()), !ip.dont_fragment())
+        }
+        _ => {
+            let ip = Ipv6::parse(packet).map_err(|_| malformed)?;
+            (Ipv6Addr::from(ip.destination()).into(), packet.len(), false)
+        }
+    };
+    let found = match exit {
+        Some(exit) if exit.destination == destination => *exit,
+        _ => look_up(tables, frame, network, destination, exit)?,
+    };
+    if length > found.mtu {
+        return Err(if may_be_cut { for_slow_path(frame, network) } else { Failure::TooBig.into() });
+    }
+    let kind = if destination.is_ipv4() { ethertype::IPV4 } else { ethertype::IPV6 };
+    rewrite::encapsulate(frame, network, length, found.egress, found.entry, kind)
+        .map_err(|_| Stop::from(Failure::NoHeadroom))?;
+    Ok(usize::from(found.egress.port))
+}
+
+/// Where a packet leaves; `exit` becomes the same, if packets to this address all leave there.
+fn look_up<'t>(
+    tables: &'t Tables,
+    frame: &mut Frame,
+    network: usize,
+    destination: IpAddr,
+    exit: &mut Option<Exit<'t>>,
+) -> Result<Exit<'t>, Stop> {
+    let mut is_one_of_several = false;
+    let way = route::to(tables, 0, destination, || {
+        is_one_of_several = true;
+        rewrite::hash(tables, frames::packet(frame, network))
+    });
+    let (hop, entry) = match way {
+        Way::Forward { hop, entry } => (hop, entry),
+        Way::Resolve { .. } => return Err(for_slow_path(frame, network)),
+        Way::Blackhole => return Err(Stop::Drop(Reason::Blackhole)),
+        Way::Unreachable => return Err(Stop::Drop(Reason::Unreachable)),
+        Way::Prohibit => return Err(Stop::Drop(Reason::Prohibit)),
+        Way::Host | Way::None => return Err(Stop::Drop(Reason::NoRoute)),
+    };
+    let egress = rewrite::egress(tables, entry.interface()).map_err(|_| Stop::Drop(Reason::NoInterface))?;
+    if tables.interfaces.get(usize::from(entry.interface())).is_some_and(|out| out.if_id != 0) {
+        // Nothing is encrypted twice.
+        return Err(Stop::Drop(Reason::NoRoute));
+    }
+    if egress.mtu == 0 {
+        return Err(Stop::Drop(Reason::InterfaceDown));
+    }
+    tables.next_hops.mark_used(hop);
+    let mtu = rewrite::mtu(egress, tables.next_hops.mtu(hop)).into();
+    let found = Exit { destination, entry, egress, mtu };
+    *exit = Some(found).filter(|_| !is_one_of_several);
+    Ok(found)
+}
+
+/// The slow path routes a packet by the table of its interface: none has this one, so it takes the main table.
+fn for_slow_path(frame: &mut Frame, network: usize) -> Stop {
+    let meta = frame.meta_mut();
+    (meta.network, meta.interface, meta.chosen) = (network as u16, u16::MAX, 0);
+    Stop::Slow
+}
