@@ -13,7 +13,7 @@
 //! Absent on purpose: packets (the caller makes the [`Key`]), counters, and any state: reading a tree needs only its
 //! two arrays, so the kernel can do it.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod grow;
 mod key;
@@ -28,4 +28,6 @@ pub use node::ROOM_WORDS;
 pub use rule::{Action, AnyPrefix, Flat, NoPrefix, Ports, ROOM_RULES, Rule, UNMATCHED};
 pub use set::{COUNTERS, Filters, Rate, SOURCES, SourceCheck, TICKS_A_NANOSECOND};
 pub use tree::{TooMany, Tree};
+#[cfg(target_arch = "x86_64")]
+pub use vectors::{FIRST_WORD, Words};
 pub use vectors::{Found, Header, Vectors, VectorsOn};

@@ -10,7 +10,12 @@
 //! (SIGCOMM 1998), with tries instead of their binary search. A packet costs as many loads as the fields have bytes that
 //! matter, whatever the rules are; but each rule costs a bit in each vector, so larger sets are left to the tree.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 mod field;
+
+#[cfg(target_arch = "x86_64")]
+pub use avx2::{FIRST_WORD, Words};
 
 use crate::key::{Kind, TOGETHER};
 use crate::rule::{Flat, UNMATCHED};
@@ -40,7 +45,6 @@ pub struct Vectors {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Sized {
-    Two(Rules<2>),
     Four(Rules<4>),
     Eight(Rules<WORDS>),
 }
@@ -75,6 +79,11 @@ pub struct Found {
     pub counters: [u16; TOGETHER],
 }
 
+impl Found {
+    /// No rule matches any packet.
+    const NONE: Self = Self { drops: 0, unmatched: u8::MAX, linux_only: 0, counters: [UNMATCHED; TOGETHER] };
+}
+
 impl Vectors {
     /// The vectors for these rules; `None` if they are too many, or would need much memory.
     pub(crate) fn of(rules: &[Flat], linux_only: &[Flat]) -> Option<Self> {
@@ -84,8 +93,7 @@ impl Vectors {
         listed.extend(linux_only.iter().filter(applies));
         let sized = match listed.len() {
             0 => return None,
-            1..=128 => Sized::Two(Rules::of(&listed, first)?),
-            129..=256 => Sized::Four(Rules::of(&listed, first)?),
+            1..=256 => Sized::Four(Rules::of(&listed, first)?),
             257..=512 => Sized::Eight(Rules::of(&listed, first)?),
             _ => return None,
         };
@@ -110,7 +118,6 @@ impl VectorsOn<'_> {
     #[inline]
     pub fn find_each(&self, headers: [&Header; TOGETHER]) -> Found {
         match &self.vectors.sized {
-            Sized::Two(rules) => rules.find_each(first(&self.interface), headers),
             Sized::Four(rules) => rules.find_each(first(&self.interface), headers),
             Sized::Eight(rules) => rules.find_each(self.interface, headers),
         }
@@ -158,6 +165,15 @@ impl<const W: usize> Rules<W> {
         let mut matching = [interface; TOGETHER];
         for field in &self.fields {
             field.narrow(&headers, &mut matching);
+        }
+        self.meaning(&matching)
+    }
+
+    /// What it means that packets match these rules.
+    #[inline(always)]
+    fn meaning(&self, matching: &[[u64; W]; TOGETHER]) -> Found {
+        if matching.iter().flatten().fold(0, |any, word| any | word) == 0 {
+            return Found::NONE;
         }
         let mut found = Found::default();
         let (linux_only, outcomes) = (self.linux_only, &self.outcomes[..]);

@@ -25,6 +25,7 @@ use crate::source;
 use crate::tables::{Feasible, ReversePath, Tables, Vlan};
 use crate::verdict::{Refusal, Verdict};
 
+pub(crate) use key::COMPLETE;
 pub(crate) use plain::PlainFilter;
 
 pub use counts::RuleCounts;
@@ -72,6 +73,11 @@ impl<'a> PortFilter<'a> {
         let set = tables.filters.as_deref()?;
         let view = tables.compiled.ports.get(port).filter(|_| set.ports.get(port) == Some(&true))?;
         Some(Self { tables, set, view, worker, now_ns })
+    }
+
+    /// The port.
+    pub fn view(&self) -> &'a PortView {
+        self.view
     }
 
     /// What is done with a frame, if anything. Matching rules are counted.

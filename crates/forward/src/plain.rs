@@ -22,7 +22,7 @@ mod portable;
 mod tests;
 
 use bm_fib::{Form, NextHop};
-use bm_filter::{Key, VectorsOn};
+use bm_filter::{Header, Key, VectorsOn};
 use bm_frame::{AnyFrame, Mask};
 use bm_wire::ethernet;
 use bm_wire::prefix::Address;
@@ -40,6 +40,9 @@ pub(crate) use filtering::Reverse;
 pub(crate) const CHUNK: usize = 32;
 /// Frames that a vector form checks at once.
 const LANES: usize = 8;
+
+/// Frames of so many bytes have all that bit vectors of filters are compared with.
+const WHOLE: usize = ethernet::HEADER_LEN + size_of::<Header>();
 
 /// Lanes without a frame point here: not a packet, and never written.
 static NOTHING: [u8; IPV6_HEAD] = [0; IPV6_HEAD];

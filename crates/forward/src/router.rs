@@ -11,6 +11,7 @@
 //! one. After the start there is no allocation, lock or log here, and at most one system call each time the slow path
 //! sleeps.
 
+mod ahead;
 mod arrive;
 mod family;
 mod leave;
@@ -185,7 +186,7 @@ impl App for Router {
                 if hooks.is_some()
                     && let Some(filter) = filter.take()
                 {
-                    work.filter(filter, io, Tally::new(port, account), entrance, outputs);
+                    work.filter_ahead(tables, filter, io, Tally::new(port, account), (entrance, outputs));
                 }
                 if let Some(hooks) = hooks.as_deref_mut() {
                     // Scripts read the port on which a packet arrived.
@@ -322,27 +323,6 @@ impl Work {
         }
         A::check_sources(self, tables, view);
         self.rewrite::<A>(tables);
-    }
-
-    /// Removes what filters drop or leave to Linux, so that hooks do not see it; afterwards the burst has no gaps.
-    #[inline(never)]
-    fn filter(
-        &mut self,
-        filter: &PortFilter<'_>,
-        io: &mut Io<'_>,
-        mut tally: Tally<'_>,
-        entrance: &mut Entrance,
-        outputs: &[u16],
-    ) {
-        for place in 0..self.burst.len() {
-            let taken = self.burst.get(place).and_then(|frame| filter.takes(frame.data()));
-            let Some((taken, frame)) = taken.and_then(|taken| Some((taken, self.burst.take(place)?))) else {
-                continue;
-            };
-            tally.refuse(io, entrance, outputs, frame, taken.into());
-        }
-        tally.close();
-        self.burst.compact();
     }
 
     /// From here on, all frames have headers that say where their data is.

@@ -15,8 +15,8 @@ const CHILDREN: usize = 1 << 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// The word of the header, and how far it is shifted for the field's first byte.
-    word: usize,
-    shift: u32,
+    pub word: usize,
+    pub shift: u32,
     /// Its length: 1 for the protocol, 4 for an address, 2 for a port.
     bytes: u32,
     /// 0 for the source, 1 for the destination.
@@ -35,7 +35,7 @@ pub(super) const FIELDS: [Place; 5] = [
 /// A word of a trie refers to a word by its place (24 bits), to which the next byte is added, masked by the low eight bits.
 /// These are zero in the words that stand for a vector; they are at the beginning, in the order of the vectors, and refer to
 /// themselves, so the search may go on when it has ended for some packets.
-type Word = u32;
+pub(super) type Word = u32;
 
 /// A field of packets, as one or more rules restrict it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +49,12 @@ pub(super) struct Field<const W: usize> {
 }
 
 impl<const W: usize> Field<W> {
+    /// Where the trie and the vectors are, for other forms of the search.
+    #[cfg(target_arch = "x86_64")]
+    pub fn parts(&self) -> (Place, u32, Word, &[Word], &[[u64; W]]) {
+        (self.place, self.levels, self.root, &self.trie, &self.vectors)
+    }
+
     /// Removes the rules that packets do not match because of this field.
     #[inline(always)]
     pub fn narrow(&self, headers: &[&Header; TOGETHER], matching: &mut [[u64; W]; TOGETHER]) {

@@ -1,5 +1,7 @@
 //! Vectors find the same as the tree, for all packets that they are for.
 
+#![allow(unsafe_code)]
+
 use super::*;
 use crate::{Action, AnyPrefix, Key, Rule, Tree};
 use bm_wire::prefix::Prefix;
@@ -34,7 +36,10 @@ fn by_vectors(
     headers: [&Header; TOGETHER],
     interface: u16,
 ) -> [(Option<(bool, u16)>, bool); TOGETHER] {
-    let found = tree.vectors.as_ref().expect("few rules").on(interface).find_each(headers);
+    let vectors = tree.vectors.as_ref().expect("few rules").on(interface);
+    let found = vectors.find_each(headers);
+    #[cfg(target_arch = "x86_64")]
+    assert!(avx2(&vectors, headers).is_none_or(|by_avx2| by_avx2 == found));
     let is_set = |bits: u8, lane: usize| bits >> lane & 1 == 1;
     std::array::from_fn(|lane| {
         let rule =
@@ -42,6 +47,19 @@ fn by_vectors(
         assert!(rule.is_some() || (found.counters[lane], is_set(found.drops, lane)) == (UNMATCHED, false));
         (rule, is_set(found.linux_only, lane))
     })
+}
+
+/// The same with AVX2, if the CPU has it.
+#[cfg(target_arch = "x86_64")]
+fn avx2(vectors: &VectorsOn<'_>, headers: [&Header; TOGETHER]) -> Option<Found> {
+    let word = |at: usize| {
+        let column = headers.map(|header| u32::from_be_bytes(*header[at..].first_chunk().unwrap()));
+        // SAFETY: both are 32 bytes, and any bits are a vector.
+        unsafe { std::mem::transmute::<[u32; TOGETHER], std::arch::x86_64::__m256i>(column) }
+    };
+    let words: Words = std::array::from_fn(|number| word(4 * (FIRST_WORD + number)));
+    // SAFETY: the CPU has AVX2.
+    std::arch::is_x86_feature_detected!("avx2").then(|| unsafe { vectors.find_eight(words) })
 }
 
 /// Few values, so that rules and packets often have them in common.

@@ -42,11 +42,14 @@ pub(crate) fn asked(frame: &[u8]) -> Option<Asked> {
     }
 }
 
+/// IPv4 packets without options and of at least so many bytes have a complete transport header.
+pub(crate) const COMPLETE: u16 = 20 + TRANSPORT_MAX;
+
 /// The header of such a frame as [`plain_ipv4`] has, and ports where there are any; `None` if the packet might be shorter
 /// than its transport header, which must be complete.
 #[inline(always)]
 pub(crate) fn plain_header(frame: &[u8], length: u16) -> Option<&Header> {
-    frame.get(HEADER_LEN..)?.first_chunk().filter(|_| length >= 20 + TRANSPORT_MAX)
+    frame.get(HEADER_LEN..)?.first_chunk().filter(|_| length >= COMPLETE)
 }
 
 /// Writes the key of an untagged IPv4 frame whose packet of `length` bytes has no options, is no fragment, and is within

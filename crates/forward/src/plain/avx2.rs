@@ -1,5 +1,6 @@
 //! The check with AVX2: eight frames at once.
 
+mod filter;
 mod ipv4;
 mod ipv6;
 
@@ -7,6 +8,7 @@ use std::arch::x86_64::*;
 
 use super::LANES;
 
+pub(super) use filter::filter;
 pub(super) use ipv4::ipv4;
 pub(super) use ipv6::ipv6;
 

@@ -7,13 +7,18 @@
 //!
 //! Only packets that certainly pass stay plain, so the general path finds the reason for all others.
 
-use bm_fib::NextHop;
 use bm_fib::next_hop::NextHops;
-use bm_filter::{Header, VectorsOn};
+use bm_fib::{Form, NextHop};
+use bm_filter::{Found, Header, VectorsOn};
 
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
 use super::{CHUNK, Chunk, LANES, PlainFamily};
 use crate::filter::PlainFilter;
 use crate::tables::ReversePath;
+
+/// In place of one that is not looked at.
+static NO_HEADER: Header = [0; size_of::<Header>()];
 
 /// The reverse path filter of an interface where it is on.
 #[derive(Clone, Copy)]
@@ -29,14 +34,26 @@ impl<A: PlainFamily> Chunk<A> {
     /// # Safety
     /// As for [`check`](Self::check), which was called for these frames.
     #[inline(never)]
-    pub unsafe fn filter(&mut self, filter: &PlainFilter<'_>) -> u32 {
+    pub unsafe fn filter(&mut self, form: Form, filter: &PlainFilter<'_>) -> u32 {
         if let Some(vectors) = A::vectors(filter) {
             // SAFETY: the caller's promise.
-            return unsafe { self.filter_by_vectors(filter, vectors) };
+            return unsafe { self.filter_by_vectors(form, filter, vectors) };
         }
         let all = std::mem::take(&mut self.plain);
         // SAFETY: the caller's promise.
         unsafe { self.filter_by_keys(filter, all) }
+    }
+
+    /// As [`filter`](Self::filter), where no other stage comes in between: counts those that pass. Returns a bit for each
+    /// frame that passes, and for each that is to be dropped.
+    ///
+    /// # Safety
+    /// As for [`check`](Self::check), which was called for these frames.
+    pub unsafe fn decide(&mut self, form: Form, filter: &PlainFilter<'_>) -> (u32, u32) {
+        // SAFETY: the caller's promise.
+        let dropped = unsafe { self.filter(form, filter) };
+        self.count_passed(filter, self.plain);
+        (self.plain, dropped)
     }
 
     /// The same for those frames whose bit is set in `frames`, and not in those that are plain. Those that pass are plain
@@ -78,27 +95,24 @@ impl<A: PlainFamily> Chunk<A> {
     /// # Safety
     /// As for [`check`](Self::check), which was called for these frames.
     #[inline(always)]
-    unsafe fn filter_by_vectors(&mut self, filter: &PlainFilter<'_>, vectors: VectorsOn<'_>) -> u32 {
+    unsafe fn filter_by_vectors(
+        &mut self,
+        form: Form,
+        filter: &PlainFilter<'_>,
+        vectors: VectorsOn<'_>,
+    ) -> u32 {
         let (mut dropped, mut short) = (0, 0);
         for first in (0..self.lanes.count.min(CHUNK)).step_by(LANES) {
-            let mut wanted = (self.plain >> first) as u8;
-            let mut headers = [&[0; size_of::<Header>()]; LANES];
-            for (lane, header) in headers.iter_mut().enumerate() {
-                let place = first + lane;
-                let length = usize::from(self.lanes.frame_lengths[place]);
-                if wanted >> lane & 1 == 0 {
-                    continue;
-                }
-                // SAFETY: a plain lane has a frame of that length, which is the caller's and is not written meanwhile.
-                let frame = unsafe { std::slice::from_raw_parts(self.lanes.heads.0[place], length) };
-                match PlainFilter::header(frame, self.lengths[place]) {
-                    Some(found) => *header = found,
-                    None => wanted &= !(1 << lane),
-                }
-            }
-            let found = vectors.find_each(headers);
-            let outcome = filter.take_found(&found, wanted, |lane| filter.key_of(headers[lane]));
-            short |= u32::from((self.plain >> first) as u8 & !wanted) << first;
+            let plain = (self.plain >> first) as u8;
+            // SAFETY: the caller's promise.
+            let (found, wanted) = unsafe { self.find(form, &vectors, (first, plain)) };
+            let key = |lane: usize| {
+                // SAFETY: a wanted lane is plain, so its frame is the caller's.
+                let header = unsafe { self.header(first + lane) };
+                filter.key_of(header.unwrap_or(&NO_HEADER))
+            };
+            let outcome = filter.take_found(&found, wanted, key);
+            short |= u32::from(plain & !wanted) << first;
             self.plain = self.plain & !(0xff << first) | u32::from(outcome.passed) << first;
             dropped |= u32::from(outcome.dropped) << first;
             self.counters[first..first + LANES].copy_from_slice(&outcome.counters);
@@ -108,6 +122,49 @@ impl<A: PlainFamily> Chunk<A> {
             dropped |= unsafe { self.filter_by_keys(filter, short) };
         }
         dropped
+    }
+
+    /// What vectors find for the packets of eight lanes from `first` on, and which of the plain ones have all that is
+    /// compared.
+    ///
+    /// # Safety
+    /// As for [`check`](Self::check), which was called for these frames.
+    #[inline(always)]
+    unsafe fn find(&self, form: Form, vectors: &VectorsOn<'_>, (first, plain): (usize, u8)) -> (Found, u8) {
+        #[cfg(target_arch = "x86_64")]
+        if form != Form::SCALAR
+            && let (Some(heads), Some(frames), Some(packets)) = (
+                self.lanes.heads.0[first..].first_chunk(),
+                self.lanes.frame_lengths[first..].first_chunk(),
+                self.lengths[first..].first_chunk(),
+            )
+            // SAFETY: heads and lengths are those of frames, which are the caller's, or the length is 0. Every form but the
+            // scalar one has AVX2.
+            && let Some((found, whole)) = unsafe { avx2::filter((heads, frames), packets, vectors) }
+        {
+            return (found, plain & whole);
+        }
+        let _ = form;
+        let mut wanted = plain;
+        let headers = std::array::from_fn(|lane| {
+            // SAFETY: a plain lane has a frame, which is the caller's.
+            let header = if plain >> lane & 1 == 1 { unsafe { self.header(first + lane) } } else { None };
+            wanted &= !(u8::from(header.is_none()) << lane);
+            header.unwrap_or(&NO_HEADER)
+        });
+        (vectors.find_each(headers), wanted)
+    }
+
+    /// The bytes that vectors are compared with; `None` if the packet is too short for that.
+    ///
+    /// # Safety
+    /// The lane has a frame, which is the caller's and is not written meanwhile.
+    #[inline(always)]
+    unsafe fn header(&self, lane: usize) -> Option<&Header> {
+        let length = usize::from(self.lanes.frame_lengths[lane]);
+        // SAFETY: the frame has that length; see above.
+        let frame = unsafe { std::slice::from_raw_parts(self.lanes.heads.0[lane], length) };
+        PlainFilter::header(frame, self.lengths[lane])
     }
 
     /// Counts the frames that filters let pass and that have been rewritten.

@@ -40,7 +40,7 @@ pub(super) struct PlainPath {
     pause: u8,
     /// Whether the last burst had many frames of both families.
     mixed: bool,
-    chunks: PlainChunks,
+    pub chunks: PlainChunks,
     /// Frames that are sorted by family, IPv4 first.
     lanes: [Lanes; 2],
 }
@@ -88,15 +88,15 @@ impl Work {
 }
 
 /// What the plain path uses of the router's state, for frames of either kind, at most [`BURST`].
-struct PlainBurst<'a, F> {
-    form: Form,
-    family: &'a mut Family,
-    frames: &'a mut [Option<F>],
-    port: &'a mut [u16; BURST],
-    lengths: &'a mut [u16; BURST],
-    known: &'a mut KnownHops,
-    plain: &'a mut PlainPath,
-    refused: &'a mut Refused,
+pub(super) struct PlainBurst<'a, F> {
+    pub form: Form,
+    pub family: &'a mut Family,
+    pub frames: &'a mut [Option<F>],
+    pub port: &'a mut [u16; BURST],
+    pub lengths: &'a mut [u16; BURST],
+    pub known: &'a mut KnownHops,
+    pub plain: &'a mut PlainPath,
+    pub refused: &'a mut Refused,
 }
 
 /// What plain frames of a family must pass before they are rewritten, where there is such.
@@ -136,12 +136,13 @@ impl PacketFilters<'_> {
     #[allow(unsafe_code)]
     unsafe fn pass<A: RoutedFamily>(
         &self,
+        form: Form,
         tables: &Tables,
         fib: &dyn Fib<Address = A>,
         chunk: &mut Chunk<A>,
     ) -> u32 {
         // SAFETY: the caller's promise.
-        let dropped = self.filter.as_ref().map_or(0, |filter| unsafe { chunk.filter(filter) });
+        let dropped = self.filter.as_ref().map_or(0, |filter| unsafe { chunk.filter(form, filter) });
         if let Some(reverse) = self.reverse {
             let (sources, back) = chunk.reverse_lookup();
             fib.lookup_burst(sources, back);
@@ -181,6 +182,11 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
             self.learn_from(&left);
         }
         left
+    }
+
+    /// Whether most frames are plain, and of the family that is assumed, as far as is known from the bursts before.
+    pub fn is_likely_plain(&self) -> bool {
+        !self.frames.is_empty() && self.plain.pause == 0 && !self.plain.mixed
     }
 
     /// Finds out what many frames are that were not plain.
@@ -255,7 +261,7 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
                 }
             }
             // SAFETY: see above.
-            let dropped = if FILTERED { unsafe { filters.pass(tables, fib, now) } } else { 0 };
+            let dropped = if FILTERED { unsafe { filters.pass(*form, tables, fib, now) } } else { 0 };
             // SAFETY: see above.
             let done = unsafe { now.rewrite(tables, known, &mut port[first..end]) };
             if FILTERED {
@@ -353,7 +359,7 @@ impl Sorted<'_> {
             let (destinations, hops) = chunk.lookup();
             fib.lookup_burst(destinations, hops);
             // SAFETY: see above.
-            let dropped = unsafe { filters.pass(tables, fib, chunk) };
+            let dropped = unsafe { filters.pass(*form, tables, fib, chunk) };
             // SAFETY: see above.
             let done = unsafe { chunk.rewrite(tables, known, &mut ports[..count]) };
             filters.count(chunk, done);
@@ -391,7 +397,7 @@ fn are_few_plain(left: &Mask, count: usize) -> bool {
 
 /// What plain frames of a family are compared with; `None` if the port has none.
 #[inline(always)]
-fn asked<'a, A: RoutedFamily>(tables: &'a Tables, view: &PortView) -> Option<Asked<'a>> {
+pub(super) fn asked<'a, A: RoutedFamily>(tables: &'a Tables, view: &PortView) -> Option<Asked<'a>> {
     let mac = A::plain_mac(view);
     (mac != NO_MAC).then_some(Asked { mac, local: &tables.compiled.local, closer: view.closer })
 }

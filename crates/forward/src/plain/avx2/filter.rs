@@ -1,0 +1,49 @@
+//! What filters are asked about: the words of IPv4 headers from the one with the protocol on.
+
+use std::arch::x86_64::*;
+
+use bm_filter::{FIRST_WORD, Found, VectorsOn, Words};
+use bm_wire::ethernet;
+
+use super::super::{LANES, WHOLE};
+use crate::avx2::{each, fours};
+use crate::filter::COMPLETE;
+
+/// Where the words are in a frame: the last ones that rules are compared with.
+const LOAD: usize = ethernet::HEADER_LEN + size_of::<u32>() * FIRST_WORD;
+const _: () = assert!(LOAD + size_of::<__m128i>() == WHOLE);
+
+/// What vectors find for eight IPv4 packets without options, and which of the packets have a complete transport header;
+/// `None` if a frame does not have all that is compared.
+///
+/// # Safety
+/// The CPU has AVX2, and each head refers to a frame of that length, which nobody changes meanwhile.
+#[target_feature(enable = "avx2")]
+pub(in super::super) unsafe fn filter(
+    (heads, frames): (&[*mut u8; LANES], &[u16; LANES]),
+    packets: &[u16; LANES],
+    vectors: &VectorsOn<'_>,
+) -> Option<(Found, u8)> {
+    if at_least(frames, WHOLE as u16) != u8::MAX {
+        return None;
+    }
+    let row = |lane: usize| {
+        // SAFETY: the frames are at least as long as the loads reach, which ask for no alignment.
+        let [near, far] =
+            [lane, lane + 4].map(|lane| unsafe { _mm_loadu_si128(heads[lane].add(LOAD).cast()) });
+        _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(near), far)
+    };
+    let words: Words = fours([row(0), row(1), row(2), row(3)]);
+    let found = vectors.find_eight(words.map(|word| _mm256_shuffle_epi8(word, each([3, 2, 1, 0]))));
+    Some((found, at_least(packets, COMPLETE)))
+}
+
+/// A bit for each length that is not below the least one.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn at_least(lengths: &[u16; LANES], least: u16) -> u8 {
+    // SAFETY: the array has as many bytes, and the load asks for no alignment.
+    let lengths = unsafe { _mm_loadu_si128(lengths.as_ptr().cast()) };
+    let is_longer = _mm_cmpeq_epi16(_mm_max_epu16(lengths, _mm_set1_epi16(least as i16)), lengths);
+    _mm_movemask_epi8(_mm_packs_epi16(is_longer, is_longer)) as u8
+}
