@@ -69,7 +69,7 @@ fn through(outbound: &mut Outbound, inbound: &mut Inbound, change: u8, packet: &
     assert_eq!(outbound.numbers().left(), left - 1);
     // In transport mode the destination is the packet's own, and the IPv6 header may be more than is walked.
     let Ok(Located::Esp(esp)) = locate(buffer.data()) else { return };
-    assert_eq!(esp.id.spi, outbound.id().spi);
+    assert_eq!(esp.spi(buffer.data()), outbound.id().spi);
     let range = buffer.range();
     let highest = inbound.highest();
     if change >= 128 {
