@@ -15,7 +15,7 @@ use libbpf_rs::{ProgramInput, ProgramMut};
 pub fn own_bpffs() -> io::Result<()> {
     mount::leave()?;
     // Usually nothing is mounted there.
-    let _none = mount::unmount_here(Path::new(OWN), libc::MNT_DETACH);
+    let _none = mount::unmount_here(Path::new(OWN), rustix::mount::UnmountFlags::DETACH);
     mount::mount_here(Path::new(USUAL))
 }
 

@@ -272,7 +272,7 @@ fn wait(events: &LinkEvents, stopped: &UnixStream, others: &[i32], due_ns: u64) 
 /// A random number.
 fn random() -> u64 {
     let mut bytes = [0; 8];
-    // SAFETY: the buffer is as long as said, and outlives the call, which for so few bytes is not interrupted.
-    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    // So few bytes are neither interrupted nor cut short.
+    let _few = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     u64::from_ne_bytes(bytes)
 }

@@ -1,7 +1,10 @@
 //! A packet socket on a fabric link, for messages or for probes.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 /// Sends and receives frames of one EtherType on one interface.
 #[derive(Debug)]
@@ -13,38 +16,44 @@ impl FabricSocket {
     /// # Errors
     /// What the kernel said.
     pub fn open(ifindex: u32, ethertype: u16) -> io::Result<Self> {
-        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         // Without a protocol it receives nothing, from any interface, until it is bound.
-        // SAFETY: passes numbers.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is fresh and owned by nobody else.
-        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: plain numbers, all of which may be zero.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = ethertype.to_be();
-        address.sll_ifindex = ifindex.cast_signed();
-        let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-        // SAFETY: the address is as long as said, and outlives the call.
-        let done = unsafe { libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), length) };
-        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(Self(socket)) }
+        let socket = net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
+        net::bind(&socket, &LinkAddress { ifindex, ethertype })?;
+        Ok(Self(socket))
     }
 
     /// Sends a frame; `false` if it was not taken: the link is down, or full.
     pub fn send(&self, frame: &[u8]) -> bool {
-        // SAFETY: the bytes outlive the call, and the kernel only reads them.
-        let sent = unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
-        usize::try_from(sent).is_ok_and(|sent| sent == frame.len())
+        net::send(&self.0, frame, SendFlags::empty()).is_ok_and(|sent| sent == frame.len())
     }
 
     /// The next frame, in a buffer that is long enough for any of ours; `None` if there is none.
     pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
-        // SAFETY: the buffer outlives the call, and the kernel writes no more than its length.
-        let count = unsafe { libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
-        buffer.get(..usize::try_from(count).ok()?)
+        let (count, _) = net::recv(&self.0, &mut *buffer, RecvFlags::empty()).ok()?;
+        buffer.get(..count)
+    }
+}
+
+/// What a packet socket is bound to: `struct sockaddr_ll` without a hardware address.
+struct LinkAddress {
+    ifindex: u32,
+    ethertype: u16,
+}
+
+// SAFETY: the address is as long as said and lives for the call of `f`.
+unsafe impl SocketAddrArg for LinkAddress {
+    unsafe fn with_sockaddr<R>(&self, f: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R) -> R {
+        let address = libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as u16,
+            sll_protocol: self.ethertype.to_be(),
+            sll_ifindex: self.ifindex.cast_signed(),
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
+        f(std::ptr::from_ref(&address).cast(), size_of_val(&address) as SocketAddrLen)
     }
 }
 

@@ -9,16 +9,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bm_fib::published::{Point, ReaderHandle, Readers};
-
-const MEMBARRIER_CMD_GLOBAL: libc::c_long = 1;
+use rustix::thread::{MembarrierCommand, membarrier};
 
 /// Waits until all programs that run now have ended.
 pub(crate) fn wait() -> io::Result<()> {
-    // SAFETY: takes three numbers and touches no memory of ours.
-    match unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Ok(membarrier(MembarrierCommand::Global)?)
 }
 
 /// Acts as one reader on behalf of all programs.

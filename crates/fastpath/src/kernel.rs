@@ -81,9 +81,7 @@ impl Kernel {
         let unresolved = unresolved::create().map_err(&failed)?;
         let mapped =
             MappedViews::map(&views).map_err(KernelError::system("mapping the tables into memory"))?;
-        let jiffies =
-            attended::jiffies(grace).map_err(KernelError::system("finding the length of a jiffy"))?;
-        mapped.head().grace_jiffies.store(jiffies, Relaxed);
+        mapped.head().grace_jiffies.store(attended::jiffies(grace), Relaxed);
         let object = object::load(
             object::XDP,
             With {

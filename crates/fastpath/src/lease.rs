@@ -68,8 +68,7 @@ impl Lease {
 /// Detaches this process from the one that started it, so that it can outlive it: it gets its own session, so that no
 /// terminal ends it, and keeps no open file except its input and output.
 pub fn detach_from_parent() {
-    // SAFETY: takes nothing.
-    let _leads_already = unsafe { libc::setsid() };
+    let _leads_already = rustix::process::setsid();
     // SAFETY: passes numbers. What libraries of the other process left open is nobody's here; nothing was opened yet.
     let _unknown = unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) };
 }
@@ -79,7 +78,6 @@ pub fn prioritize() {
     let parameter = libc::sched_param { sched_priority: PRIORITY };
     // SAFETY: the structure outlives the call.
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameter) } != 0 {
-        // SAFETY: passes numbers.
-        let _refused = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+        let _refused = bm_sys::set_nice(-20);
     }
 }

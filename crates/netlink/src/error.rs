@@ -34,11 +34,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// The last error of the system, met while `doing`.
-    pub(crate) fn last(doing: &'static str) -> Self {
-        Self::System { doing, source: io::Error::last_os_error() }
-    }
-
     /// The error number of the kernel, if there is one.
     pub fn errno(&self) -> Option<i32> {
         match self {

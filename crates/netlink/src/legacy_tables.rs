@@ -7,9 +7,10 @@ pub(crate) use digest::{Digest, digest};
 
 use crate::error::Error;
 use bm_wire::Family;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`, the same for IPv6.
 const GET_INFO: i32 = 64;
@@ -62,14 +63,11 @@ pub(crate) fn read(family: Family, name: &str) -> Result<Read, Error> {
 }
 
 fn socket(family: Family) -> io::Result<OwnedFd> {
-    let domain = i32::from(family.number());
-    // SAFETY: a socket is asked for by three numbers; no memory is involved.
-    let fd = unsafe { libc::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    let family = match family {
+        Family::V4 => AddressFamily::INET,
+        Family::V6 => AddressFamily::INET6,
+    };
+    Ok(socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
 fn read_once(socket: &OwnedFd, family: Family, name: &str) -> io::Result<Read> {

@@ -8,6 +8,9 @@ use crate::attribute::{self, Attributes};
 use crate::error::Error;
 use crate::message::{self, Raw};
 use netlink_sys::{SocketAddr, protocols::NETLINK_ROUTE};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
@@ -18,7 +21,9 @@ const SLOT: usize = 32 * 1024;
 /// Slots, which is messages or pieces a system call.
 const SLOTS: usize = 32;
 /// Send buffer: a batch is one send, and the kernel refuses one that does not fit.
-const SEND_BUFFER: i32 = 8 << 20;
+const SEND_BUFFER: usize = 8 << 20;
+/// The kernel doubles the size of a receive buffer, which is an `int`.
+const RECEIVE_BUFFER_MAX: usize = i32::MAX as usize / 2;
 /// Messages about the buckets of resilient groups; no message type that is needed is greater.
 const NEWNEXTHOPBUCKET: u32 = 116;
 /// How long the kernel may take to start an answer. It answers immediately unless another process holds its lock.
@@ -64,16 +69,14 @@ impl Socket {
         let _ = inner.set_cap_ack(true);
         let _ = inner.set_netlink_get_strict_chk(true);
         let buffer = vec![0; SLOT * SLOTS].into_boxed_slice();
-        let mut socket = Self { inner, buffer, lengths: Vec::with_capacity(SLOTS), sequence: 0 };
-        let size = i32::try_from(receive_buffer).unwrap_or(i32::MAX / 2);
+        let socket = Self { inner, buffer, lengths: Vec::with_capacity(SLOTS), sequence: 0 };
+        let size = receive_buffer.min(RECEIVE_BUFFER_MAX);
         // The first exceeds the system's limit and needs privileges.
-        socket
-            .option(libc::SO_RCVBUFFORCE, &size)
-            .or_else(|_| socket.option(libc::SO_RCVBUF, &size))
-            .map_err(wrap)?;
-        let _ = socket
-            .option(libc::SO_SNDBUFFORCE, &SEND_BUFFER)
-            .or_else(|_| socket.option(libc::SO_SNDBUF, &SEND_BUFFER));
+        sockopt::set_socket_recv_buffer_size_force(&socket, size)
+            .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, size))
+            .map_err(|error| wrap(error.into()))?;
+        let _ = sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER)
+            .or_else(|_| sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER));
         Ok(socket)
     }
 
@@ -83,16 +86,6 @@ impl Socket {
         let inner = unsafe { netlink_sys::Socket::from_raw_fd(socket.into_raw_fd()) };
         let buffer = vec![0; SLOT * SLOTS].into_boxed_slice();
         Self { inner, buffer, lengths: Vec::with_capacity(SLOTS), sequence: 0 }
-    }
-
-    /// Sets an option of the socket layer.
-    fn option<T: Copy>(&mut self, name: i32, value: &T) -> io::Result<()> {
-        let (fd, length) = (self.inner.as_raw_fd(), size_of::<T>() as libc::socklen_t);
-        // SAFETY: `value` is `length` bytes that live for the call, and the kernel only reads them. `fd`
-        // is open as long as `self`.
-        let rc =
-            unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, name, std::ptr::from_ref(value).cast(), length) };
-        if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     /// Subscribes to the groups of all tables that we mirror.
@@ -146,8 +139,14 @@ impl Socket {
             keep,
         ];
         let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-        // The kernel copies the program before the call returns, so `program` lives long enough.
-        self.option(libc::SO_ATTACH_FILTER, &filter)
+        let (fd, length) = (self.inner.as_raw_fd(), size_of_val(&filter) as libc::socklen_t);
+        let filter = std::ptr::from_ref(&filter).cast();
+        // SAFETY: `filter` is `length` bytes, and `program` as many steps as it says. The kernel only reads them, and
+        // has copied them when the call returns. `fd` is open as long as `self`.
+        match unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, filter, length) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Sends bytes that contain one or more complete messages.
@@ -182,9 +181,8 @@ impl Socket {
 
     fn receive_slots(&mut self) -> io::Result<()> {
         // SAFETY: both are plain C structs for which all zeroes is a value: null pointers, no lengths.
-        let mut senders: [libc::sockaddr_nl; SLOTS] = unsafe { std::mem::zeroed() };
-        // SAFETY: as above.
-        let mut headers: [libc::mmsghdr; SLOTS] = unsafe { std::mem::zeroed() };
+        let (mut senders, mut headers): ([libc::sockaddr_nl; SLOTS], [libc::mmsghdr; SLOTS]) =
+            unsafe { std::mem::zeroed() };
         let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: SLOT }; SLOTS];
         for (vector, slot) in vectors.iter_mut().zip(self.buffer.chunks_exact_mut(SLOT)) {
             vector.iov_base = slot.as_mut_ptr().cast();
@@ -285,12 +283,13 @@ fn kernel_text(raw: &Raw<'_>) -> Option<String> {
 
 /// Waits until there is something to receive, for at most `ms` milliseconds (forever if negative).
 fn wait_for(fd: BorrowedFd<'_>, ms: i32) -> Result<bool, Error> {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: `poll` is one structure, as the count says, and lives for the call.
-    match unsafe { libc::poll(&mut poll, 1, ms) } {
-        -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => Ok(true),
-        -1 => Err(Error::last("wait for the kernel")),
-        count => Ok(count > 0),
+    let timeout = u64::try_from(ms).ok().map(Duration::from_millis);
+    let timeout =
+        timeout.map(|wait| Timespec { tv_sec: wait.as_secs() as _, tv_nsec: wait.subsec_nanos() as _ });
+    match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], timeout.as_ref()) {
+        Ok(count) => Ok(count > 0),
+        Err(Errno::INTR) => Ok(true),
+        Err(error) => Err(Error::System { doing: "wait for the kernel", source: error.into() }),
     }
 }
 

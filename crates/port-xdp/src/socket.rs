@@ -1,12 +1,19 @@
 //! One AF_XDP socket: opened, with its rings, and bound.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bm_frame::{DATA_OFFSET, Memory, MemoryError};
+use rustix::io::Errno;
+use rustix::net::sockopt::set_xdp_umem_reg;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use crate::options::BusyPoll;
 use crate::ring::Ring;
@@ -55,13 +62,8 @@ pub(crate) fn open(
     lender: Option<BorrowedFd<'_>>,
     binding: &Binding,
 ) -> Result<(OwnedFd, Rings), Failed> {
-    // SAFETY: no pointers are passed.
-    let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(("opening it", io::Error::last_os_error()));
-    }
-    // SAFETY: the descriptor is fresh and owned by nobody else.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let socket = rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
+        .map_err(|error| ("opening it", error.into()))?;
     if lender.is_none() {
         register(&socket, memory).map_err(|error| ("registering the frame memory", error))?;
     }
@@ -73,17 +75,17 @@ pub(crate) fn open(
 
 /// Declares `memory` as the socket's UMEM.
 fn register(socket: &OwnedFd, memory: &'static Memory) -> io::Result<()> {
-    let region = libc::xdp_umem_reg {
+    const { assert!(DATA_OFFSET >= XDP_PACKET_HEADROOM) };
+    let region = XdpUmemReg {
         addr: memory.base().as_ptr() as u64,
         len: memory.bytes() as u64,
         chunk_size: memory.slot_size() as u32,
         // So that received data starts at the same offset as in a new frame.
         headroom: (DATA_OFFSET - XDP_PACKET_HEADROOM) as u32,
-        flags: 0,
+        flags: XdpUmemRegFlags::empty(),
         tx_metadata_len: 0,
     };
-    const { assert!(DATA_OFFSET >= XDP_PACKET_HEADROOM) };
-    set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &region)
+    Ok(set_xdp_umem_reg(socket, region)?)
 }
 
 fn rings(socket: &OwnedFd, binding: &Binding) -> io::Result<Rings> {
@@ -97,9 +99,7 @@ fn rings(socket: &OwnedFd, binding: &Binding) -> io::Result<Rings> {
     ] {
         set(socket, libc::SOL_XDP, ring, &size)?;
     }
-    // SAFETY: a struct of numbers, for which zero is valid.
-    let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
-    get(socket, libc::XDP_MMAP_OFFSETS, &mut offsets)?;
+    let offsets: libc::xdp_mmap_offsets = get(socket, libc::XDP_MMAP_OFFSETS)?;
     let fill_at = libc::XDP_UMEM_PGOFF_FILL_RING as usize;
     let completion_at = libc::XDP_UMEM_PGOFF_COMPLETION_RING as usize;
     // SAFETY: the four rings were made just now with these sizes, and these are their places and types.
@@ -126,29 +126,23 @@ fn prepare(socket: &OwnedFd, binding: &Binding) -> io::Result<()> {
 
 fn bind(socket: &OwnedFd, lender: Option<BorrowedFd<'_>>, binding: &Binding) -> io::Result<()> {
     let wakeup = if binding.need_wakeup { libc::XDP_USE_NEED_WAKEUP } else { 0 };
-    let address = libc::sockaddr_xdp {
-        sxdp_family: libc::AF_XDP as u16,
-        // A socket that shares a UMEM inherits copy mode and wakeups, and must not set them.
-        sxdp_flags: if lender.is_some() { libc::XDP_SHARED_UMEM } else { binding.copy_flag | wakeup },
-        sxdp_ifindex: binding.ifindex,
-        sxdp_queue_id: binding.queue,
-        sxdp_shared_umem_fd: lender.map_or(0, |fd| fd.as_raw_fd() as u32),
-    };
+    // A socket that shares a UMEM inherits copy mode and wakeups, and must not set them.
+    let flags = if lender.is_some() { libc::XDP_SHARED_UMEM } else { binding.copy_flag | wakeup };
+    let flags = SocketAddrXdpFlags::from_bits_retain(flags);
+    let address = SocketAddrXdp::new(flags, binding.ifindex, binding.queue);
     let begin = Instant::now();
     loop {
-        // SAFETY: the address is of that size and outlives the call.
-        let bound = unsafe {
-            let size = size_of_val(&address) as libc::socklen_t;
-            libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), size)
+        let bound = match lender {
+            Some(shared_umem_fd) => {
+                let address = SocketAddrXdpWithSharedUmem { addr: address.clone(), shared_umem_fd };
+                rustix::net::bind(socket, &address)
+            }
+            None => rustix::net::bind(socket, &address),
         };
-        let error = match bound {
-            0 => return Ok(()),
-            _ => io::Error::last_os_error(),
-        };
-        if error.raw_os_error() != Some(libc::EBUSY) || begin.elapsed() > BUSY_WAIT {
-            return Err(error);
+        match bound {
+            Err(Errno::BUSY) if begin.elapsed() <= BUSY_WAIT => thread::sleep(Duration::from_millis(10)),
+            done => return Ok(done?),
         }
-        thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -168,38 +162,40 @@ pub(crate) fn wait_unbound(binding: &Binding) -> io::Result<()> {
 
 /// The kernel's statistics of a socket.
 pub(crate) fn statistics(socket: &OwnedFd) -> io::Result<libc::xdp_statistics> {
-    // SAFETY: a struct of numbers, for which zero is valid.
-    let mut statistics: libc::xdp_statistics = unsafe { std::mem::zeroed() };
-    get(socket, libc::XDP_STATISTICS, &mut statistics)?;
-    Ok(statistics)
+    get(socket, libc::XDP_STATISTICS)
 }
 
 /// Asks the kernel to send the frames in the transmit ring, without waiting.
 #[inline]
 pub(crate) fn send(socket: &OwnedFd) -> io::Result<()> {
-    // SAFETY: no buffer and no address are passed.
-    match unsafe {
-        libc::sendto(socket.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
-    } {
-        0.. => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Ok(rustix::net::send(socket, &[], SendFlags::DONTWAIT).map(drop)?)
 }
 
 /// Wakes the driver for the fill ring, or, with busy polling, runs it. The result is useless: it is EAGAIN when
 /// nothing was received.
 #[inline]
 pub(crate) fn poll_driver(socket: &OwnedFd) {
-    // SAFETY: no buffer and no address are passed.
-    unsafe {
-        let (nothing, nobody) = (std::ptr::null_mut(), std::ptr::null_mut());
-        libc::recvfrom(socket.as_raw_fd(), nothing, 0, libc::MSG_DONTWAIT, nobody, std::ptr::null_mut());
-    }
+    let _nothing = rustix::net::recv(socket, &mut [0; 0], RecvFlags::DONTWAIT);
 }
 
-/// `T` must be the type that the option takes: the kernel reads that many bytes.
-fn set<T>(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the value is of the size given and outlives the call.
+/// What an option is made of.
+///
+/// # Safety
+/// The type is numbers alone, without padding, and holds no address; any bytes are a value.
+unsafe trait Numbers: Copy {}
+
+// SAFETY: one number.
+unsafe impl Numbers for i32 {}
+// SAFETY: one number.
+unsafe impl Numbers for u32 {}
+// SAFETY: 16 numbers of eight bytes.
+unsafe impl Numbers for libc::xdp_mmap_offsets {}
+// SAFETY: six numbers of eight bytes.
+unsafe impl Numbers for libc::xdp_statistics {}
+
+/// Sets an option.
+fn set<T: Numbers>(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
+    // SAFETY: the kernel reads numbers, of the size given, that outlive the call.
     let done = unsafe {
         let size = size_of::<T>() as libc::socklen_t;
         libc::setsockopt(socket.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), size)
@@ -207,13 +203,17 @@ fn set<T>(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &T) 
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// `T` must be plain numbers: the kernel writes up to that many bytes.
-fn get<T>(socket: &OwnedFd, option: libc::c_int, value: &mut T) -> io::Result<()> {
+/// The value of an option of AF_XDP. What an older kernel does not write is zero.
+fn get<T: Numbers>(socket: &OwnedFd, option: libc::c_int) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
     let mut size = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the value has that many bytes for the kernel to write, and both outlive the call.
-    let done = unsafe {
-        let value = std::ptr::from_mut(value).cast();
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_XDP, option, value, &mut size)
-    };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let to = value.as_mut_ptr().cast();
+    // SAFETY: the kernel writes as many bytes as the value has, or fewer; both outlive the call. Numbers may have any
+    // bytes, written or zero.
+    unsafe {
+        match libc::getsockopt(socket.as_raw_fd(), libc::SOL_XDP, option, to, &mut size) {
+            0 => Ok(value.assume_init()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
 }

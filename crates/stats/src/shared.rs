@@ -329,7 +329,7 @@ fn counters(mapping: &Mapping) -> Vec<(String, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ffi::CString;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     #[test]
     fn counters_are_read_by_other_processes() {
@@ -459,9 +459,7 @@ mod tests {
     #[test]
     fn a_fifo_in_its_place_is_not_waited_for() {
         let path = std::env::temp_dir().join(format!("bm-stats-fifo-{}", std::process::id()));
-        let name = CString::new(path.as_os_str().as_bytes()).unwrap();
-        // SAFETY: the name is a C string that outlives the call.
-        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         let opened = Reader::open(&path);
         std::fs::remove_file(&path).unwrap();
         assert!(matches!(opened, Err(StatsError::Format { .. })));

@@ -1,13 +1,14 @@
 //! A switch with a thread that keeps it up to date: interfaces come and go, MAC addresses age.
 
-use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bm_netlink::link::{self, LinkEvents};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use crate::error::SwitchError;
 use crate::interface;
@@ -148,15 +149,14 @@ enum Wake {
 
 /// Waits until an interface changes, a check is due, or the switch is to end.
 fn wait(heard: &LinkEvents, end: &UnixStream) -> Wake {
-    let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut both = [poll(heard.as_fd().as_raw_fd()), poll(end.as_raw_fd())];
-    // SAFETY: an array of two, as said.
-    let ready = unsafe { libc::poll(both.as_mut_ptr(), 2, LOOK_EVERY.as_millis() as i32) };
-    if ready < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+    let mut both = [heard.as_fd(), end.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let wait = Timespec { tv_sec: LOOK_EVERY.as_secs() as _, tv_nsec: LOOK_EVERY.subsec_nanos() as _ };
+    let ready = poll(&mut both, Some(&wait));
+    if ready.is_err_and(|error| error != Errno::INTR) {
         // The wait failed; sleep instead of spinning.
         std::thread::sleep(LOOK_EVERY);
     }
-    if ready > 0 && both[1].revents != 0 { Wake::End } else { Wake::Something }
+    if ready.is_ok() && !both[1].revents().is_empty() { Wake::End } else { Wake::Something }
 }
 
 #[cfg(test)]

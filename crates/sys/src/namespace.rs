@@ -1,7 +1,9 @@
 //! Namespaces of the calling thread. Other threads are not affected.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
+
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 /// A kind of namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,19 +15,15 @@ pub enum Namespace {
 }
 
 impl Namespace {
-    fn flag(self) -> libc::c_int {
-        match self {
-            Self::Network => libc::CLONE_NEWNET,
-            Self::Mount => libc::CLONE_NEWNS,
-        }
-    }
-
     /// Moves the thread into a new namespace.
     ///
     /// # Errors
     /// The error of `unshare`: usually that it needs root.
     pub fn unshare(self) -> io::Result<()> {
-        unshare(self.flag())
+        unshare(match self {
+            Self::Network => UnshareFlags::NEWNET,
+            Self::Mount => UnshareFlags::NEWNS,
+        })
     }
 
     /// Moves the thread into an existing one, such as an open `/run/netns/NAME` or `/proc/1/ns/mnt`.
@@ -33,21 +31,20 @@ impl Namespace {
     /// # Errors
     /// What `unshare` and `setns` say.
     pub fn enter(self, namespace: &impl AsFd) -> io::Result<()> {
-        if self == Self::Mount {
-            unshare(libc::CLONE_FS)?;
-        }
-        // SAFETY: takes numbers; it changes what system calls of this thread see, and no memory.
-        checked(unsafe { libc::setns(namespace.as_fd().as_raw_fd(), self.flag()) })
+        let kind = match self {
+            Self::Network => LinkNameSpaceType::Network,
+            Self::Mount => {
+                unshare(UnshareFlags::FS)?;
+                LinkNameSpaceType::Mount
+            }
+        };
+        Ok(move_into_link_name_space(namespace.as_fd(), Some(kind))?)
     }
 }
 
-fn unshare(flags: libc::c_int) -> io::Result<()> {
-    // SAFETY: takes a number; it changes what system calls of this thread see, and no memory.
-    checked(unsafe { libc::unshare(flags) })
-}
-
-fn checked(result: libc::c_int) -> io::Result<()> {
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    // SAFETY: the thread keeps its table of descriptors, since no caller passes `FILES`.
+    Ok(unsafe { unshare_unsafe(flags) }?)
 }
 
 #[cfg(test)]

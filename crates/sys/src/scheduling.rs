@@ -30,9 +30,5 @@ pub const URGENT: i8 = -10;
 /// # Errors
 /// What the system said: without CAP_SYS_NICE a lower value than before is refused with EACCES.
 pub fn set_nice(value: i8) -> io::Result<()> {
-    // SAFETY: passes numbers; 0 stands for the calling thread.
-    match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, value.into()) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Ok(rustix::process::setpriority_process(None, value.into())?)
 }

@@ -1,9 +1,9 @@
 //! The program's tables are valid only for a limited time, which the daemon extends regularly.
 
-use std::io;
 use std::time::Duration;
 
 use libbpf_rs::ProgramInput;
+use rustix::time::{ClockId, clock_getres};
 
 use super::{Kernel, program};
 use crate::error::KernelError;
@@ -21,13 +21,9 @@ impl Kernel {
 }
 
 /// A duration in jiffies, rounded up.
-pub(super) fn jiffies(time: Duration) -> io::Result<u32> {
+pub(super) fn jiffies(time: Duration) -> u32 {
     // The kernel's coarse clocks advance once per jiffy, so their resolution gives CONFIG_HZ.
-    let mut tick = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure outlives the call.
-    if unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut tick) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let tick = clock_getres(ClockId::MonotonicCoarse);
     let jiffies = time.as_nanos().div_ceil((tick.tv_nsec as u128).max(1));
-    Ok(jiffies.min(u128::from(u32::MAX)) as u32)
+    jiffies.min(u128::from(u32::MAX)) as u32
 }

@@ -5,6 +5,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
+
 use super::{Joined, Switch};
 use crate::error::SwitchError;
 use crate::layout::{FDB_STATIC, FdbEntry, RESERVED_MACS};
@@ -183,8 +185,6 @@ fn age(entry: &FdbEntry, now_ns: u64) -> Duration {
 
 /// The clock that the program reads.
 pub(super) fn now_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure outlives the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
+    let now = clock_gettime(ClockId::MonotonicCoarse);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

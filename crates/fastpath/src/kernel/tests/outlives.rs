@@ -44,9 +44,9 @@ fn grace_times_are_in_jiffies_of_this_kernel() {
     let (first, then) = alive_until();
     std::thread::sleep(Duration::from_millis(400));
     let (second, now) = alive_until();
-    let expected = i64::from(jiffies(now - then).unwrap());
+    let expected = i64::from(jiffies(now - then));
     assert!(((second - first) as i64 - expected).abs() <= 2, "{} jiffies, not {expected}", second - first);
-    assert_eq!(jiffies(Duration::ZERO).unwrap(), 0);
+    assert_eq!(jiffies(Duration::ZERO), 0);
 }
 
 #[test]
