@@ -4,6 +4,9 @@
 //! There are no events for either. A query for each interface and a walk over the IDs of all BPF links are cheap, so
 //! both are polled. A BPF link at netfilter does not say which network namespace it belongs to, so each counts.
 
+mod call;
+
+use self::call::Command;
 use super::Feature;
 use super::condition::Families;
 use super::entries::Entries;
@@ -11,8 +14,7 @@ use super::names::Names;
 use super::part::{Part, Trouble};
 use crate::error::Error;
 use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 /// Time between two looks.
@@ -20,14 +22,6 @@ const EVERY: Duration = Duration::from_millis(90);
 /// Interfaces that are queried at a time; if there are more they take turns.
 const ASKED: usize = 64;
 
-/// Commands of the system call (`BPF_*`).
-mod command {
-    pub const OBJ_GET_INFO_BY_FD: i32 = 15;
-    pub const PROG_GET_FD_BY_ID: i32 = 13;
-    pub const PROG_QUERY: i32 = 16;
-    pub const LINK_GET_FD_BY_ID: i32 = 30;
-    pub const LINK_GET_NEXT_ID: i32 = 31;
-}
 /// A point of an interface at which programs can be attached.
 struct AttachPoint {
     /// The kernel's number (`enum bpf_attach_type`).
@@ -51,39 +45,9 @@ const PROGRAMS: usize = 64;
 const OURS: (&[u8], &[u8]) = (b"bm_", b"_tc");
 /// Bytes of `struct bpf_prog_info` up to the end of the program's name, which is 16 bytes.
 const PROGRAM_INFO: usize = 80;
-/// The size of a query, which is that of older kernels; the rest is taken as zero.
-const QUESTION: usize = 64;
-
-/// A question and its answer: `union bpf_attr`.
-///
-/// Not shared: the kernel reads and writes it only during the system call, which is given a pointer to it.
-#[repr(C, align(8))]
-struct Question([u8; QUESTION]);
-
-impl Question {
-    fn new(words: &[(usize, u32)]) -> Self {
-        let mut question = Self([0; QUESTION]);
-        for &(at, word) in words {
-            question.0[at..at + 4].copy_from_slice(&word.to_ne_bytes());
-        }
-        question
-    }
-
-    fn word(&self, at: usize) -> u32 {
-        u32::from_ne_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
-    }
-
-    /// Calls `bpf(2)`.
-    ///
-    /// # Safety
-    /// If the command takes addresses in the query, each must be 0 or that of memory which the kernel may write to as
-    /// far as the query says.
-    unsafe fn ask(&mut self, command: i32) -> io::Result<i32> {
-        // SAFETY: the question is QUESTION bytes, as is said, and lives for the call; the caller vouches for the rest.
-        let rc = unsafe { libc::syscall(libc::SYS_bpf, command, self.0.as_mut_ptr(), QUESTION) };
-        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc as i32) }
-    }
-}
+/// Bytes of `struct bpf_link_info` that are of interest: type, id, program, then (aligned to eight bytes) what depends
+/// on the type.
+const LINK_INFO: usize = 64;
 
 /// Programs on interfaces.
 #[derive(Debug, Default)]
@@ -147,11 +111,8 @@ impl Part for OnInterfaces {
 /// Whether there is a program that is not brickmoon's. A kernel that does not know the place has none there.
 fn has_program(ifindex: u32, attach_point: u32) -> bool {
     let mut programs = [0u32; PROGRAMS];
-    let mut question = Question::new(&[(0, ifindex), (4, attach_point), (24, PROGRAMS as u32)]);
-    question.0[16..24].copy_from_slice(&(programs.as_mut_ptr() as u64).to_ne_bytes());
-    // SAFETY: the address is that of `programs`, which has room for as many as said and lives for the call.
-    match unsafe { question.ask(command::PROG_QUERY) } {
-        Ok(_) => programs[..PROGRAMS.min(question.word(24) as usize)].iter().any(|&id| !is_ours(id)),
+    match call::ask(Command::ProgramsAt, &[(0, ifindex), (4, attach_point)], &mut programs) {
+        Ok(answer) => programs[..PROGRAMS.min(answer.word(24) as usize)].iter().any(|&id| !is_ours(id)),
         // More than there is room for.
         Err(error) => error.raw_os_error() == Some(libc::ENOSPC),
     }
@@ -159,19 +120,12 @@ fn has_program(ifindex: u32, attach_point: u32) -> bool {
 
 /// Whether a program is that of the kernel path, of this daemon or an earlier one.
 fn is_ours(program: u32) -> bool {
-    let mut question = Question::new(&[(0, program)]);
-    // SAFETY: this question has no addresses.
-    let Ok(fd) = (unsafe { question.ask(command::PROG_GET_FD_BY_ID) }) else { return false };
-    // SAFETY: the descriptor is new and nobody else has it.
-    let program = unsafe { OwnedFd::from_raw_fd(fd) };
-    let mut info = [0u64; PROGRAM_INFO / 8];
-    let mut question = Question::new(&[(0, program.as_raw_fd() as u32), (4, PROGRAM_INFO as u32)]);
-    question.0[8..16].copy_from_slice(&(info.as_mut_ptr() as u64).to_ne_bytes());
-    // SAFETY: the address is that of `info`, which is as long as said and lives for the call; it names no other memory.
-    if unsafe { question.ask(command::OBJ_GET_INFO_BY_FD) }.is_err() {
+    let Ok(program) = call::open(Command::ProgramById, &[(0, program)]) else { return false };
+    let mut info = [0u32; PROGRAM_INFO / 4];
+    if call::ask(Command::Info, &[(0, program.as_raw_fd() as u32)], &mut info).is_err() {
         return false;
     }
-    let name: Vec<u8> = info[PROGRAM_INFO / 8 - 2..].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let name: Vec<u8> = info[PROGRAM_INFO / 4 - 4..].iter().flat_map(|word| word.to_ne_bytes()).collect();
     let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
     name.starts_with(OURS.0) && name.ends_with(OURS.1)
 }
@@ -228,10 +182,8 @@ impl Part for AtNetfilter {
 
 /// The number of the next link; none at the end, or where the kernel knows no links.
 fn next_link(after: u32) -> Result<Option<u32>, Error> {
-    let mut question = Question::new(&[(0, after)]);
-    // SAFETY: this question has no addresses.
-    match unsafe { question.ask(command::LINK_GET_NEXT_ID) } {
-        Ok(_) => Ok(Some(question.word(4))),
+    match call::ask(Command::NextLink, &[(0, after)], &mut []) {
+        Ok(answer) => Ok(Some(answer.word(4))),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL | libc::ENOSYS)) => {
             Ok(None)
         }
@@ -241,31 +193,22 @@ fn next_link(after: u32) -> Result<Option<u32>, Error> {
 
 /// Family and hook of a link, if it is attached to netfilter.
 fn netfilter_link(id: u32) -> Option<(u32, u32)> {
-    let mut question = Question::new(&[(0, id)]);
-    // SAFETY: this question has no addresses.
-    let fd = unsafe { question.ask(command::LINK_GET_FD_BY_ID) }.ok()?;
-    // SAFETY: the descriptor is new and nobody else has it.
-    let link = unsafe { OwnedFd::from_raw_fd(fd) };
-    // `struct bpf_link_info`: type, id, program, then (aligned to eight bytes) family and hook.
-    let mut info = Question([0; QUESTION]);
-    let mut question = Question::new(&[(0, link.as_raw_fd() as u32), (4, QUESTION as u32)]);
-    question.0[8..16].copy_from_slice(&(info.0.as_mut_ptr() as u64).to_ne_bytes());
-    // SAFETY: the address is that of `info`, which is as long as said and lives for the call.
-    unsafe { question.ask(command::OBJ_GET_INFO_BY_FD) }.ok()?;
-    (info.word(0) == LINK_NETFILTER).then(|| (info.word(16), info.word(20)))
+    let link = call::open(Command::LinkById, &[(0, id)]).ok()?;
+    let mut info = [0u32; LINK_INFO / 4];
+    call::ask(Command::Info, &[(0, link.as_raw_fd() as u32)], &mut info).ok()?;
+    (info[0] == LINK_NETFILTER).then(|| (info[4], info[5]))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::call::AT_NETFILTER;
     use super::*;
+    use std::io;
+    use std::os::fd::{FromRawFd, OwnedFd};
 
     const PROG_LOAD: i32 = 5;
-    const PROG_ATTACH: i32 = 8;
-    const PROG_DETACH: i32 = 9;
-    const LINK_CREATE: i32 = 28;
     const SCHED_CLS: u32 = 3;
     const NETFILTER: u32 = 32;
-    const AT_NETFILTER: u32 = 45;
     const TCX_INGRESS: u32 = 46;
     /// The loopback of a new namespace.
     const LOOPBACK: u32 = 1;
@@ -307,16 +250,14 @@ mod tests {
             assert!(!has_program(LOOPBACK, TCX_INGRESS));
             let program = program(SCHED_CLS, 0, -1, b"bm_other");
             let words = [(0, LOOPBACK), (4, program.as_raw_fd() as u32), (8, TCX_INGRESS)];
-            // SAFETY: this question has no addresses.
-            if let Err(error) = unsafe { Question::new(&words).ask(PROG_ATTACH) } {
+            if let Err(error) = call::ask(Command::Attach, &words, &mut []) {
                 eprintln!(
                     "skipped: programs directly on interfaces (tcx), which this kernel has not: {error}"
                 );
                 return;
             }
             assert!(has_program(LOOPBACK, TCX_INGRESS) && !has_program(LOOPBACK, TCX_INGRESS + 1));
-            // SAFETY: as above.
-            unsafe { Question::new(&words).ask(PROG_DETACH) }.unwrap();
+            call::ask(Command::Detach, &words, &mut []).unwrap();
             assert!(!has_program(LOOPBACK, TCX_INGRESS));
         });
     }
@@ -326,15 +267,13 @@ mod tests {
         alone(|| {
             let ours = program(SCHED_CLS, 0, -1, b"bm_forward_9_tc");
             let words = [(0, LOOPBACK), (4, ours.as_raw_fd() as u32), (8, TCX_INGRESS)];
-            // SAFETY: this question has no addresses.
-            if unsafe { Question::new(&words).ask(PROG_ATTACH) }.is_err() {
+            if call::ask(Command::Attach, &words, &mut []).is_err() {
                 return eprintln!("skipped: this kernel has no tcx");
             }
             assert!(!has_program(LOOPBACK, TCX_INGRESS));
             let other = program(SCHED_CLS, 0, -1, b"my_filter_tc");
             let words = [(0, LOOPBACK), (4, other.as_raw_fd() as u32), (8, TCX_INGRESS)];
-            // SAFETY: as above.
-            unsafe { Question::new(&words).ask(PROG_ATTACH) }.unwrap();
+            call::ask(Command::Attach, &words, &mut []).unwrap();
             assert!(has_program(LOOPBACK, TCX_INGRESS), "beside ours");
         });
     }
@@ -346,16 +285,12 @@ mod tests {
         alone(|| {
             let program = program(NETFILTER, AT_NETFILTER, 1, b"");
             let family = libc::AF_INET as u32;
-            let words =
-                [(0, program.as_raw_fd() as u32), (8, AT_NETFILTER), (16, family), (20, INPUT), (24, 7)];
-            // SAFETY: this question has no addresses.
-            let link = unsafe { Question::new(&words).ask(LINK_CREATE) };
-            let Ok(link) = link else {
+            let words = [(0, program.as_raw_fd() as u32), (16, family), (20, INPUT), (24, 7)];
+            let link = call::open(Command::LinkAtNetfilter, &words);
+            let Ok(_link) = link else {
                 eprintln!("skipped: BPF at netfilter, which this kernel has not: {link:?}");
                 return;
             };
-            // SAFETY: the descriptor is new and nobody else has it.
-            let _link = unsafe { OwnedFd::from_raw_fd(link) };
             let mut ids = std::iter::successors(next_link(0).unwrap(), |&id| next_link(id).unwrap());
             assert!(ids.any(|id| netfilter_link(id) == Some((family, INPUT))));
         });
