@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::path::Path;
+use std::ptr::null_mut;
 use std::sync::Arc;
 
 use bm_frame::FramePool;
@@ -102,16 +103,14 @@ impl DpdkDevice {
     /// Its link; down if the device is gone.
     pub fn link(&self) -> Link {
         let mut link = ffi::Link::default();
-        // SAFETY: the shim writes one `Link`.
-        let known = unsafe { ffi::bm_device_link(self.shared.port(), &mut link) } == 0;
+        let known = ffi::bm_device_link(self.shared.port(), &mut link) == 0;
         Link { up: known && link.up != 0, mbps: link.mbps }
     }
 
     /// How it distributes flows over its queues, according to the device.
     pub fn spread(&self) -> Spread {
         let mut spread = ffi::Spread { key: [0; 64], key_bytes: 0, buckets: 0, queue: [0; 512] };
-        // SAFETY: the shim writes one `Spread`, and no more of its arrays than they hold.
-        unsafe { ffi::bm_device_spread(self.shared.port(), &mut spread) };
+        ffi::bm_device_spread(self.shared.port(), &mut spread);
         let (key, queues) = (usize::from(spread.key_bytes), usize::from(spread.buckets));
         Spread { key: spread.key[..key].to_vec(), queues: spread.queue[..queues].to_vec() }
     }
@@ -123,8 +122,7 @@ impl DpdkDevice {
     /// start again: then its queues receive nothing until a later change starts it.
     pub fn set_mtu(&self, mtu: u16) -> Result<(), DpdkError> {
         self.shared.fits(mtu)?;
-        // SAFETY: a number for a port that is ours.
-        let set = || unsafe { ffi::bm_device_set_mtu(self.shared.port(), mtu) };
+        let set = || ffi::bm_device_set_mtu(self.shared.port(), mtu);
         let step = format!("setting an MTU of {mtu}");
         match set() {
             // Some drivers change it only while the device is stopped.
@@ -138,21 +136,25 @@ impl DpdkDevice {
     /// # Errors
     /// [`DpdkError::Device`] if the device refuses.
     pub fn set_mac(&self, mac: [u8; 6]) -> Result<(), DpdkError> {
-        // SAFETY: six bytes, as the shim reads.
-        let done = unsafe { ffi::bm_device_set_mac(self.shared.port(), mac.as_ptr()) };
+        let done = ffi::bm_device_set_mac(self.shared.port(), &mac);
         self.shared.check("setting its MAC address", done).map(drop)
     }
 
     /// All counters of the device (DPDK's xstats), with DPDK's names.
     pub fn counters(&self) -> Vec<(String, u64)> {
-        // SAFETY: without a place to write to, the shim says how many there are.
-        let count = unsafe { ffi::bm_device_xstats(self.shared.port(), std::ptr::null_mut(), 0) };
-        let mut named = vec![Named { name: [0; 64], value: 0 }; count.max(0) as usize];
-        // SAFETY: room for as many as are named.
-        let got =
-            unsafe { ffi::bm_device_xstats(self.shared.port(), named.as_mut_ptr(), named.len() as u32) };
-        named.truncate(got.max(0) as usize);
+        let count = self.read_counters(&mut []);
+        let mut named = vec![Named { name: [0; 64], value: 0 }; count];
+        let got = self.read_counters(&mut named);
+        named.truncate(got);
         named.iter().map(|named| (text(&named.name), named.value)).collect()
+    }
+
+    /// How many counters there are. They are written if there is room for all.
+    fn read_counters(&self, named: &mut [Named]) -> usize {
+        let (to, room) = if named.is_empty() { (null_mut(), 0) } else { (named.as_mut_ptr(), named.len()) };
+        // SAFETY: room for as many as are named; without a place to write to, the shim only counts.
+        let has = unsafe { ffi::bm_device_xstats(self.shared.port(), to, room as u32) };
+        has.max(0) as usize
     }
 }
 

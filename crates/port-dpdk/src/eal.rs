@@ -1,6 +1,6 @@
 //! DPDK's environment (EAL): started once per process, with what DPDK calls of brickmoon.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CString, c_char, c_int, c_uint};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -25,8 +25,7 @@ static STARTED: OnceLock<Result<bool, DpdkError>> = OnceLock::new();
 
 /// Version of the DPDK that is linked.
 pub(crate) fn version() -> String {
-    // SAFETY: a text that never changes.
-    unsafe { CStr::from_ptr(ffi::bm_version()) }.to_string_lossy().into_owned()
+    ffi::bm_version().read()
 }
 
 /// Starts DPDK if it does not run yet, for a device that allows DPDK's own memory to be on huge pages or not. Returns
@@ -70,9 +69,7 @@ fn start_here(huge_pages: bool) -> Result<bool, DpdkError> {
 
 /// The folder where the EAL keeps files of this process: no files with these options, but it creates the folder.
 fn folder() -> PathBuf {
-    // SAFETY: a text that stays as long as the process.
-    let folder = unsafe { CStr::from_ptr(ffi::bm_eal_folder()) };
-    PathBuf::from(folder.to_string_lossy().into_owned())
+    PathBuf::from(ffi::bm_eal_folder().read())
 }
 
 extern "C" fn remove_folder() {
@@ -125,41 +122,28 @@ fn free_huge_pages() -> usize {
     free.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
-/// # Safety
-/// `freelist` must be a [`Freelist`] to which no other reference is in use.
-unsafe extern "C" fn refill(freelist: *mut c_void) {
-    // SAFETY: by the contract; `DpdkPort` passes the one that it was lent, and does not touch it meanwhile.
-    unsafe { (*freelist.cast::<Freelist>()).refill() };
+extern "C" fn refill(freelist: &mut Freelist) {
+    freelist.refill();
+}
+
+extern "C" fn make_room(freelist: &mut Freelist) {
+    freelist.make_room();
+}
+
+extern "C" fn take(frame_pool: &FramePool) -> *mut Header {
+    frame_pool.take().map_or(std::ptr::null_mut(), |frame| frame.into_header().as_ptr().cast())
 }
 
 /// # Safety
-/// As for [`refill`].
-unsafe extern "C" fn make_room(freelist: *mut c_void) {
-    // SAFETY: as in `refill`.
-    unsafe { (*freelist.cast::<Freelist>()).make_room() };
-}
-
-/// # Safety
-/// `frame_pool` must be a [`FramePool`] that is never freed.
-unsafe extern "C" fn take(frame_pool: *mut c_void) -> *mut Header {
-    // SAFETY: by the contract; a frame pool may be used by many threads.
-    let frame = unsafe { (*frame_pool.cast::<FramePool>()).take() };
-    frame.map_or(std::ptr::null_mut(), |frame| frame.into_header().as_ptr().cast())
-}
-
-/// # Safety
-/// As for [`take`], and `header` must be that of a frame of this frame pool that the caller owns.
-unsafe extern "C" fn give(frame_pool: *mut c_void, header: *mut Header) {
+/// `header` must be that of a frame of this frame pool that the caller owns, or null.
+unsafe extern "C" fn give(frame_pool: &FramePool, header: *mut Header) {
     let Some(header) = NonNull::new(header.cast::<u8>()) else { return };
     // SAFETY: by the contract.
-    unsafe { (*frame_pool.cast::<FramePool>()).give(Frame::from_header(header)) };
+    frame_pool.give(unsafe { Frame::from_header(header) });
 }
 
-/// # Safety
-/// As for [`take`].
-unsafe extern "C" fn available(frame_pool: *mut c_void) -> c_uint {
-    // SAFETY: by the contract.
-    unsafe { (*frame_pool.cast::<FramePool>()).available() as c_uint }
+extern "C" fn available(frame_pool: &FramePool) -> c_uint {
+    frame_pool.available() as c_uint
 }
 
 extern "C" fn removed(port: u16) {

@@ -1,6 +1,24 @@
 //! The shim's functions, as `c/shim.h` declares them.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr::NonNull;
+
+use bm_frame::{FramePool, Freelist};
+
+/// A text of the shim's or DPDK's that ends with a zero. It stays until this thread ends at least, but the next call
+/// may put another text in its place.
+///
+/// Shared with C: only C makes one.
+#[repr(transparent)]
+pub struct Text(NonNull<c_char>);
+
+impl Text {
+    pub fn read(&self) -> String {
+        // SAFETY: only the functions below make one, with the address of such a text. It does not change during this
+        // call, and no other thread has it, since a pointer is not `Send`.
+        unsafe { CStr::from_ptr(self.0.as_ptr()) }.to_string_lossy().into_owned()
+    }
+}
 
 /// A frame's header, opaque here.
 pub enum Header {}
@@ -11,11 +29,14 @@ pub enum Mbuf {}
 /// Shared with C for the length of a call: C copies it.
 #[repr(C)]
 pub struct Calls {
-    pub refill: unsafe extern "C" fn(*mut c_void),
-    pub make_room: unsafe extern "C" fn(*mut c_void),
-    pub take: unsafe extern "C" fn(*mut c_void) -> *mut Header,
-    pub give: unsafe extern "C" fn(*mut c_void, *mut Header),
-    pub available: unsafe extern "C" fn(*mut c_void) -> c_uint,
+    /// With the freelist that Rust lends to the calls below, and does not touch meanwhile.
+    pub refill: extern "C" fn(&mut Freelist),
+    /// As for `refill`.
+    pub make_room: extern "C" fn(&mut Freelist),
+    /// With the frame pool that `bm_pool_make` got, which is never freed.
+    pub take: extern "C" fn(&FramePool) -> *mut Header,
+    pub give: unsafe extern "C" fn(&FramePool, *mut Header),
+    pub available: extern "C" fn(&FramePool) -> c_uint,
     pub log: unsafe extern "C" fn(*const c_char, usize),
     pub removed: extern "C" fn(u16),
 }
@@ -45,6 +66,19 @@ pub struct Info {
     pub receive_queues_max: u16,
     pub transmit_queues_max: u16,
     pub has_rss: u8,
+}
+
+impl Info {
+    pub const EMPTY: Self = Self {
+        driver: [0; 64],
+        mac: [0; 6],
+        mtu: 0,
+        mtu_min: 0,
+        mtu_max: 0,
+        receive_queues_max: 0,
+        transmit_queues_max: 0,
+        has_rss: 0,
+    };
 }
 
 /// Shared with C for the length of a call: passed by address.
@@ -106,11 +140,14 @@ pub struct Queue {
     pub bytes: u64,
 }
 
+// SAFETY: as `c/shim.h` declares them. Those that are safe take numbers, for which DPDK checks whether it has such a port
+// and whether the value is possible, and references to what they read or write during the call. They may be called from
+// any thread at any time.
 unsafe extern "C" {
-    pub fn bm_version() -> *const c_char;
-    pub fn bm_error_text(error: c_int) -> *const c_char;
+    pub safe fn bm_version() -> Text;
+    pub safe fn bm_error_text(error: c_int) -> Text;
     pub fn bm_eal_start(count: c_int, arguments: *mut *mut c_char, calls: *const Calls) -> c_int;
-    pub fn bm_eal_folder() -> *const c_char;
+    pub safe fn bm_eal_folder() -> Text;
     pub fn bm_pool_make(
         name: *const c_char,
         region: *const Region,
@@ -118,25 +155,25 @@ unsafe extern "C" {
         pool: *mut *mut c_void,
     ) -> c_int;
     pub fn bm_device_probe(device: *const c_char, port: *mut u16) -> c_int;
-    pub fn bm_device_info(port: u16, info: *mut Info) -> c_int;
+    pub safe fn bm_device_info(port: u16, info: &mut Info) -> c_int;
     pub fn bm_device_setup(
         port: u16,
         setup: *const Setup,
         own_pool: *mut *mut c_void,
-        step: *mut *const c_char,
+        step: &mut Option<Text>,
     ) -> c_int;
     pub fn bm_device_start(port: u16) -> c_int;
     pub fn bm_device_map(port: u16, region: *const Region) -> c_int;
-    pub fn bm_device_spread(port: u16, spread: *mut Spread);
+    pub safe fn bm_device_spread(port: u16, spread: &mut Spread);
     pub fn bm_device_close(port: u16, own_pool: *mut c_void);
     pub fn bm_device_stop(port: u16) -> c_int;
-    pub fn bm_device_set_mtu(port: u16, mtu: u16) -> c_int;
-    pub fn bm_device_set_mac(port: u16, mac: *const u8) -> c_int;
-    pub fn bm_device_add_mac(port: u16, mac: *const u8) -> c_int;
-    pub fn bm_device_remove_mac(port: u16, mac: *const u8) -> c_int;
-    pub fn bm_device_promiscuous(port: u16) -> c_int;
-    pub fn bm_device_link(port: u16, link: *mut Link) -> c_int;
-    pub fn bm_device_counts(port: u16, counts: *mut Counts) -> c_int;
+    pub safe fn bm_device_set_mtu(port: u16, mtu: u16) -> c_int;
+    pub safe fn bm_device_set_mac(port: u16, mac: &[u8; 6]) -> c_int;
+    pub safe fn bm_device_add_mac(port: u16, mac: &[u8; 6]) -> c_int;
+    pub safe fn bm_device_remove_mac(port: u16, mac: &[u8; 6]) -> c_int;
+    pub safe fn bm_device_promiscuous(port: u16) -> c_int;
+    pub safe fn bm_device_link(port: u16, link: &mut Link) -> c_int;
+    pub safe fn bm_device_counts(port: u16, counts: &mut Counts) -> c_int;
     pub fn bm_device_xstats(port: u16, named: *mut Named, count: c_uint) -> c_int;
     pub fn bm_flow_to_queue(
         port: u16,

@@ -1,7 +1,7 @@
 //! DPDK's log and its texts for errors, as brickmoon's errors quote them.
 
 use std::collections::VecDeque;
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{c_char, c_int};
 use std::sync::{Mutex, PoisonError};
 
 use crate::ffi;
@@ -13,8 +13,7 @@ static RECENT: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 
 /// The text for an error number of DPDK.
 pub(crate) fn error_text(error: c_int) -> String {
-    // SAFETY: a text that is valid until the next call in this thread.
-    unsafe { CStr::from_ptr(ffi::bm_error_text(error.abs())) }.to_string_lossy().into_owned()
+    ffi::bm_error_text(error.abs()).read()
 }
 
 /// DPDK's log lines since the last call.

@@ -28,9 +28,7 @@ static POOLS: Mutex<Vec<(usize, Pool)>> = Mutex::new(Vec::new());
 
 /// Describes a memory region for the shim.
 pub(crate) fn region(memory: &Memory) -> Region {
-    // SAFETY: a question without arguments that matter.
-    let plain = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-    let page = if memory.pages() == Pages::Huge { 2 << 20 } else { plain };
+    let page = if memory.pages() == Pages::Huge { 2 << 20 } else { rustix::param::page_size() };
     Region {
         slots: memory.base().as_ptr(),
         headers: memory.headers().as_ptr(),
@@ -74,8 +72,8 @@ mod tests {
         let (name, mut made) = (CString::new("bm-again").unwrap(), std::ptr::null_mut());
         let kept: *mut c_void = Arc::into_raw(frame_pool.clone()).cast_mut().cast();
         let whole = region(frame_pool.memory());
-        // SAFETY: within the headers: the last one has 192 bytes.
-        let headers = unsafe { whole.headers.add(8) };
+        // The last one has 192 bytes.
+        let headers = whole.headers.wrapping_add(8);
         let shifted = Region { headers, ..whole };
         let mut make = |region: &Region| {
             // SAFETY: all bytes of the region are mapped, the frame pool is never freed, and nobody has frames of it.

@@ -173,8 +173,8 @@ impl Port for DpdkPort {
     fn device_counters(&self) -> DeviceCounters {
         if self.queue.queue == 0 && !self.shared.pause.is_paused(&self.pause) {
             let mut counts = Counts::default();
-            // SAFETY: the shim writes one `Counts`. What it does not know stays zero.
-            let known = unsafe { ffi::bm_device_counts(self.queue.port, &mut counts) } == 0;
+            // What the shim does not know stays zero.
+            let known = ffi::bm_device_counts(self.queue.port, &mut counts) == 0;
             // Those of a device that is gone stay as they were.
             if known {
                 self.counts.set(counts);

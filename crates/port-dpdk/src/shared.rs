@@ -1,7 +1,7 @@
 //! The part of a device that its queues and its steering share. The device is closed with it.
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -134,10 +134,8 @@ pub(crate) fn text(bytes: &[c_char]) -> String {
 
 /// Its capabilities.
 pub(crate) fn info(spec: &Spec, port: u16) -> Result<Info, DpdkError> {
-    // SAFETY: numbers and bytes, for which zero is valid.
-    let mut info: Info = unsafe { std::mem::zeroed() };
-    // SAFETY: the shim writes one `Info`.
-    check(spec, "querying its capabilities", unsafe { ffi::bm_device_info(port, &mut info) })?;
+    let mut info = Info::EMPTY;
+    check(spec, "querying its capabilities", ffi::bm_device_info(port, &mut info))?;
     Ok(info)
 }
 
@@ -210,14 +208,13 @@ impl Shared {
         let copied = u8::from(self.copied.is_some());
         let is_virtual = u8::from(!self.spec.is_pci());
         let setup = Setup { queues: self.queues, mtu, copied, is_virtual, pool: self.pool.pointer() };
-        let mut step = std::ptr::null();
+        let mut step = None;
         // SAFETY: the pool is DPDK's and lives on; the shim writes two pointers.
         let done = unsafe { ffi::bm_device_setup(self.port(), &setup, &mut self.own_pool.0, &mut step) };
         if done >= 0 {
             return Ok(());
         }
-        // SAFETY: the shim has set it to a text that never changes.
-        let step = unsafe { CStr::from_ptr(step) }.to_string_lossy().into_owned();
+        let step = step.map_or_else(|| "setting it up".into(), |step| step.read());
         self.check(&step, done).map(drop)
     }
 
@@ -250,16 +247,7 @@ mod tests {
 
     #[test]
     fn a_card_that_spreads_nothing_has_one_queue() {
-        let info = |has_rss| Info {
-            driver: [0; 64],
-            mac: [0; 6],
-            mtu: 1500,
-            mtu_min: 68,
-            mtu_max: 9000,
-            receive_queues_max: 4,
-            transmit_queues_max: 8,
-            has_rss,
-        };
+        let info = |has_rss| Info { receive_queues_max: 4, transmit_queues_max: 8, has_rss, ..Info::EMPTY };
         let fed = |spec, driver| is_fed_by_queue(&Spec::new(spec), driver);
         assert_eq!([1, 3, 9].map(|wanted| queues(&info(1), wanted, false)), [1, 3, 4]);
         assert_eq!([1, 3, 9].map(|wanted| queues(&info(0), wanted, fed("0000:01:00.0", "net_em"))), [1; 3]);

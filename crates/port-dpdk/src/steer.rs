@@ -61,16 +61,15 @@ impl Steering for DpdkSteering {
         let port = self.shared.port();
         let mut all = true;
         for mac in macs.iter().filter(|mac| !self.macs.contains(mac)) {
-            // SAFETY: six bytes, as the shim reads.
-            all &= unsafe { ffi::bm_device_add_mac(port, mac.as_ptr()) } == 0;
+            all &= ffi::bm_device_add_mac(port, mac) == 0;
         }
         for mac in self.macs.iter().filter(|mac| !macs.contains(mac)) {
-            // SAFETY: as above. A MAC that the device never had is none to remove.
-            unsafe { ffi::bm_device_remove_mac(port, mac.as_ptr()) };
+            // A MAC that the device never had is none to remove.
+            ffi::bm_device_remove_mac(port, mac);
         }
         if !all {
-            // SAFETY: a number. A virtual device that refuses this, too, takes every frame anyway.
-            unsafe { ffi::bm_device_promiscuous(port) };
+            // A virtual device that refuses this, too, takes every frame anyway.
+            ffi::bm_device_promiscuous(port);
         }
         self.macs = macs.to_vec();
         Ok(())
