@@ -13,15 +13,18 @@ use bm_ipsec::{FRONT, Failure, KEY, PayloadReceiver, PayloadSender, Resync};
 use crate::hook::guard::uninterrupted;
 
 /// `struct brickmoon_esp` of `lib/ipsec/esp.lua`. Shared with Lua, which only reads it: it is a constant.
+///
+/// Lua has the addresses of senders and receivers only to pass them back, never two at a time of the same one, and not
+/// after it has freed it. A key are [`KEY`] bytes, which do not change during the call.
 #[repr(C)]
 pub(crate) struct Functions {
-    sender: unsafe extern "C" fn(u32, *const u8) -> *mut PayloadSender,
-    receiver: unsafe extern "C" fn(u32, *const u8, u32, u32, u32) -> *mut PayloadReceiver,
-    free_sender: unsafe extern "C" fn(*mut PayloadSender),
-    free_receiver: unsafe extern "C" fn(*mut PayloadReceiver),
+    sender: extern "C" fn(u32, &[u8; KEY]) -> Box<PayloadSender>,
+    receiver: extern "C" fn(u32, &[u8; KEY], u32, u32, u32) -> Box<PayloadReceiver>,
+    free_sender: extern "C" fn(Box<PayloadSender>),
+    free_receiver: extern "C" fn(Box<PayloadReceiver>),
     back: extern "C" fn(u32) -> u32,
-    seal: unsafe extern "C" fn(*mut PayloadSender, *mut u8, u32, u8) -> i32,
-    open: unsafe extern "C" fn(*mut PayloadReceiver, *mut u8, u32) -> i32,
+    seal: unsafe extern "C" fn(&mut PayloadSender, *mut u8, u32, u8) -> i32,
+    open: unsafe extern "C" fn(&mut PayloadReceiver, *mut u8, u32) -> i32,
 }
 
 static FUNCTIONS: Functions = Functions { sender, receiver, free_sender, free_receiver, back, seal, open };
@@ -47,41 +50,27 @@ fn random() -> u64 {
     of(0) ^ of(1).rotate_left(32)
 }
 
-/// # Safety
-/// `key` points to [`KEY`] bytes.
-unsafe extern "C" fn sender(spi: u32, key: *const u8) -> *mut PayloadSender {
-    // SAFETY: the caller's promise.
-    let key = unsafe { &*key.cast::<[u8; KEY]>() };
-    uninterrupted(|| Box::into_raw(Box::new(PayloadSender::new(spi, key, random()))))
+extern "C" fn sender(spi: u32, key: &[u8; KEY]) -> Box<PayloadSender> {
+    uninterrupted(|| Box::new(PayloadSender::new(spi, key, random())))
 }
 
-/// # Safety
-/// `key` points to [`KEY`] bytes.
-unsafe extern "C" fn receiver(
+extern "C" fn receiver(
     spi: u32,
-    key: *const u8,
+    key: &[u8; KEY],
     window: u32,
     after: u32,
     attempts: u32,
-) -> *mut PayloadReceiver {
-    // SAFETY: the caller's promise.
-    let key = unsafe { &*key.cast::<[u8; KEY]>() };
+) -> Box<PayloadReceiver> {
     let resync = Resync { after, attempts };
-    uninterrupted(|| Box::into_raw(Box::new(PayloadReceiver::new(spi, key, window, resync))))
+    uninterrupted(|| Box::new(PayloadReceiver::new(spi, key, window, resync)))
 }
 
-/// # Safety
-/// `sender` is from [`sender`], and is not used any more.
-unsafe extern "C" fn free_sender(sender: *mut PayloadSender) {
-    // SAFETY: the caller's promise.
-    uninterrupted(|| drop(unsafe { Box::from_raw(sender) }));
+extern "C" fn free_sender(sender: Box<PayloadSender>) {
+    uninterrupted(|| drop(sender));
 }
 
-/// # Safety
-/// `receiver` is from [`receiver`], and is not used any more.
-unsafe extern "C" fn free_receiver(receiver: *mut PayloadReceiver) {
-    // SAFETY: the caller's promise.
-    uninterrupted(|| drop(unsafe { Box::from_raw(receiver) }));
+extern "C" fn free_receiver(receiver: Box<PayloadReceiver>) {
+    uninterrupted(|| drop(receiver));
 }
 
 /// Bytes behind a payload.
@@ -92,12 +81,11 @@ extern "C" fn back(length: u32) -> u32 {
 /// Encrypts the payload of `length` bytes that is [`FRONT`] bytes behind `packet`; 0 or a failure.
 ///
 /// # Safety
-/// `sender` is from [`sender`], and `packet` points to `FRONT + length + back(length)` bytes. No other thread uses them.
-unsafe extern "C" fn seal(sender: *mut PayloadSender, packet: *mut u8, length: u32, next_header: u8) -> i32 {
+/// `packet` points to `FRONT + length + back(length)` bytes, which nobody else uses.
+unsafe extern "C" fn seal(sender: &mut PayloadSender, packet: *mut u8, length: u32, next_header: u8) -> i32 {
     let length = length as usize;
     // SAFETY: the caller's promise.
-    let (sender, packet) =
-        unsafe { (&mut *sender, slice::from_raw_parts_mut(packet, FRONT + length + bm_ipsec::back(length))) };
+    let packet = unsafe { slice::from_raw_parts_mut(packet, FRONT + length + bm_ipsec::back(length)) };
     uninterrupted(|| sender.seal(packet, length, next_header)).map_or_else(code, |()| 0)
 }
 
@@ -105,10 +93,10 @@ unsafe extern "C" fn seal(sender: *mut PayloadSender, packet: *mut u8, length: u
 /// failure.
 ///
 /// # Safety
-/// `receiver` is from [`receiver`], and `packet` points to `length` bytes. No other thread uses them.
-unsafe extern "C" fn open(receiver: *mut PayloadReceiver, packet: *mut u8, length: u32) -> i32 {
+/// `packet` points to `length` bytes, which nobody else uses.
+unsafe extern "C" fn open(receiver: &mut PayloadReceiver, packet: *mut u8, length: u32) -> i32 {
     // SAFETY: the caller's promise.
-    let (receiver, packet) = unsafe { (&mut *receiver, slice::from_raw_parts_mut(packet, length as usize)) };
+    let packet = unsafe { slice::from_raw_parts_mut(packet, length as usize) };
     // Packets of Lua have less than 64 KiB.
     uninterrupted(|| receiver.open(packet))
         .map_or_else(code, |(range, next_header)| (range.len() as i32) << 8 | i32::from(next_header))

@@ -24,6 +24,7 @@ mod ring;
 mod runtime;
 mod shown;
 mod state;
+mod thread;
 mod world;
 
 pub use filter::BpfFilter;

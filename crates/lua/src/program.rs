@@ -18,6 +18,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdout};
 use crate::hook::guard::{self, CallState, Guard, INTERRUPTED, Limits, OnHang, Watch};
 use crate::runtime::{interrupted, terminated};
 use crate::state::{LuaError, State};
+use crate::thread::thread;
 use crate::world::World;
 
 /// How long a program may take to end by itself after a signal.
@@ -80,8 +81,8 @@ impl Program {
         let mut guard = Guard::new();
         let mut watch = Supervisor::new(&state, self.setup);
         let look = move |call_state: &CallState| watch.look(call_state, Instant::now());
-        // SAFETY: `prepare` laid the stack out: message handler, function, argument. After a call that was broken off
-        // the state is forgotten.
+        // SAFETY: `prepare` laid the stack out: message handler, function, argument. What is borrowed of the runtime is an
+        // atomic that Lua writes as a whole. After a call that was broken off the state is forgotten.
         let run = |call_state: &CallState| unsafe { guard.call(call_state, thread, FUNCTION, ARGUMENT) };
         let status = guard::watched(look, run);
         if status == INTERRUPTED {
@@ -144,35 +145,24 @@ fn prepare(
     let startup = state.startup();
     startup.set("order", order)?;
     let values: [Value; 3] = [startup.get("explain")?, startup.get("carry_out")?, Value::Boolean(false)];
-    let count = values.len() as c_int;
-    let mut thread = std::ptr::null_mut();
-    // SAFETY: the values are on top of the stack; the thread is made, anchored, and given them, and nothing is left.
-    unsafe {
-        lua.exec_raw::<()>(MultiValue::from_iter(values), |state| {
-            thread = ffi::lua_newthread(state);
-            // Popped from the stack and kept as long as the state lives.
-            ffi::luaL_ref(state, ffi::LUA_REGISTRYINDEX);
-            ffi::lua_xmove(state, thread, count);
-        })?;
-    }
-    Ok(thread)
+    Ok(thread(lua, MultiValue::from_iter(values))?)
 }
 
 /// Decides what in a program is interrupted.
-struct Supervisor {
+struct Supervisor<'a> {
     /// Odd while an app is created or changed, with another number each time.
-    setup: usize,
+    setup: &'a AtomicU32,
     limit: Option<Duration>,
     seen: u32,
     at_setup: Watch,
     at_end: Watch,
 }
 
-impl Supervisor {
-    fn new(state: &State, limit: Option<Duration>) -> Self {
+impl<'a> Supervisor<'a> {
+    fn new(state: &'a State, limit: Option<Duration>) -> Self {
         let loops = limit.unwrap_or_default();
         let at_setup = Watch::new(Limits { loops, sleeps: Duration::MAX });
-        Self { setup: state.setup() as usize, limit, seen: 0, at_setup, at_end: Watch::new(END) }
+        Self { setup: &state.shared().setup, limit, seen: 0, at_setup, at_end: Watch::new(END) }
     }
 
     fn look(&mut self, call_state: &CallState, now: Instant) {
@@ -181,8 +171,7 @@ impl Supervisor {
             let _stuck = self.at_end.look(call_state, now, OnHang::Interrupt);
             return;
         }
-        // SAFETY: the runtime lives for as long as the program runs, and this thread ends before.
-        let setup = unsafe { &*(self.setup as *const AtomicU32) }.load(Ordering::Relaxed);
+        let setup = self.setup.load(Ordering::Relaxed);
         if setup.is_multiple_of(2) || setup != self.seen || self.limit.is_none() {
             self.seen = setup;
             let loops = self.limit.unwrap_or_default();

@@ -244,6 +244,13 @@ impl Runtime {
     }
 }
 
+/// The parts of a runtime that belong to Rust, while Lua does not run.
+pub(crate) struct Parts<'a> {
+    pub frames: &'a mut Freelist,
+    pub links: &'a mut Links,
+    pub natives: &'a mut NativeApps,
+}
+
 /// The apps in Rust of a state. Lua has their addresses, and passes them back; it does not access their content.
 #[derive(Default)]
 pub(crate) struct NativeApps(Vec<*mut Native>);

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::sync::atomic::AtomicU32;
 
 use mlua::{Function, IntoLua as _, Lua, MultiValue, Table, Value};
 
@@ -10,7 +9,7 @@ use crate::bridge;
 use crate::modules;
 use crate::report::{JitReport, ReportSlots};
 use crate::ring::Rings;
-use crate::runtime::{Flags, JitCounts, Runtime};
+use crate::runtime::{Flags, JitCounts, Parts, Runtime, Shared};
 use crate::world::World;
 
 /// An error of a program: the message names file and line, the traceback the calls that led there.
@@ -123,12 +122,6 @@ impl State {
         &self.startup
     }
 
-    /// Where Lua marks that apps are being created or changed.
-    pub(crate) fn setup(&self) -> *const AtomicU32 {
-        // SAFETY: the runtime lives as long as the state; only an address is taken.
-        unsafe { &raw const (*self.runtime).shared.setup }
-    }
-
     /// The result of the last call of a worker's function.
     pub(crate) fn result(&self) -> Result<Vec<u8>, LuaError> {
         let result: mlua::LuaString = self.startup.get("result")?;
@@ -140,9 +133,25 @@ impl State {
         Ok(self.startup.get("prepared")?)
     }
 
-    /// The part that it shares with Rust.
-    pub(crate) fn runtime(&self) -> *mut Runtime {
-        self.runtime
+    /// What Lua sees of the runtime.
+    pub(crate) fn shared(&self) -> &Shared {
+        // SAFETY: the runtime lives as long as the state. What Lua may write behind the reference is in cells.
+        unsafe { &(*self.runtime).shared }
+    }
+
+    /// The parts of the runtime that belong to Rust.
+    pub(crate) fn parts(&mut self) -> Parts<'_> {
+        // SAFETY: the runtime lives as long as the state, whose thread is this one. Lua and the functions that it calls
+        // use the same parts, but do not run now nor before the borrow ends, since that of the state lasts as long:
+        // whoever has Lua run without it, by a thread of the state, promises that no part is borrowed (`Guard::call`).
+        // The borrows are of different fields.
+        unsafe {
+            Parts {
+                frames: &mut (*self.runtime).frames,
+                links: &mut (*self.runtime).links,
+                natives: &mut (*self.runtime).natives,
+            }
+        }
     }
 
     /// Leaves a state that was interrupted as it is; only what its apps in Rust hold is released.
@@ -162,8 +171,7 @@ impl State {
 
     /// Statistics of the compiler and the garbage collector.
     pub fn jit(&self) -> JitReport {
-        // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now.
-        let JitCounts { traces, aborts, flushes, code_bytes } = unsafe { (*self.runtime).shared.jit.get() };
+        let JitCounts { traces, aborts, flushes, code_bytes } = self.shared().jit.get();
         JitReport { traces, aborts, flushes, code_bytes, heap_bytes: self.lua.used_memory() as u64 }
     }
 

@@ -9,8 +9,9 @@ use mlua::{LuaSerdeExt as _, MultiValue, Table, ffi};
 
 use super::spec::AppsSpec;
 use crate::hook::guard::{CallState, Guard, INTERRUPTED};
-use crate::runtime::Runtime;
+use crate::runtime::NativeApps;
 use crate::state::{LuaError, State, WorkerContext};
+use crate::thread::thread;
 use crate::world::World;
 
 /// Positions on the stack of the thread that runs the functions, after the message handler.
@@ -82,17 +83,7 @@ impl Loaded {
         if count != ARGUMENT {
             return Err(LuaError::new(format!("core.part returned {count} values instead of {ARGUMENT}")));
         }
-        let mut thread = std::ptr::null_mut();
-        // SAFETY: the values are on top of the stack; the thread is made, anchored, and given them, and nothing is
-        // left.
-        unsafe {
-            state.lua().exec_raw::<()>(values, |state| {
-                thread = ffi::lua_newthread(state);
-                // Popped from the stack and kept as long as the state lives.
-                ffi::luaL_ref(state, ffi::LUA_REGISTRYINDEX);
-                ffi::lua_xmove(state, thread, count);
-            })?;
-        }
+        let thread = thread(state.lua(), values)?;
         Ok(Self { state: ManuallyDrop::new(state), broken_off: false, thread, guard: Guard::new() })
     }
 
@@ -177,8 +168,7 @@ impl Loaded {
     /// See [`CallFailure`].
     pub fn idle(&mut self, call_state: &CallState) -> Result<u64, CallFailure> {
         self.call(call_state, IDLE)?;
-        // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now.
-        Ok(unsafe { (*self.runtime()).shared.rest_us.get() }.max(0) as u64)
+        Ok(self.state.shared().rest_us.get().max(0) as u64)
     }
 
     /// Stops all apps.
@@ -193,8 +183,8 @@ impl Loaded {
         if self.broken_off {
             return Err(self.hang_failure());
         }
-        // SAFETY: the thread is this value's, its stack was laid out in `new`; after a call that was broken off there
-        // is no other, and the state is not closed.
+        // SAFETY: the thread is this value's, its stack was laid out in `new`, and `&mut self` says that nothing of the
+        // runtime is borrowed; after a call that was broken off there is no other, and the state is not closed.
         match unsafe { self.guard.call(call_state, self.thread, function, ARGUMENT) } {
             0 => Ok(()),
             INTERRUPTED => {
@@ -224,26 +214,22 @@ impl Loaded {
 
     /// The links of the state.
     pub fn links(&mut self) -> &mut [Link] {
-        // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now, and the
-        // borrow ends with that of this value.
-        unsafe { (*self.runtime()).links.slice() }
+        self.state.parts().links.slice()
     }
 
     /// How often packets were sent to links of the state or received.
     pub fn moves(&mut self) -> u64 {
-        // SAFETY: as in `links`.
-        unsafe { (*self.runtime()).links.used() }.iter().map(Link::moves).sum()
+        self.state.parts().links.used().iter().map(Link::moves).sum()
     }
 
     /// Whether no packet waits on a link.
     pub fn is_empty(&mut self) -> bool {
-        // SAFETY: as in `links`.
-        unsafe { (*self.runtime()).links.used() }.iter().all(Link::is_empty)
+        self.state.parts().links.used().iter().all(Link::is_empty)
     }
 
-    /// The part that it shares with Rust.
-    pub fn runtime(&self) -> *mut Runtime {
-        self.state.runtime()
+    /// The apps in Rust of the state.
+    pub(crate) fn natives(&mut self) -> &mut NativeApps {
+        self.state.parts().natives
     }
 }
 

@@ -84,7 +84,7 @@ impl Part {
         if let Some(why) = refused {
             return Err(LuaError::new(why));
         }
-        let wakes = WakeSources::new(&loaded).map_err(LuaError::new)?;
+        let wakes = WakeSources::new(&mut loaded).map_err(LuaError::new)?;
         let (names, ins, entries, outs) = Default::default();
         Ok(Self { loaded: Some(loaded), crossings, names, ins, entries, outs, ends, moved: 0, wakes })
     }
@@ -202,8 +202,7 @@ impl App for Part {
         let moves = loaded.moves();
         // Packets between apps of this state are work, too, though no link outside shows it.
         let quiet = std::mem::replace(&mut self.moved, moves) == moves && loaded.is_empty();
-        // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now.
-        let natives = unsafe { (*loaded.runtime()).natives.before_sleep() };
+        let natives = loaded.natives().before_sleep();
         match loaded.idle(&self.ends.call_state) {
             Ok(most_us) => {
                 self.wakes.within(Duration::from_micros(most_us));
@@ -219,8 +218,7 @@ impl App for Part {
     fn after_sleep(&mut self) {
         self.wakes.clear();
         if let Some(loaded) = &mut self.loaded {
-            // SAFETY: as in `before_sleep`.
-            unsafe { (*loaded.runtime()).natives.after_sleep() };
+            loaded.natives().after_sleep();
         }
     }
 
@@ -240,7 +238,7 @@ struct WakeSources {
 }
 
 impl WakeSources {
-    fn new(loaded: &Loaded) -> std::io::Result<Self> {
+    fn new(loaded: &mut Loaded) -> std::io::Result<Self> {
         let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
@@ -251,14 +249,12 @@ impl WakeSources {
     }
 
     /// Watches the ports that there are now.
-    fn watch(&mut self, loaded: &Loaded) {
+    fn watch(&mut self, loaded: &mut Loaded) {
         for port in self.ports.drain(..) {
             // A descriptor that its device has closed is removed automatically.
             let _gone = epoll::delete(&self.all, &port);
         }
-        // SAFETY: the runtime lives as long as the state, whose thread is this one; Lua does not run now.
-        let fds = unsafe { (*loaded.runtime()).natives.wait_on() };
-        for fd in fds {
+        for fd in loaded.natives().wait_on() {
             let Ok(port) = fd.try_clone_to_owned() else { continue };
             // Without it the port is checked when the worker wakes by itself.
             let _unwatched =

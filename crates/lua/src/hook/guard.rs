@@ -86,11 +86,13 @@ unsafe extern "C-unwind" fn raise(state: *mut ffi::lua_State, _at: *mut ffi::lua
 /// gets its address each time; Rust reads nothing of it.
 pub struct Guard(Box<[u128]>);
 
+// SAFETY: as in `c/guard.c`. The size is a constant. What breaks a call stores to atomics and sends a signal; a thread that
+// is gone gets none, and any other looks at its own guard.
 unsafe extern "C" {
     fn bm_guard_install() -> c_int;
-    fn bm_guard_break(call_state: *const CallState, call: u64);
+    safe fn bm_guard_break(call_state: &CallState, call: u64);
     fn bm_guard_hold(held: c_int) -> c_int;
-    fn bm_guard_size() -> usize;
+    safe fn bm_guard_size() -> usize;
     fn bm_guard_left_at(guard: *const c_void) -> usize;
     fn bm_guard_call(
         guard: *mut c_void,
@@ -114,17 +116,15 @@ pub fn install() -> std::io::Result<()> {
 
 impl Guard {
     pub fn new() -> Self {
-        // SAFETY: it only tells a size.
-        let bytes = unsafe { bm_guard_size() };
-        Self(vec![0; bytes.div_ceil(16)].into())
+        Self(vec![0; bm_guard_size().div_ceil(16)].into())
     }
 
     /// Calls the function at place `function` of `state`'s stack with the value at `argument`; the message handler
     /// is at place 1.
     ///
     /// # Safety
-    /// The state must belong to this thread and its stack have these values. After [`INTERRUPTED`] it must never be
-    /// used again, not even be closed.
+    /// The state must belong to this thread and its stack have these values, and nothing of its runtime be borrowed. After
+    /// [`INTERRUPTED`] it must never be used again, not even be closed.
     pub unsafe fn call(
         &mut self,
         call_state: &CallState,
@@ -146,12 +146,17 @@ impl Guard {
 
 /// Runs `work`, which Lua called, without being interrupted: it may hold a lock.
 pub fn uninterrupted<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: a store in this thread's own guard.
-    let before = unsafe { bm_guard_hold(1) };
+    let before = hold(1);
     let result = work();
-    // SAFETY: as above.
-    unsafe { bm_guard_hold(before) };
+    hold(before);
     result
+}
+
+/// Only for [`uninterrupted`], which passes on what was there before.
+fn hold(held: c_int) -> c_int {
+    // SAFETY: a store in this thread's own guard. Where it allows for interruption, nothing of Rust is on the stack above
+    // the call of Lua, as before.
+    unsafe { bm_guard_hold(held) }
 }
 
 /// A sleeping call that has lasted this long hangs.
@@ -257,14 +262,12 @@ impl Watch {
             return (lasts > STUCK_AFTER).then_some(lasts);
         }
         if call_state.gentle.load(Ordering::Relaxed) != 0 && !seen.asked {
-            // SAFETY: the call_state lives; a thread that is gone gets no signal, any other looks at its own guard.
-            unsafe { bm_guard_break(call_state, call) };
+            bm_guard_break(call_state, call);
             self.seen = Some(Seen { call, since: now, used, asked: true });
             return None;
         }
         for _ in 0..ATTEMPTS {
-            // SAFETY: as above.
-            unsafe { bm_guard_break(call_state, call) };
+            bm_guard_break(call_state, call);
             std::thread::sleep(Duration::from_millis(1));
             if call_state.calls.load(Ordering::Relaxed) != call {
                 return None;

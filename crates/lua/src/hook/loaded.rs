@@ -7,9 +7,7 @@ use std::sync::Arc;
 use bm_frame::FramePool;
 use bm_graph::{HookBurst, Stage, Stages};
 use bm_stats::Block;
-use mlua::{
-    ExternalError as _, IntoLua as _, LightUserData, Lua, LuaSerdeExt as _, MultiValue, Table, Value, ffi,
-};
+use mlua::{IntoLua as _, LightUserData, Lua, LuaSerdeExt as _, MultiValue, Table, Value, ffi};
 
 use super::burst::Shared;
 use super::counters::{HookCounter, HookCounters};
@@ -21,6 +19,7 @@ use crate::natives::NoNatives;
 use crate::report::ReportSlots;
 use crate::shown::Shown;
 use crate::state::{LuaError, State};
+use crate::thread::thread;
 use crate::world::World;
 
 /// Free packets that a hook keeps for itself.
@@ -104,7 +103,7 @@ impl Loaded {
             .enumerate()
             .filter(|&(at, _)| matches!(values.get(at + 1), Some(Value::Function(_))));
         let stages: Vec<Stage> = stages.map(|(_, stage)| stage).collect();
-        let thread = thread(state.lua(), values)?;
+        let thread = thread_with(state.lua(), values)?;
         let counters = HookCounters::open(&declared.reasons, &declared.counters, context.counters)?;
         version.declare(declared.reasons.into_iter().zip(declared.meanings).collect(), stages.clone());
         let meter = Meter::new(version.spec.budget, version.spec.patience);
@@ -137,8 +136,9 @@ impl Loaded {
         let function = FIRST + stage as c_int;
         let start = cycles();
         let status = self.shared.with(stage, burst, now_ns, || {
-            // SAFETY: the thread is this value's, its stack was laid out in `thread`, and after a call that was
-            // broken off `failed` notes it: a version that is not good is not run again, nor its state closed.
+            // SAFETY: the thread is this value's, its stack was laid out in `new`, and `&mut self` says that nothing of
+            // the runtime is borrowed. After a call that was broken off `failed` notes it: a version that is not good is
+            // not run again, nor its state closed.
             unsafe { guard.call(call_state, thread, function, BURST_AT) }
         });
         let took = cycles().wrapping_sub(start);
@@ -175,10 +175,8 @@ impl Loaded {
 
     #[cold]
     fn failed(&mut self, status: c_int) -> Health {
-        let runtime = self.state.runtime();
         for frame in self.shared.forget() {
-            // SAFETY: the runtime is the state's, which lives, and Lua does not run.
-            unsafe { (*runtime).frames.free(frame) };
+            self.state.parts().frames.free(frame);
         }
         if status == INTERRUPTED {
             self.broken_off = true;
@@ -241,8 +239,8 @@ fn load(state: &State, version: &Version) -> Result<(Declared, Vec<Value>), (Lua
     let usable = |error: mlua::Error| (LuaError::from(error), false);
     let thread = order(state.lua(), version).map_err(|error| (error, false))?;
     let mut guard = Guard::new();
-    // SAFETY: `order` laid the stack out: message handler, function, argument. After a call that was broken off the
-    // state is never touched again: the caller forgets it.
+    // SAFETY: `order` laid the stack out: message handler, function, argument. Nothing of the runtime is borrowed, which
+    // takes a `&mut` of the state. After a call that was broken off that is never touched again: the caller forgets it.
     let status = guard::loading(|call_state| unsafe { guard.call(call_state, thread, FIRST, FIRST + 1) });
     if status == INTERRUPTED {
         let line = state.line_at(guard.left_at()).map(|line| format!("{line}: "));
@@ -272,7 +270,7 @@ fn order(lua: &Lua, version: &Version) -> Result<*mut ffi::lua_State, LuaError> 
         arguments => lua.to_value(arguments)?,
     };
     bridge.set("arguments", arguments)?;
-    thread(lua, vec![module.get("trace")?, module.get("load_ordered")?, Value::Boolean(false)])
+    thread_with(lua, vec![module.get("trace")?, module.get("load_ordered")?, Value::Boolean(false)])
 }
 
 /// The result: the inner `Err` is what the file did wrong.
@@ -298,21 +296,7 @@ fn outcome(lua: &Lua) -> mlua::Result<Result<(Declared, Vec<Value>), LuaError>> 
 }
 
 /// A thread of the state with `values` on its stack.
-fn thread(lua: &Lua, values: Vec<Value>) -> Result<*mut ffi::lua_State, LuaError> {
-    let mut thread = std::ptr::null_mut();
-    let count = values.len() as c_int;
+fn thread_with(lua: &Lua, values: Vec<Value>) -> Result<*mut ffi::lua_State, LuaError> {
     let values: mlua::Result<MultiValue> = values.into_iter().map(|value| value.into_lua(lua)).collect();
-    // SAFETY: the values are on top of the stack; the thread is made, anchored, and given them, and nothing is left.
-    unsafe {
-        lua.exec_raw::<()>(values?, |state| {
-            thread = ffi::lua_newthread(state);
-            // Popped from the stack and kept as long as the state lives.
-            ffi::luaL_ref(state, ffi::LUA_REGISTRYINDEX);
-            ffi::lua_xmove(state, thread, count);
-        })?;
-    }
-    if thread.is_null() {
-        return Err(LuaError::from("no memory for the Lua thread of a hook".into_lua_err()));
-    }
-    Ok(thread)
+    Ok(thread(lua, values?)?)
 }

@@ -60,10 +60,10 @@ impl Native {
     fn with(&mut self, job: impl FnOnce(&mut dyn App, &mut Io<'_>)) {
         let runtime = self.runtime;
         // SAFETY: the runtime outlives its natives and does not move; it runs on one thread, and Lua, which also
-        // touches links and free frames, waits for this call. The two borrows are of different fields, and nobody
-        // holds either across a call of an app.
-        let (links, frames, now_ns) =
-            unsafe { ((*runtime).links.slice(), &mut (*runtime).frames, (*runtime).shared.now_ns.get()) };
+        // touches links and free frames, waits for this call. The borrows are of different fields, and nobody holds the
+        // first two across a call of an app. What Lua writes in `shared` is in cells.
+        let (links, frames, shared) =
+            unsafe { ((*runtime).links.slice(), &mut (*runtime).frames, &(*runtime).shared) };
         for &output in &self.outputs {
             let from = self.settled.entry(output).or_default();
             *from = links[output].settle(*from);
@@ -72,10 +72,8 @@ impl Native {
             self.inputs.iter().chain(&self.outputs).map(|&link| links[link].moves()).sum()
         };
         let before = moves(links);
-        let mut io = Io::new(links, &self.inputs, &self.outputs, frames, now_ns);
+        let mut io = Io::new(links, &self.inputs, &self.outputs, frames, shared.now_ns.get());
         let done = catch_unwind(AssertUnwindSafe(|| job(self.app.as_mut(), &mut io)));
-        // SAFETY: as above; what Lua writes there is in cells.
-        let shared = unsafe { &(*runtime).shared };
         shared.moved.set(shared.moved.get() + moves(links) - before);
         if done.is_err() {
             shared.failed.set(1);
