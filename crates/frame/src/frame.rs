@@ -338,14 +338,14 @@ impl fmt::Debug for Frame {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Memory, NoRoom};
+    use crate::{FramePool, NoRoom};
 
     #[test]
     fn data_begins_at_seven_lines_by_turns() {
-        let memory = Memory::new(15, 2048).unwrap();
+        let frame_pool = FramePool::new(15, 2048).unwrap();
         let begins = |slot| {
-            // SAFETY: each slot is claimed once.
-            let mut frame = unsafe { memory.claim(slot) };
+            let mut frame = frame_pool.take().unwrap();
+            assert_eq!(frame_pool.memory().index(&frame), slot);
             let fresh = frame.headroom();
             frame.set_len(1).unwrap();
             frame.prepend(14).unwrap();
@@ -361,9 +361,7 @@ mod tests {
 
     #[test]
     fn grows_and_shrinks_within_its_slot() {
-        let memory = Memory::new(1, 2048).unwrap();
-        // SAFETY: the only claim on the only slot.
-        let mut frame = unsafe { memory.claim(0) };
+        let mut frame = FramePool::new(1, 2048).unwrap().take().unwrap();
         frame.copy_from(&[1, 2, 3, 4]).unwrap();
         frame.trim_front(1);
         assert_eq!((frame.data(), frame.headroom()), ([2, 3, 4].as_slice(), 513));

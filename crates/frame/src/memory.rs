@@ -230,6 +230,7 @@ fn map(bytes: usize, best: Pages, populate: bool) -> io::Result<(Map, Pages)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FramePool;
 
     #[test]
     fn refuses_sizes_that_headers_cannot_express() {
@@ -242,9 +243,9 @@ mod tests {
 
     #[test]
     fn a_slot_is_found_again() {
-        let memory = Memory::new(8, 2048).unwrap();
-        // SAFETY: the region is ours alone and the slot is claimed once.
-        let mut frame = unsafe { memory.claim(3) };
+        let frame_pool = FramePool::new(8, 2048).unwrap();
+        let memory = frame_pool.memory();
+        let mut frame = std::iter::from_fn(|| frame_pool.take()).nth(3).unwrap();
         assert_eq!((memory.index(&frame), memory.data_offset(&frame)), (3, 3 * 2048 + 320));
         frame.prepend(14).unwrap();
         assert_eq!((memory.index(&frame), memory.data_offset(&frame)), (3, 3 * 2048 + 306));

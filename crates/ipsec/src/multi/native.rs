@@ -52,8 +52,9 @@ const NO_PACKET: Packet = Packet { esp: ptr::null_mut(), length: 0, hashed: 0, i
 #[repr(C, align(64))]
 struct GcmKeys([u8; GCM_ROOM]);
 
+// SAFETY: as in `c/shim.c`; the size is a constant.
 unsafe extern "C" {
-    fn bm_mb_size() -> usize;
+    safe fn bm_mb_size() -> usize;
     fn bm_mb_init(manager: *mut c_void, kind: c_int) -> c_int;
     fn bm_mb_cbc_keys(
         manager: *mut c_void,
@@ -96,8 +97,7 @@ unsafe impl Send for Engine {}
 impl Engine {
     /// None if the CPU lacks the instructions, or the library is of another version than the one that was compiled for.
     pub fn new(kind: Manager) -> Option<Self> {
-        // SAFETY: returns a number.
-        let layout = Layout::from_size_align(unsafe { bm_mb_size() }, ALIGNMENT).ok()?;
+        let layout = Layout::from_size_align(bm_mb_size(), ALIGNMENT).ok()?;
         // SAFETY: the size of a manager is not 0.
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         let engine = Self { memory, layout };
