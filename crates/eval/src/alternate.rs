@@ -6,6 +6,8 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// How often and how long each subject is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turns {
@@ -142,19 +144,16 @@ pub(crate) fn repeat(time: Duration, work: &mut dyn FnMut() -> u64) -> Sample {
 
 /// CPU time that this thread has used.
 pub fn thread_time() -> Duration {
-    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+    clock(ClockId::ThreadCPUTime)
 }
 
 /// CPU time that all threads of this process have used.
 pub fn process_time() -> Duration {
-    clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+    clock(ClockId::ProcessCPUTime)
 }
 
-fn clock(clock: libc::clockid_t) -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a whole timespec that outlives the call, which writes nothing else.
-    let failed = unsafe { libc::clock_gettime(clock, &mut time) } != 0;
-    assert!(!failed, "every Linux has this clock");
+fn clock(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 

@@ -293,8 +293,7 @@ impl Testbed {
 
 /// An error that says what to do if the user is not root.
 pub fn require_root() -> Result<(), TestbedError> {
-    // SAFETY: takes nothing, touches nothing.
-    if unsafe { libc::geteuid() } == 0 { Ok(()) } else { Err(TestbedError::NotRoot) }
+    if rustix::process::geteuid().is_root() { Ok(()) } else { Err(TestbedError::NotRoot) }
 }
 
 /// Ends all processes in the namespaces with a prefix, and deletes the namespaces. If there are none, does nothing.

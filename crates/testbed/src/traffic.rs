@@ -25,7 +25,7 @@ use crate::oracle::Oracle;
 use crate::tables::{self, Space};
 pub use generator::{Generator, Sent};
 use layout::Destination;
-pub use paced::{Paced, PacedSent};
+pub use paced::{Paced, PacedSent, packet_socket};
 pub use program::{Programs, attach, system};
 pub use sink::{Arrived, Sink, SinkMode, Tracked};
 

@@ -18,6 +18,7 @@ use bm_testbed::interrupt;
 use bm_testbed::testbed::namespace::Namespace;
 use bm_testbed::testbed::napi::POLLING_PRIORITY;
 use bm_testbed::testbed::{Testbed, TestbedError, cores};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
 use crate::program::router;
 
@@ -216,8 +217,8 @@ impl Daemon {
 
     /// Asks it to end and waits until it has.
     pub fn stop(&mut self) -> Result<(), DaemonError> {
-        // SAFETY: sends a signal to a child that has not been waited for, so its number is still its own.
-        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
+        // The child has not been waited for, so its number is still its own.
+        let _ended = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let began = Instant::now();
         while began.elapsed() < END {
             match self.ended()? {
@@ -234,8 +235,8 @@ impl Daemon {
         if !matches!(self.child.try_wait(), Ok(None)) {
             return;
         }
-        // SAFETY: sends a signal to a child that has not been waited for, so its number is still its own.
-        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
+        // The child has not been waited for, so its number is still its own.
+        let _ended = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let began = Instant::now();
         while began.elapsed() < END && matches!(self.child.try_wait(), Ok(None)) {
             std::thread::sleep(Duration::from_millis(10));
@@ -304,13 +305,7 @@ fn says_ready(line: &str) -> bool {
 }
 
 fn die_with_us(command: &mut Command) {
-    let ask = || {
-        // SAFETY: sets an attribute of the child itself.
-        match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    };
+    let ask = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
     // SAFETY: runs in the child between fork and exec; it makes one system call and allocates nothing.
     unsafe { command.pre_exec(ask) };
 }

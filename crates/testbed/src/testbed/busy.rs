@@ -4,10 +4,12 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Signal, set_parent_process_death_signal, setpriority_process, setsid};
+
 use super::{TestbedError, cores};
 
 /// Their niceness: `nice -n 5`.
-const NICE: libc::c_int = 5;
+const NICE: i32 = 5;
 
 /// One busy process for each core; they are ended when this is dropped.
 pub struct Busy(Vec<Child>);
@@ -50,15 +52,9 @@ impl Drop for Busy {
 /// session as a group; pins it, lowers its priority, and makes it end with this process.
 fn settle(core: usize) -> io::Result<()> {
     cores::pin(0, core)?;
-    // SAFETY: numbers only; all three set attributes of the calling process.
-    let results = unsafe {
-        [
-            libc::setsid(),
-            libc::setpriority(libc::PRIO_PROCESS, 0, NICE),
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL),
-        ]
-    };
-    if results.iter().all(|&result| result >= 0) { Ok(()) } else { Err(io::Error::last_os_error()) }
+    setsid()?;
+    setpriority_process(None, NICE)?;
+    Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Which core does what, and how a thread is pinned to its core.
 
 use std::io;
-use std::mem::MaybeUninit;
+
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// A core for each part of a measurement. With few cores some parts share one, but never router and source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,28 +33,16 @@ impl Cores {
 
 /// The cores that this process may use.
 pub fn allowed() -> Vec<usize> {
-    let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
-    // SAFETY: the kernel writes at most the given size, which is that of `set`; zeroes are a valid set
-    // if it fails.
-    let set = unsafe {
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), set.as_mut_ptr());
-        set.assume_init()
-    };
-    // SAFETY: every index is below CPU_SETSIZE, the number of bits in the set.
-    (0..libc::CPU_SETSIZE as usize).filter(|&core| unsafe { libc::CPU_ISSET(core, &set) }).collect()
+    let set = sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()
 }
 
 /// Pins a thread to a core; 0 is the calling thread.
 pub fn pin(thread: libc::pid_t, core: usize) -> io::Result<()> {
-    // SAFETY: all zeroes are the empty set.
-    let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
-    assert!(core < libc::CPU_SETSIZE as usize, "cores are dealt from a set of this size");
-    // SAFETY: the core was just checked to be one of the set's bits; the kernel only reads the set.
-    let result = unsafe {
-        libc::CPU_SET(core, &mut set);
-        libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), &set)
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    assert!(core < CpuSet::MAX_CPU, "cores are dealt from a set of this size");
+    let mut set = CpuSet::new();
+    set.set(core);
+    Ok(sched_setaffinity(Pid::from_raw(thread), &set)?)
 }
 
 /// Gives a thread real-time priority (SCHED_FIFO), or the normal one if 0; thread 0 is the caller.
@@ -89,8 +79,7 @@ mod tests {
         let core = allowed()[0];
         std::thread::spawn(move || {
             pin(0, core).unwrap();
-            // SAFETY: takes nothing, touches nothing.
-            assert_eq!(unsafe { libc::sched_getcpu() }, core as i32);
+            assert_eq!(rustix::thread::sched_getcpu(), core);
         })
         .join()
         .unwrap();

@@ -1,10 +1,14 @@
 //! One network namespace: commands, settings and code that run inside it.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Command, Output, Stdio};
+
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketType, socket};
+use rustix::process::{Pid, Signal, getpid, kill_process};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::TestbedError;
 
@@ -20,7 +24,7 @@ pub struct Handle(OwnedFd);
 impl Handle {
     /// Moves this thread into the namespace for the rest of its life.
     pub fn join_this_thread(&self) -> std::io::Result<()> {
-        enter(self.0.as_raw_fd())
+        enter(&self.0)
     }
 }
 
@@ -67,7 +71,7 @@ impl Namespace {
     ) -> Result<T, TestbedError> {
         let inside = || {
             let what = format!("enter {}", self.name);
-            enter(self.handle.as_raw_fd()).map_err(TestbedError::system(what))?;
+            enter(&self.handle).map_err(TestbedError::system(what))?;
             code()
         };
         std::thread::scope(|scope| match scope.spawn(inside).join() {
@@ -122,11 +126,10 @@ impl Namespace {
     /// The index of an interface.
     pub fn index(&self, interface: &str) -> Result<u32, TestbedError> {
         let what = format!("{}: interface {interface}", self.name);
-        let name = CString::new(interface).unwrap_or_default();
-        // SAFETY: `name` is a C string that outlives the call, which only reads it.
-        self.enter(|| match unsafe { libc::if_nametoindex(name.as_ptr()) } {
-            0 => Err(TestbedError::last_os(what)),
-            index => Ok(index),
+        self.enter(|| {
+            let socket = socket(AddressFamily::INET, SocketType::DGRAM, None);
+            let index = socket.and_then(|socket| name_to_index(socket, interface));
+            index.map_err(|error| TestbedError::system(what)(error.into()))
         })
     }
 }
@@ -137,12 +140,8 @@ impl Drop for Namespace {
     }
 }
 
-fn enter(handle: libc::c_int) -> std::io::Result<()> {
-    // SAFETY: a system call that takes a number and a flag; a wrong descriptor is an error, not harm.
-    match unsafe { libc::setns(handle, libc::CLONE_NEWNET) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
+fn enter(handle: &OwnedFd) -> std::io::Result<()> {
+    Ok(move_into_link_name_space(handle.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
 /// Shared with the kernel for the duration of an ioctl, which gets its address; the compiler does not see that.
@@ -177,11 +176,11 @@ pub fn delete(name: &str) {
         return;
     }
     let pids = command(&mut Command::new("ip"), &["netns", "pids", name], "").unwrap_or_default();
-    for pid in pids.split_whitespace().filter_map(|word| word.parse::<libc::pid_t>().ok()) {
+    for pid in pids.split_whitespace().filter_map(|word| Pid::from_raw(word.parse().ok()?)) {
         // Our own threads may be inside; they end by themselves.
-        if pid != std::process::id() as libc::pid_t {
-            // SAFETY: sends a signal; takes numbers only. The process was found inside our namespace.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
+        if pid != getpid() {
+            // One that has ended meanwhile is none to end.
+            let _ended = kill_process(pid, Signal::KILL);
         }
     }
     let _ = command(&mut Command::new("ip"), &["netns", "del", name], "");

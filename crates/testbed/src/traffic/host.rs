@@ -5,8 +5,13 @@
 //! generator ([`Generator`](super::Generator)) is faster and does not wait.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::num::NonZero;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::set_socket_send_buffer_size;
+use rustix::thread::set_current_timer_slack;
 
 use super::paced::{monotonic, packet_socket, sleep_until};
 use super::{Stream, layout};
@@ -17,9 +22,9 @@ use crate::testbed::{Testbed, TestbedError};
 const CALL: usize = 64;
 /// Size of the socket's buffer in bytes; the kernel doubles it. A small frame takes 768 of them, and a veth holds 256
 /// frames.
-const SEND_BUFFER: libc::c_int = 64 << 10;
+const SEND_BUFFER: usize = 64 << 10;
 /// The longest wait for room in the socket.
-const ROOM_MS: libc::c_int = 5_000;
+const ROOM: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 /// How long a paced sender sleeps if nothing is due.
 const NAP: Duration = Duration::from_micros(100);
 
@@ -89,15 +94,8 @@ pub fn send(testbed: &Testbed, stream: &Stream, pace: Pace) -> Result<Duration, 
 
 /// Limits the socket's buffer, and makes timers of this thread exact.
 fn prepare(socket: &OwnedFd) -> io::Result<()> {
-    // SAFETY: sets a number of this thread.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1u64) };
-    let (value, size) = (SEND_BUFFER, size_of_val(&SEND_BUFFER) as libc::socklen_t);
-    // SAFETY: the kernel reads a number of that size, which outlives the call.
-    let set = unsafe {
-        let value = (&raw const value).cast();
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, value, size)
-    };
-    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    set_current_timer_slack(Some(NonZero::<u64>::MIN))?;
+    Ok(set_socket_send_buffer_size(socket, SEND_BUFFER)?)
 }
 
 struct Sender<'a> {
@@ -165,9 +163,8 @@ impl Sender<'_> {
     }
 
     fn await_room(&self) -> io::Result<()> {
-        let mut watched = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-        // SAFETY: the kernel reads and writes one structure, which outlives the call.
-        match unsafe { libc::poll(&raw mut watched, 1, ROOM_MS) } {
+        let mut watched = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::OUT)];
+        match poll(&mut watched, Some(&ROOM)).unwrap_or(1) {
             0 => Err(io::Error::new(io::ErrorKind::TimedOut, "nobody takes frames from the wire")),
             _ => Ok(()),
         }

@@ -4,11 +4,18 @@
 //! the same machine.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::num::NonZero;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
+use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::thread::{clock_nanosleep_absolute, set_current_timer_slack};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use super::{Stream, layout};
 use crate::testbed::{Testbed, TestbedError, cores};
@@ -100,61 +107,56 @@ fn send_all(
 
 /// The clock that BPF programs read as well.
 pub fn monotonic() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a whole timespec that outlives the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    let time = clock_gettime(ClockId::Monotonic);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 pub(super) fn sleep_until(due: Duration) {
-    let time = libc::timespec { tv_sec: due.as_secs() as libc::time_t, tv_nsec: due.subsec_nanos().into() };
-    // SAFETY: the kernel reads `time`; without a relative sleep it writes nothing back.
-    unsafe {
-        libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &time, std::ptr::null_mut());
-    }
+    let time = Timespec { tv_sec: due.as_secs() as _, tv_nsec: due.subsec_nanos().into() };
+    let _woken_early = clock_nanosleep_absolute(ClockId::Monotonic, &time);
 }
 
 /// Timers of ordinary threads may be 50 us late, and on a busy machine such a thread may wait for milliseconds; not
 /// this one, which uses little CPU time.
 fn wake_exactly() -> io::Result<()> {
-    // SAFETY: sets a number of this thread.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1u64) };
+    set_current_timer_slack(Some(NonZero::<u64>::MIN))?;
     cores::prioritise(0, PRIORITY)
 }
 
-/// A socket that sends whole frames through one interface.
-pub(super) fn packet_socket(index: u32) -> io::Result<OwnedFd> {
-    // SAFETY: makes a descriptor from numbers; checked before it is owned. Protocol 0 receives nothing.
-    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is fresh and nobody else's.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: all zeroes are a valid address.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_ifindex = index as i32;
-    let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: the kernel reads `length` bytes of the address, which outlives the call.
-    match unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) } {
-        0 => Ok(socket),
-        _ => Err(io::Error::last_os_error()),
+/// A socket that sends whole frames through one interface, given by its number.
+///
+/// # Errors
+/// The system's error.
+pub fn packet_socket(index: u32) -> io::Result<OwnedFd> {
+    // Protocol 0 receives nothing.
+    let socket = net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    net::bind(&socket, &LinkAddress(index))?;
+    Ok(socket)
+}
+
+/// An interface as the address of a packet socket.
+struct LinkAddress(u32);
+
+// SAFETY: the address is as long as said and lives for the call of `f`.
+unsafe impl SocketAddrArg for LinkAddress {
+    unsafe fn with_sockaddr<R>(&self, f: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R) -> R {
+        let address = libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as u16,
+            sll_protocol: 0,
+            sll_ifindex: self.0 as i32,
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
+        f((&raw const address).cast(), size_of_val(&address) as SocketAddrLen)
     }
 }
 
 /// Sends a frame. If the interface has no room it is lost, as on a wire.
 fn send(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
-    // SAFETY: the kernel reads the frame, which outlives the call.
-    let sent = unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
-    match io::Error::last_os_error() {
-        _ if sent >= 0 => Ok(()),
-        error
-            if [Some(libc::ENOBUFS), Some(libc::EAGAIN), Some(libc::EINTR)]
-                .contains(&error.raw_os_error()) =>
-        {
-            Ok(())
-        }
-        error => Err(error),
+    match net::send(socket, frame, SendFlags::empty()) {
+        Ok(_) | Err(Errno::NOBUFS | Errno::AGAIN | Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }

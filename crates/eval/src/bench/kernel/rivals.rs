@@ -2,8 +2,9 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
+use bm_bpf::xdp::{self, Xdp};
 use bm_testbed::testbed::{Testbed, TestbedError, mac};
 use bm_testbed::traffic::{attach, system};
 use libbpf_rs::libbpf_sys;
@@ -71,8 +72,7 @@ impl Drop for OnRouter {
     fn drop(&mut self) {
         for link in &self.links {
             // Detached at once: after a close alone, a worker of the kernel would detach it later.
-            // SAFETY: passes a number.
-            unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) };
+            xdp::detach(link);
         }
     }
 }
@@ -105,14 +105,8 @@ pub fn borrow_program(testbed: &Testbed) -> Result<OwnedFd, TestbedError> {
 
 /// The ID of the program on an interface of this thread's namespace.
 fn program_on(index: u32) -> io::Result<u32> {
-    let mut id = 0;
-    // SAFETY: writes a number to `id`, which outlives the call.
-    let result = unsafe { libbpf_sys::bpf_xdp_query_id(index as i32, 0, &mut id) };
-    match (result, id) {
-        (0, 0) => Err(io::Error::new(io::ErrorKind::NotFound, "there is none on the router's interface")),
-        (0, id) => Ok(id),
-        (error, _) => Err(io::Error::from_raw_os_error(-error)),
-    }
+    let none = || io::Error::new(io::ErrorKind::NotFound, "there is none on the router's interface");
+    Xdp::query(index)?.program_id.ok_or_else(none)
 }
 
 fn opened(fd: i32) -> io::Result<OwnedFd> {

@@ -10,7 +10,8 @@ use bm_switch::{Pattern, Settings, Switch};
 use bm_testbed::addresses::Sizes;
 use bm_testbed::testbed::cores::Cores;
 use bm_testbed::testbed::{Testbed, TestbedError, TestbedOptions, mac};
-use bm_testbed::traffic::{Programs, Sink, SinkMode, Stream};
+use bm_testbed::traffic::{Programs, Sink, SinkMode, Stream, packet_socket};
+use rustix::net::{self, AddressFamily, SendFlags, SocketType};
 
 use super::KernelOptions;
 use super::bed::{Ahead, OVERHEAD, Polling, SLOT, WARM_UP};
@@ -176,29 +177,10 @@ impl Bed {
 
 /// Sends frames on an interface of this thread's namespace.
 fn send_frames(interface: &str, frames: &[Vec<u8>]) -> std::io::Result<()> {
-    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-    let name = std::ffi::CString::new(interface)?;
-    // SAFETY: the name is a string that ends in zero.
-    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    // SAFETY: passes numbers; protocol 0 receives nothing.
-    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: just opened, and nobody else has it.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: zeros are a value of this structure of numbers.
-    let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    to.sll_family = libc::AF_PACKET as u16;
-    to.sll_ifindex = index as i32;
+    let device = net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    let socket = packet_socket(net::netdevice::name_to_index(device, interface)?)?;
     for frame in frames {
-        let (at, len) = (std::ptr::from_ref(&to).cast(), size_of_val(&to) as u32);
-        // SAFETY: frame and address are valid for the given lengths, and outlive the call.
-        let sent =
-            unsafe { libc::sendto(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0, at, len) };
-        if sent < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
+        net::send(&socket, frame, SendFlags::empty())?;
     }
     Ok(())
 }

@@ -2,13 +2,13 @@
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bm_testbed::testbed::TestbedError;
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 use super::DemoError;
 use super::delays::Delays;
@@ -26,7 +26,7 @@ const OWED: Duration = Duration::from_millis(20);
 /// How long late packets are waited for.
 pub const LATE: Duration = Duration::from_millis(300);
 /// Room for what arrives while a receiver is kept waiting.
-static ROOM: libc::c_int = 16 << 20;
+const ROOM: usize = 16 << 20;
 
 /// Which addresses of hosts packets have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,12 +270,8 @@ pub fn is_passing(error: &io::Error) -> bool {
 fn receiver(address: Ipv4Addr) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((address, PORT))?;
     socket.set_read_timeout(Some(Duration::from_millis(20)))?;
-    // SAFETY: the kernel reads a whole number that outlives the call.
-    let set = unsafe {
-        let (value, length) = ((&raw const ROOM).cast(), size_of_val(&ROOM) as libc::socklen_t);
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, value, length)
-    };
-    if set == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
+    set_socket_recv_buffer_size_force(&socket, ROOM)?;
+    Ok(socket)
 }
 
 /// Receives until all is over.

@@ -11,12 +11,14 @@ use bm_port_xdp::{Checksums, Options, Shared, XdpDevice, XdpPort};
 use bm_testbed::testbed::napi::POLLING_PRIORITY;
 use bm_testbed::testbed::{Testbed, TestbedError, cores, mac};
 use bm_wire::ethernet::ethertype;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::gettid;
 
 use crate::bench::BenchError;
 
 /// Frames of its memory: as many as wait in the rings of both ports, and more.
 const FRAMES: usize = 65_536;
-const SLEEP_MAX_MS: libc::c_int = 100;
+const SLEEP_MAX: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// The running thread.
 pub struct Floor {
@@ -48,8 +50,7 @@ impl Floor {
                 Ok(ports) => ports,
                 Err(error) => return drop(opened.send(Err(error.to_string()))),
             };
-            // SAFETY: asks for a number.
-            its_number.store(unsafe { libc::gettid() }, Ordering::Relaxed);
+            its_number.store(gettid().as_raw_pid(), Ordering::Relaxed);
             let _refused = cores::pin(0, core);
             let _refused = cores::prioritise(0, POLLING_PRIORITY + 1);
             if opened.send(Ok(())).is_ok() {
@@ -126,11 +127,8 @@ impl Ports {
 
 /// Until a frame comes in.
 fn sleep(port: &impl Port) {
-    use std::os::fd::AsRawFd;
     let Some(fd) = port.wait_on() else { return };
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one `pollfd` that outlives the call.
-    unsafe { libc::poll(&mut poll, 1, SLEEP_MAX_MS) };
+    let _woken = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&SLEEP_MAX));
 }
 
 /// New addresses, and one hop less.
