@@ -1,6 +1,79 @@
 //! Vectors of eight words, as the AVX2 forms of [`crate::validate`] and [`crate::plain`] use them.
 
+#![allow(unsafe_code)]
+
 use std::arch::x86_64::*;
+
+use crate::compiled::LocalFilter;
+
+/// What vectors are loaded from and stored to.
+///
+/// # Safety
+/// Numbers, for which any bytes are a value, without padding.
+pub(crate) unsafe trait Number: Copy {}
+
+// SAFETY: a number.
+unsafe impl Number for u8 {}
+// SAFETY: a number.
+unsafe impl Number for u16 {}
+// SAFETY: a number.
+unsafe impl Number for u32 {}
+// SAFETY: a number.
+unsafe impl Number for u128 {}
+// SAFETY: four numbers.
+unsafe impl Number for [u8; 4] {}
+
+/// The bytes of an array.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn load_128<T: Number, const N: usize>(from: &[T; N]) -> __m128i {
+    const { assert!(size_of::<[T; N]>() == size_of::<__m128i>()) };
+    // SAFETY: the array is as many bytes as the vector by the assertion, and this load asks for no alignment.
+    unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
+}
+
+/// The bytes of an array.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn load<T: Number, const N: usize>(from: &[T; N]) -> __m256i {
+    const { assert!(size_of::<[T; N]>() == size_of::<__m256i>()) };
+    // SAFETY: the array is as many bytes as the vector by the assertion, and this load asks for no alignment.
+    unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
+}
+
+/// Fills an array.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn store_128<T: Number, const N: usize>(to: &mut [T; N], vector: __m128i) {
+    const { assert!(size_of::<[T; N]>() == size_of::<__m128i>()) };
+    // SAFETY: the array is as many bytes as the vector by the assertion, any bytes are numbers, and this store asks for
+    // no alignment.
+    unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), vector) };
+}
+
+/// Fills an array.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn store<T: Number, const N: usize>(to: &mut [T; N], vector: __m256i) {
+    const { assert!(size_of::<[T; N]>() == size_of::<__m256i>()) };
+    // SAFETY: the array is as many bytes as the vector by the assertion, any bytes are numbers, and this store asks for
+    // no alignment.
+    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), vector) };
+}
+
+/// 1 for each address, in host order, that may be one of this machine, 0 for others.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn may_be_local(addresses: __m256i, local: &LocalFilter) -> __m256i {
+    let hash = _mm256_mullo_epi32(addresses, all(LocalFilter::FACTOR));
+    let hash = _mm256_srli_epi32::<{ 32 - LocalFilter::HASH_BITS as i32 }>(hash);
+    // SAFETY: a hash above its low five bits is the index of a word, four bytes long, of the filter's bits; it is in
+    // bounds since the hash has as many values as there are bits.
+    let words =
+        unsafe { _mm256_i32gather_epi32::<4>(local.bits().as_ptr().cast(), _mm256_srli_epi32::<5>(hash)) };
+    let bit = _mm256_srlv_epi32(words, _mm256_and_si256(hash, all(31)));
+    _mm256_and_si256(bit, all(1))
+}
 
 /// Transposes four rows of four words, in each half.
 #[inline]

@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 use bm_frame::Frame;
 
 use super::LANES;
-use crate::avx2::{all, each, fours};
+use crate::avx2::{all, each, fours, load, load_128, may_be_local, store, store_128};
 
 pub(super) use ipv4::common_ipv4;
 pub(crate) use ipv6::Ipv6Headers;
@@ -39,8 +39,8 @@ fn fields<const FROM: usize, const HEAD: usize>(heads: &[&[u8; HEAD]; LANES]) ->
     const { assert!(FROM + size_of::<__m256i>() <= HEAD) };
     let mut rows = [_mm256_setzero_si256(); LANES];
     for (row, head) in rows.iter_mut().zip(heads) {
-        // SAFETY: the load ends within the array by the assertion, and asks for no alignment.
-        *row = unsafe { _mm256_loadu_si256(head.as_ptr().add(FROM).cast()) };
+        let Some(bytes) = head[FROM..].first_chunk::<{ size_of::<__m256i>() }>() else { unreachable!() };
+        *row = load(bytes);
     }
     // Of four frames each: words 0 and 4, 1 and 5, 2 and 6, 3 and 7.
     let [near0, near1, near2, near3] = fours([rows[0], rows[1], rows[2], rows[3]]);
@@ -57,18 +57,9 @@ fn fields<const FROM: usize, const HEAD: usize>(heads: &[&[u8; HEAD]; LANES]) ->
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn store(to: &mut [u8], vector: __m256i) {
-    assert!(to.len() == size_of::<__m256i>(), "eight words of four bytes");
-    // SAFETY: there are as many bytes as the vector has, and this store asks for no alignment.
-    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), vector) };
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
 fn halves(vector: __m128i) -> [u16; LANES] {
     let mut halves = [0; LANES];
-    // SAFETY: a vector is as many bytes as its halves of words, and this store asks for no alignment.
-    unsafe { _mm_storeu_si128(halves.as_mut_ptr().cast(), vector) };
+    store_128(&mut halves, vector);
     halves
 }
 

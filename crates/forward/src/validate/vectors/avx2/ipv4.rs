@@ -12,7 +12,7 @@ use bm_frame::Frame;
 use bm_wire::{ethernet, ipv4};
 
 use super::super::{Columns, ColumnsIpv4, HEAD, Seen};
-use super::{LANES, NONE, all, bits, each, fields, halves, heads, store};
+use super::{LANES, NONE, all, bits, each, fields, halves, heads, may_be_local, store};
 use crate::compiled::{LocalFilter, MacKey};
 
 /// Where the load starts: it contains the type and the whole IPv4 header.
@@ -69,7 +69,7 @@ fn eight(
     let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(both);
     *to.lengths = halves(_mm256_castsi256_si128(both));
     *to.ttl = halves(_mm256_extracti128_si256::<1>(both));
-    store(to.spent.as_flattened_mut(), spent(ttl));
+    store(to.spent, spent(ttl));
     let swap = each([3, 2, 1, 0]);
     let source = _mm256_shuffle_epi8(source, swap);
     *sources = lanes(source);
@@ -94,24 +94,14 @@ fn spent(words: __m256i) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn may_be_ours(address: __m256i, local: &LocalFilter) -> __m256i {
-    let hash = _mm256_srli_epi32::<{ 32 - LocalFilter::HASH_BITS as i32 }>(_mm256_mullo_epi32(
-        address,
-        all(LocalFilter::FACTOR),
-    ));
-    // SAFETY: a hash above its low five bits is the index of a word, four bytes long, of the filter's bits; it
-    // is in bounds since the hash has as many values as there are bits.
-    let words =
-        unsafe { _mm256_i32gather_epi32::<4>(local.bits().as_ptr().cast(), _mm256_srli_epi32::<5>(hash)) };
-    let bit = _mm256_srlv_epi32(words, _mm256_and_si256(hash, all(31)));
-    _mm256_cmpeq_epi32(_mm256_and_si256(bit, all(1)), all(1))
+    _mm256_cmpeq_epi32(may_be_local(address, local), all(1))
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
 fn lanes(vector: __m256i) -> [u32; LANES] {
     let mut lanes = [0; LANES];
-    // SAFETY: a vector is as many bytes as its lanes, and this store asks for no alignment.
-    unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), vector) };
+    store(&mut lanes, vector);
     lanes
 }
 

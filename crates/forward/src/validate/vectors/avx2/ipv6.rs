@@ -13,7 +13,7 @@ use bm_frame::Frame;
 use bm_wire::{ethernet, ipv6, protocol};
 
 use super::super::{Columns, IPV6_DESTINATION, IPV6_HEAD, IPV6_KIND};
-use super::{LANES, NONE, all, bits, each, fields, halves, heads, store};
+use super::{LANES, NONE, all, bits, each, fields, halves, heads, load_128, store};
 use crate::compiled::MacKey;
 use crate::validate::AheadOfFragment;
 
@@ -48,7 +48,7 @@ fn eight(
     let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(length, hop_limit));
     *to.lengths = halves(_mm256_castsi256_si128(both));
     *to.ttl = halves(_mm256_extracti128_si256::<1>(both));
-    store(to.spent.as_flattened_mut(), spent);
+    store(to.spent, spent);
     Some(bits(common))
 }
 
@@ -108,9 +108,7 @@ impl Ipv6Headers {
 fn write_destinations(heads: &[&[u8; IPV6_HEAD]; LANES], to: &mut [u128; LANES]) -> __m256i {
     let mut pairs = [_mm256_setzero_si256(); LANES / 2];
     for ((pair, heads), to) in pairs.iter_mut().zip(heads.as_chunks::<2>().0).zip(to.as_chunks_mut::<2>().0) {
-        // SAFETY: each load ends where its array does, and asks for no alignment.
-        let [near, far] =
-            heads.map(|head| unsafe { _mm_loadu_si128(head.as_ptr().add(IPV6_DESTINATION).cast()) });
+        let [near, far] = heads.map(|head| destination(head));
         *pair = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(near), far);
         store_numbers(to, *pair);
     }
@@ -120,14 +118,22 @@ fn write_destinations(heads: &[&[u8; IPV6_HEAD]; LANES], to: &mut [u128; LANES])
     _mm256_permutevar8x32_epi32(words, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
 }
 
+/// The last bytes of a head.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn destination(head: &[u8; IPV6_HEAD]) -> __m128i {
+    const { assert!(IPV6_DESTINATION + size_of::<__m128i>() == IPV6_HEAD) };
+    let Some(bytes) = head.last_chunk::<{ size_of::<__m128i>() }>() else { unreachable!() };
+    load_128(bytes)
+}
+
 /// Stores two addresses in network order as numbers.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn store_numbers(to: &mut [u128; 2], addresses: __m256i) {
     let turn = _mm_setr_epi8(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     let numbers = _mm256_shuffle_epi8(addresses, _mm256_broadcastsi128_si256(turn));
-    // SAFETY: the array is as many bytes as the vector, any bytes are a number, and this store asks for no alignment.
-    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), numbers) };
+    store(to, numbers);
 }
 
 /// The words with length, next header and hop limit, with the hop limit decremented.
