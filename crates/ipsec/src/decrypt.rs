@@ -37,6 +37,11 @@ use crate::suite::{ESP_HEADER, Suite};
 pub struct Inbound {
     id: SaId,
     suite: Suite,
+    /// Bytes of the ESP header with the IV, and of the ICV.
+    front_len: usize,
+    icv_len: usize,
+    /// What is encrypted is a multiple of this power of two.
+    alignment: usize,
     cipher: Cipher,
     mode: Mode,
     esn: bool,
@@ -62,6 +67,9 @@ impl Inbound {
         Ok(Self {
             id: sa.id(),
             suite: sa.suite,
+            front_len: ESP_HEADER + sa.suite.iv_len(),
+            icv_len: sa.suite.icv_len(),
+            alignment: sa.suite.alignment(),
             cipher: Cipher::new(
                 sa.suite,
                 &sa.encryption_key,
@@ -186,11 +194,11 @@ impl Inbound {
     /// Bytes in front of what is encrypted.
     #[inline]
     fn start(&self, esp: &Esp) -> usize {
-        esp.offset() + ESP_HEADER + self.suite.iv_len()
+        esp.offset() + self.front_len
     }
 
     /// All that can be checked before the ICV; returns the whole sequence number.
-    #[inline]
+    #[inline(always)]
     fn check(&self, packet: &mut Buffer<'_>, esp: &Esp, now_ns: u64) -> Result<u64, Failure> {
         if self.expiry(now_ns) == Some(Expiry::Hard) {
             return Err(Failure::Lifetime);
@@ -199,9 +207,9 @@ impl Inbound {
             return Err(Failure::Encapsulation);
         }
         packet.truncate(esp.length());
-        let around = self.start(esp) + self.suite.icv_len();
+        let around = self.start(esp) + self.icv_len;
         let encrypted = packet.len().checked_sub(around).ok_or(Failure::TooShort)?;
-        if encrypted < 2 || !encrypted.is_multiple_of(self.suite.alignment()) {
+        if encrypted < 2 || encrypted & (self.alignment - 1) != 0 {
             return Err(Failure::TooShort);
         }
         let number = packet.data()[esp.offset() + 4..].first_chunk().ok_or(Failure::TooShort)?;
@@ -209,7 +217,7 @@ impl Inbound {
     }
 
     /// Takes a packet whose ICV is right.
-    #[inline]
+    #[inline(always)]
     fn accept(
         &mut self,
         packet: &mut Buffer<'_>,
@@ -218,7 +226,7 @@ impl Inbound {
     ) -> Result<(), Failure> {
         self.window.advance(number);
         let start = self.start(esp);
-        let end = packet.len() - self.suite.icv_len();
+        let end = packet.len() - self.icv_len;
         let (payload, next_header) = trailer(&packet.data()[start..end])?;
         self.used.count(payload, now_ns);
         // RFC 4303 2.6.
@@ -259,7 +267,7 @@ impl fmt::Debug for Inbound {
 }
 
 /// Bytes of the payload in front of padding and trailer, and the next header.
-#[inline]
+#[inline(always)]
 fn trailer(decrypted: &[u8]) -> Result<(usize, u8), Failure> {
     let [payload @ .., padding, next_header] = decrypted else { return Err(Failure::TooShort) };
     let length = payload.len().checked_sub((*padding).into()).ok_or(Failure::Padding)?;
@@ -269,7 +277,7 @@ fn trailer(decrypted: &[u8]) -> Result<(usize, u8), Failure> {
 }
 
 /// The packet inside a tunnel: what follows it is padding for traffic flow confidentiality (RFC 4303 2.7).
-#[inline]
+#[inline(always)]
 fn tunnel(packet: &mut Buffer<'_>, payload: usize, next_header: u8, outer: u8) -> Result<(), Failure> {
     packet.truncate(payload);
     let version = packet.data().first().map(|first| first >> 4);

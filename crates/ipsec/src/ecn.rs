@@ -10,6 +10,7 @@ const CE: u8 = 3;
 #[inline]
 pub(crate) fn decapsulated(inner: u8, outer: u8) -> Option<u8> {
     match (inner & MASK, outer & MASK) {
+        (inner, NOT_ECT) => Some(inner),
         (NOT_ECT, CE) => None,
         (NOT_ECT, _) => Some(NOT_ECT),
         (CE, _) | (_, CE) => Some(CE),

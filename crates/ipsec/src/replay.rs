@@ -36,7 +36,7 @@ impl Window {
     ///
     /// # Errors
     /// [`Failure::Replay`].
-    #[inline]
+    #[inline(always)]
     pub fn check(&self, low: u32) -> Result<u64, Failure> {
         let number = self.extended(low).ok_or(Failure::Replay)?;
         if self.size == 0 {
