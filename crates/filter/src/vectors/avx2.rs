@@ -27,32 +27,38 @@ impl VectorsOn<'_> {
     }
 }
 
-/// The rules that a packet matches so far, four words in each.
-type Matching = [__m256i; WORDS / 4];
+/// Rules, four words in each.
+type Vector = [__m256i; WORDS / 4];
+
+/// The rules that eight packets match so far.
+struct Matching {
+    /// As far as fields go of which all packets have equal values, or such that no rule tells apart.
+    all: Vector,
+    /// As far as the others go, if there are any.
+    each: Option<[Vector; TOGETHER]>,
+}
 
 impl<const W: usize> Rules<W> {
     #[inline]
     #[target_feature(enable = "avx2")]
     fn find_eight(&self, interface: [u64; W], words: Words) -> Found {
-        let mut matching = [[_mm256_setzero_si256(); WORDS / 4]; TOGETHER];
-        for matching in &mut matching {
-            for (matching, words) in matching.iter_mut().zip(interface.as_chunks::<4>().0) {
-                *matching = four(words);
-            }
-        }
+        let mut matching = Matching { all: vector(&interface), each: None };
         for field in &self.fields {
             field.narrow_eight(words, &mut matching);
         }
-        let all =
-            matching.iter().flatten().fold(_mm256_setzero_si256(), |all, one| _mm256_or_si256(all, *one));
-        if _mm256_testz_si256(all, all) == 1 {
+        let Matching { all, each } = matching;
+        if is_empty(all) {
             return Found::NONE;
         }
-        self.meaning(&matching.map(|matching| {
+        let each = each.unwrap_or([all; TOGETHER]).map(|each| and(each, all));
+        if each.iter().all(|each| is_empty(*each)) {
+            return Found::NONE;
+        }
+        self.meaning(&each.map(|each| {
             let mut words = [0; W];
-            for (words, matching) in words.as_chunks_mut::<4>().0.iter_mut().zip(matching) {
+            for (words, each) in words.as_chunks_mut::<4>().0.iter_mut().zip(each) {
                 // SAFETY: the array has as many bytes, and the store asks for no alignment.
-                unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), matching) };
+                unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), each) };
             }
             words
         }))
@@ -63,7 +69,7 @@ impl<const W: usize> Field<W> {
     /// As [`narrow`](Self::narrow).
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn narrow_eight(&self, words: Words, matching: &mut [Matching; TOGETHER]) {
+    fn narrow_eight(&self, words: Words, matching: &mut Matching) {
         let (place, levels, root, trie, vectors) = self.parts();
         // The first byte on top.
         let shift = _mm_cvtsi32_si128(24 - place.shift as i32);
@@ -82,15 +88,39 @@ impl<const W: usize> Field<W> {
         }
         let numbers = _mm256_srli_epi32::<8>(at);
         all_below(numbers, vectors.len());
-        let numbers = array(numbers);
-        for lane in 0..TOGETHER {
-            // SAFETY: there are more vectors than any of these numbers, as was just checked.
-            let vector = unsafe { vectors.get_unchecked(numbers[lane] as usize) };
-            for (matching, words) in matching[lane].iter_mut().zip(vector.as_chunks::<4>().0) {
-                *matching = _mm256_and_si256(*matching, four(words));
-            }
+        let first = _mm_cvtsi128_si32(_mm256_castsi256_si128(numbers));
+        let others = _mm256_xor_si256(numbers, _mm256_set1_epi32(first));
+        // SAFETY: there are more vectors than any of these numbers, as was just checked; the same below.
+        let vector_of = |number: u32| unsafe { vectors.get_unchecked(number as usize) };
+        if _mm256_testz_si256(others, others) == 1 {
+            matching.all = and(matching.all, vector(vector_of(first as u32)));
+            return;
+        }
+        let each = matching.each.get_or_insert([[_mm256_set1_epi32(-1); WORDS / 4]; TOGETHER]);
+        for (each, number) in each.iter_mut().zip(array(numbers)) {
+            *each = and(*each, vector(vector_of(number)));
         }
     }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn and(one: Vector, other: Vector) -> Vector {
+    std::array::from_fn(|at| _mm256_and_si256(one[at], other[at]))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn is_empty(vector: Vector) -> bool {
+    vector.iter().all(|four| _mm256_testz_si256(*four, *four) == 1)
+}
+
+/// The words of a vector, and zeros.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn vector<const W: usize>(words: &[u64; W]) -> Vector {
+    let words = words.as_chunks::<4>().0;
+    std::array::from_fn(|at| words.get(at).map_or(_mm256_setzero_si256(), |words| four(words)))
 }
 
 #[inline]

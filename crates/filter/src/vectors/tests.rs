@@ -140,6 +140,11 @@ proptest! {
         for headers in headers.as_chunks::<TOGETHER>().0 {
             let expected = headers.each_ref().map(|header| by_tree(&tree, header, interface));
             prop_assert_eq!(by_vectors(&tree, headers.each_ref(), interface), expected);
+            // With equal ones, all fields are looked up once.
+            for header in headers {
+                let expected = [by_tree(&tree, header, interface); TOGETHER];
+                prop_assert_eq!(by_vectors(&tree, [header; TOGETHER], interface), expected);
+            }
         }
     }
 }
