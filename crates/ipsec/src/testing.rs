@@ -63,6 +63,6 @@ fn fill_udp(datagram: &mut [u8], pseudo: &bm_wire::checksum::Pseudo, ports: [u16
     for (at, number) in [(0, ports[0]), (2, ports[1]), (4, length)] {
         datagram[at..at + 2].copy_from_slice(&number.to_be_bytes());
     }
-    datagram[8..].iter_mut().zip(0u8..).for_each(|(byte, value)| *byte = value);
+    datagram[8..].iter_mut().zip((0..=u8::MAX).cycle()).for_each(|(byte, value)| *byte = value);
     bm_wire::udp::Udp::parse(datagram).expect("it is whole").fill_checksum(pseudo);
 }
