@@ -11,8 +11,8 @@
 //! one. After the start there is no allocation, lock or log here, and at most one system call each time the slow path
 //! sleeps.
 
-mod ahead;
 mod arrive;
+mod before_hooks;
 mod family;
 mod leave;
 mod plain;
@@ -186,7 +186,13 @@ impl App for Router {
                 if hooks.is_some()
                     && let Some(filter) = filter.take()
                 {
-                    work.filter_ahead(tables, filter, io, Tally::new(port, account), (entrance, outputs));
+                    work.filter_before_hooks(
+                        tables,
+                        filter,
+                        io,
+                        Tally::new(port, account),
+                        (entrance, outputs),
+                    );
                 }
                 if let Some(hooks) = hooks.as_deref_mut() {
                     // Scripts read the port on which a packet arrived.

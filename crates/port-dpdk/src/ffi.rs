@@ -5,16 +5,15 @@ use std::ptr::NonNull;
 
 use bm_frame::{FramePool, Freelist};
 
-/// A text of the shim's or DPDK's that ends with a zero. It stays until this thread ends at least, but the next call
-/// may put another text in its place.
+/// A C string of the shim or of DPDK. It lives at least as long as this thread, but the next call may overwrite it.
 ///
 /// Shared with C: only C makes one.
 #[repr(transparent)]
-pub struct Text(NonNull<c_char>);
+pub struct CText(NonNull<c_char>);
 
-impl Text {
+impl CText {
     pub fn read(&self) -> String {
-        // SAFETY: only the functions below make one, with the address of such a text. It does not change during this
+        // SAFETY: only the functions below make one, with the address of such a string. It does not change during this
         // call, and no other thread has it, since a pointer is not `Send`.
         unsafe { CStr::from_ptr(self.0.as_ptr()) }.to_string_lossy().into_owned()
     }
@@ -144,10 +143,10 @@ pub struct Queue {
 // and whether the value is possible, and references to what they read or write during the call. They may be called from
 // any thread at any time.
 unsafe extern "C" {
-    pub safe fn bm_version() -> Text;
-    pub safe fn bm_error_text(error: c_int) -> Text;
+    pub safe fn bm_version() -> CText;
+    pub safe fn bm_error_text(error: c_int) -> CText;
     pub fn bm_eal_start(count: c_int, arguments: *mut *mut c_char, calls: *const Calls) -> c_int;
-    pub safe fn bm_eal_folder() -> Text;
+    pub safe fn bm_eal_folder() -> CText;
     pub fn bm_pool_make(
         name: *const c_char,
         region: *const Region,
@@ -160,7 +159,7 @@ unsafe extern "C" {
         port: u16,
         setup: *const Setup,
         own_pool: *mut *mut c_void,
-        step: &mut Option<Text>,
+        step: &mut Option<CText>,
     ) -> c_int;
     pub fn bm_device_start(port: u16) -> c_int;
     pub fn bm_device_map(port: u16, region: *const Region) -> c_int;

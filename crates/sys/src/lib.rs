@@ -1,13 +1,14 @@
 //! Access to Linux that several crates need, with the proofs for `unsafe` in one place.
 //!
 //! ```text
-//! Map         mapped memory: files and BPF maps that others share, huge pages, anonymous memory
-//! memfd       files in memory
-//! Interfaces  index, MTU, MAC address, flags, driver and offloads of network interfaces
-//! tap         queues of TAP interfaces
-//! Namespace   the network or mount namespace of a thread
-//! Waker       wakes a thread that waits
-//! set_nice    how the kernel schedules a thread: nice value, real-time priority
+//! Map            mapped memory: files and BPF maps that others share, huge pages, anonymous memory
+//! memfd          files in memory
+//! Interfaces     index, MTU, MAC address, flags, driver and offloads of network interfaces
+//! tap            queues of TAP interfaces
+//! packet_socket  sends and receives whole frames on an interface
+//! Namespace      the network or mount namespace of a thread
+//! Waker          wakes a thread that waits
+//! set_nice       how the kernel schedules a thread: nice value, real-time priority
 //! ```
 //!
 //! Every function is safe to call. A [`Map`] provides its address, checked places in it and slices of atomics. Other
@@ -21,6 +22,7 @@ mod file;
 pub mod interface;
 mod map;
 mod namespace;
+mod packet;
 mod scheduling;
 pub mod tap;
 mod waker;
@@ -30,6 +32,7 @@ pub use file::{allocate, memfd};
 pub use interface::{Flag, HardwareAddress, Interfaces};
 pub use map::{Access, Atomic, Commit, HUGE_PAGE, Map, advise_huge};
 pub use namespace::Namespace;
+pub use packet::packet_socket;
 pub use scheduling::{URGENT, set_nice, set_real_time};
 pub use waker::{NoWaker, Waker, never_readable};
 

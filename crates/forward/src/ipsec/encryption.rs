@@ -39,7 +39,7 @@ use crate::verdict::Verdict;
 
 mod by_interface;
 mod by_owner;
-mod exit;
+mod esp_route;
 
 /// Where packets of a link come from: decides whether they can be ESP packets of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,7 +308,7 @@ impl Work {
         let mut outcomes = [Ok(()); BURST];
         let sender = &mut self.sas[self.waiting_for];
         sender.encrypt(&mut self.lanes, tables, &mut waiting, &mut outcomes, io.now_ns);
-        let mut exit = None;
+        let mut last_route = None;
         for (Waiting { mut frame, network, port, more }, outcome) in waiting.drain(..).zip(outcomes) {
             if outcome.is_err_and(|failure| self.has_another(failure, more)) {
                 again.push(Waiting { frame, network, port, more });
@@ -316,7 +316,7 @@ impl Work {
             }
             let sender = &mut self.sas[self.waiting_for];
             let routed = match outcome {
-                Ok(()) => exit::route(tables, &mut frame, network, &mut exit),
+                Ok(()) => esp_route::find(tables, &mut frame, network, &mut last_route),
                 Err(failure) => {
                     sender.status.failed();
                     let refused = sender.refused(&mut frame, network, failure);

@@ -7,6 +7,7 @@ mod ipv6;
 use std::arch::x86_64::*;
 
 use super::LANES;
+use crate::avx2::store_128;
 
 pub(super) use filter::filter;
 pub(super) use ipv4::ipv4;
@@ -17,8 +18,7 @@ pub(super) use ipv6::ipv6;
 #[target_feature(enable = "avx2")]
 fn store_lengths(to: &mut [u16; LANES], lengths: __m256i) {
     let both = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(lengths, lengths));
-    // SAFETY: the array is as many bytes as the half, and this store asks for no alignment.
-    unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), _mm256_castsi256_si128(both)) };
+    store_128(to, _mm256_castsi256_si128(both));
 }
 
 /// The greatest of eight numbers below 65,536.

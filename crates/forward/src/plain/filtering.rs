@@ -49,7 +49,7 @@ impl<A: PlainFamily> Chunk<A> {
     ///
     /// # Safety
     /// As for [`check`](Self::check), which was called for these frames.
-    pub unsafe fn decide(&mut self, form: Form, filter: &PlainFilter<'_>) -> (u32, u32) {
+    pub unsafe fn filter_and_count(&mut self, form: Form, filter: &PlainFilter<'_>) -> (u32, u32) {
         // SAFETY: the caller's promise.
         let dropped = unsafe { self.filter(form, filter) };
         self.count_passed(filter, self.plain);

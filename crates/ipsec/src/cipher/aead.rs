@@ -117,7 +117,7 @@ impl Aead {
     #[inline]
     fn nonce(&self, iv: [u8; IV_LEN]) -> [u8; NONCE_LEN] {
         let salt = u128::from(u32::from_le_bytes(*self.salt));
-        twelve(salt | u128::from(u64::from_le_bytes(iv)) << (8 * SALT_LEN))
+        eight_and_four(salt | u128::from(u64::from_le_bytes(iv)) << (8 * SALT_LEN))
     }
 }
 
@@ -129,17 +129,17 @@ fn additional(header: &[u8; FRONT], esn_high: Option<u32>) -> ([u8; AAD_ESN], us
         u128::from(u32::from_le_bytes(*word))
     });
     match esn_high {
-        None => (twelve(spi | low << 32), ESP_HEADER),
-        Some(high) => (twelve(spi | u128::from(high.swap_bytes()) << 32 | low << 64), AAD_ESN),
+        None => (eight_and_four(spi | low << 32), ESP_HEADER),
+        Some(high) => (eight_and_four(spi | u128::from(high.swap_bytes()) << 32 | low << 64), AAD_ESN),
     }
 }
 
 /// The first twelve bytes, stored as eight and four, which is how libraries read them: reading eight bytes that have just
 /// been stored as four and four takes until both are in the cache.
 #[inline]
-fn twelve(bytes: u128) -> [u8; 12] {
-    let mut twelve = [0; 12];
-    twelve[..8].copy_from_slice(&(bytes as u64).to_le_bytes());
-    twelve[8..].copy_from_slice(&((bytes >> 64) as u32).to_le_bytes());
-    twelve
+fn eight_and_four(bytes: u128) -> [u8; 12] {
+    let mut stored = [0; 12];
+    stored[..8].copy_from_slice(&(bytes as u64).to_le_bytes());
+    stored[8..].copy_from_slice(&((bytes >> 64) as u32).to_le_bytes());
+    stored
 }

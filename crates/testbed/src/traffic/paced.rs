@@ -12,8 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
-use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::net::{self, SendFlags, SocketFlags};
 use rustix::thread::{clock_nanosleep_absolute, set_current_timer_slack};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
@@ -123,34 +122,12 @@ fn wake_exactly() -> io::Result<()> {
     cores::prioritise(0, PRIORITY)
 }
 
-/// A socket that sends whole frames through one interface, given by its number.
+/// A socket that sends whole frames through one interface, given by its number, and receives none.
 ///
 /// # Errors
 /// The system's error.
 pub fn packet_socket(index: u32) -> io::Result<OwnedFd> {
-    // Protocol 0 receives nothing.
-    let socket = net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-    net::bind(&socket, &LinkAddress(index))?;
-    Ok(socket)
-}
-
-/// An interface as the address of a packet socket.
-struct LinkAddress(u32);
-
-// SAFETY: the address is as long as said and lives for the call of `f`.
-unsafe impl SocketAddrArg for LinkAddress {
-    unsafe fn with_sockaddr<R>(&self, f: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R) -> R {
-        let address = libc::sockaddr_ll {
-            sll_family: libc::AF_PACKET as u16,
-            sll_protocol: 0,
-            sll_ifindex: self.0 as i32,
-            sll_hatype: 0,
-            sll_pkttype: 0,
-            sll_halen: 0,
-            sll_addr: [0; 8],
-        };
-        f((&raw const address).cast(), size_of_val(&address) as SocketAddrLen)
-    }
+    bm_sys::packet_socket(index, 0, SocketFlags::empty())
 }
 
 /// Sends a frame. If the interface has no room it is lost, as on a wire.

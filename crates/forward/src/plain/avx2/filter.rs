@@ -6,7 +6,7 @@ use bm_filter::{FIRST_WORD, Found, VectorsOn, Words};
 use bm_wire::ethernet;
 
 use super::super::{LANES, WHOLE};
-use crate::avx2::{each, fours};
+use crate::avx2::{each, fours, load_128};
 use crate::filter::COMPLETE;
 
 /// Where the words are in a frame: the last ones that rules are compared with.
@@ -42,8 +42,7 @@ pub(in super::super) unsafe fn filter(
 #[inline]
 #[target_feature(enable = "avx2")]
 fn at_least(lengths: &[u16; LANES], least: u16) -> u8 {
-    // SAFETY: the array has as many bytes, and the load asks for no alignment.
-    let lengths = unsafe { _mm_loadu_si128(lengths.as_ptr().cast()) };
+    let lengths = load_128(lengths);
     let is_longer = _mm_cmpeq_epi16(_mm_max_epu16(lengths, _mm_set1_epi16(least as i16)), lengths);
     _mm_movemask_epi8(_mm_packs_epi16(is_longer, is_longer)) as u8
 }

@@ -16,8 +16,8 @@ use bm_wire::{ethernet, ipv4};
 
 use super::super::{Asked, Checked, Chunk, LANES, Lanes};
 use super::{bits, greatest, store_lengths};
-use crate::avx2::{all, each, fours};
-use crate::compiled::{LocalFilter, MacKey};
+use crate::avx2::{all, each, fours, load_128, may_be_local, store};
+use crate::compiled::MacKey;
 use crate::rewrite::IPV4_HEAD as HEAD;
 
 /// Where the loads begin: the second one ends with the IPv4 header.
@@ -41,8 +41,7 @@ pub(in super::super) unsafe fn ipv4(chunk: &mut Chunk<u32>, groups: usize, asked
         // SAFETY: the caller's promise.
         let (others, words) = unsafe { (not_for(heads, mac), Words::of(heads)) };
         let length = _mm256_shuffle_epi8(words.start, each(LENGTH));
-        // SAFETY: eight lengths are read.
-        let room = unsafe { _mm256_cvtepu16_epi32(_mm_loadu_si128(frame_lengths.as_ptr().cast())) };
+        let room = _mm256_cvtepu16_epi32(load_128(frame_lengths));
         // Bytes beyond the headers: of the packet and of the frame. A frame has them all, a packet shorter than its
         // header seems to have very many.
         let payload = _mm256_sub_epi16(length, all(ipv4::HEADER_LEN as u32));
@@ -51,18 +50,14 @@ pub(in super::super) unsafe fn ipv4(chunk: &mut Chunk<u32>, groups: usize, asked
         let too_long = _mm256_subs_epu16(payload, room);
         let faults = _mm256_or_si256(_mm256_or_si256(too_long, words.unlike((mac >> 32) as u32)), {
             let numbers = _mm256_or_si256(words.sum(), words.no_hosts());
-            _mm256_or_si256(numbers, words.may_be_ours(local))
+            _mm256_or_si256(numbers, may_be_local(_mm256_shuffle_epi8(words.source, each(REVERSED)), local))
         });
         plain |= (bits(_mm256_cmpeq_epi32(faults, all(0))) & !others) << (group * LANES);
 
         longest = _mm256_max_epu32(longest, length);
         store_lengths(lengths, length);
-        // SAFETY: each store fills an array of as many bytes.
-        unsafe {
-            let destination = _mm256_shuffle_epi8(words.destination, each(REVERSED));
-            _mm256_storeu_si256(destinations.as_mut_ptr().cast(), destination);
-            _mm256_storeu_si256(spent.as_mut_ptr().cast(), words.spent());
-        }
+        store(destinations, _mm256_shuffle_epi8(words.destination, each(REVERSED)));
+        store(spent, words.spent());
     }
     Checked { plain, longest: greatest(longest), padded: _mm256_testz_si256(padded, padded) == 0 }
 }
@@ -169,22 +164,6 @@ impl Words {
         let outside =
             _mm256_subs_epu16(_mm256_sub_epi16(first, _mm256_set1_epi16(1)), _mm256_set1_epi16(222));
         _mm256_or_si256(outside, _mm256_cmpeq_epi16(first, _mm256_set1_epi16(127)))
-    }
-
-    /// 0 where the source is certainly not an address of this machine.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn may_be_ours(&self, local: &LocalFilter) -> __m256i {
-        let address = _mm256_shuffle_epi8(self.source, each(REVERSED));
-        let hash = _mm256_mullo_epi32(address, all(LocalFilter::FACTOR));
-        let hash = _mm256_srli_epi32::<{ 32 - LocalFilter::HASH_BITS as i32 }>(hash);
-        // SAFETY: a hash above its low five bits is the index of a word, four bytes long, of the filter's bits; it is
-        // in bounds since the hash has as many values as there are bits.
-        let words = unsafe {
-            _mm256_i32gather_epi32::<4>(local.bits().as_ptr().cast(), _mm256_srli_epi32::<5>(hash))
-        };
-        let bit = _mm256_srlv_epi32(words, _mm256_and_si256(hash, all(31)));
-        _mm256_and_si256(bit, all(1))
     }
 
     /// The words with TTL and checksum, with the TTL decremented and the checksum updated (RFC 1624): its bytes are

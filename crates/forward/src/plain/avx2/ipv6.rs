@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::super::{Asked, Checked, Chunk, LANES, Lanes};
 use super::{bits, greatest, store_lengths};
-use crate::avx2::all;
+use crate::avx2::{all, load_128, store};
 use crate::rewrite::IPV6_HEAD as HEAD;
 use crate::validate::vectors::Ipv6Headers;
 
@@ -24,16 +24,14 @@ pub(in super::super) unsafe fn ipv6(chunk: &mut Chunk<u128>, groups: usize, aske
     {
         // SAFETY: the caller's promise.
         let heads: [&[u8; HEAD]; LANES] = heads.map(|head| unsafe { &*head.cast() });
-        // SAFETY: eight lengths are read.
-        let frame_lengths = unsafe { _mm256_cvtepu16_epi32(_mm_loadu_si128(frame_lengths.as_ptr().cast())) };
+        let frame_lengths = _mm256_cvtepu16_epi32(load_128(frame_lengths));
         let headers = Ipv6Headers::read(&heads, frame_lengths, (asked.mac, asked.closer), destinations);
         let has_hop = _mm256_cmpgt_epi32(headers.hop_limit, all(1));
         plain |= bits(_mm256_and_si256(headers.common, has_hop)) << (group * LANES);
         padded = _mm256_or_si256(padded, _mm256_cmpgt_epi32(headers.room, headers.length));
         longest = _mm256_max_epu32(longest, headers.length);
         store_lengths(lengths, headers.length);
-        // SAFETY: the store fills an array of as many bytes.
-        unsafe { _mm256_storeu_si256(spent.as_mut_ptr().cast(), headers.spent) };
+        store(spent, headers.spent);
     }
     Checked { plain, longest: greatest(longest), padded: _mm256_testz_si256(padded, padded) == 0 }
 }

@@ -1,4 +1,4 @@
-//! Filters ahead of hooks, which see only what filters let pass: plain frames in chunks, all others one by one.
+//! Filters before hooks at ingress, which see only what filters let pass: plain frames in chunks, all others one by one.
 
 use bm_frame::{AnyFrame, Mask};
 use bm_graph::Io;
@@ -15,9 +15,9 @@ use crate::output::Tally;
 use crate::plain::{CHUNK, every};
 use crate::tables::Tables;
 
-/// What filters have decided about the plain frames of a burst.
+/// What became of the plain frames of a burst; those in neither mask need a closer look.
 #[derive(Clone, Copy)]
-struct Decided {
+struct Filtered {
     passed: Mask,
     dropped: Mask,
 }
@@ -25,7 +25,7 @@ struct Decided {
 impl Work {
     /// Removes what filters drop or leave to Linux, so that hooks do not see it; afterwards the burst has no gaps.
     #[inline(never)]
-    pub(super) fn filter_ahead(
+    pub(super) fn filter_before_hooks(
         &mut self,
         tables: &Tables,
         filter: &PortFilter<'_>,
@@ -33,7 +33,7 @@ impl Work {
         mut tally: Tally<'_>,
         (entrance, outputs): (&mut Entrance, &[u16]),
     ) {
-        let Decided { passed, dropped } = self.decide_plain(tables, filter);
+        let Filtered { passed, dropped } = self.filter_plain(tables, filter);
         let left = Mask::first(self.burst.len()).without(&passed);
         for place in left.iter() {
             let taken = if dropped.has(place) {
@@ -51,36 +51,36 @@ impl Work {
         }
     }
 
-    fn decide_plain(&mut self, tables: &Tables, filter: &PortFilter<'_>) -> Decided {
+    fn filter_plain(&mut self, tables: &Tables, filter: &PortFilter<'_>) -> Filtered {
         let Self { form, family, burst, port, lengths, known, plain, refused, .. } = self;
         let frames = burst.places_mut();
         let mut burst = PlainBurst { form: *form, family, frames, port, lengths, known, plain, refused };
         match PlainFilter::of(filter).filter(|_| burst.is_likely_plain()) {
-            None => Decided { passed: Mask::NONE, dropped: Mask::NONE },
+            None => Filtered { passed: Mask::NONE, dropped: Mask::NONE },
             Some(by) => match *burst.family {
-                Family::V4 => burst.decide::<u32>(tables, filter.view(), &by),
-                Family::V6 => burst.decide::<u128>(tables, filter.view(), &by),
+                Family::V4 => burst.filter::<u32>(tables, filter.view(), &by),
+                Family::V6 => burst.filter::<u128>(tables, filter.view(), &by),
             },
         }
     }
 }
 
 impl<F: AnyFrame> PlainBurst<'_, F> {
-    /// What filters decide about those frames that are plain, as packets of one family.
+    /// Filters those frames that are plain packets of one family.
     #[inline(never)]
     #[allow(unsafe_code)]
-    fn decide<A: RoutedFamily>(
+    fn filter<A: RoutedFamily>(
         &mut self,
         tables: &Tables,
         view: &PortView,
         filter: &PlainFilter<'_>,
-    ) -> Decided {
+    ) -> Filtered {
         let Self { form, frames, plain, .. } = self;
         let [now, next] = A::chunks(&mut plain.chunks);
         let (mut now, mut next) = (now, next);
         let (mut passed, mut dropped) = ([0; 4], [0; 4]);
         let Some(asked) = asked::<A>(tables, view) else {
-            return Decided { passed: Mask::NONE, dropped: Mask::NONE };
+            return Filtered { passed: Mask::NONE, dropped: Mask::NONE };
         };
         let count = frames.len();
         now.gather(&mut frames[..CHUNK.min(count)]);
@@ -93,12 +93,12 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
             // SAFETY: nothing happens to the frames in between, since they are borrowed.
             let (pass, drop) = unsafe {
                 now.check(*form, asked);
-                now.decide(*form, filter)
+                now.filter_and_count(*form, filter)
             };
             passed[first / 64] |= u64::from(pass & every(end - first)) << (first % 64);
             dropped[first / 64] |= u64::from(drop & every(end - first)) << (first % 64);
             std::mem::swap(&mut now, &mut next);
         }
-        Decided { passed: Mask::from_words(passed), dropped: Mask::from_words(dropped) }
+        Filtered { passed: Mask::from_words(passed), dropped: Mask::from_words(dropped) }
     }
 }

@@ -1,4 +1,4 @@
-//! Where ESP packets leave: packets of one SA that follow each other are to one address, so it is looked up once.
+//! The route of ESP packets, which is looked up once for packets of one SA that follow each other.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -16,21 +16,21 @@ use crate::rewrite;
 use crate::route::{self, Way};
 use crate::tables::Tables;
 
-/// Where ESP packets to an address leave.
+/// The route to an address.
 #[derive(Clone, Copy)]
-pub(super) struct Exit<'t> {
+pub(super) struct EspRoute<'t> {
     destination: IpAddr,
     entry: Entry,
     egress: &'t Egress,
     mtu: usize,
 }
 
-/// The one further lookup: the way of an ESP packet, in the main table. `exit` is that of the packet before.
-pub(super) fn route<'t>(
+/// The one further lookup: the way of an ESP packet, in the main table. `last` is the one of the packet before.
+pub(super) fn find<'t>(
     tables: &'t Tables,
     frame: &mut Frame,
     network: usize,
-    exit: &mut Option<Exit<'t>>,
+    last: &mut Option<EspRoute<'t>>,
 ) -> Result<usize, Stop> {
     let packet = frames::packet(frame, network);
     let malformed = Stop::from(Failure::Malformed);
@@ -44,9 +44,9 @@ pub(super) fn route<'t>(
             (Ipv6Addr::from(ip.destination()).into(), packet.len(), false)
         }
     };
-    let found = match exit {
-        Some(exit) if exit.destination == destination => *exit,
-        _ => look_up(tables, frame, network, destination, exit)?,
+    let found = match last {
+        Some(last) if last.destination == destination => *last,
+        _ => look_up(tables, frame, network, destination, last)?,
     };
     if length > found.mtu {
         return Err(if may_be_cut { for_slow_path(frame, network) } else { Failure::TooBig.into() });
@@ -57,17 +57,17 @@ pub(super) fn route<'t>(
     Ok(usize::from(found.egress.port))
 }
 
-/// Where a packet leaves; `exit` becomes the same, if packets to this address all leave there.
+/// Looks up a route; `last` becomes the same, unless there are several next hops.
 fn look_up<'t>(
     tables: &'t Tables,
     frame: &mut Frame,
     network: usize,
     destination: IpAddr,
-    exit: &mut Option<Exit<'t>>,
-) -> Result<Exit<'t>, Stop> {
-    let mut is_one_of_several = false;
+    last: &mut Option<EspRoute<'t>>,
+) -> Result<EspRoute<'t>, Stop> {
+    let mut has_several = false;
     let way = route::to(tables, 0, destination, || {
-        is_one_of_several = true;
+        has_several = true;
         rewrite::hash(tables, frames::packet(frame, network))
     });
     let (hop, entry) = match way {
@@ -88,8 +88,8 @@ fn look_up<'t>(
     }
     tables.next_hops.mark_used(hop);
     let mtu = rewrite::mtu(egress, tables.next_hops.mtu(hop)).into();
-    let found = Exit { destination, entry, egress, mtu };
-    *exit = Some(found).filter(|_| !is_one_of_several);
+    let found = EspRoute { destination, entry, egress, mtu };
+    *last = Some(found).filter(|_| !has_several);
     Ok(found)
 }
 
