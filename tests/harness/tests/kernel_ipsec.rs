@@ -19,6 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const LINUX: &str = "/usr/bin/linux.uml";
+const MODPROBE: &str = "/sbin/modprobe";
 /// What is needed of the kernel, in this order; the last ones are ciphers.
 const MODULES: &str = "tun esp4 esp6 xfrm_user veth gcm ctr ghash-generic aes_generic cbc hmac sha256_generic seqiv echainiv \
                        cryptomgr authenc authencesn chacha20poly1305 des_generic af_key";
@@ -28,6 +29,9 @@ const SECONDS: u64 = 300;
 fn workers_use_the_sas_of_a_kernel_with_esp() {
     if !Path::new(LINUX).exists() {
         return report::skip("kernel_ipsec", "there is no user-mode Linux; `tools/setup test` installs it");
+    }
+    if !Path::new(MODPROBE).exists() {
+        return report::skip("kernel_ipsec", "there is no modprobe; `tools/setup test` installs it");
     }
     let Some(binary) = bm_tests::subject::binary() else { return };
     let folder = std::env::temp_dir().join(format!("bm-uml-{}", std::process::id()));
@@ -39,7 +43,7 @@ fn workers_use_the_sas_of_a_kernel_with_esp() {
         fs::write(file, format!("#!/bin/sh\n{text}\n")).expect("a script");
         assert!(Command::new("chmod").args(["755"]).arg(file).status().is_ok_and(|status| status.success()));
     };
-    script(&modprobe, "exec /sbin/modprobe -d /run \"$@\"");
+    script(&modprobe, &format!("exec {MODPROBE} -d /run \"$@\""));
     script(
         &init,
         &format!(
