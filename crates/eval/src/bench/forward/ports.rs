@@ -7,14 +7,16 @@
 //! ```
 //!
 //! DPDK's own testpmd runs in turn with it, on the same core and the same virtual device: it passes frames on
-//! (`testpmd-io`), or writes their MACs (`testpmd-mac`).
+//! (`testpmd-io`), or writes their MACs (`testpmd-mac`). Beside the router runs DPDK's l3fwd with the same routes.
 //!
 //! Frames have 60 bytes (64 with the frame check sequence) or the selected sizes; those of a mix have a fixed order.
 //!
 //! Frames that circulate in a ring would use up their TTL, so the bench's port sets it to 255 again in time: one write
 //! in 200 laps. Figures count only if all accounts close and what leaves is correct byte by byte.
 
+mod child;
 mod device;
+mod l3fwd;
 mod testpmd;
 
 use std::time::{Duration, Instant};
@@ -30,10 +32,11 @@ use super::{
     BREATHS, BenchError, CountOptions, Counted, LEAST, SAMPLE_BREATHS, breathe, cores, count_breaths,
     routable,
 };
-use crate::alternate::{Measured, Turns, alternate_samples, repeat};
+use crate::alternate::{Measured, Sample, Turns, alternate_samples, repeat};
 use crate::bench::{Options, SMALLEST, size_suffix};
 use crate::report::Row;
 use device::{Capture, Looped, frame};
+use l3fwd::L3fwd;
 use testpmd::Testpmd;
 
 /// Time limit of the bench in seconds, if none is given.
@@ -101,6 +104,15 @@ impl Case {
         self.sizes.in_memory(device::LEAST as u16)
     }
 
+    /// How l3fwd runs beside it: only a ring can have marked frames.
+    fn l3fwd_modes(&self) -> &'static [&'static str] {
+        match (self.routed, self.vdev) {
+            (true, "net_ring") => &l3fwd::MODES,
+            (true, _) => &l3fwd::MODES[..1],
+            _ => &[],
+        }
+    }
+
     /// The name of the device for our process, and for testpmd's.
     fn device(&self, capture: &Capture) -> String {
         let name = format!("{}_{}", self.vdev, if self.routed { "routed" } else { "minimal" });
@@ -136,14 +148,17 @@ pub fn ports(options: &Options) -> Result<PortsFound, BenchError> {
     let destinations = routable(Pattern::Prefix, &bed.ipv4);
     let destinations = &destinations[..destinations.len().min(DESTINATIONS)];
     let whole = Duration::from_secs(if options.seconds == 0 { SECONDS } else { options.seconds });
-    let measurements = cases.len() * (1 + testpmd::MODES.len());
+    let measurements = cases.iter().map(|case| 1 + testpmd::MODES.len() + case.l3fwd_modes().len()).sum();
     let left = whole.saturating_sub(begin.elapsed()).max(LEAST * measurements as u32);
     let turns = Turns::within(left, measurements);
     let mut found = PortsFound::default();
+    let l3fwd = cases.iter().any(|case| case.routed).then(|| l3fwd::Built::new(&bed.ipv4.routes));
+    let l3fwd = l3fwd.and_then(|built| built.map_err(|why| found.notes.push(why)).ok());
     for case in cases {
         let capture = Capture::write(destinations, &case.lengths());
         let capture = capture.map_err(BenchError::build("capture file"))?;
-        let measured = measure(case, &bed, destinations, &capture, (core, turns), &mut found.notes)?;
+        let measured =
+            measure(case, &bed, destinations, &capture, l3fwd.as_ref(), (core, turns), &mut found.notes)?;
         let row = |measured: &Measured| row(&case, &bed, measured);
         found.rows.extend(measured.iter().map(row));
     }
@@ -184,6 +199,9 @@ fn row(case: &Case, bed: &Bed, measured: &Measured) -> Row {
             .with("structure", bed.ipv4.structure)
             .with("burst", BURST),
         (false, "brickmoon") => row.with("burst", BURST),
+        (true, peer) if peer.starts_with("l3fwd") => {
+            row.with("routes", bed.ipv4.routes.len()).with("burst", l3fwd::BURST)
+        }
         _ => row.with("burst", testpmd::BURST),
     }
 }
@@ -193,6 +211,7 @@ fn measure(
     bed: &Bed,
     destinations: &[u32],
     capture: &Capture,
+    l3fwd: Option<&l3fwd::Built>,
     (core, turns): (usize, Turns),
     notes: &mut Vec<String>,
 ) -> Result<Vec<Measured>, BenchError> {
@@ -200,11 +219,19 @@ fn measure(
     let (mut running, device_kept) = run(case, bed, destinations, &device)?;
     check(&case, &mut running.0, &running.1, destinations)?;
     let mut peers = Vec::new();
+    let mut add = |name: String, peer: Result<Peer, String>| match peer {
+        Ok(peer) => peers.push((name, peer)),
+        Err(why) if notes.contains(&why) => {}
+        Err(why) => notes.push(why),
+    };
     for mode in testpmd::MODES {
-        match Testpmd::start(mode, &device, (core, case.mean_bytes())) {
-            Ok(peer) => peers.push((format!("testpmd-{mode}"), peer)),
-            Err(why) if notes.contains(&why) => {}
-            Err(why) => notes.push(why),
+        let peer = Testpmd::start(mode, &device, (core, case.mean_bytes()));
+        add(format!("testpmd-{mode}"), peer.map(Peer::Testpmd));
+    }
+    for mode in case.l3fwd_modes() {
+        if let Some(l3fwd) = l3fwd {
+            let peer = L3fwd::start(mode, l3fwd, (&device, &capture.path()), core);
+            add(format!("l3fwd-{mode}"), peer.map(Peer::L3fwd));
         }
     }
     let names = std::iter::once("brickmoon".to_string()).chain(peers.iter().map(|(name, _)| name.clone()));
@@ -215,11 +242,28 @@ fn measure(
             repeat(turns.warm_up, work);
             Ok(repeat(turns.slot, work))
         }
-        peer => peers[peer - 1].1.turn(turns.slot + turns.warm_up).map_err(BenchError::build("testpmd")),
+        peer => {
+            peers[peer - 1].1.turn(turns.slot + turns.warm_up).map_err(BenchError::build("DPDK's program"))
+        }
     })?;
     check(&case, &mut running.0, &running.1, destinations)?;
     drop((running, device_kept));
     Ok(measured)
+}
+
+/// A program of DPDK that forwards in turn with ours.
+enum Peer {
+    Testpmd(Testpmd),
+    L3fwd(L3fwd),
+}
+
+impl Peer {
+    fn turn(&mut self, time: Duration) -> Result<Sample, String> {
+        match self {
+            Self::Testpmd(peer) => peer.turn(time),
+            Self::L3fwd(peer) => peer.turn(time),
+        }
+    }
 }
 
 type Watched = (Running, device::Sent);

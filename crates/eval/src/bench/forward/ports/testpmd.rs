@@ -3,11 +3,10 @@
 //! Its prompt is a thread on the same core that sleeps until a line is entered; the CPU time of the forwarding thread
 //! and the packets that it counts are the sample.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{self, Receiver};
+use std::process::Command;
 use std::time::Duration;
 
+use super::child::{Program, file_prefix};
 use crate::alternate::Sample;
 
 /// How it forwards: frames unchanged, or with MACs rewritten.
@@ -16,14 +15,9 @@ pub(super) const MODES: [&str; 2] = ["io", "mac"];
 pub(super) const BURST: usize = 32;
 /// Number of bursts that are put in a ring to circulate: 992 frames of the 1,023 that fit.
 const RING_BURSTS: usize = 31;
-/// How long it may take to answer.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 /// A testpmd that waits for commands.
 pub(super) struct Testpmd {
-    child: Child,
-    commands: ChildStdin,
-    lines: Receiver<String>,
+    program: Program,
     thread: String,
     start: String,
 }
@@ -35,30 +29,21 @@ impl Testpmd {
         let missing = |error: std::io::Error| {
             format!("dpdk-testpmd is needed for the comparison ({error}): apt-get install dpdk-dev")
         };
-        let prefix = format!("--file-prefix=bm-testpmd-{}-{mode}", std::process::id());
+        let prefix = file_prefix(&format!("testpmd-{mode}"));
+        let file_prefix = format!("--file-prefix={prefix}");
         let (lcores, vdev) = (format!("--lcores=0@{core},1@{core}"), format!("--vdev={device}"));
         let mut command = Command::new("stdbuf");
         command.args(["-oL", "dpdk-testpmd", &lcores, "--no-huge", "--no-shconf", "-m", "512"]);
-        command.args(["--no-telemetry", "--no-pci", &prefix, &vdev, "--", "-i", "--nb-cores=1"]);
+        command.args(["--no-telemetry", "--no-pci", &file_prefix, &vdev, "--", "-i", "--nb-cores=1"]);
         command.args([&format!("--forward-mode={mode}"), "--port-topology=loop", "--total-num-mbufs=16384"]);
         command.arg(format!("--txpkts={frame_bytes}"));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().map_err(missing)?;
-        let (Some(commands), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err("testpmd has no pipes".into());
-        };
-        let (send, lines) = mpsc::channel();
-        std::thread::spawn(move || {
-            let lines = BufReader::new(output).lines().map_while(Result::ok);
-            // If this fails, the reader has ended.
-            lines.map(|line| send.send(line)).take_while(Result::is_ok).for_each(drop);
-        });
+        let program = Program::start("testpmd", prefix, &mut command, |_| true).map_err(missing)?;
         let start = if device.starts_with("net_ring") {
             format!("start tx_first {RING_BURSTS}\n")
         } else {
             "start\n".into()
         };
-        let mut started = Self { child, commands, lines, thread: String::new(), start };
+        let mut started = Self { program, thread: String::new(), start };
         started
             .until("Done")
             .map_err(|_| "dpdk-testpmd does not start; try to run it by hand".to_string())?;
@@ -70,8 +55,7 @@ impl Testpmd {
     fn until(&mut self, end: &str) -> Result<Vec<String>, String> {
         let mut lines = Vec::new();
         loop {
-            let line =
-                self.lines.recv_timeout(PATIENCE).map_err(|_| "testpmd does not answer".to_string())?;
+            let line = self.program.line()?;
             if line.trim().trim_end_matches('.') == end {
                 return Ok(lines);
             }
@@ -81,7 +65,7 @@ impl Testpmd {
 
     /// Folder in `/proc` of the forwarding thread.
     fn forwarding_thread(&self) -> Option<String> {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).ok()?;
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.program.id())).ok()?;
         let named = |folder: &std::path::Path| {
             let name = std::fs::read_to_string(folder.join("comm")).unwrap_or_default();
             // "lcore-worker-1", "rte-worker-1" or "dpdk-worker1", by version.
@@ -98,17 +82,13 @@ impl Testpmd {
         text.split_whitespace().next().and_then(|ns| ns.parse().ok()).ok_or("schedstat is empty".into())
     }
 
-    fn tell(&mut self, line: &str) -> Result<(), String> {
-        self.commands.write_all(line.as_bytes()).map_err(|error| format!("testpmd has ended: {error}"))
-    }
-
     /// Forwards for a while.
     pub fn turn(&mut self, time: Duration) -> Result<Sample, String> {
         let before = self.core_ns()?;
         let start = self.start.clone();
-        self.tell(&start)?;
+        self.program.tell(&start)?;
         std::thread::sleep(time);
-        self.tell("stop\n")?;
+        self.program.tell("stop\n")?;
         let message = self.until("Done")?;
         let ns = self.core_ns()? - before;
         let sums = message.iter().skip_while(|line| !line.contains("Accumulated"));
@@ -121,21 +101,8 @@ impl Testpmd {
 
 impl Drop for Testpmd {
     fn drop(&mut self) {
-        let _quits = self.tell("quit\n");
-        for _ in 0..50 {
-            if matches!(self.child.try_wait(), Ok(Some(_))) {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let _killed = self.child.kill();
-        let _reaped = self.child.wait();
-        // testpmd leaves its folder behind. That of a running testpmd is not empty.
-        let prefix = format!("bm-testpmd-{}-", std::process::id());
-        let folders = std::fs::read_dir("/var/run/dpdk").into_iter().flatten().flatten();
-        folders
-            .filter(|folder| folder.file_name().to_string_lossy().starts_with(&prefix))
-            .for_each(|folder| drop(std::fs::remove_dir(folder.path())));
+        let _quits = self.program.tell("quit\n");
+        self.program.wait();
     }
 }
 
