@@ -18,12 +18,13 @@
 mod avx2;
 mod filtering;
 mod portable;
+mod sorting;
 #[cfg(test)]
 mod tests;
 
 use bm_fib::{Form, NextHop};
 use bm_filter::{Header, Key, VectorsOn};
-use bm_frame::{AnyFrame, Mask};
+use bm_frame::{AnyFrame, BURST};
 use bm_wire::ethernet;
 use bm_wire::prefix::Address;
 
@@ -35,6 +36,7 @@ use crate::tables::Tables;
 use crate::validate::AheadOfFragment;
 
 pub(crate) use filtering::Reverse;
+pub(crate) use sorting::Sorted;
 
 /// Frames that go through the columns together.
 pub(crate) const CHUNK: usize = 32;
@@ -135,19 +137,19 @@ impl PlainFamily for u128 {
 
 /// Pointers to the headers of frames: at least [`PlainFamily::HEAD`] bytes each.
 #[derive(Clone, Copy)]
-struct Heads([*mut u8; CHUNK]);
+struct Heads<const COUNT: usize>([*mut u8; COUNT]);
 
 // SAFETY: nothing is read or written through these pointers but within a call of [`Chunk::check`] or
 // [`Chunk::rewrite`], whose caller promises that the frames gathered are still its own.
-unsafe impl Send for Heads {}
+unsafe impl<const COUNT: usize> Send for Heads<COUNT> {}
 
 /// Where the bytes of up to 32 frames are.
 ///
 /// Not shared: laid out for vectors.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(crate) struct Lanes {
-    heads: Heads,
+struct Lanes {
+    heads: Heads<CHUNK>,
     /// Lengths of the frames in bytes.
     frame_lengths: [u16; CHUNK],
     /// Places of the frames in their burst, if they are not one after the other.
@@ -156,15 +158,9 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    pub fn new() -> Self {
+    fn new() -> Self {
         let heads = Heads([std::ptr::null_mut(); CHUNK]);
         Self { heads, frame_lengths: [0; CHUNK], places: [0; CHUNK], count: 0 }
-    }
-
-    /// Whether there is no room for another frame.
-    #[inline(always)]
-    pub fn is_full(&self) -> bool {
-        self.count >= CHUNK
     }
 }
 
@@ -240,11 +236,10 @@ impl<A: PlainFamily> Chunk<A> {
         }
     }
 
-    /// The same for frames that [`sort`] has added to `sorted`, which is then empty.
+    /// The same for up to 32 sorted frames of the family, from the one with the number `first` on.
     #[inline(always)]
-    pub fn gather_sorted(&mut self, sorted: &mut Lanes) {
-        self.lanes = *sorted;
-        sorted.count = 0;
+    pub fn gather_sorted(&mut self, sorted: &Sorted, first: usize) {
+        sorted.gather::<A>(first, &mut self.lanes);
         let Lanes { heads, frame_lengths, count, .. } = &mut self.lanes;
         // The forms check whole groups.
         let unused = *count..count.next_multiple_of(LANES).min(CHUNK);
@@ -253,10 +248,18 @@ impl<A: PlainFamily> Chunk<A> {
         frame_lengths[unused].fill(length);
     }
 
-    /// Places of the frames that were sorted.
+    /// The place of a sorted frame.
     #[inline(always)]
-    pub fn places(&self) -> &[u8] {
-        &self.lanes.places[..self.lanes.count.min(CHUNK)]
+    pub fn place(&self, lane: usize) -> usize {
+        usize::from(self.lanes.places[lane])
+    }
+
+    /// Copies what is stored by lane to the places of the sorted frames.
+    #[inline(always)]
+    pub fn spread(&self, by_lane: &[u16; CHUNK], by_place: &mut [u16; BURST]) {
+        for (&place, &of) in self.lanes.places[..self.lanes.count.min(CHUNK)].iter().zip(by_lane) {
+            by_place[usize::from(place)] = of;
+        }
     }
 
     /// Lengths of the frames gathered last.
@@ -420,36 +423,6 @@ impl<A: PlainFamily> Chunk<A> {
             done &= done - 1;
         }
     }
-}
-
-/// Adds the frames of a burst from place `from` on to the lanes of their family, IPv4's or IPv6's, until one of them is
-/// full. Sets the places of those in `left` that are shorter than both headers of IPv6. Returns the place to go on from.
-/// All that is not IPv6 by its type is IPv4 here: the check finds out.
-pub(crate) fn sort<F: AnyFrame>(
-    frames: &mut [Option<F>],
-    from: usize,
-    lanes: &mut [Lanes; 2],
-    left: &mut Mask,
-) -> usize {
-    for (place, frame) in frames.iter_mut().enumerate().skip(from) {
-        let bytes = frame.as_mut().map_or(&mut [][..], F::data_mut);
-        let Some(head) = bytes.first_chunk::<IPV6_HEAD>() else {
-            left.set(place);
-            continue;
-        };
-        // Calculated without a branch, since either may be the case.
-        let family =
-            usize::from(u16::from_ne_bytes([head[12], head[13]]) == ethernet::ethertype::IPV6.to_be());
-        let Lanes { heads, frame_lengths, places, count } = &mut lanes[family];
-        let lane = *count % CHUNK;
-        (heads.0[lane], frame_lengths[lane]) = (bytes.as_mut_ptr(), bytes.len() as u16);
-        places[lane] = place as u8;
-        *count = lane + 1;
-        if *count == CHUNK {
-            return place + 1;
-        }
-    }
-    frames.len()
 }
 
 /// Pointer to the bytes of a frame that has both headers, and their number; prefetches them.

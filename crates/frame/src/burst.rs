@@ -75,6 +75,13 @@ impl Mask {
         Self(std::array::from_fn(|word| self.0[word] & other.0[word]))
     }
 
+    /// The union of two sets.
+    #[inline]
+    #[must_use]
+    pub fn or(&self, other: &Self) -> Self {
+        Self(std::array::from_fn(|word| self.0[word] | other.0[word]))
+    }
+
     /// The slots that are only in this set.
     #[inline]
     #[must_use]

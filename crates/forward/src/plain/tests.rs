@@ -237,7 +237,31 @@ fn every_byte_of_the_mac_counts() {
     every_byte_of_the_mac_counts_in::<u128>(&FRAME_IPV6);
 }
 
-/// Every frame is in a lane of its family, or left, and each is where its place says.
+/// The places of the frames of a family, all of which are in lanes, with this length, or are none that it can be.
+fn gathered<A: PlainFamily>(sorted: &Sorted, frames: &[Option<Frame>], length: usize) -> Vec<usize> {
+    let (mut chunk, mut places) = (Chunk::<A>::new(), Vec::new());
+    for first in (0..sorted.places::<A>().len()).step_by(CHUNK) {
+        chunk.gather_sorted(sorted, first);
+        let lanes = &chunk.lanes;
+        for lane in 0..lanes.count {
+            let place = chunk.place(lane);
+            let data = frames[place].as_ref().map_or(&[][..], Frame::data);
+            let whole = data.len() >= 54;
+            assert_eq!(whole, data.len() == length, "place {place}");
+            let head = if whole { data.as_ptr() } else { NOTHING.as_ptr() };
+            assert_eq!(
+                (lanes.heads.0[lane].cast_const(), data.len() * usize::from(whole)),
+                (head, usize::from(lanes.frame_lengths[lane]))
+            );
+            places.push(place);
+        }
+        let unused = lanes.count..lanes.count.next_multiple_of(LANES);
+        assert!(lanes.heads.0[unused].iter().all(|head| head.cast_const() == NOTHING.as_ptr()));
+    }
+    places
+}
+
+/// Every frame is in a lane of its family, and each is where its place says.
 #[test]
 fn sorting_loses_no_frame() {
     let mut list = list();
@@ -247,32 +271,18 @@ fn sorting_loses_no_frame() {
     let mut frames: Vec<_> = (0..200usize)
         .map(|place| kinds[place * place % 23 % kinds.len()].and_then(|bytes| list.allocate_with(bytes)))
         .collect();
-    let (mut lanes, mut left, mut chunk) = ([Lanes::new(); 2], Mask::NONE, Chunk::<u32>::new());
-    let (mut from, mut sorted) = (0, Vec::new());
-    while from < frames.len() {
-        from = sort(&mut frames, from, &mut lanes, &mut left);
-        let ends = from == frames.len();
-        assert!(ends || lanes[0].is_full() != lanes[1].is_full(), "one of them is full");
-        for (lanes, length) in lanes.iter_mut().zip([padded.len(), FRAME_IPV6.len()]) {
-            if !ends && !lanes.is_full() {
-                continue;
-            }
-            chunk.gather_sorted(lanes);
-            assert_eq!(lanes.count, 0);
-            let lanes = &chunk.lanes;
-            for (lane, &place) in chunk.places().iter().enumerate() {
-                let data = frames[usize::from(place)].as_ref().unwrap().data();
-                assert_eq!((lanes.heads.0[lane].cast_const(), data.len()), (data.as_ptr(), length));
-                assert_eq!(usize::from(lanes.frame_lengths[lane]), length);
-                sorted.push(usize::from(place));
-            }
-            let unused = lanes.count..lanes.count.next_multiple_of(LANES);
-            assert!(lanes.heads.0[unused].iter().all(|head| head.cast_const() == NOTHING.as_ptr()));
+    let mut sorted = Sorted::new();
+    for _ in 0..2 {
+        sorted.clear();
+        for first in (0..frames.len()).step_by(2 * CHUNK) {
+            let end = frames.len().min(first + 2 * CHUNK);
+            sorted.add(&mut frames[first..end], first);
         }
+        let mut all = gathered::<u32>(&sorted, &frames, padded.len());
+        all.extend(gathered::<u128>(&sorted, &frames, FRAME_IPV6.len()));
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..200));
     }
-    sorted.extend(left.iter());
-    sorted.sort_unstable();
-    assert!(sorted.into_iter().eq(0..200));
     frames.into_iter().flatten().for_each(|frame| list.free(frame));
 }
 

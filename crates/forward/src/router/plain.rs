@@ -23,7 +23,7 @@ use super::Work;
 use super::family::{PlainChunks, RoutedFamily};
 use crate::compiled::{NO_MAC, PortView};
 use crate::filter::{PlainFilter, PortFilter};
-use crate::plain::{Asked, CHUNK, Chunk, Lanes, Reverse, every, sort};
+use crate::plain::{Asked, CHUNK, Chunk, Reverse, Sorted, every};
 use crate::rewrite::fast::KnownHops;
 use crate::tables::{Tables, Vrf};
 use crate::verdict::{Refusal, Refused};
@@ -41,13 +41,13 @@ pub(super) struct PlainPath {
     /// Whether the last burst had many frames of both families.
     mixed: bool,
     pub chunks: PlainChunks,
-    /// Frames that are sorted by family, IPv4 first.
-    lanes: [Lanes; 2],
+    /// Frames of a mixed burst by family.
+    sorted: Sorted,
 }
 
 impl PlainPath {
     pub fn new() -> Self {
-        Self { pause: 0, mixed: false, chunks: PlainChunks::new(), lanes: [Lanes::new(); 2] }
+        Self { pause: 0, mixed: false, chunks: PlainChunks::new(), sorted: Sorted::new() }
     }
 }
 
@@ -175,8 +175,8 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
             return self.plain_mixed(tables, view, vrf, filter);
         }
         let left = match *self.family {
-            Family::V4 => self.plain_filtered::<u32>(tables, view, vrf, filter),
-            Family::V6 => self.plain_filtered::<u128>(tables, view, vrf, filter),
+            Family::V4 => self.plain_family::<u32, false>(tables, view, vrf, filter),
+            Family::V6 => self.plain_family::<u128, false>(tables, view, vrf, filter),
         };
         if !left.is_empty() && left.count() * MIXED >= count {
             self.learn_from(&left);
@@ -203,51 +203,71 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
         }
     }
 
+    /// The frames of one family, or all frames as packets of one: `SORTED` says which. Returns those of them that are not
+    /// plain.
     #[inline(always)]
-    fn plain_filtered<A: RoutedFamily>(
+    fn plain_family<A: RoutedFamily, const SORTED: bool>(
         &mut self,
         tables: &Tables,
         view: &PortView,
         vrf: &Vrf,
         filter: Option<&PortFilter<'_>>,
     ) -> Mask {
+        let Some(asked) = asked::<A>(tables, view) else { return self.all::<A, SORTED>() };
         match PacketFilters::of::<A>(tables, view, filter) {
-            None => Mask::first(self.frames.len()),
-            Some(filters) if filters.are_none() => self.plain_whole::<A, false>(tables, view, vrf, &filters),
-            Some(filters) => self.plain_whole::<A, true>(tables, view, vrf, &filters),
+            None => self.all::<A, SORTED>(),
+            Some(filters) if filters.are_none() => {
+                self.plain_chunks::<A, false, SORTED>(tables, asked, vrf, &filters)
+            }
+            Some(filters) => self.plain_chunks::<A, true, SORTED>(tables, asked, vrf, &filters),
         }
     }
 
-    /// All frames of the burst as packets of one family. `FILTERED` says whether there are filters.
+    /// The frames of a family if they are sorted, and all if they are not.
+    #[cold]
+    fn all<A: RoutedFamily, const SORTED: bool>(&self) -> Mask {
+        if !SORTED {
+            return Mask::first(self.frames.len());
+        }
+        let mut all = Mask::NONE;
+        self.plain.sorted.places::<A>().iter().for_each(|&place| all.set(usize::from(place)));
+        all
+    }
+
+    /// Chunk by chunk. `FILTERED` says whether there are filters.
     #[inline(never)]
     #[allow(unsafe_code)]
-    fn plain_whole<A: RoutedFamily, const FILTERED: bool>(
+    fn plain_chunks<A: RoutedFamily, const FILTERED: bool, const SORTED: bool>(
         &mut self,
         tables: &Tables,
-        view: &PortView,
+        asked: Asked<'_>,
         vrf: &Vrf,
         filters: &PacketFilters<'_>,
     ) -> Mask {
         let Self { form, frames, port, lengths, known, plain, refused, .. } = self;
-        let [now, next] = A::chunks(&mut plain.chunks);
-        let (mut now, mut next) = (now, next);
-        let Some(asked) = asked::<A>(tables, view) else { return Mask::first(frames.len()) };
+        let PlainPath { chunks, sorted, .. } = &mut **plain;
+        let [mut now, mut next] = A::chunks(chunks).each_mut();
         let fib = A::fib(vrf);
+        let count = if SORTED { sorted.places::<A>().len() } else { frames.len() };
+        let gather = |chunk: &mut Chunk<A>, frames: &mut [Option<F>], first: usize| {
+            let end = count.min(first + CHUNK);
+            if SORTED { chunk.gather_sorted(sorted, first) } else { chunk.gather(&mut frames[first..end]) }
+        };
         let mut left = [0; 4];
-        let start = CHUNK.min(frames.len());
-        now.gather(&mut frames[..start]);
-        // SAFETY: nothing happens to the frames in between, since they are borrowed; the same below.
-        unsafe { now.check(*form, asked) };
-        if FILTERED && filters.reverse.is_some() {
-            // SAFETY: see above.
-            fib.prefetch(unsafe { now.read_sources() });
+        if count != 0 {
+            gather(now, frames, 0);
+            // SAFETY: nothing happens to the frames in between, since they are borrowed; the same below.
+            unsafe { now.check(*form, asked) };
+            if FILTERED && filters.reverse.is_some() {
+                // SAFETY: see above.
+                fib.prefetch(unsafe { now.read_sources() });
+            }
         }
-        for first in (0..frames.len()).step_by(CHUNK) {
-            let end = frames.len().min(first + CHUNK);
-            let ahead = end..frames.len().min(end + CHUNK);
-            let more = !ahead.is_empty();
+        for first in (0..count).step_by(CHUNK) {
+            let end = count.min(first + CHUNK);
+            let more = end < count;
             if more {
-                next.gather(&mut frames[ahead]);
+                gather(next, frames, end);
             }
             let (destinations, hops) = now.lookup();
             fib.lookup_burst(destinations, hops);
@@ -262,18 +282,27 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
             }
             // SAFETY: see above.
             let dropped = if FILTERED { unsafe { filters.pass(*form, tables, fib, now) } } else { 0 };
+            let mut by_lane = [0; CHUNK];
+            let ports = if SORTED { &mut by_lane[..end - first] } else { &mut port[first..end] };
             // SAFETY: see above.
-            let done = unsafe { now.rewrite(tables, known, &mut port[first..end]) };
+            let done = unsafe { now.rewrite(tables, known, ports) };
+            let place_of = |lane: usize| if SORTED { now.place(lane) } else { first + lane };
             if FILTERED {
                 filters.count(now, done);
-                each_bit(dropped, |lane| refused.add(first + lane, Refusal::Drop(Reason::Filter)));
+                each_bit(dropped, |lane| refused.add(place_of(lane), Refusal::Drop(Reason::Filter)));
             }
-            lengths[first..end].copy_from_slice(now.frame_lengths());
+            let rest = every(end - first) & !done & !dropped;
+            if SORTED {
+                now.spread(&by_lane, port);
+                each_bit(rest, |lane| left[place_of(lane) / 64] |= 1 << (place_of(lane) % 64));
+            } else {
+                lengths[first..end].copy_from_slice(now.frame_lengths());
+                left[first / 64] |= u64::from(rest) << (first % 64);
+            }
             now.cut_padding(done, |lane, length| {
-                truncate(frames, first + lane, length);
-                lengths[first + lane] = length;
+                truncate(frames, place_of(lane), length);
+                lengths[place_of(lane)] = length;
             });
-            left[first / 64] |= u64::from(every(end - first) & !done & !dropped) << (first % 64);
             std::mem::swap(&mut now, &mut next);
         }
         Mask::from_words(left)
@@ -288,96 +317,24 @@ impl<F: AnyFrame> PlainBurst<'_, F> {
         vrf: &Vrf,
         filter: Option<&PortFilter<'_>>,
     ) -> Mask {
-        let Self { form, frames, port, lengths, known, plain, refused, .. } = self;
-        let PlainPath { pause, mixed, chunks: PlainChunks { ipv4: [ipv4, _], ipv6: [ipv6, _] }, lanes } =
-            plain;
-        let left = Mask::NONE;
-        let mut sorted =
-            Sorted { tables, view, vrf, filter, form: *form, known, port, lengths, refused, left };
-        let (mut from, mut fetched, mut counts) = (0, 0, [0; 2]);
-        while from < frames.len() {
-            // Two chunks have room for as many.
-            let ahead = frames.len().min(from + 2 * CHUNK);
-            frames[fetched..ahead].iter().flatten().for_each(F::prefetch);
-            fetched = ahead;
-            from = sort(frames, from, lanes, &mut sorted.left);
-            let ends = from == frames.len();
-            if ends || lanes[0].is_full() {
-                counts[0] += sorted.finish(frames, ipv4, &mut lanes[0]);
-            }
-            if ends || lanes[1].is_full() {
-                counts[1] += sorted.finish(frames, ipv6, &mut lanes[1]);
-            }
+        let sorted = &mut self.plain.sorted;
+        sorted.clear();
+        for first in (0..self.frames.len()).step_by(2 * CHUNK) {
+            let end = self.frames.len().min(first + 2 * CHUNK);
+            let frames = &mut self.frames[first..end];
+            frames.iter().flatten().for_each(F::prefetch);
+            sorted.add(frames, first);
         }
-        let left = sorted.left;
-        *mixed = counts.iter().all(|count| count * MIXED >= frames.len());
-        if are_few_plain(&left, frames.len()) {
-            *pause = NOT_PLAIN;
+        *self.lengths = *sorted.frame_lengths();
+        let (ipv4, ipv6) = (sorted.places::<u32>().len(), sorted.places::<u128>().len());
+        let left = self.plain_family::<u32, true>(tables, view, vrf, filter);
+        let left = left.or(&self.plain_family::<u128, true>(tables, view, vrf, filter));
+        self.plain.mixed = ipv4.min(ipv6) * MIXED >= self.frames.len();
+        if are_few_plain(&left, self.frames.len()) {
+            self.plain.pause = NOT_PLAIN;
         }
-        *self.family = if counts[0] >= counts[1] { Family::V4 } else { Family::V6 };
+        *self.family = if ipv4 >= ipv6 { Family::V4 } else { Family::V6 };
         left
-    }
-}
-
-/// What frames need that were sorted by family.
-struct Sorted<'a> {
-    tables: &'a Tables,
-    view: &'a PortView,
-    vrf: &'a Vrf,
-    filter: Option<&'a PortFilter<'a>>,
-    form: Form,
-    known: &'a mut KnownHops,
-    port: &'a mut [u16; BURST],
-    lengths: &'a mut [u16; BURST],
-    refused: &'a mut Refused,
-    left: Mask,
-}
-
-impl Sorted<'_> {
-    /// Forwards those frames in the lanes that are plain, and empties these; returns how many frames there were.
-    #[inline(never)]
-    #[allow(unsafe_code)]
-    fn finish<A: RoutedFamily, F: AnyFrame>(
-        &mut self,
-        frames: &mut [Option<F>],
-        chunk: &mut Chunk<A>,
-        lanes: &mut Lanes,
-    ) -> usize {
-        chunk.gather_sorted(lanes);
-        let Self { tables, view, vrf, filter, form, known, port, lengths, refused, left } = self;
-        let mut ports = [0; CHUNK];
-        let count = chunk.places().len();
-        let wanted = asked::<A>(tables, view).zip(PacketFilters::of::<A>(tables, view, *filter));
-        let (done, dropped) = wanted.map_or((0, 0), |(asked, filters)| {
-            let fib = A::fib(vrf);
-            // SAFETY: the frames are borrowed, and nothing happened to them since they were sorted; the same below.
-            unsafe { chunk.check(*form, asked) };
-            if filters.reverse.is_some() {
-                // SAFETY: see above.
-                unsafe { chunk.read_sources() };
-            }
-            let (destinations, hops) = chunk.lookup();
-            fib.lookup_burst(destinations, hops);
-            // SAFETY: see above.
-            let dropped = unsafe { filters.pass(*form, tables, fib, chunk) };
-            // SAFETY: see above.
-            let done = unsafe { chunk.rewrite(tables, known, &mut ports[..count]) };
-            filters.count(chunk, done);
-            (done, dropped)
-        });
-        let place_of = |lane: usize| usize::from(chunk.places()[lane]);
-        each_bit(dropped, |lane| refused.add(place_of(lane), Refusal::Drop(Reason::Filter)));
-        for ((&place, &to), &length) in chunk.places().iter().zip(&ports).zip(chunk.frame_lengths()) {
-            port[usize::from(place)] = to;
-            lengths[usize::from(place)] = length;
-        }
-        each_bit(every(count) & !done & !dropped, |lane| left.set(place_of(lane)));
-        chunk.cut_padding(done, |lane, length| {
-            let place = place_of(lane);
-            truncate(frames, place, length);
-            lengths[place] = length;
-        });
-        count
     }
 }
 
