@@ -192,7 +192,7 @@ impl Dropped {
         };
         let (ports, dropped) = (map("ports").map_err(failed)?, map("dropped").map_err(failed)?);
         let program = object.progs_mut().next().expect("the object has a program");
-        let link = program.attach_raw_tracepoint("kfree_skb").map_err(failed)?;
+        let link = program.attach().map_err(failed)?;
         Ok(Self { ports, dropped, counted: BTreeSet::new(), names, _link: link, _object: object })
     }
 
