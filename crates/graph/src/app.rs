@@ -33,6 +33,9 @@ pub trait App: Send {
         None
     }
 
+    /// Passes on further descriptors that become readable when something else needs the app.
+    fn bells<'a>(&'a self, _add: &mut dyn FnMut(BorrowedFd<'a>)) {}
+
     /// Whether the app must be polled, because no descriptor becomes readable when it has something to pull. A worker
     /// with such an app sleeps for short times only.
     fn must_be_asked(&self) -> bool {

@@ -171,9 +171,12 @@ impl Engine {
         self.links.iter().map(Link::stats)
     }
 
-    /// Descriptors that become readable when an app has something to pull.
-    pub fn wait_on(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.apps.iter().filter_map(|placed| placed.app.wait_on())
+    /// Passes on descriptors that become readable when an app has something to pull, or something else to do.
+    pub fn wait_on<'a>(&'a self, add: &mut dyn FnMut(BorrowedFd<'a>)) {
+        for placed in &self.apps {
+            placed.app.wait_on().map(&mut *add);
+            placed.app.bells(add);
+        }
     }
 
     /// Whether an app must be polled: nothing wakes a worker for it.

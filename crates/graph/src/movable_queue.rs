@@ -10,13 +10,11 @@
 //! room move along, so no frame is lost. The new worker sends through other queues than the old one, and does not
 //! wait for the frames of those. In a breath without a change it costs one check of a number.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bm_sys::Waker;
-use rustix::event::epoll;
 
 use crate::app::{App, Io};
 use crate::port_app::PortApp;
@@ -66,7 +64,7 @@ impl QueueOwner {
     /// Creates a queue for each of `workers` workers, with the port in that of `owner`.
     ///
     /// # Errors
-    /// [`WorkerError::Waker`] or [`WorkerError::Watch`] if the descriptors that wake them cannot be created.
+    /// [`WorkerError::Waker`] if the descriptors that wake them cannot be created.
     pub fn new(
         port: PortApp,
         owner: usize,
@@ -76,8 +74,7 @@ impl QueueOwner {
         let bells = (0..workers).map(bell).collect::<Result<_, WorkerError>>()?;
         let between = Mutex::new(Some(Box::new(port)));
         let shared = Arc::new(Shared { owner: AtomicUsize::new(owner), between, bells });
-        let queue = |worker| MovableQueue::new(shared.clone(), worker).map_err(WorkerError::Watch);
-        let queues = (0..workers).map(queue).collect::<Result<_, _>>()?;
+        let queues = (0..workers).map(|worker| MovableQueue::new(shared.clone(), worker)).collect();
         Ok((Self(shared), queues))
     }
 
@@ -101,45 +98,20 @@ pub struct MovableQueue {
     shared: Arc<Shared>,
     worker: usize,
     port: Option<Box<PortApp>>,
-    /// Readable when the bell rings, or the port in this queue has frames.
-    watch: OwnedFd,
-    /// Whether the port's descriptor is watched.
-    is_watched: bool,
 }
 
 impl MovableQueue {
-    fn new(shared: Arc<Shared>, worker: usize) -> io::Result<Self> {
-        let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let bell = shared.bells[worker].waker.fd();
-        epoll::add(&watch, bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-        Ok(Self { shared, worker, port: None, watch, is_watched: false })
+    fn new(shared: Arc<Shared>, worker: usize) -> Self {
+        Self { shared, worker, port: None }
     }
 
     #[cold]
     fn take(&mut self) {
         self.port = self.shared.between().take();
-        self.watch_port();
-    }
-
-    /// Lets the port's frames wake the worker, if the port has a descriptor for that now.
-    fn watch_port(&mut self) {
-        if let Some(fd) = self.port.as_ref().filter(|_| !self.is_watched).and_then(|port| port.wait_on()) {
-            let added = epoll::add(&self.watch, fd, epoll::EventData::new_u64(1), epoll::EventFlags::IN);
-            // Otherwise it is polled.
-            self.is_watched = added.is_ok();
-        }
     }
 
     #[cold]
     fn give(&mut self) {
-        if self.is_watched {
-            // A port that has no descriptor to wait on now is handed over a breath later.
-            let Some(fd) = self.port.as_ref().and_then(|port| port.wait_on()) else { return };
-            if epoll::delete(&self.watch, fd).is_err() {
-                return;
-            }
-            self.is_watched = false;
-        }
         *self.shared.between() = self.port.take();
         if let Some(bell) = self.shared.bells.get(self.shared.owner.load(Ordering::Acquire)) {
             bell.ring();
@@ -171,15 +143,21 @@ impl App for MovableQueue {
     }
 
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.watch.as_fd())
+        self.port.as_ref()?.wait_on()
+    }
+
+    fn bells<'a>(&'a self, add: &mut dyn FnMut(BorrowedFd<'a>)) {
+        add(self.shared.bells[self.worker].waker.fd());
+        if let Some(port) = &self.port {
+            port.bells(add);
+        }
     }
 
     fn must_be_asked(&self) -> bool {
-        self.port.as_ref().is_some_and(|port| !self.is_watched || port.must_be_asked())
+        self.port.as_ref().is_some_and(|port| port.must_be_asked())
     }
 
     fn before_sleep(&mut self) -> bool {
-        self.watch_port();
         self.port.as_mut().is_none_or(|port| port.before_sleep())
     }
 

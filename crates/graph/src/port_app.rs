@@ -294,6 +294,10 @@ impl App for PortApp {
         self.port.wait_on()
     }
 
+    fn bells<'a>(&'a self, add: &mut dyn FnMut(BorrowedFd<'a>)) {
+        self.port.bell().map(add);
+    }
+
     fn must_be_asked(&self) -> bool {
         self.port.wait_on().is_none()
     }

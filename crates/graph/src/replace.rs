@@ -10,8 +10,7 @@
 //!
 //! Closing a device may take time, so the thread that replaces it does that, not the worker.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,7 +18,6 @@ use std::time::{Duration, Instant};
 use bm_frame::{Burst, Freelist};
 use bm_port::{DeviceCounters, Port};
 use bm_sys::Waker;
-use rustix::event::epoll;
 
 use crate::worker::WorkerError;
 
@@ -82,10 +80,6 @@ impl Replacer {
 pub struct ReplaceablePort {
     shared: Arc<Shared>,
     device: Device,
-    /// Readable when the bell rings, or the device has frames.
-    watch: OwnedFd,
-    /// Whether the device's descriptor is watched.
-    is_watched: bool,
     /// The counters of earlier devices.
     earlier: DeviceCounters,
 }
@@ -94,26 +88,13 @@ impl ReplaceablePort {
     /// A port that starts with `device`, and the handle to replace it.
     ///
     /// # Errors
-    /// [`WorkerError::Waker`] or [`WorkerError::Watch`] if the descriptors that wake the worker cannot be created.
+    /// [`WorkerError::Waker`] if the descriptor that wakes the worker cannot be created.
     pub fn new(device: Device) -> Result<(Self, Replacer), WorkerError> {
         let shared =
             Shared { waits: AtomicBool::new(false), exchange: Mutex::default(), bell: Waker::new()? };
         let shared = Arc::new(shared);
-        let watch = watched(shared.bell.fd()).map_err(WorkerError::Watch)?;
-        let earlier = DeviceCounters::default();
-        let mut port = Self { shared: shared.clone(), device, watch, is_watched: false, earlier };
-        port.watch_device();
+        let port = Self { shared: shared.clone(), device, earlier: DeviceCounters::default() };
         Ok((port, Replacer(shared)))
-    }
-
-    /// Lets the device's frames wake the worker, if the device has a descriptor for that now.
-    fn watch_device(&mut self) {
-        let fd = self.device.as_ref().filter(|_| !self.is_watched).and_then(|device| device.wait_on());
-        if let Some(fd) = fd {
-            let added = epoll::add(&self.watch, fd, epoll::EventData::new_u64(1), epoll::EventFlags::IN);
-            // Otherwise it is polled.
-            self.is_watched = added.is_ok();
-        }
     }
 
     #[cold]
@@ -125,23 +106,9 @@ impl ReplaceablePort {
         let Some(next) = exchange.next.take() else { return };
         if let Some(device) = &self.device {
             self.earlier = sum(self.earlier, device.device_counters());
-            if let Some(fd) = device.wait_on().filter(|_| self.is_watched) {
-                // If it is not found here, it disappears when the device is closed.
-                let _gone = epoll::delete(&self.watch, fd);
-            }
         }
         exchange.before = Some(std::mem::replace(&mut self.device, next));
-        drop(exchange);
-        self.is_watched = false;
-        self.watch_device();
     }
-}
-
-/// An epoll descriptor for `bell`, to which others can be added.
-fn watched(bell: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    epoll::add(&watch, bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-    Ok(watch)
 }
 
 fn sum(one: DeviceCounters, other: DeviceCounters) -> DeviceCounters {
@@ -177,14 +144,15 @@ impl Port for ReplaceablePort {
         if let Some(device) = &mut self.device {
             device.tend(frames);
         }
-        self.watch_device();
     }
 
+    /// Without a device the port keeps nobody awake.
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
-        match &self.device {
-            Some(device) if !self.is_watched || device.wait_on().is_none() => None,
-            _ => Some(self.watch.as_fd()),
-        }
+        self.device.as_ref().map_or_else(|| self.bell(), |device| device.wait_on())
+    }
+
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.shared.bell.fd())
     }
 
     fn device_counters(&self) -> DeviceCounters {

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bm_stats::Counters;
 use bm_sys::{NoWaker, Waker};
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::counters::{AppCounter, CountedLink, LinkCounter, WorkerCounter};
 use crate::engine::Engine;
@@ -80,8 +79,6 @@ pub enum WorkerError {
     },
     /// The descriptor that wakes it could not be created.
     Waker(NoWaker),
-    /// The descriptors that it waits for could not be watched.
-    Watch(io::Error),
 }
 
 impl fmt::Display for WorkerError {
@@ -90,7 +87,6 @@ impl fmt::Display for WorkerError {
             Self::Spawn(error) => write!(f, "cannot start a worker thread: {error}"),
             Self::Pin { core, error } => write!(f, "cannot pin a worker to core {core}: {error}"),
             Self::Waker(error) => error.fmt(f),
-            Self::Watch(error) => write!(f, "cannot watch a worker's ports with epoll: {error}"),
         }
     }
 }
@@ -149,7 +145,6 @@ impl Worker {
         let (begun, has_begun) = std::sync::mpsc::channel::<Begun>();
         let Schedule { core, idle, real_time } = schedule;
         let wanted = real_time.filter(|_| idle != Idle::Busy && !engine.must_ask());
-        let watch = watch(&waker, &engine).map_err(WorkerError::Watch)?;
         let AllCounters { worker: counters, links, apps } = counters;
         let links = links.into_iter().map(CountedLink::new).collect();
         let timing = Timing::new(apps);
@@ -179,7 +174,6 @@ impl Worker {
                 links,
                 timing,
                 waker: wake,
-                watch,
                 idle_poll,
                 moderation,
                 moved,
@@ -241,15 +235,6 @@ fn pin(core: usize) -> io::Result<()> {
     rustix::thread::sched_setaffinity(None, &set).map_err(io::Error::from)
 }
 
-/// One descriptor for everything that can wake the worker, created once: sleeping allocates nothing.
-fn watch(waker: &Waker, engine: &Engine) -> io::Result<OwnedFd> {
-    let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    for fd in std::iter::once(waker.fd()).chain(engine.wait_on()) {
-        epoll::add(&watch, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-    }
-    Ok(watch)
-}
-
 struct Loop {
     engine: Engine,
     idle: Idle,
@@ -259,7 +244,6 @@ struct Loop {
     links: Vec<CountedLink>,
     timing: Timing,
     waker: Waker,
-    watch: OwnedFd,
     idle_poll: IdlePoll,
     moderation: Moderation,
     /// Frame moves since the last sleep.
@@ -321,9 +305,14 @@ impl Loop {
             let must_ask = !may_sleep || self.engine.must_ask();
             let most = if must_ask { self.idle_poll.next(idle) } else { SLEEP_MAX };
             let timeout = Timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos() as _ };
-            // With `poll`, whose timeout is not in whole milliseconds. Interrupted or timed out: the loop checks
-            // everything in any case, and a wakeup that comes now ends the next sleep immediately.
-            if poll(&mut [PollFd::new(&self.watch, PollFlags::IN)], Some(&timeout)) != Ok(0) {
+            // With `poll`, which waits at descriptors only while the worker sleeps. In an epoll instance they would be
+            // waited at all the time, and each packet that a socket has sent wakes those who wait: 100 ns a packet.
+            // Interrupted or timed out: the loop checks everything in any case, and a wakeup that comes now ends the
+            // next sleep immediately.
+            let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+            let mut watched = vec![readable(self.waker.fd())];
+            self.engine.wait_on(&mut |fd| watched.push(readable(fd)));
+            if poll(&mut watched, Some(&timeout)) != Ok(0) {
                 self.waker.clear();
             }
             self.real_time.iter_mut().for_each(|real_time| real_time.wakes(Instant::now()));

@@ -98,6 +98,10 @@ impl Port for Copied {
         if self.arrived.frames() > 0 { None } else { self.inner.wait_on() }
     }
 
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.bell()
+    }
+
     fn device_counters(&self) -> DeviceCounters {
         self.inner.device_counters()
     }

@@ -65,6 +65,11 @@ pub trait Port: Send {
         None
     }
 
+    /// A descriptor that becomes readable when something else than frames needs the port, such as another device for it.
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// The device's own counters.
     fn device_counters(&self) -> DeviceCounters {
         DeviceCounters::default()
