@@ -364,7 +364,7 @@ int sink_skbs(struct __sk_buff *skb)
 	/* The headers may lie in a page of their own. */
 	if (skb->data_end - skb->data < 78 && bpf_skb_pull_data(skb, skb->len < 78 ? skb->len : 78))
 		return TC_ACT_OK;
-	return take((void *)(long)skb->data, (void *)(long)skb->data_end, skb->len) ? TC_ACT_SHOT : TC_ACT_OK;
+	return take((void *)(long)skb->data, (void *)(long)skb->data_end, skb->len) ? TC_ACT_STOLEN : TC_ACT_OK;
 }
 
 /* Has a veth interface poll and take redirected frames, and does nothing else. */
