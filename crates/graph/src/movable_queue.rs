@@ -181,11 +181,11 @@ impl App for MovableQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Engine, Idle, Network, Schedule, Worker};
-    use bm_frame::{FramePool, Freelist};
-    use bm_port::{MemoryPort, Wire};
+    use crate::{Engine, Idle, Network, ReplaceablePort, Schedule, Worker};
+    use bm_frame::{Burst, FramePool, Freelist};
+    use bm_port::{MemoryPort, Port, Wire};
     use bm_stats::{Account, Counters, Entry, Registry, Scope};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     /// Frees what comes in, and counts it.
     struct Sink(Arc<AtomicUsize>);
@@ -210,11 +210,15 @@ mod tests {
 
     /// A queue, first of the worker 0 of two, before two sinks.
     fn bench() -> Bench {
+        bench_with(|wire| Box::new(MemoryPort::new(wire)))
+    }
+
+    fn bench_with(port: impl FnOnce(Wire) -> Box<dyn Port>) -> Bench {
         let (wire, frame_pool) = (Wire::new(), FramePool::new(1024, 2048).unwrap());
         let registry = Registry::anonymous(2048).unwrap();
         let received = Account::open(&registry, Scope::Other("receive")).unwrap();
         let sent = Account::open(&registry, Scope::Other("transmit")).unwrap();
-        let port = PortApp::new(Box::new(MemoryPort::new(wire.clone())), received, sent);
+        let port = PortApp::new(port(wire.clone()), received, sent);
         let (handle, queues) = QueueOwner::new(port, 0, 2).unwrap();
         let counts = vec![Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0))];
         let engine = |(queue, count): (MovableQueue, &Arc<AtomicUsize>)| {
@@ -272,9 +276,8 @@ mod tests {
         assert_eq!((bench.frame_pool.available(), bench.received.balance()), (1024, 0));
     }
 
-    #[test]
-    fn threads_hand_it_over_and_lose_nothing() {
-        let mut bench = bench();
+    /// Starts a worker for each engine, which sleeps as soon as it has nothing to do.
+    fn workers(bench: &mut Bench) -> Vec<Worker> {
         let registry = &bench.registry;
         let start = |(at, engine): (usize, Engine)| {
             let schedule = Schedule { idle: Idle::Sleep { after: Duration::ZERO }, ..Schedule::default() };
@@ -282,7 +285,65 @@ mod tests {
                 Counters::<crate::WorkerCounter>::open(registry, Scope::Worker { worker: at }).unwrap();
             Worker::start("bm-test", schedule, engine, counters.into(), Waker::new().unwrap()).unwrap()
         };
-        let workers: Vec<_> = std::mem::take(&mut bench.engines).into_iter().enumerate().map(start).collect();
+        std::mem::take(&mut bench.engines).into_iter().enumerate().map(start).collect()
+    }
+
+    /// A device with a descriptor that shows that frames have arrived.
+    struct Shown(MemoryPort, Waker);
+    impl Port for Shown {
+        fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
+            self.1.clear();
+            self.0.receive(burst, frames);
+        }
+        fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
+            self.0.transmit(burst, frames)
+        }
+        fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+            Some(self.1.fd())
+        }
+    }
+
+    /// Workers in tests sleep for an hour if nothing wakes them.
+    #[test]
+    fn frames_wake_the_worker_that_has_the_queue_whatever_its_device() {
+        let (one, other) = (Waker::new().unwrap(), Waker::new().unwrap());
+        let mut replacer = None;
+        let mut bench = bench_with(|wire| {
+            let device = Box::new(Shown(MemoryPort::new(wire), one.clone()));
+            let (port, of_port) = ReplaceablePort::new(Some(device)).unwrap();
+            replacer = Some(of_port);
+            Box::new(port)
+        });
+        let workers = workers(&mut bench);
+        let arrives = |wire: &Wire, shows: &Waker, counts: [usize; 2]| {
+            // Long enough for the workers to fall asleep.
+            std::thread::sleep(Duration::from_millis(20));
+            wire.send(&[1; 60]);
+            shows.wake();
+            let begin = Instant::now();
+            while counted(&bench) != counts {
+                assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", counted(&bench));
+                std::thread::yield_now();
+            }
+        };
+        arrives(&bench.wire, &one, [1, 0]);
+        bench.handle.give_to(1);
+        arrives(&bench.wire, &one, [1, 1]);
+        let wire = Wire::new();
+        let device = Box::new(Shown(MemoryPort::new(wire.clone()), other.clone()));
+        let before = replacer.unwrap().replace(Some(device), Duration::from_secs(20));
+        assert!(before.is_ok_and(|device| device.is_some()), "the worker was woken to take it");
+        arrives(&wire, &other, [1, 2]);
+        bench.handle.give_to(0);
+        arrives(&wire, &other, [2, 2]);
+        workers.into_iter().for_each(|worker| assert!(worker.stop().is_some()));
+        assert_eq!((bench.received.get(Entry::Received), bench.received.balance()), (4, 0));
+    }
+
+    #[test]
+    fn threads_hand_it_over_and_lose_nothing() {
+        let mut bench = bench();
+        let workers = workers(&mut bench);
         for round in 0..50usize {
             (0..10).for_each(|_| bench.wire.send(&[1; 60]));
             let to = (round + 1) % 2;
