@@ -33,6 +33,12 @@ fn workers_use_the_sas_of_a_kernel_with_esp() {
     if !Path::new(MODPROBE).exists() {
         return report::skip("kernel_ipsec", "there is no modprobe; `tools/setup test` installs it");
     }
+    if std::env::var_os("BM_SANITIZER").is_some() {
+        return report::skip(
+            "kernel_ipsec",
+            "a sanitizer finds no room for its own memory in user-mode Linux",
+        );
+    }
     let Some(binary) = bm_tests::subject::binary() else { return };
     let folder = std::env::temp_dir().join(format!("bm-uml-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder");
