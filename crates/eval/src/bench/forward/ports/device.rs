@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bm_frame::{AnyFrame, Burst, FramePool, Freelist, MbufFrame};
@@ -198,7 +198,9 @@ pub(super) struct Capture(PathBuf);
 impl Capture {
     /// Writes it, with frames of these lengths in turn: to each destination once, in whole periods.
     pub fn write(destinations: &[u32], lengths: &[u16]) -> io::Result<Self> {
-        let file = std::env::temp_dir().join(format!("bm-bench-{}.pcap", std::process::id()));
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let file = std::env::temp_dir().join(format!("bm-bench-{}-{number}.pcap", std::process::id()));
         let mut bytes = Vec::new();
         // Magic, version 2.4, time zone, precision, longest packet, Ethernet (draft-ietf-opsawg-pcap 4).
         let words = [0xa1b2_c3d4u32, 4 << 16 | 2, 0, 0, 65_535, 1];
