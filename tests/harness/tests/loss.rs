@@ -145,8 +145,10 @@ fn runs_without_real_time_priority_and_logs_it() {
     daemon.stdin(std::process::Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
     let mut child = Killed(daemon.spawn().unwrap());
     let text = || std::fs::read_to_string(folder.join("log")).unwrap_or_default();
-    bm_tests::daemon::eventually("it is ready", || {
-        text().contains("ready: ") || child.0.try_wait().unwrap().is_some()
+    // A worker says it when it begins, which may be after the daemon is ready.
+    bm_tests::daemon::eventually("it is ready and says so", || {
+        text().contains("ready: ") && text().contains("normal priority")
+            || child.0.try_wait().unwrap().is_some()
     });
     let log = text();
     assert!(log.contains("ready: "), "{log}");
