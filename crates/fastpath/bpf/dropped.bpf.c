@@ -4,11 +4,10 @@
  *
  *     kfree_skb -> received on one of `ports`, in our namespace? -> dropped[interface, reason, route, expired]++
  *
- * Only packets that Linux drops reach the tracepoint, so forwarded packets cost nothing. Those of the whole machine do,
- * and a flood may be dropped: all fields are read directly, as the type of the argument allows, and what is left out by
- * the cheapest question goes first. The kernel gives one reason
- * for all routes that reject packets, and one for all IP headers that it does not accept. So the error
- * of the route and the TTL are part of the key.
+ * Only packets that Linux drops reach the tracepoint, so forwarded packets cost nothing. They come from all namespaces of
+ * the machine, and may be a flood: the program reads fields directly, without helpers, and the cheapest checks come first.
+ * The kernel gives one reason for all routes that reject packets, and one for all IP headers that it does not accept. So
+ * the error of the route and the TTL are part of the key.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>

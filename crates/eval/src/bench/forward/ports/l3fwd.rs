@@ -27,7 +27,7 @@ const SOURCE: &str = include_str!("l3fwd.c");
 /// Where Debian has the sources of examples.
 const EXAMPLES: &str = "/usr/share/dpdk/examples";
 const INSTALL: &str = "apt-get install dpdk-doc libdpdk-dev gcc make pkg-config";
-/// The functions of DPDK that `l3fwd.c` comes before.
+/// The functions of DPDK that `l3fwd.c` wraps.
 const WRAPPED: [&str; 5] = [
     "rte_fib_create",
     "rte_eth_dev_configure",
