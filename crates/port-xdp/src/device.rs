@@ -19,8 +19,6 @@ use crate::shared::Shared;
 use crate::socket::{Binding, Failed};
 use crate::steer::{Program, SteerCounters, XdpSteering};
 
-/// Drivers whose frames may come directly from a sender that left the checksum to a network card.
-const NO_WIRE: [&str; 3] = ["veth", "tun", "virtio_net"];
 /// An Ethernet header and two VLAN tags: bytes of a frame beyond the MTU.
 const FRAME_OVERHEAD: usize = 14 + 2 * 4;
 
@@ -100,7 +98,7 @@ impl XdpDevice {
     /// Whether partial checksums are completed.
     pub fn completes_checksums(&self) -> bool {
         match self.options.complete_checksums {
-            Checksums::Auto => NO_WIRE.contains(&self.driver()),
+            Checksums::Auto => self.interface.may_leave_checksums,
             Checksums::On => true,
             Checksums::Off => false,
         }

@@ -18,6 +18,8 @@ pub(crate) struct Interface {
     pub mtu: usize,
     pub driver: String,
     pub queues: u32,
+    /// Whether senders may leave checksums to a device that does not exist.
+    pub may_leave_checksums: bool,
 }
 
 impl Interface {
@@ -35,6 +37,7 @@ impl Interface {
             mtu: mtu as usize,
             driver: interfaces.driver(name).unwrap_or_default(),
             queues: receive_queues(&interfaces, name, index, mac),
+            may_leave_checksums: interfaces.may_leave_checksums(name),
         })
     }
 

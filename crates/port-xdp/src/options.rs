@@ -27,7 +27,7 @@ pub enum Bind {
 /// Whether to complete partial checksums, which the sender left to a network card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Checksums {
-    /// On for drivers whose senders do that: veth, tun, virtio.
+    /// On for devices whose senders may do that: those that are no hardware, and those of virtual machines.
     #[default]
     Auto,
     /// Always.

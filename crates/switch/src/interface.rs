@@ -26,6 +26,8 @@ pub struct InterfaceState {
     pub up: bool,
     pub accepts: Accepts,
     pub driver: Driver,
+    /// Whether senders may leave checksums to a device that does not exist.
+    pub partial_sums: bool,
 }
 
 impl Driver {
@@ -41,8 +43,8 @@ impl Driver {
 impl InterfaceState {
     /// Queries everything about an interface.
     pub fn query(interfaces: &Interfaces, name: &str, accepts: Accepts) -> io::Result<Self> {
-        Self { mtu: 0, up: false, accepts, driver: Driver::query(interfaces, name) }
-            .refreshed(interfaces, name)
+        let (driver, partial_sums) = (Driver::query(interfaces, name), interfaces.may_leave_checksums(name));
+        Self { mtu: 0, up: false, accepts, driver, partial_sums }.refreshed(interfaces, name)
     }
 
     /// Queries what changes often and what Linux sends events for; the rest is taken from `self`.

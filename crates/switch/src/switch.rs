@@ -415,7 +415,7 @@ fn entry(ifindex: u32, interface: &InterfaceState, settings: &PortSettings) -> P
         flags: flag(interface.up, PORT_UP)
             | flag(interface.accepts.frames, PORT_TAKES_FRAMES)
             | flag(interface.accepts.long, PORT_TAKES_LONG)
-            | flag(interface.driver != Driver::Other, PORT_PARTIAL_SUMS)
+            | flag(interface.partial_sums, PORT_PARTIAL_SUMS)
             | flag(!flags.learning, PORT_NO_LEARNING)
             | flag(flags.locked, PORT_LOCKED)
             | flag(flags.isolated, PORT_ISOLATED)

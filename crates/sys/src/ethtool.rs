@@ -18,6 +18,11 @@ mod command {
 /// Maximum number of statistics; a veth has fewer than twenty per queue.
 const STATISTICS: usize = 4096;
 
+/// Drivers of cards that a hypervisor emulates: what another virtual machine has left to such a card nobody has done.
+const PARAVIRTUAL: [&str; 4] = ["virtio_net", "vif", "hv_netvsc", "vmxnet3"];
+/// The bus of devices that are no hardware: veth and most others, bridges, TUN and TAP.
+const NO_BUS: [&str; 4] = ["", "N/A", "tun", "tap"];
+
 /// `struct ethtool_drvinfo`.
 ///
 /// Shared with the kernel for the length of an ioctl, which gets its address and is opaque to the compiler.
@@ -34,9 +39,23 @@ struct Driver {
 
 impl Driver {
     fn name(&self) -> String {
-        let end = self.name.iter().position(|&byte| byte == 0).unwrap_or(self.name.len());
-        String::from_utf8_lossy(&self.name[..end]).into_owned()
+        text(&self.name)
     }
+
+    /// Where the device is: a place on a bus. The kernel has none for a device without hardware.
+    fn bus_info(&self) -> String {
+        text(&self.others[2])
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+/// Whether frames of a device may come from its sender as that had left them to its own device.
+fn is_without_wire(driver: &str, bus_info: &str) -> bool {
+    PARAVIRTUAL.contains(&driver) || NO_BUS.contains(&bus_info)
 }
 
 // SAFETY: `ETHTOOL_GDRVINFO` fills in this structure, of this length.
@@ -127,6 +146,14 @@ impl Interfaces {
         self.driver_info(name).map(|driver| driver.name())
     }
 
+    /// Whether frames that come in may have checksums that their sender has left to its device, which does not exist: on
+    /// a veth, a TAP, in a virtual machine. Not from a wire. Yes if the driver does not say what it is.
+    ///
+    /// A VLAN, bond or team is none of this by itself: what counts is the device below, which is not looked at here.
+    pub fn may_leave_checksums(&self, name: &str) -> bool {
+        self.driver_info(name).map_or(true, |driver| is_without_wire(&driver.name(), &driver.bus_info()))
+    }
+
     /// The interface index of the other end of a veth, in the network namespace of that end; `None` if it is not a
     /// veth.
     ///
@@ -202,6 +229,22 @@ mod tests {
     fn structures_have_the_kernels_sizes() {
         assert_eq!((size_of::<Driver>(), size_of::<Channels>()), (196, 36));
         assert_eq!(std::mem::offset_of!(Statistics, of), 8);
+    }
+
+    #[test]
+    fn only_hardware_completes_checksums() {
+        let devices =
+            [("ixgbe", "0000:01:00.0"), ("macb", "ff0e0000.ethernet"), ("r8152", "usb-0000:00:14.0-4")];
+        assert!(devices.iter().all(|(driver, bus)| !is_without_wire(driver, bus)));
+        let devices = [
+            ("veth", ""),
+            ("tun", "tap"),
+            ("bridge", "N/A"),
+            ("macvlan", ""),
+            ("virtio_net", "0000:00:03.0"),
+        ];
+        assert!(devices.iter().all(|(driver, bus)| is_without_wire(driver, bus)));
+        assert!(Interfaces::open().unwrap().may_leave_checksums("no-such-one"));
     }
 
     #[test]
