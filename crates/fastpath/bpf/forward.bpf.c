@@ -123,6 +123,7 @@ static __always_inline int forward(struct xdp_md *ctx, bool filters)
 {
 	enum verdict verdict;
 	struct packet packet;
+	__u32 received;
 	int done;
 
 	packet.data = (void *)(long)ctx->data;
@@ -144,8 +145,12 @@ static __always_inline int forward(struct xdp_md *ctx, bool filters)
 		return done;
 	if (filters && claims_on && done == -CLAIMED)
 		return claimed(ctx, &packet);
+	received = bpf_xdp_get_buff_len(ctx);
+	/* Only its first buffer can be read here. At tc it can be forwarded (../src/kernel/adapt.rs). */
+	if (done == -PASSED_HEADER && received != packet.frame)
+		done = -PASSED_MTU;
 	/* Linux 6.1 does not track bounds of a negated value. */
-	count(packet.ingress->interface, -done & 31, bpf_xdp_get_buff_len(ctx), 0);
+	count(packet.ingress->interface, -done & 31, received, 0);
 	return -done >= DROPPED_FILTER ? XDP_DROP : XDP_PASS;
 }
 

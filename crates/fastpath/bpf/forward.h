@@ -177,8 +177,8 @@ static __always_inline enum verdict route4(struct packet *packet, struct ipv4 *i
 	if (ip->ttl <= 1)
 		return PASSED_HOPS;
 	if (sums_may_be_partial(packet) &&
-	    is_partial((__u64)ip->source + ip->destination, ip->protocol, ip + 1, packet->length - sizeof(*ip),
-		       packet->end))
+	    may_be_partial((__u64)ip->source + ip->destination, ip->protocol, ip + 1, packet->length - sizeof(*ip),
+			   packet->end))
 		return PASSED_PARTIAL_SUM;
 	hop = fib4_lookup(&fib4, destination);
 	if (ingress->reverse_path || (!(ingress->flags & ACCEPT_LOCAL) && may_be_local(packet->view, source))) {
@@ -236,7 +236,7 @@ static __always_inline enum verdict route6(struct packet *packet, struct ipv6 *i
 	if (ip->hop_limit <= 1)
 		return PASSED_HOPS;
 	if (sums_may_be_partial(packet) &&
-	    is_partial(sum_of_addresses(ip), ip->next_header, ip + 1, packet->length - sizeof(*ip), packet->end))
+	    may_be_partial(sum_of_addresses(ip), ip->next_header, ip + 1, packet->length - sizeof(*ip), packet->end))
 		return PASSED_PARTIAL_SUM;
 	hop = fib6_lookup(&fib6, destination);
 	if (is_group(hop)) {

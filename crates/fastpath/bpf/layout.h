@@ -55,7 +55,7 @@ struct fib6 {
 #define FORWARD_IPV4 1
 #define FORWARD_IPV6 2
 #define ACCEPT_LOCAL 4
-#define PARTIAL_SUMS 8 /* no card completes TCP's and UDP's checksums: a veth */
+#define PARTIAL_SUMS 8 /* no card completes the checksums that senders leave to theirs: a veth */
 #define LINUX_ONLY_IPV4 16 /* not forwarded: only Linux may handle what comes in */
 #define LINUX_ONLY_IPV6 32
 #define LINUX_ONLY_FRAGMENTS_IPV6 64 /* Linux reassembles them; those of IPv4 are always Linux's */

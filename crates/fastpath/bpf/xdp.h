@@ -51,7 +51,7 @@ static __always_inline __u32 mtu_of(const struct packet *packet, const struct eg
 	return egress->mac_mtu >> 48;
 }
 
-/* Whether a checksum may be partial, which only its value shows (sum.h). */
+/* Whether a checksum may be partial, which only the frame's bytes show (sum.h). */
 static __always_inline bool sums_may_be_partial(const struct packet *packet)
 {
 	return packet->ingress->flags & PARTIAL_SUMS;

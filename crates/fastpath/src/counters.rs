@@ -54,13 +54,16 @@ pub const LEFT_TO_LINUX: [(&str, &str); 19] = [
     ("no_route", "no route to the destination: Linux sends the ICMP error"),
     ("unreachable", "unreachable route: Linux sends the ICMP error"),
     ("prohibit", "prohibit route: Linux sends the ICMP error"),
-    ("mtu", "larger than the MTU: Linux fragments it, or sends the ICMP error"),
+    (
+        "mtu",
+        "larger than the MTU: Linux fragments it, or sends the ICMP error; or in several buffers, of which XDP sees one",
+    ),
     ("egress", "the outgoing interface is down, or XDP cannot send through it: `show ports` says why"),
     ("source", "source address of this machine, or one that rp_filter has to check"),
     ("same_interface", "leaves through the interface it came in on: Linux may send an ICMP redirect"),
     (
         "partial_sum",
-        "checksum that the sender left to offload, such as over a veth: only Linux can complete it",
+        "checksum that the sender left or may have left to offload, as over a veth, also in a tunnel: only Linux can complete it",
     ),
     ("flow", "multipath route, for a header that only Linux can hash"),
     ("firewall", "a firewall, IPsec policy or traffic control of Linux concerns it: `status` lists them"),

@@ -103,7 +103,7 @@ pub struct Interface {
     pub linux_only_fragments_ipv6: bool,
     /// Packets with this machine's own addresses as source are accepted.
     pub accept_local: bool,
-    /// Senders may leave TCP and UDP checksums to hardware offload, as on a veth, where no hardware completes them.
+    /// Senders may leave checksums to their device, and none completes them, as on a veth.
     pub partial_sums: bool,
     /// Packets to a next hop without a MAC address are reported ([`crate::UnresolvedReader`]): Linux may drop them
     /// before it asks for the neighbor.

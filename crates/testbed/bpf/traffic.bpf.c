@@ -149,6 +149,23 @@ static __always_inline void write_udp(struct udphdr *udp, __u32 destination, __u
 	udp->check = 0;
 }
 
+/*
+ * Real senders have a checksum of UDP; it is also what tells that there is nothing inside that is left to a device. What
+ * lies behind the payload is zero. `sum` is that of the addresses.
+ */
+static __always_inline void write_checksum(struct udphdr *udp, __u64 sum)
+{
+	const __be32 *words = (void *)udp;
+	__u16 check;
+
+	sum += (__u64)udp->len + bpf_htons(IPPROTO_UDP);
+#pragma unroll
+	for (int i = 0; i < 6; i++)
+		sum += words[i];
+	check = ~folded(sum);
+	udp->check = check ? check : 0xffff;
+}
+
 static __always_inline bool write_ipv4(void *at, void *end, const struct destination *to,
 				       const struct generator *g, __u16 bytes)
 {
@@ -167,10 +184,10 @@ static __always_inline bool write_ipv4(void *at, void *end, const struct destina
 	ip->check = ~folded((__u64) * (__be32 *)ip + *((__be32 *)ip + 2) + g->source_sum + daddr);
 	write_udp(udp, g->destination, bytes - sizeof(*ip));
 	write_payload(payload, to, g);
+	write_checksum(udp, (__u64)g->source_sum + daddr);
 	return true;
 }
 
-/* The checksum of UDP counts here (RFC 8200 8.1); what lies behind the payload is zero. */
 static __always_inline bool write_ipv6(void *at, void *end, const struct destination *to,
 				       const struct generator *g, __u16 bytes)
 {
@@ -178,10 +195,7 @@ static __always_inline bool write_ipv6(void *at, void *end, const struct destina
 	struct udphdr *udp = (void *)(ip + 1);
 	struct payload *payload = (void *)(udp + 1);
 	const __be32 *daddr = (void *)to->address;
-	const __be32 *words = (void *)udp;
 	__u16 udp_bytes = bytes - sizeof(*ip);
-	__u64 sum = g->source_sum;
-	__u16 check;
 
 	if ((void *)(payload + 1) > end)
 		return false;
@@ -191,12 +205,7 @@ static __always_inline bool write_ipv6(void *at, void *end, const struct destina
 	__builtin_memcpy(&ip->daddr, to->address, 16);
 	write_udp(udp, g->destination, udp_bytes);
 	write_payload(payload, to, g);
-	sum += (__u64)daddr[0] + daddr[1] + daddr[2] + daddr[3] + bpf_htons(udp_bytes) + bpf_htons(IPPROTO_UDP);
-#pragma unroll
-	for (int i = 0; i < 6; i++)
-		sum += words[i];
-	check = ~folded(sum);
-	udp->check = check ? check : 0xffff;
+	write_checksum(udp, (__u64)g->source_sum + daddr[0] + daddr[1] + daddr[2] + daddr[3]);
 	return true;
 }
 

@@ -16,6 +16,7 @@ mod filters;
 mod hold;
 mod outlives;
 mod sampled;
+mod sums;
 mod tagged;
 mod tc;
 mod unresolved;
@@ -287,9 +288,7 @@ fn leaves_partial_checksums_to_linux() {
     lab.publish();
     lab.check_linux(&four, "linux_partial_sum");
     lab.check_linux(&six, "linux_partial_sum");
-    for frame in [&with(&four, 41, &[0x58]), &with(&four, 23, &[132])] {
-        assert_eq!(lab.pass(frame).0, XDP_REDIRECT, "another value, or SCTP");
-    }
+    assert_eq!(lab.pass(&with(&four, 41, &[0x58])).0, XDP_REDIRECT, "another value");
 }
 
 #[test]
@@ -305,7 +304,7 @@ fn leaves_frames_of_several_buffers_to_linux() {
         frame
     };
     assert_eq!(lab.pass(&of(3000)).0, XDP_REDIRECT, "in one");
-    lab.check_linux(&of(8000), "linux_header");
+    lab.check_linux(&of(8000), "linux_mtu");
 }
 
 #[test]

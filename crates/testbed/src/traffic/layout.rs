@@ -158,20 +158,21 @@ pub fn frame(stream: &Stream, sequence: u32, sent_ns: u64) -> Vec<u8> {
     let mut udp = [port.to_be_bytes(), PORT_DISCARD.to_be_bytes(), udp_bytes.to_be_bytes(), [0; 2]].concat();
     udp.extend(payload);
     let (ether_type, header) = match stream.family {
-        Family::V4 => ([8, 0], ipv4(to, udp_bytes)),
+        Family::V4 => ([8, 0], ipv4(to, &mut udp)),
         Family::V6 => ([0x86, 0xdd], ipv6(to, &mut udp)),
     };
     [&ethernet(false)[..], &ether_type, &header, &udp].concat()
 }
 
-fn ipv4(to: &Destination, udp_bytes: u16) -> Vec<u8> {
+fn ipv4(to: &Destination, udp: &mut [u8]) -> Vec<u8> {
     let mut header = vec![0x45, 0];
-    header.extend((udp_bytes + 20).to_be_bytes());
+    header.extend((udp.len() as u16 + 20).to_be_bytes());
     header.extend([0, 0, 0, 0, HOPS_SENT, 17, 0, 0]);
     header.extend(SOURCE_IPV4.octets());
     header.extend(&to.address[..4]);
     let check = (!sum(&header, 0)).to_be_bytes();
     header[10..12].copy_from_slice(&check);
+    write_checksum(udp, sum(&header[12..], 0));
     header
 }
 
@@ -181,10 +182,15 @@ fn ipv6(to: &Destination, udp: &mut [u8]) -> Vec<u8> {
     header.extend([17, HOPS_SENT]);
     header.extend(SOURCE_IPV6.octets());
     header.extend(to.address);
-    let check = !sum(udp, u32::from(sum(&header[8..], 0)) + udp.len() as u32 + 17);
+    write_checksum(udp, sum(&header[8..], 0));
+    header
+}
+
+/// The checksum of UDP between addresses with this sum.
+fn write_checksum(udp: &mut [u8], addresses: u16) {
+    let check = !sum(udp, u32::from(addresses) + udp.len() as u32 + 17);
     let check = if check == 0 { 0xffff } else { check };
     udp[6..8].copy_from_slice(&check.to_be_bytes());
-    header
 }
 
 /// The one's-complement sum of 16-bit words.
