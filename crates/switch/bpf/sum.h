@@ -21,12 +21,13 @@ struct {
 	__type(value, __u8[SUM_CHUNK + 8]); /* larger than needed: the verifier rounds up as we do */
 } scratch SEC(".maps");
 
-/* A TCP or UDP segment whose checksum is not complete. */
+/* What follows an IP header. */
 struct segment {
 	__u32 start; /* from the start of the frame */
 	__u32 length;
 	__u32 field; /* of the checksum, from the start of the frame */
-	bool udp;
+	__u16 pseudo; /* the sum of the pseudo-header */
+	__u8 protocol;
 };
 
 /* Folds a sum to 16 bits, without complementing it. */
@@ -77,17 +78,29 @@ static long sum_chunk(__u32 index, void *context)
 	return of->failed || !of->left;
 }
 
-/* Computes a segment's checksum for its field; false if the frame is shorter than its headers say. */
-static __always_inline bool completed(struct xdp_md *ctx, const struct segment *segment, __u16 *sum)
+/* Adds the bytes of a segment, without the pseudo-header; false if the frame is shorter than its headers say. */
+static __always_inline bool summed(struct xdp_md *ctx, __u32 start, __u32 length, __u16 *sum)
 {
-	struct summing of = { .ctx = ctx, .at = segment->start, .left = segment->length };
+	struct summing of = { .ctx = ctx, .at = start, .left = length };
 
 	bpf_loop(SUM_CHUNKS, sum_chunk, &of, 0);
-	if (of.failed || of.left)
+	*sum = folded(of.sum);
+	return !of.failed && !of.left;
+}
+
+/*
+ * Completes a segment whose field has the sum of the pseudo-header. Like others below, it is no static function, so that
+ * the verifier analyses it only once, whatever its callers know.
+ */
+__noinline int complete_segment(struct xdp_md *ctx, __u32 start, __u32 length, __u32 field, __u32 protocol)
+{
+	__u16 sum;
+
+	if (!summed(ctx, start, length, &sum))
 		return false;
-	*sum = ~folded(of.sum);
+	sum = ~sum;
 	/* In UDP, 0 means that there is no checksum (RFC 768). In TCP it is a checksum like any other. */
-	if (segment->udp && !*sum)
-		*sum = 0xffff;
-	return true;
+	if (protocol == IPPROTO_UDP && !sum)
+		sum = 0xffff;
+	return !bpf_xdp_store_bytes(ctx, field, &sum, sizeof(sum));
 }

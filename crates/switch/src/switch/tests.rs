@@ -11,6 +11,7 @@ use std::process::Command;
 mod guards;
 mod hostile;
 mod socket;
+mod sums;
 use socket::PacketSocket;
 
 const BROADCAST: [u8; 6] = [0xff; 6];
