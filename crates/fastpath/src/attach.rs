@@ -16,11 +16,14 @@ use crate::tags;
 
 /// The first Linux version that reports which devices can send redirected frames.
 const FEATURES_ARE_TOLD: (u32, u32) = (6, 3);
+/// The first Linux version with links at tc.
+const HAS_TCX: (u32, u32) = (6, 6);
 
 /// How the program is to be attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AttachChoice {
-    /// As XDP, until packets come that XDP has to leave to Linux and tc has not.
+    /// At tc on a veth and on what XDP cannot send through; elsewhere as XDP, until packets come that XDP has to leave to
+    /// Linux and tc has not.
     #[default]
     Auto,
     Xdp,
@@ -85,10 +88,24 @@ pub fn takes_frames(ifindex: u32) -> bool {
     query(ifindex).is_ok_and(|xdp| xdp.sends_frames || !reports_features())
 }
 
+/// Whether senders on an interface may leave checksums to a device that does not exist; yes if that cannot be found out.
+pub fn may_leave_checksums(ifindex: u32) -> bool {
+    Interfaces::open().map_or(true, |interfaces| interfaces.may_leave_checksums(&name(ifindex)))
+}
+
 fn reports_features() -> bool {
+    linux_version() >= FEATURES_ARE_TOLD
+}
+
+/// Whether programs can be attached at tc by links.
+pub fn has_tcx() -> bool {
+    linux_version() >= HAS_TCX
+}
+
+fn linux_version() -> (u32, u32) {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= FEATURES_ARE_TOLD
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Why XDP cannot send frames through an interface, and how to fix it; `None` if it can.
@@ -110,6 +127,15 @@ pub fn why_no_frames(interface: &str) -> Option<String> {
             "{why}: turn it on with `ethtool -K NAME gro on` in the network namespace of the other end, where the interface has index {number}"
         ),
         None => why,
+    })
+}
+
+/// Why the program is better at tc than at XDP on an interface, whatever comes in there.
+pub fn why_tc(interface: &str) -> Option<String> {
+    let driver = Interfaces::open().and_then(|interfaces| interfaces.driver(interface)).unwrap_or_default();
+    why_no_frames(interface).or_else(|| {
+        (driver == "veth")
+            .then(|| format!("hosts on {interface}, a veth, send large packets, which XDP cuts up"))
     })
 }
 

@@ -172,6 +172,11 @@ impl Kernel {
         attach::takes_frames(ifindex)
     }
 
+    /// Whether senders on an interface may leave checksums to a device that does not exist, as on a veth.
+    pub fn may_leave_checksums(&self, ifindex: u32) -> bool {
+        attach::may_leave_checksums(ifindex)
+    }
+
     /// Makes the program use `situation`, and the tables created since the last call.
     ///
     /// Each packet is handled either with the old state or entirely with the new one. Takes a grace period, about 10

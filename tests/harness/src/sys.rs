@@ -255,6 +255,12 @@ impl PacketSocket {
         }
     }
 
+    /// From now on each frame that is sent or received has a `struct virtio_net_hdr` in front. In it is the kernel's mark
+    /// for a checksum that is left to the device: where it begins, and where its field is.
+    pub fn carry_marks(&self) -> Result<()> {
+        set_socket_option(&self.0, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)
+    }
+
     /// Number of frames lost since the last call because earlier ones had not been read.
     pub fn overflowed(&self) -> Result<u32> {
         // SAFETY: a C struct of integers, for which all zeroes is a value.

@@ -24,6 +24,27 @@ use crate::config::SourceRule;
 /// How often devices are checked for whether they accept frames, and failures are tried again.
 const BEAT: Duration = Duration::from_secs(1);
 
+/// How many interfaces on top of each other are looked through: a VLAN on a bond of two VLANs, and more than anyone has.
+const STACKED_MAX: u32 = 4;
+
+/// Whether senders on an interface may leave checksums to a device that does not exist. The frames of a VLAN, bond or
+/// team are those of the interfaces below.
+fn may_leave_checksums(kernel: &Kernel, mirror: &Mirror, ifindex: u32, depth: u32) -> bool {
+    let Some(link) = mirror.link(ifindex) else { return true };
+    let below: Vec<u32> = match &link.kind {
+        Kind::Vlan { .. } if link.lower_namespace.is_none() => link.lower.into_iter().collect(),
+        Kind::Other(kind) if matches!(&**kind, "bond" | "team") => {
+            let members = mirror.links().filter(|member| member.master == Some(ifindex));
+            members.map(|member| member.ifindex).collect()
+        }
+        _ => Vec::new(),
+    };
+    if below.is_empty() || depth == 0 {
+        return kernel.may_leave_checksums(ifindex);
+    }
+    below.into_iter().any(|below| may_leave_checksums(kernel, mirror, below, depth - 1))
+}
+
 /// Adapts the options to the kernel path, which supports two structures and has maps of limited size.
 pub(super) fn limit(options: &mut Options) {
     let by_name = |name| structure::IPV4.iter().find(|structure| structure.name == name);
@@ -355,7 +376,7 @@ impl KernelPath {
                 linux_only_fragments_ipv6: own.linux_only_fragments[1],
                 accept_local: own.accept_local,
                 report_unresolved: bypasses && active && is_ours,
-                partial_sums: mirror.link(device).is_some_and(|link| link.kind == Kind::Veth),
+                partial_sums: may_leave_checksums(&kernel, mirror, device, STACKED_MAX),
             }
         };
         let settings = compiler.settings();
