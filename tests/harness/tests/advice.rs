@@ -20,6 +20,11 @@ fn veth(test: &str) -> Option<(Namespace, Namespace)> {
     Some((router, host))
 }
 
+/// A daemon with a program at XDP on r0; as it comes, it would be at tc.
+fn by_xdp<'a>(router: &'a Namespace, path: &str) -> Option<Daemon<'a>> {
+    Daemon::start_with(router, &["--port", "r0", "--path", path, "--attach", "xdp"])
+}
+
 /// The message of `brickmoon up` when it refuses to start.
 fn refused(router: &Namespace, arguments: &[&str]) -> String {
     let mut up = router.command(subject::binary().expect("the binary"));
@@ -64,7 +69,7 @@ fn the_suggested_command_detaches_a_foreign_program() {
             let offered = commands(&message);
             let [command] = &offered[..] else { panic!("{mode}, {path}: {message}") };
             router.run(command);
-            let daemon = Daemon::start(&router, &["r0"]).expect("the suggested command must help");
+            let daemon = by_xdp(&router, path).expect("the suggested command must help");
             daemon.stop();
         }
     }
@@ -77,7 +82,7 @@ fn the_suggested_command_detaches_a_program_held_by_a_link() {
     if std::process::Command::new("bpftool").arg("version").output().is_err() {
         return report::skip("linked", "it needs bpftool");
     }
-    let first = Daemon::start(&router, &["r0"]).expect("the binary is there");
+    let first = by_xdp(&router, "user").expect("the binary is there");
     let message = refused(&router, &["--path", "user", "--port", "r0"]);
     let offered = commands(&message);
     let [command] = &offered[..] else { panic!("{message}") };
@@ -97,7 +102,7 @@ fn the_suggested_command_makes_frames_fit_into_slots() {
     let offered = commands(&message);
     let [command] = &offered[..] else { panic!("{message}") };
     router.run(command);
-    Daemon::start(&router, &["r0"]).expect("the suggested command must help").stop();
+    by_xdp(&router, "user").expect("the suggested command must help").stop();
     router.run("ip link set r0 mtu 3000");
     let message = refused(&router, &["--path", "user", "--port", "r0"]);
     assert!(message.contains("set slot_size = 4096 in [daemon]"), "{message}");
@@ -110,7 +115,7 @@ fn an_end_without_gro_is_reported_with_the_command_that_enables_it() {
     let daemon = Daemon::start(&router, &["r0"]).expect("the binary is there");
     let reason = |daemon: &Daemon<'_>| {
         let port = daemon.port("r0");
-        [&port["mode_reason"], &port["path_reason"]]
+        [&port["mode_reason"], &port["attach_reason"]]
             .map(|why| why.as_str().unwrap_or_default().to_string())
             .concat()
     };

@@ -500,8 +500,9 @@ fn a_port_that_the_kernel_path_cannot_use_affects_no_other() {
     lab.rtr.ip("link set vx0 up\nlink set tun0 up");
     router.restart_choosing(&["r0", "r1", "r2", "vx0", "tun0"], "");
     let paths = ["r0", "r1", "r2", "vx0"].map(|name| port(&router, name)["path"].clone());
-    assert_eq!(paths, ["kernel", "kernel", "kernel", "user"]);
-    let why = port(&router, "vx0")["path_reason"].as_str().unwrap_or_default().to_string();
+    assert_eq!(paths, ["kernel"; 4]);
+    assert_eq!(port(&router, "vx0")["attach"], "tc");
+    let why = port(&router, "vx0")["attach_reason"].as_str().unwrap_or_default().to_string();
     assert!(why.starts_with("the driver of vx0"), "{why}");
     assert_eq!(state(&router, "tun0"), "refused");
     assert!(

@@ -68,12 +68,10 @@ impl Machine {
 }
 
 impl Interface {
-    /// Why the kernel path cannot use it although the user path could; `None` if it can.
+    /// Why the kernel path cannot forward what comes in although the user path could; `None` if it can. Whether XDP can
+    /// send through it does not matter: at tc the kernel path sends through any device.
     pub fn obstacle(&self) -> Option<String> {
-        if !self.ethernet {
-            return None;
-        }
-        let in_vrf = |name: &String| format!("{name} is in a VRF, which the kernel path does not support");
-        self.in_vrf.as_ref().map(in_vrf).or_else(|| self.cannot_send.clone())
+        let name = self.in_vrf.as_ref().filter(|_| self.ethernet)?;
+        Some(format!("{name} is in a VRF, which the kernel path does not support"))
     }
 }

@@ -23,7 +23,7 @@ use bm_control::config::{Config, Device, Port};
 use bm_fastpath::AttachChoice;
 
 use crate::failure::Failure;
-use machine::{Interface, Machine};
+use machine::Machine;
 use path::Paths;
 use workers::Workers;
 
@@ -103,10 +103,7 @@ pub fn problems(config: &Config, machine: &Machine, paths: &Paths) -> Vec<(usize
         let failure = match &port.device {
             Device::Dpdk(device) if !machine.dpdk => Some(Failure::Failed(without_dpdk(device))),
             Device::Xdp(name) if paths.needs_workers(config) => {
-                let interface = machine.interfaces.get(name).filter(|interface| interface.ethernet)?;
-                too_few_queues(config, port, name, interface)
-                    .map(Failure::Usage)
-                    .or_else(|| large_mtu(config, name, interface).map(Failure::Failed))
+                path::cannot_be_opened(config, port, machine.interfaces.get(name)?)
             }
             _ => None,
         };
@@ -117,19 +114,6 @@ pub fn problems(config: &Config, machine: &Machine, paths: &Paths) -> Vec<(usize
 
 fn without_dpdk(device: &str) -> String {
     bm_port_dpdk::DpdkError::NotBuilt { device: device.into() }.to_string()
-}
-
-/// Why the queues of an interface are not enough for the configured number of workers.
-fn too_few_queues(config: &Config, port: &Port, name: &str, interface: &Interface) -> Option<String> {
-    let workers = config.daemon.workers? as usize;
-    let queues = interface.queues.min(port.queues.map_or(usize::MAX, |queues| queues as usize));
-    (queues < workers).then(|| workers::too_few_queues(name, queues, workers))
-}
-
-/// Why frames of an interface do not fit into slots.
-fn large_mtu(config: &Config, name: &str, interface: &Interface) -> Option<String> {
-    let slot_size = config.daemon.slot_size as usize;
-    bm_port_xdp::check_mtu(name, interface.mtu, slot_size).err().map(|error| error.to_string())
 }
 
 /// What works, but not as one may expect.

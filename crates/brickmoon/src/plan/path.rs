@@ -6,15 +6,16 @@
 //!
 //! All ports without a path of their own need workers if the configuration sets workers or cores, balances the load of a
 //! cluster, or has hooks or apps (unless claims select their packets, or some port is set to the user path). A single port needs workers if its
-//! device is not a Linux interface, if XDP cannot send through its interface, or if that is in a VRF; the other ports
-//! stay in the kernel.
+//! device is not a Linux interface, or if its interface is in a VRF and workers can open it; the other ports stay in the
+//! kernel. An interface that XDP cannot send through does too: the kernel path is at tc there (`bm_fastpath`).
 //!
 //! An interface that does not exist, or has no Ethernet header, needs no workers. The first is checked again when it
 //! appears; packets of the second go to Linux on either path.
 
 use bm_control::config::{Config, Device, IdleChoice, PathChoice, Port};
 
-use super::machine::Machine;
+use super::machine::{Interface, Machine};
+use super::workers;
 use crate::failure::Failure;
 
 /// The path of one port, and the reason if it was chosen automatically.
@@ -86,7 +87,6 @@ impl Paths {
 /// # Errors
 /// If a port is set to the kernel path but is not a Linux interface.
 pub fn choose(config: &Config, machine: &Machine) -> Result<Paths, Failure> {
-    let obstacle = |name: &String| machine.interfaces.get(name)?.obstacle();
     let configured = |port: &Port| match port.path {
         PathChoice::Auto => config.daemon.path,
         path => path,
@@ -97,12 +97,16 @@ pub fn choose(config: &Config, machine: &Machine) -> Result<Paths, Failure> {
         PathChoice::Kernel => PortPath { in_kernel: true, reason: None },
         PathChoice::Auto => {
             let own = match &port.device {
-                Device::Xdp(name) => obstacle(name),
-                device => Some(format!("{device} is not a Linux interface")),
+                Device::Xdp(name) => obstacle(config, machine, name),
+                device => Obstacle::Workers(format!("{device} is not a Linux interface")),
             };
-            match own.or_else(|| why.map(Into::into)) {
-                Some(why) => PortPath { in_kernel: false, reason: Some(why) },
-                None => PortPath { in_kernel: true, reason: Some(in_kernel_since(config).into()) },
+            match (own, why) {
+                (Obstacle::Workers(why), _) => PortPath { in_kernel: false, reason: Some(why) },
+                (_, Some(why)) => PortPath { in_kernel: false, reason: Some(why.into()) },
+                (Obstacle::LinuxForwards(why), None) => PortPath { in_kernel: true, reason: Some(why) },
+                (Obstacle::None, None) => {
+                    PortPath { in_kernel: true, reason: Some(in_kernel_since(config).into()) }
+                }
             }
         }
     };
@@ -119,6 +123,53 @@ pub fn choose(config: &Config, machine: &Machine) -> Result<Paths, Failure> {
         Some(why) => paths.without_kernel_path(why),
         None => paths,
     })
+}
+
+/// What keeps the kernel path from forwarding what comes in on a port.
+enum Obstacle {
+    None,
+    /// Workers forward it, for this reason.
+    Workers(String),
+    /// Workers cannot either: nothing but Linux does, also on the kernel path.
+    LinuxForwards(String),
+}
+
+fn obstacle(config: &Config, machine: &Machine, name: &str) -> Obstacle {
+    let Some(why) = machine.interfaces.get(name).and_then(Interface::obstacle) else { return Obstacle::None };
+    // Workers open all ports, to send through them.
+    let mut problems = config.ports.iter().filter_map(|port| {
+        let interface = machine.interfaces.get(port.device.interface()?)?;
+        cannot_be_opened(config, port, interface)
+    });
+    match problems.next() {
+        Some(problem) => {
+            Obstacle::LinuxForwards(format!("Linux forwards: {why}, and workers cannot start: {problem}"))
+        }
+        None => Obstacle::Workers(why),
+    }
+}
+
+/// Why workers cannot open the interface of a port.
+pub fn cannot_be_opened(config: &Config, port: &Port, interface: &Interface) -> Option<Failure> {
+    let Device::Xdp(name) = &port.device else { return None };
+    if !interface.ethernet {
+        return None;
+    }
+    let queues = too_few_queues(config, port, name, interface).map(Failure::Usage);
+    queues.or_else(|| large_mtu(config, name, interface).map(Failure::Failed))
+}
+
+/// Why the queues of an interface are not enough for the configured number of workers.
+fn too_few_queues(config: &Config, port: &Port, name: &str, interface: &Interface) -> Option<String> {
+    let workers = config.daemon.workers? as usize;
+    let queues = interface.queues.min(port.queues.map_or(usize::MAX, |queues| queues as usize));
+    (queues < workers).then(|| workers::too_few_queues(name, queues, workers))
+}
+
+/// Why frames of an interface do not fit into slots.
+fn large_mtu(config: &Config, name: &str, interface: &Interface) -> Option<String> {
+    let slot_size = config.daemon.slot_size as usize;
+    bm_port_xdp::check_mtu(name, interface.mtu, slot_size).err().map(|error| error.to_string())
 }
 
 /// Reason for the kernel path on ports without a path of their own.

@@ -108,12 +108,18 @@ fn each_port_has_a_path_and_a_reason() {
             SAME,
             &[kernel, "user: red0.7 is in a VRF, which the kernel path does not support"],
         ),
+        ("eth0 veth0", "", SAME, &[kernel, kernel]),
+        // Workers would open all ports, which they cannot.
         (
-            "eth0 veth0",
+            "red0 big0",
             "",
             SAME,
-            &[kernel, "user: XDP cannot send through veth0 while the other end of this veth has GRO off"],
+            &[
+                "kernel: Linux forwards: red0.7 is in a VRF, which the kernel path does not support, and workers cannot start: big0 has an MTU of 9000, but a slot of 2048 bytes has room for at most 1514: lower the MTU with `ip link set big0 mtu 1514`",
+                kernel,
+            ],
         ),
+        ("big0 veth0", "", SAME, &[kernel, kernel]),
         ("veth0=kernel", "", SAME, &["kernel: as configured"]),
         ("gone0", "", SAME, &[kernel]),
         ("tun0", "", SAME, &[kernel]),
@@ -128,12 +134,7 @@ fn each_port_has_a_path_and_a_reason() {
         ("eth0", &(HOOK.to_string() + CLAIM), SAME, &[claimed]),
         ("eth0", &(APP.to_string() + CLAIM), SAME, &[claimed]),
         ("eth0=kernel", &("[daemon]\nworkers = 1\n".to_string() + CLAIM), SAME, &["kernel: as configured"]),
-        (
-            "veth0 eth0",
-            &(HOOK.to_string() + CLAIM),
-            SAME,
-            &["user: XDP cannot send through veth0 while the other end of this veth has GRO off", claimed],
-        ),
+        ("veth0 eth0", &(HOOK.to_string() + CLAIM), SAME, &[claimed, claimed]),
         (
             "eth0 tap:vm0 eth1=kernel",
             "",

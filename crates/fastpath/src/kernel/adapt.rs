@@ -1,12 +1,15 @@
-//! Interfaces whose attachment is chosen automatically: XDP, until received packets show that tc is better.
+//! Interfaces whose attachment is chosen automatically: XDP, unless its device or received packets show that tc is better.
 //!
 //! ```text
-//! XDP ──► a tenth of the packets in a second has an incomplete checksum, or is too large ──► tc, from then on
+//! a veth, and whatever XDP cannot send through ──► tc
+//! otherwise XDP ──► XDP leaves a tenth of the packets in a second to Linux that tc would forward ──► tc, from then on
 //! ```
 //!
 //! A container on a veth sends 64 KiB at once and leaves the checksum to a card that does not exist. XDP on the veth makes
-//! Linux cut that up, and then has to leave each piece to Linux. Whether the other end of a veth does so cannot be
-//! read, since it is in another network namespace, so received packets are counted.
+//! Linux cut that up and copy it, and then has to leave each piece to Linux; without offloads, the copies alone make it
+//! half as fast as Linux (docs/experiments/kernel-path.md). Only where the other end is XDP too, XDP is better. So does a
+//! virtual machine on a TAP, or it does not: that cannot be read, so received packets are counted: with incomplete
+//! checksums, too large, or to an interface that XDP cannot send through.
 
 use bm_bpf::{AttachType, PinnedLink};
 
@@ -21,7 +24,7 @@ const PACKETS_MIN: u64 = 500;
 const ONE_IN: u64 = 10;
 
 /// What XDP leaves to Linux and tc may forward.
-const FOR_TC: [&str; 2] = ["linux_partial_sum", "linux_mtu"];
+const FOR_TC: [&str; 3] = ["linux_partial_sum", "linux_mtu", "linux_egress"];
 
 /// An interface that was moved to tc, or could not be.
 #[derive(Debug)]
@@ -48,9 +51,17 @@ impl Kernel {
                 None if self.left.iter().any(is_at_tc) && self.claims.is_none() => {
                     (AttachType::Tc, Some("an earlier daemon had moved it there".into()))
                 }
-                None => (AttachType::Xdp, Some("XDP has had to leave few packets to Linux".into())),
+                None => match attach::why_tc(&attach::name(ifindex)) {
+                    Some(why) if self.may_use_tc() => (AttachType::Tc, Some(why)),
+                    _ => (AttachType::Xdp, Some("XDP has had to leave few packets to Linux".into())),
+                },
             },
         }
+    }
+
+    /// Whether interfaces may be at tc: Linux has it, and no packets are claimed, which only XDP can do.
+    fn may_use_tc(&self) -> bool {
+        self.claims.is_none() && attach::has_tcx()
     }
 
     /// Moves interfaces to tc that XDP serves badly, if their attachment is chosen automatically; returns which. To be
@@ -92,7 +103,7 @@ impl Kernel {
             return None;
         }
         Some(format!(
-            "{left} of {received} packets in one second had incomplete checksums or were too large, which XDP leaves to Linux"
+            "{left} of {received} packets in one second had incomplete checksums, were too large, or left through an interface that XDP cannot send through, so XDP left them to Linux"
         ))
     }
 }

@@ -49,10 +49,21 @@ impl Kernel {
         let ifindex = attach::ifindex(interface)?;
         // Entries of deleted interfaces would be in the way of a new one with the same index.
         self.attached.retain(Attached::is_live);
-        let (attach_type, reason) = self.choose(ifindex, choice);
+        let (mut attach_type, mut reason) = self.choose(ifindex, choice);
         let before = self.attached.iter().position(|attached| attached.ifindex == ifindex);
         let is_so = before.is_some_and(|at| self.attached[at].attach_type == attach_type);
-        let adopted = if is_so { None } else { self.put(interface, attach_type, held && before.is_none())? };
+        let held = held && before.is_none();
+        let adopted = match is_so {
+            true => None,
+            false => match self.put(interface, attach_type, held) {
+                // This Linux has no such links: XDP leaves more to it, but works.
+                Err(_at_tc) if choice == AttachChoice::Auto && attach_type == AttachType::Tc => {
+                    (attach_type, reason) = (AttachType::Xdp, Some("Linux has no links at tc here".into()));
+                    self.put(interface, attach_type, held)?
+                }
+                put => put?,
+            },
+        };
         if let Some(at) = before.filter(|_| !is_so) {
             let mut old = self.attached.remove(at);
             (old.waits, old.kept) = (false, false);
