@@ -14,12 +14,15 @@
 //!
 //! Cases named `user-..` send packets through Linux, the user path, and AF_XDP ports without a router.
 //!
+//! Cases named `auto-..` send from sockets through Linux and through brickmoon as it comes, on several kinds of veth.
+//!
 //! Cases named `switch-..` have a switch in place of the router: Linux's bridge and ours, in turn.
 //!
 //! The daemon runs all the time. Its program is attached to the interfaces only during its own turns, so that the
 //! others can use them in theirs; nothing is attached or detached while a turn is measured. At the end of each turn
 //! every packet that arrived is checked: a single wrong one ends the bench.
 
+mod auto;
 mod bed;
 mod figures;
 mod rivals;
@@ -132,7 +135,8 @@ pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
     let switches = switch::Case::ALL.iter().map(|case| (case.name.to_string(), false));
     let connections = tcp::Case::ALL.iter().map(|case| (case.name.to_string(), false));
     let users = user::Case::ALL.iter().map(|case| (case.name.to_string(), case.is_full));
-    options.common.refuse_unused_rib(routers.chain(switches).chain(connections).chain(users))?;
+    let autos = auto::Case::all().into_iter().map(|case| (case.name, false));
+    options.common.refuse_unused_rib(routers.chain(switches).chain(connections).chain(users).chain(autos))?;
     bm_testbed::testbed::require_root()?;
     if !kernel_threads_are_seen() {
         return Err(BenchError::KernelThreads);
@@ -155,21 +159,36 @@ pub fn kernel(options: &KernelOptions) -> Result<Vec<Row>, BenchError> {
         switch::Case::ALL.into_iter().filter(|case| options.common.wants(case.name)).collect();
     let connections: Vec<_> =
         tcp::Case::ALL.into_iter().filter(|case| options.common.wants(case.name)).collect();
-    if cases.is_empty() && switches.is_empty() && connections.is_empty() && users.is_empty() {
+    // A case with the daemon takes long, so these are only measured if they are asked for.
+    let is_asked = options.common.case.is_some();
+    let mut autos = auto::Case::all();
+    autos.retain(|case| is_asked && options.common.wants(&case.name));
+    if cases.is_empty()
+        && switches.is_empty()
+        && connections.is_empty()
+        && users.is_empty()
+        && autos.is_empty()
+    {
         return Err(BenchError::NoCase { wanted: options.common.case.clone().unwrap_or_default() });
     }
     let _watch = Watch::begin();
     let before = daemon::Before::look();
     // A switch case has two subjects, so it takes half as long.
-    let shares =
-        [cases.len() as f64, switches.len() as f64 / 2.0, connections.len() as f64, users.len() as f64];
-    let [routing, switching, connecting, using] =
+    let shares = [
+        cases.len() as f64,
+        switches.len() as f64 / 2.0,
+        connections.len() as f64,
+        users.len() as f64,
+        autos.len() as f64,
+    ];
+    let [routing, switching, connecting, using, choosing] =
         shares.map(|share| whole(options).mul_f64(share / shares.iter().sum::<f64>()));
     let rows = measure(options, &cases, &full, (begin, routing));
     let rows = rows.and_then(|mut rows| {
         rows.extend(switch::measure(options, &switches, switching)?);
         rows.extend(tcp::measure(options, &connections, connecting)?);
         rows.extend(measure_user(options, &users, &full, using)?);
+        rows.extend(auto::measure(options, &autos, choosing)?);
         Ok(rows)
     });
     // Everything has been dropped by now, also after an error.

@@ -108,6 +108,8 @@ pub enum ForwardingPath {
     Kernel,
     /// In the kernel, at tc.
     KernelTc,
+    /// As it chooses.
+    Auto,
 }
 
 /// A running daemon. Dropping it kills it.
@@ -147,6 +149,7 @@ impl Daemon {
             ForwardingPath::User => &["--path", "user"][..],
             ForwardingPath::Kernel => &["--path", "kernel", "--attach", "xdp"],
             ForwardingPath::KernelTc => &["--path", "kernel", "--attach", "tc"],
+            ForwardingPath::Auto => &[],
         };
         arguments.extend(options_of_path.iter().map(Into::into));
         for port in [&testbed.interfaces.router_in, &testbed.interfaces.router_out] {

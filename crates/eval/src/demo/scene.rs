@@ -101,7 +101,9 @@ impl Scene {
             ForwardingPath::User => {
                 format!("start brickmoon, which mirrors {} routes", thousands(self.routes))
             }
-            ForwardingPath::Kernel | ForwardingPath::KernelTc => "start it with --path kernel".into(),
+            ForwardingPath::Kernel | ForwardingPath::KernelTc | ForwardingPath::Auto => {
+                "start it with --path kernel".into()
+            }
         };
         let daemon = story.step(&what, || self.daemon(options, path))?;
         if let Some(bytes) = daemon.resident_bytes() {

@@ -133,7 +133,8 @@ fn turn(
     Ok(rate)
 }
 
-fn connection(testbed: &Testbed, slot: Duration) -> Result<f64, BenchError> {
+/// Sends over one connection through the router for a while: gigabits a second as received.
+pub fn connection(testbed: &Testbed, slot: Duration) -> Result<f64, BenchError> {
     let failed = TestbedError::system("send over TCP through the router");
     let to = SocketAddr::from((next_hop_ipv4(1), PORT));
     let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
