@@ -4,9 +4,10 @@
 //! Table ─► batch of messages (delete the old one, make the new one) ─► kernel: all of it or nothing
 //! ```
 //!
-//! The names of these tables begin with [`OURS`], and the code that reads the ruleset to see what only Linux may
-//! handle ([`crate::linux_only`]) skips them: what they drop, brickmoon's filters drop as well. This module knows
-//! nothing about filters; it only writes what it is given, in the order that the kernel requires.
+//! The names of these tables begin with [`OURS`], and each rule has a mark in its userdata. The code that reads the
+//! ruleset to see what only Linux may handle ([`crate::linux_only`]) skips marked rules in the tables of its own daemon:
+//! what they drop, brickmoon's filters drop as well. Others may have tables with such names, or add rules to ours. This
+//! module knows nothing about filters; it only writes what it is given, in the order that the kernel requires.
 
 mod write;
 
@@ -15,6 +16,8 @@ use crate::linux_only::dump::{is_absent, open};
 use crate::message::Messages;
 use crate::socket::{Socket, answer_end};
 use netlink_sys::protocols::NETLINK_NETFILTER;
+
+pub(crate) use write::is_marked;
 
 /// Prefix of the names of brickmoon's tables.
 pub const OURS: &str = "brickmoon_filters";
@@ -103,6 +106,8 @@ pub enum Value {
     InterfaceName,
     /// Protocol of the transport header, a byte; a packet whose headers cannot be followed has none.
     Transport,
+    /// Bytes of the Ethernet header, with the tag if there is one: offset and length.
+    Link(u32, u32),
     /// Bytes of the network header: offset and length.
     Network(u32, u32),
     /// Bytes of the transport header: offset and length; later fragments have none.

@@ -10,6 +10,8 @@ mod support;
 
 #[path = "namespace/churn.rs"]
 mod churn;
+#[path = "namespace/elements.rs"]
+mod elements;
 #[path = "namespace/frr.rs"]
 mod frr;
 #[path = "namespace/links.rs"]

@@ -3,6 +3,7 @@
 //! Everything depends on one seed: the same seed gives the same rulesets and packets. `BM_SEED` sets it,
 //! `BM_RULESETS` makes a run longer.
 
+mod elements;
 mod iptables;
 mod nftables;
 mod pieces;
@@ -14,6 +15,7 @@ use crate::packet::{Ip4, Ip6};
 use bm_wire::checksum::Pseudo;
 use std::net::{IpAddr, Ipv6Addr};
 
+pub use elements::elements;
 pub use iptables::{LEGACY_FLUSH, iptables};
 pub use nftables::nftables;
 pub use pieces::Cut;
@@ -258,6 +260,33 @@ impl Probe {
             }
             _ => panic!("{self:?} has addresses of two families"),
         }
+    }
+
+    /// The answer of the host that gets a packet: TCP or UDP without options and in one piece, with addresses and ports
+    /// swapped. None for other packets.
+    pub fn answer_to(packet: &[u8]) -> Option<Self> {
+        let address = |at: usize, length: usize| {
+            let bytes = packet.get(at..at + length)?;
+            let four = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+            four.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+        };
+        let (protocol, source, destination, upper) = match (packet.first()?, packet.get(6..8)?) {
+            (0x45, [flags, 0]) if flags & 0x3f == 0 => {
+                (*packet.get(9)?, address(12, 4)?, address(16, 4)?, packet.get(20..)?)
+            }
+            (0x60..=0x6f, _) => (*packet.get(6)?, address(8, 16)?, address(24, 16)?, packet.get(40..)?),
+            _ => return None,
+        };
+        let port = |at: usize| Some(u16::from_be_bytes(*upper.get(at..)?.first_chunk()?));
+        (protocol == TCP || protocol == UDP).then_some(())?;
+        Some(Self {
+            source: destination,
+            destination: source,
+            protocol,
+            ports: (port(2)?, port(0)?),
+            shape: Shape::Plain,
+            id: Self::id_of(packet)?,
+        })
     }
 
     /// The id of the probe that a packet is.

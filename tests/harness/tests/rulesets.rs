@@ -1,7 +1,8 @@
 //! Random rulesets of nftables, both iptables, IPsec policies and tc, set in three routers side by side: Linux alone, and
 //! brickmoon on both paths. What comes out of the two is what comes out of Linux, byte by byte: no packet passes that
 //! Linux drops, and none is changed otherwise. Datagrams that Linux reassembles are compared as a whole, since the size of
-//! the fragments that it then sends varies.
+//! the fragments that it then sends varies. Hosts answer what reaches them, since rules about connections, and NAT, concern
+//! both directions; and what Linux's rules have counted at its forward hook must be the same.
 //!
 //! `BM_SEED` sets the seed, `BM_RULESETS` makes a run longer.
 
@@ -101,11 +102,9 @@ impl Bed<'_> {
     }
 
     /// The resulting frames: at least `expected`, and all that follow until none does.
-    fn exchange(&self, probes: &[Probe], expected: usize) -> Vec<Seen> {
-        for probe in probes {
-            for packet in probe.packets(ttl(probe)) {
-                self.lab.send(Side::Src, &Side::Src.to_router(&packet));
-            }
+    fn exchange(&self, frames: &[Seen], expected: usize) -> Vec<Seen> {
+        for Seen { side, frame } in frames {
+            self.lab.send(*side, frame);
         }
         let (begin, mut seen) = (Instant::now(), Vec::new());
         loop {
@@ -126,19 +125,33 @@ impl Bed<'_> {
     }
 
     /// Sends packets; returns what arrives, and what the kernel has counted of fragments meanwhile.
-    fn exchange_counted(&self, probes: &[Probe], expected: usize) -> (Vec<Seen>, [u64; 6]) {
+    fn exchange_counted(&self, frames: &[Seen], expected: usize) -> (Vec<Seen>, [u64; 6]) {
         let before = reassembly::counted(&self.lab.rtr);
-        let seen = self.exchange(probes, expected);
+        let seen = self.exchange(frames, expected);
         let mut after = reassembly::counted(&self.lab.rtr).into_iter().zip(before);
         (seen, [(); 6].map(|()| after.next().map_or(0, |(after, before)| after - before)))
+    }
+
+    /// What rules have counted, in order of the counts, if all of them are at the forward hook, where only packets of this
+    /// test come by.
+    fn rule_counts(&self) -> Vec<String> {
+        let ruleset = if command::has("nft") { self.lab.rtr.run("nft list ruleset") } else { String::new() };
+        if ruleset.matches("hook ").count() != ruleset.matches("hook forward").count() {
+            return Vec::new();
+        }
+        let words: Vec<&str> = ruleset.split_whitespace().collect();
+        let counts = words.windows(4).filter(|words| words[0] == "packets" && words[2] == "bytes");
+        let mut counts: Vec<_> = counts.map(|words| words.join(" ")).collect();
+        counts.sort();
+        counts
     }
 
     /// Holds what comes of packets against what comes of them in Linux.
     ///
     /// If Linux reassembles, brickmoon leaves all fragments to it, so the kernels count the same. The size of the
     /// fragments that they then send varies.
-    fn check(&self, probes: &[Probe], (of_linux, counted): &(Vec<Seen>, [u64; 6]), ruleset: &str) {
-        let (mut seen, here) = self.exchange_counted(probes, of_linux.len());
+    fn check(&self, frames: &[Seen], (of_linux, counted): &(Vec<Seen>, [u64; 6]), ruleset: &str) {
+        let (mut seen, here) = self.exchange_counted(frames, of_linux.len());
         let mut of_linux = of_linux.clone();
         if *counted != [0; 6] {
             (seen, of_linux) = (reassembly::datagrams(&seen), reassembly::datagrams(&of_linux));
@@ -235,11 +248,32 @@ fn clear(beds: &[Bed], ruleset: &[(&Sort, String)]) {
     }
 }
 
+/// The frames in which the source sends probes.
+fn frames(probes: &[Probe]) -> Vec<Seen> {
+    let packets = probes.iter().flat_map(|probe| probe.packets(ttl(probe)));
+    packets.map(|packet| Seen { side: Side::Src, frame: Side::Src.to_router(&packet) }).collect()
+}
+
+/// The frames in which hosts behind the router answer what has reached them.
+fn answers(seen: &[Seen]) -> Vec<Seen> {
+    let reached = seen.iter().filter(|seen| seen.side != Side::Src);
+    let answers = reached.filter_map(|seen| Some((seen.side, Probe::answer_to(seen.frame.get(14..)?)?)));
+    answers.map(|(side, answer)| Seen { side, frame: side.to_router(&answer.bytes(64)) }).collect()
+}
+
 /// Sends packets through all routers; how many Linux did not forward unchanged.
 fn try_packets(beds: &[Bed], probes: &[Probe], ruleset: &str) -> usize {
     let (linux, others) = beds.split_first().expect("Linux at least");
-    let of_linux = linux.exchange_counted(probes, 0);
-    others.iter().for_each(|bed| bed.check(probes, &of_linux, ruleset));
+    let sent = frames(probes);
+    let of_linux = linux.exchange_counted(&sent, 0);
+    others.iter().for_each(|bed| bed.check(&sent, &of_linux, ruleset));
+    let answers = answers(&of_linux.0);
+    let answered = linux.exchange_counted(&answers, 0);
+    others.iter().for_each(|bed| bed.check(&answers, &answered, ruleset));
+    let counts = linux.rule_counts();
+    for bed in others {
+        assert_eq!(bed.rule_counts(), counts, "{}: counted by rules\n{ruleset}", bed.router.name());
+    }
     let came =
         |packet: Vec<u8>| of_linux.0.iter().any(|seen| seen.side != Side::Src && seen.frame[14..] == packet);
     let unchanged = |probe: &&Probe| probe.packets(63).into_iter().all(came);

@@ -9,13 +9,24 @@
 //! without it the packet would get as far or meet a later rule, which counts by itself. Rules that depend on
 //! connections concern both directions of them and everything related: all packets.
 //!
+//! A rule also leads to the chains that elements of its verdict maps name, and what the elements of a set do to the
+//! packets that look them up (counters, limits, quotas) is an effect of the rule, so these elements are read as well.
+//! Other elements are not: a set does not narrow the packets that a rule matches.
+//!
+//! A flowtable forwards packets of its flows at the ingress of its interfaces, so these are Linux's.
+//!
+//! Rules that brickmoon has written ([`crate::nft`]) are known by their mark, and skipped. Whatever else there is in a
+//! table of such a name counts.
+//!
 //! Whatever requires connection tracking does so regardless of its position: in any chain of any table, dormant or
 //! not, in a named object or in a set that counts connections. The kernel then reassembles fragments that arrive.
 
 mod analysis;
+mod elements;
 mod expression;
 mod part;
 mod read;
+mod resolve;
 mod rule;
 mod tracking;
 
@@ -24,6 +35,7 @@ pub(super) use read::{GROUP, is_event};
 
 use super::condition::{Condition, Families};
 use bm_wire::Family;
+use elements::Set;
 use std::collections::HashMap;
 
 /// Hooks of the families inet, ip and ip6 (`NF_INET_*`).
@@ -61,8 +73,19 @@ pub(super) struct Ruleset {
     pub bases: Vec<Base>,
     /// Rules, by chain.
     pub chains: HashMap<(TableName, Box<str>), Vec<Rule>>,
-    /// What requires connection tracking besides rules, and in which table.
+    /// Sets and maps.
+    pub sets: HashMap<(TableName, Box<str>), Set>,
+    /// Named objects that require connection tracking, and in which table.
     pub tracking: Vec<(TableName, String)>,
+    pub flowtables: Vec<Flowtable>,
+}
+
+/// A flowtable: packets of its flows are forwarded, translated and counted where they come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Flowtable {
+    pub table: TableName,
+    pub name: Box<str>,
+    pub devices: Vec<DeviceName>,
 }
 
 /// A base chain.
@@ -107,8 +130,30 @@ pub(super) struct Rule {
     pub stateful: Option<Box<str>>,
     /// What in it requires connection tracking.
     pub tracks: Option<Box<str>>,
-    /// The chain that it jumps or goes to.
-    pub target: Option<Box<str>>,
+    /// The chains that it jumps or goes to.
+    pub targets: Vec<Box<str>>,
+    /// The sets and maps in which it looks something up, in order.
+    pub lookups: Vec<Lookup>,
+}
+
+/// A lookup in a set or a map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lookup {
+    pub set: Box<str>,
+    /// Packets that get to it.
+    pub condition: Condition,
+    pub kind: LookupKind,
+}
+
+/// What a lookup is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LookupKind {
+    /// Whether it is in a set, or a value.
+    Value,
+    /// What becomes of the packet.
+    Verdict,
+    /// Which named object the packet is given to.
+    Object,
 }
 
 impl Base {

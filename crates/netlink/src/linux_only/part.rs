@@ -4,6 +4,7 @@ use super::entries::Entries;
 use super::names::Names;
 use super::{Feature, LinuxOnly, Traffic};
 use crate::error::Error;
+use crate::message::Raw;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,12 @@ pub(super) trait Part: Send + fmt::Debug {
         None
     }
 
+    /// An event about it has come, before it is read for that reason.
+    fn note_event(&mut self, _: &Raw<'_>) {}
+
+    /// Events about it may have been lost.
+    fn note_lost_events(&mut self) {}
+
     /// Reads its settings again. Returns whether they may have changed.
     fn read(&mut self, names: &Names) -> Result<bool, Trouble>;
 
@@ -82,6 +89,15 @@ impl Slot {
     pub fn want(&mut self, now: Instant) {
         let at = now.max(self.not_before);
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    /// Schedules it because of an event; none if the event cannot be parsed.
+    pub fn want_after(&mut self, event: Option<&Raw<'_>>, now: Instant) {
+        match event {
+            Some(event) => self.part.note_event(event),
+            None => self.part.note_lost_events(),
+        }
+        self.want(now);
     }
 
     /// When it is read next.

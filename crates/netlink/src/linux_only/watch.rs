@@ -27,6 +27,7 @@ use super::{Feature, LinuxOnly, Traffic};
 use crate::error::Error;
 use crate::link::Link;
 use crate::message::{Message, Messages, Raw};
+use crate::nft::OURS;
 use crate::socket::Socket;
 use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_XFRM};
 use std::collections::BTreeSet;
@@ -43,13 +44,15 @@ const RETRY: Duration = Duration::from_millis(200);
 pub struct LinuxOnlyOptions {
     /// Receive buffer for each kind of events, in bytes.
     pub receive_buffer: usize,
+    /// Name of the nftables tables whose rules brickmoon has written: what they drop, its filters drop as well.
+    pub own_tables: Box<str>,
     /// IPsec policies that need no help of Linux; see [`LinuxOnlyWatch::set_applied`].
     pub applied: AppliedPolicies,
 }
 
 impl Default for LinuxOnlyOptions {
     fn default() -> Self {
-        Self { receive_buffer: 4 << 20, applied: AppliedPolicies::default() }
+        Self { receive_buffer: 4 << 20, own_tables: OURS.into(), applied: AppliedPolicies::default() }
     }
 }
 
@@ -78,7 +81,7 @@ mod slot {
 /// All parts, with those that have events at the positions in [`slot`].
 fn slots(options: &LinuxOnlyOptions, now: Instant) -> Vec<Slot> {
     let parts: [Box<dyn Part>; 8] = [
-        Box::<Nftables>::default(),
+        Box::new(Nftables::new(&options.own_tables)),
         Box::new(Xfrm::new(options.applied.clone())),
         Box::<Tc>::default(),
         Box::<Legacy>::default(),
@@ -263,7 +266,7 @@ impl LinuxOnlyWatch {
                 let concerns = raw.as_ref().map_or(true, events.concerns);
                 if let (true, Some(slot)) = (concerns, events.slot) {
                     self.statistics.events += 1;
-                    self.slots[slot].want(now);
+                    self.slots[slot].want_after(raw.as_ref().ok(), now);
                 }
                 match (events.slot, raw.and_then(|raw| Message::read(&raw))) {
                     (None, Ok(Some(message))) => changed |= self.names.apply(message),
@@ -283,7 +286,7 @@ impl LinuxOnlyWatch {
         self.statistics.overruns += 1;
         self.links_due = Some(now);
         for slot in &mut self.slots {
-            slot.want(now);
+            slot.want_after(None, now);
         }
     }
 

@@ -11,6 +11,8 @@ const SUBSYSTEM: u16 = 10;
 const PRIORITY: i32 = -450;
 /// The longest comment that nft shows.
 const COMMENT_MAX: usize = 120;
+/// The userdata of each rule begins with this: a type that nft does not know and ignores, the length, a text.
+const MARK: [u8; 11] = *b"\xb3\x09brickmoon";
 /// Where values are stored for comparisons, and where verdicts go.
 const REGISTER: u32 = 1;
 const VERDICT: u32 = 0;
@@ -168,9 +170,16 @@ fn write_rule(body: &mut Vec<u8>, table: &str, chain: &str, rule: &Rule) {
         }
         expression(list, "immediate", |data| write_verdict(data, &rule.verdict));
     });
+    let mut userdata = MARK.to_vec();
     if !rule.comment.is_empty() {
-        attribute(body, 7, &comment(&rule.comment));
+        userdata.extend(comment(&rule.comment));
     }
+    attribute(body, 7, &userdata);
+}
+
+/// Whether the userdata of a rule begins with our mark.
+pub fn is_marked(userdata: &[u8]) -> bool {
+    userdata.starts_with(&MARK)
 }
 
 /// A comment as nft stores it: type, length, text with a zero byte.
@@ -227,6 +236,7 @@ fn write_load(list: &mut Vec<u8>, value: Value) {
         Value::Interface => write_meta(list, 4),
         Value::InterfaceName => write_meta(list, 6),
         Value::Transport => write_meta(list, 16),
+        Value::Link(offset, length) => write_payload(list, 0, offset, length),
         Value::Network(offset, length) => write_payload(list, 1, offset, length),
         Value::Ports(offset, length) => write_payload(list, 2, offset, length),
         Value::Fragment(offset, length) => expression(list, "exthdr", |data| {

@@ -1,12 +1,13 @@
 //! Rulesets for `nft -f -`, each in place of all before.
 
-use super::{Net, PORTS, Random};
+use super::{Net, PORTS, Random, elements};
 
 /// A table with a base chain and some others, of which each leads only to those before it.
 pub fn nftables(net: &Net, random: &mut Random) -> String {
     match random.below(8) {
         0 => on_interface(net, random),
         1 => translation(net, random),
+        2..=4 => elements(net, random),
         _ => routed(net, random),
     }
 }

@@ -1,6 +1,6 @@
 //! From a ruleset to the packets that it can drop, change or count.
 
-use super::{Base, DeviceName, Place, Rule, Ruleset, TableName, title};
+use super::{Base, DeviceName, Flowtable, Place, Rule, Ruleset, TableName, title};
 use crate::linux_only::condition::{Condition, Families};
 use crate::linux_only::entries::Entries;
 use crate::linux_only::names::{Device, Found, Names};
@@ -14,6 +14,12 @@ const VISITS_MAX: usize = 50_000;
 
 /// Adds the packets that the ruleset concerns.
 pub fn analyse(ruleset: &Ruleset, names: &Names, entries: &mut Entries) {
+    for Flowtable { table, name, devices } in &ruleset.flowtables {
+        let why = format!("flowtable {name} of {}", table.title());
+        for device in devices {
+            of_device(&Place::Ingress(Vec::new()), device, names, entries, &why);
+        }
+    }
     for base in &ruleset.bases {
         match &base.place {
             Place::Ip(families) => of_ip(ruleset, base, *families, names, entries),
@@ -80,17 +86,17 @@ fn walk(
         if *visits > VISITS_MAX || depth > DEPTH_MAX {
             return false;
         }
-        if rule.effect.is_none() && rule.target.is_none() {
+        if rule.effect.is_none() && rule.targets.is_empty() {
             continue;
         }
         let both = condition.and(&rule.condition);
         if rule.effect.is_some() {
             each(chain, number, rule, &both);
         }
-        if let Some(target) = &rule.target
-            && !walk(ruleset, table, target, &both, depth + 1, visits, each)
-        {
-            return false;
+        for target in &rule.targets {
+            if !walk(ruleset, table, target, &both, depth + 1, visits, each) {
+                return false;
+            }
         }
     }
     true

@@ -2,7 +2,7 @@
 
 use super::Ruleset;
 use super::analysis::analyse;
-use super::read::{read, read_messages};
+use super::read::{Known, Reading, acting_set, read, read_messages};
 use super::tracking;
 use crate::error::Malformed;
 use crate::linux_only::Feature;
@@ -13,6 +13,7 @@ use crate::linux_only::part::{Part, Trouble};
 use crate::message::Raw;
 use crate::socket::Socket;
 use netlink_sys::protocols::NETLINK_NETFILTER;
+use std::time::Duration;
 
 /// The ruleset.
 #[derive(Debug, Default)]
@@ -20,6 +21,17 @@ pub struct Nftables {
     /// The socket for reading; opened again after a failure, so that no rest of an answer is in the way.
     socket: Option<Socket>,
     ruleset: Ruleset,
+    known: Known,
+}
+
+/// How often it is asked whether tables are still there that go away with the process that made them.
+const OWNERS_EVERY: Duration = Duration::from_millis(250);
+
+impl Nftables {
+    /// For a daemon that names its own tables like this.
+    pub fn new(own_tables: &str) -> Self {
+        Self { known: Known::new(own_tables), ..Self::default() }
+    }
 }
 
 impl Part for Nftables {
@@ -35,10 +47,32 @@ impl Part for Nftables {
         let socket =
             self.socket.take().map_or_else(|| dump::open(NETLINK_NETFILTER), |socket| Ok(Some(socket)));
         let Some(mut socket) = socket? else { return Ok(false) };
-        let ruleset = read(&mut socket)?;
+        let reading = read(&mut socket, &mut self.known);
+        if !matches!(reading, Ok(Reading::Ruleset(_) | Reading::Same)) {
+            self.known.forget();
+        }
+        let reading = reading?;
         self.socket = Some(socket);
-        self.ruleset = ruleset.ok_or(Trouble::Restless)?;
+        match reading {
+            Reading::Ruleset(ruleset) => self.ruleset = *ruleset,
+            Reading::Same => return Ok(false),
+            Reading::Restless => return Err(Trouble::Restless),
+        }
         Ok(true)
+    }
+
+    fn poll_interval(&self) -> Option<Duration> {
+        self.known.has_owners().then_some(OWNERS_EVERY)
+    }
+
+    fn note_event(&mut self, raw: &Raw<'_>) {
+        if let Some(set) = acting_set(raw) {
+            self.known.forget_set(&set);
+        }
+    }
+
+    fn note_lost_events(&mut self) {
+        self.known.forget();
     }
 
     fn analyse(&self, names: &Names, entries: &mut Entries) {

@@ -1,7 +1,8 @@
 //! A rule of the ruleset, read.
 
+use super::elements::counts_connections;
 use super::expression::{Registers, bitwise, compare, load_header, load_meta, number, range, some};
-use super::{Rule, tracking};
+use super::{Lookup, LookupKind, Rule};
 use crate::attribute::{self, Attributes};
 use crate::error::Malformed;
 use crate::linux_only::condition::Condition;
@@ -14,22 +15,83 @@ mod nfta {
     pub const EXPR: [u16; 2] = [1, 2];
     pub const IMMEDIATE: [u16; 2] = [1, 2];
     pub const DATA_VERDICT: u16 = 2;
-    pub const VERDICT: [u16; 2] = [1, 2];
-    pub const LOOKUP_DREG: u16 = 3;
+    pub const LOOKUP: [u16; 2] = [1, 3];
     pub const DREG_1: u16 = 1;
     pub const DREG_2: u16 = 2;
     pub const CT_DREG: u16 = 1;
     pub const NAT_TYPE: u16 = 1;
-    pub const OBJREF_TYPE: u16 = 1;
+    pub const OBJREF: [u16; 2] = [1, 4];
     pub const DYNSET: [u16; 2] = [7, 10];
     pub const XT_NAME: u16 = 1;
     pub const XT_INFO: u16 = 3;
 }
+
+/// Attributes of a verdict: its code, and the chain of a jump.
+const VERDICT: [u16; 2] = [1, 2];
+/// Verdicts with a meaning here.
 mod verdict {
     pub const DROP: i32 = 0;
     pub const QUEUE: i32 = 3;
     pub const JUMP: i32 = -3;
     pub const GOTO: i32 = -4;
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is accepted, or the next rule decides.
+    Goes,
+    /// It is dropped, or something unknown happens to it.
+    Acts(&'static str),
+    /// Userspace decides.
+    Queue,
+    /// The rules of this chain decide.
+    Chain(Box<str>),
+}
+
+impl Verdict {
+    /// Reads the attributes of a verdict.
+    pub fn read(list: Attributes<'_>) -> Result<Self, Malformed> {
+        let [code, chain] = some(list, VERDICT)?;
+        Ok(match code.and_then(number).unwrap_or_default() as i32 {
+            verdict::DROP => Self::Acts("drop"),
+            verdict::JUMP | verdict::GOTO => Self::Chain(attribute::text(chain.unwrap_or_default())),
+            // Its upper half has the number of the queue.
+            code if code & 0xff == verdict::QUEUE && code > 0 => Self::Queue,
+            code if code > 1 => Self::Acts("verdict"),
+            // Accept, continue, break, return.
+            _ => Self::Goes,
+        })
+    }
+}
+
+/// What a named object does to packets, by its type (`NFT_OBJECT_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// It counts, limits or marks the packets that it is given.
+    Plain(&'static str),
+    /// It concerns connections.
+    Tracked(&'static str),
+    /// A type of which nothing is known.
+    Unknown,
+}
+
+impl Object {
+    pub fn of(kind: u32) -> Self {
+        match kind {
+            1 => Self::Plain("counter"),
+            2 => Self::Plain("quota"),
+            3 => Self::Tracked("ct helper"),
+            4 => Self::Plain("limit"),
+            5 => Self::Tracked("ct count"),
+            6 => Self::Plain("tunnel"),
+            7 => Self::Tracked("ct timeout"),
+            8 => Self::Plain("secmark"),
+            9 => Self::Tracked("ct expectation"),
+            10 => Self::Tracked("synproxy"),
+            _ => Self::Unknown,
+        }
+    }
 }
 
 /// The state of reading a rule.
@@ -99,7 +161,7 @@ impl Reading {
             "notrack" | "dup" | "fwd" | "queue" => self.has_side_effect(name),
             "tproxy" | "synproxy" => self.matches_connections(name),
             "dynset" => {
-                if tracking::counts_connections(some(list, nfta::DYNSET)?)? {
+                if counts_connections(some(list, nfta::DYNSET)?)? {
                     self.tracks("ct count");
                 }
                 self.acts(name);
@@ -139,14 +201,21 @@ impl Reading {
         Ok(())
     }
 
-    /// A set does not narrow. A map of verdicts may do anything.
+    /// A set does not narrow. What its elements do is known once all sets have been read.
     fn lookup(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
-        match list.find(nfta::LOOKUP_DREG)?.and_then(number) {
-            Some(0) => self.acts("vmap"),
-            Some(register) => self.registers.forget(register),
-            None => {}
-        }
+        let [set, register] = some(list, nfta::LOOKUP)?;
+        let register = register.and_then(number);
+        register.filter(|register| *register != 0).into_iter().for_each(|register| {
+            self.registers.forget(register);
+        });
+        self.looks_up(set, if register == Some(0) { LookupKind::Verdict } else { LookupKind::Value });
         Ok(())
+    }
+
+    fn looks_up(&mut self, set: Option<&[u8]>, kind: LookupKind) {
+        let set = attribute::text(set.unwrap_or_default());
+        let condition = self.settled.clone().unwrap_or_else(|| self.rule.condition.clone());
+        self.rule.lookups.push(Lookup { set, condition, kind });
     }
 
     fn immediate(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
@@ -157,37 +226,34 @@ impl Reading {
             return Ok(());
         }
         let found = Attributes::new(data.unwrap_or_default()).find(nfta::DATA_VERDICT)?.unwrap_or_default();
-        let [code, chain] = some(Attributes::new(found), nfta::VERDICT)?;
-        match code.and_then(number).unwrap_or_default() as i32 {
-            verdict::DROP => self.acts("drop"),
-            verdict::JUMP | verdict::GOTO => {
+        match Verdict::read(Attributes::new(found))? {
+            Verdict::Goes => {}
+            Verdict::Acts(what) => self.acts(what),
+            Verdict::Queue => self.has_side_effect("queue"),
+            Verdict::Chain(chain) => {
                 self.settled.get_or_insert_with(|| self.rule.condition.clone());
-                self.rule.target = Some(attribute::text(chain.unwrap_or_default()));
+                self.rule.targets.push(chain);
             }
-            // Its upper half has the number of the queue.
-            code if code & 0xff == verdict::QUEUE && code > 0 => self.has_side_effect("queue"),
-            code if code > 1 => self.acts("verdict"),
-            // Accept, continue, break, return.
-            _ => {}
         }
         Ok(())
     }
 
     fn object(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {
-        let kind = list.find(nfta::OBJREF_TYPE)?.and_then(number);
-        match kind {
-            Some(1) => self.acts("counter"),
-            Some(2) => self.acts("quota"),
-            Some(4) => self.acts("limit"),
-            Some(6) => self.acts("tunnel"),
-            Some(8) => self.acts("secmark"),
-            Some(3) => self.matches_connections("ct helper"),
-            Some(7) => self.matches_connections("ct timeout"),
-            Some(9) => self.matches_connections("ct expectation"),
-            // A map of objects, or a kind of which nothing is known.
-            _ => self.has_side_effect("a named object"),
+        let [kind, map] = some(list, nfta::OBJREF)?;
+        match (kind.and_then(number).map(Object::of), map) {
+            (Some(object), _) => self.object_acts(object),
+            (None, Some(_)) => self.looks_up(map, LookupKind::Object),
+            (None, None) => self.has_side_effect("a named object"),
         }
         Ok(())
+    }
+
+    fn object_acts(&mut self, object: Object) {
+        match object {
+            Object::Plain(what) => self.acts(what),
+            Object::Tracked(what) => self.matches_connections(what),
+            Object::Unknown => self.has_side_effect("a named object"),
+        }
     }
 
     fn xt_match(&mut self, list: Attributes<'_>) -> Result<(), Malformed> {

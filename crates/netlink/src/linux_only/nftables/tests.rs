@@ -1,7 +1,7 @@
 //! Rules as the kernel lists them (Linux 6.18, written by nft 1.0.6 and iptables-nft 1.8.9), and what comes of them.
 
 use super::analysis::analyse;
-use super::{Base, DeviceName, Place, Rule, Ruleset, TableName, nfproto, rule, tracking};
+use super::{Base, DeviceName, Flowtable, Place, Rule, Ruleset, TableName, nfproto, rule, tracking};
 use crate::attribute::Attributes;
 use crate::link::{Kind, Link};
 use crate::linux_only::condition::{Condition, Families};
@@ -135,7 +135,7 @@ fn base(family: u8, families: Families) -> Base {
 fn ruleset(chains: &[(&str, Vec<Rule>)]) -> Ruleset {
     let chains = chains.iter().map(|(name, rules)| ((table(nfproto::INET), Box::from(*name)), rules.clone()));
     let bases = vec![base(nfproto::INET, Families::BOTH)];
-    Ruleset { bases, chains: chains.collect(), tracking: Vec::new() }
+    Ruleset { bases, chains: chains.collect(), ..Ruleset::default() }
 }
 
 fn list(ruleset: &Ruleset) -> Vec<(Traffic, String)> {
@@ -248,7 +248,7 @@ fn endless_chains_apply_to_all_packets() {
     let chains: Vec<(String, Vec<Rule>)> = (0..15)
         .map(|depth| {
             let target = format!("c{}", depth + 1);
-            let jump = Rule { target: Some(target.as_str().into()), ..Rule::default() };
+            let jump = Rule { targets: vec![target.as_str().into()], ..Rule::default() };
             (if depth == 0 { "fw".into() } else { format!("c{depth}") }, vec![jump; 10])
         })
         .collect();
@@ -305,6 +305,15 @@ fn ingress_chains_apply_to_upper_interfaces() {
     assert_eq!(traffic(&ruleset), []);
     ruleset.bases[0].drops = true;
     assert_eq!(traffic(&ruleset), [ALL]);
+}
+
+#[test]
+fn flowtables_apply_at_ingress() {
+    let devices = vec![DeviceName::Exactly("eth0".into()), DeviceName::Exactly("eth9".into())];
+    let flowtable = Flowtable { table: table(nfproto::INET), name: "f".into(), devices };
+    let why = || "flowtable f of table inet t".to_owned();
+    let listed = list(&Ruleset { flowtables: vec![flowtable], ..Ruleset::default() });
+    assert_eq!(listed, [(Traffic::In(2), why()), (Traffic::In(4), why())]);
 }
 
 #[test]

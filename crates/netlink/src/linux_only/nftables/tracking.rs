@@ -1,6 +1,7 @@
 //! What requires connection tracking, and so makes the kernel reassemble fragments.
 
 use super::expression::{number, some};
+use super::rule::Object;
 use super::{Ruleset, TableName, title};
 use crate::attribute::{self, Attributes};
 use crate::error::Malformed;
@@ -9,17 +10,9 @@ use crate::linux_only::entries::{Entries, REASSEMBLES};
 
 /// Attributes.
 mod nfta {
-    /// Table and name, then one expression and several.
-    pub const SET: [u16; 4] = [1, 2, 17, 18];
     /// Table, name, type.
     pub const OBJECT: [u16; 3] = [1, 2, 3];
-    pub const EXPR_NAME: u16 = 1;
 }
-/// The expression that counts connections.
-const COUNT: &str = "connlimit";
-/// Types of named objects (`NFT_OBJECT_*`) that have nothing to do with connections: counter, quota, limit, tunnel,
-/// secmark.
-const UNTRACKED: [u32; 5] = [1, 2, 4, 6, 8];
 
 impl TableName {
     /// Whether connections can be tracked for something in the table.
@@ -46,6 +39,13 @@ pub fn analyse(ruleset: &Ruleset, entries: &mut Entries) {
             });
         }
     }
+    let mut sets: Vec<_> = ruleset.sets.iter().filter(|(_, set)| set.elements.tracks).collect();
+    sets.sort_unstable_by_key(|(name, _)| *name);
+    for ((table, set), _) in sets {
+        entries.add(Feature::Nftables, table.tracked().fragments(), || {
+            format!("set {set} with ct count of {}: {REASSEMBLES}", table.title())
+        });
+    }
     for (table, what) in &ruleset.tracking {
         entries.add(Feature::Nftables, table.tracked().fragments(), || {
             format!("{what} of {}: {REASSEMBLES}", table.title())
@@ -53,39 +53,13 @@ pub fn analyse(ruleset: &Ruleset, entries: &mut Entries) {
     }
 }
 
-/// The table of a set that counts connections, and its description.
-pub fn of_set(list: Attributes<'_>) -> Result<Option<(Box<str>, String)>, Malformed> {
-    let [Some(table), Some(name), one, several] = some(list, nfta::SET)? else { return Ok(None) };
-    let counts = counts_connections([one, several])?;
-    Ok(counts.then(|| (attribute::text(table), format!("set {} with ct count", attribute::text(name)))))
-}
-
 /// The table of an object for which connections are tracked, and its description.
 pub fn of_object(list: Attributes<'_>) -> Result<Option<(Box<str>, String)>, Malformed> {
     let [Some(table), Some(name), kind] = some(list, nfta::OBJECT)? else { return Ok(None) };
-    let kind = kind.and_then(number).unwrap_or_default();
-    let what = match kind {
-        3 => "ct helper",
-        5 => "ct count",
-        7 => "ct timeout",
-        9 => "ct expectation",
-        10 => "synproxy",
-        _ => "object",
+    let what = match Object::of(kind.and_then(number).unwrap_or_default()) {
+        Object::Plain(_) => return Ok(None),
+        Object::Tracked(what) => what,
+        Object::Unknown => "object",
     };
-    let tracked = !UNTRACKED.contains(&kind);
-    Ok(tracked.then(|| (attribute::text(table), format!("{what} {}", attribute::text(name)))))
-}
-
-/// Whether an expression, or one of several, counts connections.
-pub fn counts_connections([one, several]: [Option<&[u8]>; 2]) -> Result<bool, Malformed> {
-    let is_count = |expression: &[u8]| -> Result<bool, Malformed> {
-        let name = Attributes::new(expression).find(nfta::EXPR_NAME)?;
-        Ok(name.is_some_and(|name| &*attribute::text(name) == COUNT))
-    };
-    for element in Attributes::new(several.unwrap_or_default()) {
-        if is_count(element?.1)? {
-            return Ok(true);
-        }
-    }
-    one.map_or(Ok(false), is_count)
+    Ok(Some((attribute::text(table), format!("{what} {}", attribute::text(name)))))
 }
