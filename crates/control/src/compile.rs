@@ -385,7 +385,7 @@ impl Compiler {
             worker_ports: self.worker_ports.clone(),
             local: settings::local(mirror),
             settings: settings::settings(mirror, &self.choices),
-            linux_only: Family::BOTH.map(|family| stages::unsupported(mirror, family).next().is_some()),
+            linux_only: Family::BOTH.map(|family| stages::left_to_linux(mirror, family)),
             interfaces: Arc::new(interfaces),
         };
         let (before, after) = (&self.state.interfaces, &now.interfaces);

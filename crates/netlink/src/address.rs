@@ -37,8 +37,16 @@ pub struct Address {
 impl Address {
     /// An IPv4 address of a prefix that has another address already.
     pub const SECONDARY: u32 = 1;
+    /// For an IPv6 address the same bit means a temporary one (RFC 8981).
+    pub const TEMPORARY: u32 = 1;
+    /// An IPv6 address that is used before it has been checked for duplicates.
+    pub const OPTIMISTIC: u32 = 4;
     /// An IPv6 address that is already in use by another host.
     pub const DAD_FAILED: u32 = 8;
+    /// A home address of Mobile IPv6.
+    pub const HOME: u32 = 0x10;
+    /// An address that new packets should not come from.
+    pub const DEPRECATED: u32 = 0x20;
     /// An IPv6 address that is still being checked for duplicates.
     pub const TENTATIVE: u32 = 0x40;
 
@@ -47,9 +55,12 @@ impl Address {
         self.flags & (Self::TENTATIVE | Self::DAD_FAILED) == 0
     }
 
-    /// What identifies it.
+    /// What identifies it: for IPv6 the link and the address alone, as the kernel can change the rest.
     pub(crate) fn identity(&self) -> (u32, IpAddr, u8, Option<IpAddr>) {
-        (self.ifindex, self.local, self.length, self.peer)
+        match self.local {
+            IpAddr::V4(_) => (self.ifindex, self.local, self.length, self.peer),
+            IpAddr::V6(_) => (self.ifindex, self.local, 0, None),
+        }
     }
 
     /// Reads the part after the netlink header. `None` for an address family other than IPv4 and IPv6.

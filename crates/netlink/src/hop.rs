@@ -8,9 +8,11 @@ use std::net::IpAddr;
 /// Attribute types of a hop within a route (`RTA_*`).
 mod rta {
     pub const GATEWAY: u16 = 5;
+    pub const FLOW: u16 = 11;
     pub const VIA: u16 = 18;
     pub const ENCAP_TYPE: u16 = 21;
     pub const ENCAP: u16 = 22;
+    pub const TTL_PROPAGATE: u16 = 26;
 }
 
 /// Fixed part of a hop within a list: length, flags, weight less one, interface.
@@ -57,6 +59,8 @@ pub struct Hop {
     pub flags: HopFlags,
     /// Type of the encapsulation (`LWTUNNEL_ENCAP_*`); 0 for none. Linux has to forward such routes.
     pub encap: u16,
+    /// Stands for what else distinguishes it in Linux: its realm, and the content of the encapsulation.
+    pub others: u64,
 }
 
 impl Hop {
@@ -73,8 +77,8 @@ impl Hop {
     /// Equal except for what changes with the link's state.
     pub fn same_place(&self, other: &Self) -> bool {
         let stable = |hop: &Self| hop.flags.0 & !HopFlags::LIVENESS;
-        (self.gateway, self.ifindex, self.weight, self.encap)
-            == (other.gateway, other.ifindex, other.weight, other.encap)
+        (self.gateway, self.ifindex, self.weight, self.encap, self.others)
+            == (other.gateway, other.ifindex, other.weight, other.encap, other.others)
             && stable(self) == stable(other)
     }
 
@@ -86,9 +90,19 @@ impl Hop {
             // The family in two bytes, followed by the address.
             rta::VIA => self.gateway = Some(attribute::address(kind, value.get(2..).unwrap_or_default())?),
             rta::ENCAP_TYPE => self.encap = attribute::number_u16(kind, value)?,
+            rta::FLOW | rta::ENCAP | rta::TTL_PROPAGATE => self.add_other(kind, value),
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Adds an attribute to [`Self::others`]. A digest, so that a hop needs no memory of its own; if two were the
+    /// same, the routes would look the same, and a deletion of one would make the mirror read them again.
+    fn add_other(&mut self, kind: u16, value: &[u8]) {
+        const PRIME: u64 = 0x0100_0000_01b3;
+        let bytes = kind.to_ne_bytes().into_iter().chain(value.iter().copied());
+        self.others =
+            bytes.fold(self.others, |sum, byte| (sum ^ u64::from(byte) ^ 0xcbf2).wrapping_mul(PRIME));
     }
 
     /// Appends this hop's own attributes to a message of a route whose gateways are `six` or not.

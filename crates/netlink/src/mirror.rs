@@ -7,11 +7,17 @@
 //! The kernel removes some objects without an event (see `flush`); the same rules are applied here, and the mirror
 //! then requests a comparison ([`Mirror::take_comparison_request`]), because these rules are only a copy of the kernel's.
 //!
+//! An object is known by all that the kernel compares. If a message can still be about several objects, or is about none,
+//! what it concerns is in doubt: only Linux forwards those packets until the tables have been read again, which happens
+//! at once ([`Mirror::take_reread_request`]).
+//!
 //! Absent on purpose: which route a packet takes. That is decided by the code that builds forwarding tables.
 
 mod adopt;
 mod body;
 mod change;
+mod choice;
+mod doubt;
 mod flush;
 mod generations;
 mod order;
@@ -22,6 +28,8 @@ pub(crate) use adopt::Touched;
 pub use adopt::{Difference, Findings, Item};
 pub use body::BodyId;
 pub use change::Change;
+pub use choice::Choice;
+pub(crate) use doubt::Lifetime;
 pub use read::Paths;
 pub use routes::{Routes, Table};
 
@@ -32,6 +40,7 @@ use crate::route::RouteBody;
 use crate::{Address, Link, LinkSysctls, Neighbor, Netconf, NextHop, Rule, Sysctls, netconf};
 use bm_wire::Family;
 use change::Changes;
+use doubt::Doubts;
 use generations::Generations;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -45,6 +54,7 @@ pub struct Mirror {
     neighbors: Map<(u32, IpAddr), Neighbor>,
     next_hops: BTreeMap<u32, NextHop>,
     rules: Vec<Rule>,
+    rules_in_doubt: [bool; 2],
     netconf: BTreeMap<(Family, i32), Netconf>,
     sysctls: Sysctls,
     link_sysctls: BTreeMap<u32, LinkSysctls>,
@@ -52,6 +62,8 @@ pub struct Mirror {
     ipv6: Routes<u128>,
     changes: Changes,
     doubt: bool,
+    doubts: Doubts,
+    no_router_preference: bool,
 }
 
 impl Mirror {
@@ -61,11 +73,16 @@ impl Mirror {
         match message {
             Message::Route4(mut route) => {
                 self.settle(Family::V4, &mut route.body);
-                self.doubt |= !self.ipv4.apply(route, &mut self.changes);
+                let about = self.subject(&route);
+                let fit = self.ipv4.apply(route, &mut self.changes);
+                self.judge4(about, fit);
             }
             Message::Route6(mut route) => {
                 self.settle(Family::V6, &mut route.body);
-                self.doubt |= !self.ipv6.apply(route, &mut self.changes);
+                self.note_lifetime(&route);
+                let about = self.subject(&route);
+                let fit = self.ipv6.apply(route, &mut self.changes);
+                self.judge6(about, fit);
             }
             Message::Neighbor(neighbor) => self.put_neighbor(neighbor),
             Message::NeighborGone(neighbor) => self.drop_neighbor(neighbor.ifindex, neighbor.address),
@@ -81,6 +98,8 @@ impl Mirror {
                 let ours = self.netconf.entry((family, ifindex)).or_default();
                 let before = *ours;
                 ours.take(&update);
+                // Linux copies what is for new interfaces to those that have never had an address, and says nothing.
+                self.doubts.reread |= ifindex == netconf::DEFAULT;
                 if *ours != before {
                     netconf_changed(&self.links, &mut self.changes, family, ifindex);
                 }
@@ -158,6 +177,8 @@ impl Mirror {
     fn put_link(&mut self, link: Link) {
         let ifindex = link.ifindex;
         let (up, carrier) = (link.up(), link.carrier());
+        // Linux changes the MTU of IPv6 routes on a link with that of the link, and says nothing.
+        self.doubts.reread |= self.links.get(&ifindex).is_some_and(|before| before.mtu != link.mtu);
         let before = self.links.get(&ifindex).map(|link| (link.up(), link.carrier()));
         if self.links.get(&ifindex) != Some(&link) {
             self.links.insert(ifindex, link);
@@ -203,8 +224,14 @@ impl Mirror {
         let list = self.addresses.entry(address.ifindex).or_default();
         let first = address.local.is_ipv4() && !list.iter().any(|other| other.local.is_ipv4());
         match list.iter_mut().find(|other| other.identity() == address.identity()) {
-            Some(other) if *other == address => return,
-            Some(other) => *other = address,
+            Some(other) => {
+                // With its lifetime Linux also renews that of its prefix, which it does not announce.
+                self.doubts.reread |= address.local.is_ipv6();
+                if *other == address {
+                    return;
+                }
+                *other = address;
+            }
             // As they come: IPv4's oldest is the source where several would do, as in Linux.
             None => list.push(address),
         }
@@ -222,6 +249,8 @@ impl Mirror {
             return;
         }
         let last = address.local.is_ipv4() && !list.iter().any(|other| other.local.is_ipv4());
+        // The prefix stays for the sake of another address, but then ends with that.
+        self.doubts.reread |= address.local.is_ipv6() && list.iter().any(|other| other.local.is_ipv6());
         if list.is_empty() {
             self.addresses.remove(&address.ifindex);
         }
@@ -241,17 +270,28 @@ impl Mirror {
         self.next_hop_changed(id);
     }
 
+    /// Behind those of its priority, as in the kernel. It allows two rules that are equal in everything.
     fn put_rule(&mut self, rule: Rule) {
-        if let Err(at) = self.rules.binary_search(&rule) {
-            self.changes.push(Change::Rules(rule.family));
-            self.rules.insert(at, rule);
+        let family = rule.family;
+        if self.rules.contains(&rule) {
+            self.doubt_rules(family);
         }
+        let order = |rule: &Rule| (rule.family, rule.priority);
+        let at = self.rules.partition_point(|other| order(other) <= order(&rule));
+        self.rules.insert(at, rule);
+        self.changes.push(Change::Rules(family));
     }
 
     fn drop_rule(&mut self, rule: &Rule) {
-        if let Ok(at) = self.rules.binary_search(rule) {
+        let equal = |(at, other): (usize, &Rule)| (other == rule).then_some(at);
+        let mut found = self.rules.iter().enumerate().filter_map(equal);
+        let (first, second) = (found.next(), found.next());
+        if let Some(at) = first {
             self.rules.remove(at);
             self.changes.push(Change::Rules(rule.family));
+        }
+        if first.is_none() || second.is_some() {
+            self.doubt_rules(rule.family);
         }
     }
 

@@ -61,6 +61,11 @@ pub struct NetconfUpdate {
 }
 
 impl Netconf {
+    /// Without what the kernel changes silently.
+    pub(crate) fn announced(&self) -> Self {
+        Self { bc_forwarding: false, ..*self }
+    }
+
     /// Applies the settings in a message.
     pub(crate) fn take(&mut self, update: &NetconfUpdate) {
         fn set<T: Copy>(ours: &mut T, update: Option<T>) {

@@ -34,6 +34,7 @@ mod rta {
     pub const PREFSRC: u16 = 7;
     pub const METRICS: u16 = 8;
     pub const MULTIPATH: u16 = 9;
+    pub const CACHEINFO: u16 = 12;
     pub const TABLE: u16 = 15;
     pub const PREF: u16 = 20;
     pub const NH_ID: u16 = 30;
@@ -151,6 +152,8 @@ pub struct RouteBody {
     pub preferred_source: Option<IpAddr>,
     /// Sources that it is for, address and length (IPv6 only); none for all.
     pub source: Option<(IpAddr, u8)>,
+    /// What else Linux compares before it calls two routes the same, as it sent it (IPv4).
+    pub others: Box<[u8]>,
     /// Where packets go.
     pub via: Via,
 }
@@ -163,6 +166,7 @@ impl RouteBody {
                 == (other.kind, other.protocol, other.scope, other.preference)
             && (self.mtu, self.mtu_locked) == (other.mtu, other.mtu_locked)
             && (self.preferred_source, self.source) == (other.preferred_source, other.source)
+            && self.others == other.others
             && self.via.same_places(&other.via)
     }
 
@@ -223,6 +227,8 @@ pub struct RouteMessage<A: Address> {
     pub prefix: Prefix<A>,
     /// The rest.
     pub body: RouteBody,
+    /// How long the route is valid (IPv6), in hundredths of a second; negative once that is over, 0 for ever.
+    pub lifetime: i32,
 }
 
 /// The parts of a route before its address family is a type.
@@ -233,6 +239,8 @@ struct Draft<'a> {
     hop: Hop,
     hops: Option<Vec<Hop>>,
     object: Option<u32>,
+    others: Vec<u8>,
+    lifetime: i32,
 }
 
 impl<A: Address> RouteMessage<A> {
@@ -257,13 +265,15 @@ impl<A: Address> RouteMessage<A> {
             bytes => A::from_bytes(bytes).ok_or(bad)?,
         };
         let prefix = Prefix::containing(address, length).ok_or(bad)?;
-        let (table, mut body) = (draft.table, draft.finish());
+        let (table, lifetime, mut body) = (draft.table, draft.lifetime, draft.finish());
         if A::FAMILY == Family::V6 {
             // The kernel starts an event with the next hop that changed, and a dump with another one: the order has
             // no meaning, so it must not make a difference.
             body.via.hops_mut().sort_unstable();
+            // Linux distinguishes IPv6 routes by metric and next hop only, and changes the rest without a message.
+            body.others = Box::default();
         }
-        Ok(Some(Self { event, table, prefix, body }))
+        Ok(Some(Self { event, table, prefix, body, lifetime }))
     }
 
     /// Appends the part after the netlink header of a request to add or delete this route.
@@ -323,7 +333,8 @@ impl<'a> Draft<'a> {
         };
         let hop = Hop { weight: 1, flags: HopFlags::kept(flags), ..Hop::default() };
         let table = u32::from(message[at::TABLE]);
-        Self { destination: &[], table, body, hop, hops: None, object: None }
+        let (others, lifetime) = (Vec::new(), 0);
+        Self { destination: &[], table, body, hop, hops: None, object: None, others, lifetime }
     }
 
     #[inline]
@@ -339,8 +350,11 @@ impl<'a> Draft<'a> {
             rta::MULTIPATH => self.hops = Some(hop::read_list(kind, value)?),
             rta::NH_ID => self.object = Some(attribute::number_u32(kind, value)?),
             rta::SRC => self.body.source = ip_address(value).map(|address| (address, source_length)),
+            rta::CACHEINFO => self.lifetime = lifetime(value),
             _ => {
-                self.hop.take(kind, value)?;
+                if !self.hop.take(kind, value)? {
+                    attribute::put(&mut self.others, kind, value);
+                }
             }
         }
         Ok(())
@@ -351,9 +365,13 @@ impl<'a> Draft<'a> {
             match attribute? {
                 (rtax::MTU, value) => self.body.mtu = attribute::number_u32(rtax::MTU, value)?,
                 (rtax::LOCK, value) => {
-                    self.body.mtu_locked = attribute::number_u32(rtax::LOCK, value)? >> rtax::MTU & 1 == 1;
+                    let locked = attribute::number_u32(rtax::LOCK, value)?;
+                    self.body.mtu_locked = locked >> rtax::MTU & 1 == 1;
+                    if locked & !(1 << rtax::MTU) != 0 {
+                        attribute::put(&mut self.others, rtax::LOCK, value);
+                    }
                 }
-                _ => {}
+                (kind, value) => attribute::put(&mut self.others, kind, value),
             }
         }
         Ok(())
@@ -362,6 +380,7 @@ impl<'a> Draft<'a> {
     /// The next hops, from the attributes. If the route refers to an object, the kernel also lists the object's hops,
     /// for programs that do not know objects; the object is what counts, because it changes independently.
     fn finish(mut self) -> RouteBody {
+        self.body.others = self.others.into();
         self.body.via = match (self.object, self.hops) {
             (Some(id), _) => Via::Object(id),
             (None, Some(hops)) => Via::from_hops(hops),
@@ -370,4 +389,10 @@ impl<'a> Draft<'a> {
         };
         self.body
     }
+}
+
+/// How long a route is valid: `rta_expires` of `struct rta_cacheinfo`.
+fn lifetime(value: &[u8]) -> i32 {
+    let expires = value.get(8..12).and_then(|bytes| bytes.try_into().ok());
+    expires.map_or(0, i32::from_ne_bytes)
 }

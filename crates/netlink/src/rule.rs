@@ -40,6 +40,8 @@ pub struct Rule {
     pub family: Family,
     /// Its priority; the rule with the lowest value is tried first.
     pub priority: u32,
+    /// Its origin (`RTPROT_*`), which Linux compares too: two rules may differ in nothing else.
+    pub protocol: u8,
     /// Its action (`FR_ACT_*`); 1 is a lookup in `table`.
     pub action: u8,
     pub table: u32,
@@ -70,6 +72,7 @@ impl Rule {
         Self {
             family,
             priority,
+            protocol: 0,
             action: TO_TABLE,
             table,
             l3mdev: false,
@@ -142,7 +145,8 @@ impl Rule {
             // The kernel always includes these two, with all bits set for none.
             fra::SUPPRESS_PREFIXLEN => self.suppress_length = Some(number()?).filter(|&n| n != u32::MAX),
             fra::SUPPRESS_IFGROUP if number()? == u32::MAX => {}
-            fra::PROTOCOL | fra::PAD => {}
+            fra::PROTOCOL => self.protocol = attribute::number_u8(kind, value)?,
+            fra::PAD => {}
             _ => attribute::put(others, kind, value),
         }
         Ok(())

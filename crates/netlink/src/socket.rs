@@ -26,6 +26,8 @@ const SEND_BUFFER: usize = 8 << 20;
 const RECEIVE_BUFFER_MAX: usize = i32::MAX as usize / 2;
 /// Messages about the buckets of resilient groups; no message type that is needed is greater.
 const NEWNEXTHOPBUCKET: u32 = 116;
+/// The group of prefixes in advertisements, which libc does not have.
+const RTNLGRP_IPV6_PREFIX: u32 = 18;
 /// How long the kernel may take to start an answer. It answers immediately unless another process holds its lock.
 const ANSWER_MS: i32 = 30_000;
 
@@ -101,6 +103,7 @@ impl Socket {
             libc::RTNLGRP_IPV6_IFADDR,
             libc::RTNLGRP_IPV6_ROUTE,
             libc::RTNLGRP_IPV6_RULE,
+            RTNLGRP_IPV6_PREFIX,
             libc::RTNLGRP_IPV4_NETCONF,
             libc::RTNLGRP_IPV6_NETCONF,
             libc::RTNLGRP_NEXTHOP,

@@ -14,6 +14,7 @@
 //! long intervals, and on request. One thread owns a `Watch` and calls [`Watch::process`] when the descriptor is
 //! readable or [`Watch::timeout`] has passed. Nothing here blocks except [`Watch::open`] and [`Watch::compare`].
 
+mod lifetimes;
 mod load;
 
 use crate::error::Error;
@@ -21,10 +22,14 @@ use crate::message::{Message, Messages};
 use crate::mirror::{Change, Findings, Mirror};
 use crate::socket::{self, Socket};
 use crate::sysctl::SysctlFiles;
-use load::{Load, Reason, Step};
+use lifetimes::Lifetimes;
+use load::{Load, Loaded, Reason, Step};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// A message about a prefix in an advertisement, which libc does not have.
+const RTM_NEWPREFIX: u16 = 52;
 /// Receives of events at once, before a step of a dump and the changes get their turn.
 const RECEIVES: usize = 256;
 /// Bytes of events kept for a dump under way; more is treated as an overrun.
@@ -111,6 +116,7 @@ pub struct Watch {
     audit: Option<Audit>,
     /// No dump out of doubt before this.
     doubt_not_before: Instant,
+    lifetimes: Lifetimes,
     sysctls: SysctlFiles,
     sysctl_next: Instant,
     /// Dumps made useless by overruns since the last good one.
@@ -138,6 +144,7 @@ impl Watch {
             audit_next: options.audit_every.map(|every| now + every),
             audit: None,
             doubt_not_before: now,
+            lifetimes: Lifetimes::default(),
             sysctls: SysctlFiles::new(),
             sysctl_next: now,
             spoilt: 0,
@@ -179,7 +186,7 @@ impl Watch {
             return Some(Duration::ZERO);
         }
         let dump = self.dump_due.map(|(at, _)| at).or(self.audit_due).filter(|_| self.load.is_none());
-        let deadlines = [Some(self.sysctl_next), self.audit_next, dump, resting];
+        let deadlines = [Some(self.sysctl_next), self.audit_next, dump, resting, self.lifetimes.next()];
         deadlines.into_iter().flatten().min().map(|at| at.saturating_duration_since(now))
     }
 
@@ -247,6 +254,10 @@ impl Watch {
             self.sysctl_next = now + self.options.sysctl_every;
             self.read_sysctls();
         }
+        let ended = self.lifetimes.expire(&mut self.mirror, now);
+        if self.mirror.take_reread_request() || ended {
+            self.want_audit(now.max(self.doubt_not_before));
+        }
         if self.mirror.take_comparison_request() {
             self.schedule_comparison(now);
         }
@@ -311,13 +322,14 @@ impl Watch {
     }
 
     fn apply_events(&mut self, count: usize, now: Instant) {
-        let mut malformed = false;
+        let (mut malformed, mut prefixes) = (false, false);
         for index in 0..count {
             let bytes = self.events.slot(index);
             if let Some(load) = &mut self.load {
                 load.backlog.extend_from_slice(bytes);
             }
             for raw in Messages(bytes) {
+                let kind = raw.as_ref().map_or(0, |raw| raw.kind);
                 match raw.and_then(|raw| Message::read(&raw)) {
                     Ok(Some(message)) => {
                         self.statistics.events += 1;
@@ -326,7 +338,8 @@ impl Watch {
                         }
                         self.mirror.apply(message);
                     }
-                    Ok(None) => {}
+                    // The lifetime of the prefix of an advertisement: its route is renewed without a message.
+                    Ok(None) => prefixes |= kind == RTM_NEWPREFIX,
                     Err(why) => {
                         self.statistics.malformed += 1;
                         malformed = true;
@@ -334,6 +347,10 @@ impl Watch {
                     }
                 }
             }
+        }
+        self.lifetimes.note(self.mirror.take_lifetimes(), now);
+        if prefixes {
+            self.want_audit(now.max(self.doubt_not_before));
         }
         if malformed {
             // It is unknown what it would have changed.
@@ -403,15 +420,23 @@ impl Watch {
     fn finish(&mut self, load: Load, now: Instant) {
         let took = load.started.elapsed();
         let reason = load.reason;
-        let (fresh, doubtful) = load.finish(&self.mirror);
+        let Loaded { mirror: fresh, doubtful, lifetimes } = load.finish(&self.mirror);
+        self.lifetimes = lifetimes;
         self.statistics.dump_time = took;
         self.spoilt = 0;
         self.doubt_not_before = now + took * AUDIT_SHARE;
         if doubtful {
             self.want_audit(self.doubt_not_before.max(now + self.options.audit_delay));
         }
+        if fresh.is_in_doubt() {
+            self.want_audit(self.doubt_not_before);
+        }
         if reason == Reason::Start {
             self.mirror = fresh;
+            // A file that only such a kernel has.
+            let known = Path::new("/proc/sys/net/ipv6/conf/all/accept_ra_rtr_pref").exists();
+            self.mirror.set_router_preference(known);
+            self.lifetimes.expire(&mut self.mirror, now);
             self.read_sysctls();
             self.mirror.everything_changed();
             return;
@@ -419,6 +444,8 @@ impl Watch {
         let limit = if reason == Reason::Audit { self.options.findings_max } else { 0 };
         let mut findings = Findings::up_to(limit);
         self.mirror.adopt(fresh, &mut findings);
+        // What has ended is listed until Linux removes it, with a message.
+        self.lifetimes.expire(&mut self.mirror, now);
         if reason == Reason::Overrun {
             self.statistics.resyncs += 1;
             tracing::info!(differences = findings.count, ?took, "the tables are complete again");

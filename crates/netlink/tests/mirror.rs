@@ -5,7 +5,9 @@
 use bm_netlink::mirror::Findings;
 use bm_netlink::next_hop::{Member, Resilient};
 use bm_netlink::{Address, Change, Difference, Family, Hop, HopFlags, Kind, Link, Message, Mirror, Neighbor};
-use bm_netlink::{NextHop, Object, RouteBody, RouteEvent, RouteKind, RouteMessage, Via, neighbor::state};
+use bm_netlink::{
+    NextHop, Object, RouteBody, RouteEvent, RouteKind, RouteMessage, Rule, Via, neighbor::state,
+};
 use bm_wire::prefix::{self, Ipv4Prefix, Ipv6Prefix, Prefix};
 use std::net::IpAddr;
 
@@ -48,11 +50,11 @@ fn many(hops: &[(&str, u32)]) -> Via {
 }
 
 fn route4(event: RouteEvent, prefix: &str, body: RouteBody) -> Message {
-    Message::Route4(RouteMessage { event, table: MAIN, prefix: net(prefix), body })
+    Message::Route4(RouteMessage { event, table: MAIN, prefix: net(prefix), body, lifetime: 0 })
 }
 
 fn route6(event: RouteEvent, prefix: &str, body: RouteBody) -> Message {
-    Message::Route6(RouteMessage { event, table: MAIN, prefix: net6(prefix), body })
+    Message::Route6(RouteMessage { event, table: MAIN, prefix: net6(prefix), body, lifetime: 0 })
 }
 
 /// A mirror with two links that are up, and no pending changes.
@@ -107,8 +109,9 @@ fn the_route_with_the_lowest_metric_and_no_tos_is_active() {
     );
     assert!(!mirror.take_comparison_request());
     mirror.apply(route4(Deleted, P, body(10, one("192.0.2.77", 2))));
-    assert!(mirror.take_changes().is_empty());
-    assert!(mirror.take_comparison_request(), "deleting a route that does not exist must cause a comparison");
+    assert_eq!(mirror.take_changes(), [Change::Route4 { table: MAIN, prefix: net(P) }]);
+    assert!(mirror.take_reread_request(), "after a deletion of a route that is not here all are read again");
+    assert!(mirror.ipv4().in_doubt(MAIN, net(P)) && active(&mirror).is_none(), "until then Linux forwards");
 }
 
 #[test]
@@ -268,6 +271,7 @@ fn deleting_addresses_removes_routes_of_the_link_and_routes_with_that_source() {
         table: 100,
         prefix: net(P),
         body: from("192.0.2.9", "10.0.0.2", 3),
+        lifetime: 0,
     };
     mirror.apply(Message::Route4(elsewhere));
     mirror.apply(Message::AddressGone(address(2, "192.0.2.9")));
@@ -495,6 +499,7 @@ fn a_dump_during_events_is_correct_after_applying_the_events() {
                         table,
                         prefix,
                         body,
+                        lifetime: 0,
                     }));
                 }
             }
@@ -580,4 +585,128 @@ fn an_ipv6_dump_during_events_is_correct_too() {
         }
         assert_eq!(gateways6(&fresh, P6), gateways6(&live, P6), "round {round}");
     }
+}
+
+#[test]
+fn rules_keep_the_order_of_the_kernel_and_may_be_equal() {
+    let rule = |table, protocol| Rule { protocol, ..Rule::lookup(Family::V4, 100, table) };
+    let tables = |mirror: &Mirror| mirror.rules().iter().map(|rule| rule.table).collect::<Vec<_>>();
+    let mut mirror = Mirror::default();
+    for (table, protocol) in [(9, 3), (7, 3), (9, 4)] {
+        mirror.apply(Message::Rule(rule(table, protocol)));
+    }
+    mirror.apply(Message::Rule(Rule::lookup(Family::V4, 99, 254)));
+    assert_eq!(tables(&mirror), [254, 9, 7, 9]);
+    mirror.apply(Message::RuleGone(rule(9, 3)));
+    assert_eq!(tables(&mirror), [254, 7, 9]);
+    assert!(!mirror.take_reread_request() && !mirror.rules_in_doubt(Family::V4));
+    mirror.apply(Message::Rule(rule(7, 3)));
+    assert_eq!(tables(&mirror), [254, 7, 9, 7], "the kernel allows two that are equal");
+    mirror.take_reread_request();
+    mirror.apply(Message::RuleGone(rule(7, 3)));
+    assert_eq!(tables(&mirror), [254, 9, 7]);
+    assert!(mirror.take_reread_request() && mirror.rules_in_doubt(Family::V4), "which of the two was it?");
+    let mut fresh = Mirror::default();
+    for rule in [Rule::lookup(Family::V4, 99, 254), rule(7, 3)] {
+        fresh.apply(Message::Rule(rule));
+    }
+    mirror.adopt(fresh, &mut Findings::default());
+    assert_eq!(tables(&mirror), [254, 7]);
+    assert!(!mirror.rules_in_doubt(Family::V4) && !mirror.rules_in_doubt(Family::V6));
+}
+
+#[test]
+fn ipv4_routes_that_differ_in_what_is_not_understood_are_two() {
+    use RouteEvent::{Appended, Deleted};
+    let with = |others: &[u8]| RouteBody { others: others.into(), ..body(0, one("192.0.2.2", 2)) };
+    let mut mirror = two_links();
+    mirror.apply(route4(Appended, P, with(&[1])));
+    mirror.apply(route4(Appended, P, with(&[2])));
+    mirror.apply(route4(Deleted, P, with(&[1])));
+    assert_eq!(gateways4(&mirror, P).len(), 1);
+    assert!(!mirror.take_reread_request());
+    // Two that look alike, which a later list of the kernel may show.
+    mirror.apply(route4(RouteEvent::Listed, P, with(&[2])));
+    assert_eq!(gateways4(&mirror, P).len(), 2);
+    mirror.apply(route4(Deleted, P, with(&[2])));
+    assert_eq!(gateways4(&mirror, P).len(), 1);
+    assert!(mirror.take_reread_request() && mirror.ipv4().in_doubt(MAIN, net(P)));
+}
+
+/// A default route by router advertisement (`RTPROT_RA`).
+fn advertised(gateway: &str, ifindex: u32, preference: u8) -> RouteBody {
+    RouteBody { protocol: 9, preference, ..body(1024, one(gateway, ifindex)) }
+}
+
+/// The state after a list of the kernel with these routes.
+fn relisted(mirror: &mut Mirror, prefix: &str, bodies: &[RouteBody]) {
+    let mut fresh = two_links();
+    fresh.apply(forwarding6());
+    bodies.iter().for_each(|body| fresh.apply(route6(RouteEvent::Listed, prefix, body.clone())));
+    mirror.adopt(fresh, &mut Findings::default());
+}
+
+/// `net.ipv6.conf.all.forwarding` is set.
+fn forwarding6() -> Message {
+    let forwarding = [
+        0x24, 0, 0, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, 8, 0, 1, 0, 0xff, 0xff, 0xff, 0xff,
+        8, 0, 2, 0, 1, 0, 0, 0,
+    ];
+    Message::read_all(&forwarding).unwrap().remove(0)
+}
+
+#[test]
+fn a_router_is_chosen_by_preference_and_then_by_age() {
+    let default = "::/0";
+    let mut mirror = two_links();
+    mirror.apply(forwarding6());
+    let [b, c] = [("fe80::b", 2), ("fe80::c", 3)];
+    let by = |(gateway, ifindex), preference| advertised(gateway, ifindex, preference);
+    let chosen = |mirror: &Mirror| {
+        mirror.active(mirror.ipv6(), MAIN, net6(default)).map(|(_, body)| body.via.to_string())
+    };
+    let [to_b, to_c] = [b, c].map(|(gateway, ifindex)| Some(format!("via {gateway} dev {ifindex}")));
+    for (preferences, expected) in
+        [([0, 0], &to_b), ([0, 1], &to_c), ([0, 3], &to_b), ([3, 0], &to_c), ([3, 3], &to_b), ([1, 1], &to_b)]
+    {
+        relisted(&mut mirror, default, &[by(b, preferences[0]), by(c, preferences[1])]);
+        assert_eq!(chosen(&mirror), *expected, "{preferences:?}");
+    }
+    // A change of the preference is announced like a replacement, but replaces no other router.
+    relisted(&mut mirror, default, &[by(b, 0), by(c, 0)]);
+    mirror.apply(route6(RouteEvent::Replaced, default, by(c, 3)));
+    assert_eq!(gateways6(&mirror, default).len(), 2);
+    assert!(mirror.take_reread_request() && chosen(&mirror).is_none(), "it could also be one");
+    relisted(&mut mirror, default, &[by(b, 0), by(c, 3)]);
+    mirror.apply(route6(RouteEvent::Deleted, default, by(c, 3)));
+    assert_eq!(chosen(&mirror), to_b);
+    // Linux changes the preference of a route from route information without a message.
+    relisted(&mut mirror, P6, &[by(b, 0)]);
+    assert!(mirror.active(mirror.ipv6(), MAIN, net6(P6)).is_none());
+}
+
+#[test]
+fn ipv6_metrics_do_not_matter_once_the_lowest_is_unusable() {
+    let mut mirror = two_links();
+    let with =
+        |priority, preference, ifindex| RouteBody { preference, ..body(priority, one("fe80::1", ifindex)) };
+    let dead = RouteBody { kind: RouteKind::Unicast, ..with(1, 0, 9) };
+    relisted(&mut mirror, P6, &[dead.clone(), with(2, 3, 2), with(3, 1, 3)]);
+    let chosen =
+        |mirror: &Mirror| mirror.active(mirror.ipv6(), MAIN, net6(P6)).map(|(_, body)| body.priority);
+    assert_eq!(chosen(&mirror), Some(3), "link 9 is not there");
+    relisted(&mut mirror, P6, &[with(2, 3, 2), with(3, 1, 3)]);
+    assert_eq!(chosen(&mirror), Some(2));
+    // Without forwarding on all interfaces, the state of the gateways' neighbor entries counts.
+    let mut fresh = two_links();
+    for body in [with(2, 0, 2), with(2, 0, 3)] {
+        fresh.apply(route6(RouteEvent::Listed, P6, body));
+    }
+    fresh.apply(route6(
+        RouteEvent::Listed,
+        P6,
+        RouteBody { kind: RouteKind::Blackhole, ..body(2, Via::Nowhere) },
+    ));
+    mirror.adopt(fresh, &mut Findings::default());
+    assert_eq!(chosen(&mirror), None);
 }

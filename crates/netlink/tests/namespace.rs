@@ -8,12 +8,16 @@
 #[path = "namespace/support.rs"]
 mod support;
 
+#[path = "namespace/advertised.rs"]
+mod advertised;
 #[path = "namespace/churn.rs"]
 mod churn;
 #[path = "namespace/elements.rs"]
 mod elements;
 #[path = "namespace/frr.rs"]
 mod frr;
+#[path = "namespace/identity.rs"]
+mod identity;
 #[path = "namespace/links.rs"]
 mod links;
 #[path = "namespace/linux_only.rs"]

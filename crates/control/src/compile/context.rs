@@ -12,6 +12,7 @@ use super::stages::Stages;
 use super::targets::{Fixed, Target, Targets};
 use super::view::View;
 use bm_netlink::BodyId;
+use bm_netlink::mirror::Choice;
 use bm_wire::prefix::Prefix;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,28 +50,28 @@ pub(super) struct Context<'a, A> {
 impl<A: RouteFamily> Context<'_, A> {
     fn outcome(&mut self, table: u32, prefix: Prefix<A>) -> Outcome {
         let routes = A::routes(self.view.mirror);
-        self.outcome_of(routes.get(table, prefix))
+        self.outcome_of(table, prefix, routes.get(table, prefix))
     }
 
-    /// The target of the first body of a prefix that leads anywhere.
-    fn outcome_of(&mut self, bodies: &[BodyId]) -> Outcome {
+    /// Where the body leads that Linux uses of those of a prefix.
+    fn outcome_of(&mut self, table: u32, prefix: Prefix<A>, bodies: &[BodyId]) -> Outcome {
         // Called for each of a million routes.
         bm_heartbeat::beat();
-        let mut first = Outcome::Inactive;
+        let mirror = self.view.mirror;
         for id in bodies {
             let outcome = self.shared.bodies.outcome::<A>(*id, self.view, self.targets);
-            if outcome == Outcome::Inactive {
-                continue;
-            }
             // A body for only some packets, at any position, leaves the whole prefix to Linux.
-            if self.shared.bodies.why(*id) == Some(LinuxReason::Selects) {
+            if outcome != Outcome::Inactive && self.shared.bodies.why(*id) == Some(LinuxReason::Selects) {
                 return outcome;
             }
-            if first == Outcome::Inactive {
-                first = outcome;
-            }
         }
-        first
+        let mut outcome = |id| self.shared.bodies.outcome::<A>(id, self.view, self.targets);
+        let usable = |id| outcome(id) != Outcome::Inactive;
+        match mirror.choose(A::routes(mirror), table, prefix, bodies, usable) {
+            Choice::Nothing => Outcome::Inactive,
+            Choice::Route(id) => outcome(id),
+            Choice::Unknown => Outcome::To(Fixed::Host.target()),
+        }
     }
 
     /// The same for the longest prefix of the table that covers `prefix` and leads anywhere.
@@ -145,10 +146,12 @@ impl<A: RouteFamily> Context<'_, A> {
         let routes = A::routes(self.view.mirror);
         let (mut values, mut others) = (Vec::new(), vec![Prefix::default()]);
         for (stage, number) in stages.tables.iter().enumerate() {
+            // A prefix in doubt may be without routes here.
+            others.extend(routes.all_in_doubt().filter(|(of, _)| of == number).map(|(_, prefix)| prefix));
             let Some(table) = routes.table(*number) else { continue };
             values.reserve(table.len());
             for (prefix, bodies) in table.iter() {
-                let own = self.outcome_of(bodies);
+                let own = self.outcome_of(*number, prefix, bodies);
                 self.note_outcome(*number, prefix, own);
                 match own {
                     Outcome::To(target) => {

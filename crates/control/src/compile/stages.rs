@@ -103,6 +103,11 @@ fn serves_all(rule: &Rule) -> bool {
         && rule.others.is_empty()
 }
 
+/// Whether only Linux can follow the rules of a family, or only Linux knows them at present.
+pub(super) fn left_to_linux(mirror: &Mirror, family: Family) -> bool {
+    mirror.rules_in_doubt(family) || unsupported(mirror, family).next().is_some()
+}
+
 /// The rules because of which packets of a family are left to Linux.
 pub(super) fn unsupported(mirror: &Mirror, family: Family) -> impl Iterator<Item = &Rule> {
     mirror.rules().iter().filter(move |rule| rule.family == family && !serves_all(rule))

@@ -133,10 +133,10 @@ impl World {
 
     pub fn route(&mut self, event: RouteEvent, table: u32, prefix: &str, body: RouteBody) -> &mut Self {
         let message = match prefix.parse::<Prefix<u32>>() {
-            Ok(prefix) => Message::Route4(RouteMessage { event, table, prefix, body }),
+            Ok(prefix) => Message::Route4(RouteMessage { event, table, prefix, body, lifetime: 0 }),
             Err(_) => {
                 let prefix = prefix.parse().unwrap();
-                Message::Route6(RouteMessage { event, table, prefix, body })
+                Message::Route6(RouteMessage { event, table, prefix, body, lifetime: 0 })
             }
         };
         self.tell(message)

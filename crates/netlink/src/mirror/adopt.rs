@@ -1,10 +1,12 @@
 //! Compares a mirror with a new one, and makes it equal, reporting only the differences.
 
+use super::choice::hides_others;
+use super::order::peers;
 use super::{BodyId, Change, Mirror, Routes, netconf_changed};
 use crate::hop::{Hop, HopFlags};
 use crate::neighbor::state;
 use crate::route::RouteBody;
-use crate::{Address, Link, Neighbor, Netconf, NextHop, Rule};
+use crate::{Address, Link, Neighbor, Netconf, NextHop, Rule, netconf};
 use bm_wire::Family;
 use bm_wire::prefix::{self, Ipv4Prefix, Ipv6Prefix, Prefix};
 use std::collections::{BTreeMap, BTreeSet};
@@ -144,14 +146,22 @@ impl Mirror {
         });
         adopt_map(&mut self.netconf, fresh.netconf, |&(family, ifindex), ours, theirs| {
             netconf_changed(&self.links, changes, family, ifindex);
-            let item = |netconf: &Netconf| Item::Netconf(family, ifindex, *netconf);
-            findings.note(ours.map(item), theirs.map(item));
+            // What is for new interfaces affects none, and like some settings it changes without a message.
+            if ifindex != netconf::DEFAULT && ours.map(Netconf::announced) != theirs.map(Netconf::announced) {
+                let item = |netconf: &Netconf| Item::Netconf(family, ifindex, *netconf);
+                findings.note(ours.map(item), theirs.map(item));
+            }
         });
         self.adopt_rules(fresh.rules, findings);
+        for family in Family::BOTH {
+            self.set_rules_in_doubt(family, fresh.rules_in_doubt[family as usize]);
+        }
         self.adopt_neighbors(fresh.neighbors, findings);
         let (four, six) = (self.ignoring(Family::V4), self.ignoring(Family::V6));
         adopt_routes(&mut self.ipv4, &fresh.ipv4, &four, &mut self.changes, findings);
         adopt_routes(&mut self.ipv6, &fresh.ipv6, &six, &mut self.changes, findings);
+        self.ipv4.doubt_only(fresh.ipv4.into_doubts(), &mut self.changes);
+        self.ipv6.doubt_only(fresh.ipv6.into_doubts(), &mut self.changes);
     }
 
     /// Links that are up and do not use hops without carrier.
@@ -185,15 +195,30 @@ impl Mirror {
     }
 
     fn adopt_rules(&mut self, fresh: Vec<Rule>, findings: &mut Findings) {
-        for rule in self.rules.iter().filter(|rule| fresh.binary_search(rule).is_err()) {
-            self.changes.push(Change::Rules(rule.family));
-            findings.note(Some(Item::Rule(rule.clone())), None);
+        if self.rules == fresh {
+            return;
         }
-        for rule in fresh.iter().filter(|rule| self.rules.binary_search(rule).is_err()) {
-            self.changes.push(Change::Rules(rule.family));
-            findings.note(None, Some(Item::Rule(rule.clone())));
+        Family::BOTH.into_iter().for_each(|family| self.changes.push(Change::Rules(family)));
+        let before = std::mem::replace(&mut self.rules, fresh);
+        let (mut ours, mut theirs): (Vec<_>, Vec<_>) = (before.iter().collect(), self.rules.iter().collect());
+        if self.rules_in_doubt.contains(&true) {
+            return;
         }
-        self.rules = fresh;
+        // Rules may be equal, so each is paired with one of the other side.
+        ours.retain(|rule| match theirs.iter().position(|their| their == rule) {
+            Some(at) => {
+                theirs.remove(at);
+                false
+            }
+            None => true,
+        });
+        if ours.is_empty() && theirs.is_empty() {
+            let moved = before.iter().zip(&self.rules).find(|(ours, theirs)| ours != theirs);
+            let item = |rule: &Rule| Some(Item::Rule(rule.clone()));
+            moved.into_iter().for_each(|(ours, theirs)| findings.note(item(ours), item(theirs)));
+        }
+        ours.into_iter().for_each(|rule| findings.note(Some(Item::Rule(rule.clone())), None));
+        theirs.into_iter().for_each(|rule| findings.note(None, Some(Item::Rule(rule.clone()))));
     }
 
     /// There are not events for each step of a resolution. What matters is where packets can be sent; a missed step
@@ -255,7 +280,10 @@ fn adopt_routes<A: prefix::Address>(
         extra.extend(gone.map(|(prefix, _)| (number, prefix)));
     }
     for (number, prefix) in extra {
-        findings.note(item(ours, number, prefix, ours.get(number, prefix)), None);
+        // What was in doubt was left to Linux, and is resolved by this.
+        if !ours.in_doubt(number, prefix) {
+            findings.note(item(ours, number, prefix, ours.get(number, prefix)), None);
+        }
         ours.replace(number, prefix, &[], changes);
     }
     let mut different = Vec::new();
@@ -266,10 +294,35 @@ fn adopt_routes<A: prefix::Address>(
         different.extend(differs.map(|(prefix, list)| (number, prefix, list)));
     }
     for (number, prefix, list) in different {
-        findings
-            .note(item(ours, number, prefix, ours.get(number, prefix)), item(fresh, number, prefix, list));
+        if !ours.in_doubt(number, prefix) && !silently_changed(ours, fresh, ours.get(number, prefix), list) {
+            findings.note(
+                item(ours, number, prefix, ours.get(number, prefix)),
+                item(fresh, number, prefix, list),
+            );
+        }
         copy(ours, fresh, number, prefix, list, changes);
     }
+}
+
+/// Whether two lists differ only in what Linux changes in IPv6 routes without a message, preference and MTU, or in what
+/// its messages about several hops say of one of them only.
+fn silently_changed<A: prefix::Address>(
+    ours: &Routes<A>,
+    fresh: &Routes<A>,
+    our: &[BodyId],
+    their: &[BodyId],
+) -> bool {
+    let lasting = |body: &RouteBody| {
+        let body = RouteBody { preference: 0, mtu: 0, mtu_locked: false, ..body.clone() };
+        match body.via.hops().len() {
+            0 | 1 => body,
+            _ => RouteBody { protocol: 0, preferred_source: None, ..body },
+        }
+    };
+    let same = |(&our, &their): (&BodyId, &BodyId)| {
+        lasting(ours.bodies.body(our)).same_route(&lasting(fresh.bodies.body(their)))
+    };
+    A::FAMILY == Family::V6 && our.len() == their.len() && our.iter().zip(their).all(same)
 }
 
 /// Copies the routes of a prefix from `fresh`.
@@ -313,7 +366,33 @@ struct Same<'a, A: prefix::Address> {
 impl<A: prefix::Address> Same<'_, A> {
     fn lists(&mut self, ours: &[BodyId], theirs: &[BodyId]) -> bool {
         bm_heartbeat::beat();
-        ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(&our, &their)| self.bodies(our, their))
+        if ours.len() == theirs.len() {
+            return ours.iter().zip(theirs).all(|(&our, &their)| self.bodies(our, their));
+        }
+        if ours.len() < theirs.len() || A::FAMILY == Family::V4 {
+            return false;
+        }
+        // A list of the kernel does not show all, but those that it hides are still there.
+        let mut theirs = theirs.iter().copied().peekable();
+        for &our in ours {
+            if theirs.peek().is_some_and(|&their| self.bodies(our, their)) {
+                theirs.next();
+            } else if !self.may_be_hidden(ours, our) {
+                return false;
+            }
+        }
+        theirs.next().is_none()
+    }
+
+    /// Whether a route has the metric of another one with several hops.
+    fn may_be_hidden(&self, ours: &[BodyId], our: BodyId) -> bool {
+        let routes = self.ours;
+        let hides = |&other: &BodyId| {
+            other != our
+                && hides_others(routes, ours, other)
+                && peers(routes.bodies.body(other), routes.bodies.body(our))
+        };
+        ours.iter().any(hides)
     }
 
     fn bodies(&mut self, our: BodyId, their: BodyId) -> bool {

@@ -10,7 +10,24 @@ use crate::route::{RouteBody, RouteEvent, RouteKind};
 use bm_wire::Family;
 
 /// Routes from router advertisements (`RTPROT_RA`) are never combined with others.
-const FROM_ADVERTISEMENT: u8 = 9;
+pub(super) const FROM_ADVERTISEMENT: u8 = 9;
+
+/// Whether a message says by itself what it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// It is about one route, and there is no other that it could be about.
+    Certain,
+    /// It is about a route that is not in the list.
+    Unmatched,
+    /// Several routes look like that, or their order is not known any more.
+    Ambiguous,
+}
+
+impl Fit {
+    fn certain_if(certain: bool) -> Self {
+        if certain { Self::Certain } else { Self::Ambiguous }
+    }
+}
 
 /// Inserts a new route into the list, and removes what it replaces. `new` is already counted as used by a route. IDs
 /// that lost a route are added to `released`.
@@ -21,33 +38,83 @@ pub(super) fn put(
     event: RouteEvent,
     new: BodyId,
     released: &mut Vec<BodyId>,
-) {
+) -> Fit {
+    match family {
+        Family::V4 => put4(list, bodies, event, new, released),
+        Family::V6 => put6(list, bodies, event, new, released),
+    }
+}
+
+fn put4(
+    list: &mut Vec<BodyId>,
+    bodies: &Bodies,
+    event: RouteEvent,
+    new: BodyId,
+    released: &mut Vec<BodyId>,
+) -> Fit {
     let body = bodies.body(new);
-    if let Some(same) = list.iter().position(|&id| id == new || bodies.body(id).same_route(body)) {
-        let victim = first(list, |id| bodies.body(id).rank() == body.rank()).filter(|&at| at < same);
-        let moves = event == RouteEvent::Replaced && family == Family::V4 && !body.via.is_object();
+    let rank = |id: BodyId| bodies.body(id).rank();
+    let first_of_rank = first(list, |id| rank(id) == body.rank());
+    // A list of the kernel may have two that look alike.
+    let same = match event {
+        RouteEvent::Listed => None,
+        _ => first(list, |id| id == new || bodies.body(id).same_route(body)),
+    };
+    if let Some(same) = same {
+        let moves = event == RouteEvent::Replaced && !body.via.is_object();
+        let victim = first_of_rank.filter(|&at| at < same && moves);
         released.push(std::mem::replace(&mut list[same], new));
-        if let Some(victim) = victim.filter(|_| moves) {
+        if let Some(victim) = victim {
             // A dump has shown the result already, and an event before it has put back what it replaced. A route with
             // an object is also announced like this when only its object has changed.
             released.push(list.remove(victim));
         }
-        return;
+        return Fit::certain_if(event == RouteEvent::Replaced && victim.is_none());
     }
-    let replaced = match (family, event) {
-        (Family::V4, RouteEvent::Replaced) => first(list, |id| bodies.body(id).rank() == body.rank()),
-        (Family::V6, RouteEvent::Replaced) => {
-            let peer = |id| peers(bodies.body(id), body);
-            first(list, |id| peer(id) && joins(bodies.body(id)) == joins(body)).or_else(|| first(list, peer))
+    if let (RouteEvent::Replaced, Some(at)) = (event, first_of_rank) {
+        released.push(std::mem::replace(&mut list[at], new));
+        return Fit::Certain;
+    }
+    let before = |id: BodyId| match event {
+        RouteEvent::Added => rank(id) >= body.rank(),
+        _ => rank(id) > body.rank(),
+    };
+    list.insert(first(list, before).unwrap_or(list.len()), new);
+    // It has replaced one that is not here.
+    Fit::certain_if(event != RouteEvent::Replaced)
+}
+
+fn put6(
+    list: &mut Vec<BodyId>,
+    bodies: &mut Bodies,
+    event: RouteEvent,
+    new: BodyId,
+    released: &mut Vec<BodyId>,
+) -> Fit {
+    let body = bodies.body(new);
+    let peer = |id| peers(bodies.body(id), body);
+    let alike = |id| peer(id) && joins(bodies.body(id)) == joins(body);
+    let same = first(list, |id| peer(id) && bodies.body(id).via.same_places(&body.via));
+    // Whether Linux combines a route from an advertisement with others depends on who has added it, which the message
+    // does not say.
+    let from_advertisement = |id: BodyId| bodies.body(id).protocol == FROM_ADVERTISEMENT;
+    let advertised =
+        list.iter().any(|&id| peer(id) && id != new && (from_advertisement(id) || from_advertisement(new)));
+    let (at, certain) = match event {
+        RouteEvent::Listed => (first(list, |id| alike(id) && joins(body)), true),
+        RouteEvent::Replaced => {
+            let victim = first(list, alike).or_else(|| first(list, peer));
+            // It has either replaced the first of its kind, or says that something else of a route has changed: the
+            // preference of a router, or the content of an object.
+            let renewed = same.filter(|_| !joins(body) && (advertised || body.via.is_object()));
+            (renewed.or(victim), same.is_none_or(|same| Some(same) == victim) && victim.is_some())
         }
         // What is combined is one route of that metric, and except for a single appended hop the message contains all
         // of it.
-        (Family::V6, _) if joins(body) => {
-            first(list, |id| peers(bodies.body(id), body) && joins(bodies.body(id)))
-        }
-        _ => None,
+        _ if joins(body) => (first(list, alike), true),
+        _ => (same, same.is_none()),
     };
-    match replaced {
+    match at {
         Some(at) if event == RouteEvent::Appended && !within(bodies.body(list[at]), body) => {
             let both = joined(bodies.body(list[at]), body);
             released.push(new);
@@ -55,44 +122,53 @@ pub(super) fn put(
         }
         Some(at) => released.push(std::mem::replace(&mut list[at], new)),
         None => {
-            let before = |id: BodyId| match (family, event) {
-                (Family::V4, RouteEvent::Added) => bodies.body(id).rank() >= body.rank(),
-                _ => bodies.body(id).rank() > body.rank(),
-            };
+            // Routes for some sources are in trees of their own, so they have no order among others.
+            let key = |body: &RouteBody| (body.source, body.priority);
+            let before = |id: BodyId| key(bodies.body(id)) > key(body);
             list.insert(first(list, before).unwrap_or(list.len()), new);
         }
     }
+    Fit::certain_if(certain && (!advertised || event == RouteEvent::Listed))
 }
 
-/// Removes a route, or one hop of it, from the list. `false` if the message is about none of them.
+/// Removes a route, or one hop of it, from the list.
 pub(super) fn take(
     family: Family,
     list: &mut Vec<BodyId>,
     bodies: &mut Bodies,
     gone: &RouteBody,
     released: &mut Vec<BodyId>,
-) -> bool {
-    if let Some(at) = first(list, |id| bodies.body(id).same_route(gone)) {
+) -> Fit {
+    let exact = |id: BodyId| bodies.body(id).same_route(gone);
+    // Linux distinguishes IPv6 routes by metric and next hop, and changes the rest without a message.
+    let alike = |id: BodyId| {
+        let body = bodies.body(id);
+        family == Family::V6 && peers(body, gone) && body.via.same_places(&gone.via)
+    };
+    if let Some(at) = first(list, exact).or_else(|| first(list, alike)) {
+        let others = list.iter().filter(|&&id| exact(id)).count();
         released.push(list.remove(at));
-        return true;
+        return Fit::certain_if(others < 2);
     }
     if family == Family::V4 || gone.via.hops().is_empty() {
-        return false;
+        return Fit::Unmatched;
     }
     let Some(at) = first(list, |id| {
         let body = bodies.body(id);
         peers(body, gone) && body.kind == gone.kind && within(gone, body)
     }) else {
-        return false;
+        return Fit::Unmatched;
     };
     let body = bodies.body(list[at]);
+    // The other hops stand where each of them was inserted, perhaps behind other routes of the metric.
+    let alone = list.iter().filter(|&&id| peers(bodies.body(id), body)).count() < 2;
     let left = body.via.hops().iter().filter(|hop| !contains(gone.via.hops(), hop)).copied().collect();
     let rest = RouteBody { via: Via::from_hops(left), ..body.clone() };
     match rest.via {
         Via::Nowhere => released.push(list.remove(at)),
         _ => released.push(std::mem::replace(&mut list[at], bodies.intern(rest))),
     }
-    true
+    Fit::certain_if(alone)
 }
 
 fn first(list: &[BodyId], wanted: impl Fn(BodyId) -> bool) -> Option<usize> {
@@ -105,16 +181,17 @@ pub(super) fn peers(one: &RouteBody, two: &RouteBody) -> bool {
 }
 
 /// Whether an IPv6 route shares its prefix with others of its metric (`rt6_qualify_for_ecmp`).
-fn joins(body: &RouteBody) -> bool {
+pub(super) fn joins(body: &RouteBody) -> bool {
     let hops = body.via.hops();
     body.kind == RouteKind::Unicast
-        && body.protocol != FROM_ADVERTISEMENT
+        && (body.protocol != FROM_ADVERTISEMENT || hops.len() > 1)
         && !hops.is_empty()
         && hops.iter().all(|hop| hop.gateway.is_some())
 }
 
 fn contains(hops: &[Hop], wanted: &Hop) -> bool {
-    hops.iter().any(|hop| (hop.gateway, hop.ifindex) == (wanted.gateway, wanted.ifindex))
+    let place = |hop: &Hop| (hop.gateway, hop.ifindex, hop.encap, hop.others);
+    hops.iter().any(|hop| place(hop) == place(wanted))
 }
 
 /// Whether `whole` contains all hops of `part`.

@@ -1,6 +1,6 @@
 //! What the control plane reads from the mirror.
 
-use super::{BodyId, Mirror, Routes};
+use super::{BodyId, Choice, Mirror, Routes};
 use crate::hop::{Hop, HopFlags, Via};
 use crate::next_hop::{Object, Resilient};
 use crate::route::RouteBody;
@@ -140,17 +140,22 @@ impl Mirror {
         }
     }
 
-    /// The route to a prefix that packets take: the first for any TOS and any source that refuses, or has a usable
-    /// next hop. `None` if the kernel would continue with a shorter prefix.
+    /// The route to a prefix that packets take, of those for any TOS and any source. `None` if the kernel would
+    /// continue with a shorter prefix, or only the kernel knows.
     pub fn active<'a, A: prefix::Address>(
         &'a self,
         routes: &'a Routes<A>,
         table: u32,
         prefix: Prefix<A>,
     ) -> Option<(BodyId, &'a RouteBody)> {
-        routes.get(table, prefix).iter().map(|&id| (id, routes.bodies.body(id))).find(|(_, body)| {
-            body.tos == 0 && body.source.is_none() && (body.kind.refuses() || self.leads_on(A::FAMILY, body))
-        })
+        let usable = |body: &RouteBody| body.kind.refuses() || self.leads_on(A::FAMILY, body);
+        let selects = |body: &RouteBody| body.tos != 0 || body.source.is_some();
+        let all = routes.get(table, prefix).iter().copied();
+        let list: Vec<BodyId> = all.filter(|&id| !selects(routes.bodies.body(id))).collect();
+        match self.choose(routes, table, prefix, &list, |id| usable(routes.bodies.body(id))) {
+            Choice::Route(id) => Some((id, routes.bodies.body(id))),
+            Choice::Nothing | Choice::Unknown => None,
+        }
     }
 
     fn leads_on(&self, family: Family, body: &RouteBody) -> bool {

@@ -5,13 +5,13 @@
 
 use super::body::{Bodies, BodyId};
 use super::change::{Change, Changes};
-use super::order;
+use super::order::{self, Fit};
 use crate::hash::Map;
 use crate::route::{RouteBody, RouteEvent, RouteMessage};
 use bm_wire::Family;
 use bm_wire::prefix::{Address, Ipv4Prefix, Ipv6Prefix, Prefix};
-use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Marks a number that is a list's, not a body's.
 const LIST: u32 = 1 << 31;
@@ -102,6 +102,8 @@ impl<A: Address> Table<A> {
 pub struct Routes<A: Address> {
     pub(super) bodies: Bodies,
     tables: BTreeMap<u32, Table<A>>,
+    /// Prefixes, by table, whose routes may be others in the kernel until they are listed again.
+    in_doubt: BTreeSet<(u32, Prefix<A>)>,
     /// Kept to spare an allocation a message.
     list: Vec<BodyId>,
     released: Vec<BodyId>,
@@ -109,7 +111,13 @@ pub struct Routes<A: Address> {
 
 impl<A: Address> Default for Routes<A> {
     fn default() -> Self {
-        Self { bodies: Bodies::default(), tables: BTreeMap::new(), list: Vec::new(), released: Vec::new() }
+        Self {
+            bodies: Bodies::default(),
+            tables: BTreeMap::new(),
+            in_doubt: BTreeSet::new(),
+            list: Vec::new(),
+            released: Vec::new(),
+        }
     }
 }
 
@@ -127,6 +135,17 @@ impl<A: Address> Routes<A> {
     /// The routes to a prefix in the order in which the kernel tries them.
     pub fn get(&self, table: u32, prefix: Prefix<A>) -> &[BodyId] {
         self.table(table).map_or(&[], |table| table.get(prefix))
+    }
+
+    /// Whether the routes to a prefix may be others in the kernel, so that only Linux can forward its packets.
+    #[inline]
+    pub fn in_doubt(&self, table: u32, prefix: Prefix<A>) -> bool {
+        !self.in_doubt.is_empty() && self.in_doubt.contains(&(table, prefix))
+    }
+
+    /// All prefixes in doubt, by table.
+    pub fn all_in_doubt(&self) -> impl Iterator<Item = (u32, Prefix<A>)> + '_ {
+        self.in_doubt.iter().copied()
     }
 
     /// The body of a number, unless no route has it any more.
@@ -159,10 +178,30 @@ impl<A: Address> Routes<A> {
         self.bodies.memory() + self.tables.values().map(Table::memory).sum::<usize>()
     }
 
-    /// Applies a message; `false` if it deletes a route that is not there although the prefix has routes.
-    pub(super) fn apply(&mut self, message: RouteMessage<A>, changes: &mut Changes) -> bool {
+    /// Puts a prefix in doubt.
+    pub(super) fn doubt(&mut self, table: u32, prefix: Prefix<A>, changes: &mut Changes) {
+        if self.in_doubt.insert((table, prefix)) {
+            changes.push(route_change(table, prefix));
+        }
+    }
+
+    /// Puts exactly these prefixes in doubt.
+    pub(super) fn doubt_only(&mut self, prefixes: BTreeSet<(u32, Prefix<A>)>, changes: &mut Changes) {
+        let before = std::mem::replace(&mut self.in_doubt, prefixes);
+        for &(table, prefix) in before.symmetric_difference(&self.in_doubt) {
+            changes.push(route_change(table, prefix));
+        }
+    }
+
+    /// The prefixes in doubt.
+    pub(super) fn into_doubts(self) -> BTreeSet<(u32, Prefix<A>)> {
+        self.in_doubt
+    }
+
+    /// Applies a message. A deletion of a route that is not there is unmatched only if the prefix has others.
+    pub(super) fn apply(&mut self, message: RouteMessage<A>, changes: &mut Changes) -> Fit {
         match self.apply_single(message, changes) {
-            None => true,
+            None => Fit::Certain,
             Some(message) => self.apply_any(message, changes),
         }
     }
@@ -171,7 +210,8 @@ impl<A: Address> Routes<A> {
     /// handles those. Otherwise the message is returned.
     #[inline]
     fn apply_single(&mut self, message: RouteMessage<A>, changes: &mut Changes) -> Option<RouteMessage<A>> {
-        let (number, prefix, deleted) = (message.table, message.prefix, message.event == RouteEvent::Deleted);
+        let (number, prefix, event) = (message.table, message.prefix, message.event);
+        let deleted = event == RouteEvent::Deleted;
         if deleted && !self.tables.contains_key(&number) {
             return None;
         }
@@ -191,7 +231,9 @@ impl<A: Address> Routes<A> {
                     if table.is_empty() {
                         self.tables.remove(&number);
                     }
-                } else if same || message.event == RouteEvent::Replaced && order::peers(ours, &message.body) {
+                } else if event == RouteEvent::Replaced && order::peers(ours, &message.body)
+                    || same && A::FAMILY == Family::V6
+                {
                     let new = self.bodies.intern(message.body);
                     if new == old {
                         self.bodies.release(old);
@@ -209,29 +251,28 @@ impl<A: Address> Routes<A> {
         None
     }
 
-    fn apply_any(&mut self, message: RouteMessage<A>, changes: &mut Changes) -> bool {
-        let RouteMessage { event, table: number, prefix, body } = message;
+    fn apply_any(&mut self, message: RouteMessage<A>, changes: &mut Changes) -> Fit {
+        let RouteMessage { event, table: number, prefix, body, .. } = message;
         let mut list = std::mem::take(&mut self.list);
         list.clear();
         list.extend_from_slice(self.get(number, prefix));
-        let known = match event {
+        let fit = match event {
             RouteEvent::Deleted => {
                 order::take(A::FAMILY, &mut list, &mut self.bodies, &body, &mut self.released)
             }
             _ => {
                 let new = self.bodies.intern(body);
-                order::put(A::FAMILY, &mut list, &mut self.bodies, event, new, &mut self.released);
-                true
+                order::put(A::FAMILY, &mut list, &mut self.bodies, event, new, &mut self.released)
             }
         };
-        let mirrored = known || list.is_empty();
-        if known && self.get(number, prefix) != list.as_slice() {
+        let fit = if list.is_empty() && fit == Fit::Unmatched { Fit::Certain } else { fit };
+        if self.get(number, prefix) != list.as_slice() {
             self.store(number, prefix, &list);
             changes.push(route_change(number, prefix));
         }
         self.list = list;
         self.settle_released(changes);
-        mirrored
+        fit
     }
 
     /// Sets the routes of a prefix, which are counted already.

@@ -6,6 +6,7 @@
 //! was deleted since then there is an event in the backlog.
 
 use super::Statistics;
+use super::lifetimes::Lifetimes;
 use crate::attribute;
 use crate::error::Error;
 use crate::message::{Message, Messages, Raw};
@@ -13,6 +14,7 @@ use crate::mirror::{Mirror, Routes, Touched};
 use crate::route::RouteEvent;
 use crate::socket::{Socket, answer_end, flag};
 use crate::{netconf, next_hop};
+use bm_wire::Family;
 use std::time::{Duration, Instant};
 
 /// How often a part is read before its passes together count as complete.
@@ -112,6 +114,17 @@ pub(super) struct Load {
     interrupted: bool,
     /// The routes that earlier passes saw, while they are listed again.
     aside: (Routes<u32>, Routes<u128>),
+    /// When the lifetimes of IPv6 routes end.
+    lifetimes: Lifetimes,
+}
+
+/// A finished dump.
+pub(super) struct Loaded {
+    pub mirror: Mirror,
+    /// It should be compared once more, some time.
+    pub doubtful: bool,
+    /// When the lifetimes of IPv6 routes end.
+    pub lifetimes: Lifetimes,
 }
 
 /// How far a pass over a part is.
@@ -142,6 +155,7 @@ impl Load {
             state: Pass::Begin,
             interrupted: false,
             aside: Default::default(),
+            lifetimes: Lifetimes::default(),
         }
     }
 
@@ -188,7 +202,10 @@ impl Load {
 
     fn take(&mut self, raw: &Raw<'_>, statistics: &mut Statistics) {
         match Message::read(raw) {
-            Ok(Some(message)) => self.fresh.apply(message),
+            Ok(Some(message)) => {
+                self.fresh.apply(message);
+                self.lifetimes.note(self.fresh.take_lifetimes(), Instant::now());
+            }
             Ok(None) => {}
             Err(why) => {
                 statistics.malformed += 1;
@@ -206,7 +223,10 @@ impl Load {
         self.pass += 1;
         if again && self.pass < PASSES {
             statistics.repeated += 1;
-            // Lists of routes are ordered and cannot be read twice into one mirror; everything else can.
+            // Lists of routes and rules are ordered and cannot be read twice into one mirror; everything else can.
+            if let (libc::RTM_GETRULE, Some(family)) = (part.kind, Family::from_number(part.family)) {
+                self.fresh.forget_rules(family);
+            }
             if part.is_routes() {
                 self.aside = self.fresh.take_routes(part.is_ipv6_routes());
             }
@@ -216,13 +236,15 @@ impl Load {
         self.pass = 0;
     }
 
-    /// The fresh mirror as of the last event read, and whether it should be compared once more.
+    /// The fresh mirror as of the last event read.
     ///
     /// A replacement does not name the route that it replaces: if a prefix has several routes of one metric, and the
     /// dump saw it after the replacement, applying that again may replace the wrong one. An audit therefore leaves
-    /// prefixes that changed meanwhile as `live` has them; other dumps request an audit.
-    pub fn finish(mut self, live: &Mirror) -> (Mirror, bool) {
-        let (mut replaced, mut touched) = (false, Touched::default());
+    /// prefixes that changed meanwhile as `live` has them; other dumps request an audit. The same goes for rules, of
+    /// which two may be equal.
+    pub fn finish(mut self, live: &Mirror) -> Loaded {
+        let (mut replaced, mut touched, mut rules) = (false, Touched::default(), [false; 2]);
+        let audit = self.reason == Reason::Audit;
         for raw in Messages(&self.backlog) {
             let Ok(Some(message)) = raw.and_then(|raw| Message::read(&raw)) else { continue };
             match &message {
@@ -233,18 +255,27 @@ impl Load {
                 Message::Route6(route) => {
                     touched.1.insert((route.table, route.prefix));
                 }
+                Message::Rule(rule) | Message::RuleGone(rule) => rules[rule.family as usize] = true,
                 _ => {}
             }
             self.fresh.apply(message);
         }
-        if self.reason == Reason::Audit {
+        let heard = self.fresh.take_lifetimes();
+        self.lifetimes.note(heard, Instant::now());
+        let mut rules_in_doubt = rules;
+        if audit {
             self.fresh.copy_routes(live, &touched);
+            for family in Family::BOTH.into_iter().filter(|family| rules[*family as usize]) {
+                self.fresh.copy_rules(live, family);
+                rules_in_doubt[family as usize] = live.rules_in_doubt(family);
+            }
             replaced = false;
         }
+        self.fresh.keep_doubts(live, &touched, rules_in_doubt);
         // Its changes do not matter, because it was never seen.
         self.fresh.take_changes();
         self.fresh.take_comparison_request();
-        (self.fresh, replaced)
+        Loaded { mirror: self.fresh, doubtful: replaced, lifetimes: self.lifetimes }
     }
 }
 

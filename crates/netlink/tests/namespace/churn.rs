@@ -10,14 +10,14 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Pseudo-random numbers, the same for the same seed.
-struct Numbers(u64);
+pub struct Numbers(pub u64);
 
 impl Numbers {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
-    fn pick<'a>(&mut self, list: &[&'a str]) -> &'a str {
+    pub fn pick<'a>(&mut self, list: &[&'a str]) -> &'a str {
         list[self.below(list.len() as u64) as usize]
     }
 }

@@ -8,20 +8,67 @@ use proptest::prelude::*;
 /// A step, in small numbers that are interpreted with the mirror.
 #[derive(Clone, Debug)]
 enum Step {
-    Link { which: u8, flags: u8, master: bool },
-    LinkGone { which: u8 },
-    Vlan { on: u8 },
-    Neighbor { at: u8, on: u8, state: u8, mac: u8 },
-    NeighborGone { at: u8, on: u8 },
-    Route { table: u8, prefix: u8, kind: u8, hops: Vec<(u8, u8, u8)>, metric: u8, mtu: bool, tos: bool },
-    RouteGone { table: u8, prefix: u8, nth: u8 },
-    Object { id: u8, gateway: u8, on: u8 },
-    Group { id: u8, members: Vec<(u8, u8)> },
-    ObjectGone { id: u8 },
-    Rules { which: u8 },
+    Link {
+        which: u8,
+        flags: u8,
+        master: bool,
+    },
+    LinkGone {
+        which: u8,
+    },
+    Vlan {
+        on: u8,
+    },
+    Neighbor {
+        at: u8,
+        on: u8,
+        state: u8,
+        mac: u8,
+    },
+    NeighborGone {
+        at: u8,
+        on: u8,
+    },
+    Route {
+        table: u8,
+        prefix: u8,
+        kind: u8,
+        hops: Vec<(u8, u8, u8)>,
+        metric: u8,
+        mtu: bool,
+        tos: bool,
+        preference: u8,
+    },
+    RouteGone {
+        table: u8,
+        prefix: u8,
+        nth: u8,
+    },
+    Object {
+        id: u8,
+        gateway: u8,
+        on: u8,
+    },
+    Group {
+        id: u8,
+        members: Vec<(u8, u8)>,
+    },
+    ObjectGone {
+        id: u8,
+    },
+    Rules {
+        which: u8,
+    },
     UseNeighbors(bool),
-    IgnoreLinkdown { on: u8, ignore: bool },
-    LinuxOnly { out: u8, comes_in: u8, rules: bool },
+    IgnoreLinkdown {
+        on: u8,
+        ignore: bool,
+    },
+    LinuxOnly {
+        out: u8,
+        comes_in: u8,
+        rules: bool,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Step> {
@@ -33,9 +80,9 @@ fn steps() -> impl Strategy<Value = Step> {
         4 => (any::<u8>(), 0u8..5, any::<u8>(), 0u8..6)
             .prop_map(|(at, on, state, mac)| Step::Neighbor { at, on, state, mac }),
         1 => (any::<u8>(), 0u8..5).prop_map(|(at, on)| Step::NeighborGone { at, on }),
-        10 => (any::<u8>(), any::<u8>(), any::<u8>(), prop::collection::vec(hop, 1..4), 0u8..2, any::<bool>(), 0u8..12)
-            .prop_map(|(table, prefix, kind, hops, metric, mtu, tos)| {
-                Step::Route { table, prefix, kind, hops, metric, mtu, tos: tos == 0 }
+        10 => (any::<u8>(), any::<u8>(), any::<u8>(), prop::collection::vec(hop, 1..4), 0u8..2, any::<bool>(), 0u8..12, 0usize..3)
+            .prop_map(|(table, prefix, kind, hops, metric, mtu, tos, preference)| {
+                Step::Route { table, prefix, kind, hops, metric, mtu, tos: tos == 0, preference: [0, 1, 3][preference] }
             }),
         4 => (any::<u8>(), any::<u8>(), any::<u8>())
             .prop_map(|(table, prefix, nth)| Step::RouteGone { table, prefix, nth }),
@@ -124,6 +171,7 @@ fn pick<T: Copy>(list: &[T], at: u8) -> T {
 impl World {
     fn whole_machine() -> Self {
         let mut world = Self::new();
+        world.tell(netconf_of(10, ALL, 2, true));
         for ifindex in [4, VRF] {
             world.tell(Message::Link(machine_link(ifindex, UP, false)));
         }
@@ -210,7 +258,7 @@ impl World {
     }
 
     fn put_route(&mut self, step: &Step) {
-        let Step::Route { table, prefix, kind, hops, metric, mtu, tos } = step else { return };
+        let Step::Route { table, prefix, kind, hops, metric, mtu, tos, preference } = step else { return };
         let prefix = prefix_of(*prefix);
         let six = prefix.contains(':');
         let kinds = [
@@ -241,7 +289,10 @@ impl World {
         body.priority = u32::from(*metric);
         body.mtu = if *mtu { 1400 } else { 0 };
         body.tos = if *tos && !six { 8 } else { 0 };
-        self.route(RouteEvent::Replaced, pick(&TABLES, *table), prefix, body);
+        body.preference = if six { *preference } else { 0 };
+        // Some are added behind those of their metric.
+        let event = if *preference == 1 { RouteEvent::Appended } else { RouteEvent::Replaced };
+        self.route(event, pick(&TABLES, *table), prefix, body);
     }
 
     /// A hop on a link that is up, with the flags of the kernel. A gateway of the route's family, or of
@@ -257,7 +308,7 @@ impl World {
             return None;
         }
         let encap = u16::from(weight == 3 && on >= 250);
-        Some(Hop { gateway, ifindex: link.ifindex, weight: u16::from(weight), flags, encap })
+        Some(Hop { gateway, ifindex: link.ifindex, weight: u16::from(weight), flags, encap, others: 0 })
     }
 
     fn drop_route(&mut self, table: u32, prefix: u8, nth: u8) {
@@ -305,13 +356,20 @@ impl World {
             let usual =
                 [rule(0, 255, false, None), rule(1000, 0, true, None), rule(32_766, 254, false, None)];
             let last = rule(32_767, 253, false, None);
+            // `ip` refuses to add what is there already.
+            let add = |mirror: &mut Mirror, rule: Rule| {
+                if !mirror.rules().contains(&rule) {
+                    mirror.apply(Message::Rule(rule));
+                }
+            };
             match which {
-                0 => self.mirror.apply(Message::Rule(marked)),
-                1..4 => self.mirror.apply(Message::RuleGone(marked)),
+                0 => add(&mut self.mirror, marked),
+                1..4 if self.mirror.rules().contains(&marked) => self.mirror.apply(Message::RuleGone(marked)),
+                1..4 => {}
                 _ => {
-                    usual.into_iter().for_each(|rule| self.mirror.apply(Message::Rule(rule)));
+                    usual.into_iter().for_each(|rule| add(&mut self.mirror, rule));
                     if family == Family::V4 {
-                        self.mirror.apply(Message::Rule(last));
+                        add(&mut self.mirror, last);
                     }
                 }
             }
@@ -337,11 +395,16 @@ fn machine_link(ifindex: u32, flags: u32, master: bool) -> Link {
 
 /// `RTM_NEWNETCONF` that sets whether routes on a link without carrier are ignored.
 pub fn netconf(family: u8, ifindex: u32, ignore: bool) -> Message {
+    netconf_of(family, ifindex, 6, ignore)
+}
+
+/// `RTM_NEWNETCONF` of one setting.
+pub fn netconf_of(family: u8, ifindex: u32, setting: u8, value: bool) -> Message {
     let mut message = vec![36, 0, 0, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, family, 0, 0, 0];
     message.extend_from_slice(&[8, 0, 1, 0]);
     message.extend_from_slice(&ifindex.to_ne_bytes());
-    message.extend_from_slice(&[8, 0, 6, 0]);
-    message.extend_from_slice(&u32::from(ignore).to_ne_bytes());
+    message.extend_from_slice(&[8, 0, setting, 0]);
+    message.extend_from_slice(&u32::from(value).to_ne_bytes());
     Message::read_all(&message).unwrap().remove(0)
 }
 

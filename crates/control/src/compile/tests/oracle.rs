@@ -45,14 +45,29 @@ impl Oracle<'_> {
             None => return (Answer::Host, 0),
         };
         for table in tables {
-            let Some(table) = routes.table(table) else { continue };
-            let mut covering: Vec<(Prefix<A>, Vec<&RouteBody>)> = table
+            let in_doubt: Vec<_> = routes
+                .all_in_doubt()
+                .filter(|(of, prefix)| *of == table && prefix.contains(address))
+                .map(|(_, prefix)| prefix.length())
+                .collect();
+            let longest_doubt = in_doubt.iter().max();
+            let listed = routes.table(table);
+            let mut covering: Vec<(Prefix<A>, Vec<&RouteBody>)> = listed
                 .iter()
+                .flat_map(|table| table.iter())
                 .filter(|(prefix, _)| prefix.contains(address))
                 .map(|(prefix, list)| (prefix, list.iter().filter_map(|id| routes.body(*id)).collect()))
                 .collect();
             covering.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.length()));
-            let found = covering.iter().find_map(|(_, bodies)| self.chosen(A::FAMILY, bodies));
+            let found = covering
+                .iter()
+                .find_map(|(prefix, bodies)| Some((prefix.length(), self.chosen(A::FAMILY, bodies)?)));
+            if let Some(doubt) = longest_doubt
+                && found.is_none_or(|(length, _)| length <= *doubt)
+            {
+                return (Answer::Host, 0);
+            }
+            let found = found.map(|(_, body)| body);
             match found {
                 None => {}
                 Some(None) => return (Answer::Host, 0),
@@ -66,7 +81,8 @@ impl Oracle<'_> {
     /// `None` if only Linux supports the rules.
     fn tables(&self, family: Family, vrf: Option<u32>) -> Option<Vec<u32>> {
         let rules: Vec<&Rule> = self.mirror.rules().iter().filter(|rule| rule.family == family).collect();
-        if rules.iter().any(|rule| rule.source.is_some() || rule.mark.is_some()) {
+        let odd = rules.iter().any(|rule| rule.source.is_some() || rule.mark.is_some());
+        if odd || self.mirror.rules_in_doubt(family) {
             return None;
         }
         Some(match (vrf, family) {
@@ -83,7 +99,40 @@ impl Oracle<'_> {
         if active.iter().any(|body| body.tos > 0 || body.source.is_some()) {
             return Some(None);
         }
-        active.first().map(|body| Some(**body))
+        match family {
+            Family::V4 => active.first().map(|body| Some(**body)),
+            Family::V6 => self.chosen6(bodies, &active),
+        }
+    }
+
+    /// IPv6 prefers by router preference, first among the lowest metric, then among all others at once.
+    fn chosen6<'b>(
+        &self,
+        bodies: &[&'b RouteBody],
+        active: &[&&'b RouteBody],
+    ) -> Option<Option<&'b RouteBody>> {
+        active.first()?;
+        let drops = |body: &RouteBody| match body.via {
+            Via::Object(id) => matches!(self.hops(&Via::Object(id)), Err(Answer::Blackhole)),
+            _ => false,
+        };
+        let lowest = bodies.iter().map(|body| body.priority).min()?;
+        let several = |body: &RouteBody| {
+            body.via.hops().len() > 1
+                && bodies.iter().filter(|other| other.priority == body.priority).count() > 1
+        };
+        if bodies.len() > 1 && bodies.iter().any(|body| drops(body) || several(body)) {
+            return Some(None);
+        }
+        // High, medium, low.
+        let place = |body: &&RouteBody| [1, 0, 3].iter().position(|at| *at == body.preference);
+        let best = |bodies: Vec<&'b RouteBody>| {
+            let highest = bodies.iter().filter_map(place).min();
+            bodies.into_iter().find(|body| place(body) == highest)
+        };
+        let of_lowest = active.iter().map(|body| **body).filter(|body| body.priority == lowest).collect();
+        let all = active.iter().map(|body| **body).collect();
+        best(of_lowest).or_else(|| best(all)).map(Some)
     }
 
     fn active(&self, family: Family, body: &RouteBody) -> bool {

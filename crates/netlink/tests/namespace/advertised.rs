@@ -1,0 +1,147 @@
+//! IPv6 routes from router advertisements and with lifetimes: what Linux changes or ends without a message.
+
+use super::support::{Namespace, alone, until, watch};
+use bm_netlink::route::TABLE_MAIN;
+use bm_netlink::{Mirror, Watch};
+use bm_tests::sys::{PacketSocket, interface_index};
+use bm_wire::checksum::Pseudo;
+use bm_wire::prefix::Ipv6Prefix;
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+/// Router preferences (RFC 4191).
+const MEDIUM: u8 = 0;
+const HIGH: u8 = 1;
+const LOW: u8 = 3;
+
+/// A router behind the far end of a veth.
+struct Router {
+    socket: PacketSocket,
+    address: Ipv6Addr,
+    name: &'static str,
+}
+
+impl Router {
+    fn new(name: &'static str, far_end: &str) -> Self {
+        let address = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, u16::from(name.as_bytes()[0]));
+        Self { socket: PacketSocket::open(interface_index(far_end).unwrap()).unwrap(), address, name }
+    }
+
+    /// Sends an advertisement with a lifetime in seconds, and route information if any: prefix, length and preference.
+    fn advertise(&self, lifetime: u16, preference: u8, route: Option<(Ipv6Addr, u8, u8)>) {
+        let mut message = vec![134, 0, 0, 0, 64, preference << 3];
+        message.extend_from_slice(&lifetime.to_be_bytes());
+        message.extend_from_slice(&[0; 8]);
+        if let Some((prefix, length, preference)) = route {
+            message.extend_from_slice(&[24, 3, length, preference << 3, 0, 0, 7, 8]);
+            message.extend_from_slice(&prefix.octets());
+        }
+        let pseudo = Pseudo::V6 { source: self.address.into(), destination: ALL_NODES.into() };
+        let sum = pseudo.checksum(58, &message);
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        let mut frame =
+            vec![0x33, 0x33, 0, 0, 0, 1, 2, 0, 0, 0, 0, self.name.as_bytes()[0], 0x86, 0xdd, 0x60, 0, 0, 0];
+        frame.extend_from_slice(&(message.len() as u16).to_be_bytes());
+        frame.extend_from_slice(&[58, 255]);
+        frame.extend_from_slice(&self.address.octets());
+        frame.extend_from_slice(&ALL_NODES.octets());
+        frame.extend_from_slice(&message);
+        self.socket.send(&frame).unwrap();
+    }
+}
+
+fn prefix(text: &str) -> Ipv6Prefix {
+    text.parse().unwrap()
+}
+
+/// The link of the default route in use, and how many there are.
+fn default_route(mirror: &Mirror) -> (Option<String>, usize) {
+    let all = mirror.ipv6().get(TABLE_MAIN, prefix("::/0")).len();
+    let active = mirror.active(mirror.ipv6(), TABLE_MAIN, prefix("::/0"));
+    let link = active.and_then(|(_, body)| mirror.link(body.via.hops()[0].ifindex));
+    (link.map(|link| link.name.to_string()), all)
+}
+
+/// Waits until this link's default route of so many is used.
+fn uses(watch: &mut Watch, what: &str, link: &str, count: usize) {
+    until(watch, what, |mirror| default_route(mirror) == (Some(link.into()), count));
+}
+
+/// A namespace whose links `a` and `b` accept advertisements, although it forwards.
+fn accepting(tag: &str) -> Option<(Namespace, Watch)> {
+    let namespace = Namespace::new(tag)?.with_links();
+    assert!(namespace.shell("sysctl -qw net.ipv6.conf.all.forwarding=1"));
+    for link in ["a", "b"] {
+        for setting in ["accept_ra=2", "accept_ra_rtr_pref=1", "accept_ra_rt_info_max_plen=64"] {
+            assert!(namespace.shell(&format!("sysctl -qw net.ipv6.conf.{link}.{setting}")));
+        }
+    }
+    namespace.enter();
+    let watch = watch(alone());
+    Some((namespace, watch))
+}
+
+#[test]
+fn of_two_routers_the_preferred_one_is_used() {
+    let Some((namespace, mut watch)) = accepting("advertised") else { return };
+    if !namespace.shell("test -e /proc/sys/net/ipv6/conf/all/accept_ra_rtr_pref") {
+        return eprintln!("skipped: this kernel has no router preferences");
+    }
+    // A link takes no advertisements before it has a link-local address.
+    for link in ["a", "b"] {
+        until(&mut watch, "link-local addresses", |mirror| {
+            let link = mirror.link_named(link).unwrap().ifindex;
+            mirror.addresses(link).iter().any(|address| address.local.to_string().starts_with("fe80"))
+        });
+    }
+    let routers = [Router::new("a", "a2"), Router::new("b", "b2")];
+    let [a, b] = &routers;
+    a.advertise(1800, MEDIUM, None);
+    uses(&mut watch, "one router", "a", 1);
+    b.advertise(1800, MEDIUM, None);
+    uses(&mut watch, "two alike: the older one", "a", 2);
+    b.advertise(1800, HIGH, None);
+    uses(&mut watch, "the second is preferred", "b", 2);
+    b.advertise(1800, LOW, None);
+    uses(&mut watch, "the first is preferred", "a", 2);
+    a.advertise(0, MEDIUM, None);
+    uses(&mut watch, "the first has withdrawn", "b", 1);
+    a.advertise(1800, MEDIUM, None);
+    uses(&mut watch, "it is back", "a", 2);
+    b.advertise(0, LOW, None);
+    uses(&mut watch, "the second has withdrawn", "a", 1);
+    // The message about the default route comes before its new lifetime is set.
+    a.advertise(1, MEDIUM, None);
+    // Linux removes the route some time after its end.
+    until(&mut watch, "the lifetime is over", |mirror| default_route(mirror).0.is_none());
+    a.advertise(1800, MEDIUM, None);
+    uses(&mut watch, "it is renewed", "a", 1);
+    // Linux changes what comes from route information without any message.
+    let net = Ipv6Addr::new(0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 0);
+    a.advertise(1800, MEDIUM, Some((net, 48, HIGH)));
+    let information = prefix("2001:db8:f::/48");
+    until(&mut watch, "route information", |mirror| !mirror.ipv6().get(TABLE_MAIN, information).is_empty());
+    let mirror = watch.mirror();
+    assert!(
+        mirror.active(mirror.ipv6(), TABLE_MAIN, information).is_none(),
+        "only Linux knows whether it is valid"
+    );
+}
+
+#[test]
+fn the_end_of_a_lifetime_is_noticed_without_a_message() {
+    let Some((namespace, mut watch)) = accepting("lifetime") else { return };
+    let net = prefix("2001:db8:f::/48");
+    let is_used = |mirror: &Mirror| mirror.active(mirror.ipv6(), TABLE_MAIN, net).is_some();
+    namespace.ip("-6 route add 2001:db8:f::/48 via 2001:db8:a::2 expires 2");
+    until(&mut watch, "a route for two seconds", is_used);
+    let begin = std::time::Instant::now();
+    until(&mut watch, "its end", |mirror| !is_used(mirror));
+    assert!(begin.elapsed() < Duration::from_secs(2), "it is not used after its end");
+    until(&mut watch, "reading it again", |mirror| {
+        !is_used(mirror) && mirror.ipv6().in_doubt(TABLE_MAIN, net)
+    });
+    namespace.ip("-6 route replace 2001:db8:f::/48 via 2001:db8:a::2");
+    until(&mut watch, "a route for ever", is_used);
+}
