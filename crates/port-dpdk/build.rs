@@ -31,8 +31,9 @@ fn main() {
     }
     build.compile("bm_dpdk");
     library.link_paths.iter().for_each(|path| println!("cargo:rustc-link-search=native={}", path.display()));
-    // Of DPDK's libraries only these; drivers are loaded by the EAL.
-    for name in ["rte_ethdev", "rte_mbuf", "rte_mempool", "rte_eal"] {
+    // Which of DPDK's libraries has a function differs between its versions, so all of them are named. The linker keeps
+    // those from which something is used (`--as-needed`); drivers are loaded by the EAL.
+    for name in &library.libs {
         println!("cargo:rustc-link-lib=dylib={name}");
     }
 }
