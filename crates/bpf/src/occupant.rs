@@ -8,7 +8,7 @@ use std::fmt;
 
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo, ProgInfoIter};
 
-use crate::xdp::query;
+use crate::xdp::query::state;
 
 /// An XDP program on an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,12 +28,12 @@ pub struct Occupant {
 impl Occupant {
     /// The program on an interface; `None` if there is none, or no such interface.
     pub fn of(ifindex: u32, interface: &str) -> Option<Self> {
-        let options = query(ifindex).ok()?;
+        let state = state(ifindex).ok()?;
         let ids = [
-            (options.drv_prog_id, false),
-            (options.hw_prog_id, false),
-            (options.skb_prog_id, true),
-            (options.prog_id, false),
+            (state.driver_program, false),
+            (state.hardware_program, false),
+            (state.generic_program, true),
+            (state.program, false),
         ];
         let (program_id, generic) = ids.into_iter().find(|(id, _)| *id != 0)?;
         let program = ProgInfoIter::default().find(|info| info.id == program_id);

@@ -3,12 +3,17 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-use libbpf_rs::libbpf_sys::{self, bpf_link_create_opts, bpf_xdp_query_opts};
+use libbpf_rs::libbpf_sys::{self, bpf_link_create_opts};
+
+pub(crate) mod query;
 
 /// `XDP_ATTACHED_SKB` of `<linux/if_link.h>`.
 const ATTACHED_GENERIC: u8 = 2;
 /// `NETDEV_XDP_ACT_NDO_XMIT` of `<linux/netdev.h>`.
 const SENDS_FRAMES: u64 = 4;
+/// What a driver must have for zero-copy, and the kernel asks for: `NETDEV_XDP_ACT_BASIC`, `_REDIRECT` and
+/// `_XSK_ZEROCOPY`.
+const ZERO_COPY: u64 = 1 | 2 | 8;
 
 /// The state of XDP on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,32 +23,23 @@ pub struct Xdp {
     pub generic: bool,
     /// The device sends frames that programs redirect to it. Before Linux 6.3 the kernel does not say: then `false`.
     pub sends_frames: bool,
+    /// AF_XDP sockets of the device may be bound in zero-copy mode. Before Linux 6.3 only binding one tells: `None`.
+    pub zero_copy: Option<bool>,
 }
 
 impl Xdp {
     /// Queries the kernel.
     ///
     /// # Errors
-    /// The kernel's error. Before Linux 6.3 a deleted interface is no error, and has no program.
+    /// The kernel's error, such as that there is no such interface.
     pub fn query(ifindex: u32) -> io::Result<Self> {
-        let options = query(ifindex)?;
+        let state = query::state(ifindex)?;
         Ok(Self {
-            program_id: Some(options.prog_id).filter(|id| *id != 0),
-            generic: options.attach_mode == ATTACHED_GENERIC,
-            sends_frames: options.feature_flags & SENDS_FRAMES != 0,
+            program_id: Some(state.program).filter(|id| *id != 0),
+            generic: state.attached == ATTACHED_GENERIC,
+            sends_frames: state.features.is_some_and(|features| features & SENDS_FRAMES != 0),
+            zero_copy: state.features.map(|features| features & ZERO_COPY == ZERO_COPY),
         })
-    }
-}
-
-pub(crate) fn query(ifindex: u32) -> io::Result<bpf_xdp_query_opts> {
-    let mut options = bpf_xdp_query_opts {
-        sz: size_of::<bpf_xdp_query_opts>() as libbpf_sys::size_t,
-        ..bpf_xdp_query_opts::default()
-    };
-    // SAFETY: the options are whole and outlive the call.
-    match unsafe { libbpf_sys::bpf_xdp_query(ifindex.cast_signed(), 0, &mut options) } {
-        0 => Ok(options),
-        error => Err(io::Error::from_raw_os_error(-error)),
     }
 }
 
@@ -93,8 +89,9 @@ mod tests {
 
     #[test]
     fn loopback_has_no_program_and_cannot_send_xdp_frames() {
-        let expected = Xdp { program_id: None, generic: false, sends_frames: false };
-        assert_eq!(Xdp::query(1).unwrap(), expected);
+        let found = Xdp::query(1).unwrap();
+        assert_eq!((found.program_id, found.generic, found.sends_frames), (None, false, false));
+        assert_ne!(found.zero_copy, Some(true));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
+use bm_bpf::xdp::Xdp;
 use bm_frame::{DATA_OFFSET, Freelist};
 use bm_port::Port as _;
 use libbpf_rs::{MapCore, MapFlags};
@@ -143,8 +144,7 @@ impl XdpDevice {
             transmit_ring: self.options.transmit_ring,
             busy_poll: self.options.busy_poll,
         };
-        // Generic mode has no zero-copy.
-        if self.options.bind != Bind::Copy && !self.program.generic {
+        if self.may_have_zero_copy() {
             let zero_copy = binding(libc::XDP_ZEROCOPY);
             match self.shared.open(&zero_copy) {
                 Ok(opened) => return Ok((zero_copy, opened)),
@@ -154,6 +154,19 @@ impl XdpDevice {
         }
         let copy = binding(libc::XDP_COPY);
         self.shared.open(&copy).map(|opened| (copy, opened))
+    }
+
+    /// Whether a socket in zero-copy mode is worth an attempt. One that fails costs the kernel a description of all
+    /// frame memory, which it makes and removes again.
+    fn may_have_zero_copy(&self) -> bool {
+        match self.options.bind {
+            // Generic mode has no zero-copy.
+            Bind::Copy => false,
+            Bind::Auto | Bind::ZeroCopy if self.program.generic => false,
+            Bind::ZeroCopy => true,
+            // If the kernel does not say, or the interface is gone, the attempt tells.
+            Bind::Auto => Xdp::query(self.interface.index).map_or(true, |xdp| xdp.zero_copy != Some(false)),
+        }
     }
 
     /// Hands frames of the port to Linux.

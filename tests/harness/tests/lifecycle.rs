@@ -7,6 +7,7 @@ use bm_tests::lab::{Ends, Lab, Side};
 use bm_tests::report;
 use bm_tests::responder::Responder;
 use bm_tests::subject::{Router, Subject, each};
+use bm_tests::sys;
 use std::time::Duration;
 
 /// Packets a second of the flow.
@@ -35,6 +36,19 @@ fn warm(lab: &Lab) -> [Responder; 2] {
     let responders = [Side::Src, Side::Snk].map(|side| Responder::usual(lab, side));
     stream().for_a_while(lab, Duration::from_millis(300));
     responders
+}
+
+#[test]
+fn until_its_end_it_shows_its_ports_or_says_why_not() {
+    each("last-answers", Ends::Silent, |_lab, router| {
+        let Some(process) = router.process() else { return };
+        sys::signal(process, libc::SIGTERM).unwrap_or_else(|error| panic!("SIGTERM: {error}"));
+        while let Some(answer) = router.get("/v1/ports") {
+            assert!(!answer.contains(r#""ports":[]"#), "{}: {answer}", router.name());
+        }
+        assert_eq!(router.end_status(), Some(0), "{}", router.name());
+        router.restart();
+    });
 }
 
 #[test]

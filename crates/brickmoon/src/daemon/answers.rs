@@ -209,7 +209,7 @@ impl Answers for Daemon {
 }
 
 impl AnswersOfDaemon for Daemon {
-    fn ports(&self) -> Ports {
+    fn ports(&self) -> Result<Ports, Error> {
         self.ports_now()
     }
 
@@ -266,13 +266,13 @@ impl AnswersOfDaemon for Daemon {
         self.baseline.cleared()
     }
 
-    fn clear(&self, query: &ClearQuery) -> Cleared {
+    fn clear(&self, query: &ClearQuery) -> Result<Cleared, Error> {
         if query.undo {
             self.baseline.forget();
         } else {
-            self.baseline.set(self.ports_now(), self.drops_now());
+            self.baseline.set(self.ports_now()?, self.drops_now());
         }
-        self.cleared()
+        Ok(self.cleared())
     }
 
     fn verify(&self) -> Result<Verify, Error> {

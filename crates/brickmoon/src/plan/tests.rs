@@ -519,6 +519,20 @@ fn a_reload_is_refused_only_for_its_own_changes() {
 }
 
 #[test]
+fn the_memory_of_many_ports_is_not_a_multiple_of_that_of_few() {
+    let slots = |count: usize| {
+        let ports = (0..count).map(|at| format!("[[port]]\ndevice = 'bm-none{at}'\n"));
+        let text = format!("[daemon]\npath = 'user'\nworkers = 1\n{}", ports.collect::<String>());
+        workers::Workers::plan(&config(&text), &machine()).slots
+    };
+    // A ring of 4096, and 4096 frames being sent, for each port.
+    assert_eq!(slots(16), 16 * (4096 + 4096) + 8192);
+    // The frames being sent are shared out: 65,536 / 100.
+    assert_eq!(slots(100), 100 * (2048 + 655) + 8192);
+    assert_eq!(slots(1000), 1000 * (2048 + 512) + 8192);
+}
+
+#[test]
 fn memory_lasts_for_three_times_the_ports_with_smaller_rings() {
     let with_ports = |count: usize| {
         let ports = (0..count).map(|at| format!("[[port]]\ndevice = 'bm-none{at}'\n"));

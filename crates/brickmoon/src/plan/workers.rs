@@ -6,9 +6,15 @@ use bm_frame::Node;
 
 use super::machine::Machine;
 
-/// Frames per queue in addition to those in its receive ring: being sent, or in the hands of the worker.
+/// Maximum number of frames per queue in addition to those in its receive ring: being sent, or in the hands of the
+/// worker.
 const FRAMES_SENT: usize = 2 * 2048;
-/// Minimum of [`FRAMES_SENT`]; a smaller memory is rejected.
+/// The same for all queues of many ports together, since not all of them send that much at once. More frames are not
+/// free: the kernel describes all of them once for each queue, with 128 bytes each.
+const FRAMES_SENT_ALL: usize = 16 * FRAMES_SENT;
+/// Its minimum for each queue.
+const FRAMES_SENT_MIN: usize = 512;
+/// What a memory that exists already must have for each queue, if it is less than [`Needs::sent`].
 const FRAMES_SENT_LEAST: usize = 2048;
 /// Maximum receive ring of a queue of other devices than Linux interfaces, in frames.
 const RING_BESIDE: usize = 2048;
@@ -37,7 +43,7 @@ impl Workers {
     pub fn plan(config: &Config, machine: &Machine) -> Self {
         let count = count(config, machine);
         let needs = Needs::count(config, count);
-        let wanted = needs.frames(config.daemon.ring(needs.xdp), FRAMES_SENT);
+        let wanted = needs.frames(config.daemon.ring(needs.xdp), needs.sent());
         let slots = machine.slots.unwrap_or((config.daemon.slots as usize * count).max(wanted));
         let cores = config.daemon.cores.iter().take(count);
         Self {
@@ -95,6 +101,16 @@ impl Needs {
         Self { xdp: of(true) + config.fabric_devices().len() * workers, others: of(false) }
     }
 
+    /// Frames for each queue that are being sent.
+    fn sent(&self) -> usize {
+        (FRAMES_SENT_ALL / (self.xdp + self.others).max(1)).clamp(FRAMES_SENT_MIN, FRAMES_SENT)
+    }
+
+    /// Minimum of [`Self::sent`]; a smaller memory is rejected.
+    fn sent_least(&self) -> usize {
+        self.sent().min(FRAMES_SENT_LEAST)
+    }
+
     /// Frames needed for all rings of all ports, with `sent` more for each queue, and for everything else.
     fn frames(&self, ring: u32, sent: usize) -> usize {
         self.xdp * (ring as usize + sent) + self.others * (RING_BESIDE + sent) + FRAMES_BESIDE
@@ -105,7 +121,7 @@ impl Needs {
     fn ring(&self, config: &Config, slots: usize) -> u32 {
         let mut ring = config.daemon.ring(self.xdp);
         let is_free = config.daemon.ring.is_none();
-        while is_free && ring > RING_LEAST && self.frames(ring, FRAMES_SENT_LEAST) > slots {
+        while is_free && ring > RING_LEAST && self.frames(ring, self.sent_least()) > slots {
             ring /= 2;
         }
         ring
@@ -119,7 +135,7 @@ impl Needs {
 pub fn check_memory(config: &Config, machine: &Machine, slots: usize) -> Result<(), Error> {
     let (ports, workers) = (config.ports.len(), count(config, machine));
     let needs = Needs::count(config, workers);
-    let least = needs.frames(needs.ring(config, slots), FRAMES_SENT_LEAST);
+    let least = needs.frames(needs.ring(config, slots), needs.sent_least());
     if slots >= least {
         return Ok(());
     }

@@ -35,7 +35,10 @@ pub trait Answers: Send + Sync + 'static {
 /// What only the daemon answers.
 pub trait AnswersOfDaemon: Answers {
     /// Ports with their interfaces and accounts.
-    fn ports(&self) -> Ports;
+    ///
+    /// # Errors
+    /// If there are none at the moment: at the end, and while the data path starts again.
+    fn ports(&self) -> Result<Ports, Error>;
     /// Routes, as the fast path uses them.
     ///
     /// # Errors
@@ -93,7 +96,10 @@ pub trait AnswersOfDaemon: Answers {
     /// What the counters were when they were cleared last.
     fn cleared(&self) -> Cleared;
     /// Makes displays count from now on, or show all counts again.
-    fn clear(&self, query: &ClearQuery) -> Cleared;
+    ///
+    /// # Errors
+    /// If the counters cannot be read at the moment.
+    fn clear(&self, query: &ClearQuery) -> Result<Cleared, Error>;
     /// Compares all tables with the kernel's.
     ///
     /// # Errors

@@ -119,7 +119,7 @@ fn read_routes<A: Answers>() -> Router<Arc<A>> {
 /// The routes that only read, and that only the daemon has.
 fn read_routes_of_daemon<D: AnswersOfDaemon>() -> Router<Arc<D>> {
     Router::new()
-        .route(request::PORTS, get_route(|daemon: &D| Ok(daemon.ports())))
+        .route(request::PORTS, get_route(D::ports))
         .route(request::ROUTES, get(routes_of::<D>))
         .route(request::EXPLAIN, get(explain::<D>))
         .route(request::NEIGHBORS, get_route(D::neighbors))
@@ -173,7 +173,7 @@ async fn clear<D: AnswersOfDaemon>(
     State(daemon): State<Arc<D>>,
     Parameters(query): Parameters<ClearQuery>,
 ) -> Response {
-    answer_post(daemon, move |daemon| Ok(daemon.clear(&query))).await
+    answer_post(daemon, move |daemon| daemon.clear(&query)).await
 }
 
 async fn remove<D: AnswersOfDaemon>(

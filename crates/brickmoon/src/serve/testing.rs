@@ -45,8 +45,8 @@ impl Answers for Nothing {
 }
 
 impl AnswersOfDaemon for Nothing {
-    fn ports(&self) -> Ports {
-        Ports::default()
+    fn ports(&self) -> Result<Ports, Error> {
+        Ok(Ports::default())
     }
 
     fn routes(&self, _query: &RouteQuery) -> Result<Routes, Error> {
@@ -113,8 +113,8 @@ impl AnswersOfDaemon for Nothing {
         Cleared::default()
     }
 
-    fn clear(&self, _query: &ClearQuery) -> Cleared {
-        Cleared::default()
+    fn clear(&self, _query: &ClearQuery) -> Result<Cleared, Error> {
+        Ok(Cleared::default())
     }
 
     fn verify(&self) -> Result<Verify, Error> {

@@ -1,6 +1,6 @@
 //! Collects the state of all ports for `show ports`.
 
-use bm_api::{Account, Port, Ports, Queue};
+use bm_api::{Account, Error, Port, Ports, Queue};
 use bm_control::driver::ControlPortState;
 use bm_fastpath::AttachType;
 use bm_stats::Scope;
@@ -23,15 +23,18 @@ struct Known<'a> {
 }
 
 impl Daemon {
-    /// All ports as they are now.
-    pub(super) fn ports_now(&self) -> Ports {
+    /// All ports as they are now. An empty list would look like a daemon without ports.
+    pub(super) fn ports_now(&self) -> Result<Ports, Error> {
         let (interfaces, kernel) = self.forwarder.driver.handle().ports().unwrap_or_default();
         let is_xdp = |of_port: &ControlPortState| matches!(of_port.attached, Some((AttachType::Xdp, _)));
         let by_xdp = interfaces.iter().any(is_xdp);
         let counters = self.counters_with(&kernel);
         let setup = self.forwarder.setup();
         let running = lock(&self.forwarder.running);
-        let Some(running) = running.as_ref() else { return Ports::default() };
+        let Some(running) = running.as_ref() else {
+            let why = "the ports cannot be read now: the daemon is ending, or its workers are started again";
+            return Err(Error::new(why).hint("try again in a second"));
+        };
         let port = |(index, info): (usize, &PortInfo)| {
             let known = Known {
                 counters: &counters,
@@ -42,7 +45,7 @@ impl Daemon {
             };
             self.port(running, (index, info), known)
         };
-        Ports { ports: running.ports.iter().enumerate().map(port).collect() }
+        Ok(Ports { ports: running.ports.iter().enumerate().map(port).collect() })
     }
 
     fn port(&self, running: &Running, (index, info): (usize, &PortInfo), known: Known<'_>) -> Port {
