@@ -1,6 +1,6 @@
 # The two commands of the README are `make demo` and `make test`. Both install what they need.
 
-.PHONY: build demo test test-vm test-debian13 test-asan soak lint tidy clippy check models instructions install deb clean
+.PHONY: build demo test test-vm test-debian13 test-kernel test-frr test-asan soak lint tidy clippy check models instructions install deb clean
 
 BRICKMOON := $(or $(CARGO_TARGET_DIR),target)/release/brickmoon
 # What `brickmoon bench` and `brickmoon demo` run.
@@ -59,6 +59,16 @@ test-vm:
 # A build in a root folder of Debian 13, and a start of it there (tests/README.md); BM_DEBIAN13_PROFILE=dev for a faster one.
 test-debian13:
 	$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" tools/debian13
+
+# The kernel's selftests on forwarding with brickmoon in every router of theirs, beside Linux alone (tests/README.md):
+# make test-kernel [TESTS="pmtu nft_nat"] [BM_KERNEL_VM=1]
+test-kernel:
+	$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" tests/kernel/run $(TESTS)
+
+# FRR's topotests likewise: make test-frr TREE=~/frr [TESTS=ospf]
+test-frr:
+	@[ -n "$(TREE)" ] || { echo 'which tree? make test-frr TREE=DIR, the root of a checkout of FRRouting/frr'; exit 2; }
+	$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" tests/frr/run $(TREE) $(TESTS)
 
 # An hour with a full table that changes 10,000 times a second, reloads, requests and a link that flaps, on both paths
 # at once; SOAK=60 for a minute. The report goes to the terminal and to target/soak.txt. `make test` runs 20 s of it.
