@@ -112,6 +112,15 @@ impl Mirror {
         }
     }
 
+    /// A neighbor without an entry is being resolved. On links without neighbors it needs no resolution.
+    pub(crate) fn note_resolving(&mut self, ifindex: u32, address: IpAddr) {
+        let has_neighbors = self.link(ifindex).is_some_and(|link| link.flags & libc::IFF_NOARP as u32 == 0);
+        if has_neighbors && self.neighbor(ifindex, address).is_none() {
+            let state = crate::neighbor::state::INCOMPLETE;
+            self.put_neighbor(Neighbor { ifindex, address, state, mac: None, router: false });
+        }
+    }
+
     /// Sets the settings that have to be read, because there are no events for them.
     pub fn set_sysctls(&mut self, sysctls: Sysctls) {
         if self.sysctls != sysctls {

@@ -64,6 +64,11 @@ impl Neighbor {
         self.mac.filter(|_| self.state & state::VALID != 0)
     }
 
+    /// Whether it is being asked for, or did not answer.
+    pub fn unresolved(&self) -> bool {
+        self.state & (state::INCOMPLETE | state::FAILED) != 0
+    }
+
     /// Whether a request to use it would make the kernel confirm it again.
     pub fn needs_use(&self) -> bool {
         self.state & (state::STALE | state::FAILED) != 0

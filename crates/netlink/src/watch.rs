@@ -24,6 +24,7 @@ use crate::socket::{self, Socket};
 use crate::sysctl::SysctlFiles;
 use lifetimes::Lifetimes;
 use load::{Load, Loaded, Reason, Step};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -161,6 +162,12 @@ impl Watch {
     /// The tables.
     pub fn mirror(&self) -> &Mirror {
         &self.mirror
+    }
+
+    /// The kernel was just asked to use this neighbor ([`crate::Batch::use_neighbor`]): if it was unknown, it is being
+    /// resolved now, which no event says.
+    pub fn note_resolving(&mut self, ifindex: u32, address: IpAddr) {
+        self.mirror.note_resolving(ifindex, address);
     }
 
     /// What has happened so far.

@@ -120,6 +120,45 @@ route add 2001:db8:a081::/48 nexthop via 2001:db8:2::4 nexthop via 2001:db8:3::4
     });
 }
 
+/// In a group of next-hop objects Linux skips members whose neighbor does not answer, in both families and with default
+/// settings; in routes with several next hops it does so only if a setting says so.
+#[test]
+fn members_that_do_not_answer_get_nothing() {
+    each("dead", Ends::Silent, |lab, router| {
+        lab.rtr.ip("nexthop add id 4 via 198.51.100.4 dev r1
+nexthop add id 5 via 203.0.113.4 dev r2
+nexthop add id 6 group 4/5
+route add 10.81.0.0/16 nhid 6
+nexthop add id 14 via 2001:db8:2::4 dev r1
+nexthop add id 15 via 2001:db8:3::4 dev r2
+nexthop add id 16 group 14/15
+route add 2001:db8:a081::/48 nhid 16");
+        router.settle();
+        let families = [flows(500, v4), flows(500, v6)];
+        let used =
+            |packets: &[Vec<u8>]| percents(&exits(lab, router, packets)).into_keys().collect::<Vec<_>>();
+        let both = [(Side::Snk, 4), (Side::Low, 4)];
+        for packets in &families {
+            assert_eq!(used(packets), both, "{}: all answer", router.name());
+        }
+        lab.rtr
+            .ip("neigh replace 203.0.113.4 dev r2 nud failed\nneigh replace 2001:db8:3::4 dev r2 nud failed");
+        router.settle();
+        for packets in &families {
+            assert_eq!(used(packets), both[..1], "{}: one does not", router.name());
+        }
+        let mac = Side::Low.mac(4);
+        lab.rtr.ip(&format!(
+            "neigh replace 203.0.113.4 lladdr {mac} dev r2 nud permanent
+neigh replace 2001:db8:3::4 lladdr {mac} dev r2 nud permanent"
+        ));
+        router.settle();
+        for packets in &families {
+            assert_eq!(used(packets), both, "{}: it answers again", router.name());
+        }
+    });
+}
+
 /// Waits until both next hops get about 40 to 60 percent: the kernel does not announce a change of the setting, so a
 /// mirror may have to poll it.
 fn spreads(lab: &Lab, router: &Router, packets: &[Vec<u8>]) -> bool {

@@ -149,12 +149,12 @@ impl Compiler {
 
     fn next_hop(&self, mirror: &Mirror, target: Target, entry: &Entry) -> NextHop {
         let members = match &entry.state {
-            State::Members(members) => members.iter().filter(|member| member.alive).collect(),
+            State::Members(members) => members.iter().filter(|member| member.share > 0).collect(),
             _ => Vec::new(),
         };
         let share = |member: &&super::targets::Member| Share {
             index: self.targets.hop(member.target).0,
-            weight: u32::from(member.weight),
+            weight: member.share,
             hop: self.hop(mirror, member.target),
         };
         NextHop {
@@ -193,7 +193,7 @@ impl Compiler {
     fn hops(&self, mirror: &Mirror, target: Target) -> Vec<Hop> {
         match &self.targets.get(target).state {
             State::Members(members) => {
-                let alive = members.iter().filter(|member| member.alive);
+                let alive = members.iter().filter(|member| member.share > 0);
                 alive.filter_map(|member| self.hop(mirror, member.target)).collect()
             }
             _ => self.hop(mirror, target).into_iter().collect(),

@@ -113,7 +113,8 @@ pub(super) enum State {
 pub(super) struct Member {
     pub target: Target,
     pub weight: u16,
-    pub alive: bool,
+    /// Its weight, and those of members whose packets it gets; 0 if it gets none.
+    pub share: u32,
     /// The hop as in the route or the object, for its flags.
     hop: Hop,
 }
@@ -275,7 +276,7 @@ impl Targets {
         let target = self.shared(shape, |targets, shape| {
             let hop = targets.writer.add(Action::Unreachable, Gateway::default(), 0)?;
             let target = targets.enter(hop, shape, State::Still(Action::Unreachable), None);
-            match targets.fill(view, target, family, hops, mtu) {
+            match targets.fill(view, target, hops, mtu) {
                 Ok(()) => Ok(target),
                 Err(why) => {
                     targets.release(target);

@@ -56,14 +56,19 @@ impl View<'_> {
         }
     }
 
-    /// Whether a member of a group gets packets.
+    /// Whether packets can leave by a member of a group, whether its neighbor answers or not.
     pub fn alive(&self, family: Family, hop: &Hop) -> bool {
         let ours = self.interfaces.index_of(hop.ifindex).is_some();
-        self.mirror.usable(family, hop)
-            // Linux may send on a link without carrier, where packets are lost. We do not.
-            && (!ours || self.running(hop.ifindex))
-            // For hops that are left to Linux, Linux decides whether they are alive.
-            && !(family == Family::V4 && ours && hop.encap == 0 && self.skipped_by_linux(hop))
+        // Linux may send on a link without carrier, where packets are lost. We do not.
+        self.mirror.usable(family, hop) && (!ours || self.running(hop.ifindex))
+    }
+
+    /// Whether the neighbor of a hop is known not to answer. For hops that are left to Linux, Linux decides.
+    pub fn unresolved(&self, hop: &Hop) -> bool {
+        let interface = self.interfaces.index_of(hop.ifindex);
+        let ours = interface.is_some() && hop.encap == 0 && !self.is_ipsec(interface);
+        let neighbor = || self.mirror.neighbor(hop.ifindex, hop.gateway?);
+        ours && neighbor().is_some_and(|neighbor| neighbor.unresolved())
     }
 
     /// Whether one of our interfaces is an IPsec interface, which has no neighbors.
@@ -114,13 +119,5 @@ impl View<'_> {
 
     fn running(&self, ifindex: u32) -> bool {
         self.mirror.link(ifindex).is_some_and(Link::running)
-    }
-
-    /// Whether Linux skips a hop because its neighbor does not answer (`fib_multipath_use_neigh`).
-    fn skipped_by_linux(&self, hop: &Hop) -> bool {
-        let asked = self.mirror.sysctls().ipv4_multipath_use_neigh != 0
-            && !self.is_ipsec(self.interfaces.index_of(hop.ifindex));
-        let neighbor = || self.mirror.neighbor(hop.ifindex, hop.gateway?);
-        asked && neighbor().is_some_and(|neighbor| neighbor.reachable_at().is_none())
     }
 }

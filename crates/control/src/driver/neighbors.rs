@@ -16,16 +16,11 @@ impl Control {
         let mut asked = self.unresolved_in_kernel();
         asked.extend(self.slow_path.iter().flat_map(|asked| asked.wanted.try_iter()));
         let now = Instant::now();
-        let mut any = false;
-        for (ifindex, address) in asked {
-            if self.compiler.is_known(ifindex, address) || self.budget.take(now) {
-                self.use_neighbor(ifindex, address);
-                any = true;
-            }
-        }
-        if any {
-            self.send_batch();
-        }
+        let allowed = |&(ifindex, address): &(u32, IpAddr)| {
+            self.compiler.is_known(ifindex, address) || self.budget.take(now)
+        };
+        let asked: Vec<_> = asked.into_iter().filter(allowed).collect();
+        self.use_neighbors(&asked);
     }
 
     /// The neighbors that packets of the kernel path wait for.
@@ -45,12 +40,7 @@ impl Control {
                 && mirror.link(ifindex).is_some_and(bm_netlink::Link::running)
         };
         let wanting: Vec<_> = in_use.into_iter().filter(wanting).collect();
-        for &(ifindex, address) in &wanting {
-            self.use_neighbor(ifindex, address);
-        }
-        if !wanting.is_empty() {
-            self.send_batch();
-        }
+        self.use_neighbors(&wanting);
     }
 
     /// Reports failed neighbors to the slow path, and wakes it for those that have answered, whose MACs are now in the
@@ -72,20 +62,35 @@ impl Control {
         asked.wake();
     }
 
-    fn use_neighbor(&mut self, ifindex: u32, address: IpAddr) {
-        if let Err(error) = self.batch.use_neighbor(ifindex, &address) {
-            tracing::warn!(%error, ifindex, %address, "cannot request a neighbor");
+    fn use_neighbors(&mut self, asked: &[(u32, IpAddr)]) {
+        if asked.is_empty() {
+            return;
         }
-    }
-
-    fn send_batch(&mut self) {
+        for &(ifindex, address) in asked {
+            if let Err(error) = self.batch.use_neighbor(ifindex, &address) {
+                tracing::warn!(%error, ifindex, %address, "cannot request a neighbor");
+            }
+        }
         match self.batch.finish() {
             Ok(outcome) => {
+                if outcome.refused == 0 {
+                    self.note_resolving(asked);
+                }
                 for refusal in outcome.first {
                     tracing::debug!(error = %refusal.error, "the kernel rejected a neighbor request");
                 }
             }
             Err(error) => tracing::warn!(%error, "cannot request neighbors"),
+        }
+    }
+
+    /// The kernel announces whether a neighbor answered, but not that it has begun to ask. From then on it skips the
+    /// neighbor in groups of next-hop objects, so the mirror must know about that of gateways.
+    fn note_resolving(&mut self, asked: &[(u32, IpAddr)]) {
+        for &(ifindex, address) in asked {
+            if self.compiler.is_known(ifindex, address) {
+                self.watch.note_resolving(ifindex, address);
+            }
         }
     }
 }

@@ -3,20 +3,60 @@
 use super::*;
 use crate::compile::checked::Checked;
 use bm_api::Area;
+use bm_netlink::next_hop::Object;
 
 impl Entry {
-    /// Whether a member of this group gets packets. A single member has its own reason if it does not.
-    fn receives_packets(&self, view: View<'_>, member: &Member) -> bool {
-        let (Shape::Group { family, .. } | Shape::Object { family, .. }) = self.shape else { return true };
-        let alone = matches!(&self.state, State::Members(members) if members.len() == 1);
-        alone || view.alive(family, &member.hop)
+    /// The share of each member of this group. A single member has its own reason if packets cannot be sent there.
+    ///
+    /// Packets of a member that Linux skips go to the next one that it does not skip, after the last to the first; if
+    /// it would skip all, to the first, whose neighbor is then asked for again. Members whose link is down have no
+    /// share of the hash space at all.
+    fn shares(&self, view: View<'_>) -> Vec<u32> {
+        let State::Members(members) = &self.state else { return Vec::new() };
+        let (Shape::Group { family, .. } | Shape::Object { family, .. }) = self.shape else {
+            return Vec::new();
+        };
+        let mut shares = vec![0; members.len()];
+        if let [only] = members.as_slice() {
+            shares[0] = u32::from(only.weight);
+            return shares;
+        }
+        let alive: Vec<bool> = members.iter().map(|member| view.alive(family, &member.hop)).collect();
+        let skips = self.skips_unresolved(view);
+        let good: Vec<bool> = members
+            .iter()
+            .zip(&alive)
+            .map(|(member, alive)| *alive && !(skips && view.unresolved(&member.hop)))
+            .collect();
+        let first = |of: &[bool]| of.iter().position(|is| *is);
+        let Some(mut taker) = first(&good).or_else(|| first(&alive)) else { return shares };
+        for (at, member) in members.iter().enumerate().rev().filter(|(at, _)| alive[*at]) {
+            if good[at] {
+                taker = at;
+            }
+            shares[taker] += u32::from(member.weight);
+        }
+        shares
     }
 
-    /// Whether any living member leaves by a link where only Linux may send.
+    /// Whether Linux skips members whose neighbor does not answer: in groups of next-hop objects always, unless they are
+    /// resilient; in IPv4 routes if a setting says so; in IPv6 routes never while it forwards.
+    fn skips_unresolved(&self, view: View<'_>) -> bool {
+        match self.shape {
+            Shape::Object { id, .. } => {
+                let object = view.mirror.next_hop(id).map(|next_hop| &next_hop.object);
+                !matches!(object, Some(Object::Group { resilient: Some(_), .. }))
+            }
+            Shape::Group { family: Family::V4, .. } => view.mirror.sysctls().ipv4_multipath_use_neigh != 0,
+            _ => false,
+        }
+    }
+
+    /// Whether any member with a share leaves by a link where only Linux may send.
     fn is_linux_only(&self, view: View<'_>) -> bool {
         let State::Members(members) = &self.state else { return false };
         let by_it = |member: &Member| member.hop.encap == 0 && view.is_linux_only(member.hop.ifindex);
-        members.iter().any(|member| member.alive && by_it(member))
+        members.iter().any(|member| member.share > 0 && by_it(member))
     }
 }
 
@@ -28,10 +68,7 @@ impl Targets {
         for target in &there {
             self.refresh_word(view, *target);
         }
-        // Neighbors decide which members are alive only where Linux skips hops that do not answer.
-        if view.mirror.sysctls().ipv4_multipath_use_neigh != 0 {
-            self.revive_groups(view, &there);
-        }
+        self.revive_groups(view, &there);
     }
 
     /// A link, its settings, or our interface of it has changed.
@@ -72,18 +109,19 @@ impl Targets {
         groups.into_iter().for_each(|group| self.revive(view, group));
     }
 
-    /// Checks which members of a group are alive, and moves flows only if that has changed.
+    /// Checks which members of a group get packets, and moves flows only if that has changed.
     pub(super) fn revive(&mut self, view: View<'_>, target: Target) {
-        let entry = self.get(target);
-        let State::Members(members) = &entry.state else { return };
-        let alive: Vec<bool> = members.iter().map(|member| entry.receives_packets(view, member)).collect();
+        if !matches!(self.get(target).state, State::Members(_)) {
+            return;
+        }
+        let shares = self.get(target).shares(view);
         let entry = self.get_mut(target);
         let mut changed = entry.trouble.is_some();
         let was = entry.linux_only;
         if let State::Members(members) = &mut entry.state {
-            for (member, alive) in members.iter_mut().zip(alive) {
-                changed |= alive != member.alive;
-                member.alive = alive;
+            for (member, share) in members.iter_mut().zip(shares) {
+                changed |= share != member.share;
+                member.share = share;
             }
         }
         if changed || self.get(target).is_linux_only(view) != was {
@@ -100,7 +138,7 @@ impl Targets {
 
     /// Updates the target of an object to what the object is now.
     pub(super) fn redefine(&mut self, view: View<'_>, target: Target) {
-        let Shape::Object { family, id, mtu } = self.get(target).shape else { return };
+        let Shape::Object { id, mtu, .. } = self.get(target).shape else { return };
         let paths = view.mirror.paths(&bm_netlink::RouteBody { via: Via::Object(id), ..Default::default() });
         let mtu = u32::from(mtu);
         match paths.hops.as_slice() {
@@ -116,7 +154,7 @@ impl Targets {
                 self.put(self.hop(target), view.action(&place));
             }
             // An object that cannot become a group is left to Linux, with the reason.
-            hops => drop(self.fill(view, target, family, hops, mtu)),
+            hops => drop(self.fill(view, target, hops, mtu)),
         }
     }
 
@@ -125,18 +163,13 @@ impl Targets {
         &mut self,
         view: View<'_>,
         target: Target,
-        family: Family,
         hops: &[Hop],
         mtu: u32,
     ) -> Result<(), NextHopError> {
         let mut members: Vec<Member> = Vec::with_capacity(hops.len());
         for hop in hops {
             match self.adjacency(view, view.adjacency(hop, mtu, hops.len() > 1)) {
-                Ok(at) => {
-                    // A single member has its own reason for getting no packets.
-                    let alive = hops.len() == 1 || view.alive(family, hop);
-                    members.push(Member { target: at, weight: hop.weight, alive, hop: *hop });
-                }
+                Ok(at) => members.push(Member { target: at, weight: hop.weight, share: 0, hop: *hop }),
                 Err(why) => {
                     members.iter().for_each(|member| self.release(member.target));
                     self.change_state(target, State::Still(Action::Host));
@@ -147,16 +180,20 @@ impl Targets {
             }
         }
         self.change_state(target, State::Members(members));
+        let shares = self.get(target).shares(view);
+        if let State::Members(members) = &mut self.get_mut(target).state {
+            members.iter_mut().zip(shares).for_each(|(member, share)| member.share = share);
+        }
         self.write(view, target);
         Ok(())
     }
 
-    /// Stores the living members of a group.
+    /// Stores the members of a group that get packets.
     fn write(&mut self, view: View<'_>, target: Target) {
         let entry = self.get(target);
         let State::Members(members) = &entry.state else { return };
         let (hop, linux_only) = (entry.hop, entry.is_linux_only(view));
-        let living: Vec<_> = members.iter().filter(|member| member.alive).copied().collect();
+        let living: Vec<_> = members.iter().filter(|member| member.share > 0).copied().collect();
         self.get_mut(target).linux_only = linux_only;
         let living: Result<Vec<_>, _> =
             living.iter().map(|member| self.share(view, member, linux_only)).collect();
@@ -201,7 +238,7 @@ impl Targets {
                 }
             },
         };
-        Ok((hop, u32::from(member.weight)))
+        Ok((hop, member.share))
     }
 
     fn note_trouble(&mut self, target: Target, trouble: Option<NextHopError>) {
@@ -241,11 +278,11 @@ impl Targets {
                 State::Members(_) => self.writer.table().action(entry.hop),
             };
             if let State::Members(members) = &entry.state
-                && let Some(member) =
-                    members.iter().find(|member| member.alive != entry.receives_packets(view, member))
+                && let Some((member, _)) =
+                    members.iter().zip(entry.shares(view)).find(|(member, share)| member.share != *share)
             {
                 checked.differs(Area::Compiled, || {
-                    format!("group {} has the wrong state of member {}", entry.hop, member.hop)
+                    format!("group {} has the wrong share of member {}", entry.hop, member.hop)
                 });
             }
             if entry.linux_only != entry.is_linux_only(view) {

@@ -1,9 +1,9 @@
 //! One property per test, with the clause of docs/conformance.md.
 
 use super::*;
-use bm_netlink::next_hop::{Member, Object};
+use bm_netlink::next_hop::{Member, Object, Resilient};
 use bm_netlink::{Netconf, Rule};
-use neighbor::state::{FAILED, REACHABLE, STALE};
+use neighbor::state::{FAILED, INCOMPLETE, REACHABLE, STALE};
 
 fn via(gateway: &str, ifindex: u32) -> RouteBody {
     unicast(Via::One(Hop::via(ip(gateway), ifindex)))
@@ -161,6 +161,48 @@ fn a_group_is_changed_in_place_and_restored() {
     world.object(9, group(&[1, 2]));
     world.add("0.0.0.0/0", route).compile();
     assert_eq!(world.to("8.8.8.8"), both);
+}
+
+/// Linux walks on from a member that does not answer, whatever the setting for routes says, unless the group is
+/// resilient.
+#[test]
+fn a_group_of_objects_skips_members_that_do_not_answer() {
+    let mut world = World::new();
+    for (id, gateway) in [(1, "10.0.0.1"), (2, "10.0.0.2"), (3, "2001:db8::3")] {
+        world.object(id, Object::Hop(Hop::via(ip(gateway), 1)));
+        world.neighbor(1, gateway, STALE, Some(mac(id as u8)));
+    }
+    let group = |resilient| {
+        let members = [1, 2, 3].map(|id| Member { id, weight: 1 });
+        Object::Group { members: members.into(), resilient }
+    };
+    world.object(9, group(None));
+    world.add("0.0.0.0/0", unicast(Via::Object(9))).compile();
+    let third = |a, b, c| {
+        let mut parts = vec![(a, 85), (b, 85), (c, 86)];
+        parts.sort();
+        Answer::Group(parts)
+    };
+    let all = third(forward(1, 1), forward(2, 1), forward(3, 1));
+    assert!(oracle::same(&all, &world.to("8.8.8.8")), "{:?}", world.to("8.8.8.8"));
+    world.neighbor(1, "10.0.0.2", FAILED, None).compile();
+    let two = Answer::Group(vec![(forward(1, 1), 1), (forward(3, 1), 2)]);
+    assert!(
+        oracle::same(&two, &world.to("8.8.8.8")),
+        "its packets go to the next: {:?}",
+        world.to("8.8.8.8")
+    );
+    world.neighbor(1, "2001:db8::3", INCOMPLETE, None).compile();
+    assert_eq!(world.to("8.8.8.8"), Answer::Group(vec![(forward(1, 1), 256)]), "after the last the first");
+    world.neighbor(1, "10.0.0.1", FAILED, None).compile();
+    let first = resolve(1, "10.0.0.1");
+    assert_eq!(world.to("8.8.8.8"), Answer::Group(vec![(first.clone(), 256)]), "none answers");
+    world.neighbor(1, "10.0.0.2", REACHABLE, Some(mac(2)));
+    world.object(9, group(Some(Resilient::default())));
+    world.compile();
+    let kept = third(first, forward(2, 1), resolve(1, "2001:db8::3"));
+    assert!(oracle::same(&kept, &world.to("8.8.8.8")), "a resilient group: {:?}", world.to("8.8.8.8"));
+    assert_eq!(world.is_sound(), Ok(()));
 }
 
 /// A route may arrive before its object: Linux gets its packets until the object is known.

@@ -1,7 +1,7 @@
 //! Random histories of a machine: after each step, workers must do what the oracle says.
 
 use super::*;
-use bm_netlink::next_hop::{Member, NextHop as NextHopObject, Object};
+use bm_netlink::next_hop::{Member, NextHop as NextHopObject, Object, Resilient};
 use bm_netlink::{Rule, Sysctls};
 use proptest::prelude::*;
 
@@ -52,6 +52,7 @@ enum Step {
     Group {
         id: u8,
         members: Vec<(u8, u8)>,
+        resilient: bool,
     },
     ObjectGone {
         id: u8,
@@ -87,8 +88,8 @@ fn steps() -> impl Strategy<Value = Step> {
         4 => (any::<u8>(), any::<u8>(), any::<u8>())
             .prop_map(|(table, prefix, nth)| Step::RouteGone { table, prefix, nth }),
         2 => (0u8..4, any::<u8>(), any::<u8>()).prop_map(|(id, gateway, on)| Step::Object { id, gateway, on }),
-        2 => (0u8..2, prop::collection::vec((0u8..4, 1u8..5), 1..4))
-            .prop_map(|(id, members)| Step::Group { id, members }),
+        2 => (0u8..2, prop::collection::vec((0u8..4, 1u8..5), 1..4), 0u8..4)
+            .prop_map(|(id, members, kind)| Step::Group { id, members, resilient: kind == 0 }),
         1 => (0u8..6).prop_map(|id| Step::ObjectGone { id }),
         1 => (0u8..6).prop_map(|which| Step::Rules { which }),
         1 => any::<bool>().prop_map(Step::UseNeighbors),
@@ -224,7 +225,7 @@ impl World {
                     self.object(u32::from(*id) + 1, Object::Hop(hop));
                 }
             }
-            Step::Group { id, members } => self.put_group(*id, members),
+            Step::Group { id, members, resilient } => self.put_group(*id, members, *resilient),
             Step::ObjectGone { id } => {
                 self.tell(Message::NextHopGone(pick(&[1, 2, 3, 4, 20, 21], *id)));
             }
@@ -332,7 +333,7 @@ impl World {
         self.tell(Message::NextHop(NextHopObject { id, protocol: 4, object }));
     }
 
-    fn put_group(&mut self, id: u8, members: &[(u8, u8)]) {
+    fn put_group(&mut self, id: u8, members: &[(u8, u8)], resilient: bool) {
         let member = |(id, weight): &(u8, u8)| Member { id: u32::from(*id) + 1, weight: u16::from(*weight) };
         let mut members: Vec<Member> = members.iter().map(member).collect();
         members.sort_by_key(|member| member.id);
@@ -341,7 +342,8 @@ impl World {
             matches!(self.mirror.next_hop(member.id).map(|hop| &hop.object), Some(Object::Hop(_)))
         };
         if members.iter().all(is_hop) {
-            self.object(20 + u32::from(id), Object::Group { members: members.into(), resilient: None });
+            let resilient = resilient.then(Resilient::default);
+            self.object(20 + u32::from(id), Object::Group { members: members.into(), resilient });
         }
     }
 

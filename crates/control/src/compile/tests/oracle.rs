@@ -192,16 +192,24 @@ impl Oracle<'_> {
         if let [hop] = hops.as_slice() {
             return self.over(hop, Some(address));
         }
-        let alive = || hops.iter().filter(|hop| self.kernel_uses(family, hop) && self.carries(family, hop));
-        let linux = alive().any(|hop| hop.encap == 0 && self.is_linux_only(hop.ifindex));
+        let alive: Vec<&Hop> =
+            hops.iter().filter(|hop| self.kernel_uses(family, hop) && self.carries(hop)).collect();
+        let skips = self.skips_silent(family, &body.via);
+        // The kernel walks on from the member that the hash selects, and begins again at the first.
+        let receiver = |at: usize| {
+            let mut order = alive[at..].iter().chain(&alive[..at]);
+            *order.find(|hop| !(skips && self.is_silent(hop))).unwrap_or(&alive[0])
+        };
+        let receivers: Vec<&Hop> = (0..alive.len()).map(receiver).collect();
+        let linux = receivers.iter().any(|hop| hop.encap == 0 && self.is_linux_only(hop.ifindex));
         let mut members: BTreeMap<Answer, u32> = BTreeMap::new();
-        for hop in alive() {
+        for (selected, hop) in alive.iter().zip(receivers) {
             let answer = match hop.gateway {
                 _ if linux && self.ours(hop.ifindex) => Answer::LinuxOnly(hop.ifindex),
                 Some(_) => self.over(hop, None),
                 None => Answer::Host,
             };
-            *members.entry(answer).or_default() += u32::from(hop.weight);
+            *members.entry(answer).or_default() += u32::from(selected.weight);
         }
         match members.len() {
             0 => Answer::Unreachable,
@@ -209,13 +217,24 @@ impl Oracle<'_> {
         }
     }
 
-    fn carries(&self, family: Family, hop: &Hop) -> bool {
+    fn carries(&self, hop: &Hop) -> bool {
         let running = self.mirror.link(hop.ifindex).is_some_and(|link| link.flags & 0x41 == 0x41);
-        let silent = hop.gateway.and_then(|gateway| self.mirror.neighbor(hop.ifindex, gateway));
-        let silent = silent.is_some_and(|neighbor| self.mac(neighbor).is_none());
-        let asked = family == Family::V4 && self.mirror.sysctls().ipv4_multipath_use_neigh != 0;
-        // For hops on other links, Linux decides whether they are alive.
-        !self.ours(hop.ifindex) || running && !(asked && silent && hop.encap == 0)
+        !self.ours(hop.ifindex) || running
+    }
+
+    fn is_silent(&self, hop: &Hop) -> bool {
+        let neighbor = hop.gateway.and_then(|gateway| self.mirror.neighbor(hop.ifindex, gateway));
+        let silent = neighbor.is_some_and(|neighbor| self.mac(neighbor).is_none());
+        // For hops on other links, Linux decides.
+        silent && self.ours(hop.ifindex) && hop.encap == 0
+    }
+
+    fn skips_silent(&self, family: Family, via: &Via) -> bool {
+        let Via::Object(id) = via else {
+            return family == Family::V4 && self.mirror.sysctls().ipv4_multipath_use_neigh != 0;
+        };
+        let object = self.mirror.next_hop(*id).map(|next_hop| &next_hop.object);
+        matches!(object, Some(Object::Group { resilient: None, .. }))
     }
 
     /// The answer of a single hop; `address` is the destination if it may be a neighbor itself.
