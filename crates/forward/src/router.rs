@@ -133,9 +133,10 @@ impl Router {
         self
     }
 
-    /// The port that a link is called as, or that it is another queue of, as in `eth0#2`.
+    /// The port that a link is called as, or that it is another queue of, as in `eth0:2`: no interface has a colon in its
+    /// name.
     fn port_called(&self, link: &str) -> Option<usize> {
-        let link = link.split('#').next().unwrap_or(link);
+        let link = link.split(':').next().unwrap_or(link);
         self.ports.iter().position(|port| port.name == link)
     }
 }

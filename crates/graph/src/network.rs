@@ -115,7 +115,19 @@ impl Network {
     /// # Errors
     /// [`NetworkError::LinkForm`], or [`NetworkError::DuplicateEnd`] if an end is in use.
     pub fn link(&mut self, text: &str) -> Result<(), NetworkError> {
-        let link: LinkSpec = text.parse()?;
+        self.add_link(text.parse()?)
+    }
+
+    /// Adds a link from an app's output to an app's input, whatever characters their names contain.
+    ///
+    /// # Errors
+    /// [`NetworkError::DuplicateEnd`] if an end is in use.
+    pub fn connect(&mut self, from: (&str, &str), to: (&str, &str)) -> Result<(), NetworkError> {
+        let [from, to] = [from, to].map(|(app, link)| (app.to_owned(), link.to_owned()));
+        self.add_link(LinkSpec { from, to })
+    }
+
+    fn add_link(&mut self, link: LinkSpec) -> Result<(), NetworkError> {
         for other in &self.links {
             for (end, taken) in [(&link.from, &other.from), (&link.to, &other.to)] {
                 if end == taken {
@@ -192,6 +204,17 @@ mod tests {
         for wrong in ["a.b", "a -> b.c", "a. -> b.c", "a.b -> .c", "a b.c -> d.e"] {
             assert_eq!(wrong.parse::<LinkSpec>(), Err(NetworkError::LinkForm(wrong.into())));
         }
+    }
+
+    #[test]
+    fn connects_names_with_any_characters() {
+        let mut net = network(&["router", "a->b.7"], &[]);
+        net.connect(("a->b.7", "output"), ("router", "a->b.7")).unwrap();
+        assert_eq!(net.check(), Ok(()));
+        let link = net.links().next().unwrap();
+        assert_eq!(link.to, ("router".into(), "a->b.7".into()));
+        let again = net.connect(("a->b.7", "output"), ("router", "b"));
+        assert_eq!(again, Err(NetworkError::DuplicateEnd("a->b.7.output".into())));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bm_control::config::Config;
+use bm_control::config::app::ROUTER;
 use bm_fib::published::{Published, Readers};
 use bm_forward::tables::Tables;
 use bm_forward::{
@@ -330,8 +331,8 @@ fn start_worker(
     if let Some(hook) = shared.hooks.get().and_then(|hooks| hooks.worker(index)) {
         router = router.with_hook(hook);
     }
-    network.app("router", Box::new(router)).map_err(Failure::failed)?;
-    network.app("slow", Box::new(returning)).map_err(Failure::failed)?;
+    network.app(ROUTER, Box::new(router)).map_err(Failure::failed)?;
+    network.app(apps::SLOW, Box::new(returning)).map_err(Failure::failed)?;
     if let Some(part) =
         shared.apps.get().filter(|_| !config.apps.is_empty()).and_then(|apps| apps.part(index))
     {

@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use bm_control::config::Config;
+use bm_control::config::app::app_of_port;
 use bm_graph::{Network, PortApp, QueueOwner};
 use bm_stats::{Account, Entry};
 
@@ -102,7 +103,7 @@ impl Queues {
     ) -> Result<(), Failure> {
         let place = match networks.get_mut(number) {
             Some(network) => {
-                network.app(port, Box::new(app)).map_err(Failure::failed)?;
+                network.app(&app_of_port(port), Box::new(app)).map_err(Failure::failed)?;
                 Place::Home(number)
             }
             None => {
@@ -110,10 +111,11 @@ impl Queues {
                 let owner = named(config, port, number).unwrap_or(number % workers);
                 let (handle, queues) = QueueOwner::new(app, owner, workers).map_err(Failure::failed)?;
                 for (network, queue) in networks.iter_mut().zip(queues) {
-                    let name = format!("{port}#{number}");
+                    let name = format!("{}:{number}", app_of_port(port));
                     network.app(&name, Box::new(queue)).map_err(Failure::failed)?;
-                    let router = apps::entry(config);
-                    network.link(&format!("{name}.output -> {router}.{name}")).map_err(Failure::failed)?;
+                    let input = format!("{port}:{number}");
+                    let entry = (apps::entry(config), input.as_str());
+                    network.connect((&name, "output"), entry).map_err(Failure::failed)?;
                 }
                 Place::Shared(handle)
             }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use bm_api::Error;
+use bm_control::config::app::app_of_port;
 use bm_control::config::{self, Config};
 
 use super::machine::Machine;
@@ -116,7 +117,7 @@ fn apps_get_packets(config: &Config, paths: &Paths) -> Result<(), Error> {
     }
     let in_kernel = |index: &usize| paths.0.get(*index).is_some_and(|path| path.in_kernel);
     let ports = (0..config.ports.len()).filter(in_kernel);
-    let names: Vec<_> = ports.map(|index| config.ports[index].name(index)).collect();
+    let names: Vec<_> = ports.map(|index| app_of_port(&config.ports[index].name(index))).collect();
     let Some(link) = config.links.iter().find(|link| names.contains(&link.from.0)) else { return Ok(()) };
     let (port, line) = (&link.from.0, link.line);
     let why = format!("the [[link]] on line {line} takes packets from {port}, which uses the kernel path");

@@ -8,6 +8,15 @@ use std::path::{Path, PathBuf};
 pub const ROUTER: &str = "router";
 /// Names reserved for apps of the workers.
 pub(super) const TAKEN: [&str; 3] = [ROUTER, "slow", "lua"];
+/// All apps of the workers that are not ports.
+const OWN: [&str; 6] = [ROUTER, "slow", "lua", "balancer", "decryption", "encryption"];
+
+/// Name of the app of a port on workers, and in `[[link]]`. An interface can have the name of another app, or one that
+/// begins like the name of that app's links, as VLAN interfaces of such an interface do; a colon it cannot have.
+pub fn app_of_port(port: &str) -> String {
+    let first = port.split('.').next().unwrap_or(port);
+    if OWN.contains(&first) { format!("port:{port}") } else { port.into() }
+}
 
 /// An `[[app]]`: Lua, or a class in Rust, between ports and the router.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,12 +72,19 @@ pub struct Link {
 }
 
 impl Link {
-    /// Parses an end: the part after the last dot is the name of the link in the app.
-    pub(super) fn end(text: &str) -> Option<(String, String)> {
-        let (app, link) = text.rsplit_once('.')?;
+    /// Parses an end: an app, a dot, and the name of the link in the app. Names of `ports` may contain dots; links of the
+    /// router are named after them.
+    pub(super) fn end(text: &str, ports: &[String]) -> Option<(String, String)> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
-        let fine = !app.is_empty() && app.chars().all(|c| plain(c) || c == '.') && link.chars().all(plain);
-        (fine && !link.is_empty()).then(|| (app.into(), link.into()))
+        let is_link = |link: &str| !link.is_empty() && link.chars().all(plain);
+        let of_router = text.strip_prefix(ROUTER).and_then(|rest| rest.strip_prefix('.'));
+        if let Some(port) = of_router.filter(|port| !port.is_empty()) {
+            return Some((ROUTER.into(), port.into()));
+        }
+        let (app, link) = text.rsplit_once('.')?;
+        let is_port = ports.iter().any(|port| app_of_port(port) == app);
+        let is_app = !app.is_empty() && app.chars().all(|c| plain(c) || c == '.');
+        ((is_port || is_app) && is_link(link)).then(|| (app.into(), link.into()))
     }
 }
 
@@ -91,14 +107,19 @@ impl Port {
 
 /// Name of the host TAP of a device that is not a Linux interface, cut to the maximum length of interface names.
 pub fn host_tap_name(name: &str) -> String {
-    format!("bm-{name}").chars().take(15).collect()
+    let mut name = format!("bm-{name}");
+    while name.len() > super::device::NAME_MAX {
+        name.pop();
+    }
+    name
 }
 
 impl Config {
     /// Whether there is an app between this port and the router.
     pub fn has_apps_behind(&self, port: &str) -> bool {
+        let app = app_of_port(port);
         let ends = |(app, link): &(String, String), of: &str, name: &str| app == of && link == name;
-        self.links.iter().any(|link| ends(&link.from, port, "output") || ends(&link.to, ROUTER, port))
+        self.links.iter().any(|link| ends(&link.from, &app, "output") || ends(&link.to, ROUTER, port))
     }
 
     /// Errors in names of apps and ends of links, by line.
@@ -145,6 +166,7 @@ impl Config {
             return (!ports.contains(name))
                 .then(|| format!("{app}.{name}: links of the router have the names of ports: {known}"));
         }
+        let ports: Vec<_> = ports.iter().map(|port| app_of_port(port)).collect();
         if ports.contains(app) {
             return match (from, name.as_str()) {
                 (true, "output") => None,

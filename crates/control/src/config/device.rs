@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Maximum length of an interface name: `IFNAMSIZ` without the terminating zero.
-const NAME_MAX: usize = 15;
+pub(super) const NAME_MAX: usize = 15;
 /// The kinds of devices, before the colon.
 const KINDS: [&str; 4] = ["xdp", "tap", "pcap", "dpdk"];
 
@@ -113,10 +113,10 @@ impl FromStr for Device {
     }
 }
 
-/// Checks a name as the kernel does (`dev_valid_name`).
+/// Checks a name as the kernel does (`dev_valid_name`). It looks at bytes, of which it takes 0xa0 for a space.
 fn name(text: &str) -> Result<String, DeviceError> {
-    let odd = |c: char| c == '/' || c == ':' || c.is_whitespace();
-    let fits = (1..=NAME_MAX).contains(&text.len()) && text != "." && text != ".." && !text.contains(odd);
+    let odd = |byte: u8| matches!(byte, b'/' | b':' | b' ' | b'\t'..=b'\r' | 0xa0 | 0);
+    let fits = (1..=NAME_MAX).contains(&text.len()) && text != "." && text != ".." && !text.bytes().any(odd);
     if fits { Ok(text.into()) } else { Err(DeviceError::Name(text.into())) }
 }
 
@@ -171,7 +171,11 @@ mod tests {
             "invalid interface name `a/b`: use 1 to 15 bytes without slash or space"
         );
         assert_eq!(refused("pcap:,"), "missing file name: write pcap:IN, pcap:IN,OUT or pcap:,OUT");
-        for text in ["", "..", "sixteen-letters-", "a b"] {
+        // Each of these can be the name of an interface.
+        for text in ["router", "eth0.100", "a->b", "a@b", "#1", "\"", "é", "\u{3000}", "a=b"] {
+            assert_eq!(text.parse(), Ok(Device::Xdp(text.into())));
+        }
+        for text in ["", "..", "sixteen-letters-", "a b", "a\u{a0}", "à"] {
             assert!(text.parse::<Device>().is_err(), "{text}");
         }
     }

@@ -52,7 +52,7 @@ fn read_all(document: &Table<'_>, folder: &Path, report: &mut Report) -> Config 
     top.read("lua", "[lua]", |section| lua(section, &mut config.lua));
     config.hooks = hooks::hooks(&mut top);
     config.apps = apps::apps(&mut top);
-    config.links = apps::links(&mut top);
+    config.links = apps::links(&mut top, &config.ports);
     config.claims = filter::claims(&mut top);
     config.switches = switches::switches(&mut top, &config.ports);
     top.read("cluster", "[cluster]", |section| {

@@ -431,7 +431,7 @@ impl App for Decryption {
     fn connect(&mut self, inputs: &[String], outputs: &[String]) {
         let unknown = "a link to the decryption is called as the port that it comes from";
         let port = |name: &String| {
-            let name = name.split('#').next().unwrap_or(name);
+            let name = name.split(':').next().unwrap_or(name);
             self.ports.iter().position(|port| port == name)
         };
         self.inputs = inputs.iter().map(|name| port(name).expect(unknown)).collect();

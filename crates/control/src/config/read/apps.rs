@@ -73,13 +73,14 @@ fn app(section: &mut Section<'_, '_>, start: usize) -> Option<App> {
     Some(App { name: name.into(), module, class, argument, core, line })
 }
 
-pub(super) fn links(top: &mut Section<'_, '_>) -> Vec<Link> {
+pub(super) fn links(top: &mut Section<'_, '_>, ports: &[Port]) -> Vec<Link> {
+    let ports: Vec<_> = ports.iter().enumerate().map(|(index, port)| port.name(index)).collect();
     let mut links = Vec::new();
     let example = "[[link]] with from = \"eth0.output\" and to = \"guard.input\" below it";
     for (start, table) in top.tables("link", example) {
         let mut section = Section { name: "[[link]]", table, known: Vec::new(), report: top.report };
-        let from = end(&mut section, "from", "from = \"eth0.output\"", start);
-        let to = end(&mut section, "to", "to = \"guard.input\"", start);
+        let from = end(&mut section, "from", &ports, start);
+        let to = end(&mut section, "to", &ports, start);
         let line = section.report.line(start);
         section.finish();
         links.extend(from.zip(to).map(|(from, to)| Link { from, to, line }));
@@ -90,11 +91,12 @@ pub(super) fn links(top: &mut Section<'_, '_>) -> Vec<Link> {
 fn end(
     section: &mut Section<'_, '_>,
     key: &'static str,
-    example: &'static str,
+    ports: &[String],
     start: usize,
 ) -> Option<(String, String)> {
+    let example = if key == "from" { "from = \"eth0.output\"" } else { "to = \"guard.input\"" };
     let (at, text) = needed(section, key, example, start)?;
-    let end = Link::end(text);
+    let end = Link::end(text, ports);
     if end.is_none() {
         let hint = "must be the name of an app, a dot, and the name of the link in the app";
         section.report.add(at, ProblemKind::Text { key: section.key(key), found: text.into(), hint });
