@@ -5,6 +5,7 @@
 
 use std::net::Ipv4Addr;
 
+use bm_wire::Family;
 use bm_wire::flow::Policy;
 
 use crate::interface::{Interface, PortInterfaces, ReversePath, Settings, Vlan};
@@ -94,6 +95,7 @@ pub(crate) struct Ingress {
     pub linux_only_fragments: [bool; 2],
     pub reverse_path: ReversePath,
     pub accept_local: bool,
+    pub redirects: [bool; 2],
 }
 
 /// What a frame that leaves through an interface gets.
@@ -115,6 +117,13 @@ pub(crate) struct IpsecInterface {
 }
 
 impl Compiled {
+    /// Whether Linux may send a redirect about a packet that came in on one interface and leaves by another.
+    #[inline]
+    pub fn may_redirect(&self, family: Family, came_in: u16, out: u16) -> bool {
+        let family = usize::from(family == Family::V6);
+        came_in == out && self.ingress.get(usize::from(came_in)).is_some_and(|on| on.redirects[family])
+    }
+
     /// The IPsec interface with this number.
     #[inline]
     pub fn ipsec_interface(&self, if_id: u32) -> Option<&IpsecInterface> {
@@ -150,6 +159,8 @@ fn ingress(interface: &Interface) -> Ingress {
         linux_only_fragments: interface.linux_only_fragments,
         reverse_path: interface.reverse_path,
         accept_local: interface.accept_local,
+        // What an IPsec interface decrypts is not redirected.
+        redirects: if interface.if_id == 0 { interface.redirects } else { [false; 2] },
     }
 }
 

@@ -38,6 +38,9 @@ pub struct Interface {
     pub reverse_path: ReversePath,
     /// `net.ipv4.conf.*.accept_local`, of the interface or of `all`: sources that are our own may come in.
     pub accept_local: bool,
+    /// Families, IPv4 first, about whose packets Linux may send a redirect if they leave where they came in: those are left
+    /// to it. For IPv4 `net.ipv4.conf.*.send_redirects`, of the interface or of `all`.
+    pub redirects: [bool; 2],
     /// `net.ipv6.conf.*.hop_limit`, for IPv6 packets that we originate.
     pub hop_limit: u8,
     /// Its addresses, primary ones first, with their prefix lengths.
@@ -127,6 +130,7 @@ impl Default for Interface {
             linux_only_fragments: [false; 2],
             reverse_path: ReversePath::Off,
             accept_local: false,
+            redirects: [false; 2],
             hop_limit: 64,
             ipv4: Vec::new(),
             ipv6: Vec::new(),

@@ -25,18 +25,23 @@ use crate::verdict::{Refusal, Verdict};
 pub(crate) const IPV4_HEAD: usize = HEADER_LEN + ipv4::HEADER_LEN;
 pub(crate) const IPV6_HEAD: usize = HEADER_LEN + ipv6::HEADER_LEN;
 
-/// Makes `frame` leave through `hop`; returns the port, or why not. `network` is the offset of its IP header.
+/// Makes `frame` leave through `hop`; returns the port, or why not. `arrival` is the interface on which it came in, and
+/// the offset of its IP header.
 pub(crate) fn rewrite<A: RewriteFamily>(
     tables: &Tables,
     hop: NextHop,
     facts: Facts,
-    network: u16,
+    arrival: (u16, u16),
     frame: &mut Frame,
 ) -> Result<u16, Refusal> {
+    let (came_in, network) = arrival;
     let through = match tables.next_hops.entry(hop) {
         entry if entry.is_forward() => (hop, entry),
         entry => choose::<A>(tables, entry, frame, network)?,
     };
+    if tables.compiled.may_redirect(A::IP_VERSION, came_in, through.1.interface()) {
+        return Err(Refusal::Slow(Verdict::Host));
+    }
     rewrite_through::<A>(tables, through, facts, network, frame)
 }
 

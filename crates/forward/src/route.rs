@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use bm_fib::NextHop;
 use bm_fib::next_hop::{Action, Entry};
 use bm_frame::Meta;
+use bm_wire::Family;
 
 use crate::rewrite;
 use crate::tables::Tables;
@@ -44,6 +45,11 @@ impl Way {
             _ => None,
         }
     }
+}
+
+/// Whether Linux gets a packet that came in on this interface: by its route, or since Linux may send a redirect.
+pub(crate) fn is_linuxs(tables: &Tables, family: Family, came_in: u16, way: &Way) -> bool {
+    *way == Way::Host || way.out().is_some_and(|(_, out)| tables.compiled.may_redirect(family, came_in, out))
 }
 
 /// The route to a destination; `hash` is called if there are several next hops.

@@ -35,7 +35,7 @@ use crate::filter::PortFilter;
 use crate::hook::{Hooks, TableRoutes};
 use crate::lookup::FamilyBatch;
 use crate::output::{NO_OUTPUT, Tally};
-use crate::rewrite::fast::KnownHops;
+use crate::rewrite::fast::KnownByPort;
 use crate::source;
 use crate::tables::{ReversePath, Tables};
 use crate::verdict::{Refusal, Refused, Verdict};
@@ -93,7 +93,7 @@ struct Work {
     port: [u16; BURST],
     /// Length of each frame that the plain path has accepted.
     lengths: [u16; BURST],
-    known: KnownHops,
+    known: KnownByPort,
     plain: PlainPath,
     /// Frames on their way to one of several ports; otherwise empty.
     leaving: Burst,
@@ -115,7 +115,7 @@ impl Router {
         entrance: Entrance,
     ) -> Self {
         let outputs = vec![NO_OUTPUT; ports.len()];
-        let (inputs, work) = (Vec::new(), Work::new());
+        let (inputs, work) = (Vec::new(), Work::new(ports.len()));
         Self { ports, inputs, outputs, published, reader, entrance, hooks: None, worker: 0, work }
     }
 
@@ -159,13 +159,15 @@ impl App for Router {
     fn push(&mut self, io: &mut Io<'_>) {
         let Self { ports, inputs, outputs, published, reader, entrance, hooks, worker, work } = self;
         // Checked before the tables are read: a change in between is then noticed the next time.
-        work.known.keep_if_same(reader.point(), io.now_ns);
+        let point = reader.point();
         let tables = published.load(reader);
         // Without hooks all of them are one word that is tested once per burst and stage.
         let mut hooks = hooks.as_deref_mut().and_then(|hooks| hooks.begin(io.now_ns));
         for (input, &port) in inputs.iter().enumerate() {
             let account = &ports[port].account;
             let filter = PortFilter::of(tables, port, *worker, io.now_ns);
+            let came_in = tables.compiled.ports.get(port).and_then(|view| view.untagged);
+            work.known.arrive_on(port, came_in, point, io.now_ns);
             while io.readable(input) > 0 {
                 work.refused.mask = Mask::NONE;
                 let tried = if hooks.is_none() {
@@ -238,7 +240,7 @@ impl App for Router {
 
 // Each stage is a separate function, called once per burst, so that a profile shows its cost.
 impl Work {
-    fn new() -> Box<Self> {
+    fn new(ports: usize) -> Box<Self> {
         Box::new(Self {
             form: Form::best(),
             family: Family::V4,
@@ -253,7 +255,7 @@ impl Work {
             untagged: true,
             port: [0; BURST],
             lengths: [0; BURST],
-            known: KnownHops::new(),
+            known: KnownByPort::new(ports),
             plain: PlainPath::new(),
             leaving: Burst::new(),
             leaving_mbufs: Burst::default(),

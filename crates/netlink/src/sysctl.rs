@@ -75,6 +75,8 @@ sysctls! {
 pub struct LinkSysctls {
     /// Whether packets may come in from sources that are the machine's own.
     pub accept_local: bool,
+    /// Whether Linux sends ICMP redirects about IPv4 packets that leave where they came in.
+    pub send_redirects: bool,
     /// Hop limit of the IPv6 packets that the machine originates there.
     pub hop_limit: u32,
     /// IPv6 packets neither come in nor leave there.
@@ -85,9 +87,11 @@ impl LinkSysctls {
     /// The settings of the link `name`; what cannot be read is taken from `before`.
     fn read(files: &mut Files, name: &str, before: Self) -> Self {
         let accepts = format!("ipv4/conf/{name}/accept_local");
+        let redirects = format!("ipv4/conf/{name}/send_redirects");
         let disabled = format!("ipv6/conf/{name}/disable_ipv6");
         Self {
             accept_local: files.now(&accepts, 0, u32::from(before.accept_local)) != 0,
+            send_redirects: files.now(&redirects, 1, u32::from(before.send_redirects)) != 0,
             hop_limit: files.now(&format!("ipv6/conf/{name}/hop_limit"), 64, before.hop_limit),
             disable_ipv6: files.now(&disabled, 0, u32::from(before.disable_ipv6)) != 0,
         }
@@ -96,7 +100,7 @@ impl LinkSysctls {
 
 impl Default for LinkSysctls {
     fn default() -> Self {
-        Self { accept_local: false, hop_limit: 64, disable_ipv6: false }
+        Self { accept_local: false, send_redirects: true, hop_limit: 64, disable_ipv6: false }
     }
 }
 
@@ -191,6 +195,8 @@ pub struct SysctlFiles {
     general: Files,
     last: Sysctls,
     accepts_all: u32,
+    /// The value of `ipv4/conf/all/send_redirects`.
+    redirects_all: u32,
     links: BTreeMap<u32, OfLink>,
     /// The link whose turn comes next.
     next: u32,
@@ -204,7 +210,7 @@ impl SysctlFiles {
     pub fn new() -> Self {
         let general = Files::below(Path::new(ROOT));
         let (last, links) = (Sysctls::default(), BTreeMap::new());
-        Self { general, last, accepts_all: 0, links, next: 0, failures: 0, fails: false }
+        Self { general, last, accepts_all: 0, redirects_all: 1, links, next: 0, failures: 0, fails: false }
     }
 
     /// Reads those of the namespace.
@@ -227,6 +233,7 @@ impl SysctlFiles {
         links: impl Iterator<Item = (u32, &'a str)>,
     ) -> BTreeMap<u32, LinkSysctls> {
         self.accepts_all = self.general.now("ipv4/conf/all/accept_local", 0, self.accepts_all);
+        self.redirects_all = self.general.now("ipv4/conf/all/send_redirects", 1, self.redirects_all);
         let mut before = std::mem::take(&mut self.links);
         let mut new = Vec::new();
         for (ifindex, name) in links {
@@ -245,9 +252,12 @@ impl SysctlFiles {
         let own = self.links.values_mut().filter_map(|link| link.files.failed.take()).last();
         let failed = self.general.failed.take().or(own);
         self.say(failed);
-        let all = self.accepts_all != 0;
-        let value =
-            |link: &OfLink| LinkSysctls { accept_local: all || link.value.accept_local, ..link.value };
+        let (accepts, redirects) = (self.accepts_all != 0, self.redirects_all != 0);
+        let value = |link: &OfLink| LinkSysctls {
+            accept_local: accepts || link.value.accept_local,
+            send_redirects: redirects || link.value.send_redirects,
+            ..link.value
+        };
         self.links.iter().map(|(ifindex, link)| (*ifindex, value(link))).collect()
     }
 

@@ -193,6 +193,8 @@ pub(super) fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> In
         linux_only_fragments: [false; 2],
         reverse_path,
         accept_local: own.accept_local,
+        // Linux has no setting for IPv6.
+        redirects: [own.send_redirects, true],
         hop_limit: u8::try_from(own.hop_limit).unwrap_or(u8::MAX),
         ipv4: ipv4_of(mirror, link.ifindex),
         ipv6: ipv6_of(mirror, link.ifindex),

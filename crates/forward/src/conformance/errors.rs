@@ -209,7 +209,33 @@ fn c47_precedence_as_linux() {
 }
 
 #[test]
-fn c49_no_redirects() {
+fn c49_linux_gets_what_it_may_redirect() {
+    // Out where it came in: over the plain path, and with options over the slow path.
+    let left = super::LINES.lines().map(str::trim).find(|line| line.starts_with("interface left")).unwrap();
+    let (name, rest) = left.split_at("interface left 0 02:00:00:00:00:01".len());
+    let lines = super::LINES.replace(left, &format!("{name} redirects{rest}"));
+    let mut lab = Lab::with(&lines, Settings::default(), WaitLimits::default());
+    lab.change("route 77.0.0.0/8 via 192.0.2.9 left\nroute 78.0.0.0/8 via 192.0.2.77 left");
+    let packets = ["77.1.1.1", "78.1.1.1"].map(|to| V4 { source: "192.0.2.20", ..V4::to(to) });
+    for packet in &packets {
+        let answer = lab.exchange(LEFT, &packet.sent());
+        assert_eq!(
+            (answer.host, answer.sent.len()),
+            (vec![(LEFT, packet.sent())], 0),
+            "{}",
+            packet.destination
+        );
+    }
+    let onward = V4 { source: "192.0.2.20", ..V4::default() };
+    assert_eq!(
+        lab.exchange(LEFT, &onward.sent()).only(),
+        Some((RIGHT, &onward.routed()[..])),
+        "others are sent"
+    );
+}
+
+#[test]
+fn c49_no_redirects_where_linux_sends_none() {
     // Out where it came in.
     let mut lab = lab();
     lab.change("route 77.0.0.0/8 via 192.0.2.9 left");

@@ -1,6 +1,7 @@
 //! The differences between IPv4 and IPv6 when a packet is rewritten.
 
 use bm_stats::Reason;
+use bm_wire::Family;
 use bm_wire::ethernet::ethertype;
 use bm_wire::flow;
 use bm_wire::ipv4::{self, Ipv4};
@@ -12,6 +13,7 @@ use crate::validate::Facts;
 
 /// An address family whose packets are rewritten.
 pub(crate) trait RewriteFamily {
+    const IP_VERSION: Family;
     const ETHERTYPE: u16;
     /// Length of the IP header, without options.
     const HEADER_LEN: usize;
@@ -29,6 +31,7 @@ pub(crate) trait RewriteFamily {
 }
 
 impl RewriteFamily for u32 {
+    const IP_VERSION: Family = Family::V4;
     const ETHERTYPE: u16 = ethertype::IPV4;
     const HEADER_LEN: usize = ipv4::HEADER_LEN;
     const TTL_WORD: usize = 8;
@@ -47,6 +50,7 @@ impl RewriteFamily for u32 {
 }
 
 impl RewriteFamily for u128 {
+    const IP_VERSION: Family = Family::V6;
     const ETHERTYPE: u16 = ethertype::IPV6;
     const HEADER_LEN: usize = ipv6::HEADER_LEN;
     const TTL_WORD: usize = 4;

@@ -12,6 +12,7 @@
 use bm_fib::NextHop;
 use bm_fib::published::Point;
 use bm_frame::Frame;
+use bm_wire::Family;
 use bm_wire::ethernet::HEADER_LEN;
 
 use super::mtu;
@@ -40,11 +41,39 @@ pub(crate) struct Known {
     pub port: u16,
 }
 
-/// A worker's cache of next hops, which contains those of most packets.
+/// The caches of a worker, one for each port on which frames come in.
+pub(crate) struct KnownByPort {
+    ports: Vec<KnownHops>,
+    now: usize,
+}
+
+impl KnownByPort {
+    pub fn new(ports: usize) -> Self {
+        Self { ports: (0..ports.max(1)).map(|_| KnownHops::new()).collect(), now: 0 }
+    }
+
+    /// Before the bursts of a port, which has the interface `came_in` for untagged frames: see
+    /// [`KnownHops::keep_if_same`].
+    #[inline]
+    pub fn arrive_on(&mut self, port: usize, came_in: Option<u16>, point: Point, now_ns: u64) {
+        self.now = port.min(self.ports.len() - 1);
+        self.ports[self.now].keep_if_same(came_in, point, now_ns);
+    }
+
+    /// The cache for frames of the port.
+    #[inline(always)]
+    pub fn of_port(&mut self) -> &mut KnownHops {
+        &mut self.ports[self.now]
+    }
+}
+
+/// A cache of next hops, which contains those of most packets of a port.
 pub(crate) struct KnownHops {
     known: [Known; KNOWN],
     /// The least MTU that is cached: no packet up to that length is too long.
     least_mtu: u16,
+    /// The interface on which untagged frames come in.
+    came_in: Option<u16>,
     /// Where the readers' retirements stood, and in which spell of time.
     since: (Point, u64),
 }
@@ -60,16 +89,16 @@ impl KnownHops {
         let unknown = Known { start: 0, rest: [0; 4], hop: NextHop(u32::MAX), mtu: 0, port: 0 };
         let mut known = [unknown; KNOWN];
         known[KNOWN - 1].hop = NextHop(0);
-        Self { known, least_mtu: u16::MAX, since: (Point::default(), 0) }
+        Self { known, least_mtu: u16::MAX, came_in: None, since: (Point::default(), 0) }
     }
 
     /// Before a burst: clears the cache if something has changed, and from time to time, so that next hops in use are
     /// marked.
     #[inline]
-    pub fn keep_if_same(&mut self, point: Point, now_ns: u64) {
+    pub fn keep_if_same(&mut self, came_in: Option<u16>, point: Point, now_ns: u64) {
         let since = (point, now_ns >> SPELL_LOG2);
-        if self.since != since {
-            *self = Self { since, ..Self::new() };
+        if self.since != since || self.came_in != came_in {
+            *self = Self { since, came_in, ..Self::new() };
         }
     }
 
@@ -90,7 +119,7 @@ impl KnownHops {
     pub fn of(&mut self, tables: &Tables, hop: NextHop) -> &Known {
         let known = &mut self.known[hop.index() % KNOWN];
         if known.hop != hop {
-            look(tables, hop, known);
+            look(tables, hop, self.came_in, known);
             self.least_mtu = self.least_mtu.min(known.mtu);
         }
         known
@@ -98,11 +127,15 @@ impl KnownHops {
 }
 
 #[inline(never)]
-fn look(tables: &Tables, hop: NextHop, known: &mut Known) {
+fn look(tables: &Tables, hop: NextHop, came_in: Option<u16>, known: &mut Known) {
     (known.hop, known.mtu) = (hop, 0);
     let entry = tables.next_hops.entry(hop);
     let Some(egress) = tables.compiled.egress.get(usize::from(entry.interface())) else { return };
     if !entry.is_forward() || egress.tag.is_some() {
+        return;
+    }
+    // The careful path knows the packet's family.
+    if came_in.is_some_and(|came_in| may_redirect(tables, hop, came_in, entry.interface())) {
         return;
     }
     tables.next_hops.mark_used(hop);
@@ -110,6 +143,14 @@ fn look(tables: &Tables, hop: NextHop, known: &mut Known) {
     known.start = entry.raw() << 16 >> 16 | u64::from(u16::from_le_bytes([a, b])) << 48;
     (known.rest, known.port) = (rest, egress.port);
     known.mtu = mtu(egress, tables.next_hops.mtu(hop));
+}
+
+/// Whether Linux may send a redirect about packets to this next hop, of either family that they may have: those of IPv6
+/// have no gateway of IPv4.
+fn may_redirect(tables: &Tables, hop: NextHop, came_in: u16, out: u16) -> bool {
+    let has_ipv4_gateway = tables.next_hops.gateway(hop).address.is_some_and(|address| address.is_ipv4());
+    tables.compiled.may_redirect(Family::V4, came_in, out)
+        || !has_ipv4_gateway && tables.compiled.may_redirect(Family::V6, came_in, out)
 }
 
 /// The fast case: makes `frame` leave through `hop` if nothing about it is special, and returns the port.
@@ -271,7 +312,7 @@ mod tests {
                 };
                 let network = HEADER_LEN as u16;
                 let careful = if is_ipv4 { rewrite_carefully::<u32> } else { rewrite_carefully::<u128> };
-                let port = careful(tables, hop, facts, network, &mut frames[1]);
+                let port = careful(tables, hop, facts, (u16::MAX, network), &mut frames[1]);
                 // Nothing plain is left to the careful path, or the fast path would be of no use.
                 let entry = tables.next_hops.entry(hop);
                 let egress = tables.compiled.egress.get(usize::from(entry.interface()));
@@ -395,7 +436,7 @@ mod tests {
             (1..20).map(NextHop).find(|&hop| tables.next_hops.entry(hop).is_forward()).expect("one forwards");
         let mut known = KnownHops::new();
         let looked = |known: &mut KnownHops, point, now_ns| {
-            known.keep_if_same(point, now_ns);
+            known.keep_if_same(None, point, now_ns);
             let was_known = known.known[hop.index() % KNOWN].hop == hop;
             known.of(&tables, hop);
             !was_known

@@ -53,6 +53,7 @@ impl Work {
 
     fn filter_plain(&mut self, tables: &Tables, filter: &PortFilter<'_>) -> Filtered {
         let Self { form, family, burst, port, lengths, known, plain, refused, .. } = self;
+        let known = known.of_port();
         let frames = burst.places_mut();
         let mut burst = PlainBurst { form: *form, family, frames, port, lengths, known, plain, refused };
         match PlainFilter::of(filter).filter(|_| burst.is_likely_plain()) {

@@ -61,6 +61,7 @@ impl Work {
         filter: Option<&PortFilter<'_>>,
     ) -> Mask {
         let Self { form, family, burst, mbufs, port, lengths, known, plain, refused, .. } = self;
+        let known = known.of_port();
         if mbufs.is_empty() {
             let frames = burst.places_mut();
             let burst = PlainBurst { form: *form, family, frames, port, lengths, known, plain, refused };
@@ -82,6 +83,7 @@ impl Work {
         frames: &mut [Option<F>],
     ) -> Mask {
         let Self { form, family, port, lengths, known, plain, refused, .. } = self;
+        let known = known.of_port();
         let burst = PlainBurst { form: *form, family, frames, port, lengths, known, plain, refused };
         burst.forward(tables, view, filter)
     }

@@ -16,6 +16,7 @@ impl Work {
     #[inline(never)]
     pub(super) fn rewrite<A: RoutedFamily>(&mut self, tables: &Tables) {
         let Self { burst, refused, batches, arrivals, port, known, .. } = self;
+        let known = known.of_port();
         let batch = &*A::batch(batches);
         let fast = self.untagged && batch.mask == self.all;
         let rewrite = Rewrite { tables, known, batch, frames: burst.places_mut(), arrivals, port };
@@ -106,7 +107,7 @@ impl<A> Rewrite<'_, A> {
     fn carefully(&mut self, place: usize, careful: CarefulRewrite, refused: &mut Refused) {
         let Some(frame) = &mut self.frames[place] else { return };
         let (hop, facts) = (self.batch.hops[place], self.batch.facts.get(place));
-        match careful(self.tables, hop, facts, self.arrivals[place].1, frame) {
+        match careful(self.tables, hop, facts, self.arrivals[place], frame) {
             Ok(to) => self.port[place] = to,
             Err(why) => refused.add(place, why),
         }
@@ -114,4 +115,4 @@ impl<A> Rewrite<'_, A> {
 }
 
 /// What a family does with a frame that is not plain.
-type CarefulRewrite = fn(&Tables, NextHop, Facts, u16, &mut Frame) -> Result<u16, Refusal>;
+type CarefulRewrite = fn(&Tables, NextHop, Facts, (u16, u16), &mut Frame) -> Result<u16, Refusal>;

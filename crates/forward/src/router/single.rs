@@ -1,5 +1,6 @@
 //! One frame through the stages of a worker, without its links, accounts and hooks: for trials.
 
+use bm_fib::published::Point;
 use bm_frame::Frame;
 
 use super::Work;
@@ -13,7 +14,9 @@ pub(crate) fn route_single(
     frame: Frame,
     now_ns: u64,
 ) -> Option<(Frame, Result<u16, Refusal>)> {
-    let mut work = Work::new();
+    let mut work = Work::new(1);
+    let came_in = tables.compiled.ports.get(port).and_then(|view| view.untagged);
+    work.known.arrive_on(port, came_in, Point::default(), now_ns);
     work.burst.push(frame).ok()?;
     work.route(tables, port, now_ns, None, None, None);
     let refused = work.refused.mask.has(0);

@@ -4,6 +4,7 @@ use bm_fib::NextHop;
 use bm_fib::next_hop::Entry as Hop;
 use bm_frame::{Frame, Meta};
 use bm_stats::{Entry, Reason};
+use bm_wire::Family;
 use bm_wire::ethernet::{HEADER_LEN, TAG_LEN, ethertype};
 use bm_wire::icmp;
 use bm_wire::ipv4::{self, Ipv4};
@@ -44,7 +45,7 @@ impl Core {
         };
         let Ok(ip) = Ipv4::parse(&*packet) else { return Fate::Drop(Reason::Ipv4Short) };
         let asked = asked(tables, &meta, &ip);
-        if asked.way == Way::Host {
+        if route::is_linuxs(tables, Family::V4, asked.interface, &asked.way) {
             return Fate::Host;
         }
         if let Some(reason) = refused_source(tables, &asked) {

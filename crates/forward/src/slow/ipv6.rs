@@ -2,6 +2,7 @@
 
 use bm_frame::Frame;
 use bm_stats::Reason;
+use bm_wire::Family;
 use bm_wire::icmpv6::{self, problem};
 use bm_wire::ipv6::{self, Ipv6};
 use bm_wire::prefix::Address as _;
@@ -9,7 +10,7 @@ use bm_wire::prefix::Address as _;
 use super::onward::onward;
 use super::{Core, Fate, Now};
 use crate::hop_by_hop::{self, HopByHop};
-use crate::route::{self, Way};
+use crate::route;
 use crate::tables::Tables;
 use crate::validate;
 use crate::verdict::{Refusal, Verdict};
@@ -27,7 +28,7 @@ impl Core {
         let vrf = tables.compiled.ingress.get(usize::from(frame.meta().interface)).map_or(0, |on| on.vrf);
         let way = route::of_packet(tables, frame.meta(), vrf, ip.destination().show(), packet);
         match (way, verdict) {
-            (Way::Host, _) => return Fate::Host,
+            _ if route::is_linuxs(tables, Family::V6, frame.meta().interface, &way) => return Fate::Host,
             (_, Some(Verdict::SourceScope)) => return beyond_scope(&ip),
             (_, Some(Verdict::HopByHop)) => match process_hop_by_hop(&ip) {
                 Err(fate) => return fate,

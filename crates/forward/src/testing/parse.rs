@@ -52,7 +52,7 @@ pub fn lines(text: &str, world: &mut World) {
     }
 }
 
-/// `NAME PORT MAC [if_id N] [vlan N] [mtu N] [vrf N] [hop-limit N] [down] [no-forwarding] [strict|loose] [accept-local] [ADDRESS/LENGTH]...`
+/// `NAME PORT MAC [if_id N] [vlan N] [mtu N] [vrf N] [hop-limit N] [down] [no-forwarding] [strict|loose] [accept-local] [redirects] [ADDRESS/LENGTH]...`
 fn interface(words: &mut Words<'_>) -> Interface {
     let (name, port, mac) = (words.next().to_string(), words.read(), words.read::<Mac>());
     let if_id = words.number("if_id").map_or(0, u32::from);
@@ -67,6 +67,7 @@ fn interface(words: &mut Words<'_>) -> Interface {
         _ => ReversePath::Off,
     };
     let accept_local = words.has("accept-local");
+    let redirects = [words.has("redirects"); 2];
     let mut interface = Interface {
         name,
         ifindex: 0,
@@ -84,6 +85,7 @@ fn interface(words: &mut Words<'_>) -> Interface {
         linux_only_out: false,
         linux_only_fragments: [false; 2],
         accept_local,
+        redirects,
         hop_limit,
         ipv4: Vec::new(),
         ipv6: Vec::new(),
