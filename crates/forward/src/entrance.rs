@@ -7,8 +7,13 @@
 //! Frames for Linux have a queue of their own: a flood of packets that need an answer must not keep routing protocols
 //! from their daemons. A worker wakes the slow path at most once for each sleep, so a busy slow path costs it no
 //! system call.
+//!
+//! Where the queue for Linux is full, the worker waits for the slow path: packets that only Linux may forward are not
+//! lost because a thread was not scheduled, and those that come meanwhile wait in the rings of the ports, as with Linux,
+//! which handles all packets of a queue one after the other. It does not wait for a slow path that takes nothing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bm_frame::Frame;
 use bm_graph::Waker;
@@ -54,7 +59,13 @@ pub struct Entrance {
     work: Producer<Frame>,
     bell: Arc<Bell>,
     unrung: usize,
+    /// Waiting for room has been of no use, and there has been none since.
+    stuck: bool,
 }
+
+/// How often a worker looks for room, and how often before it gives up: after 20 ms at least.
+const PAUSE: Duration = Duration::from_micros(50);
+const PAUSES: usize = 400;
 
 /// The slow path's end.
 pub(crate) struct Arrivals {
@@ -66,20 +77,44 @@ pub(crate) struct Arrivals {
 pub(crate) fn entrance(capacity: usize, bell: &Arc<Bell>) -> (Entrance, Arrivals) {
     let (host, from_host) = channel(capacity);
     let (work, from_work) = channel(capacity);
-    let entrance = Entrance { host, work, bell: bell.clone(), unrung: 0 };
+    let entrance = Entrance { host, work, bell: bell.clone(), unrung: 0, stuck: false };
     (entrance, Arrivals { host: from_host, work: from_work })
 }
 
 impl Entrance {
-    /// Queues a frame; returns it if the queue is full, or its other end is gone.
+    /// Queues a frame; returns it if its other end is gone, or the queue stays full. One for Linux waits for room.
     pub(crate) fn push(&mut self, frame: Frame, for_host: bool) -> Result<(), Frame> {
         let queue = if for_host { &mut self.host } else { &mut self.work };
         if queue.is_closed() {
             return Err(frame);
         }
+        if for_host {
+            self.stuck &= !queue.has_room();
+            if !queue.has_room() && !self.wait_for_room() {
+                return Err(frame);
+            }
+        }
+        let queue = if for_host { &mut self.host } else { &mut self.work };
         queue.push(frame)?;
         self.unrung += 1;
         Ok(())
+    }
+
+    /// Waits until the slow path has taken frames for Linux; whether it has.
+    #[cold]
+    fn wait_for_room(&mut self) -> bool {
+        if self.stuck {
+            return false;
+        }
+        self.ring();
+        for _ in 0..PAUSES {
+            std::thread::sleep(PAUSE);
+            if self.host.has_room() || self.host.is_closed() {
+                return self.host.has_room();
+            }
+        }
+        self.stuck = true;
+        false
     }
 
     /// After a burst: wakes the slow path if anything was queued.
@@ -89,5 +124,59 @@ impl Entrance {
             self.unrung = 0;
             self.bell.ring();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bm_frame::{FramePool, Freelist};
+    use bm_graph::Waker;
+
+    const FRAMES: usize = 1000;
+
+    fn queues() -> (Entrance, Arrivals, Freelist) {
+        let pool = FramePool::new(2 * FRAMES, 2048).unwrap();
+        let bell = Bell::new(Waker::new().unwrap());
+        let (entrance, arrivals) = entrance(4, &bell);
+        (entrance, arrivals, Freelist::new(pool, 16))
+    }
+
+    #[test]
+    fn no_frame_for_linux_is_lost_while_the_slow_path_takes_some() {
+        let (mut entrance, mut arrivals, mut frames) = queues();
+        let taker = std::thread::spawn(move || {
+            let mut taken = Vec::new();
+            while taken.len() < FRAMES {
+                taken.extend(arrivals.host.pop());
+                std::thread::yield_now();
+            }
+            taken.iter().map(|frame| frame.meta().port).collect::<Vec<_>>()
+        });
+        for number in 0..FRAMES as u16 {
+            let mut frame = frames.allocate_with(&[0; 14]).unwrap();
+            frame.meta_mut().port = number;
+            assert!(entrance.push(frame, true).is_ok(), "{number}");
+        }
+        assert_eq!(taker.join().unwrap(), (0..FRAMES as u16).collect::<Vec<_>>(), "in order");
+    }
+
+    #[test]
+    fn a_slow_path_that_takes_nothing_is_waited_for_once() {
+        let (mut entrance, mut arrivals, mut frames) = queues();
+        let mut push = |entrance: &mut Entrance, for_host| {
+            let frame = frames.allocate_with(&[0; 14]).unwrap();
+            entrance.push(frame, for_host).map_err(|frame| frames.free(frame)).is_ok()
+        };
+        for for_host in [true, false] {
+            assert!((0..4).all(|_| push(&mut entrance, for_host)));
+        }
+        assert!(!entrance.stuck && !push(&mut entrance, false), "those that need an answer do not wait");
+        assert!(!entrance.stuck && !push(&mut entrance, true) && entrance.stuck);
+        assert!(!push(&mut entrance, true));
+        drop(arrivals.host.pop());
+        assert!(push(&mut entrance, true) && !entrance.stuck, "there is room again");
+        drop(arrivals);
+        assert!(!push(&mut entrance, true));
     }
 }

@@ -13,7 +13,7 @@
 #include <bpf/bpf_helpers.h>
 
 /* batch.rs has the same values, and the same layout of `queue`. */
-#define FRAMES 32
+#define FRAMES 64
 #define FRAME_MAX 3500
 #define BY_HAND 28 /* size of the metadata that tells such a run from a frame of the driver */
 

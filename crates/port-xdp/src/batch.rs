@@ -17,7 +17,7 @@ pub const DELIVER_MAX: usize = 3_500;
 /// The smallest: an Ethernet header.
 pub(crate) const DELIVER_MIN: usize = 14;
 /// Frames in one call. The same in `bpf/deliver.h`, as is the layout of what follows.
-pub(crate) const FRAMES: usize = 32;
+pub(crate) const FRAMES: usize = 64;
 /// Bytes of metadata that tell the program that it runs as a test run. The same in `bpf/deliver.h`.
 pub(crate) const BY_HAND: usize = 28;
 

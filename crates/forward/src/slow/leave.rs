@@ -6,7 +6,7 @@ use bm_stats::{Entry, Reason};
 use super::{Core, PortState, SlowCounter};
 
 /// The most frames that are delivered to Linux together.
-const TOGETHER: usize = 32;
+const TOGETHER: usize = 64;
 /// The most packets of Linux that are taken from one port's host TAP in one step.
 const HOST_TAP_BURST: usize = 64;
 
