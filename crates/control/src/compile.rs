@@ -24,6 +24,7 @@ mod filtering;
 mod interfaces;
 mod ipsec;
 mod linux_only;
+mod linux_routes;
 mod memory;
 mod neighbor_use;
 mod pending;

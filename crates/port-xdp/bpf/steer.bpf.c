@@ -26,6 +26,8 @@
 #define LINUX_ONLY_IPV4 1
 #define LINUX_ONLY_IPV6 2
 #define HINT_BITS 1024 /* the same in shared.rs */
+#define ROUTE_HINT_BITS 65536 /* for each family; the same in routes.rs */
+#define ROUTES_MAX 8192
 #define LINK_LOCAL 0xfe80 /* fe80::/10, RFC 4291 2.5.6 */
 #define ND_FIRST 133	  /* router solicitation, RFC 4861 4.1 */
 #define ND_LAST 137	  /* redirect, RFC 4861 4.5 */
@@ -46,6 +48,9 @@ enum kind {
 	PASSED_UNATTENDED,
 	PASSED_FIREWALL, /* only Linux may handle the family */
 	DROPPED_HELD, /* Linux might route it before the filters are in place */
+	PASSED_TOO_LARGE, /* does not fit into a slot: the MTU was raised, or is above what slots hold */
+	DROPPED_TOO_LARGE, /* the same where Linux might forward what the workers' filters drop */
+	PASSED_ROUTE, /* its route leads where only Linux can send */
 	KINDS
 };
 
@@ -61,6 +66,8 @@ struct control {
 	__u32 linux_only; /* address families that only Linux may handle */
 	__u32 held; /* not active yet, and there are filters to wait for */
 	__u32 sample_one_in; /* if `active` is SAMPLED */
+	__u32 filters_drop; /* workers have filters, which Linux does not have */
+	__u32 linux_routes; /* address families with prefixes in `routes4` and `routes6` */
 	__u32 unused;
 };
 
@@ -120,6 +127,48 @@ struct {
 	__type(value, struct hints);
 } local_hints SEC(".maps");
 
+/*
+ * Prefixes that lead where only Linux can send: over interfaces that are no ports. The value is 0 for longer ones within
+ * these that do not. Linux may get any packet, so nothing depends on whether these are complete. A bit of `route_hints` is
+ * set for each prefix, so that other destinations need no lookup. Shared by all ports.
+ */
+struct prefix4 {
+	__u32 length;
+	__be32 address;
+};
+
+struct prefix6 {
+	__u32 length;
+	struct address6 address;
+};
+
+struct route_hints {
+	__u32 words[2 * ROUTE_HINT_BITS / 32]; /* IPv4, then IPv6 */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, ROUTES_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix4);
+	__type(value, __u8);
+} routes4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, ROUTES_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix6);
+	__type(value, __u8);
+} routes6 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct route_hints);
+} route_hints SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -161,6 +210,7 @@ const volatile bool take_esp = false; /* ESP to local addresses: workers decrypt
 const volatile bool generic_mode = false;
 const volatile bool delivers_many = false;
 const volatile __u64 delivered_mark = 0;
+const volatile __u32 frame_max = 0xffffffff; /* the largest frame that fits into a slot, in bytes */
 
 static __always_inline void count(enum kind kind)
 {
@@ -214,6 +264,39 @@ static __always_inline bool may_be_local(__u32 mixed)
 	return !hints || hints->words[bit / 32 % (HINT_BITS / 32)] >> bit % 32 & 1;
 }
 
+/* Whether a prefix may lead to Linux: by the first 16 bits of an IPv4 address, a hash of the first 32 of an IPv6 one. */
+static __always_inline bool may_be_routed_by_linux(__u32 bit)
+{
+	__u32 zero = 0;
+	struct route_hints *hints = bpf_map_lookup_elem(&route_hints, &zero);
+
+	return hints && hints->words[bit / 32 % (2 * ROUTE_HINT_BITS / 32)] >> bit % 32 & 1;
+}
+
+static __always_inline bool is_routed_by_linux4(__be32 destination)
+{
+	struct prefix4 key = { .length = 32, .address = destination };
+	__u8 *leads;
+
+	if (!(control.linux_routes & LINUX_ONLY_IPV4) || !may_be_routed_by_linux(bpf_ntohl(destination) >> 16))
+		return false;
+	leads = bpf_map_lookup_elem(&routes4, &key);
+	return leads && *leads;
+}
+
+static __always_inline bool is_routed_by_linux6(const struct address6 *destination)
+{
+	struct prefix6 key = { .length = 128 };
+	__u8 *leads;
+
+	if (!(control.linux_routes & LINUX_ONLY_IPV6) ||
+	    !may_be_routed_by_linux(ROUTE_HINT_BITS + (destination->words[0] * 0x9e3779b1u >> 16)))
+		return false;
+	key.address = *destination;
+	leads = bpf_map_lookup_elem(&routes6, &key);
+	return leads && *leads;
+}
+
 /* Whether a packet is ESP, or ESP in UDP; `upper` is behind the IP header. IKE and keepalives are for Linux. */
 static __always_inline bool is_esp(__u8 protocol, void *upper, void *end)
 {
@@ -239,6 +322,8 @@ static __always_inline enum kind ipv4(void *packet, void *end)
 	/* 224.0.0.0/4 and 255.255.255.255 */
 	if ((*destination & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) || *destination == 0xffffffff)
 		return PASSED_GROUP;
+	if (is_routed_by_linux4(*destination))
+		return PASSED_ROUTE;
 	if (!may_be_local(*destination))
 		return STEERED;
 	if (!bpf_map_lookup_elem(&local4, destination))
@@ -263,6 +348,8 @@ static __always_inline enum kind ipv6(void *packet, void *end)
 	    *icmp_type <= ND_LAST)
 		return PASSED_NEIGHBOR;
 	__builtin_memcpy(&address, destination, sizeof(address));
+	if (is_routed_by_linux6(&address))
+		return PASSED_ROUTE;
 	if (!may_be_local(address.words[0] ^ address.words[1] ^ address.words[2] ^ address.words[3]))
 		return STEERED;
 	if (!bpf_map_lookup_elem(&local6, &address))
@@ -345,7 +432,17 @@ static __always_inline bool is_unattended(__u32 queue)
 	return since && (__s64)(now - since) > UNATTENDED_NS;
 }
 
-SEC("xdp")
+/* A frame that fits into no slot, in which AF_XDP would lose it. */
+static __noinline int too_large(struct xdp_md *ctx)
+{
+	if (!control.filters_drop)
+		return pass(PASSED_TOO_LARGE);
+	count(DROPPED_TOO_LARGE);
+	return XDP_DROP;
+}
+
+/* With fragments, since the MTU of the interface and of a veth's other end may be raised at any time. */
+SEC("xdp.frags")
 int steer(struct xdp_md *ctx)
 {
 	enum kind kind;
@@ -369,6 +466,8 @@ active:
 	kind = take_all ? STEERED : kind_of(ctx);
 	if (kind != STEERED)
 		return pass(kind);
+	if (bpf_xdp_get_buff_len(ctx) > frame_max)
+		return too_large(ctx);
 	verdict = bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS);
 	if (verdict != XDP_REDIRECT)
 		return pass(PASSED_NO_WORKER);

@@ -35,13 +35,12 @@ pub struct XdpDevice {
 }
 
 impl XdpDevice {
-    /// Attaches the steering program to `interface`. It takes no frames until [`Self::steering`] says so.
+    /// Attaches the steering program to `interface`. Frames that fit into no slot are left to Linux. It takes no frames until [`Self::steering`] says so.
     ///
     /// # Errors
-    /// See [`XdpError`]: no such interface, an MTU that is too large, another XDP program, no support.
+    /// See [`XdpError`]: no such interface, another XDP program, no support.
     pub fn attach(interface: &str, shared: &Arc<Shared>, options: Options) -> Result<Self, XdpError> {
         let interface = Interface::find(interface)?;
-        check_mtu(&interface.name, interface.mtu, shared.memory().slot_size())?;
         let program = Program::attach(&interface, shared, &options)?;
         // Drivers that do not support this report an error; then there is nothing to restore.
         let tags_kept = interface.keep_tags_in_frames(true).unwrap_or(false);

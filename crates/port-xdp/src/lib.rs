@@ -22,6 +22,7 @@ mod interface;
 mod options;
 mod port;
 mod ring;
+mod routes;
 mod shared;
 mod socket;
 mod steer;

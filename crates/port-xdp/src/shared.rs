@@ -12,10 +12,12 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bm_frame::{FramePool, Memory};
+use bm_port::LinuxRoute;
 use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
 use crate::error::XdpError;
+use crate::routes::Routes;
 use crate::socket::{self, Binding, Failed, Rings};
 
 /// Maximum number of local addresses of each family; the same as in `steer.bpf.c`.
@@ -28,6 +30,7 @@ pub struct Shared {
     frame_pool: Arc<FramePool>,
     lenders: Mutex<Vec<Lender>>,
     local: Mutex<Local>,
+    routes: Mutex<Routes>,
 }
 
 /// An open socket that has a UMEM.
@@ -69,6 +72,7 @@ impl Shared {
             frame_pool: frame_pool.clone(),
             lenders: Mutex::default(),
             local: Mutex::new(local),
+            routes: Mutex::new(Routes::new()?),
         }))
     }
 
@@ -107,6 +111,16 @@ impl Shared {
         local.hint(wanted.iter())
     }
 
+    /// Handles of the maps of routes that lead to Linux: IPv4, IPv6, hints.
+    pub(crate) fn route_maps(&self) -> libbpf_rs::Result<[MapHandle; 3]> {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner).maps()
+    }
+
+    /// Sets the routes that lead to Linux.
+    pub(crate) fn set_routes(&self, routes: &[LinuxRoute]) -> libbpf_rs::Result<()> {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner).set(routes)
+    }
+
     /// Opens a socket with the UMEM of its mode, or registers the first one.
     pub(crate) fn open(&self, binding: &Binding) -> Result<(Arc<OwnedFd>, Rings), Failed> {
         let mut lenders = self.lenders.lock().unwrap_or_else(PoisonError::into_inner);
@@ -129,10 +143,20 @@ impl Shared {
 }
 
 /// Creates a map that is not in an object file.
-fn create(kind: MapType, name: &str, key: u32, value: u32, entries: u32) -> Result<MapHandle, XdpError> {
+pub(crate) fn create(
+    kind: MapType,
+    name: &str,
+    key: u32,
+    value: u32,
+    entries: u32,
+) -> Result<MapHandle, XdpError> {
     let options = bpf_map_create_opts {
         sz: size_of::<bpf_map_create_opts>() as libbpf_sys::size_t,
-        map_flags: if kind == MapType::Hash { libbpf_sys::BPF_F_NO_PREALLOC } else { 0 },
+        map_flags: if matches!(kind, MapType::Hash | MapType::LpmTrie) {
+            libbpf_sys::BPF_F_NO_PREALLOC
+        } else {
+            0
+        },
         ..bpf_map_create_opts::default()
     };
     MapHandle::create(kind, Some(name), key, value, entries, &options)

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use bm_bpf::xdp::{self, Mode};
 use bm_bpf::{MapValue, Occupant, samples};
-use bm_port::Steering;
+use bm_frame::DATA_OFFSET;
+use bm_port::{LinuxRoute, Steering};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
@@ -49,6 +50,12 @@ pub struct SteerCounters {
     pub firewall: u64,
     /// Dropped because filters might drop it: see [`Options::held`].
     pub held: u64,
+    /// Left to Linux because they do not fit into a slot.
+    pub too_large: u64,
+    /// Dropped because they do not fit into a slot, and Linux must not forward what filters may drop.
+    pub too_large_dropped: u64,
+    /// Left to Linux because their route leads where only Linux can send.
+    pub route: u64,
 }
 
 /// The names of these counters, in their order.
@@ -65,6 +72,9 @@ pub const STEER_COUNTERS: [&str; KINDS] = [
     "unattended",
     "firewall",
     "held",
+    "too_large",
+    "too_large_dropped",
+    "route",
 ];
 
 /// How many counters there are.
@@ -85,6 +95,10 @@ struct Control {
     held: u32,
     /// If `active` is [`SAMPLED`].
     sample_one_in: u32,
+    /// Whether filters of workers may drop packets.
+    filters_drop: u32,
+    /// Families with routes that lead to Linux, as `linux_only`.
+    linux_routes: u32,
     unused: u32,
 }
 
@@ -197,6 +211,7 @@ impl Program {
             settings.generic_mode = generic;
             settings.delivers_many = many;
             settings.delivered_mark = random();
+            settings.frame_max = frame_max(shared.memory().slot_size());
         }
         if let Some(control) = open.maps.data_control_data.as_deref_mut() {
             control.control.held = options.held.into();
@@ -207,6 +222,10 @@ impl Program {
         open.maps.local4.reuse_fd(local.v4.as_fd()).map_err(failed)?;
         open.maps.local6.reuse_fd(local.v6.as_fd()).map_err(failed)?;
         open.maps.local_hints.reuse_fd(local.hints.as_fd()).map_err(failed)?;
+        let [routes4, routes6, route_hints] = shared.route_maps().map_err(failed)?;
+        open.maps.routes4.reuse_fd(routes4.as_fd()).map_err(failed)?;
+        open.maps.routes6.reuse_fd(routes6.as_fd()).map_err(failed)?;
+        open.maps.route_hints.reuse_fd(route_hints.as_fd()).map_err(failed)?;
         open.maps.samples.reuse_fd(samples::samples().map_err(failed)?.as_fd()).map_err(failed)?;
         let loaded = open.load().map_err(failed)?;
         let steer = &loaded.progs.steer;
@@ -281,7 +300,15 @@ fn counters(counts: &MapHandle) -> libbpf_rs::Result<SteerCounters> {
         unattended: next(),
         firewall: next(),
         held: next(),
+        too_large: next(),
+        too_large_dropped: next(),
+        route: next(),
     })
+}
+
+/// The largest frame that fits into a slot, in bytes.
+pub(crate) fn frame_max(slot_size: usize) -> u32 {
+    slot_size.saturating_sub(DATA_OFFSET) as u32
 }
 
 /// An unpredictable number other than 0.
@@ -342,6 +369,16 @@ impl Steering for XdpSteering {
 
     fn set_linux_only(&mut self, [ipv4, ipv6]: [bool; 2]) -> io::Result<()> {
         self.set(Control { linux_only: u32::from(ipv4) | u32::from(ipv6) << 1, ..self.now })
+    }
+
+    fn set_linux_routes(&mut self, routes: &[LinuxRoute]) -> io::Result<()> {
+        self.shared.set_routes(routes).map_err(system_error)?;
+        let of = |six: bool| u32::from(routes.iter().any(|route| route.address.is_ipv6() == six));
+        self.set(Control { linux_routes: of(false) | of(true) << 1, ..self.now })
+    }
+
+    fn set_filters_drop(&mut self, drop: bool) -> io::Result<()> {
+        self.set(Control { filters_drop: drop.into(), ..self.now })
     }
 
     fn set_sampling(&mut self, one_in: u32) -> io::Result<()> {

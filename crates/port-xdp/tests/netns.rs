@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bm_frame::{Burst, FramePool, Freelist};
-use bm_port::{HostPort, Port, Steering};
+use bm_port::{HostPort, LinuxRoute, Port, Steering};
 use bm_port_xdp::{Attach, Bind, Options, Shared, XdpDevice, XdpError, XdpHost, XdpPort};
 use common::{MAC_A, MAC_B, MAC_R0, MAC_R1, Net, in_net, udp4};
 
@@ -481,7 +481,32 @@ fn lost_frames_are_counted_by_the_device() {
         a.send(&udp4(MAC_R0, A, B, (1000, 2000), 1537));
         std::thread::sleep(SECOND / 10);
         let counters = router.ports[0][0].device_counters();
-        assert_eq!((counters.receive_no_frame, counters.receive_other), (lost, 1));
+        assert_eq!((counters.receive_no_frame, counters.receive_other), (lost, 0), "not taken");
+        assert_eq!(router.devices[0].counters().unwrap().too_large, 1);
+        assert_eq!(router.close(), 0);
+    });
+}
+
+/// The MTU of a port and that of a veth's other end may be raised while the port is open.
+#[test]
+fn linux_gets_frames_that_fit_into_no_slot() {
+    in_net("large", 1, |net| {
+        net.settle();
+        let mut router = Router::open(&Options::default());
+        for (part, link) in [("a", "a0"), ("r", "r0"), ("r", "r1"), ("b", "b0")] {
+            net.ip(part, &format!("link set {link} mtu 9000"));
+        }
+        let is_answered = |size: u32| net.succeeds("a", &format!("ping -c 1 -W 1 -M do -s {size} 10.0.2.2"));
+        // In one buffer and in several.
+        assert!(is_answered(1600) && is_answered(8900));
+        let counted = |router: &Router| {
+            let counters = router.devices.each_ref().map(|device| device.counters().unwrap());
+            counters.map(|counters| (counters.too_large, counters.too_large_dropped))
+        };
+        assert_eq!(counted(&router), [(2, 0), (2, 0)]);
+        router.steering[0].set_filters_drop(true).unwrap();
+        assert!(!is_answered(8900), "Linux does not have the filters of workers");
+        assert_eq!(counted(&router), [(2, 1), (2, 0)]);
         assert_eq!(router.close(), 0);
     });
 }
@@ -519,13 +544,15 @@ fn errors_say_how_to_fix_them() {
         let refused = attach("r0", zero_copy).unwrap().queue(0).map(|_| ()).unwrap_err().to_string();
         assert!(refused.starts_with("AF_XDP socket of r0, queue 0: binding it: "), "{refused}");
         net.ip("r", "link set r1 mtu 2000");
+        assert!(attach("r1", Options::default()).is_ok(), "Linux gets larger frames");
+        let beside = XdpDevice::beside("r1", &shared, Options::default());
         assert_eq!(
-            error(attach("r1", Options::default())),
+            error(beside),
             "r1 has an MTU of 2000, but a slot of 2048 bytes has room for at most 1514: set slot_size = 4096 in [daemon], or \
              lower the MTU with `ip link set dev r1 mtu 1514`"
         );
         let large = Shared::new(&FramePool::new(256, 4096).unwrap()).unwrap();
-        assert!(XdpDevice::attach("r1", &large, Options::default()).is_ok());
+        assert!(XdpDevice::beside("r1", &large, Options::default()).is_ok());
     });
 }
 
@@ -603,6 +630,36 @@ fn steers_frames_for_the_fast_path() {
             a.send(&changed(&|frame| frame[5] = 9));
             assert_eq!(router.forward(SECOND / 20, 1, || false)[0], taken);
         }
+        // Routes that lead where only Linux can send, a shorter and a longer one, and one within it that does not.
+        let route = |address: &str, length, to_linux| LinuxRoute {
+            address: address.parse().unwrap(),
+            length,
+            to_linux,
+        };
+        let routes = [
+            route("10.0.0.0", 16, true),
+            route("10.0.9.8", 29, false),
+            route("2001:db8::", 32, true),
+            route("2001:db8::", 64, false),
+        ];
+        router.steering[1].set_linux_routes(&routes).unwrap();
+        router.steering[0].set_linux_routes(&routes).unwrap();
+        for (frame, taken) in [
+            (plain.clone(), 1),
+            (changed(&|frame| frame[33] = 16), 0),
+            (changed(&|frame| frame[31] = 1), 1),
+            (v6(far, 17, 0), 1),
+            (v6(with(6, 1, far), 17, 0), 0),
+            (v6(with(3, 1, far), 17, 0), 1),
+        ] {
+            let before = router.devices[0].counters().unwrap().route;
+            a.send(&frame);
+            assert_eq!(router.forward(SECOND / 20, 1, || false)[0], taken, "{frame:02x?}");
+            assert_eq!(router.devices[0].counters().unwrap().route - before, 1 - taken as u64);
+        }
+        router.steering[0].set_linux_routes(&[]).unwrap();
+        a.send(&changed(&|frame| frame[33] = 16));
+        assert_eq!(router.forward(SECOND / 20, 1, || false)[0], 1);
         // An address that is no longer local.
         router.steering[1].set_local(&["10.0.9.2".parse().unwrap()]).unwrap();
         for (last, taken) in [(1, 1), (2, 0)] {

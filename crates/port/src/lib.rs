@@ -136,6 +136,22 @@ pub trait HostPort: Send {
     }
 }
 
+/// A prefix for [`Steering::set_linux_routes`]: of at least [`LinuxRoute::IPV4_MIN`] or [`LinuxRoute::IPV6_MIN`] bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinuxRoute {
+    pub address: IpAddr,
+    /// Its length in bits.
+    pub length: u8,
+    /// `false` for a longer prefix within one that leads to Linux, which does not.
+    pub to_linux: bool,
+}
+
+impl LinuxRoute {
+    /// The shortest prefixes, for which a single hint is enough.
+    pub const IPV4_MIN: u8 = 16;
+    pub const IPV6_MIN: u8 = 32;
+}
+
 /// What the control plane sets on a running port: which packets to leave to Linux.
 pub trait Steering: Send {
     /// The MAC addresses of this machine on this port: the interface's own, and those of VLANs on it.
@@ -162,6 +178,22 @@ pub trait Steering: Send {
     /// # Errors
     /// The system's error; the previous setting then stays in effect.
     fn set_linux_only(&mut self, _families: [bool; 2]) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// The prefixes that lead where only Linux can send: packets there need not leave the kernel.
+    ///
+    /// # Errors
+    /// The system's error; some of the previous prefixes may then stay in effect.
+    fn set_linux_routes(&mut self, _routes: &[LinuxRoute]) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Whether filters of workers may drop packets, so that Linux must not forward any that they have not seen.
+    ///
+    /// # Errors
+    /// The system's error; the previous setting then stays in effect.
+    fn set_filters_drop(&mut self, _drop: bool) -> io::Result<()> {
         Ok(())
     }
 

@@ -70,6 +70,7 @@ fn steered(counter: &str) -> Described {
     match counter {
         "steered" => Described::without_reason("handed to a worker"),
         "held" => Described::because("dropped", "filter_not_ready"),
+        "too_large_dropped" => Described::because("dropped", "too_large"),
         reason => Described::because("left to Linux", reason),
     }
 }

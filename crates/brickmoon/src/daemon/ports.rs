@@ -11,7 +11,7 @@ use bm_frame::{FramePool, Memory};
 use bm_port::{NoSteering, Port};
 use bm_port_pcap::PcapPort;
 use bm_port_tap::{HostTap, TapDevice};
-use bm_port_xdp::{Bind, Checksums, Options, Shared, XdpDevice};
+use bm_port_xdp::{Bind, Checksums, Options, Shared, XdpDevice, check_mtu};
 
 use super::dpdk;
 use super::open_port::{OpenDevice, OpenPort, Trouble};
@@ -53,7 +53,7 @@ pub fn open(
                 Receives::AllFrames { held: false, esp: false },
                 most(port),
             )?;
-            OpenPort::on(interface, port, Some(on), most(port))
+            opener.on(interface, port, Some(on), most(port))
         }
         _ => opener.open(index, port, most(port)),
     };
@@ -98,11 +98,27 @@ impl Opener {
     /// Opens a device; a Linux interface only as missing (see [`Self::interface`]).
     pub fn open(&self, index: usize, port: &config::Port, most: usize) -> Result<OpenPort, Failure> {
         match &port.device {
-            Device::Xdp(interface) => OpenPort::on(interface, port, None, most),
+            Device::Xdp(interface) => self.on(interface, port, None, most),
             Device::Tap(name) => tap(name, port, self.frame_pool.memory(), most),
             Device::Pcap { input, output } => pcap(index, input.as_deref(), output.as_deref(), port),
             Device::Dpdk(device) => dpdk::open(device, port, &self.frame_pool, most),
         }
+    }
+
+    /// A port on a Linux interface, which says so if packets are too large for workers: the MTU may be raised later.
+    fn on(
+        &self,
+        interface: &str,
+        port: &config::Port,
+        open: Option<OpenDevice>,
+        most: usize,
+    ) -> Result<OpenPort, Failure> {
+        let (name, slot_size) = (interface.to_owned(), self.frame_pool.memory().slot_size());
+        let trouble = move || {
+            let why = check_mtu(&name, bm_port_xdp::mtu(&name)?, slot_size).err()?;
+            Some(format!("Linux forwards packets that fit into no slot: {why}"))
+        };
+        Ok(OpenPort { trouble: Some(Arc::new(trouble)), ..OpenPort::on(interface, port, open, most)? })
     }
 
     /// Opens a Linux interface for workers.

@@ -67,8 +67,8 @@ impl View<'_> {
     pub fn unresolved(&self, hop: &Hop) -> bool {
         let interface = self.interfaces.index_of(hop.ifindex);
         let ours = interface.is_some() && hop.encap == 0 && !self.is_ipsec(interface);
-        let neighbor = || self.mirror.neighbor(hop.ifindex, hop.gateway?);
-        ours && neighbor().is_some_and(|neighbor| neighbor.unresolved())
+        let neighbor = hop.gateway.and_then(|gateway| self.mirror.neighbor(hop.ifindex, gateway));
+        ours && neighbor.is_some_and(|neighbor| neighbor.unresolved())
     }
 
     /// Whether one of our interfaces is an IPsec interface, which has no neighbors.

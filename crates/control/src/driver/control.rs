@@ -17,7 +17,7 @@ use super::tally::Tally;
 use super::watchdog::CONTROL_SILENT_MAX;
 use super::{ControlPort, ControlPortState, Request};
 use crate::compile::{Choices, Compiler, IpsecDevices, IpsecTrouble, Report};
-use crate::config::Config;
+use crate::config::{Config, Filter};
 
 /// Maximum sleep; the thread reports a heartbeat this often.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
@@ -47,6 +47,8 @@ pub(super) struct Control {
     /// Their indices in Linux; `None` for those that do not exist.
     pub(super) fabric_links: Vec<Option<u32>>,
     active: bool,
+    /// Workers do more with packets than forward them, so they must get even those that Linux will forward.
+    workers_see_all: bool,
     /// Workers are being restarted: their ports leave all packets to Linux.
     pub(super) workers_rest: bool,
     /// Counters of the kernel path for each port.
@@ -117,6 +119,7 @@ impl Control {
             fabric: config.fabric_devices(),
             fabric_links: Vec::new(),
             active: false,
+            workers_see_all: workers_see_all(config),
             workers_rest: false,
             tally: Tally::default(),
             on_links: None,
@@ -234,7 +237,7 @@ impl Control {
         tracing::debug!(changes = changes.len(), entries = report.entries, took = ?self.done.last_batch, "compiled");
         let shapes =
             |change: &Change| matches!(change, Change::Everything | Change::Link(_) | Change::Addresses(_));
-        if report.published || changes.iter().any(shapes) {
+        if report.published || changes.iter().any(shapes) || self.steers_routes() {
             self.steer();
         }
         if changes.iter().any(links) {
@@ -321,6 +324,7 @@ impl Control {
 
     /// Takes over settings for the next compilation of tables.
     pub(super) fn take_settings(&mut self, config: &Config) {
+        self.workers_see_all = workers_see_all(config);
         self.compiler.set_ipsec(IpsecDevices::of(config));
         self.name_ports();
         let hash_seed = config.fib.hash_seed.unwrap_or(self.hash_seed);
@@ -372,6 +376,15 @@ impl Control {
         self.slow_path = Some(asked);
         neighbor_requests
     }
+}
+
+/// Whether workers count, filter, encrypt or show scripts what they get.
+fn workers_see_all(config: &Config) -> bool {
+    config.filter != Filter::default()
+        || config.filters_drop()
+        || !config.hooks.is_empty()
+        || !config.apps.is_empty()
+        || !config.ipsec.is_empty()
 }
 
 mod answers;

@@ -24,6 +24,7 @@ use bm_stats::Reason;
 
 use super::super::linux_only::About;
 use super::Control;
+use super::steering::is_linuxs;
 use crate::compile::show::explain::{Tried as Packet, neighbor, neighbor_address, route_line};
 use crate::compile::show::vrf_name;
 use packet::{address, from_hex, to_hex};
@@ -227,7 +228,8 @@ impl Control {
         }
         let macs: Vec<_> = self.compiler.interfaces().of_port(input.port).map(|(_, own)| own.mac).collect();
         let is_local = |to| self.watch.mirror().all_addresses().any(|address| address.local == to);
-        steering::cause(&input.frame, &macs, is_local)
+        let routes = self.last_steering.as_ref().map_or(&[][..], |last| last.routes());
+        steering::cause(&input.frame, &macs, is_local, |to| is_linuxs(routes, to))
     }
 
     /// Whether only Linux may handle the packet.

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use bm_port::LinuxRoute;
+
 use super::{Control, ControlPort};
 
 /// The settings of all ports.
@@ -9,7 +11,29 @@ use super::{Control, ControlPort};
 pub(in crate::driver) struct LastSteering {
     /// The machine's addresses.
     local: Vec<IpAddr>,
+    /// Prefixes that lead where only Linux can send.
+    routes: Vec<LinuxRoute>,
     ports: Vec<PortSteering>,
+}
+
+impl LastSteering {
+    /// Prefixes that lead where only Linux can send.
+    pub(super) fn routes(&self) -> &[LinuxRoute] {
+        &self.routes
+    }
+}
+
+/// Whether the longest of these prefixes around an address leads where only Linux can send.
+pub(super) fn is_linuxs(routes: &[LinuxRoute], address: IpAddr) -> bool {
+    let bits = |address: IpAddr| match address {
+        IpAddr::V4(address) => u128::from(u32::from(address)) << 96,
+        IpAddr::V6(address) => u128::from(address),
+    };
+    let contains = |route: &&LinuxRoute| {
+        let differ = (bits(route.address) ^ bits(address)).leading_zeros();
+        route.address.is_ipv6() == address.is_ipv6() && differ >= u32::from(route.length)
+    };
+    routes.iter().filter(contains).max_by_key(|route| route.length).is_some_and(|route| route.to_linux)
 }
 
 /// The settings of one port.
@@ -22,6 +46,8 @@ struct PortSteering {
     active: Option<bool>,
     /// One received frame in so many is sampled; 0 for none.
     sample_one_in: u32,
+    /// Whether filters of workers may drop packets.
+    filters_drop: bool,
 }
 
 impl Control {
@@ -49,13 +75,22 @@ impl Control {
                 linux_only: [0, 1].map(linux_only),
                 active: known.then_some(active),
                 sample_one_in,
+                filters_drop: self.compiler.filters_drop(),
             }
         };
         let mut local: Vec<IpAddr> =
             self.watch.mirror().all_addresses().map(|address| address.local).collect();
         local.sort_unstable();
         local.dedup();
-        LastSteering { local, ports: (0..).zip(&self.ports).map(of_port).collect() }
+        let routes = if self.steers_routes() { self.compiler.linux_routes() } else { Vec::new() };
+        LastSteering { local, routes, ports: (0..).zip(&self.ports).map(of_port).collect() }
+    }
+
+    /// Whether ports of workers leave packets in the kernel whose routes lead where only Linux can send.
+    pub(in crate::driver) fn steers_routes(&self) -> bool {
+        !self.workers_see_all
+            && self.ports.iter().any(|port| !port.in_kernel)
+            && self.compiler.has_linux_routes()
     }
 
     /// Applies the settings to all ports.
@@ -66,7 +101,7 @@ impl Control {
         }
         let mut all = true;
         for (port, now) in self.ports.iter_mut().zip(&tell.ports) {
-            if let Err(error) = steer_port(port, &tell.local, now) {
+            if let Err(error) = steer_port(port, &tell, now) {
                 all = false;
                 tracing::error!(%error, port = port.name, "cannot set which packets a port leaves to Linux");
             }
@@ -99,9 +134,11 @@ impl Control {
 }
 
 /// Applies the settings to one port; those for packets of Linux first, so that none of them is taken in between.
-fn steer_port(port: &mut ControlPort, local: &[IpAddr], now: &PortSteering) -> std::io::Result<()> {
-    port.steering.set_local(local)?;
+fn steer_port(port: &mut ControlPort, all: &LastSteering, now: &PortSteering) -> std::io::Result<()> {
+    port.steering.set_local(&all.local)?;
+    port.steering.set_linux_routes(&all.routes)?;
     port.steering.set_linux_only(now.linux_only)?;
+    port.steering.set_filters_drop(now.filters_drop)?;
     port.steering.set_sampling(now.sample_one_in)?;
     if !now.macs.is_empty() {
         port.steering.set_macs(&now.macs)?;

@@ -18,6 +18,7 @@ pub(super) fn cause(
     frame: &[u8],
     macs: &[[u8; 6]],
     is_local: impl Fn(IpAddr) -> bool,
+    is_linuxs: impl Fn(IpAddr) -> bool,
 ) -> Option<(&'static str, &'static str)> {
     let Ok(ethernet) = Ethernet::parse(frame) else { return Some(("other_type", "it is too short")) };
     if ethernet.destination().is_multicast() {
@@ -29,10 +30,12 @@ pub(super) fn cause(
     let network = ethernet.network().ok();
     let packet = network.and_then(|network| frame.get(network.offset..)).unwrap_or(&[]);
     let (local, group) = (Some(("local", "it is to this machine")), Some(("group", "it is to a group")));
+    let route = Some(("route", "its route leads where only Linux can send"));
     match network.map(|network| network.ethertype) {
         Some(ethertype::IPV4) => {
             match Ipv4::parse_quoted(packet).map(|ip| Ipv4Addr::from(ip.destination())) {
                 Ok(to) if to.is_multicast() || to.is_broadcast() => group,
+                Ok(to) if is_linuxs(to.into()) && !is_local(to.into()) => route,
                 Ok(to) if is_local(to.into()) => local,
                 _ => None,
             }
@@ -46,6 +49,7 @@ pub(super) fn cause(
                 () if ipv6::is_multicast(to) => group,
                 () if ipv6::is_link_local(to) || is_local(Ipv6Addr::from(to).into()) => local,
                 () if discovers => Some(("neighbor", "it is neighbor discovery")),
+                () if is_linuxs(Ipv6Addr::from(to).into()) => route,
                 () => None,
             }
         }
@@ -73,7 +77,8 @@ mod tests {
         }
         let is_local =
             |address: IpAddr| ["192.0.2.1", "2001:db8:1::1"].contains(&address.to_string().as_str());
-        cause(&frame(to, OWN, None, &packet), &[OWN], is_local).map(|(name, _)| name)
+        cause(&frame(to, OWN, None, &packet), &[OWN], is_local, |to| to.to_string() == "203.0.113.2")
+            .map(|(name, _)| name)
     }
 
     #[test]
@@ -81,6 +86,7 @@ mod tests {
         for (destination, expected) in [
             ("198.51.100.2", None),
             ("2001:db8:2::2", None),
+            ("203.0.113.2", Some("route")),
             ("192.0.2.1", Some("local")),
             ("2001:db8:1::1", Some("local")),
             ("fe80::1", Some("local")),
@@ -94,6 +100,6 @@ mod tests {
         assert_eq!(said([0xff; 6], "198.51.100.2", "udp"), Some("group"));
         assert_eq!(said(OWN, "2001:db8:2::2", "icmpv6"), Some("neighbor"));
         let arp = [&OWN[..], &OWN, &[8, 6], &[0; 46]].concat();
-        assert_eq!(cause(&arp, &[OWN], |_| false).map(|(name, _)| name), Some("other_type"));
+        assert_eq!(cause(&arp, &[OWN], |_| false, |_| true).map(|(name, _)| name), Some("other_type"));
     }
 }
