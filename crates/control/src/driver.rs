@@ -150,7 +150,7 @@ impl Driver {
         let shared = kernel.clone();
         let kernel = kernel.map(|kernel| kernel::KernelPath::new(kernel, readers)).transpose()?;
         let published = compiler.published().clone();
-        let watch = follower::open()?;
+        let watch = follower::open(&config.daemon.socket)?;
         let linux_only = watch.list().to_vec();
         let (tell, told) = mpsc::channel();
         let (config, wake, worker_leases) = (config.clone(), waker.clone(), leases.clone());

@@ -171,6 +171,57 @@ fn linux_forwards_while_control_hangs() {
     });
 }
 
+/// How long a rule may be ignored because a thread hangs: the silence that is tolerated (350 ms), a check (50 ms), and
+/// what a busy machine adds.
+const IGNORED_MAX: Duration = Duration::from_millis(800);
+/// How often it is tried: a machine that gives the watchdog no core for half a second does so rarely.
+const ROUNDS: usize = 3;
+
+/// How long a rule of Linux is ignored that is added once a thread of the daemon hangs.
+fn ignored_for(lab: &Lab, process: u32, thread: &str) -> Duration {
+    let ([added, removed], passed) = Stream::to("10.9.9.9", 4000).passed_during(lab, || {
+        let frozen = Frozen::new(process, thread).expect("a thread");
+        lab.rtr.feed("nft add rule ip t f ip daddr 10.9.9.9 drop", "").expect("nft");
+        let added = sys::wall_clock();
+        std::thread::sleep(IGNORED_MAX * 2);
+        let removed = sys::wall_clock();
+        drop(frozen);
+        lab.rtr.feed("nft flush chain ip t f", "").expect("nft");
+        [added, removed]
+    });
+    let last = passed.into_iter().map(|(_, sent)| sent).filter(|sent| *sent < removed).max();
+    last.expect("packets came through before").saturating_sub(added)
+}
+
+#[test]
+fn a_rule_is_not_ignored_because_a_thread_hangs() {
+    if !command::has("nft") {
+        return report::skip("hangs", "a rule while a thread hangs: needs nft");
+    }
+    on_both("ignored", |lab, router| {
+        let name = router.name();
+        lab.rtr
+            .feed("nft add table ip t && nft add chain ip t f '{ type filter hook forward priority 0; }'", "")
+            .expect("nft");
+        let process = router.process().expect("a daemon");
+        for thread in ["bm-firewall", "bm-control"] {
+            let mut least = Duration::MAX;
+            for _ in 0..ROUNDS {
+                router.settle();
+                eventually("brickmoon does not forward", || forwards(lab));
+                least = least.min(ignored_for(lab, process, thread));
+                if least < IGNORED_MAX {
+                    break;
+                }
+            }
+            report::say(&format!("hangs: {name}: a rule was ignored for {least:?} while {thread} hung"));
+            assert!(least < IGNORED_MAX, "{name}: {thread}: {least:?}");
+        }
+        eventually("brickmoon does not forward again", || forwards(lab));
+        router.settle();
+    });
+}
+
 #[test]
 fn a_daemon_survives_a_long_hang_of_its_control_thread() {
     on_both("outlives", |lab, router| {

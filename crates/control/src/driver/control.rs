@@ -14,7 +14,7 @@ use super::leases::{Leases, Reason};
 use super::linux_only::{self, Listed};
 use super::neighbor_requests::{KernelRequests, NeighborRequests, QueuedRequests, neighbor_requests};
 use super::tally::Tally;
-use super::watchdog::CONTROL_SILENT_MAX;
+use super::watchdog::SILENT_MAX;
 use super::{ControlPort, ControlPortState, Request};
 use crate::compile::{Choices, Compiler, IpsecDevices, IpsecTrouble, Report};
 use crate::config::{Config, Filter};
@@ -153,7 +153,7 @@ impl Control {
             // Watched only once packets are forwarded with its tables: before that, other threads attach programs and
             // hold locks that this one waits for.
             if self.active && watched.is_none() {
-                watched = Some(bm_heartbeat::watch(CONTROL_SILENT_MAX));
+                watched = Some(bm_heartbeat::watch(SILENT_MAX));
             }
             bm_heartbeat::beat();
             let was_silent = self.leases.has_reason(Reason::Control);

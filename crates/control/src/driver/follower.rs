@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -17,10 +18,11 @@ use bm_netlink::{LinuxOnlyOptions, LinuxOnlyWatch};
 
 use super::Handle;
 use super::leases::Reason;
-use super::watchdog::{FIREWALL, FIREWALL_SILENT_MAX};
+use super::watchdog::{FIREWALL, SILENT_MAX};
+use crate::nftables;
 
-/// Maximum sleep.
-const SLEEP_MAX: Duration = Duration::from_millis(500);
+/// Maximum sleep: a fraction of [`SILENT_MAX`].
+const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Maximum wait for a comparison.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -66,9 +68,11 @@ impl Orders {
     }
 }
 
-/// Subscribes to changes and reads the list, in the network namespace of the calling thread.
-pub(super) fn open() -> Result<LinuxOnlyWatch, Error> {
-    LinuxOnlyWatch::open(LinuxOnlyOptions::default())
+/// Subscribes to changes and reads the list, in the network namespace of the calling thread, for a daemon with this
+/// socket.
+pub(super) fn open(socket: &Path) -> Result<LinuxOnlyWatch, Error> {
+    let own_tables = nftables::name(socket).into();
+    LinuxOnlyWatch::open(LinuxOnlyOptions { own_tables, ..LinuxOnlyOptions::default() })
         .map_err(|error| Error::new(format_args!("cannot follow Linux's firewall: {error}")))
 }
 
@@ -103,7 +107,7 @@ fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<
     if let Err(error) = set_nice(URGENT) {
         tracing::info!(%error, "changes of Linux's firewall may take effect with a delay while the machine is busy");
     }
-    let _watched = bm_heartbeat::watch(FIREWALL_SILENT_MAX);
+    let _watched = bm_heartbeat::watch(SILENT_MAX);
     let mut failed = false;
     loop {
         bm_heartbeat::beat();

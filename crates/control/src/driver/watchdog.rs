@@ -25,10 +25,9 @@ use bm_heartbeat::{Observer, Trouble, TroubleKind};
 use super::leases::{Leases, Reason};
 use super::{Handle, LEASE, control_ended};
 
-/// How long control may make no progress before all packets are left to Linux.
-pub(super) const CONTROL_SILENT_MAX: Duration = Duration::from_millis(350);
-/// The same limit for the thread that follows Linux's firewall, which reads whole rulesets.
-pub(super) const FIREWALL_SILENT_MAX: Duration = Duration::from_secs(2);
+/// How long control, or the thread that follows Linux's firewall, may make no progress before all packets are left to
+/// Linux. Reading a ruleset is one step: if that takes longer, Linux forwards until the rules are known.
+pub(super) const SILENT_MAX: Duration = Duration::from_millis(350);
 /// Name of the control thread.
 pub(super) const CONTROL: &str = "bm-control";
 /// Name of the thread that follows Linux's firewall.
