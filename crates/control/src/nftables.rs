@@ -10,6 +10,10 @@
 //! daemon is killed. The ingress chain sees packets of a bridge or bond member as brickmoon's program would; it exists
 //! only as long as the interface, so it is created while brickmoon cannot use the interface.
 //!
+//! Workers filter what their steering program takes. The rest goes to Linux, and an ingress chain filters it there: frames for
+//! the MACs of interfaces on the port (macvlan), for a MAC that control has not learned yet, and tagged ones. Frames for
+//! the port itself pass that chain, since the one by name follows.
+//!
 //! For filters that nftables cannot apply in the same way (rates, source checks, very many rules), it drops all packets
 //! that Linux would forward, but only while brickmoon cannot use the interface.
 
@@ -32,12 +36,16 @@ const RULES_MAX: usize = 1024;
 pub enum PortInterface {
     /// It does not exist.
     Missing,
-    /// The port uses it.
-    Usable {
+    /// The port uses the interface with this index, in the kernel.
+    Usable(u32),
+    /// Workers get the packets of its interface; Linux gets them when the workers end.
+    ByWorkers {
         /// Index of the interface.
         ifindex: u32,
-        /// Whether workers get the packets; Linux gets them when the workers end.
-        workers: bool,
+        /// Its MAC address, as far as is known.
+        mac: [u8; 6],
+        /// Whether a VLAN on it is in a VRF, whose addresses the ingress chain cannot look up.
+        vlans_in_vrf: bool,
     },
     /// It exists with this index, but brickmoon cannot use it.
     Unusable(u32),
@@ -46,8 +54,11 @@ pub enum PortInterface {
 /// A port and its interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortNow {
-    /// Name of its interface.
+    /// Its name in the configuration, by which rules refer to it.
     pub name: String,
+    /// First name of its interface in Linux, by which packets are matched: another one if the port is given by an
+    /// alternative name.
+    pub device: String,
     /// Index in the configuration.
     pub index: usize,
     pub interface: PortInterface,
@@ -109,11 +120,12 @@ pub fn tables(config: &Config, table: &str, ports: &[PortNow]) -> Vec<Table> {
             let conditions = conditions(config, family, port);
             let Some(conditions) = conditions else { continue };
             chains.extend(chains_of(config, family, port));
-            let entries = entries(family, &port.name, &conditions);
+            let entries = entries(family, port, &conditions);
             match family {
                 Family::Netdev => {
-                    let hook = Hook::Ingress(port.name.clone());
-                    chains.push(Chain { name: port.name.clone(), hook, rules: entries });
+                    let hook = Hook::Ingress(port.device.clone());
+                    let rules = filtered_elsewhere(port.interface).into_iter().chain(entries).collect();
+                    chains.push(Chain { name: port.name.clone(), hook, rules });
                 }
                 Family::Inet | Family::Bridge => by_name.extend(entries),
             }
@@ -128,32 +140,52 @@ pub fn tables(config: &Config, table: &str, ports: &[PortNow]) -> Vec<Table> {
 
 /// Conditions under which a table of this family filters packets of a port; `None` if it never does.
 fn conditions(config: &Config, family: Family, port: &PortNow) -> Option<Vec<Match>> {
+    let exact = inexact(config, port.index).is_none();
     if family == Family::Netdev {
-        return matches!(port.interface, PortInterface::Unusable(_)).then(Vec::new);
+        let filters = match port.interface {
+            PortInterface::Unusable(_) => true,
+            PortInterface::ByWorkers { .. } => exact,
+            PortInterface::Missing | PortInterface::Usable(_) => false,
+        };
+        return filters.then(Vec::new);
     }
-    let mut name = port.name.clone().into_bytes();
+    let mut name = port.device.clone().into_bytes();
     name.resize(16, 0);
     let named = Match::Is(Value::InterfaceName, name, None);
     let other_than = |ifindex: u32| Match::IsNot(Value::Interface, ifindex.to_ne_bytes().to_vec(), None);
-    let always = |workers: bool| workers && inexact(config, port.index).is_none();
     Some(match (family, port.interface) {
         // The ingress chain knows which packets are for this machine.
         (_, PortInterface::Unusable(ifindex)) => vec![named, other_than(ifindex)],
         // An interface that brickmoon has is in no bridge, so this filters only if it is added to one.
         (Family::Bridge, _) | (_, PortInterface::Missing) => vec![named],
-        (_, PortInterface::Usable { workers, .. }) if always(workers) => vec![named],
-        (_, PortInterface::Usable { ifindex, .. }) => vec![named, other_than(ifindex)],
+        (_, PortInterface::ByWorkers { .. }) if exact => vec![named],
+        (_, PortInterface::Usable(ifindex) | PortInterface::ByWorkers { ifindex, .. }) => {
+            vec![named, other_than(ifindex)]
+        }
     })
 }
 
+/// Rules of an ingress chain that pass frames which are filtered later, by the name of the port. The index makes another
+/// interface of the same name another chain.
+fn filtered_elsewhere(interface: PortInterface) -> Vec<Rule> {
+    let PortInterface::ByWorkers { ifindex, mac, vlans_in_vrf } = interface else { return Vec::new() };
+    let here = Match::Is(Value::Interface, ifindex.to_ne_bytes().to_vec(), None);
+    let own = Match::Is(Value::Link(0, 6), mac.to_vec(), None);
+    let of_type = |ethertype: u16| Match::Is(Value::Link(12, 2), ethertype.to_be_bytes().to_vec(), None);
+    let accept = |matches| Rule { comment: "by name".into(), matches, verdict: Verdict::Accept };
+    let untagged = [0x0800, 0x86dd].map(|ip| accept(vec![here.clone(), own.clone(), of_type(ip)]));
+    let tagged = [0x8100, 0x88a8].map(|tag| accept(vec![of_type(tag)]));
+    untagged.into_iter().chain(tagged.into_iter().filter(|_| vlans_in_vrf)).collect()
+}
+
 /// The rules that send packets of a port to its chains.
-fn entries(family: Family, port: &str, conditions: &[Match]) -> Vec<Rule> {
+fn entries(family: Family, port: &PortNow, conditions: &[Match]) -> Vec<Rule> {
     let to = |of: &[Match], verdict: Verdict| {
         let matches = conditions.iter().chain(of).cloned().collect();
         Rule { comment: String::new(), matches, verdict }
     };
     let [ipv4, ipv6] = [0x0800, 0x86dd].map(frame_is);
-    let goto = |of: &[Match], kind| to(of, Verdict::Goto(chain_name(port, kind)));
+    let goto = |of: &[Match], kind| to(of, Verdict::Goto(chain_name(&port.name, kind)));
     let mut rules = vec![
         goto(&[ipv4.clone(), later_fragment(Kind::Ipv4)], Kind::Ipv4Later),
         goto(&[ipv4], Kind::Ipv4),
@@ -161,7 +193,8 @@ fn entries(family: Family, port: &str, conditions: &[Match]) -> Vec<Rule> {
         goto(&[ipv6.clone(), any_of_transport()], Kind::Ipv6),
         goto(&[ipv6], Kind::Unknown),
     ];
-    if family != Family::Inet {
+    // Workers look behind two tags, and give Linux what they do not forward.
+    if family != Family::Inet && !matches!(port.interface, PortInterface::ByWorkers { .. }) {
         // Linux removes one tag. Packets with a second one are dropped.
         rules.extend([0x8100, 0x88a8].map(|tagged| to(&[frame_is(tagged)], Verdict::Drop)));
     }

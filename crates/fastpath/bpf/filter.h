@@ -57,8 +57,12 @@ static __always_inline enum verdict filter_verdict(const struct filter_set *set,
 	return set->interval && source_over_rate(key) ? DROPPED_RATE_LIMIT : FORWARDED;
 }
 
-/* Whether filters apply to a frame: Linux also accepts tagged ones for the MACs of its VLANs. */
-static __always_inline bool is_filtered(context *ctx, const struct packet *packet)
+/*
+ * Whether a frame is for the port's own MAC, or tagged. Filters apply to others too, since Linux may also forward those:
+ * it takes frames for the MACs of interfaces on the port (macvlan), any unicast frame where there is one in passthru
+ * mode, and those for the port's new MAC before control has learned it.
+ */
+static __always_inline bool is_for_port(context *ctx, const struct packet *packet)
 {
 	const struct ethernet *eth = packet->data;
 
@@ -97,10 +101,15 @@ static __always_inline enum verdict filtered(context *ctx, const struct packet *
 	set = &both->of[key.of[KEY_SET] & 1];
 	if (known == KEY_UNKNOWN)
 		return set->flags & MAY_DROP ? DROPPED_FILTER : FORWARDED;
+	/* Frames to a group MAC are routed only if a rule of Linux makes them unicast. All others use up no rate. */
+	if (*(__u8 *)eth & 1 && is_for_linux(&key, 1))
+		return FORWARDED;
 	logical = logical_interface(ctx, packet);
 	key.of[KEY_INTERFACE] = packet->ingress->interface;
 	key.of[KEY_LOGICAL] = logical ? logical->interface : NO_INTERFACE;
 	verdict = filter_verdict(set, &key);
+	if (verdict == FORWARDED && !is_for_port(ctx, packet))
+		return FORWARDED;
 	if (verdict == FORWARDED) {
 		if (set->flags & HAS_LINUX_ONLY && is_linux_only(&key))
 			return PASSED_FIREWALL;

@@ -133,7 +133,7 @@ static __always_inline int forward(struct xdp_md *ctx, bool filters)
 		return XDP_PASS;
 	if (packet.data + sizeof(struct ethernet) > packet.end)
 		done = -PASSED_OTHER_TYPE;
-	else if (filters && is_filtered(ctx, &packet) && (verdict = filtered(ctx, &packet)) != FORWARDED)
+	else if (filters && (verdict = filtered(ctx, &packet)) != FORWARDED)
 		done = -verdict; /* also without a daemon: what Linux forwards then is filtered as before */
 	else if (*(__u64 *)packet.data << 16 != packet.ingress->mac)
 		done = -PASSED_OTHER_MAC;
@@ -165,8 +165,7 @@ static __noinline int filters_take(struct xdp_md *ctx)
 	struct packet packet = { .data = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end };
 	enum verdict verdict;
 
-	if (!arrived(ctx, &packet) || packet.data + sizeof(struct ethernet) > packet.end ||
-	    !is_filtered(ctx, &packet))
+	if (!arrived(ctx, &packet) || packet.data + sizeof(struct ethernet) > packet.end)
 		return 0;
 	verdict = filtered(ctx, &packet);
 	if (verdict == FORWARDED)

@@ -142,8 +142,7 @@ static __noinline int filters_take(context *ctx)
 	enum verdict verdict;
 
 	look_at(ctx, &packet);
-	if (!arrived(ctx, &packet) || packet.data + sizeof(struct ethernet) > packet.end ||
-	    !is_filtered(ctx, &packet))
+	if (!arrived(ctx, &packet) || packet.data + sizeof(struct ethernet) > packet.end)
 		return FORWARDED;
 	verdict = filtered(ctx, &packet);
 	if (verdict != FORWARDED)

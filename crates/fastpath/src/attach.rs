@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use bm_bpf::xdp::{self, Xdp};
-use bm_bpf::{AttachType, Occupant, pins, tcx};
+use bm_bpf::{AttachType, Occupant, ProgramInfo, pins, tcx};
 use bm_sys::Interfaces;
 use libbpf_rs::{Link, ProgramMut};
 
@@ -200,6 +200,26 @@ pub fn program_on(ifindex: u32) -> Option<u32> {
 }
 
 impl Attached {
+    /// Why the program does not see all that Linux forwards from its interface; `None` if it does.
+    ///
+    /// XDP has room for one program. At tc others may run before ours, and hand packets to Linux without it; and whoever
+    /// may attach programs may detach ours.
+    pub fn why_not_first(&self) -> Option<String> {
+        if !self.is_live() {
+            return Some("its program has been detached: restart the daemon".into());
+        }
+        if self.attach_type == AttachType::Xdp {
+            return None;
+        }
+        let own = self.link.info().ok()?.prog_id;
+        let first = tcx::programs(self.ifindex).ok()?.first().copied().filter(|first| *first != own)?;
+        let name = ProgramInfo::query(first).map(|info| info.name).unwrap_or_default();
+        Some(format!(
+            "another BPF program at tc ingress runs before brickmoon's ({name}, id {first}): attach it behind, or stop \
+             the program that uses it"
+        ))
+    }
+
     /// Whether the program is still attached to its interface. It is not once the interface is deleted, even if
     /// another one has got the same index.
     pub fn is_live(&self) -> bool {

@@ -1,5 +1,6 @@
 //! The kernel path as a whole: its maps, its program, and the interfaces it is attached to.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -15,7 +16,10 @@ use crate::counters::Counters;
 use crate::error::KernelError;
 use crate::filters::FilterMaps;
 use crate::grace;
-use crate::layout::{self, FIB4_ROOMS, FIB6_ROOMS, HOPS_ROOMS, SOURCES4_ROOMS, SOURCES6_ROOMS, View, Views};
+use crate::layout::{
+    self, FIB4_ROOMS, FIB6_ROOMS, HOPS_ROOMS, INGRESSES, INTERFACES, SOURCES4_ROOMS, SOURCES6_ROOMS, View,
+    Views,
+};
 use crate::maps::{self, MappedViews};
 use crate::pins::Pins;
 use crate::situation::Situation;
@@ -58,6 +62,8 @@ pub struct Kernel {
     left: Vec<PinnedLink>,
     /// The small tables that the program uses now.
     view: Box<View>,
+    /// Interfaces that found no place in it, by their index in Linux.
+    without_slot: Vec<u32>,
     grace: Duration,
     /// Dropped last: it releases the folder.
     pins: Option<Pins>,
@@ -115,6 +121,7 @@ impl Kernel {
             pins: None,
             grace,
             view: View::empty(),
+            without_slot: Vec::new(),
         };
         kernel.beat()?;
         Ok(kernel)
@@ -186,6 +193,7 @@ impl Kernel {
     /// The kernel's error: the program then keeps using the old state.
     pub fn publish(&mut self, situation: &Situation) -> Result<(), KernelError> {
         let view = situation.view();
+        self.without_slot = situation.without_slot();
         let filters = self.filters_for(situation)?;
         let feasible = situation.feasible && situation.filters.is_some();
         if filters.is_some()
@@ -267,6 +275,22 @@ impl Kernel {
         };
         let both = latest(Part::Sources4, 0)?.zip(latest(Part::Sources6, 1)?);
         Ok(both.map(|(ipv4, ipv6)| [ipv4, ipv6]))
+    }
+
+    /// Interfaces with the program where it does not see all packets, or does not know the interface, so that no filter
+    /// applies: by their index in Linux, and why.
+    pub fn uncovered(&self) -> BTreeMap<u32, String> {
+        let why = |attached: &attach::Attached| {
+            let ifindex = attached.ifindex;
+            let no_slot = self.without_slot.contains(&ifindex).then(|| {
+                format!(
+                    "the kernel path has no room for it: it holds {INTERFACES} interfaces, whose indices (`ip link`) must \
+                     differ modulo {INGRESSES}; this one has {ifindex}"
+                )
+            });
+            Some((ifindex, no_slot.or_else(|| attached.why_not_first())?))
+        };
+        self.attached.iter().filter_map(why).collect()
     }
 
     /// The counters of the interface that next hops call `index`.

@@ -41,7 +41,9 @@ mod situation;
 mod tags;
 mod unresolved;
 
-pub use attach::{AttachChoice, Attachment, ifindex, is_ethernet, is_there, why_no_frames};
+pub use attach::{
+    AttachChoice, Attachment, ifindex, is_ethernet, is_there, name as interface_name, why_no_frames,
+};
 pub use bm_bpf::AttachType;
 pub use bm_filter::{Filters, Rate, SourceCheck};
 pub use claims::{CLAIM_QUEUES, Claims};

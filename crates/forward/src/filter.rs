@@ -88,8 +88,13 @@ impl<'a> PortFilter<'a> {
             return is_unknown.then_some(Taken::Drop(Reason::Filter));
         };
         key.set_interface(self.view.untagged.unwrap_or(NO_INTERFACE));
+        // Linux routes frames to a group MAC only if a rule makes them unicast. All others use up no rate.
+        if frame[0] & 1 != 0 && self.is_for_linux(&key, logical) {
+            return None;
+        }
         let Some((reason, counter)) = self.verdict(&key, tiny, logical) else {
-            return self.is_for_linux_only(key, logical).then_some(Taken::LinuxOnly);
+            let only = self.is_for_port(frame) && self.is_for_linux_only(key, logical);
+            return only.then_some(Taken::LinuxOnly);
         };
         if self.is_for_linux(&key, logical) {
             return None;
@@ -100,12 +105,13 @@ impl<'a> PortFilter<'a> {
 
     /// Whether only Linux may handle a frame, as far as its headers show. Nothing is counted.
     pub fn is_linux_only(&self, frame: &[u8]) -> bool {
-        self.asked(frame).is_some_and(|(asked, logical)| self.is_for_linux_only(asked.key, logical))
+        let asked = self.asked(frame).filter(|_| self.is_for_port(frame));
+        asked.is_some_and(|(asked, logical)| self.is_for_linux_only(asked.key, logical))
     }
 
     /// The counter of the claim for a frame that passes, where the kernel path has such (`[[claim]]`).
     pub fn claim(&self, frame: &[u8]) -> Option<u16> {
-        let (key::Asked { mut key, .. }, logical) = self.asked(frame)?;
+        let (key::Asked { mut key, .. }, logical) = self.asked(frame).filter(|_| self.is_for_port(frame))?;
         key.set_interface(self.view.untagged.unwrap_or(NO_INTERFACE));
         let claim = self.set.filters.tree.find_claim(&key)?;
         (!self.is_for_linux(&key, logical)).then_some(claim.counter)
@@ -120,11 +126,14 @@ impl<'a> PortFilter<'a> {
     /// The key of a frame for the rules, and its interface; `None` if no rule applies.
     fn asked(&self, frame: &[u8]) -> Option<(key::Asked, u16)> {
         let kind = u16::from_be_bytes(*frame.get(12..)?.first_chunk()?);
-        // Linux takes tagged frames for the MACs of its VLANs as well.
-        if mac_key(frame.first_chunk()?) != self.view.mac && !key::is_tag(kind) {
-            return None;
-        }
         Some((key::asked(frame)?, self.logical(frame, kind)))
+    }
+
+    /// Whether a frame is for the port's own MAC, or tagged. Rules apply to others as well, since Linux may forward them:
+    /// it also takes frames for the MACs of interfaces on the port (macvlan).
+    fn is_for_port(&self, frame: &[u8]) -> bool {
+        let kind = frame.get(12..).and_then(<[u8]>::first_chunk).map(|kind| u16::from_be_bytes(*kind));
+        kind.is_some_and(key::is_tag) || frame.first_chunk().map(mac_key) == Some(self.view.mac)
     }
 
     /// The interface of a frame; an unused index if only Linux knows it.

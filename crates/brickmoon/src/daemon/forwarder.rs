@@ -75,6 +75,8 @@ pub struct Forwarder {
     unfollowed: AtomicBool,
     /// The last log messages on ports that are not filtered.
     said_unfiltered: Mutex<Vec<String>>,
+    /// Interfaces on which the kernel path cannot filter.
+    uncovered: Mutex<nftables_filters::Uncovered>,
     /// The tables of nftables that filter for ports.
     filter_tables: Mutex<FilterTables>,
     /// What Linux drops of their packets.

@@ -57,5 +57,16 @@ impl Presence {
 
 /// Why no path can use an interface; `None` if one can.
 pub fn unfit(interface: &str) -> Option<String> {
-    (!bm_fastpath::is_ethernet(interface)).then(|| not_ethernet(interface))
+    alternative(interface).or_else(|| (!bm_fastpath::is_ethernet(interface)).then(|| not_ethernet(interface)))
+}
+
+/// Why the name of a port is none, if it is an alternative name of an interface. Rules and tables have one name for each
+/// interface: the one that Linux shows first.
+pub fn alternative(interface: &str) -> Option<String> {
+    let name = bm_fastpath::interface_name(bm_fastpath::ifindex(interface).ok()?);
+    (name != interface).then(|| {
+        format!(
+            "{interface} is an alternative name of {name}: write device = \"{name}\" in the configuration"
+        )
+    })
 }

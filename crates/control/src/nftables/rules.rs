@@ -89,8 +89,6 @@ pub fn not_forwarded(family: Family, kind: Kind) -> Vec<Rule> {
     };
     if family != Family::Bridge {
         rules.extend(types.iter().map(|kind| accept(is(Value::DestinationType, kind.to_ne_bytes()))));
-    }
-    if family == Family::Inet {
         // Addresses of an interface in a VRF are not in the main local table.
         rules.push(accept(is(Value::DestinationTypeHere, LOCAL.to_ne_bytes())));
     }

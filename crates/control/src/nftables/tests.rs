@@ -11,8 +11,10 @@ fn config(filter: &str) -> Config {
 const TELNET: &str =
     "[[filter.rule]]\naction = 'drop'\nprotocol = 'tcp'\ndestination_ports = 23\nport = 'r0'\n";
 
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
+
 fn with(filter: &str, interface: PortInterface) -> Vec<Table> {
-    tables(&config(filter), "t", &[PortNow { name: "r0".into(), index: 0, interface }])
+    tables(&config(filter), "t", &[PortNow { name: "r0".into(), device: "r0".into(), index: 0, interface }])
 }
 
 /// The families with a table, and whether its rules exclude the interface with index 7.
@@ -29,10 +31,14 @@ fn shape(tables: &[Table]) -> Vec<(Family, bool)> {
 fn rules_by_name_skip_only_interfaces_filtered_elsewhere() {
     let (inet, bridge, netdev) = (Family::Inet, Family::Bridge, Family::Netdev);
     assert_eq!(shape(&with(TELNET, PortInterface::Missing)), [(inet, false), (bridge, false)]);
-    let kernel = PortInterface::Usable { ifindex: 7, workers: false };
+    let kernel = PortInterface::Usable(7);
     assert_eq!(shape(&with(TELNET, kernel)), [(inet, true), (bridge, false)]);
-    let workers = PortInterface::Usable { ifindex: 7, workers: true };
-    assert_eq!(shape(&with(TELNET, workers)), [(inet, false), (bridge, false)], "they may end at any time");
+    let workers = PortInterface::ByWorkers { ifindex: 7, mac: MAC, vlans_in_vrf: false };
+    assert_eq!(
+        shape(&with(TELNET, workers)),
+        [(netdev, false), (inet, false), (bridge, false)],
+        "they may end at any time"
+    );
     let rates = "rate_packets = 5\n";
     assert_eq!(shape(&with(rates, workers)), [(inet, true), (bridge, false)], "everything would be dropped");
     assert_eq!(
@@ -42,8 +48,22 @@ fn rules_by_name_skip_only_interfaces_filtered_elsewhere() {
 }
 
 #[test]
+fn frames_that_workers_do_not_get_are_filtered_at_ingress() {
+    let of_port = |vlans_in_vrf| {
+        let tables = with(TELNET, PortInterface::ByWorkers { ifindex: 7, mac: MAC, vlans_in_vrf });
+        let chain = tables[0].chains.iter().find(|chain| chain.name == "r0").unwrap();
+        chain.rules.iter().filter(|rule| rule.verdict == Verdict::Accept).cloned().collect::<Vec<_>>()
+    };
+    let own = Match::Is(Value::Link(0, 6), MAC.to_vec(), None);
+    let passed = of_port(false);
+    assert!(passed.len() == 2 && passed.iter().all(|rule| rule.matches.contains(&own)), "{passed:?}");
+    assert_eq!(of_port(true).len(), 4, "tagged frames as well");
+}
+
+#[test]
 fn a_port_that_drops_nothing_has_no_table() {
-    let other = PortNow { name: "r1".into(), index: 1, interface: PortInterface::Missing };
+    let other =
+        PortNow { name: "r1".into(), device: "r1".into(), index: 1, interface: PortInterface::Missing };
     assert_eq!(tables(&config(TELNET), "t", &[other]), []);
     assert_eq!(with("[[filter.rule]]\naction = 'accept'\n", PortInterface::Missing), []);
     assert_eq!(with("", PortInterface::Unusable(7)), []);

@@ -190,10 +190,10 @@ impl Chosen {
     fn put(&self, nft: &mut Nft, family: Family, ifindex: u32) -> bool {
         let interface = match family {
             Family::Netdev => PortInterface::Unusable(ifindex),
-            Family::Inet => PortInterface::Usable { ifindex, workers: true },
+            Family::Inet => PortInterface::ByWorkers { ifindex, mac: [0; 6], vlans_in_vrf: false },
             Family::Bridge => PortInterface::Missing,
         };
-        let port = PortNow { name: "r0".into(), index: 0, interface };
+        let port = PortNow { name: "r0".into(), device: "r0".into(), index: 0, interface };
         let made = tables(&self.config, NAME, &[port]).into_iter().find(|table| table.family == family);
         made.iter().for_each(|table| nft.put(table).unwrap());
         made.is_some()

@@ -72,6 +72,25 @@ fn what_is_for_this_machine_goes_to_linux() {
 }
 
 #[test]
+fn frames_to_any_mac_are_filtered() {
+    let lab = Lab::new(TWO);
+    let tables = lab.tables().with_filters(Some(Arc::new(set(&[no_dns()], |_| {}))));
+    let filter = PortFilter::of(&tables, 0, 0, 0).unwrap();
+    let takes = |mac: [u8; 6], destination, port| {
+        let mut frame = udp([172, 16, 0, 1], destination, port);
+        frame[..6].copy_from_slice(&mac);
+        filter.takes(&frame)
+    };
+    // Of an interface on the port, and of a group.
+    for mac in [[2, 0, 0, 0, 0, 0x77], [0xff; 6]] {
+        assert_eq!(takes(mac, [10, 0, 0, 7], 53), Some(Taken::Drop(Reason::Filter)));
+        assert_eq!(takes(mac, [10, 0, 0, 7], 54), None);
+        assert_eq!(takes(mac, [192, 0, 2, 1], 53), None, "for this machine");
+        assert_eq!(takes(mac, [224, 0, 0, 251], 53), None, "for a group");
+    }
+}
+
+#[test]
 fn stacked_tags_belong_to_no_interface() {
     let lab = Lab::new(TWO);
     let tables = lab.tables().with_filters(Some(Arc::new(set(&[], |_| {}))));

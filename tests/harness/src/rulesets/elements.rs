@@ -65,12 +65,26 @@ impl Make<'_> {
         format!(" chain c0 {{\n  {first}\n }}\n chain c1 {{\n  {second}\n }}\n")
     }
 
+    /// What a rule matches before a lookup: often one direction of connections alone.
+    fn first(&self, random: &mut Random) -> String {
+        match random.below(4) {
+            0 => format!("iifname {} ", self.net.any_interface(random)),
+            1 => format!("{} saddr {} ", self.word(), self.net.prefix(random, self.four, true)),
+            2 => format!("{} saddr {} ", self.word(), self.net.prefix(random, self.four, false)),
+            _ => String::new(),
+        }
+    }
+
     /// A verdict map, anonymous or named.
     fn verdicts(&self, random: &mut Random, number: usize) -> (String, String) {
-        let (key_type, key, element, flags) = match random.below(4) {
+        let (key_type, key, element, flags) = match random.below(5) {
             0 => ("inet_service".to_owned(), "tcp dport".to_owned(), "22".to_owned(), ""),
             1 => ("inet_service".to_owned(), "udp dport".to_owned(), "50-90".to_owned(), "flags interval; "),
             2 => {
+                let interface = self.net.any_interface(random).to_owned();
+                ("ifname".to_owned(), "iifname".to_owned(), interface, "")
+            }
+            3 => {
                 let key = format!("{} daddr . tcp dport", self.word());
                 let key_type = format!("{} . inet_service", self.address_type());
                 (key_type, key, format!("{} . 80", self.target(random)), "")
@@ -80,18 +94,19 @@ impl Make<'_> {
                 (self.address_type().to_owned(), format!("{} daddr", self.word()), prefix, "flags interval; ")
             }
         };
+        let first = self.first(random);
         let verdict =
-            |random: &mut Random| random.choice(&["jump c0", "goto c1", "drop", "accept", "continue"]);
+            |random: &mut Random| random.choice(&["jump c0", "jump c0", "goto c1", "drop", "accept"]);
         let mut elements = format!("{element} : {}", verdict(random));
         if random.one_in(3) {
             elements += &format!(", * : {}", verdict(random));
         }
         if random.one_in(2) {
-            return (String::new(), format!("{key} vmap {{ {elements} }}"));
+            return (String::new(), format!("{first}{key} vmap {{ {elements} }}"));
         }
         let map =
             format!(" map v{number} {{ type {key_type} : verdict; {flags}elements = {{ {elements} }}; }}\n");
-        (map, format!("{key} vmap @v{number}"))
+        (map, format!("{first}{key} vmap @v{number}"))
     }
 
     /// A set whose elements count packets or limit them.

@@ -7,7 +7,7 @@ pub fn nftables(net: &Net, random: &mut Random) -> String {
     match random.below(8) {
         0 => on_interface(net, random),
         1 => translation(net, random),
-        2..=4 => elements(net, random),
+        2 => elements(net, random),
         _ => routed(net, random),
     }
 }

@@ -21,7 +21,7 @@ use crate::daemon::kernel_ports::{self, OnPort};
 use crate::daemon::lock::lock;
 use crate::daemon::open_port::OpenDevice;
 use crate::daemon::ports::{Opener, Receives};
-use crate::daemon::presence::{AGAIN, Presence, unfit};
+use crate::daemon::presence::{AGAIN, Presence, alternative, unfit};
 use crate::daemon::probe;
 use crate::daemon::replaceable::NoHost;
 use crate::daemon::running::{PortInfo, Running, fabric_port};
@@ -259,7 +259,11 @@ impl Forwarder {
                 return Ok(Checked::Done);
             }
             (Presence::Here { generation, .. }, Some(_)) if *generation == now => return Ok(Checked::Done),
-            (Presence::Missing, None) => return Ok(Checked::Done),
+            (Presence::Missing, None) if alternative(&info.name).is_none() => return Ok(Checked::Done),
+            (Presence::Refused { at, .. }, None) if alternative(&info.name).is_some() => {
+                *at = Instant::now();
+                return Ok(Checked::Done);
+            }
             (Presence::Refused { generation, at, .. }, Some(link))
                 if generation.is_none_or(|generation| generation == link.generation) =>
             {
@@ -275,6 +279,11 @@ impl Forwarder {
         }
         let Some(link) = link else {
             let info = &mut running.ports[index];
+            if let Some(why) = alternative(&info.name) {
+                tracing::warn!(%why, "port {}: cannot use its interface; Linux forwards its packets", info.name);
+                info.presence = Presence::refused(why);
+                return Ok(Checked::Done);
+            }
             tracing::warn!("port {}: {}", info.name, missing(&info.name));
             info.presence = Presence::Missing;
             return Ok(Checked::Done);

@@ -7,20 +7,27 @@ use bm_control::config::{Config, Device, Fail};
 use bm_control::driver::ControlPortState;
 use bm_control::nftables::{self, PortInterface, PortNow};
 
+use std::collections::BTreeMap;
+
 use super::Forwarder;
 use crate::daemon::lock::lock;
 use crate::daemon::presence::Presence;
 use crate::daemon::running::PortInfo;
 
 /// The interface of a port.
-fn interface(info: &PortInfo, control: Option<&ControlPortState>) -> PortInterface {
+fn interface(info: &PortInfo, control: Option<&ControlPortState>, uncovered: &Uncovered) -> PortInterface {
     // The interface may disappear before its port is updated.
     let denied = || bm_fastpath::ifindex(&info.name).map_or(PortInterface::Missing, PortInterface::Unusable);
     match (&info.presence, control) {
         (Presence::Missing, _) => PortInterface::Missing,
         (Presence::Here { .. }, Some(of_port)) if of_port.interfaces.is_empty() => denied(),
-        (Presence::Here { ifindex, .. }, _) => {
-            PortInterface::Usable { ifindex: *ifindex, workers: !info.path.in_kernel }
+        (Presence::Here { ifindex, .. }, _) if uncovered.contains_key(ifindex) => denied(),
+        (Presence::Here { ifindex, .. }, _) if info.path.in_kernel => PortInterface::Usable(*ifindex),
+        (Presence::Here { ifindex, .. }, of_port) => {
+            let interfaces = of_port.map(|of_port| &*of_port.interfaces).unwrap_or_default();
+            let mac = interfaces.iter().find(|own| own.vlan.is_none()).map_or([0; 6], |own| own.mac.0);
+            let vlans_in_vrf = interfaces.iter().any(|own| own.vlan.is_some() && own.vrf.is_some());
+            PortInterface::ByWorkers { ifindex: *ifindex, mac, vlans_in_vrf }
         }
         (Presence::Refused { .. }, _) => denied(),
     }
@@ -30,11 +37,27 @@ fn is_closed(config: &Config) -> bool {
     config.filters_drop() && config.filter.fail == Fail::Closed
 }
 
+/// Interfaces on which the kernel path cannot filter, by their index in Linux, and why.
+pub type Uncovered = BTreeMap<u32, String>;
+
 impl Forwarder {
+    /// Finds out on which interfaces the kernel path cannot filter; returns whether that has changed. Another daemon may
+    /// attach a program in front of ours at any time, which the kernel does not announce.
+    pub(super) fn look_at_coverage(&self) -> bool {
+        let drops = self.setup().config.filters_drop();
+        let found = if drops { self.driver.handle().uncovered() } else { Some(Uncovered::new()) };
+        let Some(found) = found else { return false };
+        let mut known = lock(&self.uncovered);
+        let changed = *known != found;
+        *known = found;
+        changed
+    }
+
     /// Creates the tables for ports that the daemon does not filter, and logs which filters apply where.
     pub(super) fn follow_filters(&self) {
         // Read once for both; later changes are handled in the next call.
         let of_control = self.driver.handle().interfaces().unwrap_or_default();
+        self.look_at_coverage();
         self.apply_nftables_filters(&of_control);
         self.say_unfiltered(&of_control);
     }
@@ -60,11 +83,15 @@ impl Forwarder {
 
     fn ports_now(&self, config: &Config, of_control: &[ControlPortState]) -> Option<Vec<PortNow>> {
         let running = lock(&self.running);
+        let uncovered = lock(&self.uncovered);
         let mut ports = Vec::new();
         for (index, info) in running.as_ref()?.ports.iter().enumerate() {
             if config.ports.get(index).is_some_and(|port| matches!(port.device, Device::Xdp(_))) {
-                let interface = interface(info, of_control.get(index));
-                ports.push(PortNow { name: info.name.clone(), index, interface });
+                let interface = interface(info, of_control.get(index), &uncovered);
+                let name = info.name.clone();
+                let by_index = bm_fastpath::ifindex(&name).map(bm_fastpath::interface_name);
+                let device = by_index.unwrap_or_else(|_| name.clone());
+                ports.push(PortNow { name, device, index, interface });
             }
         }
         Some(ports)

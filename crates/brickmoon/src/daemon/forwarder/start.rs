@@ -129,6 +129,7 @@ impl Forwarder {
             keeps: AtomicBool::new(false),
             unfollowed: AtomicBool::new(false),
             said_unfiltered: Mutex::default(),
+            uncovered: Mutex::default(),
             filter_tables: Mutex::default(),
             linux_drops: LinuxDrops::none(),
             meter: Meter::default(),

@@ -19,7 +19,7 @@ impl Forwarder {
         let starts = self.starts.load(Ordering::Acquire);
         let grace = self.setup().config.daemon.kernel_grace;
         lock(&self.watch).supervise(self.driver.handle(), grace);
-        if lock(&self.filter_tables).is_to_be_put() {
+        if lock(&self.filter_tables).is_to_be_put() || self.look_at_coverage() {
             self.links.notify_one();
         }
         lock(&self.shared.ipsec).supervise();

@@ -6,6 +6,7 @@ use bm_control::driver::ControlPortState;
 use bm_control::nftables;
 
 use super::Forwarder;
+use super::nftables_filters::Uncovered;
 use crate::daemon::lock::lock;
 use crate::daemon::presence::Presence;
 use crate::daemon::running::PortInfo;
@@ -20,8 +21,11 @@ pub struct NotOurs {
 }
 
 /// Why drop rules do not apply on a port; `None` if they do, or if no packet can arrive.
-fn why(port: &PortInfo, control: Option<&ControlPortState>) -> Option<String> {
+fn why(port: &PortInfo, control: Option<&ControlPortState>, uncovered: &Uncovered) -> Option<String> {
     match (&port.presence, control) {
+        (Presence::Here { ifindex, .. }, _) if uncovered.contains_key(ifindex) => {
+            uncovered.get(ifindex).cloned()
+        }
         (Presence::Refused { why, .. }, _) => Some(why.clone()),
         (Presence::Here { .. }, Some(of_port))
             if of_port.interfaces.is_empty() && bm_fastpath::is_there(&port.name) =>
@@ -42,9 +46,10 @@ impl Forwarder {
             return all;
         }
         let running = lock(&self.running);
+        let uncovered = lock(&self.uncovered);
         let ports = running.iter().flat_map(|running| running.ports.iter().enumerate());
         for (index, port) in ports.filter(|(index, _)| nftables::drops(&setup.config, *index)) {
-            let Some(why) = why(port, of_control.get(index)) else { continue };
+            let Some(why) = why(port, of_control.get(index), &uncovered) else { continue };
             let name = &port.name;
             match self.nftables_note(index, name) {
                 Some(does) => all.by_nftables.push(format!("port {name}: {does}, since brickmoon cannot: {why}")),

@@ -95,8 +95,10 @@ fn packets_left_to_linux_are_filtered_as_well() {
     for frame in &frames {
         lab.check_drop(frame, "drop_filter");
     }
-    // Nobody forwards a frame for somebody else, and Linux drops what is broken.
-    lab.check_linux(&with(&IPV4, 0, &[2, 0, 0, 0, 0, 9]), "linux_other_mac");
+    // Linux may forward frames for the MACs of interfaces on the port, and what a rule makes unicast.
+    lab.check_drop(&with(&IPV4, 0, &[2, 0, 0, 0, 0, 9]), "drop_filter");
+    lab.check_drop(&with(&IPV4, 0, &[0xff; 6]), "drop_filter");
+    // Linux drops what is broken.
     lab.check_linux(&IPV4[..33], "linux_header");
     lab.situation.interfaces[0].forward = [false; 2];
     lab.publish();
@@ -123,6 +125,12 @@ fn packets_to_this_machine_are_left_to_linux() {
     lab.check_linux(&with(&IPV4, 30, &[255; 4]), "linux_header");
     lab.check_linux(&with(&IPV6, 38, &[0xff, 2]), "linux_header");
     lab.check_linux(&with(&IPV6, 38, &[0xfe, 0x80]), "linux_header");
+    // The same to the MAC of a group, or of an interface on the port.
+    for mac in [[1, 0, 0x5e, 0, 0, 5], [0xff; 6], [2, 0, 0, 0, 0, 9]] {
+        for destination in [[224, 0, 0, 5], [255; 4], [192, 0, 2, 254]] {
+            lab.check_linux(&with(&with(&IPV4, 0, &mac), 30, &destination), "linux_other_mac");
+        }
+    }
 }
 
 #[test]

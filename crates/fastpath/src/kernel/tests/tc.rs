@@ -183,3 +183,40 @@ fn tc_also_holds_packets_until_filters_are_ready() {
     assert_eq!(of, ifindex);
     assert!(!kernel.holds_any() && kernel.attached(ifindex).unwrap().0 == AttachType::Tc);
 }
+
+#[test]
+fn another_program_in_front_at_tc_is_noticed() {
+    let Some((load, ifindex)) = pinned_with_tcx() else { return };
+    let mut kernel = load();
+    kernel.attach("in", AttachChoice::Tc).unwrap();
+    assert_eq!(kernel.uncovered(), BTreeMap::new());
+    let mut other = Kernel::load(Duration::ZERO).unwrap();
+    other.attach("in", AttachChoice::Tc).unwrap();
+    assert_eq!(other.uncovered(), BTreeMap::new(), "a program goes in front of those that are there");
+    let why = kernel.uncovered().remove(&ifindex).unwrap();
+    assert!(
+        why.starts_with("another BPF program at tc ingress runs before brickmoon's (bm_forward_"),
+        "{why}"
+    );
+    drop(other);
+    assert_eq!(kernel.uncovered(), BTreeMap::new());
+    bm_bpf::xdp::detach(&kernel.attached[0].link);
+    let why = kernel.uncovered().remove(&ifindex).unwrap();
+    assert!(why.starts_with("its program has been detached"), "{why}");
+}
+
+#[test]
+fn interfaces_without_room_are_noticed() {
+    let Some((load, ifindex)) = pinned() else { return };
+    let mut kernel = load();
+    kernel.attach("in", AttachChoice::Xdp).unwrap();
+    let interface = |index, ifindex| Interface { index, ifindex, looked_at: true, ..Interface::default() };
+    let twin = ifindex + crate::layout::INGRESSES as u32;
+    let interfaces = vec![interface(0, twin), interface(1, ifindex)];
+    kernel.publish(&Situation { interfaces, ..Situation::default() }).unwrap();
+    let why = kernel.uncovered().remove(&ifindex).unwrap();
+    assert!(why.starts_with("the kernel path has no room for it"), "{why}");
+    let interfaces = vec![interface(1, ifindex)];
+    kernel.publish(&Situation { interfaces, ..Situation::default() }).unwrap();
+    assert_eq!(kernel.uncovered(), BTreeMap::new());
+}
