@@ -40,7 +40,8 @@ fn warm(lab: &Lab) -> [Responder; 2] {
 
 #[test]
 fn until_its_end_it_shows_its_ports_or_says_why_not() {
-    each("last-answers", Ends::Silent, |_lab, router| {
+    each("last-answers", Ends::Unknown, |lab, router| {
+        let _responders = warm(lab);
         let Some(process) = router.process() else { return };
         sys::signal(process, libc::SIGTERM).unwrap_or_else(|error| panic!("SIGTERM: {error}"));
         while let Some(answer) = router.get("/v1/ports") {
@@ -48,6 +49,7 @@ fn until_its_end_it_shows_its_ports_or_says_why_not() {
         }
         assert_eq!(router.end_status(), Some(0), "{}", router.name());
         router.restart();
+        stream().for_a_while(lab, Duration::from_millis(300));
     });
 }
 
