@@ -30,7 +30,7 @@ PATHS = {
     "xdp": 'path = "kernel"\nattach = "xdp"\n',
     "tc": 'path = "kernel"\nattach = "tc"\n',
     # Many tests have links with an MTU of 2,000.
-    "workers": 'path = "user"\nworkers = 1\nslots = 4096\nslot_size = 4096\nring = 1024\n',
+    "workers": 'path = "user"\nworkers = 1\nslots = 32768\nslot_size = 4096\nring = 1024\n',
 }
 START_S = float(os.environ.get("BM_START_SECONDS", "30"))
 
