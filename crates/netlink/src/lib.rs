@@ -32,6 +32,7 @@ pub mod next_hop;
 pub mod nft;
 pub mod route;
 pub mod rule;
+pub mod settings;
 pub mod socket;
 pub mod sysctl;
 pub mod watch;
