@@ -694,13 +694,13 @@ class LinuxDropAt(TypedDict):
 
 
 class _LinuxOnly(TypedDict):
-    # The part of Linux: `nftables`, `iptables`, `netfilter`, `xfrm`, `shaping` or `tc filter`.
+    # The part of Linux: `nftables`, `iptables`, `netfilter`, `xfrm`, `shaping`, `tc filter`, `setting` or `interface`.
     feature: str
     # Which packets, in words.
     packets: str
     # What is configured in Linux, in the terms of `nft`, `iptables`, `ip xfrm` or `tc`.
     why: str
-    # The key of `[firewall]` that bypasses it.
+    # The key of `[firewall]` that bypasses it; empty if there is none.
     setting: str
 
 

@@ -18,7 +18,7 @@ pub struct Firewall {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct LinuxOnly {
-    /// The part of Linux: `nftables`, `iptables`, `netfilter`, `xfrm`, `shaping` or `tc filter`.
+    /// The part of Linux: `nftables`, `iptables`, `netfilter`, `xfrm`, `shaping`, `tc filter`, `setting` or `interface`.
     pub feature: String,
     /// Which packets, in words.
     pub packets: String,
@@ -27,7 +27,7 @@ pub struct LinuxOnly {
     pub ports: Vec<String>,
     /// What is configured in Linux, in the terms of `nft`, `iptables`, `ip xfrm` or `tc`.
     pub why: String,
-    /// The key of `[firewall]` that bypasses it.
+    /// The key of `[firewall]` that bypasses it; empty if there is none.
     pub setting: String,
 }
 

@@ -298,7 +298,7 @@ fn linux_only() -> Vec<(String, &'static str)> {
     match LinuxOnlyWatch::open(LinuxOnlyOptions::default()) {
         Ok(watch) => {
             let entry = |entry: &bm_netlink::LinuxOnly| {
-                let setting = Firewall::key(entry.feature);
+                let setting = Firewall::key(entry.feature).unwrap_or_default();
                 (format!("{}: {}", entry.feature, entry.why), setting)
             };
             let mut all: Vec<_> = watch.list().iter().map(entry).collect();

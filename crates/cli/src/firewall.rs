@@ -13,6 +13,8 @@ pub(crate) fn firewall(reply: &Firewall) -> String {
     let mut settings: Vec<_> = reply.linux_only.iter().map(|left| left.setting.as_str()).collect();
     settings.sort_unstable();
     settings.dedup();
+    // What has none cannot be bypassed.
+    settings.retain(|setting| !setting.is_empty());
     for setting in settings {
         let _written = writeln!(
             text,

@@ -57,7 +57,7 @@ use bm_fib::{Fib, Structure, TableFull};
 use bm_filter::{Filters, Flat};
 use bm_forward::Lease as WorkerLease;
 use bm_forward::filter::{RuleCounts, SourceRates};
-use bm_forward::tables::{Feasible, Interface, ReversePath, Settings, Tables, Vrf};
+use bm_forward::tables::{DoubtfulSources, Feasible, Interface, ReversePath, Settings, Tables, Vrf};
 use bm_netlink::{Change, Family, Mirror};
 use const_fib::ConstFib;
 use filtering::Filtering;
@@ -148,8 +148,10 @@ struct PublishedState {
     filters: Option<Arc<Filters>>,
     /// Packets that only Linux may handle, as far as rules describe them.
     linux_only_rules: Vec<Flat>,
-    /// Whether Linux sends ICMP errors instead of us.
-    linux_tells: bool,
+    /// Families about whose packets Linux sends ICMP errors instead of us.
+    linux_tells: [bool; 2],
+    /// Sources besides the machine's addresses that Linux may refuse.
+    doubtful: DoubtfulSources,
     /// Source checks, by our index of the interface.
     rules: Vec<SourceRule>,
     /// By port, whether workers filter its packets.
@@ -268,6 +270,11 @@ impl Compiler {
         (&self.state.local.0, &self.state.local.1)
     }
 
+    /// Sources besides the machine's addresses that Linux may refuse.
+    pub fn doubtful(&self) -> &DoubtfulSources {
+        &self.state.doubtful
+    }
+
     /// The settings of the kernel.
     pub fn settings(&self) -> &Settings {
         &self.state.settings
@@ -297,6 +304,8 @@ impl Compiler {
     /// [`Change::Everything`].
     pub fn apply(&mut self, mirror: &Mirror, changes: &[Change]) -> Result<Report, CompileError> {
         let mut pending = Pending::from_changes(changes);
+        // Routes to this machine may cover more sources than its addresses.
+        pending.shape |= !pending.ipv4.routes.is_empty() && settings::doubtful(mirror) != self.state.doubtful;
         let vrfs = self.vrfs(mirror);
         let reshaped = self.update_interfaces(mirror, &vrfs, &mut pending);
         self.prepare_filters().map_err(CompileError::Filters)?;
@@ -381,12 +390,13 @@ impl Compiler {
         let now = PublishedState {
             filters,
             linux_only_rules,
-            linux_tells: !self.enforced.is_empty(),
+            linux_tells: self.enforced.errors(),
+            doubtful: settings::doubtful(mirror),
             rules: interfaces.list.iter().map(rule).collect(),
             worker_ports: self.worker_ports.clone(),
             local: settings::local(mirror),
             settings: settings::settings(mirror, &self.choices),
-            linux_only: Family::BOTH.map(|family| stages::left_to_linux(mirror, family)),
+            linux_only: Family::BOTH.map(|family| stages::is_left_to_linux(mirror, family)),
             interfaces: Arc::new(interfaces),
         };
         let (before, after) = (&self.state.interfaces, &now.interfaces);
@@ -404,7 +414,7 @@ impl Compiler {
         for (index, family) in Family::BOTH.iter().enumerate() {
             match (self.state.linux_only[index], now.linux_only[index]) {
                 (false, true) => tracing::warn!(
-                    "{family} is left to Linux: its routing rules match more than the destination"
+                    "{family} is left to Linux: its routing rules match more than the destination, or there are none"
                 ),
                 (true, false) => {
                     tracing::info!("{family} is forwarded by brickmoon again: its routing rules allow it")
@@ -491,7 +501,7 @@ fn tables(state: &PublishedState, vrfs: Vec<Vrf>, targets: &Targets) -> Tables {
     }
     let mut tables = Tables::new(vrfs, list, ports, Arc::clone(targets.table()), local, settings);
     tables.linux_tells = state.linux_tells;
-    tables
+    tables.with_doubtful_sources(&state.doubtful)
 }
 
 #[cfg(test)]

@@ -18,7 +18,11 @@ pub struct Situation {
     pub interfaces: Vec<Interface>,
     /// IPv4 addresses of this machine.
     pub local_ipv4: Vec<Ipv4Addr>,
-    /// The same for IPv6; only filters need them.
+    /// IPv4 sources that are looked up as those are: Linux may refuse them, too.
+    pub doubtful: Vec<Ipv4Addr>,
+    /// Whether any IPv4 source may be one of these.
+    pub all_doubtful: bool,
+    /// IPv6 addresses of this machine; only filters need them.
     pub local_ipv6: Vec<Ipv6Addr>,
     /// The filters. None cost nothing.
     pub filters: Option<Arc<Filters>>,
@@ -171,7 +175,10 @@ impl Situation {
                 view.vlans[place] = Vlan { port: tag.port, tag: tag.number(), ifindex: interface.ifindex };
             }
         }
-        for address in &self.local_ipv4 {
+        if self.all_doubtful {
+            view.local.fill(u64::MAX);
+        }
+        for address in self.local_ipv4.iter().chain(&self.doubtful) {
             let hash = u32::from(*address).wrapping_mul(LOCAL_HASH) >> (32 - LOCAL_BITS.ilog2());
             view.local[hash as usize / 64] |= 1 << (hash % 64);
         }

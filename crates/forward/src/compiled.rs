@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use bm_wire::Family;
 use bm_wire::flow::Policy;
 
-use crate::interface::{Interface, PortInterfaces, ReversePath, Settings, Vlan};
+use crate::interface::{DoubtfulSources, Interface, PortInterfaces, ReversePath, Settings, Vlan};
 use crate::validate::AheadOfFragment;
 
 /// A MAC address as a number, with its first byte lowest above two zero bytes: reading it from a frame takes one load
@@ -228,6 +228,19 @@ impl LocalFilter {
             bits[word] |= 1 << bit;
         }
         Self { bits, addresses }
+    }
+
+    /// Makes more sources pass for ones that may be this machine's, so that they are looked up.
+    pub fn doubt(&mut self, doubtful: &DoubtfulSources) {
+        match doubtful {
+            DoubtfulSources::All => self.bits.fill(u64::MAX),
+            DoubtfulSources::Single(addresses) => {
+                for address in addresses {
+                    let (word, bit) = Self::place((*address).into());
+                    self.bits[word] |= 1 << bit;
+                }
+            }
+        }
     }
 
     /// The factor for an address; the high bits of the product are its position among the bits.

@@ -11,6 +11,11 @@ const PADDING_MAX: usize = 7;
 /// The most options in one header (Linux: `max_hbh_opts_number`).
 const OPTIONS_MAX: usize = 8;
 
+/// A label that Linux checks (RFC 5570).
+const CALIPSO: u8 = 7;
+/// Data that Linux fills in (RFC 9486).
+const IOAM: u8 = 0x31;
+
 /// The result of a packet's hop-by-hop options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HopByHop {
@@ -18,6 +23,8 @@ pub(crate) enum HopByHop {
     Skip,
     /// A Router Alert.
     Alert,
+    /// One that Linux writes into or judges.
+    Linux,
     /// Malformed, or unknown and to be dropped silently.
     Discard,
     /// Unknown, and the sender must get an error; `at` is its offset in the packet.
@@ -49,7 +56,9 @@ pub(crate) fn examine<B: AsRef<[u8]>>(ip: &Ipv6<B>) -> HopByHop {
             (padding, count) = (0, count + 1);
             match one(ip, kind, option, at) {
                 HopByHop::Skip if count <= OPTIONS_MAX => {}
-                HopByHop::Alert if count <= OPTIONS_MAX => found = HopByHop::Alert,
+                HopByHop::Alert if count <= OPTIONS_MAX && found == HopByHop::Skip => found = HopByHop::Alert,
+                HopByHop::Alert if count <= OPTIONS_MAX => {}
+                HopByHop::Linux if count <= OPTIONS_MAX => found = HopByHop::Linux,
                 _ if count > OPTIONS_MAX => return HopByHop::Discard,
                 end => return end,
             }
@@ -63,6 +72,7 @@ fn one<B: AsRef<[u8]>>(ip: &Ipv6<B>, kind: u8, option: &[u8], at: u32) -> HopByH
     match (kind, option) {
         (option::ROUTER_ALERT, [_, 2, ..]) => HopByHop::Alert,
         (option::ROUTER_ALERT, _) => HopByHop::Discard,
+        (CALIPSO | IOAM, _) => HopByHop::Linux,
         // RFC 2675 3: such a length must be above 65,535, and the other one 0.
         (option::JUMBO, &[_, 4, a, b, c, d]) => match u32::from_be_bytes([a, b, c, d]) {
             length if length <= u32::from(u16::MAX) => HopByHop::Field { at: at + 2 },
@@ -118,6 +128,8 @@ mod tests {
     fn alerts_and_jumbos() {
         assert_eq!(examined(&[5, 2, 0, 0, 1, 0]), HopByHop::Alert);
         assert_eq!(examined(&[5, 3, 0, 0, 0, 0]), HopByHop::Discard);
+        assert_eq!(examined(&[0x31, 4, 0, 0, 1, 0]), HopByHop::Linux);
+        assert_eq!(examined(&[5, 2, 0, 0, 7, 0]), HopByHop::Linux);
         assert_eq!(examined(&[0xc2, 4, 0, 0, 0xff, 0xff]), HopByHop::Field { at: 44 });
         assert_eq!(examined(&[0xc2, 4, 0, 1, 0, 0]), HopByHop::Field { at: 42 });
     }

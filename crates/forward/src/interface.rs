@@ -104,10 +104,30 @@ pub struct Settings {
     pub icmp_source_inbound: bool,
     /// `net.ipv6.icmp.ratelimit`, in milliseconds.
     pub icmp6_ratelimit_ms: u32,
+    /// `net.ipv6.icmp.ratemask`: the ICMPv6 types below 32 to which the limit applies.
+    pub icmp6_ratemask: u32,
+    /// `net.ipv4.conf.all.accept_source_route`: Linux may forward packets with source routes.
+    pub source_routes: bool,
     /// `net.ipv4.icmp_msgs_per_sec`: errors to all addresses together, a second.
     pub icmp_messages_per_second: u32,
     /// `net.ipv4.icmp_msgs_burst`: how many of them may come at once.
     pub icmp_messages_burst: u32,
+}
+
+/// IPv4 sources whose route is not unicast although they are no addresses of this machine: broadcast addresses, and
+/// those that local routes cover. Only Linux knows whether it refuses them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DoubtfulSources {
+    /// Any source may be one.
+    All,
+    /// Only these.
+    Single(Vec<Ipv4Addr>),
+}
+
+impl Default for DoubtfulSources {
+    fn default() -> Self {
+        Self::Single(Vec::new())
+    }
 }
 
 impl Default for Interface {
@@ -150,6 +170,8 @@ impl Default for Settings {
             icmp_ratemask: 6168,
             icmp_source_inbound: false,
             icmp6_ratelimit_ms: 1000,
+            icmp6_ratemask: 0xffff_fffb,
+            source_routes: false,
             icmp_messages_per_second: 1000,
             icmp_messages_burst: 50,
         }

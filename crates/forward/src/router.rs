@@ -423,29 +423,28 @@ impl Work {
             ipv4.look_up_sources(sources, same, fib, |place, hop| {
                 let filter =
                     ingress(tables, arrivals[place].0).map_or(ReversePath::Off, |on| on.reverse_path);
-                if !source::passes(next_hops, hop, filter, arrivals[place].0) {
+                if let Some(why) = source::refused_path(next_hops, hop, filter, arrivals[place].0) {
                     failed.set(place);
+                    refused.add(place, why);
                 }
             });
-            for place in failed.iter() {
-                ipv4.mask.clear(place);
-                refused.add(place, Refusal::Drop(Reason::ReversePath));
-            }
+            failed.iter().for_each(|place| ipv4.mask.clear(place));
         }
     }
 
-    /// Refuses packets that would be sent on and claim to come from this machine.
+    /// Refuses packets that would be sent on and claim to come from this machine, or seem to.
     #[cold]
     fn refuse_own_sources(&mut self, tables: &Tables) {
         let Self { batches: FamilyBatches { ipv4, .. }, refused, suspects, sources, arrivals, .. } = self;
         for place in suspects.iter() {
             let entry = tables.next_hops.entry(ipv4.hops[place]);
-            let allowed =
-                |on: &Ingress| on.accept_local || !source::is_own_ipv4(tables, on.vrf, sources[place]);
-            let allowed = ingress(tables, arrivals[place].0).is_none_or(allowed);
-            if (entry.is_forward() || entry.is_group()) && !allowed {
+            if !(entry.is_forward() || entry.is_group()) || !ipv4.mask.has(place) {
+                continue;
+            }
+            let on = ingress(tables, arrivals[place].0);
+            if let Some(why) = on.and_then(|on| source::refused_ipv4(tables, on, sources[place])) {
                 ipv4.mask.clear(place);
-                refused.add(place, Refusal::Drop(Reason::Ipv4Source));
+                refused.add(place, why);
             }
         }
     }

@@ -422,7 +422,8 @@ impl Core {
             Fate::Host => self.deliver(frame),
             Fate::Drop(reason) => self.lose(frame, reason),
             // Linux detects the same error, and may change the message or drop it.
-            Fate::Tell(..) if tables.linux_tells => self.deliver_linux_only(frame),
+            Fate::Tell(error, _) if tables.linux_tells(error.family()) => self.deliver_linux_only(frame),
+            Fate::Tell(error, _) if tell::is_for_linux(tables, &frame, error.family()) => self.deliver(frame),
             Fate::Tell(error, reason) => {
                 self.tell(tables, &frame, error, now);
                 self.lose(frame, reason);

@@ -6,17 +6,48 @@
 use bm_fib::NextHop;
 use bm_fib::next_hop::{Action, NextHops};
 
-use crate::tables::{ReversePath, Tables};
+use bm_stats::Reason;
 
-/// Whether an IPv4 source is an address of this machine in the routing table `vrf`.
+use crate::compiled::Ingress;
+use crate::tables::{ReversePath, Tables};
+use crate::verdict::{Refusal, Verdict};
+
+/// Why a packet that came in on `on` is not forwarded because of its source, whatever the reverse path.
 ///
-/// The list covers all VRFs, so it is not enough: another VRF may use the same address for a host.
-pub(crate) fn is_own_ipv4(tables: &Tables, vrf: u16, source: u32) -> bool {
-    tables.compiled.local.holds(source)
-        && tables
-            .vrfs
-            .get(usize::from(vrf))
-            .is_some_and(|vrf| tables.next_hops.action(vrf.ipv4.lookup(source)) == Action::Host)
+/// An address of this machine is refused, as in Linux. The list of them covers all VRFs, so it is not enough: another
+/// VRF may use the same address for a host. Other sources without a unicast route (broadcast, or covered by a local
+/// route) are for Linux to judge.
+pub(crate) fn refused_ipv4(tables: &Tables, on: &Ingress, source: u32) -> Option<Refusal> {
+    let is_checked = !on.accept_local || on.reverse_path != ReversePath::Off;
+    let local = &tables.compiled.local;
+    if !is_checked || !local.may_hold(source) {
+        return None;
+    }
+    let table = tables.vrfs.get(usize::from(on.vrf))?;
+    if tables.next_hops.action(table.ipv4.lookup(source)) != Action::Host {
+        return None;
+    }
+    Some(match !on.accept_local && local.holds(source) {
+        true => Refusal::Drop(Reason::Ipv4Source),
+        false => Refusal::Slow(Verdict::Host),
+    })
+}
+
+/// Why a packet is not forwarded because of the reverse path of its source: Linux judges those that leave by a route
+/// that only it knows.
+pub(crate) fn refused_path(
+    next_hops: &NextHops,
+    hop: NextHop,
+    filter: ReversePath,
+    interface: u16,
+) -> Option<Refusal> {
+    if passes(next_hops, hop, filter, interface) {
+        return None;
+    }
+    Some(match next_hops.action(hop) {
+        Action::Host => Refusal::Slow(Verdict::Host),
+        _ => Refusal::Drop(Reason::ReversePath),
+    })
 }
 
 /// Whether the route back to a source allows it on `interface`; `hop` is the result of looking up the source.
@@ -45,8 +76,35 @@ fn leads_out_of(next_hops: &NextHops, hop: NextHop, interface: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tables::DoubtfulSources;
     use bm_fib::next_hop::{Gateway, NextHopWriter};
     use bm_fib::published::Readers;
+
+    #[test]
+    fn sources_without_a_unicast_route_are_for_linux_to_judge() {
+        let lab = crate::testing::Lab::new(
+            "interface left 0 02:00:00:00:00:01 192.0.2.1/24
+            route 192.0.2.1/32 host
+            route 192.0.2.255/32 host
+            route 10.99.0.0/24 host
+            route 10.0.0.0/8 blackhole",
+        );
+        let (own, broadcast, anyip, other): (u32, u32, u32, u32) =
+            (0xc000_0201, 0xc000_02ff, 0x0a63_0005, 0x0a01_0101);
+        let strict = ReversePath::Strict;
+        let judge = |doubtful: DoubtfulSources, accept_local, reverse_path| {
+            let tables = lab.tables().with_doubtful_sources(&doubtful);
+            let on = Ingress { accept_local, reverse_path, ..tables.compiled.ingress[0] };
+            [own, broadcast, anyip, other].map(|source| refused_ipv4(&tables, &on, source))
+        };
+        let (drop, slow) = (Some(Refusal::Drop(Reason::Ipv4Source)), Some(Refusal::Slow(Verdict::Host)));
+        let single = DoubtfulSources::Single(vec![broadcast.into()]);
+        assert_eq!(judge(DoubtfulSources::default(), false, ReversePath::Off)[0], drop);
+        assert_eq!(judge(single, false, ReversePath::Off)[..2], [drop, slow]);
+        assert_eq!(judge(DoubtfulSources::All, false, ReversePath::Off), [drop, slow, slow, None]);
+        assert_eq!(judge(DoubtfulSources::All, true, ReversePath::Off), [None; 4]);
+        assert_eq!(judge(DoubtfulSources::All, true, strict), [slow, slow, slow, None]);
+    }
 
     #[test]
     fn strict_wants_the_same_interface_and_loose_any_route() {

@@ -11,12 +11,15 @@ use bm_fib::Fib;
 use bm_fib::memory::OutOfMemory;
 use bm_fib::next_hop::NextHops;
 use bm_fib::sets::InterfaceSets;
+use bm_wire::Family;
 
 use crate::compiled::Compiled;
 use crate::filter::FilterSet;
 use crate::lease::Lease;
 
-pub use crate::interface::{Interface, PortInterfaces, ReversePath, Settings, Vlan, ipsec_mac};
+pub use crate::interface::{
+    DoubtfulSources, Interface, PortInterfaces, ReversePath, Settings, Vlan, ipsec_mac,
+};
 
 /// Everything that the route of a packet depends on. Made by [`Tables::new`] and never changed.
 pub struct Tables {
@@ -44,7 +47,11 @@ pub struct Tables {
     pub lease: Arc<Lease>,
     /// Linux sends ICMP errors about packets that cannot be forwarded, since it may have to change or drop the
     /// errors.
-    pub linux_tells: bool,
+    ///
+    /// By family, IPv4 first.
+    pub linux_tells: [bool; 2],
+    /// Sources besides this machine's addresses of which only Linux knows whether it refuses them.
+    pub doubtful: DoubtfulSources,
     /// The same once more, laid out for workers.
     pub(crate) compiled: Compiled,
 }
@@ -61,7 +68,7 @@ impl Tables {
     ) -> Self {
         let (local_ipv4, local_ipv6) = local;
         let compiled = Compiled::of(&interfaces, &ports, &local_ipv4, &settings);
-        let (feasible, filters, linux_tells, lease) = (Vec::new(), None, false, Arc::default());
+        let (feasible, filters, linux_tells, lease) = (Vec::new(), None, [false; 2], Arc::default());
         Self {
             vrfs,
             interfaces,
@@ -74,6 +81,7 @@ impl Tables {
             filters,
             lease,
             linux_tells,
+            doubtful: DoubtfulSources::default(),
             compiled,
         }
     }
@@ -89,6 +97,7 @@ impl Tables {
         let mut isolated = Self::new(vrfs, interfaces, ports, next_hops, local, self.settings.clone());
         isolated.lease = Arc::clone(&self.lease);
         isolated.linux_tells = self.linux_tells;
+        let isolated = isolated.with_doubtful_sources(&self.doubtful);
         Ok(isolated.with_feasible(self.feasible.clone()).with_filters(filters.map(Arc::new)))
     }
 
@@ -96,6 +105,20 @@ impl Tables {
     #[inline(always)]
     pub(crate) fn stand_aside(&self, now_ns: u64) -> bool {
         !self.lease.is_valid(now_ns)
+    }
+
+    /// Whether Linux sends the ICMP errors about packets of a family.
+    pub(crate) fn linux_tells(&self, family: Family) -> bool {
+        let [ipv4, ipv6] = self.linux_tells;
+        if family == Family::V4 { ipv4 } else { ipv6 }
+    }
+
+    /// The same with more sources that are checked closely.
+    #[must_use]
+    pub fn with_doubtful_sources(mut self, doubtful: &DoubtfulSources) -> Self {
+        self.compiled.local.doubt(doubtful);
+        self.doubtful = doubtful.clone();
+        self
     }
 
     /// The same with filters ahead of everything.

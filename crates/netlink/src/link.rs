@@ -25,7 +25,11 @@ mod ifla {
     pub const INFO_KIND: u16 = 1;
     pub const INFO_DATA: u16 = 2;
     pub const VLAN_ID: u16 = 1;
+    pub const VLAN_EGRESS_QOS: u16 = 3;
     pub const VLAN_PROTOCOL: u16 = 5;
+    pub const MACVLAN_MODE: u16 = 1;
+    pub const HSR_SLAVE1: u16 = 1;
+    pub const HSR_SLAVE2: u16 = 2;
     pub const VRF_TABLE: u16 = 1;
     pub const XFRM_IF_ID: u16 = 2;
 }
@@ -99,6 +103,12 @@ pub struct Link {
     pub kind: Kind,
     /// The bridge, bond or VRF that it belongs to.
     pub master: Option<u32>,
+    /// The mode of a macvlan or macvtap (`MACVLAN_MODE_*`).
+    pub macvlan_mode: Option<u32>,
+    /// Interfaces whose frames it takes besides those of `lower`.
+    pub takes_from: Vec<u32>,
+    /// Whether it maps priorities of packets to those of VLAN tags.
+    pub maps_priorities: bool,
     /// The underlying interface, as for a VLAN. Not a veth's other end, which the kernel does not report when the
     /// pair is created, and later only without an event.
     pub lower: Option<u32>,
@@ -176,8 +186,35 @@ impl Link {
             ifla::MASTER => self.master = Some(attribute::number_u32(kind, value)?),
             ifla::OPERSTATE => self.oper_state = attribute::number_u8(kind, value)?,
             ifla::NUM_RX_QUEUES => self.rx_queues = attribute::number_u32(kind, value)?,
-            ifla::LINKINFO => self.kind = read_kind(value)?,
+            ifla::LINKINFO => {
+                self.kind = read_kind(value)?;
+                self.take_details(value)?;
+            }
             _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Link {
+    /// Reads what matters of some kinds.
+    fn take_details(&mut self, info: &[u8]) -> Result<(), Malformed> {
+        let data = Attributes::new(info).find(ifla::INFO_DATA)?.unwrap_or_default();
+        for attribute in Attributes::new(data) {
+            match (&self.kind, attribute?) {
+                (Kind::Vlan { .. }, (ifla::VLAN_EGRESS_QOS, map)) => self.maps_priorities = !map.is_empty(),
+                (Kind::Other(kind), (ifla::MACVLAN_MODE, mode))
+                    if matches!(&**kind, "macvlan" | "macvtap") =>
+                {
+                    self.macvlan_mode = Some(attribute::number_u32(ifla::MACVLAN_MODE, mode)?);
+                }
+                (Kind::Other(kind), (number @ (ifla::HSR_SLAVE1 | ifla::HSR_SLAVE2), slave))
+                    if &**kind == "hsr" =>
+                {
+                    self.takes_from.push(attribute::number_u32(number, slave)?);
+                }
+                _ => {}
+            }
         }
         Ok(())
     }

@@ -25,6 +25,8 @@
 //! drop, or a rule with an effect, Linux sends these errors; no other packet is left to Linux for that reason. The same
 //! goes for unknown functions and BPF programs at output.
 //!
+//! Settings, addresses and interfaces that only Linux knows how to use are found in the mirror ([`of_mirror`]).
+//!
 //! Other settings that affect routed packets are handled elsewhere, or not at all:
 //!
 //! - Routes with an encapsulation (MPLS, SRv6, BPF by lwtunnel and others) send their packets to Linux ([`crate::Hop`]).
@@ -42,6 +44,7 @@ mod condition;
 pub(crate) mod dump;
 mod entries;
 mod hooks;
+mod known;
 mod legacy;
 mod listing;
 mod names;
@@ -52,6 +55,7 @@ mod watch;
 mod xfrm;
 mod xt;
 
+pub use known::of_mirror;
 pub use listing::from_listing;
 pub use watch::{LinuxOnlyOptions, LinuxOnlyStatistics, LinuxOnlyWatch};
 pub use xfrm::AppliedPolicies;
@@ -76,6 +80,10 @@ pub enum Feature {
     Shaping,
     /// tc filters and BPF programs at tc's ingress and egress.
     TcFilter,
+    /// Settings in `/proc/sys/net`, addresses and routes that only Linux knows how to use.
+    Setting,
+    /// Interfaces that take the frames of others.
+    Interface,
 }
 
 /// A set of packets. `None` in a field matches any value.
@@ -157,6 +165,8 @@ impl fmt::Display for Feature {
             Self::Xfrm => "xfrm",
             Self::Shaping => "shaping",
             Self::TcFilter => "tc filter",
+            Self::Setting => "setting",
+            Self::Interface => "interface",
         })
     }
 }

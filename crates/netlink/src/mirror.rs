@@ -42,7 +42,7 @@ use bm_wire::Family;
 use change::Changes;
 use doubt::Doubts;
 use generations::Generations;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// The kernel's tables, according to its latest messages.
@@ -55,6 +55,8 @@ pub struct Mirror {
     next_hops: BTreeMap<u32, NextHop>,
     rules: Vec<Rule>,
     rules_in_doubt: [bool; 2],
+    /// Families that have, or had, rules: a kernel without policy routing has none.
+    ruled: BTreeSet<Family>,
     netconf: BTreeMap<(Family, i32), Netconf>,
     sysctls: Sysctls,
     link_sysctls: BTreeMap<u32, LinkSysctls>,
@@ -130,7 +132,16 @@ impl Mirror {
     }
 
     /// Sets the settings of links that have to be read. Links without an entry have the defaults.
-    pub fn set_link_sysctls(&mut self, sysctls: BTreeMap<u32, LinkSysctls>) {
+    pub fn set_link_sysctls(&mut self, mut sysctls: BTreeMap<u32, LinkSysctls>) {
+        for (ifindex, of_link) in &mut sysctls {
+            // With the link's own there is no limit to remember, in case the link's is raised.
+            if self.links.get(ifindex).is_some_and(|link| of_link.mtu_ipv6 >= link.mtu) {
+                of_link.mtu_ipv6 = 0;
+            }
+            if self.link_sysctls(*ifindex).mtu_ipv6 != of_link.mtu_ipv6 {
+                self.changes.push(Change::Netconf(Family::V6, *ifindex as i32));
+            }
+        }
         if self.link_sysctls != sysctls {
             self.link_sysctls = sysctls;
             self.changes.push(Change::Sysctls);
@@ -189,6 +200,13 @@ impl Mirror {
         // Linux changes the MTU of IPv6 routes on a link with that of the link, and says nothing.
         self.doubts.reread |= self.links.get(&ifindex).is_some_and(|before| before.mtu != link.mtu);
         let before = self.links.get(&ifindex).map(|link| (link.up(), link.carrier()));
+        if self.links.get(&ifindex).is_some_and(|before| before.mtu != link.mtu)
+            && let Some(of_link) = self.link_sysctls.get_mut(&ifindex).filter(|of_link| of_link.mtu_ipv6 != 0)
+        {
+            // The kernel gives both the same value.
+            of_link.mtu_ipv6 = 0;
+            self.changes.push(Change::Sysctls);
+        }
         if self.links.get(&ifindex) != Some(&link) {
             self.links.insert(ifindex, link);
             self.changes.push(Change::Link(ifindex));
@@ -279,9 +297,15 @@ impl Mirror {
         self.next_hop_changed(id);
     }
 
+    /// The kernel has listed the rules of a family, however many there are.
+    pub(crate) fn rules_listed(&mut self, family: Family) {
+        self.ruled.insert(family);
+    }
+
     /// Behind those of its priority, as in the kernel. It allows two rules that are equal in everything.
     fn put_rule(&mut self, rule: Rule) {
         let family = rule.family;
+        self.ruled.insert(family);
         if self.rules.contains(&rule) {
             self.doubt_rules(family);
         }

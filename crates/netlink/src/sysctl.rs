@@ -62,12 +62,36 @@ sysctls! {
     icmp_errors_use_inbound_ifaddr: "ipv4/icmp_errors_use_inbound_ifaddr" = 0,
     /// Whether routes are announced again when their next-hop object changes.
     nexthop_compat_mode: "ipv4/nexthop_compat_mode" = 1,
+    /// Seed of the flow hash; 0 for one of the kernel's own.
+    ipv4_multipath_hash_seed: "ipv4/fib_multipath_hash_seed" = 0,
+    /// Whether packets with a source route may come in, if their interface also allows it.
+    accept_source_route: "ipv4/conf/all/accept_source_route" = 0,
+    /// Whether 127.0.0.0/8 is routed like any other prefix, whatever interfaces say.
+    route_localnet: "ipv4/conf/all/route_localnet" = 0,
+    /// What ICMP errors contain after the packet that they are about, as bits.
+    icmp_errors_extension_mask: "ipv4/icmp_errors_extension_mask" = 0,
+    /// Tokens that an error about a route costs, in jiffies; 0 where only the first namespace has it.
+    route_error_cost: "ipv4/route/error_cost" = 0,
+    /// How many of these tokens are kept.
+    route_error_burst: "ipv4/route/error_burst" = 0,
     /// As for IPv4.
     ipv6_multipath_hash_policy: "ipv6/fib_multipath_hash_policy" = 0,
     /// As for IPv4.
     ipv6_multipath_hash_fields: "ipv6/fib_multipath_hash_fields" = 7,
     /// Minimum time between two ICMPv6 errors to one destination, in milliseconds.
     icmpv6_ratelimit: "ipv6/icmp/ratelimit" = 1000,
+    /// Which ICMPv6 types that limit is for: the first 32, as bits.
+    icmpv6_ratemask: "ipv6/icmp/ratemask" = 0xffff_fffb,
+    /// As for IPv4.
+    icmpv6_errors_extension_mask: "ipv6/icmp/errors_extension_mask" = 0,
+    /// When the machine's own packets have flow labels.
+    auto_flowlabels: "ipv6/auto_flowlabels" = 1,
+    /// The most hop-by-hop options of a packet.
+    max_hbh_opts_number: "ipv6/max_hbh_opts_number" = 8,
+    /// The longest hop-by-hop header, in bytes.
+    max_hbh_length: "ipv6/max_hbh_length" = 0x7fff_ffff,
+    /// Whether IPv6 routes disappear with their link without a message.
+    skip_notify_on_dev_down: "ipv6/route/skip_notify_on_dev_down" = 0,
 }
 
 /// Settings of one link that are neither in [`crate::Netconf`] nor in any other message.
@@ -81,6 +105,10 @@ pub struct LinkSysctls {
     pub hop_limit: u32,
     /// IPv6 packets neither come in nor leave there.
     pub disable_ipv6: bool,
+    /// Whether 127.0.0.0/8 is routed there like any other prefix.
+    pub route_localnet: bool,
+    /// Greatest IPv6 packet; 0 if that of the link holds.
+    pub mtu_ipv6: u32,
 }
 
 impl LinkSysctls {
@@ -89,18 +117,28 @@ impl LinkSysctls {
         let accepts = format!("ipv4/conf/{name}/accept_local");
         let redirects = format!("ipv4/conf/{name}/send_redirects");
         let disabled = format!("ipv6/conf/{name}/disable_ipv6");
+        let localnet = format!("ipv4/conf/{name}/route_localnet");
         Self {
             accept_local: files.now(&accepts, 0, u32::from(before.accept_local)) != 0,
             send_redirects: files.now(&redirects, 1, u32::from(before.send_redirects)) != 0,
             hop_limit: files.now(&format!("ipv6/conf/{name}/hop_limit"), 64, before.hop_limit),
             disable_ipv6: files.now(&disabled, 0, u32::from(before.disable_ipv6)) != 0,
+            route_localnet: files.now(&localnet, 0, u32::from(before.route_localnet)) != 0,
+            mtu_ipv6: files.now(&format!("ipv6/conf/{name}/mtu"), 0, before.mtu_ipv6),
         }
     }
 }
 
 impl Default for LinkSysctls {
     fn default() -> Self {
-        Self { accept_local: false, send_redirects: true, hop_limit: 64, disable_ipv6: false }
+        Self {
+            accept_local: false,
+            send_redirects: true,
+            hop_limit: 64,
+            disable_ipv6: false,
+            route_localnet: false,
+            mtu_ipv6: 0,
+        }
     }
 }
 
@@ -137,6 +175,7 @@ impl Files {
     /// The number in a file, if the file exists. A file that cannot be read, for example because the link was deleted
     /// and created again, is opened again.
     fn read(&mut self, path: &str) -> io::Result<Option<u32>> {
+        let number = if path == BITMAP { bits } else { number };
         if let Some(Ok(number)) = self.open.get(path).map(number) {
             return Ok(Some(number));
         }
@@ -153,13 +192,39 @@ impl Files {
     }
 }
 
+/// The setting that is a list of numbers, such as `0-1,3-127`.
+const BITMAP: &str = "ipv6/icmp/ratemask";
+
+/// The number in a file; a negative one as the same 32 bits without a sign.
 fn number(file: &File) -> io::Result<u32> {
-    let mut text = [0; 32];
+    with_text(file, |text| match text.parse::<i64>() {
+        Ok(number) => u32::try_from(number).or_else(|_| i32::try_from(number).map(i32::cast_unsigned)).ok(),
+        Err(_) => None,
+    })
+}
+
+/// The numbers below 32 in a file with a list of them, as bits.
+fn bits(file: &File) -> io::Result<u32> {
+    with_text(file, bits_of)
+}
+
+fn bits_of(list: &str) -> Option<u32> {
+    let mut bits = 0u32;
+    for part in list.split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        (first..=last.min(31)).for_each(|bit| bits |= 1 << bit);
+    }
+    Some(bits)
+}
+
+/// What `read` makes of the text in a file.
+fn with_text(file: &File, read: impl FnOnce(&str) -> Option<u32>) -> io::Result<u32> {
+    let mut text = [0; 512];
     let length = file.read_at(&mut text, 0)?;
     let text = str::from_utf8(&text[..length]).unwrap_or_default();
-    text.trim()
-        .parse()
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is not a number")))
+    let wrong = || io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is not a number"));
+    read(text.trim()).ok_or_else(wrong)
 }
 
 /// The most links whose files stay open: with more, descriptors matter more than the time to open files.
@@ -339,6 +404,17 @@ mod tests {
         assert_eq!(now.icmp_ratelimit, 1000, "this one is not there");
         assert_eq!(files.failed.as_ref().map(|(path, _)| path.as_str()), Some("ipv4/ip_default_ttl"));
         std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn lists_are_bits_and_negative_numbers_have_all() {
+        assert_eq!(bits_of("0-1,3-127"), Some(Sysctls::default().icmpv6_ratemask));
+        assert_eq!((bits_of(""), bits_of("5"), bits_of("31-255")), (Some(0), Some(32), Some(1 << 31)));
+        assert_eq!(bits_of("1-x"), None);
+        let path = std::env::temp_dir().join(format!("bm-sysctl-number-{}", std::process::id()));
+        std::fs::write(&path, "-8\n").unwrap();
+        assert_eq!(number(&File::open(&path).unwrap()).unwrap(), 8u32.wrapping_neg());
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -4,7 +4,9 @@
 
 use bm_netlink::mirror::Findings;
 use bm_netlink::next_hop::{Member, Resilient};
-use bm_netlink::{Address, Change, Difference, Family, Hop, HopFlags, Kind, Link, Message, Mirror, Neighbor};
+use bm_netlink::{
+    Address, Change, Difference, Family, Hop, HopFlags, Kind, Link, LinkSysctls, Message, Mirror, Neighbor,
+};
 use bm_netlink::{
     NextHop, Object, RouteBody, RouteEvent, RouteKind, RouteMessage, Rule, Via, neighbor::state,
 };
@@ -709,4 +711,33 @@ fn ipv6_metrics_do_not_matter_once_the_lowest_is_unusable() {
     ));
     mirror.adopt(fresh, &mut Findings::default());
     assert_eq!(chosen(&mirror), None);
+}
+
+#[test]
+fn the_mtu_of_ipv6_is_a_limit_only_below_that_of_the_link() {
+    let mut mirror = two_links();
+    let of_one = |mtu_ipv6| {
+        std::collections::BTreeMap::from([(2, LinkSysctls { mtu_ipv6, ..LinkSysctls::default() })])
+    };
+    mirror.set_link_sysctls(of_one(1500));
+    assert_eq!(mirror.link_sysctls(2).mtu_ipv6, 0);
+    mirror.take_changes();
+    mirror.set_link_sysctls(of_one(1400));
+    assert_eq!(mirror.link_sysctls(2).mtu_ipv6, 1400);
+    assert!(mirror.take_changes().contains(&Change::Netconf(Family::V6, 2)));
+    // A new MTU of the link is that of IPv6, too.
+    let Message::Link(before) = link(2, UP) else { panic!("a link") };
+    mirror.apply(Message::Link(Link { mtu: 9000, ..before }));
+    assert_eq!(mirror.link_sysctls(2).mtu_ipv6, 0);
+}
+
+#[test]
+fn a_family_without_rules_is_known_if_it_had_some() {
+    let mut mirror = Mirror::default();
+    assert!(!mirror.lost_all_rules(Family::V4));
+    let rule = bm_netlink::Rule::lookup(Family::V4, 0, 255);
+    mirror.apply(Message::Rule(rule.clone()));
+    assert!(!mirror.lost_all_rules(Family::V4));
+    mirror.apply(Message::RuleGone(rule));
+    assert!(mirror.lost_all_rules(Family::V4) && !mirror.lost_all_rules(Family::V6));
 }

@@ -234,6 +234,11 @@ fn assessed<A: RouteFamily>(
         RouteKind::Prohibit => return fixed(Fixed::Prohibit, None),
         _ => return fixed(Fixed::Host, None),
     }
+    let is_above = |hop: &bm_netlink::Hop| (1..body.mtu).contains(&view.mtu_limit(A::FAMILY, hop.ifindex));
+    if body.mtu_locked && body.mtu != 0 && view.mirror.paths(body).hops.iter().any(is_above) {
+        // Linux sends packets that are larger than the interface's own limit.
+        return fixed(Fixed::Host, None);
+    }
     match targets.of_via(view, A::FAMILY, &body.via, body.mtu) {
         Ok(target) => (Outcome::To(target), unknown(body, view)),
         Err(why) => {

@@ -73,8 +73,10 @@ impl Enforced {
         Self { all: [true; 2], matching: Vec::new(), ..self.clone() }
     }
 
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+    /// Families, IPv4 first, about whose packets Linux sends ICMP errors: any other entry may concern them, too.
+    pub fn errors(&self) -> [bool; 2] {
+        let others = Self { errors: [false; 2], ..self.clone() } != Self::default();
+        self.errors.map(|errors| errors || others)
     }
 
     /// Removes forwarding from interfaces for packets that only Linux may handle.

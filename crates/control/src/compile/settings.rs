@@ -1,7 +1,8 @@
 //! Settings for all interfaces: those of the kernel, and the addresses of the machine.
 
-use bm_forward::tables::Settings;
-use bm_netlink::Mirror;
+use bm_forward::tables::{DoubtfulSources, Settings};
+use bm_netlink::route::TABLE_LOCAL;
+use bm_netlink::{Mirror, RouteBody, RouteKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Settings of the configuration that are not in the kernel.
@@ -30,6 +31,8 @@ pub(super) fn settings(mirror: &Mirror, choices: &Choices) -> Settings {
         icmp_ratemask: sysctls.icmp_ratemask,
         icmp_source_inbound: sysctls.icmp_errors_use_inbound_ifaddr != 0,
         icmp6_ratelimit_ms: sysctls.icmpv6_ratelimit,
+        icmp6_ratemask: sysctls.icmpv6_ratemask,
+        source_routes: sysctls.accept_source_route != 0,
         icmp_messages_per_second: choices.icmp_per_second.unwrap_or(sysctls.icmp_msgs_per_sec),
         icmp_messages_burst: sysctls.icmp_msgs_burst,
     }
@@ -49,4 +52,39 @@ pub(super) fn local(mirror: &Mirror) -> (Vec<Ipv4Addr>, Vec<Ipv6Addr>) {
     ipv6.sort_unstable();
     ipv6.dedup();
     (ipv4, ipv6)
+}
+
+/// `RTPROT_KERNEL`: the kernel made the route for an address.
+const BY_KERNEL: u8 = 2;
+
+/// IPv4 sources besides the machine's addresses whose route is not unicast. Linux refuses them or not, depending on
+/// whether there ever was a rule or a local route of the administrator's, which nobody can ask for.
+pub(super) fn doubtful(mirror: &Mirror) -> DoubtfulSources {
+    let refuses_sources = |body: &RouteBody| !body.kind.refuses() && body.kind != RouteKind::Unicast;
+    // The kernel's own are in the table of local routes, or in that of a VRF.
+    let mut bodies = mirror.ipv4().bodies().map(|(_, body)| body);
+    if bodies.any(|body| refuses_sources(body) && body.protocol != BY_KERNEL) {
+        return DoubtfulSources::All;
+    }
+    let mut single: Vec<Ipv4Addr> = mirror.all_addresses().filter_map(broadcast_of).collect();
+    for (prefix, ids) in mirror.ipv4().table(TABLE_LOCAL).into_iter().flat_map(|table| table.iter()) {
+        let is_loopback = prefix.first() >> 24 == 127;
+        if is_loopback || !ids.iter().filter_map(|id| mirror.ipv4().body(*id)).any(refuses_sources) {
+            continue;
+        }
+        if prefix.length() < 32 {
+            return DoubtfulSources::All;
+        }
+        single.push(prefix.first().into());
+    }
+    single.sort_unstable();
+    single.dedup();
+    DoubtfulSources::Single(single)
+}
+
+fn broadcast_of(address: &bm_netlink::Address) -> Option<Ipv4Addr> {
+    match address.broadcast {
+        Some(IpAddr::V4(broadcast)) => Some(broadcast),
+        _ => None,
+    }
 }

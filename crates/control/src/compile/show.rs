@@ -53,6 +53,11 @@ impl Compiler {
     pub fn notes(&self, mirror: &Mirror) -> Vec<String> {
         let mut notes = Vec::new();
         for family in Family::BOTH {
+            if mirror.lost_all_rules(family) {
+                notes.push(format!(
+                    "{family} is left to Linux: it has no routing rules, so nothing has a route"
+                ));
+            }
             if let Some(rule) = stages::unsupported(mirror, family).next() {
                 notes.push(format!(
                     "{family} is left to Linux: the routing rule with priority {} matches more than the destination",

@@ -103,9 +103,12 @@ fn serves_all(rule: &Rule) -> bool {
         && rule.others.is_empty()
 }
 
-/// Whether only Linux can follow the rules of a family, or only Linux knows them at present.
-pub(super) fn left_to_linux(mirror: &Mirror, family: Family) -> bool {
-    mirror.rules_in_doubt(family) || unsupported(mirror, family).next().is_some()
+/// Whether only Linux can route a family: by rules that match more than the destination, because there are none at all,
+/// with which nothing has a route, or because only Linux knows them at present.
+pub(super) fn is_left_to_linux(mirror: &Mirror, family: Family) -> bool {
+    mirror.rules_in_doubt(family)
+        || mirror.lost_all_rules(family)
+        || unsupported(mirror, family).next().is_some()
 }
 
 /// The rules because of which packets of a family are left to Linux.

@@ -244,7 +244,7 @@ impl Targets {
                 self.retain(Fixed::Host.target());
                 Ok(Fixed::Host.target())
             }
-            Via::One(hop) => self.adjacency(view, view.adjacency(hop, mtu, false)),
+            Via::One(hop) => self.adjacency(view, view.adjacency(family, hop, mtu, false)),
             Via::Many(hops) => self.group(view, family, hops, mtu),
             Via::Object(id) => {
                 let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
@@ -270,7 +270,7 @@ impl Targets {
         hops: &[Hop],
         mtu: u32,
     ) -> Result<Target, NextHopError> {
-        let members = hops.iter().map(|hop| (view.adjacency(hop, mtu, true), hop.weight)).collect();
+        let members = hops.iter().map(|hop| (view.adjacency(family, hop, mtu, true), hop.weight)).collect();
         let shape = Shape::Group { family, members };
         let known = self.by_shape.get(&shape).copied();
         let target = self.shared(shape, |targets, shape| {
@@ -293,10 +293,10 @@ impl Targets {
     }
 
     fn make_object(&mut self, view: View<'_>, shape: Shape, id: u32) -> Result<Target, NextHopError> {
-        let Shape::Object { mtu, .. } = shape else { return Ok(Fixed::Host.target()) };
+        let Shape::Object { family, mtu, .. } = shape else { return Ok(Fixed::Host.target()) };
         let paths = view.mirror.paths(&bm_netlink::RouteBody { via: Via::Object(id), ..Default::default() });
         let born = match paths.hops.as_slice() {
-            [hop] => Some(view.adjacency(hop, u32::from(mtu), false)),
+            [hop] => Some(view.adjacency(family, hop, u32::from(mtu), false)),
             _ => None,
         };
         let gateway = born.map_or(Gateway::default(), |adjacency| adjacency.as_gateway());

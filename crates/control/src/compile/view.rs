@@ -7,6 +7,8 @@ use std::net::IpAddr;
 
 /// Placeholder for the interface if a gateway is on none of brickmoon's.
 const NOT_OURS: u32 = u32::MAX;
+/// The greatest `fib_multipath_hash_policy` that is known here; 3 is for fields of the administrator's choice.
+const POLICY_MAX: u32 = 2;
 
 /// A neighbor, or all destinations on a link, as in routes. Equal ones share a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -43,17 +45,35 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// The adjacency of a hop. All hops of a link that we cannot send on share one, which leads to Linux.
-    pub fn adjacency(&self, hop: &Hop, mtu: u32, among_others: bool) -> Adjacency {
+    /// The adjacency of a hop for routes of a family, whose MTU is `mtu` or, if 0, that of the interface. All hops of a
+    /// link that we cannot send on share one, which leads to Linux.
+    pub fn adjacency(&self, family: Family, hop: &Hop, mtu: u32, among_others: bool) -> Adjacency {
         let interface = self.interfaces.index_of(hop.ifindex);
         // A link among several hops: only Linux knows which of them a destination is on.
         let is_on_link = hop.gateway.is_none() && !self.is_ipsec(interface);
         let linux = hop.encap != 0 || interface.is_none() || among_others && is_on_link;
+        let limit = self.mtu_limit(family, hop.ifindex);
+        let mtu = if mtu == 0 || limit == 0 { mtu.max(limit) } else { mtu.min(limit) };
         let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
         match linux {
             true => Adjacency { ifindex: hop.ifindex, gateway: None, interface, mtu: 0, linux },
             false => Adjacency { ifindex: hop.ifindex, gateway: hop.gateway, interface, mtu, linux },
         }
+    }
+
+    /// The largest packet of a family on a link; 0 if the link's MTU holds.
+    pub fn mtu_limit(&self, family: Family, ifindex: u32) -> u32 {
+        if family == Family::V6 { self.mirror.link_sysctls(ifindex).mtu_ipv6 } else { 0 }
+    }
+
+    /// Whether Linux chooses among the next hops of routes, since only it has these settings of the flow hash.
+    pub fn linux_chooses(&self, family: Family) -> bool {
+        let sysctls = self.mirror.sysctls();
+        let policy = match family {
+            Family::V4 => sysctls.ipv4_multipath_hash_policy,
+            Family::V6 => sysctls.ipv6_multipath_hash_policy,
+        };
+        policy > POLICY_MAX || sysctls.ipv4_multipath_hash_seed != 0
     }
 
     /// Whether packets can leave by a member of a group, whether its neighbor answers or not.

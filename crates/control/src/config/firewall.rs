@@ -44,19 +44,20 @@ impl Firewall {
         ]
     }
 
-    /// The key of a feature.
-    pub fn key(feature: Feature) -> &'static str {
+    /// The key of a feature; `None` if it cannot be bypassed.
+    pub fn key(feature: Feature) -> Option<&'static str> {
         match feature {
-            Feature::Nftables | Feature::Iptables => "nftables",
-            Feature::Netfilter => "netfilter",
-            Feature::Xfrm => "xfrm",
-            Feature::Shaping => "shaping",
-            Feature::TcFilter => "tc_filters",
+            Feature::Nftables | Feature::Iptables => Some("nftables"),
+            Feature::Netfilter => Some("netfilter"),
+            Feature::Xfrm => Some("xfrm"),
+            Feature::Shaping => Some("shaping"),
+            Feature::TcFilter => Some("tc_filters"),
+            Feature::Setting | Feature::Interface => None,
         }
     }
 
     /// Whether a feature is bypassed.
     pub fn bypasses(&self, feature: Feature) -> bool {
-        self.all().contains(&(Self::key(feature), FirewallMode::Bypass))
+        Self::key(feature).is_some_and(|key| self.all().contains(&(key, FirewallMode::Bypass)))
     }
 }

@@ -139,6 +139,7 @@ impl Control {
             trial: None,
         };
         control.step()?;
+        log_unknown_settings();
         control.linux_only.log_changes(&[], control.watch.mirror());
         control.linux_only.log_bypassed(control.watch.mirror());
         control.log_ipsec_troubles();
@@ -263,9 +264,20 @@ impl Control {
         let changes = if self.behind.is_some() { &whole } else { changes };
         self.set_busy(true);
         self.behind = Some(Instant::now() + RETRY);
+        self.follow_known();
         let report = self.compiler.apply(self.watch.mirror(), changes).map_err(Error::new)?;
         self.behind = None;
         Ok(report)
+    }
+
+    /// Leaves to Linux what it alone knows how to handle, according to the mirror.
+    fn follow_known(&mut self) {
+        let Some(before) = self.linux_only.follow(self.watch.mirror()) else { return };
+        self.compiler.set_linux_only(&self.linux_only.honored());
+        // At the start everything is logged together.
+        if !self.done.first_sync.is_zero() {
+            self.linux_only.log_changes(&before, self.watch.mirror());
+        }
     }
 
     /// Tries entries again that found no room, as long as some succeed.
@@ -385,6 +397,15 @@ fn workers_see_all(config: &Config) -> bool {
         || !config.hooks.is_empty()
         || !config.apps.is_empty()
         || !config.ipsec.is_empty()
+}
+
+/// Logs settings of this kernel that are newer than the list.
+fn log_unknown_settings() {
+    let unknown = bm_netlink::settings::unknown();
+    if !unknown.is_empty() {
+        let settings = unknown.join(" ");
+        tracing::info!(settings, "settings in /proc/sys/net that are not known have no effect here");
+    }
 }
 
 mod answers;

@@ -383,6 +383,11 @@ impl KernelPath {
         Situation {
             interfaces: list.map(interface).collect(),
             local_ipv4: compiler.local().0.to_vec(),
+            doubtful: match compiler.doubtful() {
+                tables::DoubtfulSources::Single(addresses) => addresses.clone(),
+                tables::DoubtfulSources::All => Vec::new(),
+            },
+            all_doubtful: *compiler.doubtful() == tables::DoubtfulSources::All,
             local_ipv6: compiler.local().1.to_vec(),
             filters: filters.cloned(),
             feasible: compiler.choices().feasible && !compiler.lacks_sources(),

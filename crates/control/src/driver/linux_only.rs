@@ -16,6 +16,8 @@ use crate::config::{Firewall, FirewallMode};
 #[derive(Default)]
 pub(super) struct Listed {
     list: Vec<LinuxOnly>,
+    /// What follows from the mirror.
+    known: Vec<LinuxOnly>,
     firewall: Firewall,
 }
 
@@ -28,7 +30,7 @@ pub(super) enum About {
 
 impl Listed {
     pub fn new(firewall: Firewall) -> Self {
-        Self { list: Vec::new(), firewall }
+        Self { firewall, ..Self::default() }
     }
 
     /// Sets the list; `false` if it has not changed.
@@ -38,6 +40,17 @@ impl Listed {
         differs
     }
 
+    /// Follows what the mirror has. If that has changed, returns the entries that were honored before.
+    pub fn follow(&mut self, mirror: &Mirror) -> Option<Vec<LinuxOnly>> {
+        let now = bm_netlink::linux_only::of_mirror(mirror);
+        if self.known == now {
+            return None;
+        }
+        let before = self.honored();
+        self.known = now;
+        Some(before)
+    }
+
     /// Sets the configuration.
     pub fn configure(&mut self, firewall: &Firewall) {
         self.firewall = firewall.clone();
@@ -45,7 +58,8 @@ impl Listed {
 
     /// The entries that are not bypassed.
     pub fn honored(&self) -> Vec<LinuxOnly> {
-        self.list.iter().filter(|entry| !self.firewall.bypasses(entry.feature)).cloned().collect()
+        let honored = self.list.iter().filter(|entry| !self.firewall.bypasses(entry.feature));
+        honored.chain(&self.known).cloned().collect()
     }
 
     /// Whether any entry is bypassed.
@@ -57,7 +71,7 @@ impl Listed {
     fn bypassed(&self) -> impl Iterator<Item = (&'static str, Vec<&LinuxOnly>)> {
         let keys = self.firewall.all().into_iter().filter(|(_, mode)| *mode == FirewallMode::Bypass);
         keys.map(|(key, _)| {
-            let by_it = |entry: &&LinuxOnly| Firewall::key(entry.feature) == key;
+            let by_it = |entry: &&LinuxOnly| Firewall::key(entry.feature) == Some(key);
             (key, self.list.iter().filter(by_it).collect())
         })
     }
@@ -79,12 +93,11 @@ impl Listed {
     pub fn log_changes(&self, before: &[LinuxOnly], mirror: &Mirror) {
         let now = self.honored();
         for entry in now.iter().filter(|entry| !before.contains(entry)) {
-            let (packets, key) = (packets(mirror, &entry.traffic), Firewall::key(entry.feature));
-            tracing::warn!(
-                "left to Linux: {packets}: {}: {} (set {key} = \"bypass\" in [firewall] to forward them anyway)",
-                entry.feature,
-                entry.why
-            );
+            let packets = packets(mirror, &entry.traffic);
+            let hint = Firewall::key(entry.feature).map_or_else(String::new, |key| {
+                format!(" (set {key} = \"bypass\" in [firewall] to forward them anyway)")
+            });
+            tracing::warn!("left to Linux: {packets}: {}: {}{hint}", entry.feature, entry.why);
         }
         for entry in before.iter().filter(|entry| !now.contains(entry)) {
             let packets = packets(mirror, &entry.traffic);
@@ -165,13 +178,14 @@ impl Listed {
             }
         };
         let is_bypassed = |entry: &&LinuxOnly| self.firewall.bypasses(entry.feature);
-        let about: Vec<_> = self.list.iter().filter(concerns).collect();
+        let about: Vec<_> = self.list.iter().chain(&self.known).filter(concerns).collect();
         let entry = about.iter().copied().find(|entry| !is_bypassed(entry)).or(about.first().copied())?;
         let said = format!("{}: {}: {}", packets(mirror, &entry.traffic), entry.feature, entry.why);
         Some(match is_bypassed(&entry) {
             false => About::Applies(said),
             true => {
-                About::Bypassed(format!("bypassed by [firewall] {}: {said}", Firewall::key(entry.feature)))
+                let key = Firewall::key(entry.feature).unwrap_or_default();
+                About::Bypassed(format!("bypassed by [firewall] {key}: {said}"))
             }
         })
     }
@@ -242,7 +256,7 @@ pub(super) fn shown(mirror: &Mirror, entry: &LinuxOnly) -> bm_api::LinuxOnly {
         packets: packets(mirror, &entry.traffic),
         ports: link.map(|link| name(mirror, link)).into_iter().collect(),
         why: entry.why.clone(),
-        setting: Firewall::key(entry.feature).into(),
+        setting: Firewall::key(entry.feature).unwrap_or_default().into(),
     }
 }
 

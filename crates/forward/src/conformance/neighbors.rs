@@ -96,7 +96,7 @@ fn e67_the_kernel_may_give_up_earlier() {
 fn e67_linux_gets_what_it_must_answer_itself() {
     let mut lab = lab();
     let mut tables = lab.tables();
-    tables.linux_tells = true;
+    tables.linux_tells = [true; 2];
     lab.publish(tables);
     let packet = V4::to("198.51.100.50").sent();
     lab.send(LEFT, &packet);

@@ -2,6 +2,11 @@
 //!
 //! IPv4: an address of the interface through which the error leaves, preferably one in the next hop's network. IPv6:
 //! an address of the interface on which the packet arrived, else the one most similar to the destination.
+//!
+//! Linux also looks at scopes, ages, labels, the order of interfaces and more. Where that could decide, it sends the
+//! error itself: `bm_netlink::linux_only` finds such addresses and routes, and here what is left is certain only if
+//! the interface has an address, for IPv6 exactly one. Without that certainty the choice here is for packets that Linux
+//! does not know about.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,14 +19,34 @@ use crate::tables::{Interface, Tables};
 /// The source of a router without any IPv4 address (RFC 7600 4.8), so that traceroute shows a hop.
 pub(crate) const SOURCE_WITHOUT_ADDRESS: u32 = 0xc000_0008;
 
-/// The IPv4 address of `interface` towards `peer`: a next hop, or a neighbor.
-pub(crate) fn ipv4(tables: &Tables, interface: u16, peer: u32) -> u32 {
+/// Whether Linux would send an IPv4 error by an interface with the address that is chosen here.
+pub(super) fn is_certain_ipv4(tables: &Tables, interface: u16) -> bool {
+    tables.interfaces.get(usize::from(interface)).is_some_and(|own| !own.ipv4.is_empty())
+}
+
+/// The same for an ICMPv6 error about a packet that arrived on an interface.
+pub(super) fn is_certain_ipv6(tables: &Tables, interface: u16) -> bool {
+    let own = tables.interfaces.get(usize::from(interface));
+    let is_wide = |of: &&(Ipv6Addr, u8)| !ipv6::is_link_local(u128::from(of.0));
+    own.is_some_and(|own| own.ipv6.iter().filter(is_wide).count() == 1)
+}
+
+/// The IPv4 address of `interface` towards `destination`: that of the network of `gateway`, or, for a neighbor, of the
+/// smallest network that it is in.
+pub(crate) fn ipv4(tables: &Tables, interface: u16, gateway: Option<u32>, destination: u32) -> u32 {
     let own = tables.interfaces.get(usize::from(interface));
     let near = own.and_then(|own| {
+        let peer = gateway.unwrap_or(destination);
         let covers = |&&(address, length): &&(Ipv4Addr, u8)| {
             Prefix::containing(u32::from(address), length).is_some_and(|prefix| prefix.contains(peer))
         };
-        own.ipv4.iter().find(covers).or(own.ipv4.first())
+        let mut covering = own.ipv4.iter().filter(covers);
+        let first = match gateway {
+            Some(_) => covering.next(),
+            // The last of equals is the first one in reverse.
+            None => covering.rev().max_by_key(|(_, length)| *length),
+        };
+        first.or(own.ipv4.first())
     });
     let near = near.map(|&(address, _)| address);
     near.or_else(|| elsewhere_ipv4(tables, own)).map_or(SOURCE_WITHOUT_ADDRESS, u32::from)
@@ -95,7 +120,7 @@ mod tests {
     fn four(interface: u16, peer: &str) -> String {
         let lab = Lab::new(LINES);
         let peer: Ipv4Addr = peer.parse().unwrap();
-        Ipv4Addr::from(ipv4(&lab.tables(), interface, peer.into())).to_string()
+        Ipv4Addr::from(ipv4(&lab.tables(), interface, Some(peer.into()), peer.into())).to_string()
     }
 
     fn six(interface: u16, destination: &str) -> String {

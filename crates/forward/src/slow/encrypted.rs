@@ -35,8 +35,8 @@ impl Core {
     pub(super) fn refuse_too_big_for_esp(&mut self, tables: &Tables, frame: Frame, now: Now) {
         let mtu = frame.meta().next_hop as usize;
         // Linux, which may have to change or drop errors, does not know of the tunnel.
-        if !tables.linux_tells
-            && let Some(header) = Header::parse(tell::packet(&frame))
+        if let Some(header) = Header::parse(tell::packet(&frame))
+            && !tables.linux_tells(header.family)
         {
             self.tell(tables, &frame, Error::too_big(header.family, mtu), now);
         }
@@ -47,8 +47,8 @@ impl Core {
     /// packet.
     pub(super) fn refuse_unprotected(&mut self, tables: &Tables, frame: Frame, now: Now) {
         let reason = Reason::ALL.get(frame.meta().next_hop as usize).copied();
-        if !tables.linux_tells
-            && let Some(header) = Header::parse(tell::packet(&frame))
+        if let Some(header) = Header::parse(tell::packet(&frame))
+            && !tables.linux_tells(header.family)
         {
             self.tell(tables, &frame, Error::neighbor_unresolved(header.family), now);
         }

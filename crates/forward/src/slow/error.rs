@@ -27,6 +27,14 @@ impl From<icmpv6::Problem> for Error {
 }
 
 impl Error {
+    /// The family of the packet that it is about.
+    pub fn family(&self) -> Family {
+        match self {
+            Self::Ipv4 { .. } => Family::V4,
+            Self::Ipv6 { .. } => Family::V6,
+        }
+    }
+
     /// No route leads to the destination.
     pub fn no_route(family: Family) -> Self {
         Self::by_route(family, unreachable::NETWORK, icmpv6::unreachable::NO_ROUTE)

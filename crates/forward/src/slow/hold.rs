@@ -135,8 +135,13 @@ impl Core {
         }
         for Waiter { mut frame, own } in frames {
             self.held(&frame, -1);
-            if !own && tables.linux_tells {
+            let family = tell::family(&frame);
+            if !own && family.is_some_and(|family| tables.linux_tells(family)) {
                 self.deliver_linux_only(frame);
+                continue;
+            }
+            if !own && family.is_some_and(|family| tell::is_for_linux(tables, &frame, family)) {
+                self.deliver(frame);
                 continue;
             }
             if !own && let Some(family) = decrement_ttl(&mut frame) {

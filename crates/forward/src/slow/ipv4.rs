@@ -26,8 +26,7 @@ use crate::verdict::{Refusal, Verdict};
 struct Asked {
     interface: u16,
     vrf: u16,
-    reverse_path: ReversePath,
-    accept_local: bool,
+    on: Option<Ingress>,
     source: u32,
     destination: u32,
     way: Way,
@@ -48,8 +47,8 @@ impl Core {
         if route::is_linuxs(tables, Family::V4, asked.interface, &asked.way) {
             return Fate::Host;
         }
-        if let Some(reason) = refused_source(tables, &asked) {
-            return Fate::Drop(reason);
+        if let Some(refusal) = refused_source(tables, &asked) {
+            return refusal.into();
         }
         if has_options {
             self.with_options(tables, packet, &asked, now)
@@ -74,6 +73,7 @@ impl Core {
         options.copy_from_slice(&packet[ipv4::HEADER_LEN..header_len]);
         let done = option::process(options, &context);
         let fate = match done.fault {
+            Some(Fault::SourceRoute) if tables.settings.source_routes => return Fate::Host,
             Some(Fault::SourceRoute) => return Fate::Drop(Reason::Ipv4Options),
             Some(Fault::At(pointer)) => {
                 Fate::Tell(icmp::parameter_problem(pointer).into(), Reason::Ipv4Options)
@@ -159,29 +159,28 @@ impl Core {
 fn asked(tables: &Tables, meta: &Meta, ip: &Ipv4<&[u8]>) -> Asked {
     let interface = meta.interface;
     let on = tables.compiled.ingress.get(usize::from(interface)).copied();
-    let (vrf, reverse_path, accept_local) =
-        on.map_or((0, ReversePath::Off, false), |on: Ingress| (on.vrf, on.reverse_path, on.accept_local));
+    let vrf = on.map_or(0, |on| on.vrf);
     let (source, destination) = (ip.source(), ip.destination());
     let way = route::of_packet(tables, meta, vrf, destination.show(), ip.packet());
-    Asked { interface, vrf, reverse_path, accept_local, source, destination, way }
+    Asked { interface, vrf, on, source, destination, way }
 }
 
 /// Why the source may not send this packet through this router, if it would be forwarded.
-fn refused_source(tables: &Tables, asked: &Asked) -> Option<Reason> {
-    let Asked { interface, vrf, reverse_path, accept_local, source, way, .. } = *asked;
+fn refused_source(tables: &Tables, asked: &Asked) -> Option<Refusal> {
+    let Asked { interface, vrf, on, source, way, .. } = *asked;
     way.out()?;
-    if !accept_local && source::is_own_ipv4(tables, vrf, source) {
-        return Some(Reason::Ipv4Source);
+    let on = on?;
+    if let Some(refusal) = source::refused_ipv4(tables, &on, source) {
+        return Some(refusal);
     }
-    if reverse_path == ReversePath::Off {
+    if on.reverse_path == ReversePath::Off {
         return None;
     }
     let back = tables.vrfs.get(usize::from(vrf)).map_or(NextHop::NONE, |vrf| vrf.ipv4.lookup(source));
-    let passes = source::passes(&tables.next_hops, back, reverse_path, interface);
-    (!passes).then_some(Reason::ReversePath)
+    source::refused_path(&tables.next_hops, back, on.reverse_path, interface)
 }
 
 /// Our address on the way out to `destination`.
 fn own_address(tables: &Tables, (hop, interface): (NextHop, u16), destination: u32) -> u32 {
-    address::ipv4(tables, interface, address::gateway_ipv4(tables, hop).unwrap_or(destination))
+    address::ipv4(tables, interface, address::gateway_ipv4(tables, hop), destination)
 }

@@ -53,6 +53,7 @@ fn process_hop_by_hop(ip: &Ipv6<&[u8]>) -> Result<bool, Fate> {
     match hop_by_hop::examine(ip) {
         HopByHop::Skip => Ok(false),
         HopByHop::Alert => Ok(true),
+        HopByHop::Linux => Err(Fate::Host),
         HopByHop::Discard => Err(Fate::Drop(Reason::Ipv6Options)),
         HopByHop::Unknown { at } => Err(problem(problem::OPTION, at)),
         HopByHop::Field { at } => Err(problem(problem::FIELD, at)),

@@ -116,12 +116,12 @@ impl IcmpLimits {
         target: Target,
         now_ns: u64,
     ) -> Result<(), Limited> {
-        let in_mask = |kind: u8| settings.icmp_ratemask.checked_shr(u32::from(kind)).unwrap_or(0) & 1 == 1;
-        let (is_limited, each_ms) = match Family::of(&target.1) {
-            Family::V4 => (kind.is_some_and(in_mask), u64::from(settings.icmp_ratelimit_ms)),
-            Family::V6 => (kind.is_some(), u64::from(settings.icmp6_ratelimit_ms)),
+        let (mask, each_ms) = match Family::of(&target.1) {
+            Family::V4 => (settings.icmp_ratemask, u64::from(settings.icmp_ratelimit_ms)),
+            Family::V6 => (settings.icmp6_ratemask, u64::from(settings.icmp6_ratelimit_ms)),
         };
-        if !is_limited {
+        let in_mask = |kind: u8| mask.checked_shr(u32::from(kind)).unwrap_or(0) & 1 == 1;
+        if !kind.is_some_and(in_mask) {
             return Ok(());
         }
         let (per_second, burst) = (settings.icmp_messages_per_second, settings.icmp_messages_burst);

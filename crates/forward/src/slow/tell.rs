@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use bm_fib::NextHop;
 use bm_frame::Frame;
 use bm_stats::{Entry, Reason};
+use bm_wire::Family;
 use bm_wire::ethernet::HEADER_LEN;
 use bm_wire::icmp::{self, Sender, unreachable};
 use bm_wire::icmpv6;
@@ -114,9 +115,9 @@ impl Core {
         let packet = packet(original);
         let ip = Ipv4::parse(packet).map_err(|_| SlowCounter::ErrorsSilent)?;
         let source = if tables.settings.icmp_source_inbound {
-            address::ipv4(tables, original.meta().interface, ip.source())
+            address::ipv4(tables, original.meta().interface, Some(ip.source()), ip.source())
         } else {
-            address::ipv4(tables, interface, address::gateway_ipv4(tables, hop).unwrap_or(ip.source()))
+            address::ipv4(tables, interface, address::gateway_ipv4(tables, hop), ip.source())
         };
         let sender = Sender { source, ttl: tables.settings.default_ttl, id: self.random() as u16 };
         let mtu = rewrite::egress(tables, interface).map_or(icmp::ERROR_LEN_MAX, |egress| {
@@ -207,6 +208,27 @@ impl Core {
     }
 }
 
+/// Whether Linux has to send an error about `original`: it may have to change it, or it alone knows its source or the
+/// way back.
+pub(super) fn is_for_linux(tables: &Tables, original: &Frame, family: Family) -> bool {
+    let arrival = original.meta().interface;
+    tables.linux_tells(family)
+        || match family {
+            Family::V6 => !address::is_certain_ipv6(tables, arrival),
+            Family::V4 => {
+                let Ok(ip) = Ipv4::parse(packet(original)) else { return false };
+                let back = || rewrite::hash(tables, packet(original));
+                match route::to(tables, vrf(tables, original), ip.source().show(), back) {
+                    Way::Host => true,
+                    way => way.out().is_some_and(|(_, out)| {
+                        let from = if tables.settings.icmp_source_inbound { arrival } else { out };
+                        !address::is_certain_ipv4(tables, from)
+                    }),
+                }
+            }
+        }
+}
+
 /// Makes room for `options` in the packet of `length` bytes in `buffer`; returns its new length.
 fn insert_options(buffer: &mut [u8], length: usize, options: &[u8]) -> Option<usize> {
     if options.is_empty() {
@@ -233,6 +255,11 @@ impl From<Limited> for SlowCounter {
 /// The packet of a frame, from its network header on.
 pub(super) fn packet(frame: &Frame) -> &[u8] {
     frame.data().get(usize::from(frame.meta().network)..).unwrap_or(&[])
+}
+
+/// The family of a frame's packet.
+pub(super) fn family(frame: &Frame) -> Option<Family> {
+    Header::parse(packet(frame)).map(|header| header.family)
 }
 
 /// The routing table of the interface that a frame came in on.

@@ -29,7 +29,7 @@ pub fn from_listing(feature: Feature, listing: &[u8]) -> Result<Vec<LinuxOnly>, 
             let family = if listing.first() == Some(&10) { Family::V6 } else { Family::V4 };
             legacy_table(family, listing.get(1..).unwrap_or_default(), &names, &mut entries)?;
         }
-        Feature::Netfilter => {}
+        Feature::Netfilter | Feature::Setting | Feature::Interface => {}
     }
     Ok(entries.finish())
 }

@@ -152,6 +152,7 @@ impl Mirror {
                 findings.note(ours.map(item), theirs.map(item));
             }
         });
+        self.ruled.extend(fresh.ruled);
         self.adopt_rules(fresh.rules, findings);
         for family in Family::BOTH {
             self.set_rules_in_doubt(family, fresh.rules_in_doubt[family as usize]);

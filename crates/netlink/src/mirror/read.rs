@@ -79,6 +79,11 @@ impl Mirror {
         &self.rules
     }
 
+    /// Whether a family has no rules although the kernel supports them, so that nothing has a route.
+    pub fn lost_all_rules(&self, family: Family) -> bool {
+        self.ruled.contains(&family) && !self.rules.iter().any(|rule| rule.family == family)
+    }
+
     /// Whether a family has rules beyond the default ones and that of VRFs, so that the destination alone does not
     /// decide.
     pub fn policy_routing(&self, family: Family) -> bool {

@@ -185,6 +185,11 @@ impl Load {
                 match answer_end(part.name, &raw) {
                     Some(end) => {
                         self.state = Pass::Ended;
+                        if end.is_ok() && part.kind == libc::RTM_GETRULE {
+                            Family::from_number(part.family)
+                                .into_iter()
+                                .for_each(|of| self.fresh.rules_listed(of));
+                        }
                         absent_is_empty(end)?;
                     }
                     None => self.take(&raw, statistics),

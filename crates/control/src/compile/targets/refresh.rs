@@ -52,9 +52,15 @@ impl Entry {
         }
     }
 
-    /// Whether any member with a share leaves by a link where only Linux may send.
+    /// Whether any member with a share leaves by a link where only Linux may send, or only Linux can choose among them.
     fn is_linux_only(&self, view: View<'_>) -> bool {
         let State::Members(members) = &self.state else { return false };
+        if let Shape::Group { family, .. } | Shape::Object { family, .. } = self.shape
+            && members.len() > 1
+            && view.linux_chooses(family)
+        {
+            return true;
+        }
         let by_it = |member: &Member| member.hop.encap == 0 && view.is_linux_only(member.hop.ifindex);
         members.iter().any(|member| member.share > 0 && by_it(member))
     }
@@ -148,8 +154,8 @@ impl Targets {
                 self.change_state(target, State::Still(action));
                 self.put(self.hop(target), action);
             }
-            [hop] if self.get(target).born == Some(view.adjacency(hop, mtu, false)) => {
-                let place = view.adjacency(hop, mtu, false);
+            [hop] if self.get(target).born == Some(view.adjacency(family, hop, mtu, false)) => {
+                let place = view.adjacency(family, hop, mtu, false);
                 self.change_state(target, State::Plain(place));
                 self.put(self.hop(target), view.action(&place));
             }
@@ -168,7 +174,7 @@ impl Targets {
     ) -> Result<(), NextHopError> {
         let mut members: Vec<Member> = Vec::with_capacity(hops.len());
         for hop in hops {
-            match self.adjacency(view, view.adjacency(hop, mtu, hops.len() > 1)) {
+            match self.adjacency(view, view.adjacency(family, hop, mtu, hops.len() > 1)) {
                 Ok(at) => members.push(Member { target: at, weight: hop.weight, share: 0, hop: *hop }),
                 Err(why) => {
                     members.iter().for_each(|member| self.release(member.target));

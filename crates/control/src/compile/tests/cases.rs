@@ -651,3 +651,59 @@ fn reports_neighbors_in_use() {
     assert_eq!(world.compiler.take_in_use(), gateways.into());
     assert!(world.compiler.is_known(1, ip("10.0.0.1")) && !world.compiler.is_known(1, ip("10.0.1.1")));
 }
+
+/// 53: an MTU of IPv6 below that of the link limits routes of IPv6, and no others.
+#[test]
+fn the_mtu_of_ipv6_limits_its_routes() {
+    let mut world = World::new();
+    world.add("2001:db8::/32", via("fe80::1", 1)).add("192.0.2.0/24", via("10.0.0.1", 1)).compile();
+    let mtu = |world: &World, to: &str| world.compiler.targets.table().mtu(world.hop(to));
+    assert_eq!((mtu(&world, "2001:db8::1"), mtu(&world, "192.0.2.1")), (0, 0));
+    let limited = bm_netlink::LinkSysctls { mtu_ipv6: 1400, ..Default::default() };
+    world.mirror.set_link_sysctls(BTreeMap::from([(1, limited)]));
+    world.compile();
+    assert_eq!((mtu(&world, "2001:db8::1"), mtu(&world, "192.0.2.1")), (1400, 0));
+    world.mirror.set_link_sysctls(BTreeMap::new());
+    world.compile();
+    assert_eq!(mtu(&world, "2001:db8::1"), 0);
+}
+
+/// Linux chooses among next hops by settings of its hash that are not known here.
+#[test]
+fn unknown_flow_hashes_leave_groups_to_linux() {
+    let mut world = World::new();
+    world.add("0.0.0.0/0", multipath(&[("10.0.0.1", 1), ("10.0.1.1", 2)]));
+    world.add("198.51.100.0/24", via("10.0.1.1", 2)).compile();
+    let linux = half(Answer::LinuxOnly(1), Answer::LinuxOnly(2));
+    let sysctls = bm_netlink::Sysctls { ipv4_multipath_hash_policy: 3, ..Default::default() };
+    world.mirror.set_sysctls(sysctls);
+    world.compile();
+    assert_eq!((world.to("8.8.8.8"), world.to("198.51.100.1")), (linux, resolve(2, "10.0.1.1")));
+    world.mirror.set_sysctls(bm_netlink::Sysctls::default());
+    world.compile();
+    assert_eq!(world.to("8.8.8.8"), half(resolve(1, "10.0.0.1"), resolve(2, "10.0.1.1")));
+}
+
+/// 19: sources that a route to this machine covers, or that are broadcast addresses, are looked up.
+#[test]
+fn sources_of_local_routes_are_doubtful() {
+    let mut world = World::new();
+    let local = |protocol| RouteBody { protocol, ..of_kind(RouteKind::Local) };
+    let single = |list: &[&str]| {
+        DoubtfulSources::Single(list.iter().map(|address| address.parse().unwrap()).collect())
+    };
+    let tell = |world: &mut World, event, table, prefix: &str, body: RouteBody| {
+        let prefix = prefix.parse().unwrap();
+        world.tell(Message::Route4(RouteMessage { event, table, prefix, body })).compile();
+        world.compiler.doubtful().clone()
+    };
+    let added = RouteEvent::Added;
+    assert_eq!(tell(&mut world, added, 255, "127.0.0.0/8", local(2)), single(&[]));
+    assert_eq!(tell(&mut world, added, 255, "10.0.0.1/32", local(2)), single(&["10.0.0.1"]));
+    let broadcast = RouteBody { protocol: 2, ..of_kind(RouteKind::Broadcast) };
+    let both = single(&["10.0.0.1", "10.0.0.255"]);
+    assert_eq!(tell(&mut world, added, 255, "10.0.0.255/32", broadcast), both);
+    assert_eq!(tell(&mut world, added, 254, "203.0.113.0/24", local(3)), DoubtfulSources::All);
+    assert_eq!(tell(&mut world, RouteEvent::Deleted, 254, "203.0.113.0/24", local(3)), both);
+    assert_eq!(tell(&mut world, added, 255, "10.97.0.0/24", local(2)), DoubtfulSources::All);
+}
