@@ -24,6 +24,8 @@ use bm_wire::ethernet::ethertype;
 const PACKET: usize = 14;
 /// An address that one case adds to the router, besides those of its links.
 pub const LOCAL4: &str = "10.77.1.2";
+/// The same for IPv6.
+pub const LOCAL6: &str = "2001:db8:1::3";
 /// Option type of a timestamp (RFC 791).
 const TIMESTAMP: u8 = 68;
 
@@ -75,7 +77,8 @@ fn clear_timestamps(options: &mut [u8]) {
 
 fn ipv6(packet: &mut [u8]) {
     let source = std::net::Ipv6Addr::from(<[u8; 16]>::try_from(&packet[8..24]).expect("16 bytes"));
-    let own = SIDES.iter().any(|side| side.v6(1) == source.to_string()) || source.to_string() == "fe80::1";
+    let source = source.to_string();
+    let own = SIDES.iter().any(|side| side.v6(1) == source) || source == "fe80::1" || source == LOCAL6;
     if own {
         packet[1] &= 0xf0;
         packet[2..4].fill(0);

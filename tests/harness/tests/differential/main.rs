@@ -13,6 +13,8 @@ mod ipv6;
 mod layer2;
 mod next_hops;
 mod settings;
+mod sources;
+mod upper;
 
 use bm_tests::case::Case;
 use bm_tests::differential;
@@ -20,7 +22,7 @@ use bm_tests::differential;
 type Cases = fn() -> Vec<Case>;
 
 /// All groups, by the name that appears in their namespaces.
-const GROUPS: [(&str, Cases); 10] = [
+const GROUPS: [(&str, Cases); 12] = [
     ("a-valid", ipv4_validation::cases),
     ("a-forward", ipv4_forwarding::cases),
     ("a-options", ipv4_options::cases),
@@ -31,6 +33,8 @@ const GROUPS: [(&str, Cases); 10] = [
     ("d-icmp6", icmp6::cases),
     ("e-nexthop", next_hops::cases),
     ("settings", settings::cases),
+    ("sources", sources::cases),
+    ("upper", upper::cases),
 ];
 
 fn run(name: &str) {
@@ -86,6 +90,16 @@ fn next_hops() {
 #[test]
 fn settings() {
     run("settings");
+}
+
+#[test]
+fn sources() {
+    run("sources");
+}
+
+#[test]
+fn upper_interfaces() {
+    run("upper");
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use bm_tests::case::Case;
 use bm_tests::lab::Side;
-use bm_tests::packet::{self, Ip4, Ip6, Quote, echo4, error4, time_exceeded4, time_exceeded6};
+use bm_tests::packet::{self, Ip4, Ip6, Quote, echo4, error4, time_exceeded4, time_exceeded6, too_big6};
 use bm_wire::Mac;
+use bm_wire::protocol::HOP_BY_HOP;
 
 const HOST: &str = "192.0.2.2";
 const ROUTER: &str = "192.0.2.1";
@@ -16,7 +17,7 @@ fn from(source: &str) -> Ip4 {
 }
 
 pub fn cases() -> Vec<Case> {
-    [forwarding(), reverse_path(), others()].concat()
+    [forwarding(), reverse_path(), others(), limits()].concat()
 }
 
 fn forwarding() -> Vec<Case> {
@@ -105,5 +106,39 @@ fn others() -> Vec<Case> {
             .unfenced()
             .sends(echo4(HOST, ROUTER, 1, 20))
             .passes(echo4(HOST, FAR, 1, 20)),
+    ]
+}
+
+/// Settings that limit what may pass, or that only Linux follows.
+fn limits() -> Vec<Case> {
+    let sized = |bytes: usize| Ip6::udp(HOST6, FAR6, bytes - 48);
+    let options = [[0x1e, 0].repeat(2), vec![1, 0]].concat();
+    let with_options = Ip6::udp(HOST6, FAR6, 20).extension(HOP_BY_HOP, &[&[0][..], &options].concat());
+    let solicitation = |to: &str| {
+        let target = to.parse().expect("an address");
+        packet::neighbor_solicitation(HOST6, to, target, &[]).hop_limit(254)
+    };
+    let route = [0x83, 7, 4, 198, 51, 100, 1, 0];
+    vec![
+        Case::new(53, "ipv6-mtu-below-that-of-the-link")
+            .setting("net.ipv6.conf.r1.mtu", "1400")
+            .answers(sized(1401), |sent| too_big6("2001:db8:1::1", 1400, sent))
+            .passes(sized(1400))
+            .passes(Ip4::udp(HOST, FAR, 1472)),
+        Case::new(53, "ipv6-mtu-on-the-way-in").setting("net.ipv6.conf.r0.mtu", "1400").passes(sized(1500)),
+        Case::new(0, "more-hop-by-hop-options-than-allowed")
+            .setting("net.ipv6.max_hbh_opts_number", "1")
+            .sends(with_options.clone()),
+        Case::new(0, "a-longer-hop-by-hop-header-than-allowed")
+            .setting("net.ipv6.max_hbh_length", "7")
+            .sends(with_options),
+        Case::new(0, "solicitation-to-an-address-of-another").passes(solicitation("2001:db8:a000::9")),
+        Case::new(0, "learned-mtus-may-be-used")
+            .setting("net.ipv4.ip_forward_use_pmtu", "1")
+            .passes(from(HOST)),
+        Case::new(24, "source-routes-switched-on-but-not-here")
+            .setting("net.ipv4.conf.all.accept_source_route", "1")
+            .setting("net.ipv4.conf.r0.accept_source_route", "0")
+            .sends(Ip4::udp(HOST, ROUTER, 20).options(&route)),
     ]
 }

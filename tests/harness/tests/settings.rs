@@ -1,0 +1,217 @@
+//! Every setting of docs/settings.md that is not without effect, changed to another value: for a set of packets each
+//! subject does what Linux alone does.
+//!
+//! The page is made from the list in `bm-netlink`, so a setting that is added there is tested here. Values are the
+//! opposite of what a fresh namespace has, except those in [`VALUES`].
+
+use bm_tests::exchange::Seen;
+use bm_tests::lab::{Ends, Lab, Side};
+use bm_tests::packet::{Ip4, Ip6, neighbor_solicitation};
+use bm_tests::subject::Subject;
+use bm_tests::{normalise, report};
+use bm_wire::protocol::HOP_BY_HOP;
+use std::time::{Duration, Instant};
+
+/// Settings for which 1 is no other value, or one that changes nothing.
+const VALUES: [(&str, &str); 14] = [
+    ("ipv4/ip_default_ttl", "99"),
+    ("ipv4/fib_multipath_hash_policy", "3"),
+    ("ipv4/fib_multipath_hash_seed", "4711"),
+    ("ipv6/fib_multipath_hash_policy", "3"),
+    ("ipv4/icmp_msgs_burst", "900000"),
+    ("ipv4/icmp_msgs_per_sec", "900000"),
+    ("ipv4/icmp_ratelimit", "1"),
+    ("ipv4/icmp_ratemask", "6168"),
+    ("ipv6/icmp/ratelimit", "1"),
+    ("ipv6/icmp/ratemask", "1-127"),
+    ("ipv6/conf/r1/mtu", "1400"),
+    ("ipv6/conf/*/hop_limit", "99"),
+    ("ipv6/max_hbh_length", "7"),
+    ("ipv6/max_hbh_opts_number", "1"),
+];
+/// Settings whose change cannot be undone here, since addresses or routes are lost with it; with limits that remember
+/// earlier packets; or that matter only together with another one. Other suites have them.
+const LEFT_OUT: [&str; 4] = ["disable_ipv6", "skip_notify_on_dev_down", "send_redirects", "hash_fields"];
+/// How long a setting without events may take to reach a mirror.
+const UNANNOUNCED: Duration = Duration::from_secs(5);
+
+const HOST: &str = "192.0.2.2";
+const HOST6: &str = "2001:db8:1::2";
+const FAR6: &str = "2001:db8:a000::9";
+/// An address for which the router answers solicitations, if it may.
+const PROXIED: &str = "2001:db8:a000::77";
+
+/// What the router has besides the lab's routes.
+const PREPARED: &str = "\
+neigh add proxy 2001:db8:a000::77 dev r0
+route add 10.88.0.0/16 nexthop via 198.51.100.2 nexthop via 198.51.100.3
+route add 2001:db8:a888::/48 nexthop via 2001:db8:2::2 nexthop via 2001:db8:2::3
+";
+
+/// A setting, and the value to give it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Changed {
+    path: String,
+    value: String,
+}
+
+/// The settings of the page that matter, as patterns.
+fn patterns() -> Vec<String> {
+    let page = include_str!("../../../docs/settings.md");
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    let matters = rows.filter(|row| !row.contains("| without effect |"));
+    matters.filter_map(|row| Some(row.split('`').nth(1)?.to_string())).collect()
+}
+
+/// Each setting that matters, with another value than it has.
+fn changes(lab: &Lab) -> Vec<Changed> {
+    let mut all = Vec::new();
+    for pattern in patterns() {
+        let interfaces = if pattern.contains("conf/*/") { &["r0", "r1", "all"][..] } else { &[""] };
+        for interface in interfaces {
+            let path = pattern.replace('*', interface);
+            if LEFT_OUT.iter().any(|left_out| path.ends_with(left_out)) || !is_writable(lab, &path) {
+                continue;
+            }
+            let now = lab.rtr.setting(&format!("net/{path}"));
+            let fits = |name: &str| name == path || name.replace('*', interface) == path;
+            let value = match VALUES.iter().find(|(name, _)| fits(name)) {
+                Some((_, value)) => (*value).to_string(),
+                None if now == "0" => "1".into(),
+                None => "0".into(),
+            };
+            if value != now && !(pattern.ends_with("/mtu") && *interface != "r1") {
+                all.push(Changed { path, value });
+            }
+        }
+    }
+    all
+}
+
+/// Whether this kernel has a setting that can be changed in a namespace.
+fn is_writable(lab: &Lab, path: &str) -> bool {
+    let file = format!("/proc/sys/net/{path}");
+    lab.rtr.within(|| {
+        let now = std::fs::read_to_string(&file);
+        now.is_ok_and(|now| std::fs::write(&file, now.trim()).is_ok())
+    })
+}
+
+/// The packets; for settings of the flow hash those to several next hops, which are chosen by each router's own hash
+/// otherwise.
+fn frames(path: &str) -> Vec<(Side, Vec<u8>)> {
+    let from = |source: &str, to: &str| Ip4::udp(source, to, 20);
+    if path.contains("multipath_hash") {
+        let four =
+            (0..16).map(|n| Ip4::udp_ports(HOST, &format!("10.88.{n}.1"), 1000 + n, 2000, b"flow").bytes());
+        let six = (0..16).map(|n| {
+            Ip6::udp_ports(HOST6, &format!("2001:db8:a888:{n:x}::1"), 1000 + n, 2000, b"flow").bytes()
+        });
+        let is_of_both = path.ends_with("seed");
+        let four = four.filter(|_| is_of_both || path.starts_with("ipv4"));
+        let six = six.filter(|_| is_of_both || path.starts_with("ipv6"));
+        return four.chain(six).map(|packet| (Side::Src, Side::Src.to_router(&packet))).collect();
+    }
+    let options = [&[0][..], &[0x1e, 0].repeat(2), &[1, 0]].concat();
+    let proxied = PROXIED.parse().expect("an address");
+    let four = [
+        from(HOST, "10.9.9.9"),
+        from(HOST, "10.9.9.9").ttl(1),
+        from(HOST, "10.2.0.1").ttl(3),
+        Ip4::udp(HOST, "10.2.0.1", 1400).flags(Ip4::DF),
+        from(HOST, "10.9.9.9").options(&[0x83, 7, 4, 10, 9, 9, 8, 0]),
+        from(HOST, "127.0.0.5"),
+        from("127.0.0.9", "10.9.9.9"),
+        from("198.51.100.1", "10.9.9.9"),
+        from("198.51.100.255", "10.9.9.9"),
+        from("11.1.1.1", "10.9.9.9"),
+        from(HOST, "198.51.100.255"),
+        from("192.0.2.3", "172.16.3.4"),
+    ];
+    let six = [
+        Ip6::udp(HOST6, FAR6, 20),
+        Ip6::udp(HOST6, FAR6, 20).hop_limit(1),
+        Ip6::udp(HOST6, FAR6, 1450),
+        Ip6::udp(HOST6, "2001:db8:b000::9", 1400),
+        Ip6::udp(HOST6, FAR6, 20).extension(HOP_BY_HOP, &options),
+        neighbor_solicitation(HOST6, PROXIED, proxied, &[]),
+    ];
+    let packets = four.map(|packet| packet.bytes()).into_iter().chain(six.map(|packet| packet.bytes()));
+    packets.map(|packet| (Side::Src, Side::Src.to_router(&packet))).collect()
+}
+
+/// What the router sends about the packets, in a form that can be compared.
+fn outcome(lab: &Lab, path: &str) -> Vec<Seen> {
+    let heard = lab.exchange(&frames(path), 0, false);
+    let comparable = |seen: Seen| Seen { frame: without_id(normalise::frame(seen.frame)), ..seen };
+    let mut seen: Vec<_> = heard.seen.into_iter().map(comparable).collect();
+    seen.sort();
+    seen
+}
+
+/// The frame without the identification of an ICMP message, which the router has chosen whatever its source: none are
+/// sent here.
+fn without_id(mut frame: Vec<u8>) -> Vec<u8> {
+    if frame[12..14] == [8, 0] && frame[14 + 9] == 1 {
+        frame[14 + 4..14 + 6].fill(0);
+        frame[14 + 10..14 + 12].fill(0);
+    }
+    frame
+}
+
+/// The outcome with a setting changed: until it is as expected twice in a row, so that the setting has been read.
+fn outcome_with(lab: &Lab, change: &Changed, expected: Option<&[Seen]>) -> Vec<Seen> {
+    let path = format!("net/{}", change.path);
+    let before = lab.rtr.setting(&path);
+    lab.rtr.set(&[(&path, &change.value)]);
+    let deadline = Instant::now() + UNANNOUNCED;
+    let mut same = 0;
+    let outcome = loop {
+        let outcome = outcome(lab, &change.path);
+        let Some(expected) = expected else { break outcome };
+        same = if outcome == expected { same + 1 } else { 0 };
+        if same == 2 || Instant::now() > deadline {
+            break outcome;
+        }
+    };
+    lab.rtr.set(&[(&path, &before)]);
+    outcome
+}
+
+#[test]
+fn every_setting_has_linuxs_effect() {
+    let mut of_linux: Vec<(Changed, Vec<Seen>)> = Vec::new();
+    let mut faults = Vec::new();
+    for subject in Subject::with_tc("settings") {
+        let lab = Lab::new("settings", Ends::Silent);
+        lab.rtr.ip(PREPARED);
+        let router = subject.start(&lab);
+        router.settle();
+        if subject == Subject::Linux {
+            of_linux = changes(&lab)
+                .into_iter()
+                .map(|change| (change.clone(), outcome_with(&lab, &change, None)))
+                .collect();
+            continue;
+        }
+        let before = faults.len();
+        for (change, expected) in &of_linux {
+            let found = outcome_with(&lab, change, Some(expected));
+            if found != *expected {
+                faults.push(format!(
+                    "{subject}: {} = {}: Linux sends {}, it sends {}\n  missing {:02x?}\n  not expected {:02x?}",
+                    change.path,
+                    change.value,
+                    expected.len(),
+                    found.len(),
+                    expected.iter().filter(|seen| !found.contains(seen)).collect::<Vec<_>>(),
+                    found.iter().filter(|seen| !expected.contains(seen)).collect::<Vec<_>>(),
+                ));
+            }
+        }
+        let wrong = faults.len() - before;
+        report::say(&format!("settings: {subject}: {} settings, {wrong} wrong", of_linux.len()));
+    }
+    assert!(of_linux.len() > 20, "docs/settings.md lists {} settings that can be changed", of_linux.len());
+    assert!(faults.is_empty(), "{} faults\n{}", faults.len(), faults.join("\n"));
+}
