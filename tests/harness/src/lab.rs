@@ -147,18 +147,10 @@ impl Lab {
     pub fn with_queues(test: &str, ends: Ends, queues: u32) -> Self {
         let [src, rtr, snk] = ["src", "rtr", "snk"].map(|role| Namespace::new(test, role));
         for host in [&src, &snk] {
-            let off = if ends == Ends::Hosts { "0" } else { "1" };
-            host.set(&[
-                ("net.ipv6.conf.default.disable_ipv6", off),
-                ("net.ipv4.conf.all.rp_filter", "0"),
-                ("net.ipv4.conf.default.rp_filter", "0"),
-                ("net.ipv6.conf.all.accept_dad", "0"),
-                ("net.ipv6.conf.default.accept_dad", "0"),
-                ("net.ipv6.conf.default.accept_ra", "0"),
-            ]);
+            host.set(&host_settings(ends));
         }
         rtr.set(&ROUTER_SETTINGS);
-        rtr.ip(&wires(&src, &snk, queues));
+        rtr.ip(&wires(src.name(), snk.name(), queues));
         rtr.ip(&router_lines(ends));
         src.ip(&host_lines(&[Side::Src], ends));
         snk.ip(&host_lines(&[Side::Snk, Side::Low], ends));
@@ -201,6 +193,40 @@ impl Lab {
         assert!(found.is_some(), "{to} does not leave by neighbor {mac:x}");
     }
 
+    /// What [`Lab::new`] does, for a shell script: the role of a namespace, a command there, and the lines that it reads.
+    /// The namespaces' names are in the variables `src`, `rtr` and `snk`.
+    pub fn script(ends: Ends) -> Vec<(String, &'static str, String)> {
+        let settings = |list: &[(&str, &str)]| {
+            list.iter().map(|(name, value)| format!("{name}={value}\n")).collect::<String>()
+        };
+        let hosts = settings(&host_settings(ends));
+        let off = |name: &str| format!("ethtool -K {name} tx off tso off gso off gro on\n");
+        let all = |role: &str| {
+            SIDES.iter().filter(|side| side.far("src", "snk") == role).copied().collect::<Vec<_>>()
+        };
+        let mut script = vec![("rtr".into(), "sysctl -qp -", settings(&ROUTER_SETTINGS))];
+        script.extend(["src", "snk"].map(|role| (role.into(), "sysctl -qp -", hosts.clone())));
+        script.push(("rtr".into(), "ip -batch -", wires("$src", "$snk", 0)));
+        for role in ["src", "snk"] {
+            let offloads = all(role).iter().map(|side| off(side.host())).collect();
+            script.push((role.into(), "sh", offloads));
+        }
+        script.push(("rtr".into(), "sh", SIDES.iter().map(|side| off(side.router())).collect()));
+        script.push(("rtr".into(), "ip -batch -", router_lines(ends)));
+        script.extend(["src", "snk"].map(|role| (role.into(), "ip -batch -", host_lines(&all(role), ends))));
+        script
+    }
+
+    /// The line of `ip` in the router's namespace that makes a link to the namespace `far`.
+    pub fn wire_line(side: Side, far: &str) -> String {
+        wire(side, far, side.mac(1), "")
+    }
+
+    /// The lines of `ip` that bring up a link of the router, with its addresses, neighbors and routes.
+    pub fn port_lines(side: Side, ends: Ends) -> String {
+        side_lines(side, ends) + &routes_by(side)
+    }
+
     /// Deletes a link of the router with its other end, and so everything that depends on it in Linux's tables.
     pub fn delete(&self, side: Side) {
         self.rtr.ip(&format!("link del {}", side.router()));
@@ -239,12 +265,25 @@ impl Lab {
     }
 }
 
-fn wires(src: &Namespace, snk: &Namespace, queues: u32) -> String {
+/// Settings of the hosts.
+fn host_settings(ends: Ends) -> [(&'static str, &'static str); 6] {
+    let off = if ends == Ends::Hosts { "0" } else { "1" };
+    [
+        ("net.ipv6.conf.default.disable_ipv6", off),
+        ("net.ipv4.conf.all.rp_filter", "0"),
+        ("net.ipv4.conf.default.rp_filter", "0"),
+        ("net.ipv6.conf.all.accept_dad", "0"),
+        ("net.ipv6.conf.default.accept_dad", "0"),
+        ("net.ipv6.conf.default.accept_ra", "0"),
+    ]
+}
+
+fn wires(src: &str, snk: &str, queues: u32) -> String {
     let queues = match queues {
         0 => String::new(),
         count => format!(" numtxqueues {count} numrxqueues {count}"),
     };
-    SIDES.map(|side| wire(side, side.far(src.name(), snk.name()), side.mac(1), &queues)).concat()
+    SIDES.map(|side| wire(side, side.far(src, snk), side.mac(1), &queues)).concat()
 }
 
 /// A link of the router to the namespace `far`.
@@ -257,7 +296,7 @@ fn wire(side: Side, far: &str, mac: Mac, queues: &str) -> String {
     )
 }
 
-/// The routes of a lab that lead out of a link.
+/// The routes of a lab that lead out of a link, as lines of `ip`.
 fn routes_by(side: Side) -> String {
     let is_by = |line: &&str| {
         let via = line.rsplit(' ').next().unwrap_or_default();

@@ -43,7 +43,7 @@ impl Random {
     }
 
     /// The seed is mixed (the finalizer of splitmix64): xorshift begins badly with few bits, and cannot begin with 0.
-    fn from_seed(seed: u64) -> Self {
+    pub fn from_seed(seed: u64) -> Self {
         let mut state = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         state = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         state = (state ^ state >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -74,7 +74,8 @@ pub fn count(default: usize) -> usize {
     number("BM_RULESETS").map_or(default, |count| count as usize)
 }
 
-fn number(variable: &str) -> Option<u64> {
+/// The number in a variable of the environment.
+pub fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
