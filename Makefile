@@ -79,6 +79,18 @@ soak: build
 	$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" BM_SOAK=$(or $(SOAK),3600) BM_REPORT=$$PWD/target/soak.txt \
 		cargo test --release --locked --package bm-tests --test soak both_paths
 
+# Random steps of an administrator in Linux alone and beside all paths (tests/README.md), an hour or SECONDS; the report
+# and the scripts of what it found go to target/model. `make test` runs a minute of it.
+.PHONY: model
+model: build
+	@tools/setup test
+	@rm -rf target/model
+	@mkdir -p target/model
+	cargo test --release --locked --package bm-tests --test model --no-run
+	$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" BM_MODEL_SECONDS=$(or $(SECONDS),3600) BM_SEED=$(SEED) \
+		BM_MODEL_SCRIPTS=$$PWD/target/model BM_REPORT=$$PWD/target/model/report.txt \
+		cargo test --release --locked --package bm-tests --test model
+
 install: build
 	$(SUDO) install -D -m 755 $(BRICKMOON) $(DESTDIR)/usr/sbin/brickmoon
 	$(SUDO) install -D -m 755 $(BENCH) $(DESTDIR)/usr/sbin/brickmoon-bench

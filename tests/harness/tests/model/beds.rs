@@ -1,0 +1,298 @@
+//! Labs side by side, one for each subject: built in the same way, changed by the same commands, and sent the same frames
+//! at the same time.
+
+use crate::compare;
+use crate::probes::Probe;
+use crate::step::{Place, Step, Tool};
+use bm_tests::command::finish;
+use bm_tests::exchange::Seen;
+use bm_tests::lab::{Ends, Lab, SIDES, Side};
+use bm_tests::netlink::Requests;
+use bm_tests::netns::Namespace;
+use bm_tests::reassembly;
+use bm_tests::subject::{Router, Subject};
+use bm_tests::sys::{self, PacketSocket};
+use std::net::IpAddr;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a command, or a daemon that has to read messages, may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// A capture is complete, for the time being, when nothing has come for so long.
+const QUIET: Duration = Duration::from_millis(25);
+/// A port that no step touches. Its neighbor changes after each step, and the kernel announces changes in order.
+const MARKER: [&str; 2] = ["m0", "m1"];
+const MARKED: &str = "192.0.2.250";
+
+/// What of Linux depends on time is switched off, beside the settings of every lab: entries of neighbors do not age, and
+/// resolution fails at once; nothing is delayed by chance.
+const CALM: [(&str, &str); 8] = [
+    ("base_reachable_time_ms", "3600000"),
+    ("delay_first_probe_time", "3600"),
+    ("gc_stale_time", "3600"),
+    ("mcast_solicit", "1"),
+    ("ucast_solicit", "1"),
+    ("retrans_time_ms", "10"),
+    ("proxy_delay", "0"),
+    ("locktime", "0"),
+];
+
+/// What a state consists of.
+const LINUX: [&str; 9] = [
+    "ip addr",
+    "ip -4 rule",
+    "ip -6 rule",
+    "ip nexthop",
+    "ip -4 route show table all",
+    "ip -6 route show table all",
+    "ip neigh",
+    "nft list ruleset",
+    "ip xfrm policy",
+];
+const DAEMON: [&[&str]; 6] = [
+    &["status"],
+    &["show", "ports"],
+    &["show", "routes"],
+    &["show", "nexthops"],
+    &["show", "neighbors"],
+    &["show", "drops"],
+];
+
+/// One of the routers.
+pub struct Bed<'a> {
+    pub lab: &'a Lab,
+    pub router: Router<'a>,
+    pub subject: &'a Subject,
+    sockets: [(u32, PacketSocket); 3],
+    marker: Requests,
+    marks: u32,
+    /// What Linux has reassembled and fragmented before the last exchange.
+    counted: [u64; 6],
+}
+
+/// Builds a lab for each subject, starts all routers, and runs `action`.
+pub fn with<T>(subjects: &[Subject], action: impl FnOnce(&mut [Bed]) -> T) -> T {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let built: Vec<Lab> = std::thread::scope(|scope| {
+        let build = |subject: &Subject| {
+            let name = format!("m{number}-{subject}");
+            scope.spawn(move || build(&name))
+        };
+        let threads: Vec<_> = subjects.iter().map(build).collect();
+        threads.into_iter().map(join).collect()
+    });
+    let mut beds: Vec<Bed> = std::thread::scope(|scope| {
+        let start = |(lab, subject)| scope.spawn(move || Bed::start(lab, subject));
+        let threads: Vec<_> = built.iter().zip(subjects).map(start).collect();
+        threads.into_iter().map(join).collect()
+    });
+    action(&mut beds)
+}
+
+/// Does something with all of them at the same time.
+pub fn each<'a, T: Send>(beds: &mut [Bed<'a>], action: impl Fn(&mut Bed<'a>) -> T + Sync) -> Vec<T> {
+    let action = &action;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = beds.iter_mut().map(|bed| scope.spawn(move || action(bed))).collect();
+        threads.into_iter().map(join).collect()
+    })
+}
+
+fn join<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+fn build(name: &str) -> Lab {
+    let lab = Lab::new(name, Ends::Silent);
+    let [port, end] = MARKER;
+    lab.rtr.ip(&format!(
+        "link add {port} type veth peer name {end} netns {}\nlink set {port} addrgenmode none\nlink set {port} up\n",
+        lab.snk.name()
+    ));
+    lab.snk.ip(&format!("link set {end} up\n"));
+    lab.snk.run(&format!("ethtool -K {end} gro on"));
+    for side in SIDES {
+        let refused = set(&lab.rtr, &calm(side));
+        assert!(refused.is_empty(), "{refused}");
+    }
+    lab
+}
+
+/// [`CALM`] for a port, as lines of [`Tool::Set`].
+pub fn calm(side: Side) -> String {
+    let mut lines = String::new();
+    for family in ["ipv4", "ipv6"] {
+        // IPv6 has no lock time.
+        for (name, value) in CALM.iter().filter(|(name, _)| family == "ipv4" || *name != "locktime") {
+            lines += &format!("net/{family}/neigh/{}/{name} {value}\n", side.router());
+        }
+    }
+    lines.trim_end().to_owned()
+}
+
+impl<'a> Bed<'a> {
+    fn start(lab: &'a Lab, subject: &'a Subject) -> Self {
+        let ports: Vec<_> = SIDES.iter().map(|side| side.router()).chain([MARKER[0]]).collect();
+        let router = subject.start_on(lab, &ports);
+        let sockets = SIDES.map(|side| open(lab, side).expect("the lab's own links are there"));
+        let marker = Requests::about(&lab.rtr, MARKER[0]);
+        Self { lab, router, subject, sockets, marker, marks: 0, counted: [0; 6] }
+    }
+
+    /// Its name in reports.
+    pub fn name(&self) -> String {
+        self.subject.to_string()
+    }
+
+    /// Makes a change; returns Linux's messages about it.
+    pub fn take(&mut self, step: &Step) -> String {
+        let lines = step.lines(self.lab);
+        let place = match step.place {
+            Place::Router => &self.lab.rtr,
+            Place::Source => &self.lab.src,
+            Place::Sink => &self.lab.snk,
+        };
+        let message = match step.tool {
+            Tool::Ip => feed(place, &["ip", "-force", "-batch", "-"], &lines),
+            Tool::Ip6 => feed(place, &["ip", "-6", "-force", "-batch", "-"], &lines),
+            Tool::Tc => feed(place, &["tc", "-force", "-batch", "-"], &lines),
+            Tool::Nft => feed(place, &["nft", "-f", "-"], &lines),
+            Tool::Set => set(place, &lines),
+            Tool::Verify => self.verify(),
+        };
+        for (side, socket) in SIDES.into_iter().zip(&mut self.sockets) {
+            let index = host_index(self.lab, side).unwrap_or(socket.0);
+            if index != socket.0 {
+                *socket = open(self.lab, side).unwrap_or_else(|| panic!("{side:?}: the link is gone again"));
+            }
+        }
+        message.replace(self.lab.rtr.name(), "@rtr").replace(self.lab.snk.name(), "@snk")
+    }
+
+    /// The differences that brickmoon itself finds between its tables and Linux's.
+    fn verify(&self) -> String {
+        let Some(output) = self.router.ask("verify", &[]) else { return String::new() };
+        if output.status.success() {
+            String::new()
+        } else {
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        }
+    }
+
+    /// Waits until the daemon has read all messages of the kernel so far; says so if that takes longer than
+    /// [`PATIENCE`].
+    pub fn in_step(&mut self) -> Result<(), String> {
+        if !self.router.is_brickmoon() {
+            return Ok(());
+        }
+        self.marks += 1;
+        let [.., a, b, c] = self.marks.to_be_bytes();
+        let mac = [2, 0xb3, 0x7e, a, b, c];
+        self.marker.replace_neighbor(MARKED.parse::<IpAddr>().expect("an address"), mac);
+        if let (_, Some(error)) = self.marker.finish() {
+            return Err(format!("the marker's neighbor: {error}"));
+        }
+        let wanted = bm_wire::Mac(mac).to_string();
+        let begin = Instant::now();
+        while !self.router.get("/v1/neighbors").is_some_and(|reply| reply.contains(&wanted)) {
+            if begin.elapsed() > PATIENCE {
+                return Err(format!(
+                    "has not read what the kernel announced {PATIENCE:?} ago\n{}",
+                    self.router.log()
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Sends all frames and returns what comes of them until nothing has come for a while.
+    pub fn exchange(&mut self, probes: &[Probe], token: [u8; 4]) -> Vec<Seen> {
+        self.counted = reassembly::counted(&self.lab.rtr);
+        for (_, socket) in &self.sockets {
+            // A link that is down is an error once.
+            while !matches!(socket.receive(), Ok(None)) {}
+        }
+        for (side, frame) in probes {
+            // A link that is down, or shorter than a frame, refuses it.
+            let _refused = self.sockets[*side as usize].1.send(frame);
+        }
+        let mut seen = Vec::new();
+        while self.listen(QUIET, token, &mut seen) {}
+        seen
+    }
+
+    /// Adds what has come, or comes within this time; `false` if nothing does.
+    pub fn listen(&self, time: Duration, token: [u8; 4], seen: &mut Vec<Seen>) -> bool {
+        let sockets = self.sockets.each_ref().map(|(_, socket)| socket);
+        let deadline = Instant::now() + time;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            sys::wait_readable(&sockets, left).expect("poll works on open sockets");
+            let mut came = false;
+            for (side, socket) in SIDES.into_iter().zip(sockets) {
+                while let Ok(Some(captured)) = socket.receive() {
+                    if compare::is_of_round(&captured.frame, token) {
+                        came = true;
+                        seen.push(Seen { side, frame: compare::comparable(captured.frame) });
+                    }
+                }
+            }
+            if came || left.is_zero() {
+                return came;
+            }
+        }
+    }
+
+    /// Writes what Linux and the daemon know into a file beside the scripts.
+    pub fn write_state(&self, seed: u64) {
+        let Some(folder) = std::env::var_os("BM_MODEL_SCRIPTS") else { return };
+        let mut text = String::new();
+        for what in LINUX {
+            let output = self.lab.rtr.try_run(what).stdout;
+            text += &format!("# {what}\n{}", String::from_utf8_lossy(&output));
+        }
+        for what in DAEMON {
+            let output = self.router.ask(what[0], &what[1..]).map(|output| output.stdout).unwrap_or_default();
+            text += &format!("# brickmoon {}\n{}", what.join(" "), String::from_utf8_lossy(&output));
+        }
+        text += &self.router.log();
+        let file = std::path::Path::new(&folder).join(format!("model-{seed}-{}.txt", self.name()));
+        std::fs::write(&file, text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    }
+
+    /// Whether Linux has reassembled or fragmented something since the last exchange began.
+    pub fn has_reassembled(&self) -> bool {
+        reassembly::counted(&self.lab.rtr) != self.counted
+    }
+}
+
+fn host_index(lab: &Lab, side: Side) -> Option<u32> {
+    lab.host(side).within(|| sys::interface_index(side.host()).ok())
+}
+
+fn open(lab: &Lab, side: Side) -> Option<(u32, PacketSocket)> {
+    let index = host_index(lab, side)?;
+    lab.host(side).within(|| PacketSocket::open(index).ok()).map(|socket| (index, socket))
+}
+
+/// The messages of a command that reads these lines.
+fn feed(place: &Namespace, words: &[&str], lines: &str) -> String {
+    let mut command = place.command(words[0]);
+    command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap_or_else(|error| panic!("{words:?}: {error}"));
+    let output = finish(words[0], child, format!("{lines}\n").as_bytes(), PATIENCE);
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Writes settings; returns the errors.
+fn set(place: &Namespace, lines: &str) -> String {
+    let write = |line: &str| {
+        let (path, value) = line.split_once(' ')?;
+        let path = format!("/proc/sys/{path}");
+        std::fs::write(&path, value).err().map(|error| format!("{path} failed: {error}\n"))
+    };
+    place.within(|| lines.lines().filter_map(write).collect())
+}

@@ -1,0 +1,223 @@
+//! What may differ between two labs with the same history, beyond what `normalise` says of any two routers.
+//!
+//! 1. *Messages to find neighbors, and about groups*: when Linux sends them depends on time. Answers to probes are kept.
+//! 2. *Identification and flow label of every packet that the router itself creates*: its addresses change here, so they
+//!    are told by the TTL and the protocol.
+//! 3. *Which of several next hops a flow takes*: MAC addresses and link of what goes to the prefixes with several.
+//! 4. *Errors and redirects to the few sources that are not new in each round*: Linux limits those by source.
+//! 5. *How many errors come about a neighbor that does not answer*, and what they quote: that depends on how many packets
+//!    wait when Linux gives up. There must be one for each destination, or none.
+//! 6. *Frames of an earlier round*, which came late: they do not carry the number of the round.
+
+use crate::probes::{MULTIPATH4, MULTIPATH6};
+use bm_tests::exchange::Seen;
+use bm_tests::lab::Side;
+use bm_tests::normalise;
+use bm_tests::packet::put16;
+use bm_wire::checksum;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+const PACKET: usize = 14;
+const ARP: u16 = 0x0806;
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+
+fn kind(frame: &[u8]) -> u16 {
+    frame.get(12..14).map_or(0, |two| u16::from_be_bytes([two[0], two[1]]))
+}
+
+/// Whether a frame belongs to the packets with this number, and is not noise.
+pub fn is_of_round(frame: &[u8], token: [u8; 4]) -> bool {
+    let packet = frame.get(PACKET..).unwrap_or_default();
+    match kind(frame) {
+        // An answer; requests come at any time.
+        ARP => packet.get(7) == Some(&2),
+        IPV4 | IPV6 => {
+            let advertises =
+                kind(frame) == IPV6 && packet.get(6) == Some(&ICMPV6) && packet.get(40) == Some(&136);
+            if normalise::is_noise(frame) || is_limited(packet) {
+                return false;
+            }
+            // Fragments after the first have the number as their identification.
+            let id = kind(frame) == IPV4 && packet.get(4..6) == Some(&token[2..]);
+            let opens = [0x11, 0x22, 0x33, 0x44];
+            let acknowledges = [0x11, 0x22, 0x33, 0x45];
+            let has = |word: [u8; 4]| packet.windows(4).any(|four| four == word);
+            advertises || id || has(token) || has(opens) || has(acknowledges)
+        }
+        _ => has_token(packet, token),
+    }
+}
+
+fn has_token(bytes: &[u8], token: [u8; 4]) -> bool {
+    bytes.windows(4).any(|four| four == token)
+}
+
+/// Errors about routes, and redirects, to sources that are not new in each round.
+fn is_limited(packet: &[u8]) -> bool {
+    if packet.len() < 48 {
+        return false;
+    }
+    if packet[0] >> 4 == 4 {
+        let at = usize::from(packet[0] & 15) * 4;
+        let is_new = packet[16..18] == [172, 16] && packet[18] < 128;
+        let error = packet[9] == ICMP && matches!(packet.get(at..at + 2), Some([3, 0 | 1 | 13] | [5, _]));
+        return error && !is_new;
+    }
+    let is_new = packet[24..29] == [0x20, 0x01, 0x0d, 0xb8, 0xc0];
+    packet[6] == ICMPV6 && packet[40] == 137 && !is_new
+}
+
+/// The frame without what may differ.
+pub fn comparable(frame: Vec<u8>) -> Vec<u8> {
+    let mut frame = normalise::frame(frame);
+    match kind(&frame) {
+        IPV4 if frame.len() >= PACKET + 20 => ipv4(&mut frame),
+        IPV6 if frame.len() >= PACKET + 40 => ipv6(&mut frame),
+        _ => {}
+    }
+    frame
+}
+
+fn ipv4(frame: &mut [u8]) {
+    let packet = &mut frame[PACKET..];
+    let header = (usize::from(packet[0] & 15) * 4).clamp(20, packet.len());
+    if is_own(packet[8]) && matches!(packet[9], ICMP | 6) && checksum::sum(&packet[..header]) == 0xffff {
+        put16(packet, 4, 0);
+        put16(packet, 10, 0);
+        let sum = checksum::ipv4_header(&packet[..header]);
+        put16(packet, 10, sum);
+    }
+    let to = Ipv4Addr::new(packet[16], packet[17], packet[18], packet[19]).to_string();
+    if MULTIPATH4.contains(&&*to) {
+        frame[..12].fill(0);
+    }
+}
+
+fn ipv6(frame: &mut [u8]) {
+    let packet = &mut frame[PACKET..];
+    if is_own(packet[7]) && matches!(packet[6], ICMPV6 | 6) {
+        packet[1] &= 0xf0;
+        packet[2..4].fill(0);
+    }
+    let to: [u8; 16] = packet[24..40].try_into().expect("16 bytes");
+    if MULTIPATH6.contains(&&*Ipv6Addr::from(to).to_string()) {
+        frame[..12].fill(0);
+    }
+}
+
+/// Whether a packet with this TTL was made by the router: a forwarded one has lost one hop.
+fn is_own(ttl: u8) -> bool {
+    ttl != 63
+}
+
+/// All frames in an order of their own, without the link of those that may take several, and one error about each
+/// neighbor.
+pub fn sorted(seen: &[Seen]) -> Vec<Seen> {
+    let mut all = seen.to_vec();
+    for seen in &mut all {
+        if seen.frame[..12] == [0; 12] {
+            seen.side = Side::Src;
+        }
+    }
+    let (errors, mut all): (Vec<_>, Vec<_>) = all.into_iter().partition(is_about_neighbor);
+    let mut errors: Vec<_> =
+        errors.into_iter().map(|error| Seen { frame: bare(error.frame), ..error }).collect();
+    errors.sort();
+    errors.dedup();
+    all.extend(errors);
+    all.sort();
+    all
+}
+
+/// An error about a neighbor without what differs between those for one destination.
+fn bare(mut frame: Vec<u8>) -> Vec<u8> {
+    if kind(&frame) == IPV4 {
+        frame.truncate(PACKET + 20 + 8 + 20);
+        let packet = &mut frame[PACKET..];
+        packet[1..4].fill(0);
+        packet[10..12].fill(0);
+        packet[16..20].fill(0);
+        packet[22..44].fill(0);
+    } else {
+        frame.truncate(PACKET + 40 + 8 + 40);
+        let packet = &mut frame[PACKET..];
+        packet[1..6].fill(0);
+        packet[24..40].fill(0);
+        packet[42..72].fill(0);
+    }
+    frame
+}
+
+/// Frames of the first list that the second one lacks; a frame that comes twice counts twice.
+pub fn lacking<'a>(list: &'a [Seen], other: &[Seen]) -> Vec<&'a Seen> {
+    let mut rest = other.to_vec();
+    let mut lacking = Vec::new();
+    for seen in list {
+        match rest.iter().position(|candidate| candidate == seen) {
+            Some(at) => drop(rest.swap_remove(at)),
+            None => lacking.push(seen),
+        }
+    }
+    lacking
+}
+
+/// Whether a frame is an error about a neighbor that does not answer.
+pub fn is_about_neighbor(seen: &Seen) -> bool {
+    let packet = seen.frame.get(PACKET..).unwrap_or_default();
+    match kind(&seen.frame) {
+        IPV4 => packet.len() >= 48 && packet[9] == ICMP && packet[20..22] == [3, 1],
+        IPV6 => packet.len() >= 88 && packet[6] == ICMPV6 && packet[40..42] == [1, 3],
+        _ => false,
+    }
+}
+
+/// What a frame is, in a few words, and its bytes.
+pub fn describe(seen: &Seen) -> String {
+    let frame = &seen.frame;
+    let packet = frame.get(PACKET..).unwrap_or_default();
+    let words = match kind(frame) {
+        ARP => "ARP".to_owned(),
+        IPV4 if packet.len() >= 20 => {
+            let at = usize::from(packet[0] & 15) * 4;
+            let address =
+                |at: usize| Ipv4Addr::new(packet[at], packet[at + 1], packet[at + 2], packet[at + 3]);
+            format!(
+                "{} > {} protocol {} ttl {}{}",
+                address(12),
+                address(16),
+                packet[9],
+                packet[8],
+                icmp(packet, packet[9], at)
+            )
+        }
+        IPV6 if packet.len() >= 40 => {
+            let address =
+                |at: usize| Ipv6Addr::from(<[u8; 16]>::try_from(&packet[at..at + 16]).expect("16 bytes"));
+            format!(
+                "{} > {} next header {} hop limit {}{}",
+                address(8),
+                address(24),
+                packet[6],
+                packet[7],
+                icmp(packet, packet[6], 40)
+            )
+        }
+        other => format!("type {other:04x}"),
+    };
+    format!("{:?}: {words}, {} bytes: {}", seen.side, frame.len(), hex(&frame[..frame.len().min(110)]))
+}
+
+fn icmp(packet: &[u8], protocol: u8, at: usize) -> String {
+    match packet.get(at..at + 2) {
+        Some([kind, code]) if matches!(protocol, ICMP | ICMPV6) => format!(" ICMP {kind}/{code}"),
+        _ => String::new(),
+    }
+}
+
+/// Bytes in hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
