@@ -14,13 +14,15 @@ use bm_tests::subject::{Router, Subject};
 use bm_tests::sys::{self, PacketSocket};
 use std::net::IpAddr;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a command, or a daemon that has to read messages, may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// A capture is complete, for the time being, when nothing has come for so long.
 const QUIET: Duration = Duration::from_millis(25);
+/// Between two rounds of a stream.
+const PAUSE: Duration = Duration::from_micros(500);
 /// A port that no step touches. Its neighbor changes after each step, and the kernel announces changes in order.
 const MARKER: [&str; 2] = ["m0", "m1"];
 const MARKED: &str = "192.0.2.250";
@@ -69,6 +71,14 @@ pub struct Bed<'a> {
     marks: u32,
     /// What Linux has reassembled and fragmented before the last exchange.
     counted: [u64; 6],
+}
+
+/// A step that was taken while packets passed.
+pub struct Taken {
+    /// Linux's messages.
+    pub message: String,
+    pub sent: u64,
+    pub seen: Vec<Seen>,
 }
 
 /// Builds a lab for each subject, starts all routers, and runs `action`.
@@ -146,8 +156,48 @@ impl<'a> Bed<'a> {
         self.subject.to_string()
     }
 
-    /// Makes a change; returns Linux's messages about it.
-    pub fn take(&mut self, step: &Step) -> String {
+    /// Makes a change, and waits until the daemon has read what the kernel announces; returns Linux's messages about it.
+    pub fn take(&mut self, step: &Step) -> Result<String, String> {
+        let message = self.make(step);
+        for (side, socket) in SIDES.into_iter().zip(&mut self.sockets) {
+            let index = host_index(self.lab, side).unwrap_or(socket.0);
+            if index != socket.0 {
+                *socket = open(self.lab, side).unwrap_or_else(|| panic!("{side:?}: the link is gone again"));
+            }
+        }
+        self.in_step()?;
+        Ok(message)
+    }
+
+    /// The same while packets are sent again and again; also returns what comes of them. The step must leave the links
+    /// as they are.
+    pub fn take_during(&mut self, step: &Step, probes: &[Probe], token: [u8; 4]) -> Result<Taken, String> {
+        self.discard();
+        let is_over = AtomicBool::new(false);
+        let (message, sent) = std::thread::scope(|scope| {
+            let (sockets, is_over) = (self.sockets.each_ref().map(|(_, socket)| socket), &is_over);
+            let stream = move || {
+                let mut sent = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    for (side, frame) in probes {
+                        sent += u64::from(sockets[*side as usize].send(frame).is_ok());
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+                sent
+            };
+            let stream = scope.spawn(stream);
+            let message = self.make(step);
+            let lags = mark(&mut self.marker, &mut self.marks, &self.router);
+            is_over.store(true, Ordering::Relaxed);
+            (lags.map(|()| message), join(stream))
+        });
+        let mut seen = Vec::new();
+        while self.listen(QUIET, token, &mut seen) {}
+        Ok(Taken { message: message?, sent, seen })
+    }
+
+    fn make(&self, step: &Step) -> String {
         let lines = step.lines(self.lab);
         let place = match step.place {
             Place::Router => &self.lab.rtr,
@@ -162,12 +212,6 @@ impl<'a> Bed<'a> {
             Tool::Set => set(place, &lines),
             Tool::Verify => self.verify(),
         };
-        for (side, socket) in SIDES.into_iter().zip(&mut self.sockets) {
-            let index = host_index(self.lab, side).unwrap_or(socket.0);
-            if index != socket.0 {
-                *socket = open(self.lab, side).unwrap_or_else(|| panic!("{side:?}: the link is gone again"));
-            }
-        }
         message.replace(self.lab.rtr.name(), "@rtr").replace(self.lab.snk.name(), "@snk")
     }
 
@@ -183,38 +227,21 @@ impl<'a> Bed<'a> {
 
     /// Waits until the daemon has read all messages of the kernel so far; says so if that takes longer than
     /// [`PATIENCE`].
-    pub fn in_step(&mut self) -> Result<(), String> {
-        if !self.router.is_brickmoon() {
-            return Ok(());
+    fn in_step(&mut self) -> Result<(), String> {
+        mark(&mut self.marker, &mut self.marks, &self.router)
+    }
+
+    fn discard(&self) {
+        for (_, socket) in &self.sockets {
+            // A link that is down is an error once.
+            while !matches!(socket.receive(), Ok(None)) {}
         }
-        self.marks += 1;
-        let [.., a, b, c] = self.marks.to_be_bytes();
-        let mac = [2, 0xb3, 0x7e, a, b, c];
-        self.marker.replace_neighbor(MARKED.parse::<IpAddr>().expect("an address"), mac);
-        if let (_, Some(error)) = self.marker.finish() {
-            return Err(format!("the marker's neighbor: {error}"));
-        }
-        let wanted = bm_wire::Mac(mac).to_string();
-        let begin = Instant::now();
-        while !self.router.get("/v1/neighbors").is_some_and(|reply| reply.contains(&wanted)) {
-            if begin.elapsed() > PATIENCE {
-                return Err(format!(
-                    "has not read what the kernel announced {PATIENCE:?} ago\n{}",
-                    self.router.log()
-                ));
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
     }
 
     /// Sends all frames and returns what comes of them until nothing has come for a while.
     pub fn exchange(&mut self, probes: &[Probe], token: [u8; 4]) -> Vec<Seen> {
         self.counted = reassembly::counted(&self.lab.rtr);
-        for (_, socket) in &self.sockets {
-            // A link that is down is an error once.
-            while !matches!(socket.receive(), Ok(None)) {}
-        }
+        self.discard();
         for (side, frame) in probes {
             // A link that is down, or shorter than a frame, refuses it.
             let _refused = self.sockets[*side as usize].1.send(frame);
@@ -267,6 +294,29 @@ impl<'a> Bed<'a> {
     pub fn has_reassembled(&self) -> bool {
         reassembly::counted(&self.lab.rtr) != self.counted
     }
+}
+
+/// Changes the marker's neighbor and waits until the daemon has it.
+fn mark(marker: &mut Requests, marks: &mut u32, router: &Router) -> Result<(), String> {
+    if !router.is_brickmoon() {
+        return Ok(());
+    }
+    *marks += 1;
+    let [.., a, b, c] = marks.to_be_bytes();
+    let mac = [2, 0xb3, 0x7e, a, b, c];
+    marker.replace_neighbor(MARKED.parse::<IpAddr>().expect("an address"), mac);
+    if let (_, Some(error)) = marker.finish() {
+        return Err(format!("the marker's neighbor: {error}"));
+    }
+    let wanted = bm_wire::Mac(mac).to_string();
+    let begin = Instant::now();
+    while !router.get("/v1/neighbors").is_some_and(|reply| reply.contains(&wanted)) {
+        if begin.elapsed() > PATIENCE {
+            return Err(format!("has not read what the kernel announced {PATIENCE:?} ago\n{}", router.log()));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 fn host_index(lab: &Lab, side: Side) -> Option<u32> {

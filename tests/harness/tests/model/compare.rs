@@ -5,8 +5,8 @@
 //!    are told by the TTL and the protocol.
 //! 3. *Which of several next hops a flow takes*: MAC addresses and link of what goes to the prefixes with several.
 //! 4. *Errors and redirects to the few sources that are not new in each round*: Linux limits those by source.
-//! 5. *How many errors come about a neighbor that does not answer*, and what they quote: that depends on how many packets
-//!    wait when Linux gives up. There must be one for each destination, or none.
+//! 5. *Errors about a neighbor that does not answer*: which of the packets that wait get one, and when, depends on time.
+//!    The suite `neighbors` is about those.
 //! 6. *Frames of an earlier round*, which came late: they do not carry the number of the round.
 
 use crate::probes::{MULTIPATH4, MULTIPATH6};
@@ -37,7 +37,7 @@ pub fn is_of_round(frame: &[u8], token: [u8; 4]) -> bool {
         IPV4 | IPV6 => {
             let advertises =
                 kind(frame) == IPV6 && packet.get(6) == Some(&ICMPV6) && packet.get(40) == Some(&136);
-            if normalise::is_noise(frame) || is_limited(packet) {
+            if normalise::is_noise(frame) || is_limited(packet) || is_about_neighbor(packet) {
                 return false;
             }
             // Fragments after the first have the number as their identification.
@@ -49,6 +49,16 @@ pub fn is_of_round(frame: &[u8], token: [u8; 4]) -> bool {
         }
         _ => has_token(packet, token),
     }
+}
+
+/// Whether a packet is an error about a neighbor that does not answer.
+fn is_about_neighbor(packet: &[u8]) -> bool {
+    if packet.len() < 48 {
+        return false;
+    }
+    let at = if packet[0] >> 4 == 4 { usize::from(packet[0] & 15) * 4 } else { 40 };
+    let protocol = if packet[0] >> 4 == 4 { packet[9] } else { packet[6] };
+    matches!((protocol, packet.get(at..at + 2)), (ICMP, Some([3, 1])) | (ICMPV6, Some([1, 3])))
 }
 
 fn has_token(bytes: &[u8], token: [u8; 4]) -> bool {
@@ -113,8 +123,7 @@ fn is_own(ttl: u8) -> bool {
     ttl != 63
 }
 
-/// All frames in an order of their own, without the link of those that may take several, and one error about each
-/// neighbor.
+/// All frames in an order of their own, without the link of those that may take several.
 pub fn sorted(seen: &[Seen]) -> Vec<Seen> {
     let mut all = seen.to_vec();
     for seen in &mut all {
@@ -122,33 +131,8 @@ pub fn sorted(seen: &[Seen]) -> Vec<Seen> {
             seen.side = Side::Src;
         }
     }
-    let (errors, mut all): (Vec<_>, Vec<_>) = all.into_iter().partition(is_about_neighbor);
-    let mut errors: Vec<_> =
-        errors.into_iter().map(|error| Seen { frame: bare(error.frame), ..error }).collect();
-    errors.sort();
-    errors.dedup();
-    all.extend(errors);
     all.sort();
     all
-}
-
-/// An error about a neighbor without what differs between those for one destination.
-fn bare(mut frame: Vec<u8>) -> Vec<u8> {
-    if kind(&frame) == IPV4 {
-        frame.truncate(PACKET + 20 + 8 + 20);
-        let packet = &mut frame[PACKET..];
-        packet[1..4].fill(0);
-        packet[10..12].fill(0);
-        packet[16..20].fill(0);
-        packet[22..44].fill(0);
-    } else {
-        frame.truncate(PACKET + 40 + 8 + 40);
-        let packet = &mut frame[PACKET..];
-        packet[1..6].fill(0);
-        packet[24..40].fill(0);
-        packet[42..72].fill(0);
-    }
-    frame
 }
 
 /// Frames of the first list that the second one lacks; a frame that comes twice counts twice.
@@ -164,14 +148,35 @@ pub fn lacking<'a>(list: &'a [Seen], other: &[Seen]) -> Vec<&'a Seen> {
     lacking
 }
 
-/// Whether a frame is an error about a neighbor that does not answer.
-pub fn is_about_neighbor(seen: &Seen) -> bool {
-    let packet = seen.frame.get(PACKET..).unwrap_or_default();
-    match kind(&seen.frame) {
-        IPV4 => packet.len() >= 48 && packet[9] == ICMP && packet[20..22] == [3, 1],
-        IPV6 => packet.len() >= 88 && packet[6] == ICMPV6 && packet[40..42] == [1, 3],
-        _ => false,
-    }
+/// What a frame shows of the router's tables: where it goes, and what of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Trace {
+    side: Side,
+    addresses: Vec<u8>,
+    /// Destination of a packet, or of the one that an error quotes.
+    to: Vec<u8>,
+    /// Type and code of an error.
+    error: Option<[u8; 2]>,
+}
+
+/// The trace of a frame; `None` for what is not a packet of the probes or an error about one.
+pub fn trace(seen: &Seen) -> Option<Trace> {
+    let packet = seen.frame.get(PACKET..)?;
+    let is_four = kind(&seen.frame) == IPV4;
+    let (protocol, header) =
+        if is_four { (*packet.get(9)?, usize::from(packet[0] & 15) * 4) } else { (*packet.get(6)?, 40) };
+    let destination = if is_four { 16..20 } else { 24..40 };
+    let is_error = if is_four { protocol == ICMP } else { protocol == ICMPV6 };
+    let (at, error) = if is_error {
+        (header + 8, Some([*packet.get(header)?, *packet.get(header + 1)?]))
+    } else {
+        (0, None)
+    };
+    let to = packet.get(at + destination.start..at + destination.end)?.to_vec();
+    let addresses = seen.frame[..12].to_vec();
+    // Any link of several.
+    let side = if addresses == [0; 12] { Side::Src } else { seen.side };
+    Some(Trace { side, addresses, to, error })
 }
 
 /// What a frame is, in a few words, and its bytes.

@@ -15,6 +15,11 @@ struct Open {
 const OPEN: &[Open] = &[
     Open {
         kind: Kind::Link,
+        words: &["arp off"],
+        why: "verify lacks neighbors that Linux makes without an announcement",
+    },
+    Open {
+        kind: Kind::Link,
         words: &["mtu 68"],
         why: "workers forward IPv6 where an MTU below 1280 has ended it",
     },
@@ -25,11 +30,6 @@ const OPEN: &[Open] = &[
         why: "other routes than local ones in the table of those",
     },
     Open { kind: Kind::Route6, words: &["mtu 1280"], why: "what Packet Too Big quotes" },
-    Open {
-        kind: Kind::Link,
-        words: &["address 02:00:00:00:00:a"],
-        why: "workers answer for neighbors that are gone with a MAC, Linux does not to all",
-    },
     Open {
         kind: Kind::FarEnd,
         words: &["down"],

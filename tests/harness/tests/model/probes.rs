@@ -308,6 +308,13 @@ impl Round {
     }
 }
 
+/// The packets of a stream that runs while a step is made: plain ones to each destination.
+pub fn of_stream(round: u32) -> Vec<Probe> {
+    let mut all = Round { token: token(round), number: round.wrapping_mul(256), probes: Vec::new() };
+    all.plain();
+    all.probes
+}
+
 /// All packets of a round.
 pub fn of_round(round: u32) -> Vec<Probe> {
     // Sources come again after enough time for Linux to allow them errors again.

@@ -1,21 +1,19 @@
 //! Steps in lock-step: taken by all labs, waited for, probed, compared.
 
 use crate::beds::{self, Bed};
-use crate::compare::{describe, is_about_neighbor, lacking, sorted};
+use crate::compare::{describe, lacking, sorted, trace};
 use crate::generate::Generator;
 use crate::probes;
 use crate::step::{Kind, Step, Tool};
 use bm_tests::exchange::Seen;
 use bm_tests::reassembly;
 use bm_tests::subject::Subject;
+use std::collections::HashSet;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 /// How long frames that are missing may take on a busy machine, once they are known to be missing.
 const LATE: Duration = Duration::from_millis(700);
-/// How long errors may take about neighbors that do not answer: workers give up after three seconds like Linux by
-/// default, whatever the settings of neighbors say.
-const GIVES_UP: Duration = Duration::from_millis(4500);
 /// How long a change may take to have effect that the kernel does not announce, or completes later: settings are read
 /// every 200 ms, the firewall every 90 ms, Linux itself notices a carrier within a second, and a removal that was not
 /// announced is looked for after a second.
@@ -45,6 +43,8 @@ pub struct Counts {
     pub rounds: u64,
     pub probes: u64,
     pub frames: u64,
+    /// Packets sent while steps were made, to all routers.
+    pub during: u64,
     /// Rounds in which a subject differed at first, and no longer when it was tried again.
     pub transient: u64,
     /// Frames that each subject has sent itself.
@@ -58,6 +58,7 @@ impl Counts {
         self.rounds += other.rounds;
         self.probes += other.probes;
         self.frames += other.frames;
+        self.during += other.during;
         self.transient += other.transient;
         for (name, sent) in &other.sent {
             match self.sent.iter_mut().find(|(known, _)| known == name) {
@@ -74,19 +75,32 @@ pub struct Run<'b, 'a> {
     pub round: u32,
     pub counts: Counts,
     /// How long a change may take to have effect that the kernel does not announce.
-    pub unannounced: Duration,
+    unannounced: Duration,
+    /// What Linux has sent in the last round.
+    before: Vec<Seen>,
+    /// What each router has sent while the last step was made.
+    during: Vec<Vec<Seen>>,
 }
 
 /// Who differs, and how.
 pub type Difference = (Subject, String);
 
-impl Run<'_, '_> {
+impl<'b, 'a> Run<'b, 'a> {
+    /// Rounds from this number on.
+    pub fn new(beds: &'b mut [Bed<'a>], round: u32, unannounced: Duration) -> Self {
+        Self { beds, round, counts: Counts::default(), unannounced, before: Vec::new(), during: Vec::new() }
+    }
+
     /// Takes a step in all labs and waits until all daemons know it. `Ok(false)` if Linux refuses it.
     pub fn take(&mut self, step: &Step) -> Result<bool, Difference> {
-        let messages = beds::each(self.beds, |bed| bed.take(step));
-        let lagging = beds::each(self.beds, Bed::in_step);
-        for (bed, lags) in self.beds.iter().zip(lagging) {
-            lags.map_err(|why| (bed.subject.clone(), why))?;
+        let taken = if step.is_atomic() && !self.before.is_empty() {
+            self.take_during(step)
+        } else {
+            beds::each(self.beds, |bed| bed.take(step))
+        };
+        let mut messages = Vec::new();
+        for (bed, taken) in self.beds.iter().zip(taken) {
+            messages.push(taken.map_err(|why| (bed.subject.clone(), why))?);
         }
         self.counts.steps += 1;
         for (bed, message) in self.beds.iter().zip(&messages).skip(1) {
@@ -108,18 +122,65 @@ impl Run<'_, '_> {
         Ok(!refused)
     }
 
+    /// Takes a step while packets pass, and keeps what comes of them until Linux's state after the step is known.
+    fn take_during(&mut self, step: &Step) -> Vec<Result<String, String>> {
+        self.round += 1;
+        let (token, probes) = (probes::token(self.round), probes::of_stream(self.round));
+        let taken = beds::each(self.beds, |bed| bed.take_during(step, &probes, token));
+        self.during.clear();
+        let mut messages = Vec::new();
+        for taken in taken {
+            match taken {
+                Ok(taken) => {
+                    self.counts.during += taken.sent;
+                    self.during.push(taken.seen);
+                    messages.push(Ok(taken.message));
+                }
+                Err(why) => messages.push(Err(why)),
+            }
+        }
+        messages
+    }
+
+    /// What a subject has sent while the last step was made, and Linux would have sent neither before nor after it.
+    fn difference_during(&mut self, before: &[Seen]) -> Option<Difference> {
+        let during = std::mem::take(&mut self.during);
+        let of_linux = during.first()?.iter().chain(before).chain(&self.before);
+        let possible: HashSet<_> = of_linux.filter_map(trace).collect();
+        for (bed, seen) in self.beds.iter().zip(&during).skip(1) {
+            let is_wrong = |seen: &&Seen| trace(seen).is_some_and(|trace| !possible.contains(&trace));
+            if let Some(wrong) = seen.iter().find(is_wrong) {
+                let what = format!(
+                    "while the step was made it sent what Linux sends neither before nor after it\n  only it: {}",
+                    describe(wrong)
+                );
+                return Some((bed.subject.clone(), what));
+            }
+        }
+        None
+    }
+
     /// Sends a round of packets and compares what comes of them; again while a change may not have had its effect.
     pub fn probe(&mut self, last: Option<Kind>) -> Option<Difference> {
         let bound = if last.is_some_and(Kind::is_announced) { Duration::ZERO } else { self.unannounced };
         let begin = Instant::now();
+        let before = std::mem::take(&mut self.before);
         loop {
             let difference = self.compare();
-            if difference.is_none() || begin.elapsed() > bound {
+            if difference.is_none() {
+                return self.difference_during(&before);
+            }
+            if begin.elapsed() > bound {
                 return difference;
             }
             self.counts.transient += 1;
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// One round whose differences do not matter: it shows what Linux does.
+    pub fn look(&mut self) {
+        let _before = self.compare();
     }
 
     /// One round.
@@ -129,13 +190,12 @@ impl Run<'_, '_> {
         self.counts.rounds += 1;
         self.counts.probes += probes.len() as u64;
         let mut heard = beds::each(self.beds, |bed| bed.exchange(&probes, token));
-        let begin = Instant::now();
-        let mut deadline = begin + LATE;
+        let mut deadline = Instant::now() + LATE;
         loop {
             let difference = self.difference(&heard);
-            let waits = Instant::now() < deadline || lacks_late_errors(&heard) && begin.elapsed() < GIVES_UP;
-            if difference.is_none() || !waits {
+            if difference.is_none() || Instant::now() > deadline {
                 self.counts.frames += heard[0].len() as u64;
+                self.before = heard.swap_remove(0);
                 return difference;
             }
             for (bed, seen) in self.beds.iter().zip(&mut heard) {
@@ -177,17 +237,10 @@ impl Run<'_, '_> {
     }
 }
 
-/// Whether nothing differs but that errors about neighbors are missing, in any lab.
-fn lacks_late_errors(heard: &[Vec<Seen>]) -> bool {
-    let heard: Vec<_> = heard.iter().map(|seen| sorted(seen)).collect();
-    let all_late = |list: &[Seen], other: &[Seen]| lacking(list, other).into_iter().all(is_about_neighbor);
-    heard.iter().skip(1).all(|seen| all_late(&heard[0], seen) && all_late(seen, &heard[0]))
-}
-
 /// Takes steps of a seed until there are `count` of them, time is over, or something differs.
 pub fn run(subjects: &[Subject], seed: u64, count: u64, until: Instant) -> (Counts, Option<Finding>) {
     beds::with(subjects, |beds| {
-        let mut run = Run { beds, round: 0, counts: Counts::default(), unannounced: UNANNOUNCED };
+        let mut run = Run::new(beds, 0, UNANNOUNCED);
         let mut steps = Vec::new();
         let found = follow(&mut run, seed, count, until, &mut steps);
         if found.is_some() {

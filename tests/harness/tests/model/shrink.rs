@@ -1,7 +1,7 @@
 //! Makes a finding small: repeats its steps in new labs, without some of them.
 
 use crate::beds::{self, Bed};
-use crate::run::{Counts, Difference, Finding, Run};
+use crate::run::{Difference, Finding, Run};
 use crate::step::Step;
 use bm_tests::subject::Subject;
 use std::time::{Duration, Instant};
@@ -13,9 +13,12 @@ const UNANNOUNCED: Duration = Duration::from_millis(2500);
 pub fn replay(subject: &Subject, steps: &[Step], probed: bool) -> Option<Difference> {
     let subjects = [Subject::Linux, subject.clone()];
     beds::with(&subjects, |beds: &mut [Bed]| {
-        let mut run = Run { beds, round: 0x4000, counts: Counts::default(), unannounced: UNANNOUNCED };
+        let mut run = Run::new(beds, 0x4000, UNANNOUNCED);
         for (index, step) in steps.iter().enumerate() {
             let last = index + 1 == steps.len();
+            if last {
+                run.look();
+            }
             match run.take(step) {
                 Err(difference) if last => return Some(difference),
                 // It differs earlier, and differently.

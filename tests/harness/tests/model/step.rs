@@ -120,6 +120,12 @@ impl Step {
         Self { place: Place::Sink, ..self }
     }
 
+    /// Whether Linux makes it at once, and no link changes: what a packet meets is the state before or the state after.
+    pub fn is_atomic(&self) -> bool {
+        let kinds = [Kind::Route4, Kind::Route6, Kind::Rule, Kind::NextHop];
+        kinds.contains(&self.kind) && self.text.lines().count() == 1 && !self.text.contains("flush")
+    }
+
     /// Its lines with the names of a lab's namespaces.
     pub fn lines(&self, lab: &Lab) -> String {
         let names = [("@src", lab.src.name()), ("@rtr", lab.rtr.name()), ("@snk", lab.snk.name())];

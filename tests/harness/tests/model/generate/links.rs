@@ -43,11 +43,14 @@ pub(super) fn link(random: &mut Random) -> Undoable {
         }
         _ => {
             let far = if side == Side::Src { "@src" } else { "@snk" };
-            let again = format!("{}{}", Lab::wire_line(side, far), Lab::port_lines(side, Ends::Silent));
-            let mut undo = vec![Step::ip(Kind::Link, again)];
             let up = Step::ip(Kind::Link, format!("link set {0} up arp off", side.host()));
-            undo.push(if side == Side::Src { up.at_source() } else { up.at_sink() });
-            undo.push(Step::by(Kind::Link, Tool::Set, beds::calm(side)));
+            // The other end first: without carrier, workers are known to differ (`open`).
+            let undo = vec![
+                Step::ip(Kind::Link, Lab::wire_line(side, far).trim_end()),
+                if side == Side::Src { up.at_source() } else { up.at_sink() },
+                Step::by(Kind::Link, Tool::Set, beds::calm(side)),
+                Step::ip(Kind::Link, Lab::port_lines(side, Ends::Silent).trim_end()),
+            ];
             (Step::ip(Kind::Link, format!("link del {name}")), undo)
         }
     }
