@@ -276,7 +276,7 @@ impl Targets {
         let target = self.shared(shape, |targets, shape| {
             let hop = targets.writer.add(Action::Unreachable, Gateway::default(), 0)?;
             let target = targets.enter(hop, shape, State::Still(Action::Unreachable), None);
-            match targets.fill(view, target, hops, mtu) {
+            match targets.fill(view, family, target, hops, mtu) {
                 Ok(()) => Ok(target),
                 Err(why) => {
                     targets.release(target);

@@ -144,7 +144,7 @@ impl Targets {
 
     /// Updates the target of an object to what the object is now.
     pub(super) fn redefine(&mut self, view: View<'_>, target: Target) {
-        let Shape::Object { id, mtu, .. } = self.get(target).shape else { return };
+        let Shape::Object { family, id, mtu } = self.get(target).shape else { return };
         let paths = view.mirror.paths(&bm_netlink::RouteBody { via: Via::Object(id), ..Default::default() });
         let mtu = u32::from(mtu);
         match paths.hops.as_slice() {
@@ -160,7 +160,7 @@ impl Targets {
                 self.put(self.hop(target), view.action(&place));
             }
             // An object that cannot become a group is left to Linux, with the reason.
-            hops => drop(self.fill(view, target, hops, mtu)),
+            hops => drop(self.fill(view, family, target, hops, mtu)),
         }
     }
 
@@ -168,6 +168,7 @@ impl Targets {
     pub(super) fn fill(
         &mut self,
         view: View<'_>,
+        family: Family,
         target: Target,
         hops: &[Hop],
         mtu: u32,

@@ -144,7 +144,8 @@ fn routes_that_choose_a_source_leave_errors_to_linux() {
     let left = |body: RouteBody| {
         let mut mirror = mirror(&[]);
         let (table, prefix) = (254, "198.51.100.0/24".parse().unwrap());
-        mirror.apply(Message::Route4(RouteMessage { event: RouteEvent::Added, table, prefix, body }));
+        let added = RouteMessage { event: RouteEvent::Added, table, prefix, body, lifetime: 0 };
+        mirror.apply(Message::Route4(added));
         of_mirror(&mirror).into_iter().map(|entry| entry.traffic).collect::<Vec<_>>()
     };
     let hop = Hop { ifindex: PORT, ..Hop::default() };
