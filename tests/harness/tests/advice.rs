@@ -65,7 +65,7 @@ fn the_suggested_command_detaches_a_foreign_program() {
     for mode in ["xdpgeneric", "xdpdrv"] {
         for path in ["kernel", "user"] {
             router.run(&format!("ip link set dev r0 {mode} obj {} sec xdp", object.display()));
-            let message = refused(&router, &["--path", path, "--port", "r0"]);
+            let message = refused(&router, &["--path", path, "--attach", "xdp", "--port", "r0"]);
             let offered = commands(&message);
             let [command] = &offered[..] else { panic!("{mode}, {path}: {message}") };
             router.run(command);

@@ -17,9 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The three links as ports with these paths.
 fn ports(paths: [&str; 3]) -> String {
-    let port =
-        |(side, path): (Side, &str)| format!("[[port]]\ndevice = '{}'\npath = '{path}'\n", side.router());
-    SIDES.into_iter().zip(paths).map(port).collect()
+    SIDES.into_iter().zip(paths).map(|(side, path)| named(&[side.router()], path)).collect()
 }
 
 /// Runs a test on a router with this configuration, which also selects the path.
@@ -398,8 +396,10 @@ fn reloads(router: &Router, config: &str) -> String {
     output
 }
 
+/// The same path for these. On the kernel path by XDP, where `ip link` shows whether the program is there.
 fn named(names: &[&str], path: &str) -> String {
-    names.iter().map(|name| format!("[[port]]\ndevice = '{name}'\npath = '{path}'\n")).collect()
+    let attach = if path == "kernel" { "attach = 'xdp'\n" } else { "" };
+    names.iter().map(|name| format!("[[port]]\ndevice = '{name}'\npath = '{path}'\n{attach}")).collect()
 }
 
 #[test]

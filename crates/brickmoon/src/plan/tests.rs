@@ -115,7 +115,7 @@ fn each_port_has_a_path_and_a_reason() {
             "",
             SAME,
             &[
-                "kernel: Linux forwards: red0.7 is in a VRF, which the kernel path does not support, and workers cannot start: big0 has an MTU of 9000, but a slot of 2048 bytes has room for at most 1514: lower the MTU with `ip link set big0 mtu 1514`",
+                "kernel: Linux forwards: red0.7 is in a VRF, which the kernel path does not support, and workers cannot start: big0 has an MTU of 9000, but a slot of 2048 bytes has room for at most 1514: lower the MTU with `ip link set dev big0 mtu 1514`",
                 kernel,
             ],
         ),
