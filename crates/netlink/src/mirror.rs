@@ -363,9 +363,13 @@ impl Mirror {
     }
 }
 
-/// Adds a change of settings. Those of all interfaces decide whether hops without carrier are used.
+/// Adds a change of settings. Those of all interfaces decide whether hops without carrier are used, and for IPv6, by
+/// forwarding, which of several routes is taken.
 fn netconf_changed(links: &BTreeMap<u32, Link>, changes: &mut Changes, family: Family, ifindex: i32) {
     changes.push(Change::Netconf(family, ifindex));
+    if family == Family::V6 && ifindex == netconf::ALL {
+        changes.everything();
+    }
     if ifindex == netconf::ALL {
         let without_carrier = links.values().filter(|link| !link.carrier());
         without_carrier.for_each(|link| changes.push(Change::Netconf(family, link.ifindex as i32)));

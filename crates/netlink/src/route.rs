@@ -8,7 +8,7 @@ use crate::error::Malformed;
 use crate::family::ip_address;
 use crate::hop::{self, Hop, HopFlags, Via};
 use bm_wire::Family;
-use bm_wire::prefix::{Address, Prefix};
+use bm_wire::prefix::{Address, Ipv6Prefix, Prefix};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -45,7 +45,7 @@ mod rtax {
     pub const MTU: u16 = 2;
 }
 /// A copy that the kernel made for one destination: not a route of a table.
-const CLONED: u32 = 0x200;
+pub(crate) const CLONED: u32 = 0x200;
 
 /// The table that lists the machine's own addresses.
 pub const TABLE_LOCAL: u32 = 255;
@@ -389,6 +389,24 @@ impl<'a> Draft<'a> {
         };
         self.body
     }
+}
+
+/// Reads table and destination of a copy that the kernel made of an IPv6 route for one destination.
+pub(crate) fn read_exception(message: &[u8]) -> Result<Option<(u32, Ipv6Prefix)>, Malformed> {
+    if message.len() < HEADER {
+        return Err(Malformed::Header { kind: libc::RTM_NEWROUTE, length: message.len() });
+    }
+    let flags = attribute::number_u32(0, &message[at::FLAGS])?;
+    if flags & CLONED == 0 {
+        return Ok(None);
+    }
+    let mut draft = Draft::new(message, flags);
+    for attribute in Attributes::after_header(message, HEADER) {
+        let (kind, value) = attribute?;
+        draft.take(kind, value, message[at::SRC_LENGTH])?;
+    }
+    let address = u128::from_bytes(draft.destination);
+    Ok(address.and_then(|address| Some((draft.table, Prefix::containing(address, message[at::DST_LENGTH])?))))
 }
 
 /// How long a route is valid: `rta_expires` of `struct rta_cacheinfo`.

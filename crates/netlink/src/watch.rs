@@ -14,6 +14,7 @@
 //! long intervals, and on request. One thread owns a `Watch` and calls [`Watch::process`] when the descriptor is
 //! readable or [`Watch::timeout`] has passed. Nothing here blocks except [`Watch::open`] and [`Watch::compare`].
 
+mod exceptions;
 mod lifetimes;
 mod load;
 
@@ -22,6 +23,7 @@ use crate::message::{Message, Messages};
 use crate::mirror::{Change, Findings, Mirror};
 use crate::socket::{self, Socket};
 use crate::sysctl::SysctlFiles;
+use exceptions::Exceptions;
 use lifetimes::Lifetimes;
 use load::{Load, Loaded, Reason, Step};
 use std::net::IpAddr;
@@ -118,6 +120,7 @@ pub struct Watch {
     /// No dump out of doubt before this.
     doubt_not_before: Instant,
     lifetimes: Lifetimes,
+    exceptions: Exceptions,
     sysctls: SysctlFiles,
     sysctl_next: Instant,
     /// Dumps made useless by overruns since the last good one.
@@ -146,6 +149,7 @@ impl Watch {
             audit: None,
             doubt_not_before: now,
             lifetimes: Lifetimes::default(),
+            exceptions: Exceptions::open(),
             sysctls: SysctlFiles::new(),
             sysctl_next: now,
             spoilt: 0,
@@ -260,6 +264,9 @@ impl Watch {
         if now >= self.sysctl_next {
             self.sysctl_next = now + self.options.sysctl_every;
             self.read_sysctls();
+            if let Some(exceptions) = self.exceptions.read(now) {
+                self.mirror.set_exceptions(exceptions);
+            }
         }
         let ended = self.lifetimes.expire(&mut self.mirror, now);
         if self.mirror.take_reread_request() || ended {

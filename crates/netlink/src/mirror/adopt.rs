@@ -282,7 +282,7 @@ fn adopt_routes<A: prefix::Address>(
     }
     for (number, prefix) in extra {
         // What was in doubt was left to Linux, and is resolved by this.
-        if !ours.in_doubt(number, prefix) {
+        if !ours.needs_reread(number, prefix) {
             findings.note(item(ours, number, prefix, ours.get(number, prefix)), None);
         }
         ours.replace(number, prefix, &[], changes);
@@ -295,7 +295,9 @@ fn adopt_routes<A: prefix::Address>(
         different.extend(differs.map(|(prefix, list)| (number, prefix, list)));
     }
     for (number, prefix, list) in different {
-        if !ours.in_doubt(number, prefix) && !silently_changed(ours, fresh, ours.get(number, prefix), list) {
+        if !ours.needs_reread(number, prefix)
+            && !silently_changed(ours, fresh, ours.get(number, prefix), list)
+        {
             findings.note(
                 item(ours, number, prefix, ours.get(number, prefix)),
                 item(fresh, number, prefix, list),

@@ -67,21 +67,20 @@ impl Mirror {
             };
         }
         let live: Vec<BodyId> = list.iter().copied().filter(|id| usable(*id)).collect();
-        let Some(&first) = live.first() else { return Choice::Nothing };
         let metric = list.first().map_or(0, |&id| body(id).priority);
         let lowest: Vec<BodyId> = live.iter().copied().filter(|&id| body(id).priority == metric).collect();
         let among = if lowest.is_empty() { &live } else { &lowest };
         let score = |id: BodyId| score(body(id).preference);
-        let best =
-            among.iter().copied().fold(first, |best, id| if score(id) > score(best) { id } else { best });
-        let best = among.iter().copied().find(|&id| score(id) == score(best)).unwrap_or(first);
-        let differ = among.iter().any(|&id| score(id) != score(best));
-        let hidden = list.iter().any(|&id| hides_others(routes, list, id));
-        let unknown =
-            list.iter().any(|&id| changes_silently(body(id), prefix) || self.is_blackhole(body(id)))
-                || hidden
-                || differ && self.no_router_preference
-                || among.len() > 1 && !self.netconf_of(Family::V6, netconf::ALL).forwarding;
+        // Of several with the same, the first.
+        let best = among.iter().copied().reduce(|best, id| if score(id) > score(best) { id } else { best });
+        let Some(best) = best else { return Choice::Nothing };
+        let is_unclear = |&id: &BodyId| {
+            let body = body(id);
+            changes_silently(body, prefix) || self.is_blackhole(body) || hides_others(routes, list, id)
+        };
+        let unknown = list.iter().any(is_unclear)
+            || self.no_router_preference && among.iter().any(|&id| score(id) != score(best))
+            || among.len() > 1 && !self.netconf_of(Family::V6, netconf::ALL).forwarding;
         if unknown { Choice::Unknown } else { Choice::Route(best) }
     }
 
@@ -95,16 +94,18 @@ impl Mirror {
 /// Whether Linux changes the preference and the lifetime of a route without a message: those from the route
 /// information of advertisements (RFC 4191), unlike default routes.
 fn changes_silently<A: prefix::Address>(body: &RouteBody, prefix: Prefix<A>) -> bool {
-    let has_gateway = || body.via.hops().iter().any(|hop| hop.gateway.is_some());
-    body.protocol == FROM_ADVERTISEMENT && prefix.length() > 0 && has_gateway()
+    body.protocol == FROM_ADVERTISEMENT
+        && prefix.length() > 0
+        && body.via.hops().iter().any(|hop| hop.gateway.is_some())
 }
 
 /// Whether a route has several hops, and others have its metric. Linux keeps them mixed, and a list that it makes
 /// contains nothing between the first and the last of these hops.
 pub(super) fn hides_others<A: prefix::Address>(routes: &Routes<A>, list: &[BodyId], id: BodyId) -> bool {
     let body = routes.bodies.body(id);
-    let peer = |other: &&BodyId| peers(routes.bodies.body(**other), body);
-    joins(body) && body.via.hops().len() > 1 && list.iter().filter(peer).count() > 1
+    joins(body)
+        && body.via.hops().len() > 1
+        && list.iter().filter(|other| peers(routes.bodies.body(**other), body)).count() > 1
 }
 
 /// Order of router preferences: low (3), medium (0), high (1).

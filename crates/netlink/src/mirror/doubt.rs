@@ -5,6 +5,7 @@
 //! | the routes to a prefix: a deletion that fits none or several, a place in the order that no message tells | they are read again |
 //! | an IPv6 prefix with a route whose lifetime ends | it is read again and has a longer one, or is gone |
 //! | the rules of a family, for the same reasons | they are read again |
+//! | an IPv6 destination with another path MTU or gateway that Linux has learned | Linux forgets that |
 //!
 //! The mirror has no clock: it passes lifetimes on to the driver, which calls [`Mirror::doubt_prefix`] in time.
 //! Only packets that an object in doubt concerns are left to Linux.
@@ -17,6 +18,7 @@ use crate::link::Link;
 use crate::route::{RouteEvent, RouteMessage};
 use bm_wire::Family;
 use bm_wire::prefix::{Address, Ipv6Prefix, Prefix};
+use std::collections::BTreeSet;
 
 /// A prefix of an IPv6 table, and how long a route to it is valid, in hundredths of a second.
 pub(crate) type Lifetime = (u32, Ipv6Prefix, i32);
@@ -76,9 +78,12 @@ impl Mirror {
 
     /// Whether anything is in doubt.
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.rules_in_doubt.contains(&true)
-            || self.ipv4.all_in_doubt().next().is_some()
-            || self.ipv6.all_in_doubt().next().is_some()
+        self.rules_in_doubt.contains(&true) || self.ipv4.has_doubts() || self.ipv6.has_doubts()
+    }
+
+    /// Sets the IPv6 destinations for which the kernel has learned another path MTU or gateway.
+    pub(crate) fn set_exceptions(&mut self, exceptions: BTreeSet<(u32, Ipv6Prefix)>) {
+        self.ipv6.set_exceptions(exceptions, &mut self.changes);
     }
 
     /// Forgets the rules of a family, which are listed again.
@@ -122,7 +127,7 @@ impl Mirror {
             self.ipv4.doubt(about.table, about.prefix, &mut self.changes);
         }
         // A change may have ended a doubt, too.
-        self.doubts.reread |= self.ipv4.in_doubt(about.table, about.prefix);
+        self.doubts.reread |= self.ipv4.needs_reread(about.table, about.prefix);
     }
 
     pub(super) fn judge6(&mut self, about: Subject<u128>, fit: Fit) {
@@ -130,7 +135,7 @@ impl Mirror {
         if about.is_doubtful(fit) {
             self.ipv6.doubt(about.table, about.prefix, &mut self.changes);
         }
-        self.doubts.reread |= self.ipv6.in_doubt(about.table, about.prefix);
+        self.doubts.reread |= self.ipv6.needs_reread(about.table, about.prefix);
     }
 
     pub(super) fn note_lifetime(&mut self, route: &RouteMessage<u128>) {

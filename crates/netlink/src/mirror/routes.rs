@@ -104,6 +104,8 @@ pub struct Routes<A: Address> {
     tables: BTreeMap<u32, Table<A>>,
     /// Prefixes, by table, whose routes may be others in the kernel until they are listed again.
     in_doubt: BTreeSet<(u32, Prefix<A>)>,
+    /// Destinations, by table, for which the kernel has learned another path MTU or gateway.
+    exceptions: BTreeSet<(u32, Prefix<A>)>,
     /// Kept to spare an allocation a message.
     list: Vec<BodyId>,
     released: Vec<BodyId>,
@@ -115,6 +117,7 @@ impl<A: Address> Default for Routes<A> {
             bodies: Bodies::default(),
             tables: BTreeMap::new(),
             in_doubt: BTreeSet::new(),
+            exceptions: BTreeSet::new(),
             list: Vec::new(),
             released: Vec::new(),
         }
@@ -137,15 +140,35 @@ impl<A: Address> Routes<A> {
         self.table(table).map_or(&[], |table| table.get(prefix))
     }
 
-    /// Whether the routes to a prefix may be others in the kernel, so that only Linux can forward its packets.
+    /// Whether the kernel may have other routes to a prefix, or knows more than they say, so that only Linux can
+    /// forward its packets.
     #[inline]
     pub fn in_doubt(&self, table: u32, prefix: Prefix<A>) -> bool {
-        !self.in_doubt.is_empty() && self.in_doubt.contains(&(table, prefix))
+        let is_in = |set: &BTreeSet<_>| !set.is_empty() && set.contains(&(table, prefix));
+        is_in(&self.in_doubt) || is_in(&self.exceptions)
     }
 
     /// All prefixes in doubt, by table.
     pub fn all_in_doubt(&self) -> impl Iterator<Item = (u32, Prefix<A>)> + '_ {
-        self.in_doubt.iter().copied()
+        self.in_doubt.iter().chain(&self.exceptions).copied()
+    }
+
+    /// Whether reading the tables again would resolve a doubt about this prefix.
+    pub(super) fn needs_reread(&self, table: u32, prefix: Prefix<A>) -> bool {
+        !self.in_doubt.is_empty() && self.in_doubt.contains(&(table, prefix))
+    }
+
+    /// Whether reading the tables again would resolve a doubt.
+    pub(super) fn has_doubts(&self) -> bool {
+        !self.in_doubt.is_empty()
+    }
+
+    /// Sets the destinations for which the kernel has learned another path MTU or gateway.
+    pub(super) fn set_exceptions(&mut self, exceptions: BTreeSet<(u32, Prefix<A>)>, changes: &mut Changes) {
+        let before = std::mem::replace(&mut self.exceptions, exceptions);
+        for &(table, prefix) in before.symmetric_difference(&self.exceptions) {
+            changes.push(route_change(table, prefix));
+        }
     }
 
     /// The body of a number, unless no route has it any more.

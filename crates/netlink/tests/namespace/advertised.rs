@@ -40,15 +40,21 @@ impl Router {
         let pseudo = Pseudo::V6 { source: self.address.into(), destination: ALL_NODES.into() };
         let sum = pseudo.checksum(58, &message);
         message[2..4].copy_from_slice(&sum.to_be_bytes());
-        let mut frame =
-            vec![0x33, 0x33, 0, 0, 0, 1, 2, 0, 0, 0, 0, self.name.as_bytes()[0], 0x86, 0xdd, 0x60, 0, 0, 0];
-        frame.extend_from_slice(&(message.len() as u16).to_be_bytes());
-        frame.extend_from_slice(&[58, 255]);
-        frame.extend_from_slice(&self.address.octets());
-        frame.extend_from_slice(&ALL_NODES.octets());
-        frame.extend_from_slice(&message);
+        let mut frame = vec![0x33, 0x33, 0, 0, 0, 1, 2, 0, 0, 0, 0, self.name.as_bytes()[0], 0x86, 0xdd];
+        frame.extend_from_slice(&packet(self.address, ALL_NODES, 255, &message));
         self.socket.send(&frame).unwrap();
     }
+}
+
+/// An ICMPv6 packet.
+fn packet(source: Ipv6Addr, destination: Ipv6Addr, hop_limit: u8, message: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend_from_slice(&(message.len() as u16).to_be_bytes());
+    packet.extend_from_slice(&[58, hop_limit]);
+    packet.extend_from_slice(&source.octets());
+    packet.extend_from_slice(&destination.octets());
+    packet.extend_from_slice(message);
+    packet
 }
 
 fn prefix(text: &str) -> Ipv6Prefix {
@@ -127,6 +133,30 @@ fn of_two_routers_the_preferred_one_is_used() {
         mirror.active(mirror.ipv6(), TABLE_MAIN, information).is_none(),
         "only Linux knows whether it is valid"
     );
+}
+
+#[test]
+fn a_learned_path_mtu_leaves_its_destination_to_linux() {
+    let Some((namespace, mut watch)) = accepting("learned") else { return };
+    namespace.ip("-6 route add 2001:db8:f::/48 via 2001:db8:a::2");
+    let host = prefix("2001:db8:f::7/128");
+    until(&mut watch, "the route", |mirror| {
+        mirror.active(mirror.ipv6(), TABLE_MAIN, prefix("2001:db8:f::/48")).is_some()
+    });
+    assert!(!watch.mirror().ipv6().in_doubt(TABLE_MAIN, host));
+    // Packet Too Big about a ping of this machine.
+    let (here, there) = ("2001:db8:a::1".parse().unwrap(), "2001:db8:f::7".parse().unwrap());
+    let mut error = vec![2, 0, 0, 0, 0, 0, 5, 20];
+    error.extend_from_slice(&packet(here, there, 64, &[128, 0, 0, 0, 0, 7, 0, 1]));
+    let sum = Pseudo::V6 { source: there.into(), destination: here.into() }.checksum(58, &error);
+    error[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mac = watch.mirror().link_named("a").unwrap().mac.unwrap();
+    let mut frame = [&mac[..], &[2, 0, 0, 0, 0, 9, 0x86, 0xdd]].concat();
+    frame.extend_from_slice(&packet(there, here, 64, &error));
+    PacketSocket::open(interface_index("a2").unwrap()).unwrap().send(&frame).unwrap();
+    until(&mut watch, "the learned path MTU", |mirror| mirror.ipv6().in_doubt(TABLE_MAIN, host));
+    namespace.ip("-6 route flush cache");
+    until(&mut watch, "that Linux has forgotten it", |mirror| !mirror.ipv6().in_doubt(TABLE_MAIN, host));
 }
 
 #[test]

@@ -233,6 +233,14 @@ fn run(namespace: &Namespace, six: bool, commands: &[String]) {
     ip.wait().unwrap();
 }
 
+/// Waits until no address is being checked for duplicates: Linux announces it when it can be used.
+fn checked_for_duplicates(namespace: &Namespace) {
+    while !namespace.ip_output("-6 addr show tentative -dadfailed").is_empty() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(30));
+}
+
 /// Compares, with a look at what earlier comparisons in the background have found.
 fn check(watch: &mut Watch, seed: u64, commands: &[String]) {
     watch.process(Instant::now()).unwrap();
@@ -260,6 +268,9 @@ fn walk(tag: &str, six: bool, command: impl Fn(&mut Numbers) -> String) {
             let count = 1 + numbers.below(CHANGES);
             let commands: Vec<String> = (0..count).map(|_| command(&mut numbers)).collect();
             run(&namespace, six, &commands);
+            if six {
+                checked_for_duplicates(&namespace);
+            }
             check(&mut watch, seed, &commands);
         }
         assert_eq!(watch.statistics().malformed, 0);
