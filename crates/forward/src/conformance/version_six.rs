@@ -119,10 +119,11 @@ fn d54_the_source_is_of_the_interface_it_came_in_on() {
     let answer = lab.exchange(LEFT, &packet.sent());
     let (port, error) = answer.only().unwrap();
     assert_eq!((port, &error[22..38]), (RIGHT, &IN_ROUTER[..]));
-    // If it has only a link-local address, that of another interface is used.
-    lab.change("interface left 0 02:00:00:00:00:01 192.0.2.1/24 fe80::1/64");
-    let answer = lab.exchange(LEFT, &packet.sent());
-    assert_eq!(answer.only().unwrap().1[22..28], [0x20, 1, 0xd, 0xb8, 0, 2]);
+    // If it has only a link-local address, or several others, Linux chooses, and sends the error.
+    for addresses in ["fe80::1/64", "2001:db8:1::1/64 fd00:1::1/64"] {
+        lab.change(&format!("interface left 0 02:00:00:00:00:01 192.0.2.1/24 {addresses}"));
+        assert_eq!(lab.exchange(LEFT, &packet.sent()).host, [(LEFT, packet.sent())], "{addresses}");
+    }
 }
 
 const IN_ROUTER: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
