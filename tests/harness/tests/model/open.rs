@@ -8,7 +8,6 @@ struct Open {
     kind: Kind,
     /// Words that a step must contain, all of them.
     words: &'static [&'static str],
-    #[allow(dead_code, reason = "for the reader; printed on request")]
     why: &'static str,
 }
 
@@ -30,6 +29,21 @@ const OPEN: &[Open] = &[
         why: "other routes than local ones in the table of those",
     },
     Open { kind: Kind::Route6, words: &["mtu 1280"], why: "what Packet Too Big quotes" },
+    Open {
+        kind: Kind::Link,
+        words: &["set r2 mtu 1"],
+        why: "the last fragment is sent where the far end is too small for the first",
+    },
+    Open {
+        kind: Kind::Neighbor,
+        words: &["lladdr 01:00:5e"],
+        why: "workers send no errors to neighbors with a group MAC",
+    },
+    Open {
+        kind: Kind::FarEnd,
+        words: &["mtu"],
+        why: "Linux refuses to raise the MTU at the other end of a port of workers",
+    },
     Open {
         kind: Kind::FarEnd,
         words: &["down"],
