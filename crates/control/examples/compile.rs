@@ -116,11 +116,11 @@ fn main() {
     let mut mirror = machine();
     let message4 = |event, prefix, number| {
         let body = body(ipv4_gateway(number), number);
-        Message::Route4(RouteMessage { event, table: MAIN, prefix, body })
+        Message::Route4(RouteMessage { event, table: MAIN, prefix, body, lifetime: 0 })
     };
     let message6 = |event, prefix, number| {
         let body = body(ipv6_gateway(number), number);
-        Message::Route6(RouteMessage { event, table: MAIN, prefix, body })
+        Message::Route6(RouteMessage { event, table: MAIN, prefix, body, lifetime: 0 })
     };
     timed("mirror", || {
         four.iter().for_each(|prefix| mirror.apply(message4(RouteEvent::Listed, *prefix, numbers.next())));

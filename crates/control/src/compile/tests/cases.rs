@@ -694,7 +694,7 @@ fn sources_of_local_routes_are_doubtful() {
     };
     let tell = |world: &mut World, event, table, prefix: &str, body: RouteBody| {
         let prefix = prefix.parse().unwrap();
-        world.tell(Message::Route4(RouteMessage { event, table, prefix, body })).compile();
+        world.tell(Message::Route4(RouteMessage { event, table, prefix, body, lifetime: 0 })).compile();
         world.compiler.doubtful().clone()
     };
     let added = RouteEvent::Added;
