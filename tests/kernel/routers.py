@@ -89,6 +89,17 @@ def look():
     return forwards, names
 
 
+def read_links(command):
+    """What `ip -j link show` prints. When an interface is deleted meanwhile, that may be no whole list: then once more."""
+    for _ in range(5):
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            return json.loads(run.stdout or "[]")
+        except ValueError:
+            pass
+    return []
+
+
 class Daemon:
     """A daemon in a namespace."""
 
@@ -104,10 +115,7 @@ class Daemon:
 
     def links(self):
         """The interfaces that a router has: veths of others, and those in a VRF if they lead to another namespace."""
-        run = subprocess.run(
-            self.enter(self.routers.ip, "-j", "-d", "link", "show"), capture_output=True, text=True, check=False
-        )
-        links = json.loads(run.stdout or "[]")
+        links = read_links(self.enter(self.routers.ip, "-j", "-d", "link", "show"))
         kinds = {link["ifname"]: link.get("linkinfo", {}).get("info_kind") for link in links}
         for link in links:
             master = link.get("master")
@@ -275,8 +283,7 @@ class Routers:
         """A veth takes frames from XDP only if its far end has GRO."""
         for name in [None, *(os.listdir(NETNS) if os.path.isdir(NETNS) else [])]:
             enter = [] if name is None else ["nsenter", f"--net={NETNS}/{name}", "--"]
-            run = subprocess.run([*enter, self.ip, "-j", "link", "show", "type", "veth"], capture_output=True, text=True)
-            for link in json.loads(run.stdout or "[]"):
+            for link in read_links([*enter, self.ip, "-j", "link", "show", "type", "veth"]):
                 subprocess.run([*enter, "ethtool", "-K", link["ifname"], "gro", "on"], capture_output=True)
 
     def gone(self, name):
