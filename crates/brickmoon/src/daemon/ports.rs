@@ -106,7 +106,7 @@ impl Opener {
     }
 
     /// A port on a Linux interface, which says so if packets are too large for workers: the MTU may be raised later.
-    fn on(
+    pub fn on(
         &self,
         interface: &str,
         port: &config::Port,

@@ -268,7 +268,7 @@ impl Opener {
         let beside = on.is_some();
         let presence = on.map_or_else(|| here(name), |on| on.presence);
         let missing = || {
-            let mut missing = OpenPort::on(name, port, None, most)?;
+            let mut missing = self.on(name, port, None, most)?;
             if beside {
                 missing.open.mode = PortMode::Kernel;
             }
@@ -285,7 +285,7 @@ impl Opener {
         match opened.and_then(|open| enough_queues(config, port, open)) {
             Ok(open) => {
                 let presence = Presence::Here { ifindex: open.ifindex.unwrap_or_default(), generation: None };
-                Ok((presence, OpenPort::on(name, port, Some(open), most)?))
+                Ok((presence, self.on(name, port, Some(open), most)?))
             }
             Err(_) if !bm_fastpath::is_there(name) => Ok((Presence::Missing, missing()?)),
             Err(failure) if (openers.strict)(port) => Err(failure),
