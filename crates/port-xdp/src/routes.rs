@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use bm_port::LinuxRoute;
+use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
 use crate::error::XdpError;
-use crate::shared::create;
 
 /// Maximum number of prefixes of each family, and bits of the hints; the same as in `steer.bpf.c`.
 const ROUTES_MAX: u32 = 8192;
@@ -94,4 +94,25 @@ fn key_of(address: IpAddr, length: u8) -> Vec<u8> {
         IpAddr::V6(address) => key.extend(address.octets()),
     }
     key
+}
+
+/// Creates a map that is not in an object file.
+pub(crate) fn create(
+    kind: MapType,
+    name: &str,
+    key: u32,
+    value: u32,
+    entries: u32,
+) -> Result<MapHandle, XdpError> {
+    let options = bpf_map_create_opts {
+        sz: size_of::<bpf_map_create_opts>() as libbpf_sys::size_t,
+        map_flags: if matches!(kind, MapType::Hash | MapType::LpmTrie) {
+            libbpf_sys::BPF_F_NO_PREALLOC
+        } else {
+            0
+        },
+        ..bpf_map_create_opts::default()
+    };
+    MapHandle::create(kind, Some(name), key, value, entries, &options)
+        .map_err(|error| XdpError::Program { interface: "all ports".into(), error })
 }

@@ -13,11 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bm_frame::{FramePool, Memory};
 use bm_port::LinuxRoute;
-use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
 use crate::error::XdpError;
-use crate::routes::Routes;
+use crate::routes::{Routes, create};
 use crate::socket::{self, Binding, Failed, Rings};
 
 /// Maximum number of local addresses of each family; the same as in `steer.bpf.c`.
@@ -140,27 +139,6 @@ impl Shared {
         lenders.push(Lender { copy_flag: binding.copy_flag, socket: Arc::downgrade(&socket) });
         Ok((socket, rings))
     }
-}
-
-/// Creates a map that is not in an object file.
-pub(crate) fn create(
-    kind: MapType,
-    name: &str,
-    key: u32,
-    value: u32,
-    entries: u32,
-) -> Result<MapHandle, XdpError> {
-    let options = bpf_map_create_opts {
-        sz: size_of::<bpf_map_create_opts>() as libbpf_sys::size_t,
-        map_flags: if matches!(kind, MapType::Hash | MapType::LpmTrie) {
-            libbpf_sys::BPF_F_NO_PREALLOC
-        } else {
-            0
-        },
-        ..bpf_map_create_opts::default()
-    };
-    MapHandle::create(kind, Some(name), key, value, entries, &options)
-        .map_err(|error| XdpError::Program { interface: "all ports".into(), error })
 }
 
 impl Local {
