@@ -21,7 +21,7 @@ use bm_wire::prefix::{self, Prefix};
 pub enum Choice {
     /// None is usable: Linux continues with a shorter prefix.
     Nothing,
-    /// This one.
+    /// The one with this body, of those in the list.
     Route(BodyId),
     /// It depends on something that only Linux knows.
     Unknown,
