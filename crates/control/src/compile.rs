@@ -270,11 +270,6 @@ impl Compiler {
         (&self.state.local.0, &self.state.local.1)
     }
 
-    /// Sources besides the machine's addresses that Linux may refuse.
-    pub fn doubtful(&self) -> &DoubtfulSources {
-        &self.state.doubtful
-    }
-
     /// The settings of the kernel.
     pub fn settings(&self) -> &Settings {
         &self.state.settings

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use bm_filter::{AnyPrefix, Filters, Flat, Rule};
 use bm_forward::Lease as WorkerLease;
+use bm_forward::tables::DoubtfulSources;
 use bm_netlink::{Addresses, Kind, LinuxOnly, Match, Mirror, Traffic};
 
 use super::{Compiler, Interfaces};
@@ -116,6 +117,11 @@ impl Enforced {
 }
 
 impl Compiler {
+    /// Sources besides the machine's addresses that Linux may refuse.
+    pub fn doubtful(&self) -> &DoubtfulSources {
+        &self.state.doubtful
+    }
+
     /// Until when workers forward with the compiled tables; they check it with each burst.
     pub fn lease(&self) -> &Arc<WorkerLease> {
         &self.lease
