@@ -138,7 +138,11 @@ impl Mirror {
             if self.links.get(ifindex).is_some_and(|link| of_link.mtu_ipv6 >= link.mtu) {
                 of_link.mtu_ipv6 = 0;
             }
-            if self.link_sysctls(*ifindex).mtu_ipv6 != of_link.mtu_ipv6 {
+        }
+        for ifindex in self.link_sysctls.keys().chain(sysctls.keys()) {
+            let limit_in =
+                |all: &BTreeMap<u32, LinkSysctls>| all.get(ifindex).map_or(0, |of_link| of_link.mtu_ipv6);
+            if limit_in(&self.link_sysctls) != limit_in(&sysctls) {
                 self.changes.push(Change::Netconf(Family::V6, *ifindex as i32));
             }
         }

@@ -312,12 +312,16 @@ fn unsupported_rules_leave_the_family_to_linux() {
     let mut world = World::new();
     world.add("0.0.0.0/0", via("10.0.0.1", 1)).add("::/0", via("fe80::1", 1)).compile();
     let rule = Rule { source: Some((ip("192.0.2.0"), 24)), ..Rule::lookup(Family::V4, 100, 7) };
-    world.tell(Message::Rule(rule.clone())).compile();
+    let main = Rule::lookup(Family::V4, 32_766, 254);
+    world.tell(Message::Rule(main.clone())).tell(Message::Rule(rule.clone())).compile();
     assert_eq!((world.to("8.8.8.8"), world.to("2001:db8::1")), (Answer::Host, resolve(1, "fe80::1")));
     world.add("8.8.8.0/24", of_kind(RouteKind::Blackhole)).compile();
     assert_eq!(world.to("8.8.8.8"), Answer::Host);
     world.tell(Message::RuleGone(rule)).compile();
     assert_eq!((world.to("8.8.8.8"), world.to("9.9.9.9")), (Answer::Blackhole, resolve(1, "10.0.0.1")));
+    // Without any rule nothing has a route.
+    world.tell(Message::RuleGone(main)).compile();
+    assert_eq!((world.to("9.9.9.9"), world.to("2001:db8::1")), (Answer::Host, resolve(1, "fe80::1")));
 }
 
 #[test]
