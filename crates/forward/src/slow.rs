@@ -147,6 +147,8 @@ struct Core {
     counters: Counters<SlowCounter>,
     random: u64,
     looked_ns: Option<u64>,
+    /// Errors may have to be encrypted, which Linux would not do: all are sent here.
+    encrypts: bool,
 }
 
 struct PortState {
@@ -235,6 +237,7 @@ impl SlowPath {
             counters,
             random: seed,
             looked_ns: None,
+            encrypts: false,
         };
         Self {
             published,
@@ -270,10 +273,11 @@ impl SlowPath {
         (entrance, SlowReturn::new(ports, back, account))
     }
 
-    /// Adds a part of a worker that passes frames on besides its router.
+    /// Adds IPsec of a worker, which passes frames on besides its router.
     pub fn add_entrance(&mut self, capacity: usize) -> Entrance {
         let (entrance, arrivals) = entrance(capacity, &self.bell);
         self.arrivals.push(arrivals);
+        self.core.encrypts = true;
         entrance
     }
 
@@ -423,7 +427,9 @@ impl Core {
             Fate::Drop(reason) => self.lose(frame, reason),
             // Linux detects the same error, and may change the message or drop it.
             Fate::Tell(error, _) if tables.linux_tells(error.family()) => self.deliver_linux_only(frame),
-            Fate::Tell(error, _) if tell::is_for_linux(tables, &frame, error.family()) => self.deliver(frame),
+            Fate::Tell(error, _) if self.leaves_to_linux(tables, &frame, error.family()) => {
+                self.deliver(frame)
+            }
             Fate::Tell(error, reason) => {
                 self.tell(tables, &frame, error, now);
                 self.lose(frame, reason);

@@ -140,7 +140,7 @@ impl Core {
                 self.deliver_linux_only(frame);
                 continue;
             }
-            if !own && family.is_some_and(|family| tell::is_for_linux(tables, &frame, family)) {
+            if !own && family.is_some_and(|family| self.leaves_to_linux(tables, &frame, family)) {
                 self.deliver(frame);
                 continue;
             }

@@ -51,6 +51,11 @@ impl Core {
         }
     }
 
+    /// Whether Linux sends an error about a packet, since its source is not certain here.
+    pub(super) fn leaves_to_linux(&self, tables: &Tables, original: &Frame, family: Family) -> bool {
+        !self.encrypts && is_for_linux(tables, original, family)
+    }
+
     /// Whether an error may go to the source of `original`, and the way there.
     fn allow_ipv4(
         &mut self,
@@ -208,25 +213,21 @@ impl Core {
     }
 }
 
-/// Whether Linux has to send an error about `original`: it may have to change it, or it alone knows its source or the
-/// way back.
-pub(super) fn is_for_linux(tables: &Tables, original: &Frame, family: Family) -> bool {
+/// Whether Linux has to send an error about `original`: it alone knows its source or the way back.
+fn is_for_linux(tables: &Tables, original: &Frame, family: Family) -> bool {
     let arrival = original.meta().interface;
-    tables.linux_tells(family)
-        || match family {
-            Family::V6 => !address::is_certain_ipv6(tables, arrival),
-            Family::V4 => {
-                let Ok(ip) = Ipv4::parse(packet(original)) else { return false };
-                let back = || rewrite::hash(tables, packet(original));
-                match route::to(tables, vrf(tables, original), ip.source().show(), back) {
-                    Way::Host => true,
-                    way => way.out().is_some_and(|(_, out)| {
-                        let from = if tables.settings.icmp_source_inbound { arrival } else { out };
-                        !address::is_certain_ipv4(tables, from)
-                    }),
-                }
-            }
-        }
+    if family == Family::V6 {
+        return !address::is_certain_ipv6(tables, arrival);
+    }
+    let Ok(ip) = Ipv4::parse(packet(original)) else { return false };
+    let back = || rewrite::hash(tables, packet(original));
+    match route::to(tables, vrf(tables, original), ip.source().show(), back) {
+        Way::Host => true,
+        way => way.out().is_some_and(|(_, out)| {
+            let from = if tables.settings.icmp_source_inbound { arrival } else { out };
+            !address::is_certain_ipv4(tables, from)
+        }),
+    }
 }
 
 /// Makes room for `options` in the packet of `length` bytes in `buffer`; returns its new length.
