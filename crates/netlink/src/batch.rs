@@ -106,9 +106,16 @@ impl Batch {
     }
 
     /// Makes the kernel use a neighbor as for a packet of its own: an unknown one is resolved, a stale one is
-    /// confirmed. The result arrives as an event.
+    /// confirmed. The result arrives as an event. Not for a permanent one: it would no longer be that, nor have a MAC.
     pub fn use_neighbor(&mut self, ifindex: u32, address: &IpAddr) -> Result<(), Error> {
         self.add(libc::RTM_NEWNEIGH, flag::CREATE, |message| Neighbor::write_use(ifindex, address, message))
+    }
+
+    /// The same for a neighbor that the kernel is not known to have; refused if it has it. Since Linux 5.16 a request to
+    /// use a permanent neighbor makes it an unresolved one, so one that was just added must not be met by it.
+    pub fn resolve_neighbor(&mut self, ifindex: u32, address: &IpAddr) -> Result<(), Error> {
+        let flags = flag::CREATE | flag::EXCLUSIVE;
+        self.add(libc::RTM_NEWNEIGH, flags, |message| Neighbor::write_use(ifindex, address, message))
     }
 
     /// Adds a permanent neighbor.

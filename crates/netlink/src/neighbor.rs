@@ -74,6 +74,11 @@ impl Neighbor {
         self.state & (state::STALE | state::FAILED) != 0
     }
 
+    /// Whether only an administrator changes it.
+    pub fn is_permanent(&self) -> bool {
+        self.state & state::PERMANENT != 0
+    }
+
     /// Reads the part after the netlink header. `None` for other entries: a proxy entry or a bridge's. Entries that
     /// need no resolution because they are not hosts (multicast, the machine's own) get no state: the kernel creates
     /// and deletes them without events, so they cannot be mirrored.

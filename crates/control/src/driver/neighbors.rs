@@ -67,7 +67,13 @@ impl Control {
             return;
         }
         for &(ifindex, address) in asked {
-            if let Err(error) = self.batch.use_neighbor(ifindex, &address) {
+            let put = match self.watch.mirror().neighbor(ifindex, address) {
+                // A packet may have waited since before it was added. The request would make the kernel forget its MAC.
+                Some(neighbor) if neighbor.is_permanent() => continue,
+                Some(_) => self.batch.use_neighbor(ifindex, &address),
+                None => self.batch.resolve_neighbor(ifindex, &address),
+            };
+            if let Err(error) = put {
                 tracing::warn!(%error, ifindex, %address, "cannot request a neighbor");
             }
         }

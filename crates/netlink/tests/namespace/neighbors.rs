@@ -75,6 +75,26 @@ fn the_kernel_resolves_and_confirms_neighbors_in_use() {
 }
 
 #[test]
+fn a_permanent_neighbor_stays_permanent() {
+    let Some(namespace) = Namespace::new("kept").map(Namespace::with_links) else { return };
+    namespace.enter();
+    let mut watch = watch(alone());
+    namespace.ip("neigh add 192.0.2.7 lladdr 02:00:00:00:00:07 dev a nud permanent");
+    until(&mut watch, "the neighbor", |mirror| state_of(mirror, "192.0.2.7") == state::PERMANENT);
+    let a = watch.mirror().link_named("a").unwrap().ifindex;
+    let address: IpAddr = "192.0.2.7".parse().unwrap();
+    assert!(watch.mirror().neighbor(a, address).unwrap().is_permanent());
+    // As if it had been added after the caller looked.
+    let mut batch = Batch::open().unwrap();
+    batch.resolve_neighbor(a, &address).unwrap();
+    let outcome = batch.finish().unwrap();
+    assert_eq!((outcome.refused, outcome.first[0].error.errno()), (1, Some(libc::EEXIST)));
+    let neighbors = namespace.ip_output("neigh show 192.0.2.7");
+    assert!(neighbors.contains("02:00:00:00:00:07") && neighbors.contains("PERMANENT"), "{neighbors}");
+    agrees(&mut watch, "the request");
+}
+
+#[test]
 fn a_refused_request_has_the_kernels_error_message() {
     let Some(namespace) = Namespace::new("refused").map(Namespace::with_links) else { return };
     namespace.enter();

@@ -81,14 +81,8 @@ impl Oracle<'_> {
     /// `None` if only Linux supports the rules.
     fn tables(&self, family: Family, vrf: Option<u32>) -> Option<Vec<u32>> {
         let rules: Vec<&Rule> = self.mirror.rules().iter().filter(|rule| rule.family == family).collect();
-<<<<<<< HEAD
         let odd = rules.iter().any(|rule| rule.source.is_some() || rule.mark.is_some());
-        if odd || self.mirror.rules_in_doubt(family) {
-=======
-        if self.mirror.lost_all_rules(family)
-            || rules.iter().any(|rule| rule.source.is_some() || rule.mark.is_some())
-        {
->>>>>>> 8c3a1c92 (netlink, control: forget a limit of a link that is gone)
+        if odd || self.mirror.rules_in_doubt(family) || self.mirror.lost_all_rules(family) {
             return None;
         }
         Some(match (vrf, family) {
