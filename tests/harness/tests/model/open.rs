@@ -34,6 +34,7 @@ const OPEN: &[Open] = &[
         words: &["set r2 mtu 1"],
         why: "the last fragment is sent where the far end is too small for the first",
     },
+    Open { kind: Kind::Setting, words: &["/mtu "], why: "an IPv6 MTU of an interface below the link's" },
     Open {
         kind: Kind::Neighbor,
         words: &["lladdr 01:00:5e"],
