@@ -14,7 +14,7 @@ struct Open {
 const OPEN: &[Open] = &[
     Open {
         kind: Kind::Link,
-        words: &["arp off"],
+        words: &["set r", "arp off"],
         why: "verify lacks neighbors that Linux makes without an announcement",
     },
     Open {

@@ -94,6 +94,9 @@ pub(super) fn route(random: &mut Random, six: bool) -> Undoable {
     let given = some(random, 5, attributes);
     let verb =
         random.choice(&["add", "add", "append", "append", "prepend", "replace", "replace", "change", "del"]);
+    // IPv6 would make several next hops of both routes, and which flow takes which is each router's own choice.
+    let becomes_multipath = six && hop.starts_with("via") && matches!(verb, "append" | "prepend");
+    let verb = if becomes_multipath { "replace" } else { verb };
     let step = |verb: &str, hop: &str, given| {
         Step::by(kind, tool, format!("route {verb} {what} {hop}").trim_end()).with(given)
     };
