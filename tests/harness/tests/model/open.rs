@@ -34,6 +34,21 @@ const OPEN: &[Open] = &[
         words: &["set r2 mtu 1"],
         why: "the last fragment is sent where the far end is too small for the first",
     },
+    Open {
+        kind: Kind::Device,
+        words: &["macvlan mode source"],
+        why: "frames that a macvlan in source mode takes from a port",
+    },
+    Open {
+        kind: Kind::Address,
+        words: &["2001:db8:1::77", "dev r1"],
+        why: "which of two links with the same IPv6 prefix Linux uses",
+    },
+    Open {
+        kind: Kind::Address,
+        words: &["198.51.100.9/24", "dev lo"],
+        why: "sources that a prefix of the loopback interface makes local",
+    },
     Open { kind: Kind::Setting, words: &["/mtu "], why: "an IPv6 MTU of an interface below the link's" },
     Open {
         kind: Kind::Neighbor,
