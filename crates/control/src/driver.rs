@@ -27,7 +27,7 @@ mod ports;
 mod tally;
 mod watchdog;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -421,15 +421,6 @@ impl Handle {
     /// If the control thread has ended.
     pub fn interfaces(&self) -> Result<Vec<ControlPortState>, Error> {
         self.ask(|control| control.interfaces())
-    }
-
-    /// Interfaces of the kernel path on which no filter applies, by their index in Linux, and why; `None` if that cannot
-    /// be told now, since the program is being changed.
-    pub fn uncovered(&self) -> Option<BTreeMap<u32, String>> {
-        match self.kernel.as_ref().map(|kernel| kernel.try_lock()) {
-            None => Some(BTreeMap::new()),
-            Some(kernel) => kernel.ok().map(|kernel| kernel.uncovered()),
-        }
     }
 
     /// Counters of the kernel path for each port; empty without a kernel path.

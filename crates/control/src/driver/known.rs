@@ -43,4 +43,13 @@ impl Handle {
     pub fn ipsec_interfaces(&self) -> Result<BTreeMap<u32, String>, Error> {
         self.ask(|control| control.ipsec_interfaces())
     }
+
+    /// Interfaces of the kernel path on which no filter applies, by their index in Linux, and why; `None` if that cannot
+    /// be told now, since the program is being changed.
+    pub fn uncovered(&self) -> Option<BTreeMap<u32, String>> {
+        match self.kernel.as_ref().map(|kernel| kernel.try_lock()) {
+            None => Some(BTreeMap::new()),
+            Some(kernel) => kernel.ok().map(|kernel| kernel.uncovered()),
+        }
+    }
 }

@@ -29,6 +29,7 @@ mod read;
 mod resolve;
 mod rule;
 mod tracking;
+mod verdict;
 
 pub(super) use part::{Nftables, from_messages};
 pub(super) use read::{GROUP, is_event};

@@ -8,7 +8,7 @@
 //! All elements of a set count as one: which of them a packet finds is not asked.
 
 use super::expression::{number, some};
-use super::rule::{Object, Verdict};
+use super::verdict::{Object, Verdict};
 use crate::attribute::{self, Attributes};
 use crate::error::Malformed;
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! Completes rules by what the elements of their sets do, once all of the ruleset has been read.
 
 use super::elements::Set;
-use super::rule::Object;
+use super::verdict::Object;
 use super::{Lookup, LookupKind, Rule, Ruleset};
 
 /// What a lookup comes to.

@@ -1,7 +1,7 @@
 //! What requires connection tracking, and so makes the kernel reassemble fragments.
 
 use super::expression::{number, some};
-use super::rule::Object;
+use super::verdict::Object;
 use super::{Ruleset, TableName, title};
 use crate::attribute::{self, Attributes};
 use crate::error::Malformed;
