@@ -694,7 +694,8 @@ class LinuxDropAt(TypedDict):
 
 
 class _LinuxOnly(TypedDict):
-    # The part of Linux: `nftables`, `iptables`, `netfilter`, `xfrm`, `shaping`, `tc filter`, `setting` or `interface`.
+    # The part of Linux: `nftables`, `iptables`, `netfilter`, `xfrm`, `shaping`, `tc filter`, `setting` or
+    # `interface`.
     feature: str
     # Which packets, in words.
     packets: str

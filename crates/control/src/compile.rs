@@ -411,9 +411,7 @@ impl Compiler {
                 (false, true) => tracing::warn!(
                     "{family} is left to Linux: its routing rules match more than the destination, or there are none"
                 ),
-                (true, false) => {
-                    tracing::info!("{family} is forwarded by brickmoon again: its routing rules allow it")
-                }
+                (true, false) => tracing::info!("{family} is forwarded by brickmoon again: rules allow it"),
                 _ => {}
             }
         }

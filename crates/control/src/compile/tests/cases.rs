@@ -711,3 +711,21 @@ fn sources_of_local_routes_are_doubtful() {
     assert_eq!(tell(&mut world, RouteEvent::Deleted, 254, "203.0.113.0/24", local(3)), both);
     assert_eq!(tell(&mut world, added, 255, "10.97.0.0/24", local(2)), DoubtfulSources::All);
 }
+
+#[test]
+fn what_is_in_doubt_is_left_to_linux() {
+    let mut world = World::new();
+    world.add("0.0.0.0/0", via("10.0.0.1", 1)).add("192.0.2.0/24", via("10.0.0.1", 1)).compile();
+    world.delete("192.0.2.0/24", via("10.0.0.9", 1)).compile();
+    assert_eq!(world.to("192.0.2.1"), Answer::Host, "a deletion of a route that is not here");
+    assert_eq!(world.to("198.51.100.1"), resolve(1, "10.0.0.1"), "only that prefix");
+    world.compile_all(&[Change::Everything]);
+    assert_eq!(world.to("192.0.2.1"), Answer::Host);
+    assert_eq!(world.compiler.linux_only(), [false; 2]);
+    world.tell(Message::RuleGone(Rule::lookup(Family::V6, 5, 7))).compile();
+    assert_eq!(
+        world.compiler.linux_only(),
+        [false, true],
+        "nor rules of which one more was deleted than known"
+    );
+}
