@@ -187,7 +187,12 @@ impl Mirror {
         let key = (neighbor.ifindex, neighbor.address);
         if neighbor.state == 0 {
             self.drop_neighbor(key.0, key.1);
-        } else if self.neighbors.insert(key, neighbor) != Some(neighbor) {
+            return;
+        }
+        let is_new = self.neighbors.insert(key, neighbor) != Some(neighbor);
+        // Whoever waits for a neighbor has to know that it has failed once more, although its entry is as before: the
+        // kernel does not announce that it asks again.
+        if is_new || neighbor.state & crate::neighbor::state::FAILED != 0 {
             self.changes.push(Change::Neighbor(key.0, key.1));
         }
     }

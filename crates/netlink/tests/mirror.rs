@@ -741,3 +741,22 @@ fn a_family_without_rules_is_known_if_it_had_some() {
     mirror.apply(Message::RuleGone(rule));
     assert!(mirror.lost_all_rules(Family::V4) && !mirror.lost_all_rules(Family::V6));
 }
+
+#[test]
+fn a_neighbor_that_fails_again_is_a_change() {
+    let mut mirror = two_links();
+    let address = "192.0.2.9".parse().unwrap();
+    for state in [state::FAILED, state::FAILED, state::STALE] {
+        mirror.take_changes();
+        mirror.apply(Message::Neighbor(Neighbor { ifindex: 2, address, state, mac: None, router: false }));
+        assert_eq!(mirror.take_changes(), [Change::Neighbor(2, address)], "{state:#x}");
+    }
+    mirror.apply(Message::Neighbor(Neighbor {
+        ifindex: 2,
+        address,
+        state: state::STALE,
+        mac: None,
+        router: false,
+    }));
+    assert!(mirror.take_changes().is_empty(), "the kernel repeats what it said");
+}

@@ -168,6 +168,10 @@ fn vlan_of(link: &Link) -> Option<Vlan> {
     }
 }
 
+/// Below these MTUs Linux ends a family on a link (RFC 791 3.2, RFC 8200 5), whatever the settings are.
+const IPV4_MTU_MIN: u32 = 68;
+const IPV6_MTU_MIN: u32 = 1280;
+
 /// The interface of a link.
 pub(super) fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> Interface {
     let reverse_path = match mirror.rp_filter(link.ifindex) {
@@ -186,8 +190,10 @@ pub(super) fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> In
         mtu: u16::try_from(link.mtu).unwrap_or(u16::MAX),
         up: link.running(),
         vrf,
-        forward_ipv4: mirror.forwards(Family::V4, link.ifindex),
-        forward_ipv6: mirror.forwards(Family::V6, link.ifindex) && !own.disable_ipv6,
+        forward_ipv4: mirror.forwards(Family::V4, link.ifindex) && link.mtu >= IPV4_MTU_MIN,
+        forward_ipv6: mirror.forwards(Family::V6, link.ifindex)
+            && !own.disable_ipv6
+            && link.mtu >= IPV6_MTU_MIN,
         linux_only_in: [false; 2],
         linux_only_out: false,
         linux_only_fragments: [false; 2],

@@ -425,6 +425,24 @@ fn interfaces_keep_their_slot_until_deleted() {
 }
 
 #[test]
+fn a_family_ends_on_a_link_below_its_smallest_mtu() {
+    let mut world = World::new();
+    let forwards = |world: &World| {
+        let interface = world.compiler.interfaces().by_ifindex(1).unwrap();
+        (interface.forward_ipv4, interface.forward_ipv6)
+    };
+    world.compile();
+    let both = forwards(&world);
+    for (mtu, ipv4, ipv6) in
+        [(1280, both.0, both.1), (1279, both.0, false), (67, false, false), (1500, both.0, both.1)]
+    {
+        world.tell(Message::Link(Link { mtu, ..link(1, UP) })).compile();
+        assert_eq!(forwards(&world), (ipv4, ipv6), "{mtu}");
+    }
+    assert_eq!(both, (true, true));
+}
+
+#[test]
 fn nothing_is_published_for_routes_alone() {
     let mut world = World::new();
     world.add("192.0.2.0/24", via("10.0.0.1", 1)).compile();
