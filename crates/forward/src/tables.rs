@@ -113,7 +113,7 @@ impl Tables {
         if family == Family::V4 { ipv4 } else { ipv6 }
     }
 
-    /// The same with more sources that are checked closely.
+    /// These tables, with more sources that are checked closely.
     #[must_use]
     pub fn with_doubtful_sources(mut self, doubtful: &DoubtfulSources) -> Self {
         self.compiled.local.doubt(doubtful);

@@ -111,7 +111,7 @@ impl Batch {
         self.add(libc::RTM_NEWNEIGH, flag::CREATE, |message| Neighbor::write_use(ifindex, address, message))
     }
 
-    /// The same for a neighbor that the kernel is not known to have; refused if it has it. Since Linux 5.16 a request to
+    /// Makes the kernel resolve a neighbor that it is not known to have; refused if it has it. Since Linux 5.16 a request to
     /// use a permanent neighbor makes it an unresolved one, so one that was just added must not be met by it.
     pub fn resolve_neighbor(&mut self, ifindex: u32, address: &IpAddr) -> Result<(), Error> {
         let flags = flag::CREATE | flag::EXCLUSIVE;

@@ -191,8 +191,8 @@ impl Place {
     }
 }
 
-/// The same for an SCTP packet, whose first chunk must have a possible length: zeros in a payload are not a packet. A
-/// checksum of zero that is correct by chance stays zero.
+/// Completes the checksum of an SCTP packet, whose first chunk must have a possible length: zeros in a payload are not a
+/// packet. A checksum of zero that is correct by chance stays zero.
 fn complete_sctp(packet: &mut [u8]) -> bool {
     let Some(length) = packet.get(SCTP_CHUNK_LENGTH).map(be16) else { return false };
     let most = packet.len() - SCTP_HEADER_LEN;

@@ -22,9 +22,9 @@ use bm_wire::ethernet::ethertype;
 
 /// Where an untagged frame's packet begins.
 const PACKET: usize = 14;
-/// An address that one case adds to the router, besides those of its links.
+/// An IPv4 address that one case adds to the router, besides those of its links.
 pub const LOCAL4: &str = "10.77.1.2";
-/// The same for IPv6.
+/// Such an IPv6 address.
 pub const LOCAL6: &str = "2001:db8:1::3";
 /// Option type of a timestamp (RFC 791).
 const TIMESTAMP: u8 = 68;

@@ -396,7 +396,7 @@ fn reloads(router: &Router, config: &str) -> String {
     output
 }
 
-/// The same path for these. On the kernel path by XDP, where `ip link` shows whether the program is there.
+/// Ports that all have one path. On the kernel path by XDP, where `ip link` shows whether the program is there.
 fn named(names: &[&str], path: &str) -> String {
     let attach = if path == "kernel" { "attach = 'xdp'\n" } else { "" };
     names.iter().map(|name| format!("[[port]]\ndevice = '{name}'\npath = '{path}'\n{attach}")).collect()

@@ -61,7 +61,8 @@ struct Packet {
 const OUTER: [(&str, &str); 2] = [("172.16.0.9", "10.0.0.9"), ("2001:db8:c000::9", "2001:db8:a000::9")];
 const INNER: [(&str, &str); 2] = [("192.168.9.1", "192.168.9.2"), ("fd00::1", "fd00::2")];
 
-fn ip(is_ipv6: bool, (source, destination): (&str, &str), protocol: u8, payload: usize) -> Vec<u8> {
+fn ip(is_ipv6: bool, addresses: (&str, &str), protocol: u8, payload: usize) -> Vec<u8> {
+    let (source, destination) = addresses;
     if is_ipv6 {
         let mut header = vec![0x60, 0, 0, 0, 0, 0, protocol, 64];
         header[4..6].copy_from_slice(&(payload as u16).to_be_bytes());

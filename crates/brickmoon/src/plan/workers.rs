@@ -9,8 +9,8 @@ use super::machine::Machine;
 /// Maximum number of frames per queue in addition to those in its receive ring: being sent, or in the hands of the
 /// worker.
 const FRAMES_SENT: usize = 2 * 2048;
-/// The same for all queues of many ports together, since not all of them send that much at once. More frames are not
-/// free: the kernel describes all of them once for each queue, with 128 bytes each.
+/// Maximum number of such frames of all queues together, since many ports do not all send that much at once. Frames
+/// are not free: the kernel describes all of them once for each queue, with 128 bytes each.
 const FRAMES_SENT_ALL: usize = 16 * FRAMES_SENT;
 /// Its minimum for each queue.
 const FRAMES_SENT_MIN: usize = 512;

@@ -24,11 +24,14 @@ pub(super) fn is_certain_ipv4(tables: &Tables, interface: u16) -> bool {
     tables.interfaces.get(usize::from(interface)).is_some_and(|own| !own.ipv4.is_empty())
 }
 
-/// The same for an ICMPv6 error about a packet that arrived on an interface.
+/// Whether Linux would send an ICMPv6 error, about a packet that arrived on an interface, with the address that is chosen
+/// here.
 pub(super) fn is_certain_ipv6(tables: &Tables, interface: u16) -> bool {
     let own = tables.interfaces.get(usize::from(interface));
-    let is_wide = |of: &&(Ipv6Addr, u8)| !ipv6::is_link_local(u128::from(of.0));
-    own.is_some_and(|own| own.ipv6.iter().filter(is_wide).count() == 1)
+    own.is_some_and(|own| {
+        let addresses = own.ipv6.iter().map(|(address, _)| u128::from(*address));
+        addresses.filter(|address| !ipv6::is_link_local(*address)).count() == 1
+    })
 }
 
 /// The IPv4 address of `interface` towards `destination`: that of the network of `gateway`, or, for a neighbor, of the

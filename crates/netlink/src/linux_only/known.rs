@@ -25,9 +25,10 @@ const BY_KERNEL: u8 = 2;
 const ETHERNET: u16 = 1;
 /// `RT_SCOPE_UNIVERSE`.
 const UNIVERSE: u8 = 0;
-/// Flags of addresses that do not matter for errors (`IFA_F_*`): secondary IPv4 addresses, and how they were made.
+/// Flags of IPv4 addresses that do not matter for errors (`IFA_F_*`): secondary ones, and how they were made.
 const PLAIN_IPV4: u32 = 0x01 | 0x80 | 0x200 | 0x400;
-/// The same for IPv6, where the first stands for temporary addresses, which matter.
+/// Flags of IPv6 addresses that do not matter for errors. Without the first of IPv4's: here it stands for temporary
+/// addresses, which matter.
 const PLAIN_IPV6: u32 = 0x80 | 0x100 | 0x200 | 0x400 | 0x800 | 0x02;
 /// Modes of macvlan (`MACVLAN_MODE_*`) in which it only takes frames to its own MAC address: private, vepa, bridge.
 const BY_MAC: [u32; 3] = [1, 2, 4];

@@ -31,7 +31,7 @@ pub(super) struct Exceptions {
 }
 
 impl Exceptions {
-    /// Those of the calling thread's network namespace.
+    /// Watches the calling thread's network namespace.
     pub fn open() -> Self {
         Self { statistics: File::open(STATISTICS).ok(), count: 0, listed_at: None }
     }

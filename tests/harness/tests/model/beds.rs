@@ -169,8 +169,8 @@ impl<'a> Bed<'a> {
         Ok(message)
     }
 
-    /// The same while packets are sent again and again; also returns what comes of them. The step must leave the links
-    /// as they are.
+    /// Takes a step while packets are sent again and again; also returns what comes of them. The step must leave the
+    /// links as they are.
     pub fn take_during(&mut self, step: &Step, probes: &[Probe], token: [u8; 4]) -> Result<Taken, String> {
         self.discard();
         let is_over = AtomicBool::new(false);

@@ -100,7 +100,7 @@ impl Step {
         Self { kind, place: Place::Router, tool: Tool::Ip, text: text.into(), attributes: Vec::new() }
     }
 
-    /// The same by another tool.
+    /// A step in the router by lines of another tool.
     pub fn by(kind: Kind, tool: Tool, text: impl Into<String>) -> Self {
         Self { tool, ..Self::ip(kind, text) }
     }

@@ -145,7 +145,7 @@ impl Known {
 /// What a reading found.
 pub enum Reading {
     Ruleset(Box<Ruleset>),
-    /// The same as the last time.
+    /// What the last reading found.
     Same,
     /// It kept changing.
     Restless,
