@@ -54,9 +54,15 @@ pub struct Elements {
     pub tracks: bool,
 }
 
+/// What a set is called.
+pub struct Names {
+    pub table: Box<str>,
+    pub set: Box<str>,
+}
+
 impl Set {
-    /// The table and the name of a set, and what is known without its elements.
-    pub fn read(list: Attributes<'_>) -> Result<Option<(Box<str>, Box<str>, Self)>, Malformed> {
+    /// The names of a set, and what is known without its elements.
+    pub fn read(list: Attributes<'_>) -> Result<Option<(Names, Self)>, Malformed> {
         let [Some(table), Some(name), data, object, handle, one, several] = some(list, nfta::SET)? else {
             return Ok(None);
         };
@@ -67,7 +73,7 @@ impl Set {
             elements: Elements::default(),
         };
         set.elements.add_expressions([one, several])?;
-        Ok(Some((attribute::text(table), attribute::text(name), set)))
+        Ok(Some((Names { table: attribute::text(table), set: attribute::text(name) }, set)))
     }
 }
 
@@ -123,9 +129,9 @@ impl Elements {
 }
 
 /// The table and the set that elements in a message are of.
-pub fn set_of(list: Attributes<'_>) -> Result<Option<(Box<str>, Box<str>)>, Malformed> {
+pub fn set_of(list: Attributes<'_>) -> Result<Option<Names>, Malformed> {
     let [table, set, _] = some(list, nfta::LIST)?.map(|value| value.map(attribute::text));
-    Ok(table.zip(set))
+    Ok(table.zip(set).map(|(table, set)| Names { table, set }))
 }
 
 /// Whether elements in a message do anything: verdicts and expressions do. What cannot be read may.

@@ -100,8 +100,8 @@ pub fn acting_set(raw: &Raw<'_>) -> Option<SetName> {
     if raw.kind != kind(message::NEW_ELEMENTS) {
         return None;
     }
-    let (table, set) = elements::set_of(attributes(raw)).ok().flatten()?;
-    Some((TableName { family: family(raw), name: table }, set))
+    let names = elements::set_of(attributes(raw)).ok().flatten()?;
+    Some((TableName { family: family(raw), name: names.table }, names.set))
 }
 
 /// A set by its table and name.
@@ -310,7 +310,7 @@ fn terminated(text: &str) -> Vec<u8> {
 /// A set or a map.
 fn set(raw: &Raw<'_>) -> Result<Option<(SetName, Set)>, Malformed> {
     let read = Set::read(attributes(raw))?;
-    Ok(read.map(|(name, set, read)| ((TableName { family: family(raw), name }, set), read)))
+    Ok(read.map(|(names, set)| ((TableName { family: family(raw), name: names.table }, names.set), set)))
 }
 
 /// A named object that requires connection tracking.

@@ -7,7 +7,7 @@ use crate::error::Malformed;
 /// Attributes of a verdict: its code, and the chain of a jump.
 const VERDICT: [u16; 2] = [1, 2];
 /// Verdicts with a meaning here.
-mod verdict {
+mod code {
     pub const DROP: i32 = 0;
     pub const QUEUE: i32 = 3;
     pub const JUMP: i32 = -3;
@@ -30,13 +30,13 @@ pub enum Verdict {
 impl Verdict {
     /// Reads the attributes of a verdict.
     pub fn read(list: Attributes<'_>) -> Result<Self, Malformed> {
-        let [code, chain] = some(list, VERDICT)?;
-        Ok(match code.and_then(number).unwrap_or_default() as i32 {
-            verdict::DROP => Self::Acts("drop"),
-            verdict::JUMP | verdict::GOTO => Self::Chain(attribute::text(chain.unwrap_or_default())),
+        let [verdict, chain] = some(list, VERDICT)?;
+        Ok(match verdict.and_then(number).unwrap_or_default() as i32 {
+            code::DROP => Self::Acts("drop"),
+            code::JUMP | code::GOTO => Self::Chain(attribute::text(chain.unwrap_or_default())),
             // Its upper half has the number of the queue.
-            code if code & 0xff == verdict::QUEUE && code > 0 => Self::Queue,
-            code if code > 1 => Self::Acts("verdict"),
+            other if other & 0xff == code::QUEUE && other > 0 => Self::Queue,
+            other if other > 1 => Self::Acts("verdict"),
             // Accept, continue, break, return.
             _ => Self::Goes,
         })
