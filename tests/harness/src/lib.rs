@@ -31,6 +31,7 @@ pub mod differential;
 pub mod exchange;
 pub mod faults;
 pub mod flow;
+pub mod foreign;
 pub mod frr;
 pub mod lab;
 pub mod mounts;

@@ -1,6 +1,7 @@
 //! Advice in error messages: runs each command that a message suggests, which must solve the problem.
 
 use bm_tests::daemon::Daemon;
+use bm_tests::foreign::ForeignProgram;
 use bm_tests::netns::Namespace;
 use bm_tests::{command, report, subject};
 use std::time::Duration;
@@ -41,30 +42,15 @@ fn commands(text: &str) -> Vec<String> {
     words.filter(|words| words.contains(' ')).map(String::from).collect()
 }
 
-/// An XDP program that passes everything, for iproute2 to attach; `None` without a compiler.
-fn object(test: &str) -> Option<std::path::PathBuf> {
-    let folder = std::env::temp_dir().join(format!("bm-{test}-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
-    let (source, object) = (folder.join("pass.c"), folder.join("pass.o"));
-    let text = "__attribute__((section(\"xdp\"), used)) int pass(void *ctx) { return 2; }\n\
-        char LICENSE[] __attribute__((section(\"license\"), used)) = \"GPL\";\n";
-    std::fs::write(&source, text).expect("a file");
-    let compiled = std::process::Command::new("clang")
-        .args(["-O2", "-g", "-target", "bpf", "-c"])
-        .arg(&source)
-        .arg("-o")
-        .arg(&object)
-        .status();
-    compiled.is_ok_and(|status| status.success()).then_some(object)
-}
-
 #[test]
 fn the_suggested_command_detaches_a_foreign_program() {
     let Some((router, _host)) = veth("taken") else { return };
-    let Some(object) = object("taken") else { return report::skip("taken", "it needs clang") };
+    let Some(program) = ForeignProgram::compile("taken") else {
+        return report::skip("taken", "it needs clang");
+    };
     for mode in ["xdpgeneric", "xdpdrv"] {
         for path in ["kernel", "user"] {
-            router.run(&format!("ip link set dev r0 {mode} obj {} sec xdp", object.display()));
+            program.attach(&router, "r0", mode);
             let message = refused(&router, &["--path", path, "--attach", "xdp", "--port", "r0"]);
             let offered = commands(&message);
             let [command] = &offered[..] else { panic!("{mode}, {path}: {message}") };
@@ -73,7 +59,6 @@ fn the_suggested_command_detaches_a_foreign_program() {
             daemon.stop();
         }
     }
-    let _gone = std::fs::remove_dir_all(object.parent().expect("a folder"));
 }
 
 #[test]

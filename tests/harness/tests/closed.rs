@@ -2,6 +2,7 @@
 //! are removed afterwards. On both paths.
 
 use bm_tests::daemon::eventually;
+use bm_tests::foreign::ForeignProgram;
 use bm_tests::lab::{Ends, Lab, Side};
 use bm_tests::packet::{Ip4, Ip6, ip_frame, routed};
 use bm_tests::subject::{Router, Subject};
@@ -202,14 +203,19 @@ fn a_bridged_port_is_filtered() {
 
 #[test]
 fn a_refused_port_is_filtered() {
-    // The kernel path accepts frames of any size that this machine supports.
+    let Some(program) = ForeignProgram::compile("closed") else {
+        return report::skip("closed-refused", "it needs clang");
+    };
     with_paths("closed-refused", &["user"], RULES, |lab, router, path| {
         lab.delete(Side::Low);
         eventually("the port is missing", || state(router, "r2") == "missing");
         let (ours, theirs, far) = (Side::Low.mac(1), Side::Low.mac(2), lab.snk.name());
         lab.rtr.ip(&format!(
-            "link add r2 address {ours} mtu 9000 type veth peer name k1 address {theirs} mtu 9000 netns {far}"
+            "link add other address {ours} type veth peer name k1 address {theirs} netns {far}"
         ));
+        // Another program is at XDP before the interface has the port's name.
+        program.attach(&lab.rtr, "other", "xdpgeneric");
+        lab.rtr.ip("link set other name r2");
         lab.host(Side::Low).ip("link set k1 arp off\nlink set k1 up");
         lab.bring_up(Side::Low);
         eventually("the port is refused", || state(router, "r2") == "refused");

@@ -88,6 +88,12 @@ fn workers_use_the_sas_of_a_kernel_with_esp() {
     let _reaped = linux.wait();
     let said = said();
     let _gone = fs::remove_dir_all(&folder);
+    if said.contains("put_fp_registers") {
+        return report::skip(
+            "kernel_ipsec",
+            "user-mode Linux has no room for the registers of this CPU (AMX)",
+        );
+    }
     assert!(said.contains("inside ended with 0"), "{said}");
 }
 

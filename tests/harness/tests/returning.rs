@@ -3,6 +3,7 @@
 
 use bm_tests::daemon::eventually;
 use bm_tests::flow::{Outcome, Stream};
+use bm_tests::foreign::ForeignProgram;
 use bm_tests::lab::{Ends, Lab, SIDES, Side};
 use bm_tests::packet::{Ip4, Ip6, ip_frame, routed};
 use bm_tests::report;
@@ -237,21 +238,26 @@ fn renamed_moved_or_of_another_kind() {
 
 #[test]
 fn an_interface_that_cannot_be_used_is_tried_again() {
+    let Some(program) = ForeignProgram::compile("refused") else {
+        return report::skip("refused", "it needs clang");
+    };
     for (way, paths) in [WAYS[1], WAYS[3]] {
         with(&format!("refused-{way}"), &ports(paths), |lab, router| {
-            // Its frames are too large for XDP.
             let far = lab.snk.name();
             lab.delete(Side::Low);
             eventually("the port is missing", || state(router, "r2") == "missing");
-            lab.rtr.ip(&format!("link add r2 mtu 9000 type veth peer name k1 mtu 9000 netns {far}"));
+            // Another program is at XDP before the interface has the port's name.
+            lab.rtr.ip(&format!("link add other type veth peer name k1 netns {far}"));
+            program.attach(&lab.rtr, "other", "xdpgeneric");
+            lab.rtr.ip("link set other name r2");
             eventually("the port is refused", || state(router, "r2") == "refused");
             let why = port(router, "r2")["state_reason"].as_str().unwrap_or_default().to_string();
             assert!(why.contains("r2") && notes(router).contains("port r2 is waiting"), "{why}");
             let outcome = flow().for_a_while(lab, Duration::from_millis(300));
             unharmed(&format!("{way}: beside a refused port"), &outcome);
             // Once it can be used, it is.
-            lab.rtr.run("ip link set r2 mtu 1400");
-            lab.snk.ip("link set k1 mtu 1400\nlink set k1 up");
+            lab.rtr.run("ip link set r2 xdpgeneric off");
+            lab.snk.ip("link set k1 up");
             lab.rtr.run("ip link set r2 up");
             eventually(&format!("r2 must be attached: {}", router.log()), || {
                 state(router, "r2") == "attached"

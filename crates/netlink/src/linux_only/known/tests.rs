@@ -42,16 +42,16 @@ fn defaults_leave_nothing_to_linux() {
 
 #[test]
 fn settings_that_only_linux_follows_leave_their_packets_to_it() {
-    let (four, six) = (all(Family::V4), all(Family::V6));
-    let (errors4, errors6) = (errors(Family::V4), errors(Family::V6));
-    assert_eq!(with(|now| now.ip_forward_use_pmtu = 1), [four]);
-    assert_eq!(with(|now| now.skip_notify_on_dev_down = 1), [six.clone()]);
-    assert_eq!(with(|now| now.max_hbh_opts_number = 2), [six.clone()]);
-    assert_eq!(with(|now| now.max_hbh_length = 64), [six]);
-    assert_eq!(with(|now| now.icmp_errors_extension_mask = 1), [errors4.clone()]);
-    assert_eq!(with(|now| now.icmpv6_errors_extension_mask = 1), [errors6.clone()]);
-    assert_eq!(with(|now| now.auto_flowlabels = 0), [errors6]);
-    assert_eq!(with(|now| (now.route_error_cost, now.route_error_burst) = (250, 1000)), [errors4]);
+    let [four, six] = [Family::V4, Family::V6].map(|family| vec![all(family)]);
+    let [errors4, errors6] = [Family::V4, Family::V6].map(|family| vec![errors(family)]);
+    assert_eq!(with(|now| now.ip_forward_use_pmtu = 1), four);
+    assert_eq!(with(|now| now.skip_notify_on_dev_down = 1), six);
+    assert_eq!(with(|now| now.max_hbh_opts_number = 2), six);
+    assert_eq!(with(|now| now.max_hbh_length = 64), six);
+    assert_eq!(with(|now| now.icmp_errors_extension_mask = 1), errors4);
+    assert_eq!(with(|now| now.icmpv6_errors_extension_mask = 1), errors6);
+    assert_eq!(with(|now| now.auto_flowlabels = 0), errors6);
+    assert_eq!(with(|now| (now.route_error_cost, now.route_error_burst) = (250, 1000)), errors4);
     assert_eq!(with(|now| now.route_localnet = 1).len(), 3);
 }
 
