@@ -760,3 +760,19 @@ fn a_neighbor_that_fails_again_is_a_change() {
     }));
     assert!(mirror.take_changes().is_empty(), "the kernel repeats what it said");
 }
+
+#[test]
+fn linux_may_ignore_that_a_default_rule_of_ipv6_is_missing() {
+    let [local, main, own] = [(0, 255), (32_766, 254), (100, 7)]
+        .map(|(priority, table)| Rule::lookup(Family::V6, priority, table));
+    let mut mirror = Mirror::default();
+    let mut then = |message| {
+        mirror.apply(message);
+        mirror.may_ignore_rules(Family::V6)
+    };
+    assert!(then(Message::Rule(local)));
+    assert!(!then(Message::Rule(main.clone())));
+    assert!(then(Message::RuleGone(main)));
+    assert!(!then(Message::Rule(own)), "one was added");
+    assert!(!mirror.may_ignore_rules(Family::V4), "a deletion counts for IPv4");
+}

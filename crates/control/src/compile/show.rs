@@ -58,6 +58,11 @@ impl Compiler {
                     "{family} is left to Linux: it has no routing rules, so nothing has a route"
                 ));
             }
+            if mirror.may_ignore_rules(family) {
+                notes.push(format!(
+                    "{family} is left to Linux: a default routing rule is missing, which counts for Linux only if a rule was ever added"
+                ));
+            }
             if let Some(rule) = stages::unsupported(mirror, family).next() {
                 notes.push(format!(
                     "{family} is left to Linux: the routing rule with priority {} matches more than the destination",

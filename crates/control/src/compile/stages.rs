@@ -104,10 +104,11 @@ fn serves_all(rule: &Rule) -> bool {
 }
 
 /// Whether only Linux can route a family: by rules that match more than the destination, because there are none at all,
-/// with which nothing has a route, or because only Linux knows them at present.
+/// with which nothing has a route, or because only Linux knows whether it follows them, or which they are at present.
 pub(super) fn is_left_to_linux(mirror: &Mirror, family: Family) -> bool {
     mirror.rules_in_doubt(family)
         || mirror.lost_all_rules(family)
+        || mirror.may_ignore_rules(family)
         || unsupported(mirror, family).next().is_some()
 }
 

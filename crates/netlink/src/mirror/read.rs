@@ -3,7 +3,7 @@
 use super::{BodyId, Choice, Mirror, Routes};
 use crate::hop::{Hop, HopFlags, Via};
 use crate::next_hop::{Object, Resilient};
-use crate::route::RouteBody;
+use crate::route::{RouteBody, TABLE_LOCAL, TABLE_MAIN};
 use crate::{Address, Link, LinkSysctls, Neighbor, NextHop, Rule, Sysctls};
 use bm_wire::Family;
 use bm_wire::prefix::{self, Prefix};
@@ -82,6 +82,18 @@ impl Mirror {
     /// Whether a family has no rules although the kernel supports them, so that nothing has a route.
     pub fn lost_all_rules(&self, family: Family) -> bool {
         self.ruled.contains(&family) && !self.rules.iter().any(|rule| rule.family == family)
+    }
+
+    /// Whether Linux may route by other tables than the rules say. It searches the tables local and main for IPv6 packets
+    /// until a rule is added for the first time (`fib6_has_custom_rules`): a deletion alone changes nothing. Nobody can
+    /// ask whether one was ever added, which matters where one of the two default rules is missing.
+    pub fn may_ignore_rules(&self, family: Family) -> bool {
+        let mut rules = self.rules.iter().filter(|rule| rule.family == family).peekable();
+        let has = |table| self.rules.iter().any(|rule| rule.family == family && rule.table == table);
+        family == Family::V6
+            && rules.peek().is_some()
+            && rules.all(|rule| rule.standard() && !rule.l3mdev)
+            && !(has(TABLE_LOCAL) && has(TABLE_MAIN))
     }
 
     /// Whether a family has rules beyond the default ones and that of VRFs, so that the destination alone does not

@@ -82,7 +82,9 @@ impl Oracle<'_> {
     fn tables(&self, family: Family, vrf: Option<u32>) -> Option<Vec<u32>> {
         let rules: Vec<&Rule> = self.mirror.rules().iter().filter(|rule| rule.family == family).collect();
         let odd = rules.iter().any(|rule| rule.source.is_some() || rule.mark.is_some());
-        if odd || self.mirror.rules_in_doubt(family) || self.mirror.lost_all_rules(family) {
+        let mirror = &self.mirror;
+        let unknown = mirror.rules_in_doubt(family) || mirror.may_ignore_rules(family);
+        if odd || unknown || mirror.lost_all_rules(family) {
             return None;
         }
         Some(match (vrf, family) {
