@@ -147,7 +147,10 @@ impl<A: RouteFamily> Context<'_, A> {
         let (mut values, mut others) = (Vec::new(), vec![Prefix::default()]);
         for (stage, number) in stages.tables.iter().enumerate() {
             // A prefix in doubt may be without routes here.
-            others.extend(routes.all_in_doubt().filter(|(of, _)| of == number).map(|(_, prefix)| prefix));
+            for prefix in routes.doubts_of(*number) {
+                self.note(*number, prefix);
+                others.push(prefix);
+            }
             let Some(table) = routes.table(*number) else { continue };
             values.reserve(table.len());
             for (prefix, bodies) in table.iter() {

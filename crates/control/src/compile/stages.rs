@@ -71,12 +71,14 @@ impl Stages {
         self
     }
 
-    /// All prefixes in any of the tables, and the default prefix; sorted, without duplicates.
+    /// All prefixes in any of the tables or in doubt there, and the default prefix; sorted, without duplicates.
     pub fn prefixes<A: RouteFamily>(&self, mirror: &Mirror) -> Vec<Prefix<A>> {
         let routes = A::routes(mirror);
         let mut prefixes: Vec<Prefix<A>> = vec![Prefix::default()];
-        for table in self.tables.iter().filter_map(|stage| routes.table(*stage)) {
-            prefixes.extend(table.iter().map(|(prefix, _)| prefix));
+        for number in &self.tables {
+            let table = routes.table(*number).into_iter();
+            prefixes.extend(table.flat_map(|table| table.iter()).map(|(prefix, _)| prefix));
+            prefixes.extend(routes.doubts_of(*number));
         }
         prefixes.sort_unstable();
         prefixes.dedup();

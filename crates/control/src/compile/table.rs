@@ -177,7 +177,8 @@ impl<A: RouteFamily> Table<A> {
         let Some(stage) = self.stages.position(table) else { return };
         let (before, behind) = self.stages.tables.split_at(stage);
         let routes = A::routes(context.view.mirror);
-        let overrules = behind.iter().skip(1).any(|later| routes.table(*later).is_some());
+        let in_use = |table: u32| routes.table(table).is_some() || routes.doubts_of(table).next().is_some();
+        let overrules = behind.iter().skip(1).any(|later| in_use(*later));
         if !overrules && !before.iter().any(|earlier| context.throws(*earlier)) {
             return;
         }

@@ -148,9 +148,11 @@ impl<A: Address> Routes<A> {
         is_in(&self.in_doubt) || is_in(&self.exceptions)
     }
 
-    /// All prefixes in doubt, by table.
-    pub fn all_in_doubt(&self) -> impl Iterator<Item = (u32, Prefix<A>)> + '_ {
-        self.in_doubt.iter().chain(&self.exceptions).copied()
+    /// The prefixes of a table that are in doubt, with or without routes; a prefix may come twice.
+    pub fn doubts_of(&self, table: u32) -> impl Iterator<Item = Prefix<A>> + '_ {
+        let of_table = (table, Prefix::default())..;
+        let all = [&self.in_doubt, &self.exceptions].into_iter().map(move |set| set.range(of_table.clone()));
+        all.flat_map(move |set| set.take_while(move |(of, _)| *of == table)).map(|(_, prefix)| *prefix)
     }
 
     /// Whether reading the tables again would resolve a doubt about this prefix.

@@ -1,6 +1,7 @@
 //! One property per test, with the clause of docs/conformance.md.
 
 use super::*;
+use bm_netlink::mirror::Findings;
 use bm_netlink::next_hop::{Member, Object, Resilient};
 use bm_netlink::{Netconf, Rule};
 use neighbor::state::{FAILED, INCOMPLETE, REACHABLE, STALE};
@@ -427,19 +428,19 @@ fn interfaces_keep_their_slot_until_deleted() {
 #[test]
 fn a_family_ends_on_a_link_below_its_smallest_mtu() {
     let mut world = World::new();
-    let forwards = |world: &World| {
-        let interface = world.compiler.interfaces().by_ifindex(1).unwrap();
-        (interface.forward_ipv4, interface.forward_ipv6)
-    };
-    world.compile();
-    let both = forwards(&world);
-    for (mtu, ipv4, ipv6) in
-        [(1280, both.0, both.1), (1279, both.0, false), (67, false, false), (1500, both.0, both.1)]
-    {
+    world.tell(history::netconf_of(2, 1, 2, true)).tell(history::netconf_of(10, history::ALL, 2, true));
+    world.tell(history::netconf_of(10, 1, 2, true));
+    for (mtu, forwards) in [
+        (1500, (true, true)),
+        (1280, (true, true)),
+        (1279, (true, false)),
+        (67, (false, false)),
+        (1500, (true, true)),
+    ] {
         world.tell(Message::Link(Link { mtu, ..link(1, UP) })).compile();
-        assert_eq!(forwards(&world), (ipv4, ipv6), "{mtu}");
+        let interface = world.compiler.interfaces().by_ifindex(1).unwrap();
+        assert_eq!((interface.forward_ipv4, interface.forward_ipv6), forwards, "{mtu}");
     }
-    assert_eq!(both, (true, true));
 }
 
 #[test]
@@ -746,4 +747,57 @@ fn what_is_in_doubt_is_left_to_linux() {
         [false, true],
         "nor rules of which one more was deleted than known"
     );
+}
+
+/// Puts a prefix in doubt that then loses its only route.
+fn doubt_without_route(world: &mut World, table: u32, prefix: &str) {
+    let one = RouteBody { tos: 8, ..via("10.0.0.1", 1) };
+    let added = world.route(RouteEvent::Added, table, prefix, via("10.0.0.1", 1));
+    // It has replaced none of the same TOS.
+    added.route(RouteEvent::Replaced, table, prefix, one.clone());
+    world.route(RouteEvent::Deleted, table, prefix, one);
+    world.route(RouteEvent::Deleted, table, prefix, via("10.0.0.1", 1));
+    assert!(world.mirror.ipv4().get(table, prefix.parse().unwrap()).is_empty());
+}
+
+#[test]
+fn a_doubt_without_a_route_leads_to_linux_until_read_again() {
+    let (mut world, mut twin) = (World::new(), World::new());
+    world.add("0.0.0.0/0", via("10.0.0.1", 1)).compile();
+    doubt_without_route(&mut world, 254, "192.0.2.0/24");
+    for step in [false, true] {
+        if step {
+            world.compile_all(&[Change::Everything]);
+        }
+        world.compile();
+        assert_eq!(world.to("192.0.2.1"), Answer::Host);
+        assert_eq!(world.is_sound(), Ok(()));
+    }
+    twin.add("0.0.0.0/0", via("10.0.0.1", 1));
+    world.mirror.adopt(twin.mirror, &mut Findings::up_to(0));
+    world.compile();
+    assert_eq!(world.to("192.0.2.1"), resolve(1, "10.0.0.1"));
+    assert_eq!(world.is_sound(), Ok(()));
+}
+
+#[test]
+fn an_earlier_table_overrides_a_doubt_without_a_route() {
+    let mut world = World::new();
+    doubt_without_route(&mut world, 254, "10.1.0.0/16");
+    world.compile();
+    assert_eq!(world.to("10.1.1.1"), Answer::Host);
+    world.route(RouteEvent::Added, 255, "10.0.0.0/8", of_kind(RouteKind::Blackhole)).compile();
+    assert_eq!(world.to("10.1.1.1"), Answer::Blackhole);
+    assert_eq!(world.is_sound(), Ok(()));
+}
+
+#[test]
+fn a_doubt_without_a_route_hides_what_later_tables_have() {
+    let mut world = World::new();
+    doubt_without_route(&mut world, 255, "10.0.0.0/8");
+    world.add("10.1.0.0/16", via("10.0.0.1", 1)).compile();
+    assert_eq!(world.to("10.1.1.1"), Answer::Host);
+    world.compile_all(&[Change::Everything]);
+    assert_eq!(world.to("10.1.1.1"), Answer::Host);
+    assert_eq!(world.is_sound(), Ok(()));
 }

@@ -46,9 +46,9 @@ impl Oracle<'_> {
         };
         for table in tables {
             let in_doubt: Vec<_> = routes
-                .all_in_doubt()
-                .filter(|(of, prefix)| *of == table && prefix.contains(address))
-                .map(|(_, prefix)| prefix.length())
+                .doubts_of(table)
+                .filter(|prefix| prefix.contains(address))
+                .map(|prefix| prefix.length())
                 .collect();
             let longest_doubt = in_doubt.iter().max();
             let listed = routes.table(table);
