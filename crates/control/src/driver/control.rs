@@ -272,7 +272,8 @@ impl Control {
 
     /// Leaves to Linux what it alone knows how to handle, according to the mirror.
     fn follow_known(&mut self) {
-        let Some(before) = self.linux_only.follow(self.watch.mirror()) else { return };
+        let workers_encrypt = self.compiler.has_ipsec();
+        let Some(before) = self.linux_only.follow(self.watch.mirror(), workers_encrypt) else { return };
         self.compiler.set_linux_only(&self.linux_only.honored());
         // At the start everything is logged together.
         if !self.done.first_sync.is_zero() {

@@ -41,8 +41,12 @@ impl Listed {
     }
 
     /// Follows what the mirror has. If that has changed, returns the entries that were honored before.
-    pub fn follow(&mut self, mirror: &Mirror) -> Option<Vec<LinuxOnly>> {
-        let now = bm_netlink::linux_only::of_mirror(mirror);
+    ///
+    /// Workers that encrypt send all errors, whatever settings, addresses and routes there are: Linux does not know the
+    /// tunnels.
+    pub fn follow(&mut self, mirror: &Mirror, workers_encrypt: bool) -> Option<Vec<LinuxOnly>> {
+        let mut now = bm_netlink::linux_only::of_mirror(mirror);
+        now.retain(|entry| !workers_encrypt || !matches!(entry.traffic, Traffic::Errors { .. }));
         if self.known == now {
             return None;
         }
@@ -310,7 +314,7 @@ pub(super) fn widened(list: &[LinuxOnly]) -> Vec<LinuxOnly> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bm_netlink::Feature;
+    use bm_netlink::{Feature, Sysctls};
 
     fn entry(feature: Feature, traffic: Traffic) -> LinuxOnly {
         LinuxOnly { feature, traffic, why: "a rule".into() }
@@ -343,6 +347,28 @@ mod tests {
         listed.list.retain(|entry| entry.feature != Feature::Xfrm);
         let bypassed = "bypassed by [firewall] nftables: all IPv4 packets: iptables: a rule";
         assert_eq!(about(&listed), Some(About::Bypassed(bypassed.into())));
+    }
+
+    /// Linux would choose the source, but the error may have to go through a tunnel.
+    #[test]
+    fn workers_that_encrypt_send_all_errors() {
+        let mut mirror = Mirror::default();
+        let sysctls = Sysctls { auto_flowlabels: 0, ip_forward_use_pmtu: 1, ..Sysctls::default() };
+        mirror.set_sysctls(sysctls);
+        let [packets, errors] =
+            [Traffic::All { ipv4: true, ipv6: false }, Traffic::Errors { ipv4: false, ipv6: true }];
+        let mut listed = Listed::default();
+        let known =
+            |listed: &Listed| listed.honored().into_iter().map(|entry| entry.traffic).collect::<Vec<_>>();
+        assert_eq!(listed.follow(&mirror, true), Some(vec![]));
+        assert_eq!(known(&listed), [packets.clone()]);
+        assert!(listed.follow(&mirror, false).is_some());
+        assert_eq!(known(&listed), [packets, errors.clone()]);
+        // A firewall's chain at output may drop errors, tunnels or not.
+        let mut listed = Listed::default();
+        listed.set(vec![entry(Feature::Nftables, errors.clone())]);
+        listed.follow(&Mirror::default(), true);
+        assert_eq!(known(&listed), [errors]);
     }
 
     #[test]
