@@ -361,7 +361,7 @@ mod tests {
         let known =
             |listed: &Listed| listed.honored().into_iter().map(|entry| entry.traffic).collect::<Vec<_>>();
         assert_eq!(listed.follow(&mirror, true), Some(vec![]));
-        assert_eq!(known(&listed), [packets.clone()]);
+        assert_eq!(known(&listed), std::slice::from_ref(&packets));
         assert!(listed.follow(&mirror, false).is_some());
         assert_eq!(known(&listed), [packets, errors.clone()]);
         // A firewall's chain at output may drop errors, tunnels or not.
