@@ -30,9 +30,6 @@
 #define TCX_NEXT -1
 #define TCX_DROP 2
 
-#define ENOMEM 12
-#define EINVAL 22
-
 /* Bands of Linux's rt_tos2priority by the two high bits of the old TOS: best effort, bulk, interactive, both. */
 #define TOS_BANDS 0x4620
 
@@ -162,17 +159,15 @@ static __always_inline enum verdict forward(context *ctx, struct packet *packet,
 }
 
 /*
- * Sends a packet through another interface. As long as a packet of a local container belongs to its socket, TCP counts
- * it as queued in the sender's device, and soon stops sending (TCP small queues). Linux takes packets from their sockets
- * when it receives them for forwarding; a redirect does not. A clone belongs to no socket, and the original is freed here
- * with all that it counts for.
+ * A large packet of TCP shares its memory with the sender's queue of what is not acknowledged. Linux makes such a packet
+ * independent when it forwards it; the receiver can then join its data with what it has not read yet, and frees less.
+ * Without memory it leaves as it is.
  */
 static __always_inline int send_through(context *ctx, __u32 out)
 {
-	int error = ctx->gso_size && ctx->sk ? bpf_clone_redirect(ctx, out, 0) : -ENOMEM;
-
-	/* Without a clone, or without the interface, which Linux then counts. Other errors are those of the clone. */
-	return error == -ENOMEM || error == -EINVAL ? bpf_redirect(out, 0) : freed(ctx);
+	if (ctx->gso_size)
+		bpf_skb_change_head(ctx, 0, 0);
+	return bpf_redirect(out, 0);
 }
 
 /* Handles a packet whose headers can be read. */

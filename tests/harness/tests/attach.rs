@@ -67,7 +67,7 @@ fn hosts_that_leave_work_to_their_devices_are_served_at_tc() {
     let frames = router.sent() - before;
     assert!(frames > 0, "{}", router.status_text());
     report::say(&format!("attach: {frames} packets for 64 MiB"));
-    // What was sent as a clone is not lost.
+    // Nothing of it counts as lost.
     let drops = router.json(&["show", "drops"]);
     let by_linux = drops["by_linux"].as_array().cloned().unwrap_or_default();
     assert!(by_linux.iter().all(|drop| drop["reason"] != "traffic_control"), "{drops}");

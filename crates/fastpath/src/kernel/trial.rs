@@ -37,7 +37,7 @@ impl Kernel {
     }
 
     /// The same for the program at tc, with a frame that is to be segmented, with this size of segments; 0 for one that is
-    /// not. Of the former a clone is sent.
+    /// not.
     ///
     /// # Errors
     /// As [`Self::trial`].

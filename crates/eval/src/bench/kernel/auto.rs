@@ -85,6 +85,7 @@ pub fn measure(options: &KernelOptions, cases: &[Case], whole: Duration) -> Resu
     let mut rows = Vec::new();
     for case in cases {
         let testbed = Testbed::up(&TestbedOptions { next_hops: 1, ..options.testbed.clone() })?;
+        tcp::set_congestion_control(&testbed)?;
         prepare(&testbed, case.kind)?;
         rows.extend(turns(options, &testbed, case, whole / cases.len() as u32)?);
     }

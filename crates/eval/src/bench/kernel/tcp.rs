@@ -62,10 +62,19 @@ pub fn measure(options: &KernelOptions, cases: &[Case], whole: Duration) -> Resu
     let mut rows = Vec::new();
     for case in cases {
         let testbed = Testbed::up(&TestbedOptions { next_hops: 1, ..options.testbed.clone() })?;
+        set_congestion_control(&testbed)?;
         set_offloads(&testbed, case.offloads)?;
         rows.extend(turns(options, &testbed, case, whole / cases.len() as u32)?);
     }
     Ok(rows)
+}
+
+/// BBR, the default of some machines, sends as fast as it thinks that the network is, and over veths it is wrong by a
+/// factor of four. Reno, which each namespace may have, sends as fast as the router forwards.
+pub fn set_congestion_control(testbed: &Testbed) -> Result<(), TestbedError> {
+    [&testbed.source, &testbed.sink]
+        .into_iter()
+        .try_for_each(|host| host.sysctl(&[("net/ipv4/tcp_congestion_control", "reno")]))
 }
 
 /// Only on the hosts: the router's ends stay as they are.
