@@ -2,11 +2,12 @@
 
 .PHONY: build demo test test-vm test-debian13 test-kernel test-frr test-asan soak lint tidy clippy check models instructions install deb clean
 
-BRICKMOON := $(or $(CARGO_TARGET_DIR),target)/release/brickmoon
+# Not BRICKMOON, which names a binary for the tests in the environment.
+PROGRAM := $(or $(CARGO_TARGET_DIR),target)/release/brickmoon
 # What `brickmoon bench` and `brickmoon demo` run.
-BENCH := $(BRICKMOON)-bench
+BENCH := $(PROGRAM)-bench
 # What strongSwan preloads to send its SAs to brickmoon.
-XFRM_LIBRARY := $(dir $(BRICKMOON))libbrickmoon-xfrm.so
+XFRM_LIBRARY := $(dir $(PROGRAM))libbrickmoon-xfrm.so
 # In the profile of everything else, so that what it needs is compiled once.
 XTASK := cargo run --quiet --release --locked --package xtask --
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
@@ -16,7 +17,7 @@ build:
 	cargo build --release --locked $$(tools/features)
 
 demo: build
-	$(SUDO) $(BRICKMOON) demo $(DEMO)
+	$(SUDO) $(PROGRAM) demo $(DEMO)
 
 lint:
 	@tools/setup build
@@ -92,7 +93,7 @@ model: build
 		cargo test --release --locked --package bm-tests --test model
 
 install: build
-	$(SUDO) install -D -m 755 $(BRICKMOON) $(DESTDIR)/usr/sbin/brickmoon
+	$(SUDO) install -D -m 755 $(PROGRAM) $(DESTDIR)/usr/sbin/brickmoon
 	$(SUDO) install -D -m 755 $(BENCH) $(DESTDIR)/usr/sbin/brickmoon-bench
 	$(SUDO) install -D -m 644 packaging/brickmoon.service $(DESTDIR)/lib/systemd/system/brickmoon.service
 	$(SUDO) install -D -m 644 $(XFRM_LIBRARY) $(DESTDIR)/usr/lib/brickmoon/libbrickmoon-xfrm.so
@@ -106,10 +107,10 @@ install: build
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/clients/python/brickmoon clients/python/brickmoon/__init__.py clients/python/brickmoon/py.typed
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/packaging/grafana packaging/grafana/brickmoon.json
 	$(SUDO) install -D -m 644 -t $(DESTDIR)/usr/share/doc/brickmoon/packaging/prometheus packaging/prometheus/brickmoon.rules.yml
-	$(SUDO) $(BRICKMOON) man $(DESTDIR)/usr/share/man/man8
-	$(BRICKMOON) completion bash | $(SUDO) install -D -m 644 /dev/stdin $(DESTDIR)/usr/share/bash-completion/completions/brickmoon
-	$(BRICKMOON) completion zsh | $(SUDO) install -D -m 644 /dev/stdin $(DESTDIR)/usr/share/zsh/vendor-completions/_brickmoon
-	$(BRICKMOON) completion fish | $(SUDO) install -D -m 644 /dev/stdin $(DESTDIR)/usr/share/fish/vendor_completions.d/brickmoon.fish
+	$(SUDO) $(PROGRAM) man $(DESTDIR)/usr/share/man/man8
+	$(PROGRAM) completion bash | $(SUDO) install -D -m 644 /dev/stdin $(DESTDIR)/usr/share/bash-completion/completions/brickmoon
+	$(PROGRAM) completion zsh | $(SUDO) install -D -m 644 /dev/stdin $(DESTDIR)/usr/share/zsh/vendor-completions/_brickmoon
+	$(PROGRAM) completion fish | $(SUDO) install -D -m 644 /dev/stdin $(DESTDIR)/usr/share/fish/vendor_completions.d/brickmoon.fish
 	[ -e $(DESTDIR)/etc/brickmoon/brickmoon.toml ] || $(SUDO) install -D -m 644 docs/brickmoon.toml $(DESTDIR)/etc/brickmoon/brickmoon.toml
 
 # A Debian package and its debug symbols in target/deb (docs/packages.md). Contains what `make build` builds, DPDK ports
