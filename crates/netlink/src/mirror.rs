@@ -101,7 +101,9 @@ impl Mirror {
                 let before = *ours;
                 ours.take(&update);
                 // Linux copies what is for new interfaces to those that have never had an address, and says nothing.
-                self.doubts.reread |= ifindex == netconf::DEFAULT;
+                let copied = ifindex == netconf::DEFAULT;
+                self.doubts.reread |= copied;
+                self.doubts.settings_copied |= copied;
                 if *ours != before {
                     netconf_changed(&self.links, &mut self.changes, family, ifindex);
                 }

@@ -144,10 +144,13 @@ impl Mirror {
             changes.push(Change::NextHop(id));
             findings.note(ours.cloned().map(Item::NextHop), theirs.cloned().map(Item::NextHop));
         });
+        // What came while the tables were read is also in the fresh ones.
+        let copied = std::mem::replace(&mut self.doubts.settings_copied, fresh.doubts.settings_copied);
         adopt_map(&mut self.netconf, fresh.netconf, |&(family, ifindex), ours, theirs| {
             netconf_changed(&self.links, changes, family, ifindex);
             // What is for new interfaces affects none, and like some settings it changes without a message.
-            if ifindex != netconf::DEFAULT && ours.map(Netconf::announced) != theirs.map(Netconf::announced) {
+            let is_silent = copied || ifindex == netconf::DEFAULT;
+            if !is_silent && ours.map(Netconf::announced) != theirs.map(Netconf::announced) {
                 let item = |netconf: &Netconf| Item::Netconf(family, ifindex, *netconf);
                 findings.note(ours.map(item), theirs.map(item));
             }

@@ -28,6 +28,8 @@ pub(crate) type Lifetime = (u32, Ipv6Prefix, i32);
 pub(super) struct Doubts {
     /// The tables should be read again at once.
     pub reread: bool,
+    /// Linux may have copied the settings for new interfaces to others, which it does not announce.
+    pub settings_copied: bool,
     /// Lifetimes heard of since they were last taken.
     lifetimes: Vec<Lifetime>,
 }

@@ -258,3 +258,22 @@ fn rules_and_settings() {
     assert_eq!((mirror.sysctls().ipv4_multipath_hash_policy, mirror.sysctls().ip_default_ttl), (1, 77));
     settle(&mut watch);
 }
+
+/// Linux copies them to interfaces that have not been set themselves, and announces only the default.
+#[test]
+fn settings_for_new_interfaces() {
+    let Some(namespace) = Namespace::new("copied").map(Namespace::with_links) else { return };
+    assert!(namespace.run("ip link add name fresh type veth peer name fresh2"));
+    namespace.enter();
+    let mut watch = watch(alone());
+    for value in ["1", "0"] {
+        for setting in ["ignore_routes_with_linkdown", "rp_filter", "proxy_arp", "bc_forwarding"] {
+            assert!(
+                namespace.run(&format!("sysctl -qw net.ipv4.conf.default.{setting}={value}")),
+                "{setting}"
+            );
+            agrees(&mut watch, setting);
+        }
+    }
+    settle(&mut watch);
+}

@@ -39,7 +39,6 @@ const HOPS4: &[&str] = &[
     "nhid 11",
     "nhid 12",
     "nhid 13",
-    "nhid 21",
 ];
 const HOPS6: &[&str] = &[
     "via 2001:db8:2::2",
@@ -52,7 +51,6 @@ const HOPS6: &[&str] = &[
     "dev r2",
     "nhid 14",
     "nhid 15",
-    "nhid 22",
 ];
 const ATTRIBUTES4: &[&[&str]] = &[
     &["metric 5", "metric 9", "metric 4000000000"],
