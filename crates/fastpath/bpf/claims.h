@@ -7,7 +7,10 @@
 
 #include "rules.h"
 
-/* Only a program that is loaded with claims has this map: sockets of workers, by interface and queue. */
+/*
+ * The largest frame that fits into a slot of workers, in bytes; 0 without claims. Only a program that is loaded with claims has
+ * this map: sockets of workers, by interface and queue.
+ */
 const volatile __u32 claims_on SEC(".rodata.claims") = 0;
 
 #define CLAIM_QUEUES 16

@@ -101,17 +101,16 @@ static __always_inline int forward_packet(struct xdp_md *ctx, struct packet *pac
 
 #include "filter.h"
 
-/* Sends a claimed frame to the worker of its queue; Linux gets it if there is none. */
+/* Sends a claimed frame to the worker of its queue; Linux gets it if there is none, or no slot that AF_XDP could put it in. */
 static __always_inline int claimed(struct xdp_md *ctx, const struct packet *packet)
 {
-	__u32 queue = ctx->rx_queue_index, place;
+	__u32 queue = ctx->rx_queue_index, length = bpf_xdp_get_buff_len(ctx), place;
 	int verdict = XDP_PASS;
 
 	place = (ctx->ingress_ifindex & (INGRESSES - 1)) * CLAIM_QUEUES + queue;
-	if (queue < CLAIM_QUEUES)
+	if (queue < CLAIM_QUEUES && length <= claims_on)
 		verdict = bpf_redirect_map(&claims, place, XDP_PASS);
-	count(packet->ingress->interface, verdict == XDP_REDIRECT ? CLAIMED : PASSED_NO_WORKER,
-	      bpf_xdp_get_buff_len(ctx), 0);
+	count(packet->ingress->interface, verdict == XDP_REDIRECT ? CLAIMED : PASSED_NO_WORKER, length, 0);
 	return verdict;
 }
 

@@ -152,7 +152,7 @@ enum verdict {
 	PASSED_PARTIAL_SUM, /* a checksum that only Linux knows to be half done */
 	PASSED_FLOW,   /* a group whose flow only Linux can tell */
 	PASSED_FIREWALL, /* only Linux may handle it: a firewall, an IPsec policy, traffic control */
-	PASSED_NO_WORKER, /* claimed for workers, but no worker has a socket on the queue */
+	PASSED_NO_WORKER, /* claimed for workers, but no worker has a socket on the queue, or no slot is large enough */
 	CLAIMED,	   /* gone to a worker */
 	DROPPED_FILTER, /* from here on not forwarded by anyone; by filter.h: a rule says so */
 	DROPPED_TINY_FRAGMENT,

@@ -67,7 +67,10 @@ pub const LEFT_TO_LINUX: [(&str, &str); 19] = [
     ),
     ("flow", "multipath route, for a header that only Linux can hash"),
     ("firewall", "a firewall, IPsec policy or traffic control of Linux concerns it: `status` lists them"),
-    ("no_worker", "claimed for workers, but no worker has a socket on the queue"),
+    (
+        "no_worker",
+        "claimed for workers, but no worker has a socket on the queue, or the packet fits into no slot",
+    ),
 ];
 
 /// The counters of one ingress interface, summed over all CPUs.

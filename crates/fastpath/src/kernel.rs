@@ -49,7 +49,7 @@ pub struct Kernel {
     /// The filters' maps, if there are filters.
     filters: Option<FilterMaps>,
     /// The sockets of workers, if packets may be claimed for them.
-    claims: Option<MapHandle>,
+    claims: Option<(MapHandle, u32)>,
     /// Whether the program handles VLAN tags.
     tags: bool,
     /// One frame in so many is sampled; 0 for none.
@@ -153,15 +153,15 @@ impl Kernel {
         Ok(source)
     }
 
-    /// Allows packets to be claimed for workers by filters; returns where their sockets are registered. To be called
-    /// before the first [`Self::publish`].
+    /// Allows packets to be claimed for workers by filters; returns where their sockets are registered. Larger frames than
+    /// `frame_max` bytes are left to Linux, since AF_XDP would drop them. To be called before the first [`Self::publish`].
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn take_claims(&mut self) -> Result<Claims, KernelError> {
+    pub fn take_claims(&mut self, frame_max: u32) -> Result<Claims, KernelError> {
         let failed = KernelError::program("creating the map of workers' sockets");
         let map = Claims::create().map_err(&failed)?;
-        self.claims = Some(map.handle().map_err(&failed)?);
+        self.claims = Some((map.handle().map_err(&failed)?, frame_max));
         Ok(map)
     }
 
@@ -240,7 +240,7 @@ impl Kernel {
             unresolved: &self.unresolved,
             counts: Some([&self.counts, &self.held]),
             filters: filters.as_ref().unwrap_or(&self.filters).as_ref(),
-            claims: self.claims.as_ref(),
+            claims: self.claims.as_ref().map(|(map, frame_max)| (map, *frame_max)),
             tags: situation.has_tags(),
             sample_one_in: situation.sample_one_in,
         };

@@ -54,7 +54,6 @@ impl XdpDevice {
     /// Like [`Self::attach`], except for errors of attaching.
     pub fn beside(interface: &str, shared: &Arc<Shared>, options: Options) -> Result<Self, XdpError> {
         let interface = Interface::find(interface)?;
-        check_mtu(&interface.name, interface.mtu, shared.memory().slot_size())?;
         let program = Program::beside(&interface, shared, &options)?;
         let options = Options { bind: Bind::Copy, ..options };
         Ok(Self { interface, options, shared: shared.clone(), program, tags_kept: false })

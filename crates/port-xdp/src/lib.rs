@@ -31,11 +31,11 @@ pub use batch::DELIVER_MAX;
 pub use device::{XdpDevice, check_mtu};
 pub use error::XdpError;
 pub use host::XdpHost;
-pub use interface::{mtu, queues};
+pub use interface::{keep_tags, mtu, queues};
 pub use options::{Attach, Bind, BusyPoll, Checksums, Options, RING};
 pub use port::XdpPort;
 pub use shared::Shared;
-pub use steer::{STEER_COUNTERS, SteerCounters, XdpSteering};
+pub use steer::{STEER_COUNTERS, SteerCounters, XdpSteering, frame_max};
 
 /// Generated from `bpf/steer.bpf.c` during the build.
 #[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]

@@ -306,8 +306,8 @@ fn counters(counts: &MapHandle) -> libbpf_rs::Result<SteerCounters> {
     })
 }
 
-/// The largest frame that fits into a slot, in bytes.
-pub(crate) fn frame_max(slot_size: usize) -> u32 {
+/// The largest frame that fits into a slot of this size, in bytes.
+pub fn frame_max(slot_size: usize) -> u32 {
     slot_size.saturating_sub(DATA_OFFSET) as u32
 }
 

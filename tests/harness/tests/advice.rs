@@ -82,15 +82,17 @@ fn the_suggested_command_makes_frames_fit_into_slots() {
     let Some((router, host)) = veth("slots") else { return };
     router.run("ip link set r0 mtu 9000");
     host.run("ip link set k0 mtu 9000");
-    let message = refused(&router, &["--path", "user", "--port", "r0"]);
+    let daemon = by_xdp(&router, "user").expect("it starts");
+    let reason = || daemon.port("r0")["state_reason"].as_str().unwrap_or_default().to_string();
+    let message = reason();
     assert!(!message.contains("slot_size = 4096"), "no slot of AF_XDP holds 9000 bytes: {message}");
     let offered = commands(&message);
     let [command] = &offered[..] else { panic!("{message}") };
     router.run(command);
-    by_xdp(&router, "user").expect("the suggested command must help").stop();
+    assert_eq!(reason(), "", "the suggested command must help");
     router.run("ip link set r0 mtu 3000");
-    let message = refused(&router, &["--path", "user", "--port", "r0"]);
-    assert!(message.contains("set slot_size = 4096 in [daemon]"), "{message}");
+    assert!(reason().contains("set slot_size = 4096 in [daemon]"), "{}", reason());
+    daemon.stop();
 }
 
 #[test]

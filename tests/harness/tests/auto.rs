@@ -71,7 +71,7 @@ fn the_kernel_unless_something_in_use_needs_workers() {
     router.stop();
 }
 
-/// Workers could not open these: no slot holds such a frame, and the far ends are as Linux creates a veth.
+/// For workers no slot holds such a frame, and the far ends are as Linux creates a veth.
 #[test]
 fn large_mtus_do_not_need_workers() {
     let Some(subject) = Subject::kernel("auto-mtu") else { return };

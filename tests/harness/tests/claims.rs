@@ -136,6 +136,29 @@ fn filters_come_before_claims() {
     });
 }
 
+/// The MTU may be above what slots hold, at the start and later.
+#[test]
+fn claimed_packets_that_fit_into_no_slot_are_linuxs() {
+    with_claims("claim-large", CLAIM, |lab, router| {
+        for mtu in [1500, 3000] {
+            for side in [Side::Src, Side::Snk] {
+                lab.rtr.ip(&format!("link set {} mtu {mtu}", side.router()));
+                lab.host(side).ip(&format!("link set {} mtu 3000", side.host()));
+            }
+            router.end(&[]);
+            router.restart_choosing(&SIDES.map(|side| side.router()), CLAIM);
+            lab.rtr.ip(&format!("link set {} mtu 3000", Side::Src.router()));
+            lab.rtr.ip(&format!("link set {} mtu 3000", Side::Snk.router()));
+            router.settle();
+            let large = Ip4::udp_ports("192.0.2.2", "10.9.9.9", 4000, 53, &[7; 1800]).bytes();
+            assert!(passes(lab, Side::Snk, &udp("10.9.9.9", 53)) && passes(lab, Side::Snk, &large), "{mtu}");
+            assert_eq!(["claimed", "linux_no_worker"].map(|name| counted(router, name)), [1, 1], "{mtu}");
+            let why = shown(router, "ports")["ports"][0]["state_reason"].to_string();
+            assert!(why.contains("Linux forwards packets that fit into no slot"), "{why}");
+        }
+    });
+}
+
 #[test]
 fn rules_of_linux_come_before_claims() {
     with_claims("claim-linux", CLAIM, |lab, router| {

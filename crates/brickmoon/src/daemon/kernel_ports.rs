@@ -42,7 +42,9 @@ pub struct Started {
 /// If it cannot be loaded, or an existing interface cannot take it.
 pub fn start(config: &Config, paths: &Paths) -> Result<Started, Failure> {
     let mut kernel = Kernel::load(LEASE).map_err(Failure::failed)?;
-    let claims = paths.claims(config).then(|| kernel.take_claims()).transpose().map_err(Failure::failed)?;
+    let frame_max = bm_port_xdp::frame_max(config.daemon.slot_size as usize);
+    let claims =
+        paths.claims(config).then(|| kernel.take_claims(frame_max)).transpose().map_err(Failure::failed)?;
     let mut notes = Vec::new();
     match Pins::claim() {
         Ok(pins) => {

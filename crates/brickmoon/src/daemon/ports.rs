@@ -11,12 +11,12 @@ use bm_frame::{FramePool, Memory};
 use bm_port::{NoSteering, Port};
 use bm_port_pcap::PcapPort;
 use bm_port_tap::{HostTap, TapDevice};
-use bm_port_xdp::{Bind, Checksums, Options, Shared, XdpDevice, check_mtu};
+use bm_port_xdp::{Bind, Checksums, Options, Shared, XdpDevice};
 
 use super::dpdk;
 use super::open_port::{OpenDevice, OpenPort, Trouble};
 use crate::failure::Failure;
-use crate::plan::workers::check_slots;
+use crate::plan::{self, workers::check_slots};
 
 /// Why XDP on an interface is slower than it could be.
 pub const GENERIC: &str =
@@ -114,10 +114,7 @@ impl Opener {
         most: usize,
     ) -> Result<OpenPort, Failure> {
         let (name, slot_size) = (interface.to_owned(), self.frame_pool.memory().slot_size());
-        let trouble = move || {
-            let why = check_mtu(&name, bm_port_xdp::mtu(&name)?, slot_size).err()?;
-            Some(format!("Linux forwards packets that fit into no slot: {why}"))
-        };
+        let trouble = move || plan::too_large(&name, bm_port_xdp::mtu(&name)?, slot_size as u32);
         Ok(OpenPort { trouble: Some(Arc::new(trouble)), ..OpenPort::on(interface, port, open, most)? })
     }
 

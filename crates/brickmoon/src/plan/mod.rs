@@ -126,6 +126,10 @@ fn warnings(config: &Config, machine: &Machine, paths: &Paths) -> Vec<String> {
         if !interface.ethernet {
             return Some(format!("port {name} is waiting: {}", not_ethernet(name)));
         }
+        let for_workers = !path.in_kernel || paths.claims(config);
+        if let Some(why) = too_large(name, interface.mtu, config.daemon.slot_size).filter(|_| for_workers) {
+            return Some(format!("port {name}: {why}"));
+        }
         // Frames that the kernel path at tc sends do not depend on XDP.
         let by_xdp = path.in_kernel && config.attach_of(port) == AttachChoice::Xdp;
         let why = interface.cannot_send.as_ref().filter(|_| by_xdp)?;
@@ -136,6 +140,12 @@ fn warnings(config: &Config, machine: &Machine, paths: &Paths) -> Vec<String> {
         warnings.push("the kernel path will end with the daemon: there is no bpffs, and this process may not mount one (CAP_SYS_ADMIN)".into());
     }
     warnings
+}
+
+/// Which packets to workers Linux forwards, if the MTU allows some that fit into no slot.
+pub fn too_large(name: &str, mtu: usize, slot_size: u32) -> Option<String> {
+    let why = bm_port_xdp::check_mtu(name, mtu, slot_size as usize).err()?;
+    Some(format!("Linux forwards packets that fit into no slot: {why}"))
 }
 
 /// Message for a port whose interface does not exist.

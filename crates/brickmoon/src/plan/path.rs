@@ -97,16 +97,13 @@ pub fn choose(config: &Config, machine: &Machine) -> Result<Paths, Failure> {
         PathChoice::Kernel => PortPath { in_kernel: true, reason: None },
         PathChoice::Auto => {
             let own = match &port.device {
-                Device::Xdp(name) => obstacle(config, machine, name),
-                device => Obstacle::Workers(format!("{device} is not a Linux interface")),
+                Device::Xdp(name) => machine.interfaces.get(name).and_then(Interface::obstacle),
+                device => Some(format!("{device} is not a Linux interface")),
             };
-            match (own, why) {
-                (Obstacle::Workers(why), _) => PortPath { in_kernel: false, reason: Some(why) },
-                (_, Some(why)) => PortPath { in_kernel: false, reason: Some(why.into()) },
-                (Obstacle::LinuxForwards(why), None) => PortPath { in_kernel: true, reason: Some(why) },
-                (Obstacle::None, None) => {
-                    PortPath { in_kernel: true, reason: Some(in_kernel_since(config).into()) }
-                }
+            let obstacle = own.or_else(|| why.map(String::from));
+            PortPath {
+                in_kernel: obstacle.is_none(),
+                reason: obstacle.or_else(|| Some(in_kernel_since(config).into())),
             }
         }
     };
@@ -125,38 +122,13 @@ pub fn choose(config: &Config, machine: &Machine) -> Result<Paths, Failure> {
     })
 }
 
-/// What keeps the kernel path from forwarding what comes in on a port.
-enum Obstacle {
-    None,
-    /// Workers forward it, for this reason.
-    Workers(String),
-    /// Workers cannot either: nothing but Linux does, also on the kernel path.
-    LinuxForwards(String),
-}
-
-fn obstacle(config: &Config, machine: &Machine, name: &str) -> Obstacle {
-    let Some(why) = machine.interfaces.get(name).and_then(Interface::obstacle) else { return Obstacle::None };
-    // Workers open all ports, to send through them.
-    let mut problems = config.ports.iter().filter_map(|port| {
-        let interface = machine.interfaces.get(port.device.interface()?)?;
-        cannot_be_opened(config, port, interface)
-    });
-    match problems.next() {
-        Some(problem) => {
-            Obstacle::LinuxForwards(format!("Linux forwards: {why}, and workers cannot start: {problem}"))
-        }
-        None => Obstacle::Workers(why),
-    }
-}
-
 /// Why workers cannot open the interface of a port.
 pub fn cannot_be_opened(config: &Config, port: &Port, interface: &Interface) -> Option<Failure> {
     let Device::Xdp(name) = &port.device else { return None };
     if !interface.ethernet {
         return None;
     }
-    let queues = too_few_queues(config, port, name, interface).map(Failure::Usage);
-    queues.or_else(|| large_mtu(config, name, interface).map(Failure::Failed))
+    too_few_queues(config, port, name, interface).map(Failure::Usage)
 }
 
 /// Why the queues of an interface are not enough for the configured number of workers.
@@ -164,12 +136,6 @@ fn too_few_queues(config: &Config, port: &Port, name: &str, interface: &Interfac
     let workers = config.daemon.workers? as usize;
     let queues = interface.queues.min(port.queues.map_or(usize::MAX, |queues| queues as usize));
     (queues < workers).then(|| workers::too_few_queues(name, queues, workers))
-}
-
-/// Why frames of an interface do not fit into slots.
-fn large_mtu(config: &Config, name: &str, interface: &Interface) -> Option<String> {
-    let slot_size = config.daemon.slot_size as usize;
-    bm_port_xdp::check_mtu(name, interface.mtu, slot_size).err().map(|error| error.to_string())
 }
 
 /// Reason for the kernel path on ports without a path of their own.

@@ -109,15 +109,12 @@ fn each_port_has_a_path_and_a_reason() {
             &[kernel, "user: red0.7 is in a VRF, which the kernel path does not support"],
         ),
         ("eth0 veth0", "", SAME, &[kernel, kernel]),
-        // Workers would open all ports, which they cannot.
+        // Linux forwards what fits into no slot.
         (
             "red0 big0",
             "",
             SAME,
-            &[
-                "kernel: Linux forwards: red0.7 is in a VRF, which the kernel path does not support, and workers cannot start: big0 has an MTU of 9000, but a slot of 2048 bytes has room for at most 1514: lower the MTU with `ip link set dev big0 mtu 1514`",
-                kernel,
-            ],
+            &["user: red0.7 is in a VRF, which the kernel path does not support", kernel],
         ),
         ("big0 veth0", "", SAME, &[kernel, kernel]),
         ("veth0=kernel", "", SAME, &["kernel: as configured"]),
@@ -284,19 +281,6 @@ fn errors_say_what_is_wrong_and_how_to_fix_it() {
             "slot_size = 8192, but AF_XDP on eth0",
         ),
         (
-            "big0=user",
-            "",
-            SAME,
-            "big0 has an MTU of 9000, but a slot of 2048 bytes has room for at most 1514: lower",
-        ),
-        (
-            "jumbo0=user",
-            "",
-            SAME,
-            "jumbo0 has an MTU of 3000, but a slot of 2048 bytes has room for at most 1514: set",
-        ),
-        ("big0", CLAIM, SAME, "big0 has an MTU of 9000, but a slot of 2048 bytes"),
-        (
             "one0",
             "[daemon]\nworkers = 2\n",
             SAME,
@@ -432,6 +416,22 @@ fn warnings_name_waiting_ports_and_packets_left_to_linux() {
                 "port veth0: XDP cannot send through veth0 while the other end of this veth has GRO off: Linux forwards packets that leave there",
             ],
         ),
+        (
+            "jumbo0=user big0",
+            "",
+            SAME,
+            &[
+                "port jumbo0: Linux forwards packets that fit into no slot: jumbo0 has an MTU of 3000, but a slot of 2048 bytes has room for at most 1514: set slot_size = 4096 in [daemon], or lower the MTU with `ip link set dev jumbo0 mtu 1514`",
+            ],
+        ),
+        (
+            "big0",
+            CLAIM,
+            SAME,
+            &[
+                "port big0: Linux forwards packets that fit into no slot: big0 has an MTU of 9000, but a slot of 2048 bytes has room for at most 1514: lower the MTU with `ip link set dev big0 mtu 1514`",
+            ],
+        ),
         ("veth0=kernel", "attach = 'tc'\n", SAME, &[]),
         ("veth0=user", "", SAME, &[]),
         (
@@ -501,7 +501,6 @@ fn a_reload_is_refused_only_for_its_own_changes() {
     let user = ports("eth0=user");
     let many: String = (0..9).map(|index| format!("gone{index}=user ")).collect();
     for (new, why) in [
-        (ports("eth0=user big0=user"), "big0 has an MTU of 9000"),
         (
             user.clone() + "[[port]]\ndevice = 'dpdk:0000:01:00.0'\n",
             "dpdk:0000:01:00.0: this build has no DPDK",
@@ -564,6 +563,7 @@ fn possible_configurations_are_planned() {
         ("[daemon]\nslot_size = 8192\n[[port]]\ndevice = 'tap:x'\n", true),
         ("[daemon]\nslot_size = 4096\n[[port]]\ndevice = 'jumbo0'\npath = 'user'\n", true),
         ("[[port]]\ndevice = 'big0'\n", false),
+        ("[[port]]\ndevice = 'big0'\npath = 'user'\n", true),
         ("[[port]]\ndevice = 'eth0'\nzero_copy = 'off'\n", false),
         ("[[port]]\ndevice = 'gone0'\n[daemon]\nworkers = 2\n", true),
     ] {

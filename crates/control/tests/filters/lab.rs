@@ -102,7 +102,7 @@ pub fn lab() -> Lab {
     let situation = Situation { interfaces, local_ipv4, local_ipv6, feasible: true, ..Situation::default() };
     let counts = Arc::new(RuleCounts::new().unwrap());
     let rates = Arc::new(SourceRates::new(7).unwrap());
-    let _no_sockets = kernel.take_claims().unwrap();
+    let _no_sockets = kernel.take_claims(1536).unwrap();
     let (ways4, ways6) = ((ways4, sets4), (ways6, sets6));
     Lab { kernel, ifindex, situation, counts, rates, readers, hops, ipv4, ipv6, ways4, ways6 }
 }

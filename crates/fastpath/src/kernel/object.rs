@@ -50,7 +50,8 @@ pub(super) struct With<'a> {
     /// The counters, and those of what is held; new ones without.
     pub counts: Option<[&'a MapHandle; 2]>,
     pub filters: Option<&'a FilterMaps>,
-    pub claims: Option<&'a MapHandle>,
+    /// The map of workers' sockets, and the largest frame that their slots hold, in bytes.
+    pub claims: Option<(&'a MapHandle, u32)>,
     pub tags: bool,
     /// One frame in so many is sampled; 0 for none.
     pub sample_one_in: u32,
@@ -71,7 +72,7 @@ pub(super) fn load(file: &[u8], with: With<'_>) -> Result<Object, KernelError> {
             (FILTERS_ON, filters.is_some().into()),
             (TAGS_ON, tags.into()),
             (FEASIBLE_ON, feasible.into()),
-            (CLAIMS_ON, claiming.is_some().into()),
+            (CLAIMS_ON, claiming.map_or(0, |(_, frame_max)| frame_max)),
             (SAMPLING, sample_one_in),
         ];
         if let Some((_, value)) = switches.into_iter().find(|(switch, _)| name == *switch) {
@@ -88,7 +89,7 @@ pub(super) fn load(file: &[u8], with: With<'_>) -> Result<Object, KernelError> {
             ".bss.hops" => Some(&tables.hops),
             ".bss.fib4" => Some(&tables.fib4),
             ".bss.fib6" => Some(&tables.fib6),
-            CLAIMS_MAP => claiming,
+            CLAIMS_MAP => claiming.map(|(map, _)| map),
             SAMPLES => ring.as_ref(),
             "sources4" => tables.sources.as_ref().map(|[ipv4, _]| ipv4),
             "sources6" => tables.sources.as_ref().map(|[_, ipv6]| ipv6),

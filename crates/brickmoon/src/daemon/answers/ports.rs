@@ -20,6 +20,8 @@ struct Known<'a> {
     /// Whether the kernel path is attached as XDP to any port.
     by_xdp: bool,
     has_apps: bool,
+    /// Whether workers receive from it.
+    for_workers: bool,
 }
 
 impl Daemon {
@@ -42,6 +44,7 @@ impl Daemon {
                 control: interfaces.get(index).cloned().unwrap_or_default(),
                 by_xdp,
                 has_apps: setup.config.has_apps_behind(&info.name),
+                for_workers: !info.path.in_kernel || !setup.config.claims.is_empty(),
             };
             self.port(running, (index, info), known)
         };
@@ -50,7 +53,7 @@ impl Daemon {
 
     fn port(&self, running: &Running, (index, info): (usize, &PortInfo), known: Known<'_>) -> Port {
         let account = account(info, &known);
-        let Known { counters, kernel, control, by_xdp, .. } = known;
+        let Known { counters, kernel, control, by_xdp, for_workers, .. } = known;
         let ControlPortState { up, interfaces, linux_only, left_to_linux: left, attached } = control;
         let in_kernel = info.path.in_kernel;
         let (state, state_reason) = info.presence.shown(&info.name);
@@ -65,7 +68,7 @@ impl Daemon {
         Port {
             index: index as u16,
             state,
-            state_reason: state_reason.or_else(|| info.trouble.as_ref()?()),
+            state_reason: state_reason.or_else(|| info.trouble.as_ref().filter(|_| for_workers)?()),
             name: info.name.clone(),
             device: info.device.clone(),
             up,

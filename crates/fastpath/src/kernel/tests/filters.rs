@@ -455,7 +455,7 @@ fn sockets_of_two_interfaces_have_separate_slots() {
     let Some(mut lab) = lab() else { return };
     let twin = 2 * INGRESSES as u32 + lab.ifindex;
     run(&format!("link add name twin index {twin} type veth peer name twin2"));
-    let claims = lab.kernel.take_claims().unwrap();
+    let claims = lab.kernel.take_claims(1536).unwrap();
     let nothing = std::fs::File::open("/dev/null").unwrap();
     let bind = |ifindex| claims.bind(ifindex, 0, nothing.as_fd()).unwrap_err().to_string();
     // The kernel wants a socket; so far did it get.
@@ -471,7 +471,7 @@ fn claimed_packets_go_to_linux_without_a_worker() {
     let hop = lab.hop(1);
     lab.set4("0.0.0.0/0", hop);
     lab.set6("::/0", hop);
-    let _claims = lab.kernel.take_claims().unwrap();
+    let _claims = lab.kernel.take_claims(1536).unwrap();
     let dns = Rule { protocol: Some(17), destination_ports: Some(53..=53), ..rule(Say::Accept) };
     let no = Rule { source: Some("192.0.2.9".parse().unwrap()), ..rule(Say::Drop) };
     let flat = |rule: &Rule, counter| Flat::from_rule(rule, counter, None).collect::<Vec<_>>();
