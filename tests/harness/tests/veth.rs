@@ -1,10 +1,12 @@
-//! XDP on veth with jumbo frames, which are in several buffers. For offloads of hosts see `hosts`.
+//! XDP on veth with jumbo frames, which are in several buffers, and with offloads of the port that change. For offloads of
+//! hosts see `hosts`.
 
 use bm_tests::lab::{Ends, Lab, Side};
+use bm_tests::packet::Ip4;
 use bm_tests::subject::{Forwarding, Subject};
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const MTU: usize = 9000;
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -74,5 +76,28 @@ fn jumbo_frames_pass_the_kernel_path() {
             }
             router.stop();
         }
+    }
+}
+
+/// Somebody may turn on what the daemon has turned off.
+#[test]
+fn tags_stay_in_frames() {
+    for subject in Subject::all("rxvlan") {
+        let lab = Lab::new("rxvlan", Ends::Silent);
+        let router = subject.start(&lab);
+        let strips = || lab.rtr.run("ethtool -k r0").contains("rx-vlan-offload: on");
+        if subject != Subject::Linux {
+            assert!(!strips(), "{subject}");
+            lab.rtr.run("ethtool -K r0 rxvlan on");
+            let since = Instant::now();
+            while strips() {
+                assert!(since.elapsed() < 10 * PATIENCE, "{subject}: rxvlan stays on");
+                std::thread::sleep(PATIENCE / 100);
+            }
+        }
+        let packet = Ip4::udp("192.0.2.2", "10.9.9.9", 20).bytes();
+        assert!(lab.exchange(&[(Side::Src, Side::Src.to_router(&packet))], 1, true).complete);
+        router.stop();
+        assert!(strips(), "{subject}: as before");
     }
 }

@@ -13,7 +13,7 @@ mod unfiltered;
 mod worker_resources;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bm_api::Error;
@@ -73,6 +73,8 @@ pub struct Forwarder {
     pub(super) links: Arc<Notify>,
     /// Whether interfaces must be checked again because the control thread did not answer.
     unfollowed: AtomicBool,
+    /// Counts what is done for one port at a time.
+    turn: AtomicUsize,
     /// The last log messages on ports that are not filtered.
     said_unfiltered: Mutex<Vec<String>>,
     /// Interfaces on which the kernel path cannot filter.

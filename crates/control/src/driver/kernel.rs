@@ -27,6 +27,9 @@ const BEAT: Duration = Duration::from_secs(1);
 /// How many interfaces on top of each other are looked through: a VLAN on a bond of two VLANs, and more than anyone has.
 const STACKED_MAX: u32 = 4;
 
+/// Why an offload was turned off again.
+const STRIPPED: &str = "rxvlan was turned on, which hides VLAN tags from XDP: turned off again";
+
 /// Whether senders on an interface may leave checksums to a device that does not exist. The frames of a VLAN, bond or
 /// team are those of the interfaces below.
 fn may_leave_checksums(kernel: &Kernel, mirror: &Mirror, ifindex: u32, depth: u32) -> bool {
@@ -205,6 +208,9 @@ impl KernelPath {
 
     /// Moves interfaces to tc for which that is better.
     fn adapt(&self) {
+        for interface in lock(&self.kernel).keep_tags() {
+            tracing::warn!("{interface}: {STRIPPED}");
+        }
         for Moved { interface, reason, error } in lock(&self.kernel).adapt() {
             match error {
                 None => tracing::info!("{interface}: the kernel path is now attached at tc: {reason}"),

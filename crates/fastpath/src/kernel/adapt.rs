@@ -17,6 +17,7 @@ use super::Kernel;
 use crate::attach::{self, AttachChoice};
 use crate::error::KernelError;
 use crate::layout::INGRESSES;
+use crate::tags;
 
 /// Minimum number of packets a second for a change.
 const PACKETS_MIN: u64 = 500;
@@ -62,6 +63,13 @@ impl Kernel {
     /// Whether interfaces may be at tc: Linux has it, and no packets are claimed, which only XDP can do.
     fn may_use_tc(&self) -> bool {
         self.claims.is_none() && attach::has_tcx()
+    }
+
+    /// Turns tag stripping off again where somebody has turned it on: XDP would take frames of VLANs for others. Returns the
+    /// names of these interfaces. To be called once a second.
+    pub fn keep_tags(&self) -> Vec<String> {
+        let by_xdp = self.attached.iter().filter(|attached| attached.attach_type == AttachType::Xdp);
+        by_xdp.map(|attached| attach::name(attached.ifindex)).filter(|name| tags::keep(name, true)).collect()
     }
 
     /// Moves interfaces to tc that XDP serves badly, if their attachment is chosen automatically; returns which. To be

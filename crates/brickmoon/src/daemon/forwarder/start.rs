@@ -1,7 +1,7 @@
 //! Starts what forwards.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bm_control::config::{self, Config};
@@ -128,6 +128,7 @@ impl Forwarder {
             failures: AtomicU64::new(0),
             keeps: AtomicBool::new(false),
             unfollowed: AtomicBool::new(false),
+            turn: AtomicUsize::new(0),
             said_unfiltered: Mutex::default(),
             uncovered: Mutex::default(),
             filter_tables: Mutex::default(),

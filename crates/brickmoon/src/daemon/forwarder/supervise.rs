@@ -5,6 +5,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use bm_api::PortMode;
+
 use super::Forwarder;
 use super::restarts::{FAILURES_MAX, FAILURES_WITHIN};
 use crate::daemon::lock::lock;
@@ -22,6 +24,7 @@ impl Forwarder {
         if lock(&self.filter_tables).is_to_be_put() || self.look_at_coverage() {
             self.links.notify_one();
         }
+        self.keep_tags();
         lock(&self.shared.ipsec).supervise();
         if let Some(running) = lock(&self.running).as_ref() {
             self.meter.supervise(&running.ports, || report::counters(&self.shared.registry));
@@ -37,6 +40,22 @@ impl Forwarder {
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// Turns tag stripping off again on a port of workers, one at a time: if somebody has turned it on, XDP would take frames
+    /// of VLANs for others. The control thread does it for the kernel path.
+    fn keep_tags(&self) {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let running = lock(&self.running);
+        let ports = running.iter().flat_map(|running| &running.ports);
+        let mut by_workers = ports.filter(|port| matches!(port.mode, PortMode::Copy | PortMode::ZeroCopy));
+        let count = by_workers.clone().count().max(1);
+        if let Some(port) = by_workers.nth(turn % count).filter(|port| bm_port_xdp::keep_tags(&port.name)) {
+            tracing::warn!(
+                "{}: rxvlan was turned on, which hides VLAN tags from XDP: turned off again",
+                port.name
+            );
         }
     }
 
