@@ -21,6 +21,7 @@ use crate::legacy_tables;
 use crate::message::{Message, Messages, Raw};
 use crate::socket::{Socket, answer_end};
 use crate::sysctl::{LinkSysctls, SysctlFiles, Sysctls};
+use crate::watch::{Sign, Signs};
 use crate::{Address, Link, Neighbor};
 use bm_wire::Family;
 use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_XFRM};
@@ -309,13 +310,19 @@ struct Settings {
     sysctls: Sysctls,
     links: Option<BTreeMap<u32, LinkSysctls>>,
     tables: legacy_tables::Digest,
+    /// Of path MTUs and redirects that Linux has learned.
+    signs: [Signs; 2],
+    learned: [Option<u64>; 2],
 }
 
 impl Settings {
     fn read() -> Self {
         let mut files = SysctlFiles::new();
         let sysctls = files.read();
-        Self { files, sysctls, links: None, tables: legacy_tables::digest() }
+        // Messages about unreachable destinations are too common for a sign; few of them lock a path MTU.
+        let signs = [Sign::Ipv4Redirects, Sign::Ipv6].map(Signs::open);
+        let learned = signs.each_ref().map(Signs::read);
+        Self { files, sysctls, links: None, tables: legacy_tables::digest(), signs, learned }
     }
 
     /// Reads the settings of interfaces, as a base for later comparisons.
@@ -331,15 +338,18 @@ impl Settings {
     /// Reads all settings again; returns what has changed since the last time.
     fn changed(&mut self, known: &Known) -> Option<Subject> {
         let (sysctls, tables) = (self.files.read(), legacy_tables::digest());
+        let learned = self.signs.each_ref().map(Signs::read);
         let links = self.links.is_some().then(|| self.links_now(known));
         let changed = if sysctls != self.sysctls || links != self.links {
             Some("a setting in /proc/sys/net")
         } else if tables != self.tables {
             Some("a legacy iptables ruleset")
+        } else if learned != self.learned {
+            Some("a learned path MTU or a redirect")
         } else {
             None
         };
-        (self.sysctls, self.links, self.tables) = (sysctls, links, tables);
+        (self.sysctls, self.links, self.tables, self.learned) = (sysctls, links, tables, learned);
         changed
     }
 }

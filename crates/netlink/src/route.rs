@@ -8,7 +8,7 @@ use crate::error::Malformed;
 use crate::family::ip_address;
 use crate::hop::{self, Hop, HopFlags, Via};
 use bm_wire::Family;
-use bm_wire::prefix::{Address, Ipv6Prefix, Prefix};
+use bm_wire::prefix::{Address, Prefix};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -43,6 +43,7 @@ mod rta {
 mod rtax {
     pub const LOCK: u16 = 1;
     pub const MTU: u16 = 2;
+    pub const HOPLIMIT: u16 = 10;
 }
 /// A copy that the kernel made for one destination: not a route of a table.
 pub(crate) const CLONED: u32 = 0x200;
@@ -148,6 +149,8 @@ pub struct RouteBody {
     pub mtu: u32,
     /// Whether that MTU is locked against Path MTU discovery.
     pub mtu_locked: bool,
+    /// TTL or hop limit of the machine's own packets; 0 where settings decide.
+    pub hop_limit: u32,
     /// Source address of the machine's own packets.
     pub preferred_source: Option<IpAddr>,
     /// Sources that it is for, address and length (IPv6 only); none for all.
@@ -164,7 +167,7 @@ impl RouteBody {
         self.rank() == other.rank()
             && (self.kind, self.protocol, self.scope, self.preference)
                 == (other.kind, other.protocol, other.scope, other.preference)
-            && (self.mtu, self.mtu_locked) == (other.mtu, other.mtu_locked)
+            && (self.mtu, self.mtu_locked, self.hop_limit) == (other.mtu, other.mtu_locked, other.hop_limit)
             && (self.preferred_source, self.source) == (other.preferred_source, other.source)
             && self.others == other.others
             && self.via.same_places(&other.via)
@@ -191,6 +194,9 @@ impl fmt::Display for RouteBody {
         }
         if self.mtu != 0 {
             write!(f, " mtu {}{}", if self.mtu_locked { "lock " } else { "" }, self.mtu)?;
+        }
+        if self.hop_limit != 0 {
+            write!(f, " hoplimit {}", self.hop_limit)?;
         }
         if let Some(source) = self.preferred_source {
             write!(f, " src {source}")?;
@@ -299,11 +305,12 @@ impl<A: Address> RouteMessage<A> {
         if body.preference != 0 {
             attribute::put(message, rta::PREF, &[body.preference]);
         }
-        if body.mtu != 0 {
-            attribute::put_nested(message, rta::METRICS | NESTED, |metrics| {
-                attribute::put(metrics, rtax::MTU, &body.mtu.to_ne_bytes());
-                let lock = u32::from(body.mtu_locked) << rtax::MTU;
-                attribute::put(metrics, rtax::LOCK, &lock.to_ne_bytes());
+        let lock = u32::from(body.mtu_locked) << rtax::MTU;
+        let metrics = [(rtax::MTU, body.mtu), (rtax::LOCK, lock), (rtax::HOPLIMIT, body.hop_limit)];
+        if metrics.iter().any(|(_, value)| *value != 0) {
+            attribute::put_nested(message, rta::METRICS | NESTED, |list| {
+                let set = metrics.into_iter().filter(|(_, value)| *value != 0);
+                set.for_each(|(kind, value)| attribute::put(list, kind, &value.to_ne_bytes()));
             });
         }
         match &body.via {
@@ -364,6 +371,9 @@ impl<'a> Draft<'a> {
         for attribute in Attributes::new(value) {
             match attribute? {
                 (rtax::MTU, value) => self.body.mtu = attribute::number_u32(rtax::MTU, value)?,
+                (rtax::HOPLIMIT, value) => {
+                    self.body.hop_limit = attribute::number_u32(rtax::HOPLIMIT, value)?;
+                }
                 (rtax::LOCK, value) => {
                     let locked = attribute::number_u32(rtax::LOCK, value)?;
                     self.body.mtu_locked = locked >> rtax::MTU & 1 == 1;
@@ -391,8 +401,8 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Reads table and destination of a copy that the kernel made of an IPv6 route for one destination.
-pub(crate) fn read_exception(message: &[u8]) -> Result<Option<(u32, Ipv6Prefix)>, Malformed> {
+/// Reads table and destination of what the kernel has learned about one destination of a route.
+pub(crate) fn read_exception<A: Address>(message: &[u8]) -> Result<Option<(u32, Prefix<A>)>, Malformed> {
     if message.len() < HEADER {
         return Err(Malformed::Header { kind: libc::RTM_NEWROUTE, length: message.len() });
     }
@@ -405,7 +415,7 @@ pub(crate) fn read_exception(message: &[u8]) -> Result<Option<(u32, Ipv6Prefix)>
         let (kind, value) = attribute?;
         draft.take(kind, value, message[at::SRC_LENGTH])?;
     }
-    let address = u128::from_bytes(draft.destination);
+    let address = A::from_bytes(draft.destination);
     Ok(address.and_then(|address| Some((draft.table, Prefix::containing(address, message[at::DST_LENGTH])?))))
 }
 

@@ -24,6 +24,7 @@ use crate::mirror::{Change, Findings, Mirror};
 use crate::socket::{self, Socket};
 use crate::sysctl::SysctlFiles;
 use exceptions::Exceptions;
+pub(crate) use exceptions::{Sign, Signs};
 use lifetimes::Lifetimes;
 use load::{Load, Loaded, Reason, Step};
 use std::net::IpAddr;
@@ -120,7 +121,7 @@ pub struct Watch {
     /// No dump out of doubt before this.
     doubt_not_before: Instant,
     lifetimes: Lifetimes,
-    exceptions: Exceptions,
+    exceptions: (Exceptions<u32>, Exceptions<u128>),
     sysctls: SysctlFiles,
     sysctl_next: Instant,
     /// Dumps made useless by overruns since the last good one.
@@ -149,7 +150,7 @@ impl Watch {
             audit: None,
             doubt_not_before: now,
             lifetimes: Lifetimes::default(),
-            exceptions: Exceptions::open(),
+            exceptions: (Exceptions::open(), Exceptions::open()),
             sysctls: SysctlFiles::new(),
             sysctl_next: now,
             spoilt: 0,
@@ -188,6 +189,11 @@ impl Watch {
     /// Whether the mirror contains everything that was there to be read the last time.
     pub fn is_settled(&self) -> bool {
         !self.more && self.in_step()
+    }
+
+    /// When the next lifetime of a route ends. There is no message about it.
+    pub fn next_end(&self) -> Option<Instant> {
+        self.lifetimes.next()
     }
 
     /// How long the owner may sleep if no event comes; none forever.
@@ -264,9 +270,7 @@ impl Watch {
         if now >= self.sysctl_next {
             self.sysctl_next = now + self.options.sysctl_every;
             self.read_sysctls();
-            if let Some(exceptions) = self.exceptions.read(now) {
-                self.mirror.set_exceptions(exceptions);
-            }
+            self.mirror.set_exceptions(self.exceptions.0.read(now), self.exceptions.1.read(now));
         }
         let ended = self.lifetimes.expire(&mut self.mirror, now);
         if self.mirror.take_reread_request() || ended {

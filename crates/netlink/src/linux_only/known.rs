@@ -21,6 +21,8 @@ use std::net::IpAddr;
 const TICKS: [u32; 4] = [100, 250, 300, 1000];
 /// `RTPROT_KERNEL`: the kernel made the route for an address.
 const BY_KERNEL: u8 = 2;
+/// `RTPROT_RA`: a router advertised it.
+const BY_ADVERTISEMENT: u8 = 9;
 /// Hardware type of Ethernet (`ARPHRD_ETHER`).
 const ETHERNET: u16 = 1;
 /// `RT_SCOPE_UNIVERSE`.
@@ -185,6 +187,11 @@ fn special_address(mirror: &Mirror, address: &Address) -> Option<LinuxOnly> {
 /// say which.
 fn special_routes<A: prefix::Address>(mirror: &Mirror, routes: &Routes<A>) -> Option<String> {
     routes.bodies().map(|(_, body)| body).find_map(|body| match body {
+        RouteBody { hop_limit: 1.., .. } => Some(format!("a route sets the hop limit of errors: {body}")),
+        // It gets the advertised one after its message.
+        RouteBody { protocol: BY_ADVERTISEMENT, kind: RouteKind::Unicast, .. } if A::FAMILY == Family::V6 => {
+            Some("a router's advertisement may set the hop limit of errors".into())
+        }
         RouteBody { protocol: BY_KERNEL, .. } => None,
         RouteBody { preferred_source: Some(source), .. } => {
             Some(format!("a route prefers the source {source}"))

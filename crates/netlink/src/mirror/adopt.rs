@@ -319,7 +319,7 @@ fn silently_changed<A: prefix::Address>(
     their: &[BodyId],
 ) -> bool {
     let lasting = |body: &RouteBody| {
-        let body = RouteBody { preference: 0, mtu: 0, mtu_locked: false, ..body.clone() };
+        let body = RouteBody { preference: 0, mtu: 0, mtu_locked: false, hop_limit: 0, ..body.clone() };
         match body.via.hops().len() {
             0 | 1 => body,
             _ => RouteBody { protocol: 0, preferred_source: None, ..body },

@@ -17,7 +17,7 @@ use crate::hop::Via;
 use crate::link::Link;
 use crate::route::{RouteEvent, RouteMessage};
 use bm_wire::Family;
-use bm_wire::prefix::{Address, Ipv6Prefix, Prefix};
+use bm_wire::prefix::{Address, Ipv4Prefix, Ipv6Prefix, Prefix};
 use std::collections::BTreeSet;
 
 /// A prefix of an IPv6 table, and how long a route to it is valid, in hundredths of a second.
@@ -83,9 +83,19 @@ impl Mirror {
         self.rules_in_doubt.contains(&true) || self.ipv4.has_doubts() || self.ipv6.has_doubts()
     }
 
-    /// Sets the IPv6 destinations for which the kernel has learned another path MTU or gateway.
-    pub(crate) fn set_exceptions(&mut self, exceptions: BTreeSet<(u32, Ipv6Prefix)>) {
-        self.ipv6.set_exceptions(exceptions, &mut self.changes);
+    /// Sets the destinations for which the kernel has learned another path MTU or gateway; those of a family without any
+    /// news stay.
+    pub(crate) fn set_exceptions(
+        &mut self,
+        four: Option<BTreeSet<(u32, Ipv4Prefix)>>,
+        six: Option<BTreeSet<(u32, Ipv6Prefix)>>,
+    ) {
+        if let Some(four) = four {
+            self.ipv4.set_exceptions(four, &mut self.changes);
+        }
+        if let Some(six) = six {
+            self.ipv6.set_exceptions(six, &mut self.changes);
+        }
     }
 
     /// Forgets the rules of a family, which are listed again.

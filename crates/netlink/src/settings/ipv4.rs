@@ -7,7 +7,7 @@ const ARP: &str = "ARP, which Linux does; the neighbors that result are announce
 const NEIGHBOR: &str = "when Linux resolves and forgets neighbors; their states are announced";
 const FRAGMENTS: &str = "reassembly, which only Linux does";
 const IGMP: &str = "multicast, which Linux handles";
-const LEARNED: &str = "learned path MTUs, which forwarding uses only with ip_forward_use_pmtu";
+const LEARNED: &str = "path MTUs that Linux learns; destinations that have one are left to Linux";
 const ECHO: &str = "packets for this machine, which Linux answers";
 const CACHE: &str = "memory of caches";
 const REDIRECTS: &str = "redirects, which Linux sends";
@@ -15,7 +15,10 @@ const REDIRECTS: &str = "redirects, which Linux sends";
 /// The list.
 pub(super) const SETTINGS: [Setting; 103] = [
     followed("ipv4/conf/*/accept_local", "whether sources may be this machine's addresses"),
-    none("ipv4/conf/*/accept_redirects", "routes that a host learns; a router ignores redirects"),
+    none(
+        "ipv4/conf/*/accept_redirects",
+        "gateways that Linux learns; destinations that have one are left to Linux",
+    ),
     left(
         "ipv4/conf/all/accept_source_route",
         "packets with source routes: dropped by default, otherwise left to Linux",
@@ -46,7 +49,10 @@ pub(super) const SETTINGS: [Setting; 103] = [
     none("ipv4/conf/*/proxy_arp_pvlan", ARP),
     left("ipv4/conf/*/route_localnet", "packets from and to 127.0.0.0/8"),
     announced("ipv4/conf/*/rp_filter", "the check of sources"),
-    none("ipv4/conf/*/secure_redirects", "redirects that a host accepts"),
+    none(
+        "ipv4/conf/*/secure_redirects",
+        "gateways that Linux learns; destinations that have one are left to Linux",
+    ),
     followed(
         "ipv4/conf/*/send_redirects",
         "packets that leave where they came in are left to Linux, which may send a redirect",

@@ -22,7 +22,10 @@ pub(super) const SETTINGS: [Setting; 94] = [
     none("ipv6/calipso_*", "packets with this option are left to Linux"),
     none("ipv6/conf/*/accept_dad", ADDRESSES),
     none("ipv6/conf/*/accept_ra*", ADVERTISED),
-    none("ipv6/conf/*/accept_redirects", "routes that a host learns; a router ignores redirects"),
+    none(
+        "ipv6/conf/*/accept_redirects",
+        "gateways that Linux learns; destinations that have one are left to Linux",
+    ),
     none("ipv6/conf/*/accept_source_route", ROUTING_HEADER),
     none("ipv6/conf/*/accept_untracked_na", NDP),
     none("ipv6/conf/*/addr_gen_mode", ADDRESSES),
@@ -112,7 +115,10 @@ pub(super) const SETTINGS: [Setting; 94] = [
     none("ipv6/route/gc_*", CACHE),
     none("ipv6/route/max_size", CACHE),
     none("ipv6/route/min_adv_mss", SOCKETS),
-    none("ipv6/route/mtu_expires", "learned path MTUs, which forwarding does not use"),
+    none(
+        "ipv6/route/mtu_expires",
+        "path MTUs that Linux learns; destinations that have one are left to Linux",
+    ),
     left("ipv6/route/skip_notify_on_dev_down", "all IPv6 packets: no message tells which routes are gone"),
     none("ipv6/seg6_flowlabel", "routes with encapsulation are left to Linux"),
     none("ipv6/xfrm6_gc_thresh", CACHE),

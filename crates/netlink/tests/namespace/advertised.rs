@@ -5,8 +5,8 @@ use bm_netlink::route::TABLE_MAIN;
 use bm_netlink::{Mirror, Watch};
 use bm_tests::sys::{PacketSocket, interface_index};
 use bm_wire::checksum::Pseudo;
-use bm_wire::prefix::Ipv6Prefix;
-use std::net::Ipv6Addr;
+use bm_wire::prefix::{Ipv4Prefix, Ipv6Prefix};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
@@ -157,6 +157,64 @@ fn a_learned_path_mtu_leaves_its_destination_to_linux() {
     until(&mut watch, "the learned path MTU", |mirror| mirror.ipv6().in_doubt(TABLE_MAIN, host));
     namespace.ip("-6 route flush cache");
     until(&mut watch, "that Linux has forgotten it", |mirror| !mirror.ipv6().in_doubt(TABLE_MAIN, host));
+}
+
+/// A path MTU that is locked, since it is below the least that Linux believes, and a redirect.
+#[test]
+fn what_linux_has_learned_leaves_an_ipv4_destination_to_it() {
+    let Some(namespace) = Namespace::new("learned4") else { return };
+    let namespace = namespace.with_links();
+    for setting in ["ip_forward=1", "conf.all.accept_redirects=1"] {
+        assert!(namespace.shell(&format!("sysctl -qw net.ipv4.{setting}")));
+    }
+    namespace.enter();
+    let mut watch = watch(alone());
+    namespace.ip("route add 203.0.113.0/24 via 192.0.2.2");
+    for neighbor in ["192.0.2.2", "192.0.2.3"] {
+        namespace.ip(&format!("neigh replace {neighbor} lladdr 02:00:00:00:00:09 dev a nud permanent"));
+    }
+    let mac = watch.mirror().link_named("a").unwrap().mac.unwrap();
+    let far_end = PacketSocket::open(interface_index("a2").unwrap()).unwrap();
+    let gateway = [192, 0, 2, 2];
+    for (kind, code, word, last) in [(3, 4, [0, 0, 1, 244], 7), (5, 1, [192, 0, 2, 3], 8)] {
+        let host = Ipv4Addr::new(203, 0, 113, last);
+        let route: Ipv4Prefix = format!("{host}/32").parse().unwrap();
+        let socket = std::net::UdpSocket::bind("192.0.2.1:0").unwrap();
+        socket.connect((host, 9)).unwrap();
+        socket.send(b"x").unwrap();
+        assert!(!watch.mirror().ipv4().in_doubt(TABLE_MAIN, route));
+        let [port, nine] = [socket.local_addr().unwrap().port(), 9].map(u16::to_be_bytes);
+        let udp = [&port[..], &nine, &[0, 9, 0, 0]].concat();
+        let about = ipv4(17, [192, 0, 2, 1], host.octets(), &udp);
+        let mut error = [&[kind, code, 0, 0][..], &word, &about].concat();
+        let sum = bm_wire::checksum::checksum(&error);
+        error[2..4].copy_from_slice(&sum.to_be_bytes());
+        let mut frame = [&mac[..], &[2, 0, 0, 0, 0, 9, 8, 0]].concat();
+        frame.extend_from_slice(&ipv4(1, gateway, [192, 0, 2, 1], &error));
+        far_end.send(&frame).unwrap();
+        until(&mut watch, "what Linux has learned", |mirror| {
+            // Linux lists what a packet of its own has met.
+            let _refused = socket.send(b"x");
+            mirror.ipv4().in_doubt(TABLE_MAIN, route)
+        });
+    }
+    namespace.ip("route flush cache");
+    until(&mut watch, "that Linux has forgotten it", |mirror| {
+        mirror.ipv4().doubts_of(TABLE_MAIN).next().is_none()
+    });
+}
+
+/// An IPv4 packet.
+fn ipv4(protocol: u8, source: [u8; 4], destination: [u8; 4], payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x45, 0];
+    packet.extend_from_slice(&(20 + payload.len() as u16).to_be_bytes());
+    packet.extend_from_slice(&[0, 0, 0, 0, 64, protocol, 0, 0]);
+    packet.extend_from_slice(&source);
+    packet.extend_from_slice(&destination);
+    let sum = bm_wire::checksum::checksum(&packet);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet.extend_from_slice(payload);
+    packet
 }
 
 #[test]

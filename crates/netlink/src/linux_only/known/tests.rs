@@ -158,6 +158,7 @@ fn routes_that_choose_a_source_leave_errors_to_linux() {
     assert_eq!(left(on_link.clone()), [errors(Family::V4)]);
     assert_eq!(left(by_gateway(None)), []);
     assert_eq!(left(by_gateway("192.0.2.1".parse().ok())), [errors(Family::V4)]);
+    assert_eq!(left(RouteBody { hop_limit: 99, ..by_gateway(None) }), [errors(Family::V4)]);
     assert_eq!(left(RouteBody { protocol: BY_KERNEL, ..on_link.clone() }), []);
     let elsewhere = RouteBody { via: Via::One(Hop { ifindex: 99, ..hop }), ..on_link };
     assert_eq!(left(elsewhere), [], "a tunnel has no neighbors");
