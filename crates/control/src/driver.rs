@@ -255,7 +255,7 @@ impl Handle {
     /// # Errors
     /// If the control thread has ended, or the other process does not answer.
     pub fn watch_over(&self, stream: UnixStream) -> Result<(), Error> {
-        self.ask(move |control| control.watch_over(&stream))?
+        self.ask(move |control| control.watch_over(stream))?
     }
 
     /// Unpins the kernel path, so that it ends with the daemon.

@@ -31,6 +31,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
+use rustix::time::{ClockId, clock_gettime};
 
 /// Number of descriptors from the daemon: its socket for events, and the two parts of the lease.
 const GIVEN: usize = 3;
@@ -42,6 +43,10 @@ const LATE: Duration = Duration::from_millis(100);
 const READY: &[u8] = b"r";
 /// How long the watcher may take to become ready.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Why Linux forwards when a lifetime ends.
+const LIFETIME: &str = "the lifetime of a route has ended";
+/// The end of a lifetime that has none.
+const NEVER: u64 = u64::MAX;
 /// Maximum sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// Abstract socket name at which a watcher without a daemon can be stopped; one per network namespace.
@@ -58,6 +63,22 @@ pub(crate) fn give(stream: &UnixStream, given: [BorrowedFd<'_>; GIVEN]) -> io::R
     let count = (&*stream).read(&mut answer)?;
     stream.set_read_timeout(None)?;
     if answer[..count] == *READY { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// Tells the watcher when the next lifetime of a route ends: 8 bytes, the time in nanoseconds since an arbitrary moment that
+/// all processes share.
+pub(crate) fn tell(stream: &UnixStream, ends: Option<Instant>) -> io::Result<()> {
+    let ends = ends.map_or(NEVER, |at| now_ns() + nanoseconds(at.saturating_duration_since(Instant::now())));
+    (&*stream).write_all(&ends.to_ne_bytes())
+}
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    nanoseconds(Duration::new(now.tv_sec as u64, now.tv_nsec as u32))
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    time.as_nanos().try_into().unwrap_or(u64::MAX / 2)
 }
 
 /// Ends a watcher of this network namespace whose daemon has ended: another daemon has taken over, or the program was
@@ -106,22 +127,33 @@ pub fn run(stream: &UnixStream, grace: Duration, stop: &Waker) -> io::Result<End
     prioritize();
     (&*stream).write_all(READY)?;
     stream.set_nonblocking(true)?;
-    let watched = wait_for_end(stream, &mut first, stop)
-        .and_then(|is_late| after(&lease, &mut first, grace, stop, is_late));
+    let mut ends = NEVER;
+    let watched = wait_for_end(stream, &mut first, stop, &mut ends)
+        .and_then(|is_late| after(&lease, &mut first, Limits { grace, ends }, stop, is_late));
     lease.expire();
     watched
 }
 
-/// Waits until the daemon has ended. Returns whether this process has been stopped meanwhile, so that it may be late.
-fn wait_for_end(stream: &UnixStream, first: &mut FirstChange, stop: &Waker) -> io::Result<bool> {
+/// Waits until the daemon has ended, which says when a lifetime ends. Returns whether this process has been stopped
+/// meanwhile, so that it may be late.
+fn wait_for_end(
+    stream: &UnixStream,
+    first: &mut FirstChange,
+    stop: &Waker,
+    ends: &mut u64,
+) -> io::Result<bool> {
     loop {
         let now = Instant::now();
         let sleep = first.timeout(now).min(SLEEP_MAX);
         stop.wait(first.rulesets().chain([stream.as_fd()]), sleep);
-        match (&*stream).read(&mut [0]) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // The daemon's end of the stream is closed.
-            _ => return Ok(now.elapsed() > sleep + LATE),
+        loop {
+            let mut told = [0; 8];
+            match (&*stream).read(&mut told) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Ok(8) => *ends = u64::from_ne_bytes(told),
+                // The daemon's end of the stream is closed.
+                _ => return Ok(now.elapsed() > sleep + LATE),
+            }
         }
         first.record_changes(Instant::now()).map_err(io::Error::other)?;
         // While the daemon runs, the daemon decides when to end.
@@ -129,17 +161,28 @@ fn wait_for_end(stream: &UnixStream, first: &mut FirstChange, stop: &Waker) -> i
     }
 }
 
+/// How long the tables may stay in use without a daemon.
+struct Limits {
+    /// Zero for no limit.
+    grace: Duration,
+    /// When the first lifetime of a route ends.
+    ends: u64,
+}
+
 /// Renews the lease after the end of the daemon.
 fn after(
     lease: &Lease,
     first: &mut FirstChange,
-    grace: Duration,
+    limits: Limits,
     stop: &Waker,
     is_late: bool,
 ) -> io::Result<Ended> {
     let ended = Instant::now();
     if lease.is_busy() {
         return Ok(Ended::Doubt("the daemon was changing its tables when it ended"));
+    }
+    if now_ns() >= limits.ends {
+        return Ok(Ended::Doubt(LIFETIME));
     }
     let mut leased = Leased { lease, renewed: None };
     if !is_late {
@@ -156,8 +199,11 @@ fn after(
         if let Some(what) = first.find(now).map_err(io::Error::other)? {
             return Ok(Ended::Changed(what));
         }
+        if now_ns() >= limits.ends {
+            return Ok(Ended::Doubt(LIFETIME));
+        }
         leased.renew(now)?;
-        if !grace.is_zero() && ended.elapsed() > grace {
+        if !limits.grace.is_zero() && ended.elapsed() > limits.grace {
             return Ok(Ended::Grace);
         }
         if asked.as_ref().is_some_and(|asked| asked.recv(&mut [0]).is_ok()) {

@@ -144,6 +144,27 @@ fn changes_that_a_killed_daemon_had_not_read_count() {
     });
 }
 
+/// Linux does not use a route after its lifetime, but announces that only when it removes it, up to half a minute later.
+#[test]
+fn the_end_of_a_lifetime_hands_everything_to_linux() {
+    on_kernel("ends", |lab, router| {
+        let (took, outcome) = stream().during(lab, || {
+            lab.rtr.ip("-6 route add 2001:db8:e000::/36 via 2001:db8:3::2 expires 4");
+            let since = Instant::now();
+            pause(Duration::from_millis(500));
+            router.kill();
+            pause(Duration::from_millis(400));
+            let before = by_linux(lab);
+            pause(Duration::from_millis(500));
+            assert_eq!(by_linux(lab), before, "Linux must not forward before anything has changed");
+            until_linux_forwards(lab, before, since, "the end of a lifetime")
+        });
+        assert_eq!((outcome.lost(), outcome.twice), (0, 0), "{outcome}");
+        report::say(&format!("stale: Linux forwards {took:?} after a route for 4 s was added"));
+        assert!(took < Duration::from_secs(4), "{took:?}");
+    });
+}
+
 #[test]
 fn events_that_change_no_table_do_not_end_forwarding() {
     on_kernel("refresh", |lab, router| {

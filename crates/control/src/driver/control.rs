@@ -63,6 +63,8 @@ pub(super) struct Control {
     pub(super) budget: Budget,
     /// The last settings of the steering programs; `None` if they must be set again.
     pub(super) last_steering: Option<steering::LastSteering>,
+    /// What the process knows that watches the kernel path's tables.
+    told: Option<watched::Told>,
     verifying: Vec<Pending>,
     refresh: Duration,
     refresh_at: Instant,
@@ -128,6 +130,7 @@ impl Control {
             resolve_queue: config.neighbors.resolve_queue as usize,
             budget: Budget::new(config.neighbors.resolve_per_second, started),
             last_steering: None,
+            told: None,
             verifying: Vec::new(),
             refresh: config.neighbors.refresh,
             refresh_at: started + config.neighbors.refresh,
@@ -169,7 +172,8 @@ impl Control {
                 bm_heartbeat::beat();
             }
             // Requests may have changed tables as well.
-            self.set_busy(!self.is_settled());
+            let told = self.tell_lifetime();
+            self.set_busy(!told || !self.is_settled());
             let now = Instant::now();
             let own = self.watch.timeout(now).unwrap_or(SLEEP_MAX);
             let refresh = self.refresh_at.saturating_duration_since(now);

@@ -1,12 +1,37 @@
 //! Serves the process that watches the kernel path's tables after the daemon has ended.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::time::Instant;
 
 use bm_api::Error;
 
 use super::Control;
 use crate::watcher;
+
+/// What the process knows about lifetimes.
+pub(super) struct Told {
+    stream: UnixStream,
+    ends: Option<Instant>,
+}
+
+impl Told {
+    /// It knows of none.
+    fn begin(stream: io::Result<UnixStream>) -> io::Result<Self> {
+        let stream = stream?;
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, ends: None })
+    }
+
+    /// Returns whether it knows this. It may have no room for more messages, or have ended: then it is started again.
+    fn tell(&mut self, ends: Option<Instant>) -> bool {
+        if self.ends != ends && watcher::tell(&self.stream, ends).is_ok() {
+            self.ends = ends;
+        }
+        self.ends == ends
+    }
+}
 
 impl Control {
     /// Whether the tables reflect all messages of the kernel.
@@ -23,10 +48,18 @@ impl Control {
 
     /// Passes descriptors to the process at the other end of `stream`, which watches the kernel path's tables after the
     /// daemon has ended.
-    pub fn watch_over(&self, stream: &UnixStream) -> Result<(), Error> {
+    pub fn watch_over(&mut self, stream: UnixStream) -> Result<(), Error> {
         let Some(kernel) = &self.kernel else { return Ok(()) };
         let [views, beat] = kernel.lease_parts().map_err(Error::new)?;
-        watcher::give(stream, [self.watch.as_fd(), views.as_fd(), beat.as_fd()]).map_err(Error::new)
+        let given = watcher::give(&stream, [self.watch.as_fd(), views.as_fd(), beat.as_fd()]);
+        self.told = Some(Told::begin(given.map(|()| stream)).map_err(Error::new)?);
+        Ok(())
+    }
+
+    /// Tells that process when the next lifetime of a route ends, which Linux does not announce. Returns whether it knows.
+    pub(super) fn tell_lifetime(&mut self) -> bool {
+        let ends = self.watch.next_end();
+        self.told.as_mut().is_none_or(|told| told.tell(ends))
     }
 
     /// Makes the kernel path end with the daemon, since no process would watch its tables.
