@@ -212,6 +212,11 @@ fn requests_neighbors_and_reports_those_that_fail() {
         until("the gateway", || known("192.0.2.9").is_some());
         ip("neigh replace 192.0.2.9 lladdr 02:00:00:00:00:09 dev a nud stale");
         until("the confirmation", || known("192.0.2.9").is_some_and(|neighbor| neighbor.state != "stale"));
+        // Not right after it has got a MAC: Linux would ignore another one for a while.
+        ip("neigh replace 192.0.2.9 lladdr 02:00:00:00:00:0a dev a nud stale");
+        let asked =
+            until("the other", || known("192.0.2.9").is_some_and(|neighbor| neighbor.state != "stale"));
+        assert!(asked > Duration::from_secs(4), "asked after {asked:?}");
     });
 }
 

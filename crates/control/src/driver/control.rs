@@ -1,5 +1,7 @@
 //! The control thread: its state and its main loop.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -68,6 +70,8 @@ pub(super) struct Control {
     verifying: Vec<Pending>,
     refresh: Duration,
     refresh_at: Instant,
+    /// Neighbors that were stale at that time, and their MACs.
+    pub(super) stale: BTreeMap<(u32, IpAddr), Option<[u8; 6]>>,
     hash_seed: u32,
     done: Done,
     /// What keeps links from being IPsec interfaces, as it was logged last.
@@ -134,6 +138,7 @@ impl Control {
             verifying: Vec::new(),
             refresh: config.neighbors.refresh,
             refresh_at: started + config.neighbors.refresh,
+            stale: BTreeMap::new(),
             done: Done::default(),
             ipsec_troubles: Vec::new(),
             behind: None,

@@ -4,7 +4,7 @@ use super::control::Control;
 use bm_fastpath::Unresolved;
 use bm_netlink::Change;
 use bm_netlink::neighbor::state;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -32,14 +32,25 @@ impl Control {
 
     /// Makes the kernel resolve or confirm neighbors that are next hops of routes, or that packets were sent to since
     /// the last call: the kernel does not see these packets and would let the neighbors expire.
+    ///
+    /// A neighbor with a MAC must have been stale with it for a whole interval. A request restarts the time (`locktime`) for
+    /// which the kernel ignores another MAC, and whoever has just changed it may soon change it again.
     pub(super) fn keep_fresh(&mut self) {
         let in_use = self.compiler.take_in_use();
         let mirror = self.watch.mirror();
-        let wanting = |&(ifindex, address): &(u32, IpAddr)| {
-            mirror.neighbor(ifindex, address).is_none_or(|neighbor| neighbor.needs_use())
-                && mirror.link(ifindex).is_some_and(bm_netlink::Link::running)
-        };
-        let wanting: Vec<_> = in_use.into_iter().filter(wanting).collect();
+        let running = |ifindex| mirror.link(ifindex).is_some_and(bm_netlink::Link::running);
+        let (mut wanting, mut stale) = (Vec::new(), BTreeMap::new());
+        for at @ (ifindex, address) in in_use.into_iter().filter(|(ifindex, _)| running(*ifindex)) {
+            match mirror.neighbor(ifindex, address) {
+                Some(neighbor) if !neighbor.needs_use() => {}
+                Some(neighbor) if neighbor.state & state::STALE != 0 => {
+                    stale.insert(at, neighbor.mac);
+                    wanting.extend((self.stale.get(&at) == Some(&neighbor.mac)).then_some(at));
+                }
+                _ => wanting.push(at),
+            }
+        }
+        self.stale = stale;
         self.use_neighbors(&wanting);
     }
 
