@@ -432,6 +432,15 @@ fn warnings_name_waiting_ports_and_packets_left_to_linux() {
                 "port big0: Linux forwards packets that fit into no slot: big0 has an MTU of 9000, but a slot of 2048 bytes has room for at most 1514: lower the MTU with `ip link set dev big0 mtu 1514`",
             ],
         ),
+        (
+            "eth0=user eth1=kernel",
+            "[filter]\nrate_packets = 10\n",
+            SAME,
+            &[
+                "port eth0: [filter] does not apply while no worker receives its packets, since Linux forwards them then, and nftables cannot limit rates in the same way: path = \"kernel\" filters without workers",
+            ],
+        ),
+        ("eth0=user", "[filter]\nrate_packets = 10\nfail = 'open'\n", SAME, &[]),
         ("veth0=kernel", "attach = 'tc'\n", SAME, &[]),
         ("veth0=user", "", SAME, &[]),
         (
