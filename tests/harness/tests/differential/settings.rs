@@ -87,7 +87,19 @@ fn others() -> Vec<Case> {
         Case::new(0, "default-hop-limit")
             .setting("net.ipv6.conf.all.hop_limit", "99")
             .setting("net.ipv6.conf.r0.hop_limit", "99")
-            .answers(spent6, |sent| time_exceeded6("2001:db8:1::1", sent).hop_limit(99)),
+            .answers(spent6.clone(), |sent| time_exceeded6("2001:db8:1::1", sent).hop_limit(99)),
+        Case::new(0, "hop-limit-of-the-way-back")
+            .after(
+                "route replace 172.16.0.0/16 via 192.0.2.2 hoplimit 33",
+                "route replace 172.16.0.0/16 via 192.0.2.2",
+            )
+            .answers(from("172.16.3.4").ttl(1), |sent| time_exceeded4(ROUTER, sent).ttl(33)),
+        Case::new(0, "ipv6-hop-limit-of-the-way-back")
+            .after(
+                "route replace 2001:db8:1::/64 dev r0 proto kernel metric 256 hoplimit 33",
+                "route replace 2001:db8:1::/64 dev r0 proto kernel metric 256",
+            )
+            .answers(spent6, |sent| time_exceeded6("2001:db8:1::1", sent).hop_limit(33)),
         Case::new(49, "redirects-switched-on")
             .setting("net.ipv4.conf.all.send_redirects", "1")
             .setting("net.ipv4.conf.r0.send_redirects", "1")
