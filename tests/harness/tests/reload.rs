@@ -52,11 +52,6 @@ fn reloads(router: &Router, config: &str) -> String {
     output
 }
 
-/// Creates an interface whose frames are too large for workers.
-fn too_large(lab: &Lab) {
-    lab.rtr.run("ip link add big0 mtu 9000 type veth peer name big1 mtu 9000");
-}
-
 fn shown(router: &Router, what: &str) -> serde_json::Value {
     let reply = router.ask("show", &[what, "--json"]).expect("a daemon");
     serde_json::from_slice(&reply.stdout).expect("show prints JSON")
@@ -95,9 +90,9 @@ fn a_configuration_with_an_error_changes_nothing() {
     on_workers("reload-undo", &names, |lab, router| {
         crosses(lab, Side::Src, Side::Snk);
         let rule = "[[filter.rule]]\naction = 'drop'\nprotocol = 'udp'\n";
-        too_large(lab);
-        let output = refuses(router, &format!("{}{rule}[[port]]\ndevice = 'big0'\n", ports(&names)));
-        assert!(output.contains("big0") && output.contains("nothing has changed"), "{output}");
+        let tap = "[[port]]\ndevice = 'tap:x'\npath = 'kernel'\n";
+        let output = refuses(router, &format!("{}{rule}{tap}", ports(&names)));
+        assert!(output.contains("tap:x: the kernel path needs"), "{output}");
         // That is known before anything changes. This shows when the port is opened, after the others have been closed.
         let output = refuses(router, &format!("{}{rule}{UNREADABLE}", ports(&names)));
         assert!(output.contains("none.pcap") && output.contains("nothing has changed"), "{output}");
