@@ -8,6 +8,8 @@
 //! 5. *Errors about a neighbor that does not answer*: which of the packets that wait get one, and when, depends on time.
 //!    The suite `neighbors` is about those.
 //! 6. *Frames of an earlier round*, which came late: they do not carry the number of the round.
+//! 7. *What goes to the prefixes with several next hops while a link has no carrier*: brickmoon uses the other next hops
+//!    at once, Linux may go on sending there (check 76).
 
 use crate::probes::{MULTIPATH4, MULTIPATH6};
 use bm_tests::exchange::Seen;
@@ -23,6 +25,7 @@ const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
+const TCP: u8 = 6;
 
 fn kind(frame: &[u8]) -> u16 {
     frame.get(12..14).map_or(0, |two| u16::from_be_bytes([two[0], two[1]]))
@@ -94,7 +97,7 @@ pub fn comparable(frame: Vec<u8>) -> Vec<u8> {
 fn ipv4(frame: &mut [u8]) {
     let packet = &mut frame[PACKET..];
     let header = (usize::from(packet[0] & 15) * 4).clamp(20, packet.len());
-    if is_own(packet[8]) && matches!(packet[9], ICMP | 6) && checksum::sum(&packet[..header]) == 0xffff {
+    if is_own(packet[8]) && matches!(packet[9], ICMP | TCP) && checksum::sum(&packet[..header]) == 0xffff {
         put16(packet, 4, 0);
         put16(packet, 10, 0);
         let sum = checksum::ipv4_header(&packet[..header]);
@@ -108,7 +111,7 @@ fn ipv4(frame: &mut [u8]) {
 
 fn ipv6(frame: &mut [u8]) {
     let packet = &mut frame[PACKET..];
-    if is_own(packet[7]) && matches!(packet[6], ICMPV6 | 6) {
+    if is_own(packet[7]) && matches!(packet[6], ICMPV6 | TCP) {
         packet[1] &= 0xf0;
         packet[2..4].fill(0);
     }
@@ -123,11 +126,16 @@ fn is_own(ttl: u8) -> bool {
     ttl != 63
 }
 
+/// Whether a frame goes to a prefix with several next hops.
+pub fn is_multipath(seen: &Seen) -> bool {
+    seen.frame[..12] == [0; 12]
+}
+
 /// All frames in an order of their own, without the link of those that may take several.
 pub fn sorted(seen: &[Seen]) -> Vec<Seen> {
     let mut all = seen.to_vec();
     for seen in &mut all {
-        if seen.frame[..12] == [0; 12] {
+        if is_multipath(seen) {
             seen.side = Side::Src;
         }
     }
@@ -172,6 +180,10 @@ pub fn trace(seen: &Seen) -> Option<Trace> {
     } else {
         (0, None)
     };
+    if protocol == TCP {
+        // An answer of the router, which has no number: it may be about an earlier round.
+        return None;
+    }
     let to = packet.get(at + destination.start..at + destination.end)?.to_vec();
     let addresses = seen.frame[..12].to_vec();
     // Any link of several.

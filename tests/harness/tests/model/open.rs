@@ -18,12 +18,6 @@ const OPEN: &[Open] = &[
         why: "verify lacks neighbors that Linux makes without an announcement",
     },
     Open {
-        kind: Kind::Link,
-        words: &["mtu 68"],
-        why: "workers forward IPv6 where an MTU below 1280 has ended it",
-    },
-    Open { kind: Kind::Link, words: &["mtu 1000"], why: "the same" },
-    Open {
         kind: Kind::Route4,
         words: &["table local"],
         why: "other routes than local ones in the table of those",
@@ -35,21 +29,10 @@ const OPEN: &[Open] = &[
         why: "the last fragment is sent where the far end is too small for the first",
     },
     Open {
-        kind: Kind::Device,
-        words: &["macvlan mode source"],
-        why: "frames that a macvlan in source mode takes from a port",
-    },
-    Open {
         kind: Kind::Address,
         words: &["2001:db8:1::77", "dev r1"],
         why: "which of two links with the same IPv6 prefix Linux uses",
     },
-    Open {
-        kind: Kind::Address,
-        words: &["198.51.100.9/24", "dev lo"],
-        why: "sources that a prefix of the loopback interface makes local",
-    },
-    Open { kind: Kind::Setting, words: &["/mtu "], why: "an IPv6 MTU of an interface below the link's" },
     Open {
         kind: Kind::Neighbor,
         words: &["lladdr 01:00:5e"],
@@ -57,31 +40,14 @@ const OPEN: &[Open] = &[
     },
     Open {
         kind: Kind::FarEnd,
-        words: &["mtu"],
-        why: "Linux refuses to raise the MTU at the other end of a port of workers",
-    },
-    Open {
-        kind: Kind::FarEnd,
         words: &["down"],
         why: "workers answer for a link without carrier, Linux drops",
-    },
-    Open {
-        kind: Kind::Address,
-        words: &["add 2001:db8", "dev r0"],
-        why: "which of several addresses is the source of errors",
     },
 ];
 
 /// Packets that are not sent, for the same reasons: sources, and sorts.
-const OPEN_PROBES: &[(&str, &str)] = &[
-    ("192.0.2.255", "broadcasts as sources: Linux refuses them once there was a rule"),
-    ("198.51.100.255", "the same"),
-    ("record route", "workers quote the packet as it came, Linux after it has recorded its address"),
-    ("172.16.129.9", "sources to which a broadcast route leads"),
-    ("10.97.0.5", "sources that a local route covers"),
-    ("10.20.1.5", "the same"),
-    ("10.20.1.9", "the same, and those to which a broadcast route leads"),
-];
+const OPEN_PROBES: &[(&str, &str)] =
+    &[("record route", "workers quote the packet as it came, Linux after it has recorded its address")];
 
 /// Whether no packet with this source, or of this sort, is sent.
 pub fn is_probe_open(name: &str) -> bool {

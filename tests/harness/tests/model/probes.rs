@@ -265,11 +265,13 @@ impl Round {
     /// Sources that Linux may refuse, and other ways through the router.
     fn ways(&mut self) {
         let data = self.data(16);
+        // A new connection in each round: what Linux tracks and translates depends on the rules at its first packet.
+        let port = 4000 + u16::from_be_bytes([self.token[2], self.token[3]]) % 16384;
         for from in SOURCES4.iter().filter(|source| !open::is_probe_open(source)) {
-            self.push4(Ip4::udp_ports(from, "10.9.9.9", 4000, 5000, &data));
+            self.push4(Ip4::udp_ports(from, "10.9.9.9", port, 5000, &data));
         }
         for from in SOURCES6.iter().filter(|source| !open::is_probe_open(source)) {
-            self.push6(Ip6::udp_ports(from, "2001:db8:a000::9", 4000, 5000, &data));
+            self.push6(Ip6::udp_ports(from, "2001:db8:a000::9", port, 5000, &data));
         }
         for (side, from, to) in [
             (Side::Snk, "10.9.9.9", "192.0.2.3"),
@@ -280,7 +282,7 @@ impl Round {
             (Side::Snk, "198.51.100.7", "10.9.9.9"),
             (Side::Low, "203.0.113.4", "10.2.9.9"),
         ] {
-            self.push(side, &Ip4::udp_ports(from, to, 4000, 5000, &data).bytes());
+            self.push(side, &Ip4::udp_ports(from, to, port, 5000, &data).bytes());
         }
         for (side, from, to) in [
             (Side::Snk, "2001:db8:a000::9", "2001:db8:1::3"),
@@ -288,7 +290,7 @@ impl Round {
             (Side::Snk, "2001:db8:2::7", "2001:db8:a000::9"),
             (Side::Low, "2001:db8:b000::9", "2001:db8:a000::9"),
         ] {
-            self.push(side, &Ip6::udp_ports(from, to, 4000, 5000, &data).bytes());
+            self.push(side, &Ip6::udp_ports(from, to, port, 5000, &data).bytes());
         }
         for mac in [
             [2, 0, 0, 0, 0, 0xaa],

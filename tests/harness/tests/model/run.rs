@@ -1,14 +1,14 @@
 //! Steps in lock-step: taken by all labs, waited for, probed, compared.
 
 use crate::beds::{self, Bed};
-use crate::compare::{describe, lacking, sorted, trace};
+use crate::compare::{describe, is_multipath, lacking, sorted, trace};
 use crate::generate::Generator;
 use crate::probes;
-use crate::step::{Kind, Step, Tool};
+use crate::step::{Kind, Place, Step, Tool};
 use bm_tests::exchange::Seen;
 use bm_tests::reassembly;
 use bm_tests::subject::Subject;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
@@ -80,6 +80,8 @@ pub struct Run<'b, 'a> {
     before: Vec<Seen>,
     /// What each router has sent while the last step was made.
     during: Vec<Vec<Seen>>,
+    /// The other ends of links that are down, so that the router's have no carrier.
+    dark: BTreeSet<String>,
 }
 
 /// Who differs, and how.
@@ -88,11 +90,22 @@ pub type Difference = (Subject, String);
 impl<'b, 'a> Run<'b, 'a> {
     /// Rounds from this number on.
     pub fn new(beds: &'b mut [Bed<'a>], round: u32, unannounced: Duration) -> Self {
-        Self { beds, round, counts: Counts::default(), unannounced, before: Vec::new(), during: Vec::new() }
+        Self {
+            beds,
+            round,
+            counts: Counts::default(),
+            unannounced,
+            before: Vec::new(),
+            during: Vec::new(),
+            dark: BTreeSet::new(),
+        }
     }
 
     /// Takes a step in all labs and waits until all daemons know it. `Ok(false)` if Linux refuses it.
     pub fn take(&mut self, step: &Step) -> Result<bool, Difference> {
+        if step.place != Place::Router {
+            self.note_far_ends(&step.text);
+        }
         let taken = if step.is_atomic() && !self.before.is_empty() {
             self.take_during(step)
         } else {
@@ -122,6 +135,21 @@ impl<'b, 'a> Run<'b, 'a> {
         Ok(!refused)
     }
 
+    fn note_far_ends(&mut self, text: &str) {
+        for line in text.lines() {
+            match line.split_whitespace().collect::<Vec<_>>()[..] {
+                ["link", "set", name, "down", ..] => drop(self.dark.insert(name.to_owned())),
+                ["link", "set", name, "up", ..] => drop(self.dark.remove(name)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether what comes of a frame is compared.
+    fn is_compared(&self, seen: &Seen) -> bool {
+        self.dark.is_empty() || !is_multipath(seen)
+    }
+
     /// Takes a step while packets pass, and keeps what comes of them until Linux's state after the step is known.
     fn take_during(&mut self, step: &Step) -> Vec<Result<String, String>> {
         self.round += 1;
@@ -148,7 +176,9 @@ impl<'b, 'a> Run<'b, 'a> {
         let of_linux = during.first()?.iter().chain(before).chain(&self.before);
         let possible: HashSet<_> = of_linux.filter_map(trace).collect();
         for (bed, seen) in self.beds.iter().zip(&during).skip(1) {
-            let is_wrong = |seen: &&Seen| trace(seen).is_some_and(|trace| !possible.contains(&trace));
+            let is_wrong = |seen: &&Seen| {
+                self.is_compared(seen) && trace(seen).is_some_and(|trace| !possible.contains(&trace))
+            };
             if let Some(wrong) = seen.iter().find(is_wrong) {
                 let what = format!(
                     "while the step was made it sent what Linux sends neither before nor after it\n  only it: {}",
@@ -209,6 +239,7 @@ impl<'b, 'a> Run<'b, 'a> {
     /// The first subject that differs from Linux.
     fn difference(&self, heard: &[Vec<Seen>]) -> Option<Difference> {
         let mut heard: Vec<_> = heard.iter().map(|seen| sorted(seen)).collect();
+        heard.iter_mut().for_each(|heard| heard.retain(|seen| self.is_compared(seen)));
         let equal = heard.iter().skip(1).all(|seen| *seen == heard[0]);
         if equal {
             return None;

@@ -39,7 +39,9 @@ pub(super) fn link(random: &mut Random) -> Undoable {
                 "link set {name} {}",
                 random.choice(&["promisc on", "allmulticast on", "arp off", "multicast off"])
             );
-            one(text, format!("link set {name} promisc off allmulticast off arp on multicast on"))
+            // All neighbors are gone when ARP is off, and when it is on again.
+            let usual = format!("link set {name} promisc off allmulticast off arp on multicast on");
+            one(text, format!("{usual}\n{}", Lab::port_lines(side, Ends::Silent)))
         }
         _ => {
             let far = if side == Side::Src { "@src" } else { "@snk" };
