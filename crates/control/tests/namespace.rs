@@ -161,9 +161,9 @@ fn follows_the_kernel() {
         until("the prohibit route", || to(&driver, "203.0.113.129").1 == Action::Prohibit);
         verified(&driver);
         ip("link set dev a2 down");
-        until("the lost carrier", || to(&driver, "203.0.113.1").1 == Action::Unreachable);
+        until("the lost carrier", || to(&driver, "203.0.113.1").1 == Action::Host);
         ip("link set dev a2 up");
-        until("the carrier again", || to(&driver, "203.0.113.1").1 != Action::Unreachable);
+        until("the carrier again", || to(&driver, "203.0.113.1").1 != Action::Host);
         verified(&driver);
         ip("rule add from 198.51.100.0/24 lookup 77");
         until("the rule", || !driver.handle().status().unwrap().0.notes.is_empty());

@@ -274,8 +274,8 @@ impl Targets {
         let shape = Shape::Group { family, members };
         let known = self.by_shape.get(&shape).copied();
         let target = self.shared(shape, |targets, shape| {
-            let hop = targets.writer.add(Action::Unreachable, Gateway::default(), 0)?;
-            let target = targets.enter(hop, shape, State::Still(Action::Unreachable), None);
+            let hop = targets.writer.add(Action::Host, Gateway::default(), 0)?;
+            let target = targets.enter(hop, shape, State::Still(Action::Host), None);
             match targets.fill(view, family, target, hops, mtu) {
                 Ok(()) => Ok(target),
                 Err(why) => {

@@ -114,8 +114,9 @@ impl View<'_> {
                 let mac = self.interfaces.list[usize::from(interface)].mac;
                 return Action::Forward { mac, interface };
             }
-            Some(link) if !is_ipsec && without_neighbors(link) => return Action::Host,
-            Some(link) if !link.running() => return Action::Unreachable,
+            Some(_) if is_ipsec => return Action::Unreachable,
+            // Without carrier Linux drops packets to neighbors that it knows, and tells the sources of others.
+            Some(link) if without_neighbors(link) || !link.running() => return Action::Host,
             Some(_) => {}
         }
         let Some(gateway) = adjacency.gateway else { return Action::Resolve };

@@ -38,11 +38,6 @@ const OPEN: &[Open] = &[
         words: &["lladdr 01:00:5e"],
         why: "workers send no errors to neighbors with a group MAC",
     },
-    Open {
-        kind: Kind::FarEnd,
-        words: &["down"],
-        why: "workers answer for a link without carrier, Linux drops",
-    },
 ];
 
 /// Packets that are not sent, for the same reasons: sources, and sorts.

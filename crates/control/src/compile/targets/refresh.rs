@@ -213,7 +213,7 @@ impl Targets {
         };
         let stored = match living.is_empty() {
             true => {
-                self.put(hop, Action::Unreachable);
+                self.put(hop, Action::Host);
                 Ok(())
             }
             false => self.writer.set_group(hop, &living),

@@ -214,7 +214,7 @@ impl Oracle<'_> {
             *members.entry(answer).or_default() += u32::from(selected.weight);
         }
         match members.len() {
-            0 => Answer::Unreachable,
+            0 => Answer::Host,
             _ => Answer::Group(members.into_iter().collect()),
         }
     }
@@ -248,7 +248,7 @@ impl Oracle<'_> {
             return Answer::LinuxOnly(hop.ifindex);
         }
         if self.mirror.link(hop.ifindex).is_none_or(|link| link.flags & 0x41 != 0x41) {
-            return Answer::Unreachable;
+            return Answer::Host;
         }
         let link_local = matches!(address, Some(IpAddr::V6(six)) if six.segments()[0] & 0xffc0 == 0xfe80);
         let asked = hop.gateway.or(address.filter(|_| !link_local));
