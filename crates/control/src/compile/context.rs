@@ -11,8 +11,9 @@ use super::body::{Bodies, LinuxReason, Outcome, RouteFamily};
 use super::stages::Stages;
 use super::targets::{Fixed, Target, Targets};
 use super::view::View;
-use bm_netlink::BodyId;
 use bm_netlink::mirror::Choice;
+use bm_netlink::route::TABLE_LOCAL;
+use bm_netlink::{BodyId, Family};
 use bm_wire::prefix::Prefix;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -69,6 +70,11 @@ impl<A: RouteFamily> Context<'_, A> {
         let usable = |id| outcome(id) != Outcome::Inactive;
         match mirror.choose(A::routes(mirror), table, prefix, bodies, usable) {
             Choice::Nothing => Outcome::Inactive,
+            // Only Linux knows whether it still has this table and main in one trie, where longer prefixes of main are
+            // preferred to routes that are no addresses.
+            Choice::Route(_) if A::FAMILY == Family::V4 && table == TABLE_LOCAL => {
+                Outcome::To(Fixed::Host.target())
+            }
             Choice::Route(id) => outcome(id),
             Choice::Unknown => Outcome::To(Fixed::Host.target()),
         }

@@ -8,8 +8,8 @@
 //!
 //! Rules that match anything but the VRF cannot be represented by a lookup of the destination: a family with such a
 //! rule is left to Linux. Until the first rule is added, the kernel keeps local and main in one trie, so that a longer
-//! route of main beats a shorter one of local; that matters only if the shorter one leads to Linux, which then decides
-//! by itself.
+//! route of main beats a shorter one of local. So all routes of local lead to Linux, whatever they are, and what they
+//! cover: it decides by itself.
 
 use super::body::RouteFamily;
 use bm_netlink::route::{TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN};

@@ -17,11 +17,6 @@ const OPEN: &[Open] = &[
         words: &["set r", "arp off"],
         why: "verify lacks neighbors that Linux makes without an announcement",
     },
-    Open {
-        kind: Kind::Route4,
-        words: &["table local"],
-        why: "other routes than local ones in the table of those",
-    },
     Open { kind: Kind::Route6, words: &["mtu 1280"], why: "what Packet Too Big quotes" },
     Open {
         kind: Kind::Link,

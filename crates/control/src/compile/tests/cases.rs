@@ -268,6 +268,25 @@ fn tables_are_searched_in_order_local_main_default() {
     assert_eq!(world.to("192.0.2.1"), Answer::Blackhole);
 }
 
+/// Linux may have the tables local and main in one, where the longer prefix of main is preferred.
+#[test]
+fn routes_in_the_table_of_local_ones_lead_to_linux() {
+    let mut world = World::new();
+    world.add("192.0.2.0/24", via("10.0.0.1", 1)).add("192.0.3.0/24", via("10.0.0.1", 1));
+    world.add("2001:db8::/32", via("fe80::1", 1));
+    let bodies = [via("10.0.1.1", 2), of_kind(RouteKind::Blackhole), of_kind(RouteKind::Throw)];
+    for body in bodies {
+        world.route(RouteEvent::Added, 255, "192.0.2.0/23", body.clone()).compile();
+        assert_eq!(world.to("192.0.2.1"), Answer::Host, "{body:?}");
+        assert_eq!(world.to("192.0.3.1"), Answer::Host, "{body:?}");
+        world.route(RouteEvent::Deleted, 255, "192.0.2.0/23", body).compile();
+        assert_eq!(world.to("192.0.3.1"), resolve(1, "10.0.0.1"));
+    }
+    // For IPv6 there are always two.
+    world.route(RouteEvent::Added, 255, "2001:db8:1::/48", of_kind(RouteKind::Blackhole)).compile();
+    assert_eq!(world.to("2001:db8:1::1"), Answer::Blackhole);
+}
+
 #[test]
 fn a_throw_route_continues_in_the_next_table() {
     let mut world = World::new();
@@ -783,10 +802,10 @@ fn a_doubt_without_a_route_leads_to_linux_until_read_again() {
 #[test]
 fn an_earlier_table_overrides_a_doubt_without_a_route() {
     let mut world = World::new();
-    doubt_without_route(&mut world, 254, "10.1.0.0/16");
+    doubt_without_route(&mut world, 253, "10.1.0.0/16");
     world.compile();
     assert_eq!(world.to("10.1.1.1"), Answer::Host);
-    world.route(RouteEvent::Added, 255, "10.0.0.0/8", of_kind(RouteKind::Blackhole)).compile();
+    world.route(RouteEvent::Added, 254, "10.0.0.0/8", of_kind(RouteKind::Blackhole)).compile();
     assert_eq!(world.to("10.1.1.1"), Answer::Blackhole);
     assert_eq!(world.is_sound(), Ok(()));
 }

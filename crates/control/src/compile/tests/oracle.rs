@@ -71,6 +71,8 @@ impl Oracle<'_> {
             match found {
                 None => {}
                 Some(None) => return (Answer::Host, 0),
+                // Linux may have the tables local and main in one.
+                Some(Some(_)) if table == 255 && A::FAMILY == Family::V4 => return (Answer::Host, 0),
                 Some(Some(body)) if body.kind == RouteKind::Throw => {}
                 Some(Some(body)) => return (self.led(A::FAMILY, body, address.show()), body.mtu),
             }
