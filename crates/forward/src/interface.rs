@@ -34,6 +34,9 @@ pub struct Interface {
     pub linux_only_fragments: [bool; 2],
     /// Whether only Linux may send here.
     pub linux_only_out: bool,
+    /// Whether Linux cuts what is too big to leave here: a veth may refuse a fragment, and Linux then sends none of the
+    /// following ones.
+    pub linux_cuts: bool,
     /// `net.ipv4.conf.*.rp_filter`, the stronger of the interface's and `all`'s.
     pub reverse_path: ReversePath,
     /// `net.ipv4.conf.*.accept_local`, of the interface or of `all`: sources that are our own may come in.
@@ -147,6 +150,7 @@ impl Default for Interface {
             forward_ipv6: true,
             linux_only_in: [false; 2],
             linux_only_out: false,
+            linux_cuts: false,
             linux_only_fragments: [false; 2],
             reverse_path: ReversePath::Off,
             accept_local: false,

@@ -13,6 +13,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Hardware type of Ethernet (`ARPHRD_ETHER`).
 const ETHERNET: u16 = 1;
+/// At most so many links are above each other.
+const STACKED_MAX: usize = 8;
 /// `IFF_NOARP`.
 const NO_ARP: u32 = 0x80;
 
@@ -196,6 +198,7 @@ pub(super) fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> In
             && link.mtu >= IPV6_MTU_MIN,
         linux_only_in: [false; 2],
         linux_only_out: false,
+        linux_cuts: is_on_veth(mirror, link),
         linux_only_fragments: [false; 2],
         reverse_path,
         accept_local: own.accept_local,
@@ -237,6 +240,12 @@ fn retire(interface: &mut Interface) {
     interface.ipv6.clear();
     interface.forward_ipv4 = false;
     interface.forward_ipv6 = false;
+}
+
+/// Whether frames that leave by a link arrive at a veth, whose other end may have a smaller MTU.
+fn is_on_veth(mirror: &Mirror, link: &Link) -> bool {
+    let below = |link: &&Link| mirror.link(link.lower.filter(|_| link.lower_namespace.is_none())?);
+    std::iter::successors(Some(link), below).take(STACKED_MAX).any(|link| link.kind == Kind::Veth)
 }
 
 /// Whether a link has no neighbors to resolve, so that the kernel reports none.

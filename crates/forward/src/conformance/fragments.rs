@@ -4,7 +4,7 @@ use bm_stats::Reason;
 
 use super::frames::{NARROW_HOST, NARROW_MAC, V4, error_ipv4, frame};
 use super::{LEFT, NARROW, RIGHT, lab};
-use crate::testing::Lab;
+use crate::testing::{Answer, Lab};
 
 /// A packet to a destination behind the link of 1300 bytes.
 fn narrow(bytes: usize) -> V4 {
@@ -108,6 +108,16 @@ fn b32_a_route_is_recorded_in_the_first_alone() {
     expected[0].options = vec![7, 7, 8, 203, 0, 113, 1, 0];
     expected[1].options = vec![1, 1, 1, 1, 1, 1, 1, 0];
     leaves_as(&mut lab(), &packet, &expected);
+}
+
+/// A veth may refuse the first fragment: then Linux sends none of the others.
+#[test]
+fn b30_linux_cuts_for_a_veth() {
+    let mut lab = lab();
+    lab.change("interface narrow 2 02:00:00:00:00:03 mtu 1300 linux-cuts 203.0.113.1/24");
+    let packet = narrow(1400).sent();
+    assert_eq!(lab.exchange(LEFT, &packet), Answer { sent: vec![], host: vec![(LEFT, packet)] });
+    assert_eq!(lab.exchange(LEFT, &narrow(1000).sent()).only().unwrap().0, super::NARROW);
 }
 
 #[test]

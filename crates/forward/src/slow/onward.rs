@@ -37,6 +37,9 @@ pub(super) fn onward(tables: &Tables, packet: &[u8], way: Way) -> Fate {
     match way {
         _ if too_big && !header.may_be_cut => Fate::Tell(Error::too_big(family, mtu), Reason::TooBig),
         Way::Resolve { neighbor, .. } => Fate::Hold(neighbor),
+        _ if too_big && tables.interfaces.get(usize::from(interface)).is_some_and(|out| out.linux_cuts) => {
+            Fate::Host
+        }
         Way::Forward { hop, entry } if too_big => Fate::Cut(hop, entry, mtu),
         Way::Forward { hop, entry } => Fate::Send(hop, entry),
         _ => Fate::Drop(Reason::NoRoute),

@@ -52,7 +52,7 @@ pub fn lines(text: &str, world: &mut World) {
     }
 }
 
-/// `NAME PORT MAC [if_id N] [vlan N] [mtu N] [vrf N] [hop-limit N] [down] [no-forwarding] [strict|loose] [accept-local] [redirects] [ADDRESS/LENGTH]...`
+/// `NAME PORT MAC [if_id N] [vlan N] [mtu N] [vrf N] [hop-limit N] [down] [no-forwarding] [strict|loose] [accept-local] [redirects] [linux-cuts] [ADDRESS/LENGTH]...`
 fn interface(words: &mut Words<'_>) -> Interface {
     let (name, port, mac) = (words.next().to_string(), words.read(), words.read::<Mac>());
     let if_id = words.number("if_id").map_or(0, u32::from);
@@ -68,6 +68,7 @@ fn interface(words: &mut Words<'_>) -> Interface {
     };
     let accept_local = words.has("accept-local");
     let redirects = [words.has("redirects"); 2];
+    let linux_cuts = words.has("linux-cuts");
     let mut interface = Interface {
         name,
         ifindex: 0,
@@ -83,6 +84,7 @@ fn interface(words: &mut Words<'_>) -> Interface {
         reverse_path,
         linux_only_in: [false; 2],
         linux_only_out: false,
+        linux_cuts,
         linux_only_fragments: [false; 2],
         accept_local,
         redirects,

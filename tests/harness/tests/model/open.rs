@@ -19,11 +19,6 @@ const OPEN: &[Open] = &[
     },
     Open { kind: Kind::Route6, words: &["mtu 1280"], why: "what Packet Too Big quotes" },
     Open {
-        kind: Kind::Link,
-        words: &["set r2 mtu 1"],
-        why: "the last fragment is sent where the far end is too small for the first",
-    },
-    Open {
         kind: Kind::Address,
         words: &["2001:db8:1::77", "dev r1"],
         why: "which of two links with the same IPv6 prefix Linux uses",

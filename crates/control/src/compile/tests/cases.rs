@@ -604,6 +604,17 @@ fn a_table_without_memory_keeps_no_next_hop_of_others() {
     assert_eq!((world.to("10.0.0.9"), world.is_sound()), (forward(9, 1), Ok(())));
 }
 
+#[test]
+fn linux_cuts_what_leaves_by_a_veth() {
+    let mut world = World::new();
+    let cuts = |world: &World, ifindex| world.compiler.interfaces().by_ifindex(ifindex).unwrap().linux_cuts;
+    let vlan = Link { kind: Kind::Vlan { id: 100, protocol: 0x8100 }, lower: Some(1), ..link(3, UP) };
+    world.tell(Message::Link(vlan)).compile();
+    assert!(!cuts(&world, 1) && !cuts(&world, 3));
+    world.tell(Message::Link(Link { kind: Kind::Veth, lower: Some(9), ..link(1, UP) })).compile();
+    assert!(cuts(&world, 1) && cuts(&world, 3));
+}
+
 /// A VLAN interface may be a port itself: then its frames are untagged.
 #[test]
 fn a_vlan_that_is_a_port_is_no_vlan_of_another() {
