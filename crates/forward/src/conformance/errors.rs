@@ -7,7 +7,7 @@ use super::frames::{LEFT_HOST, RIGHT_MAC, V4, error_ipv4, frame};
 use super::{LEFT, RIGHT, lab};
 use crate::WaitLimits;
 use crate::tables::Settings;
-use crate::testing::Lab;
+use crate::testing::{Answer, Lab};
 
 /// A packet with its last hop.
 fn spent() -> V4 {
@@ -60,6 +60,15 @@ fn c40_routes_that_were_recorded_come_back() {
     assert_eq!(bm_wire::checksum::checksum(header), 0);
     assert_eq!(bm_wire::checksum::checksum(&error[42..]), 0);
     assert_eq!(u16::from_be_bytes([header[2], header[3]]) as usize, error.len() - 14);
+}
+
+#[test]
+fn c40_what_linux_records_before_an_error_is_linuxs() {
+    for options in [vec![7, 7, 4, 0, 0, 0, 0, 0], vec![68, 8, 5, 0, 0, 0, 0, 0]] {
+        let packet = V4 { options, ..spent() }.sent();
+        let answer = lab().exchange(LEFT, &packet);
+        assert_eq!(answer, Answer { sent: vec![], host: vec![(LEFT, packet)] });
+    }
 }
 
 #[test]

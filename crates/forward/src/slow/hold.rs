@@ -10,7 +10,7 @@ use bm_wire::Family;
 
 use super::error::Error;
 use super::header::Header;
-use super::tell;
+use super::tell::{self, is_for_linux};
 use super::waiter::Waiter;
 use super::waiting::Held;
 use super::{Core, Now, SlowCounter};
@@ -140,7 +140,8 @@ impl Core {
                 self.deliver_linux_only(frame);
                 continue;
             }
-            if !own && family.is_some_and(|family| self.leaves_to_linux(tables, &frame, family)) {
+            let is_linuxs = |family| has_options(&frame) || is_for_linux(tables, &frame, family);
+            if !own && !self.encrypts && family.is_some_and(is_linuxs) {
                 self.deliver(frame);
                 continue;
             }
@@ -160,6 +161,11 @@ impl Core {
             self.lose(frame, Reason::Stopped);
         }
     }
+}
+
+/// Whether a packet has options of IPv4, which an error would quote as Linux has written them.
+fn has_options(frame: &Frame) -> bool {
+    tell::packet(frame).first().is_some_and(|first| first >> 4 == 4 && first & 0xf > 5)
 }
 
 /// Whether a route uses a neighbor.

@@ -53,12 +53,12 @@ impl Core {
         if has_options {
             self.with_options(tables, packet, &asked, now)
         } else {
-            onward(tables, packet, asked.way)
+            onward(tables, packet, asked.way, self.encrypts)
         }
     }
 
-    /// Handles a packet with options. They are written only if the packet leaves immediately: one that waits is
-    /// handled again, and one that causes an error is quoted as it arrived.
+    /// Handles a packet with options. They are written only if the packet leaves immediately: one that waits is handled
+    /// again, and one that causes an error is for Linux, or with IPsec is quoted as it arrived.
     fn with_options(&mut self, tables: &Tables, packet: &mut [u8], asked: &Asked, now: Now) -> Fate {
         let header_len = usize::from(packet[0] & 0x0f) * 4;
         let known_as = route::to(tables, asked.vrf, asked.source.show(), || 0).out();
@@ -79,9 +79,11 @@ impl Core {
                 Fate::Tell(icmp::parameter_problem(pointer).into(), Reason::Ipv4Options)
             }
             None if done.alert && self.may_alert(now) => return Fate::Host,
-            None => onward(tables, packet, asked.way),
+            None => onward(tables, packet, asked.way, self.encrypts),
         };
         match fate {
+            // Linux writes the options before it knows of the error, which quotes them so.
+            Fate::Tell(..) if done.changed && !self.encrypts => Fate::Host,
             Fate::Tell(Error::Ipv4 { problem, by_route, .. }, reason) => match done.echo(options, &context) {
                 Some(options) => Fate::Tell(Error::Ipv4 { problem, by_route, options }, reason),
                 None => Fate::Drop(reason),

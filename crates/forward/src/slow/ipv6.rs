@@ -37,7 +37,7 @@ impl Core {
             },
             _ => {}
         }
-        onward(tables, packet, way)
+        onward(tables, packet, way, self.encrypts)
     }
 }
 

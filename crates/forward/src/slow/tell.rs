@@ -214,15 +214,17 @@ impl Core {
 }
 
 /// Whether Linux has to send an error about `original`: it alone knows its source or the way back.
-fn is_for_linux(tables: &Tables, original: &Frame, family: Family) -> bool {
+pub(super) fn is_for_linux(tables: &Tables, original: &Frame, family: Family) -> bool {
     let arrival = original.meta().interface;
-    if family == Family::V6 {
-        return !address::is_certain_ipv6(tables, arrival);
-    }
-    let Ok(ip) = Ipv4::parse(packet(original)) else { return false };
+    let source = match family {
+        Family::V4 => Ipv4::parse(packet(original)).map(|ip| ip.source().show()).ok(),
+        Family::V6 => Ipv6::parse(packet(original)).map(|ip| ip.source().show()).ok(),
+    };
+    let Some(source) = source else { return false };
     let back = || rewrite::hash(tables, packet(original));
-    match route::to(tables, vrf(tables, original), ip.source().show(), back) {
+    match route::to(tables, vrf(tables, original), source, back) {
         Way::Host => true,
+        _ if family == Family::V6 => !address::is_certain_ipv6(tables, arrival),
         way => way.out().is_some_and(|(_, out)| {
             let from = if tables.settings.icmp_source_inbound { arrival } else { out };
             !address::is_certain_ipv4(tables, from)

@@ -17,27 +17,12 @@ const OPEN: &[Open] = &[
         words: &["set r", "arp off"],
         why: "verify lacks neighbors that Linux makes without an announcement",
     },
-    Open { kind: Kind::Route6, words: &["mtu 1280"], why: "what Packet Too Big quotes" },
     Open {
         kind: Kind::Address,
         words: &["2001:db8:1::77", "dev r1"],
         why: "which of two links with the same IPv6 prefix Linux uses",
     },
-    Open {
-        kind: Kind::Neighbor,
-        words: &["lladdr 01:00:5e"],
-        why: "workers send no errors to neighbors with a group MAC",
-    },
 ];
-
-/// Packets that are not sent, for the same reasons: sources, and sorts.
-const OPEN_PROBES: &[(&str, &str)] =
-    &[("record route", "workers quote the packet as it came, Linux after it has recorded its address")];
-
-/// Whether no packet with this source, or of this sort, is sent.
-pub fn is_probe_open(name: &str) -> bool {
-    !with_open() && OPEN_PROBES.iter().any(|(open, _)| *open == name)
-}
 
 fn with_open() -> bool {
     std::env::var_os("BM_MODEL_OPEN").is_some()

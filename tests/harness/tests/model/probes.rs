@@ -4,7 +4,6 @@
 //! Each packet has a source of its own, since Linux limits errors about unreachable routes by source, which no setting of
 //! a namespace changes. All packets of a round carry its number.
 
-use crate::open;
 use bm_tests::lab::Side;
 use bm_tests::packet::{
     Ip4, Ip6, arp_request, echo4, echo6, ip_frame, neighbor_solicitation, option_link_address, pattern,
@@ -211,8 +210,8 @@ impl Round {
             };
             self.push6(packet);
         }
-        let record: &[u8] = if open::is_probe_open("record route") { &[] } else { &[7, 7, 4, 0, 0, 0, 0, 0] };
-        for options in [&[1, 1, 1, 0][..], &[148, 4, 0, 0], &[131, 7, 4, 198, 51, 100, 7, 0], record] {
+        let (route, record) = ([131, 7, 4, 198, 51, 100, 7, 0], [7, 7, 4, 0, 0, 0, 0, 0]);
+        for options in [&[1, 1, 1, 0][..], &[148, 4, 0, 0], &route, &record] {
             let packet = self.udp4("10.9.9.9", 16).options(options);
             self.push4(packet);
         }
@@ -267,10 +266,10 @@ impl Round {
         let data = self.data(16);
         // A new connection in each round: what Linux tracks and translates depends on the rules at its first packet.
         let port = 4000 + u16::from_be_bytes([self.token[2], self.token[3]]) % 16384;
-        for from in SOURCES4.iter().filter(|source| !open::is_probe_open(source)) {
+        for from in SOURCES4 {
             self.push4(Ip4::udp_ports(from, "10.9.9.9", port, 5000, &data));
         }
-        for from in SOURCES6.iter().filter(|source| !open::is_probe_open(source)) {
+        for from in SOURCES6 {
             self.push6(Ip6::udp_ports(from, "2001:db8:a000::9", port, 5000, &data));
         }
         for (side, from, to) in [
