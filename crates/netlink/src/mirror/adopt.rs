@@ -226,7 +226,8 @@ impl Mirror {
     }
 
     /// There are not events for each step of a resolution. What matters is where packets can be sent; a missed step
-    /// is applied but not reported.
+    /// is applied but not reported. On a link without ARP and neighbor discovery Linux makes an entry for whatever it sends
+    /// to, and announces none.
     fn adopt_neighbors(&mut self, fresh: crate::hash::Map<(u32, IpAddr), Neighbor>, findings: &mut Findings) {
         let meaning = |neighbor: Option<&Neighbor>| {
             neighbor.filter(|neighbor| neighbor.state & state::VALID != 0).map(|neighbor| neighbor.mac)
@@ -238,7 +239,9 @@ impl Mirror {
             if our != their {
                 self.changes.push(Change::Neighbor(key.0, key.1));
             }
-            if meaning(our) != meaning(their) {
+            let link = self.links.get(&key.0);
+            let is_announced = link.is_none_or(|link| link.flags & libc::IFF_NOARP as u32 == 0);
+            if is_announced && meaning(our) != meaning(their) {
                 findings.note(our.copied().map(Item::Neighbor), their.copied().map(Item::Neighbor));
             }
         }

@@ -31,6 +31,26 @@ fn added_changed_and_deleted_by_commands() {
     assert_eq!(state_of(watch.mirror(), "192.0.2.8"), 0);
 }
 
+/// With `arp off` Linux makes entries without asking and without announcing them.
+#[test]
+fn entries_of_a_link_without_arp_are_no_difference() {
+    let Some(namespace) = Namespace::new("noarp").map(Namespace::with_links) else { return };
+    namespace.enter();
+    let mut watch = watch(alone());
+    namespace.ip("link set dev a arp off");
+    agrees(&mut watch, "arp off");
+    for (own, to) in [("192.0.2.1:0", "192.0.2.50:9"), ("[2001:db8:a::1]:0", "[2001:db8:a::50]:9")] {
+        let socket = std::net::UdpSocket::bind(own).unwrap();
+        socket.send_to(b"hi", to).unwrap();
+    }
+    agrees(&mut watch, "silent entries");
+    namespace.ip("link set dev a arp on");
+    agrees(&mut watch, "arp on");
+    for address in ["192.0.2.50", "2001:db8:a::50"] {
+        assert_eq!(state_of(watch.mirror(), address), 0);
+    }
+}
+
 #[test]
 fn the_kernel_resolves_and_confirms_neighbors_in_use() {
     let Some(namespace) = Namespace::new("use").map(Namespace::with_links) else { return };

@@ -13,11 +13,6 @@ struct Open {
 
 const OPEN: &[Open] = &[
     Open {
-        kind: Kind::Link,
-        words: &["set r", "arp off"],
-        why: "verify lacks neighbors that Linux makes without an announcement",
-    },
-    Open {
         kind: Kind::Address,
         words: &["2001:db8:1::77", "dev r1"],
         why: "which of two links with the same IPv6 prefix Linux uses",
