@@ -80,7 +80,7 @@ pub struct Run<'b, 'a> {
     before: Vec<Seen>,
     /// What each router has sent while the last step was made.
     during: Vec<Vec<Seen>>,
-    /// The other ends of links that are down, so that the router's have no carrier.
+    /// Links without neighbors, and ends of links that are down, so that the router's have no carrier.
     dark: BTreeSet<String>,
 }
 
@@ -103,9 +103,7 @@ impl<'b, 'a> Run<'b, 'a> {
 
     /// Takes a step in all labs and waits until all daemons know it. `Ok(false)` if Linux refuses it.
     pub fn take(&mut self, step: &Step) -> Result<bool, Difference> {
-        if step.place != Place::Router {
-            self.note_far_ends(&step.text);
-        }
+        self.note_dark(step);
         let taken = if step.is_atomic() && !self.before.is_empty() {
             self.take_during(step)
         } else {
@@ -135,10 +133,16 @@ impl<'b, 'a> Run<'b, 'a> {
         Ok(!refused)
     }
 
-    fn note_far_ends(&mut self, text: &str) {
-        for line in text.lines() {
+    fn note_dark(&mut self, step: &Step) {
+        let is_ours = step.place == Place::Router;
+        for line in step.text.lines() {
             match line.split_whitespace().collect::<Vec<_>>()[..] {
+                // Linux forgets the neighbors of a link with another MAC, or without ARP.
+                ["link", "set", name, "address", ..] | ["link", "set", name, "arp", ..] if is_ours => {
+                    self.dark.insert(name.to_owned());
+                }
                 ["link", "set", name, "down", ..] => drop(self.dark.insert(name.to_owned())),
+                // The lines of a port that comes up contain its neighbors.
                 ["link", "set", name, "up", ..] => drop(self.dark.remove(name)),
                 _ => {}
             }
