@@ -668,11 +668,15 @@ fn a_router_is_chosen_by_preference_and_then_by_age() {
         mirror.active(mirror.ipv6(), MAIN, net6(default)).map(|(_, body)| body.via.to_string())
     };
     let [to_b, to_c] = [b, c].map(|(gateway, ifindex)| Some(format!("via {gateway} dev {ifindex}")));
-    for (preferences, expected) in
-        [([0, 0], &to_b), ([0, 1], &to_c), ([0, 3], &to_b), ([3, 0], &to_c), ([3, 3], &to_b), ([1, 1], &to_b)]
-    {
+    for (preferences, expected) in [([0, 1], &to_c), ([0, 3], &to_b), ([3, 0], &to_c)] {
         relisted(&mut mirror, default, &[by(b, preferences[0]), by(c, preferences[1])]);
         assert_eq!(chosen(&mirror), *expected, "{preferences:?}");
+    }
+    for equal in [0, 1, 3] {
+        relisted(&mut mirror, default, &[by(b, equal), by(("fe80::c", 2), equal)]);
+        assert_eq!(chosen(&mirror), to_b, "{equal}");
+        relisted(&mut mirror, default, &[by(b, equal), by(c, equal)]);
+        assert_eq!(chosen(&mirror), None, "{equal}: Linux prefers the link on which the packet came in");
     }
     // A change of the preference is announced like a replacement, but replaces no other router.
     relisted(&mut mirror, default, &[by(b, 0), by(c, 0)]);

@@ -1,8 +1,8 @@
 //! Which of several routes to one prefix Linux takes.
 //!
 //! IPv4 takes the first that is usable, in the order of the list. IPv6 (`rt6_select`) looks among the routes of the
-//! lowest metric for the one with the highest router preference, and takes the first of those; only if none of them is
-//! usable, it does the same with all others together, whatever their metrics. If the machine does not forward on all
+//! lowest metric for the one with the highest router preference, and takes the first of those, or one over the link by
+//! which the packet has come in; only if none of them is usable, it does the same with all others together, whatever their metrics. If the machine does not forward on all
 //! interfaces, the state of the routers' neighbor entries counts as well, and routers take turns.
 //!
 //! What no message tells makes the choice unknown: then it is Linux that has to make it.
@@ -15,6 +15,7 @@ use crate::next_hop::Object;
 use crate::route::RouteBody;
 use bm_wire::Family;
 use bm_wire::prefix::{self, Prefix};
+use std::collections::BTreeSet;
 
 /// Which of several routes is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,8 +81,19 @@ impl Mirror {
         };
         let unknown = list.iter().any(is_unclear)
             || self.no_router_preference && among.iter().any(|&id| score(id) != score(best))
-            || among.len() > 1 && !self.netconf_of(Family::V6, netconf::ALL).forwarding;
+            || among.len() > 1 && !self.netconf_of(Family::V6, netconf::ALL).forwarding
+            || self.leave_by_several_links(
+                among.iter().filter(|&&id| score(id) == score(best)).map(|&id| body(id)),
+            );
         if unknown { Choice::Unknown } else { Choice::Route(best) }
+    }
+
+    /// Whether there are several routes, over different links. If nothing else distinguishes them, Linux prefers one over
+    /// the link by which the packet has come in.
+    fn leave_by_several_links<'b>(&self, bodies: impl Iterator<Item = &'b RouteBody>) -> bool {
+        let links: Vec<BTreeSet<u32>> =
+            bodies.map(|body| self.paths(body).hops.iter().map(|hop| hop.ifindex).collect()).collect();
+        links.len() > 1 && (links[0].len() > 1 || links.iter().any(|of_body| *of_body != links[0]))
     }
 
     /// An object that drops packets ends the search wherever it stands.

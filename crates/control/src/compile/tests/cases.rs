@@ -297,6 +297,22 @@ fn a_throw_route_continues_in_the_next_table() {
     assert_eq!(world.to("192.0.3.1"), resolve(1, "10.0.0.1"));
 }
 
+/// Linux prefers the link on which a packet has come in, so the destination alone does not decide.
+#[test]
+fn a_prefix_of_two_links_is_linuxs() {
+    let mut world = World::new();
+    world.tell(history::netconf_of(10, history::ALL, 2, true));
+    let prefix = "2001:db8:5::/64";
+    world.add(prefix, on_link(1)).compile();
+    assert_eq!(world.to("2001:db8:5::9"), Answer::Resolve(1, None));
+    world.route(RouteEvent::Appended, 254, prefix, on_link(2)).compile();
+    assert_eq!(world.to("2001:db8:5::9"), Answer::Host);
+    world.delete(prefix, on_link(2)).compile();
+    let preferred = RouteBody { preference: 1, ..on_link(2) };
+    world.route(RouteEvent::Appended, 254, prefix, preferred).compile();
+    assert_eq!(world.to("2001:db8:5::9"), Answer::Resolve(2, None));
+}
+
 #[test]
 fn the_best_route_to_a_prefix_is_used() {
     let mut world = World::new();

@@ -130,13 +130,21 @@ impl Oracle<'_> {
         }
         // High, medium, low.
         let place = |body: &&RouteBody| [1, 0, 3].iter().position(|at| *at == body.preference);
+        let links = |body: &RouteBody| -> BTreeSet<u32> {
+            self.hops(&body.via).unwrap_or_default().iter().map(|hop| hop.ifindex).collect()
+        };
         let best = |bodies: Vec<&'b RouteBody>| {
             let highest = bodies.iter().filter_map(place).min();
-            bodies.into_iter().find(|body| place(body) == highest)
+            let equal: Vec<_> = bodies.into_iter().filter(|body| place(body) == highest).collect();
+            let first = *equal.first()?;
+            // Linux prefers one by whose link the packet has come in.
+            let all: BTreeSet<u32> = equal.iter().flat_map(|body| links(body)).collect();
+            let differ = equal.iter().any(|body| links(body) != links(first));
+            Some((equal.len() == 1 || !differ && all.len() < 2).then_some(first))
         };
         let of_lowest = active.iter().map(|body| **body).filter(|body| body.priority == lowest).collect();
         let all = active.iter().map(|body| **body).collect();
-        best(of_lowest).or_else(|| best(all)).map(Some)
+        best(of_lowest).or_else(|| best(all))
     }
 
     fn active(&self, family: Family, body: &RouteBody) -> bool {
