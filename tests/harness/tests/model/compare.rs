@@ -168,6 +168,13 @@ pub struct Trace {
     error: Option<[u8; 2]>,
 }
 
+impl Trace {
+    /// Whether it is an error about a packet without a route.
+    pub fn is_no_route(&self) -> bool {
+        matches!((self.to.len(), self.error), (4, Some([3, 0])) | (16, Some([1, 0])))
+    }
+}
+
 /// The trace of a frame; `None` for what is not a packet of the probes or an error about one.
 pub fn trace(seen: &Seen) -> Option<Trace> {
     let packet = seen.frame.get(PACKET..)?;

@@ -1,7 +1,7 @@
 //! Steps in lock-step: taken by all labs, waited for, probed, compared.
 
 use crate::beds::{self, Bed};
-use crate::compare::{describe, is_multipath, lacking, sorted, trace};
+use crate::compare::{Trace, describe, is_multipath, lacking, sorted, trace};
 use crate::generate::Generator;
 use crate::probes;
 use crate::step::{Kind, Place, Step, Tool};
@@ -82,6 +82,8 @@ pub struct Run<'b, 'a> {
     during: Vec<Vec<Seen>>,
     /// Links without neighbors, and ends of links that are down, so that the router's have no carrier.
     dark: BTreeSet<String>,
+    /// Rules of nftables count packets, of which a stream sends each router another number.
+    limited: bool,
 }
 
 /// Who differs, and how.
@@ -98,13 +100,14 @@ impl<'b, 'a> Run<'b, 'a> {
             before: Vec::new(),
             during: Vec::new(),
             dark: BTreeSet::new(),
+            limited: false,
         }
     }
 
     /// Takes a step in all labs and waits until all daemons know it. `Ok(false)` if Linux refuses it.
     pub fn take(&mut self, step: &Step) -> Result<bool, Difference> {
         self.note_dark(step);
-        let taken = if step.is_atomic() && !self.before.is_empty() {
+        let taken = if step.is_atomic() && !self.before.is_empty() && !self.limited {
             self.take_during(step)
         } else {
             beds::each(self.beds, |bed| bed.take(step))
@@ -130,6 +133,9 @@ impl<'b, 'a> Run<'b, 'a> {
             _ => messages[0].matches("failed").count() >= lines,
         };
         self.counts.refused += u64::from(refused);
+        if step.kind == Kind::Ruleset && !refused {
+            self.limited = ["limit", "quota"].iter().any(|word| step.text.contains(word));
+        }
         Ok(!refused)
     }
 
@@ -175,13 +181,16 @@ impl<'b, 'a> Run<'b, 'a> {
     }
 
     /// What a subject has sent while the last step was made, and Linux would have sent neither before nor after it.
-    fn difference_during(&mut self, before: &[Seen]) -> Option<Difference> {
+    fn difference_during(&mut self, before: &[Seen], last: Option<Kind>) -> Option<Difference> {
         let during = std::mem::take(&mut self.during);
         let of_linux = during.first()?.iter().chain(before).chain(&self.before);
         let possible: HashSet<_> = of_linux.filter_map(trace).collect();
         for (bed, seen) in self.beds.iter().zip(&during).skip(1) {
+            // Linux looks up the way of a packet, and then that of the error about it: a rule may come in between.
+            let is_between = |trace: &Trace| last == Some(Kind::Rule) && trace.is_no_route();
             let is_wrong = |seen: &&Seen| {
-                self.is_compared(seen) && trace(seen).is_some_and(|trace| !possible.contains(&trace))
+                let is_known = |trace: &Trace| is_between(trace) || possible.contains(trace);
+                self.is_compared(seen) && trace(seen).is_some_and(|trace| !is_known(&trace))
             };
             if let Some(wrong) = seen.iter().find(is_wrong) {
                 let what = format!(
@@ -202,7 +211,7 @@ impl<'b, 'a> Run<'b, 'a> {
         loop {
             let difference = self.compare();
             if difference.is_none() {
-                return self.difference_during(&before);
+                return self.difference_during(&before, last);
             }
             if begin.elapsed() > bound {
                 return difference;

@@ -46,7 +46,7 @@ pub(super) fn link(random: &mut Random) -> Undoable {
         _ => {
             let far = if side == Side::Src { "@src" } else { "@snk" };
             let up = Step::ip(Kind::Link, format!("link set {0} up arp off", side.host()));
-            // The other end first: without carrier, workers are known to differ (`open`).
+            // The other end first, so that the port has a carrier when its routes are added.
             let undo = vec![
                 Step::ip(Kind::Link, Lab::wire_line(side, far).trim_end()),
                 if side == Side::Src { up.at_source() } else { up.at_sink() },
