@@ -18,6 +18,8 @@ const LATE: Duration = Duration::from_millis(700);
 /// every 200 ms, the firewall every 90 ms, Linux itself notices a carrier within a second, and a removal that was not
 /// announced is looked for after a second.
 const UNANNOUNCED: Duration = Duration::from_secs(6);
+/// How long after a setting the change of another kind may have to wait for it, if nothing showed the setting before.
+const SETTING: Duration = Duration::from_secs(1);
 /// Frames of each sort that a report shows.
 const SHOWN: usize = 3;
 
@@ -82,6 +84,8 @@ pub struct Run<'b, 'a> {
     during: Vec<Vec<Seen>>,
     /// Links without neighbors, and ends of links that are down, so that the router's have no carrier.
     dark: BTreeSet<String>,
+    /// When all settings have been read.
+    settings_read: Instant,
     /// Rules of nftables count packets, of which a stream sends each router another number.
     limited: bool,
 }
@@ -100,6 +104,7 @@ impl<'b, 'a> Run<'b, 'a> {
             before: Vec::new(),
             during: Vec::new(),
             dark: BTreeSet::new(),
+            settings_read: Instant::now(),
             limited: false,
         }
     }
@@ -133,6 +138,9 @@ impl<'b, 'a> Run<'b, 'a> {
             _ => messages[0].matches("failed").count() >= lines,
         };
         self.counts.refused += u64::from(refused);
+        if step.tool == Tool::Set {
+            self.settings_read = Instant::now() + SETTING;
+        }
         if step.kind == Kind::Ruleset && !refused {
             self.limited = ["limit", "quota"].iter().any(|word| step.text.contains(word));
         }
@@ -205,8 +213,11 @@ impl<'b, 'a> Run<'b, 'a> {
 
     /// Sends a round of packets and compares what comes of them; again while a change may not have had its effect.
     pub fn probe(&mut self, last: Option<Kind>) -> Option<Difference> {
-        let bound = if last.is_some_and(Kind::is_announced) { Duration::ZERO } else { self.unannounced };
         let begin = Instant::now();
+        let bound = match last {
+            Some(kind) if kind.is_announced() => self.settings_read.saturating_duration_since(begin),
+            _ => self.unannounced,
+        };
         let before = std::mem::take(&mut self.before);
         loop {
             let difference = self.compare();
