@@ -119,7 +119,9 @@ fn requests_are_answered_while_workers_restart() {
                             "status" => router.ask("status", &[]),
                             what => router.ask("show", &[what]),
                         };
-                        assert!(asked.expect("a daemon").status.success(), "{what}");
+                        let asked = asked.expect("a daemon");
+                        let error = String::from_utf8_lossy(&asked.stderr);
+                        assert!(asked.status.success(), "{what}: {error}");
                     }
                 })
             });

@@ -63,7 +63,7 @@ pub struct Forwarder {
     notes: Vec<String>,
     /// The configuration file, for messages.
     file: Option<PathBuf>,
-    restarts: Mutex<Restarts>,
+    pub(super) restarts: Mutex<Restarts>,
     /// Number of restarts of the data path, in total and after failures.
     starts: AtomicU64,
     failures: AtomicU64,

@@ -32,10 +32,17 @@ impl Daemon {
         let by_xdp = interfaces.iter().any(is_xdp);
         let counters = self.counters_with(&kernel);
         let setup = self.forwarder.setup();
-        let running = lock(&self.forwarder.running);
+        let mut running = lock(&self.forwarder.running);
+        if running.is_none() {
+            drop(running);
+            // Whoever starts the workers again holds this until they run.
+            let restarts = lock(&self.forwarder.restarts);
+            running = lock(&self.forwarder.running);
+            drop(restarts);
+        }
         let Some(running) = running.as_ref() else {
-            let why = "the ports cannot be read now: the daemon is ending, or its workers are started again";
-            return Err(Error::new(why).hint("try again in a second"));
+            let why = "the daemon is ending, or its workers could not be started again";
+            return Err(Error::new(format!("the ports cannot be read: {why}")));
         };
         let port = |(index, info): (usize, &PortInfo)| {
             let known = Known {
