@@ -87,7 +87,8 @@ fn route4(numbers: &mut Numbers) -> String {
             "route {verb} {} {prefix}{options}",
             numbers.pick(&["blackhole", "prohibit", "throw", "local"])
         ),
-        _ => format!("route {verb} {prefix} {to}{options}"),
+        // `ip` takes what follows a next hop for a part of it.
+        _ => format!("route {verb} {prefix}{options} {to}"),
     }
 }
 
@@ -123,7 +124,8 @@ fn route6(numbers: &mut Numbers) -> String {
     );
     match numbers.below(5) {
         0 => format!("route {verb} {} {prefix}{options}", numbers.pick(&["blackhole", "prohibit", "throw"])),
-        _ => format!("route {verb} {prefix} {to}{options}"),
+        // `ip` takes what follows a next hop for a part of it.
+        _ => format!("route {verb} {prefix}{options} {to}"),
     }
 }
 
@@ -218,7 +220,8 @@ fn link(numbers: &mut Numbers) -> String {
     }
 }
 
-/// Runs commands of one family.
+/// Runs commands of one family, of which Linux may refuse some. `ip` must understand each, since it ends at one that it
+/// does not, and reads no further.
 fn run(namespace: &Namespace, six: bool, commands: &[String]) {
     let mut ip = Command::new("ip")
         .args([if six { "-6" } else { "-4" }, "-n", &namespace.name, "-force", "-batch", "-"])
@@ -227,10 +230,8 @@ fn run(namespace: &Namespace, six: bool, commands: &[String]) {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let mut input = ip.stdin.take().unwrap();
-    commands.iter().for_each(|command| writeln!(input, "{command}").unwrap());
-    drop(input);
-    ip.wait().unwrap();
+    ip.stdin.take().unwrap().write_all((commands.join("\n") + "\n").as_bytes()).unwrap();
+    assert_ne!(ip.wait().unwrap().code(), Some(255), "ip does not understand one of {commands:#?}");
 }
 
 /// Waits until no address is being checked for duplicates: Linux announces it when it can be used.
