@@ -301,26 +301,24 @@ fn adopt_routes<A: prefix::Address>(
         different.extend(differs.map(|(prefix, list)| (number, prefix, list)));
     }
     for (number, prefix, list) in different {
-        if !ours.needs_reread(number, prefix)
-            && !silently_changed(ours, fresh, ours.get(number, prefix), list)
-        {
-            findings.note(
-                item(ours, number, prefix, ours.get(number, prefix)),
-                item(fresh, number, prefix, list),
-            );
+        let our = ours.get(number, prefix);
+        let renewed = silently_changed(ours, fresh, our, list);
+        if renewed.is_none() && !ours.needs_reread(number, prefix) {
+            findings.note(item(ours, number, prefix, our), item(fresh, number, prefix, list));
         }
-        copy(ours, fresh, number, prefix, list, changes);
+        let listed = || list.iter().map(|&id| fresh.bodies.body(id).clone()).collect();
+        set(ours, number, prefix, renewed.unwrap_or_else(listed), changes);
     }
 }
 
-/// Whether two lists differ only in what Linux changes in IPv6 routes without a message, preference and MTU, or in what
-/// its messages about several hops say of one of them only.
+/// Our routes to a prefix with what Linux has changed in them without a message: preference and MTU of IPv6 routes, and
+/// what its messages about several hops say of one of them only. `None` if they differ in anything else.
 fn silently_changed<A: prefix::Address>(
     ours: &Routes<A>,
     fresh: &Routes<A>,
     our: &[BodyId],
     their: &[BodyId],
-) -> bool {
+) -> Option<Vec<RouteBody>> {
     let lasting = |body: &RouteBody| {
         let body = RouteBody { preference: 0, mtu: 0, mtu_locked: false, hop_limit: 0, ..body.clone() };
         match body.via.hops().len() {
@@ -328,10 +326,47 @@ fn silently_changed<A: prefix::Address>(
             _ => RouteBody { protocol: 0, preferred_source: None, ..body },
         }
     };
-    let same = |(&our, &their): (&BodyId, &BodyId)| {
-        lasting(ours.bodies.body(our)).same_route(&lasting(fresh.bodies.body(their)))
+    if A::FAMILY == Family::V4 {
+        return None;
+    }
+    let pairs = pair(ours, our, their, |one, two| {
+        lasting(ours.bodies.body(one)).same_route(&lasting(fresh.bodies.body(two)))
+    })?;
+    let renewed = pairs.into_iter().map(|(our, their)| match their {
+        Some(their) => fresh.bodies.body(their).clone(),
+        None => ours.bodies.body(our).clone(),
+    });
+    Some(renewed.collect())
+}
+
+/// Which listed route each of ours is, or `None` where a list of the kernel does not show one that is still there.
+/// `None` altogether if one of the two lists has a route that the other lacks.
+fn pair<A: prefix::Address>(
+    ours: &Routes<A>,
+    our: &[BodyId],
+    listed: &[BodyId],
+    mut is_same: impl FnMut(BodyId, BodyId) -> bool,
+) -> Option<Vec<(BodyId, Option<BodyId>)>> {
+    let mut listed = listed.iter().copied().peekable();
+    let mut pairs = Vec::new();
+    for &id in our {
+        let same = listed.next_if(|&other| is_same(id, other));
+        if same.is_none() && !may_be_hidden(ours, our, id) {
+            return None;
+        }
+        pairs.push((id, same));
+    }
+    listed.next().is_none().then_some(pairs)
+}
+
+/// Whether an IPv6 route has the metric of another one with several hops.
+fn may_be_hidden<A: prefix::Address>(routes: &Routes<A>, list: &[BodyId], id: BodyId) -> bool {
+    let hides = |&other: &BodyId| {
+        other != id
+            && hides_others(routes, list, other)
+            && peers(routes.bodies.body(other), routes.bodies.body(id))
     };
-    A::FAMILY == Family::V6 && our.len() == their.len() && our.iter().zip(their).all(same)
+    A::FAMILY == Family::V6 && list.iter().any(hides)
 }
 
 /// Copies the routes of a prefix from `fresh`.
@@ -343,7 +378,19 @@ fn copy<A: prefix::Address>(
     list: &[BodyId],
     changes: &mut super::Changes,
 ) {
-    let new: Vec<_> = list.iter().map(|&id| ours.bodies.intern(fresh.bodies.body(id).clone())).collect();
+    let new = list.iter().map(|&id| fresh.bodies.body(id).clone()).collect();
+    set(ours, table, prefix, new, changes);
+}
+
+/// Sets the routes of a prefix.
+fn set<A: prefix::Address>(
+    ours: &mut Routes<A>,
+    table: u32,
+    prefix: Prefix<A>,
+    new: Vec<RouteBody>,
+    changes: &mut super::Changes,
+) {
+    let new: Vec<_> = new.into_iter().map(|body| ours.bodies.intern(body)).collect();
     ours.replace(table, prefix, &new, changes);
     // `replace` has counted them again.
     ours.discount(&new, changes);
@@ -378,30 +425,8 @@ impl<A: prefix::Address> Same<'_, A> {
         if ours.len() == theirs.len() {
             return ours.iter().zip(theirs).all(|(&our, &their)| self.bodies(our, their));
         }
-        if ours.len() < theirs.len() || A::FAMILY == Family::V4 {
-            return false;
-        }
         // A list of the kernel does not show all, but those that it hides are still there.
-        let mut theirs = theirs.iter().copied().peekable();
-        for &our in ours {
-            if theirs.peek().is_some_and(|&their| self.bodies(our, their)) {
-                theirs.next();
-            } else if !self.may_be_hidden(ours, our) {
-                return false;
-            }
-        }
-        theirs.next().is_none()
-    }
-
-    /// Whether a route has the metric of another one with several hops.
-    fn may_be_hidden(&self, ours: &[BodyId], our: BodyId) -> bool {
-        let routes = self.ours;
-        let hides = |&other: &BodyId| {
-            other != our
-                && hides_others(routes, ours, other)
-                && peers(routes.bodies.body(other), routes.bodies.body(our))
-        };
-        ours.iter().any(hides)
+        pair(self.ours, ours, theirs, |our, their| self.bodies(our, their)).is_some()
     }
 
     fn bodies(&mut self, our: BodyId, their: BodyId) -> bool {
