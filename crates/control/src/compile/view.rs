@@ -2,7 +2,7 @@
 
 use super::interfaces::{Interfaces, without_neighbors};
 use bm_fib::next_hop::{Action, Gateway};
-use bm_netlink::{Family, Hop, Link, Mirror};
+use bm_netlink::{Family, Hop, Mirror};
 use std::net::IpAddr;
 
 /// Placeholder for the interface if a gateway is on none of brickmoon's.
@@ -78,9 +78,7 @@ impl View<'_> {
 
     /// Whether packets can leave by a member of a group, whether its neighbor answers or not.
     pub fn alive(&self, family: Family, hop: &Hop) -> bool {
-        let ours = self.interfaces.index_of(hop.ifindex).is_some();
-        // Linux may send on a link without carrier, where packets are lost. We do not.
-        self.mirror.usable(family, hop) && (!ours || self.running(hop.ifindex))
+        self.mirror.usable(family, hop)
     }
 
     /// Whether the neighbor of a hop is known not to answer. For hops that are left to Linux, Linux decides.
@@ -136,9 +134,5 @@ impl View<'_> {
     /// Whether only Linux may send on a link.
     pub fn is_linux_only(&self, ifindex: u32) -> bool {
         self.interfaces.by_ifindex(ifindex).is_some_and(|interface| interface.linux_only_out)
-    }
-
-    fn running(&self, ifindex: u32) -> bool {
-        self.mirror.link(ifindex).is_some_and(Link::running)
     }
 }

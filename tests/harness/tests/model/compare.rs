@@ -8,9 +8,8 @@
 //! 5. *Errors about a neighbor that does not answer*: which of the packets that wait get one, and when, depends on time.
 //!    The suite `neighbors` is about those.
 //! 6. *Frames of an earlier round*, which came late: they do not carry the number of the round.
-//! 7. *What goes to the prefixes with several next hops while a link has no carrier*: brickmoon uses the other next hops
-//!    at once, Linux may go on sending there (check 76). Nor while a link has lost its neighbors: which flows are lost then
-//!    is each router's own choice, as in 3.
+//! 7. *What goes to the prefixes with several next hops while a link has no carrier or has lost its neighbors*: which
+//!    flows are lost then is each router's own choice, as in 3.
 
 use crate::probes::{MULTIPATH4, MULTIPATH6};
 use bm_tests::exchange::Seen;

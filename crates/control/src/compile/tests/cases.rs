@@ -70,9 +70,10 @@ fn ipv4_routes_may_have_ipv6_gateways() {
     assert_eq!(world.to("192.0.2.1"), forward(7, 1));
 }
 
-/// 76: nothing is sent without carrier, and a group shrinks; Linux gets the rest. Routes are not touched.
+/// 76: nothing is sent without carrier. Linux gets the flows of that member, and all go to the others if an interface
+/// ignores such routes. Routes are not touched.
 #[test]
-fn lost_carriers_shrink_groups_until_they_return() {
+fn flows_of_a_member_without_carrier_are_left_to_linux() {
     let mut world = World::new();
     world.add("0.0.0.0/0", multipath(&[("10.0.0.1", 1), ("10.0.1.1", 2)]));
     world.add("198.51.100.0/24", via("10.0.1.1", 2));
@@ -83,11 +84,14 @@ fn lost_carriers_shrink_groups_until_they_return() {
     let both = half(forward(1, 1), forward(2, 2));
     assert_eq!(world.to("8.8.8.8"), both);
     world.tell(Message::Link(link(2, NO_CARRIER))).compile();
-    assert_eq!(world.to("8.8.8.8"), Answer::Group(vec![(forward(1, 1), 256)]));
+    assert_eq!(world.to("8.8.8.8"), half(Answer::Host, forward(1, 1)));
     assert_eq!(world.to("198.51.100.1"), Answer::Host);
     assert_eq!(world.last.entries, 0);
+    world.tell(history::netconf(2, 2, true)).compile();
+    assert_eq!(world.to("8.8.8.8"), Answer::Group(vec![(forward(1, 1), 256)]));
+    world.tell(history::netconf(2, 2, false)).compile();
     world.tell(Message::Link(link(1, NO_CARRIER))).compile();
-    assert_eq!(world.to("8.8.8.8"), Answer::Host);
+    assert_eq!(world.to("8.8.8.8"), Answer::Group(vec![(Answer::Host, 256)]));
     world.tell(Message::Link(link(1, UP))).tell(Message::Link(link(2, UP))).compile();
     assert_eq!((world.to("8.8.8.8"), world.to("198.51.100.1")), (both, forward(2, 2)));
 }

@@ -204,8 +204,7 @@ impl Oracle<'_> {
         if let [hop] = hops.as_slice() {
             return self.over(hop, Some(address));
         }
-        let alive: Vec<&Hop> =
-            hops.iter().filter(|hop| self.kernel_uses(family, hop) && self.carries(hop)).collect();
+        let alive: Vec<&Hop> = hops.iter().filter(|hop| self.kernel_uses(family, hop)).collect();
         let skips = self.skips_silent(family, &body.via);
         // The kernel walks on from the member that the hash selects, and begins again at the first.
         let receiver = |at: usize| {
@@ -227,11 +226,6 @@ impl Oracle<'_> {
             0 => Answer::Host,
             _ => Answer::Group(members.into_iter().collect()),
         }
-    }
-
-    fn carries(&self, hop: &Hop) -> bool {
-        let running = self.mirror.link(hop.ifindex).is_some_and(|link| link.flags & 0x41 == 0x41);
-        !self.ours(hop.ifindex) || running
     }
 
     fn is_silent(&self, hop: &Hop) -> bool {
