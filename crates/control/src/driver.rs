@@ -25,6 +25,7 @@ mod neighbor_requests;
 mod neighbors;
 mod ports;
 mod tally;
+mod uppers;
 mod watchdog;
 
 use std::collections::BTreeSet;

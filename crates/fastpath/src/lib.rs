@@ -40,6 +40,7 @@ mod pins;
 mod situation;
 mod tags;
 mod unresolved;
+mod uppers;
 
 pub use attach::{
     AttachChoice, Attachment, ifindex, is_ethernet, is_there, name as interface_name, why_no_frames,
@@ -57,3 +58,4 @@ pub use lease::{Lease, detach_from_parent, prioritize};
 pub use pins::{NoPins, Pins, remove_kept};
 pub use situation::{Interface, ReversePath, Situation, Tag};
 pub use unresolved::{Unresolved, UnresolvedReader};
+pub use uppers::{UpperElsewhere, Uppers};

@@ -48,7 +48,7 @@ pub use bm_wire::Family;
 pub use error::{Error, Malformed};
 pub use first_change::FirstChange;
 pub use hop::{Hop, HopFlags, Via};
-pub use link::{Kind, Link};
+pub use link::{Kind, Link, Upper};
 pub use link_counters::{Direction, LinkCounters, LinkCountersReader};
 pub use linux_only::{Addresses, Feature, LinuxOnly, Match, Traffic};
 pub use linux_only::{LinuxOnlyOptions, LinuxOnlyStatistics, LinuxOnlyWatch};

@@ -118,6 +118,21 @@ pub struct Link {
     pub rx_queues: u32,
 }
 
+/// An interface on top of another one that is in another network namespace, such as a container's macvlan on a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upper {
+    /// Its number there.
+    pub ifindex: u32,
+    /// The number of that namespace (`stat -L -c %i /proc/PID/ns/net`).
+    pub namespace: u32,
+    /// The kernel's name of its kind.
+    pub kind: Box<str>,
+    /// The mode of a macvlan or macvtap (`MACVLAN_MODE_*`).
+    pub macvlan_mode: Option<u32>,
+    /// Whether it has the MAC address of the interface below.
+    pub same_mac: bool,
+}
+
 impl Link {
     /// Whether it is switched on.
     pub fn up(&self) -> bool {

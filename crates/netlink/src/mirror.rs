@@ -37,7 +37,7 @@ use crate::hash::Map;
 use crate::hop::HopFlags;
 use crate::message::Message;
 use crate::route::RouteBody;
-use crate::{Address, Link, LinkSysctls, Neighbor, Netconf, NextHop, Rule, Sysctls, netconf};
+use crate::{Address, Link, LinkSysctls, Neighbor, Netconf, NextHop, Rule, Sysctls, Upper, netconf};
 use bm_wire::Family;
 use change::Changes;
 use doubt::Doubts;
@@ -60,6 +60,8 @@ pub struct Mirror {
     netconf: BTreeMap<(Family, i32), Netconf>,
     sysctls: Sysctls,
     link_sysctls: BTreeMap<u32, LinkSysctls>,
+    /// Interfaces of other namespaces, by the link below them.
+    uppers: BTreeMap<u32, Vec<Upper>>,
     ipv4: Routes<u32>,
     ipv6: Routes<u128>,
     changes: Changes,
@@ -151,6 +153,16 @@ impl Mirror {
         if self.link_sysctls != sysctls {
             self.link_sysctls = sysctls;
             self.changes.push(Change::Sysctls);
+        }
+    }
+
+    /// Sets the interfaces in other namespaces on top of links, which no message tells.
+    pub fn set_uppers(&mut self, uppers: BTreeMap<u32, Vec<Upper>>) {
+        let before = std::mem::replace(&mut self.uppers, uppers);
+        for ifindex in before.keys().chain(self.uppers.keys()) {
+            if before.get(ifindex) != self.uppers.get(ifindex) {
+                self.changes.push(Change::Link(*ifindex));
+            }
         }
     }
 

@@ -19,6 +19,7 @@ mod lifetimes;
 mod load;
 
 use crate::error::Error;
+use crate::link::Upper;
 use crate::message::{Message, Messages};
 use crate::mirror::{Change, Findings, Mirror};
 use crate::socket::{self, Socket};
@@ -27,6 +28,7 @@ use exceptions::Exceptions;
 pub(crate) use exceptions::{Sign, Signs};
 use lifetimes::Lifetimes;
 use load::{Load, Loaded, Reason, Step};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -173,6 +175,11 @@ impl Watch {
     /// resolved now, which no event says.
     pub fn note_resolving(&mut self, ifindex: u32, address: IpAddr) {
         self.mirror.note_resolving(ifindex, address);
+    }
+
+    /// Sets the interfaces in other namespaces on top of links, which no event tells.
+    pub fn set_uppers(&mut self, uppers: BTreeMap<u32, Vec<Upper>>) {
+        self.mirror.set_uppers(uppers);
     }
 
     /// What has happened so far.

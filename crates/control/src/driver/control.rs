@@ -16,6 +16,7 @@ use super::leases::{Leases, Reason};
 use super::linux_only::{self, Listed};
 use super::neighbor_requests::{KernelRequests, NeighborRequests, QueuedRequests, neighbor_requests};
 use super::tally::Tally;
+use super::uppers::UppersElsewhere;
 use super::watchdog::SILENT_MAX;
 use super::{ControlPort, ControlPortState, Request};
 use crate::compile::{Choices, Compiler, IpsecDevices, IpsecTrouble, Report};
@@ -83,6 +84,7 @@ pub(super) struct Control {
     ended: bool,
     /// For `explain`, once it was asked for.
     trial: Option<bm_forward::Trial>,
+    uppers: UppersElsewhere,
 }
 
 impl Control {
@@ -145,7 +147,10 @@ impl Control {
             room_at: started,
             ended: false,
             trial: None,
+            uppers: UppersElsewhere::open(started),
         };
+        control.step()?;
+        // Only now it is known which interfaces are ours.
         control.step()?;
         log_unknown_settings();
         control.linux_only.log_changes(&[], control.watch.mirror());
@@ -206,6 +211,10 @@ impl Control {
         let now = Instant::now();
         let came = self.watch.receive(now).map_err(Error::new)?;
         self.set_busy(came || !self.is_settled());
+        let ours = &self.compiler.interfaces().list;
+        if let Some(uppers) = self.uppers.look(ours.iter().map(|own| own.ifindex), came) {
+            self.watch.set_uppers(uppers);
+        }
         let changes = self.watch.process_received(now).map_err(Error::new)?;
         if !changes.is_empty() || self.behind.is_some_and(|retry_at| retry_at <= Instant::now()) {
             self.apply(&changes)?;

@@ -12,7 +12,7 @@
 use super::{Addresses, Feature, LinuxOnly, Match, Traffic};
 use crate::mirror::{Mirror, Routes};
 use crate::route::{RouteBody, RouteKind};
-use crate::{Address, Family, Hop, Kind, Link, Sysctls, Via, netconf};
+use crate::{Address, Family, Hop, Kind, Link, Sysctls, Upper, Via, netconf};
 use bm_wire::prefix::{self, Ipv4Prefix};
 use bm_wire::protocol;
 use std::net::IpAddr;
@@ -63,6 +63,10 @@ pub fn of_mirror(mirror: &Mirror) -> Vec<LinuxOnly> {
     add_settings(mirror.sysctls(), &mut list);
     add_settings_of_links(mirror, &mut list);
     mirror.links().for_each(|link| add_upper(mirror, link, &mut list));
+    mirror
+        .uppers()
+        .iter()
+        .for_each(|(lower, uppers)| add_uppers_elsewhere(mirror, *lower, uppers, &mut list));
     if let Some(why) = mirror.all_addresses().find_map(|address| special_address(mirror, address)) {
         list.push(why);
     }
@@ -147,21 +151,39 @@ fn add_upper(mirror: &Mirror, link: &Link, list: &mut Vec<LinuxOnly>) {
     }
     let own = link.lower.filter(|_| link.lower_namespace.is_none() && takes_frames(mirror, link));
     for lower in own.into_iter().chain(link.takes_from.iter().copied()) {
-        let name = mirror.link(lower).map_or_else(|| lower.to_string(), |below| below.name.to_string());
-        let why = format!("{} ({}) takes frames of {name}", link.name, link.kind);
+        let why = format!("{} ({}) takes frames of {}", link.name, link.kind, name_of(mirror, lower));
         list.push(LinuxOnly { feature: Feature::Interface, traffic: Traffic::In(lower), why });
     }
+}
+
+/// What interfaces in other namespaces do to the one below them.
+fn add_uppers_elsewhere(mirror: &Mirror, lower: u32, uppers: &[Upper], list: &mut Vec<LinuxOnly>) {
+    let takes = |upper: &&Upper| {
+        &*upper.kind != "vlan" && takes_frames_of_kind(&upper.kind, upper.macvlan_mode, upper.same_mac)
+    };
+    if let Some(Upper { ifindex, namespace, kind, .. }) = uppers.iter().find(takes) {
+        let name = name_of(mirror, lower);
+        let why =
+            format!("interface {ifindex} ({kind}) in network namespace {namespace} takes frames of {name}");
+        list.push(LinuxOnly { feature: Feature::Interface, traffic: Traffic::In(lower), why });
+    }
+}
+
+fn name_of(mirror: &Mirror, ifindex: u32) -> String {
+    mirror.link(ifindex).map_or_else(|| ifindex.to_string(), |link| link.name.to_string())
 }
 
 /// Whether an interface takes frames that are sent to the MAC address of the one below it.
 fn takes_frames(mirror: &Mirror, link: &Link) -> bool {
     let Kind::Other(kind) = &link.kind else { return false };
-    match link.macvlan_mode {
-        Some(mode) => {
-            let below = link.lower.and_then(|lower| mirror.link(lower));
-            !BY_MAC.contains(&mode) || below.is_some_and(|below| below.mac == link.mac)
-        }
-        None => !HARMLESS.contains(&&**kind),
+    let below = link.lower.and_then(|lower| mirror.link(lower));
+    takes_frames_of_kind(kind, link.macvlan_mode, below.is_some_and(|below| below.mac == link.mac))
+}
+
+fn takes_frames_of_kind(kind: &str, macvlan_mode: Option<u32>, same_mac: bool) -> bool {
+    match macvlan_mode {
+        Some(mode) => !BY_MAC.contains(&mode) || same_mac,
+        None => !HARMLESS.contains(&kind),
     }
 }
 

@@ -4,9 +4,10 @@ use super::{BodyId, Choice, Mirror, Routes};
 use crate::hop::{Hop, HopFlags, Via};
 use crate::next_hop::{Object, Resilient};
 use crate::route::{RouteBody, TABLE_LOCAL, TABLE_MAIN};
-use crate::{Address, Link, LinkSysctls, Neighbor, NextHop, Rule, Sysctls};
+use crate::{Address, Link, LinkSysctls, Neighbor, NextHop, Rule, Sysctls, Upper};
 use bm_wire::Family;
 use bm_wire::prefix::{self, Prefix};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// Where a route leads once its next-hop objects are followed.
@@ -110,6 +111,11 @@ impl Mirror {
     /// Settings of a link that have to be read.
     pub fn link_sysctls(&self, ifindex: u32) -> LinkSysctls {
         self.link_sysctls.get(&ifindex).copied().unwrap_or_default()
+    }
+
+    /// The interfaces in other namespaces on top of links, by the link.
+    pub fn uppers(&self) -> &BTreeMap<u32, Vec<Upper>> {
+        &self.uppers
     }
 
     /// IPv4 routes.

@@ -14,7 +14,10 @@ const REDIRECTS: &str = "redirects, which Linux sends";
 
 /// The list.
 pub(super) const SETTINGS: [Setting; 103] = [
-    followed("ipv4/conf/*/accept_local", "whether sources may be this machine's addresses"),
+    followed(
+        "ipv4/conf/*/accept_local",
+        "whether packets from this machine's addresses are dropped or left to Linux",
+    ),
     none(
         "ipv4/conf/*/accept_redirects",
         "gateways that Linux learns; destinations that have one are left to Linux",

@@ -1,7 +1,7 @@
 use super::*;
 use crate::hop::Hop;
 use crate::route::{RouteEvent, RouteMessage};
-use crate::{LinkSysctls, Message};
+use crate::{Change, LinkSysctls, Message};
 use std::collections::BTreeMap;
 
 const PORT: u32 = 7;
@@ -99,6 +99,31 @@ fn upper_interfaces_that_take_frames_leave_the_port_to_linux() {
         ..link(8, "")
     };
     assert_eq!(of_mirror(&mirror(&[vlan]))[0].traffic, Traffic::Out(8));
+}
+
+#[test]
+fn interfaces_of_other_namespaces_take_frames_as_those_of_this_one() {
+    let upper = |kind: &str, macvlan_mode: Option<u32>, same_mac: bool| {
+        let mut mirror = mirror(&[]);
+        let upper = Upper { ifindex: 7, namespace: 4_026_532_000, kind: kind.into(), macvlan_mode, same_mac };
+        mirror.set_uppers(BTreeMap::from([(PORT, vec![upper])]));
+        assert_eq!(mirror.take_changes().pop(), Some(Change::Link(PORT)));
+        of_mirror(&mirror).into_iter().map(|entry| entry.traffic).collect::<Vec<_>>()
+    };
+    for kind in ["vlan", "vxlan"] {
+        assert_eq!(upper(kind, None, true), [], "{kind}");
+    }
+    assert_eq!(upper("macvlan", Some(4), false), []);
+    for (kind, mode, same_mac) in [
+        ("macvlan", Some(4), true),
+        ("macvlan", Some(8), false),
+        ("macvlan", Some(16), false),
+        ("macvlan", None, false),
+        ("ipvlan", None, true),
+        ("", None, false),
+    ] {
+        assert_eq!(upper(kind, mode, same_mac), [Traffic::In(PORT)], "{kind} {mode:?}");
+    }
 }
 
 #[test]
