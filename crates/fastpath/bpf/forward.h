@@ -181,7 +181,7 @@ static __always_inline enum verdict route4(struct packet *packet, struct ipv4 *i
 			   packet->end))
 		return PASSED_PARTIAL_SUM;
 	hop = fib4_lookup(&fib4, destination);
-	if (ingress->reverse_path || (!(ingress->flags & ACCEPT_LOCAL) && may_be_local(packet->view, source))) {
+	if (ingress->reverse_path || may_be_local(packet->view, source)) {
 		if (!source_is_fine(source, (__u32)ingress->reverse_path << 16 | ingress->interface))
 			return PASSED_SOURCE;
 	}

@@ -54,12 +54,11 @@ struct fib6 {
 #define INGRESSES 4096
 #define FORWARD_IPV4 1
 #define FORWARD_IPV6 2
-#define ACCEPT_LOCAL 4
-#define PARTIAL_SUMS 8 /* no card completes the checksums that senders leave to theirs: a veth */
-#define LINUX_ONLY_IPV4 16 /* not forwarded: only Linux may handle what comes in */
-#define LINUX_ONLY_IPV6 32
-#define LINUX_ONLY_FRAGMENTS_IPV6 64 /* Linux reassembles them; those of IPv4 are always Linux's */
-#define REPORT_UNRESOLVED 128 /* next hops without a MAC: Linux may drop the packets before it asks for it */
+#define PARTIAL_SUMS 4 /* no card completes the checksums that senders leave to theirs: a veth */
+#define LINUX_ONLY_IPV4 8 /* not forwarded: only Linux may handle what comes in */
+#define LINUX_ONLY_IPV6 16
+#define LINUX_ONLY_FRAGMENTS_IPV6 32 /* Linux reassembles them; those of IPv4 are always Linux's */
+#define REPORT_UNRESOLVED 64 /* next hops without a MAC: Linux may drop the packets before it asks for it */
 enum reverse_path { REVERSE_PATH_OFF, REVERSE_PATH_STRICT, REVERSE_PATH_LOOSE };
 
 struct ingress {

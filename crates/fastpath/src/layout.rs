@@ -38,12 +38,11 @@ pub const INGRESSES: usize = 4096;
 pub const INTERFACES: usize = 1024;
 pub const FORWARD_IPV4: u8 = 1;
 pub const FORWARD_IPV6: u8 = 2;
-pub const ACCEPT_LOCAL: u8 = 4;
-pub const PARTIAL_SUMS: u8 = 8;
+pub const PARTIAL_SUMS: u8 = 4;
 /// By family, IPv4 first.
-pub const LINUX_ONLY: [u8; 2] = [16, 32];
-pub const LINUX_ONLY_FRAGMENTS_IPV6: u8 = 64;
-pub const REPORT_UNRESOLVED: u8 = 128;
+pub const LINUX_ONLY: [u8; 2] = [8, 16];
+pub const LINUX_ONLY_FRAGMENTS_IPV6: u8 = 32;
+pub const REPORT_UNRESOLVED: u8 = 64;
 pub const LOCAL_BITS: usize = 4096;
 pub const LOCAL_HASH: u32 = 0x9e37_79b9;
 

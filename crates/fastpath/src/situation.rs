@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::filters::FilterInputs;
 use crate::layout::{
-    ACCEPT_LOCAL, Egress, FORWARD_IPV4, FORWARD_IPV6, INGRESSES, INTERFACES, Ingress, LINUX_ONLY,
+    Egress, FORWARD_IPV4, FORWARD_IPV6, INGRESSES, INTERFACES, Ingress, LINUX_ONLY,
     LINUX_ONLY_FRAGMENTS_IPV6, LOCAL_BITS, LOCAL_HASH, PARTIAL_SUMS, REPORT_UNRESOLVED, VLAN_HASH_PORT,
     VLAN_HASH_TAG, VLAN_TRIES, VLANS, View, Vlan,
 };
@@ -105,8 +105,6 @@ pub struct Interface {
     pub linux_only: [bool; 2],
     /// IPv6 fragments are left to Linux, which reassembles them. Those of IPv4 always are.
     pub linux_only_fragments_ipv6: bool,
-    /// Packets with this machine's own addresses as source are accepted.
-    pub accept_local: bool,
     /// Senders may leave checksums to their device, and none completes them, as on a veth.
     pub partial_sums: bool,
     /// Packets to a next hop without a MAC address are reported ([`crate::UnresolvedReader`]): Linux may drop them
@@ -132,7 +130,6 @@ impl Interface {
                 | flag(self.linux_only[0], LINUX_ONLY[0])
                 | flag(self.linux_only[1], LINUX_ONLY[1])
                 | flag(self.linux_only_fragments_ipv6, LINUX_ONLY_FRAGMENTS_IPV6)
-                | flag(self.accept_local, ACCEPT_LOCAL)
                 | flag(self.partial_sums, PARTIAL_SUMS)
                 | flag(self.report_unresolved, REPORT_UNRESOLVED),
             reverse_path: self.reverse_path as u8,

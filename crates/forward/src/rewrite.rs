@@ -90,12 +90,6 @@ fn fits(facts: Facts, interface: u16, route: u16) -> bool {
     facts.ttl > 1 && facts.length <= interface && facts.length.wrapping_sub(1) <= route.wrapping_sub(1)
 }
 
-/// IPv6 requires 1280 bytes of every link (RFC 8200 5); 0 is kept for a link that is down.
-#[inline(always)]
-pub(crate) fn mtu_ipv6(mtu: u16) -> usize {
-    if mtu == 0 { 0 } else { usize::from(mtu).max(ipv6::MIN_MTU) }
-}
-
 #[cold]
 fn unfit(ttl: u16, egress: &Egress) -> Refusal {
     match () {
@@ -243,7 +237,6 @@ mod tests {
             [0, 1, 1000, 1500, 9000, 65_535].map(|route| mtu(&egress(1500), route)),
             [1500, 1, 1000, 1500, 1500, 1500]
         );
-        assert_eq!([0, 1, 1280, 1281].map(mtu_ipv6), [0, 1280, 1280, 1281]);
         for length in [1, 20, 999, 1000, 1001, 1500, 1501, 65_535] {
             for interface in [0, 1000, 1500, 65_535] {
                 for route in [0, 1, 1000, 9000, 65_535] {

@@ -16,11 +16,11 @@ use crate::verdict::{Refusal, Verdict};
 ///
 /// An address of this machine is refused, as in Linux. The list of them covers all VRFs, so it is not enough: another
 /// VRF may use the same address for a host. Other sources without a unicast route (broadcast, or covered by a local
-/// route) are for Linux to judge.
+/// route) are for Linux to judge, and so are its own with `accept_local`: what else it accepts then depends on whether
+/// any route has a realm.
 pub(crate) fn refused_ipv4(tables: &Tables, on: &Ingress, source: u32) -> Option<Refusal> {
-    let is_checked = !on.accept_local || on.reverse_path != ReversePath::Off;
     let local = &tables.compiled.local;
-    if !is_checked || !local.may_hold(source) {
+    if !local.may_hold(source) {
         return None;
     }
     let table = tables.vrfs.get(usize::from(on.vrf))?;
@@ -91,7 +91,6 @@ mod tests {
         );
         let (own, broadcast, anyip, other): (u32, u32, u32, u32) =
             (0xc000_0201, 0xc000_02ff, 0x0a63_0005, 0x0a01_0101);
-        let strict = ReversePath::Strict;
         let judge = |doubtful: DoubtfulSources, accept_local, reverse_path| {
             let tables = lab.tables().with_doubtful_sources(&doubtful);
             let on = Ingress { accept_local, reverse_path, ..tables.compiled.ingress[0] };
@@ -102,8 +101,9 @@ mod tests {
         assert_eq!(judge(DoubtfulSources::default(), false, ReversePath::Off)[0], drop);
         assert_eq!(judge(single, false, ReversePath::Off)[..2], [drop, slow]);
         assert_eq!(judge(DoubtfulSources::All, false, ReversePath::Off), [drop, slow, slow, None]);
-        assert_eq!(judge(DoubtfulSources::All, true, ReversePath::Off), [None; 4]);
-        assert_eq!(judge(DoubtfulSources::All, true, strict), [slow, slow, slow, None]);
+        for reverse_path in [ReversePath::Off, ReversePath::Strict] {
+            assert_eq!(judge(DoubtfulSources::All, true, reverse_path), [slow, slow, slow, None]);
+        }
     }
 
     #[test]

@@ -264,8 +264,7 @@ fn routed(tables: &Tables, port: usize, bytes: &[u8]) -> Option<Routed> {
         _ => None,
     };
     let egress = neighbor.and_then(|(out, _)| rewrite::egress(tables, out).ok());
-    let mtu = egress.map_or(0, |egress| rewrite::mtu(egress, tables.next_hops.mtu(next_hop)));
-    let mtu = if family == Family::V6 { rewrite::mtu_ipv6(mtu) } else { mtu.into() };
+    let mtu = egress.map_or(0, |egress| rewrite::mtu(egress, tables.next_hops.mtu(next_hop)).into());
     Some(Routed { interface, vrf, destination, length, route, next_hop, neighbor, mtu })
 }
 

@@ -380,7 +380,6 @@ impl KernelPath {
                     && (filters.is_some() || active && (has_vlans || own.linux_only_in != [false; 2])),
                 linux_only: own.linux_only_in.map(|linux_only| linux_only && active && is_ours),
                 linux_only_fragments_ipv6: own.linux_only_fragments[1],
-                accept_local: own.accept_local,
                 report_unresolved: bypasses && active && is_ours,
                 partial_sums: may_leave_checksums(&kernel, mirror, device, STACKED_MAX),
             }

@@ -7,7 +7,7 @@ use bm_wire::flow;
 use bm_wire::ipv4::{self, Ipv4};
 use bm_wire::ipv6::{self, Ipv6};
 
-use super::{fits, mtu, mtu_ipv6};
+use super::fits;
 use crate::compiled::{Compiled, Egress};
 use crate::validate::Facts;
 
@@ -58,7 +58,7 @@ impl RewriteFamily for u128 {
 
     #[inline(always)]
     fn fits(facts: Facts, egress: &Egress, route_mtu: u16) -> bool {
-        facts.ttl > 1 && usize::from(facts.length) <= mtu_ipv6(mtu(egress, route_mtu))
+        fits(facts, egress.mtu, route_mtu)
     }
 
     #[inline(always)]

@@ -32,13 +32,14 @@ pub(super) fn onward(tables: &Tables, packet: &[u8], way: Way, encrypts: bool) -
         Err(refusal) => return refusal.into(),
     };
     let of_route = tables.next_hops.mtu(hop);
-    let mtu = rewrite::mtu(egress, of_route);
-    let mtu = if family == Family::V6 { rewrite::mtu_ipv6(mtu) } else { mtu.into() };
+    let mtu = rewrite::mtu(egress, of_route).into();
     let too_big = header.length > mtu;
     match way {
         // Linux compares with the MTU of the interface or a locked one, takes a hop, and then compares with that of the
         // route. Which one it was decides what the error quotes, and which MTU it has.
         _ if too_big && family == Family::V6 && of_route != 0 && !encrypts => Fate::Host,
+        // Linux sends packets that are greater than the interface's MTU if the route says so.
+        _ if too_big && of_route > egress.mtu && !encrypts => Fate::Host,
         _ if too_big && !header.may_be_cut => Fate::Tell(Error::too_big(family, mtu), Reason::TooBig),
         Way::Resolve { neighbor, .. } => Fate::Hold(neighbor),
         _ if too_big && tables.interfaces.get(usize::from(interface)).is_some_and(|out| out.linux_cuts) => {
