@@ -8,10 +8,12 @@
 //! 5. *Errors about a neighbor that does not answer*: which of the packets that wait get one, and when, depends on time.
 //!    The suite `neighbors` is about those.
 //! 6. *Frames of an earlier round*, which came late: they do not carry the number of the round.
-//! 7. *What goes to the prefixes with several next hops while a link has no carrier or has lost its neighbors*: which
-//!    flows are lost then is each router's own choice, as in 3.
+//! 7. *What goes to the prefixes with several next hops while a link has no carrier or has lost its neighbors, or the
+//!    loopback interface has a prefix, where a packet circles until its TTL is used up*: which flows meet that is each
+//!    router's own choice, as in 3.
+//! 8. *The source port of a flow that masquerading would make equal to another one*: Linux takes a random one.
 
-use crate::probes::{MULTIPATH4, MULTIPATH6};
+use crate::probes::{self, MULTIPATH4, MULTIPATH6};
 use bm_tests::exchange::Seen;
 use bm_tests::lab::Side;
 use bm_tests::normalise;
@@ -26,6 +28,9 @@ const IPV6: u16 = 0x86dd;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 const TCP: u8 = 6;
+/// ICMP type 11 (RFC 792).
+const TIME_EXCEEDED: u8 = 11;
+const UDP: u8 = 17;
 
 fn kind(frame: &[u8]) -> u16 {
     frame.get(12..14).map_or(0, |two| u16::from_be_bytes([two[0], two[1]]))
@@ -103,8 +108,22 @@ fn ipv4(frame: &mut [u8]) {
         let sum = checksum::ipv4_header(&packet[..header]);
         put16(packet, 10, sum);
     }
+    if packet[9] == UDP && packet.len() >= header + 8 {
+        let [of, to] = [header, header + 2].map(|at| u16::from_be_bytes([packet[at], packet[at + 1]]));
+        if to == probes::UDP_TO && of != probes::UDP_FROM {
+            put16(packet, header, 0);
+            put16(packet, header + 6, 0);
+        }
+    }
     let to = Ipv4Addr::new(packet[16], packet[17], packet[18], packet[19]).to_string();
-    if MULTIPATH4.contains(&&*to) {
+    // The destination of the packet that an error quotes is behind both headers.
+    let about = match packet.get(header + 24..header + 28) {
+        Some(&[a, b, c, d]) if packet[9] == ICMP && packet[header] == TIME_EXCEEDED => {
+            Ipv4Addr::new(a, b, c, d).to_string()
+        }
+        _ => String::new(),
+    };
+    if [to, about].iter().any(|address| MULTIPATH4.contains(&&**address)) {
         frame[..12].fill(0);
     }
 }

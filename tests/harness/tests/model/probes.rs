@@ -10,6 +10,10 @@ use bm_tests::packet::{
 };
 use bm_wire::Mac;
 
+/// Ports of most UDP packets.
+pub const UDP_FROM: u16 = 4000;
+pub const UDP_TO: u16 = 5000;
+
 /// Destinations of IPv4: routes of the lab, routes of steps, the router itself, on its links, broadcasts, nowhere.
 const TARGETS4: &[&str] = &[
     "10.9.9.9",
@@ -126,12 +130,12 @@ impl Round {
     fn udp4(&mut self, to: &str, length: usize) -> Ip4 {
         let (from, data) = (self.source4(), self.data(length));
         let id = u16::from_be_bytes([self.token[2], self.token[3]]);
-        Ip4::udp_ports(&from, to, 4000, 5000, &data).id(id)
+        Ip4::udp_ports(&from, to, UDP_FROM, UDP_TO, &data).id(id)
     }
 
     fn udp6(&mut self, to: &str, length: usize) -> Ip6 {
         let (from, data) = (self.source6(), self.data(length));
-        Ip6::udp_ports(&from, to, 4000, 5000, &data)
+        Ip6::udp_ports(&from, to, UDP_FROM, UDP_TO, &data)
     }
 
     fn push(&mut self, side: Side, packet: &[u8]) {

@@ -82,7 +82,8 @@ pub struct Run<'b, 'a> {
     before: Vec<Seen>,
     /// What each router has sent while the last step was made.
     during: Vec<Vec<Seen>>,
-    /// Links without neighbors, and ends of links that are down, so that the router's have no carrier.
+    /// Links without neighbors, ends of links that are down, so that the router's have no carrier, and addresses of the
+    /// loopback interface, which next hops may then lead to.
     dark: BTreeSet<String>,
     /// When all settings have been read.
     settings_read: Instant,
@@ -155,6 +156,10 @@ impl<'b, 'a> Run<'b, 'a> {
                 ["link", "set", name, "address", ..] | ["link", "set", name, "arp", ..] if is_ours => {
                     self.dark.insert(name.to_owned());
                 }
+                ["addr", "add", prefix, "dev", "lo", ..] if is_ours => {
+                    self.dark.insert(prefix.to_owned());
+                }
+                ["addr", "del", prefix, "dev", "lo", ..] if is_ours => drop(self.dark.remove(prefix)),
                 ["link", "set", name, "down", ..] => drop(self.dark.insert(name.to_owned())),
                 // The lines of a port that comes up contain its neighbors.
                 ["link", "set", name, "up", ..] => drop(self.dark.remove(name)),

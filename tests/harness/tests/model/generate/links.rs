@@ -66,6 +66,9 @@ pub(super) fn device(random: &mut Random) -> Undoable {
         "link add mv0 link PORT address 02:00:00:00:00:bb type macvlan mode private\nlink set mv0 up",
         "link add mv0 link PORT address 02:00:00:00:00:bc type macvlan mode source macaddr set 02:00:00:00:00:02\nlink set mv0 up",
         "link add mv0 link PORT type macvlan mode passthru\nlink set mv0 up",
+        "link add mv0 link PORT netns @snk type macvlan mode bridge",
+        "link add mv0 link PORT netns @snk type macvlan mode source macaddr set 02:00:00:00:00:02",
+        "link add mv0 link PORT netns @snk type macvlan mode passthru",
         "link add mv0 address 02:00:00:00:00:bb type bridge\nlink set mv0 up\nlink set PORT master mv0",
         "link add mv0 address 02:00:00:00:00:bb type bridge\nlink set mv0 up\naddr add 10.21.0.1/24 dev mv0\nroute replace 10.20.1.0/24 dev mv0",
         "link add mv0 address 02:00:00:00:00:bb type ifb\nlink set mv0 up\naddr add 10.21.0.1/24 dev mv0",
@@ -77,6 +80,7 @@ pub(super) fn device(random: &mut Random) -> Undoable {
     let undo = vec![
         Step::ip(Kind::Device, format!("link set {name} nomaster")),
         Step::ip(Kind::Device, "link del mv0"),
+        Step::ip(Kind::Device, "link del mv0").at_sink(),
     ];
     (Step::ip(Kind::Device, text), undo)
 }
