@@ -187,6 +187,12 @@ pub struct Trace {
 }
 
 impl Trace {
+    /// Whether it is a packet to one of these IPv4 addresses, or an error about one.
+    pub fn is_to(&self, addresses: &[&str]) -> bool {
+        let to = <[u8; 4]>::try_from(&*self.to).map(|to| Ipv4Addr::from(to).to_string());
+        to.is_ok_and(|to| addresses.contains(&&*to))
+    }
+
     /// Whether it is an error about a packet without a route.
     pub fn is_no_route(&self) -> bool {
         matches!((self.to.len(), self.error), (4, Some([3, 0])) | (16, Some([1, 0])))

@@ -38,7 +38,7 @@ const TARGETS4: &[&str] = &[
     "10.77.1.2",
 ];
 /// The router's own, and what it must not forward.
-const OWN4: &[&str] = &[
+pub const OWN4: &[&str] = &[
     "192.0.2.1",
     "198.51.100.1",
     "203.0.113.1",

@@ -6,6 +6,7 @@ use crate::generate::Generator;
 use crate::probes;
 use crate::step::{Kind, Place, Step, Tool};
 use bm_tests::exchange::Seen;
+use bm_tests::lab::SIDES;
 use bm_tests::reassembly;
 use bm_tests::subject::Subject;
 use std::collections::{BTreeSet, HashSet};
@@ -160,6 +161,12 @@ impl<'b, 'a> Run<'b, 'a> {
                     self.dark.insert(prefix.to_owned());
                 }
                 ["addr", "del", prefix, "dev", "lo", ..] if is_ours => drop(self.dark.remove(prefix)),
+                // Linux forgets the neighbors of IPv6, which routes of IPv4 may lead to, too.
+                [file, "1"] if file.ends_with("/disable_ipv6") => {
+                    let names = SIDES.iter().map(|side| side.router());
+                    let off = names.filter(|name| [name, "all"].iter().any(|of| file.contains(of)));
+                    self.dark.extend(off.map(str::to_owned));
+                }
                 ["link", "set", name, "down", ..] => drop(self.dark.insert(name.to_owned())),
                 // The lines of a port that comes up contain its neighbors.
                 ["link", "set", name, "up", ..] => drop(self.dark.remove(name)),
@@ -199,8 +206,11 @@ impl<'b, 'a> Run<'b, 'a> {
         let of_linux = during.first()?.iter().chain(before).chain(&self.before);
         let possible: HashSet<_> = of_linux.filter_map(trace).collect();
         for (bed, seen) in self.beds.iter().zip(&during).skip(1) {
-            // Linux looks up the way of a packet, and then that of the error about it: a rule may come in between.
-            let is_between = |trace: &Trace| last == Some(Kind::Rule) && trace.is_no_route();
+            // Linux looks up the way of a packet, and then that of the error about it: a rule may come in between. And when
+            // the first rule is added, it takes local routes out of the main table before it looks into another one.
+            let is_between = |trace: &Trace| {
+                last == Some(Kind::Rule) && (trace.is_no_route() || trace.is_to(probes::OWN4))
+            };
             let is_wrong = |seen: &&Seen| {
                 let is_known = |trace: &Trace| is_between(trace) || possible.contains(trace);
                 self.is_compared(seen) && trace(seen).is_some_and(|trace| !is_known(&trace))
