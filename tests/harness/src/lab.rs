@@ -255,6 +255,12 @@ impl Lab {
         self.receive_offload(side);
     }
 
+    /// Makes addresses, neighbors and routes of the router again if they were lost, as with [`Ends::Silent`], and those
+    /// of these lines of `ip`. What is there stays.
+    pub fn complete(&self, lines: &str) {
+        self.rtr.ip(&(router_lines(Ends::Silent) + lines).replace(" add ", " replace "));
+    }
+
     /// Switches checksum and segmentation offload of the hosts' and the router's ends.
     pub fn set_offloads(&self, hosts: bool, router: bool) {
         let words = |on: bool| if on { "tx on tso on gso on" } else { "tx off tso off gso off" };

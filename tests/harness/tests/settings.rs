@@ -2,22 +2,28 @@
 //! subject does what Linux alone does.
 //!
 //! The page is made from the list in `bm-netlink`, so a setting that is added there is tested here. Values are the
-//! opposite of what a fresh namespace has, except those in [`VALUES`].
+//! opposite of what a fresh namespace has, except those in [`VALUES`]. If addresses or routes are lost with a setting,
+//! packets are also compared once it is back, and then what was lost is made again.
 
 use bm_tests::exchange::Seen;
 use bm_tests::lab::{Ends, Lab, Side};
-use bm_tests::packet::{Ip4, Ip6, neighbor_solicitation};
+use bm_tests::packet::{Ip4, Ip6, neighbor_solicitation, put16};
 use bm_tests::subject::Subject;
 use bm_tests::{normalise, report};
+use bm_wire::checksum::checksum;
 use bm_wire::protocol::HOP_BY_HOP;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 /// Settings for which 1 is no other value, or one that changes nothing.
-const VALUES: [(&str, &str); 14] = [
+const VALUES: [(&str, &str); 16] = [
     ("ipv4/ip_default_ttl", "99"),
     ("ipv4/fib_multipath_hash_policy", "3"),
     ("ipv4/fib_multipath_hash_seed", "4711"),
     ("ipv6/fib_multipath_hash_policy", "3"),
+    ("ipv4/fib_multipath_hash_fields", "48"),
+    ("ipv6/fib_multipath_hash_fields", "48"),
     ("ipv4/icmp_msgs_burst", "900000"),
     ("ipv4/icmp_msgs_per_sec", "900000"),
     ("ipv4/icmp_ratelimit", "1"),
@@ -29,9 +35,6 @@ const VALUES: [(&str, &str); 14] = [
     ("ipv6/max_hbh_length", "7"),
     ("ipv6/max_hbh_opts_number", "1"),
 ];
-/// Settings whose change cannot be undone here, since addresses or routes are lost with it; with limits that remember
-/// earlier packets; or that matter only together with another one. Other suites have them.
-const LEFT_OUT: [&str; 4] = ["disable_ipv6", "skip_notify_on_dev_down", "send_redirects", "hash_fields"];
 /// How long a setting without events may take to reach a mirror.
 const UNANNOUNCED: Duration = Duration::from_secs(5);
 /// How long Linux alone may lose messages: on a busy machine it has sent no ICMPv6 errors for a second.
@@ -50,11 +53,51 @@ route add 10.88.0.0/16 nexthop via 198.51.100.2 nexthop via 198.51.100.3
 route add 2001:db8:a888::/48 nexthop via 2001:db8:2::2 nexthop via 2001:db8:2::3
 ";
 
+/// Neighbors of `r0` and `r1` that each send one packet at most, since redirects are limited for each source.
+const FRESH: Range<u8> = 20..240;
+/// The neighbor that stands for all of these in outcomes.
+const KNOWN: u8 = 240;
+
+/// The same with the neighbors of [`FRESH`].
+fn prepared() -> String {
+    let neighbor = |side: Side, n| {
+        format!("neigh replace {} lladdr {} dev {} nud permanent\n", side.v4(n), side.mac(2), side.router())
+    };
+    let fresh = FRESH.flat_map(|n| [neighbor(Side::Src, n), neighbor(Side::Snk, n)]);
+    PREPARED.to_owned() + &fresh.collect::<String>()
+}
+
 /// A setting, and the value to give it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Changed {
     path: String,
     value: String,
+    /// Another setting without which it does not matter, and that one's value.
+    beside: Option<(String, &'static str)>,
+    /// What then happens to the router's links, as lines of `ip`.
+    then: &'static str,
+    /// Whether addresses or routes are lost with it.
+    loses: bool,
+}
+
+impl Changed {
+    fn new(path: String, value: String) -> Self {
+        let policy = path.strip_suffix("fields").map(|hash| (format!("{hash}policy"), "3"));
+        let is_about_links = path.ends_with("skip_notify_on_dev_down");
+        Self {
+            value,
+            beside: policy.filter(|_| path.ends_with("multipath_hash_fields")),
+            then: if is_about_links { "link set r1 down\nlink set r1 up\n" } else { "" },
+            loses: is_about_links || path.ends_with("disable_ipv6"),
+            path,
+        }
+    }
+
+    /// The settings to be made, with their values.
+    fn settings(&self) -> Vec<(String, &str)> {
+        let beside = self.beside.iter().map(|(path, value)| (format!("net/{path}"), *value));
+        beside.chain([(format!("net/{}", self.path), &*self.value)]).collect()
+    }
 }
 
 /// The settings of the page that matter, as patterns.
@@ -72,7 +115,7 @@ fn changes(lab: &Lab) -> Vec<Changed> {
         let interfaces = if pattern.contains("conf/*/") { &["r0", "r1", "all"][..] } else { &[""] };
         for interface in interfaces {
             let path = pattern.replace('*', interface);
-            if LEFT_OUT.iter().any(|left_out| path.ends_with(left_out)) || !is_writable(lab, &path) {
+            if !is_writable(lab, &path) {
                 continue;
             }
             let now = lab.rtr.setting(&format!("net/{path}"));
@@ -83,7 +126,7 @@ fn changes(lab: &Lab) -> Vec<Changed> {
                 None => "0".into(),
             };
             if value != now && !(pattern.ends_with("/mtu") && *interface != "r1") {
-                all.push(Changed { path, value });
+                all.push(Changed::new(path, value));
             }
         }
     }
@@ -114,6 +157,13 @@ fn frames(path: &str) -> Vec<(Side, Vec<u8>)> {
         let six = six.filter(|_| is_of_both || path.starts_with("ipv6"));
         return four.chain(six).map(|packet| (Side::Src, Side::Src.to_router(&packet))).collect();
     }
+    if path.ends_with("send_redirects") {
+        let source = fresh_source();
+        let packet = |(side, to): (Side, &str)| {
+            (side, side.to_router(&Ip4::new(&side.v4(source), to, 253, vec![7; 20]).bytes()))
+        };
+        return [(Side::Src, "172.16.3.4"), (Side::Snk, "10.9.9.9")].map(packet).into();
+    }
     let options = [&[0][..], &[0x1e, 0].repeat(2), &[1, 0]].concat();
     let proxied = PROXIED.parse().expect("an address");
     let four = [
@@ -138,14 +188,23 @@ fn frames(path: &str) -> Vec<(Side, Vec<u8>)> {
         Ip6::udp(HOST6, FAR6, 20).extension(HOP_BY_HOP, &options),
         neighbor_solicitation(HOST6, PROXIED, proxied, &[]),
     ];
-    let packets = four.map(|packet| packet.bytes()).into_iter().chain(six.map(|packet| packet.bytes()));
+    // Without routes Linux sends five errors to each source of IPv4, and then one a second.
+    let four = four.into_iter().filter(|_| !path.ends_with("skip_notify_on_dev_down"));
+    let packets = four.map(|packet| packet.bytes()).chain(six.map(|packet| packet.bytes()));
     packets.map(|packet| (Side::Src, Side::Src.to_router(&packet))).collect()
+}
+
+/// One of the neighbors that have not sent anything yet.
+fn fresh_source() -> u8 {
+    static COUNT: AtomicU8 = AtomicU8::new(0);
+    FRESH.start + COUNT.fetch_add(1, Ordering::Relaxed) % FRESH.len() as u8
 }
 
 /// What the router sends about the packets, in a form that can be compared.
 fn outcome(lab: &Lab, path: &str) -> Vec<Seen> {
     let heard = lab.exchange(&frames(path), 0, false);
-    let comparable = |seen: Seen| Seen { frame: without_id(normalise::frame(seen.frame)), ..seen };
+    let known = |frame| if path.ends_with("send_redirects") { with_known_source(frame) } else { frame };
+    let comparable = |seen: Seen| Seen { frame: without_id(normalise::frame(known(seen.frame))), ..seen };
     let mut seen: Vec<_> = heard.seen.into_iter().map(comparable).collect();
     seen.sort();
     seen
@@ -161,35 +220,74 @@ fn without_id(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// The outcome with a setting changed: until it is as expected twice in a row, so that the setting has been read.
-fn outcome_with(lab: &Lab, change: &Changed, expected: Option<&[Seen]>) -> Vec<Seen> {
-    let path = format!("net/{}", change.path);
-    let before = lab.rtr.setting(&path);
-    lab.rtr.set(&[(&path, &change.value)]);
+/// The frame with [`KNOWN`] instead of a fresh source, in its IPv4 header and in the one that an error quotes. A wrong
+/// checksum of a header remains wrong; that of ICMP stays right, since a header and its checksum always have one sum.
+fn with_known_source(mut frame: Vec<u8>) -> Vec<u8> {
+    for at in [14, 14 + 28] {
+        let Some(header) = frame.get_mut(at..at + 20).filter(|header| checksum(header) == 0) else {
+            continue;
+        };
+        for last in [15, 19] {
+            if FRESH.contains(&header[last]) {
+                header[last] = KNOWN;
+            }
+        }
+        put16(header, 10, 0);
+        let sum = checksum(header);
+        put16(header, 10, sum);
+    }
+    frame
+}
+
+/// The outcome, and if something is lost with the setting, also the outcome once it is back.
+fn outcomes_with(lab: &Lab, change: &Changed, expected: Option<&[Vec<Seen>]>) -> Vec<Vec<Seen>> {
+    let settings = change.settings();
+    let before: Vec<_> = settings.iter().map(|(path, _)| (path, lab.rtr.setting(path))).collect();
+    lab.rtr.set(&settings.iter().map(|(path, value)| (&**path, *value)).collect::<Vec<_>>());
+    lab.rtr.ip(change.then);
+    let mut found = vec![settled(lab, change, expected.map(|all| &*all[0]))];
+    lab.rtr.set(&before.iter().map(|(path, value)| (&***path, &**value)).collect::<Vec<_>>());
+    if change.loses {
+        found.push(settled(lab, change, expected.map(|all| &*all[1])));
+        lab.complete(&prepared());
+    }
+    found
+}
+
+/// The outcome: until it is as expected twice in a row, so that the setting has been read.
+fn settled(lab: &Lab, change: &Changed, expected: Option<&[Seen]>) -> Vec<Seen> {
     let deadline = Instant::now() + UNANNOUNCED;
     let mut same = 0;
-    let outcome = loop {
+    loop {
         let outcome = outcome(lab, &change.path);
-        let Some(expected) = expected else { break outcome };
+        let Some(expected) = expected else { return outcome };
         same = if outcome == expected { same + 1 } else { 0 };
         if same == 2 || Instant::now() > deadline {
-            break outcome;
+            return outcome;
         }
-    };
-    lab.rtr.set(&[(&path, &before)]);
-    outcome
+    }
+}
+
+/// The outcome without the setting, but with the one beside it.
+fn outcome_without(lab: &Lab, change: &Changed) -> Vec<Seen> {
+    match &change.beside {
+        Some((path, value)) => {
+            outcomes_with(lab, &Changed::new(path.clone(), (*value).into()), None).swap_remove(0)
+        }
+        None => outcome(lab, &change.path),
+    }
 }
 
 /// What Linux alone sends with each setting changed. It counts if Linux sends what it usually does before and
 /// afterwards.
-fn outcomes_of_linux(lab: &Lab) -> Vec<(Changed, Vec<Seen>)> {
+fn outcomes_of_linux(lab: &Lab) -> Vec<(Changed, Vec<Vec<Seen>>)> {
     let usual = outcome(lab, "");
     let mut before = usual.clone();
     let mut all = Vec::new();
     for change in changes(lab) {
         let deadline = Instant::now() + LOSING;
         let found = loop {
-            let found = outcome_with(lab, &change, None);
+            let found = outcomes_with(lab, &change, None);
             let after = outcome(lab, "");
             if std::mem::replace(&mut before, after) == usual && before == usual {
                 break found;
@@ -201,18 +299,38 @@ fn outcomes_of_linux(lab: &Lab) -> Vec<(Changed, Vec<Seen>)> {
                 usual.len()
             );
         };
+        if change.loses || change.beside.is_some() || change.path.ends_with("send_redirects") {
+            assert_ne!(
+                found[0],
+                outcome_without(lab, &change),
+                "{} has no effect in Linux alone",
+                change.path
+            );
+        }
         all.push((change, found));
     }
     all
 }
 
+fn fault(subject: &Subject, change: &Changed, expected: &[Seen], found: &[Seen]) -> String {
+    format!(
+        "{subject}: {} = {}: Linux sends {}, it sends {}\n  missing {:02x?}\n  not expected {:02x?}",
+        change.path,
+        change.value,
+        expected.len(),
+        found.len(),
+        expected.iter().filter(|seen| !found.contains(seen)).collect::<Vec<_>>(),
+        found.iter().filter(|seen| !expected.contains(seen)).collect::<Vec<_>>(),
+    )
+}
+
 #[test]
 fn every_setting_has_linuxs_effect() {
-    let mut of_linux: Vec<(Changed, Vec<Seen>)> = Vec::new();
+    let mut of_linux: Vec<(Changed, Vec<Vec<Seen>>)> = Vec::new();
     let mut faults = Vec::new();
     for subject in Subject::with_tc("settings") {
         let lab = Lab::new("settings", Ends::Silent);
-        lab.rtr.ip(PREPARED);
+        lab.rtr.ip(&prepared());
         let router = subject.start(&lab);
         router.settle();
         if subject == Subject::Linux {
@@ -221,18 +339,9 @@ fn every_setting_has_linuxs_effect() {
         }
         let before = faults.len();
         for (change, expected) in &of_linux {
-            let found = outcome_with(&lab, change, Some(expected));
-            if found != *expected {
-                faults.push(format!(
-                    "{subject}: {} = {}: Linux sends {}, it sends {}\n  missing {:02x?}\n  not expected {:02x?}",
-                    change.path,
-                    change.value,
-                    expected.len(),
-                    found.len(),
-                    expected.iter().filter(|seen| !found.contains(seen)).collect::<Vec<_>>(),
-                    found.iter().filter(|seen| !expected.contains(seen)).collect::<Vec<_>>(),
-                ));
-            }
+            let found = outcomes_with(&lab, change, Some(expected));
+            let pairs = expected.iter().zip(&found).filter(|(expected, found)| expected != found);
+            faults.extend(pairs.map(|(expected, found)| fault(&subject, change, expected, found)));
         }
         let wrong = faults.len() - before;
         report::say(&format!("settings: {subject}: {} settings, {wrong} wrong", of_linux.len()));
