@@ -17,12 +17,12 @@
 mod body;
 mod check;
 mod checked;
-mod const_fib;
 mod context;
 mod family;
 mod filtering;
 mod interfaces;
 mod ipsec;
+mod linux_fib;
 mod linux_only;
 mod linux_routes;
 mod memory;
@@ -59,8 +59,8 @@ use bm_forward::Lease as WorkerLease;
 use bm_forward::filter::{RuleCounts, SourceRates};
 use bm_forward::tables::{DoubtfulSources, Feasible, Interface, ReversePath, Settings, Tables, Vrf};
 use bm_netlink::{Change, Family, Mirror};
-use const_fib::ConstFib;
 use filtering::Filtering;
+use linux_fib::LinuxFib;
 use linux_only::{Enforced, FilteredInterfaces};
 use pending::Pending;
 use std::collections::BTreeSet;
@@ -434,16 +434,16 @@ impl Compiler {
     }
 
     fn tables(&self, vrfs: &BTreeSet<Option<u32>>) -> Tables {
-        let host = self.targets.hop(Fixed::Host.target());
+        let [host, local] = [Fixed::Host, Fixed::Local].map(|fixed| self.targets.hop(fixed.target()));
         let [linux4, linux6] = self.state.linux_only;
         let of_vrf = |vrf: &Option<u32>| {
             let ipv4: Arc<dyn Fib<Address = u32>> = match self.ipv4.vrfs.get(vrf) {
                 Some(table) if !linux4 => table.fib().reader(),
-                _ => Arc::new(ConstFib::new(host)),
+                table => LinuxFib::over(table.map(|table| table.fib().reader()), [host, local]),
             };
             let ipv6: Arc<dyn Fib<Address = u128>> = match self.ipv6.vrfs.get(vrf) {
                 Some(table) if !linux6 => table.fib().reader(),
-                _ => Arc::new(ConstFib::new(host)),
+                table => LinuxFib::over(table.map(|table| table.fib().reader()), [host, local]),
             };
             Vrf { ipv4, ipv6 }
         };

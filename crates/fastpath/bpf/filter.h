@@ -19,25 +19,33 @@
 #include "rules.h"
 #include "source.h"
 
-/* Whether a packet is for this machine or its link: Linux's own filters apply to those. */
-__noinline int is_for_linux(const struct filter_key *key, __u32 may_be_local)
+/*
+ * Whether a packet is for this machine or its link: Linux's own filters apply to those. A route that leads to Linux may be
+ * one that Linux forwards by, or stand for routes that are not known.
+ */
+__noinline int is_for_linux(const struct filter_key *key, __u32 may_be_own)
 {
 	__u32 first;
+	__u64 hop;
 
 	if (!key)
 		return 1;
 	first = key->of[KEY_DESTINATION];
 	if (key->of[KEY_IPV6] ? first >> 24 == 0xff || first >> 22 == 0x3fa : !is_single_host(first))
 		return 1;
-	return may_be_local && HOP_INTERFACE(hop_towards(key, KEY_DESTINATION)) == HOP_HOST;
+	hop = hop_towards(key, KEY_DESTINATION);
+	return hop == HOP_LOCAL || (may_be_own && HOP_INTERFACE(hop) == HOP_HOST);
 }
 
-/* Whether an IPv6 destination may be an address of this machine; the hash is that of ../src/filters.rs. */
-static __always_inline bool may_be_local6(const struct filter_set *set, const struct filter_key *key)
+/*
+ * Whether a destination may be an address of an interface; the hash is that of ../src/filters.rs. Of IPv4 only the first
+ * word is not 0.
+ */
+static __always_inline bool may_be_own(const struct filter_set *set, const struct filter_key *key)
 {
 	__u32 hash = (key->of[4] ^ key->of[5] ^ key->of[6] ^ key->of[7]) * LOCAL_HASH >> 20;
 
-	return set->local6[hash >> 6 & (LOCAL_BITS / 64 - 1)] >> (hash & 63) & 1;
+	return set->own[hash >> 6 & (LOCAL_BITS / 64 - 1)] >> (hash & 63) & 1;
 }
 
 static __always_inline enum verdict filter_verdict(const struct filter_set *set, const struct filter_key *key)
@@ -88,7 +96,7 @@ static __always_inline enum verdict filtered(context *ctx, const struct packet *
 	const struct filter_set *set;
 	const struct ingress *logical;
 	struct filter_key key = {};
-	__u32 verdict, local, claim = 0, known = 1;
+	__u32 verdict, claim = 0, known = 1;
 
 	if (!both)
 		return FORWARDED;
@@ -118,9 +126,7 @@ static __always_inline enum verdict filtered(context *ctx, const struct packet *
 		if (!claim || is_in_pieces(ctx))
 			return FORWARDED;
 	}
-	local = key.of[KEY_IPV6] ? may_be_local6(set, &key) :
-				   may_be_local(packet->view, key.of[KEY_DESTINATION]);
-	if (is_for_linux(&key, local))
+	if (is_for_linux(&key, may_be_own(set, &key)))
 		return FORWARDED;
 	if (claim) {
 		count_rule(claim - 1);

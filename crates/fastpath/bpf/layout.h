@@ -19,6 +19,7 @@
 #define HOP_SPECIAL 0xff00
 #define HOP_NONE HOP_SPECIAL
 #define HOP_HOST 0xff01
+#define HOP_LOCAL ((__u64)HOP_HOST << 48 | 1) /* the whole word: Linux does not forward it */
 #define HOP_RESOLVE 0xff02 /* the low 16 bits are the interface */
 #define HOP_BLACKHOLE 0xff03
 #define HOP_UNREACHABLE 0xff04

@@ -58,7 +58,7 @@ struct filter_set {
 	__u32 linux_only; /* root of the tree of what only Linux may handle */
 	__u32 unused;
 	__u8 check[INTERFACES];
-	__u64 local6[LOCAL_BITS / 64];
+	__u64 own[LOCAL_BITS / 64];
 	__u32 words[FILTER_WORDS];
 	__u64 fill;
 	struct filter_rule rules[FILTER_RULES];

@@ -3,7 +3,7 @@
 //! The maps exist only while there are filters. One map contains two sets of rules: the one that is not current is
 //! written, then an index is flipped, so each packet is matched against either the old set or the new one.
 
-use std::net::Ipv6Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -41,7 +41,7 @@ struct Head {
     linux_only: u32,
     unused: u32,
     check: [u8; INTERFACES],
-    local6: [u64; LOCAL_BITS / 64],
+    own: [u64; LOCAL_BITS / 64],
 }
 
 const WORDS_AT: usize = size_of::<Head>();
@@ -73,7 +73,7 @@ impl Head {
             linux_only: filters.tree.linux_only.unwrap_or_default(),
             unused: 0,
             check: [0; INTERFACES],
-            local6: [0; LOCAL_BITS / 64],
+            own: [0; LOCAL_BITS / 64],
         });
         if let Some(rate @ Rate { lengths: [ipv4, ipv6], .. }) = filters.rate {
             (head.interval, head.depth) = rate.ticks();
@@ -86,11 +86,14 @@ impl Head {
                 *place = *check as u8;
             }
         }
-        for address in &asked.local_ipv6 {
-            let words = u128::from(*address);
+        for address in &asked.own {
+            let words = match address {
+                IpAddr::V4(address) => u128::from(u32::from(*address)),
+                IpAddr::V6(address) => u128::from(*address),
+            };
             let folded = [96, 64, 32, 0].iter().fold(0u32, |sum, shift| sum ^ (words >> shift) as u32);
             let hash = folded.wrapping_mul(LOCAL_HASH) >> (32 - LOCAL_BITS.ilog2());
-            head.local6[hash as usize / 64] |= 1 << (hash % 64);
+            head.own[hash as usize / 64] |= 1 << (hash % 64);
         }
         head
     }
@@ -100,7 +103,8 @@ impl Head {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FilterInputs {
     pub checks: Vec<(u16, SourceCheck)>,
-    pub local_ipv6: Vec<Ipv6Addr>,
+    /// Addresses of this machine's interfaces.
+    pub own: Vec<IpAddr>,
     pub unknown: [bool; 2],
 }
 

@@ -1,6 +1,6 @@
 //! What the program needs to know about interfaces, addresses and settings, and how it is laid out for the program.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use crate::filters::FilterInputs;
@@ -202,7 +202,9 @@ impl Situation {
     pub(crate) fn filter_inputs(&self) -> FilterInputs {
         let checked = self.interfaces.iter().filter(|interface| interface.check != SourceCheck::None);
         let checks = checked.map(|interface| (interface.index, interface.check)).collect();
-        FilterInputs { checks, local_ipv6: self.local_ipv6.clone(), unknown: self.unknown }
+        let ipv6 = self.local_ipv6.iter().copied().map(IpAddr::V6);
+        let own = self.local_ipv4.iter().copied().map(IpAddr::V4).chain(ipv6).collect();
+        FilterInputs { checks, own, unknown: self.unknown }
     }
 
     /// Interfaces that should forward but found no slot, by their index in Linux.

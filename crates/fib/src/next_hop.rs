@@ -4,6 +4,7 @@
 //!  63        48 47                                      0
 //! [ interface  |  destination MAC, first byte lowest     ]   forward (interface below 0xff00)
 //! [ 0xff00 ... |  0                                      ]   host, blackhole, ...
+//! [ 0xff01     |  0                                  | 1 ]   host: addresses of this machine, broadcasts
 //! [ 0xff02     |  0                     | interface (16) ]   resolve: the interface of the neighbor
 //! [ 0xff06     |  log2 of count (8)  |  first bucket (32) ]   group: bucket[first + hash % count]
 //! [ 0xff07     |  0                     | interface (16) ]   Linux only: Linux sends through the interface
@@ -107,6 +108,15 @@ pub struct Entry(u64);
 impl Entry {
     /// No route.
     pub const NONE: Self = Self((NONE as u64) << 48);
+
+    /// To Linux, which does not forward it: for this machine or all on a link.
+    const LOCAL: Self = Self((HOST as u64) << 48 | 1);
+
+    /// Whether it is for packets that Linux takes itself, unlike those that are handed to it and forwarded there.
+    #[inline(always)]
+    pub fn is_local(self) -> bool {
+        self == Self::LOCAL
+    }
 
     /// The word itself.
     #[inline(always)]

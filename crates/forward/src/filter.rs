@@ -193,18 +193,21 @@ impl<'a> PortFilter<'a> {
     /// Whether a packet is for this machine or its link: Linux's own filters handle those.
     fn is_for_linux(&self, key: &Key, logical: u16) -> bool {
         let Some(table) = self.tables.vrfs.get(self.vrf_of(logical)) else { return true };
-        let next_hops = &self.tables.next_hops;
+        // A route that leads to Linux may be one that Linux forwards by, or stand for routes that are not known.
+        let leads_here = |hop, is_own: &dyn Fn() -> bool| {
+            let entry = self.tables.next_hops.entry(hop);
+            entry.is_local() || entry.action() == Action::Host && is_own()
+        };
         match key.destination() {
             AnyAddress::V4(address) => {
-                !may_be_one(address)
-                    || self.tables.compiled.local.holds(address)
-                        && next_hops.action(table.ipv4.lookup(address)) == Action::Host
+                let is_own = || self.tables.compiled.local.holds(address);
+                !may_be_one(address) || leads_here(table.ipv4.lookup(address), &is_own)
             }
             AnyAddress::V6(address) => {
+                let is_own = || self.tables.local_ipv6.contains(&address.into());
                 ipv6::is_multicast(address)
                     || ipv6::is_link_local(address)
-                    || self.tables.local_ipv6.contains(&address.into())
-                        && next_hops.action(table.ipv6.lookup(address)) == Action::Host
+                    || leads_here(table.ipv6.lookup(address), &is_own)
             }
         }
     }

@@ -232,7 +232,10 @@ fn assessed<A: RouteFamily>(
         RouteKind::Blackhole => return fixed(Fixed::Blackhole, None),
         RouteKind::Unreachable => return fixed(Fixed::Unreachable, None),
         RouteKind::Prohibit => return fixed(Fixed::Prohibit, None),
-        _ => return fixed(Fixed::Host, None),
+        RouteKind::Local | RouteKind::Broadcast | RouteKind::Anycast | RouteKind::Multicast => {
+            return fixed(Fixed::Local, None);
+        }
+        RouteKind::Other(_) => return fixed(Fixed::Host, None),
     }
     let is_above = |hop: &bm_netlink::Hop| (1..body.mtu).contains(&view.mtu_limit(A::FAMILY, hop.ifindex));
     if body.mtu_locked && body.mtu != 0 && view.mirror.paths(body).hops.iter().any(is_above) {

@@ -68,14 +68,18 @@ impl<A: RouteFamily> Context<'_, A> {
         }
         let mut outcome = |id| self.shared.bodies.outcome::<A>(id, self.view, self.targets);
         let usable = |id| outcome(id) != Outcome::Inactive;
-        match mirror.choose(A::routes(mirror), table, prefix, bodies, usable) {
+        let choice = mirror.choose(A::routes(mirror), table, prefix, bodies, usable);
+        let local = Outcome::To(Fixed::Local.target());
+        match choice {
             Choice::Nothing => Outcome::Inactive,
-            // Only Linux knows whether it still has this table and main in one trie, where longer prefixes of main are
-            // preferred to routes that are no addresses.
-            Choice::Route(_) if A::FAMILY == Family::V4 && table == TABLE_LOCAL => {
-                Outcome::To(Fixed::Host.target())
+            Choice::Route(id) => match outcome(id) {
+                known if known == local => local,
+                _ if is_doubtful::<A>(table) => Outcome::To(Fixed::Host.target()),
+                known => known,
+            },
+            Choice::Unknown if bodies.iter().all(|id| [local, Outcome::Inactive].contains(&outcome(*id))) => {
+                local
             }
-            Choice::Route(id) => outcome(id),
             Choice::Unknown => Outcome::To(Fixed::Host.target()),
         }
     }
@@ -91,7 +95,9 @@ impl<A: RouteFamily> Context<'_, A> {
             let Some(cover) = Prefix::containing(prefix.first(), *length) else { continue };
             let outcome = self.outcome(table, cover);
             if outcome != Outcome::Inactive {
-                return outcome;
+                // A longer prefix of main may be used instead.
+                let is_doubtful = is_doubtful::<A>(table) && outcome == Outcome::To(Fixed::Local.target());
+                return if is_doubtful { Outcome::To(Fixed::Host.target()) } else { outcome };
             }
         }
         Outcome::Inactive
@@ -214,4 +220,10 @@ impl<A: RouteFamily> Context<'_, A> {
     pub fn throws(&self, table: u32) -> bool {
         self.shared.tables.get(&table).is_some_and(|seen| seen.throws)
     }
+}
+
+/// Whether only Linux knows if it still has this table and main in one trie, where longer prefixes of main are preferred
+/// to routes that are no addresses.
+fn is_doubtful<A: RouteFamily>(table: u32) -> bool {
+    A::FAMILY == Family::V4 && table == TABLE_LOCAL
 }

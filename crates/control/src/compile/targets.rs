@@ -59,15 +59,17 @@ pub enum Fixed {
     Prohibit,
     /// Dropped; no route.
     NoRoute,
+    /// To Linux, which does not forward it: addresses of this machine, broadcasts.
+    Local,
 }
 
 impl Fixed {
-    pub(super) const ALL: [Self; 5] =
-        [Self::Host, Self::Blackhole, Self::Unreachable, Self::Prohibit, Self::NoRoute];
+    pub(super) const ALL: [Self; 6] =
+        [Self::Host, Self::Blackhole, Self::Unreachable, Self::Prohibit, Self::NoRoute, Self::Local];
 
     fn action(self) -> Action {
         match self {
-            Self::Host => Action::Host,
+            Self::Host | Self::Local => Action::Host,
             Self::Blackhole => Action::Blackhole,
             Self::Unreachable => Action::Unreachable,
             Self::Prohibit => Action::Prohibit,
@@ -141,7 +143,11 @@ pub struct Targets {
 impl Targets {
     /// Creates only the fixed targets.
     pub(super) fn new(mut writer: NextHopWriter) -> Result<Self, NextHopError> {
-        let hops = Fixed::ALL.map(|fixed| Ok((fixed, writer.add(fixed.action(), Gateway::default(), 0)?)));
+        let mut add = |fixed| match fixed {
+            Fixed::Local => writer.add_local(),
+            other => writer.add(other.action(), Gateway::default(), 0),
+        };
+        let hops = Fixed::ALL.map(|fixed| Ok((fixed, add(fixed)?)));
         let mut targets = Self {
             writer,
             entries: Vec::new(),

@@ -58,7 +58,8 @@ pub fn lab() -> Lab {
     let [to0, to1, to2] = [0, 1, 2].map(|interface| add(out(interface), u32::from(interface)));
     let (host, resolve, blackhole) = (add(Hop::Host, 0), add(Hop::Resolve, 1), add(Hop::Blackhole, 0));
     let group = hops.add_group(&[(to2, 7), (to1, 1)]).unwrap();
-    let routes4: [(&str, NextHop); 9] = [
+    let local = hops.add_local().unwrap();
+    let routes4: [(&str, NextHop); 10] = [
         ("0.0.0.0/0", to2),
         ("192.0.2.0/24", to0),
         ("192.0.2.128/25", to1),
@@ -67,13 +68,15 @@ pub fn lab() -> Lab {
         ("198.51.100.0/24", resolve),
         ("203.0.113.0/24", blackhole),
         ("10.0.0.0/8", host),
+        ("10.128.0.0/9", local),
         ("127.0.0.0/8", host),
     ];
     let routes4 = routes4.map(|(prefix, hop)| Change::Set(prefix.parse().unwrap(), hop));
     ipv4.apply(&routes4).unwrap();
-    let routes6: [(&str, NextHop); 4] = [
+    let routes6: [(&str, NextHop); 5] = [
         ("2001:db8:1::/48", to0),
         ("2001:db8:1::fe/128", host),
+        ("2001:db8:1::8000/113", local),
         ("2001:db8:2::/48", group),
         ("2001:db8:1::ffff/128", resolve),
     ];

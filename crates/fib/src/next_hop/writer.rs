@@ -141,6 +141,13 @@ impl NextHopWriter {
         Ok(hop)
     }
 
+    /// Adds one for packets to Linux that it does not forward.
+    pub fn add_local(&mut self) -> Result<NextHop, NextHopError> {
+        let hop = self.add(Action::Host, Gateway::default(), 0)?;
+        self.table.set_entry(hop, Entry::LOCAL);
+        Ok(hop)
+    }
+
     /// Adds a group. Members are next hops already added, and no groups.
     pub fn add_group(&mut self, members: &[Member]) -> Result<NextHop, NextHopError> {
         let hop = self.add(Action::None, Gateway::default(), 0)?;

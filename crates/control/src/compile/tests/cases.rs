@@ -243,7 +243,7 @@ fn neighbors_on_the_link_have_entries_of_their_own() {
     world.delete("192.0.2.7/32", of_kind(RouteKind::Prohibit)).compile();
     assert_eq!(world.to("192.0.2.7"), forward(7, 1));
     world.delete("192.0.2.0/24", on_link(1)).compile();
-    assert_eq!((world.to("192.0.2.7"), used(&world)), (Answer::NoRoute, 5));
+    assert_eq!((world.to("192.0.2.7"), used(&world)), (Answer::NoRoute, 6));
 }
 
 #[test]
@@ -529,7 +529,7 @@ fn a_table_loads_what_fits() {
 #[test]
 fn without_room_for_next_hops_linux_forwards_until_there_is() {
     // Room for the five fixed ones, that for no route, and two more.
-    let mut world = World::with_room(Options { next_hops: 8, group_buckets: 4096, ..Options::default() });
+    let mut world = World::with_room(Options { next_hops: 9, group_buckets: 4096, ..Options::default() });
     for (prefix, gateway) in [("192.0.2.0/24", "10.0.0.1"), ("198.51.100.0/24", "10.0.0.2")] {
         world.add(prefix, via(gateway, 1));
     }
@@ -546,7 +546,7 @@ fn without_room_for_next_hops_linux_forwards_until_there_is() {
 #[test]
 fn neighbors_without_a_next_hop_go_to_linux_until_there_is_room() {
     // Room for the fixed ones, the link, and one neighbor.
-    let mut world = World::with_room(Options { next_hops: 8, group_buckets: 4096, ..Options::default() });
+    let mut world = World::with_room(Options { next_hops: 9, group_buckets: 4096, ..Options::default() });
     world.add("192.0.2.0/24", on_link(1));
     for last in 1..4 {
         world.neighbor(1, &format!("192.0.2.{last}"), STALE, Some(mac(last)));
@@ -560,7 +560,7 @@ fn neighbors_without_a_next_hop_go_to_linux_until_there_is_room() {
     assert_eq!(last, Answer::Host);
     let output = world.compiler.notes(&world.mirror).join("\n");
     assert!(
-        output.contains(&format!("of 8 next hops is full: 0 routes and {without} neighbors")),
+        output.contains(&format!("of 9 next hops is full: 0 routes and {without} neighbors")),
         "{output}"
     );
     assert_eq!(sentences(&mut world).len(), without);
@@ -662,8 +662,8 @@ fn nothing_remains_of_deleted_objects() {
     assert!(used(&world) > 9);
     world.tell(Message::NextHopGone(1)).delete("192.0.2.0/24", on_link(1));
     world.delete("0.0.0.0/0", multipath(&[("10.0.0.1", 1), ("10.0.1.1", 2)])).compile();
-    assert_eq!(used(&world), 5, "the fixed ones stay");
-    assert_eq!(world.compiler.targets.writer().len(), 5);
+    assert_eq!(used(&world), 6, "the fixed ones stay");
+    assert_eq!(world.compiler.targets.writer().len(), 6);
 }
 
 fn sentences(world: &mut World) -> Vec<String> {
@@ -678,7 +678,7 @@ fn verify_finds_missed_updates() {
     world.add("192.0.2.0/24", via("10.0.0.1", 1)).add("10.0.0.0/24", on_link(1)).compile();
     assert_eq!(sentences(&mut world), [""; 0]);
     world.delete("192.0.2.0/24", via("10.0.0.1", 1)).add("203.0.113.0/24", via("10.0.0.1", 1));
-    let missing = "compiled: 203.0.113.0/24 has no entry, expected next hop 7, Resolve";
+    let missing = "compiled: 203.0.113.0/24 has no entry, expected next hop 8, Resolve";
     let more = [
         "compiled: 192.0.2.0/24 has an entry but no route",
         "compiled: sources in 203.0.113.0/24 may arrive on None, expected Some([])",
@@ -688,7 +688,7 @@ fn verify_finds_missed_updates() {
     world.compile();
     assert_eq!(sentences(&mut world), [""; 0]);
     world.neighbor(1, "10.0.0.1", REACHABLE, Some(mac(1)));
-    let wrong = "compiled: next hop 7 has the action Resolve, expected Forward { mac: [2, 0, 0, 0, 1, 1], interface: 0 }";
+    let wrong = "compiled: next hop 8 has the action Resolve, expected Forward { mac: [2, 0, 0, 0, 1, 1], interface: 0 }";
     assert_eq!(sentences(&mut world), [wrong]);
     world.compile();
     assert_eq!(sentences(&mut world), [""; 0]);
@@ -698,10 +698,10 @@ fn verify_finds_missed_updates() {
 
 #[test]
 fn verify_lists_what_cannot_be_compiled() {
-    let mut world = World::with_room(Options { next_hops: 7, group_buckets: 4096, ..Options::default() });
+    let mut world = World::with_room(Options { next_hops: 8, group_buckets: 4096, ..Options::default() });
     world.add("192.0.2.0/24", unicast(Via::Object(77))).add("198.51.100.0/24", via("10.0.0.1", 1)).compile();
     let unknown = "refused: 192.0.2.0/24 of table 254 goes to Linux: unknown nexthop object 77";
-    let full = "refused: 198.51.100.0/24 of table 254 goes to Linux: all 7 next hops are in use; use fewer distinct next hops";
+    let full = "refused: 198.51.100.0/24 of table 254 goes to Linux: all 8 next hops are in use; use fewer distinct next hops";
     let mut found = sentences(&mut world);
     found.sort();
     assert_eq!(found, [unknown, full]);

@@ -120,6 +120,16 @@ fn packets_to_this_machine_are_left_to_linux() {
     lab.check_linux(&with(&IPV4, 30, &[192, 0, 2, 254]), "linux_local");
     lab.check_linux(&with(&IPV6, 38, &own.octets()), "linux_local");
     lab.check_drop(&with(&IPV4, 30, &[203, 0, 113, 9]), "drop_filter");
+    // Routes for this machine that no address has made: of type local, broadcast or anycast.
+    let local = lab.hops.add_local().unwrap();
+    lab.set4("203.0.113.128/25", local);
+    lab.set6("2001:db8:2::/128", local);
+    lab.check_linux(&with(&IPV4, 30, &[203, 0, 113, 129]), "linux_local");
+    lab.check_linux(&with(&IPV6, 38, &"2001:db8:2::".parse::<Ipv6Addr>().unwrap().octets()), "linux_local");
+    // Sources that Linux may refuse are no destinations for this machine.
+    lab.situation.all_doubtful = true;
+    lab.publish();
+    lab.check_drop(&with(&IPV4, 30, &[203, 0, 113, 9]), "drop_filter");
     // Groups, broadcasts and the link's own: routing daemons and neighbor discovery live by them.
     lab.check_linux(&with(&IPV4, 30, &[224, 0, 0, 5]), "linux_header");
     lab.check_linux(&with(&IPV4, 30, &[255; 4]), "linux_header");
