@@ -133,6 +133,11 @@ impl Subject {
 
     /// Starts it with only these ports.
     pub fn start_on<'a>(&self, lab: &'a Lab, ports: &[&str]) -> Router<'a> {
+        self.start_with(lab, ports, "")
+    }
+
+    /// The same with a configuration, which [`Router::reload_with`] can replace.
+    pub fn start_with<'a>(&self, lab: &'a Lab, ports: &[&str], config: &str) -> Router<'a> {
         let daemon = match self {
             Self::Linux => None,
             Self::Brickmoon { path, forwarding } => {
@@ -140,7 +145,7 @@ impl Subject {
                     // A veth takes frames from XDP only if its far end has GRO.
                     SIDES.iter().for_each(|side| lab.receive_offload(*side));
                 }
-                Some(Daemon::start((path, *forwarding), &lab.rtr, ports))
+                Some(Daemon::start_with((path, *forwarding), &lab.rtr, ports, config, &[]))
             }
         };
         Router { namespace: &lab.rtr, daemon, variables: Vec::new() }
@@ -364,10 +369,6 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(router: (&Path, Forwarding), namespace: &Namespace, ports: &[&str]) -> Self {
-        Self::start_with(router, namespace, ports, "", &[])
-    }
-
     fn start_with(
         (path, forwarding): (&Path, Forwarding),
         namespace: &Namespace,

@@ -2,6 +2,7 @@
 //! at the same time.
 
 use crate::compare;
+use crate::filters;
 use crate::probes::Probe;
 use crate::step::{Place, Step, Tool};
 use bm_tests::command::finish;
@@ -71,6 +72,8 @@ pub struct Bed<'a> {
     marks: u32,
     /// What Linux has reassembled and fragmented before the last exchange.
     counted: [u64; 6],
+    /// The filters, in the words of their step.
+    filters: String,
 }
 
 /// A step that was taken while packets passed.
@@ -145,10 +148,10 @@ pub fn calm(side: Side) -> String {
 impl<'a> Bed<'a> {
     fn start(lab: &'a Lab, subject: &'a Subject) -> Self {
         let ports: Vec<_> = SIDES.iter().map(|side| side.router()).chain([MARKER[0]]).collect();
-        let router = subject.start_on(lab, &ports);
+        let router = subject.start_with(lab, &ports, &filters::config(""));
         let sockets = SIDES.map(|side| open(lab, side).expect("the lab's own links are there"));
         let marker = Requests::about(&lab.rtr, MARKER[0]);
-        Self { lab, router, subject, sockets, marker, marks: 0, counted: [0; 6] }
+        Self { lab, router, subject, sockets, marker, marks: 0, counted: [0; 6], filters: String::new() }
     }
 
     /// Its name in reports.
@@ -158,7 +161,13 @@ impl<'a> Bed<'a> {
 
     /// Makes a change, and waits until the daemon has read what the kernel announces; returns Linux's messages about it.
     pub fn take(&mut self, step: &Step) -> Result<String, String> {
+        if step.tool == Tool::Filter {
+            self.filters.clone_from(&step.text);
+        }
         let message = self.make(step);
+        if !self.router.is_brickmoon() && (step.tool == Tool::Filter || !self.filters.is_empty()) {
+            self.filter_by_linux();
+        }
         for (side, socket) in SIDES.into_iter().zip(&mut self.sockets) {
             let index = host_index(self.lab, side).unwrap_or(socket.0);
             if index != socket.0 {
@@ -210,9 +219,36 @@ impl<'a> Bed<'a> {
             Tool::Tc => feed(place, &["tc", "-force", "-batch", "-"], &lines),
             Tool::Nft => feed(place, &["nft", "-f", "-"], &lines),
             Tool::Set => set(place, &lines),
+            Tool::Filter => self.reload(),
             Tool::Verify => self.verify(),
         };
         message.replace(self.lab.rtr.name(), "@rtr").replace(self.lab.snk.name(), "@snk")
+    }
+
+    /// Why brickmoon refuses its filters.
+    fn reload(&self) -> String {
+        let Some(output) = self.router.reload_with(&filters::config(&self.filters)) else {
+            return String::new();
+        };
+        if output.status.success() { String::new() } else { String::from_utf8_lossy(&output.stderr).into() }
+    }
+
+    /// Puts the filters of Linux alone in their place again: they are gone with a ruleset that is flushed, and on older
+    /// kernels with their interface.
+    fn filter_by_linux(&self) {
+        for side in SIDES {
+            let port = side.router();
+            let _none = feed(
+                &self.lab.rtr,
+                &["nft", "-f", "-"],
+                &format!("delete table netdev {}", filters::table(port)),
+            );
+            if self.filters.is_empty() || self.lab.rtr.within(|| sys::interface_index(port).is_err()) {
+                continue;
+            }
+            let refused = feed(&self.lab.rtr, &["nft", "-f", "-"], &filters::ruleset(&self.filters, port));
+            assert!(refused.is_empty(), "{refused}");
+        }
     }
 
     /// The differences that brickmoon itself finds between its tables and Linux's.

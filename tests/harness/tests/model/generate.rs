@@ -8,6 +8,7 @@ use crate::step::{Kind, Step, Tool};
 use bm_tests::rulesets::{self, Net, Random};
 use std::collections::VecDeque;
 
+mod filters;
 mod links;
 mod routes;
 mod state;
@@ -29,6 +30,7 @@ const WEIGHTS: &[(Kind, usize)] = &[
     (Kind::Ruleset, 4),
     (Kind::Traffic, 2),
     (Kind::Policy, 2),
+    (Kind::Filter, 5),
     (Kind::Verify, 4),
 ];
 /// At most so many steps wait to be undone.
@@ -114,6 +116,7 @@ impl Generator {
                 let lines = rulesets::xfrm(&NET, random);
                 (Step::ip(kind, lines.trim_end()), vec![Step::ip(kind, "xfrm policy flush")])
             }
+            Kind::Filter => filters::filter(random),
             Kind::Verify => (Step::by(kind, Tool::Verify, "verify"), Vec::new()),
         }
     }

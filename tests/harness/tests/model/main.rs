@@ -22,6 +22,7 @@
 
 mod beds;
 mod compare;
+mod filters;
 mod generate;
 mod open;
 mod probes;

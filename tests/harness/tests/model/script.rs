@@ -1,10 +1,11 @@
 //! A finding as a shell script that needs nothing of this crate: the lab, the steps, the packets.
 
 use crate::compare::hex;
+use crate::filters;
 use crate::probes;
 use crate::run::Finding;
 use crate::step::{Place, Step, Tool};
-use bm_tests::lab::{Ends, Lab};
+use bm_tests::lab::{Ends, Lab, SIDES};
 use bm_tests::subject::{Forwarding, Subject};
 use std::fmt::Write;
 
@@ -19,15 +20,16 @@ pub fn of(finding: &Finding) -> String {
         let _ = writeln!(text, "#   {line}");
     }
     text += "# As root; BRICKMOON=PATH names the binary, BRICKMOON=true is Linux alone. Shows what leaves the router.\n";
-    text += "set -u; BRICKMOON=${BRICKMOON:-brickmoon}; src=bm-src rtr=bm-rtr snk=bm-snk\n";
-    text += "trap 'kill $pids; for n in $src $rtr $snk; do ip netns del $n; done' EXIT; pids=\n";
+    text += "set -u; BRICKMOON=${BRICKMOON:-brickmoon}; src=bm-src rtr=bm-rtr snk=bm-snk config=$(mktemp)\n";
+    text += "echo '[filter]' > $config\n";
+    text += "trap 'kill $pids; for n in $src $rtr $snk; do ip netns del $n; done; rm $config' EXIT; pids=\n";
     text += "for n in $src $rtr $snk; do ip netns add $n; done\n";
     for (place, tool, lines) in Lab::script(Ends::Silent) {
         text += &command(place_name(&place), tool, &lines);
     }
     let _ = writeln!(
         text,
-        "ip netns exec $rtr $BRICKMOON up{} --port r0 --port r1 --port r2 & pids=\"$pids $!\"; sleep 3",
+        "ip netns exec $rtr $BRICKMOON up{} --config $config --port r0 --port r1 --port r2 & pids=\"$pids $!\"; sleep 3",
         options(subject)
     );
     for step in steps {
@@ -76,6 +78,19 @@ fn of_step(step: &Step) -> String {
     let lines = step.whole().replace("@src", "$src").replace("@rtr", "$rtr").replace("@snk", "$snk");
     match step.tool {
         Tool::Verify => "$BRICKMOON verify\n".to_owned(),
+        Tool::Filter => {
+            let config = filters::config(&lines);
+            let alone: String = SIDES
+                .iter()
+                .map(|side| {
+                    let (port, table) = (side.router(), filters::table(side.router()));
+                    let make = if lines.is_empty() { String::new() } else { filters::ruleset(&lines, port) };
+                    format!("table netdev {table}\ndelete table netdev {table}\n{make}")
+                })
+                .collect();
+            let alone = command(place, "nft -f -", &alone);
+            format!("cat > $config <<END\n{config}END\n$BRICKMOON reload\n[ $BRICKMOON != true ] || {alone}")
+        }
         Tool::Set => {
             let settings = lines.lines().filter_map(|line| line.split_once(' '));
             let lines = settings

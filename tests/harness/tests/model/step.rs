@@ -40,6 +40,8 @@ pub enum Kind {
     Traffic,
     /// IPsec policies.
     Policy,
+    /// Filters of brickmoon's configuration.
+    Filter,
     /// `brickmoon verify`: it must find no difference.
     Verify,
 }
@@ -78,6 +80,8 @@ pub enum Tool {
     Nft,
     /// A file below `/proc/sys`: the first word is its path there, the rest its value.
     Set,
+    /// `brickmoon reload` with filters; in Linux alone nftables has the same ones (`filters`).
+    Filter,
     /// Nothing in Linux: brickmoon is asked to compare its tables.
     Verify,
 }
@@ -150,7 +154,7 @@ impl Step {
         };
         let mut all: Vec<_> = (0..self.attributes.len()).map(without).collect();
         let lines: Vec<_> = self.text.lines().collect();
-        if lines.len() > 1 && matches!(self.tool, Tool::Ip | Tool::Ip6 | Tool::Tc) {
+        if lines.len() > 1 && matches!(self.tool, Tool::Ip | Tool::Ip6 | Tool::Tc | Tool::Filter) {
             for index in 0..lines.len() {
                 let mut rest = lines.clone();
                 rest.remove(index);
