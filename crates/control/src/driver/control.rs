@@ -107,8 +107,8 @@ impl Control {
             .map_err(|error| Error::new(format_args!("cannot read the kernel's tables: {error}")))?;
         compiler.set_ports(ports.iter().map(|port| port.ifindex).collect());
         compiler.set_ipsec(IpsecDevices::of(config));
-        let of_ipsec = compiler.has_ipsec().then_some(true);
-        compiler.set_worker_ports(ports.iter().map(|port| !port.in_kernel).chain(of_ipsec).collect());
+        let of_workers = ports.iter().map(|port| !port.in_kernel);
+        compiler.set_worker_ports(of_workers.chain(compiler.has_ipsec().then_some(true)).collect());
         compiler.set_filters(config);
         let mut listed = Listed::new(config.firewall.clone());
         listed.set(linux_only);
@@ -149,9 +149,8 @@ impl Control {
             trial: None,
             uppers: UppersElsewhere::open(started),
         };
-        control.step()?;
-        // Only now it is known which interfaces are ours.
-        control.step()?;
+        // The second time it is known which interfaces are ours.
+        (0..2).try_for_each(|_| control.step())?;
         log_unknown_settings();
         control.linux_only.log_changes(&[], control.watch.mirror());
         control.linux_only.log_bypassed(control.watch.mirror());
