@@ -265,6 +265,18 @@ fn a23_record_route_and_timestamp() {
 }
 
 #[test]
+fn a23_linux_records_an_uncertain_address() {
+    let mut lab = lab();
+    let mut tables = lab.tables();
+    tables.linux_tells = [true, false];
+    lab.publish(tables);
+    let packet = V4 { options: vec![7, 7, 4, 0, 0, 0, 0, 0], ..V4::default() }.sent();
+    assert_eq!(lab.exchange(LEFT, &packet), Answer { sent: vec![], host: vec![(LEFT, packet)] });
+    let full = V4 { options: vec![7, 7, 8, 9, 9, 9, 9, 0], ..V4::default() };
+    assert_eq!(lab.exchange(LEFT, &full.sent()).only(), Some((RIGHT, &full.routed()[..])));
+}
+
+#[test]
 fn a23_pointers_that_lie_are_told() {
     let cases: [(&[u8], u32); 5] = [
         (&[7, 7, 3, 0, 0, 0, 0, 0], 22),

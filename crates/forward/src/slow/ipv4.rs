@@ -88,6 +88,12 @@ impl Core {
                 Some(options) => Fate::Tell(Error::Ipv4 { problem, by_route, options }, reason),
                 None => Fate::Drop(reason),
             },
+            // Which of its addresses it writes there is as uncertain as the source of an error.
+            Fate::Send(..) | Fate::Cut(..)
+                if done.changed && !self.encrypts && tables.linux_tells(Family::V4) =>
+            {
+                Fate::Host
+            }
             Fate::Send(..) | Fate::Cut(..) if done.changed => {
                 let leaves_with =
                     asked.way.out().map_or(0, |out| own_address(tables, out, asked.destination));
