@@ -133,7 +133,7 @@ pub fn tables(config: &Config, table: &str, ports: &[PortNow]) -> Vec<Table> {
         if !by_name.is_empty() {
             chains.push(Chain { name: "prerouting".into(), hook: Hook::Prerouting, rules: by_name });
         }
-        (!chains.is_empty()).then(|| Table { family, name: table.into(), chains })
+        (!chains.is_empty()).then(|| Table { family, name: table.into(), owned: false, chains })
     };
     FAMILIES.into_iter().filter_map(make).collect()
 }

@@ -8,6 +8,9 @@
 //! ruleset to see what only Linux may handle ([`crate::linux_only`]) skips marked rules in the tables of its own daemon:
 //! what they drop, brickmoon's filters drop as well. Others may have tables with such names, or add rules to ours. This
 //! module knows nothing about filters; it only writes what it is given, in the order that the kernel requires.
+//!
+//! An owned table exists only as long as the socket that created it ([`Nft::open_to_own`]): the kernel removes it when the
+//! process dies, before anything else that the process has open.
 
 mod write;
 
@@ -16,11 +19,27 @@ use crate::linux_only::dump::{is_absent, open};
 use crate::message::Messages;
 use crate::socket::{Socket, answer_end};
 use netlink_sys::protocols::NETLINK_NETFILTER;
+use rustix::io::fcntl_dupfd_cloexec;
+use std::io;
 
 pub(crate) use write::is_marked;
 
 /// Prefix of the names of brickmoon's tables.
 pub const OURS: &str = "brickmoon_filters";
+/// What follows the name of a daemon's tables in that of its owned table.
+const OWNED: &str = "_owned";
+/// Descriptors for sockets that own tables, the best first: higher than any that a daemon opens otherwise.
+const HIGH_DESCRIPTORS: [i32; 3] = [16_384, 4096, 1000];
+
+/// The name of the owned table of the daemon that names its other tables like this.
+pub fn owned_name(name: &str) -> String {
+    format!("{name}{OWNED}")
+}
+
+/// Whether a table may be one of the daemon that names its tables like this.
+pub(crate) fn is_of(name: &str, table: &str) -> bool {
+    table.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest == OWNED)
+}
 
 /// Families of the tables that brickmoon creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +58,8 @@ pub struct Table {
     pub family: Family,
     /// Its name, which begins with [`OURS`].
     pub name: String,
+    /// Whether it exists only as long as the socket that creates it.
+    pub owned: bool,
     pub chains: Vec<Chain>,
 }
 
@@ -59,7 +80,8 @@ pub enum Hook {
     Nowhere,
     /// As they come in: before connection tracking, reassembly and address translation.
     Prerouting,
-    /// Packets as they arrive on this interface; only in a table of the family netdev.
+    /// Packets as they arrive on this interface; only in a table of the family netdev. Chains of an owned table come
+    /// before others.
     Ingress(String),
 }
 
@@ -82,6 +104,10 @@ pub enum Verdict {
     Drop,
     /// The packet goes to another chain and does not return.
     Goto(String),
+    /// The packet gets [`HANDED_OVER`], and the next rule is evaluated.
+    Mark,
+    /// The packet loses [`HANDED_OVER`] and is accepted.
+    AcceptUnmarked,
 }
 
 /// A match of a rule. A packet that lacks the field does not match.
@@ -95,11 +121,17 @@ pub enum Match {
     Within(Value, Vec<u8>, Vec<u8>),
 }
 
+/// A bit of the priority (`skb->priority`) of packets on their way from one of our chains to the next. Received packets
+/// have priority 0 unless a filter of tc has set it, which keeps all other bits.
+pub const HANDED_OVER: u32 = 0x8000_0000;
+
 /// The value that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
     /// Ethertype, in network order.
     Protocol,
+    /// Priority, in host order.
+    Priority,
     /// Number of the interface, in host order.
     Interface,
     /// Name of the interface, of 16 bytes.
@@ -133,6 +165,22 @@ impl Nft {
     /// The system's error.
     pub fn open() -> Result<Option<Self>, Error> {
         Ok(open(NETLINK_NETFILTER)?.map(|socket| Self { socket }))
+    }
+
+    /// Opens a socket for a table that lives as long as this process. The kernel closes the descriptors of a process that
+    /// dies from the highest to the lowest (it puts each in front of a list of work), so this one is as high as possible.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn open_to_own() -> Result<Option<Self>, Error> {
+        let Some(low) = Self::open()? else { return Ok(None) };
+        let high =
+            HIGH_DESCRIPTORS.into_iter().find_map(|least| fcntl_dupfd_cloexec(&low.socket, least).ok());
+        let Some(high) = high else {
+            let doing = "get a high descriptor (LimitNOFILE must be above 1000)";
+            return Err(Error::System { doing, source: io::ErrorKind::QuotaExceeded.into() });
+        };
+        Ok(Some(Self { socket: Socket::inherit(high) }))
     }
 
     /// Creates a table, or replaces the one of the same name. Every packet meets either the old or the new one.

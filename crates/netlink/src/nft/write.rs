@@ -1,6 +1,6 @@
 //! The messages of a batch (`include/uapi/linux/netfilter/nf_tables.h`).
 
-use super::{Chain, Family, Hook, Match, Rule, Table, Value, Verdict};
+use super::{Chain, Family, HANDED_OVER, Hook, Match, Rule, Table, Value, Verdict};
 use crate::attribute::{NESTED, put as attribute, put_nested};
 use crate::message::{begin, end};
 use crate::socket::flag;
@@ -9,6 +9,8 @@ use crate::socket::flag;
 const SUBSYSTEM: u16 = 10;
 /// Before connection tracking has packets, and before it reassembles fragments.
 const PRIORITY: i32 = -450;
+/// Of chains in owned tables.
+const PRIORITY_OWNED: i32 = PRIORITY - 10;
 /// The longest comment that nft shows.
 const COMMENT_MAX: usize = 120;
 /// The userdata of each rule begins with this: a type that nft does not know and ignores, the length, a text.
@@ -29,6 +31,10 @@ mod message {
 }
 /// Appends a rule after existing ones.
 const APPEND: u16 = 0x800;
+/// Flag of a table (`NFT_TABLE_F_OWNER`): it ends with its socket.
+const OWNER: u32 = 2;
+/// Key of the meta expression (`NFT_META_PRIORITY`).
+const META_PRIORITY: u32 = 2;
 
 /// Writes messages, each with its own sequence number.
 struct Batch<F> {
@@ -76,6 +82,15 @@ impl<F: FnMut() -> u32> Batch<F> {
         self.add(kind, flags, |body| text(body, 1, name));
     }
 
+    fn new_table(&mut self, table: &Table) {
+        self.add(message::NEW_TABLE, flag::CREATE, |body| {
+            text(body, 1, &table.name);
+            if table.owned {
+                attribute(body, 2, &OWNER.to_be_bytes());
+            }
+        });
+    }
+
     /// Requests an answer to the last message. Others are answered only if they are rejected.
     fn answered(&mut self) -> u32 {
         let (start, sequence) = self.last;
@@ -107,11 +122,11 @@ pub struct Request {
 pub fn put(table: &Table, next: impl FnMut() -> u32) -> Request {
     let (mut batch, first) = Batch::begin(table.family, next);
     // A table must exist to be deleted.
-    batch.table(message::NEW_TABLE, flag::CREATE, &table.name);
+    batch.new_table(table);
     batch.table(message::DELETE_TABLE, 0, &table.name);
-    batch.table(message::NEW_TABLE, flag::CREATE, &table.name);
+    batch.new_table(table);
     for chain in &table.chains {
-        batch.add(message::NEW_CHAIN, flag::CREATE, |body| write_chain(body, &table.name, chain));
+        batch.add(message::NEW_CHAIN, flag::CREATE, |body| write_chain(body, table, chain));
     }
     for chain in &table.chains {
         for rule in &chain.rules {
@@ -139,8 +154,8 @@ pub fn ask(family: Family, name: &str, sequence: u32) -> Request {
     Request { bytes: batch.bytes, first: sequence, last: sequence }
 }
 
-fn write_chain(body: &mut Vec<u8>, table: &str, chain: &Chain) {
-    text(body, 1, table);
+fn write_chain(body: &mut Vec<u8>, table: &Table, chain: &Chain) {
+    text(body, 1, &table.name);
     text(body, 3, &chain.name);
     if chain.hook == Hook::Nowhere {
         return;
@@ -148,7 +163,8 @@ fn write_chain(body: &mut Vec<u8>, table: &str, chain: &Chain) {
     put_nested(body, 4 | NESTED, |hook| {
         // Prerouting and ingress bear the same number.
         attribute(hook, 1, &0u32.to_be_bytes());
-        attribute(hook, 2, &PRIORITY.to_be_bytes());
+        let priority = if table.owned { PRIORITY_OWNED } else { PRIORITY };
+        attribute(hook, 2, &priority.to_be_bytes());
         if let Hook::Ingress(interface) = &chain.hook {
             text(hook, 3, interface);
         }
@@ -167,6 +183,11 @@ fn write_rule(body: &mut Vec<u8>, table: &str, chain: &str, rule: &Rule) {
         }
         if rule.verdict == Verdict::Drop {
             expression(list, "counter", |_| {});
+        }
+        match &rule.verdict {
+            Verdict::Mark => set_priority(list, HANDED_OVER),
+            Verdict::AcceptUnmarked => set_priority(list, 0),
+            Verdict::Accept | Verdict::Drop | Verdict::Goto(_) => {}
         }
         expression(list, "immediate", |data| write_verdict(data, &rule.verdict));
     });
@@ -202,13 +223,7 @@ fn write_match(list: &mut Vec<u8>, asked: &Match) {
     };
     write_load(list, *value);
     if let Some(mask) = mask {
-        expression(list, "bitwise", |data| {
-            attribute(data, 1, &REGISTER.to_be_bytes());
-            attribute(data, 2, &REGISTER.to_be_bytes());
-            attribute(data, 3, &(mask.len() as u32).to_be_bytes());
-            literal(data, 4, mask);
-            literal(data, 5, &vec![0; mask.len()]);
-        });
+        write_bitwise(list, mask, &vec![0; mask.len()]);
     }
     let compared = |equal: bool, list: &mut Vec<u8>, data: &[u8]| {
         expression(list, "cmp", |fields| {
@@ -229,10 +244,32 @@ fn write_match(list: &mut Vec<u8>, asked: &Match) {
     }
 }
 
+/// Keeps the bits of the register that are in the mask, and inverts those of `inverted`.
+fn write_bitwise(list: &mut Vec<u8>, mask: &[u8], inverted: &[u8]) {
+    expression(list, "bitwise", |data| {
+        attribute(data, 1, &REGISTER.to_be_bytes());
+        attribute(data, 2, &REGISTER.to_be_bytes());
+        attribute(data, 3, &(mask.len() as u32).to_be_bytes());
+        literal(data, 4, mask);
+        literal(data, 5, inverted);
+    });
+}
+
+/// Sets the bit [`HANDED_OVER`] of the packet's priority to that of `bit`.
+fn set_priority(list: &mut Vec<u8>, bit: u32) {
+    write_meta(list, META_PRIORITY);
+    write_bitwise(list, &(!HANDED_OVER).to_ne_bytes(), &bit.to_ne_bytes());
+    expression(list, "meta", |data| {
+        attribute(data, 2, &META_PRIORITY.to_be_bytes());
+        attribute(data, 3, &REGISTER.to_be_bytes());
+    });
+}
+
 /// Loads a value into the register.
 fn write_load(list: &mut Vec<u8>, value: Value) {
     match value {
         Value::Protocol => write_meta(list, 1),
+        Value::Priority => write_meta(list, META_PRIORITY),
         Value::Interface => write_meta(list, 4),
         Value::InterfaceName => write_meta(list, 6),
         Value::Transport => write_meta(list, 16),
@@ -280,7 +317,9 @@ fn write_verdict(data: &mut Vec<u8>, verdict: &Verdict) {
         put_nested(value, 2 | NESTED, |fields| {
             let code: i32 = match verdict {
                 Verdict::Drop => 0,
-                Verdict::Accept => 1,
+                Verdict::Accept | Verdict::AcceptUnmarked => 1,
+                // Goes on with the next rule (`NFT_CONTINUE`).
+                Verdict::Mark => -1,
                 Verdict::Goto(_) => -4,
             };
             attribute(fields, 1, &code.to_be_bytes());

@@ -176,7 +176,7 @@ fn flowtables_are_at_the_ingress_of_their_interfaces() {
 fn own_table(name: &str) -> nft::Table {
     let rule = Rule { comment: "all".into(), matches: Vec::new(), verdict: Verdict::Drop };
     let chain = Chain { name: "prerouting".into(), hook: Hook::Prerouting, rules: vec![rule] };
-    nft::Table { family: Family::Inet, name: name.into(), chains: vec![chain] }
+    nft::Table { family: Family::Inet, name: name.into(), owned: false, chains: vec![chain] }
 }
 
 #[test]

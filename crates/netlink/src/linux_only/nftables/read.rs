@@ -15,7 +15,7 @@ use crate::error::{Error, Malformed};
 use crate::linux_only::condition::Families;
 use crate::linux_only::dump::{Dumped, dump, is_absent, request};
 use crate::message::Raw;
-use crate::nft::is_marked;
+use crate::nft::{is_marked, is_of};
 use crate::socket::Socket;
 use bm_wire::Family;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -390,7 +390,7 @@ fn devices(hooked: Attributes<'_>) -> Result<Vec<DeviceName>, Malformed> {
 fn rules(socket: &mut Socket, table: &TableName, own: &str, ruleset: &mut Ruleset) -> Result<Dumped, Error> {
     let mut body = header(table.family);
     attribute::put(&mut body, nfta::RULE_TABLE, &terminated(&table.name));
-    let own = &*table.name == own;
+    let own = is_of(own, &table.name);
     dump(socket, "list nftables rules", kind(message::GET_RULE), &body, |raw| {
         let [_, _, userdata] = some(attributes(raw), nfta::RULE)?;
         if own && userdata.is_some_and(is_marked) {
