@@ -15,13 +15,25 @@
 //! the port itself pass that chain, since the one by name follows.
 //!
 //! For filters that nftables cannot apply in the same way (rates, source checks, very many rules), it drops all packets
-//! that Linux would forward, but only while brickmoon cannot use the interface.
+//! that Linux would forward, but only while brickmoon cannot use the interface. On ports of workers that is after the daemon
+//! was killed, and while its workers are restarted. Until then their steering program and they themselves hand packets to
+//! Linux that arrive on the same interface as those that nobody has looked at. So an owned table, which ends with the
+//! daemon, marks every packet in front of the chain that drops those without a mark:
+//!
+//! ```text
+//! steering program, workers ─► ingress of r0: owned table: marks ─► netdev table: without mark? drops what Linux would forward
+//! ```
+//!
+//! The same applies to frames with two tags, whatever the filters, since nftables does not look behind the second one.
 
 mod rules;
 
-use crate::config::{Config, Device, SourceRule};
+use crate::config::{Config, Device, Fail, SourceRule};
 use bm_filter::Action;
-use bm_netlink::nft::{Chain, Family, Hook, Match, Nft, OURS, Rule, Table, Value, Verdict};
+use bm_netlink::nft::{
+    Chain, Family, HANDED_OVER, Hook, Match, Nft, OURS, Rule, Table, Value, Verdict, owned_name,
+};
+use bm_port::Unattended;
 use std::path::Path;
 
 use rules::{Kind, any_of_transport, frame_is, later_fragment};
@@ -30,6 +42,8 @@ use rules::{Kind, any_of_transport, frame_is, later_fragment};
 pub const FAMILIES: [Family; 3] = [Family::Netdev, Family::Inet, Family::Bridge];
 /// Maximum number of rules: nftables evaluates them one after the other.
 const RULES_MAX: usize = 1024;
+/// Ethertypes of VLAN tags.
+const TAGS: [u16; 2] = [0x8100, 0x88a8];
 
 /// Whether the interface of a port exists, and whether brickmoon receives its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +60,8 @@ pub enum PortInterface {
         mac: [u8; 6],
         /// Whether a VLAN on it is in a VRF, whose addresses the ingress chain cannot look up.
         vlans_in_vrf: bool,
+        /// Whether the owned table marks packets that the steering program and the workers hand to Linux.
+        marked: bool,
     },
     /// It exists with this index, but brickmoon cannot use it.
     Unusable(u32),
@@ -98,6 +114,15 @@ pub fn inexact(config: &Config, index: usize) -> Option<String> {
     (rules > RULES_MAX).then(|| format!("{rules} rules are too many for nftables (at most {RULES_MAX})"))
 }
 
+/// What the steering program of a port does with packets that no worker fetches: what nftables cannot filter is dropped.
+pub fn unattended(config: &Config, index: usize) -> Unattended {
+    match inexact(config, index) {
+        _ if config.filter.fail != Fail::Closed || !drops(config, index) => Unattended::ToLinux,
+        None => Unattended::DropTwoTags,
+        Some(_) => Unattended::Drop,
+    }
+}
+
 /// Whether the filters drop any packets that arrive on a port.
 pub fn drops(config: &Config, index: usize) -> bool {
     let Some(port) = config.ports.get(index) else { return false };
@@ -124,7 +149,10 @@ pub fn tables(config: &Config, table: &str, ports: &[PortNow]) -> Vec<Table> {
             match family {
                 Family::Netdev => {
                     let hook = Hook::Ingress(port.device.clone());
-                    let rules = filtered_elsewhere(port.interface).into_iter().chain(entries).collect();
+                    let exact = inexact(config, port.index).is_none();
+                    let first = handed_over(port.interface);
+                    let elsewhere = filtered_elsewhere(port.interface).into_iter().filter(|_| exact);
+                    let rules = first.into_iter().chain(elsewhere).chain(entries).collect();
                     chains.push(Chain { name: port.name.clone(), hook, rules });
                 }
                 Family::Inet | Family::Bridge => by_name.extend(entries),
@@ -138,13 +166,32 @@ pub fn tables(config: &Config, table: &str, ports: &[PortNow]) -> Vec<Table> {
     FAMILIES.into_iter().filter_map(make).collect()
 }
 
+/// The table that exists only as long as the daemon; it marks packets on ports of workers that the tables of [`tables`] drop
+/// without it. `None` if there are none.
+pub fn owned_table(config: &Config, table: &str, ports: &[PortNow]) -> Option<Table> {
+    let chain = |port: &PortNow| {
+        let PortInterface::ByWorkers { ifindex, .. } = port.interface else { return None };
+        let here = Match::Is(Value::Interface, ifindex.to_ne_bytes().to_vec(), None);
+        let mark = |matches| Rule { comment: "from brickmoon".into(), matches, verdict: Verdict::Mark };
+        let rules = match inexact(config, port.index) {
+            Some(_) => vec![mark(vec![here])],
+            None => TAGS.map(|tag| mark(vec![here.clone(), frame_is(tag)])).into(),
+        };
+        Some(Chain { name: port.name.clone(), hook: Hook::Ingress(port.device.clone()), rules })
+    };
+    let ports = ports.iter().filter(|port| drops(config, port.index));
+    let chains: Vec<_> = ports.filter_map(chain).collect();
+    let name = owned_name(table);
+    (!chains.is_empty()).then_some(Table { family: Family::Netdev, name, owned: true, chains })
+}
+
 /// Conditions under which a table of this family filters packets of a port; `None` if it never does.
 fn conditions(config: &Config, family: Family, port: &PortNow) -> Option<Vec<Match>> {
     let exact = inexact(config, port.index).is_none();
     if family == Family::Netdev {
         let filters = match port.interface {
             PortInterface::Unusable(_) => true,
-            PortInterface::ByWorkers { .. } => exact,
+            PortInterface::ByWorkers { marked, .. } => exact || marked,
             PortInterface::Missing | PortInterface::Usable(_) => false,
         };
         return filters.then(Vec::new);
@@ -165,16 +212,27 @@ fn conditions(config: &Config, family: Family, port: &PortNow) -> Option<Vec<Mat
     })
 }
 
+/// The rule of an ingress chain that accepts what the steering program and the workers have handed to Linux. With the index,
+/// since another interface of the same name is not theirs yet.
+fn handed_over(interface: PortInterface) -> Option<Rule> {
+    let PortInterface::ByWorkers { ifindex, marked: true, .. } = interface else { return None };
+    let here = Match::Is(Value::Interface, ifindex.to_ne_bytes().to_vec(), None);
+    let bit = HANDED_OVER.to_ne_bytes().to_vec();
+    let marked = Match::Is(Value::Priority, bit.clone(), Some(bit));
+    let comment = "from brickmoon".into();
+    Some(Rule { comment, matches: vec![here, marked], verdict: Verdict::AcceptUnmarked })
+}
+
 /// Rules of an ingress chain that pass frames which are filtered later, by the name of the port. The index makes another
 /// interface of the same name another chain.
 fn filtered_elsewhere(interface: PortInterface) -> Vec<Rule> {
-    let PortInterface::ByWorkers { ifindex, mac, vlans_in_vrf } = interface else { return Vec::new() };
+    let PortInterface::ByWorkers { ifindex, mac, vlans_in_vrf, .. } = interface else { return Vec::new() };
     let here = Match::Is(Value::Interface, ifindex.to_ne_bytes().to_vec(), None);
     let own = Match::Is(Value::Link(0, 6), mac.to_vec(), None);
     let of_type = |ethertype: u16| Match::Is(Value::Link(12, 2), ethertype.to_be_bytes().to_vec(), None);
     let accept = |matches| Rule { comment: "by name".into(), matches, verdict: Verdict::Accept };
     let untagged = [0x0800, 0x86dd].map(|ip| accept(vec![here.clone(), own.clone(), of_type(ip)]));
-    let tagged = [0x8100, 0x88a8].map(|tag| accept(vec![of_type(tag)]));
+    let tagged = TAGS.map(|tag| accept(vec![of_type(tag)]));
     untagged.into_iter().chain(tagged.into_iter().filter(|_| vlans_in_vrf)).collect()
 }
 
@@ -194,9 +252,10 @@ fn entries(family: Family, port: &PortNow, conditions: &[Match]) -> Vec<Rule> {
         goto(&[ipv6], Kind::Unknown),
     ];
     // Workers look behind two tags, and give Linux what they do not forward.
-    if family != Family::Inet && !matches!(port.interface, PortInterface::ByWorkers { .. }) {
+    let from_workers = matches!(port.interface, PortInterface::ByWorkers { marked: false, .. });
+    if family != Family::Inet && !from_workers {
         // Linux removes one tag. Packets with a second one are dropped.
-        rules.extend([0x8100, 0x88a8].map(|tagged| to(&[frame_is(tagged)], Verdict::Drop)));
+        rules.extend(TAGS.map(|tagged| to(&[frame_is(tagged)], Verdict::Drop)));
     }
     rules
 }

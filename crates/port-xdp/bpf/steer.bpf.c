@@ -4,7 +4,7 @@
  *
  * The user path gets unicast IPv4 and IPv6 packets sent to the port's MAC whose destination is not a local address of
  * Linux, and with `take_esp` also IPsec ESP to local addresses, alone or in UDP. This includes packets with broken headers, since the worker counts those by drop reason. Everything else goes
- * to Linux unchanged, and so do all frames while no worker is bound. In doubt: XDP_PASS.
+ * to Linux unchanged, and so do all frames while no worker is bound, unless `unattended` says otherwise. In doubt: XDP_PASS.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -19,6 +19,7 @@
 #include "deliver.h"
 #include "hold.h"
 #include "sample.h"
+#include "unattended.h"
 
 #define MAX_TAGS 2
 #define ACTIVE 1
@@ -32,7 +33,8 @@
 #define ND_FIRST 133	  /* router solicitation, RFC 4861 4.1 */
 #define ND_LAST 137	  /* redirect, RFC 4861 4.5 */
 #define NAT_TRAVERSAL 4500 /* ESP in UDP, and IKE after four zeros: RFC 3948 2 */
-#define UNATTENDED_NS (40 * 1000 * 1000) /* on a busy machine a live worker may have to wait for 20 ms */
+#define DROP_TWO_TAGS 1 /* values of `unattended`, in the order of `Unattended` in Rust */
+#define DROP_ALL 2
 
 /* What was done with a frame, in the order of `SteerCounters` in steer.rs. */
 enum kind {
@@ -47,7 +49,7 @@ enum kind {
 	PASSED_DELIVERED,
 	PASSED_UNATTENDED,
 	PASSED_FIREWALL, /* only Linux may handle the family */
-	DROPPED_HELD, /* Linux might route it before the filters are in place */
+	DROPPED_HELD, /* Linux might route it before the filters are in place, or while no worker filters */
 	PASSED_TOO_LARGE, /* does not fit into a slot: the MTU was raised, or is above what slots hold */
 	DROPPED_TOO_LARGE, /* the same where Linux might forward what the workers' filters drop */
 	PASSED_ROUTE, /* its route leads where only Linux can send */
@@ -68,7 +70,7 @@ struct control {
 	__u32 sample_one_in; /* if `active` is SAMPLED */
 	__u32 filters_drop; /* workers have filters, which Linux does not have */
 	__u32 linux_routes; /* address families with prefixes in `routes4` and `routes6` */
-	__u32 unused;
+	__u32 unattended; /* what to do with frames that no worker fetches */
 };
 
 struct tag {
@@ -175,24 +177,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct counts);
 } counts SEC(".maps");
-
-/*
- * Since when frames have been waiting for the worker of a queue; 0 while it fetches them. A killed process keeps its
- * sockets until its memory is freed, and a worker may hang forever: meanwhile Linux takes over. One cache line per
- * queue, as in heartbeat.rs.
- */
-struct heartbeat {
-	__u64 since;
-	__u64 unused[7];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1); /* set to the number of queues at load */
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct heartbeat);
-} heartbeats SEC(".maps");
 
 /*
  * What `deliver` puts before a frame that it sends to Linux, so that a generic-mode `steer` recognizes the frame when
@@ -417,19 +401,24 @@ static __noinline int take_sample(struct xdp_md *ctx)
 	return 0;
 }
 
-/* Whether frames of the queue have waited so long that its worker does not seem to run. */
-static __always_inline bool is_unattended(__u32 queue)
+static __always_inline bool has_two_tags(const struct xdp_md *ctx)
 {
-	struct heartbeat *heartbeat = bpf_map_lookup_elem(&heartbeats, &queue);
-	__u64 now, since;
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = data;
+	struct tag *tag = (void *)(eth + 1);
 
-	if (!heartbeat)
-		return false;
-	now = bpf_ktime_get_coarse_ns();
-	since = *(volatile __u64 *)&heartbeat->since;
-	if (!since)
-		*(volatile __u64 *)&heartbeat->since = now;
-	return since && (__s64)(now - since) > UNATTENDED_NS;
+	return (void *)(tag + 1) <= end && is_tag(eth->h_proto) && is_tag(tag->type);
+}
+
+/* A frame for a worker that does not fetch any. Linux must not forward it if its filters are not those of the worker. */
+static __noinline int left_by_workers(struct xdp_md *ctx, enum kind kind)
+{
+	__u32 unattended = control.unattended;
+
+	if (unattended != DROP_ALL && !(unattended == DROP_TWO_TAGS && has_two_tags(ctx)))
+		return pass(kind);
+	count(DROPPED_HELD);
+	return XDP_DROP;
 }
 
 /* A frame that fits into no slot, in which AF_XDP would lose it. */
@@ -470,9 +459,9 @@ active:
 		return too_large(ctx);
 	verdict = bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS);
 	if (verdict != XDP_REDIRECT)
-		return pass(PASSED_NO_WORKER);
+		return left_by_workers(ctx, PASSED_NO_WORKER);
 	if (is_unattended(ctx->rx_queue_index))
-		return pass(PASSED_UNATTENDED);
+		return left_by_workers(ctx, PASSED_UNATTENDED);
 	count(STEERED);
 	return verdict;
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bm_bpf::xdp::{self, Mode};
 use bm_bpf::{MapValue, Occupant, samples};
 use bm_frame::DATA_OFFSET;
-use bm_port::{LinuxRoute, Steering};
+use bm_port::{LinuxRoute, Steering, Unattended};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
@@ -48,7 +48,7 @@ pub struct SteerCounters {
     pub unattended: u64,
     /// Left to Linux because only Linux may handle the address family: a firewall, an IPsec policy, traffic control.
     pub firewall: u64,
-    /// Dropped because filters might drop it: see [`Options::held`].
+    /// Dropped because filters might drop it: see [`Options::held`] and [`Unattended`].
     pub held: u64,
     /// Left to Linux because they do not fit into a slot.
     pub too_large: u64,
@@ -99,7 +99,8 @@ struct Control {
     filters_drop: u32,
     /// Families with routes that lead to Linux, as `linux_only`.
     linux_routes: u32,
-    unused: u32,
+    /// What to do while no worker fetches packets, as [`Unattended`] counts.
+    unattended: u32,
 }
 
 /// Values of `active`.
@@ -379,6 +380,10 @@ impl Steering for XdpSteering {
 
     fn set_filters_drop(&mut self, drop: bool) -> io::Result<()> {
         self.set(Control { filters_drop: drop.into(), ..self.now })
+    }
+
+    fn set_unattended(&mut self, unattended: Unattended) -> io::Result<()> {
+        self.set(Control { unattended: unattended as u32, ..self.now })
     }
 
     fn set_sampling(&mut self, one_in: u32) -> io::Result<()> {

@@ -152,6 +152,18 @@ impl LinuxRoute {
     pub const IPV6_MIN: u8 = 32;
 }
 
+/// What a steering program does with packets for workers while no worker fetches them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Unattended {
+    /// Linux gets them.
+    #[default]
+    ToLinux,
+    /// Those with two VLAN tags are dropped, since Linux cannot filter them; it gets the others.
+    DropTwoTags,
+    /// All are dropped, since Linux cannot filter them like workers.
+    Drop,
+}
+
 /// What the control plane sets on a running port: which packets to leave to Linux.
 pub trait Steering: Send {
     /// The MAC addresses of this machine on this port: the interface's own, and those of VLANs on it.
@@ -197,6 +209,14 @@ pub trait Steering: Send {
         Ok(())
     }
 
+    /// What to do with packets while no worker fetches them.
+    ///
+    /// # Errors
+    /// The system's error; the previous setting then stays in effect.
+    fn set_unattended(&mut self, _unattended: Unattended) -> io::Result<()> {
+        Ok(())
+    }
+
     /// One received frame in so many is sampled, with 0 none. Ports without a program in the kernel sample none.
     ///
     /// # Errors
@@ -205,7 +225,8 @@ pub trait Steering: Send {
         Ok(())
     }
 
-    /// How many packets were dropped before the first call of [`Self::set_active`], because filters might drop them.
+    /// How many packets were dropped before the first call of [`Self::set_active`], or while no worker fetched them, because
+    /// filters might drop them.
     fn held(&self) -> u64 {
         0
     }

@@ -1,14 +1,17 @@
 //! Filters on interfaces whose packets brickmoon does not get: nftables filters there by the same rules, and these
 //! are removed afterwards. On both paths.
 
+use bm_tests::binary::binary;
 use bm_tests::daemon::eventually;
 use bm_tests::foreign::ForeignProgram;
 use bm_tests::lab::{Ends, Lab, Side};
-use bm_tests::packet::{Ip4, Ip6, ip_frame, routed};
+use bm_tests::packet::{Ip4, Ip6, echo4, ip_frame, reply4, routed};
 use bm_tests::subject::{Router, Subject};
-use bm_tests::sys::PacketSocket;
+use bm_tests::sys::{self, PacketSocket};
 use bm_tests::{command, report};
 use bm_wire::Mac;
+use std::path::Path;
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -116,9 +119,9 @@ fn tables(lab: &Lab) -> Vec<String> {
 }
 
 /// How many tables there are as long as brickmoon has all ports: by name in the families inet and bridge, and on the user
-/// path at ingress for what workers do not get.
+/// path at ingress for what workers do not get, and the owned one, which marks what they hand to Linux.
 fn usual(path: &str) -> usize {
-    if path == "user" { 3 } else { 2 }
+    if path == "user" { 4 } else { 2 }
 }
 
 fn state(router: &Router, name: &str) -> String {
@@ -227,10 +230,9 @@ fn a_refused_port_is_filtered() {
     });
 }
 
-/// Sends forbidden packets to `r2` until stopped, and counts those that were accepted for sending.
-fn stream(lab: &Lab, mac: Mac, stop: &AtomicBool, taken: &AtomicU64) {
+/// Sends frames to `r2` until stopped, and counts those that were accepted for sending.
+fn stream(lab: &Lab, frames: &[Vec<u8>], stop: &AtomicBool, taken: &AtomicU64) {
     let socket = lab.host(Side::Low).packet_socket(Side::Low.host());
-    let frames: Vec<_> = forbidden(0).iter().map(|packet| ip_frame(mac, Side::Low.mac(2), packet)).collect();
     while !stop.load(Ordering::Relaxed) {
         // Sending fails while the other end is down.
         let sent = frames.iter().filter(|frame| socket.send(frame).is_ok()).count();
@@ -243,6 +245,8 @@ fn stream(lab: &Lab, mac: Mac, stop: &AtomicBool, taken: &AtomicU64) {
 fn an_interface_that_is_created_again_is_filtered_from_its_first_packet() {
     with("closed-again", RULES, |lab, router, path| {
         let (mac, taken) = (Side::Low.mac(0x51), AtomicU64::new(0));
+        let frames: Vec<_> =
+            forbidden(0).iter().map(|packet| ip_frame(mac, Side::Low.mac(2), packet)).collect();
         let expected: Vec<_> =
             forbidden(0).iter().map(|packet| Side::Snk.to_neighbor(2, &routed(packet))).collect();
         lab.drain();
@@ -251,7 +255,7 @@ fn an_interface_that_is_created_again_is_filtered_from_its_first_packet() {
             lab.make_again_down(Side::Low, 0x51);
             let stop = AtomicBool::new(false);
             std::thread::scope(|scope| {
-                let sending = scope.spawn(|| stream(lab, mac, &stop, &taken));
+                let sending = scope.spawn(|| stream(lab, &frames, &stop, &taken));
                 // Up immediately, whether brickmoon has it by then or not.
                 lab.bring_up(Side::Low);
                 eventually("the port is taken", || state(router, "r2") == "attached");
@@ -332,4 +336,150 @@ fn tables_follow_the_configuration_and_are_restored_after_a_flush() {
         router.end(&[]);
         assert_eq!(tables(lab), Vec::<String>::new(), "{path}");
     });
+}
+
+/// Filters that Linux cannot apply in place of workers, and how many packets a second pass them.
+const UNTRANSLATABLE: [(&str, &str, u64); 3] = [
+    ("rates", "[filter]\nrate_packets = 1\nrate_burst = 1\n", 1),
+    ("sources", "[filter]\nreverse_path = 'strict'\n", 0),
+    ("two tags", RULES, 0),
+];
+
+/// The packet that these filters drop, and the frame that brings it to `r2`.
+fn dropped_by(filters: &str) -> (Vec<u8>, Vec<u8>) {
+    let from = if filters == "sources" { "10.9.9.8".into() } else { Side::Low.v4(2) };
+    let packet = Ip4::tcp_syn(&from, "10.9.9.9", 4000, 23).bytes();
+    let frame = Side::Low.to_router(&packet);
+    let tags: &[u8] = if filters == "two tags" { &[0x81, 0, 0, 0, 0x81, 0, 0, 0] } else { &[] };
+    (packet, [&frame[..12], tags, &frame[12..]].concat())
+}
+
+/// Starts a daemon after a killed one, with the same socket and file.
+fn start_again(lab: &Lab, router: &Router) -> Child {
+    let socket = router.socket().expect("a daemon");
+    let file = Path::new(&socket).with_file_name("brickmoon.toml");
+    let mut command = lab.rtr.command(binary().expect("a binary"));
+    command.arg("up").arg("--socket").arg(&socket).arg("--config").arg(file);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    eventually("the daemon answers", || router.ask("status", &[]).is_some_and(|done| done.status.success()));
+    child
+}
+
+/// Whether a packet through this machine comes out of `x1`: Linux sends it there, since `x0` is no port.
+fn reaches_linux(lab: &Lab) {
+    let packet = Ip4::udp_ports(&Side::Low.v4(3), "100.64.9.9", 4000, 5000, &[1; 20]).bytes();
+    let out = lab.rtr.packet_socket("x1");
+    eventually("Linux forwards what workers hand to it", || {
+        lab.send(Side::Low, &Side::Low.to_router(&packet));
+        let mut came = false;
+        while let Ok(Some(captured)) = out.receive() {
+            came |= captured.frame.ends_with(&routed(&packet));
+        }
+        came
+    });
+}
+
+/// Whether this machine answers at its address on `r2`.
+fn answers(lab: &Lab) {
+    let request = echo4(&Side::Low.v4(2), &Side::Low.v4(1), 0x7_0001, 8);
+    let reply = reply4(&request).bytes();
+    eventually("this machine answers", || {
+        lab.send(Side::Low, &Side::Low.to_router(&request.bytes()));
+        let mut came = false;
+        while let Ok(Some(captured)) = lab.socket(Side::Low).receive() {
+            // The identification is Linux's choice.
+            came |= captured.frame.len() >= 14 + reply.len() && captured.frame[26..] == reply[12..];
+        }
+        came
+    });
+}
+
+/// What may happen to the workers of a daemon; it is dead in the end. `more` is what the configuration has besides ports.
+fn lose_workers(lab: &Lab, router: &mut Router, more: &str) {
+    let pause = || std::thread::sleep(Duration::from_millis(300));
+    pause();
+    let process = router.process().expect("a daemon");
+    sys::signal(process, libc::SIGSTOP).expect("it is there");
+    pause();
+    sys::signal(process, libc::SIGCONT).expect("it is there");
+    reaches_linux(lab);
+    let all = ports("user");
+    let without_r0 = all.replace("[[port]]\ndevice = 'r0'\npath = 'user'\n", "");
+    // A port less, or one more, restarts the workers.
+    for ports in [without_r0, all] {
+        let done = router.reload_with(&(ports + more)).expect("a daemon");
+        assert!(done.status.success(), "{done:?}");
+        reaches_linux(lab);
+    }
+    router.kill();
+    pause();
+    answers(lab);
+}
+
+/// Runs an action in a stream of these frames; returns how many of the packets in them came out.
+fn passed_during(lab: &Lab, (packet, frame): &(Vec<u8>, Vec<u8>), action: impl FnOnce()) -> u64 {
+    let (stop, taken) = (AtomicBool::new(false), AtomicU64::new(0));
+    let out = Side::Snk.to_neighbor(2, &routed(packet));
+    lab.drain();
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(|| stream(lab, std::slice::from_ref(frame), &stop, &taken));
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(action));
+        stop.store(true, Ordering::Relaxed);
+        sending.join().expect("the sender does not panic");
+        if let Err(why) = done {
+            std::panic::resume_unwind(why);
+        }
+    });
+    let mut passed = 0;
+    while let Ok(Some(captured)) = lab.socket(Side::Snk).receive() {
+        passed += u64::from(captured.frame == out);
+    }
+    report::say(&format!("closed: {} frames sent, {passed} came out", taken.load(Ordering::Relaxed)));
+    passed
+}
+
+#[test]
+fn nothing_passes_a_port_of_workers_without_its_workers() {
+    for (name, filters, per_second) in UNTRANSLATABLE {
+        with_paths(&format!("closed-{}", &name[..3]), &["user"], filters, |lab, router, _| {
+            lab.rtr.ip("link add x0 type veth peer name x1\nlink set x0 up\nlink set x1 up\n\
+                 route add 100.64.9.0/24 dev x0\n\
+                 neigh add 100.64.9.9 lladdr 02:00:00:00:00:99 dev x0 nud permanent");
+            reaches_linux(lab);
+            let (begin, frame) = (Instant::now(), dropped_by(name));
+            let mut again = None;
+            let passed = passed_during(lab, &frame, || {
+                lose_workers(lab, router, filters);
+                again = Some(start_again(lab, router));
+                reaches_linux(lab);
+            });
+            // Each start of the workers forgets how many packets a source has sent.
+            let may_pass = per_second * (begin.elapsed().as_secs() + 6);
+            assert!(
+                passed <= may_pass,
+                "{name}: {passed} packets passed\n{}",
+                lab.rtr.run("nft list ruleset")
+            );
+            answers(lab);
+            router.end(&[]);
+            again.expect("a daemon").wait().expect("it has ended");
+            assert_eq!(tables(lab), Vec::<String>::new(), "{name}");
+        });
+    }
+}
+
+#[test]
+fn linux_forwards_without_workers_if_filters_fail_open() {
+    let open = |(name, filters, _): (&str, &str, u64)| {
+        (name.to_owned(), filters.replace("[filter]", "[filter]\nfail = 'open'"))
+    };
+    for (name, filters) in UNTRANSLATABLE.map(open) {
+        with_paths(&format!("open-{}", &name[..3]), &["user"], &filters, |lab, router, _| {
+            let passed = passed_during(lab, &dropped_by(&name), || {
+                router.kill();
+                std::thread::sleep(Duration::from_millis(300));
+            });
+            assert!(passed > 100, "{name}: {passed}");
+        });
+    }
 }

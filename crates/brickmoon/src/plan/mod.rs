@@ -138,21 +138,21 @@ fn warnings(config: &Config, machine: &Machine, paths: &Paths) -> Vec<String> {
     };
     let mut warnings: Vec<_> = config.ports.iter().zip(&paths.0).filter_map(of_port).collect();
     let by_workers = (0..config.ports.len()).filter(|index| !paths.0[*index].in_kernel);
-    warnings.extend(by_workers.filter_map(|index| unfiltered(config, index)));
+    warnings.extend(by_workers.filter_map(|index| closed(config, index)));
     if paths.any_kernel() && !machine.pins {
         warnings.push("the kernel path will end with the daemon: there is no bpffs, and this process may not mount one (CAP_SYS_ADMIN)".into());
     }
     warnings
 }
 
-/// When a port of workers is not filtered although filters should fail closed.
-fn unfiltered(config: &Config, index: usize) -> Option<String> {
+/// When a port of workers forwards nothing, since nftables cannot filter in place of them.
+fn closed(config: &Config, index: usize) -> Option<String> {
     let port = &config.ports[index];
     let is_meant =
         config.filter.fail == Fail::Closed && config.filters_drop() && nftables::drops(config, index);
     let why = nftables::inexact(config, index).filter(|_| is_meant)?;
     Some(format!(
-        "port {}: [filter] does not apply while no worker receives its packets, since Linux forwards them then, and {why}: path = \"kernel\" filters without workers",
+        "port {}: while no worker receives its packets, all that Linux would forward are dropped, since {why}: path = \"kernel\" filters without workers",
         port.name(index)
     ))
 }

@@ -437,7 +437,7 @@ fn warnings_name_waiting_ports_and_packets_left_to_linux() {
             "[filter]\nrate_packets = 10\n",
             SAME,
             &[
-                "port eth0: [filter] does not apply while no worker receives its packets, since Linux forwards them then, and nftables cannot limit rates in the same way: path = \"kernel\" filters without workers",
+                "port eth0: while no worker receives its packets, all that Linux would forward are dropped, since nftables cannot limit rates in the same way: path = \"kernel\" filters without workers",
             ],
         ),
         ("eth0=user", "[filter]\nrate_packets = 10\nfail = 'open'\n", SAME, &[]),

@@ -8,9 +8,11 @@ use bm_filter::{Action, Filters, Flat, ROOM_RULES, Rate, Rule, SourceCheck, TooM
 
 use super::{Compiler, Interfaces};
 use crate::config::{self, Config, SourceRule};
+use crate::nftables;
 use bm_fib::memory::OutOfMemory;
 use bm_forward::Outcome;
 use bm_forward::filter::{FilterSet, RuleCounts, SourceRates, Taken};
+use bm_port::Unattended;
 use bm_stats::Reason;
 
 /// The configuration of filters, and what was last compiled from it.
@@ -20,6 +22,8 @@ pub(super) struct Filtering {
     claims: Vec<Rule>,
     /// Whether filters drop anything that Linux would route.
     drops: bool,
+    /// What each port of workers does with packets that no worker fetches.
+    unattended: Vec<Unattended>,
     /// Source checks of ports, with their names.
     sources: Vec<(String, SourceRule)>,
     /// The counter of each rule name, which is kept as long as a rule has the name.
@@ -65,6 +69,7 @@ impl Filtering {
         };
         self.sources = config.ports.iter().map(source).collect();
         self.drops = config.filters_drop();
+        self.unattended = (0..config.ports.len()).map(|index| nftables::unattended(config, index)).collect();
         if self.config == config.filter && self.claims == config.claims && !self.counters.is_empty() {
             return Vec::new();
         }
@@ -244,6 +249,11 @@ impl Compiler {
     /// Whether filters drop anything that Linux would route.
     pub fn filters_drop(&self) -> bool {
         self.filtering.drops
+    }
+
+    /// What a port of workers does with packets that no worker fetches.
+    pub fn unattended(&self, port: u16) -> Unattended {
+        self.filtering.unattended.get(usize::from(port)).copied().unwrap_or_default()
     }
 
     /// Source check of a port.

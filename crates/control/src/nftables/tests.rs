@@ -17,6 +17,10 @@ fn with(filter: &str, interface: PortInterface) -> Vec<Table> {
     tables(&config(filter), "t", &[PortNow { name: "r0".into(), device: "r0".into(), index: 0, interface }])
 }
 
+fn by_workers(vlans_in_vrf: bool, marked: bool) -> PortInterface {
+    PortInterface::ByWorkers { ifindex: 7, mac: MAC, vlans_in_vrf, marked }
+}
+
 /// The families with a table, and whether its rules exclude the interface with index 7.
 fn shape(tables: &[Table]) -> Vec<(Family, bool)> {
     let but = Match::IsNot(Value::Interface, 7u32.to_ne_bytes().into(), None);
@@ -33,7 +37,7 @@ fn rules_by_name_skip_only_interfaces_filtered_elsewhere() {
     assert_eq!(shape(&with(TELNET, PortInterface::Missing)), [(inet, false), (bridge, false)]);
     let kernel = PortInterface::Usable(7);
     assert_eq!(shape(&with(TELNET, kernel)), [(inet, true), (bridge, false)]);
-    let workers = PortInterface::ByWorkers { ifindex: 7, mac: MAC, vlans_in_vrf: false };
+    let workers = by_workers(false, false);
     assert_eq!(
         shape(&with(TELNET, workers)),
         [(netdev, false), (inet, false), (bridge, false)],
@@ -50,7 +54,7 @@ fn rules_by_name_skip_only_interfaces_filtered_elsewhere() {
 #[test]
 fn frames_that_workers_do_not_get_are_filtered_at_ingress() {
     let of_port = |vlans_in_vrf| {
-        let tables = with(TELNET, PortInterface::ByWorkers { ifindex: 7, mac: MAC, vlans_in_vrf });
+        let tables = with(TELNET, by_workers(vlans_in_vrf, false));
         let chain = tables[0].chains.iter().find(|chain| chain.name == "r0").unwrap();
         chain.rules.iter().filter(|rule| rule.verdict == Verdict::Accept).cloned().collect::<Vec<_>>()
     };
@@ -58,6 +62,29 @@ fn frames_that_workers_do_not_get_are_filtered_at_ingress() {
     let passed = of_port(false);
     assert!(passed.len() == 2 && passed.iter().all(|rule| rule.matches.contains(&own)), "{passed:?}");
     assert_eq!(of_port(true).len(), 4, "tagged frames as well");
+}
+
+#[test]
+fn what_workers_hand_to_linux_is_marked_while_the_daemon_lives() {
+    let port =
+        PortNow { name: "r0".into(), device: "r0".into(), index: 0, interface: by_workers(false, true) };
+    let second_tag = |rule: &&Rule| TAGS.iter().any(|tag| rule.matches.last() == Some(&frame_is(*tag)));
+    for (filter, all) in [("rate_packets = 5\n", true), (TELNET, false)] {
+        let ports = std::slice::from_ref(&port);
+        let owned = owned_table(&config(filter), "t", ports).unwrap();
+        assert!(owned.owned && owned.name == owned_name("t"), "{owned:?}");
+        let [chain] = &owned.chains[..] else { panic!("{owned:?}") };
+        assert!(chain.rules.iter().all(|rule| rule.verdict == Verdict::Mark), "{filter}");
+        assert_eq!(chain.rules.iter().filter(second_tag).count(), if all { 0 } else { 2 }, "{filter}");
+        let netdev = &tables(&config(filter), "t", ports)[0];
+        let chain = netdev.chains.iter().find(|chain| chain.name == "r0").unwrap();
+        assert_eq!((netdev.family, &chain.rules[0].verdict), (Family::Netdev, &Verdict::AcceptUnmarked));
+        assert_eq!(chain.rules.iter().filter(second_tag).count(), 2, "{filter}: dropped without a mark");
+        let passed = chain.rules.iter().filter(|rule| rule.verdict == Verdict::Accept).count();
+        assert_eq!(passed, if all { 0 } else { 2 }, "{filter}: frames that are filtered by name");
+    }
+    let missing = PortNow { interface: PortInterface::Missing, ..port };
+    assert_eq!(owned_table(&config(TELNET), "t", &[missing]), None);
 }
 
 #[test]

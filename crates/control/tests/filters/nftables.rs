@@ -190,7 +190,9 @@ impl Chosen {
     fn put(&self, nft: &mut Nft, family: Family, ifindex: u32) -> bool {
         let interface = match family {
             Family::Netdev => PortInterface::Unusable(ifindex),
-            Family::Inet => PortInterface::ByWorkers { ifindex, mac: [0; 6], vlans_in_vrf: false },
+            Family::Inet => {
+                PortInterface::ByWorkers { ifindex, mac: [0; 6], vlans_in_vrf: false, marked: false }
+            }
             Family::Bridge => PortInterface::Missing,
         };
         let port = PortNow { name: "r0".into(), device: "r0".into(), index: 0, interface };

@@ -57,14 +57,19 @@ impl Forwarder {
         };
         *lock(&self.running) = Some(running);
         restarts.keep_open.clear();
-        control.set_active(true).map_err(Failure::failed)
+        control.set_active(true).map_err(Failure::failed)?;
+        // Packets that workers hand to Linux pass again as soon as the tables follow.
+        self.links.notify_one();
+        Ok(())
     }
 
     /// Ends the workers, if there are any; Linux forwards for their ports from then on.
     fn end_workers(&self, restarts: &mut Restarts) -> Result<(), Failure> {
         let has_workers = |running: &Running| running.plane.is_some();
         if lock(&self.running).as_ref().is_some_and(has_workers) {
-            // Steering programs must be detached before others can be attached.
+            // Steering programs must be detached before others can be attached. From here on nftables drops what only
+            // workers can filter.
+            lock(&self.filter_tables).unmark();
             self.driver.handle().release_worker_ports().map_err(Failure::failed)?;
             let before = lock(&self.running).take();
             restarts.keep_open.extend(before.into_iter().flat_map(Running::stop));

@@ -1,4 +1,7 @@
 //! The nftables tables that filter packets that the daemon does not get: creates, checks and removes them.
+//!
+//! One more table, which the kernel removes as soon as the daemon is dead, marks packets that the daemon hands to Linux. The
+//! others drop some that have no mark, so the marks come first and are removed last.
 
 use std::time::{Duration, Instant};
 
@@ -17,6 +20,18 @@ pub struct FilterTables {
     tables: Vec<Table>,
     /// Families whose table could not be created or removed.
     refused: Vec<RefusedTable>,
+    owned: OwnedTable,
+}
+
+/// The table that marks packets, as long as its socket is open.
+#[derive(Default)]
+struct OwnedTable {
+    /// Opened for the first table, so that nothing is opened for filters that do not need it.
+    nft: Option<Nft>,
+    table: Option<Table>,
+    refused: Option<RefusedTable>,
+    /// Whether the kernel has accepted such a table before.
+    is_possible: bool,
 }
 
 /// A table that the kernel rejected.
@@ -26,7 +41,47 @@ struct RefusedTable {
     why: String,
 }
 
+impl OwnedTable {
+    /// Creates this table, unless it is there; an error from before is kept.
+    fn put(&mut self, wanted: &Table) -> Result<(), String> {
+        let Self { nft, table, .. } = self;
+        if table.as_ref() == Some(wanted) && !is_missing(nft, wanted) {
+            return Ok(());
+        }
+        if nft.is_none() {
+            *nft = Nft::open_to_own().map_err(|error| error.to_string())?;
+        }
+        let Some(open) = nft else { return Err("this kernel has no nftables".into()) };
+        // The old table stays if the new one is rejected: closing the socket would remove it.
+        open.put(wanted).map_err(|error| error.to_string())?;
+        (*table, self.is_possible) = (Some(wanted.clone()), true);
+        Ok(())
+    }
+
+    /// Removes the table: what workers hand to Linux counts as seen by nobody then.
+    fn remove(&mut self) {
+        // The kernel removes it with the socket.
+        (self.nft, self.table, self.refused) = (None, None, None);
+    }
+}
+
 impl FilterTables {
+    /// Creates the table that marks packets, or says why the tables must do without it. `None` if the attempt failed
+    /// because of something that changes: then all tables stay as they are until the next one.
+    pub fn mark(&mut self, wanted: Option<&Table>) -> Option<bool> {
+        let Some(wanted) = wanted else { return Some(true) };
+        let done = self.owned.put(wanted);
+        let is_possible = done.is_ok() || self.owned.is_possible;
+        let refused = |why| RefusedTable { family: wanted.family, at: Instant::now(), why };
+        self.owned.refused = done.err().map(refused);
+        (self.owned.refused.is_none() || !is_possible).then_some(is_possible)
+    }
+
+    /// Removes the table that marks packets, before the steering programs are detached.
+    pub fn unmark(&mut self) {
+        self.owned.remove();
+    }
+
     /// Creates these tables, and removes others of this name.
     pub fn put(&mut self, name: &str, wanted: Vec<Table>) {
         let begins = self.name.is_empty();
@@ -69,9 +124,10 @@ impl FilterTables {
 
     /// Whether a table has been removed, or a rejected one is due for another try.
     pub fn is_to_be_put(&mut self) -> bool {
-        let is_due = self.refused.iter().any(|refused| refused.at.elapsed() > AGAIN);
-        let Self { nft, tables, .. } = self;
-        is_due || tables.iter().any(|table| is_missing(nft, table))
+        let mut refused = self.refused.iter().chain(&self.owned.refused);
+        let is_due = refused.any(|refused| refused.at.elapsed() > AGAIN);
+        let Self { nft, tables, owned, .. } = self;
+        is_due || tables.iter().chain(&owned.table).any(|table| is_missing(nft, table))
     }
 
     /// The name of the tables.
@@ -87,8 +143,11 @@ impl FilterTables {
 
     /// The note for `status` on tables that could not be created.
     pub fn trouble(&self) -> Option<String> {
-        let why = &self.refused.first()?.why;
-        Some(format!("[filter] does not fail closed: {why}"))
+        if let Some(refused) = self.refused.first() {
+            return Some(format!("[filter] does not fail closed: {}", refused.why));
+        }
+        let why = &self.owned.refused.as_ref()?.why;
+        Some(format!("[filter] does not fail closed on ports of workers while no worker receives: {why}"))
     }
 
     /// Removes all tables.
@@ -97,6 +156,7 @@ impl FilterTables {
             let name = self.name.clone();
             self.put(&name, Vec::new());
         }
+        self.owned.remove();
         if let Some(why) = self.trouble() {
             tracing::error!("{why}");
         }

@@ -27,7 +27,7 @@ fn interface(info: &PortInfo, control: Option<&ControlPortState>, uncovered: &Un
             let interfaces = of_port.map(|of_port| &*of_port.interfaces).unwrap_or_default();
             let mac = interfaces.iter().find(|own| own.vlan.is_none()).map_or([0; 6], |own| own.mac.0);
             let vlans_in_vrf = interfaces.iter().any(|own| own.vlan.is_some() && own.vrf.is_some());
-            PortInterface::ByWorkers { ifindex: *ifindex, mac, vlans_in_vrf }
+            PortInterface::ByWorkers { ifindex: *ifindex, mac, vlans_in_vrf, marked: false }
         }
         (Presence::Refused { .. }, _) => denied(),
     }
@@ -67,15 +67,26 @@ impl Forwarder {
         let config = &setup.config;
         let name = nftables::name(&config.daemon.socket);
         if !is_closed(config) {
-            lock(&self.filter_tables).put(&name, Vec::new());
-            return;
+            let mut installed = lock(&self.filter_tables);
+            installed.put(&name, Vec::new());
+            return installed.unmark();
         }
         // While workers are being restarted, the tables stay.
-        let Some(ports) = self.ports_now(config, of_control) else { return };
-        let tables = nftables::tables(config, &name, &ports);
+        let Some(mut ports) = self.ports_now(config, of_control) else { return };
+        let owned = nftables::owned_table(config, &name, &ports);
         let mut installed = lock(&self.filter_tables);
         let before = installed.trouble();
-        installed.put(&name, tables);
+        if let Some(possible) = installed.mark(owned.as_ref()) {
+            for port in &mut ports {
+                if let PortInterface::ByWorkers { marked, .. } = &mut port.interface {
+                    *marked = possible;
+                }
+            }
+            installed.put(&name, nftables::tables(config, &name, &ports));
+        }
+        if owned.is_none() {
+            installed.unmark();
+        }
         if let Some(why) = installed.trouble().filter(|why| before.as_ref() != Some(why)) {
             tracing::error!("{why}");
         }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use bm_port::LinuxRoute;
+use bm_port::{LinuxRoute, Unattended};
 
 use super::{Control, ControlPort};
 
@@ -48,6 +48,8 @@ struct PortSteering {
     sample_one_in: u32,
     /// Whether filters of workers may drop packets.
     filters_drop: bool,
+    /// What it does with packets that no worker fetches.
+    unattended: Unattended,
 }
 
 impl Control {
@@ -76,6 +78,7 @@ impl Control {
                 active: known.then_some(active),
                 sample_one_in,
                 filters_drop: self.compiler.filters_drop(),
+                unattended: self.compiler.unattended(port),
             }
         };
         let mut local: Vec<IpAddr> =
@@ -139,6 +142,7 @@ fn steer_port(port: &mut ControlPort, all: &LastSteering, now: &PortSteering) ->
     port.steering.set_linux_routes(&all.routes)?;
     port.steering.set_linux_only(now.linux_only)?;
     port.steering.set_filters_drop(now.filters_drop)?;
+    port.steering.set_unattended(now.unattended)?;
     port.steering.set_sampling(now.sample_one_in)?;
     if !now.macs.is_empty() {
         port.steering.set_macs(&now.macs)?;
