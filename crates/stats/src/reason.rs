@@ -52,7 +52,7 @@ reasons! {
     Filter, "filter", "dropped by a filter rule: `brickmoon show filters` says which";
     TinyFragment, "tiny_fragment", "fragment too small to hold the headers that filter rules match (RFC 1858, 7112)";
     RateLimit, "rate_limit", "its source sends more packets a second than [filter] rate_packets allows";
-    FilterNotReady, "filter_not_ready", "received before the filters of its interface were in place";
+    FilterNotReady, "filter_not_ready", "received before the filters of its interface were in place, or while no worker applied them";
     TooBig, "too_big", "larger than the next hop's MTU, and must not be fragmented";
     NeighborUnresolved, "neighbor_unresolved", "the next hop did not answer ARP or neighbor discovery";
     NeighborQueueFull, "neighbor_queue_full", "too many packets are waiting for the next hop's MAC address";
