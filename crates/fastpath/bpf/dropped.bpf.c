@@ -13,21 +13,7 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 #include "freed.h"
-
-/* The fields of the kernel's structures that are read; libbpf adjusts their offsets to the running kernel. */
-#define OF_KERNEL __attribute__((preserve_access_index))
-
-struct ns_common {
-	unsigned int inum;
-} OF_KERNEL;
-
-struct net {
-	struct ns_common ns;
-} OF_KERNEL;
-
-typedef struct {
-	struct net *net;
-} possible_net_t;
+#include "kernel.h"
 
 struct net_device {
 	possible_net_t nd_net;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0
 /*
- * Lists the interfaces that stand on another one and are in other network namespaces. No message has them for those who are
- * in the namespace of the lower one.
+ * Lists the interfaces on top of another one that are in other network namespaces. Netlink does not show them in the
+ * namespace of the lower one.
  *
  *     BPF_PROG_TEST_RUN, __sk_buff.ifindex = lower -> net_device.adj_list.upper -> output: struct uppers
  *
@@ -13,25 +13,11 @@
 #include <stddef.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
-
-/* The fields of the kernel's structures that are read; libbpf adjusts their offsets to the running kernel. */
-#define OF_KERNEL __attribute__((preserve_access_index))
+#include "kernel.h"
 
 struct list_head {
 	struct list_head *next;
 } OF_KERNEL;
-
-struct ns_common {
-	unsigned int inum;
-} OF_KERNEL;
-
-struct net {
-	struct ns_common ns;
-} OF_KERNEL;
-
-typedef struct {
-	struct net *net;
-} possible_net_t;
 
 struct rtnl_link_ops {
 	const char *kind;

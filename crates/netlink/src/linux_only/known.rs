@@ -158,10 +158,10 @@ fn add_upper(mirror: &Mirror, link: &Link, list: &mut Vec<LinuxOnly>) {
 
 /// What interfaces in other namespaces do to the one below them.
 fn add_uppers_elsewhere(mirror: &Mirror, lower: u32, uppers: &[Upper], list: &mut Vec<LinuxOnly>) {
-    let takes = |upper: &&Upper| {
+    let taker = uppers.iter().find(|upper| {
         &*upper.kind != "vlan" && takes_frames_of_kind(&upper.kind, upper.macvlan_mode, upper.same_mac)
-    };
-    if let Some(Upper { ifindex, namespace, kind, .. }) = uppers.iter().find(takes) {
+    });
+    if let Some(Upper { ifindex, namespace, kind, .. }) = taker {
         let name = name_of(mirror, lower);
         let why =
             format!("interface {ifindex} ({kind}) in network namespace {namespace} takes frames of {name}");

@@ -306,8 +306,10 @@ fn adopt_routes<A: prefix::Address>(
         if renewed.is_none() && !ours.needs_reread(number, prefix) {
             findings.note(item(ours, number, prefix, our), item(fresh, number, prefix, list));
         }
-        let listed = || list.iter().map(|&id| fresh.bodies.body(id).clone()).collect();
-        set(ours, number, prefix, renewed.unwrap_or_else(listed), changes);
+        match renewed {
+            Some(renewed) => set(ours, number, prefix, renewed, changes),
+            None => copy(ours, fresh, number, prefix, list, changes),
+        }
     }
 }
 
@@ -361,12 +363,12 @@ fn pair<A: prefix::Address>(
 
 /// Whether an IPv6 route has the metric of another one with several hops.
 fn may_be_hidden<A: prefix::Address>(routes: &Routes<A>, list: &[BodyId], id: BodyId) -> bool {
-    let hides = |&other: &BodyId| {
-        other != id
-            && hides_others(routes, list, other)
-            && peers(routes.bodies.body(other), routes.bodies.body(id))
-    };
-    A::FAMILY == Family::V6 && list.iter().any(hides)
+    A::FAMILY == Family::V6
+        && list.iter().any(|&other| {
+            other != id
+                && hides_others(routes, list, other)
+                && peers(routes.bodies.body(other), routes.bodies.body(id))
+        })
 }
 
 /// Copies the routes of a prefix from `fresh`.
