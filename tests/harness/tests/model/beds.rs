@@ -2,6 +2,7 @@
 //! at the same time.
 
 use crate::compare;
+use crate::counters::Counters;
 use crate::filters;
 use crate::probes::Probe;
 use crate::step::{Place, Step, Tool};
@@ -13,6 +14,7 @@ use bm_tests::netns::Namespace;
 use bm_tests::reassembly;
 use bm_tests::subject::{Router, Subject};
 use bm_tests::sys::{self, PacketSocket};
+use std::fmt::Write;
 use std::net::IpAddr;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -72,6 +74,8 @@ pub struct Bed<'a> {
     marks: u32,
     /// What Linux has reassembled and fragmented before the last exchange.
     counted: [u64; 6],
+    /// Linux's counters before the last exchange.
+    counters: Counters,
     /// The filters, in the words of their step.
     filters: String,
 }
@@ -151,7 +155,17 @@ impl<'a> Bed<'a> {
         let router = subject.start_with(lab, &ports, &filters::config(""));
         let sockets = SIDES.map(|side| open(lab, side).expect("the lab's own links are there"));
         let marker = Requests::about(&lab.rtr, MARKER[0]);
-        Self { lab, router, subject, sockets, marker, marks: 0, counted: [0; 6], filters: String::new() }
+        Self {
+            lab,
+            router,
+            subject,
+            sockets,
+            marker,
+            marks: 0,
+            counted: [0; 6],
+            counters: Counters::default(),
+            filters: String::new(),
+        }
     }
 
     /// Its name in reports.
@@ -277,6 +291,8 @@ impl<'a> Bed<'a> {
     /// Sends all frames and returns what comes of them until nothing has come for a while.
     pub fn exchange(&mut self, probes: &[Probe], token: [u8; 4]) -> Vec<Seen> {
         self.counted = reassembly::counted(&self.lab.rtr);
+        self.counters = Counters::read(self.lab);
+        let _earlier = self.overflowed();
         self.discard();
         for (side, frame) in probes {
             // A link that is down, or shorter than a frame, refuses it.
@@ -324,6 +340,32 @@ impl<'a> Bed<'a> {
         text += &self.router.log();
         let file = std::path::Path::new(&folder).join(format!("model-{seed}-{}.txt", self.name()));
         std::fs::write(&file, text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    }
+
+    /// Frames that this machine has lost since the last exchange began: between this router and the test, or in the backlog
+    /// of a processor, which all labs share.
+    pub fn lost(&self) -> u64 {
+        self.overflowed() + Counters::read(self.lab).lost_since(&self.counters)
+    }
+
+    /// Frames that the test's sockets had no room for since the last call.
+    fn overflowed(&self) -> u64 {
+        self.sockets.iter().map(|(_, socket)| u64::from(socket.overflowed().unwrap_or_default())).sum()
+    }
+
+    /// Linux's counters that have grown otherwise here than in the other lab since the last exchange began, as
+    /// `name here/there`.
+    pub fn counters_beside(&self, other: &Self) -> String {
+        let (here, there) = (Counters::read(self.lab), Counters::read(other.lab));
+        let of_other = there.grown_since(&other.counters);
+        let mut text = String::new();
+        for (name, grown) in here.grown_since(&self.counters) {
+            let beside = of_other.get(name).copied().unwrap_or_default();
+            if grown != beside {
+                let _ = write!(text, " {name} {grown}/{beside}");
+            }
+        }
+        text
     }
 
     /// Whether Linux has reassembled or fragmented something since the last exchange began.

@@ -22,6 +22,7 @@
 
 mod beds;
 mod compare;
+mod counters;
 mod filters;
 mod generate;
 mod open;
@@ -118,9 +119,9 @@ fn tell(found: Finding) -> String {
 }
 
 fn summary(counts: &Counts, took: Duration) {
-    let Counts { steps, refused, rounds, probes, frames, during, transient, sent } = counts;
+    let Counts { steps, refused, rounds, probes, frames, during, transient, lossy, sent } = counts;
     report::say(&format!(
-        "model: {steps} steps in {took:.0?}, of which Linux refused {refused}; {rounds} rounds with {probes} packets, of which came {frames} frames from Linux; {during} more while steps were made; {transient} rounds were repeated"
+        "model: {steps} steps in {took:.0?}, of which Linux refused {refused}; {rounds} rounds with {probes} packets, of which came {frames} frames from Linux; {during} more while steps were made; {transient} rounds were repeated, {lossy} of them since this machine had lost frames"
     ));
     for (name, sent) in sent {
         report::say(&format!("model: {name} has forwarded {sent} frames itself"));

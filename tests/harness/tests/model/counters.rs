@@ -1,0 +1,82 @@
+//! What Linux counts beside the packets that leave a router. In a report it says why one is missing; and it shows whether
+//! this machine has lost some between a router and the test.
+
+use bm_tests::lab::{Lab, SIDES};
+use bm_tests::netns::Namespace;
+use std::collections::BTreeMap;
+
+/// Column of `/proc/net/softnet_stat`, in hexadecimal: frames that a processor's full backlog did not take.
+const BACKLOG_DROPS: usize = 1;
+/// Column of `/proc/net/dev`: frames that a link did not take to send, as a veth whose other end has no room.
+const LINK_DROPS: usize = 11;
+
+/// The counters of a lab.
+#[derive(Default)]
+pub struct Counters {
+    /// Those of Linux's protocols in the router, by name.
+    protocols: BTreeMap<String, u64>,
+    /// Frames lost by this machine's processors and by the test's links.
+    lost: u64,
+}
+
+impl Counters {
+    pub fn read(lab: &Lab) -> Self {
+        let mut protocols = BTreeMap::new();
+        for file in ["snmp", "netstat"] {
+            add_pairs_of_lines(&read(&lab.rtr, file), &mut protocols);
+        }
+        add_lines(&read(&lab.rtr, "snmp6"), &mut protocols);
+        let mut lost: u64 = read(&lab.rtr, "softnet_stat")
+            .lines()
+            .filter_map(|line| u64::from_str_radix(line.split(' ').nth(BACKLOG_DROPS)?, 16).ok())
+            .sum();
+        for side in SIDES {
+            lost += drops_of_link(&read(lab.host(side), "dev"), side.host()).unwrap_or_default();
+        }
+        Self { protocols, lost }
+    }
+
+    /// Frames that this machine has lost since then.
+    pub fn lost_since(&self, before: &Self) -> u64 {
+        // A link that was made again counts from 0.
+        self.lost.saturating_sub(before.lost)
+    }
+
+    /// By how much each counter has grown since then.
+    pub fn grown_since(&self, before: &Self) -> BTreeMap<&str, u64> {
+        let grown = |(name, now): (&String, &u64)| now - before.protocols.get(name).unwrap_or(&0);
+        self.protocols.iter().map(|one| (one.0.as_str(), grown(one))).collect()
+    }
+}
+
+fn read(namespace: &Namespace, file: &str) -> String {
+    let path = format!("/proc/thread-self/net/{file}");
+    namespace.within(|| std::fs::read_to_string(&path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Reads a line of names and a line of values for each protocol.
+fn add_pairs_of_lines(text: &str, counters: &mut BTreeMap<String, u64>) {
+    let lines: Vec<&str> = text.lines().collect();
+    for pair in lines.chunks_exact(2) {
+        let (names, values) = (pair[0].split(' '), pair[1].split(' '));
+        let protocol = pair[0].split(':').next().unwrap_or_default();
+        for (name, value) in names.zip(values).skip(1) {
+            // Only the counter of TCP connections without a limit is negative.
+            counters.insert(format!("{protocol}{name}"), value.parse().unwrap_or_default());
+        }
+    }
+}
+
+/// Reads lines of a name and a value.
+fn add_lines(text: &str, counters: &mut BTreeMap<String, u64>) {
+    for line in text.lines() {
+        if let Some((name, value)) = line.split_once(char::is_whitespace) {
+            counters.insert(name.to_owned(), value.trim().parse().unwrap_or_default());
+        }
+    }
+}
+
+fn drops_of_link(dev: &str, name: &str) -> Option<u64> {
+    let line = dev.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'))?;
+    line.split_whitespace().nth(LINK_DROPS)?.parse().ok()
+}
