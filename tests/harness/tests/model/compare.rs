@@ -11,7 +11,11 @@
 //! 7. *What goes to the prefixes with several next hops while a link has no carrier or has lost its neighbors, or the
 //!    loopback interface has a prefix, where a packet circles until its TTL is used up*: which flows meet that is each
 //!    router's own choice, as in 3.
-//! 8. *The source port of a flow that masquerading would make equal to another one*: Linux takes a random one.
+//! 8. *What is for the router by a route of the local table that is no address*, while it has filters: whether a longer
+//!    prefix of the main table comes first depends on whether a rule was ever added, which only Linux knows.
+//! 9. *The anycast address of a link* after `forwarding` of IPv6 was switched off on an interface: Linux leaves out those
+//!    that its own work queue is just looking at, which differs from lab to lab.
+//! 10. *The source port of a flow that masquerading would make equal to another one*: Linux takes a random one.
 
 use crate::probes::{self, MULTIPATH4, MULTIPATH6};
 use bm_tests::exchange::Seen;
@@ -145,6 +149,21 @@ fn is_own(ttl: u8) -> bool {
     ttl != 63
 }
 
+/// Whether a frame is the router's answer, for an address that it does not have, that nobody listens at a port.
+pub fn is_unreachable_port_of_route(frame: &[u8]) -> bool {
+    let packet = frame.get(PACKET..).unwrap_or_default();
+    kind(frame) == IPV4
+        && matches!(packet.get(9..20), Some([ICMP, _, _, 10, ..]))
+        && packet.get(20..22) == Some(&[3, 3])
+}
+
+/// Whether a frame goes to the anycast address of the first link, or answers for it.
+pub fn is_anycast(frame: &[u8]) -> bool {
+    let anycast = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 0).octets();
+    let packet = frame.get(PACKET..).unwrap_or_default();
+    kind(frame) == IPV6 && [8..24, 24..40].into_iter().any(|at| packet.get(at) == Some(&anycast[..]))
+}
+
 /// Whether a frame goes to a prefix with several next hops.
 pub fn is_multipath(seen: &Seen) -> bool {
     seen.frame[..12] == [0; 12]
@@ -193,9 +212,9 @@ impl Trace {
         to.is_ok_and(|to| addresses.contains(&&*to))
     }
 
-    /// Whether it is an error about a packet without a route.
+    /// Whether it is an error about a packet without a route, or with one that prohibits it.
     pub fn is_no_route(&self) -> bool {
-        matches!((self.to.len(), self.error), (4, Some([3, 0])) | (16, Some([1, 0])))
+        matches!((self.to.len(), self.error), (4, Some([3, 0 | 13])) | (16, Some([1, 0 | 1])))
     }
 }
 

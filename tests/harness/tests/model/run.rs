@@ -1,7 +1,9 @@
 //! Steps in lock-step: taken by all labs, waited for, probed, compared.
 
 use crate::beds::{self, Bed};
-use crate::compare::{describe, is_multipath, lacking, sorted, trace};
+use crate::compare::{
+    describe, is_anycast, is_multipath, is_unreachable_port_of_route, lacking, sorted, trace,
+};
 use crate::generate::Generator;
 use crate::probes;
 use crate::step::{Kind, Place, Step, Tool};
@@ -98,6 +100,8 @@ pub struct Run<'b, 'a> {
     /// Brickmoon has filters. What is for this machine passes them, and Linux then does with it what a step has just
     /// made of it: it may forward a packet that is no longer for this machine.
     filtered: bool,
+    /// Anycast addresses are the same in all labs.
+    anycast: bool,
 }
 
 /// Who differs, and how.
@@ -117,6 +121,7 @@ impl<'b, 'a> Run<'b, 'a> {
             settings_read: Instant::now(),
             limited: false,
             filtered: false,
+            anycast: true,
         }
     }
 
@@ -149,7 +154,8 @@ impl<'b, 'a> Run<'b, 'a> {
         // `nft` takes in all lines or none.
         let refused = match step.tool {
             Tool::Nft => !messages[0].is_empty(),
-            _ => messages[0].matches("failed").count() >= lines,
+            // No filters are no lines.
+            _ => lines > 0 && messages[0].matches("failed").count() >= lines,
         };
         self.counts.refused += u64::from(refused);
         if step.tool == Tool::Set {
@@ -174,6 +180,9 @@ impl<'b, 'a> Run<'b, 'a> {
                 }
                 ["addr", "del", prefix, "dev", "lo", ..] if is_ours => drop(self.dark.remove(prefix)),
                 // Linux forgets the neighbors of IPv6, which routes of IPv4 may lead to, too.
+                [file, "0"] if file.starts_with("net/ipv6/") && file.ends_with("/forwarding") => {
+                    self.anycast = false;
+                }
                 [file, "1"] if file.ends_with("/disable_ipv6") => {
                     let names = SIDES.iter().map(|side| side.router());
                     let off = names.filter(|name| [name, "all"].iter().any(|of| file.contains(of)));
@@ -189,7 +198,9 @@ impl<'b, 'a> Run<'b, 'a> {
 
     /// Whether what comes of a frame is compared.
     fn is_compared(&self, seen: &Seen) -> bool {
-        self.dark.is_empty() || !is_multipath(seen)
+        (self.dark.is_empty() || !is_multipath(seen))
+            && (self.anycast || !is_anycast(&seen.frame))
+            && !(self.filtered && is_unreachable_port_of_route(&seen.frame))
     }
 
     /// Takes a step while packets pass, and keeps what comes of them until Linux's state after the step is known.
