@@ -1070,8 +1070,8 @@ class Sa(TypedDict):
     sequence: int
     # Seconds since it was added.
     age_s: int
-    # `valid`, `expiring` after a soft lifetime, `expired` after a hard one; `idle` if there are more SAs
-    # for a policy than workers, and this one was not needed yet.
+    # `valid`, `expiring` after a soft lifetime, `expired` after a hard one, `exhausted` without a sequence
+    # number left; `idle` if there are more SAs for a policy than workers, and this one was not needed yet.
     state: str
 
 
@@ -1170,6 +1170,9 @@ class _Status(TypedDict):
     # Number of ports without their interface where nftables applies the rules of `[filter]`; `notes` name
     # them.
     nftables_ports: int
+    # Number of outbound SAs of IPsec without a sequence number left, which send nothing; `notes` name
+    # them.
+    exhausted_sas: int
     # Remarks for the operator, such as unsupported rules or missing huge pages.
     notes: List[str]
 

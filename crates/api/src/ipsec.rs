@@ -50,8 +50,8 @@ pub struct Sa {
     pub sequence: u64,
     /// Seconds since it was added.
     pub age_s: u64,
-    /// `valid`, `expiring` after a soft lifetime, `expired` after a hard one; `idle` if there are more SAs for a policy than
-    /// workers, and this one was not needed yet.
+    /// `valid`, `expiring` after a soft lifetime, `expired` after a hard one, `exhausted` without a sequence number left; `idle`
+    /// if there are more SAs for a policy than workers, and this one was not needed yet.
     pub state: String,
 }
 

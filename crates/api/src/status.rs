@@ -67,6 +67,8 @@ pub struct Status {
     pub unfiltered_ports: u32,
     /// Number of ports without their interface where nftables applies the rules of `[filter]`; `notes` name them.
     pub nftables_ports: u32,
+    /// Number of outbound SAs of IPsec without a sequence number left, which send nothing; `notes` name them.
+    pub exhausted_sas: u32,
     /// Remarks for the operator, such as unsupported rules or missing huge pages.
     pub notes: Vec<String>,
 }

@@ -4,27 +4,38 @@
 //! Numbers (one for each SA): 1 .. 2^32-1, or 2^64-2 with ESN
 //!    └─ reserve ─► Block ─► Outbound          a block belongs to one sender alone, and cannot be copied
 //!    └─ reserve ─► Block ─► another sender
+//!    ▲                        │ ends: the rest of its block
+//!    └── Returned ◄───────────┘
 //! ```
 //!
 //! The IV of a packet follows from its number, so this is also what keeps IVs apart. Whoever shares an SA with another
 //! sender, such as the kernel, or wants to continue after a restart, tells the other one or writes down where a block
-//! ends *before* it uses the block, and begins with [`Numbers::after`] next time.
+//! ends *before* it uses the block, and begins with [`Numbers::after`] next time. The numbers of a block that is dropped
+//! are free again if none above them is reserved, so a sender that ends costs none. One that panics, hangs or is killed
+//! keeps its block.
 
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The numbers of an SA that no sender has yet.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Numbers {
     next: u64,
     last: u64,
+    returned: Returned,
 }
 
+/// Numbers of blocks that were dropped: those from the first on, up to the second.
+#[derive(Clone, Debug, Default)]
+pub struct Returned(Arc<Mutex<Vec<(u64, u64)>>>);
+
 /// Numbers that one sender owns. It is neither `Clone` nor `Copy`: a copy would be used twice.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Block {
     next: u64,
     end: u64,
     last: u64,
+    returned: Returned,
 }
 
 /// All numbers of the SA are reserved: it must be replaced.
@@ -41,7 +52,25 @@ impl Numbers {
     pub fn after(used: u64, esn: bool) -> Self {
         // Not 2^64-1, so that the end of a block can be written as the number after it.
         let last = if esn { u64::MAX - 1 } else { u64::from(u32::MAX) };
-        Self { next: used.saturating_add(1), last }
+        Self { next: used.saturating_add(1), last, returned: Returned::default() }
+    }
+
+    /// These, where `returned` has the numbers of blocks that were reserved earlier in this process.
+    #[must_use]
+    pub fn with_returned(self, returned: &Returned) -> Self {
+        Self { next: returned.take_below(self.next), returned: returned.clone(), ..self }
+    }
+
+    /// The number after the next `count` ones, or fewer if there are no more: to be written down before they are reserved.
+    ///
+    /// # Errors
+    /// [`UsedUp`] if there are none.
+    pub fn end_of(&mut self, count: u64) -> Result<u64, UsedUp> {
+        self.next = self.returned.take_below(self.next);
+        if self.next > self.last || count == 0 {
+            return Err(UsedUp);
+        }
+        Ok(self.next.saturating_add(count).min(self.last + 1))
     }
 
     /// The next `count` numbers, or fewer if there are no more.
@@ -49,13 +78,21 @@ impl Numbers {
     /// # Errors
     /// [`UsedUp`] if there are none.
     pub fn reserve(&mut self, count: u64) -> Result<Block, UsedUp> {
-        if self.next > self.last || count == 0 {
-            return Err(UsedUp);
-        }
-        let end = self.next.saturating_add(count).min(self.last + 1);
-        let block = Block { next: self.next, end, last: self.last };
+        let end = self.end_of(count)?;
+        let block = Block { next: self.next, end, last: self.last, returned: self.returned.clone() };
         self.next = end;
         Ok(block)
+    }
+
+    /// Whether a number is above the last one of an SA.
+    pub fn is_past_last(number: u64, esn: bool) -> bool {
+        number > Self::after(0, esn).last
+    }
+
+    /// No numbers, for an SA that has used up all of its own: what it should send fails for that reason.
+    pub fn none(esn: bool) -> Block {
+        let Self { last, returned, .. } = Self::after(0, esn);
+        Block { next: last + 1, end: last + 1, last, returned }
     }
 
     /// All that are left, for an SA with one sender.
@@ -64,6 +101,38 @@ impl Numbers {
     /// [`UsedUp`] if there are none.
     pub fn reserve_all(&mut self) -> Result<Block, UsedUp> {
         self.reserve(u64::MAX)
+    }
+}
+
+impl Returned {
+    /// The lowest number from which on all below `end` were returned; they are taken out.
+    #[must_use]
+    pub fn take_below(&self, end: u64) -> u64 {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lowest = end;
+        while let Some(at) = all.iter().position(|(_, end)| *end == lowest) {
+            lowest = all.swap_remove(at).0;
+        }
+        lowest
+    }
+
+    /// The first and the end of the lowest block that begins at `least` or above; the ones below are forgotten.
+    #[must_use]
+    pub fn take_lowest(&self, least: u64) -> Option<(u64, u64)> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(first, _)| *first >= least);
+        let lowest = all.iter().enumerate().min_by_key(|(_, block)| **block)?.0;
+        Some(all.swap_remove(lowest))
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // A sender that panics may have used a number that it has not counted.
+        if self.next < self.end && !std::thread::panicking() {
+            let mut all = self.returned.0.lock().unwrap_or_else(PoisonError::into_inner);
+            all.push((self.next, self.end));
+        }
     }
 }
 
@@ -130,7 +199,47 @@ mod tests {
         let mut numbers = Numbers::new(false);
         let (mut one, mut other) = (numbers.reserve(2).unwrap(), numbers.reserve(3).unwrap());
         assert_eq!((taken(&mut other), taken(&mut one)), (vec![3, 4, 5], vec![1, 2]));
-        assert_eq!((one.peek(), one.left(), numbers.reserve(0)), (Err(Empty::Block), 0, Err(UsedUp)));
+        assert_eq!((one.peek(), one.left(), numbers.reserve(0).is_err()), (Err(Empty::Block), 0, true));
+    }
+
+    #[test]
+    fn numbers_of_a_block_that_ends_are_free_again() {
+        let mut numbers = Numbers::new(false);
+        let [mut first, second, third] = [4, 4, 4].map(|count| numbers.reserve(count).unwrap());
+        first.take();
+        drop((first, third));
+        // 9 to 12 are at the end; 2 to 4 are below numbers that a sender still has.
+        let mut fourth = numbers.reserve(2).unwrap();
+        assert_eq!((taken(&mut fourth), second.left()), (vec![9, 10], 4));
+        drop((fourth, second));
+        assert_eq!(numbers.reserve(1).unwrap().next(), 11, "9 and 10 were used");
+        let mut last = numbers.reserve(9).unwrap();
+        assert_eq!(last.next(), 11, "the block before was not used");
+        // In another `Numbers` of the same SA, whose blocks return to the same place.
+        let returned = numbers.returned.clone();
+        assert_eq!(taken(&mut last).len(), 9);
+        drop((numbers.reserve(5).unwrap(), numbers));
+        let mut others = Numbers::after(24, false).with_returned(&returned);
+        assert_eq!(taken(&mut others.reserve(2).unwrap()), [20, 21]);
+    }
+
+    #[test]
+    fn a_sender_that_panics_keeps_its_numbers() {
+        let mut numbers = Numbers::new(false);
+        let block = numbers.reserve(5).unwrap();
+        let panicked = std::thread::spawn(move || {
+            let _block = block;
+            panic!("as a worker may");
+        });
+        assert!(panicked.join().is_err());
+        assert_eq!(numbers.reserve(1).unwrap().next(), 6);
+    }
+
+    #[test]
+    fn an_sa_without_numbers_says_so() {
+        for esn in [false, true] {
+            assert_eq!(Numbers::none(esn).peek(), Err(Empty::Sa));
+        }
     }
 
     #[test]
@@ -139,11 +248,11 @@ mod tests {
         let mut numbers = Numbers::after(last - 2, false);
         let mut block = numbers.reserve(9).unwrap();
         assert_eq!((taken(&mut block), block.peek()), (vec![last - 1, last], Err(Empty::Sa)));
-        assert_eq!((numbers.reserve(1), numbers.reserve_all()), (Err(UsedUp), Err(UsedUp)));
+        assert!(numbers.reserve(1).is_err() && numbers.reserve_all().is_err());
         let mut extended = Numbers::after(last, true).reserve(1).unwrap();
         assert_eq!(taken(&mut extended), [1 << 32]);
         let mut all = Numbers::after(u64::MAX - 3, true).reserve_all().unwrap();
         assert_eq!((taken(&mut all), all.peek()), (vec![u64::MAX - 2, u64::MAX - 1], Err(Empty::Sa)));
-        assert_eq!(Numbers::after(u64::MAX, true).reserve(1), Err(UsedUp));
+        assert!(Numbers::after(u64::MAX, true).reserve(1).is_err());
     }
 }

@@ -253,6 +253,11 @@ fn daemon(registry: &mut Registry, status: &Status, links: &[FabricLink]) {
             "Ports whose packets Linux forwards, filtered by nftables with the rules of [filter]",
             u64::from(status.nftables_ports),
         ),
+        (
+            "ipsec_exhausted_sas",
+            "Outbound SAs without a sequence number left, which send nothing",
+            u64::from(status.exhausted_sas),
+        ),
         ("ready", "1 if the ports forward packets, else 0", u64::from(status.ready)),
         ("mirror_in_step", "1 if the tables match the kernel's, else 0", u64::from(status.mirror.synced)),
     ] {

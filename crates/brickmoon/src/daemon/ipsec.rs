@@ -8,6 +8,7 @@
 //! process. Workers that are started again go on with new numbers and their old counters.
 
 mod clear_text;
+mod feed;
 mod kernel;
 mod kernel_thread;
 mod live;
@@ -32,8 +33,7 @@ use bm_forward::{
     Wanted,
 };
 use bm_graph::{Network, Waker, clock_ns};
-use bm_ipsec::{Action, Block, Direction, Policies, Policy, Sa, SaId, SaList};
-use bm_link::{Producer, channel};
+use bm_ipsec::{Action, Direction, Policies, Policy, Sa, SaId, SaList};
 use bm_stats::{Account, Registry, Scope};
 use bm_xfrm::{Change, Usage};
 
@@ -41,6 +41,7 @@ use super::apps::{DECRYPTION, ENCRYPTION};
 use super::lock::lock;
 use crate::failure::Failure;
 use clear_text::ClearText;
+use feed::Feed;
 use kernel::Sequences;
 pub use kernel_thread::KernelThread;
 use live::Live;
@@ -51,8 +52,8 @@ use shown::{direction, name_of};
 pub use tun_devices::{TunDevices, TunPort};
 pub use xfrm_thread::XfrmThread;
 
-/// Numbers that are reserved together: enough for half a second, and few enough that starts do not use up 32 bits. With ESN
-/// they are as few: receivers infer the high half of a number, and lose an SA whose numbers skip 2^32 (RFC 4303 A2).
+/// Numbers that are reserved together at most: enough for a second. With ESN they are as few: receivers infer the high half
+/// of a number, and lose an SA whose numbers skip 2^32 (RFC 4303 A2).
 const BLOCK: u64 = 1 << 23;
 /// Policies are put into one tree when they have not been changed for as long.
 const SETTLES_AFTER: Duration = Duration::from_secs(1);
@@ -92,16 +93,6 @@ struct Known {
     /// Whether no worker uses it, unless another SA of the policy ends.
     is_spare: bool,
     status: Arc<SaStatus>,
-}
-
-/// Keeps an outbound SA supplied with numbers.
-struct Feed {
-    id: SaId,
-    fingerprint: u128,
-    esn: bool,
-    blocks: Producer<Block>,
-    /// Whether a failure has been logged.
-    failed: bool,
 }
 
 impl Ipsec {
@@ -161,7 +152,7 @@ impl Ipsec {
             let place = config.ipsec.place_of(id);
             let worker = owners.give(sa, place);
             let is_spare = direction == Direction::Out && place.is_some_and(|place| place >= workers);
-            let numbers = (direction == Direction::Out).then(|| self.numbers(sa)).transpose()?;
+            let numbers = (direction == Direction::Out).then(|| self.numbers(sa, &status)).transpose()?;
             self.known.push(Known { id, direction, fingerprint, worker, is_spare, status: status.clone() });
             sas.push(SaPlan { sa: sa.clone(), worker, status, numbers });
         }
@@ -345,43 +336,31 @@ impl Ipsec {
         Ok(())
     }
 
-    fn numbers(&mut self, sa: &Sa) -> Result<SaNumbers, Failure> {
+    /// The numbers of an SA of the configuration. One that has used up all of its own gets none, and stops alone.
+    fn numbers(&mut self, sa: &Sa, status: &Arc<SaStatus>) -> Result<SaNumbers, Failure> {
+        let name = self.name_of_configured(sa.id());
         let record = self.record.as_mut().ok_or_else(|| Failure::Failed("no state file for IPsec".into()))?;
-        let fingerprint = sa.fingerprint();
-        let (block, iv_mask) = record.reserve(fingerprint, BLOCK, sa.esn).map_err(Failure::Failed)?;
-        let (blocks, more) = channel(2);
-        self.feeds.push(Feed { id: sa.id(), fingerprint, esn: sa.esn, blocks, failed: false });
-        self.reserve();
-        Ok(SaNumbers { block, more, iv_mask })
+        let (feed, numbers) = Feed::begin(sa, name, status, record).map_err(Failure::Failed)?;
+        self.feeds.push(feed);
+        Ok(numbers)
     }
 
-    /// Called often: looks after the kernel's policies, and reserves the next numbers of each SA that has begun a block.
+    /// Called often: looks after the kernel's policies, and reserves numbers for each SA that will need them.
     pub fn supervise(&mut self) {
         self.clear_text.renew();
         self.live.supply();
-        self.reserve();
-    }
-
-    /// Says what stays in the kernel.
-    pub fn end(&self) {
-        self.clear_text.end();
-    }
-
-    fn reserve(&mut self) {
-        let Some(record) = &mut self.record else { return };
-        for feed in self.feeds.iter_mut().filter(|feed| !feed.failed) {
-            if feed.blocks.is_closed() || !feed.blocks.has_room() {
-                continue;
-            }
-            match record.reserve(feed.fingerprint, BLOCK, feed.esn) {
-                // There is room, so the block is not lost; and if it were, its numbers would only be skipped.
-                Ok((block, _)) => drop(feed.blocks.push(block)),
-                Err(why) => {
-                    tracing::error!("SA {}: no more sequence numbers: {why}", feed.id);
-                    feed.failed = true;
-                }
-            }
+        if let Some(record) = &mut self.record {
+            self.feeds.iter_mut().for_each(|feed| feed.supply(record));
         }
+    }
+
+    /// Called when workers have ended: frees the numbers that they have not used, and says what stays in the kernel.
+    pub fn end(&mut self) {
+        self.feeds.clear();
+        if let Some(Err(why)) = self.record.as_mut().map(Record::free_returned) {
+            tracing::warn!("the next start skips sequence numbers of SAs: {why}");
+        }
+        self.clear_text.end();
     }
 }
 

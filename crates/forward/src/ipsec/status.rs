@@ -77,6 +77,11 @@ impl SaStatus {
         self.ended.store(false, Ordering::Release);
     }
 
+    /// For workers that start: the next number that is sent.
+    pub fn set_number(&self, number: u64) {
+        self.number.store(number, Ordering::Relaxed);
+    }
+
     /// Marks it as ended; whether it was not before.
     pub(super) fn end(&self) -> bool {
         !self.ended.swap(true, Ordering::AcqRel)

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
+mod numbers;
 mod several;
 
 const ESP: u8 = 50;

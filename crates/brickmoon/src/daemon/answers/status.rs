@@ -20,6 +20,9 @@ impl Daemon {
         status.nftables_ports = not_ours.by_nftables.len() as u32;
         status.notes.extend(not_ours.unfiltered.into_iter().chain(not_ours.by_nftables));
         status.notes.extend(self.forwarder.filter_tables_trouble());
+        let exhausted = self.ipsec().exhausted();
+        status.exhausted_sas = exhausted.len() as u32;
+        status.notes.extend(exhausted);
         let setup = self.forwarder.setup();
         let Setup { config, plan } = &*setup;
         let paths = &plan.paths;

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bm_ipsec::{Block, Expiry, Numbers, Sa, SaId};
+use bm_ipsec::{Block, Expiry, Numbers, Returned, Sa, SaId};
 use bm_netlink::{Error, SaKey, SaState, XfrmSas};
 
 use super::BLOCK;
@@ -48,6 +48,10 @@ pub struct Sequences {
 struct Reported {
     /// The last number that was set as sent.
     sent: u64,
+    /// Numbers of workers that have ended.
+    returned: Returned,
+    /// Linux has sent with numbers up to this one, which the peer has seen.
+    floor: u64,
     bytes: u64,
     packets: u64,
     at: Instant,
@@ -90,7 +94,8 @@ impl Sequences {
         Ok(kernel.map(|kernel| Arc::new(Mutex::new(Self { kernel, sas: HashMap::new() }))))
     }
 
-    /// Reserves numbers above all that were used.
+    /// Reserves numbers above all that were used; those that ended workers have left, if Linux has not sent since they were
+    /// reserved.
     ///
     /// # Errors
     /// The kernel's, or that there are no more numbers.
@@ -99,15 +104,23 @@ impl Sequences {
         for _ in 0..ATTEMPTS {
             let started = Instant::now();
             let state = self.kernel.state(&key).map_err(|error| error.to_string())?;
+            let reported = self.reported(sa);
+            let returned = reported.returned.clone();
+            if state.sent != reported.sent {
+                reported.floor = state.sent.max(reported.sent).saturating_add(1);
+            } else if let Some((first, end)) = returned.take_lowest(reported.floor) {
+                let mut numbers = Numbers::after(first - 1, sa.esn).with_returned(&returned);
+                return numbers.reserve(end - first).map_err(|error| error.to_string());
+            }
             // An SA that was deleted and added again begins anew, with the keys of before perhaps.
-            let used = state.sent.max(self.reported(sa).sent).saturating_add(MARGIN);
-            let block = Numbers::after(used, sa.esn).reserve(BLOCK).map_err(|error| error.to_string())?;
-            let sent = block.end() - 1;
-            self.kernel.set_sent(&key, &state, sent).map_err(|error| error.to_string())?;
-            self.reported(sa).sent = sent;
+            let used = state.sent.max(reported.sent).saturating_add(MARGIN);
+            let mut numbers = Numbers::after(used, sa.esn).with_returned(&returned);
+            let end = numbers.end_of(BLOCK).map_err(|error| error.to_string())?;
+            self.kernel.set_sent(&key, &state, end - 1).map_err(|error| error.to_string())?;
+            self.reported(sa).sent = end - 1;
             // Otherwise Linux may have sent more than the margin meanwhile: these numbers are skipped.
             if started.elapsed() <= RESERVE_MAX {
-                return Ok(block);
+                return numbers.reserve(BLOCK).map_err(|error| error.to_string());
             }
         }
         Err("the machine is too busy to reserve sequence numbers".into())
@@ -117,6 +130,8 @@ impl Sequences {
         let now = Instant::now();
         let new = || Reported {
             sent: 0,
+            returned: Returned::default(),
+            floor: 0,
             bytes: 0,
             packets: 0,
             at: now,

@@ -109,6 +109,8 @@ impl Supply {
 
     /// A first block, and where the next ones come from.
     fn feed(&mut self, sa: &Sa) -> Option<(Block, Consumer<Block>)> {
+        // What waited for a worker of before returns.
+        self.blocks = None;
         let block = self.reserve(sa)?;
         let (blocks, more) = channel(BLOCKS);
         self.blocks = Some(blocks);

@@ -5,7 +5,8 @@
 //! 0123456789abcdef0123456789abcdef  0123456789abcdef 0000000000800000 89abcdef
 //! ```
 //!
-//! A line is written, and is on the disk, before any of its numbers is used. IVs are the numbers, exclusive or the mask,
+//! A line is written, and is on the disk, before any of its numbers is used. Numbers that ended workers have left are free
+//! again, so reloads and clean restarts use up none; a kill costs those of the last blocks. IVs are the numbers, exclusive or the mask,
 //! which stays the same as long as the keys do: so no IV is used twice, whatever happens to the process. The mask is
 //! random, so that a file that is lost does little harm: then two lives of an SA have an IV in common with a probability
 //! of at most 2^-32. The file has no keys, and they cannot be found from it.
@@ -15,7 +16,7 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use bm_ipsec::{Block, Numbers};
+use bm_ipsec::{Block, Numbers, Returned, UsedUp};
 
 /// Bytes of a line.
 const LINE: usize = 32 + 1 + 16 + 1 + 16 + 1 + 8 + 1;
@@ -31,7 +32,15 @@ struct Line {
 pub struct Record {
     file: File,
     path: PathBuf,
-    lines: Vec<Line>,
+    lines: Vec<(Line, Returned)>,
+}
+
+/// Why no numbers could be reserved.
+#[derive(Debug)]
+pub enum Refused {
+    UsedUp(UsedUp),
+    /// The file cannot be written, or there are no random numbers.
+    Failed(String),
 }
 
 impl Record {
@@ -73,6 +82,7 @@ impl Record {
                 path.display()
             )
         })?;
+        let lines = lines.into_iter().map(|line| (line, Returned::default())).collect();
         Ok(Self { file, path: path.into(), lines })
     }
 
@@ -80,22 +90,56 @@ impl Record {
     ///
     /// # Errors
     /// All numbers are used, or the file cannot be written; no number is used then.
-    pub fn reserve(&mut self, fingerprint: u128, count: u64, esn: bool) -> Result<(Block, u64), String> {
-        let at = self.lines.iter().position(|line| line.fingerprint == fingerprint);
-        let mut line = match at.and_then(|at| self.lines.get(at)) {
-            Some(line) => *line,
-            None => Line { fingerprint, iv_mask: self.random()?, reserved: 0 },
-        };
-        let block = Numbers::after(line.reserved, esn).reserve(count).map_err(|error| error.to_string())?;
-        line.reserved = block.end() - 1;
-        let at = at.unwrap_or(self.lines.len());
-        let written = self.file.write_all_at(line.to_string().as_bytes(), (at * LINE) as u64);
-        written.and_then(|()| self.file.sync_data()).map_err(|error| self.cannot(&error))?;
-        match self.lines.get_mut(at) {
-            Some(place) => *place = line,
-            None => self.lines.push(line),
+    pub fn reserve(&mut self, fingerprint: u128, count: u64, esn: bool) -> Result<(Block, u64), Refused> {
+        let known = self.lines.iter().position(|(line, _)| line.fingerprint == fingerprint);
+        let at = known.unwrap_or(self.lines.len());
+        if known.is_none() {
+            let iv_mask = self.random().map_err(Refused::Failed)?;
+            self.lines.push((Line { fingerprint, iv_mask, reserved: 0 }, Returned::default()));
         }
-        Ok((block, line.iv_mask))
+        let reserved = self.reserve_in(at, count, esn);
+        if reserved.is_err() && known.is_none() {
+            // The next line of the file is for whichever SA is written first.
+            self.lines.pop();
+        }
+        reserved
+    }
+
+    fn reserve_in(&mut self, at: usize, count: u64, esn: bool) -> Result<(Block, u64), Refused> {
+        let (line, returned) = &mut self.lines[at];
+        // In the file it is still higher, as if these numbers were used.
+        line.reserved = returned.take_below(line.reserved + 1) - 1;
+        let mut numbers = Numbers::after(line.reserved, esn).with_returned(returned);
+        let end = numbers.end_of(count).map_err(Refused::UsedUp)?;
+        let written = Line { reserved: end - 1, ..*line };
+        self.write(at, &written).map_err(Refused::Failed)?;
+        self.lines[at].0 = written;
+        let block = numbers.reserve(count).map_err(Refused::UsedUp)?;
+        Ok((block, written.iv_mask))
+    }
+
+    /// Frees the numbers that ended workers have left, for the next start.
+    ///
+    /// # Errors
+    /// The file cannot be written; then they are lost.
+    pub fn free_returned(&mut self) -> Result<(), String> {
+        for at in 0..self.lines.len() {
+            let (line, returned) = &mut self.lines[at];
+            let reserved = returned.take_below(line.reserved + 1) - 1;
+            if reserved != line.reserved {
+                line.reserved = reserved;
+                let line = *line;
+                self.write(at, &line)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, at: usize, line: &Line) -> Result<(), String> {
+        let written = self.file.write_all_at(line.to_string().as_bytes(), (at * LINE) as u64);
+        written
+            .and_then(|()| self.file.sync_data())
+            .map_err(|error| format!("cannot write {}: {error}", self.path.display()))
     }
 
     fn random(&self) -> Result<u64, String> {
@@ -103,10 +147,6 @@ impl Record {
         let read = File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes));
         read.map_err(|error| format!("cannot read /dev/urandom: {error}"))?;
         Ok(u64::from_ne_bytes(bytes))
-    }
-
-    fn cannot(&self, error: &std::io::Error) -> String {
-        format!("cannot write {}: {error}", self.path.display())
     }
 }
 
@@ -118,6 +158,15 @@ impl Line {
         let mut number = || u64::from_str_radix(words.next()?, 16).ok();
         let line = Self { fingerprint, iv_mask: number()?, reserved: number()? };
         (line.to_string() == text).then_some(line)
+    }
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::UsedUp(error) => error.fmt(f),
+            Self::Failed(why) => f.write_str(why),
+        }
     }
 }
 
@@ -163,7 +212,7 @@ mod tests {
         let folder = Folder::new("restarts");
         let (mut ivs, mut masks) = (HashSet::new(), HashSet::new());
         for _ in 0..5 {
-            // Dropped without any notice, as if killed, with all numbers of the last block left.
+            // As if killed: nothing returns to the file.
             let mut record = Record::open(&folder.file()).unwrap();
             for fingerprint in [1, 2] {
                 for _ in 0..3 {
@@ -185,7 +234,22 @@ mod tests {
         let mut record = Record::open(&folder.file()).unwrap();
         let (block, _) = record.reserve(7, u64::MAX, false).unwrap();
         assert_eq!((block.next(), block.end()), (1, 1 << 32));
-        assert!(record.reserve(7, 1, false).unwrap_err().contains("must be replaced"));
+        assert!(matches!(record.reserve(7, 1, false), Err(Refused::UsedUp(_))));
+        drop(block);
+        assert_eq!(record.reserve(7, 1, false).unwrap().0.next(), 1);
+    }
+
+    #[test]
+    fn a_clean_end_uses_up_only_what_was_sent() {
+        let folder = Folder::new("clean");
+        for start in 0..300 {
+            let mut record = Record::open(&folder.file()).unwrap();
+            let first = record.reserve(7, 1 << 30, false).unwrap().0;
+            assert_eq!(first.next(), 1, "start {start}");
+            let second = record.reserve(7, 1 << 30, false).unwrap().0;
+            drop((first, second));
+            record.free_returned().unwrap();
+        }
     }
 
     #[test]

@@ -5,10 +5,13 @@ use std::ops::RangeInclusive;
 use bm_api::{IpsecPolicies, IpsecPolicy, Sas};
 use bm_forward::SaStatus;
 use bm_graph::clock_ns;
-use bm_ipsec::{Action, Direction, Expiry, Mark, Mode, Policy, Sa, SaId};
+use bm_ipsec::{Action, Direction, Expiry, Mark, Mode, Numbers, Policy, Sa, SaId};
 
 use super::Ipsec;
 use super::live::LiveSa;
+
+/// The state of an SA without a sequence number left.
+const EXHAUSTED: &str = "exhausted";
 
 impl Ipsec {
     /// The SAs, for `show sas`.
@@ -77,8 +80,20 @@ impl Ipsec {
         }
     }
 
+    /// The outbound SAs without a sequence number left, a note about each.
+    pub fn exhausted(&self) -> Vec<String> {
+        let sas = self.sas().sas.into_iter().filter(|sa| sa.state == EXHAUSTED);
+        sas.map(|sa| {
+            format!(
+                "SA {} (SPI {:#010x} to {}) has used all of its sequence numbers, so it sends nothing: give it new keys on both ends",
+                sa.name, sa.spi, sa.destination
+            )
+        })
+        .collect()
+    }
+
     /// The name of an SA of the configuration.
-    fn name_of_configured(&self, id: SaId) -> String {
+    pub(super) fn name_of_configured(&self, id: SaId) -> String {
         let at = self.config.sas.iter().position(|sa| sa.id() == id);
         at.and_then(|at| self.config.names.get(at)).cloned().unwrap_or_default()
     }
@@ -117,10 +132,16 @@ fn shown(sa: &Sa, name: &str, worker: usize, status: &SaStatus) -> bm_api::Sa {
         sequence: status.number,
         age_s: clock_ns().saturating_sub(status.used.added_ns) / 1_000_000_000,
         state: match status.expiry {
-            None => "valid",
-            Some(Expiry::Soft) => "expiring",
             Some(Expiry::Hard) => "expired",
+            _ if is_used_up(sa, status.number) => EXHAUSTED,
+            Some(Expiry::Soft) => "expiring",
+            None => "valid",
         }
         .into(),
     }
+}
+
+/// Whether there is no sequence number left, where `next` is the next one.
+fn is_used_up(sa: &Sa, next: u64) -> bool {
+    sa.direction == Direction::Out && Numbers::is_past_last(next, sa.esn)
 }
