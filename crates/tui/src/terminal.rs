@@ -1,8 +1,9 @@
-//! The terminal: full screen and raw mode while [`FullScreen`] exists, restored however it ends.
+//! The terminal: full screen and raw mode while [`FullScreen`] exists, restored however it ends, and the signals.
 
 use std::io::{self, Stdout, stdout};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
@@ -11,6 +12,7 @@ use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 
 /// The terminal, while it shows the screen.
@@ -72,6 +74,11 @@ fn leave() {
     let _gone = disable_raw_mode();
 }
 
+/// How long the loop may take to notice that it should end.
+const GRACE: Duration = Duration::from_millis(500);
+/// How often a look is taken whether it has.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
+
 /// Signals received.
 pub struct Signals {
     end: Arc<AtomicBool>,
@@ -86,6 +93,8 @@ impl Signals {
             signal_hook::flag::register(signal, signals.end.clone())?;
         }
         signal_hook::flag::register(SIGCONT, signals.resumed.clone())?;
+        let end = signals.end.clone();
+        std::thread::Builder::new().name("bm-top-end".into()).spawn(move || end_after(&end))?;
         Ok(signals)
     }
 
@@ -98,6 +107,23 @@ impl Signals {
     pub fn has_resumed(&self) -> bool {
         self.resumed.swap(false, Ordering::Relaxed)
     }
+}
+
+/// Ends the process after a signal, or when the terminal is gone, if the loop does not do so: once a terminal is gone,
+/// crossterm reads from it for ever, with all of a core.
+fn end_after(end: &AtomicBool) {
+    let stdin = std::io::stdin();
+    while !end.load(Ordering::Relaxed) {
+        let mut terminal = [PollFd::new(&stdin, PollFlags::empty())];
+        let found = poll(&mut terminal, Some(&LOOK));
+        let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+        if found.is_ok() && terminal[0].revents().intersects(gone) {
+            end.store(true, Ordering::Relaxed);
+        }
+    }
+    std::thread::sleep(GRACE);
+    leave();
+    std::process::exit(0);
 }
 
 #[cfg(test)]

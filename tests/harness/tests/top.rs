@@ -154,3 +154,17 @@ fn the_screen_survives_its_daemon_and_restores_the_terminal() {
         screen.has_ended();
     });
 }
+
+#[test]
+fn the_screen_ends_with_its_terminal() {
+    on_kernel("top-gone", |_, router| {
+        let Some(screen) = Screen::open("top-gone") else { return };
+        screen.top(&router.socket().expect("a daemon"));
+        let shell = screen.tmux(&["list-panes", "-F", "#{pane_pid}"]);
+        let children = format!("/proc/{0}/task/{0}/children", shell.trim());
+        let children = std::fs::read_to_string(&children).expect("the shell runs");
+        let top: u32 = children.trim().parse().expect("it has one child");
+        screen.tmux(&["kill-server"]);
+        eventually("it ends", || !std::path::Path::new(&format!("/proc/{top}")).exists());
+    });
+}
