@@ -4,6 +4,7 @@
 //! requests to it, with a name whose address changes to 127.0.0.1 (DNS rebinding). Such requests have that name in `Host`.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
 use crate::token::Token;
@@ -25,10 +26,14 @@ pub enum Refusal {
     TooMany,
 }
 
+/// What distinguishes wrong tokens: it cannot be told from it what they are.
+type Print = u64;
+
 /// Who may read the API.
 pub struct Guard {
     token: Option<Token>,
     wrong: HashMap<IpAddr, Wrong>,
+    prints: RandomState,
 }
 
 /// Wrong tokens of an address.
@@ -36,12 +41,13 @@ struct Wrong {
     count: u32,
     /// When the last one came.
     at_ns: u64,
+    last: Print,
 }
 
 impl Guard {
     /// Without a token, everybody who can connect may read.
     pub fn new(token: Option<Token>) -> Self {
-        Self { token, wrong: HashMap::new() }
+        Self { token, wrong: HashMap::new(), prints: RandomState::new() }
     }
 
     /// Checks the value of `Host`.
@@ -74,17 +80,21 @@ impl Guard {
         if token.is(given.as_bytes()) {
             return Ok(());
         }
-        self.remember(peer, now_ns);
+        // A page sends a mistyped token with each of its requests: that is one attempt.
+        let print = self.prints.hash_one(given);
+        if self.wrong.get(&peer).is_none_or(|wrong| wrong.last != print) {
+            self.remember(peer, print, now_ns);
+        }
         Err(Refusal::Token)
     }
 
-    fn remember(&mut self, peer: IpAddr, now_ns: u64) {
+    fn remember(&mut self, peer: IpAddr, last: Print, now_ns: u64) {
         if self.wrong.len() >= ADDRESSES && !self.wrong.contains_key(&peer) {
             let oldest = self.wrong.iter().min_by_key(|(_, wrong)| wrong.at_ns).map(|(address, _)| *address);
             oldest.and_then(|address| self.wrong.remove(&address));
         }
         let count = self.wrong.get(&peer).map_or(0, |wrong| wrong.now(now_ns));
-        self.wrong.insert(peer, Wrong { count: count + 1, at_ns: now_ns });
+        self.wrong.insert(peer, Wrong { count: count + 1, at_ns: now_ns, last });
     }
 }
 
@@ -158,8 +168,13 @@ mod tests {
         let mut guard = guard();
         assert_eq!(guard.check_token(peer(1), Some(SECRET), 0), Ok(()));
         assert_eq!(guard.check_token(peer(1), None, 0), Err(Refusal::Token));
-        for _ in 0..WRONG_MAX {
-            assert_eq!(guard.check_token(peer(1), Some("Bearer wrong"), 0), Err(Refusal::Token));
+        for attempt in 0..WRONG_MAX {
+            let wrong = format!("Bearer wrong{attempt}");
+            // Again and again, as all requests of a page do.
+            let times = if attempt + 1 == WRONG_MAX { 1 } else { 20 };
+            for _ in 0..times {
+                assert_eq!(guard.check_token(peer(1), Some(&wrong), 0), Err(Refusal::Token));
+            }
         }
         assert_eq!(guard.check_token(peer(1), Some(SECRET), 1), Err(Refusal::TooMany));
         assert_eq!(guard.check_token(peer(2), Some(SECRET), 1), Ok(()), "other addresses are not limited");
@@ -173,7 +188,8 @@ mod tests {
         let mut guard = guard();
         for last in 0..u16::try_from(WRONG_MAX).unwrap() {
             let peer = std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 1, last, 0, 0, last).into();
-            assert_eq!(guard.check_token(peer, Some("Bearer x"), 0), Err(Refusal::Token));
+            let wrong = format!("Bearer {last}");
+            assert_eq!(guard.check_token(peer, Some(&wrong), 0), Err(Refusal::Token));
         }
         let peer = std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 99, 0, 0, 0).into();
         assert_eq!(guard.check_token(peer, Some(SECRET), 0), Err(Refusal::TooMany));

@@ -481,6 +481,14 @@ fn the_web_page_only_reads_and_survives_hostile_requests() {
         let (status, reply) = ask_web(&lab, "GET /v1/status", &format!("Host: {name}\r\n"));
         assert!(status == "403" && !reply.contains("\"pid\""), "{name}: {reply}");
     }
+    let ambiguous = [
+        "Host: evil.example\r\n",
+        "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n",
+        "Content-Length: 3\r\n",
+    ];
+    for more in ambiguous {
+        assert_eq!(ask_web(&lab, "GET /v1/status", &format!("{host}{more}")).0, "400", "{more}");
+    }
     for path in ["/v1/stop", "/v1/reload", "/v1/cluster/drain", "/v1/verify", "/v1/status", "/"] {
         for method in ["POST", "PUT", "DELETE", "OPTIONS", "BREW"] {
             assert_eq!(ask_web(&lab, &format!("{method} {path}"), &host).0, "405", "{method} {path}");

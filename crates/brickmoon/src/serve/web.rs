@@ -105,6 +105,10 @@ impl Checks {
                 .hint("use the control socket, or `brickmoon reload` and `brickmoon stop`");
             return Some(refused(StatusCode::METHOD_NOT_ALLOWED, error));
         }
+        if is_ambiguous(request.headers()) {
+            let error = Error::new("a request needs one Host header, and no body");
+            return Some(refused(StatusCode::BAD_REQUEST, error));
+        }
         self.check(request).err().map(refusal)
     }
 
@@ -119,6 +123,13 @@ impl Checks {
         let authorization = value(request.headers(), header::AUTHORIZATION);
         guard.check_token(self.peer, authorization, now_ns)
     }
+}
+
+/// Whether a proxy could understand these headers otherwise: two names of the host, or two lengths (RFC 9112 3.2, 6.3).
+fn is_ambiguous(headers: &HeaderMap) -> bool {
+    let has_body = headers.contains_key(header::TRANSFER_ENCODING)
+        || headers.get_all(header::CONTENT_LENGTH).iter().any(|length| length != "0");
+    has_body || headers.get_all(header::HOST).iter().count() > 1
 }
 
 fn value(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
