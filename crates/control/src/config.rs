@@ -34,6 +34,7 @@ use bm_fib::structure::{self, Structure};
 use bm_filter::Rule;
 use bm_graph::{Idle, RealTime, Schedule};
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -396,7 +397,12 @@ impl Config {
     /// All errors of the file.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         match std::fs::read_to_string(file) {
-            Ok(text) => Self::parse(file, &text),
+            Ok(text) => {
+                let mut config = Self::parse(file, &text)?;
+                let is_public = std::fs::metadata(file).is_ok_and(|about| about.mode() & 0o044 != 0);
+                config.ipsec.public_file = (is_public && config.ipsec.has_keys_here).then(|| file.into());
+                Ok(config)
+            }
             Err(error) => Err(ConfigError::unreadable(file, &error)),
         }
     }

@@ -24,14 +24,18 @@
 //! steering program, workers ─► ingress of r0: owned table: marks ─► netdev table: without mark? drops what Linux would forward
 //! ```
 //!
+//! Inbound policies of IPsec are in an ingress chain of their own, with another mark ([`inbound`]).
+//!
 //! The same applies to frames with two tags, whatever the filters, since nftables does not look behind the second one.
 
+mod inbound;
 mod rules;
 
 use crate::config::{Config, Device, Fail, SourceRule};
 use bm_filter::Action;
+use bm_ipsec::Policy;
 use bm_netlink::nft::{
-    Chain, Family, HANDED_OVER, Hook, Match, Nft, OURS, Rule, Table, Value, Verdict, owned_name,
+    CHECKED, Chain, Family, HANDED_OVER, Hook, Match, Nft, OURS, Rule, Table, Value, Verdict, owned_name,
 };
 use bm_port::Unattended;
 use std::path::Path;
@@ -135,13 +139,21 @@ pub fn drops(config: &Config, index: usize) -> bool {
         || filter.rules.iter().filter(is_here).any(|rule| rule.action == Action::Drop)
 }
 
-/// The tables for these ports; families without any are omitted.
-pub fn tables(config: &Config, table: &str, ports: &[PortNow]) -> Vec<Table> {
-    let ports: Vec<_> = ports.iter().filter(|port| drops(config, port.index)).collect();
+/// Whether nftables filters what brickmoon does not get.
+pub fn is_closed(config: &Config) -> bool {
+    config.filters_drop() && config.filter.fail == Fail::Closed
+}
+
+/// The tables for these ports, with the filters if they fail closed and the inbound policies of IPsec; families without any
+/// are omitted.
+pub fn tables(config: &Config, inbound: &[Policy], table: &str, ports: &[PortNow]) -> Vec<Table> {
     let make = |family| {
         let mut chains = Vec::new();
+        if family == Family::Netdev && !inbound.is_empty() {
+            chains.extend(ports.iter().flat_map(|port| inbound::chains(inbound, port)));
+        }
         let mut by_name = Vec::new();
-        for port in &ports {
+        for port in ports.iter().filter(|port| is_closed(config) && drops(config, port.index)) {
             let conditions = conditions(config, family, port);
             let Some(conditions) = conditions else { continue };
             chains.extend(chains_of(config, family, port));
@@ -166,21 +178,33 @@ pub fn tables(config: &Config, table: &str, ports: &[PortNow]) -> Vec<Table> {
     FAMILIES.into_iter().filter_map(make).collect()
 }
 
+/// The table with the inbound policies alone, for ports that workers have left.
+pub fn inbound_table(inbound: &[Policy], table: &str, ports: &[PortNow]) -> Option<Table> {
+    let chains: Vec<_> = ports.iter().flat_map(|port| inbound::chains(inbound, port)).collect();
+    let is_needed = !inbound.is_empty() && !chains.is_empty();
+    is_needed.then(|| Table { family: Family::Netdev, name: table.into(), owned: false, chains })
+}
+
 /// The table that exists only as long as the daemon; it marks packets on ports of workers that the tables of [`tables`] drop
 /// without it. `None` if there are none.
-pub fn owned_table(config: &Config, table: &str, ports: &[PortNow]) -> Option<Table> {
+pub fn owned_table(config: &Config, inbound: &[Policy], table: &str, ports: &[PortNow]) -> Option<Table> {
     let chain = |port: &PortNow| {
         let PortInterface::ByWorkers { ifindex, .. } = port.interface else { return None };
-        let here = Match::Is(Value::Interface, ifindex.to_ne_bytes().to_vec(), None);
-        let mark = |matches| Rule { comment: "from brickmoon".into(), matches, verdict: Verdict::Mark };
-        let rules = match inexact(config, port.index) {
-            Some(_) => vec![mark(vec![here])],
-            None => TAGS.map(|tag| mark(vec![here.clone(), frame_is(tag)])).into(),
+        let here = is_interface(ifindex);
+        let mark =
+            |matches, bit| Rule { comment: "from brickmoon".into(), matches, verdict: Verdict::Mark(bit) };
+        let mut rules = match inexact(config, port.index) {
+            _ if !is_closed(config) || !drops(config, port.index) => Vec::new(),
+            Some(_) => vec![mark(vec![here.clone()], HANDED_OVER)],
+            None => TAGS.map(|tag| mark(vec![here.clone(), frame_is(tag)], HANDED_OVER)).into(),
         };
-        Some(Chain { name: port.name.clone(), hook: Hook::Ingress(port.device.clone()), rules })
+        if !inbound.is_empty() {
+            rules.push(mark(vec![here], CHECKED));
+        }
+        let hook = Hook::Ingress(port.device.clone());
+        (!rules.is_empty()).then(|| Chain { name: port.name.clone(), hook, rules })
     };
-    let ports = ports.iter().filter(|port| drops(config, port.index));
-    let chains: Vec<_> = ports.filter_map(chain).collect();
+    let chains: Vec<_> = ports.iter().filter_map(chain).collect();
     let name = owned_name(table);
     (!chains.is_empty()).then_some(Table { family: Family::Netdev, name, owned: true, chains })
 }
@@ -216,18 +240,26 @@ fn conditions(config: &Config, family: Family, port: &PortNow) -> Option<Vec<Mat
 /// since another interface of the same name is not theirs yet.
 fn handed_over(interface: PortInterface) -> Option<Rule> {
     let PortInterface::ByWorkers { ifindex, marked: true, .. } = interface else { return None };
-    let here = Match::Is(Value::Interface, ifindex.to_ne_bytes().to_vec(), None);
-    let bit = HANDED_OVER.to_ne_bytes().to_vec();
-    let marked = Match::Is(Value::Priority, bit.clone(), Some(bit));
+    Some(accept_marked(ifindex, HANDED_OVER))
+}
+
+/// The rule that accepts what the owned table has marked with a bit.
+fn accept_marked(ifindex: u32, bit: u32) -> Rule {
+    let mask = bit.to_ne_bytes().to_vec();
+    let marked = Match::Is(Value::Priority, mask.clone(), Some(mask));
     let comment = "from brickmoon".into();
-    Some(Rule { comment, matches: vec![here, marked], verdict: Verdict::AcceptUnmarked })
+    Rule { comment, matches: vec![is_interface(ifindex), marked], verdict: Verdict::AcceptUnmarked(bit) }
+}
+
+fn is_interface(ifindex: u32) -> Match {
+    Match::Is(Value::Interface, ifindex.to_ne_bytes().to_vec(), None)
 }
 
 /// Rules of an ingress chain that pass frames which are filtered later, by the name of the port. The index makes another
 /// interface of the same name another chain.
 fn filtered_elsewhere(interface: PortInterface) -> Vec<Rule> {
     let PortInterface::ByWorkers { ifindex, mac, vlans_in_vrf, .. } = interface else { return Vec::new() };
-    let here = Match::Is(Value::Interface, ifindex.to_ne_bytes().to_vec(), None);
+    let here = is_interface(ifindex);
     let own = Match::Is(Value::Link(0, 6), mac.to_vec(), None);
     let of_type = |ethertype: u16| Match::Is(Value::Link(12, 2), ethertype.to_be_bytes().to_vec(), None);
     let accept = |matches| Rule { comment: "by name".into(), matches, verdict: Verdict::Accept };

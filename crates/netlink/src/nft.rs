@@ -104,10 +104,10 @@ pub enum Verdict {
     Drop,
     /// The packet goes to another chain and does not return.
     Goto(String),
-    /// The packet gets [`HANDED_OVER`], and the next rule is evaluated.
-    Mark,
-    /// The packet loses [`HANDED_OVER`] and is accepted.
-    AcceptUnmarked,
+    /// The packet gets this bit of its priority, and the next rule is evaluated.
+    Mark(u32),
+    /// The packet loses this bit of its priority and is accepted.
+    AcceptUnmarked(u32),
 }
 
 /// A match of a rule. A packet that lacks the field does not match.
@@ -124,6 +124,8 @@ pub enum Match {
 /// A bit of the priority (`skb->priority`) of packets on their way from one of our chains to the next. Received packets
 /// have priority 0 unless a filter of tc has set it, which keeps all other bits.
 pub const HANDED_OVER: u32 = 0x8000_0000;
+/// Likewise for packets whose inbound IPsec policy was looked up.
+pub const CHECKED: u32 = 0x4000_0000;
 
 /// The value that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
  * Decides which frames of a port go to the user path, and which stay with Linux.
  *
  * The user path gets unicast IPv4 and IPv6 packets sent to the port's MAC whose destination is not a local address of
- * Linux, and with `take_esp` also IPsec ESP to local addresses, alone or in UDP. This includes packets with broken headers, since the worker counts those by drop reason. Everything else goes
- * to Linux unchanged, and so do all frames while no worker is bound, unless `unattended` says otherwise. In doubt: XDP_PASS.
+ * Linux, with `take_esp` also IPsec ESP to local addresses, alone or in UDP, and with `take_local` everything to these. This
+ * includes packets with broken headers, since the worker counts those by drop reason. Everything else goes to Linux unchanged, and so do all frames while no worker is bound, unless `unattended` says otherwise. In doubt: XDP_PASS.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -191,6 +191,7 @@ struct control control SEC(".data.control");
 const volatile bool take_tagged = false;
 const volatile bool take_all = false; /* all frames, for programs that want every packet of a port */
 const volatile bool take_esp = false; /* ESP to local addresses: workers decrypt it */
+const volatile bool take_local = false; /* all unicast to local addresses: workers have policies for it */
 const volatile bool generic_mode = false;
 const volatile bool delivers_many = false;
 const volatile __u64 delivered_mark = 0;
@@ -281,12 +282,17 @@ static __always_inline bool is_routed_by_linux6(const struct address6 *destinati
 	return leads && *leads;
 }
 
-/* Whether a packet is ESP, or ESP in UDP; `upper` is behind the IP header. IKE and keepalives are for Linux. */
-static __always_inline bool is_esp(__u8 protocol, void *upper, void *end)
+/*
+ * Whether workers get a packet to a local address: with `take_esp` if it is ESP, or ESP in UDP; `upper` is behind the IP
+ * header. IKE and keepalives are for Linux.
+ */
+static __always_inline bool is_for_worker(__u8 protocol, void *upper, void *end)
 {
 	__be16 *ports = upper;
 	__be32 *spi = upper + 8;
 
+	if (take_local)
+		return true;
 	if (!take_esp)
 		return false;
 	if (protocol == IPPROTO_ESP)
@@ -312,7 +318,7 @@ static __always_inline enum kind ipv4(void *packet, void *end)
 		return STEERED;
 	if (!bpf_map_lookup_elem(&local4, destination))
 		return STEERED;
-	return is_esp(*(__u8 *)(packet + 9), packet + (*(__u8 *)packet & 15) * 4, end) ? STEERED : PASSED_LOCAL;
+	return is_for_worker(*(__u8 *)(packet + 9), packet + (*(__u8 *)packet & 15) * 4, end) ? STEERED : PASSED_LOCAL;
 }
 
 /* The same for IPv6. */
@@ -338,7 +344,7 @@ static __always_inline enum kind ipv6(void *packet, void *end)
 		return STEERED;
 	if (!bpf_map_lookup_elem(&local6, &address))
 		return STEERED;
-	return is_esp(*next_header, packet + 40, end) ? STEERED : PASSED_LOCAL;
+	return is_for_worker(*next_header, packet + 40, end) ? STEERED : PASSED_LOCAL;
 }
 
 static __always_inline bool is_tag(__be16 type)
@@ -424,7 +430,7 @@ static __noinline int left_by_workers(struct xdp_md *ctx, enum kind kind)
 /* A frame that fits into no slot, in which AF_XDP would lose it. */
 static __noinline int too_large(struct xdp_md *ctx)
 {
-	if (!control.filters_drop)
+	if (!control.filters_drop && !take_local)
 		return pass(PASSED_TOO_LARGE);
 	count(DROPPED_TOO_LARGE);
 	return XDP_DROP;

@@ -32,7 +32,7 @@ pub use device::{XdpDevice, check_mtu};
 pub use error::XdpError;
 pub use host::XdpHost;
 pub use interface::{keep_tags, mtu, queues};
-pub use options::{Attach, Bind, BusyPoll, Checksums, Options, RING};
+pub use options::{Attach, Bind, BusyPoll, Checksums, Local, Options, RING};
 pub use port::XdpPort;
 pub use shared::Shared;
 pub use steer::{STEER_COUNTERS, SteerCounters, XdpSteering, frame_max};

@@ -51,6 +51,17 @@ pub struct BusyPoll {
 /// The default number of entries of a ring.
 pub const RING: u32 = 2048;
 
+/// What workers take of packets to addresses of Linux.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Local {
+    #[default]
+    Nothing,
+    /// IPsec ESP, alone or in UDP.
+    Esp,
+    /// All but neighbor discovery, multicast, and what has a link-local destination.
+    All,
+}
+
 /// How to open a port.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -70,8 +81,8 @@ pub struct Options {
     /// Whether packets that Linux might route are dropped until [`bm_port::Steering::set_active`] is called for the
     /// first time: there are filters, which Linux does not know.
     pub held: bool,
-    /// Whether IPsec ESP to addresses of Linux is taken, alone or in UDP.
-    pub esp: bool,
+    /// What is taken of packets to addresses of Linux.
+    pub local: Local,
     /// Whether to complete checksums.
     pub complete_checksums: Checksums,
     /// Whether the driver says when it needs a system call. If not, every time is assumed.
@@ -90,7 +101,7 @@ impl Default for Options {
             tagged: false,
             everything: false,
             held: false,
-            esp: false,
+            local: Local::Nothing,
             complete_checksums: Checksums::Auto,
             need_wakeup: true,
             busy_poll: None,

@@ -16,7 +16,7 @@ use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use crate::batch;
 use crate::error::XdpError;
 use crate::interface::Interface;
-use crate::options::{Attach, Options};
+use crate::options::{Attach, Local, Options};
 use crate::shared::Shared;
 use crate::skeleton::{SteerSkel, SteerSkelBuilder};
 
@@ -208,7 +208,8 @@ impl Program {
         if let Some(settings) = open.maps.rodata_data.as_deref_mut() {
             settings.take_tagged = options.tagged;
             settings.take_all = options.everything;
-            settings.take_esp = options.esp;
+            settings.take_esp = options.local == Local::Esp;
+            settings.take_local = options.local == Local::All;
             settings.generic_mode = generic;
             settings.delivers_many = many;
             settings.delivered_mark = random();

@@ -275,6 +275,8 @@ fn an_interface_that_is_created_again_is_filtered_from_its_first_packet() {
         ));
         assert!(taken > 100, "{path}: too few packets were sent for a result: {taken}");
         let from = lab.host(Side::Low).packet_socket(Side::Low.host());
+        // The tables may need a moment longer than the port.
+        eventually("allowed packets pass", || count_passed(lab, &from, mac).1 > 0);
         assert_eq!(count_passed(lab, &from, mac), held(), "{path}");
         router.end(&[]);
     });

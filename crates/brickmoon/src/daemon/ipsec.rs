@@ -80,6 +80,8 @@ pub struct Ipsec {
     /// When they were changed, if they are not in one tree yet.
     changed: Option<Instant>,
     lacks_policies: bool,
+    /// Counts changes of the policies.
+    version: u64,
     /// Names of XFRM interfaces, by their numbers.
     xfrm_interfaces: BTreeMap<u32, String>,
 }
@@ -100,6 +102,7 @@ impl Ipsec {
     pub fn open(config: &Config) -> Result<Self, Failure> {
         let clear_text = ClearText::new(&config.daemon.socket);
         let mut new = Self { clear_text, ..Self::default() };
+        config.ipsec.public_keys().into_iter().for_each(|warning| tracing::warn!("{warning}"));
         new.clear_text.follow(&config.ipsec, [].iter())?;
         new.open_record(config)?;
         if config.ipsec.kernel {
@@ -158,6 +161,7 @@ impl Ipsec {
         }
         sas.extend(self.live.plan(workers));
         (self.policies, self.changed) = (self.all_policies()?, None);
+        self.version += 1;
         Ok(IpsecPlan {
             policies: self.policies.clone(),
             lists: config.ipsec.lists.iter().map(|list| self.members(list)).collect(),
@@ -286,6 +290,7 @@ impl Ipsec {
 
     fn publish(&mut self, policies: Arc<Policies>, current: Option<(u32, SaList)>) {
         self.changed = (!policies.is_settled()).then(Instant::now);
+        self.version += 1;
         self.live.set_policies(&policies, current);
         self.policies = policies;
     }
@@ -295,6 +300,26 @@ impl Ipsec {
         if self.changed.is_some_and(|changed| changed.elapsed() >= SETTLES_AFTER) {
             self.change(self.policies.settled(), None);
         }
+    }
+
+    /// A number that is another one whenever policies have changed.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The inbound policies that hold also for packets that no worker sees, in the order of their priorities.
+    pub fn inbound(&self) -> Vec<Policy> {
+        if self.config.kernel || self.config.left_to_linux == config::LeftToLinux::Forward {
+            return Vec::new();
+        }
+        let all = self.config.policies.iter().chain(self.live.policies.values());
+        let is_ours = |policy: &&Policy| {
+            policy.direction == Direction::In && policy.if_id == 0 && policy.selector.mark.matches_unmarked()
+        };
+        let mut inbound: Vec<_> = all.filter(is_ours).cloned().collect();
+        // Those of the configuration come first, then those of programs in their order.
+        inbound.sort_by_key(|policy| policy.priority);
+        inbound
     }
 
     /// Whether the configuration has an SA.
@@ -331,8 +356,8 @@ impl Ipsec {
     /// Without SAs and policies.
     fn forget(&mut self, config: &Config) -> Result<(), Failure> {
         self.clear_text.follow(&config.ipsec, [].iter())?;
-        let Self { clear_text, record, .. } = std::mem::take(self);
-        *self = Self { clear_text, record, ..Self::default() };
+        let Self { clear_text, record, version, .. } = std::mem::take(self);
+        *self = Self { clear_text, record, version: version + 1, ..Self::default() };
         Ok(())
     }
 

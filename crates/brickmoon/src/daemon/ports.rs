@@ -11,7 +11,7 @@ use bm_frame::{FramePool, Memory};
 use bm_port::{NoSteering, Port};
 use bm_port_pcap::PcapPort;
 use bm_port_tap::{HostTap, TapDevice};
-use bm_port_xdp::{Bind, Checksums, Options, Shared, XdpDevice};
+use bm_port_xdp::{Bind, Checksums, Local, Options, Shared, XdpDevice};
 
 use super::dpdk;
 use super::open_port::{OpenDevice, OpenPort, Trouble};
@@ -50,7 +50,7 @@ pub fn open(
             let on = opener.interface(
                 interface,
                 port,
-                Receives::AllFrames { held: false, esp: false },
+                Receives::AllFrames { held: false, local: Local::Nothing },
                 most(port),
             )?;
             opener.on(interface, port, Some(on), most(port))
@@ -60,12 +60,21 @@ pub fn open(
     ports.iter().enumerate().map(open).collect()
 }
 
+/// What IPsec needs of packets to this machine.
+pub fn local(config: &config::Ipsec) -> Local {
+    match () {
+        () if config.checks_arrivals() => Local::All,
+        () if config.is_empty() => Local::Nothing,
+        () => Local::Esp,
+    }
+}
+
 /// What workers receive from a Linux interface.
 #[derive(Clone, Copy)]
 pub enum Receives<'c> {
-    /// All frames. With `held`, frames that filters may drop are dropped until control knows the interface; with `esp`,
-    /// also IPsec ESP to this machine.
-    AllFrames { held: bool, esp: bool },
+    /// All frames, and `local` of those to this machine. With `held`, frames that filters may drop are dropped until control
+    /// knows the interface.
+    AllFrames { held: bool, local: Local },
     /// Claimed packets, if there are claims: the kernel path forwards the others, and workers send here.
     Claimed(Option<&'c Claims>),
 }
@@ -153,7 +162,10 @@ fn xdp(
         ring,
         tagged: true,
         held: matches!(receives, Receives::AllFrames { held: true, .. }),
-        esp: matches!(receives, Receives::AllFrames { esp: true, .. }),
+        local: match receives {
+            Receives::AllFrames { local, .. } => local,
+            Receives::Claimed(_) => Local::Nothing,
+        },
         ..Options::default()
     };
     let device = match receives {

@@ -15,7 +15,7 @@ use super::cluster::Node;
 use super::dataplane::{DataPlane, Part, Parts, Shared, WorkerState};
 use super::kernel_ports::OnPort;
 use super::open_port::{Hardware, OpenDevice, OpenPort, Trouble};
-use super::ports::{Opener, Receives};
+use super::ports::{self, Opener, Receives};
 use super::presence::{Presence, unfit};
 use super::queues::Move;
 use super::replaceable::ReplaceableDevices;
@@ -279,7 +279,7 @@ impl Opener {
         }
         let receives = match beside {
             true => Receives::Claimed(openers.claims),
-            false => Receives::AllFrames { held: false, esp: !config.ipsec.is_empty() },
+            false => Receives::AllFrames { held: false, local: ports::local(&config.ipsec) },
         };
         let opened = self.interface(name, port, receives, most);
         match opened.and_then(|open| enough_queues(config, port, open)) {

@@ -142,6 +142,7 @@ fn warnings(config: &Config, machine: &Machine, paths: &Paths) -> Vec<String> {
     if paths.any_kernel() && !machine.pins {
         warnings.push("the kernel path will end with the daemon: there is no bpffs, and this process may not mount one (CAP_SYS_ADMIN)".into());
     }
+    warnings.extend(config.ipsec.public_keys());
     warnings
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bm_ipsec::{Policy, Sa, SaId};
+use bm_ipsec::{Action, Direction, Policy, Sa, SaId};
 
 /// What Linux does with routed packets that a policy protects or discards, and that it gets: while the daemon does not
 /// run, or since something else leaves them to it.
@@ -48,6 +48,10 @@ pub struct Ipsec {
     pub names: Vec<String>,
     /// Each `[[ipsec.policy]]`; `at` is its line.
     pub policies: Vec<Policy>,
+    /// Whether keys stand in the configuration itself, and not in files of their own.
+    pub has_keys_here: bool,
+    /// The configuration file, if others than its owner can read it and it has keys.
+    pub public_file: Option<PathBuf>,
     /// The SAs of policies with several, by the number that the policy has: the first one is for the first worker.
     pub lists: Vec<Vec<SaId>>,
 }
@@ -63,6 +67,8 @@ impl Default for Ipsec {
             sas: Vec::new(),
             names: Vec::new(),
             policies: Vec::new(),
+            has_keys_here: false,
+            public_file: None,
             lists: Vec::new(),
         }
     }
@@ -72,6 +78,20 @@ impl Ipsec {
     /// The place of an SA in the list of a policy with several: the number of the worker that uses it, if there is one.
     pub fn place_of(&self, id: SaId) -> Option<usize> {
         self.lists.iter().find_map(|list| list.iter().position(|other| *other == id))
+    }
+
+    /// Whether policies may drop what arrives in clear, so that workers must see all of it. Linux has its own for the kernel's.
+    pub fn checks_arrivals(&self) -> bool {
+        let drops = |policy: &Policy| policy.direction == Direction::In && policy.action != Action::Bypass;
+        !self.kernel && (self.xfrm_socket.is_some() || self.policies.iter().any(drops))
+    }
+
+    /// What to say if anybody can read the keys.
+    pub fn public_keys(&self) -> Option<String> {
+        let file = self.public_file.as_ref()?.display();
+        Some(format!(
+            "{file} has keys of IPsec, and others than its owner can read it: chmod 600 {file}, or use encryption_key_file"
+        ))
     }
 
     /// Whether there is nothing to do.

@@ -52,6 +52,8 @@ pub(super) struct Control {
     active: bool,
     /// Workers do more with packets than forward them, so they must get even those that Linux will forward.
     workers_see_all: bool,
+    /// Whether IPsec policies of workers may drop what arrives in clear.
+    checks_arrivals: bool,
     /// Workers are being restarted: their ports leave all packets to Linux.
     pub(super) workers_rest: bool,
     /// Counters of the kernel path for each port.
@@ -97,13 +99,7 @@ impl Control {
         leases: Leases,
     ) -> Result<Self, Error> {
         let started = Instant::now();
-        let compare = config.mirror.compare;
-        let options = bm_netlink::Options {
-            receive_buffer: config.mirror.receive_buffer as usize,
-            audit_every: (!compare.is_zero()).then_some(compare),
-            ..bm_netlink::Options::default()
-        };
-        let watch = Watch::open(options)
+        let watch = Watch::open(watch_options(config))
             .map_err(|error| Error::new(format_args!("cannot read the kernel's tables: {error}")))?;
         compiler.set_ports(ports.iter().map(|port| port.ifindex).collect());
         compiler.set_ipsec(IpsecDevices::of(config));
@@ -128,6 +124,7 @@ impl Control {
             fabric_links: Vec::new(),
             active: false,
             workers_see_all: workers_see_all(config),
+            checks_arrivals: config.ipsec.checks_arrivals(),
             workers_rest: false,
             tally: Tally::default(),
             on_links: None,
@@ -355,6 +352,7 @@ impl Control {
     /// Takes over settings for the next compilation of tables.
     pub(super) fn take_settings(&mut self, config: &Config) {
         self.workers_see_all = workers_see_all(config);
+        self.checks_arrivals = config.ipsec.checks_arrivals();
         self.compiler.set_ipsec(IpsecDevices::of(config));
         self.name_ports();
         let hash_seed = config.fib.hash_seed.unwrap_or(self.hash_seed);
@@ -405,6 +403,15 @@ impl Control {
         let (neighbor_requests, asked) = neighbor_requests(self.resolve_queue, waker);
         self.slow_path = Some(asked);
         neighbor_requests
+    }
+}
+
+fn watch_options(config: &Config) -> bm_netlink::Options {
+    let compare = config.mirror.compare;
+    bm_netlink::Options {
+        receive_buffer: config.mirror.receive_buffer as usize,
+        audit_every: (!compare.is_zero()).then_some(compare),
+        ..bm_netlink::Options::default()
     }
 }
 

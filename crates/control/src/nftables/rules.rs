@@ -26,7 +26,7 @@ impl Kind {
         !matches!(self, Self::Ipv4 | Self::Ipv4Later)
     }
 
-    fn is_later(self) -> bool {
+    pub fn is_later(self) -> bool {
         matches!(self, Self::Ipv4Later | Self::Ipv6Later)
     }
 }
@@ -124,24 +124,37 @@ fn verdict(action: Action) -> Verdict {
 /// Converts a rule; `None` if no packet of the kind can match: it is for the other family, or drops by port, which later
 /// fragments do not have. Later fragments match rules that accept by port.
 fn of_rule(of: &bm_filter::Rule, kind: Kind) -> Option<Rule> {
-    let prefixes = [&of.source, &of.destination];
-    if prefixes.into_iter().flatten().any(|prefix| prefix.is_ipv6() != kind.is_ipv6()) {
-        return None;
-    }
-    let offsets = if kind.is_ipv6() { [8, 24] } else { [12, 16] };
-    let addresses =
-        prefixes.into_iter().zip(offsets).filter_map(|(prefix, at)| address(prefix.as_ref()?, at));
-    let mut matches: Vec<_> = addresses.collect();
-    matches.extend(of.protocol.map(|protocol| is(Value::Transport, [protocol])));
-    let ports = [&of.source_ports, &of.destination_ports].into_iter().zip([0, 2]);
-    let ports = ports
-        .filter_map(|(ports, at)| ports.as_ref().map(|ports: &Ports| within(Value::Ports(at, 2), ports)));
-    let ports: Vec<_> = ports.collect();
+    let (mut matches, ports) = matches_of(
+        [of.source.as_ref(), of.destination.as_ref()],
+        of.protocol,
+        [of.source_ports.as_ref(), of.destination_ports.as_ref()],
+        kind,
+    )?;
     if kind.is_later() && !ports.is_empty() {
         return (of.action == Action::Accept).then(|| rule(&of.name, matches, Verdict::Accept));
     }
     matches.extend(ports);
     Some(rule(&of.name, matches, verdict(of.action)))
+}
+
+/// Matches addresses and protocol, and apart from them ports; each has the source first. `None` if no packet of the kind can
+/// match.
+pub fn matches_of(
+    prefixes: [Option<&AnyPrefix>; 2],
+    protocol: Option<u8>,
+    ports: [Option<&Ports>; 2],
+    kind: Kind,
+) -> Option<(Vec<Match>, Vec<Match>)> {
+    if prefixes.into_iter().flatten().any(|prefix| prefix.is_ipv6() != kind.is_ipv6()) {
+        return None;
+    }
+    let offsets = if kind.is_ipv6() { [8, 24] } else { [12, 16] };
+    let addresses = prefixes.into_iter().zip(offsets).filter_map(|(prefix, at)| address(prefix?, at));
+    let mut matches: Vec<_> = addresses.collect();
+    matches.extend(protocol.map(|protocol| is(Value::Transport, [protocol])));
+    let ports = ports.into_iter().zip([0, 2]);
+    let ports = ports.filter_map(|(ports, at)| Some(within(Value::Ports(at, 2), ports?))).collect();
+    Some((matches, ports))
 }
 
 /// Matches later fragments of a family.

@@ -196,7 +196,7 @@ impl Chosen {
             Family::Bridge => PortInterface::Missing,
         };
         let port = PortNow { name: "r0".into(), device: "r0".into(), index: 0, interface };
-        let made = tables(&self.config, NAME, &[port]).into_iter().find(|table| table.family == family);
+        let made = tables(&self.config, &[], NAME, &[port]).into_iter().find(|table| table.family == family);
         made.iter().for_each(|table| nft.put(table).unwrap());
         made.is_some()
     }

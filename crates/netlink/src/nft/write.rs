@@ -1,6 +1,6 @@
 //! The messages of a batch (`include/uapi/linux/netfilter/nf_tables.h`).
 
-use super::{Chain, Family, HANDED_OVER, Hook, Match, Rule, Table, Value, Verdict};
+use super::{Chain, Family, Hook, Match, Rule, Table, Value, Verdict};
 use crate::attribute::{NESTED, put as attribute, put_nested};
 use crate::message::{begin, end};
 use crate::socket::flag;
@@ -185,8 +185,8 @@ fn write_rule(body: &mut Vec<u8>, table: &str, chain: &str, rule: &Rule) {
             expression(list, "counter", |_| {});
         }
         match &rule.verdict {
-            Verdict::Mark => set_priority(list, HANDED_OVER),
-            Verdict::AcceptUnmarked => set_priority(list, 0),
+            Verdict::Mark(bit) => set_priority(list, *bit, *bit),
+            Verdict::AcceptUnmarked(bit) => set_priority(list, *bit, 0),
             Verdict::Accept | Verdict::Drop | Verdict::Goto(_) => {}
         }
         expression(list, "immediate", |data| write_verdict(data, &rule.verdict));
@@ -255,10 +255,10 @@ fn write_bitwise(list: &mut Vec<u8>, mask: &[u8], inverted: &[u8]) {
     });
 }
 
-/// Sets the bit [`HANDED_OVER`] of the packet's priority to that of `bit`.
-fn set_priority(list: &mut Vec<u8>, bit: u32) {
+/// Sets a bit of the packet's priority to that of `to`.
+fn set_priority(list: &mut Vec<u8>, bit: u32, to: u32) {
     write_meta(list, META_PRIORITY);
-    write_bitwise(list, &(!HANDED_OVER).to_ne_bytes(), &bit.to_ne_bytes());
+    write_bitwise(list, &(!bit).to_ne_bytes(), &to.to_ne_bytes());
     expression(list, "meta", |data| {
         attribute(data, 2, &META_PRIORITY.to_be_bytes());
         attribute(data, 3, &REGISTER.to_be_bytes());
@@ -317,9 +317,9 @@ fn write_verdict(data: &mut Vec<u8>, verdict: &Verdict) {
         put_nested(value, 2 | NESTED, |fields| {
             let code: i32 = match verdict {
                 Verdict::Drop => 0,
-                Verdict::Accept | Verdict::AcceptUnmarked => 1,
+                Verdict::Accept | Verdict::AcceptUnmarked(_) => 1,
                 // Goes on with the next rule (`NFT_CONTINUE`).
-                Verdict::Mark => -1,
+                Verdict::Mark(_) => -1,
                 Verdict::Goto(_) => -4,
             };
             attribute(fields, 1, &code.to_be_bytes());

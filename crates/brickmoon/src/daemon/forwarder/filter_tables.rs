@@ -21,6 +21,8 @@ pub struct FilterTables {
     /// Families whose table could not be created or removed.
     refused: Vec<RefusedTable>,
     owned: OwnedTable,
+    /// The version of the IPsec policies in them.
+    pub policies: u64,
 }
 
 /// The table that marks packets, as long as its socket is open.
@@ -144,17 +146,22 @@ impl FilterTables {
     /// The note for `status` on tables that could not be created.
     pub fn trouble(&self) -> Option<String> {
         if let Some(refused) = self.refused.first() {
-            return Some(format!("[filter] does not fail closed: {}", refused.why));
+            return Some(format!(
+                "[filter] and inbound policies of [ipsec] do not fail closed: {}",
+                refused.why
+            ));
         }
         let why = &self.owned.refused.as_ref()?.why;
-        Some(format!("[filter] does not fail closed on ports of workers while no worker receives: {why}"))
+        Some(format!(
+            "[filter] and inbound policies of [ipsec] do not hold on ports of workers while no worker receives: {why}"
+        ))
     }
 
-    /// Removes all tables.
-    pub fn remove(&mut self) {
+    /// Removes all tables but these, which stay after the end of the daemon.
+    pub fn end(&mut self, kept: Vec<Table>) {
         if !self.tables.is_empty() {
             let name = self.name.clone();
-            self.put(&name, Vec::new());
+            self.put(&name, kept);
         }
         self.owned.remove();
         if let Some(why) = self.trouble() {

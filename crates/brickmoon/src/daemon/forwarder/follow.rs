@@ -20,7 +20,7 @@ use super::{Forwarder, Setup};
 use crate::daemon::kernel_ports::{self, OnPort};
 use crate::daemon::lock::lock;
 use crate::daemon::open_port::OpenDevice;
-use crate::daemon::ports::{Opener, Receives};
+use crate::daemon::ports::{self, Opener, Receives};
 use crate::daemon::presence::{AGAIN, Presence, alternative, unfit};
 use crate::daemon::probe;
 use crate::daemon::replaceable::NoHost;
@@ -427,7 +427,7 @@ impl Forwarder {
         let most = running.planned.as_ref().map_or(0, |planned| planned.queues[index]);
         let receives = match in_kernel {
             true => Receives::Claimed(self.claims.as_ref()),
-            false => Receives::AllFrames { held: config.filters_drop(), esp: !config.ipsec.is_empty() },
+            false => Receives::AllFrames { held: config.filters_drop(), local: ports::local(&config.ipsec) },
         };
         opener.interface(name, port, receives, most).map(Some)
     }

@@ -1,11 +1,12 @@
-//! Filters packets that the daemon does not get with nftables.
+//! Filters packets that the daemon does not get with nftables, and applies inbound IPsec policies to them.
 //!
 //! The tables are created after ports have followed their interfaces, and again if somebody flushes the ruleset. They stay when
 //! the daemon is killed: `brickmoon up` or `brickmoon stop` removes them.
 
-use bm_control::config::{Config, Device, Fail};
+use bm_control::config::{Config, Device};
 use bm_control::driver::ControlPortState;
 use bm_control::nftables::{self, PortInterface, PortNow};
+use bm_netlink::nft::Table;
 
 use std::collections::BTreeMap;
 
@@ -33,8 +34,13 @@ fn interface(info: &PortInfo, control: Option<&ControlPortState>, uncovered: &Un
     }
 }
 
-fn is_closed(config: &Config) -> bool {
-    config.filters_drop() && config.filter.fail == Fail::Closed
+/// Notes that the owned table marks what workers of these ports hand to Linux.
+fn mark_all(ports: &mut [PortNow]) {
+    for port in ports {
+        if let PortInterface::ByWorkers { marked, .. } = &mut port.interface {
+            *marked = true;
+        }
+    }
 }
 
 /// Interfaces on which the kernel path cannot filter, by their index in Linux, and why.
@@ -66,23 +72,27 @@ impl Forwarder {
         let setup = self.setup();
         let config = &setup.config;
         let name = nftables::name(&config.daemon.socket);
-        if !is_closed(config) {
+        let (inbound, version) = {
+            let ipsec = lock(&self.shared.ipsec);
+            (ipsec.inbound(), ipsec.version())
+        };
+        if !nftables::is_closed(config) && inbound.is_empty() {
             let mut installed = lock(&self.filter_tables);
             installed.put(&name, Vec::new());
+            installed.policies = version;
             return installed.unmark();
         }
         // While workers are being restarted, the tables stay.
         let Some(mut ports) = self.ports_now(config, of_control) else { return };
-        let owned = nftables::owned_table(config, &name, &ports);
+        let owned = nftables::owned_table(config, &inbound, &name, &ports);
         let mut installed = lock(&self.filter_tables);
         let before = installed.trouble();
         if let Some(possible) = installed.mark(owned.as_ref()) {
-            for port in &mut ports {
-                if let PortInterface::ByWorkers { marked, .. } = &mut port.interface {
-                    *marked = possible;
-                }
+            if possible {
+                mark_all(&mut ports);
             }
-            installed.put(&name, nftables::tables(config, &name, &ports));
+            installed.put(&name, nftables::tables(config, &inbound, &name, &ports));
+            installed.policies = version;
         }
         if owned.is_none() {
             installed.unmark();
@@ -90,6 +100,21 @@ impl Forwarder {
         if let Some(why) = installed.trouble().filter(|why| before.as_ref() != Some(why)) {
             tracing::error!("{why}");
         }
+    }
+
+    /// The table with inbound IPsec policies that stays when the daemon ends, as what Linux would otherwise forward in clear
+    /// does.
+    pub(super) fn inbound_policies(&self) -> Vec<Table> {
+        let setup = self.setup();
+        let inbound = lock(&self.shared.ipsec).inbound();
+        if inbound.is_empty() {
+            return Vec::new();
+        }
+        let of_control = self.driver.handle().interfaces().unwrap_or_default();
+        let mut ports = self.ports_now(&setup.config, &of_control).unwrap_or_default();
+        mark_all(&mut ports);
+        let name = nftables::name(&setup.config.daemon.socket);
+        nftables::inbound_table(&inbound, &name, &ports).into_iter().collect()
     }
 
     fn ports_now(&self, config: &Config, of_control: &[ControlPortState]) -> Option<Vec<PortNow>> {
@@ -112,7 +137,7 @@ impl Forwarder {
     pub(super) fn nftables_note(&self, index: usize, name: &str) -> Option<String> {
         let setup = self.setup();
         let installed = lock(&self.filter_tables);
-        let table = is_closed(&setup.config) && installed.filters(name);
+        let table = nftables::is_closed(&setup.config) && installed.filters(name);
         table.then(|| match nftables::inexact(&setup.config, index) {
             None => format!("nftables filters packets that arrive there (table netdev {})", installed.name()),
             Some(why) => format!(

@@ -21,11 +21,19 @@ impl Forwarder {
         let starts = self.starts.load(Ordering::Acquire);
         let grace = self.setup().config.daemon.kernel_grace;
         lock(&self.watch).supervise(self.driver.handle(), grace);
-        if lock(&self.filter_tables).is_to_be_put() || self.look_at_coverage() {
+        let policies = {
+            let mut ipsec = lock(&self.shared.ipsec);
+            ipsec.supervise();
+            ipsec.version()
+        };
+        let is_to_be_put = {
+            let mut tables = lock(&self.filter_tables);
+            tables.is_to_be_put() || tables.policies != policies
+        };
+        if is_to_be_put || self.look_at_coverage() {
             self.links.notify_one();
         }
         self.keep_tags();
-        lock(&self.shared.ipsec).supervise();
         if let Some(running) = lock(&self.running).as_ref() {
             self.meter.supervise(&running.ports, || report::counters(&self.shared.registry));
         }
@@ -125,6 +133,9 @@ impl Forwarder {
         // Waits for a restart in progress, after which control can stop taking packets.
         lock(&self.restarts).ended = true;
         if !self.keeps.load(Ordering::Relaxed) {
+            let kept = self.inbound_policies();
+            // From here on nftables drops what workers should have decrypted.
+            lock(&self.filter_tables).unmark();
             if let Err(error) = self.driver.handle().set_active(false) {
                 tracing::error!(
                     "cannot hand the ports back to Linux: {error}; this happens when the process exits"
@@ -132,7 +143,7 @@ impl Forwarder {
                 self.driver.handle().detach_without_waiting();
             }
             lock(&self.watch).end();
-            lock(&self.filter_tables).remove();
+            lock(&self.filter_tables).end(kept);
         }
         let running = lock(&self.running).take();
         drop(running.map(Running::stop));

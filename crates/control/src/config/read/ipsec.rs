@@ -67,6 +67,8 @@ pub(super) fn ipsec(section: &mut Section<'_, '_>, (folder, ports): (&Path, &[Po
     for (start, table) in section.tables("sa", "[[ipsec.sa]] with name, spi and so on below it") {
         let mut part = Section { name: "[[ipsec.sa]]", table, known: Vec::new(), report: section.report };
         let sa = sa(&mut part, (folder, &ipsec.interfaces), start);
+        ipsec.has_keys_here |=
+            ["encryption_key", "integrity_key"].iter().any(|key| table.get(*key).is_some());
         part.finish();
         tables.push((start, table));
         let Some((at, name, sa)) = sa else { continue };

@@ -312,3 +312,24 @@ fn a_changed_key_is_a_change() {
     );
     assert!(old.diff(&read(&format!("\n{}", with_key("a", 256, "")))).is_empty());
 }
+
+#[test]
+fn keys_that_others_can_read_are_noticed() {
+    let folder = std::env::temp_dir().join(format!("bm-public-keys-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let [file, key] = ["brickmoon.toml", "a.key"].map(|name| folder.join(name));
+    let write = |file: &Path, mode, text: &str| {
+        std::fs::write(file, text).unwrap();
+        std::fs::set_permissions(file, PermissionsExt::from_mode(mode)).unwrap();
+    };
+    let load = |mode, line: &str| {
+        write(&file, mode, &sa("a", 4097, line));
+        Config::load(&file).unwrap().ipsec.public_keys()
+    };
+    let here = format!("encryption_key = '{KEY}'");
+    assert!(load(0o640, &here).is_some_and(|why| why.contains("chmod 600")));
+    assert_eq!(load(0o600, &here), None);
+    write(&key, 0o600, KEY);
+    assert_eq!(load(0o644, "encryption_key_file = 'a.key'"), None);
+    std::fs::remove_dir_all(folder).unwrap();
+}

@@ -227,7 +227,10 @@ impl Control {
             return Some(("inactive", "its workers are being started"));
         }
         let macs: Vec<_> = self.compiler.interfaces().of_port(input.port).map(|(_, own)| own.mac).collect();
-        let is_local = |to| self.watch.mirror().all_addresses().any(|address| address.local == to);
+        // Workers look up IPsec policies for these, too.
+        let is_local = |to| {
+            !self.checks_arrivals && self.watch.mirror().all_addresses().any(|address| address.local == to)
+        };
         let routes = self.last_steering.as_ref().map_or(&[][..], |last| last.routes());
         steering::cause(&input.frame, &macs, is_local, |to| is_linuxs(routes, to))
     }

@@ -67,9 +67,10 @@ impl Control {
             // An interface that the mirror does not know yet has no filters either: leave it unchanged.
             let known = on.ifindex.is_none_or(|ifindex| self.watch.mirror().link(ifindex).is_some());
             // Workers need a family that any VLAN on the port forwards, and one that they filter: otherwise Linux would
-            // forward packets that filters drop.
+            // forward packets that filters or IPsec policies drop.
             let linux_only = |family: usize| {
                 !self.compiler.filters_drop()
+                    && !self.checks_arrivals
                     && interfaces.of_port(port).all(|(_, on)| on.linux_only_in[family])
             };
             PortSteering {
