@@ -14,9 +14,11 @@
 //! that need it.
 
 mod address;
+mod cut;
 mod encrypted;
 mod error;
 mod fragment;
+mod fragment6;
 mod header;
 mod hold;
 mod hook;

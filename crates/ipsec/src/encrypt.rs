@@ -143,16 +143,6 @@ impl Outbound {
         self.path_mtu = path_mtu.into();
     }
 
-    /// Whether a packet of this many bytes fits the path MTU; in transport mode, with the most padding that it may get.
-    #[inline]
-    pub fn fits(&self, length: usize) -> bool {
-        let padding = match self.front {
-            Front::Tunnel(_) => self.suite.padding(length),
-            Front::Transport(_) => self.suite.alignment() - 1,
-        };
-        self.front_len() + length + padding + 2 + self.suite.icv_len() <= self.path_mtu
-    }
-
     /// The largest packet that fits the path MTU in a tunnel, for ICMP errors; in transport mode for an IP header of
     /// `header` bytes.
     pub fn inner_mtu(&self, header: usize) -> usize {
@@ -258,7 +248,11 @@ impl Outbound {
         let back = self.suite.padding(plain.length - plain.header) + 2 + self.suite.icv_len();
         let length = front + plain.length + back;
         let must_fit = match &self.front {
-            Front::Tunnel(outer) => outer.dont_fragment(plain.inner),
+            // A source cannot send less than the least MTU of IPv6 (RFC 8200 5): then the outer packet is fragmented.
+            Front::Tunnel(outer) => {
+                let is_least = plain.next_header == protocol::IPV6 && plain.length <= ipv6::MIN_MTU;
+                outer.dont_fragment(plain.inner) && !is_least
+            }
             Front::Transport(_) => plain.inner.dont_fragment,
         };
         if length > usize::from(u16::MAX) {
@@ -316,7 +310,7 @@ impl Outbound {
     #[inline]
     fn finish(&self, packet: &mut [u8], Prepared { plain, number, .. }: &Prepared) {
         match &self.front {
-            Front::Tunnel(outer) => outer.write(packet, plain.inner, *number),
+            Front::Tunnel(outer) => outer.write(packet, plain.inner, *number, self.path_mtu),
             Front::Transport(udp) => {
                 header::finish_transport(packet, plain.header, plain.next_header_at, *udp)
             }

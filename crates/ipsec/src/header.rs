@@ -79,7 +79,7 @@ impl Outer {
 
     /// Writes the headers of a packet whose ESP part is complete, as the checksum of UDP over IPv6 needs.
     #[inline]
-    pub fn write(&self, packet: &mut [u8], inner: Inner, number: u64) {
+    pub fn write(&self, packet: &mut [u8], inner: Inner, number: u64, path_mtu: usize) {
         let length = packet.len();
         if self.len() == ipv4::HEADER_LEN {
             packet[..ipv4::HEADER_LEN].copy_from_slice(&self.template[..ipv4::HEADER_LEN]);
@@ -88,7 +88,9 @@ impl Outer {
         }
         let traffic_class = self.traffic_class(inner.traffic_class);
         if self.ip_header == ipv4::HEADER_LEN {
-            let df = if self.dont_fragment(inner) { DONT_FRAGMENT } else { 0 };
+            // Where even the least IPv6 packet does not fit, this router fragments it.
+            let whole = self.dont_fragment(inner) && length <= path_mtu;
+            let df = if whole { DONT_FRAGMENT } else { 0 };
             // Unique among packets of a while, as RFC 6864 wants it where routers may fragment.
             let changing = [traffic_class.into(), length as u16, number as u16, df];
             let sum = changing.into_iter().fold(self.sum, checksum::add);

@@ -98,14 +98,16 @@ pub(super) struct Sender {
     pub peer: Option<IpAddr>,
     /// As configured; the MTU of the route may be smaller.
     pub path_mtu: u16,
-    /// What the SA uses; 0: not looked up yet.
+    /// What the SA uses.
     pub current_mtu: u16,
+    /// Where the tables are in which it was looked up; 0 for none.
+    pub looked_up_in: usize,
 }
 
 impl Sender {
     pub fn new(of: &Sa, sa: Outbound, more: Consumer<Block>, status: Arc<SaStatus>) -> Self {
         let peer = (of.mode == Mode::Tunnel).then_some(of.destination);
-        Self { sa, more, status, peer, path_mtu: of.path_mtu, current_mtu: 0 }
+        Self { sa, more, status, peer, path_mtu: of.path_mtu, current_mtu: 0, looked_up_in: 0 }
     }
 }
 

@@ -25,8 +25,9 @@ impl Sender {
         outcomes: &mut [Result<(), Failure>],
         now_ns: u64,
     ) {
-        // The route may have got a greater MTU since it was looked up.
-        if self.current_mtu == 0 || waiting.iter().any(|one| !self.sa.fits(one.frame.len() - one.network)) {
+        // The route may have another MTU in other tables. Packets must be refused before they are encrypted, since their
+        // sources get an error about them.
+        if self.looked_up_in != std::ptr::from_ref(tables).addr() {
             self.look_up_mtu(tables);
         }
         let mut done = 0;
@@ -72,6 +73,7 @@ impl Sender {
         let of_route = self.peer.and_then(|peer| mtu_to(tables, peer)).unwrap_or(u16::MAX);
         self.current_mtu = self.path_mtu.min(of_route);
         self.sa.set_path_mtu(self.current_mtu);
+        self.looked_up_in = std::ptr::from_ref(tables).addr();
     }
 
     /// What to do with a packet that was not encrypted. If it is too big and must not be fragmented, its source gets an

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bm_fib::published::{Published, ReaderHandle, Readers};
 use bm_ipsec::{
-    Action, Direction, Limit, Mode, Numbers, Policies, Policy, Sa, SaId, Secret, Selector, Suite, UdpPorts,
+    Action, Df, Direction, Limit, Mode, Numbers, Policies, Policy, Sa, SaId, Secret, Selector, Suite,
+    UdpPorts,
 };
 use bm_link::{Producer, channel};
 use bm_stats::Reason;
@@ -202,6 +203,17 @@ fn ipv4(length: u16, flags: u8) -> Vec<u8> {
 }
 
 /// The MTU in an ICMP error "fragmentation needed" to that host about the packet, whose TTL was decremented.
+/// An IPv6 packet from a host inside to the other end of a tunnel.
+fn ipv6(length: u16) -> Vec<u8> {
+    let mut packet = vec![0; length.into()];
+    packet[0] = 0x60;
+    packet[4..6].copy_from_slice(&(length - 40).to_be_bytes());
+    packet[6..8].copy_from_slice(&[59, 64]);
+    packet[8..24].copy_from_slice(&"2001:db8:9::9".parse::<std::net::Ipv6Addr>().unwrap().octets());
+    packet[24..40].copy_from_slice(&"2001:db8:2::7".parse::<std::net::Ipv6Addr>().unwrap().octets());
+    packet
+}
+
 fn reported_mtu(answer: &crate::testing::Answer, packet: &[u8]) -> Option<u16> {
     let (port, error) = answer.only()?;
     assert_eq!((port, &error[..14]), (INSIDE, &leaves(INSIDE, &packet[..20])[..14]));
@@ -237,9 +249,9 @@ fn sources_get_the_mtu_of_a_tunnel() {
     assert_eq!(send(&mut lab, largest(1400) + 1, DF), Err(Some(largest(1400))));
     // Without DF, the ESP packet is fragmented, on an interface with a smaller MTU.
     assert_eq!(send(&mut lab, largest(1400) + 1, 0), Ok(1404));
-    // The route to the peer gets a smaller MTU. The first packet is still encrypted.
+    // The route to the peer gets a smaller MTU, which the source of the first packet is told.
     lab.change("route 192.0.2.0/24 via 203.0.113.9 outside mtu 1300");
-    assert_eq!(send(&mut lab, largest(1400), DF), Err(None));
+    assert_eq!(send(&mut lab, largest(1400), DF), Err(Some(largest(1300))));
     assert_eq!(send(&mut lab, largest(1300) + 1, DF), Err(Some(largest(1300))));
     assert_eq!(send(&mut lab, largest(1300), DF), Ok(1300));
     // And a greater one.
@@ -259,22 +271,44 @@ fn ipv6_sources_get_the_mtu_of_a_tunnel() {
     plan.policies = Policies::new(vec![protect]).unwrap().into();
     let mut lab =
         Lab::with_ipsec(&format!("{LINES}\n neighbor 2001:db8:9::9 inside 02:00:00:00:01:09"), plan);
-    let packet = |length: u16| {
-        let mut packet = vec![0; length.into()];
-        packet[0] = 0x60;
-        packet[4..6].copy_from_slice(&(length - 40).to_be_bytes());
-        packet[6..8].copy_from_slice(&[59, 64]);
-        packet[8..24].copy_from_slice(&"2001:db8:9::9".parse::<std::net::Ipv6Addr>().unwrap().octets());
-        packet[24..40].copy_from_slice(&"2001:db8:2::7".parse::<std::net::Ipv6Addr>().unwrap().octets());
-        packet
-    };
-    let answer = lab.exchange(INSIDE, &arrives(INSIDE, &packet(1346)));
+    let answer = lab.exchange(INSIDE, &arrives(INSIDE, &ipv6(1346)));
     assert_eq!(answer.only().map(|(port, frame)| (port, frame.len())), Some((OUTSIDE, 1414)));
-    let answer = lab.exchange(INSIDE, &arrives(INSIDE, &packet(1347)));
+    let answer = lab.exchange(INSIDE, &arrives(INSIDE, &ipv6(1347)));
     let (port, error) = answer.only().unwrap();
     // Packet Too Big (RFC 4443 3.2).
     assert_eq!((port, &error[54..56], &error[58..62]), (INSIDE, &[2, 0][..], &1346u32.to_be_bytes()[..]));
-    assert_eq!(&error[62..102], &hops(&packet(1347), -1)[..40]);
+    assert_eq!(&error[62..102], &hops(&ipv6(1347), -1)[..40]);
+}
+
+/// This router is the source of ESP packets, so it may fragment them also over IPv6, and has to where even the least MTU of
+/// IPv6 does not fit (RFC 4301 8.2.1, RFC 8200 5).
+#[test]
+fn esp_is_fragmented_over_both_families() {
+    let ends = [["192.0.2.1", "192.0.2.2"], ["2001:db8:b::1", "2001:db8:b::2"]];
+    for (addresses, header) in ends.into_iter().zip([20, 48]) {
+        let [source, destination] = addresses.map(|text| text.parse::<IpAddr>().unwrap());
+        for (df, length) in [(Df::Copy, 1280), (Df::Clear, 1450)] {
+            let Recorded { mut sa, .. } = first();
+            (sa.source, sa.destination, sa.df) = (source, destination, df);
+            let (mut plan, _more) = plan(&sa, 0);
+            let selector =
+                Selector { destination: Some("2001:db8:2::/48".parse().unwrap()), ..Selector::default() };
+            let protect = Policy { selector, ..policy(Direction::Out, Action::Protect(sa.id())) };
+            plan.policies = Policies::new(vec![protect]).unwrap().into();
+            let narrow = "
+                route 192.0.2.0/24 via 203.0.113.9 outside mtu 1300
+                route 2001:db8:b::/48 via 2001:db8:a::9 outside mtu 1300";
+            let mut lab = Lab::with_ipsec(&format!("{LINES}{narrow}"), plan);
+            let answer = lab.exchange(INSIDE, &arrives(INSIDE, &ipv6(length)));
+            let pieces: Vec<_> = answer.sent.iter().map(|(port, frame)| (*port, frame.len() - 14)).collect();
+            assert_eq!(pieces.len(), 2, "{addresses:?} {df:?}: {pieces:?}");
+            assert!(pieces.iter().all(|(port, length)| *port == OUTSIDE && *length <= 1300), "{pieces:?}");
+            // SPI, number and IV, padding and trailer, ICV.
+            let esp = 16 + (usize::from(length) + 2).next_multiple_of(4) + 16;
+            assert_eq!(pieces.iter().map(|(_, length)| length - header).sum::<usize>(), esp, "{addresses:?}");
+            assert_eq!(lab.drops(), []);
+        }
+    }
 }
 
 #[test]

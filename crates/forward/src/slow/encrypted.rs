@@ -3,6 +3,7 @@
 
 use bm_frame::Frame;
 use bm_stats::Reason;
+use bm_wire::Family;
 
 use super::error::Error;
 use super::header::Header;
@@ -15,7 +16,9 @@ impl Core {
     /// Sends an ESP packet of this router.
     pub(super) fn send_encrypted(&mut self, tables: &Tables, frame: Frame, now: Now) {
         let packet = tell::packet(&frame);
-        let header = Header::parse(packet).filter(|header| header.may_be_cut);
+        let header = Header::parse(packet);
+        // This router is the source of its ESP packets, so those of IPv6 may be fragmented here.
+        let header = header.filter(|header| header.may_be_cut || header.family == Family::V6);
         let vrf = tell::vrf(tables, &frame);
         let way = header
             .as_ref()

@@ -1,11 +1,9 @@
 //! The handling of IPv4 packets that are not of the common kind.
 
 use bm_fib::NextHop;
-use bm_fib::next_hop::Entry as Hop;
 use bm_frame::{Frame, Meta};
-use bm_stats::{Entry, Reason};
+use bm_stats::Reason;
 use bm_wire::Family;
-use bm_wire::ethernet::{HEADER_LEN, TAG_LEN, ethertype};
 use bm_wire::icmp;
 use bm_wire::ipv4::{self, Ipv4};
 use bm_wire::prefix::Address as _;
@@ -15,7 +13,6 @@ use super::onward::onward;
 use super::option::{self, Context, Fault};
 use super::{ALERTS_BURST, ALERTS_PER_SECOND, Core, Fate, Now, SlowCounter, address};
 use crate::compiled::Ingress;
-use crate::rewrite;
 use crate::route::{self, Way};
 use crate::source;
 use crate::tables::{ReversePath, Tables};
@@ -114,52 +111,6 @@ impl Core {
             self.bump(SlowCounter::AlertsLimited);
         }
         may
-    }
-
-    /// Sends a packet in fragments, each as large as `mtu` allows.
-    pub(super) fn cut(
-        &mut self,
-        tables: &Tables,
-        mut frame: Frame,
-        (hop, entry): (NextHop, Hop),
-        mtu: usize,
-    ) {
-        let network = usize::from(frame.meta().network);
-        let egress = match rewrite::egress(tables, entry.interface()) {
-            Ok(egress) => *egress,
-            Err(_) => return self.lose(frame, Reason::NoInterface),
-        };
-        if let Some(packet) = frame.data_mut().get_mut(network..).and_then(<[u8]>::first_chunk_mut) {
-            rewrite::decrement_ttl(packet);
-        }
-        let packet = frame.data().get(network..).unwrap_or(&[]);
-        let plan = Ipv4::parse(packet).ok().and_then(|ip| super::fragment::Plan::new(&ip, mtu));
-        let Some(plan) = plan else { return self.lose(frame, Reason::TooBig) };
-        tables.next_hops.mark_used(hop);
-        for index in 0..plan.count() {
-            self.count(&frame, Entry::Originated);
-            let Some(mut piece) = self.frames.allocate() else {
-                if let Some(account) = self.account(&frame) {
-                    account.drop(Reason::NoMemory, 1);
-                }
-                continue;
-            };
-            *piece.meta_mut() = *frame.meta();
-            let header = HEADER_LEN + TAG_LEN;
-            let written = piece
-                .set_len(header + mtu)
-                .ok()
-                .and_then(|()| plan.write(index, &mut piece.data_mut()[header..]));
-            let made = written.and_then(|length| {
-                rewrite::encapsulate(&mut piece, header, length, &egress, entry, ethertype::IPV4).ok()
-            });
-            match made {
-                Some(()) => self.send(piece, egress.port),
-                None => self.lose(piece, Reason::Oversize),
-            }
-        }
-        self.count(&frame, Entry::Consumed);
-        self.frames.free(frame);
     }
 }
 

@@ -38,6 +38,11 @@ fn df_is_copied_set_or_cleared() {
     let mut out = pair(&sa(Suite::Aes128Gcm, Direction::Out)).out;
     let sent = encrypted(&mut out, &ipv6_udp(1, 2, [1, 2], 8)).unwrap();
     assert!(Ipv4::parse(&sent[..]).unwrap().dont_fragment(), "routers do not fragment IPv6");
+    // A source that sends what every link takes gets no error, which it could not heed: the outer packet is fragmented.
+    out.set_path_mtu(1300);
+    let [least, more] = [1280, 1281].map(|length| encrypted(&mut out, &ipv6_udp(1, 2, [1, 2], length - 48)));
+    assert!(!Ipv4::parse(&least.unwrap()[..]).unwrap().dont_fragment());
+    assert_eq!(more, Err(Failure::TooBig));
 }
 
 #[test]

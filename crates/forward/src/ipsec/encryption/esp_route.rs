@@ -41,7 +41,8 @@ pub(super) fn find<'t>(
         }
         _ => {
             let ip = Ipv6::parse(packet).map_err(|_| malformed)?;
-            (Ipv6Addr::from(ip.destination()).into(), packet.len(), false)
+            // This router is the source, which may.
+            (Ipv6Addr::from(ip.destination()).into(), packet.len(), true)
         }
     };
     let found = match last {
