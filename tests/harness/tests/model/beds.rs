@@ -353,6 +353,14 @@ impl<'a> Bed<'a> {
         self.sockets.iter().map(|(_, socket)| u64::from(socket.overflowed().unwrap_or_default())).sum()
     }
 
+    /// Whether Linux has failed to send an ICMPv6 error since the last exchange began.
+    pub fn has_failed_to_tell(&self) -> bool {
+        Counters::read(self.lab)
+            .grown_since(&self.counters)
+            .get("Icmp6OutErrors")
+            .is_some_and(|&count| count > 0)
+    }
+
     /// Linux's counters that have grown otherwise here than in the other lab since the last exchange began, as
     /// `name here/there`.
     pub fn counters_beside(&self, other: &Self) -> String {

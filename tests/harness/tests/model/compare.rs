@@ -15,7 +15,10 @@
 //!    prefix of the main table comes first depends on whether a rule was ever added, which only Linux knows.
 //! 9. *The anycast address of a link* after `forwarding` of IPv6 was switched off on an interface: Linux leaves out those
 //!    that its own work queue is just looking at, which differs from lab to lab.
-//! 10. *The source port of a flow that masquerading would make equal to another one*: Linux takes a random one.
+//! 10. *The identification of fragments* of an IPv6 packet that the router has made, which is random.
+//! 11. *ICMPv6 errors* in a round in which a kernel could not send one: errors that wait for a neighbor use up the buffer of
+//!     the one socket for all of them, in all namespaces.
+//! 12. *The source port of a flow that masquerading would make equal to another one*: Linux takes a random one.
 
 use crate::probes::{self, MULTIPATH4, MULTIPATH6};
 use bm_tests::exchange::Seen;
@@ -35,6 +38,8 @@ const TCP: u8 = 6;
 /// ICMP type 11 (RFC 792).
 const TIME_EXCEEDED: u8 = 11;
 const UDP: u8 = 17;
+/// Next header of IPv6 (RFC 8200 4.5).
+const FRAGMENT: u8 = 44;
 
 fn kind(frame: &[u8]) -> u16 {
     frame.get(12..14).map_or(0, |two| u16::from_be_bytes([two[0], two[1]]))
@@ -134,9 +139,12 @@ fn ipv4(frame: &mut [u8]) {
 
 fn ipv6(frame: &mut [u8]) {
     let packet = &mut frame[PACKET..];
-    if is_own(packet[7]) && matches!(packet[6], ICMPV6 | TCP) {
+    if is_own(packet[7]) && matches!(packet[6], ICMPV6 | TCP | FRAGMENT) {
         packet[1] &= 0xf0;
         packet[2..4].fill(0);
+    }
+    if is_own(packet[7]) && packet[6] == FRAGMENT && packet.len() >= 48 {
+        packet[44..48].fill(0);
     }
     let to: [u8; 16] = packet[24..40].try_into().expect("16 bytes");
     if MULTIPATH6.contains(&&*Ipv6Addr::from(to).to_string()) {
@@ -155,6 +163,12 @@ pub fn is_unreachable_port_of_route(frame: &[u8]) -> bool {
     kind(frame) == IPV4
         && matches!(packet.get(9..20), Some([ICMP, _, _, 10, ..]))
         && packet.get(20..22) == Some(&[3, 3])
+}
+
+/// Whether a frame is an ICMPv6 error.
+pub fn is_error6(frame: &[u8]) -> bool {
+    let packet = frame.get(PACKET..).unwrap_or_default();
+    kind(frame) == IPV6 && packet.get(6) == Some(&ICMPV6) && packet.get(40).is_some_and(|kind| *kind < 128)
 }
 
 /// Whether a frame goes to the anycast address of the first link, or answers for it.

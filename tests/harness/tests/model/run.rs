@@ -2,7 +2,7 @@
 
 use crate::beds::{self, Bed};
 use crate::compare::{
-    describe, is_anycast, is_multipath, is_unreachable_port_of_route, lacking, sorted, trace,
+    describe, is_anycast, is_error6, is_multipath, is_unreachable_port_of_route, lacking, sorted, trace,
 };
 use crate::generate::Generator;
 use crate::probes;
@@ -131,7 +131,10 @@ impl<'b, 'a> Run<'b, 'a> {
         if step.tool == Tool::Filter {
             self.filtered = !step.text.is_empty();
         }
-        let taken = if step.is_atomic() && !self.before.is_empty() && !self.limited && !self.filtered {
+        // Packets during a step would show a setting that has not been read yet.
+        let are_settings_read = Instant::now() >= self.settings_read;
+        let is_judged = are_settings_read && !self.limited && !self.filtered;
+        let taken = if step.is_atomic() && !self.before.is_empty() && is_judged {
             self.take_during(step)
         } else {
             beds::each(self.beds, |bed| bed.take(step))
@@ -320,6 +323,9 @@ impl<'b, 'a> Run<'b, 'a> {
         let equal = heard.iter().skip(1).all(|seen| *seen == heard[0]);
         if equal {
             return None;
+        }
+        if self.beds.iter().any(Bed::has_failed_to_tell) {
+            heard.iter_mut().for_each(|heard| heard.retain(|seen| !is_error6(&seen.frame)));
         }
         if self.beds.iter().any(Bed::has_reassembled) {
             heard = heard.iter().map(|seen| reassembly::datagrams(seen)).collect();
