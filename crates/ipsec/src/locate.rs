@@ -164,6 +164,35 @@ fn ipv6(packet: &[u8]) -> Result<Located, Failure> {
     outer.find(ip.packet())
 }
 
+/// Whether a packet in which [`locate`] finds no whole ESP packet is ESP nevertheless: too short, or a fragment. In UDP only
+/// the first fragment says so; IKE is fragmented as well, and later fragments may be of that.
+pub fn names_esp(packet: &[u8]) -> bool {
+    match packet.first().map(|first| first >> 4) {
+        Some(4) => Ipv4::parse_quoted(packet).is_ok_and(|ip| {
+            let upper = packet.get(ip.header_len()..).unwrap_or_default();
+            is_esp(ip.protocol(), upper, ip.fragment_offset() == 0)
+        }),
+        Some(6) => Ipv6::parse_quoted(packet).is_ok_and(|ip| {
+            let (mut protocol, mut upper, mut is_first) = (ip.next_header(), ipv6::HEADER_LEN, true);
+            // What cannot be followed is no ESP of ours.
+            for extension in ip.extensions().map_while(Result::ok) {
+                let offset = array(extension.bytes, 2).map_or(0, u16::from_be_bytes) & !7;
+                is_first &= extension.kind != protocol::FRAGMENT || offset == 0;
+                (protocol, upper) = (extension.next_header(), extension.offset + extension.bytes.len());
+            }
+            is_esp(protocol, packet.get(upper..).unwrap_or_default(), is_first)
+        }),
+        _ => false,
+    }
+}
+
+fn is_esp(protocol: u8, upper: &[u8], is_first: bool) -> bool {
+    let ports = [0, 2].map(|at| array(upper, at).map(u16::from_be_bytes));
+    let is_marked = array(upper, udp::HEADER_LEN).is_some_and(|marker: [u8; 4]| marker != [0; 4]);
+    let in_udp = is_first && ports.contains(&Some(NAT_TRAVERSAL)) && is_marked;
+    protocol == protocol::ESP || protocol == protocol::UDP && in_udp
+}
+
 /// What is known of the IP header.
 struct Outer {
     protocol: u8,

@@ -3,6 +3,7 @@
 mod bursts;
 mod failures;
 mod headers;
+mod locate;
 mod numbers;
 mod scapy;
 

@@ -344,6 +344,10 @@ static __always_inline enum kind ipv6(void *packet, void *end)
 		return STEERED;
 	if (!bpf_map_lookup_elem(&local6, &address))
 		return STEERED;
+	/* ESP may be behind extension headers or in a fragment, which the worker looks into. */
+	if (take_esp && (*next_header == IPPROTO_HOPOPTS || *next_header == IPPROTO_ROUTING ||
+			 *next_header == IPPROTO_FRAGMENT || *next_header == IPPROTO_DSTOPTS))
+		return STEERED;
 	return is_for_worker(*next_header, packet + 40, end) ? STEERED : PASSED_LOCAL;
 }
 

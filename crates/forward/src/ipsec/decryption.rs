@@ -21,7 +21,7 @@ use bm_frame::Frame;
 use bm_graph::{App, Io};
 use bm_ipsec::{
     Action, BURST, Direction, Esp, Failure, Inbound, Lanes, Located, Policies, Problem, SaId, SaTable,
-    Template, key, locate,
+    Template, key, locate, names_esp,
 };
 use bm_stats::{Account, Entry, Reason};
 use bm_wire::ipv4::Ipv4;
@@ -176,7 +176,7 @@ impl Decryption {
                     None => {}
                 },
                 Err(failure @ (Failure::Fragment | Failure::TooShort))
-                    if is_esp(packet) && self.linux.is_none() && self.is_ours(packet) =>
+                    if names_esp(packet) && self.linux.is_none() && self.is_ours(packet) =>
                 {
                     return Err(failure.into());
                 }
@@ -415,14 +415,6 @@ fn may_be_esp(packet: &[u8]) -> bool {
 #[inline]
 fn is_nat_traversal(ports: &[u8]) -> bool {
     ports[..2] == NAT_TRAVERSAL || ports[2..] == NAT_TRAVERSAL
-}
-
-/// Whether the IP header says ESP.
-fn is_esp(packet: &[u8]) -> bool {
-    match packet.first().map(|first| first >> 4) {
-        Some(4) => packet.get(9) == Some(&protocol::ESP),
-        _ => packet.get(6) == Some(&protocol::ESP),
-    }
 }
 
 impl App for Decryption {
