@@ -4,8 +4,13 @@
 use std::fmt;
 use std::path::Path;
 
+use bm_sys::{open_regular, read_up_to};
+
 use crate::members::MemberList;
 use crate::message::Key;
+
+/// The longest list: 256 members with the longest names.
+const COPY_MAX: u64 = 64 * 1024;
 
 /// The file.
 pub struct MembersCopy<'a> {
@@ -18,7 +23,8 @@ pub struct MembersCopy<'a> {
 impl MembersCopy<'_> {
     /// `None` if there is none, or it was written with another key.
     pub fn read(&self) -> Option<MemberList> {
-        MemberList::from_text(self.path, &std::fs::read(self.file).ok()?, self.key)
+        let text = read_up_to(&open_regular(self.file).ok()?, COPY_MAX).ok()?;
+        MemberList::from_text(self.path, &text, self.key)
     }
 
     /// Writes it; without it a daemon cannot start without the store, which is logged.

@@ -10,6 +10,7 @@
 
 use std::path::Path;
 
+use bm_sys::{open_regular, read_up_to};
 use bm_vlb::address::Node;
 use bm_vlb::membership::Epoch;
 use bm_wire::ethernet::Mac;
@@ -22,8 +23,9 @@ use crate::message::{ETHERNET, Key, begin};
 /// IEEE 802 local experimental, as that of messages, but another: each has a socket of its own.
 pub const ETHERTYPE: u16 = 0x88b6;
 const MAGIC: [u8; 4] = *b"bmpr";
-/// The shortest key.
+/// The shortest key, and the longest file with one.
 const KEY_MIN: usize = 16;
+const KEY_MAX: u64 = 4096;
 
 /// The frame of a probe.
 pub fn frame(epoch: Epoch, from: Mac, to: Node, key: &Key, nonce: u64, now_ns: u64) -> Vec<u8> {
@@ -54,11 +56,12 @@ pub fn read(body: &[u8], key: &Key, nonce: u64, now_ns: u64) -> Option<u64> {
 pub fn read_key(path: &Path) -> Result<Key, ClusterError> {
     use std::os::unix::fs::PermissionsExt;
     let wrong = |why: String| ClusterError::Key { path: path.into(), why };
-    let metadata = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?;
+    let file = open_regular(path).map_err(|error| wrong(error.to_string()))?;
+    let metadata = file.metadata().map_err(|error| wrong(error.to_string()))?;
     if metadata.permissions().mode() & 0o007 != 0 {
         return Err(wrong("all users of this machine can access it".into()));
     }
-    let text = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    let text = read_up_to(&file, KEY_MAX).map_err(|error| wrong(error.to_string()))?;
     if text.trim_ascii().len() < KEY_MIN {
         return Err(wrong(format!("a key has at least {KEY_MIN} bytes")));
     }
@@ -99,7 +102,12 @@ mod tests {
         assert_eq!(why(0o600, "0123456789abcdef\n"), None);
         assert!(why(0o600, "short\n").unwrap().contains("a key has at least 16 bytes; create one"));
         assert!(why(0o644, "0123456789abcdef").unwrap().contains("all users of this machine"));
+        assert!(why(0o600, &"x".repeat(5000)).unwrap().contains("longer than 4096 bytes"));
         std::fs::remove_file(&path).unwrap();
         assert!(read_key(&path).is_err());
+        // One that nobody writes to: reading it would wait for ever.
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert!(read_key(&path).err().unwrap().to_string().contains("not a regular file"));
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -45,12 +45,15 @@ impl Client {
     /// If one of them cannot be used.
     pub fn new(settings: Settings) -> Result<Self, EtcdError> {
         let tls = tls::connector(&settings)?;
-        let read =
-            |path: &std::path::PathBuf| {
-                std::fs::read_to_string(path).map(|text| text.trim().to_string()).map_err(|why| {
-                    EtcdError::File { setting: "password_file", path: path.clone(), why: why.to_string() }
-                })
-            };
+        let read = |path: &std::path::PathBuf| {
+            let wrong = |why: String| EtcdError::File { setting: "password_file", path: path.clone(), why };
+            // Reading a FIFO would wait for whoever writes to it.
+            if std::fs::metadata(path).is_ok_and(|about| !about.is_file()) {
+                return Err(wrong("not a regular file".into()));
+            }
+            let text = std::fs::read_to_string(path).map_err(|why| wrong(why.to_string()))?;
+            Ok(text.trim().to_string())
+        };
         let password = settings.password_file.as_ref().map(read).transpose()?;
         Ok(Self { settings, tls, password, at: 0, open: None, token: None })
     }

@@ -28,7 +28,7 @@ pub mod tap;
 mod waker;
 
 pub use ethtool::Offload;
-pub use file::{allocate, memfd};
+pub use file::{allocate, memfd, open_regular, read_up_to};
 pub use interface::{Flag, HardwareAddress, Interfaces};
 pub use map::{Access, Atomic, Commit, HUGE_PAGE, Map, advise_huge};
 pub use namespace::Namespace;
