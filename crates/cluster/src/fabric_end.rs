@@ -96,7 +96,7 @@ pub(crate) fn fabric_ends(
 ) -> Vec<FabricEnd> {
     let end = |link: &FabricLink| {
         let peer = settings.member(&link.peer)?.node;
-        let session = Session::new(own, &settings.name, peer, epochs, nonce().max(1));
+        let session = Session::new(own, &settings.name, peer, epochs, nonce);
         let (device, peer) = (link.device.clone(), link.peer.clone());
         Some(FabricEnd {
             device,

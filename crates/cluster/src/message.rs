@@ -8,8 +8,8 @@
 //! *d* says how many epochs ago the other one was whose frames the sender accepts; 0: there is none.
 //!
 //! The tag is the first half of an HMAC-SHA-256 over everything from the magic on, with the key that all members share.
-//! *Own nonce* is a random number that the sender has drawn at its start, *peer nonce* the one that the receiver has sent
-//! last: a message in which the receiver finds its own nonce is no replay from before its start.
+//! *Own nonce* is a random number that the sender has drawn for this session, *peer nonce* the one that the receiver has; 0
+//! if the sender offers its own (`session.rs`).
 //!
 //! All numbers are in network byte order.
 
@@ -28,7 +28,7 @@ pub const ETHERTYPE: u16 = 0x88b5;
 /// Length of an Ethernet header.
 pub const ETHERNET: usize = 14;
 const MAGIC: [u8; 4] = *b"bmcl";
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// Length of the message header, after the Ethernet header.
 const HEADER: usize = 36;
 const TAG: usize = 16;
@@ -400,7 +400,7 @@ mod tests {
         let hello = message(Contents::Hello { version: 3, has: 4, name: "b".into() });
         let frame = framed(&hello);
         let mut expected = vec![0xbe, 7, 0, 0x40, 0, 0, 0xb2, 0, 0x3f, 0xfc, 0, 0, 0x88, 0xb5];
-        expected.extend(b"bmcl\x02\x01\x07\x02\0\x01\0\x02");
+        expected.extend(b"bmcl\x03\x01\x07\x02\0\x01\0\x02");
         expected.extend([0, 0, 0, 0, 0, 0, 1, 2]);
         expected.extend([0xff; 8]);
         expected.extend([0, 0, 0, 0, 0, 0, 0, 9]);

@@ -34,7 +34,6 @@ use crate::prober::{Prober, Sender};
 use crate::program::Program;
 use crate::questions::{Answers, Question};
 use crate::remote::{Objects, RemoteNode};
-use crate::session::Refused;
 use crate::settings::Settings;
 use crate::view::ClusterView;
 use crate::ways::Ways;
@@ -273,7 +272,7 @@ impl Cluster {
                 PORT_MESSAGE => match message::read(body, &self.key) {
                     Ok(message) => session.receive(message, now_ns),
                     Err(MessageError::Key) => {
-                        session.refuse(Refused::Key, now_ns);
+                        session.refuse_key(now_ns);
                         false
                     }
                     Err(MessageError::Malformed) => false,
@@ -290,11 +289,8 @@ impl Cluster {
         let own = own_mac(self.own);
         let FabricEnd { session, attached: Some(attached), .. } = &mut self.links[at] else { return };
         let peer = session.peer();
-        let hello = session.hello(self.version);
-        let mut messages = session.announcement(self.version, &self.entries, now_ns);
-        messages.push(hello);
-        // In the order of their numbers.
-        messages.sort_by_key(|message| message.sequence);
+        let mut messages = session.hellos(self.version, now_ns);
+        messages.extend(session.announcement(self.version, &self.entries, now_ns));
         // Lost frames do no harm: the next tick sends again, until the other end has this version.
         for message in &messages {
             attached.socket.send(&message::frame(message, &self.key, own, peer));
@@ -330,6 +326,7 @@ impl Cluster {
             self.tick_ns = now_ns;
         }
         self.update_linux(now_ns).map_err(failed("changing routes and neighbors"))?;
+        self.links.iter_mut().for_each(|link| link.session.set_applied());
         if now_ns >= self.poll_ns {
             self.poll_ns = now_ns + POLL_NS;
             self.confirm_used_neighbors().map_err(failed("confirming neighbors"))?;

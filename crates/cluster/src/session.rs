@@ -1,10 +1,13 @@
 //! The state of the node at the other end of a link, from its messages and probes.
 //!
 //! ```text
-//! nothing heard ─ hello ─► its nonce is known ─ hello with our nonce ─► confirmed: its messages are accepted
-//!                              ▲                                            │ another nonce: it was restarted
-//!                              └────────────────────────────────────────────┘
+//! nothing heard ─ offer (f, 0) ─────► the other end answers (g, f): its own fresh nonce, and ours
+//!   session (f, g) ◄── (g, f): it has our nonce, so it has sent this lately ──► all messages are (f, g), with a rising number
 //! ```
+//!
+//! A session has a nonce of each end, which both have drawn for it: a message that was recorded in any other session, or
+//! before, belongs to none. It lasts until the other end proves that it has a nonce that was drawn since, as after a
+//! restart. Offers change nothing, however old they are and however many: they are only answered.
 //!
 //! Probes are answered by the fabric program at the other end, messages by its daemon. As long as probes are answered,
 //! its last announcement remains valid: restarting a daemon removes no routes on other nodes.
@@ -14,6 +17,8 @@
 //!
 //! Pure: no socket and no clock, so its rules are tested without either.
 
+use std::collections::BTreeSet;
+
 use bm_vlb::address::Node;
 use bm_vlb::membership::Epoch;
 
@@ -21,6 +26,10 @@ use crate::message::{Contents, ENTRIES, Entry, Epochs, Message};
 
 /// How long a daemon may send no message before it counts as gone.
 const SILENT_NS: u64 = 1_000_000_000;
+/// How long nonces are offered: each is accepted for up to twice as long.
+const OFFERED_NS: u64 = 2_000_000_000;
+/// Offers that are answered at a time.
+const ANSWERED: usize = 1024;
 /// How long a refusal is shown after the last message that was refused.
 const REFUSED_NS: u64 = 3_000_000_000;
 
@@ -50,6 +59,22 @@ pub enum State {
     Down,
 }
 
+/// A session: the nonces of both ends, and the number of the last message that was accepted.
+#[derive(Clone, Copy, Debug)]
+struct Current {
+    own: u64,
+    peer: u64,
+    last: u64,
+}
+
+/// Nonces for the next session: the one that is offered, and the one that was before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Offered {
+    now: u64,
+    before: u64,
+    since_ns: u64,
+}
+
 /// One end of a link.
 #[derive(Debug)]
 pub struct Session {
@@ -59,20 +84,26 @@ pub struct Session {
     epochs: Epochs,
     /// The epoch of frames to the peer.
     peer_epoch: Epoch,
+    /// Gives random numbers.
+    random: fn() -> u64,
+    /// What probes carry.
     nonce: u64,
+    /// The number of the last message: it only rises.
     sequence: u64,
-    /// The nonce of the peer that has sent ours back, and the last sequence number that came with it.
-    confirmed: Option<(u64, u64)>,
-    /// A nonce of the peer that has not done so yet.
-    candidate: Option<u64>,
+    current: Option<Current>,
+    offered: Offered,
+    /// Nonces that were offered to us and have not been answered yet.
+    offers: BTreeSet<u64>,
     heard_ns: Option<u64>,
     /// Whether its program sends probes back, and whether it ever has.
     answers: bool,
     has_answered: bool,
     refused: Option<(Refused, u64)>,
-    /// The version of our announcement that the peer has.
+    /// The version of our announcement that the peer acts on.
     peer_has: u64,
     version: u64,
+    /// The version of the peer's announcement that this node acts on.
+    applied: u64,
     entries: Vec<Entry>,
     parts: Option<(u64, Vec<Option<Vec<Entry>>>)>,
     /// Messages that are not about the state of the peer.
@@ -80,24 +111,27 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session that has heard nothing; `nonce` is random and not 0.
-    pub fn new(own: Node, name: &str, peer: Node, epochs: Epochs, nonce: u64) -> Self {
+    /// A session that has heard nothing; `random` gives random numbers.
+    pub fn new(own: Node, name: &str, peer: Node, epochs: Epochs, random: fn() -> u64) -> Self {
         Self {
             own,
             name: name.into(),
             peer,
             epochs,
             peer_epoch: epochs.now,
-            nonce,
+            random,
+            nonce: random(),
             sequence: 0,
-            confirmed: None,
-            candidate: None,
+            current: None,
+            offered: Offered { now: random().max(1), ..Offered::default() },
+            offers: BTreeSet::new(),
             heard_ns: None,
             answers: false,
             has_answered: false,
             refused: None,
             peer_has: 0,
             version: 0,
+            applied: 0,
             entries: Vec::new(),
             parts: None,
             inbox: Vec::new(),
@@ -124,34 +158,52 @@ impl Session {
         self.epochs = epochs;
     }
 
-    /// Our nonce, which probes carry.
+    /// What our probes carry.
     pub fn nonce(&self) -> u64 {
         self.nonce
     }
 
-    /// The next message.
-    pub fn message(&mut self, contents: Contents) -> Message {
+    /// The next message of the session; `None`: there is none.
+    pub fn message(&mut self, contents: Contents) -> Option<Message> {
+        let current = self.current?;
+        Some(self.between(current.own, current.peer, contents))
+    }
+
+    fn between(&mut self, own_nonce: u64, peer_nonce: u64, contents: Contents) -> Message {
         self.sequence += 1;
         Message {
             epochs: self.epochs,
             sender: self.own.number(),
             receiver: self.peer.number(),
-            own_nonce: self.nonce,
-            peer_nonce: self.candidate.or(self.confirmed.map(|(nonce, _)| nonce)).unwrap_or(0),
+            own_nonce,
+            peer_nonce,
             sequence: self.sequence,
             contents,
         }
     }
 
-    /// The next hello; `version` is that of our announcement.
-    pub fn hello(&mut self, version: u64) -> Message {
-        let (has, name) = (self.version, self.name.clone());
-        self.message(Contents::Hello { version, has, name })
+    /// The hellos of a tick: that of the session, an offer while the peer is silent, and answers to offers. `version` is that
+    /// of our announcement.
+    pub fn hellos(&mut self, version: u64, now_ns: u64) -> Vec<Message> {
+        if now_ns >= self.offered.since_ns + OFFERED_NS {
+            self.offered =
+                Offered { now: (self.random)().max(1), before: self.offered.now, since_ns: now_ns };
+        }
+        let hello = Contents::Hello { version, has: self.applied, name: self.name.clone() };
+        let offered = self.offered.now;
+        let mut hellos: Vec<_> = self.message(hello.clone()).into_iter().collect();
+        if !self.hears(now_ns) {
+            hellos.push(self.between(offered, 0, hello.clone()));
+        }
+        for offer in std::mem::take(&mut self.offers) {
+            hellos.push(self.between(offered, offer, hello.clone()));
+        }
+        hellos
     }
 
     /// All parts of our announcement, unless the peer has this version.
     pub fn announcement(&mut self, version: u64, entries: &[Entry], now_ns: u64) -> Vec<Message> {
-        if self.peer_has == version || !self.hears(now_ns) || self.candidate.is_some() {
+        if self.peer_has == version || !self.hears(now_ns) {
             return Vec::new();
         }
         let mut parts: Vec<_> = entries.chunks(ENTRIES).map(<[Entry]>::to_vec).collect();
@@ -160,31 +212,44 @@ impl Session {
         }
         let count = parts.len() as u16;
         let part = |(part, entries)| Contents::Part { version, part, parts: count, entries };
-        (0..).zip(parts).map(part).map(|contents| self.message(contents)).collect()
+        (0..).zip(parts).map(part).filter_map(|contents| self.message(contents)).collect()
     }
 
     /// Handles a message; returns whether the peer's state or announcement has changed.
     pub fn receive(&mut self, message: Message, now_ns: u64) -> bool {
-        if let Some(refused) = self.refusal(&message) {
-            self.refuse(refused, now_ns);
+        let is_current = self
+            .current
+            .is_some_and(|current| (current.peer, current.own) == (message.own_nonce, message.peer_nonce));
+        let Offered { now, before, .. } = self.offered;
+        let is_next = message.peer_nonce != 0 && [now, before].contains(&message.peer_nonce);
+        if is_current && self.current.is_some_and(|current| message.sequence <= current.last) {
+            // Repeated, or overtaken by a later one.
             return false;
         }
-        if message.peer_nonce != self.nonce {
-            if self.confirmed.map(|(nonce, _)| nonce) != Some(message.own_nonce) {
-                self.candidate = Some(message.own_nonce);
+        if let Some(refused) = self.refusal(&message) {
+            if is_current || is_next || !self.hears(now_ns) {
+                self.refused = Some((refused, now_ns));
             }
             return false;
         }
-        match self.confirmed {
-            // Replayed, or overtaken by a later one.
-            Some((nonce, last)) if nonce == message.own_nonce && message.sequence <= last => return false,
-            Some((nonce, _)) if nonce == message.own_nonce => {}
-            // The peer was restarted: it has none of our entries, and its versions start again.
-            _ => (self.version, self.parts, self.peer_has) = (0, None, 0),
+        if !is_current && !is_next {
+            let is_offer = message.peer_nonce == 0 && matches!(message.contents, Contents::Hello { .. });
+            if is_offer && self.offers.len() < ANSWERED {
+                self.offers.insert(message.own_nonce);
+            }
+            return false;
+        }
+        if !is_current {
+            // It has none of our entries, and its versions may start again.
+            (self.version, self.applied, self.parts, self.peer_has) = (0, 0, None, 0);
+            // Whatever else was offered is of no use any more.
+            self.offered = Offered { now: (self.random)().max(1), before: 0, since_ns: now_ns };
+            self.offers.clear();
         }
         let was_up = self.hears(now_ns);
-        self.confirmed = Some((message.own_nonce, message.sequence));
-        (self.candidate, self.heard_ns, self.refused) = (None, Some(now_ns), None);
+        self.current =
+            Some(Current { own: message.peer_nonce, peer: message.own_nonce, last: message.sequence });
+        (self.heard_ns, self.refused) = (Some(now_ns), None);
         let had = std::mem::replace(&mut self.peer_epoch, message.epochs.now);
         self.apply(message.contents) || !was_up || had != self.peer_epoch
     }
@@ -203,9 +268,16 @@ impl Session {
         (!message.epochs.overlap(self.epochs)).then_some(Refused::Epoch(message.epochs.now))
     }
 
-    /// Notes why a message was refused.
-    pub fn refuse(&mut self, why: Refused, now_ns: u64) {
-        self.refused = Some((why, now_ns));
+    /// Notes that a message was authenticated with another key. While the peer's messages arrive, it is not the peer's.
+    pub fn refuse_key(&mut self, now_ns: u64) {
+        if !self.hears(now_ns) {
+            self.refused = Some((Refused::Key, now_ns));
+        }
+    }
+
+    /// Notes that this node acts on what the peer has announced: only then is it confirmed.
+    pub fn set_applied(&mut self) {
+        self.applied = self.version;
     }
 
     fn apply(&mut self, contents: Contents) -> bool {
@@ -307,133 +379,4 @@ impl Session {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::net::IpAddr;
-
-    const MS: u64 = 1_000_000;
-
-    fn session(own: u16, peer: u16, nonce: u64) -> Session {
-        let node = |number| Node::new(number).expect("small");
-        Session::new(node(own), &format!("n{own}"), node(peer), Epochs::only(Epoch::new(1)), nonce)
-    }
-
-    /// Each sends a hello.
-    fn exchange(one: &mut Session, two: &mut Session, now: u64) {
-        let hello = one.hello(1);
-        two.receive(hello, now);
-        let hello = two.hello(1);
-        one.receive(hello, now);
-    }
-
-    fn meet(one: &mut Session, two: &mut Session, now: u64) {
-        for _ in 0..3 {
-            exchange(one, two, now);
-        }
-        one.set_answers(true);
-    }
-
-    fn own(last: u8) -> Entry {
-        Entry::Own(IpAddr::from([192, 0, 2, last]))
-    }
-
-    #[test]
-    fn two_nodes_exchange_entries() {
-        let (mut one, mut two) = (session(1, 2, 11), session(2, 1, 22));
-        assert_eq!(one.state(0), State::Down);
-        assert_eq!(one.announcement(1, &[own(1)], 0), []);
-        meet(&mut one, &mut two, 5);
-        assert_eq!((one.state(5), two.state(5)), (State::Up, State::NoProgram));
-        assert!(!one.is_known() && !two.is_known());
-        let many: Vec<_> = (0..=255).map(own).collect();
-        let parts = two.announcement(7, &many, 6);
-        assert!(parts.len() > 1);
-        let changed: Vec<_> = parts.into_iter().rev().map(|part| one.receive(part, 6)).collect();
-        // In reverse order: after the last part, the others have lower sequence numbers and are ignored.
-        assert!(changed.iter().all(|changed| !changed));
-        for part in two.announcement(7, &many, 6) {
-            one.receive(part, 6);
-        }
-        assert_eq!((one.entries(), one.is_known()), (&many[..], true));
-        let hello = one.hello(1);
-        two.receive(hello, 7);
-        assert_eq!(two.announcement(7, &many, 7), [], "it has them");
-        assert_eq!(two.announcement(8, &[], 7).len(), 1, "an empty announcement is sent as well");
-    }
-
-    #[test]
-    fn replayed_messages_are_ignored() {
-        let (mut one, mut two) = (session(1, 2, 11), session(2, 1, 22));
-        meet(&mut one, &mut two, 5);
-        let old = two.announcement(7, &[own(1)], 6);
-        let new = two.announcement(8, &[own(2)], 6);
-        assert!(one.receive(new[0].clone(), 6));
-        assert!(!one.receive(old[0].clone(), 6));
-        assert_eq!(one.entries(), [own(2)]);
-        // After a restart the first node has another nonce: earlier messages are ignored.
-        let mut again = session(1, 2, 12);
-        assert!(!again.receive(new[0].clone(), 7) && !again.has_announced());
-    }
-
-    #[test]
-    fn a_restarted_daemon_keeps_its_entries() {
-        let (mut one, mut two) = (session(1, 2, 11), session(2, 1, 22));
-        meet(&mut one, &mut two, 0);
-        for part in two.announcement(7, &[own(1)], 1) {
-            one.receive(part, 1);
-        }
-        let later = 2 * SILENT_NS;
-        assert_eq!((one.state(later), one.entries()), (State::NoDaemon, &[own(1)][..]));
-        let mut two = session(2, 1, 33);
-        for _ in 0..3 {
-            exchange(&mut one, &mut two, later);
-        }
-        assert_eq!((one.state(later), one.entries()), (State::Up, &[own(1)][..]));
-        for part in two.announcement(1, &[own(2)], later) {
-            one.receive(part, later);
-        }
-        assert_eq!(one.entries(), [own(2)]);
-        assert!(one.set_answers(false) && !one.set_answers(false));
-        assert_eq!(one.entries(), [], "and no probe comes back");
-        assert_eq!(one.state(later + SILENT_NS), State::Down);
-    }
-
-    #[test]
-    fn reports_why_a_peer_is_rejected() {
-        let mut one = session(1, 2, 11);
-        let mut three = session(3, 1, 33);
-        assert!(!one.receive(three.hello(1), 5));
-        assert_eq!(one.refused(5), Some(&Refused::Peer("n3".into(), 3)));
-        let mut two = session(2, 9, 22);
-        one.receive(two.hello(1), 6);
-        assert_eq!(one.refused(6), Some(&Refused::Receiver("n2".into(), 9)));
-        let mut two = Session { epochs: Epochs::only(Epoch::new(2)), ..session(2, 1, 22) };
-        one.receive(two.hello(1), 7);
-        assert_eq!(one.refused(7), Some(&Refused::Epoch(Epoch::new(2))));
-        assert_eq!(one.refused(7 + 4000 * MS), None);
-        assert_eq!(one.state(7), State::Down);
-    }
-
-    #[test]
-    fn nodes_may_change_their_epoch_one_after_the_other() {
-        let (mut one, mut two) = (session(1, 2, 11), session(2, 1, 22));
-        meet(&mut one, &mut two, 5);
-        let (old, new) = (Epoch::new(1), Epoch::new(2));
-        two.set_epochs(Epochs::only(old).change(new));
-        let hello = two.hello(1);
-        assert!(one.receive(hello, 6), "routes have to follow");
-        assert_eq!((one.peer_epoch(), one.is_behind(6), one.refused(6)), (new, true, None));
-        let hello = one.hello(1);
-        assert!(!two.receive(hello, 6));
-        assert_eq!((two.peer_epoch(), two.is_behind(6)), (old, true), "it gets what it accepts");
-        one.set_epochs(Epochs::only(old).change(new));
-        exchange(&mut one, &mut two, 7);
-        assert_eq!((one.peer_epoch(), two.peer_epoch(), two.is_behind(7)), (new, new, false));
-        // A second change before the first has reached all is one too many.
-        let third = Epoch::new(3);
-        two.set_epochs(Epochs::only(old).change(new).change(third));
-        let mut late = session(3, 2, 33);
-        late.peer = two.own;
-        assert_eq!(late.refusal(&Message { receiver: 3, ..two.hello(1) }), Some(Refused::Epoch(third)));
-    }
-}
+mod tests;

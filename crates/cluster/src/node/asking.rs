@@ -60,7 +60,7 @@ impl Cluster {
     fn send_message(&mut self, at: usize, contents: Contents) {
         let (own, link) = (own_mac(self.own), &mut self.links[at]);
         if let Some(attached) = &link.attached {
-            let message = link.session.message(contents);
+            let Some(message) = link.session.message(contents) else { return };
             attached.socket.send(&message::frame(&message, &self.key, own, link.session.peer()));
         }
     }
