@@ -38,6 +38,11 @@ impl FabricEnd {
         self.attached.is_some() && self.running && self.session.reaches()
     }
 
+    /// Whether the other end may still announce something for the first time.
+    pub fn may_announce(&self) -> bool {
+        self.attached.is_some() && self.running && !self.session.has_announced()
+    }
+
     /// What probes have shown.
     pub fn observed(&self) -> Observed {
         self.probed.as_ref().map_or_else(Observed::default, Probed::observed)

@@ -5,27 +5,12 @@
 //! for a while, for frames on their way, and is unused afterwards until the epoch ends.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 use crate::layout::NEIGHBORS;
+use crate::neighbor::LocalNeighbor;
 
 /// How long an index stays valid after its neighbor has gone: until other nodes know, and their frames have arrived.
 pub const RETIRE_NS: u64 = 10_000_000_000;
-
-/// A neighbor of an external port of this node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LocalNeighbor {
-    /// Index of the external port's interface in Linux.
-    pub ifindex: u32,
-    /// Number of the external port.
-    pub port: u8,
-    /// Its IP address.
-    pub address: IpAddr,
-    /// Its MAC.
-    pub to: [u8; 6],
-    /// The MAC of the port.
-    pub from: [u8; 6],
-}
 
 /// A change of the program's map; `None` removes the neighbor.
 pub type Change = (u16, Option<LocalNeighbor>);
@@ -118,6 +103,7 @@ impl Indices {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::IpAddr;
 
     fn neighbor(last: u8, mac: u8) -> LocalNeighbor {
         let address = IpAddr::from([192, 0, 2, last]);

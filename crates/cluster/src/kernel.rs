@@ -123,6 +123,22 @@ fn change_route(
     }
 }
 
+/// Makes Linux resolve neighbors again before it sends them anything.
+///
+/// # Errors
+/// If the kernel rejects a dump.
+pub fn forget(neighbors: &[(u32, IpAddr)]) -> Result<(), Error> {
+    if neighbors.is_empty() {
+        return Ok(());
+    }
+    let mut batch = Batch::open()?;
+    for (ifindex, address) in neighbors {
+        batch.delete_neighbor(*ifindex, address)?;
+    }
+    // Those that are gone already are refused.
+    batch.finish().map(drop)
+}
+
 /// Makes Linux confirm neighbors as if it had sent packets to them: it does not see those that the program sends.
 ///
 /// # Errors

@@ -18,6 +18,7 @@
 //! Elsewhere: the choice of intermediates, which workers make (`bm_forward::Balancing`) with what [`Service::peers`] says.
 
 mod clock;
+mod confirm;
 mod counters;
 mod error;
 mod fabric;
@@ -31,10 +32,13 @@ mod local;
 mod members;
 mod members_copy;
 mod message;
+mod neighbor;
 mod neighbor_map;
 mod node;
+mod on_link;
 mod other_nodes;
 mod pins;
+mod prefix;
 mod probe;
 mod prober;
 mod program;
@@ -45,6 +49,7 @@ mod service;
 mod session;
 mod settings;
 mod socket;
+mod solicit;
 mod store;
 mod view;
 mod ways;
@@ -64,7 +69,7 @@ pub use relay::{
 pub use service::Service;
 pub use session::State;
 pub use settings::{
-    ExternalPort, FabricLink, Member, Problem, ROOM_WITH_STORE, SPEED, Settings, StoreSettings,
+    ExternalPort, FabricLink, Limits, Member, Problem, ROOM_WITH_STORE, SPEED, Settings, StoreSettings,
 };
 pub use store::Remover;
 pub use view::{ClusterView, LinkView, StoreView};

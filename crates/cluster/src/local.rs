@@ -4,9 +4,12 @@ use std::net::IpAddr;
 
 use bm_netlink::{Address, Link, Neighbor, list};
 
-use crate::indices::{Indices, LocalNeighbor};
+use crate::indices::Indices;
 use crate::message::Entry;
-use crate::settings::Settings;
+use crate::neighbor::{Candidate, LocalNeighbor};
+use crate::on_link::OwnRoutes;
+use crate::prefix::first;
+use crate::settings::{Limits, Settings};
 
 /// An external port whose interface exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +21,8 @@ pub struct LocalPort {
     pub mac: [u8; 6],
     /// MTU of its interface.
     pub mtu: u32,
+    /// What is announced of its neighbors.
+    pub limits: Limits,
 }
 
 /// Linux's interfaces, addresses and neighbors.
@@ -52,28 +57,54 @@ impl Local {
                 ifindex: link.ifindex,
                 mac: link.mac?,
                 mtu: link.mtu,
+                limits: port.limits,
             })
         };
         settings.ports.iter().filter_map(port).collect()
     }
 
-    /// The neighbors of external ports that are resolved.
-    pub fn reachable_neighbors(&self, ports: &[LocalPort]) -> Vec<LocalNeighbor> {
-        let neighbor = |neighbor: &Neighbor| {
-            let port = ports.iter().find(|port| port.ifindex == neighbor.ifindex)?;
-            let to = neighbor.reachable_at().filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6])?;
-            is_routed(neighbor.address).then_some(LocalNeighbor {
+    /// The neighbors of external ports that are resolved and on-link there by this node's own routes, except for its own
+    /// addresses. The second result says whether some are not on-link.
+    pub fn candidates(&self, ports: &[LocalPort], routes: &OwnRoutes) -> (Vec<Candidate>, bool) {
+        let mut has_others = false;
+        let mut candidates = Vec::new();
+        for neighbor in &self.neighbors {
+            let Some(port) = ports.iter().find(|port| port.ifindex == neighbor.ifindex) else { continue };
+            let to = neighbor.reachable_at().filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]);
+            let Some(to) = to.filter(|_| is_routed(neighbor.address) && !self.is_own(neighbor.address))
+            else {
+                continue;
+            };
+            if !routes.is_on_link(neighbor.address, port.ifindex) {
+                has_others = true;
+                continue;
+            }
+            let neighbor_of_port = LocalNeighbor {
                 ifindex: port.ifindex,
                 port: port.number,
                 address: neighbor.address,
                 to,
                 from: port.mac,
-            })
-        };
-        let mut neighbors: Vec<_> = self.neighbors.iter().filter_map(neighbor).collect();
-        neighbors.sort_unstable();
-        neighbors.dedup();
-        neighbors
+            };
+            candidates.push(Candidate { neighbor: neighbor_of_port, is_static: neighbor.is_permanent() });
+        }
+        candidates.sort_unstable();
+        candidates.dedup();
+        (candidates, has_others)
+    }
+
+    /// An address of a port from which a host there can be asked: if possible of the same prefix.
+    pub fn source(&self, ifindex: u32, target: IpAddr) -> Option<IpAddr> {
+        let of_port = self.addresses.iter().filter(|address| {
+            address.ifindex == ifindex && address.usable() && address.local.is_ipv4() == target.is_ipv4()
+        });
+        let shares_prefix =
+            |address: &&Address| first(address.local, address.length) == first(target, address.length);
+        of_port.clone().find(shares_prefix).or(of_port.clone().next()).map(|address| address.local)
+    }
+
+    fn is_own(&self, address: IpAddr) -> bool {
+        self.addresses.iter().any(|own| own.local == address)
     }
 
     /// Whether Linux would probe a neighbor again if it were used (`STALE` or `FAILED`).
@@ -109,23 +140,7 @@ impl Local {
 
     /// Whether an address belongs to this node, or to a neighbor on one of its external ports.
     pub fn has(&self, address: IpAddr, neighbors: &[LocalNeighbor]) -> bool {
-        self.addresses.iter().any(|own| own.local == address)
-            || neighbors.iter().any(|neighbor| neighbor.address == address)
-    }
-}
-
-/// The first address of a prefix; `None` if the prefix has only one address.
-fn first(address: IpAddr, length: u8) -> Option<IpAddr> {
-    match address {
-        IpAddr::V4(address) if length < 32 => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
-            Some(IpAddr::V4((u32::from(address) & mask).into()))
-        }
-        IpAddr::V6(address) if length < 128 => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
-            Some(IpAddr::V6((u128::from(address) & mask).into()))
-        }
-        _ => None,
+        self.is_own(address) || neighbors.iter().any(|neighbor| neighbor.address == address)
     }
 }
 
@@ -151,15 +166,6 @@ fn is_routed(address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn computes_the_first_address_of_a_prefix() {
-        let at = |text: &str, length| first(text.parse().unwrap(), length).map(|first| first.to_string());
-        assert_eq!(at("192.0.2.77", 24).as_deref(), Some("192.0.2.0"));
-        assert_eq!(at("192.0.2.77", 0).as_deref(), Some("0.0.0.0"));
-        assert_eq!(at("2001:db8::77", 64).as_deref(), Some("2001:db8::"));
-        assert_eq!((at("192.0.2.77", 32), at("2001:db8::77", 128)), (None, None));
-    }
 
     #[test]
     fn link_local_and_multicast_addresses_are_not_announced() {

@@ -18,7 +18,7 @@ use bm_vlb::membership::Epoch;
 use serde_json::{Value, json};
 
 use crate::message::Key;
-use crate::settings::{ExternalPort, Member, ROOM_WITH_STORE};
+use crate::settings::{ExternalPort, Limits, Member, ROOM_WITH_STORE};
 
 /// The members, under an epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -184,6 +184,8 @@ impl Registration {
                 device: value["device"].as_str()?.into(),
                 number: number(&value["number"]).and_then(bm_vlb::address::Port::new)?,
                 speed: number(&value["speed"])?,
+                // Only that node itself needs them.
+                limits: Limits::default(),
             })
         };
         let name = |value: &Value| value.as_str().map(String::from);
@@ -243,6 +245,7 @@ mod tests {
                 device: "eth0".into(),
                 number: Port::new(3).expect("small"),
                 speed: 25_000,
+                limits: Limits::default(),
             }],
         }
     }

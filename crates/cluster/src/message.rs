@@ -104,6 +104,10 @@ pub enum Entry {
     NoLink(u16),
     /// The sender must not be used as intermediate.
     Drained,
+    /// A neighbor of another node has answered at a port of the sender: that node has to ask for it.
+    Claim(IpAddr),
+    /// A neighbor of the sender that an administrator has added: no other node has it.
+    Bound(IpAddr),
 }
 
 /// The contents of a message.
@@ -305,6 +309,8 @@ fn write(entry: &Entry, to: &mut Vec<u8>) {
         Entry::Neighbor(port, address, index) => (4, port, 0, index, Some(address)),
         Entry::NoLink(node) => (5, 0, 0, node, None),
         Entry::Drained => (6, 0, 0, 0, None),
+        Entry::Claim(address) => (7, 0, 0, 0, Some(address)),
+        Entry::Bound(address) => (8, 0, 0, 0, Some(address)),
     };
     let (four, six);
     let address: &[u8] = match address {
@@ -341,6 +347,8 @@ fn read_entry(bytes: &mut Bytes<'_>) -> Option<Entry> {
         (4, Some(address)) => Some(Entry::Neighbor(port, address, number)),
         (5, None) => Node::new(number).map(|node| Entry::NoLink(node.number())),
         (6, None) => Some(Entry::Drained),
+        (7, Some(address)) => Some(Entry::Claim(address)),
+        (8, Some(address)) => Some(Entry::Bound(address)),
         _ => None,
     }
 }
@@ -433,6 +441,8 @@ mod tests {
             Entry::Prefix(1, IpAddr::from([192, 0, 2, 0]), 24),
             Entry::Own(six),
             Entry::Neighbor(1, IpAddr::from([192, 0, 2, 9]), 0xffff),
+            Entry::Claim(six),
+            Entry::Bound(six),
             Entry::NoLink(2046),
             Entry::Drained,
         ];

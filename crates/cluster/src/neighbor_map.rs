@@ -6,9 +6,10 @@ use bm_vlb::address::Node;
 use bm_vlb::membership::Epoch;
 
 use crate::error::ClusterError;
-use crate::indices::{Indices, LocalNeighbor};
+use crate::indices::Indices;
 use crate::layout::Neighbor;
 use crate::message::Epochs;
+use crate::neighbor::LocalNeighbor;
 use crate::program::Program;
 
 /// The entry of a removed neighbor. Its family shows that the index was used.

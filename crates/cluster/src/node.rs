@@ -9,9 +9,9 @@
 mod asking;
 mod change;
 mod interfaces;
+mod neighbors;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use bm_bpf::PinnedLink;
@@ -20,14 +20,17 @@ use bm_vlb::address::{Destination, Node, Source};
 use bm_vlb::published::PublishedPeers;
 use bm_wire::ethernet::Mac;
 
+use crate::confirm::Confirmations;
 use crate::error::ClusterError;
 use crate::fabric_end::{FabricEnd, detour_of, fabric_ends, ways_of};
-use crate::indices::{Indices, LocalNeighbor};
+use crate::indices::Indices;
 use crate::kernel;
 use crate::layout::PORT_MESSAGE;
 use crate::local::{Local, LocalPort};
 use crate::message::{self, ETHERNET, Entry, Epochs, Key, MessageError};
+use crate::neighbor::LocalNeighbor;
 use crate::neighbor_map::{GONE, inherited, to_layout};
+use crate::on_link::OwnRoutes;
 use crate::pins::{self, Pins};
 use crate::probe;
 use crate::prober::{Prober, Sender};
@@ -35,6 +38,7 @@ use crate::program::Program;
 use crate::questions::{Answers, Question};
 use crate::remote::{Objects, RemoteNode};
 use crate::settings::Settings;
+use crate::solicit::Solicitations;
 use crate::view::ClusterView;
 use crate::ways::Ways;
 
@@ -73,7 +77,16 @@ pub struct Cluster {
     ways: Ways,
     local: Local,
     ports: Vec<LocalPort>,
+    /// Which neighbors of external ports have answered, and those that are announced.
+    confirmations: Confirmations,
     neighbors: Vec<LocalNeighbor>,
+    /// What asks hosts on external ports, by interface.
+    solicitations: BTreeMap<u32, Solicitations>,
+    is_over_limit: bool,
+    own_routes: OwnRoutes,
+    routes_ns: u64,
+    /// When an address that is not on-link by `own_routes` is looked at again.
+    recheck_ns: Option<u64>,
     entries: Vec<Entry>,
     /// The version of `entries`.
     version: u64,
@@ -119,6 +132,7 @@ impl Cluster {
         let earlier_links = pins.as_ref().map(Pins::links).unwrap_or_default();
         let program = Program::load(&earlier_links)?;
         let (indices, epochs) = inherited(&program, settings.epoch, own)?;
+        let confirmations = Confirmations::new(own, indices.iter().map(|(neighbor, _)| *neighbor));
         let links = fabric_ends(&settings, own, epochs, nonce);
         let sender = Sender { key: key.clone(), epoch: settings.epoch, from: own_mac(own) };
         let prober = Prober::start(sender)?;
@@ -140,7 +154,13 @@ impl Cluster {
             ways,
             local: Local::default(),
             ports: Vec::new(),
+            confirmations,
             neighbors: Vec::new(),
+            solicitations: BTreeMap::new(),
+            is_over_limit: false,
+            own_routes: OwnRoutes::default(),
+            routes_ns: 0,
+            recheck_ns: None,
             entries: Vec::new(),
             version: 0,
             routes: 0,
@@ -214,12 +234,14 @@ impl Cluster {
         use std::os::fd::{AsFd, AsRawFd};
         let attached = self.links.iter().filter_map(|link| link.attached.as_ref());
         let sockets = attached.map(|attached| attached.socket.as_fd());
-        sockets.chain([self.prober.changed().fd()]).map(|fd| fd.as_raw_fd()).collect()
+        let hosts = self.solicitations.values().flat_map(Solicitations::descriptors);
+        sockets.chain(hosts).chain([self.prober.changed().fd()]).map(|fd| fd.as_raw_fd()).collect()
     }
 
     /// When [`Self::step`] is due even if nothing arrives.
     pub fn due_ns(&self) -> u64 {
-        if self.changed { self.tick_ns.min(self.updated_ns + UPDATE_INTERVAL_NS) } else { self.tick_ns }
+        let update = self.changed.then_some(self.updated_ns + UPDATE_INTERVAL_NS);
+        [update, self.hosts_due_ns()].into_iter().flatten().fold(self.tick_ns, u64::min)
     }
 
     /// Reads messages that have arrived, sends those that are due, and updates Linux.
@@ -232,6 +254,8 @@ impl Cluster {
             self.receive(at, now_ns);
         }
         self.log_changes(now_ns);
+        self.ask_hosts(now_ns);
+        self.changed |= self.must_recheck(now_ns);
         // At once: updating Linux's tables may take longer.
         self.ways.publish(ways_of(&self.links));
         let is_due = self.changed && now_ns >= self.updated_ns + UPDATE_INTERVAL_NS || now_ns >= self.poll_ns;
@@ -312,7 +336,7 @@ impl Cluster {
         self.local = Local::read().map_err(failed("reading interfaces, addresses and neighbors"))?;
         self.update_interfaces();
         self.ports = self.local.ports(&self.settings);
-        self.neighbors = self.local.reachable_neighbors(&self.ports);
+        self.update_neighbors(now_ns).map_err(failed("reading routes"))?;
         for (index, neighbor) in self.indices.set(&self.neighbors, now_ns) {
             let neighbor = neighbor.map_or(GONE, |neighbor| to_layout(&neighbor));
             self.program.set_neighbor(index, &neighbor)?;
@@ -321,6 +345,7 @@ impl Cluster {
         let unusable = self.links.iter().filter(|link| !link.is_usable());
         entries.extend(unusable.map(|link| Entry::NoLink(link.session.peer().number())));
         entries.extend(self.drained.then_some(Entry::Drained));
+        entries.extend(self.claims());
         if entries != self.entries || self.version == 0 {
             (self.entries, self.version) = (entries, self.version + 1);
             self.tick_ns = now_ns;
@@ -338,11 +363,10 @@ impl Cluster {
     /// Adds the announcements of other nodes to Linux, and removes what they no longer announce.
     fn update_linux(&mut self, now_ns: u64) -> Result<(), bm_netlink::Error> {
         let mut wanted = Objects::default();
-        let is_ours = |address: IpAddr| self.local.has(address, &self.neighbors);
-        let mut links: Vec<_> = self.links.iter().collect();
-        links.sort_by_key(|link| link.session.peer());
+        let is_ours = |prefix| self.is_ours(prefix);
+        let mut announced = Vec::new();
         let (mut all, mut kept) = (self.left.clone(), BTreeSet::new());
-        for link in links {
+        for link in &self.links {
             let Some(attached) = &link.attached else { continue };
             let (node, ifindex) = (link.session.peer(), attached.ifindex);
             all.insert(ifindex);
@@ -353,12 +377,15 @@ impl Cluster {
             let remote = RemoteNode { node, ifindex, mtu: link.mtu, epoch: link.session.peer_epoch() };
             match detour.filter(|_| self.settings.uses_intermediates()) {
                 Some((ifindex, mtu)) => {
-                    wanted.add(&RemoteNode { ifindex, mtu, ..remote }, link.session.announced(), is_ours);
+                    announced.push((RemoteNode { ifindex, mtu, ..remote }, link.session.announced()));
                 }
-                None => wanted.add(&remote, link.session.entries(), is_ours),
+                None => announced.push((remote, link.session.entries())),
             }
         }
         let present = kernel::present(&all)?;
+        // If two nodes announce the same, the one that is in use stays.
+        announced.iter().for_each(|(remote, entries)| wanted.add(remote, entries, is_ours, Some(&present)));
+        announced.iter().for_each(|(remote, entries)| wanted.add(remote, entries, is_ours, None));
         self.routes = wanted.routes.len();
         if present == wanted {
             self.left.clear();

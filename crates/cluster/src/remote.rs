@@ -66,8 +66,15 @@ impl RemoteNode {
 }
 
 impl Objects {
-    /// Adds what a node announces, except for addresses that `is_ours`: this node sends to those itself.
-    pub fn add(&mut self, remote: &RemoteNode, entries: &[Entry], is_ours: impl Fn(IpAddr) -> bool) {
+    /// Adds what a node announces, except for prefixes that are `ours` and for those that another node has. With `present`
+    /// only the routes that lead to this node already.
+    pub fn add(
+        &mut self,
+        remote: &RemoteNode,
+        entries: &[Entry],
+        is_ours: impl Fn((IpAddr, u8)) -> bool,
+        present: Option<&Self>,
+    ) {
         let mtus: BTreeMap<u8, u32> = entries
             .iter()
             .filter_map(|entry| match *entry {
@@ -76,46 +83,41 @@ impl Objects {
             })
             .collect();
         let mtu = |port: u8| mtus.get(&port).copied().unwrap_or(remote.mtu);
+        let of_host = |address: IpAddr| (address, if address.is_ipv4() { 32 } else { 128 });
+        let leads_there = |objects: &Self, prefix: &(IpAddr, u8)| {
+            objects.routes.get(prefix).is_some_and(|route| route.ifindex == remote.ifindex)
+        };
         for entry in entries {
-            match *entry {
-                Entry::Port(..) => {}
-                Entry::Own(address) if !is_ours(address) => {
-                    self.host(remote, address, remote.mac(0, To::Host), remote.mtu);
-                }
-                Entry::Neighbor(port, address, index) if !is_ours(address) => {
-                    self.host(remote, address, remote.mac(port, To::Neighbor(index)), mtu(port));
+            let (prefix, gateway, mac, mtu) = match *entry {
+                Entry::Own(address) => (of_host(address), None, remote.mac(0, To::Host), remote.mtu),
+                Entry::Neighbor(port, address, index) => {
+                    (of_host(address), None, remote.mac(port, To::Neighbor(index)), mtu(port))
                 }
                 Entry::Prefix(port, address, length) => {
-                    self.prefix(remote, (address, length), port, mtu(port))
+                    let gateway = remote.gateway(port, address.is_ipv6());
+                    ((address, length), Some(gateway), remote.mac(port, To::Resolve), mtu(port))
                 }
-                Entry::Own(_) | Entry::Neighbor(..) | Entry::NoLink(_) | Entry::Drained => {}
+                Entry::Port(..) | Entry::NoLink(_) | Entry::Drained | Entry::Claim(_) | Entry::Bound(_) => {
+                    continue;
+                }
+            };
+            if is_ours(prefix) || present.is_some_and(|present| !leads_there(present, &prefix)) {
+                continue;
             }
+            let Some(mac) = mac else { continue };
+            self.routes.entry(prefix).or_insert_with(|| {
+                self.neighbors.insert((remote.ifindex, gateway.unwrap_or(prefix.0)), mac);
+                Route { ifindex: remote.ifindex, gateway, mtu }
+            });
         }
-    }
-
-    fn host(&mut self, remote: &RemoteNode, address: IpAddr, mac: Option<[u8; 6]>, mtu: u32) {
-        let Some(mac) = mac else { return };
-        let length = if address.is_ipv4() { 32 } else { 128 };
-        // If two nodes announce the same address, the first counts.
-        self.routes.entry((address, length)).or_insert_with(|| {
-            self.neighbors.insert((remote.ifindex, address), mac);
-            Route { ifindex: remote.ifindex, gateway: None, mtu }
-        });
-    }
-
-    fn prefix(&mut self, remote: &RemoteNode, prefix: (IpAddr, u8), port: u8, mtu: u32) {
-        let Some(mac) = remote.mac(port, To::Resolve) else { return };
-        let gateway = remote.gateway(port, prefix.0.is_ipv6());
-        self.routes.entry(prefix).or_insert_with(|| {
-            self.neighbors.insert((remote.ifindex, gateway), mac);
-            Route { ifindex: remote.ifindex, gateway: Some(gateway), mtu }
-        });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const INDEX: u16 = 1;
 
     fn remote(node: u16) -> RemoteNode {
         RemoteNode { node: Node::new(node).expect("small"), ifindex: 4, mtu: 1600, epoch: Epoch::new(0x12) }
@@ -135,7 +137,7 @@ mod tests {
             Entry::Neighbor(3, ip("192.0.2.9"), 0x0708),
         ];
         let mut objects = Objects::default();
-        objects.add(&remote(0x2a), &entries, |_| false);
+        objects.add(&remote(0x2a), &entries, |_| false, None);
         let route = |gateway, mtu| Route { ifindex: 4, gateway, mtu };
         let (four, six) = (ip("169.254.5.67"), ip("fe80::b1:2a:3"));
         let routes = [
@@ -156,12 +158,26 @@ mod tests {
 
     #[test]
     fn own_and_earlier_entries_have_priority() {
-        let entries = [Entry::Neighbor(0, ip("192.0.2.9"), 1), Entry::Neighbor(0, ip("192.0.2.10"), 2)];
+        let entries = ["192.0.2.9", "192.0.2.10"].map(|text| Entry::Neighbor(0, ip(text), INDEX));
         let mut objects = Objects::default();
-        objects.add(&remote(1), &entries[..1], |_| false);
-        objects.add(&RemoteNode { ifindex: 5, ..remote(2) }, &entries, |address| address == ip("192.0.2.10"));
+        objects.add(&remote(1), &entries[..1], |_| false, None);
+        let two = RemoteNode { ifindex: 5, ..remote(2) };
+        objects.add(&two, &entries, |prefix| prefix == (ip("192.0.2.10"), 32), None);
         assert_eq!(objects.routes.len(), 1);
         assert_eq!(objects.routes[&(ip("192.0.2.9"), 32)].ifindex, 4);
         assert_eq!(objects.neighbors.len(), 1);
+    }
+
+    #[test]
+    fn of_two_nodes_with_the_same_address_the_one_in_use_stays() {
+        let entries = [Entry::Neighbor(0, ip("192.0.2.9"), INDEX)];
+        let two = RemoteNode { ifindex: 5, ..remote(2) };
+        let mut present = Objects::default();
+        present.add(&two, &entries, |_| false, None);
+        let mut objects = Objects::default();
+        for present in [Some(&present), None] {
+            [remote(1), two].iter().for_each(|remote| objects.add(remote, &entries, |_| false, present));
+        }
+        assert_eq!(objects, present);
     }
 }

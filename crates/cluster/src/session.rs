@@ -26,6 +26,8 @@ use crate::message::{Contents, ENTRIES, Entry, Epochs, Message};
 
 /// How long a daemon may send no message before it counts as gone.
 const SILENT_NS: u64 = 1_000_000_000;
+/// How long a daemon that sends nothing still has the neighbors that it has announced: it cannot be asked for them.
+const DEFENDED_NS: u64 = 5_000_000_000;
 /// How long nonces are offered: each is accepted for up to twice as long.
 const OFFERED_NS: u64 = 2_000_000_000;
 /// Offers that are answered at a time.
@@ -325,6 +327,11 @@ impl Session {
     /// Whether the peer's daemon runs.
     pub fn hears(&self, now_ns: u64) -> bool {
         self.heard_ns.is_some_and(|at| now_ns.saturating_sub(at) < SILENT_NS)
+    }
+
+    /// Whether the peer's daemon can be asked for its neighbors, or could be until lately.
+    pub fn defends(&self, now_ns: u64) -> bool {
+        self.heard_ns.is_some_and(|at| now_ns.saturating_sub(at) < DEFENDED_NS)
     }
 
     /// Whether frames reach the peer by this link, with or without its daemon.

@@ -72,6 +72,25 @@ pub struct ExternalPort {
     pub number: Port,
     /// Its speed in Mbit/s.
     pub speed: u32,
+    /// What is announced of its neighbors.
+    pub limits: Limits,
+}
+
+/// What a node announces of the neighbors of an external port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Whether those that have answered; if not, only permanent ones (`ip neighbor add .. nud permanent`).
+    pub learns: bool,
+    /// How many at most.
+    pub neighbors: u32,
+    /// How many addresses with one MAC at most.
+    pub addresses_per_mac: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { learns: true, neighbors: 4096, addresses_per_mac: 64 }
+    }
 }
 
 /// What is wrong with settings.
@@ -294,6 +313,7 @@ pub(crate) mod tests {
                 device: "ext0".into(),
                 number: Port::new(0).expect("small"),
                 speed: SPEED,
+                limits: Limits::default(),
             }],
             store: None,
         }

@@ -1,9 +1,9 @@
-//! A packet socket on a fabric link, for messages or for probes.
+//! A packet socket: on a fabric link for messages or for probes, on an external port for questions to hosts.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use bm_sys::packet_socket;
+use bm_sys::{attach_filter, packet_socket};
 use rustix::net::{self, RecvFlags, SendFlags, SocketFlags};
 
 /// Sends and receives frames of one EtherType on one interface.
@@ -17,6 +17,16 @@ impl FabricSocket {
     /// What the kernel said.
     pub fn open(ifindex: u32, ethertype: u16) -> io::Result<Self> {
         packet_socket(ifindex, ethertype, SocketFlags::NONBLOCK).map(Self)
+    }
+
+    /// The same for frames that a classic BPF program keeps.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn open_filtered(ifindex: u32, ethertype: u16, keep: &[libc::sock_filter]) -> io::Result<Self> {
+        let socket = Self::open(ifindex, ethertype)?;
+        attach_filter(&socket.0, keep)?;
+        Ok(socket)
     }
 
     /// Sends a frame; `false` if it was not taken: the link is down, or full.

@@ -32,7 +32,7 @@ pub use file::{allocate, memfd, open_regular, read_up_to};
 pub use interface::{Flag, HardwareAddress, Interfaces};
 pub use map::{Access, Atomic, Commit, HUGE_PAGE, Map, advise_huge};
 pub use namespace::Namespace;
-pub use packet::packet_socket;
+pub use packet::{attach_filter, packet_socket};
 pub use scheduling::{URGENT, set_nice, set_real_time};
 pub use waker::{NoWaker, Waker, never_readable};
 

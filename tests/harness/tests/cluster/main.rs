@@ -5,6 +5,7 @@
 mod balancing;
 mod detection;
 mod etcd;
+mod hosts;
 mod members;
 mod mesh;
 

@@ -3,7 +3,8 @@
 use super::switches::is_interface;
 use super::*;
 use bm_cluster::{
-    Endpoint, EtcdSettings, ExternalPort, FabricLink, Member, ROOM_WITH_STORE, SPEED, Settings, StoreSettings,
+    Endpoint, EtcdSettings, ExternalPort, FabricLink, Limits, Member, ROOM_WITH_STORE, SPEED, Settings,
+    StoreSettings,
 };
 use bm_vlb::address::{Node, Port as Number};
 use bm_vlb::membership::Epoch;
@@ -19,8 +20,12 @@ const BALANCING: [(&str, Mode); 3] =
     [("direct", Mode::DirectOnly), ("vlb", Mode::DirectVlb(Rule::TwoShares)), ("classic", Mode::Classic)];
 /// Whether links lead over relays.
 const RELAYS: [(&str, bool); 2] = [("off", false), ("on", true)];
+/// Which neighbors of an external port other nodes learn of.
+const NEIGHBORS: [(&str, bool); 2] = [("learned", true), ("static", false)];
 /// The fastest link, in Mbit/s.
 const SPEED_MAX: u64 = 1_000_000;
+/// A node has indices for so many neighbors.
+const NEIGHBORS_MAX: u64 = 65_536;
 /// The longest name of a node.
 const NAME_MAX: usize = 63;
 
@@ -208,5 +213,15 @@ fn external(section: &mut Section<'_, '_>) -> Option<ExternalPort> {
     let device = device(section, "device = \"eth0\"");
     let number = number(section, "number", "number = 0", u64::from(Number::COUNT) - 1);
     let speed = speed(section);
-    Some(ExternalPort { device: device?.1, number: Number::new(number? as u8)?, speed })
+    let limits = limits(section);
+    Some(ExternalPort { device: device?.1, number: Number::new(number? as u8)?, speed, limits })
+}
+
+/// What is announced of the neighbors of an external port.
+fn limits(section: &mut Section<'_, '_>) -> Limits {
+    let mut limits = Limits::default();
+    section.choice("neighbors", &NEIGHBORS, &mut limits.learns);
+    section.number("neighbors_max", 1..=NEIGHBORS_MAX, &mut limits.neighbors);
+    section.number("addresses_per_mac", 1..=NEIGHBORS_MAX, &mut limits.addresses_per_mac);
+    limits
 }

@@ -42,6 +42,9 @@ fn reads_a_cluster() {
     let balanced = read(&(balanced + "speed = 20\n")).cluster.unwrap();
     assert_eq!((balanced.balancing, balanced.flowlet_gap_us), (Mode::default(), Some(500)));
     assert_eq!((balanced.input_bps(), balanced.nodes()), (20_000_000, 2));
+    let limited = read(&format!("{CLUSTER}neighbors = 'static'\nneighbors_max = 9\naddresses_per_mac = 2\n"));
+    let limits = limited.cluster.unwrap().ports[0].limits;
+    assert_eq!(limits, bm_cluster::Limits { learns: false, neighbors: 9, addresses_per_mac: 2 });
     let changed = Config { cluster: None, ..config.clone() }.diff(&config);
     assert_eq!(changed, [Changed { key: "cluster".into(), effect: Effect::Live }]);
     assert_eq!(read("").cluster, None);

@@ -1,0 +1,26 @@
+//! A neighbor of an external port of this node.
+
+use std::net::IpAddr;
+
+/// A neighbor of an external port of this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LocalNeighbor {
+    /// Index of the external port's interface in Linux.
+    pub ifindex: u32,
+    /// Number of the external port.
+    pub port: u8,
+    /// Its IP address.
+    pub address: IpAddr,
+    /// Its MAC.
+    pub to: [u8; 6],
+    /// The MAC of the port.
+    pub from: [u8; 6],
+}
+
+/// A neighbor that Linux has on an external port, at an address that is on-link there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Candidate {
+    pub neighbor: LocalNeighbor,
+    /// An administrator has added it (`nud permanent`): nobody is asked.
+    pub is_static: bool,
+}
