@@ -112,14 +112,17 @@ static __always_inline struct decision to_linux(struct frame *frame, enum counte
 
 static __always_inline struct decision to_neighbor(struct frame *frame)
 {
-	__u32 index = frame->to & 0xffff, port = frame->to >> PORT_AT & PORT_BITS;
+	__u32 index = frame->to & 0xffff, check = frame->to >> PORT_AT & PORT_BITS;
+	__u64 to, from;
 	struct neighbor *neighbor = bpf_map_lookup_elem(&neighbors, &index);
 	__u64 *is_used = bpf_map_lookup_elem(&used, &index);
 
-	if (!neighbor || !neighbor->ifindex || neighbor->port != port)
+	if (!neighbor || !neighbor->ifindex || neighbor->check != check)
 		return (struct decision){ DROP_NEIGHBOR };
-	__builtin_memcpy(frame->eth->to, neighbor->to, 6);
-	__builtin_memcpy(frame->eth->from, neighbor->from, 6);
+	to = *(volatile __u64 *)&neighbor->to;
+	from = *(volatile __u64 *)&neighbor->from;
+	__builtin_memcpy(frame->eth->to, &to, 6);
+	__builtin_memcpy(frame->eth->from, &from, 6);
 	if (is_used && !*is_used)
 		*is_used = 1;
 	return (struct decision){ OUTPUT, neighbor->ifindex };
@@ -213,7 +216,7 @@ static __always_inline void count_order(struct counts *count, __u64 from)
 
 /* The name ends in the version of layout.h, by which the next daemon knows it (../src/pins.rs). */
 SEC("xdp.frags")
-int bm_fabric_2(struct xdp_md *ctx)
+int bm_fabric_3(struct xdp_md *ctx)
 {
 	__u32 ifindex = ctx->ingress_ifindex, first = 0;
 	struct frame frame = { .eth = (void *)(long)ctx->data };

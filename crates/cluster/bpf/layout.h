@@ -43,13 +43,17 @@ struct self {
 	__u32 unused;
 };
 
-/* A neighbor of an external port of this node, by its index. It never changes: another MAC is another index. */
+/*
+ * A neighbor of an external port of this node, by its index. Its MAC may change while frames are sent to it: each MAC is the
+ * first six bytes of a number that is read at once.
+ */
 struct neighbor {
-	__u8 to[6];
-	__u8 from[6];
+	__u64 to;
+	__u64 from;
 	__u32 ifindex; /* 0: no such neighbor */
-	__u32 port;    /* number of the external port */
-	__u32 family;  /* from here on only for the daemon: which neighbor it is */
+	__u32 check;   /* what frames to it have in place of the external port */
+	__u32 port;    /* from here on only for the daemon: which neighbor it is */
+	__u32 family;
 	__u8 address[16];
 };
 

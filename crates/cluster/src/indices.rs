@@ -1,152 +1,251 @@
-//! Indices of local neighbors: each identifies one neighbor of an external port of this node.
+//! Indices of local neighbors: each identifies one address at an external port of this node.
 //!
-//! An index stands for a neighbor with its MAC on a port and is never reassigned within an epoch: a neighbor whose MAC
-//! changes gets another index. Indices are assigned in ascending order. The index of a neighbor that is gone stays valid
-//! for a while, for frames on their way, and is unused afterwards until the epoch ends.
+//! An index stands for an address, not for a MAC: if the host has another MAC, frames that are on their way reach it there,
+//! and so do those of nodes that have not heard of it. Which index an address gets follows from the key of the cluster, with
+//! five bits more to check it: a daemon that starts with no memory of the one before gives each address the same again, so
+//! frames of nodes that still go by an old announcement reach the right host, or none.
+//!
+//! The index of a neighbor that is gone is free once all other nodes act on an announcement without it, and frames that were
+//! on their way then have arrived.
+//!
+//! Pure: no map and no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use bm_vlb::address::Port;
 
 use crate::layout::NEIGHBORS;
-use crate::neighbor::LocalNeighbor;
+use crate::message::Key;
+use crate::neighbor::{Index, LocalNeighbor};
 
-/// How long an index stays valid after its neighbor has gone: until other nodes know, and their frames have arrived.
-pub const RETIRE_NS: u64 = 10_000_000_000;
+/// How long frames may be on their way.
+pub const ON_THE_WAY_NS: u64 = 10_000_000_000;
+/// How many places the key gives an address. After that any free one will do.
+const PLACES: u8 = 16;
 
 /// A change of the program's map; `None` removes the neighbor.
-pub type Change = (u16, Option<LocalNeighbor>);
+pub type Change = (Index, Option<LocalNeighbor>);
+
+/// A neighbor with its index.
+#[derive(Clone, Copy, Debug)]
+struct Assigned {
+    index: Index,
+    neighbor: LocalNeighbor,
+    gone: Option<Gone>,
+}
+
+/// A neighbor that is no longer announced.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gone {
+    /// The first announcement without it.
+    version: Option<u64>,
+    /// When all other nodes acted on that.
+    confirmed_ns: Option<u64>,
+}
+
+/// The numbers that are in use, one bit each.
+struct Used(Vec<u64>);
+
+impl Used {
+    fn has(&self, number: u16) -> bool {
+        self.0[usize::from(number / 64)] >> (number % 64) & 1 == 1
+    }
+
+    fn set(&mut self, number: u16, is_used: bool) {
+        let (word, bit) = (&mut self.0[usize::from(number / 64)], 1 << (number % 64));
+        *word = if is_used { *word | bit } else { *word & !bit };
+    }
+
+    /// Any number that is free.
+    fn free(&self) -> Option<u16> {
+        let at = self.0.iter().position(|word| *word != u64::MAX)?;
+        u16::try_from(64 * at + self.0[at].trailing_ones() as usize).ok()
+    }
+}
 
 /// All assigned indices.
-#[derive(Debug)]
 pub struct Indices {
-    of: BTreeMap<LocalNeighbor, u16>,
-    /// Neighbors that are gone, with the time at which their index is removed.
-    retired: BTreeMap<LocalNeighbor, u64>,
-    next: u16,
-    /// How many can still be assigned in this epoch.
-    left: u32,
+    key: Key,
+    of: BTreeMap<(u8, IpAddr), Assigned>,
+    used: Used,
     /// Number of neighbors without an index, because there is none left.
     pub without: usize,
 }
 
 impl Indices {
-    /// With the indices that an earlier daemon has assigned. `past` is one more than the highest of them.
-    pub fn new(assigned: impl IntoIterator<Item = (u16, LocalNeighbor)>, past: u32) -> Self {
-        let of: BTreeMap<_, _> = assigned.into_iter().map(|(index, neighbor)| (neighbor, index)).collect();
-        // If the earlier daemon had already wrapped around, this underestimates what is left.
-        let left = NEIGHBORS.saturating_sub(past);
-        Self { of, retired: BTreeMap::new(), next: past as u16, left, without: 0 }
-    }
-
-    /// Makes unused indices available again.
-    pub fn new_epoch(&mut self) {
-        self.left = NEIGHBORS;
+    /// With the indices that an earlier daemon has assigned.
+    pub fn new(key: Key, assigned: impl IntoIterator<Item = (Index, LocalNeighbor)>) -> Self {
+        let used = Used(vec![0; NEIGHBORS as usize / 64]);
+        let mut indices = Self { key, of: BTreeMap::new(), used, without: 0 };
+        for (index, neighbor) in assigned {
+            indices.used.set(index.number, true);
+            indices.of.insert((neighbor.port, neighbor.address), Assigned { index, neighbor, gone: None });
+        }
+        indices
     }
 
     /// The index of a neighbor.
-    pub fn get(&self, neighbor: &LocalNeighbor) -> Option<u16> {
-        self.of.get(neighbor).copied()
+    pub fn get(&self, neighbor: &LocalNeighbor) -> Option<Index> {
+        self.of.get(&(neighbor.port, neighbor.address)).map(|assigned| assigned.index)
     }
 
     /// All neighbors that have an index.
-    pub fn iter(&self) -> impl Iterator<Item = (&LocalNeighbor, u16)> {
-        self.of.iter().map(|(neighbor, index)| (neighbor, *index))
+    pub fn iter(&self) -> impl Iterator<Item = (&LocalNeighbor, Index)> {
+        self.of.values().map(|assigned| (&assigned.neighbor, assigned.index))
     }
 
-    /// Assigns indices to these neighbors and retires those of others; returns the changes of the map.
-    pub fn set(&mut self, neighbors: &[LocalNeighbor], now_ns: u64) -> Vec<Change> {
+    /// Assigns indices to these neighbors; returns the changes of the map.
+    pub fn set(&mut self, neighbors: &[LocalNeighbor]) -> Vec<Change> {
         let mut changes = Vec::new();
         self.without = 0;
-        let used: BTreeSet<u16> = self.of.values().copied().collect();
+        let mut missing: BTreeSet<_> = self.of.keys().copied().collect();
         for neighbor in neighbors {
-            self.retired.remove(neighbor);
-            if self.of.contains_key(neighbor) {
-                continue;
-            }
-            match self.allocate(&used) {
-                Some(index) => {
-                    self.of.insert(*neighbor, index);
-                    changes.push((index, Some(*neighbor)));
+            let key = (neighbor.port, neighbor.address);
+            missing.remove(&key);
+            if let Some(assigned) = self.of.get_mut(&key) {
+                assigned.gone = None;
+                if assigned.neighbor != *neighbor {
+                    assigned.neighbor = *neighbor;
+                    changes.push((assigned.index, Some(*neighbor)));
                 }
-                None => self.without += 1,
+            } else if let Some(index) = self.place(neighbor) {
+                self.used.set(index.number, true);
+                self.of.insert(key, Assigned { index, neighbor: *neighbor, gone: None });
+                changes.push((index, Some(*neighbor)));
+            } else {
+                self.without += 1;
             }
         }
-        let wanted: BTreeSet<_> = neighbors.iter().collect();
-        for neighbor in self.of.keys().filter(|neighbor| !wanted.contains(neighbor)) {
-            self.retired.entry(*neighbor).or_insert(now_ns + RETIRE_NS);
-        }
-        let expired: Vec<_> = self
-            .retired
-            .iter()
-            .filter(|(_, until)| **until <= now_ns)
-            .map(|(neighbor, _)| *neighbor)
-            .collect();
-        for neighbor in expired {
-            self.retired.remove(&neighbor);
-            changes.extend(self.of.remove(&neighbor).map(|index| (index, None)));
+        for key in missing {
+            self.of.entry(key).and_modify(|assigned| _ = assigned.gone.get_or_insert_default());
         }
         changes
     }
 
-    /// The next index that is not `used`.
-    fn allocate(&mut self, used: &BTreeSet<u16>) -> Option<u16> {
-        while self.left > 0 {
-            let index = self.next;
-            (self.next, self.left) = (self.next.wrapping_add(1), self.left - 1);
-            if !used.contains(&index) {
-                return Some(index);
+    /// Notes that neighbors that are gone are not in the announcement of this version any more.
+    pub fn announced(&mut self, version: u64) {
+        for gone in self.of.values_mut().filter_map(|assigned| assigned.gone.as_mut()) {
+            gone.version.get_or_insert(version);
+        }
+    }
+
+    /// Frees indices; `version` is that of the announcement that all other nodes act on. Returns the changes of the map.
+    pub fn confirmed(&mut self, version: u64, now_ns: u64) -> Vec<Change> {
+        let mut free = Vec::new();
+        for (key, assigned) in &mut self.of {
+            let Some(gone) = &mut assigned.gone else { continue };
+            if gone.version.is_some_and(|first| first <= version) {
+                let since = *gone.confirmed_ns.get_or_insert(now_ns);
+                free.extend((now_ns >= since + ON_THE_WAY_NS).then_some((*key, assigned.index)));
             }
         }
-        None
+        for (key, index) in &free {
+            self.of.remove(key);
+            self.used.set(index.number, false);
+        }
+        free.into_iter().map(|(_, index)| (index, None)).collect()
+    }
+
+    /// The first place of a neighbor that is free.
+    fn place(&self, neighbor: &LocalNeighbor) -> Option<Index> {
+        let free = self.used.free()?;
+        let mut places = (0..PLACES).map(|nth| self.nth(neighbor, nth));
+        let own = places.find(|index| !self.used.has(index.number));
+        Some(own.unwrap_or_else(|| Index { number: free, ..self.nth(neighbor, 0) }))
+    }
+
+    fn nth(&self, neighbor: &LocalNeighbor, nth: u8) -> Index {
+        let address = match neighbor.address {
+            IpAddr::V4(four) => four.to_ipv6_mapped().octets(),
+            IpAddr::V6(six) => six.octets(),
+        };
+        let text = [&b"bmcl index"[..], &[neighbor.port, nth], &address].concat();
+        let [high, low, check, ..] = self.key.tag(&text);
+        Index { number: u16::from_be_bytes([high, low]), check: check % Port::COUNT }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::IpAddr;
 
-    fn neighbor(last: u8, mac: u8) -> LocalNeighbor {
-        let address = IpAddr::from([192, 0, 2, last]);
+    fn key() -> Key {
+        Key::new(b"0123456789abcdef")
+    }
+
+    fn neighbor(host: u32, mac: u8) -> LocalNeighbor {
+        let address = IpAddr::V4((0x0a00_0000 + host).into());
         LocalNeighbor { ifindex: 3, port: 0, address, to: [2, 0, 0, 0, 0, mac], from: [2, 0, 0, 0, 0, 0xff] }
     }
 
     #[test]
-    fn a_changed_mac_gets_a_new_index() {
-        let mut indices = Indices::new([], 0);
-        assert_eq!(indices.set(&[neighbor(1, 1)], 0), [(0, Some(neighbor(1, 1)))]);
-        assert_eq!(indices.set(&[neighbor(1, 2)], 1), [(1, Some(neighbor(1, 2)))]);
-        assert_eq!(indices.set(&[neighbor(1, 2)], RETIRE_NS), []);
-        assert_eq!(indices.set(&[neighbor(1, 2)], RETIRE_NS + 1), [(0, None)]);
-        assert_eq!(
-            indices.set(&[neighbor(1, 2), neighbor(1, 1)], RETIRE_NS + 2),
-            [(2, Some(neighbor(1, 1)))]
-        );
-        assert_eq!(indices.get(&neighbor(1, 1)), Some(2));
+    fn a_changed_mac_keeps_its_index() {
+        let mut indices = Indices::new(key(), []);
+        let first = indices.set(&[neighbor(1, 1)]);
+        let index = indices.get(&neighbor(1, 1)).expect("it has one");
+        assert_eq!(first, [(index, Some(neighbor(1, 1)))]);
+        for mac in 2..200 {
+            assert_eq!(indices.set(&[neighbor(1, mac)]), [(index, Some(neighbor(1, mac)))]);
+        }
+        assert_eq!((indices.set(&[neighbor(1, 199)]), indices.of.len()), (vec![], 1));
     }
 
     #[test]
-    fn a_returning_neighbor_keeps_its_index() {
-        let mut indices = Indices::new([(5, neighbor(1, 1))], 9);
-        assert_eq!(indices.set(&[], 0), []);
-        assert_eq!(indices.set(&[neighbor(1, 1)], RETIRE_NS - 1), []);
-        assert_eq!(indices.set(&[neighbor(1, 1)], 2 * RETIRE_NS), []);
-        assert_eq!(
-            indices.set(&[neighbor(1, 1), neighbor(2, 2)], 3 * RETIRE_NS),
-            [(9, Some(neighbor(2, 2)))]
-        );
+    fn an_index_is_free_once_all_nodes_act_without_it() {
+        let mut indices = Indices::new(key(), []);
+        indices.set(&[neighbor(1, 1), neighbor(2, 2)]);
+        let index = indices.get(&neighbor(1, 1)).expect("it has one");
+        assert_eq!(indices.set(&[neighbor(2, 2)]), []);
+        indices.announced(7);
+        assert_eq!(indices.confirmed(6, 0), []);
+        assert_eq!(indices.confirmed(6, 100 * ON_THE_WAY_NS), [], "for however long");
+        let now = 101 * ON_THE_WAY_NS;
+        assert_eq!(indices.confirmed(7, now), []);
+        assert_eq!(indices.confirmed(9, now + ON_THE_WAY_NS - 1), []);
+        assert_eq!(indices.confirmed(9, now + ON_THE_WAY_NS), [(index, None)]);
+        assert_eq!(indices.get(&neighbor(1, 1)), None);
+        // One that returns in time is not removed.
+        indices.set(&[]);
+        indices.announced(10);
+        assert_eq!(indices.confirmed(10, now), []);
+        indices.set(&[neighbor(2, 2)]);
+        assert_eq!(indices.confirmed(10, now + 2 * ON_THE_WAY_NS), []);
+    }
+
+    /// Whatever hosts there were before, and in whatever order they came: a daemon without any memory of it has them again at
+    /// the same places, and no other host at any of these.
+    #[test]
+    fn a_daemon_without_state_gives_the_same_indices() {
+        let mut before = Indices::new(key(), []);
+        (0..1000).for_each(|host| drop(before.set(&[neighbor(host, 1)])));
+        let mut after = Indices::new(key(), []);
+        let all: Vec<_> = (500..1500).rev().map(|host| neighbor(host, 2)).collect();
+        after.set(&all);
+        let mut moved = 0;
+        for (old, index) in before.iter() {
+            for (new, _) in after.iter().filter(|(_, other)| *other == index) {
+                assert_eq!(new.address, old.address, "frames for {old:?}");
+            }
+            let again = after.get(old).is_some_and(|again| again != index);
+            moved += usize::from(again);
+        }
+        assert!(moved < 25, "{moved} of 500 have another place: those of whom two had the same");
+        let other = Indices::new(Key::new(b"another key"), []);
+        assert_ne!(other.nth(&neighbor(1, 1), 0), before.nth(&neighbor(1, 1), 0));
     }
 
     #[test]
-    fn indices_run_out_until_the_next_epoch() {
-        let mut indices = Indices::new([(0, neighbor(0, 0))], NEIGHBORS - 1);
-        assert_eq!(
-            indices.set(&[neighbor(0, 0), neighbor(1, 1), neighbor(2, 2)], 0),
-            [(u16::MAX, Some(neighbor(1, 1)))]
-        );
+    fn indices_run_out_and_come_back() {
+        let mut indices = Indices::new(key(), []);
+        let all: Vec<_> = (0..NEIGHBORS + 1).map(|host| neighbor(host, 1)).collect();
+        assert_eq!(indices.set(&all).len(), NEIGHBORS as usize);
+        assert_eq!((indices.without, indices.used.free()), (1, None));
+        indices.set(&all[..1]);
+        indices.announced(2);
+        indices.confirmed(2, 0);
+        assert_eq!(indices.confirmed(2, ON_THE_WAY_NS).len(), NEIGHBORS as usize - 1);
+        assert_eq!(indices.set(&all[1..]).len(), NEIGHBORS as usize - 1);
         assert_eq!(indices.without, 1);
-        indices.new_epoch();
-        let all = [neighbor(0, 0), neighbor(1, 1), neighbor(2, 2)];
-        assert_eq!(indices.set(&all, 0), [(1, Some(neighbor(2, 2)))], "0 is in use");
-        assert_eq!(indices.without, 0);
     }
 }

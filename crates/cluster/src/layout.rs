@@ -3,7 +3,7 @@
 use bm_bpf::MapValue;
 
 /// The program on fabric links; its name ends in the version of the layout.
-pub const PROGRAM: &str = "bm_fabric_2";
+pub const PROGRAM: &str = "bm_fabric_3";
 /// The largest number of entries of the map of neighbors.
 pub const NEIGHBORS: u32 = 65_536;
 /// Instead of an interface: the link exists, its interface does not.
@@ -32,9 +32,11 @@ pub struct Own {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Neighbor {
-    pub to: [u8; 6],
-    pub from: [u8; 6],
+    /// Six bytes and two that are zero, as in `from`: the program reads all eight at once.
+    pub to: [u8; 8],
+    pub from: [u8; 8],
     pub ifindex: u32,
+    pub check: u32,
     pub port: u32,
     pub family: u32,
     pub address: [u8; 16],
@@ -47,5 +49,5 @@ unsafe impl MapValue for Neighbor {}
 
 const _: () = {
     assert!(size_of::<Own>() == 16);
-    assert!(size_of::<Neighbor>() == 40);
+    assert!(size_of::<Neighbor>() == 48);
 };

@@ -22,6 +22,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use crate::layout::PORT_MESSAGE;
+use crate::neighbor::Index;
 
 /// IEEE 802 local experimental.
 pub const ETHERTYPE: u16 = 0x88b5;
@@ -52,7 +53,8 @@ impl Key {
         Self(Hmac::new_from_slice(key).expect("HMAC takes keys of any length"))
     }
 
-    fn tag(&self, message: &[u8]) -> [u8; TAG] {
+    /// The tag of a message.
+    pub fn tag(&self, message: &[u8]) -> [u8; TAG] {
         let mut mac = self.0.clone();
         mac.update(message);
         let whole = mac.finalize().into_bytes();
@@ -99,7 +101,7 @@ pub enum Entry {
     /// An address of the node itself.
     Own(IpAddr),
     /// A neighbor of an external port, with its index.
-    Neighbor(u8, IpAddr, u16),
+    Neighbor(u8, IpAddr, Index),
     /// A node to which it has no link that works.
     NoLink(u16),
     /// The sender must not be used as intermediate.
@@ -300,13 +302,13 @@ fn read_contents(bytes: &mut Bytes<'_>) -> Option<Message> {
     Some(Message { epochs, sender, receiver, own_nonce, peer_nonce, sequence, contents })
 }
 
-/// An entry: kind, port, prefix length, length of the address, a number, the address.
+/// An entry: kind, port, prefix length or check of an index, length of the address, a number, the address.
 fn write(entry: &Entry, to: &mut Vec<u8>) {
     let (kind, port, length, number, address) = match *entry {
         Entry::Port(port, mtu) => (1, port, 0, mtu, None),
         Entry::Prefix(port, address, length) => (2, port, length, 0, Some(address)),
         Entry::Own(address) => (3, 0, 0, 0, Some(address)),
-        Entry::Neighbor(port, address, index) => (4, port, 0, index, Some(address)),
+        Entry::Neighbor(port, address, index) => (4, port, index.check, index.number, Some(address)),
         Entry::NoLink(node) => (5, 0, 0, node, None),
         Entry::Drained => (6, 0, 0, 0, None),
         Entry::Claim(address) => (7, 0, 0, 0, Some(address)),
@@ -344,7 +346,9 @@ fn read_entry(bytes: &mut Bytes<'_>) -> Option<Entry> {
         (1, None) => Some(Entry::Port(port, number)),
         (2, Some(address)) => Some(Entry::Prefix(port, address, length)),
         (3, Some(address)) => Some(Entry::Own(address)),
-        (4, Some(address)) => Some(Entry::Neighbor(port, address, number)),
+        (4, Some(address)) if length < Port::COUNT => {
+            Some(Entry::Neighbor(port, address, Index { number, check: length }))
+        }
         (5, None) => Node::new(number).map(|node| Entry::NoLink(node.number())),
         (6, None) => Some(Entry::Drained),
         (7, Some(address)) => Some(Entry::Claim(address)),
@@ -440,7 +444,7 @@ mod tests {
             Entry::Port(31, 9000),
             Entry::Prefix(1, IpAddr::from([192, 0, 2, 0]), 24),
             Entry::Own(six),
-            Entry::Neighbor(1, IpAddr::from([192, 0, 2, 9]), 0xffff),
+            Entry::Neighbor(1, IpAddr::from([192, 0, 2, 9]), Index { number: 0xffff, check: 31 }),
             Entry::Claim(six),
             Entry::Bound(six),
             Entry::NoLink(2046),
@@ -448,7 +452,7 @@ mod tests {
         ];
         let part = message(Contents::Part { version: 1, part: 0, parts: 1, entries });
         assert_eq!(read(&framed(&part)[ETHERNET..], &key()), Ok(part));
-        let entries = vec![Entry::Neighbor(0, six, 1); ENTRIES];
+        let entries = vec![Entry::Neighbor(0, six, Index { number: 1, check: 2 }); ENTRIES];
         let full = framed(&message(Contents::Part { version: 1, part: 0, parts: 1, entries }));
         assert!(full.len() <= 1280, "{}", full.len());
     }

@@ -1,4 +1,4 @@
-//! A neighbor of an external port of this node.
+//! A neighbor of an external port of this node, and what frames name it by.
 
 use std::net::IpAddr;
 
@@ -15,6 +15,14 @@ pub struct LocalNeighbor {
     pub to: [u8; 6],
     /// The MAC of the port.
     pub from: [u8; 6],
+}
+
+/// What frames name a neighbor by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Index {
+    pub number: u16,
+    /// Five bits that have to be those of the address: in place of the external port.
+    pub check: u8,
 }
 
 /// A neighbor that Linux has on an external port, at an address that is on-link there.

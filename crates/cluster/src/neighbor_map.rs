@@ -8,16 +8,12 @@ use bm_vlb::membership::Epoch;
 use crate::error::ClusterError;
 use crate::indices::Indices;
 use crate::layout::Neighbor;
-use crate::message::Epochs;
-use crate::neighbor::LocalNeighbor;
+use crate::message::{Epochs, Key};
+use crate::neighbor::{Index, LocalNeighbor};
 use crate::program::Program;
 
-/// The entry of a removed neighbor. Its family shows that the index was used.
-pub const GONE: Neighbor =
-    Neighbor { to: [0; 6], from: [0; 6], ifindex: 0, port: 0, family: 1, address: [0; 16] };
-
 /// The map entry of a neighbor.
-pub fn to_layout(local: &LocalNeighbor) -> Neighbor {
+pub fn to_layout(index: Index, local: &LocalNeighbor) -> Neighbor {
     let mut address = [0; 16];
     let family = match local.address {
         IpAddr::V4(four) => {
@@ -29,24 +25,21 @@ pub fn to_layout(local: &LocalNeighbor) -> Neighbor {
             libc::AF_INET6
         }
     };
-    Neighbor {
-        to: local.to,
-        from: local.from,
-        ifindex: local.ifindex,
-        port: local.port.into(),
-        family: family.cast_unsigned(),
-        address,
-    }
+    let [to, from] = [local.to, local.from].map(|[a, b, c, d, e, f]| [a, b, c, d, e, f, 0, 0]);
+    let (check, port) = (index.check.into(), local.port.into());
+    Neighbor { to, from, ifindex: local.ifindex, check, port, family: family.cast_unsigned(), address }
 }
 
-fn from_layout(neighbor: &Neighbor) -> Option<LocalNeighbor> {
+fn from_layout(number: u16, neighbor: &Neighbor) -> Option<(Index, LocalNeighbor)> {
     let address = match neighbor.family.cast_signed() {
         libc::AF_INET => IpAddr::from(*neighbor.address.first_chunk::<4>()?),
         libc::AF_INET6 => IpAddr::from(neighbor.address),
         _ => return None,
     };
+    let index = Index { number, check: u8::try_from(neighbor.check).ok()? };
+    let (to, from) = (*neighbor.to.first_chunk()?, *neighbor.from.first_chunk()?);
     let (ifindex, port) = (neighbor.ifindex, u8::try_from(neighbor.port).ok()?);
-    (ifindex != 0).then_some(LocalNeighbor { ifindex, port, address, to: neighbor.to, from: neighbor.from })
+    Some((index, LocalNeighbor { ifindex, port, address, to, from }))
 }
 
 /// Writes this node's number and epochs to the program. Returns the indices that an earlier daemon assigned, and the
@@ -54,7 +47,12 @@ fn from_layout(neighbor: &Neighbor) -> Option<LocalNeighbor> {
 ///
 /// # Errors
 /// If the kernel rejects an update of a map.
-pub fn inherited(program: &Program, epoch: Epoch, own: Node) -> Result<(Indices, Epochs), ClusterError> {
+pub fn inherited(
+    program: &Program,
+    epoch: Epoch,
+    own: Node,
+    key: Key,
+) -> Result<(Indices, Epochs), ClusterError> {
     let earlier = program.epochs().filter(|_| program.inherited);
     let before = match earlier {
         Some((now, before)) if now == epoch => before,
@@ -63,15 +61,7 @@ pub fn inherited(program: &Program, epoch: Epoch, own: Node) -> Result<(Indices,
     };
     program.set_own(own, epoch, before)?;
     let epochs = Epochs { now: epoch, before };
-    if earlier.is_none() {
-        return Ok((Indices::new([], 0), epochs));
-    }
-    let assigned = program.neighbors();
-    let past = assigned.last().map_or(0, |(index, _)| u32::from(*index) + 1);
-    let neighbors = assigned.iter().filter_map(|(index, neighbor)| Some((*index, from_layout(neighbor)?)));
-    let mut indices = Indices::new(neighbors, past);
-    if before.is_some() && earlier.is_some_and(|(now, _)| now != epoch) {
-        indices.new_epoch();
-    }
-    Ok((indices, epochs))
+    let assigned = if earlier.is_some() { program.neighbors() } else { Vec::new() };
+    let neighbors = assigned.iter().filter_map(|(number, neighbor)| from_layout(*number, neighbor));
+    Ok((Indices::new(key, neighbors), epochs))
 }

@@ -25,11 +25,11 @@ use crate::error::ClusterError;
 use crate::fabric_end::{FabricEnd, detour_of, fabric_ends, ways_of};
 use crate::indices::Indices;
 use crate::kernel;
-use crate::layout::PORT_MESSAGE;
+use crate::layout::{Neighbor, PORT_MESSAGE};
 use crate::local::{Local, LocalPort};
 use crate::message::{self, ETHERNET, Entry, Epochs, Key, MessageError};
 use crate::neighbor::LocalNeighbor;
-use crate::neighbor_map::{GONE, inherited, to_layout};
+use crate::neighbor_map::{inherited, to_layout};
 use crate::on_link::OwnRoutes;
 use crate::pins::{self, Pins};
 use crate::probe;
@@ -131,7 +131,7 @@ impl Cluster {
             .ok();
         let earlier_links = pins.as_ref().map(Pins::links).unwrap_or_default();
         let program = Program::load(&earlier_links)?;
-        let (indices, epochs) = inherited(&program, settings.epoch, own)?;
+        let (indices, epochs) = inherited(&program, settings.epoch, own, key.clone())?;
         let confirmations = Confirmations::new(own, indices.iter().map(|(neighbor, _)| *neighbor));
         let links = fabric_ends(&settings, own, epochs, nonce);
         let sender = Sender { key: key.clone(), epoch: settings.epoch, from: own_mac(own) };
@@ -337,10 +337,7 @@ impl Cluster {
         self.update_interfaces();
         self.ports = self.local.ports(&self.settings);
         self.update_neighbors(now_ns).map_err(failed("reading routes"))?;
-        for (index, neighbor) in self.indices.set(&self.neighbors, now_ns) {
-            let neighbor = neighbor.map_or(GONE, |neighbor| to_layout(&neighbor));
-            self.program.set_neighbor(index, &neighbor)?;
-        }
+        self.write_indices(now_ns)?;
         let mut entries = self.local.entries(&self.ports, &self.neighbors, &self.indices);
         let unusable = self.links.iter().filter(|link| !link.is_usable());
         entries.extend(unusable.map(|link| Entry::NoLink(link.session.peer().number())));
@@ -350,6 +347,7 @@ impl Cluster {
             (self.entries, self.version) = (entries, self.version + 1);
             self.tick_ns = now_ns;
         }
+        self.indices.announced(self.version);
         self.update_linux(now_ns).map_err(failed("changing routes and neighbors"))?;
         self.links.iter_mut().for_each(|link| link.session.set_applied());
         if now_ns >= self.poll_ns {
@@ -357,6 +355,18 @@ impl Cluster {
             self.confirm_used_neighbors().map_err(failed("confirming neighbors"))?;
         }
         self.changed = false;
+        Ok(())
+    }
+
+    /// Writes to the program which index is which neighbor.
+    fn write_indices(&mut self, now_ns: u64) -> Result<(), ClusterError> {
+        let confirmed = self.links.iter().map(|link| link.session.confirmed()).min().unwrap_or(0);
+        let mut changes = self.indices.confirmed(confirmed, now_ns);
+        changes.extend(self.indices.set(&self.neighbors));
+        for (index, neighbor) in changes {
+            let neighbor = neighbor.map_or_else(Neighbor::default, |neighbor| to_layout(index, &neighbor));
+            self.program.set_neighbor(index.number, &neighbor)?;
+        }
         Ok(())
     }
 
@@ -407,7 +417,7 @@ impl Cluster {
     /// Asks Linux to confirm neighbors that frames were sent to.
     fn confirm_used_neighbors(&self) -> Result<(), bm_netlink::Error> {
         let stale = self.indices.iter().filter(|(neighbor, _)| self.local.needs_use(neighbor));
-        let used = stale.filter(|(_, index)| self.program.take_used(*index));
+        let used = stale.filter(|(_, index)| self.program.take_used(index.number));
         let used: Vec<_> = used.map(|(neighbor, _)| (neighbor.ifindex, neighbor.address)).collect();
         if used.is_empty() { Ok(()) } else { kernel::confirm(&used) }
     }

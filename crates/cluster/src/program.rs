@@ -135,12 +135,12 @@ impl Program {
         update(&self.neighbors, index.into(), neighbor.bytes(), "setting a neighbor")
     }
 
-    /// All neighbors by index, including those that are gone. Used once, to take over from an earlier daemon.
+    /// All neighbors by index. Used once, to take over from an earlier daemon.
     pub fn neighbors(&self) -> Vec<(u16, Neighbor)> {
         let of_one = |index: u16| {
             let value = self.neighbors.lookup(&u32::from(index).to_ne_bytes(), MapFlags::ANY).ok()??;
             Neighbor::from_bytes(&value)
-                .filter(|neighbor| neighbor.family != 0)
+                .filter(|neighbor| neighbor.ifindex != 0)
                 .map(|neighbor| (index, neighbor))
         };
         (0..=u16::MAX).filter_map(of_one).collect()

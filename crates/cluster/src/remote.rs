@@ -2,7 +2,7 @@
 //!
 //! | announced | in Linux, on the fabric link to that node |
 //! |---|---|
-//! | neighbor 192.0.2.9, index 7 of port 3 | `192.0.2.9 dev fab1`, a permanent neighbor with the MAC *neighbor 7 of port 3* |
+//! | neighbor 192.0.2.9, index 7 with check 3 | `192.0.2.9 dev fab1`, a permanent neighbor with the MAC *neighbor 7, check 3* |
 //! | address 192.0.2.1 of the node | `192.0.2.1 dev fab1`, a permanent neighbor with the MAC *host* |
 //! | prefix 192.0.2.0/24 on port 3 | `192.0.2.0/24 via 169.254.0.35 dev fab1 onlink`, and for that gateway the MAC *resolve, port 3* |
 //!
@@ -49,6 +49,7 @@ pub struct RemoteNode {
 }
 
 impl RemoteNode {
+    /// `port`: that of the node, or the check of an index.
     fn mac(&self, port: u8, to: To) -> Option<[u8; 6]> {
         let port = Port::new(port)?;
         Some(Destination { epoch: self.epoch, output: self.node, port, to }.mac().0)
@@ -91,7 +92,7 @@ impl Objects {
             let (prefix, gateway, mac, mtu) = match *entry {
                 Entry::Own(address) => (of_host(address), None, remote.mac(0, To::Host), remote.mtu),
                 Entry::Neighbor(port, address, index) => {
-                    (of_host(address), None, remote.mac(port, To::Neighbor(index)), mtu(port))
+                    (of_host(address), None, remote.mac(index.check, To::Neighbor(index.number)), mtu(port))
                 }
                 Entry::Prefix(port, address, length) => {
                     let gateway = remote.gateway(port, address.is_ipv6());
@@ -116,8 +117,9 @@ impl Objects {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::neighbor::Index;
 
-    const INDEX: u16 = 1;
+    const INDEX: Index = Index { number: 1, check: 0 };
 
     fn remote(node: u16) -> RemoteNode {
         RemoteNode { node: Node::new(node).expect("small"), ifindex: 4, mtu: 1600, epoch: Epoch::new(0x12) }
@@ -134,7 +136,7 @@ mod tests {
             Entry::Prefix(3, ip("192.0.2.0"), 24),
             Entry::Prefix(3, ip("2001:db8::"), 64),
             Entry::Own(ip("192.0.2.1")),
-            Entry::Neighbor(3, ip("192.0.2.9"), 0x0708),
+            Entry::Neighbor(3, ip("192.0.2.9"), Index { number: 0x0708, check: 5 }),
         ];
         let mut objects = Objects::default();
         objects.add(&remote(0x2a), &entries, |_| false, None);
@@ -150,7 +152,7 @@ mod tests {
         let neighbors = [
             ((4, four), [0xb6, 0x12, 0x05, 0x43, 0, 0]),
             ((4, ip("192.0.2.1")), [0xba, 0x12, 0x05, 0x40, 0, 0]),
-            ((4, ip("192.0.2.9")), [0xb2, 0x12, 0x05, 0x43, 7, 8]),
+            ((4, ip("192.0.2.9")), [0xb2, 0x12, 0x05, 0x45, 7, 8]),
             ((4, six), [0xb6, 0x12, 0x05, 0x43, 0, 0]),
         ];
         assert_eq!(objects.neighbors, neighbors.into());

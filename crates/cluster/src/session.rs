@@ -101,8 +101,9 @@ pub struct Session {
     answers: bool,
     has_answered: bool,
     refused: Option<(Refused, u64)>,
-    /// The version of our announcement that the peer acts on.
+    /// The version of our announcement that the peer acts on, and the highest that it ever did.
     peer_has: u64,
+    confirmed: u64,
     version: u64,
     /// The version of the peer's announcement that this node acts on.
     applied: u64,
@@ -132,6 +133,7 @@ impl Session {
             has_answered: false,
             refused: None,
             peer_has: 0,
+            confirmed: 0,
             version: 0,
             applied: 0,
             entries: Vec::new(),
@@ -285,7 +287,7 @@ impl Session {
     fn apply(&mut self, contents: Contents) -> bool {
         match contents {
             Contents::Hello { version: _, has, name: _ } => {
-                self.peer_has = has;
+                (self.peer_has, self.confirmed) = (has, self.confirmed.max(has));
                 false
             }
             Contents::Part { version, part, parts, entries } => self.add_part(version, part, parts, entries),
@@ -367,6 +369,11 @@ impl Session {
     /// Whether the peer must not be used as intermediate.
     pub fn is_drained(&self) -> bool {
         self.entries.contains(&Entry::Drained)
+    }
+
+    /// The version of our announcement that the peer has acted on, or a later one since.
+    pub fn confirmed(&self) -> u64 {
+        self.confirmed
     }
 
     /// Whether the peer's daemon runs and does not have this version of our announcement yet.

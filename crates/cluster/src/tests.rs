@@ -27,9 +27,14 @@ const EPOCH: u8 = 0;
 const BEFORE: u8 = 255;
 const TO: [u8; 6] = [2, 0xaa, 0xbb, 0xcc, 0xdd, 0xee];
 const FROM: [u8; 6] = [2, 1, 2, 3, 4, 5];
-/// The neighbor that exists, and its port.
+/// The neighbor that exists, and its check.
 const INDEX: u16 = 0x0708;
 const PORT: u8 = 31;
+
+/// A MAC as the program has it.
+fn number([a, b, c, d, e, f]: [u8; 6]) -> [u8; 8] {
+    [a, b, c, d, e, f, 0, 0]
+}
 
 fn node(number: u16) -> Node {
     Node::new(number).expect("a node")
@@ -66,8 +71,13 @@ impl Lab {
         PEERS.iter().for_each(|peer| program.set_link(node(*peer), INGRESS).unwrap());
         program.set_link(node(LATE), crate::layout::NO_INTERFACE).unwrap();
         program.count(INGRESS, true).unwrap();
-        let neighbor =
-            Neighbor { to: TO, from: FROM, ifindex: INGRESS, port: PORT.into(), ..Neighbor::default() };
+        let neighbor = Neighbor {
+            to: number(TO),
+            from: number(FROM),
+            ifindex: INGRESS,
+            check: PORT.into(),
+            ..Neighbor::default()
+        };
         program.set_neighbor(INDEX, &neighbor).unwrap();
         Some(Self(program))
     }

@@ -54,7 +54,6 @@ impl Cluster {
         }
         self.program.set_own(self.own, epochs.now, epochs.before)?;
         self.epochs = epochs;
-        self.indices.new_epoch();
         self.links.iter_mut().for_each(|link| link.session.set_epochs(epochs));
         tracing::info!(epoch = epoch.number(), "the members of the cluster have changed");
         Ok(())

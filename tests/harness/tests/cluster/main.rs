@@ -8,6 +8,7 @@ mod etcd;
 mod hosts;
 mod members;
 mod mesh;
+mod restarts;
 
 use bm_tests::daemon::{Daemon, eventually, mac, ping};
 use bm_tests::netns::Namespace;
