@@ -42,6 +42,14 @@ struct {
 	__type(value, struct neighbor);
 } neighbors SEC(".maps");
 
+/* By number: the interface of an external port of this node; 0: there is none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PORTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} ports SEC(".maps");
+
 /* Set when a frame is sent to a neighbor; cleared by the daemon, which then makes Linux confirm the neighbor. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -103,6 +111,13 @@ static __always_inline __u32 link_to(__u32 node)
 	return ifindex ? *ifindex : 0;
 }
 
+static __always_inline bool has_port(__u32 port)
+{
+	__u32 *ifindex = bpf_map_lookup_elem(&ports, &port);
+
+	return ifindex && *ifindex;
+}
+
 /* Makes Linux accept a frame as addressed to this machine. */
 static __always_inline struct decision to_linux(struct frame *frame, enum counter counter)
 {
@@ -153,6 +168,8 @@ static __always_inline struct decision arrived(struct frame *frame, __u32 ifinde
 		return control(frame, ifindex);
 	if (epoch != frame->self->epoch && epoch != frame->self->epoch_before)
 		return (struct decision){ DROP_EPOCH };
+	if (kind == RESOLVE && !has_port(frame->to >> PORT_AT & PORT_BITS))
+		return (struct decision){ DROP_NEIGHBOR };
 	if (kind == RESOLVE)
 		return to_linux(frame, LINUX_RESOLVE);
 	if (kind == HOST)
@@ -218,7 +235,7 @@ static __always_inline void count_order(struct counts *count, __u64 from)
 SEC("xdp.frags")
 int bm_fabric_3(struct xdp_md *ctx)
 {
-	__u32 ifindex = ctx->ingress_ifindex, first = 0;
+	__u32 ifindex = ctx->ingress_ifindex, first = 0, mtu = 0;
 	struct frame frame = { .eth = (void *)(long)ctx->data };
 	struct counts *count = bpf_map_lookup_elem(&counts, &ifindex);
 	struct decision decision;
@@ -228,6 +245,9 @@ int bm_fabric_3(struct xdp_md *ctx)
 		return XDP_PASS;
 	count->of[RECEIVED_BYTES] += bpf_xdp_get_buff_len(ctx);
 	decision = decide(&frame, ifindex);
+	/* What the link cannot take is lost after this program: it is no transit. */
+	if (decision.counter == TRANSIT && bpf_check_mtu(ctx, decision.ifindex, &mtu, 0, 0))
+		decision = (struct decision){ DROP_LINK };
 	if (decision.counter >= COUNTERS)
 		return XDP_PASS;
 	count->of[decision.counter]++;

@@ -30,6 +30,7 @@ enum kind { NEIGHBOR, RESOLVE, HOST, CONTROL };
 #define PORT_PROBE_REPLY 2
 
 #define NODES 2048
+#define PORTS 32
 #define NEIGHBORS 65536
 #define FABRIC_LINKS 2048
 #define NO_EPOCH 0x100

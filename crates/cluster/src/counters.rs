@@ -36,8 +36,8 @@ pub const REASONS: [(&str, &str); 6] = [
     ("member", "the input node is not a member of the cluster"),
     ("epoch", "the epoch is not the current one or the one before it"),
     ("stray", "the frame names this node neither as intermediate nor as output node"),
-    ("neighbor", "the external port has no neighbor with this index"),
-    ("link", "the link to the output node has no interface"),
+    ("neighbor", "there is no neighbor with this index, or no external port with this number"),
+    ("link", "the link to the output node has no interface, is down, or its MTU is less than the frame"),
 ];
 
 /// The counters of one link, summed over all CPUs.

@@ -335,7 +335,11 @@ impl Cluster {
         self.updated_ns = now_ns;
         self.local = Local::read().map_err(failed("reading interfaces, addresses and neighbors"))?;
         self.update_interfaces();
-        self.ports = self.local.ports(&self.settings);
+        let ports = self.local.ports(&self.settings);
+        if ports != self.ports || self.version == 0 {
+            self.ports = ports;
+            self.set_ports()?;
+        }
         self.update_neighbors(now_ns).map_err(failed("reading routes"))?;
         self.write_indices(now_ns)?;
         let mut entries = self.local.entries(&self.ports, &self.neighbors, &self.indices);

@@ -14,7 +14,7 @@ use crate::pins;
 
 /// The object file with the program, made by the build script.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fabric.bpf.o"));
-const MAPS: [&str; 5] = ["self", "links", "neighbors", "used", "counts"];
+const MAPS: [&str; 6] = ["self", "links", "ports", "neighbors", "used", "counts"];
 
 /// How many frames for Linux can wait on a CPU.
 const WAITING_MAX: u32 = 2048;
@@ -24,6 +24,7 @@ pub struct Program {
     object: Object,
     own: MapHandle,
     links: MapHandle,
+    ports: MapHandle,
     neighbors: MapHandle,
     used: MapHandle,
     counts: MapHandle,
@@ -60,6 +61,7 @@ impl Program {
         Ok(Self {
             own: find("self")?,
             links: find("links")?,
+            ports: find("ports")?,
             neighbors: find("neighbors")?,
             used: find("used")?,
             counts: find("counts")?,
@@ -104,6 +106,11 @@ impl Program {
         let key = u32::from(node.number()).to_ne_bytes();
         let value = self.links.lookup(&key, MapFlags::ANY).ok()??;
         value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+    }
+
+    /// Sets the interface of an external port; 0: there is none.
+    pub fn set_port(&self, port: u8, ifindex: u32) -> Result<(), ClusterError> {
+        update(&self.ports, port.into(), &ifindex.to_ne_bytes(), "setting an external port")
     }
 
     /// Makes new packets of frames for Linux, however Linux has marked the old ones: needed on veths.

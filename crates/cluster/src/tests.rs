@@ -71,6 +71,7 @@ impl Lab {
         PEERS.iter().for_each(|peer| program.set_link(node(*peer), INGRESS).unwrap());
         program.set_link(node(LATE), crate::layout::NO_INTERFACE).unwrap();
         program.count(INGRESS, true).unwrap();
+        [3, PORT].iter().for_each(|port| program.set_port(*port, INGRESS).unwrap());
         let neighbor = Neighbor {
             to: number(TO),
             from: number(FROM),
@@ -131,6 +132,7 @@ fn forwards_or_drops_each_kind_of_frame() {
     // To Linux, with the MAC of the interface.
     let host = to(OWN, 3, To::Host);
     lab.goes(host.mac(), straight, (XDP_PASS, Some((own_mac(), straight)), "linux_host"));
+    lab.goes(to(OWN, 4, To::Resolve).mac(), straight, (XDP_DROP, None, "drop_neighbor"));
     let resolve = to(OWN, 3, To::Resolve);
     lab.goes(resolve.mac(), straight, (XDP_PASS, Some((own_mac(), straight)), "linux_resolve"));
     // As intermediate: only this node's own name is removed from the source.
@@ -195,7 +197,10 @@ fn expected(to_mac: Mac, from_mac: Mac) -> (u32, &'static str) {
         (Step::Forward(..), _) => (XDP_DROP, "drop_link"),
         (Step::Deliver(()), To::Control) if to.port.number() == PORT_PROBE => (XDP_TX, "probes"),
         (Step::Deliver(()), To::Control) => (XDP_PASS, "linux_control"),
-        (Step::Deliver(()), To::Resolve) => (XDP_PASS, "linux_resolve"),
+        (Step::Deliver(()), To::Resolve) if [3, PORT].contains(&to.port.number()) => {
+            (XDP_PASS, "linux_resolve")
+        }
+        (Step::Deliver(()), To::Resolve) => (XDP_DROP, "drop_neighbor"),
         (Step::Deliver(()), To::Host) => (XDP_PASS, "linux_host"),
         (Step::Deliver(()), To::Neighbor(INDEX)) if to.port.number() == PORT => (XDP_REDIRECT, "output"),
         (Step::Deliver(()), To::Neighbor(_)) => (XDP_DROP, "drop_neighbor"),
@@ -210,7 +215,7 @@ fn nodes() -> impl Strategy<Value = u64> {
 fn addresses() -> impl Strategy<Value = (Mac, Mac)> {
     let epoch = prop_oneof![Just(u64::from(EPOCH)), Just(u64::from(BEFORE)), 0..256u64];
     let index = prop_oneof![Just(0), Just(u64::from(INDEX)), 0..65_536u64];
-    let port = prop_oneof![Just(u64::from(PORT)), Just(1), 0..32u64];
+    let port = prop_oneof![Just(u64::from(PORT)), Just(1), Just(3), 0..32u64];
     let sample = prop_oneof![Just((0, 0)), (Just(2u64), 0..1u64 << 18), (0..4u64, 0..1u64 << 18)];
     let first = prop_oneof![20 => Just(0xb2u64), 1 => 0..256u64];
     let to = (first.clone(), 0..4u64, epoch, nodes(), port, index);

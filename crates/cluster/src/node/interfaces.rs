@@ -51,7 +51,28 @@ impl Cluster {
             if link.attached.is_none() {
                 self.attach(at, &now);
             }
+            self.mark_running(at);
         }
+    }
+
+    /// Writes to the program whether frames can leave by a link: what is redirected to one that is down is lost uncounted.
+    fn mark_running(&self, at: usize) {
+        let link = &self.links[at];
+        let Some(attached) = &link.attached else { return };
+        let (node, ifindex) =
+            (link.session.peer(), if link.running { attached.ifindex } else { NO_INTERFACE });
+        if self.program.link(node) != Some(ifindex) {
+            let _never_fails = self.program.set_link(node, ifindex);
+        }
+    }
+
+    /// Writes to the program which external ports there are.
+    pub(super) fn set_ports(&self) -> Result<(), ClusterError> {
+        for number in 0..bm_vlb::address::Port::COUNT {
+            let port = self.ports.iter().find(|port| port.number == number);
+            self.program.set_port(number, port.map_or(0, |port| port.ifindex))?;
+        }
+        Ok(())
     }
 
     /// Detaches the program from the interface of a link, if it is attached. Returns the interface.

@@ -122,6 +122,15 @@ fn intermediates_forward_by_mac_addresses() {
             link(&daemons[node].ask(&["show", "cluster"]), "fab0")["account"]["drops"][reason] == 1
         });
     }
+    // What the link onward cannot take is no transit.
+    let transit = total(&daemons[1], "transit");
+    mesh.routers[1].ip("link set fab2 mtu 500\n");
+    let large = routed(&Ip4::udp("10.0.0.2", "10.0.2.2", 1000).bytes());
+    mesh.inject(0, "fab1", &ip_frame(to, source_via(1), &large));
+    eventually("a frame that is too large for the link onward", || {
+        link(&daemons[1].ask(&["show", "cluster"]), "fab0")["account"]["drops"]["link"] == 1
+    });
+    assert_eq!(total(&daemons[1], "transit"), transit);
     std::thread::sleep(MOMENT);
     let same = std::iter::from_fn(|| sink.receive().unwrap()).filter(|captured| captured.frame == expected);
     assert_eq!(same.count(), 0, "nothing that is dropped is delivered");
