@@ -290,6 +290,15 @@ mod tests {
         let changed = [&text[..at], b"8", &text[at + 1..]].concat();
         assert_eq!(MemberList::from_text("/x/members", &changed, &key), None);
         assert_eq!(MemberList::from_text("/x/members", b"", &key), None);
+        // An etcd that lies: no other bit, and no part of it.
+        for at in 0..text.len() - 1 {
+            let mut lie = text.clone();
+            lie[at] ^= 1;
+            assert_eq!(MemberList::from_text("/x/members", &lie, &key), None, "{at}");
+            assert_eq!(MemberList::from_text("/x/members", &text[..at], &key), None, "{at}");
+            assert_eq!(Registration::from_text("/x/members", &lie, &key), None, "{at}");
+        }
+        assert_eq!(Registration::from_text("/x/members", &text, &key), None, "a list is no registration");
         let registration = registration("b", 9, &["c"]);
         let text = registration.to_text("/x/nodes/b", &key);
         assert_eq!(Registration::from_text("/x/nodes/b", &text, &key), Some(registration));
