@@ -543,8 +543,12 @@ class Hook(TypedDict):
     frames: int
     # Average processor cycles per frame.
     cycles_per_frame: float
-    # Maximum cycles per frame; 0 for no limit.
+    # Maximum cycles per frame, in CPU time; 0 for no limit.
     budget: int
+    # The share of a core, in percent, below which it may take more.
+    budget_percent: int
+    # What happens to its packets while none of its versions runs: `pass`, `drop` or `linux`.
+    on_failure: str
     # Errors that the hook did not catch.
     errors: int
     # How often it was ejected for exceeding its budget.
@@ -1173,6 +1177,9 @@ class _Status(TypedDict):
     # Number of outbound SAs of IPsec without a sequence number left, which send nothing; `notes` name
     # them.
     exhausted_sas: int
+    # Lua hooks, by name, and whether a version of each runs; `notes` say what happens to the packets of
+    # one that does not.
+    hooks: Dict[str, bool]
     # Remarks for the operator, such as unsupported rules or missing huge pages.
     notes: List[str]
 

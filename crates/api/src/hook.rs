@@ -33,8 +33,12 @@ pub struct Hook {
     pub frames: u64,
     /// Average processor cycles per frame.
     pub cycles_per_frame: f64,
-    /// Maximum cycles per frame; 0 for no limit.
+    /// Maximum cycles per frame, in CPU time; 0 for no limit.
     pub budget: u64,
+    /// The share of a core, in percent, below which it may take more.
+    pub budget_percent: u64,
+    /// What happens to its packets while none of its versions runs: `pass`, `drop` or `linux`.
+    pub on_failure: String,
     /// Errors that the hook did not catch.
     pub errors: u64,
     /// How often it was ejected for exceeding its budget.

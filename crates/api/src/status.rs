@@ -2,6 +2,7 @@
 
 use crate::{Firewall, Lookup};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// State of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +70,9 @@ pub struct Status {
     pub nftables_ports: u32,
     /// Number of outbound SAs of IPsec without a sequence number left, which send nothing; `notes` name them.
     pub exhausted_sas: u32,
+    /// Lua hooks, by name, and whether a version of each runs; `notes` say what happens to the packets of one that does
+    /// not.
+    pub hooks: BTreeMap<String, bool>,
     /// Remarks for the operator, such as unsupported rules or missing huge pages.
     pub notes: Vec<String>,
 }

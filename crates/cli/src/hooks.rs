@@ -56,6 +56,14 @@ fn details(text: &mut String, hook: &Hook) {
             let _written = writeln!(text, "{} {what} {name} {}", hook.name, count(*value));
         }
     }
+    if hook.running.is_none() {
+        let fate = match hook.on_failure.as_str() {
+            "drop" => "its packets are dropped",
+            "linux" => "Linux gets its packets",
+            _ => "its packets pass without it",
+        };
+        let _written = writeln!(text, "{} does not run: {fate}", hook.name);
+    }
     if let Some(error) = &hook.last_error {
         let _written = writeln!(text, "{} last error: {error}", hook.name);
     }
@@ -84,6 +92,9 @@ mod tests {
         let text = hooks(&Hooks { hooks: vec![hook] });
         assert!(text.contains("acl   ingress  failed        2     1  1,000  12,000           7.2"), "{text}");
         assert!(text.contains("acl dropped blocked 5\nacl last error: acl.lua:3: bad luck\n"), "{text}");
+        let stopped = Hook { name: "acl".into(), on_failure: "drop".into(), ..Hook::default() };
+        let text = hooks(&Hooks { hooks: vec![stopped] });
+        assert!(text.ends_with("acl does not run: its packets are dropped\n"), "{text}");
         assert_eq!(hooks(&Hooks::default()), "no hooks\n");
     }
 }

@@ -26,7 +26,7 @@ pub use error::{ConfigError, Problem, ProblemKind};
 pub use export::{Collector, Export, ExportFormat};
 pub use filter::{Fail, Filter, SourceRule};
 pub use firewall::{Firewall, FirewallMode};
-pub use hook::{Hook, HookStage};
+pub use hook::{Hook, HookFailure, HookStage};
 pub use ipsec::{Ipsec, IpsecInterface, LeftToLinux};
 
 use bm_fastpath::AttachChoice;

@@ -31,7 +31,7 @@
 mod inbound;
 mod rules;
 
-use crate::config::{Config, Device, Fail, SourceRule};
+use crate::config::{Config, Device, Fail, HookFailure, SourceRule};
 use bm_filter::Action;
 use bm_ipsec::Policy;
 use bm_netlink::nft::{
@@ -118,8 +118,12 @@ pub fn inexact(config: &Config, index: usize) -> Option<String> {
     (rules > RULES_MAX).then(|| format!("{rules} rules are too many for nftables (at most {RULES_MAX})"))
 }
 
-/// What the steering program of a port does with packets that no worker fetches: what nftables cannot filter is dropped.
+/// What the steering program of a port does with packets that no worker fetches: what nftables cannot filter is dropped,
+/// and everything if a hook must see it.
 pub fn unattended(config: &Config, index: usize) -> Unattended {
+    if config.hooks.iter().any(|hook| hook.on_failure == Some(HookFailure::Drop)) {
+        return Unattended::Drop;
+    }
     match inexact(config, index) {
         _ if config.filter.fail != Fail::Closed || !drops(config, index) => Unattended::ToLinux,
         None => Unattended::DropTwoTags,

@@ -166,6 +166,8 @@ impl Hooks {
         match self.room.fates[place] {
             HookFate::Punt => Refusal::Slow(Verdict::Hook),
             HookFate::Drop => Refusal::Drop(Reason::Hook),
+            HookFate::DropUnseen => Refusal::Drop(Reason::HookFailed),
+            HookFate::Linux => Refusal::Slow(Verdict::Host),
             HookFate::Send(port) => Refusal::Send(port),
         }
     }

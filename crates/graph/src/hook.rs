@@ -75,6 +75,10 @@ pub enum HookFate {
     Punt,
     /// It is dropped; the hook has counted it under a reason.
     Drop,
+    /// It is dropped, since a hook that must see it does not run.
+    DropUnseen,
+    /// It is delivered to Linux, since a hook that must see it does not run.
+    Linux,
     /// It is sent unchanged from the port with this index.
     Send(u16),
 }
@@ -149,6 +153,6 @@ pub trait StageHook: Send {
     /// Called once per breath, before its bursts: applies changes. Returns which stages have a hook now.
     fn begin(&mut self) -> Stages;
 
-    /// Processes a burst. A hook that fails leaves the mask unchanged and creates no frames.
+    /// Processes a burst. A hook that fails has no effect, and its frames get the fate that is configured for that.
     fn run(&mut self, stage: Stage, burst: &mut HookBurst<'_>);
 }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The burst is one C struct that Lua reads and writes in its traces (`burst`, `lua/brickmoon/hook.lua`). A hook that
-//! fails has no effect on the current burst, and its last good version takes over; so an error never loses a frame.
+//! fails has no effect on the current burst, which its last good version gets instead. If there is none, the hook's
+//! `on_failure` says what happens to its packets, beginning with that burst.
 
 mod burst;
 mod counters;
@@ -20,5 +21,6 @@ mod version;
 mod worker;
 
 pub use guard::{HANGS_AFTER, OnHang};
+pub use meter::Budget;
 pub use set::{HookNews, HookReport, HookSet, HookWorld, check};
-pub use version::{Health, HookSpec};
+pub use version::{Health, HookSpec, OnFailure};

@@ -5,6 +5,7 @@
 mod hooks {
     pub mod examples;
     pub mod failures;
+    pub mod on_failure;
     pub mod stages;
 }
 
@@ -16,7 +17,7 @@ use std::time::Duration;
 use bm_forward::testing::Lab;
 use bm_frame::FramePool;
 use bm_graph::Stage;
-use bm_lua::hook::{HookNews, HookReport, HookSet, HookSpec, HookWorld, OnHang};
+use bm_lua::hook::{Budget, HookNews, HookReport, HookSet, HookSpec, HookWorld, OnHang};
 use bm_stats::Registry;
 
 /// A router between 192.0.2.0/24 and 198.51.100.0/24, with everything else behind 198.51.100.7.
@@ -58,8 +59,9 @@ pub(crate) fn folder() -> PathBuf {
 
 pub(crate) fn spec(file: PathBuf, stage: Option<Stage>) -> HookSpec {
     let name = file.file_stem().unwrap().to_str().unwrap().to_string();
-    let (arguments, patience) = (serde_json::Value::Null, Duration::from_millis(500));
-    HookSpec { name, file, stage, arguments, budget: 0, patience, trees: Vec::new() }
+    let arguments = serde_json::Value::Null;
+    let budget = Budget { cycles: 0, percent: 25, patience: Duration::from_millis(500) };
+    HookSpec { name, file, stage, arguments, budget, on_failure: None, trees: Vec::new() }
 }
 
 impl Rig {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bm_frame::{Burst, FramePool, Freelist, Mask};
 use bm_graph::{HookBurst, HookRoom, NoRoutes, Stage, StageHook};
-use bm_lua::hook::{Health, HookNews, HookSet, HookSpec, HookWorld, OnHang};
+use bm_lua::hook::{Budget, Health, HookNews, HookSet, HookSpec, HookWorld, OnFailure, OnHang};
 use bm_stats::Registry;
 
 /// A packet that begins with 1 publishes a table of its second byte. A packet that begins with 2 is dropped if the
@@ -51,14 +51,14 @@ impl Rig {
         let registry = Arc::new(Registry::anonymous(4096).unwrap());
         let set =
             HookSet::new(HookWorld { frame_pool: frame_pool.clone(), registry: registry.clone() }).unwrap();
-        let (arguments, patience) = (serde_json::Value::Null, Duration::from_secs(3600));
+        let budget = Budget { cycles: 0, percent: 25, patience: Duration::from_secs(3600) };
         let spec = HookSpec {
             name: "hook".into(),
             file,
             stage: None,
-            arguments,
-            budget: 0,
-            patience,
+            arguments: serde_json::Value::Null,
+            budget,
+            on_failure: Some(OnFailure::Pass),
             trees: Vec::new(),
         };
         set.start(&[spec], 2, vec!["left".into()]).unwrap();

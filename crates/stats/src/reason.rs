@@ -63,6 +63,7 @@ reasons! {
     TransmitFull, "transmit_full", "the port's transmit queue is full";
     TransmitError, "transmit_error", "the port refused the frame as too short or too long, or failed to send it";
     Hook, "hook", "dropped by a hook, which gives its own reason";
+    HookFailed, "hook_failed", "not seen by a hook that does not run, whose `on_failure` is \"drop\"";
     HookRefused, "hook_refused", "diverted by a hook at a stage from which it cannot go to the slow path";
     IpsecMalformed, "ipsec_malformed", "IP header that is malformed or truncated";
     IpsecFragment, "ipsec_fragment", "fragment: ESP packets are reassembled first, and transport mode takes whole packets only (RFC 4303 3.3.4)";

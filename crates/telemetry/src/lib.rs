@@ -227,6 +227,10 @@ fn fabric(registry: &mut Registry, links: &[FabricLink]) {
 
 fn daemon(registry: &mut Registry, status: &Status, links: &[FabricLink]) {
     fabric(registry, links);
+    let running = gauge(registry, "hook_running", "1 if a version of the Lua hook runs, else 0");
+    for (hook, runs) in &status.hooks {
+        set(&running, vec![("hook", hook.clone())], u64::from(*runs));
+    }
     let routes = gauge(registry, "routes", "Routes in the lookup tables");
     set(&routes, vec![("family", "ipv4".into())], status.routes_ipv4 as u64);
     set(&routes, vec![("family", "ipv6".into())], status.routes_ipv6 as u64);
@@ -339,7 +343,12 @@ mod tests {
         ]
         .map(|(name, value)| (name.to_string(), value));
         let text = render(
-            &Status { routes_ipv4: 5, ready: true, ..Status::default() },
+            &Status {
+                routes_ipv4: 5,
+                ready: true,
+                hooks: [("acl".into(), false), ("nat".into(), true)].into(),
+                ..Status::default()
+            },
             &counters,
             &[],
             &Collectors::default(),
@@ -361,6 +370,8 @@ mod tests {
             "brickmoon_hook_total{hook=\"acl\",worker=\"0\",counter=\"drop/denied\"} 15",
             "brickmoon_hook_total{hook=\"acl\",worker=\"0\",counter=\"count/seen\"} 16",
             "brickmoon_hook_lua{hook=\"acl\",worker=\"0\",kind=\"heap_bytes\"} 18",
+            "brickmoon_hook_running{hook=\"acl\"} 0",
+            "brickmoon_hook_running{hook=\"nat\"} 1",
             "brickmoon_counter_total{group=\"lines\",counter=\"read\"} 17",
             "brickmoon_mirror_in_step{} 0",
             "brickmoon_mirror_malformed_total{} 0",

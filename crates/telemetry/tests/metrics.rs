@@ -64,7 +64,8 @@ fn collectors() -> Collectors {
 
 /// Every family of a scrape by the name of its series.
 fn families() -> BTreeMap<String, Family> {
-    let text = bm_telemetry::render(&Status::default(), &counters(), &[fabric_link()], &collectors());
+    let status = Status { hooks: BTreeMap::from([("acl".to_string(), true)]), ..Status::default() };
+    let text = bm_telemetry::render(&status, &counters(), &[fabric_link()], &collectors());
     let mut families: BTreeMap<String, Family> = BTreeMap::new();
     let mut help = "";
     for line in text.lines() {

@@ -1,10 +1,10 @@
 //! Lua hooks: from the configuration to the hooks of each thread, and their reports for `show hooks`.
 
 use bm_api::{Drop, DropAt, Drops, Error, Hook, Hooks};
-use bm_control::config::{self, Config, HookStage};
+use bm_control::config::{self, Config, HookFailure, HookStage};
 use bm_graph::Stage;
 use bm_lua::Tree;
-use bm_lua::hook::{HookNews, HookReport, HookSet, HookSpec, OnHang};
+use bm_lua::hook::{Budget, HookNews, HookReport, HookSet, HookSpec, OnFailure, OnHang};
 use bm_stats::Scope;
 
 use super::scripts;
@@ -29,8 +29,16 @@ fn spec(hook: &config::Hook, trees: &[Tree]) -> HookSpec {
         file: hook.file.clone(),
         stage,
         arguments: hook.arguments.clone(),
-        budget: u64::from(hook.budget),
-        patience: hook.patience,
+        budget: Budget {
+            cycles: hook.budget.into(),
+            percent: hook.budget_percent.into(),
+            patience: hook.patience,
+        },
+        on_failure: hook.on_failure.map(|on_failure| match on_failure {
+            HookFailure::Pass => OnFailure::Pass,
+            HookFailure::Drop => OnFailure::Drop,
+            HookFailure::Linux => OnFailure::Linux,
+        }),
         trees: trees.to_vec(),
     }
 }
@@ -54,14 +62,46 @@ pub fn try_load(set: &HookSet, config: &Config) -> Result<(), Error> {
 pub fn supervise(set: &HookSet, on_hang: OnHang) -> Result<(), Failure> {
     for news in set.supervise(on_hang) {
         match news {
-            HookNews::Retired { name, file, version, health, why } => {
+            HookNews::Retired { name, file, version, health, why, instead } => {
                 let (file, health) = (file.display(), health.name());
-                tracing::error!("hook {name}: version {version} of {file} is {health}: {why}");
+                let instead = match instead {
+                    Ok(running) => format!("version {running} runs instead"),
+                    Err(on_failure) => does_not_run(on_failure),
+                };
+                tracing::error!("hook {name}: version {version} of {file} is {health}; {instead}: {why}");
             }
             HookNews::Stuck { lasts } => return Err(scripts::hang_failure("a hook", lasts, on_hang)),
         }
     }
     Ok(())
+}
+
+/// What happens to the packets of a hook that does not run.
+fn does_not_run(on_failure: OnFailure) -> String {
+    let fate = match on_failure {
+        OnFailure::Pass => "its packets pass without it",
+        OnFailure::Drop => "its packets are dropped",
+        OnFailure::Linux => "Linux gets its packets",
+    };
+    format!("{fate} (`on_failure` is \"{}\")", on_failure.name())
+}
+
+/// The notes of `status`: one for each hook whose newest version does not run.
+pub fn notes(reports: &[HookReport]) -> Vec<String> {
+    let failed = reports.iter().filter(|hook| hook.running != Some(hook.version));
+    let note = |hook: &HookReport| {
+        let HookReport { name, version, health, on_failure, .. } = hook;
+        let (health, hint) = (health.name(), "`show hooks` says why; fix the file and reload");
+        match hook.running {
+            Some(running) => {
+                format!("hook {name}: version {version} is {health}, version {running} runs instead: {hint}")
+            }
+            None => {
+                format!("hook {name} is {health} and does not run, {}: {hint}", does_not_run(*on_failure))
+            }
+        }
+    };
+    failed.map(note).collect()
 }
 
 /// All hooks with their counters.
@@ -70,14 +110,16 @@ pub fn hooks(reports: Vec<HookReport>, counters: &Counters) -> Hooks {
 }
 
 fn hook(report: HookReport, counters: &Counters) -> Hook {
-    let HookReport { name, file, stages, version, health, running, budget, error, .. } = report;
+    let HookReport { name, file, stages, version, health, running, budget, on_failure, error, .. } = report;
     let mut hook = Hook {
         file: file.display().to_string(),
         stages: stages.iter().map(|stage| stage.name().to_string()).collect(),
         state: health.name().into(),
         version,
         running,
-        budget,
+        budget: budget.cycles,
+        budget_percent: budget.percent,
+        on_failure: on_failure.name().into(),
         last_error: error,
         ..Hook::default()
     };

@@ -159,3 +159,10 @@ fn inbound_policies_hold_for_what_no_worker_has_seen() {
     assert!(bridged.chains.last().unwrap().rules.iter().all(|rule| matches!(rule.verdict, Verdict::Goto(_))));
     assert_eq!(owned_table(&config, &policies, "t", &[port(PortInterface::Unusable(7))]), None);
 }
+
+#[test]
+fn a_hook_that_must_see_all_packets_keeps_them_from_linux() {
+    let hook = |text: &str| config(&format!("[[hook]]\nfile = 'a.lua'\n{text}"));
+    assert_eq!(unattended(&hook("on_failure = 'drop'"), 0), Unattended::Drop);
+    assert_eq!(["", "on_failure = 'linux'"].map(|text| unattended(&hook(text), 0)), [Unattended::ToLinux; 2]);
+}

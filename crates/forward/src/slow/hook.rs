@@ -71,7 +71,8 @@ impl SlowHooks {
             }
             core.count(&frame, Entry::Received);
             match room.fates[place] {
-                HookFate::Punt => core.deliver(frame),
+                HookFate::Punt | HookFate::Linux => core.deliver(frame),
+                HookFate::DropUnseen => core.lose(frame, Reason::HookFailed),
                 HookFate::Drop => core.lose(frame, Reason::Hook),
                 HookFate::Send(port) => core.send(frame, port),
             }

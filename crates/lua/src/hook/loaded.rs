@@ -12,7 +12,7 @@ use mlua::{IntoLua as _, LightUserData, Lua, LuaSerdeExt as _, MultiValue, Table
 use super::burst::Shared;
 use super::counters::{HookCounter, HookCounters};
 use super::guard::{self, CallState, Guard, INTERRUPTED};
-use super::meter::{Meter, cycles};
+use super::meter::{Excess, Meter};
 use super::published::Published;
 use super::version::{Health, Version};
 use crate::natives::NoNatives;
@@ -106,7 +106,7 @@ impl Loaded {
         let thread = thread_with(state.lua(), values)?;
         let counters = HookCounters::open(&declared.reasons, &declared.counters, context.counters)?;
         version.declare(declared.reasons.into_iter().zip(declared.meanings).collect(), stages.clone());
-        let meter = Meter::new(version.spec.budget, version.spec.patience);
+        let meter = Meter::new(version.spec.budget);
         let stages = stages.into_iter().fold(Stages::NONE, Stages::with);
         let version = version.clone();
         Ok(Self {
@@ -123,7 +123,8 @@ impl Loaded {
         })
     }
 
-    /// Runs it over a burst. A hook that fails has no effect, and its version is retired.
+    /// Runs it over a burst. A hook that fails has no effect on it, and its version is retired; one that is ejected has
+    /// done its work.
     pub fn run(
         &mut self,
         call_state: &CallState,
@@ -134,14 +135,14 @@ impl Loaded {
         let frames = burst.mask.count() as u64;
         let (guard, thread) = (&mut self.guard, self.thread);
         let function = FIRST + stage as c_int;
-        let start = cycles();
+        let begun = self.meter.begin();
         let status = self.shared.with(stage, burst, now_ns, || {
             // SAFETY: the thread is this value's, its stack was laid out in `new`, and `&mut self` says that nothing of
             // the runtime is borrowed. After a call that was broken off `failed` notes it: a version that is not good is
             // not run again, nor its state closed.
             unsafe { guard.call(call_state, thread, function, BURST_AT) }
         });
-        let took = cycles().wrapping_sub(start);
+        let (took, excess) = self.meter.end(begun, frames);
         self.counters.add(HookCounter::Calls, 1);
         self.counters.add(HookCounter::Frames, frames);
         self.counters.add(HookCounter::Cycles, took);
@@ -155,18 +156,18 @@ impl Loaded {
         if self.calls < LOOK_EVERY || self.calls.is_multiple_of(LOOK_EVERY) {
             self.counters.set_jit(&self.state.jit());
         }
-        match self.meter.note(frames, took) {
-            Some(each) => self.deactivate(each),
-            None => Health::Good,
-        }
+        excess.map_or(Health::Good, |excess| self.deactivate(excess))
     }
 
     #[cold]
-    fn deactivate(&mut self, each: u64) -> Health {
-        let budget = self.version.spec.budget;
-        let patience = self.version.spec.patience.as_millis();
-        let why =
-            format!("it took {each} cycles a frame for {patience} ms or longer, over its budget of {budget}");
+    fn deactivate(&mut self, excess: Excess) -> Health {
+        let (Excess { percent, cycles }, budget) = (excess, self.version.spec.budget);
+        let why = format!(
+            "it took {percent} % of a core and {cycles} cycles a frame for {} ms or longer, over its budget of {} cycles above {} % of a core",
+            budget.patience.as_millis(),
+            budget.cycles,
+            budget.percent
+        );
         if self.version.retire(Health::Ejected, why) {
             self.counters.add(HookCounter::Ejections, 1);
         }

@@ -12,8 +12,9 @@ use bm_stats::{Block, Registry, Scope};
 
 use super::guard::{self, CallState, OnHang, Watch};
 use super::loaded::{HookContext, Loaded};
+use super::meter::Budget;
 use super::published::Published;
-use super::version::{Health, HookSpec, Version};
+use super::version::{Health, HookSpec, OnFailure, Version};
 use super::worker::{HookUpdate, ThreadHooks};
 use crate::state::LuaError;
 
@@ -74,6 +75,8 @@ pub enum HookNews {
         health: Health,
         /// Details, with a traceback if there is one.
         why: String,
+        /// The version that runs instead, or what happens to the hook's packets.
+        instead: Result<u64, OnFailure>,
     },
     /// A hook hangs in a place that cannot be left: only the end of the process helps.
     Stuck {
@@ -96,12 +99,28 @@ pub struct HookReport {
     pub health: Health,
     /// The version that runs; `None` if none does.
     pub running: Option<u64>,
-    /// Cycles per frame that it may use.
-    pub budget: u64,
+    /// What it may take.
+    pub budget: Budget,
+    /// What happens to its packets if none does.
+    pub on_failure: OnFailure,
     /// Its last error.
     pub error: Option<String>,
     /// Drop reasons with their meanings.
     pub reasons: Vec<(String, String)>,
+}
+
+impl Inner {
+    /// The version of a hook that runs.
+    fn running(&self, name: &str) -> Option<u64> {
+        let mut versions = self.versions.iter().rev().filter(|version| version.spec.name == name);
+        versions.find(|version| version.is_good()).map(|version| version.number)
+    }
+
+    /// What happens to the packets of `version`'s hook while none runs: the newest version says it.
+    fn on_failure(&self, version: &Version) -> OnFailure {
+        let mut newer = self.versions.iter().rev().filter(|newer| newer.spec.name == version.spec.name);
+        newer.next().map_or_else(|| version.on_failure(), |newest| newest.on_failure())
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -250,7 +269,8 @@ impl HookSet {
         for version in &inner.versions {
             if let Some((health, why)) = version.news() {
                 let (name, file) = (version.spec.name.clone(), version.spec.file.clone());
-                news.push(HookNews::Retired { name, file, version: version.number, health, why });
+                let instead = inner.running(&name).ok_or_else(|| inner.on_failure(version));
+                news.push(HookNews::Retired { name, file, version: version.number, health, why, instead });
             }
         }
         news
@@ -274,12 +294,9 @@ impl HookSet {
                 stages: newest.stages(),
                 version: newest.number,
                 health: newest.health(),
-                running: versions
-                    .iter()
-                    .rev()
-                    .find(|version| version.is_good())
-                    .map(|version| version.number),
+                running: inner.running(&spec.name),
                 budget: spec.budget,
+                on_failure: newest.on_failure(),
                 error: versions.iter().rev().find_map(|version| version.error()),
                 reasons: newest.reasons(),
             })

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use bm_graph::Stage;
 
+use super::meter::Budget;
 use crate::modules::Tree;
 
 /// A hook as the configuration names it.
@@ -20,12 +20,35 @@ pub struct HookSpec {
     pub stage: Option<Stage>,
     /// The table that the file gets as `...`.
     pub arguments: serde_json::Value,
-    /// CPU cycles that it may use per frame; 0 for no limit.
-    pub budget: u64,
-    /// For how long it may use more.
-    pub patience: Duration,
+    /// What it may take.
+    pub budget: Budget,
+    /// What happens to its packets when none of its versions runs; `None` for [`OnFailure::Drop`] if it declares a
+    /// drop reason, which says that it filters, and [`OnFailure::Pass`] if not.
+    pub on_failure: Option<OnFailure>,
     /// Folders with modules, searched before the binary.
     pub trees: Vec<Tree>,
+}
+
+/// What happens to the packets of a hook none of whose versions runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFailure {
+    /// They continue as if there were no such hook.
+    Pass,
+    /// They are dropped.
+    Drop,
+    /// Linux gets them as they came in.
+    Linux,
+}
+
+impl OnFailure {
+    /// The word for it in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Drop => "drop",
+            Self::Linux => "linux",
+        }
+    }
 }
 
 /// How a version is.
@@ -104,6 +127,12 @@ impl Version {
     /// Stages that it has functions for.
     pub fn stages(&self) -> Vec<Stage> {
         lock(&self.declared).stages.clone()
+    }
+
+    /// What happens to its packets when it does not run, and no other version either.
+    pub fn on_failure(&self) -> OnFailure {
+        let filters = !lock(&self.declared).reasons.is_empty();
+        self.spec.on_failure.unwrap_or(if filters { OnFailure::Drop } else { OnFailure::Pass })
     }
 
     /// How it is.

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use bm_graph::{HookBurst, Stage, StageHook, Stages};
+use bm_frame::Mask;
+use bm_graph::{HookBurst, HookFate, Stage, StageHook, Stages};
 use bm_link::{Consumer, Producer};
 
 use super::guard::CallState;
 use super::loaded::Loaded;
-use super::version::Health;
+use super::version::{Health, OnFailure};
 
 /// A set of hooks on its way to a thread.
 pub type HookUpdate = Vec<Loaded>;
@@ -18,8 +19,33 @@ pub type HookUpdate = Vec<Loaded>;
 struct Slot {
     current: Loaded,
     previous: Option<Loaded>,
-    /// None of its versions is good.
+    /// What happens to its packets when none of its versions is good.
+    on_failure: OnFailure,
     off: bool,
+}
+
+impl Slot {
+    /// Where it must be called. What Linux is to get it gets as it came in.
+    fn stages(&self) -> Stages {
+        let of_hook = self.current.stages;
+        match (self.off, self.on_failure) {
+            (false, _) | (true, OnFailure::Drop) => of_hook,
+            (true, OnFailure::Pass) => Stages::NONE,
+            (true, OnFailure::Linux) if of_hook == Stages::NONE.with(Stage::Slow) => of_hook,
+            (true, OnFailure::Linux) => of_hook.with(Stage::Ingress),
+        }
+    }
+
+    /// What happens instead of a call, if none of the versions is good.
+    fn instead(&self, burst: &mut HookBurst<'_>) {
+        let fate = match self.on_failure {
+            OnFailure::Pass => return,
+            OnFailure::Drop => HookFate::DropUnseen,
+            OnFailure::Linux => HookFate::Linux,
+        };
+        burst.mask.iter().for_each(|place| burst.room.fates[place] = fate);
+        *burst.mask = Mask::NONE;
+    }
 }
 
 /// The hooks that one worker or the slow path calls, in the order of the configuration.
@@ -63,7 +89,8 @@ impl ThreadHooks {
                     old.extend(rest.into_iter().chain(good));
                     first
                 });
-                self.slots.push(Slot { current, previous: good, off: false });
+                let on_failure = current.version.on_failure();
+                self.slots.push(Slot { current, previous: good, on_failure, off: false });
             }
             old.extend(
                 before.into_iter().flat_map(|slot| std::iter::once(slot.current).chain(slot.previous)),
@@ -75,8 +102,7 @@ impl ThreadHooks {
     }
 
     fn count_stages(&mut self) {
-        let running = self.slots.iter().filter(|slot| !slot.off);
-        self.stages = running.fold(Stages::NONE, |stages, slot| stages.or(slot.current.stages));
+        self.stages = self.slots.iter().fold(Stages::NONE, |stages, slot| stages.or(slot.stages()));
     }
 
     /// States that are not run any more.
@@ -106,6 +132,32 @@ impl ThreadHooks {
         self.count_stages();
     }
 
+    /// Runs a hook over a burst. If a version fails, the burst is the last good one's; what a version that is ejected
+    /// has decided remains in force.
+    fn run_slot(&mut self, at: usize, stage: Stage, burst: &mut HookBurst<'_>, now_ns: u64) {
+        loop {
+            let slot = &mut self.slots[at];
+            if !slot.stages().has(stage) {
+                return;
+            }
+            if slot.off {
+                return slot.instead(burst);
+            }
+            // Another worker may have disabled it.
+            let health = match slot.current.version.is_good() {
+                true => slot.current.run(&self.call_state, stage, burst, now_ns),
+                false => Health::Failed,
+            };
+            if health == Health::Good {
+                return;
+            }
+            self.fall_back(at);
+            if health == Health::Ejected {
+                return;
+            }
+        }
+    }
+
     fn now_ns(&mut self, now_ns: u64) -> u64 {
         let offset = *self.offset_ns.get_or_insert_with(|| machine_ns().wrapping_sub(now_ns));
         now_ns.wrapping_add(offset)
@@ -129,23 +181,10 @@ impl StageHook for ThreadHooks {
     fn run(&mut self, stage: Stage, burst: &mut HookBurst<'_>) {
         let now_ns = self.now_ns(burst.now_ns);
         for at in 0..self.slots.len() {
-            let slot = &mut self.slots[at];
-            if slot.off || !slot.current.stages.has(stage) || burst.mask.is_empty() {
-                continue;
+            if burst.mask.is_empty() {
+                break;
             }
-            // Another worker may have disabled it.
-            if !slot.current.version.is_good() {
-                self.fall_back(at);
-                // The fallback version has not seen this burst.
-                let slot = &mut self.slots[at];
-                if slot.off || !slot.current.stages.has(stage) {
-                    continue;
-                }
-            }
-            let slot = &mut self.slots[at];
-            if slot.current.run(&self.call_state, stage, burst, now_ns) != Health::Good {
-                self.fall_back(at);
-            }
+            self.run_slot(at, stage, burst, now_ns);
         }
     }
 }

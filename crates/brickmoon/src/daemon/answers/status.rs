@@ -7,6 +7,7 @@ use bm_frame::Pages;
 use super::Daemon;
 use super::kernel_notes::{left_to_linux, no_frames};
 use crate::daemon::forwarder::Setup;
+use crate::daemon::hooks;
 use crate::daemon::lock::lock;
 use crate::daemon::running::PortInfo;
 use crate::log;
@@ -47,6 +48,9 @@ impl Daemon {
         status.notes.extend(in_kernel.filter_map(|(of_port, _)| left_to_linux(&of_port.interfaces)));
         let infos = running.iter().flat_map(|running| &running.ports).filter(|info| info.path.in_kernel);
         status.notes.extend(infos.filter_map(no_frames));
+        let hooks = self.forwarder.shared.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();
+        status.notes.extend(hooks::notes(&hooks));
+        status.hooks = hooks.into_iter().map(|hook| (hook.name, hook.running.is_some())).collect();
         status.memory_bytes = report::resident_bytes();
         status.notes.extend(self.no_ports());
         status.notes.extend(self.forwarder.shared.tun_devices.notes());

@@ -1,7 +1,7 @@
 //! Reads `[[hook]]`: Lua files for stages of the router.
 
 use super::*;
-use crate::config::hook::{Hook, HookStage};
+use crate::config::hook::{Hook, HookFailure, HookStage};
 use serde_json::{Map, Value};
 
 const STAGES: [(&str, Option<HookStage>); 5] = [
@@ -10,6 +10,13 @@ const STAGES: [(&str, Option<HookStage>); 5] = [
     ("lookup", Some(HookStage::Lookup)),
     ("egress", Some(HookStage::Egress)),
     ("slow", Some(HookStage::Slow)),
+];
+
+const FAILURES: [(&str, Option<HookFailure>); 4] = [
+    ("auto", None),
+    ("pass", Some(HookFailure::Pass)),
+    ("drop", Some(HookFailure::Drop)),
+    ("linux", Some(HookFailure::Linux)),
 ];
 
 /// All hooks, in the order they run.
@@ -37,6 +44,8 @@ fn hook(section: &mut Section<'_, '_>, start: usize) -> Option<Hook> {
     let name = section.text("name", "\"acl\"");
     section.choice("stage", &STAGES, &mut hook.stage);
     section.number("budget", 0..=1 << 30, &mut hook.budget);
+    section.number("budget_percent", 1..=100, &mut hook.budget_percent);
+    section.choice("on_failure", &FAILURES, &mut hook.on_failure);
     section.duration("budget_ms", Duration::from_millis, 1..=3_600_000, &mut hook.patience);
     if let Some(value) = section.value("args") {
         match value.get_ref() {

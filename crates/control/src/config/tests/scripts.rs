@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn reads_hooks() {
     let text = "[[hook]]\nfile = 'acl.lua'\nstage = 'ingress'\n[[hook]]\nfile = '/etc/x.lua'\nname = 'y'\n\
-                budget = 0\nbudget_ms = 20\nargs = { rate = 10, deep = { list = ['a', 1.5, true] } }\n";
+                budget = 0\nbudget_ms = 20\nbudget_percent = 9\non_failure = 'linux'\nargs = { rate = 10, deep = { list = ['a', 1.5, true] } }\n";
     let config = Config::parse(Path::new("/etc/brickmoon/b.toml"), text).unwrap();
     let [acl, other] = &config.hooks[..] else { panic!("{:?}", config.hooks) };
     assert_eq!(
@@ -14,6 +14,8 @@ fn reads_hooks() {
     );
     assert_eq!((acl.budget, acl.patience, acl.line), (5000, Duration::from_secs(1), 1));
     assert_eq!((other.name.as_str(), other.file.to_str(), other.budget), ("y", Some("/etc/x.lua"), 0));
+    assert_eq!((acl.budget_percent, acl.on_failure), (25, None));
+    assert_eq!((other.budget_percent, other.on_failure), (9, Some(HookFailure::Linux)));
     assert_eq!(other.arguments.to_string(), r#"{"deep":{"list":["a",1.5,true]},"rate":10}"#);
     let changed = Config::default().diff(&config);
     assert!(changed.iter().all(|changed| changed.effect == Effect::Live), "{changed:?}");

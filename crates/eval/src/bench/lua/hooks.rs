@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bm_frame::{BURST, Burst, Frame, FramePool, Freelist, Mask};
 use bm_graph::{HookBurst, HookFate, HookRoom, NoRoutes, Stage, StageHook, Stages};
-use bm_lua::hook::{HookSet, HookSpec, HookWorld};
+use bm_lua::hook::{Budget, HookSet, HookSpec, HookWorld};
 use bm_stats::Registry;
 
 use crate::alternate::{Turns, alternate};
@@ -164,9 +164,10 @@ fn loaded(
     let registry = Registry::anonymous(COUNTERS).map_err(BenchError::build("counters"))?;
     let world = HookWorld { frame_pool: frame_pool.clone(), registry: Arc::new(registry) };
     let set = HookSet::new(world).map_err(BenchError::build("the hook"))?;
-    let (file, patience) = (folder.0.join("hook.lua"), Duration::from_secs(1));
+    let file = folder.0.join("hook.lua");
+    let budget = Budget { cycles: 5000, percent: 25, patience: Duration::from_secs(1) };
     let (name, arguments) = (case.name.into(), serde_json::Value::Null);
-    let spec = HookSpec { name, file, stage: None, arguments, budget: 0, patience, trees: Vec::new() };
+    let spec = HookSpec { name, file, stage: None, arguments, budget, on_failure: None, trees: Vec::new() };
     let ports = ports.iter().map(|port| (*port).into()).collect();
     set.start(&[spec], 1, ports).map_err(BenchError::build("the hook"))?;
     let hook = set.worker(0).ok_or_else(|| BenchError::build("the hook")("it has no worker"))?;
