@@ -39,7 +39,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
 fn compile_symbols() -> io::Result<()> {
     println!("cargo:rerun-if-changed=c");
     println!("cargo:rustc-link-arg=-rdynamic");
-    let sources = ["checksum", "clock", "guard", "hash", "shmem", "sync", "tables", "timeline"];
+    let sources = ["checksum", "clock", "guard", "hash", "shmem", "sync", "tables", "timeline", "unwind"];
     let mut ours = cc::Build::new();
     ours.files(sources.map(|name| format!("c/{name}.c")))
         .flag("-Wall")

@@ -9,9 +9,10 @@
  * signal, whose handler jumps back to before the call. The hook's work is abandoned, and its Lua state is not used any
  * more. This is sound as long as nothing that other threads share is half done. So the handler does not jump out of
  * libraries that were loaded before any hook (with locks of malloc or of the loader), nor while one of our own
- * functions runs for Lua (`held`). In these it single-steps the processor until they return; so even a hook that
- * sleeps in the kernel again and again is caught on its way back. Where a program cannot single-step itself, the
- * signal is sent again a moment later.
+ * functions runs for Lua (`held`). It diverts them instead: the function of the library that was called from outside
+ * finishes, and returns to `bm_guard_landing` instead of its caller; one of our own jumps back when it is done. So a
+ * hook that copies much memory, or sleeps in the kernel again and again, is caught on its way back, at no cost for what
+ * it is in. Where return addresses cannot be found, the signal is sent again a moment later.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -23,6 +24,8 @@
 #include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
+
+#include "unwind.h"
 
 /*
  * What the supervisor sees of a thread. The layout is the same in src/hook/guard.rs. Two threads read and write it at
@@ -56,6 +59,7 @@ struct bm_guard {
 	volatile uintptr_t left_at;   /* program counter where the last call was left by force */
 	volatile sig_atomic_t armed;
 	volatile sig_atomic_t held;
+	uintptr_t stack_end;          /* all frames of the call are below */
 	struct bm_call_state *call_state;
 };
 
@@ -81,53 +85,96 @@ static uintptr_t program_counter(const ucontext_t *context)
 #endif
 }
 
-static int may_be_left(uintptr_t at)
+static int is_in_library(uintptr_t at)
 {
-	if (!at)
-		return 0;
 	for (int i = 0; i < ranges_used; i++)
 		if (at >= ranges[i].from && at < ranges[i].to)
-			return 0;
-	return 1;
+			return 1;
+	return 0;
 }
 
-/* Turns single-stepping on or off. */
-static void step(ucontext_t *context, int on)
+/* Whether the supervisor wants the current call to end. */
+static int is_wanted(const struct bm_guard *guard)
 {
-#if defined(__x86_64__)
-	const greg_t trap_flag = 0x100;
-
-	if (on)
-		context->uc_mcontext.gregs[REG_EFL] |= trap_flag;
-	else
-		context->uc_mcontext.gregs[REG_EFL] &= ~trap_flag;
-#else
-	(void)context;
-	(void)on;
-#endif
+	return guard && guard->armed && GET(guard->call_state->calls) == GET(guard->call_state->broken);
 }
+
+static void leave(struct bm_guard *guard, uintptr_t at)
+{
+	guard->armed = 0;
+	guard->left_at = at;
+	siglongjmp(guard->back, 1);
+}
+
+#if defined(__x86_64__)
+/* What a function of a library returns to if it was diverted: its caller's frame is on top of the stack. */
+void bm_guard_landing(void);
+__asm__(".text\n"
+	".type bm_guard_landing, @function\n"
+	"bm_guard_landing:\n"
+	"	and $-16, %rsp\n"
+	"	call bm_guard_land\n"
+	"	ud2\n"
+	".size bm_guard_landing, . - bm_guard_landing\n");
+
+__attribute__((used)) void bm_guard_land(void)
+{
+	leave(current, current->left_at);
+}
+
+/* Registers of the ucontext, in the order of their numbers in DWARF. */
+static const int REGISTERS[BM_REGISTERS] = {
+	REG_RAX, REG_RDX, REG_RCX, REG_RBX, REG_RSI, REG_RDI, REG_RBP, REG_RSP, REG_R8,
+	REG_R9,	 REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15, REG_RIP,
+};
+/* Calls of libraries among each other that are looked through. */
+#define DEPTH 64
+
+/* Diverts the function that was called from outside of all libraries. */
+static void divert(struct bm_guard *guard, const ucontext_t *context)
+{
+	struct bm_frame frame = { .stack_end = guard->stack_end };
+
+	for (int i = 0; i < BM_REGISTERS; i++)
+		frame.registers[i] = (uintptr_t)context->uc_mcontext.gregs[REGISTERS[i]];
+	for (int i = 0; i < DEPTH; i++) {
+		uintptr_t *slot = bm_unwind(&frame);
+
+		if (!slot || *slot == (uintptr_t)bm_guard_landing)
+			return;
+		if (!is_in_library(*slot)) {
+			guard->left_at = *slot;
+			*slot = (uintptr_t)bm_guard_landing;
+			return;
+		}
+	}
+}
+#else
+static void divert(struct bm_guard *guard, const ucontext_t *context)
+{
+	(void)guard;
+	(void)context;
+}
+#endif
 
 static void handle(int number, siginfo_t *info, void *context)
 {
 	struct bm_guard *guard = current;
-	int saved = errno, wanted = 0;
+	uintptr_t at = program_counter(context);
+	int saved = errno;
 
 	(void)number;
 	(void)info;
-	if (guard && guard->armed)
-		wanted = GET(guard->call_state->calls) == GET(guard->call_state->broken);
-	if (wanted && GET(guard->call_state->gentle) && !guard->asked) {
+	if (!is_wanted(guard))
+		return;
+	if (GET(guard->call_state->gentle) && !guard->asked) {
 		guard->asked = 1;
 		guard->lua->sethook(guard->state, guard->lua->raise, EVERYTHING, 1);
-		errno = saved;
-		return;
+	} else if (!guard->held && at) {
+		if (!is_in_library(at))
+			leave(guard, at);
+		divert(guard, context);
 	}
-	if (wanted && !guard->held && may_be_left(program_counter(context))) {
-		guard->armed = 0;
-		guard->left_at = program_counter(context);
-		siglongjmp(guard->back, 1);
-	}
-	step(context, wanted);
 	errno = saved;
 }
 
@@ -165,12 +212,7 @@ int bm_guard_install(void)
 	action.sa_sigaction = handle;
 	/* Without SA_RESTART, so that a hook that sleeps in the kernel returns to its own code, where it can be left. */
 	action.sa_flags = SA_SIGINFO;
-	/* No nested signals: the inner handler would see the outer handler as interrupted, not malloc below it. */
 	sigemptyset(&action.sa_mask);
-	sigaddset(&action.sa_mask, SIGTRAP);
-	sigaddset(&action.sa_mask, signal_number());
-	if (sigaction(SIGTRAP, &action, NULL))
-		return errno;
 	return sigaction(signal_number(), &action, NULL) ? errno : 0;
 }
 
@@ -181,14 +223,20 @@ void bm_guard_break(struct bm_call_state *call_state, uint64_t call)
 	syscall(SYS_tgkill, getpid(), GET(call_state->thread), signal_number());
 }
 
-/* Marks that one of our own functions runs for Lua and must not be interrupted. Returns the previous value. */
+/*
+ * Marks that one of our own functions runs for Lua and must not be interrupted. Returns the previous value; or not at
+ * all, if it no longer runs and was in the way.
+ */
 int bm_guard_hold(int held)
 {
+	struct bm_guard *guard = current;
 	int before = 0;
 
-	if (current) {
-		before = current->held;
-		current->held = held;
+	if (guard) {
+		before = guard->held;
+		guard->held = held;
+		if (before && !held && is_wanted(guard) && (guard->asked || !GET(guard->call_state->gentle)))
+			leave(guard, (uintptr_t)__builtin_return_address(0));
 	}
 	return before;
 }
@@ -216,15 +264,15 @@ int bm_guard_call(struct bm_guard *guard, struct bm_call_state *call_state, void
 	guard->call_state = call_state;
 	guard->lua = lua;
 	guard->state = state;
+	guard->stack_end = (uintptr_t)__builtin_frame_address(0);
 	if (__builtin_expect(!GET(call_state->thread), 0))
 		SET(call_state->thread, (int32_t)syscall(SYS_gettid));
 	if (sigsetjmp(guard->back, 0)) {
 		sigset_t ours;
 
-		/* The handler did not return, so the signal is still blocked. */
+		/* If the handler did not return, the signal is still blocked. */
 		sigemptyset(&ours);
 		sigaddset(&ours, signal_number());
-		sigaddset(&ours, SIGTRAP);
 		pthread_sigmask(SIG_UNBLOCK, &ours, NULL);
 		guard->held = 0;
 		current = NULL;

@@ -5,6 +5,7 @@
 mod hooks {
     pub mod examples;
     pub mod failures;
+    pub mod hangs;
     pub mod on_failure;
     pub mod stages;
 }

@@ -29,6 +29,31 @@ return { ingress = function (burst)
 end }
 "#;
 
+/// Copies memory for ever on port 7777, 32 MiB at a time: nearly all of the time is spent in one instruction of C.
+const COPIES: &str = r#"
+local ffi, hook = require("ffi"), require("brickmoon.hook")
+local memory = hook.memory("memory", "char", 2^26)
+return { ingress = function (burst)
+   for i in burst.each() do
+      local d = burst.packet[i].data
+      while d[36] * 256 + d[37] == 7777 do ffi.copy(memory, memory + 2^25, 2^25) end
+   end
+end }
+"#;
+
+/// Waits for ever on port 7777, in C.
+const WAITS: &str = r#"
+local ffi = require("ffi")
+ffi.cdef("int pthread_mutex_lock (void *);")
+local mutex = ffi.new("char[64]")
+return { ingress = function (burst)
+   for i in burst.each() do
+      local d = burst.packet[i].data
+      while d[36] * 256 + d[37] == 7777 do ffi.C.pthread_mutex_lock(mutex) end
+   end
+end }
+"#;
+
 /// A folder that is removed at the end.
 struct Folder(PathBuf);
 
@@ -37,6 +62,8 @@ impl Folder {
         let folder = std::env::temp_dir().join(format!("bm-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("the test can write");
         std::fs::write(folder.join("filter.lua"), FILTER).expect("the test can write");
+        std::fs::write(folder.join("copies.lua"), COPIES).expect("the test can write");
+        std::fs::write(folder.join("waits.lua"), WAITS).expect("the test can write");
         std::fs::write(folder.join("empty.lua"), "return { ingress = function (burst) end }")
             .expect("the test can write");
         Self(folder)
@@ -201,4 +228,45 @@ fn a_filter_that_hangs_lets_nothing_pass() {
         assert!(!passes(lab, 80));
         router.settle();
     });
+}
+
+#[test]
+fn a_hook_in_a_long_copy_is_interrupted() {
+    with_hooks(
+        "hookscopy",
+        |folder| folder.hook("copies.lua", ""),
+        |lab, router, _| {
+            assert!(passes(lab, 80));
+            let begin = Instant::now();
+            lab.send(Side::Src, &Side::Src.to_router(&udp(7777)));
+            while hook(router, "copies")["state"] != "hung" {
+                assert!(begin.elapsed() < PATIENCE, "{}", router.log());
+            }
+            report::say(&format!("hookscopy: interrupted within {:?}", begin.elapsed()));
+            assert!(passes(lab, 80), "{}", router.log());
+            router.settle();
+        },
+    );
+}
+
+/// Nobody waits for a thread that will not end: not for the 15 s that anything else may take.
+#[test]
+fn a_hook_that_never_returns_does_not_delay_the_end() {
+    with_hooks(
+        "hooksend",
+        |folder| folder.hook("waits.lua", ""),
+        |lab, router, _| {
+            assert!(passes(lab, 80));
+            lab.send(Side::Src, &Side::Src.to_router(&udp(7777)));
+            let process = router.process().expect("a daemon");
+            let begin = Instant::now();
+            let signal =
+                std::process::Command::new("kill").arg(process.to_string()).status().expect("a signal");
+            assert!(signal.success());
+            let status = router.end_status();
+            report::say(&format!("hooksend: ended {:?} after SIGTERM, with {status:?}", begin.elapsed()));
+            assert!(begin.elapsed() < Duration::from_secs(8), "{}", router.log());
+            assert!(passes(lab, 80), "Linux forwards");
+        },
+    );
 }

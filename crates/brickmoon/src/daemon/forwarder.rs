@@ -41,6 +41,7 @@ use restarts::Restarts;
 use worker_resources::WorkerResources;
 
 pub use setup::Setup;
+pub use supervise::Scripts;
 pub use worker_resources::MakeNatives;
 
 /// What forwards. One thread at a time changes it: the one that holds `restarts`.

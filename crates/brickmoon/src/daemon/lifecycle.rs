@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::answers::Daemon;
 use super::configuration::configuration;
-use super::forwarder::{Forwarder, MakeNatives};
+use super::forwarder::{Forwarder, MakeNatives, Scripts};
 use super::linux_drops::LinuxDrops;
 use super::{confine, health, limits, notify};
 use crate::args::Up;
@@ -74,7 +74,7 @@ pub fn up(mut up: Up, natives: MakeNatives) -> Result<(), Failure> {
         notify::notify("READY=1");
         let ended = watch(&daemon, &forwarder).await;
         notify::notify("STOPPING=1");
-        end_within(END_MAX, Arc::downgrade(&forwarder));
+        end_within(END_MAX, Arc::downgrade(&forwarder), forwarder.scripts());
         drop(programs);
         forwarder.end();
         // The answer to `stop` goes out before its socket closes.
@@ -99,9 +99,13 @@ fn answers(daemon: &Arc<Daemon>, readers: Option<u32>) -> Rights {
 
 /// Ends the process after `longest`, even if a thread hangs. The programs in the kernel are detached first, so that Linux
 /// forwards. A forwarder that has been dropped by then has detached them itself: this must not keep it alive.
-fn end_within(longest: Duration, forwarder: Weak<Forwarder>) {
+/// Lua code is supervised until then: if it does not return, nobody waits for it.
+fn end_within(longest: Duration, forwarder: Weak<Forwarder>, scripts: Scripts) {
     let end = move || {
-        std::thread::sleep(longest);
+        let begin = Instant::now();
+        while begin.elapsed() < longest && !scripts.hang() {
+            std::thread::sleep(LOOK_AT_LUA_EVERY);
+        }
         // On a thread of its own: a thread that hangs may hold what this waits for.
         let (done, waiting) = mpsc::channel();
         let detach_without_waiting = move || {
@@ -115,7 +119,7 @@ fn end_within(longest: Duration, forwarder: Weak<Forwarder>) {
         }
         log::say(&format!(
             "brickmoon: some threads have not ended within {} s: exiting without them",
-            longest.as_secs()
+            begin.elapsed().as_secs()
         ));
         log::flush();
         std::process::exit(1);

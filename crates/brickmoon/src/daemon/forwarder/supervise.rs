@@ -2,10 +2,13 @@
 //!
 //! A thread that starts the data path, after a failure or for a reload, or ends it, holds [`Restarts`](super::restarts::Restarts) until it is done.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use bm_api::PortMode;
+use bm_lua::apps::AppSet;
+use bm_lua::hook::{HookSet, OnHang};
 
 use super::Forwarder;
 use super::restarts::{FAILURES_MAX, FAILURES_WITHIN};
@@ -14,6 +17,25 @@ use crate::daemon::running::Running;
 use crate::daemon::{apps, hooks, scripts};
 use crate::failure::Failure;
 use crate::serve::report;
+
+/// Lua hooks and apps of workers that are being ended: one that hangs must not keep its worker.
+pub struct Scripts {
+    hooks: Option<Arc<HookSet>>,
+    apps: Option<Arc<AppSet>>,
+    on_hang: OnHang,
+}
+
+impl Scripts {
+    /// Interrupts what hangs. Returns whether something still hangs that should have been interrupted: its worker will
+    /// not end.
+    pub fn hang(&self) -> bool {
+        let now = Instant::now();
+        self.hooks.iter().for_each(|hooks| drop(hooks.supervise(self.on_hang)));
+        self.apps.iter().for_each(|apps| drop(apps.supervise(now, self.on_hang)));
+        self.hooks.iter().any(|hooks| hooks.is_overdue(now))
+            || self.apps.iter().any(|apps| apps.is_overdue(now))
+    }
+}
 
 impl Forwarder {
     /// Restarts the data path if one of its threads panicked or hangs; Linux forwards meanwhile.
@@ -91,6 +113,12 @@ impl Forwarder {
         let now = Instant::now();
         self.shared.hooks.get().is_some_and(|hooks| hooks.is_overdue(now))
             || self.shared.apps.get().is_some_and(|apps| apps.is_overdue(now))
+    }
+
+    /// The Lua code, to be supervised while the forwarder ends.
+    pub fn scripts(&self) -> Scripts {
+        let (hooks, apps) = (self.shared.hooks.get().cloned(), self.shared.apps.get().cloned());
+        Scripts { hooks, apps, on_hang: scripts::on_hang(&self.setup().config) }
     }
 
     /// Whether any Lua hook or app is running.
