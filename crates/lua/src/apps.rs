@@ -8,12 +8,14 @@
 //! ```
 //!
 //! For the worker all apps in Lua are one app, so that an error or a hang in any of them leaves ports and router
-//! unharmed. A part that has failed does nothing more, and reports that; the daemon restarts its workers.
+//! unharmed. A part that has failed does nothing more, and reports that; the daemon restarts its workers, with the version
+//! before it if there is one (`versions`).
 
 mod loaded;
 mod part;
 mod set;
 mod spec;
+mod versions;
 
 pub use part::Part;
 pub use set::{AppNews, AppSet, AppWorld, CoreApps, check};

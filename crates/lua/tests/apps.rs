@@ -73,6 +73,7 @@ fn spec(file: PathBuf, argument: Value) -> AppsSpec {
         links: vec![link("left.output", "app.input"), link("app.output", "right.input")],
         outer: vec!["left".into(), "right".into()],
         trees: Vec::new(),
+        texts: Default::default(),
     }
 }
 
@@ -380,7 +381,7 @@ fn an_error_ends_the_apps_and_names_its_line() {
     let mut rig = Rig::new(&text, json!({ "by": 1 })).unwrap();
     assert!(rig.pass(&[packet(1)]).is_empty());
     let news = rig.news();
-    let [AppNews::Failed { worker: 0, why }] = &news[..] else { panic!("{news:?}") };
+    let [AppNews::Failed { worker: 0, why, goes_back: false }] = &news[..] else { panic!("{news:?}") };
     assert!(why.contains("app.lua:7: ") && why.contains("'sen'") && why.contains("(in app app)"), "{why}");
     assert!(why.contains("stack traceback:"), "{why}");
     rig.engine.breathe();
@@ -409,7 +410,7 @@ fn an_app_that_hangs_is_interrupted() {
             watching.join().unwrap()
         });
         let why = "app.lua:7: it did not return, and was interrupted";
-        let [AppNews::Failed { worker: 0, why: message }] = &news[..] else { panic!("{body}: {news:?}") };
+        let [AppNews::Failed { worker: 0, why: message, .. }] = &news[..] else { panic!("{body}: {news:?}") };
         assert!(message.ends_with(why), "{body}: {message}");
     }
 }

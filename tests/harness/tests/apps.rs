@@ -177,6 +177,65 @@ fn a_failed_app_is_started_again_while_linux_forwards() {
     });
 }
 
+/// Waits until the log has this text.
+fn await_log(router: &Router, text: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    while !router.log().contains(text) {
+        assert!(Instant::now() < deadline, "{text}: {}", router.log());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn an_app_that_fails_goes_back_to_its_last_good_version() {
+    with_apps("appsback", |lab, router, file| {
+        let reload = |text: &str, mark: u8| {
+            std::fs::write(file, text).expect("the test can write");
+            assert!(router.reload_with(&config(file, mark)).expect("a daemon").status.success());
+        };
+        let good = MARK.replace("error(", "type(").replace("while port == 7777 do", "if port == 7777 then");
+        reload(&good, 0x43);
+        await_mark(lab, 0x43);
+        for (round, port) in [(0, 6666), (1, 7777)] {
+            reload(MARK, 0x44 + round);
+            await_mark(lab, 0x44 + round);
+            lab.send(Side::Src, &Side::Src.to_router(&udp(port)));
+            await_log(router, "go back to their version before");
+            await_mark(lab, 0x43);
+            assert_eq!(
+                comes_out(lab, &udp(port)),
+                Some(0x43),
+                "it can do without what the newer one fails on"
+            );
+        }
+        router.settle();
+    });
+}
+
+/// Somebody who knows the packet sends it again and again: Linux forwards, and the daemon goes on.
+#[test]
+fn an_app_that_fails_too_often_does_not_end_the_daemon() {
+    with_apps("appsoften", |lab, router, file| {
+        let process = router.process();
+        let deadline = Instant::now() + 3 * PATIENCE;
+        while !router.log().contains("Linux forwards until `reload`") {
+            assert!(Instant::now() < deadline, "{}", router.log());
+            lab.send(Side::Src, &Side::Src.to_router(&udp(6666)));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        await_mark(lab, 2);
+        let note = "note: Linux forwards, since apps failed too often";
+        assert!(router.status_text().contains(note), "{}", router.status_text());
+        std::fs::write(file, MARK.replace("error(", "type(")).expect("the test can write");
+        assert!(router.reload_with(&config(file, 0x45)).expect("a daemon").status.success());
+        await_mark(lab, 0x45);
+        assert_eq!(comes_out(lab, &udp(6666)), Some(0x45));
+        assert!(!router.status_text().contains(note));
+        assert_eq!(router.process(), process);
+        router.settle();
+    });
+}
+
 #[test]
 fn a_hook_that_hangs_is_ejected_and_packets_keep_flowing() {
     const HOOK: &str = r#"

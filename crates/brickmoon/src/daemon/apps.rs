@@ -35,6 +35,7 @@ pub fn spec(config: &Config) -> AppsSpec {
         links: config.links.iter().map(link).collect(),
         outer: ports.chain([ROUTER.into()]).collect(),
         trees: trees(config),
+        texts: Default::default(),
     }
 }
 
@@ -171,8 +172,9 @@ pub fn supervise(set: &AppSet, on_hang: OnHang) -> Result<Option<String>, Failur
     let mut trouble = None;
     for news in set.supervise(Instant::now(), on_hang) {
         match news {
-            AppNews::Failed { worker, why } => {
-                trouble.get_or_insert(format!("the apps of worker {worker} failed: {why}"));
+            AppNews::Failed { worker, why, goes_back } => {
+                let back = if goes_back { ", and go back to their version before" } else { "" };
+                trouble.get_or_insert(format!("the apps of worker {worker} failed{back}: {why}"));
             }
             AppNews::Stuck { lasts } => return Err(scripts::hang_failure("an app", lasts, on_hang)),
         }

@@ -68,6 +68,8 @@ pub struct Forwarder {
     /// Number of restarts of the data path, in total and after failures.
     starts: AtomicU64,
     failures: AtomicU64,
+    /// Why Linux forwards until apps are started again, which have failed too often.
+    paused: Mutex<Option<String>>,
     /// Whether the kernel path keeps forwarding after the end.
     keeps: AtomicBool,
     /// Notified when interfaces have changed.

@@ -29,7 +29,11 @@ function Outer:new () return setmetatable({ outer = true }, { __index = Outer })
 -- Files by path, with their content when they were last run: a file that has not changed gives the same class again.
 local files = {}
 
+-- What files contain that must not be read.
+local texts = {}
+
 local function read (path)
+   if texts[path] then return texts[path] end
    local file, why = io.open(path, "rb")
    if not file then error(why, 0) end
    local text = file:read("*a")
@@ -92,6 +96,7 @@ end
 
 -- Builds the network for `spec`. Also returns a list of errors: { { app, message }, ... }.
 local function build (spec)
+   texts = spec.texts or {}
    local c, problems = config.new(), {}
    for _, name in ipairs(spec.outer) do c.apps[name] = { class = Outer } end
    for _, app in ipairs(spec.apps) do

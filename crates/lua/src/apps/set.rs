@@ -10,6 +10,7 @@ use bm_link::{Producer, channel};
 use super::loaded::Loaded;
 use super::part::{Ends, Failure, Order, Part, Reply};
 use super::spec::{AppsSpec, WorkerSpec};
+use super::versions::Versions;
 use crate::hook::guard::{self, CallState, OnHang, Watch};
 use crate::natives::{Natives, NoNatives};
 use crate::report::{Report, ReportSlots};
@@ -48,7 +49,7 @@ struct Worker {
 
 #[derive(Default)]
 struct Inner {
-    spec: AppsSpec,
+    versions: Versions,
     /// Those with ports, then one for each core on which apps are placed.
     workers: Vec<Worker>,
 }
@@ -62,6 +63,8 @@ pub enum AppNews {
         worker: usize,
         /// The reason, with a traceback if there is one.
         why: String,
+        /// Whether the next start goes back to an earlier version.
+        goes_back: bool,
     },
     /// They hang in a place that cannot be left: only the end of the process helps.
     Stuck {
@@ -115,11 +118,13 @@ impl AppSet {
     /// What is wrong with an app; then none is started.
     pub fn start(&self, spec: &AppsSpec, workers: usize) -> Result<(), LuaError> {
         let mut inner = lock(&self.inner);
-        *inner = Inner::default();
-        if spec.apps.is_empty() {
+        inner.workers.clear();
+        let version = inner.versions.choose(spec.with_texts());
+        let (specs, rings) = (version.by_core(workers)?, Rings::default());
+        if version.apps.is_empty() {
+            inner.versions.begin(version);
             return Ok(());
         }
-        let (specs, rings) = (spec.by_core(workers)?, Rings::default());
         let with_ports = specs.iter().take(1).cycle().take(workers);
         let mut all = Vec::new();
         for (worker, WorkerSpec { core, apps }) in with_ports.chain(specs.iter().skip(1)).enumerate() {
@@ -131,7 +136,8 @@ impl AppSet {
             };
             all.push(self.worker(apps, &context, *core, if core.is_some() { 1 } else { workers })?);
         }
-        *inner = Inner { workers: all, spec: spec.clone() };
+        inner.workers = all;
+        inner.versions.begin(version);
         Ok(())
     }
 
@@ -180,10 +186,11 @@ impl AppSet {
     pub fn reload(&self, spec: &AppsSpec) -> Result<(), LuaError> {
         let mut inner = lock(&self.inner);
         let with_ports = inner.workers.iter().filter(|worker| worker.core.is_none()).count();
+        let spec = spec.with_texts();
         let new = spec.by_core(with_ports)?;
         let become_new = |(at, worker): (usize, &mut Worker)| Some((at, worker.apply_configuration(&new)?));
         let Some((at, why)) = inner.workers.iter_mut().enumerate().find_map(become_new) else {
-            inner.spec = spec.clone();
+            inner.versions.begin(spec);
             return Ok(());
         };
         // Workers that have taken it return to the previous one; one that cannot has failed, and is restarted. A
@@ -206,7 +213,15 @@ impl AppSet {
                 news.push(AppNews::Stuck { lasts });
             }
             if let Some(why) = lock(&worker.failure).take() {
-                news.push(AppNews::Failed { worker: number, why: why.to_string() });
+                news.push(AppNews::Failed { worker: number, why: why.to_string(), goes_back: false });
+            }
+        }
+        if news.iter().any(|news| matches!(news, AppNews::Failed { .. })) {
+            let earlier = inner.versions.fail();
+            for news in &mut news {
+                if let AppNews::Failed { goes_back, .. } = news {
+                    *goes_back = earlier;
+                }
             }
         }
         news
@@ -219,7 +234,7 @@ impl AppSet {
 
     /// Whether there is any app.
     pub fn is_empty(&self) -> bool {
-        lock(&self.inner).spec.apps.is_empty()
+        lock(&self.inner).versions.current().apps.is_empty()
     }
 }
 

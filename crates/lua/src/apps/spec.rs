@@ -1,5 +1,6 @@
 //! The configured apps and their links.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
@@ -17,6 +18,8 @@ pub struct AppsSpec {
     pub outer: Vec<String>,
     /// Folders with modules, searched before the binary; running apps keep those with which they were started.
     pub trees: Vec<Tree>,
+    /// What files contain, if they are not to be read: an earlier version must not change with them.
+    pub texts: BTreeMap<PathBuf, String>,
 }
 
 /// An `[[app]]` of the configuration.
@@ -62,6 +65,22 @@ pub(super) struct WorkerSpec {
 }
 
 impl AppsSpec {
+    /// With what its files contain now. One that cannot be read, or is no text, is left to those who run it.
+    pub(super) fn with_texts(&self) -> Self {
+        let files = self.apps.iter().filter_map(|app| match &app.module {
+            Module::File(file) => Some(file),
+            Module::Lua(_) | Module::Rust(_) => None,
+        });
+        let texts = files.filter_map(|file| Some((file.clone(), std::fs::read_to_string(file).ok()?)));
+        Self { texts: texts.collect(), ..self.clone() }
+    }
+
+    /// Whether it has the links of `other`, so that workers can have either.
+    pub(super) fn is_linked_like(&self, other: &Self) -> bool {
+        let cores = |spec: &Self| spec.apps.iter().map(|app| app.core).collect::<Vec<_>>();
+        self.links == other.links && self.outer == other.outer && cores(self) == cores(other)
+    }
+
     /// The apps of each kind of worker: first of those with ports, which are all equal, then of each core on which apps
     /// are placed. Links between them become rings.
     ///
@@ -75,7 +94,7 @@ impl AppsSpec {
         let spec_of = |core: Option<usize>| {
             let apps = self.apps.iter().filter(|app| app.core == core).cloned().collect();
             let outer = if core.is_none() { self.outer.clone() } else { Vec::new() };
-            let apps = Self { apps, links: Vec::new(), outer, trees: self.trees.clone() };
+            let apps = Self { apps, links: Vec::new(), outer, ..self.clone() };
             WorkerSpec { core, apps }
         };
         let mut specs = vec![spec_of(None)];
@@ -128,10 +147,13 @@ impl AppsSpec {
             let AppLink { from: (from, output), to: (to, input) } = link;
             json!({ "from": from, "output": output, "to": to, "input": input })
         };
+        let text =
+            |(file, text): (&PathBuf, &String)| (file.display().to_string(), Value::from(text.as_str()));
         json!({
             "apps": self.apps.iter().map(app).collect::<Vec<_>>(),
             "links": self.links.iter().map(link).collect::<Vec<_>>(),
             "outer": self.outer,
+            "texts": self.texts.iter().map(text).collect::<Value>(),
         })
     }
 }

@@ -50,6 +50,7 @@ impl Daemon {
         status.notes.extend(infos.filter_map(no_frames));
         let hooks = self.forwarder.shared.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();
         status.notes.extend(hooks::notes(&hooks));
+        status.notes.extend(self.forwarder.pause_note());
         status.hooks = hooks.into_iter().map(|hook| (hook.name, hook.running.is_some())).collect();
         status.memory_bytes = report::resident_bytes();
         status.notes.extend(self.no_ports());

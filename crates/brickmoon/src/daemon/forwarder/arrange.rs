@@ -64,7 +64,7 @@ impl Forwarder {
     }
 
     /// Ends the workers, if there are any; Linux forwards for their ports from then on.
-    fn end_workers(&self, restarts: &mut Restarts) -> Result<(), Failure> {
+    pub(super) fn end_workers(&self, restarts: &mut Restarts) -> Result<(), Failure> {
         let has_workers = |running: &Running| running.plane.is_some();
         if lock(&self.running).as_ref().is_some_and(has_workers) {
             // Steering programs must be detached before others can be attached. From here on nftables drops what only

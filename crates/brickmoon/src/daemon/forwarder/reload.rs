@@ -127,7 +127,8 @@ impl Forwarder {
             Ok(())
         });
         let freed = Step::atomic(|_: &Setup| self.switches.attach_freed_interfaces());
-        if !arranged.is_empty() {
+        // Apps that had failed too often are started again.
+        if !arranged.is_empty() || lock(&self.paused).take().is_some() {
             if let Some(set) = self.shared.hooks.get().filter(|_| new.plan.paths.needs_workers(&new.config)) {
                 hooks::try_load(set, &new.config)?;
             }

@@ -32,6 +32,12 @@ impl Restarts {
         restarts
     }
 
+    /// Whether recent failures are few enough for another restart.
+    pub fn may(&mut self, now: Instant) -> bool {
+        self.failures.retain(|then| now.duration_since(*then) < FAILURES_WITHIN);
+        self.failures.len() < FAILURES_MAX
+    }
+
     /// Records a failure; returns whether recent failures are few enough for a restart.
     pub fn allows(&mut self, now: Instant) -> bool {
         self.failures.retain(|then| now.duration_since(*then) < FAILURES_WITHIN);
@@ -51,7 +57,9 @@ mod tests {
         for nth in 0..FAILURES_MAX as u32 {
             assert!(restarts.allows(begin + often * nth), "{nth}");
         }
+        assert!(!restarts.may(begin + often * 4));
         assert!(!restarts.allows(begin + often * 5), "the sixth within ten minutes");
+        assert!(!restarts.may(begin + often * 10) && restarts.may(begin + often * 11));
         let mut restarts = Restarts::default();
         // Every two minutes is five times in ten minutes, never six.
         assert!((0..1000).all(|nth| restarts.allows(begin + often * 2 * nth)));

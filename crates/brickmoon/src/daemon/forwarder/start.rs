@@ -126,6 +126,7 @@ impl Forwarder {
             restarts: Restarts::with_spare().into(),
             starts: AtomicU64::new(0),
             failures: AtomicU64::new(0),
+            paused: Mutex::default(),
             keeps: AtomicBool::new(false),
             unfollowed: AtomicBool::new(false),
             turn: AtomicUsize::new(0),

@@ -18,6 +18,15 @@ use crate::daemon::{apps, hooks, scripts};
 use crate::failure::Failure;
 use crate::serve::report;
 
+/// What to do if the data path has failed too often.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TooMany {
+    /// The daemon ends.
+    End,
+    /// It goes on without the data path: an app has failed, which a packet can make it do.
+    Pause,
+}
+
 /// Lua hooks and apps of workers that are being ended: one that hangs must not keep its worker.
 pub struct Scripts {
     hooks: Option<Arc<HookSet>>,
@@ -63,7 +72,7 @@ impl Forwarder {
         match trouble {
             // A restart would wait for its thread. It is interrupted soon, or the process ends.
             Some(_) if self.lua_is_overdue() => Ok(()),
-            Some(trouble) => self.start_again(trouble, starts),
+            Some(trouble) => self.start_again(trouble, starts, TooMany::End),
             None => {
                 if self.setup().config.daemon.rebalance {
                     lock(&self.running).as_mut().into_iter().for_each(Running::balance);
@@ -96,8 +105,8 @@ impl Forwarder {
         let hooks = self.shared.hooks.get().map_or(Ok(()), |hooks| hooks::supervise(hooks, on_hang));
         let apps = self.shared.apps.get().map_or(Ok(None), |apps| apps::supervise(apps, on_hang));
         match hooks.and(apps) {
-            Ok(None) => Ok(()),
-            Ok(Some(trouble)) => self.start_again(&trouble, starts),
+            Ok(None) => self.end_pause(starts),
+            Ok(Some(trouble)) => self.start_again(&trouble, starts, TooMany::Pause),
             Err(stuck) => {
                 // Its thread never ends, so the process must; the kernel then takes back what is not given back here.
                 let _given_back = self.driver.handle().set_active(false);
@@ -127,8 +136,27 @@ impl Forwarder {
         hooks || self.shared.apps.get().is_some_and(|apps| !apps.is_empty())
     }
 
-    /// Restarts the data path, unless it has been restarted since the trouble was seen, when it had been started `starts` times.
-    fn start_again(&self, trouble: &str, starts: u64) -> Result<(), Failure> {
+    /// Starts apps again that have failed too often, once some time has passed.
+    fn end_pause(&self, starts: u64) -> Result<(), Failure> {
+        // One lock after the other: a reload takes them the other way round.
+        let is_paused = lock(&self.paused).is_some();
+        if !is_paused || !lock(&self.restarts).may(Instant::now()) {
+            return Ok(());
+        }
+        let trouble = lock(&self.paused).take().unwrap_or_default();
+        self.start_again(&trouble, starts, TooMany::Pause)
+    }
+
+    /// The note of `status` on apps that have failed too often.
+    pub fn pause_note(&self) -> Option<String> {
+        let trouble = lock(&self.paused).clone()?;
+        let first = trouble.lines().next().unwrap_or_default().to_owned();
+        Some(format!("Linux forwards, since apps failed too often ({first}): fix them and reload"))
+    }
+
+    /// Restarts the data path, unless it has been restarted since the trouble was seen, when it had been started `starts`
+    /// times.
+    fn start_again(&self, trouble: &str, starts: u64, too_many: TooMany) -> Result<(), Failure> {
         let mut restarts = lock(&self.restarts);
         // A reload has restarted it meanwhile, or the daemon is ending.
         if restarts.ended || self.starts.load(Ordering::Acquire) != starts {
@@ -136,10 +164,16 @@ impl Forwarder {
         }
         if !restarts.allows(Instant::now()) {
             let minutes = FAILURES_WITHIN.as_secs() / 60;
-            return Err(Failure::Failed(format!(
-                "{trouble}, for the {}th time within {minutes} minutes: Linux forwards from now on",
-                FAILURES_MAX + 1
-            )));
+            let why = format!("{trouble}, for the {}th time within {minutes} minutes", FAILURES_MAX + 1);
+            if too_many == TooMany::End {
+                return Err(Failure::Failed(format!("{why}: Linux forwards from now on")));
+            }
+            tracing::error!(
+                "{why}: Linux forwards until `reload`, or until the failures are some minutes old"
+            );
+            *lock(&self.paused) = Some(trouble.into());
+            // What only workers can filter is dropped then.
+            return self.end_workers(&mut restarts);
         }
         self.failures.fetch_add(1, Ordering::Relaxed);
         tracing::error!("{trouble}: restarting the data path; Linux forwards meanwhile");
