@@ -20,6 +20,7 @@ enum {
 	PORT_SOURCE_GUARD = 128, /* may send only from configured addresses */
 	PORT_DHCP_GUARD = 256, /* must not be a DHCP server */
 	PORT_RA_GUARD = 512, /* must not be a router */
+	PORT_UNTAGGED = 1024, /* is in no VLAN with tags: frames have one at most */
 	PORT_GUARDED = PORT_SOURCE_GUARD | PORT_DHCP_GUARD | PORT_RA_GUARD,
 };
 
@@ -103,6 +104,7 @@ enum verdict {
 	DROP_SOURCE_GUARD,
 	DROP_DHCP_GUARD,
 	DROP_RA_GUARD,
+	DROP_RESERVED,
 	/* Counted additionally. */
 	RECEIVED_BYTES,
 	SENT,

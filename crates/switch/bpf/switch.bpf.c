@@ -5,8 +5,8 @@
  *     frame -> find its VLAN -> learn the source -> [fdb] -> known destination: redirect to its port
  *                                                     '----> unknown or group address: flood the VLAN
  *
- * Every frame is counted under one name of `enum verdict`. Frames to group addresses that a bridge never forwards
- * (BPDUs, LLDP, LACP) are passed to Linux. Frames leave through a device map in which each port has a program of its
+ * Every frame is counted under one name of `enum verdict`. Frames to group addresses that a bridge never forwards are
+ * passed to Linux if they are of a protocol that uses these (BPDUs, LLDP, LACP). Frames leave through a device map in which each port has a program of its
  * own, `leave`, which removes the tag where the port is untagged, and counts. All frames of a port must take that way,
  * since the kernel runs the program of the first frame of a bulk on the whole bulk.
  */
@@ -136,16 +136,17 @@ static __always_inline __u64 key(__u64 mac, __u32 vlan)
 	return mac | (__u64)vlan << 48;
 }
 
+static __always_inline bool is_tag(__be16 protocol)
+{
+	return protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD);
+}
+
 static __always_inline bool is_group(__u64 mac)
 {
 	return mac & 1;
 }
 
-/* 01:80:c2:00:00:00 to :0f, which no bridge forwards (802.1Q 8.6.3). */
-static __always_inline bool is_link_local(__u64 mac)
-{
-	return (mac & 0xf0ffffffffffull) == 0x0000000000c28001ull;
-}
+#include "reserved.h"
 
 /* Finds the VLAN of a frame; false if its port is not a member of it. */
 static __always_inline bool classify(struct frame *frame, void *data, void *end)
@@ -160,6 +161,9 @@ static __always_inline bool classify(struct frame *frame, void *data, void *end)
 			return false;
 		frame->has_tag = true;
 		frame->vlan = bpf_ntohs(eth->tag.control) & 0xfff;
+		/* Behind a tag that is removed another one would be the VLAN for the next switch (802.1Q 6.9). */
+		if (frame->in->flags & PORT_UNTAGGED && is_tag(eth->tag.protocol))
+			return false;
 	}
 	if (!frame->vlan)
 		frame->vlan = frame->in->untagged;
@@ -353,7 +357,7 @@ static __always_inline enum verdict bridge(struct xdp_md *ctx, struct frame *fra
 	if (is_group(source) || !source)
 		return DROP_SOURCE;
 	if (is_link_local(destination))
-		return LINUX_LINK_LOCAL;
+		return of_link(ctx, frame, ((struct ethhdr *)data)->h_proto, source);
 	if (!classify(frame, data, end))
 		return DROP_VLAN;
 	if (rules.guards && frame->in->flags & PORT_GUARDED) {
@@ -382,7 +386,7 @@ static __always_inline int sent_to_many(__u32 set)
 
 /* The name ends in the version of layout.h, by which a later daemon recognizes it (../src/pins.rs). */
 SEC("xdp.frags")
-int bm_switch_2(struct xdp_md *ctx)
+int bm_switch_3(struct xdp_md *ctx)
 {
 	__u32 ifindex = ctx->ingress_ifindex, *slot = bpf_map_lookup_elem(&slots, &ifindex);
 	struct frame frame = {};

@@ -3,7 +3,7 @@
 use libbpf_rs::MapHandle;
 
 /// How many there are: `COUNTERS` of `layout.h`.
-const KINDS: usize = 28;
+const KINDS: usize = 29;
 
 /// Their names, in order.
 pub const COUNTERS: [&str; KINDS] = [
@@ -26,6 +26,7 @@ pub const COUNTERS: [&str; KINDS] = [
     "drop_source_guard",
     "drop_dhcp_guard",
     "drop_ra_guard",
+    "drop_reserved",
     "received_bytes",
     "sent",
     "sent_bytes",
@@ -38,7 +39,7 @@ pub const COUNTERS: [&str; KINDS] = [
 ];
 
 /// Drop reasons, with a meaning for those who read `show drops`. In the order of the counters.
-pub const REASONS: [(&str, &str); 16] = [
+pub const REASONS: [(&str, &str); 17] = [
     ("short", "shorter than an Ethernet header"),
     ("source", "the source MAC address is multicast or zero"),
     ("vlan", "the port is not a member of the frame's VLAN"),
@@ -64,6 +65,7 @@ pub const REASONS: [(&str, &str); 16] = [
     ),
     ("dhcp_guard", "sent by a DHCP server behind a port where none is allowed"),
     ("ra_guard", "router advertisement or redirect from a port where no router is allowed"),
+    ("reserved", "to a reserved group address, and of no protocol that uses these"),
 ];
 
 /// The counters of one port, summed over all CPUs.
@@ -120,7 +122,7 @@ mod tests {
     fn every_drop_has_a_meaning() {
         let names: Vec<_> = Counters::default().drops().map(|(name, _)| name).collect();
         assert_eq!(names, REASONS.map(|(name, _)| name));
-        assert_eq!(Counters::default().drops().count() + 3, 19, "`RECEIVED_BYTES` follows");
-        assert_eq!(COUNTERS[19], "received_bytes");
+        assert_eq!(Counters::default().drops().count() + 3, 20, "`RECEIVED_BYTES` follows");
+        assert_eq!(COUNTERS[20], "received_bytes");
     }
 }

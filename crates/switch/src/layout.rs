@@ -15,6 +15,7 @@ pub const PORT_ISOLATED: u32 = 64;
 pub const PORT_SOURCE_GUARD: u32 = 128;
 pub const PORT_DHCP_GUARD: u32 = 256;
 pub const PORT_RA_GUARD: u32 = 512;
+pub const PORT_UNTAGGED: u32 = 1024;
 /// MAC addresses that each port can have without counting against the size of the table.
 pub const RESERVED_MACS: u32 = 16;
 /// The numbers of VLANs in the map of members, for each kind of flood.

@@ -18,7 +18,7 @@ use crate::table;
 /// The object file with the programs, made by the build script.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/switch.bpf.o"));
 /// The program on ports.
-pub const PROGRAM: &str = "bm_switch_2";
+pub const PROGRAM: &str = "bm_switch_3";
 /// The program that frames pass when they leave through a port.
 const LEAVE: &str = "leave";
 /// The time a MAC address was last seen is written at most this often: other cores read the same cache line.

@@ -24,7 +24,7 @@ use crate::features::Features;
 use crate::interface::{self, Driver, InterfaceState};
 use crate::layout::{
     PORT_DHCP_GUARD, PORT_ISOLATED, PORT_LOCKED, PORT_NO_LEARNING, PORT_PARTIAL_SUMS, PORT_RA_GUARD,
-    PORT_SOURCE_GUARD, PORT_TAKES_FRAMES, PORT_TAKES_LONG, PORT_UP, Port, SLOTS,
+    PORT_SOURCE_GUARD, PORT_TAKES_FRAMES, PORT_TAKES_LONG, PORT_UNTAGGED, PORT_UP, Port, SLOTS,
 };
 use crate::pins::{self, Pins};
 use crate::program::Programs;
@@ -421,7 +421,8 @@ fn entry(ifindex: u32, interface: &InterfaceState, settings: &PortSettings) -> P
             | flag(flags.isolated, PORT_ISOLATED)
             | flag(flags.source_guard, PORT_SOURCE_GUARD)
             | flag(flags.dhcp_guard, PORT_DHCP_GUARD)
-            | flag(flags.ra_guard, PORT_RA_GUARD),
+            | flag(flags.ra_guard, PORT_RA_GUARD)
+            | flag(settings.vlans.tagged().next().is_none(), PORT_UNTAGGED),
         untagged: u32::from(settings.vlans.untagged()),
         flood_interval_ns,
         flood_burst_ns,

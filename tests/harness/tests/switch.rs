@@ -492,6 +492,55 @@ fn hosts_with_offloads_can_communicate() {
     }
 }
 
+/// A packet of IPv4 in a frame from the first end: its length, its fragment field, and what follows its header.
+fn ipv4(to: [u8; 6], length: u16, fragment: u16, body: &[u8]) -> Vec<u8> {
+    let mut frame = [&to[..], &mac(0), &[8, 0, 0x45, 0], &length.to_be_bytes(), &[0, 7]].concat();
+    frame.extend([&fragment.to_be_bytes()[..], &[64, 17, 0, 0, 192, 0, 2, 10], &[255; 4], body].concat());
+    frame.resize(frame.len().max(60), 0);
+    frame
+}
+
+fn udp(ports: [u16; 2], data: &[u8]) -> Vec<u8> {
+    let length = (8 + data.len()) as u16;
+    [&ports.map(u16::to_be_bytes).concat()[..], &length.to_be_bytes(), &[0; 2], data].concat()
+}
+
+/// What the adversary of `crates/switch` does to the program, with a daemon and its configuration.
+#[test]
+fn a_guest_gets_nothing_past_its_guards() {
+    let Some(mut bridge) = Bridge::new("sw-guards", 2) else { return };
+    bridge.up(&format!(
+        "{LAN}[[switch.port]]\nports = 'p0'\naccess = 10\nlocked = 'on'\nsource_guard = 'on'\ndhcp_guard = 'on'\n\
+         ra_guard = 'on'\n[[switch.port]]\nports = 'p1'\ntrunk = [20]\nnative = 10\n\
+         [[switch.static]]\nmac = '{}'\nport = 'p0'\nvlan = 10\naddresses = ['192.0.2.10']\n",
+        mac_text(0)
+    ));
+    let [guest, other] = [0, 1].map(|number| bridge.end(number));
+    let answer = udp([6767, 68], &[2; 40]);
+    let harmless = udp([1000, 2000], &[1; 40]);
+    let own = ipv4(BROADCAST, 68, 0, &harmless);
+    for (frame, reason) in [
+        // An answer of a DHCP server, from a port that no server has.
+        (ipv4(BROADCAST, 68, 0, &answer), "dhcp_guard"),
+        // The first fragment ends before the ports, and harmless ones follow in the trailer.
+        (ipv4(BROADCAST, 20, 0x2000, &harmless), "source_guard"),
+        (ipv4(BROADCAST, 24, 0x2000, &harmless), "source_guard"),
+        // To Linux, where no bridge may forward.
+        (ipv4([1, 0x80, 0xc2, 0, 0, 0x0e], 68, 0, &harmless), "reserved"),
+        // Into another VLAN, behind the tag that is removed at p1.
+        (tagged(&tagged(&own, 20), 10), "vlan"),
+    ] {
+        let before = bridge.port("p0")["account"]["drops"][reason].as_u64().unwrap_or(0);
+        send(&guest, &frame);
+        bridge.until(reason, |bridge| bridge.port("p0")["account"]["drops"][reason] == before + 1);
+    }
+    nothing(&[&other], "of all that");
+    send(&guest, &own);
+    assert_eq!(take(&other, 1, "what it may send"), [own]);
+    bridge.assert_closed();
+    bridge.stop("stop");
+}
+
 #[test]
 fn reports_problems_and_keeps_running() {
     let Some(mut bridge) = Bridge::new("sw-wrong", 2) else { return };

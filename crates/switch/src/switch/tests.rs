@@ -8,6 +8,7 @@ use crate::settings::{Address, Pattern, PortRule, Static, Vlans};
 use bm_bpf::testing;
 use std::process::Command;
 
+mod adversary;
 mod guards;
 mod hostile;
 mod socket;
@@ -244,7 +245,8 @@ fn counts_drops_and_punts_by_reason() {
     lab.drops(0, &frame(mac(1), BROADCAST, "from a group"), "drop_source");
     lab.drops(0, &frame(mac(1), [0; 6], "from nobody"), "drop_source");
     for last in 0..16 {
-        let bpdu = frame([1, 0x80, 0xc2, 0, 0, last], mac(0), "link-local");
+        let mut bpdu = frame([1, 0x80, 0xc2, 0, 0, last], mac(0), "link-local");
+        bpdu[12..14].copy_from_slice(&[0x88, 0xcc]);
         assert_eq!(lab.run(0, &bpdu), (XDP_PASS, bpdu));
     }
     assert_eq!(lab.count(0, "linux_link_local"), 16);

@@ -97,11 +97,20 @@ fn a_source_guard_passes_only_addresses_of_static_macs() {
 fn a_dhcp_guard_passes_clients_and_no_servers() {
     let guard = PortFlags { dhcp_guard: true, ..PortFlags::default() };
     let Some(mut lab) = lab(guard) else { return };
-    let ports = |ports: [u16; 2]| [&ports.map(u16::to_be_bytes).concat()[..], &[0; 4]].concat();
-    let passes = [udp4(0, [0; 4], [68, 67]), ipv6(0, "fe80::5", 17, &ports([546, 547]))];
+    let ports = |ports: [u16; 2]| [&ports.map(u16::to_be_bytes).concat()[..], &[0, 0, 0, 0, 1]].concat();
+    let of_kind = |mut frame: Vec<u8>, kind: u8| {
+        (frame[17], frame[42]) = (29, kind);
+        frame
+    };
+    let passes = [of_kind(udp4(0, [0; 4], [68, 67]), 1), ipv6(0, "fe80::5", 17, &ports([546, 547]))];
     let behind = [&[17, 0, 0, 0, 0, 0, 0, 0][..], &ports([547, 546])].concat();
     let drops = [
         udp4(0, [192, 0, 2, 2], [67, 68]),
+        // Clients do not look at the port that an answer came from; relays accept answers at a server's port.
+        udp4(0, [192, 0, 2, 2], [6767, 68]),
+        of_kind(udp4(0, [192, 0, 2, 2], [6767, 67]), 2),
+        udp4(0, [0; 4], [68, 67]),
+        ipv6(0, "fe80::5", 17, &ports([6547, 546])),
         ipv6(0, "fe80::5", 17, &ports([547, 546])),
         ipv6(0, "fe80::5", 60, &behind),
     ];
