@@ -11,6 +11,7 @@ use crate::args::{
     Query, RemoveMember, Routes, Show, ShowCommand, Socket, Status, Top, Watch,
 };
 use crate::failure::Failure;
+use crate::namespace_claim::NamespaceClaim;
 use crate::output::{self, write};
 use crate::{bench, capture, causes, client, daemon, doctor, lua, pages, relay};
 use bm_api::request;
@@ -288,6 +289,12 @@ fn verify(query: &Query) -> Result<(), Failure> {
 
 /// Removes what a daemon that has ended left in the kernel; false if there was nothing.
 fn detach_leftovers(socket: &std::path::Path) -> Result<bool, Failure> {
+    let Some(_no_daemon) = NamespaceClaim::take(socket).map_err(Failure::failed)? else {
+        return Err(Failure::Failed(format!(
+            "a daemon runs here whose files this command cannot see, in another mount namespace: run `brickmoon stop` there (nsenter --mount), or with the path by which {} is reached from here; nothing was removed",
+            socket.display()
+        )));
+    };
     let mut interfaces = bm_fastpath::remove_kept().unwrap_or_default();
     bm_control::watcher::dismiss();
     interfaces.extend(bm_switch::remove_kept_but(&[]));

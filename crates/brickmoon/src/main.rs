@@ -14,6 +14,7 @@ mod doctor;
 mod failure;
 mod log;
 mod lua;
+mod namespace_claim;
 mod output;
 mod pages;
 mod plan;

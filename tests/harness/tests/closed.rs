@@ -485,3 +485,21 @@ fn linux_forwards_without_workers_if_filters_fail_open() {
         });
     }
 }
+
+#[test]
+fn stop_in_another_mount_namespace_leaves_a_running_daemon_its_tables() {
+    with("closed-mounts", RULES, |lab, router, path| {
+        eventually("tables are there", || tables(lab).len() == usual(path));
+        let socket = router.socket().expect("a daemon");
+        let folder = std::path::Path::new(&socket).parent().expect("a folder").display().to_string();
+        let binary = bm_tests::binary::binary().expect("the subject has one");
+        // Its files are hidden there, as for a daemon with a /run of its own.
+        let hidden = format!("mount -t tmpfs none {folder} && {} stop --socket {socket}", binary.display());
+        let output =
+            lab.rtr.command("unshare").args(["--mount", "sh", "-c", &hidden]).output().expect("unshare");
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && why.contains("in another mount namespace"), "{path}: {why}");
+        assert_eq!(tables(lab).len(), usual(path), "{path}");
+        assert_eq!(router.json(&["status"])["ready"], true, "{path}");
+    });
+}

@@ -16,6 +16,7 @@ use super::{confine, health, limits, notify};
 use crate::args::Up;
 use crate::failure::Failure;
 use crate::log;
+use crate::namespace_claim::NamespaceClaim;
 use crate::serve::rights::{self, Rights};
 use crate::serve::{AnswersOfDaemon as _, server, socket, web};
 
@@ -43,6 +44,12 @@ pub fn up(mut up: Up, natives: MakeNatives) -> Result<(), Failure> {
     let ended = runtime.block_on(async {
         let readers = rights::group(config.daemon.read_group.as_deref())?;
         let socket = socket::Socket::listen(&config.daemon.socket, readers.is_some()).await?;
+        let Some(_claim) = NamespaceClaim::take(&config.daemon.socket).map_err(Failure::failed)? else {
+            return Err(Failure::Usage(format!(
+                "a daemon in another mount namespace has the socket {} in this network namespace, so both would use the same tables of nftables: set another `socket` in [daemon]",
+                config.daemon.socket.display()
+            )));
+        };
         let metrics = match config.daemon.metrics {
             Some(address) => Some(server::listen_for_metrics(address).await?),
             None => None,
