@@ -212,7 +212,8 @@ mod tests {
         let folder = Folder::new("restarts");
         let (mut ivs, mut masks) = (HashSet::new(), HashSet::new());
         for _ in 0..5 {
-            // As if killed: nothing returns to the file.
+            // As if killed: blocks are kept until the file is closed.
+            let mut blocks = Vec::new();
             let mut record = Record::open(&folder.file()).unwrap();
             for fingerprint in [1, 2] {
                 for _ in 0..3 {
@@ -221,6 +222,7 @@ mod tests {
                     for number in block.next()..block.end() {
                         assert!(ivs.insert((fingerprint, number ^ mask)));
                     }
+                    blocks.push(block);
                 }
             }
         }
