@@ -19,7 +19,7 @@ impl FabricSocket {
         packet_socket(ifindex, ethertype, SocketFlags::NONBLOCK).map(Self)
     }
 
-    /// The same for frames that a classic BPF program keeps.
+    /// A socket that receives only the frames that a classic BPF program keeps.
     ///
     /// # Errors
     /// What the kernel said.

@@ -124,7 +124,7 @@ pub enum Match {
 /// A bit of the priority (`skb->priority`) of packets on their way from one of our chains to the next. Received packets
 /// have priority 0 unless a filter of tc has set it, which keeps all other bits.
 pub const HANDED_OVER: u32 = 0x8000_0000;
-/// Likewise for packets whose inbound IPsec policy was looked up.
+/// A bit of the priority of packets whose inbound IPsec policy a worker has looked up.
 pub const CHECKED: u32 = 0x4000_0000;
 
 /// The value that is compared.

@@ -313,11 +313,12 @@ impl Ipsec {
             return Vec::new();
         }
         let all = self.config.policies.iter().chain(self.live.policies.values());
-        let is_ours = |policy: &&Policy| {
-            policy.direction == Direction::In && policy.if_id == 0 && policy.selector.mark.matches_unmarked()
-        };
-        let mut inbound: Vec<_> = all.filter(is_ours).cloned().collect();
-        // Those of the configuration come first, then those of programs in their order.
+        let mut inbound: Vec<_> = all
+            .filter(|policy| policy.direction == Direction::In && policy.if_id == 0)
+            .filter(|policy| policy.selector.mark.matches_unmarked())
+            .cloned()
+            .collect();
+        // At equal priorities the configuration's policies stay in front of those of programs.
         inbound.sort_by_key(|policy| policy.priority);
         inbound
     }

@@ -82,8 +82,9 @@ impl Ipsec {
 
     /// Whether policies may drop what arrives in clear, so that workers must see all of it. Linux has its own for the kernel's.
     pub fn checks_arrivals(&self) -> bool {
-        let drops = |policy: &Policy| policy.direction == Direction::In && policy.action != Action::Bypass;
-        !self.kernel && (self.xfrm_socket.is_some() || self.policies.iter().any(drops))
+        let mut inbound = self.policies.iter().filter(|policy| policy.direction == Direction::In);
+        let may_drop = inbound.any(|policy| policy.action != Action::Bypass);
+        !self.kernel && (self.xfrm_socket.is_some() || may_drop)
     }
 
     /// What to say if anybody can read the keys.

@@ -19,8 +19,10 @@ impl Net {
         let text = std::fs::read_to_string(&file).expect("it has sent");
         let words: Vec<&str> = text.split_whitespace().collect();
         let line = format!("{} {} {used:016x}", words[0], words[1]);
-        let fnv = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-        let checksum = line.bytes().fold(0x811c_9dc5, fnv);
+        // FNV-1a, as in `record.rs`.
+        let checksum = line
+            .bytes()
+            .fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
         std::fs::write(&file, format!("{line} {checksum:08x}\n")).expect("the file can be written");
     }
 }

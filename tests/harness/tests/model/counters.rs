@@ -13,7 +13,7 @@ const LINK_DROPS: usize = 11;
 /// The counters of a lab.
 #[derive(Default)]
 pub struct Counters {
-    /// Those of Linux's protocols in the router, by name.
+    /// Counters of Linux's protocols in the router, by name.
     protocols: BTreeMap<String, u64>,
     /// Frames lost by this machine's processors and by the test's links.
     lost: u64,
@@ -44,8 +44,11 @@ impl Counters {
 
     /// By how much each counter has grown since then.
     pub fn grown_since(&self, before: &Self) -> BTreeMap<&str, u64> {
-        let grown = |(name, now): (&String, &u64)| now - before.protocols.get(name).unwrap_or(&0);
-        self.protocols.iter().map(|one| (one.0.as_str(), grown(one))).collect()
+        let mut grown = BTreeMap::new();
+        for (name, now) in &self.protocols {
+            grown.insert(name.as_str(), now - before.protocols.get(name).unwrap_or(&0));
+        }
+        grown
     }
 }
 
