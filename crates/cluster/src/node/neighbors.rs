@@ -112,13 +112,15 @@ impl Cluster {
 
     /// Whether packets for a prefix are this node's own to deliver, whatever others announce: an address or a neighbor of
     /// this node, a prefix of its own routes, or an address that is on-link at an interface that is no external port.
-    pub(super) fn is_ours(&self, (address, length): (IpAddr, u8)) -> bool {
+    pub(super) fn is_ours(&self, prefix: (IpAddr, u8)) -> bool {
+        if self.own_routes.has(prefix) {
+            return true;
+        }
+        let (address, length) = prefix;
         let is_host = length == if address.is_ipv4() { 32 } else { 128 };
-        let is_external = |ifindex: &u32| self.ports.iter().any(|port| port.ifindex == *ifindex);
-        let is_elsewhere =
-            || self.own_routes.interface(address).is_some_and(|ifindex| !is_external(&ifindex));
-        self.own_routes.has((address, length))
-            || is_host && (self.local.has(address, &self.neighbors) || is_elsewhere())
+        let way = self.own_routes.interface(address);
+        let is_elsewhere = way.is_some_and(|ifindex| self.ports.iter().all(|port| port.ifindex != ifindex));
+        is_host && (self.local.has(address, &self.neighbors) || is_elsewhere)
     }
 }
 
