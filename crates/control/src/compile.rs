@@ -379,8 +379,13 @@ impl Compiler {
         if !(pending.everything || pending.shape || std::mem::take(&mut self.reshape)) {
             return InterfaceChanges::default();
         }
-        let FilteredInterfaces { interfaces, rules: linux_only_rules, filters } =
+        let FilteredInterfaces { mut interfaces, rules: linux_only_rules, filters } =
             self.interfaces_and_filters(mirror, vrfs);
+        let local = settings::local(mirror);
+        let before = &self.state.interfaces;
+        for address in interfaces.note_own(before, &local.0, |address| self.targets.has_gateway(address)) {
+            pending.neighbors.extend(interfaces.ifindices().map(|link| (link, address.into())));
+        }
         let rule = |interface: &Interface| self.filtering.source_rule(interface.port);
         let now = PublishedState {
             filters,
@@ -389,7 +394,7 @@ impl Compiler {
             doubtful: settings::doubtful(mirror),
             rules: interfaces.list.iter().map(rule).collect(),
             worker_ports: self.worker_ports.clone(),
-            local: settings::local(mirror),
+            local,
             settings: settings::settings(mirror, &self.choices),
             linux_only: Family::BOTH.map(|family| stages::is_left_to_linux(mirror, family)),
             interfaces: Arc::new(interfaces),

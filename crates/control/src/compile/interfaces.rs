@@ -26,6 +26,10 @@ pub struct Interfaces {
     /// Indexes of the interfaces of each port.
     pub ports: Vec<PortInterfaces>,
     by_ifindex: BTreeMap<u32, u16>,
+    /// IPv4 addresses of this machine, and those that it had while a route already led through them. Linux ignores such a
+    /// gateway, and asks for the destination on the link instead, if it was the machine's when the route was added; no
+    /// message tells.
+    own_gateways: BTreeSet<Ipv4Addr>,
 }
 
 impl Interfaces {
@@ -40,7 +44,7 @@ impl Interfaces {
         ipsec: Option<&[(&Link, u32)]>,
         vrf_of: impl Fn(u32) -> u16,
     ) -> Self {
-        let mut next = Self { list: self.list.clone(), ports: Vec::new(), by_ifindex: BTreeMap::new() };
+        let mut next = Self { list: self.list.clone(), ..Self::default() };
         // A free index was released in an earlier round, so no next hop names it any more.
         let mut free: Vec<u16> = (0..self.list.len() as u16)
             .filter(|index| !self.by_ifindex.values().any(|at| at == index))
@@ -101,6 +105,24 @@ impl Interfaces {
     /// Indexes in Linux of our interfaces.
     pub fn ifindices(&self) -> impl Iterator<Item = u32> + '_ {
         self.by_ifindex.keys().copied()
+    }
+
+    /// Whether Linux may ignore a gateway.
+    pub(super) fn may_ignore(&self, gateway: IpAddr) -> bool {
+        matches!(gateway, IpAddr::V4(gateway) if self.own_gateways.contains(&gateway))
+    }
+
+    /// Notes the machine's addresses, where these have `before` and `is_gateway` says whether a route leads through one.
+    /// Returns those that are new.
+    pub(super) fn note_own(
+        &mut self,
+        before: &Self,
+        own: &[Ipv4Addr],
+        is_gateway: impl Fn(IpAddr) -> bool,
+    ) -> Vec<Ipv4Addr> {
+        let kept = before.own_gateways.iter().filter(|address| is_gateway(IpAddr::V4(**address)));
+        self.own_gateways = kept.chain(own).copied().collect();
+        self.own_gateways.difference(&before.own_gateways).copied().collect()
     }
 
     /// The existing interfaces of a port, that of untagged frames first.

@@ -207,6 +207,11 @@ impl Targets {
         self.by_place.get(&ifindex)?.get(&Some(address))?.first().copied()
     }
 
+    /// Whether a route leads through this address, on any link.
+    pub(super) fn has_gateway(&self, address: IpAddr) -> bool {
+        self.by_place.values().any(|of_link| of_link.contains_key(&Some(address)))
+    }
+
     /// The adjacency of a target that is a link with destinations on it.
     pub(super) fn on_link(&self, target: Target) -> Option<Adjacency> {
         match &self.get(target).state {

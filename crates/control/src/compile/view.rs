@@ -118,6 +118,9 @@ impl View<'_> {
             Some(_) => {}
         }
         let Some(gateway) = adjacency.gateway else { return Action::Resolve };
+        if self.interfaces.may_ignore(gateway) {
+            return Action::Host;
+        }
         match self.mac(adjacency.ifindex, gateway) {
             // A group MAC where a unicast one is expected (RFC 1812 3.3.2): left to Linux.
             Some(mac) if mac[0] & 1 == 1 => Action::Host,

@@ -8,9 +8,9 @@
 //! 5. *Errors about a neighbor that does not answer*: which of the packets that wait get one, and when, depends on time.
 //!    The suite `neighbors` is about those.
 //! 6. *Frames of an earlier round*, which came late: they do not carry the number of the round.
-//! 7. *What goes to the prefixes with several next hops while a link has no carrier or has lost its neighbors, or the
-//!    loopback interface has a prefix, where a packet circles until its TTL is used up*: which flows meet that is each
-//!    router's own choice, as in 3.
+//! 7. *What goes to the prefixes with several next hops while a link has no carrier or has lost its neighbors, a gateway
+//!    has become the router's own address, or the loopback interface has a prefix, where a packet circles until its TTL is
+//!    used up*: which flows meet that is each router's own choice, as in 3.
 //! 8. *What is for the router by a route of the local table that is no address*, while it has filters: whether a longer
 //!    prefix of the main table comes first depends on whether a rule was ever added, which only Linux knows.
 //! 9. *The anycast address of a link* after `forwarding` of IPv6 was switched off on an interface: Linux leaves out those

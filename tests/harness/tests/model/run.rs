@@ -91,7 +91,7 @@ pub struct Run<'b, 'a> {
     /// What each router has sent while the last step was made.
     during: Vec<Vec<Seen>>,
     /// Links without neighbors, ends of links that are down, so that the router's have no carrier, and addresses of the
-    /// loopback interface, which next hops may then lead to.
+    /// router, which next hops may then lead to.
     dark: BTreeSet<String>,
     /// When all settings have been read.
     settings_read: Instant,
@@ -182,6 +182,10 @@ impl<'b, 'a> Run<'b, 'a> {
                     self.dark.insert(prefix.to_owned());
                 }
                 ["addr", "del", prefix, "dev", "lo", ..] if is_ours => drop(self.dark.remove(prefix)),
+                // Linux ignores a gateway that is its own, also later, and then asks for the destination.
+                ["addr", "add" | "replace", prefix @ "198.51.100.9/24", ..] if is_ours => {
+                    self.dark.insert(prefix.to_owned());
+                }
                 // Linux forgets the neighbors of IPv6, which routes of IPv4 may lead to, too.
                 [file, "0"] if file.starts_with("net/ipv6/") && file.ends_with("/forwarding") => {
                     self.anycast = false;

@@ -70,6 +70,46 @@ fn ipv4_routes_may_have_ipv6_gateways() {
     assert_eq!(world.to("192.0.2.1"), forward(7, 1));
 }
 
+/// Linux ignores a gateway that was an address of this machine when the route was added, and asks for the destination.
+#[test]
+fn routes_through_own_addresses_are_linuxs_for_good() {
+    let mut world = World::new();
+    let address = |text: &str| Address {
+        ifindex: 1,
+        local: ip(text),
+        length: 24,
+        peer: None,
+        broadcast: None,
+        scope: 0,
+        flags: 0,
+    };
+    // One stays: with the last address of a link its routes go.
+    world.tell(Message::Address(address("10.0.0.2")));
+    let own = Message::Address(address("10.0.0.1"));
+    let gone = Message::AddressGone(address("10.0.0.1"));
+    let through = multipath(&[("10.0.0.1", 1), ("10.0.1.1", 2)]);
+    world.neighbor(1, "10.0.0.1", REACHABLE, Some(mac(1))).neighbor(2, "10.0.1.1", REACHABLE, Some(mac(2)));
+    world.add("0.0.0.0/0", through.clone()).add("192.0.2.0/24", via("10.0.0.1", 1)).compile();
+    assert_eq!(world.to("192.0.2.1"), forward(1, 1));
+    world.tell(own.clone()).compile();
+    // A route that is older than the address keeps its gateway, which Linux then asks for.
+    assert_eq!(
+        (world.to("192.0.2.1"), world.to("8.8.8.8")),
+        (Answer::Host, half(Answer::Host, forward(2, 2)))
+    );
+    world.tell(gone.clone()).compile();
+    assert_eq!(world.to("192.0.2.1"), Answer::Host);
+    world.delete("0.0.0.0/0", through).delete("192.0.2.0/24", via("10.0.0.1", 1)).compile();
+    world.tell(own.clone()).compile();
+    world.add("192.0.2.0/24", via("10.0.0.1", 1)).compile();
+    assert_eq!(world.to("192.0.2.1"), Answer::Host);
+    world.delete("192.0.2.0/24", via("10.0.0.1", 1)).compile();
+    world.tell(gone.clone()).compile();
+    world.add("192.0.2.0/24", via("10.0.0.1", 1)).compile();
+    assert_eq!(world.to("192.0.2.1"), forward(1, 1), "no route led through the address when it went");
+    assert!(world.is_sound().is_ok());
+}
+
 /// 76: nothing is sent without carrier. Linux gets the flows of that member, and all go to the others if an interface
 /// ignores such routes. Routes are not touched.
 #[test]
