@@ -48,6 +48,8 @@ pub struct Sa {
     pub failures: u64,
     /// The next sequence number to send, or the highest received.
     pub sequence: u64,
+    /// The largest ESP packet, as routers on the way have told in the last ten minutes; `null` if none has.
+    pub path_mtu: Option<u16>,
     /// Seconds since it was added.
     pub age_s: u64,
     /// `valid`, `expiring` after a soft lifetime, `expired` after a hard one, `exhausted` without a sequence number left; `idle`

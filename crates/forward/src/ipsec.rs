@@ -23,6 +23,7 @@ mod frames;
 mod interfaces;
 mod linux;
 mod live;
+mod path_mtu;
 mod rings;
 mod sender;
 mod sleeper;

@@ -41,6 +41,7 @@ mod sequence;
 mod suite;
 mod table;
 mod template;
+mod too_big;
 mod wiped;
 
 pub use bare::Bare;
@@ -57,7 +58,7 @@ pub use mark::Mark;
 pub use multi::{BURST, Lanes};
 pub use payload::{FRONT, KEY, PayloadReceiver, PayloadSender, Resync, back};
 pub use policy::{Action, Policies, Policy};
-pub use problem::{Problem, What, problems};
+pub use problem::{PATH_MTU_MIN, Problem, What, problems};
 pub use replay::WINDOW_MAX;
 pub use sa::{Df, Direction, Dscp, Ecn, Mode, Sa, SaId, UdpPorts};
 pub use sa_list::SaList;
@@ -67,6 +68,7 @@ pub use sequence::{Block, Numbers, Returned, UsedUp};
 pub use suite::{Suite, UnknownSuite};
 pub use table::{SaTable, Taken};
 pub use template::Template;
+pub use too_big::TooBig;
 
 #[cfg(test)]
 mod testing;

@@ -109,10 +109,12 @@ pub enum What {
     ManyPolicies(usize),
 }
 
-/// The least IPv6 MTU (RFC 8200 5), which an inner packet must be able to have; for IPv4 it is 576 that hosts expect.
+/// What every host of IPv4 can receive (RFC 791 3.1), so an inner packet must be able to have it.
 const INNER_MTU: u16 = 576;
 /// The most that headers, trailer and ICV of any suite take.
 const OVERHEAD_MAX: u16 = 40 + 8 + 8 + 16 + 17 + 16;
+/// The least path MTU of an SA.
+pub const PATH_MTU_MIN: u16 = INNER_MTU + OVERHEAD_MAX;
 /// SPIs below are reserved by IANA (RFC 4303 2.1).
 const SPI_MIN: u32 = 256;
 
@@ -203,8 +205,7 @@ pub(crate) fn of_sa(sa: &Sa) -> Vec<Problem> {
     }
     check(sa.ttl == 0, What::Ttl);
     check(sa.if_id != 0 && sa.mode == Mode::Transport, What::InterfaceTransport);
-    let least = INNER_MTU + OVERHEAD_MAX;
-    check(sa.path_mtu < least, What::PathMtu { found: sa.path_mtu, least });
+    check(sa.path_mtu < PATH_MTU_MIN, What::PathMtu { found: sa.path_mtu, least: PATH_MTU_MIN });
     let any_source = sa.direction == Direction::In;
     check(sa.udp.is_some_and(|udp| udp.source == 0 && !any_source || udp.destination == 0), What::UdpPort);
     found.extend(of_keys(sa));

@@ -32,6 +32,9 @@
 #define LINK_LOCAL 0xfe80 /* fe80::/10, RFC 4291 2.5.6 */
 #define ND_FIRST 133	  /* router solicitation, RFC 4861 4.1 */
 #define ND_LAST 137	  /* redirect, RFC 4861 4.5 */
+#define DEST_UNREACHABLE 3 /* ICMP, RFC 792 */
+#define FRAGMENTATION_NEEDED 4
+#define PACKET_TOO_BIG 2 /* ICMPv6, RFC 4443 3.2 */
 #define NAT_TRAVERSAL 4500 /* ESP in UDP, and IKE after four zeros: RFC 3948 2 */
 #define DROP_TWO_TAGS 1 /* values of `unattended`, in the order of `Unattended` in Rust */
 #define DROP_ALL 2
@@ -282,9 +285,19 @@ static __always_inline bool is_routed_by_linux6(const struct address6 *destinati
 	return leads && *leads;
 }
 
+/* Whether it is an ICMP error that says that a packet was too big. `message` is the ICMP message. */
+static __always_inline bool is_too_big(__u8 protocol, __u8 *message, void *end)
+{
+	if ((void *)(message + 2) > end)
+		return false;
+	if (protocol == IPPROTO_ICMP)
+		return message[0] == DEST_UNREACHABLE && message[1] == FRAGMENTATION_NEEDED;
+	return protocol == IPPROTO_ICMPV6 && message[0] == PACKET_TOO_BIG;
+}
+
 /*
- * Whether workers get a packet to a local address: with `take_esp` if it is ESP, or ESP in UDP; `upper` is behind the IP
- * header. IKE and keepalives are for Linux.
+ * Whether workers get a packet to a local address: with `take_esp` if it is ESP, or ESP in UDP, or an error that may be
+ * about ESP; `upper` is behind the IP header. IKE and keepalives are for Linux.
  */
 static __always_inline bool is_for_worker(__u8 protocol, void *upper, void *end)
 {
@@ -295,7 +308,7 @@ static __always_inline bool is_for_worker(__u8 protocol, void *upper, void *end)
 		return true;
 	if (!take_esp)
 		return false;
-	if (protocol == IPPROTO_ESP)
+	if (protocol == IPPROTO_ESP || is_too_big(protocol, upper, end))
 		return true;
 	if (protocol != IPPROTO_UDP || (void *)(spi + 1) > end)
 		return false;

@@ -56,7 +56,7 @@ pub const RING: u32 = 2048;
 pub enum Local {
     #[default]
     Nothing,
-    /// IPsec ESP, alone or in UDP.
+    /// IPsec ESP, alone or in UDP, and ICMP errors that may be about it.
     Esp,
     /// All but neighbor discovery, multicast, and what has a link-local destination.
     All,

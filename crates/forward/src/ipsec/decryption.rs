@@ -9,6 +9,8 @@
 //!
 //! Packets of one SA that follow each other are decrypted together.
 //!
+//! ICMP errors about ESP packets that are too big for a link on their way are heeded (path_mtu.rs), and go on.
+//!
 //! IKE, keepalives, and ESP for addresses that no inbound SA has go on to the router, which gives them to Linux. If SAs are
 //! the kernel's own, more of it is (linux.rs).
 
@@ -21,7 +23,7 @@ use bm_frame::Frame;
 use bm_graph::{App, Io};
 use bm_ipsec::{
     Action, BURST, Direction, Esp, Failure, Inbound, Lanes, Located, Policies, Problem, SaId, SaTable,
-    Template, key, locate, names_esp,
+    Template, TooBig, key, locate, names_esp,
 };
 use bm_stats::{Account, Entry, Reason};
 use bm_wire::ipv4::Ipv4;
@@ -32,8 +34,9 @@ use super::frames::Waiting;
 use super::interfaces::ArrivesOn;
 use super::linux::LeftToLinux;
 use super::live::{Command, Receiver, Report};
+use super::path_mtu::PathMtus;
 use super::rings::{Rings, stop_inputs};
-use super::{IpsecPlan, IpsecWorker, Owner, Stop, frames};
+use super::{IpsecPlan, IpsecWorker, Owner, Stop, errors, frames};
 use crate::tables::Tables;
 
 /// The port of UDP encapsulation.
@@ -62,6 +65,7 @@ pub struct Decryption {
     /// Where SAs are the kernel's: what is left to Linux.
     linux: Option<LeftToLinux>,
     interfaces: ArrivesOn,
+    path_mtus: PathMtus,
     rings: Rings,
     account: Account,
 }
@@ -73,7 +77,7 @@ impl Decryption {
     /// An SA that cannot work.
     pub fn new(
         plan: &IpsecPlan,
-        IpsecWorker { worker, rings: [rings, _] }: &mut IpsecWorker,
+        IpsecWorker { worker, rings: [rings, _], path_mtus }: &mut IpsecWorker,
         ports: Vec<String>,
         tables: &dyn Fn() -> (Arc<Published<Tables>>, ReaderHandle),
         account: Account,
@@ -108,6 +112,7 @@ impl Decryption {
             destinations: plan.destinations(),
             linux,
             interfaces,
+            path_mtus: path_mtus.clone(),
             rings,
             account,
         })
@@ -184,6 +189,13 @@ impl Decryption {
             }
         }
         let checked = if self.has_policies { self.check(packet, None) } else { Ok(()) };
+        // What policies drop has no effect here either (RFC 4301 6.1.1).
+        if checked.is_ok()
+            && errors::may_be_icmp(packet)
+            && let Some(error) = TooBig::parse(packet)
+        {
+            self.path_mtus.heed(&error, now_ns);
+        }
         if let (Err(_), Some(linux)) = (checked, &mut self.linux)
             && linux.takes(frame.data(), port, now_ns)
         {

@@ -31,6 +31,7 @@ use super::choice::{Choices, List, Wants};
 use super::frames::Waiting;
 use super::interfaces::IPSEC_PORT;
 use super::live::{Command, Sender};
+use super::path_mtu::PathMtus;
 use super::rings::{Rings, stop_inputs};
 use super::{Ends, IpsecPlan, IpsecWorker, Owner, SaNumbers, Stop, errors, frames};
 use crate::entrance::Entrance;
@@ -81,6 +82,7 @@ struct Work {
     lanes: Lanes,
     /// How many SAs have these ends.
     tunnels: HashMap<Ends, usize>,
+    path_mtus: PathMtus,
     rings: Rings,
     account: Account,
 }
@@ -92,7 +94,7 @@ impl Encryption {
     /// An SA that cannot work.
     pub fn new(
         plan: &mut IpsecPlan,
-        IpsecWorker { worker, rings: [_, rings] }: &mut IpsecWorker,
+        IpsecWorker { worker, rings: [_, rings], path_mtus }: &mut IpsecWorker,
         ports: Vec<String>,
         (published, reader): (Arc<Published<Tables>>, ReaderHandle),
         entrance: Entrance,
@@ -103,6 +105,7 @@ impl Encryption {
         for plan in plan.sas.iter_mut().filter(|plan| plan.worker == *worker) {
             let Some(SaNumbers { block, more, iv_mask }) = plan.numbers.take() else { continue };
             let sa = Outbound::new(&plan.sa, block, iv_mask, now_ns)?.with_used(plan.status.read().used);
+            path_mtus.add(sa.id(), plan.status.clone());
             sas.push(Sender::new(&plan.sa, sa, more, plan.status.clone()));
         }
         let owners = plan.owners(*worker, Direction::Out);
@@ -121,6 +124,7 @@ impl Encryption {
             again: Vec::with_capacity(BURST),
             lanes: Lanes::new(Direction::Out),
             tunnels: plan.tunnels(),
+            path_mtus: path_mtus.clone(),
             rings: rings.take(),
             account,
         };
@@ -258,6 +262,7 @@ impl Work {
 
     fn add(&mut self, sender: Sender, ends: Option<Ends>) {
         if self.owners.insert(sender.sa.id(), Owner::Mine(self.sas.len())).is_ok() {
+            self.path_mtus.add(sender.sa.id(), sender.status.clone());
             self.sas.push(sender);
             self.count(ends);
         }
@@ -278,6 +283,7 @@ impl Work {
             }
         }
         let Owner::Mine(at) = owner else { return };
+        self.path_mtus.remove(id);
         self.sas.swap_remove(at);
         // The last one has taken its place.
         if let Some(owner) = self.sas.get(at).and_then(|moved| self.owners.find(moved.sa.id())) {
@@ -316,7 +322,9 @@ impl Work {
             }
             let sender = &mut self.sas[self.waiting_for];
             let routed = match outcome {
-                Ok(()) => esp_route::find(tables, &mut frame, network, &mut last_route),
+                Ok(()) => {
+                    esp_route::find(tables, &mut frame, network, sender.path_mtu_of_own(), &mut last_route)
+                }
                 Err(failure) => {
                     sender.status.failed();
                     let refused = sender.refused(&mut frame, network, failure);

@@ -98,6 +98,8 @@ pub(super) struct Sender {
     pub peer: Option<IpAddr>,
     /// As configured; the MTU of the route may be smaller.
     pub path_mtu: u16,
+    /// As routers on the way have told.
+    pub learned_mtu: u16,
     /// What the SA uses.
     pub current_mtu: u16,
     /// Where the tables are in which it was looked up; 0 for none.
@@ -107,7 +109,8 @@ pub(super) struct Sender {
 impl Sender {
     pub fn new(of: &Sa, sa: Outbound, more: Consumer<Block>, status: Arc<SaStatus>) -> Self {
         let peer = (of.mode == Mode::Tunnel).then_some(of.destination);
-        Self { sa, more, status, peer, path_mtu: of.path_mtu, current_mtu: 0, looked_up_in: 0 }
+        let (path_mtu, learned_mtu) = (of.path_mtu, u16::MAX);
+        Self { sa, more, status, peer, path_mtu, learned_mtu, current_mtu: 0, looked_up_in: 0 }
     }
 }
 

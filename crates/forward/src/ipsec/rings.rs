@@ -9,6 +9,7 @@ use bm_link::{Consumer, Producer, channel};
 use bm_stats::{Account, Entry, Reason};
 
 use super::live::{Command, Commands, Control, Controls, commands};
+use super::path_mtu::PathMtus;
 use super::sleeper::Sleeper;
 
 /// One worker's ends of the rings of one direction.
@@ -28,6 +29,7 @@ pub(super) struct Rings {
 pub struct IpsecWorker {
     pub(super) worker: usize,
     pub(super) rings: [Rings; 2],
+    pub(super) path_mtus: PathMtus,
 }
 
 impl IpsecWorker {
@@ -35,8 +37,11 @@ impl IpsecWorker {
     /// controls are for adding and removing SAs later.
     pub fn all(wakers: &[Waker], capacity: usize) -> (Vec<Self>, Controls) {
         let [(into, inbound), (out, outbound)] = [rings(wakers, capacity), rings(wakers, capacity)];
+        let path_mtus = PathMtus::default();
         let both = into.into_iter().zip(out).enumerate();
-        let workers = both.map(|(worker, (into, out))| Self { worker, rings: [into, out] }).collect();
+        let worker =
+            |(worker, (into, out))| Self { worker, rings: [into, out], path_mtus: path_mtus.clone() };
+        let workers = both.map(worker).collect();
         (workers, Controls { inbound, outbound })
     }
 }

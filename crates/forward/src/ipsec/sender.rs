@@ -27,7 +27,9 @@ impl Sender {
     ) {
         // The route may have another MTU in other tables. Packets must be refused before they are encrypted, since their
         // sources get an error about them.
-        if self.looked_up_in != std::ptr::from_ref(tables).addr() {
+        let learned = self.status.path_mtu(now_ns);
+        if self.looked_up_in != std::ptr::from_ref(tables).addr() || self.learned_mtu != learned {
+            self.learned_mtu = learned;
             self.look_up_mtu(tables);
         }
         let mut done = 0;
@@ -71,9 +73,14 @@ impl Sender {
     /// Looks up the MTU of the route to the peer.
     pub fn look_up_mtu(&mut self, tables: &Tables) {
         let of_route = self.peer.and_then(|peer| mtu_to(tables, peer)).unwrap_or(u16::MAX);
-        self.current_mtu = self.path_mtu.min(of_route);
+        self.current_mtu = self.path_mtu.min(of_route).min(self.learned_mtu);
         self.sa.set_path_mtu(self.current_mtu);
         self.looked_up_in = std::ptr::from_ref(tables).addr();
+    }
+
+    /// The path MTU for packets whose source is this router, which therefore may send them in fragments over IPv6.
+    pub fn path_mtu_of_own(&self) -> u16 {
+        if self.peer.is_some() { self.current_mtu } else { u16::MAX }
     }
 
     /// What to do with a packet that was not encrypted. If it is too big and must not be fragmented, its source gets an

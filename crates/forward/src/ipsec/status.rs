@@ -4,6 +4,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bm_ipsec::{Expiry, Used};
 
+/// How long a path MTU holds that a router has told (RFC 1191 6.3).
+const MTU_LASTS_S: u64 = 600;
+/// An error about a packet comes before this many others are sent.
+const JUST_SENT: u32 = 1 << 20;
+const NS_PER_S: u64 = 1_000_000_000;
+
 /// Shared by the worker that has the SA, which alone writes it, and by whoever shows it. It outlives the worker, so that
 /// a new one goes on where the old one ended.
 #[derive(Debug, Default)]
@@ -20,6 +26,8 @@ pub struct SaStatus {
     ended: AtomicBool,
     /// The lowest sequence number that may still be sent.
     floor: AtomicU64,
+    /// The path MTU that a router has told, and from bit 16 on the second in which it did; 0 if none has.
+    learned_mtu: AtomicU64,
 }
 
 /// The values at one time.
@@ -96,6 +104,34 @@ impl SaStatus {
     #[inline]
     pub(super) fn floor(&self) -> u64 {
         self.floor.load(Ordering::Acquire)
+    }
+
+    /// Whether a packet whose number has this low half was sent a short time ago.
+    pub(super) fn has_just_sent(&self, number: u32) -> bool {
+        let next = self.number.load(Ordering::Relaxed) as u32;
+        next.wrapping_sub(1).wrapping_sub(number) < JUST_SENT
+    }
+
+    /// A router has told that larger packets do not arrive. It never makes an MTU greater: that it does with time.
+    pub(super) fn learn_path_mtu(&self, mtu: u16, now_ns: u64) {
+        if mtu <= self.path_mtu(now_ns) {
+            self.learned_mtu.store(now_ns / NS_PER_S << 16 | u64::from(mtu), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes over what another SA to the same address has learned.
+    pub(super) fn copy_path_mtu(&self, other: &Self) {
+        self.learned_mtu.store(other.learned_mtu.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// The path MTU as routers have told it, 65,535 if none has.
+    #[inline]
+    pub fn path_mtu(&self, now_ns: u64) -> u16 {
+        let learned = self.learned_mtu.load(Ordering::Relaxed);
+        if learned == 0 || now_ns / NS_PER_S >= (learned >> 16) + MTU_LASTS_S {
+            return u16::MAX;
+        }
+        learned as u16
     }
 
     /// Writes the values of the worker; failures are added apart.

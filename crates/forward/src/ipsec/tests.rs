@@ -20,6 +20,7 @@ mod bursts;
 mod errors;
 mod interfaces;
 mod moved;
+mod path_mtu;
 mod several;
 
 /// ESP packets made by Scapy, an independent implementation: see `crates/ipsec/src/tests/esp_by_scapy.py`.
@@ -202,7 +203,6 @@ fn ipv4(length: u16, flags: u8) -> Vec<u8> {
     hops(&packet, 0)
 }
 
-/// The MTU in an ICMP error "fragmentation needed" to that host about the packet, whose TTL was decremented.
 /// An IPv6 packet from a host inside to the other end of a tunnel.
 fn ipv6(length: u16) -> Vec<u8> {
     let mut packet = vec![0; length.into()];
@@ -214,6 +214,7 @@ fn ipv6(length: u16) -> Vec<u8> {
     packet
 }
 
+/// The MTU in an ICMP error "fragmentation needed" to that host about the packet, whose TTL was decremented.
 fn reported_mtu(answer: &crate::testing::Answer, packet: &[u8]) -> Option<u16> {
     let (port, error) = answer.only()?;
     assert_eq!((port, &error[..14]), (INSIDE, &leaves(INSIDE, &packet[..20])[..14]));

@@ -26,7 +26,9 @@ impl Core {
         if let (Some(header), Some(Way::Forward { hop, entry })) = (header, way)
             && let Ok(egress) = rewrite::egress(tables, entry.interface())
         {
-            let mtu = rewrite::mtu(egress, tables.next_hops.mtu(hop)).into();
+            let of_route = usize::from(rewrite::mtu(egress, tables.next_hops.mtu(hop)));
+            let of_path = frame.meta().next_hop as usize;
+            let mtu = if header.family == Family::V6 { of_route.min(of_path) } else { of_route };
             if header.length > mtu {
                 return self.cut(tables, frame, (hop, entry), mtu);
             }

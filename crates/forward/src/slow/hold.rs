@@ -17,6 +17,7 @@ use super::{Core, Now, SlowCounter};
 use crate::rewrite;
 use crate::route::{self, Neighbor, Way};
 use crate::tables::Tables;
+use crate::verdict::Verdict;
 
 impl Core {
     /// Lets a frame wait for its neighbor, and makes the kernel resolve it.
@@ -121,7 +122,12 @@ impl Core {
                 // While it waited the hook's next hop became another's number.
                 frame.meta_mut().chosen = 0;
             }
-            if own { self.send_own(tables, frame, now) } else { self.handle(tables, frame, now) }
+            let is_esp = frame.meta().verdict == Verdict::Encrypted as u16;
+            match own {
+                true if is_esp => self.send_encrypted(tables, frame, now),
+                true => self.send_own(tables, frame, now),
+                false => self.handle(tables, frame, now),
+            }
         }
         count
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 mod inbound;
 mod numbers;
+mod path_mtu;
 mod several;
 
 const ESP: u8 = 50;

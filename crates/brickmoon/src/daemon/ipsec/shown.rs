@@ -112,6 +112,7 @@ pub fn name_of(reqid: u32) -> String {
 }
 
 fn shown(sa: &Sa, name: &str, worker: usize, status: &SaStatus) -> bm_api::Sa {
+    let path_mtu = Some(status.path_mtu(clock_ns())).filter(|mtu| *mtu < u16::MAX);
     let status = status.read();
     bm_api::Sa {
         name: name.into(),
@@ -130,6 +131,7 @@ fn shown(sa: &Sa, name: &str, worker: usize, status: &SaStatus) -> bm_api::Sa {
         bytes: status.used.bytes,
         failures: status.failures,
         sequence: status.number,
+        path_mtu,
         age_s: clock_ns().saturating_sub(status.used.added_ns) / 1_000_000_000,
         state: match status.expiry {
             Some(Expiry::Hard) => "expired",

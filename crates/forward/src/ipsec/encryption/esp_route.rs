@@ -25,11 +25,13 @@ pub(super) struct EspRoute<'t> {
     mtu: usize,
 }
 
-/// The one further lookup: the way of an ESP packet, in the main table. `last` is the one of the packet before.
+/// The one further lookup: the way of an ESP packet, in the main table. `last` is the one of the packet before. Routers on
+/// the way do not fragment IPv6, so this one does where `path_mtu` demands it.
 pub(super) fn find<'t>(
     tables: &'t Tables,
     frame: &mut Frame,
     network: usize,
+    path_mtu: u16,
     last: &mut Option<EspRoute<'t>>,
 ) -> Result<usize, Stop> {
     let packet = frames::packet(frame, network);
@@ -47,10 +49,15 @@ pub(super) fn find<'t>(
     };
     let found = match last {
         Some(last) if last.destination == destination => *last,
-        _ => look_up(tables, frame, network, destination, last)?,
+        _ => look_up(tables, frame, network, path_mtu, destination, last)?,
     };
-    if length > found.mtu {
-        return Err(if may_be_cut { for_slow_path(frame, network) } else { Failure::TooBig.into() });
+    let mtu = if destination.is_ipv6() { found.mtu.min(path_mtu.into()) } else { found.mtu };
+    if length > mtu {
+        return Err(if may_be_cut {
+            for_slow_path(frame, network, path_mtu)
+        } else {
+            Failure::TooBig.into()
+        });
     }
     let kind = if destination.is_ipv4() { ethertype::IPV4 } else { ethertype::IPV6 };
     rewrite::encapsulate(frame, network, length, found.egress, found.entry, kind)
@@ -63,6 +70,7 @@ fn look_up<'t>(
     tables: &'t Tables,
     frame: &mut Frame,
     network: usize,
+    path_mtu: u16,
     destination: IpAddr,
     last: &mut Option<EspRoute<'t>>,
 ) -> Result<EspRoute<'t>, Stop> {
@@ -73,7 +81,7 @@ fn look_up<'t>(
     });
     let (hop, entry) = match way {
         Way::Forward { hop, entry } => (hop, entry),
-        Way::Resolve { .. } => return Err(for_slow_path(frame, network)),
+        Way::Resolve { .. } => return Err(for_slow_path(frame, network, path_mtu)),
         Way::Blackhole => return Err(Stop::Drop(Reason::Blackhole)),
         Way::Unreachable => return Err(Stop::Drop(Reason::Unreachable)),
         Way::Prohibit => return Err(Stop::Drop(Reason::Prohibit)),
@@ -95,8 +103,9 @@ fn look_up<'t>(
 }
 
 /// The slow path routes a packet by the table of its interface: none has this one, so it takes the main table.
-fn for_slow_path(frame: &mut Frame, network: usize) -> Stop {
+fn for_slow_path(frame: &mut Frame, network: usize, path_mtu: u16) -> Stop {
     let meta = frame.meta_mut();
     (meta.network, meta.interface, meta.chosen) = (network as u16, u16::MAX, 0);
+    meta.next_hop = path_mtu.into();
     Stop::Slow
 }
