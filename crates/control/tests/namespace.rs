@@ -10,10 +10,10 @@ use bm_control::config::Config;
 use bm_control::driver::{ControlPort, Driver};
 use bm_fastpath::{AttachChoice, Kernel};
 use bm_fib::published::Readers;
-use bm_forward::Resolver;
+use bm_forward::{Resolution, Resolver};
 use bm_port::Steering;
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -206,7 +206,16 @@ fn requests_neighbors_and_reports_those_that_fail() {
             neighbors.into_iter().find(|neighbor| neighbor.address == address.parse::<IpAddr>().unwrap())
         };
         until("the request", || known("192.0.2.77").is_some());
-        until("the failure", || neighbor_requests.next_failed() == Some(nobody));
+        let failed = (nobody.0, nobody.1, Resolution::Failed);
+        until("the failure", || neighbor_requests.next_resolution() == Some(failed));
+        // The kernel makes one of a broadcast address, and announces none.
+        let broadcast = IpAddr::from([192, 0, 2, 255]);
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.set_broadcast(true).unwrap();
+        socket.send_to(b"x", (broadcast, 9)).unwrap();
+        neighbor_requests.resolve(nobody.0, broadcast);
+        let of_linux = (nobody.0, broadcast, Resolution::OfLinux);
+        until("the kernel's own", || neighbor_requests.next_resolution() == Some(of_linux));
         // A gateway is resolved before any packet needs it, and confirmed when it is stale.
         ip("route add 203.0.113.0/24 via 192.0.2.9");
         until("the gateway", || known("192.0.2.9").is_some());

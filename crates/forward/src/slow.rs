@@ -78,10 +78,19 @@ pub trait Resolver: Send {
     /// are sent before later ones. Without that, the answer is noticed within a millisecond.
     fn set_waker(&mut self, _waker: Waker) {}
 
-    /// A neighbor that the kernel has given up on since the last call, so that frames for it do not wait longer.
-    fn next_failed(&mut self) -> Option<(u32, IpAddr)> {
+    /// What the kernel has said about neighbors since the last call, so that frames for them do not wait longer.
+    fn next_resolution(&mut self) -> Option<(u32, IpAddr, Resolution)> {
         None
     }
+}
+
+/// Why frames do not wait longer for a neighbor whose MAC is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// The kernel has given up.
+    Failed,
+    /// The kernel knows a MAC that it does not tell.
+    OfLinux,
 }
 
 /// The time of one step.

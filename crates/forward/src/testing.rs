@@ -26,7 +26,9 @@ use bm_port::{HostPort, MemoryPort, Wire};
 use bm_stats::{Account, CounterKind, Counters, Entry, Reason, Registry, Scope};
 
 use crate::tables::{Settings, Tables};
-use crate::{Now, Resolver, Router, RouterPort, SlowConfig, SlowCounter, SlowPath, SlowPort, WaitLimits};
+use crate::{
+    Now, Resolution, Resolver, Router, RouterPort, SlowConfig, SlowCounter, SlowPath, SlowPort, WaitLimits,
+};
 use world::World;
 
 /// Frames in the lab's memory, and the bytes of each slot.
@@ -87,7 +89,7 @@ impl HostPort for Linux {
 #[derive(Clone, Default)]
 struct Asked {
     asked: Shared<(u32, IpAddr)>,
-    failed: Shared<(u32, IpAddr)>,
+    resolutions: Shared<(u32, IpAddr, Resolution)>,
 }
 
 impl Resolver for Asked {
@@ -95,8 +97,8 @@ impl Resolver for Asked {
         add(&self.asked, (ifindex, address));
     }
 
-    fn next_failed(&mut self) -> Option<(u32, IpAddr)> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    fn next_resolution(&mut self) -> Option<(u32, IpAddr, Resolution)> {
+        self.resolutions.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 }
 
@@ -384,8 +386,20 @@ impl Lab {
     /// # Panics
     /// If the interface is not known.
     pub fn fail(&self, interface: &str, address: &str) {
+        self.report(interface, address, Resolution::Failed);
+    }
+
+    /// Reports that the kernel has a neighbor that it does not announce.
+    ///
+    /// # Panics
+    /// If the interface is not known.
+    pub fn leave_to_linux(&self, interface: &str, address: &str) {
+        self.report(interface, address, Resolution::OfLinux);
+    }
+
+    fn report(&self, interface: &str, address: &str, resolution: Resolution) {
         let address = address.parse().expect("an address");
-        add(&self.asked.failed, (self.world.ifindex_of(interface), address));
+        add(&self.asked.resolutions, (self.world.ifindex_of(interface), address, resolution));
     }
 
     /// Frames dropped for `reason`, everywhere.

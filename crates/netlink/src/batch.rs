@@ -127,7 +127,7 @@ impl Batch {
 
     /// Deletes a neighbor.
     pub fn delete_neighbor(&mut self, ifindex: u32, address: &IpAddr) -> Result<(), Error> {
-        self.add(libc::RTM_DELNEIGH, 0, |message| neighbor::write_gone(ifindex, address, message))
+        self.add(libc::RTM_DELNEIGH, 0, |message| neighbor::write_which(ifindex, address, message))
     }
 
     fn add(&mut self, kind: u16, flags: u16, body: impl FnOnce(&mut Vec<u8>)) -> Result<(), Error> {

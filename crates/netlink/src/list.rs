@@ -7,6 +7,7 @@ use crate::neighbor::{self, Neighbor};
 use crate::route::RouteMessage;
 use crate::{Address, Family};
 use netlink_sys::protocols::NETLINK_ROUTE;
+use std::net::IpAddr;
 
 /// How often a list is read again because it changed meanwhile. After that, what was read last counts: an event about
 /// the change is still to come.
@@ -26,6 +27,27 @@ pub fn neighbors() -> Result<Vec<Neighbor>, Error> {
         Message::Neighbor(neighbor) => Some(neighbor),
         _ => None,
     })
+}
+
+/// Whether the kernel has made a neighbor for an address itself, which it neither announces nor resolves: one that was a
+/// broadcast address when something was sent there. Packets go to its MAC address as long as it exists.
+///
+/// # Errors
+/// The kernel's error.
+pub fn is_unannounced(ifindex: u32, address: &IpAddr) -> Result<bool, Error> {
+    let Some(mut socket) = dump::open(NETLINK_ROUTE)? else { return Ok(false) };
+    let mut body = Vec::new();
+    neighbor::write_which(ifindex, address, &mut body);
+    let mut found = false;
+    let asked = dump::request(&mut socket, "find a neighbor", libc::RTM_GETNEIGH, &body, |raw| {
+        found |= neighbor::is_unannounced(raw.body);
+        Ok(())
+    });
+    match asked {
+        // It is gone meanwhile.
+        Err(error) if error.errno() == Some(libc::ENOENT) => Ok(false),
+        asked => asked.map(|()| found),
+    }
 }
 
 /// The addresses of this machine.
@@ -110,7 +132,6 @@ mod tests {
     use crate::link::{self, LinkEvents};
     use crate::{Batch, Hop, Link, RouteBody, Via};
     use bm_wire::prefix::Prefix;
-    use std::net::IpAddr;
 
     #[test]
     fn lists_neighbors_and_routes() {

@@ -129,8 +129,14 @@ pub(crate) fn write_permanent(ifindex: u32, address: &IpAddr, mac: [u8; 6], mess
     attribute::put(message, nda::LLADDR, &mac);
 }
 
-/// Appends the part after the netlink header of a request to delete a neighbor.
-pub(crate) fn write_gone(ifindex: u32, address: &IpAddr, message: &mut Vec<u8>) {
+/// Whether the kernel does not announce an entry.
+pub(crate) fn is_unannounced(message: &[u8]) -> bool {
+    let state = message.get(8..10).map_or(0, |bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
+    state == state::NOARP && message.get(11).is_some_and(|kind| *kind != RTN_UNICAST)
+}
+
+/// Appends the part after the netlink header of a request about a neighbor: to find it, or to delete it.
+pub(crate) fn write_which(ifindex: u32, address: &IpAddr, message: &mut Vec<u8>) {
     message.extend_from_slice(&[crate::Family::of(address).number(), 0, 0, 0]);
     message.extend_from_slice(&ifindex.to_ne_bytes());
     message.extend_from_slice(&[0; 4]);

@@ -7,11 +7,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bm_fastpath::{Unresolved, UnresolvedReader};
-use bm_forward::Resolver;
+use bm_forward::{Resolution, Resolver};
 use bm_graph::Waker;
 
-/// Capacity of the queue of failed neighbors.
-const FAILED: usize = 1024;
+/// Capacity of the queue of what the kernel says about neighbors.
+const RESOLUTIONS: usize = 1024;
 /// How long the thread does not wake for reports of the kernel path after some were read, so that a flood wakes it a
 /// hundred times a second, not for each report.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -22,7 +22,7 @@ pub type Neighbor = (u32, IpAddr);
 /// Sends requests to the control thread, which asks the kernel.
 pub struct NeighborRequests {
     ask: SyncSender<Neighbor>,
-    failed: Receiver<Neighbor>,
+    resolutions: Receiver<(u32, IpAddr, Resolution)>,
     waker: Waker,
     slow_path: Arc<OnceLock<Waker>>,
 }
@@ -31,8 +31,8 @@ pub struct NeighborRequests {
 pub(super) struct QueuedRequests {
     /// Requests of the slow path.
     pub wanted: Receiver<Neighbor>,
-    /// Neighbors that the kernel could not resolve.
-    pub failed: SyncSender<Neighbor>,
+    /// Neighbors that the kernel could not resolve, or does not tell.
+    pub resolutions: SyncSender<(u32, IpAddr, Resolution)>,
     slow_path: Arc<OnceLock<Waker>>,
 }
 
@@ -48,10 +48,10 @@ impl QueuedRequests {
 /// Creates the end for the slow path and the end for the control thread.
 pub(super) fn neighbor_requests(capacity: usize, waker: Waker) -> (NeighborRequests, QueuedRequests) {
     let (ask, wanted) = sync_channel(capacity.max(1));
-    let (fail, failed) = sync_channel(FAILED);
+    let (tell, resolutions) = sync_channel(RESOLUTIONS);
     let slow_path = Arc::default();
-    let asked = QueuedRequests { wanted, failed: fail, slow_path: Arc::clone(&slow_path) };
-    (NeighborRequests { ask, failed, waker, slow_path }, asked)
+    let asked = QueuedRequests { wanted, resolutions: tell, slow_path: Arc::clone(&slow_path) };
+    (NeighborRequests { ask, resolutions, waker, slow_path }, asked)
 }
 
 impl Resolver for NeighborRequests {
@@ -67,8 +67,8 @@ impl Resolver for NeighborRequests {
         }
     }
 
-    fn next_failed(&mut self) -> Option<Neighbor> {
-        self.failed.try_recv().ok()
+    fn next_resolution(&mut self) -> Option<(u32, IpAddr, Resolution)> {
+        self.resolutions.try_recv().ok()
     }
 }
 

@@ -2,8 +2,10 @@
 
 use super::control::Control;
 use bm_fastpath::Unresolved;
+use bm_forward::Resolution;
 use bm_netlink::Change;
 use bm_netlink::neighbor::state;
+use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Instant;
@@ -67,7 +69,7 @@ impl Control {
             let failed = |neighbor: &bm_netlink::Neighbor| neighbor.state & state::FAILED != 0;
             if self.watch.mirror().neighbor(ifindex, address).is_some_and(failed) {
                 // Lost if the queue is full; the slow path gives up by itself after a while.
-                let _full = asked.failed.try_send((ifindex, address));
+                let _full = asked.resolutions.try_send((ifindex, address, Resolution::Failed));
             }
         }
         asked.wake();
@@ -77,6 +79,7 @@ impl Control {
         if asked.is_empty() {
             return;
         }
+        let mut requested = Vec::new();
         for &(ifindex, address) in asked {
             let put = match self.watch.mirror().neighbor(ifindex, address) {
                 // A packet may have waited since before it was added. The request would make the kernel forget its MAC.
@@ -84,8 +87,9 @@ impl Control {
                 Some(_) => self.batch.use_neighbor(ifindex, &address),
                 None => self.batch.resolve_neighbor(ifindex, &address),
             };
-            if let Err(error) = put {
-                tracing::warn!(%error, ifindex, %address, "cannot request a neighbor");
+            match put {
+                Ok(()) => requested.push((ifindex, address)),
+                Err(error) => tracing::warn!(%error, ifindex, %address, "cannot request a neighbor"),
             }
         }
         match self.batch.finish() {
@@ -95,9 +99,28 @@ impl Control {
                 }
                 for refusal in outcome.first {
                     tracing::debug!(error = %refusal.error, "the kernel rejected a neighbor request");
+                    if refusal.error.errno() == Some(Errno::EXIST.raw_os_error())
+                        && let Some(&(ifindex, address)) = requested.get(refusal.index)
+                    {
+                        self.leave_unannounced(ifindex, address);
+                    }
                 }
             }
             Err(error) => tracing::warn!(%error, "cannot request neighbors"),
+        }
+    }
+
+    /// The kernel has a neighbor that the mirror does not know: it was just announced, or never will be.
+    fn leave_unannounced(&self, ifindex: u32, address: IpAddr) {
+        match bm_netlink::list::is_unannounced(ifindex, &address) {
+            Ok(true) => {
+                let Some(asked) = &self.slow_path else { return };
+                // Lost if the queue is full; the slow path asks again.
+                let _full = asked.resolutions.try_send((ifindex, address, Resolution::OfLinux));
+                asked.wake();
+            }
+            Ok(false) => {}
+            Err(error) => tracing::debug!(%error, ifindex, %address, "cannot find a neighbor"),
         }
     }
 

@@ -108,6 +108,20 @@ fn e67_linux_gets_what_it_must_answer_itself() {
     assert_eq!((lab.held(), lab.drops()), (0, vec![]));
 }
 
+/// A neighbor that was a broadcast address when Linux sent something there: its MAC is in no message.
+#[test]
+fn e67_linux_gets_what_only_it_can_send() {
+    let mut lab = lab();
+    let packet = V4::to("198.51.100.50").sent();
+    lab.send(LEFT, &packet);
+    lab.run();
+    lab.leave_to_linux("right", "198.51.100.50");
+    lab.run();
+    let answer = lab.answer();
+    assert_eq!((answer.sent, answer.host), (vec![], vec![(LEFT, packet)]));
+    assert_eq!((lab.held(), lab.drops()), (0, vec![]));
+}
+
 #[test]
 fn e67_queues_are_bounded() {
     let waits = WaitLimits { frames_each: 3, frames: 5, ..WaitLimits::default() };

@@ -13,7 +13,7 @@ use super::header::Header;
 use super::tell::{self, is_for_linux};
 use super::waiter::Waiter;
 use super::waiting::Held;
-use super::{Core, Now, SlowCounter};
+use super::{Core, Now, Resolution, SlowCounter};
 use crate::rewrite;
 use crate::route::{self, Neighbor, Way};
 use crate::tables::Tables;
@@ -60,11 +60,14 @@ impl Core {
     /// Releases frames that need not wait any longer; returns how many.
     pub(super) fn look_after_waiting(&mut self, tables: &Tables, now: Now) -> usize {
         let mut released = 0;
-        while let Some((ifindex, address)) = self.resolver.next_failed() {
+        while let Some((ifindex, address, resolution)) = self.resolver.next_resolution() {
             let interface = tables.interfaces.iter().position(|other| other.ifindex == ifindex);
             if let Some(interface) = interface {
                 let neighbor = Neighbor { interface: interface as u16, address };
-                released += self.give_up(tables, &neighbor, now);
+                released += match resolution {
+                    Resolution::Failed => self.give_up(tables, &neighbor, now),
+                    Resolution::OfLinux => self.leave_to_linux(&neighbor),
+                };
             }
         }
         let every = self.waiting.look_every_ns(now.monotonic_ns);
@@ -155,6 +158,17 @@ impl Core {
                 self.tell(tables, &frame, Error::neighbor_unresolved(family), now);
             }
             self.lose(frame, Reason::NeighborUnresolved);
+        }
+        count
+    }
+
+    /// Linux alone knows where frames for a neighbor go. Those of this router are lost.
+    fn leave_to_linux(&mut self, neighbor: &Neighbor) -> usize {
+        let frames = self.waiting.release(neighbor);
+        let count = frames.len();
+        for Waiter { frame, own } in frames {
+            self.held(&frame, -1);
+            if own { self.lose(frame, Reason::NeighborUnresolved) } else { self.deliver_linux_only(frame) }
         }
         count
     }
