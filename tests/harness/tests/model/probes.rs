@@ -272,8 +272,9 @@ impl Round {
         let port = 4000 + u16::from_be_bytes([self.token[2], self.token[3]]) % 16384;
         // Not twice to one destination: where Linux gets several packets at once, as from a card, from XDP on a veth, or from
         // workers, it looks at the source of the first of those to one destination only (`ip_route_use_hint`).
-        for (from, to) in SOURCES4.iter().zip(["10.9.9.9", "10.1.9.9"].into_iter().cycle()) {
-            self.push4(Ip4::udp_ports(from, to, port, 5000, &data));
+        for (host, from) in (100..).zip(SOURCES4) {
+            let to = if host % 2 == 0 { format!("10.9.9.{host}") } else { format!("10.1.9.{host}") };
+            self.push4(Ip4::udp_ports(from, &to, port, 5000, &data));
         }
         for from in SOURCES6 {
             self.push6(Ip6::udp_ports(from, "2001:db8:a000::9", port, 5000, &data));
