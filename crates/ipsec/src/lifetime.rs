@@ -39,7 +39,7 @@ pub struct Used {
     /// Bytes of inner packets.
     pub bytes: u64,
     pub packets: u64,
-    /// When the SA was added, in nanoseconds.
+    /// When the SA was added, in nanoseconds. A time before the clock began, such as that of another process, wraps around.
     pub added_ns: u64,
     /// When its first packet was handled; 0 if none was.
     pub first_ns: u64,
@@ -56,16 +56,16 @@ impl Limit {
 }
 
 impl Limits {
-    /// Whether there is any.
-    pub(crate) fn are_set(&self) -> bool {
+    /// Whether there are any.
+    pub fn are_set(&self) -> bool {
         *self != Self::default()
     }
 
     /// The worst of the limits that have been reached.
     #[inline]
     pub fn expiry(&self, used: &Used, now_ns: u64) -> Option<Expiry> {
-        let age = now_ns.saturating_sub(used.added_ns);
-        let in_use = if used.first_ns == 0 { 0 } else { now_ns.saturating_sub(used.first_ns) };
+        let age = used.age_ns(now_ns);
+        let in_use = if used.first_ns == 0 { 0 } else { since(used.first_ns, now_ns) };
         let each = [
             self.bytes.expiry(used.bytes),
             self.packets.expiry(used.packets),
@@ -77,6 +77,11 @@ impl Limits {
 }
 
 impl Used {
+    /// How long ago the SA was added.
+    pub fn age_ns(&self, now_ns: u64) -> u64 {
+        since(self.added_ns, now_ns)
+    }
+
     /// Counts a packet.
     #[inline]
     pub(crate) fn count(&mut self, bytes: usize, now_ns: u64) {
@@ -87,6 +92,11 @@ impl Used {
             self.first_ns = now_ns.max(1);
         }
     }
+}
+
+/// Threads read the clock one after the other, so `then` may be slightly later than `now`.
+fn since(then: u64, now: u64) -> u64 {
+    now.wrapping_sub(then).cast_signed().max(0).cast_unsigned()
 }
 
 #[cfg(test)]
@@ -111,6 +121,13 @@ mod tests {
             assert_eq!(limits.expiry(&used, now), Some(Expiry::Hard), "{used:?}");
         }
         assert_eq!(Limits::default().expiry(&used(u64::MAX, u64::MAX), u64::MAX), None);
+    }
+
+    #[test]
+    fn times_before_the_clock_began_count() {
+        let limits = Limits { time_ns: Limit { soft: None, hard: Some(1000) }, ..Limits::default() };
+        let used = Used { added_ns: 0u64.wrapping_sub(900), ..Used::default() };
+        assert_eq!([99, 100].map(|now| limits.expiry(&used, now)), [None, Some(Expiry::Hard)]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod clear_text;
 mod feed;
 mod kernel;
 mod kernel_thread;
+mod lifetimes;
 mod live;
 mod names;
 mod owners;
@@ -44,6 +45,7 @@ use clear_text::ClearText;
 use feed::Feed;
 use kernel::Sequences;
 pub use kernel_thread::KernelThread;
+use lifetimes::Lifetimes;
 use live::Live;
 use owners::Owners;
 pub use protection::Protection;
@@ -70,6 +72,7 @@ const NO_IPSEC: &str =
 pub struct Ipsec {
     clear_text: ClearText,
     record: Option<Record>,
+    lifetimes: Option<Lifetimes>,
     config: config::Ipsec,
     known: Vec<Known>,
     feeds: Vec<Feed>,
@@ -94,6 +97,7 @@ struct Known {
     worker: usize,
     /// Whether no worker uses it, unless another SA of the policy ends.
     is_spare: bool,
+    has_lifetime: bool,
     status: Arc<SaStatus>,
 }
 
@@ -116,6 +120,9 @@ impl Ipsec {
         let sends = config.ipsec.sas.iter().any(|sa| sa.direction == Direction::Out);
         if sends && self.record.is_none() {
             self.record = Some(Record::open(&config.ipsec.state_file).map_err(Failure::Failed)?);
+        }
+        if config.ipsec.sas.iter().any(|sa| sa.limits.are_set()) && self.lifetimes.is_none() {
+            self.lifetimes = Some(Lifetimes::open(&config.ipsec.state_file).map_err(Failure::Failed)?);
         }
         Ok(())
     }
@@ -150,13 +157,22 @@ impl Ipsec {
                 (known.id, known.direction, known.fingerprint) == (id, direction, fingerprint)
             };
             let status = before.iter().find(same).map(|known| known.status.clone());
-            let status = status.unwrap_or_else(|| Arc::new(SaStatus::new(now_ns)));
+            let status = status.unwrap_or_else(|| Arc::new(self.status(sa, now_ns)));
             status.begin();
             let place = config.ipsec.place_of(id);
             let worker = owners.give(sa, place);
             let is_spare = direction == Direction::Out && place.is_some_and(|place| place >= workers);
             let numbers = (direction == Direction::Out).then(|| self.numbers(sa, &status)).transpose()?;
-            self.known.push(Known { id, direction, fingerprint, worker, is_spare, status: status.clone() });
+            let (has_lifetime, known) = (sa.limits.are_set(), status.clone());
+            self.known.push(Known {
+                id,
+                direction,
+                fingerprint,
+                worker,
+                is_spare,
+                has_lifetime,
+                status: known,
+            });
             sas.push(SaPlan { sa: sa.clone(), worker, status, numbers });
         }
         sas.extend(self.live.plan(workers));
@@ -169,6 +185,12 @@ impl Ipsec {
             sas,
             of_kernel: config.ipsec.kernel,
         })
+    }
+
+    /// Of an SA that is added now.
+    fn status(&self, sa: &Sa, now_ns: u64) -> SaStatus {
+        let lifetimes = self.lifetimes.as_ref().filter(|_| sa.limits.are_set());
+        lifetimes.map_or_else(|| SaStatus::new(now_ns), |lifetimes| lifetimes.status(sa))
     }
 
     /// The SAs of a policy of the configuration, with what they have done.
@@ -357,8 +379,8 @@ impl Ipsec {
     /// Without SAs and policies.
     fn forget(&mut self, config: &Config) -> Result<(), Failure> {
         self.clear_text.follow(&config.ipsec, [].iter())?;
-        let Self { clear_text, record, version, .. } = std::mem::take(self);
-        *self = Self { clear_text, record, version: version + 1, ..Self::default() };
+        let Self { clear_text, record, lifetimes, version, .. } = std::mem::take(self);
+        *self = Self { clear_text, record, lifetimes, version: version + 1, ..Self::default() };
         Ok(())
     }
 
@@ -371,18 +393,25 @@ impl Ipsec {
         Ok(numbers)
     }
 
-    /// Called often: looks after the kernel's policies, and reserves numbers for each SA that will need them.
+    /// Called often: looks after the kernel's policies, reserves numbers for each SA that will need them, and notes what those
+    /// with a lifetime were used for.
     pub fn supervise(&mut self) {
         self.clear_text.renew();
         self.live.supply();
         if let Some(record) = &mut self.record {
             self.feeds.iter_mut().for_each(|feed| feed.supply(record));
         }
+        if let Some(lifetimes) = &mut self.lifetimes {
+            lifetimes.follow(&self.known);
+        }
     }
 
     /// Called when workers have ended: frees the numbers that they have not used, and says what stays in the kernel.
     pub fn end(&mut self) {
         self.feeds.clear();
+        if let Some(lifetimes) = &mut self.lifetimes {
+            lifetimes.write(&self.known);
+        }
         if let Some(Err(why)) = self.record.as_mut().map(Record::free_returned) {
             tracing::warn!("the next start skips sequence numbers of SAs: {why}");
         }

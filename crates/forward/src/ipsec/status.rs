@@ -115,7 +115,7 @@ impl SaStatus {
     /// A router has told that larger packets do not arrive. It never makes an MTU greater: that it does with time.
     pub(super) fn learn_path_mtu(&self, mtu: u16, now_ns: u64) {
         if mtu <= self.path_mtu(now_ns) {
-            self.learned_mtu.store(now_ns / NS_PER_S << 16 | u64::from(mtu), Ordering::Relaxed);
+            self.learned_mtu.store((now_ns / NS_PER_S) << 16 | u64::from(mtu), Ordering::Relaxed);
         }
     }
 

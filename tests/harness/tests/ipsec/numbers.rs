@@ -53,6 +53,34 @@ fn reloads_and_clean_ends_use_up_no_numbers() {
     two.stop();
 }
 
+/// A lifetime counts what an SA was used for by all daemons: a kill costs what was not written yet.
+#[test]
+fn lifetimes_go_on_after_restarts_and_kills() {
+    let net = Net::new("ipsec-lifetimes");
+    let limit = "hard_packets = 40";
+    let (Some(mut one), Some(two)) = (net.start(0, limit), net.start(1, "")) else { return };
+    let file = net.folder.join("g0.state.lifetimes");
+    let packets = |gateway: &Daemon<'_>| sa(&gateway.ask(&["show", "sas"]), "out")["packets"].as_u64();
+    for is_killed in [true, false, true] {
+        net.a.run("ping -c 10 -i 0.02 -W 2 10.2.0.2");
+        let before = packets(&one);
+        let line = format!(" out {} {} ", before.unwrap_or(0) * 84, before.unwrap_or(0));
+        eventually("it is written", || std::fs::read_to_string(&file).unwrap_or_default().contains(&line));
+        if is_killed {
+            one.kill()
+        } else {
+            one.stop()
+        }
+        one = net.start(0, limit).expect("it has started before");
+        assert_eq!(packets(&one), before);
+    }
+    let _partly_lost = net.a.try_run("ping -c 20 -i 0.02 -W 1 10.2.0.2");
+    assert_eq!((packets(&one), state(&one)), (Some(40), "expired".into()));
+    assert_eq!(dropped(&one, "ipsec_lifetime"), 10);
+    one.stop();
+    two.stop();
+}
+
 #[test]
 fn an_sa_without_numbers_stops_alone_and_by_name() {
     let net = Net::new("ipsec-used-up");

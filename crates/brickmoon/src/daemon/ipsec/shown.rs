@@ -132,7 +132,7 @@ fn shown(sa: &Sa, name: &str, worker: usize, status: &SaStatus) -> bm_api::Sa {
         failures: status.failures,
         sequence: status.number,
         path_mtu,
-        age_s: clock_ns().saturating_sub(status.used.added_ns) / 1_000_000_000,
+        age_s: status.used.age_ns(clock_ns()) / 1_000_000_000,
         state: match status.expiry {
             Some(Expiry::Hard) => "expired",
             _ if is_used_up(sa, status.number) => EXHAUSTED,
