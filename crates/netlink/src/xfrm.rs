@@ -7,7 +7,7 @@
 use crate::attribute::Attributes;
 use crate::error::{Error, Malformed};
 use crate::linux_only::dump::{self, Dumped, is_absent};
-use crate::message::Raw;
+use crate::message::{Messages, Raw};
 use crate::socket::Socket;
 use netlink_sys::protocols::NETLINK_XFRM;
 use std::collections::BTreeMap;
@@ -97,6 +97,60 @@ pub struct Replaced {
     pub added: usize,
     /// Policies of the owner that are not wanted any more.
     pub removed: usize,
+}
+
+/// The kernel's group of events about changed policies (`XFRMNLGRP_POLICY`).
+const POLICY_EVENTS: u32 = 4;
+/// Room for some thousand events.
+const EVENTS: usize = 1 << 20;
+
+/// Notices when somebody removes policies from the kernel.
+#[derive(Debug)]
+pub struct Removals(Socket);
+
+/// What was removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Removed {
+    #[default]
+    Nothing,
+    /// Some of brickmoon's, by brickmoon or others.
+    Own,
+    /// All, or more than there is room to tell.
+    All,
+}
+
+impl Removals {
+    /// Watches the calling thread's network namespace; `None` if the kernel has no IPsec.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn watch() -> Result<Option<Self>, Error> {
+        Ok(dump::subscribe(NETLINK_XFRM, &[POLICY_EVENTS], EVENTS)?.map(Self))
+    }
+
+    /// What was removed since the last call.
+    pub fn take(&mut self) -> Removed {
+        let mut removed = Removed::Nothing;
+        loop {
+            let count = match self.0.receive(false) {
+                Ok(0) => return removed,
+                Ok(count) => count,
+                Err(Error::Overrun) => {
+                    removed = Removed::All;
+                    continue;
+                }
+                // It is compared from time to time anyhow.
+                Err(_) => return Removed::Own,
+            };
+            for raw in (0..count).flat_map(|index| Messages(self.0.slot(index))).map_while(Result::ok) {
+                removed = removed.max(match raw.kind {
+                    message::FLUSH_POLICIES => Removed::All,
+                    message::DELETE_POLICY if is_own(raw.body) => Removed::Own,
+                    _ => Removed::Nothing,
+                });
+            }
+        }
+    }
 }
 
 /// Whether a policy of the kernel was made here.
@@ -307,6 +361,34 @@ mod tests {
         // The same with `mark 42 mask 0xff`.
         expected.extend([12, 0, 21, 0, 42, 0, 0, 0, 0xff, 0, 0, 0]);
         assert_eq!(encode(&ForwardPolicy { mark: (42, 0xff), ..policy() }, 7, PRIORITY_MIN), expected);
+    }
+
+    #[test]
+    fn removed_policies_are_noticed() {
+        let noticed = std::thread::spawn(|| {
+            if let Err(error) = bm_sys::Namespace::Network.unshare() {
+                return eprintln!("skipped: needs root for a network namespace: {error}");
+            }
+            let Some(mut removals) = Removals::watch().unwrap() else {
+                return eprintln!("skipped: this kernel has no IPsec");
+            };
+            let ours = [policy()];
+            for (added, removed, expected) in [
+                (&ours[..], &[][..], Removed::Nothing),
+                (&[], &ours, Removed::Own),
+                (&ours, &[], Removed::Nothing),
+            ] {
+                change(7, added, removed).unwrap().unwrap();
+                assert_eq!(removals.take(), expected);
+            }
+            let flush = std::process::Command::new("ip").args(["xfrm", "policy", "flush"]).status();
+            match flush {
+                Ok(status) => assert!(status.success()),
+                Err(error) => return eprintln!("skipped: a flush: there is no iproute2: {error}"),
+            }
+            assert_eq!((removals.take(), removals.take()), (Removed::All, Removed::Nothing));
+        });
+        noticed.join().unwrap();
     }
 
     #[test]

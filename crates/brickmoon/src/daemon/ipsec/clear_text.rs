@@ -13,12 +13,14 @@ use bm_control::config::{Ipsec, LeftToLinux};
 use bm_filter::AnyPrefix;
 use bm_ipsec::{Action, Direction, Policy, Selector};
 use bm_netlink::Error;
-use bm_netlink::xfrm::{self, ForwardPolicy, PortMask, Replaced};
+use bm_netlink::xfrm::{self, ForwardPolicy, PortMask, Removals, Removed, Replaced};
 
 use crate::failure::Failure;
 
-/// How often the kernel's policies are compared with what they should be: `ip xfrm policy flush` removes all of them.
+/// How often the kernel's policies are compared with what they should be, if no event says that some were removed.
 const RENEWAL: Duration = Duration::from_secs(10);
+/// How often they are compared while some of brickmoon's are removed one by one, as it does itself.
+const RENEWAL_AFTER_REMOVAL: Duration = Duration::from_secs(1);
 /// Any address.
 const ANY: [(IpAddr, u8); 2] =
     [(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0), (IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0)];
@@ -32,6 +34,9 @@ pub struct ClearText {
     owner: u16,
     wanted: Wanted,
     compared: Option<Instant>,
+    removals: Option<Removals>,
+    /// What was removed since they were compared.
+    removed: Removed,
     failed: bool,
 }
 
@@ -96,6 +101,14 @@ impl ClearText {
             (Err(error), false) => return Err(refused(&error.to_string())),
         }
         (self.wanted, self.compared, self.failed) = (wanted, Some(Instant::now()), false);
+        if self.removals.is_none() && !self.wanted.policies.is_empty() {
+            self.removals = Removals::watch().unwrap_or_else(|error| {
+                tracing::warn!(
+                    "cannot watch the kernel's IPsec policies, so they are compared every 10 s: {error}"
+                );
+                None
+            });
+        }
         Ok(())
     }
 
@@ -156,11 +169,18 @@ impl ClearText {
 
     /// Adds policies again that others have removed; called often.
     pub fn renew(&mut self) {
-        let is_due = self.compared.is_some_and(|at| at.elapsed() >= RENEWAL);
+        let removed = self.removals.as_mut().map_or(Removed::Nothing, Removals::take).max(self.removed);
+        self.removed = removed;
+        let pause = match removed {
+            Removed::All => Duration::ZERO,
+            Removed::Own => RENEWAL_AFTER_REMOVAL,
+            Removed::Nothing => RENEWAL,
+        };
+        let is_due = self.compared.is_some_and(|at| at.elapsed() >= pause);
         if self.wanted.policies.is_empty() || !is_due {
             return;
         }
-        self.compared = Some(Instant::now());
+        (self.compared, self.removed) = (Some(Instant::now()), Removed::Nothing);
         let renewed = xfrm::replace(self.owner, self.wanted.in_kernel())
             .and_then(|renewed| renewed.ok_or(Error::Silent { request: "list IPsec policies" }));
         match renewed {
