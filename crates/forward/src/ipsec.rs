@@ -16,6 +16,7 @@
 //! worker, so that none is handed over (choice.rs).
 
 mod choice;
+mod current;
 mod decryption;
 mod encryption;
 mod errors;
@@ -37,6 +38,7 @@ use bm_link::Consumer;
 use bm_stats::Reason;
 
 pub use choice::PolicySas;
+pub use current::CurrentPolicies;
 pub use decryption::Decryption;
 pub use encryption::Encryption;
 pub use interfaces::{IPSEC_PORT, if_id_of};

@@ -51,8 +51,8 @@ mod verdict;
 pub use balancing::{Balancing, BalancingCounter, BalancingCounters, BalancingPlan, FabricPort};
 pub use entrance::Entrance;
 pub use ipsec::{
-    Controls, Decryption, Encryption, IPSEC_PORT, IpsecPlan, IpsecWorker, Moved, NewSa, PolicySas, SaNumbers,
-    SaPlan, SaStatus, Status, Wanted, if_id_of,
+    Controls, CurrentPolicies, Decryption, Encryption, IPSEC_PORT, IpsecPlan, IpsecWorker, Moved, NewSa,
+    PolicySas, SaNumbers, SaPlan, SaStatus, Status, Wanted, if_id_of,
 };
 pub use lease::Lease;
 pub use router::{Router, RouterPort};

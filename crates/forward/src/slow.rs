@@ -55,6 +55,7 @@ pub use waiting::WaitLimits;
 use crate::entrance::{Arrivals, Bell, Entrance, entrance};
 use crate::filter::PortFilter;
 use crate::input::{self, Arrival};
+use crate::ipsec::CurrentPolicies;
 use crate::rewrite;
 use crate::route::{self, Way};
 use crate::tables::Tables;
@@ -160,6 +161,7 @@ struct Core {
     looked_ns: Option<u64>,
     /// Errors may have to be encrypted, which Linux would not do: all are sent here.
     encrypts: bool,
+    policies: Option<CurrentPolicies>,
 }
 
 struct PortState {
@@ -249,6 +251,7 @@ impl SlowPath {
             random: seed,
             looked_ns: None,
             encrypts: false,
+            policies: None,
         };
         Self {
             published,
@@ -285,10 +288,10 @@ impl SlowPath {
     }
 
     /// Adds IPsec of a worker, which passes frames on besides its router.
-    pub fn add_entrance(&mut self, capacity: usize) -> Entrance {
+    pub fn add_entrance(&mut self, capacity: usize, policies: &CurrentPolicies) -> Entrance {
         let (entrance, arrivals) = entrance(capacity, &self.bell);
         self.arrivals.push(arrivals);
-        self.core.encrypts = true;
+        (self.core.encrypts, self.core.policies) = (true, Some(policies.clone()));
         entrance
     }
 

@@ -27,7 +27,8 @@ use bm_stats::{Account, CounterKind, Counters, Entry, Reason, Registry, Scope};
 
 use crate::tables::{Settings, Tables};
 use crate::{
-    Now, Resolution, Resolver, Router, RouterPort, SlowConfig, SlowCounter, SlowPath, SlowPort, WaitLimits,
+    CurrentPolicies, Now, Resolution, Resolver, Router, RouterPort, SlowConfig, SlowCounter, SlowPath,
+    SlowPort, WaitLimits,
 };
 use world::World;
 
@@ -262,7 +263,9 @@ impl Lab {
         match ipsec {
             None => join(&mut network, &names),
             Some(plan) => {
-                let entrance = slow.add_entrance(QUEUE);
+                let current = CurrentPolicies::default();
+                current.set(plan.policies.clone());
+                let entrance = slow.add_entrance(QUEUE, &current);
                 let tables = || (published.clone(), readers.register());
                 ipsec::join(&mut network, &names, plan, &tables, entrance, &mut books);
             }

@@ -162,7 +162,7 @@ impl DataPlane {
         let mut running = Vec::new();
         for (index, (mut network, waker)) in networks.into_iter().zip(wakers).enumerate() {
             if let Some(ipsec) = &mut ipsec {
-                let entrance = slow.add_entrance(config.slow_path.ring as usize);
+                let entrance = slow.add_entrance(config.slow_path.ring as usize, &ipsec.current);
                 let tables = || (shared.published.clone(), shared.readers.register());
                 ipsec.add(&mut network, (index, &names), &shared.registry, &tables, entrance)?;
             }

@@ -30,8 +30,8 @@ use bm_fib::published::{Published, ReaderHandle};
 use bm_filter::TooMany;
 use bm_forward::tables::Tables;
 use bm_forward::{
-    Decryption, Encryption, Entrance, IpsecPlan, IpsecWorker, Moved, PolicySas, SaNumbers, SaPlan, SaStatus,
-    Wanted,
+    CurrentPolicies, Decryption, Encryption, Entrance, IpsecPlan, IpsecWorker, Moved, PolicySas, SaNumbers,
+    SaPlan, SaStatus, Wanted,
 };
 use bm_graph::{Network, Waker, clock_ns};
 use bm_ipsec::{Action, Direction, Policies, Policy, Sa, SaId, SaList};
@@ -80,6 +80,8 @@ pub struct Ipsec {
     live: Live,
     /// Those of the configuration and of programs, as workers have them.
     policies: Arc<Policies>,
+    /// Those, for the slow path.
+    current: CurrentPolicies,
     /// When they were changed, if they are not in one tree yet.
     changed: Option<Instant>,
     lacks_policies: bool,
@@ -177,6 +179,7 @@ impl Ipsec {
         }
         sas.extend(self.live.plan(workers));
         (self.policies, self.changed) = (self.all_policies()?, None);
+        self.current.set(self.policies.clone());
         self.version += 1;
         Ok(IpsecPlan {
             policies: self.policies.clone(),
@@ -314,6 +317,7 @@ impl Ipsec {
         self.changed = (!policies.is_settled()).then(Instant::now);
         self.version += 1;
         self.live.set_policies(&policies, current);
+        self.current.set(policies.clone());
         self.policies = policies;
     }
 
@@ -423,6 +427,8 @@ impl Ipsec {
 pub struct IpsecApps {
     plan: IpsecPlan,
     workers: Vec<IpsecWorker>,
+    /// The policies, for the slow path.
+    pub current: CurrentPolicies,
 }
 
 impl IpsecApps {
@@ -436,7 +442,7 @@ impl IpsecApps {
         let plan = ipsec.plan(config, wakers.len())?;
         let (workers, controls) = IpsecWorker::all(wakers, RING);
         ipsec.live.control(controls);
-        Ok(Some(Self { plan, workers }))
+        Ok(Some(Self { plan, workers, current: ipsec.current.clone() }))
     }
 
     /// Adds the apps of a worker to its network.
@@ -452,7 +458,7 @@ impl IpsecApps {
             let path = format!("{app}/{worker}");
             Account::open(registry, Scope::Other(&path)).map_err(Failure::failed)
         };
-        let (Self { plan, workers }, now_ns) = (self, clock_ns());
+        let (Self { plan, workers, .. }, now_ns) = (self, clock_ns());
         let Some(own) = workers.get_mut(worker) else { return Ok(()) };
         let decryption = Decryption::new(plan, own, names.to_vec(), tables, account(DECRYPTION)?, now_ns);
         let decryption = decryption.map_err(Failure::failed)?;

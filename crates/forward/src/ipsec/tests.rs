@@ -312,6 +312,31 @@ fn esp_is_fragmented_over_both_families() {
     }
 }
 
+/// Linux, which gets a packet with a Router Alert for whoever listens, cannot encrypt it.
+#[test]
+fn packets_with_a_router_alert_are_encrypted() {
+    let Recorded { sa, .. } = first();
+    let (mut plan, _more) = plan(&sa, 0);
+    let selector = Selector { destination: Some("10.2.0.0/16".parse().unwrap()), ..Selector::default() };
+    let protect = Policy { selector, ..policy(Direction::Out, Action::Protect(sa.id())) };
+    plan.policies = Policies::new(vec![protect]).unwrap().into();
+    let mut lab = Lab::with_ipsec(LINES, plan);
+    // The second network is in no policy.
+    let [inside, beyond] = [2, 3].map(|network| {
+        let mut packet = ipv4(100, 0);
+        (packet[0], packet[17]) = (0x46, network);
+        packet.splice(20..24, [148, 4, 0, 0]);
+        packet[10..12].fill(0);
+        let sum = checksum::ipv4_header(&packet[..24]);
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        arrives(INSIDE, &packet)
+    });
+    let answer = lab.exchange(INSIDE, &inside);
+    assert_eq!(answer.only().map(|(port, frame)| (port, frame[23])), Some((OUTSIDE, 50)));
+    let answer = lab.exchange(INSIDE, &beyond);
+    assert_eq!((answer.sent, answer.host), (vec![], vec![(INSIDE, beyond)]));
+}
+
 #[test]
 fn numbers_continue_with_the_next_block_and_then_end() {
     let Recorded { sa, plain, .. } = first();

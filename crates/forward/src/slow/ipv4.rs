@@ -75,7 +75,7 @@ impl Core {
             Some(Fault::At(pointer)) => {
                 Fate::Tell(icmp::parameter_problem(pointer).into(), Reason::Ipv4Options)
             }
-            None if done.alert && self.may_alert(now) => return Fate::Host,
+            None if done.alert && self.may_alert(tables, packet, asked.way, now) => return Fate::Host,
             None => onward(tables, packet, asked.way, self.encrypts),
         };
         match fate {
@@ -104,8 +104,14 @@ impl Core {
         }
     }
 
-    /// Whether Linux may get another packet with a Router Alert; those above the limit are routed like any other.
-    pub(super) fn may_alert(&mut self, now: Now) -> bool {
+    /// Whether Linux may get a packet with a Router Alert. Those above the limit are routed like any other, and so are those
+    /// that are encrypted, which Linux cannot do.
+    pub(super) fn may_alert(&mut self, tables: &Tables, packet: &[u8], way: Way, now: Now) -> bool {
+        if let (Some(policies), Some((_, out))) = (&self.policies, way.out())
+            && policies.concern(tables, packet, out)
+        {
+            return false;
+        }
         let may = self.alerts.take(now.monotonic_ns, ALERTS_PER_SECOND, ALERTS_BURST);
         if !may {
             self.bump(SlowCounter::AlertsLimited);

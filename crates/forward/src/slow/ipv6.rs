@@ -32,7 +32,7 @@ impl Core {
             (_, Some(Verdict::SourceScope)) => return beyond_scope(&ip),
             (_, Some(Verdict::HopByHop)) => match process_hop_by_hop(&ip) {
                 Err(fate) => return fate,
-                Ok(true) if self.may_alert(now) => return Fate::Host,
+                Ok(true) if self.may_alert(tables, packet, way, now) => return Fate::Host,
                 Ok(_) => {}
             },
             _ => {}

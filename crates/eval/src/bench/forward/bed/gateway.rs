@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use bm_fib::published::Published;
 use bm_forward::tables::Vrf;
 use bm_forward::{
-    Encryption, IpsecPlan, IpsecWorker, PolicySas, Router, RouterPort, SaNumbers, SaPlan, SaStatus, SlowPath,
-    SlowPort,
+    CurrentPolicies, Encryption, IpsecPlan, IpsecWorker, PolicySas, Router, RouterPort, SaNumbers, SaPlan,
+    SaStatus, SlowPath, SlowPort,
 };
 use bm_frame::{Burst, Frame, Freelist};
 use bm_graph::Waker;
@@ -192,7 +192,7 @@ impl Bed {
         let names = PORTS.map(String::from).to_vec();
         let (entrance, back) = slow.add_worker(SLOW_QUEUE, names.clone(), making.account("return")?, None);
         let router = Router::new(ports, published.clone(), self.readers.register(), entrance);
-        let entrance = slow.add_entrance(SLOW_QUEUE);
+        let entrance = slow.add_entrance(SLOW_QUEUE, &CurrentPolicies::default());
         let account = making.watched("encryption")?;
         let tables = (published, self.readers.register());
         let encryption = Encryption::new(plan, parts, names, tables, entrance, account, 0)
