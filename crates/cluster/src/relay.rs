@@ -281,11 +281,20 @@ impl fmt::Display for RelayLink {
 
 #[cfg(test)]
 mod tests {
-    use bm_vlb::address::{Destination, Port, Source, To};
+    use std::cell::RefCell;
+
+    use bm_vlb::address::{Destination, NotFabric, Port, Source, To};
     use bm_vlb::membership::Epoch;
+    use bm_wire::Mac;
     use libbpf_rs::ProgramInput;
+    use proptest::prelude::*;
+    use proptest::test_runner::{Config, TestRunner};
 
     use super::*;
+
+    const DROP: u32 = 1;
+    const PASS: u32 = 2;
+    const REDIRECT: u32 = 4;
 
     fn link(text: &str) -> RelayLink {
         text.parse().expect("a link")
@@ -297,7 +306,12 @@ mod tests {
         let port = Port::new(0).expect("small");
         let to = Destination { epoch: Epoch::new(9), output: node(to), port, to: kind };
         let from = Source { input: node(7), via: via.map(node), sample: None };
-        let frame = [&to.mac().0[..], &from.mac().0, &[8, 0], &[0xff; 46]].concat();
+        passes_with(program, to.mac(), from.mac())
+    }
+
+    /// The verdict on a frame with these addresses, and what is counted.
+    fn passes_with(program: &mut Program, to: Mac, from: Mac) -> (u32, &'static str) {
+        let frame = [&to.0[..], &from.0, &[8, 0], &[0xff; 46]].concat();
         let counts = |program: &Program| {
             let counts: Option<[u64; KINDS]> =
                 bm_bpf::sum_counters(&program.map("relay_counts").unwrap(), &1u32.to_ne_bytes()).unwrap();
@@ -311,7 +325,9 @@ mod tests {
         let after = counts(program);
         let counted = RELAY_COUNTERS.into_iter().zip(after.iter().zip(before));
         let mut counted = counted.filter(|(name, (after, before))| *name != "bytes" && **after != *before);
-        (verdict, counted.next().map_or("", |(name, _)| name))
+        let first = counted.next().map_or("", |(name, _)| name);
+        assert_eq!(counted.next(), None, "a frame counts once");
+        (verdict, first)
     }
 
     #[test]
@@ -328,8 +344,6 @@ mod tests {
         program.set("towards", node(1), 2).unwrap();
         program.set("towards", node(2), 1).unwrap();
         program.set("arrivals", node(7), 3).unwrap();
-        const DROP: u32 = 1;
-        const REDIRECT: u32 = 4;
         let frame = To::Neighbor(8);
         assert_eq!(passes(&mut program, 1, None, frame), (REDIRECT, "packets"));
         assert_eq!(passes(&mut program, 3, Some(1), frame), (REDIRECT, "packets"));
@@ -340,6 +354,64 @@ mod tests {
         assert_eq!(passes(&mut program, 2, None, frame), (DROP, "drop_link"), "back where it came from");
         program.set("arrivals", node(7), 0).unwrap();
         assert_eq!(passes(&mut program, 5, None, frame), (DROP, "drop_link"));
+    }
+
+    /// Somebody on a cable who knows the format: fields of any value, and flipped bits.
+    #[test]
+    fn made_up_addresses_lead_nowhere_else() {
+        let program = match Program::load() {
+            Ok(program) => program,
+            Err(why) => return eprintln!("skipped: needs root for BPF: {why}"),
+        };
+        let node = |number| Node::new(number).expect("small");
+        bm_bpf::reset_counters(&program.map("relay_counts").unwrap(), &1u32.to_ne_bytes()).unwrap();
+        let own = program.map("own").unwrap();
+        own.update(&0u32.to_ne_bytes(), &5u32.to_ne_bytes(), MapFlags::ANY).unwrap();
+        // The frames come by interface 1.
+        (0..4).for_each(|to| program.set("towards", node(to), 1 + u32::from(to)).unwrap());
+        (6..8).for_each(|from| program.set("arrivals", node(from), 9).unwrap());
+        let expected = |to: Mac, from: Mac| {
+            let (to, from) = (Destination::parse(to), Source::parse(from));
+            let foreign = [to.as_ref().err(), from.as_ref().err()];
+            if foreign.iter().flatten().any(|why| **why != NotFabric::Reserved) {
+                return (PASS, "other");
+            }
+            let (Ok(to), Ok(from)) = (to, from) else { return (DROP, "drop_malformed") };
+            let out = match from.via.unwrap_or(to.output).number() {
+                5 => (6..8).contains(&from.input.number()),
+                next => (1..4).contains(&next),
+            };
+            match (out, to.to) {
+                (false, _) => (DROP, "drop_link"),
+                (true, To::Control) => (REDIRECT, "control"),
+                (true, _) => (REDIRECT, "packets"),
+            }
+        };
+        let few = || 0..9u16;
+        let kind = prop_oneof![
+            any::<u16>().prop_map(To::Neighbor),
+            Just(To::Resolve),
+            Just(To::Host),
+            Just(To::Control)
+        ];
+        let fields = (few(), few(), few(), any::<u8>(), kind);
+        let flips = proptest::collection::vec(0..96usize, 0..3);
+        let program = RefCell::new(program);
+        let attacked = TestRunner::new(Config { cases: 20_000, ..Config::default() }).run(
+            &(fields, flips),
+            |((output, input, via, epoch, to), flips)| {
+                let port = Port::new(epoch & 7).expect("small");
+                let to = Destination { epoch: Epoch::new(epoch), output: node(output), port, to };
+                let via = Some(node(via)).filter(|via| via.number() < 8);
+                let mut macs = [to.mac(), Source { input: node(input), via, sample: None }.mac()];
+                flips.into_iter().for_each(|bit| macs[bit / 48].0[bit % 48 / 8] ^= 1 << (bit % 8));
+                let [to, from] = macs;
+                let passed = passes_with(&mut program.borrow_mut(), to, from);
+                prop_assert_eq!(passed, expected(to, from), "{:?} {:?}", to, from);
+                Ok(())
+            },
+        );
+        attacked.unwrap();
     }
 
     #[test]
