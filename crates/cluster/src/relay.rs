@@ -397,20 +397,21 @@ mod tests {
         let fields = (few(), few(), few(), any::<u8>(), kind);
         let flips = proptest::collection::vec(0..96usize, 0..3);
         let program = RefCell::new(program);
-        let attacked = TestRunner::new(Config { cases: 20_000, ..Config::default() }).run(
-            &(fields, flips),
-            |((output, input, via, epoch, to), flips)| {
-                let port = Port::new(epoch & 7).expect("small");
-                let to = Destination { epoch: Epoch::new(epoch), output: node(output), port, to };
-                let via = Some(node(via)).filter(|via| via.number() < 8);
-                let mut macs = [to.mac(), Source { input: node(input), via, sample: None }.mac()];
-                flips.into_iter().for_each(|bit| macs[bit / 48].0[bit % 48 / 8] ^= 1 << (bit % 8));
-                let [to, from] = macs;
-                let passed = passes_with(&mut program.borrow_mut(), to, from);
-                prop_assert_eq!(passed, expected(to, from), "{:?} {:?}", to, from);
-                Ok(())
-            },
-        );
+        let attacked =
+            TestRunner::new(Config { cases: 20_000, failure_persistence: None, ..Config::default() }).run(
+                &(fields, flips),
+                |((output, input, via, epoch, to), flips)| {
+                    let port = Port::new(epoch & 7).expect("small");
+                    let to = Destination { epoch: Epoch::new(epoch), output: node(output), port, to };
+                    let via = Some(node(via)).filter(|via| via.number() < 8);
+                    let mut macs = [to.mac(), Source { input: node(input), via, sample: None }.mac()];
+                    flips.into_iter().for_each(|bit| macs[bit / 48].0[bit % 48 / 8] ^= 1 << (bit % 8));
+                    let [to, from] = macs;
+                    let passed = passes_with(&mut program.borrow_mut(), to, from);
+                    prop_assert_eq!(passed, expected(to, from), "{:?} {:?}", to, from);
+                    Ok(())
+                },
+            );
         attacked.unwrap();
     }
 

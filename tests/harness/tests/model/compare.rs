@@ -18,7 +18,9 @@
 //! 10. *The identification of fragments* of an IPv6 packet that the router has made, which is random.
 //! 11. *ICMPv6 errors* in a round in which a kernel could not send one: errors that wait for a neighbor use up the buffer of
 //!     the one socket for all of them, in all namespaces.
-//! 12. *The source port of a flow that masquerading would make equal to another one*: Linux takes a random one.
+//! 12. *What has the broadcast address of a link as its source*, once a route had a realm: Linux refuses these sources as long
+//!     as any route has one, and for a moment longer, until it has freed the route.
+//! 13. *The source port of a flow that masquerading would make equal to another one*: Linux takes a random one.
 
 use crate::probes::{self, MULTIPATH4, MULTIPATH6};
 use bm_tests::exchange::Seen;
@@ -176,6 +178,12 @@ pub fn is_anycast(frame: &[u8]) -> bool {
     let anycast = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 0).octets();
     let packet = frame.get(PACKET..).unwrap_or_default();
     kind(frame) == IPV6 && [8..24, 24..40].into_iter().any(|at| packet.get(at) == Some(&anycast[..]))
+}
+
+/// Whether the source of a frame is the broadcast address of a link.
+pub fn is_from_broadcast(frame: &[u8]) -> bool {
+    let source = frame.get(PACKET + 12..PACKET + 16).unwrap_or_default();
+    kind(frame) == IPV4 && [[192, 0, 2, 255], [198, 51, 100, 255]].iter().any(|address| source == address)
 }
 
 /// Whether a frame goes to a prefix with several next hops.

@@ -2,7 +2,8 @@
 
 use crate::beds::{self, Bed};
 use crate::compare::{
-    describe, is_anycast, is_error6, is_multipath, is_unreachable_port_of_route, lacking, sorted, trace,
+    describe, is_anycast, is_error6, is_from_broadcast, is_multipath, is_unreachable_port_of_route, lacking,
+    sorted, trace,
 };
 use crate::generate::Generator;
 use crate::probes;
@@ -102,6 +103,8 @@ pub struct Run<'b, 'a> {
     filtered: bool,
     /// Anycast addresses are the same in all labs.
     anycast: bool,
+    /// A route has had a realm.
+    realms: bool,
 }
 
 /// Who differs, and how.
@@ -122,6 +125,7 @@ impl<'b, 'a> Run<'b, 'a> {
             limited: false,
             filtered: false,
             anycast: true,
+            realms: false,
         }
     }
 
@@ -171,6 +175,7 @@ impl<'b, 'a> Run<'b, 'a> {
     }
 
     fn note_dark(&mut self, step: &Step) {
+        self.realms |= step.text.contains(" realm ");
         let is_ours = step.place == Place::Router;
         for line in step.text.lines() {
             match line.split_whitespace().collect::<Vec<_>>()[..] {
@@ -207,6 +212,7 @@ impl<'b, 'a> Run<'b, 'a> {
     fn is_compared(&self, seen: &Seen) -> bool {
         (self.dark.is_empty() || !is_multipath(seen))
             && (self.anycast || !is_anycast(&seen.frame))
+            && !(self.realms && is_from_broadcast(&seen.frame))
             && !(self.filtered && is_unreachable_port_of_route(&seen.frame))
     }
 
