@@ -1072,6 +1072,8 @@ class Sa(TypedDict):
     failures: int
     # The next sequence number to send, or the highest received.
     sequence: int
+    # The largest ESP packet, as routers on the way have told in the last ten minutes; `null` if none has.
+    path_mtu: Optional[int]
     # Seconds since it was added.
     age_s: int
     # `valid`, `expiring` after a soft lifetime, `expired` after a hard one, `exhausted` without a sequence

@@ -18,6 +18,7 @@ mod body;
 mod check;
 mod checked;
 mod context;
+mod error;
 mod family;
 mod filtering;
 mod interfaces;
@@ -27,6 +28,7 @@ mod linux_only;
 mod linux_routes;
 mod memory;
 mod neighbor_use;
+mod own_gateways;
 mod pending;
 mod settings;
 pub(crate) mod show;
@@ -38,6 +40,7 @@ mod view;
 
 pub use body::{LinuxReason, RouteFamily};
 pub use checked::Checked;
+pub use error::CompileError;
 pub use interfaces::Interfaces;
 pub use ipsec::IpsecDevices;
 pub(crate) use ipsec::Trouble as IpsecTrouble;
@@ -49,11 +52,11 @@ pub use targets::{Fixed, Target, Targets};
 pub use view::Adjacency;
 
 use crate::config::SourceRule;
-use bm_fib::memory::{OutOfMemory, Part};
-use bm_fib::next_hop::{NextHopError, NextHopWriter};
+use bm_fib::memory::Part;
+use bm_fib::next_hop::NextHopWriter;
 use bm_fib::published::{Published, Readers};
 use bm_fib::structure::{IPV4, IPV6};
-use bm_fib::{Fib, Structure, TableFull};
+use bm_fib::{Fib, Structure};
 use bm_filter::{Filters, Flat};
 use bm_forward::Lease as WorkerLease;
 use bm_forward::filter::{RuleCounts, SourceRates};
@@ -64,7 +67,6 @@ use linux_fib::LinuxFib;
 use linux_only::{Enforced, FilteredInterfaces};
 use pending::Pending;
 use std::collections::BTreeSet;
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use view::View;
@@ -98,35 +100,6 @@ impl Default for Options {
         }
     }
 }
-
-/// Why tables cannot be created.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CompileError {
-    /// No memory for next hops.
-    Memory(OutOfMemory),
-    /// No room even for the fixed next hops.
-    NextHops(NextHopError),
-    /// No memory for an IPv4 table.
-    Ipv4(TableFull<u32>),
-    /// No memory for an IPv6 table.
-    Ipv6(TableFull<u128>),
-    /// No memory for the counters of filters.
-    Filters(OutOfMemory),
-}
-
-impl fmt::Display for CompileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Memory(why) => write!(f, "cannot allocate the table of next hops: {why}"),
-            Self::NextHops(why) => write!(f, "cannot create the table of next hops: {why}"),
-            Self::Ipv4(why) => write!(f, "cannot create an IPv4 table: {why}"),
-            Self::Ipv6(why) => write!(f, "cannot create an IPv6 table: {why}"),
-            Self::Filters(why) => write!(f, "cannot filter packets: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for CompileError {}
 
 /// Result of [`Compiler::apply`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -382,10 +355,7 @@ impl Compiler {
         let FilteredInterfaces { mut interfaces, rules: linux_only_rules, filters } =
             self.interfaces_and_filters(mirror, vrfs);
         let local = settings::local(mirror);
-        let before = &self.state.interfaces;
-        for address in interfaces.note_own(before, &local.0, |address| self.targets.has_gateway(address)) {
-            pending.neighbors.extend(interfaces.ifindices().map(|link| (link, address.into())));
-        }
+        self.note_own_gateways(&mut interfaces, &local.0, pending);
         let rule = |interface: &Interface| self.filtering.source_rule(interface.port);
         let now = PublishedState {
             filters,

@@ -57,8 +57,8 @@ pub use ipsec::{
 pub use lease::Lease;
 pub use router::{Router, RouterPort};
 pub use slow::{
-    Now, Resolution, Resolver, SlowConfig, SlowCounter, SlowPath, SlowPort, SlowReturn, SlowThread,
-    WaitLimits,
+    Now, OwnPackets, Resolution, Resolver, SlowConfig, SlowCounter, SlowPath, SlowPort, SlowReturn,
+    SlowThread, WaitLimits,
 };
 pub use trial::{Fate, Outcome, Routed, Trial, TrialError};
 pub use verdict::{Refusal, Verdict};

@@ -24,6 +24,7 @@ mod hold;
 mod hook;
 mod ipv4;
 mod ipv6;
+mod kernel;
 mod leave;
 mod limit;
 mod onward;
@@ -34,7 +35,6 @@ mod thread;
 mod waiter;
 mod waiting;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,6 +48,7 @@ use bm_port::HostPort;
 use bm_stats::{Account, Counters, Entry, Reason};
 use bm_wire::Family;
 
+pub use kernel::{OwnPackets, Resolution, Resolver};
 pub use returning::SlowReturn;
 pub use thread::SlowThread;
 pub use waiting::WaitLimits;
@@ -68,31 +69,6 @@ use hook::SlowHooks;
 use limit::{Bucket, IcmpLimits};
 use waiter::Waiter;
 use waiting::Waiting;
-
-/// Makes the kernel resolve neighbors. Control does this with netlink.
-pub trait Resolver: Send {
-    /// Requests `address` on the interface with Linux's index `ifindex`. The answer arrives as a changed next hop or
-    /// as a route to the neighbor; this does not wait for it.
-    fn resolve(&mut self, ifindex: u32, address: IpAddr);
-
-    /// Passes the waker of the slow path: it should be woken when a neighbor has answered, so that waiting frames
-    /// are sent before later ones. Without that, the answer is noticed within a millisecond.
-    fn set_waker(&mut self, _waker: Waker) {}
-
-    /// What the kernel has said about neighbors since the last call, so that frames for them do not wait longer.
-    fn next_resolution(&mut self) -> Option<(u32, IpAddr, Resolution)> {
-        None
-    }
-}
-
-/// Why frames do not wait longer for a neighbor whose MAC is not known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resolution {
-    /// The kernel has given up.
-    Failed,
-    /// The kernel knows a MAC that it does not tell.
-    OfLinux,
-}
 
 /// The time of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -162,6 +138,7 @@ struct Core {
     /// Errors may have to be encrypted, which Linux would not do: all are sent here.
     encrypts: bool,
     policies: Option<CurrentPolicies>,
+    own_packets: Option<Box<dyn OwnPackets>>,
 }
 
 struct PortState {
@@ -252,6 +229,7 @@ impl SlowPath {
             looked_ns: None,
             encrypts: false,
             policies: None,
+            own_packets: None,
         };
         Self {
             published,
@@ -293,6 +271,11 @@ impl SlowPath {
         self.arrivals.push(arrivals);
         (self.core.encrypts, self.core.policies) = (true, Some(policies.clone()));
         entrance
+    }
+
+    /// Sends ESP packets by `own_packets` whose route leads to Linux.
+    pub fn set_own_packets(&mut self, own_packets: Box<dyn OwnPackets>) {
+        self.core.own_packets = Some(own_packets);
     }
 
     /// Adds the next port.

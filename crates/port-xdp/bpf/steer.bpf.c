@@ -18,6 +18,7 @@
 
 #include "deliver.h"
 #include "hold.h"
+#include "local.h"
 #include "sample.h"
 #include "unattended.h"
 
@@ -32,10 +33,6 @@
 #define LINK_LOCAL 0xfe80 /* fe80::/10, RFC 4291 2.5.6 */
 #define ND_FIRST 133	  /* router solicitation, RFC 4861 4.1 */
 #define ND_LAST 137	  /* redirect, RFC 4861 4.5 */
-#define DEST_UNREACHABLE 3 /* ICMP, RFC 792 */
-#define FRAGMENTATION_NEEDED 4
-#define PACKET_TOO_BIG 2 /* ICMPv6, RFC 4443 3.2 */
-#define NAT_TRAVERSAL 4500 /* ESP in UDP, and IKE after four zeros: RFC 3948 2 */
 #define DROP_TWO_TAGS 1 /* values of `unattended`, in the order of `Unattended` in Rust */
 #define DROP_ALL 2
 
@@ -193,8 +190,6 @@ struct control control SEC(".data.control");
 
 const volatile bool take_tagged = false;
 const volatile bool take_all = false; /* all frames, for programs that want every packet of a port */
-const volatile bool take_esp = false; /* ESP to local addresses: workers decrypt it */
-const volatile bool take_local = false; /* all unicast to local addresses: workers have policies for it */
 const volatile bool generic_mode = false;
 const volatile bool delivers_many = false;
 const volatile __u64 delivered_mark = 0;
@@ -283,36 +278,6 @@ static __always_inline bool is_routed_by_linux6(const struct address6 *destinati
 	key.address = *destination;
 	leads = bpf_map_lookup_elem(&routes6, &key);
 	return leads && *leads;
-}
-
-/* Whether it is an ICMP error that says that a packet was too big. `message` is the ICMP message. */
-static __always_inline bool is_too_big(__u8 protocol, __u8 *message, void *end)
-{
-	if ((void *)(message + 2) > end)
-		return false;
-	if (protocol == IPPROTO_ICMP)
-		return message[0] == DEST_UNREACHABLE && message[1] == FRAGMENTATION_NEEDED;
-	return protocol == IPPROTO_ICMPV6 && message[0] == PACKET_TOO_BIG;
-}
-
-/*
- * Whether workers get a packet to a local address: with `take_esp` if it is ESP, or ESP in UDP, or an error that may be
- * about ESP; `upper` is behind the IP header. IKE and keepalives are for Linux.
- */
-static __always_inline bool is_for_worker(__u8 protocol, void *upper, void *end)
-{
-	__be16 *ports = upper;
-	__be32 *spi = upper + 8;
-
-	if (take_local)
-		return true;
-	if (!take_esp)
-		return false;
-	if (protocol == IPPROTO_ESP || is_too_big(protocol, upper, end))
-		return true;
-	if (protocol != IPPROTO_UDP || (void *)(spi + 1) > end)
-		return false;
-	return (ports[0] == bpf_htons(NAT_TRAVERSAL) || ports[1] == bpf_htons(NAT_TRAVERSAL)) && *spi;
 }
 
 /* The reason to leave an IPv4 packet to Linux, or STEERED. Truncated packets are left to the worker to count. */

@@ -22,7 +22,7 @@ use bm_lua::hook::HookSet;
 use bm_port::{HostPort, Port};
 use bm_stats::{Account, CounterKind, Counters, Registry, Scope};
 
-use super::ipsec::{Ipsec, IpsecApps, TunDevices, TunPort};
+use super::ipsec::{Ipsec, IpsecApps, RawSockets, TunDevices, TunPort};
 use super::queues::{Move, Queues};
 use super::{apps, hooks};
 use crate::failure::Failure;
@@ -155,6 +155,7 @@ impl DataPlane {
             let account = account(shared, Scope::SlowPort { port })?;
             let host = Box::new(TunPort(shared.tun_devices.clone()));
             slow.add_port(SlowPort { account, host: Some(host), worker: 0 });
+            slow.set_own_packets(Box::new(RawSockets::open()));
         }
         let wakers = (0..workers).map(|_| Waker::new().map_err(Failure::failed));
         let wakers = wakers.collect::<Result<Vec<_>, Failure>>()?;

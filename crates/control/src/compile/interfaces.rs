@@ -29,7 +29,7 @@ pub struct Interfaces {
     /// IPv4 addresses of this machine, and those that it had while a route already led through them. Linux ignores such a
     /// gateway, and asks for the destination on the link instead, if it was the machine's when the route was added; no
     /// message tells.
-    own_gateways: BTreeSet<Ipv4Addr>,
+    pub(super) own_gateways: BTreeSet<Ipv4Addr>,
 }
 
 impl Interfaces {
@@ -110,19 +110,6 @@ impl Interfaces {
     /// Whether Linux may ignore a gateway.
     pub(super) fn may_ignore(&self, gateway: IpAddr) -> bool {
         matches!(gateway, IpAddr::V4(gateway) if self.own_gateways.contains(&gateway))
-    }
-
-    /// Notes the machine's addresses, where these have `before` and `is_gateway` says whether a route leads through one.
-    /// Returns those that are new.
-    pub(super) fn note_own(
-        &mut self,
-        before: &Self,
-        own: &[Ipv4Addr],
-        is_gateway: impl Fn(IpAddr) -> bool,
-    ) -> Vec<Ipv4Addr> {
-        let kept = before.own_gateways.iter().filter(|address| is_gateway(IpAddr::V4(**address)));
-        self.own_gateways = kept.chain(own).copied().collect();
-        self.own_gateways.difference(&before.own_gateways).copied().collect()
     }
 
     /// The existing interfaces of a port, that of untagged frames first.

@@ -10,6 +10,7 @@ mod sources;
 
 use super::*;
 use bm_fib::NextHop;
+use bm_fib::memory::OutOfMemory;
 use bm_netlink::{
     Address, Feature, Hop, HopFlags, Kind, Link, LinuxOnly, Match, Message, Neighbor, RouteBody, RouteEvent,
     RouteKind, RouteMessage, Traffic, Via, neighbor,

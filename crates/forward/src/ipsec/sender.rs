@@ -12,7 +12,7 @@ use super::frames::{self, Waiting};
 use super::live::Sender;
 use super::{Stop, reason};
 use crate::rewrite;
-use crate::route;
+use crate::route::{self, Way};
 use crate::tables::Tables;
 
 impl Sender {
@@ -103,9 +103,16 @@ impl Sender {
     }
 }
 
+/// The MTU of most links, for a way that only Linux knows.
+const USUAL_MTU: u16 = 1500;
+
 /// The MTU of the route to an address in the main table.
 fn mtu_to(tables: &Tables, address: IpAddr) -> Option<u16> {
-    let (hop, interface) = route::to(tables, 0, address, || 0).out()?;
+    let way = route::to(tables, 0, address, || 0);
+    if way == Way::Host {
+        return Some(USUAL_MTU);
+    }
+    let (hop, interface) = way.out()?;
     let egress = rewrite::egress(tables, interface).ok()?;
     Some(rewrite::mtu(egress, tables.next_hops.mtu(hop))).filter(|mtu| *mtu > 0)
 }

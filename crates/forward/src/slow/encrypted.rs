@@ -2,7 +2,7 @@
 //! packets for which a tunnel has no room, or no SA.
 
 use bm_frame::Frame;
-use bm_stats::Reason;
+use bm_stats::{Entry, Reason};
 use bm_wire::Family;
 
 use super::error::Error;
@@ -16,24 +16,40 @@ impl Core {
     /// Sends an ESP packet of this router.
     pub(super) fn send_encrypted(&mut self, tables: &Tables, frame: Frame, now: Now) {
         let packet = tell::packet(&frame);
-        let header = Header::parse(packet);
-        // This router is the source of its ESP packets, so those of IPv6 may be fragmented here.
-        let header = header.filter(|header| header.may_be_cut || header.family == Family::V6);
+        let Some(header) = Header::parse(packet) else { return self.lose(frame, Reason::NoRoute) };
         let vrf = tell::vrf(tables, &frame);
-        let way = header
-            .as_ref()
-            .map(|header| route::to(tables, vrf, header.destination, || rewrite::hash(tables, packet)));
-        if let (Some(header), Some(Way::Forward { hop, entry })) = (header, way)
+        let way = route::to(tables, vrf, header.destination, || rewrite::hash(tables, packet));
+        if way == Way::Host {
+            return self.send_by_linux(frame);
+        }
+        if let Way::Forward { hop, entry } = way
             && let Ok(egress) = rewrite::egress(tables, entry.interface())
         {
             let of_route = usize::from(rewrite::mtu(egress, tables.next_hops.mtu(hop)));
             let of_path = frame.meta().next_hop as usize;
-            let mtu = if header.family == Family::V6 { of_route.min(of_path) } else { of_route };
-            if header.length > mtu {
+            // This router is the source of its ESP packets, so those of IPv6 may be fragmented here.
+            let (mtu, may_be_cut) = match header.family {
+                Family::V4 => (of_route, header.may_be_cut),
+                Family::V6 => (of_route.min(of_path), true),
+            };
+            if header.length > mtu && may_be_cut {
                 return self.cut(tables, frame, (hop, entry), mtu);
             }
         }
         self.send_own(tables, frame, now);
+    }
+
+    /// Only Linux knows the way: it leads by an interface that is no port, say, or Linux has learned a path MTU for it.
+    fn send_by_linux(&mut self, frame: Frame) {
+        let packet = tell::packet(&frame);
+        match self.own_packets.as_mut().map(|own_packets| own_packets.send(packet)) {
+            Some(Ok(())) => {
+                self.count(&frame, Entry::Host);
+                self.frames.free(frame);
+            }
+            Some(Err(_)) => self.lose(frame, Reason::HostRefused),
+            None => self.lose(frame, Reason::NoRoute),
+        }
     }
 
     /// Sends the source of a packet an ICMP error with the MTU of the tunnel, and drops the packet.

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
+mod by_linux;
 mod inbound;
 mod numbers;
 mod path_mtu;

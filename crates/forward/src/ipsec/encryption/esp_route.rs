@@ -81,11 +81,11 @@ fn look_up<'t>(
     });
     let (hop, entry) = match way {
         Way::Forward { hop, entry } => (hop, entry),
-        Way::Resolve { .. } => return Err(for_slow_path(frame, network, path_mtu)),
+        Way::Resolve { .. } | Way::Host => return Err(for_slow_path(frame, network, path_mtu)),
         Way::Blackhole => return Err(Stop::Drop(Reason::Blackhole)),
         Way::Unreachable => return Err(Stop::Drop(Reason::Unreachable)),
         Way::Prohibit => return Err(Stop::Drop(Reason::Prohibit)),
-        Way::Host | Way::None => return Err(Stop::Drop(Reason::NoRoute)),
+        Way::None => return Err(Stop::Drop(Reason::NoRoute)),
     };
     let egress = rewrite::egress(tables, entry.interface()).map_err(|_| Stop::Drop(Reason::NoInterface))?;
     if tables.interfaces.get(usize::from(entry.interface())).is_some_and(|out| out.if_id != 0) {
