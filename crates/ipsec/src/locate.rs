@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use bm_wire::ipv4::Ipv4;
+use bm_wire::ipv6::extension::option;
 use bm_wire::ipv6::{self, Ipv6};
 use bm_wire::protocol;
 use bm_wire::udp;
@@ -127,7 +128,8 @@ fn array<const N: usize>(packet: &[u8], at: usize) -> Option<[u8; N]> {
 /// Finds ESP in an IP packet.
 ///
 /// # Errors
-/// [`Failure::Malformed`], [`Failure::Fragment`], [`Failure::NotEsp`] or [`Failure::TooShort`].
+/// [`Failure::Malformed`], [`Failure::Fragment`], [`Failure::NotEsp`] or [`Failure::TooShort`]. Packets whose headers must not
+/// be passed over are no ESP here: the router, or Linux, drops and answers them.
 #[inline]
 pub fn locate(packet: &[u8]) -> Result<Located, Failure> {
     match packet.first().map(|first| first >> 4) {
@@ -140,6 +142,10 @@ pub fn locate(packet: &[u8]) -> Result<Located, Failure> {
 #[inline]
 fn ipv4(packet: &[u8]) -> Result<Located, Failure> {
     let ip = Ipv4::parse(packet).map_err(|_| Failure::Malformed)?;
+    // In transport mode a wrong address would get a right checksum.
+    if !ip.checksum_ok() {
+        return Err(Failure::Malformed);
+    }
     if ip.is_fragment() {
         return Err(Failure::Fragment);
     }
@@ -153,8 +159,16 @@ fn ipv6(packet: &[u8]) -> Result<Located, Failure> {
     let mut protocol = ip.next_header();
     for extension in ip.extensions() {
         let extension = extension.map_err(|_| Failure::Malformed)?;
-        if extension.kind == protocol::FRAGMENT {
-            return Err(Failure::Fragment);
+        match extension.kind {
+            protocol::FRAGMENT => return Err(Failure::Fragment),
+            protocol::HOP_BY_HOP | protocol::DESTINATION_OPTIONS if !may_skip(&extension.bytes[2..]) => {
+                return Err(Failure::NotEsp);
+            }
+            // It has not arrived yet (RFC 8200 4.4).
+            protocol::ROUTING if extension.routing().is_some_and(|(_, left)| left > 0) => {
+                return Err(Failure::NotEsp);
+            }
+            _ => {}
         }
         next_header_at = extension.offset;
         upper = extension.offset + extension.bytes.len();
@@ -164,11 +178,26 @@ fn ipv6(packet: &[u8]) -> Result<Located, Failure> {
     outer.find(ip.packet())
 }
 
+/// Whether a packet may be processed by somebody who knows none of these options (RFC 8200 4.2).
+fn may_skip(mut options: &[u8]) -> bool {
+    while let [kind, rest @ ..] = options {
+        let length = match (*kind, rest.first()) {
+            (option::PAD1, _) => 1,
+            (kind, Some(length)) if kind >> 6 == 0 => 2 + usize::from(*length),
+            _ => return false,
+        };
+        let Some(rest) = options.get(length..) else { return false };
+        options = rest;
+    }
+    true
+}
+
 /// Whether a packet in which [`locate`] finds no whole ESP packet is ESP nevertheless: too short, or a fragment. In UDP only
 /// the first fragment says so; IKE is fragmented as well, and later fragments may be of that.
 pub fn names_esp(packet: &[u8]) -> bool {
     match packet.first().map(|first| first >> 4) {
         Some(4) => Ipv4::parse_quoted(packet).is_ok_and(|ip| {
+            let packet = within(packet, ip.total_len().into());
             let upper = packet.get(ip.header_len()..).unwrap_or_default();
             is_esp(ip.protocol(), upper, ip.fragment_offset() == 0)
         }),
@@ -180,10 +209,16 @@ pub fn names_esp(packet: &[u8]) -> bool {
                 is_first &= extension.kind != protocol::FRAGMENT || offset == 0;
                 (protocol, upper) = (extension.next_header(), extension.offset + extension.bytes.len());
             }
+            let packet = within(packet, ip.total_len());
             is_esp(protocol, packet.get(upper..).unwrap_or_default(), is_first)
         }),
         _ => false,
     }
+}
+
+/// A packet of this length without what follows it in its frame.
+fn within(packet: &[u8], length: usize) -> &[u8] {
+    &packet[..length.min(packet.len())]
 }
 
 fn is_esp(protocol: u8, upper: &[u8], is_first: bool) -> bool {

@@ -1,6 +1,7 @@
 //! Each failure by name, and that the SA is as before.
 
 use super::*;
+use crate::header::set_length;
 use crate::lifetime::{Expiry, Limit, Limits};
 
 fn plain() -> Vec<u8> {
@@ -32,7 +33,7 @@ fn short_packets() {
         let sent = encrypted(&mut pair.out, &plain()).unwrap();
         for length in 20..sent.len() {
             let mut cut = sent[..length].to_vec();
-            cut[2..4].copy_from_slice(&(length as u16).to_be_bytes());
+            set_length(&mut cut, 20);
             let found = match locate(&cut) {
                 Ok(_) => decrypted(&mut pair.into, &cut).unwrap_err(),
                 Err(failure) => failure,
@@ -48,6 +49,7 @@ fn not_for_esp() {
     let mut other = plain();
     assert_eq!(locate(&other), Err(Failure::NotEsp));
     other[6] = 0x20;
+    set_length(&mut other, 20);
     assert_eq!(locate(&other), Err(Failure::Fragment));
     assert_eq!([locate(&[]), locate(&[0x45; 10]), locate(&[0x10; 60])], [Err(Failure::Malformed); 3]);
     let nat = |payload: &[u8]| {

@@ -1,6 +1,6 @@
 //! What a packet says about ESP in it.
 
-use crate::names_esp;
+use crate::{Failure, Located, locate, names_esp};
 use bm_wire::ipv4::Ipv4Header;
 use bm_wire::protocol;
 
@@ -47,4 +47,48 @@ fn fragments_of_esp_are_told_from_those_of_ike() {
         assert!(!names_esp(&fragment(protocol::UDP, 0, &udp(4500, 0x1001)[..10])), "{name}: a short one");
     }
     assert!(!names_esp(&[]) && !names_esp(&[0x45]) && !names_esp(&[0x60; 40]));
+    // What follows the packet in its frame says nothing about it.
+    let mut short = ipv4(protocol::UDP, 0, &udp(4500, 0x1001)[..11]);
+    short.extend([1; 20]);
+    assert!(!names_esp(&short));
+}
+
+#[test]
+fn esp_is_not_taken_out_of_a_header_with_a_wrong_checksum() {
+    let length = 20 + 40;
+    let header = Ipv4Header { total_len: length, ttl: 64, protocol: protocol::ESP, ..Ipv4Header::default() };
+    let mut packet = vec![1; length.into()];
+    header.emit(&mut packet).unwrap();
+    assert!(matches!(locate(&packet), Ok(Located::Esp(_))));
+    for bit in 0..160 {
+        packet[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(locate(&packet), Err(Failure::Malformed), "bit {bit}");
+        packet[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
+#[test]
+fn esp_is_not_taken_from_behind_headers_that_must_not_be_passed_over() {
+    let behind = |kind: u8, extension: [u8; 7]| {
+        let mut packet = vec![0x60, 0, 0, 0, 0, 8 + 40, kind, 64];
+        packet.extend([7; 32]);
+        packet.extend([&[protocol::ESP][..], &extension, &[1; 40]].concat());
+        locate(&packet)
+    };
+    for kind in [protocol::HOP_BY_HOP, protocol::DESTINATION_OPTIONS] {
+        // Padding, and an unknown option that says "skip over".
+        for options in [[0, 0, 0, 0, 0, 0, 0], [0, 1, 4, 0, 0, 0, 0], [0, 0x1e, 3, 9, 9, 9, 0]] {
+            assert!(matches!(behind(kind, options), Ok(Located::Esp(_))), "{kind}: {options:?}");
+        }
+        // "Discard", with an error or without, and options that do not end with the header.
+        for options in [[0, 0x5e, 4, 0, 0, 0, 0], [0, 0x9e, 4, 0, 0, 0, 0], [0, 0xde, 4, 0, 0, 0, 0]] {
+            assert_eq!(behind(kind, options), Err(Failure::NotEsp), "{kind}: {options:?}");
+        }
+        for options in [[0, 1, 5, 0, 0, 0, 0], [0, 1, 3, 0, 0, 0, 1]] {
+            assert_eq!(behind(kind, options), Err(Failure::NotEsp), "{kind}: {options:?}");
+        }
+    }
+    // Type and segments left.
+    assert!(matches!(behind(protocol::ROUTING, [0, 253, 0, 0, 0, 0, 0]), Ok(Located::Esp(_))));
+    assert_eq!(behind(protocol::ROUTING, [0, 253, 1, 0, 0, 0, 0]), Err(Failure::NotEsp));
 }
