@@ -437,7 +437,10 @@ impl Core {
                 // Decided a moment ago from the same tables, so nothing is left to refuse.
                 Err(Refusal::Slow(_) | Refusal::Send(_)) => self.lose(frame, Reason::TooBig),
             },
-            Fate::Cut(hop, entry, mtu) => self.cut(tables, frame, (hop, entry), mtu),
+            Fate::Cut(hop, entry, mtu) => {
+                hold::decrement_ttl(&mut frame);
+                self.cut(tables, frame, (hop, entry), mtu);
+            }
             Fate::Hold(neighbor) => self.hold(tables, Waiter { frame, own: false }, neighbor, now),
         }
     }

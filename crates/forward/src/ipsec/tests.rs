@@ -304,6 +304,9 @@ fn esp_is_fragmented_over_both_families() {
             let pieces: Vec<_> = answer.sent.iter().map(|(port, frame)| (*port, frame.len() - 14)).collect();
             assert_eq!(pieces.len(), 2, "{addresses:?} {df:?}: {pieces:?}");
             assert!(pieces.iter().all(|(port, length)| *port == OUTSIDE && *length <= 1300), "{pieces:?}");
+            // The TTL of the SA: no hop lies between its source and these.
+            let ttl_at = 14 + if source.is_ipv4() { 8 } else { 7 };
+            assert!(answer.sent.iter().all(|(_, frame)| frame[ttl_at] == 64), "{addresses:?}");
             // SPI, number and IV, padding and trailer, ICV.
             let esp = 16 + (usize::from(length) + 2).next_multiple_of(4) + 16;
             assert_eq!(pieces.iter().map(|(_, length)| length - header).sum::<usize>(), esp, "{addresses:?}");

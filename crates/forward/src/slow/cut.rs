@@ -49,23 +49,13 @@ impl<'a> Plan<'a> {
 }
 
 impl Core {
-    /// Sends a packet in fragments, each as large as `mtu` allows.
-    pub(super) fn cut(
-        &mut self,
-        tables: &Tables,
-        mut frame: Frame,
-        (hop, entry): (NextHop, Hop),
-        mtu: usize,
-    ) {
+    /// Sends a packet in fragments, each as large as `mtu` allows, with the TTL that the packet has.
+    pub(super) fn cut(&mut self, tables: &Tables, frame: Frame, (hop, entry): (NextHop, Hop), mtu: usize) {
         let network = usize::from(frame.meta().network);
         let egress = match rewrite::egress(tables, entry.interface()) {
             Ok(egress) => *egress,
             Err(_) => return self.lose(frame, Reason::NoInterface),
         };
-        let packet = frame.data_mut().get_mut(network..).and_then(<[u8]>::first_chunk_mut);
-        if let Some(packet) = packet.filter(|packet: &&mut [u8; 20]| packet[0] >> 4 == 4) {
-            rewrite::decrement_ttl(packet);
-        }
         let id = self.random() as u32;
         let plan = Plan::new(frame.data().get(network..).unwrap_or(&[]), mtu, id);
         let Some(plan) = plan else { return self.lose(frame, Reason::TooBig) };

@@ -214,7 +214,7 @@ fn way_of(tables: &Tables, frame: &Frame) -> Way {
 }
 
 /// Decrements the TTL of a packet that was about to be sent; returns its family.
-fn decrement_ttl(frame: &mut Frame) -> Option<Family> {
+pub(super) fn decrement_ttl(frame: &mut Frame) -> Option<Family> {
     let network = usize::from(frame.meta().network);
     let packet = frame.data_mut().get_mut(network..)?;
     match packet.first()? >> 4 {
