@@ -164,6 +164,8 @@ fn ipv6(packet: &[u8]) -> Result<Located, Failure> {
             protocol::HOP_BY_HOP | protocol::DESTINATION_OPTIONS if !may_skip(&extension.bytes[2..]) => {
                 return Err(Failure::NotEsp);
             }
+            // This machine may have a key for it, or none.
+            protocol::AUTHENTICATION => return Err(Failure::NotEsp),
             // It has not arrived yet (RFC 8200 4.4).
             protocol::ROUTING if extension.routing().is_some_and(|(_, left)| left > 0) => {
                 return Err(Failure::NotEsp);
@@ -193,24 +195,26 @@ fn may_skip(mut options: &[u8]) -> bool {
 }
 
 /// Whether a packet in which [`locate`] finds no whole ESP packet is ESP nevertheless: too short, or a fragment. In UDP only
-/// the first fragment says so; IKE is fragmented as well, and later fragments may be of that.
+/// the first fragment says so, or is too short to say it; IKE is fragmented as well, and later fragments may be of that.
 pub fn names_esp(packet: &[u8]) -> bool {
     match packet.first().map(|first| first >> 4) {
         Some(4) => Ipv4::parse_quoted(packet).is_ok_and(|ip| {
             let packet = within(packet, ip.total_len().into());
             let upper = packet.get(ip.header_len()..).unwrap_or_default();
-            is_esp(ip.protocol(), upper, ip.fragment_offset() == 0)
+            is_esp(ip.protocol(), upper, ip.fragment_offset() == 0, ip.more_fragments())
         }),
         Some(6) => Ipv6::parse_quoted(packet).is_ok_and(|ip| {
-            let (mut protocol, mut upper, mut is_first) = (ip.next_header(), ipv6::HEADER_LEN, true);
+            let (mut protocol, mut upper) = (ip.next_header(), ipv6::HEADER_LEN);
+            let (mut is_first, mut more_follow) = (true, false);
             // What cannot be followed is no ESP of ours.
             for extension in ip.extensions().map_while(Result::ok) {
-                let offset = array(extension.bytes, 2).map_or(0, u16::from_be_bytes) & !7;
-                is_first &= extension.kind != protocol::FRAGMENT || offset == 0;
+                if let Some(fragment) = extension.fragment() {
+                    (is_first, more_follow) = (fragment.offset == 0, fragment.more);
+                }
                 (protocol, upper) = (extension.next_header(), extension.offset + extension.bytes.len());
             }
             let packet = within(packet, ip.total_len());
-            is_esp(protocol, packet.get(upper..).unwrap_or_default(), is_first)
+            is_esp(protocol, packet.get(upper..).unwrap_or_default(), is_first, more_follow)
         }),
         _ => false,
     }
@@ -221,9 +225,10 @@ fn within(packet: &[u8], length: usize) -> &[u8] {
     &packet[..length.min(packet.len())]
 }
 
-fn is_esp(protocol: u8, upper: &[u8], is_first: bool) -> bool {
+fn is_esp(protocol: u8, upper: &[u8], is_first: bool, more_follow: bool) -> bool {
     let ports = [0, 2].map(|at| array(upper, at).map(u16::from_be_bytes));
-    let is_marked = array(upper, udp::HEADER_LEN).is_some_and(|marker: [u8; 4]| marker != [0; 4]);
+    // Nobody cuts IKE in front of its marker.
+    let is_marked = array(upper, udp::HEADER_LEN).map_or(more_follow, |marker: [u8; 4]| marker != [0; 4]);
     let in_udp = is_first && ports.contains(&Some(NAT_TRAVERSAL)) && is_marked;
     protocol == protocol::ESP || protocol == protocol::UDP && in_udp
 }

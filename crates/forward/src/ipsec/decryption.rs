@@ -180,9 +180,14 @@ impl Decryption {
                     None if self.linux.is_none() && self.is_ours(packet) => return Err(Failure::NoSa.into()),
                     None => {}
                 },
+                // Linux would reassemble and decrypt it, and does not know which numbers workers have received.
                 Err(failure @ (Failure::Fragment | Failure::TooShort))
-                    if names_esp(packet) && self.linux.is_none() && self.is_ours(packet) =>
+                    if names_esp(packet) && self.is_ours(packet) =>
                 {
+                    return Err(failure.into());
+                }
+                // Behind more headers than are followed here, Linux would find ESP.
+                Err(failure @ Failure::Malformed) if self.linux.is_some() && self.is_ours(packet) => {
                     return Err(failure.into());
                 }
                 Ok(Located::Ike | Located::Keepalive) | Err(_) => {}

@@ -419,6 +419,44 @@ fn ike_and_esp_for_others_are_left_alone() {
     }
 }
 
+/// Linux would reassemble them, and has a replay window of its own where the SAs are the kernel's.
+#[test]
+fn fragments_of_esp_are_dropped_also_where_the_kernel_has_the_sas() {
+    // In UDP the SPI may be in the next fragment.
+    for (line, length) in [(0, 28), (2, 36), (2, 28)] {
+        let Recorded { sa, sent, .. } = recorded(RECORDED.lines().nth(line).unwrap());
+        let sa = Sa { direction: Direction::In, ..sa };
+        let mut fragment = sent[..length].to_vec();
+        (fragment[2], fragment[3], fragment[6]) = (0, length as u8, 0x20);
+        let fragment = arrives(OUTSIDE, &hops(&fragment, 0));
+        for of_kernel in [false, true] {
+            let (plan, _more) = plan(&sa, 0);
+            let policies = Policies::new(Vec::new()).unwrap().into();
+            let mut lab = Lab::with_ipsec(LINES, IpsecPlan { policies, of_kernel, ..plan });
+            assert!(lab.exchange(OUTSIDE, &fragment).sent.is_empty());
+            assert_eq!(lab.drops(), [(Reason::IpsecFragment, 1)], "{length} bytes, kernel: {of_kernel}");
+        }
+    }
+}
+
+#[test]
+fn linux_gets_no_chains_of_headers_that_workers_do_not_follow() {
+    let Recorded { sa, sent, .. } = recorded(RECORDED.lines().nth(4).unwrap());
+    let sa = Sa { direction: Direction::In, ..sa };
+    let mut packet = sent[..40].to_vec();
+    packet[6] = 60;
+    for next in [60, 60, 60, 60, 60, 60, 60, 60, 50] {
+        packet.extend([next, 0, 1, 4, 0, 0, 0, 0]);
+    }
+    packet.extend(&sent[40..]);
+    packet[5] = (packet.len() - 40) as u8;
+    let (plan, _more) = plan(&sa, 0);
+    let policies = Policies::new(Vec::new()).unwrap().into();
+    let mut lab = Lab::with_ipsec(LINES, IpsecPlan { policies, of_kernel: true, ..plan });
+    lab.exchange(OUTSIDE, &arrives(OUTSIDE, &packet));
+    assert_eq!(lab.drops(), [(Reason::IpsecMalformed, 1)]);
+}
+
 #[test]
 fn other_workers_hand_packets_to_the_owner() {
     use super::{Decryption, IpsecWorker};

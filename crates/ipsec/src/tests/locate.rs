@@ -44,12 +44,14 @@ fn fragments_of_esp_are_told_from_those_of_ike() {
         assert!(names_esp(&fragment(protocol::UDP, 0, &udp(4500, 0x1001))), "{name}");
         // Without ports it may be of IKE.
         assert!(!names_esp(&fragment(protocol::UDP, 1480, &udp(4500, 0x1001))), "{name}: a later one");
-        assert!(!names_esp(&fragment(protocol::UDP, 0, &udp(4500, 0x1001)[..10])), "{name}: a short one");
+        assert!(names_esp(&fragment(protocol::UDP, 0, &udp(4500, 0x1001)[..8])), "{name}: its SPI follows");
     }
     assert!(!names_esp(&[]) && !names_esp(&[0x45]) && !names_esp(&[0x60; 40]));
     // What follows the packet in its frame says nothing about it.
-    let mut short = ipv4(protocol::UDP, 0, &udp(4500, 0x1001)[..11]);
-    short.extend([1; 20]);
+    let header = Ipv4Header { total_len: 31, ttl: 64, protocol: protocol::UDP, ..Ipv4Header::default() };
+    let mut short = vec![0; 20];
+    header.emit(&mut short).unwrap();
+    short.extend([&udp(4500, 0x1001)[..11], &[1; 20]].concat());
     assert!(!names_esp(&short));
 }
 
@@ -88,6 +90,7 @@ fn esp_is_not_taken_from_behind_headers_that_must_not_be_passed_over() {
             assert_eq!(behind(kind, options), Err(Failure::NotEsp), "{kind}: {options:?}");
         }
     }
+    assert_eq!(behind(protocol::AUTHENTICATION, [0; 7]), Err(Failure::NotEsp));
     // Type and segments left.
     assert!(matches!(behind(protocol::ROUTING, [0, 253, 0, 0, 0, 0, 0]), Ok(Located::Esp(_))));
     assert_eq!(behind(protocol::ROUTING, [0, 253, 1, 0, 0, 0, 0]), Err(Failure::NotEsp));
