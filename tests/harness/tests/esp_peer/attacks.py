@@ -9,8 +9,8 @@ import struct
 
 import packets
 from esp import decapsulated
-from packets import (FRAGMENT, HOP_BY_HOP, IPIP, IPV6, NO_NEXT, OPTIONS, ROUTING, UDP, flip, fragments, header_length,
-                     put, summed, version, with_class, with_length)
+from packets import (FRAGMENT, HOP_BY_HOP, IPIP, IPV6, NO_NEXT, OPTIONS, ROUTING, UDP, extended, flip, fragments,
+                     header_length, put, summed, version, with_class, with_length)
 
 # Why a packet is dropped, in the words of the RFCs.
 REPLAY, INTEGRITY, SHORT, PADDING = "replay", "integrity", "short", "padding"
@@ -85,6 +85,9 @@ def replays(tunnel, lab):
     yield from first
     for one in tunnel.rng.sample(first, len(first)):
         yield Attack(one.packet, REPLAY)
+    for one in first:
+        # The number is looked at before the ICV.
+        yield Attack(put(one.packet, len(one.packet) - 1, bytes([one.packet[-1] ^ 1])), REPLAY)
     # Other packets with these numbers.
     for number in range(tunnel.back.window.top - 19, tunnel.back.window.top + 1):
         yield Attack(tunnel.back.seal(tunnel.packet(), number=number), REPLAY)
@@ -293,11 +296,6 @@ def packets_in_clear(tunnel, lab):
                     yield Attack(extended(datagram, kind), POLICY)
 
 
-def extended(packet, kind, option=b"\x01\x04\0\0\0\0"):
-    """An IPv6 packet with another extension header; its option is 6 bytes of padding."""
-    return with_length(put(packet[:40], 6, bytes([kind])) + bytes([packet[6], len(option) // 8]) + option + packet[40:])
-
-
 @attack()
 def wrong_spis(tunnel, lab):
     whole = valid(tunnel)
@@ -346,6 +344,15 @@ def esp_in_fragments(tunnel, lab):
         yield whole
 
 
+@attack()
+def replays_in_fragments(tunnel, lab):
+    for size in (16, 64, 256):
+        whole = valid(tunnel, tunnel.packet(tunnel.rng.randrange(400, 1000)))
+        yield whole
+        for at, part in enumerate(fragments(whole.packet, size)):
+            yield Attack(part, unmarked(tunnel) if tunnel.udp and at > 0 else FRAGMENTED)
+
+
 @attack(lambda tunnel: tunnel.is_tunnel and ":" in tunnel.back.source)
 def extension_headers(tunnel, lab):
     """ESP may stand behind others (RFC 4303 3.1.2)."""
@@ -366,12 +373,25 @@ def extension_headers(tunnel, lab):
         yield Attack(extended(one.packet, ROUTING, b"\xfd\x00" + bytes(4)), VALID, one.passes)
 
 
+@attack(lambda tunnel: tunnel.is_tunnel and ":" in tunnel.back.source)
+def replays_behind_extension_headers(tunnel, lab):
+    whole = valid(tunnel)
+    yield whole
+    packet = whole.packet
+    for count in range(1, 12):
+        # Of more than eight headers it is not known what is behind them.
+        yield Attack(extended(packet, HOP_BY_HOP), REPLAY if count <= 8 else OTHERS)
+        packet = extended(packet, OPTIONS)
+        yield Attack(packet, REPLAY if count <= 8 else OTHERS)
+
+
 @attack()
 def frames_for_others(tunnel, lab):
     for to in (b"\x02\x02\x02\x02\x02\x02", b"\xff" * 6, b"\x01\x00\x5e\x01\x01\x01", b"\x33\x33\0\0\0\x01"):
         one = valid(tunnel)
         yield Attack(one.packet, OTHERS, to=to)
         yield one
+        yield Attack(one.packet, OTHERS, to=to)
 
 
 @attack()

@@ -7,7 +7,7 @@
 //! Both ends are interfaces of one namespace, in which nothing has an address: the program sends and receives frames.
 
 use bm_tests::command::Running;
-use bm_tests::daemon::{Daemon, mac};
+use bm_tests::daemon::{Daemon, eventually, mac};
 use bm_tests::netns::Namespace;
 use bm_tests::report;
 use serde_json::{Value, json};
@@ -20,6 +20,7 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 mod adversary;
+mod kernel;
 mod numbers;
 mod tunnels;
 mod xfrm;

@@ -18,6 +18,14 @@ fn during<T>(peer: &mut Peer, action: impl FnOnce() -> T) -> (T, u64) {
     (done, peer.answer().as_u64().expect("a number"))
 }
 
+/// What was received before a reload is not received again.
+fn refuses_repeated(peer: &mut Peer, daemon: &Daemon<'_>) {
+    let before = drops(daemon);
+    let count = peer.number(&json!({ "do": "repeat" }));
+    let counted = adversary::grown_by(count, &before, daemon);
+    assert_eq!(counted, BTreeMap::from([("ipsec_replay".to_owned(), count)]));
+}
+
 #[test]
 fn no_number_is_used_twice_over_reloads_kills_and_restarts() {
     let lab = Lab::new("esp-numbers");
@@ -30,8 +38,10 @@ fn no_number_is_used_twice_over_reloads_kills_and_restarts() {
     let mut packets = 0;
     for round in 1..=3 {
         // A reload that changes nothing of the SAs: not one number is left out.
+        peer.ask(&json!({ "do": "remember" }));
         let before = highest(&mut peer);
         daemon.ask(&["reload"]);
+        refuses_repeated(&mut peer, &daemon);
         peer.ask(&one);
         for (spi, number) in highest(&mut peer) {
             assert_eq!(number, before[&spi] + 1, "SPI {spi} after reload {round}");
@@ -40,6 +50,7 @@ fn no_number_is_used_twice_over_reloads_kills_and_restarts() {
         // Another lifetime restarts the workers.
         lab.write(&lab.config(&tunnels, &format!("soft_packets = {}", 1_000_000 + round)));
         packets += during(&mut peer, || drop(daemon.ask(&["reload"]))).1;
+        refuses_repeated(&mut peer, &daemon);
         let before = highest(&mut peer);
         let again = || lab.start(&tunnels).expect("it has started before");
         let (started, got) = during(&mut peer, || {

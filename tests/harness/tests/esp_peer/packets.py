@@ -139,9 +139,39 @@ def reassembled(parts):
     return with_length(put(parts[0][:header_length(parts[0])], 6, struct.pack(">H", field & DF)) + data)
 
 
-def some(rng, source, destination, size, fragile=True):
+def extended(packet, kind, body=b"\x01\x04\0\0\0\0"):
+    """An IPv6 packet with another extension header of 8 bytes: unless said otherwise, its option is padding."""
+    return with_length(put(packet[:40], 6, bytes([kind])) + bytes([packet[6], 0]) + body + packet[40:])
+
+
+def with_more(rng, packet):
+    """A packet with 8 bytes more, as a fragment, or with options that routers pass over."""
+    if version(packet) == 4:
+        if rng.random() < 0.5:
+            return with_length(put(packet[:20], 0, b"\x47") + b"\x01" * 8 + packet[20:])
+        field = rng.choice([MF, MF | 100, 100])
+        return with_length(put(packet, 6, struct.pack(">H", field)) + rng.randbytes(8))
+    kind = rng.choice([FRAGMENT, HOP_BY_HOP, OPTIONS])
+    if kind != FRAGMENT:
+        return extended(packet, kind)
+    return extended(packet, FRAGMENT, struct.pack(">H", rng.choice([1, 801, 800])) + rng.randbytes(4))
+
+
+def is_for_slow_path(packet):
+    """Whether a router may take longer for it, so that packets behind it overtake it."""
+    return packet[0] not in (0x45, *range(0x60, 0x70)) or version(packet) == 6 and packet[6] == HOP_BY_HOP
+
+
+def some(rng, source, destination, size, is_whole=True):
     """A packet of this size with everything else by the seed: what hosts send, and what only few of them send."""
     room = size - (40 if ":" in source else 20)
+    if is_whole or room < 8 or rng.random() < 0.8:
+        return ordinary(rng, source, destination, room)
+    return with_more(rng, ordinary(rng, source, destination, room - 8))
+
+
+def ordinary(rng, source, destination, room):
+    """A packet with this many bytes behind its header."""
     protocol = rng.choice([UDP, TCP, ICMPV6 if ":" in source else ICMP, 253])
     if room >= 8 and protocol == UDP:
         # Not that of ESP in UDP.
@@ -159,5 +189,5 @@ def some(rng, source, destination, size, fragile=True):
     more = {"tos": rng.randrange(256), "ttl": rng.randrange(2, 256)}
     if ":" in source:
         return ipv6(source, destination, protocol, payload, label=rng.randrange(1 << 20), **more)
-    flags = DF if fragile and rng.random() < 0.5 else 0
+    flags = rng.choice([0, DF])
     return ipv4(source, destination, protocol, payload, ident=rng.randrange(1 << 16), flags=flags, **more)

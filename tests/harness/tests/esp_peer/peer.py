@@ -14,6 +14,7 @@ import sys
 import attacks
 import packets
 from esp import Refused
+from packets import UDP
 from wire import PATIENCE, Lab, Tunnel, Wire
 
 # Few enough for every queue on the way, however busy the machine is.
@@ -71,8 +72,9 @@ class Peer(Lab):
 
     def too_large(self, tunnel, family, largest):
         near, far = tunnel.hosts[family]
-        packet = packets.some(self.rng, near, far, largest + 1, fragile=False)
+        packet = packets.some(self.rng, near, far, largest + 1)
         if family == "4":
+            packet = packets.summed(packets.put(packet, 6, b"\0\0"))
             # As it may be fragmented, the peer gets the ESP packet in fragments.
             if ":" not in tunnel.out.source and tunnel.is_tunnel:
                 self.out([(tunnel, packet)])
@@ -152,6 +154,27 @@ class Peer(Lab):
 
     def received(self):
         return sum(len(tunnel.out.window.seen) for tunnel in self.tunnels)
+
+    def do_remember(self):
+        """Valid packets, which are kept for `repeat`."""
+        self.kept = []
+        for tunnel in self.given:
+            given = [self.valid(tunnel) for _ in range(20)]
+            self.back(given)
+            self.kept.append([(packet, None) for packet, _ in given])
+
+    def do_repeat(self):
+        """Sends them once more, each of which must be refused; returns how many there are."""
+        for tunnel, packets_ in zip(self.given, self.kept):
+            self.survives("repeat", tunnel, packets_)
+        return sum(len(packets_) for packets_ in self.kept)
+
+    def do_ike(self):
+        """Datagrams of the port of ESP in UDP that are none: of IKE, which the router must get, and keepalives."""
+        for source, destination in [("198.51.100.1", "192.0.2.1"), ("2001:db8:e::1", "2001:db8:f::1")]:
+            for data in (bytes(4) + b"IKE", b"\xff"):
+                datagram = packets.udp(source, destination, (4500, 4500), data)
+                self.wan.send(packets.ip(source, destination, UDP, datagram))
 
     def do_numbers(self):
         """The highest number that each outbound SA has used, by its SPI."""
