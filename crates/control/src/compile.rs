@@ -65,6 +65,7 @@ use bm_netlink::{Change, Family, Mirror};
 use filtering::Filtering;
 use linux_fib::LinuxFib;
 use linux_only::{Enforced, FilteredInterfaces};
+use own_gateways::OwnGateways;
 use pending::Pending;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -272,8 +273,10 @@ impl Compiler {
     /// [`Change::Everything`].
     pub fn apply(&mut self, mirror: &Mirror, changes: &[Change]) -> Result<Report, CompileError> {
         let mut pending = Pending::from_changes(changes);
-        // Routes to this machine may cover more sources than its addresses.
-        pending.shape |= !pending.ipv4.routes.is_empty() && settings::doubtful(mirror) != self.state.doubtful;
+        // Routes to this machine may cover more than its addresses, sources as well as gateways.
+        pending.shape |= !pending.ipv4.routes.is_empty()
+            && (settings::doubtful(mirror) != self.state.doubtful
+                || self.state.interfaces.own_gateways.have_changed(mirror));
         let vrfs = self.vrfs(mirror);
         let reshaped = self.update_interfaces(mirror, &vrfs, &mut pending);
         self.prepare_filters().map_err(CompileError::Filters)?;
@@ -355,7 +358,9 @@ impl Compiler {
         let FilteredInterfaces { mut interfaces, rules: linux_only_rules, filters } =
             self.interfaces_and_filters(mirror, vrfs);
         let local = settings::local(mirror);
-        self.note_own_gateways(&mut interfaces, &local.0, pending);
+        let before = &self.state.interfaces.own_gateways;
+        interfaces.own_gateways = OwnGateways::now(mirror, &local.0, before, self.targets.gateways());
+        pending.neighbors.extend(interfaces.own_gateways.new_since(before, self.targets.gateways()));
         let rule = |interface: &Interface| self.filtering.source_rule(interface.port);
         let now = PublishedState {
             filters,

@@ -4,6 +4,7 @@
 //! until another interface reuses it: workers may still hold a next hop that names it.
 
 use super::Compiler;
+use super::own_gateways::OwnGateways;
 use bm_fib::next_hop::INTERFACE_MAX;
 use bm_forward::tables::{Interface, PortInterfaces, ReversePath, Vlan};
 use bm_netlink::route::TABLE_MAIN;
@@ -26,10 +27,7 @@ pub struct Interfaces {
     /// Indexes of the interfaces of each port.
     pub ports: Vec<PortInterfaces>,
     by_ifindex: BTreeMap<u32, u16>,
-    /// IPv4 addresses of this machine, and those that it had while a route already led through them. Linux ignores such a
-    /// gateway, and asks for the destination on the link instead, if it was the machine's when the route was added; no
-    /// message tells.
-    pub(super) own_gateways: BTreeSet<Ipv4Addr>,
+    pub(super) own_gateways: OwnGateways,
 }
 
 impl Interfaces {
@@ -105,11 +103,6 @@ impl Interfaces {
     /// Indexes in Linux of our interfaces.
     pub fn ifindices(&self) -> impl Iterator<Item = u32> + '_ {
         self.by_ifindex.keys().copied()
-    }
-
-    /// Whether Linux may ignore a gateway.
-    pub(super) fn may_ignore(&self, gateway: IpAddr) -> bool {
-        matches!(gateway, IpAddr::V4(gateway) if self.own_gateways.contains(&gateway))
     }
 
     /// The existing interfaces of a port, that of untagged frames first.

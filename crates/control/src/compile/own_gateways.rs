@@ -1,25 +1,73 @@
-//! Gateways that are addresses of this machine, through which only Linux knows the way.
+//! IPv4 gateways that are, or were, local: only Linux knows the way through them.
+//!
+//! Linux ignores the gateway of a route if it was local when the route was added, by an address or by any other route of
+//! type `local`, and asks for the destination on the link instead. It stays so when the gateway is local no more, and no
+//! message tells.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::Compiler;
-use super::interfaces::Interfaces;
-use super::pending::Pending;
+use bm_netlink::route::TABLE_LOCAL;
+use bm_netlink::{Mirror, RouteKind};
+use bm_wire::prefix::Prefix;
 
-impl Compiler {
-    /// Notes the machine's own addresses, and those that it had while a route led through them. Next hops with a new one have
-    /// to be compiled again, as if that neighbor had changed.
-    pub(super) fn note_own_gateways(
-        &self,
-        interfaces: &mut Interfaces,
+use super::settings::BY_KERNEL;
+
+/// Which gateways these are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnGateways {
+    /// Addresses of this machine, and gateways that were local while a route led through them.
+    single: BTreeSet<Ipv4Addr>,
+    /// What routes of the administrator's make local.
+    prefixes: Vec<Prefix<u32>>,
+}
+
+impl OwnGateways {
+    /// Those of now, where they were `before`, next hops lead to `in_use`, and the machine has these addresses.
+    pub fn now(
+        mirror: &Mirror,
         own: &[Ipv4Addr],
-        pending: &mut Pending,
-    ) {
-        let before = &self.state.interfaces.own_gateways;
-        let kept = before.iter().filter(|address| self.targets.has_gateway(IpAddr::V4(**address)));
-        interfaces.own_gateways = kept.chain(own).copied().collect();
-        for address in interfaces.own_gateways.difference(before) {
-            pending.neighbors.extend(interfaces.ifindices().map(|link| (link, IpAddr::V4(*address))));
-        }
+        before: &Self,
+        in_use: impl Iterator<Item = (u32, IpAddr)>,
+    ) -> Self {
+        let kept = in_use.filter_map(|(_, gateway)| match gateway {
+            IpAddr::V4(address) => before.contain(gateway).then_some(address),
+            IpAddr::V6(_) => None,
+        });
+        Self { single: kept.chain(own.iter().copied()).collect(), prefixes: local_prefixes(mirror) }
     }
+
+    /// The neighbors of `in_use` that are among these and were not before.
+    pub fn new_since(
+        &self,
+        before: &Self,
+        in_use: impl Iterator<Item = (u32, IpAddr)>,
+    ) -> impl Iterator<Item = (u32, IpAddr)> {
+        in_use.filter(|(_, gateway)| self.contain(*gateway) && !before.contain(*gateway))
+    }
+
+    /// Whether Linux may ignore a gateway.
+    pub fn contain(&self, gateway: IpAddr) -> bool {
+        let IpAddr::V4(gateway) = gateway else { return false };
+        self.single.contains(&gateway) || self.prefixes.iter().any(|prefix| prefix.contains(gateway.into()))
+    }
+
+    /// Whether local routes are other ones now.
+    pub fn have_changed(&self, mirror: &Mirror) -> bool {
+        self.prefixes != local_prefixes(mirror)
+    }
+}
+
+/// The prefixes in the table of local routes that are not the kernel's own.
+fn local_prefixes(mirror: &Mirror) -> Vec<Prefix<u32>> {
+    let routes = mirror.ipv4();
+    let is_given = |body: &bm_netlink::RouteBody| body.kind == RouteKind::Local && body.protocol != BY_KERNEL;
+    if !routes.bodies().any(|(_, body)| is_given(body)) {
+        return Vec::new();
+    }
+    let table = routes.table(TABLE_LOCAL).into_iter().flat_map(|table| table.iter());
+    let given = table.filter(|(_, ids)| ids.iter().filter_map(|id| routes.body(*id)).any(is_given));
+    let mut prefixes: Vec<_> = given.map(|(prefix, _)| prefix).collect();
+    prefixes.sort_unstable();
+    prefixes
 }

@@ -55,7 +55,7 @@ pub(super) fn local(mirror: &Mirror) -> (Vec<Ipv4Addr>, Vec<Ipv6Addr>) {
 }
 
 /// `RTPROT_KERNEL`: the kernel made the route for an address.
-const BY_KERNEL: u8 = 2;
+pub(super) const BY_KERNEL: u8 = 2;
 
 /// IPv4 sources besides the machine's addresses whose route is not unicast. Linux refuses them or not, depending on
 /// whether there ever was a rule or a local route of the administrator's, which nobody can ask for.

@@ -207,9 +207,10 @@ impl Targets {
         self.by_place.get(&ifindex)?.get(&Some(address))?.first().copied()
     }
 
-    /// Whether a route leads through this address, on any link.
-    pub(super) fn has_gateway(&self, address: IpAddr) -> bool {
-        self.by_place.values().any(|of_link| of_link.contains_key(&Some(address)))
+    /// The neighbors that next hops lead to, by the index of their link.
+    pub(super) fn gateways(&self) -> impl Iterator<Item = (u32, IpAddr)> {
+        let links = self.by_place.iter();
+        links.flat_map(|(ifindex, of_link)| of_link.keys().flatten().map(|gateway| (*ifindex, *gateway)))
     }
 
     /// The adjacency of a target that is a link with destinations on it.

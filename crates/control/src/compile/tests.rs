@@ -225,7 +225,12 @@ impl World {
 
     /// Compares all VRFs with the oracle at these addresses.
     pub fn agree(&self, addresses: &[IpAddr]) -> Result<(), String> {
-        let oracle = Oracle { mirror: &self.mirror, ports: &self.ports, linux_only: &self.linux_only };
+        let oracle = Oracle {
+            mirror: &self.mirror,
+            ports: &self.ports,
+            linux_only: &self.linux_only,
+            own_gateways: &self.compiler.interfaces().own_gateways,
+        };
         for (index, vrf) in oracle.vrfs().into_iter().enumerate() {
             for address in addresses {
                 let (wanted, mtu) = match *address {

@@ -9,7 +9,7 @@
 //!    The suite `neighbors` is about those.
 //! 6. *Frames of an earlier round*, which came late: they do not carry the number of the round.
 //! 7. *What goes to the prefixes with several next hops while a link has no carrier or has lost its neighbors, a gateway
-//!    has become the router's own address, or the loopback interface has a prefix, where a packet circles until its TTL is
+//!    has been local, or the loopback interface has a prefix, where a packet circles until its TTL is
 //!    used up*: which flows meet that is each router's own choice, as in 3.
 //! 8. *What is for the router by a route of the local table that is no address*, while it has filters: whether a longer
 //!    prefix of the main table comes first depends on whether a rule was ever added, which only Linux knows.

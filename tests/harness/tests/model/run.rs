@@ -187,9 +187,12 @@ impl<'b, 'a> Run<'b, 'a> {
                     self.dark.insert(prefix.to_owned());
                 }
                 ["addr", "del", prefix, "dev", "lo", ..] if is_ours => drop(self.dark.remove(prefix)),
-                // Linux ignores a gateway that is its own, also later, and then asks for the destination.
-                ["addr", "add" | "replace", prefix @ "198.51.100.9/24", ..] if is_ours => {
-                    self.dark.insert(prefix.to_owned());
+                // Linux ignores a gateway that was local when the route was added, and then asks for the destination.
+                ["addr", "add" | "replace", local @ "198.51.100.9/24", ..]
+                | ["route", _, "local", local @ "default", ..]
+                    if is_ours =>
+                {
+                    self.dark.insert(local.to_owned());
                 }
                 // Linux forgets the neighbors of IPv6, which routes of IPv4 may lead to, too.
                 [file, "0"] if file.starts_with("net/ipv6/") && file.ends_with("/forwarding") => {

@@ -107,6 +107,13 @@ fn routes_through_own_addresses_are_linuxs_for_good() {
     world.tell(gone.clone()).compile();
     world.add("192.0.2.0/24", via("10.0.0.1", 1)).compile();
     assert_eq!(world.to("192.0.2.1"), forward(1, 1), "no route led through the address when it went");
+    // Local by a route of the administrator's.
+    let any = RouteBody { kind: RouteKind::Local, protocol: 3, ..on_link(1) };
+    world.route(RouteEvent::Added, 255, "10.0.0.0/30", any.clone()).compile();
+    assert_eq!(world.to("192.0.2.1"), Answer::Host);
+    world.add("192.0.2.128/25", via("10.0.0.3", 1)).compile();
+    world.route(RouteEvent::Deleted, 255, "10.0.0.0/30", any).compile();
+    assert_eq!((world.to("192.0.2.1"), world.to("192.0.2.129")), (Answer::Host, Answer::Host));
     assert!(world.is_sound().is_ok());
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Written independently of the compiler, from the documented rules; they share only the mirror.
 
+use super::super::own_gateways::OwnGateways;
 use bm_fib::next_hop::{Action, NextHops};
 use bm_fib::{Fib, NextHop};
 use bm_netlink::next_hop::Object;
@@ -36,6 +37,8 @@ pub struct Oracle<'a> {
     pub ports: &'a [Option<u32>],
     /// Links on which only Linux may send.
     pub linux_only: &'a BTreeSet<u32>,
+    /// These depend on what was before, so `cases` tests them.
+    pub own_gateways: &'a OwnGateways,
 }
 
 impl Oracle<'_> {
@@ -252,6 +255,9 @@ impl Oracle<'_> {
             return Answer::LinuxOnly(hop.ifindex);
         }
         if self.mirror.link(hop.ifindex).is_none_or(|link| link.flags & 0x41 != 0x41) {
+            return Answer::Host;
+        }
+        if hop.gateway.is_some_and(|gateway| self.own_gateways.contain(gateway)) {
             return Answer::Host;
         }
         let link_local = matches!(address, Some(IpAddr::V6(six)) if six.segments()[0] & 0xffc0 == 0xfe80);
