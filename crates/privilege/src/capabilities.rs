@@ -17,7 +17,7 @@ pub struct Kept(CapabilitySet);
 /// | capability | for |
 /// |---|---|
 /// | NET_ADMIN | interfaces, neighbors, XDP programs, large socket buffers |
-/// | NET_RAW | AF_XDP sockets, packet sockets on fabric links |
+/// | NET_RAW | AF_XDP sockets, packet sockets on fabric links, ESP that Linux sends |
 /// | BPF, PERFMON | loading programs and maps |
 /// | SYS_ADMIN | the kernel's list of BPF links, among which are programs at netfilter's hooks; DPDK's physical addresses |
 /// | IPC_LOCK | locked frame memory |
