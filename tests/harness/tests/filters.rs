@@ -234,7 +234,9 @@ fn the_rate_of_a_source_is_limited() {
         let received = f64::from(outcome.received);
         report::say(&format!("filters: 5000 packets a second, 500 allowed: {outcome}"));
         assert!(received <= allowed && received > 500.0 * 0.7, "{received} of {allowed:.0}: {outcome}");
-        assert_eq!(dropped(router, "rate_limit"), u64::from(outcome.lost()));
+        // A busy machine loses some in front of the router, too.
+        let (limited, lost) = (dropped(router, "rate_limit"), u64::from(outcome.lost()));
+        assert!(limited <= lost && limited >= lost - lost / 20, "{limited} of {lost}: {outcome}");
     });
 }
 
