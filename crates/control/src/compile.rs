@@ -276,7 +276,7 @@ impl Compiler {
         // Routes to this machine may cover more than its addresses, sources as well as gateways.
         pending.shape |= !pending.ipv4.routes.is_empty()
             && (settings::doubtful(mirror) != self.state.doubtful
-                || self.state.interfaces.own_gateways.have_changed(mirror));
+                || self.state.interfaces.own_gateways.are_outdated(mirror));
         let vrfs = self.vrfs(mirror);
         let reshaped = self.update_interfaces(mirror, &vrfs, &mut pending);
         self.prepare_filters().map_err(CompileError::Filters)?;

@@ -214,7 +214,7 @@ fn requests_neighbors_and_reports_those_that_fail() {
         socket.set_broadcast(true).unwrap();
         socket.send_to(b"x", (broadcast, 9)).unwrap();
         neighbor_requests.resolve(nobody.0, broadcast);
-        let of_linux = (nobody.0, broadcast, Resolution::OfLinux);
+        let of_linux = (nobody.0, broadcast, Resolution::LeftToLinux);
         until("the kernel's own", || neighbor_requests.next_resolution() == Some(of_linux));
         // A gateway is resolved before any packet needs it, and confirmed when it is stale.
         ip("route add 203.0.113.0/24 via 192.0.2.9");

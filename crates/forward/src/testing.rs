@@ -397,7 +397,7 @@ impl Lab {
     /// # Panics
     /// If the interface is not known.
     pub fn leave_to_linux(&self, interface: &str, address: &str) {
-        self.report(interface, address, Resolution::OfLinux);
+        self.report(interface, address, Resolution::LeftToLinux);
     }
 
     fn report(&self, interface: &str, address: &str, resolution: Resolution) {

@@ -167,15 +167,14 @@ impl Ipsec {
             let worker = owners.give(sa, place);
             let is_spare = direction == Direction::Out && place.is_some_and(|place| place >= workers);
             let numbers = (direction == Direction::Out).then(|| self.numbers(sa, &status)).transpose()?;
-            let (has_lifetime, known) = (sa.limits.are_set(), status.clone());
             self.known.push(Known {
                 id,
                 direction,
                 fingerprint,
                 worker,
                 is_spare,
-                has_lifetime,
-                status: known,
+                has_lifetime: sa.limits.are_set(),
+                status: status.clone(),
             });
             sas.push(SaPlan { sa: sa.clone(), worker, status, numbers });
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use bm_netlink::route::TABLE_LOCAL;
-use bm_netlink::{Mirror, RouteKind};
+use bm_netlink::{Mirror, RouteBody, RouteKind};
 use bm_wire::prefix::Prefix;
 
 use super::settings::BY_KERNEL;
@@ -23,7 +23,8 @@ pub struct OwnGateways {
 }
 
 impl OwnGateways {
-    /// Those of now, where they were `before`, next hops lead to `in_use`, and the machine has these addresses.
+    /// The gateways of now. `own` are the machine's addresses; `in_use`, with their links, are the neighbors that next hops
+    /// lead to, and stay among these if they were `before`.
     pub fn now(
         mirror: &Mirror,
         own: &[Ipv4Addr],
@@ -31,7 +32,7 @@ impl OwnGateways {
         in_use: impl Iterator<Item = (u32, IpAddr)>,
     ) -> Self {
         let kept = in_use.filter_map(|(_, gateway)| match gateway {
-            IpAddr::V4(address) => before.contain(gateway).then_some(address),
+            IpAddr::V4(address) => before.contains(gateway).then_some(address),
             IpAddr::V6(_) => None,
         });
         Self { single: kept.chain(own.iter().copied()).collect(), prefixes: local_prefixes(mirror) }
@@ -43,17 +44,17 @@ impl OwnGateways {
         before: &Self,
         in_use: impl Iterator<Item = (u32, IpAddr)>,
     ) -> impl Iterator<Item = (u32, IpAddr)> {
-        in_use.filter(|(_, gateway)| self.contain(*gateway) && !before.contain(*gateway))
+        in_use.filter(|(_, gateway)| self.contains(*gateway) && !before.contains(*gateway))
     }
 
     /// Whether Linux may ignore a gateway.
-    pub fn contain(&self, gateway: IpAddr) -> bool {
+    pub fn contains(&self, gateway: IpAddr) -> bool {
         let IpAddr::V4(gateway) = gateway else { return false };
         self.single.contains(&gateway) || self.prefixes.iter().any(|prefix| prefix.contains(gateway.into()))
     }
 
-    /// Whether local routes are other ones now.
-    pub fn have_changed(&self, mirror: &Mirror) -> bool {
+    /// Whether local routes have changed.
+    pub fn are_outdated(&self, mirror: &Mirror) -> bool {
         self.prefixes != local_prefixes(mirror)
     }
 }
@@ -61,7 +62,6 @@ impl OwnGateways {
 /// The prefixes in the table of local routes that are not the kernel's own.
 fn local_prefixes(mirror: &Mirror) -> Vec<Prefix<u32>> {
     let routes = mirror.ipv4();
-    let is_given = |body: &bm_netlink::RouteBody| body.kind == RouteKind::Local && body.protocol != BY_KERNEL;
     if !routes.bodies().any(|(_, body)| is_given(body)) {
         return Vec::new();
     }
@@ -70,4 +70,9 @@ fn local_prefixes(mirror: &Mirror) -> Vec<Prefix<u32>> {
     let mut prefixes: Vec<_> = given.map(|(prefix, _)| prefix).collect();
     prefixes.sort_unstable();
     prefixes
+}
+
+/// Whether an administrator or a routing daemon has added a local route.
+fn is_given(body: &RouteBody) -> bool {
+    body.kind == RouteKind::Local && body.protocol != BY_KERNEL
 }

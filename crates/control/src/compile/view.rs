@@ -118,7 +118,7 @@ impl View<'_> {
             Some(_) => {}
         }
         let Some(gateway) = adjacency.gateway else { return Action::Resolve };
-        if self.interfaces.own_gateways.contain(gateway) {
+        if self.interfaces.own_gateways.contains(gateway) {
             return Action::Host;
         }
         match self.mac(adjacency.ifindex, gateway) {

@@ -116,7 +116,7 @@ impl Control {
             Ok(true) => {
                 let Some(asked) = &self.slow_path else { return };
                 // Lost if the queue is full; the slow path asks again.
-                let _full = asked.resolutions.try_send((ifindex, address, Resolution::OfLinux));
+                let _full = asked.resolutions.try_send((ifindex, address, Resolution::LeftToLinux));
                 asked.wake();
             }
             Ok(false) => {}

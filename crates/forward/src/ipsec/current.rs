@@ -18,7 +18,7 @@ impl CurrentPolicies {
 
     /// Whether a packet that leaves by this interface is encrypted or dropped. Linux must not get it instead: it knows no
     /// SA, so it would drop it.
-    pub(crate) fn concern(&self, tables: &Tables, packet: &[u8], out: u16) -> bool {
+    pub(crate) fn protect_or_discard(&self, tables: &Tables, packet: &[u8], out: u16) -> bool {
         if tables.interfaces.get(usize::from(out)).is_some_and(|out| out.if_id != 0) {
             return true;
         }

@@ -109,8 +109,16 @@ pub(super) struct Sender {
 impl Sender {
     pub fn new(of: &Sa, sa: Outbound, more: Consumer<Block>, status: Arc<SaStatus>) -> Self {
         let peer = (of.mode == Mode::Tunnel).then_some(of.destination);
-        let (path_mtu, learned_mtu) = (of.path_mtu, u16::MAX);
-        Self { sa, more, status, peer, path_mtu, learned_mtu, current_mtu: 0, looked_up_in: 0 }
+        Self {
+            sa,
+            more,
+            status,
+            peer,
+            path_mtu: of.path_mtu,
+            learned_mtu: u16::MAX,
+            current_mtu: 0,
+            looked_up_in: 0,
+        }
     }
 }
 

@@ -38,10 +38,11 @@ impl IpsecWorker {
     pub fn all(wakers: &[Waker], capacity: usize) -> (Vec<Self>, Controls) {
         let [(into, inbound), (out, outbound)] = [rings(wakers, capacity), rings(wakers, capacity)];
         let path_mtus = PathMtus::default();
-        let both = into.into_iter().zip(out).enumerate();
-        let worker =
-            |(worker, (into, out))| Self { worker, rings: [into, out], path_mtus: path_mtus.clone() };
-        let workers = both.map(worker).collect();
+        let mut workers = Vec::new();
+        for (into, out) in into.into_iter().zip(out) {
+            let worker = workers.len();
+            workers.push(Self { worker, rings: [into, out], path_mtus: path_mtus.clone() });
+        }
         (workers, Controls { inbound, outbound })
     }
 }

@@ -66,7 +66,7 @@ impl Core {
                 let neighbor = Neighbor { interface: interface as u16, address };
                 released += match resolution {
                     Resolution::Failed => self.give_up(tables, &neighbor, now),
-                    Resolution::OfLinux => self.leave_to_linux(&neighbor),
+                    Resolution::LeftToLinux => self.leave_to_linux(&neighbor),
                 };
             }
         }
@@ -162,7 +162,7 @@ impl Core {
         count
     }
 
-    /// Linux alone knows where frames for a neighbor go. Those of this router are lost.
+    /// Hands Linux the frames that wait for a neighbor which only Linux can reach. Packets of this router itself are dropped.
     fn leave_to_linux(&mut self, neighbor: &Neighbor) -> usize {
         let frames = self.waiting.release(neighbor);
         let count = frames.len();

@@ -108,7 +108,7 @@ impl Core {
     /// that are encrypted, which Linux cannot do.
     pub(super) fn may_alert(&mut self, tables: &Tables, packet: &[u8], way: Way, now: Now) -> bool {
         if let (Some(policies), Some((_, out))) = (&self.policies, way.out())
-            && policies.concern(tables, packet, out)
+            && policies.protect_or_discard(tables, packet, out)
         {
             return false;
         }

@@ -21,7 +21,7 @@ pub trait Resolver: Send {
     }
 }
 
-/// Sends IP packets of this router as Linux does with its own: by its routes, whatever these are.
+/// Sends IP packets of this router through Linux, by Linux's routes.
 pub trait OwnPackets: Send {
     /// Sends a packet, beginning with its IP header.
     ///
@@ -35,6 +35,6 @@ pub trait OwnPackets: Send {
 pub enum Resolution {
     /// The kernel has given up.
     Failed,
-    /// The kernel knows a MAC that it does not tell.
-    OfLinux,
+    /// The kernel has a MAC that it does not announce.
+    LeftToLinux,
 }

@@ -58,8 +58,11 @@ pub fn open_socket(lab: &Lab, port: u16) -> UdpSocket {
 /// The datagrams that it has received.
 fn received(socket: &UdpSocket) -> Vec<Vec<u8>> {
     let mut bytes = [0; 2000];
-    let next = || socket.recv(&mut bytes).ok().map(|length| bytes[..length].to_vec());
-    std::iter::from_fn(next).collect()
+    let mut all = Vec::new();
+    while let Ok(length) = socket.recv(&mut bytes) {
+        all.push(bytes[..length].to_vec());
+    }
+    all
 }
 
 /// Tunnels that differ in what the adversary can try.

@@ -321,7 +321,7 @@ def wrong_encapsulation(tunnel, lab):
 def wrong_keys(tunnel, lab):
     for other in tunnel.rng.sample(lab.tunnels, min(10, len(lab.tunnels))):
         strange = copy.copy(tunnel.back)
-        # The same keys in the other direction are others, too.
+        # Each direction of this tunnel has keys of its own, so those of the other one are wrong, too.
         strange.cipher = (other.out if other is tunnel else other.back).cipher
         if strange.cipher.alignment == tunnel.back.cipher.alignment and strange.cipher.icv == tunnel.back.cipher.icv:
             yield Attack(strange.seal(tunnel.packet(), noted=False), INTEGRITY)

@@ -70,17 +70,14 @@ impl Lifetimes {
 
     /// For an SA that no worker of this process has had: what it was used for by others.
     pub fn status(&self, sa: &Sa) -> SaStatus {
-        let now_ns = clock_ns();
         let Some(line) = self.known.get(&key_of(sa.fingerprint(), sa.direction)) else {
-            return SaStatus::new(now_ns);
+            return SaStatus::new(clock_ns());
         };
-        // Most are before this process, whose clock began with it.
-        let at_ns = |second: u64| now_ns.wrapping_sub(epoch_s().saturating_sub(second) * NS_PER_S);
         let used = Used {
             bytes: line.bytes,
             packets: line.packets,
-            added_ns: at_ns(line.added),
-            first_ns: if line.first == 0 { 0 } else { at_ns(line.first).max(1) },
+            added_ns: clock_at(line.added),
+            first_ns: if line.first == 0 { 0 } else { clock_at(line.first).max(1) },
         };
         SaStatus::after(&used, 0)
     }
@@ -171,6 +168,11 @@ fn key_of(fingerprint: u128, direction: Direction) -> Key {
     (fingerprint, direction == Direction::Out)
 }
 
+/// The process's clock at this second since 1970, which is mostly before the clock began.
+fn clock_at(second: u64) -> u64 {
+    clock_ns().wrapping_sub(epoch_s().saturating_sub(second) * NS_PER_S)
+}
+
 fn epoch_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
@@ -213,9 +215,13 @@ mod tests {
         let folder = Folder(std::env::temp_dir().join(format!("bm-lifetimes-{}", std::process::id())));
         let state = folder.0.join("ipsec.state");
         let [out, back, without] = [sa(1, Direction::Out), sa(1, Direction::In), sa(2, Direction::Out)];
-        let ago = |seconds: u64| clock_ns().wrapping_sub(seconds * NS_PER_S);
-        let used = Used { bytes: 84_000, packets: 1000, added_ns: ago(40), first_ns: ago(30) };
-        let unused = Used { added_ns: ago(7), ..Used::default() };
+        let used = Used {
+            bytes: 84_000,
+            packets: 1000,
+            added_ns: clock_at(epoch_s() - 40),
+            first_ns: clock_at(epoch_s() - 30),
+        };
+        let unused = Used { added_ns: clock_at(epoch_s() - 7), ..Used::default() };
         let all = [known(&out, &used, true), known(&back, &unused, true), known(&without, &used, false)];
         Lifetimes::open(&state).unwrap().write(&all);
         let next = Lifetimes::open(&state).unwrap();

@@ -18,33 +18,31 @@ pub struct RawSockets {
 impl RawSockets {
     /// Sockets for packets with their IP headers, which do not receive.
     pub fn open() -> Self {
-        let socket = |family| {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let opened = socket_with(family, SocketType::RAW, flags, Some(ipproto::RAW));
-            opened
-                .inspect_err(|error| {
-                    tracing::warn!(
-                        "no raw socket, so ESP packets whose route leads to Linux are dropped: {error}"
-                    )
-                })
-                .ok()
-        };
         Self { ipv4: socket(AddressFamily::INET), ipv6: socket(AddressFamily::INET6) }
+    }
+}
+
+fn socket(family: AddressFamily) -> Option<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    match socket_with(family, SocketType::RAW, flags, Some(ipproto::RAW)) {
+        Ok(socket) => Some(socket),
+        Err(error) => {
+            tracing::warn!("no raw socket, so ESP packets whose route leads to Linux are dropped: {error}");
+            None
+        }
     }
 }
 
 impl OwnPackets for RawSockets {
     fn send(&mut self, packet: &[u8]) -> io::Result<()> {
-        let malformed = |_| io::Error::from(io::ErrorKind::InvalidData);
-        let (socket, to, packet): (_, SocketAddr, &[u8]) = match packet.first().map(|first| first >> 4) {
-            Some(4) => {
-                let ip = Ipv4::parse(packet).map_err(malformed)?;
+        let (socket, to, packet): (_, SocketAddr, &[u8]) = match (Ipv4::parse(packet), Ipv6::parse(packet)) {
+            (Ok(ip), _) => {
                 (&self.ipv4, (Ipv4Addr::from(ip.destination()), 0).into(), &packet[..ip.total_len().into()])
             }
-            _ => {
-                let ip = Ipv6::parse(packet).map_err(malformed)?;
+            (_, Ok(ip)) => {
                 (&self.ipv6, (Ipv6Addr::from(ip.destination()), 0).into(), &packet[..ip.total_len()])
             }
+            _ => return Err(io::ErrorKind::InvalidData.into()),
         };
         let socket = socket.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         sendto(socket, packet, SendFlags::DONTWAIT, &to)?;

@@ -257,7 +257,7 @@ impl Oracle<'_> {
         if self.mirror.link(hop.ifindex).is_none_or(|link| link.flags & 0x41 != 0x41) {
             return Answer::Host;
         }
-        if hop.gateway.is_some_and(|gateway| self.own_gateways.contain(gateway)) {
+        if hop.gateway.is_some_and(|gateway| self.own_gateways.contains(gateway)) {
             return Answer::Host;
         }
         let link_local = matches!(address, Some(IpAddr::V6(six)) if six.segments()[0] & 0xffc0 == 0xfe80);

@@ -81,7 +81,6 @@ fn what_no_source_can_make_smaller_is_fragmented_for_the_path() {
     assert_eq!(lab.drops(), []);
 }
 
-/// Fragments also wait for their neighbor.
 #[test]
 fn esp_that_waits_for_its_neighbor_is_fragmented_afterwards() {
     let [source, destination] = ["2001:db8:b::1", "2001:db8:b::2"].map(|text| text.parse().unwrap());
