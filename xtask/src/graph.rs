@@ -35,7 +35,8 @@ fn draw(root: &Path) -> Result<String, String> {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"13\">\n\
          <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n"
     );
-    for name in layers.keys().filter(|name| *name != "brickmoon") {
+    // These use nearly all others.
+    for name in layers.keys().filter(|name| !["brickmoon", "daemon"].contains(&name.as_str())) {
         let (x, y) = places[name];
         for other in layers::used(root, name)? {
             let Some(&(to_x, to_y)) = places.get(&other) else { continue };

@@ -8,8 +8,9 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
+use bm_cli::Failure;
+
 use crate::args::PassedOn;
-use crate::failure::Failure;
 
 const PROGRAM: &str = "brickmoon-bench";
 

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use bm_api::request;
+use bm_cli::Failure;
+use bm_daemon::NamespaceClaim;
+use bm_serve::{causes, client};
 use hyper::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -10,20 +14,18 @@ use crate::args::{
     Clear, ClearCommand, ClearCounters, Cli, ClusterArgs, ClusterCommand, Command, Explain, PassedOn, Ports,
     Query, RemoveMember, Routes, Show, ShowCommand, Socket, Status, Top, Watch,
 };
-use crate::failure::Failure;
-use crate::namespace_claim::NamespaceClaim;
+use crate::client::Connection;
 use crate::output::{self, write};
-use crate::{bench, capture, causes, client, daemon, doctor, lua, pages, relay};
-use bm_api::request;
+use crate::{bench, capture, doctor, lua, pages, relay};
 
 /// Runs a command.
 pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
     match command {
-        Command::Up(up) => daemon::up(up, lua::natives),
+        Command::Up(up) => bm_daemon::up(up.into(), lua::natives),
         Command::Stop(stop) => self::stop(&stop.socket, stop.keep),
         Command::Reload(query) => print(&query, Method::POST, request::RELOAD, bm_cli::reloaded),
-        Command::Check { file } => daemon::check(&file),
-        Command::Doctor(doctor) => doctor::run(&doctor.up(), doctor.json),
+        Command::Check { file } => bm_daemon::check(&file),
+        Command::Doctor(doctor) => doctor::run(&doctor.options(), doctor.json),
         Command::Verify(query) => verify(&query),
         Command::Status(Status { query, watch }) => {
             watched(watch, query.json, || print(&query, Method::GET, request::STATUS, bm_cli::status))
@@ -62,7 +64,7 @@ pub fn run(Cli { verbose, command }: Cli) -> Result<(), Failure> {
         Command::Completion { shell } => pages::completion(shell),
         Command::Man { folder } => pages::man(&folder),
         Command::WatchTables { grace_ms, confined } => {
-            daemon::watcher::run(Duration::from_millis(grace_ms), confined)
+            bm_daemon::watch_tables(Duration::from_millis(grace_ms), confined)
         }
     }
 }
@@ -136,7 +138,7 @@ fn print<T: DeserializeOwned + Serialize>(
     path: &str,
     text: fn(&T) -> String,
 ) -> Result<(), Failure> {
-    let reply: T = client::ask(&query.socket, method.clone(), &of_node(query, &method, path)?)?;
+    let reply: T = client::ask(&query.socket.server(), method.clone(), &of_node(query, &method, path)?)?;
     print_reply(query.json, &reply, text)
 }
 
@@ -161,7 +163,7 @@ fn ports(Ports { port, account, query }: &Ports) -> Result<(), Failure> {
     // First: counters that are read later are not smaller.
     let cleared = if query.json { bm_api::Cleared::default() } else { cleared(query)? };
     let mut reply: bm_api::Ports =
-        client::ask(&query.socket, Method::GET, &of_node(query, &Method::GET, request::PORTS)?)?;
+        client::ask(&query.socket.server(), Method::GET, &of_node(query, &Method::GET, request::PORTS)?)?;
     if let Some(name) = port {
         reply = only(reply, name)?;
     }
@@ -182,14 +184,15 @@ fn drops(query: &Query) -> Result<(), Failure> {
     }
     // First: counters that are read later are not smaller.
     let cleared = cleared(query)?;
-    let reply = client::ask(&query.socket, Method::GET, &of_node(query, &Method::GET, request::DROPS)?)?;
+    let reply =
+        client::ask(&query.socket.server(), Method::GET, &of_node(query, &Method::GET, request::DROPS)?)?;
     write(&(bm_cli::drops(&bm_cli::drops_since(reply, &cleared)) + &bm_cli::counted_since(&cleared)))
 }
 
 /// What the counters were when they were cleared; a Lua program, or a node with an older version, does not know.
 fn cleared(query: &Query) -> Result<bm_api::Cleared, Failure> {
     let path = of_node(query, &Method::GET, request::CLEARED)?;
-    Ok(client::ask(&query.socket, Method::GET, &path).unwrap_or_default())
+    Ok(client::ask(&query.socket.server(), Method::GET, &path).unwrap_or_default())
 }
 
 fn clear(ClearCounters { undo, query }: &ClearCounters) -> Result<(), Failure> {
@@ -272,7 +275,7 @@ fn top(top: Top) -> Result<(), Failure> {
     if node.is_some() {
         return Err(Failure::Usage("`brickmoon top` shows this node only; run it on the other one".into()));
     }
-    let mut session = client::Session::new(socket)?;
+    let mut session = Connection(client::Session::new(socket.server())?);
     let options = bm_tui::Options { interval, view };
     if once || json {
         return write(&bm_tui::once(options, &mut session, json).map_err(Failure::Failed)?);
@@ -282,7 +285,7 @@ fn top(top: Top) -> Result<(), Failure> {
 
 fn verify(query: &Query) -> Result<(), Failure> {
     let path = of_node(query, &Method::POST, request::VERIFY)?;
-    let reply: bm_api::Verify = client::ask(&query.socket, Method::POST, &path)?;
+    let reply: bm_api::Verify = client::ask(&query.socket.server(), Method::POST, &path)?;
     print_reply(query.json, &reply, bm_cli::verify)?;
     if reply.equal { Ok(()) } else { Err(Failure::failed("the tables differ from the kernel's")) }
 }
@@ -317,7 +320,7 @@ fn stop(socket: &Socket, keep: bool) -> Result<(), Failure> {
         return Ok(());
     }
     let path = if keep { format!("{}?keep=true", request::STOP) } else { request::STOP.into() };
-    let stopping: bm_api::Stopping = client::ask(socket, Method::POST, &path)?;
+    let stopping: bm_api::Stopping = client::ask(&socket.server(), Method::POST, &path)?;
     let process = std::path::PathBuf::from(format!("/proc/{}", stopping.pid));
     for _ in 0..500 {
         // A zombie has ended; its parent has not reaped it yet.

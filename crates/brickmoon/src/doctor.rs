@@ -8,16 +8,14 @@
 
 use std::fmt::Write as _;
 
+use bm_cli::Failure;
 use bm_control::config::{Config, Firewall};
+use bm_daemon::Options;
+use bm_daemon::plan::machine::Machine;
+use bm_daemon::plan::{self, Request};
 use bm_netlink::{LinuxOnlyOptions, LinuxOnlyWatch};
 use bm_sys::{Interfaces, Offload};
 use serde::Serialize;
-
-use crate::args::Up;
-use crate::daemon;
-use crate::failure::Failure;
-use crate::plan::machine::Machine;
-use crate::plan::{self, Request};
 
 /// The oldest kernel that the tests run on.
 const KERNEL_MIN: (u32, u32) = (6, 1);
@@ -100,8 +98,8 @@ struct PortFacts {
 ///
 /// # Errors
 /// A configuration that cannot be read, or any problem.
-pub fn run(up: &Up, json: bool) -> Result<(), Failure> {
-    let findings = findings(&facts(up)?);
+pub fn run(options: &Options, json: bool) -> Result<(), Failure> {
+    let findings = findings(&facts(options)?);
     let text = match json {
         true => serde_json::to_string(&findings).map_err(Failure::failed)? + "\n",
         false => text(&findings),
@@ -230,9 +228,9 @@ fn port(facts: &PortFacts) -> Vec<Finding> {
     findings
 }
 
-fn facts(up: &Up) -> Result<Facts, Failure> {
-    let (config, machine) = daemon::described(up)?;
-    let request = Request { file: up.config.as_deref(), named: &up.ports, may_grow: true };
+fn facts(options: &Options) -> Result<Facts, Failure> {
+    let (config, machine) = bm_daemon::described(options)?;
+    let request = Request { file: options.config.as_deref(), named: &options.ports, may_grow: true };
     let (workers, warnings, refused) = match plan::plan(&config, &machine, &request) {
         // Those about ports are found again below, with their commands.
         Ok(plan) => {

@@ -6,26 +6,20 @@
 mod args;
 mod bench;
 mod capture;
-mod causes;
 mod client;
 mod commands;
-mod daemon;
 mod doctor;
-mod failure;
-mod log;
 mod lua;
-mod namespace_claim;
 mod output;
 mod pages;
-mod plan;
 mod relay;
-mod serve;
 mod xfrm;
 
 use std::process::ExitCode;
 
+use bm_cli::Failure;
+use bm_daemon::log;
 use clap::Parser;
-use failure::Failure;
 
 fn main() -> ExitCode {
     let cli = args::Cli::parse();

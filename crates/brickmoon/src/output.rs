@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write as _, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::failure::Failure;
+use bm_cli::Failure;
 
 static CLOSED: AtomicBool = AtomicBool::new(false);
 

@@ -5,11 +5,11 @@
 use std::io::Write as _;
 use std::path::Path;
 
+use bm_cli::Failure;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
 use crate::args::Cli;
-use crate::failure::Failure;
 
 /// Section of the manual for commands of administrators.
 const SECTION: &str = "8";

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bm_cli::Failure;
 use bm_cli::{
     Align::{Left, Right},
     Table,
@@ -10,7 +11,6 @@ use bm_cluster::{RELAY_COUNTERS, RelayCounts, RelaySettings, relay_counts, start
 use bm_vlb::address::Node;
 
 use crate::args::RelayCommand;
-use crate::failure::Failure;
 use crate::output::write;
 
 /// Starts, shows or stops the relay of this network namespace.

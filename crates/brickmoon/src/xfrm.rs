@@ -5,8 +5,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use bm_cli::Failure;
+
 use crate::args::Xfrm;
-use crate::failure::Failure;
 
 /// The library that connects a program; crates/xfrm/preload.
 const LIBRARY: &str = "libbrickmoon-xfrm.so";

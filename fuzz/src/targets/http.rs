@@ -11,14 +11,10 @@ use axum::Router;
 use axum::extract::Query;
 use axum::routing::{get, post};
 use bm_api::request::{ROUTES, RouteQuery, STATUS, STOP, StopQuery};
+use bm_serve::connections;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
-
-// The daemon's module, which belongs to a binary, so it cannot be used as a crate.
-#[expect(dead_code, reason = "only the daemon pauses")]
-#[path = "../../../crates/brickmoon/src/serve/connections.rs"]
-mod connections;
 
 /// No answer takes this long, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -7,12 +7,12 @@ use std::path::PathBuf;
 
 use bm_capture::pcapng::{About, Interface, Writer};
 use bm_capture::{Outcome, Packet, summary};
+use bm_cli::Failure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use super::outcome::described;
 use super::session::{self, Session};
-use crate::failure::Failure;
 
 /// What is written, and where; `None` is standard output.
 pub enum Format {

@@ -2,12 +2,12 @@
 
 use bm_api::{PortMode, PortState, Ports, request};
 use bm_capture::{Filter, Port, Wanted};
+use bm_cli::Failure;
 use bm_lua::BpfFilter;
+use bm_serve::client;
 use hyper::Method;
 
 use crate::args::{Direction, Socket};
-use crate::client;
-use crate::failure::Failure;
 
 /// All ports.
 const ANY: &str = "any";
@@ -24,7 +24,7 @@ pub fn filter(arguments: &[String]) -> Result<Filter, Failure> {
 
 /// The daemon's ports.
 pub fn ports(socket: &Socket) -> Result<Ports, Failure> {
-    client::ask(socket, Method::GET, request::PORTS)
+    client::ask(&socket.server(), Method::GET, request::PORTS)
 }
 
 /// The ports of a capture point.

@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use bm_capture::{CaptureError, Join, Options, Outcome, Packet, Port, Taps};
+use bm_cli::Failure;
+use bm_daemon::log;
 use bm_port_xdp::STEER_COUNTERS;
 use rustix::time::{ClockId, clock_gettime};
-
-use crate::failure::Failure;
-use crate::log;
 
 /// The program that steers packets to workers.
 pub const STEER: &str = "steer";

@@ -16,6 +16,8 @@ use std::io::{ErrorKind, Write as _, stdout};
 use std::time::Duration;
 
 use bm_capture::{Options, Outcome, Packet, Sender, summary};
+use bm_cli::Failure;
+use bm_daemon::log;
 use serde::Serialize;
 
 use super::outcome::described;
@@ -23,8 +25,6 @@ use super::output::clock;
 use super::points;
 use super::session::{self, Session};
 use crate::args::{Direction, Trace};
-use crate::failure::Failure;
-use crate::log;
 
 /// How long a packet may take from its program to where it is sent.
 const SENT_WITHIN: Duration = Duration::from_secs(1);

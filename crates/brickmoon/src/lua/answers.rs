@@ -11,15 +11,14 @@ use std::time::Instant;
 
 use bm_api::request::{self, StopQuery};
 use bm_api::{Account, App, Apps, Drops, Error, Link, Links, Status, Stopping, Worker, Workers};
+use bm_cli::Failure;
 use bm_frame::FramePool;
 use bm_lua::{Report, ReportSlots};
+use bm_serve::server::{routes_of_program, runtime};
+use bm_serve::socket::Socket;
+use bm_serve::{Answers, app_report, program_socket, report};
 use bm_stats::Registry;
 use tokio::sync::oneshot;
-
-use crate::failure::Failure;
-use crate::serve::server::{routes_of_program, runtime};
-use crate::serve::socket::Socket;
-use crate::serve::{Answers, app_report, program_socket, report};
 
 /// The sources of the answers.
 pub struct Facts {
@@ -160,7 +159,7 @@ impl Answers for Facts {
 
     fn metrics(&self) -> String {
         let counters: Vec<_> = self.counters().into_iter().collect();
-        bm_telemetry::render(&self.state(), &counters, &[], &bm_api::Collectors::default())
+        bm_serve::metrics::render(&self.state(), &counters, &[], &bm_api::Collectors::default())
     }
 
     fn stop(&self, _query: &StopQuery) -> Result<Stopping, Error> {

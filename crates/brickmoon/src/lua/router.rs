@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use bm_control::config::{self, Config};
 use bm_control::driver::{ControlPort, Driver};
+use bm_daemon::{OpenDevice, OpenPort, Rings};
 use bm_fib::published::Readers;
 use bm_forward::{Router, RouterPort, SlowPort, SlowReturn, SlowThread};
 use bm_frame::FramePool;
@@ -24,7 +25,6 @@ use bm_port::Port;
 use bm_stats::{Account, Registry, Scope};
 
 use super::port_memory::PortMemory;
-use crate::daemon::{self, OpenDevice, OpenPort, Rings};
 
 /// The routers of a program, by app name.
 #[derive(Default)]
@@ -142,7 +142,7 @@ impl Set {
         let config = Config { ports: devices(wanted)?, ..Config::default() };
         // Other apps of the program use the memory, too.
         let rings = Rings { memory: &memory.frame_pool, ring: bm_port_xdp::RING };
-        let opened = daemon::open_ports(&config.ports, &rings, &|_| wanted.workers);
+        let opened = bm_daemon::open_ports(&config.ports, &rings, &|_| wanted.workers);
         let opened = opened.map_err(text)?;
         let readers = Readers::new();
         let (mut control, mut parts, mut keep) = (Vec::new(), Vec::new(), Vec::new());
@@ -159,19 +159,19 @@ impl Set {
             keep.push(kept);
             parts.push((name, host));
         }
-        let driver = Driver::start(&config, daemon::random(), &readers, control, None).map_err(text)?;
-        let shared = daemon::Shared {
+        let driver = Driver::start(&config, bm_daemon::random(), &readers, control, None).map_err(text)?;
+        let shared = bm_daemon::Shared {
             published: driver.handle().published().clone(),
             readers,
             registry: registry.clone(),
             hooks: OnceLock::new(),
             apps: OnceLock::new(),
             ipsec: Arc::default(),
-            tun_devices: Arc::new(daemon::TunDevices::new().map_err(text)?),
+            tun_devices: Arc::new(bm_daemon::TunDevices::new().map_err(text)?),
         };
         let neighbor_requests = Box::new(driver.handle().neighbor_requests().map_err(text)?);
         let frame_pool: &Arc<FramePool> = wanted.frame_pool;
-        let mut slow = daemon::slow_path(&config, &shared, neighbor_requests, frame_pool).map_err(text)?;
+        let mut slow = bm_daemon::slow_path(&config, &shared, neighbor_requests, frame_pool).map_err(text)?;
         let names: Vec<_> = parts.iter().map(|(name, _)| name.clone()).collect();
         for (name, host) in parts {
             let account = Account::open(registry, Scope::SlowPort { port: &name }).map_err(text)?;

@@ -1,0 +1,304 @@
+//! The daemon as its clients see it: answers to API requests.
+
+mod clear;
+mod drops;
+mod explain;
+mod kernel_notes;
+mod ports;
+mod status;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bm_api::request::{self, ClearQuery, ExplainQuery, RouteQuery, StopQuery};
+use bm_api::{AppTime, Macs, Status, Stopping, Switches, Verify, Worker, Workers};
+use bm_api::{
+    Apps, Cleared, Cluster, Collectors, Drops, Error, Explanation, Filters, Hooks, IpsecPolicies, Links,
+    Neighbors, NextHops, Ports, Reloaded, Routes, Sas,
+};
+use bm_control::config;
+use bm_control::driver::ControlState;
+use bm_serve::report::{self, Counters};
+use bm_serve::{Answers, AnswersOfDaemon, app_report};
+use tokio::sync::Notify;
+
+use crate::configuration;
+use crate::guard::health::{Health, Silent};
+use crate::lock::lock;
+use crate::log;
+use crate::options::Options;
+use crate::router::Forwarder;
+use crate::workers::dataplane::{DataPlane, WorkerState};
+use crate::workers::hooks;
+
+/// The daemon as its clients see it.
+pub struct Daemon {
+    forwarder: Arc<Forwarder>,
+    /// The command line.
+    options: Options,
+    started: Instant,
+    /// The note for `status` of a daemon that keeps all privileges.
+    unconfined: Option<String>,
+    /// URL of the web page.
+    web: Option<String>,
+    /// Threads that make no progress.
+    silent: Silent,
+    /// What counters were when they were cleared.
+    baseline: clear::Baseline,
+    /// Notified when the daemon is to end.
+    pub end: Notify,
+}
+
+impl Daemon {
+    /// Answers for this forwarder.
+    pub fn new(
+        forwarder: Arc<Forwarder>,
+        options: Options,
+        started: Instant,
+        unconfined: Option<String>,
+        web: Option<String>,
+    ) -> Self {
+        let silent = Health::subscribe(forwarder.driver.handle());
+        Self {
+            forwarder,
+            options,
+            started,
+            unconfined,
+            web,
+            silent,
+            baseline: clear::Baseline::default(),
+            end: Notify::new(),
+        }
+    }
+
+    /// The line that is printed when the daemon is ready.
+    pub fn ready(&self) -> String {
+        let status = self.status().unwrap_or_default();
+        let switches = match (status.switches, status.switch_ports) {
+            (0, _) => String::new(),
+            (switches, ports) => format!(
+                "{} with {}, ",
+                bm_cli::counted_as(switches.into(), "switch", "switches"),
+                bm_cli::counted(ports.into(), "port")
+            ),
+        };
+        format!(
+            "ready: {switches}{}, {}, {} IPv4 and {} IPv6 routes in {} ms",
+            bm_cli::counted(status.ports.into(), "port"),
+            bm_cli::counted(status.workers.into(), "worker"),
+            bm_cli::count(status.routes_ipv4 as u64),
+            bm_cli::count(status.routes_ipv6 as u64),
+            self.started.elapsed().as_millis(),
+        )
+    }
+
+    /// The note for a daemon without ports.
+    pub fn no_ports(&self) -> Option<String> {
+        let setup = self.forwarder.setup();
+        let file = self.options.config.as_deref().unwrap_or(Path::new(config::FILE));
+        let nothing = setup.config.ports.is_empty() && setup.config.switches.is_empty();
+        nothing.then(|| {
+            format!("no ports: add [[port]] tables to {}, then run `brickmoon reload`", file.display())
+        })
+    }
+
+    /// All counters, including those of the kernel path.
+    fn counters(&self) -> Counters {
+        self.counters_with(&self.forwarder.driver.handle().kernel_counters().unwrap_or_default())
+    }
+
+    /// All counters, with the given ones of the kernel path for each port.
+    fn counters_with(&self, kernel: &[bm_fastpath::Counters]) -> Counters {
+        let mut counters = Counters::new();
+        // After a change of links, counters of the same name may exist more than once: they are summed.
+        let all = self.forwarder.shared.registry.counters().into_iter();
+        all.for_each(|(name, value)| *counters.entry(name).or_default() += value);
+        self.forwarder.switches.add_to(&mut counters);
+        if let Some(running) = lock(&self.forwarder.running).as_ref() {
+            for (port, kernel) in running.ports.iter().zip(kernel) {
+                match port.path.in_kernel {
+                    true => report::add_kernel(&mut counters, &port.name, kernel),
+                    false => report::add_steering(&mut counters, &port.name, kernel),
+                }
+            }
+        }
+        counters
+    }
+
+    /// Reports of the Lua apps of each worker.
+    fn reports(&self) -> Vec<bm_lua::Report> {
+        let apps = self.forwarder.shared.apps.get().into_iter().filter(|apps| !apps.is_empty());
+        apps.flat_map(|apps| apps.reports(app_report::PATIENCE)).collect()
+    }
+}
+
+impl Answers for Daemon {
+    fn status(&self) -> Result<Status, Error> {
+        self.forwarder.driver.handle().status().map(|(status, ports)| self.completed(status, &ports))
+    }
+
+    fn apps(&self) -> Apps {
+        let mut apps = report::apps(&self.counters());
+        apps.apps.extend(self.reports().iter().flat_map(app_report::apps_of));
+        apps
+    }
+
+    fn links(&self) -> Links {
+        let mut links = report::links(&self.counters());
+        app_report::add_links(&self.reports(), &mut links.links);
+        links
+    }
+
+    fn workers(&self) -> Workers {
+        // Counters of the kernel path do not concern workers.
+        let (counters, reports) = (self.counters_with(&[]), self.reports());
+        let running = lock(&self.forwarder.running);
+        let Some(running) = running.as_ref() else { return Workers::default() };
+        let (frames, free) = running.plane.as_ref().map_or((0, 0), DataPlane::frames);
+        let restarts = self.forwarder.failures();
+        let worker = |(index, state): (usize, WorkerState)| {
+            let [breaths, moves, sleeps, busy_ns] = state.counters;
+            Worker {
+                worker: index as u32,
+                core: state.core.map(|core| core as u32),
+                alive: state.alive,
+                priority: state.priority,
+                queues: state.queues,
+                breaths,
+                moves,
+                sleeps,
+                busy_ns: Some(busy_ns),
+                apps: state.times.into_iter().map(|(app, ns)| AppTime { app, ns }).collect(),
+                restarts,
+                frames: frames as u32,
+                frames_free: free as u32,
+                lua: app_report::lua_of_worker(index, &counters, &reports),
+            }
+        };
+        Workers { workers: running.workers().into_iter().enumerate().map(worker).collect() }
+    }
+
+    fn drops(&self) -> Drops {
+        self.drops_now()
+    }
+
+    fn metrics(&self) -> String {
+        let ControlState { status, ports, kernel, filters } =
+            self.forwarder.driver.handle().everything().unwrap_or_default();
+        let mut counters = self.counters_with(&kernel);
+        self.add_linux(&mut counters, &kernel);
+        counters.insert("log/lines_lost".into(), log::lost());
+        report::add_filters(&mut counters, &filters);
+        let counters: Vec<_> = counters.into_iter().collect();
+        let (links, collectors) = (self.cluster().links, self.collectors());
+        bm_serve::metrics::render(&self.completed(status, &ports), &counters, &links, &collectors)
+    }
+
+    fn stop(&self, query: &StopQuery) -> Result<Stopping, Error> {
+        if query.keep {
+            self.forwarder.keep()?;
+        }
+        self.end.notify_one();
+        Ok(Stopping { pid: std::process::id(), kept: query.keep })
+    }
+
+    fn no_such_path(&self) -> Error {
+        let hint = format!("paths begin with /{}/; docs/api.md lists them", request::VERSION);
+        Error::new("no such path").hint(hint)
+    }
+}
+
+impl AnswersOfDaemon for Daemon {
+    fn ports(&self) -> Result<Ports, Error> {
+        self.ports_now()
+    }
+
+    fn routes(&self, query: &RouteQuery) -> Result<Routes, Error> {
+        self.forwarder.driver.handle().routes(query)
+    }
+
+    fn explain(&self, query: &ExplainQuery) -> Result<Explanation, Error> {
+        self.explanation(query)
+    }
+
+    fn neighbors(&self) -> Result<Neighbors, Error> {
+        self.forwarder.driver.handle().neighbors()
+    }
+
+    fn next_hops(&self) -> Result<NextHops, Error> {
+        self.forwarder.driver.handle().next_hops()
+    }
+
+    fn switches(&self) -> Switches {
+        self.forwarder.switches.switches()
+    }
+
+    fn macs(&self) -> Macs {
+        self.forwarder.switches.macs()
+    }
+
+    fn cluster(&self) -> Cluster {
+        self.forwarder.cluster.cluster(&self.counters())
+    }
+
+    fn filters(&self) -> Result<Filters, Error> {
+        self.forwarder.driver.handle().filters()
+    }
+
+    fn sas(&self) -> Sas {
+        self.ipsec().sas()
+    }
+
+    fn policies(&self) -> IpsecPolicies {
+        self.ipsec().policies()
+    }
+
+    fn collectors(&self) -> Collectors {
+        self.forwarder.sampling.collectors()
+    }
+
+    fn hooks(&self) -> Hooks {
+        let reports = self.forwarder.shared.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();
+        hooks::hooks(reports, &self.counters())
+    }
+
+    fn cleared(&self) -> Cleared {
+        self.baseline.cleared()
+    }
+
+    fn clear(&self, query: &ClearQuery) -> Result<Cleared, Error> {
+        if query.undo {
+            self.baseline.forget();
+        } else {
+            self.baseline.set(self.ports_now()?, self.drops_now());
+        }
+        Ok(self.cleared())
+    }
+
+    fn verify(&self) -> Result<Verify, Error> {
+        let mut verify = self.forwarder.driver.handle().verify()?;
+        let not_ours =
+            self.forwarder.not_ours(&self.forwarder.driver.handle().interfaces().unwrap_or_default());
+        verify.notes.extend(not_ours.unfiltered.into_iter().chain(not_ours.by_nftables));
+        Ok(verify)
+    }
+
+    fn set_drained(&self, drained: bool) -> Result<Cluster, Error> {
+        self.forwarder.cluster.set_drained(drained)?;
+        Ok(self.cluster())
+    }
+
+    fn of_node(&self, name: &str, path: &str) -> Result<(u16, Vec<u8>), Error> {
+        self.forwarder.cluster.ask(name, path)
+    }
+
+    fn remove_member(&self, name: &str) -> Result<Cluster, Error> {
+        self.forwarder.cluster.remove(name)?;
+        Ok(self.cluster())
+    }
+
+    fn reload(&self) -> Result<Reloaded, Error> {
+        self.forwarder.reload(|| configuration::read_again(&self.options))
+    }
+}

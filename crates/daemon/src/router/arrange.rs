@@ -1,0 +1,84 @@
+//! Rearranges ports, paths and workers for another configuration.
+//!
+//! ```text
+//! ports of workers: to Linux ─► workers end ─► kernel path: detached from some interfaces, attached to others
+//!                            ─► devices open ─► control: the new ports ─► workers start ─► all ports take packets
+//! ```
+//!
+//! Ports that stay on the kernel path forward all the time. Workers, if there were or will be any, are restarted, and
+//! Linux forwards for their ports meanwhile.
+
+use bm_cli::Failure;
+use bm_control::config::Port;
+
+use super::restarts::Restarts;
+use super::{Forwarder, Setup};
+use crate::lock::lock;
+use crate::plan;
+use crate::ports::kernel_ports;
+use crate::workers::running::{Opened, Openers, Running};
+use crate::workers::{apps, scripts};
+
+impl Forwarder {
+    /// Applies `setup`. An existing interface that cannot be used is an error for ports that `strict` selects; other
+    /// ports wait for a better one.
+    pub(super) fn arrange(
+        &self,
+        restarts: &mut Restarts,
+        setup: &Setup,
+        strict: &dyn Fn(&Port) -> bool,
+    ) -> Result<(), Failure> {
+        let config = &setup.config;
+        let control = self.driver.handle();
+        self.end_workers(restarts)?;
+        // Interfaces may have other queues than when the paths were chosen.
+        let plan = plan::with_paths(config, &self.machine(config), setup.plan.paths.clone());
+        let paths = &plan.paths;
+        let opener = plan.workers.as_ref().map(|workers| self.worker_resources.opener(config, workers));
+        let opener = opener.transpose()?;
+        let stay = config.ports.iter().zip(&paths.0).filter(|(_, path)| path.in_kernel);
+        let stay: Vec<String> =
+            stay.filter_map(|(port, _)| port.device.interface().map(Into::into)).collect();
+        let stay = control.links(&stay).map_err(Failure::failed)?;
+        control
+            .detach_others(stay.into_iter().flatten().map(|link| link.ifindex).collect())
+            .map_err(Failure::failed)?;
+        let mut put_on = |name: &str, choice| control.attach(name, choice).map_err(Failure::failed);
+        let on = kernel_ports::attach(config, paths, self.claims.is_some(), strict, &mut put_on)?;
+        let openers = Openers { workers: opener.as_ref(), claims: self.claims.as_ref(), strict };
+        let (mut opened, ports) = Opened::open(config, &plan, on, &openers)?;
+        opened.note(&self.notes);
+        control.set_ports(ports, config).map_err(Failure::failed)?;
+        let running = match opener {
+            Some(opener) => {
+                self.worker_resources.scripts(&self.shared)?;
+                opened.start(config, &self.shared, control, opener, &self.cluster)?
+            }
+            None => opened.without_workers(),
+        };
+        *lock(&self.running) = Some(running);
+        restarts.keep_open.clear();
+        control.set_active(true).map_err(Failure::failed)?;
+        // Packets that workers hand to Linux pass again as soon as the tables follow.
+        self.links.notify_one();
+        Ok(())
+    }
+
+    /// Ends the workers, if there are any; Linux forwards for their ports from then on.
+    pub(super) fn end_workers(&self, restarts: &mut Restarts) -> Result<(), Failure> {
+        let has_workers = |running: &Running| running.plane.is_some();
+        if lock(&self.running).as_ref().is_some_and(has_workers) {
+            // Steering programs must be detached before others can be attached. From here on nftables drops what only
+            // workers can filter.
+            lock(&self.filter_tables).unmark();
+            self.driver.handle().release_worker_ports().map_err(Failure::failed)?;
+            let before = lock(&self.running).take();
+            restarts.keep_open.extend(before.into_iter().flat_map(Running::stop));
+            // Discards failures of the workers that have just ended.
+            let on_hang = scripts::on_hang(&self.setup().config);
+            let _ended = self.shared.apps.get().map(|apps| apps::supervise(apps, on_hang));
+        }
+        self.starts.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+        Ok(())
+    }
+}
