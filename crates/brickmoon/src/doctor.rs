@@ -13,7 +13,7 @@ use bm_control::config::{Config, Firewall};
 use bm_daemon::Options;
 use bm_daemon::plan::machine::Machine;
 use bm_daemon::plan::{self, Request};
-use bm_netlink::{LinuxOnlyOptions, LinuxOnlyWatch};
+use bm_firewall::{LinuxOnlyOptions, LinuxOnlyWatch};
 use bm_sys::{Interfaces, Offload};
 use serde::Serialize;
 
@@ -295,7 +295,7 @@ fn vlans_by_port(table: &str) -> Vec<String> {
 fn linux_only() -> Vec<(String, &'static str)> {
     match LinuxOnlyWatch::open(LinuxOnlyOptions::default()) {
         Ok(watch) => {
-            let entry = |entry: &bm_netlink::LinuxOnly| {
+            let entry = |entry: &bm_firewall::LinuxOnly| {
                 let setting = Firewall::key(entry.feature).unwrap_or_default();
                 (format!("{}: {}", entry.feature, entry.why), setting)
             };

@@ -219,12 +219,12 @@ fn admitted(configured: &Settings) -> Result<(Settings, Option<Admitted>), Clust
 }
 
 fn run(cluster: &Mutex<Cluster>, events: &mut LinkEvents, stopped: &UnixStream) {
-    let _watched = bm_heartbeat::watch(SILENT_MAX);
+    let _watched = bm_sys::heartbeat::watch(SILENT_MAX);
     // What it finds out decides where packets go.
     let _refused = set_nice(URGENT);
     let mut failing = false;
     loop {
-        bm_heartbeat::beat();
+        bm_sys::heartbeat::beat();
         let (descriptors, due) = {
             let cluster = lock(cluster);
             (cluster.descriptors(), cluster.due_ns())

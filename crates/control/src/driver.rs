@@ -39,9 +39,9 @@ use bm_api::request::{ExplainQuery, RouteQuery};
 use bm_api::{Area, Error, Explanation, Neighbors, NextHops, Routes, Status, Verify};
 use bm_fastpath::{AttachChoice, Attachment, Counters, Kernel};
 use bm_fib::published::{Published, Readers};
+use bm_firewall::LinuxOnly;
 use bm_forward::tables::Tables;
 use bm_graph::{URGENT, Waker, set_nice};
-use bm_netlink::LinuxOnly;
 use bm_port::Steering;
 
 use crate::compile;

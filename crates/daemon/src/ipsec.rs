@@ -241,7 +241,7 @@ impl Ipsec {
     /// Carries out what programs have asked for; workers have done so afterwards.
     pub fn apply(&mut self, changes: Vec<Change>) {
         for change in changes {
-            bm_heartbeat::beat();
+            bm_sys::heartbeat::beat();
             match change {
                 Change::AddPolicy { order, policy, sas } => self.add_policy(order, *policy, sas),
                 Change::RemovePolicy { order } => self.remove_policy(order),

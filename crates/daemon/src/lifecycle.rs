@@ -171,13 +171,13 @@ async fn watch(daemon: &Arc<Daemon>, forwarder: &Arc<Forwarder>) -> Result<(), F
 
 /// Supervises the data path; returns when it cannot be restarted.
 async fn tend(daemon: &Arc<Daemon>, forwarder: &Arc<Forwarder>) -> Result<(), Failure> {
-    let _watched = bm_heartbeat::watch(health::MAIN_SILENT_MAX);
+    let _watched = bm_sys::heartbeat::watch(health::MAIN_SILENT_MAX);
     let mut hangup = signal(SignalKind::hangup()).map_err(Failure::failed)?;
     let mut look = tokio::time::interval(LOOK_EVERY);
     let mut look_at_lua = tokio::time::interval(LOOK_AT_LUA_EVERY);
     look_at_lua.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        bm_heartbeat::beat();
+        bm_sys::heartbeat::beat();
         tokio::select! {
             _ = hangup.recv() => {
                 let daemon = daemon.clone();

@@ -51,14 +51,14 @@ const SILENT_MAX: Duration = Duration::from_secs(5);
 
 /// Waits for the next request, which may take long.
 fn next(asks: &Receiver<Point>) -> Option<Point> {
-    bm_heartbeat::rest();
+    bm_sys::heartbeat::rest();
     let point = asks.recv().ok();
-    bm_heartbeat::beat();
+    bm_sys::heartbeat::beat();
     point
 }
 
 fn run(mut reader: ReaderHandle, asks: &Receiver<Point>) {
-    let _watched = bm_heartbeat::watch(SILENT_MAX);
+    let _watched = bm_sys::heartbeat::watch(SILENT_MAX);
     while let Some(first) = next(asks) {
         // Requests that arrive meanwhile are served by the same grace period.
         let point = asks.try_iter().last().unwrap_or(first);

@@ -10,10 +10,10 @@ const HEADER: usize = 4;
 /// Flags within the type: nested, network byte order.
 const TYPE_MASK: u16 = 0x3fff;
 /// Marks a value that is a list.
-pub(crate) const NESTED: u16 = 0x8000;
+pub const NESTED: u16 = 0x8000;
 
 /// A length rounded up to where the next item begins.
-pub(crate) const fn aligned(length: usize) -> usize {
+pub const fn aligned(length: usize) -> usize {
     (length + 3) & !3
 }
 
@@ -70,7 +70,7 @@ macro_rules! number {
     ($name:ident, $number:ty) => {
         /// The value as a number in host order.
         #[inline]
-        pub(crate) fn $name(kind: u16, value: &[u8]) -> Result<$number, Malformed> {
+        pub fn $name(kind: u16, value: &[u8]) -> Result<$number, Malformed> {
             value
                 .try_into()
                 .map(<$number>::from_ne_bytes)
@@ -85,19 +85,19 @@ number!(number_u64, u64);
 number!(number_i32, i32);
 
 /// The value as text, up to its first zero byte.
-pub(crate) fn text(value: &[u8]) -> Box<str> {
+pub fn text(value: &[u8]) -> Box<str> {
     let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
     String::from_utf8_lossy(&value[..end]).into()
 }
 
 /// An address of either family as the value.
 #[inline]
-pub(crate) fn address(kind: u16, value: &[u8]) -> Result<std::net::IpAddr, Malformed> {
+pub fn address(kind: u16, value: &[u8]) -> Result<std::net::IpAddr, Malformed> {
     crate::family::ip_address(value).ok_or(Malformed::Value { kind, length: value.len() })
 }
 
 /// Appends an attribute to a message.
-pub(crate) fn put(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
+pub fn put(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
     message.extend_from_slice(&((HEADER + value.len()) as u16).to_ne_bytes());
     message.extend_from_slice(&kind.to_ne_bytes());
     message.extend_from_slice(value);
@@ -105,12 +105,12 @@ pub(crate) fn put(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
 }
 
 /// Appends an attribute that holds an address.
-pub(crate) fn put_address(message: &mut Vec<u8>, kind: u16, address: &std::net::IpAddr) {
+pub fn put_address(message: &mut Vec<u8>, kind: u16, address: &std::net::IpAddr) {
     crate::family::with_bytes(address, |bytes| put(message, kind, bytes));
 }
 
 /// Appends an attribute whose value is the list that `body` writes.
-pub(crate) fn put_nested(message: &mut Vec<u8>, kind: u16, body: impl FnOnce(&mut Vec<u8>)) {
+pub fn put_nested(message: &mut Vec<u8>, kind: u16, body: impl FnOnce(&mut Vec<u8>)) {
     let start = message.len();
     put(message, kind, &[]);
     body(message);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use bm_wire::prefix::Address;
 
 /// An address of either family in network order, distinguished by its length.
-pub(crate) fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
+pub fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
     match bytes.len() {
         4 => u32::from_bytes(bytes).map(|address| IpAddr::V4(Ipv4Addr::from(address))),
         16 => u128::from_bytes(bytes).map(|address| IpAddr::V6(Ipv6Addr::from(address))),

@@ -26,7 +26,7 @@ const BEFORE_ENTRIES: usize = 40;
 const PASSES: u32 = 5;
 
 /// A table: where its chains begin, and all its entries.
-pub(crate) struct Read {
+pub struct Read {
     /// Which hooks it has, as bits.
     pub hooks: u32,
     /// For each hook, where its first rule is.
@@ -37,7 +37,7 @@ pub(crate) struct Read {
 }
 
 /// The names of the tables that there are.
-pub(crate) fn names(family: Family) -> Vec<String> {
+pub fn names(family: Family) -> Vec<String> {
     let file = match family {
         Family::V4 => "/proc/thread-self/net/ip_tables_names",
         Family::V6 => "/proc/thread-self/net/ip6_tables_names",
@@ -48,7 +48,7 @@ pub(crate) fn names(family: Family) -> Vec<String> {
 }
 
 /// Reads a table.
-pub(crate) fn read(family: Family, name: &str) -> Result<Read, Error> {
+pub fn read(family: Family, name: &str) -> Result<Read, Error> {
     let doing = "read a legacy iptables table";
     let socket = socket(family).map_err(|source| Error::System { doing, source })?;
     let mut last = io::Error::from(io::ErrorKind::ResourceBusy);

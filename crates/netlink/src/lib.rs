@@ -15,13 +15,14 @@
 pub mod address;
 pub mod attribute;
 pub mod batch;
+pub mod dump;
 pub mod error;
-mod family;
+pub mod family;
 pub mod first_change;
 pub mod hop;
+pub mod legacy_tables;
 pub mod link;
 pub mod link_counters;
-pub mod linux_only;
 pub mod list;
 pub mod message;
 pub mod mirror;
@@ -40,7 +41,6 @@ pub mod xfrm;
 pub mod xfrm_tables;
 
 mod hash;
-mod legacy_tables;
 
 pub use address::Address;
 pub use batch::{Batch, Outcome, Refusal};
@@ -50,8 +50,6 @@ pub use first_change::FirstChange;
 pub use hop::{Hop, HopFlags, Via};
 pub use link::{Kind, Link, Upper};
 pub use link_counters::{Direction, LinkCounters, LinkCountersReader};
-pub use linux_only::{Addresses, Feature, LinuxOnly, Match, Traffic};
-pub use linux_only::{LinuxOnlyOptions, LinuxOnlyStatistics, LinuxOnlyWatch};
 pub use message::Message;
 pub use mirror::{BodyId, Change, Difference, Findings, Item, Mirror, Paths, Routes, Table};
 pub use neighbor::Neighbor;

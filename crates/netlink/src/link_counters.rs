@@ -3,8 +3,8 @@
 //! They are asked for one interface at a time (`RTM_GETSTATS`): a machine may have thousands of which few are ports.
 
 use crate::attribute::{self, Attributes};
+use crate::dump;
 use crate::error::{Error, Malformed};
-use crate::linux_only::dump;
 use crate::message::Raw;
 use crate::socket::Socket;
 

@@ -1,7 +1,7 @@
 //! Neighbors, addresses and routes as they are now, for callers that need no mirror.
 
+use crate::dump::{self, Dumped};
 use crate::error::Error;
-use crate::linux_only::dump::{self, Dumped};
 use crate::message::Message;
 use crate::neighbor::{self, Neighbor};
 use crate::route::RouteMessage;

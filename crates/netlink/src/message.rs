@@ -7,11 +7,11 @@ use crate::{Address, Link, Neighbor, NextHop, Rule, netconf, next_hop};
 use bm_wire::Family;
 
 /// Length of the netlink header.
-pub(crate) const HEADER: usize = 16;
+pub const HEADER: usize = 16;
 
 /// A message of a buffer: the fields of its header, and the rest.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Raw<'a> {
+pub struct Raw<'a> {
     pub kind: u16,
     pub flags: u16,
     pub sequence: u32,
@@ -19,7 +19,7 @@ pub(crate) struct Raw<'a> {
 }
 
 /// The messages of a buffer.
-pub(crate) struct Messages<'a>(pub &'a [u8]);
+pub struct Messages<'a>(pub &'a [u8]);
 
 impl<'a> Iterator for Messages<'a> {
     type Item = Result<Raw<'a>, Malformed>;
@@ -93,7 +93,7 @@ pub enum Message {
 
 impl Message {
     /// Parses a message. `None` if it is not about a table that is mirrored.
-    pub(crate) fn read(raw: &Raw<'_>) -> Result<Option<Self>, Malformed> {
+    pub fn read(raw: &Raw<'_>) -> Result<Option<Self>, Malformed> {
         let body = raw.body;
         Ok(match raw.kind {
             libc::RTM_NEWROUTE => return route(new_route(raw.flags), body),

@@ -73,7 +73,7 @@ pub struct Mirror {
 impl Mirror {
     /// Applies a message of the kernel.
     pub fn apply(&mut self, message: Message) {
-        bm_heartbeat::beat();
+        bm_sys::heartbeat::beat();
         match message {
             Message::Route4(mut route) => {
                 self.settle(Family::V4, &mut route.body);

@@ -4,8 +4,8 @@
 //! interfaces its caller would do little else.
 
 use crate::attribute::{self, Attributes};
+use crate::dump::{self, Dumped};
 use crate::error::Error;
-use crate::linux_only::dump::{self, Dumped};
 use crate::socket::Socket;
 use netlink_sys::protocols::NETLINK_GENERIC;
 use std::collections::BTreeMap;

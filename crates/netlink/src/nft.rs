@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The names of these tables begin with [`OURS`], and each rule has a mark in its userdata. The code that reads the
-//! ruleset to see what only Linux may handle ([`crate::linux_only`]) skips marked rules in the tables of its own daemon:
+//! ruleset to see what only Linux may handle (`bm-firewall`) skips marked rules in the tables of its own daemon:
 //! what they drop, brickmoon's filters drop as well. Others may have tables with such names, or add rules to ours. This
 //! module knows nothing about filters; it only writes what it is given, in the order that the kernel requires.
 //!
@@ -14,15 +14,15 @@
 
 mod write;
 
+use crate::dump::{is_absent, open};
 use crate::error::Error;
-use crate::linux_only::dump::{is_absent, open};
 use crate::message::Messages;
 use crate::socket::{Socket, answer_end};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use rustix::io::fcntl_dupfd_cloexec;
 use std::io;
 
-pub(crate) use write::is_marked;
+pub use write::is_marked;
 
 /// Prefix of the names of brickmoon's tables.
 pub const OURS: &str = "brickmoon_filters";
@@ -37,7 +37,7 @@ pub fn owned_name(name: &str) -> String {
 }
 
 /// Whether a table may be one of the daemon that names its tables like this.
-pub(crate) fn is_of(name: &str, table: &str) -> bool {
+pub fn is_of(name: &str, table: &str) -> bool {
     table.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest == OWNED)
 }
 

@@ -32,7 +32,7 @@ const RTNLGRP_IPV6_PREFIX: u32 = 18;
 const ANSWER_MS: i32 = 30_000;
 
 /// Flags of messages that libc lacks or names by another type.
-pub(crate) mod flag {
+pub mod flag {
     pub const REQUEST: u16 = 1;
     pub const ACK: u16 = 4;
     pub const DUMP_INTERRUPTED: u16 = 0x10;
@@ -61,7 +61,7 @@ impl Socket {
     }
 
     /// The same for another part of the kernel, `NETLINK_XFRM` for example.
-    pub(crate) fn open_protocol(protocol: isize, receive_buffer: usize) -> Result<Self, Error> {
+    pub fn open_protocol(protocol: isize, receive_buffer: usize) -> Result<Self, Error> {
         let doing = "open a netlink socket";
         let wrap = |source| Error::System { doing, source };
         let mut inner = netlink_sys::Socket::new(protocol).map_err(wrap)?;
@@ -114,7 +114,7 @@ impl Socket {
     }
 
     /// Subscribes to one more group.
-    pub(crate) fn join(&mut self, group: u32) -> Result<(), Error> {
+    pub fn join(&mut self, group: u32) -> Result<(), Error> {
         let doing = "subscribe to events of the kernel";
         self.inner.add_membership(group).map_err(|source| Error::System { doing, source })
     }
@@ -167,7 +167,7 @@ impl Socket {
 
     /// Receives as many messages as are available, up to the number of slots; returns how many. With `wait` it waits
     /// for the first.
-    pub(crate) fn receive(&mut self, wait: bool) -> Result<usize, Error> {
+    pub fn receive(&mut self, wait: bool) -> Result<usize, Error> {
         if wait && !wait_for(self.as_fd(), ANSWER_MS)? {
             return Err(Error::Silent { request: "send its data" });
         }
@@ -220,7 +220,7 @@ impl Socket {
     }
 
     /// The bytes of slot `index` of the last receive.
-    pub(crate) fn slot(&self, index: usize) -> &[u8] {
+    pub fn slot(&self, index: usize) -> &[u8] {
         let length = self.lengths.get(index).copied().unwrap_or(0).min(SLOT);
         &self.buffer[index * SLOT..][..length]
     }
@@ -232,12 +232,12 @@ impl Socket {
     }
 
     /// Requests a dump. Its pieces are then received; [`answer_end`] recognizes the last one.
-    pub(crate) fn ask_dump(&mut self, kind: u16, body: &[u8]) -> Result<u32, Error> {
+    pub fn ask_dump(&mut self, kind: u16, body: &[u8]) -> Result<u32, Error> {
         self.ask(kind, flag::DUMP, body)
     }
 
     /// Sends a request, with `flags` in addition to those of every request.
-    pub(crate) fn ask(&mut self, kind: u16, flags: u16, body: &[u8]) -> Result<u32, Error> {
+    pub fn ask(&mut self, kind: u16, flags: u16, body: &[u8]) -> Result<u32, Error> {
         let sequence = self.next_sequence();
         let mut message = Vec::with_capacity(64);
         let start = message::begin(&mut message, kind, flag::REQUEST | flags, sequence);
@@ -261,7 +261,7 @@ fn step(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 }
 
 /// Whether a message ends an answer, and how: done, or refused.
-pub(crate) fn answer_end(name: &'static str, raw: &Raw<'_>) -> Option<Result<(), Error>> {
+pub fn answer_end(name: &'static str, raw: &Raw<'_>) -> Option<Result<(), Error>> {
     let code = match i32::from(raw.kind) {
         libc::NLMSG_ERROR | libc::NLMSG_DONE => raw.body.get(..4)?,
         _ => return None,

@@ -311,7 +311,7 @@ impl SysctlFiles {
         let keep = self.links.len() <= LINKS_OPEN;
         let turn = self.take_turns();
         for ifindex in new.iter().chain(&turn) {
-            bm_heartbeat::beat();
+            bm_sys::heartbeat::beat();
             self.links.get_mut(ifindex).into_iter().for_each(|link| link.read(keep));
         }
         let own = self.links.values_mut().filter_map(|link| link.files.failed.take()).last();

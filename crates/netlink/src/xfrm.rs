@@ -5,8 +5,8 @@
 //! compares when policies are changed, but never compares with packets.
 
 use crate::attribute::Attributes;
+use crate::dump::{self, Dumped, is_absent};
 use crate::error::{Error, Malformed};
-use crate::linux_only::dump::{self, Dumped, is_absent};
 use crate::message::{Messages, Raw};
 use crate::socket::Socket;
 use netlink_sys::protocols::NETLINK_XFRM;
@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 /// Messages (`XFRM_MSG_*`).
-pub(crate) mod message {
+pub mod message {
     pub const NEW_POLICY: u16 = 0x13;
     pub const DELETE_POLICY: u16 = 0x14;
     pub const GET_POLICY: u16 = 0x15;
@@ -26,16 +26,16 @@ pub(crate) mod message {
     pub const GET_DEFAULT: u16 = 0x28;
 }
 /// Attribute with the templates of a policy.
-pub(crate) const TEMPLATES: u16 = 5;
+pub const TEMPLATES: u16 = 5;
 /// Attribute with a mark: value and mask.
 const MARK: u16 = 21;
 const MARK_LENGTH: usize = 8;
 /// Attribute with the number of the XFRM interface that a policy is for.
-pub(crate) const IF_ID: u16 = 31;
+pub const IF_ID: u16 = 31;
 /// Fixed part of a policy: `struct xfrm_userpolicy_info`.
-pub(crate) const POLICY: usize = 168;
+pub const POLICY: usize = 168;
 /// Where its fields are.
-pub(crate) mod at {
+pub mod at {
     use std::ops::Range;
     pub const DESTINATION: Range<usize> = 0..16;
     pub const SOURCE: Range<usize> = 16..32;
@@ -57,9 +57,9 @@ pub(crate) mod at {
 const SELECTOR: usize = 56;
 /// Selector, index and direction: `struct xfrm_userpolicy_id`.
 const POLICY_ID: usize = 64;
-pub(crate) const FORWARD: u8 = 2;
+pub const FORWARD: u8 = 2;
 const ALLOW: u8 = 0;
-pub(crate) const BLOCK: u8 = 1;
+pub const BLOCK: u8 = 1;
 /// "bm" in the upper half of the user id; the lower half is the owner's.
 const OWN: u32 = 0x626d_0000;
 /// Priorities of our policies: behind those of strongSwan and of `ip xfrm`, which start at 0.
@@ -154,7 +154,7 @@ impl Removals {
 }
 
 /// Whether a policy of the kernel was made here.
-pub(crate) fn is_own(policy: &[u8]) -> bool {
+pub fn is_own(policy: &[u8]) -> bool {
     user_of(policy) & 0xffff_0000 == OWN
 }
 
@@ -219,7 +219,7 @@ fn key(policy: &[u8]) -> Key {
 }
 
 /// The mark of a policy, zeros if it has none.
-pub(crate) fn mark(policy: &[u8]) -> [u8; MARK_LENGTH] {
+pub fn mark(policy: &[u8]) -> [u8; MARK_LENGTH] {
     let found = Attributes::after_header(policy, POLICY).find(MARK).ok().flatten();
     found.and_then(|value| value.first_chunk().copied()).unwrap_or_default()
 }

@@ -10,8 +10,8 @@
 //! is overwritten with zeros afterwards.
 
 use crate::attribute::{Attributes, aligned};
+use crate::dump::{self, Dumped, is_absent};
 use crate::error::{Error, Malformed};
-use crate::linux_only::dump::{self, Dumped, is_absent};
 use crate::message::Raw;
 use crate::socket::{Socket, flag};
 use crate::xfrm::{self, message};

@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "namespace/netns.rs"]
+mod netns;
 #[path = "namespace/support.rs"]
 mod support;
 
@@ -12,21 +14,15 @@ mod support;
 mod advertised;
 #[path = "namespace/churn.rs"]
 mod churn;
-#[path = "namespace/elements.rs"]
-mod elements;
 #[path = "namespace/frr.rs"]
 mod frr;
 #[path = "namespace/identity.rs"]
 mod identity;
 #[path = "namespace/links.rs"]
 mod links;
-#[path = "namespace/linux_only.rs"]
-mod linux_only;
 #[path = "namespace/neighbors.rs"]
 mod neighbors;
 #[path = "namespace/overrun.rs"]
 mod overrun;
 #[path = "namespace/routes.rs"]
 mod routes;
-#[path = "namespace/rulesets.rs"]
-mod rulesets;

@@ -95,10 +95,10 @@ impl Drop for Service {
 }
 
 fn run(switch: &Mutex<Switch>, heard: &mut LinkEvents, end: &UnixStream) {
-    let _watched = bm_heartbeat::watch(SILENT_MAX);
+    let _watched = bm_sys::heartbeat::watch(SILENT_MAX);
     let mut follower = Follower::default();
     loop {
-        bm_heartbeat::beat();
+        bm_sys::heartbeat::beat();
         let wake = wait(heard, end);
         if wake == Wake::End {
             return;

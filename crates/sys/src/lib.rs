@@ -9,6 +9,7 @@
 //! Namespace      the network or mount namespace of a thread
 //! Waker          wakes a thread that waits
 //! set_nice       how the kernel schedules a thread: nice value, real-time priority
+//! heartbeat      whether each thread of the process makes progress
 //! ```
 //!
 //! Every function is safe to call. A [`Map`] provides its address, checked places in it and slices of atomics. Other
@@ -19,6 +20,7 @@
 
 mod ethtool;
 mod file;
+pub mod heartbeat;
 pub mod interface;
 mod map;
 mod namespace;

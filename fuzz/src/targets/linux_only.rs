@@ -2,8 +2,8 @@
 //!
 //! Checks: a dump is read or refused; reading it twice gives the same list; and the list is bounded.
 
-use bm_netlink::Feature;
-use bm_netlink::linux_only::from_listing;
+use bm_firewall::Feature;
+use bm_firewall::from_listing;
 
 /// Most entries of a list.
 const ENTRIES: usize = 1 << 14;

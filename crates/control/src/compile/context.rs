@@ -57,7 +57,7 @@ impl<A: RouteFamily> Context<'_, A> {
     /// Where the body leads that Linux uses of those of a prefix.
     fn outcome_of(&mut self, table: u32, prefix: Prefix<A>, bodies: &[BodyId]) -> Outcome {
         // Called for each of a million routes.
-        bm_heartbeat::beat();
+        bm_sys::heartbeat::beat();
         let mirror = self.view.mirror;
         for id in bodies {
             let outcome = self.shared.bodies.outcome::<A>(*id, self.view, self.targets);

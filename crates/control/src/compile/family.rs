@@ -72,7 +72,7 @@ impl<A: RouteFamily> Tables<A> {
         tables.flat_map(move |(number, table)| {
             let faults = faults.clone();
             let faulty = move |(prefix, bodies): (Prefix<A>, &'a [BodyId])| {
-                bm_heartbeat::beat();
+                bm_sys::heartbeat::beat();
                 let why = bodies.iter().find_map(|id| faults.get(id))?;
                 Some((number, prefix, *why))
             };

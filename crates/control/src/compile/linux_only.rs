@@ -14,9 +14,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bm_filter::{AnyPrefix, Filters, Flat, Rule};
+use bm_firewall::{Addresses, LinuxOnly, Match, Traffic};
 use bm_forward::Lease as WorkerLease;
 use bm_forward::tables::DoubtfulSources;
-use bm_netlink::{Addresses, Kind, LinuxOnly, Match, Mirror, Traffic};
+use bm_netlink::{Kind, Mirror};
 
 use super::{Compiler, Interfaces};
 

@@ -86,7 +86,7 @@ impl<A: RouteFamily> FamilyPending<A> {
         let is_wanted = |id: &BodyId| wanted.get(id.index()).copied().unwrap_or(false);
         for (number, table) in routes.tables() {
             let is_hit = |(_, list): &(_, &[BodyId])| {
-                bm_heartbeat::beat();
+                bm_sys::heartbeat::beat();
                 list.iter().any(is_wanted)
             };
             let hit = table.iter().filter(is_hit).map(|(prefix, _)| prefix);

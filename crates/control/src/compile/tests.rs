@@ -11,9 +11,10 @@ mod sources;
 use super::*;
 use bm_fib::NextHop;
 use bm_fib::memory::OutOfMemory;
+use bm_firewall::{Feature, LinuxOnly, Match, Traffic};
 use bm_netlink::{
-    Address, Feature, Hop, HopFlags, Kind, Link, LinuxOnly, Match, Message, Neighbor, RouteBody, RouteEvent,
-    RouteKind, RouteMessage, Traffic, Via, neighbor,
+    Address, Hop, HopFlags, Kind, Link, Message, Neighbor, RouteBody, RouteEvent, RouteKind, RouteMessage,
+    Via, neighbor,
 };
 use bm_wire::prefix::Prefix;
 use oracle::{Answer, Oracle};

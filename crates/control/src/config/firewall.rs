@@ -1,6 +1,6 @@
 //! `[firewall]`: which features of Linux are honored and which are bypassed.
 
-use bm_netlink::Feature;
+use bm_firewall::Feature;
 
 /// Whether a feature of Linux is honored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

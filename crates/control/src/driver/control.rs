@@ -7,8 +7,9 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use bm_api::Error;
+use bm_firewall::{LinuxOnly, Traffic};
 use bm_graph::Waker;
-use bm_netlink::{Batch, Change, LinuxOnly, Traffic, Watch};
+use bm_netlink::{Batch, Change, Watch};
 
 use super::budget::Budget;
 use super::kernel::KernelPath;
@@ -163,9 +164,9 @@ impl Control {
             // Watched only once packets are forwarded with its tables: before that, other threads attach programs and
             // hold locks that this one waits for.
             if self.active && watched.is_none() {
-                watched = Some(bm_heartbeat::watch(SILENT_MAX));
+                watched = Some(bm_sys::heartbeat::watch(SILENT_MAX));
             }
-            bm_heartbeat::beat();
+            bm_sys::heartbeat::beat();
             let was_silent = self.leases.has_reason(Reason::Control);
             if let Err(error) = self.step() {
                 tracing::error!(%error, "cannot follow changes of the kernel's tables; trying again");
@@ -175,7 +176,7 @@ impl Control {
             }
             while let Ok(request) = requests.try_recv() {
                 request(self);
-                bm_heartbeat::beat();
+                bm_sys::heartbeat::beat();
             }
             // Requests may have changed tables as well.
             let told = self.tell_lifetime();
@@ -300,7 +301,7 @@ impl Control {
         loop {
             let before = self.compiler.without_room();
             self.carry_out()?;
-            bm_heartbeat::beat();
+            bm_sys::heartbeat::beat();
             if self.compiler.without_room() >= before {
                 return Ok(());
             }

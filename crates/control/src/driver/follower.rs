@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bm_api::Error;
+use bm_firewall::{LinuxOnlyOptions, LinuxOnlyWatch};
 use bm_graph::{URGENT, Waker, set_nice};
-use bm_netlink::{LinuxOnlyOptions, LinuxOnlyWatch};
 
 use super::Handle;
 use super::leases::Reason;
@@ -107,10 +107,10 @@ fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<
     if let Err(error) = set_nice(URGENT) {
         tracing::info!(%error, "changes of Linux's firewall may take effect with a delay while the machine is busy");
     }
-    let _watched = bm_heartbeat::watch(SILENT_MAX);
+    let _watched = bm_sys::heartbeat::watch(SILENT_MAX);
     let mut failed = false;
     loop {
-        bm_heartbeat::beat();
+        bm_sys::heartbeat::beat();
         let was_silent = control.leases.has_reason(Reason::Follower);
         let mut changed = watch.process(Instant::now()) | failed;
         let (mut answers, mut applied) = (Vec::new(), Vec::new());

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use bm_api::{Bypassed, Firewall as Shown, LinuxOnlyTo, RouteQuery, Routes};
 use bm_filter::{AnyAddress, Flat, Key, Kind};
-use bm_netlink::{Addresses, LinuxOnly, Match, Mirror, Traffic};
+use bm_firewall::{Addresses, LinuxOnly, Match, Traffic};
+use bm_netlink::Mirror;
 use bm_wire::Family;
 use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::Ipv6;
@@ -45,7 +46,7 @@ impl Listed {
     /// Workers that encrypt send all errors, whatever settings, addresses and routes there are: Linux does not know the
     /// tunnels.
     pub fn follow(&mut self, mirror: &Mirror, workers_encrypt: bool) -> Option<Vec<LinuxOnly>> {
-        let mut now = bm_netlink::linux_only::of_mirror(mirror);
+        let mut now = bm_firewall::of_mirror(mirror);
         now.retain(|entry| !workers_encrypt || !matches!(entry.traffic, Traffic::Errors { .. }));
         if self.known == now {
             return None;
@@ -314,7 +315,8 @@ pub(super) fn widened(list: &[LinuxOnly]) -> Vec<LinuxOnly> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bm_netlink::{Feature, Sysctls};
+    use bm_firewall::Feature;
+    use bm_netlink::Sysctls;
 
     fn entry(feature: Feature, traffic: Traffic) -> LinuxOnly {
         LinuxOnly { feature, traffic, why: "a rule".into() }

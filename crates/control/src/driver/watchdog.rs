@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use bm_api::Error;
 use bm_fastpath::prioritize;
-use bm_heartbeat::{Observer, Trouble, TroubleKind};
+use bm_sys::heartbeat::{Failure, FailureKind, Observer};
 
 use super::leases::{Leases, Reason};
 use super::{Handle, LEASE, control_ended};
@@ -41,7 +41,7 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 const ASK_MAX: Duration = Duration::from_secs(5);
 
 /// Called after each check.
-type HealthListener = Box<dyn FnMut(&[Trouble]) + Send>;
+type HealthListener = Box<dyn FnMut(&[Failure]) + Send>;
 
 /// The results of the checks, for other threads.
 #[derive(Clone, Default)]
@@ -77,11 +77,11 @@ impl Health {
         *self.0.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
     }
 
-    fn note(&self, found: &[Trouble]) {
-        let of_control = found.iter().find(|trouble| trouble.thread == CONTROL);
-        let silent = match of_control.map(|trouble| trouble.kind) {
-            Some(TroubleKind::Silent(silent)) => silent.as_millis().max(1) as u64,
-            Some(TroubleKind::Panicked) | None => 0,
+    fn note(&self, found: &[Failure]) {
+        let of_control = found.iter().find(|failure| failure.thread == CONTROL);
+        let silent = match of_control.map(|failure| failure.kind) {
+            Some(FailureKind::Silent(silent)) => silent.as_millis().max(1) as u64,
+            Some(FailureKind::Panicked) | None => 0,
         };
         self.0.control_silent_ms.store(silent, Ordering::Relaxed);
         if let Some(listener) = &mut *self.0.listener.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -98,7 +98,7 @@ impl Handle {
                 Err(mpsc::RecvTimeoutError::Timeout) => match self.health.control_hangs() {
                     Some(hangs) => return Err(hangs),
                     // The waiting thread makes progress as long as control does.
-                    None if !self.health.control_is_silent() => bm_heartbeat::beat(),
+                    None if !self.health.control_is_silent() => bm_sys::heartbeat::beat(),
                     None => {}
                 },
                 answered => return answered.map_err(|_| control_ended()),
@@ -120,7 +120,7 @@ impl Handle {
 
     /// Calls `listener` about twenty times a second, on the watchdog thread, with the threads that make no progress. It must
     /// not block.
-    pub fn on_health(&self, listener: impl FnMut(&[Trouble]) + Send + 'static) {
+    pub fn on_health(&self, listener: impl FnMut(&[Failure]) + Send + 'static) {
         self.health.set_listener(Box::new(listener));
     }
 
@@ -179,7 +179,7 @@ fn look(observer: &mut Observer, now: Instant, leases: &Leases, health: &Health)
     let found = observer.look(now);
     for (thread, why) in [(CONTROL, Reason::Control), (FIREWALL, Reason::Follower)] {
         // The thread itself withdraws the reason when it has caught up.
-        if found.iter().any(|trouble| trouble.thread == thread) && leases.add_reason(why) {
+        if found.iter().any(|failure| failure.thread == thread) && leases.add_reason(why) {
             tracing::error!("all packets are left to Linux: thread {thread} makes no progress");
         }
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bm_control::driver::Handle;
-use bm_heartbeat::{Trouble, TroubleKind};
+use bm_sys::heartbeat::{Failure, FailureKind};
 
 use crate::guard::notify;
 use crate::lock::lock;
@@ -64,19 +64,19 @@ impl Health {
     }
 
     /// Handles the findings of one check; called about twenty times a second.
-    fn take(&mut self, found: &[Trouble]) {
-        let panicked = |trouble: &&Trouble| {
-            trouble.kind == TroubleKind::Panicked && NEEDED.contains(&trouble.thread.as_str())
+    fn take(&mut self, found: &[Failure]) {
+        let panicked = |failure: &&Failure| {
+            failure.kind == FailureKind::Panicked && NEEDED.contains(&failure.thread.as_str())
         };
-        if let Some(trouble) = found.iter().find(panicked) {
-            tracing::error!("thread {} panicked: the daemon ends and must be restarted", trouble.thread);
+        if let Some(failure) = found.iter().find(panicked) {
+            tracing::error!("thread {} panicked: the daemon ends and must be restarted", failure.thread);
             log::flush();
             // No orderly end: control may have left its tables half updated.
             std::process::exit(1);
         }
-        let silent = found.iter().filter_map(|trouble| match trouble.kind {
-            TroubleKind::Silent(silent) => Some((trouble.thread.clone(), silent)),
-            TroubleKind::Panicked => None,
+        let silent = found.iter().filter_map(|failure| match failure.kind {
+            FailureKind::Silent(silent) => Some((failure.thread.clone(), silent)),
+            FailureKind::Panicked => None,
         });
         let silent: Vec<_> = silent.collect();
         self.log_changes(silent.iter().map(|(thread, _)| thread.clone()).collect());
@@ -109,18 +109,18 @@ impl Health {
 mod tests {
     use super::*;
 
-    fn trouble(thread: &str, kind: TroubleKind) -> Trouble {
-        Trouble { thread: thread.into(), kind }
+    fn failure(thread: &str, kind: FailureKind) -> Failure {
+        Failure { thread: thread.into(), kind }
     }
 
     #[test]
     fn silent_threads_are_counted_until_they_continue() {
         let (mut health, silent) = Health::new();
-        health.take(&[trouble("bm-slow", TroubleKind::Silent(Duration::from_secs(3)))]);
+        health.take(&[failure("bm-slow", FailureKind::Silent(Duration::from_secs(3)))]);
         assert_eq!(silent.count(), 1);
         assert_eq!(silent.notes(), ["thread bm-slow has made no progress for 3 s"]);
         // The data path restarts this thread.
-        health.take(&[trouble("bm-slow", TroubleKind::Panicked)]);
+        health.take(&[failure("bm-slow", FailureKind::Panicked)]);
         assert_eq!(silent.count(), 0);
     }
 
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     #[ignore = "ends the process"]
     fn a_panic_of_control_ends_the_process() {
-        Health::new().0.take(&[trouble("bm-control", TroubleKind::Panicked)]);
+        Health::new().0.take(&[failure("bm-control", FailureKind::Panicked)]);
     }
 
     #[test]

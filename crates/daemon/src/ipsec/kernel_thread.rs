@@ -83,10 +83,10 @@ struct Follower {
 
 impl Follower {
     fn run(&mut self, waker: &Waker) {
-        let _watched = bm_heartbeat::watch(SILENT_MAX);
+        let _watched = bm_sys::heartbeat::watch(SILENT_MAX);
         let mut read_at: Option<Instant> = None;
         while !self.ends.load(Ordering::Relaxed) {
-            bm_heartbeat::beat();
+            bm_sys::heartbeat::beat();
             let changed = self.tables.has_changed().unwrap_or(true);
             let (left, wanted) = {
                 let mut ipsec = lock(&self.ipsec);
@@ -152,7 +152,7 @@ impl Follower {
             let remain: BTreeSet<u32> = before.intersection(&after).copied().collect();
             // Workers keep policies until their packets are Linux's.
             while !self.apply(remain.clone()) && !self.ends.load(Ordering::Relaxed) {
-                bm_heartbeat::beat();
+                bm_sys::heartbeat::beat();
             }
         }
         if !update.changes.is_empty() {

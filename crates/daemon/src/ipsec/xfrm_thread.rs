@@ -73,13 +73,13 @@ struct XfrmLoop {
 
 impl XfrmLoop {
     fn run(&mut self, ends: &AtomicBool) -> io::Result<()> {
-        let _watched = bm_heartbeat::watch(SILENT_MAX);
+        let _watched = bm_sys::heartbeat::watch(SILENT_MAX);
         let mut checked = Instant::now();
         while !ends.load(Ordering::Relaxed) {
-            bm_heartbeat::beat();
+            bm_sys::heartbeat::beat();
             let Self { server, database, ipsec, .. } = self;
             let rejected = server.serve(CHECK_EVERY, |client, raw| {
-                bm_heartbeat::beat();
+                bm_sys::heartbeat::beat();
                 done(ipsec, in_context(ipsec, |context| database.handle(client, raw, context)))
             })?;
             let now = Instant::now();

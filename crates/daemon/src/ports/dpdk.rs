@@ -138,10 +138,10 @@ impl Monitored {
         let (mtu, mac) = (device.mtu(), host_tap.mac().ok());
         let mut tending = Monitor { mtu, mac, up: None, failed: None, device, host_tap, spec, last_trouble };
         let look = move || {
-            let _watched = bm_heartbeat::watch(SILENT_MAX);
+            let _watched = bm_sys::heartbeat::watch(SILENT_MAX);
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 tending.update();
-                bm_heartbeat::beat();
+                bm_sys::heartbeat::beat();
             }
         };
         let thread =

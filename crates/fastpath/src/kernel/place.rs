@@ -190,7 +190,7 @@ impl Kernel {
             self.attached[at].waits = false;
             done.switched += 1;
             // The kernel waits for its devices with each of them.
-            bm_heartbeat::beat();
+            bm_sys::heartbeat::beat();
         }
         for pinned in self.left.drain(..) {
             if version_of(&pinned).is_some() {

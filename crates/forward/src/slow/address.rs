@@ -4,7 +4,7 @@
 //! an address of the interface on which the packet arrived, else the one most similar to the destination.
 //!
 //! Linux also looks at scopes, ages, labels, the order of interfaces and more. Where that could decide, it sends the
-//! error itself: `bm_netlink::linux_only` finds such addresses and routes, and here what is left is certain only if
+//! error itself: `bm_firewall::of_mirror` finds such addresses and routes, and here what is left is certain only if
 //! the interface has an address, for IPv6 exactly one. Without that certainty the choice here is for packets that Linux
 //! does not know about.
 

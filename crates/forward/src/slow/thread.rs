@@ -30,12 +30,12 @@ impl SlowThread {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, waker) = (stop.clone(), slow.bell.waker().clone());
         let run = move || {
-            let _watched = bm_heartbeat::watch(SILENT_MAX);
+            let _watched = bm_sys::heartbeat::watch(SILENT_MAX);
             // Without leave it works as well, only later on a busy machine.
             let _refused = set_nice(URGENT);
             while !stopped.load(Ordering::Relaxed) {
                 let now = now();
-                bm_heartbeat::beat();
+                bm_sys::heartbeat::beat();
                 if slow.run(now) == 0 {
                     slow.sleep(now);
                 }

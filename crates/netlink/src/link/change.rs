@@ -2,8 +2,8 @@
 
 use super::{HEADER, ifla};
 use crate::attribute::{put, put_nested};
+use crate::dump;
 use crate::error::Error;
-use crate::linux_only::dump;
 use crate::socket::{Socket, flag};
 use std::os::fd::{AsFd, BorrowedFd};
 

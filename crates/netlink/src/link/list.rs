@@ -1,8 +1,8 @@
 //! The interfaces as they are now, without following their changes.
 
 use super::{HEADER, Link};
+use crate::dump::{self, Dumped};
 use crate::error::Error;
-use crate::linux_only::dump::{self, Dumped};
 use crate::message::Message;
 use netlink_sys::protocols::NETLINK_ROUTE;
 

@@ -423,7 +423,7 @@ struct Same<'a, A: prefix::Address> {
 
 impl<A: prefix::Address> Same<'_, A> {
     fn lists(&mut self, ours: &[BodyId], theirs: &[BodyId]) -> bool {
-        bm_heartbeat::beat();
+        bm_sys::heartbeat::beat();
         if ours.len() == theirs.len() {
             return ours.iter().zip(theirs).all(|(&our, &their)| self.bodies(our, their));
         }

@@ -1,6 +1,7 @@
 //! IPv6 routes from router advertisements and with lifetimes: what Linux changes or ends without a message.
 
-use super::support::{Namespace, alone, until, watch};
+use super::netns::Namespace;
+use super::support::{alone, until, watch};
 use bm_netlink::route::TABLE_MAIN;
 use bm_netlink::{Mirror, Watch};
 use bm_tests::sys::{PacketSocket, interface_index};

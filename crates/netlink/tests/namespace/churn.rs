@@ -1,6 +1,7 @@
 //! Long sequences of random changes to all kinds of objects; at the end the mirror must show what `ip` shows.
 
-use super::support::{Namespace, agrees, alone, settle, watch};
+use super::netns::Namespace;
+use super::support::{agrees, alone, settle, watch};
 use bm_netlink::{Mirror, Options, Watch};
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! With FRR's zebra, which creates next-hop objects and deletes them again.
 
-use super::support::{Namespace, agrees, alone, settle, until, watch};
+use super::netns::Namespace;
+use super::support::{agrees, alone, settle, until, watch};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::Command;

@@ -5,7 +5,8 @@
 //! left to Linux.
 
 use super::churn::Numbers;
-use super::support::{Namespace, alone, listed, watch};
+use super::netns::Namespace;
+use super::support::{alone, listed, watch};
 use bm_netlink::Watch;
 use std::io::Write;
 use std::process::{Command, Stdio};

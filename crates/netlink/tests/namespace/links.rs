@@ -1,6 +1,7 @@
 //! Links, addresses, and the routes that the kernel deletes with them without events.
 
-use super::support::{Namespace, agrees, alone, settle, until, watch};
+use super::netns::Namespace;
+use super::support::{agrees, alone, settle, until, watch};
 use bm_netlink::route::TABLE_MAIN;
 use bm_netlink::{Family, Kind, Link, Watch};
 use bm_wire::prefix::Ipv4Prefix;

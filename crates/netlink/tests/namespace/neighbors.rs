@@ -1,6 +1,7 @@
 //! Neighbors: added by commands, resolved on request, failed.
 
-use super::support::{Namespace, agrees, alone, settle, until, watch};
+use super::netns::Namespace;
+use super::support::{agrees, alone, settle, until, watch};
 use bm_netlink::neighbor::state;
 use bm_netlink::{Batch, Mirror};
 use std::net::IpAddr;

@@ -1,6 +1,7 @@
 //! More events than the receive buffer holds: afterwards the tables equal the kernel's (docs/conformance.md 109).
 
-use super::support::{Namespace, alone, listed, watch};
+use super::netns::Namespace;
+use super::support::{alone, listed, watch};
 use bm_netlink::{Batch, Change, Hop, Options, RouteBody, Via, Watch};
 use bm_wire::prefix::{Ipv4Prefix, Ipv6Prefix, Prefix};
 use std::time::{Duration, Instant};

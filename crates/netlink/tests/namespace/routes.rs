@@ -1,6 +1,7 @@
 //! Routes, next-hop objects, rules and settings.
 
-use super::support::{Namespace, agrees, alone, settle, watch};
+use super::netns::Namespace;
+use super::support::{agrees, alone, settle, watch};
 use bm_netlink::route::TABLE_MAIN;
 use bm_netlink::{Family, Mirror, Object, RouteKind, Routes, Watch};
 use bm_wire::prefix::{Address, Ipv4Prefix, Ipv6Prefix, Prefix};

@@ -1,0 +1,438 @@
+//! Lists the ruleset, all of one generation.
+//!
+//! ```text
+//! tables ─► chains ─► rules ─► sets ─► objects, flowtables ─► elements of the sets that rules look up ─► resolve
+//! ```
+
+use super::elements::{self, Set};
+use super::expression::{number, some};
+use super::resolve::resolve;
+use super::{
+    Base, DeviceName, Flowtable, LookupKind, Place, Rule, Ruleset, TableName, hook, nfproto, rule, tracking,
+};
+use crate::condition::Families;
+use bm_netlink::attribute::{self, Attributes};
+use bm_netlink::dump::{Dumped, dump, is_absent, request};
+use bm_netlink::error::{Error, Malformed};
+use bm_netlink::message::Raw;
+use bm_netlink::nft::{is_marked, is_of};
+use bm_netlink::socket::Socket;
+use bm_wire::Family;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+/// Group of the events.
+pub const GROUP: u32 = 7;
+/// Part of netfilter that message types begin with.
+const SUBSYSTEM: u16 = 10;
+/// Fixed part of a message: `struct nfgenmsg`.
+const HEADER: usize = 4;
+/// Times that a dump is begun again because the ruleset has changed under it.
+const PASSES: u32 = 5;
+
+/// Messages.
+mod message {
+    pub const NEW_TABLE: u16 = 0;
+    pub const GET_TABLE: u16 = 1;
+    pub const NEW_CHAIN: u16 = 3;
+    pub const GET_CHAIN: u16 = 4;
+    pub const NEW_RULE: u16 = 6;
+    pub const GET_RULE: u16 = 7;
+    pub const NEW_SET: u16 = 9;
+    pub const GET_SET: u16 = 10;
+    pub const DELETE_SET: u16 = 11;
+    pub const NEW_OBJECT: u16 = 18;
+    pub const GET_OBJECT: u16 = 19;
+    pub const DELETE_OBJECT: u16 = 20;
+    pub const NEW_ELEMENTS: u16 = 12;
+    pub const GET_ELEMENTS: u16 = 13;
+    pub const DELETE_ELEMENTS: u16 = 14;
+    pub const DELETE_RULE: u16 = 8;
+    pub const GET_GENERATION: u16 = 16;
+    pub const NEW_FLOWTABLE: u16 = 22;
+    pub const GET_FLOWTABLE: u16 = 23;
+    pub const DELETE_FLOWTABLE: u16 = 24;
+}
+/// Attributes.
+mod nfta {
+    pub const TABLE: [u16; 2] = [1, 2];
+    pub const CHAIN: [u16; 4] = [1, 3, 4, 5];
+    pub const HOOK: [u16; 3] = [1, 3, 4];
+    /// Table, chain, userdata.
+    pub const RULE: [u16; 3] = [1, 2, 7];
+    pub const RULE_TABLE: u16 = 1;
+    /// Table, name, hook.
+    pub const FLOWTABLE: [u16; 3] = [1, 2, 3];
+    /// Of a request for elements.
+    pub const ELEMENTS_TABLE: u16 = 1;
+    pub const ELEMENTS_SET: u16 = 2;
+    pub const DEVICE_NAME: u16 = 1;
+    pub const GENERATION_ID: u16 = 1;
+}
+/// A table whose chains are all switched off.
+const DORMANT: u32 = 1;
+/// A table that the kernel removes, or releases, when the process that made it ends.
+const OWNER: u32 = 2;
+
+const fn kind(message: u16) -> u16 {
+    SUBSYSTEM << 8 | message
+}
+
+/// Whether a message is about a change of a table, a chain, a rule, a set, a named object or a flowtable, or of elements
+/// that do something. Other elements do not matter.
+pub fn is_event(raw: &Raw<'_>) -> bool {
+    if raw.kind >> 8 != SUBSYSTEM {
+        return false;
+    }
+    match raw.kind & 0xff {
+        message::NEW_ELEMENTS | message::DELETE_ELEMENTS => elements::may_act(attributes(raw)),
+        message::NEW_SET
+        | message::DELETE_SET
+        | message::NEW_OBJECT
+        | message::DELETE_OBJECT
+        | message::NEW_FLOWTABLE
+        | message::DELETE_FLOWTABLE => true,
+        message => message <= message::DELETE_RULE,
+    }
+}
+
+/// The set to which elements that do something are added, if a message is about that.
+pub fn acting_set(raw: &Raw<'_>) -> Option<SetName> {
+    if raw.kind != kind(message::NEW_ELEMENTS) {
+        return None;
+    }
+    let names = elements::set_of(attributes(raw)).ok().flatten()?;
+    Some((TableName { family: family(raw), name: names.table }, names.set))
+}
+
+/// A set by its table and name.
+pub type SetName = (TableName, Box<str>);
+
+/// What is known from one reading to the next.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// The name of the tables that this daemon creates.
+    own_tables: Box<str>,
+    /// Generation and tables of the last reading.
+    last: Option<(u32, BTreeMap<TableName, u32>)>,
+    /// Sets, with their handles, whose elements do nothing. An event says when that changes, so they are not read again.
+    idle: HashSet<(SetName, u64)>,
+}
+
+impl Known {
+    /// Nothing yet.
+    pub fn new(own_tables: &str) -> Self {
+        Self { own_tables: own_tables.into(), ..Self::default() }
+    }
+
+    /// Forgets everything that events may have changed.
+    pub fn forget(&mut self) {
+        self.last = None;
+        self.idle.clear();
+    }
+
+    /// Elements that do something are added to a set.
+    pub fn forget_set(&mut self, name: &SetName) {
+        self.last = None;
+        self.idle.retain(|(idle, _)| idle != name);
+    }
+
+    /// Whether there is a table that goes away with its owner, of which the kernel tells nobody.
+    pub fn has_owners(&self) -> bool {
+        self.last.as_ref().is_some_and(|(_, tables)| tables.values().any(|flags| flags & OWNER != 0))
+    }
+}
+
+/// What a reading found.
+pub enum Reading {
+    Ruleset(Box<Ruleset>),
+    /// What the last reading found.
+    Same,
+    /// It kept changing.
+    Restless,
+}
+
+/// Reads the ruleset, which is empty where the kernel has no nftables.
+pub fn read(socket: &mut Socket, known: &mut Known) -> Result<Reading, Error> {
+    for _ in 0..PASSES {
+        let before = match generation(socket) {
+            Ok(before) => before,
+            Err(error) if is_absent(&error) => return Ok(Reading::Ruleset(Box::default())),
+            Err(error) => return Err(error),
+        };
+        let read = read_once(socket, before, known);
+        if generation(socket)? != before {
+            // A table that went away in the middle is an error of no interest.
+            continue;
+        }
+        if let Some(reading) = read? {
+            return Ok(reading);
+        }
+    }
+    Ok(Reading::Restless)
+}
+
+/// Counts the changes of the ruleset.
+fn generation(socket: &mut Socket) -> Result<Option<u32>, Error> {
+    let mut id = None;
+    request(
+        socket,
+        "get the generation of the nftables ruleset",
+        kind(message::GET_GENERATION),
+        &header(0),
+        |raw| {
+            id = attributes(raw).find(nfta::GENERATION_ID)?.and_then(number).or(id);
+            Ok(())
+        },
+    )?;
+    Ok(id)
+}
+
+/// The fixed part of a request about tables of a family; 0 for all.
+fn header(family: u8) -> Vec<u8> {
+    vec![family, 0, 0, 0]
+}
+
+fn attributes<'a>(raw: &Raw<'a>) -> Attributes<'a> {
+    Attributes::after_header(raw.body, HEADER)
+}
+
+fn family(raw: &Raw<'_>) -> u8 {
+    raw.body.first().copied().unwrap_or_default()
+}
+
+/// One pass; `None` if something changed meanwhile.
+fn read_once(
+    socket: &mut Socket,
+    generation: Option<u32>,
+    known: &mut Known,
+) -> Result<Option<Reading>, Error> {
+    let mut tables = BTreeMap::new();
+    let whole = dump(socket, "list nftables tables", kind(message::GET_TABLE), &header(0), |raw| {
+        tables.extend(table(raw)?);
+        Ok(())
+    })?;
+    if whole == Dumped::Interrupted {
+        return Ok(None);
+    }
+    let now = generation.map(|generation| (generation, tables.clone()));
+    if now.is_some() && known.last == now {
+        return Ok(Some(Reading::Same));
+    }
+    let mut ruleset = Ruleset::default();
+    let chains = dump(socket, "list nftables chains", kind(message::GET_CHAIN), &header(0), |raw| {
+        ruleset.bases.extend(chain(raw, &tables)?);
+        Ok(())
+    })?;
+    if chains == Dumped::Interrupted {
+        return Ok(None);
+    }
+    let with_bases: BTreeSet<_> = ruleset.bases.iter().map(|base| &base.table).collect();
+    let matters = |table: &&TableName| table.may_track() || with_bases.contains(table);
+    let wanted: Vec<_> = tables.keys().filter(matters).cloned().collect();
+    for table in wanted {
+        if rules(socket, &table, &known.own_tables, &mut ruleset)? == Dumped::Interrupted {
+            return Ok(None);
+        }
+    }
+    let objects = [sets(socket, &mut ruleset)?, objects(socket, &mut ruleset)?];
+    if objects.contains(&Dumped::Interrupted) || elements(socket, &mut ruleset, known)? == Dumped::Interrupted
+    {
+        return Ok(None);
+    }
+    resolve(&mut ruleset);
+    known.last = now;
+    Ok(Some(Reading::Ruleset(Box::new(ruleset))))
+}
+
+fn sets(socket: &mut Socket, ruleset: &mut Ruleset) -> Result<Dumped, Error> {
+    dump(socket, "list nftables sets", kind(message::GET_SET), &header(0), |raw| {
+        ruleset.sets.extend(set(raw)?);
+        Ok(())
+    })
+}
+
+/// Named objects that require connection tracking, and flowtables.
+fn objects(socket: &mut Socket, ruleset: &mut Ruleset) -> Result<Dumped, Error> {
+    let objects = dump(socket, "list nftables objects", kind(message::GET_OBJECT), &header(0), |raw| {
+        ruleset.tracking.extend(object(raw)?);
+        Ok(())
+    })?;
+    let listed = dump(socket, "list nftables flowtables", kind(message::GET_FLOWTABLE), &header(0), |raw| {
+        ruleset.flowtables.extend(flowtable(raw)?);
+        Ok(())
+    });
+    match listed {
+        Err(error) if is_absent(&error) => Ok(objects),
+        listed => Ok(if objects == Dumped::Whole { listed? } else { objects }),
+    }
+}
+
+/// The elements of sets that rules look up.
+fn elements(socket: &mut Socket, ruleset: &mut Ruleset, known: &mut Known) -> Result<Dumped, Error> {
+    let in_chain = |((table, _), rules): (&(TableName, Box<str>), &Vec<Rule>)| {
+        let lookups = rules.iter().flat_map(|rule| &rule.lookups);
+        // What a map of objects does, its type says.
+        let sets = lookups.filter(|lookup| lookup.kind != LookupKind::Object);
+        sets.map(|lookup| (table.clone(), lookup.set.clone())).collect::<Vec<SetName>>()
+    };
+    let wanted: BTreeSet<SetName> = ruleset.chains.iter().flat_map(in_chain).collect();
+    let mut idle = HashSet::new();
+    for name in wanted {
+        let Some(set) = ruleset.sets.get_mut(&name) else { continue };
+        let known_as = (name, set.handle);
+        if known.idle.contains(&known_as) {
+            idle.insert(known_as);
+            continue;
+        }
+        let (table, set_name) = &known_as.0;
+        let mut body = header(table.family);
+        attribute::put(&mut body, nfta::ELEMENTS_TABLE, &terminated(&table.name));
+        attribute::put(&mut body, nfta::ELEMENTS_SET, &terminated(set_name));
+        let request = kind(message::GET_ELEMENTS);
+        let dumped = dump(socket, "list elements of an nftables set", request, &body, |raw| {
+            set.elements.add(attributes(raw))
+        })?;
+        if dumped == Dumped::Interrupted {
+            return Ok(dumped);
+        }
+        if !set.verdicts && set.elements == elements::Elements::default() {
+            idle.insert(known_as);
+        }
+    }
+    known.idle = idle;
+    Ok(Dumped::Whole)
+}
+
+fn terminated(text: &str) -> Vec<u8> {
+    [text.as_bytes(), &[0]].concat()
+}
+
+/// A set or a map.
+fn set(raw: &Raw<'_>) -> Result<Option<(SetName, Set)>, Malformed> {
+    let read = Set::read(attributes(raw))?;
+    Ok(read.map(|(names, set)| ((TableName { family: family(raw), name: names.table }, names.set), set)))
+}
+
+/// A named object that requires connection tracking.
+fn object(raw: &Raw<'_>) -> Result<Option<(TableName, String)>, Malformed> {
+    let found = tracking::of_object(attributes(raw))?;
+    Ok(found.map(|(name, what)| (TableName { family: family(raw), name }, what)))
+}
+
+fn flowtable(raw: &Raw<'_>) -> Result<Option<Flowtable>, Malformed> {
+    let [table, name, hooked] = some(attributes(raw), nfta::FLOWTABLE)?;
+    let (Some(table), Some(name)) = (table, name) else { return Ok(None) };
+    let table = TableName { family: family(raw), name: attribute::text(table) };
+    let devices = devices(Attributes::new(hooked.unwrap_or_default()))?;
+    Ok(Some(Flowtable { table, name: attribute::text(name), devices }))
+}
+
+/// A table with its flags.
+fn table(raw: &Raw<'_>) -> Result<Option<(TableName, u32)>, Malformed> {
+    let [name, flags] = some(attributes(raw), nfta::TABLE)?;
+    let Some(name) = name else { return Ok(None) };
+    let name = TableName { family: family(raw), name: attribute::text(name) };
+    Ok(Some((name, flags.and_then(number).unwrap_or_default())))
+}
+
+/// A base chain in the way of routed packets, or of ICMP errors about them.
+fn chain(raw: &Raw<'_>, tables: &BTreeMap<TableName, u32>) -> Result<Option<Base>, Malformed> {
+    let [table, name, hooked, policy] = some(attributes(raw), nfta::CHAIN)?;
+    let (Some(table), Some(name), Some(hooked)) = (table, name, hooked) else { return Ok(None) };
+    let table = TableName { family: family(raw), name: attribute::text(table) };
+    let Some(place) = place(table.family, Attributes::new(hooked))? else { return Ok(None) };
+    if tables.get(&table).is_some_and(|flags| flags & DORMANT != 0) {
+        return Ok(None);
+    }
+    let drops = policy.and_then(number) == Some(0);
+    Ok(Some(Base { table, name: attribute::text(name), place, drops }))
+}
+
+fn place(family: u8, hooked: Attributes<'_>) -> Result<Option<Place>, Malformed> {
+    let [at, ..] = some(hooked, nfta::HOOK)?;
+    let families = match family {
+        nfproto::INET => Families::BOTH,
+        nfproto::IPV4 => Families::only(Family::V4),
+        nfproto::IPV6 => Families::only(Family::V6),
+        nfproto::NETDEV => Families { ipv4: false, ipv6: false },
+        _ => return Ok(None),
+    };
+    Ok(match (family, at.and_then(number)) {
+        (nfproto::NETDEV, Some(hook::NETDEV_INGRESS)) | (nfproto::INET, Some(hook::INGRESS)) => {
+            Some(Place::Ingress(devices(hooked)?))
+        }
+        (nfproto::NETDEV, Some(hook::NETDEV_EGRESS)) => Some(Place::Egress(devices(hooked)?)),
+        (nfproto::NETDEV, _) => None,
+        (_, Some(hook::PREROUTING | hook::FORWARD | hook::POSTROUTING)) => Some(Place::Ip(families)),
+        (_, Some(hook::OUTPUT)) => Some(Place::Output(families)),
+        _ => None,
+    })
+}
+
+/// The interfaces of a chain: one, or a list.
+fn devices(hooked: Attributes<'_>) -> Result<Vec<DeviceName>, Malformed> {
+    let [_, one, list] = some(hooked, nfta::HOOK)?;
+    let mut devices = Vec::new();
+    for element in Attributes::new(list.unwrap_or_default()) {
+        let (kind, name) = element?;
+        let name = attribute::text(name);
+        // Anything but a full name matches more than one interface.
+        let exact = kind == nfta::DEVICE_NAME;
+        devices.push(if exact { DeviceName::Exactly(name) } else { DeviceName::Prefix(name) });
+    }
+    if let (true, Some(name)) = (devices.is_empty(), one) {
+        devices.push(DeviceName::Exactly(attribute::text(name)));
+    }
+    Ok(devices)
+}
+
+/// The rules of a table, without those that this daemon has written: what they drop, its filters drop as well.
+fn rules(socket: &mut Socket, table: &TableName, own: &str, ruleset: &mut Ruleset) -> Result<Dumped, Error> {
+    let mut body = header(table.family);
+    attribute::put(&mut body, nfta::RULE_TABLE, &terminated(&table.name));
+    let own = is_of(own, &table.name);
+    dump(socket, "list nftables rules", kind(message::GET_RULE), &body, |raw| {
+        let [_, _, userdata] = some(attributes(raw), nfta::RULE)?;
+        if own && userdata.is_some_and(is_marked) {
+            return Ok(());
+        }
+        if let Some(chain) = chain_of(raw)?.filter(|(of, _)| of == table) {
+            let read = rule::read(attributes(raw))?;
+            ruleset.chains.entry(chain).or_default().push(read);
+        }
+        Ok(())
+    })
+}
+
+/// The chain that a rule is in.
+fn chain_of(raw: &Raw<'_>) -> Result<Option<(TableName, Box<str>)>, Malformed> {
+    let [table, chain, _] = some(attributes(raw), nfta::RULE)?;
+    let table = table.map(|name| TableName { family: family(raw), name: attribute::text(name) });
+    Ok(table.zip(chain.map(attribute::text)))
+}
+
+/// The ruleset in messages that are at hand, in the order in which the kernel lists them.
+pub fn read_messages(messages: &[Raw<'_>]) -> Result<Ruleset, Malformed> {
+    let (mut tables, mut ruleset) = (BTreeMap::new(), Ruleset::default());
+    for raw in messages.iter().filter(|raw| raw.kind >> 8 == SUBSYSTEM) {
+        match raw.kind & 0xff {
+            message::NEW_TABLE => tables.extend(table(raw)?),
+            message::NEW_CHAIN => ruleset.bases.extend(chain(raw, &tables)?),
+            message::NEW_RULE => {
+                if let Some(chain) = chain_of(raw)? {
+                    ruleset.chains.entry(chain).or_default().push(rule::read(attributes(raw))?);
+                }
+            }
+            message::NEW_SET => ruleset.sets.extend(set(raw)?),
+            message::NEW_ELEMENTS => {
+                let set = acting_set(raw).and_then(|name| ruleset.sets.get_mut(&name));
+                set.map_or(Ok(()), |set| set.elements.add(attributes(raw)))?;
+            }
+            message::NEW_OBJECT => ruleset.tracking.extend(object(raw)?),
+            message::NEW_FLOWTABLE => ruleset.flowtables.extend(flowtable(raw)?),
+            _ => {}
+        }
+    }
+    resolve(&mut ruleset);
+    Ok(ruleset)
+}
