@@ -339,7 +339,9 @@ impl<'a> Bed<'a> {
         }
         text += &self.router.log();
         let file = std::path::Path::new(&folder).join(format!("model-{seed}-{}.txt", self.name()));
-        std::fs::write(&file, text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        std::fs::create_dir_all(&folder)
+            .and_then(|()| std::fs::write(&file, text))
+            .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     }
 
     /// Frames that this machine has lost since the last exchange began: between this router and the test, or in the backlog

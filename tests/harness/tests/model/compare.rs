@@ -13,8 +13,9 @@
 //!    used up*: which flows meet that is each router's own choice, as in 3.
 //! 8. *What is for the router by a route of the local table that is no address*, while it has filters: whether a longer
 //!    prefix of the main table comes first depends on whether a rule was ever added, which only Linux knows.
-//! 9. *The anycast address of a link* after `forwarding` of IPv6 was switched off on an interface: Linux leaves out those
-//!    that its own work queue is just looking at, which differs from lab to lab.
+//! 9. *The anycast address of a link* after `forwarding` of IPv6 was switched off on an interface, or a link had no ARP:
+//!    Linux leaves out those that its own work queue is just looking at, or counts their users wrongly and adds no route
+//!    for them once the link is up again, which differs from lab to lab.
 //! 10. *The identification of fragments* of an IPv6 packet that the router has made, which is random.
 //! 11. *ICMPv6 errors* in a round in which a kernel could not send one: errors that wait for a neighbor use up the buffer of
 //!     the one socket for all of them, in all namespaces.

@@ -179,6 +179,12 @@ impl<'b, 'a> Run<'b, 'a> {
         let is_ours = step.place == Place::Router;
         for line in step.text.lines() {
             match line.split_whitespace().collect::<Vec<_>>()[..] {
+                // Linux counts the users of an anycast address wrongly where a link has no ARP, and then leaves out its
+                // route; it also forgets the neighbors.
+                ["link", "set", name, "arp", "off"] if is_ours => {
+                    self.anycast = false;
+                    self.dark.insert(name.to_owned());
+                }
                 // Linux forgets the neighbors of a link with another MAC, or without ARP.
                 ["link", "set", name, "address", ..] | ["link", "set", name, "arp", ..] if is_ours => {
                     self.dark.insert(name.to_owned());
