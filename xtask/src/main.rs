@@ -1,5 +1,5 @@
 //! The project's tools: `cargo xtask tidy` checks the tree's rules, `cargo xtask graph` draws it, `cargo xtask openapi`
-//! describes the API for programs, `cargo xtask test` runs the tests, `cargo xtask instructions` counts instructions per
+//! describes the API for programs, `cargo xtask settings` the configuration, `cargo xtask test` runs the tests, `cargo xtask instructions` counts instructions per
 //! packet, and `cargo xtask snabb` runs the tests of Snabb's tree.
 //!
 //! Limits are tests here (see docs/style.md): a program checks what a reviewer would otherwise have to look for, and each
@@ -9,6 +9,7 @@ mod graph;
 mod instructions;
 mod layers;
 mod openapi;
+mod settings;
 mod snabb;
 mod sources;
 mod suites;
@@ -45,9 +46,10 @@ fn main() -> ExitCode {
             },
             Some(other) => Err(vec![format!("unknown option {other:?}: openapi takes only --check")]),
         },
+        Some("settings") => settings::write(&root),
         Some("snabb") => snabb::run(&root, std::env::args().skip(2)),
         _ => Err(vec![
-            "usage: cargo xtask tidy | graph | openapi [--check] | test [PROGRAM...] | instructions [--record] | snabb TREE"
+            "usage: cargo xtask tidy | graph | openapi [--check] | settings | test [PROGRAM...] | instructions [--record] | snabb TREE"
                 .into(),
         ]),
     };

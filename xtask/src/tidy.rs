@@ -12,7 +12,7 @@ mod text;
 
 use std::path::Path;
 
-use crate::{graph, layers, openapi, sources};
+use crate::{graph, layers, openapi, settings, sources};
 
 /// All findings, or a line with what was checked.
 pub fn run(root: &Path) -> Result<String, Vec<String>> {
@@ -30,6 +30,7 @@ pub fn run(root: &Path) -> Result<String, Vec<String>> {
     findings.extend(cycles::check(&layers, &sources));
     findings.extend(graph::check(root));
     findings.extend(openapi::check(root));
+    findings.extend(settings::check(root));
     if findings.is_empty() {
         let functions: usize = sources.iter().map(|source| source.functions.len()).sum();
         Ok(format!(

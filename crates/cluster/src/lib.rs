@@ -69,7 +69,8 @@ pub use relay::{
 pub use service::Service;
 pub use session::State;
 pub use settings::{
-    ExternalPort, FabricLink, Limits, Member, Problem, ROOM_WITH_STORE, SPEED, Settings, StoreSettings,
+    COPY, ExternalPort, FabricLink, Limits, Member, PREFIX, Problem, ROOM_WITH_STORE, SPEED, Settings,
+    StoreSettings,
 };
 pub use store::Remover;
 pub use view::{ClusterView, LinkView, StoreView};

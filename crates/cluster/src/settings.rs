@@ -76,6 +76,12 @@ pub struct ExternalPort {
     pub limits: Limits,
 }
 
+impl Default for ExternalPort {
+    fn default() -> Self {
+        Self { device: String::new(), number: Port::default(), speed: SPEED, limits: Limits::default() }
+    }
+}
+
 /// What a node announces of the neighbors of an external port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -176,7 +182,30 @@ pub const ROOM_WITH_STORE: u16 = 256;
 /// Without one there is room for so many, or the next power of two.
 const ROOM_MIN: usize = 16;
 
+/// Default path of the shared key.
+const KEY_FILE: &str = "/etc/brickmoon/cluster.key";
+/// What keys in the store begin with by default.
+pub const PREFIX: &str = "/brickmoon/";
+/// Default path of the copy of the members.
+pub const COPY: &str = "/var/lib/brickmoon/members";
+
 impl Settings {
+    /// A node with default settings, without members, links and ports.
+    pub fn new(name: String) -> Self {
+        Self {
+            name,
+            epoch: Epoch::default(),
+            key_file: KEY_FILE.into(),
+            balancing: Mode::DirectOnly,
+            flowlet_gap_us: None,
+            relays: false,
+            members: Vec::new(),
+            links: Vec::new(),
+            ports: Vec::new(),
+            store: None,
+        }
+    }
+
     /// What the external ports of this node receive at most, in bits per second.
     pub fn input_bps(&self) -> u64 {
         self.ports.iter().map(|port| u64::from(port.speed) * 1_000_000).sum()

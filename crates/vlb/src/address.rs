@@ -63,7 +63,7 @@ impl Node {
 }
 
 /// An external port of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Port(u8);
 
 impl Port {

@@ -1,5 +1,6 @@
 //! `[[app]]` and `[[link]]`: Lua apps between ports and the router.
 
+use super::read::forms::word_or_number;
 use super::{Config, Device, Port};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,53 @@ pub struct App {
     pub core: Option<u32>,
     /// Line of the file.
     pub line: usize,
+}
+
+settings! {
+    /// One `[[app]]` for each app: Lua between ports and the router, on every worker. `reload` applies changes;
+    /// `brickmoon show apps` lists apps.
+    #[table("[[app]]", "docs/lua.md")]
+    impl App {
+        /// Its name in links and in `show`.
+        #[by_hand(name = "guard")]
+        name,
+        /// Where its class is: a Lua file (relative to the folder of this file), a Lua module such as
+        /// "apps.basic.basic_apps", or a class in Rust: "memory", "tap:NAME", "pcap:IN,OUT".
+        #[by_hand(module = "guard.lua")]
+        module,
+        /// Which class, if the file has several.
+        #[by_hand(class = "Guard")]
+        class,
+        /// The core on which it runs, apart from the workers; "workers" to run it on all workers.
+        #[setting(core = "workers", word_or_number(0..=4095), Workers)]
+        core,
+        /// Its argument, checked against the schema of its class.
+        #[by_hand(config = { minimum = 255 })]
+        argument,
+    }
+}
+
+settings! {
+    /// One `[[link]]` for each link, from an app's output to an app's input. Ports have the names that `show ports` prints:
+    /// "eth0.output" has the packets that come in, and packets given to "eth0.ANY" are sent. The router has an input and an
+    /// output for each port, with the port's name ("router.eth0"). Ports and the router are linked automatically unless a
+    /// link here says otherwise. A change of links restarts the workers.
+    #[table("[[link]]", "docs/lua.md")]
+    by_hand {
+        /// An app, a dot, and the name of an output in the app.
+        from = "eth0.output",
+        /// An app, a dot, and the name of an input in the app.
+        to = "guard.input",
+    }
+}
+
+settings! {
+    /// A link to the router.
+    #[table("[[link]]")]
+    by_hand {
+        from = "guard.output",
+        to = "router.eth0",
+    }
 }
 
 // JSON has no NaN, so equality is reflexive.

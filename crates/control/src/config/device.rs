@@ -27,6 +27,13 @@ pub enum Device {
     Dpdk(String),
 }
 
+impl Default for Device {
+    /// An interface without a name, which no port has in the end.
+    fn default() -> Self {
+        Self::Xdp(String::new())
+    }
+}
+
 impl Device {
     /// Name of the interface, for Linux interfaces and TAPs.
     pub fn interface(&self) -> Option<&str> {
@@ -115,8 +122,8 @@ impl FromStr for Device {
 
 /// Checks a name as the kernel does (`dev_valid_name`). It looks at bytes, of which it takes 0xa0 for a space.
 fn name(text: &str) -> Result<String, DeviceError> {
-    let odd = |byte: u8| matches!(byte, b'/' | b':' | b' ' | b'\t'..=b'\r' | 0xa0 | 0);
-    let fits = (1..=NAME_MAX).contains(&text.len()) && text != "." && text != ".." && !text.bytes().any(odd);
+    let is_odd = text.bytes().any(|byte| matches!(byte, b'/' | b':' | b' ' | b'\t'..=b'\r' | 0xa0 | 0));
+    let fits = (1..=NAME_MAX).contains(&text.len()) && text != "." && text != ".." && !is_odd;
     if fits { Ok(text.into()) } else { Err(DeviceError::Name(text.into())) }
 }
 
@@ -129,11 +136,11 @@ fn dpdk(text: &str) -> Result<Device, DeviceError> {
 
 fn files(text: &str) -> Result<Device, DeviceError> {
     let (input, output) = text.split_once(',').unwrap_or((text, ""));
-    let file = |name: &str| (!name.is_empty()).then(|| PathBuf::from(name));
-    match (file(input), file(output)) {
-        (None, None) => Err(DeviceError::NoFile),
-        (input, output) => Ok(Device::Pcap { input, output }),
+    let [input, output] = [input, output].map(|name| (!name.is_empty()).then(|| PathBuf::from(name)));
+    if input.is_none() && output.is_none() {
+        return Err(DeviceError::NoFile);
     }
+    Ok(Device::Pcap { input, output })
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use super::read::forms::{OwnAddress, number, seconds};
+
 /// A format of datagrams for collectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ExportFormat {
@@ -30,20 +32,40 @@ pub struct Collector {
     pub line: usize,
 }
 
-/// What is sampled, and who is told. Without collectors nothing is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Export {
-    /// One received packet in so many is sampled.
-    pub one_in: u32,
-    /// How often the counters of ports are sent by sFlow; zero for never.
-    pub counters: Duration,
-    /// The address of this router in sFlow datagrams; `None` for the one from which it sends to the collector.
-    pub agent: Option<IpAddr>,
-    pub collectors: Vec<Collector>,
+settings! {
+    /// Samples of received packets for collectors of sFlow and IPFIX. Without any `[[sflow]]` or `[[ipfix]]` nothing is
+    /// sampled.
+    #[table("[sampling]", "docs/sampling.md")]
+    pub struct Export {
+        /// Sampling rate: one received packet in this many is sampled, at random.
+        #[setting(one_in = 1024, number(1..=1 << 24), Live)]
+        pub one_in: u32,
+        /// Interval in seconds at which sFlow also sends the counters of ports; 0: never.
+        #[setting(counters_s = 30, seconds(0..=86_400), Live)]
+        pub counters: Duration,
+        /// Agent address of this router in sFlow datagrams; "auto": the source address of packets to the collector.
+        #[setting(agent = "auto", OwnAddress, Live)]
+        pub agent: Option<IpAddr>,
+        /// Each `[[sflow]]` and `[[ipfix]]`.
+        pub collectors: Vec<Collector>,
+    }
 }
 
-impl Default for Export {
-    fn default() -> Self {
-        Self { one_in: 1024, counters: Duration::from_secs(30), agent: None, collectors: Vec::new() }
+settings! {
+    /// One `[[sflow]]` for each collector of sFlow. The systemd unit blocks collectors on other machines unless
+    /// IPAddressAllow= names them (docs/sampling.md).
+    #[table("[[sflow]]")]
+    by_hand {
+        /// Its address and UDP port.
+        collector = "192.0.2.1:6343",
+    }
+}
+
+settings! {
+    /// One `[[ipfix]]` for each collector of IPFIX, for which the same holds.
+    #[table("[[ipfix]]")]
+    by_hand {
+        /// Its address and UDP port.
+        collector = "192.0.2.1:4739",
     }
 }

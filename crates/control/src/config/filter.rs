@@ -2,42 +2,80 @@
 
 use bm_filter::{Action, Rule};
 
-/// `[filter]` and each `[[filter.rule]]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Filter {
-    /// The rules; the first that matches decides.
-    pub rules: Vec<Rule>,
-    /// Action for packets that no rule matches.
-    pub unmatched: Action,
-    /// Action for fragments that are too small for the headers that rules match.
-    pub tiny_fragments: Action,
-    /// Maximum packets per second from each source; `None` for no limit.
-    pub rate_packets: Option<u32>,
-    /// Burst size in packets; `None` for the packets of one second.
-    pub rate_burst: Option<u32>,
-    /// Prefix length, in bits, of an IPv4 source.
-    pub rate_ipv4_length: u32,
-    /// Prefix length, in bits, of an IPv6 source.
-    pub rate_ipv6_length: u32,
-    /// Reverse path check of sources on ports without their own.
-    pub reverse_path: SourceRule,
-    /// What happens to packets that the daemon cannot filter.
-    pub fail: Fail,
+use super::read::forms::{Choice, number, word_or_number};
+
+pub(super) const ACTIONS: [(&str, Action); 2] = [("accept", Action::Accept), ("drop", Action::Drop)];
+const FAIL: [(&str, Fail); 2] = [("closed", Fail::Closed), ("open", Fail::Open)];
+
+settings! {
+    /// Drops packets that Linux would forward. Packets for this machine always reach Linux.
+    #[table("[filter]", "docs/filters.md")]
+    pub struct Filter {
+        /// What to do with packets that no rule matches: "accept" or "drop".
+        #[setting(unmatched = "accept", Choice(&ACTIONS), Live)]
+        pub unmatched: Action,
+        /// What to do with fragments too small to hold the headers that rules match (RFC 1858, RFC 7112).
+        #[setting(tiny_fragments = "accept", Choice(&ACTIONS), Live)]
+        pub tiny_fragments: Action,
+        /// Packets a second that each source may send; "off" for no limit.
+        #[setting(rate_packets = "off", word_or_number(1..=10_000_000), Live)]
+        pub rate_packets: Option<u32>,
+        /// Packets that each source may send at once; "rate" for as many as in one second.
+        #[setting(rate_burst = "rate", word_or_number(1..=10_000_000), Live)]
+        pub rate_burst: Option<u32>,
+        /// How many bits of an IPv4 address identify a source.
+        #[setting(rate_ipv4_length = 32, number(0..=32), Live)]
+        pub rate_ipv4_length: u32,
+        /// How many bits of an IPv6 address identify a source.
+        #[setting(rate_ipv6_length = 64, number(0..=128), Live)]
+        pub rate_ipv6_length: u32,
+        /// Whether a route must lead back to the source (RFC 3704): "strict", the best route, through the same interface;
+        /// "feasible", any route to the prefix through the same interface, even a worse one; "loose", through any
+        /// interface; "off"; or "kernel", as rp_filter says.
+        #[setting(reverse_path = "kernel", Choice(&SOURCE_RULES), Live)]
+        pub reverse_path: SourceRule,
+        /// What happens on a port with filters that drop, while brickmoon does not handle its interface (because it is
+        /// part of a bridge, was refused, or has just been created): with "closed" nftables filters there by the same
+        /// rules, with "open" Linux forwards without filters and the log has an error.
+        #[setting(fail = "closed", Choice(&FAIL), Live)]
+        pub fail: Fail,
+        /// Each `[[filter.rule]]`; the first that matches decides.
+        pub rules: Vec<Rule>,
+    }
 }
 
-impl Default for Filter {
-    fn default() -> Self {
-        Self {
-            rules: Vec::new(),
-            unmatched: Action::Accept,
-            tiny_fragments: Action::Accept,
-            rate_packets: None,
-            rate_burst: None,
-            rate_ipv4_length: 32,
-            rate_ipv6_length: 64,
-            reverse_path: SourceRule::Kernel,
-            fail: Fail::Closed,
-        }
+settings! {
+    /// One `[[filter.rule]]` for each rule; the first that matches a packet decides. Keys that are left out match anything.
+    #[table("[[filter.rule]]")]
+    by_hand {
+        /// The name under which packets are counted; rules may share one.
+        name = "no-telnet",
+        /// "drop" or "accept".
+        action = "drop",
+        /// A prefix, or an address.
+        source = "192.0.2.0/24",
+        /// A prefix, or an address, of the same family as `source`.
+        destination = "198.51.100.0/24",
+        /// tcp, udp, sctp, dccp, udplite, icmp, icmpv6, gre, esp, ah, ospf, vrrp, or a number.
+        protocol = "tcp",
+        /// A port, or the first and the last.
+        source_ports = "1024-65535",
+        /// A port, or the first and the last.
+        destination_ports = 23,
+        /// The port that packets come in on.
+        port = "eth0",
+    }
+}
+
+settings! {
+    /// One `[[claim]]` for each claim: packets that go to workers with their hooks and apps, although the port that they
+    /// come in on takes the kernel path; all others stay in the kernel. The keys are those of a filter rule, without
+    /// `action`.
+    #[table("[[claim]]", "docs/hooks.md")]
+    by_hand {
+        name = "dns",
+        protocol = "udp",
+        destination_ports = 53,
     }
 }
 

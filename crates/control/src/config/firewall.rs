@@ -2,6 +2,8 @@
 
 use bm_firewall::Feature;
 
+use super::read::forms::Choice;
+
 /// Whether a feature of Linux is honored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FirewallMode {
@@ -13,22 +15,31 @@ pub enum FirewallMode {
 }
 
 /// Names in the configuration.
-pub(super) const FIREWALL_MODES: [(&str, FirewallMode); 2] =
+const FIREWALL_MODES: [(&str, FirewallMode); 2] =
     [("honor", FirewallMode::Honor), ("bypass", FirewallMode::Bypass)];
 
-/// `[firewall]`: what to do about each feature.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Firewall {
-    /// nftables and iptables.
-    pub nftables: FirewallMode,
-    /// Other netfilter hooks: BPF programs, IPVS, modules.
-    pub netfilter: FirewallMode,
-    /// IPsec policies.
-    pub xfrm: FirewallMode,
-    /// Queueing disciplines.
-    pub shaping: FirewallMode,
-    /// tc filters, and BPF programs at tc ingress and egress.
-    pub tc_filters: FirewallMode,
+settings! {
+    /// What to do with packets that Linux's own firewall, IPsec policies or traffic control may drop, change or delay:
+    /// "honor" leaves them to Linux, "bypass" forwards them as if those settings did not exist. `brickmoon status` lists
+    /// what is left to Linux and what is bypassed.
+    #[table("[firewall]", "docs/firewall.md")]
+    pub struct Firewall {
+        /// nftables, and iptables of both kinds.
+        #[setting(nftables = "honor", Choice(&FIREWALL_MODES), Live)]
+        pub nftables: FirewallMode,
+        /// Other netfilter hooks: BPF programs, IPVS, modules.
+        #[setting(netfilter = "honor", Choice(&FIREWALL_MODES), Live)]
+        pub netfilter: FirewallMode,
+        /// IPsec policies (ip xfrm policy).
+        #[setting(xfrm = "honor", Choice(&FIREWALL_MODES), Live)]
+        pub xfrm: FirewallMode,
+        /// Queueing disciplines (tc qdisc).
+        #[setting(shaping = "honor", Choice(&FIREWALL_MODES), Live)]
+        pub shaping: FirewallMode,
+        /// tc filters, and BPF programs at tc's ingress and egress.
+        #[setting(tc_filters = "honor", Choice(&FIREWALL_MODES), Live)]
+        pub tc_filters: FirewallMode,
+    }
 }
 
 impl Firewall {

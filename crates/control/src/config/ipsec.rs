@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use bm_ipsec::{Action, Direction, Policy, Sa, SaId};
 
+use super::daemon::OFF_ON;
+use super::read::forms::{Choice, File};
+
 /// What Linux does with routed packets that a policy protects or discards, and that it gets: while the daemon does not
 /// run, or since something else leaves them to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,7 +19,7 @@ pub enum LeftToLinux {
 }
 
 /// Names in the configuration.
-pub(super) const LEFT_TO_LINUX: [(&str, LeftToLinux); 2] =
+const LEFT_TO_LINUX: [(&str, LeftToLinux); 2] =
     [("drop", LeftToLinux::Drop), ("forward", LeftToLinux::Forward)];
 
 /// An interface as next hop: packets that are routed to it are encrypted, and what its SAs decrypt arrives on it.
@@ -28,49 +31,50 @@ pub struct IpsecInterface {
     pub if_id: u32,
 }
 
-/// `[ipsec]`, each `[[ipsec.sa]]` and each `[[ipsec.policy]]`, without any of the problems that `bm_ipsec::problems`
-/// finds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ipsec {
-    /// Where the sequence numbers that have been used are recorded.
-    pub state_file: PathBuf,
-    /// What Linux does with packets that have to be encrypted.
-    pub left_to_linux: LeftToLinux,
-    /// The socket at which programs add SAs and policies by XFRM messages.
-    pub xfrm_socket: Option<PathBuf>,
-    /// Whether workers use the SAs and policies of the kernel; there are no others then.
-    pub kernel: bool,
-    /// Each `[[ipsec.interface]]`.
-    pub interfaces: Vec<IpsecInterface>,
-    /// Each `[[ipsec.sa]]`; `at` is its line.
-    pub sas: Vec<Sa>,
-    /// For each SA its name.
-    pub names: Vec<String>,
-    /// Each `[[ipsec.policy]]`; `at` is its line.
-    pub policies: Vec<Policy>,
-    /// Whether keys stand in the configuration itself, and not in files of their own.
-    pub has_keys_here: bool,
-    /// The configuration file, if others than its owner can read it and it has keys.
-    pub public_file: Option<PathBuf>,
-    /// The SAs of policies with several, by the number that the policy has: the first one is for the first worker.
-    pub lists: Vec<Vec<SaId>>,
+settings! {
+    /// IPsec on workers: ESP with keys from this file or from an IKE daemon. docs/ipsec.md has the keys of `[[ipsec.sa]]`
+    /// and `[[ipsec.policy]]`. There is none by default.
+    #[table("[ipsec]")]
+    pub struct Ipsec {
+        /// The socket at which an IKE daemon (strongSwan's charon) and `brickmoon xfrm` add SAs and policies; only root may
+        /// connect. A change needs a restart of the daemon.
+        #[by_hand(xfrm_socket = "/run/brickmoon/xfrm.sock")]
+        pub xfrm_socket: Option<PathBuf>,
+        /// "on": workers use the SAs and policies of the kernel, and no others.
+        #[setting(kernel = "off", Choice(&OFF_ON), Daemon)]
+        pub kernel: bool,
+        /// What Linux does with packets that have to be encrypted and are left to it: "drop" or "forward".
+        #[setting(left_to_linux = "drop", Choice(&LEFT_TO_LINUX), Workers)]
+        pub left_to_linux: LeftToLinux,
+        /// Where the sequence numbers that SAs of this file have used are recorded.
+        #[setting(state_file = "/var/lib/brickmoon/ipsec.state", File, Daemon)]
+        pub state_file: PathBuf,
+        /// Each `[[ipsec.interface]]`.
+        pub interfaces: Vec<IpsecInterface>,
+        /// Each `[[ipsec.sa]]`; `at` is its line.
+        pub sas: Vec<Sa>,
+        /// For each SA its name.
+        pub names: Vec<String>,
+        /// Each `[[ipsec.policy]]`; `at` is its line. `bm_ipsec::problems` finds nothing in them and the SAs.
+        pub policies: Vec<Policy>,
+        /// Whether keys stand in the configuration itself, and not in files of their own.
+        pub has_keys_here: bool,
+        /// The configuration file, if others than its owner can read it and it has keys.
+        pub public_file: Option<PathBuf>,
+        /// The SAs of policies with several, by the number that the policy has: the first one is for the first worker.
+        pub lists: Vec<Vec<SaId>>,
+    }
 }
 
-impl Default for Ipsec {
-    fn default() -> Self {
-        Self {
-            state_file: "/var/lib/brickmoon/ipsec.state".into(),
-            left_to_linux: LeftToLinux::Drop,
-            xfrm_socket: None,
-            kernel: false,
-            interfaces: Vec::new(),
-            sas: Vec::new(),
-            names: Vec::new(),
-            policies: Vec::new(),
-            has_keys_here: false,
-            public_file: None,
-            lists: Vec::new(),
-        }
+settings! {
+    /// An interface to which routes lead: what is routed there is encrypted with SAs that have its name (`interface`), or
+    /// that a program has added with its if_id. A change restarts the workers.
+    #[table("[[ipsec.interface]]", "docs/ipsec.md")]
+    by_hand {
+        /// A TUN device, or an XFRM interface.
+        device = "ipsec0",
+        /// The number of its SAs and policies.
+        if_id = 1,
     }
 }
 

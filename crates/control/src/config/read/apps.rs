@@ -23,7 +23,7 @@ pub(super) fn apps(top: &mut Section<'_, '_>) -> Vec<App> {
     let mut apps: Vec<App> = Vec::new();
     let example = "[[app]] with name = \"guard\" and module = \"guard.lua\" below it";
     for (start, table) in top.tables("app", example) {
-        let mut section = Section { name: "[[app]]", table, known: Vec::new(), report: top.report };
+        let mut section = top.element("[[app]]", table);
         let app = app(&mut section, start);
         section.finish();
         let Some(app) = app else { continue };
@@ -42,16 +42,18 @@ fn app(section: &mut Section<'_, '_>, start: usize) -> Option<App> {
     let name = needed(section, "name", "name = \"guard\"", start);
     let module = needed(section, "module", "module = \"guard.lua\"", start);
     let class = section.text("class", "\"Guard\"").map(|(_, class)| class.to_string());
-    let mut core = None;
-    section.number_or("core", "workers", 0..=4095, &mut core);
     let argument = section.value("config").map_or(serde_json::Value::Null, |value| match value.get_ref() {
         DeValue::Table(table) => table_of(table),
         other => value_of(other),
     });
+    let line = section.report.line(start);
+    // Name and module are set below.
+    let unset = Module::Lua(String::new());
+    let mut app = App { name: String::new(), module: unset, class, argument, core: None, line };
+    app.read(section);
     let (name_at, name) = name?;
     let (module_at, module) = module?;
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
-    if name.is_empty() || name.len() > 24 || !name.chars().all(plain) {
+    if name.is_empty() || name.len() > 24 || !name.chars().all(is_plain) {
         let hint = "use 1 to 24 letters, digits, `-` or `_`";
         section.report.add(name_at, ProblemKind::Text { key: section.key("name"), found: name.into(), hint });
         return None;
@@ -69,8 +71,7 @@ fn app(section: &mut Section<'_, '_>, start: usize) -> Option<App> {
         section.report.add(module_at, ProblemKind::Device(why));
         return None;
     }
-    let line = section.report.line(start);
-    Some(App { name: name.into(), module, class, argument, core, line })
+    Some(App { name: name.into(), module, ..app })
 }
 
 pub(super) fn links(top: &mut Section<'_, '_>, ports: &[Port]) -> Vec<Link> {
@@ -78,7 +79,7 @@ pub(super) fn links(top: &mut Section<'_, '_>, ports: &[Port]) -> Vec<Link> {
     let mut links = Vec::new();
     let example = "[[link]] with from = \"eth0.output\" and to = \"guard.input\" below it";
     for (start, table) in top.tables("link", example) {
-        let mut section = Section { name: "[[link]]", table, known: Vec::new(), report: top.report };
+        let mut section = top.element("[[link]]", table);
         let from = end(&mut section, "from", &ports, start);
         let to = end(&mut section, "to", &ports, start);
         let line = section.report.line(start);

@@ -3,57 +3,23 @@
 use super::switches::is_interface;
 use super::*;
 use bm_cluster::{
-    Endpoint, EtcdSettings, ExternalPort, FabricLink, Limits, Member, ROOM_WITH_STORE, SPEED, Settings,
+    COPY, Endpoint, EtcdSettings, ExternalPort, FabricLink, Member, PREFIX, ROOM_WITH_STORE, SPEED, Settings,
     StoreSettings,
 };
 use bm_vlb::address::{Node, Port as Number};
 use bm_vlb::membership::Epoch;
-use bm_vlb::quota::{Mode, Rule};
 
-/// Default path of the shared key.
-const KEY_FILE: &str = "/etc/brickmoon/cluster.key";
-/// What keys in the store begin with by default, and where the copy of the members is.
-const PREFIX: &str = "/brickmoon/";
-const COPY: &str = "/var/lib/brickmoon/members";
-/// How workers can distribute packets for other nodes.
-const BALANCING: [(&str, Mode); 3] =
-    [("direct", Mode::DirectOnly), ("vlb", Mode::DirectVlb(Rule::TwoShares)), ("classic", Mode::Classic)];
-/// Whether links lead over relays.
-const RELAYS: [(&str, bool); 2] = [("off", false), ("on", true)];
-/// Which neighbors of an external port other nodes learn of.
-const NEIGHBORS: [(&str, bool); 2] = [("learned", true), ("static", false)];
-/// The fastest link, in Mbit/s.
-const SPEED_MAX: u64 = 1_000_000;
-/// A node has indices for so many neighbors.
-const NEIGHBORS_MAX: u64 = 65_536;
 /// The longest name of a node.
 const NAME_MAX: usize = 63;
 
 /// Reads the section; `ports` are the ports of the router, which include the external ports but no fabric link.
 pub(super) fn cluster(section: &mut Section<'_, '_>, ports: &[Port]) -> Settings {
-    let mut key_file = PathBuf::from(KEY_FILE);
     let mut epoch = 0;
-    let name = name(section, "name", "name = \"a\"").unwrap_or_default();
+    let mut settings = Settings::new(name(section, "name", "name = \"a\"").unwrap_or_default());
     section.number("epoch", 0..=255, &mut epoch);
-    section.file("key_file", &mut key_file);
-    let (mut balancing, mut flowlet_gap_us) = (Mode::DirectOnly, None);
-    section.choice("balancing", &BALANCING, &mut balancing);
-    section.number_or("flowlet_gap_us", "auto", 0..=10_000_000, &mut flowlet_gap_us);
-    let mut relays = false;
-    section.choice("relays", &RELAYS, &mut relays);
+    settings.epoch = Epoch::new(epoch as u8);
+    settings.read(section);
     let before = section.report.problems.len();
-    let mut settings = Settings {
-        name,
-        epoch: Epoch::new(epoch as u8),
-        key_file,
-        balancing,
-        flowlet_gap_us,
-        relays,
-        members: Vec::new(),
-        links: Vec::new(),
-        ports: Vec::new(),
-        store: None,
-    };
     let mut kept = None;
     section.read("store", "[cluster.store]", |part| kept = store(part));
     settings.store = kept;
@@ -63,17 +29,17 @@ pub(super) fn cluster(section: &mut Section<'_, '_>, ports: &[Port]) -> Settings
         }
     }
     for (_, table) in section.tables("member", "[[cluster.member]] with name and node below it") {
-        let mut part = of(section, "[[cluster.member]]", table);
+        let mut part = section.element("[[cluster.member]]", table);
         settings.members.extend(member(&mut part));
         part.finish();
     }
     for (_, table) in section.tables("fabric", "[[cluster.fabric]] with device and peer below it") {
-        let mut part = of(section, "[[cluster.fabric]]", table);
+        let mut part = section.element("[[cluster.fabric]]", table);
         settings.links.extend(fabric(&mut part, ports));
         part.finish();
     }
     for (_, table) in section.tables("port", "[[cluster.port]] with device and number below it") {
-        let mut part = of(section, "[[cluster.port]]", table);
+        let mut part = section.element("[[cluster.port]]", table);
         settings.ports.extend(external(&mut part));
         part.finish();
     }
@@ -117,19 +83,23 @@ fn store(section: &mut Section<'_, '_>) -> Option<StoreSettings> {
     }
     let mut node = None;
     section.number_or("node", "auto", 0..=u64::from(ROOM_WITH_STORE) - 1, &mut node);
-    let mut copy = PathBuf::from(COPY);
-    section.file("copy", &mut copy);
+    let node = node.and_then(|node| Node::new(node as u16));
     let etcd = access(section, endpoints);
-    Some(StoreSettings { etcd, prefix, node: node.and_then(|node| Node::new(node as u16)), copy })
+    let mut store = StoreSettings { etcd, prefix, node, copy: COPY.into() };
+    store.read(section);
+    Some(store)
 }
 
 /// Reads the credentials for etcd, and the CA certificates.
 fn access(section: &mut Section<'_, '_>, endpoints: Vec<Endpoint>) -> EtcdSettings {
-    let mut file = |key, example| section.text(key, example).map(|(_, text)| PathBuf::from(text));
-    let ca = file("ca", "\"/etc/brickmoon/etcd-ca.pem\"");
-    let cert = file("cert", "\"/etc/brickmoon/etcd-cert.pem\"");
-    let key = file("key", "\"/etc/brickmoon/etcd-key.pem\"");
-    let password_file = file("password_file", "\"/etc/brickmoon/etcd-password\"");
+    let files = [
+        ("ca", "\"/etc/brickmoon/etcd-ca.pem\""),
+        ("cert", "\"/etc/brickmoon/etcd-cert.pem\""),
+        ("key", "\"/etc/brickmoon/etcd-key.pem\""),
+        ("password_file", "\"/etc/brickmoon/etcd-password\""),
+    ];
+    let [ca, cert, key, password_file] =
+        files.map(|(key, example)| section.text(key, example).map(|(_, text)| PathBuf::from(text)));
     let user = section.text("user", "\"brickmoon\"").map(|(_, text)| text.to_string());
     if endpoints.iter().any(|endpoint| endpoint.tls) && ca.is_none() {
         section.missing("ca", "ca = \"/etc/brickmoon/etcd-ca.pem\"");
@@ -151,15 +121,10 @@ fn access(section: &mut Section<'_, '_>, endpoints: Vec<Endpoint>) -> EtcdSettin
     EtcdSettings { endpoints, ca, cert, key, user, password_file }
 }
 
-fn of<'a, 't>(parent: &'a mut Section<'_, '_>, name: &'static str, table: &'a Table<'t>) -> Section<'a, 't> {
-    Section { name, table, known: Vec::new(), report: parent.report }
-}
-
 /// The name of a node.
 fn name(section: &mut Section<'_, '_>, key: &'static str, example: &'static str) -> Option<String> {
     let (at, name) = section.required(key, example)?;
-    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(fits) {
+    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(|c| is_plain(c) || c == '.') {
         section.invalid(key, at, name, "use 1 to 63 letters, digits, `-`, `_` or `.`");
         return None;
     }
@@ -185,12 +150,6 @@ fn number(section: &mut Section<'_, '_>, key: &'static str, example: &'static st
     section.in_range(key, value, 0..=most, "a whole number", example.into()).map(|number| number as u32)
 }
 
-fn speed(section: &mut Section<'_, '_>) -> u32 {
-    let mut speed = SPEED;
-    section.number("speed", 1..=SPEED_MAX, &mut speed);
-    speed
-}
-
 fn member(section: &mut Section<'_, '_>) -> Option<Member> {
     let name = name(section, "name", "name = \"b\"");
     let node = number(section, "node", "node = 1", u64::from(Node::COUNT) - 1);
@@ -198,6 +157,8 @@ fn member(section: &mut Section<'_, '_>) -> Option<Member> {
 }
 
 fn fabric(section: &mut Section<'_, '_>, ports: &[Port]) -> Option<FabricLink> {
+    let mut link = FabricLink { device: String::new(), peer: String::new(), speed: SPEED };
+    link.read(section);
     let device = device(section, "device = \"fab1\"");
     let peer = name(section, "peer", "peer = \"b\"");
     let (at, device) = device?;
@@ -205,23 +166,13 @@ fn fabric(section: &mut Section<'_, '_>, ports: &[Port]) -> Option<FabricLink> {
         let hint = "it is also a [[port]] of the router: remove that; a fabric link must not be one";
         section.invalid("device", at, &device, hint);
     }
-    let speed = speed(section);
-    Some(FabricLink { device, peer: peer?, speed })
+    Some(FabricLink { device, peer: peer?, ..link })
 }
 
 fn external(section: &mut Section<'_, '_>) -> Option<ExternalPort> {
     let device = device(section, "device = \"eth0\"");
     let number = number(section, "number", "number = 0", u64::from(Number::COUNT) - 1);
-    let speed = speed(section);
-    let limits = limits(section);
-    Some(ExternalPort { device: device?.1, number: Number::new(number? as u8)?, speed, limits })
-}
-
-/// What is announced of the neighbors of an external port.
-fn limits(section: &mut Section<'_, '_>) -> Limits {
-    let mut limits = Limits::default();
-    section.choice("neighbors", &NEIGHBORS, &mut limits.learns);
-    section.number("neighbors_max", 1..=NEIGHBORS_MAX, &mut limits.neighbors);
-    section.number("addresses_per_mac", 1..=NEIGHBORS_MAX, &mut limits.addresses_per_mac);
-    limits
+    let mut port = ExternalPort::default();
+    port.read(section);
+    Some(ExternalPort { device: device?.1, number: Number::new(number? as u8)?, ..port })
 }

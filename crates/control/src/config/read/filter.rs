@@ -1,10 +1,9 @@
 //! Reads `[filter]` and its rules, and `[[claim]]`.
 
 use super::{DeValue, ProblemKind, Section};
-use crate::config::filter::{Fail, Filter, SOURCE_RULES};
-use bm_filter::{Action, AnyPrefix, Flat, Ports, ROOM_RULES, Rule};
-
-const ACTIONS: [(&str, Action); 2] = [("accept", Action::Accept), ("drop", Action::Drop)];
+use crate::config::declare::Declared;
+use crate::config::filter::{ACTIONS, Filter};
+use bm_filter::{AnyPrefix, Flat, Ports, ROOM_RULES, Rule};
 
 /// Protocols: name, number, and whether they have ports.
 const PROTOCOLS: [(&str, u8, bool); 12] = [
@@ -24,14 +23,7 @@ const PROTOCOLS: [(&str, u8, bool); 12] = [
 
 /// Reads `[filter]`; the limit on rules includes `claims`.
 pub(super) fn filter(section: &mut Section<'_, '_>, filter: &mut Filter, claims: &[Rule]) {
-    section.choice("unmatched", &ACTIONS, &mut filter.unmatched);
-    section.choice("tiny_fragments", &ACTIONS, &mut filter.tiny_fragments);
-    section.number_or("rate_packets", "off", 1..=10_000_000, &mut filter.rate_packets);
-    section.number_or("rate_burst", "rate", 1..=10_000_000, &mut filter.rate_burst);
-    section.number("rate_ipv4_length", 0..=32, &mut filter.rate_ipv4_length);
-    section.number("rate_ipv6_length", 0..=128, &mut filter.rate_ipv6_length);
-    section.choice("reverse_path", &SOURCE_RULES, &mut filter.reverse_path);
-    section.choice("fail", &[("closed", Fail::Closed), ("open", Fail::Open)], &mut filter.fail);
+    filter.read(section);
     filter.rules = rules(section);
     if !filter.rules.is_empty() {
         check_room(section, "rule", filter.rules.iter().chain(claims));
@@ -49,8 +41,7 @@ fn check_room<'r>(section: &mut Section<'_, '_>, key: &'static str, rules: impl 
 fn rules(filter: &mut Section<'_, '_>) -> Vec<Rule> {
     let mut rules = Vec::new();
     for (start, table) in filter.tables("rule", "[[filter.rule]] with action = \"drop\" below it") {
-        let (name, report) = ("[[filter.rule]]", &mut *filter.report);
-        let mut section = Section { name, table, known: Vec::new(), report };
+        let mut section = filter.element("[[filter.rule]]", table);
         rules.push(rule(&mut section, start, rules.len() + 1));
         section.finish();
     }
@@ -61,7 +52,7 @@ fn rules(filter: &mut Section<'_, '_>) -> Vec<Rule> {
 pub(super) fn claims(top: &mut Section<'_, '_>) -> Vec<Rule> {
     let mut claims = Vec::new();
     for (start, table) in top.tables("claim", "[[claim]] with protocol = \"udp\" below it") {
-        let mut section = Section { name: "[[claim]]", table, known: Vec::new(), report: &mut *top.report };
+        let mut section = top.element("[[claim]]", table);
         let mut claim = Rule { name: format!("claim-{}", claims.len() + 1), ..Rule::default() };
         if let Some((_, name)) = section.text("name", "\"dns\"") {
             claim.name = name.into();
@@ -108,7 +99,7 @@ fn matches(section: &mut Section<'_, '_>, start: usize, rule: &mut Rule) {
 /// Reads the protocol; returns whether it has ports.
 pub(super) fn protocol(section: &mut Section<'_, '_>, target: &mut Option<u8>) -> bool {
     let Some(value) = section.table.get("protocol") else {
-        section.known.push("protocol");
+        section.know("protocol");
         return false;
     };
     if let DeValue::Integer(_) = value.get_ref() {

@@ -1,29 +1,14 @@
 //! Reads `[[hook]]`: Lua files for stages of the router.
 
 use super::*;
-use crate::config::hook::{Hook, HookFailure, HookStage};
+use crate::config::hook::Hook;
 use serde_json::{Map, Value};
-
-const STAGES: [(&str, Option<HookStage>); 5] = [
-    ("all", None),
-    ("ingress", Some(HookStage::Ingress)),
-    ("lookup", Some(HookStage::Lookup)),
-    ("egress", Some(HookStage::Egress)),
-    ("slow", Some(HookStage::Slow)),
-];
-
-const FAILURES: [(&str, Option<HookFailure>); 4] = [
-    ("auto", None),
-    ("pass", Some(HookFailure::Pass)),
-    ("drop", Some(HookFailure::Drop)),
-    ("linux", Some(HookFailure::Linux)),
-];
 
 /// All hooks, in the order they run.
 pub(super) fn hooks(top: &mut Section<'_, '_>) -> Vec<Hook> {
     let mut hooks: Vec<Hook> = Vec::new();
     for (start, table) in top.tables("hook", "[[hook]] with file = \"acl.lua\" below it") {
-        let mut section = Section { name: "[[hook]]", table, known: Vec::new(), report: top.report };
+        let mut section = top.element("[[hook]]", table);
         let hook = hook(&mut section, start);
         section.finish();
         let Some(hook) = hook else { continue };
@@ -42,11 +27,7 @@ fn hook(section: &mut Section<'_, '_>, start: usize) -> Option<Hook> {
     let mut hook = Hook { line: section.report.line(start), ..Hook::default() };
     let file = section.text("file", "\"acl.lua\"").map(|(_, file)| PathBuf::from(file));
     let name = section.text("name", "\"acl\"");
-    section.choice("stage", &STAGES, &mut hook.stage);
-    section.number("budget", 0..=1 << 30, &mut hook.budget);
-    section.number("budget_percent", 1..=100, &mut hook.budget_percent);
-    section.choice("on_failure", &FAILURES, &mut hook.on_failure);
-    section.duration("budget_ms", Duration::from_millis, 1..=3_600_000, &mut hook.patience);
+    hook.read(section);
     if let Some(value) = section.value("args") {
         match value.get_ref() {
             DeValue::Table(table) => hook.arguments = table_of(table),
@@ -65,8 +46,7 @@ fn hook(section: &mut Section<'_, '_>, start: usize) -> Option<Hook> {
     };
     let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let (at, name) = name.map_or((start, stem), |(at, name)| (at, name.to_string()));
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if name.is_empty() || name.len() > 24 || !name.chars().all(plain) {
+    if name.is_empty() || name.len() > 24 || !name.chars().all(|c| is_plain(c) || c == '.') {
         let hint = "use 1 to 24 letters, digits, `-`, `_` or `.`";
         section.report.add(at, ProblemKind::Text { key: section.key("name"), found: name, hint });
         return None;

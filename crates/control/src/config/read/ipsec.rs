@@ -9,13 +9,12 @@ use bm_ipsec::{
 
 use super::filter::protocol;
 use super::*;
-use crate::config::ipsec::{IpsecInterface, LEFT_TO_LINUX};
+use crate::config::daemon::OFF_ON;
 
 const DIRECTIONS: [(&str, Direction); 2] = [("out", Direction::Out), ("in", Direction::In)];
 const MODES: [(&str, Mode); 2] = [("tunnel", Mode::Tunnel), ("transport", Mode::Transport)];
 const DF: [(&str, Df); 3] = [("copy", Df::Copy), ("set", Df::Set), ("clear", Df::Clear)];
 const ECN: [(&str, Ecn); 2] = [("normal", Ecn::Normal), ("compatibility", Ecn::Compatibility)];
-const OFF_ON: [(&str, bool); 2] = [("off", false), ("on", true)];
 /// The port of UDP encapsulation where no NAT has changed it.
 const NAT_TRAVERSAL: u32 = 4500;
 /// The largest number of TOML.
@@ -43,10 +42,10 @@ const ACTIONS: [(&str, ActionWord); 3] =
     [("protect", ActionWord::Protect), ("discard", ActionWord::Discard), ("bypass", ActionWord::Bypass)];
 
 /// Reads the section. Files with keys are looked for in `folder`.
-pub(super) fn ipsec(section: &mut Section<'_, '_>, (folder, ports): (&Path, &[Port]), ipsec: &mut Ipsec) {
+pub(super) fn ipsec(section: &mut Section<'_, '_>, folder: &Path, ports: &[Port], ipsec: &mut Ipsec) {
     let before = section.report.problems.len();
     let mut lines = Vec::new();
-    section.file("state_file", &mut ipsec.state_file);
+    ipsec.read(section);
     if let Some((at, path)) = section.text("xfrm_socket", "\"/run/brickmoon/xfrm.sock\"") {
         // What fits `struct sockaddr_un`, with the name that it has until it is ready.
         if path.len() > SOCKET_MAX || !path.starts_with('/') {
@@ -54,19 +53,16 @@ pub(super) fn ipsec(section: &mut Section<'_, '_>, (folder, ports): (&Path, &[Po
         }
         ipsec.xfrm_socket = Some(path.into());
     }
-    section.choice("kernel", &OFF_ON, &mut ipsec.kernel);
-    section.choice("left_to_linux", &LEFT_TO_LINUX, &mut ipsec.left_to_linux);
     for (start, table) in section.tables("interface", "[[ipsec.interface]] with device and if_id below it") {
-        let mut part =
-            Section { name: "[[ipsec.interface]]", table, known: Vec::new(), report: section.report };
+        let mut part = section.element("[[ipsec.interface]]", table);
         interface(&mut part, start, ports, &mut lines, &mut ipsec.interfaces);
         part.finish();
     }
     // Problems name an SA or a policy by where its table is.
     let mut tables = Vec::new();
     for (start, table) in section.tables("sa", "[[ipsec.sa]] with name, spi and so on below it") {
-        let mut part = Section { name: "[[ipsec.sa]]", table, known: Vec::new(), report: section.report };
-        let sa = sa(&mut part, (folder, &ipsec.interfaces), start);
+        let mut part = section.element("[[ipsec.sa]]", table);
+        let sa = sa(&mut part, folder, &ipsec.interfaces, start);
         ipsec.has_keys_here |=
             ["encryption_key", "integrity_key"].iter().any(|key| table.get(*key).is_some());
         part.finish();
@@ -85,7 +81,7 @@ pub(super) fn ipsec(section: &mut Section<'_, '_>, (folder, ports): (&Path, &[Po
     }
     let sas = section.report.problems.len();
     for (start, table) in section.tables("policy", "[[ipsec.policy]] with direction and action below it") {
-        let mut part = Section { name: "[[ipsec.policy]]", table, known: Vec::new(), report: section.report };
+        let mut part = section.element("[[ipsec.policy]]", table);
         // Where an SA has a problem, a policy for it would be reported as well.
         let known = (sas == before).then_some(&*ipsec);
         let policy = policy(&mut part, known, &ipsec.interfaces, start);
@@ -175,14 +171,15 @@ fn interface(
         return;
     }
     let if_id = if_id as u32;
-    let same = |other: &IpsecInterface| (other.device == device, other.if_id == if_id);
-    let again = known.iter().zip(&*lines).find_map(|(other, line)| match same(other) {
-        (true, _) => Some((device_at, format!("interface \"{device}\" in [ipsec]"), *line)),
-        (_, true) => Some((at, format!("if_id {if_id}"), *line)),
-        _ => None,
-    });
-    if let Some((at, what, first)) = again {
-        return section.report.add(at, ProblemKind::Again { what, first });
+    for (other, first) in known.iter().zip(&*lines) {
+        let (at, what) = if other.device == device {
+            (device_at, format!("interface \"{device}\" in [ipsec]"))
+        } else if other.if_id == if_id {
+            (at, format!("if_id {if_id}"))
+        } else {
+            continue;
+        };
+        return section.report.add(at, ProblemKind::Again { what, first: *first });
     }
     lines.push(section.report.line(start));
     known.push(IpsecInterface { device: device.into(), if_id });
@@ -206,7 +203,8 @@ fn interface_named(section: &mut Section<'_, '_>, interfaces: &[IpsecInterface])
 /// An SA with its name, and where that is.
 fn sa(
     section: &mut Section<'_, '_>,
-    (folder, interfaces): (&Path, &[IpsecInterface]),
+    folder: &Path,
+    interfaces: &[IpsecInterface],
     start: usize,
 ) -> Option<(usize, String, Sa)> {
     let name = name(section);
@@ -238,7 +236,7 @@ fn sa(
     for (_, table) in section.tables("selector", "[[ipsec.sa.selector]] with source or destination below it")
     {
         let name = "[[ipsec.sa.selector]]";
-        let mut part = Section { name, table, known: Vec::new(), report: section.report };
+        let mut part = section.element(name, table);
         sa.selectors.push(selector(&mut part));
         part.finish();
     }
@@ -269,17 +267,24 @@ fn options(section: &mut Section<'_, '_>, sa: &mut Sa) {
 }
 
 fn lifetimes(section: &mut Section<'_, '_>, sa: &mut Sa) {
-    let mut limit = |soft: &'static str, hard: &'static str, most, unit: u64| {
-        let mut read = |key: &'static str| {
-            let value = section.value(key);
-            let found = section.in_range(key, value, 0..=most, "a whole number", format!("{key} = 1000000"));
-            found.map(|number| number * unit)
-        };
-        Limit { soft: read(soft), hard: read(hard) }
+    let second_ns = 1_000_000_000;
+    sa.limits.bytes = Limit {
+        soft: lifetime(section, "soft_bytes", NUMBER_MAX),
+        hard: lifetime(section, "hard_bytes", NUMBER_MAX),
     };
-    sa.limits.bytes = limit("soft_bytes", "hard_bytes", NUMBER_MAX, 1);
-    sa.limits.packets = limit("soft_packets", "hard_packets", NUMBER_MAX, 1);
-    sa.limits.time_ns = limit("soft_s", "hard_s", SECONDS_MAX, 1_000_000_000);
+    sa.limits.packets = Limit {
+        soft: lifetime(section, "soft_packets", NUMBER_MAX),
+        hard: lifetime(section, "hard_packets", NUMBER_MAX),
+    };
+    sa.limits.time_ns = Limit {
+        soft: lifetime(section, "soft_s", SECONDS_MAX).map(|seconds| seconds * second_ns),
+        hard: lifetime(section, "hard_s", SECONDS_MAX).map(|seconds| seconds * second_ns),
+    };
+}
+
+fn lifetime(section: &mut Section<'_, '_>, key: &'static str, most: u64) -> Option<u64> {
+    let value = section.value(key);
+    section.in_range(key, value, 0..=most, "a whole number", format!("{key} = 1000000"))
 }
 
 fn selector(section: &mut Section<'_, '_>) -> Selector {
@@ -369,8 +374,7 @@ fn sa_of(section: &mut Section<'_, '_>, known: &Ipsec, at: usize, name: &str) ->
 /// The name of an SA.
 fn name(section: &mut Section<'_, '_>) -> Option<(usize, String)> {
     let (at, name) = section.required("name", "name = \"to-b\"")?;
-    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(fits) {
+    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(|c| is_plain(c) || c == '.') {
         section.invalid("name", at, name, "use 1 to 63 letters, digits, `-`, `_` or `.`");
         return None;
     }
@@ -385,7 +389,7 @@ fn chosen<T: Copy>(
     choices: &[(&'static str, T)],
 ) -> Option<T> {
     if !section.table.contains_key(key) {
-        section.known.push(key);
+        section.know(key);
         section.missing(key, example);
         return None;
     }
@@ -411,43 +415,47 @@ fn secret(
     [key, file_key]: [&'static str; 2],
 ) -> Option<Secret> {
     let (value, file) = (section.value(key), section.text(file_key, "\"to-b.key\""));
-    let report = |section: &mut Section<'_, '_>, key, at, why: String| {
-        let key = section.key(key);
-        section.report.add(at, ProblemKind::Secret { key, why });
-        None
-    };
     match (value, file) {
         (Some(value), Some(_)) => {
             let why = format!("`{file_key}` is set as well: remove one of the two");
-            report(section, key, value.span().start, why)
+            section.bad_secret(key, value.span().start, why);
+            None
         }
         (Some(value), None) => {
-            let at = value.span().start;
-            let DeValue::String(text) = value.get_ref() else {
-                return report(section, key, at, format!("must be a string: write {key} = \"0x..\""));
+            let secret = match value.get_ref() {
+                DeValue::String(text) => Secret::from_hex(text).map_err(|why| why.to_string()),
+                _ => Err(format!("must be a string: write {key} = \"0x..\"")),
             };
-            Secret::from_hex(text).map_or_else(|why| report(section, key, at, why.to_string()), Some)
+            secret.map_err(|why| section.bad_secret(key, value.span().start, why)).ok()
         }
-        (None, Some((at, file))) => match from_file(&folder.join(file)) {
-            Ok(secret) => Some(secret),
-            Err(why) => report(section, file_key, at, format!("{file}: {why}")),
-        },
+        (None, Some((at, file))) => from_file(&folder.join(file))
+            .map_err(|why| section.bad_secret(file_key, at, format!("{file}: {why}")))
+            .ok(),
         (None, None) => None,
+    }
+}
+
+impl Section<'_, '_> {
+    fn bad_secret(&mut self, key: &'static str, at: usize, why: String) {
+        self.report.add(at, ProblemKind::Secret { key: self.key(key), why });
     }
 }
 
 /// Reads a key from a file.
 fn from_file(file: &Path) -> Result<Secret, String> {
-    let cannot = |error: std::io::Error| format!("cannot be read: {error}");
-    let about = std::fs::metadata(file).map_err(cannot)?;
+    let about = std::fs::metadata(file).map_err(unreadable)?;
     if about.mode() & 0o077 != 0 {
         return Err(format!("others than its owner can read it: `chmod 600 {}`", file.display()));
     }
     if !about.is_file() || about.len() > KEY_FILE_MAX {
         return Err("is not a file with a key in hexadecimal".into());
     }
-    let text = Secret::new(&std::fs::read(file).map_err(cannot)?);
+    let text = Secret::new(&std::fs::read(file).map_err(unreadable)?);
     let text =
         std::str::from_utf8(text.bytes()).map_err(|_| "must be hexadecimal, two digits for each byte")?;
     Secret::from_hex(text.trim()).map_err(|why| why.to_string())
+}
+
+fn unreadable(error: std::io::Error) -> String {
+    format!("cannot be read: {error}")
 }

@@ -1,7 +1,8 @@
 //! Reads `[[switch]]`: names, patterns, VLANs and static entries.
 
 use super::*;
-use bm_switch::{Pattern, PortFlags, PortRule, Settings, Static, VLAN_MAX, Vlans};
+use bm_switch::{Pattern, PortRule, Settings, Static, VLAN_MAX, Vlans};
+use std::ops::RangeInclusive;
 
 /// Maximum length of the names of a switch and its interface; the name of the other end is three longer.
 const NAME_MAX: usize = 12;
@@ -13,14 +14,13 @@ const VLANS: RangeInclusive<u64> = 1..=VLAN_MAX as u64;
 pub(super) fn switches(top: &mut Section<'_, '_>, ports: &[Port]) -> Vec<Settings> {
     let mut switches: Vec<(usize, Settings)> = Vec::new();
     for (start, table) in top.tables("switch", "[[switch]] with name = \"lan\" below it") {
-        let mut section = Section { name: "[[switch]]", table, known: Vec::new(), report: top.report };
+        let mut section = top.element("[[switch]]", table);
         let switch = switch(&mut section);
         section.finish();
-        let first = |what: String, other: usize| ProblemKind::Again { what, first: top.report.line(other) };
-        let again =
-            switches.iter().find_map(|(at, other)| shared(other, &switch).map(|what| first(what, *at)));
-        if let Some(kind) = again {
-            top.report.add(start, kind);
+        let shares = switches.iter().find_map(|(at, other)| Some((shared(other, &switch)?, *at)));
+        if let Some((what, at)) = shares {
+            let first = top.report.line(at);
+            top.report.add(start, ProblemKind::Again { what, first });
         }
         for port in ports {
             if let Some(name) = port.device.interface().filter(|name| switch.has(name)) {
@@ -53,18 +53,13 @@ fn shared(one: &Settings, two: &Settings) -> Option<String> {
 fn switch(section: &mut Section<'_, '_>) -> Settings {
     let mut switch = Settings::new("");
     if let Some((at, name)) = section.required("name", "name = \"lan\"") {
-        let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(fits) {
+        if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(is_plain) {
             section.invalid("name", at, name, "use 1 to 12 letters, digits, `-` or `_`");
         }
         switch.name = name.into();
     }
     switch.ports = section.patterns("ports", "ports = [\"veth*\", \"tap0\"]", true);
-    section.duration("ageing_s", Duration::from_secs, 0..=1_000_000, &mut switch.ageing);
-    section.number("flood_limit", 0..=1_000_000_000, &mut switch.flood_limit);
-    section.number("move_limit", 0..=1_000_000_000, &mut switch.move_limit);
-    section.number("table", 16..=1 << 24, &mut switch.table);
-    section.number("fdb_max_learned", 0..=1 << 24, &mut switch.fdb_max_learned);
+    switch.read(section);
     if let Some((at, name)) = section.text("interface", "\"lan0\"") {
         if !is_interface(name) || name.len() > NAME_MAX {
             section.invalid("interface", at, name, "use 1 to 12 bytes for the name of the new interface");
@@ -72,14 +67,12 @@ fn switch(section: &mut Section<'_, '_>) -> Settings {
         switch.interface = Some(name.into());
     }
     for (_, table) in section.tables("port", "[[switch.port]] with ports = \"veth1\" below it") {
-        let mut section =
-            Section { name: "[[switch.port]]", table, known: Vec::new(), report: section.report };
+        let mut section = section.element("[[switch.port]]", table);
         switch.rules.extend(rules(&mut section));
         section.finish();
     }
     for (_, table) in section.tables("static", "[[switch.static]] with mac and port below it") {
-        let mut section =
-            Section { name: "[[switch.static]]", table, known: Vec::new(), report: section.report };
+        let mut section = section.element("[[switch.static]]", table);
         switch.statics.extend(read_static(&mut section));
         section.finish();
     }
@@ -87,22 +80,17 @@ fn switch(section: &mut Section<'_, '_>) -> Settings {
 }
 
 pub(super) fn is_interface(name: &str) -> bool {
-    let odd = |c: char| c == '/' || c == ':' || c.is_whitespace();
-    (1..=INTERFACE_MAX).contains(&name.len()) && !name.contains(odd) && name != "." && name != ".."
+    let is_odd = name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace());
+    (1..=INTERFACE_MAX).contains(&name.len()) && !is_odd && name != "." && name != ".."
 }
 
 /// One rule for each pattern of a `[[switch.port]]`.
 fn rules(section: &mut Section<'_, '_>) -> Vec<PortRule> {
     let ports = section.patterns("ports", "ports = \"veth1\"", true);
     let (mut access, mut native) = (None, None);
-    let (mut flood_limit, mut move_limit, mut fdb_max_learned) = (None, None, None);
     section.number_or("access", "default", VLANS, &mut access);
     let tagged = section.vlans("trunk");
     section.number_or("native", "none", VLANS, &mut native);
-    section.number_or("flood_limit", "default", 0..=1_000_000_000, &mut flood_limit);
-    section.number_or("move_limit", "default", 0..=1_000_000_000, &mut move_limit);
-    section.number_or("fdb_max_learned", "default", 0..=1 << 24, &mut fdb_max_learned);
-    let flags = flags(section);
     if access.is_some() && tagged.is_some() {
         let key = section.key("access");
         let hint = "a port with `trunk` needs `native` for its untagged VLAN instead";
@@ -112,29 +100,14 @@ fn rules(section: &mut Section<'_, '_>) -> Vec<PortRule> {
     if native.is_some() && tagged.is_none() {
         section.report("native", ProblemKind::Missing { key: section.key("trunk"), example: "trunk = [20]" });
     }
-    let vlans = match tagged {
+    // The pattern is set for each of them below.
+    let mut rule = PortRule::new(Pattern::new(""));
+    rule.read(section);
+    rule.vlans = match tagged {
         Some(tagged) => Some(Vlans::Trunk { tagged, native: native.map(|vlan| vlan as u16) }),
         None => access.map(|vlan| Vlans::Access(vlan as u16)),
     };
-    let rule =
-        |ports| PortRule { ports, vlans: vlans.clone(), flood_limit, move_limit, fdb_max_learned, flags };
-    ports.into_iter().map(rule).collect()
-}
-
-/// Flags with the names of `bridge link set`, and guards.
-fn flags(section: &mut Section<'_, '_>) -> PortFlags {
-    const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
-    let mut flags = PortFlags::default();
-    section.choice("learning", &SWITCH, &mut flags.learning);
-    section.choice("locked", &SWITCH, &mut flags.locked);
-    section.choice("isolated", &SWITCH, &mut flags.isolated);
-    section.choice("flood", &SWITCH, &mut flags.flood);
-    section.choice("mcast_flood", &SWITCH, &mut flags.mcast_flood);
-    section.choice("bcast_flood", &SWITCH, &mut flags.bcast_flood);
-    section.choice("source_guard", &SWITCH, &mut flags.source_guard);
-    section.choice("dhcp_guard", &SWITCH, &mut flags.dhcp_guard);
-    section.choice("ra_guard", &SWITCH, &mut flags.ra_guard);
-    flags
+    ports.into_iter().map(|ports| PortRule { ports, ..rule.clone() }).collect()
 }
 
 fn read_static(section: &mut Section<'_, '_>) -> Option<Static> {

@@ -46,7 +46,7 @@ fn reads_a_cluster() {
     let limits = limited.cluster.unwrap().ports[0].limits;
     assert_eq!(limits, bm_cluster::Limits { learns: false, neighbors: 9, addresses_per_mac: 2 });
     let changed = Config { cluster: None, ..config.clone() }.diff(&config);
-    assert_eq!(changed, [Changed { key: "cluster".into(), effect: Effect::Live }]);
+    assert_eq!(changed, [Change { key: "cluster".into(), effect: Effect::Live }]);
     assert_eq!(read("").cluster, None);
 }
 
@@ -81,28 +81,30 @@ fn reports_errors_in_cluster() {
 
 #[test]
 fn the_example_cluster_is_valid() {
-    let (_, shown) = EXAMPLE.split_once("# [cluster]").unwrap();
-    let (shown, _) = shown.split_once("\n\n").unwrap();
-    let lines = shown.lines().filter_map(|line| line.strip_prefix("# "));
-    let lines: Vec<_> = lines.filter(|line| line.starts_with("[[") || line.contains(" = ")).collect();
-    let config = read(&format!("[[port]]\ndevice = 'eth0'\n[cluster]\n{}", lines.join("\n")));
+    let tables = ["[cluster]", "[[cluster.member]]", "[[cluster.fabric]]", "[[cluster.port]]"];
+    let config = read(&format!("[[port]]\ndevice = 'eth0'\n{}", example_of(&tables)));
     let cluster = config.cluster.unwrap();
     assert_eq!((cluster.members.len(), cluster.links.len(), cluster.ports.len()), (2, 1, 1));
+    let (members, links, ports) = (cluster.members.clone(), cluster.links.clone(), cluster.ports.clone());
+    let defaults = bm_cluster::Settings::new("a".into());
+    assert_eq!(cluster, bm_cluster::Settings { members, links, ports, ..defaults });
+    assert_eq!(cluster.links[0].speed, bm_cluster::SPEED);
+    assert_eq!(cluster.ports[0].limits, bm_cluster::Limits::default());
 }
 
 #[test]
 fn the_example_store_is_valid() {
-    let (_, shown) = EXAMPLE.split_once("# [cluster.store]").unwrap();
-    let (shown, _) = shown.split_once("\n\n").unwrap();
-    let lines = shown.lines().filter_map(|line| line.strip_prefix("# "));
-    let lines: Vec<_> = lines.filter(|line| line.contains(" = ")).collect();
     let config = read(&format!(
-        "[[port]]\ndevice = 'eth0'\n[cluster]\nname = 'a'\n[cluster.store]\n{}\n\
+        "[[port]]\ndevice = 'eth0'\n[cluster]\nname = 'a'\n{}\n\
          [[cluster.fabric]]\ndevice = 'fab1'\npeer = 'b'\n[[cluster.port]]\ndevice = 'eth0'\nnumber = 0\n",
-        lines.join("\n")
+        example_of(&["[cluster.store]"])
     ));
     let store = config.cluster.unwrap().store.unwrap();
-    assert_eq!((store.etcd.endpoints.len(), store.prefix.as_str(), store.node), (2, "/brickmoon/", None));
+    assert_eq!(
+        (store.etcd.endpoints.len(), store.prefix.as_str(), store.node),
+        (2, bm_cluster::PREFIX, None)
+    );
+    assert_eq!(store.copy, Path::new(bm_cluster::COPY));
     assert!(store.etcd.ca.is_some() && store.etcd.cert.is_some() && store.etcd.user.is_some());
 }
 

@@ -39,7 +39,7 @@ fn reads_switches() {
     assert_eq!((lan.port_settings("veth2").vlans, lan.port_settings("veth2").flood_limit), (trunk, 0));
     assert_eq!(lan.statics[0].mac, [2, 0, 0, 0, 0, 10]);
     let changed = Config::default().diff(&config);
-    assert_eq!(changed, [Changed { key: "switch.lan".into(), effect: Effect::Live }]);
+    assert_eq!(changed, [Change { key: "switch.lan".into(), effect: Effect::Live }]);
 }
 
 #[test]
@@ -121,11 +121,7 @@ fn reports_errors_in_switches() {
 
 #[test]
 fn the_example_of_a_switch_is_valid() {
-    let (_, shown) = EXAMPLE.split_once("# [[switch]]").unwrap();
-    let (shown, _) = shown.split_once("\n\n").unwrap();
-    let lines = shown.lines().filter_map(|line| line.strip_prefix("# "));
-    let lines: Vec<_> = lines.filter(|line| line.starts_with("[[") || line.contains(" = ")).collect();
-    let config = read(&format!("[[switch]]\n{}", lines.join("\n")));
+    let config = read(&example_of(&["[[switch]]", "[[switch.port]]", "[[switch.static]]"]));
     let [switch] = config.switches.as_slice() else { panic!("{:?}", config.switches) };
     let defaults = bm_switch::Settings::new("lan");
     assert_eq!(switch.interface.as_deref(), Some("lan0"));
@@ -134,6 +130,7 @@ fn the_example_of_a_switch_is_valid() {
         (defaults.ageing, defaults.flood_limit, defaults.table)
     );
     assert_eq!((switch.move_limit, switch.fdb_max_learned), (defaults.move_limit, defaults.fdb_max_learned));
-    assert_eq!(switch.rules[0].flags.changed(), ["isolated on"]);
+    assert_eq!(switch.rules[0].flags, bm_switch::PortFlags::default());
+    assert_eq!((switch.rules[0].flood_limit, switch.rules[0].move_limit), (None, None));
     assert_eq!((switch.rules.len(), switch.statics.len()), (2, 1));
 }
