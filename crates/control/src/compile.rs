@@ -7,6 +7,22 @@
 //!                   └─ routes ─► Table: one entry in a FIB, and those of neighbors within it
 //! ```
 //!
+//! [`Compiler::apply`] takes these steps. Their order keeps workers from using what they do not know yet:
+//!
+//! ```text
+//! changes ─► 1 pending     what they concern: links, neighbors, objects, bodies, routes
+//!            2 interfaces  VRFs, links, addresses, settings; pending: links that became ours, or are no longer
+//!            3 filters     state for the filters of workers
+//!            4 replaced    if everything has changed: takes out all tables
+//!            5 targets     next hops get their MAC, carrier or object                      in place
+//!            6 bodies      where they lead; pending: routes of those that lead elsewhere now
+//!            7 tables      creates missing ones, and those with changed stages
+//!            8 publish     if interfaces or tables have changed: workers load the new tables, as a whole
+//!            9 neighbors   addresses whose own entries must be checked
+//!           10 entries     pending routes and these addresses are written to FIBs          in place
+//!           11 sweep       releases what no published table uses any more
+//! ```
+//!
 //! [`Compiler`] is pure: no socket, no clock, no thread. Its output depends only on the mirror, not on the order of
 //! changes; a property test compares it with a slow evaluation of the mirror. Routes that it cannot compile lead to
 //! Linux and are listed with the reason.
@@ -51,7 +67,7 @@ pub use show::Counts;
 pub use targets::{Fixed, Target, Targets};
 pub use view::Adjacency;
 
-use crate::config::SourceRule;
+use crate::config::{Config, SourceRule};
 use bm_fib::memory::Part;
 use bm_fib::next_hop::NextHopWriter;
 use bm_fib::published::{Published, Readers};
@@ -97,7 +113,20 @@ impl Default for Options {
             group_buckets: 1 << NextHopWriter::BUCKETS_LOG2,
             ipv4: IPV4[0],
             ipv6: IPV6[0],
-            choices: Choices { hash_seed: 0, icmp_per_second: None, feasible: false, sample_one_in: 0 },
+            choices: Choices::default(),
+        }
+    }
+}
+
+impl Options {
+    /// Those of a configuration; `hash_seed` is used if it has none.
+    pub fn from_config(config: &Config, hash_seed: u32) -> Self {
+        Self {
+            next_hops: config.fib.next_hops,
+            group_buckets: config.fib.group_buckets,
+            ipv4: config.fib.ipv4,
+            ipv6: config.fib.ipv6,
+            choices: Choices::from_config(config, hash_seed),
         }
     }
 }
@@ -272,21 +301,25 @@ impl Compiler {
     /// If there is no memory for a table. The published tables stay; the next call must be given
     /// [`Change::Everything`].
     pub fn apply(&mut self, mirror: &Mirror, changes: &[Change]) -> Result<Report, CompileError> {
+        // 1
         let mut pending = Pending::from_changes(changes);
         // Routes to this machine may cover more than its addresses, sources as well as gateways.
         pending.shape |= !pending.ipv4.routes.is_empty()
             && (settings::doubtful(mirror) != self.state.doubtful
                 || self.state.interfaces.own_gateways.are_outdated(mirror));
+        // 2
         let vrfs = self.vrfs(mirror);
         let reshaped = self.update_interfaces(mirror, &vrfs, &mut pending);
+        // 3, 4
         self.prepare_filters().map_err(CompileError::Filters)?;
         let mut replaced = self.replaced(pending.everything);
+        // 5, 6
         let interfaces = Arc::clone(&self.state.interfaces);
         let view = View { mirror, interfaces: &interfaces };
         self.refresh_targets(view, &pending, reshaped.moved);
         self.ipv4.reassess(view, &mut self.targets, pending.moves_bodies(), &mut pending.ipv4);
         self.ipv6.reassess(view, &mut self.targets, pending.moves_bodies(), &mut pending.ipv6);
-
+        // 7
         let remade = match self.rebuild(view, &vrfs, &mut replaced) {
             Ok(remade) => remade,
             Err(why) => {
@@ -295,18 +328,18 @@ impl Compiler {
                 return Err(why);
             }
         };
+        // 8: before any route or next hop can use an interface that workers do not know yet.
         let published = reshaped.state || remade;
         if published {
-            // Before any route or next hop can use an interface that workers do not know yet.
             self.published.publish(self.tables(&vrfs));
         }
+        // 9, 10
         let all = reshaped.moved || remade;
         let near4 = self.ipv4.note_neighbors(view, &pending, all);
         let near6 = self.ipv6.note_neighbors(view, &pending, all);
         let entries = self.ipv4.refresh(view, &mut self.targets, &pending.ipv4, &near4)
             + self.ipv6.refresh(view, &mut self.targets, &pending.ipv6, &near6);
-
-        // No published table uses these any more.
+        // 11: no published table uses these any more.
         replaced.release(&mut self.targets);
         self.targets.sweep();
         self.published.reclaim();

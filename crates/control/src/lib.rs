@@ -4,6 +4,6 @@
 
 pub mod compile;
 pub mod config;
-pub mod driver;
+pub mod control_thread;
 pub mod nftables;
 pub mod watcher;

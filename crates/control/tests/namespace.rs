@@ -7,7 +7,7 @@
 use bm_api::request::RouteQuery;
 use bm_api::{Action, RouteState};
 use bm_control::config::Config;
-use bm_control::driver::{ControlPort, Driver};
+use bm_control::control_thread::{ControlPort, ControlThread};
 use bm_fastpath::{AttachChoice, Kernel};
 use bm_fib::published::Readers;
 use bm_forward::{Resolution, Resolver};
@@ -109,14 +109,14 @@ impl Steering for Told {
     }
 }
 
-fn start(told: &Told) -> Driver {
+fn start(told: &Told) -> ControlThread {
     let ports = ["a", "b"].map(|name| ControlPort {
         name: name.into(),
         ifindex: Some(ifindex(name)),
         steering: Box::new(told.clone()),
         in_kernel: false,
     });
-    Driver::start(&Config::default(), 7, &Readers::new(), ports.into(), None).unwrap()
+    ControlThread::start(&Config::default(), 7, &Readers::new(), ports.into(), None).unwrap()
 }
 
 fn until(what: &str, mut done: impl FnMut() -> bool) -> Duration {
@@ -129,15 +129,15 @@ fn until(what: &str, mut done: impl FnMut() -> bool) -> Duration {
 }
 
 /// Prefix, action and state of the route to an address.
-fn to(driver: &Driver, address: &str) -> (String, Action, RouteState) {
+fn to(thread: &ControlThread, address: &str) -> (String, Action, RouteState) {
     let query = RouteQuery { address: Some(address.into()), ..RouteQuery::default() };
-    let routes = driver.handle().routes(&query).unwrap();
+    let routes = thread.handle().routes(&query).unwrap();
     let route = &routes.routes[0];
     (route.prefix.clone(), route.action, route.state)
 }
 
-fn verified(driver: &Driver) {
-    let verify = driver.handle().verify().unwrap();
+fn verified(thread: &ControlThread) {
+    let verify = thread.handle().verify().unwrap();
     assert!(verify.equal, "{:#?}", verify.differences);
     assert!(verify.compared > 0);
 }
@@ -145,64 +145,64 @@ fn verified(driver: &Driver) {
 #[test]
 fn follows_the_kernel() {
     inside("follows_the_kernel", || {
-        let driver = start(&Told::default());
-        assert_eq!(to(&driver, "192.0.2.1"), ("192.0.2.1/32".into(), Action::Host, RouteState::Route));
-        assert_eq!(to(&driver, "192.0.2.9"), ("192.0.2.0/24".into(), Action::Resolve, RouteState::Route));
+        let thread = start(&Told::default());
+        assert_eq!(to(&thread, "192.0.2.1"), ("192.0.2.1/32".into(), Action::Host, RouteState::Route));
+        assert_eq!(to(&thread, "192.0.2.9"), ("192.0.2.0/24".into(), Action::Resolve, RouteState::Route));
         ip("neigh add 192.0.2.9 lladdr 02:00:00:00:00:09 dev a");
         let host = ("192.0.2.9/32".to_string(), Action::Forward, RouteState::Neighbor);
-        until("the neighbor's entry", || to(&driver, "192.0.2.9") == host);
+        until("the neighbor's entry", || to(&thread, "192.0.2.9") == host);
         ip("route add 203.0.113.0/24 via 192.0.2.9");
-        until("the route", || to(&driver, "203.0.113.1").1 == Action::Forward);
+        until("the route", || to(&thread, "203.0.113.1").1 == Action::Forward);
         ip("nexthop add id 7 via 192.0.2.9 dev a");
         ip("nexthop add id 8 group 7");
         ip("route add 203.0.113.64/26 nhid 8");
-        until("the route by an object", || to(&driver, "203.0.113.65").0 == "203.0.113.64/26");
+        until("the route by an object", || to(&thread, "203.0.113.65").0 == "203.0.113.64/26");
         ip("route add prohibit 203.0.113.128/25");
-        until("the prohibit route", || to(&driver, "203.0.113.129").1 == Action::Prohibit);
-        verified(&driver);
+        until("the prohibit route", || to(&thread, "203.0.113.129").1 == Action::Prohibit);
+        verified(&thread);
         ip("link set dev a2 down");
-        until("the lost carrier", || to(&driver, "203.0.113.1").1 == Action::Host);
+        until("the lost carrier", || to(&thread, "203.0.113.1").1 == Action::Host);
         ip("link set dev a2 up");
-        until("the carrier again", || to(&driver, "203.0.113.1").1 != Action::Host);
-        verified(&driver);
+        until("the carrier again", || to(&thread, "203.0.113.1").1 != Action::Host);
+        verified(&thread);
         ip("rule add from 198.51.100.0/24 lookup 77");
-        until("the rule", || !driver.handle().status().unwrap().0.notes.is_empty());
+        until("the rule", || !thread.handle().status().unwrap().0.notes.is_empty());
         ip("rule del from 198.51.100.0/24 lookup 77");
-        until("the rule's end", || driver.handle().status().unwrap().0.notes.is_empty());
-        verified(&driver);
+        until("the rule's end", || thread.handle().status().unwrap().0.notes.is_empty());
+        verified(&thread);
     });
 }
 
 #[test]
 fn follows_a_hundred_thousand_changes() {
     inside("follows_a_hundred_thousand_changes", || {
-        let driver = start(&Told::default());
+        let thread = start(&Told::default());
         ip("neigh add 192.0.2.9 lladdr 02:00:00:00:00:09 dev a");
         let routes = |verb: &str| -> String {
             let prefix = |number: u32| std::net::Ipv4Addr::from(0x0b00_0000 + (number << 8));
             (0..100_000).map(|number| format!("route {verb} {}/24 via 192.0.2.9\n", prefix(number))).collect()
         };
-        let total = |driver: &Driver| driver.handle().status().unwrap().0.routes_ipv4;
-        let before = total(&driver);
+        let total = |thread: &ControlThread| thread.handle().status().unwrap().0.routes_ipv4;
+        let before = total(&thread);
         for (verb, wanted) in [("add", before + 100_000), ("del", before)] {
             ip_batch(&routes(verb));
-            let behind = until("the routes", || total(&driver) == wanted);
+            let behind = until("the routes", || total(&thread) == wanted);
             println!("{verb}: 100,000 routes compiled {behind:?} after the kernel had the last");
             assert!(behind < Duration::from_secs(1), "{behind:?}");
         }
-        verified(&driver);
+        verified(&thread);
     });
 }
 
 #[test]
 fn requests_neighbors_and_reports_those_that_fail() {
     inside("requests_neighbors_and_reports_those_that_fail", || {
-        let driver = start(&Told::default());
-        let mut neighbor_requests = driver.handle().neighbor_requests().unwrap();
+        let thread = start(&Told::default());
+        let mut neighbor_requests = thread.handle().neighbor_requests().unwrap();
         let nobody = (ifindex("a"), "192.0.2.77".parse().unwrap());
         neighbor_requests.resolve(nobody.0, nobody.1);
         let known = |address: &str| {
-            let neighbors = driver.handle().neighbors().unwrap().neighbors;
+            let neighbors = thread.handle().neighbors().unwrap().neighbors;
             neighbors.into_iter().find(|neighbor| neighbor.address == address.parse::<IpAddr>().unwrap())
         };
         until("the request", || known("192.0.2.77").is_some());
@@ -233,14 +233,14 @@ fn requests_neighbors_and_reports_those_that_fail() {
 fn sets_the_addresses_of_linux_on_ports() {
     inside("sets_the_addresses_of_linux_on_ports", || {
         let told = Told::default();
-        let driver = start(&told);
+        let thread = start(&told);
         let is_told = |what: &str, done: &dyn Fn(&Said) -> bool| {
             until(what, || done(&told.0.lock().unwrap()));
         };
         is_told("inactive at first", &|said| {
             !said.active && said.macs.len() == 1 && said.local.contains(&"192.0.2.1".parse().unwrap())
         });
-        driver.handle().set_active(true).unwrap();
+        thread.handle().set_active(true).unwrap();
         is_told("active", &|said| said.active);
         ip("addr add 203.0.113.1/32 dev b");
         is_told("the address", &|said| said.local.contains(&"203.0.113.1".parse().unwrap()));
@@ -250,7 +250,7 @@ fn sets_the_addresses_of_linux_on_ports() {
         if try_ip("link add link b name b.7 type vlan id 7") {
             ip("link set dev b.7 address 02:00:00:00:00:77 up");
             is_told("the VLAN's MAC", &|said| said.macs.contains(&[2, 0, 0, 0, 0, 0x77]));
-            let interfaces = driver.handle().interfaces().unwrap();
+            let interfaces = thread.handle().interfaces().unwrap();
             let names: Vec<_> = interfaces[1].interfaces.iter().map(|interface| &*interface.name).collect();
             assert_eq!(names, ["b", "b.7"]);
             ip("link del dev b.7");
@@ -260,8 +260,8 @@ fn sets_the_addresses_of_linux_on_ports() {
         ip("link add name br type bridge");
         ip("link set dev b master br");
         is_told("part of a bridge", &|said| !said.active);
-        drop(driver);
-        assert!(!told.0.lock().unwrap().active, "a driver that ends must leave everything to Linux");
+        drop(thread);
+        assert!(!told.0.lock().unwrap().active, "a control thread that ends must leave everything to Linux");
     });
 }
 
@@ -289,8 +289,8 @@ fn ports_of_the_kernel_path_are_filtered_while_ports_change() {
             let (name, steering) = ("a".into(), Box::new(Told::default()));
             vec![ControlPort { name, ifindex: Some(ifindex), steering, in_kernel: true }]
         };
-        let driver = Driver::start(&config, 7, &Readers::new(), ports(), Some(kernel)).unwrap();
-        let control = driver.handle();
+        let thread = ControlThread::start(&config, 7, &Readers::new(), ports(), Some(kernel)).unwrap();
+        let control = thread.handle();
         let is_filtered = |when: &str| {
             let count = || control.filters().unwrap().filters[0].packets;
             let before = count();

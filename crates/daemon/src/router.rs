@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 
 use bm_api::Error;
 use bm_control::config::Config;
-use bm_control::driver::Driver;
+use bm_control::control_thread::ControlThread;
 use bm_fastpath::Claims;
 use tokio::sync::Notify;
 
@@ -46,7 +46,7 @@ pub use worker_resources::MakeNatives;
 
 /// What forwards. One thread at a time changes it: the one that holds `restarts`.
 pub struct Forwarder {
-    pub(super) driver: Driver,
+    pub(super) driver: ControlThread,
     pub(super) shared: Shared,
     pub(super) worker_resources: WorkerResources,
     /// `None` while the data path is being started again, and at the end.

@@ -14,7 +14,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use bm_control::config::{self, Config};
-use bm_control::driver::{ControlPort, Driver};
+use bm_control::control_thread::{ControlPort, ControlThread};
 use bm_daemon::{OpenDevice, OpenPort, Rings};
 use bm_fib::published::Readers;
 use bm_forward::{Router, RouterPort, SlowPort, SlowReturn, SlowThread};
@@ -42,7 +42,7 @@ struct Set {
 /// then Linux gets all packets again.
 struct Threads {
     _slow_path: SlowThread,
-    _control: Driver,
+    _control: ControlThread,
     _devices: Vec<Box<dyn Any + Send>>,
 }
 
@@ -159,7 +159,7 @@ impl Set {
             keep.push(kept);
             parts.push((name, host));
         }
-        let driver = Driver::start(&config, bm_daemon::random(), &readers, control, None).map_err(text)?;
+        let driver = ControlThread::start(&config, bm_daemon::random(), &readers, control, None).map_err(text)?;
         let shared = bm_daemon::Shared {
             published: driver.handle().published().clone(),
             readers,

@@ -5,8 +5,10 @@ use bm_netlink::route::TABLE_LOCAL;
 use bm_netlink::{Mirror, RouteBody, RouteKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::config::Config;
+
 /// Settings of the configuration that are not in the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Choices {
     /// Seed of the flow hash.
     pub hash_seed: u32,
@@ -18,15 +20,26 @@ pub struct Choices {
     pub sample_one_in: u32,
 }
 
+impl Choices {
+    /// Those of a configuration; `hash_seed` is used if it has none.
+    pub fn from_config(config: &Config, hash_seed: u32) -> Self {
+        Self {
+            hash_seed: config.fib.hash_seed.unwrap_or(hash_seed),
+            icmp_per_second: config.slow_path.icmp_per_second,
+            feasible: config.asks_for_feasible(),
+            sample_one_in: config.sample_one_in(),
+        }
+    }
+}
+
 /// The kernel's settings, overridden by the configuration.
 pub(super) fn settings(mirror: &Mirror, choices: &Choices) -> Settings {
     let sysctls = mirror.sysctls();
-    let byte = |value: u32| u8::try_from(value).unwrap_or(u8::MAX);
     Settings {
-        hash_policy_ipv4: byte(sysctls.ipv4_multipath_hash_policy),
-        hash_policy_ipv6: byte(sysctls.ipv6_multipath_hash_policy),
+        hash_policy_ipv4: at_most_255(sysctls.ipv4_multipath_hash_policy),
+        hash_policy_ipv6: at_most_255(sysctls.ipv6_multipath_hash_policy),
         hash_seed: choices.hash_seed,
-        default_ttl: byte(sysctls.ip_default_ttl),
+        default_ttl: at_most_255(sysctls.ip_default_ttl),
         icmp_ratelimit_ms: sysctls.icmp_ratelimit,
         icmp_ratemask: sysctls.icmp_ratemask,
         icmp_source_inbound: sysctls.icmp_errors_use_inbound_ifaddr != 0,
@@ -36,6 +49,10 @@ pub(super) fn settings(mirror: &Mirror, choices: &Choices) -> Settings {
         icmp_messages_per_second: choices.icmp_per_second.unwrap_or(sysctls.icmp_msgs_per_sec),
         icmp_messages_burst: sysctls.icmp_msgs_burst,
     }
+}
+
+fn at_most_255(value: u32) -> u8 {
+    u8::try_from(value).unwrap_or(u8::MAX)
 }
 
 /// All addresses of this machine, without duplicates.
@@ -60,7 +77,6 @@ pub(super) const BY_KERNEL: u8 = 2;
 /// IPv4 sources besides the machine's addresses whose route is not unicast. Linux refuses them or not, depending on
 /// whether there ever was a rule or a local route of the administrator's, which nobody can ask for.
 pub(super) fn doubtful(mirror: &Mirror) -> DoubtfulSources {
-    let refuses_sources = |body: &RouteBody| !body.kind.refuses() && body.kind != RouteKind::Unicast;
     // The kernel's own are in the table of local routes, or in that of a VRF.
     let mut bodies = mirror.ipv4().bodies().map(|(_, body)| body);
     if bodies.any(|body| refuses_sources(body) && body.protocol != BY_KERNEL) {
@@ -80,6 +96,11 @@ pub(super) fn doubtful(mirror: &Mirror) -> DoubtfulSources {
     single.sort_unstable();
     single.dedup();
     DoubtfulSources::Single(single)
+}
+
+/// Whether Linux may refuse packets whose source has such a route.
+fn refuses_sources(body: &RouteBody) -> bool {
+    !body.kind.refuses() && body.kind != RouteKind::Unicast
 }
 
 fn broadcast_of(address: &bm_netlink::Address) -> Option<Ipv4Addr> {

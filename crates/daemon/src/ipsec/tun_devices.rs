@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use bm_cli::Failure;
 use bm_control::config::Config;
-use bm_control::driver::{Handle, LinkNow};
+use bm_control::control_thread::{Handle, LinkNow};
 use bm_forward::if_id_of;
 use bm_forward::tables::ipsec_mac;
 use bm_port::HostPort;

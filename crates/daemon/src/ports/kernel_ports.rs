@@ -2,7 +2,7 @@
 
 use bm_cli::Failure;
 use bm_control::config::{Config, Device, Port};
-use bm_control::driver::LEASE;
+use bm_control::control_thread::LEASE;
 use bm_fastpath::{AttachChoice, AttachType, Attachment, Claims, Kernel, NoPins, Pins};
 
 use crate::plan::path::Paths;

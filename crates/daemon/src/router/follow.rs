@@ -14,7 +14,7 @@ use std::time::Instant;
 use bm_api::PortMode;
 use bm_cli::Failure;
 use bm_control::config::{Config, Device, Port};
-use bm_control::driver::LinkNow;
+use bm_control::control_thread::LinkNow;
 use bm_port::{NoSteering, Steering};
 
 use super::{Forwarder, Setup};

@@ -4,7 +4,7 @@
 //! the daemon is killed: `brickmoon up` or `brickmoon stop` removes them.
 
 use bm_control::config::{Config, Device};
-use bm_control::driver::ControlPortState;
+use bm_control::control_thread::ControlPortState;
 use bm_control::nftables::{self, PortInterface, PortNow};
 use bm_netlink::nft::Table;
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use bm_cli::Failure;
 use bm_control::config::{self, Config};
-use bm_control::driver::Driver;
+use bm_control::control_thread::ControlThread;
 use bm_fastpath::Kernel;
 use bm_fib::published::Readers;
 use tokio::sync::Notify;
@@ -92,7 +92,8 @@ impl Forwarder {
         let (mut opened, ports) = Opened::open(&config, &plan, on, &openers)?;
         opened.note(&notes);
         let hash_seed = config.fib.hash_seed.unwrap_or_else(random);
-        let driver = Driver::start(&config, hash_seed, &readers, ports, kernel).map_err(Failure::failed)?;
+        let driver =
+            ControlThread::start(&config, hash_seed, &readers, ports, kernel).map_err(Failure::failed)?;
         let published = driver.handle().published().clone();
         let (hooks, apps) = (OnceLock::new(), OnceLock::new());
         let tun_devices = Arc::new(TunDevices::new()?);

@@ -2,7 +2,7 @@
 //! example. Either nftables filters with the same rules ([`super::filter_tables`]), or Linux forwards unfiltered. Both are reported
 //! by `status`, `verify` and the metrics, and logged on change.
 
-use bm_control::driver::ControlPortState;
+use bm_control::control_thread::ControlPortState;
 use bm_control::nftables;
 
 use super::Forwarder;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bm_api::PortMode;
 use bm_cli::Failure;
 use bm_control::config::{Config, Device, Port, Switch};
-use bm_control::driver::{ControlPort, Handle};
+use bm_control::control_thread::{ControlPort, Handle};
 use bm_fastpath::Claims;
 use bm_frame::{FramePool, Pages};
 

@@ -1,7 +1,7 @@
 //! Collects the state of all ports for `show ports`.
 
 use bm_api::{Account, Error, Port, Ports, Queue};
-use bm_control::driver::ControlPortState;
+use bm_control::control_thread::ControlPortState;
 use bm_fastpath::AttachType;
 use bm_serve::report::{self, Counters};
 use bm_stats::Scope;

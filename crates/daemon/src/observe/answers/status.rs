@@ -1,7 +1,7 @@
 //! Collects the state of the daemon for `status`.
 
 use bm_api::Status;
-use bm_control::driver::ControlPortState;
+use bm_control::control_thread::ControlPortState;
 use bm_frame::Pages;
 use bm_serve::report;
 

@@ -46,7 +46,7 @@ use bm_port::Steering;
 
 use crate::compile;
 use crate::config::Config;
-use control::{Control, Pending};
+use control::{Control, VerifyRequest};
 pub use known::{ControlPortState, ControlState};
 use leases::{Leases, Reason};
 pub use neighbor_requests::NeighborRequests;
@@ -98,7 +98,7 @@ pub struct Handle {
 }
 
 /// The control thread; ends on drop.
-pub struct Driver {
+pub struct ControlThread {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
     follower: Option<follower::Follower>,
@@ -106,7 +106,7 @@ pub struct Driver {
     _watchdog: Watchdog,
 }
 
-impl Driver {
+impl ControlThread {
     /// Loads the kernel's tables, compiles them for `ports`, publishes them, and keeps them up to date.
     ///
     /// Returns when the tables are complete, which takes seconds with a million routes. Ports take no packets before
@@ -124,19 +124,7 @@ impl Driver {
     ) -> Result<Self, Error> {
         let (requests, requested) = mpsc::channel();
         let waker = Waker::new().map_err(Error::new)?;
-        let choices = compile::Choices {
-            hash_seed,
-            icmp_per_second: config.slow_path.icmp_per_second,
-            feasible: config.asks_for_feasible(),
-            sample_one_in: config.sample_one_in(),
-        };
-        let mut options = compile::Options {
-            next_hops: config.fib.next_hops,
-            group_buckets: config.fib.group_buckets,
-            ipv4: config.fib.ipv4,
-            ipv6: config.fib.ipv6,
-            choices,
-        };
+        let mut options = compile::Options::from_config(config, hash_seed);
         let kernel = kernel.map(|kernel| Arc::new(Mutex::new(kernel)));
         let mut memory: Arc<dyn compile::Memory> = Arc::new(compile::Anonymous);
         if let Some(kernel) = &kernel {
@@ -170,13 +158,13 @@ impl Driver {
         let thread =
             std::thread::Builder::new().name(watchdog::CONTROL.into()).spawn(run).map_err(Error::new)?;
         let handle = Handle { requests, waker, published, follower: None, leases, health, kernel: shared };
-        let mut driver = Self { handle, thread: Some(thread), follower: None, _watchdog: watchdog };
+        let mut thread = Self { handle, thread: Some(thread), follower: None, _watchdog: watchdog };
         match told.recv() {
             Ok(Ok(())) => {
-                let follower = follower::Follower::start(watch, driver.handle.clone())?;
-                driver.handle.follower = Some(follower.orders());
-                driver.follower = Some(follower);
-                Ok(driver)
+                let follower = follower::Follower::start(watch, thread.handle.clone())?;
+                thread.handle.follower = Some(follower.orders());
+                thread.follower = Some(follower);
+                Ok(thread)
             }
             Ok(Err(error)) => Err(error),
             Err(_) => Err(control_ended()),
@@ -189,7 +177,7 @@ impl Driver {
     }
 }
 
-impl Drop for Driver {
+impl Drop for ControlThread {
     fn drop(&mut self) {
         // The follower uses the control thread, so it must end first.
         drop(self.follower.take());
@@ -242,7 +230,7 @@ impl Handle {
         self.ask(move |control| control.set_active(active))
     }
 
-    /// Makes the kernel path keep forwarding with its last tables after the driver has ended.
+    /// Makes the kernel path keep forwarding with its last tables after the control thread has ended.
     ///
     /// # Errors
     /// If the control thread has ended, there is no kernel path, or its program is not pinned.
@@ -483,7 +471,7 @@ impl Handle {
         // First, since its findings are applied, and then compared with the rest.
         let firewall = self.follower.as_ref().map(follower::Orders::ask).unwrap_or_default();
         let (answer, answered) = mpsc::channel();
-        self.ask(move |control| control.request_verify(Pending::new(answer)))?;
+        self.ask(move |control| control.request_verify(VerifyRequest::new(answer)))?;
         let mut verify = self.wait(&answered)?;
         verify.differences_total += firewall.len();
         verify.equal &= firewall.is_empty();

@@ -1,5 +1,14 @@
 //! The control thread: its state and its main loop.
 
+mod answers;
+mod explain;
+mod publish;
+mod steering;
+mod verify;
+mod watched;
+
+pub(super) use verify::VerifyRequest;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -71,7 +80,7 @@ pub(super) struct Control {
     pub(super) last_steering: Option<steering::LastSteering>,
     /// What the process knows that watches the kernel path's tables.
     told: Option<watched::Told>,
-    verifying: Vec<Pending>,
+    verifying: Vec<VerifyRequest>,
     refresh: Duration,
     refresh_at: Instant,
     /// Neighbors that were stale at that time, and their MACs.
@@ -356,13 +365,7 @@ impl Control {
         self.checks_arrivals = config.ipsec.checks_arrivals();
         self.compiler.set_ipsec(IpsecDevices::of(config));
         self.name_ports();
-        let hash_seed = config.fib.hash_seed.unwrap_or(self.hash_seed);
-        self.compiler.set_choices(Choices {
-            hash_seed,
-            icmp_per_second: config.slow_path.icmp_per_second,
-            feasible: config.asks_for_feasible(),
-            sample_one_in: config.sample_one_in(),
-        });
+        self.compiler.set_choices(Choices::from_config(config, self.hash_seed));
         let reused = self.compiler.set_filters(config);
         if let Some(kernel) = &self.kernel {
             kernel.clear_rule_counts(&reused);
@@ -433,15 +436,6 @@ fn log_unknown_settings() {
         tracing::info!(settings, "settings in /proc/sys/net that are not known have no effect here");
     }
 }
-
-mod answers;
-mod explain;
-mod publish;
-mod steering;
-mod verify;
-mod watched;
-
-pub(super) use verify::Pending;
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use crate::compile::Interfaces;
 
 impl Control {
     /// Updates the kernel path after a publication of tables.
-    pub(in crate::driver) fn follow(&mut self) -> Result<(), Error> {
+    pub(in crate::control_thread) fn follow(&mut self) -> Result<(), Error> {
         if let Some(kernel) = &self.kernel {
             // The program uses new indexes as soon as it knows of them.
             let indexes = interface_indexes(self.compiler.interfaces(), &self.ports);

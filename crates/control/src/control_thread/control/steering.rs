@@ -8,7 +8,7 @@ use super::{Control, ControlPort};
 
 /// The settings of all ports.
 #[derive(PartialEq, Eq)]
-pub(in crate::driver) struct LastSteering {
+pub(in crate::control_thread) struct LastSteering {
     /// The machine's addresses.
     local: Vec<IpAddr>,
     /// Prefixes that lead where only Linux can send.
@@ -91,14 +91,14 @@ impl Control {
     }
 
     /// Whether ports of workers leave packets in the kernel whose routes lead where only Linux can send.
-    pub(in crate::driver) fn steers_routes(&self) -> bool {
+    pub(in crate::control_thread) fn steers_routes(&self) -> bool {
         !self.workers_see_all
             && self.ports.iter().any(|port| !port.in_kernel)
             && self.compiler.has_linux_routes()
     }
 
     /// Applies the settings to all ports.
-    pub(in crate::driver) fn steer(&mut self) {
+    pub(in crate::control_thread) fn steer(&mut self) {
         let tell = self.current_settings();
         if self.last_steering.as_ref() == Some(&tell) {
             return;

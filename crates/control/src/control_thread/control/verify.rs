@@ -12,19 +12,19 @@ use super::Control;
 const LISTED: usize = 1000;
 
 /// A request that waits for a comparison.
-pub(in crate::driver) struct Pending {
+pub(in crate::control_thread) struct VerifyRequest {
     answer: Sender<Verify>,
     since: Instant,
 }
 
-impl Pending {
+impl VerifyRequest {
     pub fn new(answer: Sender<Verify>) -> Self {
         Self { answer, since: Instant::now() }
     }
 }
 
 impl Control {
-    pub fn request_verify(&mut self, pending: Pending) {
+    pub fn request_verify(&mut self, pending: VerifyRequest) {
         self.verifying.push(pending);
         self.watch.request_audit(Instant::now());
     }
@@ -38,7 +38,7 @@ impl Control {
         if !self.verifying.is_empty() {
             self.watch.request_audit(Instant::now());
         }
-        let answered: Vec<Pending> = answered;
+        let answered: Vec<VerifyRequest> = answered;
         if answered.is_empty() {
             return;
         }

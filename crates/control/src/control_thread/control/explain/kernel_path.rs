@@ -123,7 +123,7 @@ fn leave(input: &Input<'_>, routed: &Routed) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::control::explain::packet::frame;
+    use crate::control_thread::control::explain::packet::frame;
     use bm_api::request::ExplainQuery;
     use bm_fib::NextHop;
     use std::net::IpAddr;
