@@ -56,9 +56,8 @@ mod space;
 mod store;
 mod table;
 
-pub(crate) use ranges::{Ranges, hop, start};
-pub use table::Table;
-pub(crate) use table::{OFFSET, Shape, WORDS, load};
+pub use ranges::{Ranges, hop, start};
+pub use table::{OFFSET, Shape, Table, WORDS, load};
 
 use crate::cpu::Kind;
 use crate::memory::{Array, Filled, NotAttached, OutOfMemory, Pages, Source, prefetch};

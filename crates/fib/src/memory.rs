@@ -154,7 +154,7 @@ impl<T> fmt::Debug for Array<T> {
 
 /// Prefetches the cache line of `item`.
 #[inline(always)]
-pub(crate) fn prefetch<T>(item: &T) {
+pub fn prefetch<T>(item: &T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch reads nothing that could be observed, whatever the address.
     unsafe {

@@ -5,7 +5,7 @@
 
 use crate::memory::Source;
 use crate::published::Readers;
-use crate::{BuildFib, Chunk17, Dir18, Dir24_8, Dxr18, NextHop, Range6, TableFull};
+use crate::{BuildFib, Chunk17, Dir18, Dir24_8, NextHop, Range6, TableFull};
 use bm_wire::prefix::{Address, Prefix};
 use std::fmt;
 
@@ -17,7 +17,6 @@ pub const IPV4: &[Structure<u32>] = &[
         "chunk17",
         "17-bit root, then a bitmap of ranges, equal blocks shared: under 2 MiB, for cold or shared caches",
     ),
-    Structure::new::<Dxr18>("dxr18", "DXR, 18-bit root, then ranges: 3 MiB"),
 ];
 
 /// For IPv6, the default first.

@@ -370,6 +370,11 @@ fn errors_name_the_valid_values() {
         "{unknown}"
     );
     assert_eq!(
+        message_for("fib", "ipv4 = 'dxr18'"),
+        "`ipv4` in [fib] is \"dxr18\": only `brickmoon bench lookup` still has this structure: delete the line, which means \
+         \"dir18\", or write \"chunk17\" if the cache is small"
+    );
+    assert_eq!(
         message_for("daemon", "metrics = 'localhost'"),
         "`metrics` in [daemon] is \"localhost\": must be an address with a port, such as \"127.0.0.1:9473\" or \
          \"[::1]:9473\", or \"off\""

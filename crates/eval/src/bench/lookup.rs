@@ -15,6 +15,7 @@
 
 mod check;
 mod contender;
+pub mod dxr;
 mod family;
 mod peers;
 mod updates;

@@ -1,5 +1,5 @@
-//! How routes become blocks, whatever the form of a block: shared by [`Chunk17`](super::Chunk17) and
-//! [`Dxr`](crate::dxr::Dxr).
+//! How routes become blocks, whatever the form of a block: shared by [`Chunk17`](super::Chunk17) and by DXR, which
+//! `bench lookup` compares with it.
 //!
 //! ```text
 //! changes -> rib -> what each prefix owns -> ranges of the slots it touches -> blocks (put, not linked)
@@ -477,6 +477,6 @@ impl<F: Shape> fmt::Debug for Table<F> {
 
 /// An entry that readers load.
 #[inline(always)]
-pub(crate) fn load(entry: &AtomicU32) -> u32 {
+pub fn load(entry: &AtomicU32) -> u32 {
     entry.load(Acquire)
 }

@@ -117,7 +117,10 @@ impl Source {
     /// The next array: zeroed from a source to build in, as the builder made it from an attached one.
     ///
     /// An array of an attached source is in read-only memory: it must not be stored to.
-    pub(crate) fn array<T: Zeroed>(&self, len: usize, filled: Filled) -> Result<Array<T>, OutOfMemory> {
+    ///
+    /// # Errors
+    /// If there is no memory, or the file has no such array.
+    pub fn array<T: Zeroed>(&self, len: usize, filled: Filled) -> Result<Array<T>, OutOfMemory> {
         match &self.0 {
             Kind::Anonymous => Array::zeroed(len, filled),
             Kind::File(area) => area.array(len),

@@ -1,5 +1,9 @@
 //! Shared by the tests: a plain trie as oracle, seeded random numbers, the real tables.
-#![allow(dead_code)] // each test uses only some items
+#![allow(dead_code, clippy::unwrap_used)] // each test uses only some items; helpers of tests are tests
+
+pub mod agree;
+pub mod shared;
+pub mod stress;
 
 use bm_fib::{Change, NextHop};
 use bm_wire::prefix::{Address, Prefix};

@@ -149,6 +149,11 @@ impl<T: Copy> Form for ChoiceIfSet<T> {
     }
 }
 
+/// A structure that could be chosen before.
+const ONLY_IN_BENCH: &str = "dxr18";
+const USE_ANOTHER: &str = "only `brickmoon bench lookup` still has this structure: delete the line, which means \"dir18\", or \
+                           write \"chunk17\" if the cache is small";
+
 /// The name of a lookup structure, the default first.
 pub(in crate::config) struct Lookup<A: Address>(pub(in crate::config) &'static [Structure<A>]);
 
@@ -167,6 +172,13 @@ impl<A: Address> Form for Lookup<A> {
         _: &'static str,
         target: &mut Structure<A>,
     ) {
+        if let Some(value) = section.table.get(key)
+            && value.get_ref().as_str() == Some(ONLY_IN_BENCH)
+        {
+            section.know(key);
+            section.invalid(key, value.span().start, ONLY_IN_BENCH, USE_ANOTHER);
+            return;
+        }
         let choices: Vec<_> = self.0.iter().map(|structure| (structure.name, *structure)).collect();
         section.choice(key, &choices, target);
     }

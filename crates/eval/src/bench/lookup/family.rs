@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use bm_fib::structure;
-use bm_fib::{Dxr, Structure};
+use bm_fib::structure::{self, Structure};
 use bm_testbed::tables::{Route, Space, Table};
 use bm_wire::prefix::Prefix;
 
+use super::dxr::Dxr;
 use super::variant::{self, Variant};
 
 /// An address family with its structures.
@@ -15,7 +15,7 @@ pub trait Family: Space {
     const NAME: &'static str;
     /// Our structures that can be configured for a router, the default first.
     const CONFIGURABLE: &'static [Structure<Self>];
-    /// Other shapes of them, which only this bench builds.
+    /// Others, which only this bench builds.
     const FURTHER: &'static [Structure<Self>];
     /// DPDK's.
     const PEERS: &'static [Variant];
@@ -47,6 +47,7 @@ impl Family for u32 {
     const NAME: &'static str = "ipv4";
     const CONFIGURABLE: &'static [Structure<Self>] = structure::IPV4;
     const FURTHER: &'static [Structure<Self>] = &[
+        Structure::new::<Dxr<18, 0>>("dxr18", "DXR, 18-bit root, then ranges: 3 MiB"),
         Structure::new::<Dxr<16, 0>>("dxr16", "DXR, 16-bit root, then ranges: 2 MiB"),
         Structure::new::<Dxr<20, 0>>("dxr20", "DXR, 20-bit root, then ranges: 6 MiB"),
         Structure::new::<Dxr<16, 4>>("dxr16x4", "DXR, 16-bit root, 4-bit extension, then ranges: 3 MiB"),

@@ -1,4 +1,4 @@
-//! IPv4: DXR (Zec, Rizzo, Mikuc: "DXR: Towards a Billion Routing Lookups per Second in Software", CCR
+//! A rival for IPv4: DXR (Zec, Rizzo, Mikuc: "DXR: Towards a Billion Routing Lookups per Second in Software", CCR
 //! 2012), with the extension of FreeBSD's `fib_dxr`.
 //!
 //! ```text
@@ -19,12 +19,13 @@
 //!
 //! Absent: the paper's short ranges of two bytes, which can name 255 next hops. Here it is 65,536.
 
-use crate::chunk::{OFFSET, Ranges, Shape, Table, WORDS, hop, load, start};
-use crate::cpu::Kind;
-use crate::memory::{Array, Filled, NotAttached, OutOfMemory, Pages, Source, prefetch};
-use crate::{Fib, Form, NextHop, SharedFib};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use bm_fib::chunk::{OFFSET, Ranges, Shape, Table, WORDS, hop, load, start};
+use bm_fib::cpu::Kind;
+use bm_fib::memory::{Array, Filled, NotAttached, OutOfMemory, Pages, Source, prefetch};
+use bm_fib::{Fib, Form, NextHop, SharedFib};
 
 /// Addresses that are looked up together.
 const LANES: usize = 64;
@@ -37,13 +38,11 @@ const MANY: u32 = 1023;
 /// Words after the last one, so that a comparison may start at any.
 const PADDING: usize = 8;
 
-/// DXR as control builds and changes it, with a root of `D` bits and an extension of `X` more.
+/// DXR as a writer builds and changes it, with a root of `D` bits and an extension of `X` more. `Dxr<18, 0>` is the paper's
+/// D18R: 2.7 MiB for a full table.
 pub type Dxr<const D: u8, const X: u8> = Table<Shared<D, X>>;
-/// The shape that configuration offers, the paper's D18R: a root of 18 bits, 2.7 MiB for a full table. `bench lookup`
-/// measures others beside it.
-pub type Dxr18 = Dxr<18, 0>;
 
-/// DXR as workers read it.
+/// DXR as readers use it.
 #[derive(Debug)]
 pub struct DxrFib<const D: u8, const X: u8> {
     root: Array<AtomicU32>,
