@@ -6,13 +6,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-<<<<<<< HEAD:crates/daemon/src/guard/health.rs
 use bm_control::control_thread::Handle;
 use bm_sys::heartbeat::{Failure, FailureKind};
-=======
-use bm_control::control_thread::Handle;
-use bm_heartbeat::{Trouble, TroubleKind};
->>>>>>> 1c041ba1 (control: call the control thread so):crates/brickmoon/src/daemon/health.rs
 
 use crate::guard::notify;
 use crate::lock::lock;

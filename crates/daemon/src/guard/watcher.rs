@@ -11,12 +11,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-<<<<<<< HEAD:crates/daemon/src/guard/watcher.rs
 use bm_cli::Failure;
 use bm_control::control_thread::Handle;
-=======
-use bm_control::control_thread::Handle;
->>>>>>> 1c041ba1 (control: call the control thread so):crates/brickmoon/src/daemon/watcher.rs
 use bm_control::watcher::{self, Ended};
 use bm_graph::Waker;
 use bm_privilege::Calls;

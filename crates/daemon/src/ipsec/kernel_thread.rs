@@ -14,12 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-<<<<<<< HEAD:crates/daemon/src/ipsec/kernel_thread.rs
 use bm_cli::Failure;
 use bm_control::control_thread::Handle;
-=======
-use bm_control::control_thread::Handle;
->>>>>>> 1c041ba1 (control: call the control thread so):crates/brickmoon/src/daemon/ipsec/kernel_thread.rs
 use bm_forward::Wanted;
 use bm_graph::Waker;
 use bm_netlink::xfrm_tables::Kind;

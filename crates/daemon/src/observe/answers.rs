@@ -18,13 +18,9 @@ use bm_api::{
     Neighbors, NextHops, Ports, Reloaded, Routes, Sas,
 };
 use bm_control::config;
-<<<<<<< HEAD:crates/daemon/src/observe/answers.rs
 use bm_control::control_thread::ControlState;
 use bm_serve::report::{self, Counters};
 use bm_serve::{Answers, AnswersOfDaemon, app_report};
-=======
-use bm_control::control_thread::ControlState;
->>>>>>> 1c041ba1 (control: call the control thread so):crates/brickmoon/src/daemon/answers.rs
 use tokio::sync::Notify;
 
 use crate::configuration;
