@@ -36,12 +36,12 @@ clippy:
 check:
 	@tools/check
 
-# In the release profile, so that what is tested is what is shipped. PROGRAMS="kept auto" only runs those. Clippy runs
-# beside the test programs, which wait half the time.
+# In the release profile, so that what is tested is what is shipped. PROGRAMS="kept auto" builds and runs only those.
+# Clippy runs beside the test programs, which wait half the time.
 test:
 	@tools/setup test
 	@tools/check
-	@$(MAKE) --no-print-directory tidy
+	@[ -n "$(PROGRAMS)" ] || $(MAKE) --no-print-directory tidy
 	$(XTASK) test $(PROGRAMS)
 
 # Loom models: every interleaving of threads that share tables and links without locks. Part of `make test`.

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: builds all test programs at once, and runs several of them in parallel.
+//! `cargo xtask test`: builds the test programs, all of them or those that are named, and runs several in parallel.
 //!
 //! `cargo test` runs one program after the other, and most of them sleep: they wait for neighbors, timers and
 //! daemons. Here one more runs in parallel than there are cores. The output of a program is kept together and shown
@@ -11,6 +11,7 @@
 //! machine. If up to five fail, they are run once more, alone, and that result counts; the last lines name them.
 //! What failed tests printed is shown once more at the end.
 
+mod build;
 mod plan;
 mod report;
 
@@ -25,17 +26,18 @@ use std::time::Instant;
 use plan::{Order, Plan, Program};
 use report::Sum;
 
-/// Builds and runs all programs whose names contain one of `wanted`, or all.
-pub fn run(root: &Path, wanted: &[String]) -> Result<String, Vec<String>> {
+/// Builds and runs all programs whose names contain one of `words`, or all if there are none.
+pub fn run(root: &Path, words: &[String]) -> Result<String, Vec<String>> {
     let plan = Plan::read(root)?;
     let features = features(root)?;
-    let mut programs = build(root, &features)?;
+    let mut programs = match words {
+        [] => build::all(root, &features)?,
+        _ => build::named(root, &features, words)?,
+    };
     programs.extend(plan::others(root, &features));
-    programs.retain(|program| {
-        wanted.is_empty() || wanted.iter().any(|word| program.name.contains(word.as_str()))
-    });
+    programs.retain(|program| is_named(&program.name, words));
     if programs.is_empty() {
-        return Err(vec![format!("no test program has one of {wanted:?} in its name")]);
+        return Err(vec![format!("no test program has one of {words:?} in its name")]);
     }
     let begin = Instant::now();
     let Order { beside, in_pairs, alone } = plan.order(programs);
@@ -52,6 +54,11 @@ pub fn run(root: &Path, wanted: &[String]) -> Result<String, Vec<String>> {
         again.iter().for_each(|(program, output)| sum.count(&program.name, output));
     }
     sum.end(begin.elapsed())
+}
+
+/// Whether a program's name contains one of `words`; if there are none, each is meant.
+fn is_named(name: &str, words: &[String]) -> bool {
+    words.is_empty() || words.iter().any(|word| name.contains(word.as_str()))
 }
 
 /// The most failed programs that are run once more. If more have failed, none is, since that is not by chance.
@@ -98,18 +105,6 @@ fn without_package(command: &mut Command) {
     for (name, _) in std::env::vars_os().filter(|(name, _)| of_package(name)) {
         command.env_remove(name);
     }
-}
-
-/// Compiles the tests of the whole workspace.
-fn build(root: &Path, features: &[String]) -> Result<Vec<Program>, Vec<String>> {
-    let mut command = cargo();
-    command.args(["test", "--release", "--locked", "--workspace", "--no-run"]).args(features);
-    command.arg("--message-format=json-render-diagnostics").current_dir(root).stderr(Stdio::inherit());
-    let output = command.output().map_err(|error| failed("cargo test --no-run", &error))?;
-    if !output.status.success() {
-        return Err(vec!["the tests do not compile".into()]);
-    }
-    plan::programs(&String::from_utf8_lossy(&output.stdout))
 }
 
 /// Runs programs in their order, `lanes` at a time. Returns those that have failed and may be run again; these are

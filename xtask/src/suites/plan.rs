@@ -1,15 +1,13 @@
-//! Which test programs there are, and in which order they run.
+//! In which order test programs run, and the tests that are no test programs of cargo.
 
 use std::path::{Path, PathBuf};
-
-use serde_json::Value;
 
 const FILE: &str = "xtask/suites.toml";
 
 /// A program to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Its crate, followed by the file of an integration test, or by the name of a binary.
+    /// Its crate, followed by the name of an integration test or of a suite in it; or the name of a binary.
     pub name: String,
     pub path: PathBuf,
     pub arguments: Vec<String>,
@@ -99,46 +97,6 @@ pub fn others(root: &Path, features: &[String]) -> Vec<Program> {
     others
 }
 
-/// The test programs among cargo's messages.
-pub fn programs(messages: &str) -> Result<Vec<Program>, Vec<String>> {
-    let mut programs = Vec::new();
-    for line in messages.lines() {
-        let message: Value =
-            serde_json::from_str(line).map_err(|error| vec![format!("cargo's messages: {error}: {line}")])?;
-        programs.extend(program(&message));
-    }
-    Ok(programs)
-}
-
-fn program(message: &Value) -> Option<Program> {
-    let path = PathBuf::from(message["executable"].as_str()?);
-    if message["profile"]["test"] != true {
-        return None;
-    }
-    let folder = PathBuf::from(message["manifest_path"].as_str()?).parent()?.to_path_buf();
-    let (target, kind) = (message["target"]["name"].as_str()?, message["target"]["kind"][0].as_str()?);
-    let package = package(message["package_id"].as_str()?)?;
-    let name = match kind {
-        "test" => format!("{package} {target}"),
-        "lib" => package,
-        "bin" => target.to_string(),
-        kind => format!("{package} {kind} {target}"),
-    };
-    let (arguments, environment) = (Vec::new(), Vec::new());
-    Some(Program { name, path, arguments, environment, folder, may_run_again: true })
-}
-
-/// The name in a package's identity: `path+file:///x/crates/fib#bm-fib@0.1.0`, or `...crates/xtask#0.1.0` if the
-/// folder has the package's name.
-fn package(id: &str) -> Option<String> {
-    let (place, fragment) = id.rsplit_once('#')?;
-    let name = match fragment.split_once('@') {
-        Some((name, _)) => name,
-        None => place.rsplit('/').next()?,
-    };
-    Some(name.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,30 +105,6 @@ mod tests {
         let (arguments, environment) = (Vec::new(), Vec::new());
         let (path, folder) = ("x".into(), "/".into());
         Program { name: name.into(), path, arguments, environment, folder, may_run_again: true }
-    }
-
-    #[test]
-    fn finds_the_test_programs_among_cargos_messages() {
-        let messages = r#"{"reason":"compiler-artifact","package_id":"path+file:///b/tests/harness#bm-tests@0.1.0","manifest_path":"/b/tests/harness/Cargo.toml","target":{"kind":["test"],"name":"kept"},"profile":{"test":true},"executable":"/b/target/release/deps/kept-1"}
-{"reason":"compiler-artifact","package_id":"path+file:///b/crates/brickmoon#0.1.0","manifest_path":"/b/crates/brickmoon/Cargo.toml","target":{"kind":["bin"],"name":"brickmoon"},"profile":{"test":false},"executable":"/b/target/release/brickmoon"}
-{"reason":"compiler-artifact","package_id":"path+file:///b/crates/brickmoon#0.1.0","manifest_path":"/b/crates/brickmoon/Cargo.toml","target":{"kind":["bin"],"name":"brickmoon"},"profile":{"test":true},"executable":"/b/target/release/deps/brickmoon-2"}
-{"reason":"compiler-artifact","package_id":"path+file:///b/crates/brickmoon#0.1.0","manifest_path":"/b/crates/brickmoon/Cargo.toml","target":{"kind":["bin"],"name":"brickmoon-bench"},"profile":{"test":true},"executable":"/b/target/release/deps/brickmoon_bench-3"}
-{"reason":"compiler-artifact","package_id":"registry+x#libc@0.2.0","manifest_path":"/r/Cargo.toml","target":{"kind":["lib"],"name":"libc"},"profile":{"test":false},"executable":null}
-{"reason":"build-finished","success":true}"#;
-        let found = programs(messages).unwrap();
-        let found: Vec<_> = found
-            .iter()
-            .map(|p| (p.name.as_str(), p.path.to_str().unwrap(), p.folder.to_str().unwrap()))
-            .collect();
-        assert_eq!(
-            found,
-            [
-                ("bm-tests kept", "/b/target/release/deps/kept-1", "/b/tests/harness"),
-                ("brickmoon", "/b/target/release/deps/brickmoon-2", "/b/crates/brickmoon"),
-                ("brickmoon-bench", "/b/target/release/deps/brickmoon_bench-3", "/b/crates/brickmoon"),
-            ]
-        );
-        assert!(programs("error: no such command").is_err());
     }
 
     #[test]
