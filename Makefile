@@ -76,9 +76,9 @@ test-frr:
 soak: build
 	@tools/setup test
 	@rm -f target/soak.txt
-	cargo test --release --locked --package bm-tests --test soak --no-run
+	cargo test --release --locked --package bm-tests --test lifecycle --no-run
 	$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" BM_SOAK=$(or $(SOAK),3600) BM_REPORT=$$PWD/target/soak.txt \
-		cargo test --release --locked --package bm-tests --test soak both_paths
+		cargo test --release --locked --package bm-tests --test lifecycle soak::both_paths
 
 # Random steps of an administrator in Linux alone and beside all paths (tests/README.md), an hour or SECONDS; the report
 # and the scripts of what it found go to target/model. `make test` runs a minute of it.
@@ -87,10 +87,10 @@ model: build
 	@tools/setup test
 	@rm -rf target/model
 	@mkdir -p target/model
-	cargo test --release --locked --package bm-tests --test model --no-run
+	cargo test --release --locked --package bm-tests --test paths --no-run
 	$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" BM_MODEL_SECONDS=$(or $(SECONDS),3600) BM_SEED=$(SEED) \
 		BM_MODEL_SCRIPTS=$$PWD/target/model BM_REPORT=$$PWD/target/model/report.txt \
-		cargo test --release --locked --package bm-tests --test model
+		cargo test --release --locked --package bm-tests --test paths model::
 
 install: build
 	$(SUDO) install -D -m 755 $(PROGRAM) $(DESTDIR)/usr/sbin/brickmoon
