@@ -12,6 +12,8 @@ pub struct Row {
     pub lines: usize,
     /// Modules that may import each other.
     pub cycles: Vec<Cycle>,
+    /// How many of what tidy counts are left, by its key.
+    pub left: BTreeMap<String, usize>,
 }
 
 /// Modules of a crate that import each other for a good reason.
@@ -40,10 +42,19 @@ pub fn read(root: &Path) -> Result<Layers, String> {
                 .and_then(|lines| usize::try_from(lines).ok())
                 .ok_or(format!("{name}: no line budget"))?,
             cycles: cycles(name, row)?,
+            left: left(row),
         };
         Ok((name.clone(), row))
     };
     table.iter().map(row).collect()
+}
+
+/// `left = { tuples = 3 }`.
+fn left(row: &toml::Value) -> BTreeMap<String, usize> {
+    let table = row.get("left").and_then(toml::Value::as_table).into_iter().flatten();
+    table
+        .filter_map(|(key, number)| Some((key.clone(), usize::try_from(number.as_integer()?).ok()?)))
+        .collect()
 }
 
 /// `cycles = [{ modules = ["a", "b"], why = "a sentence" }]`.

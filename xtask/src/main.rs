@@ -25,7 +25,11 @@ fn root() -> PathBuf {
 fn main() -> ExitCode {
     let root = root();
     let done = match std::env::args().nth(1).as_deref() {
-        Some("tidy") => tidy::run(&root),
+        Some("tidy") => match std::env::args().nth(2).as_deref() {
+            None => tidy::run(&root),
+            Some("--lower") => tidy::lower(&root),
+            Some(other) => Err(vec![format!("unknown option {other:?}: tidy takes only --lower")]),
+        },
         Some("test") => suites::run(&root, &std::env::args().skip(2).collect::<Vec<_>>()),
         Some("graph") => graph::write(&root),
         Some("instructions") => {
@@ -49,7 +53,7 @@ fn main() -> ExitCode {
         Some("settings") => settings::write(&root),
         Some("snabb") => snabb::run(&root, std::env::args().skip(2)),
         _ => Err(vec![
-            "usage: cargo xtask tidy | graph | openapi [--check] | settings | test [PROGRAM...] | instructions [--record] | snabb TREE"
+            "usage: cargo xtask tidy [--lower] | graph | openapi [--check] | settings | test [PROGRAM...] | instructions [--record] | snabb TREE"
                 .into(),
         ]),
     };

@@ -6,10 +6,12 @@ use proc_macro2::Span;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-/// A function and its length.
+/// A function, its length, and how deep its blocks are.
 pub struct Function {
     pub name: String,
     pub lines: usize,
+    /// Blocks of conditions, loops and closures within each other; 0 for a sequence of statements.
+    pub nesting: usize,
 }
 
 /// One file.
@@ -115,20 +117,85 @@ impl<'ast> Visit<'ast> for Finder {
 
     fn visit_item_fn(&mut self, function: &'ast syn::ItemFn) {
         if !is_test(&function.attrs) {
-            self.add(&function.sig.ident, function.sig.span(), function.block.span());
+            self.add(&function.sig.ident, function.sig.span(), &function.block);
             visit::visit_item_fn(self, function);
         }
     }
 
     fn visit_impl_item_fn(&mut self, function: &'ast syn::ImplItemFn) {
-        self.add(&function.sig.ident, function.sig.span(), function.block.span());
+        self.add(&function.sig.ident, function.sig.span(), &function.block);
         visit::visit_impl_item_fn(self, function);
     }
 }
 
 impl Finder {
-    fn add(&mut self, name: &syn::Ident, signature: Span, block: Span) {
-        let line = signature.start().line;
-        self.functions.push(Function { name: name.to_string(), lines: block.end().line - line + 1 });
+    fn add(&mut self, name: &syn::Ident, signature: Span, block: &syn::Block) {
+        let lines = block.span().end().line - signature.start().line + 1;
+        let mut depth = Depth::default();
+        depth.visit_block(block);
+        self.functions.push(Function { name: name.to_string(), lines, nesting: depth.deepest });
+    }
+}
+
+/// How deep blocks are in each other.
+#[derive(Default)]
+struct Depth {
+    now: usize,
+    deepest: usize,
+}
+
+impl<'ast> Visit<'ast> for Depth {
+    fn visit_expr(&mut self, expression: &'ast syn::Expr) {
+        use syn::Expr::{Block, Closure, ForLoop, If, Loop, Match, Unsafe, While};
+        // An `else if` is no deeper than its `if`.
+        if let If(condition) = expression
+            && let Some((_, other)) = &condition.else_branch
+            && matches!(**other, If(_))
+        {
+            self.deeper(|depth| {
+                depth.visit_expr(&condition.cond);
+                depth.visit_block(&condition.then_branch);
+            });
+            return self.visit_expr(other);
+        }
+        match expression {
+            Closure(closure) if !matches!(*closure.body, Block(_)) => visit::visit_expr(self, expression),
+            Closure(closure) => self.deeper(|depth| visit::visit_expr(depth, &closure.body)),
+            ForLoop(_) | If(_) | Loop(_) | Match(_) | Unsafe(_) | While(_) => {
+                self.deeper(|depth| visit::visit_expr(depth, expression));
+            }
+            _ => visit::visit_expr(self, expression),
+        }
+    }
+
+    /// A function within a function is measured by itself.
+    fn visit_item(&mut self, _: &'ast syn::Item) {}
+}
+
+impl Depth {
+    fn deeper(&mut self, action: impl FnOnce(&mut Self)) {
+        self.now += 1;
+        self.deepest = self.deepest.max(self.now);
+        action(self);
+        self.now -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nesting(body: &str) -> usize {
+        let mut finder = Finder::default();
+        finder.visit_file(&syn::parse_file(&format!("fn f() {{ {body} }}")).expect("a function"));
+        finder.functions[0].nesting
+    }
+
+    #[test]
+    fn counts_blocks_within_blocks() {
+        assert_eq!(nesting("let a = b.map(|c| c + 1); d(a);"), 0);
+        assert_eq!(nesting("if a { b } else if c { d } else if e { f } else { g }"), 1);
+        assert_eq!(nesting("for a in b { match a { C => { while d {} } } }"), 3);
+        assert_eq!(nesting("fn g() { for a in b { if c {} } }"), 0);
     }
 }

@@ -3,8 +3,12 @@
 mod budget;
 mod cycles;
 mod docs;
+mod left;
 mod links;
 mod names;
+mod place;
+mod plain;
+mod public;
 mod readmes;
 mod shared;
 mod sizes;
@@ -13,6 +17,12 @@ mod text;
 use std::path::Path;
 
 use crate::{graph, layers, openapi, settings, sources};
+
+/// Lowers what is left in `xtask/layers.toml` to what there is.
+pub fn lower(root: &Path) -> Result<String, Vec<String>> {
+    let layers = layers::read(root).map_err(|error| vec![error])?;
+    left::lower(root, &layers)
+}
 
 /// All findings, or a line with what was checked.
 pub fn run(root: &Path) -> Result<String, Vec<String>> {
@@ -27,6 +37,7 @@ pub fn run(root: &Path) -> Result<String, Vec<String>> {
     findings.extend(names::check(&sources));
     findings.extend(budget::check(&layers, &sources));
     findings.extend(docs::check(&sources));
+    findings.extend(left::check(&layers, &sources));
     findings.extend(cycles::check(&layers, &sources));
     findings.extend(graph::check(root));
     findings.extend(openapi::check(root));

@@ -51,8 +51,14 @@ mod tests {
     }
 
     fn findings(budget: usize) -> Vec<String> {
-        let row =
-            Row { layer: 0, may_use: Vec::new(), may_be_unsafe: false, lines: budget, cycles: Vec::new() };
+        let row = Row {
+            layer: 0,
+            may_use: Vec::new(),
+            may_be_unsafe: false,
+            lines: budget,
+            cycles: Vec::new(),
+            left: BTreeMap::new(),
+        };
         let sources = [
             ("crates/one/src/a.rs", 700, false),
             ("crates/one/src/b.rs", 50, false),

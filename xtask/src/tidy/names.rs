@@ -31,6 +31,29 @@ const OLD: [(&str, &str); 25] = [
     ("Twin", "HostTap"),
 ];
 
+/// Words that only this tree uses and that are on their way out: `left` in xtask/layers.toml says how many lines still
+/// have one. A word that is gone moves to the list above.
+const PRIVATE: [&str; 13] = [
+    "Blanket",
+    "Entrance",
+    "Occupant",
+    "Situation",
+    "Trial",
+    "bells",
+    "blanket",
+    "entrance",
+    "occupant",
+    "situation",
+    "spent",
+    "suspects",
+    "Fate",
+];
+
+/// The first such word in a line.
+pub fn private_word(line: &str) -> Option<&'static str> {
+    PRIVATE.into_iter().find(|word| has(line, word))
+}
+
 /// This file, which may contain them.
 const HERE: &str = "xtask/src/tidy/names.rs";
 
@@ -48,10 +71,14 @@ pub fn check(sources: &[Source]) -> Vec<String> {
     others.flat_map(of_one).collect()
 }
 
-/// The first old name in a line, as a whole word or as a part of a name between underscores.
+/// The first old name in a line.
 fn found(line: &str) -> Option<(&'static str, &'static str)> {
-    let words = || line.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
-    OLD.into_iter().find(|(old, _)| words().any(|word| word == *old))
+    OLD.into_iter().find(|(old, _)| has(line, old))
+}
+
+/// Whether a line has a word, as a whole or as a part of a name between underscores.
+fn has(line: &str, word: &str) -> bool {
+    line.split(|c: char| !c.is_alphanumeric()).any(|part| part == word)
 }
 
 #[cfg(test)]
