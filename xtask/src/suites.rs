@@ -8,7 +8,8 @@
 //! those to start first.
 //!
 //! Many programs run daemons and hosts in network namespaces, and some of their time limits fail now and then on a busy
-//! machine. If up to five fail, they are run once more, alone, and that result counts; the last lines name them.
+//! machine. If up to five fail, they are run once more, alone, and that result counts; the last
+//! lines name the tests that failed at first as flaky.
 //! What failed tests printed is shown once more at the end.
 
 mod build;
@@ -49,7 +50,7 @@ pub fn run(root: &Path, words: &[String]) -> Result<String, Vec<String>> {
         again.extend(side_by_side(programs, lanes, &mut sum));
     }
     if again.len() <= AGAIN_MAX {
-        again.iter().for_each(|(program, _)| run_again(program, &mut sum));
+        again.iter().for_each(|(program, first)| run_again(program, first, &mut sum));
     } else {
         again.iter().for_each(|(program, output)| sum.count(&program.name, output));
     }
@@ -64,14 +65,14 @@ fn is_named(name: &str, words: &[String]) -> bool {
 /// The most failed programs that are run once more. If more have failed, none is, since that is not by chance.
 const AGAIN_MAX: usize = 5;
 
-/// Runs a failed program once more.
-fn run_again(program: &Program, sum: &mut Sum) {
+/// Runs a failed program once more; `first` is what it printed before.
+fn run_again(program: &Program, first: &Result<Output, String>, sum: &mut Sum) {
     let begin = Instant::now();
     let output = run_program(program);
-    report::show(&program.name, &output, begin.elapsed());
+    sum.show(&program.name, &output, begin.elapsed());
     sum.count(&program.name, &output);
     if report::passed(&output) {
-        sum.passed_alone(&program.name);
+        sum.passed_again(&program.name, first);
     }
 }
 
@@ -122,7 +123,7 @@ fn side_by_side(
             let begin = Instant::now();
             let output = run_program(&program);
             let mut ended = ended.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            report::show(&program.name, &output, begin.elapsed());
+            ended.0.show(&program.name, &output, begin.elapsed());
             if program.may_run_again && !report::passed(&output) {
                 ended.1.push((program, output));
             } else {

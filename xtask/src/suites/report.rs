@@ -14,17 +14,14 @@ pub struct Sum {
     bad: Vec<String>,
     /// What their failed tests printed, shown once more at the end, where it is found.
     failures: Vec<String>,
-    /// Programs that failed while others were running, and passed when they were run again.
-    passed_alone: Vec<String>,
+    /// Tests that failed at first, and passed when their programs were run again.
+    flaky: Vec<String>,
+    /// How long each program took.
+    times: Vec<(Duration, String)>,
 }
 
-/// Prints the output of a program.
-pub fn show(name: &str, output: &Result<Output, String>, took: Duration) {
-    println!("     Running {name} ({:.1} s)", took.as_secs_f64());
-    if let Ok(output) = output {
-        println!("{}", String::from_utf8_lossy(&output.stdout).trim_end());
-    }
-}
+/// The most programs that are named as those that took longest.
+const LONGEST_MAX: usize = 10;
 
 /// Whether it ended well.
 pub fn passed(output: &Result<Output, String>) -> bool {
@@ -47,9 +44,24 @@ impl Sum {
         }
     }
 
-    /// Records that a program passed only when it was run again.
-    pub fn passed_alone(&mut self, name: &str) {
-        self.passed_alone.push(name.into());
+    /// Prints the output of a program.
+    pub fn show(&mut self, name: &str, output: &Result<Output, String>, took: Duration) {
+        println!("     Running {name} ({:.1} s)", took.as_secs_f64());
+        if let Ok(output) = output {
+            println!("{}", String::from_utf8_lossy(&output.stdout).trim_end());
+        }
+        self.times.push((took, name.into()));
+    }
+
+    /// Records that a program passed when it was run again; `output` is that of its first run.
+    pub fn passed_again(&mut self, name: &str, output: &Result<Output, String>) {
+        let text = output.as_ref().map(|output| String::from_utf8_lossy(&output.stdout)).unwrap_or_default();
+        let failed = |line: &str| Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_string());
+        let mut tests: Vec<String> = text.lines().filter_map(failed).collect();
+        if tests.is_empty() {
+            tests.push("ended before its result".into());
+        }
+        self.flaky.extend(tests.iter().map(|test| format!("{name}: {test}")));
     }
 
     /// Adds the numbers of a program's result lines.
@@ -65,9 +77,14 @@ impl Sum {
         }
     }
 
-    /// The final line, in the format of cargo's test programs.
+    /// What took longest, what was flaky, and the final line in the format of cargo's test programs.
     pub fn end(self, took: Duration) -> Result<String, Vec<String>> {
-        let Self { passed, failed, ignored, programs, bad, failures, passed_alone } = self;
+        let Self { passed, failed, ignored, programs, bad, failures, flaky, mut times } = self;
+        times.sort();
+        let longest = times.iter().rev().take(LONGEST_MAX);
+        let longest: Vec<_> =
+            longest.map(|(took, name)| format!("{name} {:.0} s", took.as_secs_f64())).collect();
+        let longest = format!("longest: {}", longest.join(", "));
         let line = |word: &str| {
             format!(
                 "test result: {word}. {passed} passed; {failed} failed; {ignored} ignored; 0 measured; \
@@ -76,13 +93,14 @@ impl Sum {
             )
         };
         if bad.is_empty() && failed == 0 {
-            let unsteady: String = passed_alone
+            let flaky: String = flaky
                 .iter()
-                .map(|name| format!("FAILED AT FIRST, and passed when it was run again alone: {name}\n"))
+                .map(|test| format!("FLAKY (failed, and passed when it was run again alone): {test}\n"))
                 .collect();
-            return Ok(format!("{unsteady}all {programs} test programs:\n{}", line("ok")));
+            return Ok(format!("{longest}\n{flaky}all {programs} test programs:\n{}", line("ok")));
         }
-        Err([failures, vec!["these test programs failed:".into()], bad, vec![line("FAILED")]].concat())
+        Err([failures, vec![longest, "these test programs failed:".into()], bad, vec![line("FAILED")]]
+            .concat())
     }
 }
 
@@ -126,21 +144,24 @@ mod tests {
         let mut sum = Sum::default();
         sum.count("a", &ended(0, GOOD));
         sum.count("b", &ended(0, GOOD));
+        sum.times = [(2, "a"), (7, "b")].map(|(s, name)| (Duration::from_secs(s), name.into())).into();
         let text = sum.end(Duration::from_secs(9)).unwrap();
         assert_eq!(
             text,
-            "all 2 test programs:\ntest result: ok. 4 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; \
+            "longest: b 7 s, a 2 s\nall 2 test programs:\ntest result: ok. 4 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; \
              finished in 9.00s"
         );
     }
 
     #[test]
-    fn a_program_that_passes_only_alone_is_named() {
+    fn a_test_that_passes_only_alone_is_named() {
         let mut sum = Sum::default();
         sum.count("a", &ended(0, GOOD));
-        sum.passed_alone("a");
+        sum.passed_again("a", &ended(101, "test b::c ... FAILED\ntest d ... ok\n"));
+        sum.passed_again("e", &ended(9, "killed"));
         let text = sum.end(Duration::ZERO).unwrap();
-        assert!(text.starts_with("FAILED AT FIRST, and passed when it was run again alone: a\n"), "{text}");
+        let flaky = "FLAKY (failed, and passed when it was run again alone)";
+        assert!(text.contains(&format!("{flaky}: a: b::c\n{flaky}: e: ended before its result\n")), "{text}");
     }
 
     #[test]
@@ -153,7 +174,7 @@ mod tests {
             assert!(!passed(&output));
             sum.count("good", &ended(0, GOOD));
             sum.count("bad", &output);
-            sum.passed_alone("good");
+            sum.passed_again("good", &ended(101, "test a ... FAILED"));
             let findings = sum.end(Duration::ZERO).unwrap_err();
             let [.., line, last] = findings.as_slice() else { panic!("{findings:?}") };
             assert!(line.starts_with("bad: "), "{findings:?}");

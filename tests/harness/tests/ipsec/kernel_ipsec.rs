@@ -60,7 +60,7 @@ fn workers_use_the_sas_of_a_kernel_with_esp() {
              for module in {MODULES}; do {1} $module 2>/dev/null; done\n\
              [ -e /dev/net/tun ] || mknod /dev/net/tun c 10 200\n\
              ip link set lo up; cd {}\n\
-             {} --ignored --nocapture --test-threads=1\n\
+             {} kernel_ipsec:: --ignored --nocapture --test-threads=1\n\
              echo \"inside ended with $?\"\n\
              echo 1 > /proc/sys/kernel/sysrq; echo o > /proc/sysrq-trigger; sleep 60",
             binary.display(),
