@@ -30,14 +30,14 @@ impl Mask {
         self.0[place / 64] |= 1 << (place % 64);
     }
 
-    /// Adds those of sixteen slots whose bit is set in `bits`; the first must be a multiple of sixteen.
+    /// Adds, of sixteen slots from `first` on (a multiple of sixteen), those whose bit is set in `bits`.
     #[inline]
     pub fn set_sixteen(&mut self, first: usize, bits: u16) {
         debug_assert!(first.is_multiple_of(16), "sixteen places lie in one word");
         self.0[first / 64] |= u64::from(bits) << (first % 64);
     }
 
-    /// Removes those of sixteen slots; the first must be a multiple of sixteen.
+    /// Removes, of sixteen slots from `first` on (a multiple of sixteen), those whose bit is set in `bits`.
     #[inline]
     pub fn clear_sixteen(&mut self, first: usize, bits: u16) {
         debug_assert!(first.is_multiple_of(16), "sixteen places lie in one word");

@@ -102,11 +102,7 @@ impl Frame {
     /// # Safety
     /// `slot` must be the first byte of the slot with number `index`, of `slot_size` bytes, that has no other owner,
     /// and `header` that of its header, a multiple of 64; both in a region that lives as long as the process.
-    pub(crate) unsafe fn at(
-        slot: NonNull<u8>,
-        (index, slot_size): (u32, usize),
-        header: NonNull<u8>,
-    ) -> Self {
+    pub(crate) unsafe fn at(slot: NonNull<u8>, index: u32, slot_size: usize, header: NonNull<u8>) -> Self {
         let start = start_of(index);
         // SAFETY: data starts below the slot's size; the header is aligned and goes with the slot.
         unsafe {

@@ -61,7 +61,7 @@ impl FramePool {
         Self::on(slots, slot_size, Pages::Huge)
     }
 
-    /// The same on huge pages if there are enough, or on plain pages without trying huge ones.
+    /// A new region on pages of this kind: on huge pages only if there are enough, else on plain pages.
     ///
     /// # Errors
     /// As for [`Memory::on`].
@@ -71,7 +71,7 @@ impl FramePool {
         Ok(unsafe { Self::over(memory) })
     }
 
-    /// The same for workers on these NUMA nodes, with one entry for each worker: each node has slots for its workers,
+    /// A new region for workers on these NUMA nodes, with one entry for each worker: each node has slots for its workers,
     /// which [`Freelist::near`] allocates first. With one node, or none, this is like [`on`](Self::on). If a node has
     /// no free memory, frames are elsewhere and work as well.
     ///
@@ -155,7 +155,7 @@ impl Freelist {
         Self::near(frame_pool, limit, None)
     }
 
-    /// The same for a worker on a NUMA node, whose frames are allocated first.
+    /// An empty list for a worker on a NUMA node: it allocates frames of that node first.
     pub fn near(frame_pool: Arc<FramePool>, limit: usize, node: Option<Node>) -> Self {
         let near = node.and_then(|node| frame_pool.shares.iter().position(|share| share.node == Some(node)));
         Self { frame_pool, near: near.unwrap_or(0), local: Stack::new(limit.max(2 * TRADE)) }

@@ -52,7 +52,7 @@ pub struct MbufFrame(NonNull<Mbuf>);
 unsafe impl Send for MbufFrame {}
 
 impl MbufFrame {
-    /// The same frame described by its mbuf; its header is empty from now on. For ports that are no drivers of DPDK.
+    /// Describes the frame by its mbuf; its header is empty from now on. For ports that are not drivers of DPDK.
     ///
     /// # Errors
     /// Returns a frame that is shorter than an Ethernet header.
@@ -102,7 +102,7 @@ pub unsafe trait AnyFrame: Sized + Send {
     /// Whether only its mbuf says where its data is.
     const IS_MBUF: bool;
 
-    /// The same frame with a header that says where its data is.
+    /// Writes into the header where the frame's data is.
     fn into_frame(self) -> Frame;
 
     /// Bytes of data.

@@ -75,6 +75,11 @@ pub struct Memory {
     pages: Pages,
 }
 
+/// The offset of the huge page that contains the byte at `offset`.
+fn huge_page_start(offset: usize) -> usize {
+    offset / HUGE * HUGE
+}
+
 impl Memory {
     /// Maps a region of `slots` slots of `slot_size` bytes, on huge pages if there are enough. AF_XDP supports only
     /// slots of 2048 or 4096 bytes.
@@ -85,7 +90,7 @@ impl Memory {
         Self::on(slots, slot_size, Pages::Huge)
     }
 
-    /// The same on huge pages if there are enough, or on plain pages without trying huge ones.
+    /// Maps a region on pages of this kind: on huge pages only if there are enough, else on plain pages.
     ///
     /// # Errors
     /// See [`MemoryError`].
@@ -93,7 +98,7 @@ impl Memory {
         Self::mapped(slots, slot_size, best, true)
     }
 
-    /// The same, without allocating the pages yet, so that they can be [placed](Self::place).
+    /// Maps a region without allocating its pages yet, so that they can be [placed](Self::place).
     ///
     /// # Errors
     /// See [`MemoryError`].
@@ -128,9 +133,8 @@ impl Memory {
     /// # Errors
     /// What the system said; the pages are then placed by the system's default.
     pub(crate) fn place(&self, first: usize, end: usize, node: Node) -> io::Result<()> {
-        let whole = |bytes: usize| bytes / HUGE * HUGE;
-        let slots = [first, end].map(|slot| whole(slot * self.slot_size));
-        let headers = [first, end].map(|slot| whole(self.bytes() + slot * HEADER_STRIDE));
+        let slots = [first, end].map(|slot| huge_page_start(slot * self.slot_size));
+        let headers = [first, end].map(|slot| huge_page_start(self.bytes() + slot * HEADER_STRIDE));
         let headers = [headers[0], if end == self.slots { self.region_bytes() } else { headers[1] }];
         for [from, to] in [slots, headers].into_iter().filter(|[from, to]| from < to) {
             self.map.prefer_node(from..to, node)?;
@@ -210,7 +214,7 @@ impl Memory {
         unsafe {
             let slot = self.base().add(index as usize * self.slot_size);
             let header = self.headers().add(index as usize * HEADER_STRIDE);
-            Frame::at(slot, (index, self.slot_size), header)
+            Frame::at(slot, index, self.slot_size, header)
         }
     }
 }

@@ -100,7 +100,7 @@ impl Stack {
     }
 
     /// Records that `count` frames came from the frame pool, or were returned if it is negative.
-    pub fn trade(&mut self, count: i64) {
+    pub(crate) fn trade(&mut self, count: i64) {
         self.head_mut().traded += count;
     }
 }

@@ -18,7 +18,7 @@ pub fn swap_places<F>(a: &mut [Option<F>], b: &mut [Option<F>]) {
 #[cfg(target_arch = "x86_64")]
 const WORTH: usize = 8;
 
-/// The same, which the compiler turns into vectors of four slots.
+/// Written so that the compiler uses vectors of four slots.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn by_fours<F>(a: &mut [Option<F>], b: &mut [Option<F>]) {

@@ -25,7 +25,7 @@ pub trait App: Send {
         false
     }
 
-    /// Announces the names of the app's links; the position in the list is the link's index in [`Io`].
+    /// Tells the app the names of its links; the position in the list is the link's index in [`Io`].
     fn connect(&mut self, _inputs: &[String], _outputs: &[String]) {}
 
     /// A descriptor that becomes readable when the app has something to pull.
@@ -33,12 +33,12 @@ pub trait App: Send {
         None
     }
 
-    /// Passes on further descriptors that become readable when something else needs the app.
-    fn bells<'a>(&'a self, _add: &mut dyn FnMut(BorrowedFd<'a>)) {}
+    /// Passes on descriptors by which other threads wake the worker for this app.
+    fn wakeups<'a>(&'a self, _add: &mut dyn FnMut(BorrowedFd<'a>)) {}
 
-    /// Whether the app must be polled, because no descriptor becomes readable when it has something to pull. A worker
-    /// with such an app sleeps for short times only.
-    fn must_be_asked(&self) -> bool {
+    /// Whether the app must be polled: no descriptor becomes readable when it has something to pull. A worker with such
+    /// an app sleeps for short times only.
+    fn must_be_polled(&self) -> bool {
         false
     }
 
@@ -199,7 +199,7 @@ impl<'a> Io<'a> {
         };
         if done < count {
             let before = self.sent_bytes();
-            moved.count += self.move_rest(input, (done, ways.keys), outputs, between);
+            moved.count += self.move_rest(input, done, ways.keys, outputs, between);
             moved.bytes += self.sent_bytes() - before;
         }
         if moved.count == count {
@@ -249,12 +249,13 @@ impl<'a> Io<'a> {
         (done, moved)
     }
 
-    /// Moves the frames of a link from the first up to the last of `ways`, but for those `done` already, to outputs.
+    /// Moves the frames of a link to outputs, one for each of `ways`, except for the first `done`.
     #[inline(never)]
     fn move_rest<F: AnyFrame>(
         &mut self,
         input: usize,
-        (done, ways): (usize, &[u16]),
+        done: usize,
+        ways: &[u16],
         outputs: &[u16],
         between: &mut Burst<F>,
     ) -> usize {
@@ -282,12 +283,14 @@ impl<'a> Io<'a> {
     /// Whether each of a few outputs has room for `count` frames.
     #[inline(always)]
     fn has_room(&self, count: usize, outputs: &[u16]) -> bool {
-        let link_of = |output: &u16| self.outputs.get(usize::from(*output)).copied();
-        let has_room = |link: usize| self.links[link].writable() >= count;
-        outputs.len() <= WAYS && outputs.iter().filter_map(link_of).all(has_room)
+        outputs.len() <= WAYS
+            && outputs
+                .iter()
+                .filter_map(|&output| self.outputs.get(usize::from(output)))
+                .all(|&link| self.links[link].writable() >= count)
     }
 
-    /// The same for many outputs, or if a link may become full.
+    /// Scatters frame by frame: to many outputs, or if a link may become full.
     #[cold]
     fn scatter_each<F: AnyFrame>(
         &mut self,

@@ -97,22 +97,27 @@ pub(crate) struct CountedDevice {
 
 impl CountedDevice {
     pub fn new(counters: Counters<DeviceCounter>, now: &DeviceCounters) -> Self {
-        let before = |counter, now| counters.get(counter).wrapping_sub(now);
-        let before = DeviceCounters {
-            receive_ring_full: before(DeviceCounter::ReceiveRingFull, now.receive_ring_full),
-            receive_no_frame: before(DeviceCounter::ReceiveNoFrame, now.receive_no_frame),
-            receive_other: before(DeviceCounter::ReceiveOther, now.receive_other),
-            transmit_invalid: before(DeviceCounter::TransmitInvalid, now.transmit_invalid),
-        };
+        let mut before = *now;
+        for (counter, value) in fields(&mut before) {
+            *value = counters.get(counter).wrapping_sub(*value);
+        }
         Self { counters, before }
     }
 
     pub fn publish(&self, now: &DeviceCounters) {
-        let Self { counters, before } = self;
-        let publish = |counter, before: u64, now| counters.set(counter, before.wrapping_add(now));
-        publish(DeviceCounter::ReceiveRingFull, before.receive_ring_full, now.receive_ring_full);
-        publish(DeviceCounter::ReceiveNoFrame, before.receive_no_frame, now.receive_no_frame);
-        publish(DeviceCounter::ReceiveOther, before.receive_other, now.receive_other);
-        publish(DeviceCounter::TransmitInvalid, before.transmit_invalid, now.transmit_invalid);
+        let (mut before, mut now) = (self.before, *now);
+        for ((counter, before), (_, now)) in fields(&mut before).into_iter().zip(fields(&mut now)) {
+            self.counters.set(counter, before.wrapping_add(*now));
+        }
     }
+}
+
+/// The fields of a device's counters, with the counter that each is published as.
+fn fields(values: &mut DeviceCounters) -> [(DeviceCounter, &mut u64); 4] {
+    [
+        (DeviceCounter::ReceiveRingFull, &mut values.receive_ring_full),
+        (DeviceCounter::ReceiveNoFrame, &mut values.receive_no_frame),
+        (DeviceCounter::ReceiveOther, &mut values.receive_other),
+        (DeviceCounter::TransmitInvalid, &mut values.transmit_invalid),
+    ]
 }

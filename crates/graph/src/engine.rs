@@ -10,7 +10,8 @@ use bm_link::{Link, LinkStats};
 use crate::app::{App, Io};
 use crate::network::{Network, NetworkError};
 
-struct Placed {
+/// An app with the indices of its links.
+struct ConnectedApp {
     name: String,
     app: Box<dyn App>,
     inputs: Vec<usize>,
@@ -39,9 +40,15 @@ pub struct LinkReport {
     pub waiting: usize,
 }
 
+/// Of the ends of all links, those at an app: the indices of their links, and the app's names for them.
+fn ends<'a>(app: &str, all: impl Iterator<Item = &'a (String, String)>) -> (Vec<usize>, Vec<String>) {
+    let at_app = all.enumerate().filter(|(_, end)| end.0 == app);
+    at_app.map(|(index, end)| (index, end.1.clone())).unzip()
+}
+
 /// Runs a network on the calling thread.
 pub struct Engine {
-    apps: Vec<Placed>,
+    apps: Vec<ConnectedApp>,
     links: Vec<Link>,
     names: Vec<String>,
     /// Indices of `apps`, in the order of `push`.
@@ -63,25 +70,18 @@ impl Engine {
     pub fn new(network: Network, frames: Freelist) -> Result<Self, NetworkError> {
         network.check()?;
         let order = network.push_order();
-        let ends =
-            |name: &str, side: fn(&crate::LinkSpec) -> &(String, String)| -> (Vec<usize>, Vec<String>) {
-                let of_app = network.links.iter().enumerate().filter(|(_, link)| side(link).0 == name);
-                of_app.map(|(index, link)| (index, side(link).1.clone())).unzip()
-            };
-        let joined: Vec<_> = network
-            .apps
-            .iter()
-            .map(|(name, _)| (ends(name, |link| &link.to), ends(name, |link| &link.from)))
-            .collect();
-        let apps = network.apps.into_iter().zip(joined);
-        let apps = apps.map(|((name, mut app), ((inputs, input_names), (outputs, output_names)))| {
+        let mut apps = Vec::with_capacity(network.apps.len());
+        for (name, mut app) in network.apps {
+            let (inputs, input_names) = ends(&name, network.links.iter().map(|link| &link.to));
+            let (outputs, output_names) = ends(&name, network.links.iter().map(|link| &link.from));
             app.connect(&input_names, &output_names);
-            Placed { name, app, inputs, outputs }
-        });
-        let mut apps: Vec<_> = apps.collect();
+            apps.push(ConnectedApp { name, app, inputs, outputs });
+        }
         let mut links: Vec<_> = network.links.iter().map(|_| Link::new()).collect();
-        for placed in apps.iter_mut().filter_map(|placed| placed.app.takes_mbufs().then_some(placed)) {
-            placed.inputs.iter().for_each(|&input| links[input] = Link::with_mbufs());
+        for connected in
+            apps.iter_mut().filter_map(|connected| connected.app.takes_mbufs().then_some(connected))
+        {
+            connected.inputs.iter().for_each(|&input| links[input] = Link::with_mbufs());
         }
         Ok(Self {
             apps,
@@ -101,14 +101,15 @@ impl Engine {
         self.breathe_with(|_| {})
     }
 
-    /// The same; adds to `spent` the nanoseconds in each app, in the order of [`apps`](Self::apps).
-    pub fn breathe_timed(&mut self, spent: &mut [u64]) -> u64 {
+    /// Like [`breathe`](Self::breathe); adds to `app_ns` the nanoseconds in each app, in the order of
+    /// [`apps`](Self::apps).
+    pub(crate) fn breathe_timed(&mut self, app_ns: &mut [u64]) -> u64 {
         let mut before = Instant::now();
         self.breathe_with(|at| {
             let now = Instant::now();
             let ns = now.saturating_duration_since(std::mem::replace(&mut before, now)).as_nanos() as u64;
-            if let Some(spent) = spent.get_mut(at) {
-                *spent += ns;
+            if let Some(sum) = app_ns.get_mut(at) {
+                *sum += ns;
             }
         })
     }
@@ -132,13 +133,13 @@ impl Engine {
     }
 
     fn with(
-        placed: &mut Placed,
+        connected: &mut ConnectedApp,
         links: &mut [Link],
         frames: &mut Freelist,
         now_ns: u64,
         job: impl FnOnce(&mut dyn App, &mut Io<'_>),
     ) {
-        let Placed { app, inputs, outputs, .. } = placed;
+        let ConnectedApp { app, inputs, outputs, .. } = connected;
         job(app.as_mut(), &mut Io { links, inputs, outputs, frames, now_ns });
     }
 
@@ -154,7 +155,7 @@ impl Engine {
 
     /// Names of the apps, in the order they were added.
     pub fn apps(&self) -> impl Iterator<Item = &str> {
-        self.apps.iter().map(|placed| placed.name.as_str())
+        self.apps.iter().map(|connected| connected.name.as_str())
     }
 
     /// All links with their counters.
@@ -173,35 +174,35 @@ impl Engine {
 
     /// Passes on descriptors that become readable when an app has something to pull, or something else to do.
     pub fn wait_on<'a>(&'a self, add: &mut dyn FnMut(BorrowedFd<'a>)) {
-        for placed in &self.apps {
-            placed.app.wait_on().map(&mut *add);
-            placed.app.bells(add);
+        for connected in &self.apps {
+            connected.app.wait_on().map(&mut *add);
+            connected.app.wakeups(add);
         }
     }
 
     /// Whether an app must be polled: nothing wakes a worker for it.
-    pub fn must_ask(&self) -> bool {
-        self.apps.iter().any(|placed| placed.app.must_be_asked())
+    pub(crate) fn must_poll(&self) -> bool {
+        self.apps.iter().any(|connected| connected.app.must_be_polled())
     }
 
     /// To be called before sleeping. `false` if frames wait on a link or an app must not sleep.
     pub fn before_sleep(&mut self) -> bool {
         let links_empty = self.links.iter().all(Link::is_empty);
         // Every app is called, so that each can expect `after_sleep` whatever another returns.
-        self.apps.iter_mut().fold(links_empty, |may, placed| placed.app.before_sleep() && may)
+        self.apps.iter_mut().fold(links_empty, |may, connected| connected.app.before_sleep() && may)
     }
 
     /// To be called after sleeping, or after [`before_sleep`](Self::before_sleep) returned false.
     pub fn after_sleep(&mut self) {
-        self.apps.iter_mut().for_each(|placed| placed.app.after_sleep());
+        self.apps.iter_mut().for_each(|connected| connected.app.after_sleep());
     }
 
     /// Ends the run: apps free the frames that they hold, then links are emptied. Returns how many frames were still
     /// on links and in no app's account: those on links to an app that does not read its inputs at the end.
     pub fn stop(&mut self) -> usize {
         let now_ns = self.started.elapsed().as_nanos() as u64;
-        for placed in &mut self.apps {
-            Self::with(placed, &mut self.links, &mut self.frames, now_ns, |app, io| app.stop(io));
+        for connected in &mut self.apps {
+            Self::with(connected, &mut self.links, &mut self.frames, now_ns, |app, io| app.stop(io));
         }
         let mut left = 0;
         for link in &mut self.links {

@@ -87,7 +87,7 @@ pub enum HookFate {
 pub trait Routes {
     /// The number of the next hop for an IPv4 address; 0 if there is no route.
     fn ipv4(&self, address: u32) -> u32;
-    /// The same for IPv6.
+    /// The number of the next hop for an IPv6 address; 0 if there is no route.
     fn ipv6(&self, address: u128) -> u32;
 }
 

@@ -21,35 +21,37 @@ use crate::port_app::PortApp;
 use crate::worker::WorkerError;
 
 /// Wakes a worker to check its queue.
-struct Bell {
+struct QueueWaker {
     waker: Waker,
-    rung: AtomicBool,
+    is_set: AtomicBool,
 }
 
-impl Bell {
-    fn ring(&self) {
+impl QueueWaker {
+    fn wake(&self) {
         // In this order: a thread that clears the waker too early is woken once more, and one that has cleared it is
         // not woken again and again by a wake that it does not know.
         self.waker.wake();
-        self.rung.store(true, Ordering::Release);
+        self.is_set.store(true, Ordering::Release);
     }
 
-    fn hear(&self) {
-        if self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::Acquire) {
+    fn clear(&self) {
+        if self.is_set.load(Ordering::Relaxed) && self.is_set.swap(false, Ordering::Acquire) {
             self.waker.clear();
         }
     }
 }
 
-struct Shared {
+/// What the workers and the thread that moves the queue share.
+struct Handover {
     /// The worker that is to own the queue.
     owner: AtomicUsize,
     /// The port while it moves.
     between: Mutex<Option<Box<PortApp>>>,
-    bells: Vec<Bell>,
+    /// One for each worker.
+    wakers: Vec<QueueWaker>,
 }
 
-impl Shared {
+impl Handover {
     fn between(&self) -> MutexGuard<'_, Option<Box<PortApp>>> {
         // After a panic of a worker, the port in it is still valid.
         self.between.lock().unwrap_or_else(PoisonError::into_inner)
@@ -58,7 +60,7 @@ impl Shared {
 
 /// Decides which worker owns a queue.
 #[derive(Clone)]
-pub struct QueueOwner(Arc<Shared>);
+pub struct QueueOwner(Arc<Handover>);
 
 impl QueueOwner {
     /// Creates a queue for each of `workers` workers, with the port in that of `owner`.
@@ -70,12 +72,14 @@ impl QueueOwner {
         owner: usize,
         workers: usize,
     ) -> Result<(Self, Vec<MovableQueue>), WorkerError> {
-        let bell = |_| Ok(Bell { waker: Waker::new()?, rung: AtomicBool::new(false) });
-        let bells = (0..workers).map(bell).collect::<Result<_, WorkerError>>()?;
+        let mut wakers = Vec::with_capacity(workers);
+        for _ in 0..workers {
+            wakers.push(QueueWaker { waker: Waker::new()?, is_set: AtomicBool::new(false) });
+        }
         let between = Mutex::new(Some(Box::new(port)));
-        let shared = Arc::new(Shared { owner: AtomicUsize::new(owner), between, bells });
-        let queues = (0..workers).map(|worker| MovableQueue::new(shared.clone(), worker)).collect();
-        Ok((Self(shared), queues))
+        let handover = Arc::new(Handover { owner: AtomicUsize::new(owner), between, wakers });
+        let queues = (0..workers).map(|worker| MovableQueue::new(handover.clone(), worker)).collect();
+        Ok((Self(handover), queues))
     }
 
     /// The worker that owns the queue, or is about to.
@@ -85,36 +89,36 @@ impl QueueOwner {
 
     /// Moves the queue to another worker; does nothing if there is no such worker.
     pub fn give_to(&self, worker: usize) {
-        if worker < self.0.bells.len() {
+        if worker < self.0.wakers.len() {
             let before = self.0.owner.swap(worker, Ordering::AcqRel);
-            self.0.bells[before].ring();
-            self.0.bells[worker].ring();
+            self.0.wakers[before].wake();
+            self.0.wakers[worker].wake();
         }
     }
 }
 
 /// A worker's place for the queue.
 pub struct MovableQueue {
-    shared: Arc<Shared>,
+    handover: Arc<Handover>,
     worker: usize,
     port: Option<Box<PortApp>>,
 }
 
 impl MovableQueue {
-    fn new(shared: Arc<Shared>, worker: usize) -> Self {
-        Self { shared, worker, port: None }
+    fn new(handover: Arc<Handover>, worker: usize) -> Self {
+        Self { handover, worker, port: None }
     }
 
     #[cold]
     fn take(&mut self) {
-        self.port = self.shared.between().take();
+        self.port = self.handover.between().take();
     }
 
     #[cold]
     fn give(&mut self) {
-        *self.shared.between() = self.port.take();
-        if let Some(bell) = self.shared.bells.get(self.shared.owner.load(Ordering::Acquire)) {
-            bell.ring();
+        *self.handover.between() = self.port.take();
+        if let Some(waker) = self.handover.wakers.get(self.handover.owner.load(Ordering::Acquire)) {
+            waker.wake();
         }
     }
 }
@@ -125,7 +129,7 @@ impl App for MovableQueue {
     }
 
     fn pull(&mut self, io: &mut Io<'_>) {
-        let is_ours = self.shared.owner.load(Ordering::Relaxed) == self.worker;
+        let is_ours = self.handover.owner.load(Ordering::Relaxed) == self.worker;
         match (is_ours, self.port.is_some()) {
             (true, false) => self.take(),
             (false, true) => self.give(),
@@ -146,15 +150,15 @@ impl App for MovableQueue {
         self.port.as_ref()?.wait_on()
     }
 
-    fn bells<'a>(&'a self, add: &mut dyn FnMut(BorrowedFd<'a>)) {
-        add(self.shared.bells[self.worker].waker.fd());
+    fn wakeups<'a>(&'a self, add: &mut dyn FnMut(BorrowedFd<'a>)) {
+        add(self.handover.wakers[self.worker].waker.fd());
         if let Some(port) = &self.port {
-            port.bells(add);
+            port.wakeups(add);
         }
     }
 
-    fn must_be_asked(&self) -> bool {
-        self.port.as_ref().is_some_and(|port| port.must_be_asked())
+    fn must_be_polled(&self) -> bool {
+        self.port.as_ref().is_some_and(|port| port.must_be_polled())
     }
 
     fn before_sleep(&mut self) -> bool {
@@ -162,7 +166,7 @@ impl App for MovableQueue {
     }
 
     fn after_sleep(&mut self) {
-        self.shared.bells[self.worker].hear();
+        self.handover.wakers[self.worker].clear();
         if let Some(port) = &mut self.port {
             port.after_sleep();
         }
@@ -171,7 +175,7 @@ impl App for MovableQueue {
     fn stop(&mut self, io: &mut Io<'_>) {
         // A port that is being moved is stopped by the first worker that ends and sees it; each worker that ends
         // checks.
-        let between = self.shared.between().take();
+        let between = self.handover.between().take();
         for mut port in between.into_iter().chain(self.port.take()) {
             port.stop(io);
         }

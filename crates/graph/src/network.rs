@@ -54,25 +54,17 @@ impl fmt::Display for LinkSpec {
 impl FromStr for LinkSpec {
     type Err = NetworkError;
     fn from_str(text: &str) -> Result<Self, NetworkError> {
-        let wrong = || NetworkError::LinkForm(text.into());
-        let end = |end: &str| {
-            let (app, port) = end.trim().split_once('.').ok_or_else(wrong)?;
-            let clean =
-                |name: &str| !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c == '.');
-            // App names may contain a dot (`eth0.100`); the link's name is the part after the last one.
-            let (app, port) = match port.rsplit_once('.') {
-                Some((more, port)) => (format!("{app}.{more}"), port),
-                None => (app.to_string(), port),
-            };
-            if clean(port) && !app.is_empty() && !app.contains(char::is_whitespace) {
-                Ok((app, port.to_string()))
-            } else {
-                Err(wrong())
-            }
-        };
-        let (from, to) = text.split_once("->").ok_or_else(wrong)?;
-        Ok(Self { from: end(from)?, to: end(to)? })
+        let ends = text.split_once("->").and_then(|(from, to)| Some((parse_end(from)?, parse_end(to)?)));
+        let (from, to) = ends.ok_or_else(|| NetworkError::LinkForm(text.into()))?;
+        Ok(Self { from, to })
     }
+}
+
+/// Reads `app.link`. The app's name may contain dots (`eth0.100`): the link's name is the part after the last one.
+fn parse_end(text: &str) -> Option<(String, String)> {
+    let (app, link) = text.trim().rsplit_once('.')?;
+    let is_name = |name: &str| !name.is_empty() && !name.contains(char::is_whitespace);
+    (is_name(app) && is_name(link)).then(|| (app.to_owned(), link.to_owned()))
 }
 
 /// Apps by name and links between them.
@@ -170,9 +162,9 @@ impl Network {
         edges.iter().for_each(|&(_, to)| waiting[to] += 1);
         let mut order: Vec<usize> = Vec::with_capacity(self.apps.len());
         while order.len() < self.apps.len() {
-            let left = || (0..self.apps.len()).filter(|at| !order.contains(at));
+            let left = (0..self.apps.len()).filter(|at| !order.contains(at));
             // In a loop every app has a predecessor: choose the one that waits for the fewest.
-            let next = left().min_by_key(|&at| waiting[at]).expect("some app is left");
+            let next = left.min_by_key(|&at| waiting[at]).expect("some app is left");
             edges.iter().filter(|&&(from, _)| from == next).for_each(|&(_, to)| {
                 waiting[to] = waiting[to].saturating_sub(1);
             });

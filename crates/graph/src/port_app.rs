@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use bm_frame::{AnyFrame, BURST, Burst, Frame, Freelist};
-use bm_port::{InPlace, Port, Received, Transmitted};
+use bm_port::{InPlace, Port, ReceivedFrames, TransmittedFrames};
 use bm_stats::{Account, Counters, Entry, Reason};
 
 use crate::app::{App, Io};
@@ -56,15 +56,15 @@ impl PortApp {
         }
     }
 
-    /// The same with up to `pulls` bursts received per breath, and at most `send_max` frames passed to the device at
-    /// a time: for measuring the effect of batches.
+    /// Receives up to `pulls` bursts per breath, and passes at most `send_max` frames to the device at a time: for
+    /// measuring the effect of batches.
     #[must_use]
     pub fn with_batches(mut self, pulls: usize, send_max: usize) -> Self {
         (self.pulls, self.send_max) = (pulls.max(1), send_max.clamp(1, BURST));
         self
     }
 
-    /// Shows the device's own counters in `counters`, where what stands there is counted on.
+    /// Shows the device's own counters in `counters`, and continues from the values there.
     #[must_use]
     pub fn with_device(mut self, counters: Counters<DeviceCounter>) -> Self {
         self.device = Some(CountedDevice::new(counters, &self.port.device_counters()));
@@ -103,7 +103,7 @@ impl PortApp {
             }
             let refused = self.port.transmit(&mut self.pending, io.frames);
             self.held = self.pending.frames();
-            count_sent(&self.sent, waiting, Transmitted { refused, left: self.held });
+            count_sent(&self.sent, waiting, TransmittedFrames { refused, left: self.held });
             if self.held > 0 {
                 return;
             }
@@ -122,9 +122,9 @@ impl PortApp {
             let (count, done) = if let Some(waiting) = link.waiting_mbufs_mut()
                 && let Some(port) = self.port.mbufs()
             {
-                send_some(port, waiting, io.frames, (self.send_max, &mut self.pending))
+                send_some(port, waiting, io.frames, self.send_max, &mut self.pending)
             } else if let Some(port) = self.port.in_place() {
-                send_some(port, link.waiting_mut(), io.frames, (self.send_max, &mut self.pending))
+                send_some(port, link.waiting_mut(), io.frames, self.send_max, &mut self.pending)
             } else {
                 return false;
             };
@@ -220,19 +220,20 @@ fn receive_some<F>(
     vacant: &mut [Option<F>],
     frames: &mut Freelist,
     most: usize,
-) -> (usize, Received) {
+) -> (usize, ReceivedFrames) {
     let room = vacant.len().min(most);
     (room, port.receive_into(&mut vacant[..room], frames))
 }
 
-/// Sends at most `most` of the waiting frames, and leaves their slots empty: those for which the device has no room are
-/// pending, so that the link has room and other inputs their turn. Returns how many slots these were.
+/// Sends at most `most` of the waiting frames, and leaves their slots empty: frames for which the device has no room
+/// become `pending`, so that the link has room and other inputs have their turn. Returns the number of these slots.
 fn send_some<F: AnyFrame>(
     port: &mut dyn InPlace<F>,
     waiting: &mut [Option<F>],
     frames: &mut Freelist,
-    (most, pending): (usize, &mut Burst),
-) -> (usize, Transmitted) {
+    most: usize,
+    pending: &mut Burst,
+) -> (usize, TransmittedFrames) {
     let count = waiting.len().min(most);
     let waiting = &mut waiting[..count];
     let done = port.transmit_from(waiting, frames);
@@ -246,7 +247,7 @@ fn send_some<F: AnyFrame>(
 }
 
 /// Counts what became of `count` frames.
-fn count_sent(sent: &Account, count: usize, done: Transmitted) {
+fn count_sent(sent: &Account, count: usize, done: TransmittedFrames) {
     sent.add(Entry::Sent, count - done.left - done.refused);
     if done.refused > 0 {
         sent.drop(Reason::TransmitError, done.refused);
@@ -294,11 +295,11 @@ impl App for PortApp {
         self.port.wait_on()
     }
 
-    fn bells<'a>(&'a self, add: &mut dyn FnMut(BorrowedFd<'a>)) {
-        self.port.bell().map(add);
+    fn wakeups<'a>(&'a self, add: &mut dyn FnMut(BorrowedFd<'a>)) {
+        self.port.wakeup().map(add);
     }
 
-    fn must_be_asked(&self) -> bool {
+    fn must_be_polled(&self) -> bool {
         self.port.wait_on().is_none()
     }
 

@@ -24,11 +24,12 @@ use crate::worker::WorkerError;
 /// A device used by a worker, or none.
 type Device = Option<Box<dyn Port>>;
 
-struct Shared {
+/// What the control thread and the worker share.
+struct Handover {
     /// Whether `next` waits for the worker.
     waits: AtomicBool,
     exchange: Mutex<Exchange>,
-    bell: Waker,
+    waker: Waker,
 }
 
 #[derive(Default)]
@@ -37,7 +38,7 @@ struct Exchange {
     before: Option<Device>,
 }
 
-impl Shared {
+impl Handover {
     fn exchange(&self) -> MutexGuard<'_, Exchange> {
         // After a panic of a worker, the devices in it are still valid.
         self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
@@ -45,7 +46,7 @@ impl Shared {
 }
 
 /// Replaces the device of a [`ReplaceablePort`].
-pub struct Replacer(Arc<Shared>);
+pub struct Replacer(Arc<Handover>);
 
 impl Replacer {
     /// Makes the worker use `next`, and returns its previous device, which the caller has to close. On failure `next`
@@ -59,7 +60,7 @@ impl Replacer {
             (exchange.next, exchange.before) = (Some(next), None);
             self.0.waits.store(true, Ordering::Release);
         }
-        self.0.bell.wake();
+        self.0.waker.wake();
         let begun = Instant::now();
         loop {
             let mut exchange = self.0.exchange();
@@ -78,7 +79,7 @@ impl Replacer {
 
 /// A port whose device may be replaced.
 pub struct ReplaceablePort {
-    shared: Arc<Shared>,
+    handover: Arc<Handover>,
     device: Device,
     /// The counters of earlier devices.
     earlier: DeviceCounters,
@@ -90,19 +91,19 @@ impl ReplaceablePort {
     /// # Errors
     /// [`WorkerError::Waker`] if the descriptor that wakes the worker cannot be created.
     pub fn new(device: Device) -> Result<(Self, Replacer), WorkerError> {
-        let shared =
-            Shared { waits: AtomicBool::new(false), exchange: Mutex::default(), bell: Waker::new()? };
-        let shared = Arc::new(shared);
-        let port = Self { shared: shared.clone(), device, earlier: DeviceCounters::default() };
-        Ok((port, Replacer(shared)))
+        let handover =
+            Handover { waits: AtomicBool::new(false), exchange: Mutex::default(), waker: Waker::new()? };
+        let handover = Arc::new(handover);
+        let port = Self { handover: handover.clone(), device, earlier: DeviceCounters::default() };
+        Ok((port, Replacer(handover)))
     }
 
     #[cold]
     fn take(&mut self) {
-        let shared = Arc::clone(&self.shared);
-        let mut exchange = shared.exchange();
-        shared.waits.store(false, Ordering::Relaxed);
-        shared.bell.clear();
+        let handover = Arc::clone(&self.handover);
+        let mut exchange = handover.exchange();
+        handover.waits.store(false, Ordering::Relaxed);
+        handover.waker.clear();
         let Some(next) = exchange.next.take() else { return };
         if let Some(device) = &self.device {
             self.earlier = sum(self.earlier, device.device_counters());
@@ -123,7 +124,7 @@ fn sum(one: DeviceCounters, other: DeviceCounters) -> DeviceCounters {
 impl Port for ReplaceablePort {
     #[inline]
     fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
-        if self.shared.waits.load(Ordering::Acquire) {
+        if self.handover.waits.load(Ordering::Acquire) {
             self.take();
         }
         if let Some(device) = &mut self.device {
@@ -148,11 +149,11 @@ impl Port for ReplaceablePort {
 
     /// Without a device the port keeps nobody awake.
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
-        self.device.as_ref().map_or_else(|| self.bell(), |device| device.wait_on())
+        self.device.as_ref().map_or_else(|| self.wakeup(), |device| device.wait_on())
     }
 
-    fn bell(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.shared.bell.fd())
+    fn wakeup(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.handover.waker.fd())
     }
 
     fn device_counters(&self) -> DeviceCounters {
@@ -165,7 +166,7 @@ impl Port for ReplaceablePort {
             device.close(frames);
         }
         // A device that the worker has not taken holds frames as well.
-        for mut device in self.shared.exchange().next.take().into_iter().flatten() {
+        for mut device in self.handover.exchange().next.take().into_iter().flatten() {
             device.close(frames);
         }
     }

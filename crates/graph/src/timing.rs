@@ -14,14 +14,15 @@ const TIMED_EACH: u64 = 61;
 /// The counters of each app of an engine, and the breaths until the next one that is timed.
 pub(crate) struct Timing {
     apps: Vec<Counters<AppCounter>>,
-    spent: Vec<u64>,
+    /// Nanoseconds in each app in the breath that is timed.
+    app_ns: Vec<u64>,
     until_next: u64,
 }
 
 impl Timing {
     /// Without counters no breath is timed.
     pub fn new(apps: Vec<Counters<AppCounter>>) -> Self {
-        Self { spent: vec![0; apps.len()], apps, until_next: TIMED_EACH }
+        Self { app_ns: vec![0; apps.len()], apps, until_next: TIMED_EACH }
     }
 
     /// A breath of the engine; returns how many frames moved.
@@ -36,12 +37,12 @@ impl Timing {
         if self.apps.is_empty() {
             return engine.breathe();
         }
-        self.spent.fill(0);
-        let moved = engine.breathe_timed(&mut self.spent);
+        self.app_ns.fill(0);
+        let moved = engine.breathe_timed(&mut self.app_ns);
         // Polling without frames is not work, as in `WorkerCounter::BusyNs`.
         if moved > 0 {
-            for (counters, spent) in self.apps.iter().zip(&self.spent) {
-                counters.add(AppCounter::Ns, spent * TIMED_EACH);
+            for (counters, ns) in self.apps.iter().zip(&self.app_ns) {
+                counters.add(AppCounter::Ns, ns * TIMED_EACH);
             }
         }
         moved

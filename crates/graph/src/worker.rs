@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::num::NonZeroU64;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -103,9 +104,9 @@ impl From<NoWaker> for WorkerError {
 pub struct AllCounters {
     /// Its own.
     pub worker: Counters<WorkerCounter>,
-    /// Those of each link of its engine, in the order of [`Engine::links`]; counting continues from the values there.
+    /// For each link of its engine, in the order of [`Engine::links`]; counting continues from the values there.
     pub links: Vec<Counters<LinkCounter>>,
-    /// Those of each app of its engine, in the order of [`Engine::apps`]; without any, apps are not timed.
+    /// For each app of its engine, in the order of [`Engine::apps`]; without any, apps are not timed.
     pub apps: Vec<Counters<AppCounter>>,
 }
 
@@ -124,8 +125,12 @@ pub struct Worker {
     real_time: Result<Option<Demote>, io::Error>,
 }
 
-/// What a worker's thread reports at its start: whether it could be pinned, and whether it got real-time priority.
-type Begun = (io::Result<()>, io::Result<Option<Demote>>);
+/// What a worker's thread reports at its start.
+struct StartReport {
+    pinned: io::Result<()>,
+    /// `None` without real-time priority, which an error says was refused.
+    real_time: io::Result<Option<Demote>>,
+}
 
 impl Worker {
     /// Starts a worker that runs `engine`. A refusal of real-time priority is not an error: see
@@ -141,49 +146,22 @@ impl Worker {
         waker: Waker,
     ) -> Result<Self, WorkerError> {
         let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, wake) = (stop.clone(), waker.clone());
-        let (begun, has_begun) = std::sync::mpsc::channel::<Begun>();
-        let Schedule { core, idle, real_time } = schedule;
-        let wanted = real_time.filter(|_| idle != Idle::Busy && !engine.must_ask());
-        let AllCounters { worker: counters, links, apps } = counters;
-        let links = links.into_iter().map(CountedLink::new).collect();
-        let timing = Timing::new(apps);
-        let run = move || {
-            let pinned = core.map_or(Ok(()), pin);
-            let begin = |wanted: RealTime| priority::RealTime::begin(wanted.priority);
-            let (real_time, refused) = match wanted.map(begin).transpose() {
-                Ok(granted) => (granted, None),
-                Err(error) => (None, Some(error)),
-            };
-            let (real_time, demote) = real_time.unzip();
-            let idle = match wanted.filter(|_| real_time.is_some()) {
-                Some(RealTime { after, .. }) => Idle::Sleep { after },
-                None => idle,
-            };
-            let _gone = begun.send((pinned, refused.map_or(Ok(demote), Err)));
-            // By default the kernel may make sleeps 50 us longer, so that wakeups coincide: too much here. If it
-            // refuses this setting, sleeps are that much longer.
-            let _longer = rustix::thread::set_current_timer_slack(NonZeroU64::new(1_000));
-            let (idle_poll, moderation) = (IdlePoll::new(), Moderation::new(Instant::now()));
-            let moved = 0;
-            Loop {
-                engine,
-                idle,
-                real_time,
-                counters,
-                links,
-                timing,
-                waker: wake,
-                idle_poll,
-                moderation,
-                moved,
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new().name(name.into());
+        let thread = thread.spawn({
+            let (stop, waker) = (stop.clone(), waker.clone());
+            move || {
+                let (report, worker) = Loop::start(schedule, engine, counters, waker);
+                // Nobody waits for it if the caller has panicked.
+                let _unread = sender.send(report);
+                worker.run(&stop)
             }
-            .run(&stopped)
-        };
-        let thread = std::thread::Builder::new().name(name.into()).spawn(run).map_err(WorkerError::Spawn)?;
+        });
+        let thread = thread.map_err(WorkerError::Spawn)?;
         let mut worker = Self { thread: Some(thread), stop, waker, real_time: Ok(None) };
-        if let Ok((pinned, real_time)) = has_begun.recv() {
-            pinned.map_err(|error| WorkerError::Pin { core: core.unwrap_or_default(), error })?;
+        if let Ok(StartReport { pinned, real_time }) = receiver.recv() {
+            let core = schedule.core.unwrap_or_default();
+            pinned.map_err(|error| WorkerError::Pin { core, error })?;
             worker.real_time = real_time;
         }
         Ok(worker)
@@ -235,6 +213,22 @@ fn pin(core: usize) -> io::Result<()> {
     rustix::thread::sched_setaffinity(None, &set).map_err(io::Error::from)
 }
 
+/// An app has at most this many descriptors: a movable queue has its own, that of its port's device, and that by which
+/// another thread wakes the worker for the port.
+const DESCRIPTORS_PER_APP: usize = 3;
+
+/// An empty list in the memory of `list`.
+fn emptied<'fd>(mut list: Vec<PollFd<'_>>) -> Vec<PollFd<'fd>> {
+    list.clear();
+    // Collecting a vector's own items reuses its memory; `tests/allocations.rs` would notice if it did not.
+    list.into_iter().map(|_| unreachable!("the list is empty")).collect()
+}
+
+/// An entry for a descriptor that becomes readable.
+fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::from_borrowed_fd(fd, PollFlags::IN)
+}
+
 struct Loop {
     engine: Engine,
     idle: Idle,
@@ -248,9 +242,48 @@ struct Loop {
     moderation: Moderation,
     /// Frame moves since the last sleep.
     moved: u64,
+    /// Memory for the descriptors of a sleep, which borrow nothing between two sleeps.
+    descriptors: Vec<PollFd<'static>>,
 }
 
 impl Loop {
+    /// Called on the worker's thread: pins it, and gives it the priority that it is to have.
+    fn start(schedule: Schedule, engine: Engine, counters: AllCounters, waker: Waker) -> (StartReport, Self) {
+        let pinned = schedule.core.map_or(Ok(()), pin);
+        let mut idle = schedule.idle;
+        let mut real_time = None;
+        let mut demote = Ok(None);
+        if let Some(RealTime { priority, after }) = schedule.real_time
+            && idle != Idle::Busy
+            && !engine.must_poll()
+        {
+            match priority::RealTime::begin(priority) {
+                Ok((granted, handle)) => {
+                    (real_time, demote) = (Some(granted), Ok(Some(handle)));
+                    idle = Idle::Sleep { after };
+                }
+                Err(error) => demote = Err(error),
+            }
+        }
+        // By default the kernel may make sleeps 50 us longer, so that wakeups coincide: too much here. If it
+        // refuses this setting, sleeps are that much longer.
+        let _longer = rustix::thread::set_current_timer_slack(NonZeroU64::new(1_000));
+        let worker = Self {
+            idle,
+            real_time,
+            counters: counters.worker,
+            links: counters.links.into_iter().map(CountedLink::new).collect(),
+            timing: Timing::new(counters.apps),
+            waker,
+            idle_poll: IdlePoll::new(),
+            moderation: Moderation::new(Instant::now()),
+            moved: 0,
+            descriptors: Vec::with_capacity(1 + DESCRIPTORS_PER_APP * engine.apps().count()),
+            engine,
+        };
+        (StartReport { pinned, real_time: demote }, worker)
+    }
+
     fn run(mut self, stop: &AtomicBool) -> Engine {
         let mut last_frame = Instant::now();
         while !stop.load(Ordering::Relaxed) {
@@ -302,19 +335,20 @@ impl Loop {
             self.counters.add(WorkerCounter::Sleeps, 1);
             self.real_time.iter_mut().for_each(priority::RealTime::sleeps);
             // Checked each time: a port may hold frames for a moment without a descriptor that shows it.
-            let must_ask = !may_sleep || self.engine.must_ask();
-            let most = if must_ask { self.idle_poll.next(idle) } else { SLEEP_MAX };
+            let must_poll = !may_sleep || self.engine.must_poll();
+            let most = if must_poll { self.idle_poll.next(idle) } else { SLEEP_MAX };
             let timeout = Timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos() as _ };
             // With `poll`, which is in the descriptors' wait queues only while the worker sleeps. An epoll instance would be
             // in them all the time, and the kernel would call it for each packet that a socket has sent: 83 ns a packet.
             // Interrupted or timed out: the loop checks everything in any case, and a wakeup that comes now ends the
             // next sleep immediately.
-            let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-            let mut watched = vec![readable(self.waker.fd())];
-            self.engine.wait_on(&mut |fd| watched.push(readable(fd)));
-            if poll(&mut watched, Some(&timeout)) != Ok(0) {
+            let mut descriptors = emptied(std::mem::take(&mut self.descriptors));
+            descriptors.push(readable(self.waker.fd()));
+            self.engine.wait_on(&mut |fd| descriptors.push(readable(fd)));
+            if poll(&mut descriptors, Some(&timeout)) != Ok(0) {
                 self.waker.clear();
             }
+            self.descriptors = emptied(descriptors);
             self.real_time.iter_mut().for_each(|real_time| real_time.wakes(Instant::now()));
         }
         self.engine.after_sleep();
@@ -383,12 +417,12 @@ mod tests {
     }
 
     /// Must be polled, and records whether it was.
-    struct Asked(Arc<std::sync::atomic::AtomicU64>);
-    impl App for Asked {
+    struct Polled(Arc<std::sync::atomic::AtomicU64>);
+    impl App for Polled {
         fn pull(&mut self, _io: &mut Io<'_>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
-        fn must_be_asked(&self) -> bool {
+        fn must_be_polled(&self) -> bool {
             true
         }
     }
@@ -422,8 +456,8 @@ mod tests {
         until(|| counters.get(WorkerCounter::Sleeps) >= 1);
         worker.demote();
         assert!(worker.is_alive() && worker.stop().is_some());
-        let granted = |app: Asked, idle| real_time(app, idle).map(|(_, _, granted)| granted);
-        assert_eq!(granted(Asked(Arc::default()), idle), Some(false), "nobody would wake it");
+        let granted = |app: Polled, idle| real_time(app, idle).map(|(_, _, granted)| granted);
+        assert_eq!(granted(Polled(Arc::default()), idle), Some(false), "nobody would wake it");
         let busy = real_time(Pulls(Arc::default()), Idle::Busy).map(|(_, _, granted)| granted);
         assert_eq!(busy, Some(false), "it never sleeps");
     }
@@ -431,7 +465,7 @@ mod tests {
     #[test]
     fn sleeps_briefly_if_an_app_must_be_polled() {
         let pulls = Arc::default();
-        let (worker, counters, _waker) = worker(Asked(Arc::clone(&pulls)));
+        let (worker, counters, _waker) = worker(Polled(Arc::clone(&pulls)));
         // Nobody wakes it: a sleep of the longest kind would not end in time.
         until(|| counters.get(WorkerCounter::Sleeps) >= 100);
         assert!(pulls.load(Ordering::Relaxed) >= 100);

@@ -87,7 +87,7 @@ mod model {
         });
     }
 
-    /// The same with two producers: one of them wakes it.
+    /// Two producers queue while the consumer falls asleep: one of them wakes it.
     #[test]
     fn no_wakeup_is_lost_with_two_producers() {
         loom::model(|| {

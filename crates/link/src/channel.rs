@@ -297,8 +297,8 @@ mod model {
         });
     }
 
-    /// The same of several at a time, which one store hands over, with threads switched at any two places: all
-    /// interleavings are too many.
+    /// Several items at a time, which one store hands over, with threads switched at any two places: all interleavings
+    /// are too many.
     #[test]
     fn hands_over_several_in_order() {
         let mut model = loom::model::Builder::new();

@@ -54,7 +54,7 @@ pub struct Link {
     counts: Counts,
     /// Whether the waiting frames are [`MbufFrame`]s.
     has_mbufs: bool,
-    /// Whether they may be: the app at the end asks for them.
+    /// Whether they may be: the app that receives them can use such frames.
     takes_mbufs: bool,
 }
 
@@ -216,13 +216,14 @@ impl Link {
         self.vacant()
     }
 
-    /// The same for frames described by their mbufs; `None` if the link does not take such frames now.
+    /// [`vacant_mut`](Self::vacant_mut) for frames described by their mbufs; `None` if the link does not take such frames
+    /// now.
     #[inline]
     pub fn vacant_mbufs_mut(&mut self) -> Option<&mut [Option<MbufFrame>]> {
         self.use_kind::<MbufFrame>().then(|| self.vacant())
     }
 
-    /// The same for frames of either kind; `None` if the link does not take such frames now.
+    /// [`vacant_mut`](Self::vacant_mut) for frames of either kind; `None` if the link does not take such frames now.
     #[inline(always)]
     pub fn vacant_as<F: AnyFrame>(&mut self) -> Option<&mut [Option<F>]> {
         self.use_kind::<F>().then(|| self.vacant())
@@ -254,13 +255,13 @@ impl Link {
         self.waiting()
     }
 
-    /// The same for frames described by their mbufs; `None` if those that wait are others.
+    /// [`waiting_mut`](Self::waiting_mut) for frames described by their mbufs; `None` if frames of the other kind wait.
     #[inline]
     pub fn waiting_mbufs_mut(&mut self) -> Option<&mut [Option<MbufFrame>]> {
         self.has_mbufs.then(|| self.waiting())
     }
 
-    /// The same for frames of either kind: none if those that wait are others.
+    /// [`waiting_mut`](Self::waiting_mut) for frames of either kind: none if frames of the other kind wait.
     #[inline]
     pub fn waiting_as<F: AnyFrame>(&mut self) -> &mut [Option<F>] {
         if self.use_kind::<F>() { self.waiting() } else { &mut [] }

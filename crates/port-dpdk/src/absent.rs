@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bm_frame::{Burst, Frame, FramePool, Freelist, MbufFrame};
-use bm_port::{InPlace, Port, Received, Steering, Transmitted};
+use bm_port::{InPlace, Port, ReceivedFrames, Steering, TransmittedFrames};
 
 use crate::{DpdkError, Link, Options, Spec, Spread};
 
@@ -105,21 +105,25 @@ impl Port for DpdkPort {
 }
 
 impl InPlace for DpdkPort {
-    fn receive_into(&mut self, _places: &mut [Option<Frame>], _frames: &mut Freelist) -> Received {
+    fn receive_into(&mut self, _places: &mut [Option<Frame>], _frames: &mut Freelist) -> ReceivedFrames {
         match self.0 {}
     }
 
-    fn transmit_from(&mut self, _places: &mut [Option<Frame>], _frames: &mut Freelist) -> Transmitted {
+    fn transmit_from(&mut self, _places: &mut [Option<Frame>], _frames: &mut Freelist) -> TransmittedFrames {
         match self.0 {}
     }
 }
 
 impl InPlace<MbufFrame> for DpdkPort {
-    fn receive_into(&mut self, _places: &mut [Option<MbufFrame>], _frames: &mut Freelist) -> Received {
+    fn receive_into(&mut self, _places: &mut [Option<MbufFrame>], _frames: &mut Freelist) -> ReceivedFrames {
         match self.0 {}
     }
 
-    fn transmit_from(&mut self, _places: &mut [Option<MbufFrame>], _frames: &mut Freelist) -> Transmitted {
+    fn transmit_from(
+        &mut self,
+        _places: &mut [Option<MbufFrame>],
+        _frames: &mut Freelist,
+    ) -> TransmittedFrames {
         match self.0 {}
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use bm_frame::{AnyFrame, BURST, Burst, Frame, Freelist, MbufFrame};
-use bm_port::{DeviceCounters, InPlace, Port, Received, Transmitted};
+use bm_port::{DeviceCounters, InPlace, Port, ReceivedFrames, TransmittedFrames};
 
 use crate::ffi::{self, Counts, Header, Mbuf, Queue};
 use crate::pause::QueuePause;
@@ -53,14 +53,14 @@ impl DpdkPort {
         places: &mut [Option<F>],
         frames: &mut Freelist,
         receive: impl FnOnce(&mut Queue, Free, u32) -> u32,
-    ) -> Received {
+    ) -> ReceivedFrames {
         debug_assert!(std::ptr::eq(frames.memory(), self.shared.memory), "frames of the device's own memory");
         debug_assert!(places.iter().all(Option::is_none), "a frame would be lost");
         if self.shared.pause.is_paused(&self.pause) {
-            return Received::default();
+            return ReceivedFrames::default();
         }
         let count = receive(&mut self.queue, Free::new(frames), places.len().min(BURST) as u32);
-        Received { count: count as usize, bytes: self.queue.bytes }
+        ReceivedFrames { count: count as usize, bytes: self.queue.bytes }
     }
 
     /// Has the shim send what is in the places, and empty them: `transmit` gets the queue, the free frames, and the places
@@ -71,17 +71,17 @@ impl DpdkPort {
         places: &mut [Option<F>],
         frames: &mut Freelist,
         transmit: impl FnOnce(&mut Queue, Free, &mut [Option<F>]) -> u32,
-    ) -> Transmitted {
+    ) -> TransmittedFrames {
         debug_assert!(std::ptr::eq(frames.memory(), self.shared.memory), "frames of the device's own memory");
         // The shim's arrays have this many slots.
         let (places, rest) = places.split_at_mut(places.len().min(BURST));
         let behind = || rest.iter().flatten().count();
         if self.shared.pause.is_paused(&self.pause) {
-            return Transmitted { refused: 0, left: places.iter().flatten().count() + behind() };
+            return TransmittedFrames { refused: 0, left: places.iter().flatten().count() + behind() };
         }
         let before = self.queue.invalid;
         let left = transmit(&mut self.queue, Free::new(frames), places);
-        Transmitted { refused: (self.queue.invalid - before) as usize, left: left as usize + behind() }
+        TransmittedFrames { refused: (self.queue.invalid - before) as usize, left: left as usize + behind() }
     }
 }
 
@@ -98,7 +98,7 @@ impl Free {
 }
 
 impl InPlace for DpdkPort {
-    fn receive_into(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Received {
+    fn receive_into(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> ReceivedFrames {
         let to = places.as_mut_ptr().cast::<*mut Header>();
         self.receive_by(places, frames, |queue, Free { stack, freelist }, room| {
             // SAFETY: an empty place is a null pointer and a frame the address of its header, so the shim can fill
@@ -108,7 +108,7 @@ impl InPlace for DpdkPort {
         })
     }
 
-    fn transmit_from(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Transmitted {
+    fn transmit_from(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> TransmittedFrames {
         self.transmit_by(places, frames, |queue, Free { stack, freelist }, places| {
             let (from, count) = (places.as_mut_ptr().cast::<*mut Header>(), places.len() as u32);
             // SAFETY: as in `receive_into`; the shim empties the places of frames that the driver has taken over.
@@ -119,7 +119,7 @@ impl InPlace for DpdkPort {
 
 /// The driver's own pointers: what it receives is checked, what is sent was checked before.
 impl InPlace<MbufFrame> for DpdkPort {
-    fn receive_into(&mut self, places: &mut [Option<MbufFrame>], frames: &mut Freelist) -> Received {
+    fn receive_into(&mut self, places: &mut [Option<MbufFrame>], frames: &mut Freelist) -> ReceivedFrames {
         let to = places.as_mut_ptr().cast::<*mut Mbuf>();
         self.receive_by(places, frames, |queue, Free { stack, freelist }, room| {
             // SAFETY: as for frames with headers, but a place has the address of an mbuf, which the driver gives up. The
@@ -128,7 +128,11 @@ impl InPlace<MbufFrame> for DpdkPort {
         })
     }
 
-    fn transmit_from(&mut self, places: &mut [Option<MbufFrame>], frames: &mut Freelist) -> Transmitted {
+    fn transmit_from(
+        &mut self,
+        places: &mut [Option<MbufFrame>],
+        frames: &mut Freelist,
+    ) -> TransmittedFrames {
         // What is behind a gap waits for the next call.
         let count = places.iter().position(Option::is_none).unwrap_or(places.len());
         let (places, rest) = places.split_at_mut(count);
@@ -137,7 +141,7 @@ impl InPlace<MbufFrame> for DpdkPort {
             // SAFETY: as above. No place is null, and the shim empties those that the driver has taken over.
             unsafe { ffi::bm_transmit_mbufs(queue, stack, freelist, from, count) }
         });
-        Transmitted { left: done.left + rest.iter().flatten().count(), ..done }
+        TransmittedFrames { left: done.left + rest.iter().flatten().count(), ..done }
     }
 }
 
@@ -148,7 +152,7 @@ impl Port for DpdkPort {
     }
 
     fn transmit(&mut self, burst: &mut Burst, frames: &mut Freelist) -> usize {
-        let Transmitted { refused, left } = InPlace::transmit_from(self, burst.places_mut(), frames);
+        let TransmittedFrames { refused, left } = InPlace::transmit_from(self, burst.places_mut(), frames);
         if left == 0 {
             burst.reset();
         }

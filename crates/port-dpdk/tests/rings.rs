@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bm_frame::{AnyFrame, Burst, FramePool, Freelist, MbufFrame};
-use bm_port::{Port, Transmitted};
+use bm_port::{Port, TransmittedFrames};
 use bm_port_dpdk::{DpdkDevice, DpdkError, DpdkPort, Options, Spec};
 
 const SLOTS: usize = 4096;
@@ -120,7 +120,10 @@ fn links_are_filled_and_emptied_in_place() {
     let mut places: Vec<_> = (0..300).map(|n| frames.allocate_with(&packet(n as u8)[..60 - n % 7])).collect();
     let sent: Vec<_> = places.iter().flatten().map(|frame| frame.data().as_ptr()).collect();
     let port_in_place = port.in_place().unwrap();
-    assert_eq!(port_in_place.transmit_from(&mut places, &mut frames), Transmitted { refused: 0, left: 44 });
+    assert_eq!(
+        port_in_place.transmit_from(&mut places, &mut frames),
+        TransmittedFrames { refused: 0, left: 44 }
+    );
     assert!(places[..256].iter().all(Option::is_none));
     let left = port_in_place.transmit_from(&mut places[256..], &mut frames).left;
     assert_eq!((left, places.iter().flatten().count()), (0, 0));
@@ -162,7 +165,7 @@ fn frames_come_and_go_described_by_their_mbufs_only() {
     let taken = mbufs[100].take().unwrap().into_frame();
     assert_eq!(taken.data()[..20], packets[100][..20]);
     frames.free(taken);
-    assert_eq!(driver.transmit_from(&mut mbufs, &mut frames), Transmitted { refused: 0, left: 199 });
+    assert_eq!(driver.transmit_from(&mut mbufs, &mut frames), TransmittedFrames { refused: 0, left: 199 });
     assert!(mbufs[..100].iter().all(Option::is_none));
     assert_eq!(driver.transmit_from(&mut mbufs[101..], &mut frames).left, 0);
     let mut burst = Burst::new();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bm_frame::{BURST, Burst, Frame, FramePool, Freelist};
-use bm_port::{DeviceCounters, InPlace, Port, Received, Transmitted};
+use bm_port::{DeviceCounters, InPlace, Port, ReceivedFrames, TransmittedFrames};
 use bm_wire::ethernet::Ethernet;
 use bm_wire::offload;
 
@@ -193,14 +193,14 @@ impl XdpPort {
 }
 
 impl InPlace for XdpPort {
-    fn receive_into(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Received {
-        let Some(bound) = &mut self.bound else { return Received::default() };
+    fn receive_into(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> ReceivedFrames {
+        let Some(bound) = &mut self.bound else { return ReceivedFrames::default() };
         bound.heartbeat.beat();
         if self.binding.busy_poll.is_some() {
             socket::poll_driver(&bound.socket);
         }
         let count = bound.rings.receive.available(places.len() as u32);
-        let mut received = Received::default();
+        let mut received = ReceivedFrames::default();
         for _ in 0..count {
             let Some(bound) = &mut self.bound else { break };
             let descriptor = bound.rings.receive.read();
@@ -219,9 +219,9 @@ impl InPlace for XdpPort {
         received
     }
 
-    fn transmit_from(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Transmitted {
+    fn transmit_from(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> TransmittedFrames {
         self.reclaim(frames);
-        let mut done = Transmitted::default();
+        let mut done = TransmittedFrames::default();
         let Some(bound) = &mut self.bound else {
             done.left = places.iter().flatten().count();
             return done;

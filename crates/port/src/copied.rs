@@ -98,8 +98,8 @@ impl Port for Copied {
         if self.arrived.frames() > 0 { None } else { self.inner.wait_on() }
     }
 
-    fn bell(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.bell()
+    fn wakeup(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.wakeup()
     }
 
     fn device_counters(&self) -> DeviceCounters {

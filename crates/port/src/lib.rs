@@ -65,8 +65,8 @@ pub trait Port: Send {
         None
     }
 
-    /// A descriptor that becomes readable when something else than frames needs the port, such as another device for it.
-    fn bell(&self) -> Option<BorrowedFd<'_>> {
+    /// A descriptor by which another thread wakes the worker, for example to give the port another device.
+    fn wakeup(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
@@ -81,7 +81,7 @@ pub trait Port: Send {
 
 /// Frames that a port has received into the first of some slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceivedFrames {
     /// Their number.
     pub count: usize,
     /// Bytes of all of them.
@@ -91,7 +91,7 @@ pub struct Received {
 /// What a port did with frames that it was to send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "frames that are refused are lost, and the caller counts them"]
-pub struct Transmitted {
+pub struct TransmittedFrames {
     /// Frames that were freed and never sent, as in [`Port::transmit`].
     pub refused: usize,
     /// Frames for which the device had no room: they are where they were.
@@ -101,10 +101,10 @@ pub struct Transmitted {
 /// A port that receives into slots of a link, and sends from there: frames are moved to no burst in between.
 pub trait InPlace<F = Frame> {
     /// Fills empty slots with received frames, from the front and without gaps.
-    fn receive_into(&mut self, places: &mut [Option<F>], frames: &mut Freelist) -> Received;
+    fn receive_into(&mut self, places: &mut [Option<F>], frames: &mut Freelist) -> ReceivedFrames;
 
     /// Takes frames from the front, like [`Port::transmit`].
-    fn transmit_from(&mut self, places: &mut [Option<F>], frames: &mut Freelist) -> Transmitted;
+    fn transmit_from(&mut self, places: &mut [Option<F>], frames: &mut Freelist) -> TransmittedFrames;
 }
 
 /// Delivers frames that arrived on a port to Linux, as if brickmoon had not taken them.
@@ -117,8 +117,13 @@ pub trait HostPort: Send {
 
     /// Delivers packets in order; returns the indices of those that were lost.
     fn deliver_all(&mut self, packets: &[&[u8]]) -> Vec<usize> {
-        let lost = |(place, packet): (usize, &&[u8])| self.deliver(packet).is_err().then_some(place);
-        packets.iter().enumerate().filter_map(lost).collect()
+        let mut lost = Vec::new();
+        for (place, packet) in packets.iter().enumerate() {
+            if self.deliver(packet).is_err() {
+                lost.push(place);
+            }
+        }
+        lost
     }
 
     /// The next packet that Linux wants to send on the port, for ports that have a host TAP interface in Linux; `None` if

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bm_frame::{AnyFrame, Burst, Frame, Freelist, MbufFrame};
 
-use crate::{InPlace, Port, Received, Transmitted};
+use crate::{InPlace, Port, ReceivedFrames, TransmittedFrames};
 
 /// The other end of a memory port, which handles packets as bytes: for tests.
 #[derive(Clone, Default)]
@@ -102,8 +102,8 @@ impl Port for MemoryPort {
 }
 
 impl InPlace for MemoryPort {
-    fn receive_into(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Received {
-        let mut received = Received::default();
+    fn receive_into(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> ReceivedFrames {
+        let mut received = ReceivedFrames::default();
         for (place, frame) in places.iter_mut().zip(std::iter::from_fn(|| self.receive_one(frames))) {
             (received.count, received.bytes) = (received.count + 1, received.bytes + frame.len() as u64);
             *place = Some(frame);
@@ -111,15 +111,15 @@ impl InPlace for MemoryPort {
         received
     }
 
-    fn transmit_from(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Transmitted {
+    fn transmit_from(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> TransmittedFrames {
         places.iter_mut().filter_map(Option::take).for_each(|frame| self.transmit_one(frame, frames));
-        Transmitted::default()
+        TransmittedFrames::default()
     }
 }
 
 impl InPlace<MbufFrame> for MemoryPort {
-    fn receive_into(&mut self, places: &mut [Option<MbufFrame>], frames: &mut Freelist) -> Received {
-        let mut received = Received::default();
+    fn receive_into(&mut self, places: &mut [Option<MbufFrame>], frames: &mut Freelist) -> ReceivedFrames {
+        let mut received = ReceivedFrames::default();
         while received.count < places.len() {
             let Some(frame) = self.receive_one(frames) else { break };
             match MbufFrame::from_frame(frame) {
@@ -134,10 +134,14 @@ impl InPlace<MbufFrame> for MemoryPort {
         received
     }
 
-    fn transmit_from(&mut self, places: &mut [Option<MbufFrame>], frames: &mut Freelist) -> Transmitted {
+    fn transmit_from(
+        &mut self,
+        places: &mut [Option<MbufFrame>],
+        frames: &mut Freelist,
+    ) -> TransmittedFrames {
         let sent = places.iter_mut().filter_map(Option::take).map(AnyFrame::into_frame);
         sent.for_each(|frame| self.transmit_one(frame, frames));
-        Transmitted::default()
+        TransmittedFrames::default()
     }
 }
 

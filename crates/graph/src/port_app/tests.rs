@@ -39,10 +39,10 @@ impl Port for Narrow {
 }
 
 impl InPlace for Narrow {
-    fn receive_into(&mut self, _places: &mut [Option<Frame>], _frames: &mut Freelist) -> Received {
-        Received::default()
+    fn receive_into(&mut self, _places: &mut [Option<Frame>], _frames: &mut Freelist) -> ReceivedFrames {
+        ReceivedFrames::default()
     }
-    fn transmit_from(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Transmitted {
+    fn transmit_from(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> TransmittedFrames {
         let mut refused = 0;
         for frame in places.iter_mut().filter_map(Option::take).take(self.left) {
             self.left -= 1;
@@ -52,7 +52,7 @@ impl InPlace for Narrow {
             }
             frames.free(frame);
         }
-        Transmitted { refused, left: places.iter().flatten().count() }
+        TransmittedFrames { refused, left: places.iter().flatten().count() }
     }
 }
 
@@ -225,8 +225,8 @@ impl Port for Numbered {
 }
 
 impl InPlace for Numbered {
-    fn receive_into(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> Received {
-        let mut received = Received::default();
+    fn receive_into(&mut self, places: &mut [Option<Frame>], frames: &mut Freelist) -> ReceivedFrames {
+        let mut received = ReceivedFrames::default();
         for place in places.iter_mut().take(self.left) {
             assert!(place.is_none(), "a place in use");
             let bytes = &[self.next.to_be_bytes(), [0; 4]].concat()[..4 + self.next as usize % 4];
@@ -238,8 +238,8 @@ impl InPlace for Numbered {
         self.left -= received.count;
         received
     }
-    fn transmit_from(&mut self, _places: &mut [Option<Frame>], _frames: &mut Freelist) -> Transmitted {
-        Transmitted::default()
+    fn transmit_from(&mut self, _places: &mut [Option<Frame>], _frames: &mut Freelist) -> TransmittedFrames {
+        TransmittedFrames::default()
     }
 }
 

@@ -45,7 +45,7 @@ impl Native {
 
     /// Whether it may sleep: not if it has work left, nor if nothing would wake it.
     pub fn before_sleep(&mut self) -> bool {
-        self.app.before_sleep() && !self.app.must_be_asked()
+        self.app.before_sleep() && !self.app.must_be_polled()
     }
 
     pub fn after_sleep(&mut self) {

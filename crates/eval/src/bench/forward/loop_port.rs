@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bm_frame::{Burst, Frame, Freelist, swap_places};
-use bm_port::{InPlace, Port, Received, Transmitted};
+use bm_port::{InPlace, Port, ReceivedFrames, TransmittedFrames};
 
 use super::packet::{FRAME, Packet, Template};
 
@@ -190,7 +190,7 @@ fn renew_mixed<A: Packet>(
 }
 
 impl<A: Packet> InPlace for LoopPort<A> {
-    fn receive_into(&mut self, places: &mut [Option<Frame>], _frames: &mut Freelist) -> Received {
+    fn receive_into(&mut self, places: &mut [Option<Frame>], _frames: &mut Freelist) -> ReceivedFrames {
         let count = places.len().min(self.write - self.read).min(self.burst);
         let mut to = &mut places[..count];
         while !to.is_empty() {
@@ -204,10 +204,10 @@ impl<A: Packet> InPlace for LoopPort<A> {
             [length] => count as u64 * u64::from(*length),
             _ => places[..count].iter().flatten().map(|frame| frame.len() as u64).sum(),
         };
-        Received { count, bytes }
+        ReceivedFrames { count, bytes }
     }
 
-    fn transmit_from(&mut self, places: &mut [Option<Frame>], _frames: &mut Freelist) -> Transmitted {
+    fn transmit_from(&mut self, places: &mut [Option<Frame>], _frames: &mut Freelist) -> TransmittedFrames {
         self.sample.look(self.index, places);
         let mut from = places;
         while !from.is_empty() {
@@ -216,7 +216,7 @@ impl<A: Packet> InPlace for LoopPort<A> {
             swap_places(now, &mut self.ring[at..at + now.len()]);
             (self.write, from) = (self.write + now.len(), later);
         }
-        Transmitted::default()
+        TransmittedFrames::default()
     }
 }
 

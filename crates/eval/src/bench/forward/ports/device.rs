@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bm_frame::{AnyFrame, Burst, FramePool, Freelist, MbufFrame};
-use bm_port::{InPlace, Port, Received, Transmitted};
+use bm_port::{InPlace, Port, ReceivedFrames, TransmittedFrames};
 use bm_port_dpdk::DpdkPort;
 use bm_wire::checksum;
 
@@ -180,13 +180,13 @@ impl<F: AnyFrame> InPlace<F> for Looped
 where
     DpdkPort: InPlace<F>,
 {
-    fn receive_into(&mut self, places: &mut [Option<F>], frames: &mut Freelist) -> Received {
+    fn receive_into(&mut self, places: &mut [Option<F>], frames: &mut Freelist) -> ReceivedFrames {
         let received = self.port.receive_into(places, frames);
         self.arrived(&mut places[..received.count]);
         received
     }
 
-    fn transmit_from(&mut self, places: &mut [Option<F>], frames: &mut Freelist) -> Transmitted {
+    fn transmit_from(&mut self, places: &mut [Option<F>], frames: &mut Freelist) -> TransmittedFrames {
         self.leaving(places);
         self.port.transmit_from(places, frames)
     }
