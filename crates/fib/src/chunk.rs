@@ -79,7 +79,7 @@ const DEEP_SHIFT: u32 = 29;
 const KEYS: u32 = 128;
 /// Halves of a block before its first next hop, less the one that every count includes.
 const HALVES: u64 = 7;
-/// The same of a wide block.
+/// Halves of a wide block before its first next hop, less the one that every count includes.
 const WIDE_HALVES: u64 = 17;
 /// Number of addresses that are looked up together.
 const LANES: usize = 64;
@@ -122,7 +122,7 @@ fn half(words: &[AtomicU64; WORDS], block: u64, key: u32) -> u64 {
     block * 4 + HALVES + u64::from(n)
 }
 
-/// The same in a wide block.
+/// Which half in the array of words is the next hop of `key`, in the wide block at `block`.
 #[inline(always)]
 fn wide_half(words: &[AtomicU64; WORDS], block: u64, key: u32) -> u64 {
     let at = u64::from(key >> 6);
@@ -131,7 +131,7 @@ fn wide_half(words: &[AtomicU64; WORDS], block: u64, key: u32) -> u64 {
     block * 4 + WIDE_HALVES + before + u64::from(starts.count_ones())
 }
 
-/// The two bytes there.
+/// The two bytes of half number `half`.
 #[inline(always)]
 fn value(words: &[AtomicU64; WORDS], half: u64) -> u32 {
     u32::from((word(words, half >> 2) >> (half % 4 * 16)) as u16)
@@ -350,15 +350,13 @@ impl Shape for Blocks {
 
     fn decode(words: &[AtomicU64], entry: u32, ranges: &mut Ranges) {
         let deep = (entry & OFFSET) as usize;
-        let is_deep = |key: u8| {
-            let word = words[deep + usize::from(key >> 6)].load(Relaxed);
-            entry & DEEP != 0 && word >> (key & 63) & 1 == 1
-        };
         each(words, block(entry) as usize, 2, |key, value| {
             let third = u16::from(key) << 8;
-            if is_deep(key) {
-                let fourth = |key, value| ranges.push(third | u16::from(key), value);
-                each(words, deep + usize::from(value), 4, fourth);
+            let deep_bits = words[deep + usize::from(key >> 6)].load(Relaxed);
+            if entry & DEEP != 0 && deep_bits >> (key & 63) & 1 == 1 {
+                each(words, deep + usize::from(value), 4, |key, value| {
+                    ranges.push(third | u16::from(key), value);
+                });
             } else {
                 ranges.push(third, value);
             }
@@ -371,7 +369,7 @@ fn len(ranges: usize) -> usize {
     (2 * (HALVES as usize + 1 + ranges)).div_ceil(8)
 }
 
-/// The same of a wide block.
+/// Words of a wide block with this many ranges.
 fn wide_len(ranges: usize) -> usize {
     (2 * (WIDE_HALVES as usize + 1 + ranges)).div_ceil(8)
 }

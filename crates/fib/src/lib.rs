@@ -68,8 +68,8 @@ pub trait Fib: Send + Sync {
         self.lookup_burst_by(self.form(), addresses, hops);
     }
 
-    /// The same in a given form, or the nearest available. Only tests and benches call it: `lookup_burst` uses the
-    /// best. This default looks up one address after the other.
+    /// [`lookup_burst`](Self::lookup_burst) in a given form, or the nearest available. Only tests and benches call it:
+    /// `lookup_burst` uses the best. This default looks up one address after the other.
     ///
     /// # Panics
     /// If `hops` is shorter than `addresses`.
@@ -115,7 +115,7 @@ pub trait BuildFib {
     where
         Self: Sized;
 
-    /// The same in memory of this process.
+    /// A table of all `routes` in memory of this process; what later changes free waits for `readers`.
     fn build(
         routes: impl IntoIterator<Item = (Prefix<Self::Address>, NextHop)>,
         readers: &Readers,
@@ -142,7 +142,7 @@ pub trait BuildFib {
     /// The size of the lookup structure in bytes; the [`rib::Rib`] is not included.
     fn memory_bytes(&self) -> usize;
 
-    /// Frees what all readers have moved past. `apply` does so as well.
+    /// Frees memory whose grace period has ended: all readers have moved past it. `apply` does so as well.
     fn reclaim(&mut self);
 }
 

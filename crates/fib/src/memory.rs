@@ -100,7 +100,7 @@ pub enum Part {
     Ipv6,
     /// On which interfaces IPv4 sources may arrive: routes to sets, then the sets ([`crate::sets`]).
     Sources4,
-    /// The same for IPv6.
+    /// On which interfaces IPv6 sources may arrive.
     Sources6,
 }
 

@@ -109,10 +109,10 @@ impl Entry {
     /// No route.
     pub const NONE: Self = Self((NONE as u64) << 48);
 
-    /// To Linux, which does not forward it: for this machine or all on a link.
+    /// To Linux, which does not forward the packet: it is for this machine, or for all machines on a link.
     const LOCAL: Self = Self((HOST as u64) << 48 | 1);
 
-    /// Whether it is for packets that Linux takes itself, unlike those that are handed to it and forwarded there.
+    /// Whether it is for packets to this machine: Linux does not forward them.
     #[inline(always)]
     pub fn is_local(self) -> bool {
         self == Self::LOCAL
@@ -256,7 +256,7 @@ impl NextHops {
         Ok(table)
     }
 
-    /// The same next hops as they are now, in memory of their own: marks made there are not seen here.
+    /// A copy of all next hops as they are now, in memory of its own: marks made there are not seen here.
     ///
     /// # Errors
     /// If there is no memory.
@@ -278,7 +278,7 @@ impl NextHops {
         self.entries.get(hop.index()).map_or(Entry::NONE, |entry| Entry(entry.load(Acquire)))
     }
 
-    /// The same, decoded.
+    /// The decoded action at `hop`; [`Action::None`] beyond the table.
     pub fn action(&self, hop: NextHop) -> Action {
         self.entry(hop).action()
     }

@@ -144,7 +144,7 @@ impl ReaderHandle {
 
     /// Whether it may read now.
     #[inline]
-    pub fn is_online(&self) -> bool {
+    pub(crate) fn is_online(&self) -> bool {
         self.seen.0.load(Ordering::Relaxed) != OFFLINE
     }
 
@@ -203,7 +203,7 @@ impl<T> Retired<T> {
 
     /// Tells readers that something which they may have cached since their last quiescent state is out of date: their
     /// [`point`](ReaderHandle::point) moves.
-    pub fn outdate(&self) {
+    pub(crate) fn outdate(&self) {
         self.readers.retire_point();
     }
 
@@ -475,16 +475,16 @@ mod model {
     }
 
     /// A value whose drop writes to what its readers read: loom reports the two if nothing keeps them apart.
-    struct Watched(UnsafeCell<u32>);
+    struct WatchedCell(UnsafeCell<u32>);
 
-    impl Watched {
+    impl WatchedCell {
         fn look(&self) -> u32 {
             // SAFETY: what is being modelled.
             self.0.with(|cell| unsafe { *cell })
         }
     }
 
-    impl Drop for Watched {
+    impl Drop for WatchedCell {
         fn drop(&mut self) {
             // SAFETY: what is being modelled.
             self.0.with_mut(|cell| unsafe { *cell = 0 });
@@ -499,7 +499,7 @@ mod model {
         model.preemption_bound = Some(3);
         model.check(|| {
             let readers = Readers::new();
-            let table = Arc::new(Published::new(Watched(UnsafeCell::new(1)), &readers));
+            let table = Arc::new(Published::new(WatchedCell(UnsafeCell::new(1)), &readers));
             let (mut reader, theirs) = (readers.register(), table.clone());
             let worker = thread::spawn(move || {
                 let first = theirs.load(&reader).look();
@@ -508,7 +508,7 @@ mod model {
                 assert!(first > 0 && second >= first, "{first} then {second}");
                 reader.offline();
             });
-            table.publish(Watched(UnsafeCell::new(2)));
+            table.publish(WatchedCell(UnsafeCell::new(2)));
             table.reclaim();
             worker.join().unwrap();
             assert_eq!(table.reclaim(), 0);

@@ -163,7 +163,7 @@ impl<A: Address> Rib<A> {
 
     /// The routes strictly within `prefix` that no other route strictly within it covers. What is between them is
     /// owned by a route to `prefix` itself.
-    pub fn nearest_within(&self, prefix: Prefix<A>) -> Iter<'_, A> {
+    pub(crate) fn nearest_within(&self, prefix: Prefix<A>) -> Iter<'_, A> {
         let mut stack = Vec::new();
         if let Some(top) = self.highest_within(prefix) {
             let node = self.node(top);
@@ -177,7 +177,7 @@ impl<A: Address> Rib<A> {
     }
 
     /// Whether a route within `prefix` is longer than `length`.
-    pub fn has_longer_within(&self, prefix: Prefix<A>, length: u8) -> bool {
+    pub(crate) fn has_longer_within(&self, prefix: Prefix<A>, length: u8) -> bool {
         self.within(prefix).any(|(route, _)| route.length() > length)
     }
 

@@ -64,7 +64,7 @@ impl<A: Address> Structure<A> {
         self.build_in(routes, readers, &Source::anonymous())
     }
 
-    /// The same in memory from `source`.
+    /// A table of all `routes` in memory from `source`.
     ///
     /// # Errors
     /// The first route without room.

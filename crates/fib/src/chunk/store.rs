@@ -104,13 +104,13 @@ impl Store {
         self.dead.push((offset, len));
     }
 
-    /// What was released is unreachable for new readers from here on.
+    /// To be called once new readers cannot find what was released: its grace period begins.
     pub fn retire(&mut self) {
         self.waiting += self.dead.iter().map(|(_, len)| *len as usize).sum::<usize>();
         self.retired.extend(self.dead.drain(..));
     }
 
-    /// Frees what all readers have moved past.
+    /// Frees the words whose grace period has ended.
     pub fn reclaim(&mut self) {
         for (offset, len) in self.retired.take_passed() {
             self.waiting -= len as usize;
@@ -139,7 +139,7 @@ impl Store {
             && self.is_loose_at(self.extent() - self.waiting.min(self.extent()))
     }
 
-    /// The same, should the highest block end there.
+    /// Whether holes would take more than a quarter of what the blocks take if the highest block ended at `top`.
     fn is_loose_at(&self, top: usize) -> bool {
         top > self.live + self.live / 4 + SLACK
     }
@@ -152,13 +152,13 @@ impl Store {
     /// Moves the highest blocks down into holes, which must have been merged just before. If that gains little,
     /// because blocks are too long for the holes, it moves all to the top, so that the space they leave can be one
     /// hole the next time. The caller relinks references to them, and then retires the list.
-    pub fn compact(&mut self, words: &[AtomicU64]) -> Moved {
+    pub fn compact(&mut self, words: &[AtomicU64]) -> Moves {
         let goal = (self.live + self.live / 16) as u32;
         let mut all: Vec<u32> =
             (0..self.records.len() as u32).filter(|i| self.records[*i as usize].count > 0).collect();
         all.sort_unstable_by_key(|i| std::cmp::Reverse(self.records[*i as usize].offset));
         self.released = 0;
-        let (mut moved, mut gained) = (Moved::default(), 0);
+        let (mut moved, mut gained) = (Moves::default(), 0);
         let mut stay = Vec::new();
         for index in all {
             let Record { offset, len, .. } = self.records[index as usize];
@@ -187,7 +187,7 @@ impl Store {
         moved
     }
 
-    fn shift(&mut self, words: &[AtomicU64], index: u32, place: u32, moved: &mut Moved) {
+    fn shift(&mut self, words: &[AtomicU64], index: u32, place: u32, moved: &mut Moves) {
         let Record { offset, len, .. } = self.records[index as usize];
         for i in 0..len as usize {
             words[place as usize + i].store(words[offset as usize + i].load(Relaxed), Relaxed);
@@ -216,8 +216,8 @@ impl Store {
         self.buckets[bucket] = index;
     }
 
-    /// Nothing refers to the old places any more.
-    pub fn retire_moved(&mut self, moved: Moved) {
+    /// To be called once nothing refers to the old positions any more: their grace period begins.
+    pub fn retire_moved(&mut self, moved: Moves) {
         self.dead.extend(moved.0.into_iter().map(|(old, _, len)| (old, len)));
         self.retire();
     }
@@ -234,9 +234,11 @@ impl Store {
         let mut index = self.buckets[self.bucket(hash)];
         while index != NIL {
             let record = &self.records[index as usize];
-            let same =
-                || words[record.offset as usize..].iter().zip(content).all(|(w, c)| w.load(Relaxed) == *c);
-            if record.hash == hash && record.len as usize == content.len() && same() {
+            let mut stored = words[record.offset as usize..].iter().zip(content);
+            if record.hash == hash
+                && record.len as usize == content.len()
+                && stored.all(|(word, value)| word.load(Relaxed) == *value)
+            {
                 return Some(index);
             }
             index = record.next;
@@ -302,11 +304,11 @@ impl Store {
     }
 }
 
-/// Moved blocks: old offset, new offset, length.
+/// Moves blocks: old offset, new offset, length.
 #[derive(Debug, Default)]
-pub struct Moved(Vec<(u32, u32, u32)>);
+pub struct Moves(Vec<(u32, u32, u32)>);
 
-impl Moved {
+impl Moves {
     /// Whether no block has moved.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -320,8 +322,10 @@ impl Moved {
 }
 
 fn hash(content: &[u64]) -> u64 {
-    let mix = |hash: u64, word: &u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let hash = content.iter().fold(content.len() as u64, mix);
+    let mut hash = content.len() as u64;
+    for word in content {
+        hash = (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
     (hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 

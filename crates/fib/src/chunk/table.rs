@@ -350,16 +350,17 @@ impl<F: Shape> Table<F> {
 
     /// Sorted by address; each prefix's changes stay in their order.
     fn run_sorted(&mut self, changes: &[Change<u32>]) -> Result<(), Shortage> {
-        let key = |(i, change): (usize, &Change<u32>)| u64::from(change.prefix().first()) << 32 | i as u64;
-        let mut order: Vec<u64> = changes.iter().enumerate().map(key).collect();
+        let numbered = changes.iter().enumerate();
+        let mut order: Vec<u64> =
+            numbered.map(|(i, change)| u64::from(change.prefix().first()) << 32 | i as u64).collect();
         order.sort_unstable();
         self.run(order.into_iter().map(|key| &changes[key as u32 as usize]))
     }
 
     fn one_by_one(&mut self, changes: &[Change<u32>], before: usize) -> Result<(), TableFull<u32>> {
         for (i, change) in changes.iter().enumerate() {
-            let full = |shortage| TableFull { prefix: change.prefix(), applied: before + i, shortage };
-            self.run([change].into_iter()).map_err(full)?;
+            let (prefix, applied) = (change.prefix(), before + i);
+            self.run([change].into_iter()).map_err(|shortage| TableFull { prefix, applied, shortage })?;
         }
         Ok(())
     }

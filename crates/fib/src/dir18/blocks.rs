@@ -96,7 +96,7 @@ impl Blocks {
     }
 
     /// How many words were ever in use.
-    pub fn ever_used(&self) -> usize {
+    pub(crate) fn ever_used(&self) -> usize {
         self.top as usize
     }
 
@@ -206,9 +206,10 @@ impl Blocks {
         let forks = if entry >= WIDE {
             1..1 + values.div_ceil(2)
         } else {
-            let is_deep = |value: &u32| (word(1 + value / 4) >> (value % 4 * 16)) as u16 == DEEP as u16;
             let start = 1 + values.div_ceil(4);
-            start..start + ((0..values).filter(is_deep).count() as u32).div_ceil(2)
+            let narrow = (0..values).map(|value| (word(1 + value / 4) >> (value % 4 * 16)) as u16);
+            let forks = narrow.filter(|value| *value == DEEP as u16).count() as u32;
+            start..start + forks.div_ceil(2)
         };
         found.push(Piece { at, size: size_of_words(forks.end) });
         at + forks.start..at + forks.end
@@ -226,7 +227,7 @@ impl Blocks {
         }
     }
 
-    /// These are out of reach.
+    /// To be called once new readers cannot find these: their grace period begins.
     pub fn retire(&mut self, pieces: impl IntoIterator<Item = Piece>) {
         self.retired.extend(pieces);
     }
@@ -240,7 +241,7 @@ impl Blocks {
     /// As if all words but `left` were in use.
     #[cfg(test)]
     #[cfg(not(loom))]
-    pub fn exhaust(&mut self, left: u32) {
+    pub(crate) fn exhaust(&mut self, left: u32) {
         self.free = Default::default();
         self.top = WORDS as u32 - left;
     }

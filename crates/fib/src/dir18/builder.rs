@@ -35,11 +35,11 @@ impl Dir18 {
     fn refresh(&mut self, stretches: &[(u32, u32)]) -> Result<(), (Prefix<u32>, Shortage)> {
         let mut changed = Entries::new();
         let fib = self.fib.clone();
-        let old = |slot: u32| fib.root[slot as usize].load(Relaxed);
         for &(first, last) in stretches {
-            let mut slots = Slots::new(first, &mut self.blocks, &old, &mut changed);
-            let within = (first << (32 - ROOT_LENGTH), last << (32 - ROOT_LENGTH) | u32::MAX >> ROOT_LENGTH);
-            let swept = sweep::runs(&self.rib, within, |start, hop| slots.run(start, hop));
+            let mut slots = Slots::new(first, &mut self.blocks, &fib.root, &mut changed);
+            let start = first << (32 - ROOT_LENGTH);
+            let end = last << (32 - ROOT_LENGTH) | u32::MAX >> ROOT_LENGTH;
+            let swept = sweep::runs(&self.rib, start, end, |start, hop| slots.run(start, hop));
             if let Err(shortage) = swept.and_then(|()| slots.fill_to(last + 1)) {
                 let at = slots.at();
                 self.blocks.give_back();
@@ -104,9 +104,9 @@ impl BuildFib for Dir18 {
             return Err(TableFull { prefix, applied, shortage: Shortage::NextHop(hop) });
         }
         if let Err((full, shortage)) = table.refresh(&[(0, ROOT as u32 - 1)]) {
-            let inside = |prefix: &Prefix<u32>| prefix.first() >= full.first();
             let mut routes = table.rib.iter().map(|(prefix, _)| prefix).enumerate();
-            let (applied, prefix) = routes.find(|(_, prefix)| inside(prefix)).unwrap_or((0, full));
+            let first_inside = routes.find(|(_, prefix)| prefix.first() >= full.first());
+            let (applied, prefix) = first_inside.unwrap_or((0, full));
             return Err(TableFull { prefix, applied, shortage });
         }
         Ok(table)
@@ -122,8 +122,12 @@ impl BuildFib for Dir18 {
         match self.apply_together(admitted) {
             Ok(()) => refused.map_or(Ok(()), |(_, refused)| Err(refused)),
             Err(_) => (0..).zip(admitted).try_for_each(|(applied, change)| {
-                let full = |shortage| TableFull { prefix: change.prefix(), applied, shortage };
-                self.apply_together(std::slice::from_ref(change)).map_err(full)
+                let prefix = change.prefix();
+                self.apply_together(std::slice::from_ref(change)).map_err(|shortage| TableFull {
+                    prefix,
+                    applied,
+                    shortage,
+                })
             }),
         }
     }

@@ -10,6 +10,8 @@ use super::{BLOCK, ROOT_LENGTH};
 use crate::rib::Rib;
 use crate::{NextHop, Shortage};
 use bm_wire::prefix::Prefix;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Addresses of a slot of the root.
 const SLOT: u32 = 1 << (32 - ROOT_LENGTH);
@@ -28,7 +30,8 @@ pub type Entries = Vec<(u32, u32)>;
 /// with each run's start, in order.
 pub fn runs(
     rib: &Rib<u32>,
-    (first, last): (u32, u32),
+    first: u32,
+    last: u32,
     mut run: impl FnMut(u32, u32) -> Result<(), Shortage>,
 ) -> Result<(), Shortage> {
     let (holding, behind) = rib.around(first);
@@ -67,8 +70,8 @@ fn top(open: &[(u32, u32)]) -> u32 {
 /// Turns runs into entries.
 pub struct Slots<'a> {
     pub blocks: &'a mut Blocks,
-    /// The entry that a slot has now.
-    pub old: &'a dyn Fn(u32) -> u32,
+    /// The entries of all slots as they are now.
+    root: &'a [AtomicU32],
     pub changed: &'a mut Entries,
     slot: u32,
     runs: Vec<Run>,
@@ -76,13 +79,8 @@ pub struct Slots<'a> {
 
 impl<'a> Slots<'a> {
     /// From slot `first` on.
-    pub fn new(
-        first: u32,
-        blocks: &'a mut Blocks,
-        old: &'a dyn Fn(u32) -> u32,
-        changed: &'a mut Entries,
-    ) -> Self {
-        Self { blocks, old, changed, slot: first, runs: Vec::new() }
+    pub fn new(first: u32, blocks: &'a mut Blocks, root: &'a [AtomicU32], changed: &'a mut Entries) -> Self {
+        Self { blocks, root, changed, slot: first, runs: Vec::new() }
     }
 
     /// The next run begins.
@@ -98,16 +96,15 @@ impl<'a> Slots<'a> {
     }
 
     /// Completes all slots before `end`; the last run continues into `end`.
-    pub fn fill_to(&mut self, end: u32) -> Result<(), Shortage> {
+    pub(crate) fn fill_to(&mut self, end: u32) -> Result<(), Shortage> {
         let hop = self.runs.last().map_or(NextHop::NONE.0, |(_, hop)| *hop);
-        let old = (self.old)(self.slot);
         let entry = match self.runs[..] {
             [_] => hop,
-            _ => slot_entry(self.blocks, &self.runs, old)?,
+            _ => slot_entry(self.blocks, &self.runs, self.old_entry(self.slot))?,
         };
-        self.tell(self.slot, entry, old);
+        self.record(self.slot, entry);
         for slot in self.slot + 1..end {
-            self.tell(slot, hop, (self.old)(slot));
+            self.record(slot, hop);
         }
         self.slot = end;
         self.runs.clear();
@@ -115,8 +112,12 @@ impl<'a> Slots<'a> {
         Ok(())
     }
 
-    fn tell(&mut self, slot: u32, entry: u32, old: u32) {
-        if entry != old {
+    fn old_entry(&self, slot: u32) -> u32 {
+        self.root[slot as usize].load(Relaxed)
+    }
+
+    fn record(&mut self, slot: u32, entry: u32) {
+        if entry != self.old_entry(slot) {
             self.changed.push((slot, entry));
         }
     }

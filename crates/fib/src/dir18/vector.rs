@@ -20,16 +20,16 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 impl Dir18Fib {
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     pub(super) fn lookup_avx2(&self, addresses: &[u32], hops: &mut [NextHop]) {
-        let flat = self.flat();
+        let (root, words) = self.flat();
         let (by_32, rest) = addresses.as_chunks::<32>();
         let (hops_32, hops_rest) = hops.as_chunks_mut::<32>();
         for (addresses, hops) in by_32.iter().zip(hops_32) {
-            lookup_eights::<32, 4>(flat, addresses, hops);
+            lookup_eights::<32, 4>(root, words, addresses, hops);
         }
         let (by_8, rest) = rest.as_chunks::<8>();
         let (hops_8, hops_rest) = hops_rest.as_chunks_mut::<8>();
         for (addresses, hops) in by_8.iter().zip(hops_8) {
-            lookup_eights::<8, 1>(flat, addresses, hops);
+            lookup_eights::<8, 1>(root, words, addresses, hops);
         }
         self.lookup_scalar(rest, hops_rest);
     }
@@ -37,16 +37,16 @@ impl Dir18Fib {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vpopcntdq")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     pub(super) fn lookup_avx512(&self, addresses: &[u32], hops: &mut [NextHop]) {
-        let flat = self.flat();
+        let (root, words) = self.flat();
         let (by_64, rest) = addresses.as_chunks::<LANES>();
         let (hops_64, hops_rest) = hops.as_chunks_mut::<LANES>();
         for (addresses, hops) in by_64.iter().zip(hops_64) {
-            lookup_groups::<LANES, { LANES / 16 }>(flat, addresses, hops);
+            lookup_groups::<LANES, { LANES / 16 }>(root, words, addresses, hops);
         }
         let (by_16, rest) = rest.as_chunks::<16>();
         let (hops_16, hops_rest) = hops_rest.as_chunks_mut::<16>();
         for (addresses, hops) in by_16.iter().zip(hops_16) {
-            lookup_groups::<16, 1>(flat, addresses, hops);
+            lookup_groups::<16, 1>(root, words, addresses, hops);
         }
         self.lookup_avx2(rest, hops_rest);
     }
@@ -61,12 +61,13 @@ struct Lanes([u32; 16]);
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vpopcntdq,avx2,bmi1,bmi2,lzcnt,popcnt")]
 #[inline]
 fn lookup_groups<const N: usize, const G: usize>(
-    (root, words): (&Root, &Words),
+    root: &Root,
+    words: &Words,
     addresses: &[u32; N],
     hops: &mut [NextHop; N],
 ) {
     let mut entries = [_mm512_setzero_si512(); G];
-    // Where each lane's block is, and how far to shift its bitmap; in whose place comes the value.
+    // Where each lane's block is, and how far to shift its bitmap, which the value replaces later.
     let (mut blocks, mut values) = ([Lanes([0; 16]); G], [Lanes([0; 16]); G]);
     for (group, addresses) in addresses.as_chunks::<16>().0.iter().enumerate() {
         entries[group] = load_entries(root, addresses, &mut blocks[group], &mut values[group]);
@@ -108,7 +109,7 @@ fn load_entries(root: &Root, addresses: &[u32; 16], blocks: &mut Lanes, shifts: 
     }
 }
 
-/// Puts the lanes' values in the place of their shifts.
+/// Replaces the shift of each lane by its value.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vpopcntdq,avx2,bmi1,bmi2,lzcnt,popcnt")]
 #[inline]
 fn load_values(words: &Words, blocks: &Lanes, values: &mut Lanes) {
@@ -155,11 +156,12 @@ struct Eight([u32; 8]);
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
 #[inline]
 fn lookup_eights<const N: usize, const G: usize>(
-    (root, words): (&Root, &Words),
+    root: &Root,
+    words: &Words,
     addresses: &[u32; N],
     hops: &mut [NextHop; N],
 ) {
-    // Where each lane's block is, and how far to shift its bitmap; in whose place comes the value.
+    // Where each lane's block is, and how far to shift its bitmap, which the value replaces later.
     let (mut blocks, mut values) = ([Eight([0; 8]); G], [Eight([0; 8]); G]);
     for (hop, address) in hops.iter_mut().zip(addresses) {
         hop.0 = root[slot(*address)].load(Acquire);
@@ -203,8 +205,8 @@ fn find_blocks(addresses: &[u32; 8], entries: &[NextHop; 8], blocks: &mut Eight,
     }
 }
 
-/// Puts next hops in the place of eight entries, those of their blocks where they have one; bits for lanes that need
-/// another step.
+/// Replaces eight entries by next hops, which come from their blocks where they have one. Returns a bit for each lane
+/// that needs another step.
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
 #[inline]
 fn choose_8(hops: &mut [NextHop; 8], values: &Eight) -> u64 {
@@ -212,13 +214,13 @@ fn choose_8(hops: &mut [NextHop; 8], values: &Eight) -> u64 {
     let again = unsafe {
         let entries = _mm256_loadu_si256(hops.as_ptr().cast());
         let value = _mm256_load_si256(values.0.as_ptr().cast());
-        let as_floats = |lanes| _mm256_castsi256_ps(lanes);
         // The sign of an entry says whether it names a block.
-        let found = _mm256_blendv_ps(as_floats(entries), as_floats(value), as_floats(entries));
+        let sign = _mm256_castsi256_ps(entries);
+        let found = _mm256_blendv_ps(sign, _mm256_castsi256_ps(value), sign);
         _mm256_storeu_si256(hops.as_mut_ptr().cast(), _mm256_castps_si256(found));
         let deep = _mm256_cmpeq_epi32(value, _mm256_set1_epi32(DEEP as i32));
         let wide = _mm256_and_si256(entries, _mm256_slli_epi32::<1>(entries));
-        _mm256_movemask_ps(as_floats(_mm256_or_si256(deep, wide)))
+        _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_or_si256(deep, wide)))
     };
     u64::from(again as u8)
 }

@@ -79,8 +79,8 @@ impl Source {
         Ok(Self(Kind::File(area)))
     }
 
-    /// The same in a file whose layout is defined by its reader, such as the value of a BPF map: after the page of
-    /// the directory, `rooms` bytes for each array in turn, each a whole number of pages.
+    /// Space for one new table in a file whose layout is defined by its reader, such as the value of a BPF map: after
+    /// the page of the directory, `rooms` bytes for each array in turn, each a whole number of pages.
     ///
     /// A builder that requests a longer array gets what there is; the rest reads as zero. Only structures that check
     /// how much they got can be built there ([`crate::Chunk17`], [`crate::Range6`], next hops).

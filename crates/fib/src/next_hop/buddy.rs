@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 /// Which parts of the row are in use.
 #[derive(Debug)]
-pub struct Buddy {
+pub(crate) struct Buddy {
     /// Starts of free ranges by the log2 of their length.
     free: Vec<BTreeSet<u32>>,
 }

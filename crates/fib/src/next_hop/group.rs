@@ -30,16 +30,20 @@ pub fn merged(members: &[Member]) -> Vec<Member> {
 
 /// log2 of the fewest buckets with which every member's share is within 1 % of its weight's, or of the most that a
 /// group may have.
-pub fn count_log2(members: &[Member]) -> u32 {
+pub(crate) fn count_log2(members: &[Member]) -> u32 {
     let total: u64 = members.iter().map(|(_, weight)| u64::from(*weight)).sum();
-    let close = |order: &u32| {
+    for order in COUNT_LOG2_MIN..COUNT_LOG2_MAX {
         let count = 1u64 << order;
-        shares(members, count, |_| 0).iter().zip(members).all(|(share, (_, weight))| {
+        let shares = shares(members, count, |_| 0);
+        let are_close = shares.iter().zip(members).all(|(share, (_, weight))| {
             let due = u64::from(*weight) * count;
             (share * total).abs_diff(due) * 100 <= due
-        })
-    };
-    (COUNT_LOG2_MIN..COUNT_LOG2_MAX).find(close).unwrap_or(COUNT_LOG2_MAX)
+        });
+        if are_close {
+            return order;
+        }
+    }
+    COUNT_LOG2_MAX
 }
 
 /// How many of `count` buckets each member should have: whole parts, then one each to the largest remainders; among
@@ -59,7 +63,7 @@ fn shares(members: &[Member], count: u64, held: impl Fn(NextHop) -> u64) -> Vec<
 
 /// Distributes `buckets` to `members` according to their weights, moving as few as possible. Owners that are not
 /// members ([`NextHop::NONE`] at first) lose theirs. Returns each change: a position and its new owner.
-pub fn reassigned(buckets: &[NextHop], members: &[Member]) -> Vec<(usize, NextHop)> {
+pub(crate) fn reassigned(buckets: &[NextHop], members: &[Member]) -> Vec<(usize, NextHop)> {
     let mut held: HashMap<NextHop, u64> = HashMap::new();
     buckets.iter().for_each(|owner| *held.entry(*owner).or_default() += 1);
     let shares = shares(members, buckets.len() as u64, |hop| held.get(&hop).copied().unwrap_or(0));

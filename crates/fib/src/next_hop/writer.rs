@@ -97,8 +97,8 @@ impl NextHopWriter {
         Self::with_room_in(hops, buckets_log2, readers, &Source::anonymous())
     }
 
-    /// The same in memory from `source`: entries, buckets, MTUs and marks of use, in this order. Gateways, which only
-    /// the slow path needs, stay in this process.
+    /// A table of that size in memory from `source`: entries, buckets, MTUs and marks of use, in this order. Gateways,
+    /// which only the slow path needs, stay in this process.
     pub fn with_room_in(
         hops: u32,
         buckets_log2: u32,
@@ -216,7 +216,7 @@ impl NextHopWriter {
         (0..self.fresh).map(NextHop).filter(|hop| self.in_use[hop.index()])
     }
 
-    /// Frees what all readers have moved past; returns how much is still waiting.
+    /// Frees indices and buckets whose grace period has ended; returns how many still wait.
     pub fn reclaim(&mut self) -> usize {
         let passed: Vec<Freed> = self.retired.take_passed().collect();
         for freed in passed {

@@ -19,7 +19,7 @@ pub struct Block {
 
 /// The writer's account of all lines.
 #[derive(Debug)]
-pub struct Arena {
+pub(crate) struct Arena {
     fib: Arc<Range6Fib>,
     /// All lines that were ever used are below this.
     used: usize,
@@ -38,7 +38,7 @@ impl Arena {
     }
 
     /// How many lines were ever in use at once, gaps between blocks included.
-    pub fn ever_used(&self) -> usize {
+    pub(crate) fn ever_used(&self) -> usize {
         self.used
     }
 
@@ -72,7 +72,7 @@ impl Arena {
     }
 
     /// The change under way puts this out of reach.
-    pub fn drop_block(&mut self, start: u32, lines: usize) {
+    pub(crate) fn drop_block(&mut self, start: u32, lines: usize) {
         self.dropped.push(Block { start, lines });
     }
 

@@ -26,14 +26,19 @@ type Before = (Prefix<u128>, Option<NextHop>);
 impl Range6 {
     /// Carries out all `changes`, or none; returns which.
     pub(super) fn bulk(&mut self, changes: &[Change<u128>]) -> bool {
-        let nameless = |change: &Change<u128>| matches!(change, Change::Set(_, hop) if !Word::can_name(*hop));
-        if changes.len() < BULK_MIN || changes.iter().any(nameless) {
+        if changes.len() < BULK_MIN {
             return false;
         }
-        let Some(plan) = self.planned(last_of_each(changes)) else { return false };
-        let before = self.take_to_rib(&plan);
+        if changes.iter().any(|change| matches!(change, Change::Set(_, hop) if !Word::can_name(*hop))) {
+            return false;
+        }
+        let changes = last_of_each(changes);
+        if self.are_scattered(&changes) {
+            return false;
+        }
+        let before = self.apply_to_rib(&changes);
         self.writer.begin();
-        let done = self.take_to_trees(&before);
+        let done = self.apply_to_trees(&before);
         match done {
             Ok(()) => self.writer.end(),
             Err(_) => {
@@ -44,11 +49,11 @@ impl Range6 {
         done.is_ok()
     }
 
-    /// The changes, unless they are too scattered.
-    fn planned(&self, changes: Vec<Change<u128>>) -> Option<Vec<Change<u128>>> {
+    /// Whether too many of the changes, which are sorted, are in slots with few.
+    fn are_scattered(&self, changes: &[Change<u128>]) -> bool {
         let slots = changes.chunk_by(|a, b| slot(a.prefix().first()) == slot(b.prefix().first()));
         let few = slots.filter(|changes| !self.is_whole(changes[0].prefix(), changes.len()));
-        (few.map(<[_]>::len).sum::<usize>() <= EDITS_MAX).then_some(changes)
+        few.map(<[_]>::len).sum::<usize>() > EDITS_MAX
     }
 
     /// Whether there are enough changes (`count`) to rebuild their slot.
@@ -57,7 +62,7 @@ impl Range6 {
         self.rib.within(all).nth(count * SWEPT).is_none()
     }
 
-    fn take_to_rib(&mut self, changes: &[Change<u128>]) -> Vec<Before> {
+    fn apply_to_rib(&mut self, changes: &[Change<u128>]) -> Vec<Before> {
         let mut before = Vec::with_capacity(changes.len());
         for change in changes {
             let (old, new) = match *change {
@@ -72,7 +77,7 @@ impl Range6 {
     }
 
     /// Brings the trees up to date with the rib, where prefixes changed.
-    fn take_to_trees(&mut self, changed: &[Before]) -> Result<(), Shortage> {
+    fn apply_to_trees(&mut self, changed: &[Before]) -> Result<(), Shortage> {
         for changed in changed.chunk_by(|(a, _), (b, _)| slot(a.first()) == slot(b.first())) {
             let (short, long): (Vec<_>, Vec<_>) =
                 changed.iter().map(|(prefix, _)| *prefix).partition(|prefix| prefix.length() <= ROOT_LENGTH);

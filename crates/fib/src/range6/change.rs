@@ -29,7 +29,7 @@ impl Range6 {
         self.finish(planned)
     }
 
-    /// The same for all routes of one slot.
+    /// Brings one slot up to date after many of its routes changed.
     pub(super) fn refresh_slot(&mut self, slot: usize) -> Result<(), Shortage> {
         let planned = self.plan_slot(slot);
         self.finish(planned)
@@ -60,7 +60,7 @@ impl Range6 {
             return Ok(());
         }
         while window.is_past(prefix) {
-            let (key, _) = window.keys(prefix);
+            let key = *window.keys(prefix).start();
             let Some(below) = self.writer.find(self.writer.load(link), key) else { break };
             let all = window.prefix(key);
             // The key leads deeper, and still has to.
@@ -70,8 +70,8 @@ impl Range6 {
             (link, window) = (below, window.behind(key));
         }
         let keys = window.keys(prefix);
-        let fresh = self.writer.swept(&self.rib, window, keys)?;
-        self.writer.edit(link, window.height_min(), keys, &fresh)
+        let fresh = self.writer.swept(&self.rib, window, &keys)?;
+        self.writer.edit(link, window.height_min(), &keys, &fresh)
     }
 
     /// Counts a change of the slot. After as many as it has ranges, its tree is rebuilt, evenly filled and low.

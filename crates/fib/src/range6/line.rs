@@ -24,11 +24,11 @@ pub const CELLS: usize = 16;
 /// Children that a fork may have.
 pub const CHILDREN: usize = 16;
 /// Ranges that a leaf may have.
-pub const RANGES: usize = 11;
+pub(crate) const RANGES: usize = 11;
 /// Ranges that a wide leaf may have.
-pub const WIDE_RANGES: usize = 7;
+pub(crate) const WIDE_RANGES: usize = 7;
 /// Where a fork names its first child.
-pub const FIRST_CHILD: usize = 15;
+pub(crate) const FIRST_CHILD: usize = 15;
 /// Where a wide leaf's words begin.
 pub const WORDS: usize = 8;
 /// The cell in whose halves a leaf's next hops begin.
@@ -39,7 +39,7 @@ pub const KIND: usize = 15;
 pub const NARROW: u32 = 0xffff;
 
 /// What a line holds.
-pub type Cells = [u32; CELLS];
+pub(crate) type Cells = [u32; CELLS];
 
 /// The first key of a range, and what the range leads to.
 pub type Range = (u32, Word);
@@ -59,7 +59,7 @@ const HEIGHT_SHIFT: u32 = 28;
 
 impl Word {
     /// Whether a word can represent this next hop.
-    pub fn can_name(hop: NextHop) -> bool {
+    pub(crate) fn can_name(hop: NextHop) -> bool {
         hop.0 < NODE
     }
 
@@ -80,20 +80,20 @@ impl Word {
     }
 
     #[inline(always)]
-    pub fn is_tree(self) -> bool {
+    pub(crate) fn is_tree(self) -> bool {
         self.0 & NODE != 0
     }
 
     /// What this word is if `root` is a tree, else `root`: without a branch, so that many are done together.
     #[inline(always)]
-    pub fn if_tree(self, root: Self) -> u32 {
+    pub(crate) fn if_tree(self, root: Self) -> u32 {
         let is_tree = (root.0 as i32 >> 31) as u32;
         self.0 & is_tree | root.0 & !is_tree
     }
 
     /// Whether it is a tree of at least `height`.
     #[inline(always)]
-    pub fn is_tree_of(self, height: u32) -> bool {
+    pub(crate) fn is_tree_of(self, height: u32) -> bool {
         self.0 >= NODE | height << HEIGHT_SHIFT
     }
 
@@ -142,7 +142,7 @@ impl Line {
     }
 
     /// One store, which links what was filled before.
-    pub fn set_cell(&self, i: usize, value: u32) {
+    pub(crate) fn set_cell(&self, i: usize, value: u32) {
         self.0[i].store(value, Release);
     }
 
@@ -181,7 +181,7 @@ impl Line {
 
     /// Of a wide leaf.
     #[inline]
-    pub fn wide_word(&self, key: u32) -> Word {
+    pub(crate) fn wide_word(&self, key: u32) -> Word {
         Word(self.cell(self.wide_cell(key)))
     }
 
@@ -192,13 +192,13 @@ impl Line {
     }
 
     /// The cell of the word for `key`, to which a change may store: only a wide leaf has one.
-    pub fn word_cell(&self, key: u32) -> Option<usize> {
+    pub(crate) fn word_cell(&self, key: u32) -> Option<usize> {
         (self.0[KIND].load(Relaxed) >> 16 != NARROW).then(|| self.wide_cell(key))
     }
 }
 
 /// Whether these ranges need a wide leaf.
-pub fn are_wide(ranges: &[Range]) -> bool {
+pub(crate) fn are_wide(ranges: &[Range]) -> bool {
     ranges.iter().any(|(_, word)| word.is_wide())
 }
 
@@ -227,12 +227,14 @@ pub fn leaf(ranges: &[Range]) -> Cells {
 /// The ranges of a leaf, wide or not, that starts at `low`.
 pub fn ranges(cells: Cells, low: u32) -> impl Iterator<Item = Range> {
     let is_wide = cells[KIND] >> 16 != NARROW;
-    let word = move |i: usize| match is_wide {
-        true => cells[WORDS + i],
-        false => cells[HOPS + i / 2] >> (i % 2 * 16) & 0xffff,
-    };
     let count = count(&cells, if is_wide { WIDE_RANGES } else { RANGES });
-    (0..count).map(move |i| (start(&cells, i, low), Word(word(i))))
+    (0..count).map(move |i| {
+        let word = match is_wide {
+            true => cells[WORDS + i],
+            false => cells[HOPS + i / 2] >> (i % 2 * 16) & 0xffff,
+        };
+        (start(&cells, i, low), Word(word))
+    })
 }
 
 /// The cells of a fork of children with these first keys, which start at `first_child`.

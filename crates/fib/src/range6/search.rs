@@ -36,7 +36,7 @@ pub trait Step: Copy {
 
 /// By halving, on any CPU.
 #[derive(Clone, Copy)]
-pub struct Halving;
+pub(crate) struct Halving;
 
 impl Step for Halving {
     type Key = u32;

@@ -14,6 +14,7 @@ use super::{LOW, ROOT_LENGTH, key};
 use crate::rib::Rib;
 use crate::{NextHop, Shortage};
 use bm_wire::prefix::Prefix;
+use std::ops::RangeInclusive;
 
 /// A window of the address: all addresses that share the bits before it with `base`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub struct Window {
 
 impl Window {
     /// The window behind a root slot.
-    pub fn of_slot(slot: usize) -> Self {
+    pub(crate) fn of_slot(slot: usize) -> Self {
         Self { base: (slot as u128) << (128 - ROOT_LENGTH), depth: 0 }
     }
 
@@ -34,7 +35,7 @@ impl Window {
     }
 
     /// Levels of forks that its tree has at least; see [`LOW`].
-    pub fn height_min(self) -> u32 {
+    pub(crate) fn height_min(self) -> u32 {
         if self.depth == 0 { LOW } else { 0 }
     }
 
@@ -53,7 +54,7 @@ impl Window {
     }
 
     /// Whether `prefix` is too long for it.
-    pub fn is_past(self, prefix: Prefix<u128>) -> bool {
+    pub(crate) fn is_past(self, prefix: Prefix<u128>) -> bool {
         u32::from(prefix.length()) > self.end()
     }
 
@@ -63,15 +64,15 @@ impl Window {
         Prefix::containing(self.address(key), length).expect("at most 128")
     }
 
-    /// First and last key that `prefix` touches, if it starts within or covers the whole.
-    pub fn keys(self, prefix: Prefix<u128>) -> (u32, u32) {
+    /// The keys that `prefix` touches, if it starts within or covers the whole.
+    pub fn keys(self, prefix: Prefix<u128>) -> RangeInclusive<u32> {
         let length = u32::from(prefix.length());
         if length <= self.start() {
-            return (0, u32::MAX);
+            return 0..=u32::MAX;
         }
         let first = key(prefix.first(), self.depth);
         let more = if length >= self.end() { 0 } else { u32::MAX >> (length - self.start()) };
-        (first, first | more)
+        first..=first | more
     }
 }
 
@@ -103,30 +104,31 @@ impl Sweep {
         }
     }
 
-    fn open(&mut self, (first, last): (u32, u32), hop: NextHop) {
+    fn open(&mut self, first: u32, last: u32, hop: NextHop) {
         self.open.push((last, Some(hop)));
         self.emit(first, Word::hop(hop));
     }
 }
 
-/// The ranges of the keys from `first` to `last`: the first starts at `first`, no two adjacent ones lead to the same.
+/// The ranges of `keys`: the first starts at the first key, no two adjacent ones lead to the same.
 /// `deeper` makes the table for a key that has routes longer than the window.
 pub fn ranges(
     rib: &Rib<u128>,
     window: Window,
-    (first, last): (u32, u32),
+    keys: &RangeInclusive<u32>,
     mut deeper: impl FnMut(Window) -> Result<Word, Shortage>,
 ) -> Result<Vec<Range>, Shortage> {
+    let (first, last) = (*keys.start(), *keys.end());
     let mut sweep = Sweep { ranges: Vec::new(), open: vec![(u32::MAX, None)], last };
     sweep.emit(first, Word::hop(NextHop::NONE));
     let (holding, behind) = rib.around(window.address(first));
     let end = window.prefix(last).last();
     for (prefix, hop) in holding.into_iter().chain(behind.take_while(|(prefix, _)| prefix.first() <= end)) {
-        let (start, stop) = window.keys(prefix);
-        let start = start.max(first);
+        let touched = window.keys(prefix);
+        let start = first.max(*touched.start());
         sweep.close_before(u64::from(start));
         if !window.is_past(prefix) {
-            sweep.open((start, stop), hop);
+            sweep.open(start, *touched.end(), hop);
         } else if sweep.open.len() == 1 || sweep.open.last() != Some(&(start, None)) {
             let word = deeper(window.behind(start))?;
             sweep.open.push((start, None));
@@ -142,49 +144,49 @@ pub fn ranges(
 mod tests {
     use super::*;
 
-    fn swept(routes: &[(&str, u32)], keys: (u32, u32)) -> Vec<(u32, u32)> {
+    fn swept(routes: &[(&str, u32)], keys: RangeInclusive<u32>) -> Vec<(u32, u32)> {
         let rib: Rib<u128> = routes.iter().map(|(p, hop)| (p.parse().unwrap(), NextHop(*hop))).collect();
         let window = Window::of_slot(0x2001);
-        let deeper = |window: Window| Ok(Word(1000 + window.depth));
-        ranges(&rib, window, keys, deeper).unwrap().into_iter().map(|(start, word)| (start, word.0)).collect()
+        let ranges = ranges(&rib, window, &keys, |deeper| Ok(Word(1000 + deeper.depth))).unwrap();
+        ranges.into_iter().map(|(start, word)| (start, word.0)).collect()
     }
 
     #[test]
     fn cuts_nested_routes() {
         // The window holds bits 16 to 47: 2001:[dddd:dddd]:.
         let routes = [("::/0", 1), ("2001:db8::/32", 2), ("2001:db8:1::/48", 3), ("2001:db9::/32", 2)];
-        let all = (0, u32::MAX);
+        let all = 0..=u32::MAX;
         assert_eq!(
-            swept(&routes, all),
+            swept(&routes, all.clone()),
             [(0, 1), (0x0db8_0000, 2), (0x0db8_0001, 3), (0x0db8_0002, 2), (0x0dba_0000, 1)]
         );
-        assert_eq!(swept(&routes[1..2], all), [(0, 0), (0x0db8_0000, 2), (0x0db9_0000, 0)]);
-        assert_eq!(swept(&routes[..1], all), [(0, 1)]);
+        assert_eq!(swept(&routes[1..2], all.clone()), [(0, 0), (0x0db8_0000, 2), (0x0db9_0000, 0)]);
+        assert_eq!(swept(&routes[..1], all.clone()), [(0, 1)]);
         assert_eq!(swept(&[], all), [(0, 0)]);
     }
 
     #[test]
     fn is_limited_to_the_given_range() {
         let routes = [("2001:db8::/32", 2), ("2001:db8:10::/44", 3)];
-        assert_eq!(swept(&routes, (0x0db8_0012, 0x0db8_0015)), [(0x0db8_0012, 3)]);
-        assert_eq!(swept(&routes, (0x0db8_001f, 0x0db8_0020)), [(0x0db8_001f, 3), (0x0db8_0020, 2)]);
-        assert_eq!(swept(&routes, (0x0db8_ffff, 0x0db9_0000)), [(0x0db8_ffff, 2), (0x0db9_0000, 0)]);
+        assert_eq!(swept(&routes, 0x0db8_0012..=0x0db8_0015), [(0x0db8_0012, 3)]);
+        assert_eq!(swept(&routes, 0x0db8_001f..=0x0db8_0020), [(0x0db8_001f, 3), (0x0db8_0020, 2)]);
+        assert_eq!(swept(&routes, 0x0db8_ffff..=0x0db9_0000), [(0x0db8_ffff, 2), (0x0db9_0000, 0)]);
     }
 
     #[test]
     fn leads_deeper_once_a_key() {
         let routes = [("2001:db8::/48", 5), ("2001:db8::/64", 1), ("2001:db8:0:1::/64", 1)];
-        assert_eq!(swept(&routes, (0, u32::MAX)), [(0, 0), (0x0db8_0000, 1001), (0x0db8_0001, 0)]);
-        assert_eq!(swept(&routes[1..], (0x0db8_0000, 0x0db8_0000)), [(0x0db8_0000, 1001)]);
-        assert_eq!(swept(&[("2001:ffff:ffff:ffff::1/128", 1)], (5, u32::MAX)), [(5, 0), (u32::MAX, 1001)]);
+        assert_eq!(swept(&routes, 0..=u32::MAX), [(0, 0), (0x0db8_0000, 1001), (0x0db8_0001, 0)]);
+        assert_eq!(swept(&routes[1..], 0x0db8_0000..=0x0db8_0000), [(0x0db8_0000, 1001)]);
+        assert_eq!(swept(&[("2001:ffff:ffff:ffff::1/128", 1)], 5..=u32::MAX), [(5, 0), (u32::MAX, 1001)]);
     }
 
     #[test]
     fn the_last_window_reaches_the_last_bit() {
         let window = Window::of_slot(0x2001).behind(0).behind(0).behind(0);
         let host: Prefix<u128> = "2001::fff/128".parse().unwrap();
-        assert_eq!(window.keys(host), (0x0fff_0000, 0x0fff_ffff));
+        assert_eq!(window.keys(host), 0x0fff_0000..=0x0fff_ffff);
         assert!(!window.is_past(host));
-        assert_eq!(window.keys("2001::/120".parse().unwrap()), (0, 0x00ff_ffff));
+        assert_eq!(window.keys("2001::/120".parse().unwrap()), 0..=0x00ff_ffff);
     }
 }

@@ -14,6 +14,7 @@ use super::sweep::{self, Window};
 use super::{Link, Writer};
 use crate::Shortage;
 use crate::rib::Rib;
+use std::ops::RangeInclusive;
 
 /// A line that has no position yet: its first key, and its content.
 type Piece = (u32, Cells);
@@ -28,10 +29,17 @@ struct Step {
     place: usize,
 }
 
+/// The way down a tree to a leaf.
+struct Path {
+    /// The lines above the leaf, the root first.
+    above: Vec<Step>,
+    leaf: Step,
+}
+
 /// Merges adjacent ranges with equal words.
-fn push(ranges: &mut Vec<Range>, (start, word): Range) {
-    if ranges.last().is_none_or(|(_, before)| *before != word) {
-        ranges.push((start, word));
+fn push(ranges: &mut Vec<Range>, range: Range) {
+    if ranges.last().is_none_or(|(_, before)| *before != range.1) {
+        ranges.push(range);
     }
 }
 
@@ -53,8 +61,8 @@ impl Writer {
     }
 
     /// A tree for a whole window, according to the rib.
-    pub fn window_tree(&mut self, rib: &Rib<u128>, window: Window) -> Result<Word, Shortage> {
-        let ranges = self.swept(rib, window, (0, u32::MAX))?;
+    pub(crate) fn window_tree(&mut self, rib: &Rib<u128>, window: Window) -> Result<Word, Shortage> {
+        let ranges = self.swept(rib, window, &(0..=u32::MAX))?;
         self.tree(&ranges, window.height_min())
     }
 
@@ -63,7 +71,7 @@ impl Writer {
         &mut self,
         rib: &Rib<u128>,
         window: Window,
-        keys: (u32, u32),
+        keys: &RangeInclusive<u32>,
     ) -> Result<Vec<Range>, Shortage> {
         sweep::ranges(rib, window, keys, |deeper| self.window_tree(rib, deeper))
     }
@@ -86,48 +94,49 @@ impl Writer {
     }
 
     /// Frees the lines of a tree; with those of deeper windows if `deeper`.
-    pub fn drop_tree(&mut self, tree: Word, deeper: bool) {
+    pub(crate) fn drop_tree(&mut self, tree: Word, deeper: bool) {
         if tree.is_tree() {
             self.drop_below(tree.line(), tree.height(), deeper);
             self.arena.drop_block(tree.line(), 1);
         }
     }
 
-    /// Replaces the ranges of the keys from `first` to `last` of the tree at `link` by `fresh`.
+    /// Replaces the ranges of `keys` in the tree at `link` by `fresh`.
     pub fn edit(
         &mut self,
         link: Link,
         height_min: u32,
-        (first, last): (u32, u32),
+        keys: &RangeInclusive<u32>,
         fresh: &[Range],
     ) -> Result<(), Shortage> {
         let tree = self.load(link);
-        let (mut left, mut right) = (self.path(tree, first), self.path(tree, last));
-        let (Some(from), Some(to)) = (left.pop(), right.pop()) else { return Ok(()) };
-        let ranges = self.spliced(from, to, (first, last), fresh);
+        let (left, right) = (self.path(tree, *keys.start()), self.path(tree, *keys.end()));
+        let ranges = self.spliced(left.leaf, right.leaf, keys, fresh);
         match ranges[..] {
-            [(_, word)] if from.low == 0 && to.high == u32::MAX && !word.is_tree() => {
+            [(_, word)] if left.leaf.low == 0 && right.leaf.high == u32::MAX && !word.is_tree() => {
                 self.drop_tree(tree, true);
                 self.stores.push((link, word.0));
                 return Ok(());
             }
             _ => {}
         }
-        self.drop_deeper(from, to, (first, last));
+        self.drop_deeper(left.leaf, right.leaf, keys);
         let pieces = self.pack(&ranges);
-        self.put(link, height_min, (left, from), (right, to), pieces)
+        self.put(link, height_min, left, right, pieces)
     }
 
-    /// Puts `pieces` in the place of the lines between two ways down, and copies as far up as it takes.
+    /// Replaces the lines from the leaf of `left` to that of `right` by `pieces`, and copies as many levels above as
+    /// that takes.
     fn put(
         &mut self,
         link: Link,
         height_min: u32,
-        (mut left, mut from): (Vec<Step>, Step),
-        (mut right, mut to): (Vec<Step>, Step),
+        mut left: Path,
+        mut right: Path,
         mut pieces: Vec<Piece>,
     ) -> Result<(), Shortage> {
-        while let (Some(above_from), Some(above_to)) = (left.pop(), right.pop()) {
+        let (mut from, mut to) = (left.leaf, right.leaf);
+        while let (Some(above_from), Some(above_to)) = (left.above.pop(), right.above.pop()) {
             let before = self.children(above_from);
             if above_from.line == above_to.line {
                 self.drop_between(before, from.place + 1, to.place, from.height);
@@ -156,12 +165,12 @@ impl Writer {
         Ok(())
     }
 
-    /// The lines from the top of `tree` down to the leaf that has `key`.
-    fn path(&self, tree: Word, key: u32) -> Vec<Step> {
+    /// The way from the root of `tree` down to the leaf that has `key`.
+    fn path(&self, tree: Word, key: u32) -> Path {
         let mut step = Step { line: tree.line(), height: tree.height(), low: 0, high: u32::MAX, place: 0 };
-        let mut path = Vec::with_capacity(8);
-        path.push(step);
+        let mut above = Vec::with_capacity(8);
         while step.height > 0 {
+            above.push(step);
             let cells = self.arena.cells(step.line);
             let place = self.arena.line(step.line).past::<8>(key);
             // An unused end is the greatest key.
@@ -169,9 +178,8 @@ impl Writer {
             let low = line::start(&cells, place, step.low);
             step =
                 Step { line: cells[FIRST_CHILD] + place as u32, height: step.height - 1, low, high, place };
-            path.push(step);
         }
-        path
+        Path { above, leaf: step }
     }
 
     /// The block with the children of a fork.
@@ -183,12 +191,17 @@ impl Writer {
     /// Some children of a fork.
     fn pieces(&self, fork: Step, places: std::ops::Range<usize>) -> Vec<Piece> {
         let cells = self.arena.cells(fork.line);
-        let child = |i: usize| self.arena.cells(cells[FIRST_CHILD] + i as u32);
-        places.map(|i| (line::start(&cells, i, fork.low), child(i))).collect()
+        places
+            .map(|i| {
+                let child = self.arena.cells(cells[FIRST_CHILD] + i as u32);
+                (line::start(&cells, i, fork.low), child)
+            })
+            .collect()
     }
 
-    /// The ranges of the leaves from `from` to `to`, with `fresh` in place of those from `first` to `last`.
-    fn spliced(&self, from: Step, to: Step, (first, last): (u32, u32), fresh: &[Range]) -> Vec<Range> {
+    /// The ranges of the leaves from `from` to `to`, with `fresh` in place of those of `keys`.
+    fn spliced(&self, from: Step, to: Step, keys: &RangeInclusive<u32>, fresh: &[Range]) -> Vec<Range> {
+        let (first, last) = (*keys.start(), *keys.end());
         let mut ranges = Vec::with_capacity(2 * RANGES + fresh.len());
         self.ranges(from).filter(|(start, _)| *start < first).for_each(|range| push(&mut ranges, range));
         fresh.iter().for_each(|range| push(&mut ranges, *range));
@@ -207,12 +220,12 @@ impl Writer {
         line::ranges(self.arena.cells(leaf.line), leaf.low)
     }
 
-    /// Drops deeper trees that keys from `first` to `last` led to in the outermost leaves.
-    fn drop_deeper(&mut self, from: Step, to: Step, (first, last): (u32, u32)) {
+    /// Drops deeper trees to which `keys` led in the outermost leaves.
+    fn drop_deeper(&mut self, from: Step, to: Step, keys: &RangeInclusive<u32>) {
         let behind = self.ranges(to).filter(|_| from.line != to.line);
         for (key, word) in self.ranges(from).chain(behind) {
             // A range that leads deeper has one key.
-            if (first..=last).contains(&key) {
+            if keys.contains(&key) {
                 self.drop_tree(word, true);
             }
         }

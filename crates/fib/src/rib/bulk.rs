@@ -42,14 +42,14 @@ impl<A: Address> Rib<A> {
     /// Carries out `changes`, as if in their order; returns the previous route of each prefix that is now different,
     /// in order of prefix if there were many.
     pub(crate) fn apply(&mut self, changes: &[Change<A>]) -> Vec<Before<A>> {
-        let change = |change: &Change<A>| match *change {
+        let changes = changes.iter().map(|change| match *change {
             Change::Set(prefix, hop) => (prefix, Some(hop)),
             Change::Remove(prefix) => (prefix, None),
-        };
+        });
         if changes.len() < SORTED_MIN {
-            return self.follow(changes.iter().map(change));
+            return self.follow(changes);
         }
-        let mut changes: Vec<Before<A>> = changes.iter().map(change).collect();
+        let mut changes: Vec<Before<A>> = changes.collect();
         sort(&mut changes);
         // Of several changes to one prefix only the last counts.
         changes.dedup_by(|next, before| {
