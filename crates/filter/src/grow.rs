@@ -51,10 +51,10 @@ const FIELDS: [Field; 14] = [
     field(KIND, (Kind::Later as u32 >> 1) + IPV6_SHIFT, 1),
 ];
 
-/// The values of each field that a rule matches: least and greatest.
-type Wanted = [(u32, u32); FIELDS.len()];
+/// The range of values of each field that a rule matches: least and greatest.
+type FieldRanges = [(u32, u32); FIELDS.len()];
 
-fn wanted(rule: &Flat) -> Wanted {
+fn field_ranges(rule: &Flat) -> FieldRanges {
     let address = |side, at| {
         let (address, mask) = rule.word(side, at);
         (address, address | !mask)
@@ -84,15 +84,15 @@ fn wanted(rule: &Flat) -> Wanted {
 struct Region([(u32, u32); FIELDS.len()]);
 
 impl Region {
-    fn admits(&self, wanted: &Wanted) -> bool {
-        self.0.iter().zip(wanted).all(|(known, wanted)| meets(*wanted, *known))
+    fn admits(&self, ranges: &FieldRanges) -> bool {
+        self.0.iter().zip(ranges).all(|(bits, range)| meets(*range, *bits))
     }
 
     /// Whether every packet of the region matches.
-    fn is_within(&self, wanted: &Wanted) -> bool {
+    fn is_within(&self, ranges: &FieldRanges) -> bool {
         FIELDS.iter().enumerate().all(|(index, field)| {
             let (mask, value) = self.0[index];
-            let (least, greatest) = wanted[index];
+            let (least, greatest) = ranges[index];
             let all = u32::MAX >> (32 - field.width);
             least <= value && (value | (!mask & all)) <= greatest
         })
@@ -107,12 +107,12 @@ impl Region {
     }
 }
 
-/// Whether some number from `least` to `greatest` has `value` in the bits of `mask`.
-fn meets((least, greatest): (u32, u32), (mask, value): (u32, u32)) -> bool {
+/// Whether some number of a range has given bits: a mask, and the value there.
+fn meets(range: (u32, u32), bits: (u32, u32)) -> bool {
+    let ((least, greatest), (mask, value)) = (range, bits);
     // The least such number that is not below `least`: equal down to some bit, then greater.
     let near = least & !mask | value;
     let Some(top) = (near ^ least).checked_ilog2() else { return true };
-    let below = |bit: u32| (1u32 << bit) - 1;
     if near >> top & 1 == 1 {
         return near & !(below(top) & !mask) <= greatest;
     }
@@ -125,10 +125,16 @@ fn meets((least, greatest): (u32, u32), (mask, value): (u32, u32)) -> bool {
     high & !mask | value & (below(bit) | mask) <= greatest
 }
 
+/// All bits below a bit.
+fn below(bit: u32) -> u32 {
+    (1 << bit) - 1
+}
+
 /// The tree built so far.
 pub(crate) struct Grower<'r> {
     rules: &'r [Flat],
-    wanted: Vec<Wanted>,
+    /// For each rule.
+    ranges: Vec<FieldRanges>,
     words: Vec<u32>,
     leaves: HashMap<Vec<u32>, u32>,
     /// The most rules in a leaf, if cuts and room allow.
@@ -136,7 +142,7 @@ pub(crate) struct Grower<'r> {
 }
 
 /// A node without a word yet.
-struct Pending {
+struct PendingNode {
     rules: Vec<u32>,
     region: Region,
     depth: usize,
@@ -144,7 +150,7 @@ struct Pending {
     place: usize,
 }
 
-impl Pending {
+impl PendingNode {
     /// The words of a leaf with all of its rules.
     fn words(&self) -> usize {
         1 + self.rules.len()
@@ -178,7 +184,7 @@ impl<'r> Grower<'r> {
     pub fn new(rules: &'r [Flat], words: Vec<u32>) -> Self {
         Self {
             rules,
-            wanted: rules.iter().map(wanted).collect(),
+            ranges: rules.iter().map(field_ranges).collect(),
             words,
             leaves: HashMap::new(),
             leaf_rules: LEAF_RULES,
@@ -227,10 +233,10 @@ impl<'r> Grower<'r> {
         self.words.resize(first + count, 0);
         let places = first..first + count;
         let roots = groups.into_iter().zip(places);
-        let mut pending: Vec<Option<Pending>> =
-            roots.map(|(rules, place)| Some(self.pending(rules, Region::default(), 0, place))).collect();
+        let mut pending: Vec<Option<PendingNode>> =
+            roots.map(|(rules, place)| Some(self.pending_node(rules, Region::default(), 0, place))).collect();
         // Words for the lists of all pending nodes.
-        let mut reserved = pending.iter().flatten().map(Pending::words).sum::<usize>();
+        let mut reserved = pending.iter().flatten().map(PendingNode::words).sum::<usize>();
         if self.words.len() + reserved > room {
             return None;
         }
@@ -239,7 +245,7 @@ impl<'r> Grower<'r> {
         while let Some(node) = longest.pop().and_then(|(_, index)| pending.get_mut(index)?.take()) {
             reserved -= node.words();
             let children = self.cut(&node).filter(|(_, children)| {
-                let lists: usize = children.iter().map(Pending::words).sum();
+                let lists: usize = children.iter().map(PendingNode::words).sum();
                 self.words.len() + reserved + children.len() + lists <= room
             });
             let Some((word, children)) = children else {
@@ -287,36 +293,36 @@ impl<'r> Grower<'r> {
         groups.into_iter().map(|group| group.rules).collect()
     }
 
-    pub fn into_words(self) -> Vec<u32> {
+    pub(crate) fn into_words(self) -> Vec<u32> {
         self.words
     }
 
-    fn pending(&self, mut rules: Vec<u32>, region: Region, depth: usize, place: usize) -> Pending {
+    fn pending_node(&self, mut rules: Vec<u32>, region: Region, depth: usize, place: usize) -> PendingNode {
         // Rules after one that always matches are never reached.
-        let covers = |rule: &u32| {
-            !self.rules[*rule as usize].asks_more() && region.is_within(&self.wanted[*rule as usize])
-        };
-        if let Some(last) = rules.iter().position(covers) {
+        let always_matches = rules.iter().position(|rule| {
+            !self.rules[*rule as usize].compares_more() && region.is_within(&self.ranges[*rule as usize])
+        });
+        if let Some(last) = always_matches {
             rules.truncate(last + 1);
         }
-        Pending { rules, region, depth, place }
+        PendingNode { rules, region, depth, place }
     }
 
     /// The word of an inner node, and its children, whose words come next; `None` if it should be a leaf.
-    fn cut(&self, node: &Pending) -> Option<(u32, Vec<Pending>)> {
-        let Pending { rules, region, depth, .. } = node;
+    fn cut(&self, node: &PendingNode) -> Option<(u32, Vec<PendingNode>)> {
+        let PendingNode { rules, region, depth, .. } = node;
         if rules.len() <= self.leaf_rules || *depth == DEPTH {
             return None;
         }
         let (field, cut) = self.best(rules, *region)?;
         let first = self.words.len();
-        let child = |value: usize| {
+        let children = (0..cut.children()).map(|value| {
             let region = region.child(field, cut, value as u32);
-            let admits = |rule: &u32| region.admits(&self.wanted[*rule as usize]);
-            let admitted = rules.iter().copied().filter(admits).collect();
-            self.pending(admitted, region, depth + 1, first + value)
-        };
-        Some((cut.encode(first), (0..cut.children()).map(child).collect()))
+            let rules = rules.iter().copied();
+            let admitted = rules.filter(|rule| region.admits(&self.ranges[*rule as usize])).collect();
+            self.pending_node(admitted, region, depth + 1, first + value)
+        });
+        Some((cut.encode(first), children.collect()))
     }
 
     fn leaf(&mut self, rules: Vec<u32>) -> u32 {
@@ -358,8 +364,9 @@ impl<'r> Grower<'r> {
 
     /// Whether all rules match the same values of a field.
     fn is_alike(&self, rules: &[u32], field: usize) -> bool {
-        let of = |rule: &u32| self.wanted[*rule as usize][field];
-        rules.iter().all(|rule| of(rule) == of(&rules[0]))
+        let mut ranges = rules.iter().map(|rule| self.ranges[*rule as usize][field]);
+        let first = ranges.next();
+        ranges.all(|range| Some(range) == first)
     }
 
     /// Rules in the largest child of a cut, and in all; `None` if it does not help, or copies too many.
@@ -367,7 +374,7 @@ impl<'r> Grower<'r> {
         let children = 1usize << bits;
         let mut change = [0i32; (1 << 8) + 1];
         for rule in rules {
-            let (least, greatest) = self.wanted[*rule as usize][field];
+            let (least, greatest) = self.ranges[*rule as usize][field];
             let (first, last) = (u64::from(least) >> shift, u64::from(greatest) >> shift);
             let (mut from, mut to) = (first as usize & (children - 1), last as usize & (children - 1));
             if first >> bits != last >> bits {

@@ -32,7 +32,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// That of a complete packet of a protocol.
+    /// The kind of a complete packet of a protocol.
     #[inline(always)]
     pub fn of(protocol: u8) -> Self {
         if protocol::has_ports(protocol) { Self::Ports } else { Self::None }
@@ -40,13 +40,13 @@ impl Kind {
 }
 
 /// How much higher the bits of a [`Kind`] are for IPv6.
-pub const IPV6_SHIFT: u32 = 3;
+pub(crate) const IPV6_SHIFT: u32 = 3;
 /// A flag besides the kind of an IPv6 packet: it has extension headers, so its protocol depends on how far they are
 /// parsed; or its TCP or UDP header is truncated.
 pub const EXTENSIONS: u8 = 1 << 6;
 /// A flag besides the kind of an IPv4 packet: its TCP or UDP header is truncated, as in a tiny first fragment. Any match
 /// of iptables on that protocol drops such a packet, whatever its ports.
-pub const TRUNCATED: u8 = 1 << 7;
+pub(crate) const TRUNCATED: u8 = 1 << 7;
 
 /// The parts of a packet that rules match, in host order: source (0 to 3) and destination (4 to 7), where an IPv4
 /// address is in the first word; ports, source port in the high half (8); protocol (9); brickmoon's index of the
@@ -79,7 +79,7 @@ impl Key {
         Self(key)
     }
 
-    /// The same as [`ipv4`](Self::ipv4) in place of an IPv4 key without flags.
+    /// Overwrites an IPv4 key without flags, so that it is as [`ipv4`](Self::ipv4) makes it.
     #[inline(always)]
     pub fn set_ipv4(&mut self, [source, destination]: [u32; 2], protocol: u8, ports: u32, kind: Kind) {
         let Self(key) = self;

@@ -23,7 +23,7 @@ mod set;
 mod tree;
 mod vectors;
 
-pub use key::{AnyAddress, EXTENSIONS, IPV6_SHIFT, Key, Kind, TOGETHER, TRUNCATED, WORDS};
+pub use key::{AnyAddress, EXTENSIONS, Key, Kind, TOGETHER, WORDS};
 pub use node::ROOM_WORDS;
 pub use rule::{Action, AnyPrefix, Flat, NoPrefix, Ports, ROOM_RULES, Rule, UNMATCHED};
 pub use set::{COUNTERS, Filters, Rate, SOURCES, SourceCheck, TICKS_A_NANOSECOND};

@@ -113,14 +113,6 @@ pub struct Rule {
 impl fmt::Display for Rule {
     /// What it matches: `tcp from 192.0.2.0/24 to any port 23 in on eth0`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let side = |prefix: &Option<AnyPrefix>, ports: &Option<Ports>| {
-            let prefix = prefix.map_or("any".into(), |prefix| prefix.to_string());
-            match ports {
-                Some(ports) if ports.start() == ports.end() => format!("{prefix} port {}", ports.start()),
-                Some(ports) => format!("{prefix} ports {}-{}", ports.start(), ports.end()),
-                None => prefix,
-            }
-        };
         match self.protocol {
             Some(6) => f.write_str("tcp ")?,
             Some(17) => f.write_str("udp ")?,
@@ -129,10 +121,24 @@ impl fmt::Display for Rule {
             Some(protocol) => write!(f, "protocol {protocol} ")?,
             None => {}
         }
-        let (from, to) =
-            (side(&self.source, &self.source_ports), side(&self.destination, &self.destination_ports));
-        write!(f, "from {from} to {to}")?;
+        f.write_str("from ")?;
+        write_side(f, self.source, self.source_ports.as_ref())?;
+        f.write_str(" to ")?;
+        write_side(f, self.destination, self.destination_ports.as_ref())?;
         self.port.as_ref().map_or(Ok(()), |port| write!(f, " in on {port}"))
+    }
+}
+
+/// Writes the source or the destination of a rule: `192.0.2.0/24 port 80`.
+fn write_side(f: &mut fmt::Formatter<'_>, prefix: Option<AnyPrefix>, ports: Option<&Ports>) -> fmt::Result {
+    match prefix {
+        Some(prefix) => write!(f, "{prefix}")?,
+        None => f.write_str("any")?,
+    }
+    match ports {
+        Some(ports) if ports.start() == ports.end() => write!(f, " port {}", ports.start()),
+        Some(ports) => write!(f, " ports {}-{}", ports.start(), ports.end()),
+        None => Ok(()),
     }
 }
 
@@ -272,7 +278,7 @@ impl Flat {
         if key.is_ipv6() { self.matches_ipv6(key) } else { self.matches_ipv4(key) }
     }
 
-    /// The same for IPv4, without a branch: which comparison fails is different for each packet.
+    /// Whether it matches an IPv4 packet, without a branch: which comparison fails is different for each packet.
     #[inline(always)]
     pub(crate) fn matches_ipv4(&self, Key(key): &Key) -> bool {
         let [source, source_mask, destination, destination_mask] = self.first;
@@ -316,7 +322,7 @@ impl Flat {
         }
     }
 
-    /// A bit for each of source, destination and ports, if it is about few of their values.
+    /// A bit for each of source, destination and ports, set if the rule matches few of their values.
     pub(crate) fn specifics(&self) -> usize {
         let [_, source, _, destination] = self.first;
         let [from, to, least, greatest] = self.ports;
@@ -340,7 +346,7 @@ impl Flat {
     }
 
     /// Whether it depends on more than the fields that the tree cuts.
-    pub(crate) fn asks_more(&self) -> bool {
+    pub(crate) fn compares_more(&self) -> bool {
         self.interface != ANY_INTERFACE || ![IPV4_KINDS, IPV6_KINDS, ALL_KINDS].contains(&self.kinds)
     }
 

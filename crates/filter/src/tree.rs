@@ -50,7 +50,7 @@ pub struct Tree {
     pub linux_only: Option<u32>,
     /// Whether a rule drops packets.
     pub drops: bool,
-    /// The same rules, without claims, as bit vectors, if they are few enough.
+    /// The rules without claims as bit vectors, if they are few enough.
     pub vectors: Option<Arc<Vectors>>,
     /// How many of the rules are neither claims nor for packets that only Linux may handle.
     ordinary: usize,
@@ -81,7 +81,7 @@ impl Tree {
         Self::grow_with(rules, Vec::new())
     }
 
-    /// The same with claims, which are searched separately.
+    /// The tree for these rules and for claims, which are searched separately.
     ///
     /// # Errors
     /// If there are too many.
@@ -94,8 +94,9 @@ impl Tree {
             return Err(TooMany { rules: rules.len() });
         }
         let mut grower = Grower::new(&rules, Vec::new());
-        let mut grow = |rules, room| grower.grow(rules, room).ok_or(TooMany { rules: all as usize });
-        let (root, claims) = (grow(0..of_rules, RULES_WORDS)?, grow(of_rules..all, CLAIMS_WORDS)?);
+        let too_many = TooMany { rules: rules.len() };
+        let root = grower.grow(0..of_rules, RULES_WORDS).ok_or(too_many)?;
+        let claims = grower.grow(of_rules..all, CLAIMS_WORDS).ok_or(too_many)?;
         let words = grower.into_words();
         let claims = (all > of_rules).then_some(claims);
         let ordinary = of_rules as usize;
@@ -103,8 +104,8 @@ impl Tree {
         Ok(Self { words, root, rules, claims, linux_only: None, drops, vectors, ordinary })
     }
 
-    /// The same rules and claims, with rules for packets that only Linux may handle, which are searched separately.
-    /// The existing part is not rebuilt.
+    /// A copy of the tree with rules for packets that only Linux may handle, which are searched separately. The existing
+    /// part is not rebuilt.
     ///
     /// # Errors
     /// If there are too many.
@@ -159,18 +160,19 @@ impl Tree {
 
     /// The number of the first rule that matches, or [`NONE`].
     fn number_of(&self, root: u32, key: &Key) -> u32 {
-        let number_below = |root: &u32| {
+        let mut number = NONE;
+        for root in roots(&self.words, &root) {
             let mut word = *root;
             while word & LEAF == 0 {
                 word =
                     self.words.get(place(word) + Cut::child(word, key) as usize).map_or(LEAF, |word| *word);
             }
-            self.first_in_leaf(word, |rule| rule.matches(key))
-        };
-        roots(&self.words, &root).iter().map(number_below).min().unwrap_or(NONE)
+            number = number.min(self.first_in_leaf(word, |rule| rule.matches(key)));
+        }
+        number
     }
 
-    /// The same for eight packets.
+    /// [`number_of`](Self::number_of) for eight packets.
     #[inline]
     fn numbers_of(&self, root: u32, keys: &[Key; TOGETHER]) -> [u32; TOGETHER] {
         let mut numbers = [NONE; TOGETHER];
@@ -191,8 +193,8 @@ impl Tree {
         numbers
     }
 
-    /// All go down one level at a time, so that no branch depends on where a single packet's leaf is, and loads of
-    /// several packets are under way.
+    /// The words of the leaves of eight packets below a root. All packets go down one level at a time, so that no branch
+    /// depends on where a single packet's leaf is, and loads of several packets are under way.
     #[inline(always)]
     fn leaves_of(&self, root: u32, keys: &[Key; TOGETHER]) -> [u32; TOGETHER] {
         let (mut words, mut all) = ([root; TOGETHER], root);
@@ -211,12 +213,13 @@ impl Tree {
 
     #[inline(always)]
     fn first_in_leaf(&self, word: u32, matches: impl Fn(&Flat) -> bool) -> u32 {
-        let matching = |number: &&u32| self.rules.get(**number as usize).is_some_and(&matches);
-        list(&self.words, word).iter().find(matching).map_or(NONE, |number| *number)
+        let mut numbers = list(&self.words, word).iter();
+        let first = numbers.find(|number| self.rules.get(**number as usize).is_some_and(&matches));
+        first.map_or(NONE, |number| *number)
     }
 
-    /// Cuts above the deepest leaf, and rules in the longest list, each added up over the trees of a fork: the maximum cost
-    /// of a packet.
+    /// The maximum cost of a packet: cuts above the deepest leaf, and rules in the longest list, each added up over the
+    /// trees of a fork.
     pub fn worst(&self) -> (usize, usize) {
         worst(&self.words, self.root)
     }

@@ -36,26 +36,27 @@ const DROPS: u16 = 1 << 15;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vectors {
     /// The fields, in the shortest vectors that have a bit for each rule.
-    sized: Sized,
+    sized: SizedRules,
     /// The rules for some interface only, by interface, with those for all.
     interfaces: Vec<(u16, [u64; WORDS])>,
     /// The rules for all interfaces.
     any_interface: [u64; WORDS],
 }
 
+/// The rules in vectors of four or of eight words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Sized {
+enum SizedRules {
     Four(Rules<4>),
     Eight(Rules<WORDS>),
 }
 
-/// The rules of some words: what is compared, and what it means.
+/// The rules in vectors of `W` words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rules<const W: usize> {
     fields: Vec<Field<W>>,
-    /// Those for packets that only Linux may handle.
+    /// The rules for packets that only Linux may handle.
     linux_only: [u64; W],
-    /// Counters of the others with [`DROPS`], by their bit.
+    /// Counters of the other rules with [`DROPS`], by their bit.
     outcomes: Vec<u16>,
 }
 
@@ -87,22 +88,23 @@ impl Found {
 impl Vectors {
     /// The vectors for these rules; `None` if they are too many, or would need much memory.
     pub(crate) fn of(rules: &[Flat], linux_only: &[Flat]) -> Option<Self> {
-        let applies = |rule: &&Flat| rule.kinds & (Kind::Ports as u8 | Kind::None as u8) != 0;
-        let mut listed: Vec<&Flat> = rules.iter().filter(applies).collect();
+        let mut listed: Vec<&Flat> = rules.iter().filter(|rule| applies(rule)).collect();
         let first = listed.len();
-        listed.extend(linux_only.iter().filter(applies));
+        listed.extend(linux_only.iter().filter(|rule| applies(rule)));
         let sized = match listed.len() {
             0 => return None,
-            1..=256 => Sized::Four(Rules::of(&listed, first)?),
-            257..=512 => Sized::Eight(Rules::of(&listed, first)?),
+            1..=256 => SizedRules::Four(Rules::of(&listed, first)?),
+            257..=512 => SizedRules::Eight(Rules::of(&listed, first)?),
             _ => return None,
         };
-        let on = |interface| vector_of(&listed, |rule| rule.is_on(interface));
         let mut named: Vec<u16> = listed.iter().filter_map(|rule| rule.only_interface()).collect();
         named.sort_unstable();
         named.dedup();
-        let interfaces = named.into_iter().map(|interface| (interface, on(Some(interface)))).collect();
-        Some(Self { sized, interfaces, any_interface: on(None) })
+        let interfaces = named
+            .into_iter()
+            .map(|interface| (interface, vector_of(&listed, |rule| rule.is_on(Some(interface)))));
+        let interfaces = interfaces.collect();
+        Some(Self { sized, interfaces, any_interface: vector_of(&listed, |rule| rule.is_on(None)) })
     }
 
     /// The vectors for packets that arrive on an interface.
@@ -118,10 +120,15 @@ impl VectorsOn<'_> {
     #[inline]
     pub fn find_each(&self, headers: [&Header; TOGETHER]) -> Found {
         match &self.vectors.sized {
-            Sized::Four(rules) => rules.find_each(first(&self.interface), headers),
-            Sized::Eight(rules) => rules.find_each(self.interface, headers),
+            SizedRules::Four(rules) => rules.find_each(first(&self.interface), headers),
+            SizedRules::Eight(rules) => rules.find_each(self.interface, headers),
         }
     }
+}
+
+/// Whether a rule can match an IPv4 packet whose transport header is complete.
+fn applies(rule: &Flat) -> bool {
+    rule.kinds & (Kind::Ports as u8 | Kind::None as u8) != 0
 }
 
 /// The first words of a vector.

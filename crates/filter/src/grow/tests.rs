@@ -179,7 +179,7 @@ proptest! {
         for at in 0..tree.rules.len() {
             let mut key = key_in(&tree.rules[at], &mut next);
             key.0[crate::key::INTERFACE] = next() as u32 % 3;
-            let flag = if key.is_ipv6() { crate::EXTENSIONS } else { crate::TRUNCATED };
+            let flag = if key.is_ipv6() { crate::EXTENSIONS } else { crate::key::TRUNCATED };
             if next().is_multiple_of(4) {
                 key.0[crate::key::KIND] |= u32::from(flag);
             }

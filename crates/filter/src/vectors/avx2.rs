@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::field::Field;
-use super::{Found, Rules, Sized, VectorsOn, WORDS, first};
+use super::{Found, Rules, SizedRules, VectorsOn, WORDS, first};
 use crate::key::TOGETHER;
 
 /// The first word of the header that is compared, the one with the protocol.
@@ -21,8 +21,8 @@ impl VectorsOn<'_> {
     #[target_feature(enable = "avx2")]
     pub fn find_eight(&self, words: Words) -> Found {
         match &self.vectors.sized {
-            Sized::Four(rules) => rules.find_eight(first(&self.interface), words),
-            Sized::Eight(rules) => rules.find_eight(self.interface, words),
+            SizedRules::Four(rules) => rules.find_eight(first(&self.interface), words),
+            SizedRules::Eight(rules) => rules.find_eight(self.interface, words),
         }
     }
 }
@@ -57,7 +57,7 @@ impl<const W: usize> Rules<W> {
         self.meaning(&each.map(|each| {
             let mut words = [0; W];
             for (words, each) in words.as_chunks_mut::<4>().0.iter_mut().zip(each) {
-                // SAFETY: the array has as many bytes, and the store asks for no alignment.
+                // SAFETY: the array has as many bytes, and the store needs no alignment.
                 unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), each) };
             }
             words
@@ -126,7 +126,7 @@ fn vector<const W: usize>(words: &[u64; W]) -> Vector {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn four(words: &[u64; 4]) -> __m256i {
-    // SAFETY: the array has as many bytes, and the load asks for no alignment.
+    // SAFETY: the array has as many bytes, and the load needs no alignment.
     unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
 }
 
@@ -143,7 +143,7 @@ fn all_below(numbers: __m256i, limit: usize) {
 #[target_feature(enable = "avx2")]
 fn array(numbers: __m256i) -> [u32; TOGETHER] {
     let mut array = [0; TOGETHER];
-    // SAFETY: the array has as many bytes, and the store asks for no alignment.
+    // SAFETY: the array has as many bytes, and the store needs no alignment.
     unsafe { _mm256_storeu_si256(array.as_mut_ptr().cast(), numbers) };
     array
 }

@@ -165,7 +165,7 @@ impl<const W: usize> Part<W> {
         });
     }
 
-    /// Those with this next byte.
+    /// The values that have this next byte.
     fn child(&self, byte: usize) -> Self {
         let unknown = self.unknown - 1;
         let least = self.least | (byte as u32) << (8 * unknown);
@@ -180,27 +180,25 @@ impl<const W: usize> Builder<W> {
 
     /// The trie for the protocol, which also says whether a packet has ports.
     fn protocols(&mut self, rules: &[&Flat]) -> Reference {
-        let of = |protocol: u8| {
+        let node = std::array::from_fn(|protocol| {
+            let protocol = protocol as u8;
             let kind = Kind::of(protocol) as u8;
-            let first_last = |rule: &Flat| rule.protocol[0]..=rule.protocol[1];
-            vector_of(rules, |rule| first_last(rule).contains(&protocol) && rule.kinds & kind != 0)
-        };
-        let all: Vec<_> = (0..=u8::MAX).map(|protocol| self.vector(of(protocol))).collect();
+            self.vector(vector_of(rules, |rule| {
+                (rule.protocol[0]..=rule.protocol[1]).contains(&protocol) && rule.kinds & kind != 0
+            }))
+        });
         self.levels = 1;
-        self.nodes.push(std::array::from_fn(|protocol| all[protocol]));
+        self.nodes.push(node);
         Reference::Node(0)
     }
 
     /// The trie for addresses or ports; `None` if there is no room for it.
     fn ranges(&mut self, rules: &[&Flat], place: Place) -> Option<Reference> {
-        let range = |rule: &&Flat| {
-            let Flat { first, ports, .. } = rule;
-            match place.bytes {
-                4 => (first[2 * place.side], first[2 * place.side] | !first[2 * place.side + 1]),
-                _ => (ports[2 * place.side].into(), ports[2 * place.side + 1].into()),
-            }
-        };
-        let rules = rules.iter().map(range).enumerate().collect();
+        let ranges = rules.iter().map(|Flat { first, ports, .. }| match place.bytes {
+            4 => (first[2 * place.side], first[2 * place.side] | !first[2 * place.side + 1]),
+            _ => (ports[2 * place.side].into(), ports[2 * place.side + 1].into()),
+        });
+        let rules = ranges.enumerate().collect();
         self.part(Part { least: 0, known: 0, unknown: place.bytes, matching: [0; W], rules })
     }
 
