@@ -91,7 +91,7 @@ impl Cipher {
 
     /// Whether it is faster with several packets at once.
     #[inline]
-    pub fn takes_several(&self, lanes: &mut Lanes) -> bool {
+    pub(crate) fn takes_several(&self, lanes: &mut Lanes) -> bool {
         self.several(lanes).is_some()
     }
 
@@ -104,13 +104,14 @@ impl Cipher {
     /// Encrypts packets as [`seal`](Self::seal) does, each with a number of its own.
     #[inline]
     pub fn seal_all<'a>(&self, lanes: &mut Lanes, mut packets: impl Iterator<Item = Seal<'a>>) {
-        let one = |Seal { packet, iv, esn_high }: Seal<'_>| self.seal(packet, iv, esn_high);
-        let Some((keys, engine)) = self.several(lanes) else { return packets.for_each(one) };
+        let Some((keys, engine)) = self.several(lanes) else {
+            return packets.for_each(|job| self.seal(job.packet, job.iv, job.esn_high));
+        };
         loop {
             let mut burst: [Option<Seal<'_>>; BURST] = array::from_fn(|_| packets.next());
             match burst.iter().flatten().count() {
                 0 => return,
-                1 => burst.into_iter().flatten().for_each(one),
+                1 => burst.into_iter().flatten().for_each(|job| self.seal(job.packet, job.iv, job.esn_high)),
                 _ => keys.seal(engine, &mut burst),
             }
         }
@@ -120,19 +121,23 @@ impl Cipher {
     /// not right.
     #[inline]
     pub fn open_all<'a>(&self, lanes: &mut Lanes, mut packets: impl Iterator<Item = Open<'a>>) {
-        let one = |Open { packet, esn_high, outcome }: Open<'_>| {
-            if let Err(failure) = self.open(packet, esn_high) {
-                *outcome = Err(failure);
-            }
+        let Some((keys, engine)) = self.several(lanes) else {
+            return packets.for_each(|job| self.open_one(job));
         };
-        let Some((keys, engine)) = self.several(lanes) else { return packets.for_each(one) };
         loop {
             let mut burst: [Option<Open<'_>>; BURST] = array::from_fn(|_| packets.next());
             match burst.iter().flatten().count() {
                 0 => return,
-                1 => burst.into_iter().flatten().for_each(one),
+                1 => burst.into_iter().flatten().for_each(|job| self.open_one(job)),
                 _ => keys.open(engine, &mut burst),
             }
+        }
+    }
+
+    #[inline]
+    fn open_one(&self, job: Open<'_>) {
+        if let Err(failure) = self.open(job.packet, job.esn_high) {
+            *job.outcome = Err(failure);
         }
     }
 }

@@ -103,7 +103,7 @@ impl Inbound {
         if self.has_limits { self.limits.expiry(&self.used, now_ns) } else { None }
     }
 
-    /// The same, after it has been used this much elsewhere.
+    /// Continues an SA that has been used this much elsewhere.
     #[must_use]
     pub fn with_used(self, used: Used) -> Self {
         Self { used, ..self }
@@ -128,10 +128,10 @@ impl Inbound {
         let number = self.check(packet, esp, now_ns)?;
         let esn_high = self.esn.then_some((number >> 32) as u32);
         self.cipher.open(&mut packet.data_mut()[esp.offset()..], esn_high)?;
-        self.accept(packet, (esp, number), now_ns)
+        self.accept(packet, esp, number, now_ns)
     }
 
-    /// Whether several packets at once are faster, so that it is worth while to wait for those that follow.
+    /// Whether several packets at once are faster, so that it is worthwhile to wait for more of them.
     #[inline]
     pub fn takes_bursts(&self, lanes: &mut Lanes) -> bool {
         self.cipher.takes_several(lanes)
@@ -181,7 +181,7 @@ impl Inbound {
                 Err(failure) if failure != Failure::Integrity => continue,
                 of_icv => match self.window.check(number as u32) {
                     Ok(again) if again == number => {
-                        of_icv.and_then(|()| self.accept(packet, (esp, number), now_ns))
+                        of_icv.and_then(|()| self.accept(packet, esp, number, now_ns))
                     }
                     // With ESN, what is left of the window is taken for a packet far ahead.
                     Ok(_) => Err(Failure::Integrity),
@@ -216,12 +216,13 @@ impl Inbound {
         self.window.check(u32::from_be_bytes(*number))
     }
 
-    /// Takes a packet whose ICV is right.
+    /// Accepts a packet whose ICV is right.
     #[inline(always)]
     fn accept(
         &mut self,
         packet: &mut Buffer<'_>,
-        (esp, number): (&Esp, u64),
+        esp: &Esp,
+        number: u64,
         now_ns: u64,
     ) -> Result<(), Failure> {
         self.window.advance(number);

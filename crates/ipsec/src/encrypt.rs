@@ -63,7 +63,7 @@ struct Plain {
 }
 
 /// A packet that only needs its cipher and the headers in front of ESP.
-struct Prepared {
+struct PreparedPacket {
     plain: Plain,
     number: u64,
     /// Where ESP begins.
@@ -122,7 +122,7 @@ impl Outbound {
         if self.has_limits { self.limits.expiry(&self.used, now_ns) } else { None }
     }
 
-    /// The same, after it has been used this much elsewhere.
+    /// Continues an SA that has been used this much elsewhere.
     #[must_use]
     pub fn with_used(self, used: Used) -> Self {
         Self { used, ..self }
@@ -163,7 +163,7 @@ impl Outbound {
         Ok(())
     }
 
-    /// Whether several packets at once are faster, so that it is worth while to wait for those that follow.
+    /// Whether several packets at once are faster, so that it is worthwhile to wait for more of them.
     #[inline]
     pub fn takes_bursts(&self, lanes: &mut Lanes) -> bool {
         self.cipher.takes_several(lanes)
@@ -197,7 +197,7 @@ impl Outbound {
         outcomes: &mut [Result<(), Failure>],
         now_ns: u64,
     ) {
-        let mut all: [Option<Prepared>; BURST] = [const { None }; BURST];
+        let mut all: [Option<PreparedPacket>; BURST] = [const { None }; BURST];
         for (((packet, _), outcome), place) in packets.iter_mut().zip(outcomes).zip(&mut all) {
             let prepared = self.prepare(packet, now_ns);
             *outcome = prepared.as_ref().map(|_| ()).map_err(|failure| *failure);
@@ -272,7 +272,7 @@ impl Outbound {
 
     /// Checks a packet, takes its number, and writes everything but what the cipher writes and what is in front of ESP.
     #[inline]
-    fn prepare(&mut self, packet: &mut Buffer<'_>, now_ns: u64) -> Result<Prepared, Failure> {
+    fn prepare(&mut self, packet: &mut Buffer<'_>, now_ns: u64) -> Result<PreparedPacket, Failure> {
         if self.expiry(now_ns) == Some(Expiry::Hard) {
             return Err(Failure::Lifetime);
         }
@@ -296,19 +296,23 @@ impl Outbound {
         esp[..4].copy_from_slice(&self.id.spi.to_be_bytes());
         esp[4..8].copy_from_slice(&(number as u32).to_be_bytes());
         write_trailer(esp, self.suite, plain.length - plain.header, plain.next_header);
-        Ok(Prepared { plain, number, esp_at })
+        Ok(PreparedPacket { plain, number, esp_at })
     }
 
     /// What the cipher is to do.
     #[inline]
-    fn job<'a>(&self, packet: &'a mut [u8], &Prepared { number, esp_at, .. }: &Prepared) -> Seal<'a> {
+    fn job<'a>(
+        &self,
+        packet: &'a mut [u8],
+        &PreparedPacket { number, esp_at, .. }: &PreparedPacket,
+    ) -> Seal<'a> {
         let esn_high = self.esn.then_some((number >> 32) as u32);
         Seal { packet: &mut packet[esp_at..], iv: number ^ self.iv_mask, esn_high }
     }
 
     /// Writes what is in front of ESP.
     #[inline]
-    fn finish(&self, packet: &mut [u8], Prepared { plain, number, .. }: &Prepared) {
+    fn finish(&self, packet: &mut [u8], PreparedPacket { plain, number, .. }: &PreparedPacket) {
         match &self.front {
             Front::Tunnel(outer) => outer.write(packet, plain.inner, *number, self.path_mtu),
             Front::Transport(udp) => {

@@ -64,9 +64,9 @@ pub use sa::{Df, Direction, Dscp, Ecn, Mode, Sa, SaId, UdpPorts};
 pub use sa_list::SaList;
 pub use secret::{NotHex, Secret};
 pub use selector::Selector;
-pub use sequence::{Block, Numbers, Returned, UsedUp};
+pub use sequence::{Block, Numbers, ReturnedNumbers, UsedUp};
 pub use suite::{Suite, UnknownSuite};
-pub use table::{SaTable, Taken};
+pub use table::{DuplicateSa, SaTable};
 pub use template::Template;
 pub use too_big::TooBig;
 

@@ -18,7 +18,7 @@ pub enum Library {
 pub enum Manager {
     /// SSE, and SHA-NI if the CPU has it: then two packets at a time.
     Sse,
-    /// The same as on a CPU that lacks it: four packets at a time.
+    /// SSE without SHA-NI, even if the CPU has it: four packets at a time.
     SseWithoutShaNi,
     /// AVX2: eight packets at a time.
     Avx2,

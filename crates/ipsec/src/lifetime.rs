@@ -47,11 +47,10 @@ pub struct Used {
 
 impl Limit {
     fn expiry(&self, used: u64) -> Option<Expiry> {
-        let reached = |limit: Option<u64>| limit.is_some_and(|limit| used >= limit);
-        if reached(self.hard) {
+        if self.hard.is_some_and(|hard| used >= hard) {
             return Some(Expiry::Hard);
         }
-        reached(self.soft).then_some(Expiry::Soft)
+        self.soft.is_some_and(|soft| used >= soft).then_some(Expiry::Soft)
     }
 }
 

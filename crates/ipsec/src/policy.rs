@@ -30,8 +30,8 @@ use layer::{Layer, Rank, Ranked};
 
 /// The most rules that are compared one after the other.
 const FEW: usize = 64;
-/// The large tree is built again for this many policies of the other tree, or that were removed, or for this part of its
-/// own.
+/// The large tree is built again once this many policies are in the other tree, or were removed; or this part of the large
+/// tree's own policies, if that is more.
 const CHANGED: usize = 1024;
 const CHANGED_PART: usize = 8;
 
@@ -44,9 +44,11 @@ pub enum Action {
     Bypass,
     /// Outbound: they are encrypted with this SA. Inbound: they must have come out of it.
     Protect(SaId),
-    /// The same with several SAs, by the number of their list. Outbound: each worker uses one. Inbound: any of them.
+    /// [`Protect`](Self::Protect) with several SAs, by the number of their list. Outbound: each worker uses one. Inbound:
+    /// any of them.
     OneOf(u32),
-    /// The same with any SA that the template takes. For outbound packets workers know by the number which one to use.
+    /// [`Protect`](Self::Protect) with any SA that the template takes. For outbound packets the number tells workers which
+    /// SA to use.
     Template(u32, Template),
 }
 
@@ -70,20 +72,21 @@ pub struct Policy {
 /// All policies, as they are looked up.
 #[derive(Clone, Debug)]
 pub struct Policies {
-    /// Most of them, and newer ones.
+    /// Most policies, and newer ones.
     layers: [Arc<Layer>; 2],
-    /// For each layer those that are gone, in their order.
+    /// For each layer, its policies that were removed, in their order.
     removed: [Vec<Rank>; 2],
-    /// In their order, policies that were added lately, and those of the layers that a removed one may have hidden there.
+    /// In their order: policies that were added lately, and policies of the layers that a removed one may have hidden
+    /// there.
     recent: Vec<Ranked>,
-    /// By [`Direction`], the rules of these, with their places among them.
+    /// By [`Direction`], the rules of the recent policies, with their places there.
     few: [Vec<(Flat, usize)>; 2],
-    /// Whether the first layer has all of them.
+    /// Whether the first layer has all policies.
     is_settled: bool,
     /// How many rules there are, by [`Direction`], and how many policies.
     rules: [usize; 2],
     count: usize,
-    /// By the numbers of interfaces, their policies, which are not among these.
+    /// The policies of interfaces, by the interface's number; they are in none of the fields above.
     of_interfaces: BTreeMap<u32, Arc<Policies>>,
 }
 
@@ -112,8 +115,8 @@ impl Policies {
         Self::with_orders((0..).zip(policies))
     }
 
-    /// The same with a number for each policy: where priorities are equal, the lowest number decides. Each number is used
-    /// once.
+    /// [`new`](Self::new) with a number for each policy: where priorities are equal, the lowest number decides. Each number
+    /// is used once.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
@@ -231,16 +234,15 @@ impl Policies {
             self.removed[1].clear();
             self.recent.clear();
         }
-        let rules = |direction| {
-            let of =
-                self.recent.iter().enumerate().filter(|(_, ranked)| ranked.policy.direction == direction);
-            of.flat_map(|(at, ranked)| ranked.policy.flat(0).map(move |flat| (flat, at))).collect()
-        };
-        self.few = [Direction::Out, Direction::In].map(rules);
+        self.few = [Direction::Out, Direction::In].map(|direction| {
+            let recent = self.recent.iter().enumerate();
+            let of_direction = recent.filter(|(_, ranked)| ranked.policy.direction == direction);
+            of_direction.flat_map(|(at, ranked)| ranked.policy.flat(0).map(move |flat| (flat, at))).collect()
+        });
         Ok(self)
     }
 
-    /// The same policies in one tree, in which packets are looked up fastest.
+    /// A copy with all policies in one tree, in which packets are looked up fastest.
     ///
     /// # Errors
     /// As for [`new`](Self::new).

@@ -94,7 +94,7 @@ pub enum What {
         /// The first one of the list.
         from: SaId,
     },
-    /// An SA that is at another place in another list: it has one worker.
+    /// An SA that is at another place in another list: an SA belongs to one worker.
     OtherPlace {
         /// Which SA.
         id: SaId,
@@ -109,7 +109,7 @@ pub enum What {
     ManyPolicies(usize),
 }
 
-/// What every host of IPv4 can receive (RFC 791 3.1), so an inner packet must be able to have it.
+/// What every host of IPv4 can receive (RFC 791 3.1), so inner packets of this size must fit.
 const INNER_MTU: u16 = 576;
 /// The most that headers, trailer and ICV of any suite take.
 const OVERHEAD_MAX: u16 = 40 + 8 + 8 + 16 + 17 + 16;
@@ -164,14 +164,16 @@ fn of_list(
     known: &HashMap<SaId, &Sa>,
     places: &mut HashMap<SaId, (usize, usize)>,
 ) -> Vec<What> {
-    let ends = |id: &SaId| known.get(id).map(|sa| (sa.source, sa.destination, sa.mode));
+    let first_sa = list.first().and_then(|first| known.get(first));
     let mut found = Vec::new();
     for (place, id) in list.iter().enumerate() {
         if list[..place].contains(id) {
             found.push(What::Twice(*id));
             continue;
         }
-        if ends(id).zip(ends(&list[0])).is_some_and(|(one, first)| one != first) {
+        if let (Some(sa), Some(first)) = (known.get(id), first_sa)
+            && (sa.source, sa.destination, sa.mode) != (first.source, first.destination, first.mode)
+        {
             found.push(What::OtherEnds { id: *id, from: list[0] });
         }
         let (other, first) = *places.entry(*id).or_insert((place, at));

@@ -44,7 +44,7 @@ pub enum Mode {
 /// DF in the outer IPv4 header (RFC 4301 8.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Df {
-    /// That of the inner header; set for IPv6, which routers do not fragment.
+    /// As in the inner header; set for IPv6, which routers do not fragment.
     #[default]
     Copy,
     Set,
@@ -55,7 +55,7 @@ pub enum Df {
 /// DSCP in the outer header (RFC 4301 5.1.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dscp {
-    /// That of the inner header.
+    /// As in the inner header.
     #[default]
     Copy,
     /// Always this value, 0 to 63.
@@ -65,7 +65,7 @@ pub enum Dscp {
 /// ECN in the outer header (RFC 6040 4.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ecn {
-    /// That of the inner header.
+    /// As in the inner header.
     #[default]
     Normal,
     /// Not-ECT, for peers that do not copy marks to the inner header.

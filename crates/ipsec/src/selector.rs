@@ -38,7 +38,7 @@ impl Selector {
             && ports_overlap(&self.destination_ports, &other.destination_ports)
     }
 
-    /// The same for packets whose ports are not known, as those of later fragments.
+    /// Whether a packet whose ports are not known, such as a later fragment, can match both.
     pub(crate) fn overlaps_apart_from_ports(&self, other: &Self) -> bool {
         prefixes_overlap(self.source, other.source)
             && prefixes_overlap(self.destination, other.destination)
@@ -47,13 +47,13 @@ impl Selector {
     }
 
     /// Whether source and destination are of one family, or one is missing.
-    pub fn has_one_family(&self) -> bool {
+    pub(crate) fn has_one_family(&self) -> bool {
         let [source, destination] = [self.source, self.destination].map(|side| side.map(|of| of.is_ipv6()));
         source.zip(destination).is_none_or(|(source, destination)| source == destination)
     }
 
     /// Whether it matches ports of a protocol that has ports.
-    pub fn has_ports_of_a_protocol(&self) -> bool {
+    pub(crate) fn has_ports_of_a_protocol(&self) -> bool {
         let wants_ports = self.source_ports.is_some() || self.destination_ports.is_some();
         !wants_ports || self.protocol.is_some_and(has_ports)
     }
@@ -76,8 +76,12 @@ impl Selector {
     }
 
     fn families_overlap(&self, other: &Self) -> bool {
-        let is_ipv6 = |of: &Self| of.source.or(of.destination).map(|prefix| prefix.is_ipv6());
-        is_ipv6(self).zip(is_ipv6(other)).is_none_or(|(one, other)| one == other)
+        self.is_ipv6().zip(other.is_ipv6()).is_none_or(|(one, other)| one == other)
+    }
+
+    /// `None` without addresses: it matches both families.
+    fn is_ipv6(&self) -> Option<bool> {
+        self.source.or(self.destination).map(|prefix| prefix.is_ipv6())
     }
 }
 

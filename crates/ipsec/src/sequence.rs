@@ -5,7 +5,7 @@
 //!    └─ reserve ─► Block ─► Outbound          a block belongs to one sender alone, and cannot be copied
 //!    └─ reserve ─► Block ─► another sender
 //!    ▲                        │ ends: the rest of its block
-//!    └── Returned ◄───────────┘
+//!    └── ReturnedNumbers ◄───────────┘
 //! ```
 //!
 //! The IV of a packet follows from its number, so this is also what keeps IVs apart. Whoever shares an SA with another
@@ -17,17 +17,17 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The numbers of an SA that no sender has yet.
+/// The sequence numbers of an SA that no sender has yet.
 #[derive(Debug)]
 pub struct Numbers {
     next: u64,
     last: u64,
-    returned: Returned,
+    returned: ReturnedNumbers,
 }
 
 /// Numbers of blocks that were dropped: those from the first on, up to the second.
 #[derive(Clone, Debug, Default)]
-pub struct Returned(Arc<Mutex<Vec<(u64, u64)>>>);
+pub struct ReturnedNumbers(Arc<Mutex<Vec<(u64, u64)>>>);
 
 /// Numbers that one sender owns. It is neither `Clone` nor `Copy`: a copy would be used twice.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub struct Block {
     next: u64,
     end: u64,
     last: u64,
-    returned: Returned,
+    returned: ReturnedNumbers,
 }
 
 /// All numbers of the SA are reserved: it must be replaced.
@@ -52,12 +52,12 @@ impl Numbers {
     pub fn after(used: u64, esn: bool) -> Self {
         // Not 2^64-1, so that the end of a block can be written as the number after it.
         let last = if esn { u64::MAX - 1 } else { u64::from(u32::MAX) };
-        Self { next: used.saturating_add(1), last, returned: Returned::default() }
+        Self { next: used.saturating_add(1), last, returned: ReturnedNumbers::default() }
     }
 
-    /// These, where `returned` has the numbers of blocks that were reserved earlier in this process.
+    /// Continues with numbers of blocks that were reserved earlier in this process, and returned.
     #[must_use]
-    pub fn with_returned(self, returned: &Returned) -> Self {
+    pub fn with_returned(self, returned: &ReturnedNumbers) -> Self {
         Self { next: returned.take_below(self.next), returned: returned.clone(), ..self }
     }
 
@@ -104,8 +104,9 @@ impl Numbers {
     }
 }
 
-impl Returned {
-    /// The lowest number from which on all below `end` were returned; they are taken out.
+impl ReturnedNumbers {
+    /// Takes out the returned numbers that lead up to `end` without a gap; returns the lowest of them, or `end` if there are
+    /// none.
     #[must_use]
     pub fn take_below(&self, end: u64) -> u64 {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

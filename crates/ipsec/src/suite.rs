@@ -55,7 +55,7 @@ impl Suite {
     }
 
     /// Whether one algorithm encrypts and protects integrity, so that there is one key, with a salt behind it.
-    pub fn is_aead(self) -> bool {
+    pub(crate) fn is_aead(self) -> bool {
         matches!(self, Self::Aes128Gcm | Self::Aes256Gcm | Self::ChaCha20Poly1305)
     }
 
@@ -79,12 +79,12 @@ impl Suite {
     }
 
     /// Bytes of the IV in each packet.
-    pub fn iv_len(self) -> usize {
+    pub(crate) fn iv_len(self) -> usize {
         if self.is_aead() { 8 } else { AES_BLOCK }
     }
 
     /// Bytes of the ICV at the end of each packet.
-    pub fn icv_len(self) -> usize {
+    pub(crate) fn icv_len(self) -> usize {
         match self {
             Self::Aes128Sha1 | Self::Aes256Sha1 => 12,
             _ => 16,

@@ -23,7 +23,7 @@ struct Slot {
 
 /// There is already an SA with this SPI and destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken(pub SaId);
+pub struct DuplicateSa(pub SaId);
 
 impl<T> Default for SaTable<T> {
     fn default() -> Self {
@@ -40,10 +40,10 @@ impl<T> SaTable<T> {
     /// Adds an SA.
     ///
     /// # Errors
-    /// [`Taken`] if there is one with the same SPI and destination.
-    pub fn insert(&mut self, id: SaId, sa: T) -> Result<(), Taken> {
+    /// [`DuplicateSa`] if there is one with the same SPI and destination.
+    pub fn insert(&mut self, id: SaId, sa: T) -> Result<(), DuplicateSa> {
         if self.position(id).is_some() {
-            return Err(Taken(id));
+            return Err(DuplicateSa(id));
         }
         self.entries.push((id, sa));
         if self.entries.len() * 2 > self.slots.len() {
@@ -69,7 +69,7 @@ impl<T> SaTable<T> {
         self.entries.get_mut(index).map(|(_, sa)| sa)
     }
 
-    /// The same without changing it.
+    /// The SA with this SPI and destination, not to be changed.
     pub fn get(&self, id: SaId) -> Option<&T> {
         self.entries.get(self.position(id)?).map(|(_, sa)| sa)
     }
@@ -154,7 +154,7 @@ mod tests {
                     prop_assert_eq!(table.remove(id), map.remove(&id));
                 } else {
                     let taken = map.contains_key(&id);
-                    prop_assert_eq!(table.insert(id, step), if taken { Err(Taken(id)) } else { Ok(()) });
+                    prop_assert_eq!(table.insert(id, step), if taken { Err(DuplicateSa(id)) } else { Ok(()) });
                     map.entry(id).or_insert(step);
                 }
                 prop_assert_eq!(table.len(), map.len());

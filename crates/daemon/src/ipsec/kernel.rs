@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bm_ipsec::{Block, Expiry, Numbers, Returned, Sa, SaId};
+use bm_ipsec::{Block, Expiry, Numbers, ReturnedNumbers, Sa, SaId};
 use bm_netlink::{Error, SaKey, SaState, XfrmSas};
 
 use super::BLOCK;
@@ -49,7 +49,7 @@ struct Reported {
     /// The last number that was set as sent.
     sent: u64,
     /// Numbers of workers that have ended.
-    returned: Returned,
+    returned: ReturnedNumbers,
     /// Linux has sent with numbers up to this one, which the peer has seen.
     floor: u64,
     bytes: u64,
@@ -130,7 +130,7 @@ impl Sequences {
         let now = Instant::now();
         let new = || Reported {
             sent: 0,
-            returned: Returned::default(),
+            returned: ReturnedNumbers::default(),
             floor: 0,
             bytes: 0,
             packets: 0,

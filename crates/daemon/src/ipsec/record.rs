@@ -16,7 +16,7 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use bm_ipsec::{Block, Numbers, Returned, UsedUp};
+use bm_ipsec::{Block, Numbers, ReturnedNumbers, UsedUp};
 
 /// Bytes of a line.
 const LINE: usize = 32 + 1 + 16 + 1 + 16 + 1 + 8 + 1;
@@ -32,7 +32,7 @@ struct Line {
 pub struct Record {
     file: File,
     path: PathBuf,
-    lines: Vec<(Line, Returned)>,
+    lines: Vec<(Line, ReturnedNumbers)>,
 }
 
 /// Why no numbers could be reserved.
@@ -82,7 +82,7 @@ impl Record {
                 path.display()
             )
         })?;
-        let lines = lines.into_iter().map(|line| (line, Returned::default())).collect();
+        let lines = lines.into_iter().map(|line| (line, ReturnedNumbers::default())).collect();
         Ok(Self { file, path: path.into(), lines })
     }
 
@@ -95,7 +95,7 @@ impl Record {
         let at = known.unwrap_or(self.lines.len());
         if known.is_none() {
             let iv_mask = self.random().map_err(Refused::Failed)?;
-            self.lines.push((Line { fingerprint, iv_mask, reserved: 0 }, Returned::default()));
+            self.lines.push((Line { fingerprint, iv_mask, reserved: 0 }, ReturnedNumbers::default()));
         }
         let reserved = self.reserve_in(at, count, esn);
         if reserved.is_err() && known.is_none() {

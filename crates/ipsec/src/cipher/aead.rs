@@ -42,16 +42,17 @@ impl Key {
             Library::IpsecMb(manager) => shared().engine(manager).and_then(|engine| Gcm::new(engine, key)),
             Library::Ring | Library::RustCrypto => None,
         };
-        let ring = || {
-            let algorithm = match suite {
-                Suite::Aes128Gcm => &AES_128_GCM,
-                Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
-                _ => &AES_256_GCM,
-            };
-            let key = UnboundKey::new(algorithm, key).expect("the caller has checked the length");
-            Self::Ring(Wiped::new(LessSafeKey::new(key)))
+        native.map_or_else(|| Self::ring(suite, key), Self::IpsecMb)
+    }
+
+    fn ring(suite: Suite, key: &[u8]) -> Self {
+        let algorithm = match suite {
+            Suite::Aes128Gcm => &AES_128_GCM,
+            Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+            _ => &AES_256_GCM,
         };
-        native.map_or_else(ring, Self::IpsecMb)
+        let key = UnboundKey::new(algorithm, key).expect("the caller has checked the length");
+        Self::Ring(Wiped::new(LessSafeKey::new(key)))
     }
 }
 

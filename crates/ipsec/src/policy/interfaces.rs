@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bm_filter::TooMany;
 
-use super::layer::{Layer, Rank, Ranked};
+use super::layer::{Rank, Ranked};
 use super::{Policies, Policy};
 
 impl Policies {
@@ -55,19 +55,18 @@ impl Policies {
     }
 
     fn has_rank(&self, rank: Rank) -> bool {
-        let in_layer = |(layer, removed): (&Arc<Layer>, &Vec<Rank>)| {
-            layer.position(rank).is_some() && removed.binary_search(&rank).is_err()
-        };
         self.recent.binary_search_by_key(&rank, Ranked::rank).is_ok()
-            || self.layers.iter().zip(&self.removed).any(in_layer)
+            || self.layers.iter().zip(&self.removed).any(|(layer, removed)| {
+                layer.position(rank).is_some() && removed.binary_search(&rank).is_err()
+            })
     }
 
     pub(super) fn settled_of_interfaces(&self) -> Result<BTreeMap<u32, Arc<Self>>, TooMany> {
-        let settled = |(if_id, of): (&u32, &Arc<Self>)| {
-            let of = if of.is_settled { of.clone() } else { Arc::new(of.settled()?) };
-            Ok((*if_id, of))
-        };
-        self.of_interfaces.iter().map(settled).collect()
+        let mut settled = self.of_interfaces.clone();
+        for policies in settled.values_mut().filter(|policies| !policies.is_settled) {
+            *policies = Arc::new(policies.settled()?);
+        }
+        Ok(settled)
     }
 
     fn replacing(&self, if_id: u32, of: Self) -> Self {

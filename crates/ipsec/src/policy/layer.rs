@@ -22,7 +22,7 @@ impl Ranked {
     }
 }
 
-/// It does not change any more.
+/// A layer of [`Policies`](super::Policies). It does not change any more.
 #[derive(Debug, Default)]
 pub(super) struct Layer {
     /// By [`Direction`].
@@ -36,11 +36,7 @@ impl Layer {
         if policies.len() > usize::from(u16::MAX) {
             return Err(TooMany { rules: policies.len() });
         }
-        let tree = |direction| {
-            let of = policies.iter().enumerate().filter(|(_, ranked)| ranked.policy.direction == direction);
-            Tree::grow(of.flat_map(|(index, ranked)| ranked.policy.flat(index as u16)).collect())
-        };
-        let trees = [tree(Direction::Out)?, tree(Direction::In)?];
+        let trees = [tree(&policies, Direction::Out)?, tree(&policies, Direction::In)?];
         Ok(Self { trees, policies })
     }
 
@@ -56,7 +52,7 @@ impl Layer {
 
     /// Later policies that may match packets of this one: the trees do not have them where it matches all packets. Ports are
     /// not compared, since later fragments have none.
-    pub fn hidden_by(&self, at: usize) -> impl Iterator<Item = &Ranked> {
+    pub(crate) fn hidden_by(&self, at: usize) -> impl Iterator<Item = &Ranked> {
         let (before, after) = self.policies.split_at((at + 1).min(self.policies.len()));
         let of = before.get(at).map(|ranked| &ranked.policy);
         after.iter().filter(move |later| {
@@ -66,4 +62,10 @@ impl Layer {
             })
         })
     }
+}
+
+/// The tree of all policies of a direction.
+fn tree(policies: &[Ranked], direction: Direction) -> Result<Tree, TooMany> {
+    let of_direction = policies.iter().enumerate().filter(|(_, ranked)| ranked.policy.direction == direction);
+    Tree::grow(of_direction.flat_map(|(index, ranked)| ranked.policy.flat(index as u16)).collect())
 }
