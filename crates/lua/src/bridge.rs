@@ -12,7 +12,7 @@ use mlua::{ExternalError as _, LightUserData, Lua, LuaSerdeExt as _, LuaString, 
 use crate::esp;
 use crate::hook::guard::uninterrupted;
 use crate::modules;
-use crate::natives::{Opened, Wanted};
+use crate::natives::{AppRequest, NativeApp};
 use crate::pool::Pool;
 use crate::runtime::{Native, Runtime};
 use crate::state::WorkerContext;
@@ -32,38 +32,46 @@ pub(crate) fn table(
     table.set("worker", context.worker)?;
     table.set("version", env!("CARGO_PKG_VERSION"))?;
     let trees = world.trees.clone();
-    let theirs = move |lua: &Lua, name: String| file(lua, modules::from_trees(&trees, &name));
-    table.set("theirs", lua.create_function(theirs)?)?;
+    table.set(
+        "theirs",
+        lua.create_function(move |lua: &Lua, name: String| file(lua, modules::from_trees(&trees, &name)))?,
+    )?;
     table.set("ours", lua.create_function(|lua, name: String| file(lua, modules::from_binary(&name)))?)?;
     // SAFETY of all blocks below: the runtime outlives the state, these functions run on the thread that holds
     // both, and Lua waits for them; each borrow ends with its call.
-    let take_link = move |_: &Lua, (): ()| {
-        // SAFETY: see above.
-        uninterrupted(|| unsafe { (*runtime).links.take() })
-            .ok_or_else(|| "all 4096 links are in use: use fewer links".into_lua_err())
-    };
-    table.set("take_link", lua.create_function(take_link)?)?;
-    let give_link = move |_: &Lua, index: usize| {
-        // SAFETY: see above.
-        uninterrupted(|| unsafe { (*runtime).links.give(index) });
-        Ok(())
-    };
-    table.set("give_link", lua.create_function(give_link)?)?;
+    table.set(
+        "take_link",
+        lua.create_function(move |_: &Lua, (): ()| {
+            // SAFETY: see above.
+            uninterrupted(|| unsafe { (*runtime).links.take() })
+                .ok_or_else(|| "all 4096 links are in use: use fewer links".into_lua_err())
+        })?,
+    )?;
+    table.set(
+        "give_link",
+        lua.create_function(move |_: &Lua, index: usize| {
+            // SAFETY: see above.
+            uninterrupted(|| unsafe { (*runtime).links.give(index) });
+            Ok(())
+        })?,
+    )?;
     let (report_slot, worker) = (context.flags.report_slot.clone(), context.worker);
-    let answer = move |lua: &Lua, report: Value| {
-        let report = lua.from_value(report);
-        // Packets are processed further even if the answer fails.
-        uninterrupted(|| match report {
-            Ok(report) => report_slot.answer(report),
-            // A closed standard error must not end the worker, as `eprintln!` would.
-            Err(error) => drop(writeln!(
-                std::io::stderr(),
-                "brickmoon: worker {worker} cannot report its state: {error}"
-            )),
-        });
-        Ok(())
-    };
-    table.set("answer", lua.create_function(answer)?)?;
+    table.set(
+        "answer",
+        lua.create_function(move |lua: &Lua, report: Value| {
+            let report = lua.from_value(report);
+            // Packets are processed further even if the answer fails.
+            uninterrupted(|| match report {
+                Ok(report) => report_slot.answer(report),
+                // A closed standard error must not end the worker, as `eprintln!` would.
+                Err(error) => drop(writeln!(
+                    std::io::stderr(),
+                    "brickmoon: worker {worker} cannot report its state: {error}"
+                )),
+            });
+            Ok(())
+        })?,
+    )?;
     table.set("esp", LightUserData(esp::address()))?;
     table.set("esp_failures", lua.create_sequence_from(esp::failures())?)?;
     natives(lua, &table, world, runtime, context)?;
@@ -90,55 +98,84 @@ fn natives(
     context: &WorkerContext,
 ) -> mlua::Result<()> {
     let (world, context) = (world.clone(), context.clone());
-    let open = move |lua: &Lua, (class, name, argument, workers): (String, String, Value, usize)| {
-        let argument: serde_json::Value = lua.from_value(argument)?;
-        let (frame_pool, worker) = (&world.frame_pool, if context.apart { 0 } else { context.worker });
-        let wanted = Wanted { class: &class, name: &name, argument: &argument, worker, workers, frame_pool };
-        // Must not be interrupted here: it may hold locks.
-        let opened =
-            uninterrupted(|| context.rings.open(&class).unwrap_or_else(|| world.natives.open(&wanted)));
-        let Opened { app, pulls } = opened.map_err(|error| format!("app {name}: {error}").into_lua_err())?;
-        // SAFETY: as in `table`.
-        let native = unsafe { (*runtime).natives.adopt(Native::new(app, runtime)) };
-        Ok((LightUserData(native.cast()), pulls))
-    };
-    table.set("open", lua.create_function(open)?)?;
-    let connect = move |_: &Lua, (native, inputs, outputs): (LightUserData, Table, Table)| {
-        let (inputs, outputs) = (names(&inputs)?, names(&outputs)?);
-        // SAFETY: as in `table`.
-        let native = unsafe { (*runtime).natives.find(pointer(native)) };
-        native
-            .ok_or_else(|| "no such app".into_lua_err())?
-            .connect(inputs, outputs)
-            .map_err(|why| why.into_lua_err())
-    };
-    table.set("connect", lua.create_function(connect)?)?;
-    let close = move |_: &Lua, native: LightUserData| {
-        // SAFETY: as in `table`.
-        uninterrupted(|| unsafe { Runtime::close(runtime, pointer(native)) });
-        Ok(())
-    };
-    table.set("close", lua.create_function(close)?)
+    table.set(
+        "open",
+        lua.create_function(
+            move |lua: &Lua, (class, name, argument, workers): (String, String, Value, usize)| {
+                let argument: serde_json::Value = lua.from_value(argument)?;
+                let (frame_pool, worker) =
+                    (&world.frame_pool, if context.apart { 0 } else { context.worker });
+                let request = AppRequest {
+                    class: &class,
+                    name: &name,
+                    argument: &argument,
+                    worker,
+                    workers,
+                    frame_pool,
+                };
+                // Must not be interrupted here: it may hold locks.
+                let opened = uninterrupted(|| {
+                    context.rings.open(&class).unwrap_or_else(|| world.natives.open(&request))
+                });
+                let NativeApp { app, pulls } =
+                    opened.map_err(|error| format!("app {name}: {error}").into_lua_err())?;
+                // SAFETY: as in `table`.
+                let native = unsafe { (*runtime).natives.adopt(Native::new(app, runtime)) };
+                Ok((LightUserData(native.cast()), pulls))
+            },
+        )?,
+    )?;
+    table.set(
+        "connect",
+        lua.create_function(move |_: &Lua, (native, inputs, outputs): (LightUserData, Table, Table)| {
+            let (inputs, outputs) = (names(&inputs)?, names(&outputs)?);
+            // SAFETY: as in `table`.
+            let native = unsafe { (*runtime).natives.find(pointer(native)) };
+            native
+                .ok_or_else(|| "no such app".into_lua_err())?
+                .connect(inputs, outputs)
+                .map_err(|why| why.into_lua_err())
+        })?,
+    )?;
+    table.set(
+        "close",
+        lua.create_function(move |_: &Lua, native: LightUserData| {
+            // SAFETY: as in `table`.
+            uninterrupted(|| unsafe { Runtime::close(runtime, pointer(native)) });
+            Ok(())
+        })?,
+    )
 }
 
 /// The functions with which the first worker leads the others.
 fn workers(lua: &Lua, table: &Table, pool: Pool) -> mlua::Result<()> {
     let pool = Rc::new(RefCell::new(pool));
     let leader = pool.clone();
-    let call = move |lua: &Lua, (worker, core, name, bytes): (usize, Option<usize>, String, LuaString)| {
-        let answer = leader.borrow_mut().call(worker, core, &name, &bytes.as_bytes());
-        answer.map_err(|error| error.to_string().into_lua_err()).and_then(|bytes| lua.create_string(bytes))
-    };
-    table.set("call_worker", lua.create_function(call)?)?;
+    table.set(
+        "call_worker",
+        lua.create_function(
+            move |lua: &Lua, (worker, core, name, bytes): (usize, Option<usize>, String, LuaString)| {
+                let answer = leader.borrow_mut().call(worker, core, &name, &bytes.as_bytes());
+                answer
+                    .map_err(|error| error.to_string().into_lua_err())
+                    .and_then(|bytes| lua.create_string(bytes))
+            },
+        )?,
+    )?;
     let leader = pool.clone();
-    let run = move |_: &Lua, (): ()| {
-        leader.borrow_mut().run();
-        Ok(())
-    };
-    table.set("run_workers", lua.create_function(run)?)?;
-    let pause =
-        move |_: &Lua, (): ()| pool.borrow_mut().pause().map_err(|error| error.to_string().into_lua_err());
-    table.set("pause_workers", lua.create_function(pause)?)
+    table.set(
+        "run_workers",
+        lua.create_function(move |_: &Lua, (): ()| {
+            leader.borrow_mut().run();
+            Ok(())
+        })?,
+    )?;
+    table.set(
+        "pause_workers",
+        lua.create_function(move |_: &Lua, (): ()| {
+            pool.borrow_mut().pause().map_err(|error| error.to_string().into_lua_err())
+        })?,
+    )
 }
 
 fn pointer(native: LightUserData) -> *mut Native {

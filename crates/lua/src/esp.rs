@@ -46,8 +46,8 @@ fn code(failure: Failure) -> i32 {
 
 /// From the seed of hash tables, which the system draws at random for each thread.
 fn random() -> u64 {
-    let of = |number: u64| RandomState::new().hash_one(number);
-    of(0) ^ of(1).rotate_left(32)
+    let [low, high] = [0, 1].map(|number: u64| RandomState::new().hash_one(number));
+    low ^ high.rotate_left(32)
 }
 
 extern "C" fn sender(spi: u32, key: &[u8; KEY]) -> Box<PayloadSender> {

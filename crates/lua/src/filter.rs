@@ -33,8 +33,8 @@ fn compile(text: &str) -> Result<BpfFilter, LuaError> {
     let loaded: Table = lua.globals().get::<Table>("package")?.get("loaded")?;
     for name in MODULES {
         let path = format!("brickmoon/filter/{name}.lua");
-        let missing = || LuaError::new(format!("{path} is missing"));
-        let (path, bytes) = modules::from_binary(&path).ok_or_else(missing)?;
+        let (path, bytes) =
+            modules::from_binary(&path).ok_or_else(|| LuaError::new(format!("{path} is missing")))?;
         let module: Table = lua.load(bytes).set_name(format!("@{path}")).eval()?;
         loaded.set(format!("brickmoon.filter.{name}"), module)?;
     }

@@ -34,12 +34,12 @@ impl Tree {
 
 /// A file in the user's folders by its relative path, such as `lib/lua/class.lua`: its name in messages, and its
 /// content. Files under `core/` always come from the binary.
-pub fn from_trees(trees: &[Tree], name: &str) -> Option<(String, Vec<u8>)> {
+pub(crate) fn from_trees(trees: &[Tree], name: &str) -> Option<(String, Vec<u8>)> {
     if name.starts_with("core/") { None } else { trees.iter().find_map(|tree| tree.read(name)) }
 }
 
 /// A file in the binary, in the same way.
-pub fn from_binary(name: &str) -> Option<(String, Vec<u8>)> {
+pub(crate) fn from_binary(name: &str) -> Option<(String, Vec<u8>)> {
     let (path, bytes) = embedded().find(|(path, _)| *path == name)?;
     Some((format!("brickmoon/{path}"), bytes.to_vec()))
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// An app in Rust requested with `config.app(c, name, "class", argument)`.
 #[derive(Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct AppRequest<'a> {
     /// The class, such as `router` or `xdp:eth0`.
     pub class: &'a str,
     /// The app's name in the network.
@@ -23,8 +23,8 @@ pub struct Wanted<'a> {
     pub frame_pool: &'a Arc<FramePool>,
 }
 
-/// An app in Rust, ready to run.
-pub struct Opened {
+/// An app in Rust that a program has requested, ready to run.
+pub struct NativeApp {
     pub app: Box<dyn App>,
     /// Whether it receives packets from outside: then it is pulled, and links that it fills come first.
     pub pulls: bool,
@@ -36,7 +36,7 @@ pub trait Natives: Send + Sync {
     ///
     /// # Errors
     /// What is wrong with the class or its argument, for the program's author.
-    fn open(&self, wanted: &Wanted<'_>) -> Result<Opened, String>;
+    fn open(&self, request: &AppRequest<'_>) -> Result<NativeApp, String>;
 }
 
 /// No apps in Rust except those of this crate.
@@ -44,7 +44,7 @@ pub trait Natives: Send + Sync {
 pub struct NoNatives;
 
 impl Natives for NoNatives {
-    fn open(&self, wanted: &Wanted<'_>) -> Result<Opened, String> {
-        Err(format!("there is no app in Rust named {:?}", wanted.class))
+    fn open(&self, request: &AppRequest<'_>) -> Result<NativeApp, String> {
+        Err(format!("there is no app in Rust named {:?}", request.class))
     }
 }

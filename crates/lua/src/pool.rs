@@ -1,4 +1,4 @@
-//! The other workers of a program: one thread each with its own state, controlled by the first.
+//! A program's workers except for the first, which controls them: one thread each with its own state.
 //!
 //! The first worker sends them their configuration as bytes, lets them run while its own engine does, and pauses them
 //! before it changes anything. Packets are exchanged only through rings ([`crate::ring`]).
@@ -30,7 +30,7 @@ struct Worker {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The other workers, by number.
+/// All workers but the first, by number.
 pub(crate) struct Pool {
     world: World,
     context: WorkerContext,
@@ -92,15 +92,14 @@ impl Worker {
         let (orders, taken) = channel();
         let (answer, replies) = channel();
         let world = world.clone();
-        let work = move || {
+        let thread = std::thread::Builder::new().name(format!("bm-lua-{worker}")).spawn(move || {
             if let Err(error) = pin(core) {
                 let why = format!("cannot pin worker {worker} to core {}: {error}", core.unwrap_or_default());
                 let _gone = answer.send(Err(LuaError::new(why)));
                 return;
             }
             serve(&world, &context, &taken, &answer);
-        };
-        let thread = std::thread::Builder::new().name(format!("bm-lua-{worker}")).spawn(work);
+        });
         let thread = Some(thread.map_err(LuaError::new)?);
         Ok(Self { orders: Some(orders), replies, flags, running: false, thread })
     }

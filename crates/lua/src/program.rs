@@ -80,11 +80,12 @@ impl Program {
         let thread = prepare(&state, function, subject, self.arguments)?;
         let mut guard = Guard::new();
         let mut watch = Supervisor::new(&state, self.setup);
-        let look = move |call_state: &CallState| watch.look(call_state, Instant::now());
-        // SAFETY: `prepare` laid the stack out: message handler, function, argument. What is borrowed of the runtime is an
-        // atomic that Lua writes as a whole. After a call that was broken off the state is forgotten.
-        let run = |call_state: &CallState| unsafe { guard.call(call_state, thread, FUNCTION, ARGUMENT) };
-        let status = guard::watched(look, run);
+        let status = guard::watched(
+            move |call_state| watch.look(call_state, Instant::now()),
+            // SAFETY: `prepare` laid the stack out: message handler, function, argument. What is borrowed of the runtime is
+            // an atomic that Lua writes as a whole. After a call that was broken off the state is forgotten.
+            |call_state| unsafe { guard.call(call_state, thread, FUNCTION, ARGUMENT) },
+        );
         if status == INTERRUPTED {
             let line = state.line_at(guard.left_at()).map(|line| format!("{line}: "));
             state.forget();

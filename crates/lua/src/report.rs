@@ -141,7 +141,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl ReportSlot {
     /// The flag that Lua checks.
-    pub fn request_flag(&self) -> *const AtomicI32 {
+    pub(crate) fn request_flag(&self) -> *const AtomicI32 {
         &self.asked
     }
 

@@ -16,7 +16,7 @@ use bm_frame::Frame;
 use bm_graph::{App, Io, Waker};
 use bm_link::{Asleep, Consumer, Producer, channel};
 
-use crate::natives::Opened;
+use crate::natives::NativeApp;
 
 /// The capacity of a ring in frames.
 const CAPACITY: usize = 2048;
@@ -43,13 +43,13 @@ pub(crate) struct Rings(Arc<Mutex<HashMap<String, Ring>>>);
 
 impl Rings {
     /// The end that `class` names (`ring>LINK` puts in, `ring<LINK` takes out), or `None` if it names no ring.
-    pub fn open(&self, class: &str) -> Option<Result<Opened, String>> {
+    pub fn open(&self, class: &str) -> Option<Result<NativeApp, String>> {
         let out = class.strip_prefix("ring>");
         let link = out.or_else(|| class.strip_prefix("ring<"))?;
         Some(self.end(link, out.is_some()).map_err(|error| format!("link {link}: {error}")))
     }
 
-    fn end(&self, link: &str, out: bool) -> Result<Opened, String> {
+    fn end(&self, link: &str, out: bool) -> Result<NativeApp, String> {
         let mut rings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !rings.contains_key(link) {
             rings.insert(link.into(), Ring::new().map_err(|error| error.to_string())?);
@@ -59,10 +59,10 @@ impl Rings {
         let taken = "its end is already in use";
         let opened = if out {
             let producer = producer.take().ok_or(taken)?;
-            Opened { app: Box::new(Outlet { producer, waker }), pulls: false }
+            NativeApp { app: Box::new(Outlet { producer, waker }), pulls: false }
         } else {
             let consumer = consumer.take().ok_or(taken)?;
-            Opened { app: Box::new(Inlet { consumer, waker }), pulls: true }
+            NativeApp { app: Box::new(Inlet { consumer, waker }), pulls: true }
         };
         if producer.is_none() && consumer.is_none() {
             rings.remove(link);

@@ -24,19 +24,19 @@ pub(crate) use native::Native;
 
 use crate::links::{LINKS, Links};
 use crate::report::ReportSlot;
-use crate::shown::{LuaSees, Shown};
+use crate::shown::{LuaSees, ShownToLua};
 
 /// Longest sleep while an app must be asked again.
 const SOON_NS: u64 = 100_000;
 
 /// Set by a signal: programs end at the next breath.
-pub static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
+pub(crate) static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
 
 /// What Lua sees. The fields are in the order of `struct brickmoon`.
 ///
 /// Shared with Lua, and `setup` with the supervisor's thread, at any time: only cells, atomics and addresses.
 #[repr(C)]
-pub(crate) struct Shared {
+pub(crate) struct LuaRuntime {
     pub freelist: *mut StackHead,
     pub links: *mut Link,
     pub links_max: Cell<i32>,
@@ -76,7 +76,7 @@ pub(crate) struct Shared {
 
 // SAFETY: `repr(C)`; what Lua writes is in cells or an atomic. The rest never changes: addresses of links, free frames,
 // flags and places, each of which says itself how it is shared, and functions.
-unsafe impl LuaSees for Shared {}
+unsafe impl LuaSees for LuaRuntime {}
 
 /// A compiled trace: where its code is, and which line it begins at. The same as `struct brickmoon_place`.
 ///
@@ -104,7 +104,7 @@ unsafe impl LuaSees for Places {}
 
 /// Statistics of a state's compiler. The fields are in the order of `struct brickmoon_jit`.
 ///
-/// Shared with Lua in a cell of [`Shared`].
+/// Shared with Lua in a cell of [`LuaRuntime`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct JitCounts {
@@ -132,11 +132,11 @@ pub(crate) struct Flags {
 /// whole is made once Lua knows it.
 #[repr(C)]
 pub struct Runtime {
-    pub(crate) shared: Shared,
+    pub(crate) shared: LuaRuntime,
     pub(crate) frames: Freelist,
     pub(crate) links: Links,
     pub(crate) natives: NativeApps,
-    _places: Shown<Places>,
+    _places: ShownToLua<Places>,
     _flags: Flags,
     started: Instant,
 }
@@ -154,8 +154,9 @@ impl Runtime {
     ) -> io::Result<Box<Self>> {
         let frames = Freelist::new(frame_pool.clone(), keep);
         let links = Links::new()?;
-        let places = Shown::new(Places(UnsafeCell::new([Place { from: 0, to: 0, line: [0; 112] }; PLACES])));
-        let shared = Shared {
+        let places =
+            ShownToLua::new(Places(UnsafeCell::new([Place { from: 0, to: 0, line: [0; 112] }; PLACES])));
+        let shared = LuaRuntime {
             freelist: frames.stack().as_ptr(),
             links: links.address(),
             links_max: Cell::new(LINKS as i32),

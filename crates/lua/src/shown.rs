@@ -1,6 +1,6 @@
 //! Memory that Lua reads and writes as well as we do.
 //!
-//! Lua keeps the address of a [`Shown`] for as long as its state lives, and uses it whenever it runs: also in the
+//! Lua keeps the address of a [`ShownToLua`] for as long as its state lives, and uses it whenever it runs: also in the
 //! middle of a Rust function that called it. The compiler does not know that. It assumes that `&mut` and `Box` are
 //! the only way to a value, and that `&` promises that the value does not change; a store that apparently nobody can
 //! see is omitted. So:
@@ -20,12 +20,12 @@ use std::ptr::NonNull;
 pub(crate) unsafe trait LuaSees {}
 
 /// A value at an address that never changes, which Lua has as well.
-pub(crate) struct Shown<T: LuaSees>(NonNull<T>);
+pub(crate) struct ShownToLua<T: LuaSees>(NonNull<T>);
 
 // SAFETY: it owns its value, as a Box would.
-unsafe impl<T: LuaSees + Send> Send for Shown<T> {}
+unsafe impl<T: LuaSees + Send> Send for ShownToLua<T> {}
 
-impl<T: LuaSees> Shown<T> {
+impl<T: LuaSees> ShownToLua<T> {
     pub fn new(value: T) -> Self {
         // From here on there is no Box, which would promise that nobody else has the address.
         Self(NonNull::from(Box::leak(Box::new(value))))
@@ -37,7 +37,7 @@ impl<T: LuaSees> Shown<T> {
     }
 }
 
-impl<T: LuaSees> Deref for Shown<T> {
+impl<T: LuaSees> Deref for ShownToLua<T> {
     type Target = T;
 
     #[inline]
@@ -47,7 +47,7 @@ impl<T: LuaSees> Deref for Shown<T> {
     }
 }
 
-impl<T: LuaSees> Drop for Shown<T> {
+impl<T: LuaSees> Drop for ShownToLua<T> {
     fn drop(&mut self) {
         // SAFETY: it came from a Box in `new`; whoever holds this closes Lua first.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });

@@ -9,7 +9,7 @@ use crate::bridge;
 use crate::modules;
 use crate::report::{JitReport, ReportSlots};
 use crate::ring::Rings;
-use crate::runtime::{Flags, JitCounts, Parts, Runtime, Shared};
+use crate::runtime::{Flags, JitCounts, LuaRuntime, Parts, Runtime};
 use crate::world::World;
 
 /// An error of a program: the message names file and line, the traceback the calls that led there.
@@ -134,7 +134,7 @@ impl State {
     }
 
     /// What Lua sees of the runtime.
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &LuaRuntime {
         // SAFETY: the runtime lives as long as the state. What Lua may write behind the reference is in cells.
         unsafe { &(*self.runtime).shared }
     }
@@ -195,19 +195,21 @@ impl State {
     }
 
     fn read(what: String, message: Value, traceback: Option<String>) -> Result<Option<u8>, LuaError> {
-        let text = |value: Value| value.to_string().unwrap_or_default();
         match what.as_str() {
             "done" => Ok(None),
             "exit" => Ok(Some(message.as_i64().unwrap_or(1) as u8)),
-            _ => Err(LuaError { message: text(message), traceback: traceback.unwrap_or_default() }),
+            _ => Err(LuaError {
+                message: message.to_string().unwrap_or_default(),
+                traceback: traceback.unwrap_or_default(),
+            }),
         }
     }
 }
 
 /// A function returned by a chunk, to be called repeatedly.
-pub struct Prepared(Function);
+pub struct PreparedFunction(Function);
 
-impl Prepared {
+impl PreparedFunction {
     /// Calls it with a number, and returns its result.
     ///
     /// # Errors
@@ -222,10 +224,10 @@ impl State {
     ///
     /// # Errors
     /// The program's error.
-    pub fn prepare(&self, name: &str, text: &str, argument: usize) -> Result<Prepared, LuaError> {
+    pub fn prepare(&self, name: &str, text: &str, argument: usize) -> Result<PreparedFunction, LuaError> {
         let arguments = [name.into_lua(&self.lua)?, text.into_lua(&self.lua)?, argument.into_lua(&self.lua)?];
         self.call("prepare", arguments.into_iter().collect())?;
-        Ok(Prepared(self.startup.get("prepared")?))
+        Ok(PreparedFunction(self.startup.get("prepared")?))
     }
 }
 

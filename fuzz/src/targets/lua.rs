@@ -8,14 +8,14 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use bm_lua::{NoNatives, PAYLOAD, Prepared, State, World};
+use bm_lua::{NoNatives, PAYLOAD, PreparedFunction, State, World};
 
 const PACKETS: &str = include_str!("packets.lua");
 const FILTER: &str = include_str!("filter.lua");
 
 /// A Lua program that takes the address of an input.
 struct Loaded {
-    prepared: Prepared,
+    prepared: PreparedFunction,
     _state: State,
 }
 

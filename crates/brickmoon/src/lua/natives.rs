@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bm_control::config::Device;
 use bm_graph::PortApp;
-use bm_lua::{Natives, Opened, Wanted};
+use bm_lua::{AppRequest, NativeApp, Natives};
 use bm_port::{LoopPort, Port, Steering as _};
 use bm_port_dpdk::{DpdkDevice, Spec};
 use bm_port_pcap::PcapPort;
@@ -45,19 +45,19 @@ impl Apps {
     }
 
     /// Makes an app of a port, with its accounts.
-    fn port_app(&self, wanted: &Wanted<'_>, port: Box<dyn Port>) -> Result<Opened, String> {
+    fn port_app(&self, wanted: &AppRequest<'_>, port: Box<dyn Port>) -> Result<NativeApp, String> {
         let (name, queue) = (wanted.name, wanted.worker);
         let account =
             |scope: Scope<'_>| Account::open(&self.registry, scope).map_err(|error| error.to_string());
         let received = account(Scope::PortReceive { port: name, queue })?;
         let sent = account(Scope::PortTransmit { port: name, queue })?;
         let app = PortApp::new(port, received, sent);
-        Ok(Opened { app: Box::new(app), pulls: true })
+        Ok(NativeApp { app: Box::new(app), pulls: true })
     }
 }
 
 impl Natives for Apps {
-    fn open(&self, wanted: &Wanted<'_>) -> Result<Opened, String> {
+    fn open(&self, wanted: &AppRequest<'_>) -> Result<NativeApp, String> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if wanted.class == "router" {
             let memory = open.memory(wanted)?;
@@ -69,7 +69,7 @@ impl Natives for Apps {
 }
 
 impl Open {
-    fn memory(&mut self, wanted: &Wanted<'_>) -> Result<PortMemory, String> {
+    fn memory(&mut self, wanted: &AppRequest<'_>) -> Result<PortMemory, String> {
         if self.memory.is_none() {
             self.memory = Some(PortMemory::beside(wanted.frame_pool)?);
         }
@@ -77,7 +77,7 @@ impl Open {
     }
 
     /// Opens the port that `wanted` names.
-    fn port(&mut self, wanted: &Wanted<'_>) -> Result<Box<dyn Port>, String> {
+    fn port(&mut self, wanted: &AppRequest<'_>) -> Result<Box<dyn Port>, String> {
         if let Some(port) = self.routers.port(wanted)? {
             return Ok(port);
         }
@@ -105,7 +105,7 @@ impl Open {
     }
 
     /// Opens this worker's queue of an interface; the program gets all frames of the interface.
-    fn xdp(&mut self, wanted: &Wanted<'_>, name: &str) -> Result<Box<dyn Port>, String> {
+    fn xdp(&mut self, wanted: &AppRequest<'_>, name: &str) -> Result<Box<dyn Port>, String> {
         let memory = self.memory(wanted)?;
         let text = |error: bm_port_xdp::XdpError| error.to_string();
         if self.shared.is_none() {
@@ -130,7 +130,7 @@ impl Open {
         Ok(memory.port(Box::new(queue)))
     }
 
-    fn tap(&mut self, wanted: &Wanted<'_>, name: &str) -> Result<Box<dyn Port>, String> {
+    fn tap(&mut self, wanted: &AppRequest<'_>, name: &str) -> Result<Box<dyn Port>, String> {
         let text = |error: bm_port_tap::TapError| error.to_string();
         if !self.taps.contains_key(name) {
             self.taps.insert(name.into(), TapDevice::open(name).map_err(text)?);
@@ -142,7 +142,7 @@ impl Open {
 
 impl Open {
     /// Opens this worker's queue of a DPDK device, with frames in the program's own memory.
-    fn dpdk(&mut self, wanted: &Wanted<'_>, name: &str) -> Result<Box<dyn Port>, String> {
+    fn dpdk(&mut self, wanted: &AppRequest<'_>, name: &str) -> Result<Box<dyn Port>, String> {
         let text = |error: bm_port_dpdk::DpdkError| error.to_string();
         if !self.dpdk.contains_key(name) {
             let options = bm_port_dpdk::Options { queues: wanted.workers as u16, mtu: None };

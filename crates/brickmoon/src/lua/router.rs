@@ -20,7 +20,7 @@ use bm_fib::published::Readers;
 use bm_forward::{Router, RouterPort, SlowPort, SlowReturn, SlowThread};
 use bm_frame::FramePool;
 use bm_graph::{App, Io, Waker};
-use bm_lua::{Opened, Wanted};
+use bm_lua::{AppRequest, NativeApp};
 use bm_port::Port;
 use bm_stats::{Account, Registry, Scope};
 
@@ -94,7 +94,7 @@ fn text(error: impl ToString) -> String {
 }
 
 /// The devices that the argument names: `{ ports = { "eth0", "tap:t0" } }`.
-fn devices(wanted: &Wanted<'_>) -> Result<Vec<config::Port>, String> {
+fn devices(wanted: &AppRequest<'_>) -> Result<Vec<config::Port>, String> {
     let hint =
         "the router needs the argument { ports = { \"eth0\", ... } }: the ports that it forwards between";
     let names = wanted.argument.get("ports").and_then(serde_json::Value::as_array).ok_or(hint)?;
@@ -106,10 +106,10 @@ impl Routers {
     /// This worker's part of the router `wanted`; the first worker starts it for all.
     pub fn open(
         &mut self,
-        wanted: &Wanted<'_>,
+        wanted: &AppRequest<'_>,
         memory: &PortMemory,
         registry: &Arc<Registry>,
-    ) -> Result<Opened, String> {
+    ) -> Result<NativeApp, String> {
         // Its parts keep it alive: once all have been dropped, the next call starts a new one.
         let set = match self.0.get(wanted.name).and_then(Weak::upgrade) {
             Some(set) => set,
@@ -121,11 +121,11 @@ impl Routers {
         let mut part = part.ok_or("this worker already has this router")?;
         drop(parts);
         part.set = Some(set);
-        Ok(Opened { app: Box::new(part), pulls: false })
+        Ok(NativeApp { app: Box::new(part), pulls: false })
     }
 
     /// This worker's queue of a port that a router has opened; `None` if no router has the port.
-    pub fn port(&self, wanted: &Wanted<'_>) -> Result<Option<Box<dyn Port>>, String> {
+    pub fn port(&self, wanted: &AppRequest<'_>) -> Result<Option<Box<dyn Port>>, String> {
         let class = wanted.class.strip_prefix("xdp:").unwrap_or(wanted.class);
         let mut sets = self.0.values().filter_map(Weak::upgrade);
         let Some(set) = sets.find(|set| set.devices.iter().any(|device| device == class)) else {
@@ -138,7 +138,7 @@ impl Routers {
 }
 
 impl Set {
-    fn start(wanted: &Wanted<'_>, memory: &PortMemory, registry: &Arc<Registry>) -> Result<Self, String> {
+    fn start(wanted: &AppRequest<'_>, memory: &PortMemory, registry: &Arc<Registry>) -> Result<Self, String> {
         let config = Config { ports: devices(wanted)?, ..Config::default() };
         // Other apps of the program use the memory, too.
         let rings = Rings { memory: &memory.frame_pool, ring: bm_port_xdp::RING };

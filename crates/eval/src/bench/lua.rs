@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bm_frame::{FramePool, Freelist};
 use bm_graph::{Engine, Network};
-use bm_lua::{NoNatives, PAYLOAD, Prepared, State, World};
+use bm_lua::{NoNatives, PAYLOAD, PreparedFunction, State, World};
 use bm_testbed::testbed::cores;
 
 use super::{BenchError, Options};
@@ -91,7 +91,7 @@ fn settle() {
 }
 
 /// A case in Lua, ready to be measured.
-fn in_lua(case: &Case) -> Result<(State, Prepared), BenchError> {
+fn in_lua(case: &Case) -> Result<(State, PreparedFunction), BenchError> {
     let state = State::new(&world()?).map_err(BenchError::build("the Lua state"))?;
     let program =
         state.prepare(case.name, case.lua, ROUND).map_err(BenchError::build("the network in Lua"))?;
@@ -133,7 +133,7 @@ fn row(case: &str, measured: &crate::alternate::Measured) -> Row {
 }
 
 /// One turn in Lua. A program that has failed does nothing any more; its error is reported at the end.
-fn turn(program: &Prepared, failed: &mut Option<bm_lua::LuaError>) -> u64 {
+fn turn(program: &PreparedFunction, failed: &mut Option<bm_lua::LuaError>) -> u64 {
     if failed.is_some() {
         return 0;
     }
@@ -146,7 +146,7 @@ fn turn(program: &Prepared, failed: &mut Option<bm_lua::LuaError>) -> u64 {
 /// The same network on one worker and on two: packets of all workers, by the CPU time of each. Workers that slow down
 /// each other (memory, caches) show in it, other work on the machine does not.
 fn workers(turns: Turns) -> Result<Vec<Row>, BenchError> {
-    let prepare = |workers: usize| -> Result<(State, Prepared), BenchError> {
+    let prepare = |workers: usize| -> Result<(State, PreparedFunction), BenchError> {
         let state = State::new(&world()?).map_err(BenchError::build("the Lua state"))?;
         let text = include_str!("lua/workers.lua");
         let program =

@@ -45,6 +45,12 @@ pub enum CallFailure {
     Hung(Option<String>),
 }
 
+impl From<LuaError> for CallFailure {
+    fn from(error: LuaError) -> Self {
+        Self::Error(error.to_string())
+    }
+}
+
 impl fmt::Display for CallFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -56,7 +62,7 @@ impl fmt::Display for CallFailure {
 }
 
 /// A state with the apps of one worker. One that was interrupted is kept forever: it must not even be closed.
-pub struct Loaded {
+pub struct AppsState {
     state: ManuallyDrop<State>,
     broken_off: bool,
     /// Runs the functions; anchored in the state.
@@ -65,9 +71,9 @@ pub struct Loaded {
 }
 
 // SAFETY: the state and all that points into it are in this one value, which is one thread's at a time.
-unsafe impl Send for Loaded {}
+unsafe impl Send for AppsState {}
 
-impl Loaded {
+impl AppsState {
     /// A state for a worker, without apps yet.
     ///
     /// # Errors
@@ -90,17 +96,16 @@ impl Loaded {
     /// What is wrong with `spec`, by app; nothing is started.
     ///
     /// # Errors
-    /// See [`CallFailure`]: the state is of no more use.
+    /// See [`CallFailure`]: the state cannot be used any more.
     pub fn check(
         &mut self,
         call_state: &CallState,
         spec: &AppsSpec,
     ) -> Result<Vec<(String, String)>, CallFailure> {
-        let say = |error: LuaError| CallFailure::Error(error.to_string());
-        self.order(spec, 1).map_err(say)?;
+        self.order(spec, 1)?;
         self.call(call_state, CHECK)?;
-        let problems = self.bridge().and_then(|bridge| Ok(bridge.get::<Vec<Vec<String>>>("problems")?));
-        let problems = problems.map_err(say)?.into_iter();
+        let problems = self.bridge().and_then(|bridge| Ok(bridge.get::<Vec<Vec<String>>>("problems")?))?;
+        let problems = problems.into_iter();
         Ok(problems.filter_map(|problem| <[String; 2]>::try_from(problem).ok().map(Into::into)).collect())
     }
 
@@ -108,28 +113,29 @@ impl Loaded {
     /// changed.
     ///
     /// # Errors
-    /// See [`CallFailure`]: the state is of no more use.
+    /// See [`CallFailure`]: the state cannot be used any more.
     pub fn configure(
         &mut self,
         call_state: &CallState,
         spec: &AppsSpec,
         workers: usize,
     ) -> Result<(Vec<Crossing>, Option<String>), CallFailure> {
-        let say = |error: LuaError| CallFailure::Error(error.to_string());
-        self.order(spec, workers).map_err(say)?;
+        self.order(spec, workers)?;
         self.call(call_state, CONFIGURE)?;
-        self.outcome().map_err(say)
+        Ok(self.outcome()?)
     }
 
     /// Restores the previous configuration of the network, with the same classes.
     ///
     /// # Errors
-    /// See [`CallFailure`]: the state is of no more use.
-    pub fn revert(&mut self, call_state: &CallState) -> Result<(Vec<Crossing>, Option<String>), CallFailure> {
-        let say = |error: LuaError| CallFailure::Error(error.to_string());
-        self.bridge().and_then(|bridge| Ok(bridge.set("spec", mlua::Value::Nil)?)).map_err(say)?;
+    /// See [`CallFailure`]: the state cannot be used any more.
+    pub(crate) fn revert(
+        &mut self,
+        call_state: &CallState,
+    ) -> Result<(Vec<Crossing>, Option<String>), CallFailure> {
+        self.bridge().and_then(|bridge| Ok(bridge.set("spec", mlua::Value::Nil)?))?;
         self.call(call_state, CONFIGURE)?;
-        self.outcome().map_err(say)
+        Ok(self.outcome()?)
     }
 
     fn bridge(&self) -> Result<Table, LuaError> {
@@ -145,13 +151,12 @@ impl Loaded {
 
     fn outcome(&self) -> Result<(Vec<Crossing>, Option<String>), LuaError> {
         let bridge = self.bridge()?;
-        let crossing = |found: mlua::Result<Table>| {
-            let found = found?;
-            Ok(Crossing { name: found.get(1)?, link: found.get(2)?, inwards: found.get(3)? })
-        };
-        let list = bridge.get::<Table>("crossings")?;
-        let crossings = list.sequence_values().map(crossing);
-        Ok((crossings.collect::<mlua::Result<_>>()?, bridge.get("refused")?))
+        let mut crossings = Vec::new();
+        for row in bridge.get::<Table>("crossings")?.sequence_values::<Table>() {
+            let row = row?;
+            crossings.push(Crossing { name: row.get(1)?, link: row.get(2)?, inwards: row.get(3)? });
+        }
+        Ok((crossings, bridge.get("refused")?))
     }
 
     /// Runs one breath.
@@ -233,7 +238,7 @@ impl Loaded {
     }
 }
 
-impl Drop for Loaded {
+impl Drop for AppsState {
     fn drop(&mut self) {
         // SAFETY: it is taken here alone, and not used afterwards.
         let state = unsafe { ManuallyDrop::take(&mut self.state) };

@@ -10,7 +10,7 @@ use bm_link::{Consumer, Link};
 use rustix::event::epoll;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-use super::loaded::{CallFailure, Crossing, Loaded};
+use super::loaded::{AppsState, CallFailure, Crossing};
 use super::spec::AppsSpec;
 use crate::hook::guard::{self, CallState};
 use crate::state::LuaError;
@@ -34,10 +34,22 @@ struct LinkPair {
     inside: usize,
 }
 
-/// A link inside that joints lead to, several perhaps, and up to where Lua's reading of it has been settled.
+/// A link inside to which one or several links outside lead, and up to where Lua's reading of it has been settled.
 struct Entry {
     inside: usize,
     settled: usize,
+}
+
+/// Joins those links outside that have a counterpart in Lua's network. `slow:` in front of a port's name stands for the
+/// router.
+fn link_pairs(crossings: &[Crossing], names: &[String], inwards: bool) -> Vec<LinkPair> {
+    let pairs = names.iter().enumerate().filter_map(|(outside, name)| {
+        let name = name.strip_prefix("slow:").map_or_else(|| name.clone(), |port| format!("router:{port}"));
+        let mut crossings = crossings.iter();
+        let crossing = crossings.find(|crossing| crossing.inwards == inwards && crossing.name == name)?;
+        Some(LinkPair { outside, inside: crossing.link })
+    });
+    pairs.collect()
 }
 
 /// A part's connections to its set.
@@ -57,7 +69,7 @@ pub struct Ends {
 /// The apps in Lua of one worker.
 pub struct Part {
     /// `None` once it has failed.
-    loaded: Option<Loaded>,
+    loaded: Option<AppsState>,
     crossings: Vec<Crossing>,
     /// Names of the links outside, by their index in [`Io`].
     names: [Vec<String>; 2],
@@ -74,7 +86,7 @@ impl Part {
     ///
     /// # Errors
     /// What is wrong with one of the apps.
-    pub fn new(mut loaded: Loaded, spec: &AppsSpec, ends: Ends) -> Result<Self, LuaError> {
+    pub fn new(mut loaded: AppsState, spec: &AppsSpec, ends: Ends) -> Result<Self, LuaError> {
         // A call state belongs to the thread that uses it first, and this is not the worker's.
         let (crossings, refused) =
             match guard::loading(|call_state| loaded.configure(call_state, spec, ends.workers)) {
@@ -93,22 +105,16 @@ impl Part {
     /// router sends.
     fn join(&mut self) {
         let Self { crossings, names: [inputs, outputs], ins, entries, outs, .. } = self;
-        let joint = |(outside, name): (usize, &String), inwards: bool| {
-            let name =
-                name.strip_prefix("slow:").map_or_else(|| name.clone(), |port| format!("router:{port}"));
-            let crossing =
-                crossings.iter().find(|crossing| crossing.inwards == inwards && crossing.name == name)?;
-            Some(LinkPair { outside, inside: crossing.link })
-        };
-        *ins = inputs.iter().enumerate().filter_map(|input| joint(input, true)).collect();
-        *outs = outputs.iter().enumerate().filter_map(|output| joint(output, false)).collect();
-        let mut insides: Vec<_> = ins.iter().map(|joint| joint.inside).collect();
+        *ins = link_pairs(crossings, inputs, true);
+        *outs = link_pairs(crossings, outputs, false);
+        let mut insides: Vec<_> = ins.iter().map(|pair| pair.inside).collect();
         insides.sort_unstable();
         insides.dedup();
         let before = std::mem::take(entries);
-        let settled =
-            |inside| before.iter().find(|entry| entry.inside == inside).map_or(0, |entry| entry.settled);
-        *entries = insides.into_iter().map(|inside| Entry { inside, settled: settled(inside) }).collect();
+        for inside in insides {
+            let known = before.iter().find(|entry| entry.inside == inside);
+            entries.push(Entry { inside, settled: known.map_or(0, |entry| entry.settled) });
+        }
     }
 
     /// Carries out new configurations.
@@ -238,7 +244,7 @@ struct WakeSources {
 }
 
 impl WakeSources {
-    fn new(loaded: &mut Loaded) -> std::io::Result<Self> {
+    fn new(loaded: &mut AppsState) -> std::io::Result<Self> {
         let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
@@ -249,7 +255,7 @@ impl WakeSources {
     }
 
     /// Watches the ports that there are now.
-    fn watch(&mut self, loaded: &mut Loaded) {
+    fn watch(&mut self, loaded: &mut AppsState) {
         for port in self.ports.drain(..) {
             // A descriptor that its device has closed is removed automatically.
             let _gone = epoll::delete(&self.all, &port);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bm_frame::FramePool;
 use bm_link::{Producer, channel};
 
-use super::loaded::Loaded;
+use super::loaded::AppsState;
 use super::part::{Ends, Failure, Order, Part, Reply};
 use super::spec::{AppsSpec, WorkerSpec};
 use super::versions::Versions;
@@ -50,7 +50,7 @@ struct Worker {
 #[derive(Default)]
 struct Inner {
     versions: Versions,
-    /// Those with ports, then one for each core on which apps are placed.
+    /// Workers with ports, then one for each core on which apps are placed.
     workers: Vec<Worker>,
 }
 
@@ -159,7 +159,7 @@ impl AppSet {
             workers,
         };
         let world = World { trees: spec.trees.clone(), ..self.world.clone() };
-        let part = Part::new(Loaded::new(&world, context)?, spec, ends)?;
+        let part = Part::new(AppsState::new(&world, context)?, spec, ends)?;
         Ok(Worker { part: Some(part), core, orders, replies, call_state, watch: Watch::default(), failure })
     }
 
@@ -188,8 +188,9 @@ impl AppSet {
         let with_ports = inner.workers.iter().filter(|worker| worker.core.is_none()).count();
         let spec = spec.with_texts();
         let new = spec.by_core(with_ports)?;
-        let become_new = |(at, worker): (usize, &mut Worker)| Some((at, worker.apply_configuration(&new)?));
-        let Some((at, why)) = inner.workers.iter_mut().enumerate().find_map(become_new) else {
+        let mut workers = inner.workers.iter_mut().enumerate();
+        let refusal = workers.find_map(|(at, worker)| Some((at, worker.apply_configuration(&new)?)));
+        let Some((at, why)) = refusal else {
             inner.versions.begin(spec);
             return Ok(());
         };
@@ -288,6 +289,6 @@ pub fn check(spec: &AppsSpec) -> Result<Vec<(String, String)>, LuaError> {
         report_slots: ReportSlots::default(),
         keep: 0,
     };
-    let mut loaded = Loaded::new(&world, &WorkerContext::default())?;
+    let mut loaded = AppsState::new(&world, &WorkerContext::default())?;
     guard::loading(|call_state| loaded.check(call_state, spec)).map_err(LuaError::new)
 }

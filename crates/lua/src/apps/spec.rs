@@ -65,7 +65,8 @@ pub(super) struct WorkerSpec {
 }
 
 impl AppsSpec {
-    /// With what its files contain now. One that cannot be read, or is no text, is left to those who run it.
+    /// A copy that includes what its files contain now. A file that cannot be read, or is not text, is left to those who
+    /// run it.
     pub(super) fn with_texts(&self) -> Self {
         let files = self.apps.iter().filter_map(|app| match &app.module {
             Module::File(file) => Some(file),
@@ -77,8 +78,23 @@ impl AppsSpec {
 
     /// Whether it has the links of `other`, so that workers can have either.
     pub(super) fn is_linked_like(&self, other: &Self) -> bool {
-        let cores = |spec: &Self| spec.apps.iter().map(|app| app.core).collect::<Vec<_>>();
-        self.links == other.links && self.outer == other.outer && cores(self) == cores(other)
+        self.links == other.links && self.outer == other.outer && self.cores().eq(other.cores())
+    }
+
+    /// The core of each app.
+    fn cores(&self) -> impl Iterator<Item = Option<usize>> {
+        self.apps.iter().map(|app| app.core)
+    }
+
+    fn core_of(&self, app: &str) -> Option<usize> {
+        self.apps.iter().find(|other| other.name == app).and_then(|app| app.core)
+    }
+
+    /// The apps of a core without their links.
+    fn of_core(&self, core: Option<usize>) -> WorkerSpec {
+        let apps = self.apps.iter().filter(|app| app.core == core).cloned().collect();
+        let outer = if core.is_none() { self.outer.clone() } else { Vec::new() };
+        WorkerSpec { core, apps: Self { apps, links: Vec::new(), outer, ..self.clone() } }
     }
 
     /// The apps of each kind of worker: first of those with ports, which are all equal, then of each core on which apps
@@ -87,29 +103,16 @@ impl AppsSpec {
     /// # Errors
     /// A link between an app with a core and something that each of `workers` workers has.
     pub(super) fn by_core(&self, workers: usize) -> Result<Vec<WorkerSpec>, LuaError> {
-        let core_of = |name: &str| self.apps.iter().find(|app| app.name == name).and_then(|app| app.core);
-        let mut cores: Vec<_> = self.apps.iter().filter_map(|app| app.core).collect();
+        let mut cores: Vec<_> = self.cores().flatten().collect();
         cores.sort_unstable();
         cores.dedup();
-        let spec_of = |core: Option<usize>| {
-            let apps = self.apps.iter().filter(|app| app.core == core).cloned().collect();
-            let outer = if core.is_none() { self.outer.clone() } else { Vec::new() };
-            let apps = Self { apps, links: Vec::new(), outer, ..self.clone() };
-            WorkerSpec { core, apps }
-        };
-        let mut specs = vec![spec_of(None)];
-        specs.extend(cores.into_iter().map(|core| spec_of(Some(core))));
-        let mut add = |core: Option<usize>, app: Option<AppSpec>, link: AppLink| {
-            if let Some(spec) = specs.iter_mut().find(|spec| spec.core == core) {
-                spec.apps.apps.extend(app);
-                spec.apps.links.push(link);
-            }
-        };
+        let mut specs = vec![self.of_core(None)];
+        specs.extend(cores.into_iter().map(|core| self.of_core(Some(core))));
         for link in &self.links {
-            let (from, to) = (core_of(&link.from.0), core_of(&link.to.0));
+            let (from, to) = (self.core_of(&link.from.0), self.core_of(&link.to.0));
             let name = format!("{}.{} -> {}.{}", link.from.0, link.from.1, link.to.0, link.to.1);
             if from == to {
-                add(from, None, link.clone());
+                add_link(&mut specs, from, None, link.clone());
                 continue;
             }
             if workers > 1 && (from.is_none() || to.is_none()) {
@@ -118,57 +121,66 @@ impl AppsSpec {
                 )));
             }
             let [exit, entry] = ring(link, &name);
-            add(from, Some(exit.0), exit.1);
-            add(to, Some(entry.0), entry.1);
+            add_link(&mut specs, from, Some(exit.0), exit.1);
+            add_link(&mut specs, to, Some(entry.0), entry.1);
         }
         Ok(specs)
     }
 
     /// As `core.part` reads it.
     pub(super) fn to_json(&self) -> Value {
-        let app = |app: &AppSpec| {
-            let mut value = json!({ "name": app.name });
-            let (key, text) = match &app.module {
-                Module::File(file) => ("file", file.display().to_string()),
-                Module::Lua(name) => ("module", name.clone()),
-                Module::Rust(name) => ("rust", name.clone()),
-            };
-            value[key] = text.into();
-            // For Lua null would be a value, not a missing one.
-            if let Some(class) = &app.class {
-                value["class"] = class.as_str().into();
-            }
-            if !app.argument.is_null() {
-                value["config"] = app.argument.clone();
-            }
-            value
-        };
-        let link = |link: &AppLink| {
-            let AppLink { from: (from, output), to: (to, input) } = link;
+        let links = self.links.iter().map(|AppLink { from: (from, output), to: (to, input) }| {
             json!({ "from": from, "output": output, "to": to, "input": input })
-        };
-        let text =
-            |(file, text): (&PathBuf, &String)| (file.display().to_string(), Value::from(text.as_str()));
+        });
+        let texts = self.texts.iter();
+        let texts = texts.map(|(file, text)| (file.display().to_string(), Value::from(text.as_str())));
         json!({
-            "apps": self.apps.iter().map(app).collect::<Vec<_>>(),
-            "links": self.links.iter().map(link).collect::<Vec<_>>(),
+            "apps": self.apps.iter().map(AppSpec::to_json).collect::<Vec<_>>(),
+            "links": links.collect::<Vec<_>>(),
             "outer": self.outer,
-            "texts": self.texts.iter().map(text).collect::<Value>(),
+            "texts": texts.collect::<Value>(),
         })
+    }
+}
+
+impl AppSpec {
+    fn to_json(&self) -> Value {
+        let mut value = json!({ "name": self.name });
+        let (key, text) = match &self.module {
+            Module::File(file) => ("file", file.display().to_string()),
+            Module::Lua(name) => ("module", name.clone()),
+            Module::Rust(name) => ("rust", name.clone()),
+        };
+        value[key] = text.into();
+        // For Lua null would be a value, not a missing one.
+        if let Some(class) = &self.class {
+            value["class"] = class.as_str().into();
+        }
+        if !self.argument.is_null() {
+            value["config"] = self.argument.clone();
+        }
+        value
+    }
+}
+
+/// Adds a link to the apps of a core, with an app for it.
+fn add_link(specs: &mut [WorkerSpec], core: Option<usize>, app: Option<AppSpec>, link: AppLink) {
+    if let Some(spec) = specs.iter_mut().find(|spec| spec.core == core) {
+        spec.apps.apps.extend(app);
+        spec.apps.links.push(link);
     }
 }
 
 /// Both ends of a ring in place of a link: an app in Rust for each, with its link to the app next to it.
 fn ring(link: &AppLink, name: &str) -> [(AppSpec, AppLink); 2] {
     let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    let app = |side: &str, class: char| AppSpec {
+    let [exit, entry] = [("to", '>'), ("from", '<')].map(|(side, class)| AppSpec {
         name: format!("{side}_{plain}"),
         module: Module::Rust(format!("ring{class}{name}")),
         class: None,
         argument: Value::Null,
         core: None,
-    };
-    let (exit, entry) = (app("to", '>'), app("from", '<'));
+    });
     let out = AppLink { from: link.from.clone(), to: (exit.name.clone(), "input".into()) };
     let back = AppLink { from: (entry.name.clone(), "output".into()), to: link.to.clone() };
     [(exit, out), (entry, back)]

@@ -1,4 +1,4 @@
-//! Which version of the apps is started: one that has failed is not, if there was another one before it.
+//! Which version of the apps is started: not one that has failed, if there was another one before it.
 
 use super::spec::AppsSpec;
 
@@ -24,13 +24,9 @@ impl Versions {
         if !self.failed.contains(&wanted) {
             return wanted;
         }
-        let good = |version: &&AppsSpec| !self.failed.contains(version) && version.is_linked_like(&wanted);
-        [Some(&self.current), self.earlier.as_ref()]
-            .into_iter()
-            .flatten()
-            .find(good)
-            .cloned()
-            .unwrap_or(wanted)
+        let mut others = [Some(&self.current), self.earlier.as_ref()].into_iter().flatten();
+        let good = others.find(|other| !self.failed.contains(other) && other.is_linked_like(&wanted));
+        good.cloned().unwrap_or(wanted)
     }
 
     /// Notes that workers have `version` now.

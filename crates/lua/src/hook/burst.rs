@@ -1,6 +1,6 @@
 //! The burst as Lua sees it: one struct per state, at a fixed address.
 //!
-//! Lua reads and writes it while [`Shared::with`] waits for Lua, so everything that changes is in cells
+//! Lua reads and writes it while [`LuaBurst::with`] waits for Lua, so everything that changes is in cells
 //! ([`LuaSees`]): with plain fields behind `&mut self` the compiler omitted stores that were only needed during the
 //! call.
 
@@ -13,7 +13,7 @@ use bm_graph::{HookBurst, HookFate, Routes, Stage};
 use crate::shown::LuaSees;
 
 /// The most frames that a hook may create for one burst.
-pub const MADE: usize = 64;
+pub(crate) const MADE: usize = 64;
 /// The most counters of a hook.
 pub const COUNTERS: usize = 32;
 /// Marks a verdict that names a port.
@@ -23,7 +23,7 @@ const SEND: u16 = 0x8000;
 ///
 /// Shared with Lua from its first line on; every field that changes is a cell.
 #[repr(C)]
-pub struct Shared {
+pub struct LuaBurst {
     count: Cell<i32>,
     port: Cell<u16>,
     family: Cell<u8>,
@@ -49,7 +49,7 @@ pub struct Shared {
 }
 
 // SAFETY: `repr(C)`; all fields are cells but two functions and `published`, which are never written again.
-unsafe impl LuaSees for Shared {}
+unsafe impl LuaSees for LuaBurst {}
 
 /// What `routes` points to during a call.
 struct RoutesRef<'a>(&'a dyn Routes);
@@ -77,7 +77,7 @@ unsafe extern "C" fn route6(routes: *const c_void, address: *const u8) -> u32 {
     }
 }
 
-impl Shared {
+impl LuaBurst {
     /// Without a burst.
     pub fn new(published: *const c_void) -> Self {
         Self {
@@ -167,7 +167,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shown::Shown;
+    use crate::shown::ShownToLua;
     use bm_graph::HookRoom;
     use std::hint::black_box;
 
@@ -185,7 +185,7 @@ mod tests {
     }
 
     /// Stands in for Lua, which was given the address when its state was made and nothing else since.
-    extern "C" fn hook(at: *mut Shared) -> u32 {
+    extern "C" fn hook(at: *mut LuaBurst) -> u32 {
         // SAFETY: the struct lives and its fields are cells; `routes` is set for the time of this call.
         unsafe {
             let shared = &*at;
@@ -199,9 +199,9 @@ mod tests {
 
     #[test]
     fn frames_are_accessible_only_during_a_call() {
-        let shared = Shown::new(Shared::new(std::ptr::null()));
+        let shared = ShownToLua::new(LuaBurst::new(std::ptr::null()));
         let (address, hook) =
-            (black_box(shared.address()), black_box(hook as extern "C" fn(*mut Shared) -> u32));
+            (black_box(shared.address()), black_box(hook as extern "C" fn(*mut LuaBurst) -> u32));
         let (mut frames, mut mask, mut room) = ([const { None }; 4], Mask::first(4), HookRoom::new());
         let mut burst = HookBurst {
             frames: &mut frames,

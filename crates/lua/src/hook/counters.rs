@@ -75,7 +75,7 @@ impl HookCounters {
     }
 
     /// Publishes the statistics of LuaJIT.
-    pub fn set_jit(&self, jit: &JitReport) {
+    pub(crate) fn set_jit(&self, jit: &JitReport) {
         let first = HookCounter::NAMES.len() + self.reasons + self.before.len();
         let JitReport { traces, aborts, flushes, code_bytes, heap_bytes } = *jit;
         let values = [traces, aborts, flushes, code_bytes, heap_bytes];

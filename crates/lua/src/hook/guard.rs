@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use mlua::ffi;
 
 /// The status of a guarded call that was interrupted; all others are LuaJIT's own.
-pub const INTERRUPTED: c_int = 1000;
+pub(crate) const INTERRUPTED: c_int = 1000;
 
 /// What the supervisor sees of a thread that calls hooks. The same in `c/guard.c`.
 ///
@@ -27,12 +27,12 @@ pub struct CallState {
 
 impl CallState {
     /// Whether a call is running.
-    pub fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         !self.calls.load(Ordering::Relaxed).is_multiple_of(2)
     }
 
     /// From now on calls are first ended by an error, or interrupted by a jump at once.
-    pub fn set_gentle(&self, gentle: bool) {
+    pub(crate) fn set_gentle(&self, gentle: bool) {
         self.gentle.store(gentle.into(), Ordering::Relaxed);
     }
 }
@@ -138,14 +138,14 @@ impl Guard {
     }
 
     /// The address at which the last interrupted call was executing.
-    pub fn left_at(&self) -> usize {
+    pub(crate) fn left_at(&self) -> usize {
         // SAFETY: the guard has the size that C wants, and no call runs.
         unsafe { bm_guard_left_at(self.0.as_ptr().cast()) }
     }
 }
 
 /// Runs `work`, which Lua called, without being interrupted: it may hold a lock.
-pub fn uninterrupted<T>(work: impl FnOnce() -> T) -> T {
+pub(crate) fn uninterrupted<T>(work: impl FnOnce() -> T) -> T {
     let before = hold(1);
     let result = work();
     hold(before);
@@ -185,12 +185,13 @@ pub struct Limits {
 const AT_WORK: Limits = Limits { loops: LOOPS_AFTER, sleeps: HANGS_AFTER };
 /// Before packets flow, for files that are run and apps that are created: milliseconds of CPU time.
 static LOADING_MS: AtomicU64 = AtomicU64::new(2000);
-/// The same by the clock, if they sleep.
+/// Before packets flow, if they sleep: by the clock.
 const LOADING_SLEEPS: Duration = Duration::from_secs(30);
 /// For a worker's apps that are created or changed while packets flow (to Linux, meanwhile).
-pub const RELOADING: Limits = Limits { loops: Duration::from_millis(300), sleeps: Duration::from_secs(1) };
+pub(crate) const RELOADING: Limits =
+    Limits { loops: Duration::from_millis(300), sleeps: Duration::from_secs(1) };
 /// What a call may take to end by an error, once requested.
-const ASKED: Limits = Limits { loops: Duration::from_millis(50), sleeps: Duration::from_millis(200) };
+const ENDING: Limits = Limits { loops: Duration::from_millis(50), sleeps: Duration::from_millis(200) };
 /// How often a call is checked that has no other supervisor.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -206,18 +207,18 @@ pub enum OnHang {
 
 /// A call that was running at the first check.
 #[derive(Clone, Copy)]
-struct Seen {
+struct RunningCall {
     call: u64,
     since: Instant,
     /// The CPU time of its thread then.
     used: Option<Duration>,
     /// It was requested to end; times count from then on.
-    asked: bool,
+    interrupted: bool,
 }
 
 /// Watches one thread.
 pub struct Watch {
-    seen: Option<Seen>,
+    seen: Option<RunningCall>,
     limits: Limits,
 }
 
@@ -249,21 +250,21 @@ impl Watch {
         let thread = call_state.thread.load(Ordering::Relaxed);
         let used = processor_time(thread);
         let Some(seen) = self.seen.filter(|seen| seen.call == call) else {
-            self.seen = Some(Seen { call, since: now, used, asked: false });
+            self.seen = Some(RunningCall { call, since: now, used, interrupted: false });
             return None;
         };
         let lasts = now.duration_since(seen.since);
         let worked = used.zip(seen.used).map_or(Duration::ZERO, |(used, before)| used.saturating_sub(before));
-        let limits = if seen.asked { ASKED } else { self.limits };
+        let limits = if seen.interrupted { ENDING } else { self.limits };
         if worked < limits.loops && (lasts < limits.sleeps || is_runnable(thread)) {
             return None;
         }
         if on_hang == OnHang::Wait {
             return (lasts > STUCK_AFTER).then_some(lasts);
         }
-        if call_state.gentle.load(Ordering::Relaxed) != 0 && !seen.asked {
+        if call_state.gentle.load(Ordering::Relaxed) != 0 && !seen.interrupted {
             bm_guard_break(call_state, call);
-            self.seen = Some(Seen { call, since: now, used, asked: true });
+            self.seen = Some(RunningCall { call, since: now, used, interrupted: true });
             return None;
         }
         for _ in 0..ATTEMPTS {
@@ -284,15 +285,15 @@ pub fn watched<T>(mut look: impl FnMut(&CallState) + Send, work: impl FnOnce(&Ca
     call_state.set_gentle(true);
     std::thread::scope(|scope| {
         let (over, waits) = channel::<()>();
-        let watching = || {
-            let waits = waits;
-            while waits.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                look(&call_state);
-            }
-        };
+        let call_state = &call_state;
+        let thread = std::thread::Builder::new().name("bm-watch".into());
         // Without the thread there is no check, and everything else works.
-        let _unwatched = std::thread::Builder::new().name("bm-watch".into()).spawn_scoped(scope, watching);
-        let result = work(&call_state);
+        let _unwatched = thread.spawn_scoped(scope, move || {
+            while waits.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                look(call_state);
+            }
+        });
+        let result = work(call_state);
         drop(over);
         result
     })
@@ -303,7 +304,7 @@ pub fn limit_loading(limit: Duration) {
     LOADING_MS.store(limit.as_millis() as u64, Ordering::Relaxed);
 }
 
-/// The same for what is loaded before packets flow.
+/// Does `work`, which loads files or apps before packets flow, and interrupts it if it takes too long.
 pub fn loading<T>(work: impl FnOnce(&CallState) -> T) -> T {
     let loops = Duration::from_millis(LOADING_MS.load(Ordering::Relaxed));
     let mut watch = Watch::new(Limits { loops, sleeps: LOADING_SLEEPS });

@@ -9,15 +9,15 @@ use bm_graph::{HookBurst, Stage, Stages};
 use bm_stats::Block;
 use mlua::{IntoLua as _, LightUserData, Lua, LuaSerdeExt as _, MultiValue, Table, Value, ffi};
 
-use super::burst::Shared;
+use super::burst::LuaBurst;
 use super::counters::{HookCounter, HookCounters};
 use super::guard::{self, CallState, Guard, INTERRUPTED};
 use super::meter::{Excess, Meter};
-use super::published::Published;
+use super::published::Publications;
 use super::version::{Health, Version};
 use crate::natives::NoNatives;
 use crate::report::ReportSlots;
-use crate::shown::Shown;
+use crate::shown::ShownToLua;
 use crate::state::{LuaError, State};
 use crate::thread::thread;
 use crate::world::World;
@@ -42,18 +42,18 @@ pub struct HookContext<'a> {
     /// Where hooks allocate packets.
     pub frame_pool: &'a Arc<FramePool>,
     /// What states share.
-    pub published: &'a Arc<Published>,
+    pub published: &'a Arc<Publications>,
     /// Creates the counters with these names.
     pub counters: &'a dyn Fn(&[String]) -> Result<Block, LuaError>,
 }
 
 /// A hook in its own state. A state that was interrupted is kept forever: it must not even be closed.
-pub struct Loaded {
+pub struct HookState {
     state: ManuallyDrop<State>,
     broken_off: bool,
     /// Runs the functions; anchored in the state.
     thread: *mut ffi::lua_State,
-    shared: Shown<Shared>,
+    shared: ShownToLua<LuaBurst>,
     guard: Guard,
     meter: Meter,
     counters: HookCounters,
@@ -63,16 +63,16 @@ pub struct Loaded {
 }
 
 // SAFETY: the state and all that points into it are in this one value, which is one thread's at a time.
-unsafe impl Send for Loaded {}
+unsafe impl Send for HookState {}
 
 /// The declarations of the file.
-struct Declared {
+struct Declarations {
     reasons: Vec<String>,
     meanings: Vec<String>,
     counters: Vec<String>,
 }
 
-impl Loaded {
+impl HookState {
     /// Loads the file of `version` for `context`.
     ///
     /// # Errors
@@ -87,7 +87,7 @@ impl Loaded {
             keep: KEEP,
         };
         let state = State::new(&world)?;
-        let shared = Shown::new(Shared::new(context.published.generation()));
+        let shared = ShownToLua::new(LuaBurst::new(context.published.generation()));
         bridge(state.lua(), version, context, &shared)?;
         let (declared, values) = match load(&state, version) {
             Ok(found) => found,
@@ -206,7 +206,7 @@ impl Loaded {
     }
 }
 
-impl Drop for Loaded {
+impl Drop for HookState {
     fn drop(&mut self) {
         if !self.broken_off {
             // SAFETY: it is dropped here alone, and not used afterwards.
@@ -220,7 +220,7 @@ fn bridge(
     lua: &Lua,
     version: &Version,
     context: &HookContext<'_>,
-    shared: &Shown<Shared>,
+    shared: &ShownToLua<LuaBurst>,
 ) -> Result<(), LuaError> {
     let table = lua.create_table()?;
     table.set("burst", LightUserData(shared.address().cast()))?;
@@ -236,8 +236,7 @@ fn bridge(
 
 /// Runs the file; another thread interrupts it if it does not return. Returns its declarations, and what belongs on
 /// the stack; or what is wrong, and whether the state has become unusable.
-fn load(state: &State, version: &Version) -> Result<(Declared, Vec<Value>), (LuaError, bool)> {
-    let usable = |error: mlua::Error| (LuaError::from(error), false);
+fn load(state: &State, version: &Version) -> Result<(Declarations, Vec<Value>), (LuaError, bool)> {
     let thread = order(state.lua(), version).map_err(|error| (error, false))?;
     let mut guard = Guard::new();
     // SAFETY: `order` laid the stack out: message handler, function, argument. Nothing of the runtime is borrowed, which
@@ -251,7 +250,7 @@ fn load(state: &State, version: &Version) -> Result<(Declared, Vec<Value>), (Lua
     if status != 0 {
         return Err((LuaError::new("brickmoon.hook failed"), false));
     }
-    outcome(state.lua()).map_err(usable)?.map_err(|error| (error, false))
+    outcome(state.lua()).map_err(LuaError::from).flatten().map_err(|error| (error, false))
 }
 
 /// The table through which `brickmoon.hook` and this file exchange data.
@@ -275,7 +274,7 @@ fn order(lua: &Lua, version: &Version) -> Result<*mut ffi::lua_State, LuaError> 
 }
 
 /// The result: the inner `Err` is what the file did wrong.
-fn outcome(lua: &Lua) -> mlua::Result<Result<(Declared, Vec<Value>), LuaError>> {
+fn outcome(lua: &Lua) -> mlua::Result<Result<(Declarations, Vec<Value>), LuaError>> {
     let list: Table = bridge_of(lua)?.get("loaded")?;
     let fine: bool = list.get(1)?;
     if !fine {
@@ -287,7 +286,7 @@ fn outcome(lua: &Lua) -> mlua::Result<Result<(Declared, Vec<Value>), LuaError>> 
         return Ok(Err(LuaError { message, traceback }));
     }
     let found: Table = list.get(2)?;
-    let declared = Declared {
+    let declared = Declarations {
         reasons: found.get("names")?,
         meanings: found.get("meanings")?,
         counters: found.get("counters")?,

@@ -17,7 +17,7 @@ const WINDOW: u64 = 1 << 28;
 /// The first calls of a window are all measured in CPU time, then one in so many. A prime, since hooks of several stages
 /// are called in turn.
 const SAMPLED: u64 = 7;
-/// How many are the first: calls that are so few are long, and differ.
+/// How many calls count as the first: where calls are so few, they are long, and differ.
 const FIRST: u64 = 64;
 
 /// The processor's clock; nanoseconds where there is none to read.
@@ -37,14 +37,14 @@ pub fn cycles() -> u64 {
 
 /// What this thread has taken so far.
 #[derive(Clone, Copy)]
-struct Taken {
+struct ThreadTime {
     ns: u64,
     /// How often it has slept.
     sleeps: i64,
     at: Instant,
 }
 
-impl Taken {
+impl ThreadTime {
     fn now() -> Self {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         // SAFETY: all zeros is a value of the struct, and the call writes nothing else.
@@ -121,7 +121,7 @@ pub struct Meter {
 #[derive(Clone, Copy)]
 pub struct Begun {
     cycles: u64,
-    taken: Option<Taken>,
+    taken: Option<ThreadTime>,
 }
 
 impl Meter {
@@ -138,9 +138,9 @@ impl Meter {
     }
 
     #[cold]
-    fn sample(&self) -> Option<Taken> {
+    fn sample(&self) -> Option<ThreadTime> {
         let Window { calls, sampled_calls, .. } = self.window;
-        (sampled_calls < FIRST || calls.is_multiple_of(SAMPLED)).then(Taken::now)
+        (sampled_calls < FIRST || calls.is_multiple_of(SAMPLED)).then(ThreadTime::now)
     }
 
     /// After a call for so many frames: what it took by the processor's clock, and the excess if it has lasted too
@@ -150,7 +150,7 @@ impl Meter {
         let now = cycles();
         let took = now.wrapping_sub(begun.cycles);
         if let Some(before) = begun.taken {
-            self.window.sampled_ns += Taken::now().since(before);
+            self.window.sampled_ns += ThreadTime::now().since(before);
             self.window.sampled_calls += 1;
             self.window.sampled_frames += frames;
         }
@@ -272,8 +272,8 @@ mod tests {
     #[test]
     fn a_loop_is_measured_in_cpu_time_and_a_sleep_by_the_clock() {
         let busy = found(|| {
-            let before = Taken::now().ns;
-            while Taken::now().ns - before < 100_000 {}
+            let before = ThreadTime::now().ns;
+            while ThreadTime::now().ns - before < 100_000 {}
         });
         let sleeps = found(|| std::thread::sleep(Duration::from_millis(1)));
         // 10 us and 100 us for each frame, on a processor of 1 to 6 GHz.

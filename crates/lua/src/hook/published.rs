@@ -14,7 +14,7 @@ type Text = (u64, Arc<[u8]>);
 
 /// Published texts and memory, by name.
 #[derive(Default)]
-pub struct Published {
+pub struct Publications {
     /// Raised with every change: states look at it without a lock.
     generation: AtomicU64,
     texts: Mutex<HashMap<String, Text>>,
@@ -28,7 +28,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Published {
+impl Publications {
     /// The address of the generation.
     pub fn generation(&self) -> *const c_void {
         std::ptr::from_ref(&self.generation).cast()
@@ -52,8 +52,8 @@ impl Published {
             return Err(format!("memory {name:?} cannot have {bytes} bytes: the limit is 1 GiB"));
         }
         let mut memory = lock(&self.memory);
-        let fresh = || (0..words).map(|_| AtomicU64::new(0)).collect();
-        let found = memory.entry(name.into()).or_insert_with(fresh);
+        let found =
+            memory.entry(name.into()).or_insert_with(|| (0..words).map(|_| AtomicU64::new(0)).collect());
         if found.len() != words {
             let there = found.len() * 8;
             return Err(format!(
@@ -66,22 +66,32 @@ impl Published {
     /// Adds the functions for Lua to `bridge`.
     pub fn bridge(self: &Arc<Self>, lua: &Lua, bridge: &Table) -> mlua::Result<()> {
         let shared = self.clone();
-        let publish = move |_: &Lua, (name, text): (String, mlua::LuaString)| {
-            uninterrupted(|| shared.publish(name, &text.as_bytes()));
-            Ok(())
-        };
-        bridge.set("publish", lua.create_function(publish)?)?;
+        bridge.set(
+            "publish",
+            lua.create_function(move |_: &Lua, (name, text): (String, mlua::LuaString)| {
+                uninterrupted(|| shared.publish(name, &text.as_bytes()));
+                Ok(())
+            })?,
+        )?;
         let shared = self.clone();
-        let fetch = move |lua: &Lua, name: String| match uninterrupted(|| shared.fetch(&name)) {
-            Some((number, bytes)) => Ok((Some(number as f64), Some(lua.create_string(&*bytes)?))),
-            None => Ok((None, None)),
-        };
-        bridge.set("fetch", lua.create_function(fetch)?)?;
+        bridge.set(
+            "fetch",
+            lua.create_function(move |lua: &Lua, name: String| {
+                match uninterrupted(|| shared.fetch(&name)) {
+                    Some((number, bytes)) => Ok((Some(number as f64), Some(lua.create_string(&*bytes)?))),
+                    None => Ok((None, None)),
+                }
+            })?,
+        )?;
         let shared = self.clone();
-        let memory = move |_: &Lua, (name, bytes): (String, usize)| {
-            uninterrupted(|| shared.memory(&name, bytes)).map(LightUserData).map_err(|why| why.into_lua_err())
-        };
-        bridge.set("memory", lua.create_function(memory)?)
+        bridge.set(
+            "memory",
+            lua.create_function(move |_: &Lua, (name, bytes): (String, usize)| {
+                uninterrupted(|| shared.memory(&name, bytes))
+                    .map(LightUserData)
+                    .map_err(|why| why.into_lua_err())
+            })?,
+        )
     }
 }
 
@@ -91,7 +101,7 @@ mod tests {
 
     #[test]
     fn memory_of_the_same_name_is_shared() {
-        let published = Published::default();
+        let published = Publications::default();
         let first = published.memory("bindings", 100).unwrap();
         assert_eq!(published.memory("bindings", 104).unwrap(), first);
         assert_ne!(published.memory("others", 100).unwrap(), first);
@@ -101,7 +111,7 @@ mod tests {
 
     #[test]
     fn texts_are_replaced_atomically() {
-        let published = Published::default();
+        let published = Publications::default();
         published.publish("list".into(), b"one");
         published.publish("list".into(), b"two");
         assert_eq!(

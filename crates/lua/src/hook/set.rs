@@ -11,9 +11,9 @@ use bm_link::{Consumer, Producer, channel};
 use bm_stats::{Block, Registry, Scope};
 
 use super::guard::{self, CallState, OnHang, Watch};
-use super::loaded::{HookContext, Loaded};
+use super::loaded::{HookContext, HookState};
 use super::meter::Budget;
-use super::published::Published;
+use super::published::Publications;
 use super::version::{Health, HookSpec, OnFailure, Version};
 use super::worker::{HookUpdate, ThreadHooks};
 use crate::state::LuaError;
@@ -45,6 +45,14 @@ struct Thread {
     watch: Watch,
 }
 
+impl Thread {
+    /// Whether it runs and has not loaded yet what was sent to it.
+    fn has_update(&self) -> bool {
+        let runs = self.hooks.is_none() && !self.incoming.is_closed();
+        runs && self.taken.load(Ordering::Acquire) < self.sent
+    }
+}
+
 #[derive(Default)]
 struct Inner {
     specs: Vec<HookSpec>,
@@ -58,7 +66,7 @@ struct Inner {
 /// The hooks of a daemon.
 pub struct HookSet {
     world: HookWorld,
-    published: Arc<Published>,
+    published: Arc<Publications>,
     inner: Mutex<Inner>,
 }
 
@@ -188,18 +196,15 @@ impl HookSet {
             }
         }
         let begin = Instant::now();
-        let open = |thread: &Thread| thread.hooks.is_none() && !thread.incoming.is_closed();
-        let waits = |thread: &Thread| open(thread) && thread.taken.load(Ordering::Acquire) < thread.sent;
-        while inner.threads.iter().any(waits) && begin.elapsed() < TAKEN_WITHIN {
+        while inner.threads.iter().any(Thread::has_update) && begin.elapsed() < TAKEN_WITHIN {
             std::thread::sleep(Duration::from_millis(1));
         }
         // Of each hook the last good version is kept, since it may be needed again.
-        let good = |spec: &HookSpec| {
-            let mut versions =
-                inner.versions.iter().filter(|old| old.is_good() && old.spec.name == spec.name);
-            versions.next_back().cloned()
-        };
-        let mut kept: Vec<Arc<Version>> = specs.iter().filter_map(good).collect();
+        let last_good = specs.iter().filter_map(|spec| {
+            let mut good = inner.versions.iter().filter(|old| old.is_good() && old.spec.name == spec.name);
+            good.next_back().cloned()
+        });
+        let mut kept: Vec<Arc<Version>> = last_good.collect();
         kept.append(&mut versions);
         (inner.versions, inner.specs) = (kept, specs.to_vec());
         Ok(())
@@ -239,7 +244,7 @@ impl HookSet {
                     published: &self.published,
                     counters: &|names| self.block(scope, names),
                 };
-                update.push(Loaded::new(version, &context)?);
+                update.push(HookState::new(version, &context)?);
             }
             updates.push(update);
         }
@@ -284,7 +289,7 @@ impl HookSet {
     /// How every hook is, in the order of the configuration.
     pub fn report(&self) -> Vec<HookReport> {
         let inner = lock(&self.inner);
-        let of = |spec: &HookSpec| {
+        let reports = inner.specs.iter().filter_map(|spec| {
             let versions = inner.versions.iter().filter(|version| version.spec.name == spec.name);
             let versions: Vec<_> = versions.collect();
             let newest = versions.last()?;
@@ -300,8 +305,8 @@ impl HookSet {
                 error: versions.iter().rev().find_map(|version| version.error()),
                 reasons: newest.reasons(),
             })
-        };
-        inner.specs.iter().filter_map(of).collect()
+        });
+        reports.collect()
     }
 
     /// Whether there is any hook.

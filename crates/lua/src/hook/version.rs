@@ -141,7 +141,7 @@ impl Version {
     }
 
     #[inline]
-    pub fn is_good(&self) -> bool {
+    pub(crate) fn is_good(&self) -> bool {
         self.health.load(Ordering::Relaxed) == Health::Good as u8
     }
 
@@ -161,7 +161,7 @@ impl Version {
         lock(&self.error).clone()
     }
 
-    /// What has not been logged yet: how it failed, and why.
+    /// How it failed, and why, if that has not been logged yet.
     pub fn news(&self) -> Option<(Health, String)> {
         let health = self.health();
         // The thread that retires it stores the error a moment later: wait for it.

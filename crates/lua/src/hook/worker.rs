@@ -9,23 +9,23 @@ use bm_graph::{HookBurst, HookFate, Stage, StageHook, Stages};
 use bm_link::{Consumer, Producer};
 
 use super::guard::CallState;
-use super::loaded::Loaded;
+use super::loaded::HookState;
 use super::version::{Health, OnFailure};
 
 /// A set of hooks on its way to a thread.
-pub type HookUpdate = Vec<Loaded>;
+pub type HookUpdate = Vec<HookState>;
 
 /// A hook in its current version, with the last good one.
 struct Slot {
-    current: Loaded,
-    previous: Option<Loaded>,
+    current: HookState,
+    previous: Option<HookState>,
     /// What happens to its packets when none of its versions is good.
     on_failure: OnFailure,
     off: bool,
 }
 
 impl Slot {
-    /// Where it must be called. What Linux is to get it gets as it came in.
+    /// Where it must be called. Linux gets its packets as they came in.
     fn stages(&self) -> Stages {
         let of_hook = self.current.stages;
         match (self.off, self.on_failure) {

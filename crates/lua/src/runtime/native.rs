@@ -68,17 +68,19 @@ impl Native {
             let from = self.settled.entry(output).or_default();
             *from = links[output].settle(*from);
         }
-        let moves = |links: &[Link]| -> u64 {
-            self.inputs.iter().chain(&self.outputs).map(|&link| links[link].moves()).sum()
-        };
-        let before = moves(links);
+        let before = moves(links, &self.inputs, &self.outputs);
         let mut io = Io::new(links, &self.inputs, &self.outputs, frames, shared.now_ns.get());
         let done = catch_unwind(AssertUnwindSafe(|| job(self.app.as_mut(), &mut io)));
-        shared.moved.set(shared.moved.get() + moves(links) - before);
+        shared.moved.set(shared.moved.get() + moves(links, &self.inputs, &self.outputs) - before);
         if done.is_err() {
             shared.failed.set(1);
         }
     }
+}
+
+/// How often a frame was sent or received on links of an app.
+fn moves(links: &[Link], inputs: &[usize], outputs: &[usize]) -> u64 {
+    inputs.iter().chain(outputs).map(|&link| links[link].moves()).sum()
 }
 
 /// The app's pull, for Lua's engine.

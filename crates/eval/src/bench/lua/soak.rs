@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use bm_graph::Engine;
-use bm_lua::{JitReport, LuaError, Prepared, State};
+use bm_lua::{JitReport, LuaError, PreparedFunction, State};
 
 use super::{BREATHS, CASES, Case, turn};
 use crate::alternate::{Measured, Sample, thread_time};
@@ -37,7 +37,7 @@ pub struct Minute {
 /// What is measured: both networks, and what they did in this minute.
 struct Subject {
     case: &'static Case,
-    program: Prepared,
+    program: PreparedFunction,
     state: State,
     engine: Engine,
     packets: u64,
