@@ -1,4 +1,4 @@
-//! IPv4: DIR-18-6-8 with packed blocks, all of a full table in three MiB.
+//! IPv4: DIR-18-6-8 with packed blocks; a full table takes three MiB.
 //!
 //! ```text
 //! address [ 18 bits | 6 bits | 2 bits | 6 bits ]

@@ -5,7 +5,7 @@
 //! filled by need:                 aligned and MADV_HUGEPAGE      -> else plain pages
 //! ```
 //!
-//! Tables use this because a lookup in 4 KiB pages takes half as much time again, because of TLB misses. An array knows which pages
+//! Tables use this because a lookup in 4 KiB pages takes one and a half times as long, because of TLB misses. An array knows which pages
 //! it got, so that the program can report it. It never grows: a table's limit is set when it is created, and pages
 //! that were never touched cost nothing.
 //!

@@ -114,7 +114,7 @@ impl SetWriter {
         NextHop(number)
     }
 
-    /// One user less. If it was the last, the set must be unreachable.
+    /// Removes a user of a set. Before the last one is removed, the set must be unreachable.
     pub fn release(&mut self, set: NextHop) {
         if set == ALL {
             self.refused = self.refused.saturating_sub(1);

@@ -23,7 +23,7 @@ pub const IPV4: &[Structure<u32>] = &[
 pub const IPV6: &[Structure<u128>] =
     &[Structure::new::<Range6>("range6", "16-bit root, then trees of range ends, one cache line per step")];
 
-/// A table of whichever structure.
+/// A table of any structure.
 pub type Builder<A> = Box<dyn BuildFib<Address = A> + Send>;
 
 /// A structure: its name, and how a table of it is built.

@@ -10,10 +10,10 @@ use crate::rule::{Flat, SIDES};
 use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::ops::Range;
 
-/// The most rules in a leaf, if cuts and room allow; and in those of a fork, as a packet is in a leaf of each tree.
+/// The most rules in a leaf, if cuts and room allow; and in a leaf of a fork, where a packet is in a leaf of each tree.
 const LEAF_RULES: usize = 4;
 const LEAF_RULES_OF_FORK: usize = 1;
-/// The cost of a tree that is not worth a try with several.
+/// A tree of this cost or less is cheap enough: several trees are not tried.
 const CHEAP: usize = 8;
 /// Words of a tree of few rules, and for each rule of one of many.
 const WORDS: usize = 1 << 14;
@@ -263,7 +263,7 @@ impl<'r> Grower<'r> {
         Some(if count == 1 { self.words[first] } else { FORK | (first as u32 - 1) })
     }
 
-    /// The rules without those that compare the same as one before: rules that accept by port share theirs for later
+    /// The rules without those that equal an earlier one: rules that accept by port share theirs for later
     /// fragments.
     fn distinct(&self, rules: Range<u32>) -> Vec<u32> {
         let mut known = HashSet::new();

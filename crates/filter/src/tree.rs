@@ -42,7 +42,7 @@ pub struct Tree {
     pub words: Vec<u32>,
     /// Where the search starts.
     pub root: u32,
-    /// In their order; followed by those of claims, and then those for packets that only Linux may handle.
+    /// The rules in their order, then claims, then rules for packets that only Linux may handle.
     pub rules: Vec<Flat>,
     /// Where the search among claims starts; `None` without claims.
     pub claims: Option<u32>,

@@ -37,7 +37,7 @@ const DROPS: u16 = 1 << 15;
 pub struct Vectors {
     /// The fields, in the shortest vectors that have a bit for each rule.
     sized: SizedRules,
-    /// The rules for some interface only, by interface, with those for all.
+    /// For each interface that a rule names: its rules, and the rules for all interfaces.
     interfaces: Vec<(u16, [u64; WORDS])>,
     /// The rules for all interfaces.
     any_interface: [u64; WORDS],

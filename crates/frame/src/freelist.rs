@@ -21,7 +21,7 @@ const TRADE: usize = 64;
 /// The free frames of a region that are not in any worker's list.
 pub struct FramePool {
     memory: &'static Memory,
-    /// A single one if no nodes were requested.
+    /// One share for each node; a single one if no nodes were requested.
     shares: Box<[Share]>,
 }
 

@@ -40,7 +40,7 @@ pub struct LinkReport {
     pub waiting: usize,
 }
 
-/// Of the ends of all links, those at an app: the indices of their links, and the app's names for them.
+/// The links that end at an app: their indices, and the app's names for them.
 fn ends<'a>(app: &str, all: impl Iterator<Item = &'a (String, String)>) -> (Vec<usize>, Vec<String>) {
     let at_app = all.enumerate().filter(|(_, end)| end.0 == app);
     at_app.map(|(index, end)| (index, end.1.clone())).unzip()

@@ -64,7 +64,7 @@ impl Bare {
         self.cipher.seal_all(&mut self.lanes, jobs);
     }
 
-    /// Decrypts them; whether all of them had the right ICV.
+    /// Decrypts them; returns whether all of them had the right ICV.
     pub fn open_all<'a>(&mut self, packets: impl Iterator<Item = &'a mut [u8]>) -> bool {
         let mut packets = packets.peekable();
         let mut all = true;

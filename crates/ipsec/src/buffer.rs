@@ -18,7 +18,7 @@ pub struct Buffer<'a> {
 }
 
 impl<'a> Buffer<'a> {
-    /// The packet at `data` of `bytes`; nothing if that is not within them.
+    /// The packet at `data` of `bytes`; `None` if that is not within them.
     pub fn new(bytes: &'a mut [u8], data: Range<usize>) -> Option<Self> {
         let fits = data.start <= data.end && data.end <= bytes.len();
         fits.then_some(Self { bytes, start: data.start, end: data.end })
@@ -78,7 +78,7 @@ impl<'a> Buffer<'a> {
         self.start += count.min(self.len());
     }
 
-    /// Removes what is behind the first `length` bytes.
+    /// Truncates the packet to `length` bytes.
     #[inline]
     pub(crate) fn truncate(&mut self, length: usize) {
         self.end = self.end.min(self.start + length);

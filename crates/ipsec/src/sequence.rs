@@ -4,7 +4,7 @@
 //! Numbers (one for each SA): 1 .. 2^32-1, or 2^64-2 with ESN
 //!    └─ reserve ─► Block ─► Outbound          a block belongs to one sender alone, and cannot be copied
 //!    └─ reserve ─► Block ─► another sender
-//!    ▲                        │ ends: the rest of its block
+//!    ▲                               │ ends: the rest of its block
 //!    └── ReturnedNumbers ◄───────────┘
 //! ```
 //!

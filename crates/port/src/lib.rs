@@ -98,7 +98,7 @@ pub struct TransmittedFrames {
     pub left: usize,
 }
 
-/// A port that receives into slots of a link, and sends from there: frames are moved to no burst in between.
+/// A port that receives into slots of a link, and sends from there, without a burst in between.
 pub trait InPlace<F = Frame> {
     /// Fills empty slots with received frames, from the front and without gaps.
     fn receive_into(&mut self, places: &mut [Option<F>], frames: &mut Freelist) -> ReceivedFrames;
@@ -147,7 +147,7 @@ pub struct LinuxRoute {
     pub address: IpAddr,
     /// Its length in bits.
     pub length: u8,
-    /// `false` for a longer prefix within one that leads to Linux, which does not.
+    /// `false` for a prefix that does not lead to Linux, within a shorter one that does.
     pub to_linux: bool,
 }
 

@@ -7,7 +7,7 @@ use bm_frame::{AnyFrame, Burst, Frame, Freelist, MbufFrame};
 
 use crate::{InPlace, Port, ReceivedFrames, TransmittedFrames};
 
-/// The other end of a memory port, which handles packets as bytes: for tests.
+/// The wire at which a memory port is, with packets as bytes: for tests.
 #[derive(Clone, Default)]
 pub struct Wire {
     queues: Arc<Mutex<Queues>>,
@@ -58,7 +58,7 @@ impl MemoryPort {
         Self { wire, mbufs: false }
     }
 
-    /// The same, for packets of at least an Ethernet header, with frames that are described by their mbufs.
+    /// A port whose frames are described by their mbufs, for packets of at least an Ethernet header.
     pub fn with_mbufs(wire: Wire) -> Self {
         Self { wire, mbufs: true }
     }

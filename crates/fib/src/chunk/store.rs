@@ -304,7 +304,7 @@ impl Store {
     }
 }
 
-/// Moves blocks: old offset, new offset, length.
+/// Moved blocks: old offset, new offset, length.
 #[derive(Debug, Default)]
 pub struct Moves(Vec<(u32, u32, u32)>);
 

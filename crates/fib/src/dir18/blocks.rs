@@ -33,7 +33,7 @@ pub struct Values {
 }
 
 impl Values {
-    /// Without any.
+    /// No values yet.
     pub fn new() -> Self {
         Self { bitmap: 0, values: [0; 64], len: 0 }
     }

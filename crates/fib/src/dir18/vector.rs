@@ -3,7 +3,7 @@
 //! ```text
 //! 16 lanes:  gather entries -> where each block is, and how far its bitmap is shifted
 //! each lane: load bitmap -> shift -> popcount -> load value
-//! 16 lanes:  next hop or value, and which need another way
+//! 16 lanes:  next hop or value, and which need another step
 //! ```
 //!
 //! AVX2 has eight lanes, and loads entries one by one, since its gathers are no faster.

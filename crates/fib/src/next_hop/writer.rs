@@ -141,7 +141,7 @@ impl NextHopWriter {
         Ok(hop)
     }
 
-    /// Adds one for packets to Linux that it does not forward.
+    /// Adds a next hop for packets to this machine: Linux does not forward them.
     pub fn add_local(&mut self) -> Result<NextHop, NextHopError> {
         let hop = self.add(Action::Host, Gateway::default(), 0)?;
         self.table.set_entry(hop, Entry::LOCAL);

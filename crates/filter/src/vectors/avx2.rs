@@ -32,9 +32,9 @@ type Vector = [__m256i; WORDS / 4];
 
 /// The rules that eight packets match so far.
 struct Matching {
-    /// As far as fields go of which all packets have equal values, or such that no rule tells apart.
+    /// By the fields whose values are equal for all packets, or that no rule distinguishes.
     all: Vector,
-    /// As far as the others go, if there are any.
+    /// By the other fields, if there are any.
     each: Option<[Vector; TOGETHER]>,
 }
 
