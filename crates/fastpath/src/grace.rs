@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bm_fib::published::{Point, ReaderHandle, Readers};
+use bm_fib::published::{Epoch, ReaderHandle, Readers};
 use rustix::thread::{MembarrierCommand, membarrier};
 
 /// Waits until all programs that run now have ended.
@@ -19,7 +19,7 @@ pub(crate) fn wait() -> io::Result<()> {
 /// Acts as one reader on behalf of all programs.
 pub struct Grace {
     readers: Readers,
-    asked: Option<Sender<Point>>,
+    asked: Option<Sender<Epoch>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -41,7 +41,7 @@ impl Grace {
     pub fn ask(&self) {
         if let Some(asked) = &self.asked {
             // The thread lives as long as this value.
-            let _ended = asked.send(self.readers.point());
+            let _ended = asked.send(self.readers.epoch());
         }
     }
 }
@@ -50,20 +50,20 @@ impl Grace {
 const SILENT_MAX: Duration = Duration::from_secs(5);
 
 /// Waits for the next request, which may take long.
-fn next(asks: &Receiver<Point>) -> Option<Point> {
+fn next(asks: &Receiver<Epoch>) -> Option<Epoch> {
     bm_sys::heartbeat::rest();
-    let point = asks.recv().ok();
+    let epoch = asks.recv().ok();
     bm_sys::heartbeat::beat();
-    point
+    epoch
 }
 
-fn run(mut reader: ReaderHandle, asks: &Receiver<Point>) {
+fn run(mut reader: ReaderHandle, asks: &Receiver<Epoch>) {
     let _watched = bm_sys::heartbeat::watch(SILENT_MAX);
     while let Some(first) = next(asks) {
         // Requests that arrive meanwhile are served by the same grace period.
-        let point = asks.try_iter().last().unwrap_or(first);
+        let epoch = asks.try_iter().last().unwrap_or(first);
         if wait().is_ok() {
-            reader.quiescent_at(point);
+            reader.quiescent_at(epoch);
         }
     }
 }

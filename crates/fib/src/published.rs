@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Quiescent states: a worker announces once per burst that it no longer uses anything it found before. The writer
-//! makes what it wants to free unreachable, notes the *point* at which it did so, and frees it when every reader has
-//! been quiescent after that point. Tables that change in place (DIR-24-8's groups, next hops) put their free blocks
+//! makes what it wants to free unreachable, begins a new *epoch*, and frees it when every reader has been quiescent in that
+//! epoch: then the grace period is over. Tables that change in place (DIR-24-8's groups, next hops) put their free blocks
 //! into the same [`Retired`] queue as whole tables.
 //!
 //! Readers never wait or allocate; it costs them one load and one store in cache lines of their own. The writer may
@@ -15,7 +15,7 @@
 //!
 //! [`offline`]: ReaderHandle::offline
 //!
-//! Why this is correct. *A reader that continues:* the writer's unlinking comes before its `point` (release), which
+//! Why this is correct. *A reader that continues:* the writer's unlinking comes before its `epoch` (release), which
 //! the reader loads (acquire) before it stores it as seen; so after that store it cannot find what was unlinked, and
 //! by release and acquire on `seen` all its earlier reads come before the writer frees. *A reader that wakes:* it
 //! stores `seen`, fence, then reads tables; the writer unlinks, fence, then reads `seen`. One of the two fences comes
@@ -33,8 +33,9 @@ const OFFLINE: u64 = u64::MAX;
 pub struct Readers(Arc<Registry>);
 
 struct Registry {
-    /// Increases by one with each retirement. Alone in its cache line: workers load it once per burst.
-    point: Line,
+    /// The current epoch, which increases by one whenever something is retired. Alone in its cache line: workers load it
+    /// once per burst.
+    epoch: Line,
     /// Only registration, its end and the writer take this lock.
     seen: Mutex<Vec<Arc<Line>>>,
 }
@@ -43,16 +44,17 @@ struct Registry {
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// The place of a retirement in the order of all of them.
+/// The time between two retirements, by its number. What was retired when an epoch began is freed once every reader has
+/// been quiescent in it, or later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Point(u64);
+pub struct Epoch(u64);
 
 impl Readers {
     /// A registry without readers.
     #[allow(clippy::new_without_default)] // two registries where one was meant are a bug
     pub fn new() -> Self {
-        let point = Line(AtomicU64::new(0));
-        Self(Arc::new(Registry { point, seen: Mutex::new(Vec::new()) }))
+        let epoch = Line(AtomicU64::new(0));
+        Self(Arc::new(Registry { epoch, seen: Mutex::new(Vec::new()) }))
     }
 
     /// A new reader, online. Takes a lock: call it as a worker starts.
@@ -64,26 +66,26 @@ impl Readers {
         handle
     }
 
-    /// Notes that what the writer has just unlinked waits for the readers from here on.
-    pub fn retire_point(&self) -> Point {
+    /// Begins an epoch: what the writer has just unlinked waits until all readers have reached it.
+    pub fn begin_epoch(&self) -> Epoch {
         fence(Ordering::SeqCst);
-        Point(self.0.point.0.fetch_add(1, Ordering::AcqRel) + 1)
+        Epoch(self.0.epoch.0.fetch_add(1, Ordering::AcqRel) + 1)
     }
 
-    /// The latest retirement. It does not cover what is retired later.
-    pub fn point(&self) -> Point {
-        Point(self.0.point.0.load(Ordering::Acquire))
+    /// The current epoch. It does not cover what is retired later.
+    pub fn epoch(&self) -> Epoch {
+        Epoch(self.0.epoch.0.load(Ordering::Acquire))
     }
 
-    /// Whether every reader has moved past `point`.
-    pub fn passed(&self, point: Point) -> bool {
-        self.oldest() >= point
+    /// Whether every reader has reached `epoch`.
+    pub fn passed(&self, epoch: Epoch) -> bool {
+        self.oldest() >= epoch
     }
 
-    /// The latest point that every reader has passed.
-    fn oldest(&self) -> Point {
+    /// The latest epoch that every reader has reached.
+    fn oldest(&self) -> Epoch {
         let all = self.all_seen();
-        Point(all.iter().map(|seen| seen.0.load(Ordering::Acquire)).min().unwrap_or(OFFLINE))
+        Epoch(all.iter().map(|seen| seen.0.load(Ordering::Acquire)).min().unwrap_or(OFFLINE))
     }
 
     fn all_seen(&self) -> MutexGuard<'_, Vec<Arc<Line>>> {
@@ -111,22 +113,22 @@ impl ReaderHandle {
     #[inline]
     pub fn quiescent(&mut self) {
         debug_assert!(self.is_online());
-        let point = self.readers.0.point.0.load(Ordering::Acquire);
-        self.seen.0.store(point, Ordering::Release);
+        let epoch = self.readers.0.epoch.0.load(Ordering::Acquire);
+        self.seen.0.store(epoch, Ordering::Release);
     }
 
-    /// The latest retirement, for [`Self::quiescent_at`]. As long as it stays the same, so do published tables as a
+    /// The current epoch, for [`Self::quiescent_at`]. As long as it stays the same, so do published tables as a
     /// whole and each next hop's word and MTU, as read since the reader was last quiescent. This does not apply to
     /// what is stored in place: the next hop of a route, and the members of a group in its old row.
-    pub fn point(&self) -> Point {
-        self.readers.point()
+    pub fn epoch(&self) -> Epoch {
+        self.readers.epoch()
     }
 
-    /// Announces that this reader no longer uses anything it found before `point`: for one that represents others,
+    /// Announces that this reader no longer uses anything it found before `epoch` began: for one that represents others,
     /// and learns later that they have moved on.
-    pub fn quiescent_at(&mut self, point: Point) {
+    pub fn quiescent_at(&mut self, epoch: Epoch) {
         debug_assert!(self.is_online());
-        self.seen.0.store(point.0, Ordering::Release);
+        self.seen.0.store(epoch.0, Ordering::Release);
     }
 
     /// Announces that this reader will not read until [`Self::online`]: before it sleeps.
@@ -136,9 +138,9 @@ impl ReaderHandle {
 
     /// Announces that this reader reads again. A full barrier: not for every burst.
     pub fn online(&mut self) {
-        let point = self.readers.0.point.0.load(Ordering::Acquire);
+        let epoch = self.readers.0.epoch.0.load(Ordering::Acquire);
         // Release: the writer may find only this, and must still see what was read before sleeping.
-        self.seen.0.store(point, Ordering::Release);
+        self.seen.0.store(epoch, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
@@ -167,10 +169,10 @@ impl fmt::Debug for ReaderHandle {
     }
 }
 
-/// Unreachable items, in the order of their retirement, until all readers have moved past them.
+/// Unreachable items, in the order of their retirement, until their grace periods have ended.
 pub struct Retired<T> {
     readers: Readers,
-    waiting: VecDeque<(Point, T)>,
+    waiting: VecDeque<(Epoch, T)>,
 }
 
 impl<T> Retired<T> {
@@ -181,30 +183,30 @@ impl<T> Retired<T> {
 
     /// Queues an item that no reader can find any more, although one may still use it.
     pub fn push(&mut self, item: T) {
-        let point = self.readers.retire_point();
-        self.waiting.push_back((point, item));
+        let epoch = self.readers.begin_epoch();
+        self.waiting.push_back((epoch, item));
     }
 
     /// Queues several items that became unreachable together, at the cost of one.
     pub fn extend(&mut self, items: impl IntoIterator<Item = T>) {
         let mut items = items.into_iter().peekable();
         if items.peek().is_some() {
-            let point = self.readers.retire_point();
-            self.waiting.extend(items.map(|item| (point, item)));
+            let epoch = self.readers.begin_epoch();
+            self.waiting.extend(items.map(|item| (epoch, item)));
         }
     }
 
-    /// Returns, oldest first, all items that every reader has moved past.
+    /// Returns, oldest first, all items whose grace period has ended.
     pub fn take_passed(&mut self) -> impl Iterator<Item = T> + '_ {
-        let oldest = if self.waiting.is_empty() { Point(0) } else { self.readers.oldest() };
-        let passed = self.waiting.partition_point(|(point, _)| *point <= oldest);
+        let oldest = if self.waiting.is_empty() { Epoch(0) } else { self.readers.oldest() };
+        let passed = self.waiting.partition_point(|(epoch, _)| *epoch <= oldest);
         self.waiting.drain(..passed).map(|(_, item)| item)
     }
 
     /// Tells readers that something which they may have cached since their last quiescent state is out of date: their
-    /// [`point`](ReaderHandle::point) moves.
+    /// [`epoch`](ReaderHandle::epoch) changes.
     pub(crate) fn outdate(&self) {
-        self.readers.retire_point();
+        self.readers.begin_epoch();
     }
 
     /// Number of items that wait.
@@ -305,21 +307,21 @@ mod tests {
     fn nothing_is_freed_before_all_have_moved_on() {
         let readers = Readers::new();
         let (mut one, mut two) = (readers.register(), readers.register());
-        let point = readers.retire_point();
-        assert!(!readers.passed(point));
+        let epoch = readers.begin_epoch();
+        assert!(!readers.passed(epoch));
         one.quiescent();
-        assert!(!readers.passed(point));
+        assert!(!readers.passed(epoch));
         two.quiescent();
-        assert!(readers.passed(point));
+        assert!(readers.passed(epoch));
     }
 
     #[test]
     fn a_stand_in_passes_what_its_grace_began_after() {
         let readers = Readers::new();
         let mut kernel = readers.register();
-        let before = readers.retire_point();
-        let begun = kernel.point();
-        let within = readers.retire_point();
+        let before = readers.begin_epoch();
+        let begun = kernel.epoch();
+        let within = readers.begin_epoch();
         assert!(!readers.passed(before));
         kernel.quiescent_at(begun);
         assert!(readers.passed(before) && !readers.passed(within));
@@ -344,13 +346,13 @@ mod tests {
     fn sleeping_and_departed_readers_delay_nothing() {
         let readers = Readers::new();
         let (mut sleeper, leaver) = (readers.register(), readers.register());
-        let point = readers.retire_point();
+        let epoch = readers.begin_epoch();
         sleeper.offline();
         drop(leaver);
-        assert!(readers.passed(point));
+        assert!(readers.passed(epoch));
         sleeper.online();
-        assert!(readers.passed(point), "it woke after the point");
-        assert!(!readers.passed(readers.retire_point()));
+        assert!(readers.passed(epoch), "it woke after the epoch began");
+        assert!(!readers.passed(readers.begin_epoch()));
     }
 
     #[test]
@@ -451,13 +453,13 @@ mod model {
                 reader.quiescent();
             });
             current.store(1, Ordering::Release);
-            let point = readers.retire_point();
-            if readers.passed(point) {
+            let epoch = readers.begin_epoch();
+            if readers.passed(epoch) {
                 // SAFETY: what is being modelled.
                 cells[0].with_mut(|cell| unsafe { *cell = 0 });
             }
             worker.join().unwrap();
-            assert!(readers.passed(point));
+            assert!(readers.passed(epoch));
         });
     }
 
@@ -469,8 +471,8 @@ mod model {
     #[test]
     fn model_quiescent_at() {
         check(|reader| {
-            let point = reader.point();
-            reader.quiescent_at(point);
+            let epoch = reader.epoch();
+            reader.quiescent_at(epoch);
         });
     }
 

@@ -159,7 +159,7 @@ impl App for Router {
     fn push(&mut self, io: &mut Io<'_>) {
         let Self { ports, inputs, outputs, published, reader, entrance, hooks, worker, work } = self;
         // Checked before the tables are read: a change in between is then noticed the next time.
-        let point = reader.point();
+        let epoch = reader.epoch();
         let tables = published.load(reader);
         // Without hooks all of them are one word that is tested once per burst and stage.
         let mut hooks = hooks.as_deref_mut().and_then(|hooks| hooks.begin(io.now_ns));
@@ -167,7 +167,7 @@ impl App for Router {
             let account = &ports[port].account;
             let filter = PortFilter::of(tables, port, *worker, io.now_ns);
             let came_in = tables.compiled.ports.get(port).and_then(|view| view.untagged);
-            work.known.arrive_on(port, came_in, point, io.now_ns);
+            work.known.arrive_on(port, came_in, epoch, io.now_ns);
             while io.readable(input) > 0 {
                 work.refused.mask = Mask::NONE;
                 let tried = if hooks.is_none() {

@@ -323,19 +323,19 @@ mod tests {
     }
 
     #[test]
-    fn every_change_moves_the_point_that_readers_see() {
+    fn every_change_begins_an_epoch_that_readers_see() {
         let (mut writer, readers) = writer(8);
         let (hop, reader) = (add(&mut writer, 1), readers.register());
-        let mut before = reader.point();
-        let mut moved = || std::mem::replace(&mut before, reader.point()) != reader.point();
+        let mut before = reader.epoch();
+        let mut is_new = || std::mem::replace(&mut before, reader.epoch()) != reader.epoch();
         writer.set(hop, forward(2)).unwrap();
-        assert!(moved());
+        assert!(is_new());
         writer.set_mtu(hop, 1400).unwrap();
-        assert!(moved());
+        assert!(is_new());
         writer.set_group(hop, &[(NextHop(1), 1)]).unwrap();
-        assert!(moved());
+        assert!(is_new());
         writer.remove(hop).unwrap();
-        assert!(moved() && !moved());
+        assert!(is_new() && !is_new());
     }
 
     #[test]

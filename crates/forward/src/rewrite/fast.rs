@@ -5,12 +5,12 @@
 //!           '---- yes --> a hop left, short enough? -> three stores
 //! ```
 //!
-//! What is cached about a next hop is valid until the readers' retirements move on ([`Point`]): whatever changes a
-//! next hop or the tables moves them, so a worker sees the change with its next burst, as it does a new table. Frames
+//! What is cached about a next hop is valid within an [`Epoch`] of the tables: whatever changes a next hop or the tables
+//! begins a new one, so a worker sees the change with its next burst, as it does a new table. Frames
 //! that are not plain are left unchanged for [`super::rewrite`], which handles all cases.
 
 use bm_fib::NextHop;
-use bm_fib::published::Point;
+use bm_fib::published::Epoch;
 use bm_frame::Frame;
 use bm_wire::Family;
 use bm_wire::ethernet::HEADER_LEN;
@@ -55,9 +55,9 @@ impl KnownByPort {
     /// Before the bursts of a port, which has the interface `came_in` for untagged frames: see
     /// [`KnownHops::keep_if_same`].
     #[inline]
-    pub fn arrive_on(&mut self, port: usize, came_in: Option<u16>, point: Point, now_ns: u64) {
+    pub fn arrive_on(&mut self, port: usize, came_in: Option<u16>, epoch: Epoch, now_ns: u64) {
         self.now = port.min(self.ports.len() - 1);
-        self.ports[self.now].keep_if_same(came_in, point, now_ns);
+        self.ports[self.now].keep_if_same(came_in, epoch, now_ns);
     }
 
     /// The cache for frames of the port.
@@ -74,14 +74,14 @@ pub(crate) struct KnownHops {
     least_mtu: u16,
     /// The interface on which untagged frames come in.
     came_in: Option<u16>,
-    /// Where the readers' retirements stood, and in which spell of time.
-    since: (Point, u64),
+    /// The epoch of the tables, and the time in units of [`MARK_AGAIN_LOG2`].
+    since: (Epoch, u64),
 }
 
 /// The number of entries, one for each low part of the index: a power of two.
 const KNOWN: usize = 64;
 /// Marks of use are set again after this time, a power of two of nanoseconds: about 17 ms.
-const SPELL_LOG2: u32 = 24;
+const MARK_AGAIN_LOG2: u32 = 24;
 
 impl KnownHops {
     pub fn new() -> Self {
@@ -89,14 +89,14 @@ impl KnownHops {
         let unknown = Known { start: 0, rest: [0; 4], hop: NextHop(u32::MAX), mtu: 0, port: 0 };
         let mut known = [unknown; KNOWN];
         known[KNOWN - 1].hop = NextHop(0);
-        Self { known, least_mtu: u16::MAX, came_in: None, since: (Point::default(), 0) }
+        Self { known, least_mtu: u16::MAX, came_in: None, since: (Epoch::default(), 0) }
     }
 
     /// Before a burst: clears the cache if something has changed, and from time to time, so that next hops in use are
     /// marked.
     #[inline]
-    pub fn keep_if_same(&mut self, came_in: Option<u16>, point: Point, now_ns: u64) {
-        let since = (point, now_ns >> SPELL_LOG2);
+    pub fn keep_if_same(&mut self, came_in: Option<u16>, epoch: Epoch, now_ns: u64) {
+        let since = (epoch, now_ns >> MARK_AGAIN_LOG2);
         if self.since != since || self.came_in != came_in {
             *self = Self { since, came_in, ..Self::new() };
         }
@@ -429,26 +429,26 @@ mod tests {
     }
 
     #[test]
-    fn retirements_and_time_forget_what_is_known() {
+    fn epochs_and_time_forget_what_is_known() {
         let lab = Lab::new(LINES);
         let tables = lab.tables();
         let hop =
             (1..20).map(NextHop).find(|&hop| tables.next_hops.entry(hop).is_forward()).expect("one forwards");
         let mut known = KnownHops::new();
-        let looked = |known: &mut KnownHops, point, now_ns| {
-            known.keep_if_same(None, point, now_ns);
+        let looked = |known: &mut KnownHops, epoch, now_ns| {
+            known.keep_if_same(None, epoch, now_ns);
             let was_known = known.known[hop.index() % KNOWN].hop == hop;
             known.of(&tables, hop);
             !was_known
         };
         let readers = bm_fib::published::Readers::new();
         let reader = readers.register();
-        assert!(looked(&mut known, reader.point(), 0));
-        assert!(!looked(&mut known, reader.point(), (1 << SPELL_LOG2) - 1));
-        assert!(looked(&mut known, reader.point(), 1 << SPELL_LOG2));
-        readers.retire_point();
-        assert!(looked(&mut known, reader.point(), 1 << SPELL_LOG2));
-        assert!(!looked(&mut known, reader.point(), 1 << SPELL_LOG2));
+        assert!(looked(&mut known, reader.epoch(), 0));
+        assert!(!looked(&mut known, reader.epoch(), (1 << MARK_AGAIN_LOG2) - 1));
+        assert!(looked(&mut known, reader.epoch(), 1 << MARK_AGAIN_LOG2));
+        readers.begin_epoch();
+        assert!(looked(&mut known, reader.epoch(), 1 << MARK_AGAIN_LOG2));
+        assert!(!looked(&mut known, reader.epoch(), 1 << MARK_AGAIN_LOG2));
         assert!(KnownHops::new().known.iter().enumerate().all(|(at, known)| known.hop.index() % KNOWN != at));
     }
 }

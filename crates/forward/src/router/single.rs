@@ -1,6 +1,6 @@
 //! One frame through the stages of a worker, without its links, accounts and hooks: for trials.
 
-use bm_fib::published::Point;
+use bm_fib::published::Epoch;
 use bm_frame::Frame;
 
 use super::Work;
@@ -16,7 +16,7 @@ pub(crate) fn route_single(
 ) -> Option<(Frame, Result<u16, Refusal>)> {
     let mut work = Work::new(1);
     let came_in = tables.compiled.ports.get(port).and_then(|view| view.untagged);
-    work.known.arrive_on(port, came_in, Point::default(), now_ns);
+    work.known.arrive_on(port, came_in, Epoch::default(), now_ns);
     work.burst.push(frame).ok()?;
     work.route(tables, port, now_ns, None, None, None);
     let refused = work.refused.mask.has(0);
