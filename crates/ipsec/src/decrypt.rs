@@ -24,7 +24,7 @@ use crate::ecn;
 use crate::failure::Failure;
 use crate::header;
 use crate::key::key;
-use crate::lifetime::{Expiry, Limits, Used};
+use crate::lifetime::{Expiry, Limits, SaUsage};
 use crate::locate::Esp;
 use crate::multi::{BURST, Lanes, Open};
 use crate::problem::{self, Problem};
@@ -51,7 +51,7 @@ pub struct Inbound {
     limits: Limits,
     /// Most SAs have none.
     has_limits: bool,
-    used: Used,
+    used: SaUsage,
 }
 
 impl Inbound {
@@ -83,7 +83,7 @@ impl Inbound {
             selectors: selectors.collect(),
             limits: sa.limits,
             has_limits: sa.limits.are_set(),
-            used: Used { added_ns: now_ns, ..Used::default() },
+            used: SaUsage { added_ns: now_ns, ..SaUsage::default() },
         })
     }
 
@@ -93,7 +93,7 @@ impl Inbound {
     }
 
     /// What it was used for.
-    pub fn used(&self) -> &Used {
+    pub fn used(&self) -> &SaUsage {
         &self.used
     }
 
@@ -105,7 +105,7 @@ impl Inbound {
 
     /// Continues an SA that has been used this much elsewhere.
     #[must_use]
-    pub fn with_used(self, used: Used) -> Self {
+    pub fn with_used(self, used: SaUsage) -> Self {
         Self { used, ..self }
     }
 

@@ -21,7 +21,7 @@ use crate::choice;
 use crate::cipher::Cipher;
 use crate::failure::Failure;
 use crate::header::{self, Inner, Outer};
-use crate::lifetime::{Expiry, Limits, Used};
+use crate::lifetime::{Expiry, Limits, SaUsage};
 use crate::multi::{BURST, Lanes, Seal};
 use crate::problem::{self, Problem};
 use crate::sa::{Direction, Mode, Sa, SaId, UdpPorts};
@@ -41,7 +41,7 @@ pub struct Outbound {
     limits: Limits,
     /// Most SAs have none.
     has_limits: bool,
-    used: Used,
+    used: SaUsage,
 }
 
 /// What is put in front of ESP.
@@ -102,7 +102,7 @@ impl Outbound {
             path_mtu: sa.path_mtu.into(),
             limits: sa.limits,
             has_limits: sa.limits.are_set(),
-            used: Used { added_ns: now_ns, ..Used::default() },
+            used: SaUsage { added_ns: now_ns, ..SaUsage::default() },
         })
     }
 
@@ -112,7 +112,7 @@ impl Outbound {
     }
 
     /// What it was used for.
-    pub fn used(&self) -> &Used {
+    pub fn used(&self) -> &SaUsage {
         &self.used
     }
 
@@ -124,7 +124,7 @@ impl Outbound {
 
     /// Continues an SA that has been used this much elsewhere.
     #[must_use]
-    pub fn with_used(self, used: Used) -> Self {
+    pub fn with_used(self, used: SaUsage) -> Self {
         Self { used, ..self }
     }
 

@@ -52,7 +52,7 @@ pub use encrypt::Outbound;
 pub use failure::Failure;
 pub use key::{key, key_of_quoted_reply};
 pub use library::{Library, Manager};
-pub use lifetime::{Expiry, Limit, Limits, Used};
+pub use lifetime::{Expiry, Limit, Limits, SaUsage};
 pub use locate::{Esp, Located, locate, names_esp};
 pub use mark::Mark;
 pub use multi::{BURST, Lanes};

@@ -35,7 +35,7 @@ pub enum Expiry {
 
 /// What an SA has been used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Used {
+pub struct SaUsage {
     /// Bytes of inner packets.
     pub bytes: u64,
     pub packets: u64,
@@ -62,7 +62,7 @@ impl Limits {
 
     /// The worst of the limits that have been reached.
     #[inline]
-    pub fn expiry(&self, used: &Used, now_ns: u64) -> Option<Expiry> {
+    pub fn expiry(&self, used: &SaUsage, now_ns: u64) -> Option<Expiry> {
         let age = used.age_ns(now_ns);
         let in_use = if used.first_ns == 0 { 0 } else { since(used.first_ns, now_ns) };
         let each = [
@@ -75,7 +75,7 @@ impl Limits {
     }
 }
 
-impl Used {
+impl SaUsage {
     /// How long ago the SA was added.
     pub fn age_ns(&self, now_ns: u64) -> u64 {
         since(self.added_ns, now_ns)
@@ -111,7 +111,7 @@ mod tests {
             time_ns: limit(1000, 2000),
             use_ns: Limit::default(),
         };
-        let used = |bytes, packets| Used { bytes, packets, added_ns: 500, first_ns: 0 };
+        let used = |bytes, packets| SaUsage { bytes, packets, added_ns: 500, first_ns: 0 };
         assert_eq!(limits.expiry(&used(99, 9), 1499), None);
         for (used, now) in [(used(100, 9), 0), (used(0, 10), 0), (used(0, 0), 1500), (used(199, 19), 2499)] {
             assert_eq!(limits.expiry(&used, now), Some(Expiry::Soft), "{used:?}");
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn times_before_the_clock_began_count() {
         let limits = Limits { time_ns: Limit { soft: None, hard: Some(1000) }, ..Limits::default() };
-        let used = Used { added_ns: 0u64.wrapping_sub(900), ..Used::default() };
+        let used = SaUsage { added_ns: 0u64.wrapping_sub(900), ..SaUsage::default() };
         assert_eq!([99, 100].map(|now| limits.expiry(&used, now)), [None, Some(Expiry::Hard)]);
     }
 
@@ -133,11 +133,11 @@ mod tests {
     fn time_in_use_begins_with_the_first_packet() {
         let use_ns = Limit { soft: Some(100), hard: Some(200) };
         let limits = Limits { use_ns, ..Limits::default() };
-        let mut used = Used { added_ns: 500, ..Used::default() };
+        let mut used = SaUsage { added_ns: 500, ..SaUsage::default() };
         assert_eq!(limits.expiry(&used, 10_000), None);
         used.count(84, 10_000);
         used.count(84, 10_050);
-        assert_eq!(used, Used { bytes: 168, packets: 2, added_ns: 500, first_ns: 10_000 });
+        assert_eq!(used, SaUsage { bytes: 168, packets: 2, added_ns: 500, first_ns: 10_000 });
         for (now, expiry) in [(10_099, None), (10_100, Some(Expiry::Soft)), (10_200, Some(Expiry::Hard))] {
             assert_eq!(limits.expiry(&used, now), expiry, "{now}");
         }

@@ -101,7 +101,7 @@ fn every_combination_and_size_comes_back() {
 
 impl Inbound {
     /// What the inbound SA should have counted: in transport mode it counts payloads without their IP header.
-    fn used_in_tunnel<'a>(&'a self, sa: &Sa, out: &'a Used) -> &'a Used {
+    fn used_in_tunnel<'a>(&'a self, sa: &Sa, out: &'a SaUsage) -> &'a SaUsage {
         if sa.mode == Mode::Tunnel { self.used() } else { out }
     }
 }

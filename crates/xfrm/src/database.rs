@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use bm_ipsec::{Direction, Mark, Policy, Sa, SaId, SaList, Used};
+use bm_ipsec::{Direction, Mark, Policy, Sa, SaId, SaList, SaUsage};
 
 use crate::entry::Entry;
 use crate::layout::{attribute, errno, flag, group, kind, sa as sa_at};
@@ -68,7 +68,7 @@ pub enum Change {
         sa: Box<Sa>,
         sent: u64,
         received: u64,
-        used: Option<Used>,
+        used: Option<SaUsage>,
     },
     /// Forget an SA.
     RemoveSa(SaId),
@@ -307,7 +307,7 @@ impl Database {
         }
         let new = Box::new(sa);
         let Usage { bytes, packets, first_ns, .. } = usage;
-        let used = before.map(|_| Used { bytes, packets, added_ns: added.ns, first_ns });
+        let used = before.map(|_| SaUsage { bytes, packets, added_ns: added.ns, first_ns });
         answer.changes.push(Change::AddSa { sa: new.clone(), sent, received, used });
         self.use_new(&new, answer);
         Ok(())

@@ -1,6 +1,6 @@
 //! Lifetimes: IKE daemons get an event when one expires, and SAs are removed at their hard ones.
 
-use bm_ipsec::{Expiry, Used};
+use bm_ipsec::{Expiry, SaUsage};
 
 use crate::database::{Answer, Context, Database};
 use crate::layout::group;
@@ -26,7 +26,7 @@ impl Database {
         for (&key, entry) in &mut self.sas {
             let (usage, _) = context.usage_of(key);
             let Usage { bytes, packets, first_ns, .. } = usage;
-            let used = Used { bytes, packets, added_ns: entry.added.ns, first_ns };
+            let used = SaUsage { bytes, packets, added_ns: entry.added.ns, first_ns };
             let end = match &entry.sa {
                 None => {
                     let age_ns = context.now.ns.saturating_sub(entry.added.ns);

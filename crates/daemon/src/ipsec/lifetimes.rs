@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bm_forward::SaStatus;
 use bm_graph::clock_ns;
-use bm_ipsec::{Direction, Sa, Used};
+use bm_ipsec::{Direction, Sa, SaUsage};
 
 use super::Known;
 use super::shown::direction;
@@ -73,7 +73,7 @@ impl Lifetimes {
         let Some(line) = self.known.get(&key_of(sa.fingerprint(), sa.direction)) else {
             return SaStatus::new(clock_ns());
         };
-        let used = Used {
+        let used = SaUsage {
             bytes: line.bytes,
             packets: line.packets,
             added_ns: clock_at(line.added),
@@ -128,7 +128,7 @@ impl Lifetimes {
 }
 
 impl Line {
-    fn of(used: &Used) -> Self {
+    fn of(used: &SaUsage) -> Self {
         let (now_ns, epoch_s) = (clock_ns(), epoch_s());
         let added = epoch_s.saturating_sub(used.age_ns(now_ns) / NS_PER_S);
         let first = match used.first_ns {
@@ -198,7 +198,7 @@ mod tests {
         sa
     }
 
-    fn known(sa: &Sa, used: &Used, has_lifetime: bool) -> Known {
+    fn known(sa: &Sa, used: &SaUsage, has_lifetime: bool) -> Known {
         Known {
             id: sa.id(),
             direction: sa.direction,
@@ -215,13 +215,13 @@ mod tests {
         let folder = Folder(std::env::temp_dir().join(format!("bm-lifetimes-{}", std::process::id())));
         let state = folder.0.join("ipsec.state");
         let [out, back, without] = [sa(1, Direction::Out), sa(1, Direction::In), sa(2, Direction::Out)];
-        let used = Used {
+        let used = SaUsage {
             bytes: 84_000,
             packets: 1000,
             added_ns: clock_at(epoch_s() - 40),
             first_ns: clock_at(epoch_s() - 30),
         };
-        let unused = Used { added_ns: clock_at(epoch_s() - 7), ..Used::default() };
+        let unused = SaUsage { added_ns: clock_at(epoch_s() - 7), ..SaUsage::default() };
         let all = [known(&out, &used, true), known(&back, &unused, true), known(&without, &used, false)];
         Lifetimes::open(&state).unwrap().write(&all);
         let next = Lifetimes::open(&state).unwrap();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bm_forward::{Controls, Moved, NewSa, PolicySas, SaNumbers, SaPlan, SaStatus, Status, Wanted};
 use bm_graph::clock_ns;
-use bm_ipsec::{Block, Direction, Inbound, Numbers, Outbound, Policies, Policy, Sa, SaId, SaList, Used};
+use bm_ipsec::{Block, Direction, Inbound, Numbers, Outbound, Policies, Policy, Sa, SaId, SaList, SaUsage};
 use bm_link::{Consumer, Producer, channel};
 use bm_xfrm::{Change, Usage};
 
@@ -57,7 +57,7 @@ struct Ended {
     /// The last number that may have been sent, or the highest received.
     last: u64,
     iv_mask: u64,
-    used: Used,
+    used: SaUsage,
 }
 
 /// Everything that programs have added.
@@ -217,7 +217,7 @@ impl Live {
     }
 
     /// Adds an SA whose numbers were sent or received up to `last`, and that was used as much before, if it was moved.
-    fn add(&mut self, sa: Sa, last: u64, used: Option<Used>) {
+    fn add(&mut self, sa: Sa, last: u64, used: Option<SaUsage>) {
         let now_ns = clock_ns();
         let workers = self.controls.as_ref().map_or(1, Controls::workers);
         let others = self.sas.iter().map(|live| (&live.sa, live.worker));
@@ -227,7 +227,7 @@ impl Live {
         // Packets have come and gone since the program has read how many there were.
         let last = before.map_or(last, |before| before.last.max(last));
         let used = used.map(|used| before.map_or(used, |before| most(used, before.used)));
-        let used = used.unwrap_or(Used { added_ns: now_ns, ..Used::default() });
+        let used = used.unwrap_or(SaUsage { added_ns: now_ns, ..SaUsage::default() });
         let mut supply = (sa.direction == Direction::Out).then(|| match &self.sequences {
             Some(sequences) => Supply::of_kernel(sequences.clone()),
             None => Supply::new(&sa, last, before),
@@ -371,9 +371,9 @@ impl Live {
 }
 
 /// What an SA was used for, of two counts of which either may be older.
-fn most(one: Used, other: Used) -> Used {
+fn most(one: SaUsage, other: SaUsage) -> SaUsage {
     let first_ns = [one.first_ns, other.first_ns].into_iter().filter(|first| *first > 0).min();
-    Used {
+    SaUsage {
         bytes: one.bytes.max(other.bytes),
         packets: one.packets.max(other.packets),
         added_ns: one.added_ns.min(other.added_ns),
@@ -393,8 +393,8 @@ mod tests {
         sa
     }
 
-    fn used(packets: u64) -> Used {
-        Used { bytes: packets * 84, packets, added_ns: 5, first_ns: 9 }
+    fn used(packets: u64) -> SaUsage {
+        SaUsage { bytes: packets * 84, packets, added_ns: 5, first_ns: 9 }
     }
 
     /// Adds an SA as a program does that has read its numbers and counters when there were `packets`.

@@ -53,7 +53,7 @@ impl PathMtus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bm_ipsec::Used;
+    use bm_ipsec::SaUsage;
     use std::net::IpAddr;
 
     const SECOND: u64 = 1_000_000_000;
@@ -63,7 +63,7 @@ mod tests {
     }
 
     fn sent(number: u64) -> Arc<SaStatus> {
-        Arc::new(SaStatus::after(&Used::default(), number + 1))
+        Arc::new(SaStatus::after(&SaUsage::default(), number + 1))
     }
 
     #[test]

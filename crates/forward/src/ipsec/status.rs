@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use bm_ipsec::{Expiry, Used};
+use bm_ipsec::{Expiry, SaUsage};
 
 /// How long a path MTU holds that a router has told (RFC 1191 6.3).
 const MTU_LASTS_S: u64 = 600;
@@ -33,7 +33,7 @@ pub struct SaStatus {
 /// The values at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    pub used: Used,
+    pub used: SaUsage,
     /// The next sequence number to send, or the highest received.
     pub number: u64,
     /// Packets that failed.
@@ -46,11 +46,11 @@ pub struct Status {
 impl SaStatus {
     /// For an SA that is added now.
     pub fn new(now_ns: u64) -> Self {
-        Self::after(&Used { added_ns: now_ns, ..Used::default() }, 0)
+        Self::after(&SaUsage { added_ns: now_ns, ..SaUsage::default() }, 0)
     }
 
     /// For an SA that goes on after it was used this much, with this number to send next, or received last.
-    pub fn after(used: &Used, number: u64) -> Self {
+    pub fn after(used: &SaUsage, number: u64) -> Self {
         let status = Self::default();
         status.added_ns.store(used.added_ns, Ordering::Relaxed);
         status.write(used, number, None);
@@ -62,7 +62,7 @@ impl SaStatus {
         let value = |of: &AtomicU64| of.load(Ordering::Relaxed);
         let expiry = [None, Some(Expiry::Soft), Some(Expiry::Hard)];
         Status {
-            used: Used {
+            used: SaUsage {
                 bytes: value(&self.bytes),
                 packets: value(&self.packets),
                 added_ns: value(&self.added_ns),
@@ -135,7 +135,7 @@ impl SaStatus {
     }
 
     /// Writes the values of the worker; failures are added apart.
-    pub(super) fn write(&self, used: &Used, number: u64, expiry: Option<Expiry>) {
+    pub(super) fn write(&self, used: &SaUsage, number: u64, expiry: Option<Expiry>) {
         self.bytes.store(used.bytes, Ordering::Relaxed);
         self.packets.store(used.packets, Ordering::Relaxed);
         self.first_ns.store(used.first_ns, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! SAs whose addresses change: what charon does to move one, and events when a NAT has changed the peer's port.
 
-use bm_ipsec::{Direction, Used};
+use bm_ipsec::{Direction, SaUsage};
 
 use super::*;
 
@@ -114,7 +114,8 @@ fn an_sa_that_charon_moves_goes_on() {
         assert_eq!(sa.udp.map(|udp| (udp.source, udp.destination)), Some((1025, 4500)));
         let numbers = if direction == Direction::Out { (number - 1, 0) } else { (0, number) };
         assert_eq!((*sent, *received), numbers);
-        let expected = Used { bytes: 8400, packets: 100, added_ns: 1_000_000_000, first_ns: 31_000_000_000 };
+        let expected =
+            SaUsage { bytes: 8400, packets: 100, added_ns: 1_000_000_000, first_ns: 31_000_000_000 };
         assert_eq!(*used, Some(expected));
         // Its lifetime is that of before: 100 s after it was added first.
         let expire = |lab: &mut Lab| kinds(&lab.with(|database, _, context| database.expire(context)));
