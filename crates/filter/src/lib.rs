@@ -30,4 +30,4 @@ pub use set::{COUNTERS, Filters, Rate, SOURCES, SourceCheck, TICKS_A_NANOSECOND}
 pub use tree::{TooMany, Tree};
 #[cfg(target_arch = "x86_64")]
 pub use vectors::{FIRST_WORD, Words};
-pub use vectors::{Found, Header, Vectors, VectorsOn};
+pub use vectors::{Header, Matches, Vectors, VectorsOn};

@@ -69,7 +69,7 @@ pub struct VectorsOn<'v> {
 
 /// What was found for eight packets, with a bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct Matches {
     /// The first rule that matches drops the packet.
     pub drops: u8,
     /// No rule matches.
@@ -80,7 +80,7 @@ pub struct Found {
     pub counters: [u16; TOGETHER],
 }
 
-impl Found {
+impl Matches {
     /// No rule matches any packet.
     const NONE: Self = Self { drops: 0, unmatched: u8::MAX, linux_only: 0, counters: [UNMATCHED; TOGETHER] };
 }
@@ -118,7 +118,7 @@ impl Vectors {
 impl VectorsOn<'_> {
     /// What is found for each of eight packets.
     #[inline]
-    pub fn find_each(&self, headers: [&Header; TOGETHER]) -> Found {
+    pub fn find_each(&self, headers: [&Header; TOGETHER]) -> Matches {
         match &self.vectors.sized {
             SizedRules::Four(rules) => rules.find_each(first(&self.interface), headers),
             SizedRules::Eight(rules) => rules.find_each(self.interface, headers),
@@ -168,7 +168,7 @@ impl<const W: usize> Rules<W> {
     }
 
     #[inline(always)]
-    fn find_each(&self, interface: [u64; W], headers: [&Header; TOGETHER]) -> Found {
+    fn find_each(&self, interface: [u64; W], headers: [&Header; TOGETHER]) -> Matches {
         let mut matching = [interface; TOGETHER];
         for field in &self.fields {
             field.narrow(&headers, &mut matching);
@@ -178,11 +178,11 @@ impl<const W: usize> Rules<W> {
 
     /// What it means that packets match these rules.
     #[inline(always)]
-    fn meaning(&self, matching: &[[u64; W]; TOGETHER]) -> Found {
+    fn meaning(&self, matching: &[[u64; W]; TOGETHER]) -> Matches {
         if matching.iter().flatten().fold(0, |any, word| any | word) == 0 {
-            return Found::NONE;
+            return Matches::NONE;
         }
-        let mut found = Found::default();
+        let mut found = Matches::default();
         let (linux_only, outcomes) = (self.linux_only, &self.outcomes[..]);
         for (lane, matching) in matching.iter().enumerate() {
             let (mut only_linux, mut lowest) = (0, W * BITS);

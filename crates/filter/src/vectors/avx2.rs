@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::field::Field;
-use super::{Found, Rules, SizedRules, VectorsOn, WORDS, first};
+use super::{Matches, Rules, SizedRules, VectorsOn, WORDS, first};
 use crate::key::TOGETHER;
 
 /// The first word of the header that is compared, the one with the protocol.
@@ -19,7 +19,7 @@ impl VectorsOn<'_> {
     /// # Safety
     /// Only for callers that have not enabled AVX2 themselves: the CPU must have it.
     #[target_feature(enable = "avx2")]
-    pub fn find_eight(&self, words: Words) -> Found {
+    pub fn find_eight(&self, words: Words) -> Matches {
         match &self.vectors.sized {
             SizedRules::Four(rules) => rules.find_eight(first(&self.interface), words),
             SizedRules::Eight(rules) => rules.find_eight(self.interface, words),
@@ -41,18 +41,18 @@ struct Matching {
 impl<const W: usize> Rules<W> {
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn find_eight(&self, interface: [u64; W], words: Words) -> Found {
+    fn find_eight(&self, interface: [u64; W], words: Words) -> Matches {
         let mut matching = Matching { all: vector(&interface), each: None };
         for field in &self.fields {
             field.narrow_eight(words, &mut matching);
         }
         let Matching { all, each } = matching;
         if is_empty(all) {
-            return Found::NONE;
+            return Matches::NONE;
         }
         let each = each.unwrap_or([all; TOGETHER]).map(|each| and(each, all));
         if each.iter().all(|each| is_empty(*each)) {
-            return Found::NONE;
+            return Matches::NONE;
         }
         self.meaning(&each.map(|each| {
             let mut words = [0; W];

@@ -51,7 +51,7 @@ fn by_vectors(
 
 /// The same with AVX2, if the CPU has it.
 #[cfg(target_arch = "x86_64")]
-fn avx2(vectors: &VectorsOn<'_>, headers: [&Header; TOGETHER]) -> Option<Found> {
+fn avx2(vectors: &VectorsOn<'_>, headers: [&Header; TOGETHER]) -> Option<Matches> {
     let word = |at: usize| {
         let column = headers.map(|header| u32::from_be_bytes(*header[at..].first_chunk().unwrap()));
         // SAFETY: both are 32 bytes, and any bits are a vector.

@@ -3,7 +3,7 @@
 //! Whatever is rare is left to [`PortFilter::takes`], which looks at the frame again. So a packet counts as passed only
 //! after it has been rewritten.
 
-use bm_filter::{Found, Header, Key, SourceCheck, TOGETHER, VectorsOn};
+use bm_filter::{Header, Key, Matches, SourceCheck, TOGETHER, VectorsOn};
 
 use super::{NO_INTERFACE, PortFilter, key, outcome};
 
@@ -93,7 +93,7 @@ impl<'a> PlainFilter<'a> {
 
     /// The same for IPv4 packets, for which vectors have found something. `key` makes the key of a packet.
     #[inline(always)]
-    pub fn take_found(&self, found: &Found, wanted: u8, key: impl Fn(usize) -> Key) -> Outcome {
+    pub fn take_found(&self, found: &Matches, wanted: u8, key: impl Fn(usize) -> Key) -> Outcome {
         let unmatched = if self.filter.set.filters.drop_unmatched { found.unmatched } else { 0 };
         let drops = found.drops | unmatched;
         let passed = wanted & !drops & !found.linux_only;

@@ -9,7 +9,7 @@
 
 use bm_fib::next_hop::NextHops;
 use bm_fib::{Form, NextHop};
-use bm_filter::{Found, Header, VectorsOn};
+use bm_filter::{Header, Matches, VectorsOn};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
@@ -130,7 +130,7 @@ impl<A: PlainFamily> Chunk<A> {
     /// # Safety
     /// As for [`check`](Self::check), which was called for these frames.
     #[inline(always)]
-    unsafe fn find(&self, form: Form, vectors: &VectorsOn<'_>, (first, plain): (usize, u8)) -> (Found, u8) {
+    unsafe fn find(&self, form: Form, vectors: &VectorsOn<'_>, (first, plain): (usize, u8)) -> (Matches, u8) {
         #[cfg(target_arch = "x86_64")]
         if form != Form::SCALAR
             && let (Some(heads), Some(frames), Some(packets)) = (

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use bm_filter::{FIRST_WORD, Found, VectorsOn, Words};
+use bm_filter::{FIRST_WORD, Matches, VectorsOn, Words};
 use bm_wire::ethernet;
 
 use super::super::{LANES, WHOLE};
@@ -23,7 +23,7 @@ pub(in super::super) unsafe fn filter(
     (heads, frames): (&[*mut u8; LANES], &[u16; LANES]),
     packets: &[u16; LANES],
     vectors: &VectorsOn<'_>,
-) -> Option<(Found, u8)> {
+) -> Option<(Matches, u8)> {
     if at_least(frames, WHOLE as u16) != u8::MAX {
         return None;
     }
