@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use bm_fib::Form;
 use bm_fib::published::{Published, ReaderHandle};
-use bm_frame::{AnyFrame, BURST, Burst, Mask, MbufFrame, Picked};
+use bm_frame::{AnyFrame, BURST, Burst, Mask, MbufFrame, PickedFrames};
 use bm_graph::{App, Io, Stage, StageHook};
 use bm_stats::{Account, Entry, Reason};
 use bm_wire::Family;
@@ -175,7 +175,7 @@ impl App for Router {
                 } else {
                     Tried::Nothing
                 };
-                if let Tried::All(Picked { count, bytes }) = tried {
+                if let Tried::All(PickedFrames { count, bytes }) = tried {
                     account.add(Entry::Received, count);
                     account.add(Entry::Sent, count);
                     account.add(Entry::SentBytes, bytes as usize);

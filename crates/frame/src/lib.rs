@@ -42,7 +42,7 @@ pub use freelist::{FramePool, Freelist};
 pub use mbuf::{AnyFrame, MbufFrame};
 pub use memory::{Memory, MemoryError, Pages};
 pub use node::{Node, node_of_core};
-pub use pick::{Columns, Picked, pick_into, pick_into_two};
+pub use pick::{Columns, PickedFrames, pick_into, pick_into_two};
 pub use stack::StackHead;
 pub use swap::swap_places;
 

@@ -29,7 +29,7 @@ pub fn pick_into<F: AnyFrame>(
 
 /// Frames that were picked, and the sum of their lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Picked {
+pub struct PickedFrames {
     /// The number of frames.
     pub count: usize,
     /// Bytes of all of them.
@@ -55,7 +55,7 @@ pub fn pick_into_two<F: AnyFrame>(
     columns: Columns<'_>,
     keys: [u16; 2],
     vacant: [&mut [Option<F>]; 2],
-) -> [Picked; 2] {
+) -> [PickedFrames; 2] {
     let count = frames.len().min(columns.keys.len());
     let columns = Columns { keys: &columns.keys[..count], lengths: &columns.lengths[..count] };
     let [first, second] = vacant;
@@ -80,8 +80,8 @@ fn rest_two<F: AnyFrame>(
     Columns { keys, lengths }: Columns<'_>,
     wanted: [u16; 2],
     to: [&mut [Option<F>]; 2],
-) -> [Picked; 2] {
-    let mut picked = [Picked::default(); 2];
+) -> [PickedFrames; 2] {
+    let mut picked = [PickedFrames::default(); 2];
     for ((place, key), &length) in frames.iter_mut().zip(keys).zip(lengths) {
         let Some(way) = wanted.iter().position(|other| other == key) else { continue };
         if let Some(frame) = place.take() {
@@ -135,7 +135,7 @@ fn has_avx512() -> bool {
 mod vector {
     use std::arch::x86_64::*;
 
-    use super::{AnyFrame, Columns, Picked, rest, rest_two};
+    use super::{AnyFrame, Columns, PickedFrames, rest, rest_two};
 
     /// Frames at once.
     const LANES: usize = 4;
@@ -208,7 +208,7 @@ mod vector {
         Columns { keys, lengths }: Columns<'_>,
         wanted: [u16; 2],
         mut to: [&mut [Option<F>]; 2],
-    ) -> [Picked; 2] {
+    ) -> [PickedFrames; 2] {
         let (frames_4, frames_rest) = frames.as_chunks_mut::<LANES>();
         let ((keys_4, keys_rest), (lengths_4, lengths_rest)) =
             (keys.as_chunks::<LANES>(), lengths.as_chunks::<LANES>());
@@ -270,7 +270,7 @@ mod vector {
 mod wide {
     use std::arch::x86_64::*;
 
-    use super::{AnyFrame, Columns, Picked, rest, rest_two};
+    use super::{AnyFrame, Columns, PickedFrames, rest, rest_two};
 
     /// Frames at once.
     const LANES: usize = 8;
@@ -314,7 +314,7 @@ mod wide {
         Columns { keys, lengths }: Columns<'_>,
         wanted: [u16; 2],
         mut to: [&mut [Option<F>]; 2],
-    ) -> [Picked; 2] {
+    ) -> [PickedFrames; 2] {
         let (frames_8, frames_rest) = frames.as_chunks_mut::<LANES>();
         let ((keys_8, keys_rest), (lengths_8, lengths_rest)) =
             (keys.as_chunks::<LANES>(), lengths.as_chunks::<LANES>());
@@ -435,7 +435,8 @@ mod tests {
         }
     }
 
-    type TwoWays = fn(&mut [Option<Frame>], Columns<'_>, [u16; 2], [&mut [Option<Frame>]; 2]) -> [Picked; 2];
+    type TwoWays =
+        fn(&mut [Option<Frame>], Columns<'_>, [u16; 2], [&mut [Option<Frame>]; 2]) -> [PickedFrames; 2];
 
     proptest! {
             #[test]
@@ -453,7 +454,7 @@ mod tests {
                     move_where(&mut from, &keys, key, to);
                 }
                 let expected = (lengths_of(from.places()), to.each_ref().map(lengths_of_burst));
-                let sums = to.each_ref().map(|to| Picked {
+                let sums = to.each_ref().map(|to| PickedFrames {
                     count: to.frames(),
                     bytes: to.places().iter().flatten().map(|frame| frame.len() as u64).sum(),
                 });

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use bm_frame::{AnyFrame, Burst, Columns, Frame, Freelist, Picked, pick_into, pick_into_two};
+use bm_frame::{AnyFrame, Burst, Columns, Frame, Freelist, PickedFrames, pick_into, pick_into_two};
 use bm_link::Link;
 
 /// A unit of processing with `pull` and `push`. The engine calls one app at a time.
@@ -189,13 +189,13 @@ impl<'a> Io<'a> {
         ways: Columns<'_>,
         outputs: &[u16],
         between: &mut Burst<F>,
-    ) -> Picked {
+    ) -> PickedFrames {
         let (Some(&input), count) = (self.inputs.get(index), ways.keys.len()) else {
-            return Picked::default();
+            return PickedFrames::default();
         };
         let (done, mut moved) = match outputs {
             &[first, second] => self.move_two::<F>(input, ways, [first, second]),
-            _ => (0, Picked::default()),
+            _ => (0, PickedFrames::default()),
         };
         if done < count {
             let before = self.sent_bytes();
@@ -216,8 +216,8 @@ impl<'a> Io<'a> {
         input: usize,
         ways: Columns<'_>,
         outputs: [u16; 2],
-    ) -> (usize, Picked) {
-        let (mut done, mut moved) = (0, Picked::default());
+    ) -> (usize, PickedFrames) {
+        let (mut done, mut moved) = (0, PickedFrames::default());
         let [Some(&first), Some(&second)] = outputs.map(|output| self.outputs.get(usize::from(output)))
         else {
             return (done, moved);

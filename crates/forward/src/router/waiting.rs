@@ -3,7 +3,7 @@
 //! If a frame is not plain, or a link has no room, the frames are received as a burst, and take the way of all others
 //! from there.
 
-use bm_frame::{AnyFrame, BURST, Columns, Frame, Mask, MbufFrame, Picked};
+use bm_frame::{AnyFrame, BURST, Columns, Frame, Mask, MbufFrame, PickedFrames};
 use bm_graph::Io;
 
 use super::Work;
@@ -16,9 +16,9 @@ pub(super) enum Tried {
     /// They were left alone.
     Nothing,
     /// All of them have been sent: the number of packets, and of bytes.
-    All(Picked),
+    All(PickedFrames),
     /// `count` were tried; those in the mask are not plain. Some may have been sent.
-    Some { count: usize, sent: Picked, left: Mask },
+    Some { count: usize, sent: PickedFrames, left: Mask },
 }
 
 impl Tried {
@@ -28,8 +28,8 @@ impl Tried {
     }
 
     /// How many of them are on their way.
-    pub fn sent(&self) -> Picked {
-        if let Self::Some { sent, .. } = self { *sent } else { Picked::default() }
+    pub fn sent(&self) -> PickedFrames {
+        if let Self::Some { sent, .. } = self { *sent } else { PickedFrames::default() }
     }
 
     /// Which of them are not plain, if this is known.
@@ -62,7 +62,7 @@ impl Work {
         let sent = match left.is_empty() && self.refused.mask.is_empty() {
             true if mbufs => io.scatter_waiting(input, ways, outputs, &mut self.leaving_mbufs),
             true => io.scatter_waiting(input, ways, outputs, &mut self.leaving),
-            false => Picked::default(),
+            false => PickedFrames::default(),
         };
         match count {
             0 => Tried::Nothing,
