@@ -15,7 +15,7 @@ pub fn fold(sum: u32) -> u16 {
     ((sum >> 16) + sum) as u16
 }
 
-/// The same for 64 bits.
+/// Folds carries of a sum of 64 bits until 16 bits are left. Zero only for zero.
 #[inline]
 fn fold64(sum: u64) -> u16 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
@@ -34,17 +34,19 @@ pub fn sum(bytes: &[u8]) -> u16 {
     let (words, rest) = bytes.as_chunks::<8>();
     // Halves are added in the machine's own byte order and without carries, so the loop becomes vector code; swapping
     // the bytes of a folded sum gives the same as swapping those of each word (RFC 1071 2 B).
-    let halves = |word: [u8; 8]| {
-        let word = u64::from_ne_bytes(word);
-        (word >> 32) + (word & 0xffff_ffff)
-    };
-    let mut total: u64 = words.iter().map(|word| halves(*word)).sum();
+    let mut total: u64 = words.iter().map(|word| add_halves(*word)).sum();
     if !rest.is_empty() {
         let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
-        total += halves(last);
+        total += add_halves(last);
     }
     u16::from_be(fold64(total))
+}
+
+#[inline(always)]
+fn add_halves(word: [u8; 8]) -> u64 {
+    let word = u64::from_ne_bytes(word);
+    (word >> 32) + (word & 0xffff_ffff)
 }
 
 /// The checksum over `bytes`: zero if they already contain a correct one.
@@ -127,7 +129,7 @@ pub fn udp_field(checksum: u16) -> u16 {
 
 /// The checksum after one 16-bit word that it covers has changed from `old` to `new` (RFC 1624, equation 3).
 #[inline]
-pub fn update16(checksum: u16, old: u16, new: u16) -> u16 {
+pub(crate) fn update16(checksum: u16, old: u16, new: u16) -> u16 {
     !fold(u32::from(!checksum) + u32::from(!old) + u32::from(new))
 }
 

@@ -8,7 +8,7 @@
 //!
 //! Preamble and frame check sequence are never visible here. Forwarding between them is the switch's task.
 
-use crate::bytes::{be16, put16};
+use crate::bytes::be16;
 use crate::malformed::Malformed;
 use std::fmt;
 use std::str::FromStr;
@@ -142,7 +142,7 @@ impl Tag {
 
     /// Whether an EtherType is that of a VLAN tag.
     #[inline]
-    pub fn is_protocol(ethertype: u16) -> bool {
+    pub(crate) fn is_protocol(ethertype: u16) -> bool {
         matches!(ethertype, ethertype::VLAN | ethertype::SERVICE_VLAN)
     }
 
@@ -247,12 +247,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Ethernet<B> {
         self.0.as_mut()[at::SOURCE].copy_from_slice(&mac.0);
     }
 
-    /// Sets the first type field.
-    #[inline]
-    pub fn set_ethertype(&mut self, ethertype: u16) {
-        put16(&mut self.0.as_mut()[at::TYPE], ethertype);
-    }
-
     /// What follows the first type field.
     #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {
@@ -290,9 +284,8 @@ mod tests {
     fn payload_is_written_behind_the_type() {
         let mut bytes = PLAIN;
         let mut frame = Ethernet::parse(&mut bytes).unwrap();
-        frame.set_ethertype(0x86dd);
         frame.payload_mut().copy_from_slice(&[0x60, 1]);
-        assert_eq!((&bytes[..12], &bytes[12..]), (&PLAIN[..12], &[0x86, 0xdd, 0x60, 1][..]));
+        assert_eq!((&bytes[..14], &bytes[14..]), (&PLAIN[..14], &[0x60, 1][..]));
     }
 
     #[test]

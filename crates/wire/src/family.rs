@@ -38,7 +38,7 @@ impl Family {
         }
     }
 
-    /// The other family.
+    /// IPv6 for IPv4, and IPv4 for IPv6.
     #[must_use]
     pub fn other(self) -> Self {
         match self {

@@ -275,7 +275,7 @@ impl Key {
     }
 }
 
-/// The choice of a hash among `count`, each as likely: the high bits decide, as a division is dear.
+/// Maps a hash evenly to one of `count` choices: by its high bits, since a division is expensive.
 #[inline]
 pub fn choose(hash: u32, count: u32) -> u32 {
     ((u64::from(hash) * u64::from(count)) >> 32) as u32

@@ -40,16 +40,16 @@ pub mod kind {
     /// Destination unreachable; codes in `unreachable`.
     pub const DESTINATION_UNREACHABLE: u8 = 3;
     /// Source quench, which is obsolete (RFC 6633).
-    pub const SOURCE_QUENCH: u8 = 4;
+    pub(crate) const SOURCE_QUENCH: u8 = 4;
     pub const REDIRECT: u8 = 5;
     pub const ECHO_REQUEST: u8 = 8;
     /// Time exceeded; codes in `exceeded`.
     pub const TIME_EXCEEDED: u8 = 11;
-    pub const PARAMETER_PROBLEM: u8 = 12;
+    pub(crate) const PARAMETER_PROBLEM: u8 = 12;
     /// Timestamp request.
     pub const TIMESTAMP: u8 = 13;
     /// Last type of RFC 792 and 950; types above may be errors.
-    pub const LAST_KNOWN: u8 = 18;
+    pub(crate) const LAST_KNOWN: u8 = 18;
 }
 
 /// Codes of "destination unreachable".
@@ -72,8 +72,6 @@ pub mod unreachable {
 pub mod exceeded {
     /// No hops were left in transit.
     pub const IN_TRANSIT: u8 = 0;
-    /// A fragment was missing for too long.
-    pub const REASSEMBLY: u8 = 1;
 }
 
 /// An ICMP message: the payload of its packet. Its existence proves that the eight header bytes are present.
@@ -166,7 +164,7 @@ pub enum Silence {
     LaterFragment,
     /// It was sent to a group or to all.
     Group,
-    /// The link brought it to a group or to all.
+    /// Its frame was multicast or broadcast.
     LinkGroup,
     /// Its source is not a single host.
     Source,

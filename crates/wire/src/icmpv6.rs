@@ -32,8 +32,8 @@ pub mod kind {
     /// Time exceeded; codes in `exceeded`.
     pub const TIME_EXCEEDED: u8 = 3;
     /// Parameter problem; codes in `problem`.
-    pub const PARAMETER_PROBLEM: u8 = 4;
-    pub const LAST_ERROR: u8 = 127;
+    pub(crate) const PARAMETER_PROBLEM: u8 = 4;
+    pub(crate) const LAST_ERROR: u8 = 127;
     pub const ECHO_REQUEST: u8 = 128;
     pub const ECHO_REPLY: u8 = 129;
     pub const REDIRECT: u8 = 137;
@@ -48,23 +48,18 @@ pub mod unreachable {
     pub const ADDRESS: u8 = 3;
     /// Nothing listens on the port.
     pub const PORT: u8 = 4;
-    pub const REJECT_ROUTE: u8 = 6;
 }
 
 /// Codes of "time exceeded".
 pub mod exceeded {
     /// No hops were left in transit.
     pub const IN_TRANSIT: u8 = 0;
-    /// A fragment was missing for too long.
-    pub const REASSEMBLY: u8 = 1;
 }
 
 /// Codes of "parameter problem".
 pub mod problem {
     /// A field has a value that cannot be.
     pub const FIELD: u8 = 0;
-    /// A next header is not known.
-    pub const NEXT_HEADER: u8 = 1;
     /// An option is unknown, and requests this error.
     pub const OPTION: u8 = 2;
 }
@@ -195,10 +190,12 @@ impl Problem {
     /// RFC 4443 2.4 e.3: a packet to a multicast address may cause an error if it is too big, so that path MTU
     /// discovery works for multicast, and if it has an unknown option whose two high bits request it.
     fn is_for_groups_too<B: AsRef<[u8]>>(&self, original: &Ipv6<B>) -> bool {
-        let option = || original.packet().get(self.rest as usize).copied().unwrap_or(0);
         match (self.kind, self.code) {
             (kind::PACKET_TOO_BIG, _) => true,
-            (kind::PARAMETER_PROBLEM, problem::OPTION) => option() >> 6 == 0b10,
+            (kind::PARAMETER_PROBLEM, problem::OPTION) => {
+                let option = original.packet().get(self.rest as usize);
+                option.is_some_and(|option| option >> 6 == 0b10)
+            }
             _ => false,
         }
     }
@@ -372,7 +369,7 @@ mod tests {
         let ip = Ipv6::parse(&PING).unwrap();
         let mut buffer = [0; 1280];
         for (problem, rest) in [
-            (destination_unreachable(unreachable::REJECT_ROUTE), 0),
+            (destination_unreachable(unreachable::PROHIBITED), 0),
             (parameter_problem(problem::FIELD, 42), 42),
             (time_exceeded(exceeded::IN_TRANSIT), 0),
         ] {
@@ -423,7 +420,7 @@ mod tests {
             time_exceeded(0),
             destination_unreachable(0),
             parameter_problem(problem::FIELD, 42),
-            parameter_problem(problem::NEXT_HEADER, 6),
+            parameter_problem(problem::FIELD, 6),
             parameter_problem(problem::OPTION, u32::MAX),
         ] {
             assert_eq!(verdict(&bytes, problem, false), Err(Silence::Group));

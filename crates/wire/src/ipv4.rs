@@ -12,9 +12,9 @@ pub mod option;
 
 mod at {
     use std::ops::Range;
-    pub const VERSION_IHL: usize = 0;
+    pub(crate) const VERSION_IHL: usize = 0;
     pub const TOS: usize = 1;
-    pub const TOTAL_LEN: Range<usize> = 2..4;
+    pub(crate) const TOTAL_LEN: Range<usize> = 2..4;
     pub const ID: Range<usize> = 4..6;
     pub const FRAGMENT: Range<usize> = 6..8;
     pub const TTL: usize = 8;
@@ -30,7 +30,7 @@ pub const HEADER_LEN: usize = at::OPTIONS;
 /// Bytes of the longest header.
 pub const HEADER_LEN_MAX: usize = 60;
 /// Bytes of the longest packet.
-pub const TOTAL_LEN_MAX: usize = 65_535;
+pub(crate) const TOTAL_LEN_MAX: usize = 65_535;
 
 const DF: u16 = 0x4000;
 const MF: u16 = 0x2000;
@@ -65,7 +65,7 @@ impl<B: AsRef<[u8]>> Ipv4<B> {
         }
     }
 
-    /// The same for a packet quoted in an ICMP error: its header must be complete, its end may be missing.
+    /// Checks a packet quoted in an ICMP error: its header must be complete, its end may be missing.
     #[inline]
     pub fn parse_quoted(packet: B) -> Result<Self, Malformed> {
         let bytes = packet.as_ref();
@@ -246,8 +246,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Ipv4<B> {
 
     /// Sets the type of service and updates the checksum.
     pub fn set_tos(&mut self, tos: u8) {
-        let word = |tos| u16::from_be_bytes([self.0.as_ref()[at::VERSION_IHL], tos]);
-        let sum = checksum::update16(self.checksum(), word(self.tos()), word(tos));
+        let version_ihl = self.0.as_ref()[at::VERSION_IHL];
+        let [old, new] = [self.tos(), tos].map(|tos| u16::from_be_bytes([version_ihl, tos]));
+        let sum = checksum::update16(self.checksum(), old, new);
         self.0.as_mut()[at::TOS] = tos;
         put16(&mut self.0.as_mut()[at::CHECKSUM], sum);
     }
@@ -255,11 +256,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Ipv4<B> {
     /// Sets the hops that are left; the checksum is for `fill_checksum`.
     pub fn set_ttl(&mut self, ttl: u8) {
         self.0.as_mut()[at::TTL] = ttl;
-    }
-
-    /// Sets the identification; the checksum is for `fill_checksum`.
-    pub fn set_id(&mut self, id: u16) {
-        put16(&mut self.0.as_mut()[at::ID], id);
     }
 
     /// Sets the source address; the caller updates the checksums, also the payload's (`checksum::update32`).
@@ -273,7 +269,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Ipv4<B> {
     }
 
     /// Sets the header checksum.
-    pub fn set_checksum(&mut self, checksum: u16) {
+    pub(crate) fn set_checksum(&mut self, checksum: u16) {
         put16(&mut self.0.as_mut()[at::CHECKSUM], checksum);
     }
 
@@ -354,12 +350,13 @@ impl Ipv4Header {
 
     fn fragment(&self) -> u16 {
         debug_assert!(self.fragment_offset.is_multiple_of(8));
-        let flag = |set, bit| if set { bit } else { 0 };
-        flag(self.dont_fragment, DF) | flag(self.more_fragments, MF) | self.fragment_offset >> 3
+        let dont_fragment = if self.dont_fragment { DF } else { 0 };
+        let more_fragments = if self.more_fragments { MF } else { 0 };
+        dont_fragment | more_fragments | self.fragment_offset >> 3
     }
 }
 
-/// Whether an address is of a group (224.0.0.0/4).
+/// Whether it is a multicast address (224.0.0.0/4).
 #[inline]
 pub fn is_multicast(address: u32) -> bool {
     address >> 28 == 0xe
@@ -373,7 +370,7 @@ pub const fn is_single_host(address: u32) -> bool {
     first != 0 && first != 127 && first < 224
 }
 
-/// Whether an address is of this link only (169.254.0.0/16, RFC 3927).
+/// Whether it is a link-local address (169.254.0.0/16, RFC 3927).
 #[inline]
 pub fn is_link_local(address: u32) -> bool {
     address >> 16 == 0xa9fe
@@ -489,8 +486,9 @@ mod tests {
     #[test]
     fn shortcut_agrees_with_the_full_sum() {
         for id in 0..=u16::MAX {
-            let mut packet = Ipv4::parse(TTL_2).unwrap();
-            packet.set_id(id);
+            let mut bytes = TTL_2;
+            put16(&mut bytes[at::ID], id);
+            let mut packet = Ipv4::parse(bytes).unwrap();
             packet.fill_checksum();
             packet.decrement_ttl();
             let short = packet;

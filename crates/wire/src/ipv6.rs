@@ -13,8 +13,8 @@ pub mod extension;
 mod at {
     use std::ops::Range;
     pub const FIRST_WORD: Range<usize> = 0..4;
-    pub const PAYLOAD_LEN: Range<usize> = 4..6;
-    pub const NEXT_HEADER: usize = 6;
+    pub(crate) const PAYLOAD_LEN: Range<usize> = 4..6;
+    pub(crate) const NEXT_HEADER: usize = 6;
     pub const HOP_LIMIT: usize = 7;
     pub const SOURCE: Range<usize> = 8..24;
     pub const DESTINATION: Range<usize> = 24..40;
@@ -40,7 +40,7 @@ impl<B: AsRef<[u8]>> Ipv6<B> {
         if quoted.total_len() > quoted.0.as_ref().len() { Err(Malformed::Truncated) } else { Ok(quoted) }
     }
 
-    /// The same for a packet quoted by an ICMPv6 error, whose end may be missing.
+    /// Checks a packet quoted in an ICMPv6 error, whose end may be missing.
     #[inline]
     pub fn parse_quoted(packet: B) -> Result<Self, Malformed> {
         let bytes = packet.as_ref();
@@ -232,13 +232,13 @@ impl Ipv6Header {
     }
 }
 
-/// Whether an address is of a group (ff00::/8).
+/// Whether it is a multicast address (ff00::/8).
 #[inline]
 pub fn is_multicast(address: u128) -> bool {
     address >> 120 == 0xff
 }
 
-/// Whether an address is of this link only: fe80::/10.
+/// Whether it is a link-local address (fe80::/10).
 #[inline]
 pub fn is_link_local(address: u128) -> bool {
     address >> 118 == 0xfe80 >> 6

@@ -64,9 +64,9 @@ pub mod protocol {
     pub const NO_NEXT: u8 = 59;
     /// IPv6 destination options.
     pub const DESTINATION_OPTIONS: u8 = 60;
-    pub const DCCP: u8 = 33;
+    pub(crate) const DCCP: u8 = 33;
     pub const SCTP: u8 = 132;
-    pub const UDP_LITE: u8 = 136;
+    pub(crate) const UDP_LITE: u8 = 136;
 
     /// Whether headers of a protocol begin with two ports.
     #[inline(always)]

@@ -106,8 +106,8 @@ fn any_fits(words: &[[u8; 2]], room: usize, fits: impl Fn(u16, u16) -> bool) -> 
 
 fn is_plausible(packet: &[u8]) -> bool {
     let room = packet.len() as u16;
-    let word = |at: usize| packet.get(at..at + 2).map(be16);
-    word(2).is_some_and(|length| fits4(room, length)) || word(4).is_some_and(|length| fits6(room, length))
+    packet.get(2..4).is_some_and(|length| fits4(room, be16(length)))
+        || packet.get(4..6).is_some_and(|length| fits6(room, be16(length)))
 }
 
 /// Whether a total length fits what is there, with padding behind it.

@@ -83,7 +83,8 @@ address! {
     fn pack(prefix: Prefix<u32>) -> (u32, u8) {
         (prefix.address, prefix.length)
     }
-    fn unpack((address, length): (u32, u8)) -> Prefix<u32> {
+    fn unpack(packed: (u32, u8)) -> Prefix<u32> {
+        let (address, length) = packed;
         Prefix { address, length }
     }
 }
@@ -92,10 +93,10 @@ address! {
     // A number of 16 bytes would be aligned to 16.
     type Packed = ([u32; 4], u8);
     fn pack(prefix: Prefix<u128>) -> ([u32; 4], u8) {
-        let word = |i: usize| (prefix.address >> (96 - 32 * i)) as u32;
-        (std::array::from_fn(word), prefix.length)
+        (std::array::from_fn(|i| (prefix.address >> (96 - 32 * i)) as u32), prefix.length)
     }
-    fn unpack((words, length): ([u32; 4], u8)) -> Prefix<u128> {
+    fn unpack(packed: ([u32; 4], u8)) -> Prefix<u128> {
+        let (words, length) = packed;
         let address = words.iter().fold(0, |address, word| address << 32 | u128::from(*word));
         Prefix { address, length }
     }

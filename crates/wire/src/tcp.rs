@@ -10,7 +10,7 @@ mod at {
     pub const SOURCE_PORT: Range<usize> = 0..2;
     pub const DESTINATION_PORT: Range<usize> = 2..4;
     pub const SEQUENCE: Range<usize> = 4..8;
-    pub const ACKNOWLEDGEMENT: Range<usize> = 8..12;
+    pub(crate) const ACKNOWLEDGEMENT: Range<usize> = 8..12;
     pub const DATA_OFFSET: usize = 12;
     pub const FLAGS: usize = 13;
     pub const WINDOW: Range<usize> = 14..16;
@@ -108,17 +108,17 @@ impl<B: AsRef<[u8]>> Tcp<B> {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> Tcp<B> {
-    /// Sets from which port; the checksum is the caller's.
+    /// Sets the source port; the caller updates the checksum.
     pub fn set_source_port(&mut self, port: u16) {
         put16(&mut self.0.as_mut()[at::SOURCE_PORT], port);
     }
 
-    /// Sets to which port; the checksum is the caller's.
+    /// Sets the destination port; the caller updates the checksum.
     pub fn set_destination_port(&mut self, port: u16) {
         put16(&mut self.0.as_mut()[at::DESTINATION_PORT], port);
     }
 
-    pub fn set_checksum(&mut self, checksum: u16) {
+    pub(crate) fn set_checksum(&mut self, checksum: u16) {
         put16(&mut self.0.as_mut()[at::CHECKSUM], checksum);
     }
 

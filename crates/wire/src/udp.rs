@@ -79,17 +79,17 @@ impl<B: AsRef<[u8]>> Udp<B> {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> Udp<B> {
-    /// Sets from which port; the checksum is the caller's.
+    /// Sets the source port; the caller updates the checksum.
     pub fn set_source_port(&mut self, port: u16) {
         put16(&mut self.0.as_mut()[at::SOURCE_PORT], port);
     }
 
-    /// Sets to which port; the checksum is the caller's.
+    /// Sets the destination port; the caller updates the checksum.
     pub fn set_destination_port(&mut self, port: u16) {
         put16(&mut self.0.as_mut()[at::DESTINATION_PORT], port);
     }
 
-    pub fn set_checksum(&mut self, checksum: u16) {
+    pub(crate) fn set_checksum(&mut self, checksum: u16) {
         put16(&mut self.0.as_mut()[at::CHECKSUM], checksum);
     }
 

@@ -40,11 +40,6 @@ impl<'a> IpOption<'a> {
     pub fn data(&self) -> &'a [u8] {
         self.bytes.get(2..).unwrap_or(&[])
     }
-
-    /// Whether it is a source route, which routers refuse by default (RFC 7126).
-    pub fn is_source_route(&self) -> bool {
-        matches!(self.kind, LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE)
-    }
 }
 
 /// A walk over options. It ends at "end of list", at the end of the bytes, or after the first broken length.
@@ -110,7 +105,7 @@ mod tests {
         assert_eq!(kinds(&MIXED), found);
         let record = Options::new(&MIXED).nth(1).unwrap().unwrap();
         assert_eq!(record.data(), [4, 0, 0, 0, 0]);
-        assert!(!record.is_copied() && !record.is_source_route());
+        assert!(!record.is_copied());
     }
 
     #[test]

@@ -15,9 +15,6 @@ use crate::protocol;
 /// Extension headers that are walked. Hosts send two or three; a longer chain is an attack on the walk.
 pub const MAX: usize = 8;
 
-/// Routing type 0, which no router obeys (RFC 5095).
-pub const ROUTING_TYPE_0: u8 = 0;
-
 /// Kinds of hop-by-hop and destination options.
 pub mod option {
     /// One byte of padding.
@@ -264,7 +261,7 @@ mod tests {
         let all: Vec<_> = ip.extensions().map(Result::unwrap).collect();
         let found: Vec<_> = all.iter().map(|extension| (extension.kind, extension.offset)).collect();
         assert_eq!(found, [(0, 40), (43, 48), (51, 72), (60, 96)]);
-        assert_eq!(all[1].routing(), Some((ROUTING_TYPE_0, 1)));
+        assert_eq!(all[1].routing(), Some((0, 1)));
         assert_eq!((all[0].routing(), all[0].fragment()), (None, None));
         let alert = TypeLengthValue { kind: option::ROUTER_ALERT, offset: 42, value: &[0, 0] };
         assert_eq!(all[0].options().collect::<Vec<_>>(), [Ok(alert)]);
