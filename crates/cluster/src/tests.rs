@@ -3,7 +3,7 @@
 use bm_vlb::address::{Destination, Node, Port, Sample, Source, To};
 use bm_vlb::membership::{Accepted, Epoch};
 use bm_vlb::reorder::OrderCounter;
-use bm_vlb::transit::{self, Refused, Step};
+use bm_vlb::transit::{self, Step, TransitDrop};
 use bm_wire::ethernet::Mac;
 use libbpf_rs::ProgramInput;
 use proptest::prelude::*;
@@ -191,8 +191,8 @@ fn expected(to_mac: Mac, from_mac: Mac) -> (u32, &'static str) {
     tables.advance(Epoch::new(EPOCH), ());
     let any_epoch = if is_control { Destination { epoch: Epoch::new(EPOCH), ..to } } else { to };
     match (transit::receive(node(OWN), false, &any_epoch, from, &mut tables), to.to) {
-        (Step::Drop(Refused::Epoch), _) => (XDP_DROP, "drop_epoch"),
-        (Step::Drop(Refused::Stray), _) => (XDP_DROP, "drop_stray"),
+        (Step::Drop(TransitDrop::Epoch), _) => (XDP_DROP, "drop_epoch"),
+        (Step::Drop(TransitDrop::Stray), _) => (XDP_DROP, "drop_stray"),
         (Step::Forward(on, _), _) if PEERS.contains(&on.number()) => (XDP_REDIRECT, "transit"),
         (Step::Forward(..), _) => (XDP_DROP, "drop_link"),
         (Step::Deliver(()), To::Control) if to.port.number() == PORT_PROBE => (XDP_TX, "probes"),

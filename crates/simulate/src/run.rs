@@ -2,8 +2,8 @@
 
 use bm_vlb::rollout::Stage;
 use bm_vlb::{
-    Change, Choice, DelaySpread, Destination, Epoch, Link, Node, NotFabric, Packet, Peer, Refused, Source,
-    Step, To, Topology, receive,
+    Change, Choice, DelaySpread, Destination, Epoch, Link, Node, NotFabric, Packet, Peer, Source, Step, To,
+    Topology, TransitDrop, receive,
 };
 
 use crate::account::{Account, Loss};
@@ -239,8 +239,8 @@ impl Run {
                 frame.addresses.1 = source.mac();
                 self.send(frame, target, now);
             }
-            Step::Drop(Refused::Epoch) => self.account.lose(Loss::Epoch),
-            Step::Drop(Refused::Stray) => {
+            Step::Drop(TransitDrop::Epoch) => self.account.lose(Loss::Epoch),
+            Step::Drop(TransitDrop::Stray) => {
                 return Err(format!("node {} received a frame that does not name it", frame.at.number()));
             }
         }

@@ -187,7 +187,7 @@ pub struct Sample {
 
 impl Sample {
     /// How many sequence numbers there are.
-    pub const SEQUENCES: u16 = 1024;
+    pub(crate) const SEQUENCES: u16 = 1024;
 }
 
 /// The source address of a frame between nodes.

@@ -1,10 +1,10 @@
 //! The balancer of an input node: which packets go straight to their output node, and over which node the others go.
 //!
 //! ```text
-//!             flowlet known, its way has room ──────────────► the same way
+//!             flowlet known, its path has room ─────────────► the same path
 //! packet ─┤
-//!             new, or its way is full ─► quota of the output ─► direct
-//!                                           └─ used up ─► next intermediate with room ─► via
+//!             new, or its path is full ─► quota of the output ─► direct
+//!                                            └─ used up ─► next intermediate with room ─► via
 //! ```
 //!
 //! Each output has a token bucket for its quota, and each intermediate one for what this input may send over it. The former
@@ -18,7 +18,7 @@ use bm_wire::flow;
 
 use crate::address::Node;
 use crate::bucket::Bucket;
-use crate::flowlet::{Flowlets, Way};
+use crate::flowlet::{FlowletPath, Flowlets};
 use crate::quota::{Mode, Rates, rates};
 
 /// How many intermediates are tried for one packet.
@@ -41,7 +41,7 @@ pub struct Settings {
     pub mode: Mode,
     /// Size of the flowlet table.
     pub flowlets: u32,
-    /// The gap after which a flow may take another way; 0: each packet for itself.
+    /// The gap after which a flow may take another path; 0: each packet for itself.
     pub delta_ns: u64,
     /// Seed of the flow hash and of the order of intermediates. It must be another than that of ECMP, else all flows that
     /// have the same next hop would be in the same part of the flowlet table.
@@ -53,6 +53,12 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The depth of a bucket with this rate, in bytes.
+    fn depth(&self, bps: u64) -> u64 {
+        let bytes = u128::from(bps) * u128::from(self.burst_ns) / 8_000_000_000;
+        u64::try_from(bytes).unwrap_or(u64::MAX).max(self.burst_bytes)
+    }
+
     /// Usual settings of a node.
     pub fn new(own: Node, input_bps: u64) -> Self {
         Self {
@@ -110,7 +116,7 @@ pub struct Counts {
     pub unreachable: u64,
     /// First packets of flowlets.
     pub flowlets: u64,
-    /// Moved to another way within a flowlet, since theirs was full or gone.
+    /// Moved to another path within a flowlet, since theirs was full or gone.
     pub splits: u64,
     /// Sent over an intermediate that was full, as were all others tried.
     pub on_credit: u64,
@@ -124,6 +130,19 @@ struct PeerState {
     capacity_bps: u64,
     /// Whether some intermediates cannot reach it.
     broken: bool,
+}
+
+impl PeerState {
+    /// A node to which nothing may be sent.
+    fn unlinked(now_ns: u64) -> Self {
+        Self {
+            direct: Bucket::new(0, 0, now_ns),
+            begins_with: 0,
+            transit: Bucket::new(0, 0, now_ns),
+            capacity_bps: 0,
+            broken: false,
+        }
+    }
 }
 
 /// The balancer of one input node; each worker has its own, with its part of R.
@@ -164,21 +183,17 @@ impl Balancer {
         self.broken.reserve(nodes * nodes);
     }
 
-    /// Sets what is known about all nodes, by number. Quotas change with it; flowlets stay on their ways as long as these
+    /// Sets what is known about all nodes, by number. Quotas change with it; flowlets stay on their paths as long as these
     /// exist. The entry of this node itself does not matter.
     pub fn set_peers(&mut self, peers: &[Peer], now_ns: u64) {
         let own = self.settings.own.index();
-        let live = || peers.iter().enumerate().filter(|(at, peer)| *at != own && peer.capacity_bps > 0);
-        let others = live().count() as u64;
-        let total = live().map(|(_, peer)| peer.capacity_bps).sum();
-        let unlinked = || PeerState {
-            direct: Bucket::new(0, 0, now_ns),
-            begins_with: 0,
-            transit: Bucket::new(0, 0, now_ns),
-            capacity_bps: 0,
-            broken: false,
-        };
-        self.peers.resize_with(peers.len(), unlinked);
+        let live = peers.iter().enumerate().filter(|(at, peer)| *at != own && peer.capacity_bps > 0);
+        let (mut others, mut total) = (0, 0);
+        for (_, peer) in live {
+            others += 1;
+            total += peer.capacity_bps;
+        }
+        self.peers.resize_with(peers.len(), || PeerState::unlinked(now_ns));
         for (at, peer) in peers.iter().enumerate() {
             // Classic VLB also chooses the input itself; its share is the average one.
             let capacity = if at == own { total / others.max(1) } else { peer.capacity_bps };
@@ -187,12 +202,14 @@ impl Balancer {
             self.peers[at].capacity_bps = if at == own { 0 } else { peer.capacity_bps };
         }
         let classic = self.settings.mode == Mode::Classic;
-        let carries = |(at, peer): (usize, &Peer)| {
-            if at == own { classic } else { peer.transit && peer.capacity_bps > 0 }
-        };
         // In the same memory: workers do not allocate.
         self.carries.clear();
-        self.carries.extend(peers.iter().enumerate().map(carries));
+        self.carries.extend(
+            peers
+                .iter()
+                .enumerate()
+                .map(|(at, peer)| if at == own { classic } else { peer.transit && peer.capacity_bps > 0 }),
+        );
         self.ring.clear();
         self.ring.reserve(peers.len());
         self.ring.extend((0..).zip(&self.carries).filter(|(_, carries)| **carries).map(|(at, _)| at));
@@ -202,12 +219,8 @@ impl Balancer {
 
     fn set_rates(&mut self, at: usize, rates: Rates, now_ns: u64) {
         let (settings, peer) = (&self.settings, &mut self.peers[at]);
-        let depth = |bps: u64| {
-            let bytes = u128::from(bps) * u128::from(settings.burst_ns) / 8_000_000_000;
-            u64::try_from(bytes).unwrap_or(u64::MAX).max(settings.burst_bytes)
-        };
         let transit = rates.transit_bps + rates.transit_bps / SLACK;
-        let (usual, is_new) = (depth(rates.direct_bps), peer.direct.bps() == 0);
+        let (usual, is_new) = (settings.depth(rates.direct_bps), peer.direct.bps() == 0);
         let in_time = u128::from(rates.direct_bps) * u128::from(QUOTA_NS) / 8_000_000_000;
         let most = settings.burst_bytes * QUOTA_DEPTH;
         let deep = usual.max(u64::try_from(in_time).unwrap_or(u64::MAX).min(most));
@@ -216,7 +229,7 @@ impl Balancer {
         if is_new {
             peer.direct.lower(usual);
         }
-        peer.transit = peer.transit.changed(transit, depth(transit), now_ns);
+        peer.transit = peer.transit.changed(transit, settings.depth(transit), now_ns);
     }
 
     /// Sets the links that other nodes have lost: (intermediate, output).
@@ -230,7 +243,7 @@ impl Balancer {
         }
     }
 
-    /// Sets the gap after which a flow may take another way.
+    /// Sets the gap after which a flow may take another path.
     pub fn set_delta(&mut self, ns: u64) {
         self.settings.delta_ns = ns;
         self.flowlets.set_delta(ns);
@@ -253,14 +266,7 @@ impl Balancer {
         Some(Rates { direct_bps: peer.direct.bps(), transit_bps: peer.transit.bps() })
     }
 
-    /// Chooses for packets that have arrived together. `choices` has a place for each packet.
-    pub fn choose_burst(&mut self, packets: &[Packet], choices: &mut [Choice], now_ns: u64) {
-        for (packet, choice) in packets.iter().zip(choices) {
-            *choice = self.choose(packet, now_ns);
-        }
-    }
-
-    /// Chooses the way of a packet.
+    /// Chooses the path of a packet.
     #[inline]
     pub fn choose(&mut self, packet: &Packet, now_ns: u64) -> Choice {
         let output = packet.output.index();
@@ -290,27 +296,29 @@ impl Balancer {
         };
         self.flowlets.set(packet.flow, now_ns, way);
         match way {
-            Way::Via(node) if !self.is_end(node, packet) => {
+            FlowletPath::Via(node) if !self.is_end(node, packet) => {
                 Node::new(node).map_or(Choice::Unreachable, Choice::Via)
             }
             _ => Choice::Direct,
         }
     }
 
-    /// Spends the tokens of a way, if it exists and has room.
+    /// Spends the tokens of a path, if it exists and has room.
     #[inline]
-    fn has_room(&mut self, way: Way, packet: &Packet, now_ns: u64) -> bool {
+    fn has_room(&mut self, way: FlowletPath, packet: &Packet, now_ns: u64) -> bool {
         let bucket = match way {
-            Way::Direct => &mut self.peers[packet.output.index()].direct,
-            Way::Via(node) if self.leads_to(node, packet) => &mut self.peers[usize::from(node)].transit,
-            Way::Via(_) => return false,
+            FlowletPath::Direct => &mut self.peers[packet.output.index()].direct,
+            FlowletPath::Via(node) if self.leads_to(node, packet) => {
+                &mut self.peers[usize::from(node)].transit
+            }
+            FlowletPath::Via(_) => return false,
         };
         bucket.refill(now_ns);
         bucket.take(packet.bytes)
     }
 
-    /// The way of a new flowlet, or of the rest of one that was split.
-    fn begin(&mut self, packet: &Packet, split: bool, now_ns: u64) -> Option<Way> {
+    /// The path of a new flowlet, or of the rest of one that was split.
+    fn begin(&mut self, packet: &Packet, split: bool, now_ns: u64) -> Option<FlowletPath> {
         if split {
             self.counts.splits += 1;
         } else {
@@ -319,14 +327,14 @@ impl Balancer {
         let PeerState { direct, begins_with, .. } = &mut self.peers[packet.output.index()];
         direct.refill(now_ns);
         if direct.has(*begins_with) && direct.take(packet.bytes) {
-            return Some(Way::Direct);
+            return Some(FlowletPath::Direct);
         }
         if let Some(node) = self.next_with_room(packet, now_ns) {
-            return Some(Way::Via(node));
+            return Some(FlowletPath::Via(node));
         }
         let output = &mut self.peers[packet.output.index()];
         output.direct.take_on_credit(packet.bytes);
-        (output.capacity_bps > 0).then_some(Way::Direct)
+        (output.capacity_bps > 0).then_some(FlowletPath::Direct)
     }
 
     /// The next intermediate in turn that has room; if none of those tried has, the one with the most.
@@ -376,14 +384,12 @@ impl Balancer {
 /// Puts the nodes into an order that depends on the seed (Fisher and Yates, with SplitMix64).
 fn shuffle(nodes: &mut [u16], seed: u64) {
     let mut state = seed;
-    let mut next = || {
+    for at in (1..nodes.len()).rev() {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    };
-    for at in (1..nodes.len()).rev() {
-        let other = flow::choose((next() >> 32) as u32, at as u32 + 1);
+        let random = mixed ^ mixed >> 31;
+        let other = flow::choose((random >> 32) as u32, at as u32 + 1);
         nodes.swap(at, other as usize);
     }
 }

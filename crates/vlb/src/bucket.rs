@@ -24,7 +24,7 @@ impl Bucket {
         Self { tokens: depth, depth, bps, last_ns: now_ns }
     }
 
-    /// The same bucket with another rate and depth; what was spent stays spent.
+    /// The bucket with another rate and depth; it keeps its tokens, as far as it has room.
     pub fn changed(mut self, bps: u64, depth_bytes: u64, now_ns: u64) -> Self {
         if self.bps == 0 {
             return Self::new(bps, depth_bytes, now_ns);
@@ -56,7 +56,7 @@ impl Bucket {
 
     /// Spends tokens for these bytes, on credit.
     #[inline]
-    pub fn take_on_credit(&mut self, bytes: u32) {
+    pub(crate) fn take_on_credit(&mut self, bytes: u32) {
         self.tokens = (self.tokens - tokens(bytes.into())).max(-self.depth);
     }
 

@@ -22,7 +22,7 @@ impl Epoch {
     }
 
     /// Whether it is later than another, if they are less than 128 changes apart.
-    pub fn is_after(self, other: Self) -> bool {
+    pub(crate) fn is_after(self, other: Self) -> bool {
         (1..128).contains(&self.0.wrapping_sub(other.0))
     }
 }

@@ -1,4 +1,4 @@
-//! Flowlets: which way the last packets of a flow took, and when.
+//! Flowlets: which path the last packets of a flow took, and when.
 //!
 //! A table without keys: flows with the same place share a flowlet, which keeps the order of both. Its size is fixed, and
 //! an entry is eight bytes, so that a lookup is one load.
@@ -8,9 +8,9 @@ const UNIT_SHIFT: u32 = 10;
 /// In place of a node: straight to the output.
 const DIRECT: u16 = u16::MAX;
 
-/// The way of a flowlet.
+/// The path of a flowlet through the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum FlowletPath {
     /// Straight to the output node.
     Direct,
     /// Over this node.
@@ -20,7 +20,8 @@ pub enum Way {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     last: u32,
-    way: u16,
+    /// The intermediate node, or [`DIRECT`].
+    via: u16,
 }
 
 /// The table.
@@ -33,37 +34,41 @@ impl Flowlets {
     /// A table for `entries` flowlets, rounded up to a power of two.
     pub fn new(entries: u32, delta_ns: u64) -> Self {
         // Half of all time away, so that it is no flowlet that goes on.
-        let empty = Entry { last: 1 << 31, way: DIRECT };
+        let empty = Entry { last: 1 << 31, via: DIRECT };
         let entries = vec![empty; entries.next_power_of_two() as usize];
         let mut table = Self { entries, delta: 0 };
         table.set_delta(delta_ns);
         table
     }
 
-    /// After a gap of this length, or more, a flow may take another way.
+    /// After a gap of this length, or more, a flow may take another path.
     pub fn set_delta(&mut self, ns: u64) {
         // Rounded up, so that a gap in the table's units is never taken for a longer one.
         let units = ns.div_ceil(1 << UNIT_SHIFT);
         self.delta = u32::try_from(units).unwrap_or(u32::MAX);
     }
 
-    /// The way of this flow's flowlet, if its last packet was less than delta ago.
+    /// The path of this flow's flowlet, if its last packet was less than delta ago.
     #[inline]
-    pub fn find(&self, flow: u32, now_ns: u64) -> Option<Way> {
+    pub fn find(&self, flow: u32, now_ns: u64) -> Option<FlowletPath> {
         let entry = self.entries[self.place(flow)];
         let gap = units(now_ns).wrapping_sub(entry.last);
-        (gap < self.delta).then_some(if entry.way == DIRECT { Way::Direct } else { Way::Via(entry.way) })
+        (gap < self.delta).then_some(if entry.via == DIRECT {
+            FlowletPath::Direct
+        } else {
+            FlowletPath::Via(entry.via)
+        })
     }
 
-    /// Notes the way of a packet.
+    /// Notes the path of a packet.
     #[inline]
-    pub fn set(&mut self, flow: u32, now_ns: u64, way: Way) {
-        let way = match way {
-            Way::Direct => DIRECT,
-            Way::Via(node) => node,
+    pub fn set(&mut self, flow: u32, now_ns: u64, path: FlowletPath) {
+        let via = match path {
+            FlowletPath::Direct => DIRECT,
+            FlowletPath::Via(node) => node,
         };
         let place = self.place(flow);
-        self.entries[place] = Entry { last: units(now_ns), way };
+        self.entries[place] = Entry { last: units(now_ns), via };
     }
 
     #[inline]
@@ -85,18 +90,18 @@ mod tests {
     fn a_flowlet_ends_with_a_gap() {
         let mut table = Flowlets::new(16, 100_000);
         assert_eq!(table.find(5, 0), None);
-        table.set(5, 1_000_000, Way::Via(7));
-        assert_eq!(table.find(5, 1_095_000), Some(Way::Via(7)));
+        table.set(5, 1_000_000, FlowletPath::Via(7));
+        assert_eq!(table.find(5, 1_095_000), Some(FlowletPath::Via(7)));
         assert_eq!(table.find(5, 1_102_000), None);
-        assert_eq!(table.find(5 + 16, 1_000_000), Some(Way::Via(7)), "the same place");
-        table.set(5, 1_000_000, Way::Direct);
-        assert_eq!(table.find(5, 1_000_000), Some(Way::Direct));
+        assert_eq!(table.find(5 + 16, 1_000_000), Some(FlowletPath::Via(7)), "the same place");
+        table.set(5, 1_000_000, FlowletPath::Direct);
+        assert_eq!(table.find(5, 1_000_000), Some(FlowletPath::Direct));
     }
 
     #[test]
     fn without_delta_each_packet_is_a_flowlet() {
         let mut table = Flowlets::new(1, 0);
-        table.set(0, 0, Way::Via(1));
+        table.set(0, 0, FlowletPath::Via(1));
         assert_eq!(table.find(0, 0), None);
     }
 }

@@ -37,4 +37,4 @@ pub use quota::{Mode, Rule};
 pub use reorder::{OrderCounter, Sampler};
 pub use spread::DelaySpread;
 pub use topology::{Link, LinkId, Topology};
-pub use transit::{Refused, Step, receive};
+pub use transit::{Step, TransitDrop, receive};

@@ -25,10 +25,13 @@ pub struct PublishedPeers {
 /// For a node whose link was never set.
 pub const NO_LINK: u16 = u16::MAX;
 
+fn zeros(count: usize) -> Box<[AtomicU64]> {
+    (0..count).map(|_| AtomicU64::new(0)).collect()
+}
+
 impl PublishedPeers {
     /// For nodes with numbers below `nodes`, to none of which there is a link yet.
     pub fn new(nodes: usize) -> Self {
-        let zeros = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
         Self {
             version: AtomicU64::new(0),
             delta_ns: AtomicU64::new(0),
@@ -78,7 +81,7 @@ impl PublishedPeers {
         version
     }
 
-    /// Sets the gap after which a flow may take another way.
+    /// Sets the gap after which a flow may take another path.
     pub fn set_delta(&self, ns: u64) {
         self.delta_ns.store(ns, Ordering::Relaxed);
     }

@@ -85,7 +85,7 @@ pub fn rates(mode: Mode, input_bps: u64, capacity_bps: u64, total_bps: u64, othe
         return Rates::default();
     }
     let nodes = others + 1;
-    // In 128 bits, since two rates are multiplied.
+    // The fair share of the rate, times `times` and divided by `by`. In 128 bits, since two rates are multiplied.
     let scaled = |times: u64, by: u64| {
         let product = u128::from(input_bps) * u128::from(capacity_bps) * u128::from(others * times);
         u64::try_from(product / (u128::from(total_bps) * u128::from(nodes * by))).unwrap_or(u64::MAX)

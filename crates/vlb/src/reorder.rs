@@ -52,7 +52,7 @@ impl Sampler {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Followed {
+struct FlowOrder {
     /// Input and flow, plus one; 0: nothing.
     key: u32,
     next: u16,
@@ -61,14 +61,14 @@ struct Followed {
 
 /// Counts at an output node.
 pub struct OrderCounter {
-    flows: Vec<Followed>,
+    flows: Vec<FlowOrder>,
     packets: u64,
     reordered: u64,
 }
 
 impl Default for OrderCounter {
     fn default() -> Self {
-        Self { flows: vec![Followed::default(); FOLLOWED], packets: 0, reordered: 0 }
+        Self { flows: vec![FlowOrder::default(); FOLLOWED], packets: 0, reordered: 0 }
     }
 }
 
@@ -87,7 +87,7 @@ impl OrderCounter {
             followed.late += 1;
             self.reordered += 1;
         } else {
-            *followed = Followed { key, next: (sample.sequence + 1) % Sample::SEQUENCES, late: 0 };
+            *followed = FlowOrder { key, next: (sample.sequence + 1) % Sample::SEQUENCES, late: 0 };
         }
         late
     }

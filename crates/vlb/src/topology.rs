@@ -94,13 +94,16 @@ pub struct Topology {
 impl Topology {
     /// Each node linked to each other, in both directions.
     pub fn mesh(nodes: u16, bps: u64) -> Result<Self, Impossible> {
-        let all = || (0..nodes).filter_map(Node::new);
-        let from = |from| all().filter(move |to| *to != from).map(move |to| Link { from, to, bps });
-        Self::from_links(nodes, all().flat_map(from).collect())
+        let mut links = Vec::new();
+        for from in (0..nodes).filter_map(Node::new) {
+            let others = (0..nodes).filter_map(Node::new).filter(|to| *to != from);
+            links.extend(others.map(|to| Link { from, to, bps }));
+        }
+        Self::from_links(nodes, links)
     }
 
     /// Nodes with any links between them. Frames go from one node to another by the links between both.
-    pub fn from_links(nodes: u16, mut links: Vec<Link>) -> Result<Self, Impossible> {
+    pub(crate) fn from_links(nodes: u16, mut links: Vec<Link>) -> Result<Self, Impossible> {
         if nodes > Node::COUNT {
             return Err(Impossible::TooMany(nodes.into()));
         }
@@ -131,12 +134,11 @@ impl Topology {
         }
         let lines = u64::from(k).saturating_pow(n);
         let nodes = lines.saturating_add((lines / u64::from(k)).saturating_mul(n.into()));
-        let too_many = || Impossible::TooMany(nodes);
         if nodes > Node::COUNT.into() {
-            return Err(too_many());
+            return Err(Impossible::TooMany(nodes));
         }
         let lines = lines as u32;
-        let at = |node: u32| Node::new(node as u16).ok_or_else(too_many);
+        let at = |node: u32| Node::new(node as u16).ok_or(Impossible::TooMany(nodes));
         let mut links = Vec::new();
         for line in 0..lines {
             links.push(Link { from: at(line)?, to: at(relay(k, n, lines, 0, line))?, bps });

@@ -17,17 +17,17 @@ use crate::membership::Accepted;
 /// The next step of a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step<'t, T> {
-    /// This is its output node: what the table of its epoch says, is done.
+    /// This is its output node, which does what the table of its epoch says.
     Deliver(&'t T),
     /// On towards this node, with this source address.
     Forward(Node, Source),
     /// Dropped and counted.
-    Drop(Refused),
+    Drop(TransitDrop),
 }
 
 /// Why a frame is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum TransitDrop {
     /// Its epoch is one that this node does not know, or knows no longer.
     Epoch,
     /// It names other nodes only.
@@ -48,11 +48,11 @@ pub fn receive<'t, T>(
     match here.via {
         None if to.output == own => match tables.find(to.epoch) {
             Some(table) => Step::Deliver(table),
-            None => Step::Drop(Refused::Epoch),
+            None => Step::Drop(TransitDrop::Epoch),
         },
         None if was_intermediate || is_relay => Step::Forward(to.output, here),
         Some(via) if is_relay => Step::Forward(via, here),
-        _ => Step::Drop(Refused::Stray),
+        _ => Step::Drop(TransitDrop::Stray),
     }
 }
 
@@ -88,10 +88,10 @@ mod tests {
             }
         };
         assert_eq!(at(2, false, to(2, epoch), from(None)), Ok("table".into()));
-        assert_eq!(at(2, false, to(2, Epoch::new(6)), from(None)), Err(Refused::Epoch));
+        assert_eq!(at(2, false, to(2, Epoch::new(6)), from(None)), Err(TransitDrop::Epoch));
         assert_eq!(at(1, false, to(2, epoch), from(Some(1))), Ok("2 via None".into()));
-        assert_eq!(at(1, false, to(2, epoch), from(None)), Err(Refused::Stray));
-        assert_eq!(at(1, false, to(2, epoch), from(Some(3))), Err(Refused::Stray));
+        assert_eq!(at(1, false, to(2, epoch), from(None)), Err(TransitDrop::Stray));
+        assert_eq!(at(1, false, to(2, epoch), from(Some(3))), Err(TransitDrop::Stray));
         assert_eq!(at(9, true, to(2, epoch), from(Some(3))), Ok("3 via Some(3)".into()));
         assert_eq!(at(9, true, to(2, epoch), from(None)), Ok("2 via None".into()));
         assert_eq!(tables.refused(), 1);

@@ -154,18 +154,6 @@ fn slower_links_carry_less() {
 }
 
 #[test]
-fn a_burst_is_chosen_like_its_packets() {
-    let packets: Vec<Packet> =
-        (0..64).map(|at| Packet { flow: at, output: node(1 + at as u16 % 3), bytes: 1500 }).collect();
-    let (mut one, mut other) =
-        (balancer(settings(Mode::default()), 8), balancer(settings(Mode::default()), 8));
-    let mut choices = vec![Choice::Unreachable; 64];
-    one.choose_burst(&packets, &mut choices, 5);
-    let singly: Vec<Choice> = packets.iter().map(|packet| other.choose(packet, 5)).collect();
-    assert_eq!(choices, singly);
-}
-
-#[test]
 fn the_flow_of_a_packet_depends_on_the_seed() {
     let key = flow::Key::V4 { source: 1, destination: 2, ports: (3, 4), protocol: 17 };
     let of = |seed| balancer(Settings { seed, ..settings(Mode::default()) }, 2).flow(&key);
