@@ -131,7 +131,7 @@ pub struct FabricLink {
     /// Account of frames received from the peer. `passed`: sent to another node, or out of an external port; `host`:
     /// handed to Linux; `consumed`: probes, which are sent back.
     pub account: Account,
-    /// The same frames in detail: `transit`, `output`, `linux_resolve`, `linux_host`, `linux_control`, `linux_other`,
+    /// Frames received from the peer in detail: `transit`, `output`, `linux_resolve`, `linux_host`, `linux_control`, `linux_other`,
     /// `probes`; of `output`, `sampled`: numbered by their input node, and `reordered`: arrived after a later one of
     /// their flow.
     pub counters: BTreeMap<String, u64>,

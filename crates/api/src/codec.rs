@@ -23,8 +23,8 @@ pub fn decode<T: DeserializeOwned>(status: u16, body: &[u8]) -> Result<T, Error>
                 .hint("use the same version of brickmoon for the command and the daemon")
         });
     }
-    let unreadable = |_| Error::new(format_args!("the daemon answered with HTTP status {status}"));
-    Err(serde_json::from_slice(body).unwrap_or_else(unreadable))
+    Err(serde_json::from_slice(body)
+        .unwrap_or_else(|_| Error::new(format_args!("the daemon answered with HTTP status {status}"))))
 }
 
 #[cfg(test)]

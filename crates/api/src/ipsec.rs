@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Sas {
-    /// Those of the configuration in its order, then those that programs have added.
+    /// SAs of the configuration in its order, then SAs that programs have added.
     pub sas: Vec<Sa>,
 }
 
@@ -85,7 +85,7 @@ pub struct IpsecPolicy {
     pub protocol: Option<u8>,
     /// Such as `1024-65535`; empty for any.
     pub source_ports: String,
-    /// The same for destination ports.
+    /// Such as `1024-65535`; empty for any.
     pub destination_ports: String,
     /// `protect`, `discard` or `bypass`.
     pub action: String,

@@ -26,6 +26,7 @@ pub mod hook;
 pub mod ipsec;
 pub mod mac;
 pub mod next_hop;
+pub mod number;
 pub mod port;
 pub mod request;
 pub mod route;

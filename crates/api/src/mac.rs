@@ -32,8 +32,10 @@ impl std::error::Error for NotAMac {}
 impl FromStr for Mac {
     type Err = NotAMac;
     fn from_str(text: &str) -> Result<Self, NotAMac> {
-        let byte = |part: &str| (part.len() == 2).then(|| u8::from_str_radix(part, 16).ok()).flatten();
-        let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
+        let parts = text.split(':');
+        let bytes: Option<Vec<u8>> = parts
+            .map(|part| if part.len() == 2 { u8::from_str_radix(part, 16).ok() } else { None })
+            .collect();
         let six = bytes.and_then(|bytes| bytes.try_into().ok());
         six.map(Self).ok_or_else(|| NotAMac(text.into()))
     }

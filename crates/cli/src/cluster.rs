@@ -84,8 +84,9 @@ fn store(reply: &Cluster) -> String {
         text += &format!("not members: {}\n", reply.not_members.join(", "));
     }
     let Some(store) = &reply.store else { return text };
-    let registered = |name: &&String| store.registered.iter().any(|node| node.name == **name);
-    let missing: Vec<_> = reply.member_list.keys().filter(|name| !registered(name)).cloned().collect();
+    let members = reply.member_list.keys();
+    let missing = members.filter(|member| !store.registered.iter().any(|node| node.name == **member));
+    let missing: Vec<_> = missing.cloned().collect();
     text += &format!(
         "store: {}, {}; {} of {} members are registered{}\n",
         store.endpoint,

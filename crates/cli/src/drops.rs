@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use bm_api::{Causes, Drop, Drops, LinuxDropAt};
+use bm_api::{Causes, Drop, Drops};
 
 use crate::number::count;
 use crate::table::{
@@ -43,8 +43,9 @@ fn by_linux(reply: &Drops) -> String {
     }
     let mut table = Table::new(&BY_LINUX_COLUMNS, "Linux dropped no packet of these ports");
     for drop in &reply.by_linux {
-        let at = |at: &LinuxDropAt| format!("{} {} ({})", at.port, count(at.frames), at.kernel_reason);
-        let at: Vec<_> = drop.at.iter().map(at).collect();
+        let at = drop.at.iter();
+        let at: Vec<_> =
+            at.map(|at| format!("{} {} ({})", at.port, count(at.frames), at.kernel_reason)).collect();
         table.row([drop.reason.clone(), count(drop.frames), at.join(", "), drop.meaning.clone()]);
     }
     table.to_string()
@@ -74,7 +75,7 @@ pub fn causes(reply: &Causes) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bm_api::{DropAt, LinuxDrop};
+    use bm_api::{DropAt, LinuxDrop, LinuxDropAt};
 
     #[test]
     fn shows_who_dropped_what() {

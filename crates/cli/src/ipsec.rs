@@ -93,17 +93,17 @@ fn or_none(name: &str) -> String {
 }
 
 fn selector(policy: &IpsecPolicy) -> String {
-    let end = |prefix: &str, ports: &str| match ports {
-        "" => prefix.to_string(),
-        ports => format!("{prefix} ports {ports}"),
-    };
     let protocol = policy.protocol.map_or(String::new(), |protocol| format!("protocol {protocol} "));
     let mark = policy.mark.as_ref().map_or(String::new(), |mark| format!(" mark {mark}"));
     format!(
         "{protocol}{} to {}{mark}",
-        end(&policy.source, &policy.source_ports),
-        end(&policy.destination, &policy.destination_ports)
+        with_ports(&policy.source, &policy.source_ports),
+        with_ports(&policy.destination, &policy.destination_ports)
     )
+}
+
+fn with_ports(prefix: &str, ports: &str) -> String {
+    if ports.is_empty() { prefix.into() } else { format!("{prefix} ports {ports}") }
 }
 
 #[cfg(test)]

@@ -23,17 +23,21 @@ pub fn nexthops(reply: &NextHops) -> String {
     for next_hop in &reply.next_hops {
         let members = next_hop.members.iter().map(|share| format!("{} x{}", share.index, share.weight));
         let via = next_hop.hop.as_ref().map(hop).into_iter().chain(members).collect::<Vec<_>>().join(", ");
-        let own = |number: u32| if number == 0 { String::new() } else { number.to_string() };
         table.row([
             next_hop.index.to_string(),
             action(next_hop.action).into(),
             via,
-            own(next_hop.mtu_bytes),
+            or_empty(next_hop.mtu_bytes),
             count(next_hop.users),
-            own(next_hop.object.unwrap_or_default()),
+            or_empty(next_hop.object.unwrap_or_default()),
         ]);
     }
     table.to_string()
+}
+
+/// A number; nothing for 0.
+fn or_empty(number: u32) -> String {
+    if number == 0 { String::new() } else { number.to_string() }
 }
 
 /// One line per neighbor, as in `ip neigh`.

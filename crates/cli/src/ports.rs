@@ -1,6 +1,5 @@
 //! `brickmoon show ports`.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use bm_api::{CountedBy, Interface, Port, PortMode, PortState, Ports, Traffic};
@@ -109,14 +108,13 @@ fn details(port: &Port) -> String {
         format!("{}: {}, {}, {} path, {}\n", port.name, port.device, state(port), port.path, mode(port));
     for (name, traffic) in [("rx", port.rx), ("tx", port.tx)] {
         let Some(traffic) = traffic else { continue };
-        let per_second = |rate: Option<u64>| rate.map_or("-".into(), count);
         let _written = writeln!(
             text,
             "  {name}  {} packets, {} bytes; {} packets/s, {} bits/s; {} errors, {} dropped",
             count(traffic.packets),
             count(traffic.bytes),
-            per_second(traffic.packets_per_s),
-            per_second(traffic.bits_per_s),
+            traffic.packets_per_s.map_or("-".into(), count),
+            traffic.bits_per_s.map_or("-".into(), count),
             count(traffic.errors),
             count(traffic.dropped),
         );
@@ -139,11 +137,10 @@ fn details(port: &Port) -> String {
         ("dropped", account.dropped),
     ];
     text += &listed("brickmoon's account", parts.iter().map(|(name, frames)| (*name, *frames)));
-    let named = |counters: &BTreeMap<String, u64>| counters.clone().into_iter().collect::<Vec<_>>();
     for (title, counters) in [
-        ("dropped because", named(&account.drops)),
-        ("kernel path", named(&port.kernel_counters)),
-        ("lost by the device", named(&port.device_counters)),
+        ("dropped because", &account.drops),
+        ("kernel path", &port.kernel_counters),
+        ("lost by the device", &port.device_counters),
     ] {
         text += &listed(title, counters.iter().map(|(name, frames)| (name.as_str(), *frames)));
     }
@@ -251,6 +248,7 @@ fn interface(interface: &Interface) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     #[test]
     fn each_direction_has_a_line() {

@@ -63,11 +63,11 @@ pub fn routes(reply: &Routes) -> String {
 
 /// The lookup structures, one line per family.
 pub(crate) fn lookup(tables: &[Lookup]) -> String {
-    let line = |table: &Lookup| {
-        let Lookup { family, structure, version, pages, memory_bytes } = table;
-        format!("{family} lookup by {structure} ({version}), {} in {pages}\n", bytes(*memory_bytes))
-    };
-    tables.iter().map(line).collect()
+    let mut text = String::new();
+    for Lookup { family, structure, version, pages, memory_bytes } in tables {
+        text += &format!("{family} lookup by {structure} ({version}), {} in {pages}\n", bytes(*memory_bytes));
+    }
+    text
 }
 
 /// The action in the terms of `ip route`.

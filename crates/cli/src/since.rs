@@ -105,10 +105,10 @@ pub fn drops_since(mut reply: Drops, cleared: &Cleared) -> Drops {
             continue;
         };
         for at in &mut drop.at {
-            let is_same = |before: &&bm_api::LinuxDropAt| {
-                before.port == at.port && before.kernel_reason == at.kernel_reason
-            };
-            leave(&mut at.frames, before.at.iter().find(is_same).map_or(0, |before| before.frames));
+            let mut places = before.at.iter();
+            let same =
+                places.find(|before| before.port == at.port && before.kernel_reason == at.kernel_reason);
+            leave(&mut at.frames, same.map_or(0, |before| before.frames));
         }
         drop.at.retain(|at| at.frames > 0);
         drop.frames = drop.at.iter().map(|at| at.frames).sum();

@@ -39,11 +39,13 @@ impl Table {
     }
 
     fn widths(&self) -> Vec<usize> {
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-            cells.chain([self.columns[column].name.chars().count()]).max().unwrap_or_default()
-        };
-        (0..self.columns.len()).map(width).collect()
+        let mut widths: Vec<_> = self.columns.iter().map(|column| column.name.chars().count()).collect();
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = cell.chars().count().max(*width);
+            }
+        }
+        widths
     }
 }
 

@@ -15,8 +15,8 @@ const NOTICE: Duration = Duration::from_secs(10);
 /// What is known about the daemon.
 #[derive(Debug, Default)]
 pub struct Model {
-    latest: Option<Taken>,
-    previous: Option<Taken>,
+    latest: Option<TimedSample>,
+    previous: Option<TimedSample>,
     histories: BTreeMap<String, History>,
     /// Since when there has been no answer, and why.
     silent: Option<(Duration, String)>,
@@ -24,7 +24,7 @@ pub struct Model {
 }
 
 #[derive(Debug)]
-struct Taken {
+struct TimedSample {
     at: Duration,
     sample: Sample,
     counters: HashMap<String, u64>,
@@ -46,12 +46,12 @@ impl Model {
         self.silent = None;
         let counters = sample.counters();
         self.previous = self.latest.take().filter(|before| !self.restarted(at, before, &sample));
-        self.latest = Some(Taken { at, sample, counters });
+        self.latest = Some(TimedSample { at, sample, counters });
         self.remember();
     }
 
     /// Whether another process answers than before; then there is nothing to compare with.
-    fn restarted(&mut self, at: Duration, before: &Taken, now: &Sample) -> bool {
+    fn restarted(&mut self, at: Duration, before: &TimedSample, now: &Sample) -> bool {
         let (old, new) = (&before.sample.status, &now.status);
         let restarted = old.pid != new.pid || new.uptime_s < old.uptime_s;
         if restarted {
@@ -91,6 +91,11 @@ impl Model {
         (seconds > 0.0).then(|| grown as f64 / seconds)
     }
 
+    /// The rates of an object's counters, whose keys begin with `object` and a slash.
+    pub fn rates_of(&self, object: &str) -> Rates<'_> {
+        Rates { model: self, object: object.to_owned() }
+    }
+
     /// The history of a rate as bars.
     pub fn bars(&self, key: &str, width: usize) -> String {
         self.histories.get(key).map(|history| history.bars(width)).unwrap_or_default()
@@ -109,6 +114,19 @@ impl Model {
     /// Whether the last request was answered.
     pub fn answers(&self) -> bool {
         self.silent.is_none() && self.latest.is_some()
+    }
+}
+
+/// The rates of an object's counters.
+pub struct Rates<'m> {
+    model: &'m Model,
+    object: String,
+}
+
+impl Rates<'_> {
+    /// As [`Model::rate`], by the counter's name.
+    pub fn get(&self, counter: &str) -> Option<f64> {
+        self.model.rate(&format!("{}/{counter}", self.object))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Numbers that fit a column: rates with a decimal prefix, counts in groups of digits, times.
+//! Numbers that fit a column: rates with a decimal prefix, and times.
 
 /// A rate or a count with four significant digits at most: `950`, `12.5k`, `1.49M`.
 pub fn short(value: f64) -> String {
@@ -16,19 +16,6 @@ pub fn short(value: f64) -> String {
         _ => 2,
     };
     format!("{scaled:.digits$}{}", PREFIXES[prefix])
-}
-
-/// `1234567` as `1,234,567`.
-pub fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut grouped = String::with_capacity(digits.len() * 4 / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
 }
 
 /// Seconds as `59 s`, `3 min 20 s`, `2 h 5 min` or `4 d 3 h`.
@@ -65,7 +52,6 @@ mod tests {
         for (value, expected) in cases {
             assert_eq!(short(value), expected, "{value}");
         }
-        assert_eq!((count(999), count(1_234_567)), ("999".into(), "1,234,567".into()));
         let times = [59, 200, 7500, 356_400].map(time);
         assert_eq!(times, ["59 s", "3 min 20 s", "2 h 5 min", "4 d 3 h"]);
     }

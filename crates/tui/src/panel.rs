@@ -34,7 +34,7 @@ impl Cell {
     }
 
     pub fn count(count: u64) -> Self {
-        Self { text: number::count(count), value: count.into(), bad: false }
+        Self { text: bm_api::number::count(count), value: count.into(), bad: false }
     }
 
     /// A share of one, as a percentage.
@@ -48,13 +48,13 @@ impl Cell {
     }
 
     /// Marks the value if it needs attention.
-    pub fn bad_if(mut self, bad: bool) -> Self {
+    pub(crate) fn bad_if(mut self, bad: bool) -> Self {
         self.bad = bad;
         self
     }
 
     /// Marks a rate or count above zero.
-    pub fn bad_above_zero(self) -> Self {
+    pub(crate) fn bad_above_zero(self) -> Self {
         let bad = self.value.as_f64().is_some_and(|value| value > 0.0);
         self.bad_if(bad)
     }
@@ -121,28 +121,27 @@ impl Panel {
     }
 
     fn widths(&self) -> Vec<usize> {
-        let width = |(index, (name, _)): (usize, &(&'static str, Align))| {
-            let cells =
-                self.rows.iter().filter_map(|row| row.get(index)).map(|cell| Span::raw(&cell.text).width());
-            cells.chain([name.len()]).max().unwrap_or_default()
-        };
-        self.columns.iter().enumerate().map(width).collect()
+        let mut widths: Vec<_> = self.columns.iter().map(|(name, _)| name.len()).collect();
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = Span::raw(&cell.text).width().max(*width);
+            }
+        }
+        widths
     }
 
     /// The rows as objects, with the columns' names as keys.
     pub fn json(&self) -> Value {
-        let object = |row: &Vec<Cell>| {
+        let objects = self.rows.iter().map(|row| {
             let entries = self.columns.iter().zip(row).filter(|((name, _), _)| *name != HISTORY);
-            Value::Object(
-                entries.map(|((name, _), cell)| (key(name), cell.value.clone())).collect::<Map<_, _>>(),
-            )
-        };
-        Value::Array(self.rows.iter().map(object).collect())
+            entries.map(|((name, _), cell)| (key(name), cell.value.clone())).collect::<Map<_, _>>()
+        });
+        Value::Array(objects.map(Value::Object).collect())
     }
 }
 
 /// The column of bars, which is not in JSON.
-pub const HISTORY: &str = "HISTORY";
+pub(crate) const HISTORY: &str = "HISTORY";
 
 /// A column's name in JSON.
 fn key(name: &str) -> String {

@@ -26,7 +26,7 @@ pub struct Options {
 }
 
 /// When a sample was taken, and the sample or why there is none.
-type Taken = (Duration, Result<Sample, String>);
+type PollResult = (Duration, Result<Sample, String>);
 
 /// Shows the screen until the user quits.
 ///
@@ -59,7 +59,7 @@ struct Poller {
 
 impl Poller {
     /// Takes a sample in each interval until the screen has ended.
-    fn run(mut self, to: &Sender<Taken>) {
+    fn run(mut self, to: &Sender<PollResult>) {
         let mut next = Instant::now();
         loop {
             // After a request that took long, the next one is not earlier than usual.
@@ -78,7 +78,7 @@ impl Poller {
 
 fn show(
     screen: &mut Screen,
-    samples: &Receiver<Taken>,
+    samples: &Receiver<PollResult>,
     paused: &AtomicBool,
     begin: Instant,
 ) -> io::Result<()> {
@@ -118,7 +118,7 @@ fn handle(screen: &mut Screen, event: &Event) -> Option<Action> {
 }
 
 /// Adds the samples received so far; returns whether there were any.
-fn add(screen: &mut Screen, samples: &Receiver<Taken>) -> io::Result<bool> {
+fn add(screen: &mut Screen, samples: &Receiver<PollResult>) -> io::Result<bool> {
     let mut came = false;
     loop {
         match samples.try_recv() {

@@ -164,20 +164,20 @@ pub fn to_linux(port: &bm_api::Port) -> u64 {
     port.account.host.max(counters.map(|(_, frames)| frames).sum())
 }
 
-pub fn app_key(app: &bm_api::App) -> String {
+pub(crate) fn app_key(app: &bm_api::App) -> String {
     format!("app/{}/{}", app.worker.map_or("-".into(), |worker| worker.to_string()), app.name)
 }
 
-pub fn app_times_key(worker: &bm_api::Worker) -> String {
+pub(crate) fn app_times_key(worker: &bm_api::Worker) -> String {
     format!("worker/{}/app", worker.worker)
 }
 
-pub fn link_key(link: &bm_api::Link) -> String {
+pub(crate) fn link_key(link: &bm_api::Link) -> String {
     format!("link/{}/{}", link.worker, link.name)
 }
 
 /// Not by its name: all SAs of one policy from an IKE daemon have the same.
-pub fn sa_key(sa: &bm_api::Sa) -> String {
+pub(crate) fn sa_key(sa: &bm_api::Sa) -> String {
     format!("sa/{:#x}/{}", sa.spi, sa.destination)
 }
 

@@ -67,7 +67,7 @@ impl Screen {
     }
 
     /// Handles a key.
-    pub fn press(&mut self, key: KeyEvent) -> Option<Action> {
+    pub(crate) fn press(&mut self, key: KeyEvent) -> Option<Action> {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {
                 KeyCode::Char('c') => Some(Action::Quit),
@@ -169,14 +169,16 @@ impl Screen {
     }
 
     fn tabs(&self) -> Line<'static> {
-        let tab = |(index, view): (usize, View)| {
+        let mut spans = Vec::new();
+        for (index, view) in self.views().into_iter().enumerate() {
             let style = match view == self.view {
                 true => Style::new().fg(Color::Green).add_modifier(Modifier::BOLD | Modifier::UNDERLINED),
                 false => Style::new(),
             };
-            [Span::raw(" "), Span::styled(format!("{} {}", index + 1, view.name()), style), Span::raw(" ")]
-        };
-        Line::from(self.views().into_iter().enumerate().flat_map(tab).collect::<Vec<_>>())
+            let name = Span::styled(format!("{} {}", index + 1, view.name()), style);
+            spans.extend([Span::raw(" "), name, Span::raw(" ")]);
+        }
+        Line::from(spans)
     }
 
     fn draw_body(&mut self, frame: &mut Frame<'_>, area: Rect) {

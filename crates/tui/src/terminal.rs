@@ -104,7 +104,7 @@ impl Signals {
     }
 
     /// Whether the process was stopped and continues, since the last call.
-    pub fn has_resumed(&self) -> bool {
+    pub(crate) fn has_resumed(&self) -> bool {
         self.resumed.swap(false, Ordering::Relaxed)
     }
 }

@@ -54,7 +54,7 @@ impl View {
     }
 
     /// Whether there is anything of this kind.
-    pub fn is_present(self, sample: &Sample) -> bool {
+    pub(crate) fn is_present(self, sample: &Sample) -> bool {
         match self {
             Self::Overview | Self::Drops => true,
             Self::Ports => sample.status.path != "lua",

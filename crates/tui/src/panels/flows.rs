@@ -30,17 +30,17 @@ pub fn workers(model: &Model, sample: &Sample) -> Panel {
     );
     for worker in &sample.workers.workers {
         let key = format!("worker/{}", worker.worker);
-        let rate = |what: &str| model.rate(&format!("{key}/{what}"));
-        let busy = rate("busy_ns").filter(|_| worker.busy_ns.is_some());
+        let rates = model.rates_of(&key);
+        let busy = rates.get("busy_ns").filter(|_| worker.busy_ns.is_some());
         panel.row([
             Cell::text(worker.worker.to_string()),
             Cell::text(worker.core.map_or("any".into(), |core| core.to_string())),
             Cell::text(if worker.alive { "running" } else { "stopped" }).bad_if(!worker.alive),
             Cell::text(worker.queues.join(" ")),
-            Cell::rate(rate("received")),
+            Cell::rate(rates.get("received")),
             Cell::share(busy.map(|ns| ns / 1e9)),
-            Cell::rate(rate("breaths")),
-            Cell::rate(rate("sleeps")),
+            Cell::rate(rates.get("breaths")),
+            Cell::rate(rates.get("sleeps")),
             Cell::count(worker.restarts).bad_above_zero(),
             Cell::count(worker.frames_free.into()).bad_if(worker.frames > 0 && worker.frames_free == 0),
             Cell::text(model.bars(&format!("{key}/moves"), BARS)),
@@ -54,8 +54,9 @@ pub fn workers(model: &Model, sample: &Sample) -> Panel {
 fn time_by_app(model: &Model, worker: &Worker) -> String {
     const SHOWN: usize = 3;
     let key = app_times_key(worker);
-    let rate = |app: &str| model.rate(&format!("{key}/{app}")).unwrap_or_default();
-    let mut apps: Vec<_> = worker.apps.iter().map(|app| (rate(&app.app), app.app.as_str())).collect();
+    let apps = worker.apps.iter().map(|app| app.app.as_str());
+    let mut apps: Vec<_> =
+        apps.map(|app| (model.rate(&format!("{key}/{app}")).unwrap_or_default(), app)).collect();
     let total: f64 = apps.iter().map(|(rate, _)| rate).sum();
     apps.retain(|(rate, _)| *rate > 0.0);
     apps.sort_by(|(a, _), (b, _)| b.total_cmp(a));
@@ -122,14 +123,14 @@ pub fn apps(model: &Model, sample: &Sample) -> Panel {
     );
     for app in &sample.apps.apps {
         let key = app_key(app);
-        let rate = |what: &str| model.rate(&format!("{key}/{what}"));
+        let rates = model.rates_of(&key);
         panel.row([
             Cell::text(&app.name),
             Cell::text(app.worker.map_or("-".into(), |worker| worker.to_string())),
-            Cell::rate(rate("received")),
-            Cell::rate(rate("sent")),
-            Cell::rate(rate("host")),
-            Cell::rate(rate("dropped")).bad_above_zero(),
+            Cell::rate(rates.get("received")),
+            Cell::rate(rates.get("sent")),
+            Cell::rate(rates.get("host")),
+            Cell::rate(rates.get("dropped")).bad_above_zero(),
             Cell::count(app.account.received),
             Cell::count(app.account.dropped),
             Cell::count(app.account.held),
@@ -156,13 +157,13 @@ pub fn links(model: &Model, sample: &Sample) -> Panel {
     );
     for link in &sample.links.links {
         let key = link_key(link);
-        let rate = |what: &str| model.rate(&format!("{key}/{what}"));
+        let rates = model.rates_of(&key);
         panel.row([
             Cell::text(&link.name),
             Cell::text(link.worker.to_string()),
-            Cell::rate(rate("tx")),
-            Cell::rate(bits(rate("tx_bytes"))),
-            Cell::rate(rate("dropped")).bad_above_zero(),
+            Cell::rate(rates.get("tx")),
+            Cell::rate(bits(rates.get("tx_bytes"))),
+            Cell::rate(rates.get("dropped")).bad_above_zero(),
             Cell::count(link.waiting),
             Cell::count(link.tx),
             Cell::text(model.bars(&format!("{key}/tx"), BARS)),

@@ -25,14 +25,14 @@ pub fn hooks(model: &Model, sample: &Sample) -> Panel {
         "no hooks",
     );
     for hook in &sample.hooks.hooks {
-        let rate = |what: &str| model.rate(&format!("hook/{}/{what}", hook.name));
+        let rates = model.rates_of(&format!("hook/{}", hook.name));
         let error = hook.last_error.as_deref().and_then(|error| error.lines().next());
         panel.row([
             Cell::text(&hook.name),
             Cell::text(hook.stages.join(",")),
             Cell::text(&hook.state).bad_if(hook.state != "active"),
-            Cell::rate(rate("frames")),
-            Cell::rate(rate("dropped")),
+            Cell::rate(rates.get("frames")),
+            Cell::rate(rates.get("dropped")),
             Cell::rate(Some(hook.cycles_per_frame)),
             Cell::count(hook.errors).bad_above_zero(),
             Cell::count(hook.ejections).bad_above_zero(),
@@ -61,16 +61,16 @@ pub fn switches(model: &Model, sample: &Sample) -> Panel {
     );
     for switch in &sample.switches.switches {
         for port in &switch.ports {
-            let rate = |what: &str| model.rate(&format!("switch/{}/{}/{what}", switch.name, port.name));
+            let rates = model.rates_of(&format!("switch/{}/{}", switch.name, port.name));
             panel.row([
                 Cell::text(&switch.name),
                 Cell::text(&port.name),
                 Cell::text(if port.up { "up" } else { "down" }).bad_if(!port.up),
                 Cell::text(&port.vlans),
-                Cell::rate(rate("received")),
-                Cell::rate(rate("sent")),
-                Cell::rate(bits(rate("sent_bytes"))),
-                Cell::rate(rate("dropped")).bad_above_zero(),
+                Cell::rate(rates.get("received")),
+                Cell::rate(rates.get("sent")),
+                Cell::rate(bits(rates.get("sent_bytes"))),
+                Cell::rate(rates.get("dropped")).bad_above_zero(),
             ]);
         }
     }
@@ -97,14 +97,14 @@ pub fn sas(model: &Model, sample: &Sample) -> Panel {
     );
     for sa in &sample.sas.sas {
         let key = sa_key(sa);
-        let rate = |what: &str| model.rate(&format!("{key}/{what}"));
+        let rates = model.rates_of(&key);
         panel.row([
             Cell::text(&sa.name),
             Cell::text(&sa.direction),
             Cell::text(&sa.state).bad_if(sa.state != "valid"),
-            Cell::rate(rate("packets")),
-            Cell::rate(bits(rate("bytes"))),
-            Cell::rate(rate("failures")).bad_above_zero(),
+            Cell::rate(rates.get("packets")),
+            Cell::rate(bits(rates.get("bytes"))),
+            Cell::rate(rates.get("failures")).bad_above_zero(),
             Cell::count(sa.packets),
             Cell::text(format!("{:#x}", sa.spi)),
             Cell::text(&sa.suite),
@@ -133,16 +133,16 @@ pub fn fabric(model: &Model, sample: &Sample) -> Panel {
         "no links to other nodes",
     );
     for link in &sample.cluster.links {
-        let rate = |what: &str| model.rate(&format!("fabric/{}/{what}", link.device));
+        let rates = model.rates_of(&format!("fabric/{}", link.device));
         let state = if link.drained { format!("{}, drained", link.state) } else { link.state.clone() };
         panel.row([
             Cell::text(&link.device),
             Cell::text(&link.peer),
             Cell::text(state).bad_if(link.state != "up"),
-            Cell::rate(rate("received")),
-            Cell::rate(rate("sent")),
-            Cell::rate(bits(rate("sent_bytes"))),
-            Cell::rate(rate("dropped")).bad_above_zero(),
+            Cell::rate(rates.get("received")),
+            Cell::rate(rates.get("sent")),
+            Cell::rate(bits(rates.get("sent_bytes"))),
+            Cell::rate(rates.get("dropped")).bad_above_zero(),
             Cell::rate(link.round_trip_us.map(|us| us as f64)),
             Cell::count(link.failures),
             Cell::text(link.trouble.clone().unwrap_or_default()),

@@ -28,19 +28,19 @@ pub fn ports(model: &Model, sample: &Sample) -> Panel {
         "no ports",
     );
     for port in &sample.ports.ports {
-        let rate = |what: &str| model.rate(&format!("port/{}/{what}", port.name));
+        let rates = model.rates_of(&format!("port/{}", port.name));
         let state = state(port);
         panel.row([
             Cell::text(&port.name),
             Cell::text(state).bad_if(state != "up"),
             Cell::text(path(port)),
-            Cell::rate(rate("received")),
-            Cell::rate(bits(rate("received_bytes"))),
-            Cell::rate(rate("sent")),
-            Cell::rate(bits(rate("sent_bytes"))),
-            Cell::rate(rate("dropped")).bad_above_zero(),
-            Cell::rate(rate("to_linux")),
-            Cell::rate(rate("lost")).bad_above_zero(),
+            Cell::rate(rates.get("received")),
+            Cell::rate(bits(rates.get("received_bytes"))),
+            Cell::rate(rates.get("sent")),
+            Cell::rate(bits(rates.get("sent_bytes"))),
+            Cell::rate(rates.get("dropped")).bad_above_zero(),
+            Cell::rate(rates.get("to_linux")),
+            Cell::rate(rates.get("lost")).bad_above_zero(),
             Cell::text(model.bars(&format!("port/{}/received", port.name), BARS)),
         ]);
     }
