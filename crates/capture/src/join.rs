@@ -84,9 +84,9 @@ impl Join {
     /// Takes records in the order in which they were read; returns the packets that are complete, in the order of time.
     pub fn packets(&mut self, records: Vec<Record>, now_ns: u64) -> Vec<Packet> {
         let mut packets: Vec<Packet> = records.into_iter().filter_map(|record| self.take(record)).collect();
-        let late = |_: &u64, record: &mut Record| now_ns.saturating_sub(record.time_ns) > VERDICT_WITHIN_NS;
-        let late: Vec<_> = self.waiting.extract_if(late).collect();
-        packets.extend(late.into_iter().map(|(_, record)| {
+        let late =
+            self.waiting.extract_if(|_, record| now_ns.saturating_sub(record.time_ns) > VERDICT_WITHIN_NS);
+        packets.extend(late.map(|(_, record)| {
             let outcome = match record.kind {
                 Kind::WorkerSends => Outcome::Sent(Sender::Worker),
                 _ => Outcome::Unknown,

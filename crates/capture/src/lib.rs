@@ -32,5 +32,5 @@ pub use filter::{Filter, TooLong};
 pub use join::{Join, Outcome, Packet, Sender};
 pub use line::summary;
 pub use options::Options;
-pub use port::{Port, Program, Wanted};
+pub use port::{Directions, Port, Program};
 pub use taps::Taps;

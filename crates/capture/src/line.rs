@@ -96,9 +96,9 @@ fn ipv6(packet: &[u8]) -> Option<String> {
 
 /// The part behind an IP header, with the addresses before it; `length` is what the header says.
 fn transport(protocol: u8, payload: &[u8], length: usize, [source, destination]: [&str; 2]) -> String {
-    let ports = || Some((be16(payload, 0)?, be16(payload, 2)?));
+    let ports = be16(payload, 0).zip(be16(payload, 2));
     let hosts = format!("{source} > {destination}");
-    match (protocol, ports()) {
+    match (protocol, ports) {
         (TCP, Some((from, to))) => format!("{source}.{from} > {destination}.{to}: {}", tcp(payload, length)),
         (UDP, Some((from, to))) => {
             format!("{source}.{from} > {destination}.{to}: UDP, length {}", length.saturating_sub(8))

@@ -9,9 +9,9 @@ use crate::error::CaptureError;
 /// Logical interfaces of a port whose counters are compared: `INTERFACES_MAX` of `../bpf/capture.bpf.c`.
 pub(crate) const INTERFACES: usize = 16;
 
-/// Which packets of a port are wanted.
+/// Which packets of a port are captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Directions {
     pub received: bool,
     pub sent: bool,
 }
@@ -21,7 +21,7 @@ pub struct Wanted {
 pub struct Port {
     pub name: String,
     pub ifindex: u32,
-    pub wanted: Wanted,
+    pub directions: Directions,
     /// How the program of the port counts its logical interfaces.
     pub interfaces: Vec<u32>,
 }
@@ -68,9 +68,9 @@ impl Port {
 
     /// `struct port` of the programs, in bytes.
     pub(crate) fn value(&self) -> Vec<u8> {
-        let wanted = u32::from(self.wanted.received) | u32::from(self.wanted.sent) << 1;
+        let directions = u32::from(self.directions.received) | u32::from(self.directions.sent) << 1;
         let count = self.interfaces.len().min(INTERFACES);
-        let mut words = vec![wanted, count as u32];
+        let mut words = vec![directions, count as u32];
         words.extend(&self.interfaces[..count]);
         words.resize(2 + INTERFACES, 0);
         words.into_iter().flat_map(u32::to_ne_bytes).collect()

@@ -22,7 +22,7 @@ const KINDS: [Kind; 6] =
 pub struct Record {
     /// Of the clock that starts with the machine.
     pub time_ns: u64,
-    /// The same in the two records of a packet.
+    /// Equal in the two records of a packet.
     pub id: u64,
     pub ifindex: u32,
     /// Of the whole frame, with its tag.

@@ -23,7 +23,7 @@ const BYTE_COUNTERS: u32 = 0b110;
 const BY_HAND: u32 = 28;
 
 /// Maps that all loaded object files share.
-pub struct Shared {
+pub struct SharedMaps {
     pub ports: MapHandle,
     pub events: MapHandle,
 }
@@ -44,19 +44,19 @@ fn names(attach_type: AttachType) -> [&'static str; 2] {
     }
 }
 
-/// Those that show what workers send, and what Linux does.
+/// The programs that show what workers send, and what Linux sends.
 const BY_WORKERS: [&str; 2] = ["worker_sent", "worker_sends"];
 const BY_LINUX: [&str; 1] = ["sent_by_linux"];
 
-/// What the watched program is known by.
-struct Watched {
+/// What the programs of a capture know about the program that they watch.
+struct WatchedProgram {
     counts: Option<MapHandle>,
     counters: u32,
     not_frames: u32,
     by_hand: u32,
 }
 
-impl Watched {
+impl WatchedProgram {
     fn nothing() -> Self {
         Self { counts: None, counters: 0, not_frames: 0, by_hand: 0 }
     }
@@ -76,17 +76,21 @@ impl Watched {
 
 impl Tap {
     /// Shows what Linux sends at the ports, and workers as well.
-    pub fn of_senders(options: &Options) -> Result<Self, CaptureError> {
+    pub(crate) fn of_senders(options: &Options) -> Result<Self, CaptureError> {
         let names: Vec<_> = BY_WORKERS.into_iter().chain(BY_LINUX).collect();
-        let open = open(options, &names, None, &Watched::nothing())?;
+        let open = open(options, &names, None, &WatchedProgram::nothing())?;
         Self::attach(open, &names)
     }
 
     /// Shows what a program of a port gets, and what it does with that.
-    pub fn of_program(options: &Options, program: &Program, shared: &Shared) -> Result<Self, CaptureError> {
+    pub(crate) fn of_program(
+        options: &Options,
+        program: &Program,
+        shared: &SharedMaps,
+    ) -> Result<Self, CaptureError> {
         let names = names(program.attach_type);
         let failed = CaptureError::at("finding the program of a port");
-        let mut open = open(options, &names, Some(shared), &Watched::by(program))?;
+        let mut open = open(options, &names, Some(shared), &WatchedProgram::by(program))?;
         let target = libbpf_rs::Program::fd_from_id(program.id).map_err(&failed)?;
         for mut one in open.progs_mut() {
             if names.iter().any(|name| one.name() == *name) {
@@ -120,8 +124,8 @@ impl Tap {
 fn open(
     options: &Options,
     names: &[&str],
-    shared: Option<&Shared>,
-    watched: &Watched,
+    shared: Option<&SharedMaps>,
+    watched: &WatchedProgram,
 ) -> Result<OpenObject, CaptureError> {
     let failed = CaptureError::at("preparing the programs of a capture");
     let file = options.filter.placed(OBJECT);
@@ -139,8 +143,8 @@ fn open(
 fn prepare(
     map: &mut OpenMapMut<'_>,
     options: &Options,
-    shared: Option<&Shared>,
-    watched: &Watched,
+    shared: Option<&SharedMaps>,
+    watched: &WatchedProgram,
 ) -> libbpf_rs::Result<()> {
     let name = map.name().to_string_lossy().into_owned();
     match name.as_str() {
@@ -153,7 +157,7 @@ fn prepare(
 }
 
 /// `struct settings` of the programs, in bytes.
-fn settings(options: &Options, watched: &Watched) -> Vec<u8> {
+fn settings(options: &Options, watched: &WatchedProgram) -> Vec<u8> {
     let words = [
         options.snap_length,
         options.filter.bytes(),

@@ -9,7 +9,7 @@ use crate::error::CaptureError;
 use crate::options::Options;
 use crate::port::{Port, Program};
 use crate::record::Record;
-use crate::tap::{Shared, Tap};
+use crate::tap::{SharedMaps, Tap};
 
 /// Pages of all buffers together: 16 MiB.
 const PAGES: usize = 4096;
@@ -26,7 +26,7 @@ pub struct Taps {
     /// The name of each port's program.
     programs: Vec<(u32, String)>,
     senders: Tap,
-    shared: Shared,
+    shared: SharedMaps,
     buffer: PerfBuffer<'static>,
     inbox: Inbox,
     /// Records lost by programs that are no longer attached.
@@ -40,15 +40,15 @@ impl Taps {
     /// If a port has no program, or the kernel refused.
     pub fn attach(options: Options, ports: Vec<Port>) -> Result<Self, CaptureError> {
         let senders = Tap::of_senders(&options)?;
-        let shared = Shared { ports: senders.map("ports")?, events: senders.map("events")? };
+        let shared = SharedMaps { ports: senders.map("ports")?, events: senders.map("events")? };
         let inbox = Inbox::default();
         let to = inbox.clone();
-        let add = move |_cpu: i32, bytes: &[u8]| {
-            to.lock().unwrap_or_else(PoisonError::into_inner).extend(Record::parse(bytes));
-        };
         let pages = (PAGES / cpus()).next_power_of_two().clamp(*PAGES_EACH.start(), *PAGES_EACH.end());
-        let buffer = PerfBufferBuilder::new(&shared.events).sample_cb(add).pages(pages).build();
-        let buffer = buffer.map_err(CaptureError::at("creating the buffer of a capture"))?;
+        let buffer = PerfBufferBuilder::new(&shared.events).pages(pages);
+        let buffer = buffer.sample_cb(move |_cpu: i32, bytes: &[u8]| {
+            to.lock().unwrap_or_else(PoisonError::into_inner).extend(Record::parse(bytes));
+        });
+        let buffer = buffer.build().map_err(CaptureError::at("creating the buffer of a capture"))?;
         let mut taps = Self {
             options,
             ports,
@@ -134,6 +134,6 @@ const LOST: usize = 256 + 2 * 8;
 fn lost(tap: &Tap) -> u64 {
     let values =
         tap.map("cpus").ok().and_then(|cpus| cpus.lookup_percpu(&[0; 4], MapFlags::ANY).ok().flatten());
-    let lost = |value: &Vec<u8>| value.get(LOST..LOST + 8).and_then(|bytes| bytes.try_into().ok());
-    values.iter().flatten().filter_map(lost).map(u64::from_ne_bytes).sum()
+    let lost = values.iter().flatten().filter_map(|value| value.get(LOST..)?.first_chunk());
+    lost.map(|bytes| u64::from_ne_bytes(*bytes)).sum()
 }

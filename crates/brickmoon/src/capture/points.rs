@@ -1,7 +1,7 @@
 //! The filter and the ports of the command line.
 
 use bm_api::{PortMode, PortState, Ports, request};
-use bm_capture::{Filter, Port, Wanted};
+use bm_capture::{Directions, Filter, Port};
 use bm_cli::Failure;
 use bm_lua::BpfFilter;
 use bm_serve::client;
@@ -29,7 +29,7 @@ pub fn ports(socket: &Socket) -> Result<Ports, Failure> {
 
 /// The ports of a capture point.
 pub fn chosen(ports: &Ports, point: Option<&str>, direction: Direction) -> Result<Vec<Port>, Failure> {
-    let wanted = Wanted { received: direction != Direction::Out, sent: direction != Direction::In };
+    let directions = Directions { received: direction != Direction::Out, sent: direction != Direction::In };
     let shown: Vec<_> = ports.ports.iter().filter(|port| can_be_shown(port)).collect();
     let chosen: Vec<_> = match point {
         Some(ANY) => shown,
@@ -39,7 +39,7 @@ pub fn chosen(ports: &Ports, point: Option<&str>, direction: Direction) -> Resul
     if let (Some(name), true) = (point, chosen.is_empty()) {
         return Err(Failure::Usage(none_such(ports, name)));
     }
-    chosen.into_iter().map(|port| of_port(port, wanted)).collect()
+    chosen.into_iter().map(|port| of_port(port, directions)).collect()
 }
 
 /// Whether packets of a port can be seen in the kernel.
@@ -71,7 +71,7 @@ fn none_such(ports: &Ports, name: &str) -> String {
     format!("{name} cannot be captured: {why}; {}", list(ports))
 }
 
-fn of_port(port: &bm_api::Port, wanted: Wanted) -> Result<Port, Failure> {
+fn of_port(port: &bm_api::Port, directions: Directions) -> Result<Port, Failure> {
     let name = &port.name;
     let elsewhere = || {
         Failure::Failed(format!(
@@ -89,13 +89,13 @@ fn of_port(port: &bm_api::Port, wanted: Wanted) -> Result<Port, Failure> {
         PortMode::Copy | PortMode::ZeroCopy => vec![0],
         _ => port.interfaces.iter().map(|interface| interface.index.into()).collect(),
     };
-    Ok(Port { name: name.clone(), ifindex, wanted, interfaces })
+    Ok(Port { name: name.clone(), ifindex, directions, interfaces })
 }
 
 /// What will be missing, one line for each port.
 pub fn hints(ports: &Ports, chosen: &[Port]) -> Vec<String> {
     let mode_of = |name: &str| ports.ports.iter().find(|port| port.name == name).map(|port| port.mode);
-    let sends_unseen = |port: &&Port| port.wanted.sent && mode_of(&port.name) == Some(PortMode::ZeroCopy);
+    let sends_unseen = |port: &&Port| port.directions.sent && mode_of(&port.name) == Some(PortMode::ZeroCopy);
     let hint = |port: &Port| {
         format!(
             "{}: what workers send is not shown, since the card takes it from their memory (zero-copy)",

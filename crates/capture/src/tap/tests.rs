@@ -26,7 +26,7 @@ fn options(filter: &str) -> Options {
 
 /// Whether the kernel says that each frame matches.
 fn matched(filter: &str, frames: &[&[u8]]) -> Vec<bool> {
-    let open = open(&options(filter), &["filter_alone"], None, &Watched::nothing()).unwrap();
+    let open = open(&options(filter), &["filter_alone"], None, &WatchedProgram::nothing()).unwrap();
     let object = open.load().unwrap_or_else(|error| panic!("{filter}: {error:#}"));
     let program = object.progs_mut().find(|program| program.name() == "filter_alone").unwrap();
     let passes = |frame: &&[u8]| {
