@@ -16,7 +16,7 @@ pub struct Tallies {
     failed: AtomicU64,
 }
 
-/// The same at one time.
+/// What a collector got, up to one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Samples of packets in datagrams, whatever became of these.
@@ -40,14 +40,13 @@ impl Tallies {
     }
 
     pub fn read(&self) -> Tally {
-        let of = |count: &AtomicU64| count.load(Relaxed);
         Tally {
-            samples: of(&self.samples),
-            unfit: of(&self.unfit),
-            sent: of(&self.sent),
-            refused: of(&self.refused),
-            full: of(&self.full),
-            failed: of(&self.failed),
+            samples: self.samples.load(Relaxed),
+            unfit: self.unfit.load(Relaxed),
+            sent: self.sent.load(Relaxed),
+            refused: self.refused.load(Relaxed),
+            full: self.full.load(Relaxed),
+            failed: self.failed.load(Relaxed),
         }
     }
 }

@@ -102,7 +102,7 @@ pub mod tests {
     use super::*;
 
     /// From 192.0.2.1 port 1024 to 198.51.100.2 port 80, TCP with SYN, TTL 63, 60 bytes.
-    pub const TCP4: [u8; 54] = [
+    pub(crate) const TCP4: [u8; 54] = [
         2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, // Ethernet
         0x45, 0x10, 0, 60, 0, 1, 0x40, 0, 63, 6, 0, 0, 192, 0, 2, 1, 198, 51, 100, 2, // IPv4
         4, 0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0xa0, 2, 0xff, 0xff, 0, 0, 0, 0, // TCP

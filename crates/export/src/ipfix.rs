@@ -8,9 +8,9 @@
 
 use std::net::IpAddr;
 
-use crate::bytes::Put;
+use crate::bytes::PutNumbers;
 use crate::headers::Headers;
-use crate::{DATAGRAM_MAX, DropCause, Encoder, Fate, Now, PacketSample};
+use crate::{DATAGRAM_MAX, DropCause, Encoder, ForwardingStatus, Now, PacketSample};
 
 const VERSION: u16 = 10;
 const HEADER: usize = 16;
@@ -102,8 +102,7 @@ impl Ipfix {
         message.put32((now.unix_ms / 1000) as u32);
         message.put32(self.sequence);
         message.put32(self.domain);
-        let due = |last: u64| now.unix_ms.abs_diff(last) >= TEMPLATES_EVERY_MS;
-        if self.templates_at.is_none_or(due) {
+        if self.templates_at.is_none_or(|last| now.unix_ms.abs_diff(last) >= TEMPLATES_EVERY_MS) {
             self.templates_at = Some(now.unix_ms);
             self.add_templates(&mut message);
             self.count += 1;
@@ -170,10 +169,10 @@ fn dropped(cause: DropCause) -> u8 {
 
 /// A packet as a flow that began and ended with it.
 fn record(sample: &PacketSample<'_>, headers: &Headers, now: Now) -> Vec<u8> {
-    let (out, status) = match sample.fate {
-        Fate::Sent(out) => (out, FORWARDED),
-        Fate::Dropped(cause) => (0, dropped(cause)),
-        Fate::Unknown => (0, UNKNOWN),
+    let (out, status) = match sample.forwarding {
+        ForwardingStatus::Sent(out) => (out, FORWARDED),
+        ForwardingStatus::Dropped(cause) => (0, dropped(cause)),
+        ForwardingStatus::Unknown => (0, UNKNOWN),
     };
     let mut record = Vec::with_capacity(96);
     record.put64(now.unix_ms);
@@ -230,8 +229,8 @@ mod tests {
     const NOW: Now = Now { uptime_ms: 1000, unix_ms: 1_700_000_000_123 };
 
     fn sample(header: &[u8]) -> PacketSample<'_> {
-        let fate = Fate::Sent(4);
-        PacketSample { ifindex: 3, fate, length: 74, header, one_in: 1024, pool: 5000, lost: 7 }
+        let forwarding = ForwardingStatus::Sent(4);
+        PacketSample { ifindex: 3, forwarding, length: 74, header, one_in: 1024, pool: 5000, lost: 7 }
     }
 
     /// The sets of a message: their ids with their content.
@@ -280,21 +279,21 @@ mod tests {
     }
 
     #[test]
-    fn fates_are_told_apart() {
-        let fates = [
-            (Fate::Sent(4), [4, 64]),
-            (Fate::Unknown, [0, 0]),
-            (Fate::Dropped(DropCause::Filter), [0, 129]),
-            (Fate::Dropped(DropCause::Blackhole), [0, 131]),
-            (Fate::Dropped(DropCause::RateLimit), [0, 138]),
-            (Fate::Dropped(DropCause::ReversePath), [0, 140]),
+    fn forwarding_statuses_are_told_apart() {
+        let statuses = [
+            (ForwardingStatus::Sent(4), [4, 64]),
+            (ForwardingStatus::Unknown, [0, 0]),
+            (ForwardingStatus::Dropped(DropCause::Filter), [0, 129]),
+            (ForwardingStatus::Dropped(DropCause::Blackhole), [0, 131]),
+            (ForwardingStatus::Dropped(DropCause::RateLimit), [0, 138]),
+            (ForwardingStatus::Dropped(DropCause::ReversePath), [0, 140]),
         ];
-        for (fate, expected) in fates {
+        for (forwarding, expected) in statuses {
             let mut ipfix = Ipfix::new(1024);
-            ipfix.add_packet(&PacketSample { fate, ..sample(&TCP4) }, NOW);
+            ipfix.add_packet(&PacketSample { forwarding, ..sample(&TCP4) }, NOW);
             let records = sets(&ipfix.take(true, NOW).remove(0)).remove(3).1;
             // The last byte of egressInterface, and forwardingStatus.
-            assert_eq!([records[23], records[57]], expected, "{fate:?}");
+            assert_eq!([records[23], records[57]], expected, "{forwarding:?}");
         }
     }
 

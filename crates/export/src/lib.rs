@@ -36,7 +36,7 @@ pub struct Now {
 
 /// What became of a sampled packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum ForwardingStatus {
     /// It left through this interface.
     Sent(u32),
     Dropped(DropCause),
@@ -62,7 +62,7 @@ pub enum DropCause {
 pub struct PacketSample<'a> {
     /// Index of the interface in Linux.
     pub ifindex: u32,
-    pub fate: Fate,
+    pub forwarding: ForwardingStatus,
     /// Of the frame, without its check sequence.
     pub length: u32,
     /// The first bytes of the frame.

@@ -11,8 +11,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::bytes::Put;
-use crate::{DATAGRAM_MAX, DropCause, Encoder, Fate, Now, PacketSample, PortCounters, Traffic};
+use crate::bytes::PutNumbers;
+use crate::{DATAGRAM_MAX, DropCause, Encoder, ForwardingStatus, Now, PacketSample, PortCounters, Traffic};
 
 const VERSION: u32 = 5;
 /// Formats of samples and records, of enterprise 0.
@@ -112,10 +112,10 @@ impl Encoder for Sflow {
         for number in [sample.one_in, sample.pool, sample.lost, ONE_INTERFACE, sample.ifindex] {
             body.put32(number);
         }
-        let (format, output) = match sample.fate {
-            Fate::Sent(out) => (ONE_INTERFACE, out),
-            Fate::Dropped(cause) => (DISCARDED, drop_reason(cause)),
-            Fate::Unknown => (ONE_INTERFACE, 0),
+        let (format, output) = match sample.forwarding {
+            ForwardingStatus::Sent(out) => (ONE_INTERFACE, out),
+            ForwardingStatus::Dropped(cause) => (DISCARDED, drop_reason(cause)),
+            ForwardingStatus::Unknown => (ONE_INTERFACE, 0),
         };
         body.put32(format);
         body.put32(output);
@@ -185,8 +185,8 @@ mod tests {
 
     const NOW: Now = Now { uptime_ms: 1000, unix_ms: 0 };
 
-    fn sample(header: &[u8], fate: Fate) -> PacketSample<'_> {
-        PacketSample { ifindex: 3, fate, length: 1514, header, one_in: 1024, pool: 5000, lost: 7 }
+    fn sample(header: &[u8], forwarding: ForwardingStatus) -> PacketSample<'_> {
+        PacketSample { ifindex: 3, forwarding, length: 1514, header, one_in: 1024, pool: 5000, lost: 7 }
     }
 
     /// Words in network order.
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn a_flow_sample_byte_by_byte() {
         let mut sflow = Sflow::new("192.0.2.9".parse().unwrap());
-        assert!(sflow.add_packet(&sample(&[9, 8, 7, 6, 5], Fate::Sent(4)), NOW));
+        assert!(sflow.add_packet(&sample(&[9, 8, 7, 6, 5], ForwardingStatus::Sent(4)), NOW));
         assert_eq!(sflow.take(false, NOW), Vec::<Vec<u8>>::new(), "it is not full yet");
         let datagram = words(&[
             5,
@@ -286,20 +286,20 @@ mod tests {
     }
 
     #[test]
-    fn fates_are_told_apart() {
+    fn forwarding_statuses_are_told_apart() {
         let mut sflow = Sflow::new("192.0.2.9".parse().unwrap());
-        let fates = [
-            (Fate::Dropped(DropCause::Filter), [1, 258]),
-            (Fate::Dropped(DropCause::RateLimit), [1, 261]),
-            (Fate::Dropped(DropCause::Blackhole), [1, 269]),
-            (Fate::Dropped(DropCause::ReversePath), [1, 302]),
-            (Fate::Unknown, [0, 0]),
-            (Fate::Sent(9), [0, 9]),
+        let statuses = [
+            (ForwardingStatus::Dropped(DropCause::Filter), [1, 258]),
+            (ForwardingStatus::Dropped(DropCause::RateLimit), [1, 261]),
+            (ForwardingStatus::Dropped(DropCause::Blackhole), [1, 269]),
+            (ForwardingStatus::Dropped(DropCause::ReversePath), [1, 302]),
+            (ForwardingStatus::Unknown, [0, 0]),
+            (ForwardingStatus::Sent(9), [0, 9]),
         ];
-        for (fate, output) in fates {
-            sflow.add_packet(&sample(&[1; 4], fate), NOW);
+        for (forwarding, output) in statuses {
+            sflow.add_packet(&sample(&[1; 4], forwarding), NOW);
             let datagram = sflow.take(true, NOW).remove(0);
-            assert_eq!(datagram[28 + 20 + 20..][..8], words(&output), "{fate:?}");
+            assert_eq!(datagram[28 + 20 + 20..][..8], words(&output), "{forwarding:?}");
         }
     }
 
@@ -307,7 +307,7 @@ mod tests {
     fn datagrams_have_as_many_samples_as_fit_and_count_on() {
         let mut sflow = Sflow::new("192.0.2.9".parse().unwrap());
         for _ in 0..20 {
-            sflow.add_packet(&sample(&[7; 128], Fate::Unknown), NOW);
+            sflow.add_packet(&sample(&[7; 128], ForwardingStatus::Unknown), NOW);
         }
         let datagrams = sflow.take(true, NOW);
         let word = |datagram: &[u8], at: usize| u32::from_be_bytes(datagram[at..at + 4].try_into().unwrap());

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bm_bpf::samples::{Sample, SampleDrop, SampleReader};
 use bm_control::config::{Export, ExportFormat};
 use bm_export::{
-    Collector, DropCause, Encoder, Fate, Ipfix, Now, PacketSample, PortCounters, Sflow, Tallies, Traffic,
+    Collector, DropCause, Encoder, ForwardingStatus, Ipfix, Now, PacketSample, PortCounters, Sflow, Tallies,
+    Traffic,
 };
 use bm_netlink::{Direction, LinkCountersReader};
 use bm_sys::{Flag, Interfaces};
@@ -117,7 +118,7 @@ impl Exporter {
         source.lost = source.lost.wrapping_add(sample.missed);
         let packet = PacketSample {
             ifindex: sample.ifindex,
-            fate: fate(sample),
+            forwarding: forwarding_status(sample),
             length: sample.length,
             header: &sample.header,
             one_in: self.export.one_in,
@@ -181,14 +182,16 @@ impl Exporter {
     }
 }
 
-fn fate(sample: &Sample) -> Fate {
+fn forwarding_status(sample: &Sample) -> ForwardingStatus {
     match (sample.out, sample.drop) {
-        (0, None) => Fate::Unknown,
-        (0, Some(SampleDrop::Filter | SampleDrop::TinyFragment)) => Fate::Dropped(DropCause::Filter),
-        (0, Some(SampleDrop::ReversePath)) => Fate::Dropped(DropCause::ReversePath),
-        (0, Some(SampleDrop::RateLimit)) => Fate::Dropped(DropCause::RateLimit),
-        (0, Some(SampleDrop::Blackhole)) => Fate::Dropped(DropCause::Blackhole),
-        (out, _) => Fate::Sent(out),
+        (0, None) => ForwardingStatus::Unknown,
+        (0, Some(SampleDrop::Filter | SampleDrop::TinyFragment)) => {
+            ForwardingStatus::Dropped(DropCause::Filter)
+        }
+        (0, Some(SampleDrop::ReversePath)) => ForwardingStatus::Dropped(DropCause::ReversePath),
+        (0, Some(SampleDrop::RateLimit)) => ForwardingStatus::Dropped(DropCause::RateLimit),
+        (0, Some(SampleDrop::Blackhole)) => ForwardingStatus::Dropped(DropCause::Blackhole),
+        (out, _) => ForwardingStatus::Sent(out),
     }
 }
 
