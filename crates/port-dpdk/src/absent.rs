@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bm_frame::{Burst, Frame, FramePool, Freelist, MbufFrame};
 use bm_port::{InPlace, Port, ReceivedFrames, Steering, TransmittedFrames};
 
-use crate::{DpdkError, Link, Options, Spec, Spread};
+use crate::{DpdkError, Link, Options, RssSettings, Spec};
 
 /// A device; there is none without DPDK.
 pub struct DpdkDevice(Infallible);
@@ -68,7 +68,7 @@ impl DpdkDevice {
     }
 
     /// How it distributes flows over its queues.
-    pub fn spread(&self) -> Spread {
+    pub fn spread(&self) -> RssSettings {
         match self.0 {}
     }
 

@@ -8,18 +8,18 @@ use std::sync::Arc;
 use bm_frame::FramePool;
 
 use crate::eal;
-use crate::ffi::{self, Named};
+use crate::ffi::{self, ExtendedStatistic};
 use crate::log;
 use crate::pci;
 use crate::pool;
 use crate::port::DpdkPort;
-use crate::shared::{Shared, check, info, opening, text};
+use crate::shared::{SharedDevice, check, info, opening, text};
 use crate::steer::DpdkSteering;
-use crate::{DpdkError, Link, Options, Spec, Spread};
+use crate::{DpdkError, Link, Options, RssSettings, Spec};
 
 /// A running device.
 pub struct DpdkDevice {
-    shared: Arc<Shared>,
+    shared: Arc<SharedDevice>,
 }
 
 impl DpdkDevice {
@@ -50,7 +50,7 @@ impl DpdkDevice {
             return Err(refusal.unwrap_or(refused));
         }
         let memory = frame_pool.memory();
-        let mut shared = Shared::new(spec.clone(), port, pool, memory);
+        let mut shared = SharedDevice::new(spec.clone(), port, pool, memory);
         let done = shared.set_up(options);
         // A device that could not be set up is closed here.
         drop(alone);
@@ -108,11 +108,11 @@ impl DpdkDevice {
     }
 
     /// How it distributes flows over its queues, according to the device.
-    pub fn spread(&self) -> Spread {
-        let mut spread = ffi::Spread { key: [0; 64], key_bytes: 0, buckets: 0, queue: [0; 512] };
+    pub fn spread(&self) -> RssSettings {
+        let mut spread = ffi::RssSettings { key: [0; 64], key_bytes: 0, buckets: 0, queue: [0; 512] };
         ffi::bm_device_spread(self.shared.port(), &mut spread);
         let (key, queues) = (usize::from(spread.key_bytes), usize::from(spread.buckets));
-        Spread { key: spread.key[..key].to_vec(), queues: spread.queue[..queues].to_vec() }
+        RssSettings { key: spread.key[..key].to_vec(), queues: spread.queue[..queues].to_vec() }
     }
 
     /// Changes its MTU.
@@ -143,14 +143,14 @@ impl DpdkDevice {
     /// All counters of the device (DPDK's xstats), with DPDK's names.
     pub fn counters(&self) -> Vec<(String, u64)> {
         let count = self.read_counters(&mut []);
-        let mut named = vec![Named { name: [0; 64], value: 0 }; count];
+        let mut named = vec![ExtendedStatistic { name: [0; 64], value: 0 }; count];
         let got = self.read_counters(&mut named);
         named.truncate(got);
         named.iter().map(|named| (text(&named.name), named.value)).collect()
     }
 
     /// How many counters there are. They are written if there is room for all.
-    fn read_counters(&self, named: &mut [Named]) -> usize {
+    fn read_counters(&self, named: &mut [ExtendedStatistic]) -> usize {
         let (to, room) = if named.is_empty() { (null_mut(), 0) } else { (named.as_mut_ptr(), named.len()) };
         // SAFETY: room for as many as are named; without a place to write to, the shim only counts.
         let has = unsafe { ffi::bm_device_xstats(self.shared.port(), to, room as u32) };

@@ -92,7 +92,7 @@ pub struct Setup {
 
 /// Shared with C for the length of a call: passed by address.
 #[repr(C)]
-pub struct Spread {
+pub struct RssSettings {
     pub key: [u8; 64],
     pub key_bytes: u16,
     pub buckets: u16,
@@ -120,7 +120,7 @@ pub struct Counts {
 /// Shared with C for the length of a call: passed by address.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Named {
+pub struct ExtendedStatistic {
     pub name: [c_char; 64],
     pub value: u64,
 }
@@ -163,7 +163,7 @@ unsafe extern "C" {
     ) -> c_int;
     pub fn bm_device_start(port: u16) -> c_int;
     pub fn bm_device_map(port: u16, region: *const Region) -> c_int;
-    pub safe fn bm_device_spread(port: u16, spread: &mut Spread);
+    pub safe fn bm_device_spread(port: u16, spread: &mut RssSettings);
     pub fn bm_device_close(port: u16, own_pool: *mut c_void);
     pub fn bm_device_stop(port: u16) -> c_int;
     pub safe fn bm_device_set_mtu(port: u16, mtu: u16) -> c_int;
@@ -173,7 +173,7 @@ unsafe extern "C" {
     pub safe fn bm_device_promiscuous(port: u16) -> c_int;
     pub safe fn bm_device_link(port: u16, link: &mut Link) -> c_int;
     pub safe fn bm_device_counts(port: u16, counts: &mut Counts) -> c_int;
-    pub fn bm_device_xstats(port: u16, named: *mut Named, count: c_uint) -> c_int;
+    pub fn bm_device_xstats(port: u16, named: *mut ExtendedStatistic, count: c_uint) -> c_int;
     pub fn bm_flow_to_queue(
         port: u16,
         address: *const u8,

@@ -65,7 +65,7 @@ pub struct Options {
 
 /// How a device distributes flows over its queues; empty if it does not say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Spread {
+pub struct RssSettings {
     /// The key of its hash (Toeplitz).
     pub key: Vec<u8>,
     /// The queue of each value of the hash.

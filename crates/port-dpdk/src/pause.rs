@@ -49,7 +49,7 @@ impl Pause {
     }
 
     /// Begins a pause that never ends, and waits for all queues to acknowledge it, `patience` at most.
-    pub fn make_permanent(&self, patience: Duration) {
+    pub(crate) fn make_permanent(&self, patience: Duration) {
         let ended = self.during(patience, || ((), false));
         if ended.is_none() {
             self.number.fetch_or(1, Ordering::Release);

@@ -9,7 +9,7 @@ use bm_port::{DeviceCounters, InPlace, Port, ReceivedFrames, TransmittedFrames};
 
 use crate::ffi::{self, Counts, Header, Mbuf, Queue};
 use crate::pause::QueuePause;
-use crate::shared::Shared;
+use crate::shared::SharedDevice;
 
 /// The most frames that an in-memory ring may still contain at the end.
 const DRAIN: usize = 1 << 16;
@@ -17,7 +17,7 @@ const DRAIN: usize = 1 << 16;
 /// A queue of a device that DPDK drives.
 pub struct DpdkPort {
     queue: Queue,
-    shared: Arc<Shared>,
+    shared: Arc<SharedDevice>,
     pause: QueuePause,
     /// The device's counters when they were read last; they are not read while it is paused or when it is gone.
     counts: Cell<Counts>,
@@ -28,7 +28,7 @@ pub struct DpdkPort {
 unsafe impl Send for DpdkPort {}
 
 impl DpdkPort {
-    pub(crate) fn new(shared: Arc<Shared>, queue: u16) -> Self {
+    pub(crate) fn new(shared: Arc<SharedDevice>, queue: u16) -> Self {
         let queue = Queue {
             port: shared.port(),
             queue,

@@ -26,7 +26,7 @@ const LEAVES_WITHIN: Duration = Duration::from_secs(1);
 static OPENING: Mutex<()> = Mutex::new(());
 
 /// The devices that are open, by their port numbers.
-static OPEN: Mutex<BTreeMap<u16, Weak<Shared>>> = Mutex::new(BTreeMap::new());
+static OPEN: Mutex<BTreeMap<u16, Weak<SharedDevice>>> = Mutex::new(BTreeMap::new());
 
 /// A port number that no device has.
 const NO_PORT: u16 = u16::MAX;
@@ -36,7 +36,7 @@ pub(crate) fn opening() -> MutexGuard<'static, ()> {
 }
 
 /// The part of a device that its queues share.
-pub(crate) struct Shared {
+pub(crate) struct SharedDevice {
     pub spec: Spec,
     port: AtomicU16,
     pub pool: Pool,
@@ -57,8 +57,8 @@ unsafe impl Send for OwnPool {}
 // SAFETY: as above.
 unsafe impl Sync for OwnPool {}
 
-impl Shared {
-    /// That of a device that is not set up yet.
+impl SharedDevice {
+    /// A device that is not set up yet.
     pub fn new(spec: Spec, port: u16, pool: Pool, memory: &'static Memory) -> Self {
         Self {
             spec,
@@ -88,7 +88,7 @@ impl Shared {
     }
 
     /// The pool that frames are copied from and to; null if they are not copied.
-    pub fn own_pool(&self) -> *mut c_void {
+    pub(crate) fn own_pool(&self) -> *mut c_void {
         self.own_pool.0
     }
 
@@ -98,7 +98,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedDevice {
     fn drop(&mut self) {
         let _alone = opening();
         // SAFETY: no queue is left, so no thread is in the driver.
@@ -139,28 +139,34 @@ pub(crate) fn info(spec: &Spec, port: u16) -> Result<Info, DpdkError> {
     Ok(info)
 }
 
-impl Shared {
+impl SharedDevice {
     /// Stops the device, changes something and starts it again, while no worker is in the driver.
-    pub fn while_stopped(&self, step: &str, change: impl FnOnce() -> c_int) -> Result<(), DpdkError> {
-        let stop_and_start = || {
-            if self.port() == NO_PORT {
-                return (self.check(step, -libc::ENODEV), false);
-            }
-            // SAFETY: a number for a port that is ours, and no worker receives or sends.
-            let stopped = unsafe { ffi::bm_device_stop(self.port()) };
-            if stopped < 0 {
-                return (self.check(&format!("{step}: stopping the device"), stopped), true);
-            }
-            let changed = self.check(step, change());
-            // SAFETY: as above.
-            let started = unsafe { ffi::bm_device_start(self.port()) };
-            match self.check(&format!("{step}: restarting the device"), started) {
-                Ok(_) => (changed, true),
-                Err(refused) => (Err(refused), false),
-            }
-        };
-        let busy = || self.check(&format!("{step}: workers did not release the device"), -libc::EBUSY);
-        self.pause.during(LEAVES_WITHIN, stop_and_start).unwrap_or_else(busy).map(drop)
+    pub(crate) fn while_stopped(&self, step: &str, change: impl FnOnce() -> c_int) -> Result<(), DpdkError> {
+        let changed = self.pause.during(LEAVES_WITHIN, || self.stop_and_start(step, change));
+        changed
+            .unwrap_or_else(|| {
+                self.check(&format!("{step}: workers did not release the device"), -libc::EBUSY)
+            })
+            .map(drop)
+    }
+
+    /// Only while no worker is in the driver. Returns the result of the change, and whether workers may enter it again.
+    fn stop_and_start(&self, step: &str, change: impl FnOnce() -> c_int) -> (Result<c_int, DpdkError>, bool) {
+        if self.port() == NO_PORT {
+            return (self.check(step, -libc::ENODEV), false);
+        }
+        // SAFETY: a number for a port that is ours, and no worker receives or sends.
+        let stopped = unsafe { ffi::bm_device_stop(self.port()) };
+        if stopped < 0 {
+            return (self.check(&format!("{step}: stopping the device"), stopped), true);
+        }
+        let changed = self.check(step, change());
+        // SAFETY: as above.
+        let started = unsafe { ffi::bm_device_start(self.port()) };
+        match self.check(&format!("{step}: restarting the device"), started) {
+            Ok(_) => (changed, true),
+            Err(refused) => (Err(refused), false),
+        }
     }
 
     pub fn fits(&self, mtu: u16) -> Result<(), DpdkError> {

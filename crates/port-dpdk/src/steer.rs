@@ -9,12 +9,12 @@ use std::sync::Arc;
 use bm_port::Steering;
 
 use crate::ffi;
-use crate::shared::Shared;
+use crate::shared::SharedDevice;
 
 /// All frames come to brickmoon; packets to this machine arrive on the first queue if the driver can separate them
 /// (rte_flow), so that none of them waits behind another worker's traffic.
 pub struct DpdkSteering {
-    shared: Arc<Shared>,
+    shared: Arc<SharedDevice>,
     macs: Vec<[u8; 6]>,
     flows: HashMap<IpAddr, Flow>,
     /// The driver has refused a rule, so no others are tried.
@@ -27,7 +27,7 @@ struct Flow(*mut c_void);
 unsafe impl Send for Flow {}
 
 impl DpdkSteering {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<SharedDevice>) -> Self {
         Self { shared, macs: Vec::new(), flows: HashMap::new(), has_no_flows: false }
     }
 

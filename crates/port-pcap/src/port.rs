@@ -42,8 +42,8 @@ impl PcapPort {
     /// [`PcapPortError`]: a file that cannot be opened, or is not a capture of Ethernet frames. With `repeat` the
     /// whole file is read here and must be valid.
     pub fn new(input: Option<&Path>, output: Option<&Path>, repeat: bool) -> Result<Self, PcapPortError> {
-        let since_1970 = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Self::with_clock(input, output, repeat, Box::new(since_1970))
+        let clock = Box::new(|| SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
+        Self::with_clock(input, output, repeat, clock)
     }
 
     /// Like [`PcapPort::new`], with the caller's clock, so that the same input writes the same output.

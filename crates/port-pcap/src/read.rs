@@ -48,11 +48,11 @@ impl Capture {
     /// Passes the next packet to `take`; `None` at the end of the file.
     pub(crate) fn next<T>(&mut self, take: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, PcapPortError> {
         let packet = self.count + 1;
-        let failed = |error: PcapError| PcapPortError::read(&self.path, packet, &error);
         let taken = match &mut self.format {
             // The raw form, because captures with a wrong snapshot length are common and harmless.
             Format::Pcap(reader) => match reader.next_raw_packet() {
-                Some(raw) => Some(take(&raw.map_err(failed)?.data)),
+                Some(Ok(raw)) => Some(take(&raw.data)),
+                Some(Err(error)) => return Err(PcapPortError::read(&self.path, packet, &error)),
                 None => None,
             },
             Format::PcapNg(reader) => next_ng(&self.path, packet, reader)?.map(|data| take(&data)),

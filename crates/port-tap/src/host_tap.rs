@@ -9,7 +9,7 @@ use bm_port::HostPort;
 use crate::error::TapError;
 use crate::interface::{self, Interface, is_gone, is_try_again};
 
-/// The TAP host TAP of a port: it has the port's MAC address and MTU, and is deleted with the process.
+/// The host TAP of a port: it has the port's MAC address and MTU, and is deleted with the process.
 pub struct HostTap {
     interface: Interface,
     file: File,

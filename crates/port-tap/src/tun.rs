@@ -24,13 +24,13 @@ impl Tun {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => tap::attach_tun(&file, name, true),
             attached => attached,
         };
-        let name = || name.to_owned();
+        let name = name.to_owned();
         match attached.map_err(|error| (error.raw_os_error(), error)) {
             Ok(()) => Ok(Some(Self(file))),
             Err((Some(libc::EINVAL), _)) => Ok(None),
-            Err((Some(libc::EBUSY), error)) => Err(TapError::Taken { name: name(), error }),
-            Err((Some(libc::EPERM), error)) => Err(TapError::Permission { name: name(), error }),
-            Err((_, error)) => Err(TapError::System { name: name(), step: "open a queue", error }),
+            Err((Some(libc::EBUSY), error)) => Err(TapError::Taken { name, error }),
+            Err((Some(libc::EPERM), error)) => Err(TapError::Permission { name, error }),
+            Err((_, error)) => Err(TapError::System { name, step: "open a queue", error }),
         }
     }
 

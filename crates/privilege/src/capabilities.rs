@@ -10,7 +10,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 
 /// A set of capabilities to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept(CapabilitySet);
+pub struct KeptCapabilities(CapabilitySet);
 
 /// The capabilities that the daemon keeps.
 ///
@@ -25,7 +25,7 @@ pub struct Kept(CapabilitySet);
 ///
 /// `raw_io` adds SYS_RAWIO, for DPDK drivers that use I/O ports; `files_of_others` adds DAC_OVERRIDE, for a configuration
 /// or a socket in a directory of another user.
-pub fn kept_by_daemon(raw_io: bool, files_of_others: bool) -> Kept {
+pub fn kept_by_daemon(raw_io: bool, files_of_others: bool) -> KeptCapabilities {
     let mut kept = CapabilitySet::NET_ADMIN
         | CapabilitySet::NET_RAW
         | CapabilitySet::BPF
@@ -35,12 +35,12 @@ pub fn kept_by_daemon(raw_io: bool, files_of_others: bool) -> Kept {
         | CapabilitySet::SYS_NICE;
     kept.set(CapabilitySet::SYS_RAWIO, raw_io);
     kept.set(CapabilitySet::DAC_OVERRIDE, files_of_others);
-    Kept(kept)
+    KeptCapabilities(kept)
 }
 
 /// The capabilities of the process that watches the daemon's tables: it reads settings and runs one BPF program.
-pub fn kept_by_watcher() -> Kept {
-    Kept(
+pub fn kept_by_watcher() -> KeptCapabilities {
+    KeptCapabilities(
         CapabilitySet::NET_ADMIN
             | CapabilitySet::BPF
             | CapabilitySet::PERFMON
@@ -85,8 +85,8 @@ fn may_make(folder: &Path) -> io::Result<()> {
 
 /// Drops all capabilities except `kept`, also from the bounding set if permitted; otherwise `no_new_privs` keeps executed
 /// programs from gaining more than this process has.
-pub(crate) fn reduce(kept: Kept) -> io::Result<()> {
-    let Kept(kept) = kept;
+pub(crate) fn reduce(kept: KeptCapabilities) -> io::Result<()> {
+    let KeptCapabilities(kept) = kept;
     let have = capabilities(None)?;
     for capability in (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {
         if !kept.contains(capability) {

@@ -26,7 +26,7 @@ use std::fmt;
 use std::io;
 
 pub use allocator::give_memory_back;
-pub use capabilities::{Kept, kept_by_daemon, kept_by_watcher, needs_files_of_others};
+pub use capabilities::{KeptCapabilities, kept_by_daemon, kept_by_watcher, needs_files_of_others};
 pub use lock::LockFile;
 pub use peer::{group, groups_of};
 
@@ -54,15 +54,22 @@ impl fmt::Display for NotConfined {
 
 impl std::error::Error for NotConfined {}
 
+impl NotConfined {
+    /// The error of a step, for `map_err`.
+    fn at(step: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |error| Self::Refused { step, error }
+    }
+}
+
 /// The set of system calls that a process needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
-    /// Those of the daemon. `raw_io` adds access to I/O ports, which some DPDK drivers use.
+    /// What the daemon calls. `raw_io` adds access to I/O ports, which some DPDK drivers use.
     Daemon {
         /// Whether I/O ports may be used.
         raw_io: bool,
     },
-    /// Those of the process that watches the daemon's tables, which starts no other process.
+    /// What the process calls that watches the daemon's tables; it starts no other process.
     Watcher,
 }
 
@@ -71,16 +78,17 @@ pub enum Calls {
 ///
 /// # Errors
 /// If other threads are already running, or the system denies a step. Earlier steps stay in effect.
-pub fn confine(kept: Kept, calls: Calls) -> Result<(), NotConfined> {
-    let refused = |step| move |error| NotConfined::Refused { step, error };
-    let threads = std::fs::read_dir("/proc/self/task").map_err(refused("read /proc/self/task"))?.count();
+pub fn confine(kept: KeptCapabilities, calls: Calls) -> Result<(), NotConfined> {
+    let threads =
+        std::fs::read_dir("/proc/self/task").map_err(NotConfined::at("read /proc/self/task"))?.count();
     if threads != 1 {
         return Err(NotConfined::Threads);
     }
-    capabilities::reduce(kept).map_err(refused("drop capabilities"))?;
+    capabilities::reduce(kept).map_err(NotConfined::at("drop capabilities"))?;
     rustix::thread::set_no_new_privs(true)
-        .map_err(|error| refused("set no_new_privs")(io::Error::from(error)))?;
-    seccomp::install(calls).map_err(refused("install a seccomp filter"))
+        .map_err(io::Error::from)
+        .map_err(NotConfined::at("set no_new_privs"))?;
+    seccomp::install(calls).map_err(NotConfined::at("install a seccomp filter"))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::calls::{ALLOWED, ALLOWED_OLD, NEWEST, RAW_IO, STARTS_PROGRAMS};
 /// Offsets within `struct seccomp_data`.
 mod at {
     pub const NUMBER: u32 = 0;
-    pub const ARCHITECTURE: u32 = 4;
+    pub(crate) const ARCHITECTURE: u32 = 4;
     /// Offset of the lower half of an argument on little-endian machines.
     pub const fn argument(index: u32) -> u32 {
         16 + 8 * index
