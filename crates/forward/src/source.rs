@@ -33,21 +33,18 @@ pub(crate) fn refused_ipv4(tables: &Tables, on: &Ingress, source: u32) -> Option
     })
 }
 
-/// Why a packet is not forwarded because of the reverse path of its source: Linux judges those that leave by a route
-/// that only it knows.
+/// Why a packet is not forwarded because of the reverse path of its source. Linux judges a source whose route only it
+/// knows: a route with a TOS, for example, may not be one for this packet.
 pub(crate) fn refused_path(
     next_hops: &NextHops,
     hop: NextHop,
     filter: ReversePath,
     interface: u16,
 ) -> Option<Refusal> {
-    if passes(next_hops, hop, filter, interface) {
-        return None;
+    if filter != ReversePath::Off && next_hops.action(hop) == Action::Host {
+        return Some(Refusal::Slow(Verdict::Host));
     }
-    Some(match next_hops.action(hop) {
-        Action::Host => Refusal::Slow(Verdict::Host),
-        _ => Refusal::Drop(Reason::ReversePath),
-    })
+    (!passes(next_hops, hop, filter, interface)).then_some(Refusal::Drop(Reason::ReversePath))
 }
 
 /// Whether the route back to a source allows it on `interface`; `hop` is the result of looking up the source.
@@ -125,5 +122,14 @@ mod tests {
             assert_eq!((strict(reject), loose(reject)), (false, false));
             assert!(passes(table, reject, ReversePath::Off, 1));
         }
+        let refused = |hop, filter| refused_path(table, hop, filter, 1);
+        let by_linux = Some(Refusal::Slow(Verdict::Host));
+        assert_eq!(
+            [ReversePath::Strict, ReversePath::Loose].map(|filter| refused(host, filter)),
+            [by_linux; 2]
+        );
+        assert_eq!(refused(host, ReversePath::Off), None);
+        assert_eq!(refused(one, ReversePath::Loose), None);
+        assert_eq!(refused(two, ReversePath::Strict), Some(Refusal::Drop(Reason::ReversePath)));
     }
 }

@@ -159,7 +159,8 @@ impl Set {
             keep.push(kept);
             parts.push((name, host));
         }
-        let driver = ControlThread::start(&config, bm_daemon::random(), &readers, control, None).map_err(text)?;
+        let driver =
+            ControlThread::start(&config, bm_daemon::random(), &readers, control, None).map_err(text)?;
         let shared = bm_daemon::Shared {
             published: driver.handle().published().clone(),
             readers,
