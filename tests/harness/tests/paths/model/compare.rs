@@ -160,12 +160,13 @@ fn is_own(ttl: u8) -> bool {
     ttl != 63
 }
 
-/// Whether a frame is the router's answer, for an address that it does not have, that nobody listens at a port.
-pub fn is_unreachable_port_of_route(frame: &[u8]) -> bool {
+/// Whether a frame is the router's answer for an address that it does not have: an echo reply, or that nobody listens at
+/// a port.
+pub fn is_answer_of_route(frame: &[u8]) -> bool {
     let packet = frame.get(PACKET..).unwrap_or_default();
     kind(frame) == IPV4
         && matches!(packet.get(9..20), Some([ICMP, _, _, 10, ..]))
-        && packet.get(20..22) == Some(&[3, 3])
+        && matches!(packet.get(20..22), Some([0, 0] | [3, 3]))
 }
 
 /// Whether a frame is an ICMPv6 error.

@@ -2,8 +2,8 @@
 
 use crate::model::beds::{self, Bed};
 use crate::model::compare::{
-    describe, is_anycast, is_error6, is_from_broadcast, is_multipath, is_unreachable_port_of_route, lacking,
-    sorted, trace,
+    describe, is_answer_of_route, is_anycast, is_error6, is_from_broadcast, is_multipath, lacking, sorted,
+    trace,
 };
 use crate::model::generate::Generator;
 use crate::model::probes;
@@ -222,7 +222,7 @@ impl<'b, 'a> Run<'b, 'a> {
         (self.dark.is_empty() || !is_multipath(seen))
             && (self.anycast || !is_anycast(&seen.frame))
             && !(self.realms && is_from_broadcast(&seen.frame))
-            && !(self.filtered && is_unreachable_port_of_route(&seen.frame))
+            && !(self.filtered && is_answer_of_route(&seen.frame))
     }
 
     /// Takes a step while packets pass, and keeps what comes of them until Linux's state after the step is known.
