@@ -41,21 +41,12 @@ pub struct Bpffs {
 }
 
 /// No bpffs is mounted, and mounting one failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no bpffs is mounted at {USUAL}, and mounting one at {OWN} failed: {0}; run `mount -t bpf bpf {USUAL}` before \
+     starting brickmoon, or start the container with `docker run -v {USUAL}:{USUAL}`"
+)]
 pub struct NotMounted(io::Error);
-
-impl fmt::Display for NotMounted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "no bpffs is mounted at {USUAL}, and mounting one at {OWN} failed: {}; run `mount -t bpf bpf {USUAL}` \
-             before starting brickmoon, or start the container with `docker run -v {USUAL}:{USUAL}`",
-            self.0
-        )
-    }
-}
-
-impl std::error::Error for NotMounted {}
 
 impl fmt::Display for Bpffs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,7 +3,6 @@
 //! Anyone who can open the folder can lock it, so only its owner may open it: the mode is 0700. A bpffs may be
 //! mounted writable for everybody, so a folder there that belongs to another user is refused.
 
-use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -29,41 +28,20 @@ pub struct ClaimedFolder {
 }
 
 /// Why a folder cannot be claimed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum NotClaimed {
     /// Another process has claimed it.
+    #[error("another daemon is using {}: each network namespace can have only one", for_others(folder).display())]
     Taken { folder: PathBuf },
-    /// It belongs to another user.
+    #[error("{0} belongs to user {owner}; remove it with `rm -r {0}`", for_others(folder).display())]
     Foreign {
         folder: PathBuf,
-        /// That user's ID.
+        /// The ID of the user.
         owner: u32,
     },
-    /// A system call failed.
+    #[error("{}: {error}", for_others(folder).display())]
     System { folder: PathBuf, error: io::Error },
 }
-
-impl fmt::Display for NotClaimed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Taken { folder } => {
-                write!(
-                    f,
-                    "another daemon is using {}: each network namespace can have only one",
-                    for_others(folder).display()
-                )
-            }
-            Self::Foreign { folder, owner } => {
-                let folder = for_others(folder);
-                let folder = folder.display();
-                write!(f, "{folder} belongs to user {owner}; remove it with `rm -r {folder}`")
-            }
-            Self::System { folder, error } => write!(f, "{}: {error}", for_others(folder).display()),
-        }
-    }
-}
-
-impl std::error::Error for NotClaimed {}
 
 impl ClaimedFolder {
     /// Claims the folder `below` in the folder `top`, and creates both if needed. Tries for a tenth of a second if

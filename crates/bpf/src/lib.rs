@@ -6,11 +6,13 @@
 //!
 //! No programs, and no other maps: they belong to the crates that load them.
 
+mod attached;
 mod bpffs;
 mod claim;
+mod counters;
+mod error;
 mod map;
 mod mount;
-mod occupant;
 pub mod pins;
 mod program;
 mod ring;
@@ -19,11 +21,12 @@ pub mod tcx;
 pub mod testing;
 pub mod xdp;
 
+pub use attached::AttachedProgram;
 pub use bpffs::{Bpffs, NotMounted};
 pub use claim::{ClaimedFolder, NotClaimed};
+pub use error::Error;
 pub use map::{MapValue, reset_counters, sum_counters};
-pub use occupant::Occupant;
-pub use pins::{PinFolder, PinnedLink};
+pub use pins::{NoPins, PinnedLink, Pins};
 pub use program::ProgramInfo;
 pub use ring::RingReader;
 pub use tcx::AttachType;

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! /sys/fs/bpf/brickmoon/4026531840/7              root, network namespace (its inode), interface (its index)
-//! /sys/fs/bpf/brickmoon/4026531840/7-tc           the same, of a program at tc
-//! /sys/fs/bpf/brickmoon-switch/4026531840/lan/7   the same with one more level
+//! /sys/fs/bpf/brickmoon/4026531840/7-tc           a program at tc
+//! /sys/fs/bpf/brickmoon-switch/4026531840/lan/7   a folder for each switch
 //! ```
 //!
-//! A pinned link holds its program, and that its maps. The folder is claimed by a lock that ends with the process, so
-//! no two daemons use it at a time. Files are named by number: bpffs allows no dots in names, but names of interfaces may
+//! A pinned link keeps its program, and the program its maps: after a crash it still forwards. Nothing else is pinned,
+//! since the next daemon creates maps of its own; the name of a program shows the version of its layout. The folder is
+//! claimed by a lock that ends with the process, so no two daemons use it at a time. Files are named by number: bpffs allows no dots in names, but names of interfaces may
 //! contain some.
 
 use std::ffi::OsString;
@@ -18,7 +19,9 @@ use std::path::{Path, PathBuf};
 use libbpf_rs::Link;
 use libbpf_rs::query::LinkTypeInfo;
 
+use crate::bpffs::{Bpffs, NotMounted};
 use crate::claim::{ClaimedFolder, NotClaimed};
+use crate::error::Error;
 use crate::program::ProgramInfo;
 use crate::tcx::AttachType;
 
@@ -62,50 +65,51 @@ pub fn place(link: &LinkTypeInfo) -> Option<(u32, AttachType)> {
     }
 }
 
-/// The link was not pinned.
-#[derive(Debug)]
-pub struct NotPinned {
-    /// Where it was to be.
-    pub path: PathBuf,
-    /// The kernel's error.
-    pub error: libbpf_rs::Error,
+/// Why links cannot be pinned.
+#[derive(Debug, thiserror::Error)]
+pub enum NoPins {
+    /// There is no bpffs, and mounting one failed.
+    #[error(transparent)]
+    NotMounted(#[from] NotMounted),
+    /// The folder in it cannot be claimed.
+    #[error(transparent)]
+    Folder(#[from] NotClaimed),
 }
 
 /// A folder of pinned links that no other process may use until this is dropped.
 #[derive(Debug)]
-pub struct PinFolder(ClaimedFolder);
+pub struct Pins {
+    bpffs: Bpffs,
+    folder: ClaimedFolder,
+}
 
-impl PinFolder {
-    /// Claims the folder `below` the folder `root` of a bpffs, and creates both if they do not exist. Waits a moment
-    /// if another process has it.
+impl Pins {
+    /// Claims the folder `below` that of this thread's network namespace in the folder `root` of bpffs, and removes what
+    /// deleted interfaces have left below `root`. Mounts a bpffs if there is none.
     ///
     /// # Errors
-    /// See [`NotClaimed`].
-    pub fn claim(root: &Path, below: &Path) -> Result<Self, NotClaimed> {
-        ClaimedFolder::claim(root, below).map(Self)
+    /// If there is no bpffs and none can be mounted, or another process has the folder.
+    pub fn claim(root: &str, below: &Path) -> Result<Self, NoPins> {
+        let bpffs = Bpffs::find_or_mount()?;
+        let root = bpffs.path().join(root);
+        sweep(&root, 1 + below.components().count());
+        let folder = ClaimedFolder::claim(&root, &namespace(&root)?.join(below))?;
+        Ok(Self { bpffs, folder })
     }
 
-    /// As [`claim`](Self::claim), without waiting.
-    ///
-    /// # Errors
-    /// See [`NotClaimed`].
-    pub fn try_claim(root: &Path, below: &Path) -> Result<Self, NotClaimed> {
-        ClaimedFolder::try_claim(root, below).map(Self)
+    /// The bpffs that the folder is in.
+    pub fn bpffs(&self) -> &Bpffs {
+        &self.bpffs
     }
 
     /// The links that are pinned for existing interfaces, by index; files of other interfaces are removed.
     pub fn links(&self) -> Vec<PinnedLink> {
-        let folder = self.0.path();
-        let links = names_in(folder).filter_map(|name| PinnedLink::open(folder.join(name)));
-        let (mut here, gone): (Vec<_>, Vec<_>) = links.partition(|pinned| pinned.ifindex != 0);
-        here.sort_by_key(|pinned| pinned.ifindex);
-        gone.into_iter().for_each(PinnedLink::remove);
-        here
+        links_in(&self.folder)
     }
 
     /// The file of an interface.
     pub fn path(&self, ifindex: u32, attach_type: AttachType) -> PathBuf {
-        self.0.path().join(match attach_type {
+        self.folder.path().join(match attach_type {
             AttachType::Xdp => ifindex.to_string(),
             AttachType::Tc => format!("{ifindex}-tc"),
         })
@@ -114,44 +118,88 @@ impl PinFolder {
     /// Pins a link.
     ///
     /// # Errors
-    /// The kernel's error.
-    pub fn pin(&self, ifindex: u32, link: &mut Link) -> Result<PathBuf, NotPinned> {
+    /// [`Error::Pin`].
+    pub fn pin(&self, ifindex: u32, link: &mut Link) -> Result<PathBuf, Error> {
         let placed = link.info().ok().and_then(|info| place(&info.info));
         let path = self.path(ifindex, placed.map_or(AttachType::Xdp, |(_, attach_type)| attach_type));
         match link.pin(&path) {
             Ok(()) => Ok(path),
-            Err(error) => Err(NotPinned { path, error }),
+            Err(error) => Err(Error::Pin { path, error }),
         }
     }
 }
 
-/// What the folder of this thread's network namespace is called below `root`.
+/// Detaches programs that an ended daemon has left: those of the links that are pinned as [`Pins::claim`] says, and that
+/// `is_ours`. Returns the indices of their interfaces.
+///
+/// # Errors
+/// If a running daemon has the folder.
+pub fn remove_kept(
+    root: &str,
+    below: &Path,
+    is_ours: impl Fn(&PinnedLink) -> bool,
+) -> Result<Vec<u32>, NoPins> {
+    // Without a bpffs, nothing can have been left.
+    let Some(bpffs) = Bpffs::find() else { return Ok(Vec::new()) };
+    let root = bpffs.path().join(root);
+    let below = namespace(&root)?.join(below);
+    if !root.join(&below).exists() {
+        return Ok(Vec::new());
+    }
+    // A process that the previous owner is starting may have its lock for a moment, so this is tried more than once.
+    let folder = ClaimedFolder::claim(&root, &below)?;
+    let mut removed = Vec::new();
+    for pinned in links_in(&folder).into_iter().filter(is_ours) {
+        removed.push(pinned.ifindex);
+        pinned.remove();
+    }
+    Ok(removed)
+}
+
+/// The names of the folders below that of this thread's network namespace; none without a bpffs.
+pub fn kept_folders(root: &str) -> Vec<OsString> {
+    let Some(root) = Bpffs::find().map(|bpffs| bpffs.path().join(root)) else { return Vec::new() };
+    namespace(&root).map_or_else(|_| Vec::new(), |namespace| names_in(&root.join(namespace)).collect())
+}
+
+/// The name of the folder of this thread's network namespace below `root`.
 ///
 /// # Errors
 /// [`NotClaimed::System`] if `/proc` does not say.
-pub fn of_namespace(root: &Path) -> Result<PathBuf, NotClaimed> {
+fn namespace(root: &Path) -> Result<PathBuf, NotClaimed> {
     match fs::metadata("/proc/thread-self/ns/net") {
         Ok(namespace) => Ok(namespace.ino().to_string().into()),
         Err(error) => Err(NotClaimed::System { folder: root.into(), error }),
     }
 }
 
+fn links_in(folder: &ClaimedFolder) -> Vec<PinnedLink> {
+    let folder = folder.path();
+    let links = names_in(folder).filter_map(|name| PinnedLink::open(folder.join(name)));
+    let (mut here, gone): (Vec<_>, Vec<_>) = links.partition(|pinned| pinned.ifindex != 0);
+    here.sort_by_key(|pinned| pinned.ifindex);
+    gone.into_iter().for_each(PinnedLink::remove);
+    here
+}
+
 /// The names in a folder; none if there is no such folder.
-pub fn names_in(folder: &Path) -> impl Iterator<Item = OsString> + use<> {
+fn names_in(folder: &Path) -> impl Iterator<Item = OsString> + use<> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name())
 }
 
 /// Removes files whose interface no longer exists from folders that no process has claimed, `levels` below `root`.
-pub fn sweep(root: &Path, levels: usize) {
+fn sweep(root: &Path, levels: usize) {
     let mut folders = vec![PathBuf::new()];
     for _ in 0..levels {
-        let below = |folder: &PathBuf| names_in(&root.join(folder)).map(|name| folder.join(name)).collect();
-        folders = folders.iter().flat_map::<Vec<_>, _>(below).collect();
+        folders = folders
+            .iter()
+            .flat_map(|folder| names_in(&root.join(folder)).map(|name| folder.join(name)))
+            .collect();
     }
     for folder in folders {
         // Tries only once: this visits the folders of all running daemons, and must not wait for any.
-        if let Ok(folder) = PinFolder::try_claim(root, &folder) {
-            folder.links();
+        if let Ok(folder) = ClaimedFolder::try_claim(root, &folder) {
+            links_in(&folder);
         }
     }
 }
@@ -166,12 +214,10 @@ mod tests {
         for folder in ["1/lan", "1/wan", "2/lan"] {
             fs::create_dir_all(root.join(folder)).unwrap();
         }
-        let ours = PinFolder::claim(&root, "1/lan".as_ref()).unwrap();
+        let ours = ClaimedFolder::claim(&root, "1/lan".as_ref()).unwrap();
         sweep(&root, 2);
         let left: Vec<_> = names_in(&root).flat_map(|name| names_in(&root.join(name))).collect();
         assert_eq!(left, ["lan"], "only what is claimed stays");
-        assert_eq!(ours.path(7, AttachType::Xdp), root.join("1/lan/7"));
-        assert_eq!(ours.path(7, AttachType::Tc), root.join("1/lan/7-tc"));
         drop(ours);
         assert!(!root.exists());
         sweep(&root, 2);
@@ -180,7 +226,7 @@ mod tests {
 
     #[test]
     fn the_folder_of_a_namespace_is_its_number() {
-        let name = of_namespace(Path::new("/")).unwrap();
+        let name = namespace(Path::new("/")).unwrap();
         assert!(name.to_string_lossy().parse::<u64>().is_ok(), "{name:?}");
     }
 }

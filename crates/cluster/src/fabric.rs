@@ -3,14 +3,14 @@
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use bm_bpf::{Occupant, PinnedLink, xdp};
+use bm_bpf::{PinnedLink, Pins, xdp};
 use bm_netlink::Link as Interface;
 use bm_sys::{Flag, Interfaces};
 use libbpf_rs::Link;
 
 use crate::error::ClusterError;
 use crate::message::ETHERTYPE;
-use crate::pins::{self, Pins};
+use crate::pins;
 use crate::program::Program;
 use crate::socket::FabricSocket;
 
@@ -65,7 +65,7 @@ impl AttachedLink {
         context.program.count(ifindex, true)?;
         let (link, pin) = attach(context, &name, ifindex)?;
         let socket = FabricSocket::open(ifindex, ETHERTYPE)
-            .map_err(ClusterError::system("opening a packet socket on a fabric link"))?;
+            .map_err(bm_bpf::Error::system("opening a packet socket on a fabric link"))?;
         let mac_before = (before != context.own_mac).then_some(before);
         Ok(Self { name, ifindex, socket, link, pin, mac_before, promiscuous })
     }
@@ -97,14 +97,11 @@ fn attach(
     let program = context.program.xdp_program();
     if let Some(at) = ours {
         let mut pinned = context.earlier_links.swap_remove(at);
-        let failed = ClusterError::program("taking over a fabric link");
+        let failed = bm_bpf::Error::program("taking over a fabric link");
         pinned.link.update_prog(&program).map_err(failed)?;
         return Ok((pinned.link, Some(pinned.path)));
     }
-    let failed = |error| match Occupant::of(ifindex, name) {
-        Some(occupant) => ClusterError::Taken(occupant),
-        None => ClusterError::program("attaching the fabric program")(error),
-    };
+    let failed = bm_bpf::Error::attach("attaching the fabric program", ifindex, name);
     let mut link = program.attach_xdp(ifindex.cast_signed()).map_err(failed)?;
     let pin = context.pins.map(|pins| pins.pin(ifindex, &mut link)).transpose()?;
     Ok((link, pin))

@@ -14,7 +14,7 @@ mod neighbors;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bm_bpf::PinnedLink;
+use bm_bpf::{PinnedLink, Pins};
 use bm_sys::Interfaces;
 use bm_vlb::address::{Destination, Node, Source};
 use bm_vlb::published::PublishedPeers;
@@ -31,7 +31,7 @@ use crate::message::{self, ETHERNET, Entry, Epochs, Key, MessageError};
 use crate::neighbor::LocalNeighbor;
 use crate::neighbor_map::{inherited, to_layout};
 use crate::on_link::OwnRoutes;
-use crate::pins::{self, Pins};
+use crate::pins;
 use crate::probe;
 use crate::prober::{Prober, Sender};
 use crate::program::Program;
@@ -124,9 +124,9 @@ impl Cluster {
         let own = settings.own().ok_or_else(|| ClusterError::Settings("this node is not a member".into()))?;
         let key = probe::read_key(&settings.key_file)?;
         let interfaces =
-            Interfaces::open().map_err(ClusterError::system("opening a socket to query interfaces"))?;
+            Interfaces::open().map_err(bm_bpf::Error::system("opening a socket to query interfaces"))?;
         let mut notes = Vec::new();
-        let pins = Pins::claim()
+        let pins = pins::claim()
             .map_err(|why| notes.push(format!("the fabric program stops when the daemon ends: {why}")))
             .ok();
         let earlier_links = pins.as_ref().map(Pins::links).unwrap_or_default();
@@ -331,7 +331,7 @@ impl Cluster {
     /// Updates the program's maps, the announcement, and Linux's routes and neighbors.
     fn update(&mut self, now_ns: u64) -> Result<(), ClusterError> {
         let failed =
-            |step| move |error: bm_netlink::Error| ClusterError::System { step, error: error.into() };
+            |step| move |error: bm_netlink::Error| bm_bpf::Error::System { step, error: error.into() };
         self.updated_ns = now_ns;
         self.local = Local::read().map_err(failed("reading interfaces, addresses and neighbors"))?;
         self.update_interfaces();
@@ -459,7 +459,7 @@ impl Cluster {
     /// If the program is not pinned.
     pub fn keep(&mut self) -> Result<(), ClusterError> {
         if self.pins.is_none() {
-            return Err(ClusterError::NotPinned);
+            return Err(bm_bpf::Error::NotPinned.into());
         }
         self.kept = true;
         Ok(())

@@ -40,7 +40,7 @@ impl Service {
                 lock(&cluster).answer(node, id, [&status.to_be_bytes()[..], &body].concat());
             }
         };
-        let failed = ClusterError::system("starting the thread that answers other nodes");
+        let failed = bm_bpf::Error::system("starting the thread that answers other nodes");
         std::thread::Builder::new().name("bm-answers".into()).spawn(run).map_err(failed)?;
         lock(&self.cluster).answer_with(sender);
         Ok(())

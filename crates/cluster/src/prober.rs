@@ -120,7 +120,7 @@ impl Prober {
     /// What the system said.
     pub fn start(sender: Sender) -> Result<Self, ClusterError> {
         let waker = || {
-            let failed = ClusterError::system("creating an eventfd for probes");
+            let failed = bm_bpf::Error::system("creating an eventfd for probes");
             Waker::new().map_err(|error| failed(std::io::Error::other(error)))
         };
         let shared = Arc::new(Shared {
@@ -131,7 +131,7 @@ impl Prober {
             changed: waker()?,
         });
         let probing = Probing::new(Arc::clone(&shared), sender);
-        let failed = ClusterError::system("starting the thread that sends probes");
+        let failed = bm_bpf::Error::system("starting the thread that sends probes");
         let thread = std::thread::Builder::new().name("bm-probes".into());
         let thread = thread.spawn(move || probing.run()).map_err(failed)?;
         Ok(Self { shared, thread: Some(thread) })

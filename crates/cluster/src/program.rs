@@ -8,7 +8,6 @@ use bm_vlb::membership::Epoch;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut};
 
 use crate::counters::Counters;
-use crate::error::ClusterError;
 use crate::layout::{NO_EPOCH, Neighbor, Own, PROGRAM};
 use crate::pins;
 
@@ -35,8 +34,8 @@ pub struct Program {
 impl Program {
     /// Loads the program without attaching it to an interface. Uses the maps of an earlier daemon's program if there is
     /// one with the same layout.
-    pub fn load(earlier: &[PinnedLink]) -> Result<Self, ClusterError> {
-        let failed = ClusterError::program("loading the fabric program");
+    pub fn load(earlier: &[PinnedLink]) -> Result<Self, bm_bpf::Error> {
+        let failed = bm_bpf::Error::program("loading the fabric program");
         let earlier_map = |name: &str| {
             earlier.iter().filter(|pinned| pins::is_ours(pinned)).find_map(|pinned| pins::map(pinned, name))
         };
@@ -79,7 +78,7 @@ impl Program {
     }
 
     /// Sets the number of this node and the epochs whose frames it accepts.
-    pub fn set_own(&self, node: Node, epoch: Epoch, before: Option<Epoch>) -> Result<(), ClusterError> {
+    pub fn set_own(&self, node: Node, epoch: Epoch, before: Option<Epoch>) -> Result<(), bm_bpf::Error> {
         let own = Own {
             node: node.number().into(),
             epoch: epoch.number().into(),
@@ -97,7 +96,7 @@ impl Program {
     }
 
     /// Sets the interface of the link to a node; 0: it is not a member.
-    pub fn set_link(&self, node: Node, ifindex: u32) -> Result<(), ClusterError> {
+    pub fn set_link(&self, node: Node, ifindex: u32) -> Result<(), bm_bpf::Error> {
         update(&self.links, node.number().into(), &ifindex.to_ne_bytes(), "setting a fabric link")
     }
 
@@ -109,12 +108,12 @@ impl Program {
     }
 
     /// Sets the interface of an external port; 0: there is none.
-    pub fn set_port(&self, port: u8, ifindex: u32) -> Result<(), ClusterError> {
+    pub fn set_port(&self, port: u8, ifindex: u32) -> Result<(), bm_bpf::Error> {
         update(&self.ports, port.into(), &ifindex.to_ne_bytes(), "setting an external port")
     }
 
     /// Makes new packets of frames for Linux, however Linux has marked the old ones: needed on veths.
-    pub fn renew_packets(&self) -> Result<(), ClusterError> {
+    pub fn renew_packets(&self) -> Result<(), bm_bpf::Error> {
         let cpus = find(&self.object, "cpus")?;
         for cpu in 0..cpus.max_entries() {
             // Frames arrive on no CPU that is offline.
@@ -124,21 +123,21 @@ impl Program {
     }
 
     /// Starts or stops counting frames of an interface.
-    pub fn count(&self, ifindex: u32, counted: bool) -> Result<(), ClusterError> {
+    pub fn count(&self, ifindex: u32, counted: bool) -> Result<(), bm_bpf::Error> {
         let key = ifindex.to_ne_bytes();
         if !counted {
             let _gone = self.counts.delete(&key);
             return Ok(());
         }
-        if Counters::read(&self.counts, ifindex).is_some() {
+        if self.counters(ifindex).is_some() {
             return Ok(());
         }
-        let failed = ClusterError::program("adding the counters of a fabric link");
+        let failed = bm_bpf::Error::program("adding the counters of a fabric link");
         bm_bpf::reset_counters(&self.counts, &key).map_err(failed)
     }
 
     /// Sets the neighbor with an index.
-    pub fn set_neighbor(&self, index: u16, neighbor: &Neighbor) -> Result<(), ClusterError> {
+    pub fn set_neighbor(&self, index: u16, neighbor: &Neighbor) -> Result<(), bm_bpf::Error> {
         update(&self.neighbors, index.into(), neighbor.bytes(), "setting a neighbor")
     }
 
@@ -166,15 +165,15 @@ impl Program {
 
     /// The counters of an interface; `None` if it is not a fabric link.
     pub fn counters(&self, ifindex: u32) -> Option<Counters> {
-        Counters::read(&self.counts, ifindex)
+        Counters::read(&self.counts, ifindex).ok().flatten()
     }
 }
 
-fn update(map: &MapHandle, key: u32, value: &[u8], step: &'static str) -> Result<(), ClusterError> {
-    map.update(&key.to_ne_bytes(), value, MapFlags::ANY).map_err(ClusterError::program(step))
+fn update(map: &MapHandle, key: u32, value: &[u8], step: &'static str) -> Result<(), bm_bpf::Error> {
+    map.update(&key.to_ne_bytes(), value, MapFlags::ANY).map_err(bm_bpf::Error::program(step))
 }
 
-fn find(object: &Object, name: &str) -> Result<MapHandle, ClusterError> {
+fn find(object: &Object, name: &str) -> Result<MapHandle, bm_bpf::Error> {
     let map = object.maps().find(|map| map.name() == name).expect("the program has this map");
-    MapHandle::try_from(&map).map_err(ClusterError::program("finding the maps of the fabric program"))
+    MapHandle::try_from(&map).map_err(bm_bpf::Error::program("finding the maps of the fabric program"))
 }

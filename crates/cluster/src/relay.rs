@@ -9,15 +9,16 @@
 //! program between its fabric links, which are virtual then, and the cables that all of them share.
 
 use std::fmt;
+use std::io;
 use std::str::FromStr;
 
-use bm_bpf::{Occupant, PinnedLink};
+use bm_bpf::{PinnedLink, Pins};
 use bm_sys::{Flag, Interfaces};
 use bm_vlb::address::Node;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut};
 
 use crate::error::ClusterError;
-use crate::pins::{Pins, RELAY_FOLDER};
+use crate::pins;
 
 /// The object file with the program, made by the build script.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/relay.bpf.o"));
@@ -133,22 +134,22 @@ struct Program {
 }
 
 impl Program {
-    fn load() -> Result<Self, ClusterError> {
-        let failed = ClusterError::program("loading the program of a relay");
+    fn load() -> Result<Self, bm_bpf::Error> {
+        let failed = bm_bpf::Error::program("loading the program of a relay");
         let mut builder = ObjectBuilder::default();
         let object = builder.open_memory(OBJECT).and_then(libbpf_rs::OpenObject::load).map_err(failed)?;
-        let failed = ClusterError::system("opening a socket to query interfaces");
+        let failed = bm_bpf::Error::system("opening a socket to query interfaces");
         Ok(Self { object, interfaces: Interfaces::open().map_err(failed)? })
     }
 
-    fn map(&self, name: &str) -> Result<MapHandle, ClusterError> {
+    fn map(&self, name: &str) -> Result<MapHandle, bm_bpf::Error> {
         let map = self.object.maps().find(|map| map.name() == name).expect("the program has this map");
-        MapHandle::try_from(&map).map_err(ClusterError::program("finding the maps of a relay"))
+        MapHandle::try_from(&map).map_err(bm_bpf::Error::program("finding the maps of a relay"))
     }
 
-    fn set(&self, map: &str, key: Node, value: u32) -> Result<(), ClusterError> {
+    fn set(&self, map: &str, key: Node, value: u32) -> Result<(), bm_bpf::Error> {
         let (key, value) = (u32::from(key.number()).to_ne_bytes(), value.to_ne_bytes());
-        let failed = ClusterError::program("setting the links of a relay");
+        let failed = bm_bpf::Error::program("setting the links of a relay");
         self.map(map)?.update(&key, &value, MapFlags::ANY).map_err(failed)
     }
 
@@ -158,10 +159,10 @@ impl Program {
         let of_one = |link: &RelayLink| {
             let missing = || ClusterError::Settings(format!("there is no interface {}", link.device));
             let ifindex = bm_sys::interface::index(&link.device).ok_or_else(missing)?;
-            let failed = ClusterError::program("adding the counters of a relay");
+            let failed = bm_bpf::Error::program("adding the counters of a relay");
             bm_bpf::reset_counters(&counts, &ifindex.to_ne_bytes()).map_err(failed)?;
             if !is_veth(&self.interfaces, &link.device) {
-                let failed = ClusterError::system("making an interface of a relay promiscuous");
+                let failed = bm_bpf::Error::system("making an interface of a relay promiscuous");
                 self.interfaces.set_flag(&link.device, Flag::Promiscuous, true).map_err(failed)?;
             }
             Ok(ifindex)
@@ -172,7 +173,7 @@ impl Program {
     fn fill(&self, settings: &RelaySettings) -> Result<Vec<u32>, ClusterError> {
         let (mut links, ends) = (self.find(&settings.links)?, self.find(&settings.ends)?);
         let own = settings.own.map_or(NO_NODE, |node| node.number().into());
-        let failed = ClusterError::program("setting the node of a relay");
+        let failed = bm_bpf::Error::program("setting the node of a relay");
         self.map("own")?.update(&0u32.to_ne_bytes(), &own.to_ne_bytes(), MapFlags::ANY).map_err(failed)?;
         for (link, ifindex) in settings.links.iter().zip(&links) {
             link.nodes.iter().try_for_each(|node| self.set("towards", *node, *ifindex))?;
@@ -205,7 +206,7 @@ pub fn start_relay(settings: &RelaySettings) -> Result<(), ClusterError> {
         let ours = earlier.iter().position(|pinned| pinned.ifindex == ifindex);
         match ours.map(|at| earlier.swap_remove(at)) {
             Some(mut pinned) => {
-                let failed = ClusterError::program("changing the program of a relay");
+                let failed = bm_bpf::Error::program("changing the program of a relay");
                 pinned.link.update_prog(&program.xdp_program()).map_err(failed)?;
             }
             None => drop(pins.pin(ifindex, &mut attach(&mut program, ifindex)?)?),
@@ -215,15 +216,10 @@ pub fn start_relay(settings: &RelaySettings) -> Result<(), ClusterError> {
     Ok(())
 }
 
-fn attach(program: &mut Program, ifindex: u32) -> Result<Link, ClusterError> {
-    let attached = program.xdp_program().attach_xdp(ifindex.cast_signed());
-    attached.map_err(|error| {
-        let name = bm_sys::interface::name(ifindex).unwrap_or_default();
-        match Occupant::of(ifindex, &name) {
-            Some(occupant) => ClusterError::Taken(occupant),
-            None => ClusterError::program("attaching the program of a relay")(error),
-        }
-    })
+fn attach(program: &mut Program, ifindex: u32) -> Result<Link, bm_bpf::Error> {
+    let name = bm_sys::interface::name(ifindex).unwrap_or_default();
+    let failed = bm_bpf::Error::attach("attaching the program of a relay", ifindex, &name);
+    program.xdp_program().attach_xdp(ifindex.cast_signed()).map_err(failed)
 }
 
 /// What this server's relay has counted; empty if it is not a relay.
@@ -244,7 +240,7 @@ pub fn relay_counts() -> Result<Vec<RelayCounts>, ClusterError> {
 /// # Errors
 /// If bpffs cannot be read.
 pub fn stop_relay() -> Result<usize, ClusterError> {
-    let failed = ClusterError::system("opening a socket to query interfaces");
+    let failed = bm_bpf::Error::system("opening a socket to query interfaces");
     let interfaces = Interfaces::open().map_err(failed)?;
     let links = claim()?.links();
     let count = links.len();
@@ -268,8 +264,9 @@ fn is_veth(interfaces: &Interfaces, name: &str) -> bool {
     matches!(interfaces.driver(name).as_deref(), Ok("veth"))
 }
 
-fn claim() -> Result<Pins, ClusterError> {
-    Pins::claim_in(RELAY_FOLDER).map_err(ClusterError::system("using the relay's folder in bpffs"))
+fn claim() -> Result<Pins, bm_bpf::Error> {
+    let failed = bm_bpf::Error::system("using the relay's folder in bpffs");
+    pins::claim_of_relays().map_err(io::Error::other).map_err(failed)
 }
 
 impl fmt::Display for RelayLink {

@@ -50,7 +50,7 @@ impl Service {
     /// If the settings are invalid, the store does not admit this node, or the kernel rejects the program.
     pub fn start(configured: Settings) -> Result<Self, ClusterError> {
         let (settings, admitted) = admitted(&configured)?;
-        let failed = ClusterError::system("subscribing to events of interfaces and neighbors");
+        let failed = bm_bpf::Error::system("subscribing to events of interfaces and neighbors");
         // Subscribed before the first dump, so that no change in between is missed.
         let mut events = LinkEvents::listen_with_neighbors().map_err(|error| failed(error.into()))?;
         let (stop, stopped) = UnixStream::pair().map_err(&failed)?;

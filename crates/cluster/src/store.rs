@@ -136,7 +136,7 @@ impl Admitted {
                 follower.leave().await;
             });
         };
-        let failed = ClusterError::system("starting the thread of the cluster's store");
+        let failed = bm_bpf::Error::system("starting the thread of the cluster's store");
         let thread = std::thread::Builder::new().name("bm-store".into()).spawn(run).map_err(failed)?;
         Ok(Store { requests, stop: Some(stop), view, thread: Some(thread) })
     }
@@ -480,8 +480,8 @@ impl From<EtcdError> for ReadError {
     }
 }
 
-fn runtime() -> Result<Runtime, ClusterError> {
-    let failed = ClusterError::system("starting the thread of the cluster's store");
+fn runtime() -> Result<Runtime, bm_bpf::Error> {
+    let failed = bm_bpf::Error::system("starting the thread of the cluster's store");
     Builder::new_current_thread().enable_all().build().map_err(failed)
 }
 

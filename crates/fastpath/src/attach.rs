@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use bm_bpf::xdp::{self, Xdp};
-use bm_bpf::{AttachType, Occupant, ProgramInfo, pins, tcx};
+use bm_bpf::{AttachType, AttachedProgram, ProgramInfo, pins, tcx};
 use bm_sys::Interfaces;
 use libbpf_rs::{Link, ProgramMut};
 
@@ -164,8 +164,8 @@ pub fn attach(
     let ifindex = ifindex(interface)?;
     let link = match attach_type {
         AttachType::Xdp => {
-            if let Some(occupant) = Occupant::of(ifindex, interface) {
-                return Err(KernelError::Taken(occupant));
+            if let Some(other) = AttachedProgram::on(ifindex, interface) {
+                return Err(bm_bpf::Error::Taken(other).into());
             }
             let failed = |error| KernelError::Attach { interface: interface.into(), error };
             program.attach_xdp(ifindex as i32).map_err(failed)?

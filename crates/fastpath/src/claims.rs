@@ -49,8 +49,8 @@ impl Claims {
         let first = self.take_place(ifindex)?;
         let place = first + queue;
         let (place, socket) = (place.to_ne_bytes(), socket.as_raw_fd().to_ne_bytes());
-        let failed = KernelError::program("adding a worker's socket to the map");
-        self.map.update(&place, &socket, MapFlags::ANY).map_err(failed)
+        let failed = bm_bpf::Error::program("adding a worker's socket to the map");
+        Ok(self.map.update(&place, &socket, MapFlags::ANY).map_err(failed)?)
     }
 
     /// Reserves the slot of an interface's first queue.

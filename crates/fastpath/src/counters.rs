@@ -1,42 +1,39 @@
 //! Counters of an interface: frames by what happened to them, and by drop reason.
 
-use libbpf_rs::MapHandle;
-
-/// The number of counters: `VERDICTS` of `layout.h`.
-const KINDS: usize = 29;
-
-/// Their names, in order.
-pub const COUNTERS: [&str; KINDS] = [
-    "forwarded",
-    "forwarded_bytes",
-    "received_bytes",
-    "linux_unattended",
-    "linux_inactive",
-    "linux_other_mac",
-    "linux_other_type",
-    "linux_header",
-    "linux_hops",
-    "linux_local",
-    "linux_unresolved",
-    "linux_no_route",
-    "linux_unreachable",
-    "linux_prohibit",
-    "linux_mtu",
-    "linux_egress",
-    "linux_source",
-    "linux_same_interface",
-    "linux_partial_sum",
-    "linux_flow",
-    "linux_firewall",
-    "linux_no_worker",
-    "claimed",
-    "drop_filter",
-    "drop_tiny_fragment",
-    "drop_reverse_path",
-    "drop_rate_limit",
-    "drop_blackhole",
-    "drop_filter_not_ready",
-];
+bm_bpf::counters! {
+    /// The counters of one ingress interface, summed over all CPUs.
+    pub struct Counters of COUNTERS = [
+        "forwarded",
+        "forwarded_bytes",
+        "received_bytes",
+        "linux_unattended",
+        "linux_inactive",
+        "linux_other_mac",
+        "linux_other_type",
+        "linux_header",
+        "linux_hops",
+        "linux_local",
+        "linux_unresolved",
+        "linux_no_route",
+        "linux_unreachable",
+        "linux_prohibit",
+        "linux_mtu",
+        "linux_egress",
+        "linux_source",
+        "linux_same_interface",
+        "linux_partial_sum",
+        "linux_flow",
+        "linux_firewall",
+        "linux_no_worker",
+        "claimed",
+        "drop_filter",
+        "drop_tiny_fragment",
+        "drop_reverse_path",
+        "drop_rate_limit",
+        "drop_blackhole",
+        "drop_filter_not_ready",
+    ];
+}
 
 /// Why packets are left to Linux: the counters that begin with `linux_`, without that, and what they mean.
 pub const LEFT_TO_LINUX: [(&str, &str); 19] = [
@@ -73,10 +70,6 @@ pub const LEFT_TO_LINUX: [(&str, &str); 19] = [
     ),
 ];
 
-/// The counters of one ingress interface, summed over all CPUs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters([u64; KINDS]);
-
 impl std::iter::Sum for Counters {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         all.fold(Self::default(), |sum, one| Self(std::array::from_fn(|at| sum.0[at] + one.0[at])))
@@ -99,7 +92,7 @@ impl Counters {
     /// Only what was dropped before filters were in place.
     #[must_use]
     pub fn only_held(self) -> Self {
-        Self::held(self.with_prefix("drop_filter_not_ready").map(|(_, frames)| frames).sum(), 0)
+        Self::held(self.get("drop_filter_not_ready"), 0)
     }
 
     /// The difference to earlier values.
@@ -116,13 +109,7 @@ impl Counters {
     /// Bytes of the frames received, and of those forwarded, as they were sent. Like Linux's interface counters,
     /// these include the Ethernet header and exclude the frame check sequence.
     pub fn bytes(&self) -> (u64, u64) {
-        let bytes = |name| self.with_prefix(name).map(|(_, bytes)| bytes).sum();
-        (bytes("received_bytes"), bytes("forwarded_bytes"))
-    }
-
-    /// Frames handed to Linux.
-    pub fn linux(&self) -> u64 {
-        self.with_prefix("linux_").map(|(_, frames)| frames).sum()
+        (self.get("received_bytes"), self.get("forwarded_bytes"))
     }
 
     /// Frames handed to Linux, by cause.
@@ -130,34 +117,14 @@ impl Counters {
         self.with_prefix("linux_")
     }
 
-    /// Frames that were dropped, by reason: by filters and blackhole routes.
-    pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.with_prefix("drop_")
-    }
-
-    fn with_prefix(&self, prefix: &'static str) -> impl Iterator<Item = (&'static str, u64)> {
-        self.named().filter_map(move |(name, frames)| Some((name.strip_prefix(prefix)?, frames)))
-    }
-
     /// Frames given to workers.
     pub fn claimed(&self) -> u64 {
-        self.with_prefix("claimed").map(|(_, frames)| frames).sum()
+        self.get("claimed")
     }
 
     /// Frames received.
     pub fn received(&self) -> u64 {
-        self.forwarded() + self.linux() + self.claimed() + self.drops().map(|(_, frames)| frames).sum::<u64>()
-    }
-
-    /// All counters with their names.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
-        COUNTERS.into_iter().zip(self.0)
-    }
-
-    /// Reads the counters of the interface that next hops call `index`.
-    pub(crate) fn read(map: &MapHandle, index: u16) -> libbpf_rs::Result<Self> {
-        let key = u32::from(index).to_ne_bytes();
-        Ok(bm_bpf::sum_counters(map, &key)?.map_or(Self::default(), Self))
+        self.forwarded() + self.linux() + self.claimed() + self.dropped()
     }
 }
 

@@ -21,9 +21,9 @@ use crate::layout::{
     Views,
 };
 use crate::maps::{self, MappedViews};
-use crate::pins::Pins;
 use crate::situation::Situation;
 use crate::unresolved::{self, UnresolvedReader};
+use bm_bpf::Pins;
 
 /// The maps with the tables that one program reads.
 struct Tables {
@@ -76,7 +76,7 @@ impl Kernel {
     /// # Errors
     /// The kernel's error.
     pub fn load(grace: Duration) -> Result<Self, KernelError> {
-        let failed = KernelError::program("creating the maps");
+        let failed = bm_bpf::Error::program("creating the maps");
         let tables = Tables {
             hops: table(Part::NextHops).map_err(&failed)?,
             fib4: table(Part::Ipv4).map_err(&failed)?,
@@ -86,7 +86,7 @@ impl Kernel {
         let views = maps::create("views", size_of::<Views>()).map_err(&failed)?;
         let unresolved = unresolved::create().map_err(&failed)?;
         let mapped =
-            MappedViews::map(&views).map_err(KernelError::system("mapping the tables into memory"))?;
+            MappedViews::map(&views).map_err(bm_bpf::Error::system("mapping the tables into memory"))?;
         mapped.head().grace_jiffies.store(attended::jiffies(grace), Relaxed);
         let object = object::load(
             object::XDP,
@@ -159,7 +159,7 @@ impl Kernel {
     /// # Errors
     /// The kernel's error.
     pub fn take_claims(&mut self, frame_max: u32) -> Result<Claims, KernelError> {
-        let failed = KernelError::program("creating the map of workers' sockets");
+        let failed = bm_bpf::Error::program("creating the map of workers' sockets");
         let map = Claims::create().map_err(&failed)?;
         self.claims = Some((map.handle().map_err(&failed)?, frame_max));
         Ok(map)
@@ -170,8 +170,8 @@ impl Kernel {
     /// # Errors
     /// The kernel's error.
     pub fn unresolved(&self) -> Result<UnresolvedReader, KernelError> {
-        UnresolvedReader::open(&self.unresolved)
-            .map_err(KernelError::program("mapping the ring of next hops without a MAC address"))
+        let failed = bm_bpf::Error::program("mapping the ring of next hops without a MAC address");
+        Ok(UnresolvedReader::open(&self.unresolved).map_err(failed)?)
     }
 
     /// Whether frames can be sent through an interface of the kernel path.
@@ -207,7 +207,7 @@ impl Kernel {
         self.apply_filters(situation)?;
         if *view != *self.view {
             grace::wait()
-                .map_err(KernelError::system("waiting for packets that are still in the program"))?;
+                .map_err(bm_bpf::Error::system("waiting for packets that are still in the program"))?;
             let next = self.mapped.head().current.load(Relaxed) ^ 1;
             self.mapped.write(next as usize & 1, &view);
             self.mapped.head().current.store(next, Release);
@@ -227,7 +227,7 @@ impl Kernel {
         let [hops, fib4, fib6, ..] = &self.newer;
         let clone =
             |newer: &Option<MapHandle>, old: &MapHandle| MapHandle::try_from(newer.as_ref().unwrap_or(old));
-        let failed = KernelError::program("reopening the maps");
+        let failed = bm_bpf::Error::program("reopening the maps");
         let tables = Tables {
             hops: clone(hops, &self.tables.hops).map_err(&failed)?,
             fib4: clone(fib4, &self.tables.fib4).map_err(&failed)?,
@@ -298,7 +298,8 @@ impl Kernel {
     /// # Errors
     /// The kernel's error.
     pub fn counters(&self, index: u16) -> Result<Counters, KernelError> {
-        Counters::read(&self.counts, index).map_err(KernelError::program("reading the counters"))
+        let counters = Counters::read(&self.counts, index.into());
+        Ok(counters.map_err(bm_bpf::Error::program("reading the counters"))?.unwrap_or_default())
     }
 }
 

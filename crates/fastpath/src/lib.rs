@@ -46,6 +46,7 @@ pub use attach::{
     AttachChoice, Attachment, ifindex, is_ethernet, is_there, name as interface_name, why_no_frames,
 };
 pub use bm_bpf::AttachType;
+pub use bm_bpf::{NoPins, Pins};
 pub use bm_filter::{Filters, Rate, SourceCheck};
 pub use claims::{CLAIM_QUEUES, Claims};
 pub use counters::{COUNTERS, Counters, LEFT_TO_LINUX};
@@ -55,7 +56,7 @@ pub use grace::Grace;
 pub use kernel::{Kernel, Moved, TakenOver, Verdict};
 pub use layout::{BUCKETS, HOPS, INTERFACES};
 pub use lease::{Lease, detach_from_parent, prioritize};
-pub use pins::{NoPins, Pins, remove_kept};
+pub use pins::{claim_pins, remove_kept};
 pub use situation::{Interface, ReversePath, Situation, Tag};
 pub use unresolved::{Unresolved, UnresolvedReader};
 pub use uppers::{UpperElsewhere, Uppers};

@@ -1,24 +1,25 @@
 //! Errors of AF_XDP ports, and how to fix them.
 
-use std::fmt;
 use std::io;
 
-use bm_bpf::Occupant;
+use bm_bpf::AttachedProgram;
 
 /// The largest slot that AF_XDP takes, in bytes.
 const SLOT_MAX: usize = 4096;
 
 /// Why an AF_XDP port cannot be opened.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum XdpError {
-    /// No such interface in this network namespace.
-    NoInterface {
-        /// The name asked for.
-        interface: String,
-    },
-    /// Another XDP program is attached to the interface.
-    Taken(Occupant),
+    #[error("there is no interface {interface:?} in this network namespace")]
+    NoInterface { interface: String },
+    #[error("{0}")]
+    Taken(AttachedProgram),
     /// Neither native nor generic mode accepted the program.
+    #[error(
+        "{interface}: no XDP program can be attached{}{}",
+        refused("native", native.as_ref()),
+        refused("generic", generic.as_ref())
+    )]
     Attach {
         interface: String,
         /// The error of native mode.
@@ -27,9 +28,13 @@ pub enum XdpError {
         generic: Option<io::Error>,
     },
     /// A frame of the interface is larger than a slot.
+    #[error(
+        "{interface} has an MTU of {mtu}, but a slot of {slot_size} bytes has room for at most {mtu_max}: {}lower the \
+         MTU with `ip link set dev {interface} mtu {mtu_max}`",
+        larger_slots(*mtu, *mtu_max, *slot_size)
+    )]
     Mtu {
         interface: String,
-        /// Its MTU in bytes.
         mtu: usize,
         /// The largest that fits.
         mtu_max: usize,
@@ -37,34 +42,19 @@ pub enum XdpError {
         slot_size: usize,
     },
     /// The kernel refused the steering program or one of its maps.
-    Program {
-        interface: String,
-        /// What libbpf said.
-        error: libbpf_rs::Error,
-    },
-    /// The interface has no such queue.
-    NoQueue {
-        interface: String,
-        /// The requested queue.
-        queue: u32,
-        /// The number of queues.
-        queues: u32,
-    },
+    #[error("steering program of {interface}: {error:#}{}", program_hint(error))]
+    Program { interface: String, error: libbpf_rs::Error },
+    #[error("{interface} has no queue {queue}: the number of queues is {queues}, counted from 0")]
+    NoQueue { interface: String, queue: u32, queues: u32 },
     /// The socket of a queue could not be opened.
-    Socket {
-        interface: String,
-        queue: u32,
-        /// The step that failed.
-        step: &'static str,
-        /// What the system said.
-        error: io::Error,
-    },
+    #[error("AF_XDP socket of {interface}, queue {queue}: {step}: {error}{}", hint(error))]
+    Socket { interface: String, queue: u32, step: &'static str, error: io::Error },
     /// A query failed.
+    #[error("{interface}: {step}: {error}{}", hint(error))]
     System {
         interface: String,
         /// What was queried.
         step: &'static str,
-        /// What the system said.
         error: io::Error,
     },
 }
@@ -80,52 +70,22 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
-impl fmt::Display for XdpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoInterface { interface } => {
-                write!(f, "there is no interface {interface:?} in this network namespace")
-            }
-            Self::Taken(occupant) => write!(f, "{occupant}"),
-            Self::Attach { interface, native, generic } => {
-                write!(f, "{interface}: no XDP program can be attached")?;
-                for (mode, error) in [("native", native), ("generic", generic)] {
-                    if let Some(error) = error {
-                        write!(f, "; {mode} mode: {error}{}", hint(error))?;
-                    }
-                }
-                Ok(())
-            }
-            Self::Mtu { interface, mtu, mtu_max, slot_size } => {
-                write!(
-                    f,
-                    "{interface} has an MTU of {mtu}, but a slot of {slot_size} bytes has room for at most {mtu_max}: "
-                )?;
-                // AF_XDP supports no larger slots.
-                if *slot_size < SLOT_MAX && *mtu <= mtu_max + (SLOT_MAX - slot_size) {
-                    write!(f, "set slot_size = {SLOT_MAX} in [daemon], or ")?;
-                }
-                write!(f, "lower the MTU with `ip link set dev {interface} mtu {mtu_max}`")
-            }
-            Self::Program { interface, error } => {
-                let denied = error.kind() == libbpf_rs::ErrorKind::PermissionDenied;
-                let advice = if denied { hint(&io::Error::from_raw_os_error(libc::EPERM)) } else { "" };
-                write!(f, "steering program of {interface}: {error:#}{advice}")
-            }
-            Self::NoQueue { interface, queue, queues } => {
-                write!(
-                    f,
-                    "{interface} has no queue {queue}: the number of queues is {queues}, counted from 0"
-                )
-            }
-            Self::Socket { interface, queue, step, error } => {
-                write!(f, "AF_XDP socket of {interface}, queue {queue}: {step}: {error}{}", hint(error))
-            }
-            Self::System { interface, step, error } => {
-                write!(f, "{interface}: {step}: {error}{}", hint(error))
-            }
-        }
+fn program_hint(error: &libbpf_rs::Error) -> &'static str {
+    match error.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => hint(&io::Error::from_raw_os_error(libc::EPERM)),
+        _ => "",
     }
 }
 
-impl std::error::Error for XdpError {}
+/// The error of one mode; empty if it was not tried.
+fn refused(mode: &str, error: Option<&io::Error>) -> String {
+    error.map_or_else(String::new, |error| format!("; {mode} mode: {error}{}", hint(error)))
+}
+
+/// The advice to take larger slots, if frames of this MTU fit into the largest that AF_XDP supports.
+fn larger_slots(mtu: usize, mtu_max: usize, slot_size: usize) -> String {
+    if slot_size < SLOT_MAX && mtu <= mtu_max + (SLOT_MAX - slot_size) {
+        return format!("set slot_size = {SLOT_MAX} in [daemon], or ");
+    }
+    String::new()
+}

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use bm_bpf::xdp::{self, Mode};
-use bm_bpf::{MapValue, Occupant, samples};
+use bm_bpf::{AttachedProgram, MapValue, samples};
 use bm_frame::DATA_OFFSET;
 use bm_port::{LinuxRoute, Steering, Unattended};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -20,65 +20,41 @@ use crate::options::{Attach, Local, Options};
 use crate::shared::Shared;
 use crate::skeleton::{SteerSkel, SteerSkelBuilder};
 
-/// What the steering program did with frames, as it counts them.
-///
-/// Not shared: the order of the program's counters, which are read by a system call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct SteerCounters {
-    /// Taken: sent to a worker's socket. Frames that the socket could not accept are in the port's device counters.
-    pub steered: u64,
-    /// Left to Linux because no worker's socket is bound to the queue.
-    pub no_worker: u64,
-    /// Left to Linux because steering is off.
-    pub inactive: u64,
-    /// Left to Linux because the destination MAC address is another host's.
-    pub other_mac: u64,
-    /// Left to Linux because the MAC or IP address is multicast or broadcast.
-    pub group: u64,
-    /// Left to Linux because it is neither IPv4 nor IPv6, for example ARP.
-    pub other_type: u64,
-    /// Left to Linux because the destination address is its own.
-    pub local: u64,
-    /// Left to Linux as neighbor discovery.
-    pub neighbor: u64,
-    /// Seen again while being delivered to Linux, in generic mode.
-    pub delivered: u64,
-    /// Left to Linux because earlier frames were not fetched: the worker hangs, or the process is being killed.
-    pub unattended: u64,
-    /// Left to Linux because only Linux may handle the address family: a firewall, an IPsec policy, traffic control.
-    pub firewall: u64,
-    /// Dropped because filters might drop it: see [`Options::held`] and [`Unattended`].
-    pub held: u64,
-    /// Left to Linux because they do not fit into a slot.
-    pub too_large: u64,
-    /// Dropped because they do not fit into a slot, and Linux must not forward what filters may drop.
-    pub too_large_dropped: u64,
-    /// Left to Linux because their route leads where only Linux can send.
-    pub route: u64,
+bm_bpf::counters! {
+    /// What the steering program did with the frames of a port, summed over all CPUs.
+    pub struct SteerCounters of STEER_COUNTERS = [
+        // Taken: sent to a worker's socket. Frames that the socket could not accept are in the port's device counters.
+        "steered",
+        // Left to Linux because no worker's socket is bound to the queue.
+        "no_worker",
+        // Left to Linux because steering is off.
+        "inactive",
+        // Left to Linux because the destination MAC address is another host's.
+        "other_mac",
+        // Left to Linux because the MAC or IP address is multicast or broadcast.
+        "group",
+        // Left to Linux because it is neither IPv4 nor IPv6, for example ARP.
+        "other_type",
+        // Left to Linux because the destination address is its own.
+        "local",
+        // Left to Linux as neighbor discovery.
+        "neighbor",
+        // Seen again while being delivered to Linux, in generic mode.
+        "delivered",
+        // Left to Linux because earlier frames were not fetched: the worker hangs, or the process is being killed.
+        "unattended",
+        // Left to Linux because only Linux may handle the address family: a firewall, an IPsec policy, traffic control.
+        "firewall",
+        // Dropped because filters might drop it: see `Options::held` and `Unattended`.
+        "held",
+        // Left to Linux because they do not fit into a slot.
+        "too_large",
+        // Dropped because they do not fit into a slot, and Linux must not forward what filters may drop.
+        "too_large_dropped",
+        // Left to Linux because their route leads where only Linux can send.
+        "route",
+    ];
 }
-
-/// The names of these counters, in their order.
-pub const STEER_COUNTERS: [&str; KINDS] = [
-    "steered",
-    "no_worker",
-    "inactive",
-    "other_mac",
-    "group",
-    "other_type",
-    "local",
-    "neighbor",
-    "delivered",
-    "unattended",
-    "firewall",
-    "held",
-    "too_large",
-    "too_large_dropped",
-    "route",
-];
-
-/// How many counters there are.
-const KINDS: usize = size_of::<SteerCounters>() / size_of::<u64>();
 
 /// `struct control` of `steer.bpf.c`.
 ///
@@ -285,27 +261,7 @@ fn delivers_many(loaded: &SteerSkel<'_>) -> libbpf_rs::Result<(OwnedFd, MapHandl
 }
 
 fn counters(counts: &MapHandle) -> libbpf_rs::Result<SteerCounters> {
-    let sums: [u64; KINDS] = bm_bpf::sum_counters(counts, &0u32.to_ne_bytes())?.unwrap_or([0; KINDS]);
-    let mut sums = sums.into_iter();
-    let mut next = || sums.next().unwrap_or_default();
-    // In the order of the program's counters, which is that of the fields.
-    Ok(SteerCounters {
-        steered: next(),
-        no_worker: next(),
-        inactive: next(),
-        other_mac: next(),
-        group: next(),
-        other_type: next(),
-        local: next(),
-        neighbor: next(),
-        delivered: next(),
-        unattended: next(),
-        firewall: next(),
-        held: next(),
-        too_large: next(),
-        too_large_dropped: next(),
-        route: next(),
-    })
+    SteerCounters::read(counts, 0).map(Option::unwrap_or_default)
 }
 
 /// The largest frame that fits into a slot of this size, in bytes.
@@ -320,7 +276,7 @@ fn random() -> u64 {
 }
 
 fn refuse_if_taken(port: &Interface) -> Result<(), XdpError> {
-    Occupant::of(port.index, &port.name).map_or(Ok(()), |occupant| Err(XdpError::Taken(occupant)))
+    AttachedProgram::on(port.index, &port.name).map_or(Ok(()), |other| Err(XdpError::Taken(other)))
 }
 
 /// Tells a port's steering program which packets to leave to Linux.
@@ -413,11 +369,11 @@ impl Steering for XdpSteering {
     }
 
     fn held(&self) -> u64 {
-        counters(&self.counts).map_or(0, |counters| counters.held)
+        counters(&self.counts).map_or(0, |counters| counters.get("held"))
     }
 
     fn linux_only(&self) -> u64 {
-        counters(&self.counts).map_or(0, |counters| counters.firewall)
+        counters(&self.counts).map_or(0, |counters| counters.get("firewall"))
     }
 }
 

@@ -1,42 +1,39 @@
 //! Counters of a port: frames by what happened to them, and by drop reason.
 
-use libbpf_rs::MapHandle;
-
-/// How many there are: `COUNTERS` of `layout.h`.
-const KINDS: usize = 29;
-
-/// Their names, in order.
-pub const COUNTERS: [&str; KINDS] = [
-    "forwarded",
-    "flooded",
-    "linux_link_local",
-    "drop_short",
-    "drop_source",
-    "drop_vlan",
-    "drop_same_port",
-    "drop_mtu",
-    "drop_port_down",
-    "drop_far_end",
-    "drop_flood_limit",
-    "drop_long",
-    "drop_headroom",
-    "drop_locked",
-    "drop_isolated",
-    "drop_no_flood",
-    "drop_source_guard",
-    "drop_dhcp_guard",
-    "drop_ra_guard",
-    "drop_reserved",
-    "received_bytes",
-    "sent",
-    "sent_bytes",
-    "learned",
-    "moved",
-    "move_refused",
-    "evicted",
-    "table_full",
-    "sums_completed",
-];
+bm_bpf::counters! {
+    /// The counters of one port, summed over all CPUs.
+    pub struct Counters of COUNTERS = [
+        "forwarded",
+        "flooded",
+        "linux_link_local",
+        "drop_short",
+        "drop_source",
+        "drop_vlan",
+        "drop_same_port",
+        "drop_mtu",
+        "drop_port_down",
+        "drop_far_end",
+        "drop_flood_limit",
+        "drop_long",
+        "drop_headroom",
+        "drop_locked",
+        "drop_isolated",
+        "drop_no_flood",
+        "drop_source_guard",
+        "drop_dhcp_guard",
+        "drop_ra_guard",
+        "drop_reserved",
+        "received_bytes",
+        "sent",
+        "sent_bytes",
+        "learned",
+        "moved",
+        "move_refused",
+        "evicted",
+        "table_full",
+        "sums_completed",
+    ];
+}
 
 /// Drop reasons, with a meaning for those who read `show drops`. In the order of the counters.
 pub const REASONS: [(&str, &str); 17] = [
@@ -68,21 +65,7 @@ pub const REASONS: [(&str, &str); 17] = [
     ("reserved", "to a reserved group address, and of no protocol that uses these"),
 ];
 
-/// The counters of one port, summed over all CPUs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters([u64; KINDS]);
-
 impl Counters {
-    /// All counters with their names.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        COUNTERS.into_iter().zip(self.0)
-    }
-
-    /// A counter by its name; 0 if there is no counter of that name.
-    pub fn get(&self, name: &str) -> u64 {
-        self.named().find(|(other, _)| *other == name).map_or(0, |(_, count)| count)
-    }
-
     /// Frames received: forwarded, handed to Linux and dropped.
     pub fn received(&self) -> u64 {
         self.passed() + self.linux() + self.dropped()
@@ -90,27 +73,7 @@ impl Counters {
 
     /// Frames forwarded, to one port or flooded.
     pub fn passed(&self) -> u64 {
-        self.0[0] + self.0[1]
-    }
-
-    /// Frames handed to Linux.
-    pub fn linux(&self) -> u64 {
-        self.0[2]
-    }
-
-    /// Frames dropped.
-    pub fn dropped(&self) -> u64 {
-        self.drops().map(|(_, frames)| frames).sum()
-    }
-
-    /// Frames dropped, by reason.
-    pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.named().filter_map(|(name, frames)| Some((name.strip_prefix("drop_")?, frames)))
-    }
-
-    /// Reads the counters of the port in a slot.
-    pub(crate) fn read(map: &MapHandle, slot: u32) -> libbpf_rs::Result<Self> {
-        Ok(bm_bpf::sum_counters(map, &slot.to_ne_bytes())?.map_or(Self::default(), Self))
+        self.get("forwarded") + self.get("flooded")
     }
 }
 

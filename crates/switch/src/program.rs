@@ -9,7 +9,7 @@ use bm_bpf::MapValue;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, ProgramMut, libbpf_sys};
 
 use crate::counters::Counters;
-use crate::error::SwitchError;
+
 use crate::flood::Sets;
 use crate::layout::{Binding, FDB_STATIC, FdbEntry, Member, Port, RESERVED_MACS, Rules, SLOTS};
 use crate::settings::{Address, PortSettings, Settings};
@@ -45,8 +45,8 @@ pub struct Programs {
 
 impl Programs {
     /// Loads the programs without attaching them to an interface.
-    pub fn load(settings: &Settings) -> Result<Self, SwitchError> {
-        let failed = SwitchError::program("loading the switch's programs");
+    pub fn load(settings: &Settings) -> Result<Self, bm_bpf::Error> {
+        let failed = bm_bpf::Error::program("loading the switch's programs");
         let mut builder = ObjectBuilder::default();
         let mut open = builder.open_memory(OBJECT).map_err(&failed)?;
         let rules = Rules {
@@ -95,15 +95,15 @@ impl Programs {
     }
 
     /// Writes the entry of a port; frames from and to it are switched from now on.
-    pub fn set_port(&mut self, slot: u32, port: &Port) -> Result<(), SwitchError> {
-        let failed = SwitchError::program("writing a port's entry");
+    pub fn set_port(&mut self, slot: u32, port: &Port) -> Result<(), bm_bpf::Error> {
+        let failed = bm_bpf::Error::program("writing a port's entry");
         self.ports.update(&slot.to_ne_bytes(), port.bytes(), MapFlags::ANY).map_err(&failed)?;
         self.slots.update(&port.ifindex.to_ne_bytes(), &slot.to_ne_bytes(), MapFlags::ANY).map_err(&failed)
     }
 
     /// Adds a port to the flood sets of its VLANs, and creates the list of its learned addresses.
-    pub fn join(&mut self, slot: u32, ifindex: u32, settings: &PortSettings) -> Result<(), SwitchError> {
-        let failed = SwitchError::program("adding a port");
+    pub fn join(&mut self, slot: u32, ifindex: u32, settings: &PortSettings) -> Result<(), bm_bpf::Error> {
+        let failed = bm_bpf::Error::program("adding a port");
         let leave = program(&mut self.object, LEAVE).as_fd().as_raw_fd();
         let (key, member) = (slot.to_ne_bytes(), Member { ifindex, program: leave });
         self.everyone.update(&key, member.bytes(), MapFlags::ANY).map_err(&failed)?;
@@ -143,19 +143,19 @@ impl Programs {
     ///
     /// # Errors
     /// The kernel's error; nothing was read then.
-    pub fn fdb(&self) -> Result<Vec<(Address, FdbEntry)>, SwitchError> {
-        table::read(&self.fdb).map_err(SwitchError::system("reading the MAC address table"))
+    pub fn fdb(&self) -> Result<Vec<(Address, FdbEntry)>, bm_bpf::Error> {
+        table::read(&self.fdb).map_err(bm_bpf::Error::system("reading the MAC address table"))
     }
 
     /// Adds an entry to the MAC address table, or replaces it.
-    pub fn set_fdb_entry(&self, address: Address, entry: &FdbEntry) -> Result<(), SwitchError> {
-        let failed = SwitchError::program("writing a MAC address");
+    pub fn set_fdb_entry(&self, address: Address, entry: &FdbEntry) -> Result<(), bm_bpf::Error> {
+        let failed = bm_bpf::Error::program("writing a MAC address");
         self.fdb.update(&table::key(address), entry.bytes(), MapFlags::ANY).map_err(failed)
     }
 
     /// Adds a learned address to the table and to the list of its port.
-    pub fn set_learned(&self, address: Address, entry: &FdbEntry) -> Result<(), SwitchError> {
-        let failed = SwitchError::program("writing a learned MAC address");
+    pub fn set_learned(&self, address: Address, entry: &FdbEntry) -> Result<(), bm_bpf::Error> {
+        let failed = bm_bpf::Error::program("writing a learned MAC address");
         if let Some(macs) = self.learned_by_port.get(&entry.slot) {
             let at = entry.index.to_ne_bytes();
             macs.update(&at, &table::key(address), MapFlags::ANY).map_err(failed)?;
@@ -164,13 +164,13 @@ impl Programs {
     }
 
     /// Sets the number of addresses that count against the size of the table.
-    pub fn set_shared(&self, count: u64) -> Result<(), SwitchError> {
-        let failed = SwitchError::program("counting MAC addresses");
+    pub fn set_shared(&self, count: u64) -> Result<(), bm_bpf::Error> {
+        let failed = bm_bpf::Error::program("counting MAC addresses");
         self.shared.update(&0u32.to_ne_bytes(), &count.to_ne_bytes(), MapFlags::ANY).map_err(failed)
     }
 
     /// Allows a MAC address to send from an IP address behind a port, or no longer.
-    pub fn bind(&self, slot: u32, mac: [u8; 6], address: IpAddr, allowed: bool) -> Result<(), SwitchError> {
+    pub fn bind(&self, slot: u32, mac: [u8; 6], address: IpAddr, allowed: bool) -> Result<(), bm_bpf::Error> {
         let [a, b, c, d, e, f] = mac;
         let mac = u64::from_ne_bytes([a, b, c, d, e, f, 0, 0]);
         let address = match address {
@@ -182,7 +182,7 @@ impl Programs {
             let _gone = self.bindings.delete(binding.bytes());
             return Ok(());
         }
-        let failed = SwitchError::program("writing an allowed IP address");
+        let failed = bm_bpf::Error::program("writing an allowed IP address");
         self.bindings.update(binding.bytes(), &1u32.to_ne_bytes(), MapFlags::ANY).map_err(failed)
     }
 
@@ -194,7 +194,7 @@ impl Programs {
     /// The counters of a port.
     pub fn counters(&self, slot: u32) -> Counters {
         // An array map contains all of its keys.
-        Counters::read(&self.counts, slot).unwrap_or_default()
+        Counters::read(&self.counts, slot).ok().flatten().unwrap_or_default()
     }
 }
 
@@ -224,9 +224,9 @@ fn devices() -> libbpf_rs::Result<MapHandle> {
     MapHandle::create(MapType::Devmap, Some("members"), 4, size_of::<Member>() as u32, SLOTS as u32, &options)
 }
 
-fn find(object: &Object, name: &str) -> Result<MapHandle, SwitchError> {
+fn find(object: &Object, name: &str) -> Result<MapHandle, bm_bpf::Error> {
     let map = object.maps().find(|map| map.name() == name).expect("the programs have this map");
-    MapHandle::try_from(&map).map_err(SwitchError::program("finding the switch's maps"))
+    MapHandle::try_from(&map).map_err(bm_bpf::Error::program("finding the switch's maps"))
 }
 
 fn program<'o>(object: &'o mut Object, name: &str) -> ProgramMut<'o> {

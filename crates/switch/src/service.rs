@@ -36,7 +36,7 @@ impl Service {
     /// # Errors
     /// The kernel's error.
     pub fn start(settings: Settings) -> Result<Self, SwitchError> {
-        let failed = SwitchError::system("subscribing to interface events");
+        let failed = bm_bpf::Error::system("subscribing to interface events");
         // Subscribed before the first listing, so that no interface is missed in between.
         let mut heard = LinkEvents::listen().map_err(|error| failed(error.into()))?;
         let (ends, end) = UnixStream::pair().map_err(&failed)?;
@@ -67,7 +67,7 @@ impl Service {
         if let Some(ifindex) =
             own.filter(|own| wanted.as_ref() != Some(own)).and_then(|own| interface::index(&own))
         {
-            let failed = SwitchError::system("removing the interface that the switch had");
+            let failed = bm_bpf::Error::system("removing the interface that the switch had");
             link::remove(ifindex).map_err(|error| failed(error.into()))?;
         }
         Ok(service)

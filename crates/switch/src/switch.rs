@@ -14,7 +14,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use bm_bpf::{Occupant, PinnedLink, xdp};
+use bm_bpf::{PinnedLink, Pins, xdp};
 use bm_netlink::link;
 use bm_sys::{Flag, Interfaces};
 use libbpf_rs::Link;
@@ -26,7 +26,7 @@ use crate::layout::{
     PORT_DHCP_GUARD, PORT_ISOLATED, PORT_LOCKED, PORT_NO_LEARNING, PORT_PARTIAL_SUMS, PORT_RA_GUARD,
     PORT_SOURCE_GUARD, PORT_TAKES_FRAMES, PORT_TAKES_LONG, PORT_UNTAGGED, PORT_UP, Port, SLOTS,
 };
-use crate::pins::{self, Pins};
+use crate::pins;
 use crate::program::Programs;
 use crate::settings::{PortSettings, Settings};
 use crate::view::PortView;
@@ -85,11 +85,11 @@ impl Switch {
     /// The kernel's error. An interface that cannot be a port is not an error; see [`Self::refused`].
     pub fn open(settings: Settings) -> Result<Self, SwitchError> {
         let interfaces =
-            Interfaces::open().map_err(SwitchError::system("opening a socket to query interfaces"))?;
+            Interfaces::open().map_err(bm_bpf::Error::system("opening a socket to query interfaces"))?;
         own_interface(&settings, &interfaces)?;
         let programs = Programs::load(&settings)?;
         let mut notes = Vec::new();
-        let pins = Pins::claim(&settings.name).map_err(|why| {
+        let pins = pins::claim(&settings.name).map_err(|why| {
             notes.push(format!("switch {} stops when the daemon ends: {why}", settings.name));
         });
         let pins = pins.ok();
@@ -133,7 +133,7 @@ impl Switch {
     /// # Errors
     /// If the interfaces cannot be queried; ports whose interface is gone are then removed, and nothing else is done.
     pub fn reconcile(&mut self) -> Result<(), SwitchError> {
-        let all = interface::list().map_err(SwitchError::system("listing interfaces"))?;
+        let all = interface::list().map_err(bm_bpf::Error::system("listing interfaces"))?;
         let wanted: BTreeMap<u32, String> =
             all.into_iter().filter(|(_, name)| self.settings.has(name)).collect();
         let gone: Vec<u32> = self
@@ -149,7 +149,7 @@ impl Switch {
             true => None,
             false => Some(
                 Features::read()
-                    .map_err(SwitchError::system("querying which devices can send XDP frames"))?,
+                    .map_err(bm_bpf::Error::system("querying which devices can send XDP frames"))?,
             ),
         };
         for (&ifindex, name) in &wanted {
@@ -172,7 +172,7 @@ impl Switch {
             if let Err(why) = self.place_statics(ifindex).and_then(|()| self.attach(ifindex)) {
                 let name = wanted[&ifindex].clone();
                 self.remove_port(ifindex);
-                self.record_refusal(&name, &why);
+                self.record_refusal(&name, &why.into());
             }
         }
         Ok(())
@@ -225,11 +225,11 @@ impl Switch {
         if done.is_err() {
             self.remove_port(ifindex);
         }
-        done
+        Ok(done?)
     }
 
     /// Attaches the program to a port, or updates the link that an earlier daemon left there.
-    fn attach(&mut self, ifindex: u32) -> Result<(), SwitchError> {
+    fn attach(&mut self, ifindex: u32) -> Result<(), bm_bpf::Error> {
         let Some(port) = self.joined.get(&ifindex) else { return Ok(()) };
         let ours = self.left.iter().position(|pinned| pinned.ifindex == ifindex && pins::is_ours(pinned));
         let program = self.programs.on_ports();
@@ -239,15 +239,12 @@ impl Switch {
                 if let Err(error) = pinned.link.update_prog(&program) {
                     // The earlier program must not continue with its own maps: it is detached with the others.
                     self.left.push(pinned);
-                    return Err(SwitchError::program("taking over a port")(error));
+                    return Err(bm_bpf::Error::program("taking over a port")(error));
                 }
                 (pinned.link, Some(pinned.path))
             }
             None => {
-                let failed = |error| match Occupant::of(ifindex, &port.name) {
-                    Some(occupant) => SwitchError::Taken(occupant),
-                    None => SwitchError::program("attaching the switch's program")(error),
-                };
+                let failed = bm_bpf::Error::attach("attaching the switch's program", ifindex, &port.name);
                 let mut link = program.attach_xdp(ifindex as i32).map_err(failed)?;
                 let pin = self.pins.as_ref().map(|pins| pins.pin(ifindex, &mut link)).transpose()?;
                 (link, pin)
@@ -355,7 +352,7 @@ impl Switch {
     /// If the programs are not pinned.
     pub fn keep(&mut self) -> Result<(), SwitchError> {
         if self.pins.is_none() {
-            return Err(SwitchError::NotPinned);
+            return Err(bm_bpf::Error::NotPinned.into());
         }
         self.kept = true;
         Ok(())

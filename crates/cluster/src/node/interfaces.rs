@@ -13,10 +13,10 @@ use crate::socket::FabricSocket;
 impl Cluster {
     /// Writes to the program which nodes are members. The links that an earlier daemon has set stay: frames are on
     /// their way over them.
-    pub(super) fn set_members(&self) -> Result<(), ClusterError> {
-        let is_member = |node: Node| self.links.iter().any(|link| link.session.peer() == node);
+    pub(super) fn set_members(&self) -> Result<(), bm_bpf::Error> {
         for node in (0..Node::COUNT).filter_map(Node::new) {
-            match (is_member(node), self.program.link(node)) {
+            let is_member = self.links.iter().any(|link| link.session.peer() == node);
+            match (is_member, self.program.link(node)) {
                 (true, Some(0)) => self.program.set_link(node, NO_INTERFACE)?,
                 (false, Some(1..)) => self.program.set_link(node, 0)?,
                 _ => {}
@@ -26,7 +26,7 @@ impl Cluster {
     }
 
     /// Writes to the program which members have no interface.
-    pub(super) fn mark_missing_links(&self) -> Result<(), ClusterError> {
+    pub(super) fn mark_missing_links(&self) -> Result<(), bm_bpf::Error> {
         let mut missing = self.links.iter().filter(|link| link.attached.is_none());
         missing.try_for_each(|link| self.program.set_link(link.session.peer(), NO_INTERFACE))
     }
@@ -100,7 +100,7 @@ impl Cluster {
         };
         let attached = AttachedLink::attach(&mut context, interface).and_then(|attached| {
             self.program.set_link(peer, attached.ifindex)?;
-            let failed = ClusterError::system("opening a packet socket for probes");
+            let failed = bm_bpf::Error::system("opening a packet socket for probes");
             let socket = FabricSocket::open(attached.ifindex, probe::ETHERTYPE).map_err(failed)?;
             link.probed = Some(self.prober.add(socket, peer, link.session.nonce()));
             Ok(attached)

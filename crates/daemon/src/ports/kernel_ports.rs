@@ -3,7 +3,7 @@
 use bm_cli::Failure;
 use bm_control::config::{Config, Device, Port};
 use bm_control::control_thread::LEASE;
-use bm_fastpath::{AttachChoice, AttachType, Attachment, Claims, Kernel, NoPins, Pins};
+use bm_fastpath::{AttachChoice, AttachType, Attachment, Claims, Kernel, NoPins, claim_pins};
 
 use crate::plan::path::Paths;
 use crate::ports::open::GENERIC;
@@ -46,7 +46,7 @@ pub fn start(config: &Config, paths: &Paths) -> Result<Started, Failure> {
     let claims =
         paths.claims(config).then(|| kernel.take_claims(frame_max)).transpose().map_err(Failure::failed)?;
     let mut notes = Vec::new();
-    match Pins::claim() {
+    match claim_pins() {
         Ok(pins) => {
             tracing::info!("{}", pins.bpffs());
             kernel = kernel.pinned(pins);

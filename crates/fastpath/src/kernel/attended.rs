@@ -14,9 +14,10 @@ impl Kernel {
     /// # Errors
     /// The kernel's error.
     pub fn beat(&mut self) -> Result<(), KernelError> {
-        let failed = KernelError::program("extending the time it may run without the daemon");
+        let failed = bm_bpf::Error::program("extending the time it may run without the daemon");
         let beat = program(&mut self.object, "beat");
-        beat.test_run(ProgramInput::default()).map(drop).map_err(failed)
+        beat.test_run(ProgramInput::default()).map_err(failed)?;
+        Ok(())
     }
 }
 

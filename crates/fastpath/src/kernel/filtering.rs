@@ -17,7 +17,7 @@ impl Kernel {
         match (&situation.filters, &self.filters) {
             (Some(filters), None) => {
                 let mut maps =
-                    FilterMaps::create().map_err(KernelError::program("creating the filter maps"))?;
+                    FilterMaps::create().map_err(bm_bpf::Error::program("creating the filter maps"))?;
                 maps.publish(filters, situation.filter_inputs());
                 Ok(Some(Some(maps)))
             }
@@ -32,7 +32,7 @@ impl Kernel {
         let asked = situation.filter_inputs();
         if maps.differs(filters, &asked) {
             grace::wait()
-                .map_err(KernelError::system("waiting for packets that are still in the program"))?;
+                .map_err(bm_bpf::Error::system("waiting for packets that are still in the program"))?;
             maps.publish(filters, asked);
         }
         Ok(())
@@ -44,8 +44,9 @@ impl Kernel {
     /// # Errors
     /// The kernel's error.
     pub fn rule_count(&self, counter: u16) -> Result<u64, KernelError> {
-        let failed = KernelError::program("reading a rule's counter");
-        self.filters.as_ref().map_or(Ok(0), |maps| maps.count(counter).map_err(failed))
+        let failed = bm_bpf::Error::program("reading a rule's counter");
+        let Some(maps) = &self.filters else { return Ok(0) };
+        Ok(maps.count(counter).map_err(failed)?)
     }
 
     /// How many packets matched no rule.
@@ -61,7 +62,8 @@ impl Kernel {
     /// # Errors
     /// The kernel's error.
     pub fn clear_rule_count(&self, counter: u16) -> Result<(), KernelError> {
-        let failed = KernelError::program("clearing a rule's counter");
-        self.filters.as_ref().map_or(Ok(()), |maps| maps.clear(counter).map_err(failed))
+        let failed = bm_bpf::Error::program("clearing a rule's counter");
+        let Some(maps) = &self.filters else { return Ok(()) };
+        Ok(maps.clear(counter).map_err(failed)?)
     }
 }

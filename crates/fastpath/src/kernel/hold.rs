@@ -18,7 +18,7 @@ use crate::attach::{AttachChoice, Attached, Attachment};
 use crate::counters::Counters;
 use crate::error::KernelError;
 use crate::grace;
-use crate::pins::Pins;
+use bm_bpf::Pins;
 
 pub(super) fn program_of(attach_type: AttachType) -> &'static str {
     match attach_type {
@@ -66,7 +66,7 @@ impl Kernel {
         if !released.is_empty() {
             // After this, the last held packet has been counted.
             grace::wait()
-                .map_err(KernelError::system("waiting for packets that are still in the program"))?;
+                .map_err(bm_bpf::Error::system("waiting for packets that are still in the program"))?;
         }
         Ok(released.into_iter().map(|ifindex| (ifindex, self.take_held(ifindex))).collect())
     }

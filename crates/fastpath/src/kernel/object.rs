@@ -7,7 +7,6 @@ use bm_bpf::samples::{self, SAMPLES};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramMut};
 
 use super::{Tables, hold};
-use crate::error::KernelError;
 use crate::filters::FilterMaps;
 use crate::unresolved;
 
@@ -58,9 +57,9 @@ pub(super) struct With<'a> {
 }
 
 /// Loads an object file.
-pub(super) fn load(file: &[u8], with: With<'_>) -> Result<Object, KernelError> {
+pub(super) fn load(file: &[u8], with: With<'_>) -> Result<Object, bm_bpf::Error> {
     let With { tables, views, filters, claims, tags, sample_one_in, .. } = with;
-    let failed = KernelError::program("loading the program");
+    let failed = bm_bpf::Error::program("loading the program");
     let ring = (sample_one_in > 0).then(samples::samples).transpose().map_err(&failed)?;
     let mut builder = ObjectBuilder::default();
     let mut open = builder.open_memory(file).map_err(&failed)?;
@@ -109,9 +108,9 @@ pub(super) fn load(file: &[u8], with: With<'_>) -> Result<Object, KernelError> {
     open.load().map_err(&failed)
 }
 
-pub(super) fn find(object: &Object, name: &str) -> Result<MapHandle, KernelError> {
+pub(super) fn find(object: &Object, name: &str) -> Result<MapHandle, bm_bpf::Error> {
     let map = object.maps().find(|map| map.name() == name).expect("the program has this map");
-    MapHandle::try_from(&map).map_err(KernelError::program("finding the maps"))
+    MapHandle::try_from(&map).map_err(bm_bpf::Error::program("finding the maps"))
 }
 
 pub(super) fn program<'o>(object: &'o mut Object, name: &str) -> ProgramMut<'o> {

@@ -54,7 +54,7 @@ impl Kernel {
     /// If it is not pinned, or the kernel refused.
     pub fn keep(&mut self) -> Result<(), KernelError> {
         if self.attached.iter().any(|attached| attached.pin.is_none()) {
-            return Err(KernelError::NotPinned);
+            return Err(bm_bpf::Error::NotPinned.into());
         }
         self.beat()?;
         self.attached.iter_mut().for_each(|attached| attached.kept = true);

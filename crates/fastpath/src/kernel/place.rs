@@ -134,9 +134,10 @@ impl Kernel {
             AttachType::Xdp => Some(&mut self.object),
             AttachType::Tc => self.tc.as_mut(),
         };
-        object.map_or(Ok(()), |object| {
-            switch(&mut self.attached[at], &program(object, object::forwards(attach_type)))
-        })
+        if let Some(object) = object {
+            switch(&mut self.attached[at], &program(object, object::forwards(attach_type)))?;
+        }
+        Ok(())
     }
 
     /// What the program is attached to on an interface, and why if that was chosen automatically.
@@ -209,10 +210,10 @@ impl Kernel {
 }
 
 /// Makes an interface run this program; a deleted interface runs none.
-pub(super) fn switch(attached: &mut Attached, forward: &ProgramMut<'_>) -> Result<(), KernelError> {
+pub(super) fn switch(attached: &mut Attached, forward: &ProgramMut<'_>) -> Result<(), bm_bpf::Error> {
     match attached.link.update_prog(forward) {
         Err(error) if attached.is_live() => {
-            Err(KernelError::Program { step: "switching an interface to new tables", error })
+            Err(bm_bpf::Error::Program { step: "switching an interface to new tables", error })
         }
         _ => Ok(()),
     }

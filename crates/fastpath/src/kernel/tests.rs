@@ -100,7 +100,7 @@ fn lab() -> Option<Lab> {
 /// A kernel path that is pinned, on no interface yet; and the interface `in` without a program.
 fn pinned() -> Option<(impl Fn() -> Kernel, u32)> {
     let ifindex = lab()?.ifindex;
-    Some((|| Kernel::load(Duration::from_secs(60)).unwrap().pinned(Pins::claim().unwrap()), ifindex))
+    Some((|| Kernel::load(Duration::from_secs(60)).unwrap().pinned(crate::claim_pins().unwrap()), ifindex))
 }
 
 impl Lab {

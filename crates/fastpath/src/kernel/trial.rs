@@ -51,7 +51,7 @@ impl Kernel {
         (context[SKB_IFINDEX], context[SKB_GSO_SIZE]) = (ifindex, gso_size);
         let program = program(self.object_of(AttachType::Tc)?, forwards(AttachType::Tc));
         let (result, out) = testing::run(&program, &context, frame, 0)
-            .map_err(KernelError::program("test-running the program at tc"))?;
+            .map_err(bm_bpf::Error::program("test-running the program at tc"))?;
         let verdict = match result {
             TC_ACT_SHOT => Verdict::Drop,
             TC_ACT_REDIRECT => Verdict::Redirect,
@@ -70,7 +70,7 @@ impl Kernel {
         let context = testing::xdp_context(frame.len(), ifindex);
         // The program may add a tag.
         let (result, out) = testing::run(&program(&mut self.object, name), &context, frame, TAG_ROOM)
-            .map_err(KernelError::program("test-running the program"))?;
+            .map_err(bm_bpf::Error::program("test-running the program"))?;
         let verdict = match result {
             1 => Verdict::Drop,
             4 => Verdict::Redirect,

@@ -8,7 +8,6 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{Joined, Switch};
-use crate::error::SwitchError;
 use crate::layout::{FDB_STATIC, FdbEntry, RESERVED_MACS};
 use crate::pins;
 use crate::program::is_static;
@@ -23,7 +22,7 @@ struct Room {
 
 impl Switch {
     /// Writes the static entries of a port.
-    pub(super) fn place_statics(&self, ifindex: u32) -> Result<(), SwitchError> {
+    pub(super) fn place_statics(&self, ifindex: u32) -> Result<(), bm_bpf::Error> {
         let Some(port) = self.joined.get(&ifindex) else { return Ok(()) };
         for one in self.settings.statics.iter().filter(|one| one.port == port.name) {
             let vlan = if one.vlan == 0 { port.settings.vlans.untagged() } else { one.vlan };
@@ -45,7 +44,7 @@ impl Switch {
         }
     }
 
-    fn place_static(&self, address: Address, slot: u32) -> Result<(), SwitchError> {
+    fn place_static(&self, address: Address, slot: u32) -> Result<(), bm_bpf::Error> {
         let entry = FdbEntry { slot, flags: FDB_STATIC, seen_ns: now_ns(), ..FdbEntry::default() };
         self.programs.set_fdb_entry(address, &entry)
     }

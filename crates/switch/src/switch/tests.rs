@@ -5,7 +5,7 @@ use super::fdb::now_ns;
 use super::*;
 use crate::layout::FdbEntry;
 use crate::settings::{Address, Pattern, PortRule, Static, Vlans};
-use bm_bpf::testing;
+use bm_bpf::{AttachedProgram, testing};
 use std::process::Command;
 
 mod adversary;
@@ -463,9 +463,9 @@ fn ports_come_and_go() {
     ip("link set p1 name other");
     lab.switch.reconcile().unwrap();
     assert_eq!(lab.switch.ports().len(), 1);
-    assert_eq!(Occupant::of(interface::index("other").unwrap(), "other"), None);
+    assert_eq!(AttachedProgram::on(interface::index("other").unwrap(), "other"), None);
     drop(lab.switch);
-    assert_eq!(Occupant::of(interface::index("p0").unwrap(), "p0"), None, "the end takes it off");
+    assert_eq!(AttachedProgram::on(interface::index("p0").unwrap(), "p0"), None, "the end takes it off");
 }
 
 #[test]
@@ -514,12 +514,12 @@ fn is_kept_and_taken_over() {
     switch.keep().unwrap();
     drop(switch);
     let fewer = Switch::open(Settings { ports: vec![Pattern::new("p0")], ..settings() }).unwrap();
-    assert_eq!(Occupant::of(interface::index("p1").unwrap(), "p1"), None);
+    assert_eq!(AttachedProgram::on(interface::index("p1").unwrap(), "p1"), None);
     let mut fewer = fewer;
     fewer.keep().unwrap();
     drop(fewer);
     assert_eq!(crate::remove_kept_but(&[]), ["p0"]);
-    assert_eq!(Occupant::of(interface::index("p0").unwrap(), "p0"), None);
+    assert_eq!(AttachedProgram::on(interface::index("p0").unwrap(), "p0"), None);
     drop(far);
 }
 

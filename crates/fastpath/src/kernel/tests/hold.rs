@@ -12,7 +12,7 @@ fn a_held_interface_forwards_once_it_is_released() {
         "asked again, it stays as it is"
     );
     let held = attach::program_on(ifindex);
-    let pin = kernel.pins.as_ref().unwrap().path(ifindex);
+    let pin = kernel.pins.as_ref().unwrap().path(ifindex, AttachType::Xdp);
     assert!(held.is_some() && !pin.exists(), "a crash takes it off");
     // Other tables, which other interfaces are switched to.
     kernel.source(Part::Ipv4).unwrap();

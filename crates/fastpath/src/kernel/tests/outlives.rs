@@ -2,8 +2,8 @@
 
 use super::super::attended::jiffies;
 use super::*;
-use crate::pins::{NoPins, remove_kept};
-use bm_bpf::NotClaimed;
+use crate::pins::{claim_pins, remove_kept};
+use bm_bpf::{NoPins, NotClaimed};
 
 #[test]
 fn leaves_everything_to_linux_without_a_heartbeat() {
@@ -54,7 +54,7 @@ fn is_kept_and_taken_over() {
     let Some((load, ifindex)) = pinned() else { return };
     let mut first = load();
     assert_eq!(first.attach("in", AttachChoice::Xdp).unwrap().adopted, None);
-    assert!(matches!(Pins::claim(), Err(NoPins::Folder(NotClaimed::Taken { .. }))), "one at a time");
+    assert!(matches!(claim_pins(), Err(NoPins::Folder(NotClaimed::Taken { .. }))), "one at a time");
     first.keep().unwrap();
     drop(first);
     let kept = attach::program_on(ifindex);
@@ -86,8 +86,8 @@ fn is_kept_and_taken_over() {
 #[test]
 fn leaves_pinned_programs_of_others_alone() {
     let Some((load, ifindex)) = pinned() else { return };
-    let pins = Pins::claim().unwrap();
-    let file = pins.path(ifindex);
+    let pins = claim_pins().unwrap();
+    let file = pins.path(ifindex, AttachType::Xdp);
     let path = std::ffi::CString::new(file.to_str().unwrap()).unwrap();
     // r0 = XDP_PASS; exit
     let instructions = [0x0000_0002_0000_00b7u64, 0x95];
@@ -112,6 +112,6 @@ fn leaves_pinned_programs_of_others_alone() {
     assert_eq!(remove_kept().unwrap(), Vec::<String>::new());
     assert!(attach::program_on(ifindex).is_some() && file.exists());
     std::fs::remove_file(&file).unwrap();
-    drop(Pins::claim().unwrap());
+    drop(claim_pins().unwrap());
     assert!(!file.parent().unwrap().exists());
 }

@@ -12,7 +12,7 @@ use crate::xdp::query::state;
 
 /// An XDP program on an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Occupant {
+pub struct AttachedProgram {
     /// The interface's name.
     pub interface: String,
     /// The program's id, as `bpftool prog show id` takes it.
@@ -25,9 +25,9 @@ pub struct Occupant {
     pub link_id: Option<u32>,
 }
 
-impl Occupant {
+impl AttachedProgram {
     /// The program on an interface; `None` if there is none, or no such interface.
-    pub fn of(ifindex: u32, interface: &str) -> Option<Self> {
+    pub fn on(ifindex: u32, interface: &str) -> Option<Self> {
         let state = state(ifindex).ok()?;
         let ids = [
             (state.driver_program, false),
@@ -58,7 +58,7 @@ impl Occupant {
     }
 }
 
-impl fmt::Display for Occupant {
+impl fmt::Display for AttachedProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -77,19 +77,19 @@ mod tests {
 
     #[test]
     fn each_kind_of_attachment_has_its_detach_command() {
-        let mut occupant = Occupant {
+        let mut attached = AttachedProgram {
             interface: "eth0".into(),
             program_id: 7,
             program: "other".into(),
             generic: false,
             link_id: None,
         };
-        assert_eq!(occupant.detach_command(), "ip link set dev eth0 xdp off");
-        occupant.generic = true;
-        assert_eq!(occupant.detach_command(), "ip link set dev eth0 xdpgeneric off");
-        occupant.link_id = Some(12);
+        assert_eq!(attached.detach_command(), "ip link set dev eth0 xdp off");
+        attached.generic = true;
+        assert_eq!(attached.detach_command(), "ip link set dev eth0 xdpgeneric off");
+        attached.link_id = Some(12);
         assert_eq!(
-            occupant.to_string(),
+            attached.to_string(),
             "another XDP program (other, id 7) is attached to eth0: stop the program that uses it, or detach it with `bpftool link detach id 12`"
         );
     }
