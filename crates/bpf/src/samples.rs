@@ -6,9 +6,9 @@
 //!
 //! Programs that sample nothing write nothing. A full ring loses samples, which the next one counts.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use bm_sys::Mutex;
 use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts};
 use libbpf_rs::{MapHandle, MapType};
 
@@ -92,7 +92,7 @@ impl Sample {
 /// # Errors
 /// The kernel's error.
 pub fn samples() -> libbpf_rs::Result<MapHandle> {
-    let mut ring = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut ring = PROCESS.lock();
     if ring.is_none() {
         let options = bpf_map_create_opts {
             sz: size_of::<bpf_map_create_opts>() as libbpf_sys::size_t,

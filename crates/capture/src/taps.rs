@@ -1,8 +1,9 @@
 //! All that is attached for one command: follows the ports' programs, and reads what comes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use bm_sys::Mutex;
 use libbpf_rs::{MapCore, MapFlags, PerfBuffer, PerfBufferBuilder};
 
 use crate::error::CaptureError;
@@ -46,7 +47,7 @@ impl Taps {
         let pages = (PAGES / cpus()).next_power_of_two().clamp(*PAGES_EACH.start(), *PAGES_EACH.end());
         let buffer = PerfBufferBuilder::new(&shared.events).pages(pages);
         let buffer = buffer.sample_cb(move |_cpu: i32, bytes: &[u8]| {
-            to.lock().unwrap_or_else(PoisonError::into_inner).extend(Record::parse(bytes));
+            to.lock().extend(Record::parse(bytes));
         });
         let buffer = buffer.build().map_err(CaptureError::at("creating the buffer of a capture"))?;
         let mut taps = Self {
@@ -113,7 +114,7 @@ impl Taps {
             }
             _ => {}
         }
-        Ok(std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner)))
+        Ok(std::mem::take(&mut *self.inbox.lock()))
     }
 
     /// Records that found no room in the buffer: packets, or their verdicts.

@@ -4,14 +4,16 @@
 //! GET /v1/nodes/b/v1/ports ─► OtherNodes ─► fabric link ─► bm-cluster on b ─► bm-answers: b's own control socket, only GET
 //! ```
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+use bm_sys::Mutex;
 
 use crate::clock::now_ns;
 use crate::error::ClusterError;
 use crate::node::{Asked, Cluster};
 use crate::questions::{ANSWER_MAX, WINDOW};
-use crate::service::{Service, lock};
+use crate::service::Service;
 
 /// How long an answer may take, how long to wait before asking again for what is missing, and how often to look.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
@@ -37,12 +39,12 @@ impl Service {
                     (status, body) = (413, br#"{"message":"the reply is too long to be sent over the fabric","hint":"run the command on that node"}"#.to_vec());
                 }
                 let Some(cluster) = cluster.upgrade() else { return };
-                lock(&cluster).answer(node, id, [&status.to_be_bytes()[..], &body].concat());
+                cluster.lock().answer(node, id, [&status.to_be_bytes()[..], &body].concat());
             }
         };
         let failed = bm_bpf::Error::system("starting the thread that answers other nodes");
         std::thread::Builder::new().name("bm-answers".into()).spawn(run).map_err(failed)?;
-        lock(&self.cluster).answer_with(sender);
+        self.cluster.lock().answer_with(sender);
         Ok(())
     }
 
@@ -63,11 +65,11 @@ impl OtherNodes {
     pub fn ask(&self, name: &str, path: &str) -> Result<(u16, Vec<u8>), ClusterError> {
         let began = now_ns();
         let late = || ClusterError::NoAnswer(name.into(), "its daemon has not answered in time");
-        let begin = |cluster: Arc<Mutex<Cluster>>| lock(&cluster).begin_question(name, path, began);
+        let begin = |cluster: Arc<Mutex<Cluster>>| cluster.lock().begin_question(name, path, began);
         let id = begin(self.0.upgrade().ok_or_else(late)?)?;
         let answer = self.collect(name, id, path, began);
         if let Some(cluster) = self.0.upgrade() {
-            lock(&cluster).end_question(id);
+            cluster.lock().end_question(id);
         }
         let answer = answer.ok_or_else(late)?;
         let (status, body) = answer.split_first_chunk::<2>().ok_or_else(late)?;
@@ -78,7 +80,7 @@ impl OtherNodes {
         let (mut asked, mut asked_ns) = (None, 0);
         while now_ns() < began + ANSWER_TIME.as_nanos() as u64 {
             let shared = self.0.upgrade()?;
-            let mut cluster = lock(&shared);
+            let mut cluster = shared.lock();
             if let Some(answer) = cluster.answered(id) {
                 return Some(answer);
             }

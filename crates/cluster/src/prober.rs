@@ -9,12 +9,12 @@
 //! programs delay it. It only sends and receives small frames, and never waits for the other thread.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bm_sys::{Waker, set_real_time};
+use bm_sys::{Mutex, Waker, set_real_time};
 use bm_vlb::address::Node;
 use bm_vlb::membership::Epoch;
 use bm_vlb::spread::DelaySpread;
@@ -150,7 +150,7 @@ impl Prober {
     }
 
     fn change(&self, change: Change) {
-        self.shared.changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
+        self.shared.changes.lock().push(change);
         // Woken after the lock is free again.
         self.shared.waker.wake();
     }
@@ -224,7 +224,7 @@ impl Probing {
     /// Adds and removes links; returns whether there were any to add or to remove.
     fn take_changes(&mut self) -> bool {
         // If the other thread has the lock, this is tried again with the next probe.
-        let Ok(mut changes) = self.shared.changes.try_lock() else { return false };
+        let Some(mut changes) = self.shared.changes.try_lock() else { return false };
         let changes = std::mem::take(&mut *changes);
         if changes.is_empty() {
             return false;

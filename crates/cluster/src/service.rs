@@ -3,12 +3,12 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bm_netlink::link::LinkEvents;
-use bm_sys::{URGENT, set_nice};
+use bm_sys::{Mutex, URGENT, set_nice};
 use bm_vlb::published::PublishedPeers;
 
 use crate::clock::now_ns;
@@ -181,13 +181,8 @@ impl Service {
     }
 
     fn cluster(&self) -> MutexGuard<'_, Cluster> {
-        lock(&self.cluster)
+        self.cluster.lock()
     }
-}
-
-pub(crate) fn lock(cluster: &Mutex<Cluster>) -> MutexGuard<'_, Cluster> {
-    // After a panic of another thread the data is still usable.
-    cluster.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Service {
@@ -226,7 +221,7 @@ fn run(cluster: &Mutex<Cluster>, events: &mut LinkEvents, stopped: &UnixStream) 
     loop {
         bm_sys::heartbeat::beat();
         let (descriptors, due) = {
-            let cluster = lock(cluster);
+            let cluster = cluster.lock();
             (cluster.descriptors(), cluster.due_ns())
         };
         if wait(events, stopped, &descriptors, due) {
@@ -237,7 +232,7 @@ fn run(cluster: &Mutex<Cluster>, events: &mut LinkEvents, stopped: &UnixStream) 
             std::thread::sleep(GATHER);
             events.drain();
         }
-        let mut cluster = lock(cluster);
+        let mut cluster = cluster.lock();
         if has_events {
             cluster.note_linux_event();
         }

@@ -8,12 +8,13 @@
 //! A registration has the epoch of a node, so that the next one can begin (`members.rs`). While etcd cannot
 //! be reached, the members stay as they are. The last list is also in a file, so that a daemon can start meanwhile.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bm_etcd::{Client, EtcdError, Range};
+use bm_sys::Mutex;
 use bm_vlb::address::Node;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, oneshot};
@@ -144,7 +145,7 @@ impl Admitted {
 
 impl Store {
     pub fn view(&self) -> StoreView {
-        lock(&self.view).clone()
+        self.view.lock().clone()
     }
 
     /// What removes members.
@@ -274,7 +275,7 @@ impl Follower {
                 }
             }
         }
-        let mut view = lock(&self.view);
+        let mut view = self.view.lock();
         view.registered = self.registered.clone();
         view.other_key = other_key;
         drop(view);
@@ -358,7 +359,7 @@ impl Follower {
         let (members, epoch) = (self.list.members.clone(), self.list.epoch);
         let trouble = if self.list.has(&self.name) {
             // Not only after a change: it may have failed before.
-            let changed = lock(cluster).change_members(members, epoch, now_ns());
+            let changed = cluster.lock().change_members(members, epoch, now_ns());
             changed.err().map(|why| format!("the members cannot be changed to those in the store: {why}"))
         } else {
             Some("this node was removed from the cluster; a restart of its daemon adds it again".into())
@@ -380,7 +381,7 @@ impl Follower {
 
     /// Returns whether that is different from before.
     fn note(&self, is_connected: bool, trouble: Option<String>) -> bool {
-        let mut view = lock(&self.view);
+        let mut view = self.view.lock();
         view.endpoint = self.client.endpoint();
         let same = view.is_connected == is_connected && view.trouble == trouble;
         (view.is_connected, view.trouble) = (is_connected, trouble);
@@ -400,7 +401,7 @@ impl Follower {
             )));
         }
         let (epoch, behind, ports) = {
-            let cluster = lock(cluster);
+            let cluster = cluster.lock();
             (cluster.settings().epoch, cluster.behind(now), cluster.settings().ports.clone())
         };
         let (name, instance) = (self.name.clone(), self.instance);
@@ -483,9 +484,4 @@ impl From<EtcdError> for ReadError {
 fn runtime() -> Result<Runtime, bm_bpf::Error> {
     let failed = bm_bpf::Error::system("starting the thread of the cluster's store");
     Builder::new_current_thread().enable_all().build().map_err(failed)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // After a panic of another thread the data is still usable.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -30,8 +30,8 @@ mod watchdog;
 
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -43,6 +43,7 @@ use bm_firewall::LinuxOnly;
 use bm_forward::tables::Tables;
 use bm_graph::{URGENT, Waker, set_nice};
 use bm_port::Steering;
+use bm_sys::Mutex;
 
 use crate::compile;
 use crate::config::Config;
@@ -132,7 +133,7 @@ impl ControlThread {
             kernel::limit(&mut options);
         }
         let compiler = compile::Compiler::new_in(readers, options, memory).map_err(Error::new)?;
-        let lease = kernel.as_ref().map(|kernel| kernel::lock(kernel).lease()).transpose();
+        let lease = kernel.as_ref().map(|kernel| kernel.lock().lease()).transpose();
         let leases = Leases::new(compiler.lease(), lease.map_err(Error::new)?);
         let health = Health::default();
         let watchdog = Watchdog::start(leases.clone(), health.clone())?;

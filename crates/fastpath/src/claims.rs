@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::{Mutex, PoisonError};
 
+use bm_sys::Mutex;
 use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
@@ -57,7 +57,7 @@ impl Claims {
     fn take_place(&self, ifindex: u32) -> Result<u32, KernelError> {
         let place = ifindex % INGRESSES as u32 * CLAIM_QUEUES;
         // After a panic of another thread the data is still usable.
-        let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut holders = self.holders.lock();
         match holders.get(&place) {
             Some(other) if *other != ifindex && attach::exists(*other) => {
                 let [interface, other] = [ifindex, *other].map(attach::name);

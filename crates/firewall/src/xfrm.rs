@@ -22,11 +22,12 @@ use bm_netlink::family::ip_address;
 use bm_netlink::message::Raw;
 use bm_netlink::socket::Socket;
 use bm_netlink::xfrm::{self, IF_ID, POLICY, TEMPLATES, at, message};
+use bm_sys::Mutex;
 use bm_wire::Family;
 use netlink_sys::protocols::NETLINK_XFRM;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Groups of the events: policies that expire, and policies that change.
 pub(super) const GROUPS: [u32; 2] = [2, 4];
@@ -50,15 +51,10 @@ pub struct AppliedPolicies(Arc<Mutex<BTreeSet<u32>>>);
 impl AppliedPolicies {
     /// Replaces all of them; whether they have changed.
     pub(super) fn set(&self, indexes: BTreeSet<u32>) -> bool {
-        let mut applied = self.lock();
+        let mut applied = self.0.lock();
         let differs = *applied != indexes;
         *applied = indexes;
         differs
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<u32>> {
-        // A set that was being replaced is whole, before or after.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -116,7 +112,7 @@ impl Part for Xfrm {
             let all = Traffic::All { ipv4: true, ipv6: true };
             entries.add(Feature::Xfrm, all, || format!("ip xfrm policy setdefault {direction} block"));
         }
-        let applied = self.applied.lock();
+        let applied = self.applied.0.lock();
         for policy in self.policies.iter().filter(|policy| policy.blocks || !applied.contains(&policy.index))
         {
             if let Some(if_id) = policy.if_id {

@@ -17,13 +17,14 @@ mod world;
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bm_fib::published::{Published, Readers};
 use bm_frame::{FramePool, Freelist};
 use bm_graph::{Engine, Network, PortApp, StageHook, Waker};
 use bm_port::{HostPort, MemoryPort, Wire};
 use bm_stats::{Account, CounterKind, Counters, Entry, Reason, Registry, Scope};
+use bm_sys::Mutex;
 
 use crate::tables::{Settings, Tables};
 use crate::{
@@ -45,16 +46,16 @@ type Shared<T> = Arc<Mutex<Vec<T>>>;
 static FRAME_POOLS: Mutex<Vec<Arc<FramePool>>> = Mutex::new(Vec::new());
 
 fn frame_pool() -> Arc<FramePool> {
-    let unused = FRAME_POOLS.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let unused = FRAME_POOLS.lock().pop();
     unused.unwrap_or_else(|| FramePool::new(FRAMES, SLOT).expect("memory for frames"))
 }
 
 fn take_all<T>(list: &Shared<T>) -> Vec<T> {
-    std::mem::take(&mut *list.lock().unwrap_or_else(PoisonError::into_inner))
+    std::mem::take(&mut *list.lock())
 }
 
 fn add<T>(list: &Shared<T>, item: T) {
-    list.lock().unwrap_or_else(PoisonError::into_inner).push(item);
+    list.lock().push(item);
 }
 
 /// What Linux got from a port, and what it sends through its host TAP.
@@ -75,7 +76,7 @@ impl HostPort for Linux {
     }
 
     fn collect<'a>(&mut self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
-        let mut outgoing = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outgoing = self.outgoing.lock();
         if outgoing.is_empty() {
             return Ok(None);
         }
@@ -99,7 +100,7 @@ impl Resolver for Asked {
     }
 
     fn next_resolution(&mut self) -> Option<(u32, IpAddr, Resolution)> {
-        self.resolutions.lock().unwrap_or_else(PoisonError::into_inner).pop()
+        self.resolutions.lock().pop()
     }
 }
 
@@ -481,7 +482,7 @@ impl Drop for Lab {
         assert_eq!(self.held(), 0, "held after the end");
         assert_eq!(self.frame_pool.available(), FRAMES, "frames are lost");
         if self.frame_pool.memory().slot_size() == SLOT {
-            FRAME_POOLS.lock().unwrap_or_else(PoisonError::into_inner).push(self.frame_pool.clone());
+            FRAME_POOLS.lock().push(self.frame_pool.clone());
         }
     }
 }

@@ -13,8 +13,8 @@
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bm_fib::NextHop;
 use bm_fib::published::{Published, Readers};
@@ -22,6 +22,7 @@ use bm_frame::{Frame, FramePool, Freelist, Pages};
 use bm_graph::Waker;
 use bm_port::HostPort;
 use bm_stats::{Account, Counters, Reason, Registry, Scope, StatsError};
+use bm_sys::Mutex;
 use bm_wire::Family;
 
 use crate::entrance::Entrance;
@@ -285,7 +286,7 @@ struct Asked(Arc<Mutex<Vec<(u32, IpAddr)>>>);
 
 impl Resolver for Asked {
     fn resolve(&mut self, ifindex: u32, address: IpAddr) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((ifindex, address));
+        self.0.lock().push((ifindex, address));
     }
 }
 
@@ -344,7 +345,7 @@ impl Slow {
         }
         let more = drops(&self.account).into_iter().zip(before).position(|(now, before)| now > before);
         let dropped = more.and_then(|at| Reason::ALL.get(at)).copied();
-        let asked = self.asked.0.lock().unwrap_or_else(PoisonError::into_inner).first().copied();
+        let asked = self.asked.0.lock().first().copied();
         let fate = match (dropped, asked) {
             _ if self.linux.0.load(Ordering::Relaxed) => Fate::Linux,
             (Some(reason), _) => Fate::Dropped(reason),

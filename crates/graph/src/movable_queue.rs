@@ -11,10 +11,10 @@
 //! wait for the frames of those. In a breath without a change it costs one check of a number.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bm_sys::Waker;
+use bm_sys::{Mutex, Waker};
 
 use crate::app::{App, Io};
 use crate::port_app::PortApp;
@@ -49,13 +49,6 @@ struct Handover {
     between: Mutex<Option<Box<PortApp>>>,
     /// One for each worker.
     wakers: Vec<QueueWaker>,
-}
-
-impl Handover {
-    fn between(&self) -> MutexGuard<'_, Option<Box<PortApp>>> {
-        // After a panic of a worker, the port in it is still valid.
-        self.between.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Decides which worker owns a queue.
@@ -111,12 +104,12 @@ impl MovableQueue {
 
     #[cold]
     fn take(&mut self) {
-        self.port = self.handover.between().take();
+        self.port = self.handover.between.lock().take();
     }
 
     #[cold]
     fn give(&mut self) {
-        *self.handover.between() = self.port.take();
+        *self.handover.between.lock() = self.port.take();
         if let Some(waker) = self.handover.wakers.get(self.handover.owner.load(Ordering::Acquire)) {
             waker.wake();
         }
@@ -175,7 +168,7 @@ impl App for MovableQueue {
     fn stop(&mut self, io: &mut Io<'_>) {
         // A port that is being moved is stopped by the first worker that ends and sees it; each worker that ends
         // checks.
-        let between = self.handover.between().take();
+        let between = self.handover.between.lock().take();
         for mut port in between.into_iter().chain(self.port.take()) {
             port.stop(io);
         }

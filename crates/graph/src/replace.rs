@@ -11,13 +11,13 @@
 //! Closing a device may take time, so the thread that replaces it does that, not the worker.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bm_frame::{Burst, Freelist};
 use bm_port::{DeviceCounters, Port};
-use bm_sys::Waker;
+use bm_sys::{Mutex, Waker};
 
 use crate::worker::WorkerError;
 
@@ -38,13 +38,6 @@ struct Exchange {
     before: Option<Device>,
 }
 
-impl Handover {
-    fn exchange(&self) -> MutexGuard<'_, Exchange> {
-        // After a panic of a worker, the devices in it are still valid.
-        self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Replaces the device of a [`ReplaceablePort`].
 pub struct Replacer(Arc<Handover>);
 
@@ -56,14 +49,14 @@ impl Replacer {
     /// The device that was not taken.
     pub fn replace(&self, next: Device, patience: Duration) -> Result<Device, Device> {
         {
-            let mut exchange = self.0.exchange();
+            let mut exchange = self.0.exchange.lock();
             (exchange.next, exchange.before) = (Some(next), None);
             self.0.waits.store(true, Ordering::Release);
         }
         self.0.waker.wake();
         let begun = Instant::now();
         loop {
-            let mut exchange = self.0.exchange();
+            let mut exchange = self.0.exchange.lock();
             if let Some(before) = exchange.before.take() {
                 return Ok(before);
             }
@@ -101,7 +94,7 @@ impl ReplaceablePort {
     #[cold]
     fn take(&mut self) {
         let handover = Arc::clone(&self.handover);
-        let mut exchange = handover.exchange();
+        let mut exchange = handover.exchange.lock();
         handover.waits.store(false, Ordering::Relaxed);
         handover.waker.clear();
         let Some(next) = exchange.next.take() else { return };
@@ -166,7 +159,7 @@ impl Port for ReplaceablePort {
             device.close(frames);
         }
         // A device that the worker has not taken holds frames as well.
-        for mut device in self.handover.exchange().next.take().into_iter().flatten() {
+        for mut device in self.handover.exchange.lock().next.take().into_iter().flatten() {
             device.close(frames);
         }
     }

@@ -12,7 +12,9 @@ mod absent;
 #[cfg(feature = "ipsec-mb")]
 mod native;
 
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, MutexGuard};
+
+use bm_sys::Mutex;
 
 #[cfg(not(feature = "ipsec-mb"))]
 pub(crate) use absent::{Engine, Gcm, MultiCbc};
@@ -72,7 +74,7 @@ pub(crate) fn shared() -> MutexGuard<'static, Lanes> {
     static SHARED: LazyLock<Mutex<Lanes>> =
         LazyLock::new(|| Mutex::new(Lanes::with(Manager::ALL.map(Library::IpsecMb))));
     // What a thread that panicked has left there is overwritten by the next call.
-    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+    SHARED.lock()
 }
 
 /// The managers that work on this CPU.

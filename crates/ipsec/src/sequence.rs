@@ -15,7 +15,9 @@
 //! keeps its block.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use bm_sys::Mutex;
 
 /// The sequence numbers of an SA that no sender has yet.
 #[derive(Debug)]
@@ -109,7 +111,7 @@ impl ReturnedNumbers {
     /// none.
     #[must_use]
     pub fn take_below(&self, end: u64) -> u64 {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         let mut lowest = end;
         while let Some(at) = all.iter().position(|(_, end)| *end == lowest) {
             lowest = all.swap_remove(at).0;
@@ -120,7 +122,7 @@ impl ReturnedNumbers {
     /// The first and the end of the lowest block that begins at `least` or above; the ones below are forgotten.
     #[must_use]
     pub fn take_lowest(&self, least: u64) -> Option<(u64, u64)> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.retain(|(first, _)| *first >= least);
         let lowest = all.iter().enumerate().min_by_key(|(_, block)| **block)?.0;
         Some(all.swap_remove(lowest))
@@ -131,7 +133,7 @@ impl Drop for Block {
     fn drop(&mut self) {
         // A sender that panics may have used a number that it has not counted.
         if self.next < self.end && !std::thread::panicking() {
-            let mut all = self.returned.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = self.returned.0.lock();
             all.push((self.next, self.end));
         }
     }

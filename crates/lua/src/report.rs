@@ -8,9 +8,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::time::{Duration, Instant};
 
+use bm_sys::Mutex;
 use serde::Deserialize;
 
 /// A worker of a program.
@@ -105,7 +106,7 @@ struct Request {
 
 impl Request {
     fn new(worker: usize, slot: Arc<ReportSlot>) -> Self {
-        let answers_before = lock(&slot.answer).count;
+        let answers_before = slot.answer.lock().count;
         slot.asked.store(1, Ordering::Relaxed);
         Self { worker, slot, answers_before }
     }
@@ -113,7 +114,7 @@ impl Request {
     /// The answer, or the last one if there is none in time; `None` if there has never been one.
     fn wait_until(self, end: Instant) -> Option<Report> {
         let slot = &self.slot;
-        let mut answer = lock(&slot.answer);
+        let mut answer = slot.answer.lock();
         loop {
             if slot.panicked.load(Ordering::Acquire) {
                 return Some(Report { worker: self.worker, alive: false, ..answer.last.clone() });
@@ -134,11 +135,6 @@ struct Answer {
     last: Report,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // After a panic of another thread the data is still usable.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl ReportSlot {
     /// The flag that Lua checks.
     pub(crate) fn request_flag(&self) -> *const AtomicI32 {
@@ -147,7 +143,7 @@ impl ReportSlot {
 
     /// Called by the worker.
     pub fn answer(&self, report: Report) {
-        let mut answer = lock(&self.answer);
+        let mut answer = self.answer.lock();
         *answer = Answer { count: answer.count + 1, last: report };
         self.asked.store(0, Ordering::Relaxed);
         self.answered.notify_all();
@@ -160,7 +156,7 @@ pub struct ReportSlots(Arc<Mutex<BTreeMap<usize, Arc<ReportSlot>>>>);
 
 impl ReportSlots {
     pub(crate) fn open(&self, worker: usize, report_slot: &Arc<ReportSlot>) {
-        lock(&self.0).insert(worker, report_slot.clone());
+        self.0.lock().insert(worker, report_slot.clone());
     }
 
     /// The worker ends. One that ends by a panic stays in the reports, as no longer alive, until another takes its
@@ -171,7 +167,7 @@ impl ReportSlots {
             report_slot.answered.notify_all();
             return;
         }
-        let mut report_slots = lock(&self.0);
+        let mut report_slots = self.0.lock();
         if report_slots.get(&worker).is_some_and(|open| Arc::ptr_eq(open, report_slot)) {
             report_slots.remove(&worker);
         }
@@ -180,7 +176,7 @@ impl ReportSlots {
     /// The reports of all workers, by number. For a worker that does not answer within `patience`, because it is busy
     /// with something other than packets, this is its last answer; one that never answered is left out.
     pub fn ask(&self, patience: Duration) -> Vec<Report> {
-        let report_slots = lock(&self.0).clone();
+        let report_slots = self.0.lock().clone();
         let requests: Vec<Request> =
             report_slots.into_iter().map(|(worker, slot)| Request::new(worker, slot)).collect();
         let end = Instant::now() + patience;

@@ -10,11 +10,12 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bm_frame::Frame;
 use bm_graph::{App, Io, Waker};
 use bm_link::{Asleep, Consumer, Producer, channel};
+use bm_sys::Mutex;
 
 use crate::natives::NativeApp;
 
@@ -50,7 +51,7 @@ impl Rings {
     }
 
     fn end(&self, link: &str, out: bool) -> Result<NativeApp, String> {
-        let mut rings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rings = self.0.lock();
         if !rings.contains_key(link) {
             rings.insert(link.into(), Ring::new().map_err(|error| error.to_string())?);
         }

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int};
-use std::sync::{Mutex, PoisonError};
+
+use bm_sys::Mutex;
 
 use crate::ffi;
 
@@ -18,7 +19,7 @@ pub(crate) fn error_text(error: c_int) -> String {
 
 /// DPDK's log lines since the last call.
 pub(crate) fn log_lines() -> Vec<String> {
-    RECENT.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
+    RECENT.lock().drain(..).collect()
 }
 
 /// # Safety
@@ -26,7 +27,7 @@ pub(crate) fn log_lines() -> Vec<String> {
 pub(crate) unsafe extern "C" fn log(text: *const c_char, length: usize) {
     // SAFETY: by the contract.
     let bytes = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), length) };
-    let mut recent = RECENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut recent = RECENT.lock();
     for line in String::from_utf8_lossy(bytes).lines().filter(|line| !line.trim().is_empty()) {
         tracing::debug!("DPDK: {}", line.trim());
         recent.push_back(line.trim().into());

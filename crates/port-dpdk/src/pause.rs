@@ -10,8 +10,10 @@
 //! mistaken for one that has left again.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+
+use bm_sys::Mutex;
 
 /// The pause of a device, and its queues.
 #[derive(Default)]
@@ -29,7 +31,7 @@ impl Pause {
     /// Registers one more queue.
     pub fn register(&self) -> QueuePause {
         let pause = Arc::<AtomicU32>::default();
-        let mut pauses = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pauses = self.queues.lock();
         pauses.retain(|pause| pause.strong_count() > 0);
         pauses.push(Arc::downgrade(&pause));
         QueuePause(pause)
@@ -59,7 +61,7 @@ impl Pause {
     /// Calls `change` once all queues are left alone, and then lets workers continue if it returns true. `None` if a
     /// worker does not leave within `patience`; then nothing was called.
     pub fn during<R>(&self, patience: Duration, change: impl FnOnce() -> (R, bool)) -> Option<R> {
-        let pauses = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let pauses = self.queues.lock();
         let before = self.number.load(Ordering::Relaxed);
         // It is odd already if the last change left the device in an unusable state.
         let number = before | 1;

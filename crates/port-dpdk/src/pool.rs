@@ -1,9 +1,10 @@
 //! The mempool over a frame region: one for each region, as long as the process lives.
 
 use std::ffi::{CString, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bm_frame::{FramePool, HEADER_STRIDE, MBUF_OFFSET, Memory, Pages};
+use bm_sys::Mutex;
 
 use crate::DpdkError;
 use crate::ffi::{self, Region};
@@ -43,7 +44,7 @@ pub(crate) fn region(memory: &Memory) -> Region {
 
 /// The pool over the slots of `frame_pool`, created at the first call for it.
 pub(crate) fn of_frames(frame_pool: &Arc<FramePool>) -> Result<Pool, DpdkError> {
-    let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pools = POOLS.lock();
     let key = frame_pool.memory().base().as_ptr() as usize;
     if let Some((_, pool)) = pools.iter().find(|(base, _)| *base == key) {
         return Ok(*pool);

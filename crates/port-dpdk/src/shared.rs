@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
 use bm_frame::{Memory, Pages};
+use bm_sys::Mutex;
 
 use crate::ffi::{self, Info, Setup};
 use crate::log;
@@ -32,7 +33,7 @@ static OPEN: Mutex<BTreeMap<u16, Weak<SharedDevice>>> = Mutex::new(BTreeMap::new
 const NO_PORT: u16 = u16::MAX;
 
 pub(crate) fn opening() -> MutexGuard<'static, ()> {
-    OPENING.lock().unwrap_or_else(PoisonError::into_inner)
+    OPENING.lock()
 }
 
 /// The part of a device that its queues share.
@@ -76,7 +77,7 @@ impl SharedDevice {
     /// Shares it, and registers it for [`removed`].
     pub fn registered(self) -> Arc<Self> {
         let shared = Arc::new(self);
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = OPEN.lock();
         open.insert(shared.port(), Arc::downgrade(&shared));
         shared
     }
@@ -109,7 +110,7 @@ impl Drop for SharedDevice {
 /// The device with this number is removed, as when a card is unplugged. No worker is in its driver when this returns,
 /// unless one hangs there.
 pub(crate) fn removed(port: u16) {
-    let removed = OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&port);
+    let removed = OPEN.lock().remove(&port);
     // A device that is closed here is removed, too.
     let Some(shared) = removed.and_then(|shared| shared.upgrade()) else { return };
     tracing::warn!("dpdk:{}: the device was removed", shared.spec.as_str());

@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use bm_sys::Mutex;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, Endianness, TsResolution};
 
@@ -15,19 +16,13 @@ use crate::error::PcapPortError;
 #[derive(Clone)]
 struct Buffered(Arc<Mutex<BufWriter<File>>>);
 
-impl Buffered {
-    fn lock(&self) -> MutexGuard<'_, BufWriter<File>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Write for Buffered {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.lock().write(bytes)
+        self.0.lock().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.lock().flush()
+        self.0.lock().flush()
     }
 }
 

@@ -9,10 +9,11 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use bm_frame::{FramePool, Memory};
 use bm_port::LinuxRoute;
+use bm_sys::Mutex;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
 use crate::error::XdpError;
@@ -87,7 +88,7 @@ impl Shared {
 
     /// Handles of the maps of local addresses.
     pub(crate) fn local_maps(&self) -> libbpf_rs::Result<LocalMaps> {
-        let local = self.local.lock().unwrap_or_else(PoisonError::into_inner);
+        let local = self.local.lock();
         Ok(LocalMaps {
             v4: MapHandle::try_from(&local.v4)?,
             v6: MapHandle::try_from(&local.v6)?,
@@ -97,7 +98,7 @@ impl Shared {
 
     /// Sets the local addresses. New ones are added first, so that none is missing meanwhile.
     pub(crate) fn set_local(&self, addresses: &[IpAddr]) -> libbpf_rs::Result<()> {
-        let mut local = self.local.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut local = self.local.lock();
         let wanted: HashSet<_> = addresses.iter().copied().collect();
         let before = local.known.clone();
         for &address in wanted.difference(&before) {
@@ -112,17 +113,17 @@ impl Shared {
 
     /// Handles of the maps of routes that lead to Linux: IPv4, IPv6, hints.
     pub(crate) fn route_maps(&self) -> libbpf_rs::Result<[MapHandle; 3]> {
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner).maps()
+        self.routes.lock().maps()
     }
 
     /// Sets the routes that lead to Linux.
     pub(crate) fn set_routes(&self, routes: &[LinuxRoute]) -> libbpf_rs::Result<()> {
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner).set(routes)
+        self.routes.lock().set(routes)
     }
 
     /// Opens a socket with the UMEM of its mode, or registers the first one.
     pub(crate) fn open(&self, binding: &Binding) -> Result<(Arc<OwnedFd>, Rings), Failed> {
-        let mut lenders = self.lenders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lenders = self.lenders.lock();
         lenders.retain(|lender| lender.socket.strong_count() > 0);
         let lender = lenders.iter().find(|lender| lender.copy_flag == binding.copy_flag);
         let lender = lender.and_then(|lender| lender.socket.upgrade());

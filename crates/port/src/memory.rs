@@ -1,9 +1,10 @@
 //! A port without a device: packets sent on one end arrive at the other, a [`Wire`], and the reverse.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bm_frame::{AnyFrame, Burst, Frame, Freelist, MbufFrame};
+use bm_sys::Mutex;
 
 use crate::{InPlace, Port, ReceivedFrames, TransmittedFrames};
 
@@ -41,7 +42,7 @@ impl Wire {
     }
 
     fn with<T>(&self, job: impl FnOnce(&mut Queues) -> T) -> T {
-        job(&mut self.queues.lock().unwrap_or_else(PoisonError::into_inner))
+        job(&mut self.queues.lock())
     }
 }
 

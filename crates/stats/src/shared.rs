@@ -8,10 +8,9 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use bm_sys::{Access, Atomic, Map};
+use bm_sys::{Access, Atomic, Map, Mutex};
 
 /// "bmstats" and the version of the layout below.
 const MAGIC: u64 = 0x626d_7374_6174_7301;
@@ -174,7 +173,7 @@ impl Registry {
     /// [`StatsError::Full`] or [`StatsError::NameTooLong`]; then no counter is created.
     pub fn block(&self, group: &str, names: &[&str]) -> Result<Block, StatsError> {
         let full: Vec<_> = names.iter().map(|name| format!("{group}/{name}")).collect();
-        let mut made = self.made.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut made = self.made.lock();
         // The name of a counter never contains a line break.
         let key = full.join("\n");
         if let Some(block) = made.get(&key) {

@@ -2,11 +2,12 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bm_netlink::link::{self, LinkEvents};
+use bm_sys::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -75,13 +76,8 @@ impl Service {
 
     /// The switch, for queries. Frames are forwarded meanwhile; new interfaces have to wait.
     pub fn switch(&self) -> MutexGuard<'_, Switch> {
-        lock(&self.switch)
+        self.switch.lock()
     }
-}
-
-fn lock(switch: &Mutex<Switch>) -> MutexGuard<'_, Switch> {
-    // After a panic of another thread the data is still usable.
-    switch.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Service {
@@ -108,8 +104,8 @@ fn run(switch: &Mutex<Switch>, heard: &mut LinkEvents, end: &UnixStream) {
             std::thread::sleep(GATHER);
             heard.drain();
         }
-        follower.step(news, || lock(switch).reconcile());
-        lock(switch).maintain();
+        follower.step(news, || switch.lock().reconcile());
+        switch.lock().maintain();
     }
 }
 

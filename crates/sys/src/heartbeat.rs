@@ -15,10 +15,11 @@
 
 mod starved;
 
+use crate::Mutex;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use starved::CoreWait;
@@ -38,11 +39,6 @@ static THREADS: Mutex<Vec<Arc<ThreadState>>> = Mutex::new(Vec::new());
 thread_local! {
     /// The entry of this thread.
     static OWN: RefCell<Option<Arc<ThreadState>>> = const { RefCell::new(None) };
-}
-
-fn threads() -> MutexGuard<'static, Vec<Arc<ThreadState>>> {
-    // A panic while the lock was held cannot leave the list half-changed.
-    THREADS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct ThreadState {
@@ -77,7 +73,7 @@ pub fn watch(silent_max: Duration) -> Watch {
     let task = std::fs::read_link("/proc/thread-self").map(|task| std::path::Path::new("/proc").join(task));
     let (number, task) = (COUNT.fetch_add(1, Ordering::Relaxed), task.unwrap_or_default());
     let state = Arc::new(ThreadState { number, name, task, silent_max, word: AtomicU64::new(BEAT) });
-    threads().push(state.clone());
+    THREADS.lock().push(state.clone());
     OWN.set(Some(state.clone()));
     Watch { state, _here: std::marker::PhantomData }
 }
@@ -101,7 +97,7 @@ impl Drop for Watch {
             self.state.set(PANICKED);
             return;
         }
-        threads().retain(|state| !Arc::ptr_eq(state, &self.state));
+        THREADS.lock().retain(|state| !Arc::ptr_eq(state, &self.state));
     }
 }
 
@@ -152,7 +148,7 @@ impl Observer {
 
     /// Threads that make no progress at `now`, or have panicked since the last call.
     pub fn look(&mut self, now: Instant) -> Vec<Failure> {
-        let mut all = threads();
+        let mut all = THREADS.lock();
         let mut found = Vec::new();
         all.retain(|state| {
             let kind = self.check(state, now);

@@ -9,6 +9,7 @@
 //! Namespace      the network or mount namespace of a thread
 //! Waker          wakes a thread that waits
 //! set_nice       how the kernel schedules a thread: nice value, real-time priority
+//! Mutex          stays usable after a panic of another thread
 //! heartbeat      whether each thread of the process makes progress
 //! ```
 //!
@@ -23,6 +24,7 @@ mod file;
 pub mod heartbeat;
 pub mod interface;
 mod map;
+mod mutex;
 mod namespace;
 mod packet;
 mod scheduling;
@@ -33,6 +35,7 @@ pub use ethtool::Offload;
 pub use file::{allocate, memfd, open_regular, read_up_to};
 pub use interface::{Flag, HardwareAddress, Interfaces};
 pub use map::{Access, Atomic, Commit, HUGE_PAGE, Map, advise_huge};
+pub use mutex::Mutex;
 pub use namespace::Namespace;
 pub use packet::{attach_filter, packet_socket};
 pub use scheduling::{URGENT, set_nice, set_real_time};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bm_api::Error;
@@ -16,6 +16,7 @@ use bm_fib::published::Readers;
 use bm_fib::structure;
 use bm_forward::tables;
 use bm_netlink::{Kind, Mirror};
+use bm_sys::Mutex;
 
 use super::last_situation::LastSituation;
 use crate::compile::{Compiler, Memory, Options};
@@ -67,7 +68,7 @@ pub(super) struct InMaps(pub Shared);
 
 impl Memory for InMaps {
     fn source(&self, part: Part) -> Result<Source, OutOfMemory> {
-        lock(&self.0).source(part).map_err(|error| {
+        self.0.lock().source(part).map_err(|error| {
             tracing::error!(%error, ?part, "no memory for a table of the kernel path");
             OutOfMemory { bytes: 0 }
         })
@@ -76,11 +77,6 @@ impl Memory for InMaps {
     fn interfaces(&self) -> usize {
         bm_fastpath::INTERFACES
     }
-}
-
-pub(super) fn lock(kernel: &Shared) -> MutexGuard<'_, Kernel> {
-    // Still the best available state if a thread panicked while it held the lock.
-    kernel.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The current state to apply.
@@ -118,7 +114,7 @@ impl KernelPath {
     pub fn new(kernel: Shared, readers: &Readers) -> Result<Self, Error> {
         let grace = Grace::start(readers).map_err(Error::new)?;
         // Until the tables are complete for the first time.
-        lock(&kernel).set_busy(true);
+        kernel.lock().set_busy(true);
         let (beat_at, without_slot) = (Instant::now(), Vec::new());
         Ok(Self {
             kernel,
@@ -135,7 +131,7 @@ impl KernelPath {
 
     /// Reads which next hops without a MAC address packets were for. To be used on one thread.
     pub fn unresolved(&self) -> Result<UnresolvedReader, Error> {
-        lock(&self.kernel).unresolved().map_err(Error::new)
+        self.kernel.lock().unresolved().map_err(Error::new)
     }
 
     /// Applies the compiled state to the program. Failures are tried again with the next beat.
@@ -148,7 +144,7 @@ impl KernelPath {
     /// Lets interfaces forward that were held until their filters are in place, if the published state includes
     /// them.
     fn release(&mut self, now: Now<'_>) -> Result<(), Error> {
-        let mut kernel = lock(&self.kernel);
+        let mut kernel = self.kernel.lock();
         if !self.last_situation.is_sure() || !kernel.holds_any() {
             return Ok(());
         }
@@ -170,7 +166,7 @@ impl KernelPath {
     fn apply_situation(&mut self, situation: Situation) -> Result<(), Error> {
         let kernel = &self.kernel;
         self.last_situation
-            .apply(situation, |situation| lock(kernel).publish(situation))
+            .apply(situation, |situation| kernel.lock().publish(situation))
             .map_err(Error::new)?;
         // Only now the program no longer uses entries that were removed from the tables.
         self.grace.ask();
@@ -208,10 +204,10 @@ impl KernelPath {
 
     /// Moves interfaces to tc for which that is better.
     fn adapt(&self) {
-        for interface in lock(&self.kernel).keep_tags() {
+        for interface in self.kernel.lock().keep_tags() {
             tracing::warn!("{interface}: {STRIPPED}");
         }
-        for Moved { interface, reason, error } in lock(&self.kernel).adapt() {
+        for Moved { interface, reason, error } in self.kernel.lock().adapt() {
             match error {
                 None => tracing::info!("{interface}: the kernel path is now attached at tc: {reason}"),
                 Some(error) => {
@@ -229,7 +225,7 @@ impl KernelPath {
     /// Replaces the program of an earlier daemon by ours, which must have its complete state. Failures are tried again
     /// with the next beat; until then the earlier program keeps forwarding.
     pub fn take_over(&mut self) {
-        let done = match lock(&self.kernel).take_over() {
+        let done = match self.kernel.lock().take_over() {
             Ok(done) => done,
             Err(error) => {
                 tracing::error!(%error, "cannot replace the program of an earlier daemon; trying again");
@@ -239,7 +235,7 @@ impl KernelPath {
         };
         self.takes_over = false;
         if self.unpinned {
-            lock(&self.kernel).unpin();
+            self.kernel.lock().unpin();
         }
         if done.switched > 0 || !done.removed.is_empty() {
             // The tables that it watched are no longer in use.
@@ -262,24 +258,24 @@ impl KernelPath {
 
     /// Descriptors of the parts of the lease, for the watching process.
     pub fn lease_parts(&self) -> io::Result<[OwnedFd; 2]> {
-        lock(&self.kernel).lease_parts()
+        self.kernel.lock().lease_parts()
     }
 
     /// Marks whether tables are being changed.
     pub fn set_busy(&self, busy: bool) {
-        lock(&self.kernel).set_busy(busy);
+        self.kernel.lock().set_busy(busy);
     }
 
     /// Makes the program end with the daemon, since no process would watch its tables.
     pub fn unpin(&mut self) {
         self.unpinned = true;
-        lock(&self.kernel).unpin();
+        self.kernel.lock().unpin();
     }
 
     /// Attaches the program to an interface, unless it is already attached. With `held`, packets that filters may drop
     /// do not pass until the filters are in place.
     pub fn attach(&self, interface: &str, choice: AttachChoice, held: bool) -> Result<Attachment, Error> {
-        let mut kernel = lock(&self.kernel);
+        let mut kernel = self.kernel.lock();
         let attached = match held {
             true => kernel.attach_held(interface, choice),
             false => kernel.attach(interface, choice),
@@ -289,17 +285,17 @@ impl KernelPath {
 
     /// What the program is attached to on an interface, and why if that was chosen automatically.
     pub fn attached(&self, ifindex: u32) -> Option<(AttachType, Option<String>)> {
-        lock(&self.kernel).attached(ifindex)
+        self.kernel.lock().attached(ifindex)
     }
 
     /// Detaches the program from all interfaces except these.
     pub fn detach_others(&self, keep: &[u32]) {
-        lock(&self.kernel).detach_others(keep);
+        self.kernel.lock().detach_others(keep);
     }
 
     /// Makes the program keep forwarding after the daemon has ended.
     pub fn keep(&mut self) -> Result<(), Error> {
-        lock(&self.kernel).keep().map_err(Error::new)?;
+        self.kernel.lock().keep().map_err(Error::new)?;
         self.kept = true;
         Ok(())
     }
@@ -311,18 +307,18 @@ impl KernelPath {
 
     /// Counters of an interface, by its index in brickmoon.
     pub fn counters(&self, interface: u16) -> Counters {
-        lock(&self.kernel).counters(interface).unwrap_or_default()
+        self.kernel.lock().counters(interface).unwrap_or_default()
     }
 
     /// Number of packets that the rules with this counter have matched.
     pub fn rule_count(&self, counter: u16) -> u64 {
-        lock(&self.kernel).rule_count(counter).unwrap_or_default()
+        self.kernel.lock().rule_count(counter).unwrap_or_default()
     }
 
     /// Clears counters before other rules get them.
     pub fn clear_rule_counts(&self, counters: &[u16]) {
         for counter in counters {
-            if let Err(error) = lock(&self.kernel).clear_rule_count(*counter) {
+            if let Err(error) = self.kernel.lock().clear_rule_count(*counter) {
                 tracing::warn!(%error, counter, "cannot clear the counter of a rule; it includes counts of an earlier rule");
             }
         }
@@ -334,13 +330,13 @@ impl KernelPath {
         let Some(last) = self.last_situation.last().filter(|last| last.forwards_as(&situation)) else {
             return vec!["the kernel path does not have the current settings".into()];
         };
-        lock(&self.kernel).differences(last)
+        self.kernel.lock().differences(last)
     }
 
     fn situation(&self, now: Now<'_>) -> Situation {
         let Now { compiler, mirror, ports, active, bypasses, .. } = now;
         let filters = compiler.filters();
-        let kernel = lock(&self.kernel);
+        let kernel = self.kernel.lock();
         let linux_only = compiler.linux_only();
         let list = compiler.interfaces().list.iter().enumerate();
         // Index in Linux of the interface for untagged frames of a port, and whether there are VLANs on it.

@@ -47,9 +47,7 @@ impl Handle {
     /// Interfaces of the kernel path on which no filter applies, by their index in Linux, and why; `None` if that cannot
     /// be told now, since the program is being changed.
     pub fn uncovered(&self) -> Option<BTreeMap<u32, String>> {
-        match self.kernel.as_ref().map(|kernel| kernel.try_lock()) {
-            None => Some(BTreeMap::new()),
-            Some(kernel) => kernel.ok().map(|kernel| kernel.uncovered()),
-        }
+        let Some(kernel) = &self.kernel else { return Some(BTreeMap::new()) };
+        kernel.try_lock().map(|kernel| kernel.uncovered())
     }
 }

@@ -12,14 +12,15 @@
 //!
 //! This thread takes no lock that a hanging thread may hold.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bm_api::Error;
 use bm_fastpath::prioritize;
+use bm_sys::Mutex;
 use bm_sys::heartbeat::{Failure, FailureKind, Observer};
 
 use super::leases::{Leases, Reason};
@@ -74,7 +75,7 @@ impl Health {
 
     /// Sets the function to call after each check.
     pub fn set_listener(&self, listener: HealthListener) {
-        *self.0.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
+        *self.0.listener.lock() = Some(listener);
     }
 
     fn note(&self, found: &[Failure]) {
@@ -84,7 +85,7 @@ impl Health {
             Some(FailureKind::Panicked) | None => 0,
         };
         self.0.control_silent_ms.store(silent, Ordering::Relaxed);
-        if let Some(listener) = &mut *self.0.listener.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(listener) = &mut *self.0.listener.lock() {
             listener(found);
         }
     }
@@ -127,7 +128,7 @@ impl Handle {
     /// Leaves all packets to Linux and unpins the kernel path, so that it ends with the process; for when control hangs.
     pub fn detach_without_waiting(&self) {
         self.leases.add_reason(Reason::Control);
-        if let Some(Ok(mut kernel)) = self.kernel.as_ref().map(|kernel| kernel.try_lock()) {
+        if let Some(mut kernel) = self.kernel.as_ref().and_then(|kernel| kernel.try_lock()) {
             kernel.unpin();
         }
     }

@@ -7,9 +7,10 @@
 //! What is learned holds for ten minutes (RFC 1191 6.3), as in Linux.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bm_ipsec::{PATH_MTU_MIN, SaId, TooBig};
+use bm_sys::Mutex;
 use bm_wire::ipv6;
 
 use super::SaStatus;
@@ -21,7 +22,7 @@ pub(super) struct PathMtus(Arc<Mutex<HashMap<SaId, Arc<SaStatus>>>>);
 impl PathMtus {
     /// A worker has got an SA. It begins with what others to the same address have learned.
     pub fn add(&self, id: SaId, status: Arc<SaStatus>) {
-        let mut sas = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sas = self.0.lock();
         let mut to_same = sas.iter().filter(|(other, _)| other.destination == id.destination);
         if let Some((_, other)) = to_same.next() {
             status.copy_path_mtu(other);
@@ -30,14 +31,14 @@ impl PathMtus {
     }
 
     pub fn remove(&self, id: SaId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.0.lock().remove(&id);
     }
 
     /// Heeds an error about a packet that was sent a short time ago.
     #[cold]
     pub fn heed(&self, error: &TooBig, now_ns: u64) {
         // A worker does not wait for another one: the next packet that is too big causes another error.
-        let Ok(sas) = self.0.try_lock() else { return };
+        let Some(sas) = self.0.try_lock() else { return };
         if !sas.get(&error.id).is_some_and(|status| status.has_just_sent(error.number)) {
             return;
         }

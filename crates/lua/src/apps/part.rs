@@ -1,12 +1,13 @@
 //! The apps in Lua of one worker, as one app of the worker's network.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bm_graph::{App, Io};
 use bm_link::{Consumer, Link};
+use bm_sys::Mutex;
 use rustix::event::epoll;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
@@ -149,7 +150,7 @@ impl Part {
     #[cold]
     fn fail(&mut self, why: CallFailure) {
         self.loaded = None;
-        let mut failure = self.ends.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failure = self.ends.failure.lock();
         failure.get_or_insert(why);
     }
 }

@@ -1,11 +1,12 @@
 //! The apps of a daemon: started for all its workers, changed while they run, supervised.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel as replies};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bm_frame::FramePool;
 use bm_link::{Producer, channel};
+use bm_sys::Mutex;
 
 use super::loaded::AppsState;
 use super::part::{Ends, Failure, Order, Part, Reply};
@@ -79,11 +80,6 @@ pub struct AppSet {
     inner: Mutex<Inner>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // After a panic of another thread the data is still usable.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The apps that are placed on a core.
 pub struct CoreApps {
     /// The number of their worker.
@@ -117,7 +113,7 @@ impl AppSet {
     /// # Errors
     /// What is wrong with an app; then none is started.
     pub fn start(&self, spec: &AppsSpec, workers: usize) -> Result<(), LuaError> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         inner.workers.clear();
         let version = inner.versions.choose(spec.with_texts());
         let (specs, rings) = (version.by_core(workers)?, Rings::default());
@@ -165,12 +161,12 @@ impl AppSet {
 
     /// The apps of worker `index`; `None` if there is no such worker, or it has them already.
     pub fn part(&self, index: usize) -> Option<Part> {
-        lock(&self.inner).workers.get_mut(index)?.part.take()
+        self.inner.lock().workers.get_mut(index)?.part.take()
     }
 
     /// The apps that are placed on cores; empty once they were taken.
     pub fn on_cores(&self) -> Vec<CoreApps> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let workers = inner.workers.iter_mut().enumerate();
         workers
             .filter_map(|(worker, state)| {
@@ -184,7 +180,7 @@ impl AppSet {
     /// # Errors
     /// What is wrong with an app; then all workers keep their previous configuration.
     pub fn reload(&self, spec: &AppsSpec) -> Result<(), LuaError> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let with_ports = inner.workers.iter().filter(|worker| worker.core.is_none()).count();
         let spec = spec.with_texts();
         let new = spec.by_core(with_ports)?;
@@ -202,18 +198,18 @@ impl AppSet {
 
     /// Whether an app hangs that could not be interrupted yet: its thread cannot be stopped now.
     pub fn is_overdue(&self, now: Instant) -> bool {
-        lock(&self.inner).workers.iter().any(|worker| worker.watch.is_overdue(now))
+        self.inner.lock().workers.iter().any(|worker| worker.watch.is_overdue(now))
     }
 
     /// Supervises all workers: interrupts what hangs, if it may, and reports what has failed.
     pub fn supervise(&self, now: Instant, on_hang: OnHang) -> Vec<AppNews> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let mut news = Vec::new();
         for (number, worker) in inner.workers.iter_mut().enumerate() {
             if let Some(lasts) = worker.watch.look(&worker.call_state, now, on_hang) {
                 news.push(AppNews::Stuck { lasts });
             }
-            if let Some(why) = lock(&worker.failure).take() {
+            if let Some(why) = worker.failure.lock().take() {
                 news.push(AppNews::Failed { worker: number, why: why.to_string(), goes_back: false });
             }
         }
@@ -235,7 +231,7 @@ impl AppSet {
 
     /// Whether there is any app.
     pub fn is_empty(&self) -> bool {
-        lock(&self.inner).versions.current().apps.is_empty()
+        self.inner.lock().versions.current().apps.is_empty()
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bm_sys::Mutex;
 use mlua::{ExternalError as _, LightUserData, Lua, Table};
 
 use super::guard::uninterrupted;
@@ -23,11 +24,6 @@ pub struct Publications {
     memory: Mutex<HashMap<String, Arc<[AtomicU64]>>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // After a panic of another thread the data is still usable.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Publications {
     /// The address of the generation.
     pub fn generation(&self) -> *const c_void {
@@ -35,14 +31,14 @@ impl Publications {
     }
 
     fn publish(&self, name: String, bytes: &[u8]) {
-        let mut texts = lock(&self.texts);
+        let mut texts = self.texts.lock();
         let number = texts.get(&name).map_or(1, |(number, _)| number + 1);
         texts.insert(name, (number, bytes.into()));
         self.generation.fetch_add(1, Ordering::Release);
     }
 
     fn fetch(&self, name: &str) -> Option<Text> {
-        lock(&self.texts).get(name).cloned()
+        self.texts.lock().get(name).cloned()
     }
 
     /// Memory of `bytes`, zero when it is new; it stays where it is.
@@ -51,7 +47,7 @@ impl Publications {
         if words > 1 << 27 {
             return Err(format!("memory {name:?} cannot have {bytes} bytes: the limit is 1 GiB"));
         }
-        let mut memory = lock(&self.memory);
+        let mut memory = self.memory.lock();
         let found =
             memory.entry(name.into()).or_insert_with(|| (0..words).map(|_| AtomicU64::new(0)).collect());
         if found.len() != words {

@@ -1,14 +1,15 @@
 //! The hooks of a daemon: loaded for all its threads, replaced while they run, supervised.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bm_frame::FramePool;
 use bm_graph::{Stage, StageHook};
 use bm_link::{Consumer, Producer, channel};
 use bm_stats::{Block, Registry, Scope};
+use bm_sys::Mutex;
 
 use super::guard::{self, CallState, OnHang, Watch};
 use super::loaded::{HookContext, HookState};
@@ -131,11 +132,6 @@ impl Inner {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // After a panic of another thread the data is still usable.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl HookSet {
     /// No hooks yet.
     ///
@@ -152,7 +148,7 @@ impl HookSet {
     /// # Errors
     /// What is wrong with a file; then nothing has changed.
     pub fn start(&self, specs: &[HookSpec], workers: usize, ports: Vec<String>) -> Result<(), LuaError> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let owners: Vec<_> = (0..workers).map(Some).chain([None]).collect();
         let (versions, updates) = self.load(inner.loads + 1, specs, &owners, &ports)?;
         inner.loads += 1;
@@ -173,7 +169,7 @@ impl HookSet {
     }
 
     fn thread(&self, context: Option<usize>) -> Option<Box<dyn StageHook>> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let thread = inner.threads.iter_mut().find(|thread| thread.worker == context)?;
         thread.hooks.take().map(|hooks| Box::new(hooks) as Box<dyn StageHook>)
     }
@@ -183,7 +179,7 @@ impl HookSet {
     /// # Errors
     /// What is wrong with a file; then all threads keep their versions.
     pub fn reload(&self, specs: &[HookSpec]) -> Result<(), LuaError> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let owners: Vec<_> = inner.threads.iter().map(|thread| thread.worker).collect();
         let (mut versions, updates) = self.load(inner.loads + 1, specs, &owners, &inner.ports)?;
         inner.loads += 1;
@@ -215,7 +211,7 @@ impl HookSet {
     /// # Errors
     /// What is wrong with a file.
     pub fn try_load(&self, specs: &[HookSpec]) -> Result<(), LuaError> {
-        let inner = lock(&self.inner);
+        let inner = self.inner.lock();
         let owners: Vec<_> = inner.threads.iter().map(|thread| thread.worker).collect();
         self.load(inner.loads + 1, specs, &owners, &inner.ports).map(drop)
     }
@@ -259,7 +255,7 @@ impl HookSet {
 
     /// Supervises everything: closes old versions, interrupts what hangs, if it may. Returns the news.
     pub fn supervise(&self, on_hang: OnHang) -> Vec<HookNews> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let mut news = Vec::new();
         let now = Instant::now();
         for thread in &mut inner.threads {
@@ -283,12 +279,12 @@ impl HookSet {
 
     /// Whether a hook hangs that could not be interrupted yet: its thread cannot be stopped now.
     pub fn is_overdue(&self, now: Instant) -> bool {
-        lock(&self.inner).threads.iter().any(|thread| thread.watch.is_overdue(now))
+        self.inner.lock().threads.iter().any(|thread| thread.watch.is_overdue(now))
     }
 
     /// How every hook is, in the order of the configuration.
     pub fn report(&self) -> Vec<HookReport> {
-        let inner = lock(&self.inner);
+        let inner = self.inner.lock();
         let reports = inner.specs.iter().filter_map(|spec| {
             let versions = inner.versions.iter().filter(|version| version.spec.name == spec.name);
             let versions: Vec<_> = versions.collect();
@@ -311,7 +307,7 @@ impl HookSet {
 
     /// Whether there is any hook.
     pub fn is_empty(&self) -> bool {
-        lock(&self.inner).specs.is_empty()
+        self.inner.lock().specs.is_empty()
     }
 }
 

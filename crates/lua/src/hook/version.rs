@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use bm_graph::Stage;
+use bm_sys::Mutex;
 
 use super::meter::Budget;
 use crate::modules::Tree;
@@ -98,10 +98,6 @@ struct Declared {
     stages: Vec<Stage>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Version {
     pub fn new(spec: HookSpec, number: u64) -> Self {
         Self {
@@ -116,22 +112,22 @@ impl Version {
 
     /// Stores the declarations of the file: they are the same on every thread.
     pub fn declare(&self, reasons: Vec<(String, String)>, stages: Vec<Stage>) {
-        *lock(&self.declared) = Declared { reasons, stages };
+        *self.declared.lock() = Declared { reasons, stages };
     }
 
     /// Its drop reasons with their meanings.
     pub fn reasons(&self) -> Vec<(String, String)> {
-        lock(&self.declared).reasons.clone()
+        self.declared.lock().reasons.clone()
     }
 
     /// Stages that it has functions for.
     pub fn stages(&self) -> Vec<Stage> {
-        lock(&self.declared).stages.clone()
+        self.declared.lock().stages.clone()
     }
 
     /// What happens to its packets when it does not run, and no other version either.
     pub fn on_failure(&self) -> OnFailure {
-        let filters = !lock(&self.declared).reasons.is_empty();
+        let filters = !self.declared.lock().reasons.is_empty();
         self.spec.on_failure.unwrap_or(if filters { OnFailure::Drop } else { OnFailure::Pass })
     }
 
@@ -151,14 +147,14 @@ impl Version {
         let first =
             self.health.compare_exchange(good, health as u8, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if first {
-            *lock(&self.error) = Some(why);
+            *self.error.lock() = Some(why);
         }
         first
     }
 
     /// The last error, with its traceback.
     pub fn error(&self) -> Option<String> {
-        lock(&self.error).clone()
+        self.error.lock().clone()
     }
 
     /// How it failed, and why, if that has not been logged yet.

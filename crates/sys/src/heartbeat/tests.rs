@@ -8,10 +8,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The list of threads belongs to the process, and a panic is reported once: tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
-fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A watched thread with this name that runs the closures that it is sent.
 fn thread(name: &str, silent_max: Duration) -> (mpsc::Sender<fn()>, std::thread::JoinHandle<()>) {
     let (tell, told) = mpsc::channel::<fn()>();
@@ -41,7 +37,7 @@ fn said_of(observer: &mut Observer, name: &str, longest: Duration) -> Option<Fai
 
 #[test]
 fn only_threads_without_progress_are_silent() {
-    let _turn = turn();
+    let _turn = TURN.lock();
     let (tell, thread) = thread("silent", SHORT);
     let mut observer = Observer::new();
     let found = said_of(&mut observer, "silent", PATIENCE);
@@ -58,7 +54,7 @@ fn only_threads_without_progress_are_silent() {
 
 #[test]
 fn resting_threads_are_not_silent() {
-    let _turn = turn();
+    let _turn = TURN.lock();
     let (tell, thread) = thread("rests", SHORT);
     tell.send(rest).unwrap();
     let mut observer = Observer::new();
@@ -73,7 +69,7 @@ fn resting_threads_are_not_silent() {
 
 #[test]
 fn a_panic_is_reported_once() {
-    let _turn = turn();
+    let _turn = TURN.lock();
     let (tell, thread) = thread("panics", PATIENCE);
     tell.send(|| panic!("on purpose")).unwrap();
     assert!(thread.join().is_err());
@@ -84,7 +80,7 @@ fn a_panic_is_reported_once() {
 
 #[test]
 fn preempted_threads_do_not_count_as_hanging_but_spinning_ones_do() {
-    let _turn = turn();
+    let _turn = TURN.lock();
     let (tell, thread) = thread("spins", SHORT);
     static GO_ON: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(true);
     tell.send(|| {
@@ -102,7 +98,7 @@ fn preempted_threads_do_not_count_as_hanging_but_spinning_ones_do() {
 
 #[test]
 fn unwatched_threads_may_beat() {
-    let _turn = turn();
+    let _turn = TURN.lock();
     beat();
     rest();
 }

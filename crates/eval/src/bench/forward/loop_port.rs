@@ -8,11 +8,12 @@
 //! header is rewritten, which stands for the work of a NIC. What is written is what the router may have changed or what
 //! differs from packet to packet; the rest is left as it is.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bm_frame::{Burst, Frame, Freelist, swap_places};
 use bm_port::{InPlace, Port, ReceivedFrames, TransmittedFrames};
+use bm_sys::Mutex;
 
 use super::packet::{FRAME, Packet, Template};
 
@@ -32,7 +33,7 @@ impl Sample {
     /// Ends that, and returns the copies.
     pub fn end(&self) -> Vec<(usize, Vec<u8>)> {
         self.wanted.store(false, Ordering::Relaxed);
-        std::mem::take(&mut self.taken.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.taken.lock())
     }
 
     /// Keeps a copy of what leaves through a port, if it is recording.
@@ -45,7 +46,7 @@ impl Sample {
     #[cold]
     fn take(&self, port: usize, frames: &[Option<Frame>]) {
         let copies = frames.iter().flatten().map(|frame| (port, frame.data().to_vec()));
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner).extend(copies);
+        self.taken.lock().extend(copies);
     }
 }
 

@@ -10,7 +10,7 @@
 //! is not in it. Or both receive, each on a thread of its own, and have one SA or two.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use bm_graph::Waker;
 use bm_ipsec::{Action, Direction, Numbers, Policies, Policy, Sa, Selector};
 use bm_link::{Producer, channel};
 use bm_port::Port;
+use bm_sys::Mutex;
 use bm_testbed::tables::Table;
 use bm_testbed::testbed;
 use bm_wire::ipv4::Ipv4Header;
@@ -110,7 +111,7 @@ impl Gateway {
             if number < receivers {
                 arrivals = lengths.iter().map(|&length| (headers(length), LINK + length)).collect();
                 let frames = std::iter::from_fn(|| making.frames.allocate()).take(FRAMES / 2);
-                locked(&esp).frames.extend(frames);
+                esp.lock().frames.extend(frames);
             }
             making.device(Box::new(Device { arrivals, next: 0, waiting: esp.clone() }))?;
             let slow = bed.gateway(&mut making, &mut plan, &mut parts)?;
@@ -163,7 +164,7 @@ impl Gateway {
                 return lost(format!("{name} has dropped {}", account.dropped_in_all()));
             }
         }
-        let clear = locked(&self.esp).clear;
+        let clear = self.esp.lock().clear;
         if clear > 0 {
             return lost(format!("{clear} packets were sent in clear"));
         }
@@ -253,16 +254,12 @@ fn headers(length: usize) -> [u8; HEADERS] {
     headers
 }
 
-fn locked(waiting: &Mutex<Waiting>) -> std::sync::MutexGuard<'_, Waiting> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Port for Device {
     fn receive(&mut self, burst: &mut Burst, frames: &mut Freelist) {
         if self.arrivals.is_empty() {
             return;
         }
-        let mut waiting = locked(&self.waiting);
+        let mut waiting = self.waiting.lock();
         while !burst.is_full() {
             let Some(mut frame) = waiting.frames.pop_front() else { break };
             let (headers, length) = &self.arrivals[self.next];
@@ -277,7 +274,7 @@ impl Port for Device {
     }
 
     fn transmit(&mut self, burst: &mut Burst, _: &mut Freelist) -> usize {
-        let mut waiting = locked(&self.waiting);
+        let mut waiting = self.waiting.lock();
         for frame in burst.drain() {
             waiting.clear += u64::from(frame.data().get(LINK + 9) != Some(&protocol::ESP));
             waiting.frames.push_back(frame);
@@ -286,6 +283,6 @@ impl Port for Device {
     }
 
     fn close(&mut self, frames: &mut Freelist) {
-        locked(&self.waiting).frames.drain(..).for_each(|frame| frames.free(frame));
+        self.waiting.lock().frames.drain(..).for_each(|frame| frames.free(frame));
     }
 }

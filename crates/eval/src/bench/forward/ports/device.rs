@@ -3,12 +3,13 @@
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bm_frame::{AnyFrame, Burst, FramePool, Freelist, MbufFrame};
 use bm_port::{InPlace, Port, ReceivedFrames, TransmittedFrames};
 use bm_port_dpdk::DpdkPort;
+use bm_sys::Mutex;
 use bm_wire::checksum;
 
 use super::super::bed::port_mac;
@@ -63,13 +64,13 @@ impl Sent {
     /// Ends that, and returns the copies.
     pub fn end(&self) -> Vec<Vec<u8>> {
         self.0.0.store(false, Ordering::Relaxed);
-        std::mem::take(&mut self.0.1.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.0.1.lock())
     }
 
     #[cold]
     fn keep<F: AnyFrame>(&self, places: &[Option<F>]) {
         let copies = places.iter().flatten().map(|frame| frame.data().to_vec());
-        self.0.1.lock().unwrap_or_else(PoisonError::into_inner).extend(copies);
+        self.0.1.lock().extend(copies);
     }
 }
 
