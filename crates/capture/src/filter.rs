@@ -1,7 +1,5 @@
 //! A compiled filter, written into the room for it in the object file.
 
-use std::fmt;
-
 /// Instructions that fit into the room in `../bpf/filter.h`.
 const ROOM: usize = 2049;
 /// The first instruction of that room: `r0 = ROOM_MARK`.
@@ -19,21 +17,13 @@ pub struct Filter {
 }
 
 /// The filter has too many instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the filter is too long: it needs {} instructions, and a capture has room for {ROOM}; use prefixes \
+     instead of single addresses, or two captures",
+    .0
+)]
 pub struct TooLong(usize);
-
-impl fmt::Display for TooLong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the filter is too long: it needs {} instructions, and a capture has room for {ROOM}; \
-             use prefixes instead of single addresses, or two captures",
-            self.0
-        )
-    }
-}
-
-impl std::error::Error for TooLong {}
 
 impl Filter {
     /// A filter that reads `bytes` from the start of a frame at most; with 0, every frame matches.

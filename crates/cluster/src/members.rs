@@ -42,43 +42,29 @@ pub struct Registration {
 }
 
 /// Why a node cannot become a member, or leave.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoChange {
-    /// The number that it asks for is that of another member.
+    #[error(
+        "{name} has the number {}: choose another `node` in [cluster.store], or leave it out",
+        .0.number(), name = .1
+    )]
     Taken(Node, String),
-    /// It is a member under another number.
+    #[error(
+        "this node is a member with the number {}: set `node` in [cluster.store] to that, or leave it out",
+        .0.number()
+    )]
     OtherNumber(Node),
+    #[error("the cluster has {ROOM_WITH_STORE} members, and no number is free")]
     Full,
+    #[error("{0} is not a member of the cluster")]
     NotAMember(String),
-    /// These nodes do not have the current epoch yet.
+    #[error(
+        "the members can only change when all nodes have the current epoch; waiting for {}: see `brickmoon \
+         show cluster` there, or remove it",
+        .0.join(", ")
+    )]
     Behind(Vec<String>),
 }
-
-impl std::fmt::Display for NoChange {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Taken(node, name) => write!(
-                f,
-                "{name} has the number {}: choose another `node` in [cluster.store], or leave it out",
-                node.number()
-            ),
-            Self::OtherNumber(node) => write!(
-                f,
-                "this node is a member with the number {}: set `node` in [cluster.store] to that, or leave it out",
-                node.number()
-            ),
-            Self::Full => write!(f, "the cluster has {ROOM_WITH_STORE} members, and no number is free"),
-            Self::NotAMember(name) => write!(f, "{name} is not a member of the cluster"),
-            Self::Behind(names) => write!(
-                f,
-                "the members can only change when all nodes have the current epoch; waiting for {}: see `brickmoon show cluster` there, or remove it",
-                names.join(", ")
-            ),
-        }
-    }
-}
-
-impl std::error::Error for NoChange {}
 
 impl MemberList {
     pub fn has(&self, name: &str) -> bool {

@@ -1,6 +1,5 @@
 //! The settings of a node: the members, the links to them, and the external ports.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use bm_vlb::address::{Node, Port};
@@ -100,79 +99,48 @@ impl Default for Limits {
 }
 
 /// What is wrong with settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// This node is not a member.
+    #[error(
+        "`name` in [cluster] is not the name of any [[cluster.member]]: this node must be one of the \
+         members"
+    )]
     NotAMember,
-    /// Two members have the same name.
+    #[error("two members are named {0:?}")]
     NameTwice(String),
-    /// Two members have the same number.
+    #[error("the members {0:?} and {1:?} have the same number {2}; numbers must be unique")]
     NumberTwice(String, String, u16),
-    /// A link leads to a node that is not a member.
+    #[error(
+        "`peer` of the fabric link {0} is {1:?}, which is not a member: add it as a [[cluster.member]], or \
+         correct `peer`"
+    )]
     UnknownPeer(String, String),
-    /// A link leads from this node to itself.
+    #[error("`peer` of the fabric link {0} is this node itself; it must be another member")]
     OwnPeer(String),
-    /// An interface is named twice.
+    #[error("{0} is configured twice: an interface can be one fabric link or one external port")]
     DeviceTwice(String),
-    /// Two links lead to the same member.
+    #[error(
+        "the fabric links {0} and {1} both have peer {2:?}: several links between two nodes are not \
+         supported yet"
+    )]
     PeerTwice(String, String, String),
-    /// There is no link to a member.
+    #[error(
+        "there is no [[cluster.fabric]] with peer = {0:?}: nodes form a full mesh, so each needs a link to \
+         every other node"
+    )]
     NoLink(String),
-    /// Two external ports have the same number.
+    #[error("the external ports {0} and {1} have the same number {2}")]
     PortTwice(String, String, u8),
-    /// There is no other member.
+    #[error("there is only one [[cluster.member]]: a cluster needs at least two")]
     Alone,
-    /// A setting that has no effect with a store.
+    #[error(
+        "`{0}` in [cluster] cannot be used with [cluster.store], from which the members and the epoch \
+         come: remove one of them"
+    )]
     WithStore(&'static str),
-    /// The number of a member is too large for a cluster with a store.
+    #[error("the member {0:?} has the number {1}: with a store, numbers are below {ROOM_WITH_STORE}")]
     NumberTooLarge(String, u16),
 }
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAMember => f.write_str(
-                "`name` in [cluster] is not the name of any [[cluster.member]]: this node must be one of the members",
-            ),
-            Self::NameTwice(name) => write!(f, "two members are named {name:?}"),
-            Self::NumberTwice(one, two, node) => {
-                write!(f, "the members {one:?} and {two:?} have the same number {node}; numbers must be unique")
-            }
-            Self::UnknownPeer(device, peer) => write!(
-                f,
-                "`peer` of the fabric link {device} is {peer:?}, which is not a member: add it as a [[cluster.member]], or correct `peer`"
-            ),
-            Self::OwnPeer(device) => {
-                write!(f, "`peer` of the fabric link {device} is this node itself; it must be another member")
-            }
-            Self::DeviceTwice(device) => {
-                write!(f, "{device} is configured twice: an interface can be one fabric link or one external port")
-            }
-            Self::PeerTwice(one, two, peer) => write!(
-                f,
-                "the fabric links {one} and {two} both have peer {peer:?}: several links between two nodes are not supported yet"
-            ),
-            Self::NoLink(name) => write!(
-                f,
-                "there is no [[cluster.fabric]] with peer = {name:?}: nodes form a full mesh, so each needs a link to every other node"
-            ),
-            Self::PortTwice(one, two, number) => {
-                write!(f, "the external ports {one} and {two} have the same number {number}")
-            }
-            Self::WithStore(key) => write!(
-                f,
-                "`{key}` in [cluster] cannot be used with [cluster.store], from which the members and the epoch come: remove one of them"
-            ),
-            Self::NumberTooLarge(name, node) => write!(
-                f,
-                "the member {name:?} has the number {node}: with a store, numbers are below {ROOM_WITH_STORE}"
-            ),
-            Self::Alone => f.write_str("there is only one [[cluster.member]]: a cluster needs at least two"),
-        }
-    }
-}
-
-impl std::error::Error for Problem {}
 
 /// Speed of links and ports for which none is configured, in Mbit/s.
 pub const SPEED: u32 = 10_000;

@@ -1,37 +1,21 @@
 //! Why a request failed.
 
-use std::fmt;
 use std::path::PathBuf;
 
 /// Why a request failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EtcdError {
-    /// A file of the settings cannot be used.
+    #[error("`{setting}` {}: {why}", path.display())]
     File {
         /// The setting that names it.
         setting: &'static str,
         path: PathBuf,
         why: String,
     },
-    /// There was no answer.
+    #[error("{endpoint} does not answer: {why}")]
     Unreachable { endpoint: String, why: String },
-    /// etcd refused it.
+    #[error("{endpoint} refuses the request: {message}")]
     Refused { endpoint: String, message: String },
-    /// The answer is not one of etcd's gateway.
+    #[error("{endpoint} does not answer like etcd's JSON gateway: is it etcd 3.4 or newer?")]
     Malformed { endpoint: String },
 }
-
-impl fmt::Display for EtcdError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File { setting, path, why } => write!(f, "`{setting}` {}: {why}", path.display()),
-            Self::Unreachable { endpoint, why } => write!(f, "{endpoint} does not answer: {why}"),
-            Self::Refused { endpoint, message } => write!(f, "{endpoint} refuses the request: {message}"),
-            Self::Malformed { endpoint } => {
-                write!(f, "{endpoint} does not answer like etcd's JSON gateway: is it etcd 3.4 or newer?")
-            }
-        }
-    }
-}
-
-impl std::error::Error for EtcdError {}

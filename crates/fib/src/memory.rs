@@ -57,23 +57,12 @@ pub enum Filled {
 }
 
 /// The system gave no memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot allocate {} MiB of memory; raise the memory limit, or free some memory", .bytes >> 20)]
 pub struct OutOfMemory {
     /// Number of bytes requested.
     pub bytes: usize,
 }
-
-impl fmt::Display for OutOfMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "cannot allocate {} MiB of memory; raise the memory limit, or free some memory",
-            self.bytes >> 20
-        )
-    }
-}
-
-impl std::error::Error for OutOfMemory {}
 
 /// Types of array elements.
 ///

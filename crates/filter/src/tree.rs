@@ -5,7 +5,6 @@ use crate::key::{Key, TOGETHER};
 use crate::node::{Cut, LEAF, ROOM_WORDS, list, place, roots, worst};
 use crate::rule::{Flat, ROOM_RULES};
 use crate::vectors::Vectors;
-use std::fmt;
 use std::sync::Arc;
 
 /// The number of no rule.
@@ -17,23 +16,16 @@ const RULES_WORDS: usize = ROOM_WORDS / 2;
 const CLAIMS_WORDS: usize = ROOM_WORDS / 4 * 3;
 
 /// More flat rules than there is room for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "too many filter rules: {} of at most {ROOM_RULES} (a rule that accepts by port counts twice, or three \
+     times if it is for both address families)",
+    .rules
+)]
 pub struct TooMany {
     /// Their number.
     pub rules: usize,
 }
-
-impl fmt::Display for TooMany {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "too many filter rules: {} of at most {ROOM_RULES} (a rule that accepts by port counts twice, or three times if it is for both address families)",
-            self.rules
-        )
-    }
-}
-
-impl std::error::Error for TooMany {}
 
 /// Rules, and the tree to find the first that matches a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]

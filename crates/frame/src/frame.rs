@@ -74,21 +74,14 @@ const _: () = assert!(size_of::<Header>() == HEADER_BYTES && HEADER_BYTES + 24 <
 const _: () = assert!(std::mem::offset_of!(Header, data) == 8 && std::mem::offset_of!(Header, slot) == 32);
 
 /// There is no room for that many bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} bytes do not fit: the frame has room for {}", .wanted, .room)]
 pub struct NoRoom {
     /// The number of bytes needed.
     pub wanted: usize,
     /// The number of bytes available.
     pub room: usize,
 }
-
-impl fmt::Display for NoRoom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes do not fit: the frame has room for {}", self.wanted, self.room)
-    }
-}
-
-impl std::error::Error for NoRoom {}
 
 /// A packet in its slot. Dropping it loses the slot: free it to a [`Freelist`](crate::Freelist) instead.
 #[must_use = "a frame that is dropped is lost to its pool: free it and count why"]

@@ -28,44 +28,26 @@ impl fmt::Display for Pages {
 }
 
 /// Why frame memory cannot be allocated.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// The slot size must be a multiple of 64 bytes, with room for data, and fit into 16 bits.
+    #[error("a slot cannot have {0} bytes: the size must be a multiple of 64 from 1024 to 65472")]
     SlotSize(usize),
-    /// There must be at least one slot, and no more than a 32-bit index can address.
+    #[error("frame memory cannot have {count} slots: use 1 to {}", u32::MAX, count = .0)]
     Slots(usize),
-    /// The system refused.
+    #[error("cannot allocate {bytes} bytes of frame memory: {error}")]
     Map {
         /// The number of bytes requested.
         bytes: usize,
         /// What it said.
         error: io::Error,
     },
-    /// There is no such NUMA node, or the system has none.
+    #[error("cannot allocate memory on NUMA node {node}: {error}")]
     Node {
         node: Node,
         /// What the system said.
         error: io::Error,
     },
 }
-
-impl fmt::Display for MemoryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::SlotSize(size) => {
-                write!(
-                    f,
-                    "a slot cannot have {size} bytes: the size must be a multiple of 64 from 1024 to 65472"
-                )
-            }
-            Self::Slots(count) => write!(f, "frame memory cannot have {count} slots: use 1 to {}", u32::MAX),
-            Self::Map { bytes, error } => write!(f, "cannot allocate {bytes} bytes of frame memory: {error}"),
-            Self::Node { node, error } => write!(f, "cannot allocate memory on NUMA node {node}: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for MemoryError {}
 
 /// The region. It is never unmapped, so frames may be plain pointers into it.
 pub struct Memory {

@@ -7,34 +7,21 @@ use std::str::FromStr;
 use crate::app::App;
 
 /// Why a network cannot be built.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetworkError {
-    /// A link is not of the form `app.output -> app.input`.
+    #[error("link {0:?} is not of the form \"app.output -> app.input\"")]
     LinkForm(String),
-    /// A link names an app that does not exist.
+    #[error("link {link:?}: no app is called {app:?}")]
     UnknownApp {
         link: String,
         /// The name.
         app: String,
     },
-    /// Two apps have one name.
+    #[error("two apps are called {0:?}")]
     DuplicateApp(String),
-    /// Two links leave from the same output, or arrive at the same input.
+    #[error("two links use {0:?}; an input or output takes only one")]
     DuplicateEnd(String),
 }
-
-impl fmt::Display for NetworkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::LinkForm(text) => write!(f, "link {text:?} is not of the form \"app.output -> app.input\""),
-            Self::UnknownApp { link, app } => write!(f, "link {link:?}: no app is called {app:?}"),
-            Self::DuplicateApp(name) => write!(f, "two apps are called {name:?}"),
-            Self::DuplicateEnd(end) => write!(f, "two links use {end:?}; an input or output takes only one"),
-        }
-    }
-}
-
-impl std::error::Error for NetworkError {}
 
 /// One link of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

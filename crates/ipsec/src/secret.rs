@@ -9,7 +9,8 @@ use zeroize::Zeroizing;
 pub struct Secret(Zeroizing<Box<[u8]>>);
 
 /// A text that is not a key in hexadecimal. It does not say what the text is, which may be most of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("must be hexadecimal, two digits for each byte")]
 pub struct NotHex;
 
 impl Secret {
@@ -59,14 +60,6 @@ impl fmt::Debug for Secret {
         write!(f, "Secret({} bytes)", self.len())
     }
 }
-
-impl fmt::Display for NotHex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("must be hexadecimal, two digits for each byte")
-    }
-}
-
-impl std::error::Error for NotHex {}
 
 #[cfg(test)]
 mod tests {

@@ -14,7 +14,6 @@
 //! are free again if none above them is reserved, so a sender that ends costs none. One that panics, hangs or is killed
 //! keeps its block.
 
-use std::fmt;
 use std::sync::Arc;
 
 use bm_sys::Mutex;
@@ -41,7 +40,8 @@ pub struct Block {
 }
 
 /// All numbers of the SA are reserved: it must be replaced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("all sequence numbers of the SA are used: it must be replaced")]
 pub struct UsedUp;
 
 impl Numbers {
@@ -180,14 +180,6 @@ impl Block {
         self.next += 1;
     }
 }
-
-impl fmt::Display for UsedUp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("all sequence numbers of the SA are used: it must be replaced")
-    }
-}
-
-impl std::error::Error for UsedUp {}
 
 #[cfg(test)]
 mod tests {

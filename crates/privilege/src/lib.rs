@@ -22,7 +22,6 @@ mod lock;
 mod peer;
 mod seccomp;
 
-use std::fmt;
 use std::io;
 
 pub use allocator::give_memory_back;
@@ -31,28 +30,17 @@ pub use lock::LockFile;
 pub use peer::{group, groups_of};
 
 /// Why a process could not be confined.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum NotConfined {
-    /// Other threads are running, which would keep their privileges.
+    #[error("other threads are already running")]
     Threads,
-    /// A step failed.
+    #[error("cannot {step}: {error}")]
     Refused {
         step: &'static str,
         /// The error of the system.
         error: io::Error,
     },
 }
-
-impl fmt::Display for NotConfined {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Threads => f.write_str("other threads are already running"),
-            Self::Refused { step, error } => write!(f, "cannot {step}: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for NotConfined {}
 
 impl NotConfined {
     /// The error of a step, for `map_err`.

@@ -5,7 +5,8 @@ use crate::report::Report;
 use crate::run::Run;
 
 /// A check that failed: a bug in the cluster's code, or in the simulator.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} after {} us; --seed {} repeats it", .what, .at_ns / 1000, .seed)]
 pub struct Failed {
     /// What is wrong.
     pub what: String,
@@ -14,14 +15,6 @@ pub struct Failed {
     /// The seed that repeats it.
     pub seed: u64,
 }
-
-impl std::fmt::Display for Failed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} after {} us; --seed {} repeats it", self.what, self.at_ns / 1000, self.seed)
-    }
-}
-
-impl std::error::Error for Failed {}
 
 /// Runs a simulation. The same options give the same report, bit for bit.
 pub fn simulate(options: &Options) -> Result<Report, Failed> {

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -22,61 +21,46 @@ const NAME: usize = 120;
 const LINE: usize = 8;
 
 /// Why counters cannot be created or read.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum StatsError {
-    /// The file could not be created, resized, mapped or read.
+    #[error("counters in {path}: {error}")]
     Io {
         /// Which file.
         path: String,
         /// The system's error.
         error: io::Error,
     },
-    /// The file does not contain counters of this version.
+    #[error("{path} has no counters that this version can read")]
     Format {
         /// Which file.
         path: String,
     },
-    /// The file belongs to a user whose counters must not be trusted.
+    #[error(
+        "{path} belongs to user ID {owner}: brickmoon reads counters only from files of root or of the \
+         calling user"
+    )]
     Owner {
         /// Which file.
         path: String,
         /// The owner's user ID.
         owner: u32,
     },
-    /// All counters are in use.
+    #[error(
+        "no counter is left for {name}: all {capacity} are in use; use fewer ports, workers, hooks or \
+         apps, or restart brickmoon to free the counters of removed ones"
+    )]
     Full {
         /// The counters that were requested.
         name: String,
         /// How many counters the registry has.
         capacity: usize,
     },
+    #[error("counter name {name:?} is longer than {NAME} bytes")]
     NameTooLong {
         /// The name that was requested.
         name: String,
     },
 }
-
-impl fmt::Display for StatsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io { path, error } => write!(f, "counters in {path}: {error}"),
-            Self::Format { path } => write!(f, "{path} has no counters that this version can read"),
-            Self::Owner { path, owner } => write!(
-                f,
-                "{path} belongs to user ID {owner}: brickmoon reads counters only from files of root or of the calling user"
-            ),
-            Self::Full { name, capacity } => {
-                write!(
-                    f,
-                    "no counter is left for {name}: all {capacity} are in use; use fewer ports, workers, hooks or apps, or restart brickmoon to free the counters of removed ones"
-                )
-            }
-            Self::NameTooLong { name } => write!(f, "counter name {name:?} is longer than {NAME} bytes"),
-        }
-    }
-}
-
-impl std::error::Error for StatsError {}
 
 /// The mapping. It is never unmapped, so that counters may be plain references.
 #[derive(Clone, Copy)]

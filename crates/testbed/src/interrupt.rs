@@ -4,7 +4,6 @@
 //! SIGHUP only set a flag; `sleep` and `check` turn it into an error that runs through every
 //! destructor. A second signal ends the program at once.
 
-use std::fmt;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,16 +12,9 @@ static RAISED: AtomicBool = AtomicBool::new(false);
 const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// A signal requested the end of the program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("interrupted")]
 pub struct Interrupted;
-
-impl fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("interrupted")
-    }
-}
-
-impl std::error::Error for Interrupted {}
 
 /// While this exists, signals set the flag; afterwards they have their earlier effect again.
 pub struct Watch {

@@ -10,7 +10,6 @@ mod roots;
 mod space;
 
 use std::collections::HashSet;
-use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use bm_wire::prefix::{Address, Prefix};
@@ -93,14 +92,14 @@ impl Default for TableOptions {
 }
 
 /// Why there is no such table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// The number of next hops is 0 or too large.
+    #[error("{wanted} next hops are not possible: use 1 to {NEXT_HOPS_MAX}")]
     NextHops {
         /// As given.
         wanted: u16,
     },
-    /// The address space has no room for this many prefixes of these lengths.
+    #[error("there is room for only {placed} of {wanted} routes: use fewer routes")]
     Full {
         /// Number of routes wanted.
         wanted: usize,
@@ -108,21 +107,6 @@ pub enum TableError {
         placed: usize,
     },
 }
-
-impl fmt::Display for TableError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NextHops { wanted } => {
-                write!(f, "{wanted} next hops are not possible: use 1 to {NEXT_HOPS_MAX}")
-            }
-            Self::Full { wanted, placed } => {
-                write!(f, "there is room for only {placed} of {wanted} routes: use fewer routes")
-            }
-        }
-    }
-}
-
-impl std::error::Error for TableError {}
 
 /// The table that `options` describes.
 pub fn generate(options: &TableOptions) -> Result<Table, TableError> {

@@ -115,27 +115,15 @@ impl To {
 }
 
 /// Why an address is not one of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotFabric {
-    /// A group address, or one that a manufacturer has assigned.
+    #[error("not a locally administered unicast address")]
     NotLocal,
-    /// A locally administered address without our mark.
+    #[error("a locally administered address, but not of this cluster's format")]
     NoMark,
-    /// Bits that must be zero are set, or no node has this number.
+    #[error("has reserved bits set")]
     Reserved,
 }
-
-impl std::fmt::Display for NotFabric {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::NotLocal => "not a locally administered unicast address",
-            Self::NoMark => "a locally administered address, but not of this cluster's format",
-            Self::Reserved => "has reserved bits set",
-        })
-    }
-}
-
-impl std::error::Error for NotFabric {}
 
 /// The destination address of a frame between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -12,7 +12,6 @@
 //! target: after n stages it is on the target's line. So each pair has exactly one path, and VLB over a random
 //! intermediate makes two of them.
 
-use std::fmt;
 
 use crate::address::Node;
 
@@ -39,32 +38,17 @@ impl LinkId {
 }
 
 /// Why there is no such topology.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Impossible {
-    /// A link leads from a node to itself.
+    #[error("a link leads from node {0} to itself")]
     Loop(u16),
-    /// A link names a node that is not there.
+    #[error("a link names node {0}, which does not exist")]
     NoNode(u16),
-    /// More nodes than addresses of frames can name.
+    #[error("{nodes} nodes are more than the {} that a frame can name", Node::COUNT, nodes = .0)]
     TooMany(u64),
-    /// A k-ary n-fly needs k of 2 or more and n of 1 or more.
+    #[error("a k-ary n-fly needs k of at least 2 and n of at least 1")]
     NoFly,
 }
-
-impl fmt::Display for Impossible {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Loop(node) => write!(f, "a link leads from node {node} to itself"),
-            Self::NoNode(node) => write!(f, "a link names node {node}, which does not exist"),
-            Self::TooMany(nodes) => {
-                write!(f, "{nodes} nodes are more than the {} that a frame can name", Node::COUNT)
-            }
-            Self::NoFly => f.write_str("a k-ary n-fly needs k of at least 2 and n of at least 1"),
-        }
-    }
-}
-
-impl std::error::Error for Impossible {}
 
 /// The links from one node to another: consecutive places.
 #[derive(Clone, Copy, Debug, Default)]

@@ -16,7 +16,6 @@
 use super::{Array, Filled, HUGE, OutOfMemory, Pages, Zeroed};
 use bm_sys::{Access, Map};
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
@@ -201,16 +200,9 @@ impl Area {
 }
 
 /// Why a table in a file cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the table in the file has another structure or version; rebuild it with this version")]
 pub struct NotAttached;
-
-impl fmt::Display for NotAttached {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the table in the file has another structure or version; rebuild it with this version")
-    }
-}
-
-impl std::error::Error for NotAttached {}
 
 impl From<OutOfMemory> for NotAttached {
     fn from(_: OutOfMemory) -> Self {

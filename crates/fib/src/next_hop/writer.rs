@@ -13,54 +13,32 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 /// Why a next hop was refused. The table is as it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NextHopError {
-    /// All indices are in use, or readers may still use them.
+    #[error("all {capacity} next hops are in use; use fewer distinct next hops")]
     Full {
         /// How many there are.
         capacity: usize,
     },
-    /// There is no range of buckets for the group.
+    #[error(
+        "a next-hop group needs {count} free buckets, but there are fewer; use fewer groups, smaller \
+         weights, or increase group_buckets in [fib]"
+    )]
     BucketsFull {
         /// The number it needs.
         count: u32,
     },
     /// The interface is above [`INTERFACE_MAX`].
+    #[error("interface number {0} is above {INTERFACE_MAX}, the highest that a next hop can have")]
     Interface(u16),
-    /// A group without a member of weight above 0: set another action instead (`Unreachable`, for example).
+    #[error("a next-hop group needs a member with a weight above 0")]
     NoMembers,
-    /// Groups are made of members (`add_group`, `set_group`), not of bucket ranges.
+    #[error("a next-hop group is made from its members, not from buckets")]
     GroupByHand,
     /// No such next hop: it was never added, or it was removed. [`NextHop::NONE`] cannot be changed.
+    #[error("next hop {0} is not in use")]
     Unknown(NextHop),
 }
-
-impl fmt::Display for NextHopError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Full { capacity } => {
-                write!(f, "all {capacity} next hops are in use; use fewer distinct next hops")
-            }
-            Self::BucketsFull { count } => {
-                write!(
-                    f,
-                    "a next-hop group needs {count} free buckets, but there are fewer; use fewer groups, smaller weights, or increase group_buckets in [fib]"
-                )
-            }
-            Self::Interface(interface) => {
-                write!(
-                    f,
-                    "interface number {interface} is above {INTERFACE_MAX}, the highest that a next hop can have"
-                )
-            }
-            Self::NoMembers => f.write_str("a next-hop group needs a member with a weight above 0"),
-            Self::GroupByHand => f.write_str("a next-hop group is made from its members, not from buckets"),
-            Self::Unknown(hop) => write!(f, "next hop {hop} is not in use"),
-        }
-    }
-}
-
-impl std::error::Error for NextHopError {}
 
 /// What readers may still use.
 #[derive(Clone, Copy, Debug)]

@@ -34,16 +34,9 @@ const ROUTES_TO_SPARE: usize = 1 << 17;
 const INSTALL: &str = "install it with: apt-get install libdpdk-dev gcc pkg-config";
 
 /// Why DPDK is not measured, and what to do, in one line.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("DPDK is left out of the comparison: {}", .0)]
 pub struct Missing(String);
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DPDK is left out of the comparison: {}", self.0)
-    }
-}
-
-impl std::error::Error for Missing {}
 
 fn missing(why: impl fmt::Display) -> Missing {
     Missing(why.to_string())
