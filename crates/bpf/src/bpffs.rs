@@ -72,12 +72,13 @@ static KEPT: OnceLock<OpenBpffs> = OnceLock::new();
 /// A path as other processes can use it: one that starts at an open file of this process is of no use to them.
 pub(crate) fn for_others(path: &Path) -> PathBuf {
     // Component by component: joining an empty rest would leave a slash at the end.
-    let rest = |kept: &'static OpenBpffs| {
-        path.strip_prefix(&kept.found.path)
-            .ok()
-            .map(|rest| kept.place.components().chain(rest.components()).collect())
-    };
-    KEPT.get().and_then(rest).unwrap_or_else(|| path.into())
+    KEPT.get()
+        .and_then(|kept| {
+            path.strip_prefix(&kept.found.path)
+                .ok()
+                .map(|rest| kept.place.components().chain(rest.components()).collect())
+        })
+        .unwrap_or_else(|| path.into())
 }
 
 /// The first place at which a bpffs is mounted. While it looks, another process may mount one at a place that it has
@@ -130,8 +131,9 @@ impl Bpffs {
             return Ok(found);
         }
         mount::mount(Path::new(OWN)).map_err(NotMounted)?;
-        let gone = || NotMounted(io::Error::other("it was unmounted again immediately"));
-        Self::find().map(|found| Self { mounted_now: true, ..found }).ok_or_else(gone)
+        Self::find()
+            .map(|found| Self { mounted_now: true, ..found })
+            .ok_or_else(|| NotMounted(io::Error::other("it was unmounted again immediately")))
     }
 
     /// Its root directory. The path is valid in this process's mount namespace.

@@ -46,8 +46,9 @@ impl Port {
     /// # Errors
     /// If there is none, or the kernel does not say.
     pub(crate) fn programs(&self) -> Result<Vec<Program>, CaptureError> {
-        let failed = |error| CaptureError::Query { port: self.name.clone(), error };
-        let xdp = Xdp::query(self.ifindex).map_err(failed)?.program_id;
+        let xdp = Xdp::query(self.ifindex)
+            .map_err(|error| CaptureError::Query { port: self.name.clone(), error })?
+            .program_id;
         // Links of other namespaces are among these, and an interface there may have the same index. What their programs
         // get is not shown: the programs of a capture compare the namespace.
         let at_tc = LinkInfoIter::default()

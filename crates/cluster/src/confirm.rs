@@ -41,7 +41,7 @@ pub struct Others {
 
 /// A neighbor that Linux has.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct Confirmation {
     /// As Linux has it.
     candidate: Candidate,
     /// The MAC that has answered, and when.
@@ -79,7 +79,7 @@ pub struct Asking {
 #[derive(Debug)]
 pub struct Confirmations {
     own: Node,
-    of: BTreeMap<(u32, IpAddr), Known>,
+    of: BTreeMap<(u32, IpAddr), Confirmation>,
     /// Neighbors that are not announced because a port or a MAC has too many.
     pub over_limit: usize,
 }
@@ -90,7 +90,7 @@ impl Confirmations {
         let known = |neighbor: LocalNeighbor| {
             let candidate = Candidate { neighbor, is_static: false };
             let answered = Some((neighbor.to, 0));
-            let known = Known {
+            let known = Confirmation {
                 candidate,
                 answered,
                 question: None,
@@ -115,7 +115,7 @@ impl Confirmations {
         let admitted = self.admit(candidates, ports);
         self.of.retain(|key, _| admitted.contains_key(key));
         for (key, candidate) in admitted {
-            let new = Known {
+            let new = Confirmation {
                 candidate,
                 answered: None,
                 question: None,
@@ -216,7 +216,7 @@ impl Confirmations {
     /// When [`Self::update`] is due, although nothing has happened.
     pub fn again_ns(&self) -> Option<u64> {
         let waits = self.of.values().filter(|known| known.question.is_none() && known.must_answer);
-        waits.map(Known::next_ns).min()
+        waits.map(Confirmation::next_ns).min()
     }
 
     /// The neighbors that this node announces.
@@ -239,7 +239,7 @@ impl Confirmations {
     }
 }
 
-impl Known {
+impl Confirmation {
     /// Whether it is announced, with the MAC that Linux has.
     fn is_settled(&self) -> bool {
         self.is_held && self.answered.map(|(mac, _)| mac) == Some(self.candidate.neighbor.to)

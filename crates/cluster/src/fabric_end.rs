@@ -6,11 +6,11 @@ use crate::counters::Counters;
 use crate::fabric::AttachedLink;
 use crate::link_account::LinkAccount;
 use crate::message::{Entry, Epochs};
-use crate::prober::{Observed, Probed};
-use crate::session::{Refused, Session, State};
+use crate::prober::{LinkQuality, Probed};
+use crate::session::{Refusal, Session, State};
 use crate::settings::{FabricLink, Settings};
 use crate::view::{LinkView, describe_refusal, describe_state};
-use crate::ways::{Way, detour};
+use crate::ways::{FirstHop, detour};
 
 /// One link to another node.
 pub(crate) struct FabricEnd {
@@ -29,7 +29,7 @@ pub(crate) struct FabricEnd {
     /// Why the interface cannot be used.
     pub trouble: Option<String>,
     /// What was logged last.
-    pub logged: (Option<State>, Option<Refused>),
+    pub logged: (Option<State>, Option<Refusal>),
 }
 
 impl FabricEnd {
@@ -44,8 +44,8 @@ impl FabricEnd {
     }
 
     /// What probes have shown.
-    pub fn observed(&self) -> Observed {
-        self.probed.as_ref().map_or_else(Observed::default, Probed::observed)
+    pub fn observed(&self) -> LinkQuality {
+        self.probed.as_ref().map_or_else(LinkQuality::default, Probed::observed)
     }
 
     /// Logs a change; returns whether the state is another one.
@@ -121,14 +121,14 @@ pub(crate) fn fabric_ends(
 }
 
 /// Which ways to other nodes there are.
-pub(crate) fn ways_of(links: &[FabricEnd]) -> Vec<Way> {
+pub(crate) fn ways_of(links: &[FabricEnd]) -> Vec<FirstHop> {
     let way = |link: &FabricEnd| {
         let usable = link.is_usable();
         let without = |entry: &Entry| match entry {
             Entry::NoLink(node) => Node::new(*node),
             _ => None,
         };
-        Way {
+        FirstHop {
             node: link.session.peer(),
             capacity_bps: if usable { link.speed_bps } else { 0 },
             // Its announcement says to which nodes it has no link.

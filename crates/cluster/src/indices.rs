@@ -29,15 +29,15 @@ pub type Change = (Index, Option<LocalNeighbor>);
 
 /// A neighbor with its index.
 #[derive(Clone, Copy, Debug)]
-struct Assigned {
+struct IndexEntry {
     index: Index,
     neighbor: LocalNeighbor,
-    gone: Option<Gone>,
+    gone: Option<Removal>,
 }
 
 /// A neighbor that is no longer announced.
 #[derive(Clone, Copy, Debug, Default)]
-struct Gone {
+struct Removal {
     /// The first announcement without it.
     version: Option<u64>,
     /// When all other nodes acted on that.
@@ -45,9 +45,9 @@ struct Gone {
 }
 
 /// The numbers that are in use, one bit each.
-struct Used(Vec<u64>);
+struct IndexBitmap(Vec<u64>);
 
-impl Used {
+impl IndexBitmap {
     fn has(&self, number: u16) -> bool {
         self.0[usize::from(number / 64)] >> (number % 64) & 1 == 1
     }
@@ -67,8 +67,8 @@ impl Used {
 /// All assigned indices.
 pub struct Indices {
     key: Key,
-    of: BTreeMap<(u8, IpAddr), Assigned>,
-    used: Used,
+    of: BTreeMap<(u8, IpAddr), IndexEntry>,
+    used: IndexBitmap,
     /// Number of neighbors without an index, because there is none left.
     pub without: usize,
 }
@@ -76,11 +76,11 @@ pub struct Indices {
 impl Indices {
     /// With the indices that an earlier daemon has assigned.
     pub fn new(key: Key, assigned: impl IntoIterator<Item = (Index, LocalNeighbor)>) -> Self {
-        let used = Used(vec![0; NEIGHBORS as usize / 64]);
+        let used = IndexBitmap(vec![0; NEIGHBORS as usize / 64]);
         let mut indices = Self { key, of: BTreeMap::new(), used, without: 0 };
         for (index, neighbor) in assigned {
             indices.used.set(index.number, true);
-            indices.of.insert((neighbor.port, neighbor.address), Assigned { index, neighbor, gone: None });
+            indices.of.insert((neighbor.port, neighbor.address), IndexEntry { index, neighbor, gone: None });
         }
         indices
     }
@@ -111,7 +111,7 @@ impl Indices {
                 }
             } else if let Some(index) = self.place(neighbor) {
                 self.used.set(index.number, true);
-                self.of.insert(key, Assigned { index, neighbor: *neighbor, gone: None });
+                self.of.insert(key, IndexEntry { index, neighbor: *neighbor, gone: None });
                 changes.push((index, Some(*neighbor)));
             } else {
                 self.without += 1;

@@ -68,12 +68,12 @@ pub fn change(
     }
     for (prefix, route) in &wanted.routes {
         if present.routes.get(prefix) != Some(route) {
-            change_route(&mut batch, *prefix, route, true)?;
+            change_route(&mut batch, prefix.0, prefix.1, route, true)?;
         }
     }
     for (prefix, route) in &present.routes {
         if !wanted.routes.contains_key(prefix) && !is_kept(route.ifindex) {
-            change_route(&mut batch, *prefix, route, false)?;
+            change_route(&mut batch, prefix.0, prefix.1, route, false)?;
         }
     }
     for (ifindex, address) in present.neighbors.keys() {
@@ -94,7 +94,8 @@ pub fn remove(links: &BTreeSet<u32>) -> Result<(), Error> {
 
 fn change_route(
     batch: &mut Batch,
-    (address, length): (IpAddr, u8),
+    address: IpAddr,
+    length: u8,
     route: &Route,
     wanted: bool,
 ) -> Result<(), Error> {

@@ -60,7 +60,7 @@ mod tests;
 pub use bm_etcd::{BadEndpoint, Endpoint, Settings as EtcdSettings};
 pub use counters::{COUNTERS, Counters, REASONS};
 pub use error::ClusterError;
-pub use link_account::Carried;
+pub use link_account::LinkLoss;
 pub use members::Registration;
 pub use other_nodes::OtherNodes;
 pub use relay::{

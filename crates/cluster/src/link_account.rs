@@ -27,12 +27,12 @@ pub struct LinkAccount {
 
 /// The counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Carried {
+pub struct LinkLoss {
     /// Frames that the peer has sent since the first message.
     pub sent: u64,
-    /// Those of them, and later ones, that have arrived.
+    /// Frames that have arrived since then.
     pub arrived: u64,
-    /// Those that never will.
+    /// Frames that will never arrive.
     pub lost: u64,
 }
 
@@ -57,9 +57,9 @@ impl LinkAccount {
     }
 
     /// `None` before there were enough messages.
-    pub fn carried(&self) -> Option<Carried> {
+    pub fn carried(&self) -> Option<LinkLoss> {
         let arrived_before = self.sent_before as i64 - self.difference;
-        (self.messages > FIRST).then(|| Carried {
+        (self.messages > FIRST).then(|| LinkLoss {
             sent: self.sent - self.sent_before,
             arrived: (self.arrived as i64 - arrived_before).max(0) as u64,
             lost: self.lost,
@@ -81,12 +81,12 @@ mod tests {
             assert_eq!(account.carried(), None);
         }
         account.note(1500, 600 + 4);
-        assert_eq!(account.carried(), Some(Carried { sent: 500, arrived: 503, lost: 0 }));
+        assert_eq!(account.carried(), Some(LinkLoss { sent: 500, arrived: 503, lost: 0 }));
         // Ten are lost.
         account.note(1600, 700 - 10 + 6);
-        assert_eq!(account.carried(), Some(Carried { sent: 600, arrived: 595, lost: 5 }));
+        assert_eq!(account.carried(), Some(LinkLoss { sent: 600, arrived: 595, lost: 5 }));
         account.note(1700, 800 - 10 + 1);
-        assert_eq!(account.carried(), Some(Carried { sent: 700, arrived: 690, lost: 10 }));
+        assert_eq!(account.carried(), Some(LinkLoss { sent: 700, arrived: 690, lost: 10 }));
         account.note(1800, 900 - 10 + 30);
         assert_eq!(account.carried().map(|carried| carried.lost), Some(10));
         // A counter that starts again at 0.

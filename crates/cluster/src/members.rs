@@ -129,21 +129,27 @@ impl MemberList {
     }
 
     pub fn to_text(&self, path: &str, key: &Key) -> Vec<u8> {
-        let member = |member: &Member| json!({ "name": member.name, "node": member.node.number() });
-        let members: Vec<_> = self.members.iter().map(member).collect();
+        let members: Vec<_> = self
+            .members
+            .iter()
+            .map(|member| json!({ "name": member.name, "node": member.node.number() }))
+            .collect();
         signed(path, &json!({ "epoch": self.epoch.number(), "members": members }), key)
     }
 
     /// `None` if it is malformed, or the tag is of another key.
     pub fn from_text(path: &str, text: &[u8], key: &Key) -> Option<Self> {
         let value = verified(path, text, key)?;
-        let member = |value: &Value| {
-            Some(Member {
-                name: value["name"].as_str()?.into(),
-                node: number(&value["node"]).and_then(Node::new)?,
+        let members: Option<Vec<_>> = value["members"]
+            .as_array()?
+            .iter()
+            .map(|value| {
+                Some(Member {
+                    name: value["name"].as_str()?.into(),
+                    node: number(&value["node"]).and_then(Node::new)?,
+                })
             })
-        };
-        let members: Option<Vec<_>> = value["members"].as_array()?.iter().map(member).collect();
+            .collect();
         Some(Self { epoch: Epoch::new(number(&value["epoch"])?), members: members? })
     }
 }

@@ -68,8 +68,8 @@ impl Key {
 
     /// Whether this is the tag of a text.
     pub fn is_signed(&self, text: &[u8], tag: &str) -> bool {
-        let digits = |at: usize| u8::from_str_radix(tag.get(2 * at..2 * at + 2)?, 16).ok();
-        let bytes: Option<Vec<u8>> = (0..TAG).map(digits).collect();
+        let bytes: Option<Vec<u8>> =
+            (0..TAG).map(|at| u8::from_str_radix(tag.get(2 * at..2 * at + 2)?, 16).ok()).collect();
         let mut mac = self.0.clone();
         mac.update(text);
         tag.len() == 2 * TAG && bytes.is_some_and(|bytes| mac.verify_truncated_left(&bytes).is_ok())

@@ -54,7 +54,7 @@ const POLL_NS: u64 = 5_000_000_000;
 /// sent a probe back.
 const GRACE_NS: u64 = 5_000_000_000;
 
-pub use asking::Asked;
+pub use asking::NodeRequest;
 
 /// This node.
 pub struct Cluster {
@@ -108,7 +108,7 @@ pub struct Cluster {
     questions: BTreeMap<u64, Question>,
     answers: Answers,
     /// To the thread that answers.
-    asked: Option<std::sync::mpsc::Sender<asking::Asked>>,
+    asked: Option<std::sync::mpsc::Sender<asking::NodeRequest>>,
 }
 
 impl Cluster {
@@ -225,8 +225,11 @@ impl Cluster {
 
     /// The nodes whose daemon runs, but has not yet confirmed our last announcement.
     pub fn unconfirmed(&self, now_ns: u64) -> Vec<String> {
-        let lacks = |link: &&FabricEnd| link.session.lacks(self.version, now_ns);
-        self.links.iter().filter(lacks).map(|link| link.peer.clone()).collect()
+        self.links
+            .iter()
+            .filter(|link| link.session.lacks(self.version, now_ns))
+            .map(|link| link.peer.clone())
+            .collect()
     }
 
     /// The descriptors that messages arrive at.

@@ -63,8 +63,7 @@ impl OwnRoutes {
     pub fn interface(&self, address: IpAddr) -> Option<u32> {
         let longest = if address.is_ipv4() { 32 } else { 128 };
         let prefix = |length| if length == longest { Some(address) } else { first(address, length) };
-        let route = |length| self.0.get(&(prefix(length)?, length));
-        *(0..=longest).rev().find_map(route)?
+        *(0..=longest).rev().find_map(|length| self.0.get(&(prefix(length)?, length)))?
     }
 }
 

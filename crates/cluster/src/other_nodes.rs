@@ -11,7 +11,7 @@ use bm_sys::Mutex;
 
 use crate::clock::now_ns;
 use crate::error::ClusterError;
-use crate::node::{Asked, Cluster};
+use crate::node::{Cluster, NodeRequest};
 use crate::questions::{ANSWER_MAX, WINDOW};
 use crate::service::Service;
 
@@ -29,7 +29,7 @@ impl Service {
         &self,
         answer: impl Fn(&str) -> (u16, Vec<u8>) + Send + 'static,
     ) -> Result<(), ClusterError> {
-        let (sender, questions) = std::sync::mpsc::channel::<Asked>();
+        let (sender, questions) = std::sync::mpsc::channel::<NodeRequest>();
         // It ends when the cluster does, and with it the sender.
         let cluster = Arc::downgrade(&self.cluster);
         let run = move || {

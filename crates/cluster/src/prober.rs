@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! bm-cluster ── add, remove ──► bm-probes ── probes ──► fabric programs of other nodes
-//!            ◄── [`Observed`] ──          ◄── answers ──
+//!            ◄── [`LinkQuality`] ──          ◄── answers ──
 //! ```
 //!
 //! In a thread of its own with real-time priority: neither the updates of Linux's tables, which may take long, nor other
@@ -57,9 +57,9 @@ pub struct Probed(Arc<Places>);
 
 impl Probed {
     /// What probes have shown of it.
-    pub fn observed(&self) -> Observed {
+    pub fn observed(&self) -> LinkQuality {
         let places = &self.0;
-        Observed {
+        LinkQuality {
             is_alive: places.is_alive.load(Ordering::Acquire),
             round_trip_ns: places.round_trip_ns.load(Ordering::Relaxed),
             timeout_ns: places.timeout_ns.load(Ordering::Relaxed),
@@ -76,7 +76,7 @@ enum Change {
 
 /// What probes have shown of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Observed {
+pub struct LinkQuality {
     /// Whether its other end answers.
     pub is_alive: bool,
     /// The last round-trip time; 0: none yet.
@@ -87,7 +87,7 @@ pub struct Observed {
     pub failures: u64,
 }
 
-/// [`Observed`], written by the one thread and read by the other.
+/// [`LinkQuality`], written by the one thread and read by the other.
 #[derive(Default)]
 struct Places {
     is_alive: AtomicBool,
@@ -96,7 +96,8 @@ struct Places {
     failures: AtomicU64,
 }
 
-struct Shared {
+/// What the thread shares with the other one.
+struct ProberState {
     /// Applied by the thread.
     changes: Mutex<Vec<Change>>,
     gap_ns: AtomicU64,
@@ -109,7 +110,7 @@ struct Shared {
 
 /// The thread. It ends when this is dropped.
 pub struct Prober {
-    shared: Arc<Shared>,
+    shared: Arc<ProberState>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -123,7 +124,7 @@ impl Prober {
             let failed = bm_bpf::Error::system("creating an eventfd for probes");
             Waker::new().map_err(|error| failed(std::io::Error::other(error)))
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProberState {
             changes: Mutex::default(),
             gap_ns: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -179,14 +180,14 @@ impl Drop for Prober {
 
 /// What the thread has.
 struct Probing {
-    shared: Arc<Shared>,
+    shared: Arc<ProberState>,
     sender: Sender,
     links: Vec<(Target, Liveness)>,
     spread: DelaySpread,
 }
 
 impl Probing {
-    fn new(shared: Arc<Shared>, sender: Sender) -> Self {
+    fn new(shared: Arc<ProberState>, sender: Sender) -> Self {
         Self { shared, sender, links: Vec::new(), spread: DelaySpread::new(DELAYS_NS) }
     }
 

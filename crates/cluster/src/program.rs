@@ -143,13 +143,14 @@ impl Program {
 
     /// All neighbors by index. Used once, to take over from an earlier daemon.
     pub fn neighbors(&self) -> Vec<(u16, Neighbor)> {
-        let of_one = |index: u16| {
-            let value = self.neighbors.lookup(&u32::from(index).to_ne_bytes(), MapFlags::ANY).ok()??;
-            Neighbor::from_bytes(&value)
-                .filter(|neighbor| neighbor.ifindex != 0)
-                .map(|neighbor| (index, neighbor))
-        };
-        (0..=u16::MAX).filter_map(of_one).collect()
+        (0..=u16::MAX)
+            .filter_map(|index| {
+                let value = self.neighbors.lookup(&u32::from(index).to_ne_bytes(), MapFlags::ANY).ok()??;
+                Neighbor::from_bytes(&value)
+                    .filter(|neighbor| neighbor.ifindex != 0)
+                    .map(|neighbor| (index, neighbor))
+            })
+            .collect()
     }
 
     /// Whether frames were sent to a neighbor since the last call.

@@ -52,10 +52,10 @@ impl Question {
 
 /// Answers to other nodes.
 #[derive(Debug, Default)]
-pub struct Answers(Vec<Kept>);
+pub struct Answers(Vec<StoredAnswer>);
 
 #[derive(Debug)]
-struct Kept {
+struct StoredAnswer {
     /// Who asks, and the number of the question.
     of: (u16, u64),
     since_ns: u64,
@@ -78,7 +78,7 @@ impl Answers {
     pub fn asked(&mut self, node: u16, id: u64, first: u16, now_ns: u64) -> Next {
         self.0.retain(|kept| now_ns.saturating_sub(kept.since_ns) < KEPT_NS);
         match self.0.iter().find(|kept| kept.of == (node, id)) {
-            Some(Kept { bytes: Some(bytes), .. }) => Next::Send(window(bytes, first)),
+            Some(StoredAnswer { bytes: Some(bytes), .. }) => Next::Send(window(bytes, first)),
             Some(_) => Next::Wait,
             None => {
                 let done = self.0.iter().position(|kept| kept.bytes.is_some());
@@ -87,7 +87,7 @@ impl Answers {
                     None if self.0.len() >= KEPT => return Next::Wait,
                     None => {}
                 }
-                self.0.push(Kept { of: (node, id), since_ns: now_ns, bytes: None });
+                self.0.push(StoredAnswer { of: (node, id), since_ns: now_ns, bytes: None });
                 Next::Compute
             }
         }
@@ -102,11 +102,13 @@ impl Answers {
 
 fn window(bytes: &[u8], first: u16) -> Vec<(u16, u16, Vec<u8>)> {
     let parts = bytes.len().div_ceil(BYTES).max(1) as u16;
-    let part = |part: u16| {
-        let from = (usize::from(part) * BYTES).min(bytes.len());
-        (part, parts, bytes[from..(from + BYTES).min(bytes.len())].to_vec())
-    };
-    (first..parts).take(WINDOW).map(part).collect()
+    (first..parts)
+        .take(WINDOW)
+        .map(|part| {
+            let from = (usize::from(part) * BYTES).min(bytes.len());
+            (part, parts, bytes[from..(from + BYTES).min(bytes.len())].to_vec())
+        })
+        .collect()
 }
 
 #[cfg(test)]

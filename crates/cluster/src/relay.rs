@@ -157,8 +157,8 @@ impl Program {
     fn find(&self, links: &[RelayLink]) -> Result<Vec<u32>, ClusterError> {
         let counts = self.map("relay_counts")?;
         let of_one = |link: &RelayLink| {
-            let missing = || ClusterError::Settings(format!("there is no interface {}", link.device));
-            let ifindex = bm_sys::interface::index(&link.device).ok_or_else(missing)?;
+            let ifindex = bm_sys::interface::index(&link.device)
+                .ok_or_else(|| ClusterError::Settings(format!("there is no interface {}", link.device)))?;
             let failed = bm_bpf::Error::program("adding the counters of a relay");
             bm_bpf::reset_counters(&counts, &ifindex.to_ne_bytes()).map_err(failed)?;
             if !is_veth(&self.interfaces, &link.device) {
@@ -227,12 +227,15 @@ fn attach(program: &mut Program, ifindex: u32) -> Result<Link, bm_bpf::Error> {
 /// # Errors
 /// If bpffs cannot be read.
 pub fn relay_counts() -> Result<Vec<RelayCounts>, ClusterError> {
-    let of_one = |pinned: &PinnedLink| {
-        let counts = pinned.program.map("relay_counts")?;
-        let counts = bm_bpf::sum_counters(&counts, &pinned.ifindex.to_ne_bytes()).ok()??;
-        Some(RelayCounts { device: bm_sys::interface::name(pinned.ifindex).ok()?, counts })
-    };
-    Ok(claim()?.links().iter().filter_map(of_one).collect())
+    Ok(claim()?
+        .links()
+        .iter()
+        .filter_map(|pinned| {
+            let counts = pinned.program.map("relay_counts")?;
+            let counts = bm_bpf::sum_counters(&counts, &pinned.ifindex.to_ne_bytes()).ok()??;
+            Some(RelayCounts { device: bm_sys::interface::name(pinned.ifindex).ok()?, counts })
+        })
+        .collect())
 }
 
 /// Ends this server's relay. Returns how many interfaces it had.

@@ -56,11 +56,12 @@ impl Service {
         let (stop, stopped) = UnixStream::pair().map_err(&failed)?;
         let cluster = Arc::new(Mutex::new(Cluster::open(settings, now_ns(), random)?));
         let shared = Arc::clone(&cluster);
-        let run = move || run(&shared, &mut events, &stopped);
-        let thread = std::thread::Builder::new().name("bm-cluster".into()).spawn(run).map_err(&failed)?;
+        let thread = std::thread::Builder::new()
+            .name("bm-cluster".into())
+            .spawn(move || run(&shared, &mut events, &stopped))
+            .map_err(&failed)?;
         let mut service = Self { configured, cluster, store: None, stop: Some(stop), thread: Some(thread) };
-        let follow = |admitted: Admitted| admitted.follow(Arc::clone(&service.cluster));
-        service.store = admitted.map(follow).transpose()?;
+        service.store = admitted.map(|admitted| admitted.follow(Arc::clone(&service.cluster))).transpose()?;
         Ok(service)
     }
 

@@ -37,7 +37,7 @@ const REFUSED_NS: u64 = 3_000_000_000;
 
 /// Why messages of the node at the other end are refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum Refusal {
     /// They are authenticated with another key.
     Key,
     /// They come from another node than the one configured for the link: its name and number.
@@ -71,7 +71,7 @@ struct Current {
 
 /// Nonces for the next session: the one that is offered, and the one that was before.
 #[derive(Clone, Copy, Debug, Default)]
-struct Offered {
+struct OfferedNonces {
     now: u64,
     before: u64,
     since_ns: u64,
@@ -93,14 +93,14 @@ pub struct Session {
     /// The number of the last message: it only rises.
     sequence: u64,
     current: Option<Current>,
-    offered: Offered,
+    offered: OfferedNonces,
     /// Nonces that were offered to us and have not been answered yet.
     offers: BTreeSet<u64>,
     heard_ns: Option<u64>,
     /// Whether its program sends probes back, and whether it ever has.
     answers: bool,
     has_answered: bool,
-    refused: Option<(Refused, u64)>,
+    refused: Option<(Refusal, u64)>,
     /// The version of our announcement that the peer acts on, and the highest that it ever did.
     peer_has: u64,
     confirmed: u64,
@@ -126,7 +126,7 @@ impl Session {
             nonce: random(),
             sequence: 0,
             current: None,
-            offered: Offered { now: random().max(1), ..Offered::default() },
+            offered: OfferedNonces { now: random().max(1), ..OfferedNonces::default() },
             offers: BTreeSet::new(),
             heard_ns: None,
             answers: false,
@@ -191,7 +191,7 @@ impl Session {
     pub fn hellos(&mut self, version: u64, now_ns: u64) -> Vec<Message> {
         if now_ns >= self.offered.since_ns + OFFERED_NS {
             self.offered =
-                Offered { now: (self.random)().max(1), before: self.offered.now, since_ns: now_ns };
+                OfferedNonces { now: (self.random)().max(1), before: self.offered.now, since_ns: now_ns };
         }
         let hello = Contents::Hello { version, has: self.applied, name: self.name.clone() };
         let offered = self.offered.now;
@@ -215,8 +215,11 @@ impl Session {
             parts.push(Vec::new());
         }
         let count = parts.len() as u16;
-        let part = |(part, entries)| Contents::Part { version, part, parts: count, entries };
-        (0..).zip(parts).map(part).filter_map(|contents| self.message(contents)).collect()
+        (0..)
+            .zip(parts)
+            .map(|(part, entries)| Contents::Part { version, part, parts: count, entries })
+            .filter_map(|contents| self.message(contents))
+            .collect()
     }
 
     /// Handles a message; returns whether the peer's state or announcement has changed.
@@ -224,7 +227,7 @@ impl Session {
         let is_current = self
             .current
             .is_some_and(|current| (current.peer, current.own) == (message.own_nonce, message.peer_nonce));
-        let Offered { now, before, .. } = self.offered;
+        let OfferedNonces { now, before, .. } = self.offered;
         let is_next = message.peer_nonce != 0 && [now, before].contains(&message.peer_nonce);
         if is_current && self.current.is_some_and(|current| message.sequence <= current.last) {
             // Repeated, or overtaken by a later one.
@@ -247,7 +250,7 @@ impl Session {
             // It has none of our entries, and its versions may start again.
             (self.version, self.applied, self.parts, self.peer_has) = (0, 0, None, 0);
             // Whatever else was offered is of no use any more.
-            self.offered = Offered { now: (self.random)().max(1), before: 0, since_ns: now_ns };
+            self.offered = OfferedNonces { now: (self.random)().max(1), before: 0, since_ns: now_ns };
             self.offers.clear();
         }
         let was_up = self.hears(now_ns);
@@ -258,24 +261,24 @@ impl Session {
         self.apply(message.contents) || !was_up || had != self.peer_epoch
     }
 
-    fn refusal(&self, message: &Message) -> Option<Refused> {
+    fn refusal(&self, message: &Message) -> Option<Refusal> {
         let name = match &message.contents {
             Contents::Hello { name, .. } => name.clone(),
             _ => String::new(),
         };
         if message.sender != self.peer.number() {
-            return Some(Refused::Peer(name, message.sender));
+            return Some(Refusal::Peer(name, message.sender));
         }
         if message.receiver != self.own.number() {
-            return Some(Refused::Receiver(name, message.receiver));
+            return Some(Refusal::Receiver(name, message.receiver));
         }
-        (!message.epochs.overlap(self.epochs)).then_some(Refused::Epoch(message.epochs.now))
+        (!message.epochs.overlap(self.epochs)).then_some(Refusal::Epoch(message.epochs.now))
     }
 
     /// Notes that a message was authenticated with another key. While the peer's messages arrive, it is not the peer's.
     pub fn refuse_key(&mut self, now_ns: u64) {
         if !self.hears(now_ns) {
-            self.refused = Some((Refused::Key, now_ns));
+            self.refused = Some((Refusal::Key, now_ns));
         }
     }
 
@@ -352,7 +355,7 @@ impl Session {
     }
 
     /// Why messages are refused.
-    pub fn refused(&self, now_ns: u64) -> Option<&Refused> {
+    pub fn refused(&self, now_ns: u64) -> Option<&Refusal> {
         self.refused.as_ref().filter(|(_, at)| now_ns.saturating_sub(*at) < REFUSED_NS).map(|(why, _)| why)
     }
 

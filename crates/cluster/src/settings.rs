@@ -326,13 +326,17 @@ pub(crate) mod tests {
     fn reports_each_problem() {
         assert_eq!(problems(|_| ()), []);
         assert_eq!(problems(|all| all.name = "d".into()), [Problem::NotAMember, Problem::NoLink("a".into())]);
-        let twice = |all: &mut Settings| all.members[2].node = all.members[1].node;
-        assert_eq!(problems(twice), [Problem::NumberTwice("b".into(), "c".into(), 1)]);
+        assert_eq!(
+            problems(|all| all.members[2].node = all.members[1].node),
+            [Problem::NumberTwice("b".into(), "c".into(), 1)]
+        );
         let unknown = |all: &mut Settings| all.links[1].peer = "x".into();
         let expected = [Problem::UnknownPeer("fab2".into(), "x".into()), Problem::NoLink("c".into())];
         assert_eq!(problems(unknown), expected);
-        let own = |all: &mut Settings| all.links[1].peer = "a".into();
-        assert_eq!(problems(own), [Problem::OwnPeer("fab2".into()), Problem::NoLink("c".into())]);
+        assert_eq!(
+            problems(|all| all.links[1].peer = "a".into()),
+            [Problem::OwnPeer("fab2".into()), Problem::NoLink("c".into())]
+        );
         let both = |all: &mut Settings| all.links[1].peer = "b".into();
         let expected =
             [Problem::PeerTwice("fab1".into(), "fab2".into(), "b".into()), Problem::NoLink("c".into())];
@@ -345,14 +349,18 @@ pub(crate) mod tests {
             problems(|all| all.ports.push(ExternalPort { device: "ext1".into(), ..all.ports[0].clone() })),
             [Problem::PortTwice("ext0".into(), "ext1".into(), 0)]
         );
-        let alone = |all: &mut Settings| {
-            all.members.truncate(1);
-            all.links.clear();
-        };
-        assert_eq!(problems(alone), [Problem::Alone]);
-        let name = |all: &mut Settings| {
-            all.members.push(Member { node: Node::new(9).expect("small"), ..all.members[1].clone() })
-        };
-        assert_eq!(problems(name), [Problem::NameTwice("b".into())]);
+        assert_eq!(
+            problems(|all| {
+                all.members.truncate(1);
+                all.links.clear();
+            }),
+            [Problem::Alone]
+        );
+        assert_eq!(
+            problems(|all| {
+                all.members.push(Member { node: Node::new(9).expect("small"), ..all.members[1].clone() })
+            }),
+            [Problem::NameTwice("b".into())]
+        );
     }
 }

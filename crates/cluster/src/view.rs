@@ -1,9 +1,9 @@
 //! A node and its links, for replies to users.
 
 use crate::counters::Counters;
-use crate::link_account::Carried;
+use crate::link_account::LinkLoss;
 use crate::members::Registration;
-use crate::session::{Refused, State};
+use crate::session::{Refusal, State};
 
 /// A node as it is now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub struct LinkView {
     /// Its epoch, if that is another one, whose frames both accept.
     pub epoch: Option<u8>,
     /// Frames that the peer has sent.
-    pub carried: Option<Carried>,
+    pub carried: Option<LinkLoss>,
     /// Counters of received frames.
     pub counters: Counters,
 }
@@ -86,24 +86,24 @@ pub fn describe_state(state: State) -> &'static str {
 }
 
 /// Why messages of the node at the other end are refused, with a hint.
-pub fn describe_refusal(why: &Refused, peer: &str) -> String {
+pub fn describe_refusal(why: &Refusal, peer: &str) -> String {
     let named = |name: &str, node: u16| match name {
         "" => format!("node {node}"),
         name => format!("{name} (node {node})"),
     };
     match why {
-        Refused::Key => {
+        Refusal::Key => {
             "its messages are authenticated with another key: all nodes need the same `key_file`".into()
         }
-        Refused::Peer(name, node) => format!(
+        Refusal::Peer(name, node) => format!(
             "{} is at the other end instead of {peer}: check the cable, or `peer` of this [[cluster.fabric]]",
             named(name, *node)
         ),
-        Refused::Receiver(name, node) => format!(
+        Refusal::Receiver(name, node) => format!(
             "the other end expects node {node} instead of this node: check the cable, or `peer` in the [[cluster.fabric]] of {}",
             if name.is_empty() { peer } else { name }
         ),
-        Refused::Epoch(epoch) => {
+        Refusal::Epoch(epoch) => {
             format!("{peer} has epoch {}: all nodes need the same members and epoch", epoch.number())
         }
     }

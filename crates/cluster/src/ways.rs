@@ -11,7 +11,7 @@ const GAP_MIN_NS: u64 = 1_000_000;
 
 /// The link to another node, and what that says of its own links.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct FirstHop {
     pub node: Node,
     /// Capacity of the link; 0 while it cannot be used.
     pub capacity_bps: u64,
@@ -22,16 +22,16 @@ pub struct Way {
 }
 
 /// The intermediate over which a node can be reached without the link to it; the first of several.
-pub fn detour(ways: &[Way], to: Node) -> Option<Node> {
+pub fn detour(ways: &[FirstHop], to: Node) -> Option<Node> {
     let leads =
-        |way: &&Way| way.node != to && way.capacity_bps > 0 && way.transit && !way.without.contains(&to);
+        |way: &&FirstHop| way.node != to && way.capacity_bps > 0 && way.transit && !way.without.contains(&to);
     ways.iter().find(leads).map(|way| way.node)
 }
 
 /// Tells the balancers of workers.
 pub struct Ways {
     published: Arc<PublishedPeers>,
-    last: Vec<Way>,
+    last: Vec<FirstHop>,
     /// By how much delays differ, and a half more.
     measured_ns: u64,
     gap_ns: Option<u64>,
@@ -60,7 +60,7 @@ impl Ways {
     }
 
     /// Tells workers what has changed.
-    pub fn publish(&mut self, ways: Vec<Way>) {
+    pub fn publish(&mut self, ways: Vec<FirstHop>) {
         self.published.set_delta(self.gap_ns());
         if ways == self.last {
             return;
@@ -85,8 +85,8 @@ mod tests {
         Node::new(number).expect("small")
     }
 
-    fn way(number: u16, capacity_bps: u64, without: &[u16]) -> Way {
-        Way {
+    fn way(number: u16, capacity_bps: u64, without: &[u16]) -> FirstHop {
+        FirstHop {
             node: node(number),
             capacity_bps,
             transit: true,

@@ -18,7 +18,7 @@ mod control;
 mod follower;
 mod kernel;
 mod known;
-mod last_situation;
+mod last_snapshot;
 mod leases;
 mod linux_only;
 mod neighbor_requests;

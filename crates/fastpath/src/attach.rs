@@ -44,7 +44,7 @@ pub struct Attachment {
 }
 
 /// An interface to which the program is attached.
-pub struct Attached {
+pub struct AttachedInterface {
     pub ifindex: u32,
     pub attach_type: AttachType,
     /// Whether that was chosen automatically, and why.
@@ -160,22 +160,21 @@ pub fn attach(
     interface: &str,
     attach_type: AttachType,
     program: &ProgramMut<'_>,
-) -> Result<Attached, KernelError> {
+) -> Result<AttachedInterface, KernelError> {
     let ifindex = ifindex(interface)?;
     let link = match attach_type {
         AttachType::Xdp => {
             if let Some(other) = AttachedProgram::on(ifindex, interface) {
                 return Err(bm_bpf::Error::Taken(other).into());
             }
-            let failed = |error| KernelError::Attach { interface: interface.into(), error };
-            program.attach_xdp(ifindex as i32).map_err(failed)?
+            program
+                .attach_xdp(ifindex as i32)
+                .map_err(|error| KernelError::Attach { interface: interface.into(), error })?
         }
-        AttachType::Tc => {
-            let failed = |error| KernelError::AttachTc { interface: interface.into(), error };
-            tcx::attach(program, ifindex).map_err(failed)?
-        }
+        AttachType::Tc => tcx::attach(program, ifindex)
+            .map_err(|error| KernelError::AttachTc { interface: interface.into(), error })?,
     };
-    Ok(Attached {
+    Ok(AttachedInterface {
         ifindex,
         attach_type,
         reason: None,
@@ -199,7 +198,7 @@ pub fn program_on(ifindex: u32) -> Option<u32> {
     query(ifindex).ok()?.program_id
 }
 
-impl Attached {
+impl AttachedInterface {
     /// Why the program does not see all that Linux forwards from its interface; `None` if it does.
     ///
     /// XDP has room for one program. At tc others may run before ours, and hand packets to Linux without it; and whoever
@@ -228,7 +227,7 @@ impl Attached {
     }
 }
 
-impl Drop for Attached {
+impl Drop for AttachedInterface {
     fn drop(&mut self) {
         // A failed start does not remove what an earlier daemon left running.
         if self.waits || (self.kept && self.pin.is_some()) {

@@ -1,7 +1,7 @@
 //! What Linux dropped of the packets that came in on ports, by the reasons of the kernel itself.
 //!
 //! ```text
-//! tracepoint skb:kfree_skb ─► bpf/dropped.bpf.c: map dropped ─► [`Dropped::read`] ─► `show drops`, metrics
+//! tracepoint skb:kfree_skb ─► bpf/dropped.bpf.c: map dropped ─► [`DropMonitor::read`] ─► `show drops`, metrics
 //! daemon: interfaces of ports ─► map ports ─┘        names of reasons: BTF of the running kernel
 //! ```
 //!
@@ -151,7 +151,7 @@ pub struct DroppedByLinux {
 }
 
 /// The attached program with its counters.
-pub struct Dropped {
+pub struct DropMonitor {
     ports: MapHandle,
     dropped: MapHandle,
     /// The interfaces that are counted now.
@@ -161,7 +161,7 @@ pub struct Dropped {
     _object: Object,
 }
 
-impl Dropped {
+impl DropMonitor {
     /// Loads and attaches the program, for interfaces of this thread's network namespace. It counts nothing yet.
     ///
     /// # Errors
@@ -228,8 +228,10 @@ impl Dropped {
             let cause = LinuxCause::of(&reason, parts.route, parts.expired);
             *sums.entry((parts.ifindex, cause, reason)).or_default() += frames;
         }
-        let of = |((ifindex, cause, reason), frames)| DroppedByLinux { ifindex, cause, reason, frames };
-        Ok(sums.into_iter().map(of).collect())
+        Ok(sums
+            .into_iter()
+            .map(|((ifindex, cause, reason), frames)| DroppedByLinux { ifindex, cause, reason, frames })
+            .collect())
     }
 
     fn name(&self, reason: u32) -> String {
@@ -310,7 +312,7 @@ mod tests {
 
     #[test]
     fn the_kernel_takes_the_program_and_names_its_reasons() {
-        match Dropped::load() {
+        match DropMonitor::load() {
             Ok(mut dropped) => {
                 assert!(dropped.names.values().any(|name| name == "NETFILTER_DROP"), "{:?}", dropped.names);
                 dropped.count(&BTreeSet::from([1])).unwrap();

@@ -99,7 +99,7 @@ impl Head {
     }
 }
 
-/// The parts of a situation that filters depend on.
+/// The parts of a snapshot that filters depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FilterInputs {
     pub checks: Vec<(u16, SourceCheck)>,
@@ -142,10 +142,10 @@ impl FilterMaps {
 
     /// Whether the program uses something else now.
     pub fn differs(&self, filters: &Arc<Filters>, asked: &FilterInputs) -> bool {
-        let same = |(old, was): &(Arc<Filters>, FilterInputs)| {
-            (Arc::ptr_eq(old, filters) || old == filters) && was == asked
-        };
-        !self.current.as_ref().is_some_and(same)
+        !self
+            .current
+            .as_ref()
+            .is_some_and(|(old, was)| (Arc::ptr_eq(old, filters) || old == filters) && was == asked)
     }
 
     /// Makes the program use `filters`. A grace period must have passed since the last call.

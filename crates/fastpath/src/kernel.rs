@@ -10,7 +10,7 @@ use bm_bpf::{AttachType, PinnedLink};
 use bm_fib::memory::{Part, Source};
 use libbpf_rs::{MapHandle, Object};
 
-use crate::attach::{self, Attached};
+use crate::attach::{self, AttachedInterface};
 use crate::claims::Claims;
 use crate::counters::Counters;
 use crate::error::KernelError;
@@ -21,7 +21,7 @@ use crate::layout::{
     Views,
 };
 use crate::maps::{self, MappedViews};
-use crate::situation::Situation;
+use crate::snapshot::Snapshot;
 use crate::unresolved::{self, UnresolvedReader};
 use bm_bpf::Pins;
 
@@ -57,7 +57,7 @@ pub struct Kernel {
     object: Object,
     /// The program for tc, with the same maps, once an interface has needed it.
     tc: Option<Object>,
-    attached: Vec<Attached>,
+    attached: Vec<AttachedInterface>,
     /// Links of an earlier daemon that no port has taken over.
     left: Vec<PinnedLink>,
     /// The small tables that the program uses now.
@@ -184,27 +184,27 @@ impl Kernel {
         attach::may_leave_checksums(ifindex)
     }
 
-    /// Makes the program use `situation`, and the tables created since the last call.
+    /// Makes the program use `snapshot`, and the tables created since the last call.
     ///
     /// Each packet is handled either with the old state or entirely with the new one. Takes a grace period, about 10
     /// ms, if anything has changed.
     ///
     /// # Errors
     /// The kernel's error: the program then keeps using the old state.
-    pub fn publish(&mut self, situation: &Situation) -> Result<(), KernelError> {
-        let view = situation.view();
-        self.without_slot = situation.without_slot();
-        let filters = self.filters_for(situation)?;
-        let feasible = situation.feasible && situation.filters.is_some();
+    pub fn publish(&mut self, snapshot: &Snapshot) -> Result<(), KernelError> {
+        let view = snapshot.view();
+        self.without_slot = snapshot.without_slot();
+        let filters = self.filters_for(snapshot)?;
+        let feasible = snapshot.feasible && snapshot.filters.is_some();
         if filters.is_some()
-            || situation.has_tags() != self.tags
+            || snapshot.has_tags() != self.tags
             || feasible != self.tables.sources.is_some()
-            || situation.sample_one_in != self.sample_one_in
+            || snapshot.sample_one_in != self.sample_one_in
             || self.newer.iter().any(Option::is_some)
         {
-            self.renew(filters, situation, feasible)?;
+            self.renew(filters, snapshot, feasible)?;
         }
-        self.apply_filters(situation)?;
+        self.apply_filters(snapshot)?;
         if *view != *self.view {
             grace::wait()
                 .map_err(bm_bpf::Error::system("waiting for packets that are still in the program"))?;
@@ -221,7 +221,7 @@ impl Kernel {
     fn renew(
         &mut self,
         filters: Option<Option<FilterMaps>>,
-        situation: &Situation,
+        snapshot: &Snapshot,
         feasible: bool,
     ) -> Result<(), KernelError> {
         let [hops, fib4, fib6, ..] = &self.newer;
@@ -241,8 +241,8 @@ impl Kernel {
             counts: Some([&self.counts, &self.held]),
             filters: filters.as_ref().unwrap_or(&self.filters).as_ref(),
             claims: self.claims.as_ref().map(|(map, frame_max)| (map, *frame_max)),
-            tags: situation.has_tags(),
-            sample_one_in: situation.sample_one_in,
+            tags: snapshot.has_tags(),
+            sample_one_in: snapshot.sample_one_in,
         };
         let mut object = object::load(object::XDP, with)?;
         let at_tc = self.attached.iter().any(|attached| attached.attach_type == AttachType::Tc);
@@ -263,7 +263,7 @@ impl Kernel {
         if let Some(filters) = filters {
             self.filters = filters;
         }
-        (self.tags, self.sample_one_in) = (situation.has_tags(), situation.sample_one_in);
+        (self.tags, self.sample_one_in) = (snapshot.has_tags(), snapshot.sample_one_in);
         Ok(())
     }
 
@@ -280,7 +280,7 @@ impl Kernel {
     /// Interfaces with the program where it does not see all packets, or does not know the interface, so that no filter
     /// applies: by their index in Linux, and why.
     pub fn uncovered(&self) -> BTreeMap<u32, String> {
-        let why = |attached: &attach::Attached| {
+        let why = |attached: &attach::AttachedInterface| {
             let ifindex = attached.ifindex;
             let no_slot = self.without_slot.contains(&ifindex).then(|| {
                 format!(
@@ -336,7 +336,7 @@ mod trial;
 use object::{With, find, program};
 use place::switch;
 
-pub use adapt::Moved;
+pub use adapt::ChangedAttachment;
 pub(crate) use object::forwards;
 pub use place::TakenOver;
 pub use trial::Verdict;

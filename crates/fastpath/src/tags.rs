@@ -5,6 +5,7 @@ use bm_sys::{Interfaces, Offload};
 /// Makes a card keep tags in received frames, or strip them; returns whether that changed anything. Drivers that do
 /// not support it report an error, and then there is nothing to restore.
 pub fn keep(interface: &str, keep: bool) -> bool {
-    let set = |interfaces: Interfaces| interfaces.set_offload(interface, Offload::ReceiveVlan, !keep);
-    Interfaces::open().and_then(set).unwrap_or(false)
+    Interfaces::open()
+        .and_then(|interfaces| interfaces.set_offload(interface, Offload::ReceiveVlan, !keep))
+        .unwrap_or(false)
 }

@@ -11,7 +11,7 @@ use super::Feature;
 use super::condition::Families;
 use super::entries::Entries;
 use super::names::Names;
-use super::part::{Part, Trouble};
+use super::part::{Part, Unreadable};
 use bm_netlink::error::Error;
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
@@ -71,7 +71,7 @@ impl Part for OnInterfaces {
         Some(EVERY)
     }
 
-    fn read(&mut self, names: &Names) -> Result<bool, Trouble> {
+    fn read(&mut self, names: &Names) -> Result<bool, Unreadable> {
         let before = self.found.len();
         self.found.retain(|&ifindex, _| names.has(ifindex));
         let mut changed = before != self.found.len();
@@ -150,7 +150,7 @@ impl Part for AtNetfilter {
         Some(EVERY)
     }
 
-    fn read(&mut self, _: &Names) -> Result<bool, Trouble> {
+    fn read(&mut self, _: &Names) -> Result<bool, Unreadable> {
         let mut found = BTreeMap::new();
         let mut last = 0;
         while let Some(id) = next_link(last)? {
@@ -174,8 +174,9 @@ impl Part for AtNetfilter {
             // Only ICMP errors about routed packets pass output.
             let traffic = if *hook == 3 { families.errors() } else { families.all() };
             let hook = ["prerouting", "", "forward", "output", "postrouting"][*hook as usize];
-            let why = || format!("BPF program at netfilter's hook {hook} (link {id})");
-            entries.add(Feature::Netfilter, traffic, why);
+            entries.add(Feature::Netfilter, traffic, || {
+                format!("BPF program at netfilter's hook {hook} (link {id})")
+            });
         }
     }
 }

@@ -4,7 +4,7 @@
 //! header must have which value. [`Condition::traffic`] converts it to what a [`Match`] can express and drops the
 //! rest, which only makes it wider.
 
-use super::names::{Device, Found, Names};
+use super::names::{Device, NamedInterface, Names};
 use super::{Addresses, Match, Traffic};
 use bm_wire::Family;
 use bm_wire::prefix::{Address, Prefix};
@@ -147,10 +147,10 @@ impl Condition {
         }
         let found = |device: &Option<Device>| device.as_ref().map(|device| names.find(device));
         let (input, output) = (found(&self.input), found(&self.output));
-        if [input, output].contains(&Some(Found::Nothing)) {
+        if [input, output].contains(&Some(NamedInterface::Nothing)) {
             return None;
         }
-        let index = |found| if let Some(Found::Index(index)) = found { Some(index) } else { None };
+        let index = |found| if let Some(NamedInterface::Index(index)) = found { Some(index) } else { None };
         let protocol = self.protocol(family);
         let [source_ports, destination_ports] = self.ports(protocol);
         let addresses = self.addresses(family);

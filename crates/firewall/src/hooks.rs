@@ -9,7 +9,7 @@ use super::Feature;
 use super::condition::Families;
 use super::entries::Entries;
 use super::names::Names;
-use super::part::{Part, Trouble};
+use super::part::{Part, Unreadable};
 use bm_netlink::attribute::{self, Attributes};
 use bm_netlink::dump::{self, Dumped, is_absent};
 use bm_netlink::error::{Error, Malformed};
@@ -91,7 +91,7 @@ impl Part for Hooks {
         (!self.absent).then_some(EVERY)
     }
 
-    fn read(&mut self, _: &Names) -> Result<bool, Trouble> {
+    fn read(&mut self, _: &Names) -> Result<bool, Unreadable> {
         let socket =
             self.socket.take().map_or_else(|| dump::open(NETLINK_NETFILTER), |socket| Ok(Some(socket)));
         let Some(mut socket) = socket? else {
@@ -177,7 +177,7 @@ impl Part for Ipvs {
         Some(EVERY)
     }
 
-    fn read(&mut self, _: &Names) -> Result<bool, Trouble> {
+    fn read(&mut self, _: &Names) -> Result<bool, Unreadable> {
         // Without the file there is no IPVS.
         let services = std::fs::read_to_string("/proc/thread-self/net/ip_vs").unwrap_or_default();
         let in_use = has_service(&services);

@@ -13,7 +13,7 @@ use super::Feature;
 use super::condition::{Condition, Families};
 use super::entries::{Entries, REASSEMBLES};
 use super::names::Names;
-use super::part::{Part, Trouble};
+use super::part::{Part, Unreadable};
 use bm_netlink::error::Error;
 use bm_netlink::legacy_tables;
 use bm_wire::Family;
@@ -69,16 +69,15 @@ impl Part for Legacy {
         Some(EVERY)
     }
 
-    fn read(&mut self, _: &Names) -> Result<bool, Trouble> {
+    fn read(&mut self, _: &Names) -> Result<bool, Unreadable> {
         let mut tables = Vec::new();
         for family in Family::BOTH {
             for name in legacy_tables::names(family) {
                 let read = legacy_tables::read(family, &name)?;
-                let malformed = || Error::System {
+                let (chains, tracks) = parse::chains(family, &read).ok_or_else(|| Error::System {
                     doing: "parse a legacy iptables table",
                     source: std::io::ErrorKind::InvalidData.into(),
-                };
-                let (chains, tracks) = parse::chains(family, &read).ok_or_else(malformed)?;
+                })?;
                 tables.push(Table { family, name: name.into(), chains, tracks });
             }
         }
@@ -95,7 +94,7 @@ impl Part for Legacy {
 /// Adds the packets that a given table concerns; none if its bytes are invalid.
 pub(super) fn from_table(
     family: Family,
-    read: &legacy_tables::Read,
+    read: &legacy_tables::LegacyTable,
     names: &Names,
     entries: &mut Entries,
 ) -> Option<()> {

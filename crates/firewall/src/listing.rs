@@ -51,7 +51,8 @@ fn legacy_table(
     let (mut first, mut policy) = ([0; 5], [0; 5]);
     first.copy_from_slice(&words[1..6]);
     policy.copy_from_slice(&words[6..11]);
-    let read = bm_netlink::legacy_tables::Read { hooks: words[0], first, policy, entries: table.to_vec() };
+    let read =
+        bm_netlink::legacy_tables::LegacyTable { hooks: words[0], first, policy, entries: table.to_vec() };
     legacy::from_table(family, &read, names, entries).ok_or(malformed)
 }
 

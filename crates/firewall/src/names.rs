@@ -15,7 +15,7 @@ pub(super) enum Device {
 
 /// What such a name currently refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum NamedInterface {
     /// This interface.
     Index(u32),
     /// No interface: nothing comes in or leaves there.
@@ -64,15 +64,15 @@ impl Names {
     }
 
     /// What an interface name in a rule refers to.
-    pub fn find(&self, device: &Device) -> Found {
+    pub fn find(&self, device: &Device) -> NamedInterface {
         let ifindex = match device {
             Device::Index(ifindex) => Some(*ifindex),
             Device::Name(name) => self.by_name.get(name).copied(),
         };
         match ifindex.and_then(|ifindex| self.links.get(&ifindex)) {
-            None => Found::Nothing,
-            Some(link) if matches!(link.kind, Kind::Vrf { .. }) => Found::Several,
-            Some(link) => Found::Index(link.ifindex),
+            None => NamedInterface::Nothing,
+            Some(link) if matches!(link.kind, Kind::Vrf { .. }) => NamedInterface::Several,
+            Some(link) => NamedInterface::Index(link.ifindex),
         }
     }
 
@@ -85,8 +85,7 @@ impl Names {
 
     /// The XFRM interfaces with this number.
     pub fn with_if_id(&self, if_id: u32) -> impl Iterator<Item = u32> + '_ {
-        let is_it = move |link: &&Link| link.kind == Kind::Xfrm { if_id };
-        self.links.values().filter(is_it).map(|link| link.ifindex)
+        self.links.values().filter(move |link| link.kind == Kind::Xfrm { if_id }).map(|link| link.ifindex)
     }
 
     /// Whether there is such an interface.
@@ -105,10 +104,14 @@ impl Names {
         let mut next = 0;
         while let Some(&lower) = found.get(next) {
             next += 1;
-            let on_top = |link: &&Link| {
-                link.lower == Some(lower) && link.lower_namespace.is_none() && link.kind != Kind::Veth
-            };
-            let mut uppers: Vec<u32> = self.links.values().filter(on_top).map(|link| link.ifindex).collect();
+            let mut uppers: Vec<u32> = self
+                .links
+                .values()
+                .filter(|link| {
+                    link.lower == Some(lower) && link.lower_namespace.is_none() && link.kind != Kind::Veth
+                })
+                .map(|link| link.ifindex)
+                .collect();
             let master = self.links.get(&lower).and_then(|link| link.master);
             let is_vrf =
                 |index: &u32| self.links.get(index).is_some_and(|link| matches!(link.kind, Kind::Vrf { .. }));
@@ -140,13 +143,13 @@ mod tests {
     fn names_are_found_until_changed_or_removed() {
         let mut names = names([link(1, "lo", Kind::Device), link(2, "r0", Kind::Veth)]);
         let r0 = Device::Name("r0".into());
-        assert_eq!(names.find(&r0), Found::Index(2));
+        assert_eq!(names.find(&r0), NamedInterface::Index(2));
         assert!(!names.apply(Message::Link(Link { mtu: 9000, ..link(2, "r0", Kind::Veth) })));
         assert!(names.apply(Message::Link(link(2, "r9", Kind::Veth))));
-        assert_eq!(names.find(&r0), Found::Nothing);
-        assert_eq!(names.find(&Device::Name("r9".into())), Found::Index(2));
+        assert_eq!(names.find(&r0), NamedInterface::Nothing);
+        assert_eq!(names.find(&Device::Name("r9".into())), NamedInterface::Index(2));
         assert!(names.apply(Message::LinkGone(2)) && !names.apply(Message::LinkGone(2)));
-        assert_eq!(names.find(&Device::Index(2)), Found::Nothing);
+        assert_eq!(names.find(&Device::Index(2)), NamedInterface::Nothing);
     }
 
     #[test]
@@ -155,15 +158,15 @@ mod tests {
         for step in [link(2, "c", Kind::Veth), link(3, "a", Kind::Veth), link(2, "b", Kind::Veth)] {
             names.apply(Message::Link(step));
         }
-        assert_eq!(names.find(&Device::Name("a".into())), Found::Index(3));
-        assert_eq!(names.find(&Device::Name("b".into())), Found::Index(2));
-        assert_eq!(names.find(&Device::Name("c".into())), Found::Nothing);
+        assert_eq!(names.find(&Device::Name("a".into())), NamedInterface::Index(3));
+        assert_eq!(names.find(&Device::Name("b".into())), NamedInterface::Index(2));
+        assert_eq!(names.find(&Device::Name("c".into())), NamedInterface::Nothing);
     }
 
     #[test]
     fn a_vrf_matches_its_members() {
         let names = names([link(5, "red", Kind::Vrf { table: 10 })]);
-        assert_eq!(names.find(&Device::Name("red".into())), Found::Several);
+        assert_eq!(names.find(&Device::Name("red".into())), NamedInterface::Several);
     }
 
     #[test]

@@ -19,14 +19,14 @@ const POLL_SHARE: u32 = 20;
 
 /// Why settings could not be read.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum Unreadable {
     /// The kernel or our reading of it.
     Error(Error),
     /// They changed faster than they can be read.
     Restless,
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Error(error) => error.fmt(f),
@@ -35,7 +35,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for Unreadable {
     fn from(error: Error) -> Self {
         Self::Error(error)
     }
@@ -61,7 +61,7 @@ pub(super) trait Part: Send + fmt::Debug {
     fn note_lost_events(&mut self) {}
 
     /// Reads its settings again. Returns whether they may have changed.
-    fn read(&mut self, names: &Names) -> Result<bool, Trouble>;
+    fn read(&mut self, names: &Names) -> Result<bool, Unreadable>;
 
     /// Adds the packets that it concerns.
     fn analyse(&self, names: &Names, entries: &mut Entries);

@@ -8,7 +8,7 @@
 use super::Feature;
 use super::entries::Entries;
 use super::names::Names;
-use super::part::{Part, Trouble};
+use super::part::{Part, Unreadable};
 use bm_netlink::attribute::{self, Attributes};
 use bm_netlink::dump::{self, Dumped};
 use bm_netlink::error::{Error, Malformed};
@@ -81,10 +81,10 @@ impl Part for Tc {
         "the list of qdiscs and tc filters"
     }
 
-    fn read(&mut self, _: &Names) -> Result<bool, Trouble> {
+    fn read(&mut self, _: &Names) -> Result<bool, Unreadable> {
         let socket = self.socket.take().map_or_else(|| dump::open(NETLINK_ROUTE), |socket| Ok(Some(socket)));
         let Some(mut socket) = socket? else { return Ok(false) };
-        self.settings = read(&mut socket)?.ok_or(Trouble::Restless)?;
+        self.settings = read(&mut socket)?.ok_or(Unreadable::Restless)?;
         self.socket = Some(socket);
         Ok(true)
     }

@@ -13,7 +13,7 @@
 use super::condition::{Condition, Families};
 use super::entries::Entries;
 use super::names::Names;
-use super::part::{Part, Trouble};
+use super::part::{Part, Unreadable};
 use super::{Feature, Traffic};
 use bm_netlink::attribute::Attributes;
 use bm_netlink::dump::{self, Dumped, is_absent};
@@ -97,12 +97,12 @@ impl Part for Xfrm {
         "the list of IPsec policies"
     }
 
-    fn read(&mut self, _: &Names) -> Result<bool, Trouble> {
+    fn read(&mut self, _: &Names) -> Result<bool, Unreadable> {
         let socket = self.socket.take().map_or_else(|| dump::open(NETLINK_XFRM), |socket| Ok(Some(socket)));
         let Some(mut socket) = socket? else { return Ok(false) };
         let policies = read_policies(&mut socket)?;
         self.blocked = read_default(&mut socket)?;
-        self.policies = policies.ok_or(Trouble::Restless)?;
+        self.policies = policies.ok_or(Unreadable::Restless)?;
         self.socket = Some(socket);
         Ok(true)
     }

@@ -142,7 +142,7 @@ pub(super) fn match_may_track(name: &str) -> bool {
     !["tcp", "udp", "udplite"].contains(&name) && !PLAIN.contains(&name) && !UNTRACKED.contains(&name)
 }
 
-/// The same of a target.
+/// Whether a target may need connection tracking.
 pub(super) fn target_may_track(name: &str) -> bool {
     !UNTRACKED_TARGETS.contains(&name)
 }

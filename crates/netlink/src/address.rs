@@ -24,7 +24,7 @@ pub struct Address {
     pub local: IpAddr,
     /// Length of the prefix that is on the link.
     pub length: u8,
-    /// The other end, where the prefix is that of another address.
+    /// The address at the other end, if the prefix belongs to it (`ip address add .. peer ..`).
     pub peer: Option<IpAddr>,
     /// Broadcast address (IPv4).
     pub broadcast: Option<IpAddr>,

@@ -61,7 +61,7 @@ pub struct FirstChange {
     read_at: Instant,
     /// The daemon may not have followed the latest change of a ruleset or a setting before this time.
     settled_at: Instant,
-    known: Known,
+    known: NetworkState,
 }
 
 impl FirstChange {
@@ -90,7 +90,7 @@ impl FirstChange {
             read_at: now + ATTEND_EVERY,
             // The daemon has just read everything.
             settled_at: now,
-            known: Known::default(),
+            known: NetworkState::default(),
         })
     }
 
@@ -125,7 +125,7 @@ impl FirstChange {
         if let Some(what) = self.changed_table()? {
             return Ok(Some(what));
         }
-        let known = Known::list()?;
+        let known = NetworkState::list()?;
         let meanwhile = self.changed_table()?;
         self.known = known;
         self.settings.read_links(&self.known);
@@ -208,14 +208,14 @@ fn receive(socket: &mut Socket, mut each: impl FnMut(&Raw<'_>) -> Result<(), Err
 
 /// The state of interfaces, addresses and neighbors, to distinguish a change from a message without news.
 #[derive(Debug, Default)]
-struct Known {
+struct NetworkState {
     links: HashMap<u32, Link>,
     addresses: HashSet<Address>,
     /// The MAC address of each neighbor; no entry if it is not reachable.
     neighbors: HashMap<(u32, IpAddr), [u8; 6]>,
 }
 
-impl Known {
+impl NetworkState {
     /// As they are now.
     fn list() -> Result<Self, Error> {
         let mut known = Self::default();
@@ -326,17 +326,17 @@ impl Settings {
     }
 
     /// Reads the settings of interfaces, as a base for later comparisons.
-    fn read_links(&mut self, known: &Known) {
+    fn read_links(&mut self, known: &NetworkState) {
         self.links = Some(self.links_now(known));
     }
 
-    fn links_now(&mut self, known: &Known) -> BTreeMap<u32, LinkSysctls> {
+    fn links_now(&mut self, known: &NetworkState) -> BTreeMap<u32, LinkSysctls> {
         let links = known.links.values().filter(|link| !link.loopback());
         self.files.read_links(links.map(|link| (link.ifindex, &*link.name)))
     }
 
     /// Reads all settings again; returns what has changed since the last time.
-    fn changed(&mut self, known: &Known) -> Option<Subject> {
+    fn changed(&mut self, known: &NetworkState) -> Option<Subject> {
         let (sysctls, tables) = (self.files.read(), legacy_tables::digest());
         let learned = self.signs.each_ref().map(Signs::read);
         let links = self.links.is_some().then(|| self.links_now(known));
@@ -364,8 +364,8 @@ mod tests {
         Neighbor { ifindex: 7, address, state, mac, router: false }
     }
 
-    fn known() -> Known {
-        let mut known = Known::default();
+    fn known() -> NetworkState {
+        let mut known = NetworkState::default();
         known.links.insert(7, link(7, 1500));
         known.take(Message::Neighbor(neighbor(state::REACHABLE, Some([1; 6]))));
         known
@@ -377,7 +377,8 @@ mod tests {
 
     #[test]
     fn a_neighbor_counts_when_its_mac_or_its_use_changes() {
-        let says = |known: &mut Known, state, mac| known.changed_by(Message::Neighbor(neighbor(state, mac)));
+        let says =
+            |known: &mut NetworkState, state, mac| known.changed_by(Message::Neighbor(neighbor(state, mac)));
         let mut known = known();
         for refreshed in [state::STALE, state::DELAY, state::PROBE, state::REACHABLE, state::PERMANENT] {
             assert_eq!(says(&mut known, refreshed, Some([1; 6])), None);
@@ -412,6 +413,6 @@ mod tests {
     #[test]
     fn without_known_state_every_message_is_a_change() {
         let reachable = Message::Neighbor(neighbor(state::REACHABLE, Some([1; 6])));
-        assert_eq!(Known::default().changed_by(reachable), Some("a neighbor"));
+        assert_eq!(NetworkState::default().changed_by(reachable), Some("a neighbor"));
     }
 }

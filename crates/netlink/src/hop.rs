@@ -192,7 +192,7 @@ impl Via {
         }
     }
 
-    /// The same next hops in the same order, except for what changes with the links' state.
+    /// Whether both have the same next hops in the same order, except for what changes with the state of links.
     pub fn same_places(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Object(one), Self::Object(two)) => one == two,

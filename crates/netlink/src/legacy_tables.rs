@@ -26,7 +26,7 @@ const BEFORE_ENTRIES: usize = 40;
 const PASSES: u32 = 5;
 
 /// A table: where its chains begin, and all its entries.
-pub struct Read {
+pub struct LegacyTable {
     /// Which hooks it has, as bits.
     pub hooks: u32,
     /// For each hook, where its first rule is.
@@ -48,7 +48,7 @@ pub fn names(family: Family) -> Vec<String> {
 }
 
 /// Reads a table.
-pub fn read(family: Family, name: &str) -> Result<Read, Error> {
+pub fn read(family: Family, name: &str) -> Result<LegacyTable, Error> {
     let doing = "read a legacy iptables table";
     let socket = socket(family).map_err(|source| Error::System { doing, source })?;
     let mut last = io::Error::from(io::ErrorKind::ResourceBusy);
@@ -70,7 +70,7 @@ fn socket(family: Family) -> io::Result<OwnedFd> {
     Ok(socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
-fn read_once(socket: &OwnedFd, family: Family, name: &str) -> io::Result<Read> {
+fn read_once(socket: &OwnedFd, family: Family, name: &str) -> io::Result<LegacyTable> {
     let mut info = vec![0; INFO];
     info[..name.len()].copy_from_slice(name.as_bytes());
     ask(socket, family, GET_INFO, &mut info)?;
@@ -82,7 +82,7 @@ fn read_once(socket: &OwnedFd, family: Family, name: &str) -> io::Result<Read> {
     entries[NAME..NAME + 4].copy_from_slice(&size.to_ne_bytes());
     ask(socket, family, GET_ENTRIES, &mut entries)?;
     entries.drain(..BEFORE_ENTRIES);
-    Ok(Read { hooks: number(NAME), first: five(36), policy: five(56), entries })
+    Ok(LegacyTable { hooks: number(NAME), first: five(36), policy: five(56), entries })
 }
 
 /// Queries a socket option; `value` contains the query and then the answer.

@@ -160,7 +160,7 @@ impl Link {
         self.flags & iff::LOOPBACK != 0
     }
 
-    /// The same without the flags that follow the carrier.
+    /// The link without the flags that follow the carrier.
     pub(crate) fn settled(&self) -> Self {
         let flags = self.flags & !(iff::RUNNING | iff::LOWER_UP | iff::DORMANT);
         Self { flags, oper_state: 0, ..self.clone() }

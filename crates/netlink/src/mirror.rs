@@ -339,8 +339,7 @@ impl Mirror {
     }
 
     fn drop_rule(&mut self, rule: &Rule) {
-        let equal = |(at, other): (usize, &Rule)| (other == rule).then_some(at);
-        let mut found = self.rules.iter().enumerate().filter_map(equal);
+        let mut found = self.rules.iter().enumerate().filter_map(|(at, other)| (other == rule).then_some(at));
         let (first, second) = (found.next(), found.next());
         if let Some(at) = first {
             self.rules.remove(at);

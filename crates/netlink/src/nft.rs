@@ -150,7 +150,7 @@ pub enum Value {
     Fragment(u32, u32),
     /// The type of the destination according to the kernel's local routes (`RTN_*`), in host order.
     DestinationType,
-    /// The same of routes to addresses of the interface that the packet came in on.
+    /// The type of the destination, but only by addresses of the interface that the packet came in on.
     DestinationTypeHere,
 }
 

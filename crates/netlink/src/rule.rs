@@ -118,7 +118,7 @@ impl Rule {
         let mut others = Vec::new();
         for attribute in Attributes::after_header(message, HEADER) {
             let (kind, value) = attribute?;
-            rule.take(kind, value, (message[2], message[1]), &mut others)?;
+            rule.take(kind, value, message[2], message[1], &mut others)?;
         }
         rule.others = others.into();
         Ok(Some(rule))
@@ -128,7 +128,8 @@ impl Rule {
         &mut self,
         kind: u16,
         value: &[u8],
-        (source_length, destination_length): (u8, u8),
+        source_length: u8,
+        destination_length: u8,
         others: &mut Vec<u8>,
     ) -> Result<(), Malformed> {
         let number = || attribute::number_u32(kind, value);

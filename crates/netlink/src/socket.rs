@@ -60,7 +60,7 @@ impl Socket {
         Self::open_protocol(NETLINK_ROUTE, receive_buffer)
     }
 
-    /// The same for another part of the kernel, `NETLINK_XFRM` for example.
+    /// Opens a socket of another part of the kernel, `NETLINK_XFRM` for example.
     pub fn open_protocol(protocol: isize, receive_buffer: usize) -> Result<Self, Error> {
         let doing = "open a netlink socket";
         let wrap = |source| Error::System { doing, source };

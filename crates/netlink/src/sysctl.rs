@@ -223,8 +223,8 @@ fn with_text(file: &File, read: impl FnOnce(&str) -> Option<u32>) -> io::Result<
     let mut text = [0; 512];
     let length = file.read_at(&mut text, 0)?;
     let text = str::from_utf8(&text[..length]).unwrap_or_default();
-    let wrong = || io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is not a number"));
-    read(text.trim()).ok_or_else(wrong)
+    read(text.trim())
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is not a number")))
 }
 
 /// The most links whose files stay open: with more, descriptors matter more than the time to open files.

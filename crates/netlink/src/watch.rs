@@ -27,7 +27,7 @@ use crate::sysctl::SysctlFiles;
 use exceptions::Exceptions;
 pub(crate) use exceptions::{Sign, Signs};
 use lifetimes::Lifetimes;
-use load::{Load, Loaded, Reason, Step};
+use load::{FreshMirror, Load, Reason, Step};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -117,10 +117,10 @@ pub struct Watch {
     dump_due: Option<(Instant, Reason)>,
     /// When to compare, by doubt or demand.
     audit_due: Option<Instant>,
-    /// When to compare as a matter of course.
+    /// When the next regular comparison is due.
     audit_next: Option<Instant>,
     audit: Option<Audit>,
-    /// No dump out of doubt before this.
+    /// Before this time, doubts are no reason to read the tables again.
     doubt_not_before: Instant,
     lifetimes: Lifetimes,
     exceptions: (Exceptions<u32>, Exceptions<u128>),
@@ -445,7 +445,7 @@ impl Watch {
     fn finish(&mut self, load: Load, now: Instant) {
         let took = load.started.elapsed();
         let reason = load.reason;
-        let Loaded { mirror: fresh, doubtful, lifetimes } = load.finish(&self.mirror);
+        let FreshMirror { mirror: fresh, doubtful, lifetimes } = load.finish(&self.mirror);
         self.lifetimes = lifetimes;
         self.statistics.dump_time = took;
         self.spoilt = 0;

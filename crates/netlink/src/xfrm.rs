@@ -92,7 +92,7 @@ pub struct ForwardPolicy {
 
 /// What [`replace`] has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Replaced {
+pub struct Replacement {
     /// Policies that were not there as requested.
     pub added: usize,
     /// Policies of the owner that are not wanted any more.
@@ -110,7 +110,7 @@ pub struct Removals(Socket);
 
 /// What was removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Removed {
+pub enum Removal {
     #[default]
     Nothing,
     /// Some of brickmoon's, by brickmoon or others.
@@ -129,24 +129,24 @@ impl Removals {
     }
 
     /// What was removed since the last call.
-    pub fn take(&mut self) -> Removed {
-        let mut removed = Removed::Nothing;
+    pub fn take(&mut self) -> Removal {
+        let mut removed = Removal::Nothing;
         loop {
             let count = match self.0.receive(false) {
                 Ok(0) => return removed,
                 Ok(count) => count,
                 Err(Error::Overrun) => {
-                    removed = Removed::All;
+                    removed = Removal::All;
                     continue;
                 }
                 // It is compared from time to time anyhow.
-                Err(_) => return Removed::Own,
+                Err(_) => return Removal::Own,
             };
             for raw in (0..count).flat_map(|index| Messages(self.0.slot(index))).map_while(Result::ok) {
                 removed = removed.max(match raw.kind {
-                    message::FLUSH_POLICIES => Removed::All,
-                    message::DELETE_POLICY if is_own(raw.body) => Removed::Own,
-                    _ => Removed::Nothing,
+                    message::FLUSH_POLICIES => Removal::All,
+                    message::DELETE_POLICY if is_own(raw.body) => Removal::Own,
+                    _ => Removal::Nothing,
                 });
             }
         }
@@ -175,10 +175,10 @@ fn bytes_at(policy: &[u8], range: Range<usize>) -> [u8; 4] {
 pub fn replace(
     owner: u16,
     policies: impl IntoIterator<Item = (ForwardPolicy, u32)>,
-) -> Result<Option<Replaced>, Error> {
+) -> Result<Option<Replacement>, Error> {
     let Some(mut socket) = dump::open(NETLINK_XFRM)? else { return Ok(None) };
     let Some(mut present) = list(&mut socket, owner)? else { return Ok(None) };
-    let mut replaced = Replaced::default();
+    let mut replaced = Replacement::default();
     for (policy, rank) in policies {
         let bytes = encode(&policy, owner, PRIORITY_MIN + rank);
         let before = present.remove(&key(&bytes));
@@ -187,8 +187,8 @@ pub fn replace(
             replaced.added += 1;
         }
     }
-    for (key, policy) in present {
-        remove(&mut socket, &key, policy.index)?;
+    for ((selector, mark), policy) in present {
+        remove(&mut socket, &selector, mark, policy.index)?;
         replaced.removed += 1;
     }
     Ok(Some(replaced))
@@ -205,7 +205,8 @@ pub fn change(owner: u16, new: &[ForwardPolicy], gone: &[ForwardPolicy]) -> Resu
         add(&mut socket, &encode(policy, owner, PRIORITY_MIN))?;
     }
     for policy in gone {
-        remove(&mut socket, &key(&encode(policy, owner, PRIORITY_MIN)), 0)?;
+        let (selector, mark) = key(&encode(policy, owner, PRIORITY_MIN));
+        remove(&mut socket, &selector, mark, 0)?;
     }
     Ok(Some(()))
 }
@@ -238,12 +239,12 @@ fn add(socket: &mut Socket, policy: &[u8]) -> Result<(), Error> {
 }
 
 /// Removes the policy with an index, or, if that is 0, with this selector; it has this mark.
-fn remove(socket: &mut Socket, (selector, mark): &Key, index: u32) -> Result<(), Error> {
+fn remove(socket: &mut Socket, selector: &[u8], mark: [u8; MARK_LENGTH], index: u32) -> Result<(), Error> {
     let mut id = vec![0; POLICY_ID];
     id[..SELECTOR].copy_from_slice(selector);
     id[SELECTOR..SELECTOR + 4].copy_from_slice(&index.to_ne_bytes());
     id[SELECTOR + 4] = FORWARD;
-    put_mark(&mut id, *mark);
+    put_mark(&mut id, mark);
     dump::change(socket, "remove an IPsec policy", message::DELETE_POLICY, 0, &id)
 }
 
@@ -374,9 +375,9 @@ mod tests {
             };
             let ours = [policy()];
             for (added, removed, expected) in [
-                (&ours[..], &[][..], Removed::Nothing),
-                (&[], &ours, Removed::Own),
-                (&ours, &[], Removed::Nothing),
+                (&ours[..], &[][..], Removal::Nothing),
+                (&[], &ours, Removal::Own),
+                (&ours, &[], Removal::Nothing),
             ] {
                 change(7, added, removed).unwrap().unwrap();
                 assert_eq!(removals.take(), expected);
@@ -386,7 +387,7 @@ mod tests {
                 Ok(status) => assert!(status.success()),
                 Err(error) => return eprintln!("skipped: a flush: there is no iproute2: {error}"),
             }
-            assert_eq!((removals.take(), removals.take()), (Removed::All, Removed::Nothing));
+            assert_eq!((removals.take(), removals.take()), (Removal::All, Removal::Nothing));
         });
         noticed.join().unwrap();
     }

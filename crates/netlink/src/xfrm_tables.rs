@@ -73,7 +73,7 @@ impl XfrmTables {
     /// Whether anything has changed since the last call, or events were lost.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// If the socket fails.
     pub fn has_changed(&mut self) -> Result<bool, Error> {
         let mut changed = false;
         loop {

@@ -25,7 +25,7 @@ pub(crate) const BY_HAND: usize = 28;
 ///
 /// Shared with the program as part of a [`Queue`].
 #[repr(C)]
-struct Held {
+struct HeldFrame {
     length: u32,
     data: [u8; DELIVER_MAX],
 }
@@ -39,7 +39,7 @@ struct Queue {
     passed: u64,
     next: u32,
     count: u32,
-    of: [Held; FRAMES],
+    of: [HeldFrame; FRAMES],
 }
 
 /// Whether the kernel lets a program copy a frame's bytes into another frame, as Linux does since 5.18.

@@ -113,8 +113,12 @@ impl XdpDevice {
         if queue >= self.queues() {
             return Err(XdpError::NoQueue { interface: interface(), queue, queues: self.queues() });
         }
-        let failed = |(step, error): Failed| XdpError::Socket { interface: interface(), queue, step, error };
-        let (binding, (socket, rings)) = self.bind(queue).map_err(failed)?;
+        let (binding, (socket, rings)) = self.bind(queue).map_err(|(step, error)| XdpError::Socket {
+            interface: interface(),
+            queue,
+            step,
+            error,
+        })?;
         let (key, value) = (queue.to_ne_bytes(), socket.as_raw_fd().to_ne_bytes());
         let heartbeat =
             QueueHeartbeat::open(&self.program.heartbeats, queue, self.queues()).map_err(|error| {
@@ -201,8 +205,9 @@ impl XdpDevice {
     /// # Errors
     /// [`XdpError::Program`] if a map cannot be read.
     pub fn counters(&self) -> Result<SteerCounters, XdpError> {
-        let failed = |error| XdpError::Program { interface: self.interface.name.clone(), error };
-        self.program.counters().map_err(failed)
+        self.program
+            .counters()
+            .map_err(|error| XdpError::Program { interface: self.interface.name.clone(), error })
     }
 }
 

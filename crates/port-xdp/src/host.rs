@@ -53,8 +53,11 @@ impl HostPort for XdpHost {
 
     fn deliver_all(&mut self, packets: &[&[u8]]) -> Vec<usize> {
         let one_by_one = |host: &mut Self| -> Vec<usize> {
-            let lost = |(place, packet): (usize, &&[u8])| host.deliver(packet).is_err().then_some(place);
-            packets.iter().enumerate().filter_map(lost).collect()
+            packets
+                .iter()
+                .enumerate()
+                .filter_map(|(place, packet)| host.deliver(packet).is_err().then_some(place))
+                .collect()
         };
         match self.batch.take().filter(|_| packets.len() > 1) {
             None => one_by_one(self),

@@ -49,8 +49,9 @@ impl Interface {
 
 /// Makes a card leave VLAN tags in received frames; returns whether it has stripped them. Drivers without this refuse it.
 pub fn keep_tags(interface: &str) -> bool {
-    let keep = |interfaces: Interfaces| interfaces.set_offload(interface, Offload::ReceiveVlan, false);
-    Interfaces::open().and_then(keep).unwrap_or(false)
+    Interfaces::open()
+        .and_then(|interfaces| interfaces.set_offload(interface, Offload::ReceiveVlan, false))
+        .unwrap_or(false)
 }
 
 /// The MTU of an interface in bytes; `None` if there is no such interface.

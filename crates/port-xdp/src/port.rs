@@ -27,7 +27,7 @@ const CLOSE_WAIT: Duration = Duration::from_millis(50);
 /// An AF_XDP port.
 pub struct XdpPort {
     /// `None` once closed.
-    bound: Option<Bound>,
+    bound: Option<BoundSocket>,
     binding: Binding,
     /// Takes the frames if the port is dropped without being closed.
     frame_pool: Arc<FramePool>,
@@ -49,7 +49,7 @@ pub struct XdpPort {
     last: DeviceCounters,
 }
 
-struct Bound {
+struct BoundSocket {
     socket: Arc<OwnedFd>,
     rings: Rings,
     heartbeat: QueueHeartbeat,
@@ -65,7 +65,7 @@ impl XdpPort {
         complete_checksums: bool,
     ) -> Self {
         Self {
-            bound: Some(Bound { socket, rings, heartbeat }),
+            bound: Some(BoundSocket { socket, rings, heartbeat }),
             binding,
             frame_pool: frame_pool.clone(),
             in_flight: InFlight::new(frame_pool.memory()),

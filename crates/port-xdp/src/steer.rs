@@ -87,7 +87,7 @@ const SAMPLED: u32 = 2;
 unsafe impl MapValue for Control {}
 
 impl Control {
-    /// The same for a port that takes packets or not, and samples one in so many.
+    /// These settings for a port that takes packets or not, and samples one in so many.
     fn taking(self, active: bool, sample_one_in: u32) -> Self {
         let active = match (active, sample_one_in) {
             (false, _) => 0,

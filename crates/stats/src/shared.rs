@@ -272,8 +272,9 @@ impl Reader {
     }
 
     fn read(&self, into: &mut [u8], offset: usize) -> Result<(), StatsError> {
-        let failed = |error| StatsError::Io { path: self.path.clone(), error };
-        self.file.read_exact_at(into, offset as u64).map_err(failed)
+        self.file
+            .read_exact_at(into, offset as u64)
+            .map_err(|error| StatsError::Io { path: self.path.clone(), error })
     }
 
     /// All counters and their current values.

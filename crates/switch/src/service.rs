@@ -43,8 +43,10 @@ impl Service {
         let (ends, end) = UnixStream::pair().map_err(&failed)?;
         let switch = Arc::new(Mutex::new(Switch::open(settings)?));
         let shared = Arc::clone(&switch);
-        let run = move || run(&shared, &mut heard, &end);
-        let thread = std::thread::Builder::new().name("bm-switch".into()).spawn(run).map_err(&failed)?;
+        let thread = std::thread::Builder::new()
+            .name("bm-switch".into())
+            .spawn(move || run(&shared, &mut heard, &end))
+            .map_err(&failed)?;
         Ok(Self { switch, ends: Some(ends), thread: Some(thread) })
     }
 

@@ -67,7 +67,7 @@ impl Settings {
         own.as_deref() == Some(interface) || self.ports.iter().any(|pattern| pattern.matches(interface))
     }
 
-    /// Those of the first `[[switch.port]]` that names the interface; the defaults if none does.
+    /// The settings of the first `[[switch.port]]` that names the interface; the defaults if none does.
     pub fn port_settings(&self, interface: &str) -> PortSettings {
         let rule = self.rules.iter().find(|rule| rule.ports.matches(interface));
         let default = Vlans::Access(if self.has_vlans() { VLAN_DEFAULT } else { 0 });

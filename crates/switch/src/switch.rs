@@ -41,7 +41,7 @@ const BURST_EVENTS: u64 = 32;
 const SWEEP_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// A port to which the program is attached.
-struct Joined {
+struct MemberPort {
     name: String,
     slot: u32,
     settings: PortSettings,
@@ -66,7 +66,7 @@ pub struct Switch {
     /// The slots that ports had under that daemon.
     inherited: BTreeMap<u32, u32>,
     /// By interface index.
-    joined: BTreeMap<u32, Joined>,
+    joined: BTreeMap<u32, MemberPort>,
     /// Interfaces that should be ports but cannot, with the reason.
     refused: BTreeMap<String, String>,
     /// The MAC address of the switch's own interface, and its slot.
@@ -207,7 +207,7 @@ impl Switch {
         let slot = self.slot(ifindex).ok_or(SwitchError::ManyPorts)?;
         let settings = self.settings.port_settings(name);
         let entry = entry(ifindex, interface, &settings);
-        let port = Joined {
+        let port = MemberPort {
             name: name.into(),
             slot,
             interface: *interface,
@@ -315,7 +315,7 @@ impl Switch {
             }
         };
         self.untold = false;
-        let changed = |(ifindex, port): (&u32, &Joined)| {
+        let changed = |(ifindex, port): (&u32, &MemberPort)| {
             let accepts = features.accepts(*ifindex);
             (accepts != port.interface.accepts)
                 .then_some((*ifindex, InterfaceState { accepts, ..port.interface }))
@@ -331,7 +331,7 @@ impl Switch {
 
     /// The ports, ordered by interface index.
     pub fn ports(&self) -> Vec<PortView> {
-        let view = |(ifindex, port): (&u32, &Joined)| PortView {
+        let view = |(ifindex, port): (&u32, &MemberPort)| PortView {
             name: port.name.clone(),
             ifindex: *ifindex,
             up: port.entry.flags & PORT_UP != 0,
@@ -377,7 +377,7 @@ impl Drop for Switch {
 }
 
 /// Detaches the program from a port immediately, even if a forked child still has the descriptors.
-fn detach(port: &mut Joined) {
+fn detach(port: &mut MemberPort) {
     if let Some(pin) = port.pin.take() {
         let _gone = std::fs::remove_file(pin);
     }

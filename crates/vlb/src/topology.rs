@@ -12,7 +12,6 @@
 //! target: after n stages it is on the target's line. So each pair has exactly one path, and VLB over a random
 //! intermediate makes two of them.
 
-
 use crate::address::Node;
 
 /// A link in one direction.

@@ -12,7 +12,7 @@ use crate::message::{Bytes, Raw};
 use crate::policies::StoredPolicies;
 use crate::policy::PolicyDirection;
 use crate::read::{Request, SaQuery, SpiRequest};
-use crate::refused::Refused;
+use crate::request_error::RequestError;
 use crate::sa::{About, NewSa};
 use crate::usage::{Now, Usage};
 use crate::write;
@@ -125,8 +125,8 @@ fn is_of_workers((_, _, mark): SaKey) -> bool {
     mark.matches_unmarked()
 }
 
-fn no_sa(id: SaId) -> Refused {
-    Refused::new(errno::NO_PROCESS, format!("there is no SA with {id}"))
+fn no_sa(id: SaId) -> RequestError {
+    RequestError::new(errno::NO_PROCESS, format!("there is no SA with {id}"))
 }
 
 impl Database {
@@ -156,7 +156,7 @@ impl Database {
         request: Request,
         context: &Context<'_>,
         answer: &mut Answer,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RequestError> {
         match request {
             Request::Hello { groups, port, texts } => {
                 (client.groups, client.port, client.texts) = (groups, port, texts);
@@ -194,7 +194,7 @@ impl Database {
         request: &Request,
         context: &Context<'_>,
         answer: &mut Answer,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RequestError> {
         let reply = |kind| Raw { kind, flags: 0, port: client.port, ..*raw };
         match request {
             Request::GetSa(of) => {
@@ -228,8 +228,8 @@ impl Database {
                 answer.replies.push(write::sa_info(&reply(kind::NEW_SA_INFO), self.sas.len()));
             }
             Request::PolicyInfo => {
-                let of = |direction| self.policies.all().filter(|at| at.new.direction == direction).count();
-                let counts = [PolicyDirection::In, PolicyDirection::Out, PolicyDirection::Forward].map(of);
+                let counts = [PolicyDirection::In, PolicyDirection::Out, PolicyDirection::Forward]
+                    .map(|direction| self.policies.all().filter(|at| at.new.direction == direction).count());
                 answer.replies.push(write::policy_info(&reply(kind::NEW_POLICY_INFO), counts));
             }
             _ => answer.replies.push(write::default(&reply(kind::GET_DEFAULT))),
@@ -243,7 +243,7 @@ impl Database {
         self.sas.range(key(id, Mark::default())..=key(id, most)).map(|(key, _)| *key)
     }
 
-    fn find(&self, SaQuery { id, mark }: SaQuery) -> Result<SaKey, Refused> {
+    fn find(&self, SaQuery { id, mark }: SaQuery) -> Result<SaKey, RequestError> {
         self.with_id(id).find(|(.., of)| of.matches(mark)).ok_or_else(|| no_sa(id))
     }
 
@@ -254,7 +254,7 @@ impl Database {
         owner: u32,
         context: &Context<'_>,
         answer: &mut Answer,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RequestError> {
         let NewSa { mut sa, direction, mark, about, sent, received, before } = new;
         let (id, new_key) = (sa.id(), key(sa.id(), mark));
         let known = self.find(SaQuery { id, mark: mark.lookup() }).ok();
@@ -263,11 +263,13 @@ impl Database {
             (true, None) => return Err(no_sa(id)),
             (true, Some(false)) => {
                 let why = "a running SA cannot be changed: delete it, and add another one";
-                return Err(Refused::new(errno::NOT_SUPPORTED, why));
+                return Err(RequestError::new(errno::NOT_SUPPORTED, why));
             }
-            (false, Some(_)) => return Err(Refused::new(errno::EXISTS, format!("there is an SA with {id}"))),
+            (false, Some(_)) => {
+                return Err(RequestError::new(errno::EXISTS, format!("there is an SA with {id}")));
+            }
             (false, None) if self.sas.len() >= SAS_MAX => {
-                return Err(Refused::new(
+                return Err(RequestError::new(
                     errno::NO_SPACE,
                     format!("there are {SAS_MAX} SAs already, the most that are supported"),
                 ));
@@ -276,20 +278,20 @@ impl Database {
         }
         if is_of_workers(new_key) && (context.is_configured)(id) {
             let why = format!("[ipsec] of the configuration has an SA with {id}");
-            return Err(Refused::new(errno::EXISTS, why));
+            return Err(RequestError::new(errno::EXISTS, why));
         }
         let is_inbound = reserved.is_some() || (context.is_local)(id.destination);
         let found = if is_inbound { Direction::In } else { Direction::Out };
         sa.direction = direction.unwrap_or(found);
         if let Some(problem) = bm_ipsec::problems(std::slice::from_ref(&sa), &[], &[]).first() {
-            return Err(Refused::new(errno::INVALID, problem.to_string()));
+            return Err(RequestError::new(errno::INVALID, problem.to_string()));
         }
         // Two senders with the same keys would use the same sequence numbers.
         let fingerprint = (sa.direction == Direction::Out).then(|| sa.fingerprint());
         let same = |entry: &&Entry| entry.fingerprint.is_some() && entry.fingerprint == fingerprint;
         if let Some(other) = self.sas.values().find(same).and_then(|entry| entry.sa.as_ref()) {
             let why = format!("the SA with {} has the same keys: each outbound SA needs its own", other.id());
-            return Err(Refused::new(errno::EXISTS, why));
+            return Err(RequestError::new(errno::EXISTS, why));
         }
         self.added += 1;
         let (now, order) = (context.now, self.added);
@@ -318,7 +320,7 @@ impl Database {
         key: SaKey,
         context: &Context<'_>,
         answer: &mut Answer,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RequestError> {
         let entry = self.sas.remove(&key).ok_or_else(|| no_sa(id(key)))?;
         answer.events.push((group::SA, write::sa_gone(&entry, context.usage_of(key))));
         if entry.sa.is_some() && is_of_workers(key) {
@@ -333,10 +335,10 @@ impl Database {
         request: &SpiRequest,
         owner: u32,
         context: &Context<'_>,
-    ) -> Result<u32, Refused> {
+    ) -> Result<u32, RequestError> {
         let SpiRequest { info, destination, mark, least, most } = request;
         if self.sas.len() >= SAS_MAX {
-            return Err(Refused::new(
+            return Err(RequestError::new(
                 errno::NO_SPACE,
                 format!("there are {SAS_MAX} SAs already, the most that are supported"),
             ));
@@ -349,7 +351,7 @@ impl Database {
         };
         let spi = std::iter::repeat_with(draw).take(DRAWS).find(free);
         let spi = spi.ok_or_else(|| {
-            Refused::new(errno::NO_ENTRY, format!("no SPI from {least:#x} to {most:#x} is free"))
+            RequestError::new(errno::NO_ENTRY, format!("no SPI from {least:#x} to {most:#x} is free"))
         })?;
         let mut info = *info;
         info[sa_at::SPI..][..4].copy_from_slice(&spi.to_be_bytes());
@@ -376,7 +378,7 @@ impl Database {
         let is_due = entry.moved_ns.is_none_or(|moved| now_ns.saturating_sub(moved) >= MAPPING_EVERY_NS);
         if has_moved && is_due {
             entry.moved_ns = Some(now_ns);
-            answer.events.push((group::MAPPING, write::mapping(entry, sender)));
+            answer.events.push((group::MAPPING, write::mapping(entry, sender.0, sender.1)));
         }
         answer
     }

@@ -42,8 +42,8 @@ impl Entry {
     }
 }
 
-/// A policy.
-pub(crate) struct Stored {
+/// A policy of IPsec, with what the database keeps beside it.
+pub(crate) struct PolicyEntry {
     pub new: NewPolicy,
     pub added_s: u64,
     /// When an SA was asked for, for a CPU or for all.
@@ -54,7 +54,7 @@ pub(crate) struct Stored {
     pub sas: SaList,
 }
 
-impl Stored {
+impl PolicyEntry {
     /// As workers get it.
     pub fn policy(&self) -> Policy {
         let NewPolicy { policy, template, .. } = &self.new;

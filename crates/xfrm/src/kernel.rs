@@ -20,7 +20,7 @@ use crate::layout::{attribute, policy as policy_at, sa as sa_at, selector as sel
 use crate::message::{Bytes, attributes, big_u32, number};
 use crate::policy::{NewPolicy, PolicyDirection};
 use crate::policy_requests::newest_of_each;
-use crate::refused::Refused;
+use crate::request_error::RequestError;
 use crate::sa::NewSa;
 use crate::selector::{self as addresses, address};
 use crate::write;
@@ -33,15 +33,15 @@ const ADDED: usize = sa_at::USED + 16;
 /// The kernel's tables, as they were read.
 #[derive(Default)]
 pub struct Listing {
-    sas: Vec<Listed>,
-    policies: Vec<Result<NewPolicy, Refused>>,
+    sas: Vec<ListedSa>,
+    policies: Vec<Result<NewPolicy, RequestError>>,
 }
 
 /// An SA in the kernel.
-struct Listed {
+struct ListedSa {
     /// `None` if not even that is known.
     id: Option<SaId>,
-    read: Result<NewSa, Refused>,
+    read: Result<NewSa, RequestError>,
 }
 
 impl Listing {
@@ -57,7 +57,7 @@ impl Listing {
             let destination = address(info, sa_at::DESTINATION, number(info, sa_at::FAMILY)).ok()?;
             Some(SaId { spi: big_u32(info, sa_at::SPI), destination })
         });
-        self.sas.push(Listed { id, read: NewSa::read(body) });
+        self.sas.push(ListedSa { id, read: NewSa::read(body) });
     }
 
     /// Adds a policy: `struct xfrm_userpolicy_info` and attributes.
@@ -82,7 +82,7 @@ struct Usable {
 }
 
 /// An SA that workers use, and when it was added: one that was added again is another one.
-struct Used {
+struct WorkerSa {
     sa: Sa,
     added_s: u64,
 }
@@ -114,12 +114,12 @@ impl Update {
 /// Which SAs and policies of the kernel workers use.
 #[derive(Default)]
 pub struct KernelTables {
-    used: BTreeMap<SaKey, Used>,
+    used: BTreeMap<SaKey, WorkerSa>,
     left: BTreeMap<SaKey, String>,
     /// SAs on which Linux sends: workers do not use them again.
     excluded: BTreeMap<SaKey, String>,
     /// Policies that workers have, by their indexes in the kernel.
-    policies: BTreeMap<u32, Applied>,
+    policies: BTreeMap<u32, WorkerPolicy>,
     /// The order of all policies of the kernel, by their indexes, and the last one that was given.
     orders: BTreeMap<u32, u64>,
     last_order: u64,
@@ -129,7 +129,7 @@ pub struct KernelTables {
 }
 
 /// A policy that workers have.
-struct Applied {
+struct WorkerPolicy {
     order: u64,
     /// Of its template.
     number: Option<u32>,
@@ -168,7 +168,7 @@ impl KernelTables {
         let mut changed = BTreeSet::new();
         for (key, Usable { sa, sent, received, order: (added_s, _), .. }) in wanted {
             let is_same =
-                |used: &Used| used.added_s == added_s && without_limits(&used.sa) == without_limits(&sa);
+                |used: &WorkerSa| used.added_s == added_s && without_limits(&used.sa) == without_limits(&sa);
             match self.used.get(&key) {
                 Some(used) if is_same(used) => continue,
                 Some(_) => {
@@ -178,9 +178,9 @@ impl KernelTables {
                 None => {}
             }
             update.changes.push(Change::AddSa { sa: sa.clone().into(), sent, received, used: None });
-            self.used.insert(key, Used { sa, added_s });
+            self.used.insert(key, WorkerSa { sa, added_s });
         }
-        self.update_policies(policies, (&candidates, &changed), &mut update);
+        self.update_policies(policies, &candidates, &changed, &mut update);
         for key in gone {
             update.changes.push(Change::RemoveSa(id(key)));
             self.used.remove(&key);
@@ -191,12 +191,12 @@ impl KernelTables {
     /// The SAs that workers can use, and why they cannot use the others.
     fn wanted(
         &self,
-        sas: Vec<Listed>,
+        sas: Vec<ListedSa>,
         is_local: &dyn Fn(IpAddr) -> bool,
     ) -> (BTreeMap<SaKey, Usable>, BTreeMap<SaKey, String>) {
         let (mut wanted, mut left, mut keys) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         // The kernel lists the last one first.
-        for (at, Listed { id, read }) in sas.into_iter().rev().enumerate() {
+        for (at, ListedSa { id, read }) in sas.into_iter().rev().enumerate() {
             let Some(key) = id.map(key) else { continue };
             let read = read.map_err(|refused| refused.why.into_owned()).and_then(|new| self.usable(new));
             match read {
@@ -252,8 +252,9 @@ impl KernelTables {
 
     fn update_policies(
         &mut self,
-        listed: Vec<Result<NewPolicy, Refused>>,
-        (candidates, changed): (&[Candidate], &BTreeSet<SaKey>),
+        listed: Vec<Result<NewPolicy, RequestError>>,
+        candidates: &[Candidate],
+        changed: &BTreeSet<SaKey>,
         update: &mut Update,
     ) {
         // Workers choose anew among SAs of which one has come again.
@@ -262,12 +263,15 @@ impl KernelTables {
         };
         let sas_for = |template: &Template, new: &NewPolicy| {
             let family = number(&new.info, selector_at::FAMILY);
-            let takes = |sa: &&Candidate| {
-                sa.direction == new.policy.direction
-                    && [0, family].contains(&sa.family)
-                    && template.takes(&sa.properties)
-            };
-            let newest_first = candidates.iter().rev().filter(takes).map(|sa| (sa.cpu, sa.id));
+            let newest_first = candidates
+                .iter()
+                .rev()
+                .filter(|sa| {
+                    sa.direction == new.policy.direction
+                        && [0, family].contains(&sa.family)
+                        && template.takes(&sa.properties)
+                })
+                .map(|sa| (sa.cpu, sa.id));
             newest_of_each(newest_first, new.asks())
         };
         let mut before = std::mem::take(&mut self.policies);
@@ -282,8 +286,9 @@ impl KernelTables {
             self.orders.insert(index, order);
             let sas = new.template.map(|template| sas_for(&template, &new));
             // Without an SA, its packets are Linux's, which needs no policy of ours.
-            let has_none = |sas: &SaList| sas.own.is_empty() && sas.fallback.is_none();
-            if new.direction == PolicyDirection::In || sas.as_ref().is_some_and(has_none) {
+            if new.direction == PolicyDirection::In
+                || sas.as_ref().is_some_and(|sas| sas.own.is_empty() && sas.fallback.is_none())
+            {
                 continue;
             }
             let sas = sas.filter(|_| direction == Direction::Out).unwrap_or_default();
@@ -303,9 +308,9 @@ impl KernelTables {
                 }
                 _ => {}
             }
-            self.policies.insert(index, Applied { order, number, policy, sas, info, templates });
+            self.policies.insert(index, WorkerPolicy { order, number, policy, sas, info, templates });
         }
-        for Applied { order, number, .. } in before.into_values() {
+        for WorkerPolicy { order, number, .. } in before.into_values() {
             update.changes.push(Change::RemovePolicy { order });
             self.free_numbers.extend(number);
         }
@@ -323,9 +328,10 @@ impl KernelTables {
     /// template have none for `packet`, or none for this CPU.
     pub fn acquire(&self, template: u32, packet: &Key, cpu: Option<u32>) -> Option<Vec<u8>> {
         let policy = self.policies.values().find(|policy| policy.number == Some(template))?;
-        let Applied { info, templates, policy, .. } = policy;
+        let WorkerPolicy { info, templates, policy, .. } = policy;
         let mut body = Bytes::default();
-        write::put_acquire(&mut body, (info, &templates[..], policy), &addresses::of_packet(packet), cpu);
+        let policy = write::RawPolicy { info, templates, mark: policy.selector.mark, if_id: policy.if_id };
+        write::put_acquire(&mut body, &policy, &addresses::of_packet(packet), cpu);
         Some(body.to_vec())
     }
 
@@ -361,14 +367,15 @@ fn why_not_send(sa: &Sa, keys: &mut BTreeSet<u128>) -> Option<String> {
 fn candidates(wanted: &BTreeMap<SaKey, Usable>) -> Vec<Candidate> {
     let mut all: Vec<_> = wanted.values().collect();
     all.sort_by_key(|wanted| wanted.order);
-    let candidate = |Usable { sa, family, .. }: &Usable| Candidate {
-        properties: Template::of(sa),
-        direction: sa.direction,
-        family: *family,
-        cpu: sa.cpu,
-        id: sa.id(),
-    };
-    all.into_iter().map(candidate).collect()
+    all.into_iter()
+        .map(|Usable { sa, family, .. }| Candidate {
+            properties: Template::of(sa),
+            direction: sa.direction,
+            family: *family,
+            cpu: sa.cpu,
+            id: sa.id(),
+        })
+        .collect()
 }
 
 /// An SA as it is compared: what is left of its limits changes.

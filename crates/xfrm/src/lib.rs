@@ -29,7 +29,7 @@ mod policies;
 mod policy;
 mod policy_requests;
 mod read;
-mod refused;
+mod request_error;
 mod sa;
 mod selector;
 mod server;
@@ -40,8 +40,8 @@ pub use database::{Answer, Change, Client, Context, Database};
 pub use kernel::{KernelTables, Listing, Update};
 pub use message::{Messages, Raw};
 pub use read::Request;
-pub use refused::Refused;
-pub use server::{Rejected, Server};
+pub use request_error::RequestError;
+pub use server::{RejectedClients, Server};
 pub use usage::{Now, Usage};
 
 #[cfg(test)]

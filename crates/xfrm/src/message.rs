@@ -4,7 +4,7 @@ use bm_netlink::attribute::Attributes;
 use zeroize::Zeroizing;
 
 use crate::layout::errno;
-use crate::refused::Refused;
+use crate::request_error::RequestError;
 
 /// Bytes of a message's header.
 pub(crate) const HEADER: usize = 16;
@@ -78,16 +78,16 @@ pub(crate) fn big_u32(bytes: &[u8], at: usize) -> u32 {
 }
 
 /// The first bytes of a message as a structure of this length.
-pub(crate) fn structure<const LENGTH: usize>(body: &[u8]) -> Result<&[u8; LENGTH], Refused> {
+pub(crate) fn structure<const LENGTH: usize>(body: &[u8]) -> Result<&[u8; LENGTH], RequestError> {
     body.first_chunk().ok_or_else(|| {
-        Refused::new(errno::INVALID, format!("message of {} bytes: {LENGTH} are needed", body.len()))
+        RequestError::new(errno::INVALID, format!("message of {} bytes: {LENGTH} are needed", body.len()))
     })
 }
 
 /// The attributes behind a structure of this length: all of them are well-formed.
-pub(crate) fn attributes(body: &[u8], length: usize) -> Result<Vec<(u16, &[u8])>, Refused> {
+pub(crate) fn attributes(body: &[u8], length: usize) -> Result<Vec<(u16, &[u8])>, RequestError> {
     let found: Result<Vec<_>, _> = Attributes::after_header(body, length).collect();
-    found.map_err(|_| Refused::new(errno::INVALID, "attribute that is longer than the message"))
+    found.map_err(|_| RequestError::new(errno::INVALID, "attribute that is longer than the message"))
 }
 
 pub(crate) fn aligned(length: usize) -> usize {

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use crate::entry::Stored;
+use crate::entry::PolicyEntry;
 use crate::layout::errno;
 use crate::policy::{PolicyDirection, PolicyKey};
-use crate::refused::Refused;
+use crate::request_error::RequestError;
 
 /// Policies in the order in which they were added, and how to find one.
 #[derive(Default)]
 pub(crate) struct StoredPolicies {
-    pub all: BTreeMap<u32, Stored>,
+    pub all: BTreeMap<u32, PolicyEntry>,
     /// By direction, selector, mark and interface; the index in the key is 0.
     pub keys: HashMap<PolicyKey, u32>,
     /// For each number of a template its policy.
@@ -21,29 +21,30 @@ pub(crate) struct StoredPolicies {
     last: u32,
 }
 
-pub(crate) fn not_found() -> Refused {
-    Refused::new(errno::NO_ENTRY, "there is no policy with this direction, selector, mark and if_id")
+pub(crate) fn not_found() -> RequestError {
+    RequestError::new(errno::NO_ENTRY, "there is no policy with this direction, selector, mark and if_id")
 }
 
 impl StoredPolicies {
-    pub fn all(&self) -> impl Iterator<Item = &Stored> {
+    pub fn all(&self) -> impl Iterator<Item = &PolicyEntry> {
         self.all.values()
     }
 
-    pub fn find(&self, of: &PolicyKey) -> Result<&Stored, Refused> {
+    pub fn find(&self, of: &PolicyKey) -> Result<&PolicyEntry, RequestError> {
         self.index(of).and_then(|index| self.all.get(&index)).ok_or_else(not_found)
     }
 
     pub fn index(&self, of: &PolicyKey) -> Option<u32> {
         match of.index {
             0 => self.keys.get(of).copied(),
-            index => {
-                let is_it = |stored: &&Stored| {
+            index => self
+                .all
+                .get(&index)
+                .filter(|stored| {
                     let key = stored.new.key();
                     (key.direction, key.mark, key.if_id) == (of.direction, of.mark, of.if_id)
-                };
-                self.all.get(&index).filter(is_it).map(|_| index)
-            }
+                })
+                .map(|_| index),
         }
     }
 
@@ -80,7 +81,7 @@ impl StoredPolicies {
         }
     }
 
-    pub fn of_template(&mut self, number: u32) -> Option<&mut Stored> {
+    pub fn of_template(&mut self, number: u32) -> Option<&mut PolicyEntry> {
         let index = self.templates.get(number as usize).copied().flatten()?;
         self.all.get_mut(&index)
     }

@@ -5,7 +5,7 @@ use bm_ipsec::{Action, Mark, Policy, Template, problems};
 use crate::layout::{attribute, errno, policy as at, selector as selector_at, template};
 use crate::mark::mark;
 use crate::message::{attributes, big_u32, number, structure};
-use crate::refused::{Refused, if_id, only_esp, refuse_unsupported};
+use crate::request_error::{RequestError, if_id, only_esp, refuse_unsupported};
 use crate::sa::mode;
 use crate::selector::{address, selector};
 
@@ -44,12 +44,12 @@ pub struct NewPolicy {
 }
 
 impl PolicyDirection {
-    pub fn read(direction: u8) -> Result<Self, Refused> {
+    pub fn read(direction: u8) -> Result<Self, RequestError> {
         match direction {
             0 => Ok(Self::In),
             1 => Ok(Self::Out),
             2 => Ok(Self::Forward),
-            other => Err(Refused::new(errno::INVALID, format!("policy direction {other}"))),
+            other => Err(RequestError::new(errno::INVALID, format!("policy direction {other}"))),
         }
     }
 
@@ -64,17 +64,20 @@ impl PolicyDirection {
 
 impl NewPolicy {
     /// Reads `struct xfrm_userpolicy_info` and its attributes.
-    pub(crate) fn read(body: &[u8]) -> Result<Self, Refused> {
+    pub(crate) fn read(body: &[u8]) -> Result<Self, RequestError> {
         let info: &[u8; at::LENGTH] = structure(body)?;
         let attributes = attributes(body, at::LENGTH)?;
         refuse_unsupported(&attributes)?;
         let find = |kind| attributes.iter().find(|(found, _)| *found == kind).map(|(_, value)| *value);
         if find(attribute::POLICY_TYPE).is_some_and(|value| value.first() != Some(&0)) {
-            return Err(Refused::new(errno::NOT_SUPPORTED, "only policies of type main are supported"));
+            return Err(RequestError::new(errno::NOT_SUPPORTED, "only policies of type main are supported"));
         }
         let limit = |index: usize| number::<u64>(info, at::LIMITS + index * 8);
         if (0..4).any(|index| limit(index) != u64::MAX) || (4..8).any(|index| limit(index) != 0) {
-            return Err(Refused::new(errno::NOT_SUPPORTED, "policies with a lifetime are not supported"));
+            return Err(RequestError::new(
+                errno::NOT_SUPPORTED,
+                "policies with a lifetime are not supported",
+            ));
         }
         let direction = PolicyDirection::read(info[at::DIRECTION])?;
         let if_id = if_id(&attributes)?;
@@ -84,16 +87,16 @@ impl NewPolicy {
         let action = match (info[at::ACTION], template) {
             (1, _) | (0, Some(_)) => Action::Discard,
             (0, None) => Action::Bypass,
-            (other, _) => return Err(Refused::new(errno::INVALID, format!("policy action {other}"))),
+            (other, _) => return Err(RequestError::new(errno::INVALID, format!("policy action {other}"))),
         };
         let template = template.filter(|_| info[at::ACTION] == 0);
         let mut selector = selector(&info[..selector_at::LENGTH])?
-            .ok_or_else(|| Refused::new(errno::INVALID, "a selector without address family"))?;
+            .ok_or_else(|| RequestError::new(errno::INVALID, "a selector without address family"))?;
         selector.mark = mark(&attributes);
         let priority = number(info, at::PRIORITY);
         let policy = Policy { at: 0, direction: direction.of_workers(), priority, if_id, selector, action };
         if let Some(problem) = problems(&[], std::slice::from_ref(&policy), &[]).first() {
-            return Err(Refused::new(errno::INVALID, problem.to_string()));
+            return Err(RequestError::new(errno::INVALID, problem.to_string()));
         }
         Ok(Self { direction, info: *info, templates: templates.to_vec(), policy, template })
     }
@@ -130,9 +133,9 @@ impl NewPolicy {
     }
 }
 
-fn read_template(value: &[u8], direction: PolicyDirection, if_id: u32) -> Result<Template, Refused> {
+fn read_template(value: &[u8], direction: PolicyDirection, if_id: u32) -> Result<Template, RequestError> {
     if value.len() > template::LENGTH {
-        return Err(Refused::new(
+        return Err(RequestError::new(
             errno::NOT_SUPPORTED,
             "policies with more than one template (tmpl) are not supported",
         ));
@@ -146,7 +149,7 @@ fn read_template(value: &[u8], direction: PolicyDirection, if_id: u32) -> Result
             }
             _ => "templates of level use are not supported",
         };
-        return Err(Refused::new(errno::NOT_SUPPORTED, why));
+        return Err(RequestError::new(errno::NOT_SUPPORTED, why));
     }
     let family = number(value, template::FAMILY);
     let end = |at| address(value, at, family).map(|end| Some(end).filter(|end| !end.is_unspecified()));
@@ -160,7 +163,7 @@ fn read_template(value: &[u8], direction: PolicyDirection, if_id: u32) -> Result
     };
     if direction == PolicyDirection::Out && of.destination.is_none() && of.reqid == 0 {
         let why = "a template with neither a destination nor a reqid: it would take any SA";
-        return Err(Refused::new(errno::NOT_SUPPORTED, why));
+        return Err(RequestError::new(errno::NOT_SUPPORTED, why));
     }
     Ok(of)
 }

@@ -7,12 +7,12 @@ use bm_filter::Key;
 use bm_ipsec::{Direction, Mark, Sa, SaId, SaList, Template};
 
 use crate::database::{Answer, Change, Context, Database, SaKey};
-use crate::entry::{Entry, Stored};
+use crate::entry::{Entry, PolicyEntry};
 use crate::layout::{errno, group, kind, policy as at};
 use crate::message::Raw;
 use crate::policies::not_found;
 use crate::policy::{NewPolicy, PolicyDirection, PolicyKey};
-use crate::refused::Refused;
+use crate::request_error::RequestError;
 use crate::{selector as addresses, write};
 
 /// The most policies.
@@ -23,7 +23,7 @@ const ACQUIRE_EVERY_NS: u64 = 10_000_000_000;
 const NOT_FORWARDED: u64 = 1 << 62;
 
 /// The number of a policy for workers.
-fn order(stored: &Stored) -> u64 {
+fn order(stored: &PolicyEntry) -> u64 {
     let bit = if stored.new.direction == PolicyDirection::Forward { 0 } else { NOT_FORWARDED };
     bit | u64::from(stored.new.index() >> 3)
 }
@@ -35,25 +35,25 @@ impl Database {
         is_update: bool,
         context: &Context<'_>,
         answer: &mut Answer,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RequestError> {
         if new.policy.if_id != 0 && new.mark() != Mark::default() {
-            return Err(Refused::new(
+            return Err(RequestError::new(
                 errno::NOT_SUPPORTED,
                 "policies with a mark for an interface: marks of packets that this machine sends are not known",
             ));
         }
         let key = new.key();
         let known = self.policies.keys.get(&key).copied();
-        let before = known.and_then(|index| self.policies.all.get(&index)).map(Stored::policy);
+        let before = known.and_then(|index| self.policies.all.get(&index)).map(PolicyEntry::policy);
         if known.is_some() && !is_update {
-            return Err(Refused::new(
+            return Err(RequestError::new(
                 errno::EXISTS,
                 "there is a policy with this direction, selector, mark and if_id",
             ));
         }
         let is_full = known.is_none() && self.policies.all.len() >= POLICIES_MAX;
         if is_full || !(context.has_room)(&new.policy, before.as_ref()) {
-            return Err(Refused::new(errno::NO_SPACE, "too many policies"));
+            return Err(RequestError::new(errno::NO_SPACE, "too many policies"));
         }
         let index = known.unwrap_or_else(|| self.policies.free_index(new.direction));
         new.info[at::INDEX..][..4].copy_from_slice(&index.to_ne_bytes());
@@ -62,7 +62,7 @@ impl Database {
         let sas = sas.map_or_else(SaList::default, |template| list(&self.sas, &template, new.asks()));
         let template = new.template.map(|_| self.policies.number(index));
         let (added_s, asked_ns) = (context.now.epoch_s, BTreeMap::new());
-        let stored = Stored { new, added_s, asked_ns, template, sas: sas.clone() };
+        let stored = PolicyEntry { new, added_s, asked_ns, template, sas: sas.clone() };
         let event = Raw { kind: kind::NEW_POLICY, flags: 0, sequence: 0, port: 0, body: &[] };
         answer.events.push((group::POLICY, write::policy(&event, &stored)));
         let policy = Box::new(stored.policy());
@@ -73,7 +73,7 @@ impl Database {
         Ok(())
     }
 
-    pub(crate) fn remove_policy(&mut self, of: &PolicyKey, answer: &mut Answer) -> Result<(), Refused> {
+    pub(crate) fn remove_policy(&mut self, of: &PolicyKey, answer: &mut Answer) -> Result<(), RequestError> {
         let index = self.policies.index(of).ok_or_else(not_found)?;
         let stored = self.policies.all.remove(&index).ok_or_else(not_found)?;
         self.policies.keys.remove(&stored.new.key());
@@ -120,7 +120,8 @@ impl Database {
     /// A packet matches a policy whose template has no SA, or none for this CPU: IKE daemons are asked for one.
     pub fn acquire(
         &mut self,
-        (template, cpu): (u32, Option<u32>),
+        template: u32,
+        cpu: Option<u32>,
         packet: &Key,
         context: &Context<'_>,
     ) -> Answer {
@@ -130,8 +131,11 @@ impl Database {
         let is_missing = match cpu {
             None => stored.sas.fallback.is_none(),
             Some(cpu) => {
-                let is_of_cpu = |sa: &Sa| sa.cpu == Some(cpu) && stored.sas.own.contains(&sa.id());
-                stored.sas.asks && !sas.values().filter_map(|entry| entry.sa.as_ref()).any(is_of_cpu)
+                stored.sas.asks
+                    && !sas
+                        .values()
+                        .filter_map(|entry| entry.sa.as_ref())
+                        .any(|sa| sa.cpu == Some(cpu) && stored.sas.own.contains(&sa.id()))
             }
         };
         let asked = stored.asked_ns.get(&cpu);
@@ -169,6 +173,6 @@ pub(crate) fn newest_of_each(sas: impl Iterator<Item = (Option<u32>, SaId)>, ask
 }
 
 /// Which SAs the template of a policy uses now.
-fn current(stored: &Stored) -> Option<Change> {
+fn current(stored: &PolicyEntry) -> Option<Change> {
     stored.template.map(|template| Change::Current { template, sas: stored.sas.clone() })
 }

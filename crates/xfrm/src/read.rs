@@ -10,7 +10,7 @@ use crate::layout::{
 use crate::mark::mark;
 use crate::message::{Raw, attributes, big_u32, number, structure};
 use crate::policy::{NewPolicy, PolicyDirection, PolicyKey};
-use crate::refused::{Refused, if_id, only_esp, refuse_unsupported};
+use crate::request_error::{RequestError, if_id, only_esp, refuse_unsupported};
 use crate::sa::NewSa;
 use crate::selector::address;
 
@@ -65,7 +65,7 @@ impl Request {
     ///
     /// # Errors
     /// What is wrong with it, or not supported.
-    pub fn read(raw: &Raw<'_>) -> Result<Self, Refused> {
+    pub fn read(raw: &Raw<'_>) -> Result<Self, RequestError> {
         let body = raw.body;
         let is_dump = raw.flags & flag::DUMP != 0;
         Ok(match raw.kind {
@@ -89,11 +89,11 @@ impl Request {
             kind::GET_DEFAULT => Self::Default,
             kind::NEW_AE => {
                 let why = "sequence numbers of a running SA cannot be set: brickmoon alone counts them";
-                return Err(Refused::new(errno::NOT_SUPPORTED, why));
+                return Err(RequestError::new(errno::NOT_SUPPORTED, why));
             }
             other => {
                 let why = format!("XFRM message type {other:#x} is not supported");
-                return Err(Refused::new(errno::NOT_SUPPORTED, why));
+                return Err(RequestError::new(errno::NOT_SUPPORTED, why));
             }
         })
     }
@@ -109,7 +109,7 @@ fn hello(body: &[u8; hello::LENGTH]) -> Request {
 }
 
 /// Reads a structure of this length that begins with `struct xfrm_usersa_id`.
-fn sa<const LENGTH: usize>(body: &[u8]) -> Result<SaQuery, Refused> {
+fn sa<const LENGTH: usize>(body: &[u8]) -> Result<SaQuery, RequestError> {
     let id: &[u8; LENGTH] = structure(body)?;
     let attributes = attributes(body, LENGTH)?;
     refuse_unsupported(&attributes)?;
@@ -123,7 +123,7 @@ fn flush_sas([protocol]: &[u8; 1]) -> Request {
     Request::FlushSas([0, ESP, ANY_PROTOCOL].contains(protocol))
 }
 
-fn spi_request(body: &[u8]) -> Result<SpiRequest, Refused> {
+fn spi_request(body: &[u8]) -> Result<SpiRequest, RequestError> {
     const RANGE: usize = at::LENGTH + 8;
     let whole: &[u8; RANGE] = structure(body)?;
     let attributes = attributes(body, RANGE)?;
@@ -135,13 +135,13 @@ fn spi_request(body: &[u8]) -> Result<SpiRequest, Refused> {
     let (least, most) = (number(whole, at::LENGTH), number(whole, at::LENGTH + 4));
     if least < 256 || least > most {
         let why = format!("SPIs from {least:#x} to {most:#x}: the range must begin at 0x100 or higher");
-        return Err(Refused::new(errno::INVALID, why));
+        return Err(RequestError::new(errno::INVALID, why));
     }
     Ok(SpiRequest { info, destination, mark: mark(&attributes), least, most })
 }
 
 /// Reads `struct xfrm_userpolicy_id`.
-fn policy(body: &[u8]) -> Result<PolicyKey, Refused> {
+fn policy(body: &[u8]) -> Result<PolicyKey, RequestError> {
     let id: &[u8; policy_id::LENGTH] = structure(body)?;
     let attributes = attributes(body, policy_id::LENGTH)?;
     refuse_unsupported(&attributes)?;

@@ -10,7 +10,7 @@ use bm_ipsec::{
 use crate::layout::{attribute, encapsulation, errno, sa as at, sa_flag, selector as selector_at};
 use crate::mark::mark;
 use crate::message::{attributes, big_u16, big_u32, number, structure};
-use crate::refused::{Refused, if_id, only_esp, refuse_unsupported};
+use crate::request_error::{RequestError, if_id, only_esp, refuse_unsupported};
 use crate::selector::{address, selector};
 use crate::usage::{Now, Usage};
 
@@ -85,8 +85,8 @@ impl Algorithm {
     }
 }
 
-/// An algorithm's name, bits of the ICV (0: the usual ones) and key.
-struct Found<'a> {
+/// The name of an algorithm, bits of the ICV (0: the usual ones) and key.
+struct AlgorithmKey<'a> {
     name: &'a str,
     icv: u32,
     key: &'a [u8],
@@ -94,7 +94,7 @@ struct Found<'a> {
 
 impl NewSa {
     /// Reads `struct xfrm_usersa_info` and its attributes.
-    pub(crate) fn read(body: &[u8]) -> Result<Self, Refused> {
+    pub(crate) fn read(body: &[u8]) -> Result<Self, RequestError> {
         let info: &[u8; at::LENGTH] = structure(body)?;
         let attributes = attributes(body, at::LENGTH)?;
         refuse_unsupported(&attributes)?;
@@ -122,7 +122,7 @@ impl NewSa {
         let any_port = sa.udp.is_some_and(|udp| udp.source == 0);
         sa.direction = if any_port { Direction::In } else { Direction::Out };
         if let Some(problem) = problems(std::slice::from_ref(&sa), &[], &[]).first() {
-            return Err(Refused::new(errno::INVALID, problem.to_string()));
+            return Err(RequestError::new(errno::INVALID, problem.to_string()));
         }
         let direction = find(attribute::DIRECTION).and_then(|value| match value {
             [1] => Some(Direction::In),
@@ -155,11 +155,13 @@ fn is_everything(info: &[u8]) -> bool {
         && number::<u32>(info, selector_at::INTERFACE) == 0
 }
 
-pub(crate) fn mode(mode: u8) -> Result<Mode, Refused> {
+pub(crate) fn mode(mode: u8) -> Result<Mode, RequestError> {
     match mode {
         0 => Ok(Mode::Transport),
         1 => Ok(Mode::Tunnel),
-        other => Err(Refused::new(errno::NOT_SUPPORTED, format!("mode {other}: only tunnel and transport"))),
+        other => {
+            Err(RequestError::new(errno::NOT_SUPPORTED, format!("mode {other}: only tunnel and transport")))
+        }
     }
 }
 
@@ -182,17 +184,17 @@ fn limits(from: &[u8]) -> Limits {
 }
 
 /// Reads `struct xfrm_lifetime_cur`.
-fn before(value: &[u8]) -> Result<Before, Refused> {
+fn before(value: &[u8]) -> Result<Before, RequestError> {
     let value: &[u8; 32] = structure(value)?;
     let [bytes, packets, added_s, first_s] = [0, 8, 16, 24].map(|at| number(value, at));
     Ok(Before { bytes, packets, added_s, first_s })
 }
 
-fn udp(value: &[u8]) -> Result<UdpPorts, Refused> {
+fn udp(value: &[u8]) -> Result<UdpPorts, RequestError> {
     let value: &[u8; encapsulation::LENGTH] = structure(value)?;
     let kind: u16 = number(value, encapsulation::TYPE);
     if kind != encapsulation::IN_UDP {
-        return Err(Refused::new(
+        return Err(RequestError::new(
             errno::NOT_SUPPORTED,
             format!("encapsulation {kind}: only ESP in UDP (2, RFC 3948)"),
         ));
@@ -204,10 +206,10 @@ fn udp(value: &[u8]) -> Result<UdpPorts, Refused> {
 }
 
 /// Reads the number of a CPU.
-fn cpu(value: &[u8]) -> Result<u32, Refused> {
+fn cpu(value: &[u8]) -> Result<u32, RequestError> {
     let number = u32::from_ne_bytes(*structure(value)?);
     if number >= CPUS {
-        return Err(Refused::new(
+        return Err(RequestError::new(
             errno::INVALID,
             format!("CPU {number}: the highest number is {}", CPUS - 1),
         ));
@@ -215,14 +217,14 @@ fn cpu(value: &[u8]) -> Result<u32, Refused> {
     Ok(number)
 }
 
-fn options(sa: &mut Sa, flags: u8, extra: Option<&[u8]>) -> Result<(), Refused> {
+fn options(sa: &mut Sa, flags: u8, extra: Option<&[u8]>) -> Result<(), RequestError> {
     let known = sa_flag::NO_ECN | sa_flag::NO_PATH_MTU | sa_flag::ANY_FAMILY | sa_flag::ESN;
     let extra: u32 = extra.map_or(0, |value| number(value, 0));
     if flags & !known != 0 || extra & !sa_flag::NO_DSCP != 0 {
         let why = format!(
             "flags {flags:#x}, extra flags {extra:#x}: only noecn, nopmtudisc, af-unspec, esn and dont-encap-dscp are supported"
         );
-        return Err(Refused::new(errno::NOT_SUPPORTED, why));
+        return Err(RequestError::new(errno::NOT_SUPPORTED, why));
     }
     sa.esn = flags & sa_flag::ESN != 0;
     sa.ecn = if flags & sa_flag::NO_ECN != 0 { Ecn::Compatibility } else { Ecn::Normal };
@@ -236,7 +238,7 @@ fn replay<'a>(
     sa: &mut Sa,
     info: &[u8],
     find: impl Fn(u16) -> Option<&'a [u8]>,
-) -> Result<(u64, u64), Refused> {
+) -> Result<(u64, u64), RequestError> {
     sa.replay_window = info[at::WINDOW].into();
     if let Some(state) = find(attribute::REPLAY_ESN) {
         let state: &[u8; 24] = structure(state)?;
@@ -246,7 +248,7 @@ fn replay<'a>(
         return Ok((whole(word(3), word(1)), whole(word(4), word(2))));
     }
     if sa.replay_window > WINDOW_MAX {
-        return Err(Refused::new(errno::INVALID, "the replay window is too large"));
+        return Err(RequestError::new(errno::INVALID, "the replay window is too large"));
     }
     let Some(state) = find(attribute::REPLAY) else { return Ok((0, 0)) };
     let state: &[u8; 12] = structure(state)?;
@@ -254,7 +256,7 @@ fn replay<'a>(
 }
 
 /// The suite that the algorithms are, with the keys for encryption and integrity.
-fn suite(attributes: &[(u16, &[u8])]) -> Result<(Suite, [Secret; 2], Vec<Algorithm>), Refused> {
+fn suite(attributes: &[(u16, &[u8])]) -> Result<(Suite, [Secret; 2], Vec<Algorithm>), RequestError> {
     let (mut aead, mut crypt, mut auth, mut algorithms) = (None, None, None, Vec::new());
     for (kind, value) in attributes {
         // Bytes in front of the key, and the place for what was found.
@@ -265,7 +267,7 @@ fn suite(attributes: &[(u16, &[u8])]) -> Result<(Suite, [Secret; 2], Vec<Algorit
             // The same as the truncated one, if there are both.
             attribute::AUTH if auth.is_none() => (NAME + 4, &mut auth),
             attribute::COMPRESSION => {
-                return Err(Refused::new(errno::NOT_SUPPORTED, "compression is not supported"));
+                return Err(RequestError::new(errno::NOT_SUPPORTED, "compression is not supported"));
             }
             _ => continue,
         };
@@ -279,7 +281,7 @@ fn suite(attributes: &[(u16, &[u8])]) -> Result<(Suite, [Secret; 2], Vec<Algorit
         _ => (None, &[][..], &[][..]),
     };
     let Some(suite) = suite else {
-        let name = |found: &Option<Found<'_>>| {
+        let name = |found: &Option<AlgorithmKey<'_>>| {
             found
                 .as_ref()
                 .map(|found| format!("{} with {} bits, ICV {}", found.name, found.key.len() * 8, found.icv))
@@ -290,24 +292,24 @@ fn suite(attributes: &[(u16, &[u8])]) -> Result<(Suite, [Secret; 2], Vec<Algorit
             "algorithms [{}]: in terms of strongSwan's proposals, {known} are supported",
             named.join("; ")
         );
-        return Err(Refused::new(errno::NOT_IMPLEMENTED, why));
+        return Err(RequestError::new(errno::NOT_IMPLEMENTED, why));
     };
     Ok((suite, [Secret::new(encryption), Secret::new(integrity)], algorithms))
 }
 
 /// Reads `struct xfrm_algo`, or one of its variants with the length of the ICV.
-fn algorithm(value: &[u8], header: usize) -> Result<Found<'_>, Refused> {
-    let cut = || Refused::new(errno::INVALID, "algorithm that is cut off");
+fn algorithm(value: &[u8], header: usize) -> Result<AlgorithmKey<'_>, RequestError> {
+    let cut = || RequestError::new(errno::INVALID, "algorithm that is cut off");
     let (front, key) = value.split_at_checked(header).ok_or_else(cut)?;
     let bits: u32 = number(front, NAME);
     let key = key.get(..bits.div_ceil(8) as usize).ok_or_else(cut)?;
     let name = front[..NAME].split(|byte| *byte == 0).next().unwrap_or_default();
     let name = std::str::from_utf8(name).map_err(|_| cut())?;
     let icv = if header > NAME + 4 { number(front, NAME + 4) } else { 0 };
-    Ok(Found { name, icv, key })
+    Ok(AlgorithmKey { name, icv, key })
 }
 
-fn of_aead(aead: &Found<'_>) -> Option<Suite> {
+fn of_aead(aead: &AlgorithmKey<'_>) -> Option<Suite> {
     match (aead.name, aead.icv, aead.key.len()) {
         ("rfc4106(gcm(aes))", 128, 20) => Some(Suite::Aes128Gcm),
         ("rfc4106(gcm(aes))", 128, 36) => Some(Suite::Aes256Gcm),
@@ -316,7 +318,7 @@ fn of_aead(aead: &Found<'_>) -> Option<Suite> {
     }
 }
 
-fn of_cbc(crypt: &Found<'_>, auth: &Found<'_>) -> Option<Suite> {
+fn of_cbc(crypt: &AlgorithmKey<'_>, auth: &AlgorithmKey<'_>) -> Option<Suite> {
     if !["cbc(aes)", "aes"].contains(&crypt.name) {
         return None;
     }

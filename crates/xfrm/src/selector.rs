@@ -8,26 +8,28 @@ use bm_wire::prefix::Prefix;
 
 use crate::layout::{INET, INET6, errno, selector as at};
 use crate::message::{big_u16, number};
-use crate::refused::Refused;
+use crate::request_error::RequestError;
 
 /// The address of a family at `at`.
-pub(crate) fn address(bytes: &[u8], at: usize, family: u16) -> Result<IpAddr, Refused> {
+pub(crate) fn address(bytes: &[u8], at: usize, family: u16) -> Result<IpAddr, RequestError> {
     let found = bytes.get(at..).and_then(|rest| rest.first_chunk::<16>());
-    let whole = found.ok_or_else(|| Refused::new(errno::INVALID, "address that is cut off"))?;
+    let whole = found.ok_or_else(|| RequestError::new(errno::INVALID, "address that is cut off"))?;
     match family {
         INET => Ok(Ipv4Addr::new(whole[0], whole[1], whole[2], whole[3]).into()),
         INET6 => Ok(Ipv6Addr::from(*whole).into()),
-        other => Err(Refused::new(errno::INVALID, format!("address family {other}: IPv4 (2) or IPv6 (10)"))),
+        other => {
+            Err(RequestError::new(errno::INVALID, format!("address family {other}: IPv4 (2) or IPv6 (10)")))
+        }
     }
 }
 
 /// Reads `struct xfrm_selector`; `None` for one that matches everything, as SAs of tunnels have it.
-pub(crate) fn selector(from: &[u8]) -> Result<Option<Selector>, Refused> {
+pub(crate) fn selector(from: &[u8]) -> Result<Option<Selector>, RequestError> {
     let family: u16 = number(from, at::FAMILY);
     let [destination, source, protocol] =
         [at::DESTINATION_LENGTH, at::SOURCE_LENGTH, at::PROTOCOL].map(|at| number::<u8>(from, at));
     if number::<u32>(from, at::INTERFACE) != 0 {
-        return Err(Refused::new(
+        return Err(RequestError::new(
             errno::NOT_SUPPORTED,
             "selectors with an interface (dev) are not supported",
         ));
@@ -45,22 +47,22 @@ pub(crate) fn selector(from: &[u8]) -> Result<Option<Selector>, Refused> {
     }))
 }
 
-fn prefix(address: IpAddr, length: u8) -> Result<AnyPrefix, Refused> {
+fn prefix(address: IpAddr, length: u8) -> Result<AnyPrefix, RequestError> {
     let prefix = match address {
         IpAddr::V4(address) => Prefix::containing(u32::from(address), length).map(AnyPrefix::V4),
         IpAddr::V6(address) => Prefix::containing(u128::from(address), length).map(AnyPrefix::V6),
     };
-    prefix.ok_or_else(|| Refused::new(errno::INVALID, format!("prefix length {length} of {address}")))
+    prefix.ok_or_else(|| RequestError::new(errno::INVALID, format!("prefix length {length} of {address}")))
 }
 
 /// Port and mask: those that equal the port in the bits of the mask, which are one range if the mask is.
-fn ports(from: &[u8], at: usize) -> Result<Option<Ports>, Refused> {
+fn ports(from: &[u8], at: usize) -> Result<Option<Ports>, RequestError> {
     let (port, mask) = (big_u16(from, at), big_u16(from, at + 2));
     if mask == 0 {
         return Ok(None);
     }
     if mask.leading_ones() + mask.trailing_zeros() != u16::BITS {
-        return Err(Refused::new(
+        return Err(RequestError::new(
             errno::INVALID,
             format!("port mask {mask:#06x}: its one bits must all come before its zero bits"),
         ));

@@ -36,7 +36,7 @@ const ANSWERS_MAX: usize = 64 << 20;
 
 /// Programs that `serve` has rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rejected {
+pub struct RejectedClients {
     /// Those that may not connect, or for which there is no room.
     pub refused: usize,
     /// Those that were disconnected because they did not read their answers.
@@ -100,9 +100,9 @@ impl Server {
         &mut self,
         longest: Duration,
         mut handle: impl FnMut(&mut Client, &Raw<'_>) -> Answer,
-    ) -> io::Result<Rejected> {
+    ) -> io::Result<RejectedClients> {
         let (ready, accepts) = self.wait(longest)?;
-        let mut rejected = Rejected::default();
+        let mut rejected = RejectedClients::default();
         for at in ready {
             for _ in 0..TURN {
                 let Some(length) = self.receive(at) else { break };
@@ -170,7 +170,7 @@ impl Server {
         None
     }
 
-    fn accept(&mut self, rejected: &mut Rejected) {
+    fn accept(&mut self, rejected: &mut RejectedClients) {
         let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else {
             return;
         };

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use bm_ipsec::SaId;
 
 use crate::layout::{INET, INET6, attribute, kind, policy, sa, selector, template};
-use crate::{Answer, Client, Context, Database, Messages, Now, Raw, Usage};
+use crate::{Answer, Client, Context, Database, Messages, Now, Usage};
 
 pub const GCM: &str = "rfc4106(gcm(aes))";
 pub const KEY: [u8; 20] = [7; 20];
@@ -153,8 +153,12 @@ impl Lab {
 
 /// The error number of an answer; 0 for none.
 pub fn errno(answer: &Answer) -> i32 {
-    let of = |raw: Raw<'_>| {
-        (raw.kind == kind::ERROR).then(|| i32::from_ne_bytes(*raw.body.first_chunk().unwrap()))
-    };
-    answer.replies.iter().flat_map(|reply| Messages(reply)).find_map(of).map_or(0, |number| -number)
+    answer
+        .replies
+        .iter()
+        .flat_map(|reply| Messages(reply))
+        .find_map(|raw| {
+            (raw.kind == kind::ERROR).then(|| i32::from_ne_bytes(*raw.body.first_chunk().unwrap()))
+        })
+        .map_or(0, |number| -number)
 }

@@ -203,13 +203,13 @@ fn policies_use_the_newest_sa_of_their_template() {
         Kind::Ports,
         0,
     );
-    let asked = lab.with(|database, _, context| database.acquire((0, None), &packet, context)).events;
+    let asked = lab.with(|database, _, context| database.acquire(0, None, &packet, context)).events;
     let acquire = Messages(&asked[0].1).next().unwrap();
     assert_eq!((asked[0].0, acquire.kind, acquire.body[20]), (1, kind::ACQUIRE, 50));
     let selector = &acquire.body[40..96];
     assert_eq!((&selector[..4], &selector[16..20]), (&[10, 2, 0, 3][..], &[10, 1, 0, 2][..]));
     assert_eq!(selector[32..45], [0, 80, 255, 255, 4, 0, 255, 255, 2, 0, 32, 32, 6]);
-    assert!(lab.with(|database, _, context| database.acquire((0, None), &packet, context)).events.is_empty());
+    assert!(lab.with(|database, _, context| database.acquire(0, None, &packet, context)).events.is_empty());
     let flushed = lab.ask(kind::FLUSH_POLICIES, 5, &[]);
     assert_eq!(kinds(&flushed), ["no policies"]);
 }
@@ -252,10 +252,10 @@ fn each_interface_has_sas_and_policies_of_its_own() {
     let shown: Vec<_> = all.map(|raw| attribute_of(raw.body, policy::LENGTH)).collect();
     assert_eq!(shown, [None, Some(vec![42, 0, 0, 0]), Some(vec![43, 0, 0, 0])]);
     // What asks for an SA, and what says that one expires, have it too.
-    let asked = lab.with(|database, _, context| database.acquire((0, None), &Key::default(), context)).events;
+    let asked = lab.with(|database, _, context| database.acquire(0, None, &Key::default(), context)).events;
     assert_eq!(attribute_of(Messages(&asked[0].1).next().unwrap().body, 280), None);
     assert_eq!(lab.errno(kind::DELETE_SA, &sa_id(PEER, 0x1002)), 0);
-    let asked = lab.with(|database, _, context| database.acquire((2, None), &Key::default(), context)).events;
+    let asked = lab.with(|database, _, context| database.acquire(2, None, &Key::default(), context)).events;
     assert_eq!(attribute_of(Messages(&asked[0].1).next().unwrap().body, 280), Some(vec![43, 0, 0, 0]));
     // One of another interface is not deleted.
     let id = |if_id| of([selector_of("10.1.0.0", "10.2.0.0"), vec![0; 4], vec![1, 0, 0, 0]].concat(), if_id);

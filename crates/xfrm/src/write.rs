@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use bm_ipsec::{Direction, Mark, Policy};
+use bm_ipsec::{Direction, Mark};
 
-use crate::entry::{Entry, Stored, id_of};
+use crate::entry::{Entry, PolicyEntry, id_of};
 use crate::layout::{attribute, flag, kind, policy as policy_at, sa as at, sa_id, selector, template};
 use crate::mark;
 use crate::message::{Bytes, Raw, put, put_message};
@@ -190,7 +190,7 @@ pub(crate) fn expire(entry: &Entry, usage: (Usage, Now), is_hard: bool) -> Bytes
 }
 
 /// Event: packets of an inbound SA come from another address or UDP port: `struct xfrm_user_mapping`.
-pub(crate) fn mapping(entry: &Entry, (source, port): (IpAddr, u16)) -> Bytes {
+pub(crate) fn mapping(entry: &Entry, source: IpAddr, port: u16) -> Bytes {
     message(&Raw { kind: kind::MAPPING, ..EVENT }, |to| {
         let info = &entry.about.info;
         to.extend_from_slice(&id(entry));
@@ -225,7 +225,7 @@ pub(crate) fn replay(raw: &Raw<'_>, entry: &Entry, (usage, now): (Usage, Now)) -
     })
 }
 
-pub(crate) fn policy(raw: &Raw<'_>, stored: &Stored) -> Bytes {
+pub(crate) fn policy(raw: &Raw<'_>, stored: &PolicyEntry) -> Bytes {
     message(raw, |to| {
         to.extend_from_slice(&info(stored));
         put_templates(to, stored);
@@ -233,7 +233,7 @@ pub(crate) fn policy(raw: &Raw<'_>, stored: &Stored) -> Bytes {
 }
 
 /// Event: a policy was deleted.
-pub(crate) fn policy_gone(stored: &Stored) -> Bytes {
+pub(crate) fn policy_gone(stored: &PolicyEntry) -> Bytes {
     message(&Raw { kind: kind::DELETE_POLICY, ..EVENT }, |to| {
         to.extend_from_slice(&id_of(&stored.new));
         put(to, attribute::POLICY, &[&info(stored)]);
@@ -241,7 +241,7 @@ pub(crate) fn policy_gone(stored: &Stored) -> Bytes {
     })
 }
 
-fn info(stored: &Stored) -> [u8; policy_at::LENGTH] {
+fn info(stored: &PolicyEntry) -> [u8; policy_at::LENGTH] {
     let mut info = stored.new.info;
     let used = lifetime([0, 0, stored.added_s, 0]);
     info[policy_at::USED..][..32].copy_from_slice(&used);
@@ -249,7 +249,7 @@ fn info(stored: &Stored) -> [u8; policy_at::LENGTH] {
 }
 
 /// Templates and interface.
-fn put_templates(to: &mut Bytes, stored: &Stored) {
+fn put_templates(to: &mut Bytes, stored: &PolicyEntry) {
     if !stored.new.templates.is_empty() {
         put(to, attribute::TEMPLATES, &[&stored.new.templates]);
     }
@@ -264,29 +264,44 @@ fn put_interface(to: &mut Bytes, if_id: u32) {
 }
 
 /// Event: a packet with this selector needs an SA, of this CPU if it has another one.
-pub(crate) fn acquire(stored: &Stored, packet: &[u8; selector::LENGTH], cpu: Option<u32>) -> Bytes {
-    let policy = (&info(stored), &stored.new.templates[..], &stored.new.policy);
-    message(&Raw { kind: kind::ACQUIRE, ..EVENT }, |to| put_acquire(to, policy, packet, cpu))
+pub(crate) fn acquire(stored: &PolicyEntry, packet: &[u8; selector::LENGTH], cpu: Option<u32>) -> Bytes {
+    let policy = RawPolicy {
+        info: &info(stored),
+        templates: &stored.new.templates,
+        mark: stored.new.policy.selector.mark,
+        if_id: stored.new.policy.if_id,
+    };
+    message(&Raw { kind: kind::ACQUIRE, ..EVENT }, |to| put_acquire(to, &policy, packet, cpu))
+}
+
+/// What a message about a packet without an SA contains of its policy.
+pub(crate) struct RawPolicy<'a> {
+    /// `struct xfrm_userpolicy_info`.
+    pub info: &'a [u8; policy_at::LENGTH],
+    /// One `struct xfrm_user_tmpl` after the other.
+    pub templates: &'a [u8],
+    pub mark: Mark,
+    pub if_id: u32,
 }
 
 /// `struct xfrm_user_acquire` and attributes.
 pub(crate) fn put_acquire(
     to: &mut Bytes,
-    (info, templates, policy): (&[u8; policy_at::LENGTH], &[u8], &Policy),
+    policy: &RawPolicy<'_>,
     packet: &[u8; selector::LENGTH],
     cpu: Option<u32>,
 ) {
-    let template = templates.get(..template::LENGTH).unwrap_or(&[0; template::LENGTH]);
+    let template = policy.templates.get(..template::LENGTH).unwrap_or(&[0; template::LENGTH]);
     // The id has destination, SPI and protocol, as the template has them; then the source.
     to.extend_from_slice(&template[template::DESTINATION..template::PROTOCOL + 4]);
     to.extend_from_slice(&template[template::SOURCE..template::REQID]);
     to.extend_from_slice(packet);
-    to.extend_from_slice(info);
+    to.extend_from_slice(policy.info);
     // Any algorithm.
     to.extend_from_slice(&[0xff; 12]);
     to.extend_from_slice(&[0; 4]);
-    put(to, attribute::TEMPLATES, &[templates]);
-    put_mark(to, policy.selector.mark);
+    put(to, attribute::TEMPLATES, &[policy.templates]);
+    put_mark(to, policy.mark);
     put_interface(to, policy.if_id);
     if let Some(cpu) = cpu {
         put(to, attribute::CPU, &[&cpu.to_ne_bytes()]);

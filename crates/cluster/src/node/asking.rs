@@ -6,7 +6,7 @@ use crate::message::{self, BYTES, Contents};
 use crate::questions::{Next, Question};
 
 /// A question of another node: its number, that of the question, the path.
-pub type Asked = (u16, u64, String);
+pub type NodeRequest = (u16, u64, String);
 
 impl Cluster {
     /// Handles a message from a link.
@@ -66,7 +66,7 @@ impl Cluster {
     }
 
     /// Questions of other nodes go here.
-    pub fn answer_with(&mut self, asked: std::sync::mpsc::Sender<Asked>) {
+    pub fn answer_with(&mut self, asked: std::sync::mpsc::Sender<NodeRequest>) {
         self.asked = Some(asked);
     }
 

@@ -83,10 +83,10 @@ impl Cluster {
 
     /// Publishes to workers which link leads to which member.
     pub(super) fn publish_links(&self) {
-        let link = |(at, link): (u16, &crate::settings::FabricLink)| {
-            Some((self.settings.member(&link.peer)?.node, at))
-        };
-        let all: Vec<_> = (0..).zip(&self.settings.links).filter_map(link).collect();
+        let all: Vec<_> = (0..)
+            .zip(&self.settings.links)
+            .filter_map(|(at, link)| Some((self.settings.member(&link.peer)?.node, at)))
+            .collect();
         self.ways.published().set_links(&all);
     }
 

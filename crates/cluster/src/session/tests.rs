@@ -143,13 +143,13 @@ fn reports_why_a_peer_is_rejected() {
     let mut one = session(1, 2);
     let mut three = session(3, 1);
     assert!(!one.receive(offer(&mut three), 5));
-    assert_eq!(one.refused(5), Some(&Refused::Peer("n3".into(), 3)));
+    assert_eq!(one.refused(5), Some(&Refusal::Peer("n3".into(), 3)));
     let mut two = session(2, 9);
     one.receive(offer(&mut two), 6);
-    assert_eq!(one.refused(6), Some(&Refused::Receiver("n2".into(), 9)));
+    assert_eq!(one.refused(6), Some(&Refusal::Receiver("n2".into(), 9)));
     let mut two = Session { epochs: Epochs::only(Epoch::new(2)), ..session(2, 1) };
     one.receive(offer(&mut two), 7);
-    assert_eq!(one.refused(7), Some(&Refused::Epoch(Epoch::new(2))));
+    assert_eq!(one.refused(7), Some(&Refusal::Epoch(Epoch::new(2))));
     assert_eq!(one.refused(7 + 4000 * MS), None);
     assert_eq!(one.state(7), State::Down);
 }
@@ -175,5 +175,5 @@ fn nodes_may_change_their_epoch_one_after_the_other() {
     let mut late = session(3, 2);
     late.peer = two.own;
     let message = two.hellos(1, 7).remove(0);
-    assert_eq!(late.refusal(&Message { receiver: 3, ..message }), Some(Refused::Epoch(third)));
+    assert_eq!(late.refusal(&Message { receiver: 3, ..message }), Some(Refusal::Epoch(third)));
 }

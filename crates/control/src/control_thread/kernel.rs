@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use bm_api::Error;
 use bm_fastpath::{
-    AttachChoice, AttachType, Attachment, Counters, Grace, Interface, Kernel, Moved, ReversePath, Situation,
-    SourceCheck, Tag, UnresolvedReader,
+    AttachChoice, AttachType, Attachment, ChangedAttachment, Counters, Grace, Interface, Kernel, ReversePath,
+    Snapshot, SourceCheck, Tag, UnresolvedReader,
 };
 use bm_fib::memory::{OutOfMemory, Part, Source};
 use bm_fib::published::Readers;
@@ -18,7 +18,7 @@ use bm_forward::tables;
 use bm_netlink::{Kind, Mirror};
 use bm_sys::Mutex;
 
-use super::last_situation::LastSituation;
+use super::last_snapshot::LastSnapshot;
 use crate::compile::{Compiler, Memory, Options};
 use crate::config::SourceRule;
 
@@ -104,7 +104,7 @@ pub(super) struct KernelPath {
     takes_over: bool,
     unpinned: bool,
     kept: bool,
-    last_situation: LastSituation,
+    last_snapshot: LastSnapshot,
     /// Frames dropped on interfaces before their filters were in place.
     held: Vec<(u32, Counters)>,
     without_slot: Vec<u32>,
@@ -123,7 +123,7 @@ impl KernelPath {
             takes_over: false,
             unpinned: false,
             kept: false,
-            last_situation: LastSituation::default(),
+            last_snapshot: LastSnapshot::default(),
             held: Vec::new(),
             without_slot,
         })
@@ -136,8 +136,8 @@ impl KernelPath {
 
     /// Applies the compiled state to the program. Failures are tried again with the next beat.
     pub fn follow(&mut self, now: Now<'_>) -> Result<(), Error> {
-        let situation = self.situation(now);
-        self.apply_situation(situation)?;
+        let snapshot = self.snapshot(now);
+        self.apply_snapshot(snapshot)?;
         self.release(now)
     }
 
@@ -145,7 +145,7 @@ impl KernelPath {
     /// them.
     fn release(&mut self, now: Now<'_>) -> Result<(), Error> {
         let mut kernel = self.kernel.lock();
-        if !self.last_situation.is_sure() || !kernel.holds_any() {
+        if !self.last_snapshot.is_sure() || !kernel.holds_any() {
             return Ok(());
         }
         let ready = |ifindex| now.taken.contains(&ifindex) && now.mirror.link(ifindex).is_some();
@@ -155,7 +155,7 @@ impl KernelPath {
 
     /// The interfaces as the program knows them.
     pub fn interfaces(&self) -> &[Interface] {
-        self.last_situation.last().map_or(&[], |situation| &situation.interfaces)
+        self.last_snapshot.last().map_or(&[], |snapshot| &snapshot.interfaces)
     }
 
     /// Frames dropped on interfaces before their filters were in place, since the last call.
@@ -163,11 +163,9 @@ impl KernelPath {
         std::mem::take(&mut self.held)
     }
 
-    fn apply_situation(&mut self, situation: Situation) -> Result<(), Error> {
+    fn apply_snapshot(&mut self, snapshot: Snapshot) -> Result<(), Error> {
         let kernel = &self.kernel;
-        self.last_situation
-            .apply(situation, |situation| kernel.lock().publish(situation))
-            .map_err(Error::new)?;
+        self.last_snapshot.apply(snapshot, |snapshot| kernel.lock().publish(snapshot)).map_err(Error::new)?;
         // Only now the program no longer uses entries that were removed from the tables.
         self.grace.ask();
         self.warn_without_slot();
@@ -177,7 +175,7 @@ impl KernelPath {
     /// Called after entries were removed from the tables: their memory is free after a grace period. If the program
     /// still uses older tables, that waits for its next update.
     pub fn ask_grace(&self) {
-        if self.last_situation.is_sure() {
+        if self.last_snapshot.is_sure() {
             self.grace.ask();
         }
     }
@@ -195,9 +193,9 @@ impl KernelPath {
             self.take_over();
         }
         self.adapt();
-        let situation = self.situation(now);
-        if self.last_situation.needs(&situation) {
-            self.apply_situation(situation)?;
+        let snapshot = self.snapshot(now);
+        if self.last_snapshot.needs(&snapshot) {
+            self.apply_snapshot(snapshot)?;
         }
         self.release(now)
     }
@@ -207,7 +205,7 @@ impl KernelPath {
         for interface in self.kernel.lock().keep_tags() {
             tracing::warn!("{interface}: {STRIPPED}");
         }
-        for Moved { interface, reason, error } in self.kernel.lock().adapt() {
+        for ChangedAttachment { interface, reason, error } in self.kernel.lock().adapt() {
             match error {
                 None => tracing::info!("{interface}: the kernel path is now attached at tc: {reason}"),
                 Some(error) => {
@@ -326,14 +324,14 @@ impl KernelPath {
 
     /// Differences between the current state, the one applied last and the maps of the program; one message each.
     pub fn differences(&self, now: Now<'_>) -> Vec<String> {
-        let situation = self.situation(now);
-        let Some(last) = self.last_situation.last().filter(|last| last.forwards_as(&situation)) else {
+        let snapshot = self.snapshot(now);
+        let Some(last) = self.last_snapshot.last().filter(|last| last.forwards_as(&snapshot)) else {
             return vec!["the kernel path does not have the current settings".into()];
         };
         self.kernel.lock().differences(last)
     }
 
-    fn situation(&self, now: Now<'_>) -> Situation {
+    fn snapshot(&self, now: Now<'_>) -> Snapshot {
         let Now { compiler, mirror, ports, active, bypasses, .. } = now;
         let filters = compiler.filters();
         let kernel = self.kernel.lock();
@@ -381,7 +379,7 @@ impl KernelPath {
             }
         };
         let settings = compiler.settings();
-        Situation {
+        Snapshot {
             interfaces: list.map(interface).collect(),
             local_ipv4: compiler.local().0.to_vec(),
             doubtful: match compiler.doubtful() {
@@ -401,7 +399,7 @@ impl KernelPath {
 
     /// Logs once which interfaces do not fit into the program's tables.
     fn warn_without_slot(&mut self) {
-        let without = self.last_situation.last().map(Situation::without_slot).unwrap_or_default();
+        let without = self.last_snapshot.last().map(Snapshot::without_slot).unwrap_or_default();
         if without != self.without_slot {
             for ifindex in &without {
                 tracing::warn!(

@@ -14,7 +14,7 @@ use bm_control::config::{Ipsec, LeftToLinux};
 use bm_filter::AnyPrefix;
 use bm_ipsec::{Action, Direction, Policy, Selector};
 use bm_netlink::Error;
-use bm_netlink::xfrm::{self, ForwardPolicy, PortMask, Removals, Removed, Replaced};
+use bm_netlink::xfrm::{self, ForwardPolicy, PortMask, Removal, Removals, Replacement};
 
 /// How often the kernel's policies are compared with what they should be, if no event says that some were removed.
 const RENEWAL: Duration = Duration::from_secs(10);
@@ -35,7 +35,7 @@ pub struct ClearText {
     compared: Option<Instant>,
     removals: Option<Removals>,
     /// What was removed since they were compared.
-    removed: Removed,
+    removed: Removal,
     failed: bool,
 }
 
@@ -168,23 +168,23 @@ impl ClearText {
 
     /// Adds policies again that others have removed; called often.
     pub fn renew(&mut self) {
-        let removed = self.removals.as_mut().map_or(Removed::Nothing, Removals::take).max(self.removed);
+        let removed = self.removals.as_mut().map_or(Removal::Nothing, Removals::take).max(self.removed);
         self.removed = removed;
         let pause = match removed {
-            Removed::All => Duration::ZERO,
-            Removed::Own => RENEWAL_AFTER_REMOVAL,
-            Removed::Nothing => RENEWAL,
+            Removal::All => Duration::ZERO,
+            Removal::Own => RENEWAL_AFTER_REMOVAL,
+            Removal::Nothing => RENEWAL,
         };
         let is_due = self.compared.is_some_and(|at| at.elapsed() >= pause);
         if self.wanted.policies.is_empty() || !is_due {
             return;
         }
-        (self.compared, self.removed) = (Some(Instant::now()), Removed::Nothing);
+        (self.compared, self.removed) = (Some(Instant::now()), Removal::Nothing);
         let renewed = xfrm::replace(self.owner, self.wanted.in_kernel())
             .and_then(|renewed| renewed.ok_or(Error::Silent { request: "list IPsec policies" }));
         match renewed {
-            Ok(Replaced { added: 0, .. }) => self.failed = false,
-            Ok(Replaced { added, .. }) => {
+            Ok(Replacement { added: 0, .. }) => self.failed = false,
+            Ok(Replacement { added, .. }) => {
                 self.failed = false;
                 tracing::warn!(
                     "{added} policies that keep Linux from forwarding in clear were missing, and have been added again"
@@ -215,7 +215,7 @@ fn refused(why: &str) -> Failure {
     ))
 }
 
-fn log(replaced: Replaced, policies: usize) {
+fn log(replaced: Replacement, policies: usize) {
     if replaced.added > 0 {
         tracing::info!(
             "Linux drops what [ipsec] protects where it would forward it itself ({policies} policies)"

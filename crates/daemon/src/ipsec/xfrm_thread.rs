@@ -83,7 +83,7 @@ impl XfrmLoop {
                 done(ipsec, in_context(ipsec, |context| database.handle(client, raw, context)))
             })?;
             let now = Instant::now();
-            if rejected != bm_xfrm::Rejected::default()
+            if rejected != bm_xfrm::RejectedClients::default()
                 && self.logged.is_none_or(|at| now.duration_since(at) >= LOG_EVERY)
             {
                 self.logged = Some(now);
@@ -116,8 +116,7 @@ impl XfrmLoop {
         }
         for Wanted { template, packet, worker } in wanted {
             // Which SA a worker gets follows from the CPU number, and so does the number from the worker.
-            let acquired =
-                in_context(ipsec, |context| database.acquire((template, worker), &packet, context));
+            let acquired = in_context(ipsec, |context| database.acquire(template, worker, &packet, context));
             server.send_events(acquired.events);
         }
     }

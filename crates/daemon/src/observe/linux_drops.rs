@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
-use bm_fastpath::{Dropped, DroppedByLinux};
+use bm_fastpath::{DropMonitor, DroppedByLinux};
 
 use crate::lock::lock;
 
@@ -15,7 +15,7 @@ pub struct LinuxDrops(Mutex<State>);
 
 struct State {
     /// The program, or why there is none.
-    program: Result<Dropped, String>,
+    program: Result<DropMonitor, String>,
     /// The port of each interface, including those of the past: what was counted on these stays.
     ports: BTreeMap<u32, String>,
 }
@@ -24,7 +24,7 @@ impl LinuxDrops {
     /// Loads the program. Everything else works without it; `show drops` says why it is missing.
     pub fn load() -> Self {
         let program =
-            Dropped::load().inspect_err(|why| tracing::debug!(%why, "Linux's drops are not counted"));
+            DropMonitor::load().inspect_err(|why| tracing::debug!(%why, "Linux's drops are not counted"));
         Self(Mutex::new(State { program, ports: BTreeMap::new() }))
     }
 

@@ -29,7 +29,7 @@ const FOR_TC: [&str; 3] = ["linux_partial_sum", "linux_mtu", "linux_egress"];
 
 /// An interface that was moved to tc, or could not be.
 #[derive(Debug)]
-pub struct Moved {
+pub struct ChangedAttachment {
     /// Its name.
     pub interface: String,
     /// Why.
@@ -41,7 +41,8 @@ pub struct Moved {
 impl Kernel {
     /// What to attach the program to on an interface if the configuration does not say, and why.
     pub(super) fn choose(&self, ifindex: u32, choice: AttachChoice) -> (AttachType, Option<String>) {
-        let of_it = |attached: &&attach::Attached| attached.ifindex == ifindex && attached.reason.is_some();
+        let of_it =
+            |attached: &&attach::AttachedInterface| attached.ifindex == ifindex && attached.reason.is_some();
         let is_at_tc =
             |pinned: &PinnedLink| pinned.ifindex == ifindex && pinned.attach_type == AttachType::Tc;
         match choice {
@@ -74,7 +75,7 @@ impl Kernel {
 
     /// Moves interfaces to tc that XDP serves badly, if their attachment is chosen automatically; returns which. To be
     /// called once a second.
-    pub fn adapt(&mut self) -> Vec<Moved> {
+    pub fn adapt(&mut self) -> Vec<ChangedAttachment> {
         if self.claims.is_some() {
             return Vec::new();
         }
@@ -87,7 +88,7 @@ impl Kernel {
                 // The kernel does not support it: one attempt is enough.
                 attached.reason = error.is_none().then(|| reason.clone());
             }
-            moved.push(Moved { interface, reason, error });
+            moved.push(ChangedAttachment { interface, reason, error });
         }
         moved
     }

@@ -4,15 +4,15 @@ use std::sync::atomic::Ordering::Acquire;
 
 use super::Kernel;
 use crate::layout::View;
-use crate::situation::Situation;
+use crate::snapshot::Snapshot;
 
 impl Kernel {
-    /// What in the program's maps differs from `situation`, one sentence for each difference.
-    pub fn differences(&self, situation: &Situation) -> Vec<String> {
+    /// What in the program's maps differs from `snapshot`, one sentence for each difference.
+    pub fn differences(&self, snapshot: &Snapshot) -> Vec<String> {
         let current = self.mapped.head().current.load(Acquire) as usize & 1;
-        let mut differences = of_views(&self.mapped.read(current), &situation.view());
-        let filters = match (&self.filters, &situation.filters) {
-            (Some(maps), Some(filters)) => maps.holds(filters, &situation.filter_inputs()),
+        let mut differences = of_views(&self.mapped.read(current), &snapshot.view());
+        let filters = match (&self.filters, &snapshot.filters) {
+            (Some(maps), Some(filters)) => maps.holds(filters, &snapshot.filter_inputs()),
             (maps, filters) => maps.is_none() && filters.is_none(),
         };
         if !filters {

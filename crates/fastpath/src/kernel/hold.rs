@@ -14,7 +14,7 @@ use bm_bpf::{AttachType, MapValue};
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::Kernel;
-use crate::attach::{AttachChoice, Attached, Attachment};
+use crate::attach::{AttachChoice, AttachedInterface, Attachment};
 use crate::counters::Counters;
 use crate::error::KernelError;
 use crate::grace;
@@ -83,7 +83,7 @@ impl Kernel {
 }
 
 /// Makes the program stay on an interface after a crash, if it can be pinned.
-pub(super) fn pin(pins: Option<&Pins>, attached: &mut Attached) -> Result<(), KernelError> {
+pub(super) fn pin(pins: Option<&Pins>, attached: &mut AttachedInterface) -> Result<(), KernelError> {
     if let Some(pins) = pins {
         attached.pin = Some(pins.pin(attached.ifindex, &mut attached.link)?);
     }

@@ -11,7 +11,7 @@ use libbpf_rs::{Object, ProgramMut};
 
 use super::object::{self, With, program};
 use super::{Kernel, hold};
-use crate::attach::{self, AttachChoice, Attached, Attachment};
+use crate::attach::{self, AttachChoice, AttachedInterface, Attachment};
 use crate::error::KernelError;
 use crate::pins::version_of;
 use crate::tags;
@@ -48,7 +48,7 @@ impl Kernel {
     ) -> Result<Attachment, KernelError> {
         let ifindex = attach::ifindex(interface)?;
         // Entries of deleted interfaces would be in the way of a new one with the same index.
-        self.attached.retain(Attached::is_live);
+        self.attached.retain(AttachedInterface::is_live);
         let (mut attach_type, mut reason) = self.choose(ifindex, choice);
         let before = self.attached.iter().position(|attached| attached.ifindex == ifindex);
         let is_so = before.is_some_and(|at| self.attached[at].attach_type == attach_type);
@@ -159,7 +159,7 @@ impl Kernel {
             return Err(KernelError::Foreign { interface, path, program: pinned.program.name.clone() });
         };
         let PinnedLink { path, link, ifindex, attach_type, .. } = self.left.swap_remove(at);
-        self.attached.push(Attached {
+        self.attached.push(AttachedInterface {
             ifindex,
             attach_type,
             reason: None,
@@ -210,7 +210,10 @@ impl Kernel {
 }
 
 /// Makes an interface run this program; a deleted interface runs none.
-pub(super) fn switch(attached: &mut Attached, forward: &ProgramMut<'_>) -> Result<(), bm_bpf::Error> {
+pub(super) fn switch(
+    attached: &mut AttachedInterface,
+    forward: &ProgramMut<'_>,
+) -> Result<(), bm_bpf::Error> {
     match attached.link.update_prog(forward) {
         Err(error) if attached.is_live() => {
             Err(bm_bpf::Error::Program { step: "switching an interface to new tables", error })

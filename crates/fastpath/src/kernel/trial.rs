@@ -36,8 +36,7 @@ impl Kernel {
         self.trial_of(forwards(AttachType::Xdp), ifindex, frame)
     }
 
-    /// The same for the program at tc, with a frame that is to be segmented, with this size of segments; 0 for one that is
-    /// not.
+    /// Runs the program at tc on a frame that is to be segmented into packets of `gso_size` bytes; 0 for a single packet.
     ///
     /// # Errors
     /// As [`Self::trial`].
@@ -60,7 +59,7 @@ impl Kernel {
         Ok((verdict, out))
     }
 
-    /// The same for one of the XDP object's programs.
+    /// Runs one of the programs of the XDP object.
     pub(super) fn trial_of(
         &mut self,
         name: &str,

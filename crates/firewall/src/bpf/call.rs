@@ -81,7 +81,7 @@ pub(super) fn ask(command: Command, words: &[(usize, u32)], answer: &mut [u32]) 
     call(command, words, answer).map(|(_, attributes)| attributes)
 }
 
-/// The same for a command whose result is a descriptor.
+/// Runs a command whose result is a descriptor.
 pub(super) fn open(command: Command, words: &[(usize, u32)]) -> io::Result<OwnedFd> {
     let opens = !matches!(command, Command::NextLink | Command::Info | Command::ProgramsAt);
     #[cfg(test)]

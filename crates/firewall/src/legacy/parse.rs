@@ -5,7 +5,7 @@ use crate::condition::Condition;
 use crate::names::Device;
 use crate::xt;
 use bm_netlink::attribute;
-use bm_netlink::legacy_tables::Read;
+use bm_netlink::legacy_tables::LegacyTable;
 use bm_wire::Family;
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ struct Entry {
 
 /// The chains at these hooks, and the first match or target in any chain that may require connection
 /// tracking; `None` if the bytes are invalid.
-pub fn chains(family: Family, read: &Read) -> Option<(Vec<Chain>, Option<Box<str>>)> {
+pub fn chains(family: Family, read: &LegacyTable) -> Option<(Vec<Chain>, Option<Box<str>>)> {
     let layout = if family == Family::V4 { &IPV4 } else { &IPV6 };
     let mut entries = BTreeMap::new();
     let mut at = 0;
@@ -100,9 +100,9 @@ fn chain(entries: &BTreeMap<usize, Entry>, name: &'static str, first: u32, polic
         return None;
     }
     let own = entries.range(first as usize..policy as usize).map(|(_, entry)| entry);
-    let rules = own.map(|entry| {
-        let led_to = || reached_state(entries, entry.verdict);
-        Rule { stateful: entry.rule.stateful.clone().or_else(led_to), ..entry.rule.clone() }
+    let rules = own.map(|entry| Rule {
+        stateful: entry.rule.stateful.clone().or_else(|| reached_state(entries, entry.verdict)),
+        ..entry.rule.clone()
     });
     Some(Chain { name, drops, rules: rules.collect() })
 }

@@ -3,7 +3,7 @@
 use super::{Base, DeviceName, Flowtable, Place, Rule, Ruleset, TableName, title};
 use crate::condition::{Condition, Families};
 use crate::entries::Entries;
-use crate::names::{Device, Found, Names};
+use crate::names::{Device, NamedInterface, Names};
 use crate::{Feature, Traffic};
 use std::fmt::Write;
 
@@ -57,8 +57,9 @@ fn of_ip(ruleset: &Ruleset, base: &Base, families: Families, names: &Names, entr
     };
     let start = Condition::default();
     if !walk(ruleset, table, &base.name, &start, 0, &mut visits, &mut each) {
-        let why = || format!("{} leads to more than {VISITS_MAX} rules", base.title());
-        entries.add(Feature::Nftables, families.all(), why);
+        entries.add(Feature::Nftables, families.all(), || {
+            format!("{} leads to more than {VISITS_MAX} rules", base.title())
+        });
     }
 }
 
@@ -119,14 +120,16 @@ fn why_linux(ruleset: &Ruleset, base: &Base) -> Option<String> {
 fn of_device(place: &Place, device: &DeviceName, names: &Names, entries: &mut Entries, why: &str) {
     let found = match device {
         DeviceName::Exactly(name) => names.find(&Device::Name(name.clone())),
-        DeviceName::Prefix(_) => Found::Several,
+        DeviceName::Prefix(_) => NamedInterface::Several,
     };
     let why = || why.to_owned();
     match (found, place) {
-        (Found::Nothing, _) => {}
-        (Found::Index(ifindex), Place::Egress(_)) => entries.add_out(Feature::Nftables, names, ifindex, why),
-        (Found::Index(ifindex), _) => entries.add_in(Feature::Nftables, names, ifindex, why),
-        (Found::Several, _) => {
+        (NamedInterface::Nothing, _) => {}
+        (NamedInterface::Index(ifindex), Place::Egress(_)) => {
+            entries.add_out(Feature::Nftables, names, ifindex, why)
+        }
+        (NamedInterface::Index(ifindex), _) => entries.add_in(Feature::Nftables, names, ifindex, why),
+        (NamedInterface::Several, _) => {
             entries.add(Feature::Nftables, Traffic::All { ipv4: true, ipv6: true }, why);
         }
     }

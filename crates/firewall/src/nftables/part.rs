@@ -2,12 +2,12 @@
 
 use super::Ruleset;
 use super::analysis::analyse;
-use super::read::{Known, Reading, acting_set, read, read_messages};
+use super::read::{LastReading, Reading, acting_set, read, read_messages};
 use super::tracking;
 use crate::Feature;
 use crate::entries::Entries;
 use crate::names::Names;
-use crate::part::{Part, Trouble};
+use crate::part::{Part, Unreadable};
 use bm_netlink::dump;
 use bm_netlink::error::Malformed;
 use bm_netlink::message::Raw;
@@ -21,7 +21,7 @@ pub struct Nftables {
     /// The socket for reading; opened again after a failure, so that no rest of an answer is in the way.
     socket: Option<Socket>,
     ruleset: Ruleset,
-    known: Known,
+    known: LastReading,
 }
 
 /// How often it is asked whether tables are still there that go away with the process that made them.
@@ -30,7 +30,7 @@ const OWNERS_EVERY: Duration = Duration::from_millis(250);
 impl Nftables {
     /// For a daemon that names its own tables like this.
     pub fn new(own_tables: &str) -> Self {
-        Self { known: Known::new(own_tables), ..Self::default() }
+        Self { known: LastReading::new(own_tables), ..Self::default() }
     }
 }
 
@@ -43,7 +43,7 @@ impl Part for Nftables {
         "the nftables ruleset"
     }
 
-    fn read(&mut self, _: &Names) -> Result<bool, Trouble> {
+    fn read(&mut self, _: &Names) -> Result<bool, Unreadable> {
         let socket =
             self.socket.take().map_or_else(|| dump::open(NETLINK_NETFILTER), |socket| Ok(Some(socket)));
         let Some(mut socket) = socket? else { return Ok(false) };
@@ -56,7 +56,7 @@ impl Part for Nftables {
         match reading {
             Reading::Ruleset(ruleset) => self.ruleset = *ruleset,
             Reading::Same => return Ok(false),
-            Reading::Restless => return Err(Trouble::Restless),
+            Reading::Restless => return Err(Unreadable::Restless),
         }
         Ok(true)
     }

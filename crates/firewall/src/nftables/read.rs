@@ -109,7 +109,7 @@ pub type SetName = (TableName, Box<str>);
 
 /// What is known from one reading to the next.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct LastReading {
     /// The name of the tables that this daemon creates.
     own_tables: Box<str>,
     /// Generation and tables of the last reading.
@@ -118,7 +118,7 @@ pub struct Known {
     idle: HashSet<(SetName, u64)>,
 }
 
-impl Known {
+impl LastReading {
     /// Nothing yet.
     pub fn new(own_tables: &str) -> Self {
         Self { own_tables: own_tables.into(), ..Self::default() }
@@ -152,7 +152,7 @@ pub enum Reading {
 }
 
 /// Reads the ruleset, which is empty where the kernel has no nftables.
-pub fn read(socket: &mut Socket, known: &mut Known) -> Result<Reading, Error> {
+pub fn read(socket: &mut Socket, known: &mut LastReading) -> Result<Reading, Error> {
     for _ in 0..PASSES {
         let before = match generation(socket) {
             Ok(before) => before,
@@ -204,7 +204,7 @@ fn family(raw: &Raw<'_>) -> u8 {
 fn read_once(
     socket: &mut Socket,
     generation: Option<u32>,
-    known: &mut Known,
+    known: &mut LastReading,
 ) -> Result<Option<Reading>, Error> {
     let mut tables = BTreeMap::new();
     let whole = dump(socket, "list nftables tables", kind(message::GET_TABLE), &header(0), |raw| {
@@ -227,8 +227,8 @@ fn read_once(
         return Ok(None);
     }
     let with_bases: BTreeSet<_> = ruleset.bases.iter().map(|base| &base.table).collect();
-    let matters = |table: &&TableName| table.may_track() || with_bases.contains(table);
-    let wanted: Vec<_> = tables.keys().filter(matters).cloned().collect();
+    let wanted: Vec<_> =
+        tables.keys().filter(|table| table.may_track() || with_bases.contains(table)).cloned().collect();
     for table in wanted {
         if rules(socket, &table, &known.own_tables, &mut ruleset)? == Dumped::Interrupted {
             return Ok(None);
@@ -268,7 +268,7 @@ fn objects(socket: &mut Socket, ruleset: &mut Ruleset) -> Result<Dumped, Error> 
 }
 
 /// The elements of sets that rules look up.
-fn elements(socket: &mut Socket, ruleset: &mut Ruleset, known: &mut Known) -> Result<Dumped, Error> {
+fn elements(socket: &mut Socket, ruleset: &mut Ruleset, known: &mut LastReading) -> Result<Dumped, Error> {
     let in_chain = |((table, _), rules): (&(TableName, Box<str>), &Vec<Rule>)| {
         let lookups = rules.iter().flat_map(|rule| &rule.lookups);
         // What a map of objects does, its type says.

@@ -170,8 +170,10 @@ impl Mirror {
 
     /// Links that are up and do not use hops without carrier.
     fn ignoring(&self, family: Family) -> Vec<u32> {
-        let ignores = |link: &&Link| link.up() && self.ignores_linkdown(family, link.ifindex);
-        self.links().filter(ignores).map(|link| link.ifindex).collect()
+        self.links()
+            .filter(|link| link.up() && self.ignores_linkdown(family, link.ifindex))
+            .map(|link| link.ifindex)
+            .collect()
     }
 
     /// Takes out the routes of a family, to list them again.
@@ -183,17 +185,17 @@ impl Mirror {
     }
 
     /// Adds prefixes that an earlier listing contained and a later one did not.
-    pub(crate) fn fill_routes(&mut self, (four, six): (Routes<u32>, Routes<u128>)) {
-        fill(&mut self.ipv4, &four, &mut self.changes);
-        fill(&mut self.ipv6, &six, &mut self.changes);
+    pub(crate) fn fill_routes(&mut self, ipv4: &Routes<u32>, ipv6: &Routes<u128>) {
+        fill(&mut self.ipv4, ipv4, &mut self.changes);
+        fill(&mut self.ipv6, ipv6, &mut self.changes);
     }
 
     /// Takes over the routes to some prefixes as `live` has them.
-    pub(crate) fn copy_routes(&mut self, live: &Mirror, (four, six): &Touched) {
-        for &(table, prefix) in four {
+    pub(crate) fn copy_routes(&mut self, live: &Mirror, touched: &Touched) {
+        for &(table, prefix) in &touched.0 {
             copy(&mut self.ipv4, &live.ipv4, table, prefix, live.ipv4.get(table, prefix), &mut self.changes);
         }
-        for &(table, prefix) in six {
+        for &(table, prefix) in &touched.1 {
             copy(&mut self.ipv6, &live.ipv6, table, prefix, live.ipv6.get(table, prefix), &mut self.changes);
         }
     }

@@ -75,12 +75,10 @@ impl Mirror {
         // Of several with the same, the first.
         let best = among.iter().copied().reduce(|best, id| if score(id) > score(best) { id } else { best });
         let Some(best) = best else { return Choice::Nothing };
-        let is_unclear = |&id: &BodyId| {
+        let unknown = list.iter().any(|&id| {
             let body = body(id);
             changes_silently(body, prefix) || self.is_blackhole(body) || hides_others(routes, list, id)
-        };
-        let unknown = list.iter().any(is_unclear)
-            || self.no_router_preference && among.iter().any(|&id| score(id) != score(best))
+        }) || self.no_router_preference && among.iter().any(|&id| score(id) != score(best))
             || among.len() > 1 && !self.netconf_of(Family::V6, netconf::ALL).forwarding
             || self.leave_by_several_links(
                 among.iter().filter(|&&id| score(id) == score(best)).map(|&id| body(id)),

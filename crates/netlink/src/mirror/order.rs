@@ -75,11 +75,14 @@ fn put4(
         released.push(std::mem::replace(&mut list[at], new));
         return Fit::Certain;
     }
-    let before = |id: BodyId| match event {
-        RouteEvent::Added => rank(id) >= body.rank(),
-        _ => rank(id) > body.rank(),
-    };
-    list.insert(first(list, before).unwrap_or(list.len()), new);
+    list.insert(
+        first(list, |id| match event {
+            RouteEvent::Added => rank(id) >= body.rank(),
+            _ => rank(id) > body.rank(),
+        })
+        .unwrap_or(list.len()),
+        new,
+    );
     // It has replaced one that is not here.
     Fit::certain_if(event != RouteEvent::Replaced)
 }
@@ -124,8 +127,7 @@ fn put6(
         None => {
             // Routes for some sources are in trees of their own, so they have no order among others.
             let key = |body: &RouteBody| (body.source, body.priority);
-            let before = |id: BodyId| key(bodies.body(id)) > key(body);
-            list.insert(first(list, before).unwrap_or(list.len()), new);
+            list.insert(first(list, |id| key(bodies.body(id)) > key(body)).unwrap_or(list.len()), new);
         }
     }
     Fit::certain_if(certain && (!advertised || event == RouteEvent::Listed))

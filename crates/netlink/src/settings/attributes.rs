@@ -228,11 +228,10 @@ pub fn as_markdown() -> String {
         "| messages about | followed | left to Linux if unusual | without effect |\n|---|---|---|---|\n",
     );
     for message in MESSAGES {
-        let of = |treatment: Treatment| {
+        let [followed, left, none] = [Followed, LeftToLinux, WithoutEffect].map(|treatment| {
             let names = message.attributes.iter().filter(|attribute| attribute.treatment == treatment);
             names.map(|attribute| attribute.name).collect::<Vec<_>>().join(", ")
-        };
-        let [followed, left, none] = [Followed, LeftToLinux, WithoutEffect].map(of);
+        });
         text += &format!("| {} (`{}_`) | {followed} | {left} | {none} |\n", message.about, message.prefix);
     }
     text

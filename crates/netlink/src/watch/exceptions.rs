@@ -112,8 +112,8 @@ impl<A: Address> Exceptions<A> {
         }
         let is_new = sign != self.seen;
         let pause = if is_new { Duration::ZERO } else { LIST_EVERY };
-        let is_due = |(at, took): (Instant, Duration)| now >= at + pause.max(took * LIST_SHARE);
-        if !(is_new || self.any) || !self.listed.is_none_or(is_due) {
+        let is_due = self.listed.is_none_or(|(at, took)| now >= at + pause.max(took * LIST_SHARE));
+        if !is_due || !(is_new || self.any) {
             return None;
         }
         self.seen = sign;

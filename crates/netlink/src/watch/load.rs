@@ -119,7 +119,7 @@ pub(super) struct Load {
 }
 
 /// A finished dump.
-pub(super) struct Loaded {
+pub(super) struct FreshMirror {
     pub mirror: Mirror,
     /// It should be compared once more, some time.
     pub doubtful: bool,
@@ -223,7 +223,8 @@ impl Load {
         let part = &PARTS[self.part];
         let shifted = part.is_ipv6_routes() && self.disturbed;
         let again = std::mem::take(&mut self.interrupted) || shifted;
-        self.fresh.fill_routes(std::mem::take(&mut self.aside));
+        let (ipv4, ipv6) = std::mem::take(&mut self.aside);
+        self.fresh.fill_routes(&ipv4, &ipv6);
         self.state = Pass::Begin;
         self.pass += 1;
         if again && self.pass < PASSES {
@@ -247,7 +248,7 @@ impl Load {
     /// dump saw it after the replacement, applying that again may replace the wrong one. An audit therefore leaves
     /// prefixes that changed meanwhile as `live` has them; other dumps request an audit. The same goes for rules, of
     /// which two may be equal.
-    pub fn finish(mut self, live: &Mirror) -> Loaded {
+    pub fn finish(mut self, live: &Mirror) -> FreshMirror {
         let (mut replaced, mut touched, mut rules) = (false, Touched::default(), [false; 2]);
         let audit = self.reason == Reason::Audit;
         for raw in Messages(&self.backlog) {
@@ -280,7 +281,7 @@ impl Load {
         // Its changes do not matter, because it was never seen.
         self.fresh.take_changes();
         self.fresh.take_comparison_request();
-        Loaded { mirror: self.fresh, doubtful: replaced, lifetimes: self.lifetimes }
+        FreshMirror { mirror: self.fresh, doubtful: replaced, lifetimes: self.lifetimes }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{Joined, Switch};
+use super::{MemberPort, Switch};
 use crate::layout::{FDB_STATIC, FdbEntry, RESERVED_MACS};
 use crate::pins;
 use crate::program::is_static;
@@ -86,7 +86,7 @@ impl Switch {
         let slots = std::mem::take(&mut self.inherited);
         let Some(pinned) = self.left.iter().find(|pinned| pins::is_ours(pinned)) else { return };
         let ports = self.joined.iter().filter(|(ifindex, port)| slots.get(ifindex) == Some(&port.slot));
-        let room = |port: &Joined| Room { learned_max: port.settings.fdb_max_learned, used: 0 };
+        let room = |port: &MemberPort| Room { learned_max: port.settings.fdb_max_learned, used: 0 };
         let mut rooms: BTreeMap<u32, Room> = ports.map(|(_, port)| (port.slot, room(port))).collect();
         let mut fdb = pins::fdb(pinned).unwrap_or_else(|error| {
             tracing::warn!(%error, "switch {}: cannot take over the learned MAC addresses; they are learned again", self.settings.name);
@@ -116,12 +116,15 @@ impl Switch {
     pub fn fdb(&self) -> Vec<FdbEntryView> {
         let now = now_ns();
         let names = self.names();
-        let view = |(address, entry): (Address, FdbEntry)| {
-            let port = names.get(&entry.slot).filter(|_| !self.is_expired(&entry, now))?;
-            let age = (!is_static(&entry)).then(|| age(&entry, now));
-            Some(FdbEntryView { address, port: (*port).into(), age })
-        };
-        let mut fdb: Vec<_> = self.known().into_iter().filter_map(view).collect();
+        let mut fdb: Vec<_> = self
+            .known()
+            .into_iter()
+            .filter_map(|(address, entry)| {
+                let port = names.get(&entry.slot).filter(|_| !self.is_expired(&entry, now))?;
+                let age = (!is_static(&entry)).then(|| age(&entry, now));
+                Some(FdbEntryView { address, port: (*port).into(), age })
+            })
+            .collect();
         fdb.sort_by_key(|entry| (entry.address.vlan, entry.address.mac));
         fdb
     }

@@ -20,7 +20,7 @@ fn packet() -> Key {
 }
 
 fn acquire(lab: &mut Lab, cpu: Option<u32>) -> Vec<(u32, Bytes)> {
-    lab.with(|database, _, context| database.acquire((0, cpu), &packet(), context)).events
+    lab.with(|database, _, context| database.acquire(0, cpu, &packet(), context)).events
 }
 
 /// The SAs of the policy after a change: those of CPUs, and the fallback.

@@ -92,7 +92,7 @@ fn an_acquire_has_the_mark_of_its_policy() {
     assert_eq!(lab.errno(kind::NEW_POLICY, &marked(new_policy(1, 100, Some([OWN, PEER])), 0, 0xff)), 0);
     let packet =
         Key::new(["10.1.0.2", "10.2.0.3"].map(|text| text.parse().unwrap()), 6, None, Kind::Ports, 0);
-    let asked = lab.with(|database, _, context| database.acquire((0, None), &packet, context)).events;
+    let asked = lab.with(|database, _, context| database.acquire(0, None, &packet, context)).events;
     let event = &asked[0].1;
     assert_eq!(event[event.len() - 12..], [12, 0, 21, 0, 0, 0, 0, 0, 0xff, 0, 0, 0]);
 }

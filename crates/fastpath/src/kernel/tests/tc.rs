@@ -109,11 +109,11 @@ fn tc_sends_where_xdp_cannot() {
     let Some(mut lab) = lab() else { return };
     let hop = lab.hop(1);
     lab.set4("0.0.0.0/0", hop);
-    lab.situation.interfaces[1].sends = false;
+    lab.snapshot.interfaces[1].sends = false;
     lab.publish();
     lab.check_linux(&IPV4, "linux_egress");
     assert_eq!(lab.at_tc(&IPV4, 0).0, Verdict::Redirect);
-    lab.situation.interfaces[1].up = false;
+    lab.snapshot.interfaces[1].up = false;
     lab.publish();
     lab.check_left(&IPV4, 0, "linux_egress");
 }
@@ -149,10 +149,10 @@ fn an_interface_moves_between_xdp_and_tc() {
         assert_eq!(at(&kernel), if is_xdp { AttachType::Xdp } else { AttachType::Tc });
         assert_eq!(attach::program_on(ifindex).is_some(), is_xdp);
         assert_eq!(kernel.attached.len(), 1);
-        assert!(kernel.attached.iter().all(Attached::is_live));
+        assert!(kernel.attached.iter().all(AttachedInterface::is_live));
         // Other tables, which it is switched to.
         kernel.source(Part::Ipv4).unwrap();
-        kernel.publish(&Situation::default()).unwrap();
+        kernel.publish(&Snapshot::default()).unwrap();
     }
     kernel.keep().unwrap();
     drop(kernel);
@@ -212,10 +212,10 @@ fn interfaces_without_room_are_noticed() {
     let interface = |index, ifindex| Interface { index, ifindex, looked_at: true, ..Interface::default() };
     let twin = ifindex + crate::layout::INGRESSES as u32;
     let interfaces = vec![interface(0, twin), interface(1, ifindex)];
-    kernel.publish(&Situation { interfaces, ..Situation::default() }).unwrap();
+    kernel.publish(&Snapshot { interfaces, ..Snapshot::default() }).unwrap();
     let why = kernel.uncovered().remove(&ifindex).unwrap();
     assert!(why.starts_with("the kernel path has no room for it"), "{why}");
     let interfaces = vec![interface(1, ifindex)];
-    kernel.publish(&Situation { interfaces, ..Situation::default() }).unwrap();
+    kernel.publish(&Snapshot { interfaces, ..Snapshot::default() }).unwrap();
     assert_eq!(kernel.uncovered(), BTreeMap::new());
 }

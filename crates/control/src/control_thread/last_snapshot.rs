@@ -1,31 +1,31 @@
 //! The last configuration of the kernel path, and whether it was applied.
 
-use bm_fastpath::Situation;
+use bm_fastpath::Snapshot;
 
 /// The last configuration of the kernel path, and whether it was applied.
 #[derive(Default)]
-pub(super) struct LastSituation {
+pub(super) struct LastSnapshot {
     /// The last one that was applied.
-    last: Option<Situation>,
+    last: Option<Snapshot>,
     /// Whether the latest one, which matches the tables, was applied.
     sure: bool,
 }
 
-impl LastSituation {
+impl LastSnapshot {
     /// Applies a configuration with `publish`. If that fails, the previous one stays in effect, and any next one counts as new.
     pub fn apply<E>(
         &mut self,
-        situation: Situation,
-        publish: impl FnOnce(&Situation) -> Result<(), E>,
+        snapshot: Snapshot,
+        publish: impl FnOnce(&Snapshot) -> Result<(), E>,
     ) -> Result<(), E> {
         self.sure = false;
-        publish(&situation)?;
-        (self.last, self.sure) = (Some(situation), true);
+        publish(&snapshot)?;
+        (self.last, self.sure) = (Some(snapshot), true);
         Ok(())
     }
 
     /// The last configuration that was applied.
-    pub fn last(&self) -> Option<&Situation> {
+    pub fn last(&self) -> Option<&Snapshot> {
         self.last.as_ref()
     }
 
@@ -35,8 +35,8 @@ impl LastSituation {
     }
 
     /// Whether this configuration must be applied.
-    pub fn needs(&self, situation: &Situation) -> bool {
-        !self.sure || self.last.as_ref() != Some(situation)
+    pub fn needs(&self, snapshot: &Snapshot) -> bool {
+        !self.sure || self.last.as_ref() != Some(snapshot)
     }
 }
 
@@ -46,8 +46,8 @@ mod tests {
 
     #[test]
     fn failed_updates_are_repeated_even_if_unchanged() {
-        let mut last = LastSituation::default();
-        let (one, two) = (Situation::default(), Situation { flow_seed: 2, ..Situation::default() });
+        let mut last = LastSnapshot::default();
+        let (one, two) = (Snapshot::default(), Snapshot { flow_seed: 2, ..Snapshot::default() });
         assert!(last.needs(&one) && !last.is_sure());
         last.apply(one.clone(), |_| Ok::<_, ()>(())).unwrap();
         assert!(!last.needs(&one) && last.needs(&two) && last.is_sure());

@@ -6,33 +6,34 @@ use crate::layout::{ESP, attribute, errno};
 
 /// Why a request is not carried out: an error number of Linux, and a text for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct RequestError {
     pub errno: i32,
     pub why: Cow<'static, str>,
 }
 
-impl Refused {
+impl RequestError {
     pub(crate) fn new(errno: i32, why: impl Into<Cow<'static, str>>) -> Self {
         Self { errno, why: why.into() }
     }
 }
 
-pub(crate) fn only_esp(protocol: u8) -> Result<(), Refused> {
+pub(crate) fn only_esp(protocol: u8) -> Result<(), RequestError> {
     match protocol {
         ESP => Ok(()),
-        other => {
-            Err(Refused::new(errno::NOT_SUPPORTED, format!("IP protocol {other}: only ESP is supported")))
-        }
+        other => Err(RequestError::new(
+            errno::NOT_SUPPORTED,
+            format!("IP protocol {other}: only ESP is supported"),
+        )),
     }
 }
 
 /// What would have an effect that workers do not have. Marks say which packets an object is for, but those of packets that
 /// workers handle are known (mark.rs).
-pub(crate) fn refuse_unsupported(attributes: &[(u16, &[u8])]) -> Result<(), Refused> {
+pub(crate) fn refuse_unsupported(attributes: &[(u16, &[u8])]) -> Result<(), RequestError> {
     for (kind, value) in attributes {
         let what = match *kind {
             attribute::MARK if value.len() < 8 => {
-                return Err(Refused::new(errno::INVALID, "a mark that is cut off"));
+                return Err(RequestError::new(errno::INVALID, "a mark that is cut off"));
             }
             // Packets that workers handle have no mark, and get none.
             attribute::SET_MARK if word(value, 0) & mask_of_set_mark(attributes) == 0 => continue,
@@ -44,7 +45,7 @@ pub(crate) fn refuse_unsupported(attributes: &[(u16, &[u8])]) -> Result<(), Refu
             attribute::SECURITY => "security contexts",
             _ => continue,
         };
-        return Err(Refused::new(errno::NOT_SUPPORTED, format!("{what} are not supported")));
+        return Err(RequestError::new(errno::NOT_SUPPORTED, format!("{what} are not supported")));
     }
     Ok(())
 }
@@ -56,14 +57,15 @@ fn mask_of_set_mark(attributes: &[(u16, &[u8])]) -> u32 {
 }
 
 /// The number of the interface that an object belongs to; 0 for none.
-pub(crate) fn if_id(attributes: &[(u16, &[u8])]) -> Result<u32, Refused> {
+pub(crate) fn if_id(attributes: &[(u16, &[u8])]) -> Result<u32, RequestError> {
     // As in Linux, the last one counts.
     let Some((_, value)) = attributes.iter().rev().find(|(kind, _)| *kind == attribute::INTERFACE) else {
         return Ok(0);
     };
     let bytes = value.first_chunk().filter(|_| value.len() == 4);
-    let cut = || Refused::new(errno::INVALID, "an if_id that has not 4 bytes");
-    bytes.map(|bytes| u32::from_ne_bytes(*bytes)).ok_or_else(cut)
+    bytes
+        .map(|bytes| u32::from_ne_bytes(*bytes))
+        .ok_or_else(|| RequestError::new(errno::INVALID, "an if_id that has not 4 bytes"))
 }
 
 /// A number of an attribute; zero if there is none.
