@@ -15,7 +15,7 @@ mod tests;
 
 use std::path::Path;
 
-use bm_api::request::{METRICS, Method, NODES, REQUESTS, Request, SOCKET, TYPES, Types, VERSION};
+use bm_api::request::{Endpoint, METRICS, Method, NODES, REQUESTS, SOCKET, TYPES, Types, VERSION};
 use serde_json::{Map, Value, json};
 
 use schema::Schemas;
@@ -100,9 +100,9 @@ fn document() -> Value {
     })
 }
 
-fn operation(request: &Request, types: &Types, schemas: &mut Schemas) -> Value {
+fn operation(request: &Endpoint, types: &Types, schemas: &mut Schemas) -> Value {
     let reply = schemas.reply(types.reply);
-    let kind = if request.path == METRICS { "application/openmetrics-text" } else { "application/json" };
+    let kind = if request.path == METRICS.path { "application/openmetrics-text" } else { "application/json" };
     let mut operation = json!({
         "operationId": name(request.path),
         "summary": request.description.trim(),

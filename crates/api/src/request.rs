@@ -1,12 +1,13 @@
-//! Requests: paths and their parameters.
+//! Requests: paths, their parameters and their replies.
 //!
-//! `GET` only reads; `POST` acts. Every path starts with the version. [`REQUESTS`] lists all of them: the server's tests
-//! and the OpenAPI document (`cargo xtask openapi`) are made from it.
+//! `GET` only reads; `POST` acts. Every path starts with the version. The constant of a request has the types of its
+//! parameters and of its reply, which whoever asks and whoever answers is held to. [`REQUESTS`] lists all of them: the
+//! daemon's tests and the OpenAPI document (`cargo xtask openapi`) are made from it.
+
+use std::marker::PhantomData;
 
 use serde::{Deserialize, Serialize};
 
-// Only schemas need the types of replies.
-#[cfg(feature = "schema")]
 use crate::{
     Apps, Cleared, Cluster, Collectors, Drops, Explanation, Filters, Hooks, IpsecPolicies, Links, Macs,
     Neighbors, NextHops, Ports, Reloaded, Routes, Sas, Status, Stopping, Switches, Verify, Workers,
@@ -28,16 +29,32 @@ pub enum Method {
     Post,
 }
 
-/// A request, with what it is for.
+/// A request with parameters of type `Q`, whose reply is an `R`.
+#[derive(Debug)]
+pub struct Request<Q, R> {
+    pub method: Method,
+    pub path: &'static str,
+    types: PhantomData<fn(Q) -> R>,
+}
+
+impl<Q, R> Clone for Request<Q, R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<Q, R> Copy for Request<Q, R> {}
+
+/// A request in the list of all, with what it is for.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
+pub struct Endpoint {
     pub method: Method,
     pub path: &'static str,
     /// What the reply is, or what the request does; in Markdown, with the line breaks of the comment below.
     pub description: &'static str,
 }
 
-/// The types of a request. Not in [`Request`], whose list the daemon uses: it would then contain all schemas.
+/// The schemas of a request. Not in [`Endpoint`], whose list the daemon uses: it would then contain all schemas.
 #[cfg(feature = "schema")]
 #[derive(Clone, Copy, Debug)]
 pub struct Types {
@@ -51,13 +68,14 @@ pub struct Types {
 #[cfg(feature = "schema")]
 pub type SchemaOf = fn(&mut schemars::SchemaGenerator) -> schemars::Schema;
 
-/// Defines a constant for the path of each request, [`REQUESTS`] and [`TYPES`]: no path can be missing there.
+/// Defines a constant for each request, [`REQUESTS`] and [`TYPES`]: no path can be missing there.
 macro_rules! requests {
     ($($(#[doc = $line:literal])+ $name:ident: $method:ident $path:literal, $query:ty => $reply:ty;)+) => {
-        $($(#[doc = $line])+ pub const $name: &str = $path;)+
+        $($(#[doc = $line])+ pub const $name: Request<$query, $reply> =
+            Request { method: Method::$method, path: $path, types: PhantomData };)+
 
         /// All requests but those to other nodes ([`NODES`]).
-        pub const REQUESTS: &[Request] = &[$(Request {
+        pub const REQUESTS: &[Endpoint] = &[$(Endpoint {
             method: Method::$method,
             path: $path,
             description: concat!($($line, "\n"),+),
@@ -74,60 +92,65 @@ macro_rules! requests {
 
 requests! {
     /// State of the daemon.
-    STATUS: Get "/v1/status", () => Status;
+    STATUS: Get "/v1/status", NoParameters => Status;
     /// Ports and their interfaces, with counters and rates.
-    PORTS: Get "/v1/ports", () => Ports;
+    PORTS: Get "/v1/ports", NoParameters => Ports;
     /// Routes as the fast path uses them.
     ROUTES: Get "/v1/routes", RouteQuery => Routes;
     /// What becomes of a packet, and why. Nothing is sent or counted.
     EXPLAIN: Get "/v1/explain", ExplainQuery => Explanation;
     /// Neighbors on ports.
-    NEIGHBORS: Get "/v1/neighbors", () => Neighbors;
+    NEIGHBORS: Get "/v1/neighbors", NoParameters => Neighbors;
     /// Next hops and next-hop groups.
-    NEXT_HOPS: Get "/v1/nexthops", () => NextHops;
+    NEXT_HOPS: Get "/v1/nexthops", NoParameters => NextHops;
     /// Apps and their packet accounts.
-    APPS: Get "/v1/apps", () => Apps;
+    APPS: Get "/v1/apps", NoParameters => Apps;
     /// Links between apps.
-    LINKS: Get "/v1/links", () => Links;
+    LINKS: Get "/v1/links", NoParameters => Links;
     /// Workers.
-    WORKERS: Get "/v1/workers", () => Workers;
+    WORKERS: Get "/v1/workers", NoParameters => Workers;
     /// Drops by reason.
-    DROPS: Get "/v1/drops", () => Drops;
+    DROPS: Get "/v1/drops", NoParameters => Drops;
     /// Lua hooks with their counters and last errors.
-    HOOKS: Get "/v1/hooks", () => Hooks;
+    HOOKS: Get "/v1/hooks", NoParameters => Hooks;
     /// Filter rules and how many packets they have matched.
-    FILTERS: Get "/v1/filters", () => Filters;
+    FILTERS: Get "/v1/filters", NoParameters => Filters;
     /// IPsec security associations.
-    SAS: Get "/v1/sas", () => Sas;
+    SAS: Get "/v1/sas", NoParameters => Sas;
     /// IPsec policies.
-    POLICIES: Get "/v1/policies", () => IpsecPolicies;
+    POLICIES: Get "/v1/policies", NoParameters => IpsecPolicies;
     /// Collectors of sFlow and IPFIX, with what was sent to each.
-    COLLECTORS: Get "/v1/collectors", () => Collectors;
+    COLLECTORS: Get "/v1/collectors", NoParameters => Collectors;
     /// Switches, their ports and accounts.
-    SWITCHES: Get "/v1/switches", () => Switches;
+    SWITCHES: Get "/v1/switches", NoParameters => Switches;
     /// MAC addresses that switches have learned.
-    MACS: Get "/v1/macs", () => Macs;
+    MACS: Get "/v1/macs", NoParameters => Macs;
     /// This node of a cluster, its links and their accounts.
-    CLUSTER: Get "/v1/cluster", () => Cluster;
+    CLUSTER: Get "/v1/cluster", NoParameters => Cluster;
     /// Makes other nodes of the cluster send nothing over this one any more.
-    DRAIN: Post "/v1/cluster/drain", () => Cluster;
+    DRAIN: Post "/v1/cluster/drain", NoParameters => Cluster;
     /// Makes other nodes of the cluster send packets over this one again.
-    JOIN: Post "/v1/cluster/join", () => Cluster;
+    JOIN: Post "/v1/cluster/join", NoParameters => Cluster;
     /// Removes a node from the members in etcd.
     REMOVE: Post "/v1/cluster/remove", MemberQuery => Cluster;
     /// What the counters were when they were cleared last.
-    CLEARED: Get "/v1/cleared", () => Cleared;
+    CLEARED: Get "/v1/cleared", NoParameters => Cleared;
     /// Makes `show ports` and `show drops` count from now on. The counters stay as they are.
     CLEAR: Post "/v1/clear", ClearQuery => Cleared;
     /// Compares all tables with the kernel's. Takes seconds with a full table.
-    VERIFY: Post "/v1/verify", () => Verify;
+    VERIFY: Post "/v1/verify", NoParameters => Verify;
     /// Reads the configuration file again.
-    RELOAD: Post "/v1/reload", () => Reloaded;
+    RELOAD: Post "/v1/reload", NoParameters => Reloaded;
     /// Ends the daemon. Linux forwards from then on.
     STOP: Post "/v1/stop", StopQuery => Stopping;
     /// Metrics in the OpenMetrics text format.
-    METRICS: Get "/v1/metrics", () => String;
+    METRICS: Get "/v1/metrics", NoParameters => String;
 }
+
+/// A request without parameters; others than its own are ignored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct NoParameters {}
 
 /// Maximum number of routes in one reply.
 pub const ROUTES_MAX: usize = 10_000;
@@ -209,6 +232,8 @@ pub struct MemberQuery {
 #[serde(default)]
 pub struct ClearQuery {
     /// Whether displays show all counts again.
+    #[serde(skip_serializing_if = "is_false")]
+    #[cfg_attr(feature = "schema", schemars(!skip_serializing_if))]
     pub undo: bool,
 }
 
@@ -218,7 +243,15 @@ pub struct ClearQuery {
 #[serde(default)]
 pub struct StopQuery {
     /// Whether the kernel path keeps forwarding with its last tables for its grace time.
+    #[serde(skip_serializing_if = "is_false")]
+    #[cfg_attr(feature = "schema", schemars(!skip_serializing_if))]
     pub keep: bool,
+}
+
+/// What is left out of a query, since it is the default.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 #[cfg(test)]

@@ -11,16 +11,16 @@ mod capture;
 mod clear;
 mod cluster;
 mod explain;
-mod query;
 mod up;
 
+use crate::query::{Query, Socket, Watch};
+use crate::show::Show;
 use capture::{CAPTURE_EXAMPLES, TRACE_EXAMPLES};
 pub use capture::{Capture, Direction, Trace};
 pub use clear::{Clear, ClearCommand, ClearCounters};
 pub use cluster::{ClusterArgs, ClusterCommand, RelayCommand, RemoveMember};
 use explain::EXPLAIN_EXAMPLES;
 pub use explain::Explain;
-pub use query::{Query, Socket};
 pub use up::Up;
 
 const EXAMPLES: &str = "\
@@ -240,15 +240,6 @@ pub struct Snabb {
     pub program: Vec<String>,
 }
 
-/// Whether to repeat the output, and how often.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct Watch {
-    /// Repeat the output every second, or every SECONDS, until interrupted.
-    #[arg(long, global = true, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub watch: Option<u64>,
-}
-
 /// `brickmoon status`.
 #[derive(Clone, Debug, Args)]
 pub struct Status {
@@ -256,108 +247,6 @@ pub struct Status {
     pub query: Query,
     #[command(flatten)]
     pub watch: Watch,
-}
-
-const SHOW_EXAMPLES: &str = "\
-Examples:
-  brickmoon show ports                     packets, bytes and rates of every port
-  brickmoon show ports eth0 --watch 5      everything about one port, every five seconds
-  brickmoon show drops --explain           what each name of `show drops` means
-  brickmoon show routes 192.0.2.1 --json   the route of an address, for programs";
-
-/// `brickmoon show`.
-#[derive(Debug, Args)]
-#[command(infer_subcommands = true, after_help = SHOW_EXAMPLES)]
-pub struct Show {
-    #[command(flatten)]
-    pub watch: Watch,
-    /// What to show.
-    #[command(subcommand)]
-    pub what: ShowCommand,
-}
-
-/// What to show.
-#[derive(Clone, Debug, Subcommand)]
-pub enum ShowCommand {
-    /// The ports: state, packets and bytes on the wire, rates, packets dropped or left to Linux.
-    // Without `po`, `show po` could also be policies.
-    #[command(visible_alias = "interfaces", alias = "po")]
-    Ports(Ports),
-    /// The routes, and what brickmoon does with packets to each prefix.
-    Routes(Routes),
-    /// The kernel's neighbors on brickmoon's ports.
-    Neighbors(Query),
-    /// The next hops that routes lead to.
-    Nexthops(Query),
-    /// The apps and their frame counters.
-    Apps(Query),
-    /// The links between apps.
-    Links(Query),
-    /// The workers, with their cores, queues and load.
-    Workers(Query),
-    /// Dropped frames by reason, what was left to Linux and why, and what Linux dropped.
-    Drops(Drops),
-    /// The switches and their ports.
-    Switch(Query),
-    /// The MAC addresses that switches have learned, and their ports.
-    Macs(Query),
-    /// This node of a cluster, its fabric links and their counters.
-    Cluster(Query),
-    /// The collectors of sFlow and IPFIX, and how many samples and datagrams were sent to each.
-    Collectors(Query),
-    /// The Lua hooks: cost, counters, drops and last error of each.
-    Hooks(Query),
-    /// The filter rules, and how many packets each has matched.
-    Filters(Query),
-    /// The IPsec security associations, with what they have encrypted and decrypted.
-    Sas(Query),
-    /// The IPsec policies.
-    Policies(Query),
-}
-
-/// `brickmoon show ports`.
-#[derive(Clone, Debug, Args)]
-pub struct Ports {
-    /// Show everything about this port, by its name or that of one of its interfaces.
-    #[arg(value_name = "PORT")]
-    pub port: Option<String>,
-    /// Show the account of each port: what happened to the packets that arrived there.
-    #[arg(long)]
-    pub account: bool,
-    #[command(flatten)]
-    pub query: Query,
-}
-
-/// `brickmoon show drops`.
-#[derive(Clone, Debug, Args)]
-pub struct Drops {
-    /// Print every name that `show drops` and metrics may use, with its meaning; works without a daemon.
-    #[arg(long)]
-    pub explain: bool,
-    #[command(flatten)]
-    pub query: Query,
-}
-
-/// `brickmoon show routes`.
-#[derive(Clone, Debug, Args)]
-pub struct Routes {
-    /// An address: the route that packets to it take. A prefix: this prefix and all longer ones within it.
-    #[arg(value_name = "ADDRESS|PREFIX")]
-    pub of: Option<String>,
-    /// Show the routes of this VRF [default: the main table].
-    #[arg(long, value_name = "NAME")]
-    pub vrf: Option<String>,
-    /// Show only IPv4 (4) or IPv6 (6).
-    #[arg(long, value_parser = clap::value_parser!(u8).range(4..=6))]
-    pub family: Option<u8>,
-    /// Continue after this prefix, which the previous reply named.
-    #[arg(long, value_name = "PREFIX")]
-    pub after: Option<String>,
-    /// Show at most this many routes.
-    #[arg(long, value_name = "N", default_value_t = 1000)]
-    pub limit: usize,
-    #[command(flatten)]
-    pub query: Query,
 }
 
 /// Options of `brickmoon bench`, `demo`, `simulate` and `plan`, `--help` included: `brickmoon-bench` reads them.
@@ -370,6 +259,7 @@ pub struct PassedOn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::show::{Drops, Ports, ShowCommand};
 
     fn parse(line: &str) -> Result<Command, clap::Error> {
         let words = std::iter::once("brickmoon").chain(line.split_whitespace());
@@ -384,7 +274,7 @@ mod tests {
         };
         assert!(matches!(shown("sh po"), ShowCommand::Ports(_)));
         assert!(matches!(shown("sho interfaces r0"), ShowCommand::Ports(Ports { port: Some(_), .. })));
-        assert!(matches!(shown("show pol"), ShowCommand::Policies(_)));
+        assert!(matches!(shown("show pol"), ShowCommand::Policies));
         assert!(matches!(shown("show d --explain"), ShowCommand::Drops(Drops { explain: true, .. })));
         assert!(matches!(parse("ver"), Ok(Command::Verify(_))));
         for ambiguous in ["s", "st", "show s", "d"] {
@@ -397,6 +287,18 @@ mod tests {
         for (wrong, right) in [("shwo ports", "show"), ("show prots", "ports"), ("statsu", "status")] {
             let text = parse(wrong).unwrap_err().to_string();
             assert!(text.contains(&format!("'{right}'")), "{wrong}: {text}");
+        }
+    }
+
+    #[test]
+    fn options_of_show_may_be_before_and_behind_what_is_shown() {
+        for line in
+            ["show --json --timeout 7 sas", "show sas --json --timeout 7", "show --json sas --timeout 7"]
+        {
+            let Ok(Command::Show(Show { query, .. })) = parse(line) else { panic!("{line}") };
+            assert!(query.json, "{line}");
+            assert_eq!(query.socket.timeout, Some(7), "{line}");
+            assert_eq!(query.socket.socket, PathBuf::from(bm_api::request::SOCKET), "{line}");
         }
     }
 

@@ -12,7 +12,9 @@ mod doctor;
 mod lua;
 mod output;
 mod pages;
+mod query;
 mod relay;
+mod show;
 mod xfrm;
 
 use std::process::ExitCode;

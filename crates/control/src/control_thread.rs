@@ -6,7 +6,7 @@
 //! firewall, IPsec policies, traffic control ─► Follower, a thread of its own ─► what is left to Linux
 //! slow path ─► NeighborRequests ─┐
 //! marks of use ───────┴─► "use this neighbor" ─► kernel     (resolves, confirms)
-//! Handle::routes, verify, ... ─► a request, handled between two changes
+//! Handle::ask ────────► a function of Control, run between two changes
 //! ```
 //!
 //! One thread owns the mirror and the compiler, so they need no locks. It never waits for a worker, and no thread on the
@@ -29,15 +29,12 @@ mod uppers;
 mod watchdog;
 
 use std::collections::BTreeSet;
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bm_api::request::{ExplainQuery, RouteQuery};
-use bm_api::{Area, Error, Explanation, Neighbors, NextHops, Routes, Status, Verify};
-use bm_fastpath::{AttachChoice, Attachment, Counters, Kernel};
+use bm_api::{Area, Error, Verify};
+use bm_fastpath::Kernel;
 use bm_fib::published::{Published, Readers};
 use bm_firewall::LinuxOnly;
 use bm_forward::tables::Tables;
@@ -47,7 +44,8 @@ use bm_sys::Mutex;
 
 use crate::compile;
 use crate::config::Config;
-use control::{Control, VerifyRequest};
+pub use control::Control;
+use control::VerifyRequest;
 pub use known::{ControlPortState, ControlState};
 use leases::{Leases, Reason};
 pub use neighbor_requests::NeighborRequests;
@@ -111,7 +109,7 @@ impl ControlThread {
     /// Loads the kernel's tables, compiles them for `ports`, publishes them, and keeps them up to date.
     ///
     /// Returns when the tables are complete, which takes seconds with a million routes. Ports take no packets before
-    /// [`Handle::set_active`]. With `kernel`, which must be attached to the ports' interfaces, the kernel path forwards,
+    /// [`Control::set_active`]. With `kernel`, which must be attached to the ports' interfaces, the kernel path forwards,
     /// and the tables of the main VRF are in its maps.
     ///
     /// # Errors
@@ -196,7 +194,11 @@ fn control_ended() -> Error {
 }
 
 impl Handle {
-    fn ask<T: Send + 'static>(
+    /// Runs a function on the control thread, between two changes, and returns what it returns.
+    ///
+    /// # Errors
+    /// If the control thread has ended, or hangs.
+    pub fn ask<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Control) -> T + Send + 'static,
     ) -> Result<T, Error> {
@@ -207,6 +209,17 @@ impl Handle {
         self.requests.send(request).map_err(|_| control_ended())?;
         self.waker.wake();
         self.wait(&answered)
+    }
+
+    /// Runs a function that may fail on the control thread, as [`Self::ask`] does.
+    ///
+    /// # Errors
+    /// Its own, or that the control thread has ended, or hangs.
+    pub fn try_ask<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Control) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.ask(job)?
     }
 
     /// Creates the queue for neighbor requests of a slow path; replaces an earlier one.
@@ -223,117 +236,9 @@ impl Handle {
         &self.published
     }
 
-    /// Makes ports take packets, or leave all of them to Linux.
-    ///
-    /// # Errors
-    /// If the control thread has ended.
-    pub fn set_active(&self, active: bool) -> Result<(), Error> {
-        self.ask(move |control| control.set_active(active))
-    }
-
-    /// Makes the kernel path keep forwarding with its last tables after the control thread has ended.
-    ///
-    /// # Errors
-    /// If the control thread has ended, there is no kernel path, or its program is not pinned.
-    pub fn keep(&self) -> Result<(), Error> {
-        self.ask(Control::keep)?
-    }
-
-    /// Passes descriptors to the process at the other end of `stream`, which runs [`crate::watcher::run`] to watch the
-    /// kernel path's tables after this process has ended.
-    ///
-    /// # Errors
-    /// If the control thread has ended, or the other process does not answer.
-    pub fn watch_over(&self, stream: UnixStream) -> Result<(), Error> {
-        self.ask(move |control| control.watch_over(stream))?
-    }
-
-    /// Unpins the kernel path, so that it ends with the daemon.
-    ///
-    /// # Errors
-    /// If the control thread has ended.
-    pub fn unpin(&self) -> Result<(), Error> {
-        self.ask(Control::unpin)
-    }
-
-    /// Replaces the ports and the configuration. Ports of the kernel path forward at once if they were activated by
-    /// [`Self::set_active`]; ports of workers take no packets before another call of it.
-    ///
-    /// # Errors
-    /// If the control thread has ended, or the new tables found no memory.
-    pub fn set_ports(&self, ports: Vec<ControlPort>, config: &Config) -> Result<(), Error> {
-        let config = config.clone();
-        self.ask(move |control| control.set_ports(ports, &config))?
-    }
-
-    /// Sets the interface of a port, by its index, or removes it.
-    ///
-    /// # Errors
-    /// If the control thread has ended, or the new tables found no memory.
-    pub fn set_port(
-        &self,
-        port: usize,
-        ifindex: Option<u32>,
-        steering: Box<dyn Steering>,
-    ) -> Result<(), Error> {
-        self.ask(move |control| control.set_port(port, ifindex, steering))?
-    }
-
-    /// Removes the interfaces of all ports of workers, whose packets Linux then gets, before the workers end. The kernel
-    /// path keeps forwarding.
-    ///
-    /// # Errors
-    /// If the control thread has ended, or the new tables found no memory.
-    pub fn release_worker_ports(&self) -> Result<(), Error> {
-        self.ask(Control::release_worker_ports)?
-    }
-
-    /// The interfaces with these names; `None` for those that do not exist.
-    ///
-    /// # Errors
-    /// If the control thread has ended.
-    pub fn links(&self, names: &[String]) -> Result<Vec<Option<LinkNow>>, Error> {
-        let names = names.to_vec();
-        self.ask(move |control| names.iter().map(|name| control.link_now(name)).collect())
-    }
-
     /// Whether the control thread hangs: requests fail, but may succeed later.
     pub fn hangs(&self) -> bool {
         self.health.control_hangs().is_some()
-    }
-
-    /// Calls `tell` after each change of interfaces. It must not block.
-    ///
-    /// # Errors
-    /// If the control thread has ended.
-    pub fn on_links(&self, tell: impl Fn() + Send + 'static) -> Result<(), Error> {
-        self.ask(move |control| control.on_links(Box::new(tell)))
-    }
-
-    /// Attaches the kernel path to an interface, unless it is already attached.
-    ///
-    /// # Errors
-    /// If the control thread has ended, there is no kernel path, or the interface cannot take it.
-    pub fn attach(&self, interface: &str, choice: AttachChoice) -> Result<Attachment, Error> {
-        let interface = interface.to_owned();
-        self.ask(move |control| control.attach(&interface, choice))?
-    }
-
-    /// Detaches the kernel path from all interfaces except these.
-    ///
-    /// # Errors
-    /// If the control thread has ended.
-    pub fn detach_others(&self, keep: Vec<u32>) -> Result<(), Error> {
-        self.ask(move |control| control.detach_others(&keep))
-    }
-
-    /// Applies those changes of the configuration that need no restart.
-    ///
-    /// # Errors
-    /// If the control thread has ended, or the new tables found no memory.
-    pub fn reconfigure(&self, config: &Config) -> Result<(), Error> {
-        let config = config.clone();
-        self.ask(move |control| control.reconfigure(&config))?
     }
 
     /// Leaves these packets to Linux from now on, and no others, except those that the configuration makes bypass
@@ -374,93 +279,6 @@ impl Handle {
         if self.leases.add_reason(Reason::Firewall) {
             tracing::info!("leaving all packets to Linux until a change of its firewall is applied");
         }
-    }
-
-    /// The part of the status that control knows, and the state of each port.
-    ///
-    /// # Errors
-    /// If the control thread has ended.
-    pub fn status(&self) -> Result<(Status, Vec<ControlPortState>), Error> {
-        self.ask(|control| (control.status(), control.interfaces()))
-    }
-
-    /// Everything that metrics need, in one request, since each may have to wait on a busy machine.
-    ///
-    /// # Errors
-    /// If the control thread has ended.
-    pub fn everything(&self) -> Result<ControlState, Error> {
-        self.ask(|control| ControlState {
-            status: control.status(),
-            ports: control.interfaces(),
-            kernel: control.kernel_counters(),
-            filters: control.filters(),
-        })
-    }
-
-    /// State of each port, and its counters in the kernel path.
-    ///
-    /// # Errors
-    /// If the control thread has ended.
-    pub fn ports(&self) -> Result<(Vec<ControlPortState>, Vec<Counters>), Error> {
-        self.ask(|control| (control.interfaces(), control.kernel_counters()))
-    }
-
-    /// State of each port.
-    ///
-    /// # Errors
-    /// If the control thread has ended.
-    pub fn interfaces(&self) -> Result<Vec<ControlPortState>, Error> {
-        self.ask(|control| control.interfaces())
-    }
-
-    /// Counters of the kernel path for each port; empty without a kernel path.
-    ///
-    /// # Errors
-    /// If the control thread has ended.
-    pub fn kernel_counters(&self) -> Result<Vec<Counters>, Error> {
-        self.ask(|control| control.kernel_counters())
-    }
-
-    /// Routes, as the fast path uses them.
-    ///
-    /// # Errors
-    /// If the query is invalid, or the control thread has ended.
-    pub fn routes(&self, query: &RouteQuery) -> Result<Routes, Error> {
-        let query = query.clone();
-        self.ask(move |control| control.routes(&query))?
-    }
-
-    /// What becomes of one packet, as far as the tables say.
-    ///
-    /// # Errors
-    /// If the query is invalid, there is no memory, or the control thread has ended.
-    pub fn explain(&self, query: &ExplainQuery) -> Result<Explanation, Error> {
-        let query = query.clone();
-        self.ask(move |control| control.explain(&query))?
-    }
-
-    /// Filter rules with their matches.
-    ///
-    /// # Errors
-    /// If the control thread has ended.
-    pub fn filters(&self) -> Result<bm_api::Filters, Error> {
-        self.ask(|control| control.filters())
-    }
-
-    /// The kernel's neighbors on our interfaces.
-    ///
-    /// # Errors
-    /// If the control thread has ended.
-    pub fn neighbors(&self) -> Result<Neighbors, Error> {
-        self.ask(|control| control.neighbors())
-    }
-
-    /// Next hops and groups in use.
-    ///
-    /// # Errors
-    /// If the control thread has ended.
-    pub fn next_hops(&self) -> Result<NextHops, Error> {
-        self.ask(|control| control.next_hops())
     }
 
     /// Compares the mirror with a fresh dump of the kernel's tables, and the compiled tables with the mirror. Changes

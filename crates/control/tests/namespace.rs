@@ -7,7 +7,7 @@
 use bm_api::request::RouteQuery;
 use bm_api::{Action, RouteState};
 use bm_control::config::Config;
-use bm_control::control_thread::{ControlPort, ControlThread};
+use bm_control::control_thread::{Control, ControlPort, ControlThread};
 use bm_fastpath::{AttachChoice, Kernel};
 use bm_fib::published::Readers;
 use bm_forward::{Resolution, Resolver};
@@ -131,7 +131,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) -> Duration {
 /// Prefix, action and state of the route to an address.
 fn to(thread: &ControlThread, address: &str) -> (String, Action, RouteState) {
     let query = RouteQuery { address: Some(address.into()), ..RouteQuery::default() };
-    let routes = thread.handle().routes(&query).unwrap();
+    let routes = thread.handle().try_ask(move |control| control.routes(&query)).unwrap();
     let route = &routes.routes[0];
     (route.prefix.clone(), route.action, route.state)
 }
@@ -166,9 +166,9 @@ fn follows_the_kernel() {
         until("the carrier again", || to(&thread, "203.0.113.1").1 != Action::Host);
         verified(&thread);
         ip("rule add from 198.51.100.0/24 lookup 77");
-        until("the rule", || !thread.handle().status().unwrap().0.notes.is_empty());
+        until("the rule", || !thread.handle().ask(|control| control.status()).unwrap().notes.is_empty());
         ip("rule del from 198.51.100.0/24 lookup 77");
-        until("the rule's end", || thread.handle().status().unwrap().0.notes.is_empty());
+        until("the rule's end", || thread.handle().ask(|control| control.status()).unwrap().notes.is_empty());
         verified(&thread);
     });
 }
@@ -182,7 +182,7 @@ fn follows_a_hundred_thousand_changes() {
             let prefix = |number: u32| std::net::Ipv4Addr::from(0x0b00_0000 + (number << 8));
             (0..100_000).map(|number| format!("route {verb} {}/24 via 192.0.2.9\n", prefix(number))).collect()
         };
-        let total = |thread: &ControlThread| thread.handle().status().unwrap().0.routes_ipv4;
+        let total = |thread: &ControlThread| thread.handle().ask(|control| control.status()).unwrap().routes_ipv4;
         let before = total(&thread);
         for (verb, wanted) in [("add", before + 100_000), ("del", before)] {
             ip_batch(&routes(verb));
@@ -202,7 +202,7 @@ fn requests_neighbors_and_reports_those_that_fail() {
         let nobody = (ifindex("a"), "192.0.2.77".parse().unwrap());
         neighbor_requests.resolve(nobody.0, nobody.1);
         let known = |address: &str| {
-            let neighbors = thread.handle().neighbors().unwrap().neighbors;
+            let neighbors = thread.handle().ask(|control| control.neighbors()).unwrap().neighbors;
             neighbors.into_iter().find(|neighbor| neighbor.address == address.parse::<IpAddr>().unwrap())
         };
         until("the request", || known("192.0.2.77").is_some());
@@ -240,7 +240,7 @@ fn sets_the_addresses_of_linux_on_ports() {
         is_told("inactive at first", &|said| {
             !said.active && said.macs.len() == 1 && said.local.contains(&"192.0.2.1".parse().unwrap())
         });
-        thread.handle().set_active(true).unwrap();
+        thread.handle().ask(|control| control.set_active(true)).unwrap();
         is_told("active", &|said| said.active);
         ip("addr add 203.0.113.1/32 dev b");
         is_told("the address", &|said| said.local.contains(&"203.0.113.1".parse().unwrap()));
@@ -250,7 +250,7 @@ fn sets_the_addresses_of_linux_on_ports() {
         if try_ip("link add link b name b.7 type vlan id 7") {
             ip("link set dev b.7 address 02:00:00:00:00:77 up");
             is_told("the VLAN's MAC", &|said| said.macs.contains(&[2, 0, 0, 0, 0, 0x77]));
-            let interfaces = thread.handle().interfaces().unwrap();
+            let interfaces = thread.handle().ask(|control| control.interfaces()).unwrap();
             let names: Vec<_> = interfaces[1].interfaces.iter().map(|interface| &*interface.name).collect();
             assert_eq!(names, ["b", "b.7"]);
             ip("link del dev b.7");
@@ -285,29 +285,29 @@ fn ports_of_the_kernel_path_are_filtered_while_ports_change() {
         let text = "[[port]]\ndevice = 'a'\nreverse_path = 'strict'\n\
                     [[filter.rule]]\nname = 'all'\naction = 'drop'\n";
         let config = Config::parse(std::path::Path::new("test.toml"), text).unwrap();
-        let ports = || {
+        let ports = move || {
             let (name, steering) = ("a".into(), Box::new(Told::default()));
             vec![ControlPort { name, ifindex: Some(ifindex), steering, in_kernel: true }]
         };
         let thread = ControlThread::start(&config, 7, &Readers::new(), ports(), Some(kernel)).unwrap();
         let control = thread.handle();
         let is_filtered = |when: &str| {
-            let count = || control.filters().unwrap().filters[0].packets;
+            let count = || control.ask(|control| control.filters()).unwrap().filters[0].packets;
             let before = count();
             until(when, || {
                 far.run("ping -c 1 -W 1 198.51.100.9");
                 count() > before
             });
         };
-        control.set_active(true).unwrap();
+        control.ask(|control| control.set_active(true)).unwrap();
         is_filtered("a drop");
-        control.set_active(false).unwrap();
+        control.ask(|control| control.set_active(false)).unwrap();
         is_filtered("a drop with nothing forwarded");
-        control.release_worker_ports().unwrap();
+        control.try_ask(Control::release_worker_ports).unwrap();
         is_filtered("a drop while workers are started again");
-        control.set_ports(ports(), &config).unwrap();
+        control.try_ask(move |control| control.set_ports(ports(), &config)).unwrap();
         is_filtered("a drop with new ports");
-        control.set_active(true).unwrap();
+        control.ask(|control| control.set_active(true)).unwrap();
         is_filtered("a drop at last");
     });
 }

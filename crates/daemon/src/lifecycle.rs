@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use bm_cli::Failure;
 use bm_control::config;
 use bm_serve::rights::{self, Rights};
-use bm_serve::{AnswersOfDaemon as _, server, socket, web};
+use bm_serve::{Answers, server, socket, web};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::configuration::configuration;
 use crate::guard::{confine, health, limits, notify};
 use crate::log;
 use crate::namespace_claim::NamespaceClaim;
-use crate::observe::answers::Daemon;
+use crate::observe::answers::{self, Daemon};
 use crate::observe::linux_drops::LinuxDrops;
 use crate::options::Options;
 use crate::router::{Forwarder, MakeNatives, Scripts};
@@ -66,12 +66,13 @@ pub fn up(mut options: Options, natives: MakeNatives) -> Result<(), Failure> {
         let daemon = Arc::new(Daemon::new(forwarder.clone(), options, started, unconfined, web));
         forwarder.watch_links()?;
         let programs = (forwarder.serve_xfrm()?, forwarder.follow_kernel_ipsec()?);
-        let answering = tokio::spawn(socket.serve(answers(&daemon, readers)));
+        let answers = answers::all();
+        let answering = tokio::spawn(socket.serve(rights(&answers, &daemon, readers)));
         if let Some(listener) = metrics {
-            tokio::spawn(server::serve_metrics(listener, daemon.clone()));
+            tokio::spawn(server::serve_metrics(listener, answers.routes_of_metrics(daemon.clone())));
         }
         if let Some(page) = page {
-            tokio::spawn(page.serve(daemon.clone()));
+            tokio::spawn(page.serve(answers.routes_of_page(daemon.clone())));
         }
         say_ready(daemon.ready());
         match daemon.no_ports() {
@@ -95,12 +96,12 @@ pub fn up(mut options: Options, natives: MakeNatives) -> Result<(), Failure> {
     ended
 }
 
-/// The routes of the control socket: for root, and for members of the group with read access.
-fn answers(daemon: &Arc<Daemon>, readers: Option<u32>) -> Rights {
-    let all = server::routes(daemon.clone());
+/// What clients of the control socket may do: everything, or only read for members of the group `readers`.
+fn rights(answers: &Answers<Daemon>, daemon: &Arc<Daemon>, readers: Option<u32>) -> Rights {
+    let all = answers.routes(daemon.clone());
     match readers {
         None => Rights::of_all(all),
-        Some(group) => Rights::of_group(all, group, server::routes_of_readers(daemon.clone())),
+        Some(group) => Rights::of_group(all, group, answers.routes_of_readers(daemon.clone())),
     }
 }
 

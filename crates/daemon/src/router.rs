@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 
 use bm_api::Error;
 use bm_control::config::Config;
-use bm_control::control_thread::ControlThread;
+use bm_control::control_thread::{Control, ControlThread};
 use bm_fastpath::Claims;
 use tokio::sync::Notify;
 
@@ -141,7 +141,7 @@ impl Forwarder {
         // Workers end with the daemon; switches need not.
         let in_kernel = self.setup().plan.paths.any_kernel();
         if in_kernel || self.switches.count().0 == 0 {
-            self.driver.handle().keep()?;
+            self.driver.handle().try_ask(Control::keep)?;
         }
         self.switches.keep()?;
         self.cluster.keep()?;

@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bm_api::request::{self, Request};
 use bm_cli::Failure;
 use http_body_util::{BodyExt, Empty};
+use hyper::Method;
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::runtime::{Builder, Runtime};
@@ -24,29 +26,70 @@ const POST_MAX: Duration = Duration::from_secs(300);
 /// Time limit of a request whose answer is soon asked for again.
 const SESSION_MAX: Duration = Duration::from_secs(5);
 
-/// How to reach a daemon.
+/// The daemon, or the Lua program, that requests are sent to.
 #[derive(Clone, Debug)]
 pub struct Server {
     /// Its control socket.
     pub socket: PathBuf,
     /// Time limit of a request; `None` for the one that suits the request.
     pub timeout: Option<Duration>,
+    /// The node of its cluster that is to answer instead.
+    pub node: Option<String>,
 }
 
-/// Sends a request and decodes the daemon's reply.
+/// Sends a request and decodes the reply.
 ///
 /// # Errors
 /// The daemon's own error, or why it could not be reached within the time limit.
-pub fn ask<T: DeserializeOwned>(server: &Server, method: Method, path: &str) -> Result<T, Failure> {
-    let by_default = if method == Method::GET { GET_MAX } else { POST_MAX };
-    let longest = server.timeout.unwrap_or(by_default);
-    let what = format!("{method} {path}");
-    let exchange = exchange(&server.socket, method, path);
+pub fn ask<Q: Serialize, R: DeserializeOwned>(
+    server: &Server,
+    request: Request<Q, R>,
+    query: &Q,
+) -> Result<R, Failure> {
+    let (method, longest) = match request.method {
+        request::Method::Get => (Method::GET, GET_MAX),
+        request::Method::Post => (Method::POST, POST_MAX),
+    };
+    let longest = server.timeout.unwrap_or(longest);
+    let path = path(server, request, query)?;
     let (status, body) = runtime()?.block_on(async {
-        let late = |_| Err(unanswered(&server.socket, &what, longest));
-        timeout(longest, exchange).await.unwrap_or_else(late)
+        match timeout(longest, exchange(&server.socket, method.clone(), &path)).await {
+            Ok(answered) => answered,
+            Err(_) => Err(unanswered(&server.socket, &format!("{method} {path}"), longest)),
+        }
     })?;
     bm_api::decode(status, &body).map_err(Failure::failed)
+}
+
+/// The path of a request with its parameters.
+fn path<Q: Serialize, R>(server: &Server, request: Request<Q, R>, query: &Q) -> Result<String, Failure> {
+    let query = serde_urlencoded::to_string(query).map_err(Failure::failed)?;
+    let path = match query.is_empty() {
+        true => request.path.to_string(),
+        false => format!("{}?{query}", request.path),
+    };
+    match &server.node {
+        None => Ok(path),
+        Some(node) if request.method == request::Method::Get => {
+            Ok(format!("{}{}{path}", request::NODES, escaped(node)))
+        }
+        Some(_) => Err(Failure::Usage(
+            "--node is only for commands that show something; run others on that node".into(),
+        )),
+    }
+}
+
+/// A part of a path, percent-encoded (RFC 3986 2.3).
+fn escaped(part: &str) -> String {
+    let mut escaped = String::new();
+    for byte in part.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            escaped.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    escaped
 }
 
 /// Longest answer to a request of another node, in time.
@@ -55,17 +98,18 @@ const ANSWER_MAX: Duration = Duration::from_secs(15);
 /// What a daemon's socket answers to a GET request: status and body. For other nodes of a cluster, so an error is an
 /// answer as well.
 pub fn answer(socket: &Path, path: &str) -> (u16, Vec<u8>) {
-    let refused = |message: &str| (400, bm_api::encode(&bm_api::Error::new(message)).unwrap_or_default());
-    if !path.starts_with("/v1/") || path.starts_with(bm_api::request::NODES) {
-        return refused("another node cannot make this request");
+    if !path.starts_with("/v1/") || path.starts_with(request::NODES) {
+        return refusal("another node cannot make this request");
     }
-    let Ok(runtime) = runtime() else { return refused("the node cannot answer now") };
-    let exchange = exchange(socket, Method::GET, path);
-    let answer = runtime.block_on(async { tokio::time::timeout(ANSWER_MAX, exchange).await });
-    match answer {
+    let Ok(runtime) = runtime() else { return refusal("the node cannot answer now") };
+    match runtime.block_on(async { timeout(ANSWER_MAX, exchange(socket, Method::GET, path)).await }) {
         Ok(Ok((status, body))) => (status, body.to_vec()),
-        Ok(Err(_)) | Err(_) => refused("the node's control socket does not answer"),
+        Ok(Err(_)) | Err(_) => refusal("the node's control socket does not answer"),
     }
+}
+
+fn refusal(message: &str) -> (u16, Vec<u8>) {
+    (400, bm_api::encode(&bm_api::Error::new(message)).unwrap_or_default())
 }
 
 /// Whether a process listens on a socket, even if it accepts no connections at the moment.
@@ -101,7 +145,7 @@ async fn send(
     method: Method,
     path: &str,
 ) -> Result<(u16, Bytes), Failure> {
-    let request = Request::builder().method(method).uri(path).header("host", "brickmoon");
+    let request = hyper::Request::builder().method(method).uri(path).header("host", "brickmoon");
     let request = request.body(Empty::<Bytes>::new()).map_err(Failure::failed)?;
     let reply = sender.send_request(request).await.map_err(Failure::failed)?;
     let status = reply.status().as_u16();
@@ -130,35 +174,40 @@ impl Session {
     /// # Errors
     /// If there is no answer within the time limit.
     pub fn get(&mut self, path: &str) -> Result<(u16, Bytes), Failure> {
-        let Self { server, runtime, sender } = self;
-        let longest = server.timeout.unwrap_or(SESSION_MAX);
-        runtime.block_on(async {
+        let longest = self.server.timeout.unwrap_or(SESSION_MAX);
+        self.runtime.block_on(async {
             // The server closes a connection that was idle for too long: that is no error.
-            if let Some(mut open) = sender.take()
+            if let Some(mut open) = self.sender.take()
                 && let Ok(Ok(reply)) = timeout(longest, send(&mut open, Method::GET, path)).await
             {
-                *sender = Some(open);
+                self.sender = Some(open);
                 return Ok(reply);
             }
-            let exchange = async {
-                let mut open = connect(&server.socket).await?;
-                let reply = send(&mut open, Method::GET, path).await?;
-                Ok((open, reply))
+            let socket = &self.server.socket;
+            let Ok(first) = timeout(longest, first_of_connection(socket, path)).await else {
+                return Err(unanswered(socket, &format!("GET {path}"), longest));
             };
-            let late = |_| Err(unanswered(&server.socket, &format!("GET {path}"), longest));
-            let (open, reply) = timeout(longest, exchange).await.unwrap_or_else(late)?;
-            *sender = Some(open);
+            let (open, reply) = first?;
+            self.sender = Some(open);
             Ok(reply)
         })
     }
 }
 
+/// Connects, and sends a first GET request.
+async fn first_of_connection(
+    socket: &Path,
+    path: &str,
+) -> Result<(SendRequest<Empty<Bytes>>, (u16, Bytes)), Failure> {
+    let mut open = connect(socket).await?;
+    let reply = send(&mut open, Method::GET, path).await?;
+    Ok((open, reply))
+}
+
 fn unreachable(socket: &Path, error: &std::io::Error) -> Failure {
     use std::io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied, WouldBlock};
-    let programs = program_socket::programs_beside(socket)
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect::<Vec<_>>();
+    let programs: Vec<_> =
+        program_socket::programs_beside(socket).iter().map(|path| path.display().to_string()).collect();
     let programs = match programs.is_empty() {
         true => String::new(),
         false => format!("; Lua programs listen at {}", programs.join(", ")),

@@ -6,7 +6,7 @@
 //! web page's address ─────► connections ─► web ─────►┘           └─ metrics: counters ─► text for Prometheus
 //! ```
 //!
-//! Nothing here knows the daemon or Lua programs: they implement [`Answers`].
+//! Nothing here knows the daemon or Lua programs: they fill [`Answers`].
 
 #![forbid(unsafe_code)]
 
@@ -21,8 +21,6 @@ pub mod report;
 pub mod rights;
 pub mod server;
 pub mod socket;
-#[cfg(test)]
-mod testing;
 pub mod web;
 
-pub use answers::{Answers, AnswersOfDaemon};
+pub use answers::Answers;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! connection ─► GET? ─► Guard: host ─► / page.css page.js
-//!                                 └──► Guard: token ─► routes_of_page
+//!                                 └──► Guard: token ─► Answers::routes_of_page
 //! ```
 //!
 //! Refused requests never reach a handler, so they cost no thread. The page needs nothing from elsewhere, and its script
@@ -17,6 +17,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -29,9 +30,8 @@ use page::{FILES, HEADERS};
 use token::Token;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::answers::AnswersOfDaemon;
 use crate::connections::serve;
-use crate::server::{refused, routes_of_page};
+use crate::server::refused;
 
 /// Maximum number of connections to the page. A browser opens six.
 const CONNECTIONS: usize = 64;
@@ -73,11 +73,11 @@ impl Page {
         format!("http://{}/", self.address)
     }
 
-    /// Serves the page until the task is dropped.
-    pub async fn serve<D: AnswersOfDaemon>(self, daemon: Arc<D>) {
+    /// Serves the page, and the API by these routes, until the task is dropped.
+    pub async fn serve(self, routes: Router) {
         let guard = Arc::new(Mutex::new(Guard::new(self.token)));
         let started = Instant::now();
-        let routes = FILES.iter().fold(routes_of_page(daemon), |routes, file| {
+        let routes = FILES.iter().fold(routes, |routes, file| {
             routes.route(
                 file.path,
                 get(move || async move { ([(header::CONTENT_TYPE, file.kind)], file.text) }),

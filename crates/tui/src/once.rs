@@ -44,6 +44,8 @@ fn object(screen: &Screen) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bm_api::request;
+
     use crate::sample::Reply;
     use crate::view::View;
     use std::time::Duration;
@@ -56,14 +58,14 @@ mod tests {
     impl Get for Fake {
         fn get(&mut self, path: &str) -> Reply {
             let body = match path {
-                bm_api::request::STATUS => {
+                path if path == request::STATUS.path => {
                     json!({"version": "1.2", "pid": 7, "path": "kernel", "ready": true})
                 }
-                bm_api::request::PORTS => {
+                path if path == request::PORTS.path => {
                     self.received += 10;
                     json!({"ports": [{"name": "a", "up": true, "active": true, "account": {"received": self.received}}]})
                 }
-                bm_api::request::DROPS => json!({"drops": [], "total": 0}),
+                path if path == request::DROPS.path => json!({"drops": [], "total": 0}),
                 _ => json!({"workers": [], "apps": [], "links": [], "switches": [], "hooks": [], "sas": []}),
             };
             Ok((200, body.to_string().into_bytes()))

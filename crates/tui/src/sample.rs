@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use bm_api::request;
+use bm_api::request::{self, NoParameters, Request};
 use bm_api::{Apps, Cluster, Drops, Hooks, Links, Ports, Sas, Status, Switches, Workers};
+use serde::de::DeserializeOwned;
 
 /// Status and body of a reply, or why there is none.
 pub type Reply = Result<(u16, Vec<u8>), String>;
@@ -185,7 +186,7 @@ fn add(all: &mut HashMap<String, u64>, key: &str, counters: &[(&str, u64)]) {
     all.extend(counters.iter().map(|(name, value)| (format!("{key}/{name}"), *value)));
 }
 
-fn ask<T: serde::de::DeserializeOwned>(get: &mut dyn Get, path: &str) -> Result<T, String> {
-    let (status, body) = get.get(path)?;
+fn ask<R: DeserializeOwned>(get: &mut dyn Get, request: Request<NoParameters, R>) -> Result<R, String> {
+    let (status, body) = get.get(request.path)?;
     bm_api::decode(status, &body).map_err(|error| error.to_string())
 }

@@ -51,9 +51,9 @@ impl Server {
         let runtime = runtime.expect("a runtime without devices");
         let (connect, listener) = mpsc::unbounded_channel();
         let routes = Router::new()
-            .route(STATUS, get(|| async { "status" }))
-            .route(ROUTES, get(|Query(query): Query<RouteQuery>| async move { format!("{query:?}") }))
-            .route(STOP, post(|Query(query): Query<StopQuery>| async move { format!("{query:?}") }));
+            .route(STATUS.path, get(|| async { "status" }))
+            .route(ROUTES.path, get(|Query(query): Query<RouteQuery>| async move { format!("{query:?}") }))
+            .route(STOP.path, post(|Query(query): Query<StopQuery>| async move { format!("{query:?}") }));
         let who = move |_: &DuplexStream| (0, routes.clone());
         runtime.spawn(connections::serve(FromMemory(listener), who, 8));
         Self { runtime, connect }

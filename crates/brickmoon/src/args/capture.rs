@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::query::Socket;
+use crate::query::Socket;
 
 pub(super) const CAPTURE_EXAMPLES: &str = "\
 Examples:

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::Query;
+use crate::query::Query;
 
 /// `brickmoon clear`.
 #[derive(Debug, Args)]

@@ -3,7 +3,8 @@
 use bm_cluster::RelayLink;
 use clap::{Args, Subcommand};
 
-use super::{PassedOn, Query};
+use super::PassedOn;
+use crate::query::Query;
 
 const RELAY_EXAMPLES: &str = "\
 Examples:

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::query::Query;
+use crate::query::Query;
 
 pub(super) const EXPLAIN_EXAMPLES: &str = "\
 Examples:

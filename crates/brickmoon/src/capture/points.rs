@@ -1,13 +1,14 @@
 //! The filter and the ports of the command line.
 
-use bm_api::{PortMode, PortState, Ports, request};
+use bm_api::request::{self, NoParameters};
+use bm_api::{PortMode, PortState, Ports};
 use bm_capture::{Directions, Filter, Port};
 use bm_cli::Failure;
 use bm_lua::BpfFilter;
 use bm_serve::client;
-use hyper::Method;
 
-use crate::args::{Direction, Socket};
+use crate::args::Direction;
+use crate::query::Socket;
 
 /// All ports.
 const ANY: &str = "any";
@@ -24,7 +25,7 @@ pub fn filter(arguments: &[String]) -> Result<Filter, Failure> {
 
 /// The daemon's ports.
 pub fn ports(socket: &Socket) -> Result<Ports, Failure> {
-    client::ask(&socket.server(), Method::GET, request::PORTS)
+    client::ask(&socket.server(), request::PORTS, &NoParameters {})
 }
 
 /// The ports of a capture point.

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use bm_api::request::{self, StopQuery};
+use bm_api::request;
 use bm_api::{Account, App, Apps, Drops, Error, Link, Links, Status, Stopping, Worker, Workers};
 use bm_cli::Failure;
 use bm_frame::FramePool;
 use bm_lua::{Report, ReportSlots};
-use bm_serve::server::{routes_of_program, runtime};
+use bm_serve::server::runtime;
 use bm_serve::socket::Socket;
-use bm_serve::{Answers, app_report, program_socket, report};
+use bm_serve::{Answers, app_report, metrics, program_socket, report};
 use bm_stats::Registry;
 use tokio::sync::oneshot;
 
@@ -63,7 +63,7 @@ impl Server {
         let work = move || {
             runtime.block_on(async {
                 tokio::select! {
-                    _ = socket.serve_all(routes_of_program(Arc::new(facts))) => {}
+                    _ = socket.serve_all(answers().routes(Arc::new(facts))) => {}
                     _ = ended => {}
                 }
             });
@@ -85,6 +85,26 @@ impl Drop for Server {
     }
 }
 
+/// What a Lua program answers: a function for each request that it knows.
+fn answers() -> Answers<Facts> {
+    Answers::<Facts>::new(no_such_path)
+        .on(request::STATUS, |facts, _| Ok(facts.status()))
+        .on(request::APPS, |facts, _| Ok(facts.apps()))
+        .on(request::LINKS, |facts, _| Ok(facts.links()))
+        .on(request::WORKERS, |facts, _| Ok(facts.workers()))
+        .on(request::DROPS, |facts, _| Ok(facts.drops()))
+        .on(request::STOP, |_, _| {
+            bm_lua::interrupt();
+            Ok(Stopping { pid: std::process::id(), kept: false })
+        })
+        .on_metrics(Facts::metrics)
+}
+
+fn no_such_path() -> Error {
+    let others = "a Lua program answers status, apps, links, workers, drops, metrics and stop";
+    Error::new("a Lua program cannot answer this request").hint(others)
+}
+
 impl Facts {
     fn reports(&self) -> Vec<Report> {
         self.report_slots.ask(app_report::PATIENCE)
@@ -94,7 +114,7 @@ impl Facts {
         report::counters(&self.registry)
     }
 
-    fn state(&self) -> Status {
+    fn status(&self) -> Status {
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
@@ -103,12 +123,6 @@ impl Facts {
             workers: self.reports().iter().filter(|report| report.alive).count() as u32,
             ..Status::default()
         }
-    }
-}
-
-impl Answers for Facts {
-    fn status(&self) -> Result<Status, Error> {
-        Ok(self.state())
     }
 
     fn apps(&self) -> Apps {
@@ -159,17 +173,7 @@ impl Answers for Facts {
 
     fn metrics(&self) -> String {
         let counters: Vec<_> = self.counters().into_iter().collect();
-        bm_serve::metrics::render(&self.state(), &counters, &[], &bm_api::Collectors::default())
-    }
-
-    fn stop(&self, _query: &StopQuery) -> Result<Stopping, Error> {
-        bm_lua::interrupt();
-        Ok(Stopping { pid: std::process::id(), kept: false })
-    }
-
-    fn no_such_path(&self) -> Error {
-        let others = "a Lua program answers status, apps, links, workers, drops, metrics and stop";
-        Error::new("a Lua program cannot answer this request").hint(others)
+        metrics::render(&self.status(), &counters, &[], &bm_api::Collectors::default())
     }
 }
 

@@ -193,7 +193,7 @@ impl Set {
             apps.push(Some(RouterApp { router, back, waker, set: None }));
         }
         let slow = SlowThread::start(slow).map_err(text)?;
-        driver.handle().set_active(true).map_err(text)?;
+        driver.handle().ask(|control| control.set_active(true)).map_err(text)?;
         Ok(Self {
             parts: Mutex::new(apps),
             queues: Mutex::new(queues),

@@ -46,8 +46,8 @@ struct Done {
     last_batch_changes: u64,
 }
 
-/// The state of the control thread.
-pub(super) struct Control {
+/// The state of the control thread, for functions that it runs ([`Handle::ask`](super::Handle::ask)).
+pub struct Control {
     pub(super) watch: Watch,
     pub(super) compiler: Compiler,
     pub(super) kernel: Option<KernelPath>,
@@ -100,7 +100,7 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub fn open(
+    pub(super) fn open(
         config: &Config,
         mut compiler: Compiler,
         ports: Vec<ControlPort>,
@@ -167,7 +167,7 @@ impl Control {
     }
 
     /// Runs until [`Self::end`].
-    pub fn run(&mut self, requests: &Receiver<Request>, waker: &Waker) {
+    pub(super) fn run(&mut self, requests: &Receiver<Request>, waker: &Waker) {
         let mut watched = None;
         while !self.ended {
             // Watched only once packets are forwarded with its tables: before that, other threads attach programs and
@@ -206,7 +206,7 @@ impl Control {
         }
     }
 
-    pub fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         self.ended = true;
     }
 
@@ -317,6 +317,7 @@ impl Control {
         }
     }
 
+    /// Makes ports take packets, or leave all of them to Linux.
     pub fn set_active(&mut self, active: bool) {
         self.active = active;
         self.workers_rest = false;
@@ -335,6 +336,10 @@ impl Control {
         self.compiler.shown_filters(in_kernel)
     }
 
+    /// Applies those changes of the configuration that need no restart.
+    ///
+    /// # Errors
+    /// If the new tables found no memory.
     pub fn reconfigure(&mut self, config: &Config) -> Result<(), Error> {
         self.take_settings(config);
         self.fabric = config.fabric_devices();
@@ -375,7 +380,7 @@ impl Control {
     }
 
     /// Leaves these packets to Linux from now on, and no others.
-    pub fn set_linux_only(&mut self, list: Vec<LinuxOnly>) -> Result<(), Error> {
+    pub(super) fn set_linux_only(&mut self, list: Vec<LinuxOnly>) -> Result<(), Error> {
         let before = self.linux_only.honored();
         let differs = self.linux_only.set(list);
         if differs || self.behind.is_some() { self.enforce(&before) } else { Ok(()) }
@@ -403,7 +408,7 @@ impl Control {
         self.follow()
     }
 
-    pub fn neighbor_requests(&mut self, waker: Waker) -> NeighborRequests {
+    pub(super) fn neighbor_requests(&mut self, waker: Waker) -> NeighborRequests {
         let (neighbor_requests, asked) = neighbor_requests(self.resolve_queue, waker);
         self.slow_path = Some(asked);
         neighbor_requests

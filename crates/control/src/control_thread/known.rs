@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bm_api::{Error, Interface, Status};
+use bm_api::{Interface, Status};
 use bm_fastpath::{AttachType, Counters};
 
 use super::Handle;
@@ -36,14 +36,6 @@ pub struct ControlPortState {
 }
 
 impl Handle {
-    /// The names of the IPsec interfaces, by their numbers.
-    ///
-    /// # Errors
-    /// If the control thread has ended.
-    pub fn ipsec_interfaces(&self) -> Result<BTreeMap<u32, String>, Error> {
-        self.ask(|control| control.ipsec_interfaces())
-    }
-
     /// Interfaces of the kernel path on which no filter applies, by their index in Linux, and why; `None` if that cannot
     /// be told now, since the program is being changed.
     pub fn uncovered(&self) -> Option<BTreeMap<u32, String>> {

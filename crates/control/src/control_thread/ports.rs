@@ -13,7 +13,11 @@ use crate::config::Config;
 const ETHERNET: u16 = 1;
 
 impl Control {
-    /// Ports of the kernel path forward at once, ports of workers once they are activated again.
+    /// Replaces the ports and the configuration. Ports of the kernel path forward at once if they were activated by
+    /// [`Self::set_active`]; ports of workers take no packets before another call of it.
+    ///
+    /// # Errors
+    /// If the new tables found no memory.
     pub fn set_ports(&mut self, ports: Vec<ControlPort>, config: &Config) -> Result<(), Error> {
         self.workers_rest = true;
         self.ports = ports;
@@ -21,6 +25,10 @@ impl Control {
         self.reconfigure(config)
     }
 
+    /// Sets the interface of a port, by its index, or removes it.
+    ///
+    /// # Errors
+    /// If the new tables found no memory.
     pub fn set_port(
         &mut self,
         port: usize,
@@ -33,7 +41,11 @@ impl Control {
         self.ports_changed()
     }
 
-    /// Leaves packets that arrive on ports of workers, or would leave by them, to Linux from now on.
+    /// Removes the interfaces of all ports of workers, whose packets Linux then gets, before the workers end. The kernel
+    /// path keeps forwarding.
+    ///
+    /// # Errors
+    /// If the new tables found no memory.
     pub fn release_worker_ports(&mut self) -> Result<(), Error> {
         self.workers_rest = true;
         self.steer();
@@ -72,18 +84,27 @@ impl Control {
         }
     }
 
-    /// The link with this name, if there is one.
-    pub fn link_now(&self, name: &str) -> Option<LinkNow> {
+    /// The links with these names; `None` for those that do not exist.
+    pub fn links(&self, names: &[String]) -> Vec<Option<LinkNow>> {
+        names.iter().map(|name| self.link_now(name)).collect()
+    }
+
+    fn link_now(&self, name: &str) -> Option<LinkNow> {
         let link = self.watch.mirror().link_named(name)?;
         let generation = self.watch.mirror().generation(link.ifindex)?;
         let ethernet = link.hardware == ETHERNET && link.mac.is_some();
         Some(LinkNow { ifindex: link.ifindex, generation, ethernet, veth: link.kind == Kind::Veth })
     }
 
-    pub fn on_links(&mut self, tell: Box<dyn Fn() + Send>) {
-        self.on_links = Some(tell);
+    /// Calls `tell` after each change of interfaces. It must not block.
+    pub fn on_links(&mut self, tell: impl Fn() + Send + 'static) {
+        self.on_links = Some(Box::new(tell));
     }
 
+    /// Attaches the kernel path to an interface, unless it is already attached.
+    ///
+    /// # Errors
+    /// If there is no kernel path, or the interface cannot take it.
     pub fn attach(&mut self, interface: &str, choice: AttachChoice) -> Result<Attachment, Error> {
         match &self.kernel {
             Some(kernel) => kernel.attach(interface, choice, self.compiler.filters_drop()),
@@ -93,10 +114,11 @@ impl Control {
     }
 
     /// What the kernel path is attached to on a port, and why if that was chosen automatically.
-    pub fn attached(&self, port: &ControlPort) -> Option<(AttachType, Option<String>)> {
+    pub(super) fn attached(&self, port: &ControlPort) -> Option<(AttachType, Option<String>)> {
         self.kernel.as_ref()?.attached(port.ifindex.filter(|_| port.in_kernel)?)
     }
 
+    /// Detaches the kernel path from all interfaces except these.
     pub fn detach_others(&mut self, keep: &[u32]) {
         if let Some(kernel) = &self.kernel {
             kernel.detach_others(keep);

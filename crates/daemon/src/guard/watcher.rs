@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use bm_cli::Failure;
-use bm_control::control_thread::Handle;
+use bm_control::control_thread::{Control, Handle};
 use bm_control::watcher::{self, Ended};
 use bm_graph::Waker;
 use bm_privilege::Calls;
@@ -62,7 +62,9 @@ impl Watcher {
         let mut child = command.current_dir("/").spawn()?;
         // Closes our copy of the other end.
         drop(command);
-        let given = stream.try_clone().and_then(|stream| handle.watch_over(stream).map_err(io::Error::other));
+        let given = stream.try_clone().and_then(|stream| {
+            handle.try_ask(|control| control.watch_over(stream)).map_err(io::Error::other)
+        });
         if let Err(error) = given {
             let _ended = child.kill();
             let _reaped = child.wait();
@@ -94,7 +96,7 @@ impl Watch {
                 );
                 tracing::warn!("{note}");
                 // If the control thread has ended, so has the daemon.
-                let _ended = handle.unpin();
+                let _ended = handle.ask(Control::unpin);
                 Self::Nobody { note }
             }
         }

@@ -62,7 +62,11 @@ impl TunDevices {
             config.ipsec.interfaces.iter().map(|own| (own.device.clone(), own.if_id)).collect();
         let names: Vec<_> = devices.iter().map(|(name, _)| name.clone()).collect();
         // Without an answer they stay as they are until the next change.
-        match if names.is_empty() { Ok(Vec::new()) } else { control.links(&names) } {
+        let links = match names.is_empty() {
+            true => Ok(Vec::new()),
+            false => control.ask(move |control| control.links(&names)),
+        };
+        match links {
             Ok(now) => self.hold(&devices, &now),
             Err(error) => tracing::error!("cannot follow changes of IPsec interfaces: {error}"),
         }

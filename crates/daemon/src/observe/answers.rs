@@ -11,16 +11,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bm_api::request::{self, ClearQuery, ExplainQuery, RouteQuery, StopQuery};
-use bm_api::{AppTime, Macs, Status, Stopping, Switches, Verify, Worker, Workers};
+use bm_api::request::{self, ClearQuery, StopQuery};
 use bm_api::{
-    Apps, Cleared, Cluster, Collectors, Drops, Error, Explanation, Filters, Hooks, IpsecPolicies, Links,
-    Neighbors, NextHops, Ports, Reloaded, Routes, Sas,
+    AppTime, Apps, Cleared, Cluster, Error, Hooks, Links, Reloaded, Status, Stopping, Verify, Worker, Workers,
 };
 use bm_control::config;
-use bm_control::control_thread::ControlState;
+use bm_control::control_thread::{ControlState, Handle};
 use bm_serve::report::{self, Counters};
-use bm_serve::{Answers, AnswersOfDaemon, app_report};
+use bm_serve::{Answers, app_report, metrics};
 use tokio::sync::Notify;
 
 use crate::configuration;
@@ -29,7 +27,7 @@ use crate::lock::lock;
 use crate::log;
 use crate::options::Options;
 use crate::router::Forwarder;
-use crate::workers::dataplane::{DataPlane, WorkerState};
+use crate::workers::dataplane::DataPlane;
 use crate::workers::hooks;
 
 /// The daemon as its clients see it.
@@ -105,7 +103,7 @@ impl Daemon {
 
     /// All counters, including those of the kernel path.
     fn counters(&self) -> Counters {
-        self.counters_with(&self.forwarder.driver.handle().kernel_counters().unwrap_or_default())
+        self.counters_with(&self.control().ask(|control| control.kernel_counters()).unwrap_or_default())
     }
 
     /// All counters, with the given ones of the kernel path for each port.
@@ -133,9 +131,53 @@ impl Daemon {
     }
 }
 
-impl Answers for Daemon {
+/// What the daemon answers: a function for each request.
+pub fn all() -> Answers<Daemon> {
+    Answers::<Daemon>::new(no_such_path)
+        .on(request::STATUS, |daemon, _| daemon.status())
+        .on(request::PORTS, |daemon, _| daemon.ports())
+        .on(request::ROUTES, |daemon, query| daemon.control().try_ask(move |control| control.routes(&query)))
+        .on(request::EXPLAIN, |daemon, query| daemon.explain(query))
+        .on(request::NEIGHBORS, |daemon, _| daemon.control().ask(|control| control.neighbors()))
+        .on(request::NEXT_HOPS, |daemon, _| daemon.control().ask(|control| control.next_hops()))
+        .on(request::APPS, |daemon, _| Ok(daemon.apps()))
+        .on(request::LINKS, |daemon, _| Ok(daemon.links()))
+        .on(request::WORKERS, |daemon, _| Ok(daemon.workers()))
+        .on(request::DROPS, |daemon, _| Ok(daemon.drops()))
+        .on(request::HOOKS, |daemon, _| Ok(daemon.hooks()))
+        .on(request::FILTERS, |daemon, _| daemon.control().ask(|control| control.filters()))
+        .on(request::SAS, |daemon, _| Ok(daemon.ipsec().sas()))
+        .on(request::POLICIES, |daemon, _| Ok(daemon.ipsec().policies()))
+        .on(request::COLLECTORS, |daemon, _| Ok(daemon.forwarder.sampling.collectors()))
+        .on(request::SWITCHES, |daemon, _| Ok(daemon.forwarder.switches.switches()))
+        .on(request::MACS, |daemon, _| Ok(daemon.forwarder.switches.macs()))
+        .on(request::CLUSTER, |daemon, _| Ok(daemon.cluster()))
+        .on(request::DRAIN, |daemon, _| daemon.set_drained(true))
+        .on(request::JOIN, |daemon, _| daemon.set_drained(false))
+        .on(request::REMOVE, |daemon, query| daemon.remove_member(&query.name))
+        .on(request::CLEARED, |daemon, _| Ok(daemon.baseline.cleared()))
+        .on(request::CLEAR, |daemon, query| daemon.clear(&query))
+        .on(request::VERIFY, |daemon, _| daemon.verify())
+        .on(request::RELOAD, |daemon, _| daemon.reload())
+        .on(request::STOP, |daemon, query| daemon.stop(&query))
+        .on_metrics(Daemon::metrics)
+        .on_nodes(|daemon, name, path| daemon.forwarder.cluster.ask(name, path))
+}
+
+fn no_such_path() -> Error {
+    let hint = format!("paths begin with /{}/; docs/api.md lists them", request::VERSION);
+    Error::new("no such path").hint(hint)
+}
+
+impl Daemon {
+    /// The control thread.
+    fn control(&self) -> &Handle {
+        self.forwarder.driver.handle()
+    }
+
     fn status(&self) -> Result<Status, Error> {
-        self.forwarder.driver.handle().status().map(|(status, ports)| self.completed(status, &ports))
+        let of_control = self.control().ask(|control| (control.status(), control.interfaces()));
+        of_control.map(|(status, ports)| self.completed(status, &ports))
     }
 
     fn apps(&self) -> Apps {
@@ -157,9 +199,10 @@ impl Answers for Daemon {
         let Some(running) = running.as_ref() else { return Workers::default() };
         let (frames, free) = running.plane.as_ref().map_or((0, 0), DataPlane::frames);
         let restarts = self.forwarder.failures();
-        let worker = |(index, state): (usize, WorkerState)| {
+        let mut workers = Vec::new();
+        for (index, state) in running.workers().into_iter().enumerate() {
             let [breaths, moves, sleeps, busy_ns] = state.counters;
-            Worker {
+            workers.push(Worker {
                 worker: index as u32,
                 core: state.core.map(|core| core as u32),
                 alive: state.alive,
@@ -174,88 +217,9 @@ impl Answers for Daemon {
                 frames: frames as u32,
                 frames_free: free as u32,
                 lua: app_report::lua_of_worker(index, &counters, &reports),
-            }
-        };
-        Workers { workers: running.workers().into_iter().enumerate().map(worker).collect() }
-    }
-
-    fn drops(&self) -> Drops {
-        self.drops_now()
-    }
-
-    fn metrics(&self) -> String {
-        let ControlState { status, ports, kernel, filters } =
-            self.forwarder.driver.handle().everything().unwrap_or_default();
-        let mut counters = self.counters_with(&kernel);
-        self.add_linux(&mut counters, &kernel);
-        counters.insert("log/lines_lost".into(), log::lost());
-        report::add_filters(&mut counters, &filters);
-        let counters: Vec<_> = counters.into_iter().collect();
-        let (links, collectors) = (self.cluster().links, self.collectors());
-        bm_serve::metrics::render(&self.completed(status, &ports), &counters, &links, &collectors)
-    }
-
-    fn stop(&self, query: &StopQuery) -> Result<Stopping, Error> {
-        if query.keep {
-            self.forwarder.keep()?;
+            });
         }
-        self.end.notify_one();
-        Ok(Stopping { pid: std::process::id(), kept: query.keep })
-    }
-
-    fn no_such_path(&self) -> Error {
-        let hint = format!("paths begin with /{}/; docs/api.md lists them", request::VERSION);
-        Error::new("no such path").hint(hint)
-    }
-}
-
-impl AnswersOfDaemon for Daemon {
-    fn ports(&self) -> Result<Ports, Error> {
-        self.ports_now()
-    }
-
-    fn routes(&self, query: &RouteQuery) -> Result<Routes, Error> {
-        self.forwarder.driver.handle().routes(query)
-    }
-
-    fn explain(&self, query: &ExplainQuery) -> Result<Explanation, Error> {
-        self.explanation(query)
-    }
-
-    fn neighbors(&self) -> Result<Neighbors, Error> {
-        self.forwarder.driver.handle().neighbors()
-    }
-
-    fn next_hops(&self) -> Result<NextHops, Error> {
-        self.forwarder.driver.handle().next_hops()
-    }
-
-    fn switches(&self) -> Switches {
-        self.forwarder.switches.switches()
-    }
-
-    fn macs(&self) -> Macs {
-        self.forwarder.switches.macs()
-    }
-
-    fn cluster(&self) -> Cluster {
-        self.forwarder.cluster.cluster(&self.counters())
-    }
-
-    fn filters(&self) -> Result<Filters, Error> {
-        self.forwarder.driver.handle().filters()
-    }
-
-    fn sas(&self) -> Sas {
-        self.ipsec().sas()
-    }
-
-    fn policies(&self) -> IpsecPolicies {
-        self.ipsec().policies()
-    }
-
-    fn collectors(&self) -> Collectors {
-        self.forwarder.sampling.collectors()
+        Workers { workers }
     }
 
     fn hooks(&self) -> Hooks {
@@ -263,25 +227,20 @@ impl AnswersOfDaemon for Daemon {
         hooks::hooks(reports, &self.counters())
     }
 
-    fn cleared(&self) -> Cleared {
-        self.baseline.cleared()
+    fn metrics(&self) -> String {
+        let ControlState { status, ports, kernel, filters } =
+            self.control().ask(|control| control.state()).unwrap_or_default();
+        let mut counters = self.counters_with(&kernel);
+        self.add_linux(&mut counters, &kernel);
+        counters.insert("log/lines_lost".into(), log::lost());
+        report::add_filters(&mut counters, &filters);
+        let counters: Vec<_> = counters.into_iter().collect();
+        let (links, collectors) = (self.cluster().links, self.forwarder.sampling.collectors());
+        metrics::render(&self.completed(status, &ports), &counters, &links, &collectors)
     }
 
-    fn clear(&self, query: &ClearQuery) -> Result<Cleared, Error> {
-        if query.undo {
-            self.baseline.forget();
-        } else {
-            self.baseline.set(self.ports_now()?, self.drops_now());
-        }
-        Ok(self.cleared())
-    }
-
-    fn verify(&self) -> Result<Verify, Error> {
-        let mut verify = self.forwarder.driver.handle().verify()?;
-        let not_ours =
-            self.forwarder.not_ours(&self.forwarder.driver.handle().interfaces().unwrap_or_default());
-        verify.notes.extend(not_ours.unfiltered.into_iter().chain(not_ours.by_nftables));
-        Ok(verify)
+    fn cluster(&self) -> Cluster {
+        self.forwarder.cluster.cluster(&self.counters())
     }
 
     fn set_drained(&self, drained: bool) -> Result<Cluster, Error> {
@@ -289,16 +248,55 @@ impl AnswersOfDaemon for Daemon {
         Ok(self.cluster())
     }
 
-    fn of_node(&self, name: &str, path: &str) -> Result<(u16, Vec<u8>), Error> {
-        self.forwarder.cluster.ask(name, path)
-    }
-
     fn remove_member(&self, name: &str) -> Result<Cluster, Error> {
         self.forwarder.cluster.remove(name)?;
         Ok(self.cluster())
     }
 
-    fn reload(&self) -> Result<Reloaded, Error> {
+    fn clear(&self, query: &ClearQuery) -> Result<Cleared, Error> {
+        if query.undo {
+            self.baseline.forget();
+        } else {
+            self.baseline.set(self.ports()?, self.drops());
+        }
+        Ok(self.baseline.cleared())
+    }
+
+    fn verify(&self) -> Result<Verify, Error> {
+        let mut verify = self.control().verify()?;
+        let interfaces = self.control().ask(|control| control.interfaces()).unwrap_or_default();
+        let not_ours = self.forwarder.not_ours(&interfaces);
+        verify.notes.extend(not_ours.unfiltered.into_iter().chain(not_ours.by_nftables));
+        Ok(verify)
+    }
+
+    /// Reads the configuration file again and applies all changes that are possible while running.
+    ///
+    /// # Errors
+    /// What is wrong with the file, or why it cannot be applied. Then nothing has changed, or the error says what has.
+    pub fn reload(&self) -> Result<Reloaded, Error> {
         self.forwarder.reload(|| configuration::read_again(&self.options))
+    }
+
+    /// Makes the daemon end after this reply has been sent.
+    fn stop(&self, query: &StopQuery) -> Result<Stopping, Error> {
+        if query.keep {
+            self.forwarder.keep()?;
+        }
+        self.end.notify_one();
+        Ok(Stopping { pid: std::process::id(), kept: query.keep })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_request_is_answered() {
+        let answered: BTreeSet<_> = all().paths().collect();
+        let all: BTreeSet<_> = request::REQUESTS.iter().map(|request| request.path).collect();
+        assert_eq!(answered, all);
     }
 }

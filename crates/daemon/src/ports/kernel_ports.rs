@@ -2,7 +2,7 @@
 
 use bm_cli::Failure;
 use bm_control::config::{Config, Device, Port};
-use bm_control::control_thread::LEASE;
+use bm_control::control_thread::{Handle, LEASE};
 use bm_fastpath::{AttachChoice, AttachType, Attachment, Claims, Kernel, NoPins, claim_pins};
 
 use crate::plan::path::Paths;
@@ -58,12 +58,22 @@ pub fn start(config: &Config, paths: &Paths) -> Result<Started, Failure> {
     Ok(Started { kernel: Some(kernel), ports, claims, notes })
 }
 
+/// Attaches the kernel path of the control thread to an interface.
+///
+/// # Errors
+/// If the interface cannot take it, or the control thread has ended.
+pub fn attach_by(control: &Handle, name: &str, choice: AttachChoice) -> Result<Attachment, Failure> {
+    let name = name.to_owned();
+    control.try_ask(move |control| control.attach(&name, choice)).map_err(Failure::failed)
+}
+
 /// Attaches the kernel path to one interface, if it exists, by calling `attach`.
 ///
 /// # Errors
 /// Why an existing interface cannot take it.
 pub fn attach_one(
-    (name, choice): (&str, AttachChoice),
+    name: &str,
+    choice: AttachChoice,
     claims: bool,
     attach: impl FnOnce(&str, AttachChoice) -> Result<Attachment, Failure>,
 ) -> Result<OnPort, Failure> {
@@ -116,7 +126,7 @@ pub fn attach(
             on.push(None);
             continue;
         }
-        on.push(Some(match attach_one((name, config.attach_of(port)), claims, &mut *attach) {
+        on.push(Some(match attach_one(name, config.attach_of(port), claims, &mut *attach) {
             Err(failure) if !strict(port) => {
                 let why = failure.to_string();
                 tracing::warn!(%why, "port {name} is waiting");

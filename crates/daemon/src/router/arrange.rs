@@ -10,6 +10,7 @@
 
 use bm_cli::Failure;
 use bm_control::config::Port;
+use bm_control::driver::Control;
 
 use super::restarts::Restarts;
 use super::{Forwarder, Setup};
@@ -39,16 +40,18 @@ impl Forwarder {
         let stay = config.ports.iter().zip(&paths.0).filter(|(_, path)| path.in_kernel);
         let stay: Vec<String> =
             stay.filter_map(|(port, _)| port.device.interface().map(Into::into)).collect();
-        let stay = control.links(&stay).map_err(Failure::failed)?;
-        control
-            .detach_others(stay.into_iter().flatten().map(|link| link.ifindex).collect())
-            .map_err(Failure::failed)?;
-        let mut put_on = |name: &str, choice| control.attach(name, choice).map_err(Failure::failed);
+        let detached = control.ask(move |control| {
+            let stay: Vec<_> = control.links(&stay).into_iter().flatten().map(|link| link.ifindex).collect();
+            control.detach_others(&stay);
+        });
+        detached.map_err(Failure::failed)?;
+        let mut put_on = |name: &str, choice| kernel_ports::attach_by(control, name, choice);
         let on = kernel_ports::attach(config, paths, self.claims.is_some(), strict, &mut put_on)?;
         let openers = Openers { workers: opener.as_ref(), claims: self.claims.as_ref(), strict };
         let (mut opened, ports) = Opened::open(config, &plan, on, &openers)?;
         opened.note(&self.notes);
-        control.set_ports(ports, config).map_err(Failure::failed)?;
+        let new = config.clone();
+        control.try_ask(move |control| control.set_ports(ports, &new)).map_err(Failure::failed)?;
         let running = match opener {
             Some(opener) => {
                 self.worker_resources.scripts(&self.shared)?;
@@ -58,7 +61,7 @@ impl Forwarder {
         };
         *lock(&self.running) = Some(running);
         restarts.keep_open.clear();
-        control.set_active(true).map_err(Failure::failed)?;
+        control.ask(|control| control.set_active(true)).map_err(Failure::failed)?;
         // Packets that workers hand to Linux pass again as soon as the tables follow.
         self.links.notify_one();
         Ok(())
@@ -71,7 +74,7 @@ impl Forwarder {
             // Steering programs must be detached before others can be attached. From here on nftables drops what only
             // workers can filter.
             lock(&self.filter_tables).unmark();
-            self.driver.handle().release_worker_ports().map_err(Failure::failed)?;
+            self.driver.handle().try_ask(Control::release_worker_ports).map_err(Failure::failed)?;
             let before = lock(&self.running).take();
             restarts.keep_open.extend(before.into_iter().flat_map(Running::stop));
             // Discards failures of the workers that have just ended.

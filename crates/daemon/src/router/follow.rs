@@ -88,7 +88,8 @@ impl Forwarder {
     /// Subscribes to changes of interfaces, which notify [`Forwarder::links`].
     pub fn watch_links(&self) -> Result<(), Failure> {
         let links = Arc::clone(&self.links);
-        self.driver.handle().on_links(move || links.notify_one()).map_err(Failure::failed)?;
+        let tell = move || links.notify_one();
+        self.driver.handle().ask(|control| control.on_links(tell)).map_err(Failure::failed)?;
         // They may have changed since ports were opened.
         self.links.notify_one();
         Ok(())
@@ -116,7 +117,7 @@ impl Forwarder {
         };
         let names: Vec<String> = ports().map(|(index, port)| port.name(index)).collect();
         let control = self.driver.handle();
-        let links = match control.links(&names) {
+        let links = match control.ask(move |control| control.links(&names)) {
             // Linux forwards until the control thread continues; then ports are checked again.
             Err(error) if control.hangs() => {
                 if !self.unfollowed.swap(true, Ordering::Relaxed) {
@@ -157,7 +158,7 @@ impl Forwarder {
 
     /// Counts what Linux drops on the interfaces that ports have now, and on VLANs on these.
     fn follow_linux_drops(&self) {
-        let Ok(of_ports) = self.driver.handle().interfaces() else { return };
+        let Ok(of_ports) = self.driver.handle().ask(|control| control.interfaces()) else { return };
         let mut interfaces = BTreeMap::new();
         if let Some(running) = lock(&self.running).as_ref() {
             for (port, control) in running.ports.iter().zip(of_ports) {
@@ -189,7 +190,8 @@ impl Forwarder {
         if names.is_empty() {
             return Ok(());
         }
-        let links = self.driver.handle().links(&names).map_err(Failure::failed)?;
+        let links =
+            self.driver.handle().ask(move |control| control.links(&names)).map_err(Failure::failed)?;
         let mut running = lock(&self.running);
         let Some(running) = running.as_mut() else { return Ok(()) };
         let workers = running.planned.as_ref().map_or(0, |planned| planned.count);
@@ -312,8 +314,8 @@ impl Forwarder {
     /// Detaches the kernel path from interfaces that no port has.
     fn detach_others(&self, running: &Running) -> Result<(), Failure> {
         let ports = running.ports.iter().filter(|port| port.path.in_kernel);
-        let theirs = ports.filter_map(|port| port.presence.ifindex()).collect();
-        self.driver.handle().detach_others(theirs).map_err(Failure::failed)
+        let theirs: Vec<_> = ports.filter_map(|port| port.presence.ifindex()).collect();
+        self.driver.handle().ask(move |control| control.detach_others(&theirs)).map_err(Failure::failed)
     }
 
     /// Takes the interface that now has the name of a port.
@@ -377,9 +379,12 @@ impl Forwarder {
     ) -> Result<Attached, Failure> {
         let control = self.driver.handle();
         let name = port.name(index);
-        let attach = |name: &str, choice| control.attach(name, choice).map_err(Failure::failed);
-        let on = (&*name, setup.config.attach_of(port));
-        let OnPort { presence, reason } = kernel_ports::attach_one(on, self.claims.is_some(), attach)?;
+        let OnPort { presence, reason } = kernel_ports::attach_one(
+            &name,
+            setup.config.attach_of(port),
+            self.claims.is_some(),
+            |name, choice| kernel_ports::attach_by(control, name, choice),
+        )?;
         let Some(ifindex) = presence.ifindex() else { return Ok(Attached::Gone) };
         let opened = self.open_again(&setup.config, running, (index, port))?;
         if let Some(queues) = opened.as_ref().and_then(|on| other_queues(&running.ports[index], on)) {
@@ -434,7 +439,8 @@ impl Forwarder {
 
     /// Tells control which interface a port has.
     fn set_port(&self, index: usize, ifindex: Option<u32>, steering: Box<dyn Steering>) {
-        if let Err(error) = self.driver.handle().set_port(index, ifindex, steering) {
+        let set = self.driver.handle().try_ask(move |control| control.set_port(index, ifindex, steering));
+        if let Err(error) = set {
             // Control knows the port and retries until its tables are complete.
             tracing::error!(%error, "cannot build the tables for a port; trying again");
         }

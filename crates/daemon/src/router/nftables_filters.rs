@@ -62,7 +62,7 @@ impl Forwarder {
     /// Creates the tables for ports that the daemon does not filter, and logs which filters apply where.
     pub(super) fn follow_filters(&self) {
         // Read once for both; later changes are handled in the next call.
-        let of_control = self.driver.handle().interfaces().unwrap_or_default();
+        let of_control = self.driver.handle().ask(|control| control.interfaces()).unwrap_or_default();
         self.look_at_coverage();
         self.apply_nftables_filters(&of_control);
         self.say_unfiltered(&of_control);
@@ -110,7 +110,7 @@ impl Forwarder {
         if inbound.is_empty() {
             return Vec::new();
         }
-        let of_control = self.driver.handle().interfaces().unwrap_or_default();
+        let of_control = self.driver.handle().ask(|control| control.interfaces()).unwrap_or_default();
         let mut ports = self.ports_now(&setup.config, &of_control).unwrap_or_default();
         mark_all(&mut ports);
         let name = nftables::name(&setup.config.daemon.socket);

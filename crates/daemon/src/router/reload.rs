@@ -143,7 +143,10 @@ impl Forwarder {
             return all_or_nothing(steps, old, new);
         }
         // Building tables may fail after the settings have been changed.
-        steps.push(Step::partial(|setup: &Setup| control.reconfigure(&setup.config)));
+        steps.push(Step::partial(|setup: &Setup| {
+            let config = setup.config.clone();
+            control.try_ask(move |control| control.reconfigure(&config))
+        }));
         steps.extend([freed, told]);
         steps.push(Step::atomic(|setup: &Setup| {
             lock(&self.running).iter().for_each(|running: &Running| running.place(&setup.config));

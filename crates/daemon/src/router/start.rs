@@ -111,7 +111,8 @@ impl Forwarder {
             true => Watch::start(driver.handle(), config.daemon.kernel_grace),
             false => Watch::NotNeeded,
         };
-        driver.handle().set_active(true).inspect_err(|_| watch.end()).map_err(Failure::failed)?;
+        let active = driver.handle().ask(|control| control.set_active(true));
+        active.inspect_err(|_| watch.end()).map_err(Failure::failed)?;
         Ok(Self {
             driver,
             shared,

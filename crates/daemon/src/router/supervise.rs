@@ -109,7 +109,7 @@ impl Forwarder {
             Ok(Some(trouble)) => self.start_again(&trouble, starts, TooMany::Pause),
             Err(stuck) => {
                 // Its thread never ends, so the process must; the kernel then takes back what is not given back here.
-                let _given_back = self.driver.handle().set_active(false);
+                let _given_back = self.driver.handle().ask(|control| control.set_active(false));
                 tracing::error!("{stuck}");
                 crate::log::flush();
                 std::process::exit(1);
@@ -198,7 +198,7 @@ impl Forwarder {
             let kept = self.inbound_policies();
             // From here on nftables drops what workers should have decrypted.
             lock(&self.filter_tables).unmark();
-            if let Err(error) = self.driver.handle().set_active(false) {
+            if let Err(error) = self.driver.handle().ask(|control| control.set_active(false)) {
                 tracing::error!(
                     "cannot hand the ports back to Linux: {error}; this happens when the process exits"
                 );

@@ -77,15 +77,15 @@ mod tests {
         let asked: BTreeSet<String> =
             whole.filter(|path| !path.is_empty()).chain(named).map(|path| format!("/v1/{path}")).collect();
         let known = [
-            request::STATUS,
-            request::PORTS,
-            request::DROPS,
-            request::ROUTES,
-            request::WORKERS,
-            request::LINKS,
-            request::HOOKS,
-            request::SAS,
-            request::CLUSTER,
+            request::STATUS.path,
+            request::PORTS.path,
+            request::DROPS.path,
+            request::ROUTES.path,
+            request::WORKERS.path,
+            request::LINKS.path,
+            request::HOOKS.path,
+            request::SAS.path,
+            request::CLUSTER.path,
         ];
         assert_eq!(asked, known.into_iter().map(String::from).collect());
         assert_eq!(script.matches("fetch(").count(), 1);

@@ -6,8 +6,20 @@ use bm_api::request::RouteQuery;
 use bm_api::{Error, Mirror, Neighbors, NextHops, Routes, Status};
 
 use super::{Control, ControlPort, ControlPortState};
+use crate::driver::ControlState;
 
 impl Control {
+    /// Everything that metrics need, at one time.
+    pub fn state(&self) -> ControlState {
+        ControlState {
+            status: self.status(),
+            ports: self.interfaces(),
+            kernel: self.kernel_counters(),
+            filters: self.filters(),
+        }
+    }
+
+    /// The part of the status that control knows.
     pub fn status(&self) -> Status {
         let statistics = self.watch.statistics();
         let counts = self.compiler.counts(self.watch.mirror());
@@ -42,10 +54,12 @@ impl Control {
         }
     }
 
+    /// The names of the IPsec interfaces, by their numbers.
     pub fn ipsec_interfaces(&self) -> BTreeMap<u32, String> {
         self.compiler.ipsec_interfaces().map(|own| (own.if_id, own.name.clone())).collect()
     }
 
+    /// State of each port.
     pub fn interfaces(&self) -> Vec<ControlPortState> {
         let mirror = self.watch.mirror();
         let of_port = |(index, port): (usize, &ControlPort)| {
@@ -64,6 +78,10 @@ impl Control {
         self.ports.iter().enumerate().map(of_port).collect()
     }
 
+    /// Routes, as the fast path uses them.
+    ///
+    /// # Errors
+    /// If the query is invalid.
     pub fn routes(&self, query: &RouteQuery) -> Result<Routes, Error> {
         let mirror = self.watch.mirror();
         let mut routes = self.compiler.shown_routes(mirror, query)?;
@@ -71,10 +89,12 @@ impl Control {
         Ok(routes)
     }
 
+    /// The kernel's neighbors on our interfaces.
     pub fn neighbors(&self) -> Neighbors {
         self.compiler.shown_neighbors(self.watch.mirror())
     }
 
+    /// Next hops and groups in use.
     pub fn next_hops(&self) -> NextHops {
         self.compiler.shown_next_hops(self.watch.mirror())
     }

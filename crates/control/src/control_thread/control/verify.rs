@@ -24,7 +24,7 @@ impl VerifyRequest {
 }
 
 impl Control {
-    pub fn request_verify(&mut self, pending: VerifyRequest) {
+    pub(in crate::control_thread) fn request_verify(&mut self, pending: VerifyRequest) {
         self.verifying.push(pending);
         self.watch.request_audit(Instant::now());
     }

@@ -47,7 +47,10 @@ impl Control {
     }
 
     /// Passes descriptors to the process at the other end of `stream`, which watches the kernel path's tables after the
-    /// daemon has ended.
+    /// daemon has ended: it runs [`crate::watcher::run`].
+    ///
+    /// # Errors
+    /// If the process does not answer.
     pub fn watch_over(&mut self, stream: UnixStream) -> Result<(), Error> {
         let Some(kernel) = &self.kernel else { return Ok(()) };
         let [views, beat] = kernel.lease_parts().map_err(Error::new)?;
@@ -69,7 +72,10 @@ impl Control {
         }
     }
 
-    /// Makes the kernel path keep forwarding after the thread has ended.
+    /// Makes the kernel path keep forwarding with its last tables after the thread has ended.
+    ///
+    /// # Errors
+    /// If there is no kernel path, or its program is not pinned.
     pub fn keep(&mut self) -> Result<(), Error> {
         let hint = "use `brickmoon stop` without --keep to end it; then Linux forwards";
         match &mut self.kernel {

@@ -14,8 +14,8 @@ use crate::workers::hooks;
 
 impl Daemon {
     /// All drops, by whom and why.
-    pub(super) fn drops_now(&self) -> Drops {
-        let kernel = self.forwarder.driver.handle().kernel_counters().unwrap_or_default();
+    pub(super) fn drops(&self) -> Drops {
+        let kernel = self.control().ask(|control| control.kernel_counters()).unwrap_or_default();
         let counters = self.counters_with(&kernel);
         let mut drops = report::drops(&counters);
         let hooks = self.forwarder.shared.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();

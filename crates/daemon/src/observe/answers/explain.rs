@@ -12,7 +12,7 @@ use crate::lock::lock;
 impl Daemon {
     /// What is known of IPsec, with the names that its interfaces have now.
     pub(super) fn ipsec(&self) -> MutexGuard<'_, Ipsec> {
-        let interfaces = self.forwarder.driver.handle().ipsec_interfaces();
+        let interfaces = self.control().ask(|control| control.ipsec_interfaces());
         let mut ipsec = lock(&self.forwarder.shared.ipsec);
         // Without an answer they keep the names that they had.
         interfaces.into_iter().for_each(|interfaces| ipsec.name_interfaces(interfaces));
@@ -20,8 +20,8 @@ impl Daemon {
     }
 
     /// What becomes of a packet.
-    pub(super) fn explanation(&self, query: &ExplainQuery) -> Result<Explanation, Error> {
-        let mut explained = self.forwarder.driver.handle().explain(query)?;
+    pub(super) fn explain(&self, query: ExplainQuery) -> Result<Explanation, Error> {
+        let mut explained = self.control().try_ask(move |control| control.explain(&query))?;
         let frame = bytes(&explained.frame);
         let path = format!(
             "{}; arrives on {} ({} path)",

@@ -26,8 +26,9 @@ struct Known<'a> {
 
 impl Daemon {
     /// All ports as they are now. An empty list would look like a daemon without ports.
-    pub(super) fn ports_now(&self) -> Result<Ports, Error> {
-        let (interfaces, kernel) = self.forwarder.driver.handle().ports().unwrap_or_default();
+    pub(super) fn ports(&self) -> Result<Ports, Error> {
+        let of_control = self.control().ask(|control| (control.interfaces(), control.kernel_counters()));
+        let (interfaces, kernel) = of_control.unwrap_or_default();
         let is_xdp = |of_port: &ControlPortState| matches!(of_port.attached, Some((AttachType::Xdp, _)));
         let by_xdp = interfaces.iter().any(is_xdp);
         let counters = self.counters_with(&kernel);
