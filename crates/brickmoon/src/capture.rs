@@ -16,7 +16,7 @@ use bm_capture::{Options, Packet};
 use crate::args::Capture;
 use bm_cli::Failure;
 use bm_daemon::log;
-use output::{Ended, Format, Output};
+use output::{Format, Output, OutputEnd};
 use session::Session;
 
 /// `brickmoon capture`.
@@ -52,8 +52,8 @@ pub fn run(capture: &Capture) -> Result<(), Failure> {
     };
     log::say(&format!("{shown} packets captured, {lost}"));
     match ended {
-        Ok(()) | Err(Ended::Closed) => Ok(()),
-        Err(Ended::Failed(why)) => Err(Failure::Failed(why)),
+        Ok(()) | Err(OutputEnd::Closed) => Ok(()),
+        Err(OutputEnd::Failed(why)) => Err(Failure::Failed(why)),
     }
 }
 

@@ -239,7 +239,6 @@ fn facts(options: &Options) -> Result<Facts, Failure> {
         }
         Err(why) => (false, Vec::new(), Some(why.to_string())),
     };
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_string();
     Ok(Facts {
         kernel: read("/proc/sys/kernel/osrelease"),
         btf: std::path::Path::new("/sys/kernel/btf/vmlinux").exists(),
@@ -249,7 +248,7 @@ fn facts(options: &Options) -> Result<Facts, Failure> {
             read("/proc/sys/net/ipv6/conf/all/forwarding") == "1",
         ],
         huge_pages: workers.then(free_huge_pages),
-        ports: ports(&config, &machine, read),
+        ports: ports(&config, &machine),
         linux_only: linux_only(),
         warnings,
         refused,
@@ -262,44 +261,51 @@ fn free_huge_pages() -> u64 {
     line.and_then(|free| free.trim().parse().ok()).unwrap_or(0)
 }
 
-fn ports(config: &Config, machine: &Machine, read: impl Fn(&str) -> String) -> Vec<PortFacts> {
-    let filter = |name: &str| read(&format!("/proc/sys/net/ipv4/conf/{name}/rp_filter")).parse().unwrap_or(0);
-    let names = config.ports.iter().filter_map(|port| port.device.interface());
+/// A file of the kernel with one line; empty if it cannot be read.
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_string()
+}
+
+fn rp_filter(name: &str) -> u8 {
+    read(&format!("/proc/sys/net/ipv4/conf/{name}/rp_filter")).parse().unwrap_or(0)
+}
+
+fn ports(config: &Config, machine: &Machine) -> Vec<PortFacts> {
     let interfaces = Interfaces::open().ok();
     let is_on = |name: &str, offload| {
         interfaces.as_ref().is_some_and(|interfaces| interfaces.offload(name, offload).unwrap_or(false))
     };
     let has_vlans = vlans_by_port(&read("/proc/net/vlan/config"));
-    let facts = |name: &str| {
+    let mut ports = Vec::new();
+    for name in config.ports.iter().filter_map(|port| port.device.interface()) {
         let interface = machine.interfaces.get(name);
-        PortFacts {
+        ports.push(PortFacts {
             name: name.into(),
             exists: interface.is_some(),
             ethernet: interface.is_some_and(|interface| interface.ethernet),
             obstacle: interface.and_then(|interface| interface.obstacle()),
-            rp_filter: filter(name).max(filter("all")),
+            rp_filter: rp_filter(name).max(rp_filter("all")),
             lro: is_on(name, Offload::LargeReceive),
             strips_tags: has_vlans.iter().any(|port| port == name) && is_on(name, Offload::ReceiveVlan),
-        }
-    };
-    names.map(facts).collect()
+        });
+    }
+    ports
 }
 
 /// The interfaces that VLAN interfaces are on: the third column of /proc/net/vlan/config.
 fn vlans_by_port(table: &str) -> Vec<String> {
-    let port = |line: &str| Some(line.split('|').nth(2)?.trim().to_string());
-    table.lines().skip(2).filter_map(port).collect()
+    table.lines().skip(2).filter_map(|line| Some(line.split('|').nth(2)?.trim().to_string())).collect()
 }
 
 /// What the kernel's settings leave to Linux; nothing if they cannot be read.
 fn linux_only() -> Vec<(String, &'static str)> {
     match LinuxOnlyWatch::open(LinuxOnlyOptions::default()) {
         Ok(watch) => {
-            let entry = |entry: &bm_firewall::LinuxOnly| {
+            let mut all = Vec::new();
+            for entry in watch.list() {
                 let setting = Firewall::key(entry.feature).unwrap_or_default();
-                (format!("{}: {}", entry.feature, entry.why), setting)
-            };
-            let mut all: Vec<_> = watch.list().iter().map(entry).collect();
+                all.push((format!("{}: {}", entry.feature, entry.why), setting));
+            }
             all.dedup();
             all
         }

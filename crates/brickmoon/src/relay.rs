@@ -17,8 +17,10 @@ use crate::output::write;
 pub fn run(command: RelayCommand) -> Result<(), Failure> {
     match command {
         RelayCommand::Up(up) => {
-            let node = |number| Node::new(number).ok_or_else(|| Failure::Usage("--own: at most 2046".into()));
-            let own = up.own.map(node).transpose()?;
+            let own = up
+                .own
+                .map(|number| Node::new(number).ok_or_else(|| Failure::Usage("--own: at most 2046".into())));
+            let own = own.transpose()?;
             let settings = RelaySettings { links: up.links, own, ends: up.ends };
             if let Some(problem) = settings.problem() {
                 return Err(Failure::Usage(problem));

@@ -176,8 +176,9 @@ fn cleared(query: &Query) -> bm_api::Cleared {
 fn only(mut reply: bm_api::Ports, name: &str) -> Result<bm_api::Ports, Failure> {
     let names: Vec<String> = reply.ports.iter().map(|port| port.name.clone()).collect();
     reply.ports.retain(|port| {
-        let interfaces = || port.interfaces.iter().any(|interface| interface.name == name);
-        port.name == name || port.device == name || interfaces()
+        port.name == name
+            || port.device == name
+            || port.interfaces.iter().any(|interface| interface.name == name)
     });
     match (reply.ports.is_empty(), names.is_empty()) {
         (false, _) => Ok(reply),

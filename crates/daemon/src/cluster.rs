@@ -14,8 +14,8 @@ use bm_stats::{CounterKind, Scope};
 use bm_vlb::balancer;
 use bm_vlb::quota::Mode;
 
-use crate::lock::lock;
-use crate::random::random;
+use crate::lock;
+use crate::random;
 
 /// Entries of each worker's table of flowlets.
 const FLOWLETS: u32 = 16_384;
@@ -45,7 +45,6 @@ impl Node {
     /// If it cannot be started with those settings.
     pub fn change(&self, config: &Config) -> Result<(), Error> {
         let mut node = lock(&self.0);
-        let failed = |why| Error::new(format!("cluster: {why}"));
         let started = match (node.take(), &config.cluster) {
             (before, None) => {
                 drop(before);
@@ -56,12 +55,12 @@ impl Node {
                 other
                     .change(settings.clone())
                     .and_then(|service| answering(service, config))
-                    .map_err(failed)?,
+                    .map_err(failure)?,
             ),
             (None, Some(settings)) => Some(
                 Service::start(settings.clone())
                     .and_then(|service| answering(service, config))
-                    .map_err(failed)?,
+                    .map_err(failure)?,
             ),
         };
         *node = started;
@@ -73,10 +72,6 @@ impl Node {
         let node = lock(&self.0);
         let service = node.as_ref()?;
         let settings = service.settings();
-        let link = |link: &bm_cluster::FabricLink| {
-            let node = settings.member(&link.peer).map(|member| member.node);
-            FabricPort { name: link.device.clone(), node }
-        };
         let of_each = settings.input_bps() / workers.max(1) as u64;
         Some(BalancingPlan {
             settings: balancer::Settings {
@@ -86,7 +81,14 @@ impl Node {
                 burst_ns: BURST_NS,
                 ..balancer::Settings::new(settings.own()?, of_each)
             },
-            links: settings.links.iter().map(link).collect(),
+            links: settings
+                .links
+                .iter()
+                .map(|link| FabricPort {
+                    name: link.device.clone(),
+                    node: settings.member(&link.peer).map(|member| member.node),
+                })
+                .collect(),
             peers: service.peers(),
             workers,
         })
@@ -142,10 +144,9 @@ impl Node {
     /// # Errors
     /// If there is no cluster or no store, or it stays a member.
     pub fn remove(&self, name: &str) -> Result<(), Error> {
-        let failed = |why| Error::new(format!("cluster: {why}"));
         // It may take seconds, in which others want to look at the node.
-        let remover = lock(&self.0).as_ref().ok_or_else(no_cluster)?.remover().map_err(failed)?;
-        remover.remove(name).map_err(failed)
+        let remover = lock(&self.0).as_ref().ok_or_else(no_cluster)?.remover().map_err(failure)?;
+        remover.remove(name).map_err(failure)
     }
 
     /// What another node answers to a GET request: status and body.
@@ -180,6 +181,10 @@ fn answering(service: Service, config: &Config) -> Result<Service, ClusterError>
     let socket = config.daemon.socket.clone();
     service.answer_with(move |path| client::answer(&socket, path))?;
     Ok(service)
+}
+
+fn failure(why: ClusterError) -> Error {
+    Error::new(format!("cluster: {why}"))
 }
 
 fn no_cluster() -> Error {
@@ -219,15 +224,16 @@ fn balancing_name(mode: Mode) -> &'static str {
 
 /// Frames and bytes that workers have sent through a fabric link.
 fn sent(counters: &Counters, device: &str) -> (u64, u64) {
-    let leads_there = |link: &str| {
-        link.rsplit_once("-> ")
-            .is_some_and(|(_, to)| to.rsplit_once('.').is_some_and(|(port, _)| port == device))
-    };
     let (mut frames, mut bytes) = (0, 0);
     for (name, value) in counters {
-        match Scope::parse(name) {
-            (Scope::Link { link, .. }, "txpackets") if leads_there(link) => frames += value,
-            (Scope::Link { link, .. }, "txbytes") if leads_there(link) => bytes += value,
+        let (Scope::Link { link, .. }, counter) = Scope::parse(name) else { continue };
+        let to = link.rsplit_once("-> ").and_then(|(_, to)| to.rsplit_once('.'));
+        if to.is_none_or(|(port, _)| port != device) {
+            continue;
+        }
+        match counter {
+            "txpackets" => frames += value,
+            "txbytes" => bytes += value,
             _ => {}
         }
     }
@@ -235,18 +241,21 @@ fn sent(counters: &Counters, device: &str) -> (u64, u64) {
 }
 
 fn store(view: StoreView) -> bm_api::ClusterStore {
-    let registered = |node: &bm_cluster::Registration| bm_api::RegisteredNode {
-        name: node.name.clone(),
-        node: node.node.number(),
-        epoch: node.epoch.number(),
-        ports: node.ports.iter().map(|port| (port.device.clone(), port.number.number())).collect(),
-    };
     bm_api::ClusterStore {
         endpoint: view.endpoint,
         connected: view.is_connected,
         trouble: view.trouble,
-        registered: view.registered.iter().map(registered).collect(),
+        registered: view.registered.iter().map(registered_node).collect(),
         other_key: view.other_key,
+    }
+}
+
+fn registered_node(node: &bm_cluster::Registration) -> bm_api::RegisteredNode {
+    bm_api::RegisteredNode {
+        name: node.name.clone(),
+        node: node.node.number(),
+        epoch: node.epoch.number(),
+        ports: node.ports.iter().map(|port| (port.device.clone(), port.number.number())).collect(),
     }
 }
 

@@ -81,10 +81,11 @@ fn with_arguments(mut config: Config, options: &Options) -> Result<Config, Failu
             config.daemon.path = option.path;
             continue;
         };
-        let is_it = |port: &&mut Port| {
-            port.device.to_string() == *name || port.device.interface() == Some(name.as_str())
-        };
-        let Some(port) = config.ports.iter_mut().find(is_it) else {
+        let named = config
+            .ports
+            .iter_mut()
+            .find(|port| port.device.to_string() == *name || port.device.interface() == Some(name.as_str()));
+        let Some(port) = named else {
             return Err(Failure::Usage(format!("--path {name}=..: unknown port; add it with --port")));
         };
         port.path = option.path;

@@ -2,6 +2,5 @@
 
 pub mod confine;
 pub mod health;
-pub mod limits;
 pub mod notify;
 pub mod watcher;

@@ -13,7 +13,6 @@ mod kernel;
 mod kernel_thread;
 mod lifetimes;
 mod live;
-mod names;
 mod own_packets;
 mod owners;
 mod protection;
@@ -39,7 +38,7 @@ use bm_ipsec::{Action, Direction, Policies, Policy, Sa, SaId, SaList};
 use bm_stats::{Account, Registry, Scope};
 use bm_xfrm::{Change, Usage};
 
-use crate::lock::lock;
+use crate::lock;
 use crate::workers::apps::{DECRYPTION, ENCRYPTION};
 use bm_cli::Failure;
 use clear_text::ClearText;
@@ -76,13 +75,13 @@ pub struct Ipsec {
     record: Option<Record>,
     lifetimes: Option<Lifetimes>,
     config: config::Ipsec,
-    known: Vec<Known>,
+    known: Vec<ConfiguredSa>,
     feeds: Vec<Feed>,
     /// What programs have added.
     live: Live,
-    /// Those of the configuration and of programs, as workers have them.
+    /// Policies of the configuration and of programs, as workers have them.
     policies: Arc<Policies>,
-    /// Those, for the slow path.
+    /// The policies, for the slow path.
     current: CurrentPolicies,
     /// When they were changed, if they are not in one tree yet.
     changed: Option<Instant>,
@@ -94,7 +93,7 @@ pub struct Ipsec {
 }
 
 /// An SA, as long as it is configured.
-struct Known {
+struct ConfiguredSa {
     id: SaId,
     direction: Direction,
     fingerprint: u128,
@@ -157,17 +156,17 @@ impl Ipsec {
         let (mut sas, mut owners) = (Vec::new(), Owners::new(workers));
         for sa in &config.ipsec.sas {
             let (id, direction, fingerprint) = (sa.id(), sa.direction, sa.fingerprint());
-            let same = |known: &&Known| {
-                (known.id, known.direction, known.fingerprint) == (id, direction, fingerprint)
-            };
-            let status = before.iter().find(same).map(|known| known.status.clone());
+            let known = before
+                .iter()
+                .find(|known| (known.id, known.direction, known.fingerprint) == (id, direction, fingerprint));
+            let status = known.map(|known| known.status.clone());
             let status = status.unwrap_or_else(|| Arc::new(self.status(sa, now_ns)));
             status.begin();
             let place = config.ipsec.place_of(id);
             let worker = owners.give(sa, place);
             let is_spare = direction == Direction::Out && place.is_some_and(|place| place >= workers);
             let numbers = (direction == Direction::Out).then(|| self.numbers(sa, &status)).transpose()?;
-            self.known.push(Known {
+            self.known.push(ConfiguredSa {
                 id,
                 direction,
                 fingerprint,
@@ -199,11 +198,8 @@ impl Ipsec {
 
     /// The SAs of a policy of the configuration, with what they have done.
     fn members(&self, list: &[SaId]) -> PolicySas {
-        let member = |id: &SaId| {
-            let known = self.known.iter().find(|known| known.id == *id)?;
-            Some((known.id, known.status.clone()))
-        };
-        let own: Vec<_> = list.iter().filter_map(member).collect();
+        let known = list.iter().filter_map(|id| self.known.iter().find(|known| known.id == *id));
+        let own: Vec<_> = known.map(|known| (known.id, known.status.clone())).collect();
         PolicySas { fallback: own.first().cloned(), own, asks: false }
     }
 
@@ -291,7 +287,7 @@ impl Ipsec {
         if config.kernel {
             return;
         }
-        clear_text.follow_change(config, (gone, new), live.policies.values());
+        clear_text.follow_change(config, gone, new, live.policies.values());
     }
 
     /// Gives workers policies that were changed.
@@ -450,23 +446,27 @@ impl IpsecApps {
     pub fn add(
         &mut self,
         network: &mut Network,
-        (worker, names): (usize, &[String]),
+        worker: usize,
+        names: &[String],
         registry: &Registry,
         tables: &dyn Fn() -> (Arc<Published<Tables>>, ReaderHandle),
         entrance: Entrance,
     ) -> Result<(), Failure> {
-        let account = |app: &str| {
-            let path = format!("{app}/{worker}");
-            Account::open(registry, Scope::Other(&path)).map_err(Failure::failed)
-        };
-        let (Self { plan, workers, .. }, now_ns) = (self, clock_ns());
-        let Some(own) = workers.get_mut(worker) else { return Ok(()) };
-        let decryption = Decryption::new(plan, own, names.to_vec(), tables, account(DECRYPTION)?, now_ns);
+        let now_ns = clock_ns();
+        let Some(own) = self.workers.get_mut(worker) else { return Ok(()) };
+        let plan = &mut self.plan;
+        let decrypted = account(registry, DECRYPTION, worker)?;
+        let decryption = Decryption::new(plan, own, names.to_vec(), tables, decrypted, now_ns);
         let decryption = decryption.map_err(Failure::failed)?;
-        let encryption =
-            Encryption::new(plan, own, names.to_vec(), tables(), entrance, account(ENCRYPTION)?, now_ns);
+        let encrypted = account(registry, ENCRYPTION, worker)?;
+        let encryption = Encryption::new(plan, own, names.to_vec(), tables(), entrance, encrypted, now_ns);
         let encryption = encryption.map_err(Failure::failed)?;
         network.app(DECRYPTION, Box::new(decryption)).map_err(Failure::failed)?;
         network.app(ENCRYPTION, Box::new(encryption)).map_err(Failure::failed)
     }
+}
+
+/// The account of an app of a worker.
+fn account(registry: &Registry, app: &str, worker: usize) -> Result<Account, Failure> {
+    Account::open(registry, Scope::Other(&format!("{app}/{worker}"))).map_err(Failure::failed)
 }

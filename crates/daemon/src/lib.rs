@@ -16,14 +16,12 @@ mod configuration;
 mod guard;
 mod ipsec;
 mod lifecycle;
-mod lock;
 pub mod log;
 mod namespace_claim;
 mod observe;
 mod options;
 pub mod plan;
 mod ports;
-mod random;
 mod router;
 mod switches;
 mod workers;
@@ -36,5 +34,18 @@ pub use namespace_claim::NamespaceClaim;
 pub use options::{Options, PathOption};
 pub use ports::open::{Rings, open as open_ports};
 pub use ports::open_port::{OpenDevice, OpenPort};
-pub use random::random;
-pub use workers::dataplane::{Shared, slow_path};
+pub use workers::threads::{WorkerContext, slow_path};
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a mutex, even after a panic: its contents are still the best available data.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An unpredictable number.
+pub fn random() -> u32 {
+    RandomState::new().build_hasher().finish() as u32
+}

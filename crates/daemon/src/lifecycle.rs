@@ -12,7 +12,7 @@ use bm_serve::{Answers, server, socket, web};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::configuration::configuration;
-use crate::guard::{confine, health, limits, notify};
+use crate::guard::{confine, health, notify};
 use crate::log;
 use crate::namespace_claim::NamespaceClaim;
 use crate::observe::answers::{self, Daemon};
@@ -34,7 +34,7 @@ pub fn up(mut options: Options, natives: MakeNatives) -> Result<(), Failure> {
     let started = Instant::now();
     // Until privileges are dropped, which must happen before there is a second thread.
     log::hold();
-    limits::raise();
+    confine::raise_limits();
     bm_privilege::give_memory_back();
     if options.config.is_none() && options.ports.is_empty() {
         options.config = Some(config::FILE.into()).filter(|file: &PathBuf| file.exists());
@@ -109,32 +109,37 @@ fn rights(answers: &Answers<Daemon>, daemon: &Arc<Daemon>, readers: Option<u32>)
 /// forwards. A forwarder that has been dropped by then has detached them itself: this must not keep it alive.
 /// Lua code is supervised until then: if it does not return, nobody waits for it.
 fn end_within(longest: Duration, forwarder: Weak<Forwarder>, scripts: Scripts) {
-    let end = move || {
+    let spawned = std::thread::Builder::new().name("bm-end".into()).spawn(move || {
         let begin = Instant::now();
         while begin.elapsed() < longest && !scripts.hang() {
             std::thread::sleep(LOOK_AT_LUA_EVERY);
         }
-        // On a thread of its own: a thread that hangs may hold what this waits for.
-        let (done, waiting) = mpsc::channel();
-        let detach_without_waiting = move || {
-            if let Some(forwarder) = forwarder.upgrade() {
-                forwarder.detach_without_waiting();
-            }
-            let _nobody_waits = done.send(());
-        };
-        if std::thread::Builder::new().name("bm-detach".into()).spawn(detach_without_waiting).is_ok() {
-            let _took_too_long = waiting.recv_timeout(ANSWERS_MAX);
-        }
-        log::say(&format!(
-            "brickmoon: some threads have not ended within {} s: exiting without them",
-            begin.elapsed().as_secs()
-        ));
-        log::flush();
-        std::process::exit(1);
-    };
-    if let Err(error) = std::thread::Builder::new().name("bm-end".into()).spawn(end) {
+        exit_without_threads(forwarder, begin.elapsed())
+    });
+    if let Err(error) = spawned {
         tracing::warn!("cannot start the thread that limits the time to end: {error}");
     }
+}
+
+/// Detaches the programs in the kernel and ends the process, after having waited for so long.
+fn exit_without_threads(forwarder: Weak<Forwarder>, waited: Duration) -> ! {
+    // On a thread of its own: a thread that hangs may hold what this waits for.
+    let (done, waiting) = mpsc::channel();
+    let spawned = std::thread::Builder::new().name("bm-detach".into()).spawn(move || {
+        if let Some(forwarder) = forwarder.upgrade() {
+            forwarder.detach_without_waiting();
+        }
+        let _nobody_waits = done.send(());
+    });
+    if spawned.is_ok() {
+        let _took_too_long = waiting.recv_timeout(ANSWERS_MAX);
+    }
+    log::say(&format!(
+        "brickmoon: some threads have not ended within {} s: exiting without them",
+        waited.as_secs()
+    ));
+    log::flush();
+    std::process::exit(1);
 }
 
 /// Printed at each start, for users of tcpdump.
@@ -142,12 +147,12 @@ const UNSEEN: &str = "tcpdump does not see the packets that brickmoon forwards; 
 
 /// Prints the ready line on standard output, on a thread of its own since the reader may be slow or gone.
 fn say_ready(ready: String) {
-    let say = move || {
+    let spawned = std::thread::Builder::new().name("bm-ready".into()).spawn(move || {
         if let Err(error) = writeln!(std::io::stdout(), "{ready}") {
             tracing::warn!("cannot write \"{ready}\" to standard output: {error}");
         }
-    };
-    if let Err(error) = std::thread::Builder::new().name("bm-ready".into()).spawn(say) {
+    });
+    if let Err(error) = spawned {
         tracing::warn!("cannot write the ready line to standard output: {error}");
     }
 }
@@ -160,8 +165,8 @@ async fn follow(forwarder: &Arc<Forwarder>) -> Result<(), Failure> {
 
 /// Runs until a signal or request to end, or until the data path cannot be restarted.
 async fn watch(daemon: &Arc<Daemon>, forwarder: &Arc<Forwarder>) -> Result<(), Failure> {
-    let on = |kind| signal(kind).map_err(Failure::failed);
-    let (mut terminate, mut interrupt) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::failed)?;
     tokio::select! {
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),

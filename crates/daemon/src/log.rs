@@ -94,7 +94,7 @@ impl Write for Line {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct LogBuffer {
     bytes: Vec<u8>,
     /// Lost lines that the log has not reported yet.
     lost: u64,
@@ -103,7 +103,7 @@ struct Waiting {
 }
 
 struct Log {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<LogBuffer>,
     changed: Condvar,
     lost: AtomicU64,
     /// Lines stay in the buffer until another thread may be started.
@@ -114,7 +114,7 @@ struct Log {
 
 impl Log {
     const fn new() -> Self {
-        let waiting = Waiting { bytes: Vec::new(), lost: 0, writing: false };
+        let waiting = LogBuffer { bytes: Vec::new(), lost: 0, writing: false };
         Self {
             waiting: Mutex::new(waiting),
             changed: Condvar::new(),
@@ -124,7 +124,7 @@ impl Log {
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, LogBuffer> {
         // The data are consistent even if a thread panicked while it held the lock.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -142,8 +142,8 @@ impl Log {
     /// Whether there is a thread that writes; starts it if necessary.
     fn is_written(&'static self) -> bool {
         *self.writes.get_or_init(|| {
-            let write = move || self.writer_loop(&mut std::io::stderr());
-            std::thread::Builder::new().name("bm-log".into()).spawn(write).is_ok()
+            let thread = std::thread::Builder::new().name("bm-log".into());
+            thread.spawn(move || self.writer_loop(&mut std::io::stderr())).is_ok()
         })
     }
 
@@ -186,7 +186,7 @@ impl Log {
     }
 }
 
-impl Waiting {
+impl LogBuffer {
     /// Adds a line if there is room.
     fn take(&mut self, line: &[u8]) -> bool {
         // After a loss only once everything before it has been written: the log shows where lines are missing.
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn lost_lines_are_counted_and_reported_in_place() {
-        let mut waiting = Waiting::default();
+        let mut waiting = LogBuffer::default();
         let line = [b'x'; 1023];
         let line = [&line[..], b"\n"].concat();
         let taken = (0..2000).filter(|_| waiting.take(&line)).count();

@@ -88,9 +88,9 @@ pub fn with_paths(config: &Config, machine: &Machine, paths: Paths) -> Plan {
 /// Checks that the interfaces named on the command line exist. Such a name is more often mistyped than meant for an
 /// interface that appears later.
 fn exist(config: &Config, machine: &Machine, named: &[String]) -> Result<(), Failure> {
-    let is_named = |port: &&Port| named.iter().any(|name| name.parse().as_ref() == Ok(&port.device));
-    let missing = |port: &Port| machine.missing(port).map(str::to_string);
-    match config.ports.iter().filter(is_named).find_map(missing) {
+    let mut ports =
+        config.ports.iter().filter(|port| named.iter().any(|name| name.parse().as_ref() == Ok(&port.device)));
+    match ports.find_map(|port| machine.missing(port)) {
         None => Ok(()),
         Some(name) => Err(Failure::Failed(format!(
             "interface {name:?} does not exist: `ip link` lists interfaces; a [[port]] in a configuration file waits for its interface"
@@ -100,17 +100,19 @@ fn exist(config: &Config, machine: &Machine, named: &[String]) -> Result<(), Fai
 
 /// Why ports cannot be opened on this machine, with their indices. A port whose interface does not exist waits for it.
 pub fn problems(config: &Config, machine: &Machine, paths: &Paths) -> Vec<(usize, Failure)> {
-    let problem = |(index, port): (usize, &Port)| {
-        let failure = match &port.device {
+    let mut problems = Vec::new();
+    for (index, port) in config.ports.iter().enumerate() {
+        let problem = match &port.device {
             Device::Dpdk(device) if !machine.dpdk => Some(Failure::Failed(without_dpdk(device))),
             Device::Xdp(name) if paths.needs_workers(config) => {
-                path::cannot_be_opened(config, port, machine.interfaces.get(name)?)
+                let interface = machine.interfaces.get(name);
+                interface.and_then(|interface| path::cannot_be_opened(config, port, interface))
             }
             _ => None,
         };
-        failure.map(|failure| (index, failure))
-    };
-    config.ports.iter().enumerate().filter_map(problem).collect()
+        problems.extend(problem.map(|problem| (index, problem)));
+    }
+    problems
 }
 
 fn without_dpdk(device: &str) -> String {
@@ -119,24 +121,9 @@ fn without_dpdk(device: &str) -> String {
 
 /// What works, but not as one may expect.
 fn warnings(config: &Config, machine: &Machine, paths: &Paths) -> Vec<String> {
-    let of_port = |(port, path): (&Port, &path::PortPath)| {
-        let Device::Xdp(name) = &port.device else { return None };
-        let Some(interface) = machine.interfaces.get(name) else {
-            return Some(format!("port {name}: {}", missing(name)));
-        };
-        if !interface.ethernet {
-            return Some(format!("port {name} is waiting: {}", not_ethernet(name)));
-        }
-        let for_workers = !path.in_kernel || paths.claims(config);
-        if let Some(why) = too_large(name, interface.mtu, config.daemon.slot_size).filter(|_| for_workers) {
-            return Some(format!("port {name}: {why}"));
-        }
-        // Frames that the kernel path at tc sends do not depend on XDP.
-        let by_xdp = path.in_kernel && config.attach_of(port) == AttachChoice::Xdp;
-        let why = interface.cannot_send.as_ref().filter(|_| by_xdp)?;
-        Some(format!("port {name}: {why}: Linux forwards packets that leave there"))
-    };
-    let mut warnings: Vec<_> = config.ports.iter().zip(&paths.0).filter_map(of_port).collect();
+    let ports = config.ports.iter().zip(&paths.0);
+    let mut warnings: Vec<_> =
+        ports.filter_map(|(port, path)| warning(config, machine, paths, port, path)).collect();
     let by_workers = (0..config.ports.len()).filter(|index| !paths.0[*index].in_kernel);
     warnings.extend(by_workers.filter_map(|index| closed(config, index)));
     if paths.any_kernel() && !machine.pins {
@@ -144,6 +131,31 @@ fn warnings(config: &Config, machine: &Machine, paths: &Paths) -> Vec<String> {
     }
     warnings.extend(config.ipsec.public_keys());
     warnings
+}
+
+/// What works on a port, but not as one may expect.
+fn warning(
+    config: &Config,
+    machine: &Machine,
+    paths: &Paths,
+    port: &Port,
+    path: &path::PortPath,
+) -> Option<String> {
+    let Device::Xdp(name) = &port.device else { return None };
+    let Some(interface) = machine.interfaces.get(name) else {
+        return Some(format!("port {name}: {}", missing(name)));
+    };
+    if !interface.ethernet {
+        return Some(format!("port {name} is waiting: {}", not_ethernet(name)));
+    }
+    let for_workers = !path.in_kernel || paths.claims(config);
+    if let Some(why) = too_large(name, interface.mtu, config.daemon.slot_size).filter(|_| for_workers) {
+        return Some(format!("port {name}: {why}"));
+    }
+    // Frames that the kernel path at tc sends do not depend on XDP.
+    let by_xdp = path.in_kernel && config.attach_of(port) == AttachChoice::Xdp;
+    let why = interface.cannot_send.as_ref().filter(|_| by_xdp)?;
+    Some(format!("port {name}: {why}: Linux forwards packets that leave there"))
 }
 
 /// When a port of workers forwards nothing, since nftables cannot filter in place of them.

@@ -6,7 +6,6 @@ mod follow;
 mod nftables_filters;
 mod reload;
 mod restarts;
-mod setup;
 mod start;
 mod supervise;
 mod unfiltered;
@@ -25,32 +24,39 @@ use tokio::sync::Notify;
 use crate::cluster::Node;
 use crate::guard::watcher::Watch;
 use crate::ipsec::{KernelThread, XfrmThread};
-use crate::lock::lock;
+use crate::lock;
 use crate::observe::linux_drops::LinuxDrops;
 use crate::observe::sampling::Sampling;
-use crate::observe::statistics::Removed;
+use crate::observe::statistics::CounterFile;
 use crate::observe::traffic::Meter;
+use crate::plan::Plan;
 use crate::plan::machine::Machine;
 use crate::ports::probe;
 use crate::switches::Bridges;
-use crate::workers::dataplane::Shared;
-use crate::workers::running::Running;
+use crate::workers::data_path::DataPath;
+use crate::workers::threads::WorkerContext;
 use bm_cli::Failure;
 use filter_tables::FilterTables;
 use restarts::Restarts;
 use worker_resources::WorkerResources;
 
-pub use setup::Setup;
 pub use supervise::Scripts;
 pub use worker_resources::MakeNatives;
+
+/// The configuration in use, with what was planned for it.
+#[derive(Default)]
+pub struct Setup {
+    pub config: Config,
+    pub plan: Plan,
+}
 
 /// What forwards. One thread at a time changes it: the one that holds `restarts`.
 pub struct Forwarder {
     pub(super) driver: ControlThread,
-    pub(super) shared: Shared,
+    pub(super) context: WorkerContext,
     pub(super) worker_resources: WorkerResources,
     /// `None` while the data path is being started again, and at the end.
-    pub(super) running: Mutex<Option<Running>>,
+    pub(super) running: Mutex<Option<DataPath>>,
     pub(super) switches: Bridges,
     pub(super) cluster: Node,
     setup: Mutex<Arc<Setup>>,
@@ -90,7 +96,7 @@ pub struct Forwarder {
     pub(super) meter: Meter,
     /// Tells collectors about sampled packets.
     pub(super) sampling: Sampling,
-    _stats: Removed,
+    _stats: CounterFile,
 }
 
 impl Forwarder {
@@ -113,14 +119,15 @@ impl Forwarder {
     pub fn serve_xfrm(&self) -> Result<Option<XfrmThread>, Failure> {
         let setup = self.setup();
         let path = setup.config.ipsec.xfrm_socket.as_ref();
-        path.map(|path| XfrmThread::start(path, self.shared.ipsec.clone())).transpose()
+        path.map(|path| XfrmThread::start(path, self.context.ipsec.clone())).transpose()
     }
 
     /// Follows the kernel's SAs and policies, if that is configured, until the result is dropped.
     pub fn follow_kernel_ipsec(&self) -> Result<Option<KernelThread>, Failure> {
-        let is_wanted = self.setup().config.ipsec.kernel;
-        let start = || KernelThread::start(self.shared.ipsec.clone(), self.driver.handle().clone());
-        is_wanted.then(start).transpose()
+        if !self.setup().config.ipsec.kernel {
+            return Ok(None);
+        }
+        KernelThread::start(self.context.ipsec.clone(), self.driver.handle().clone()).map(Some)
     }
 
     /// Number of restarts of the data path after failures.

@@ -9,11 +9,15 @@ use bm_serve::report::{self, Counters};
 use bm_stats::Scope;
 use bm_switch::{FdbEntryView, PortView, Service, Switch};
 
-use crate::lock::lock;
+use crate::lock;
 
 /// All switches; empty after the end.
 #[derive(Default)]
 pub struct Bridges(Mutex<Vec<Service>>);
+
+fn name(service: &Service) -> String {
+    service.switch().settings().name.clone()
+}
 
 impl Bridges {
     /// Starts the switches of the configuration, and removes others that an earlier daemon left.
@@ -23,11 +27,12 @@ impl Bridges {
         if !removed.is_empty() {
             tracing::info!(interfaces = removed.join(", "), "removed the switch that an earlier daemon left");
         }
-        let start = |switch: &bm_switch::Settings| {
-            let named = |why| Failure::Failed(format!("switch {}: {why}", switch.name));
-            Service::start(switch.clone()).map_err(named)
-        };
-        Ok(Self(Mutex::new(config.switches.iter().map(start).collect::<Result<_, _>>()?)))
+        let mut services = Vec::new();
+        for switch in &config.switches {
+            let started = Service::start(switch.clone());
+            services.push(started.map_err(|why| Failure::Failed(format!("switch {}: {why}", switch.name)))?);
+        }
+        Ok(Self(Mutex::new(services)))
     }
 
     /// Changes the switches to those of another configuration: stops those that it does not have, replaces changed ones
@@ -37,7 +42,6 @@ impl Bridges {
     /// Why a switch cannot be started or replaced. Earlier changes are not undone.
     pub fn change(&self, config: &Config) -> Result<(), Error> {
         let mut services = lock(&self.0);
-        let name = |service: &Service| service.switch().settings().name.clone();
         services.retain(|service| config.switches.iter().any(|switch| switch.name == name(service)));
         let mut before = std::mem::take(&mut *services);
         for switch in &config.switches {
@@ -83,7 +87,7 @@ impl Bridges {
 
     /// Switches with their ports.
     pub fn switches(&self) -> Switches {
-        let view = |switch: &Switch| bm_api::Switch {
+        let switches = self.each(|switch| bm_api::Switch {
             name: switch.settings().name.clone(),
             vlans: switch.settings().has_vlans(),
             ageing_s: switch.settings().ageing.as_secs(),
@@ -92,18 +96,18 @@ impl Bridges {
             interface: switch.settings().interface.clone(),
             ports: switch.ports().iter().map(port).collect(),
             refused: switch.refused().clone(),
-        };
-        Switches { switches: self.each(view) }
+        });
+        Switches { switches }
     }
 
     /// The MAC addresses that the switches have learned.
     pub fn macs(&self) -> Macs {
-        let of_one = |switch: &Switch| {
+        let of_switches = self.each(|switch| {
             let vlans = switch.settings().has_vlans();
             let name = &switch.settings().name;
             switch.fdb().iter().map(|one| entry(name, vlans, one)).collect::<Vec<_>>()
-        };
-        Macs { macs: self.each(of_one).concat() }
+        });
+        Macs { macs: of_switches.concat() }
     }
 
     /// Adds the counters of switch ports, as `switch/NAME/PORT/..`.

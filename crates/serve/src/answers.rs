@@ -81,31 +81,32 @@ impl<P: Send + Sync + 'static> Answers<P> {
 
     /// Answers requests for metrics with this text, which is in the OpenMetrics format.
     pub fn on_metrics(mut self, metrics: fn(&P) -> String) -> Self {
-        let handler = move |State(process): State<Arc<P>>| async move {
+        let route = get(move |State(process): State<Arc<P>>| async move {
             let text = on_thread(&GET_THREADS, move || metrics(&process)).await.unwrap_or_default();
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], text).into_response()
-        };
-        self.answers.push(Answer { method: METRICS.method, path: METRICS.path, route: get(handler) });
+        });
+        self.answers.push(Answer { method: METRICS.method, path: METRICS.path, route });
         self
     }
 
     /// Answers requests to other nodes with what the node of this name answers at this path: status and body, unchanged.
     pub fn on_nodes(mut self, ask: fn(&P, &str, &str) -> Result<EncodedReply, Error>) -> Self {
-        let handler = move |State(process): State<Arc<P>>,
-                            Path((name, path)): Path<(String, String)>,
-                            RawQuery(query): RawQuery| async move {
-            let path = query.map_or_else(|| format!("/{path}"), |query| format!("/{path}?{query}"));
-            let answer = on_thread(&GET_THREADS, move || ask(&process, &name, &path)).await;
-            match answer.unwrap_or_else(|panicked| Err(Error::new(panicked))) {
-                Ok((status, body)) => {
-                    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
-                    (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+        self.of_nodes = Some(get(
+            move |State(process): State<Arc<P>>,
+                  Path((name, path)): Path<(String, String)>,
+                  RawQuery(query): RawQuery| async move {
+                let path = query.map_or_else(|| format!("/{path}"), |query| format!("/{path}?{query}"));
+                let answer = on_thread(&GET_THREADS, move || ask(&process, &name, &path)).await;
+                match answer.unwrap_or_else(|panicked| Err(Error::new(panicked))) {
+                    Ok((status, body)) => {
+                        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
+                        (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+                    }
+                    Err(error) => refused(StatusCode::BAD_REQUEST, error),
                 }
-                Err(error) => refused(StatusCode::BAD_REQUEST, error),
-            }
-        };
-        self.of_nodes = Some(get(handler));
+            },
+        ));
         self
     }
 

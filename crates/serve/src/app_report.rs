@@ -50,8 +50,8 @@ pub fn lua_of(jit: JitReport) -> Lua {
 
 /// Replaces the links to and from [`PART`] by the links of the Lua apps.
 pub fn add_links(reports: &[Report], links: &mut Vec<Link>) {
-    let hidden = |name: &str| name.contains(&format!("-> {PART}.")) || name.starts_with(&format!("{PART}."));
-    links.retain(|link| !hidden(&link.name));
+    let (from_part, to_part) = (format!("{PART}."), format!("-> {PART}."));
+    links.retain(|link| !link.name.starts_with(&from_part) && !link.name.contains(&to_part));
     links.extend(reports.iter().flat_map(links_of));
     links.sort_by(|one, two| (one.worker, &one.name).cmp(&(two.worker, &two.name)));
 }

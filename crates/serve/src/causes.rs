@@ -12,15 +12,14 @@ const BY_LINUX: &str = "dropped by Linux";
 
 /// All names; reasons of hooks and of switches and clusters are their own.
 pub fn all() -> Causes {
-    let cause = |outcome: &str, name: &str, meaning: &str| Cause {
-        outcome: outcome.into(),
-        name: name.into(),
-        meaning: meaning.into(),
-    };
     let dropped = Reason::ALL.iter().map(|reason| cause(DROPPED, reason.name(), reason.meaning()));
     let left = LEFT_TO_LINUX.iter().map(|(name, meaning)| cause(LEFT, name, meaning));
     let by_linux = LinuxCause::ALL.iter().map(|of| cause(BY_LINUX, of.name(), of.meaning()));
     Causes { causes: dropped.chain(left).chain(by_linux).collect() }
+}
+
+fn cause(outcome: &str, name: &str, meaning: &str) -> Cause {
+    Cause { outcome: outcome.into(), name: name.into(), meaning: meaning.into() }
 }
 
 #[cfg(test)]

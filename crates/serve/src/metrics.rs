@@ -80,7 +80,7 @@ pub fn render(
             Scope::Hook { hook, worker } => {
                 let worker = worker.map_or("slow".into(), |worker| worker.to_string());
                 let labels = vec![("hook", hook.into()), ("worker", worker)];
-                add_hook((&hooks, &lua), labels, name, *value);
+                add_hook(&hooks, &lua, labels, name, *value);
             }
             Scope::Linux { port } => add_linux(&linux, port, name, *value),
             Scope::Filter { rule } => add(&filters, vec![("rule", rule.into())], *value),
@@ -124,7 +124,7 @@ fn of_thread(scope: &Scope<'_>) -> Option<(&'static str, Labels)> {
 }
 
 /// A counter of a hook, or a statistic of its Lua state.
-fn add_hook((hooks, lua): (&Counters, &Gauges), mut labels: Labels, name: &str, value: u64) {
+fn add_hook(hooks: &Counters, lua: &Gauges, mut labels: Labels, name: &str, value: u64) {
     if let Some(kind) = name.strip_prefix("jit/") {
         labels.push(("kind", kind.into()));
         set(lua, labels, value);
@@ -204,10 +204,11 @@ fn fabric(registry: &mut Registry, links: &[FabricLink]) {
     for link in links {
         let labels = vec![("link", link.device.clone()), ("peer", link.peer.clone())];
         let with = |label, value: &str| labels.iter().cloned().chain([(label, value.into())]).collect();
-        // These count some of the frames of another kind again.
-        let is_kind = |name: &str| !matches!(name, "sampled" | "reordered");
-        for (name, count) in link.counters.iter().filter(|(name, _)| is_kind(name)) {
-            add(&frames, with("kind", name), *count);
+        for (name, count) in &link.counters {
+            // These count some of the frames of another kind again.
+            if !matches!(name.as_str(), "sampled" | "reordered") {
+                add(&frames, with("kind", name), *count);
+            }
         }
         for (reason, count) in &link.account.drops {
             add(&drops, with("reason", reason), *count);

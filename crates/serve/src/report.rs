@@ -92,23 +92,25 @@ fn sum_drops(sum: &mut Account, part: &Account) {
 
 /// All apps with their accounts.
 pub fn apps(counters: &Counters) -> Apps {
-    let app = |scope: Scope<'_>| {
-        let number = |number: usize| u32::try_from(number).ok();
+    let mut apps = Vec::new();
+    for (scope, name) in counters.keys().map(|name| Scope::parse(name)) {
+        // A scope with a counter `received` has an account. Hooks may use that name for counters of their own.
+        if name != "received" || matches!(scope, Scope::Hook { .. }) {
+            continue;
+        }
         let (name, worker) = match scope {
-            Scope::PortReceive { port, queue } => (format!("{port} receive"), number(queue)),
-            Scope::PortTransmit { port, queue } => (format!("{port} transmit"), number(queue)),
-            Scope::Router { worker, port } => (format!("router from {port}"), number(worker)),
+            Scope::PortReceive { port, queue } => (format!("{port} receive"), Some(queue)),
+            Scope::PortTransmit { port, queue } => (format!("{port} transmit"), Some(queue)),
+            Scope::Router { worker, port } => (format!("router from {port}"), Some(worker)),
             Scope::SlowPort { port } => (format!("slow path from {port}"), None),
             Scope::Switch { switch, port } => (format!("switch {switch} from {port}"), None),
             Scope::Kernel { port } => (format!("kernel path from {port}"), None),
             other => (other.to_string(), None),
         };
-        App { name, worker, account: account(counters, scope) }
-    };
-    let scopes = counters.keys().map(|name| Scope::parse(name));
-    // A scope with a counter `received` has an account. Hooks may use that name for counters of their own.
-    let accounts = scopes.filter(|(scope, name)| *name == "received" && !matches!(scope, Scope::Hook { .. }));
-    Apps { apps: accounts.map(|(scope, _)| app(scope)).collect() }
+        let worker = worker.and_then(|worker| u32::try_from(worker).ok());
+        apps.push(App { name, worker, account: account(counters, scope) });
+    }
+    Apps { apps }
 }
 
 /// All links with their counters.
@@ -145,13 +147,13 @@ pub fn drops(counters: &Counters) -> Drops {
             at.entry(reason).or_default().push(DropAt { app: scope.to_string(), frames });
         }
     }
-    let drop = |reason: &Reason| {
-        let mut at = at.remove(reason.name())?;
+    let mut drops = Vec::new();
+    for reason in Reason::ALL {
+        let Some(mut at) = at.remove(reason.name()) else { continue };
         at.sort_by_key(|at| std::cmp::Reverse(at.frames));
         let frames = at.iter().map(|at| at.frames).sum();
-        Some(Drop { reason: reason.name().into(), meaning: reason.meaning().into(), frames, at })
-    };
-    let mut drops: Vec<Drop> = Reason::ALL.iter().filter_map(drop).collect();
+        drops.push(Drop { reason: reason.name().into(), meaning: reason.meaning().into(), frames, at });
+    }
     drops.sort_by_key(|drop| std::cmp::Reverse(drop.frames));
     Drops { total: drops.iter().map(|drop| drop.frames).sum(), drops, ..Drops::default() }
 }

@@ -37,12 +37,11 @@ impl Rights {
     pub fn for_client(&self, stream: &UnixStream) -> (usize, Router) {
         let Some((group, reading)) = &self.reading else { return (0, self.all.clone()) };
         let Ok(peer) = stream.peer_cred() else { return (2, self.none.clone()) };
-        let is_member = || {
-            peer.gid() == *group || bm_privilege::groups_of(stream).is_ok_and(|groups| groups.contains(group))
-        };
         if peer.uid() == 0 || peer.uid() == rustix::process::geteuid().as_raw() {
             (0, self.all.clone())
-        } else if is_member() {
+        } else if peer.gid() == *group
+            || bm_privilege::groups_of(stream).is_ok_and(|groups| groups.contains(group))
+        {
             (1, reading.clone())
         } else {
             (2, self.none.clone())
@@ -53,12 +52,12 @@ impl Rights {
 /// ID of the group with read access, if one is configured.
 pub fn group(name: Option<&str>) -> Result<Option<u32>, Failure> {
     let Some(name) = name else { return Ok(None) };
-    let failed = |why: String| Failure::Usage(format!("[daemon] read_group = \"{name}\": {why}"));
-    match bm_privilege::group(name) {
-        Ok(Some(group)) => Ok(Some(group)),
-        Ok(None) => Err(failed(format!("no such group; `groupadd {name}` creates it"))),
-        Err(error) => Err(failed(error.to_string())),
-    }
+    let why = match bm_privilege::group(name) {
+        Ok(Some(group)) => return Ok(Some(group)),
+        Ok(None) => format!("no such group; `groupadd {name}` creates it"),
+        Err(error) => error.to_string(),
+    };
+    Err(Failure::Usage(format!("[daemon] read_group = \"{name}\": {why}")))
 }
 
 /// Routes that reject every request.

@@ -57,11 +57,13 @@ impl Page {
     /// # Errors
     /// If one of them cannot be used.
     pub async fn listen(address: SocketAddr, token: Option<&Path>) -> Result<Self, Failure> {
-        let read = |file: &Path| {
-            Token::read(file)
-                .map_err(|error| Failure::Usage(format!("web_token = \"{}\": {error}", file.display())))
-        };
-        let token = token.map(read).transpose()?;
+        let token =
+            match token {
+                None => None,
+                Some(file) => Some(Token::read(file).map_err(|error| {
+                    Failure::Usage(format!("web_token = \"{}\": {error}", file.display()))
+                })?),
+            };
         let failed = |error| Failure::Failed(format!("cannot listen for the web page on {address}: {error}"));
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;

@@ -25,7 +25,7 @@ pub struct ClusterArgs {
 /// What to do with this node of a cluster.
 #[derive(Debug, Subcommand)]
 pub enum ClusterCommand {
-    /// The same as `brickmoon show cluster`.
+    /// Show this node and its links, as `brickmoon show cluster` does.
     Status(Query),
     /// Make other nodes send nothing over this one any more, so that no packet is lost when it ends. Its own ports go on.
     Drain(Query),

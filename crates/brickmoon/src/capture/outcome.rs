@@ -16,14 +16,14 @@ const TC_DROP: i32 = 2;
 
 /// What happened to a packet, and the reason where there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Described {
+pub struct PacketOutcome {
     /// Such as `forwarded to r1`, `left to Linux`, `dropped`, `sent by a worker`.
     pub what: String,
     /// Such as `no_worker`: a name of `show drops --explain`, except where no counter says why.
     pub reason: Option<String>,
 }
 
-impl Described {
+impl PacketOutcome {
     fn without_reason(what: impl Into<String>) -> Self {
         Self { what: what.into(), reason: None }
     }
@@ -33,7 +33,7 @@ impl Described {
     }
 }
 
-impl std::fmt::Display for Described {
+impl std::fmt::Display for PacketOutcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.what)?;
         self.reason.iter().try_for_each(|reason| write!(f, ": {reason}"))
@@ -41,18 +41,18 @@ impl std::fmt::Display for Described {
 }
 
 /// Describes what happened to a packet.
-pub fn described(session: &Session, packet: &Packet) -> Described {
+pub fn described(session: &Session, packet: &Packet) -> PacketOutcome {
     let to = target(packet).map(|to| session.name(to));
     describe(session.program(packet), packet, to)
 }
 
-fn describe(program: &str, packet: &Packet, to: Option<&str>) -> Described {
+fn describe(program: &str, packet: &Packet, to: Option<&str>) -> PacketOutcome {
     match &packet.outcome {
-        Outcome::Sent(Sender::KernelPath) => Described::without_reason("sent by the kernel path"),
-        Outcome::Sent(Sender::Worker) => Described::without_reason("sent by a worker"),
-        Outcome::Sent(Sender::Linux) => Described::without_reason("sent through Linux"),
-        Outcome::Refused => Described::because("dropped", "the device did not accept it"),
-        Outcome::Unknown => Described::because("received", "the record of its verdict was lost"),
+        Outcome::Sent(Sender::KernelPath) => PacketOutcome::without_reason("sent by the kernel path"),
+        Outcome::Sent(Sender::Worker) => PacketOutcome::without_reason("sent by a worker"),
+        Outcome::Sent(Sender::Linux) => PacketOutcome::without_reason("sent through Linux"),
+        Outcome::Refused => PacketOutcome::because("dropped", "the device did not accept it"),
+        Outcome::Unknown => PacketOutcome::because("received", "the record of its verdict was lost"),
         Outcome::Decided { verdict, .. } => {
             let is_tc = program.ends_with("_tc");
             let counted = match program {
@@ -66,37 +66,37 @@ fn describe(program: &str, packet: &Packet, to: Option<&str>) -> Described {
 }
 
 /// By the counter of the program that steers to workers.
-fn steered(counter: &str) -> Described {
+fn steered(counter: &str) -> PacketOutcome {
     match counter {
-        "steered" => Described::without_reason("handed to a worker"),
-        "held" => Described::because("dropped", "filter_not_ready"),
-        "too_large_dropped" => Described::because("dropped", "too_large"),
-        reason => Described::because("left to Linux", reason),
+        "steered" => PacketOutcome::without_reason("handed to a worker"),
+        "held" => PacketOutcome::because("dropped", "filter_not_ready"),
+        "too_large_dropped" => PacketOutcome::because("dropped", "too_large"),
+        reason => PacketOutcome::because("left to Linux", reason),
     }
 }
 
 /// By the counter of the kernel path.
-fn forwarded(counter: &str, to: Option<&str>) -> Described {
+fn forwarded(counter: &str, to: Option<&str>) -> PacketOutcome {
     let (linux, dropped) = (counter.strip_prefix("linux_"), counter.strip_prefix("drop_"));
     match (counter, linux, dropped) {
-        ("claimed", ..) => Described::without_reason("handed to a worker"),
-        (_, Some(reason), _) => Described::because("left to Linux", reason),
-        (_, _, Some(reason)) => Described::because("dropped", reason),
+        ("claimed", ..) => PacketOutcome::without_reason("handed to a worker"),
+        (_, Some(reason), _) => PacketOutcome::because("left to Linux", reason),
+        (_, _, Some(reason)) => PacketOutcome::because("dropped", reason),
         _ => redirected(to),
     }
 }
 
-fn redirected(to: Option<&str>) -> Described {
-    Described::without_reason(to.map_or_else(|| "forwarded".into(), |to| format!("forwarded to {to}")))
+fn redirected(to: Option<&str>) -> PacketOutcome {
+    PacketOutcome::without_reason(to.map_or_else(|| "forwarded".into(), |to| format!("forwarded to {to}")))
 }
 
 /// Without a counter: the interface does not forward, or its filters are not in place.
-fn by_verdict(verdict: i32, is_tc: bool, to: Option<&str>) -> Described {
+fn by_verdict(verdict: i32, is_tc: bool, to: Option<&str>) -> PacketOutcome {
     let is_dropped = if is_tc { verdict == TC_DROP } else { verdict == XDP_DROP || verdict == XDP_ABORTED };
     match to {
         Some(_) => redirected(to),
-        None if is_dropped => Described::because("dropped", "filter_not_ready"),
-        None => Described::without_reason("left to Linux"),
+        None if is_dropped => PacketOutcome::because("dropped", "filter_not_ready"),
+        None => PacketOutcome::without_reason("left to Linux"),
     }
 }
 

@@ -22,7 +22,7 @@ pub enum Format {
 }
 
 /// Why the output has ended.
-pub enum Ended {
+pub enum OutputEnd {
     /// The reader closed the pipe, as `| head` does.
     Closed,
     /// A write failed, for example because the disk is full.
@@ -78,7 +78,7 @@ pub struct Output {
 
 /// One packet in JSON.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct PacketJson<'a> {
     /// Since 1970.
     time_ns: u64,
     interface: &'a str,
@@ -113,11 +113,11 @@ impl Output {
             Format::Lines => Kind::Lines(to),
             Format::Json => Kind::Json(to),
             Format::Pcapng(_) => {
-                let interface = |(_, name): &(u32, String)| Interface {
+                let interfaces = ports.iter().map(|(_, name)| Interface {
                     name: name.clone(),
                     description: format!("port {name} of brickmoon"),
-                };
-                let interfaces: Vec<_> = ports.iter().map(interface).collect();
+                });
+                let interfaces: Vec<_> = interfaces.collect();
                 let application = concat!("brickmoon ", env!("CARGO_PKG_VERSION"));
                 let mut writer = Writer::new(to, application, &interfaces, snap_length).map_err(failed)?;
                 // So that a reader starts at once. If it has closed the pipe already, the main loop notices.
@@ -140,7 +140,7 @@ impl Output {
     }
 
     /// Writes packets, and hands them to the reader at once.
-    pub fn write(&mut self, session: &Session, packets: &[Packet]) -> Result<(), Ended> {
+    pub fn write(&mut self, session: &Session, packets: &[Packet]) -> Result<(), OutputEnd> {
         if packets.is_empty() {
             return Ok(());
         }
@@ -175,7 +175,7 @@ impl Output {
                 packet.length,
             ),
             Kind::Json(to) => {
-                let shown = Shown {
+                let shown = PacketJson {
                     time_ns: session.time(packet),
                     interface: name,
                     direction: if packet.is_received() { "in" } else { "out" },
@@ -200,7 +200,7 @@ impl Output {
     }
 
     /// Ends a capture file with the number of lost packets.
-    pub fn end(&mut self, lost: u64) -> Result<(), Ended> {
+    pub fn end(&mut self, lost: u64) -> Result<(), OutputEnd> {
         let now = session::now();
         let done = match &mut self.kind {
             Kind::Pcapng(writer) => writer.end(0, now, lost).and_then(|()| writer.flush()),
@@ -209,10 +209,13 @@ impl Output {
         done.map_err(|error| self.ended(&error))
     }
 
-    fn ended(&self, error: &io::Error) -> Ended {
+    fn ended(&self, error: &io::Error) -> OutputEnd {
         match error.kind() {
-            ErrorKind::BrokenPipe => Ended::Closed,
-            _ => Ended::Failed(format!("{}: {error}; the capture has ended, the router goes on", self.name)),
+            ErrorKind::BrokenPipe => OutputEnd::Closed,
+            _ => OutputEnd::Failed(format!(
+                "{}: {error}; the capture has ended, the router goes on",
+                self.name
+            )),
         }
     }
 }

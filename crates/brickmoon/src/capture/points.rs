@@ -95,15 +95,17 @@ fn of_port(port: &bm_api::Port, directions: Directions) -> Result<Port, Failure>
 
 /// What will be missing, one line for each port.
 pub fn hints(ports: &Ports, chosen: &[Port]) -> Vec<String> {
-    let mode_of = |name: &str| ports.ports.iter().find(|port| port.name == name).map(|port| port.mode);
-    let sends_unseen = |port: &&Port| port.directions.sent && mode_of(&port.name) == Some(PortMode::ZeroCopy);
-    let hint = |port: &Port| {
-        format!(
-            "{}: what workers send is not shown, since the card takes it from their memory (zero-copy)",
-            port.name
-        )
-    };
-    chosen.iter().filter(sends_unseen).map(hint).collect()
+    let mut hints = Vec::new();
+    for port in chosen.iter().filter(|port| port.directions.sent) {
+        let mut ports = ports.ports.iter();
+        if ports.any(|shown| shown.name == port.name && shown.mode == PortMode::ZeroCopy) {
+            hints.push(format!(
+                "{}: what workers send is not shown, since the card takes it from their memory (zero-copy)",
+                port.name
+            ));
+        }
+    }
+    hints
 }
 
 #[cfg(test)]

@@ -81,8 +81,10 @@ impl Session {
 
     /// Looks up the name of an interface, if it is not known yet.
     fn look_up(&mut self, ifindex: u32) {
-        let name = || bm_sys::interface::name(ifindex).unwrap_or_else(|_| format!("interface {ifindex}"));
-        self.names.entry(ifindex).or_insert_with(name);
+        let name = self.names.entry(ifindex);
+        name.or_insert_with(|| {
+            bm_sys::interface::name(ifindex).unwrap_or_else(|_| format!("interface {ifindex}"))
+        });
     }
 
     /// The name of an interface that a packet mentions.

@@ -49,7 +49,7 @@ struct Step {
 
 /// A packet with its steps so far.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Traced {
+struct TracedPacket {
     /// Since 1970.
     time_ns: u64,
     summary: String,
@@ -99,7 +99,7 @@ pub fn run(trace: &Trace) -> Result<(), Failure> {
 struct Traces {
     /// In the order of time; an earlier one may still come.
     recent: Vec<Packet>,
-    incomplete: VecDeque<Traced>,
+    incomplete: VecDeque<TracedPacket>,
 }
 
 impl Traces {
@@ -143,8 +143,9 @@ impl Traces {
             _ => return,
         };
         let key = key(&packet.frame);
-        let is_it =
-            |traced: &&mut Traced| key.is_some() && traced.key == key && traced.began_ns <= packet.time_ns;
+        let is_it = |traced: &&mut TracedPacket| {
+            key.is_some() && traced.key == key && traced.began_ns <= packet.time_ns
+        };
         let name = session.name(packet.ifindex);
         let Some(traced) = self.incomplete.iter_mut().find(is_it) else {
             let mut traced = begin(session, packet);
@@ -159,7 +160,7 @@ impl Traces {
     }
 
     /// Those that are complete, or have waited long enough.
-    fn complete(&mut self, now_ns: u64) -> impl Iterator<Item = Traced> {
+    fn complete(&mut self, now_ns: u64) -> impl Iterator<Item = TracedPacket> {
         let longest = SENT_WITHIN.as_nanos() as u64;
         let (done, waiting) =
             std::mem::take(&mut self.incomplete).into_iter().partition::<VecDeque<_>, _>(|traced| {
@@ -171,7 +172,7 @@ impl Traces {
 }
 
 /// A packet at the port where it is seen first.
-fn begin(session: &Session, packet: &Packet) -> Traced {
+fn begin(session: &Session, packet: &Packet) -> TracedPacket {
     let step = Step {
         after_ns: 0,
         interface: session.name(packet.ifindex).into(),
@@ -179,7 +180,7 @@ fn begin(session: &Session, packet: &Packet) -> Traced {
         what: format!("{}, queue {}", headers(&packet.frame), packet.queue),
         reason: None,
     };
-    Traced {
+    TracedPacket {
         time_ns: session.time(packet),
         summary: summary(&packet.frame),
         steps: vec![step],
@@ -196,10 +197,6 @@ fn sent(interface: &str, after_ns: u64, frame: &[u8], by: &str) -> Step {
 
 /// The part of a frame that a router changes: MACs, tag, TTL or hop limit.
 fn headers(frame: &[u8]) -> String {
-    let mac = |at: usize| {
-        let bytes = frame.get(at..at + 6).unwrap_or_default();
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
-    };
     let (at, tag) = network(frame);
     let tag = tag.map_or_else(String::new, |tag| format!(", vlan {tag}"));
     let hops = match frame.get(at).map(|first| first >> 4) {
@@ -207,7 +204,13 @@ fn headers(frame: &[u8]) -> String {
         Some(6) => frame.get(at + 7).map(|limit| format!(", hlim {limit}")),
         _ => None,
     };
-    format!("{} > {}{tag}{}", mac(6), mac(0), hops.unwrap_or_default())
+    format!("{} > {}{tag}{}", mac(frame, 6), mac(frame, 0), hops.unwrap_or_default())
+}
+
+/// The MAC address at this place of a frame.
+fn mac(frame: &[u8], at: usize) -> String {
+    let bytes = frame.get(at..at + 6).unwrap_or_default();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
 }
 
 /// Where the network header begins, and the VLAN of the last tag.
@@ -220,7 +223,7 @@ fn network(frame: &[u8]) -> (usize, Option<u16>) {
     (at + 2, tag)
 }
 
-/// The same for a packet before and after the router: a hash of its bytes without those that change.
+/// A hash of the bytes of a packet without those that change on its way, so that it is equal before and after the router.
 fn key(frame: &[u8]) -> Option<u64> {
     let mut packet = frame.get(network(frame).0..)?.to_vec();
     let length = match packet.first()? >> 4 {
@@ -243,7 +246,7 @@ fn key(frame: &[u8]) -> Option<u64> {
     Some(hasher.finish())
 }
 
-fn print(traced: &Traced, json: bool) -> std::io::Result<()> {
+fn print(traced: &TracedPacket, json: bool) -> std::io::Result<()> {
     let mut out = stdout().lock();
     if json {
         serde_json::to_writer(&mut out, traced)?;

@@ -60,16 +60,15 @@ impl Server {
         })?;
         let Some(socket) = socket else { return Ok(None) };
         let (end, ended) = oneshot::channel();
-        let work = move || {
+        let thread = std::thread::Builder::new().name("bm-api".into()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
                     _ = socket.serve_all(answers().routes(Arc::new(facts))) => {}
                     _ = ended => {}
                 }
             });
-        };
-        let thread =
-            std::thread::Builder::new().name("bm-api".into()).spawn(work).map_err(Failure::failed)?;
+        });
+        let thread = thread.map_err(Failure::failed)?;
         Ok(Some(Self { end: Some(end), thread: Some(thread) }))
     }
 }
@@ -150,7 +149,8 @@ impl Facts {
 
     fn workers(&self) -> Workers {
         let (frames, free) = (self.frame_pool.memory().slots() as u32, self.frame_pool.available() as u32);
-        let worker = |report: &Report| Worker {
+        let reports = self.reports();
+        let workers = reports.iter().map(|report| Worker {
             worker: report.worker as u32,
             alive: report.alive,
             breaths: report.breaths,
@@ -160,8 +160,8 @@ impl Facts {
             frames_free: free,
             lua: Some(app_report::lua_of(report.jit)),
             ..Worker::default()
-        };
-        Workers { workers: self.reports().iter().map(worker).collect() }
+        });
+        Workers { workers: workers.collect() }
     }
 
     fn drops(&self) -> Drops {

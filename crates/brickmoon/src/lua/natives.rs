@@ -107,7 +107,6 @@ impl Open {
     /// Opens this worker's queue of an interface; the program gets all frames of the interface.
     fn xdp(&mut self, wanted: &AppRequest<'_>, name: &str) -> Result<Box<dyn Port>, String> {
         let memory = self.memory(wanted)?;
-        let text = |error: bm_port_xdp::XdpError| error.to_string();
         if self.shared.is_none() {
             self.shared = Some(Shared::new(&memory.frame_pool).map_err(text)?);
         }
@@ -126,12 +125,11 @@ impl Open {
             ));
         }
         let queue = device.queue(queue).map_err(text)?;
-        device.steering().map_err(text)?.set_active(true).map_err(|error| error.to_string())?;
+        device.steering().map_err(text)?.set_active(true).map_err(text)?;
         Ok(memory.port(Box::new(queue)))
     }
 
     fn tap(&mut self, wanted: &AppRequest<'_>, name: &str) -> Result<Box<dyn Port>, String> {
-        let text = |error: bm_port_tap::TapError| error.to_string();
         if !self.taps.contains_key(name) {
             self.taps.insert(name.into(), TapDevice::open(name).map_err(text)?);
         }
@@ -143,7 +141,6 @@ impl Open {
 impl Open {
     /// Opens this worker's queue of a DPDK device, with frames in the program's own memory.
     fn dpdk(&mut self, wanted: &AppRequest<'_>, name: &str) -> Result<Box<dyn Port>, String> {
-        let text = |error: bm_port_dpdk::DpdkError| error.to_string();
         if !self.dpdk.contains_key(name) {
             let options = bm_port_dpdk::Options { queues: wanted.workers as u16, mtu: None };
             let device = DpdkDevice::open(&Spec::new(name), wanted.frame_pool, options).map_err(text)?;
@@ -158,4 +155,8 @@ fn unknown(class: &str) -> String {
     format!(
         "there is no app in Rust named {class:?}: use xdp:IF, tap:NAME, pcap:IN,OUT, dpdk:DEVICE, memory or router"
     )
+}
+
+fn text(error: impl ToString) -> String {
+    error.to_string()
 }

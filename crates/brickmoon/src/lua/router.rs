@@ -98,8 +98,11 @@ fn devices(wanted: &AppRequest<'_>) -> Result<Vec<config::Port>, String> {
     let hint =
         "the router needs the argument { ports = { \"eth0\", ... } }: the ports that it forwards between";
     let names = wanted.argument.get("ports").and_then(serde_json::Value::as_array).ok_or(hint)?;
-    let device = |name: &serde_json::Value| name.as_str().ok_or(hint)?.parse().map_err(text);
-    names.iter().map(|name| Ok(config::Port::new(device(name)?))).collect()
+    let mut ports = Vec::new();
+    for name in names {
+        ports.push(config::Port::new(name.as_str().ok_or(hint)?.parse().map_err(text)?));
+    }
+    Ok(ports)
 }
 
 impl Routers {
@@ -159,9 +162,8 @@ impl Set {
             keep.push(kept);
             parts.push((name, host));
         }
-        let driver =
-            ControlThread::start(&config, bm_daemon::random(), &readers, control, None).map_err(text)?;
-        let shared = bm_daemon::Shared {
+        let driver = ControlThread::start(&config, bm_daemon::random(), &readers, control, None).map_err(text)?;
+        let context = bm_daemon::WorkerContext {
             published: driver.handle().published().clone(),
             readers,
             registry: registry.clone(),
@@ -172,7 +174,8 @@ impl Set {
         };
         let neighbor_requests = Box::new(driver.handle().neighbor_requests().map_err(text)?);
         let frame_pool: &Arc<FramePool> = wanted.frame_pool;
-        let mut slow = bm_daemon::slow_path(&config, &shared, neighbor_requests, frame_pool).map_err(text)?;
+        let mut slow =
+            bm_daemon::slow_path(&config, &context, neighbor_requests, frame_pool).map_err(text)?;
         let names: Vec<_> = parts.iter().map(|(name, _)| name.clone()).collect();
         for (name, host) in parts {
             let account = Account::open(registry, Scope::SlowPort { port: &name }).map_err(text)?;
@@ -184,12 +187,12 @@ impl Set {
             let account = Account::open(registry, Scope::Return { worker }).map_err(text)?;
             let (entrance, back) =
                 slow.add_worker(config.slow_path.ring as usize, names.clone(), account, Some(waker.clone()));
-            let port = |name: &String| {
+            let mut ports = Vec::new();
+            for name in &names {
                 let account = Account::open(registry, Scope::Router { worker, port: name }).map_err(text)?;
-                Ok(RouterPort { name: name.clone(), account })
-            };
-            let ports = names.iter().map(port).collect::<Result<Vec<_>, String>>()?;
-            let router = Router::new(ports, shared.published.clone(), shared.readers.register(), entrance);
+                ports.push(RouterPort { name: name.clone(), account });
+            }
+            let router = Router::new(ports, context.published.clone(), context.readers.register(), entrance);
             apps.push(Some(RouterApp { router, back, waker, set: None }));
         }
         let slow = SlowThread::start(slow).map_err(text)?;

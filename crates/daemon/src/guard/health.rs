@@ -10,7 +10,7 @@ use bm_control::control_thread::Handle;
 use bm_sys::heartbeat::{Failure, FailureKind};
 
 use crate::guard::notify;
-use crate::lock::lock;
+use crate::lock;
 use crate::log;
 
 /// How long the main thread may make no progress; it restarts a data path that has failed.
@@ -33,10 +33,13 @@ impl Silent {
 
     /// One note for `status` on each thread.
     pub fn notes(&self) -> Vec<String> {
-        let note = |(thread, silent): &(String, Duration)| {
-            format!("thread {thread} has made no progress for {} s", silent.as_secs())
-        };
-        lock(&self.0).iter().map(note).collect()
+        let silent = lock(&self.0);
+        silent
+            .iter()
+            .map(|(thread, silent)| {
+                format!("thread {thread} has made no progress for {} s", silent.as_secs())
+            })
+            .collect()
     }
 }
 
@@ -65,11 +68,11 @@ impl Health {
 
     /// Handles the findings of one check; called about twenty times a second.
     fn take(&mut self, found: &[Failure]) {
-        let panicked = |failure: &&Failure| {
-            failure.kind == FailureKind::Panicked && NEEDED.contains(&failure.thread.as_str())
-        };
-        if let Some(failure) = found.iter().find(panicked) {
-            tracing::error!("thread {} panicked: the daemon ends and must be restarted", failure.thread);
+        let panicked = found.iter().find(|trouble| {
+            trouble.kind == FailureKind::Panicked && NEEDED.contains(&trouble.thread.as_str())
+        });
+        if let Some(trouble) = panicked {
+            tracing::error!("thread {} panicked: the daemon ends and must be restarted", trouble.thread);
             log::flush();
             // No orderly end: control may have left its tables half updated.
             std::process::exit(1);

@@ -25,7 +25,14 @@ pub fn notify(state: &str) {
 
 /// Interval for sending `WATCHDOG=1`, half of systemd's timeout; `None` if the watchdog is off.
 pub fn watchdog() -> Option<Duration> {
-    let of = |name| std::env::var(name).ok()?.parse::<u64>().ok();
-    let is_ours = of("WATCHDOG_PID").is_none_or(|process| process == u64::from(std::process::id()));
-    of("WATCHDOG_USEC").filter(|wait| is_ours && *wait > 0).map(|wait| Duration::from_micros(wait / 2))
+    if number("WATCHDOG_PID").is_some_and(|process| process != u64::from(std::process::id())) {
+        return None;
+    }
+    let wait = number("WATCHDOG_USEC").filter(|wait| *wait > 0)?;
+    Some(Duration::from_micros(wait / 2))
+}
+
+/// The number in an environment variable.
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
 }

@@ -164,12 +164,12 @@ pub fn run(grace: Duration, confined: bool) -> Result<(), Failure> {
 fn wake_on_signal(stop: Waker) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut terminate = runtime.block_on(async { signal(SignalKind::terminate()) })?;
-    let wait = move || {
+    let thread = std::thread::Builder::new().name("bm-signals".into()).spawn(move || {
         runtime.block_on(async {
             while terminate.recv().await.is_some() {
                 stop.wake();
             }
         });
-    };
-    std::thread::Builder::new().name("bm-signals".into()).spawn(wait).map(drop)
+    });
+    thread.map(drop)
 }

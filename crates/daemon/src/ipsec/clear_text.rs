@@ -31,7 +31,7 @@ const WHOLE: u16 = u16::MAX;
 #[derive(Default)]
 pub struct ClearText {
     owner: u16,
-    wanted: Wanted,
+    wanted: TargetPolicies,
     compared: Option<Instant>,
     removals: Option<Removals>,
     /// What was removed since they were compared.
@@ -41,7 +41,7 @@ pub struct ClearText {
 
 /// What should be in the kernel.
 #[derive(Default)]
-struct Wanted {
+struct TargetPolicies {
     /// By what they match; the action in the key says nothing.
     policies: HashMap<ForwardPolicy, InKernel>,
     /// Which packets are exceptions.
@@ -57,7 +57,7 @@ struct InKernel {
     users: usize,
 }
 
-impl Wanted {
+impl TargetPolicies {
     fn in_kernel(&self) -> impl Iterator<Item = (ForwardPolicy, u32)> {
         self.policies.iter().map(|(policy, InKernel { allow, rank, .. })| {
             (ForwardPolicy { allow: *allow, ..policy.clone() }, *rank)
@@ -72,7 +72,7 @@ impl Wanted {
 }
 
 impl ClearText {
-    /// Those of the daemon with this socket. Several daemons can run in one network namespace, each with policies of its
+    /// The policies of the daemon with this socket. Several daemons can run in one network namespace, each with policies of its
     /// own.
     pub fn new(socket: &Path) -> Self {
         Self { owner: owner(socket), ..Self::default() }
@@ -111,17 +111,18 @@ impl ClearText {
         Ok(())
     }
 
-    /// The same while workers run, where an error changes nothing for them.
+    /// Follows the policies of programs while workers run, where an error changes nothing for them.
     pub fn follow_programs<'p>(&mut self, ipsec: &'p Ipsec, programs: impl Iterator<Item = &'p Policy>) {
         let followed = self.follow(ipsec, programs);
         self.note(followed);
     }
 
-    /// The same after a program has added a policy, or removed one, or both; `programs` has all of them.
+    /// Follows a program that has removed a policy, or added one, or both; `programs` has all policies of programs.
     pub fn follow_change<'p>(
         &mut self,
         ipsec: &'p Ipsec,
-        (gone, new): (Option<&Policy>, Option<&Policy>),
+        gone: Option<&Policy>,
+        new: Option<&Policy>,
         programs: impl Iterator<Item = &'p Policy>,
     ) {
         let (gone, new) = (gone.filter(is_concerned), new.filter(is_concerned));
@@ -231,8 +232,10 @@ fn log(replaced: Replacement, policies: usize) {
 
 /// A number for a daemon that is the same at its next start (FNV-1a).
 fn owner(socket: &Path) -> u16 {
-    let add = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
-    let hash = socket.as_os_str().as_encoded_bytes().iter().fold(0x811c_9dc5, add);
+    let mut hash: u32 = 0x811c_9dc5;
+    for byte in socket.as_os_str().as_encoded_bytes() {
+        hash = (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    }
     (hash ^ hash >> 16) as u16
 }
 
@@ -242,16 +245,16 @@ fn is_concerned(policy: &&Policy) -> bool {
 }
 
 /// The policies for the kernel.
-fn wanted<'p>(ipsec: &'p Ipsec, programs: impl Iterator<Item = &'p Policy>) -> Wanted {
+fn wanted<'p>(ipsec: &'p Ipsec, programs: impl Iterator<Item = &'p Policy>) -> TargetPolicies {
     if ipsec.left_to_linux == LeftToLinux::Forward {
-        return Wanted::default();
+        return TargetPolicies::default();
     }
     let all = ipsec.policies.iter().chain(programs);
     let mut out: Vec<_> = all.filter(is_concerned).collect();
     out.sort_by_key(|policy| policy.priority);
     let exceptions = out.iter().filter(|policy| policy.action == Action::Bypass);
     let exceptions = exceptions.map(|policy| policy.selector.clone()).collect();
-    let mut wanted = Wanted { policies: HashMap::new(), exceptions };
+    let mut wanted = TargetPolicies { policies: HashMap::new(), exceptions };
     let (mut last, mut rank) = (None, 0);
     for (at, policy) in out.iter().enumerate() {
         let exempts =
@@ -277,10 +280,8 @@ fn wanted<'p>(ipsec: &'p Ipsec, programs: impl Iterator<Item = &'p Policy>) -> W
 /// What the kernel compares with packets for a policy: for one family, and with ports as masks.
 fn in_kernel(policy: &Policy) -> Vec<ForwardPolicy> {
     let (selector, is_exception) = (&policy.selector, policy.action == Action::Bypass);
-    let ports = |ports: Option<&bm_filter::Ports>| {
-        ports.map_or(vec![PortMask::default()], |ports| masks(*ports.start(), *ports.end()))
-    };
-    let (from, to) = (ports(selector.source_ports.as_ref()), ports(selector.destination_ports.as_ref()));
+    let from = port_masks(selector.source_ports.as_ref());
+    let to = port_masks(selector.destination_ports.as_ref());
     let mut pairs: Vec<_> = from.iter().flat_map(|from| to.iter().map(move |to| (*from, *to))).collect();
     let has_ports = selector.source_ports.is_some() || selector.destination_ports.is_some();
     if has_ports && !is_exception {
@@ -288,21 +289,26 @@ fn in_kernel(policy: &Policy) -> Vec<ForwardPolicy> {
         let none = PortMask { value: 0, mask: WHOLE };
         pairs.push((none, none));
     }
-    let prefix = |prefix: Option<AnyPrefix>, any| prefix.map_or(any, address);
     let is_ipv6 = selector.source.or(selector.destination).map(|prefix| prefix.is_ipv6());
     let families = ANY.into_iter().filter(|(any, _)| is_ipv6.is_none_or(|is_ipv6| is_ipv6 == any.is_ipv6()));
-    let one = |any: (IpAddr, u8)| {
-        pairs.iter().map(move |(from, to)| ForwardPolicy {
-            source: prefix(selector.source, any),
-            destination: prefix(selector.destination, any),
+    let mut policies = Vec::new();
+    for any in families {
+        policies.extend(pairs.iter().map(|(from, to)| ForwardPolicy {
+            source: selector.source.map_or(any, address),
+            destination: selector.destination.map_or(any, address),
             protocol: selector.protocol.unwrap_or(0),
             source_port: *from,
             destination_port: *to,
             mark: (selector.mark.value, selector.mark.mask),
             allow: false,
-        })
-    };
-    families.flat_map(one).collect()
+        }));
+    }
+    policies
+}
+
+/// Masks for the ports of a selector; one for all ports if it has none.
+fn port_masks(ports: Option<&bm_filter::Ports>) -> Vec<PortMask> {
+    ports.map_or(vec![PortMask::default()], |ports| masks(*ports.start(), *ports.end()))
 }
 
 fn address(prefix: AnyPrefix) -> (IpAddr, u8) {

@@ -12,7 +12,7 @@ use bm_ipsec::{Block, Numbers, Sa, SaId};
 use bm_link::{Producer, channel};
 
 use super::BLOCK;
-use super::record::{Record, Refused};
+use super::record::{NoNumbers, Record};
 
 /// Numbers of an SA that has sent little: enough for some tenths of a second, and few enough that 32 bits outlast 2,000
 /// kills.
@@ -53,8 +53,8 @@ impl Feed {
         let (id, fingerprint, esn) = (sa.id(), sa.fingerprint(), sa.esn);
         let (block, iv_mask, is_used_up) = match record.reserve(fingerprint, FIRST, esn) {
             Ok((block, iv_mask)) => (block, iv_mask, false),
-            Err(Refused::UsedUp(_)) => (Numbers::none(esn), 0, true),
-            Err(Refused::Failed(why)) => return Err(why),
+            Err(NoNumbers::UsedUp(_)) => (Numbers::none(esn), 0, true),
+            Err(NoNumbers::Failed(why)) => return Err(why),
         };
         status.set_number(block.next());
         let (blocks, more) = channel(WAITING);
@@ -87,7 +87,7 @@ impl Feed {
                 // There is room; and if there were not, the numbers would return.
                 drop(self.blocks.push(block));
             }
-            Err(Refused::UsedUp(_)) => {
+            Err(NoNumbers::UsedUp(_)) => {
                 self.is_used_up = true;
                 tracing::warn!(
                     "SA {} ({}): only {} sequence numbers are left: give it new keys on both ends",
@@ -96,11 +96,11 @@ impl Feed {
                     self.end.saturating_sub(next)
                 );
             }
-            Err(Refused::Failed(why)) if !self.has_failed => {
+            Err(NoNumbers::Failed(why)) if !self.has_failed => {
                 self.has_failed = true;
                 tracing::error!("SA {} ({}): cannot reserve sequence numbers: {why}", self.name, self.id);
             }
-            Err(Refused::Failed(_)) => {}
+            Err(NoNumbers::Failed(_)) => {}
         }
     }
 

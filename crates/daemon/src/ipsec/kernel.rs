@@ -36,16 +36,16 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 const SOFT_NUMBER: u64 = 3 << 30;
 
 /// Shared by the SAs and the thread that looks after them.
-pub type Shared = Arc<Mutex<Sequences>>;
+pub type SharedSequences = Arc<Mutex<Sequences>>;
 
 /// The numbers of all outbound SAs of the kernel that workers use, and what SAs of both directions were used for.
 pub struct Sequences {
     kernel: XfrmSas,
-    sas: HashMap<SaId, Reported>,
+    sas: HashMap<SaId, SaReport>,
 }
 
 /// What was reported to the kernel about an SA.
-struct Reported {
+struct SaReport {
     /// The last number that was set as sent.
     sent: u64,
     /// Numbers of workers that have ended.
@@ -89,7 +89,7 @@ impl Sequences {
     ///
     /// # Errors
     /// If the kernel refuses a socket.
-    pub fn open() -> Result<Option<Shared>, Error> {
+    pub fn open() -> Result<Option<SharedSequences>, Error> {
         let kernel = XfrmSas::open()?;
         Ok(kernel.map(|kernel| Arc::new(Mutex::new(Self { kernel, sas: HashMap::new() }))))
     }
@@ -126,9 +126,9 @@ impl Sequences {
         Err("the machine is too busy to reserve sequence numbers".into())
     }
 
-    fn reported(&mut self, sa: &Sa) -> &mut Reported {
+    fn reported(&mut self, sa: &Sa) -> &mut SaReport {
         let now = Instant::now();
-        let new = || Reported {
+        self.sas.entry(sa.id()).or_insert_with(|| SaReport {
             sent: 0,
             returned: ReturnedNumbers::default(),
             floor: 0,
@@ -138,8 +138,7 @@ impl Sequences {
             expiry: None,
             seen: 0,
             linux_sent: (0, now),
-        };
-        self.sas.entry(sa.id()).or_insert_with(new)
+        })
     }
 
     /// The SA is gone.
@@ -209,7 +208,7 @@ impl Sequences {
     }
 }
 
-impl Reported {
+impl SaReport {
     /// Counts that Linux has sent; whether that was too often.
     fn linux_sends_too_often(&mut self) -> bool {
         let (count, since) = &mut self.linux_sent;

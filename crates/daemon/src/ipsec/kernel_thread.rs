@@ -23,7 +23,7 @@ use bm_netlink::{XfrmSas, XfrmTables};
 use bm_xfrm::{KernelTables, Listing};
 
 use super::Ipsec;
-use crate::lock::lock;
+use crate::lock;
 
 /// How often to look after sequence numbers and lifetimes.
 const UPDATE_EVERY: Duration = Duration::from_millis(100);
@@ -49,13 +49,12 @@ impl KernelThread {
         let (tables, sas) = tables.zip(sas).ok_or_else(|| Failure::Failed(super::NO_IPSEC.into()))?;
         let (ends, waker) = (Arc::new(AtomicBool::new(false)), Waker::new().map_err(Failure::failed)?);
         let (end, wake) = (ends.clone(), waker.clone());
-        let run = move || {
+        let thread = std::thread::Builder::new().name("bm-ipsec".into()).spawn(move || {
             let used = KernelTables::default();
             let asked = BTreeMap::new();
             Follower { tables, sas, asked, used, ipsec, control, ends: end, failed: false }.run(&wake);
-        };
-        let thread =
-            std::thread::Builder::new().name("bm-ipsec".into()).spawn(run).map_err(Failure::failed)?;
+        });
+        let thread = thread.map_err(Failure::failed)?;
         Ok(Self { ends, waker, thread: Some(thread) })
     }
 }
@@ -142,8 +141,7 @@ impl Follower {
         // Listed once for all SAs. Without an answer, an SA could get the wrong direction.
         let Ok(own) = bm_netlink::list::addresses() else { return false };
         let before = self.used.applied();
-        let is_local = |address| own.iter().any(|own| own.local == address);
-        let update = self.used.update(listing, &is_local);
+        let update = self.used.update(listing, &|address| own.iter().any(|own| own.local == address));
         for (sa, why) in update.left {
             tracing::info!("SA {sa} of the kernel is left to Linux: {why}");
         }

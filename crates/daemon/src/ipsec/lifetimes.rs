@@ -20,7 +20,7 @@ use bm_forward::SaStatus;
 use bm_graph::clock_ns;
 use bm_ipsec::{Direction, Sa, SaUsage};
 
-use super::Known;
+use super::ConfiguredSa;
 use super::shown::direction;
 
 const WRITE_EVERY: Duration = Duration::from_secs(1);
@@ -83,14 +83,14 @@ impl Lifetimes {
     }
 
     /// Called often: writes what these SAs were used for, if that has changed and the last time is long ago.
-    pub fn follow(&mut self, known: &[Known]) {
+    pub fn follow(&mut self, known: &[ConfiguredSa]) {
         if self.written.elapsed() >= WRITE_EVERY {
             self.write(known);
         }
     }
 
     /// Writes what these SAs were used for, if that has changed.
-    pub fn write(&mut self, known: &[Known]) {
+    pub fn write(&mut self, known: &[ConfiguredSa]) {
         self.written = Instant::now();
         let mut is_new = false;
         for known in known.iter().filter(|known| known.has_lifetime) {
@@ -198,8 +198,8 @@ mod tests {
         sa
     }
 
-    fn known(sa: &Sa, used: &SaUsage, has_lifetime: bool) -> Known {
-        Known {
+    fn known(sa: &Sa, used: &SaUsage, has_lifetime: bool) -> ConfiguredSa {
+        ConfiguredSa {
             id: sa.id(),
             direction: sa.direction,
             fingerprint: sa.fingerprint(),

@@ -16,8 +16,8 @@ use bm_xfrm::{Change, Usage};
 
 use super::owners::Owners;
 use super::{BLOCK, kernel};
-use crate::lock::lock;
-use crate::random::random;
+use crate::lock;
+use crate::random;
 
 /// How long workers may take to apply a change. One that takes longer hangs and will be replaced, or is starting: workers
 /// start with all SAs.
@@ -47,11 +47,11 @@ struct Supply {
 enum Source {
     Counted(Numbers),
     /// The SA is the kernel's, which is told what is used.
-    Kernel(kernel::Shared),
+    Kernel(kernel::SharedSequences),
 }
 
-/// An SA that has ended.
-struct Ended {
+/// What is kept of an SA after its end, for one with the same key.
+struct EndedSa {
     fingerprint: u128,
     direction: Direction,
     /// The last number that may have been sent, or the highest received.
@@ -71,23 +71,23 @@ pub struct Live {
     /// What each SA has done.
     statuses: HashMap<SaId, Arc<SaStatus>>,
     controls: Option<Controls>,
-    ended: VecDeque<Ended>,
+    ended: VecDeque<EndedSa>,
     /// Where all SAs are the kernel's: their numbers.
-    sequences: Option<kernel::Shared>,
+    sequences: Option<kernel::SharedSequences>,
     /// SAs that could not be added.
     failed: Vec<SaId>,
 }
 
 impl Supply {
     /// Numbers after the last one that was used with these keys before.
-    fn new(sa: &Sa, last: u64, before: Option<&Ended>) -> Self {
+    fn new(sa: &Sa, last: u64, before: Option<&EndedSa>) -> Self {
         let iv_mask =
             before.map_or_else(|| u64::from(random()) << 32 | u64::from(random()), |ended| ended.iv_mask);
         Self { source: Source::Counted(Numbers::after(last, sa.esn)), last, iv_mask, blocks: None }
     }
 
     /// Numbers of an SA of the kernel. The mask is random, since the same keys may be added again, with numbers from 1 on.
-    fn of_kernel(sequences: kernel::Shared) -> Self {
+    fn of_kernel(sequences: kernel::SharedSequences) -> Self {
         let iv_mask = u64::from(random()) << 32 | u64::from(random());
         Self { source: Source::Kernel(sequences), last: 0, iv_mask, blocks: None }
     }
@@ -138,16 +138,17 @@ impl Live {
             live.status.begin();
         }
         let Self { sas, failed, sequences, .. } = self;
-        let plan = |live: &mut LiveSa| {
+        let mut plans = Vec::new();
+        for live in sas {
             let plan = live.plan();
             if live.sa.direction == Direction::Out && plan.numbers.is_none() {
                 // Workers get no SA that cannot send.
                 failed.extend(sequences.is_some().then(|| live.sa.id()));
-                return None;
+            } else {
+                plans.push(plan);
             }
-            Some(plan)
-        };
-        sas.iter_mut().filter_map(plan).collect()
+        }
+        plans
     }
 
     /// Whether a program has added an SA.
@@ -278,7 +279,7 @@ impl Live {
         };
         let (fingerprint, direction) = (sa.fingerprint(), sa.direction);
         self.ended.retain(|ended| (ended.fingerprint, ended.direction) != (fingerprint, direction));
-        self.ended.push_back(Ended { fingerprint, direction, last, iv_mask, used });
+        self.ended.push_back(EndedSa { fingerprint, direction, last, iv_mask, used });
         if self.ended.len() > ENDED {
             self.ended.pop_front();
         }
@@ -312,7 +313,7 @@ impl Live {
     }
 
     /// All SAs are the kernel's from now on.
-    pub fn follow_kernel(&mut self, sequences: kernel::Shared) {
+    pub fn follow_kernel(&mut self, sequences: kernel::SharedSequences) {
         self.sequences = Some(sequences);
     }
 

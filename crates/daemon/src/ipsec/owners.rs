@@ -26,7 +26,7 @@ impl Owners {
         Self { workers: workers.max(1), given: Vec::new() }
     }
 
-    /// The same, where some SAs have workers already.
+    /// Assigns workers to SAs, some of which have workers already.
     #[must_use]
     pub fn with<'s>(mut self, given: impl Iterator<Item = (&'s Sa, usize)>) -> Self {
         self.given.extend(given.map(|(sa, worker)| (peer(sa), worker)));

@@ -138,8 +138,7 @@ impl Ipsec {
             (_, Ok(ip)) => Some(Ipv6Addr::from(ip.destination()).into()),
             _ => None,
         };
-        let inbound = |sa: &&Sa| sa.direction == Direction::In && Some(sa.destination) == destination;
-        self.sas_now().any(|sa| inbound(&sa))
+        self.sas_now().any(|sa| sa.direction == Direction::In && Some(sa.destination) == destination)
     }
 }
 

@@ -37,7 +37,7 @@ pub struct Record {
 
 /// Why no numbers could be reserved.
 #[derive(Debug)]
-pub enum Refused {
+pub enum NoNumbers {
     UsedUp(UsedUp),
     /// The file cannot be written, or there are no random numbers.
     Failed(String),
@@ -90,11 +90,11 @@ impl Record {
     ///
     /// # Errors
     /// All numbers are used, or the file cannot be written; no number is used then.
-    pub fn reserve(&mut self, fingerprint: u128, count: u64, esn: bool) -> Result<(Block, u64), Refused> {
+    pub fn reserve(&mut self, fingerprint: u128, count: u64, esn: bool) -> Result<(Block, u64), NoNumbers> {
         let known = self.lines.iter().position(|(line, _)| line.fingerprint == fingerprint);
         let at = known.unwrap_or(self.lines.len());
         if known.is_none() {
-            let iv_mask = self.random().map_err(Refused::Failed)?;
+            let iv_mask = self.random().map_err(NoNumbers::Failed)?;
             self.lines.push((Line { fingerprint, iv_mask, reserved: 0 }, ReturnedNumbers::default()));
         }
         let reserved = self.reserve_in(at, count, esn);
@@ -105,16 +105,16 @@ impl Record {
         reserved
     }
 
-    fn reserve_in(&mut self, at: usize, count: u64, esn: bool) -> Result<(Block, u64), Refused> {
+    fn reserve_in(&mut self, at: usize, count: u64, esn: bool) -> Result<(Block, u64), NoNumbers> {
         let (line, returned) = &mut self.lines[at];
         // In the file it is still higher, as if these numbers were used.
         line.reserved = returned.take_below(line.reserved + 1) - 1;
         let mut numbers = Numbers::after(line.reserved, esn).with_returned(returned);
-        let end = numbers.end_of(count).map_err(Refused::UsedUp)?;
+        let end = numbers.end_of(count).map_err(NoNumbers::UsedUp)?;
         let written = Line { reserved: end - 1, ..*line };
-        self.write(at, &written).map_err(Refused::Failed)?;
+        self.write(at, &written).map_err(NoNumbers::Failed)?;
         self.lines[at].0 = written;
-        let block = numbers.reserve(count).map_err(Refused::UsedUp)?;
+        let block = numbers.reserve(count).map_err(NoNumbers::UsedUp)?;
         Ok((block, written.iv_mask))
     }
 
@@ -155,13 +155,14 @@ impl Line {
         let text = std::str::from_utf8(bytes).ok()?;
         let mut words = text.split(' ');
         let fingerprint = u128::from_str_radix(words.next()?, 16).ok()?;
-        let mut number = || u64::from_str_radix(words.next()?, 16).ok();
-        let line = Self { fingerprint, iv_mask: number()?, reserved: number()? };
+        let iv_mask = u64::from_str_radix(words.next()?, 16).ok()?;
+        let reserved = u64::from_str_radix(words.next()?, 16).ok()?;
+        let line = Self { fingerprint, iv_mask, reserved };
         (line.to_string() == text).then_some(line)
     }
 }
 
-impl std::fmt::Display for Refused {
+impl std::fmt::Display for NoNumbers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::UsedUp(error) => error.fmt(f),
@@ -236,7 +237,7 @@ mod tests {
         let mut record = Record::open(&folder.file()).unwrap();
         let (block, _) = record.reserve(7, u64::MAX, false).unwrap();
         assert_eq!((block.next(), block.end()), (1, 1 << 32));
-        assert!(matches!(record.reserve(7, 1, false), Err(Refused::UsedUp(_))));
+        assert!(matches!(record.reserve(7, 1, false), Err(NoNumbers::UsedUp(_))));
         drop(block);
         assert_eq!(record.reserve(7, 1, false).unwrap().0.next(), 1);
     }

@@ -1,5 +1,6 @@
 //! What `show sas` and `show policies` say.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use bm_api::{IpsecPolicies, IpsecPolicy, Sas};
@@ -14,6 +15,27 @@ use super::live::LiveSa;
 const EXHAUSTED: &str = "exhausted";
 
 impl Ipsec {
+    /// The name of the interface with this number, as it is shown.
+    pub(super) fn interface_name(&self, if_id: u32) -> String {
+        if if_id == 0 {
+            return String::new();
+        }
+        let configured = self.config.interface(if_id).map(|own| own.device.clone());
+        let named = configured.or_else(|| self.xfrm_interfaces.get(&if_id).cloned());
+        named.unwrap_or_else(|| format!("if_id:{if_id}"))
+    }
+
+    /// Whether an interface is one of IPsec.
+    pub(super) fn is_interface(&self, name: &str) -> bool {
+        self.config.interfaces.iter().any(|own| own.device == name)
+            || self.xfrm_interfaces.values().any(|own| own == name)
+    }
+
+    /// Notes the names of XFRM interfaces, by their numbers.
+    pub fn name_interfaces(&mut self, xfrm_interfaces: BTreeMap<u32, String>) {
+        self.xfrm_interfaces = xfrm_interfaces;
+    }
+
     /// The SAs, for `show sas`.
     pub fn sas(&self) -> Sas {
         let sas = self.config.sas.iter().zip(&self.config.names).zip(&self.known);
@@ -46,10 +68,6 @@ impl Ipsec {
 
     pub(super) fn policy(&self, policy: &Policy) -> IpsecPolicy {
         let selector = &policy.selector;
-        let any = || String::from("any");
-        let ports = |ports: Option<&RangeInclusive<u16>>| {
-            ports.map_or(String::new(), |ports| format!("{}-{}", ports.start(), ports.end()))
-        };
         let action = match policy.action {
             Action::Discard => "discard",
             Action::Bypass => "bypass",
@@ -68,11 +86,11 @@ impl Ipsec {
             direction: direction(policy.direction).into(),
             priority: policy.priority,
             interface: self.interface_name(policy.if_id),
-            source: selector.source.map_or_else(any, |prefix| prefix.to_string()),
-            destination: selector.destination.map_or_else(any, |prefix| prefix.to_string()),
+            source: selector.source.map_or_else(|| "any".into(), |prefix| prefix.to_string()),
+            destination: selector.destination.map_or_else(|| "any".into(), |prefix| prefix.to_string()),
             protocol: selector.protocol,
-            source_ports: ports(selector.source_ports.as_ref()),
-            destination_ports: ports(selector.destination_ports.as_ref()),
+            source_ports: port_range(selector.source_ports.as_ref()),
+            destination_ports: port_range(selector.destination_ports.as_ref()),
             action: action.into(),
             sa: sas.first().cloned().unwrap_or_default(),
             sas,
@@ -146,4 +164,9 @@ fn shown(sa: &Sa, name: &str, worker: usize, status: &SaStatus) -> bm_api::Sa {
 /// Whether there is no sequence number left, where `next` is the next one.
 fn is_used_up(sa: &Sa, next: u64) -> bool {
     sa.direction == Direction::Out && Numbers::is_past_last(next, sa.esn)
+}
+
+/// A range of ports as `FIRST-LAST`; empty for all ports.
+fn port_range(ports: Option<&RangeInclusive<u16>>) -> String {
+    ports.map_or(String::new(), |ports| format!("{}-{}", ports.start(), ports.end()))
 }

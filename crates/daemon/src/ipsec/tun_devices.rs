@@ -22,17 +22,17 @@ use bm_port_tap::{TapError, Tun};
 use bm_wire::ethernet::{Ethernet, HEADER_LEN, ethertype};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use crate::lock::lock;
+use crate::lock;
 
 /// All of them.
 pub struct TunDevices {
-    held: Mutex<Held>,
+    held: Mutex<OpenDevices>,
     /// Becomes readable when any of them does.
     ready: OwnedFd,
 }
 
 #[derive(Default)]
-struct Held {
+struct OpenDevices {
     open: Vec<Device>,
     /// Where the next search for a packet begins, so that no device starves another.
     next: usize,
@@ -75,15 +75,13 @@ impl TunDevices {
     /// Holds those of these devices that exist and are TUN devices. Each is a name and a number, and what it is now.
     fn hold(&self, devices: &[(String, u32)], now: &[Option<LinkNow>]) {
         let mut held = lock(&self.held);
-        let wanted = |open: &Device| {
-            let mut all = devices.iter().zip(now);
-            all.any(|((name, if_id), link)| {
+        // What is closed is no longer part of `ready`.
+        held.open.retain(|open| {
+            devices.iter().zip(now).any(|((name, if_id), link)| {
                 (name, *if_id) == (&open.name, open.if_id)
                     && link.is_some_and(|link| link.generation == open.generation)
             })
-        };
-        // What is closed is no longer part of `ready`.
-        held.open.retain(wanted);
+        });
         let before = std::mem::take(&mut held.refused);
         for ((name, if_id), link) in devices.iter().zip(now) {
             let Some(link) = link.filter(|_| !held.open.iter().any(|open| open.name == *name)) else {
@@ -111,8 +109,8 @@ impl TunDevices {
 
     /// What is wrong with devices, for `status`.
     pub fn notes(&self) -> Vec<String> {
-        let note = |(name, why): &(String, String)| format!("IPsec interface {name}: {why}");
-        lock(&self.held).refused.iter().map(note).collect()
+        let held = lock(&self.held);
+        held.refused.iter().map(|(name, why)| format!("IPsec interface {name}: {why}")).collect()
     }
 
     /// Opens a device; `None` if it is no TUN device.

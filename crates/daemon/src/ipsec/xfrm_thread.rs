@@ -17,8 +17,8 @@ use bm_ipsec::SaId;
 use bm_xfrm::{Answer, Context, Database, Now, Server, Usage};
 
 use super::Ipsec;
-use crate::lock::lock;
-use crate::random::random;
+use crate::lock;
+use crate::random;
 
 /// How often to check lifetimes and packets without an SA.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
@@ -45,13 +45,13 @@ impl XfrmThread {
         let server = Server::listen(path).map_err(failed)?;
         let ends = Arc::new(AtomicBool::new(false));
         let (path, end) = (PathBuf::from(path), ends.clone());
-        let run = move || {
+        let thread = std::thread::Builder::new().name("bm-xfrm".into()).spawn(move || {
             let mut serving = XfrmLoop { server, database: Database::default(), ipsec, logged: None };
             if let Err(error) = serving.run(&end) {
                 tracing::error!("{} is not served any more: {error}; restart the daemon", path.display());
             }
-        };
-        let thread = std::thread::Builder::new().name("bm-xfrm".into()).spawn(run).map_err(failed)?;
+        });
+        let thread = thread.map_err(failed)?;
         Ok(Self { ends, thread: Some(thread) })
     }
 }

@@ -3,7 +3,6 @@
 mod clear;
 mod drops;
 mod explain;
-mod kernel_notes;
 mod ports;
 mod status;
 
@@ -23,12 +22,12 @@ use tokio::sync::Notify;
 
 use crate::configuration;
 use crate::guard::health::{Health, Silent};
-use crate::lock::lock;
+use crate::lock;
 use crate::log;
 use crate::options::Options;
 use crate::router::Forwarder;
-use crate::workers::dataplane::DataPlane;
 use crate::workers::hooks;
+use crate::workers::threads::WorkerThreads;
 
 /// The daemon as its clients see it.
 pub struct Daemon {
@@ -110,7 +109,7 @@ impl Daemon {
     fn counters_with(&self, kernel: &[bm_fastpath::Counters]) -> Counters {
         let mut counters = Counters::new();
         // After a change of links, counters of the same name may exist more than once: they are summed.
-        let all = self.forwarder.shared.registry.counters().into_iter();
+        let all = self.forwarder.context.registry.counters().into_iter();
         all.for_each(|(name, value)| *counters.entry(name).or_default() += value);
         self.forwarder.switches.add_to(&mut counters);
         if let Some(running) = lock(&self.forwarder.running).as_ref() {
@@ -126,7 +125,7 @@ impl Daemon {
 
     /// Reports of the Lua apps of each worker.
     fn reports(&self) -> Vec<bm_lua::Report> {
-        let apps = self.forwarder.shared.apps.get().into_iter().filter(|apps| !apps.is_empty());
+        let apps = self.forwarder.context.apps.get().into_iter().filter(|apps| !apps.is_empty());
         apps.flat_map(|apps| apps.reports(app_report::PATIENCE)).collect()
     }
 }
@@ -197,7 +196,7 @@ impl Daemon {
         let (counters, reports) = (self.counters_with(&[]), self.reports());
         let running = lock(&self.forwarder.running);
         let Some(running) = running.as_ref() else { return Workers::default() };
-        let (frames, free) = running.plane.as_ref().map_or((0, 0), DataPlane::frames);
+        let (frames, free) = running.threads.as_ref().map_or((0, 0), WorkerThreads::frames);
         let restarts = self.forwarder.failures();
         let mut workers = Vec::new();
         for (index, state) in running.workers().into_iter().enumerate() {
@@ -223,7 +222,7 @@ impl Daemon {
     }
 
     fn hooks(&self) -> Hooks {
-        let reports = self.forwarder.shared.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();
+        let reports = self.forwarder.context.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();
         hooks::hooks(reports, &self.counters())
     }
 

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use bm_fastpath::{DropMonitor, DroppedByLinux};
 
-use crate::lock::lock;
+use crate::lock;
 
 /// The counting program, and the ports of the interfaces.
 pub struct LinuxDrops(Mutex<State>);
@@ -26,11 +26,6 @@ impl LinuxDrops {
         let program =
             DropMonitor::load().inspect_err(|why| tracing::debug!(%why, "Linux's drops are not counted"));
         Self(Mutex::new(State { program, ports: BTreeMap::new() }))
-    }
-
-    /// No program, until there is one.
-    pub fn none() -> Self {
-        Self(Mutex::new(State { program: Err("the daemon is starting".into()), ports: BTreeMap::new() }))
     }
 
     /// Counts on these interfaces from now on; each with the name of its port.
@@ -52,7 +47,9 @@ impl LinuxDrops {
     pub fn read(&self) -> Result<Vec<(String, DroppedByLinux)>, String> {
         let state = lock(&self.0);
         let counted = state.program.as_ref().map_err(Clone::clone)?.read()?;
-        let named = |dropped: DroppedByLinux| Some((state.ports.get(&dropped.ifindex)?.clone(), dropped));
-        Ok(counted.into_iter().filter_map(named).collect())
+        let named = counted
+            .into_iter()
+            .filter_map(|dropped| Some((state.ports.get(&dropped.ifindex)?.clone(), dropped)));
+        Ok(named.collect())
     }
 }

@@ -16,7 +16,7 @@ use bm_api::{Collector, Collectors};
 use bm_control::config::Export;
 use bm_export::Tallies;
 
-use crate::lock::lock;
+use crate::lock;
 
 mod exporter;
 use exporter::Exporter;
@@ -29,14 +29,14 @@ pub struct Totals {
 }
 
 /// Interfaces whose packets are sampled, with the names of their ports.
-type Sampled = Arc<Mutex<BTreeMap<u32, String>>>;
+type SampledInterfaces = Arc<Mutex<BTreeMap<u32, String>>>;
 
 /// The thread, if there are collectors.
 #[derive(Default)]
 pub struct Sampling {
     state: Mutex<State>,
     totals: Arc<Totals>,
-    ports: Sampled,
+    ports: SampledInterfaces,
 }
 
 #[derive(Default)]
@@ -83,16 +83,18 @@ impl Sampling {
         let (started, ready) = mpsc::channel();
         let (export, tallies) = (state.export.clone(), state.tallies.clone());
         let (totals, ports, ended) = (self.totals.clone(), self.ports.clone(), ends.clone());
-        let run = move || match Exporter::open(export, &tallies, totals, ports) {
-            Ok(mut exporter) => {
-                let _waits = started.send(Ok(()));
-                exporter.run(&ended);
-            }
-            Err(why) => {
-                let _waits = started.send(Err(why));
-            }
-        };
-        let spawned = std::thread::Builder::new().name("bm-samples".into()).spawn(run);
+        let spawned =
+            std::thread::Builder::new().name("bm-samples".into()).spawn(move || {
+                match Exporter::open(export, &tallies, totals, ports) {
+                    Ok(mut exporter) => {
+                        let _waits = started.send(Ok(()));
+                        exporter.run(&ended);
+                    }
+                    Err(why) => {
+                        let _waits = started.send(Err(why));
+                    }
+                }
+            });
         let handle = spawned.map_err(|error| error.to_string())?;
         match ready.recv() {
             Ok(Ok(())) => Ok(Thread { ends, handle }),

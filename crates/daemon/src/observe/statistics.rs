@@ -11,9 +11,9 @@ use bm_stats::Registry;
 const COUNTERS: usize = 1 << 17;
 
 /// A file that is removed on drop: at the end, or if the start fails.
-pub struct Removed(PathBuf);
+pub struct CounterFile(PathBuf);
 
-impl Drop for Removed {
+impl Drop for CounterFile {
     fn drop(&mut self) {
         // It may already be gone.
         let _gone = std::fs::remove_file(&self.0);
@@ -21,8 +21,8 @@ impl Drop for Removed {
 }
 
 /// Counters that other processes can read, and their file, which is removed with the daemon.
-pub fn counters(config: &Config) -> Result<(Arc<Registry>, Removed), Failure> {
+pub fn counters(config: &Config) -> Result<(Arc<Registry>, CounterFile), Failure> {
     let file = config.daemon.socket.with_extension("stats");
     let registry = Arc::new(Registry::create(&file, COUNTERS).map_err(Failure::failed)?);
-    Ok((registry, Removed(file)))
+    Ok((registry, CounterFile(file)))
 }

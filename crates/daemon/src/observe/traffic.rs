@@ -17,8 +17,8 @@ use bm_netlink::{LinkCounters, LinkCountersReader};
 use bm_serve::report::Counters;
 use bm_stats::{Entry, Scope};
 
-use crate::lock::lock;
-use crate::workers::running::PortInfo;
+use crate::lock;
+use crate::workers::data_path::PortInfo;
 
 /// How often samples are taken.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! Plans a reload: from the plan that a daemon carries out to that for another configuration.
 
 use bm_api::{Error, Reloaded};
-use bm_control::config::{Config, Effect, PathChoice, Port};
+use bm_control::config::{Config, Effect, PathChoice};
 
 use super::machine::Machine;
 use super::path::{self, Paths};
@@ -58,8 +58,10 @@ pub fn reload(
         // They send to fabric links, and balance.
         arranged.extend(reply.changed.extract_if(.., |key| key == "cluster"));
     }
-    let is_asked = |index: usize| arranged.contains(&format!("port.{}", new.ports[index].device));
-    if let Some((_, why)) = problems(&new, machine, &paths).into_iter().find(|(index, _)| is_asked(*index)) {
+    let mut problems = problems(&new, machine, &paths).into_iter();
+    let of_change =
+        problems.find(|(index, _)| arranged.contains(&format!("port.{}", new.ports[*index].device)));
+    if let Some((_, why)) = of_change {
         return Err(Error::new(why).hint("nothing has changed"));
     }
     let needs_workers = paths.needs_workers(&new);
@@ -108,11 +110,16 @@ fn effects(old: &Config, new: &Config, has_kernel: bool) -> (Reloaded, Vec<Strin
 /// configured paths have changed.
 fn kept_paths(current: &Current<'_>, new: &Config, chosen: Paths) -> Paths {
     let old = current.config;
-    let before = |port: &Port| {
-        let mut all = old.ports.iter().zip(&current.plan.paths.0);
-        all.find(|(other, _)| other.device == port.device && other.path == port.path).map(|(_, path)| path)
-    };
-    let stays = old.daemon.path == new.daemon.path;
-    let paths = new.ports.iter().zip(chosen.0);
-    Paths(paths.map(|(port, chosen)| before(port).filter(|_| stays).cloned().unwrap_or(chosen)).collect())
+    if old.daemon.path != new.daemon.path {
+        return chosen;
+    }
+    let mut paths = chosen;
+    for (port, path) in new.ports.iter().zip(&mut paths.0) {
+        let mut before = old.ports.iter().zip(&current.plan.paths.0);
+        let same = before.find(|(other, _)| other.device == port.device && other.path == port.path);
+        if let Some((_, before)) = same {
+            path.clone_from(before);
+        }
+    }
+    paths
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bm_api::Error;
-use bm_control::config::{self, Config, Device, FirewallMode, IdleChoice, PathChoice, Port};
+use bm_control::config::{self, Config, Device, FirewallMode, IdleChoice, PathChoice};
 use bm_fastpath::AttachChoice;
 use bm_forward::IPSEC_PORT;
 
@@ -87,8 +87,8 @@ fn cluster(config: &Config, paths: &Paths) -> Result<(), Error> {
         )
         .hint("set balancing = \"direct\", or use the user path (--path user) on the external ports"));
     }
-    let is_port = |name: &str| config.ports.iter().any(|port| port.device.interface() == Some(name));
-    if let Some(port) = cluster.ports.iter().find(|port| !is_port(&port.device)) {
+    let ports: Vec<_> = config.ports.iter().filter_map(|port| port.device.interface()).collect();
+    if let Some(port) = cluster.ports.iter().find(|port| !ports.contains(&port.device.as_str())) {
         let why = format!("the external port {} of the cluster is not a port of the router", port.device);
         return Err(
             Error::new(why).hint("add it as a [[port]] or with --port, or remove the [[cluster.port]]")
@@ -97,7 +97,7 @@ fn cluster(config: &Config, paths: &Paths) -> Result<(), Error> {
     let links = cluster.links.iter().map(|link| link.device.as_str());
     for device in links {
         let switch = config.switches.iter().find(|switch| switch.has(device));
-        if switch.is_some() || is_port(device) {
+        if switch.is_some() || ports.contains(&device) {
             let what = switch
                 .map_or("a port of the router".into(), |switch| format!("a port of switch {}", switch.name));
             return Err(Error::new(format!("the fabric link {device} is also {what}"))
@@ -185,16 +185,16 @@ fn rules(config: &Config) -> Result<(), Error> {
 
 /// Checks that the kernel path can be attached as `attach` says.
 fn attached(config: &Config) -> Result<(), Error> {
-    let at_tc = |port: &&Port| config.attach_of(port) == AttachChoice::Tc;
-    if let Some(port) = config.ports.iter().find(at_tc).filter(|_| !config.claims.is_empty()) {
+    let at_tc = config.ports.iter().find(|port| config.attach_of(port) == AttachChoice::Tc);
+    if let Some(port) = at_tc.filter(|_| !config.claims.is_empty()) {
         let why = format!(
             "port {}: attach = \"tc\" cannot be combined with [[claim]]: only XDP can pass packets to workers",
             port.device
         );
         return Err(Error::new(why).hint("set attach = \"xdp\", or remove the claims"));
     }
-    let no_use = |port: &&Port| port.path == PathChoice::User && port.attach.is_some();
-    if let Some(port) = config.ports.iter().find(no_use) {
+    let mut ports = config.ports.iter();
+    if let Some(port) = ports.find(|port| port.path == PathChoice::User && port.attach.is_some()) {
         let why = format!("attach of port {} has no effect on the user path", port.device);
         return Err(Error::new(why).hint("remove it, or set path = \"kernel\" for this port"));
     }
@@ -220,8 +220,10 @@ fn without_effect(config: &Config, paths: &Paths) -> Result<(), Error> {
         return Err(Error::new(why).hint("remove it, or use the user path (--path user)"));
     }
     // With path "auto", such a setting applies if the user path is chosen.
-    let told = |port: &&Port| port.path == PathChoice::Kernel || daemon.path == PathChoice::Kernel;
-    for port in config.ports.iter().filter(told) {
+    for port in &config.ports {
+        if port.path != PathChoice::Kernel && daemon.path != PathChoice::Kernel {
+            continue;
+        }
         let of_port = [
             ("queues", port.queues.is_some()),
             ("queue_workers", !port.queue_workers.is_empty()),

@@ -74,11 +74,11 @@ impl Paths {
 
     /// These paths where there is no kernel path, for this reason.
     fn without_kernel_path(&self, why: &str) -> Self {
-        let port = |port: &PortPath| match port.in_kernel {
-            true => PortPath { in_kernel: false, reason: Some(why.into()) },
-            false => port.clone(),
-        };
-        Self(self.0.iter().map(port).collect())
+        let mut paths = self.clone();
+        for path in paths.0.iter_mut().filter(|path| path.in_kernel) {
+            *path = PortPath { in_kernel: false, reason: Some(why.into()) };
+        }
+        paths
     }
 }
 
@@ -87,27 +87,29 @@ impl Paths {
 /// # Errors
 /// If a port is set to the kernel path but is not a Linux interface.
 pub fn choose(config: &Config, machine: &Machine) -> Result<Paths, Failure> {
-    let configured = |port: &Port| match port.path {
-        PathChoice::Auto => config.daemon.path,
-        path => path,
-    };
     let why = needs_workers(config);
-    let of_port = |port: &Port| match configured(port) {
-        PathChoice::User => PortPath { in_kernel: false, reason: None },
-        PathChoice::Kernel => PortPath { in_kernel: true, reason: None },
-        PathChoice::Auto => {
-            let own = match &port.device {
-                Device::Xdp(name) => machine.interfaces.get(name).and_then(Interface::obstacle),
-                device => Some(format!("{device} is not a Linux interface")),
-            };
-            let obstacle = own.or_else(|| why.map(String::from));
-            PortPath {
-                in_kernel: obstacle.is_none(),
-                reason: obstacle.or_else(|| Some(in_kernel_since(config).into())),
+    let mut paths = Paths::default();
+    for port in &config.ports {
+        let configured = match port.path {
+            PathChoice::Auto => config.daemon.path,
+            path => path,
+        };
+        paths.0.push(match configured {
+            PathChoice::User => PortPath { in_kernel: false, reason: None },
+            PathChoice::Kernel => PortPath { in_kernel: true, reason: None },
+            PathChoice::Auto => {
+                let own = match &port.device {
+                    Device::Xdp(name) => machine.interfaces.get(name).and_then(Interface::obstacle),
+                    device => Some(format!("{device} is not a Linux interface")),
+                };
+                let obstacle = own.or_else(|| why.map(String::from));
+                PortPath {
+                    in_kernel: obstacle.is_none(),
+                    reason: obstacle.or_else(|| Some(in_kernel_since(config).into())),
+                }
             }
-        }
-    };
-    let paths = Paths(config.ports.iter().map(of_port).collect());
+        });
+    }
     for (port, path) in config.ports.iter().zip(&paths.0) {
         if path.in_kernel && !matches!(port.device, Device::Xdp(_)) {
             return Err(Failure::Usage(format!(

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use bm_api::Error;
+use bm_control::config::Config;
 use bm_control::config::app::app_of_port;
-use bm_control::config::{self, Config};
 
 use super::machine::Machine;
 use super::path::Paths;
@@ -16,11 +16,12 @@ const FOR_WORKERS: &str = "start with --path user or auto, set path = \"user\" f
 /// of `file` that name them.
 pub fn check(file: Option<&Path>, config: &Config, machine: &Machine) -> Result<(), Error> {
     let file = name_of(file);
-    let problem = |hook: &config::Hook| {
-        let error = machine.scripts.hooks.get(&hook.file)?;
-        Some(format!("{file}, line {}: hook {}: {error}", hook.line, hook.name))
-    };
-    let problems: Vec<_> = config.hooks.iter().filter_map(problem).collect();
+    let mut problems = Vec::new();
+    for hook in &config.hooks {
+        if let Some(error) = machine.scripts.hooks.get(&hook.file) {
+            problems.push(format!("{file}, line {}: hook {}: {error}", hook.line, hook.name));
+        }
+    }
     if !problems.is_empty() {
         return Err(Error::new(problems.join("\n")));
     }
@@ -45,10 +46,9 @@ pub fn check(file: Option<&Path>, config: &Config, machine: &Machine) -> Result<
 /// What is wrong with apps and their links before their modules are looked at, by line.
 pub fn before_apps(config: &Config, missing: &[PathBuf], online: &[u32]) -> Vec<(usize, String)> {
     let mut problems = config.check_links();
-    let why = |folder: &PathBuf| {
-        (config.lua.line, format!("`path` in [lua]: no such directory: {}", folder.display()))
-    };
-    problems.extend(missing.iter().map(why));
+    for folder in missing {
+        problems.push((config.lua.line, format!("`path` in [lua]: no such directory: {}", folder.display())));
+    }
     problems.extend(wrong_cores(config, online));
     problems
 }
@@ -72,10 +72,9 @@ fn wrong_cores(config: &Config, online: &[u32]) -> Vec<(usize, String)> {
         };
         problems.push((app.line, format!("app {}: {why}", app.name)));
     }
-    let core = |name: &str| config.apps.iter().find(|app| app.name == name).and_then(|app| app.core);
     let workers = config.daemon.workers.unwrap_or(1);
     for link in &config.links {
-        let (from, to) = (core(&link.from.0), core(&link.to.0));
+        let (from, to) = (core_of_app(config, &link.from.0), core_of_app(config, &link.to.0));
         if workers > 1 && from.is_some() != to.is_some() {
             problems.push((link.line, format!(
                 "this [[link]] leads from {} to {}, one of which has its own core, which works only with one worker (here: {workers}): set workers = 1 in [daemon], or remove `core`",
@@ -115,14 +114,19 @@ fn apps_get_packets(config: &Config, paths: &Paths) -> Result<(), Error> {
     if paths.claims(config) {
         return Ok(());
     }
-    let in_kernel = |index: &usize| paths.0.get(*index).is_some_and(|path| path.in_kernel);
-    let ports = (0..config.ports.len()).filter(in_kernel);
-    let names: Vec<_> = ports.map(|index| app_of_port(&config.ports[index].name(index))).collect();
+    let ports = config.ports.iter().zip(&paths.0).enumerate();
+    let in_kernel = ports.filter(|(_, (_, path))| path.in_kernel);
+    let names: Vec<_> = in_kernel.map(|(index, (port, _))| app_of_port(&port.name(index))).collect();
     let Some(link) = config.links.iter().find(|link| names.contains(&link.from.0)) else { return Ok(()) };
     let (port, line) = (&link.from.0, link.line);
     let why = format!("the [[link]] on line {line} takes packets from {port}, which uses the kernel path");
     let hint = "set path = \"user\" for this port, or select packets for workers with [[claim]]";
     Err(Error::new(why).hint(hint))
+}
+
+/// The core that the configuration names for an app.
+fn core_of_app(config: &Config, name: &str) -> Option<u32> {
+    config.apps.iter().find(|app| app.name == name)?.core
 }
 
 #[cfg(test)]

@@ -137,15 +137,14 @@ impl Monitored {
         let (end, ended) = mpsc::channel();
         let (mtu, mac) = (device.mtu(), host_tap.mac().ok());
         let mut tending = Monitor { mtu, mac, up: None, failed: None, device, host_tap, spec, last_trouble };
-        let look = move || {
+        let thread = std::thread::Builder::new().name("bm-dpdk".into()).spawn(move || {
             let _watched = bm_sys::heartbeat::watch(SILENT_MAX);
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 tending.update();
                 bm_sys::heartbeat::beat();
             }
-        };
-        let thread =
-            std::thread::Builder::new().name("bm-dpdk".into()).spawn(look).map_err(Failure::failed)?;
+        });
+        let thread = thread.map_err(Failure::failed)?;
         Ok(Self { end: Some(end), thread: Some(thread) })
     }
 }

@@ -17,7 +17,7 @@ fn unpinned(why: &NoPins) -> String {
 }
 
 /// A port of the kernel path.
-pub struct OnPort {
+pub struct KernelPort {
     /// Whether the program is attached to the interface.
     pub presence: Presence,
     /// Why it is slower there than it could be.
@@ -25,11 +25,11 @@ pub struct OnPort {
 }
 
 /// The kernel path after the start.
-pub struct Started {
+pub struct KernelPath {
     /// The loaded programs; `None` if workers forward for all ports.
     pub kernel: Option<Kernel>,
     /// The state of each port of the configuration; `None` for ports of workers.
-    pub ports: Vec<Option<OnPort>>,
+    pub ports: Vec<Option<KernelPort>>,
     /// The map for workers' sockets, if there are claims.
     pub claims: Option<Claims>,
     /// Notes for `status`.
@@ -40,7 +40,7 @@ pub struct Started {
 ///
 /// # Errors
 /// If it cannot be loaded, or an existing interface cannot take it.
-pub fn start(config: &Config, paths: &Paths) -> Result<Started, Failure> {
+pub fn start(config: &Config, paths: &Paths) -> Result<KernelPath, Failure> {
     let mut kernel = Kernel::load(LEASE).map_err(Failure::failed)?;
     let frame_max = bm_port_xdp::frame_max(config.daemon.slot_size as usize);
     let claims =
@@ -53,9 +53,10 @@ pub fn start(config: &Config, paths: &Paths) -> Result<Started, Failure> {
         }
         Err(why) => notes.push(unpinned(&why)),
     }
-    let mut put_on = |name: &str, choice| kernel.attach(name, choice).map_err(Failure::failed);
-    let ports = attach(config, paths, claims.is_some(), &|_| true, &mut put_on)?;
-    Ok(Started { kernel: Some(kernel), ports, claims, notes })
+    let ports = attach(config, paths, claims.is_some(), &|_| true, &mut |name, choice| {
+        kernel.attach(name, choice).map_err(Failure::failed)
+    })?;
+    Ok(KernelPath { kernel: Some(kernel), ports, claims, notes })
 }
 
 /// Attaches the kernel path of the control thread to an interface.
@@ -76,16 +77,16 @@ pub fn attach_one(
     choice: AttachChoice,
     claims: bool,
     attach: impl FnOnce(&str, AttachChoice) -> Result<Attachment, Failure>,
-) -> Result<OnPort, Failure> {
+) -> Result<KernelPort, Failure> {
     if !bm_fastpath::is_there(name) {
-        return Ok(OnPort { presence: Presence::Missing, reason: None });
+        return Ok(KernelPort { presence: Presence::Missing, reason: None });
     }
     if let Some(why) = unfit(name) {
-        return Ok(OnPort { presence: Presence::refused(why), reason: None });
+        return Ok(KernelPort { presence: Presence::refused(why), reason: None });
     }
     let Attachment { ifindex, generic, adopted, attach_type } = match attach(name, choice) {
         Err(_) if !bm_fastpath::is_there(name) => {
-            return Ok(OnPort { presence: Presence::Missing, reason: None });
+            return Ok(KernelPort { presence: Presence::Missing, reason: None });
         }
         attached => attached?,
     };
@@ -101,7 +102,7 @@ pub fn attach_one(
         tracing::warn!("{why}: Linux forwards packets that leave there");
     }
     let presence = Presence::Here { ifindex, generation: None };
-    Ok(OnPort { presence, reason: generic.then(|| GENERIC.into()) })
+    Ok(KernelPort { presence, reason: generic.then(|| GENERIC.into()) })
 }
 
 /// Attaches the kernel path to those of its ports whose interfaces exist. Returns the result for each port, `None` for
@@ -115,7 +116,7 @@ pub fn attach(
     claims: bool,
     strict: &dyn Fn(&Port) -> bool,
     attach: &mut dyn FnMut(&str, AttachChoice) -> Result<Attachment, Failure>,
-) -> Result<Vec<Option<OnPort>>, Failure> {
+) -> Result<Vec<Option<KernelPort>>, Failure> {
     let mut on = Vec::new();
     for (port, path) in config.ports.iter().zip(&paths.0) {
         let Device::Xdp(name) = &port.device else {
@@ -130,7 +131,7 @@ pub fn attach(
             Err(failure) if !strict(port) => {
                 let why = failure.to_string();
                 tracing::warn!(%why, "port {name} is waiting");
-                OnPort { presence: Presence::refused(why), reason: None }
+                KernelPort { presence: Presence::refused(why), reason: None }
             }
             taken => taken?,
         }));
@@ -139,10 +140,10 @@ pub fn attach(
 }
 
 /// Starts without the kernel path: workers forward for all ports.
-pub fn without(config: &Config) -> Started {
+pub fn without(config: &Config) -> KernelPath {
     remove_kept();
     let ports = config.ports.iter().map(|_| None).collect();
-    Started { kernel: None, ports, claims: None, notes: Vec::new() }
+    KernelPath { kernel: None, ports, claims: None, notes: Vec::new() }
 }
 
 /// Detaches the kernel path that an earlier daemon left, since workers forward now.

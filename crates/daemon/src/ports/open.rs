@@ -16,7 +16,7 @@ use bm_port_xdp::{Bind, Checksums, Local, Options, Shared, XdpDevice};
 
 use crate::plan::{self, workers::check_slots};
 use crate::ports::dpdk;
-use crate::ports::open_port::{OpenDevice, OpenPort, Trouble};
+use crate::ports::open_port::{Diagnosis, OpenDevice, OpenPort};
 
 /// Why XDP on an interface is slower than it could be.
 pub const GENERIC: &str =
@@ -24,7 +24,7 @@ pub const GENERIC: &str =
 /// What copy mode costs, where the driver has no other (docs/performance.md has figures).
 const COPIED: &str = "the driver has no zero copy for AF_XDP, so the kernel copies each frame to a worker and back; \
      this can be slower than Linux, and path = \"kernel\" avoids it where it has all features in use";
-/// The same where the configuration says so.
+/// What copy mode costs, where the configuration asks for it.
 const COPIED_BY_CHOICE: &str =
     "zero_copy = \"off\": the kernel copies each frame to a worker and back, which can be slower than Linux";
 /// MTU of the host TAPs of devices that have none of their own.
@@ -45,19 +45,18 @@ pub fn open(
     most: &dyn Fn(&config::Port) -> usize,
 ) -> Result<Vec<OpenPort>, Failure> {
     let opener = Opener::new(rings)?;
-    let open = |(index, port): (usize, &config::Port)| match port.device.interface() {
-        Some(interface) if matches!(port.device, Device::Xdp(_)) => {
-            let on = opener.interface(
-                interface,
-                port,
-                Receives::AllFrames { held: false, local: Local::Nothing },
-                most(port),
-            )?;
-            opener.on(interface, port, Some(on), most(port))
-        }
-        _ => opener.open(index, port, most(port)),
-    };
-    ports.iter().enumerate().map(open).collect()
+    let mut open = Vec::new();
+    for (index, port) in ports.iter().enumerate() {
+        open.push(match &port.device {
+            Device::Xdp(interface) => {
+                let receives = Receives::AllFrames { held: false, local: Local::Nothing };
+                let device = opener.interface(interface, port, receives, most(port))?;
+                opener.on(interface, port, Some(device), most(port))?
+            }
+            _ => opener.open(index, port, most(port))?,
+        });
+    }
+    Ok(open)
 }
 
 /// What IPsec needs of packets to this machine.
@@ -123,8 +122,9 @@ impl Opener {
         most: usize,
     ) -> Result<OpenPort, Failure> {
         let (name, slot_size) = (interface.to_owned(), self.frame_pool.memory().slot_size());
-        let trouble = move || plan::too_large(&name, bm_port_xdp::mtu(&name)?, slot_size as u32);
-        Ok(OpenPort { trouble: Some(Arc::new(trouble)), ..OpenPort::on(interface, port, open, most)? })
+        let trouble: Diagnosis =
+            Arc::new(move || plan::too_large(&name, bm_port_xdp::mtu(&name)?, slot_size as u32));
+        Ok(OpenPort { trouble: Some(trouble), ..OpenPort::on(interface, port, open, most)? })
     }
 
     /// Opens a Linux interface for workers.
@@ -232,7 +232,7 @@ fn tap(name: &str, port: &config::Port, memory: &Memory, most: usize) -> Result<
     let host_tap = host_tap(name, mac, mtu)?;
     let port = behind_host_tap(port, host_tap, queues, PortMode::Tap, Box::new(device))?;
     keep_open.extend(port.keep_open);
-    let trouble: Trouble = Arc::new(move || presence.as_ref()?.trouble());
+    let trouble: Diagnosis = Arc::new(move || presence.as_ref()?.trouble());
     Ok(OpenPort { keep_open, trouble: Some(trouble), ..port })
 }
 

@@ -23,18 +23,18 @@ pub struct OpenPort {
     /// For replacing the interface by another; only for ports on Linux interfaces.
     pub replaceable: Option<ReplaceableDevices>,
     /// The hardware's own counters, where there are any.
-    pub hardware: Option<Hardware>,
+    pub hardware: Option<HardwareCounters>,
     /// Asks the device what is wrong with it, if it can tell.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<Diagnosis>,
     /// Descriptors that keep the interfaces that we created, with addresses and routes, while workers are restarted.
     pub keep_open: Vec<OwnedFd>,
 }
 
 /// Reads the counters of a device, by name.
-pub type Hardware = Arc<dyn Fn() -> Vec<(String, u64)> + Send + Sync>;
+pub type HardwareCounters = Arc<dyn Fn() -> Vec<(String, u64)> + Send + Sync>;
 
 /// Asks a device why it does not work.
-pub type Trouble = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+pub type Diagnosis = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// An open device, with its parts for workers, the slow path and control: all that is replaced when another interface
 /// takes its place.

@@ -1,7 +1,6 @@
 //! Reads what plans depend on of the machine.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use bm_bpf::Bpffs;
 use bm_control::config::Config;
@@ -28,12 +27,12 @@ pub fn without_scripts(config: &Config) -> Machine {
     let names = config.ports.iter().filter_map(|port| port.device.interface());
     let names = names.chain(fabric.iter().map(String::as_str));
     let interfaces = names.filter_map(|name| Some((name.to_string(), read(name, &links)?)));
-    let node = |&core: &u32| Some((core, bm_frame::node_of_core(core as usize)?));
+    let cores = config.daemon.cores.iter();
     Machine {
         interfaces: interfaces.collect(),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         online: online(),
-        nodes: config.daemon.cores.iter().filter_map(node).collect(),
+        nodes: cores.filter_map(|&core| Some((core, bm_frame::node_of_core(core as usize)?))).collect(),
         dpdk: cfg!(feature = "dpdk"),
         net_admin: has_capability(CAP_NET_ADMIN),
         pins: Bpffs::find().is_some() || has_capability(CAP_SYS_ADMIN),
@@ -70,24 +69,28 @@ fn links() -> Vec<Link> {
 /// Name of the interface, or of a VLAN on it, if that is in a VRF.
 fn in_vrf(links: &[Link], interface: &str) -> Option<String> {
     let own = links.iter().find(|link| &*link.name == interface)?;
-    let on_top = |link: &&Link| link.lower == Some(own.ifindex) && link.lower_namespace.is_none();
-    let is_in_one = |link: &&Link| {
+    let on_top =
+        links.iter().filter(|link| link.lower == Some(own.ifindex) && link.lower_namespace.is_none());
+    let mut all = std::iter::once(own).chain(on_top);
+    let in_vrf = all.find(|link| {
         let master = links.iter().find(|other| Some(other.ifindex) == link.master);
         // A master that is neither of these is a VRF, or one whose members cannot be ports on any path.
         master.is_some_and(|master| master.kind != Kind::Bridge && master.kind != Kind::Other("bond".into()))
-    };
-    let all = std::iter::once(own).chain(links.iter().filter(on_top));
-    all.filter(is_in_one).map(|link| String::from(&*link.name)).next()
+    });
+    in_vrf.map(|link| String::from(&*link.name))
 }
 
 /// The online cores, from 0; empty if that is unknown.
 fn online() -> Vec<u32> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let range = |part: &str| {
+    let mut cores = Vec::new();
+    for part in text.trim().split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?)
-    };
-    text.trim().split(',').filter_map(range).flatten().collect()
+        if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>()) {
+            cores.extend(first..=last);
+        }
+    }
+    cores
 }
 
 /// Whether this process has a capability; yes if that is unknown.
@@ -100,8 +103,12 @@ fn has_capability(bit: u32) -> bool {
 /// What is wrong with the Lua files. Modules of apps are run for the schemas of their classes, unless links or cores are
 /// wrong already.
 pub fn scripts(config: &Config, online: &[u32]) -> Scripts {
-    let hook = |file: &PathBuf| Some((file.clone(), bm_lua::hook::check(file).err()?.to_string()));
-    let hooks: BTreeMap<_, _> = config.hooks.iter().filter_map(|one| hook(&one.file)).collect();
+    let mut hooks = BTreeMap::new();
+    for hook in &config.hooks {
+        if let Err(error) = bm_lua::hook::check(&hook.file) {
+            hooks.insert(hook.file.clone(), error.to_string());
+        }
+    }
     let missing: Vec<_> = config.lua.path.iter().filter(|folder| !folder.is_dir()).cloned().collect();
     let (mut apps, mut unchecked) = (Vec::new(), None);
     if hooks.is_empty() && before_apps(config, &missing, online).is_empty() {
@@ -116,6 +123,7 @@ pub fn scripts(config: &Config, online: &[u32]) -> Scripts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     #[test]
     fn vlans_in_a_vrf_are_found() {

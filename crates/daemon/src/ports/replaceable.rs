@@ -8,7 +8,7 @@ use bm_frame::{FramePool, Freelist};
 use bm_graph::Replacer;
 use bm_port::{HostPort, Port};
 
-use crate::lock::lock;
+use crate::lock;
 
 /// How long a worker may take to accept a new device; it breathes at least ten times a second.
 const PATIENCE: Duration = Duration::from_secs(2);

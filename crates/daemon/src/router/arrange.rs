@@ -10,14 +10,14 @@
 
 use bm_cli::Failure;
 use bm_control::config::Port;
-use bm_control::driver::Control;
+use bm_control::control_thread::Control;
 
 use super::restarts::Restarts;
 use super::{Forwarder, Setup};
-use crate::lock::lock;
+use crate::lock;
 use crate::plan;
 use crate::ports::kernel_ports;
-use crate::workers::running::{Opened, Openers, Running};
+use crate::workers::data_path::{DataPath, OpenOptions, OpenPorts};
 use crate::workers::{apps, scripts};
 
 impl Forwarder {
@@ -45,21 +45,23 @@ impl Forwarder {
             control.detach_others(&stay);
         });
         detached.map_err(Failure::failed)?;
-        let mut put_on = |name: &str, choice| kernel_ports::attach_by(control, name, choice);
-        let on = kernel_ports::attach(config, paths, self.claims.is_some(), strict, &mut put_on)?;
-        let openers = Openers { workers: opener.as_ref(), claims: self.claims.as_ref(), strict };
-        let (mut opened, ports) = Opened::open(config, &plan, on, &openers)?;
-        opened.note(&self.notes);
+        let kernel_ports =
+            kernel_ports::attach(config, paths, self.claims.is_some(), strict, &mut |name, choice| {
+                kernel_ports::attach_by(control, name, choice)
+            })?;
+        let options =
+            OpenOptions { opener: opener.as_ref(), claims: self.claims.as_ref(), is_strict: strict };
+        let (opened, ports) = OpenPorts::open(config, &plan, kernel_ports, &options)?;
         let new = config.clone();
         control.try_ask(move |control| control.set_ports(ports, &new)).map_err(Failure::failed)?;
         let running = match opener {
             Some(opener) => {
-                self.worker_resources.scripts(&self.shared)?;
-                opened.start(config, &self.shared, control, opener, &self.cluster)?
+                self.worker_resources.scripts(&self.context)?;
+                opened.start(config, &self.context, control, opener, &self.cluster)?
             }
             None => opened.without_workers(),
         };
-        *lock(&self.running) = Some(running);
+        *lock(&self.running) = Some(running.with_notes(&self.notes));
         restarts.keep_open.clear();
         control.ask(|control| control.set_active(true)).map_err(Failure::failed)?;
         // Packets that workers hand to Linux pass again as soon as the tables follow.
@@ -69,17 +71,16 @@ impl Forwarder {
 
     /// Ends the workers, if there are any; Linux forwards for their ports from then on.
     pub(super) fn end_workers(&self, restarts: &mut Restarts) -> Result<(), Failure> {
-        let has_workers = |running: &Running| running.plane.is_some();
-        if lock(&self.running).as_ref().is_some_and(has_workers) {
+        if lock(&self.running).as_ref().is_some_and(|running| running.threads.is_some()) {
             // Steering programs must be detached before others can be attached. From here on nftables drops what only
             // workers can filter.
             lock(&self.filter_tables).unmark();
             self.driver.handle().try_ask(Control::release_worker_ports).map_err(Failure::failed)?;
             let before = lock(&self.running).take();
-            restarts.keep_open.extend(before.into_iter().flat_map(Running::stop));
+            restarts.keep_open.extend(before.into_iter().flat_map(DataPath::stop));
             // Discards failures of the workers that have just ended.
             let on_hang = scripts::on_hang(&self.setup().config);
-            let _ended = self.shared.apps.get().map(|apps| apps::supervise(apps, on_hang));
+            let _ended = self.context.apps.get().map(|apps| apps::supervise(apps, on_hang));
         }
         self.starts.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
         Ok(())

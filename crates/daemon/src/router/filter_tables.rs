@@ -28,7 +28,7 @@ pub struct FilterTables {
 /// The table that marks packets, as long as its socket is open.
 #[derive(Default)]
 struct OwnedTable {
-    /// Opened for the first table, so that nothing is opened for filters that do not need it.
+    /// OpenPorts for the first table, so that nothing is opened for filters that do not need it.
     nft: Option<Nft>,
     table: Option<Table>,
     refused: Option<RefusedTable>,
@@ -74,8 +74,8 @@ impl FilterTables {
         let Some(wanted) = wanted else { return Some(true) };
         let done = self.owned.put(wanted);
         let is_possible = done.is_ok() || self.owned.is_possible;
-        let refused = |why| RefusedTable { family: wanted.family, at: Instant::now(), why };
-        self.owned.refused = done.err().map(refused);
+        let now = Instant::now();
+        self.owned.refused = done.err().map(|why| RefusedTable { family: wanted.family, at: now, why });
         (self.owned.refused.is_none() || !is_possible).then_some(is_possible)
     }
 
@@ -89,11 +89,14 @@ impl FilterTables {
         let begins = self.name.is_empty();
         name.clone_into(&mut self.name);
         for family in nftables::FAMILIES {
-            let of = |tables: &[Table]| tables.iter().find(|table| table.family == family).cloned();
-            let (before, wanted) = (of(&self.tables), of(&wanted));
+            let before = self.tables.iter().find(|table| table.family == family).cloned();
+            let wanted = wanted.iter().find(|table| table.family == family).cloned();
             let was_refused = self.refused.iter().any(|refused| refused.family == family);
-            let is_there = |table: &Table| !is_missing(&mut self.nft, table);
-            if !begins && !was_refused && before == wanted && before.as_ref().is_none_or(is_there) {
+            if !begins
+                && !was_refused
+                && before == wanted
+                && before.as_ref().is_none_or(|table| !is_missing(&mut self.nft, table))
+            {
                 continue;
             }
             // Before the first check there may be one that a killed daemon has left.

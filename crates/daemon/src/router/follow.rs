@@ -13,24 +13,24 @@ use std::time::Instant;
 
 use bm_api::PortMode;
 use bm_cli::Failure;
-use bm_control::config::{Config, Device, Port};
+use bm_control::config::{Config, Device};
 use bm_control::control_thread::LinkNow;
 use bm_port::{NoSteering, Steering};
 
 use super::{Forwarder, Setup};
-use crate::lock::lock;
+use crate::lock;
 use crate::plan::path::PortPath;
 use crate::plan::{Plan, missing, workers};
-use crate::ports::kernel_ports::{self, OnPort};
+use crate::ports::kernel_ports::{self, KernelPort};
 use crate::ports::open::{self, Opener, Receives};
 use crate::ports::open_port::OpenDevice;
 use crate::ports::presence::{AGAIN, Presence, alternative, unfit};
 use crate::ports::probe;
 use crate::ports::replaceable::NoHost;
-use crate::workers::running::{PortInfo, Running, fabric_port};
+use crate::workers::data_path::{DataPath, PortInfo, fabric_port};
 
 /// Result of checking one port.
-enum Checked {
+enum PortCheck {
     /// Nothing more to do.
     Done,
     /// All ports must be rearranged, for this reason.
@@ -38,7 +38,7 @@ enum Checked {
 }
 
 /// Result of giving a port an interface.
-enum Attached {
+enum AttachedPort {
     /// The port has the interface with this index.
     To(u32),
     /// The interface no longer exists.
@@ -64,13 +64,9 @@ fn obstacle(setup: &Setup, index: usize, link: LinkNow) -> Option<String> {
 }
 
 /// Why the new interface of a port cannot simply replace the old one.
-fn does_not_fit(
-    setup: &Setup,
-    running: &Running,
-    (index, info): (usize, &PortInfo),
-    link: LinkNow,
-) -> Option<String> {
+fn does_not_fit(setup: &Setup, running: &DataPath, index: usize, link: LinkNow) -> Option<String> {
     let config = &setup.config;
+    let info = &running.ports[index];
     if let Some(why) = obstacle(setup, index, link) {
         return Some(format!("port {} moves to the user path, since {why}", info.name));
     }
@@ -88,8 +84,8 @@ impl Forwarder {
     /// Subscribes to changes of interfaces, which notify [`Forwarder::links`].
     pub fn watch_links(&self) -> Result<(), Failure> {
         let links = Arc::clone(&self.links);
-        let tell = move || links.notify_one();
-        self.driver.handle().ask(|control| control.on_links(tell)).map_err(Failure::failed)?;
+        let subscribed = self.driver.handle().ask(|control| control.on_links(move || links.notify_one()));
+        subscribed.map_err(Failure::failed)?;
         // They may have changed since ports were opened.
         self.links.notify_one();
         Ok(())
@@ -100,9 +96,9 @@ impl Forwarder {
         if self.unfollowed.load(Ordering::Relaxed) {
             return true;
         }
-        let is_due =
-            |port: &PortInfo| matches!(&port.presence, Presence::Refused { at, .. } if at.elapsed() > AGAIN);
-        lock(&self.running).as_ref().is_some_and(|running| running.ports.iter().any(is_due))
+        let running = lock(&self.running);
+        let mut ports = running.iter().flat_map(|running| &running.ports);
+        ports.any(|port| matches!(&port.presence, Presence::Refused { at, .. } if at.elapsed() > AGAIN))
     }
 
     /// Adapts every port to the current state of its interface.
@@ -112,10 +108,11 @@ impl Forwarder {
             return Ok(());
         }
         let setup = self.setup();
-        let ports = || {
-            setup.config.ports.iter().enumerate().filter(|(_, port)| matches!(port.device, Device::Xdp(_)))
-        };
-        let names: Vec<String> = ports().map(|(index, port)| port.name(index)).collect();
+        let ports = setup.config.ports.iter().enumerate();
+        let (indexes, names): (Vec<usize>, Vec<String>) = ports
+            .filter(|(_, port)| matches!(port.device, Device::Xdp(_)))
+            .map(|(index, port)| (index, port.name(index)))
+            .unzip();
         let control = self.driver.handle();
         let links = match control.ask(move |control| control.links(&names)) {
             // Linux forwards until the control thread continues; then ports are checked again.
@@ -129,19 +126,19 @@ impl Forwarder {
         };
         self.unfollowed.store(false, Ordering::Relaxed);
         let (mut arrange, mut paths) = (None, setup.plan.paths.clone());
-        for ((index, port), link) in ports().zip(links) {
+        for (index, link) in indexes.into_iter().zip(links) {
             if let Some(why) = link.and_then(|link| obstacle(&setup, index, link)) {
                 paths.0[index] = PortPath { in_kernel: false, reason: Some(why) };
             }
             let mut running = lock(&self.running);
             let Some(running) = running.as_mut() else { return Ok(()) };
-            match self.check_port(&setup, running, (index, port), link)? {
-                Checked::Done => {}
-                Checked::Rearrange(why) => arrange = Some(why),
+            match self.check_port(&setup, running, index, link)? {
+                PortCheck::Done => {}
+                PortCheck::Rearrange(why) => arrange = Some(why),
             }
         }
         self.follow_fabric_links()?;
-        self.shared.tun_devices.follow(&setup.config, control);
+        self.context.tun_devices.follow(&setup.config, control);
         self.follow_filters();
         self.follow_linux_drops();
         self.follow_sampling();
@@ -174,11 +171,10 @@ impl Forwarder {
     fn follow_sampling(&self) {
         let running = lock(&self.running);
         let ports = running.iter().flat_map(|running| &running.ports);
-        let has_program =
-            |port: &&PortInfo| matches!(port.mode, PortMode::Kernel | PortMode::Copy | PortMode::ZeroCopy);
-        let sampled = ports.filter(has_program);
-        self.sampling
-            .follow(sampled.filter_map(|port| Some((port.presence.ifindex()?, port.name.clone()))).collect());
+        let sampled = ports
+            .filter(|port| matches!(port.mode, PortMode::Kernel | PortMode::Copy | PortMode::ZeroCopy))
+            .filter_map(|port| Some((port.presence.ifindex()?, port.name.clone())));
+        self.sampling.follow(sampled.collect());
     }
 
     /// Makes workers send through the interfaces that fabric links have now.
@@ -201,8 +197,14 @@ impl Forwarder {
         Ok(())
     }
 
-    fn follow_fabric_link(&self, running: &mut Running, index: usize, link: Option<LinkNow>, workers: usize) {
-        let Running { fabric, opener: Some(opener), .. } = running else { return };
+    fn follow_fabric_link(
+        &self,
+        running: &mut DataPath,
+        index: usize,
+        link: Option<LinkNow>,
+        workers: usize,
+    ) {
+        let DataPath { fabric, opener: Some(opener), .. } = running else { return };
         let info = &mut fabric[index];
         match (&mut info.presence, link) {
             (Presence::Here { ifindex, generation: generation @ None }, Some(link))
@@ -247,10 +249,10 @@ impl Forwarder {
     fn check_port(
         &self,
         setup: &Setup,
-        running: &mut Running,
-        (index, port): (usize, &Port),
+        running: &mut DataPath,
+        index: usize,
         link: Option<LinkNow>,
-    ) -> Result<Checked, Failure> {
+    ) -> Result<PortCheck, Failure> {
         let info = &mut running.ports[index];
         let now = link.map(|link| link.generation);
         match (&mut info.presence, link) {
@@ -258,20 +260,20 @@ impl Forwarder {
                 if *ifindex == link.ifindex =>
             {
                 *generation = Some(link.generation);
-                return Ok(Checked::Done);
+                return Ok(PortCheck::Done);
             }
-            (Presence::Here { generation, .. }, Some(_)) if *generation == now => return Ok(Checked::Done),
-            (Presence::Missing, None) if alternative(&info.name).is_none() => return Ok(Checked::Done),
+            (Presence::Here { generation, .. }, Some(_)) if *generation == now => return Ok(PortCheck::Done),
+            (Presence::Missing, None) if alternative(&info.name).is_none() => return Ok(PortCheck::Done),
             (Presence::Refused { at, .. }, None) if alternative(&info.name).is_some() => {
                 *at = Instant::now();
-                return Ok(Checked::Done);
+                return Ok(PortCheck::Done);
             }
             (Presence::Refused { generation, at, .. }, Some(link))
                 if generation.is_none_or(|generation| generation == link.generation) =>
             {
                 *generation = Some(link.generation);
                 if at.elapsed() < AGAIN {
-                    return Ok(Checked::Done);
+                    return Ok(PortCheck::Done);
                 }
             }
             _ => {}
@@ -284,17 +286,17 @@ impl Forwarder {
             if let Some(why) = alternative(&info.name) {
                 tracing::warn!(%why, "port {}: cannot use its interface; Linux forwards its packets", info.name);
                 info.presence = Presence::refused(why);
-                return Ok(Checked::Done);
+                return Ok(PortCheck::Done);
             }
             tracing::warn!("port {}: {}", info.name, missing(&info.name));
             info.presence = Presence::Missing;
-            return Ok(Checked::Done);
+            return Ok(PortCheck::Done);
         };
-        self.attach_port(setup, running, (index, port), link)
+        self.attach_port(setup, running, index, link)
     }
 
     /// Releases the interface of a port.
-    fn detach_port(&self, running: &mut Running, index: usize) -> Result<(), Failure> {
+    fn detach_port(&self, running: &mut DataPath, index: usize) -> Result<(), Failure> {
         self.set_port(index, None, Box::new(NoSteering));
         let info = &mut running.ports[index];
         info.presence = Presence::Missing;
@@ -312,7 +314,7 @@ impl Forwarder {
     }
 
     /// Detaches the kernel path from interfaces that no port has.
-    fn detach_others(&self, running: &Running) -> Result<(), Failure> {
+    fn detach_others(&self, running: &DataPath) -> Result<(), Failure> {
         let ports = running.ports.iter().filter(|port| port.path.in_kernel);
         let theirs: Vec<_> = ports.filter_map(|port| port.presence.ifindex()).collect();
         self.driver.handle().ask(move |control| control.detach_others(&theirs)).map_err(Failure::failed)
@@ -322,37 +324,37 @@ impl Forwarder {
     fn attach_port(
         &self,
         setup: &Setup,
-        running: &mut Running,
-        (index, port): (usize, &Port),
+        running: &mut DataPath,
+        index: usize,
         link: LinkNow,
-    ) -> Result<Checked, Failure> {
-        let name = port.name(index);
+    ) -> Result<PortCheck, Failure> {
+        let name = setup.config.ports[index].name(index);
         let info = &running.ports[index];
         if link.ethernet
-            && let Some(why) = does_not_fit(setup, running, (index, info), link)
+            && let Some(why) = does_not_fit(setup, running, index, link)
         {
-            return Ok(Checked::Rearrange(why));
+            return Ok(PortCheck::Rearrange(why));
         }
         let in_kernel = info.path.in_kernel;
         let attached = match unfit(&name) {
             Some(why) => Err(Failure::Failed(why)),
-            None if in_kernel => self.attach_in_kernel(setup, running, (index, port)),
-            None => self.attach_to_workers(setup, running, (index, port)),
+            None if in_kernel => self.attach_in_kernel(setup, running, index),
+            None => self.attach_to_workers(setup, running, index),
         };
         let again = matches!(&running.ports[index].presence, Presence::Refused { .. });
         let info = &mut running.ports[index];
         info.presence = match attached {
-            Ok(Attached::OtherQueues(queues)) => {
-                return Ok(Checked::Rearrange(format!("port {name} now has {queues} queues")));
+            Ok(AttachedPort::OtherQueues(queues)) => {
+                return Ok(PortCheck::Rearrange(format!("port {name} now has {queues} queues")));
             }
-            Ok(Attached::To(ifindex)) => {
+            Ok(AttachedPort::To(ifindex)) => {
                 tracing::info!("port {name}: now using its interface (index {ifindex})");
                 Presence::Here {
                     ifindex,
                     generation: Some(link.generation).filter(|_| ifindex == link.ifindex),
                 }
             }
-            Ok(Attached::Gone) => Presence::Missing,
+            Ok(AttachedPort::Gone) => Presence::Missing,
             Err(_) if !bm_fastpath::is_there(&name) => Presence::Missing,
             Err(failure) => {
                 let why = failure.to_string();
@@ -367,66 +369,68 @@ impl Forwarder {
             // The program may already be attached.
             self.detach_others(running)?;
         }
-        Ok(Checked::Done)
+        Ok(PortCheck::Done)
     }
 
     /// Attaches the kernel path to the interface of a port.
     fn attach_in_kernel(
         &self,
         setup: &Setup,
-        running: &mut Running,
-        (index, port): (usize, &Port),
-    ) -> Result<Attached, Failure> {
+        running: &mut DataPath,
+        index: usize,
+    ) -> Result<AttachedPort, Failure> {
         let control = self.driver.handle();
+        let port = &setup.config.ports[index];
         let name = port.name(index);
-        let OnPort { presence, reason } = kernel_ports::attach_one(
+        let KernelPort { presence, reason } = kernel_ports::attach_one(
             &name,
             setup.config.attach_of(port),
             self.claims.is_some(),
             |name, choice| kernel_ports::attach_by(control, name, choice),
         )?;
-        let Some(ifindex) = presence.ifindex() else { return Ok(Attached::Gone) };
-        let opened = self.open_again(&setup.config, running, (index, port))?;
+        let Some(ifindex) = presence.ifindex() else { return Ok(AttachedPort::Gone) };
+        let opened = self.open_again(&setup.config, running, index)?;
         if let Some(queues) = opened.as_ref().and_then(|on| other_queues(&running.ports[index], on)) {
-            return Ok(Attached::OtherQueues(queues));
+            return Ok(AttachedPort::OtherQueues(queues));
         }
         self.set_port(index, Some(ifindex), Box::new(NoSteering));
         running.ports[index].reason = reason;
         if let Some(open) = opened {
             Self::replace(running, index, open.queues, open.host, open.keep);
         }
-        Ok(Attached::To(ifindex))
+        Ok(AttachedPort::To(ifindex))
     }
 
     /// Opens the interface of a port for the workers and hands it over.
     fn attach_to_workers(
         &self,
         setup: &Setup,
-        running: &mut Running,
-        (index, port): (usize, &Port),
-    ) -> Result<Attached, Failure> {
-        let Some(on) = self.open_again(&setup.config, running, (index, port))? else {
-            return Ok(Attached::Gone);
+        running: &mut DataPath,
+        index: usize,
+    ) -> Result<AttachedPort, Failure> {
+        let Some(on) = self.open_again(&setup.config, running, index)? else {
+            return Ok(AttachedPort::Gone);
         };
         if let Some(queues) = other_queues(&running.ports[index], &on) {
-            return Ok(Attached::OtherQueues(queues));
+            return Ok(AttachedPort::OtherQueues(queues));
         }
         let OpenDevice { ifindex, mode, reason, queues, host, steering, keep } = on;
-        let Some(ifindex) = ifindex else { return Ok(Attached::Gone) };
+        let Some(ifindex) = ifindex else { return Ok(AttachedPort::Gone) };
         let info = &mut running.ports[index];
         (info.mode, info.reason) = (mode, reason);
         Self::replace(running, index, queues, host, keep);
         self.set_port(index, Some(ifindex), steering);
-        Ok(Attached::To(ifindex))
+        Ok(AttachedPort::To(ifindex))
     }
 
     /// Opens the interface of a port for workers, if there are any.
     fn open_again(
         &self,
         config: &Config,
-        running: &Running,
-        (index, port): (usize, &Port),
+        running: &DataPath,
+        index: usize,
     ) -> Result<Option<OpenDevice>, Failure> {
+        let port = &config.ports[index];
         let (Some(opener), Device::Xdp(name)) = (&running.opener, &port.device) else { return Ok(None) };
         let in_kernel = running.ports.iter().any(|info| info.name == *name && info.mode == PortMode::Kernel);
         let most = running.planned.as_ref().map_or(0, |planned| planned.queues[index]);
@@ -448,13 +452,13 @@ impl Forwarder {
 
     /// Hands the queues of an interface to the workers and the host port to the slow path.
     fn replace(
-        running: &mut Running,
+        running: &mut DataPath,
         index: usize,
         queues: Vec<Box<dyn bm_port::Port>>,
         host: Box<dyn bm_port::HostPort>,
         keep: Box<dyn std::any::Any + Send>,
     ) {
-        let Running { ports, opener, .. } = running;
+        let DataPath { ports, opener, .. } = running;
         let info = &mut ports[index];
         match opener {
             Some(opener) => info.replace(queues, host, keep, opener),

@@ -11,18 +11,16 @@ use bm_netlink::nft::Table;
 use std::collections::BTreeMap;
 
 use super::Forwarder;
-use crate::lock::lock;
+use crate::lock;
 use crate::ports::presence::Presence;
-use crate::workers::running::PortInfo;
+use crate::workers::data_path::PortInfo;
 
 /// The interface of a port.
 fn interface(info: &PortInfo, control: Option<&ControlPortState>, uncovered: &Uncovered) -> PortInterface {
-    // The interface may disappear before its port is updated.
-    let denied = || bm_fastpath::ifindex(&info.name).map_or(PortInterface::Missing, PortInterface::Unusable);
     match (&info.presence, control) {
         (Presence::Missing, _) => PortInterface::Missing,
-        (Presence::Here { .. }, Some(of_port)) if of_port.interfaces.is_empty() => denied(),
-        (Presence::Here { ifindex, .. }, _) if uncovered.contains_key(ifindex) => denied(),
+        (Presence::Here { .. }, Some(of_port)) if of_port.interfaces.is_empty() => unusable(info),
+        (Presence::Here { ifindex, .. }, _) if uncovered.contains_key(ifindex) => unusable(info),
         (Presence::Here { ifindex, .. }, _) if info.path.in_kernel => PortInterface::Usable(*ifindex),
         (Presence::Here { ifindex, .. }, of_port) => {
             let interfaces = of_port.map(|of_port| &*of_port.interfaces).unwrap_or_default();
@@ -30,8 +28,13 @@ fn interface(info: &PortInfo, control: Option<&ControlPortState>, uncovered: &Un
             let vlans_in_vrf = interfaces.iter().any(|own| own.vlan.is_some() && own.vrf.is_some());
             PortInterface::ByWorkers { ifindex: *ifindex, mac, vlans_in_vrf, marked: false }
         }
-        (Presence::Refused { .. }, _) => denied(),
+        (Presence::Refused { .. }, _) => unusable(info),
     }
+}
+
+/// The interface of a port that cannot use it. It may disappear before its port is updated.
+fn unusable(info: &PortInfo) -> PortInterface {
+    bm_fastpath::ifindex(&info.name).map_or(PortInterface::Missing, PortInterface::Unusable)
 }
 
 /// Notes that the owned table marks what workers of these ports hand to Linux.
@@ -73,7 +76,7 @@ impl Forwarder {
         let config = &setup.config;
         let name = nftables::name(&config.daemon.socket);
         let (inbound, version) = {
-            let ipsec = lock(&self.shared.ipsec);
+            let ipsec = lock(&self.context.ipsec);
             (ipsec.inbound(), ipsec.version())
         };
         if !nftables::is_closed(config) && inbound.is_empty() {
@@ -106,7 +109,7 @@ impl Forwarder {
     /// does.
     pub(super) fn inbound_policies(&self) -> Vec<Table> {
         let setup = self.setup();
-        let inbound = lock(&self.shared.ipsec).inbound();
+        let inbound = lock(&self.context.ipsec).inbound();
         if inbound.is_empty() {
             return Vec::new();
         }

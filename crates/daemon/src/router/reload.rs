@@ -6,15 +6,15 @@
 //! ```
 
 use bm_api::{Error, Reloaded};
-use bm_control::config::{Config, Port};
+use bm_control::config::Config;
 
 use super::restarts::Restarts;
 use super::{Forwarder, Setup};
-use crate::lock::lock;
+use crate::lock;
 use crate::plan::changes::{self, Changes, Current};
 use crate::plan::machine::Machine;
 use crate::ports::probe;
-use crate::workers::running::Running;
+use crate::workers::data_path::DataPath;
 use crate::workers::{apps, hooks};
 
 /// Applies a configuration to one part of the daemon.
@@ -97,15 +97,15 @@ impl Forwarder {
             config: &old.config,
             plan: &old.plan,
             takes_claims: self.claims.is_some(),
-            has_hooks: self.shared.hooks.get().is_some(),
-            apps: self.shared.apps.get().map(|set| !set.is_empty()),
+            has_hooks: self.context.hooks.get().is_some(),
+            apps: self.context.apps.get().map(|set| !set.is_empty()),
         };
         changes::reload(&current, new, &machine, self.file.as_deref())
     }
 
     /// Whether workers have apps, or will have.
     fn live_apps(&self, new: &Config) -> bool {
-        self.shared.apps.get().is_some_and(|set| !(new.apps.is_empty() && set.is_empty()))
+        self.context.apps.get().is_some_and(|set| !(new.apps.is_empty() && set.is_empty()))
     }
 
     /// Applies `new`; if that fails, `old` again.
@@ -130,14 +130,16 @@ impl Forwarder {
         let freed = Step::atomic(|_: &Setup| self.switches.attach_freed_interfaces());
         // Apps that had failed too often are started again.
         if !arranged.is_empty() || lock(&self.paused).take().is_some() {
-            if let Some(set) = self.shared.hooks.get().filter(|_| new.plan.paths.needs_workers(&new.config)) {
+            if let Some(set) = self.context.hooks.get().filter(|_| new.plan.paths.needs_workers(&new.config))
+            {
                 hooks::try_load(set, &new.config)?;
             }
             let step = Step::partial(|setup: &Setup| {
                 // Errors on ports that this reload adds or changes are fatal; older ports may have changed since they worked.
-                let is_asked = |port: &Port| arranged.contains(&format!("port.{}", port.device));
-                let strict = |port: &Port| std::ptr::eq(setup, new) && is_asked(port);
-                self.arrange(restarts, setup, &strict).map_err(Error::new)
+                let arranged = self.arrange(restarts, setup, &|port| {
+                    std::ptr::eq(setup, new) && arranged.contains(&format!("port.{}", port.device))
+                });
+                arranged.map_err(Error::new)
             });
             steps.extend([step, freed, told]);
             return all_or_nothing(steps, old, new);
@@ -149,14 +151,14 @@ impl Forwarder {
         }));
         steps.extend([freed, told]);
         steps.push(Step::atomic(|setup: &Setup| {
-            lock(&self.running).iter().for_each(|running: &Running| running.place(&setup.config));
+            lock(&self.running).iter().for_each(|running: &DataPath| running.place(&setup.config));
             Ok(())
         }));
-        if let Some(set) = self.shared.apps.get().filter(|_| self.live_apps(&new.config)) {
+        if let Some(set) = self.context.apps.get().filter(|_| self.live_apps(&new.config)) {
             steps.push(Step::atomic(|setup: &Setup| apps::reload(set, &setup.config)));
         }
         // Last, since it cannot be undone: the files may have changed.
-        if let Some(set) = self.shared.hooks.get() {
+        if let Some(set) = self.context.hooks.get() {
             steps.push(Step::atomic(|setup: &Setup| hooks::reload(set, &setup.config)));
         }
         all_or_nothing(steps, old, new)

@@ -14,8 +14,8 @@ use bm_serve::report;
 
 use super::Forwarder;
 use super::restarts::{FAILURES_MAX, FAILURES_WITHIN};
-use crate::lock::lock;
-use crate::workers::running::Running;
+use crate::lock;
+use crate::workers::data_path::DataPath;
 use crate::workers::{apps, hooks, scripts};
 
 /// What to do if the data path has failed too often.
@@ -53,7 +53,7 @@ impl Forwarder {
         let grace = self.setup().config.daemon.kernel_grace;
         lock(&self.watch).supervise(self.driver.handle(), grace);
         let policies = {
-            let mut ipsec = lock(&self.shared.ipsec);
+            let mut ipsec = lock(&self.context.ipsec);
             ipsec.supervise();
             ipsec.version()
         };
@@ -66,16 +66,16 @@ impl Forwarder {
         }
         self.keep_tags();
         if let Some(running) = lock(&self.running).as_ref() {
-            self.meter.supervise(&running.ports, || report::counters(&self.shared.registry));
+            self.meter.supervise(&running.ports, || report::counters(&self.context.registry));
         }
-        let trouble = lock(&self.running).as_mut().and_then(Running::trouble);
+        let trouble = lock(&self.running).as_mut().and_then(DataPath::trouble);
         match trouble {
             // A restart would wait for its thread. It is interrupted soon, or the process ends.
             Some(_) if self.lua_is_overdue() => Ok(()),
             Some(trouble) => self.start_again(trouble, starts, TooMany::End),
             None => {
                 if self.setup().config.daemon.rebalance {
-                    lock(&self.running).as_mut().into_iter().for_each(Running::balance);
+                    lock(&self.running).as_mut().into_iter().for_each(DataPath::balance);
                 }
                 Ok(())
             }
@@ -102,8 +102,8 @@ impl Forwarder {
     pub fn supervise_lua(&self) -> Result<(), Failure> {
         let starts = self.starts.load(Ordering::Acquire);
         let on_hang = scripts::on_hang(&self.setup().config);
-        let hooks = self.shared.hooks.get().map_or(Ok(()), |hooks| hooks::supervise(hooks, on_hang));
-        let apps = self.shared.apps.get().map_or(Ok(None), |apps| apps::supervise(apps, on_hang));
+        let hooks = self.context.hooks.get().map_or(Ok(()), |hooks| hooks::supervise(hooks, on_hang));
+        let apps = self.context.apps.get().map_or(Ok(None), |apps| apps::supervise(apps, on_hang));
         match hooks.and(apps) {
             Ok(None) => self.end_pause(starts),
             Ok(Some(trouble)) => self.start_again(&trouble, starts, TooMany::Pause),
@@ -120,20 +120,20 @@ impl Forwarder {
     /// Whether Lua code hangs that could not be interrupted yet.
     fn lua_is_overdue(&self) -> bool {
         let now = Instant::now();
-        self.shared.hooks.get().is_some_and(|hooks| hooks.is_overdue(now))
-            || self.shared.apps.get().is_some_and(|apps| apps.is_overdue(now))
+        self.context.hooks.get().is_some_and(|hooks| hooks.is_overdue(now))
+            || self.context.apps.get().is_some_and(|apps| apps.is_overdue(now))
     }
 
     /// The Lua code, to be supervised while the forwarder ends.
     pub fn scripts(&self) -> Scripts {
-        let (hooks, apps) = (self.shared.hooks.get().cloned(), self.shared.apps.get().cloned());
+        let (hooks, apps) = (self.context.hooks.get().cloned(), self.context.apps.get().cloned());
         Scripts { hooks, apps, on_hang: scripts::on_hang(&self.setup().config) }
     }
 
     /// Whether any Lua hook or app is running.
     pub fn has_scripts(&self) -> bool {
-        let hooks = self.shared.hooks.get().is_some_and(|hooks| !hooks.is_empty());
-        hooks || self.shared.apps.get().is_some_and(|apps| !apps.is_empty())
+        let hooks = self.context.hooks.get().is_some_and(|hooks| !hooks.is_empty());
+        hooks || self.context.apps.get().is_some_and(|apps| !apps.is_empty())
     }
 
     /// Starts apps again that have failed too often, once some time has passed.
@@ -208,8 +208,8 @@ impl Forwarder {
             lock(&self.filter_tables).end(kept);
         }
         let running = lock(&self.running).take();
-        drop(running.map(Running::stop));
-        lock(&self.shared.ipsec).end();
+        drop(running.map(DataPath::stop));
+        lock(&self.context.ipsec).end();
         self.sampling.end();
         self.switches.end();
         self.cluster.end();

@@ -7,9 +7,9 @@ use bm_control::nftables;
 
 use super::Forwarder;
 use super::nftables_filters::Uncovered;
-use crate::lock::lock;
+use crate::lock;
 use crate::ports::presence::Presence;
-use crate::workers::running::PortInfo;
+use crate::workers::data_path::PortInfo;
 
 /// One message for each port that should drop packets but does not have its interface.
 #[derive(Default)]
@@ -66,9 +66,12 @@ impl Forwarder {
         let NotOurs { unfiltered, by_nftables } = self.not_ours(of_control);
         let now = [unfiltered.clone(), by_nftables.clone()].concat();
         let before = std::mem::replace(&mut *lock(&self.said_unfiltered), now.clone());
-        let is_new = |line: &&String| !before.contains(line);
-        unfiltered.iter().filter(is_new).for_each(|line| tracing::error!("{line}"));
-        by_nftables.iter().filter(is_new).for_each(|line| tracing::warn!("{line}"));
+        for line in unfiltered.iter().filter(|line| !before.contains(line)) {
+            tracing::error!("{line}");
+        }
+        for line in by_nftables.iter().filter(|line| !before.contains(line)) {
+            tracing::warn!("{line}");
+        }
         if !before.is_empty() && now.is_empty() {
             tracing::warn!("[filter] applies on all ports again");
         }

@@ -12,8 +12,8 @@ use bm_stats::Registry;
 
 use crate::plan::workers::Workers;
 use crate::ports::open::{Opener, Rings};
-use crate::workers::dataplane::Shared;
-use crate::workers::running::frame_memory;
+use crate::workers::data_path::frame_memory;
+use crate::workers::threads::WorkerContext;
 
 /// Makes the Rust apps that Lua apps can use, with accounts in a registry.
 pub type MakeNatives = fn(Arc<Registry>) -> Arc<dyn Natives>;
@@ -48,15 +48,15 @@ impl WorkerResources {
     }
 
     /// Creates the sets of Lua hooks and apps for workers, if they do not exist yet.
-    pub fn scripts(&self, shared: &Shared) -> Result<(), Failure> {
-        let (Some(frame_pool), None) = (self.frame_pool.get(), shared.hooks.get()) else { return Ok(()) };
-        let world = HookWorld { frame_pool: frame_pool.clone(), registry: shared.registry.clone() };
+    pub fn scripts(&self, context: &WorkerContext) -> Result<(), Failure> {
+        let (Some(frame_pool), None) = (self.frame_pool.get(), context.hooks.get()) else { return Ok(()) };
+        let world = HookWorld { frame_pool: frame_pool.clone(), registry: context.registry.clone() };
         let hooks = Arc::new(HookSet::new(world).map_err(Failure::failed)?);
-        let natives = (self.natives)(shared.registry.clone());
+        let natives = (self.natives)(context.registry.clone());
         let world = AppWorld { frame_pool: frame_pool.clone(), natives };
         let apps = Arc::new(AppSet::new(world).map_err(Failure::failed)?);
         // Cannot fail: only one thread at a time starts workers.
-        let _there = (shared.hooks.set(hooks), shared.apps.set(apps));
+        let _there = (context.hooks.set(hooks), context.apps.set(apps));
         Ok(())
     }
 }

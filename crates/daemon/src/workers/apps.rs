@@ -16,7 +16,20 @@ use crate::workers::scripts::{self, trees};
 
 /// The apps of a configuration in the form that `bm-lua` takes.
 pub fn spec(config: &Config) -> AppsSpec {
-    let app = |app: &app::App| AppSpec {
+    let links = config.links.iter();
+    let ports = config.ports.iter().enumerate();
+    let ports = ports.map(|(index, port)| in_lua(&app_of_port(&port.name(index)), "."));
+    AppsSpec {
+        apps: config.apps.iter().map(app_spec).collect(),
+        links: links.map(|link| AppLink { from: end_in_lua(&link.from), to: end_in_lua(&link.to) }).collect(),
+        outer: ports.chain([ROUTER.into()]).collect(),
+        trees: trees(config),
+        texts: Default::default(),
+    }
+}
+
+fn app_spec(app: &app::App) -> AppSpec {
+    AppSpec {
         name: app.name.clone(),
         module: match &app.module {
             app::Module::File(file) => Module::File(file.clone()),
@@ -26,16 +39,6 @@ pub fn spec(config: &Config) -> AppsSpec {
         class: app.class.clone(),
         argument: app.argument.clone(),
         core: app.core.map(|core| core as usize),
-    };
-    let link = |link: &app::Link| AppLink { from: end_in_lua(&link.from), to: end_in_lua(&link.to) };
-    let ports = config.ports.iter().enumerate();
-    let ports = ports.map(|(index, port)| in_lua(&app_of_port(&port.name(index)), "."));
-    AppsSpec {
-        apps: config.apps.iter().map(app).collect(),
-        links: config.links.iter().map(link).collect(),
-        outer: ports.chain([ROUTER.into()]).collect(),
-        trees: trees(config),
-        texts: Default::default(),
     }
 }
 
@@ -56,15 +59,17 @@ pub fn entry(config: &Config) -> &'static str {
 /// A name in the form that Lua networks allow: letters, digits, `-`, `_` and the characters `others`; other characters by
 /// their numbers.
 fn in_lua(name: &str, others: &str) -> String {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c) || others.contains(c);
-    if name.chars().all(fits) {
+    if name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c) || others.contains(c)) {
         return name.into();
     }
-    let escaped = |byte: u8| match byte {
-        b'-' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => char::from(byte).to_string(),
-        _ => format!("_{byte:02x}"),
-    };
-    name.bytes().map(escaped).collect()
+    let mut escaped = String::new();
+    for byte in name.bytes() {
+        match byte {
+            b'-' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => escaped.push(char::from(byte)),
+            _ => escaped.push_str(&format!("_{byte:02x}")),
+        }
+    }
+    escaped
 }
 
 /// An end of a link in a Lua network: links of the router are called as ports, and so are the apps of ports.
@@ -141,17 +146,17 @@ pub fn join(network: &mut Network, config: &Config, names: &[String]) -> Result<
     if !config.ipsec.is_empty() {
         join_ipsec_port(network)?;
     }
-    let is_app = |name: &str| config.apps.iter().any(|app| app.name == name);
+    let apps: Vec<&str> = config.apps.iter().map(|app| app.name.as_str()).collect();
     for app::Link { from, to, .. } in &config.links {
         let [of_from, of_to] = [from, to].map(|end| {
             let (app, link) = end_in_lua(end);
             format!("{app}:{link}")
         });
         // A worker without a queue of a port does not have the port.
-        if !is_app(&from.0) && from.0 != ROUTER && network.has(&from.0) {
+        if !apps.contains(&from.0.as_str()) && from.0 != ROUTER && network.has(&from.0) {
             network.connect((&from.0, &from.1), (PART, &of_from))?;
         }
-        if !is_app(&to.0) && network.has(&to.0) {
+        if !apps.contains(&to.0.as_str()) && network.has(&to.0) {
             network.connect((PART, &of_to), (&to.0, &to.1))?;
         }
     }

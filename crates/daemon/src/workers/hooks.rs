@@ -89,19 +89,20 @@ fn does_not_run(on_failure: OnFailure) -> String {
 /// The notes of `status`: one for each hook whose newest version does not run.
 pub fn notes(reports: &[HookReport]) -> Vec<String> {
     let failed = reports.iter().filter(|hook| hook.running != Some(hook.version));
-    let note = |hook: &HookReport| {
+    let mut notes = Vec::new();
+    for hook in failed {
         let HookReport { name, version, health, on_failure, .. } = hook;
         let (health, hint) = (health.name(), "`show hooks` says why; fix the file and reload");
-        match hook.running {
+        notes.push(match hook.running {
             Some(running) => {
                 format!("hook {name}: version {version} is {health}, version {running} runs instead: {hint}")
             }
             None => {
                 format!("hook {name} is {health} and does not run, {}: {hint}", does_not_run(*on_failure))
             }
-        }
-    };
-    failed.map(note).collect()
+        });
+    }
+    notes
 }
 
 /// All hooks with their counters.

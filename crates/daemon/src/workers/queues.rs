@@ -60,11 +60,11 @@ pub struct Move {
 #[derive(Default)]
 pub struct Queues {
     all: Vec<Queue>,
-    seen: Option<Seen>,
+    last: Option<LastCounters>,
 }
 
 /// Counters at the last check.
-struct Seen {
+struct LastCounters {
     at: Instant,
     busy_ns: Vec<u64>,
     frames: Vec<u64>,
@@ -96,7 +96,8 @@ impl Queues {
     pub fn add(
         &mut self,
         config: &Config,
-        (port, number): (&str, usize),
+        port: &str,
+        number: usize,
         app: PortApp,
         received: Account,
         networks: &mut [Network],
@@ -139,13 +140,13 @@ impl Queues {
     /// Moves a queue from the busiest worker to the idlest if that pays. `busy_ns` is the total busy time of each
     /// worker.
     pub fn balance(&mut self, busy_ns: Vec<u64>, now: Instant) -> Option<Move> {
-        if self.seen.as_ref().is_some_and(|seen| now.duration_since(seen.at) < LOOK_EVERY) {
+        if self.last.as_ref().is_some_and(|last| now.duration_since(last.at) < LOOK_EVERY) {
             return None;
         }
         let frames = self.all.iter().map(|queue| queue.received.get(Entry::Received)).collect();
-        let new = Seen { at: now, busy_ns, frames };
-        let (busy, loads) = self.seen.as_ref().map(|old| self.loads(old, &new)).unwrap_or_default();
-        self.seen = Some(new);
+        let new = LastCounters { at: now, busy_ns, frames };
+        let (busy, loads) = self.last.as_ref().map(|old| self.loads(old, &new)).unwrap_or_default();
+        self.last = Some(new);
         let (at, to) = choose(&busy, &loads)?;
         let Queue { port, number, place: Place::Shared(handle), .. } = &self.all[at] else { return None };
         let from = handle.owner();
@@ -154,7 +155,7 @@ impl Queues {
     }
 
     /// Load of each worker (0 to 1) and frames of each queue between two checks.
-    fn loads(&self, old: &Seen, new: &Seen) -> (Vec<f64>, Vec<Load>) {
+    fn loads(&self, old: &LastCounters, new: &LastCounters) -> (Vec<f64>, Vec<Load>) {
         let elapsed_ns = new.at.duration_since(old.at).as_nanos().max(1) as f64;
         let busy_ns = differences(&new.busy_ns, &old.busy_ns);
         let busy = busy_ns.map(|busy_ns| busy_ns as f64 / elapsed_ns).collect();

@@ -173,7 +173,7 @@ pub enum BenchCommand {
     Lookup,
     /// The whole router in memory, on one core with full tables.
     Forward,
-    /// The same with different batch sizes.
+    /// The whole router in memory, with different batch sizes.
     Batch,
     /// The whole router in memory on one core, on two and so on up to all, and as a pipeline over two cores.
     Workers,
@@ -262,11 +262,10 @@ fn sizes(text: &str) -> Result<Vec<Sizes>, String> {
 /// Parses a duration with its unit: `90s`, `20m`, `2h`.
 fn duration(text: &str) -> Result<Duration, String> {
     let units = [('s', 1), ('m', 60), ('h', 3600)];
-    let of_unit = |(letter, seconds): (char, u64)| {
+    let seconds = units.into_iter().find_map(|(letter, seconds): (char, u64)| {
         let number: u64 = text.strip_suffix(letter)?.parse().ok()?;
         number.checked_mul(seconds).filter(|&seconds| (1..=1_000_000).contains(&seconds))
-    };
-    let seconds = units.into_iter().find_map(of_unit);
+    });
     seconds
         .map(Duration::from_secs)
         .ok_or_else(|| "expected a number and a unit, such as 90s, 20m or 2h".into())

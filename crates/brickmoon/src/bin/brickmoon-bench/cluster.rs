@@ -5,9 +5,8 @@ use bm_simulate::plan::{Fabric, Outcome, Plans, Wanted, svg};
 use bm_simulate::{Matrix, Options, Report, Shape};
 use bm_vlb::Mode;
 
-use crate::Failure;
 use crate::args::{Plan, Simulate};
-use crate::output::write;
+use crate::{Failure, write};
 
 /// Runs one simulation for each matrix and quota, or many short ones.
 pub fn simulate(simulate: &Simulate) -> Result<(), Failure> {
@@ -77,8 +76,11 @@ fn all_options(simulate: &Simulate) -> Result<Vec<Options>, Failure> {
         seed: simulate.seed,
         ..Options::default()
     };
-    let with = |matrix| modes.iter().map(move |&mode| Options { matrix, mode, ..options });
-    Ok(matrices.into_iter().flat_map(with).collect())
+    let mut all = Vec::new();
+    for matrix in matrices {
+        all.extend(modes.iter().map(|&mode| Options { matrix, mode, ..options }));
+    }
+    Ok(all)
 }
 
 /// Short runs of random clusters.
@@ -148,8 +150,8 @@ fn loads(reports: &[Report]) -> String {
         "",
     );
     for delay in &report.delays {
-        let us = |ns: u64| format!("{:.1}", ns as f64 / 1000.0);
-        let times = [delay.p50_ns, delay.p99_ns, delay.p999_ns].map(us);
+        let times =
+            [delay.p50_ns, delay.p99_ns, delay.p999_ns].map(|ns| format!("{:.1}", ns as f64 / 1000.0));
         delays.row([delay.links.to_string(), delay.packets.to_string()].into_iter().chain(times));
     }
     text += &format!("\n{delays}");
@@ -186,8 +188,7 @@ pub fn plan(plan: &Plan) -> Result<(), Failure> {
             .map_err(|why| Failure::failed(format!("{}: {why}", svg_file.display())))?;
     }
     write(&if plan.json { format!("{}\n", json(&plans)?) } else { text_of(&plans) })?;
-    let is_built = |outcome: &Outcome| matches!(outcome, Outcome::Built(_));
-    if plans.plans.iter().any(|plan| is_built(&plan.outcome)) {
+    if plans.plans.iter().any(|plan| matches!(plan.outcome, Outcome::Built(_))) {
         return Ok(());
     }
     Err(Failure::failed("none of the server types can carry this"))

@@ -6,8 +6,7 @@ use bm_eval::demo::{DemoError, DemoOptions};
 use crate::args::{
     Bench, BenchCommand, ClusterArgs, ClusterCommand, ClusterDemo, Command, Demo, DemoTopology,
 };
-use crate::output::write;
-use crate::{Failure, cluster, figures, say};
+use crate::{Failure, cluster, figures, say, write};
 
 /// Runs a command.
 pub fn run(command: Command) -> Result<(), Failure> {
@@ -133,13 +132,13 @@ fn soak(bench: &Bench, options: &bm_eval::bench::Options, time: std::time::Durat
     use bm_eval::bench;
     let json = bench.json;
     let mut written = Ok(());
-    let each = |minutes: &[bench::Minute]| {
+    let minutes = bench::soak(options, time, |minutes: &[bench::Minute]| {
         let rows: Vec<_> = minutes.iter().flat_map(bench::Minute::rows).collect();
         if json && written.is_ok() {
             written = write(&bench::text(&rows, true));
         }
-    };
-    let minutes = bench::soak(options, time, each).map_err(usage_or_failure)?;
+    });
+    let minutes = minutes.map_err(usage_or_failure)?;
     written?;
     if json { Ok(()) } else { write(&bench::soak_table(&minutes)) }
 }

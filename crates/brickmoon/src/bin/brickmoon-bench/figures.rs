@@ -4,17 +4,16 @@ use bm_cli::table::{Align, Table};
 use bm_eval::demo::cluster::ClusterDemoOptions;
 use bm_simulate::figures::{Figure, Figures, Sizes, Value, figures};
 
-use crate::Failure;
 use crate::args::Bench;
-use crate::output::write;
+use crate::{Failure, write};
 
 /// The column of what the demo has counted.
 const DEMO: &str = "demo";
 
 /// Measures, and prints the table or JSON.
 pub fn run(bench: &Bench) -> Result<(), Failure> {
-    let progress = |step: &str| tracing::info!("simulating: {step}");
-    let mut all = figures(&Sizes::default(), progress).map_err(Failure::failed)?;
+    let all = figures(&Sizes::default(), |step: &str| tracing::info!("simulating: {step}"));
+    let mut all = all.map_err(Failure::failed)?;
     if bench.demo {
         let mut out = Vec::new();
         let options = ClusterDemoOptions { json: true, ..ClusterDemoOptions::default() };
@@ -38,48 +37,58 @@ fn largest(numbers: &[f64]) -> f64 {
 }
 
 /// Adds what nodes and hosts of the demo have counted.
-fn add_demo(all: &mut Figures, rows: &[serde_json::Value]) {
-    let find = |key: &str, value: &str| {
-        rows.iter().find(|row| row[key].as_str().is_some_and(|text| text.starts_with(value)))
-    };
-    let mut add = |name: &'static str, goal: &'static str, value: Option<f64>, most: f64| {
-        let Some(value) = value else { return };
+fn add_demo(all: &mut Figures, rows: &[Row]) {
+    let uniform = find(rows, "matrix", "uniform");
+    let permutation = find(rows, "matrix", "permutation");
+    let adversarial = find(rows, "matrix", "adversarial");
+    let moved = rows.iter().find_map(|row| row["moved"]["found_ms"].as_f64());
+    let silent = find(rows, "event", "node 2 silent").and_then(|row| row["share_ms"].as_f64());
+    for (name, goal, value, most) in [
+        ("load per node c, uniform, mean", "2.05", uniform.map(mean_load), 2.05),
+        ("load per node c, uniform, busiest", "2.05", uniform.map(busiest_load), 2.05),
+        ("load per node c, permutation, busiest", "3.0", permutation.map(busiest_load), 3.0),
+        ("busiest link in R/N, uniform", "2.05", uniform.map(busiest_link), 2.05),
+        ("busiest link in R/N, permutation", "2.05", permutation.map(busiest_link), 2.05),
+        ("busiest link in R/N, adversarial", "3.0", adversarial.map(busiest_link), 3.0),
+        ("packets lost, daemon of another node restarted", "0", lost(rows, "daemon of"), 0.0),
+        ("packets lost, another node drained and restarted", "0", lost(rows, "node 2 drained"), 0.0),
+        ("packets lost, etcd killed and started", "0", lost(rows, "etcd killed"), 0.0),
+        ("ms without a neighbor that moves to another node", "1000", moved, 1000.0),
+        ("ms of its share lost, a node stops answering probes", "50", silent, 50.0),
+    ] {
+        let Some(value) = value else { continue };
         let value = Value { column: DEMO.into(), value, met: Some(value <= most) };
         match all.figures.iter_mut().find(|figure| figure.name == name) {
             Some(figure) => figure.values.push(value),
             None => all.figures.push(Figure { values: vec![value], ..Figure::new(name, "", goal) }),
         }
-    };
-    let of = |matrix: &str, value: fn(&serde_json::Value) -> f64| find("matrix", matrix).map(value);
-    let c = |row: &serde_json::Value| largest(&numbers(&row["c"]));
-    let mean = |row: &serde_json::Value| {
-        let all = numbers(&row["c"]);
-        all.iter().sum::<f64>() / all.len().max(1) as f64
-    };
-    let link = |row: &serde_json::Value| {
-        largest(
-            &row["links"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .map(|row| largest(&numbers(row)))
-                .collect::<Vec<_>>(),
-        )
-    };
-    add("load per node c, uniform, mean", "2.05", of("uniform", mean), 2.05);
-    add("load per node c, uniform, busiest", "2.05", of("uniform", c), 2.05);
-    add("load per node c, permutation, busiest", "3.0", of("permutation", c), 3.0);
-    add("busiest link in R/N, uniform", "2.05", of("uniform", link), 2.05);
-    add("busiest link in R/N, permutation", "2.05", of("permutation", link), 2.05);
-    add("busiest link in R/N, adversarial", "3.0", of("adversarial", link), 3.0);
-    let lost = |event: &str| find("event", event).and_then(|row| row["others"]["lost"].as_f64());
-    add("packets lost, daemon of another node restarted", "0", lost("daemon of"), 0.0);
-    add("packets lost, another node drained and restarted", "0", lost("node 2 drained"), 0.0);
-    add("packets lost, etcd killed and started", "0", lost("etcd killed"), 0.0);
-    let moved = rows.iter().find_map(|row| row["moved"]["found_ms"].as_f64());
-    add("ms without a neighbor that moves to another node", "1000", moved, 1000.0);
-    let silent = find("event", "node 2 silent").and_then(|row| row["share_ms"].as_f64());
-    add("ms of its share lost, a node stops answering probes", "50", silent, 50.0);
+    }
+}
+
+type Row = serde_json::Value;
+
+/// The first row whose `key` begins with this text.
+fn find<'r>(rows: &'r [Row], key: &str, begin: &str) -> Option<&'r Row> {
+    rows.iter().find(|row| row[key].as_str().is_some_and(|text| text.starts_with(begin)))
+}
+
+fn busiest_load(row: &Row) -> f64 {
+    largest(&numbers(&row["c"]))
+}
+
+fn mean_load(row: &Row) -> f64 {
+    let all = numbers(&row["c"]);
+    all.iter().sum::<f64>() / all.len().max(1) as f64
+}
+
+fn busiest_link(row: &Row) -> f64 {
+    let links = row["links"].as_array().into_iter().flatten();
+    largest(&links.map(|link| largest(&numbers(link))).collect::<Vec<_>>())
+}
+
+/// Packets of other nodes that were lost during an event.
+fn lost(rows: &[Row], event: &str) -> Option<f64> {
+    find(rows, "event", event)?["others"]["lost"].as_f64()
 }
 
 /// A value, with a mark if it misses the goal.
@@ -109,8 +118,8 @@ fn text(all: &Figures) -> String {
     let heads = ["links", "packets", "p50 us", "p99 us", "p99.9 us"].map(|name| (name, Align::Right));
     let mut delays = Table::new(&heads, "");
     for delay in &all.delays {
-        let us = |ns: u64| format!("{:.1}", ns as f64 / 1000.0);
-        let times = [delay.p50_ns, delay.p99_ns, delay.p999_ns].map(us);
+        let times =
+            [delay.p50_ns, delay.p99_ns, delay.p999_ns].map(|ns| format!("{:.1}", ns as f64 / 1000.0));
         delays.row([delay.links.to_string(), delay.packets.to_string()].into_iter().chain(times));
     }
     format!(

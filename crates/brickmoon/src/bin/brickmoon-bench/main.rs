@@ -10,7 +10,6 @@ mod args;
 mod cluster;
 mod commands;
 mod figures;
-mod output;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -66,4 +65,12 @@ fn start_log(verbose: u8) {
     };
     let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
     log.with_ansi(std::io::stderr().is_terminal()).with_target(verbose > 1).init();
+}
+
+/// Writes to standard output. A closed pipe (`| head`) is not an error.
+pub fn write(text: &str) -> Result<(), Failure> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::failed(error)),
+        _ => Ok(()),
+    }
 }

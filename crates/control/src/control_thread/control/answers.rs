@@ -6,7 +6,7 @@ use bm_api::request::RouteQuery;
 use bm_api::{Error, Mirror, Neighbors, NextHops, Routes, Status};
 
 use super::{Control, ControlPort, ControlPortState};
-use crate::driver::ControlState;
+use crate::control_thread::ControlState;
 
 impl Control {
     /// Everything that metrics need, at one time.

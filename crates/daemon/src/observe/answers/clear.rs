@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use bm_api::{Cleared, Drops, Ports};
 
-use crate::lock::lock;
+use crate::lock;
 
 /// What the counters were, and when.
 #[derive(Default)]

@@ -9,7 +9,7 @@ use bm_serve::report::{self, Counters};
 use bm_stats::Scope;
 
 use super::Daemon;
-use crate::lock::lock;
+use crate::lock;
 use crate::workers::hooks;
 
 impl Daemon {
@@ -18,7 +18,7 @@ impl Daemon {
         let kernel = self.control().ask(|control| control.kernel_counters()).unwrap_or_default();
         let counters = self.counters_with(&kernel);
         let mut drops = report::drops(&counters);
-        let hooks = self.forwarder.shared.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();
+        let hooks = self.forwarder.context.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();
         hooks::name_drops(&mut drops, &hooks, &counters);
         self.forwarder.switches.add_drops(&mut drops);
         self.forwarder.cluster.add_drops(&mut drops);
@@ -58,17 +58,20 @@ impl Daemon {
 
 /// What the kernel path left to Linux, most frames first.
 fn left_to_linux(ports: &[(String, bm_fastpath::Counters)]) -> Vec<Drop> {
-    let of = |(cause, meaning): (&str, &str)| {
-        let at = ports.iter().map(|(port, kernel)| {
+    let mut left = Vec::new();
+    for (cause, meaning) in LEFT_TO_LINUX {
+        let mut at = Vec::new();
+        for (port, kernel) in ports {
             let frames = kernel.left_to_linux().filter(|(name, _)| *name == cause).map(|(_, frames)| frames);
-            DropAt { app: port.clone(), frames: frames.sum() }
-        });
-        let mut at: Vec<DropAt> = at.filter(|at| at.frames > 0).collect();
+            at.push(DropAt { app: port.clone(), frames: frames.sum() });
+        }
+        at.retain(|at| at.frames > 0);
         at.sort_by_key(|at| std::cmp::Reverse(at.frames));
-        let frames = at.iter().map(|at| at.frames).sum();
-        Drop { reason: cause.into(), meaning: meaning.into(), frames, at }
-    };
-    let mut left: Vec<Drop> = LEFT_TO_LINUX.into_iter().map(of).filter(|left| left.frames > 0).collect();
+        let frames: u64 = at.iter().map(|at| at.frames).sum();
+        if frames > 0 {
+            left.push(Drop { reason: cause.into(), meaning: meaning.into(), frames, at });
+        }
+    }
     left.sort_by_key(|left| std::cmp::Reverse(left.frames));
     left
 }
@@ -84,12 +87,12 @@ fn by_linux(counted: Vec<(String, DroppedByLinux)>) -> Vec<LinuxDrop> {
             None => at.push(LinuxDropAt { port, kernel_reason, frames }),
         }
     }
-    let drop = |(cause, mut at): (LinuxCause, Vec<LinuxDropAt>)| {
+    let mut drops = Vec::new();
+    for (cause, mut at) in causes {
         at.sort_by_key(|at| std::cmp::Reverse(at.frames));
         let frames = at.iter().map(|at| at.frames).sum();
-        LinuxDrop { reason: cause.name().into(), meaning: cause.meaning().into(), frames, at }
-    };
-    let mut drops: Vec<LinuxDrop> = causes.into_iter().map(drop).collect();
+        drops.push(LinuxDrop { reason: cause.name().into(), meaning: cause.meaning().into(), frames, at });
+    }
     drops.sort_by_key(|drop| std::cmp::Reverse(drop.frames));
     drops
 }

@@ -7,13 +7,13 @@ use bm_api::{Error, Explanation, Fate, Step};
 
 use super::Daemon;
 use crate::ipsec::{Ipsec, Protection};
-use crate::lock::lock;
+use crate::lock;
 
 impl Daemon {
     /// What is known of IPsec, with the names that its interfaces have now.
     pub(super) fn ipsec(&self) -> MutexGuard<'_, Ipsec> {
         let interfaces = self.control().ask(|control| control.ipsec_interfaces());
-        let mut ipsec = lock(&self.forwarder.shared.ipsec);
+        let mut ipsec = lock(&self.forwarder.context.ipsec);
         // Without an answer they keep the names that they had.
         interfaces.into_iter().for_each(|interfaces| ipsec.name_interfaces(interfaces));
         ipsec
@@ -54,7 +54,7 @@ impl Daemon {
 
     /// Hooks and apps may do anything with a packet; they are named, not run.
     fn add_hooks_and_apps(&self, explained: &mut Explanation) {
-        let hooks = self.forwarder.shared.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();
+        let hooks = self.forwarder.context.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();
         let named = hooks.iter().map(|hook| {
             let stages: Vec<&str> = hook.stages.iter().map(|stage| stage.name()).collect();
             format!("{} ({})", hook.name, stages.join(", "))

@@ -1,18 +1,17 @@
 //! Collects the state of all ports for `show ports`.
 
-use bm_api::{Account, Error, Port, Ports, Queue};
+use bm_api::{Account, Error, Interface, Port, Ports, Queue};
 use bm_control::control_thread::ControlPortState;
 use bm_fastpath::AttachType;
 use bm_serve::report::{self, Counters};
 use bm_stats::Scope;
 
 use super::Daemon;
-use super::kernel_notes::{left_to_linux, no_frames};
-use crate::lock::lock;
-use crate::workers::running::{PortInfo, Running};
+use crate::lock;
+use crate::workers::data_path::{DataPath, PortInfo};
 
-/// What is known about a port besides its [`PortInfo`].
-struct Known<'a> {
+/// What a reply says about a port besides its [`PortInfo`].
+struct PortSources<'a> {
     counters: &'a Counters,
     /// Of the kernel path, or of the steering program.
     kernel: bm_fastpath::Counters,
@@ -29,8 +28,7 @@ impl Daemon {
     pub(super) fn ports(&self) -> Result<Ports, Error> {
         let of_control = self.control().ask(|control| (control.interfaces(), control.kernel_counters()));
         let (interfaces, kernel) = of_control.unwrap_or_default();
-        let is_xdp = |of_port: &ControlPortState| matches!(of_port.attached, Some((AttachType::Xdp, _)));
-        let by_xdp = interfaces.iter().any(is_xdp);
+        let by_xdp = interfaces.iter().any(|port| matches!(port.attached, Some((AttachType::Xdp, _))));
         let counters = self.counters_with(&kernel);
         let setup = self.forwarder.setup();
         let mut running = lock(&self.forwarder.running);
@@ -45,8 +43,9 @@ impl Daemon {
             let why = "the daemon is ending, or its workers could not be started again";
             return Err(Error::new(format!("the ports cannot be read: {why}")));
         };
-        let port = |(index, info): (usize, &PortInfo)| {
-            let known = Known {
+        let mut ports = Vec::new();
+        for (index, info) in running.ports.iter().enumerate() {
+            let sources = PortSources {
                 counters: &counters,
                 kernel: kernel.get(index).copied().unwrap_or_default(),
                 control: interfaces.get(index).cloned().unwrap_or_default(),
@@ -54,14 +53,14 @@ impl Daemon {
                 has_apps: setup.config.has_apps_behind(&info.name),
                 for_workers: !info.path.in_kernel || !setup.config.claims.is_empty(),
             };
-            self.port(running, (index, info), known)
-        };
-        Ok(Ports { ports: running.ports.iter().enumerate().map(port).collect() })
+            ports.push(self.port(running, index, info, sources));
+        }
+        Ok(Ports { ports })
     }
 
-    fn port(&self, running: &Running, (index, info): (usize, &PortInfo), known: Known<'_>) -> Port {
-        let account = account(info, &known);
-        let Known { counters, kernel, control, by_xdp, for_workers, .. } = known;
+    fn port(&self, running: &DataPath, index: usize, info: &PortInfo, sources: PortSources<'_>) -> Port {
+        let account = account(info, &sources);
+        let PortSources { counters, kernel, control, by_xdp, for_workers, .. } = sources;
         let ControlPortState { up, interfaces, linux_only, left_to_linux: left, attached } = control;
         let in_kernel = info.path.in_kernel;
         let (state, state_reason) = info.presence.shown(&info.name);
@@ -69,10 +68,10 @@ impl Daemon {
             Some((by, both)) => (by, both.map(Some)),
             None => Default::default(),
         };
-        let slower = || {
-            let frames = || no_frames(info).filter(|_| by_xdp);
-            in_kernel.then(|| left_to_linux(&interfaces).or_else(frames)).flatten()
-        };
+        let mut mode_reason = info.reason.clone();
+        if mode_reason.is_none() && in_kernel {
+            mode_reason = left_to_linux(&interfaces).or_else(|| no_frames(info).filter(|_| by_xdp));
+        }
         Port {
             index: index as u16,
             state,
@@ -83,7 +82,7 @@ impl Daemon {
             active: !interfaces.is_empty(),
             mode: info.mode,
             ring: info.ring,
-            mode_reason: info.reason.clone().or_else(slower),
+            mode_reason,
             path: if in_kernel { "kernel" } else { "user" }.into(),
             path_reason: info.path.reason.clone(),
             attach: attached.as_ref().map(|(attach_type, _)| attach_type.to_string()),
@@ -105,7 +104,7 @@ impl Daemon {
     }
 }
 
-fn queue(running: &Running, counters: &Counters, port: &str, queue: usize) -> Queue {
+fn queue(running: &DataPath, counters: &Counters, port: &str, queue: usize) -> Queue {
     Queue {
         queue: queue as u32,
         worker: running.worker_of(port, queue) as u32,
@@ -113,10 +112,24 @@ fn queue(running: &Running, counters: &Counters, port: &str, queue: usize) -> Qu
     }
 }
 
-fn account(info: &PortInfo, known: &Known<'_>) -> Account {
-    let workers = report::port_account(known.counters, &info.name, known.has_apps);
+fn account(info: &PortInfo, sources: &PortSources<'_>) -> Account {
+    let workers = report::port_account(sources.counters, &info.name, sources.has_apps);
     match info.path.in_kernel {
-        true => report::with_claimed(report::kernel_account(&known.kernel), &workers),
-        false => report::with_steering(workers, &known.kernel),
+        true => report::with_claimed(report::kernel_account(&sources.kernel), &workers),
+        false => report::with_steering(workers, &sources.kernel),
     }
+}
+
+/// Why the kernel path cannot send through one of its ports; `None` if it can.
+pub(super) fn no_frames(info: &PortInfo) -> Option<String> {
+    let why = bm_fastpath::why_no_frames(&info.name)?;
+    Some(format!("{why}: Linux forwards packets that leave there"))
+}
+
+/// Which interfaces of a port the kernel path leaves to Linux because they are in a VRF.
+pub(super) fn left_to_linux(interfaces: &[Interface]) -> Option<String> {
+    let in_vrf = interfaces.iter().filter(|interface| interface.vrf.is_some());
+    let names: Vec<&str> = in_vrf.map(|interface| interface.name.as_str()).collect();
+    let names = names.join(", ");
+    (!names.is_empty()).then(|| format!("{names}: in a VRF, so Linux forwards packets that arrive there"))
 }

@@ -6,12 +6,12 @@ use bm_frame::Pages;
 use bm_serve::report;
 
 use super::Daemon;
-use super::kernel_notes::{left_to_linux, no_frames};
-use crate::lock::lock;
+use super::ports::{left_to_linux, no_frames};
+use crate::lock;
 use crate::log;
 use crate::router::Setup;
+use crate::workers::data_path::PortInfo;
 use crate::workers::hooks;
-use crate::workers::running::PortInfo;
 
 impl Daemon {
     /// Adds everything that the control thread does not know to its part of the status.
@@ -48,13 +48,13 @@ impl Daemon {
         status.notes.extend(in_kernel.filter_map(|(of_port, _)| left_to_linux(&of_port.interfaces)));
         let infos = running.iter().flat_map(|running| &running.ports).filter(|info| info.path.in_kernel);
         status.notes.extend(infos.filter_map(no_frames));
-        let hooks = self.forwarder.shared.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();
+        let hooks = self.forwarder.context.hooks.get().map(|hooks| hooks.report()).unwrap_or_default();
         status.notes.extend(hooks::notes(&hooks));
         status.notes.extend(self.forwarder.pause_note());
         status.hooks = hooks.into_iter().map(|hook| (hook.name, hook.running.is_some())).collect();
         status.memory_bytes = report::resident_bytes();
         status.notes.extend(self.no_ports());
-        status.notes.extend(self.forwarder.shared.tun_devices.notes());
+        status.notes.extend(self.forwarder.context.tun_devices.notes());
         status.notes.extend(lost_lines());
         status.silent_threads = self.silent.count();
         status.notes.extend(self.silent.notes());

@@ -15,8 +15,8 @@ use bm_export::{
 use bm_netlink::{Direction, LinkCountersReader};
 use bm_sys::{Flag, Interfaces};
 
-use super::{Sampled, Totals};
-use crate::lock::lock;
+use super::{SampledInterfaces, Totals};
+use crate::lock;
 
 /// How long samples wait for others in their datagram: sFlow allows a second.
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
@@ -44,7 +44,7 @@ pub struct Exporter {
     destinations: Vec<Destination>,
     sources: BTreeMap<u32, Source>,
     totals: Arc<Totals>,
-    ports: Sampled,
+    ports: SampledInterfaces,
     counters: Option<LinkCountersReader>,
     started: Instant,
     flushed: Instant,
@@ -58,7 +58,7 @@ impl Exporter {
         export: Export,
         tallies: &[Arc<Tallies>],
         totals: Arc<Totals>,
-        ports: Sampled,
+        ports: SampledInterfaces,
     ) -> Result<Self, String> {
         let reader = SampleReader::open();
         let reader = reader.map_err(|error| format!("cannot use a BPF ring buffer for samples: {error}"))?;

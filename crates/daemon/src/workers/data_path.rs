@@ -1,4 +1,4 @@
-//! Ports, workers and slow path as one unit that is started, supervised and restarted.
+//! The data path: ports, workers and slow path as one unit that is started, supervised and restarted.
 
 use std::any::Any;
 use std::os::fd::OwnedFd;
@@ -16,13 +16,13 @@ use crate::cluster::Node;
 use crate::plan::path::PortPath;
 use crate::plan::workers::{Workers, too_few_queues};
 use crate::plan::{self, Plan};
-use crate::ports::kernel_ports::OnPort;
+use crate::ports::kernel_ports::KernelPort;
 use crate::ports::open::{self, Opener, Receives};
-use crate::ports::open_port::{Hardware, OpenDevice, OpenPort, Trouble};
+use crate::ports::open_port::{Diagnosis, HardwareCounters, OpenDevice, OpenPort};
 use crate::ports::presence::{Presence, unfit};
 use crate::ports::replaceable::ReplaceableDevices;
-use crate::workers::dataplane::{DataPlane, Part, Parts, Shared, WorkerState};
 use crate::workers::queues::Move;
+use crate::workers::threads::{WorkerContext, WorkerPort, WorkerState, WorkerThreads};
 
 /// A worker without a breath for this long hangs; even an idle worker breathes twenty times in it.
 const HANGS_AFTER: Duration = Duration::from_secs(2);
@@ -46,9 +46,9 @@ pub struct PortInfo {
     /// Ring size of each queue in frames (AF_XDP only).
     pub ring: Option<u32>,
     /// The hardware's own counters, where there are any.
-    pub hardware: Option<Hardware>,
+    pub hardware: Option<HardwareCounters>,
     /// Asks the device what is wrong with it, if it can tell.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<Diagnosis>,
     /// Whether it has its interface.
     pub presence: Presence,
     /// For replacing its interface, if it is a Linux interface.
@@ -58,16 +58,16 @@ pub struct PortInfo {
 }
 
 /// Open ports that do not take packets yet.
-pub struct Opened {
-    parts: Vec<Part>,
-    infos: Vec<PortInfo>,
-    /// Of the parts, those that are fabric links: the last ones.
+pub struct OpenPorts {
+    ports: Vec<PortInfo>,
+    /// Fabric links through which workers send.
     fabric: Vec<PortInfo>,
+    /// What workers and the slow path use of ports, then of fabric links.
+    for_workers: Vec<WorkerPort>,
     keep_open: Vec<OwnedFd>,
     workers: Option<Workers>,
     /// Ring size of each queue in frames.
     ring: Option<u32>,
-    notes: Vec<String>,
 }
 
 /// The progress of a worker when it was last checked.
@@ -79,9 +79,9 @@ struct Progress {
 }
 
 /// The running data path.
-pub struct Running {
+pub struct DataPath {
     /// Workers and slow path; `None` if all ports use the kernel path.
-    pub plane: Option<DataPlane>,
+    pub threads: Option<WorkerThreads>,
     /// Ports, by index.
     pub ports: Vec<PortInfo>,
     /// Fabric links through which workers send, in the order of the configuration; none without workers.
@@ -123,129 +123,136 @@ fn refused_priority(why: &std::io::Error) -> String {
     note
 }
 
-/// What is needed to open ports.
-pub struct Openers<'a> {
+/// How ports are opened.
+pub struct OpenOptions<'a> {
     /// Opens ports for workers; `None` without workers.
-    pub workers: Option<&'a Opener>,
+    pub opener: Option<&'a Opener>,
     /// The map that takes workers' sockets for claimed packets.
     pub claims: Option<&'a Claims>,
     /// Whether it is an error if the interface of a port cannot be used; otherwise the port waits.
-    pub strict: &'a dyn Fn(&Port) -> bool,
+    pub is_strict: &'a dyn Fn(&Port) -> bool,
 }
 
-impl Opened {
-    /// Opens the ports of the configuration. `on` lists the ports of the kernel path: workers only send through these,
-    /// and receive claimed packets.
+impl OpenPorts {
+    /// Opens the ports of the configuration, and returns them with what the control thread uses of each. `kernel_ports`
+    /// lists the ports of the kernel path: workers only send through these, and receive claimed packets.
     pub fn open(
         config: &Config,
         plan: &Plan,
-        on: Vec<Option<OnPort>>,
-        openers: &Openers<'_>,
+        kernel_ports: Vec<Option<KernelPort>>,
+        options: &OpenOptions<'_>,
     ) -> Result<(Self, Vec<ControlPort>), Failure> {
         let mut opened = Self {
-            parts: Vec::new(),
-            infos: Vec::new(),
+            ports: Vec::new(),
             fabric: Vec::new(),
+            for_workers: Vec::new(),
             keep_open: Vec::new(),
             workers: plan.workers.clone(),
-            ring: openers.workers.map(Opener::ring),
-            notes: Vec::new(),
+            ring: options.opener.map(Opener::ring),
         };
-        let mut control = Vec::new();
-        for (index, on) in on.into_iter().enumerate() {
+        let mut for_control = Vec::new();
+        for (index, kernel_port) in kernel_ports.into_iter().enumerate() {
             let (port, path) = (&config.ports[index], &plan.paths.0[index]);
-            let (presence, open) = match openers.workers {
+            let (presence, open) = match options.opener {
                 Some(opener) => {
                     let most = plan.workers.as_ref().map_or(0, |workers| workers.queues[index]);
-                    opener.port(config, (index, port), on, most, openers)?
+                    opener.port(config, index, port, kernel_port, most, options)?
                 }
-                None => in_kernel(port, on),
+                None => in_kernel(port, kernel_port),
             };
             if let Presence::Missing = presence {
                 tracing::warn!("port {}: {}", open.name, plan::missing(&open.name));
             }
-            control.push(opened.add(open, presence, path));
+            let (info, control) = opened.add(open, presence, path.clone());
+            opened.ports.push(info);
+            for_control.push(control);
         }
         let count = plan.workers.as_ref().map_or(0, |workers| workers.count);
-        for name in config.fabric_devices().iter().filter(|_| openers.workers.is_some()) {
-            let Some(opener) = openers.workers else { break };
-            let (presence, open) = opener.fabric_link(config, name, count)?;
-            let path = PortPath { in_kernel: true, reason: None };
-            // Control knows fabric links by itself.
-            let _control = opened.add(open, presence, &path);
-            opened.fabric.extend(opened.infos.pop());
+        for name in config.fabric_devices() {
+            let Some(opener) = options.opener else { break };
+            let (presence, open) = opener.fabric_link(config, &name, count)?;
+            // The control thread knows fabric links by itself.
+            let (info, _) = opened.add(open, presence, PortPath { in_kernel: true, reason: None });
+            opened.fabric.push(info);
         }
-        Ok((opened, control))
+        Ok((opened, for_control))
     }
 
-    fn add(&mut self, open: OpenPort, presence: Presence, path: &PortPath) -> ControlPort {
-        let OpenPort { name, device, open, replaceable, hardware, trouble, keep_open } = open;
+    /// Splits an open port into its state, its part for the control thread and, in `self`, that for workers.
+    fn add(&mut self, port: OpenPort, presence: Presence, path: PortPath) -> (PortInfo, ControlPort) {
+        let OpenPort { name, device, open, replaceable, hardware, trouble, keep_open } = port;
         let OpenDevice { ifindex, mode, reason, queues, host, steering, keep } = open;
-        let count = if self.workers.is_none() { 0 } else { queues.len() };
-        self.infos.push(PortInfo {
+        let control = ControlPort { name: name.clone(), ifindex, steering, in_kernel: path.in_kernel };
+        let info = PortInfo {
             name: name.clone(),
             device,
             mode,
             reason,
-            path: path.clone(),
-            queues: count,
+            path,
+            queues: if self.workers.is_none() { 0 } else { queues.len() },
             ring: matches!(mode, PortMode::Copy | PortMode::ZeroCopy).then_some(self.ring).flatten(),
             hardware,
             trouble,
             presence,
             replaceable,
             keep,
-        });
+        };
         self.keep_open.extend(keep_open);
-        let control = ControlPort { name: name.clone(), ifindex, steering, in_kernel: path.in_kernel };
-        self.parts.push(Part { name, queues, host });
-        control
-    }
-
-    /// Adds notes for `status`.
-    pub fn note(&mut self, notes: &[String]) {
-        self.notes.extend_from_slice(notes);
+        self.for_workers.push(WorkerPort { name, queues, host });
+        (info, control)
     }
 
     /// Starts workers and slow path.
     pub fn start(
         self,
         config: &Config,
-        shared: &Shared,
+        context: &WorkerContext,
         control: &Handle,
         opener: Opener,
         cluster: &Node,
-    ) -> Result<Running, Failure> {
-        let Self { parts, infos, fabric, keep_open, workers: planned, ring: _, notes } = self;
-        let workers = planned.as_ref().map_or(0, |planned| planned.count);
+    ) -> Result<DataPath, Failure> {
+        let count = self.workers.as_ref().map_or(0, |planned| planned.count);
         let neighbor_requests = Box::new(control.neighbor_requests().map_err(Failure::failed)?);
-        let plane = DataPlane::start(
+        let threads = WorkerThreads::start(
             config,
-            workers,
-            Parts { ports: parts, balancing: cluster.balancing(workers) },
-            shared,
+            count,
+            self.for_workers,
+            cluster.balancing(count),
+            context,
             neighbor_requests,
             opener.frame_pool().clone(),
         )?;
-        let progress = vec![Progress { breaths: 0, since: Instant::now() }; plane.workers().len()];
-        let mut notes = notes;
-        notes.extend(plane.priority_refused().map(refused_priority));
-        Ok(Running {
-            plane: Some(plane),
-            ports: infos,
-            fabric,
+        Ok(DataPath {
+            progress: vec![Progress { breaths: 0, since: Instant::now() }; threads.workers().len()],
+            notes: threads.priority_refused().map(refused_priority).into_iter().collect(),
+            threads: Some(threads),
+            ports: self.ports,
+            fabric: self.fabric,
             opener: Some(opener),
-            planned,
-            notes,
-            keep_open,
-            progress,
+            planned: self.workers,
+            keep_open: self.keep_open,
         })
+    }
+
+    /// The data path without workers.
+    pub fn without_workers(self) -> DataPath {
+        DataPath {
+            threads: None,
+            ports: self.ports,
+            fabric: Vec::new(),
+            opener: None,
+            planned: None,
+            notes: Vec::new(),
+            keep_open: self.keep_open,
+            progress: Vec::new(),
+        }
     }
 }
 
 /// A port of the kernel path, without workers.
-fn in_kernel(port: &Port, on: Option<OnPort>) -> (Presence, OpenPort) {
-    let OnPort { presence, reason } = on.unwrap_or(OnPort { presence: Presence::Missing, reason: None });
+fn in_kernel(port: &Port, kernel_port: Option<KernelPort>) -> (Presence, OpenPort) {
+    let KernelPort { presence, reason } =
+        kernel_port.unwrap_or(KernelPort { presence: Presence::Missing, reason: None });
     let open = OpenPort::in_kernel(port, presence.ifindex(), reason);
     (presence, open)
 }
@@ -255,30 +262,24 @@ impl Opener {
     fn port(
         &self,
         config: &Config,
-        (index, port): (usize, &Port),
-        on: Option<OnPort>,
+        index: usize,
+        port: &Port,
+        kernel_port: Option<KernelPort>,
         most: usize,
-        openers: &Openers<'_>,
+        options: &OpenOptions<'_>,
     ) -> Result<(Presence, OpenPort), Failure> {
         let Device::Xdp(name) = &port.device else {
             let open = self.open(index, port, most)?;
             let ifindex = open.open.ifindex.unwrap_or_default();
             return Ok((Presence::Here { ifindex, generation: None }, open));
         };
-        let beside = on.is_some();
-        let presence = on.map_or_else(|| here(name), |on| on.presence);
-        let missing = || {
-            let mut missing = self.on(name, port, None, most)?;
-            if beside {
-                missing.open.mode = PortMode::Kernel;
-            }
-            Ok::<_, Failure>(missing)
-        };
+        let is_on_kernel_path = kernel_port.is_some();
+        let presence = kernel_port.map_or_else(|| presence_for_workers(name), |port| port.presence);
         if presence.ifindex().is_none() {
-            return Ok((presence, missing()?));
+            return self.without_interface(name, port, presence, is_on_kernel_path, most);
         }
-        let receives = match beside {
-            true => Receives::Claimed(openers.claims),
+        let receives = match is_on_kernel_path {
+            true => Receives::Claimed(options.claims),
             false => Receives::AllFrames { held: false, local: open::local(&config.ipsec) },
         };
         let opened = self.interface(name, port, receives, most);
@@ -287,18 +288,34 @@ impl Opener {
                 let presence = Presence::Here { ifindex: open.ifindex.unwrap_or_default(), generation: None };
                 Ok((presence, self.on(name, port, Some(open), most)?))
             }
-            Err(_) if !bm_fastpath::is_there(name) => Ok((Presence::Missing, missing()?)),
-            Err(failure) if (openers.strict)(port) => Err(failure),
+            Err(_) if !bm_fastpath::is_there(name) => {
+                self.without_interface(name, port, Presence::Missing, is_on_kernel_path, most)
+            }
+            Err(failure) if (options.is_strict)(port) => Err(failure),
             Err(failure) => {
                 let why = failure.to_string();
                 tracing::warn!(%why, "port {name} is waiting");
-                Ok((Presence::refused(why), missing()?))
+                self.without_interface(name, port, Presence::refused(why), is_on_kernel_path, most)
             }
         }
     }
-}
 
-impl Opener {
+    /// A port that waits for its interface.
+    fn without_interface(
+        &self,
+        name: &str,
+        port: &Port,
+        presence: Presence,
+        is_on_kernel_path: bool,
+        most: usize,
+    ) -> Result<(Presence, OpenPort), Failure> {
+        let mut open = self.on(name, port, None, most)?;
+        if is_on_kernel_path {
+            open.open.mode = PortMode::Kernel;
+        }
+        Ok((presence, open))
+    }
+
     /// Opens a fabric link for workers to send through; one that is missing, or cannot be used, waits.
     fn fabric_link(
         &self,
@@ -306,10 +323,9 @@ impl Opener {
         name: &str,
         workers: usize,
     ) -> Result<(Presence, OpenPort), Failure> {
-        let port = fabric_port(name);
-        let on = OnPort { presence: here(name), reason: None };
-        let openers = Openers { workers: Some(self), claims: None, strict: &|_| false };
-        self.port(config, (0, &port), Some(on), workers, &openers)
+        let kernel_port = KernelPort { presence: presence_for_workers(name), reason: None };
+        let options = OpenOptions { opener: Some(self), claims: None, is_strict: &|_| false };
+        self.port(config, 0, &fabric_port(name), Some(kernel_port), workers, &options)
     }
 }
 
@@ -319,7 +335,7 @@ pub fn fabric_port(name: &str) -> Port {
 }
 
 /// Whether an interface for workers exists and can be used.
-fn here(name: &str) -> Presence {
+fn presence_for_workers(name: &str) -> Presence {
     match bm_fastpath::is_there(name) {
         false => Presence::Missing,
         // Its index is known once it is open.
@@ -337,56 +353,44 @@ fn enough_queues(config: &Config, port: &Port, open: OpenDevice) -> Result<OpenD
     Err(Failure::Usage(too_few_queues(&port.name(0), queues, workers)))
 }
 
-impl Opened {
-    /// The running state without workers.
-    pub fn without_workers(self) -> Running {
-        let Self { infos, keep_open, notes, .. } = self;
-        Running {
-            plane: None,
-            ports: infos,
-            fabric: Vec::new(),
-            opener: None,
-            planned: None,
-            notes,
-            keep_open,
-            progress: Vec::new(),
-        }
+impl DataPath {
+    /// Adds notes for `status`, before its own.
+    pub fn with_notes(mut self, notes: &[String]) -> Self {
+        self.notes.splice(..0, notes.iter().cloned());
+        self
     }
-}
 
-impl Running {
     /// State of each worker.
     pub fn workers(&self) -> Vec<WorkerState> {
-        self.plane.as_ref().map(DataPlane::workers).unwrap_or_default()
+        self.threads.as_ref().map(WorkerThreads::workers).unwrap_or_default()
     }
 
     /// The worker that owns a queue of a port.
     pub fn worker_of(&self, port: &str, queue: usize) -> usize {
-        self.plane.as_ref().and_then(|plane| plane.worker_of(port, queue)).unwrap_or(queue)
+        self.threads.as_ref().and_then(|threads| threads.worker_of(port, queue)).unwrap_or(queue)
     }
 
     /// Moves queues to the workers that the configuration names.
     pub fn place(&self, config: &Config) {
-        self.plane.iter().for_each(|plane| plane.place(config));
+        self.threads.iter().for_each(|threads| threads.place(config));
     }
 
     /// Moves a queue to another worker if that evens out the load, and logs it.
     pub fn balance(&mut self) {
-        if let Some(Move { queue, from, to }) =
-            self.plane.as_mut().and_then(|plane| plane.balance(Instant::now()))
-        {
+        let Some(threads) = &mut self.threads else { return };
+        if let Some(Move { queue, from, to }) = threads.balance(Instant::now()) {
             tracing::info!("queue {queue} moves from worker {from}, the busiest, to worker {to}");
         }
     }
 
     /// What is wrong with the data path; `None` if nothing is.
     pub fn trouble(&mut self) -> Option<&'static str> {
-        let Some(plane) = &self.plane else { return None };
-        if !plane.is_alive() {
+        let Some(threads) = &self.threads else { return None };
+        if !threads.is_alive() {
             return Some("a thread of the data path panicked");
         }
         let mut hangs = false;
-        for (index, worker) in plane.workers().into_iter().enumerate() {
+        for (index, worker) in threads.workers().into_iter().enumerate() {
             let Some(progress) = self.progress.get_mut(index) else { break };
             let [breaths, ..] = worker.counters;
             if breaths != progress.breaths {
@@ -394,7 +398,7 @@ impl Running {
             }
             let silent = progress.since.elapsed();
             if silent > SEEMS_TO_HANG_AFTER {
-                plane.demote(index);
+                threads.demote(index);
             }
             hangs |= silent > HANGS_AFTER;
         }
@@ -403,8 +407,8 @@ impl Running {
 
     /// Stops the threads, then detaches the steering programs. Returns the descriptors that keep our interfaces in Linux.
     pub fn stop(self) -> Vec<OwnedFd> {
-        let Self { plane, ports, fabric, opener: _, planned: _, notes: _, keep_open, progress: _ } = self;
-        plane.into_iter().for_each(DataPlane::stop);
+        let Self { threads, ports, fabric, opener: _, planned: _, notes: _, keep_open, progress: _ } = self;
+        threads.into_iter().for_each(WorkerThreads::stop);
         drop((ports, fabric));
         keep_open
     }

@@ -33,8 +33,12 @@ const FREELIST: usize = 1024;
 /// Longest wait for a worker's first breath. On a machine so busy that it takes longer, packets are lost anyway.
 const FIRST_BREATH: Duration = Duration::from_secs(2);
 
-/// The parts of a port that the data path uses.
-pub struct Part {
+/// Counters in the state of a worker.
+const SHOWN_COUNTERS: [WorkerCounter; 4] =
+    [WorkerCounter::Breaths, WorkerCounter::Moves, WorkerCounter::Sleeps, WorkerCounter::BusyNs];
+
+/// What workers and the slow path use of a port.
+pub struct WorkerPort {
     /// Name of its interface in Linux.
     pub name: String,
     /// The queues, by number.
@@ -43,16 +47,8 @@ pub struct Part {
     pub host: Box<dyn HostPort>,
 }
 
-/// What a data path is made of.
-pub struct Parts {
-    /// Its ports, then the fabric links.
-    pub ports: Vec<Part>,
-    /// How packets are distributed over the fabric links; none without a cluster.
-    pub balancing: Option<BalancingPlan>,
-}
-
-/// What the data path shares with control.
-pub struct Shared {
+/// What workers use, and what outlives them.
+pub struct WorkerContext {
     /// The tables that workers read.
     pub published: Arc<Published<Tables>>,
     /// The threads that a change of the tables waits for.
@@ -70,7 +66,7 @@ pub struct Shared {
 }
 
 /// A running worker with its counters.
-struct Running {
+struct RunningWorker {
     worker: Worker,
     core: Option<usize>,
     counters: Counters<WorkerCounter>,
@@ -80,13 +76,15 @@ struct Running {
     breaths_before: u64,
 }
 
-impl Running {
+impl RunningWorker {
     /// Waits for the first breath of the worker, in which it gives frames to every port to receive into. Packets that
     /// arrive earlier are lost.
     fn await_first_breath(&self) {
         let started = Instant::now();
-        let breaths = || self.counters.get(WorkerCounter::Breaths);
-        while breaths() == self.breaths_before && self.worker.is_alive() && started.elapsed() < FIRST_BREATH {
+        while self.counters.get(WorkerCounter::Breaths) == self.breaths_before
+            && self.worker.is_alive()
+            && started.elapsed() < FIRST_BREATH
+        {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -108,9 +106,9 @@ pub struct WorkerState {
     pub times: Vec<(String, u64)>,
 }
 
-/// The running data path.
-pub struct DataPlane {
-    workers: Vec<Running>,
+/// Running workers, and the slow path.
+pub struct WorkerThreads {
+    workers: Vec<RunningWorker>,
     slow: Option<SlowThread>,
     frame_pool: Arc<FramePool>,
     queues: Queues,
@@ -118,92 +116,91 @@ pub struct DataPlane {
     priority: u8,
 }
 
-impl DataPlane {
-    /// Starts `workers` workers, each with its queue of every port and its share of the additional queues, and the slow path.
+impl WorkerThreads {
+    /// Starts `count` workers, each with its queue of every port and its share of the additional queues, and the slow path.
+    /// With `balancing`, workers distribute packets over the fabric links, which come after the ports.
     pub fn start(
         config: &Config,
-        workers: usize,
-        parts: Parts,
-        shared: &Shared,
+        count: usize,
+        ports: Vec<WorkerPort>,
+        balancing: Option<BalancingPlan>,
+        context: &WorkerContext,
         resolver: Box<dyn Resolver>,
         frame_pool: Arc<FramePool>,
     ) -> Result<Self, Failure> {
-        let Parts { ports: parts, balancing } = parts;
-        let mut slow = slow_path(config, shared, resolver, &frame_pool)?;
-        let names = parts.iter().map(|part| part.name.clone());
-        let of_ipsec = (!config.ipsec.is_empty()).then(|| IPSEC_PORT.to_owned());
-        let names: Vec<_> = names.chain(of_ipsec.clone()).collect();
-        if let Some(hooks) = shared.hooks.get() {
-            hooks.start(&hooks::specs(config), workers, names.clone()).map_err(Failure::usage)?;
+        let mut slow = slow_path(config, context, resolver, &frame_pool)?;
+        let has_ipsec = !config.ipsec.is_empty();
+        let names = ports.iter().map(|port| port.name.clone());
+        let names: Vec<_> = names.chain(has_ipsec.then(|| IPSEC_PORT.to_owned())).collect();
+        if let Some(hooks) = context.hooks.get() {
+            hooks.start(&hooks::specs(config), count, names.clone()).map_err(Failure::usage)?;
             hooks.slow().into_iter().for_each(|hook| slow.set_hook(hook));
         }
-        if let Some(apps) = shared.apps.get() {
-            apps.start(&apps::spec(config), workers).map_err(Failure::usage)?;
+        if let Some(apps) = context.apps.get() {
+            apps.start(&apps::spec(config), count).map_err(Failure::usage)?;
         }
-        let mut networks: Vec<Network> = (0..workers).map(|_| Network::new()).collect();
+        let mut networks: Vec<Network> = (0..count).map(|_| Network::new()).collect();
         let mut queues = Queues::default();
-        for part in parts {
-            let account = account(shared, Scope::SlowPort { port: &part.name })?;
+        for WorkerPort { name, queues: devices, host } in ports {
+            let account = account(context, Scope::SlowPort { port: &name })?;
             // The first worker sends for the slow path: it has a queue of every port.
-            slow.add_port(SlowPort { account, host: Some(part.host), worker: 0 });
-            for (number, port) in part.queues.into_iter().enumerate() {
-                let (app, received) = port_app(shared, &part.name, number, port)?;
-                queues.add(config, (&part.name, number), app, received, &mut networks)?;
+            slow.add_port(SlowPort { account, host: Some(host), worker: 0 });
+            for (number, device) in devices.into_iter().enumerate() {
+                let (app, received) = port_app(context, &name, number, device)?;
+                queues.add(config, &name, number, app, received, &mut networks)?;
             }
         }
-        if let Some(port) = &of_ipsec {
-            let account = account(shared, Scope::SlowPort { port })?;
-            let host = Box::new(TunPort(shared.tun_devices.clone()));
+        if has_ipsec {
+            let account = account(context, Scope::SlowPort { port: IPSEC_PORT })?;
+            let host = Box::new(TunPort(context.tun_devices.clone()));
             slow.add_port(SlowPort { account, host: Some(host), worker: 0 });
             slow.set_own_packets(Box::new(RawSockets::open()));
         }
-        let wakers = (0..workers).map(|_| Waker::new().map_err(Failure::failed));
-        let wakers = wakers.collect::<Result<Vec<_>, Failure>>()?;
-        let mut ipsec = IpsecApps::new(config, &shared.ipsec, &wakers)?;
-        let mut running = Vec::new();
+        let wakers: Vec<Waker> =
+            (0..count).map(|_| Waker::new()).collect::<Result<_, _>>().map_err(Failure::failed)?;
+        let mut ipsec = IpsecApps::new(config, &context.ipsec, &wakers)?;
+        let mut workers = Vec::new();
         for (index, (mut network, waker)) in networks.into_iter().zip(wakers).enumerate() {
             if let Some(ipsec) = &mut ipsec {
                 let entrance = slow.add_entrance(config.slow_path.ring as usize, &ipsec.current);
-                let tables = || (shared.published.clone(), shared.readers.register());
-                ipsec.add(&mut network, (index, &names), &shared.registry, &tables, entrance)?;
+                let tables = || (context.published.clone(), context.readers.register());
+                ipsec.add(&mut network, index, &names, &context.registry, &tables, entrance)?;
             }
             if let Some(plan) = &balancing {
-                let app = balancer(shared, plan.clone(), index)?;
+                let app = balancer(context, plan.clone(), index)?;
                 network.app(apps::BALANCER, Box::new(app)).map_err(Failure::failed)?;
             }
-            let worker = (index, waker);
-            running.push(start_worker(config, shared, &mut slow, &frame_pool, worker, &names, network)?);
+            add_router(config, context, &mut slow, index, &waker, &names, &mut network)?;
+            let core = config.daemon.cores.get(index).map(|&core| core as usize);
+            let schedule = Schedule { core, ..config.daemon.schedule() };
+            let name = format!("bm-worker-{index}");
+            workers.push(start_worker(context, &frame_pool, index, &name, schedule, network, waker)?);
         }
-        for apps in shared.apps.get().iter().flat_map(|apps| apps.on_cores()) {
-            running.push(start_app_worker(config, shared, &frame_pool, apps)?);
+        for apps in context.apps.get().iter().flat_map(|apps| apps.on_cores()) {
+            workers.push(start_app_worker(config, context, &frame_pool, apps)?);
         }
         let slow = Some(SlowThread::start(slow).map_err(Failure::failed)?);
-        running.iter().for_each(Running::await_first_breath);
+        workers.iter().for_each(RunningWorker::await_first_breath);
         let priority = config.daemon.schedule().real_time.map_or(0, |real_time| real_time.priority);
-        Ok(Self { workers: running, slow, frame_pool, queues, priority })
+        Ok(Self { workers, slow, frame_pool, queues, priority })
     }
 
     /// State of each worker.
     pub fn workers(&self) -> Vec<WorkerState> {
-        let state = |(index, running): (usize, &Running)| WorkerState {
-            core: running.core,
-            alive: running.worker.is_alive(),
-            priority: if matches!(running.worker.real_time(), Ok(true)) { self.priority } else { 0 },
-            counters: [
-                WorkerCounter::Breaths,
-                WorkerCounter::Moves,
-                WorkerCounter::Sleeps,
-                WorkerCounter::BusyNs,
-            ]
-            .map(|counter| running.counters.get(counter)),
-            queues: self.queues.of_worker(index),
-            times: running
-                .times
-                .iter()
-                .map(|(app, counters)| (app.clone(), counters.get(AppCounter::Ns)))
-                .collect(),
-        };
-        self.workers.iter().enumerate().map(state).collect()
+        let mut states = Vec::new();
+        for (index, running) in self.workers.iter().enumerate() {
+            let is_real_time = matches!(running.worker.real_time(), Ok(true));
+            let times = running.times.iter();
+            states.push(WorkerState {
+                core: running.core,
+                alive: running.worker.is_alive(),
+                priority: if is_real_time { self.priority } else { 0 },
+                counters: SHOWN_COUNTERS.map(|counter| running.counters.get(counter)),
+                queues: self.queues.of_worker(index),
+                times: times.map(|(app, counters)| (app.clone(), counters.get(AppCounter::Ns))).collect(),
+            });
+        }
+        states
     }
 
     /// Why real-time priority was refused to workers, if it was.
@@ -247,26 +244,29 @@ impl DataPlane {
     /// Stops the slow path, then the workers: they still send its last packets, and what they pass to it then is freed.
     pub fn stop(self) {
         let Self { workers, slow, frame_pool: _, queues: _, priority: _ } = self;
-        let end_workers = || workers.into_iter().for_each(|running| drop(running.worker.stop()));
         match slow {
-            Some(slow) => drop(slow.stop_with(end_workers)),
-            None => end_workers(),
+            Some(slow) => drop(slow.stop_with(|| stop_workers(workers))),
+            None => stop_workers(workers),
         }
     }
 }
 
-fn account(shared: &Shared, scope: Scope<'_>) -> Result<Account, Failure> {
-    Account::open(&shared.registry, scope).map_err(Failure::failed)
+fn stop_workers(workers: Vec<RunningWorker>) {
+    workers.into_iter().for_each(|running| drop(running.worker.stop()));
 }
 
-fn counters<K: CounterKind>(shared: &Shared, scope: Scope<'_>) -> Result<Counters<K>, Failure> {
-    Counters::open(&shared.registry, scope).map_err(Failure::failed)
+fn account(context: &WorkerContext, scope: Scope<'_>) -> Result<Account, Failure> {
+    Account::open(&context.registry, scope).map_err(Failure::failed)
+}
+
+fn counters<K: CounterKind>(context: &WorkerContext, scope: Scope<'_>) -> Result<Counters<K>, Failure> {
+    Counters::open(&context.registry, scope).map_err(Failure::failed)
 }
 
 /// Creates the slow path of a configuration, without workers and ports.
 pub fn slow_path(
     config: &Config,
-    shared: &Shared,
+    context: &WorkerContext,
     resolver: Box<dyn Resolver>,
     frame_pool: &Arc<FramePool>,
 ) -> Result<SlowPath, Failure> {
@@ -279,12 +279,12 @@ pub fn slow_path(
     };
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Ok(SlowPath::new(SlowConfig {
-        published: shared.published.clone(),
-        reader: shared.readers.register(),
+        published: context.published.clone(),
+        reader: context.readers.register(),
         frames: Freelist::new(frame_pool.clone(), FREELIST),
         resolver,
         waker: Waker::new().map_err(Failure::failed)?,
-        counters: counters(shared, Scope::Slow)?,
+        counters: counters(context, Scope::Slow)?,
         waits,
         seed: since_epoch.as_nanos() as u64 ^ u64::from(std::process::id()),
     }))
@@ -292,96 +292,97 @@ pub fn slow_path(
 
 /// Makes an app of a queue; also returns the account of its received frames.
 fn port_app(
-    shared: &Shared,
+    context: &WorkerContext,
     name: &str,
     queue: usize,
     port: Box<dyn Port>,
 ) -> Result<(PortApp, Account), Failure> {
-    let received = account(shared, Scope::PortReceive { port: name, queue })?;
-    let sent = account(shared, Scope::PortTransmit { port: name, queue })?;
-    let device = counters(shared, Scope::PortDevice { port: name, queue })?;
+    let received = account(context, Scope::PortReceive { port: name, queue })?;
+    let sent = account(context, Scope::PortTransmit { port: name, queue })?;
+    let device = counters(context, Scope::PortDevice { port: name, queue })?;
     Ok((PortApp::new(port, received, sent).with_device(device), received))
 }
 
 /// The app of a worker that chooses fabric links.
-fn balancer(shared: &Shared, plan: BalancingPlan, worker: usize) -> Result<Balancing, Failure> {
+fn balancer(context: &WorkerContext, plan: BalancingPlan, worker: usize) -> Result<Balancing, Failure> {
     let scope = Scope::Balancer { worker };
-    let counts = BalancingCounters { account: account(shared, scope)?, counters: counters(shared, scope)? };
+    let counts = BalancingCounters { account: account(context, scope)?, counters: counters(context, scope)? };
     Ok(Balancing::new(plan, worker, counts))
 }
 
-fn start_worker(
+/// Adds the router, and what the slow path returns, to the network of a worker, with the links between all apps.
+fn add_router(
     config: &Config,
-    shared: &Shared,
+    context: &WorkerContext,
     slow: &mut SlowPath,
-    frame_pool: &Arc<FramePool>,
-    (index, waker): (usize, Waker),
+    index: usize,
+    waker: &Waker,
     names: &[String],
-    mut network: Network,
-) -> Result<Running, Failure> {
-    let back = account(shared, Scope::Return { worker: index })?;
+    network: &mut Network,
+) -> Result<(), Failure> {
+    let account_of_return = account(context, Scope::Return { worker: index })?;
     let ring = config.slow_path.ring as usize;
-    let (entrance, returning) = slow.add_worker(ring, names.to_vec(), back, Some(waker.clone()));
-    let ports = names.iter().map(|name| {
-        let scope = Scope::Router { worker: index, port: name };
-        Ok(RouterPort { name: name.clone(), account: account(shared, scope)? })
-    });
-    let ports = ports.collect::<Result<Vec<_>, Failure>>()?;
-    let mut router =
-        Router::new(ports, shared.published.clone(), shared.readers.register(), entrance).of_worker(index);
-    if let Some(hook) = shared.hooks.get().and_then(|hooks| hooks.worker(index)) {
+    let (entrance, returning) = slow.add_worker(ring, names.to_vec(), account_of_return, Some(waker.clone()));
+    let mut ports = Vec::new();
+    for name in names {
+        let account = account(context, Scope::Router { worker: index, port: name })?;
+        ports.push(RouterPort { name: name.clone(), account });
+    }
+    let reader = context.readers.register();
+    let mut router = Router::new(ports, context.published.clone(), reader, entrance).of_worker(index);
+    if let Some(hook) = context.hooks.get().and_then(|hooks| hooks.worker(index)) {
         router = router.with_hook(hook);
     }
     network.app(ROUTER, Box::new(router)).map_err(Failure::failed)?;
     network.app(apps::SLOW, Box::new(returning)).map_err(Failure::failed)?;
-    if let Some(part) =
-        shared.apps.get().filter(|_| !config.apps.is_empty()).and_then(|apps| apps.part(index))
-    {
+    let lua_apps = context.apps.get().filter(|_| !config.apps.is_empty());
+    if let Some(part) = lua_apps.and_then(|apps| apps.part(index)) {
         network.app(PART, Box::new(part)).map_err(Failure::failed)?;
     }
-    apps::join(&mut network, config, names).map_err(Failure::failed)?;
-    let core = config.daemon.cores.get(index).map(|&core| core as usize);
-    let schedule = Schedule { core, ..config.daemon.schedule() };
-    run(shared, frame_pool, (index, &format!("bm-worker-{index}")), schedule, network, waker)
+    apps::join(network, config, names).map_err(Failure::failed)
 }
 
 /// Starts a worker without ports for the Lua apps of one core.
 fn start_app_worker(
     config: &Config,
-    shared: &Shared,
+    context: &WorkerContext,
     frame_pool: &Arc<FramePool>,
     apps: CoreApps,
-) -> Result<Running, Failure> {
+) -> Result<RunningWorker, Failure> {
     let CoreApps { worker, core, apps } = apps;
     let mut network = Network::new();
     network.app(PART, Box::new(apps)).map_err(Failure::failed)?;
     let waker = Waker::new().map_err(Failure::failed)?;
     // No real-time priority: Lua code may run for any time.
     let schedule = Schedule { core: Some(core), real_time: None, ..config.daemon.schedule() };
-    run(shared, frame_pool, (worker, &format!("bm-lua-{core}")), schedule, network, waker)
+    start_worker(context, frame_pool, worker, &format!("bm-lua-{core}"), schedule, network, waker)
 }
 
 /// Starts a worker that runs `network`.
-fn run(
-    shared: &Shared,
+fn start_worker(
+    context: &WorkerContext,
     frame_pool: &Arc<FramePool>,
-    (index, name): (usize, &str),
+    index: usize,
+    name: &str,
     schedule: Schedule,
     network: Network,
     waker: Waker,
-) -> Result<Running, Failure> {
+) -> Result<RunningWorker, Failure> {
     let core = schedule.core;
     let frames = Freelist::near(frame_pool.clone(), FREELIST, core.and_then(bm_frame::node_of_core));
     let engine = Engine::new(network, frames).map_err(Failure::failed)?;
-    let links = engine.links().map(|link| counters(shared, Scope::Link { worker: index, link: &link.name }));
-    let links = links.collect::<Result<Vec<_>, Failure>>()?;
-    let time = |app| Ok((app, counters(shared, Scope::Time { worker: index, app })?));
-    let apps = engine.apps().map(time).collect::<Result<Vec<_>, Failure>>()?;
-    let times = apps.iter().map(|(app, counters)| ((*app).to_owned(), *counters)).collect();
-    let apps = apps.into_iter().map(|(_, counters)| counters).collect();
-    let counters = counters(shared, Scope::Worker { worker: index })?;
+    let (mut links, mut apps, mut times) = (Vec::new(), Vec::new(), Vec::new());
+    for link in engine.links() {
+        links.push(counters(context, Scope::Link { worker: index, link: &link.name })?);
+    }
+    for app in engine.apps() {
+        let time: Counters<AppCounter> = counters(context, Scope::Time { worker: index, app })?;
+        apps.push(time);
+        times.push((app.to_owned(), time));
+    }
+    let counters = counters(context, Scope::Worker { worker: index })?;
     let breaths_before = counters.get(WorkerCounter::Breaths);
     let all = AllCounters { worker: counters, links, apps };
-    let worker = Worker::start(name, schedule, engine, all, waker);
-    Ok(Running { worker: worker.map_err(Failure::failed)?, core, counters, times, breaths_before })
+    let worker = Worker::start(name, schedule, engine, all, waker).map_err(Failure::failed)?;
+    Ok(RunningWorker { worker, core, counters, times, breaths_before })
 }
