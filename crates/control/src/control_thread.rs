@@ -29,7 +29,7 @@ mod uppers;
 mod watchdog;
 
 use std::collections::BTreeSet;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
