@@ -13,12 +13,12 @@
 //! packet path waits for it: [`NeighborRequests`] queues requests, and drops those that do not fit, since the slow path repeats
 //! them.
 
+mod applied;
 mod budget;
 mod control;
 mod follower;
 mod kernel;
 mod known;
-mod last_snapshot;
 mod leases;
 mod linux_only;
 mod neighbor_requests;

@@ -182,7 +182,8 @@ fn follows_a_hundred_thousand_changes() {
             let prefix = |number: u32| std::net::Ipv4Addr::from(0x0b00_0000 + (number << 8));
             (0..100_000).map(|number| format!("route {verb} {}/24 via 192.0.2.9\n", prefix(number))).collect()
         };
-        let total = |thread: &ControlThread| thread.handle().ask(|control| control.status()).unwrap().routes_ipv4;
+        let total =
+            |thread: &ControlThread| thread.handle().ask(|control| control.status()).unwrap().routes_ipv4;
         let before = total(&thread);
         for (verb, wanted) in [("add", before + 100_000), ("del", before)] {
             ip_batch(&routes(verb));

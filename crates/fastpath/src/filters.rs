@@ -99,7 +99,7 @@ impl Head {
     }
 }
 
-/// The parts of a snapshot that filters depend on.
+/// The parts of a configuration that filters depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FilterInputs {
     pub checks: Vec<(u16, SourceCheck)>,

@@ -12,6 +12,7 @@ use libbpf_rs::{MapHandle, Object};
 
 use crate::attach::{self, AttachedInterface};
 use crate::claims::Claims;
+use crate::configuration::Configuration;
 use crate::counters::Counters;
 use crate::error::KernelError;
 use crate::filters::FilterMaps;
@@ -21,7 +22,6 @@ use crate::layout::{
     Views,
 };
 use crate::maps::{self, MappedViews};
-use crate::snapshot::Snapshot;
 use crate::unresolved::{self, UnresolvedReader};
 use bm_bpf::Pins;
 
@@ -184,27 +184,27 @@ impl Kernel {
         attach::may_leave_checksums(ifindex)
     }
 
-    /// Makes the program use `snapshot`, and the tables created since the last call.
+    /// Makes the program use `configuration`, and the tables created since the last call.
     ///
     /// Each packet is handled either with the old state or entirely with the new one. Takes a grace period, about 10
     /// ms, if anything has changed.
     ///
     /// # Errors
     /// The kernel's error: the program then keeps using the old state.
-    pub fn publish(&mut self, snapshot: &Snapshot) -> Result<(), KernelError> {
-        let view = snapshot.view();
-        self.without_slot = snapshot.without_slot();
-        let filters = self.filters_for(snapshot)?;
-        let feasible = snapshot.feasible && snapshot.filters.is_some();
+    pub fn publish(&mut self, configuration: &Configuration) -> Result<(), KernelError> {
+        let view = configuration.view();
+        self.without_slot = configuration.without_slot();
+        let filters = self.filters_for(configuration)?;
+        let feasible = configuration.feasible && configuration.filters.is_some();
         if filters.is_some()
-            || snapshot.has_tags() != self.tags
+            || configuration.has_tags() != self.tags
             || feasible != self.tables.sources.is_some()
-            || snapshot.sample_one_in != self.sample_one_in
+            || configuration.sample_one_in != self.sample_one_in
             || self.newer.iter().any(Option::is_some)
         {
-            self.renew(filters, snapshot, feasible)?;
+            self.renew(filters, configuration, feasible)?;
         }
-        self.apply_filters(snapshot)?;
+        self.apply_filters(configuration)?;
         if *view != *self.view {
             grace::wait()
                 .map_err(bm_bpf::Error::system("waiting for packets that are still in the program"))?;
@@ -221,7 +221,7 @@ impl Kernel {
     fn renew(
         &mut self,
         filters: Option<Option<FilterMaps>>,
-        snapshot: &Snapshot,
+        configuration: &Configuration,
         feasible: bool,
     ) -> Result<(), KernelError> {
         let [hops, fib4, fib6, ..] = &self.newer;
@@ -241,8 +241,8 @@ impl Kernel {
             counts: Some([&self.counts, &self.held]),
             filters: filters.as_ref().unwrap_or(&self.filters).as_ref(),
             claims: self.claims.as_ref().map(|(map, frame_max)| (map, *frame_max)),
-            tags: snapshot.has_tags(),
-            sample_one_in: snapshot.sample_one_in,
+            tags: configuration.has_tags(),
+            sample_one_in: configuration.sample_one_in,
         };
         let mut object = object::load(object::XDP, with)?;
         let at_tc = self.attached.iter().any(|attached| attached.attach_type == AttachType::Tc);
@@ -263,7 +263,7 @@ impl Kernel {
         if let Some(filters) = filters {
             self.filters = filters;
         }
-        (self.tags, self.sample_one_in) = (snapshot.has_tags(), snapshot.sample_one_in);
+        (self.tags, self.sample_one_in) = (configuration.has_tags(), configuration.sample_one_in);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! bm-fib's builders ──► maps: hops, fib4, fib6, sources4, sources6 ──┐
-//! control ──► [`Snapshot`] ─┬─► map: views ─────────────────────────┤
+//! control ──► [`Configuration`] ─┬─► map: views ─────────────────────────┤
 //!                            └─► maps: filters, filter_sources ──────┼──► bpf/forward.bpf.c ─┬─► redirect
 //! workers' sockets ──► [`Claims`]: map: claims ──────────────────────┤                       ├─► a worker
 //! `show ports` ◄── map: counts ◄─────────────────────────────────────┤                       ├─► dropped
@@ -12,7 +12,7 @@
 //! The program drops only what [`Filters`] say; what it neither forwards nor gives to a worker goes to Linux
 //! unchanged, with the reason counted. The tables for filters, feasible reverse paths and claims exist only while
 //! they are needed. Tables are written in place by the same builders that serve workers, in memory shared with the
-//! maps ([`Kernel::source`]). The small tables ([`Snapshot`]) are replaced as a whole, and so is the program when a
+//! maps ([`Kernel::source`]). The small tables ([`Configuration`]) are replaced as a whole, and so is the program when a
 //! routing table is rebuilt ([`Kernel::publish`]): links are switched from one program to the next, which loses no
 //! packet.
 //!
@@ -27,6 +27,7 @@
 
 mod attach;
 mod claims;
+mod configuration;
 mod counters;
 mod dropped;
 mod error;
@@ -37,7 +38,6 @@ mod layout;
 mod lease;
 mod maps;
 mod pins;
-mod snapshot;
 mod tags;
 mod unresolved;
 mod uppers;
@@ -49,6 +49,7 @@ pub use bm_bpf::AttachType;
 pub use bm_bpf::{NoPins, Pins};
 pub use bm_filter::{Filters, Rate, SourceCheck};
 pub use claims::{CLAIM_QUEUES, Claims};
+pub use configuration::{Configuration, Interface, ReversePath, Tag};
 pub use counters::{COUNTERS, Counters, LEFT_TO_LINUX};
 pub use dropped::{DropMonitor, DroppedByLinux, LinuxCause};
 pub use error::KernelError;
@@ -57,6 +58,5 @@ pub use kernel::{ChangedAttachment, Kernel, TakenOver, Verdict};
 pub use layout::{BUCKETS, HOPS, INTERFACES};
 pub use lease::{Lease, detach_from_parent, prioritize};
 pub use pins::{claim_pins, remove_kept};
-pub use snapshot::{Interface, ReversePath, Snapshot, Tag};
 pub use unresolved::{Unresolved, UnresolvedReader};
 pub use uppers::{UpperElsewhere, Uppers};

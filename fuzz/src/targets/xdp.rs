@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bm_fastpath::{Filters, Interface, Kernel, Snapshot, Verdict};
+use bm_fastpath::{Configuration, Filters, Interface, Kernel, Verdict};
 use bm_fib::memory::Part;
 use bm_fib::next_hop::{Action, Gateway, NextHopWriter};
 use bm_fib::published::Readers;
@@ -100,8 +100,8 @@ impl Both {
         let mut kernel = Kernel::load(Duration::ZERO).expect("the program is loaded");
         let tables = tables(&mut kernel);
         let filters = (chosen != 0).then(|| Arc::new(filters(chosen)));
-        let snapshot = Snapshot { filters: filters.clone(), ..snapshot(ifindex) };
-        kernel.publish(&snapshot).expect("the kernel takes new tables");
+        let configuration = Configuration { filters: filters.clone(), ..configuration(ifindex) };
+        kernel.publish(&configuration).expect("the kernel takes new tables");
         let set = filters.map(|filters| {
             Arc::new(FilterSet {
                 filters,
@@ -151,7 +151,7 @@ fn ip(arguments: &str) {
     assert!(done.is_ok_and(|status| status.success()), "ip {arguments}");
 }
 
-fn snapshot(ifindex: u32) -> Snapshot {
+fn configuration(ifindex: u32) -> Configuration {
     let input = Interface {
         index: 0,
         ifindex,
@@ -164,11 +164,11 @@ fn snapshot(ifindex: u32) -> Snapshot {
     };
     let output = Interface { index: 1, ifindex: 77, mac: OUT, forward: [false, false], ..input.clone() };
     let address = |text: &str| text.parse().expect("an address");
-    Snapshot {
+    Configuration {
         interfaces: vec![input, output],
         local_ipv4: vec![address("192.0.2.1"), address("198.51.100.1")],
         local_ipv6: ["2001:db8:1::1", "2001:db8:2::1"].map(|text| text.parse().expect("an address")).into(),
-        ..Snapshot::default()
+        ..Configuration::default()
     }
 }
 

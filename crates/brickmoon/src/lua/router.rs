@@ -162,7 +162,8 @@ impl Set {
             keep.push(kept);
             parts.push((name, host));
         }
-        let driver = ControlThread::start(&config, bm_daemon::random(), &readers, control, None).map_err(text)?;
+        let driver =
+            ControlThread::start(&config, bm_daemon::random(), &readers, control, None).map_err(text)?;
         let context = bm_daemon::WorkerContext {
             published: driver.handle().published().clone(),
             readers,

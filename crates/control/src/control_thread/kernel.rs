@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use bm_api::Error;
 use bm_fastpath::{
-    AttachChoice, AttachType, Attachment, ChangedAttachment, Counters, Grace, Interface, Kernel, ReversePath,
-    Snapshot, SourceCheck, Tag, UnresolvedReader,
+    AttachChoice, AttachType, Attachment, ChangedAttachment, Configuration, Counters, Grace, Interface,
+    Kernel, ReversePath, SourceCheck, Tag, UnresolvedReader,
 };
 use bm_fib::memory::{OutOfMemory, Part, Source};
 use bm_fib::published::Readers;
@@ -18,7 +18,7 @@ use bm_forward::tables;
 use bm_netlink::{Kind, Mirror};
 use bm_sys::Mutex;
 
-use super::last_snapshot::LastSnapshot;
+use super::applied::AppliedConfiguration;
 use crate::compile::{Compiler, Memory, Options};
 use crate::config::SourceRule;
 
@@ -104,7 +104,7 @@ pub(super) struct KernelPath {
     takes_over: bool,
     unpinned: bool,
     kept: bool,
-    last_snapshot: LastSnapshot,
+    applied: AppliedConfiguration,
     /// Frames dropped on interfaces before their filters were in place.
     held: Vec<(u32, Counters)>,
     without_slot: Vec<u32>,
@@ -123,7 +123,7 @@ impl KernelPath {
             takes_over: false,
             unpinned: false,
             kept: false,
-            last_snapshot: LastSnapshot::default(),
+            applied: AppliedConfiguration::default(),
             held: Vec::new(),
             without_slot,
         })
@@ -136,8 +136,8 @@ impl KernelPath {
 
     /// Applies the compiled state to the program. Failures are tried again with the next beat.
     pub fn follow(&mut self, now: Now<'_>) -> Result<(), Error> {
-        let snapshot = self.snapshot(now);
-        self.apply_snapshot(snapshot)?;
+        let configuration = self.configuration(now);
+        self.apply_configuration(configuration)?;
         self.release(now)
     }
 
@@ -145,7 +145,7 @@ impl KernelPath {
     /// them.
     fn release(&mut self, now: Now<'_>) -> Result<(), Error> {
         let mut kernel = self.kernel.lock();
-        if !self.last_snapshot.is_sure() || !kernel.holds_any() {
+        if !self.applied.is_sure() || !kernel.holds_any() {
             return Ok(());
         }
         let ready = |ifindex| now.taken.contains(&ifindex) && now.mirror.link(ifindex).is_some();
@@ -155,7 +155,7 @@ impl KernelPath {
 
     /// The interfaces as the program knows them.
     pub fn interfaces(&self) -> &[Interface] {
-        self.last_snapshot.last().map_or(&[], |snapshot| &snapshot.interfaces)
+        self.applied.last().map_or(&[], |configuration| &configuration.interfaces)
     }
 
     /// Frames dropped on interfaces before their filters were in place, since the last call.
@@ -163,9 +163,11 @@ impl KernelPath {
         std::mem::take(&mut self.held)
     }
 
-    fn apply_snapshot(&mut self, snapshot: Snapshot) -> Result<(), Error> {
+    fn apply_configuration(&mut self, configuration: Configuration) -> Result<(), Error> {
         let kernel = &self.kernel;
-        self.last_snapshot.apply(snapshot, |snapshot| kernel.lock().publish(snapshot)).map_err(Error::new)?;
+        self.applied
+            .apply(configuration, |configuration| kernel.lock().publish(configuration))
+            .map_err(Error::new)?;
         // Only now the program no longer uses entries that were removed from the tables.
         self.grace.ask();
         self.warn_without_slot();
@@ -175,7 +177,7 @@ impl KernelPath {
     /// Called after entries were removed from the tables: their memory is free after a grace period. If the program
     /// still uses older tables, that waits for its next update.
     pub fn ask_grace(&self) {
-        if self.last_snapshot.is_sure() {
+        if self.applied.is_sure() {
             self.grace.ask();
         }
     }
@@ -193,9 +195,9 @@ impl KernelPath {
             self.take_over();
         }
         self.adapt();
-        let snapshot = self.snapshot(now);
-        if self.last_snapshot.needs(&snapshot) {
-            self.apply_snapshot(snapshot)?;
+        let configuration = self.configuration(now);
+        if self.applied.needs(&configuration) {
+            self.apply_configuration(configuration)?;
         }
         self.release(now)
     }
@@ -324,14 +326,14 @@ impl KernelPath {
 
     /// Differences between the current state, the one applied last and the maps of the program; one message each.
     pub fn differences(&self, now: Now<'_>) -> Vec<String> {
-        let snapshot = self.snapshot(now);
-        let Some(last) = self.last_snapshot.last().filter(|last| last.forwards_as(&snapshot)) else {
+        let configuration = self.configuration(now);
+        let Some(last) = self.applied.last().filter(|last| last.forwards_as(&configuration)) else {
             return vec!["the kernel path does not have the current settings".into()];
         };
         self.kernel.lock().differences(last)
     }
 
-    fn snapshot(&self, now: Now<'_>) -> Snapshot {
+    fn configuration(&self, now: Now<'_>) -> Configuration {
         let Now { compiler, mirror, ports, active, bypasses, .. } = now;
         let filters = compiler.filters();
         let kernel = self.kernel.lock();
@@ -379,7 +381,7 @@ impl KernelPath {
             }
         };
         let settings = compiler.settings();
-        Snapshot {
+        Configuration {
             interfaces: list.map(interface).collect(),
             local_ipv4: compiler.local().0.to_vec(),
             doubtful: match compiler.doubtful() {
@@ -399,7 +401,7 @@ impl KernelPath {
 
     /// Logs once which interfaces do not fit into the program's tables.
     fn warn_without_slot(&mut self) {
-        let without = self.last_snapshot.last().map(Snapshot::without_slot).unwrap_or_default();
+        let without = self.applied.last().map(Configuration::without_slot).unwrap_or_default();
         if without != self.without_slot {
             for ifindex in &without {
                 tracing::warn!(

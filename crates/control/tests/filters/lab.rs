@@ -1,7 +1,7 @@
 //! The same tables and filters for the program of the kernel path and for workers.
 
 use crate::{LOCAL, LOCAL6, MAC, RULES, run};
-use bm_fastpath::{AttachChoice, Filters, Kernel, Snapshot, SourceCheck, Tag, Verdict};
+use bm_fastpath::{AttachChoice, Configuration, Filters, Kernel, SourceCheck, Tag, Verdict};
 use bm_fib::memory::Part;
 use bm_fib::next_hop::{Action as Hop, Gateway, NextHopWriter};
 use bm_fib::published::Readers;
@@ -17,7 +17,7 @@ use std::time::Duration;
 pub struct Lab {
     pub kernel: Kernel,
     ifindex: u32,
-    snapshot: Snapshot,
+    configuration: Configuration,
     pub counts: Arc<RuleCounts>,
     rates: Arc<SourceRates>,
     pub readers: Readers,
@@ -102,23 +102,24 @@ pub fn lab() -> Lab {
     let tag = Tag { port: ifindex, protocol: 0x8100, id: 7 };
     let interfaces = vec![interface(0, ifindex, None), interface(1, 70, Some(tag)), interface(2, 77, None)];
     let (local_ipv4, local_ipv6) = (vec![LOCAL], vec![LOCAL6]);
-    let snapshot = Snapshot { interfaces, local_ipv4, local_ipv6, feasible: true, ..Snapshot::default() };
+    let configuration =
+        Configuration { interfaces, local_ipv4, local_ipv6, feasible: true, ..Configuration::default() };
     let counts = Arc::new(RuleCounts::new().unwrap());
     let rates = Arc::new(SourceRates::new(7).unwrap());
     let _no_sockets = kernel.take_claims(1536).unwrap();
     let (ways4, ways6) = ((ways4, sets4), (ways6, sets6));
-    Lab { kernel, ifindex, snapshot, counts, rates, readers, hops, ipv4, ipv6, ways4, ways6 }
+    Lab { kernel, ifindex, configuration, counts, rates, readers, hops, ipv4, ipv6, ways4, ways6 }
 }
 
 impl Lab {
     /// Sets these filters in both paths; returns what workers read.
     pub fn filter(&mut self, filters: Filters, checks: [SourceCheck; 3], unknown: [bool; 2]) -> Tables {
         let filters = Arc::new(filters);
-        self.snapshot.filters = Some(Arc::clone(&filters));
-        self.snapshot.unknown = unknown;
-        let interfaces = self.snapshot.interfaces.iter_mut();
+        self.configuration.filters = Some(Arc::clone(&filters));
+        self.configuration.unknown = unknown;
+        let interfaces = self.configuration.interfaces.iter_mut();
         interfaces.zip(checks).for_each(|(interface, check)| interface.check = check);
-        self.kernel.publish(&self.snapshot).unwrap();
+        self.kernel.publish(&self.configuration).unwrap();
         for counter in (0..RULES).chain([UNMATCHED]) {
             self.kernel.clear_rule_count(counter).unwrap();
             self.counts.clear(counter);

@@ -3,16 +3,16 @@
 use std::sync::atomic::Ordering::Acquire;
 
 use super::Kernel;
+use crate::configuration::Configuration;
 use crate::layout::View;
-use crate::snapshot::Snapshot;
 
 impl Kernel {
-    /// What in the program's maps differs from `snapshot`, one sentence for each difference.
-    pub fn differences(&self, snapshot: &Snapshot) -> Vec<String> {
+    /// What in the program's maps differs from `configuration`, one sentence for each difference.
+    pub fn differences(&self, configuration: &Configuration) -> Vec<String> {
         let current = self.mapped.head().current.load(Acquire) as usize & 1;
-        let mut differences = of_views(&self.mapped.read(current), &snapshot.view());
-        let filters = match (&self.filters, &snapshot.filters) {
-            (Some(maps), Some(filters)) => maps.holds(filters, &snapshot.filter_inputs()),
+        let mut differences = of_views(&self.mapped.read(current), &configuration.view());
+        let filters = match (&self.filters, &configuration.filters) {
+            (Some(maps), Some(filters)) => maps.holds(filters, &configuration.filter_inputs()),
             (maps, filters) => maps.is_none() && filters.is_none(),
         };
         if !filters {

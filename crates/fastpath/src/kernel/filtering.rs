@@ -3,19 +3,22 @@
 use bm_filter::UNMATCHED;
 
 use super::Kernel;
+use crate::configuration::Configuration;
 use crate::error::KernelError;
 use crate::filters::FilterMaps;
 use crate::grace;
-use crate::snapshot::Snapshot;
 
 impl Kernel {
     /// New maps if filters are added, or none if they are removed; `None` if nothing changes for the program.
-    pub(super) fn filters_for(&self, snapshot: &Snapshot) -> Result<Option<Option<FilterMaps>>, KernelError> {
-        match (&snapshot.filters, &self.filters) {
+    pub(super) fn filters_for(
+        &self,
+        configuration: &Configuration,
+    ) -> Result<Option<Option<FilterMaps>>, KernelError> {
+        match (&configuration.filters, &self.filters) {
             (Some(filters), None) => {
                 let mut maps =
                     FilterMaps::create().map_err(bm_bpf::Error::program("creating the filter maps"))?;
-                maps.publish(filters, snapshot.filter_inputs());
+                maps.publish(filters, configuration.filter_inputs());
                 Ok(Some(Some(maps)))
             }
             (None, Some(_)) => Ok(Some(None)),
@@ -23,10 +26,10 @@ impl Kernel {
         }
     }
 
-    /// Makes a program with filters use those of the snapshot.
-    pub(super) fn apply_filters(&mut self, snapshot: &Snapshot) -> Result<(), KernelError> {
-        let (Some(maps), Some(filters)) = (&mut self.filters, &snapshot.filters) else { return Ok(()) };
-        let asked = snapshot.filter_inputs();
+    /// Makes a program with filters use those of the configuration.
+    pub(super) fn apply_filters(&mut self, configuration: &Configuration) -> Result<(), KernelError> {
+        let (Some(maps), Some(filters)) = (&mut self.filters, &configuration.filters) else { return Ok(()) };
+        let asked = configuration.filter_inputs();
         if maps.differs(filters, &asked) {
             grace::wait()
                 .map_err(bm_bpf::Error::system("waiting for packets that are still in the program"))?;

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::attach::{AttachChoice, Attachment};
-use crate::snapshot::{Interface, ReversePath};
+use crate::configuration::{Interface, ReversePath};
 use bm_fib::memory::Part;
 use bm_fib::next_hop::{Action, Gateway, NextHopWriter};
 use bm_fib::published::Readers;
@@ -50,7 +50,7 @@ struct Lab {
     hops: NextHopWriter,
     ipv4: Chunk17,
     ipv6: Range6,
-    snapshot: Snapshot,
+    configuration: Configuration,
     ifindex: u32,
 }
 
@@ -91,8 +91,9 @@ fn lab() -> Option<Lab> {
     };
     let output = Interface { index: 1, ifindex: 77, mac: OUT, forward: [false, false], ..input.clone() };
     let local_ipv4 = vec!["192.0.2.254".parse().unwrap()];
-    let snapshot = Snapshot { interfaces: vec![input, output], local_ipv4, ..Snapshot::default() };
-    let mut lab = Lab { kernel, readers, hops, ipv4, ipv6, snapshot, ifindex };
+    let configuration =
+        Configuration { interfaces: vec![input, output], local_ipv4, ..Configuration::default() };
+    let mut lab = Lab { kernel, readers, hops, ipv4, ipv6, configuration, ifindex };
     lab.publish();
     Some(lab)
 }
@@ -105,7 +106,7 @@ fn pinned() -> Option<(impl Fn() -> Kernel, u32)> {
 
 impl Lab {
     fn publish(&mut self) {
-        self.kernel.publish(&self.snapshot).unwrap();
+        self.kernel.publish(&self.configuration).unwrap();
     }
 
     fn hop(&mut self, number: u16) -> NextHop {
@@ -161,13 +162,13 @@ fn a_deleted_interface_blocks_nothing() {
 #[test]
 fn the_programs_settings_are_read_back() {
     let Some(mut lab) = lab() else { return };
-    assert_eq!(lab.kernel.differences(&lab.snapshot), [""; 0]);
-    let mut other = lab.snapshot.clone();
+    assert_eq!(lab.kernel.differences(&lab.configuration), [""; 0]);
+    let mut other = lab.configuration.clone();
     other.interfaces[0].linux_only = [true, false];
     let current = lab.kernel.mapped.head().current.load(Relaxed) as usize & 1;
     lab.kernel.mapped.write(current, &other.view());
     assert_eq!(lab.kernel.differences(&other), [""; 0]);
-    let found = lab.kernel.differences(&lab.snapshot);
+    let found = lab.kernel.differences(&lab.configuration);
     assert!(found.len() == 1 && found[0].contains(&format!("ifindex: {:x}", lab.ifindex)), "{found:?}");
     other.filters = Some(std::sync::Arc::default());
     assert_eq!(lab.kernel.differences(&other).len(), 1, "it does not filter");
@@ -284,7 +285,7 @@ fn leaves_partial_checksums_to_linux() {
         (XDP_REDIRECT, XDP_REDIRECT),
         "no veth, as far as known"
     );
-    lab.snapshot.interfaces[0].partial_sums = true;
+    lab.configuration.interfaces[0].partial_sums = true;
     lab.publish();
     lab.check_linux(&four, "linux_partial_sum");
     lab.check_linux(&six, "linux_partial_sum");
@@ -296,7 +297,7 @@ fn leaves_frames_of_several_buffers_to_linux() {
     let Some(mut lab) = lab() else { return };
     let hop = lab.hop(1);
     lab.set4("0.0.0.0/0", hop);
-    lab.snapshot.interfaces.iter_mut().for_each(|interface| interface.mtu = 9000);
+    lab.configuration.interfaces.iter_mut().for_each(|interface| interface.mtu = 9000);
     lab.publish();
     let of = |bytes: u16| {
         let mut frame = with(&IPV4, 16, &bytes.to_be_bytes());
@@ -369,10 +370,10 @@ fn leaves_next_hops_of_linux_to_linux() {
     lab.check_linux(&IPV4, "linux_mtu");
     lab.hops.set_mtu(narrow, 32).unwrap();
     assert_eq!(lab.pass(&IPV4).0, XDP_REDIRECT);
-    lab.snapshot.interfaces[1].mtu = 31;
+    lab.configuration.interfaces[1].mtu = 31;
     lab.publish();
     lab.check_linux(&IPV4, "linux_mtu");
-    lab.snapshot.interfaces[1].sends = false;
+    lab.configuration.interfaces[1].sends = false;
     lab.publish();
     lab.check_linux(&IPV4, "linux_egress");
     // Back where it came from: Linux may answer with a redirect.
@@ -381,7 +382,7 @@ fn leaves_next_hops_of_linux_to_linux() {
     lab.set4("198.51.100.0/24", back);
     lab.check_linux(&IPV4, "linux_same_interface");
     // Forwarding switched off, one family after the other.
-    lab.snapshot.interfaces[0].forward = [false, true];
+    lab.configuration.interfaces[0].forward = [false, true];
     lab.publish();
     lab.check_linux(&IPV4, "linux_inactive");
 }
@@ -397,13 +398,13 @@ fn checks_sources() {
     lab.check_linux(&with(&IPV4, 26, &[192, 0, 2, 254]), "linux_source");
     // No route to the source: neither filter is content.
     for filter in [ReversePath::Strict, ReversePath::Loose] {
-        lab.snapshot.interfaces[0].reverse_path = filter;
+        lab.configuration.interfaces[0].reverse_path = filter;
         lab.publish();
         lab.check_linux(&IPV4, "linux_source");
     }
     lab.set4("192.0.2.0/24", there);
     assert_eq!(lab.pass(&IPV4).0, XDP_REDIRECT, "loose: some route");
-    lab.snapshot.interfaces[0].reverse_path = ReversePath::Strict;
+    lab.configuration.interfaces[0].reverse_path = ReversePath::Strict;
     lab.publish();
     lab.check_linux(&IPV4, "linux_source");
     lab.set4("192.0.2.0/24", back);
@@ -418,16 +419,16 @@ fn chooses_members_by_the_flow_as_workers_do() {
     let group = lab.hops.add_group(&members).unwrap();
     lab.set4("0.0.0.0/0", group);
     lab.set6("::/0", group);
-    lab.snapshot.flow_seed = 0x1234_5678;
+    lab.configuration.flow_seed = 0x1234_5678;
     let mut seen = std::collections::BTreeSet::new();
     for (number, policy) in [(0, Policy::Addresses), (1, Policy::Ports)] {
-        lab.snapshot.policies = [number; 2];
+        lab.configuration.policies = [number; 2];
         lab.publish();
         for flow in 0..200u16 {
             let port = flow.wrapping_mul(331).to_be_bytes();
             let four = with(&with(&IPV4, 34, &port), 28, &[port[1] & 0x7f, 9]);
             let ip = bm_wire::ipv4::Ipv4::parse(&four[14..]).unwrap();
-            let hash = flow::ipv4(&ip, policy).hash(u64::from(lab.snapshot.flow_seed));
+            let hash = flow::ipv4(&ip, policy).hash(u64::from(lab.configuration.flow_seed));
             let (hop, _) = lab.hops.table().resolve(group, hash);
             let (verdict, out) = lab.pass(&four);
             assert_eq!(
@@ -438,7 +439,7 @@ fn chooses_members_by_the_flow_as_workers_do() {
             seen.insert(hop);
             let six = with(&with(&IPV6, 54, &port), 36, &port);
             let ip = bm_wire::ipv6::Ipv6::parse(&six[14..]).unwrap();
-            let hash = flow::ipv6(&ip, policy).hash(u64::from(lab.snapshot.flow_seed));
+            let hash = flow::ipv6(&ip, policy).hash(u64::from(lab.configuration.flow_seed));
             let (hop, _) = lab.hops.table().resolve(group, hash);
             let (verdict, out) = lab.pass(&six);
             assert_eq!(
@@ -449,7 +450,7 @@ fn chooses_members_by_the_flow_as_workers_do() {
         }
     }
     assert_eq!(seen.len(), 5, "all members are used");
-    lab.snapshot.policies = [2; 2];
+    lab.configuration.policies = [2; 2];
     lab.publish();
     lab.check_linux(&IPV4, "linux_flow");
     lab.check_linux(&IPV6, "linux_flow");

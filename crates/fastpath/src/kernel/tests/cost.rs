@@ -162,7 +162,7 @@ fn blackholed() {
     let nowhere = lab.hops.add(Action::Blackhole, Gateway::default(), 0).unwrap();
     lab.set4("198.51.100.0/24", forwarded);
     lab.set4("203.0.113.0/24", nowhere);
-    lab.snapshot.interfaces[0].partial_sums = true;
+    lab.configuration.interfaces[0].partial_sums = true;
     lab.publish();
     let (mut rig, _there) = rig(&mut lab);
     let cases = [("198.51.100.9", XDP_REDIRECT), ("203.0.113.9", XDP_DROP)];
@@ -195,7 +195,7 @@ fn cost() {
     lab.ipv6 = Range6::build_in(ipv6.iter().copied(), &lab.readers, &source).unwrap();
     let mib = [lab.ipv4.memory_bytes(), lab.ipv6.memory_bytes()].map(|bytes| bytes as f64 / 1_048_576.0);
     println!("IPv4 {:.3} MiB, IPv6 {:.3} MiB", mib[0], mib[1]);
-    lab.snapshot.interfaces[0].partial_sums = true;
+    lab.configuration.interfaces[0].partial_sums = true;
     lab.publish();
     let (mut rig, _there) = rig(&mut lab);
     let mut next = random();

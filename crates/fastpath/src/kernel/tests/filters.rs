@@ -38,8 +38,8 @@ impl Lab {
         let flat = rules.iter().enumerate().flat_map(flat).collect();
         let mut filters = Filters { tree: Tree::grow(flat).unwrap(), ..Filters::default() };
         more(&mut filters);
-        self.snapshot.filters = Some(Arc::new(filters));
-        self.snapshot.interfaces[0].looked_at = true;
+        self.configuration.filters = Some(Arc::new(filters));
+        self.configuration.interfaces[0].looked_at = true;
         self.publish();
     }
 
@@ -72,7 +72,7 @@ fn the_first_rule_that_matches_decides() {
     lab.kernel.clear_rule_count(0).unwrap();
     assert_eq!(lab.kernel.rule_count(0).unwrap(), 0);
     // Without filters the program is the one without them.
-    lab.snapshot.filters = None;
+    lab.configuration.filters = None;
     lab.publish();
     lab.check_forwarded(&with(&IPV4, 36, &[0, 54]));
 }
@@ -100,7 +100,7 @@ fn packets_left_to_linux_are_filtered_as_well() {
     lab.check_drop(&with(&IPV4, 0, &[0xff; 6]), "drop_filter");
     // Linux drops what is broken.
     lab.check_linux(&IPV4[..33], "linux_header");
-    lab.snapshot.interfaces[0].forward = [false; 2];
+    lab.configuration.interfaces[0].forward = [false; 2];
     lab.publish();
     lab.check_drop(&IPV4, "drop_filter");
 }
@@ -111,7 +111,7 @@ fn packets_to_this_machine_are_left_to_linux() {
     lab.check_drop(&IPV4, "drop_filter");
     lab.check_drop(&IPV6, "drop_filter");
     let own: Ipv6Addr = "2001:db8:2::fe".parse().unwrap();
-    lab.snapshot.local_ipv6 = vec![own];
+    lab.configuration.local_ipv6 = vec![own];
     lab.publish();
     let host = lab.hops.add(Action::Host, Gateway::default(), 0).unwrap();
     lab.set4("192.0.2.254/32", host);
@@ -127,7 +127,7 @@ fn packets_to_this_machine_are_left_to_linux() {
     lab.check_linux(&with(&IPV4, 30, &[203, 0, 113, 129]), "linux_local");
     lab.check_linux(&with(&IPV6, 38, &"2001:db8:2::".parse::<Ipv6Addr>().unwrap().octets()), "linux_local");
     // Sources that Linux may refuse are no destinations for this machine.
-    lab.snapshot.all_doubtful = true;
+    lab.configuration.all_doubtful = true;
     lab.publish();
     lab.check_drop(&with(&IPV4, 30, &[203, 0, 113, 9]), "drop_filter");
     // Groups, broadcasts and the link's own: routing daemons and neighbor discovery live by them.
@@ -187,7 +187,7 @@ fn sources_without_a_reverse_path_are_dropped() {
         lab.set4("192.0.2.0/24", hop);
         lab.set6("2001:db8:1::/48", hop);
         for (check, fine) in [SourceCheck::Strict, SourceCheck::Loose].into_iter().zip(fine) {
-            lab.snapshot.interfaces[0].check = check;
+            lab.configuration.interfaces[0].check = check;
             lab.filter(&[], |_| {});
             for frame in [&IPV4[..], &IPV6[..]] {
                 match fine {
@@ -198,15 +198,15 @@ fn sources_without_a_reverse_path_are_dropped() {
         }
     }
     // Where only Linux knows the routes of a family, nobody can tell.
-    lab.snapshot.unknown = [true, false];
+    lab.configuration.unknown = [true, false];
     lab.publish();
     lab.check_forwarded(&IPV4);
     lab.check_drop(&IPV6, "drop_reverse_path");
-    lab.snapshot.unknown = [false, true];
+    lab.configuration.unknown = [false, true];
     lab.publish();
     lab.check_drop(&IPV4, "drop_reverse_path");
     lab.check_forwarded(&IPV6);
-    lab.snapshot.unknown = [false; 2];
+    lab.configuration.unknown = [false; 2];
     lab.publish();
     // DHCP's 0.0.0.0, and sources of the link, have no way back and need none.
     lab.check_linux(&with(&IPV4, 26, &[0; 4]), "linux_header");
@@ -219,7 +219,7 @@ fn packets_from_other_interfaces_are_checked_as_from_none() {
     let Some(mut lab) = lab() else { return };
     let last = INTERFACES as u16 - 1;
     let other = Interface { index: last, ifindex: 99, check: SourceCheck::Strict, ..Interface::default() };
-    lab.snapshot.interfaces.push(other);
+    lab.configuration.interfaces.push(other);
     lab.filter(&[], |_| {});
     // Two tags: none of our interfaces, not even the last.
     let twice = [&IPV4[..12], &[0x88, 0xa8, 0, 9, 0x81, 0, 0, 7], &IPV4[12..]].concat();
@@ -243,8 +243,8 @@ fn sources_may_use_any_feasible_path() {
     let sources = lab.kernel.source(Part::Sources6).unwrap();
     let mut ways6 = Range6::build_in(&mut [].into_iter(), &lab.readers, &sources).unwrap();
     let mut sets6 = SetWriter::with_width_in(INTERFACES, &lab.readers, &sources).unwrap();
-    lab.snapshot.interfaces[0].check = SourceCheck::Feasible;
-    lab.snapshot.feasible = true;
+    lab.configuration.interfaces[0].check = SourceCheck::Feasible;
+    lab.configuration.feasible = true;
     lab.filter(&[], |_| {});
     let cases: [(&[u16], bool); 5] =
         [(&[], false), (&[0, 1], true), (&[1, 64, 1023], false), (&[0, 1023], true), (&[1, 2], false)];
@@ -266,8 +266,8 @@ fn sources_may_use_any_feasible_path() {
     lab.set4("192.0.2.0/24", back);
     lab.check_forwarded(&IPV4);
     // Nobody asks any more: the program is the one without those tables.
-    lab.snapshot.interfaces[0].check = SourceCheck::Strict;
-    lab.snapshot.feasible = false;
+    lab.configuration.interfaces[0].check = SourceCheck::Strict;
+    lab.configuration.feasible = false;
     lab.publish();
     lab.check_drop(&IPV6, "drop_reverse_path");
     assert!(lab.kernel.tables.sources.is_none());
@@ -336,7 +336,7 @@ fn ten_thousand_rules_match_as_in_user_space() {
         });
     }
     let Some(mut lab) = filtered(&rules) else { return };
-    let filters = lab.snapshot.filters.clone().unwrap();
+    let filters = lab.configuration.filters.clone().unwrap();
     let mut drops = 0;
     for rule in rules.iter().step_by(19) {
         let address = |prefix: &Option<bm_filter::AnyPrefix>| match prefix {
@@ -443,7 +443,7 @@ fn what_filters_cost() {
         done.duration.as_nanos()
     };
     for round in 0..5 {
-        lab.snapshot.filters = None;
+        lab.configuration.filters = None;
         lab.publish();
         let without = cost(&mut lab);
         lab.filter(&[], |_| {});
@@ -498,7 +498,7 @@ fn claimed_packets_go_to_linux_without_a_worker() {
     lab.check_linux(&with(&IPV4, 0, &[2, 0, 0, 0, 0, 9]), "linux_other_mac");
     assert_eq!([0, 1].map(|counter| lab.kernel.rule_count(counter).unwrap()), [1, 2]);
     // Where nothing is forwarded, nothing is claimed.
-    lab.snapshot.interfaces[0].forward = [false, true];
+    lab.configuration.interfaces[0].forward = [false, true];
     lab.publish();
     lab.check_linux(&IPV4, "linux_inactive");
 }

@@ -16,7 +16,7 @@ fn a_held_interface_forwards_once_it_is_released() {
     assert!(held.is_some() && !pin.exists(), "a crash takes it off");
     // Other tables, which other interfaces are switched to.
     kernel.source(Part::Ipv4).unwrap();
-    kernel.publish(&Snapshot::default()).unwrap();
+    kernel.publish(&Configuration::default()).unwrap();
     assert_eq!(kernel.release(|_| false).unwrap(), []);
     assert_eq!(attach::program_on(ifindex), held);
     let [(of, counted)] = kernel.release(|_| true).unwrap()[..] else { panic!("one interface") };

@@ -67,7 +67,7 @@ fn is_kept_and_taken_over() {
 
     let mut second = load();
     second.attach("in", AttachChoice::Xdp).unwrap();
-    second.publish(&Snapshot::default()).unwrap();
+    second.publish(&Configuration::default()).unwrap();
     assert_eq!(attach::program_on(ifindex), kept, "not before it is told to");
     assert_eq!(second.take_over().unwrap().switched, 1);
     assert_ne!(attach::program_on(ifindex), kept);

@@ -11,8 +11,8 @@ const OUT_IFINDEX: u32 = 77;
 
 impl Lab {
     fn sample(&mut self, one_in: u32, filters: Option<Filters>) {
-        self.snapshot.sample_one_in = one_in;
-        self.snapshot.filters = filters.map(Arc::new);
+        self.configuration.sample_one_in = one_in;
+        self.configuration.filters = filters.map(Arc::new);
         self.publish();
     }
 
@@ -44,11 +44,11 @@ fn samples_say_what_came_in_and_where_it_left() {
     untagged.sample(1, Some(Filters { rate, ..Filters::default() }));
     untagged.check_sample(&reader, &IPV4, OUT_IFINDEX, None);
     untagged.check_sample(&reader, &IPV4, 0, Some(SampleDrop::RateLimit));
-    untagged.snapshot.interfaces[0].check = SourceCheck::Loose;
+    untagged.configuration.interfaces[0].check = SourceCheck::Loose;
     untagged.sample(1, Some(Filters { drop_tiny_fragments: true, ..Filters::default() }));
     untagged.check_sample(&reader, &IPV4, 0, Some(SampleDrop::ReversePath));
     let tiny = with(&with(&IPV4, 20, &[0x20, 0]), 23, &[6]);
-    untagged.snapshot.interfaces[0].check = SourceCheck::None;
+    untagged.configuration.interfaces[0].check = SourceCheck::None;
     untagged.sample(1, Some(Filters { drop_tiny_fragments: true, ..Filters::default() }));
     untagged.check_sample(&reader, &tiny, 0, Some(SampleDrop::TinyFragment));
     let nowhere = untagged.hops.add(Action::Blackhole, Gateway::default(), 0).unwrap();

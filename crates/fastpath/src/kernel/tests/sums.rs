@@ -64,7 +64,7 @@ fn veth() -> Option<Lab> {
     let hop = lab.hop(1);
     lab.set4("0.0.0.0/0", hop);
     lab.set6("::/0", hop);
-    lab.snapshot.interfaces[0].partial_sums = true;
+    lab.configuration.interfaces[0].partial_sums = true;
     lab.publish();
     Some(lab)
 }
@@ -97,7 +97,7 @@ fn what_may_have_a_partial_sum_inside_is_left_to_linux() {
         println!("{name}");
         lab.check_linux(frame, PARTIAL);
     }
-    lab.snapshot.interfaces[0].partial_sums = false;
+    lab.configuration.interfaces[0].partial_sums = false;
     lab.publish();
     for (name, frame) in &frames {
         assert_eq!(lab.pass(frame).0, XDP_REDIRECT, "{name} from a network card");
@@ -129,7 +129,7 @@ fn what_is_surely_complete_is_forwarded() {
 #[test]
 fn udp_is_forwarded_if_its_checksum_is_right() {
     let Some(mut lab) = veth() else { return };
-    lab.snapshot.interfaces.iter_mut().for_each(|interface| interface.mtu = 3000);
+    lab.configuration.interfaces.iter_mut().for_each(|interface| interface.mtu = 3000);
     lab.publish();
     let bytes: Vec<u8> = (0..3000u32).map(|at| (at * at * 31 + at * 7 + 3) as u8).collect();
     for size in (28..300).chain((300..2900).step_by(61)) {
@@ -159,7 +159,7 @@ fn cost() {
         let mut took: [Vec<f64>; 2] = Default::default();
         for _ in 0..15 {
             for (partial_sums, took) in [false, true].into_iter().zip(&mut took) {
-                lab.snapshot.interfaces[0].partial_sums = partial_sums;
+                lab.configuration.interfaces[0].partial_sums = partial_sums;
                 lab.publish();
                 let context = bm_bpf::testing::xdp_context(frame.len(), lab.ifindex);
                 let mut context: Vec<u8> = context.iter().flat_map(|word| word.to_ne_bytes()).collect();

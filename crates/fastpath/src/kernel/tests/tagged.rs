@@ -1,7 +1,7 @@
 //! Frames with VLAN tags, in and out.
 
 use super::*;
-use crate::snapshot::Tag;
+use crate::configuration::Tag;
 
 /// The frame with tags behind its addresses, the outer one first: type, then priority and number.
 pub(super) fn tagged(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
@@ -14,13 +14,13 @@ pub(super) fn tagged(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
 /// or that one's untagged interface (1).
 pub(super) fn trunk() -> Option<(Lab, NextHop, NextHop)> {
     let mut lab = lab()?;
-    let [input, output] = &lab.snapshot.interfaces[..] else { unreachable!("two interfaces") };
+    let [input, output] = &lab.configuration.interfaces[..] else { unreachable!("two interfaces") };
     let mac = [2, 0, 0, 0, 0, 7];
     let vlan = Some(Tag { port: lab.ifindex, protocol: 0x8100, id: 7 });
     let seven = Interface { index: 2, ifindex: 207, vlan, mac, ..input.clone() };
     let vlan = Some(Tag { port: 77, protocol: 0x88a8, id: 9 });
     let nine = Interface { index: 3, ifindex: 209, vlan, ..output.clone() };
-    lab.snapshot.interfaces.extend([seven, nine]);
+    lab.configuration.interfaces.extend([seven, nine]);
     lab.publish();
     let gateway = Gateway::default();
     let forward = |interface| Action::Forward { mac: [2, 0, 0, 1, 0, interface as u8], interface };
@@ -102,7 +102,7 @@ fn frames_of_unknown_vlans_are_left_to_linux() {
     let before = lab.kernel.counters(2).unwrap().linux();
     assert_eq!(lab.pass(&tagged(&IPV4, &[(0x8100, 7), (0x8100, 8)])).0, XDP_PASS);
     assert_eq!(lab.kernel.counters(2).unwrap().linux() - before, 1);
-    lab.snapshot.interfaces[2].forward = [false, true];
+    lab.configuration.interfaces[2].forward = [false, true];
     lab.publish();
     assert_eq!(lab.pass(&tagged(&IPV4, &[(0x8100, 7)])).0, XDP_PASS);
 }
@@ -115,11 +115,11 @@ fn filters_apply_to_tagged_frames() {
     let back = Action::Forward { mac: [2; 6], interface: 2 };
     let back = lab.hops.add(back, Gateway::default(), 0).unwrap();
     lab.set4("192.0.2.0/24", back);
-    lab.snapshot.interfaces.iter_mut().for_each(|interface| {
+    lab.configuration.interfaces.iter_mut().for_each(|interface| {
         interface.check = SourceCheck::Strict;
         interface.looked_at = interface.index != 1 && interface.index != 3;
     });
-    lab.snapshot.filters = Some(std::sync::Arc::new(Filters::default()));
+    lab.configuration.filters = Some(std::sync::Arc::new(Filters::default()));
     lab.publish();
     assert_eq!(lab.pass(&tagged(&IPV4, &[(0x8100, 7)])).0, XDP_REDIRECT, "the way back is that VLAN");
     assert_eq!(lab.pass(&IPV4), (XDP_DROP, IPV4.to_vec()), "and not the port itself");

@@ -109,11 +109,11 @@ fn tc_sends_where_xdp_cannot() {
     let Some(mut lab) = lab() else { return };
     let hop = lab.hop(1);
     lab.set4("0.0.0.0/0", hop);
-    lab.snapshot.interfaces[1].sends = false;
+    lab.configuration.interfaces[1].sends = false;
     lab.publish();
     lab.check_linux(&IPV4, "linux_egress");
     assert_eq!(lab.at_tc(&IPV4, 0).0, Verdict::Redirect);
-    lab.snapshot.interfaces[1].up = false;
+    lab.configuration.interfaces[1].up = false;
     lab.publish();
     lab.check_left(&IPV4, 0, "linux_egress");
 }
@@ -152,7 +152,7 @@ fn an_interface_moves_between_xdp_and_tc() {
         assert!(kernel.attached.iter().all(AttachedInterface::is_live));
         // Other tables, which it is switched to.
         kernel.source(Part::Ipv4).unwrap();
-        kernel.publish(&Snapshot::default()).unwrap();
+        kernel.publish(&Configuration::default()).unwrap();
     }
     kernel.keep().unwrap();
     drop(kernel);
@@ -212,10 +212,10 @@ fn interfaces_without_room_are_noticed() {
     let interface = |index, ifindex| Interface { index, ifindex, looked_at: true, ..Interface::default() };
     let twin = ifindex + crate::layout::INGRESSES as u32;
     let interfaces = vec![interface(0, twin), interface(1, ifindex)];
-    kernel.publish(&Snapshot { interfaces, ..Snapshot::default() }).unwrap();
+    kernel.publish(&Configuration { interfaces, ..Configuration::default() }).unwrap();
     let why = kernel.uncovered().remove(&ifindex).unwrap();
     assert!(why.starts_with("the kernel path has no room for it"), "{why}");
     let interfaces = vec![interface(1, ifindex)];
-    kernel.publish(&Snapshot { interfaces, ..Snapshot::default() }).unwrap();
+    kernel.publish(&Configuration { interfaces, ..Configuration::default() }).unwrap();
     assert_eq!(kernel.uncovered(), BTreeMap::new());
 }

@@ -19,7 +19,7 @@ fn cpus() -> usize {
 fn reporting((mut lab, hop): (Lab, NextHop)) -> (Lab, UnresolvedReader) {
     lab.set4("198.51.100.0/24", hop);
     lab.set6("2001:db8:2::/48", hop);
-    lab.snapshot.interfaces.iter_mut().for_each(|interface| interface.report_unresolved = true);
+    lab.configuration.interfaces.iter_mut().for_each(|interface| interface.report_unresolved = true);
     lab.publish();
     let reader = lab.kernel.unresolved().unwrap();
     (lab, reader)
@@ -83,11 +83,11 @@ fn nothing_is_reported_unasked_or_for_other_next_hops() {
     let Some(mut lab) = lab() else { return };
     let hop = without_mac(&mut lab);
     let (mut lab, reader) = reporting((lab, hop));
-    lab.snapshot.interfaces[0].report_unresolved = false;
+    lab.configuration.interfaces[0].report_unresolved = false;
     lab.publish();
     lab.check_linux(&IPV4, "linux_unresolved");
     lab.check_linux(&IPV6, "linux_unresolved");
-    lab.snapshot.interfaces[0].report_unresolved = true;
+    lab.configuration.interfaces[0].report_unresolved = true;
     lab.publish();
     lab.check_linux(&with(&IPV4, 30, &[10]), "linux_no_route");
     for action in [Action::Host, Action::Unreachable, Action::LinuxOnly] {

@@ -1,31 +1,31 @@
 //! The last configuration of the kernel path, and whether it was applied.
 
-use bm_fastpath::Snapshot;
+use bm_fastpath::Configuration;
 
 /// The last configuration of the kernel path, and whether it was applied.
 #[derive(Default)]
-pub(super) struct LastSnapshot {
+pub(super) struct AppliedConfiguration {
     /// The last one that was applied.
-    last: Option<Snapshot>,
+    last: Option<Configuration>,
     /// Whether the latest one, which matches the tables, was applied.
     sure: bool,
 }
 
-impl LastSnapshot {
+impl AppliedConfiguration {
     /// Applies a configuration with `publish`. If that fails, the previous one stays in effect, and any next one counts as new.
     pub fn apply<E>(
         &mut self,
-        snapshot: Snapshot,
-        publish: impl FnOnce(&Snapshot) -> Result<(), E>,
+        configuration: Configuration,
+        publish: impl FnOnce(&Configuration) -> Result<(), E>,
     ) -> Result<(), E> {
         self.sure = false;
-        publish(&snapshot)?;
-        (self.last, self.sure) = (Some(snapshot), true);
+        publish(&configuration)?;
+        (self.last, self.sure) = (Some(configuration), true);
         Ok(())
     }
 
     /// The last configuration that was applied.
-    pub fn last(&self) -> Option<&Snapshot> {
+    pub fn last(&self) -> Option<&Configuration> {
         self.last.as_ref()
     }
 
@@ -35,8 +35,8 @@ impl LastSnapshot {
     }
 
     /// Whether this configuration must be applied.
-    pub fn needs(&self, snapshot: &Snapshot) -> bool {
-        !self.sure || self.last.as_ref() != Some(snapshot)
+    pub fn needs(&self, configuration: &Configuration) -> bool {
+        !self.sure || self.last.as_ref() != Some(configuration)
     }
 }
 
@@ -46,8 +46,9 @@ mod tests {
 
     #[test]
     fn failed_updates_are_repeated_even_if_unchanged() {
-        let mut last = LastSnapshot::default();
-        let (one, two) = (Snapshot::default(), Snapshot { flow_seed: 2, ..Snapshot::default() });
+        let mut last = AppliedConfiguration::default();
+        let (one, two) =
+            (Configuration::default(), Configuration { flow_seed: 2, ..Configuration::default() });
         assert!(last.needs(&one) && !last.is_sure());
         last.apply(one.clone(), |_| Ok::<_, ()>(())).unwrap();
         assert!(!last.needs(&one) && last.needs(&two) && last.is_sure());

@@ -13,7 +13,7 @@ use bm_filter::{Filters, SourceCheck};
 
 /// All small tables of the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct Configuration {
     /// Interfaces, in any order.
     pub interfaces: Vec<Interface>,
     /// IPv4 addresses of this machine.
@@ -143,7 +143,7 @@ impl Interface {
     }
 }
 
-impl Snapshot {
+impl Configuration {
     /// As the program reads it. Interfaces that find no slot are left out, so Linux forwards for them.
     pub(crate) fn view(&self) -> Box<View> {
         let mut view = View::empty();
@@ -185,10 +185,10 @@ impl Snapshot {
     /// Whether the same is forwarded, and the same left to Linux, as with `other`. Whether a device can send frames
     /// may differ: that is checked periodically.
     pub fn forwards_as(&self, other: &Self) -> bool {
-        let without_devices = |snapshot: &Self| {
-            let mut snapshot = snapshot.clone();
-            snapshot.interfaces.iter_mut().for_each(|interface| interface.sends = false);
-            snapshot
+        let without_devices = |configuration: &Self| {
+            let mut configuration = configuration.clone();
+            configuration.interfaces.iter_mut().for_each(|interface| interface.sends = false);
+            configuration
         };
         without_devices(self) == without_devices(other)
     }
@@ -242,8 +242,8 @@ mod tests {
     #[test]
     fn macs_have_the_byte_order_of_a_frame() {
         let frame = [2, 0, 0, 0, 1, 0xfe, 0xaa, 0xaa];
-        let snapshot = Snapshot { interfaces: vec![interface(3, 7)], ..Snapshot::default() };
-        let view = snapshot.view();
+        let configuration = Configuration { interfaces: vec![interface(3, 7)], ..Configuration::default() };
+        let view = configuration.view();
         assert_eq!(view.ingress[7].mac, u64::from_le_bytes(frame) << 16);
         assert_eq!((view.ingress[7].interface, view.ingress[7].flags), (3, FORWARD_IPV4));
         assert_eq!((view.egress[3].mtu, view.egress[3].ifindex), (1500, 7));
@@ -252,15 +252,15 @@ mod tests {
     #[test]
     fn interfaces_without_a_slot_are_reported() {
         let interfaces = vec![interface(0, 7), interface(1, 7 + INGRESSES as u32), interface(1024, 9)];
-        let snapshot = Snapshot { interfaces, ..Snapshot::default() };
-        assert_eq!(snapshot.without_slot(), [7 + INGRESSES as u32, 9]);
-        assert_eq!(snapshot.view().ingress[7].ifindex, 7);
+        let configuration = Configuration { interfaces, ..Configuration::default() };
+        assert_eq!(configuration.without_slot(), [7 + INGRESSES as u32, 9]);
+        assert_eq!(configuration.view().ingress[7].ifindex, 7);
     }
 
     #[test]
     fn interfaces_that_cannot_send_are_not_used() {
         let down = Interface { sends: false, ..interface(5, 6) };
-        let view = Snapshot { interfaces: vec![down], ..Snapshot::default() }.view();
+        let view = Configuration { interfaces: vec![down], ..Configuration::default() }.view();
         assert_eq!((view.egress[5].mtu, view.ingress[6].ifindex), (0, 6));
     }
 }
