@@ -1308,7 +1308,7 @@ class Verify(TypedDict):
 
 
 class Vlan(TypedDict):
-    """A VLAN tag."""
+    """A VLAN tag without its priority."""
     # Ethertype of the tag: 33024 (0x8100) or 34984 (0x88a8).
     protocol: int
     # VLAN ID, 1 to 4094.

@@ -24,7 +24,6 @@ pub mod filter;
 pub mod firewall;
 pub mod hook;
 pub mod ipsec;
-pub mod mac;
 pub mod next_hop;
 pub mod number;
 pub mod port;
@@ -35,6 +34,7 @@ pub mod switch;
 pub mod verify;
 pub mod worker;
 
+pub use bm_wire::{Mac, ReversePath, Vlan};
 pub use cleared::Cleared;
 pub use cluster::{Carried, Cluster, ClusterStore, FabricLink, RegisteredNode};
 pub use codec::{decode, encode};
@@ -45,11 +45,8 @@ pub use filter::{Filter, Filters, SourceCheck};
 pub use firewall::{Bypassed, Firewall, LinuxOnly};
 pub use hook::{Hook, Hooks};
 pub use ipsec::{IpsecPolicies, IpsecPolicy, Sa, Sas};
-pub use mac::Mac;
 pub use next_hop::{Action, Hop, Neighbor, Neighbors, NextHop, NextHops, Share};
-pub use port::{
-    Account, CountedBy, Interface, Port, PortMode, PortState, Ports, Queue, ReversePath, Traffic, Vlan,
-};
+pub use port::{Account, CountedBy, Interface, Port, PortMode, PortState, Ports, Queue, Traffic};
 pub use request::{ExplainQuery, RouteQuery};
 pub use route::{LinuxOnlyTo, Lookup, Route, RouteState, Routes};
 pub use status::{Mirror, Reloaded, Status, Stopping};

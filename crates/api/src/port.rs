@@ -1,6 +1,6 @@
 //! `show ports`: ports and their Linux interfaces.
 
-use crate::{LinuxOnly, Mac};
+use crate::{LinuxOnly, Mac, ReversePath, Vlan};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -217,28 +217,4 @@ pub struct Interface {
     pub reverse_path: ReversePath,
     /// IP addresses with prefix lengths, such as `192.0.2.1/24`.
     pub addresses: Vec<String>,
-}
-
-/// A VLAN tag.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Vlan {
-    /// Ethertype of the tag: 33024 (0x8100) or 34984 (0x88a8).
-    pub protocol: u16,
-    /// VLAN ID, 1 to 4094.
-    pub id: u16,
-}
-
-/// Reverse path filter (RFC 3704).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum ReversePath {
-    /// Source addresses are not checked.
-    #[default]
-    Off,
-    /// The route to the source must lead through the same interface.
-    Strict,
-    /// There must be a route to the source.
-    Loose,
 }

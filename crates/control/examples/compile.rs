@@ -150,6 +150,6 @@ fn main() {
     mirror.apply(message4(RouteEvent::Added, Prefix::default(), 0));
     let changes = mirror.take_changes();
     apply("default", &mirror, &changes);
-    let checked = timed("verify", || compiler.verify(&mirror));
-    println!("{:12} {} compared, {} differ", "", checked.compared, checked.count);
+    let comparison = timed("verify", || compiler.verify(&mirror));
+    println!("{:12} {} compared, {} differ", "", comparison.compared, comparison.count);
 }

@@ -3,19 +3,19 @@
 //! ```text
 //! mirror ─► Change ─┬─ links, addresses, settings ─► Interfaces ─► Tables, published as a whole
 //!                   ├─ neighbors, links, objects ─► Targets: one store in a next hop, no route is touched
-//!                   ├─ bodies ─► where all routes that share one lead
+//!                   ├─ fib_infos ─► where all routes that share one lead
 //!                   └─ routes ─► Table: one entry in a FIB, and those of neighbors within it
 //! ```
 //!
 //! [`Compiler::apply`] takes these steps. Their order keeps workers from using what they do not know yet:
 //!
 //! ```text
-//! changes ─► 1 pending     what they concern: links, neighbors, objects, bodies, routes
+//! changes ─► 1 pending     what they concern: links, neighbors, objects, fib_infos, routes
 //!            2 interfaces  VRFs, links, addresses, settings; pending: links that became ours, or are no longer
 //!            3 filters     state for the filters of workers
 //!            4 replaced    if everything has changed: takes out all tables
 //!            5 targets     next hops get their MAC, carrier or object                      in place
-//!            6 bodies      where they lead; pending: routes of those that lead elsewhere now
+//!            6 fib_infos   where they lead; pending: routes of those that lead elsewhere now
 //!            7 tables      creates missing ones, and those with changed stages
 //!            8 publish     if interfaces or tables have changed: workers load the new tables, as a whole
 //!            9 neighbors   addresses whose own entries must be checked
@@ -30,12 +30,12 @@
 //! Absent on purpose: packets, netlink, and any second copy of the routes: they are in the mirror and, as prefix and
 //! next hop, in the builder of the FIB.
 
-mod body;
 mod check;
-mod checked;
+mod comparison;
 mod context;
 mod error;
 mod family;
+mod fib_info;
 mod filtering;
 mod interfaces;
 mod ipsec;
@@ -54,82 +54,42 @@ mod table;
 mod targets;
 mod view;
 
-pub use body::{LinuxReason, RouteFamily};
-pub use checked::Checked;
+pub use comparison::Comparison;
 pub use error::CompileError;
+pub use fib_info::{LinuxReason, RouteFamily};
 pub use interfaces::Interfaces;
 pub use ipsec::IpsecDevices;
-pub(crate) use ipsec::Trouble as IpsecTrouble;
+pub(crate) use ipsec::IpsecFault;
 pub(crate) use linux_only::{leaves_by, rule_of};
 pub use memory::{Anonymous, Memory};
-pub use settings::Choices;
+pub use settings::{Choices, Options};
 pub use show::Counts;
-pub use targets::{Fixed, Target, Targets};
+pub use targets::{FixedTarget, Target, Targets};
 pub use view::Adjacency;
 
-use crate::config::{Config, SourceRule};
+use crate::config::SourceRule;
+use bm_fib::Fib;
 use bm_fib::memory::Part;
 use bm_fib::next_hop::NextHopWriter;
 use bm_fib::published::{Published, Readers};
-use bm_fib::structure::{IPV4, IPV6};
-use bm_fib::{Fib, Structure};
 use bm_filter::{Filters, Flat};
 use bm_forward::Lease as WorkerLease;
 use bm_forward::filter::{RuleCounts, SourceRates};
-use bm_forward::tables::{DoubtfulSources, Feasible, Interface, ReversePath, Settings, Tables, Vrf};
+use bm_forward::tables::{DoubtfulSources, Feasible, Settings, Tables, Vrf};
 use bm_netlink::{Change, Family, Mirror};
+use bm_wire::ReversePath;
 use filtering::Filtering;
 use linux_fib::LinuxFib;
 use linux_only::{Enforced, FilteredInterfaces};
 use own_gateways::OwnGateways;
-use pending::Pending;
+use pending::PendingChanges;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use view::View;
 
-/// Number of bodies without room that are tried again with each change.
+/// Number of fib_infos without room that are tried again with each change.
 const RETRIES: usize = 64;
-
-/// Capacity and choices of a [`Compiler`].
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Maximum number of next hops.
-    pub next_hops: u32,
-    /// Number of buckets of all groups; a power of two.
-    pub group_buckets: u32,
-    /// Lookup structure for IPv4.
-    pub ipv4: Structure<u32>,
-    /// Lookup structure for IPv6.
-    pub ipv6: Structure<u128>,
-    /// Settings of the configuration that are not in the kernel.
-    pub choices: Choices,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            next_hops: NextHopWriter::HOPS,
-            group_buckets: 1 << NextHopWriter::BUCKETS_LOG2,
-            ipv4: IPV4[0],
-            ipv6: IPV6[0],
-            choices: Choices::default(),
-        }
-    }
-}
-
-impl Options {
-    /// Those of a configuration; `hash_seed` is used if it has none.
-    pub fn from_config(config: &Config, hash_seed: u32) -> Self {
-        Self {
-            next_hops: config.fib.next_hops,
-            group_buckets: config.fib.group_buckets,
-            ipv4: config.fib.ipv4,
-            ipv6: config.fib.ipv6,
-            choices: Choices::from_config(config, hash_seed),
-        }
-    }
-}
 
 /// Result of [`Compiler::apply`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -177,7 +137,7 @@ pub struct Compiler {
     filtering: Filtering,
     /// Packets that only Linux may handle: as set, and as far as there is room.
     enforced: Enforced,
-    crowded: bool,
+    has_too_many_rules: bool,
     /// Renewed by the watchdog; other threads end it while all packets are left to Linux.
     lease: Arc<WorkerLease>,
     /// Ports whose packets workers filter.
@@ -202,7 +162,8 @@ impl Compiler {
         Self::new_in(readers, options, Arc::new(Anonymous))
     }
 
-    /// The same, with next hops and tables of the main VRF in memory that others may read, too.
+    /// Creates a compiler with next hops and tables of the main VRF in memory that others may read, too, and publishes
+    /// tables without interfaces and routes.
     ///
     /// # Errors
     /// If there is no memory.
@@ -227,7 +188,7 @@ impl Compiler {
             state,
             filtering: Filtering::default(),
             enforced: Enforced::default(),
-            crowded: false,
+            has_too_many_rules: false,
             lease: Arc::default(),
             worker_ports: Vec::new(),
             counts: None,
@@ -286,8 +247,8 @@ impl Compiler {
     /// Number of entries left to Linux because there is no room; some are tried again with each [`Self::apply`].
     pub fn without_room(&self) -> usize {
         let [four, six] = [self.ipv4.size(), self.ipv6.size()];
-        let bodies = self.ipv4.shared.bodies.without_room() + self.ipv6.shared.bodies.without_room();
-        four.refused + six.refused + four.without_next_hop + six.without_next_hop + bodies
+        let fib_infos = self.ipv4.shared.fib_infos.without_room() + self.ipv6.shared.fib_infos.without_room();
+        four.refused + six.refused + four.without_next_hop + six.without_next_hop + fib_infos
     }
 
     /// Next hops and groups.
@@ -302,7 +263,7 @@ impl Compiler {
     /// [`Change::Everything`].
     pub fn apply(&mut self, mirror: &Mirror, changes: &[Change]) -> Result<Report, CompileError> {
         // 1
-        let mut pending = Pending::from_changes(changes);
+        let mut pending = PendingChanges::from_changes(changes);
         // Routes to this machine may cover more than its addresses, sources as well as gateways.
         pending.shape |= !pending.ipv4.routes.is_empty()
             && (settings::doubtful(mirror) != self.state.doubtful
@@ -317,8 +278,8 @@ impl Compiler {
         let interfaces = Arc::clone(&self.state.interfaces);
         let view = View { mirror, interfaces: &interfaces };
         self.refresh_targets(view, &pending, reshaped.moved);
-        self.ipv4.reassess(view, &mut self.targets, pending.moves_bodies(), &mut pending.ipv4);
-        self.ipv6.reassess(view, &mut self.targets, pending.moves_bodies(), &mut pending.ipv6);
+        self.ipv4.update_fib_infos(view, &mut self.targets, pending.moves_bodies(), &mut pending.ipv4);
+        self.ipv6.update_fib_infos(view, &mut self.targets, pending.moves_bodies(), &mut pending.ipv6);
         // 7
         let remade = match self.rebuild(view, &vrfs, &mut replaced) {
             Ok(remade) => remade,
@@ -335,10 +296,10 @@ impl Compiler {
         }
         // 9, 10
         let all = reshaped.moved || remade;
-        let near4 = self.ipv4.note_neighbors(view, &pending, all);
-        let near6 = self.ipv6.note_neighbors(view, &pending, all);
-        let entries = self.ipv4.refresh(view, &mut self.targets, &pending.ipv4, &near4)
-            + self.ipv6.refresh(view, &mut self.targets, &pending.ipv6, &near6);
+        let neighbors4 = self.ipv4.note_neighbors(view, &pending, all);
+        let neighbors6 = self.ipv6.note_neighbors(view, &pending, all);
+        let entries = self.ipv4.refresh(view, &mut self.targets, &pending.ipv4, &neighbors4)
+            + self.ipv6.refresh(view, &mut self.targets, &pending.ipv6, &neighbors6);
         // 11: no published table uses these any more.
         replaced.release(&mut self.targets);
         self.targets.sweep();
@@ -347,12 +308,12 @@ impl Compiler {
     }
 
     /// Takes out all tables to create them again; empty if there are none.
-    fn replaced(&mut self, everything: bool) -> Replaced {
+    fn replaced(&mut self, everything: bool) -> ReplacedTables {
         let (ipv4, ipv6) = match everything {
             true => (self.ipv4.take(), self.ipv6.take()),
             false => (self.ipv4.fresh(), self.ipv6.fresh()),
         };
-        Replaced { all: (ipv4, ipv6), ipv4: Vec::new(), ipv6: Vec::new() }
+        ReplacedTables { all: (ipv4, ipv6), ipv4: Vec::new(), ipv6: Vec::new() }
     }
 
     /// Creates missing tables and those with changed stages; returns whether there were any. The tables that they replace
@@ -361,7 +322,7 @@ impl Compiler {
         &mut self,
         view: View<'_>,
         vrfs: &BTreeSet<Option<u32>>,
-        replaced: &mut Replaced,
+        replaced: &mut ReplacedTables,
     ) -> Result<bool, CompileError> {
         let tables = family::TableMemory { readers: &self.readers, memory: &*self.memory };
         let feasible = self.choices.feasible;
@@ -383,7 +344,7 @@ impl Compiler {
         &mut self,
         mirror: &Mirror,
         vrfs: &BTreeSet<Option<u32>>,
-        pending: &mut Pending,
+        pending: &mut PendingChanges,
     ) -> InterfaceChanges {
         if !(pending.everything || pending.shape || std::mem::take(&mut self.reshape)) {
             return InterfaceChanges::default();
@@ -394,13 +355,12 @@ impl Compiler {
         let before = &self.state.interfaces.own_gateways;
         interfaces.own_gateways = OwnGateways::now(mirror, &local.0, before, self.targets.gateways());
         pending.neighbors.extend(interfaces.own_gateways.new_since(before, self.targets.gateways()));
-        let rule = |interface: &Interface| self.filtering.source_rule(interface.port);
         let now = PublishedState {
             filters,
             linux_only_rules,
             linux_tells: self.enforced.errors(),
             doubtful: settings::doubtful(mirror),
-            rules: interfaces.list.iter().map(rule).collect(),
+            rules: interfaces.list.iter().map(|own| self.filtering.source_rule(own.port)).collect(),
             worker_ports: self.worker_ports.clone(),
             local,
             settings: settings::settings(mirror, &self.choices),
@@ -410,14 +370,14 @@ impl Compiler {
         let (before, after) = (&self.state.interfaces, &now.interfaces);
         let mut moved = false;
         for ifindex in before.ifindices().chain(after.ifindices()) {
-            let sends = |interfaces: &Interfaces| {
-                interfaces.by_ifindex(ifindex).map(|of| (of.linux_only_out, of.if_id))
-            };
-            if before.index_of(ifindex) != after.index_of(ifindex) || sends(before) != sends(after) {
+            let has_moved = before.index_of(ifindex) != after.index_of(ifindex);
+            let [was, is] = [before, after].map(|interfaces| interfaces.by_ifindex(ifindex));
+            let sends_otherwise = was.map(|own| (own.linux_only_out, own.if_id))
+                != is.map(|own| (own.linux_only_out, own.if_id));
+            if has_moved || sends_otherwise {
                 pending.links.insert(ifindex);
             }
-            let vrf = |interfaces: &Interfaces| interfaces.by_ifindex(ifindex).map(|interface| interface.vrf);
-            moved |= vrf(before) != vrf(after) || before.index_of(ifindex) != after.index_of(ifindex);
+            moved |= has_moved || was.map(|own| own.vrf) != is.map(|own| own.vrf);
         }
         for (index, family) in Family::BOTH.iter().enumerate() {
             match (self.state.linux_only[index], now.linux_only[index]) {
@@ -433,7 +393,7 @@ impl Compiler {
         InterfaceChanges { state, moved }
     }
 
-    fn refresh_targets(&mut self, view: View<'_>, pending: &Pending, moved: bool) {
+    fn refresh_targets(&mut self, view: View<'_>, pending: &PendingChanges, moved: bool) {
         if pending.everything || pending.settings || moved {
             self.targets.refresh_all(view);
             return;
@@ -447,38 +407,41 @@ impl Compiler {
     }
 
     fn tables(&self, vrfs: &BTreeSet<Option<u32>>) -> Tables {
-        let [host, local] = [Fixed::Host, Fixed::Local].map(|fixed| self.targets.hop(fixed.target()));
-        let [linux4, linux6] = self.state.linux_only;
-        let of_vrf = |vrf: &Option<u32>| {
-            let ipv4: Arc<dyn Fib<Address = u32>> = match self.ipv4.vrfs.get(vrf) {
-                Some(table) if !linux4 => table.fib().reader(),
-                table => LinuxFib::over(table.map(|table| table.fib().reader()), [host, local]),
-            };
-            let ipv6: Arc<dyn Fib<Address = u128>> = match self.ipv6.vrfs.get(vrf) {
-                Some(table) if !linux6 => table.fib().reader(),
-                table => LinuxFib::over(table.map(|table| table.fib().reader()), [host, local]),
-            };
-            Vrf { ipv4, ipv6 }
-        };
-        let feasible = |vrf: &Option<u32>| {
+        // Without such tables for one VRF there are none for those after it.
+        let feasible = vrfs.iter().map_while(|vrf| {
             let (ipv4, ipv6) = (self.ipv4.vrfs.get(vrf)?.sources()?, self.ipv6.vrfs.get(vrf)?.sources()?);
             Some(Feasible { ipv4: ipv4.reader(), ipv6: ipv6.reader() })
-        };
-        let feasible = vrfs.iter().map_while(feasible).collect();
-        let mut tables = tables(&self.state, vrfs.iter().map(of_vrf).collect(), &self.targets);
+        });
+        let vrf_tables = vrfs.iter().map(|vrf| self.vrf_tables(*vrf)).collect();
+        let mut tables = tables(&self.state, vrf_tables, &self.targets);
         tables.lease = Arc::clone(&self.lease);
-        tables.with_feasible(feasible).with_filters(self.filter_set())
+        tables.with_feasible(feasible.collect()).with_filters(self.filter_set())
+    }
+
+    fn vrf_tables(&self, vrf: Option<u32>) -> Vrf {
+        let [host, local] =
+            [FixedTarget::Host, FixedTarget::Local].map(|fixed| self.targets.hop(fixed.target()));
+        let [linux4, linux6] = self.state.linux_only;
+        let ipv4: Arc<dyn Fib<Address = u32>> = match self.ipv4.vrfs.get(&vrf) {
+            Some(table) if !linux4 => table.fib().reader(),
+            table => LinuxFib::over(table.map(|table| table.fib().reader()), [host, local]),
+        };
+        let ipv6: Arc<dyn Fib<Address = u128>> = match self.ipv6.vrfs.get(&vrf) {
+            Some(table) if !linux6 => table.fib().reader(),
+            table => LinuxFib::over(table.map(|table| table.fib().reader()), [host, local]),
+        };
+        Vrf { ipv4, ipv6 }
     }
 }
 
 /// Replaced tables. Workers read them until new ones are published.
-struct Replaced {
+struct ReplacedTables {
     all: (family::Tables<u32>, family::Tables<u128>),
     ipv4: Vec<table::Table<u32>>,
     ipv6: Vec<table::Table<u128>>,
 }
 
-impl Replaced {
+impl ReplacedTables {
     /// Releases what they hold.
     fn release(&mut self, targets: &mut Targets) {
         self.all.0.release(targets);

@@ -22,17 +22,20 @@ mod error;
 mod export;
 mod filter;
 mod firewall;
+mod forms;
 mod hook;
 mod ipsec;
 mod lua;
 mod port;
 mod read;
 mod router;
+mod section;
 mod switch;
 
 pub use daemon::{Daemon, IdleChoice, PathChoice, Switch};
+pub use declare::Effect;
 pub use device::{Device, DeviceError};
-pub use diff::{Change, Effect};
+pub use diff::Change;
 pub use error::{ConfigError, Problem, ProblemKind};
 pub use export::{Collector, Export, ExportFormat};
 pub use filter::{Fail, Filter, SourceRule};
@@ -44,6 +47,7 @@ pub use port::Port;
 pub use router::{Fib, Mirror, Neighbors, SlowPath};
 
 use bm_filter::Rule;
+use bm_wire::ReversePath;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -88,16 +92,12 @@ impl Config {
 
     /// Whether any port checks sources by feasible paths.
     pub fn asks_for_feasible(&self) -> bool {
-        self.ports.iter().any(|port| self.source_rule(port) == SourceRule::Feasible)
+        self.ports.iter().any(|port| self.source_rule(port).own() == ReversePath::Feasible)
     }
 
     /// Whether filters drop anything that Linux would forward.
     pub fn filters_drop(&self) -> bool {
-        self.filter.drops()
-            || self
-                .ports
-                .iter()
-                .any(|port| !matches!(self.source_rule(port), SourceRule::Kernel | SourceRule::Off))
+        self.filter.drops() || self.ports.iter().any(|port| self.source_rule(port).own() != ReversePath::Off)
     }
 
     /// Names of unknown ports in rules.

@@ -18,12 +18,13 @@ mod budget;
 mod control;
 mod follower;
 mod kernel;
-mod known;
+
 mod leases;
 mod linux_only;
 mod neighbor_requests;
 mod neighbors;
 mod ports;
+mod state;
 mod tally;
 mod uppers;
 mod watchdog;
@@ -46,9 +47,9 @@ use crate::compile;
 use crate::config::Config;
 pub use control::Control;
 use control::VerifyRequest;
-pub use known::{ControlPortState, ControlState};
 use leases::{Leases, Reason};
 pub use neighbor_requests::NeighborRequests;
+pub use state::{ControlPortState, ControlState};
 use watchdog::{Health, Watchdog};
 
 /// A port of the control thread.
@@ -93,7 +94,7 @@ pub struct Handle {
     follower: Option<follower::Orders>,
     leases: Leases,
     health: Health,
-    kernel: Option<kernel::Shared>,
+    kernel: Option<kernel::SharedKernel>,
 }
 
 /// The control thread; ends on drop.
@@ -142,20 +143,21 @@ impl ControlThread {
         let linux_only = watch.list().to_vec();
         let (tell, told) = mpsc::channel();
         let (config, wake, worker_leases) = (config.clone(), waker.clone(), leases.clone());
-        let run = move || match Control::open(&config, compiler, ports, kernel, linux_only, worker_leases) {
-            Ok(mut control) => {
-                let _gone = tell.send(Ok(()));
-                if let Err(error) = set_nice(URGENT) {
-                    tracing::info!(%error, "tables may follow Linux with a delay while the machine is busy");
+        let thread = std::thread::Builder::new().name(watchdog::CONTROL.into()).spawn(move || {
+            match Control::open(&config, compiler, ports, kernel, linux_only, worker_leases) {
+                Ok(mut control) => {
+                    let _gone = tell.send(Ok(()));
+                    if let Err(error) = set_nice(URGENT) {
+                        tracing::info!(%error, "tables may follow Linux with a delay while the machine is busy");
+                    }
+                    control.run(&requested, &wake);
                 }
-                control.run(&requested, &wake);
+                Err(error) => {
+                    let _gone = tell.send(Err(error));
+                }
             }
-            Err(error) => {
-                let _gone = tell.send(Err(error));
-            }
-        };
-        let thread =
-            std::thread::Builder::new().name(watchdog::CONTROL.into()).spawn(run).map_err(Error::new)?;
+        });
+        let thread = thread.map_err(Error::new)?;
         let handle = Handle { requests, waker, published, follower: None, leases, health, kernel: shared };
         let mut thread = Self { handle, thread: Some(thread), follower: None, _watchdog: watchdog };
         match told.recv() {
@@ -294,8 +296,9 @@ impl Handle {
         let mut verify = self.wait(&answered)?;
         verify.differences_total += firewall.len();
         verify.equal &= firewall.is_empty();
-        let difference = |message| bm_api::Difference { area: Area::Firewall, message };
-        verify.differences.extend(firewall.into_iter().map(difference));
+        for message in firewall {
+            verify.differences.push(bm_api::Difference { area: Area::Firewall, message });
+        }
         Ok(verify)
     }
 }

@@ -26,18 +26,20 @@
 //!
 //! Inbound policies of IPsec are in an ingress chain of their own, with another mark ([`inbound`]).
 //!
-//! The same applies to frames with two tags, whatever the filters, since nftables does not look behind the second one.
+//! Frames with two tags are marked, and dropped without a mark, whatever the filters say, since nftables does not look
+//! behind the second one.
 
 mod inbound;
 mod rules;
 
-use crate::config::{Config, Device, Fail, HookFailure, SourceRule};
+use crate::config::{Config, Device, Fail, HookFailure};
 use bm_filter::Action;
 use bm_ipsec::Policy;
 use bm_netlink::nft::{
     CHECKED, Chain, Family, HANDED_OVER, Hook, Match, Nft, OURS, Rule, Table, Value, Verdict, owned_name,
 };
 use bm_port::Unattended;
+use bm_wire::ReversePath;
 use std::path::Path;
 
 use rules::{Kind, any_of_transport, frame_is, later_fragment};
@@ -90,17 +92,20 @@ pub fn name(socket: &Path) -> String {
         return OURS.into();
     }
     // FNV-1a: the same in each build.
-    let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
-    let hash = socket.as_os_str().as_encoded_bytes().iter().fold(0x811c_9dc5, step);
+    let mut hash: u32 = 0x811c_9dc5;
+    for byte in socket.as_os_str().as_encoded_bytes() {
+        hash = (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    }
     format!("{OURS}_{hash:08x}")
 }
 
 /// Removes the tables that a killed daemon has left; returns their description.
 pub fn remove(name: &str) -> Vec<String> {
     let Ok(Some(mut nft)) = Nft::open() else { return Vec::new() };
-    let mut remove =
-        |family: &Family| nft.is_there(*family, name).unwrap_or(false) && nft.remove(*family, name).is_ok();
-    let any = FAMILIES.iter().filter(|family| remove(family)).count() > 0;
+    let mut any = false;
+    for family in FAMILIES {
+        any |= nft.is_there(family, name).unwrap_or(false) && nft.remove(family, name).is_ok();
+    }
     any.then(|| format!("nftables (tables {name})")).into_iter().collect()
 }
 
@@ -111,7 +116,7 @@ pub fn inexact(config: &Config, index: usize) -> Option<String> {
     if config.filter.rate_packets.is_some() {
         return Some("nftables cannot limit rates in the same way".into());
     }
-    if !matches!(source, SourceRule::Kernel | SourceRule::Off) {
+    if source.own() != ReversePath::Off {
         return Some(format!("nftables cannot check sources in the same way (reverse_path = \"{source}\")"));
     }
     let rules = config.filter.rules.len();
@@ -136,11 +141,13 @@ pub fn drops(config: &Config, index: usize) -> bool {
     let Some(port) = config.ports.get(index) else { return false };
     let Device::Xdp(name) = &port.device else { return false };
     let filter = &config.filter;
-    let is_here = |rule: &&bm_filter::Rule| rule.port.as_ref().is_none_or(|port| port == name);
     inexact(config, index).is_some()
         || filter.unmatched == Action::Drop
         || filter.tiny_fragments == Action::Drop
-        || filter.rules.iter().filter(is_here).any(|rule| rule.action == Action::Drop)
+        || filter
+            .rules
+            .iter()
+            .any(|rule| rule.action == Action::Drop && rule.port.as_ref().is_none_or(|port| port == name))
 }
 
 /// Whether nftables filters what brickmoon does not get.
@@ -151,35 +158,44 @@ pub fn is_closed(config: &Config) -> bool {
 /// The tables for these ports, with the filters if they fail closed and the inbound policies of IPsec; families without any
 /// are omitted.
 pub fn tables(config: &Config, inbound: &[Policy], table: &str, ports: &[PortNow]) -> Vec<Table> {
-    let make = |family| {
-        let mut chains = Vec::new();
-        if family == Family::Netdev && !inbound.is_empty() {
-            chains.extend(ports.iter().flat_map(|port| inbound::chains(inbound, port)));
-        }
-        let mut by_name = Vec::new();
-        for port in ports.iter().filter(|port| is_closed(config) && drops(config, port.index)) {
-            let conditions = conditions(config, family, port);
-            let Some(conditions) = conditions else { continue };
-            chains.extend(chains_of(config, family, port));
-            let entries = entries(family, port, &conditions);
-            match family {
-                Family::Netdev => {
-                    let hook = Hook::Ingress(port.device.clone());
-                    let exact = inexact(config, port.index).is_none();
-                    let first = handed_over(port.interface);
-                    let elsewhere = filtered_elsewhere(port.interface).into_iter().filter(|_| exact);
-                    let rules = first.into_iter().chain(elsewhere).chain(entries).collect();
-                    chains.push(Chain { name: port.name.clone(), hook, rules });
-                }
-                Family::Inet | Family::Bridge => by_name.extend(entries),
+    let tables = FAMILIES.into_iter().filter_map(|family| table_of(config, inbound, family, table, ports));
+    tables.collect()
+}
+
+/// The table of a family.
+fn table_of(
+    config: &Config,
+    inbound: &[Policy],
+    family: Family,
+    table: &str,
+    ports: &[PortNow],
+) -> Option<Table> {
+    let mut chains = Vec::new();
+    if family == Family::Netdev && !inbound.is_empty() {
+        chains.extend(ports.iter().flat_map(|port| inbound::chains(inbound, port)));
+    }
+    let mut by_name = Vec::new();
+    for port in ports.iter().filter(|port| is_closed(config) && drops(config, port.index)) {
+        let conditions = conditions(config, family, port);
+        let Some(conditions) = conditions else { continue };
+        chains.extend(chains_of(config, family, port));
+        let entries = entries(family, port, &conditions);
+        match family {
+            Family::Netdev => {
+                let hook = Hook::Ingress(port.device.clone());
+                let exact = inexact(config, port.index).is_none();
+                let first = handed_over(port.interface);
+                let elsewhere = filtered_elsewhere(port.interface).into_iter().filter(|_| exact);
+                let rules = first.into_iter().chain(elsewhere).chain(entries).collect();
+                chains.push(Chain { name: port.name.clone(), hook, rules });
             }
+            Family::Inet | Family::Bridge => by_name.extend(entries),
         }
-        if !by_name.is_empty() {
-            chains.push(Chain { name: "prerouting".into(), hook: Hook::Prerouting, rules: by_name });
-        }
-        (!chains.is_empty()).then(|| Table { family, name: table.into(), owned: false, chains })
-    };
-    FAMILIES.into_iter().filter_map(make).collect()
+    }
+    if !by_name.is_empty() {
+        chains.push(Chain { name: "prerouting".into(), hook: Hook::Prerouting, rules: by_name });
+    }
+    (!chains.is_empty()).then(|| Table { family, name: table.into(), owned: false, chains })
 }
 
 /// The table with the inbound policies alone, for ports that workers have left.
@@ -192,25 +208,26 @@ pub fn inbound_table(inbound: &[Policy], table: &str, ports: &[PortNow]) -> Opti
 /// The table that exists only as long as the daemon; it marks packets on ports of workers that the tables of [`tables`] drop
 /// without it. `None` if there are none.
 pub fn owned_table(config: &Config, inbound: &[Policy], table: &str, ports: &[PortNow]) -> Option<Table> {
-    let chain = |port: &PortNow| {
-        let PortInterface::ByWorkers { ifindex, .. } = port.interface else { return None };
-        let here = is_interface(ifindex);
-        let mark =
-            |matches, bit| Rule { comment: "from brickmoon".into(), matches, verdict: Verdict::Mark(bit) };
-        let mut rules = match inexact(config, port.index) {
-            _ if !is_closed(config) || !drops(config, port.index) => Vec::new(),
-            Some(_) => vec![mark(vec![here.clone()], HANDED_OVER)],
-            None => TAGS.map(|tag| mark(vec![here.clone(), frame_is(tag)], HANDED_OVER)).into(),
-        };
-        if !inbound.is_empty() {
-            rules.push(mark(vec![here], CHECKED));
-        }
-        let hook = Hook::Ingress(port.device.clone());
-        (!rules.is_empty()).then(|| Chain { name: port.name.clone(), hook, rules })
-    };
-    let chains: Vec<_> = ports.iter().filter_map(chain).collect();
+    let chains: Vec<_> = ports.iter().filter_map(|port| owned_chain(config, inbound, port)).collect();
     let name = owned_name(table);
     (!chains.is_empty()).then_some(Table { family: Family::Netdev, name, owned: true, chains })
+}
+
+/// The chain of the owned table for a port.
+fn owned_chain(config: &Config, inbound: &[Policy], port: &PortNow) -> Option<Chain> {
+    let PortInterface::ByWorkers { ifindex, .. } = port.interface else { return None };
+    let here = is_interface(ifindex);
+    let mark = |matches, bit| Rule { comment: "from brickmoon".into(), matches, verdict: Verdict::Mark(bit) };
+    let mut rules = match inexact(config, port.index) {
+        _ if !is_closed(config) || !drops(config, port.index) => Vec::new(),
+        Some(_) => vec![mark(vec![here.clone()], HANDED_OVER)],
+        None => TAGS.map(|tag| mark(vec![here.clone(), frame_is(tag)], HANDED_OVER)).into(),
+    };
+    if !inbound.is_empty() {
+        rules.push(mark(vec![here], CHECKED));
+    }
+    let hook = Hook::Ingress(port.device.clone());
+    (!rules.is_empty()).then(|| Chain { name: port.name.clone(), hook, rules })
 }
 
 /// Conditions under which a table of this family filters packets of a port; `None` if it never does.
@@ -265,11 +282,21 @@ fn filtered_elsewhere(interface: PortInterface) -> Vec<Rule> {
     let PortInterface::ByWorkers { ifindex, mac, vlans_in_vrf, .. } = interface else { return Vec::new() };
     let here = is_interface(ifindex);
     let own = Match::Is(Value::Link(0, 6), mac.to_vec(), None);
-    let of_type = |ethertype: u16| Match::Is(Value::Link(12, 2), ethertype.to_be_bytes().to_vec(), None);
-    let accept = |matches| Rule { comment: "by name".into(), matches, verdict: Verdict::Accept };
-    let untagged = [0x0800, 0x86dd].map(|ip| accept(vec![here.clone(), own.clone(), of_type(ip)]));
-    let tagged = TAGS.map(|tag| accept(vec![of_type(tag)]));
-    untagged.into_iter().chain(tagged.into_iter().filter(|_| vlans_in_vrf)).collect()
+    let mut matches: Vec<_> =
+        [0x0800, 0x86dd].map(|ip| vec![here.clone(), own.clone(), link_type(ip)]).into();
+    if vlans_in_vrf {
+        matches.extend(TAGS.map(|tag| vec![link_type(tag)]));
+    }
+    let rules = matches.into_iter().map(|matches| Rule {
+        comment: "by name".into(),
+        matches,
+        verdict: Verdict::Accept,
+    });
+    rules.collect()
+}
+
+fn link_type(ethertype: u16) -> Match {
+    Match::Is(Value::Link(12, 2), ethertype.to_be_bytes().to_vec(), None)
 }
 
 /// The rules that send packets of a port to its chains.
@@ -309,7 +336,7 @@ fn chain_name(port: &str, kind: Kind) -> String {
 
 /// The chains of a port: packets for this machine are accepted, then the filters decide.
 fn chains_of(config: &Config, family: Family, port: &PortNow) -> Vec<Chain> {
-    let chain = |kind: Kind| {
+    let chains = Kind::ALL.map(|kind| {
         let mut rules = rules::not_forwarded(family, kind);
         if kind == Kind::Unknown || inexact(config, port.index).is_some() {
             rules.push(Rule { comment: String::new(), matches: Vec::new(), verdict: Verdict::Drop });
@@ -317,8 +344,8 @@ fn chains_of(config: &Config, family: Family, port: &PortNow) -> Vec<Chain> {
             rules.extend(rules::of_filter(&config.filter, &port.name, kind));
         }
         Chain { name: chain_name(&port.name, kind), hook: Hook::Nowhere, rules }
-    };
-    Kind::ALL.map(chain).into()
+    });
+    chains.into()
 }
 
 #[cfg(test)]

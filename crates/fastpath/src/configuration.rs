@@ -7,9 +7,10 @@ use crate::filters::FilterInputs;
 use crate::layout::{
     Egress, FORWARD_IPV4, FORWARD_IPV6, INGRESSES, INTERFACES, Ingress, LINUX_ONLY,
     LINUX_ONLY_FRAGMENTS_IPV6, LOCAL_BITS, LOCAL_HASH, PARTIAL_SUMS, REPORT_UNRESOLVED, VLAN_HASH_PORT,
-    VLAN_HASH_TAG, VLAN_TRIES, VLANS, View, Vlan,
+    VLAN_HASH_TAG, VLAN_TRIES, VLANS, View, VlanEntry,
 };
-use bm_filter::{Filters, SourceCheck};
+use bm_filter::Filters;
+use bm_wire::{ReversePath, Vlan};
 
 /// All small tables of the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,7 +27,7 @@ pub struct Configuration {
     pub local_ipv6: Vec<Ipv6Addr>,
     /// The filters. None cost nothing.
     pub filters: Option<Arc<Filters>>,
-    /// Whether filters may need [`SourceCheck::Feasible`]: the tables of sources are loaded, and unloaded when this
+    /// Whether filters may need [`ReversePath::Feasible`]: the tables of sources are loaded, and unloaded when this
     /// is false.
     pub feasible: bool,
     /// Families, IPv4 first, whose routes only Linux knows: filters do not check the reverse path of their sources.
@@ -39,32 +40,17 @@ pub struct Configuration {
     pub policies: [u8; 2],
 }
 
-/// Reverse path filter (RFC 3704), with the values of `rp_filter`.
+/// The VLAN of an interface, and the port below it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReversePath {
-    /// 0: sources are not checked.
-    #[default]
-    Off,
-    /// 1: the route to the source must lead out of the interface on which the packet arrived.
-    Strict,
-    /// 2: there must be some route to the source.
-    Loose,
-}
-
-/// The VLAN of an interface.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tag {
-    /// Index in Linux of the underlying port.
+pub struct PortVlan {
+    /// Index in Linux of the port.
     pub port: u32,
-    /// 0x8100, or 0x88a8 for a service tag.
-    pub protocol: u16,
-    /// VLAN ID, 1 to 4094.
-    pub id: u16,
+    pub vlan: Vlan,
 }
 
-impl Tag {
+impl PortVlan {
     fn number(self) -> u32 {
-        u32::from(self.protocol) << 16 | u32::from(self.id)
+        u32::from(self.vlan.protocol) << 16 | u32::from(self.vlan.id)
     }
 
     /// The slots in which the program searches for it.
@@ -83,7 +69,7 @@ pub struct Interface {
     /// Index in Linux.
     pub ifindex: u32,
     /// Its VLAN, if its frames are tagged.
-    pub vlan: Option<Tag>,
+    pub vlan: Option<PortVlan>,
     /// Its MAC address.
     pub mac: [u8; 6],
     /// Largest IP packet, in bytes.
@@ -98,7 +84,7 @@ pub struct Interface {
     /// The reverse path filter of Linux: packets that fail go to Linux.
     pub reverse_path: ReversePath,
     /// The reverse path check of filters, which drop packets that fail.
-    pub check: SourceCheck,
+    pub check: ReversePath,
     /// Whether frames are examined although no untagged frame is forwarded: for filters, or for VLANs on it.
     pub looked_at: bool,
     /// Families, IPv4 first, that are not forwarded because only Linux may handle the packets received here.
@@ -169,7 +155,8 @@ impl Configuration {
             let Some(tag) = interface.vlan else { continue };
             // Without a slot the program does not know the tag, so Linux gets its frames.
             if let Some(place) = tag.places().find(|place| view.vlans[*place].port == 0) {
-                view.vlans[place] = Vlan { port: tag.port, tag: tag.number(), ifindex: interface.ifindex };
+                view.vlans[place] =
+                    VlanEntry { port: tag.port, tag: tag.number(), ifindex: interface.ifindex };
             }
         }
         if self.all_doubtful {
@@ -200,7 +187,7 @@ impl Configuration {
 
     /// The parts that filters depend on.
     pub(crate) fn filter_inputs(&self) -> FilterInputs {
-        let checked = self.interfaces.iter().filter(|interface| interface.check != SourceCheck::None);
+        let checked = self.interfaces.iter().filter(|interface| interface.check != ReversePath::Off);
         let checks = checked.map(|interface| (interface.index, interface.check)).collect();
         let ipv6 = self.local_ipv6.iter().copied().map(IpAddr::V6);
         let own = self.local_ipv4.iter().copied().map(IpAddr::V4).chain(ipv6).collect();

@@ -7,8 +7,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use bm_filter::{COUNTERS, Filters, Flat, ROOM_RULES, ROOM_WORDS, Rate, SOURCES, SourceCheck};
+use bm_filter::{COUNTERS, Filters, Flat, ROOM_RULES, ROOM_WORDS, Rate, SOURCES};
 use bm_sys::{Access, Map};
+use bm_wire::ReversePath;
 use bm_wire::prefix::Address;
 use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts};
 use libbpf_rs::{MapHandle, MapType};
@@ -60,7 +61,7 @@ impl Head {
                 | flag(filters.tree.claims.is_some(), HAS_CLAIMS)
                 | flag(filters.tree.linux_only.is_some(), HAS_LINUX_ONLY)
                 | flag(
-                    filters.may_drop() || asked.checks.iter().any(|(_, check)| *check != SourceCheck::None),
+                    filters.may_drop() || asked.checks.iter().any(|(_, check)| *check != ReversePath::Off),
                     MAY_DROP,
                 )
                 | flag(asked.unknown[0], UNKNOWN[0])
@@ -102,7 +103,7 @@ impl Head {
 /// The parts of a configuration that filters depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FilterInputs {
-    pub checks: Vec<(u16, SourceCheck)>,
+    pub checks: Vec<(u16, ReversePath)>,
     /// Addresses of this machine's interfaces.
     pub own: Vec<IpAddr>,
     pub unknown: [bool; 2],

@@ -82,7 +82,7 @@ pub const VLAN_HASH_TAG: u32 = 0x85eb_ca6b;
 /// Shared with the program as part of a [`View`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Vlan {
+pub struct VlanEntry {
     pub port: u32,
     pub tag: u32,
     pub ifindex: u32,
@@ -100,7 +100,7 @@ pub struct View {
     pub local: [u64; LOCAL_BITS / 64],
     pub ingress: [Ingress; INGRESSES],
     pub egress: [Egress; INTERFACES],
-    pub vlans: [Vlan; VLANS],
+    pub vlans: [VlanEntry; VLANS],
     /// MTUs of egresses for the program at tc, which can send through any device; 0 for VLANs, and where nothing may
     /// be sent.
     pub tc_mtus: [u16; INTERFACES],
@@ -116,7 +116,7 @@ impl View {
             local: [0; LOCAL_BITS / 64],
             ingress: [Ingress::default(); INGRESSES],
             egress: [Egress::default(); INTERFACES],
-            vlans: [Vlan::default(); VLANS],
+            vlans: [VlanEntry::default(); VLANS],
             tc_mtus: [0; INTERFACES],
         })
     }

@@ -47,9 +47,10 @@ pub use attach::{
 };
 pub use bm_bpf::AttachType;
 pub use bm_bpf::{NoPins, Pins};
-pub use bm_filter::{Filters, Rate, SourceCheck};
+pub use bm_filter::{Filters, Rate};
+pub use bm_wire::ReversePath;
 pub use claims::{CLAIM_QUEUES, Claims};
-pub use configuration::{Configuration, Interface, ReversePath, Tag};
+pub use configuration::{Configuration, Interface, PortVlan};
 pub use counters::{COUNTERS, Counters, LEFT_TO_LINUX};
 pub use dropped::{DropMonitor, DroppedByLinux, LinuxCause};
 pub use error::KernelError;

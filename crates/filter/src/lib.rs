@@ -26,7 +26,7 @@ mod vectors;
 pub use key::{AnyAddress, EXTENSIONS, Key, Kind, TOGETHER, WORDS};
 pub use node::ROOM_WORDS;
 pub use rule::{Action, AnyPrefix, Flat, NoPrefix, Ports, ROOM_RULES, Rule, UNMATCHED};
-pub use set::{COUNTERS, Filters, Rate, SOURCES, SourceCheck, TICKS_A_NANOSECOND};
+pub use set::{COUNTERS, Filters, Rate, SOURCES, TICKS_A_NANOSECOND};
 pub use tree::{TooMany, Tree};
 #[cfg(target_arch = "x86_64")]
 pub use vectors::{FIRST_WORD, Words};

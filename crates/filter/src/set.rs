@@ -45,22 +45,6 @@ impl Rate {
     }
 }
 
-/// The reverse path check of filters, in place of the one in Linux (RFC 3704).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum SourceCheck {
-    /// Not checked by filters.
-    #[default]
-    None,
-    /// A route to the source must lead out of the interface on which the packet arrived.
-    Strict,
-    /// There must be some route to the source.
-    Loose,
-    /// Some route to the source's prefix, best or not, must lead out of the interface on which the packet arrived; a
-    /// table of sources contains these interfaces.
-    Feasible,
-}
-
 /// The number of counters.
 pub const COUNTERS: usize = ROOM_RULES + 1;
 

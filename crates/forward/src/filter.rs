@@ -16,7 +16,8 @@ mod rates;
 mod set;
 
 use bm_fib::next_hop::Action;
-use bm_filter::{AnyAddress, Filters, Flat, Key, SourceCheck, UNMATCHED};
+use bm_filter::{AnyAddress, Filters, Flat, Key, UNMATCHED};
+
 use bm_stats::Reason;
 use bm_wire::{ipv4, ipv6};
 
@@ -155,7 +156,7 @@ impl<'a> PortFilter<'a> {
             return Some((Reason::TinyFragment, None));
         }
         let check = self.set.checks.get(usize::from(logical)).copied().unwrap_or_default();
-        if check != SourceCheck::None && !self.comes_back(key, check, logical) {
+        if check != ReversePath::Off && !self.comes_back(key, check, logical) {
             return Some((Reason::ReversePath, None));
         }
         let (drops, counter) = outcome(tree.find(key), *drop_unmatched);
@@ -168,7 +169,7 @@ impl<'a> PortFilter<'a> {
     }
 
     /// Whether the source passes the reverse path check (RFC 3704). DHCP's 0.0.0.0 and link-local sources always do.
-    fn comes_back(&self, key: &Key, check: SourceCheck, logical: u16) -> bool {
+    fn comes_back(&self, key: &Key, check: ReversePath, logical: u16) -> bool {
         let vrf = self.vrf_of(logical);
         let Some(table) = self.tables.vrfs.get(vrf) else { return true };
         if self.set.unknown[usize::from(matches!(key.source(), AnyAddress::V6(_)))] {
@@ -180,9 +181,8 @@ impl<'a> PortFilter<'a> {
             AnyAddress::V4(source) => table.ipv4.lookup(source),
             AnyAddress::V6(source) => table.ipv6.lookup(source),
         };
-        let strictness = if check == SourceCheck::Loose { ReversePath::Loose } else { ReversePath::Strict };
-        source::passes(&self.tables.next_hops, hop, strictness, logical)
-            || check == SourceCheck::Feasible
+        source::passes(&self.tables.next_hops, hop, check, logical)
+            || check == ReversePath::Feasible
                 && self.tables.feasible.get(vrf).is_some_and(|ways| is_way(ways, key, logical))
     }
 

@@ -2,6 +2,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+pub use bm_wire::{ReversePath, Vlan};
+
 /// A logical interface: a port's own, or a VLAN of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
@@ -52,15 +54,6 @@ pub struct Interface {
     pub ipv6: Vec<(Ipv6Addr, u8)>,
 }
 
-/// A VLAN tag without its priority.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Vlan {
-    /// 0x8100, or 0x88a8 for a service tag.
-    pub protocol: u16,
-    /// VLAN identifier, 0 to 4094.
-    pub id: u16,
-}
-
 /// The MAC address of an IPsec interface: in frames within a worker it says which interface they leave by or arrive on.
 pub const fn ipsec_mac(if_id: u32) -> [u8; 6] {
     let [a, b, c, d] = if_id.to_be_bytes();
@@ -74,18 +67,6 @@ pub struct PortInterfaces {
     pub untagged: Option<u16>,
     /// Interfaces of tagged frames.
     pub tagged: Vec<(Vlan, u16)>,
-}
-
-/// Reverse path filter (RFC 3704), as `rp_filter` counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ReversePath {
-    /// 0: sources are not checked.
-    #[default]
-    Off,
-    /// 1: the route to the source must lead out of the interface it came in on.
-    Strict,
-    /// 2: there must be some route to the source.
-    Loose,
 }
 
 /// The kernel's settings that a packet's way depends on.

@@ -47,7 +47,7 @@ pub(crate) fn refused_path(
     (!passes(next_hops, hop, filter, interface)).then_some(Refusal::Drop(Reason::ReversePath))
 }
 
-/// Whether the route back to a source allows it on `interface`; `hop` is the result of looking up the source.
+/// Whether the best route back to a source allows it on `interface`; `hop` is the result of looking up the source.
 pub(crate) fn passes(next_hops: &NextHops, hop: NextHop, filter: ReversePath, interface: u16) -> bool {
     let entry = next_hops.entry(hop);
     match (filter, entry.action()) {
@@ -55,10 +55,10 @@ pub(crate) fn passes(next_hops: &NextHops, hop: NextHop, filter: ReversePath, in
         // A reject route is not a valid reverse path.
         (_, Action::None | Action::Blackhole | Action::Unreachable | Action::Prohibit) => false,
         (ReversePath::Loose, _) => true,
-        (ReversePath::Strict, Action::Group { count, .. }) => {
+        (ReversePath::Strict | ReversePath::Feasible, Action::Group { count, .. }) => {
             (0..count).any(|hash| leads_out_of(next_hops, next_hops.select(entry, hash), interface))
         }
-        (ReversePath::Strict, _) => leads_out_of(next_hops, hop, interface),
+        (ReversePath::Strict | ReversePath::Feasible, _) => leads_out_of(next_hops, hop, interface),
     }
 }
 

@@ -40,8 +40,11 @@ pub mod ethertype {
     pub const LEAST: u16 = 0x0600;
 }
 
-/// A link-layer address.
+/// A MAC address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(try_from = "String", into = "String"))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[repr(transparent)]
 pub struct Mac(pub [u8; 6]);
 
@@ -119,6 +122,30 @@ impl FromStr for Mac {
         }
         if parts.next().is_some() { Err(NotAMac) } else { Ok(mac) }
     }
+}
+
+impl TryFrom<String> for Mac {
+    type Error = NotAMac;
+    fn try_from(text: String) -> Result<Self, NotAMac> {
+        text.parse()
+    }
+}
+
+impl From<Mac> for String {
+    fn from(mac: Mac) -> Self {
+        mac.to_string()
+    }
+}
+
+/// A VLAN tag without its priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Vlan {
+    /// Ethertype of the tag: 33024 (0x8100) or 34984 (0x88a8).
+    pub protocol: u16,
+    /// VLAN ID, 1 to 4094.
+    pub id: u16,
 }
 
 /// A tag: which virtual LAN, and how urgent.

@@ -30,12 +30,14 @@ pub mod ipv6;
 pub mod malformed;
 pub mod offload;
 pub mod prefix;
+pub mod reverse_path;
 pub mod tcp;
 pub mod udp;
 
-pub use ethernet::Mac;
+pub use ethernet::{Mac, Vlan};
 pub use family::Family;
 pub use malformed::{Malformed, NoRoom};
+pub use reverse_path::ReversePath;
 
 /// Protocol numbers, as in IPv4's protocol field and IPv6's next header.
 pub mod protocol {

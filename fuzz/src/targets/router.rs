@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
-use bm_filter::{Action, Filters, Flat, Rule, SourceCheck, Tree};
+use bm_filter::{Action, Filters, Flat, Rule, Tree};
 use bm_forward::filter::{FilterSet, RuleCounts};
 use bm_forward::testing::Lab;
+use bm_wire::ReversePath;
 use bm_wire::ipv4::Ipv4;
 use bm_wire::ipv6::Ipv6;
 
@@ -143,7 +144,7 @@ fn filters(input: &mut Input<'_>) -> FilterSet {
         drop_tiny_fragments: chosen & 0x20 != 0,
         rate: None,
     };
-    let check = if chosen & 0x40 != 0 { SourceCheck::Strict } else { SourceCheck::None };
+    let check = if chosen & 0x40 != 0 { ReversePath::Strict } else { ReversePath::Off };
     FilterSet {
         filters: Arc::new(filters),
         checks: vec![check; PORTS + 1],

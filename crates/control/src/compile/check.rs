@@ -4,9 +4,9 @@
 //! The mirror itself is compared with the kernel elsewhere (`bm_netlink::Watch`); `brickmoon verify` reports both.
 
 use super::Compiler;
-use super::body::RouteFamily;
-use super::checked::Checked;
+use super::comparison::Comparison;
 use super::family;
+use super::fib_info::RouteFamily;
 use super::targets::Targets;
 use super::view::View;
 use bm_api::Area;
@@ -16,42 +16,43 @@ use std::sync::Arc;
 impl Compiler {
     /// Compares all compiled state with the mirror, and lists the routes that could not be compiled, so that Linux forwards
     /// their packets. All changes of the mirror must have been applied.
-    pub fn verify(&mut self, mirror: &Mirror) -> Checked {
+    pub fn verify(&mut self, mirror: &Mirror) -> Comparison {
         let interfaces = Arc::clone(self.interfaces());
         let view = View { mirror, interfaces: &interfaces };
-        let mut checked = Checked::default();
-        self.check_interfaces(mirror, &mut checked);
-        self.targets.check(view, &mut checked);
-        check(&mut self.ipv4, view, &mut self.targets, &mut checked);
-        check(&mut self.ipv6, view, &mut self.targets, &mut checked);
+        let mut comparison = Comparison::default();
+        self.check_interfaces(mirror, &mut comparison);
+        self.targets.check(view, &mut comparison);
+        check(&mut self.ipv4, view, &mut self.targets, &mut comparison);
+        check(&mut self.ipv6, view, &mut self.targets, &mut comparison);
         // Computing entries adds users to targets and removes them again.
         self.targets.sweep();
-        checked
+        comparison
     }
 
     /// Compares the compiled rules with the current list of packets that only Linux may handle.
-    fn check_linux_only(&self, rules: &[bm_filter::Flat], checked: &mut Checked) {
+    fn check_linux_only(&self, rules: &[bm_filter::Flat], comparison: &mut Comparison) {
         let tree = self.state.filters.as_ref().map(|filters| &filters.tree);
         let searched = tree.is_some_and(|tree| tree.linux_only.is_some() && tree.rules.ends_with(rules));
-        checked.compared += rules.len();
+        comparison.compared += rules.len();
         if searched == rules.is_empty() || self.state.linux_only_rules != rules {
-            checked.differs(Area::Compiled, || {
+            comparison.differs(Area::Compiled, || {
                 let (has, should) = (self.state.linux_only_rules.len(), rules.len());
                 format!("filters leave packets to Linux with {has} rules, expected {should}")
             });
         }
     }
 
-    fn check_interfaces(&self, mirror: &Mirror, checked: &mut Checked) {
+    fn check_interfaces(&self, mirror: &Mirror, comparison: &mut Comparison) {
         let (now, rules) = self.interfaces_now(mirror, &self.vrfs(mirror));
-        self.check_linux_only(&rules, checked);
+        self.check_linux_only(&rules, comparison);
         let before = self.interfaces();
-        checked.compared += now.list.len();
+        comparison.compared += now.list.len();
         for (was, is) in before.list.iter().zip(&now.list).filter(|(was, is)| was != is) {
-            checked.differs(Area::Compiled, || format!("interface {} is {was:?}, expected {is:?}", was.name));
+            comparison
+                .differs(Area::Compiled, || format!("interface {} is {was:?}, expected {is:?}", was.name));
         }
         if before.list.len() != now.list.len() || before.ports != now.ports {
-            checked.differs(Area::Compiled, || {
+            comparison.differs(Area::Compiled, || {
                 format!("ports have interfaces {:?}, expected {:?}", before.ports, now.ports)
             });
         }
@@ -62,18 +63,19 @@ fn check<A: RouteFamily>(
     family: &mut family::Tables<A>,
     view: View<'_>,
     targets: &mut Targets,
-    checked: &mut Checked,
+    comparison: &mut Comparison,
 ) {
     let family::Tables { shared, vrfs, .. } = &mut *family;
     for table in vrfs.values_mut() {
         let mut context = super::context::Context { view, targets, shared };
-        table.check(&mut context, checked);
+        table.check(&mut context, comparison);
         for (prefix, shortage) in table.refused() {
-            checked.differs(Area::Refused, || format!("{prefix} goes to Linux: {}", shortage_text(shortage)));
+            comparison
+                .differs(Area::Refused, || format!("{prefix} goes to Linux: {}", shortage_text(shortage)));
         }
     }
     for (number, prefix, why) in family.faults(A::routes(view.mirror)) {
-        checked.differs(Area::Refused, || format!("{prefix} of table {number} goes to Linux: {why}"));
+        comparison.differs(Area::Refused, || format!("{prefix} of table {number} goes to Linux: {why}"));
     }
 }
 

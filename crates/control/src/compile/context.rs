@@ -7,9 +7,9 @@
 //! The kernel looks up an address in one table after the other. Here each prefix of any table gets the answer for those
 //! of its addresses that have no longer prefix; then one lookup over all prefixes gives the same result.
 
-use super::body::{Bodies, LinuxReason, Outcome, RouteFamily};
+use super::fib_info::{FibInfos, LinuxReason, Outcome, RouteFamily};
 use super::stages::Stages;
-use super::targets::{Fixed, Target, Targets};
+use super::targets::{FixedTarget, Target, Targets};
 use super::view::View;
 use bm_netlink::mirror::Choice;
 use bm_netlink::route::TABLE_LOCAL;
@@ -18,25 +18,24 @@ use bm_wire::prefix::Prefix;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// State that all tables of a family share.
-pub(super) struct Shared<A> {
-    /// The route bodies.
-    pub bodies: Bodies,
+pub(super) struct FamilyState<A> {
+    pub fib_infos: FibInfos,
     /// Neighbors that packets can be sent to, by address and link. A route of any table may lead to any link, so all tables
     /// use the same set.
     pub neighbors: BTreeSet<(A, u32)>,
     /// Prefix lengths that the kernel's tables have had, longest first, and whether they may have `throw` routes. Both only
     /// grow: they are hints where to search.
-    tables: BTreeMap<u32, Seen>,
+    tables: BTreeMap<u32, PrefixLengths>,
 }
 
-impl<A> Default for Shared<A> {
+impl<A> Default for FamilyState<A> {
     fn default() -> Self {
-        Self { bodies: Bodies::default(), neighbors: BTreeSet::new(), tables: BTreeMap::new() }
+        Self { fib_infos: FibInfos::default(), neighbors: BTreeSet::new(), tables: BTreeMap::new() }
     }
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct PrefixLengths {
     lengths: Vec<u8>,
     throws: bool,
 }
@@ -45,7 +44,7 @@ struct Seen {
 pub(super) struct Context<'a, A> {
     pub view: View<'a>,
     pub targets: &'a mut Targets,
-    pub shared: &'a mut Shared<A>,
+    pub shared: &'a mut FamilyState<A>,
 }
 
 impl<A: RouteFamily> Context<'_, A> {
@@ -54,37 +53,45 @@ impl<A: RouteFamily> Context<'_, A> {
         self.outcome_of(table, prefix, routes.get(table, prefix))
     }
 
-    /// Where the body leads that Linux uses of those of a prefix.
-    fn outcome_of(&mut self, table: u32, prefix: Prefix<A>, bodies: &[BodyId]) -> Outcome {
+    /// Where the route leads that Linux uses of those of a prefix.
+    fn outcome_of(&mut self, table: u32, prefix: Prefix<A>, fib_infos: &[BodyId]) -> Outcome {
         // Called for each of a million routes.
         bm_sys::heartbeat::beat();
         let mirror = self.view.mirror;
-        for id in bodies {
-            let outcome = self.shared.bodies.outcome::<A>(*id, self.view, self.targets);
-            // A body for only some packets, at any position, leaves the whole prefix to Linux.
-            if outcome != Outcome::Inactive && self.shared.bodies.why(*id) == Some(LinuxReason::Selects) {
+        for id in fib_infos {
+            let outcome = self.outcome_of_fib_info(*id);
+            // A route for only some packets, at any position, leaves the whole prefix to Linux.
+            if outcome != Outcome::Inactive && self.shared.fib_infos.why(*id) == Some(LinuxReason::Selects) {
                 return outcome;
             }
         }
-        let mut outcome = |id| self.shared.bodies.outcome::<A>(id, self.view, self.targets);
-        let usable = |id| outcome(id) != Outcome::Inactive;
-        let choice = mirror.choose(A::routes(mirror), table, prefix, bodies, usable);
-        let local = Outcome::To(Fixed::Local.target());
+        let choice = mirror.choose(A::routes(mirror), table, prefix, fib_infos, |id| {
+            self.outcome_of_fib_info(id) != Outcome::Inactive
+        });
+        let local = Outcome::To(FixedTarget::Local.target());
         match choice {
             Choice::Nothing => Outcome::Inactive,
-            Choice::Route(id) => match outcome(id) {
+            Choice::Route(id) => match self.outcome_of_fib_info(id) {
                 known if known == local => local,
-                _ if is_doubtful::<A>(table) => Outcome::To(Fixed::Host.target()),
+                _ if is_doubtful::<A>(table) => Outcome::To(FixedTarget::Host.target()),
                 known => known,
             },
-            Choice::Unknown if bodies.iter().all(|id| [local, Outcome::Inactive].contains(&outcome(*id))) => {
+            Choice::Unknown
+                if fib_infos
+                    .iter()
+                    .all(|id| [local, Outcome::Inactive].contains(&self.outcome_of_fib_info(*id))) =>
+            {
                 local
             }
-            Choice::Unknown => Outcome::To(Fixed::Host.target()),
+            Choice::Unknown => Outcome::To(FixedTarget::Host.target()),
         }
     }
 
-    /// The same for the longest prefix of the table that covers `prefix` and leads anywhere.
+    fn outcome_of_fib_info(&mut self, id: BodyId) -> Outcome {
+        self.shared.fib_infos.outcome::<A>(id, self.view, self.targets)
+    }
+
+    /// Where the longest prefix of the table leads that covers `prefix` and leads anywhere.
     fn covering(&mut self, table: u32, prefix: Prefix<A>) -> Outcome {
         let mut at = 0;
         while let Some(length) = self.shared.tables.get(&table).and_then(|seen| seen.lengths.get(at)) {
@@ -96,8 +103,9 @@ impl<A: RouteFamily> Context<'_, A> {
             let outcome = self.outcome(table, cover);
             if outcome != Outcome::Inactive {
                 // A longer prefix of main may be used instead.
-                let is_doubtful = is_doubtful::<A>(table) && outcome == Outcome::To(Fixed::Local.target());
-                return if is_doubtful { Outcome::To(Fixed::Host.target()) } else { outcome };
+                let is_doubtful =
+                    is_doubtful::<A>(table) && outcome == Outcome::To(FixedTarget::Local.target());
+                return if is_doubtful { Outcome::To(FixedTarget::Host.target()) } else { outcome };
             }
         }
         Outcome::Inactive
@@ -129,25 +137,25 @@ impl<A: RouteFamily> Context<'_, A> {
         if let Some(target) = self.before(stages.tables.get(stage + 1..).unwrap_or_default(), prefix) {
             return Some(target);
         }
-        Some(if stages.else_linux { Fixed::Host.target() } else { Fixed::NoRoute.target() })
+        Some(if stages.else_linux { FixedTarget::Host.target() } else { FixedTarget::NoRoute.target() })
     }
 
     /// Our interfaces of all routes to `prefix` itself, if there are several: packets from there may arrive on any of
     /// them. `None` if it has no route.
     pub fn feasible_interfaces(&mut self, stages: &Stages, prefix: Prefix<A>) -> Option<Vec<u16>> {
         let routes = A::routes(self.view.mirror);
-        let (mut any, mut ways) = (false, Vec::new());
+        let (mut any, mut interfaces) = (false, Vec::new());
         for id in stages.tables.iter().flat_map(|table| routes.get(*table, prefix)) {
             any = true;
-            ways.extend_from_slice(self.shared.bodies.ways::<A>(*id, self.view, self.targets));
+            interfaces.extend_from_slice(self.shared.fib_infos.interfaces::<A>(*id, self.view, self.targets));
         }
-        ways.sort_unstable();
-        ways.dedup();
+        interfaces.sort_unstable();
+        interfaces.dedup();
         // A single path is the best one, which is in the routing table.
-        if ways.len() < 2 {
-            ways.clear();
+        if interfaces.len() < 2 {
+            interfaces.clear();
         }
-        any.then_some(ways)
+        any.then_some(interfaces)
     }
 
     /// The values of all prefixes of the stages, in order.
@@ -165,8 +173,8 @@ impl<A: RouteFamily> Context<'_, A> {
             }
             let Some(table) = routes.table(*number) else { continue };
             values.reserve(table.len());
-            for (prefix, bodies) in table.iter() {
-                let own = self.outcome_of(*number, prefix, bodies);
+            for (prefix, fib_infos) in table.iter() {
+                let own = self.outcome_of(*number, prefix, fib_infos);
                 self.note_outcome(*number, prefix, own);
                 match own {
                     Outcome::To(target) => {

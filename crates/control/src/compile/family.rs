@@ -1,17 +1,18 @@
 //! The routing tables of one family, for all VRFs; the same code for IPv4 and IPv6.
 
-use super::body::{LinuxReason, RouteFamily};
-use super::context::{Context, Shared};
-use super::pending::{FamilyPending, Pending};
+use super::context::{Context, FamilyState};
+use super::fib_info::{LinuxReason, RouteFamily};
+use super::pending::{FamilyPending, PendingChanges};
 use super::sources::{Room, Sources};
 use super::stages::Stages;
 use super::table::Table;
 use super::targets::Targets;
 use super::view::View;
 use super::{Memory, RETRIES};
+use bm_fib::memory::{OutOfMemory, Part};
 use bm_fib::published::Readers;
 use bm_fib::{Source, Structure, TableFull};
-use bm_netlink::{BodyId, Family, Routes};
+use bm_netlink::{Family, Routes};
 use bm_wire::prefix::Prefix;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,11 +22,21 @@ pub(super) struct TableMemory<'a> {
     pub memory: &'a dyn Memory,
 }
 
+impl TableMemory<'_> {
+    /// Where a table of a VRF is put; only those of the main VRF are in memory that others read.
+    fn source(&self, vrf: Option<u32>, part: Part) -> Result<Source, OutOfMemory> {
+        match vrf {
+            None => self.memory.source(part),
+            Some(_) => Ok(Source::anonymous()),
+        }
+    }
+}
+
 /// The routing tables of a family.
 pub(super) struct Tables<A: RouteFamily> {
     /// The lookup structure of its tables.
     pub structure: Structure<A>,
-    pub shared: Shared<A>,
+    pub shared: FamilyState<A>,
     /// By ID of the kernel's table; `None` is the main table, and first.
     pub vrfs: BTreeMap<Option<u32>, Table<A>>,
 }
@@ -35,7 +46,7 @@ impl<A: RouteFamily> Tables<A> {
 
     /// No tables yet; new ones use `structure`.
     pub fn new(structure: Structure<A>) -> Self {
-        Self { structure, shared: Shared::default(), vrfs: BTreeMap::new() }
+        Self { structure, shared: FamilyState::default(), vrfs: BTreeMap::new() }
     }
 
     /// Empty, with the same structure.
@@ -65,18 +76,21 @@ impl<A: RouteFamily> Tables<A> {
         &self,
         routes: &'a Routes<A>,
     ) -> impl Iterator<Item = (u32, Prefix<A>, LinuxReason)> + 'a {
-        let fault = |id| self.shared.bodies.why(id).filter(LinuxReason::is_fault);
-        let faults: BTreeMap<_, _> = routes.bodies().filter_map(|(id, _)| Some((id, fault(id)?))).collect();
+        let mut faults = BTreeMap::new();
+        for (id, _) in routes.bodies() {
+            if let Some(why) = self.shared.fib_infos.why(id).filter(LinuxReason::is_fault) {
+                faults.insert(id, why);
+            }
+        }
         // Usually there are none among millions of routes.
         let tables = (!faults.is_empty()).then(|| routes.tables()).into_iter().flatten();
         tables.flat_map(move |(number, table)| {
             let faults = faults.clone();
-            let faulty = move |(prefix, bodies): (Prefix<A>, &'a [BodyId])| {
+            table.iter().filter_map(move |(prefix, fib_infos)| {
                 bm_sys::heartbeat::beat();
-                let why = bodies.iter().find_map(|id| faults.get(id))?;
+                let why = fib_infos.iter().find_map(|id| faults.get(id))?;
                 Some((number, prefix, *why))
-            };
-            table.iter().filter_map(faulty)
+            })
         })
     }
 
@@ -108,8 +122,8 @@ impl<A: RouteFamily> Tables<A> {
         })
     }
 
-    /// Computes again where bodies lead, and adds affected routes to `pending`.
-    pub fn reassess(
+    /// Computes again where fib_infos lead, and adds affected routes to `pending`.
+    pub fn update_fib_infos(
         &mut self,
         view: View<'_>,
         targets: &mut Targets,
@@ -117,17 +131,17 @@ impl<A: RouteFamily> Tables<A> {
         pending: &mut FamilyPending<A>,
     ) {
         let routes = A::routes(view.mirror);
-        let mut flipped = BTreeSet::new();
-        let bodies = &mut self.shared.bodies;
+        let mut elsewhere = BTreeSet::new();
+        let fib_infos = &mut self.shared.fib_infos;
         let changed = std::mem::take(&mut pending.bodies);
-        bodies.reassess::<A>(changed, view, targets, &mut flipped);
+        fib_infos.update::<A>(changed, view, targets, &mut elsewhere);
         if moved {
             let all = routes.bodies().map(|(id, _)| id);
-            bodies.reassess::<A>(all, view, targets, &mut flipped);
+            fib_infos.update::<A>(all, view, targets, &mut elsewhere);
         } else {
-            bodies.reassess::<A>(bodies.waiting_for_room(RETRIES), view, targets, &mut flipped);
+            fib_infos.update::<A>(fib_infos.waiting_for_room(RETRIES), view, targets, &mut elsewhere);
         }
-        pending.add_routes_of(&flipped, routes);
+        pending.add_routes_of(&elsewhere, routes);
     }
 
     /// Creates missing tables and those with changed stages, and removes those without a VRF; returns whether any table has
@@ -148,19 +162,15 @@ impl<A: RouteFamily> Tables<A> {
         for vrf in wanted {
             let stages = Stages::from_rules(view.mirror, Self::FAMILY, *vrf);
             let mut context = Context { view, targets, shared: &mut self.shared };
-            let source = |part| match vrf {
-                None => tables.memory.source(part),
-                Some(_) => Ok(Source::anonymous()),
-            };
             if self.vrfs.get(vrf).is_none_or(|table| *table.stages() != stages) {
-                let source = || source(A::PART);
+                let source = || tables.source(*vrf, A::PART);
                 let table = Table::load(self.structure, stages, &mut context, tables.readers, &source)?;
                 old.extend(self.vrfs.insert(*vrf, table));
                 changed = true;
             }
             let Some(table) = self.vrfs.get_mut(vrf) else { continue };
             let (readers, width) = (tables.readers, tables.memory.interfaces());
-            let room = Room { readers, source: &|| source(A::SOURCES), width };
+            let room = Room { readers, source: &|| tables.source(*vrf, A::SOURCES), width };
             changed |= table.keep_sources(feasible, self.structure, &mut context, &room);
         }
         Ok(changed)
@@ -168,25 +178,22 @@ impl<A: RouteFamily> Tables<A> {
 
     /// Releases everything: these tables are no longer read.
     pub fn release(&mut self, targets: &mut Targets) {
-        self.shared.bodies.clear(targets);
+        self.shared.fib_infos.clear(targets);
         self.vrfs.values_mut().for_each(|table| table.release(targets));
     }
 
     /// Updates the neighbors from `pending`, or all of them if interfaces have been added or removed.
-    /// Returns the addresses whose entries must be checked.
-    pub fn note_neighbors(&mut self, view: View<'_>, pending: &Pending, all: bool) -> Vec<A> {
+    /// Returns the addresses whose entries must be comparison.
+    pub fn note_neighbors(&mut self, view: View<'_>, pending: &PendingChanges, all: bool) -> Vec<A> {
         let known = &mut self.shared.neighbors;
-        let usable = |ifindex: u32, address| {
-            view.interfaces.index_of(ifindex).is_some() && view.mac(ifindex, address).is_some()
-        };
         let mut addresses: Vec<A> = Vec::new();
         if all {
             addresses.extend(known.iter().map(|(address, _)| *address));
-            addresses.extend(self.vrfs.values().flat_map(Table::host_entries));
+            addresses.extend(self.vrfs.values().flat_map(Table::neighbor_entries));
             known.clear();
             for neighbor in view.mirror.neighbors() {
                 if let Some(number) = A::number(neighbor.address)
-                    && usable(neighbor.ifindex, neighbor.address)
+                    && view.is_usable(neighbor.ifindex, neighbor.address)
                 {
                     known.insert((number, neighbor.ifindex));
                     addresses.push(number);
@@ -196,7 +203,7 @@ impl<A: RouteFamily> Tables<A> {
         }
         for (ifindex, address) in &pending.neighbors {
             let Some(number) = A::number(*address) else { continue };
-            let changed = match usable(*ifindex, *address) {
+            let changed = match view.is_usable(*ifindex, *address) {
                 true => known.insert((number, *ifindex)),
                 false => known.remove(&(number, *ifindex)),
             };
@@ -226,7 +233,7 @@ impl<A: RouteFamily> Tables<A> {
             for (number, changed) in &pending.routes {
                 if table.stages().position(*number).is_some() {
                     let mut changed = changed.clone();
-                    table.widen(*number, &mut changed, &context);
+                    table.add_dependents(*number, &mut changed, &context);
                     prefixes.append(&mut changed);
                 }
             }

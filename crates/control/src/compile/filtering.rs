@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bm_api::{Filter, Filters as Shown};
-use bm_filter::{Action, Filters, Flat, ROOM_RULES, Rate, Rule, SourceCheck, TooMany, Tree, UNMATCHED};
+use bm_filter::{Action, Filters, Flat, ROOM_RULES, Rate, Rule, TooMany, Tree, UNMATCHED};
+use bm_wire::ReversePath;
 
 use super::{Compiler, Interfaces};
 use crate::config::{self, Config, SourceRule};
@@ -63,11 +64,11 @@ impl Filtering {
     /// Sets the configuration. Returns the counters that must be cleared, since other rules have counted with
     /// them.
     pub fn set(&mut self, config: &Config) -> Vec<u16> {
-        let source = |port: &config::Port| {
+        self.sources.clear();
+        for port in &config.ports {
             let name = port.device.interface().map_or_else(|| port.device.to_string(), Into::into);
-            (name, config.source_rule(port))
-        };
-        self.sources = config.ports.iter().map(source).collect();
+            self.sources.push((name, config.source_rule(port)));
+        }
         self.drops = config.filters_drop();
         self.unattended = (0..config.ports.len()).map(|index| nftables::unattended(config, index)).collect();
         if self.config == config.filter && self.claims == config.claims && !self.counters.is_empty() {
@@ -76,7 +77,7 @@ impl Filtering {
         self.config = config.filter.clone();
         self.claims.clone_from(&config.claims);
         self.changed = true;
-        let claims = self.claims.iter().map(of_claim);
+        let claims = self.claims.iter().map(counter_of_claim);
         let names: BTreeSet<String> =
             self.config.rules.iter().map(|rule| rule.name.clone()).chain(claims).collect();
         self.counters.retain(|name, _| names.contains(name));
@@ -124,8 +125,9 @@ impl Filtering {
             self.made = None;
             return Ok(None);
         }
-        let index = |rule: &Rule| interface_called(interfaces, rule.port.as_deref()?);
-        let interfaces: Vec<_> = self.config.rules.iter().chain(&self.claims).map(index).collect();
+        let rules = self.config.rules.iter().chain(&self.claims);
+        let interfaces: Vec<_> =
+            rules.map(|rule| interface_called(interfaces, rule.port.as_deref()?)).collect();
         let before = self.made.take();
         let mut made = match before {
             Some(made) if !self.changed && made.interfaces == interfaces => made,
@@ -151,20 +153,13 @@ impl Filtering {
     /// # Errors
     /// If there are too many rules, which is checked when the configuration is read.
     fn make(&self, interfaces: &[Option<u16>]) -> Result<Filters, TooMany> {
-        let flat = |rule: &Rule, name: &str, interface: &Option<u16>| {
-            // Rules for a missing port match nothing.
-            let off = rule.port.is_some() && interface.is_none();
-            let counter = self.counters.get(name).copied().filter(|_| !off);
-            counter
-                .into_iter()
-                .flat_map(|counter| Flat::from_rule(rule, counter, *interface))
-                .collect::<Vec<_>>()
-        };
         let (of_rules, of_claims) = interfaces.split_at(self.config.rules.len().min(interfaces.len()));
         let rules = self.config.rules.iter().zip(of_rules);
-        let rules = rules.flat_map(|(rule, interface)| flat(rule, &rule.name, interface)).collect();
+        let rules = rules.flat_map(|(rule, interface)| self.flat(rule, &rule.name, *interface)).collect();
         let claims = self.claims.iter().zip(of_claims);
-        let claims = claims.flat_map(|(claim, interface)| flat(claim, &of_claim(claim), interface)).collect();
+        let claims = claims
+            .flat_map(|(claim, interface)| self.flat(claim, &counter_of_claim(claim), *interface))
+            .collect();
         let tree = Tree::grow_with(rules, claims)?;
         let config = &self.config;
         Ok(Filters {
@@ -177,6 +172,15 @@ impl Filtering {
                 lengths: [config.rate_ipv4_length, config.rate_ipv6_length].map(|length| length as u8),
             }),
         })
+    }
+
+    /// A rule as the tree has it: several, or none if its port is missing.
+    fn flat(&self, rule: &Rule, name: &str, interface: Option<u16>) -> Vec<Flat> {
+        if rule.port.is_some() && interface.is_none() {
+            return Vec::new();
+        }
+        let Some(counter) = self.counters.get(name) else { return Vec::new() };
+        Flat::from_rule(rule, *counter, interface).collect()
     }
 
     /// Names with their rules and matches; `count` reads a counter.
@@ -204,22 +208,20 @@ impl Filtering {
                 }
             }
         }
-        let claim = |claim: &Rule| Filter {
+        let claims = self.claims.iter().map(|claim| Filter {
             name: claim.name.clone(),
             action: "claim".into(),
             expression: claim.to_string(),
             rules: 1,
-            packets: self.counters.get(&of_claim(claim)).map_or(0, |counter| count(*counter)),
-        };
-        let claims = self.claims.iter().map(claim).collect();
+            packets: self.counters.get(&counter_of_claim(claim)).map_or(0, |counter| count(*counter)),
+        });
         let unmatched = self.config.unmatched.to_string();
         let unmatched_packets = count(UNMATCHED);
-        let set = self.sources.iter().filter(|(_, rule)| *rule != SourceRule::Kernel);
-        let source = |(port, rule): &(String, SourceRule)| bm_api::SourceCheck {
-            port: port.clone(),
-            check: rule.to_string(),
-        };
-        Shown { filters, claims, unmatched, unmatched_packets, sources: set.map(source).collect() }
+        let configured = self.sources.iter().filter(|(_, rule)| *rule != SourceRule::Kernel);
+        let sources = configured
+            .map(|(port, rule)| bm_api::SourceCheck { port: port.clone(), check: rule.to_string() });
+        let (claims, sources) = (claims.collect(), sources.collect());
+        Shown { filters, claims, unmatched, unmatched_packets, sources }
     }
 }
 
@@ -262,9 +264,9 @@ impl Compiler {
     }
 
     /// The source check for filters. Without memory for feasible reverse paths, all sources pass a check of them.
-    pub fn source_check(&self, rule: SourceRule) -> SourceCheck {
-        match check_of(rule) {
-            SourceCheck::Feasible if self.lacks_sources() => SourceCheck::None,
+    pub fn source_check(&self, rule: SourceRule) -> ReversePath {
+        match rule.own() {
+            ReversePath::Feasible if self.lacks_sources() => ReversePath::Off,
             check => check,
         }
     }
@@ -276,8 +278,10 @@ impl Compiler {
 
     /// Filter rules with their matches; `others` reads the counters of the kernel path.
     pub fn shown_filters(&self, others: impl Fn(u16) -> u64) -> bm_api::Filters {
-        let workers = |counter| self.counts.as_ref().map_or(0, |counts| counts.count(counter));
-        self.filtering.shown(|counter| workers(counter) + others(counter))
+        self.filtering.shown(|counter| {
+            let workers = self.counts.as_ref().map_or(0, |counts| counts.count(counter));
+            workers + others(counter)
+        })
     }
 
     /// Creates the state of workers' filters when there are filters for the first time.
@@ -348,26 +352,17 @@ impl Compiler {
 }
 
 /// The name under which a claim is counted; no filter rule can have it.
-fn of_claim(claim: &Rule) -> String {
+fn counter_of_claim(claim: &Rule) -> String {
     format!("\0{}", claim.name)
-}
-
-/// The source check in the form for filters.
-fn check_of(rule: SourceRule) -> SourceCheck {
-    match rule {
-        SourceRule::Kernel | SourceRule::Off => SourceCheck::None,
-        SourceRule::Strict => SourceCheck::Strict,
-        SourceRule::Feasible => SourceCheck::Feasible,
-        SourceRule::Loose => SourceCheck::Loose,
-    }
 }
 
 /// Our index of the interface of a port.
 fn interface_called(interfaces: &Interfaces, name: &str) -> Option<u16> {
-    let named = |interface: &bm_forward::tables::Interface| {
-        interface.name == name && interface.ifindex != 0 && interface.vlan.is_none()
-    };
-    interfaces.list.iter().position(named).map(|index| index as u16)
+    let index = interfaces
+        .list
+        .iter()
+        .position(|interface| interface.name == name && interface.ifindex != 0 && interface.vlan.is_none());
+    index.map(|index| index as u16)
 }
 
 #[cfg(test)]
@@ -405,7 +400,10 @@ mod tests {
         assert_eq!(filtering(&read("")).filters(&interfaces, &[]), Ok(None));
         let mut strict = filtering(&read("[[port]]\ndevice = 'eth0'\nreverse_path = 'strict'\n"));
         let filters = strict.filters(&interfaces, &[]).unwrap().unwrap();
-        assert_eq!((filters.tree.rules.len(), strict.source_rule(0)), (0, SourceRule::Strict));
+        assert_eq!(
+            (filters.tree.rules.len(), strict.source_rule(0)),
+            (0, SourceRule::Own(ReversePath::Strict))
+        );
         let again = strict.filters(&interfaces, &[]).unwrap().unwrap();
         assert!(Arc::ptr_eq(&filters, &again), "made once");
     }

@@ -6,9 +6,10 @@
 use super::Compiler;
 use super::own_gateways::OwnGateways;
 use bm_fib::next_hop::INTERFACE_MAX;
-use bm_forward::tables::{Interface, PortInterfaces, ReversePath, Vlan};
+use bm_forward::tables::{Interface, PortInterfaces};
 use bm_netlink::route::TABLE_MAIN;
 use bm_netlink::{Family, Kind, Link, Mirror};
+use bm_wire::{ReversePath, Vlan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -155,14 +156,14 @@ fn links_of<'a>(
     port: Option<u32>,
 ) -> impl Iterator<Item = &'a Link> {
     let own = port.and_then(|port| mirror.link(port));
-    let on_port = move |link: &&Link| {
+    let vlans = mirror.links().filter(move |link| {
         vlan_of(link).is_some()
             && !ports.contains(&Some(link.ifindex))
             && link.lower.is_some()
             && link.lower == port
             && link.lower_namespace.is_none()
-    };
-    own.into_iter().chain(mirror.links().filter(on_port)).filter(|link| routes(mirror, link))
+    });
+    own.into_iter().chain(vlans).filter(|link| routes(mirror, link))
 }
 
 fn vlan_of(link: &Link) -> Option<Vlan> {
@@ -213,11 +214,11 @@ pub(super) fn interface(mirror: &Mirror, link: &Link, port: u16, vrf: u16) -> In
 }
 
 fn ipv4_of(mirror: &Mirror, ifindex: u32) -> Vec<(Ipv4Addr, u8)> {
-    let secondary = |flags: u32| flags & bm_netlink::Address::SECONDARY != 0;
     let mut list: Vec<(bool, Ipv4Addr, u8)> = Vec::new();
     for address in mirror.addresses(ifindex) {
         if let IpAddr::V4(local) = address.local {
-            list.push((secondary(address.flags), local, address.length));
+            let is_secondary = address.flags & bm_netlink::Address::SECONDARY != 0;
+            list.push((is_secondary, local, address.length));
         }
     }
     // A stable sort keeps the mirror's order among primary addresses and among others.
@@ -227,11 +228,11 @@ fn ipv4_of(mirror: &Mirror, ifindex: u32) -> Vec<(Ipv4Addr, u8)> {
 
 fn ipv6_of(mirror: &Mirror, ifindex: u32) -> Vec<(Ipv6Addr, u8)> {
     let usable = mirror.addresses(ifindex).iter().filter(|address| address.usable());
-    let six = |address: &bm_netlink::Address| match address.local {
+    let ipv6 = usable.filter_map(|address| match address.local {
         IpAddr::V6(local) => Some((local, address.length)),
         IpAddr::V4(_) => None,
-    };
-    usable.filter_map(six).collect()
+    });
+    ipv6.collect()
 }
 
 /// Clears an interface, but keeps its index.
@@ -246,8 +247,10 @@ fn retire(interface: &mut Interface) {
 
 /// Whether frames that leave by a link arrive at a veth, whose other end may have a smaller MTU.
 fn is_on_veth(mirror: &Mirror, link: &Link) -> bool {
-    let below = |link: &&Link| mirror.link(link.lower.filter(|_| link.lower_namespace.is_none())?);
-    std::iter::successors(Some(link), below).take(STACKED_MAX).any(|link| link.kind == Kind::Veth)
+    let lower_links = std::iter::successors(Some(link), |link| {
+        mirror.link(link.lower.filter(|_| link.lower_namespace.is_none())?)
+    });
+    lower_links.take(STACKED_MAX).any(|link| link.kind == Kind::Veth)
 }
 
 /// Whether a link has no neighbors to resolve, so that the kernel reports none.

@@ -6,13 +6,14 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use bm_forward::tables::{Interface, PortInterfaces, Vlan, ipsec_mac};
+use bm_forward::tables::{Interface, PortInterfaces, ipsec_mac};
 use bm_netlink::route::TABLE_MAIN;
 use bm_netlink::{Kind, Link, Mirror};
+use bm_wire::Vlan;
 
 use super::Compiler;
 use super::interfaces::{Interfaces, interface, is_of_port, is_routed};
-use crate::config::{Config, IpsecInterface};
+use crate::config::Config;
 
 /// Tags by which the router tells what arrives on which interface; one interface has none.
 const TAG_PROTOCOLS: [u16; 2] = [0x8100, 0x88a8];
@@ -21,29 +22,28 @@ const TAG_MAX: u16 = 4094;
 /// Which links are IPsec interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IpsecDevices {
-    /// Those of the configuration, by name, each with its number.
+    /// As in the configuration, by name, each with its number.
     pub configured: Vec<(String, u32)>,
 }
 
 impl IpsecDevices {
     /// As a configuration says; `None` without IPsec.
     pub fn of(config: &Config) -> Option<Self> {
-        let named = |own: &IpsecInterface| (own.device.clone(), own.if_id);
-        let configured = config.ipsec.interfaces.iter().map(named).collect();
-        (!config.ipsec.is_empty()).then_some(Self { configured })
+        let configured = config.ipsec.interfaces.iter().map(|own| (own.device.clone(), own.if_id));
+        (!config.ipsec.is_empty()).then(|| Self { configured: configured.collect() })
     }
 }
 
 /// Why a link is no IPsec interface, or none that packets can be sent to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Trouble {
+pub(crate) struct IpsecFault {
     name: String,
     why: String,
     /// It is an interface, and will send when it is up: a TUN device has carrier once the daemon has opened it.
     pub is_down: bool,
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for IpsecFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "IPsec interface {}: {}", self.name, self.why)
     }
@@ -51,18 +51,18 @@ impl fmt::Display for Trouble {
 
 /// The links that are, with their numbers, and why others are not.
 #[derive(Default)]
-pub(super) struct Found<'m> {
+pub(super) struct IpsecLinks<'m> {
     pub links: Vec<(&'m Link, u32)>,
-    troubles: Vec<Trouble>,
+    faults: Vec<IpsecFault>,
 }
 
-impl<'m> Found<'m> {
+impl<'m> IpsecLinks<'m> {
     fn add(&mut self, mirror: &Mirror, link: &'m Link, if_id: u32, is_port: &dyn Fn(u32) -> bool) {
         let same = self.links.iter().find(|(_, other)| *other == if_id).map(|(other, _)| &other.name);
         match unfit(mirror, link, if_id, is_port) {
-            Some(why) => self.trouble(&link.name, why),
+            Some(why) => self.add_fault(&link.name, why),
             None => match same {
-                Some(same) => self.trouble(
+                Some(same) => self.add_fault(
                     &link.name,
                     format!(
                         "{same} has the same if_id {if_id}, and comes first: its packets are left to Linux"
@@ -73,19 +73,19 @@ impl<'m> Found<'m> {
         }
     }
 
-    fn trouble(&mut self, name: &str, why: impl Into<String>) {
-        self.troubles.push(Trouble { name: name.into(), why: why.into(), is_down: false });
+    fn add_fault(&mut self, name: &str, why: impl Into<String>) {
+        self.faults.push(IpsecFault { name: name.into(), why: why.into(), is_down: false });
     }
 }
 
 impl IpsecDevices {
     /// Those that exist; `is_port` says which links are ports, or VLANs on ports.
-    pub(super) fn find<'m>(&self, mirror: &'m Mirror, is_port: &dyn Fn(u32) -> bool) -> Found<'m> {
-        let mut found = Found::default();
+    pub(super) fn find<'m>(&self, mirror: &'m Mirror, is_port: &dyn Fn(u32) -> bool) -> IpsecLinks<'m> {
+        let mut found = IpsecLinks::default();
         for (name, if_id) in &self.configured {
             match mirror.link_named(name) {
                 Some(link) => found.add(mirror, link, *if_id, is_port),
-                None => found.trouble(
+                None => found.add_fault(
                     name,
                     format!("there is no interface of this name: `ip tuntap add {name} mode tun` makes one"),
                 ),
@@ -157,8 +157,8 @@ impl Interfaces {
         tags.extend(known.and_then(|known| known.untagged).map(|_| None));
         let mut of_port = PortInterfaces::default();
         for (link, if_id) in links {
-            let same = |own: &&Interface| own.if_id == *if_id && own.port == port;
-            let tag = before.by_ifindex(link.ifindex).filter(same).map(|own| own.vlan);
+            let own = before.by_ifindex(link.ifindex);
+            let tag = own.filter(|own| own.if_id == *if_id && own.port == port).map(|own| own.vlan);
             let Some(tag) = tag.or_else(|| free_tag(&tags)) else { continue };
             let vrf = vrf_of(mirror.table_of(link.ifindex));
             let new = Interface {
@@ -199,27 +199,25 @@ impl Compiler {
     }
 
     /// What keeps links from being IPsec interfaces, or from sending.
-    pub(crate) fn ipsec_troubles(&self, mirror: &Mirror) -> Vec<Trouble> {
+    pub(crate) fn ipsec_faults(&self, mirror: &Mirror) -> Vec<IpsecFault> {
         let Some(devices) = &self.ipsec else { return Vec::new() };
         let mut found = devices.find(mirror, &|ifindex| is_of_port(mirror, &self.ports, ifindex));
         for (link, _) in std::mem::take(&mut found.links) {
             match self.interfaces().by_ifindex(link.ifindex) {
-                Some(_) => found.troubles.extend(silent(link).map(|why| {
+                Some(_) => found.faults.extend(silent(link).map(|why| {
                     let (name, why) = (link.name.as_ref().into(), why.into());
-                    Trouble { name, why, is_down: true }
+                    IpsecFault { name, why, is_down: true }
                 })),
-                None => found.trouble(&link.name, "there are too many: its packets are left to Linux"),
+                None => found.add_fault(&link.name, "there are too many: its packets are left to Linux"),
             }
         }
-        found.troubles
+        found.faults
     }
 
     /// The links of IPsec interfaces, with their numbers; `None` without IPsec.
     pub(super) fn ipsec_links<'m>(&self, mirror: &'m Mirror) -> Option<Vec<(&'m Link, u32)>> {
-        let found = |devices: &IpsecDevices| {
-            devices.find(mirror, &|ifindex| is_of_port(mirror, &self.ports, ifindex)).links
-        };
-        self.ipsec.as_ref().map(found)
+        let devices = self.ipsec.as_ref()?;
+        Some(devices.find(mirror, &|ifindex| is_of_port(mirror, &self.ports, ifindex)).links)
     }
 
     /// Those that packets can be sent to or arrive on, whether they are up or not.

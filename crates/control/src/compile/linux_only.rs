@@ -70,7 +70,7 @@ impl Enforced {
         enforced
     }
 
-    /// The same for all packets, since there are too many rules.
+    /// Leaves all packets to Linux in place of those that rules match, since there are too many rules.
     pub fn without_rules(&self) -> Self {
         Self { all: [true; 2], matching: Vec::new(), ..self.clone() }
     }
@@ -86,10 +86,9 @@ impl Enforced {
         for interface in &mut interfaces.list {
             let alive = interface.ifindex != 0;
             let links = links_of(mirror, interface.ifindex);
-            let any = |of: &BTreeSet<u32>| alive && links.iter().any(|link| of.contains(link));
-            let input = any(&self.input);
+            let input = alive && links.iter().any(|link| self.input.contains(link));
             interface.linux_only_in = self.all.map(|all| alive && (all || input));
-            interface.linux_only_out = any(&self.output);
+            interface.linux_only_out = alive && links.iter().any(|link| self.output.contains(link));
             interface.linux_only_fragments = self.fragments.map(|fragments| alive && fragments);
             interface.forward_ipv4 &= !interface.linux_only_in[0];
             interface.forward_ipv6 &= !interface.linux_only_in[1];
@@ -104,9 +103,12 @@ impl Enforced {
             match of.input {
                 None => rules.extend(Flat::may_match(&rule, None)),
                 Some(link) => {
-                    let is_there = |ifindex: u32| ifindex != 0 && links_of(mirror, ifindex).contains(&link);
-                    let there = interfaces.list.iter().enumerate().filter(|(_, of)| is_there(of.ifindex));
-                    rules.extend(there.flat_map(|(index, _)| Flat::may_match(&rule, Some(index as u16))));
+                    for (index, interface) in interfaces.list.iter().enumerate() {
+                        let ifindex = interface.ifindex;
+                        if ifindex != 0 && links_of(mirror, ifindex).contains(&link) {
+                            rules.extend(Flat::may_match(&rule, Some(index as u16)));
+                        }
+                    }
                 }
             }
             if rules.len() > RULES_MAX {
@@ -141,10 +143,11 @@ impl Compiler {
         mirror: &Mirror,
         vrfs: &BTreeSet<Option<u32>>,
     ) -> (Interfaces, Vec<Flat>) {
-        let vrf_of = |table: u32| vrfs.iter().position(|vrf| *vrf == Some(table)).unwrap_or_default() as u16;
         let ipsec = self.ipsec_links(mirror);
-        let mut interfaces = self.state.interfaces.now(mirror, &self.ports, ipsec.as_deref(), vrf_of);
-        let rules = self.enforced.rules(mirror, &interfaces).filter(|_| !self.crowded);
+        let mut interfaces = self.state.interfaces.now(mirror, &self.ports, ipsec.as_deref(), |table| {
+            vrfs.iter().position(|vrf| *vrf == Some(table)).unwrap_or_default() as u16
+        });
+        let rules = self.enforced.rules(mirror, &interfaces).filter(|_| !self.has_too_many_rules);
         match rules {
             Some(rules) => {
                 self.enforced.mark(mirror, &mut interfaces);
@@ -164,13 +167,13 @@ impl Compiler {
         mirror: &Mirror,
         vrfs: &BTreeSet<Option<u32>>,
     ) -> FilteredInterfaces {
-        self.crowded = false;
+        self.has_too_many_rules = false;
         let (interfaces, rules) = self.interfaces_now(mirror, vrfs);
         match self.filtering.filters(&interfaces, &rules) {
             Ok(filters) => FilteredInterfaces { interfaces, rules, filters },
             Err(error) => {
                 tracing::warn!(%error, "leaving all packets to Linux: its firewall has too many rules");
-                self.crowded = true;
+                self.has_too_many_rules = true;
                 let (interfaces, rules) = self.interfaces_now(mirror, vrfs);
                 let filters = self.filtering.filters(&interfaces, &rules).ok().flatten();
                 FilteredInterfaces { interfaces, rules, filters }
@@ -190,11 +193,11 @@ pub(super) struct FilteredInterfaces {
 /// A link, the lower links that its frames pass on their way from the wire, and its VRF: Linux evaluates rules for
 /// each of them.
 fn links_of(mirror: &Mirror, ifindex: u32) -> Vec<u32> {
-    let below = |ifindex: &u32| {
+    let lower_links = std::iter::successors(Some(ifindex), |ifindex| {
         let link = mirror.link(*ifindex)?;
         link.lower.filter(|_| link.lower_namespace.is_none())
-    };
-    let mut links: Vec<u32> = std::iter::successors(Some(ifindex), below).take(DEPTH).collect();
+    });
+    let mut links: Vec<u32> = lower_links.take(DEPTH).collect();
     let master = mirror.link(ifindex).and_then(|link| mirror.link(link.master?));
     links.extend(master.filter(|master| matches!(master.kind, Kind::Vrf { .. })).map(|vrf| vrf.ifindex));
     links

@@ -5,9 +5,10 @@
 //! none: looking through them after each change would take too long.
 
 use super::Compiler;
-use super::body::RouteFamily;
 use super::family::Tables;
+use super::fib_info::RouteFamily;
 use super::targets::Targets;
+use bm_fib::NextHop;
 use bm_fib::next_hop::Action;
 use bm_port::LinuxRoute;
 use bm_wire::prefix::Prefix;
@@ -36,19 +37,24 @@ fn is_small<A: RouteFamily>(tables: &Tables<A>) -> bool {
 fn of_family<A: RouteFamily>(tables: &Tables<A>, targets: &Targets, length_min: u8) -> Vec<LinuxRoute> {
     let Some(table) = tables.vrfs.get(&None).filter(|_| is_small(tables)) else { return Vec::new() };
     let rib = table.fib().rib();
-    let to_linux = |hop| matches!(targets.table().action(hop), Action::Host | Action::LinuxOnly);
-    let route = |prefix: Prefix<A>, to_linux| LinuxRoute {
-        address: prefix.first().show(),
-        length: prefix.length(),
-        to_linux,
-    };
     let mut routes: Vec<LinuxRoute> = Vec::new();
-    for (prefix, _) in rib.iter().filter(|(prefix, hop)| prefix.length() >= length_min && to_linux(*hop)) {
-        routes.push(route(prefix, true));
-        let others = rib.within(prefix).filter(|(_, hop)| !to_linux(*hop));
-        routes.extend(others.map(|(prefix, _)| route(prefix, false)));
+    for (prefix, hop) in rib.iter() {
+        if prefix.length() < length_min || !leads_to_linux(targets, hop) {
+            continue;
+        }
+        routes.push(linux_route(prefix, true));
+        let others = rib.within(prefix).filter(|(_, hop)| !leads_to_linux(targets, *hop));
+        routes.extend(others.map(|(prefix, _)| linux_route(prefix, false)));
     }
     routes.sort_unstable_by_key(|route| (route.address, route.length));
     routes.dedup();
     routes
+}
+
+fn leads_to_linux(targets: &Targets, hop: NextHop) -> bool {
+    matches!(targets.table().action(hop), Action::Host | Action::LinuxOnly)
+}
+
+fn linux_route<A: RouteFamily>(prefix: Prefix<A>, to_linux: bool) -> LinuxRoute {
+    LinuxRoute { address: prefix.first().show(), length: prefix.length(), to_linux }
 }

@@ -11,7 +11,7 @@ impl Compiler {
     /// The neighbors, by link, that packets were sent to since the last call, and all gateways of routes, which are
     /// resolved before the first packet arrives.
     pub fn take_in_use(&mut self) -> BTreeSet<(u32, IpAddr)> {
-        let hosts = self.uses_by_host_entries();
+        let hosts = self.uses_by_neighbor_entries();
         let mut in_use = BTreeSet::new();
         let mut marked = Vec::new();
         for (target, entry) in self.targets.iter() {
@@ -47,10 +47,10 @@ impl Compiler {
         Some((place.ifindex, place.gateway.unwrap_or(destination)))
     }
 
-    fn uses_by_host_entries(&self) -> BTreeMap<Target, u32> {
+    fn uses_by_neighbor_entries(&self) -> BTreeMap<Target, u32> {
         let mut uses = BTreeMap::new();
-        let of_family = self.ipv4.vrfs.values().flat_map(|table| table.host_targets());
-        let of_family = of_family.chain(self.ipv6.vrfs.values().flat_map(|table| table.host_targets()));
+        let of_family = self.ipv4.vrfs.values().flat_map(|table| table.neighbor_targets());
+        let of_family = of_family.chain(self.ipv6.vrfs.values().flat_map(|table| table.neighbor_targets()));
         of_family.for_each(|target| *uses.entry(target).or_default() += 1);
         uses
     }

@@ -1,6 +1,6 @@
 //! A batch of changes, sorted by what they require.
 
-use super::body::RouteFamily;
+use super::fib_info::RouteFamily;
 use bm_netlink::{BodyId, Change, Family};
 use bm_wire::prefix::Prefix;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 /// What must be compiled again.
 #[derive(Default)]
-pub(super) struct Pending {
+pub(super) struct PendingChanges {
     pub everything: bool,
     /// Interfaces, addresses, settings or rules: these are published as a whole.
     pub shape: bool,
@@ -35,7 +35,7 @@ impl<A> Default for FamilyPending<A> {
     }
 }
 
-impl Pending {
+impl PendingChanges {
     pub fn from_changes(changes: &[Change]) -> Self {
         let mut pending = Self::default();
         changes.iter().for_each(|change| pending.add(change));
@@ -83,14 +83,14 @@ impl<A: RouteFamily> FamilyPending<A> {
         // Called for millions of routes: an array lookup costs one load each.
         let mut wanted = vec![false; last.index() + 1];
         bodies.iter().for_each(|id| wanted[id.index()] = true);
-        let is_wanted = |id: &BodyId| wanted.get(id.index()).copied().unwrap_or(false);
         for (number, table) in routes.tables() {
-            let is_hit = |(_, list): &(_, &[BodyId])| {
+            let prefixes = self.routes.entry(number).or_default();
+            for (prefix, list) in table.iter() {
                 bm_sys::heartbeat::beat();
-                list.iter().any(is_wanted)
-            };
-            let hit = table.iter().filter(is_hit).map(|(prefix, _)| prefix);
-            self.routes.entry(number).or_default().extend(hit);
+                if list.iter().any(|id| wanted.get(id.index()).copied().unwrap_or(false)) {
+                    prefixes.push(prefix);
+                }
+            }
         }
     }
 }

@@ -1,11 +1,54 @@
 //! Settings for all interfaces: those of the kernel, and the addresses of the machine.
 
+use bm_fib::Structure;
+use bm_fib::next_hop::NextHopWriter;
+use bm_fib::structure::{IPV4, IPV6};
 use bm_forward::tables::{DoubtfulSources, Settings};
 use bm_netlink::route::TABLE_LOCAL;
 use bm_netlink::{Mirror, RouteBody, RouteKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::config::Config;
+
+/// Capacity and choices of a [`Compiler`](super::Compiler).
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Maximum number of next hops.
+    pub next_hops: u32,
+    /// Number of buckets of all groups; a power of two.
+    pub group_buckets: u32,
+    /// Lookup structure for IPv4.
+    pub ipv4: Structure<u32>,
+    /// Lookup structure for IPv6.
+    pub ipv6: Structure<u128>,
+    /// Settings of the configuration that are not in the kernel.
+    pub choices: Choices,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            next_hops: NextHopWriter::HOPS,
+            group_buckets: 1 << NextHopWriter::BUCKETS_LOG2,
+            ipv4: IPV4[0],
+            ipv6: IPV6[0],
+            choices: Choices::default(),
+        }
+    }
+}
+
+impl Options {
+    /// The options that a configuration asks for; `hash_seed` is used if it has none.
+    pub fn from_config(config: &Config, hash_seed: u32) -> Self {
+        Self {
+            next_hops: config.fib.next_hops,
+            group_buckets: config.fib.group_buckets,
+            ipv4: config.fib.ipv4,
+            ipv6: config.fib.ipv6,
+            choices: Choices::from_config(config, hash_seed),
+        }
+    }
+}
 
 /// Settings of the configuration that are not in the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,7 +64,7 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// Those of a configuration; `hash_seed` is used if it has none.
+    /// The choices of a configuration; `hash_seed` is used if it has none.
     pub fn from_config(config: &Config, hash_seed: u32) -> Self {
         Self {
             hash_seed: config.fib.hash_seed.unwrap_or(hash_seed),

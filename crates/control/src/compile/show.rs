@@ -4,7 +4,7 @@ pub(crate) mod explain;
 mod routes;
 
 use super::Compiler;
-use super::body::LinuxReason;
+use super::fib_info::LinuxReason;
 use super::stages;
 use super::targets::{Entry, State, Target};
 use bm_api::{Hop, Mac, Neighbor, Neighbors, NextHop, NextHops, Share};
@@ -71,22 +71,20 @@ impl Compiler {
             }
         }
         let without_next_hop = self.ipv4.size().without_next_hop + self.ipv6.size().without_next_hop;
-        let no_room = |why: &LinuxReason| matches!(why, LinuxReason::NextHop(_));
-        let [four, six] = [
-            self.ipv4.faults(mirror.ipv4()).filter(|(_, _, why)| no_room(why)).count(),
-            self.ipv6.faults(mirror.ipv6()).filter(|(_, _, why)| no_room(why)).count(),
-        ];
-        if without_next_hop + four + six > 0 {
+        let reasons4 = self.ipv4.faults(mirror.ipv4()).map(|(.., why)| why);
+        let reasons6 = self.ipv6.faults(mirror.ipv6()).map(|(.., why)| why);
+        let refused = reasons4.chain(reasons6).filter(|why| matches!(why, LinuxReason::NextHop(_))).count();
+        if without_next_hop + refused > 0 {
             notes.push(format!(
                 "the table of {} next hops is full: {} routes and {without_next_hop} neighbors are left to Linux: increase next_hops in [fib]",
                 self.targets.table().capacity(),
-                four + six
+                refused
             ));
         }
         if self.ipv4.has_lost_sources() || self.ipv6.has_lost_sources() {
             notes.push("no room for the feasible reverse paths of all sources: every source passes".into());
         }
-        notes.extend(self.ipsec_troubles(mirror).iter().map(ToString::to_string));
+        notes.extend(self.ipsec_faults(mirror).iter().map(ToString::to_string));
         let without = self.ipv4.routes_without_set() + self.ipv6.routes_without_set();
         if without > 0 {
             notes.push(format!(
@@ -98,36 +96,32 @@ impl Compiler {
 
     /// The interfaces of a port.
     pub fn shown_interfaces(&self, mirror: &Mirror, port: u16) -> Vec<bm_api::Interface> {
-        let show = |(index, interface): (u16, &bm_forward::tables::Interface)| {
+        let shown = self.interfaces().of_port(port).map(|(index, interface)| {
             let table = mirror.table_of(interface.ifindex);
             let addresses = mirror.addresses(interface.ifindex).iter();
             bm_api::Interface {
                 index,
                 name: interface.name.clone(),
                 ifindex: interface.ifindex,
-                vlan: interface.vlan.map(|vlan| bm_api::Vlan { protocol: vlan.protocol, id: vlan.id }),
+                vlan: interface.vlan,
                 mac: Mac(interface.mac),
                 mtu_bytes: u32::from(interface.mtu),
                 up: interface.up,
                 vrf: vrf_name(mirror, table),
                 forward_ipv4: interface.forward_ipv4,
                 forward_ipv6: interface.forward_ipv6,
-                reverse_path: match interface.reverse_path {
-                    bm_forward::tables::ReversePath::Off => bm_api::ReversePath::Off,
-                    bm_forward::tables::ReversePath::Strict => bm_api::ReversePath::Strict,
-                    bm_forward::tables::ReversePath::Loose => bm_api::ReversePath::Loose,
-                },
+                reverse_path: interface.reverse_path,
                 addresses: addresses.map(|address| format!("{}/{}", address.local, address.length)).collect(),
             }
-        };
-        self.interfaces().of_port(port).map(show).collect()
+        });
+        shown.collect()
     }
 
     /// The kernel's neighbors on our interfaces.
     pub fn shown_neighbors(&self, mirror: &Mirror) -> Neighbors {
         let ours =
             mirror.neighbors().filter(|neighbor| self.interfaces().index_of(neighbor.ifindex).is_some());
-        let show = |neighbor: &bm_netlink::Neighbor| {
+        let shown = ours.map(|neighbor| {
             let link = mirror.link(neighbor.ifindex);
             Neighbor {
                 address: neighbor.address,
@@ -143,8 +137,8 @@ impl Compiler {
                     .of_neighbor(neighbor.ifindex, neighbor.address)
                     .map(|target| self.targets.hop(target).0),
             }
-        };
-        let mut neighbors: Vec<_> = ours.map(show).collect();
+        });
+        let mut neighbors: Vec<_> = shown.collect();
         neighbors.sort_by_key(|neighbor| (neighbor.address, neighbor.ifindex));
         Neighbors { neighbors }
     }
@@ -159,20 +153,20 @@ impl Compiler {
 
     fn next_hop(&self, mirror: &Mirror, target: Target, entry: &Entry) -> NextHop {
         let members = match &entry.state {
-            State::Members(members) => members.iter().filter(|member| member.share > 0).collect(),
-            _ => Vec::new(),
+            State::Members(members) => &members[..],
+            _ => &[],
         };
-        let share = |member: &&super::targets::Member| Share {
+        let members = members.iter().filter(|member| member.share > 0).map(|member| Share {
             index: self.targets.hop(member.target).0,
             weight: member.share,
             hop: self.hop(mirror, member.target),
-        };
+        });
         NextHop {
             index: entry.hop.0,
             action: shown(self.targets.table().action(entry.hop)),
             hop: self.hop(mirror, target),
             object: entry.shape.object(),
-            members: members.iter().map(share).collect(),
+            members: members.collect(),
             mtu_bytes: u32::from(self.targets.table().mtu(entry.hop)),
             users: u64::from(entry.users),
         }
@@ -212,8 +206,8 @@ impl Compiler {
 }
 
 pub(crate) fn vrf_name(mirror: &Mirror, table: u32) -> Option<String> {
-    let is = |kind: &Kind| matches!(kind, Kind::Vrf { table: of } if *of == table);
-    mirror.links().find(|link| is(&link.kind)).map(|link| link.name.to_string())
+    let vrf = mirror.links().find(|link| matches!(link.kind, Kind::Vrf { table: of } if of == table));
+    vrf.map(|link| link.name.to_string())
 }
 
 fn shown(action: Action) -> bm_api::Action {

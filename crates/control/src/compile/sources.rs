@@ -8,9 +8,9 @@
 //! nonempty set; others have an entry, too, since they override shorter prefixes around them. The table exists only
 //! while a port needs it. If there is no room, all sources pass, and this is reported.
 
-use super::body::RouteFamily;
-use super::checked::Checked;
+use super::comparison::Comparison;
 use super::context::Context;
+use super::fib_info::RouteFamily;
 use super::stages::Stages;
 use bm_api::Area;
 use bm_fib::memory::OutOfMemory;
@@ -162,17 +162,17 @@ impl<A: RouteFamily> Sources<A> {
     }
 
     /// Compares every entry with its expected value.
-    pub fn check(&self, stages: &Stages, context: &mut Context<'_, A>, checked: &mut Checked) {
+    pub fn check(&self, stages: &Stages, context: &mut Context<'_, A>, comparison: &mut Comparison) {
         if self.lost {
             let why = "no room for feasible reverse paths: every source passes";
-            return checked.differs(Area::Refused, || why.into());
+            return comparison.differs(Area::Refused, || why.into());
         }
         let wanted = stages.prefixes(context.view.mirror);
         for prefix in &wanted {
-            checked.compared += 1;
+            comparison.compared += 1;
             let (is, should) = (self.fib.rib().get(*prefix), context.feasible_interfaces(stages, *prefix));
             if (is, should.is_some()) == (Some(sets::ALL), true) {
-                checked.differs(Area::Refused, || {
+                comparison.differs(Area::Refused, || {
                     format!(
                         "no free set for the feasible reverse paths of {prefix}: its sources are not checked"
                     )
@@ -186,14 +186,14 @@ impl<A: RouteFamily> Sources<A> {
             };
             if differs {
                 let is = is.map(|set: NextHop| self.sets.members(set));
-                checked.differs(Area::Compiled, || {
+                comparison.differs(Area::Compiled, || {
                     format!("sources in {prefix} may arrive on {is:?}, expected {should:?}")
                 });
             }
         }
         let entries = self.fib.rib().iter().filter(|(prefix, _)| wanted.binary_search(prefix).is_err());
         for (prefix, _) in entries {
-            checked.differs(Area::Compiled, || format!("{prefix} has a reverse path but no route"));
+            comparison.differs(Area::Compiled, || format!("{prefix} has a reverse path but no route"));
         }
     }
 }

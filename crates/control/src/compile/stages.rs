@@ -11,7 +11,7 @@
 //! route of main beats a shorter one of local. So all routes of local lead to Linux, whatever they are, and what they
 //! cover: it decides by itself.
 
-use super::body::RouteFamily;
+use super::fib_info::RouteFamily;
 use bm_netlink::route::{TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN};
 use bm_netlink::{Family, Mirror, Rule};
 use bm_wire::prefix::Prefix;

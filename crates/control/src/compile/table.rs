@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! mirror: local, main, ..   for each prefix the first table that has its addresses ────┐
-//! neighbors on the link     a host entry for each whose longest route is that link ────┴─► builder
+//! neighbors on the link     a neighbor entry for each whose longest route is that link ────┴─► builder
 //! ```
 //!
 //! The list of routes in the builder is the only one: which prefixes a change affects, and what covers them or is within
@@ -14,11 +14,11 @@
 
 mod check;
 
-use super::body::RouteFamily;
 use super::context::Context;
+use super::fib_info::RouteFamily;
 use super::sources::{Room, Sources};
 use super::stages::Stages;
-use super::targets::{Fixed, Target, Targets};
+use super::targets::{FixedTarget, Target, Targets};
 use super::view::Adjacency;
 use bm_fib::memory::OutOfMemory;
 use bm_fib::published::Readers;
@@ -32,11 +32,11 @@ const RETRIES: usize = 64;
 
 /// A route without room.
 #[derive(Clone, Copy)]
-struct Refused<A> {
+struct RefusedRoute<A> {
     /// What was exhausted.
     shortage: Shortage,
     /// The prefix that leads to Linux instead: that of the route, or one around it.
-    blanket: Option<Prefix<A>>,
+    covering: Option<Prefix<A>>,
 }
 
 /// A routing table of one family.
@@ -44,12 +44,12 @@ pub(super) struct Table<A: RouteFamily> {
     fib: Builder<A>,
     stages: Stages,
     /// Addresses with an entry because they are neighbors on the link.
-    hosts: BTreeMap<A, Target>,
-    /// Those of them that lead to Linux, because there was no room for their next hop.
+    neighbors: BTreeMap<A, Target>,
+    /// The addresses of these that lead to Linux, because there was no room for their next hop.
     without_next_hop: BTreeSet<A>,
-    refused: BTreeMap<Prefix<A>, Refused<A>>,
+    refused: BTreeMap<Prefix<A>, RefusedRoute<A>>,
     /// Prefixes that lead to Linux instead of refused ones, with the number of these.
-    blankets: BTreeMap<Prefix<A>, usize>,
+    covering: BTreeMap<Prefix<A>, usize>,
     /// Feasible reverse paths, if they are needed.
     sources: Option<Sources<A>>,
     /// They are needed, but there is not even memory for an empty table of them.
@@ -67,26 +67,29 @@ impl<A: RouteFamily> Table<A> {
     ) -> Result<Self, TableFull<A>> {
         let routes = context.values(&stages);
         let routes = routes.into_iter().map(|(prefix, target)| (prefix, context.targets.hop(target)));
-        let (hosts, refused, blankets) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let new = |fib| Self {
-            fib,
-            stages,
-            hosts,
-            without_next_hop: BTreeSet::new(),
-            refused,
-            blankets,
-            sources: None,
-            lacks_sources: false,
-        };
-        if let Ok(fib) = structure.build_in(routes.clone(), readers, &source().map_err(TableFull::no_memory)?)
-        {
-            return Ok(new(fib));
+        let memory = source().map_err(TableFull::no_memory)?;
+        if let Ok(fib) = structure.build_in(routes.clone(), readers, &memory) {
+            return Ok(Self::new(fib, stages));
         }
         // Some do not fit: add the others one by one.
         let sets: Vec<_> = routes.map(|(prefix, hop)| Change::Set(prefix, hop)).collect();
-        let mut table = new(structure.build_in([], readers, &source().map_err(TableFull::no_memory)?)?);
+        let memory = source().map_err(TableFull::no_memory)?;
+        let mut table = Self::new(structure.build_in([], readers, &memory)?, stages);
         table.carry_out(&sets, context);
         Ok(table)
+    }
+
+    fn new(fib: Builder<A>, stages: Stages) -> Self {
+        Self {
+            fib,
+            stages,
+            neighbors: BTreeMap::new(),
+            without_next_hop: BTreeSet::new(),
+            refused: BTreeMap::new(),
+            covering: BTreeMap::new(),
+            sources: None,
+            lacks_sources: false,
+        }
     }
 
     /// Starts or stops keeping feasible reverse paths; returns whether that changed. Without memory for them every source
@@ -150,18 +153,18 @@ impl<A: RouteFamily> Table<A> {
     }
 
     /// Whether an address has an entry as a neighbor.
-    pub fn is_host_entry(&self, address: A) -> bool {
-        self.hosts.contains_key(&address)
+    pub fn is_neighbor_entry(&self, address: A) -> bool {
+        self.neighbors.contains_key(&address)
     }
 
     /// The targets of all neighbor entries.
-    pub fn host_targets(&self) -> impl Iterator<Item = Target> + '_ {
-        self.hosts.values().copied()
+    pub fn neighbor_targets(&self) -> impl Iterator<Item = Target> + '_ {
+        self.neighbors.values().copied()
     }
 
     /// Releases everything that the table holds.
     pub fn release(&mut self, targets: &mut Targets) {
-        for (_, target) in std::mem::take(&mut self.hosts) {
+        for (_, target) in std::mem::take(&mut self.neighbors) {
             targets.release(target);
         }
     }
@@ -173,12 +176,14 @@ impl<A: RouteFamily> Table<A> {
 
     /// Adds to `prefixes`, which changed in `table`, those within them whose result may have changed, too: where a later
     /// table is overridden, or an earlier one has a `throw` route.
-    pub fn widen(&self, table: u32, prefixes: &mut Vec<Prefix<A>>, context: &Context<'_, A>) {
+    pub fn add_dependents(&self, table: u32, prefixes: &mut Vec<Prefix<A>>, context: &Context<'_, A>) {
         let Some(stage) = self.stages.position(table) else { return };
-        let (before, behind) = self.stages.tables.split_at(stage);
+        let (before, after) = self.stages.tables.split_at(stage);
         let routes = A::routes(context.view.mirror);
-        let in_use = |table: u32| routes.table(table).is_some() || routes.doubts_of(table).next().is_some();
-        let overrules = behind.iter().skip(1).any(|later| in_use(*later));
+        let overrules = after
+            .iter()
+            .skip(1)
+            .any(|later| routes.table(*later).is_some() || routes.doubts_of(*later).next().is_some());
         if !overrules && !before.iter().any(|earlier| context.throws(*earlier)) {
             return;
         }
@@ -189,8 +194,8 @@ impl<A: RouteFamily> Table<A> {
     }
 
     /// All addresses with an entry as a neighbor.
-    pub fn host_entries(&self) -> impl Iterator<Item = A> + '_ {
-        self.hosts.keys().copied()
+    pub fn neighbor_entries(&self) -> impl Iterator<Item = A> + '_ {
+        self.neighbors.keys().copied()
     }
 
     /// Updates the entries of `prefixes`, of the neighbors within them, and of `addresses`.
@@ -227,7 +232,7 @@ impl<A: RouteFamily> Table<A> {
     fn neighbors_within(&self, prefix: Prefix<A>, addresses: &mut Vec<A>, context: &Context<'_, A>) {
         let near = context.shared.neighbors.range((prefix.first(), 0)..=(prefix.last(), u32::MAX));
         addresses.extend(near.map(|(address, _)| *address));
-        addresses.extend(self.hosts.range(prefix.first()..=prefix.last()).map(|(address, _)| *address));
+        addresses.extend(self.neighbors.range(prefix.first()..=prefix.last()).map(|(address, _)| *address));
     }
 
     /// Updates the entries of single addresses. The routes around them are already correct.
@@ -239,13 +244,13 @@ impl<A: RouteFamily> Table<A> {
             let neighbor = self.neighbor_entry(*address, own, context);
             let value = neighbor.or(own);
             changes.extend(self.change(prefix, value, context));
-            match neighbor == Some(Fixed::Host.target()) {
+            match neighbor == Some(FixedTarget::Host.target()) {
                 true => self.without_next_hop.insert(*address),
                 false => self.without_next_hop.remove(address),
             };
             let before = match neighbor {
-                Some(target) => self.hosts.insert(*address, target),
-                None => self.hosts.remove(address),
+                Some(target) => self.neighbors.insert(*address, target),
+                None => self.neighbors.remove(address),
             };
             if let Some(target) = before {
                 context.targets.release(target);
@@ -278,8 +283,7 @@ impl<A: RouteFamily> Table<A> {
         let adjacency = Adjacency { gateway: Some(address.show()), ..link };
         Some(context.targets.adjacency(context.view, adjacency).unwrap_or_else(|_| {
             // No room for its next hop: without an entry its packets would wait forever to be resolved.
-            context.targets.retain(Fixed::Host.target());
-            Fixed::Host.target()
+            context.targets.retain_fixed(FixedTarget::Host)
         }))
     }
 
@@ -290,7 +294,8 @@ impl<A: RouteFamily> Table<A> {
         value: Option<Target>,
         context: &Context<'_, A>,
     ) -> Option<Change<A>> {
-        let value = if self.blankets.contains_key(&prefix) { Some(Fixed::Host.target()) } else { value };
+        let value =
+            if self.covering.contains_key(&prefix) { Some(FixedTarget::Host.target()) } else { value };
         let hop = value.map(|target| context.targets.hop(target));
         if self.fib.rib().get(prefix) == hop {
             return None;
@@ -299,7 +304,7 @@ impl<A: RouteFamily> Table<A> {
     }
 
     fn carry_out(&mut self, changes: &[Change<A>], context: &mut Context<'_, A>) {
-        let host = context.targets.hop(Fixed::Host.target());
+        let host = context.targets.hop(FixedTarget::Host.target());
         let mut left = changes;
         while let Err(full) = self.fib.apply(left) {
             self.refuse(left[full.applied].prefix(), full.shortage, host);
@@ -310,15 +315,15 @@ impl<A: RouteFamily> Table<A> {
     /// Makes entries that found no room lead to Linux, and records them.
     fn refuse(&mut self, prefix: Prefix<A>, shortage: Shortage, host: NextHop) {
         let around = (0..=prefix.length()).rev();
-        let blanket =
-            around.filter_map(|length| Prefix::containing(prefix.first(), length)).find(|blanket| {
-                self.fib.rib().get(*blanket) == Some(host)
-                    || self.fib.apply(&[Change::Set(*blanket, host)]).is_ok()
+        let covering =
+            around.filter_map(|length| Prefix::containing(prefix.first(), length)).find(|covering| {
+                self.fib.rib().get(*covering) == Some(host)
+                    || self.fib.apply(&[Change::Set(*covering, host)]).is_ok()
             });
         tracing::warn!(%prefix, ?shortage, "no room for a route: Linux forwards its packets");
-        self.refused.insert(prefix, Refused { shortage, blanket });
-        if let Some(blanket) = blanket {
-            *self.blankets.entry(blanket).or_default() += 1;
+        self.refused.insert(prefix, RefusedRoute { shortage, covering });
+        if let Some(covering) = covering {
+            *self.covering.entry(covering).or_default() += 1;
         }
     }
 
@@ -328,14 +333,14 @@ impl<A: RouteFamily> Table<A> {
         let mut prefixes = Vec::with_capacity(2 * again.len());
         for prefix in again {
             prefixes.push(prefix);
-            let Some(blanket) = self.refused.remove(&prefix).and_then(|refused| refused.blanket) else {
+            let Some(covering) = self.refused.remove(&prefix).and_then(|refused| refused.covering) else {
                 continue;
             };
-            prefixes.push(blanket);
-            let count = self.blankets.entry(blanket).or_default();
+            prefixes.push(covering);
+            let count = self.covering.entry(covering).or_default();
             *count = count.saturating_sub(1);
             if *count == 0 {
-                self.blankets.remove(&blanket);
+                self.covering.remove(&covering);
             }
         }
         prefixes

@@ -1,7 +1,7 @@
 //! Next hops without duplicates: what routes lead to, with a count of users and an action that is kept up to date.
 //!
 //! ```text
-//! route body, host entry ──► Target ──► next hop   adjacency   one action: MAC, host, resolve, unreachable
+//! fib_info, neighbor entry ──► Target ──► next hop   adjacency   one action: MAC, host, resolve, unreachable
 //!                                                  group       members, without dead ones
 //!                                                  object      whatever the kernel's object is at present
 //! ```
@@ -27,7 +27,7 @@ pub struct Target(u32);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Shape {
     /// An action that never changes.
-    Fixed(Fixed),
+    Fixed(FixedTarget),
     /// A neighbor or a link.
     Adjacency(Adjacency),
     /// Several hops with weights, as in a multipath route.
@@ -48,7 +48,7 @@ impl Shape {
 
 /// Targets that never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fixed {
+pub enum FixedTarget {
     /// To Linux.
     Host,
     /// Dropped silently.
@@ -63,7 +63,7 @@ pub enum Fixed {
     Local,
 }
 
-impl Fixed {
+impl FixedTarget {
     pub(super) const ALL: [Self; 6] =
         [Self::Host, Self::Blackhole, Self::Unreachable, Self::Prohibit, Self::NoRoute, Self::Local];
 
@@ -86,7 +86,7 @@ impl Fixed {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub hop: NextHop,
-    /// Number of bodies, host entries and groups that use it.
+    /// Number of fib_infos, neighbor entries and groups that use it.
     pub users: u32,
     pub shape: Shape,
     pub state: State,
@@ -97,7 +97,7 @@ pub(super) struct Entry {
     /// A group with a member on a link where only Linux may send: then Linux chooses among all members.
     linux_only: bool,
     /// Why it leads to Linux instead of its destination.
-    pub trouble: Option<NextHopError>,
+    pub error: Option<NextHopError>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -143,11 +143,10 @@ pub struct Targets {
 impl Targets {
     /// Creates only the fixed targets.
     pub(super) fn new(mut writer: NextHopWriter) -> Result<Self, NextHopError> {
-        let mut add = |fixed| match fixed {
-            Fixed::Local => writer.add_local(),
+        let hops = FixedTarget::ALL.map(|fixed| match fixed {
+            FixedTarget::Local => writer.add_local(),
             other => writer.add(other.action(), Gateway::default(), 0),
-        };
-        let hops = Fixed::ALL.map(|fixed| Ok((fixed, add(fixed)?)));
+        });
         let mut targets = Self {
             writer,
             entries: Vec::new(),
@@ -160,10 +159,9 @@ impl Targets {
             waiting_for_room: BTreeSet::new(),
             unused: Vec::new(),
         };
-        for made in hops {
-            let (fixed, hop) = made?;
+        for (fixed, hop) in FixedTarget::ALL.into_iter().zip(hops) {
             // The table itself is their first user, so that they stay.
-            targets.enter(hop, Shape::Fixed(fixed), State::Still(fixed.action()), None);
+            targets.enter(hop?, Shape::Fixed(fixed), State::Still(fixed.action()), None);
         }
         Ok(targets)
     }
@@ -234,6 +232,12 @@ impl Targets {
         self.get_mut(target).users += 1;
     }
 
+    /// Adds a user to a fixed target.
+    pub(super) fn retain_fixed(&mut self, fixed: FixedTarget) -> Target {
+        self.retain(fixed.target());
+        fixed.target()
+    }
+
     /// Removes a user. The target stays until [`Self::sweep`].
     pub(super) fn release(&mut self, target: Target) {
         let entry = self.get_mut(target);
@@ -243,7 +247,7 @@ impl Targets {
         }
     }
 
-    /// The target of a route body; adds a user.
+    /// The target of a route; adds a user.
     pub(super) fn of_via(
         &mut self,
         view: View<'_>,
@@ -252,10 +256,7 @@ impl Targets {
         mtu: u32,
     ) -> Result<Target, NextHopError> {
         match via {
-            Via::Nowhere => {
-                self.retain(Fixed::Host.target());
-                Ok(Fixed::Host.target())
-            }
+            Via::Nowhere => Ok(self.retain_fixed(FixedTarget::Host)),
             Via::One(hop) => self.adjacency(view, view.adjacency(family, hop, mtu, false)),
             Via::Many(hops) => self.group(view, family, hops, mtu),
             Via::Object(id) => {
@@ -305,7 +306,7 @@ impl Targets {
     }
 
     fn make_object(&mut self, view: View<'_>, shape: Shape, id: u32) -> Result<Target, NextHopError> {
-        let Shape::Object { family, mtu, .. } = shape else { return Ok(Fixed::Host.target()) };
+        let Shape::Object { family, mtu, .. } = shape else { return Ok(FixedTarget::Host.target()) };
         let paths = view.mirror.paths(&bm_netlink::RouteBody { via: Via::Object(id), ..Default::default() });
         let born = match paths.hops.as_slice() {
             [hop] => Some(view.adjacency(family, hop, u32::from(mtu), false)),
@@ -348,7 +349,7 @@ impl Targets {
         let still = State::Still(Action::Host);
         let groups = BTreeSet::new();
         let entry =
-            Entry { hop, users: 1, shape, state: still, born, groups, linux_only: false, trouble: None };
+            Entry { hop, users: 1, shape, state: still, born, groups, linux_only: false, error: None };
         self.entries[target.0 as usize] = Some(entry);
         self.change_state(target, state);
         target

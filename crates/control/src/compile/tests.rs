@@ -10,6 +10,7 @@ mod sources;
 
 use super::*;
 use bm_fib::NextHop;
+use bm_fib::Structure;
 use bm_fib::memory::OutOfMemory;
 use bm_firewall::{Feature, LinuxOnly, Match, Traffic};
 use bm_netlink::{
@@ -188,8 +189,8 @@ impl World {
 
     /// Checks that the compiler finds no differences and counts correctly.
     pub fn is_sound(&mut self) -> Result<(), String> {
-        let checked = self.compiler.verify(&self.mirror);
-        let wrong = checked.differences.iter().find(|(area, _)| *area == bm_api::Area::Compiled);
+        let comparison = self.compiler.verify(&self.mirror);
+        let wrong = comparison.differences.iter().find(|(area, _)| *area == bm_api::Area::Compiled);
         match wrong {
             Some((_, sentence)) => Err(sentence.clone()),
             None => self.users_are_counted(),
@@ -201,19 +202,19 @@ impl World {
         let compiler = &self.compiler;
         let mut users: BTreeMap<Target, u32> = BTreeMap::new();
         let mut count = |target: Target| *users.entry(target).or_default() += 1;
-        Fixed::ALL.into_iter().for_each(|fixed| count(fixed.target()));
+        FixedTarget::ALL.into_iter().for_each(|fixed| count(fixed.target()));
         compiler
             .ipv4
             .shared
-            .bodies
+            .fib_infos
             .targets()
-            .chain(compiler.ipv6.shared.bodies.targets())
+            .chain(compiler.ipv6.shared.fib_infos.targets())
             .for_each(&mut count);
         for table in compiler.ipv4.vrfs.values() {
-            table.host_targets().for_each(&mut count);
+            table.neighbor_targets().for_each(&mut count);
         }
         for table in compiler.ipv6.vrfs.values() {
-            table.host_targets().for_each(&mut count);
+            table.neighbor_targets().for_each(&mut count);
         }
         for (_, entry) in compiler.targets.iter() {
             if let targets::State::Members(members) = &entry.state {

@@ -134,6 +134,11 @@ impl View<'_> {
         self.mirror.neighbor(ifindex, address)?.reachable_at()
     }
 
+    /// Whether a neighbor is on one of our interfaces, and packets can be sent to it.
+    pub fn is_usable(&self, ifindex: u32, address: IpAddr) -> bool {
+        self.interfaces.index_of(ifindex).is_some() && self.mac(ifindex, address).is_some()
+    }
+
     /// Whether only Linux may send on a link.
     pub fn is_linux_only(&self, ifindex: u32) -> bool {
         self.interfaces.by_ifindex(ifindex).is_some_and(|interface| interface.linux_only_out)

@@ -1,6 +1,7 @@
 //! `[[app]]` and `[[link]]`: Lua apps between ports and the router.
 
-use super::read::forms::word_or_number;
+use super::forms::word_or_number;
+use super::section::is_plain;
 use super::{Config, Device, Port};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -123,16 +124,15 @@ impl Link {
     /// Parses an end: an app, a dot, and the name of the link in the app. Names of `ports` may contain dots; links of the
     /// router are named after them.
     pub(super) fn end(text: &str, ports: &[String]) -> Option<(String, String)> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
-        let is_link = |link: &str| !link.is_empty() && link.chars().all(plain);
         let of_router = text.strip_prefix(ROUTER).and_then(|rest| rest.strip_prefix('.'));
         if let Some(port) = of_router.filter(|port| !port.is_empty()) {
             return Some((ROUTER.into(), port.into()));
         }
         let (app, link) = text.rsplit_once('.')?;
         let is_port = ports.iter().any(|port| app_of_port(port) == app);
-        let is_app = !app.is_empty() && app.chars().all(|c| plain(c) || c == '.');
-        ((is_port || is_app) && is_link(link)).then(|| (app.into(), link.into()))
+        let is_app = !app.is_empty() && app.chars().all(|c| is_plain(c) || c == '.');
+        let is_link = !link.is_empty() && link.chars().all(is_plain);
+        ((is_port || is_app) && is_link).then(|| (app.into(), link.into()))
     }
 }
 
@@ -145,8 +145,7 @@ impl Port {
             Device::Dpdk(device) => {
                 let name = device.split(',').next().unwrap_or_default();
                 let name = name.strip_prefix("net_").or_else(|| name.strip_prefix("0000:")).unwrap_or(name);
-                let unfit = |c: char| matches!(c, ':' | '.' | '/') || c.is_whitespace();
-                host_tap_name(&name.replace(unfit, "-"))
+                host_tap_name(&name.replace(|c: char| ":./".contains(c) || c.is_whitespace(), "-"))
             }
             Device::Pcap { .. } => host_tap_name(&format!("pcap{index}")),
         }
@@ -166,8 +165,11 @@ impl Config {
     /// Whether there is an app between this port and the router.
     pub fn has_apps_behind(&self, port: &str) -> bool {
         let app = app_of_port(port);
-        let ends = |(app, link): &(String, String), of: &str, name: &str| app == of && link == name;
-        self.links.iter().any(|link| ends(&link.from, &app, "output") || ends(&link.to, ROUTER, port))
+        self.links.iter().any(|link| {
+            let (from_app, output) = &link.from;
+            let (to_app, input) = &link.to;
+            (*from_app == app && output == "output") || (to_app == ROUTER && input == port)
+        })
     }
 
     /// Errors in names of apps and ends of links, by line.
@@ -183,8 +185,8 @@ impl Config {
         for (at, link) in self.links.iter().enumerate() {
             let wrong =
                 [(&link.from, true), (&link.to, false)].map(|(end, from)| self.end(&ports, end, from));
-            let inner = |name: &str| self.apps.iter().any(|app| app.name == name);
-            if wrong.iter().all(Option::is_none) && !inner(&link.from.0) && !inner(&link.to.0) {
+            let has_app = self.apps.iter().any(|app| [&link.from.0, &link.to.0].contains(&&app.name));
+            if wrong.iter().all(Option::is_none) && !has_app {
                 let why = "this [[link]] involves no app: ports and the router are linked automatically";
                 problems.push((link.line, why.into()));
             }
@@ -205,7 +207,8 @@ impl Config {
     }
 
     /// Error in one end of a link.
-    fn end(&self, ports: &[String], (app, name): &(String, String), from: bool) -> Option<String> {
+    fn end(&self, ports: &[String], end: &(String, String), from: bool) -> Option<String> {
+        let (app, name) = end;
         if self.apps.iter().any(|known| known.name == *app) {
             return None;
         }

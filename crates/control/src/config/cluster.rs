@@ -5,7 +5,7 @@ use bm_vlb::quota::{Mode, Rule};
 
 use super::Config;
 use super::daemon::OFF_ON;
-use super::read::forms::{Choice, File, number, word_or_number};
+use super::forms::{Choice, File, number, word_or_number};
 
 /// How workers can distribute packets for other nodes.
 const BALANCING: [(&str, Mode); 3] =

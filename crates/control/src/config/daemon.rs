@@ -7,7 +7,7 @@ use std::time::Duration;
 use bm_fastpath::AttachChoice;
 use bm_graph::{Idle, RealTime, Schedule};
 
-use super::read::forms::{
+use super::forms::{
     Choice, File, Listen, distinct_numbers, number, power, seconds, word_or_file, word_or_name,
     word_or_number, word_or_power,
 };

@@ -21,7 +21,7 @@
 //! }
 //! ```
 //!
-//! The form says how the value is written in the file ([`Form`]; `read/forms.rs` has all of them). A key that a form
+//! The form says how the value is written in the file ([`Form`]; `forms.rs` has all of them). A key that a form
 //! cannot read, since it is required or has to fit others, is marked `#[by_hand(key = EXAMPLE)]`, and code in `read`
 //! reads it. With `impl TYPE` in place of `pub struct NAME` the fields are those of a type that stands
 //! elsewhere; with `by_hand` all keys of a table are, and `KEY = EXAMPLE` stands for each. Defaults and ranges are
@@ -29,8 +29,18 @@
 
 use std::fmt::Debug;
 
-use super::Effect;
-use super::read::Section;
+use super::section::Section;
+
+/// What it takes to apply a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Effect {
+    /// Applied at once, without losing packets.
+    Live,
+    /// Workers must be restarted; Linux forwards meanwhile.
+    Workers,
+    /// The daemon must be restarted.
+    Daemon,
+}
 
 /// How a value is written in the file.
 pub(super) trait Form {
@@ -134,13 +144,13 @@ macro_rules! settings {
     };
     (@declared $name:path { $([$key:ident = $default:expr, $form:expr, $effect:ident, $($field:ident).+])* }) => {
         impl $crate::config::declare::Declared for $name {
-            fn read(&mut self, section: &mut $crate::config::read::Section<'_, '_>) {
+            fn read(&mut self, section: &mut $crate::config::section::Section<'_, '_>) {
                 use $crate::config::declare::Form;
                 $($form.read(section, stringify!($key), $default, &mut self.$($field).+);)*
             }
 
             fn settings(&self) -> Vec<$crate::config::declare::Setting> {
-                use $crate::config::{Effect, declare::Setting};
+                use $crate::config::declare::{Effect, Setting};
                 vec![$(Setting::new(stringify!($key), &self.$($field).+, Effect::$effect),)*]
             }
         }

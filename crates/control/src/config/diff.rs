@@ -6,19 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use super::declare::{Declared, Setting};
+use super::declare::{Declared, Effect, Setting};
 use super::{Collector, Config, Export, Filter, Hook, Ipsec, Lua, Port, app};
-
-/// What it takes to apply a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Effect {
-    /// Applied at once, without losing packets.
-    Live,
-    /// Workers must be restarted; Linux forwards meanwhile.
-    Workers,
-    /// The daemon must be restarted.
-    Daemon,
-}
 
 /// A setting that differs between two configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -125,7 +125,7 @@ pub enum ProblemKind {
     NoDevice,
     /// An invalid device.
     Device(DeviceError),
-    /// The same device twice.
+    /// A device of two ports.
     DeviceTwice {
         device: String,
         /// Line of the first.

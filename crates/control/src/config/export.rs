@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::read::forms::{OwnAddress, number, seconds};
+use super::forms::{OwnAddress, number, seconds};
 
 /// A format of datagrams for collectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,8 +1,9 @@
 //! `[filter]`: packets that are dropped although Linux would forward them.
 
 use bm_filter::{Action, Rule};
+use bm_wire::ReversePath;
 
-use super::read::forms::{Choice, number, word_or_number};
+use super::forms::{Choice, number, word_or_number};
 
 pub(super) const ACTIONS: [(&str, Action); 2] = [("accept", Action::Accept), ("drop", Action::Drop)];
 const FAIL: [(&str, Fail); 2] = [("closed", Fail::Closed), ("open", Fail::Open)];
@@ -100,20 +101,24 @@ pub enum Fail {
     Open,
 }
 
-/// Reverse path check of sources (RFC 3704).
+/// Which reverse path filter applies to sources (RFC 3704).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourceRule {
     /// As set by `rp_filter`; IPv6 is not checked.
     #[default]
     Kernel,
-    /// No check.
-    Off,
-    /// The best route to the source must lead through the interface of arrival.
-    Strict,
-    /// Any route to the prefix of the source must lead through the interface of arrival.
-    Feasible,
-    /// There must be a route to the source.
-    Loose,
+    /// This one, for both families.
+    Own(ReversePath),
+}
+
+impl SourceRule {
+    /// The filter in place of Linux's.
+    pub fn own(self) -> ReversePath {
+        match self {
+            Self::Kernel => ReversePath::Off,
+            Self::Own(filter) => filter,
+        }
+    }
 }
 
 impl std::fmt::Display for SourceRule {
@@ -123,11 +128,11 @@ impl std::fmt::Display for SourceRule {
     }
 }
 
-/// Names of the checks in the configuration.
+/// Names in the configuration.
 pub(super) const SOURCE_RULES: [(&str, SourceRule); 5] = [
     ("kernel", SourceRule::Kernel),
-    ("off", SourceRule::Off),
-    ("strict", SourceRule::Strict),
-    ("feasible", SourceRule::Feasible),
-    ("loose", SourceRule::Loose),
+    ("off", SourceRule::Own(ReversePath::Off)),
+    ("strict", SourceRule::Own(ReversePath::Strict)),
+    ("feasible", SourceRule::Own(ReversePath::Feasible)),
+    ("loose", SourceRule::Own(ReversePath::Loose)),
 ];

@@ -2,7 +2,7 @@
 
 use bm_firewall::Feature;
 
-use super::read::forms::Choice;
+use super::forms::Choice;
 
 /// Whether a feature of Linux is honored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

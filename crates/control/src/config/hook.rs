@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::read::forms::{Choice, milliseconds, number};
+use super::forms::{Choice, milliseconds, number};
 
 /// The stage of the router at which a hook runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use bm_ipsec::{Action, Direction, Policy, Sa, SaId};
 
 use super::daemon::OFF_ON;
-use super::read::forms::{Choice, File};
+use super::forms::{Choice, File};
 
 /// What Linux does with routed packets that a policy protects or discards, and that it gets: while the daemon does not
 /// run, or since something else leaves them to it.

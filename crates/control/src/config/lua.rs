@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::read::forms::{Choice, Folders};
+use super::forms::{Choice, Folders};
 
 /// What to do about a Lua function that does not return.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

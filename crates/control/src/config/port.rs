@@ -4,7 +4,7 @@ use bm_fastpath::AttachChoice;
 
 use super::daemon::{ATTACH, PATHS, PathChoice, SWITCH, Switch};
 use super::filter::{SOURCE_RULES, SourceRule};
-use super::read::forms::{Choice, ChoiceIfSet, numbers, word_or_number};
+use super::forms::{Choice, ChoiceIfSet, numbers, word_or_number};
 use super::{Config, Device};
 
 settings! {

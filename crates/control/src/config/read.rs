@@ -8,10 +8,8 @@ mod apps;
 mod cluster;
 mod export;
 mod filter;
-pub(super) mod forms;
 mod hooks;
 mod ipsec;
-mod section;
 mod switches;
 
 use super::declare::Declared;
@@ -19,8 +17,7 @@ use super::error::Key;
 use super::*;
 use toml::de::{DeTable, DeValue};
 
-pub(super) use section::Section;
-use section::{Report, Table};
+use super::section::{Report, Section, Table, is_plain};
 
 /// Parses a configuration, or returns all errors in it. Files with keys and tokens are looked for in `folder`.
 pub(super) fn config(text: &str, folder: &Path) -> Result<Config, Vec<Problem>> {
@@ -127,9 +124,4 @@ fn port(section: &mut Section<'_, '_>, start: usize) -> Option<(usize, Port)> {
 /// Whether two ports use the same interface or files.
 fn same_device(one: &Device, two: &Device) -> bool {
     one == two || (one.interface().is_some() && one.interface() == two.interface())
-}
-
-/// Whether a name may contain a character: a letter, a digit, `-` or `_`.
-fn is_plain(c: char) -> bool {
-    c.is_ascii_alphanumeric() || c == '-' || c == '_'
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bm_fib::structure::{self, Structure};
 
-use super::read::forms::{Lookup, milliseconds, number, power, seconds, word_or_number};
+use super::forms::{Lookup, milliseconds, number, power, seconds, word_or_number};
 
 settings! {
     /// Structures and capacity of the lookup tables.

@@ -3,7 +3,7 @@
 use bm_switch::{PortRule, Settings};
 
 use super::daemon::{OFF_ON, ON_OFF};
-use super::read::forms::{Choice, number, seconds, word_or_number};
+use super::forms::{Choice, number, seconds, word_or_number};
 
 settings! {
     /// One `[[switch]]` for each switch: a learning bridge among interfaces, in the kernel. There is none by default.

@@ -194,7 +194,7 @@ fn reads_every_key() {
         queue_workers: vec![0, 1, 1],
         zero_copy: Switch::Off,
         checksum_completion: Switch::On,
-        reverse_path: Some(SourceRule::Strict),
+        reverse_path: Some(SourceRule::Own(ReversePath::Strict)),
         path: PathChoice::Kernel,
         attach: Some(AttachChoice::Tc),
     };
@@ -235,7 +235,7 @@ fn reads_every_key() {
         rate_burst: Some(7),
         rate_ipv4_length: 24,
         rate_ipv6_length: 48,
-        reverse_path: SourceRule::Loose,
+        reverse_path: SourceRule::Own(ReversePath::Loose),
         fail: Fail::Open,
     };
     assert_eq!(config.filter, filter);

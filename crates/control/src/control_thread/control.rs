@@ -23,13 +23,13 @@ use bm_netlink::{Batch, Change, Watch};
 use super::budget::Budget;
 use super::kernel::KernelPath;
 use super::leases::{Leases, Reason};
-use super::linux_only::{self, Listed};
+use super::linux_only::{self, LinuxOnlyList};
 use super::neighbor_requests::{KernelRequests, NeighborRequests, QueuedRequests, neighbor_requests};
 use super::tally::Tally;
 use super::uppers::UppersElsewhere;
 use super::watchdog::SILENT_MAX;
 use super::{ControlPort, ControlPortState, Request};
-use crate::compile::{Choices, Compiler, IpsecDevices, IpsecTrouble, Report};
+use crate::compile::{Choices, Compiler, IpsecDevices, IpsecFault, Report};
 use crate::config::{Config, Filter};
 
 /// Maximum sleep; the thread reports a heartbeat this often.
@@ -39,7 +39,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Statistics of the thread.
 #[derive(Default)]
-struct Done {
+struct Progress {
     changes: u64,
     first_sync: Duration,
     last_batch: Duration,
@@ -51,7 +51,7 @@ pub struct Control {
     pub(super) watch: Watch,
     pub(super) compiler: Compiler,
     pub(super) kernel: Option<KernelPath>,
-    linux_only: Listed,
+    linux_only: LinuxOnlyList,
     leases: Leases,
     pub(super) batch: Batch,
     pub(super) ports: Vec<ControlPort>,
@@ -79,18 +79,18 @@ pub struct Control {
     /// The last settings of the steering programs; `None` if they must be set again.
     pub(super) last_steering: Option<steering::LastSteering>,
     /// What the process knows that watches the kernel path's tables.
-    told: Option<watched::Told>,
+    told: Option<watched::WatcherProcess>,
     verifying: Vec<VerifyRequest>,
     refresh: Duration,
     refresh_at: Instant,
     /// Neighbors that were stale at that time, and their MACs.
     pub(super) stale: BTreeMap<(u32, IpAddr), Option<[u8; 6]>>,
     hash_seed: u32,
-    done: Done,
+    done: Progress,
     /// What keeps links from being IPsec interfaces, as it was logged last.
-    ipsec_troubles: Vec<IpsecTrouble>,
+    ipsec_faults: Vec<IpsecFault>,
     /// Set if changes failed: everything must be compiled again, at this time at the latest.
-    behind: Option<Instant>,
+    retry_at: Option<Instant>,
     /// When entries that found no room are tried again, unless changes come first.
     room_at: Instant,
     ended: bool,
@@ -116,9 +116,9 @@ impl Control {
         let of_workers = ports.iter().map(|port| !port.in_kernel);
         compiler.set_worker_ports(of_workers.chain(compiler.has_ipsec().then_some(true)).collect());
         compiler.set_filters(config);
-        let mut listed = Listed::new(config.firewall.clone());
+        let mut listed = LinuxOnlyList::new(config.firewall.clone());
         listed.set(linux_only);
-        compiler.set_linux_only(&listed.honored());
+        compiler.set_linux_only(&listed.in_effect());
         let batch = Batch::open().map_err(Error::new)?;
         let unresolved = kernel.as_ref().map(KernelPath::unresolved).transpose()?.map(KernelRequests::new);
         let mut control = Self {
@@ -148,9 +148,9 @@ impl Control {
             refresh: config.neighbors.refresh,
             refresh_at: started + config.neighbors.refresh,
             stale: BTreeMap::new(),
-            done: Done::default(),
-            ipsec_troubles: Vec::new(),
-            behind: None,
+            done: Progress::default(),
+            ipsec_faults: Vec::new(),
+            retry_at: None,
             room_at: started,
             ended: false,
             trial: None,
@@ -222,7 +222,7 @@ impl Control {
             self.watch.set_uppers(uppers);
         }
         let changes = self.watch.process_received(now).map_err(Error::new)?;
-        if !changes.is_empty() || self.behind.is_some_and(|retry_at| retry_at <= Instant::now()) {
+        if !changes.is_empty() || self.retry_at.is_some_and(|retry_at| retry_at <= Instant::now()) {
             self.apply(&changes)?;
         }
         if self.compiler.without_room() > 0 && Instant::now() >= self.room_at {
@@ -234,7 +234,7 @@ impl Control {
         }
         self.ask_for_neighbors();
         // The program must not see incomplete tables.
-        if self.behind.is_none()
+        if self.retry_at.is_none()
             && !self.leases.has_reasons()
             && self.kernel.as_ref().is_some_and(KernelPath::is_due)
         {
@@ -250,9 +250,10 @@ impl Control {
     fn apply(&mut self, changes: &[Change]) -> Result<(), Error> {
         let started = Instant::now();
         let whole = [Change::Everything];
-        let changes = if self.behind.is_some() { &whole } else { changes };
-        let links = |change: &Change| matches!(change, Change::Everything | Change::Link(_));
-        if changes.iter().any(links) {
+        let changes = if self.retry_at.is_some() { &whole } else { changes };
+        let links_changed =
+            changes.iter().any(|change| matches!(change, Change::Everything | Change::Link(_)));
+        if links_changed {
             self.find_fabric();
         }
         let report = self.compile(changes)?;
@@ -260,16 +261,15 @@ impl Control {
         self.done.last_batch_changes = changes.len() as u64;
         self.done.changes += changes.len() as u64;
         tracing::debug!(changes = changes.len(), entries = report.entries, took = ?self.done.last_batch, "compiled");
-        let shapes =
-            |change: &Change| matches!(change, Change::Everything | Change::Link(_) | Change::Addresses(_));
-        if report.published || changes.iter().any(shapes) || self.steers_routes() {
+        let addresses_changed = changes.iter().any(|change| matches!(change, Change::Addresses(_)));
+        if report.published || links_changed || addresses_changed || self.steers_routes() {
             self.steer();
         }
-        if changes.iter().any(links) {
+        if links_changed {
             self.log_ipsec_troubles();
         }
         self.notify_slow_path(changes);
-        if let Some(tell) = self.on_links.as_ref().filter(|_| changes.iter().any(links)) {
+        if let Some(tell) = self.on_links.as_ref().filter(|_| links_changed) {
             tell();
         }
         match &self.kernel {
@@ -285,12 +285,12 @@ impl Control {
     /// everything must be compared.
     pub(super) fn compile(&mut self, changes: &[Change]) -> Result<Report, Error> {
         let whole = [Change::Everything];
-        let changes = if self.behind.is_some() { &whole } else { changes };
+        let changes = if self.retry_at.is_some() { &whole } else { changes };
         self.set_busy(true);
-        self.behind = Some(Instant::now() + RETRY);
+        self.retry_at = Some(Instant::now() + RETRY);
         self.follow_known();
         let report = self.compiler.apply(self.watch.mirror(), changes).map_err(Error::new)?;
-        self.behind = None;
+        self.retry_at = None;
         Ok(report)
     }
 
@@ -298,7 +298,7 @@ impl Control {
     fn follow_known(&mut self) {
         let workers_encrypt = self.compiler.has_ipsec();
         let Some(before) = self.linux_only.follow(self.watch.mirror(), workers_encrypt) else { return };
-        self.compiler.set_linux_only(&self.linux_only.honored());
+        self.compiler.set_linux_only(&self.linux_only.in_effect());
         // At the start everything is logged together.
         if !self.done.first_sync.is_zero() {
             self.linux_only.log_changes(&before, self.watch.mirror());
@@ -332,8 +332,8 @@ impl Control {
 
     /// Filter rules with their matches.
     pub fn filters(&self) -> bm_api::Filters {
-        let in_kernel = |counter| self.kernel.as_ref().map_or(0, |kernel| kernel.rule_count(counter));
-        self.compiler.shown_filters(in_kernel)
+        self.compiler
+            .shown_filters(|counter| self.kernel.as_ref().map_or(0, |kernel| kernel.rule_count(counter)))
     }
 
     /// Applies those changes of the configuration that need no restart.
@@ -344,7 +344,7 @@ impl Control {
         self.take_settings(config);
         self.fabric = config.fabric_devices();
         self.find_fabric();
-        let before = self.linux_only.honored();
+        let before = self.linux_only.in_effect();
         self.linux_only.configure(&config.firewall);
         self.enforce(&before)?;
         self.linux_only.log_bypassed(self.watch.mirror());
@@ -353,15 +353,15 @@ impl Control {
 
     /// Logs what keeps links from being IPsec interfaces, when that changes.
     fn log_ipsec_troubles(&mut self) {
-        let now = self.compiler.ipsec_troubles(self.watch.mirror());
-        let new = now.iter().filter(|trouble| !self.ipsec_troubles.contains(trouble));
+        let now = self.compiler.ipsec_faults(self.watch.mirror());
+        let new = now.iter().filter(|trouble| !self.ipsec_faults.contains(trouble));
         new.for_each(|trouble| match trouble.is_down {
             true => tracing::info!("{trouble}"),
             false => tracing::warn!("{trouble}"),
         });
-        let over = self.ipsec_troubles.iter().filter(|trouble| !now.contains(trouble));
+        let over = self.ipsec_faults.iter().filter(|trouble| !now.contains(trouble));
         over.for_each(|trouble| tracing::info!("no longer: {trouble}"));
-        self.ipsec_troubles = now;
+        self.ipsec_faults = now;
     }
 
     /// Takes over settings for the next compilation of tables.
@@ -381,18 +381,18 @@ impl Control {
 
     /// Leaves these packets to Linux from now on, and no others.
     pub(super) fn set_linux_only(&mut self, list: Vec<LinuxOnly>) -> Result<(), Error> {
-        let before = self.linux_only.honored();
+        let before = self.linux_only.in_effect();
         let differs = self.linux_only.set(list);
-        if differs || self.behind.is_some() { self.enforce(&before) } else { Ok(()) }
+        if differs || self.retry_at.is_some() { self.enforce(&before) } else { Ok(()) }
     }
 
     /// Applies the current list of packets that only Linux may handle; `before` is the list in effect so far.
     fn enforce(&mut self, before: &[LinuxOnly]) -> Result<(), Error> {
-        let now = self.linux_only.honored();
-        let is_rule = |entry: &&LinuxOnly| matches!(entry.traffic, Traffic::Matching(_));
+        let now = self.linux_only.in_effect();
+        let has_rules = now.iter().any(|entry| matches!(entry.traffic, Traffic::Matching(_)));
         // Loading a program with filters takes longer than a rule may wait: first leave whole families to Linux.
-        if self.compiler.filters().is_none() && now.iter().any(|entry| is_rule(&entry)) {
-            self.compiler.set_linux_only(&linux_only::widened(&now));
+        if self.compiler.filters().is_none() && has_rules {
+            self.compiler.set_linux_only(&linux_only::whole_families(&now));
             self.carry_out()?;
         }
         self.compiler.set_linux_only(&now);

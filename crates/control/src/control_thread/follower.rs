@@ -82,9 +82,9 @@ impl Follower {
         let waker = Waker::new().map_err(Error::new)?;
         let (orders, ordered) = mpsc::channel();
         let wake = waker.clone();
-        let run = move || follow(watch, &control, &ordered, &wake);
-        let thread = std::thread::Builder::new().name(FIREWALL.into()).spawn(run).map_err(Error::new)?;
-        Ok(Self { orders, waker, thread: Some(thread) })
+        let builder = std::thread::Builder::new().name(FIREWALL.into());
+        let thread = builder.spawn(move || follow(watch, &control, &ordered, &wake));
+        Ok(Self { orders, waker, thread: Some(thread.map_err(Error::new)?) })
     }
 
     pub fn orders(&self) -> Orders {
@@ -125,8 +125,9 @@ fn follow(mut watch: LinuxOnlyWatch, control: &Handle, ordered: &mpsc::Receiver<
                     let before = watch.list().to_vec();
                     let differences = watch.audit();
                     changed |= watch.list() != before;
-                    let failed = |error| vec![format!("cannot read Linux's firewall: {error}")];
-                    answers.push((answer, differences.unwrap_or_else(failed)));
+                    let differences = differences
+                        .unwrap_or_else(|error| vec![format!("cannot read Linux's firewall: {error}")]);
+                    answers.push((answer, differences));
                 }
             }
         }

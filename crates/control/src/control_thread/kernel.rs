@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bm_api::Error;
 use bm_fastpath::{
     AttachChoice, AttachType, Attachment, ChangedAttachment, Configuration, Counters, Grace, Interface,
-    Kernel, ReversePath, SourceCheck, Tag, UnresolvedReader,
+    Kernel, PortVlan, ReversePath, UnresolvedReader,
 };
 use bm_fib::memory::{OutOfMemory, Part, Source};
 use bm_fib::published::Readers;
@@ -51,8 +51,7 @@ fn may_leave_checksums(kernel: &Kernel, mirror: &Mirror, ifindex: u32, depth: u3
 
 /// Adapts the options to the kernel path, which supports two structures and has maps of limited size.
 pub(super) fn limit(options: &mut Options) {
-    let by_name = |name| structure::IPV4.iter().find(|structure| structure.name == name);
-    if let Some(chunk17) = by_name("chunk17") {
+    if let Some(chunk17) = structure::IPV4.iter().find(|structure| structure.name == "chunk17") {
         options.ipv4 = *chunk17;
     }
     options.ipv6 = structure::IPV6[0];
@@ -61,10 +60,10 @@ pub(super) fn limit(options: &mut Options) {
 }
 
 /// The program with its maps. The compiler asks it for memory, the control thread for everything else.
-pub(super) type Shared = Arc<Mutex<Kernel>>;
+pub(super) type SharedKernel = Arc<Mutex<Kernel>>;
 
 /// Tables in the program's maps.
-pub(super) struct InMaps(pub Shared);
+pub(super) struct InMaps(pub SharedKernel);
 
 impl Memory for InMaps {
     fn source(&self, part: Part) -> Result<Source, OutOfMemory> {
@@ -97,7 +96,7 @@ pub(super) struct Now<'a> {
 
 /// The kernel path as the control thread uses it.
 pub(super) struct KernelPath {
-    kernel: Shared,
+    kernel: SharedKernel,
     grace: Grace,
     beat_at: Instant,
     /// Whether the program of an earlier daemon may still be attached.
@@ -111,7 +110,7 @@ pub(super) struct KernelPath {
 }
 
 impl KernelPath {
-    pub fn new(kernel: Shared, readers: &Readers) -> Result<Self, Error> {
+    pub fn new(kernel: SharedKernel, readers: &Readers) -> Result<Self, Error> {
         let grace = Grace::start(readers).map_err(Error::new)?;
         // Until the tables are complete for the first time.
         kernel.lock().set_busy(true);
@@ -148,8 +147,9 @@ impl KernelPath {
         if !self.applied.is_sure() || !kernel.holds_any() {
             return Ok(());
         }
-        let ready = |ifindex| now.taken.contains(&ifindex) && now.mirror.link(ifindex).is_some();
-        self.held.extend(kernel.release(ready).map_err(Error::new)?);
+        let released =
+            kernel.release(|ifindex| now.taken.contains(&ifindex) && now.mirror.link(ifindex).is_some());
+        self.held.extend(released.map_err(Error::new)?);
         Ok(())
     }
 
@@ -334,55 +334,12 @@ impl KernelPath {
     }
 
     fn configuration(&self, now: Now<'_>) -> Configuration {
-        let Now { compiler, mirror, ports, active, bypasses, .. } = now;
-        let filters = compiler.filters();
+        let compiler = now.compiler;
         let kernel = self.kernel.lock();
-        let linux_only = compiler.linux_only();
         let list = compiler.interfaces().list.iter().enumerate();
-        // Index in Linux of the interface for untagged frames of a port, and whether there are VLANs on it.
-        let below = |port: u16| {
-            let of_port = || compiler.interfaces().of_port(port).map(|(_, own)| own);
-            let own = of_port().find(|own| own.vlan.is_none()).map(|own| own.ifindex);
-            (own, of_port().any(|own| own.vlan.is_some()))
-        };
-        let interface = |(index, own): (usize, &tables::Interface)| {
-            let rule = compiler.source_rule(own.port);
-            let (device, has_vlans) = below(own.port);
-            let device = device.unwrap_or(own.ifindex);
-            let is_ours = ports.contains(&own.port);
-            let receives = active && is_ours && own.vrf == 0 && own.up;
-            Interface {
-                index: index as u16,
-                ifindex: own.ifindex,
-                mac: own.mac,
-                mtu: own.mtu,
-                forward: [
-                    receives && own.forward_ipv4 && !linux_only[0],
-                    receives && own.forward_ipv6 && !linux_only[1],
-                ],
-                vlan: own.vlan.map(|vlan| Tag { port: device, protocol: vlan.protocol, id: vlan.id }),
-                up: own.up,
-                sends: own.up && kernel.can_send_through(device),
-                reverse_path: match own.reverse_path {
-                    _ if rule != SourceRule::Kernel => ReversePath::Off,
-                    tables::ReversePath::Off => ReversePath::Off,
-                    tables::ReversePath::Strict => ReversePath::Strict,
-                    tables::ReversePath::Loose => ReversePath::Loose,
-                },
-                // The reverse path in a VRF is in a table that the program does not have.
-                check: if own.vrf == 0 { compiler.source_check(rule) } else { SourceCheck::None },
-                // Even if nothing is forwarded here: Linux does then, after the filters.
-                looked_at: is_ours
-                    && (filters.is_some() || active && (has_vlans || own.linux_only_in != [false; 2])),
-                linux_only: own.linux_only_in.map(|linux_only| linux_only && active && is_ours),
-                linux_only_fragments_ipv6: own.linux_only_fragments[1],
-                report_unresolved: bypasses && active && is_ours,
-                partial_sums: may_leave_checksums(&kernel, mirror, device, STACKED_MAX),
-            }
-        };
         let settings = compiler.settings();
         Configuration {
-            interfaces: list.map(interface).collect(),
+            interfaces: list.map(|(index, own)| interface(now, &kernel, index as u16, own)).collect(),
             local_ipv4: compiler.local().0.to_vec(),
             doubtful: match compiler.doubtful() {
                 tables::DoubtfulSources::Single(addresses) => addresses.clone(),
@@ -390,9 +347,9 @@ impl KernelPath {
             },
             all_doubtful: *compiler.doubtful() == tables::DoubtfulSources::All,
             local_ipv6: compiler.local().1.to_vec(),
-            filters: filters.cloned(),
+            filters: compiler.filters().cloned(),
             feasible: compiler.choices().feasible && !compiler.lacks_sources(),
-            unknown: linux_only,
+            unknown: compiler.linux_only(),
             sample_one_in: compiler.choices().sample_one_in,
             flow_seed: settings.hash_seed,
             policies: [settings.hash_policy_ipv4, settings.hash_policy_ipv6],
@@ -411,5 +368,46 @@ impl KernelPath {
             }
             self.without_slot = without;
         }
+    }
+}
+
+/// One of our interfaces as the program knows it.
+fn interface(now: Now<'_>, kernel: &Kernel, index: u16, own: &tables::Interface) -> Interface {
+    let Now { compiler, mirror, ports, active, bypasses, .. } = now;
+    let linux_only = compiler.linux_only();
+    let rule = compiler.source_rule(own.port);
+    // The interface for untagged frames of its port, and whether there are VLANs on it.
+    let (mut device, mut has_vlans) = (None, false);
+    for (_, own) in compiler.interfaces().of_port(own.port) {
+        match own.vlan {
+            None => device = device.or(Some(own.ifindex)),
+            Some(_) => has_vlans = true,
+        }
+    }
+    let device = device.unwrap_or(own.ifindex);
+    let is_ours = ports.contains(&own.port);
+    let receives = active && is_ours && own.vrf == 0 && own.up;
+    Interface {
+        index,
+        ifindex: own.ifindex,
+        mac: own.mac,
+        mtu: own.mtu,
+        forward: [
+            receives && own.forward_ipv4 && !linux_only[0],
+            receives && own.forward_ipv6 && !linux_only[1],
+        ],
+        vlan: own.vlan.map(|vlan| PortVlan { port: device, vlan }),
+        up: own.up,
+        sends: own.up && kernel.can_send_through(device),
+        reverse_path: if rule == SourceRule::Kernel { own.reverse_path } else { ReversePath::Off },
+        // The reverse path in a VRF is in a table that the program does not have.
+        check: if own.vrf == 0 { compiler.source_check(rule) } else { ReversePath::Off },
+        // Even if nothing is forwarded here: Linux does then, after the filters.
+        looked_at: is_ours
+            && (compiler.filters().is_some() || active && (has_vlans || own.linux_only_in != [false; 2])),
+        linux_only: own.linux_only_in.map(|linux_only| linux_only && active && is_ours),
+        linux_only_fragments_ipv6: own.linux_only_fragments[1],
+        report_unresolved: bypasses && active && is_ours,
+        partial_sums: may_leave_checksums(kernel, mirror, device, STACKED_MAX),
     }
 }

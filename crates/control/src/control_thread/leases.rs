@@ -23,9 +23,9 @@ pub(super) enum Reason {
 /// The leases of both paths, and the reasons for which they are withheld. Takes no locks.
 #[derive(Clone)]
 pub(super) struct Leases {
-    /// Checked by workers for each burst.
+    /// Comparison by workers for each burst.
     workers: Arc<WorkerLease>,
-    /// Checked by the kernel path for each packet.
+    /// Comparison by the kernel path for each packet.
     kernel: Option<Arc<Lease>>,
     reasons: Arc<AtomicU8>,
 }

@@ -13,9 +13,9 @@ use bm_wire::ipv6::Ipv6;
 use crate::compile::{leaves_by, rule_of};
 use crate::config::{Firewall, FirewallMode};
 
-/// The list, and the configuration that decides which entries are honored.
+/// The list, and the configuration that decides which entries are in effect.
 #[derive(Default)]
-pub(super) struct Listed {
+pub(super) struct LinuxOnlyList {
     list: Vec<LinuxOnly>,
     /// What follows from the mirror.
     known: Vec<LinuxOnly>,
@@ -29,7 +29,7 @@ pub(super) enum About {
     Bypassed(String),
 }
 
-impl Listed {
+impl LinuxOnlyList {
     pub fn new(firewall: Firewall) -> Self {
         Self { firewall, ..Self::default() }
     }
@@ -41,7 +41,7 @@ impl Listed {
         differs
     }
 
-    /// Follows what the mirror has. If that has changed, returns the entries that were honored before.
+    /// Follows what the mirror has. If that has changed, returns the entries that were in effect before.
     ///
     /// Workers that encrypt send all errors, whatever settings, addresses and routes there are: Linux does not know the
     /// tunnels.
@@ -51,7 +51,7 @@ impl Listed {
         if self.known == now {
             return None;
         }
-        let before = self.honored();
+        let before = self.in_effect();
         self.known = now;
         Some(before)
     }
@@ -62,9 +62,9 @@ impl Listed {
     }
 
     /// The entries that are not bypassed.
-    pub fn honored(&self) -> Vec<LinuxOnly> {
-        let honored = self.list.iter().filter(|entry| !self.firewall.bypasses(entry.feature));
-        honored.chain(&self.known).cloned().collect()
+    pub fn in_effect(&self) -> Vec<LinuxOnly> {
+        let in_effect = self.list.iter().filter(|entry| !self.firewall.bypasses(entry.feature));
+        in_effect.chain(&self.known).cloned().collect()
     }
 
     /// Whether any entry is bypassed.
@@ -76,14 +76,14 @@ impl Listed {
     fn bypassed(&self) -> impl Iterator<Item = (&'static str, Vec<&LinuxOnly>)> {
         let keys = self.firewall.all().into_iter().filter(|(_, mode)| *mode == FirewallMode::Bypass);
         keys.map(|(key, _)| {
-            let by_it = |entry: &&LinuxOnly| Firewall::key(entry.feature) == Some(key);
-            (key, self.list.iter().filter(by_it).collect())
+            let entries = self.list.iter().filter(|entry| Firewall::key(entry.feature) == Some(key));
+            (key, entries.collect())
         })
     }
 
     pub fn shown(&self, mirror: &Mirror) -> Shown {
         Shown {
-            linux_only: self.honored().iter().map(|entry| shown(mirror, entry)).collect(),
+            linux_only: self.in_effect().iter().map(|entry| shown(mirror, entry)).collect(),
             bypassed: self
                 .bypassed()
                 .map(|(key, list)| Bypassed {
@@ -96,7 +96,7 @@ impl Listed {
 
     /// Logs added and removed entries.
     pub fn log_changes(&self, before: &[LinuxOnly], mirror: &Mirror) {
-        let now = self.honored();
+        let now = self.in_effect();
         for entry in now.iter().filter(|entry| !before.contains(entry)) {
             let packets = packets(mirror, &entry.traffic);
             let hint = Firewall::key(entry.feature).map_or_else(String::new, |key| {
@@ -128,12 +128,13 @@ impl Listed {
 
     /// The entries for packets that arrive or leave on these links.
     pub fn of_links(&self, mirror: &Mirror, links: Vec<u32>) -> Vec<bm_api::LinuxOnly> {
-        let concerns = |entry: &&LinuxOnly| match &entry.traffic {
+        let in_effect = self.in_effect();
+        let entries = in_effect.iter().filter(|entry| match &entry.traffic {
             Traffic::In(link) | Traffic::Out(link) => leaves_by(mirror, *link, &links),
             Traffic::Matching(of) => of.input.is_none_or(|link| leaves_by(mirror, link, &links)),
             Traffic::All { .. } | Traffic::Fragments { .. } | Traffic::Errors { .. } => true,
-        };
-        self.honored().iter().filter(concerns).map(|entry| shown(mirror, entry)).collect()
+        });
+        entries.map(|entry| shown(mirror, entry)).collect()
     }
 
     /// The entries for packets to the address in `query`, which take `routes`.
@@ -157,7 +158,8 @@ impl Listed {
         &self,
         mirror: &Mirror,
         packet: &[u8],
-        (input, out): (u32, Option<u32>),
+        input: u32,
+        out: Option<u32>,
     ) -> Option<About> {
         let key = bm_ipsec::key(packet)?;
         let is_ipv4 = matches!(key.destination(), AnyAddress::V4(_));
@@ -165,7 +167,7 @@ impl Listed {
             |_| Ipv6::parse(packet).is_ok_and(|ip| ip.upper().is_ok_and(|upper| !upper.is_head())),
             |ip| ip.is_fragment(),
         );
-        let concerns = |entry: &&LinuxOnly| match &entry.traffic {
+        let entries = self.list.iter().chain(&self.known).filter(|entry| match &entry.traffic {
             Traffic::All { ipv4, ipv6 } => {
                 if is_ipv4 {
                     *ipv4
@@ -181,12 +183,11 @@ impl Listed {
                 of.input.is_none_or(|link| leaves_by(mirror, link, &[input]))
                     && Flat::may_match(&rule_of(of), None).any(|rule| rule.matches(&key))
             }
-        };
-        let is_bypassed = |entry: &&LinuxOnly| self.firewall.bypasses(entry.feature);
-        let about: Vec<_> = self.list.iter().chain(&self.known).filter(concerns).collect();
-        let entry = about.iter().copied().find(|entry| !is_bypassed(entry)).or(about.first().copied())?;
+        });
+        // Those that are not bypassed come first.
+        let entry = entries.min_by_key(|entry| self.firewall.bypasses(entry.feature))?;
         let said = format!("{}: {}: {}", packets(mirror, &entry.traffic), entry.feature, entry.why);
-        Some(match is_bypassed(&entry) {
+        Some(match self.firewall.bypasses(entry.feature) {
             false => About::Applies(said),
             true => {
                 let key = Firewall::key(entry.feature).unwrap_or_default();
@@ -202,7 +203,7 @@ impl Listed {
         mirror: &'a Mirror,
         out: &'a [u32],
     ) -> impl Iterator<Item = (LinuxOnly, bool)> + 'a {
-        self.honored().into_iter().filter_map(move |entry| {
+        self.in_effect().into_iter().filter_map(move |entry| {
             let all = match &entry.traffic {
                 Traffic::All { ipv4, ipv6 } => match address {
                     AnyAddress::V4(_) => ipv4.then_some(true),
@@ -300,16 +301,16 @@ fn packets(mirror: &Mirror, traffic: &Traffic) -> String {
 }
 
 /// A list that covers another one and can be applied faster: rules are replaced by all packets of their families.
-pub(super) fn widened(list: &[LinuxOnly]) -> Vec<LinuxOnly> {
-    let wide = |entry: &LinuxOnly| match &entry.traffic {
-        Traffic::Matching(of) => {
+pub(super) fn whole_families(list: &[LinuxOnly]) -> Vec<LinuxOnly> {
+    let mut families = list.to_vec();
+    for entry in &mut families {
+        if let Traffic::Matching(of) = &entry.traffic {
             let ipv4 = !matches!(of.addresses, Addresses::Ipv6(..));
             let ipv6 = !matches!(of.addresses, Addresses::Ipv4(..));
-            LinuxOnly { traffic: Traffic::All { ipv4, ipv6 }, ..entry.clone() }
+            entry.traffic = Traffic::All { ipv4, ipv6 };
         }
-        _ => entry.clone(),
-    };
-    list.iter().map(wide).collect()
+    }
+    families
 }
 
 #[cfg(test)]
@@ -331,12 +332,12 @@ mod tests {
     fn bypassed_entries_are_not_applied_but_shown() {
         let firewall =
             Firewall { nftables: FirewallMode::Bypass, shaping: FirewallMode::Bypass, ..Firewall::default() };
-        let mut listed = Listed::new(firewall);
+        let mut listed = LinuxOnlyList::new(firewall);
         let [legacy, xfrm] = [Feature::Iptables, Feature::Xfrm]
             .map(|feature| entry(feature, Traffic::All { ipv4: true, ipv6: false }));
         assert!(listed.set(vec![legacy, xfrm.clone()]) && !listed.set(listed.list.clone()));
-        assert_eq!(listed.honored(), [xfrm]);
-        assert!(listed.bypasses() && !Listed::new(listed.firewall.clone()).bypasses());
+        assert_eq!(listed.in_effect(), [xfrm]);
+        assert!(listed.bypasses() && !LinuxOnlyList::new(listed.firewall.clone()).bypasses());
         let shown = listed.shown(&Mirror::default());
         assert_eq!(shown.linux_only[0].packets, "all IPv4 packets");
         let bypassed = shown.bypassed.iter().map(|by| (&*by.setting, by.packets.len()));
@@ -344,7 +345,7 @@ mod tests {
         // `explain` names what applies, and otherwise what is bypassed.
         let mut packet = [0; 28];
         (packet[0], packet[3], packet[8], packet[9]) = (0x45, 28, 64, 17);
-        let about = |listed: &Listed| listed.about_packet(&Mirror::default(), &packet, (1, None));
+        let about = |listed: &LinuxOnlyList| listed.about_packet(&Mirror::default(), &packet, 1, None);
         assert_eq!(about(&listed), Some(About::Applies("all IPv4 packets: xfrm: a rule".into())));
         listed.list.retain(|entry| entry.feature != Feature::Xfrm);
         let bypassed = "bypassed by [firewall] nftables: all IPv4 packets: iptables: a rule";
@@ -359,15 +360,16 @@ mod tests {
         mirror.set_sysctls(sysctls);
         let [packets, errors] =
             [Traffic::All { ipv4: true, ipv6: false }, Traffic::Errors { ipv4: false, ipv6: true }];
-        let mut listed = Listed::default();
-        let known =
-            |listed: &Listed| listed.honored().into_iter().map(|entry| entry.traffic).collect::<Vec<_>>();
+        let mut listed = LinuxOnlyList::default();
+        let known = |listed: &LinuxOnlyList| {
+            listed.in_effect().into_iter().map(|entry| entry.traffic).collect::<Vec<_>>()
+        };
         assert_eq!(listed.follow(&mirror, true), Some(vec![]));
         assert_eq!(known(&listed), std::slice::from_ref(&packets));
         assert!(listed.follow(&mirror, false).is_some());
         assert_eq!(known(&listed), [packets, errors.clone()]);
         // A firewall's chain at output may drop errors, tunnels or not.
-        let mut listed = Listed::default();
+        let mut listed = LinuxOnlyList::default();
         listed.set(vec![entry(Feature::Nftables, errors.clone())]);
         listed.follow(&Mirror::default(), true);
         assert_eq!(known(&listed), [errors]);
@@ -402,7 +404,7 @@ mod tests {
             entry(Feature::Xfrm, Traffic::Matching(to("10.0.0.0/8", None))),
             entry(Feature::Xfrm, Traffic::In(3)),
         ];
-        let wide = widened(&list);
+        let wide = whole_families(&list);
         assert_eq!(wide[0].traffic, Traffic::All { ipv4: true, ipv6: false });
         assert_eq!(wide[1], list[1]);
     }

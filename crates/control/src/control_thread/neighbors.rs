@@ -1,7 +1,6 @@
 //! Neighbors: requested for the slow path, kept reachable for the fast path, and reported when they fail.
 
 use super::control::Control;
-use bm_fastpath::Unresolved;
 use bm_forward::Resolution;
 use bm_netlink::Change;
 use bm_netlink::neighbor::state;
@@ -18,18 +17,18 @@ impl Control {
         let mut asked = self.unresolved_in_kernel();
         asked.extend(self.slow_path.iter().flat_map(|asked| asked.wanted.try_iter()));
         let now = Instant::now();
-        let allowed = |&(ifindex, address): &(u32, IpAddr)| {
-            self.compiler.is_known(ifindex, address) || self.budget.take(now)
-        };
-        let asked: Vec<_> = asked.into_iter().filter(allowed).collect();
+        asked
+            .retain(|(ifindex, address)| self.compiler.is_known(*ifindex, *address) || self.budget.take(now));
+        let asked: Vec<_> = asked.into_iter().collect();
         self.use_neighbors(&asked);
     }
 
     /// The neighbors that packets of the kernel path wait for.
     fn unresolved_in_kernel(&mut self) -> BTreeSet<(u32, IpAddr)> {
         let reports = self.unresolved.as_mut().map_or_else(Vec::new, |all| all.take(Instant::now()));
-        let neighbor = |report: Unresolved| self.compiler.unresolved(report.hop, report.destination);
-        reports.into_iter().filter_map(neighbor).collect()
+        let neighbors =
+            reports.into_iter().filter_map(|report| self.compiler.unresolved(report.hop, report.destination));
+        neighbors.collect()
     }
 
     /// Makes the kernel resolve or confirm neighbors that are next hops of routes, or that packets were sent to since
@@ -40,9 +39,11 @@ impl Control {
     pub(super) fn keep_fresh(&mut self) {
         let in_use = self.compiler.take_in_use();
         let mirror = self.watch.mirror();
-        let running = |ifindex| mirror.link(ifindex).is_some_and(bm_netlink::Link::running);
         let (mut wanting, mut stale) = (Vec::new(), BTreeMap::new());
-        for at @ (ifindex, address) in in_use.into_iter().filter(|(ifindex, _)| running(*ifindex)) {
+        for at @ (ifindex, address) in in_use {
+            if !mirror.link(ifindex).is_some_and(bm_netlink::Link::running) {
+                continue;
+            }
             match mirror.neighbor(ifindex, address) {
                 Some(neighbor) if !neighbor.needs_use() => {}
                 Some(neighbor) if neighbor.state & state::STALE != 0 => {
@@ -60,14 +61,13 @@ impl Control {
     /// tables: packets wait for them.
     pub(super) fn notify_slow_path(&self, changes: &[Change]) {
         let Some(asked) = &self.slow_path else { return };
-        let neighbors = |change: &Change| matches!(change, Change::Everything | Change::Neighbor(..));
-        if !changes.iter().any(neighbors) {
+        if !changes.iter().any(|change| matches!(change, Change::Everything | Change::Neighbor(..))) {
             return;
         }
         for change in changes {
             let Change::Neighbor(ifindex, address) = *change else { continue };
-            let failed = |neighbor: &bm_netlink::Neighbor| neighbor.state & state::FAILED != 0;
-            if self.watch.mirror().neighbor(ifindex, address).is_some_and(failed) {
+            let neighbor = self.watch.mirror().neighbor(ifindex, address);
+            if neighbor.is_some_and(|neighbor| neighbor.state & state::FAILED != 0) {
                 // Lost if the queue is full; the slow path gives up by itself after a while.
                 let _full = asked.resolutions.try_send((ifindex, address, Resolution::Failed));
             }

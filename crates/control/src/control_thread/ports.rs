@@ -63,21 +63,20 @@ impl Control {
     /// Tells the compiler which interfaces the ports have now.
     pub(super) fn name_ports(&mut self) {
         self.last_steering = None;
-        let fabric = || self.fabric_links.iter();
         let ports = self.ports.iter().map(|port| port.ifindex);
-        self.compiler.set_ports(ports.chain(fabric().copied()).collect());
-        let of_workers = self.ports.iter().map(|port| !port.in_kernel);
-        let of_ipsec = self.compiler.has_ipsec().then_some(true);
-        let others = fabric().map(|_| false).chain(of_ipsec);
-        self.compiler.set_worker_ports(of_workers.chain(others).collect());
+        self.compiler.set_ports(ports.chain(self.fabric_links.iter().copied()).collect());
+        let mut by_workers: Vec<bool> = self.ports.iter().map(|port| !port.in_kernel).collect();
+        by_workers.extend(self.fabric_links.iter().map(|_| false));
+        by_workers.extend(self.compiler.has_ipsec().then_some(true));
+        self.compiler.set_worker_ports(by_workers);
     }
 
     /// Looks up the interfaces of fabric links. They come after the ports, in the order of the configuration, which is
     /// also that of workers: next hops may name them, and nothing is forwarded from them.
     pub(super) fn find_fabric(&mut self) {
         let mirror = self.watch.mirror();
-        let link = |name: &String| mirror.link_named(name).map(|link| link.ifindex);
-        let found: Vec<_> = self.fabric.iter().map(link).collect();
+        let links = self.fabric.iter().map(|name| mirror.link_named(name));
+        let found: Vec<_> = links.map(|link| link.map(|link| link.ifindex)).collect();
         if found != self.fabric_links {
             self.fabric_links = found;
             self.name_ports();
@@ -130,10 +129,10 @@ impl Control {
     pub fn kernel_counters(&self) -> Vec<Counters> {
         let read =
             |place| self.kernel.as_ref().map_or_else(Counters::default, |kernel| kernel.counters(place));
-        let of_port = |port: &ControlPort| match self.tally.sum(&port.name, read) {
+        let counters = self.ports.iter().map(|port| match self.tally.sum(&port.name, read) {
             counted if port.in_kernel => counted,
             counted => [counted.only_held(), Counters::held(port.steering.held(), 0)].into_iter().sum(),
-        };
-        self.ports.iter().map(of_port).collect()
+        });
+        counters.collect()
     }
 }

@@ -29,8 +29,8 @@ impl Tally {
     pub fn begin<'a>(&mut self, now: impl Iterator<Item = (u16, &'a str)>, read: impl Fn(u16) -> Counters) {
         for (at, port) in now {
             let counted = read(at);
-            let entry = || PortIndex { port: port.into(), before: counted };
-            let Some(had) = self.indexes.insert(at, entry()) else { continue };
+            let entry = PortIndex { port: port.into(), before: counted };
+            let Some(had) = self.indexes.insert(at, entry) else { continue };
             if had.port == port {
                 self.indexes.insert(at, had);
             } else {
@@ -51,8 +51,7 @@ impl Tally {
             stays
         });
         for (at, port) in now {
-            let entry = || PortIndex { port: port.into(), before: read(at) };
-            indexes.entry(at).or_insert_with(entry);
+            indexes.entry(at).or_insert_with(|| PortIndex { port: port.into(), before: read(at) });
         }
     }
 

@@ -143,7 +143,8 @@ pub(super) struct Watchdog {
 impl Watchdog {
     pub fn start(leases: Leases, health: Health) -> Result<Self, Error> {
         let (end, ended) = mpsc::channel::<()>();
-        let run = move || {
+        let builder = std::thread::Builder::new().name("bm-watchdog".into());
+        let thread = builder.spawn(move || {
             prioritize();
             let (mut observer, mut looked) = (Observer::new(), Instant::now());
             while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
@@ -154,9 +155,8 @@ impl Watchdog {
             }
             // The next holder of the lease starts with a full one.
             leases.renew();
-        };
-        let thread = std::thread::Builder::new().name("bm-watchdog".into()).spawn(run).map_err(Error::new)?;
-        Ok(Self { end: Some(end), thread: Some(thread) })
+        });
+        Ok(Self { end: Some(end), thread: Some(thread.map_err(Error::new)?) })
     }
 }
 

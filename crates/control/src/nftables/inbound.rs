@@ -27,11 +27,6 @@ pub fn chains(policies: &[Policy], port: &PortNow) -> Vec<Chain> {
         PortInterface::Missing | PortInterface::Usable(_) => return Vec::new(),
     };
     let name = format!("{}_inbound", port.name);
-    let of_kind = |kind: Kind| Chain {
-        name: chain_name(&name, kind),
-        hook: Hook::Nowhere,
-        rules: policies.iter().filter_map(|policy| of_policy(policy, kind)).collect(),
-    };
     let goto = |matches: Vec<Match>, kind| Rule {
         comment: String::new(),
         matches,
@@ -46,7 +41,12 @@ pub fn chains(policies: &[Policy], port: &PortNow) -> Vec<Chain> {
     ];
     let rules = marked.into_iter().chain(by_kind).collect();
     let hook = Hook::Ingress(port.device.clone());
-    let mut chains: Vec<_> = KINDS.map(of_kind).into();
+    let by_kind = KINDS.map(|kind| Chain {
+        name: chain_name(&name, kind),
+        hook: Hook::Nowhere,
+        rules: policies.iter().filter_map(|policy| of_policy(policy, kind)).collect(),
+    });
+    let mut chains: Vec<_> = by_kind.into();
     chains.push(Chain { name, hook, rules });
     chains
 }

@@ -196,12 +196,12 @@ fn tiny4_second() -> Rule {
 /// First fragments with less than 16 bytes of TCP, so without its flags (RFC 1858).
 fn tiny4() -> Vec<Rule> {
     let first = masked(Value::Network(6, 2), [0x20, 0], [0x3f, 0xff]);
-    let of_header = |words: u8| {
+    let rules = (5..=15).map(|words: u8| {
         let header = masked(Value::Network(0, 1), [words], [0x0f]);
         let length = within(Value::Network(2, 2), &(0..=u16::from(words) * 4 + 15));
         tiny([tcp4(), first.clone(), header, length])
-    };
-    (5..=15).map(of_header).collect()
+    });
+    rules.collect()
 }
 
 /// First fragments without the whole chain of headers (RFC 7112). A fragment header among other extension headers is

@@ -1,7 +1,7 @@
 //! The same tables and filters for the program of the kernel path and for workers.
 
 use crate::{LOCAL, LOCAL6, MAC, RULES, run};
-use bm_fastpath::{AttachChoice, Configuration, Filters, Kernel, SourceCheck, Tag, Verdict};
+use bm_fastpath::{AttachChoice, Configuration, Filters, Kernel, PortVlan, Verdict};
 use bm_fib::memory::Part;
 use bm_fib::next_hop::{Action as Hop, Gateway, NextHopWriter};
 use bm_fib::published::Readers;
@@ -9,7 +9,8 @@ use bm_fib::sets::SetWriter;
 use bm_fib::{BuildFib, Change, Chunk17, NextHop, Range6};
 use bm_filter::UNMATCHED;
 use bm_forward::filter::{FilterSet, RuleCounts, SourceRates};
-use bm_forward::tables::{Feasible, Interface, PortInterfaces, Settings, Tables, Vlan, Vrf};
+use bm_forward::tables::{Feasible, Interface, PortInterfaces, Settings, Tables, Vrf};
+use bm_wire::{ReversePath, Vlan};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,7 +89,7 @@ pub fn lab() -> Lab {
     }
     ways6.apply(&[Change::Set("2001:db8:9::/48".parse().unwrap(), sets6.take(&[0, 1]))]).unwrap();
 
-    let interface = |index, ifindex, tag: Option<Tag>| bm_fastpath::Interface {
+    let interface = |index, ifindex, tag: Option<PortVlan>| bm_fastpath::Interface {
         index,
         ifindex,
         vlan: tag,
@@ -99,7 +100,7 @@ pub fn lab() -> Lab {
         looked_at: true,
         ..bm_fastpath::Interface::default()
     };
-    let tag = Tag { port: ifindex, protocol: 0x8100, id: 7 };
+    let tag = PortVlan { port: ifindex, vlan: Vlan { protocol: 0x8100, id: 7 } };
     let interfaces = vec![interface(0, ifindex, None), interface(1, 70, Some(tag)), interface(2, 77, None)];
     let (local_ipv4, local_ipv6) = (vec![LOCAL], vec![LOCAL6]);
     let configuration =
@@ -113,7 +114,7 @@ pub fn lab() -> Lab {
 
 impl Lab {
     /// Sets these filters in both paths; returns what workers read.
-    pub fn filter(&mut self, filters: Filters, checks: [SourceCheck; 3], unknown: [bool; 2]) -> Tables {
+    pub fn filter(&mut self, filters: Filters, checks: [ReversePath; 3], unknown: [bool; 2]) -> Tables {
         let filters = Arc::new(filters);
         self.configuration.filters = Some(Arc::clone(&filters));
         self.configuration.unknown = unknown;

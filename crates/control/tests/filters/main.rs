@@ -8,9 +8,10 @@ mod frames;
 mod lab;
 mod nftables;
 
-use bm_fastpath::{Filters, Rate, SourceCheck};
+use bm_fastpath::{Filters, Rate};
 use bm_filter::{Flat, Rule, Tree, UNMATCHED};
 use bm_forward::filter::{Taken, takes};
+use bm_wire::ReversePath;
 use frames::Dice;
 use lab::FIREWALL;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -84,8 +85,8 @@ fn compare() {
             drop_tiny_fragments: dice.roll(2) == 0,
             rate: (dice.roll(2) == 0).then_some(plenty),
         };
-        const CHECKS: [SourceCheck; 4] =
-            [SourceCheck::None, SourceCheck::Strict, SourceCheck::Loose, SourceCheck::Feasible];
+        const CHECKS: [ReversePath; 4] =
+            [ReversePath::Off, ReversePath::Strict, ReversePath::Loose, ReversePath::Feasible];
         let checks = [0; 3].map(|_: u8| dice.one_of(&CHECKS));
         let unknown = [0; 2].map(|_: u8| dice.roll(6) == 0);
         let tables = lab.filter(filters, checks, unknown);

@@ -8,11 +8,12 @@ use crate::lab::{Lab, lab};
 use crate::{LOCAL, LOCAL6, MAC, inside, run};
 use bm_control::config::Config;
 use bm_control::nftables::{PortInterface, PortNow, tables};
-use bm_fastpath::{Filters, SourceCheck};
+use bm_fastpath::Filters;
 use bm_filter::{Action, Flat, Rule, Tree};
 use bm_forward::filter::{Taken, takes};
 use bm_netlink::nft::{Family, Nft};
 use bm_tests::sys::{PacketSocket, interface_index, wait_readable};
+use bm_wire::ReversePath;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -205,7 +206,7 @@ impl Chosen {
 /// The numbers of the frames that both paths drop.
 fn dropped(lab: &mut Lab, chosen: &Chosen, all: &[Vec<u8>]) -> BTreeSet<u16> {
     let mut reader = lab.readers.register();
-    let tables = lab.filter(chosen.filters.clone(), [SourceCheck::None; 3], [false; 2]);
+    let tables = lab.filter(chosen.filters.clone(), [ReversePath::Off; 3], [false; 2]);
     let mut dropped = BTreeSet::new();
     for (frame, at) in all.iter().zip(0..) {
         let by_worker = takes(&tables, 0, frame, 0).map(|taken| match taken {

@@ -3,11 +3,12 @@
 
 use super::*;
 use crate::attach::{AttachChoice, Attachment};
-use crate::configuration::{Interface, ReversePath};
+use crate::configuration::Interface;
 use bm_fib::memory::Part;
 use bm_fib::next_hop::{Action, Gateway, NextHopWriter};
 use bm_fib::published::Readers;
 use bm_fib::{BuildFib, Change, Chunk17, NextHop, Range6};
+use bm_wire::ReversePath;
 use libbpf_rs::{MapCore, ProgramInput};
 use std::process::Command;
 

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use bm_filter::{Action, Filters, Flat, Rate, Rule, SourceCheck, Tree, UNMATCHED};
+use bm_filter::{Action, Filters, Flat, Rate, Rule, Tree, UNMATCHED};
 use bm_stats::Reason;
+use bm_wire::ReversePath;
 use proptest::prelude::*;
 
 use super::frames::{V4, V6};
@@ -18,7 +19,7 @@ struct Checks {
     rules: Vec<Rule>,
     linux_only: Vec<Rule>,
     drop_unmatched: bool,
-    by_filters: SourceCheck,
+    by_filters: ReversePath,
     /// In the configuration of the left interface.
     reverse_path: &'static str,
 }
@@ -78,10 +79,10 @@ fn rule() -> impl Strategy<Value = Rule> {
 
 fn checks() -> impl Strategy<Value = Checks> {
     let by_filters = prop::sample::select(vec![
-        SourceCheck::None,
-        SourceCheck::None,
-        SourceCheck::Strict,
-        SourceCheck::Loose,
+        ReversePath::Off,
+        ReversePath::Off,
+        ReversePath::Strict,
+        ReversePath::Loose,
     ]);
     (
         prop::collection::vec(rule(), 0..12),
@@ -184,7 +185,7 @@ fn every_drop_of_a_burst_has_its_reason() {
         rules: vec![no_web],
         linux_only: Vec::new(),
         drop_unmatched: false,
-        by_filters: SourceCheck::None,
+        by_filters: ReversePath::Off,
         reverse_path: "strict",
     };
     let mut lab = Lab::new(&checks.lines());

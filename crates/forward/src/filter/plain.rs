@@ -3,7 +3,8 @@
 //! Whatever is rare is left to [`PortFilter::takes`], which looks at the frame again. So a packet counts as passed only
 //! after it has been rewritten.
 
-use bm_filter::{Header, Key, Matches, SourceCheck, TOGETHER, VectorsOn};
+use bm_filter::{Header, Key, Matches, TOGETHER, VectorsOn};
+use bm_wire::ReversePath;
 
 use super::{NO_INTERFACE, PortFilter, key, outcome};
 
@@ -11,7 +12,7 @@ use super::{NO_INTERFACE, PortFilter, key, outcome};
 pub(crate) struct PlainFilter<'a> {
     filter: &'a PortFilter<'a>,
     interface: u16,
-    check: SourceCheck,
+    check: ReversePath,
     vectors: Option<VectorsOn<'a>>,
 }
 
@@ -34,7 +35,7 @@ impl<'a> PlainFilter<'a> {
         let interface = filter.view.untagged.unwrap_or(NO_INTERFACE);
         let check = filter.set.checks.get(usize::from(interface)).copied().unwrap_or_default();
         // Where sources are checked, each packet needs its key.
-        let vectors = filter.set.filters.tree.vectors.as_deref().filter(|_| check == SourceCheck::None);
+        let vectors = filter.set.filters.tree.vectors.as_deref().filter(|_| check == ReversePath::Off);
         Some(Self { filter, interface, check, vectors: vectors.map(|vectors| vectors.on(interface)) })
     }
 
@@ -84,7 +85,7 @@ impl<'a> PlainFilter<'a> {
             outcome_of.counters[lane] = counter;
         }
         outcome_of.passed = wanted & !drops & !filters.tree.are_linux_only(keys);
-        if self.check != SourceCheck::None {
+        if self.check != ReversePath::Off {
             self.check_sources(keys, &mut outcome_of.passed);
         }
         self.drop_each(wanted & drops, &mut outcome_of, |lane| keys[lane]);
@@ -110,7 +111,7 @@ impl<'a> PlainFilter<'a> {
         while drops != 0 {
             let lane = drops.trailing_zeros() as usize;
             // Rules come after the reverse path check.
-            if self.check == SourceCheck::None && !self.filter.is_for_linux(&key(lane), self.interface) {
+            if self.check == ReversePath::Off && !self.filter.is_for_linux(&key(lane), self.interface) {
                 set.counts.add(worker, outcome.counters[lane], 1);
                 outcome.dropped |= 1 << lane;
             }

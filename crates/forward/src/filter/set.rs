@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use bm_fib::memory::OutOfMemory;
-use bm_filter::{Filters, SourceCheck};
+use bm_filter::Filters;
+use bm_wire::ReversePath;
 
 use super::{RuleCounts, SourceRates};
 
@@ -11,8 +12,8 @@ use super::{RuleCounts, SourceRates};
 pub struct FilterSet {
     /// Rules, fragments, rates.
     pub filters: Arc<Filters>,
-    /// How sources are checked, by brickmoon's index of the interface; [`SourceCheck::None`] past the end.
-    pub checks: Vec<SourceCheck>,
+    /// How sources are checked, by brickmoon's index of the interface; [`ReversePath::Off`] past the end.
+    pub checks: Vec<ReversePath>,
     /// Families, IPv4 first, whose routes only Linux knows: the reverse path is not checked.
     pub unknown: [bool; 2],
     /// For each port, whether workers filter what arrives there; past the end they do not.
@@ -42,6 +43,6 @@ impl FilterSet {
 
     /// Whether some packet may be dropped.
     pub fn may_drop(&self) -> bool {
-        self.filters.may_drop() || self.checks.iter().any(|check| *check != SourceCheck::None)
+        self.filters.may_drop() || self.checks.iter().any(|check| *check != ReversePath::Off)
     }
 }

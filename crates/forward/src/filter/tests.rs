@@ -131,7 +131,7 @@ fn a_vrf_is_asked_for_its_own_ways_back() {
         route 172.16.0.0/12 vrf 1 via 192.0.2.9 red
         route 172.17.0.0/16 via 192.0.2.9 red",
     );
-    let strict = |set: &mut FilterSet| set.checks = vec![SourceCheck::Strict; 2];
+    let strict = |set: &mut FilterSet| set.checks = vec![ReversePath::Strict; 2];
     let passes = |lab: &mut Lab, source| {
         lab.send(0, &udp(source, [10, 0, 0, 7], 80));
         lab.run();

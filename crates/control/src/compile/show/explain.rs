@@ -13,7 +13,7 @@ use super::{state_name, vrf_name};
 use crate::compile::Compiler;
 
 /// A packet that was tried, and the tables it was tried on.
-pub(crate) struct Tried {
+pub(crate) struct TrialResult {
     pub outcome: Outcome,
     pub tables: Tables,
 }
@@ -27,13 +27,14 @@ impl Compiler {
         &self,
         mirror: &Mirror,
         trial: &mut Trial,
-        (port, frame): (u16, &[u8]),
+        port: u16,
+        frame: &[u8],
         now: Now,
-    ) -> Result<Tried, Error> {
+    ) -> Result<TrialResult, Error> {
         let filters = self.filters_of_one().map_err(Error::new)?;
         let tables = self.tables(&self.vrfs(mirror)).with_filters(filters.map(Into::into));
         let outcome = trial.run(&tables, usize::from(port), frame, now).map_err(Error::new)?;
-        Ok(Tried { outcome, tables })
+        Ok(TrialResult { outcome, tables })
     }
 
     /// The route to an address for packets that arrive on an interface.
@@ -67,7 +68,7 @@ impl Compiler {
     }
 
     /// The largest packet on the way of one, in words.
-    pub(crate) fn mtu_of(&self, tried: &Tried, routed: &Routed) -> Option<String> {
+    pub(crate) fn mtu_of(&self, tried: &TrialResult, routed: &Routed) -> Option<String> {
         let (out, _) = routed.neighbor?;
         let out = tried.tables.interfaces.get(usize::from(out))?;
         let whose = match self.targets.table().mtu(routed.next_hop) {

@@ -4,9 +4,9 @@
 //! the control thread has other work to do.
 
 use super::shown;
-use crate::compile::body::RouteFamily;
 use crate::compile::check::shortage_text;
 use crate::compile::family;
+use crate::compile::fib_info::RouteFamily;
 use crate::compile::table::Table;
 use crate::compile::{Compiler, LinuxReason};
 use bm_api::request::{ROUTES_MAX, RouteQuery};
@@ -38,12 +38,12 @@ impl Compiler {
         let limit = query.limit.unwrap_or(ROUTES_MAX).min(ROUTES_MAX);
         let mut page = Page { routes: Routes::default(), limit };
         if query.family != Some(6) {
-            let wanted = Wanted::<u32>::from_query(query)?;
+            let wanted = FamilyQuery::<u32>::from_query(query)?;
             page.routes.total_ipv4 = self.list(mirror, &self.ipv4, vrf, &wanted, &mut page);
             page.routes.lookup.extend(self.ipv4.lookup(vrf));
         }
         if query.family != Some(4) {
-            let wanted = Wanted::<u128>::from_query(query)?;
+            let wanted = FamilyQuery::<u128>::from_query(query)?;
             page.routes.total_ipv6 = self.list(mirror, &self.ipv6, vrf, &wanted, &mut page);
             page.routes.lookup.extend(self.ipv6.lookup(vrf));
         }
@@ -56,30 +56,30 @@ impl Compiler {
         mirror: &Mirror,
         family: &family::Tables<A>,
         vrf: Option<u32>,
-        wanted: &Wanted<A>,
+        wanted: &FamilyQuery<A>,
         page: &mut Page,
     ) -> usize {
         let Some(table) = family.vrfs.get(&vrf) else { return 0 };
         let rib = table.fib().rib();
         let route = |prefix, hop| self.route(mirror, family, table, prefix, hop);
         match *wanted {
-            Wanted::Address(address) => {
+            FamilyQuery::Address(address) => {
                 // The result of the lookup itself, with the prefix that it comes from.
                 let hop = table.fib().reader().lookup(address);
                 let prefix = rib.longest_match(address).map_or(Prefix::default(), |(prefix, _)| prefix);
                 page.add(|| route(prefix, hop));
             }
-            Wanted::Within { prefix, after: None } => {
+            FamilyQuery::Within { prefix, after: None } => {
                 let _more = rib.within(prefix).all(|(prefix, hop)| page.add(|| route(prefix, hop)));
             }
-            Wanted::Within { prefix, after: Some(after) } => {
+            FamilyQuery::Within { prefix, after: Some(after) } => {
                 let (holding, behind) = rib.around(after.first());
                 let on = holding.into_iter().filter(|(entry, _)| *entry > after);
                 let on = on.chain(behind).take_while(|(entry, _)| entry.first() <= prefix.last());
                 let mut within = on.filter(|(entry, _)| prefix.covers(entry));
                 let _more = within.all(|(prefix, hop)| page.add(|| route(prefix, hop)));
             }
-            Wanted::None => {}
+            FamilyQuery::None => {}
         }
         rib.len()
     }
@@ -95,14 +95,15 @@ impl Compiler {
         let routes = A::routes(mirror);
         let found = table.stages().tables.iter().find_map(|number| {
             let ids = routes.get(*number, prefix);
-            let why = ids.iter().find_map(|id| family.shared.bodies.why(*id));
+            let why = ids.iter().find_map(|id| family.shared.fib_infos.why(*id));
             let body = mirror.active(routes, *number, prefix).map(|(_, body)| body);
             let body = body.or_else(|| routes.body(*ids.first().filter(|_| why.is_some())?));
             Some((*number, body?, why))
         });
         let body = found.map(|(_, body, _)| body);
         let target = self.targets.of_hop(hop);
-        let neighbor = prefix.length() == A::WIDTH && table.is_host_entry(prefix.first()) && body.is_none();
+        let neighbor =
+            prefix.length() == A::WIDTH && table.is_neighbor_entry(prefix.first()) && body.is_none();
         let shortage = table.refused().find(|(refused, _)| *refused == prefix).map(|(_, shortage)| shortage);
         let why = found.and_then(|(.., why)| why);
         let linux = self.is_left_to_linux::<A>();
@@ -166,8 +167,8 @@ impl Page {
     }
 }
 
-/// The query for one family.
-enum Wanted<A> {
+/// What a request asks for in the tables of one address family.
+enum FamilyQuery<A> {
     Address(A),
     Within {
         prefix: Prefix<A>,
@@ -177,7 +178,7 @@ enum Wanted<A> {
     None,
 }
 
-impl<A: RouteFamily> Wanted<A>
+impl<A: RouteFamily> FamilyQuery<A>
 where
     Prefix<A>: FromStr<Err = NotAPrefix>,
 {

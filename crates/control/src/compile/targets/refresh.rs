@@ -1,7 +1,7 @@
 //! Updates targets when neighbors, links or objects change.
 
 use super::*;
-use crate::compile::checked::Checked;
+use crate::compile::comparison::Comparison;
 use bm_api::Area;
 use bm_netlink::next_hop::Object;
 
@@ -28,8 +28,8 @@ impl Entry {
             .zip(&alive)
             .map(|(member, alive)| *alive && !(skips && view.unresolved(&member.hop)))
             .collect();
-        let first = |of: &[bool]| of.iter().position(|is| *is);
-        let Some(mut taker) = first(&good).or_else(|| first(&alive)) else { return shares };
+        let first = good.iter().position(|good| *good).or_else(|| alive.iter().position(|alive| *alive));
+        let Some(mut taker) = first else { return shares };
         for (at, member) in members.iter().enumerate().rev().filter(|(at, _)| alive[*at]) {
             if good[at] {
                 taker = at;
@@ -61,8 +61,9 @@ impl Entry {
         {
             return true;
         }
-        let by_it = |member: &Member| member.hop.encap == 0 && view.is_linux_only(member.hop.ifindex);
-        members.iter().any(|member| member.share > 0 && by_it(member))
+        members
+            .iter()
+            .any(|member| member.share > 0 && member.hop.encap == 0 && view.is_linux_only(member.hop.ifindex))
     }
 }
 
@@ -122,7 +123,7 @@ impl Targets {
         }
         let shares = self.get(target).shares(view);
         let entry = self.get_mut(target);
-        let mut changed = entry.trouble.is_some();
+        let mut changed = entry.error.is_some();
         let was = entry.linux_only;
         if let State::Members(members) = &mut entry.state {
             for (member, share) in members.iter_mut().zip(shares) {
@@ -253,7 +254,7 @@ impl Targets {
             Some(_) => self.waiting_for_room.insert(target),
             None => self.waiting_for_room.remove(&target),
         };
-        self.get_mut(target).trouble = trouble;
+        self.get_mut(target).error = trouble;
     }
 
     /// Tries again what found no room.
@@ -276,9 +277,9 @@ impl Targets {
     }
 
     /// Compares every next hop with its expected action, and every group with its living members.
-    pub(in super::super) fn check(&self, view: View<'_>, checked: &mut Checked) {
+    pub(in super::super) fn check(&self, view: View<'_>, comparison: &mut Comparison) {
         for (_, entry) in self.iter() {
-            checked.compared += 1;
+            comparison.compared += 1;
             let should = match &entry.state {
                 State::Plain(place) => view.action(place),
                 State::Still(action) => *action,
@@ -288,12 +289,12 @@ impl Targets {
                 && let Some((member, _)) =
                     members.iter().zip(entry.shares(view)).find(|(member, share)| member.share != *share)
             {
-                checked.differs(Area::Compiled, || {
+                comparison.differs(Area::Compiled, || {
                     format!("group {} has the wrong share of member {}", entry.hop, member.hop)
                 });
             }
             if entry.linux_only != entry.is_linux_only(view) {
-                checked.differs(Area::Compiled, || {
+                comparison.differs(Area::Compiled, || {
                     format!(
                         "group {} has the wrong setting for whether only Linux may choose among its members",
                         entry.hop
@@ -302,12 +303,12 @@ impl Targets {
             }
             let is = self.writer.table().action(entry.hop);
             if is != should {
-                checked.differs(Area::Compiled, || {
+                comparison.differs(Area::Compiled, || {
                     format!("next hop {} has the action {is:?}, expected {should:?}", entry.hop)
                 });
             }
-            if let Some(why) = entry.trouble {
-                checked.differs(Area::Refused, || format!("next hop {} goes to Linux: {why}", entry.hop));
+            if let Some(why) = entry.error {
+                comparison.differs(Area::Refused, || format!("next hop {} goes to Linux: {why}", entry.hop));
             }
         }
     }

@@ -714,9 +714,9 @@ fn nothing_remains_of_deleted_objects() {
 }
 
 fn sentences(world: &mut World) -> Vec<String> {
-    let checked = world.compiler.verify(&world.mirror);
-    assert_eq!(checked.count, checked.differences.len());
-    checked.differences.into_iter().map(|(area, sentence)| format!("{area}: {sentence}")).collect()
+    let comparison = world.compiler.verify(&world.mirror);
+    assert_eq!(comparison.count, comparison.differences.len());
+    comparison.differences.into_iter().map(|(area, sentence)| format!("{area}: {sentence}")).collect()
 }
 
 #[test]

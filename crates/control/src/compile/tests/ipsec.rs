@@ -1,7 +1,8 @@
 //! IPsec interfaces: which links are, where routes by them lead, and what is left to Linux with a reason.
 
 use super::*;
-use bm_forward::tables::{Vlan, ipsec_mac};
+use bm_forward::tables::ipsec_mac;
+use bm_wire::Vlan;
 
 /// What a TUN device has: no MAC address, and no neighbors.
 fn tun(ifindex: u32, name: &str, flags: u32) -> Link {
@@ -29,7 +30,7 @@ fn encrypted(if_id: u32, ifindex: u32) -> Answer {
 }
 
 fn troubles(world: &World) -> Vec<String> {
-    world.compiler.ipsec_troubles(&world.mirror).iter().map(ToString::to_string).collect()
+    world.compiler.ipsec_faults(&world.mirror).iter().map(ToString::to_string).collect()
 }
 
 #[test]

@@ -116,15 +116,15 @@ fn without_a_free_set_sources_pass_with_a_warning() {
         notes.iter().any(|note| note.contains(&format!("reverse paths of {without} routes: "))),
         "{notes:?}"
     );
-    let checked = world.compiler.verify(&world.mirror);
+    let comparison = world.compiler.verify(&world.mirror);
     let refused = |(area, why): &&(bm_api::Area, String)| {
         *area == bm_api::Area::Refused && why.starts_with("no free set for the feasible reverse paths of 10.")
     };
     assert_eq!(
-        checked.differences.iter().filter(refused).count(),
+        comparison.differences.iter().filter(refused).count(),
         without,
         "{:?}",
-        checked.differences.first()
+        comparison.differences.first()
     );
     world.is_sound().unwrap();
 }
@@ -150,14 +150,14 @@ fn without_memory_for_reverse_paths_every_source_passes() {
     let memory = Arc::new(Scarce::default());
     let mut world = World::in_memory(Options::default(), memory.clone());
     world.add("192.0.2.0/24", via("10.0.0.1", 1)).compile();
-    assert_eq!(world.compiler.source_check(SourceRule::Feasible), bm_filter::SourceCheck::Feasible);
+    assert_eq!(world.compiler.source_check(SourceRule::Own(ReversePath::Feasible)), ReversePath::Feasible);
     memory.refuse(&[Part::Sources6]);
     world.add("198.51.100.0/24", via("10.0.0.1", 1));
     world.compile_all(&[Change::Everything]);
     assert!(world.last.published);
     assert_eq!(world.to("198.51.100.1"), Answer::Resolve(1, Some(ip("10.0.0.1"))));
-    assert_eq!(world.compiler.source_check(SourceRule::Feasible), bm_filter::SourceCheck::None);
-    assert_eq!(world.compiler.source_check(SourceRule::Strict), bm_filter::SourceCheck::Strict);
+    assert_eq!(world.compiler.source_check(SourceRule::Own(ReversePath::Feasible)), ReversePath::Off);
+    assert_eq!(world.compiler.source_check(SourceRule::Own(ReversePath::Strict)), ReversePath::Strict);
     let notes = world.compiler.notes(&world.mirror);
     assert!(notes.iter().any(|note| note.contains("no room for the feasible reverse paths")), "{notes:?}");
     // It is tried again when tables are created again, not with each change.

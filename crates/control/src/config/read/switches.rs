@@ -160,11 +160,6 @@ fn read_mac(text: &str) -> Option<[u8; 6]> {
 }
 
 impl<'s, 't> Section<'s, 't> {
-    pub(super) fn invalid(&mut self, key: &'static str, at: usize, found: &str, hint: &'static str) {
-        let kind = ProblemKind::Text { key: self.key(key), found: found.into(), hint };
-        self.report.add(at, kind);
-    }
-
     pub(super) fn required(&mut self, key: &'static str, example: &'static str) -> Option<(usize, &'s str)> {
         let found = self.text(key, example.split_once(" = ").map_or(example, |(_, value)| value));
         if !self.table.contains_key(key) {

@@ -36,7 +36,7 @@ impl Control {
             lookup: self.compiler.lookup(),
             neighbors: mirror.neighbors().filter(|neighbor| of_ours(neighbor.ifindex)).count(),
             mirror: Mirror {
-                synced: self.watch.in_step() && self.behind.is_none(),
+                synced: self.watch.in_step() && self.retry_at.is_none(),
                 messages: statistics.events,
                 changes: self.done.changes,
                 overruns: statistics.overruns,

@@ -15,7 +15,7 @@ mod steering;
 use std::net::IpAddr;
 
 use bm_api::request::ExplainQuery;
-use bm_api::{Error, Explanation, Fate, Mac, Route, SentFrame, Step};
+use bm_api::{Error, Explanation, Fate, Mac, Route, SentFrame, Step, Vlan};
 use bm_fastpath::LEFT_TO_LINUX;
 use bm_forward::tables::Interface;
 use bm_forward::{Fate as Tried, Now, Outcome, Routed, Trial, Verdict, if_id_of};
@@ -25,7 +25,7 @@ use bm_stats::Reason;
 use super::super::linux_only::About;
 use super::Control;
 use super::steering::is_linuxs;
-use crate::compile::show::explain::{Tried as Packet, neighbor, neighbor_address, route_line};
+use crate::compile::show::explain::{TrialResult as Packet, neighbor, neighbor_address, route_line};
 use crate::compile::show::vrf_name;
 use packet::{address, from_hex, to_hex};
 
@@ -49,7 +49,7 @@ impl Control {
         };
         let now = Now { monotonic_ns: clock_ns(), ..Now::default() };
         let mirror = self.watch.mirror();
-        let tried = self.compiler.try_frame(mirror, &mut trial, (input.port, &input.frame), now);
+        let tried = self.compiler.try_frame(mirror, &mut trial, input.port, &input.frame, now);
         self.trial = Some(trial);
         self.explained(&input, &tried?)
     }
@@ -89,8 +89,8 @@ impl Control {
 
     /// All our interfaces that exist.
     fn own_interfaces(&self) -> impl Iterator<Item = &Interface> {
-        let of_port = |port| self.compiler.interfaces().of_port(port).map(|(_, own)| own);
-        (0..self.ports.len() as u16).flat_map(of_port)
+        let ports = 0..self.ports.len() as u16;
+        ports.flat_map(|port| self.compiler.interfaces().of_port(port).map(|(_, own)| own))
     }
 
     fn choose_port(&self) -> String {
@@ -145,11 +145,11 @@ impl Control {
 
     /// An interface other than that on the way to an address.
     fn interface_beside(&self, to: IpAddr, vrf: Option<&str>) -> Result<&Interface, Error> {
-        let all = || self.own_interfaces().filter(|own| own.up && self.is_in(own, vrf));
         let leaves = self.interface_towards(to, vrf).ok().map(|own| own.ifindex);
-        let fits = |own: &&Interface| neighbor_address(own, to.is_ipv6()).is_some();
-        let other = all().filter(fits).find(|own| Some(own.ifindex) != leaves);
-        other.or_else(|| all().find(fits)).ok_or_else(|| {
+        let up = self.own_interfaces().filter(|own| own.up && self.is_in(own, vrf));
+        let fitting: Vec<_> = up.filter(|own| neighbor_address(own, to.is_ipv6()).is_some()).collect();
+        let other = fitting.iter().find(|own| Some(own.ifindex) != leaves);
+        other.or(fitting.first()).copied().ok_or_else(|| {
             let where_ = Self::in_vrf(vrf);
             Error::new(format_args!("no port{where_} has a network from which a packet to {to} may come"))
                 .hint(self.choose_port())
@@ -227,12 +227,14 @@ impl Control {
             return Some(("inactive", "its workers are being started"));
         }
         let macs: Vec<_> = self.compiler.interfaces().of_port(input.port).map(|(_, own)| own.mac).collect();
-        // Workers look up IPsec policies for these, too.
-        let is_local = |to| {
-            !self.checks_arrivals && self.watch.mirror().all_addresses().any(|address| address.local == to)
-        };
         let routes = self.last_steering.as_ref().map_or(&[][..], |last| last.routes());
-        steering::cause(&input.frame, &macs, is_local, |to| is_linuxs(routes, to))
+        steering::cause(&input.frame, &macs, |to| self.is_steered_local(to), |to| is_linuxs(routes, to))
+    }
+
+    /// Whether steering programs leave packets to an address to Linux, since it is one of this machine. With IPsec policies
+    /// for what arrives they do not: workers look these up for such packets, too.
+    fn is_steered_local(&self, to: IpAddr) -> bool {
+        !self.checks_arrivals && self.watch.mirror().all_addresses().any(|address| address.local == to)
     }
 
     /// Whether only Linux may handle the packet.
@@ -246,7 +248,7 @@ impl Control {
         let network = bm_wire::ethernet::Ethernet::parse(&input.frame[..]).ok();
         let network = network.and_then(|ethernet| ethernet.network().ok()).map(|network| network.offset);
         let packet = network.and_then(|network| input.frame.get(network..)).unwrap_or(&[]);
-        let said = self.linux_only.about_packet(self.watch.mirror(), packet, (input.ifindex, out));
+        let said = self.linux_only.about_packet(self.watch.mirror(), packet, input.ifindex, out);
         match (said, outcome.verdict) {
             (Some(About::Applies(said)), _) => said,
             (_, Some(Verdict::LinuxOnly)) => "only Linux may handle it".into(),
@@ -269,7 +271,8 @@ impl Control {
     }
 
     fn sent(&self, port: u16, frame: &[u8]) -> SentFrame {
-        let mac = |at: usize| Mac(frame.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default());
+        let [to, from] =
+            [0, 6].map(|at| frame.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default());
         let tag = bm_wire::ethernet::Ethernet::parse(frame).ok().and_then(|ethernet| ethernet.tag());
         let name = match self.ports.get(usize::from(port)) {
             Some(port) => port.name.clone(),
@@ -277,9 +280,9 @@ impl Control {
         };
         SentFrame {
             port: name,
-            to: mac(0),
-            from: mac(6),
-            vlan: tag.map(|tag| bm_api::Vlan { protocol: tag.protocol, id: tag.vid }),
+            to: Mac(to),
+            from: Mac(from),
+            vlan: tag.map(|tag| Vlan { protocol: tag.protocol, id: tag.vid }),
             frame: to_hex(frame),
         }
     }

@@ -57,9 +57,9 @@ impl Control {
 
     /// Indexes of the ports of the kernel path.
     fn kernel_ports(&self) -> BTreeSet<u16> {
-        let ports = self.ports.iter().zip(0u16..).filter(|(port, _)| port.in_kernel);
-        let is_ours = |port: &u16| self.compiler.interfaces().of_port(*port).next().is_some();
-        ports.map(|(_, number)| number).filter(is_ours).collect()
+        let in_kernel = self.ports.iter().zip(0u16..).filter(|(port, _)| port.in_kernel);
+        let numbers = in_kernel.map(|(_, number)| number);
+        numbers.filter(|number| self.compiler.interfaces().of_port(*number).next().is_some()).collect()
     }
 }
 

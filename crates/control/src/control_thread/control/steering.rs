@@ -25,15 +25,17 @@ impl LastSteering {
 
 /// Whether the longest of these prefixes around an address leads where only Linux can send.
 pub(super) fn is_linuxs(routes: &[LinuxRoute], address: IpAddr) -> bool {
-    let bits = |address: IpAddr| match address {
-        IpAddr::V4(address) => u128::from(u32::from(address)) << 96,
-        IpAddr::V6(address) => u128::from(address),
+    let around = routes.iter().filter(|route| contains(route, address));
+    around.max_by_key(|route| route.length).is_some_and(|route| route.to_linux)
+}
+
+fn contains(route: &LinuxRoute, address: IpAddr) -> bool {
+    let equal_bits = match (route.address, address) {
+        (IpAddr::V4(one), IpAddr::V4(two)) => (u32::from(one) ^ u32::from(two)).leading_zeros(),
+        (IpAddr::V6(one), IpAddr::V6(two)) => (u128::from(one) ^ u128::from(two)).leading_zeros(),
+        _ => return false,
     };
-    let contains = |route: &&LinuxRoute| {
-        let differ = (bits(route.address) ^ bits(address)).leading_zeros();
-        route.address.is_ipv6() == address.is_ipv6() && differ >= u32::from(route.length)
-    };
-    routes.iter().filter(contains).max_by_key(|route| route.length).is_some_and(|route| route.to_linux)
+    equal_bits >= u32::from(route.length)
 }
 
 /// The settings of one port.
@@ -56,38 +58,36 @@ impl Control {
     /// The current settings. A port whose interface has become part of a bridge, for example, leaves all packets to
     /// Linux.
     fn current_settings(&self) -> LastSteering {
-        let interfaces = self.compiler.interfaces();
-        let sample_one_in = self.compiler.choices().sample_one_in;
-        let takes = self.active && !self.workers_rest;
-        let of_port = |(port, on): (u16, &ControlPort)| {
-            let mut macs: Vec<_> = interfaces.of_port(port).map(|(_, interface)| interface.mac).collect();
-            macs.sort_unstable();
-            macs.dedup();
-            let active = takes && !macs.is_empty();
-            // An interface that the mirror does not know yet has no filters either: leave it unchanged.
-            let known = on.ifindex.is_none_or(|ifindex| self.watch.mirror().link(ifindex).is_some());
-            // Workers need a family that any VLAN on the port forwards, and one that they filter: otherwise Linux would
-            // forward packets that filters or IPsec policies drop.
-            let linux_only = |family: usize| {
-                !self.compiler.filters_drop()
-                    && !self.checks_arrivals
-                    && interfaces.of_port(port).all(|(_, on)| on.linux_only_in[family])
-            };
-            PortSteering {
-                macs,
-                linux_only: [0, 1].map(linux_only),
-                active: known.then_some(active),
-                sample_one_in,
-                filters_drop: self.compiler.filters_drop(),
-                unattended: self.compiler.unattended(port),
-            }
-        };
         let mut local: Vec<IpAddr> =
             self.watch.mirror().all_addresses().map(|address| address.local).collect();
         local.sort_unstable();
         local.dedup();
         let routes = if self.steers_routes() { self.compiler.linux_routes() } else { Vec::new() };
-        LastSteering { local, routes, ports: (0..).zip(&self.ports).map(of_port).collect() }
+        let ports = (0..).zip(&self.ports).map(|(number, port)| self.port_steering(number, port)).collect();
+        LastSteering { local, routes, ports }
+    }
+
+    fn port_steering(&self, number: u16, port: &ControlPort) -> PortSteering {
+        let interfaces = self.compiler.interfaces();
+        let mut macs: Vec<_> = interfaces.of_port(number).map(|(_, interface)| interface.mac).collect();
+        macs.sort_unstable();
+        macs.dedup();
+        let active = self.active && !self.workers_rest && !macs.is_empty();
+        // An interface that the mirror does not know yet has no filters either: leave it unchanged.
+        let known = port.ifindex.is_none_or(|ifindex| self.watch.mirror().link(ifindex).is_some());
+        // Workers need a family that any VLAN on the port forwards, and one that they filter: otherwise Linux would
+        // forward packets that filters or IPsec policies drop.
+        let workers_check = self.compiler.filters_drop() || self.checks_arrivals;
+        PortSteering {
+            macs,
+            linux_only: [0, 1].map(|family| {
+                !workers_check && interfaces.of_port(number).all(|(_, own)| own.linux_only_in[family])
+            }),
+            active: known.then_some(active),
+            sample_one_in: self.compiler.choices().sample_one_in,
+            filters_drop: self.compiler.filters_drop(),
+            unattended: self.compiler.unattended(number),
+        }
     }
 
     /// Whether ports of workers leave packets in the kernel whose routes lead where only Linux can send.

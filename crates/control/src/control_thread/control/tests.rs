@@ -32,7 +32,7 @@ fn failed_updates_are_repeated_by_the_next_request() {
         |control| control.reconfigure(&Config::default()),
         // Without further changes, it is tried again after a while.
         |control| {
-            control.behind = control.behind.and(Some(Instant::now()));
+            control.retry_at = control.retry_at.and(Some(Instant::now()));
             control.step()
         },
     ];
@@ -40,9 +40,9 @@ fn failed_updates_are_repeated_by_the_next_request() {
         memory.0.store(true, Ordering::Relaxed);
         control.apply(&[Change::Everything]).unwrap_err();
         next(&mut control).unwrap_err();
-        assert!(control.behind.is_some());
+        assert!(control.retry_at.is_some());
         memory.0.store(false, Ordering::Relaxed);
         next(&mut control).unwrap();
-        assert!(control.behind.is_none());
+        assert!(control.retry_at.is_none());
     }
 }

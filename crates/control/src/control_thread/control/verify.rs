@@ -57,7 +57,7 @@ impl Control {
         // Entries that find no room are tried again anyway; everything else is compiled again at once.
         if !programs.is_empty() || compiled.differences.iter().any(|(area, _)| *area == Area::Compiled) {
             self.last_steering = None;
-            self.behind = Some(began);
+            self.retry_at = Some(began);
         }
         let total = audit.findings.count + compiled.count + programs.len();
         let mirror = audit.findings.list.iter().map(|found| (Area::Mirror, found.to_string()));

@@ -11,12 +11,12 @@ use super::Control;
 use crate::watcher;
 
 /// What the process knows about lifetimes.
-pub(super) struct Told {
+pub(super) struct WatcherProcess {
     stream: UnixStream,
     ends: Option<Instant>,
 }
 
-impl Told {
+impl WatcherProcess {
     /// It knows of none.
     fn begin(stream: io::Result<UnixStream>) -> io::Result<Self> {
         let stream = stream?;
@@ -36,7 +36,7 @@ impl Told {
 impl Control {
     /// Whether the tables reflect all messages of the kernel.
     pub(super) fn is_settled(&self) -> bool {
-        self.behind.is_none() && self.watch.is_settled()
+        self.retry_at.is_none() && self.watch.is_settled()
     }
 
     /// Marks the tables as being changed, for the watching process if the daemon ends now.
@@ -55,7 +55,7 @@ impl Control {
         let Some(kernel) = &self.kernel else { return Ok(()) };
         let [views, beat] = kernel.lease_parts().map_err(Error::new)?;
         let given = watcher::give(&stream, [self.watch.as_fd(), views.as_fd(), beat.as_fd()]);
-        self.told = Some(Told::begin(given.map(|()| stream)).map_err(Error::new)?);
+        self.told = Some(WatcherProcess::begin(given.map(|()| stream)).map_err(Error::new)?);
         Ok(())
     }
 

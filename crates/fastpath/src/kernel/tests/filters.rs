@@ -4,7 +4,8 @@ use super::*;
 use crate::filters::FilterInputs;
 use crate::layout::{INGRESSES, INTERFACES};
 use bm_fib::sets::SetWriter;
-use bm_filter::{Action as Say, Filters, Flat, Key, Kind, Rate, Rule, SourceCheck, Tree};
+use bm_filter::{Action as Say, Filters, Flat, Key, Kind, Rate, Rule, Tree};
+use bm_wire::ReversePath;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -186,7 +187,7 @@ fn sources_without_a_reverse_path_are_dropped() {
     for (hop, fine) in all {
         lab.set4("192.0.2.0/24", hop);
         lab.set6("2001:db8:1::/48", hop);
-        for (check, fine) in [SourceCheck::Strict, SourceCheck::Loose].into_iter().zip(fine) {
+        for (check, fine) in [ReversePath::Strict, ReversePath::Loose].into_iter().zip(fine) {
             lab.configuration.interfaces[0].check = check;
             lab.filter(&[], |_| {});
             for frame in [&IPV4[..], &IPV6[..]] {
@@ -218,7 +219,7 @@ fn sources_without_a_reverse_path_are_dropped() {
 fn packets_from_other_interfaces_are_checked_as_from_none() {
     let Some(mut lab) = lab() else { return };
     let last = INTERFACES as u16 - 1;
-    let other = Interface { index: last, ifindex: 99, check: SourceCheck::Strict, ..Interface::default() };
+    let other = Interface { index: last, ifindex: 99, check: ReversePath::Strict, ..Interface::default() };
     lab.configuration.interfaces.push(other);
     lab.filter(&[], |_| {});
     // Two tags: none of our interfaces, not even the last.
@@ -243,7 +244,7 @@ fn sources_may_use_any_feasible_path() {
     let sources = lab.kernel.source(Part::Sources6).unwrap();
     let mut ways6 = Range6::build_in(&mut [].into_iter(), &lab.readers, &sources).unwrap();
     let mut sets6 = SetWriter::with_width_in(INTERFACES, &lab.readers, &sources).unwrap();
-    lab.configuration.interfaces[0].check = SourceCheck::Feasible;
+    lab.configuration.interfaces[0].check = ReversePath::Feasible;
     lab.configuration.feasible = true;
     lab.filter(&[], |_| {});
     let cases: [(&[u16], bool); 5] =
@@ -266,7 +267,7 @@ fn sources_may_use_any_feasible_path() {
     lab.set4("192.0.2.0/24", back);
     lab.check_forwarded(&IPV4);
     // Nobody asks any more: the program is the one without those tables.
-    lab.configuration.interfaces[0].check = SourceCheck::Strict;
+    lab.configuration.interfaces[0].check = ReversePath::Strict;
     lab.configuration.feasible = false;
     lab.publish();
     lab.check_drop(&IPV6, "drop_reverse_path");
@@ -370,7 +371,7 @@ fn packets_see_one_complete_set_while_sets_change() {
     let Some(mut lab) = filtered(&[]) else { return };
     // Three sets, each of which drops the packet, by a rule far back in a leaf, by one in front, by its source.
     // One that met two of them would go on. The search through the long leaf takes most of the time.
-    let strict = FilterInputs { checks: vec![(0, SourceCheck::Strict)], ..FilterInputs::default() };
+    let strict = FilterInputs { checks: vec![(0, ReversePath::Strict)], ..FilterInputs::default() };
     let sets = [
         (leaf_of(400, 399), FilterInputs::default()),
         (leaf_of(400, 1), FilterInputs::default()),

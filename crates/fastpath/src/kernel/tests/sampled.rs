@@ -3,7 +3,8 @@
 use super::tagged::{tagged, trunk};
 use super::*;
 use bm_bpf::samples::{Sample, SampleDrop, SampleReader};
-use bm_filter::{Filters, Rate, SourceCheck};
+use bm_filter::{Filters, Rate};
+use bm_wire::ReversePath;
 use std::sync::Arc;
 
 /// The interface through which all packets of these tests leave.
@@ -44,11 +45,11 @@ fn samples_say_what_came_in_and_where_it_left() {
     untagged.sample(1, Some(Filters { rate, ..Filters::default() }));
     untagged.check_sample(&reader, &IPV4, OUT_IFINDEX, None);
     untagged.check_sample(&reader, &IPV4, 0, Some(SampleDrop::RateLimit));
-    untagged.configuration.interfaces[0].check = SourceCheck::Loose;
+    untagged.configuration.interfaces[0].check = ReversePath::Loose;
     untagged.sample(1, Some(Filters { drop_tiny_fragments: true, ..Filters::default() }));
     untagged.check_sample(&reader, &IPV4, 0, Some(SampleDrop::ReversePath));
     let tiny = with(&with(&IPV4, 20, &[0x20, 0]), 23, &[6]);
-    untagged.configuration.interfaces[0].check = SourceCheck::None;
+    untagged.configuration.interfaces[0].check = ReversePath::Off;
     untagged.sample(1, Some(Filters { drop_tiny_fragments: true, ..Filters::default() }));
     untagged.check_sample(&reader, &tiny, 0, Some(SampleDrop::TinyFragment));
     let nowhere = untagged.hops.add(Action::Blackhole, Gateway::default(), 0).unwrap();

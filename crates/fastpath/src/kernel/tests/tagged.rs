@@ -1,7 +1,8 @@
 //! Frames with VLAN tags, in and out.
 
 use super::*;
-use crate::configuration::Tag;
+use crate::configuration::PortVlan;
+use bm_wire::Vlan;
 
 /// The frame with tags behind its addresses, the outer one first: type, then priority and number.
 pub(super) fn tagged(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
@@ -16,9 +17,9 @@ pub(super) fn trunk() -> Option<(Lab, NextHop, NextHop)> {
     let mut lab = lab()?;
     let [input, output] = &lab.configuration.interfaces[..] else { unreachable!("two interfaces") };
     let mac = [2, 0, 0, 0, 0, 7];
-    let vlan = Some(Tag { port: lab.ifindex, protocol: 0x8100, id: 7 });
+    let vlan = Some(PortVlan { port: lab.ifindex, vlan: Vlan { protocol: 0x8100, id: 7 } });
     let seven = Interface { index: 2, ifindex: 207, vlan, mac, ..input.clone() };
-    let vlan = Some(Tag { port: 77, protocol: 0x88a8, id: 9 });
+    let vlan = Some(PortVlan { port: 77, vlan: Vlan { protocol: 0x88a8, id: 9 } });
     let nine = Interface { index: 3, ifindex: 209, vlan, ..output.clone() };
     lab.configuration.interfaces.extend([seven, nine]);
     lab.publish();
@@ -109,14 +110,15 @@ fn frames_of_unknown_vlans_are_left_to_linux() {
 
 #[test]
 fn filters_apply_to_tagged_frames() {
-    use bm_filter::{Filters, SourceCheck};
+    use bm_filter::Filters;
+    use bm_wire::ReversePath;
     let Some((mut lab, plain, _)) = trunk() else { return };
     lab.set4("198.51.100.0/24", plain);
     let back = Action::Forward { mac: [2; 6], interface: 2 };
     let back = lab.hops.add(back, Gateway::default(), 0).unwrap();
     lab.set4("192.0.2.0/24", back);
     lab.configuration.interfaces.iter_mut().for_each(|interface| {
-        interface.check = SourceCheck::Strict;
+        interface.check = ReversePath::Strict;
         interface.looked_at = interface.index != 1 && interface.index != 3;
     });
     lab.configuration.filters = Some(std::sync::Arc::new(Filters::default()));

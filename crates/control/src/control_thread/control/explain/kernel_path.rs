@@ -76,14 +76,18 @@ fn is_plain(packet: &[u8]) -> bool {
         });
         return ip.header_len() == 20 && !ip.is_fragment() && ip.checksum_ok() && hosts == [true; 2];
     }
-    let global = |address: u128| address >> 125 == 1 || address >> 121 == 0x7e;
     Ipv6::parse(packet).is_ok_and(|ip| {
         let [source, destination] = [ip.source(), ip.destination()];
         ip.next_header() != bm_wire::protocol::HOP_BY_HOP
             && !ipv6::is_multicast(destination)
-            && global(source)
-            && global(destination)
+            && is_global(source)
+            && is_global(destination)
     })
+}
+
+/// Whether an IPv6 address is of 2000::/3 or unique-local.
+fn is_global(address: u128) -> bool {
+    address >> 125 == 1 || address >> 121 == 0x7e
 }
 
 fn hops_left(packet: &[u8]) -> u8 {

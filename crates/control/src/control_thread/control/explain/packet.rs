@@ -4,12 +4,11 @@ use std::net::IpAddr;
 
 use bm_api::Error;
 use bm_api::request::ExplainQuery;
-use bm_forward::tables::Vlan;
 use bm_wire::checksum::Pseudo;
 use bm_wire::ipv4::{self, Ipv4Header};
 use bm_wire::ipv6::{self, Ipv6Header};
 use bm_wire::tcp::{self, Tcp, flag};
-use bm_wire::{ethernet, icmp, protocol, udp};
+use bm_wire::{Vlan, ethernet, icmp, protocol, udp};
 
 /// What a packet gets that the query does not say: the ports are those of traceroute.
 const SOURCE_PORT: u16 = 40_000;

@@ -9,21 +9,22 @@ use std::time::Duration;
 use bm_fib::structure::Structure;
 use bm_wire::prefix::Address;
 
-use super::{ProblemKind, Section};
-use crate::config::declare::Form;
+use super::declare::Form;
+use super::error::ProblemKind;
+use super::section::Section;
 
 /// A whole number.
-pub(in crate::config) struct Number {
+pub(super) struct Number {
     range: RangeInclusive<u64>,
     power_of_two: bool,
 }
 
-pub(in crate::config) fn number(range: RangeInclusive<u64>) -> Number {
+pub(super) fn number(range: RangeInclusive<u64>) -> Number {
     Number { range, power_of_two: false }
 }
 
 /// A power of two.
-pub(in crate::config) fn power(range: RangeInclusive<u64>) -> Number {
+pub(super) fn power(range: RangeInclusive<u64>) -> Number {
     Number { range, power_of_two: true }
 }
 
@@ -45,14 +46,14 @@ impl Form for Number {
 }
 
 /// A whole number, or the word that is the default.
-pub(in crate::config) struct WordOrNumber(Number);
+pub(super) struct WordOrNumber(Number);
 
-pub(in crate::config) fn word_or_number(range: RangeInclusive<u64>) -> WordOrNumber {
+pub(super) fn word_or_number(range: RangeInclusive<u64>) -> WordOrNumber {
     WordOrNumber(number(range))
 }
 
 /// A power of two, or the word that is the default.
-pub(in crate::config) fn word_or_power(range: RangeInclusive<u64>) -> WordOrNumber {
+pub(super) fn word_or_power(range: RangeInclusive<u64>) -> WordOrNumber {
     WordOrNumber(power(range))
 }
 
@@ -82,16 +83,16 @@ impl Form for WordOrNumber {
 }
 
 /// A duration as a whole number of a unit.
-pub(in crate::config) struct WholeUnits {
+pub(super) struct WholeUnits {
     unit: fn(u64) -> Duration,
     range: RangeInclusive<u64>,
 }
 
-pub(in crate::config) fn seconds(range: RangeInclusive<u64>) -> WholeUnits {
+pub(super) fn seconds(range: RangeInclusive<u64>) -> WholeUnits {
     WholeUnits { unit: Duration::from_secs, range }
 }
 
-pub(in crate::config) fn milliseconds(range: RangeInclusive<u64>) -> WholeUnits {
+pub(super) fn milliseconds(range: RangeInclusive<u64>) -> WholeUnits {
     WholeUnits { unit: Duration::from_millis, range }
 }
 
@@ -109,7 +110,7 @@ impl Form for WholeUnits {
 }
 
 /// One of several words, the default first.
-pub(in crate::config) struct Choice<T: 'static>(pub(in crate::config) &'static [(&'static str, T)]);
+pub(super) struct Choice<T: 'static>(pub(super) &'static [(&'static str, T)]);
 
 impl<T: Copy> Form for Choice<T> {
     type Value = T;
@@ -125,7 +126,7 @@ impl<T: Copy> Form for Choice<T> {
 }
 
 /// One of several words; without the key something else decides.
-pub(in crate::config) struct ChoiceIfSet<T: 'static>(pub(in crate::config) &'static [(&'static str, T)]);
+pub(super) struct ChoiceIfSet<T: 'static>(pub(super) &'static [(&'static str, T)]);
 
 impl<T: Copy> Form for ChoiceIfSet<T> {
     type Value = Option<T>;
@@ -155,7 +156,7 @@ const USE_ANOTHER: &str = "only `brickmoon bench lookup` still has this structur
                            write \"chunk17\" if the cache is small";
 
 /// The name of a lookup structure, the default first.
-pub(in crate::config) struct Lookup<A: Address>(pub(in crate::config) &'static [Structure<A>]);
+pub(super) struct Lookup<A: Address>(pub(super) &'static [Structure<A>]);
 
 impl<A: Address> Form for Lookup<A> {
     type Value = Structure<A>;
@@ -185,7 +186,7 @@ impl<A: Address> Form for Lookup<A> {
 }
 
 /// A path.
-pub(in crate::config) struct File;
+pub(super) struct File;
 
 impl Form for File {
     type Value = PathBuf;
@@ -201,16 +202,16 @@ impl Form for File {
 }
 
 /// Any text, such as a name, or the word that is the default; with an example for messages.
-pub(in crate::config) struct WordOrText<T> {
+pub(super) struct WordOrText<T> {
     example: &'static str,
     value: PhantomData<T>,
 }
 
-pub(in crate::config) fn word_or_name(example: &'static str) -> WordOrText<String> {
+pub(super) fn word_or_name(example: &'static str) -> WordOrText<String> {
     WordOrText { example, value: PhantomData }
 }
 
-pub(in crate::config) fn word_or_file(example: &'static str) -> WordOrText<PathBuf> {
+pub(super) fn word_or_file(example: &'static str) -> WordOrText<PathBuf> {
     WordOrText { example, value: PhantomData }
 }
 
@@ -236,7 +237,7 @@ impl<T: for<'t> From<&'t str>> Form for WordOrText<T> {
 }
 
 /// An address and port to listen on, or `off`.
-pub(in crate::config) struct Listen;
+pub(super) struct Listen;
 
 impl Form for Listen {
     type Value = Option<SocketAddr>;
@@ -266,7 +267,7 @@ impl Form for Listen {
 }
 
 /// An address of this router, or `auto`.
-pub(in crate::config) struct OwnAddress;
+pub(super) struct OwnAddress;
 
 impl Form for OwnAddress {
     type Value = Option<IpAddr>;
@@ -296,17 +297,17 @@ impl Form for OwnAddress {
 }
 
 /// A list of whole numbers.
-pub(in crate::config) struct Numbers {
+pub(super) struct Numbers {
     range: RangeInclusive<u64>,
     distinct: bool,
 }
 
-pub(in crate::config) fn numbers(range: RangeInclusive<u64>) -> Numbers {
+pub(super) fn numbers(range: RangeInclusive<u64>) -> Numbers {
     Numbers { range, distinct: false }
 }
 
 /// A list of whole numbers without duplicates.
-pub(in crate::config) fn distinct_numbers(range: RangeInclusive<u64>) -> Numbers {
+pub(super) fn distinct_numbers(range: RangeInclusive<u64>) -> Numbers {
     Numbers { range, distinct: true }
 }
 
@@ -324,7 +325,7 @@ impl Form for Numbers {
 }
 
 /// A list of folders, with an example for messages.
-pub(in crate::config) struct Folders(pub(in crate::config) &'static str);
+pub(super) struct Folders(pub(super) &'static str);
 
 impl Form for Folders {
     type Value = Vec<PathBuf>;

@@ -1,9 +1,10 @@
-//! Compiled route bodies: the destination of each is computed once for all routes that share it.
+//! What routes have in common, as Linux's `fib_info`: the destination of each is computed once for all routes that share
+//! it.
 //!
-//! A full table has a million prefixes and a few hundred bodies, so this saves most of the work: a route costs one
-//! array lookup. A body holds its target as long as it is in the mirror.
+//! A full table has a million prefixes and a few hundred of these, so this saves most of the work: a route costs one
+//! array lookup. A fib_info holds its target as long as it is in the mirror, which calls it a body.
 
-use super::targets::{Fixed, Target, Targets};
+use super::targets::{FixedTarget, Target, Targets};
 use super::view::{Adjacency, View};
 use bm_fib::memory::Part;
 use bm_fib::next_hop::NextHopError;
@@ -105,69 +106,75 @@ struct State {
     /// The link, if destinations are on the link.
     on_link: Option<Adjacency>,
     /// Our interfaces of its hops, whether they are alive or not.
-    ways: Box<[u16]>,
+    interfaces: Box<[u16]>,
     why: Option<LinuxReason>,
 }
 
-/// The bodies of a family.
+/// All of a family.
 #[derive(Debug, Default)]
-pub(super) struct Bodies {
+pub(super) struct FibInfos {
     states: Vec<Option<State>>,
-    /// Bodies that lead to Linux because there was no room.
+    /// Those that lead to Linux because there was no room.
     waiting_for_room: BTreeSet<BodyId>,
 }
 
-impl Bodies {
-    /// Where a body leads.
+impl FibInfos {
+    /// Where a fib_info leads.
     pub fn outcome<A: RouteFamily>(&mut self, id: BodyId, view: View<'_>, targets: &mut Targets) -> Outcome {
         if let Some(Some(state)) = self.states.get(id.index()) {
             return state.outcome;
         }
-        self.assess::<A>(id, view, targets);
+        self.compile::<A>(id, view, targets);
         self.states.get(id.index()).and_then(Option::as_ref).map_or(Outcome::Inactive, |state| state.outcome)
     }
 
-    /// Our interfaces of a body's hops, whether they are alive or not; sorted, without duplicates.
-    pub fn ways<A: RouteFamily>(&mut self, id: BodyId, view: View<'_>, targets: &mut Targets) -> &[u16] {
+    /// Our interfaces of its hops, whether they are alive or not; sorted, without duplicates.
+    pub fn interfaces<A: RouteFamily>(
+        &mut self,
+        id: BodyId,
+        view: View<'_>,
+        targets: &mut Targets,
+    ) -> &[u16] {
         self.outcome::<A>(id, view, targets);
-        self.states.get(id.index()).and_then(Option::as_ref).map_or(&[], |state| &state.ways)
+        self.states.get(id.index()).and_then(Option::as_ref).map_or(&[], |state| &state.interfaces)
     }
 
-    /// Why packets of a body are left to Linux unnecessarily, if so.
+    /// Why its packets are left to Linux unnecessarily, if so.
     pub fn why(&self, id: BodyId) -> Option<LinuxReason> {
         self.states.get(id.index())?.as_ref()?.why
     }
 
-    /// Computes again where `ids` lead. Bodies whose routes must be compiled again are added to
-    /// `flipped`: the routes have not changed, but lead elsewhere.
-    pub fn reassess<A: RouteFamily>(
+    /// Computes again where `ids` lead. Those whose routes must be compiled again are added to `moved`: the routes have not
+    /// changed, but lead elsewhere.
+    pub fn update<A: RouteFamily>(
         &mut self,
         ids: impl IntoIterator<Item = BodyId>,
         view: View<'_>,
         targets: &mut Targets,
-        flipped: &mut BTreeSet<BodyId>,
+        moved: &mut BTreeSet<BodyId>,
     ) {
         for id in ids {
             let Some(before) = self.states.get_mut(id.index()).and_then(Option::take) else { continue };
-            self.assess::<A>(id, view, targets);
+            self.compile::<A>(id, view, targets);
             if let Outcome::To(target) = before.outcome {
                 targets.release(target);
             }
             if let Some(Some(now)) = self.states.get(id.index())
                 && now.body.same_route(&before.body)
-                && (now.outcome, now.on_link, &now.ways) != (before.outcome, before.on_link, &before.ways)
+                && (now.outcome, now.on_link, &now.interfaces)
+                    != (before.outcome, before.on_link, &before.interfaces)
             {
-                flipped.insert(id);
+                moved.insert(id);
             }
         }
     }
 
-    /// Bodies whose next hop found no room, to try again.
+    /// Those whose next hop found no room, to try again.
     pub fn waiting_for_room(&self, most: usize) -> Vec<BodyId> {
         self.waiting_for_room.iter().take(most).copied().collect()
     }
 
-    /// Number of these bodies.
+    /// Number of those whose next hop found no room.
     pub fn without_room(&self) -> usize {
         self.waiting_for_room.len()
     }
@@ -182,7 +189,7 @@ impl Bodies {
         self.waiting_for_room.clear();
     }
 
-    /// The target of each body that has one.
+    /// Where all of them lead, except those that lead nowhere.
     #[cfg(test)]
     pub fn targets(&self) -> impl Iterator<Item = Target> + '_ {
         self.states.iter().flatten().filter_map(|state| match state.outcome {
@@ -191,10 +198,10 @@ impl Bodies {
         })
     }
 
-    fn assess<A: RouteFamily>(&mut self, id: BodyId, view: View<'_>, targets: &mut Targets) {
+    fn compile<A: RouteFamily>(&mut self, id: BodyId, view: View<'_>, targets: &mut Targets) {
         self.waiting_for_room.remove(&id);
         let Some(body) = A::routes(view.mirror).body(id) else { return };
-        let (outcome, why) = assessed::<A>(body, view, targets);
+        let (outcome, why) = outcome_of::<A>(body, view, targets);
         if matches!(why, Some(LinuxReason::NextHop(_))) {
             self.waiting_for_room.insert(id);
         }
@@ -205,13 +212,18 @@ impl Bodies {
         if self.states.len() <= id.index() {
             self.states.resize_with(id.index() + 1, || None);
         }
-        self.states[id.index()] =
-            Some(State { body: body.clone(), outcome, on_link, ways: feasible_interfaces(body, view), why });
+        self.states[id.index()] = Some(State {
+            body: body.clone(),
+            outcome,
+            on_link,
+            interfaces: feasible_interfaces(body, view),
+            why,
+        });
     }
 }
 
-/// Computes where a body leads, and adds a user to the target.
-fn assessed<A: RouteFamily>(
+/// Computes where a fib_info leads, and adds a user to the target.
+fn outcome_of<A: RouteFamily>(
     body: &RouteBody,
     view: View<'_>,
     targets: &mut Targets,
@@ -219,47 +231,58 @@ fn assessed<A: RouteFamily>(
     if !active::<A>(body, view) {
         return (Outcome::Inactive, None);
     }
-    let mut fixed = |fixed: Fixed, why| {
-        targets.retain(fixed.target());
-        (Outcome::To(fixed.target()), why)
-    };
     if body.tos != 0 || body.source.is_some() {
-        return fixed(Fixed::Host, Some(LinuxReason::Selects));
+        return (Outcome::To(targets.retain_fixed(FixedTarget::Host)), Some(LinuxReason::Selects));
     }
-    match body.kind {
-        RouteKind::Unicast => {}
+    let fixed = match body.kind {
         RouteKind::Throw => return (Outcome::Throw, None),
-        RouteKind::Blackhole => return fixed(Fixed::Blackhole, None),
-        RouteKind::Unreachable => return fixed(Fixed::Unreachable, None),
-        RouteKind::Prohibit => return fixed(Fixed::Prohibit, None),
-        RouteKind::Local | RouteKind::Broadcast | RouteKind::Anycast | RouteKind::Multicast => {
-            return fixed(Fixed::Local, None);
-        }
-        RouteKind::Other(_) => return fixed(Fixed::Host, None),
-    }
-    let is_above = |hop: &bm_netlink::Hop| (1..body.mtu).contains(&view.mtu_limit(A::FAMILY, hop.ifindex));
-    if body.mtu_locked && body.mtu != 0 && view.mirror.paths(body).hops.iter().any(is_above) {
         // Linux sends packets that are larger than the interface's own limit.
-        return fixed(Fixed::Host, None);
+        RouteKind::Unicast if is_above_limit::<A>(body, view) => Some(FixedTarget::Host),
+        RouteKind::Unicast => None,
+        RouteKind::Blackhole => Some(FixedTarget::Blackhole),
+        RouteKind::Unreachable => Some(FixedTarget::Unreachable),
+        RouteKind::Prohibit => Some(FixedTarget::Prohibit),
+        RouteKind::Local | RouteKind::Broadcast | RouteKind::Anycast | RouteKind::Multicast => {
+            Some(FixedTarget::Local)
+        }
+        RouteKind::Other(_) => Some(FixedTarget::Host),
+    };
+    if let Some(fixed) = fixed {
+        return (Outcome::To(targets.retain_fixed(fixed)), None);
     }
     match targets.of_via(view, A::FAMILY, &body.via, body.mtu) {
         Ok(target) => (Outcome::To(target), unknown(body, view)),
-        Err(why) => {
-            targets.retain(Fixed::Host.target());
-            (Outcome::To(Fixed::Host.target()), Some(LinuxReason::NextHop(why)))
-        }
+        Err(why) => (Outcome::To(targets.retain_fixed(FixedTarget::Host)), Some(LinuxReason::NextHop(why))),
     }
 }
 
+/// Whether the locked MTU of a route is above the limit of one of its interfaces.
+fn is_above_limit<A: RouteFamily>(body: &RouteBody, view: View<'_>) -> bool {
+    body.mtu_locked
+        && body.mtu != 0
+        && view
+            .mirror
+            .paths(body)
+            .hops
+            .iter()
+            .any(|hop| (1..body.mtu).contains(&view.mtu_limit(A::FAMILY, hop.ifindex)))
+}
+
+/// Our interfaces of all hops.
 fn feasible_interfaces(body: &RouteBody, view: View<'_>) -> Box<[u16]> {
-    let interface = |hop: &bm_netlink::Hop| view.interfaces.index_of(hop.ifindex);
-    let mut ways: Vec<u16> = match &body.via {
-        bm_netlink::Via::Object(_) => view.mirror.paths(body).hops.iter().filter_map(interface).collect(),
-        via => via.hops().iter().filter_map(interface).collect(),
+    let paths;
+    let hops = match &body.via {
+        bm_netlink::Via::Object(_) => {
+            paths = view.mirror.paths(body);
+            &paths.hops[..]
+        }
+        via => via.hops(),
     };
-    ways.sort_unstable();
-    ways.dedup();
-    ways.into()
+    let mut interfaces: Vec<u16> =
+        hops.iter().filter_map(|hop| view.interfaces.index_of(hop.ifindex)).collect();
+    interfaces.sort_unstable();
+    interfaces.dedup();
+    interfaces.into()
 }
 
 fn unknown(body: &RouteBody, view: View<'_>) -> Option<LinuxReason> {
@@ -269,18 +292,22 @@ fn unknown(body: &RouteBody, view: View<'_>) -> Option<LinuxReason> {
     }
 }
 
-/// Whether the kernel would use the body now, rather than continue with the next route.
+/// Whether the kernel would use such a route now, rather than continue with the next route.
 fn active<A: RouteFamily>(body: &RouteBody, view: View<'_>) -> bool {
     if body.kind.refuses() || body.kind == RouteKind::Local {
         return true;
     }
-    let usable = |hop| view.mirror.usable(A::FAMILY, hop);
-    match &body.via {
+    let paths;
+    let hops = match &body.via {
         bm_netlink::Via::Object(_) => {
-            let paths = view.mirror.paths(body);
+            paths = view.mirror.paths(body);
             // An unknown object cannot be considered dead: left to Linux.
-            paths.blackhole || paths.unknown.is_some() || paths.hops.iter().any(usable)
+            if paths.blackhole || paths.unknown.is_some() {
+                return true;
+            }
+            &paths.hops[..]
         }
-        via => via.hops().iter().any(usable),
-    }
+        via => via.hops(),
+    };
+    hops.iter().any(|hop| view.mirror.usable(A::FAMILY, hop))
 }

@@ -7,13 +7,12 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::config::error::Key;
-use crate::config::{Problem, ProblemKind};
+use super::error::{Key, Problem, ProblemKind};
 
 pub(super) type Table<'t> = DeTable<'t>;
 
 /// The errors that were found, and the lines of the text.
-pub(in crate::config) struct Report {
+pub(super) struct Report {
     /// Offset of each line.
     lines: Vec<usize>,
     pub(super) problems: Vec<Problem>,
@@ -38,7 +37,7 @@ impl Report {
 }
 
 /// A table of the file, and the keys that have been read.
-pub(in crate::config) struct Section<'s, 't> {
+pub(super) struct Section<'s, 't> {
     name: &'static str,
     pub(super) table: &'s Table<'t>,
     /// The keys that were read.
@@ -126,6 +125,11 @@ impl<'s, 't> Section<'s, 't> {
 
     pub(super) fn report(&mut self, key: &'static str, kind: ProblemKind) {
         let at = self.table.get(key).map_or(0, |value| value.span().start);
+        self.report.add(at, kind);
+    }
+
+    pub(super) fn invalid(&mut self, key: &'static str, at: usize, found: &str, hint: &'static str) {
+        let kind = ProblemKind::Text { key: self.key(key), found: found.into(), hint };
         self.report.add(at, kind);
     }
 
@@ -307,4 +311,9 @@ fn described(value: &DeValue<'_>) -> String {
         DeValue::Array(_) => "a list".into(),
         DeValue::Table(_) => "a table".into(),
     }
+}
+
+/// Whether a name may contain a character: a letter, a digit, `-` or `_`.
+pub(super) fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '-' || c == '_'
 }

@@ -4,7 +4,7 @@ use bm_api::Area;
 
 /// Result of a comparison.
 #[derive(Debug, Default)]
-pub struct Checked {
+pub struct Comparison {
     /// The first differences.
     pub differences: Vec<(Area, String)>,
     /// Total number of differences.
@@ -16,7 +16,7 @@ pub struct Checked {
 /// Maximum number of differences kept as text.
 const KEPT: usize = 1000;
 
-impl Checked {
+impl Comparison {
     pub(super) fn differs(&mut self, area: Area, sentence: impl FnOnce() -> String) {
         self.count += 1;
         if self.differences.len() < KEPT {
