@@ -20,7 +20,7 @@ static __always_inline bool is_tag(__be16 type)
 	return type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD);
 }
 
-/* The interface of a tag (type, then number) on the port of this number in Linux; the hash is that of Snapshot. */
+/* The interface of a tag (type, then number) on the port of this number in Linux; the hash is that of PortVlan. */
 static __always_inline const struct ingress *vlan_ingress(const struct view *view, __u32 port, __u32 tag)
 {
 	__u32 place = (port * VLAN_HASH_PORT ^ tag * VLAN_HASH_TAG) >> 20;
