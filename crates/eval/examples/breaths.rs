@@ -2,9 +2,10 @@
 //! the nanoseconds of CPU time for each.
 //!
 //! ```text
-//! breaths TRAFFIC BREATHS [BURST [ROUTES]]     TRAFFIC: ipv4, ipv6, mix-ipv4, mix-ipv6, mix-mixed, mix-options, mix-ttl;
-//!                                              with-plain, with-filters, with-reverse-path, with-hook, with-all (always
-//!                                              in bursts of 256); with DPDK: net_ring, net_ring-minimal (the same)
+//! breaths TRAFFIC BREATHS [BURST [ROUTES]]     TRAFFIC: ipv4, ipv6, mix-ipv4, mix-ipv6, mix-mixed, mix-options, mix-ttl,
+//!                                              mix-tag-in; with-plain, with-filters, with-reverse-path, with-hook,
+//!                                              with-all, with-rate, with-lookup-hook, with-egress-hook, with-multipath,
+//!                                              with-tag-out, with-vrfs (always in bursts of 256); with DPDK: net_ring, net_ring-minimal (the same)
 //! ```
 //!
 //! The kinds with `mix-` have ports that write frames whole: compare them with each other only.

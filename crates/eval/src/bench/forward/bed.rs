@@ -36,6 +36,8 @@ use super::packet::{FRAME, Packet};
 use super::running::Running;
 use crate::bench::{BenchError, SMALLEST};
 
+pub(super) use two_ports::Links;
+
 /// Names of the ports.
 pub(super) const PORTS: [&str; 2] = ["left", "right"];
 /// Number of next hops, half of them behind each port.
@@ -64,6 +66,8 @@ pub(super) struct FamilyTable<A: Packet> {
 pub(super) struct Bed {
     pub ipv4: FamilyTable<u32>,
     pub ipv6: FamilyTable<u128>,
+    /// The IPv4 routes once more, each to a group of its next hop and another one.
+    groups: Arc<dyn Fib<Address = u32>>,
     published: Arc<Published<Tables>>,
     readers: Readers,
     frame_pool: Arc<FramePool>,
@@ -73,6 +77,7 @@ pub(super) struct Bed {
 /// What a router does besides forwarding.
 #[derive(Default)]
 pub(super) struct Extras {
+    pub links: Links,
     pub filters: Option<Arc<FilterSet>>,
     pub reverse_path: ReversePath,
     pub hook: Option<Box<dyn StageHook>>,
@@ -148,12 +153,18 @@ impl Bed {
             let gateway = Gateway { address: Some(address), interface: port as u32 };
             hops.push(next_hops.add(action, gateway, 0).map_err(BenchError::build("next hops"))?);
         }
+        let mut groups = vec![NextHop::NONE];
+        for pair in 1..hops.len() {
+            let members = [(hops[pair], 1), (hops[pair % usize::from(NEXT_HOPS) + 1], 1)];
+            groups.push(next_hops.add_group(&members).map_err(BenchError::build("next hops"))?);
+        }
+        let groups = FamilyTable::new(IPV4[0], table.ipv4.clone(), &groups, &readers)?.fib;
         let ipv4 = FamilyTable::new(IPV4[0], table.ipv4, &hops, &readers)?;
         let ipv6 = FamilyTable::new(IPV6[0], table.ipv6, &hops, &readers)?;
         let vrf = Vrf { ipv4: ipv4.fib.clone(), ipv6: ipv6.fib.clone() };
         let tables = two_ports::tables(vrf, &next_hops, ReversePath::Off);
         let published = Arc::new(Published::new(tables, &readers));
-        Ok(Self { ipv4, ipv6, published, readers, frame_pool, next_hops })
+        Ok(Self { ipv4, ipv6, groups, published, readers, frame_pool, next_hops })
     }
 
     /// Frame memory for all beds.
@@ -192,14 +203,29 @@ impl Bed {
         self.routed(making, PORTS.len())
     }
 
-    /// The router with filters, a check of sources or a hook.
+    /// The router with filters, a check of sources, a hook or other interfaces.
     pub fn router_with(&self, destinations: &Arc<[u32]>, extras: Extras) -> Result<Running, BenchError> {
-        let vrf = Vrf { ipv4: self.ipv4.fib.clone(), ipv6: self.ipv6.fib.clone() };
-        let tables =
-            two_ports::tables(vrf, &self.next_hops, extras.reverse_path).with_filters(extras.filters);
-        let published = Arc::new(Published::new(tables, &self.readers));
         let mut making = Making::new(&self.frame_pool)?;
         making.ports(destinations, SMALLEST, Batching::default())?;
+        self.routed_with(making, extras)
+    }
+
+    /// The router with extras, and with ports that `port` creates.
+    pub fn router_of_ports_with(
+        &self,
+        extras: Extras,
+        port: impl Fn(usize, Vec<Frame>, Arc<Sample>) -> Box<dyn Port>,
+    ) -> Result<Running, BenchError> {
+        let mut making = Making::new(&self.frame_pool)?;
+        making.ports_of(Batching::default(), port)?;
+        self.routed_with(making, extras)
+    }
+
+    fn routed_with(&self, mut making: Making, extras: Extras) -> Result<Running, BenchError> {
+        let ipv4 = if extras.links == Links::Multipath { &self.groups } else { &self.ipv4.fib };
+        let vrf = Vrf { ipv4: ipv4.clone(), ipv6: self.ipv6.fib.clone() };
+        let tables = extras.links.tables(vrf, &self.next_hops, extras.reverse_path);
+        let published = Arc::new(Published::new(tables.with_filters(extras.filters), &self.readers));
         let slow = self.add_router(&mut making, &published, extras.hook)?;
         making.link_ports(PORTS.len())?;
         making.running(Some(slow))
@@ -275,8 +301,8 @@ impl Bed {
             ports.push(RouterPort { name: name.into(), account });
         }
         let names = PORTS.map(String::from).to_vec();
-        let (entrance, back) = slow.add_worker(SLOW_QUEUE, names, making.account("return")?, None);
-        let mut router = Router::new(ports, published.clone(), self.readers.register(), entrance);
+        let (punt_queue, back) = slow.add_worker(SLOW_QUEUE, names, making.account("return")?, None);
+        let mut router = Router::new(ports, published.clone(), self.readers.register(), punt_queue);
         if let Some(hook) = hook {
             router = router.with_hook(hook);
         }

@@ -1,20 +1,21 @@
-//! What features cost per packet: filters, the reverse path filter and a hook in Lua, each alone and all together,
-//! beside the router without them.
+//! What features cost per packet: filters, a rate limit, the reverse path filter, hooks, multipath routes, VLAN tags and
+//! several routing tables, beside the router without them. `all` has filters, the reverse path filter and the first hook.
 //!
 //! All packets pass, so the figures are the cost of the checks. `over_plain` compares with the router without features.
 
 use std::sync::Arc;
 
-use bm_filter::{Action, Filters, Flat, Rule, Tree};
-use bm_forward::filter::{FilterSet, RuleCounts};
+use bm_filter::{Action, Filters, Flat, Rate, Rule, Tree};
+use bm_forward::filter::{FilterSet, RuleCounts, SourceRates};
 use bm_forward::tables::ReversePath;
 use bm_graph::StageHook;
 use bm_lua::hook::HookSet;
 use bm_testbed::addresses::Pattern;
 
-use super::bed::{Bed, Extras, PORTS};
+use super::bed::{Bed, Extras, Links, PORTS};
+use super::mix;
 use super::running::Running;
-use super::{BenchError, breathe, check_all, rounded, routable};
+use super::{BREATHS, BenchError, breathe, check_all, rounded, routable};
 use crate::alternate::{Subject, Turns, alternate};
 use crate::bench::lua::hooks;
 use crate::report::Row;
@@ -23,6 +24,8 @@ use crate::report::Row;
 pub(super) const CASE: &str = "features-full-prefix";
 /// Number of rules of the filters.
 const RULES: u16 = 100;
+/// A rate that is never reached.
+const RATE: Rate = Rate { packets: 10_000_000, burst: 10_000_000, lengths: [32, 64] };
 
 /// What a router does besides forwarding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,10 +38,34 @@ pub(super) enum Feature {
     /// A list of ports to drop, in Lua.
     Hook,
     All,
+    /// More packets a second than ever arrive, for each source.
+    Rate,
+    /// A hook in Lua that does nothing, after the lookup.
+    LookupHook,
+    /// A hook in Lua that does nothing, behind everything.
+    EgressHook,
+    /// Each route has two next hops.
+    Multipath,
+    /// Packets leave with a tag.
+    TagOut,
+    /// Each port also has an interface with a tag in another routing table.
+    Vrfs,
 }
 
 impl Feature {
-    pub const ALL: [Self; 5] = [Self::Nothing, Self::Filters, Self::ReversePath, Self::Hook, Self::All];
+    pub const ALL: [Self; 11] = [
+        Self::Nothing,
+        Self::Filters,
+        Self::ReversePath,
+        Self::Hook,
+        Self::All,
+        Self::Rate,
+        Self::LookupHook,
+        Self::EgressHook,
+        Self::Multipath,
+        Self::TagOut,
+        Self::Vrfs,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -47,23 +74,41 @@ impl Feature {
             Self::ReversePath => "reverse-path",
             Self::Hook => "hook",
             Self::All => "all",
+            Self::Rate => "rate",
+            Self::LookupHook => "lookup-hook",
+            Self::EgressHook => "egress-hook",
+            Self::Multipath => "multipath",
+            Self::TagOut => "tag-out",
+            Self::Vrfs => "vrfs",
         }
     }
 
     fn is(self, other: Self) -> bool {
         self == other || self == Self::All
     }
+
+    /// The hook, by the name of its case.
+    fn hook(self) -> Option<&'static str> {
+        match self {
+            Self::Hook | Self::All => Some("hook-acl"),
+            Self::LookupHook => Some("hook-lookup"),
+            Self::EgressHook => Some("hook-egress"),
+            _ => None,
+        }
+    }
 }
 
 /// A router with one of the features.
 pub(super) struct Featured {
     pub running: Running,
+    /// What leaves is not what leaves without the feature.
+    differs: bool,
     /// The owner of the hook's Lua state.
     _hooks: Option<HookSet>,
 }
 
 /// Rules for UDP from other sources, and for other ports than those of the packets.
-fn filters() -> Result<Arc<FilterSet>, BenchError> {
+fn filters(rate: Option<Rate>) -> Result<Arc<FilterSet>, BenchError> {
     let rule = |number: u16| {
         let source = format!("10.{number}.0.0/16").parse().ok();
         let ports = Some(2000 + number..=2000 + number);
@@ -74,12 +119,16 @@ fn filters() -> Result<Arc<FilterSet>, BenchError> {
     let flat = (0..RULES).flat_map(|number| Flat::from_rule(&rule(number), number, None));
     let tree = Tree::grow(flat.collect()).map_err(|error| BenchError::build("filters")(error.to_string()))?;
     Ok(Arc::new(FilterSet {
-        filters: Arc::new(Filters { tree, ..Filters::default() }),
+        filters: Arc::new(Filters { tree, rate, ..Filters::default() }),
         checks: Vec::new(),
         unknown: [false; 2],
         ports: vec![true; PORTS.len()],
         counts: Arc::new(RuleCounts::new().map_err(BenchError::build("counters"))?),
-        rates: None,
+        rates: rate
+            .map(|_| SourceRates::new(1))
+            .transpose()
+            .map_err(BenchError::build("rates"))?
+            .map(Arc::new),
     }))
 }
 
@@ -87,23 +136,42 @@ fn filters() -> Result<Arc<FilterSet>, BenchError> {
 pub(super) fn router(bed: &Bed, feature: Feature) -> Result<Featured, BenchError> {
     let mut extras = Extras::default();
     if feature.is(Feature::Filters) {
-        extras.filters = Some(filters()?);
+        extras.filters = Some(filters(None)?);
+    }
+    if feature == Feature::Rate {
+        extras.filters = Some(filters(Some(RATE))?);
     }
     if feature.is(Feature::ReversePath) {
         extras.reverse_path = ReversePath::Loose;
     }
     let mut hooks = None;
-    if feature.is(Feature::Hook) {
-        let (set, hook): (HookSet, Box<dyn StageHook>) = hooks::access_list(bed.frames(), &PORTS)?;
+    if let Some(name) = feature.hook() {
+        let (set, hook): (HookSet, Box<dyn StageHook>) = hooks::named(name, bed.frames(), &PORTS)?;
         (hooks, extras.hook) = (Some(set), Some(hook));
     }
-    let running = bed.router_with(&routable(Pattern::Prefix, &bed.ipv4), extras)?;
-    Ok(Featured { running, _hooks: hooks })
+    extras.links = match feature {
+        Feature::Multipath => Links::Multipath,
+        Feature::TagOut => Links::TagOut,
+        Feature::Vrfs => Links::Vrfs,
+        _ => Links::Plain,
+    };
+    let differs = matches!(feature, Feature::Multipath | Feature::TagOut);
+    let running = if feature == Feature::TagOut {
+        bed.router_of_ports_with(extras, |index, frames, sample| mix::ipv4_port(bed, index, frames, sample))?
+    } else {
+        bed.router_with(&routable(Pattern::Prefix, &bed.ipv4), extras)?
+    };
+    Ok(Featured { running, differs, _hooks: hooks })
 }
 
 /// Runs a router for a while and compares the frames that leave with the expected ones.
 fn check(bed: &Bed, feature: Feature, featured: &mut Featured) -> Result<(), BenchError> {
     let case = format!("{CASE} {}", feature.name());
+    if featured.differs {
+        (0..BREATHS).for_each(|_| _ = featured.running.engine.breathe());
+        let checked = featured.running.check_accounts();
+        return checked.map_err(|counters| BenchError::Lost { case, counters });
+    }
     check_all(&case, &bed.ipv4, std::slice::from_mut(&mut featured.running), 1)
 }
 
@@ -145,10 +213,10 @@ mod tests {
         let turns = Turns { runs: 3, slot: Duration::from_millis(2), warm_up: Duration::from_millis(1) };
         let rows = measure(&bed, turns).unwrap();
         let names: Vec<_> = rows.iter().map(|row| row.subject.as_str()).collect();
-        assert_eq!(names, ["plain", "filters", "reverse-path", "hook", "all"]);
+        assert_eq!(names, Feature::ALL.map(Feature::name));
         assert!(rows.iter().all(|row| row.median > 0.0 && row.detail.contains_key("over_plain")));
         // The filters saw the packets, and none matched.
-        let set = filters().unwrap();
+        let set = filters(None).unwrap();
         let extras = Extras { filters: Some(set.clone()), ..Extras::default() };
         let mut running = bed.router_with(&routable(Pattern::Prefix, &bed.ipv4), extras).unwrap();
         assert!(breathe(&mut running) > 1000);

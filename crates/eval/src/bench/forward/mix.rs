@@ -15,7 +15,7 @@ use bm_wire::checksum;
 
 use super::bed::{Batching, Bed, BenchFamily, FRAMES, PORTS, port_mac};
 use super::loop_port::Sample;
-use super::packet::{FRAME, arriving};
+use super::packet::{FRAME, Packet, arriving};
 use super::running::Running;
 use super::{BREATHS, BenchError, SAMPLE_BREATHS, expected, rounded, routable};
 use crate::alternate::{Subject, Turns, alternate};
@@ -37,10 +37,12 @@ pub(super) enum Mix {
     Options,
     /// IPv4, some of it with a TTL of 1.
     Ttl,
+    /// IPv4 that arrives with a priority tag.
+    TagIn,
 }
 
 impl Mix {
-    pub const ALL: [Self; 5] = [Self::Ipv4, Self::Ipv6, Self::Both, Self::Options, Self::Ttl];
+    pub const ALL: [Self; 6] = [Self::Ipv4, Self::Ipv6, Self::Both, Self::Options, Self::Ttl, Self::TagIn];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -49,7 +51,24 @@ impl Mix {
             Self::Both => "mixed",
             Self::Options => "options",
             Self::Ttl => "ttl",
+            Self::TagIn => "tag-in",
         }
+    }
+
+    /// A port whose frames arrive again, at most `burst` at a time.
+    fn port(
+        self,
+        bed: &Bed,
+        index: usize,
+        frames: Vec<Frame>,
+        sample: Arc<Sample>,
+        burst: usize,
+    ) -> Box<dyn Port> {
+        let mut waiting = VecDeque::with_capacity(2 * FRAMES);
+        waiting.extend(frames);
+        let loses = matches!(self, Self::Options | Self::Ttl);
+        let arrivals = self.arrivals(bed, index);
+        Box::new(WholeFrames { waiting, arrivals, next: 0, burst, loses, index, sample })
     }
 
     /// The frames that arrive at a port, again and again.
@@ -77,8 +96,18 @@ impl Mix {
             })
             .collect(),
             Self::Ttl => odd(|frame| frame[22] = 1).collect(),
+            Self::TagIn => ipv4().map(tagged).collect(),
         }
     }
+}
+
+/// The frame of a packet four bytes shorter, with a tag for its priority (VLAN 0).
+fn tagged(mut frame: [u8; FRAME]) -> [u8; FRAME] {
+    u32::set_length(&mut frame, FRAME as u16 - 4);
+    seal(&mut frame);
+    frame.copy_within(12..FRAME - 4, 16);
+    frame[12..16].copy_from_slice(&[0x81, 0, 0x20, 0]);
+    frame
 }
 
 /// Whether the packet at this position is odd, in a mix with odd packets.
@@ -123,10 +152,8 @@ impl Port for WholeFrames {
         let count = burst.vacant_mut().len().min(self.waiting.len()).min(self.burst);
         for place in &mut burst.vacant_mut()[..count] {
             let Some(mut frame) = self.waiting.pop_front() else { break };
-            if frame.len() != FRAME {
-                frame.set_len(FRAME).expect("every slot has room for it");
-            }
-            *frame.data_mut().first_chunk_mut().expect("it is this long") = self.arrivals[self.next];
+            // At the usual place of the slot, whatever was added to the frame.
+            frame.copy_from(&self.arrivals[self.next]).expect("every slot has room for it");
             *place = Some(frame);
             if self.loses && is_odd(self.next) {
                 self.waiting.extend(frames.allocate());
@@ -147,16 +174,16 @@ impl Port for WholeFrames {
     }
 }
 
+/// A port of plain IPv4 whose frames may come back with a tag.
+pub(super) fn ipv4_port(bed: &Bed, index: usize, frames: Vec<Frame>, sample: Arc<Sample>) -> Box<dyn Port> {
+    Mix::Ipv4.port(bed, index, frames, sample, BURST)
+}
+
 /// The router, with one kind of traffic.
 pub(super) fn router(bed: &Bed, mix: Mix, batching: Batching) -> Result<Running, BenchError> {
-    let whole = |port, frames: Vec<Frame>, sample| -> Box<dyn Port> {
-        let mut waiting = VecDeque::with_capacity(2 * FRAMES);
-        waiting.extend(frames);
-        let loses = matches!(mix, Mix::Options | Mix::Ttl);
-        let (arrivals, burst) = (mix.arrivals(bed, port), batching.receive.min(BURST));
-        Box::new(WholeFrames { waiting, arrivals, next: 0, burst, loses, index: port, sample })
-    };
-    bed.router_of_ports(batching, whole)
+    bed.router_of_ports(batching, |index, frames, sample| {
+        mix.port(bed, index, frames, sample, batching.receive.min(BURST))
+    })
 }
 
 /// Runs the router for a while and compares the frames that leave with the expected ones; every frame must be in an
@@ -171,7 +198,7 @@ pub(super) fn check(bed: &Bed, mix: Mix, running: &mut Running) -> Result<(), Be
         return Err(BenchError::NothingLeft { case: case() });
     }
     for (port, found) in samples {
-        let lengths = &[FRAME as u16];
+        let lengths = &[FRAME as u16, FRAME as u16 - 4];
         let expected = match found.get(12) {
             Some(0x86) => expected(&bed.ipv6, (port, lengths), &found),
             _ => expected(&bed.ipv4, (port, lengths), &found),
@@ -212,7 +239,7 @@ pub(super) fn measure(bed: &Bed, turns: Turns) -> Result<Vec<Row>, BenchError> {
     let over_plain = |(mix, row): (Mix, Row)| match mix {
         Mix::Ipv4 | Mix::Ipv6 => row,
         Mix::Both => row.clone().with("over_plain", rounded(row.ns / both)),
-        Mix::Options | Mix::Ttl => row.clone().with("over_plain", rounded(row.ns / ipv4)),
+        Mix::Options | Mix::Ttl | Mix::TagIn => row.clone().with("over_plain", rounded(row.ns / ipv4)),
     };
     Ok(Mix::ALL.into_iter().zip(rows).map(over_plain).collect())
 }
@@ -237,7 +264,7 @@ mod tests {
         let turns = Turns { runs: 3, slot: Duration::from_millis(2), warm_up: Duration::from_millis(1) };
         let rows = measure(&bed, turns).unwrap();
         let compared: Vec<_> = rows.iter().map(|row| row.detail.contains_key("over_plain")).collect();
-        assert_eq!(compared, [false, false, true, true, true]);
+        assert_eq!(compared, [false, false, true, true, true, true]);
         assert!(rows.iter().all(|row| row.case == CASE && row.median > 0.0));
     }
 }

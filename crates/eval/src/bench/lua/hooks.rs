@@ -39,6 +39,12 @@ pub(super) const CASES: [Case; 3] = [
     },
 ];
 
+/// Hooks that do nothing, at the stages behind the first.
+const LATER: [Case; 2] = [
+    Case { name: "hook-lookup", lua: "return { lookup = function (burst) end }", rust: None },
+    Case { name: "hook-egress", lua: "return { egress = function (burst) end }", rust: None },
+];
+
 /// The destination port of a packet whose header is the shortest.
 fn port(packet: &[u8]) -> u16 {
     packet.get(36..38).map_or(0, |port| u16::from_be_bytes([port[0], port[1]]))
@@ -145,13 +151,14 @@ fn packet(number: usize) -> [u8; 60] {
     packet
 }
 
-/// The list of ports to drop, for a router with these ports.
-pub(in crate::bench) fn access_list(
+/// The hook of a case, or one that does nothing at a later stage, for a router with these ports.
+pub(in crate::bench) fn named(
+    name: &str,
     frame_pool: &Arc<FramePool>,
     ports: &[&str],
 ) -> Result<(HookSet, Box<dyn StageHook>), BenchError> {
-    let [_, case, _] = &CASES;
-    loaded(case, frame_pool, ports)
+    let case = CASES.iter().chain(&LATER).find(|case| case.name == name);
+    loaded(case.ok_or_else(|| BenchError::NoCase { wanted: name.into() })?, frame_pool, ports)
 }
 
 /// The hook of a case, loaded for one worker. The set must outlive it.
