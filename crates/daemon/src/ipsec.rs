@@ -30,7 +30,7 @@ use bm_fib::published::{Published, ReaderHandle};
 use bm_filter::TooMany;
 use bm_forward::tables::Tables;
 use bm_forward::{
-    CurrentPolicies, Decryption, Encryption, Entrance, IpsecPlan, IpsecWorker, Moved, PolicySas, SaNumbers,
+    CurrentPolicies, Decryption, Encryption, IpsecPlan, IpsecWorker, Moved, PolicySas, PuntQueue, SaNumbers,
     SaPlan, SaStatus, Wanted,
 };
 use bm_graph::{Network, Waker, clock_ns};
@@ -450,7 +450,7 @@ impl IpsecApps {
         names: &[String],
         registry: &Registry,
         tables: &dyn Fn() -> (Arc<Published<Tables>>, ReaderHandle),
-        entrance: Entrance,
+        entrance: PuntQueue,
     ) -> Result<(), Failure> {
         let now_ns = clock_ns();
         let Some(own) = self.workers.get_mut(worker) else { return Ok(()) };

@@ -258,9 +258,9 @@ fn router(name: &'static str, routes: &Routes, headers: Vec<u8>, header: usize, 
         waits: WaitLimits::default(),
         seed: 1,
     });
-    let (entrance, back) = slow.add_worker(64, vec!["port".into()], account("return"), None);
+    let (punt_queue, back) = slow.add_worker(64, vec!["port".into()], account("return"), None);
     let ports = vec![RouterPort { name: "port".into(), account: account("router") }];
-    let app = Router::new(ports, published, readers.register(), entrance);
+    let app = Router::new(ports, published, readers.register(), punt_queue);
     let engine = engine(Box::new(app), headers, header, frames);
     // The builders may go: readers hold the tables.
     Subject { name, engine, _slow: Some((slow, back)), ns: Vec::new() }

@@ -9,7 +9,7 @@ use bm_wire::Family;
 use bm_wire::flow::Policy;
 
 use crate::interface::{DoubtfulSources, Interface, PortInterfaces, ReversePath, Settings, Vlan};
-use crate::validate::AheadOfFragment;
+use crate::stages::NextHeaders;
 
 /// A MAC address as a number, with its first byte lowest above two zero bytes: reading it from a frame takes one load
 /// of eight bytes and a shift.
@@ -58,20 +58,20 @@ impl FlowHash {
 
 /// What frames of a port are compared with.
 pub(crate) struct PortView {
-    /// The MAC address with which an untagged IPv4 frame passes at once; no address if frames need a closer check.
-    pub fast_ipv4: MacKey,
-    /// The same for IPv6.
-    pub fast_ipv6: MacKey,
-    /// Next headers of IPv6 packets that need a closer check.
-    pub closer: AheadOfFragment,
+    /// The MAC address of untagged IPv4 frames that may take the fast path; no address if none may.
+    pub plain_ipv4: MacKey,
+    /// The MAC address of untagged IPv6 frames that may take the fast path; no address if none may.
+    pub plain_ipv6: MacKey,
+    /// Next headers of IPv6 packets that may not take the fast path.
+    pub excluded: NextHeaders,
     /// Interface of untagged frames.
     pub untagged: Option<u16>,
+    /// The routing table of that interface.
+    pub untagged_vrf: Option<u16>,
     /// MAC of that interface, which frames of every VLAN may carry.
     pub mac: MacKey,
     /// The routing table of all interfaces of the port, if they share one.
     pub vrf: Option<u16>,
-    /// Whether an interface of the port has a reverse path filter.
-    pub filters: bool,
     /// Tags and their interfaces, sorted.
     tagged: Box<[(Vlan, u16)]>,
 }
@@ -187,24 +187,23 @@ fn port_view(port: &PortInterfaces, interfaces: &[Interface]) -> PortView {
     let known = |index: &u16| interfaces.get(usize::from(*index));
     let untagged = port.untagged.as_ref().and_then(known);
     let mac = untagged.map_or(NO_MAC, |interface| key_of(interface.mac));
-    let fast = |on: fn(&Interface) -> bool| if untagged.is_some_and(on) { mac } else { NO_MAC };
     let mut tagged: Box<[_]> =
         port.tagged.iter().filter(|(_, index)| known(index).is_some()).copied().collect();
     tagged.sort_unstable_by_key(|&(tag, _)| tag);
     let all = || untagged.into_iter().chain(tagged.iter().filter_map(|(_, index)| known(index)));
     let vrf = all().next().map(|first| first.vrf).filter(|&vrf| all().all(|other| other.vrf == vrf));
     PortView {
-        fast_ipv4: fast(|interface| interface.forward_ipv4),
-        fast_ipv6: fast(|interface| interface.forward_ipv6),
-        closer: if all().any(|on| on.linux_only_fragments[1]) {
-            AheadOfFragment::ALL
+        plain_ipv4: if untagged.is_some_and(|interface| interface.forward_ipv4) { mac } else { NO_MAC },
+        plain_ipv6: if untagged.is_some_and(|interface| interface.forward_ipv6) { mac } else { NO_MAC },
+        excluded: if all().any(|on| on.linux_only_fragments[1]) {
+            NextHeaders::ALL
         } else {
-            AheadOfFragment::NONE
+            NextHeaders::NONE
         },
         untagged: port.untagged.filter(|index| known(index).is_some()),
         mac,
         vrf,
-        filters: all().any(|interface| interface.reverse_path != ReversePath::Off),
+        untagged_vrf: untagged.map(|interface| interface.vrf),
         tagged,
     }
 }
@@ -303,9 +302,9 @@ mod tests {
         let view = &compiled.ports[0];
         let found = [3, 5, 7].map(|id| view.interface_of(tag(id)));
         assert_eq!(found, [Some(2), None, Some(1)]);
-        assert_eq!((view.fast_ipv4, view.fast_ipv6), (key_of([2, 0, 0, 0, 0, 1]), NO_MAC));
+        assert_eq!((view.plain_ipv4, view.plain_ipv6), (key_of([2, 0, 0, 0, 0, 1]), NO_MAC));
         assert_eq!((view.vrf, compiled.egress[0].mtu, compiled.egress[2].mtu), (None, 1500, 0));
-        assert_eq!((compiled.ports[1].untagged, compiled.ports[1].fast_ipv4), (None, NO_MAC));
+        assert_eq!((compiled.ports[1].untagged, compiled.ports[1].plain_ipv4), (None, NO_MAC));
     }
 
     #[test]

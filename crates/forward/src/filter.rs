@@ -22,7 +22,7 @@ use bm_stats::Reason;
 use bm_wire::{ipv4, ipv6};
 
 use crate::compiled::{PortView, mac_key};
-use crate::source;
+use crate::stages::source;
 use crate::tables::{Feasible, ReversePath, Tables, Vlan};
 use crate::verdict::{Refusal, Verdict};
 
@@ -79,6 +79,11 @@ impl<'a> PortFilter<'a> {
     /// The port.
     pub fn view(&self) -> &'a PortView {
         self.view
+    }
+
+    /// Whether each packet may count only once, for the rate of its source.
+    pub fn limits_rates(&self) -> bool {
+        self.set.filters.rate.is_some()
     }
 
     /// What is done with a frame, if anything. Matching rules are counted.

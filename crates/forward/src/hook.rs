@@ -12,11 +12,11 @@ use bm_fib::NextHop;
 use bm_frame::{BURST, Burst, Mask};
 use bm_graph::{HookBurst, HookFate, HookRoom, Io, Routes, Stage, StageHook, Stages};
 use bm_stats::Reason;
+use bm_wire::Family;
 
-use crate::entrance::Entrance;
-use crate::output::Tally;
+use crate::output::Output;
 use crate::tables::{Tables, Vrf};
-use crate::verdict::{Refusal, Refused, Verdict};
+use crate::verdict::{Refusal, RefusedFrames, Verdict};
 
 /// The hooks of a worker's router.
 pub(crate) struct Hooks {
@@ -94,9 +94,7 @@ impl Hooks {
         routes: &TableRoutes<'_>,
         burst: &mut Burst,
         io: &mut Io<'_>,
-        entrance: &mut Entrance,
-        outputs: &[u16],
-        tally: &mut Tally<'_>,
+        output: &mut Output<'_>,
     ) {
         self.chosen = Mask::NONE;
         if !self.stages.has(Stage::Ingress) {
@@ -110,7 +108,7 @@ impl Hooks {
         for place in gone.iter() {
             let Some(mut frame) = burst.take(place) else { continue };
             frame.meta_mut().chosen = 0;
-            tally.refuse(io, entrance, outputs, frame, self.refusal(place));
+            output.refuse(io, frame, self.refusal(place));
         }
         burst.compact();
     }
@@ -119,16 +117,17 @@ impl Hooks {
     pub fn lookup(
         &mut self,
         routes: &TableRoutes<'_>,
-        family: u8,
+        family: Family,
         burst: &mut Burst,
         mask: &mut Mask,
         hops: &mut [NextHop; BURST],
-        refused: &mut Refused,
+        refused: &mut RefusedFrames,
     ) {
         let count = burst.len();
         let numbers = self.room.next_hops.iter_mut().zip(&*hops).take(count);
         numbers.for_each(|(number, hop)| *number = hop.0);
-        let gone = self.run(Stage::Lookup, routes, family, burst, mask, &[]);
+        let version = if family == Family::V4 { 4 } else { 6 };
+        let gone = self.run(Stage::Lookup, routes, version, burst, mask, &[]);
         for place in mask.iter() {
             let chosen = NextHop(self.room.next_hops[place]);
             if std::mem::replace(&mut hops[place], chosen) != chosen {
@@ -144,7 +143,7 @@ impl Hooks {
         routes: &TableRoutes<'_>,
         burst: &mut Burst,
         ports: &[u16; BURST],
-        refused: &mut Refused,
+        refused: &mut RefusedFrames,
     ) {
         let mut mask = Mask::first(burst.len()).without(&refused.mask);
         let gone = self.run(Stage::Egress, routes, 0, burst, &mut mask, ports);
@@ -174,11 +173,11 @@ impl Hooks {
 
     /// Sends the frames that hooks created for this burst.
     #[inline]
-    pub fn send_made(&mut self, io: &mut Io<'_>, outputs: &[u16], tally: &mut Tally<'_>) {
+    pub fn send_made(&mut self, io: &mut Io<'_>, output: &mut Output<'_>) {
         let HookRoom { made, made_ports, .. } = &mut *self.room;
         if !made.is_empty() {
             let ports = made_ports.iter();
-            made.drain().zip(ports).for_each(|(frame, &port)| tally.originate(io, outputs, frame, port));
+            made.drain().zip(ports).for_each(|(frame, &port)| output.originate(io, frame, port));
         }
     }
 }

@@ -19,42 +19,36 @@
 
 #![deny(unsafe_code)]
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
 mod balancing;
+mod burst;
 mod compiled;
 #[cfg(test)]
 mod conformance;
-mod entrance;
+mod fast;
 pub mod filter;
 mod hook;
-mod hop_by_hop;
-mod input;
 mod interface;
 mod ipsec;
 mod lease;
-mod lookup;
 mod output;
-mod plain;
-mod rewrite;
+mod punt_queue;
 mod route;
 mod router;
 mod slow;
-mod source;
+mod stages;
 pub mod tables;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod trial;
-mod validate;
 mod verdict;
 
 pub use balancing::{Balancing, BalancingCounter, BalancingCounters, BalancingPlan, FabricPort};
-pub use entrance::Entrance;
 pub use ipsec::{
     Controls, CurrentPolicies, Decryption, Encryption, IPSEC_PORT, IpsecPlan, IpsecWorker, Moved, NewSa,
     PolicySas, SaNumbers, SaPlan, SaStatus, Status, Wanted, if_id_of,
 };
 pub use lease::Lease;
+pub use punt_queue::PuntQueue;
 pub use router::{Router, RouterPort};
 pub use slow::{
     Now, OwnPackets, Resolution, Resolver, SlowConfig, SlowCounter, SlowPath, SlowPort, SlowReturn,

@@ -1,64 +1,60 @@
-//! Stage five: accepted frames go to their ports' links, refused ones to the slow path, or they are dropped with a reason.
+//! The last stage: accepted frames go to their ports' links, refused ones to the slow path, or they are dropped with a reason.
 
 use bm_frame::Frame;
 use bm_graph::Io;
 use bm_stats::{Account, Entry, Reason};
 
-use crate::entrance::Entrance;
+use crate::punt_queue::PuntQueue;
 use crate::verdict::Refusal;
 
 /// The index for no output: beyond all that exist.
 pub(crate) const NO_OUTPUT: u16 = u16::MAX;
 
-/// The results of a burst, to be counted once.
-pub(crate) struct Tally<'a> {
+/// Where the frames of a burst go, and how many of them: counted once, when this is closed.
+pub(crate) struct Output<'a> {
     /// The port that the burst came in on.
     port: u16,
     account: &'a Account,
+    /// For each port, the index of its link.
+    pub links: &'a [u16],
+    punt_queue: &'a mut PuntQueue,
     sent: usize,
     passed: usize,
 }
 
-impl<'a> Tally<'a> {
+impl<'a> Output<'a> {
     /// For a burst of `port`, in its account.
-    pub fn new(port: usize, account: &'a Account) -> Self {
-        Self { port: port as u16, account, sent: 0, passed: 0 }
+    pub fn new(port: usize, account: &'a Account, links: &'a [u16], punt_queue: &'a mut PuntQueue) -> Self {
+        Self { port: port as u16, account, links, punt_queue, sent: 0, passed: 0 }
     }
 
-    /// Frames that went to the links of their ports.
+    /// Counts frames that went to the links of their ports.
     pub fn sent(&mut self, count: usize) {
         self.sent += count;
     }
 
-    /// Takes a refused frame off the fast path. `interface` and `network` are noted for the slow path.
+    /// Takes a refused frame off the fast path.
     #[cold]
-    pub fn refuse(
-        &mut self,
-        io: &mut Io<'_>,
-        entrance: &mut Entrance,
-        outputs: &[u16],
-        mut frame: Frame,
-        why: Refusal,
-    ) {
+    pub fn refuse(&mut self, io: &mut Io<'_>, mut frame: Frame, why: Refusal) {
         let verdict = match why {
             Refusal::Drop(reason) => return self.lose(io, frame, reason),
             Refusal::Slow(verdict) => verdict,
-            Refusal::Send(port) => return self.send_as_it_is(io, outputs, frame, port),
+            Refusal::Send(port) => return self.send_as_it_is(io, frame, port),
         };
         let meta = frame.meta_mut();
         (meta.port, meta.verdict) = (self.port, verdict as u16);
-        match entrance.push(frame, verdict.is_for_host()) {
+        match self.punt_queue.push(frame, verdict.is_for_host()) {
             Ok(()) => self.passed += 1,
             Err(frame) => self.lose(io, frame, Reason::SlowPathFull),
         }
     }
 
     /// Puts a frame on the link of a port that a hook chose.
-    fn send_as_it_is(&mut self, io: &mut Io<'_>, outputs: &[u16], frame: Frame, port: u16) {
-        let Some(&output) = outputs.get(usize::from(port)).filter(|&&output| output != NO_OUTPUT) else {
+    fn send_as_it_is(&mut self, io: &mut Io<'_>, frame: Frame, port: u16) {
+        let Some(&link) = self.links.get(usize::from(port)).filter(|&&link| link != NO_OUTPUT) else {
             return self.lose(io, frame, Reason::NoOutput);
         };
-        match io.transmit(usize::from(output), frame) {
+        match io.transmit(usize::from(link), frame) {
             Ok(()) => self.sent += 1,
             Err(frame) => self.lose(io, frame, Reason::LinkFull),
         }
@@ -66,9 +62,9 @@ impl<'a> Tally<'a> {
 
     /// Sends a frame that a hook created to its port.
     #[cold]
-    pub fn originate(&mut self, io: &mut Io<'_>, outputs: &[u16], frame: Frame, port: u16) {
+    pub fn originate(&mut self, io: &mut Io<'_>, frame: Frame, port: u16) {
         self.account.add(Entry::Originated, 1);
-        self.send_as_it_is(io, outputs, frame, port);
+        self.send_as_it_is(io, frame, port);
     }
 
     /// Drops a frame with a reason.

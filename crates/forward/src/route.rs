@@ -7,7 +7,7 @@ use bm_fib::next_hop::{Action, Entry};
 use bm_frame::Meta;
 use bm_wire::Family;
 
-use crate::rewrite;
+use crate::stages::rewrite;
 use crate::tables::Tables;
 
 /// A neighbor: an address on a logical interface.

@@ -53,14 +53,14 @@ pub use returning::SlowReturn;
 pub use thread::SlowThread;
 pub use waiting::WaitLimits;
 
-use crate::entrance::{Arrivals, Bell, Entrance, entrance};
 use crate::filter::PortFilter;
-use crate::input::{self, Arrival};
 use crate::ipsec::CurrentPolicies;
-use crate::rewrite;
+use crate::punt_queue::{Arrivals, Doorbell, PuntQueue, punt_queue};
 use crate::route::{self, Way};
+use crate::stages::Facts;
+use crate::stages::input::{self, Arrival};
+use crate::stages::rewrite;
 use crate::tables::Tables;
-use crate::validate::Facts;
 use crate::verdict::{Refusal, Verdict};
 pub(crate) use address::SOURCE_WITHOUT_ADDRESS;
 use error::Error;
@@ -113,7 +113,7 @@ pub struct SlowConfig {
 pub struct SlowPath {
     published: Arc<Published<Tables>>,
     reader: ReaderHandle,
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
     arrivals: Vec<Arrivals>,
     hooks: Option<Box<SlowHooks>>,
     /// The longest sleep while no frame waits for a neighbor.
@@ -234,7 +234,7 @@ impl SlowPath {
         Self {
             published,
             reader,
-            bell: Bell::new(waker),
+            doorbell: Doorbell::new(waker),
             arrivals: Vec::new(),
             hooks: None,
             sleep_max: SLEEP_MAX,
@@ -257,20 +257,20 @@ impl SlowPath {
         ports: Vec<String>,
         account: Account,
         waker: Option<Waker>,
-    ) -> (Entrance, SlowReturn) {
-        let (entrance, arrivals) = entrance(capacity, &self.bell);
+    ) -> (PuntQueue, SlowReturn) {
+        let (punt_queue, arrivals) = punt_queue(capacity, &self.doorbell);
         let (queue, back) = channel(capacity);
         self.arrivals.push(arrivals);
         self.core.workers.push(Return { queue, waker, unrung: false });
-        (entrance, SlowReturn::new(ports, back, account))
+        (punt_queue, SlowReturn::new(ports, back, account))
     }
 
     /// Adds IPsec of a worker, which passes frames on besides its router.
-    pub fn add_entrance(&mut self, capacity: usize, policies: &CurrentPolicies) -> Entrance {
-        let (entrance, arrivals) = entrance(capacity, &self.bell);
+    pub fn add_punt_queue(&mut self, capacity: usize, policies: &CurrentPolicies) -> PuntQueue {
+        let (punt_queue, arrivals) = punt_queue(capacity, &self.doorbell);
         self.arrivals.push(arrivals);
         (self.core.encrypts, self.core.policies) = (true, Some(policies.clone()));
-        entrance
+        punt_queue
     }
 
     /// Sends ESP packets by `own_packets` whose route leads to Linux.
@@ -332,7 +332,7 @@ impl SlowPath {
 
     /// Sleeps until a worker wakes it, Linux sends through a host TAP, or waiting frames are due for a check.
     fn sleep(&mut self, now: Now) {
-        self.bell.sleeps();
+        self.doorbell.sleeps();
         let queued = |arrivals: &mut Arrivals| arrivals.host.readable() + arrivals.work.readable() > 0;
         if !self.arrivals.iter_mut().any(queued) {
             self.reader.offline();
@@ -340,12 +340,12 @@ impl SlowPath {
             let look = Duration::from_nanos(self.core.waiting.look_every_ns(now.monotonic_ns));
             let timeout = if self.core.waiting.is_empty() { self.sleep_max } else { look };
             let host_taps = self.core.ports.iter().filter_map(|port| port.host.as_ref()?.wait_on());
-            self.bell.waker().wait(host_taps, timeout);
+            self.doorbell.waker().wait(host_taps, timeout);
             self.reader.online();
             // The thread that woke this one may have resolved a neighbor.
             self.core.looked_ns = None;
         }
-        self.bell.wakes();
+        self.doorbell.wakes();
     }
 }
 
@@ -460,10 +460,10 @@ fn forward(tables: &Tables, hop: NextHop, entry: Hop, frame: &mut Frame) -> Resu
     let packet = frame.data().get(usize::from(network)..).unwrap_or(&[]);
     match (packet.first().map_or(0, |first| first >> 4), packet.first_chunk(), packet.first_chunk()) {
         (4, Some(header), _) => {
-            rewrite::rewrite_through::<u32>(tables, (hop, entry), Facts::ipv4(header), network, frame)
+            rewrite::rewrite_through::<u32>(tables, hop, entry, Facts::ipv4(header), network, frame)
         }
         (6, _, Some(header)) => {
-            rewrite::rewrite_through::<u128>(tables, (hop, entry), Facts::ipv6(header), network, frame)
+            rewrite::rewrite_through::<u128>(tables, hop, entry, Facts::ipv6(header), network, frame)
         }
         _ => Err(Refusal::Drop(Reason::EthernetShort)),
     }

@@ -184,7 +184,7 @@ impl Lab {
     /// As [`new`](Self::new).
     pub fn with_mbufs(text: &str) -> Self {
         let settings = (Settings::default(), WaitLimits::default());
-        Self::build_over(frame_pool(), text, settings, MemoryPort::with_mbufs, |_| [None, None], None)
+        Self::build_over(frame_pool(), text, settings, MemoryPort::with_mbufs, |_| [None, None], None, true)
     }
 
     fn build(
@@ -194,14 +194,21 @@ impl Lab {
         waits: WaitLimits,
         hooks: impl FnOnce(&Arc<FramePool>) -> [Option<Box<dyn StageHook>>; 2],
     ) -> Self {
-        Self::build_over(frame_pool, text, (settings, waits), MemoryPort::new, hooks, None)
+        Self::build_over(frame_pool, text, (settings, waits), MemoryPort::new, hooks, None, true)
+    }
+
+    /// Without the fast path: all packets go through the stages one by one.
+    #[cfg(test)]
+    pub(crate) fn with_stages_only(text: &str) -> Self {
+        let settings = (Settings::default(), WaitLimits::default());
+        Self::build_over(frame_pool(), text, settings, MemoryPort::new, |_| [None, None], None, false)
     }
 
     /// The same with SAs and policies, all of them of the first worker.
     #[cfg(test)]
     pub(crate) fn with_ipsec(text: &str, plan: crate::IpsecPlan) -> Self {
         let settings = (Settings::default(), WaitLimits::default());
-        Self::build_over(frame_pool(), text, settings, MemoryPort::new, |_| [None, None], Some(plan))
+        Self::build_over(frame_pool(), text, settings, MemoryPort::new, |_| [None, None], Some(plan), true)
     }
 
     fn build_over(
@@ -211,6 +218,7 @@ impl Lab {
         port: fn(Wire) -> MemoryPort,
         hooks: impl FnOnce(&Arc<FramePool>) -> [Option<Box<dyn StageHook>>; 2],
         ipsec: Option<crate::IpsecPlan>,
+        has_fast_path: bool,
     ) -> Self {
         let readers = Readers::new();
         let mut world = World::new(settings, &readers);
@@ -233,7 +241,7 @@ impl Lab {
             waits,
             seed: 1,
         });
-        let (entrance, back) = slow.add_worker(QUEUE, names.clone(), books.open("return"), None);
+        let (punt_queue, back) = slow.add_worker(QUEUE, names.clone(), books.open("return"), None);
         let mut network = Network::new();
         let (mut wires, mut linux, mut router_ports) = (Vec::new(), Vec::new(), Vec::new());
         for name in &names {
@@ -253,10 +261,13 @@ impl Lab {
             let app = Box::new(PortApp::new(port, received, sent));
             network.app(name, app).expect("names differ");
         }
-        let mut router = Router::new(router_ports, published.clone(), readers.register(), entrance);
+        let mut router = Router::new(router_ports, published.clone(), readers.register(), punt_queue);
         let [fast_hook, slow_hook] = hooks(&frame_pool);
         if let Some(hook) = fast_hook {
             router = router.with_hook(hook);
+        }
+        if !has_fast_path {
+            router = router.with_stages_only();
         }
         slow_hook.into_iter().for_each(|hook| slow.set_hook(hook));
         network.app("router", Box::new(router)).expect("names differ");
@@ -266,9 +277,9 @@ impl Lab {
             Some(plan) => {
                 let current = CurrentPolicies::default();
                 current.set(plan.policies.clone());
-                let entrance = slow.add_entrance(QUEUE, &current);
+                let punt_queue = slow.add_punt_queue(QUEUE, &current);
                 let tables = || (published.clone(), readers.register());
-                ipsec::join(&mut network, &names, plan, &tables, entrance, &mut books);
+                ipsec::join(&mut network, &names, plan, &tables, punt_queue, &mut books);
             }
         }
         let engine =

@@ -25,15 +25,16 @@ use bm_stats::{Account, Counters, Reason, Registry, Scope, StatsError};
 use bm_sys::Mutex;
 use bm_wire::Family;
 
-use crate::entrance::Entrance;
+use crate::burst::InputPort;
 use crate::filter::{FilterSet, PortFilter, RuleCounts, Taken};
-use crate::input::{self, Arrival};
-use crate::rewrite;
+use crate::punt_queue::PuntQueue;
 use crate::route::{self, Way};
-use crate::router::route_single;
 use crate::slow::Header;
+use crate::stages::input::{self, Arrival};
+use crate::stages::rewrite;
+use crate::stages::route_one;
+use crate::stages::validate;
 use crate::tables::Tables;
-use crate::validate;
 use crate::verdict::{Refusal, Verdict};
 use crate::{Now, Resolver, SlowConfig, SlowCounter, SlowPath, SlowPort, SlowReturn, WaitLimits};
 
@@ -196,17 +197,15 @@ impl Trial {
         let matches = filters.as_ref().map(|set| Arc::clone(&set.counts));
         let tables = tables.isolated(filters).map_err(system)?;
         let routed = routed(&tables, port, bytes);
-        let frame = self.frame(bytes)?;
+        let mut frame = self.frame(bytes)?;
         let filter = PortFilter::of(&tables, port, 0, now.monotonic_ns);
         let filtered = filter.as_ref().and_then(|filter| filter.takes(bytes));
         let claim = filter.and_then(|filter| filter.claim(bytes)).filter(|_| filtered.is_none());
-        let (frame, done) = match filtered {
-            Some(Taken::Drop(reason)) => (frame, Err(Refusal::Drop(reason))),
-            Some(Taken::LinuxOnly) => (frame, Err(Refusal::Slow(Verdict::LinuxOnly))),
-            None => {
-                let routed = route_single(&tables, port, frame, now.monotonic_ns);
-                routed.ok_or_else(|| system("no room in a burst"))?
-            }
+        let done = match filtered {
+            Some(Taken::Drop(reason)) => Err(Refusal::Drop(reason)),
+            Some(Taken::LinuxOnly) => Err(Refusal::Slow(Verdict::LinuxOnly)),
+            None => InputPort::of(&tables, port, None, now.monotonic_ns)
+                .and_then(|from| route_one(&from, &mut frame)),
         };
         let outcome = Outcome::new(routed, None, Fate::Sent);
         let mut outcome = Outcome { filtered, claim, matches, ..outcome };
@@ -293,7 +292,7 @@ impl Resolver for Asked {
 /// A slow path for one frame.
 struct Slow {
     path: SlowPath,
-    entrance: Entrance,
+    punt_queue: PuntQueue,
     back: SlowReturn,
     /// Of the port that the frame arrived on.
     account: Account,
@@ -316,12 +315,12 @@ impl Slow {
             waits: WaitLimits::default(),
             seed: 0,
         });
-        let (entrance, back) = path.add_worker(FRAMES, Vec::new(), others, None);
+        let (punt_queue, back) = path.add_worker(FRAMES, Vec::new(), others, None);
         for index in 0..ports {
             let account = if index == port { packet } else { others };
             path.add_port(SlowPort { account, host: Some(Box::new(linux.clone())), worker: 0 });
         }
-        Ok(Self { path, entrance, back, account: packet, linux, asked })
+        Ok(Self { path, punt_queue, back, account: packet, linux, asked })
     }
 
     /// What becomes of a frame that a worker passes on, and the frames that leave.
@@ -336,7 +335,7 @@ impl Slow {
         let drops = |account: &Account| Reason::ALL.iter().map(|reason| account.dropped(*reason)).collect();
         let before: Vec<u64> = drops(&self.account);
         // Both queues are empty.
-        let _queued = self.entrance.push(frame, verdict.is_for_host());
+        let _queued = self.punt_queue.push(frame, verdict.is_for_host());
         self.path.run(now);
         let mut sent = Vec::new();
         while let Some(frame) = self.back.pop() {

@@ -73,7 +73,7 @@ impl Verdict {
     }
 }
 
-/// Why a stage clears a frame's bit.
+/// Why a frame is not forwarded on the fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Dropped, with a reason.
@@ -84,13 +84,13 @@ pub enum Refusal {
     Send(u16),
 }
 
-/// The frames of a burst that stages have refused.
-pub(crate) struct Refused {
+/// The frames of a burst that are refused.
+pub(crate) struct RefusedFrames {
     pub mask: Mask,
     pub why: [Refusal; BURST],
 }
 
-impl Refused {
+impl RefusedFrames {
     pub fn new() -> Self {
         Self { mask: Mask::NONE, why: [Refusal::Slow(Verdict::Host); BURST] }
     }

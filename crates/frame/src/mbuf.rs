@@ -124,6 +124,9 @@ pub unsafe trait AnyFrame: Sized + Send {
 
     /// Prefetches the first bytes of data.
     fn prefetch(&self);
+
+    /// The frame, if its header says where its data is.
+    fn as_frame(&mut self) -> Option<&mut Frame>;
 }
 
 // SAFETY: a transparent `NonNull`.
@@ -158,6 +161,11 @@ unsafe impl AnyFrame for Frame {
     #[inline(always)]
     fn prefetch(&self) {
         self.prefetch();
+    }
+
+    #[inline(always)]
+    fn as_frame(&mut self) -> Option<&mut Frame> {
+        Some(self)
     }
 }
 
@@ -206,6 +214,11 @@ unsafe impl AnyFrame for MbufFrame {
     #[inline(always)]
     fn prefetch(&self) {
         crate::frame::prefetch(self.extent().0);
+    }
+
+    #[inline(always)]
+    fn as_frame(&mut self) -> Option<&mut Frame> {
+        None
     }
 }
 

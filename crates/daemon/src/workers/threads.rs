@@ -162,7 +162,7 @@ impl WorkerThreads {
         let mut workers = Vec::new();
         for (index, (mut network, waker)) in networks.into_iter().zip(wakers).enumerate() {
             if let Some(ipsec) = &mut ipsec {
-                let entrance = slow.add_entrance(config.slow_path.ring as usize, &ipsec.current);
+                let entrance = slow.add_punt_queue(config.slow_path.ring as usize, &ipsec.current);
                 let tables = || (context.published.clone(), context.readers.register());
                 ipsec.add(&mut network, index, &names, &context.registry, &tables, entrance)?;
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::input;
+use crate::stages::input;
 use crate::testing::Lab;
 use bm_filter::{Action, Flat, Rate, Rule, Tree};
 

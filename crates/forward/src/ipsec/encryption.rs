@@ -34,7 +34,7 @@ use super::live::{Command, Sender};
 use super::path_mtu::PathMtus;
 use super::rings::{Rings, stop_inputs};
 use super::{Ends, IpsecPlan, IpsecWorker, Owner, SaNumbers, Stop, errors, frames};
-use crate::entrance::Entrance;
+use crate::punt_queue::PuntQueue;
 use crate::tables::Tables;
 use crate::verdict::Verdict;
 
@@ -67,7 +67,7 @@ struct Work {
     outputs: Vec<Option<usize>>,
     /// That of IPsec interfaces.
     ipsec_port: Option<usize>,
-    entrance: Entrance,
+    punt_queue: PuntQueue,
     policies: Arc<Policies>,
     fragmented: errors::Fragmented,
     owners: SaTable<Owner>,
@@ -97,7 +97,7 @@ impl Encryption {
         IpsecWorker { worker, rings: [_, rings], path_mtus }: &mut IpsecWorker,
         ports: Vec<String>,
         (published, reader): (Arc<Published<Tables>>, ReaderHandle),
-        entrance: Entrance,
+        punt_queue: PuntQueue,
         account: Account,
         now_ns: u64,
     ) -> Result<Self, Problem> {
@@ -113,7 +113,7 @@ impl Encryption {
             worker: *worker,
             outputs: vec![None; ports.len()],
             ipsec_port: ports.iter().position(|port| port == IPSEC_PORT),
-            entrance,
+            punt_queue,
             policies: plan.policies.clone(),
             fragmented: errors::Fragmented::default(),
             choices: Choices::new(&plan.lists, &plan.current, &owners),
@@ -196,7 +196,7 @@ impl Work {
     fn pass(&mut self, io: &mut Io<'_>, mut frame: Frame, port: usize, verdict: Verdict) {
         let meta = frame.meta_mut();
         (meta.port, meta.verdict) = (port as u16, verdict as u16);
-        match self.entrance.push(frame, false) {
+        match self.punt_queue.push(frame, false) {
             Ok(()) => self.account.add(Entry::Passed, 1),
             Err(frame) => self.lose(io, frame, Reason::SlowPathFull),
         }
@@ -406,7 +406,7 @@ impl App for Encryption {
         }
         work.encrypt(io, tables);
         work.rings.wake();
-        work.entrance.ring();
+        work.punt_queue.notify();
         reader.quiescent();
     }
 

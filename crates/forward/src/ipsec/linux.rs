@@ -13,10 +13,10 @@ use bm_fib::published::{Published, ReaderHandle};
 use bm_frame::Frame;
 
 use crate::filter::PortFilter;
-use crate::input::{self, Arrival};
-use crate::rewrite;
 use crate::route::{self, Way};
 use crate::slow::Header;
+use crate::stages::input::{self, Arrival};
+use crate::stages::rewrite;
 use crate::tables::Tables;
 
 /// Decides what is Linux's, and keeps packets as they came.

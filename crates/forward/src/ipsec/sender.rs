@@ -11,8 +11,8 @@ use super::choice::List;
 use super::frames::{self, Waiting};
 use super::live::Sender;
 use super::{Stop, reason};
-use crate::rewrite;
 use crate::route::{self, Way};
+use crate::stages::rewrite;
 use crate::tables::Tables;
 
 impl Sender {

@@ -8,7 +8,7 @@ use bm_wire::ethernet::{HEADER_LEN, TAG_LEN, ethertype};
 use bm_wire::ipv4::Ipv4;
 
 use super::{Core, fragment, fragment6};
-use crate::rewrite;
+use crate::stages::rewrite;
 use crate::tables::Tables;
 
 /// The fragments of a packet.

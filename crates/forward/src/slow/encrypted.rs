@@ -8,8 +8,8 @@ use bm_wire::Family;
 use super::error::Error;
 use super::header::Header;
 use super::{Core, Now, tell};
-use crate::rewrite;
 use crate::route::{self, Way};
+use crate::stages::rewrite;
 use crate::tables::Tables;
 
 impl Core {

@@ -14,8 +14,8 @@ use super::tell::{self, is_for_linux};
 use super::waiter::Waiter;
 use super::waiting::Held;
 use super::{Core, Now, Resolution, SlowCounter};
-use crate::rewrite;
 use crate::route::{self, Neighbor, Way};
+use crate::stages::rewrite;
 use crate::tables::Tables;
 use crate::verdict::Verdict;
 

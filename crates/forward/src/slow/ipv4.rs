@@ -14,9 +14,9 @@ use super::option::{self, Context, Fault};
 use super::{ALERTS_BURST, ALERTS_PER_SECOND, Core, Fate, Now, SlowCounter, address};
 use crate::compiled::Ingress;
 use crate::route::{self, Way};
-use crate::source;
-use crate::tables::{ReversePath, Tables};
-use crate::validate;
+use crate::stages::source;
+use crate::stages::validate;
+use crate::tables::Tables;
 use crate::verdict::{Refusal, Verdict};
 
 /// Where a packet goes and where it came in.
@@ -132,17 +132,10 @@ fn asked(tables: &Tables, meta: &Meta, ip: &Ipv4<&[u8]>) -> Asked {
 
 /// Why the source may not send this packet through this router, if it would be forwarded.
 fn refused_source(tables: &Tables, asked: &Asked) -> Option<Refusal> {
-    let Asked { interface, vrf, on, source, way, .. } = *asked;
+    let Asked { interface, on, source, way, .. } = *asked;
     way.out()?;
     let on = on?;
-    if let Some(refusal) = source::refused_ipv4(tables, &on, source) {
-        return Some(refusal);
-    }
-    if on.reverse_path == ReversePath::Off {
-        return None;
-    }
-    let back = tables.vrfs.get(usize::from(vrf)).map_or(NextHop::NONE, |vrf| vrf.ipv4.lookup(source));
-    source::refused_path(&tables.next_hops, back, on.reverse_path, interface)
+    source::refused(tables, &on, interface, source)
 }
 
 /// Our address on the way out to `destination`.

@@ -9,10 +9,10 @@ use bm_wire::prefix::Address as _;
 
 use super::onward::onward;
 use super::{Core, Fate, Now};
-use crate::hop_by_hop::{self, HopByHop};
 use crate::route;
+use crate::stages::hop_by_hop::{self, HopByHop};
+use crate::stages::validate;
 use crate::tables::Tables;
-use crate::validate;
 use crate::verdict::{Refusal, Verdict};
 
 impl Core {

@@ -6,8 +6,8 @@ use bm_wire::Family;
 use super::Fate;
 use super::error::Error;
 use super::header::Header;
-use crate::rewrite;
 use crate::route::Way;
+use crate::stages::rewrite;
 use crate::tables::Tables;
 
 /// What is done with a packet whose way is known. With IPsec (`encrypts`) no error is left to Linux.

@@ -25,8 +25,8 @@ use super::header::Header;
 use super::limit::Limited;
 use super::waiter::Waiter;
 use super::{Core, Now, SlowCounter, address};
-use crate::rewrite;
 use crate::route::{self, Way};
+use crate::stages::rewrite;
 use crate::tables::Tables;
 
 impl Core {

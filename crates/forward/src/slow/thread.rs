@@ -28,7 +28,7 @@ impl SlowThread {
     /// [`WorkerError::Spawn`].
     pub fn start(mut slow: SlowPath) -> Result<Self, WorkerError> {
         let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, waker) = (stop.clone(), slow.bell.waker().clone());
+        let (stopped, waker) = (stop.clone(), slow.doorbell.waker().clone());
         let run = move || {
             let _watched = bm_sys::heartbeat::watch(SILENT_MAX);
             // Without leave it works as well, only later on a busy machine.

@@ -7,7 +7,7 @@ use bm_graph::{Network, Waker};
 
 use super::AllCounters;
 use crate::tables::Tables;
-use crate::{Decryption, Encryption, Entrance, IPSEC_PORT, IpsecPlan, IpsecWorker};
+use crate::{Decryption, Encryption, IPSEC_PORT, IpsecPlan, IpsecWorker, PuntQueue};
 
 /// When the SAs are added.
 const NOW_NS: u64 = 1_000_000_000;
@@ -18,13 +18,14 @@ pub(super) fn join(
     ports: &[String],
     mut plan: IpsecPlan,
     tables: &dyn Fn() -> (Arc<Published<Tables>>, ReaderHandle),
-    entrance: Entrance,
+    punt_queue: PuntQueue,
     books: &mut AllCounters,
 ) {
     let mut worker = IpsecWorker::all(&[Waker::new().expect("an eventfd")], 64).0.remove(0);
     let (into, out) = (books.open("decryption"), books.open("encryption"));
     let decryption = Decryption::new(&plan, &mut worker, ports.to_vec(), tables, into, NOW_NS);
-    let encryption = Encryption::new(&mut plan, &mut worker, ports.to_vec(), tables(), entrance, out, NOW_NS);
+    let encryption =
+        Encryption::new(&mut plan, &mut worker, ports.to_vec(), tables(), punt_queue, out, NOW_NS);
     network.app("decryption", Box::new(decryption.expect("SAs that work"))).expect("names differ");
     network.app("encryption", Box::new(encryption.expect("SAs that work"))).expect("names differ");
     for name in ports {

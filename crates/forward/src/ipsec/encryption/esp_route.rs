@@ -12,8 +12,8 @@ use bm_wire::ipv6::Ipv6;
 
 use crate::compiled::Egress;
 use crate::ipsec::{Stop, frames};
-use crate::rewrite;
 use crate::route::{self, Way};
+use crate::stages::rewrite;
 use crate::tables::Tables;
 
 /// The route to an address.

@@ -191,12 +191,12 @@ impl Bed {
             ports.push(RouterPort { name: name.into(), account: making.watched(&format!("router/{name}"))? });
         }
         let names = PORTS.map(String::from).to_vec();
-        let (entrance, back) = slow.add_worker(SLOW_QUEUE, names.clone(), making.account("return")?, None);
-        let router = Router::new(ports, published.clone(), self.readers.register(), entrance);
-        let entrance = slow.add_entrance(SLOW_QUEUE, &CurrentPolicies::default());
+        let (punt_queue, back) = slow.add_worker(SLOW_QUEUE, names.clone(), making.account("return")?, None);
+        let router = Router::new(ports, published.clone(), self.readers.register(), punt_queue);
+        let punt_queue = slow.add_punt_queue(SLOW_QUEUE, &CurrentPolicies::default());
         let account = making.watched("encryption")?;
         let tables = (published, self.readers.register());
-        let encryption = Encryption::new(plan, parts, names, tables, entrance, account, 0)
+        let encryption = Encryption::new(plan, parts, names, tables, punt_queue, account, 0)
             .map_err(|problem| BenchError::build("the SA")(problem.to_string()))?;
         making.app("router", Box::new(router))?;
         making.app("slow", Box::new(back))?;
